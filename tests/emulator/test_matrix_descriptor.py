@@ -1,0 +1,123 @@
+"""Matrix descriptors against the ISA's canonical layouts (Table in 9.7.16.3.3), evaluated one element at a time."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulator.errors import Fault, Unsupported
+from emulator.matrix_descriptor import byte_ranges, decode, load_operand, operand_index
+
+MODES = {"none": 0, "128B_BASE32B": 1, "128B": 2, "64B": 4, "32B": 6}
+ADDRESS_SWIZZLE = {  # CuTe Swizzle<bits, base, shift> on byte addresses
+    "none": (0, 4, 3),
+    "32B": (1, 4, 3),
+    "64B": (2, 4, 3),
+    "128B": (3, 4, 3),
+    "128B_BASE32B": (2, 5, 2),
+}
+
+
+def encode(start, lbo, sbo, mode):
+    return start >> 4 | lbo >> 4 << 16 | sbo >> 4 << 32 | 1 << 46 | MODES[mode] << 61
+
+
+def swizzle(address, mode):
+    bits, base, shift = ADDRESS_SWIZZLE[mode]
+    return address ^ ((address >> shift) & (((1 << bits) - 1) << base))
+
+
+def canonical(mode, mn_major, row, k, t, lbo, sbo):
+    """Offset in elements of (row, k), from the canonical layouts; t = elements per 16 bytes; lbo, sbo in elements."""
+    w = {"none": 1, "32B": 2, "64B": 4, "128B": 8, "128B_BASE32B": 8}[mode]
+    if not mn_major:
+        if mode == "none":  # ((8,m),(T,2k)):((1T,SBO),(1,LBO))
+            return row % 8 * t + row // 8 * sbo + k % t + k // t * lbo
+        return row % 8 * w * t + row // 8 * sbo + k % t + k // t * t  # ((8,m),(T,2k)):((wT,SBO),(1,T))
+    if mode == "none":  # ((T,1,m),(8,k)):((1,T,SBO),(1T,LBO))
+        return row % t + row // t * sbo + k % 8 * t + k // 8 * lbo
+    depth = 4 if mode == "128B_BASE32B" else 8  # ((T,w,m),(depth,k)):((1,T,LBO),(wT,SBO))
+    return row % t + row // t % w * t + row // (t * w) * lbo + k % depth * w * t + k // depth * sbo
+
+
+CASES = [(mode, False, bits) for mode in ("none", "32B", "64B", "128B") for bits in (4, 8, 16, 32)]
+CASES += [(mode, True, bits) for mode in ("none", "32B", "64B", "128B") for bits in (8, 16)] + [
+    ("128B_BASE32B", True, 32)
+]
+
+
+@pytest.mark.parametrize("mode, mn_major, bits", CASES)
+@settings(max_examples=15, deadline=None)
+@given(
+    start=st.integers(0, 0x3FF).map(lambda x: x * 16),
+    lbo=st.integers(0, 400).map(lambda x: x * 16),
+    sbo=st.integers(0, 400).map(lambda x: x * 16),
+    rows=st.sampled_from([16, 64, 128]),
+)
+def test_operand_index_is_the_canonical_layout(mode, mn_major, bits, start, lbo, sbo, rows):
+    k, t = 256 // bits, 128 // bits
+    index = operand_index(encode(start, lbo, sbo, mode), rows, k, mn_major, bits)
+    for row in {0, 1, 7, 8, 15, rows // 2, rows - 1}:
+        for kk in range(0, k, 1 if bits > 4 else 2):
+            element = canonical(mode, mn_major, row, kk, t, lbo * 8 // bits, sbo * 8 // bits)
+            address = swizzle((start + element * bits // 8) & 0x3FFFF, mode)
+            if mn_major:
+                assert index[row, kk] == address
+            else:
+                width = max(bits // 8, 1)
+                byte = kk * bits // 8
+                assert list(index[row, byte : byte + width]) == list(range(address, address + width))
+
+
+def test_isa_examples():
+    # K-major, no swizzle, tf32: ((8,2),(4,4)):((4,32),(1,64))
+    index = operand_index(encode(0, 256, 128, "none"), 16, 16, False, 32)
+    assert index[9, 4 * 6] == (4 + 32 + 2 + 64) * 4
+    # MN-major, 64B swizzle, bf16: ((8,4,2),(8,2)):((1,8,256),(32,512)); row 43, k 9 lie at 3 + 8 + 256 + 32 + 512
+    index = operand_index(encode(0, 512, 1024, "64B"), 64, 16, True, 16)
+    assert index[43, 9] == swizzle((3 + 8 + 256 + 32 + 512) * 2, "64B")
+
+
+@pytest.mark.parametrize("mode, mn_major, bits", CASES)
+def test_load_operand_gathers_by_operand_index(mode, mn_major, bits):
+    smem = np.random.default_rng(0).integers(0, 256, 1 << 18, dtype=np.uint8)
+    desc, k = encode(640, 4096, 1024, mode), 256 // bits
+    index = operand_index(desc, 64, k, mn_major, bits)
+    got = load_operand(smem, desc, 64, k, mn_major, bits)
+    if mn_major:
+        width = bits // 8
+        expected = sum(smem[index + i].astype(np.uint64) << 8 * i for i in range(width))
+    else:
+        expected = smem[index].view(f"u{max(bits // 8, 1)}")
+    assert got.dtype.itemsize == max(bits // 8, 1)
+    np.testing.assert_array_equal(got, expected)
+    lo, hi = byte_ranges(desc, 64, k, mn_major, bits)
+    assert (lo, hi) == (index.min() // 16 * 16, index.max() // 16 * 16 + 16)
+
+
+def test_operand_may_end_on_the_last_byte_and_no_further():
+    desc = encode(1024, 0, 1024, "128B")
+    smem = np.zeros(1024 + 16 * 1024, np.uint8)
+    load_operand(smem, desc, 128, 64, False, 4)
+    with pytest.raises(Fault, match="shared-out-of-bounds"):
+        load_operand(smem[:-16], desc, 128, 64, False, 4)
+
+
+def test_decode():
+    d = decode(encode(0x3FFF0, 0x20, 0x400, "64B"))
+    assert (d.start, d.lbo, d.sbo, d.swizzle.name) == (0x3FFF0, 0x20, 0x400, "64B")
+    good = encode(0, 0, 1024, "128B")
+    for bad in (good ^ 1 << 46, good | 1 << 47, good | 1 << 53, good | 1 << 61, good | 1 << 14, good | 1 << 30):
+        with pytest.raises(Fault, match="matrix-descriptor"):
+            decode(bad)
+    for unsupported in (good | 1 << 49, good | 1 << 52):
+        with pytest.raises(Unsupported):
+            decode(unsupported)
+
+
+def test_forbidden_combinations():
+    for mode, bits in (("128B", 32), ("none", 32), ("128B_BASE32B", 16), ("128B", 4)):
+        with pytest.raises(Fault, match="matrix-descriptor"):
+            operand_index(encode(0, 0, 1024, mode), 64, 256 // bits, True, bits)
+    with pytest.raises(Unsupported):
+        operand_index(encode(0, 0, 1024, "128B_BASE32B"), 64, 8, False, 32)
