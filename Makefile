@@ -1,0 +1,37 @@
+# make eval: the task's ten cases.  make test: the tests.  make setup: only the environment, .venv.
+PYTHON ?= python3
+# `make setup TORCH=system` keeps the torch that $(PYTHON) already has, with the CUDA it was built for. That is the
+# default where that torch sees a GPU; elsewhere torch is installed as constraints.txt pins it.
+TORCH ?= $(shell $(PYTHON) -c "import torch; assert torch.cuda.is_available()" 2>/dev/null && echo system || echo pinned)
+VENV_FLAGS = $(if $(filter system,$(TORCH)),--system-site-packages)
+
+.PHONY: setup eval test lint clean
+
+setup: .venv/installed
+
+eval: setup
+	.venv/bin/python eval.py test
+
+test: setup .venv-newest/installed
+	.venv/bin/python -m pytest -n 2
+
+lint: setup
+	.venv/bin/python -m ruff check .
+
+clean:
+	rm -rf .venv .venv-newest
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV_FLAGS) .venv
+	grep -v '$(if $(filter system,$(TORCH)),^torch==,^$$)' constraints.txt > .venv/constraints.txt
+	.venv/bin/python -m pip install --quiet --constraint .venv/constraints.txt --editable '.[dev]'
+	touch $@
+
+# The newest CuTe DSL in an environment of its own; everything else (torch!) it takes from .venv, which comes later on
+# its module path. The name of the .pth file sorts after the DSL's, which puts the DSL first.
+.venv-newest/installed: constraints-newest.txt .venv/installed
+	.venv/bin/python -m venv $(VENV_FLAGS) .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --no-deps --requirement constraints-newest.txt
+	.venv/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		> "$$(.venv-newest/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/zz_shared.pth"
+	touch $@

@@ -1,0 +1,278 @@
+"""Runs cases in processes of their own and decides about them: only the judge knows seeds and results.
+
+Nothing partial passes: a case passes only if every call ran, every byte of every result that the judge read itself is
+right, and no check had a finding. On the emulator right means equal, on a GPU within the task's tolerance.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import multiprocessing
+import os
+import queue
+import secrets
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import reference
+import utils
+from eval import CALLS_PER_TIMING, Stats, calculate_stats, precise_enough
+from evaluation import inputs, worker
+from task import TestCase, combine_seeds
+
+AUDITS = 3  # untimed repeats among the timed ones
+
+
+@dataclasses.dataclass
+class Options:
+    """What is common to all cases of a run."""
+
+    submission: str
+    device: str  # cuda | emulated
+    timed: bool = False  # measure, on cuda only
+    calls: int = 2  # calls per case that is not timed, each with other inputs and, emulated, under another schedule
+    jobs: int = 2  # processes
+    timeout: float = 300.0  # seconds for one call (all calls of one timing)
+    memory: float = 16.0  # GiB of address space for an emulated case
+    secret: int = dataclasses.field(default_factory=lambda: secrets.randbits(31))
+
+
+@dataclasses.dataclass
+class Verdict:
+    """`mismatches`: elements that differ from the exact result, over all calls; None if no result was read."""
+
+    spec: str
+    status: str = "fail"
+    reason: str = "not run"
+    mismatches: int | None = None
+    seconds: float = 0.0
+    times: Stats | None = None
+
+    @property
+    def us(self) -> float | None:
+        return self.times.mean / 1e3 if self.times else None
+
+
+class Refused(Exception):
+    """The case has failed; the message is the reason."""
+
+
+class Sandbox:
+    """A worker process, started when it is first needed and again after it was killed or died."""
+
+    def __init__(self, options: Options, directory: Path, name: str):
+        self.options, self.log = options, directory / f"{name}.log"
+        self.process = None
+
+    def start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        options = self.options
+        threads = max(1, (os.cpu_count() or 1) // options.jobs)
+        arguments = (theirs, options.submission, options.device, str(self.log), int(options.memory * 2**30), threads)
+        self.process = context.Process(target=worker.main, args=arguments, daemon=True)
+        self.process.start()
+        theirs.close()
+        self.receive("import")
+
+    def ask(self, what: str, **request) -> dict:
+        """The reply to a request; raises Refused with the reason if there is none, or if it carries an error."""
+        if self.process is None:
+            self.start()
+        with contextlib.suppress(BrokenPipeError):  # a dead process shows when its reply is missing
+            self.connection.send_bytes(json.dumps(request).encode())
+        return self.receive(what)
+
+    def receive(self, what: str) -> dict:
+        try:
+            if not self.connection.poll(self.options.timeout):
+                self.kill()
+                raise Refused(f"hang: no {what} within {self.options.timeout:g} s, process killed")
+            reply = json.loads(self.connection.recv_bytes())
+            error = reply["error"]
+        except (EOFError, ConnectionError):
+            raise Refused(f"crash: {self.died()} during {what}") from None
+        except (ValueError, KeyError, TypeError):
+            self.kill()
+            raise Refused("the submission's process sent something that is not a reply") from None
+        if error:
+            self.kill()  # whatever went wrong stays out of the next case
+            raise Refused(str(error))
+        return reply
+
+    def died(self) -> str:
+        self.process.join(5)
+        code = self.process.exitcode
+        self.kill()
+        if code is None:
+            return "the submission closed the judge's connection"
+        if code < 0:
+            return f"the submission's process was ended by {signal.Signals(-code).name}"
+        return f"the submission's process exited with code {code}"
+
+    def kill(self) -> None:
+        """Ends the process and everything it started."""
+        if self.process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(self.process.pid) == self.process.pid:  # it leads a session of its own
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+        self.process = None
+
+
+def compare(group: int, got: torch.Tensor, want: torch.Tensor, exact: bool) -> tuple[int, str]:
+    """(elements that differ, what is wrong or "") for one group's [M, N, 1] result."""
+    differs = got != want  # NaN differs from everything
+    count = int(differs.count_nonzero())
+    if not count or (not exact and not utils.verbose_allclose(got, want, rtol=1e-3, atol=1e-3)):
+        return count, ""
+    unwritten = int(got.isnan().count_nonzero())
+    if unwritten:
+        detail = f"{unwritten} of {got.numel()} elements are NaN (never written, or NaN written)"
+    else:
+        m, n, _ = differs.nonzero()[0].tolist()
+        detail = f"first at [{m}, {n}]: {got[m, n, 0]:g} instead of {want[m, n, 0]:g}"
+    return count, f"group {group}: {count} of {got.numel()} elements differ, {detail}"
+
+
+class Trial:
+    """One case: its inputs in files, their results in memory, and the calls made so far."""
+
+    def __init__(self, case: TestCase, options: Options, sandbox: Sandbox, directory: Path):
+        self.options, self.sandbox = options, sandbox
+        self.verdict = Verdict(case.spec)
+        self.objects = CALLS_PER_TIMING if options.timed else 1
+        count = CALLS_PER_TIMING if options.timed else min(2, options.calls)
+        # The first contents are the case's own, the others come from a seed that nobody knows.
+        hidden = combine_seeds(case.args["seed"], options.secret)
+        seeds = [case.args["seed"]] + [hidden + 42 * i for i in range(1, count)]
+        self.files, self.results = [], []
+        for i, seed in enumerate(seeds):
+            data = reference.generate_input(**{**case.args, "seed": seed}, device=torch.device("cpu"))
+            self.files.append(str(directory / f"contents{i}.pt"))
+            torch.save(data, self.files[-1])
+            self.sizes = data[3]
+            device = torch.device("cuda" if options.device == "cuda" else "cpu")
+            moved = [tuple(tensor.to(device) for tensor in group) for group in data[0]]
+            self.results.append([c.cpu() for c in reference.ref_kernel((moved, *data[1:]))])
+        elements = sum(m * n for m, n, _, _ in self.sizes)
+        path = directory / "results.bin"
+        path.write_bytes(b"")
+        os.truncate(path, 2 * self.objects * elements)
+        self.buffer = np.memmap(path, np.int16, "r", shape=(self.objects, elements)) if elements else None
+        sandbox.ask("set-up", op="case", files=self.files, objects=self.objects, results=str(path))
+        self.rng = np.random.default_rng(combine_seeds(hidden, 1))
+
+    def call(self, schedule: int, fresh: bool, audit: bool = False) -> float | None:
+        """One call per object in a secret order, with fresh signs and contents; returns the nanoseconds per call."""
+        count = len(self.files)
+        turn = int(self.rng.integers(1, count)) if fresh and count > 1 else 0
+        contents = [(i + turn) % count for i in range(self.objects)]
+        signs = [int(self.rng.integers(2**31)) if fresh else None for _ in contents]
+        order = self.rng.permutation(self.objects).tolist()
+        request = {"contents": contents, "signs": signs, "order": order, "schedule": schedule}
+        reply = self.sandbox.ask("result", op="repeat", timed=self.options.timed, audit=audit, **request)
+        self.verdict.seconds += float(reply["seconds"])
+        problems = []
+        for i in range(self.objects):
+            problems += self.check(i, contents[i], signs[i])
+        if problems:
+            raise Refused("; ".join(problems[:3]))
+        return reply["ns"]
+
+    def check(self, i: int, content: int, signs: int | None) -> list[str]:
+        """Problems with the result of object i, read from the shared file."""
+        drawn = inputs.draw_signs(signs, self.sizes) if signs is not None else [None] * len(self.sizes)
+        offset, problems = 0, []
+        for group, (want, flips) in enumerate(zip(self.results[content], drawn)):
+            if want.numel():
+                bits = np.array(self.buffer[i, offset : offset + want.numel()])
+                got = torch.from_numpy(bits).view(torch.float16).view(want.shape)
+                want = inputs.flip_result(want, flips) if flips else want
+                count, problem = compare(group, got, want, exact=self.options.device != "cuda")
+                self.verdict.mismatches = (self.verdict.mismatches or 0) + count
+                problems += [problem] if problem else []
+            offset += want.numel()
+        self.verdict.mismatches = self.verdict.mismatches or 0
+        return problems
+
+    def run(self) -> None:
+        """Raises Refused unless every call was right."""
+        if not self.options.timed:
+            for schedule in range(self.options.calls):
+                self.call(schedule, fresh=schedule > 0)
+            return
+        self.call(0, fresh=False, audit=True)  # compiles, too
+        durations, begin = [], time.perf_counter_ns()
+        audits = set(self.rng.choice(100, AUDITS, replace=False).tolist()) | {int(self.rng.integers(1, 4))}
+        for repeat in range(100):
+            audit = repeat in audits
+            ns = self.call(0, fresh=True, audit=audit)
+            if not isinstance(ns, float) or not math.isfinite(ns) or ns <= 0:
+                raise Refused(f"{ns} is not a time")
+            durations += [] if audit else [ns]
+            if precise_enough(durations, time.perf_counter_ns() - begin, 30e9):
+                break
+        self.verdict.times = calculate_stats(durations)
+
+
+def judge(cases: list[TestCase], options: Options, on_verdict=lambda index, verdict: None) -> list[Verdict]:
+    """One verdict per case, in the order of the cases; `on_verdict` is called as they come in."""
+    waiting = queue.SimpleQueue()
+    order = np.random.default_rng(options.secret).permutation(len(cases)).tolist()
+    for index in order:
+        waiting.put(index)
+    verdicts = [Verdict(case.spec) for case in cases]
+    lock = threading.Lock()
+
+    def serve(sandbox: Sandbox, root: Path) -> None:
+        while True:
+            try:
+                index = waiting.get_nowait()
+            except queue.Empty:
+                return sandbox.kill()
+            verdict, trial = verdicts[index], None
+            with tempfile.TemporaryDirectory(dir=root) as directory:
+                try:
+                    trial = Trial(cases[index], options, sandbox, Path(directory))
+                    verdict = trial.verdict
+                    trial.run()
+                    verdict.status, verdict.reason = "pass", ""
+                except Refused as error:
+                    verdict.reason = str(error)
+                except Exception as error:  # the judge's own failure is no pass either
+                    verdict.reason = f"evaluator: {type(error).__name__}: {error}"
+                    sandbox.kill()
+            with lock:
+                verdicts[index] = verdict
+                on_verdict(index, verdict)
+
+    with tempfile.TemporaryDirectory(prefix="group-gemm-") as name:
+        sandboxes = [Sandbox(options, Path(name), f"worker{i}") for i in range(min(options.jobs, len(cases)))]
+        threads = [threading.Thread(target=serve, args=(sandbox, Path(name)), daemon=True) for sandbox in sandboxes]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            for sandbox in sandboxes:
+                sandbox.kill()
+    return verdicts
+
+
+def geomean_us(verdicts: list[Verdict]) -> float | None:
+    """Geometric mean of the times; None unless every case passed with a time."""
+    if not verdicts or any(v.status != "pass" or v.us is None for v in verdicts):
+        return None
+    return math.exp(sum(math.log(v.us) for v in verdicts) / len(verdicts))

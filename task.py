@@ -1,0 +1,86 @@
+"""Types of the `nvfp4_group_gemm` task and the text form of its cases.
+
+One case per line, as the grader writes it: `m: [96, 128]; n: [128, 256]; k: [256, 512]; g: 2; seed: 1111`.
+"""
+
+import dataclasses
+import json
+import re
+from typing import TypedDict, TypeVar
+
+import torch
+
+# (abc, scales, reordered scales, sizes), one entry per group; `reference.generate_input` gives shapes and dtypes.
+input_t = TypeVar(
+    "input_t",
+    bound=tuple[
+        list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+        list[tuple[torch.Tensor, torch.Tensor]],
+        list[tuple[torch.Tensor, torch.Tensor]],
+        list[tuple[int, int, int, int]],
+    ],
+)
+output_t = TypeVar("output_t", bound=list[torch.Tensor])
+
+
+class TestSpec(TypedDict):
+    """Arguments of `generate_input`: m, n and k hold one size per group."""
+
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+    g: int
+    seed: int
+
+
+@dataclasses.dataclass
+class TestCase:
+    """`spec` is the line as it was given (it is echoed in the report), `args` what it says."""
+
+    spec: str
+    args: dict
+
+
+_FIELD = re.compile(r"\s*([a-zA-Z_]+)\s*:\s*(\[[^\]]*\]|\([^)]*\)|[a-zA-Z_]+|[+-]?[0-9]+)\s*")
+
+
+def parse_case(line: str) -> TestCase:
+    """Reads `key: value; key: value ...`; values are integers, words, or lists of integers. Raises ValueError."""
+    args = {}
+    for part in line.split(";"):
+        field = _FIELD.fullmatch(part)
+        if field is None:
+            raise ValueError(f"invalid test case: '{line}': '{part}'")
+        key, value = field.groups()
+        if value[0] in "[(":
+            try:
+                args[key] = tuple(int(item) for item in value[1:-1].split(",") if item.strip())
+            except ValueError:
+                raise ValueError(f"invalid test case: '{line}': '{part}' is not a list of integers") from None
+        else:
+            args[key] = value if value[0].isalpha() or value[0] == "_" else int(value)
+    return TestCase(line, args)
+
+
+def format_case(args: dict) -> str:
+    """The line that `parse_case` reads back."""
+    fields = {key: list(value) if isinstance(value, (tuple, list)) else value for key, value in args.items()}
+    return "; ".join(f"{key}: {value}" for key, value in fields.items())
+
+
+def combine_seeds(public: int, secret: int) -> int:
+    """Cantor pairing: without the secret, the public seed of a case says nothing about the inputs it gets."""
+    return public + (public + secret) * (public + secret + 1) // 2
+
+
+def read_task_yaml(text: str, section: str) -> list[TestCase]:
+    """Cases listed under `tests:` or `benchmarks:` of task.yml, each a line `- {json}` (no YAML library needed)."""
+    cases = []
+    inside = False
+    for line in text.splitlines():
+        if line and not line[0].isspace():
+            inside = line.startswith(section + ":")
+        elif inside and line.strip().startswith("- {"):
+            args = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(line.strip()[2:]).items()}
+            cases.append(TestCase(format_case(args), args))
+    return cases
