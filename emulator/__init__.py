@@ -1,0 +1,20 @@
+"""Run sm_100a PTX, and CuTe DSL programs that compile to it, on a CPU: bit-exactly, with checks.
+
+    import emulator
+
+    emulator.launch(ptx, "kernel", grid=1, block=128, args=[a, b, 1024])      # PTX text from anywhere
+
+    emulator.install()                                                        # before `import cutlass`
+    with emulator.session(schedule=3):                                        # CuTe DSL: host code launches here
+        custom_kernel(emulator.device_tensors(data))
+
+README.md in this folder says what is modelled, what is checked, and what each piece rests on.
+"""
+
+from .device import DEVICE, device_tensors, launch, session
+from .errors import EmulatorError, Fault, Hang, Unsupported
+from .host import install
+
+__all__ = [
+    "DEVICE", "EmulatorError", "Fault", "Hang", "Unsupported", "device_tensors", "install", "launch", "session",
+]  # fmt: skip

@@ -150,6 +150,7 @@ def _aligned_fp4(scale: ElementType, av, bv, c, sfa, sfb) -> np.ndarray:
     return _aligned_sum(terms, e_max, special, c, F32, _FP4_FRACTION)
 
 
+@np.errstate(invalid="ignore")  # signalling NaN, infinity times zero
 def _mma_products(idesc, a, b, c, sfa, sfb) -> np.ndarray:
     av, bv = idesc.a_type.decode(a), idesc.b_type.decode(b)  # float64 [rows, K]
     if idesc.negate_a != idesc.negate_b:
@@ -162,8 +163,7 @@ def _mma_products(idesc, a, b, c, sfa, sfb) -> np.ndarray:
     a_finite, b_finite = np.isfinite(a_scaled), np.isfinite(b_scaled)
     special = np.zeros((len(av), len(bv)))
     if not (a_finite.all() and b_finite.all()):
-        with np.errstate(invalid="ignore"):
-            special = a_scaled @ b_scaled.T
+        special = a_scaled @ b_scaled.T
         special = np.where(np.isfinite(special), 0.0, special)
         # the terms of the other rows and columns do not see these
         av, bv = np.where(a_finite, av, 0.0), np.where(b_finite, bv, 0.0)
@@ -186,19 +186,19 @@ def _mma_products(idesc, a, b, c, sfa, sfb) -> np.ndarray:
     return _aligned_sum(terms, e_max, special, c, idesc.d_type, _PRODUCT_FRACTION)
 
 
+@np.errstate(invalid="ignore")
 def _aligned_sum(terms, e_max, special, c, d_type: ElementType, fraction_bits: int) -> np.ndarray:
     """The model term by term. terms: exact float64 [M, N] each; e_max: their largest exponent, int [M, N]; special:
     float64 [M, N], not zero where a term is infinite or NaN, whose terms are then ignored. Returns D."""
-    with np.errstate(invalid="ignore"):
-        c = np.zeros(special.shape) if c is None else c.astype(np.float64)
-        special = special + np.where(np.isfinite(c), 0.0, c)
-        c = np.where(np.isfinite(c), c, 0.0)
-        e_max = np.maximum(e_max, d_type.exponents(c))
-        to_units = np.ldexp(1.0, fraction_bits - e_max)
-        total = np.trunc(c * to_units)
-        for term in terms:
-            total += np.trunc(term * to_units)
-        result = np.where(special == 0, np.ldexp(total, e_max - fraction_bits), special)
+    c = np.zeros(special.shape) if c is None else c.astype(np.float64)
+    special = special + np.where(np.isfinite(c), 0.0, c)
+    c = np.where(np.isfinite(c), c, 0.0)
+    e_max = np.maximum(e_max, d_type.exponents(c))
+    to_units = np.ldexp(1.0, fraction_bits - e_max)
+    total = np.trunc(c * to_units)
+    for term in terms:
+        total += np.trunc(term * to_units)
+    result = np.where(special == 0, np.ldexp(total, e_max - fraction_bits), special)
     return _round_f16(result) if d_type is F16 else _round_f32(result)
 
 
@@ -285,19 +285,14 @@ def scale_factors(tmem: TensorMemory, addr: int, rows: int, scale_vec: int, sf_i
     what, lane, column = "tcgen05.mma scale factors", addr >> 16 & 0x3FFF, addr & 0xFFFF
     if lane:
         raise Fault("tmem-lane-access", f"{what} at lane {lane}")
-    lanes = min(rows, 32)
-    blocks = [(0, 32, rows // 32)] if rows % 32 == 0 else [(0, 32, rows // 32), (rows // 32, rows % 32, 1)]
-    out = np.empty((-(-rows // 32), 32, 4), np.uint8)
-    for first, lanes, columns in blocks:
-        if columns == 0:
-            continue
-        parts = [tmem.read(32 * p, lanes, column + first, columns, what) for p in range(4)]
-        if any((part != parts[0]).any() for part in parts[1:]):
-            raise Fault(
-                "scale-factors-not-replicated", f"{what} at column {column}: the four 32-lane partitions differ"
-            )
-        words = np.ascontiguousarray(parts[0])
-        out[first : first + columns, :lanes] = words.view(np.uint8).reshape(lanes, columns, 4).transpose(1, 0, 2)
+    out = np.empty((-(-rows // 32), 32, 4), np.uint8)  # [row blocks, rows, bytes]
+    for block, lanes in ((np.s_[: rows // 32], 32), (np.s_[rows // 32 :], rows % 32)):
+        columns = len(out[block])
+        if columns:
+            words = np.ascontiguousarray(tmem.read_partitions(lanes, column + (block.start or 0), columns, what))
+            if (words != words[0]).any():
+                raise Fault("scale-factors-not-replicated", f"{what} at column {column}: the 32-lane partitions differ")
+            out[block, :lanes] = words[0].view(np.uint8).reshape(lanes, columns, 4).transpose(1, 0, 2)
     return out.reshape(-1, 4)[:rows, sf_id : sf_id + scale_vec]
 
 

@@ -127,6 +127,12 @@ class TensorMemory:
                 f"{what}: columns {column}..{column + columns - 1} are not all allocated (base: columns {self.allocations})",
             )
 
+    def _check_written(self, written: np.ndarray, lane: int, column: int, what: str) -> None:
+        """written: bool [groups of 32 lanes, lanes, columns], a view of self.written that starts at (lane, column)."""
+        if not written.all():
+            group, row, col = np.argwhere(~written)[0]
+            self._report_uninitialised(lane + 32 * int(group) + int(row), column + int(col), what)
+
     def _report_uninitialised(self, lane: int, column: int, what: str) -> None:
         self._report(
             Fault("tmem-uninitialised", f"{what} reads lane {lane}, column {column}, which nothing has written")
@@ -136,10 +142,15 @@ class TensorMemory:
         """A view of the cells, uint32 [lanes, columns]. `what` names the reader in faults."""
         self._check(lane, lanes, column, columns, what)
         block = np.s_[lane : lane + lanes, column : column + columns]
-        if not self.written[block].all():
-            first = np.argwhere(~self.written[block])[0]
-            self._report_uninitialised(lane + int(first[0]), column + int(first[1]), what)
+        self._check_written(self.written[block][None], lane, column, what)
         return self.cells[block]
+
+    def read_partitions(self, lanes: int, column: int, columns: int, what: str) -> np.ndarray:
+        """A view of the first `lanes` lanes of each of the four 32-lane partitions, uint32 [4, lanes, columns]."""
+        self._check(0, LANES, column, columns, what)
+        block = np.s_[:, :lanes, column : column + columns]
+        self._check_written(self.written.reshape(4, 32, COLUMNS)[block], 0, column, what)
+        return self.cells.reshape(4, 32, COLUMNS)[block]
 
     def write(self, lane: int, column: int, values: np.ndarray, what: str) -> None:
         """Store uint32 [lanes, columns] at (lane, column)."""

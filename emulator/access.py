@@ -1,0 +1,420 @@
+"""Loads, stores and atomics of the lanes of a group (PTX ISA 9.7.9.8-12, 9.7.13.13-14) and the mbarrier instructions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import alu, tensormap
+from .errors import Fault, Unsupported
+from .mbarrier import MBarrier
+from .memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from .ptx import TYPE_BITS
+from .shared import OFFSET_MASK, RANK_SHIFT
+
+ELEMENT = {1: 16, 2: 16, 4: 32, 8: 64, 16: 128}  # bytes of an element -> bits of the register that holds it
+
+
+class LaneAccess:
+    """Mixin of Group. A `mask` is True or a bool array [n] that is not all False."""
+
+    # -- lanes -------------------------------------------------------------------------------------------------
+    def active(self, mask) -> list[int]:
+        """Positions of the lanes that act."""
+        return list(range(self.n)) if mask is True else np.flatnonzero(mask).tolist()
+
+    @staticmethod
+    def pick(value, position: int):
+        """A lane's value as an int."""
+        return int(value[position]) if type(value) is np.ndarray else value
+
+    def shared_cta(self, address: int):
+        """(CTA, offset) of a shared::cluster address."""
+        rank = address >> RANK_SHIFT
+        ctas = self.cta.cluster.ctas
+        if rank >= len(ctas):
+            raise Fault("out-of-bounds", f"shared address {address:#x} names CTA {rank} of a cluster of {len(ctas)}")
+        return ctas[rank], address & OFFSET_MASK
+
+    def map_shared(self, address, rank, shared: bool):
+        """mapa (9.7.9.24)."""
+        window = 0 if shared else SHARED_WINDOW
+        keep = OFFSET_MASK | window
+        if alu.is_array(address) or alu.is_array(rank):
+            bits = 32 if shared else 64
+            address, rank = self.lane_array(address, bits), alu.extend(self.lane_array(rank), 32, False, bits)
+        return (address & keep) | (rank << RANK_SHIFT)
+
+    def _spaces(self, space: str, address):
+        """(space, address in it) of a generic address."""
+        if space != "generic":
+            if space == "shared" and not alu.is_array(address) and address >> 32:
+                address &= 0xFFFFFFFF
+            return space, address
+        window = int(address[0] if alu.is_array(address) else address) >> 60
+        if alu.is_array(address) and (address >> 60 != window).any():
+            raise Unsupported("generic access of lanes to different state spaces")
+        strip = (1 << 60) - 1
+        return {0: "global", 1: "shared", 2: "local", 3: "param"}[window], address & strip if window else address
+
+    # -- loads -------------------------------------------------------------------------------------------------
+    def load_param(self, address, size: int, count: int):
+        offset = address - PARAM_WINDOW
+        data = self.launch.params
+        return tuple(
+            int.from_bytes(data[offset + k * size : offset + (k + 1) * size], "little") for k in range(count)
+        )
+
+    def load(self, space: str, address, size: int, count: int, mask):
+        """count values: ints or arrays [n] (zero where masked)."""
+        space, address = self._spaces(space, address)
+        if space == "param":
+            return self.load_param(self.pick(address, 0) | PARAM_WINDOW, size, count)
+        if size == 16:
+            return tuple(self.load_wide(space, address, mask) for _ in range(1))
+        if not alu.is_array(address) and space != "local" and mask is True:
+            if (address % (size * count)) and count > 1:
+                raise Fault("misaligned", f"vector read of {size * count} bytes at {address:#x}")
+            return tuple(self.load_one(space, address + k * size, size) for k in range(count))
+        addresses = self.lane_array(address, 64).astype(np.uint64)
+        lanes = None if mask is True else np.flatnonzero(mask)
+        if lanes is not None:
+            addresses = addresses[lanes]
+        if count > 1 and (addresses % np.uint64(size * count)).any():
+            raise Fault("misaligned", f"vector read of {size * count} bytes at {int(addresses.max()):#x}")
+        out = []
+        for k in range(count):
+            values = self.gather(space, addresses + np.uint64(k * size), size, lanes)
+            if lanes is not None:
+                whole = np.zeros(self.n, values.dtype)
+                whole[lanes] = values
+                values = whole
+            out.append(values.astype(alu.U[ELEMENT[size]], copy=False))
+        if self.n == 1:
+            return tuple(int(v[0]) for v in out)
+        return tuple(out)
+
+    def load_wide(self, space, address, mask):
+        if alu.is_array(address) and self.n > 1:
+            halves = [self.load(space, address + np.uint64(k).astype(address.dtype), 8, 1, mask)[0] for k in (0, 8)]
+            return alu.pack128(*halves)
+        address = self.pick(address, 0)
+        return self.load_one(space, address, 8) | self.load_one(space, address + 8, 8) << 64
+
+    def load_one(self, space: str, address: int, size: int) -> int:
+        if space == "global":
+            return self.launch.memory.load(address, size)
+        if space == "shared":
+            cta, offset = self.shared_cta(address)
+            return cta.smem.load(offset, size)
+        if space == "const":
+            return self.launch.memory.load(address, size)
+        raise Unsupported(f"load from {space}")
+
+    def gather(self, space: str, addresses: np.ndarray, size: int, lanes) -> np.ndarray:
+        if space in ("global", "const"):
+            return self.launch.memory.gather(addresses, size)
+        if space == "shared":
+            ranks = addresses >> np.uint64(RANK_SHIFT)
+            if (ranks == ranks[0]).all():
+                cta, _ = self.shared_cta(int(addresses[0]))
+                return cta.smem.gather(addresses & np.uint64(OFFSET_MASK), size)
+            return np.array([self.load_one("shared", a, size) for a in addresses.tolist()], f"u{size}")
+        return self.local_memory(size)[self.local_index(addresses, size, lanes)]
+
+    def local_memory(self, size: int) -> np.ndarray:
+        if self.warp.local is None:
+            self.warp.local = np.zeros((32, self.launch.local_bytes), np.uint8)
+        return self.warp.local.view(f"u{size}")
+
+    def local_index(self, addresses: np.ndarray, size: int, lanes):
+        if (addresses % np.uint64(size)).any() or int(addresses.max()) + size > self.launch.local_bytes:
+            raise Fault("out-of-bounds", f"local memory at {int(addresses.max()):#x} of {self.launch.local_bytes} bytes")
+        which = self.lanes if lanes is None else self.lanes[lanes]
+        return which, (addresses // np.uint64(size)).astype(np.int64)
+
+    # -- stores ------------------------------------------------------------------------------------------------
+    def store(self, space: str, address, size: int, values: tuple, mask):
+        space, address = self._spaces(space, address)
+        if size == 16:
+            values = tuple(half for v in values for half in (v & alu.MASK[64], v >> 64))
+            values = tuple(v.astype(np.uint64) if alu.is_array(v) else v for v in values)
+            size = 8
+        count = len(values)
+        if self.n == 1 and space != "local":
+            if mask is not True and not bool(np.asarray(mask).any()):
+                return
+            address = self.pick(address, 0)
+            if count > 1 and address % (size * count):
+                raise Fault("misaligned", f"vector write of {size * count} bytes at {address:#x}")
+            for k, v in enumerate(values):
+                self.store_one(space, address + k * size, size, self.pick(v, 0) & alu.MASK[8 * size])
+            return
+        lanes = None if mask is True else np.flatnonzero(mask)
+        if lanes is not None and not len(lanes):
+            return
+        addresses = self.lane_array(address, 64).astype(np.uint64)
+        if lanes is not None:
+            addresses = addresses[lanes]
+        if count > 1 and (addresses % np.uint64(size * count)).any():
+            raise Fault("misaligned", f"vector write of {size * count} bytes at {int(addresses.max()):#x}")
+        for k, v in enumerate(values):
+            v = self.lane_array(v, ELEMENT[size])
+            v = (v if lanes is None else v[lanes]).astype(f"u{size}")
+            self.scatter(space, addresses + np.uint64(k * size), size, v, lanes)
+
+    def store_one(self, space: str, address: int, size: int, value: int):
+        if space == "global":
+            self.launch.memory.store(address, size, value)
+        elif space == "shared":
+            cta, offset = self.shared_cta(address)
+            cta.smem.store(offset, size, value, self.warp.index)
+        else:
+            raise Unsupported(f"store to {space}")
+
+    def scatter(self, space: str, addresses: np.ndarray, size: int, values: np.ndarray, lanes):
+        if space == "global":
+            self.launch.memory.scatter(addresses, size, values)
+        elif space == "shared":
+            ranks = addresses >> np.uint64(RANK_SHIFT)
+            for rank in np.unique(ranks).tolist():
+                here = ranks == rank
+                cta, _ = self.shared_cta(rank << RANK_SHIFT)
+                cta.smem.scatter(addresses[here] & np.uint64(OFFSET_MASK), size, values[here], self.warp.index)
+        elif space == "local":
+            self.local_memory(size)[self.local_index(addresses, size, lanes)] = values
+        else:
+            raise Unsupported(f"store to {space}")
+
+    def store_async(self, address, size: int, values: tuple, bar, mask):
+        """st.async: the bytes land later and complete on a barrier of the same CTA as the destination."""
+        for k in self.active(mask):
+            cta, offset = self.shared_cta(self.pick(address, k))
+            barrier = self.barrier_at(self.pick(bar, k))
+            numbers = [self.pick(v, k) & alu.MASK[8 * size] for v in values]
+            op = cta.smem.begin(offset, offset + size * len(numbers), True, self.origin("st.async"))
+
+            def land(cta=cta, offset=offset, barrier=barrier, numbers=numbers, op=op):
+                cta.smem.end(op)
+                for j, v in enumerate(numbers):
+                    cta.smem.views[size][offset // size + j] = v
+                barrier.transaction(-size * len(numbers))
+
+            self.engine.at(self.engine.now + self.engine.delay("remote"), land)
+
+    # -- atomics -----------------------------------------------------------------------------------------------
+    def atomic(self, space: str, what: str, kind: str, address, values: tuple, count: int, mask, wants_old: bool):
+        space, address = self._spaces(space, address)
+        size = TYPE_BITS[kind] // 8
+        olds = [[0] * self.n for _ in range(count)]
+        for p in self.active(mask):
+            a = self.pick(address, p)
+            for k in range(count):
+                new = [self.pick(v, p) for v in values[k :: count]]
+                at = a + k * size
+                old = self.load_one(space, at, size)
+                olds[k][p] = old
+                self.store_one(space, at, size, atomic_result(what, kind, old, new))
+        self.engine.progress += 1
+        if not wants_old:
+            return None
+        bits = ELEMENT[size]
+        if self.n == 1:
+            return tuple(o[0] for o in olds)
+        return tuple(np.array(o, alu.U[bits]) for o in olds)
+
+    def red_async(self, what, kind, address, value, bar, mask):
+        size = TYPE_BITS[kind] // 8
+        for p in self.active(mask):
+            cta, offset = self.shared_cta(self.pick(address, p))
+            barrier, v = self.barrier_at(self.pick(bar, p)), self.pick(value, p)
+
+            def land(cta=cta, offset=offset, barrier=barrier, v=v):
+                old = cta.smem.load(offset, size)
+                cta.smem.views[size][offset // size] = atomic_result(what, kind, old, [v])
+                barrier.transaction(-size)
+
+            self.engine.at(self.engine.now + self.engine.delay("remote"), land)
+
+    def prefetch(self, space: str, address, is_tensormap: bool):
+        if is_tensormap:
+            for p in self.active(True)[:1]:
+                tensormap.decode(self.descriptor_bytes(self.pick(address, p)))
+
+    # -- 8x8 matrices ------------------------------------------------------------------------------------------
+    def ldmatrix(self, address, count: int, trans: bool):
+        if self.n != 32:
+            raise Fault("divergence", "ldmatrix needs the whole warp")
+        rows = self.lane_array(address).astype(np.uint64)
+        out = []
+        for k in range(count):
+            base = rows[8 * k : 8 * k + 8]
+            if (base % np.uint64(16)).any():
+                raise Fault("misaligned", "ldmatrix row that is not 16-byte aligned")
+            each = base[:, None] + 2 * np.arange(8, dtype=np.uint64)[None, :]
+            matrix = self.gather("shared", each.ravel(), 2, None).reshape(8, 8)
+            matrix = (matrix.T if trans else matrix).astype(np.uint32)
+            out.append((matrix[:, 0::2] | matrix[:, 1::2] << 16).reshape(32))
+        return tuple(out)
+
+    def stmatrix(self, address, values: tuple, trans: bool):
+        if self.n != 32:
+            raise Fault("divergence", "stmatrix needs the whole warp")
+        rows = self.lane_array(address).astype(np.uint64)
+        for k, v in enumerate(values):
+            pairs = self.lane_array(v).reshape(8, 4)
+            matrix = np.empty((8, 8), np.uint16)
+            matrix[:, 0::2], matrix[:, 1::2] = pairs & 0xFFFF, pairs >> 16
+            matrix = matrix.T if trans else matrix
+            base = rows[8 * k : 8 * k + 8]
+            if (base % np.uint64(16)).any():
+                raise Fault("misaligned", "stmatrix row that is not 16-byte aligned")
+            words = np.ascontiguousarray(matrix).view(np.uint64)  # [8 rows, 2]
+            each = base[:, None] + 8 * np.arange(2, dtype=np.uint64)[None, :]
+            self.scatter("shared", each.ravel(), 8, words.ravel(), None)
+
+    # -- mbarriers ---------------------------------------------------------------------------------------------
+    def barrier_at(self, address: int) -> MBarrier:
+        cta, offset = self.shared_cta(address & 0xFFFFFFFF)
+        return cta.barrier(offset)
+
+    def mbarrier_init(self, address, count, mask):
+        for p in self.active(mask):
+            cta, offset = self.shared_cta(self.pick(address, p))
+            if offset % 8:
+                raise Fault("misaligned", f"mbarrier at {offset:#x}")
+            if offset in cta.smem.barriers:
+                raise Fault("mbarrier", f"init of a live object: {cta.smem.barriers[offset]}")
+            cta.smem.check_write(offset, offset + 8, "mbarrier.init")
+            name = f"mbarrier at shared {offset:#x} of CTA {cta.ctaid}"
+            cta.smem.barriers[offset] = MBarrier(self.pick(count, p), name)
+
+    def mbarrier_inval(self, address, mask):
+        for p in self.active(mask):
+            cta, offset = self.shared_cta(self.pick(address, p))
+            cta.barrier(offset)
+            del cta.smem.barriers[offset]
+
+    def mbarrier_arrive(self, address, count, expect, drop: bool, no_complete: bool, mask):
+        self.engine.progress += 1
+        states = np.zeros(self.n, np.uint64)
+        for p in self.active(mask):
+            a = self.pick(address, p)
+            tx = None if expect is None else self.pick(expect, p)
+            cta, offset = self.shared_cta(a)
+            barrier = cta.barrier(offset)
+            if cta is not self.cta and expect is None and not drop and not no_complete:
+                self.remote_arrive(barrier, self.pick(count, p))
+            else:
+                states[p] = barrier.arrive(self.pick(count, p), tx, drop, no_complete)
+        return int(states[0]) if self.n == 1 else states
+
+    def remote_arrive(self, barrier: MBarrier, count: int):
+        """An arrive at another CTA's barrier travels."""
+        self.engine.at(self.t + self.engine.delay("remote"), lambda: barrier.arrive(count))
+
+    def mbarrier_tx(self, address, count, mask):
+        self.engine.progress += 1
+        for p in self.active(mask):
+            n = self.pick(count, p)
+            self.barrier_at(self.pick(address, p)).transaction(n)
+
+    def mbarrier_try_wait(self, address, phase, parity: bool) -> bool:
+        """Suspends until the phase completes, or until the time limit strikes because nothing else can move."""
+        if self.timed_out:
+            self.timed_out = False
+            return True
+        if alu.is_array(address) or alu.is_array(phase):
+            pairs = set(zip(self.lane_array(address).tolist(), self.lane_array(phase, 64).tolist(), strict=True))
+            if len(pairs) > 1:
+                return True  # lanes look at different things: let them poll
+            address, phase = pairs.pop()
+        barrier = self.barrier_at(address)
+        done = barrier.test_parity(phase) if parity else barrier.test_state(phase)
+        if done:
+            return True
+        self.awaited = phase
+        return self.wait_on(barrier)
+
+    def mbarrier_test(self, address, phase, parity: bool):
+        def one(a, ph):
+            barrier = self.barrier_at(a)
+            return barrier.test_parity(ph) if parity else barrier.test_state(ph)
+
+        if not alu.is_array(address) and not alu.is_array(phase):
+            return one(address, phase)
+        pairs = zip(self.lane_array(address).tolist(), self.lane_array(phase, 64).tolist(), strict=True)
+        return np.array([one(a, ph) for a, ph in pairs])
+
+    @staticmethod
+    def mbarrier_pending_count(state):
+        return (state >> 1) & 0xFFFFF if not alu.is_array(state) else ((state >> 1) & 0xFFFFF).astype(np.uint32)
+
+    # -- tensormaps --------------------------------------------------------------------------------------------
+    def descriptor_bytes(self, address: int) -> bytes:
+        """The 128 bytes of a tensormap at a generic address."""
+        if address % 64:
+            raise Fault("misaligned", f"tensormap at {address:#x}")
+        if address >= PARAM_WINDOW:
+            offset = address - PARAM_WINDOW
+            return bytes(self.launch.params[offset : offset + 128])
+        if address >= LOCAL_WINDOW:
+            raise Fault("address-space", "tensormap in local memory")
+        if address >= SHARED_WINDOW:
+            raise Fault("address-space", "tensormap in shared memory: TMA reads it from global, const or param space")
+        return self.launch.memory.view(address, 128).tobytes()
+
+    def tensormap_replace(self, space: str, address, field: str, order, value, mask):
+        space, address = self._spaces(space, address)
+        for p in self.active(mask):
+            a = self.pick(address, p)
+            if space == "shared":
+                cta, offset = self.shared_cta(a)
+                target = cta.smem.bytes[offset : offset + 128]
+            else:
+                target = self.launch.memory.view(a, 128, True)
+            raw = bytearray(target.tobytes())
+            tensormap.replace(raw, field, order, self.pick(value, p))
+            target[:] = np.frombuffer(raw, np.uint8)
+
+    def tensormap_copy(self, dst, src, size: int):
+        """tensormap.cp_fenceproxy: 128 bytes, shared to global."""
+        for p in self.active(True)[:1]:
+            to, what = self.pick(dst, p), self.pick(src, p)
+            if to % 128 or what % 128:
+                raise Fault("misaligned", f"tensormap.cp_fenceproxy from {what:#x} to {to:#x}")
+            cta, offset = self.shared_cta(what & 0xFFFFFFFF)
+            self.launch.memory.view(to, size, True)[:] = cta.smem.bytes[offset : offset + size]
+
+    def tensormap_acquire(self, address, size):
+        pass
+
+
+def atomic_result(what: str, kind: str, old: int, values: list[int]) -> int:
+    """New value of the cell (9.7.13.13)."""
+    v = values[0]
+    bits = TYPE_BITS[kind]
+    mask = alu.MASK[bits]
+    if what == "exch":
+        return v & mask
+    if what == "cas":
+        return values[1] & mask if old == v & mask else old
+    if what in ("and", "or", "xor"):
+        return {"and": old & v, "or": old | v, "xor": old ^ v}[what] & mask
+    if what == "inc":
+        return 0 if old >= v else old + 1
+    if what == "dec":
+        return v if old == 0 or old > v else old - 1
+    if kind.endswith("x2"):
+        half = kind[:-2]
+        parts = [atomic_result(what, half, old >> s & 0xFFFF, [v >> s & 0xFFFF]) for s in (0, 16)]
+        return parts[0] | parts[1] << 16
+    if kind[0] == "f" or kind[0] == "b" and kind.startswith("bf"):
+        if what == "add":
+            return alu.fadd(kind, old, v)
+        return alu.fminmax(kind, what == "max", old, v)
+    if what == "add":
+        return (old + v) & mask
+    pick = max if what == "max" else min
+    if kind[0] == "s":
+        return pick(alu.signed(old, bits), alu.signed(v, bits)) & mask
+    return pick(old, v & mask)

@@ -1,0 +1,772 @@
+"""Arithmetic on raw register bits (PTX ISA 9.7.1-9.7.9).
+
+A register holds a Python int (the same value in every lane: unsigned bits; predicates are bools) or a NumPy array with
+one unsigned element a lane. Every function here takes and returns such values, so a warp whose lanes agree costs no
+more than one lane. Integer add, sub, logic and compare need no function: generated code writes `(a + b) & MASK`, which
+means the same for both forms.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+U = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+S = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+F = {16: np.float16, 32: np.float32, 64: np.float64}
+MASK = {n: (1 << n) - 1 for n in (1, 8, 16, 32, 64, 128)}
+
+
+def is_array(x) -> bool:
+    return type(x) is np.ndarray
+
+
+def arr(x, bits: int) -> np.ndarray:
+    """Value as an array of unsigned `bits`-wide elements (one element if uniform)."""
+    if type(x) is np.ndarray:
+        return x if x.dtype == U[bits] else x.astype(U[bits])
+    return np.array([x & MASK[bits]], U[bits])
+
+
+def back(result: np.ndarray, *inputs):
+    """Undo `arr`: a uniform int if every input was uniform."""
+    for x in inputs:
+        if type(x) is np.ndarray:
+            return result
+    return result[0].item()
+
+
+def pack128(lo, hi):
+    """A 128-bit register: an int, or an object array of ints."""
+    if not is_array(lo) and not is_array(hi):
+        return lo | hi << 64
+    return np.asarray(lo).astype(object) | np.asarray(hi).astype(object) << 64
+
+
+def resize(x, bits: int):
+    """Truncate or zero-extend to a register of `bits`."""
+    if bits == 128:
+        return x
+    if type(x) is np.ndarray:
+        return x if x.dtype == U[bits] else x.astype(U[bits])
+    return x & MASK[bits]
+
+
+def signed(x, bits: int):
+    """Two's complement value: a Python int or an array of signed integers."""
+    if type(x) is np.ndarray:
+        return (x if x.dtype == U[bits] else x.astype(U[bits])).view(S[bits])
+    x &= MASK[bits]
+    return x - (1 << bits) if x >> (bits - 1) else x
+
+
+def extend(x, bits: int, sign: bool, to: int):
+    """A `bits`-wide integer as an unsigned `to`-bit pattern."""
+    if type(x) is np.ndarray:
+        return signed(x, bits).astype(S[to]).view(U[to]) if sign else resize(x, bits).astype(U[to])
+    return signed(x, bits) & MASK[to] if sign else x & MASK[bits]
+
+
+def select(p, a, b, bits: int):
+    """p ? a : b, lane by lane; an undefined (None) side counts as zero where it is not chosen."""
+    if p is True:
+        return a
+    if p is False:
+        return b
+    a = 0 if a is None else a
+    b = 0 if b is None else b
+    if bits == 128:
+        n = len(p)
+        a = a if is_array(a) else [a] * n
+        b = b if is_array(b) else [b] * n
+        out = np.empty(n, object)
+        out[:] = [x if c else y for c, x, y in zip(p, a, b, strict=True)]
+        return out
+    return np.where(p, resize(a, bits), resize(b, bits)).astype(U[bits], copy=False)
+
+
+# -- integers ----------------------------------------------------------------------------------------------------------
+def mul_wide(a, b, bits: int, sign: bool):
+    return extend(a, bits, sign, 2 * bits) * extend(b, bits, sign, 2 * bits) & MASK[2 * bits]
+
+
+def _exact(a, b, bits: int, sign: bool, f):
+    """Apply a Python function to exact integers, lane by lane: for the rare operations."""
+    if not is_array(a) and not is_array(b):
+        x, y = (signed(a, bits), signed(b, bits)) if sign else (a & MASK[bits], b & MASK[bits])
+        return f(x, y) & MASK[bits]
+    n = len(a) if is_array(a) else len(b)
+    xs = [_ for _ in (signed(a, bits).tolist() if sign else resize(a, bits).tolist())] if is_array(a) else None
+    ys = [_ for _ in (signed(b, bits).tolist() if sign else resize(b, bits).tolist())] if is_array(b) else None
+    xs = xs or [signed(a, bits) if sign else a & MASK[bits]] * n
+    ys = ys or [signed(b, bits) if sign else b & MASK[bits]] * n
+    return np.array([f(x, y) & MASK[bits] for x, y in zip(xs, ys, strict=True)], U[bits])
+
+
+def mul_hi(a, b, bits: int, sign: bool):
+    if bits < 64:
+        wide = mul_wide(a, b, bits, sign)
+        return resize(wide >> bits, bits)
+    return _exact(a, b, bits, sign, lambda x, y: x * y >> bits)
+
+
+def mul24(a, b, sign: bool, hi: bool):
+    def f(x, y):
+        x, y = x & 0xFFFFFF, y & 0xFFFFFF
+        if sign:
+            x, y = x - ((x >> 23) << 24), y - ((y >> 23) << 24)
+        return x * y >> 16 if hi else x * y
+
+    return _exact(a, b, 32, False, f)
+
+
+def _quotient(x: int, y: int) -> int:
+    if y == 0:
+        return -1  # all ones: what the hardware's division routine leaves; PTX leaves it open
+    q = abs(x) // abs(y)
+    return -q if (x < 0) != (y < 0) else q
+
+
+def div_int(a, b, bits: int, sign: bool):
+    if not sign and is_array(a) and not is_array(b) and b:
+        return a // U[bits](b)
+    return _exact(a, b, bits, sign, _quotient)
+
+
+def rem_int(a, b, bits: int, sign: bool):
+    if not sign and is_array(a) and not is_array(b) and b:
+        return a % U[bits](b)
+    return _exact(a, b, bits, sign, lambda x, y: x - y * _quotient(x, y) if y else x)
+
+
+def min_int(a, b, bits: int, sign: bool):
+    return _minmax(a, b, bits, sign, np.minimum, min)
+
+
+def max_int(a, b, bits: int, sign: bool):
+    return _minmax(a, b, bits, sign, np.maximum, max)
+
+
+def _minmax(a, b, bits, sign, array_op, int_op):
+    if not is_array(a) and not is_array(b):
+        return int_op(signed(a, bits), signed(b, bits)) & MASK[bits] if sign else int_op(a, b)
+    if sign:
+        return array_op(signed(arr(a, bits), bits), signed(arr(b, bits), bits)).view(U[bits])
+    return array_op(arr(a, bits), arr(b, bits))
+
+
+def abs_int(a, bits: int):
+    if is_array(a):
+        return np.abs(signed(a, bits)).view(U[bits])
+    return abs(signed(a, bits)) & MASK[bits]
+
+
+def shl(a, b, bits: int):
+    """Shift amounts beyond the register give zero (PTX 9.7.8.7: clamped, not masked)."""
+    if not is_array(a) and not is_array(b):
+        return (a << b) & MASK[bits] if b < bits else 0
+    a, b = arr(a, bits), arr(b, 32)
+    return np.where(b < bits, a << (b & (bits - 1)).astype(U[bits]), 0).astype(U[bits])
+
+
+def shr(a, b, bits: int, sign: bool):
+    if not is_array(a) and not is_array(b):
+        return (signed(a, bits) >> min(b, bits)) & MASK[bits] if sign else (a & MASK[bits]) >> min(b, bits)
+    a, b = arr(a, bits), np.minimum(arr(b, 32), bits - 1 if sign else bits)
+    if sign:
+        return (signed(a, bits) >> b.astype(S[bits])).view(U[bits])
+    return np.where(b < bits, a >> (b & (bits - 1)).astype(U[bits]), 0).astype(U[bits])
+
+
+def shf(lo, hi, amount, left: bool, wrap: bool):
+    def f(pair, c):
+        c = c & 31 if wrap else min(c, 32)
+        return (pair << c) >> 32 if left else pair >> c
+
+    pair = (extend(hi, 32, False, 64) << 32) | extend(lo, 32, False, 64)
+    return resize(_exact(pair, extend(amount, 32, False, 64), 64, False, f), 32)
+
+
+def bfe(a, pos, length, bits: int, sign: bool):
+    def f(x, pl):
+        p, n = pl >> 8 & 0xFF, pl & 0xFF
+        if n == 0:
+            return 0
+        field = (x & MASK[bits]) >> p & ((1 << n) - 1)
+        if sign:
+            top = min(p + n - 1, bits - 1)
+            if x >> top & 1:
+                field |= -1 << max(0, min(n, bits - p))
+        return field
+
+    pl = ((pos & 0xFF) << 8) | (length & 0xFF)
+    return _exact(a, extend(pl, 32, False, bits), bits, False, f)
+
+
+def bfi(a, b, pos, length, bits: int):
+    p, n = pos & 0xFF, length & 0xFF
+    if any(map(is_array, (a, b, pos, length))):
+        lanes = np.broadcast(*(np.atleast_1d(v) for v in (a, b, pos, length))).size
+        get = [v.tolist() if is_array(v) else [v] * lanes for v in (a, b, p, n)]
+        return np.array([bfi(*t, bits) for t in zip(*get, strict=True)], U[bits])
+    ones = ((1 << n) - 1) << p & MASK[bits]
+    return (b & ~ones) | (a << p & ones)
+
+
+def lop3(a, b, c, lut: int):
+    out = 0
+    for k in range(8):
+        if lut >> k & 1:
+            term = (a if k & 4 else a ^ MASK[32]) & (b if k & 2 else b ^ MASK[32]) & (c if k & 1 else c ^ MASK[32])
+            out = out | term
+    return out
+
+
+def _each(x, bits: int, f):
+    if is_array(x):
+        return np.array([f(v) for v in resize(x, bits).tolist()], np.uint32)
+    return f(x & MASK[bits])
+
+
+def popc(x, bits: int):
+    return _each(x, bits, lambda v: v.bit_count())
+
+
+def clz(x, bits: int):
+    return _each(x, bits, lambda v: bits - v.bit_length())
+
+
+def bfind(x, bits: int, sign: bool, shiftamt: bool):
+    def f(v):
+        if sign and v >> (bits - 1):
+            v ^= MASK[bits]
+        top = v.bit_length() - 1
+        return MASK[32] if top < 0 else (bits - 1 - top if shiftamt else top)
+
+    return _each(x, bits, f)
+
+
+def brev(x, bits: int):
+    def one(v):
+        return int(f"{v:0{bits}b}"[::-1], 2)
+
+    return np.array([one(v) for v in x.tolist()], U[bits]) if is_array(x) else one(x & MASK[bits])
+
+
+def prmt(a, b, sel, mode: str):
+    def one(a, b, sel):
+        data = (b << 32 | a).to_bytes(8, "little")
+        if mode:
+            s = sel & 3
+            picks = {
+                "f4e": [s, s + 1, s + 2, s + 3],
+                "b4e": [s, (s - 1) & 7, (s - 2) & 7, (s - 3) & 7],
+                "rc8": [s] * 4,
+                "ecl": [max(i, s) for i in range(4)],
+                "ecr": [min(i, s) for i in range(4)],
+                "rc16": [(s & 1) * 2, (s & 1) * 2 + 1] * 2,
+            }[mode]
+        else:
+            picks = [sel >> 4 * i & 15 for i in range(4)]
+        out = 0
+        for i, p in enumerate(picks):
+            byte = data[p & 7]
+            if p & 8 and not mode:
+                byte = 0xFF if byte & 0x80 else 0
+            out |= byte << 8 * i
+        return out
+
+    if not any(map(is_array, (a, b, sel))):
+        return one(a, b, sel)
+    if not is_array(sel) and not mode and not sel & 0x8888:
+        pair = extend(a, 32, False, 64) | (extend(b, 32, False, 64) << 32)
+        out = 0
+        for i in range(4):
+            out = out | (((pair >> (8 * (sel >> 4 * i & 7))) & 0xFF) << 8 * i)
+        return out.astype(np.uint32)
+    n = max(len(v) for v in (a, b, sel) if is_array(v))
+    get = [v.tolist() if is_array(v) else [v] * n for v in (a, b, sel)]
+    return np.array([one(*t) for t in zip(*get, strict=True)], np.uint32)
+
+
+def sad(a, b, c, bits: int, sign: bool):
+    return (_exact(a, b, bits, sign, lambda x, y: abs(x - y)) + c) & MASK[bits]
+
+
+def dp(a, b, c, signs: tuple[bool, bool], width: int, high: bool):
+    """dp4a (width 8) and dp2a (width 16 by 8)."""
+
+    def one(a, b, c):
+        total = c
+        for i in range(32 // width):
+            x = a >> width * i & MASK[width]
+            y = b >> (8 * i + (16 if high else 0)) & 0xFF
+            x = x - (1 << width) if signs[0] and x >> (width - 1) else x
+            y = y - 256 if signs[1] and y >> 7 else y
+            total += x * y
+        return total & MASK[32]
+
+    if not any(map(is_array, (a, b, c))):
+        return one(a, b, c)
+    n = max(len(v) for v in (a, b, c) if is_array(v))
+    get = [v.tolist() if is_array(v) else [v] * n for v in (a, b, c)]
+    return np.array([one(*t) for t in zip(*get, strict=True)], np.uint32)
+
+
+def sat_add(a, b, sub: bool):
+    lo, hi = -(1 << 31), (1 << 31) - 1
+    return _exact(a, b, 32, True, lambda x, y: min(max(x - y if sub else x + y, lo), hi))
+
+
+def carry_add(a, b, c, bits: int):
+    """(sum, carry out) of a + b + c."""
+    if not any(map(is_array, (a, b, c))):
+        total = a + b + c
+        return total & MASK[bits], total >> bits
+    a, b, c = arr(a, bits), arr(b, bits), arr(c, bits)
+    part = a + b
+    total = part + c
+    return total, ((part < a) | (total < part)).astype(np.uint32)
+
+
+def carry_sub(a, b, c, bits: int):
+    """(difference, borrow out) of a - b - c."""
+    if not any(map(is_array, (a, b, c))):
+        total = a - b - c
+        return total & MASK[bits], int(total < 0)
+    a, b, c = arr(a, bits), arr(b, bits), arr(c, bits)
+    part = a - b
+    return part - c, ((a < b) | (part < c)).astype(np.uint32)
+
+
+# -- floats ------------------------------------------------------------------------------------------------------------
+NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FF8000000000000}
+WIDTH = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+
+
+def to_float(x, kind: str) -> np.ndarray:
+    """Bits as float64 (every f16, bf16 and f32 value is one)."""
+    bits = arr(x, WIDTH[kind])
+    if kind == "bf16":
+        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return bits.view(F[WIDTH[kind]]).astype(np.float64)
+
+
+def flush(x: np.ndarray, kind: str) -> np.ndarray:
+    """.ftz: subnormal f32 values become zeros of the same sign."""
+    return np.where(np.abs(x) < 2.0**-126, np.copysign(0.0, x), x) if kind == "f32" else x
+
+
+def _odd(hi: np.ndarray, lo: np.ndarray) -> np.ndarray:
+    """hi + lo rounded to odd in float64, so that a second rounding to a shorter format is right (Boldo, Melquiond)."""
+    bits = hi.view(np.int64)
+    inexact = (lo != 0) & np.isfinite(hi) & (bits & 1 == 0)
+    away = (lo > 0) == (hi > 0)
+    return np.where(inexact, np.where(away, bits + 1, bits - 1), bits).view(np.float64)
+
+
+def round_float(value: np.ndarray, kind: str, mode: str = "rn", ftz: bool = False, lo=None) -> np.ndarray:
+    """float64 (+ exact remainder lo) -> bits of `kind`, rounded once; NaN becomes the canonical NaN."""
+    if lo is not None:
+        value = _odd(value, lo)
+    width = WIDTH[kind]
+    with np.errstate(all="ignore"):
+        if kind == "bf16":
+            bits = _round_bf16(value, mode)
+        elif kind == "f64":
+            bits = value.view(np.uint64)
+        else:
+            near = value.astype(F[width])
+            if mode != "rn":
+                wide = near.astype(np.float64)
+                down, up = F[width](-np.inf), F[width](np.inf)
+                if mode == "rz":
+                    near = np.where(np.abs(wide) > np.abs(value), np.nextafter(near, F[width](0)), near)
+                elif mode == "rm":
+                    near = np.where(wide > value, np.nextafter(near, down), near)
+                elif mode == "rp":
+                    near = np.where(wide < value, np.nextafter(near, up), near)
+                elif mode == "rna":
+                    raise ValueError("rna rounds to tf32 only")
+            if ftz and kind == "f32":
+                near = np.where(np.abs(near) < np.float32(2.0**-126), np.copysign(np.float32(0), near), near)
+            bits = near.astype(F[width]).view(U[width])
+    return np.where(np.isnan(value), U[width](NAN[kind]), bits).astype(U[width])
+
+
+def _round_bf16(value: np.ndarray, mode: str) -> np.ndarray:
+    # Through f32 rounded to odd: bf16 is f32 with 16 fewer bits, so the second rounding sees what it needs.
+    f = value.astype(np.float32)
+    bits = f.view(np.uint32).astype(np.int64)
+    wide = f.astype(np.float64)
+    exact = (wide == value) | ~np.isfinite(value)
+    over = np.abs(wide) > np.abs(value)
+    bits = np.where(exact, bits, np.where(over, bits - 1, bits) | 1)  # truncate, then sticky
+    sign, mag = bits >> 31 & 1, bits & 0x7FFFFFFF
+    up = {
+        "rn": (mag >> 15 & 1) & (((mag & 0x7FFF) != 0) | (mag >> 16 & 1)),
+        "rz": 0 * mag,
+        "rm": sign * ((mag & 0xFFFF) != 0),
+        "rp": (1 - sign) * ((mag & 0xFFFF) != 0),
+    }[mode]
+    up = np.where(np.isfinite(value), up, 0)
+    return ((sign << 15) | ((mag >> 16) + up)).astype(np.uint16)
+
+
+def _two_sum(a: np.ndarray, b: np.ndarray):
+    s = a + b
+    t = s - a
+    err = (a - (s - t)) + (b - t)
+    return s, np.where(np.isfinite(s), err, 0.0)
+
+
+def _operands(kind, ftz, *values):
+    out = [to_float(v, kind) for v in values]
+    return [flush(v, kind) for v in out] if ftz else out
+
+
+def fadd(kind: str, a, b, mode="rn", ftz=False, sat=False, sub=False):
+    x, y = _operands(kind, ftz, a, b)
+    y = -y if sub else y
+    with np.errstate(all="ignore"):
+        if kind == "f64":
+            return back(round_float(x + y, kind), a, b) if mode == "rn" else _directed64(x, y, None, mode, a, b)
+        hi, lo = _two_sum(x, y)
+    return _finish(hi, lo, kind, mode, ftz, sat, a, b)
+
+
+def fmul(kind: str, a, b, mode="rn", ftz=False, sat=False):
+    x, y = _operands(kind, ftz, a, b)
+    with np.errstate(all="ignore"):
+        if kind == "f64" and mode != "rn":
+            return _directed64(x, y, "mul", mode, a, b)
+        return _finish(x * y, None, kind, mode, ftz, sat, a, b)
+
+
+def ffma(kind: str, a, b, c, mode="rn", ftz=False, sat=False, relu=False):
+    x, y, z = _operands(kind, ftz, a, b, c)
+    with np.errstate(all="ignore"):
+        if kind == "f64":
+            return _fma64(x, y, z, mode, a, b, c)
+        hi, lo = _two_sum(x * y, z)  # the product of two f32 is exact in f64
+    if relu:
+        zero = (hi < 0) & ~np.isnan(hi)
+        hi, lo = np.where(zero, 0.0, hi), np.where(zero, 0.0, lo)
+    return _finish(hi, lo, kind, mode, ftz, sat, a, b, c)
+
+
+def _finish(hi, lo, kind, mode, ftz, sat, *inputs):
+    if sat:
+        nan = np.isnan(hi)
+        low, high = (hi < 0) | nan, hi > 1
+        lo = None if lo is None else np.where(low | high, 0.0, lo)
+        hi = np.where(low, 0.0, np.where(high, 1.0, hi))
+    return back(round_float(np.asarray(hi), kind, mode, ftz, lo), *inputs)
+
+
+def _directed64(x, y, op, mode, *inputs):
+    return _fma64(x, y if op else np.ones_like(y), np.zeros_like(x) if op else y, mode, *inputs)
+
+
+def _fma64(x, y, z, mode, *inputs):
+    """Exact rationals: double precision is rare in kernels of this kind."""
+    x, y, z = np.broadcast_arrays(x, y, z)
+    out = []
+    for a, b, c in zip(x.tolist(), y.tolist(), z.tolist(), strict=True):
+        plain = np.float64(a) * np.float64(b) + np.float64(c)
+        if not np.isfinite(a + b + c) or not np.isfinite(plain):
+            out.append(plain)
+            continue
+        exact = Fraction(a) * Fraction(b) + Fraction(c)
+        near = float(exact) if exact else plain
+        if mode != "rn" and Fraction(near) != exact:
+            if mode == "rz" and abs(Fraction(near)) > abs(exact):
+                near = np.nextafter(near, 0.0)
+            elif mode == "rm" and Fraction(near) > exact:
+                near = np.nextafter(near, -np.inf)
+            elif mode == "rp" and Fraction(near) < exact:
+                near = np.nextafter(near, np.inf)
+        out.append(near)
+    return back(round_float(np.array(out, np.float64), "f64"), *inputs)
+
+
+def fdiv(kind: str, a, b, mode="rn", ftz=False):
+    x, y = _operands(kind, ftz, a, b)
+    with np.errstate(all="ignore"):
+        q = x / y
+        if kind == "f64":
+            return back(round_float(q, kind), a, b)
+        # The remainder's sign tells on which side of q the exact quotient lies: x - q*y, exact as q has 53 bits
+        # and y 24, split in two.
+        head = q.astype(np.float32).astype(np.float64)
+        rest = (x - head * y) - (q - head) * y
+        lo = np.where(np.isfinite(q) & (rest != 0), np.sign(rest) * np.sign(y) * np.abs(q) * 2.0**-60, 0.0)
+    return _finish(q, lo, kind, mode, ftz, False, a, b)
+
+
+def fsqrt(kind: str, a, mode="rn", ftz=False):
+    (x,) = _operands(kind, ftz, a)
+    with np.errstate(all="ignore"):
+        r = np.sqrt(x)
+        if kind == "f64":
+            return back(round_float(r, kind), a)
+        head = r.astype(np.float32).astype(np.float64)
+        tail = r - head
+        rest = ((x - head * head) - 2 * head * tail) - tail * tail
+        lo = np.where(np.isfinite(r) & (rest != 0), np.sign(rest) * r * 2.0**-60, 0.0)
+    return _finish(r, lo, kind, mode, ftz, False, a)
+
+
+def frcp(kind: str, a, mode="rn", ftz=False):
+    one = {"f32": 0x3F800000, "f64": 0x3FF0000000000000}[kind]
+    return fdiv(kind, one, a, mode, ftz)
+
+
+def approx(name: str, a, ftz=False, kind="f32"):
+    """.approx functions: the correctly rounded result. Hardware differs in the last places (PTX gives the bounds)."""
+    (x,) = _operands(kind, ftz, a)
+    f = {
+        "rcp": lambda v: 1 / v,
+        "sqrt": np.sqrt,
+        "rsqrt": lambda v: 1 / np.sqrt(v),
+        "ex2": np.exp2,
+        "lg2": np.log2,
+        "sin": np.sin,
+        "cos": np.cos,
+        "tanh": np.tanh,
+    }[name]
+    with np.errstate(all="ignore"):
+        return _finish(f(x), None, kind, "rn", ftz, False, a)
+
+
+def fminmax(kind: str, is_max: bool, a, b, ftz=False, nan=False, xorsign=False, absolute=False):
+    x, y = _operands(kind, ftz, a, b)
+    sign = np.sign(np.copysign(1.0, x)) * np.sign(np.copysign(1.0, y))
+    if absolute:
+        x, y = np.abs(x), np.abs(y)
+    x, y = np.broadcast_arrays(x, y)
+    # -0 < +0, which NumPy's minimum does not promise
+    lower = (x < y) | ((x == y) & (np.signbit(x) & ~np.signbit(y)))
+    out = np.where(lower != is_max, x, y)
+    out = np.where(np.isnan(x), y, np.where(np.isnan(y), x, out))
+    if nan:
+        out = np.where(np.isnan(x) | np.isnan(y), np.nan, out)
+    if xorsign:
+        out = np.copysign(np.abs(out), sign)
+    return _finish(out, None, kind, "rn", ftz, False, a, b)
+
+
+def fneg(kind: str, a, ftz=False, absolute=False):
+    width = WIDTH[kind]
+    if ftz:
+        a = back(round_float(flush(to_float(a, kind), kind), kind), a)
+    sign = 1 << (width - 1)
+    return a & (sign - 1) if absolute else a ^ sign
+
+
+def fcompare(kind: str, op: str, a, b, ftz=False):
+    x, y = _operands(kind, ftz, a, b)
+    unordered = np.isnan(x) | np.isnan(y)
+    if op in ("num", "nan"):
+        out = unordered if op == "nan" else ~unordered
+    else:
+        base = op[:-1] if len(op) == 3 else op
+        with np.errstate(invalid="ignore"):
+            out = {
+                "eq": np.equal,
+                "ne": np.not_equal,
+                "lt": np.less,
+                "le": np.less_equal,
+                "gt": np.greater,
+                "ge": np.greater_equal,
+            }[base](x, y)
+        out = (out | unordered) if len(op) == 3 else (out & ~unordered)
+    return back(out, a, b)
+
+
+def packed(f, kind: str, *values):
+    """Apply f to both 16-bit halves of 32-bit registers (f16x2, bf16x2)."""
+    lo = f(*(resize(v & 0xFFFF, 16) if is_array(v) else v & 0xFFFF for v in values))
+    hi = f(*(resize(v >> 16, 16) if is_array(v) else v >> 16 & 0xFFFF for v in values))
+    return join16(lo, hi)
+
+
+def join16(lo, hi):
+    return extend(lo, 16, False, 32) | (extend(hi, 16, False, 32) << 16)
+
+
+def packed64(f, *values):
+    """Apply f to both 32-bit halves of 64-bit registers (f32x2)."""
+    lo = f(*(resize(v, 32) for v in values))
+    hi = f(*(resize(v >> 32, 32) for v in values))
+    return extend(lo, 32, False, 64) | (extend(hi, 32, False, 64) << 32)
+
+
+def testp(kind: str, what: str, a):
+    (x,) = _operands(kind, False, a)
+    tiny = {"f32": 2.0**-126, "f64": 2.0**-1022}[kind]
+    out = {
+        "finite": np.isfinite(x),
+        "infinite": np.isinf(x),
+        "number": ~np.isnan(x),
+        "notanumber": np.isnan(x),
+        "normal": np.isfinite(x) & (np.abs(x) >= tiny),
+        "subnormal": (np.abs(x) < tiny) & (x != 0),
+    }[what]
+    return back(out, a)
+
+
+# -- conversions -------------------------------------------------------------------------------------------------------
+def float_to_int(x, kind: str, mode: str, bits: int, sign: bool, ftz=False):
+    """Out-of-range values clamp; NaN gives zero, except 0x80000000.. for 64-bit results, as on hardware."""
+    (v,) = _operands(kind, ftz, x)
+    with np.errstate(invalid="ignore"):
+        r = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode](v)
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign else (0, MASK[bits])
+    nan = 1 << 63 if bits == 64 else 0
+    out = [nan if f != f else low if f <= low else high if f >= high else int(f) for f in r.tolist()]
+    return back(np.array([o & MASK[bits] for o in out], U[max(bits, 16)]), x)
+
+
+def int_to_float(x, bits: int, sign: bool, kind: str, mode: str = "rn"):
+    values = signed(arr(x, bits), bits) if sign else arr(x, bits)
+    if bits < 64:
+        return back(round_float(values.astype(np.float64), kind, mode), x)
+    hi = values.astype(np.float64)
+    lo = np.array([float(int(v) - int(h)) for v, h in zip(values.tolist(), hi.tolist(), strict=True)])
+    if kind == "f64" and mode != "rn":
+        raise ValueError("directed rounding of 64-bit integers to f64")
+    return back(round_float(hi, kind, mode, lo=lo if kind != "f64" else None), x)
+
+
+def int_to_int(x, bits: int, sign: bool, to: int, to_sign: bool, sat: bool):
+    if sat:
+        low, high = (-(1 << (to - 1)), (1 << (to - 1)) - 1) if to_sign else (0, MASK[to])
+        v = signed(x, bits) if sign else resize(x, bits)
+        if is_array(v):
+            return np.array([min(max(i, low), high) & MASK[to] for i in v.tolist()], U[max(to, 16)])
+        return min(max(v, low), high) & MASK[to]
+    if to <= bits:
+        narrow = extend(x, to, to_sign, max(to, 16)) if to == 8 else resize(x, to)
+        return narrow
+    return extend(x, bits, sign, to)
+
+
+def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False, relu=False, integer=None):
+    (v,) = _operands(kind, ftz, x)
+    if integer:
+        v = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[integer](v)
+        mode = "rn"
+    if relu:
+        v = np.where(v < 0, 0.0, v)
+    return _finish(v, None, to, mode, ftz, sat, x)
+
+
+def to_tf32(x, mode: str, relu: bool = False, satfinite: bool = False):
+    """f32 -> tf32: 10 explicit mantissa bits, rounded; the low 13 bits become zero."""
+    b = arr(x, 32).astype(np.int64)
+    mag = b & 0x7FFFFFFF
+    special = mag >= 0x7F800000
+    up = {
+        "rna": mag >> 12 & 1,
+        "rn": (mag >> 12 & 1) & (((mag & 0xFFF) != 0) | (mag >> 13 & 1)),
+        "rz": 0 * mag,
+    }[mode]
+    out = np.where(special, mag, ((mag >> 13) + up) << 13)
+    if satfinite:
+        out = np.where(~special & (out >= 0x7F800000), 0x7F7FE000, out)
+    out = np.where(mag > 0x7F800000, 0x7FFFFFFF, out | (b & 0x80000000))
+    if relu:
+        out = np.where((b >> 31 == 1) & (mag <= 0x7F800000), 0, out)
+    return back(out.astype(np.uint32), x)
+
+
+SMALL = {  # exponent bits, mantissa bits, bias, largest finite, codes that are not finite
+    "e4m3": (4, 3, 7, 448.0),
+    "e5m2": (5, 2, 15, 57344.0),
+    "e2m3": (2, 3, 1, 7.5),
+    "e3m2": (3, 2, 3, 28.0),
+    "e2m1": (2, 1, 1, 6.0),
+}
+
+
+def small_float_table(kind: str) -> np.ndarray:
+    """float64 value of every code of an 8-, 6- or 4-bit format."""
+    e, m, bias, _ = SMALL[kind]
+    codes = np.arange(1 << (1 + e + m))
+    exp, man = codes >> m & ((1 << e) - 1), codes & ((1 << m) - 1)
+    value = np.where(exp == 0, man * 2.0 ** (1 - bias - m), (1 + man / 2**m) * 2.0 ** (exp - bias))
+    value = np.where(codes >> (e + m) & 1, -value, value)
+    if kind == "e4m3":
+        value[[0x7F, 0xFF]] = np.nan
+    if kind == "e5m2":
+        value = np.where(exp == 31, np.where(man == 0, np.copysign(np.inf, value), np.nan), value)
+    return value
+
+
+def to_small(values: np.ndarray, kind: str, relu: bool = False, mode: str = "rn") -> np.ndarray:
+    """float64 -> code with .satfinite: out of range clamps to the largest finite value, NaN to the format's NaN."""
+    e, m, bias, top = SMALL[kind]
+    table = small_float_table(kind)[: 1 << (e + m)]
+    finite = table[np.isfinite(table)]
+    mag = np.minimum(np.abs(values), top)
+    mag = np.where(np.isnan(mag), 0, mag)
+    index = np.searchsorted(finite, mag)  # first code >= mag
+    below = np.maximum(index - 1, 0)
+    if mode == "rz":
+        code = np.where(finite[index] == mag, index, below)
+    else:
+        up, down = finite[index] - mag, mag - finite[below]
+        code = np.where(finite[index] == mag, index, np.where((up < down) | ((up == down) & (index % 2 == 0)), index, below))
+    negative = np.signbit(values)
+    code = code | (negative.astype(np.int64) << (e + m))
+    if relu:
+        code = np.where(negative, 0, code)
+    nan_code = {"e4m3": 0x7F, "e5m2": 0x7F, "e2m3": 0x1F, "e3m2": 0x1F, "e2m1": 0x7}[kind]
+    return np.where(np.isnan(values), nan_code, code)
+
+
+def pack_small(kind: str, a, b, source: str = "f32", relu=False):
+    """cvt.rn.satfinite.<kind>x2: a goes to the upper element, b to the lower. 4-bit pairs fill one byte."""
+    shift = 4 if kind == "e2m1" else 8
+    hi, lo = to_small(to_float(a, source), kind, relu), to_small(to_float(b, source), kind, relu)
+    return back((hi << shift | lo).astype(np.uint16), a, b)
+
+
+def unpack_small(kind: str, x, relu=False):
+    """cvt.rn.f16x2.<kind>x2: two small floats to two halves in a 32-bit register."""
+    e, m, *_ = SMALL[kind]
+    width = 4 if kind == "e2m1" else 8
+    table = small_float_table(kind)
+    codes = arr(x, 16).astype(np.int64)
+    size = len(table) - 1
+    out = []
+    for half in (codes & size if width == 8 else codes & 15, codes >> width & size):
+        v = table[half]
+        out.append(round_float(np.where(relu & (v < 0), 0.0, v), "f16").astype(np.uint32))
+    return back(out[0] | (out[1] << 16), x)
+
+
+def pack_ue8m0(a, b, mode: str, source: str = "f32"):
+    """cvt.{rz,rp}.satfinite.ue8m0x2: powers of two 2^-127 .. 2^127, NaN 0xFF."""
+
+    def code(v):
+        with np.errstate(all="ignore"):
+            m, e = np.frexp(np.abs(v))
+        e = np.where(m == 0.5, e - 1, e if mode == "rp" else e - 1)
+        c = np.clip(e + 127, 0, 254)
+        c = np.where(v == 0, 0, np.where(np.isinf(v), 254, c))
+        return np.where(np.isnan(v), 255, c).astype(np.int64)
+
+    return back((code(to_float(a, source)) << 8 | code(to_float(b, source))).astype(np.uint16), a, b)
+
+
+def unpack_ue8m0(x):
+    c = arr(x, 16).astype(np.int64)
+    out = []
+    for half in (c & 0xFF, c >> 8):
+        v = np.where(half == 255, np.nan, 2.0 ** (half - 127.0))
+        out.append(round_float(v, "bf16").astype(np.uint32))
+    return back(out[0] | (out[1] << 16), x)

@@ -1,0 +1,326 @@
+"""Issue of asynchronous copies by a group: TMA, bulk copies, cp.async, cluster launch control (PTX ISA 9.7.9.25).
+
+Each copy is decided at issue (addresses, descriptor, targets) and lands later, when the schedule says so: only then does
+it read its source and write its destination. Global and shared sources are therefore seen as they are at landing time,
+the latest that the ISA allows for a source that nobody may touch in between.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import alu, swizzle, tensormap, tma
+from .errors import Fault, Unsupported
+from .mbarrier import Waitable
+from .shared import OFFSET_MASK
+
+
+class BulkGroups(Waitable):
+    """The bulk async-groups of one thread: open operations, and for each committed group what is unfinished."""
+
+    __slots__ = ("open", "committed")
+
+    def __init__(self):
+        super().__init__()
+        self.open: list[StoreOp] = []
+        self.committed: list[list[StoreOp]] = []
+
+    def commit(self):
+        self.committed.append(self.open)
+        self.open = []
+
+    def unfinished(self, read: bool) -> int:
+        """Committed groups that are not complete (or have not finished reading), oldest complete ones dropped."""
+        self.committed = [g for g in self.committed if not all(op.done for op in g)]
+        return sum(not all(op.read if read else op.done for op in g) for g in self.committed)
+
+    def __str__(self):
+        return f"bulk async-groups ({len(self.committed)} committed)"
+
+
+class StoreOp:
+    """One bulk store: `read` once its source is free, `done` once its destination is written."""
+
+    __slots__ = ("read", "done", "owner")
+
+    def __init__(self, owner: BulkGroups):
+        self.read = self.done = False
+        self.owner = owner
+        owner.open.append(self)
+
+
+class AsyncCopy:
+    """Mixin of Group."""
+
+    # -- tensor copies -----------------------------------------------------------------------------------------
+    def tensor_map(self, address: int, rank: int) -> tensormap.TensorMap:
+        tm = tensormap.decode(self.descriptor_bytes(address))
+        if tm.rank != rank:
+            raise Fault("tensormap", f"{rank}-D instruction with a tensormap of rank {tm.rank}")
+        return tm
+
+    def tma_load(self, dst, tensor, coords, bar, rank, mode, multicast, pair, policy, mask):
+        for p in self.active(mask):
+            tm = self.tensor_map(self.pick(tensor, p), 2 if mode == "tile::gather4" else rank)
+            at = tuple(self.pick(c, p) for c in coords)
+            at = tuple(c - (1 << 32) if c >> 31 else c for c in at)
+            nbytes = tma.box_bytes(tm)
+            address, barrier_address = self.pick(dst, p), self.pick(bar, p)
+            owner, offset = self.shared_cta(address)
+            if offset % 128:
+                raise Fault("misaligned", f"TMA load to shared {offset:#x}: must be 128-byte aligned")
+            targets = [owner]
+            if multicast is not None:
+                bits = self.pick(multicast, p)
+                ctas = self.cta.cluster.ctas
+                if bits >> len(ctas) or not bits:
+                    raise Fault("out-of-bounds", f"multicast mask {bits:#x} in a cluster of {len(ctas)}")
+                targets = [c for c in ctas if bits >> c.rank & 1]
+            origin = self.origin("TMA load")
+            landing = []
+            for cta in targets:
+                barrier = self._copy_barrier(cta, owner, barrier_address, multicast is not None, pair)
+                landing.append((cta, cta.smem.begin(offset, offset + nbytes, True, origin), barrier))
+            self.launch.note_read(self, lambda tm=tm, at=at: tma.touched_ranges(tm, at), origin)
+            load = tma.load_gather4 if mode == "tile::gather4" else tma.load_box
+
+            def land(tm=tm, at=at, landing=landing, load=load, offset=offset, nbytes=nbytes):
+                image = load(tm, at, self.launch.memory.view)
+                for cta, op, barrier in landing:
+                    swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom)
+                    cta.smem.end(op)
+                    barrier.transaction(-nbytes)
+
+            self.engine.at(self.t + self.engine.delay("tma"), land)
+
+    def _copy_barrier(self, cta, owner, address: int, multicast: bool, pair: bool):
+        """The mbarrier that a copy into `cta` signals: at the same offset there, or in one CTA of its pair."""
+        rank, offset = address >> 24, address & OFFSET_MASK
+        if pair:
+            return self.cta.cluster.ctas[(cta.rank & ~1) | (rank & 1)].barrier(offset)
+        if multicast:
+            return cta.barrier(offset)
+        if rank != owner.rank:
+            raise Fault("mbarrier", "copy and mbarrier in different CTAs, without .cta_group::2")
+        return owner.barrier(offset)
+
+    def tma_store(self, tensor, coords, src, rank, mode, reduction, policy, mask):
+        for p in self.active(mask):
+            tm = self.tensor_map(self.pick(tensor, p), 2 if mode == "tile::scatter4" else rank)
+            at = tuple(self.pick(c, p) for c in coords)
+            at = tuple(c - (1 << 32) if c >> 31 else c for c in at)
+            nbytes = tma.box_bytes(tm)
+            cta, offset = self.shared_cta(self.pick(src, p))
+            if offset % 128:
+                raise Fault("misaligned", f"TMA store from shared {offset:#x}: must be 128-byte aligned")
+            origin = self.origin("TMA store")
+            reading = cta.smem.begin(offset, offset + nbytes, False, origin)
+            self.launch.note_write(self, lambda tm=tm, at=at: tma.touched_ranges(tm, at), origin)
+
+            def write(image, tm=tm, at=at):
+                if reduction:
+                    tma.reduce_box(tm, at, image, reduction, self.launch.memory.view)
+                elif mode == "tile::scatter4":
+                    tma.store_scatter4(tm, at, image, self.launch.memory.view)
+                else:
+                    tma.store_box(tm, at, image, self.launch.memory.view)
+
+            def source(cta=cta, offset=offset, nbytes=nbytes, tm=tm):
+                return swizzle.gather(cta.smem.bytes, offset, nbytes, tm.swizzle, tm.atom)
+
+            self._store_later(p, cta, reading, source, write)
+
+    def _store_later(self, p: int, cta, reading, source, write):
+        op = StoreOp(self.bulk_groups(p))
+        engine = self.engine
+
+        def read():
+            image = source()
+            cta.smem.end(reading)
+            op.read = True
+            op.owner.wake()
+
+            def finish():
+                write(image)
+                op.done = True
+                engine.progress += 1
+                op.owner.wake()
+
+            engine.at(engine.now + engine.delay("store"), finish)
+
+        engine.at(self.t + engine.delay("store"), read)
+
+    def tma_prefetch(self, tensor, coords, rank, mode, policy, mask):
+        """A hint: nothing that a program can see, but the descriptor and the coordinates must be sound."""
+        for p in self.active(mask):
+            self.tensor_map(self.pick(tensor, p), rank)
+
+    # -- bulk copies -------------------------------------------------------------------------------------------
+    def bulk_copy(self, dst, to, src, what, size, bar, multicast, policy, mask, reduction=None):
+        for p in self.active(mask):
+            n, a, b = self.pick(size, p), self.pick(to, p), self.pick(what, p)
+            if n % 16 or a % 16 or b % 16:
+                raise Fault("misaligned", f"bulk copy of {n} bytes from {b:#x} to {a:#x}: all must be multiples of 16")
+            if n == 0:
+                continue
+            origin = self.origin("bulk copy")
+            if dst.startswith("shared"):
+                self._bulk_to_shared(p, a, src, b, n, self.pick(bar, p), multicast, origin, reduction)
+            else:
+                self._bulk_to_global(p, a, b, n, origin, reduction)
+
+    def _bulk_to_shared(self, p, a, src, b, n, bar, multicast, origin, reduction):
+        owner, offset = self.shared_cta(a)
+        targets = [owner]
+        if multicast is not None:
+            bits = self.pick(multicast, p)
+            targets = [c for c in self.cta.cluster.ctas if bits >> c.rank & 1]
+        landing = []
+        for cta in targets:
+            barrier = self._copy_barrier(cta, owner, bar, multicast is not None, False)
+            op = None if reduction else cta.smem.begin(offset, offset + n, True, origin)
+            landing.append((cta, op, barrier))
+        memory = self.launch.memory
+        if src.startswith("shared"):
+            from_cta, from_offset = self.shared_cta(b)
+            reading = from_cta.smem.begin(from_offset, from_offset + n, False, origin)
+        else:
+            memory.view(b, n)
+            self.launch.note_read(self, lambda: (b, b + n), origin)
+
+        def land():
+            if src.startswith("shared"):
+                image = from_cta.smem.bytes[from_offset : from_offset + n].copy()
+                from_cta.smem.end(reading)
+            else:
+                image = memory.view(b, n)
+            for cta, op, barrier in landing:
+                target = cta.smem.bytes[offset : offset + n]
+                if reduction:
+                    tma.bulk_reduce(target, image, *reduction)
+                else:
+                    target[:] = image
+                    cta.smem.end(op)
+                barrier.transaction(-n)
+
+        self.engine.at(self.t + self.engine.delay("tma"), land)
+
+    def _bulk_to_global(self, p, a, b, n, origin, reduction):
+        cta, offset = self.shared_cta(b)
+        reading = cta.smem.begin(offset, offset + n, False, origin)
+        memory = self.launch.memory
+        memory.view(a, n, True)
+        self.launch.note_write(self, lambda: (a, a + n), origin)
+
+        def write(image):
+            target = memory.view(a, n, True)
+            if reduction:
+                tma.bulk_reduce(target, image, *reduction)
+            else:
+                target[:] = image
+
+        self._store_later(p, cta, reading, lambda: cta.smem.bytes[offset : offset + n].copy(), write)
+
+    def bulk_prefetch(self, address, size, mask):
+        for p in self.active(mask):
+            self.launch.memory.view(self.pick(address, p), self.pick(size, p))
+
+    def bulk_groups(self, p: int) -> BulkGroups:
+        lane = int(self.lanes[p])
+        groups = self.warp.bulk.get(lane)
+        if groups is None:
+            groups = self.warp.bulk[lane] = BulkGroups()
+        return groups
+
+    def bulk_commit(self, mask):
+        for p in self.active(mask):
+            lane = int(self.lanes[p])
+            if lane in self.warp.bulk:
+                self.warp.bulk[lane].commit()
+
+    def bulk_wait(self, allowed: int, read: bool, mask) -> bool:
+        for p in self.active(mask):
+            groups = self.warp.bulk.get(int(self.lanes[p]))
+            if groups is not None and groups.unfinished(read) > allowed:
+                return self.wait_on(groups)
+        return True
+
+    # -- cp.async ----------------------------------------------------------------------------------------------
+    def cp_async(self, dst, src, size: int, source_size, mask):
+        """Per-thread copies: they land when waited for, which is as late as they may."""
+        for p in self.active(mask):
+            a, b, n = self.pick(dst, p), self.pick(src, p), self.pick(source_size, p)
+            if a % size or b % size:
+                raise Fault("misaligned", f"cp.async of {size} bytes from {b:#x} to {a:#x}")
+            cta, offset = self.shared_cta(a)
+            op = cta.smem.begin(offset, offset + size, True, self.origin("cp.async"))
+            self.open_copies().append((cta, offset, b, min(n, size), size, op))
+
+    def open_copies(self) -> list:
+        if not self.warp.copies:
+            self.warp.copies.append([])
+        return self.warp.copies[-1]
+
+    def cp_async_commit(self):
+        self.open_copies()
+        self.warp.copies.append([])
+
+    def cp_async_wait(self, allowed: int) -> bool:
+        groups = self.warp.copies
+        while len(groups) - 1 > allowed:
+            self._land_copies(groups.pop(0))
+        return True
+
+    def _land_copies(self, group):
+        for cta, offset, b, n, size, op in group:
+            image = np.zeros(size, np.uint8)
+            if n:
+                image[:n] = self.launch.memory.view(b, n)
+            cta.smem.bytes[offset : offset + size] = image
+            cta.smem.end(op)
+
+    def cp_async_arrive(self, address, noinc: bool, mask):
+        groups, self.warp.copies = self.warp.copies, []
+
+        def land():
+            for group in groups:
+                self._land_copies(group)
+            for p in self.active(mask):
+                barrier = self.barrier_at(self.pick(address, p))
+                if not noinc:
+                    barrier.pending += 1
+                barrier.arrive()
+
+        if not noinc:
+            raise Unsupported("cp.async.mbarrier.arrive without .noinc")
+        self.engine.at(self.t + self.engine.delay("tma"), land)
+
+    # -- cluster launch control (9.7.13.17) --------------------------------------------------------------------
+    def cluster_launch_cancel(self, to, bar, multicast: bool, mask):
+        for p in self.active(mask):
+            address, barrier_address = self.pick(to, p), self.pick(bar, p)
+            owner, offset = self.shared_cta(address)
+            if offset % 16:
+                raise Fault("misaligned", f"clusterlaunchcontrol result at shared {offset:#x}")
+            targets = self.cta.cluster.ctas if multicast else [owner]
+            origin = self.origin("clusterlaunchcontrol.try_cancel")
+            ops = [(c, c.smem.begin(offset, offset + 16, True, origin), c.barrier(barrier_address & OFFSET_MASK)) for c in targets]
+
+            def land(offset=offset, ops=ops):
+                first = self.launch.take_pending_cluster()
+                # The 16 bytes are opaque to programs: valid flag, then the first CTA's x, y, z.
+                words = [0, 0, 0, 0] if first is None else [1, *first]
+                for cta, op, barrier in ops:
+                    cta.smem.bytes[offset : offset + 16] = np.array(words, np.uint32).view(np.uint8)
+                    cta.smem.end(op)
+                    barrier.transaction(-16)
+
+            self.engine.at(self.t + self.engine.delay("remote"), land)
+
+    def is_canceled(self, value):
+        return np.array([bool(v & 1) for v in value]) if alu.is_array(value) else bool(value & 1)
+
+    def first_ctaid(self, value):
+        if alu.is_array(value):
+            return tuple(np.array([v >> s & 0xFFFFFFFF for v in value], np.uint32) for s in (32, 64, 96)) + (0,)
+        return tuple(value >> s & 0xFFFFFFFF for s in (32, 64, 96)) + (0,)

@@ -1,0 +1,128 @@
+"""A cooperative thread array and its cluster: what the warps of one block share (PTX ISA 2.2, 2.3)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from .errors import Fault
+from .mbarrier import CountedBarrier, MBarrier, Waitable
+from .shared import SharedMemory
+from .tensor_core import Pipe
+from .tmem import TensorMemory
+from .warp import Group, Warp
+
+
+class Freed(Waitable):
+    """Tensor memory columns, for a warp that waits for some."""
+
+    def __str__(self):
+        return "tensor memory columns to be deallocated"
+
+
+class Cluster:
+    """CTAs that run together. barrier: barrier.cluster, counted in threads."""
+
+    def __init__(self, launch, first: tuple[int, int, int]):
+        self.launch = launch
+        shape = launch.cluster
+        self.first = first
+        self.barrier = CountedBarrier(f"cluster barrier of the cluster at CTA {first}")
+        self.ctas: list[Cta] = []
+        for z in range(shape[2]):
+            for y in range(shape[1]):
+                for x in range(shape[0]):
+                    self.ctas.append(Cta(self, len(self.ctas), (first[0] + x, first[1] + y, first[2] + z)))
+        self.live_threads = sum(c.threads for c in self.ctas)
+
+    def start(self, time: float):
+        for cta in self.ctas:
+            cta.start(time)
+
+    def threads_exited(self, count: int):
+        self.live_threads -= count
+        if self.live_threads:
+            self.barrier.check(self.live_threads if self.barrier.arrived else None)
+        else:
+            for cta in self.ctas:
+                cta.finish()
+            self.launch.cluster_done(self)
+
+
+class Cta:
+    """sm: the multiprocessor it runs on. symbols: addresses of the kernel's variables and parameters."""
+
+    def __init__(self, cluster: Cluster, rank: int, ctaid: tuple[int, int, int]):
+        launch = cluster.launch
+        self.cluster, self.launch, self.rank, self.ctaid = cluster, launch, rank, ctaid
+        self.sm = launch.next_sm()
+        grid = launch.grid
+        self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
+        self.smem = SharedMemory(launch.shared_bytes, launch.checks, launch.seed_of(self.index))
+        self.tmem = TensorMemory()
+        self.tmem_freed = Freed()
+        self.unit = SimpleNamespace(smem=self.smem.bytes, tmem=self.tmem)
+        self.pipe = Pipe(launch.engine)
+        self.accumulating: list = []
+        self.symbols = launch.symbols_of(rank)
+        self.named: dict[int, CountedBarrier] = {}
+        self.at_barrier: dict[CountedBarrier, set[int]] = {}
+        self.threads = launch.block[0] * launch.block[1] * launch.block[2]
+        self.live_threads = self.threads
+        self.warps = [Warp(self, w, min(32, self.threads - 32 * w)) for w in range(-(-self.threads // 32))]
+        self.padded_threads = 32 * len(self.warps)
+
+    def start(self, time: float):
+        launch = self.launch
+        for warp in self.warps:
+            warp.leader = launch.elected(warp)
+            lanes = np.arange(warp.live_mask.bit_length())
+            group = Group(warp, lanes, [None] * len(launch.program.kernel.registers), 0, None, time)
+            launch.engine.at(time + launch.engine.jitter(), group.run)
+
+    # -- barriers ----------------------------------------------------------------------------------------------
+    def barrier(self, offset: int) -> MBarrier:
+        found = self.smem.barriers.get(offset)
+        if found is None:
+            raise Fault("mbarrier", f"no initialised mbarrier at shared {offset:#x} of CTA {self.ctaid}")
+        return found
+
+    def named_barrier(self, number) -> CountedBarrier:
+        number = int(number) if not isinstance(number, np.ndarray) else int(number[0])
+        if not 0 <= number < 16:
+            raise Fault("barrier", f"named barrier {number}: there are 16")
+        if number not in self.named:
+            self.named[number] = CountedBarrier(f"named barrier {number} of CTA {self.ctaid}")
+        return self.named[number]
+
+    def barrier_warps(self, barrier: CountedBarrier, warp: int):
+        """Remember who takes part, and publish their shared memory writes: the barrier orders them for the others."""
+        self.smem.publish({warp})
+
+    def publish_all(self):
+        self.smem.publish(set(range(len(self.warps))))
+
+    def vote(self, barrier: CountedBarrier, mode: str, predicate, group):
+        true = int(np.count_nonzero(predicate)) if isinstance(predicate, np.ndarray) else group.n * bool(predicate)
+        barrier.votes.append((mode, true, group.n))
+
+    # -- tensor memory -----------------------------------------------------------------------------------------
+    def tmem_alloc(self, columns: int) -> int | None:
+        return self.tmem.alloc(columns)
+
+    def tmem_dealloc(self, address: int, columns: int):
+        self.tmem.dealloc(address, columns)
+        self.tmem_freed.wake()
+
+    # -- the end -----------------------------------------------------------------------------------------------
+    def lanes_exited(self, warp: Warp, lanes: np.ndarray):
+        warp.live_mask &= ~sum(1 << lane for lane in lanes.tolist())
+        self.live_threads -= len(lanes)
+        self.cluster.threads_exited(len(lanes))
+
+    def finish(self):
+        if self.launch.checks:
+            for op in self.smem.in_flight:
+                raise Fault("unfinished", f"CTA {self.ctaid} exits while {op.what} is still under way in its shared memory")
+            self.tmem.check_exit()

@@ -1,0 +1,197 @@
+"""The emulated device: global memory, loaded modules and launches one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import weakref
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .engine import Schedule
+from .errors import EmulatorError, Unsupported
+from .launch import Launch
+from .memory import GlobalMemory
+from .program import Program
+from .ptx import Module, parse
+
+ALIGNMENT = 512  # what cudaMalloc gives
+GUARD = 512  # bytes around every allocation that no kernel may touch
+
+
+class LoadedModule:
+    """A parsed module with its .global and .const variables in device memory."""
+
+    def __init__(self, module: Module, memory: GlobalMemory, name: str):
+        self.module = module
+        self.programs: dict[str, Program] = {}
+        self.symbols: dict[str, int] = {}
+        self.shared = {n: v for n, v in module.variables.items() if v.space == "shared"}
+        self.name = name
+        for v in module.variables.values():
+            if v.space in ("global", "const") and v.size:
+                array = allocate(v.size, max(v.align, ALIGNMENT))
+                array[:] = np.frombuffer(v.init, np.uint8) if v.init else 0
+                memory.register(array.ctypes.data, v.size, f"variable {v.name}", owner=array, read_only=v.space == "const")
+                self.symbols[v.name] = array.ctypes.data
+
+    def program(self, kernel: str) -> Program:
+        if kernel not in self.programs:
+            if kernel not in self.module.kernels:
+                raise Unsupported(f"no kernel {kernel} in this module; it has {', '.join(self.module.kernels)}")
+            self.programs[kernel] = Program(self.module.kernels[kernel], self.name)
+        return self.programs[kernel]
+
+
+def allocate(size: int, align: int = ALIGNMENT) -> np.ndarray:
+    """uint8 [size], aligned, with guard bytes on both sides."""
+    raw = np.empty(size + align + 2 * GUARD, np.uint8)
+    start = -(raw.ctypes.data + GUARD) % align + GUARD
+    return raw[start : start + size]
+
+
+@dataclass
+class Session:
+    """What holds for the launches inside a `with session(...)`: the schedule, the checks, and what they found."""
+
+    schedule: Schedule = field(default_factory=Schedule)
+    checks: bool = True
+    launches: int = 0
+    findings: list[str] = field(default_factory=list)
+    failure: EmulatorError | None = None
+
+    def report(self) -> list[str]:
+        """One text for each fault, hang or refusal."""
+        return list(self.findings)
+
+
+class Device:
+    """The one device of this process."""
+
+    def __init__(self):
+        self.memory = GlobalMemory()
+        self.session = Session()
+        self._modules: dict[str, LoadedModule] = {}
+
+    # -- memory ------------------------------------------------------------------------------------------------
+    def adopt(self, array: np.ndarray, name: str) -> None:
+        """Register an array's bytes; they are forgotten when the array goes."""
+        region = self.memory.register(array.ctypes.data, array.nbytes, name)
+        weakref.finalize(array, self._forget, region)
+
+    def _forget(self, region):
+        if region in self.memory.regions:
+            self.memory.drop(region)
+
+    def tensor_like(self, tensor, name: str):
+        """A copy of a CPU torch tensor in device memory: same shape, strides and dtype."""
+        import torch
+
+        storage = tensor.untyped_storage()
+        array = allocate(storage.nbytes())
+        ctypes.memmove(array.ctypes.data, storage.data_ptr(), storage.nbytes()) if storage.nbytes() else None
+        self.adopt(array, name)
+        flat = torch.from_numpy(array).view(tensor.dtype)
+        return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+    # -- modules and launches ----------------------------------------------------------------------------------
+    def module(self, text: str, name: str = "ptx") -> LoadedModule:
+        """Parse PTX text, once for each text."""
+        if text not in self._modules:
+            self._modules[text] = LoadedModule(parse(text), self.memory, name)
+        return self._modules[text]
+
+    def launch(self, module: LoadedModule, kernel: str, grid, block, params: bytes, **options) -> None:
+        """Run a kernel to its end. Raises what stops it; the session keeps the first failure."""
+        session = self.session
+        if session.failure is not None:
+            raise session.failure
+        session.launches += 1
+        try:
+            Launch(
+                module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory,
+                schedule=session.schedule, checks=session.checks, number=session.launches, **options,
+            ).run()  # fmt: skip
+        except EmulatorError as e:
+            session.failure = e
+            session.findings.append(str(e))
+            raise
+
+
+DEVICE = Device()
+
+
+@contextlib.contextmanager
+def session(schedule: int = 0, checks: bool = True):
+    """Launches in this block run under a schedule (a seed, see engine.Schedule) and with or without checks.
+
+    A failure of a launch that host code swallowed is raised on leaving.
+    """
+    outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks)
+    here = DEVICE.session
+    try:
+        yield here
+        if here.failure is not None:
+            raise here.failure
+    finally:
+        DEVICE.session = outer
+
+
+def device_tensors(obj, name: str = "tensor"):
+    """Deep copy of nested lists, tuples and dicts with their CPU torch tensors in device memory.
+
+    Layout is kept; a tensor is named by its place, e.g. `tensor[0][2][1]`, in whatever the checks report.
+    """
+    import torch
+
+    if isinstance(obj, torch.Tensor):
+        return DEVICE.tensor_like(obj, name)
+    if isinstance(obj, (list, tuple)):
+        return type(obj)(device_tensors(o, f"{name}[{i}]") for i, o in enumerate(obj))
+    if isinstance(obj, dict):
+        return {k: device_tensors(v, f"{name}[{k!r}]") for k, v in obj.items()}
+    return obj
+
+
+def _triple(x) -> tuple[int, int, int]:
+    x = (x,) if isinstance(x, int) else tuple(x)
+    return tuple(int(v) for v in (*x, 1, 1)[:3])
+
+
+def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: int = 0, pdl: bool = False) -> None:
+    """Run a kernel of a PTX text.
+
+    grid, block, cluster: ints or up to three of them. args: one for each parameter, in order: an int (of the parameter's
+    size), a float (f32 or f64 by size), bytes (by value: structs, tensormaps), a NumPy array or a CPU torch tensor
+    (passed as a pointer; its memory is registered and the kernel works on it in place). shared: dynamic bytes.
+    Raises EmulatorError: Unsupported, Fault or Hang.
+    """
+    module = DEVICE.module(ptx)
+    parameters = module.program(kernel).kernel.params
+    if len(args) != len(parameters):
+        raise Unsupported(f"{kernel} takes {len(parameters)} arguments, {len(args)} given")
+    block_bytes = bytearray(module.program(kernel).kernel.param_bytes)
+    held = []
+    for n, (p, a) in enumerate(zip(parameters, args, strict=True)):
+        if isinstance(a, float):
+            a = np.array(a, f"f{p.size}").tobytes()
+        elif isinstance(a, (int, np.integer)):
+            a = (int(a) & ((1 << 8 * p.size) - 1)).to_bytes(p.size, "little")
+        elif not isinstance(a, (bytes, bytearray)):
+            array = a if isinstance(a, np.ndarray) else None
+            address, size = (array.ctypes.data, array.nbytes) if array is not None else (a.data_ptr(), a.untyped_storage().nbytes())
+            held.append(DEVICE.memory.register(address, size, f"argument {n}", owner=a))
+            a = address.to_bytes(p.size, "little")
+        if len(a) > p.size:
+            raise Unsupported(f"argument {n} has {len(a)} bytes, parameter {p.name} {p.size}")
+        block_bytes[p.offset : p.offset + len(a)] = a
+    try:
+        DEVICE.launch(
+            module, kernel, _triple(grid), _triple(block), bytes(block_bytes),
+            cluster=None if cluster is None else _triple(cluster), dynamic_shared=shared, pdl=pdl,
+        )  # fmt: skip
+    finally:
+        for region in held:
+            DEVICE._forget(region)
+        DEVICE.session.failure = None

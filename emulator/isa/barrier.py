@@ -1,0 +1,182 @@
+"""Barriers of CTAs and clusters, mbarriers and fences (PTX ISA 9.7.13)."""
+
+from __future__ import annotations
+
+from ..errors import Unsupported
+from ..ptx import SINK
+from . import Mods, op
+
+SCOPES = ("cta", "cluster", "gpu", "sys")
+
+
+@op("bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync", dst=0, blocking=True)
+def _bar_sync(w, i):
+    m = Mods(i)
+    m.take("aligned")
+    m.done()
+    number = w.read(i.operands[0], 32)
+    count = w.read(i.operands[1], 32) if len(i.operands) > 1 else "None"
+    w.wait_unless(f"g.bar_sync({number}, {count}, {w.mask()})")
+
+
+@op("bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arrive", dst=0)
+def _bar_arrive(w, i):
+    m = Mods(i)
+    m.take("aligned")
+    m.done()
+    w.call(f"g.bar_arrive({w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)})")
+
+
+@op("bar.red", "barrier.red", "bar.cta.red", "barrier.cta.red", dst=1, blocking=True)
+def _bar_red(w, i):
+    m = Mods(i)
+    m.take("aligned")
+    mode = m.one_of("popc", "and", "or")
+    m.type()
+    m.done()
+    if w.guard:
+        raise Unsupported("guarded barrier reduction")
+    number = w.read(i.operands[1], 32)
+    count = w.read(i.operands[2], 32) if len(i.operands) > 3 else "None"
+    source = i.operands[-1]
+    w.wait_unless(f"g.bar_sync({number}, {count}, True, ({mode!r}, {w.read(source, 1)}))")
+    w.write(i.operands[0], "g.bar_result()")
+
+
+@op("barrier.cluster.arrive", dst=0)
+def _cluster_arrive(w, i):
+    m = Mods(i)
+    relaxed = m.one_of("release", "relaxed") == "relaxed"
+    m.take("aligned")
+    m.done()
+    w.call(f"g.cluster_arrive({not relaxed})")
+
+
+@op("barrier.cluster.wait", dst=0, blocking=True)
+def _cluster_wait(w, i):
+    m = Mods(i)
+    m.take("acquire", "relaxed")
+    m.take("aligned")
+    m.done()
+    w.wait_unless("g.cluster_wait()")
+
+
+@op("fence", "membar", dst=0)
+def _fence(w, i):
+    m = Mods(i)
+    m.take("sc", "acq_rel", "acquire", "release")
+    m.take("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
+    m.take(*SCOPES, "gl")
+    m.done()
+    w.call("g.fence('memory')")
+
+
+@op("fence.mbarrier_init.release.cluster", dst=0)
+def _fence_mbarrier_init(w, i):
+    w.call("g.fence('mbarrier_init')")
+
+
+@op("fence.proxy.async", dst=0)
+def _fence_proxy_async(w, i):
+    m = Mods(i)
+    space = m.one_of("global", "shared::cta", "shared::cluster", default="all")
+    m.done()
+    w.call(f"g.fence('proxy.async', {space!r})")
+
+
+@op("fence.proxy.alias", dst=0)
+def _fence_proxy_alias(w, i):
+    w.call("g.fence('proxy.alias')")
+
+
+@op("fence.proxy.tensormap::generic", dst=0)
+def _fence_tensormap(w, i):
+    m = Mods(i)
+    kind = m.one_of("acquire", "release")
+    m.take(*SCOPES)
+    m.done()
+    if kind == "acquire":
+        w.call(f"g.tensormap_acquire({_address(w, i.operands[0])}, {w.read(i.operands[1], 32)})")
+    else:
+        w.call("g.fence('tensormap')")
+
+
+# -- mbarrier ----------------------------------------------------------------------------------------------------------
+def _address(w, mem) -> str:
+    """Address expression of a memory operand, in whatever width its base has."""
+    base = mem.base
+    bits = getattr(base, "bits", 64)
+    text = w.read(base, bits)
+    return f"({text} + {mem.offset}) & {(1 << bits) - 1}" if mem.offset else text
+
+
+def _shared(w, m: Mods, mem) -> str:
+    """Shared-window address of an mbarrier; a generic address where no space is given."""
+    space = m.one_of("shared", "shared::cta", "shared::cluster")
+    return _address(w, mem) if space else f"g.from_generic({_address(w, mem)}, 'shared')"
+
+
+def _finish(m: Mods):
+    m.take("b64")
+    m.take("release", "relaxed", "acquire")
+    m.take("cta", "cluster")
+    m.done()
+
+
+@op("mbarrier.init", "mbarrier.inval", dst=0)
+def _init(w, i):
+    m = Mods(i)
+    address = _shared(w, m, i.operands[0])
+    _finish(m)
+    if i.op.startswith("mbarrier.init"):
+        w.call(f"g.mbarrier_init({address}, {w.read(i.operands[1], 32)}, {w.mask()})")
+    else:
+        w.call(f"g.mbarrier_inval({address}, {w.mask()})")
+
+
+def _dst_of_arrive(i) -> int:
+    from ..ptx import Mem
+
+    return 0 if isinstance(i.operands[0], Mem) else 1
+
+
+@op("mbarrier.arrive", "mbarrier.arrive_drop", dst=_dst_of_arrive)
+def _arrive(w, i):
+    m = Mods(i)
+    expect, no_complete = m.take("expect_tx"), m.take("noComplete")
+    operands = list(i.operands)
+    state = operands.pop(0) if _dst_of_arrive(i) else SINK
+    address = _shared(w, m, operands.pop(0))
+    _finish(m)
+    value = w.read(operands[0], 32) if operands else "1"
+    count, tx = ("1", value) if expect else (value, "None")
+    drop = i.op.startswith("mbarrier.arrive_drop")
+    text = f"g.mbarrier_arrive({address}, {count}, {tx}, {drop}, {no_complete}, {w.mask()})"
+    w.write(state, text)
+
+
+@op("mbarrier.expect_tx", "mbarrier.complete_tx", dst=0)
+def _tx(w, i):
+    m = Mods(i)
+    address = _shared(w, m, i.operands[0])
+    _finish(m)
+    sign = "" if i.op.startswith("mbarrier.expect") else "-"
+    w.call(f"g.mbarrier_tx({address}, {sign}{w.read(i.operands[1], 32)}, {w.mask()})")
+
+
+@op("mbarrier.test_wait", "mbarrier.try_wait", dst=1, blocking=True)
+def _wait(w, i):
+    m = Mods(i)
+    parity = m.take("parity")
+    address = _shared(w, m, i.operands[1])
+    _finish(m)
+    phase = w.read(i.operands[2], 32 if parity else 64)
+    if i.op.startswith("mbarrier.try_wait"):
+        guard = "" if w.guard is None else f"{w.guard} is False or "
+        w.wait_unless(f"{guard}g.mbarrier_try_wait({address}, {phase}, {parity})")
+    w.write(i.operands[0], f"g.mbarrier_test({address}, {phase}, {parity})")
+
+
+@op("mbarrier.pending_count", dst=1)
+def _pending_count(w, i):
+    w.write(i.operands[0], f"g.mbarrier_pending_count({w.read(i.operands[1], 64)})")

@@ -1,0 +1,229 @@
+"""One kernel launch: geometry, parameters, placement of CTAs, and the run to its end (PTX ISA 2.2; CUDA launch rules)."""
+
+from __future__ import annotations
+
+import random
+
+from .cta import Cluster
+from .engine import Engine, Schedule
+from .errors import Fault, Hang
+from .memory import PARAM_WINDOW, GlobalMemory
+from .program import Program
+from .shared import BASE, RANK_SHIFT
+
+SMS = 148
+SHARED_LIMIT = 232_448  # opt-in bytes per block; the system's 1 KiB comes on top
+SHARED_PER_SM = 233_472
+MAX_THREADS = 2048
+
+
+class Launch:
+    """A grid on the device. `run` returns when it has finished, or raises what stopped it."""
+
+    def __init__(
+        self,
+        program: Program,
+        module_symbols: dict[str, int],
+        module_shared: dict,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        params: bytes,
+        memory: GlobalMemory,
+        *,
+        cluster: tuple[int, int, int] | None = None,
+        dynamic_shared: int = 0,
+        pdl: bool = False,
+        schedule: Schedule = Schedule(),
+        checks: bool = True,
+        sms: int = SMS,
+        number: int = 0,
+    ):
+        kernel = program.kernel
+        self.program, self.memory, self.checks, self.number = program, memory, checks, number
+        self.grid, self.block = grid, block
+        self.explicit_cluster = cluster is not None
+        required = kernel.directives.get("reqnctapercluster")
+        self.cluster = cluster or (tuple((*required, 1, 1)[:3]) if required else (1, 1, 1))
+        self.params = params.ljust(kernel.param_bytes, b"\0")
+        self.dynamic_shared, self.pdl, self.sms = dynamic_shared, pdl, sms
+        self.schedule = schedule
+        self.engine = Engine(schedule)
+        self._validate()
+        self._place_variables(kernel, module_symbols, module_shared)
+        self.pending = self._clusters()
+        self.running: set[Cluster] = set()
+        self._sm = 0
+        self._stall_mark = -1
+
+    def _validate(self):
+        kernel = self.program.kernel
+        limits = (2**31 - 1, 65535, 65535)
+        if any(not 1 <= g <= m for g, m in zip(self.grid, limits, strict=True)):
+            raise Fault("launch", f"grid {self.grid}: every dimension must be at least 1 and at most {limits}")
+        threads = self.block[0] * self.block[1] * self.block[2]
+        if not 1 <= threads <= 1024 or self.block[2] > 64:
+            raise Fault("launch", f"block {self.block}: 1 to 1024 threads")
+        required = kernel.directives.get("reqntid")
+        if required and tuple((*required, 1, 1)[:3]) != self.block:
+            raise Fault("launch", f"block {self.block}, but the kernel requires {required}")
+        for g, c in zip(self.grid, self.cluster, strict=True):
+            if g % c:
+                raise Fault("launch", f"grid {self.grid} is not a multiple of the cluster {self.cluster}")
+        size = self.cluster[0] * self.cluster[1] * self.cluster[2]
+        if size > 16:
+            raise Fault("launch", f"cluster of {size} CTAs: at most 16")
+
+    def _place_variables(self, kernel, module_symbols, module_shared):
+        self.symbols = dict(module_symbols)
+        for p in kernel.params:
+            self.symbols[p.name] = PARAM_WINDOW + p.offset
+        shared = [v for v in (*module_shared.values(), *kernel.variables.values()) if v.space == "shared"]
+        offset = BASE
+        self.shared_symbols = {}
+        used = {s.name for i in kernel.instrs for s in _symbols(i.operands)}
+        for v in shared:
+            if v.size and v.name in used:
+                offset = -(-offset // v.align) * v.align
+                self.shared_symbols[v.name] = offset
+                offset += v.size
+        static = offset - BASE
+        for v in shared:
+            if not v.size:
+                offset = -(-offset // v.align) * v.align if static else offset
+                self.shared_symbols[v.name] = offset
+        if offset - BASE + self.dynamic_shared > SHARED_LIMIT:
+            raise Fault(
+                "launch",
+                f"{offset - BASE} static + {self.dynamic_shared} dynamic bytes of shared memory; a block has {SHARED_LIMIT}",
+            )
+        self.shared_bytes = offset + self.dynamic_shared
+        local = 0
+        for v in kernel.variables.values():
+            if v.space == "local":
+                local = -(-local // v.align) * v.align
+                self.symbols[v.name] = local
+                local += v.size
+        self.local_bytes = -(-max(local, 8) // 16) * 16
+
+    def symbols_of(self, rank: int) -> dict[str, int]:
+        return self.symbols | {n: rank << RANK_SHIFT | o for n, o in self.shared_symbols.items()}
+
+    def _clusters(self):
+        (gx, gy, gz), (cx, cy, cz) = self.grid, self.cluster
+        return ((x, y, z) for z in range(0, gz, cz) for y in range(0, gy, cy) for x in range(0, gx, cx))
+
+    def take_pending_cluster(self):
+        """The next cluster that has not started; clusterlaunchcontrol takes it away from the grid."""
+        return next(self.pending, None)
+
+    # -- placement ---------------------------------------------------------------------------------------------
+    def capacity(self) -> int:
+        """Clusters that fit the device at once."""
+        threads = self.block[0] * self.block[1] * self.block[2]
+        per_sm = min(SHARED_PER_SM // max(self.shared_bytes, 1), MAX_THREADS // threads, 32)
+        size = self.cluster[0] * self.cluster[1] * self.cluster[2]
+        return max(1, max(1, per_sm) * self.sms // size)
+
+    def next_sm(self) -> int:
+        self._sm += 1
+        return (self._sm - 1) % self.sms
+
+    def seed_of(self, index: int) -> int:
+        return 0 if self.schedule.seed == 0 else self.schedule.seed * 1_000_003 + index
+
+    def elected(self, warp) -> int:
+        """Which lane elect.sync picks in this warp: 0, or any by seed (the ISA leaves it open)."""
+        if self.schedule.seed == 0:
+            return 0
+        threads = warp.live_mask.bit_length()
+        return random.Random(f"{self.schedule.seed}/{warp.cta.index}/{warp.index}").randrange(threads)
+
+    def start_clusters(self):
+        while len(self.running) < self.capacity():
+            first = next(self.pending, None)
+            if first is None:
+                return
+            cluster = Cluster(self, first)
+            self.running.add(cluster)
+            cluster.start(self.engine.now)
+
+    def cluster_done(self, cluster: Cluster):
+        self.running.discard(cluster)
+        self.engine.progress += 1
+        self.start_clusters()
+
+    # -- dependent launches ------------------------------------------------------------------------------------
+    def dependency_wait(self, group) -> bool:
+        return True
+
+    def launch_dependents(self, group):
+        pass
+
+    def note_read(self, group, span, origin):
+        pass
+
+    def note_write(self, group, span, origin):
+        pass
+
+    # -- running -----------------------------------------------------------------------------------------------
+    def run(self):
+        self.start_clusters()
+        self.engine.run(self.stalled)
+        if self.running:
+            raise Hang("\n".join(self.waiting()))
+
+    def groups(self):
+        for cluster in sorted(self.running, key=lambda c: c.ctas[0].index):
+            for cta in cluster.ctas:
+                for warp in cta.warps:
+                    yield from warp.groups
+
+    def stalled(self) -> bool:
+        """Nothing is scheduled. Let waits with a time limit time out, once; then it is a hang."""
+        if not self.running:
+            return False
+        if self.engine.progress == self._stall_mark:
+            raise Hang("\n".join(self.waiting()))
+        timed = [g for g in self.groups() if self._waits_with_limit(g)]
+        if not timed:
+            raise Hang("\n".join(self.waiting()))
+        self._stall_mark = self.engine.progress
+        for g in timed:
+            if g in g.waiting_for.waiters:
+                g.waiting_for.waiters.remove(g)
+            g.timed_out = True
+            self.engine.at(self.engine.now, g.run)
+        return True
+
+    def _waits_with_limit(self, group) -> bool:
+        start = self.program.start[group.pc]
+        return hasattr(group.waiting_for, "waiters") and "mbarrier.try_wait" in self.program.kernel.instrs[start].op
+
+    def waiting(self) -> list[str]:
+        lines = [f"no warp of {self.program.kernel.name} can go on:"]
+        for g in self.groups():
+            instr = self.program.kernel.instrs[self.program.start[g.pc]]
+            lanes = "" if g.n == g.warp.threads else f" lanes {g.lanes.tolist()}"
+            text = f"  {g.warp}{lanes} at PTX line {instr.line} ({instr.op})"
+            text += f" waits for {g.waiting_for}"
+            awaited = getattr(g, "awaited", None)
+            if "try_wait" in instr.op and awaited is not None:
+                text += f" to complete the phase of parity {awaited & 1 if awaited < 2 else awaited >> 63}"
+            if instr.loc:
+                text += f" ({instr.loc})"
+            lines.append(text)
+            if len(lines) > 40:
+                return lines + ["  ..."]
+        return lines
+
+
+def _symbols(operands):
+    for o in operands:
+        if type(o).__name__ == "Symbol":
+            yield o
+        elif hasattr(o, "base"):
+            yield from _symbols((o.base, *o.extra))
+        elif hasattr(o, "items"):
+            yield from _symbols(o.items)
+
+
