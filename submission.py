@@ -1,25 +1,28 @@
 #!POPCORN leaderboard nvfp4_group_gemm
 #!POPCORN gpu B200
 
-"""NVFP4 group GEMM for NVIDIA B200 (sm_100a) in CuTe DSL: C[g] = A[g] @ B[g].T, one launch for all groups.
+"""NVFP4 group GEMM for NVIDIA B200 (sm_100a) in CuTe DSL: C[g] = (A[g] * SFA[g]) @ (B[g] * SFB[g]).T, one launch for all groups.
 
-The weights B [N, K] are the M side of the tensor core instruction and the tokens A [M, K] its N side, which is a register: every
-weight byte is read once, and one compiled kernel serves all M, N and K. Each CTA (or pair of CTAs sharing one 256-row MMA) walks a
-contiguous range of weight rows from a table that the host balances, through a ring of shared memory stages:
+The weights B [N, K] are the M side of the tensor core instruction and the tokens A [M, K] its N side, whose width is a register:
+every weight byte is read once per token tile, and one compiled kernel serves all M, N and K. Each CTA (or pair of CTAs that share
+a 256-row MMA) walks a contiguous range of weight rows, cut by the host so that all ranges cost the same:
 
-    weight warp, token warp --TMA--> ring [weights | tokens | their scales] --MMA warp--> tensor memory --epilogue warps--> C
+    weight warp, token warp --TMA--> ring [weights | tokens | scales] --MMA warp--> tensor memory --epilogue warps--> C
 
-The file reads top-down: config, PTX, schedule, kernel, host.
+The file reads top-down: config, PTX, schedule, tensormaps, kernel, host.
 """
 
 import ctypes
 import functools
+import itertools
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
 import torch
-from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass import Float4E2M1FN, Float16, Int32, Int64, const_expr, range_constexpr
 from cutlass._mlir import ir
 from cutlass._mlir.dialects import arith, llvm
 from cutlass._mlir.dialects import cute as cute_ir
@@ -31,59 +34,90 @@ from task import input_t, output_t
 
 # ---------------------------------------------------------------------------------------------------------------- config
 
-
-@dataclass(frozen=True)
-class Config:
-    """Hyperparameters of one kernel. Every entry gives the same results; they differ in time."""
-
-    ctas: int = 1  # CTAs per MMA: 1 (128 weight rows) or 2 (a pair shares 256 rows and splits the tokens)
-    gran: int = 128  # weight rows per CTA that a boundary of the schedule snaps to: 128, or 32 (shifted scale columns)
-    token_box: int = 32  # token rows per TMA box; a tile holds a multiple of ctas * token_box tokens
-    stages: int = 0  # ring depth; 0 = as many as the shared memory holds
-    sms: int = 148  # SMs of a B200: CTAs of the persistent grid
-
-
-DEFAULT = Config()
-
-# (M of each group, N, K) of a benchmark case -> its Config; every other problem runs on DEFAULT.
-CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
-    ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): Config(),
-    ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): Config(),
-    ((192, 320), 3072, 4096): Config(),
-    ((128, 384), 4096, 1536): Config(),
-}
-
-TILE_M = 128  # weight rows per CTA and tile: lanes of tensor memory
+TILE_M = 128  # weight rows per CTA and tile: the lanes of tensor memory
 TILE_K = 256  # K per ring stage: one 128-byte swizzle row of FP4, 4 MMAs
 MMA_K = 64  # K per MMA and per scale factor atom
-SF_ATOM = 512  # bytes of scale factors for 128 rows x 64 K: [32 rows, 4 row blocks, 4 K blocks]
-SF_BYTES = SF_ATOM * TILE_K // MMA_K  # scale factors of 128 rows per stage, contiguous in global memory
-SMEM_BYTES = 227 * 1024  # dynamic shared memory of one CTA
+SF_ATOM = 512  # bytes of the scale factors of 128 rows x 64 K: [32 rows, 4 row blocks, 4 K blocks]
+SF_BYTES = SF_ATOM * TILE_K // MMA_K  # the same per stage, contiguous in global memory
+SMEM_PER_SM = 228 * 1024  # shared memory of an SM, 1 KiB of which the system takes from each CTA
 SMEM_HEADER = 1024  # barriers and the tensor memory address
 MAX_STAGES = 16
 TMEM_COLS = 512
-TMEM_SFW = 448  # first column of the weights' scales: 4 K steps x 8 columns (two 128-row atoms)
-TMEM_SFT = 480  # the same for the tokens' scales; accumulators live below TMEM_SFW
-MAX_GROUPS = 16  # groups per launch: 16 x 4 tensormaps and the table stay far below the 32764 bytes of parameters
+TMEM_SF_COLS = 64  # 4 K steps x (8 columns of weight scales + 8 of token scales): two 128-row atoms each
+STORE_BOX = 32 * 32 * 2  # bytes of the 32 tokens x 32 weight rows of fp16 that one warp stores at once
+MAX_GROUPS = 16  # groups per launch; 16 x 5 tensormaps of 128 bytes and the host array fit the 32764 bytes of parameters
 
-# Warp roles: warps 0-3 are the epilogue (one quarter of the tensor memory lanes each).
-MMA_WARP, WEIGHT_WARP, TOKEN_WARP = 4, 5, 6
-THREADS = 32 * 7
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of a kernel. No entry changes the result, all change its time."""
+
+    ctas: int = 1  # CTAs per MMA, 1 or 2: a pair multiplies 256 weight rows and loads half of the tokens each
+    gran: int = 128  # weight rows per CTA to which the schedule cuts: 128, or 32 (scale factors at a shifted column)
+    token_box: int = 32  # token rows per TMA box; a tile is a multiple of ctas * token_box, itself a multiple of 32
+    stages: int = 0  # ring depth; 0 = as many as fit the shared memory
+    epilogue: str = "direct"  # "direct": 2-byte stores, a warp writes 64 bytes; "tma": through shared memory, 32 x 32 boxes
+    store_boxes: int = 1  # shared memory boxes per epilogue warp, if "tma"
+    epilogue_warps: int = 4  # 4, or 8 that split the columns
+    weight_policy: str = "evict_first"  # L2 eviction priority of B and SFB: a key of CACHE_POLICY
+    token_policy: str = "evict_last"  # the same for A and SFA, which every CTA reads
+    pdl: bool = True  # programmatic dependent launch: the prologue overlaps the end of the previous kernel
+    prefetch: int = 4  # stages that are prefetched to L2 before waiting for the previous kernel, if pdl
+    early_weights: bool = False  # load B and SFB before that wait. Only right if the previous kernel does not write them
+    ctas_per_sm: int = 1  # 2: half the shared and tensor memory, so that the next launch's CTAs start beside this one's
+    sms: int = 148  # SMs of a B200: CTAs of the persistent grid
+
+    def __post_init__(self):
+        assert self.ctas in (1, 2) and self.gran in (32, TILE_M) and self.ctas_per_sm in (1, 2)
+        assert self.ctas * self.token_box % 32 == 0 and self.token_box in (16, 32, 64)
+        assert self.epilogue in ("direct", "tma") and self.epilogue_warps in (4, 8) and self.sms % self.ctas == 0
+        assert self.stages <= MAX_STAGES
+
+    @property
+    def acc_cols(self) -> int:
+        """Tensor memory columns of the accumulators; the scale factors follow them."""
+        return TMEM_COLS // self.ctas_per_sm - TMEM_SF_COLS
+
+
+DEFAULT = Config(ctas=2, gran=32, epilogue="tma")
+
+# (M of each group), N, K of a benchmark case -> its Config; every other problem runs on DEFAULT.
+CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
+    ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): Config(ctas=2, gran=32, token_box=16, epilogue="tma"),
+    ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): Config(ctas=2, gran=32, token_box=16, epilogue="tma"),
+    ((192, 320), 3072, 4096): Config(ctas=2, gran=32, token_box=16, epilogue="tma"),
+    ((128, 384), 4096, 1536): Config(ctas=2, gran=32, token_box=16, epilogue="tma"),
+}
+
+# Encoded L2 policies of a TMA copy: https://github.com/NVIDIA/cutlass/blob/7107b055/include/cute/arch/copy_sm90_desc.hpp#L186
+CACHE_POLICY = {"evict_normal": 0x1000000000000000, "evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
 
 # ------------------------------------------------------------------------------------------------------------------- PTX
-# One function an instruction; sections are those of the PTX ISA 9.1. Shared addresses are 32-bit, descriptors 64-bit.
+# One function an instruction, with its section of the PTX ISA 9.1. Shared and tensor memory addresses are Int32, tensormaps,
+# matrix descriptors and global addresses Int64; `ctas` is the cta_group.
 
 
-def ptx(text: str, constraints: str, *operands, result=None):
-    """Inline PTX with `operands` (DSL integers) in $0.. order after the result of MLIR type `result`, if any."""
-    values = [x.ir_value() for x in operands]
+def ptx(text: str, constraints: str, *operands, result: str | None = None):
+    """Inline PTX: $0, $1, .. are the result, if any, then the operands (DSL integers)."""
     return llvm.inline_asm(
-        result, values, text, constraints, has_side_effects=True, is_align_stack=False, asm_dialect=llvm.AsmDialect.AD_ATT
+        ir.Type.parse(result) if result else None,
+        [x.ir_value() for x in operands],
+        text,
+        constraints,
+        has_side_effects=True,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
     )
 
 
+def ptx_if(condition: Int32, text: str, constraints: str, *operands) -> None:
+    """Inline PTX that is executed where condition, the last operand, is not 0."""
+    guard = f"{{ .reg .pred p; setp.ne.b32 p, ${len(operands)}, 0; @p {text} }}"
+    ptx(guard, constraints + ",r", *operands, condition)
+
+
 def select(condition, x, y) -> Int32:
-    """x if condition else y, as an instruction: helpers of a kernel cannot branch."""
+    """x if condition else y, without a branch."""
     return Int32(arith.select(condition.ir_value(), Int32(x).ir_value(), Int32(y).ir_value()))
 
 
@@ -91,27 +125,28 @@ def minimum(x, y) -> Int32:
     return select(Int32(x) < Int32(y), x, y)
 
 
+def constant(x: int) -> Int64:
+    return Int64(Int64(x).ir_value())
+
+
 def load_param(address: Int64) -> Int32:
     """ld.param (9.7.9.8) from a generic address inside the kernel parameters."""
-    text = "{ .reg .b64 p; cvta.to.param.u64 p, $1; ld.param.b32 $0, [p]; }"
-    return Int32(ptx(text, "=r,l", address, result=ir.IntegerType.get_signless(32)))
+    return Int32(ptx("{ .reg .b64 p; cvta.to.param.u64 p, $1; ld.param.b32 $0, [p]; }", "=r,l", address, result="i32"))
 
 
 def load_param64(address: Int64) -> Int64:
-    """ld.param (9.7.9.8), 64-bit."""
-    text = "{ .reg .b64 p; cvta.to.param.u64 p, $1; ld.param.b64 $0, [p]; }"
-    return Int64(ptx(text, "=l,l", address, result=ir.IntegerType.get_signless(64)))
+    """ld.param (9.7.9.8), 64 bits."""
+    return Int64(ptx("{ .reg .b64 p; cvta.to.param.u64 p, $1; ld.param.b64 $0, [p]; }", "=l,l", address, result="i64"))
 
 
 def load_shared(address: Int32) -> Int32:
     """ld.shared (9.7.9.8)."""
-    return Int32(ptx("ld.shared.b32 $0, [$1];", "=r,r", address, result=ir.IntegerType.get_signless(32)))
+    return Int32(ptx("ld.shared.b32 $0, [$1];", "=r,r", address, result="i32"))
 
 
 def map_shared(address: Int32, rank: int) -> Int32:
     """mapa (9.7.9.24): the shared::cluster address of `address` in CTA `rank`."""
-    text = "mapa.shared::cluster.u32 $0, $1, $2;"
-    return Int32(ptx(text, "=r,r,r", address, Int32(rank), result=ir.IntegerType.get_signless(32)))
+    return Int32(ptx("mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", address, Int32(rank), result="i32"))
 
 
 def mbarrier_init(bar: Int32, count: int) -> None:
@@ -119,18 +154,18 @@ def mbarrier_init(bar: Int32, count: int) -> None:
     ptx("mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", bar, Int32(count))
 
 
-def mbarrier_fence_init() -> None:
-    """fence.mbarrier_init (9.7.13.4): makes the inits visible to the cluster and the async proxy."""
+def mbarrier_init_fence() -> None:
+    """fence.mbarrier_init (9.7.13.4): the cluster and the async proxy see the initialised barriers."""
     ptx("fence.mbarrier_init.release.cluster;", "")
 
 
 def mbarrier_expect(bar: Int32, size: Int32) -> None:
-    """mbarrier.arrive.expect_tx (9.7.13.15.13): one arrival that awaits `size` more bytes."""
+    """mbarrier.arrive.expect_tx (9.7.13.15.13): an arrival that also awaits `size` bytes."""
     ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", bar, size)
 
 
 def mbarrier_arrive(bar: Int32) -> None:
-    """mbarrier.arrive (9.7.13.15.13) at a shared::cluster address."""
+    """mbarrier.arrive (9.7.13.15.13), at a barrier of any CTA of the cluster."""
     ptx("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];", "r", bar)
 
 
@@ -144,91 +179,115 @@ def mbarrier_wait(bar: Int32, parity: Int32) -> None:
     ptx(text, "r,r", bar, parity)
 
 
-def tensormap_prefetch(desc: Int64) -> None:
+def tensormap_prefetch(tensormap: Int64) -> None:
     """prefetch.tensormap (9.7.9.15)."""
-    ptx("prefetch.tensormap [$0];", "l", desc)
+    ptx("prefetch.tensormap [$0];", "l", tensormap)
 
 
-def tma_load(ctas: int, dst: Int32, desc: Int64, x, y, bar: Int32) -> None:
-    """cp.async.bulk.tensor (9.7.9.25.5.2): box at element x of row y; `bar` may be in the leader of the pair."""
+def tma_load(ctas: int, to: Int32, tensormap: Int64, x: Int32, y: Int32, bar: Int32, policy: str, condition: Int32) -> None:
+    """cp.async.bulk.tensor (9.7.9.25.5.2): the box at element x of row y; the barrier may be the pair's other CTA's."""
     text = (
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        f".cta_group::{ctas} [$0], [$1, {{$2, $3}}], [$4];"
+        f".cta_group::{ctas}.L2::cache_hint [$0], [$1, {{$2, $3}}], [$4], $5;"
     )
-    ptx(text, "r,l,r,r,r", dst, desc, Int32(x), Int32(y), bar)
+    ptx_if(condition, text, "r,l,r,r,r,l", to, tensormap, x, y, bar, constant(CACHE_POLICY[policy]))
 
 
-def tmem_alloc(ctas: int, dst: Int32) -> None:
-    """tcgen05.alloc (9.7.16.7.1) of all columns; the address goes to shared memory at dst."""
-    ptx(f"tcgen05.alloc.cta_group::{ctas}.sync.aligned.shared::cta.b32 [$0], $1;", "r,r", dst, Int32(TMEM_COLS))
+def tma_prefetch(tensormap: Int64, x: Int32, y: Int32, condition: Int32) -> None:
+    """cp.async.bulk.prefetch.tensor (9.7.9.25.5.4): the box to L2."""
+    text = "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [$0, {$1, $2}];"
+    ptx_if(condition, text, "l,r,r", tensormap, x, y)
+
+
+def tma_store(tensormap: Int64, x: Int32, y: Int32, source: Int32) -> None:
+    """cp.async.bulk.tensor (9.7.9.25.5.2) to global memory, clipped to the matrix, and cp.async.bulk.commit_group."""
+    text = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$0, {$1, $2}], [$3]; cp.async.bulk.commit_group;"
+    ptx(text, "l,r,r,r", tensormap, x, y, source)
+
+
+def tma_store_wait(pending: int) -> None:
+    """cp.async.bulk.wait_group.read (9.7.9.25.3.3): all but `pending` stores have read their shared memory."""
+    ptx(f"cp.async.bulk.wait_group.read {pending};", "")
+
+
+def tmem_alloc(ctas: int, to: Int32, columns: int) -> None:
+    """tcgen05.alloc (9.7.16.7.1), and relinquish the right to more; the address goes to shared memory."""
+    ptx(f"tcgen05.alloc.cta_group::{ctas}.sync.aligned.shared::cta.b32 [$0], {columns};", "r", to)
     ptx(f"tcgen05.relinquish_alloc_permit.cta_group::{ctas}.sync.aligned;", "")
 
 
-def tmem_dealloc(ctas: int, tmem: Int32) -> None:
+def tmem_dealloc(ctas: int, tmem: Int32, columns: int) -> None:
     """tcgen05.dealloc (9.7.16.7.1)."""
-    ptx(f"tcgen05.dealloc.cta_group::{ctas}.sync.aligned.b32 $0, $1;", "r,r", tmem, Int32(TMEM_COLS))
+    ptx(f"tcgen05.dealloc.cta_group::{ctas}.sync.aligned.b32 $0, {columns};", "r", tmem)
 
 
-def tmem_copy_scales(ctas: int, dst: Int32, desc: Int64) -> None:
-    """tcgen05.cp (9.7.16.9): one 512-byte scale factor atom to 4 columns, in all four lane quarters."""
-    ptx(f"tcgen05.cp.cta_group::{ctas}.32x128b.warpx4 [$0], $1;", "r,l", dst, desc)
+def tmem_copy_scales(ctas: int, to: Int32, source: Int64, condition: Int32) -> None:
+    """tcgen05.cp (9.7.16.9): one scale factor atom to 4 columns, in all four quarters of the lanes."""
+    ptx_if(condition, f"tcgen05.cp.cta_group::{ctas}.32x128b.warpx4 [$0], $1;", "r,l", to, source)
 
 
 def mma(ctas: int, d: Int32, a: Int64, b: Int64, idesc: Int32, sfa: Int32, sfb: Int32, accumulate: Int32) -> None:
-    """tcgen05.mma.block_scale (9.7.16.10.9): D (+)= (A * SFA) @ (B * SFB).T for 64 of K, one scale per 16."""
+    """tcgen05.mma.block_scale (9.7.16.10.9): D (+)= (A * SFA) @ (B * SFB).T over 64 of K, one scale per 16."""
     text = f"""{{ .reg .pred p; setp.ne.b32 p, $6, 0;
         tcgen05.mma.cta_group::{ctas}.kind::mxf4nvf4.block_scale.block16 [$0], $1, $2, $3, [$4], [$5], p; }}"""
     ptx(text, "r,l,l,r,r,r,r", d, a, b, idesc, sfa, sfb, accumulate)
 
 
 def mma_commit(ctas: int, bar: Int32) -> None:
-    """tcgen05.commit (9.7.16.11.1): arrive, in every CTA of the pair, when all tcgen05 work issued so far is done."""
-    if ctas == 1:
-        ptx("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [$0];", "r", bar)
-    else:
-        text = "{ .reg .b16 m; mov.b16 m, 3; tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster"
-        ptx(text + ".multicast::cluster.b64 [$0], m; }", "r", bar)
+    """tcgen05.commit (9.7.16.11.1): arrive, in each CTA of the pair, when all issued tcgen05 work is done."""
+    text = f"tcgen05.commit.cta_group::{ctas}.mbarrier::arrive::one.shared::cluster"
+    multicast = f"{{ .reg .b16 m; mov.b16 m, 3; {text}.multicast::cluster.b64 [$0], m; }}"
+    ptx(f"{text}.b64 [$0];" if ctas == 1 else multicast, "r", bar)
 
 
-def tmem_load(tmem: Int32) -> list[Int32]:
-    """tcgen05.ld.32x32b.x32 (9.7.16.8.1) and its wait: 32 columns of this thread's lane."""
+def tmem_load(shape: str, count: int, tmem: Int32) -> list[Int32]:
+    """tcgen05.ld (9.7.16.8.1) of `count` registers: 32x32b = this lane's columns, 16x256b = 8x8 matrices of 16 lanes."""
+    registers = ", ".join(f"${i}" for i in range(count))
+    repeat = count if shape == "32x32b" else count // 4
+    text = f"tcgen05.ld.sync.aligned.{shape}.x{repeat}.b32 {{{registers}}}, [${count}];"
+    struct = ptx(text, "=r," * count + "r", tmem, result=f"!llvm.struct<({', '.join(['i32'] * count)})>")
     i32 = ir.IntegerType.get_signless(32)
-    registers = ", ".join(f"${i}" for i in range(32))
-    text = f"tcgen05.ld.sync.aligned.32x32b.x32.b32 {{{registers}}}, [$32]; tcgen05.wait::ld.sync.aligned;"
-    struct = ir.Type.parse(f"!llvm.struct<({', '.join(['i32'] * 32)})>")
-    out = ptx(text, ",".join(["=r"] * 32) + ",r", tmem, result=struct)
-    return [Int32(llvm.extractvalue(i32, out, ir.DenseI64ArrayAttr.get([i]))) for i in range(32)]
+    return [Int32(llvm.extractvalue(i32, struct, ir.DenseI64ArrayAttr.get([i]))) for i in range(count)]
 
 
-def tcgen05_fence_before() -> None:
-    """tcgen05.fence::before_thread_sync (9.7.16.11.2)."""
-    ptx("tcgen05.fence::before_thread_sync;", "")
+def tmem_load_wait() -> None:
+    """tcgen05.wait::ld (9.7.16.8.5)."""
+    ptx("tcgen05.wait::ld.sync.aligned;", "")
 
 
-def tcgen05_fence_after() -> None:
-    """tcgen05.fence::after_thread_sync (9.7.16.11.2)."""
-    ptx("tcgen05.fence::after_thread_sync;", "")
+def tcgen05_fence(side: str) -> None:
+    """tcgen05.fence (9.7.16.11.2): "before" or "after" a synchronisation with other threads."""
+    ptx(f"tcgen05.fence::{side}_thread_sync;", "")
 
 
-def store_half(address: Int64, x: Int32, valid) -> None:
-    """st.global (9.7.9.11) of the f32 bits x as fp16, if valid."""
-    text = """{ .reg .pred p; .reg .b16 h; setp.ne.b32 p, $2, 0;
-        cvt.rn.f16.f32 h, $1; @p st.global.L1::no_allocate.b16 [$0], h; }"""
-    ptx(text, "l,r,r", address, x, select(valid, 1, 0))
+def store_half(address: Int64, x: Int32, condition: Int32) -> None:
+    """cvt (9.7.9.21) of f32 bits to fp16, and st.global (9.7.9.11) past L1."""
+    text = "{ .reg .pred p; .reg .b16 h; setp.ne.b32 p, $2, 0; cvt.rn.f16.f32 h, $1;"
+    ptx(text + "@p st.global.L1::no_allocate.b16 [$0], h; }", "l,r,r", address, x, condition)
 
 
-def smem_descriptor(swizzle: int, row_group: int) -> int:
-    """Shared memory matrix descriptor (9.7.16.4.1) without its address: version 1, bytes between 8-row groups."""
+def pack_half(low: Int32, high: Int32) -> Int32:
+    """cvt.rn.f16x2 (9.7.9.21) of two f32 bit patterns."""
+    return Int32(ptx("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", low, high, result="i32"))
+
+
+def store_matrix(address: Int32, matrices: list[Int32]) -> None:
+    """stmatrix.trans (9.7.14.5.16): four 8x8 fp16 matrices, column i of matrix j to the 16 bytes at lane 8 * j + i's address."""
+    ptx("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r", address, *matrices)
+
+
+def matrix_descriptor(swizzle: int, row_group: int) -> int:
+    """Shared memory matrix descriptor (9.7.16.4.1) of address 0: version 1, bytes from one group of 8 rows to the next."""
     return swizzle << 61 | 1 << 46 | (row_group >> 4) << 32
 
 
-K_MAJOR_SW128 = smem_descriptor(swizzle=2, row_group=1024)
-SCALE_ATOM = smem_descriptor(swizzle=0, row_group=128)
+K_MAJOR = matrix_descriptor(swizzle=2, row_group=1024)  # 128-byte swizzle
+SF_MATRIX = matrix_descriptor(swizzle=0, row_group=128)
 
 
 def instruction_descriptor(ctas: int, n: Int32) -> Int32:
-    """Instruction descriptor of kind::mxf4nvf4 (9.7.16.4.2): E2M1 x E2M1, UE4M3 scales, M = 128 * ctas, N = n."""
-    return Int32((TILE_M * ctas >> 4) << 24 | 1 << 7 | 1 << 10) | (n >> 3) << 17
+    """Instruction descriptor (9.7.16.4.2) of kind::mxf4nvf4: E2M1 x E2M1, UE4M3 scales, M = 128 * ctas, N = n."""
+    return Int32(TILE_M * ctas >> 4 << 24 | 1 << 10 | 1 << 7) | n >> 3 << 17
 
 
 # -------------------------------------------------------------------------------------------------------------- schedule
@@ -239,41 +298,41 @@ def round_up(x: int, multiple: int) -> int:
 
 
 def token_tile(m: int, config: Config) -> int:
-    """Tokens per tile of a group of m: all of them up to 256, else tiles that reach into at most two 128-row scale atoms."""
-    width = m if m <= 256 else 160 if m <= 320 else 192 if m <= 384 else 256
+    """Tokens per tile of a group of m: one tile if it fits, else tiles that touch at most two 128-row scale factor atoms."""
+    widest = 256 if config.acc_cols >= 256 else 192
+    width = m if m <= widest else 160 if m <= 320 else 192 if m <= 384 else widest
     return round_up(width, config.ctas * config.token_box)
 
 
 def rows_per_cta(n: int, ctas: int) -> int:
-    """Weight rows of each CTA: a pair alternates 128-row blocks, so that both CTAs see the same scale columns."""
+    """Weight rows of a CTA: the CTAs of a pair alternate in blocks of 128 rows, so that both see the same scale columns."""
     return n if ctas == 1 else n // 256 * 128 + min(n % 256, 128)
 
 
 def pack_position(group: int, token: int, row: int) -> int:
-    """A place in the schedule's order (group, token tile, weight row) as one integer of the same order."""
+    """A place in the schedule, ordered by (group, token tile, weight row)."""
     return group << 48 | token << 24 | row
 
 
-def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) -> list[tuple[int, int]]:
-    """Cut the rows of all segments into at most `parts` contiguous ranges, the costliest as cheap as possible.
+def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) -> list[int]:
+    """Cut the weight rows of all segments into at most `parts` contiguous ranges, the costliest as cheap as possible.
 
-    A segment (position, rows, tokens, k) is one token tile against all weight rows of its group. A range covers it in tiles of
-    up to 128 rows, each of which loads its rows and the tokens again: (rows + tokens) * k. Returns the start of each range.
+    A segment (position, rows, tokens, k) is a token tile against all weight rows of its group. A range covers it in tiles of up to
+    128 rows, each of which loads its rows and all the tokens: it costs (rows + tokens) * k. Returns where each range starts.
     """
 
     def ranges(limit: int) -> list[int]:
         starts, s, row = [], 0, 0
         while s < len(segments):
-            position, rows, tokens, k = segments[s]
-            starts.append(position + row)
+            starts.append(segments[s][0] + row)
             budget = limit
             while s < len(segments):
-                position, rows, tokens, k = segments[s]
+                _, rows, tokens, k = segments[s]
                 full = min(budget // ((TILE_M + tokens) * k), (rows - row) // TILE_M)
-                budget -= full * (TILE_M + tokens) * k
                 row += full * TILE_M
+                budget -= full * (TILE_M + tokens) * k
                 part = min(rows - row, TILE_M, max(0, budget // k - tokens))
-                if part < rows - row:
+                if row + part < rows:
                     row += part // gran * gran
                     break
                 budget -= (part + tokens) * k if part else 0
@@ -295,30 +354,37 @@ def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) 
 
 
 def fp4_tensormap(address: Int64, rows: Int32, k: Int32, box_rows: int):
-    """Tensormap of a row-major [rows, k] FP4 matrix: boxes of box_rows x 256, 128-byte swizzled, zero out of bounds."""
-    pointer = cute.make_ptr(cutlass.Float4E2M1FN, address, cute.AddressSpace.gmem, assumed_align=16)
+    """TMA atom of a row-major [rows, k] FP4 matrix: boxes of box_rows x 256, 128-byte swizzle, zeros outside."""
+    pointer = cute.make_ptr(Float4E2M1FN, address, cute.AddressSpace.gmem, assumed_align=16)
     tensor = cute.make_tensor(pointer, cute.make_layout((rows, k), stride=(cute.assume(k, 32), 1)))
-    atom = tcgen05.make_smem_layout_atom(tcgen05.SmemLayoutAtomKind.K_SW128, cutlass.Float4E2M1FN)
-    return tensormap(tensor, cute.tile_to_shape(atom, (box_rows, TILE_K), (0, 1)), (box_rows, TILE_K))
+    atom = tcgen05.make_smem_layout_atom(tcgen05.SmemLayoutAtomKind.K_SW128, Float4E2M1FN)
+    layout = cute.tile_to_shape(atom, (box_rows, TILE_K), (0, 1))
+    op = cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.ONE)
+    return cpasync.make_tiled_tma_atom(op, tensor, layout, (box_rows, TILE_K))[0]
 
 
 def scale_tensormap(address: Int64, rows: Int32, k: Int32):
-    """Tensormap of scale factors [ceil(rows / 128), ceil(k / 64)] atoms as 64-bit words: boxes of 4 atoms of one row block."""
-    blocks, words = (rows + 127) // 128, (k + MMA_K - 1) // MMA_K * (SF_ATOM // 8)
+    """TMA atom of scale factors [ceil(rows / 128), k / 64] atoms of 512 bytes, as Int64: boxes of one stage of one row block."""
+    words = k // MMA_K * (SF_ATOM // 8)
     pointer = cute.make_ptr(Int64, address, cute.AddressSpace.gmem, assumed_align=16)
-    tensor = cute.make_tensor(pointer, cute.make_layout((blocks, words), stride=(cute.assume(words, 2), 1)))
-    return tensormap(tensor, cute.make_layout((1, SF_BYTES // 8), stride=(SF_BYTES // 8, 1)), (1, SF_BYTES // 8))
-
-
-def tensormap(tensor: cute.Tensor, smem_layout, box: tuple[int, int]):
+    tensor = cute.make_tensor(pointer, cute.make_layout(((rows + 127) // 128, words), stride=(cute.assume(words, 2), 1)))
+    box = (1, SF_BYTES // 8)
     op = cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.ONE)
-    return cpasync.make_tiled_tma_atom(op, tensor, smem_layout, box)[0]
+    return cpasync.make_tiled_tma_atom(op, tensor, cute.make_layout(box, stride=(box[1], 1)), box)[0]
+
+
+def output_tensormap(address: Int64, rows: Int32, n: Int32):
+    """TMA atom of a row-major [rows, n] fp16 matrix: boxes of 32 x 32, 64-byte swizzle, clipped."""
+    pointer = cute.make_ptr(Float16, address, cute.AddressSpace.gmem, assumed_align=16)
+    tensor = cute.make_tensor(pointer, cute.make_layout((rows, n), stride=(cute.assume(n, 8), 1)))
+    atom = tcgen05.make_smem_layout_atom(tcgen05.SmemLayoutAtomKind.K_SW64, Float16)
+    layout = cute.tile_to_shape(atom, (32, 32), (0, 1))
+    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), tensor, layout, (32, 32))[0]
 
 
 def tensormap_address(atom) -> Int64:
-    """Generic address of a tensormap that is a kernel parameter."""
-    desc_type = nvgpu_ir.TmaDescriptorTiledType.get()
-    pointer = cute_ir.PtrType.get(desc_type, cute.AddressSpace.generic, 64)
+    """Generic address of the tensormap of a TMA atom that is a kernel parameter."""
+    pointer = cute_ir.PtrType.get(nvgpu_ir.TmaDescriptorTiledType.get(), cute.AddressSpace.generic, 64)
     return Int64(nvgpu_ir.get_tma_desc_addr(pointer, nvgpu_ir.atom_make_exec_tma(atom._trait.value)).toint())
 
 
@@ -326,10 +392,10 @@ def tensormap_address(atom) -> Int64:
 
 
 class Words:
-    """Array of 64-bit words as one by-value kernel parameter: an MLIR value of type !llvm.array<n x i64>."""
+    """An array of 64-bit words as one by-value kernel parameter."""
 
-    def __init__(self, value):
-        self.value = value
+    def __init__(self, value: ir.Value):
+        self.value = value  # !llvm.array<count x i64>
 
     def __extract_mlir_values__(self):
         return [self.value]
@@ -337,222 +403,271 @@ class Words:
     def __new_from_mlir_values__(self, values):
         return Words(values[0])
 
-    @staticmethod
-    def load(pointer: cute.Pointer, count: int) -> "Words":
+    @classmethod
+    def load(cls, pointer: cute.Pointer, count: int) -> "Words":
         address = llvm.inttoptr(ir.Type.parse("!llvm.ptr"), pointer.toint().ir_value())
-        return Words(llvm.load(ir.Type.parse(f"!llvm.array<{count} x i64>"), address))
+        return cls(llvm.load(ir.Type.parse(f"!llvm.array<{count} x i64>"), address))
+
+
+class Tile(NamedTuple):
+    """Weight rows x tokens of one group."""
+
+    group: Int32
+    token: Int32  # first token
+    tokens: Int32  # N of the MMA: the group's tokens from there, rounded up
+    row: Int32  # first weight row, as counted by rows_per_cta
+    rows: Int32  # at most 128
+    m: Int32
+    n: Int32
+    k: Int32
+    next: Int64  # position of the tile after it
+
+
+class Box(NamedTuple):
+    """One TMA load of every stage of a tile, at x = 256 * stage (in elements: FP4 numbers, or 8 bytes of scales)."""
+
+    condition: Int32
+    offset: Int32  # in the stage
+    size: int  # bytes
+    tensormap: Int64
+    y: Int32
 
 
 class GroupGemm:
     """The kernel for up to `groups` groups under one config. M, N, K, addresses and the schedule are run-time data.
 
-    Host array, one 64-bit word each, which is also the kernel's last parameter:
-      POINTERS  5 a group: A, B, C, SFA, SFB
-      SIZES     2 a group: M | N << 32, K | token tile << 32
-      SCALARS   CTAs in the grid, shared memory bytes, stages, bytes of tokens per stage
-      STARTS    first position of each CTA (or pair), and the end
+    They come in an array of 64-bit words in host memory, which is also the last kernel parameter:
+      5 a group   addresses of A, B, C, SFA, SFB
+      2 a group   M | N << 32, K | tokens per tile << 32
+      4           CTAs in the grid, bytes of shared memory, stages, bytes of tokens per stage
+      the rest    position at which each CTA (or pair) starts, then the end
     """
 
     def __init__(self, groups: int, config: Config):
         self.groups, self.config, self.ctas = groups, config, config.ctas
         self.sizes = 5 * groups
-        self.scalars = self.sizes + 2 * groups
+        self.scalars = 7 * groups
         self.starts = self.scalars + 4
         self.words = self.starts + config.sms // config.ctas + 1
+        self.mma_warp = config.epilogue_warps  # warp roles: epilogue warps, MMA warp, weight warp, token warp
+        self.threads = 32 * (config.epilogue_warps + 3)
 
-    # host: tensormaps of every group, passed by value
+    def stage_layout(self, token_bytes):
+        """Offsets of tokens, weight scales and token scales after the weights of a stage, and its size."""
+        tokens = TILE_M * TILE_K // 2
+        weight_scales = tokens + token_bytes
+        token_scales = weight_scales + (SF_BYTES if self.config.gran == TILE_M else 2 * SF_BYTES)
+        return tokens, weight_scales, token_scales, token_scales + 2 * SF_BYTES
+
+    def store_bytes(self) -> int:
+        return self.config.epilogue_warps * self.config.store_boxes * STORE_BOX if self.config.epilogue == "tma" else 0
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
+        """Encode the tensormaps of all groups and launch; host points to the words."""
         words = cute.make_tensor(host, cute.make_layout(self.words))
-        weights, tokens, weight_scales, token_scales = [], [], [], []
+        weights, tokens, weight_scales, token_scales, outputs = [], [], [], [], []
         for g in range_constexpr(self.groups):
-            mn, kt = words[self.sizes + 2 * g], words[self.sizes + 2 * g + 1]
-            m, n, k = Int32(mn), Int32(mn >> 32), Int32(kt)
-            tokens.append(fp4_tensormap(words[5 * g], m, k, self.config.token_box))
-            weights.append(fp4_tensormap(words[5 * g + 1], n, k, self.config.gran))
-            token_scales.append(scale_tensormap(words[5 * g + 3], m, k))
-            weight_scales.append(scale_tensormap(words[5 * g + 4], n, k))
-        self.kernel(tuple(weights + tokens + weight_scales + token_scales), Words.load(host, self.words)).launch(
+            mn, k = words[self.sizes + 2 * g], Int32(words[self.sizes + 2 * g + 1])
+            m, n = Int32(mn), Int32(mn >> 32)
+            a, b, c, sfa, sfb = [words[5 * g + i] for i in range(5)]
+            weights.append(fp4_tensormap(b, n, k, self.config.gran))
+            tokens.append(fp4_tensormap(a, m, k, self.config.token_box))
+            weight_scales.append(scale_tensormap(sfb, n, k))
+            token_scales.append(scale_tensormap(sfa, m, k))
+            if const_expr(self.config.epilogue == "tma"):
+                outputs.append(output_tensormap(c, m, n))
+        tensormaps = tuple(weights + tokens + weight_scales + token_scales + outputs)
+        self.kernel(tensormaps, Words.load(host, self.words)).launch(
             grid=(Int32(words[self.scalars]), 1, 1),
-            block=(THREADS, 1, 1),
+            block=(self.threads, 1, 1),
             cluster=(self.ctas, 1, 1),
             smem=Int32(words[self.scalars + 1]),
+            use_pdl=self.config.pdl,
         )
 
-    # device: addresses of parameters, and the tile at a position
+    # Kernel parameters are one block of memory: tensormaps of 128 bytes as [operand, group], then the words.
 
-    def descriptor(self, params: Int64, operand: int, g: Int32) -> Int64:
-        """Tensormap of group g; the parameters are contiguous: [operand, group] tensormaps of 128 bytes, then the words."""
-        return params + Int64((operand * self.groups + g) * 128)
+    def tensormap(self, params: Int64, operand: int, group: Int32) -> Int64:
+        return params + Int64((operand * self.groups + group) * 128)
 
     def word(self, params: Int64, index) -> Int64:
-        return params + Int64(4 * self.groups * 128 + Int32(index) * 8)
+        tensormaps = self.groups * (5 if self.config.epilogue == "tma" else 4)
+        return params + Int64(tensormaps * 128 + Int32(index) * 8)
 
-    def tile(self, params: Int64, position: Int64, end: Int64):
-        """(group, token, tokens, row, rows, k, next position) of the tile at `position` of a range that stops at `end`."""
-        g = Int32(position >> 48)
-        token = Int32(position >> 24) & 0xFFFFFF
-        row = Int32(position) & 0xFFFFFF
-        size = self.word(params, self.sizes + 2 * g)
-        m, n = load_param(size), load_param(size + 4)
-        k, width = load_param(size + 8), load_param(size + 12)
-        limit = n if self.ctas == 1 else (n >> 8 << 7) + minimum(n & 255, 128)
-        limit = select((position >> 24) == (end >> 24), Int32(end) & 0xFFFFFF, limit)
+    def tile_at(self, params: Int64, position: Int64, end: Int64) -> Tile:
+        """The tile at a position of a range that stops at `end`."""
+        group, token, row = Int32(position >> 48), Int32(position >> 24) & 0xFFFFFF, Int32(position) & 0xFFFFFF
+        size = self.word(params, self.sizes + 2 * group)
+        m, n, k, width = [load_param(size + 4 * i) for i in range(4)]
+        limit = n if self.ctas == 1 else (n >> 8 << 7) + minimum(n & 255, TILE_M)  # rows_per_cta
+        limit = select(position >> 24 == end >> 24, Int32(end) & 0xFFFFFF, limit)
         rows = minimum(limit - row, TILE_M)
-        box = self.ctas * self.config.token_box
-        tokens = (minimum(width, m - token) + box - 1) // box * box
-        more_rows = row + rows < limit
-        next_token = select(token + width < m, token + width, 0)
-        next_group = g + select(token + width < m, 0, 1)
-        following = Int64(select(more_rows, g, next_group)) << 48
-        following = following | Int64(select(more_rows, token, next_token)) << 24
-        following = following | Int64(select(more_rows, row + rows, 0))
-        return g, token, tokens, row, rows, k, following
+        granule = self.ctas * self.config.token_box
+        tokens = (minimum(width, m - token) + granule - 1) // granule * granule
+        more_rows, more_tokens = row + rows < limit, token + width < m
+        next_group = select(more_rows, group, select(more_tokens, group, group + 1))
+        next_token = select(more_rows, token, select(more_tokens, token + width, 0))
+        next_row = select(more_rows, row + rows, 0)
+        following = Int64(next_group) << 48 | Int64(next_token) << 24 | Int64(next_row)
+        return Tile(group, token, tokens, row, rows, m, n, k, following)
 
     def weight_row(self, row: Int32, rank: Int32) -> Int32:
-        """Row of B for row `row` of CTA `rank`."""
+        """Row of B that CTA `rank` of the pair counts as `row`."""
         return row if self.ctas == 1 else 2 * row - (row & 127) + 128 * rank
+
+    def weight_boxes(self, params: Int64, tile: Tile, rank: Int32, offsets) -> list[Box]:
+        """Loads of B and SFB: the tile's rows in boxes of gran, and their one or two 128-row blocks of scales."""
+        gran, size = self.config.gran, self.config.gran * TILE_K // 2
+        data, scales = self.tensormap(params, 0, tile.group), self.tensormap(params, 2, tile.group)
+        boxes = []
+        for i in range(TILE_M // gran):
+            y = self.weight_row(tile.row + i * gran, rank)
+            boxes.append(Box(select(i * gran < tile.rows, 1, 0), Int32(i * size), size, data, y))
+        for i in range(1 if gran == TILE_M else 2):
+            y = self.weight_row((tile.row & -128) + i * 128, rank) >> 7
+            condition = select(i * 128 < (tile.row & 127) + tile.rows, 1, 0)
+            boxes.append(Box(condition, offsets[1] + i * SF_BYTES, SF_BYTES, scales, y))
+        return boxes
+
+    def token_boxes(self, params: Int64, tile: Tile, rank: Int32, offsets) -> list[Box]:
+        """Loads of A and SFA: this CTA's share of the tokens in boxes of token_box, and the scales of all the tokens."""
+        box, size = self.config.token_box, self.config.token_box * TILE_K // 2
+        data, scales = self.tensormap(params, 1, tile.group), self.tensormap(params, 3, tile.group)
+        first = tile.token + rank * (tile.tokens // self.ctas)
+        boxes = []
+        for i in range(256 // (self.ctas * box)):
+            condition = select(i * box * self.ctas < tile.tokens, 1, 0)
+            boxes.append(Box(condition, Int32(offsets[0] + i * size), size, data, first + i * box))
+        for i in range(2):
+            condition = select(i * 128 < (tile.token & 127) + tile.tokens, 1, 0)
+            boxes.append(Box(condition, offsets[2] + i * SF_BYTES, SF_BYTES, scales, (tile.token >> 7) + i))
+        return boxes
 
     @cute.kernel
     def kernel(self, tensormaps: tuple, words: Words):
-        ctas, gran, box = self.ctas, self.config.gran, self.config.token_box
+        ctas, config = self.ctas, self.config
+        acc_cols = config.acc_cols
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
         block, _, _ = cute.arch.block_idx()
-        rank = block % ctas if const_expr(ctas > 1) else Int32(0)
-        params = tensormap_address(tensormaps[0])
+        rank = block & (ctas - 1)
 
-        stages = load_param(self.word(params, self.scalars + 2))
-        token_bytes = load_param(self.word(params, self.scalars + 3))
-        start = self.word(params, Int32(self.starts) + block // ctas)
+        # Schedule: the range of this CTA (or pair)
+        params = tensormap_address(tensormaps[0])
+        stages, token_bytes = load_param(self.word(params, self.scalars + 2)), load_param(self.word(params, self.scalars + 3))
+        start = self.word(params, self.starts + block // ctas)
         position, end = load_param64(start), load_param64(start + 8)
 
-        # Shared memory: header | stages x [weights | tokens | weight scales | token scales]
-        sfw_bytes = SF_BYTES if gran == TILE_M else 2 * SF_BYTES
-        sft_bytes = 2 * SF_BYTES
-        tokens_at = TILE_M * TILE_K // 2
-        sfw_at = tokens_at + token_bytes
-        sft_at = sfw_at + sfw_bytes
-        stage_bytes = sft_at + sft_bytes
-        smem = cute.arch.get_dyn_smem(cutlass.Int8, SMEM_HEADER).toint()
-        ring = smem + SMEM_HEADER
+        # Shared memory: header | stages x [weights | tokens | weight scales | token scales] | store boxes
+        smem = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
         full, empty = smem, smem + 8 * MAX_STAGES
-        acc_full, acc_empty, tmem_slot = smem + 16 * MAX_STAGES, smem + 16 * MAX_STAGES + 16, smem + 16 * MAX_STAGES + 32
-        leader = map_shared(smem, 0) if const_expr(ctas > 1) else smem
+        acc_full, acc_empty = smem + 16 * MAX_STAGES, smem + 16 * MAX_STAGES + 16
+        tmem_slot = smem + 16 * MAX_STAGES + 32
+        ring = smem + SMEM_HEADER
+        offsets = self.stage_layout(token_bytes)
+        tokens_offset, weight_scales_offset, token_scales_offset, stage_bytes = offsets
+        leader = map_shared(smem, 0) if const_expr(ctas == 2) else smem
 
-        # Prologue: barriers, tensor memory
+        # Prologue: barriers and tensor memory
         if warp == 0:
             with cute.arch.elect_one():
                 for i in range(stages):
-                    mbarrier_init(full + 8 * i, 2)  # the weight and the token warp
-                    mbarrier_init(empty + 8 * i, 1)  # the MMA's commit
+                    mbarrier_init(full + 8 * i, 2)  # the weight warp and the token warp
+                    mbarrier_init(empty + 8 * i, 1)  # the MMA warp's commit
                 for i in range_constexpr(2):
                     mbarrier_init(acc_full + 8 * i, 1)
-                    mbarrier_init(acc_empty + 8 * i, 4 * ctas)  # epilogue warps
-                mbarrier_fence_init()
-        if warp == MMA_WARP:
-            tmem_alloc(ctas, tmem_slot)
-            tcgen05_fence_before()
-        if const_expr(ctas > 1):
+                    mbarrier_init(acc_empty + 8 * i, config.epilogue_warps * ctas)
+                mbarrier_init_fence()
+        if warp == self.mma_warp:
+            tmem_alloc(ctas, tmem_slot, TMEM_COLS // config.ctas_per_sm)
+            tcgen05_fence("before")
+        if const_expr(ctas == 2):
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
         else:
             cute.arch.sync_threads()
-        tcgen05_fence_after()
+        tcgen05_fence("after")
         tmem = load_shared(tmem_slot)
+        sfw_cols, sft_cols = tmem + acc_cols, tmem + acc_cols + TMEM_SF_COLS // 2
 
-        # Weight warp: B and its scales into the ring
-        if warp == WEIGHT_WARP:
-            with cute.arch.elect_one():
-                at, slot, phase = position, Int32(0), Int32(1)
-                while at < end:
-                    g, token, tokens, row, rows, k, at = self.tile(params, at, end)
-                    data, scales = self.descriptor(params, 0, g), self.descriptor(params, 2, g)
-                    atoms = ((row & 127) + rows + 127) >> 7
-                    boxes = (rows + gran - 1) // gran
-                    size = ctas * (boxes * (gran * TILE_K // 2) + atoms * SF_BYTES)
-                    for step in range((k + TILE_K - 1) // TILE_K):
-                        stage = ring + slot * stage_bytes
-                        bar = leader + 8 * slot
+        # Weight warp and token warp: global memory to the ring
+        for role in range_constexpr(2):
+            boxes_of = (self.weight_boxes, self.token_boxes)[role]
+            policy = (config.weight_policy, config.token_policy)[role]
+            if warp == self.mma_warp + 1 + role:
+                with cute.arch.elect_one():
+                    tile = self.tile_at(params, position, end)
+                    boxes = boxes_of(params, tile, rank, offsets)
+                    tensormap_prefetch(boxes[0].tensormap)
+                    tensormap_prefetch(boxes[-1].tensormap)
+                    if const_expr(config.pdl and not (config.early_weights and role == 0)):
+                        for step in range(minimum(config.prefetch, (tile.k + TILE_K - 1) // TILE_K)):
+                            for box in boxes:
+                                tma_prefetch(box.tensormap, step * TILE_K, box.y, box.condition)
+                        cute.arch.griddepcontrol_wait()
+                    if const_expr(config.pdl and role == 1):
+                        cute.arch.griddepcontrol_launch_dependents()
+                    at, slot, phase = position, Int32(0), Int32(1)
+                    while at < end:
+                        tile = self.tile_at(params, at, end)
+                        boxes = boxes_of(params, tile, rank, offsets)
+                        size = Int32(0)
+                        for box in boxes:
+                            size = size + box.condition * (box.size * ctas)
+                        for step in range((tile.k + TILE_K - 1) // TILE_K):
+                            mbarrier_wait(empty + 8 * slot, phase)
+                            if rank == 0:
+                                mbarrier_expect(full + 8 * slot, size)
+                            for box in boxes:
+                                to, bar = ring + slot * stage_bytes + box.offset, leader + 8 * slot
+                                tma_load(ctas, to, box.tensormap, step * TILE_K, box.y, bar, policy, box.condition)
+                            slot = slot + 1
+                            phase = select(slot == stages, phase ^ 1, phase)
+                            slot = select(slot == stages, 0, slot)
+                        at = tile.next
+                    for _ in range(stages):  # the last commits arrive here before the CTA may end
                         mbarrier_wait(empty + 8 * slot, phase)
-                        if rank == 0:
-                            mbarrier_expect(full + 8 * slot, size)
-                        for i in range(boxes):
-                            y = self.weight_row(row + i * gran, rank)
-                            tma_load(ctas, stage + i * (gran * TILE_K // 2), data, step * TILE_K, y, bar)
-                        for i in range(atoms):
-                            y = self.weight_row((row & -128) + i * 128, rank) >> 7
-                            tma_load(ctas, stage + sfw_at + i * SF_BYTES, scales, step * (SF_BYTES // 8), y, bar)
                         slot = slot + 1
                         phase = select(slot == stages, phase ^ 1, phase)
                         slot = select(slot == stages, 0, slot)
 
-        # Token warp: A and its scales into the ring
-        if warp == TOKEN_WARP:
-            with cute.arch.elect_one():
-                at, slot, phase = position, Int32(0), Int32(1)
-                while at < end:
-                    g, token, tokens, row, rows, k, at = self.tile(params, at, end)
-                    data, scales = self.descriptor(params, 1, g), self.descriptor(params, 3, g)
-                    atoms = ((token & 127) + tokens + 127) >> 7
-                    boxes = tokens // (ctas * box)
-                    size = ctas * (boxes * (box * TILE_K // 2) + atoms * SF_BYTES)
-                    first = token + rank * (tokens // ctas)
-                    for step in range((k + TILE_K - 1) // TILE_K):
-                        stage = ring + slot * stage_bytes
-                        bar = leader + 8 * slot
-                        mbarrier_wait(empty + 8 * slot, phase)
-                        if rank == 0:
-                            mbarrier_expect(full + 8 * slot, size)
-                        for i in range(boxes):
-                            to = stage + tokens_at + i * (box * TILE_K // 2)
-                            tma_load(ctas, to, data, step * TILE_K, first + i * box, bar)
-                        for i in range(atoms):
-                            to = stage + sft_at + i * SF_BYTES
-                            tma_load(ctas, to, scales, step * (SF_BYTES // 8), (token >> 7) + i, bar)
-                        slot = slot + 1
-                        phase = select(slot == stages, phase ^ 1, phase)
-                        slot = select(slot == stages, 0, slot)
-
-        # MMA warp (of the leader): scales to tensor memory, weights x tokens into alternating accumulators
-        if warp == MMA_WARP and rank == 0:
+        # MMA warp (of the leader): scales to tensor memory, then weights x tokens into one of two accumulators
+        if warp == self.mma_warp and rank == 0:
             with cute.arch.elect_one():
                 at, slot, phase = position, Int32(0), Int32(0)
                 buffer, acc_phase, previous = Int32(0), Int32(1), Int32(0)
                 while at < end:
-                    g, token, tokens, row, rows, k, at = self.tile(params, at, end)
+                    tile = self.tile_at(params, at, end)
+                    tokens, k, at = tile.tokens, tile.k, tile.next
                     idesc = instruction_descriptor(ctas, tokens)
-                    acc = tmem + buffer * (TMEM_SFW - tokens)  # even tiles from column 0 up, odd ones up to the scales
-                    sfw = tmem + TMEM_SFW + ((row & 127) >> 5)
-                    sft = tmem + TMEM_SFT + ((token & 127) >> 5)
-                    sfw_atoms = ((row & 127) + rows + 127) >> 7
-                    sft_atoms = ((token & 127) + tokens + 127) >> 7
+                    acc = tmem + buffer * (acc_cols - tokens)  # the first columns, or the last
+                    weight_shift, token_shift = (tile.row & 127) >> 5, (tile.token & 127) >> 5
+                    two_weight_atoms = select((tile.row & 127) + tile.rows > 128, 1, 0)
+                    two_token_atoms = select((tile.token & 127) + tokens > 128, 1, 0)
                     mbarrier_wait(acc_empty + 8 * buffer, acc_phase)
-                    if previous + tokens > TMEM_SFW:  # overlaps the other accumulator, still being read
+                    if previous + tokens > acc_cols:  # overlaps the other accumulator
                         mbarrier_wait(acc_empty + 8 * (1 - buffer), acc_phase ^ buffer)
-                    tcgen05_fence_after()
+                    tcgen05_fence("after")
                     for step in range((k + TILE_K - 1) // TILE_K):
                         stage = ring + slot * stage_bytes
-                        weights = Int64(stage >> 4) | Int64(K_MAJOR_SW128)
-                        tokens_desc = Int64((stage + tokens_at) >> 4) | Int64(K_MAJOR_SW128)
-                        weight_scales = Int64((stage + sfw_at) >> 4) | Int64(SCALE_ATOM)
-                        token_scales = Int64((stage + sft_at) >> 4) | Int64(SCALE_ATOM)
+                        weights = Int64(stage >> 4) | constant(K_MAJOR)
+                        tokens_at = Int64((stage + tokens_offset) >> 4) | constant(K_MAJOR)
+                        weight_scales = Int64((stage + weight_scales_offset) >> 4) | constant(SF_MATRIX)
+                        token_scales = Int64((stage + token_scales_offset) >> 4) | constant(SF_MATRIX)
                         mbarrier_wait(full + 8 * slot, phase)
-                        tcgen05_fence_after()
+                        tcgen05_fence("after")
                         for j in range_constexpr(TILE_K // MMA_K):
-                            atom = j * SF_ATOM >> 4
-                            for i in range(sfw_atoms):
-                                to = tmem + TMEM_SFW + 8 * j + 4 * i
-                                tmem_copy_scales(ctas, to, weight_scales + Int64(atom + i * (SF_BYTES >> 4)))
-                            for i in range(sft_atoms):
-                                to = tmem + TMEM_SFT + 8 * j + 4 * i
-                                tmem_copy_scales(ctas, to, token_scales + Int64(atom + i * (SF_BYTES >> 4)))
-                            along_k = Int64(j * (MMA_K // 2) >> 4)
-                            mma(
-                                ctas, acc, weights + along_k, tokens_desc + along_k, idesc, sfw + 8 * j, sft + 8 * j,
-                                Int32(1) if const_expr(j > 0) else step,
-                            )
+                            first, second = j * SF_ATOM >> 4, (j * SF_ATOM + SF_BYTES) >> 4
+                            sfw, sft = sfw_cols + 8 * j, sft_cols + 8 * j
+                            tmem_copy_scales(ctas, sfw, weight_scales + first, Int32(1))
+                            if const_expr(config.gran < TILE_M):
+                                tmem_copy_scales(ctas, sfw + 4, weight_scales + second, two_weight_atoms)
+                            tmem_copy_scales(ctas, sft, token_scales + first, Int32(1))
+                            tmem_copy_scales(ctas, sft + 4, token_scales + second, two_token_atoms)
+                            w, t = weights + j * (MMA_K // 2 >> 4), tokens_at + j * (MMA_K // 2 >> 4)
+                            accumulate = Int32(1) if const_expr(j > 0) else step
+                            mma(ctas, acc, w, t, idesc, sfw + weight_shift, sft + token_shift, accumulate)
                         mma_commit(ctas, empty + 8 * slot)
                         slot = slot + 1
                         phase = select(slot == stages, phase ^ 1, phase)
@@ -562,41 +677,67 @@ class GroupGemm:
                     acc_phase = acc_phase ^ buffer
                     buffer = 1 - buffer
 
-        # Epilogue warps: accumulator [128 weight rows, tokens] -> fp16 -> C [tokens, weight rows]
-        if warp < 4:
-            at, buffer, acc_phase = position, Int32(0), Int32(0)
+        # Epilogue warps: accumulator [weight rows, tokens] in f32 to C [tokens, weight rows] in fp16
+        if warp < config.epilogue_warps:
+            quarter, half = warp & 3, warp >> 2
+            step = 8 * config.epilogue_warps
+            store_at = ring + stages * stage_bytes + warp * (config.store_boxes * STORE_BOX)
+            matrix_at = (lane & 7) * 64 + (((lane >> 3) ^ ((lane >> 1) & 3)) << 4)  # token lane % 8, weights lane / 8, 64-byte swizzle
+            at, buffer, acc_phase, store_box = position, Int32(0), Int32(0), Int32(0)
             while at < end:
-                g, token, tokens, row, rows, k, at = self.tile(params, at, end)
-                size = self.word(params, self.sizes + 2 * g)
-                m, n = load_param(size), load_param(size + 4)
-                n0 = self.weight_row(row + warp * 32, rank) + lane
-                row_valid = select(warp * 32 + lane < rows, n0, n) < n
-                c = load_param64(self.word(params, 5 * g + 2)) + (Int64(token) * Int64(n) + Int64(n0)) * 2
-                acc = tmem + (warp << 21) + buffer * (TMEM_SFW - tokens)
+                tile = self.tile_at(params, at, end)
+                token, n, at = tile.token, tile.n, tile.next
+                row = self.weight_row(tile.row + quarter * 32, rank)
+                tokens = select(quarter * 32 < tile.rows, minimum(tile.tokens, tile.m - token), 0)
+                acc = tmem + (quarter << 21) + buffer * (acc_cols - tile.tokens)
                 mbarrier_wait(acc_full + 8 * buffer, acc_phase)
-                tcgen05_fence_after()
-                for column in range(0, tokens, 32):
-                    values = tmem_load(acc + column)
-                    if column + 32 >= tokens:
-                        tcgen05_fence_before()
+                tcgen05_fence("after")
+                for column in range(half * 32, tokens, step):
+                    if const_expr(config.epilogue == "direct"):
+                        values = tmem_load("32x32b", 32, acc + column)
+                        tmem_load_wait()
+                        c = load_param64(self.word(params, 5 * tile.group + 2))
+                        c = c + (Int64(token + column) * Int64(n) + Int64(row + lane)) * 2
+                        inside = select(quarter * 32 + lane < tile.rows, n, 0) - row
+                        left = select(lane < inside, tokens - column, 0)
+                        for i in range_constexpr(32):
+                            store_half(c, values[i], select(i < left, 1, 0))
+                            c = c + Int64(n) * 2
+                    else:
+                        low = tmem_load("16x256b", 16, acc + column)
+                        high = tmem_load("16x256b", 16, acc + (16 << 16) + column)
+                        tmem_load_wait()
+                        if lane == 0:
+                            tma_store_wait(config.store_boxes - 1)
                         cute.arch.sync_warp()
-                        with cute.arch.elect_one():
-                            mbarrier_arrive(leader + (acc_empty - smem) + 8 * buffer)
-                    left = select(row_valid, m - token - column, 0)
-                    for j in range_constexpr(32):
-                        store_half(c + Int64((column + j) * n) * 2, values[j], left > j)
+                        for i in range_constexpr(4):
+                            matrices = [pack_half(x[4 * i + j], x[4 * i + j + 1]) for x in (low, high) for j in (0, 2)]
+                            store_matrix(store_at + store_box + matrix_at + i * 512, matrices)
+                        cute.arch.fence_proxy("async.shared", space="cta")
+                        cute.arch.sync_warp()
+                        c = self.tensormap(params, 4, tile.group)
+                        if lane == 0:
+                            tma_store(c, row, token + column, store_at + store_box)
+                        store_box = store_box ^ ((config.store_boxes - 1) * STORE_BOX)
+                tcgen05_fence("before")
+                cute.arch.sync_warp()
+                if lane == 0:
+                    mbarrier_arrive(leader + (acc_empty - smem) + 8 * buffer)
                 acc_phase = acc_phase ^ buffer
                 buffer = 1 - buffer
+            if const_expr(config.epilogue == "tma"):
+                if lane == 0:
+                    tma_store_wait(0)
 
-        # All accumulators read, by both CTAs of a pair: free the tensor memory
-        tcgen05_fence_before()
-        if const_expr(ctas > 1):
+        # All of tensor memory read, by both CTAs of a pair: free it
+        tcgen05_fence("before")
+        if const_expr(ctas == 2):
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
         else:
             cute.arch.sync_threads()
-        if warp == MMA_WARP:
-            tmem_dealloc(ctas, tmem)
+        if warp == self.mma_warp:
+            tmem_dealloc(ctas, tmem, TMEM_COLS // config.ctas_per_sm)
 
 
 # ------------------------------------------------------------------------------------------------------------------ host
@@ -604,69 +745,140 @@ class GroupGemm:
 
 @functools.cache
 def compiled(groups: int, config: Config):
-    """The executor of GroupGemm for this many groups; 2 to 5 seconds the first time."""
-    gemm = GroupGemm(groups, config)
-    return cute.compile(gemm, make_ptr(Int64, 16, cute.AddressSpace.generic))
+    """The compiled GroupGemm for this many groups, 2 to 5 seconds the first time."""
+    return cute.compile(GroupGemm(groups, config), make_ptr(Int64, 16, cute.AddressSpace.generic))
+
+
+class Launch:
+    """One launch: the words of GroupGemm for the (m, n, k) of at most MAX_GROUPS groups, all but their addresses."""
+
+    def __init__(self, sizes: list[tuple[int, int, int]], config: Config):
+        groups = 1 << (len(sizes) - 1).bit_length()  # rounded up, so that few kernels serve every number of groups
+        gemm = GroupGemm(groups, config)
+        widths = [token_tile(m, config) for m, _, _ in sizes]
+        segments = [
+            (
+                pack_position(g, token, 0),
+                rows_per_cta(n, config.ctas),
+                round_up(min(width, m - token), config.ctas * config.token_box) // config.ctas,
+                k,
+            )
+            for g, ((m, n, k), width) in enumerate(zip(sizes, widths))
+            for token in range(0, m, width or 1)
+        ]
+        starts = partition(segments, config.sms // config.ctas, config.gran)
+
+        token_bytes = max(widths) // config.ctas * TILE_K // 2
+        stage_bytes = gemm.stage_layout(token_bytes)[-1]
+        fixed = SMEM_HEADER + gemm.store_bytes()
+        space = SMEM_PER_SM // config.ctas_per_sm - 1024 - fixed
+        stages = config.stages or min(space // stage_bytes, MAX_STAGES)
+
+        padded = list(zip(sizes, widths)) + [(sizes[0], widths[0])] * (groups - len(sizes))
+        words = [0] * gemm.sizes
+        for (m, n, k), width in padded:
+            words += [max(m, 1) | n << 32, k | width << 32]  # a tensormap has at least one row, used or not
+        words += [len(starts) * config.ctas, fixed + stages * stage_bytes, stages, token_bytes]
+        words += starts + [pack_position(len(sizes), 0, 0)] * (gemm.words - gemm.starts - len(starts))
+        self.words = (ctypes.c_int64 * gemm.words)(*words)
+        self.addresses = 5 * len(sizes)
+
+        executor = compiled(groups, config).to()
+        self.pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
+        self.arguments, _ = executor.generate_execution_args(self.pointer)
+        self.packed, self.function = executor._get_invoke_packed_args(self.arguments), executor.capi_func
+        self.executor = executor  # owns the function, as the three above own the memory that `packed` points to
+
+    def __call__(self, addresses: list[int]) -> None:
+        self.words[: self.addresses] = addresses
+        error = self.function(self.packed)
+        if error:
+            raise RuntimeError(f"launch failed with CUDA error {error}")
 
 
 class Plan:
-    """One launch: the host array of GroupGemm for the sizes (m, n, k) of up to MAX_GROUPS groups, and its executor."""
+    """The launches for given sizes, and what their tensors look like."""
 
-    def __init__(self, sizes: list[tuple[int, int, int]], config: Config):
-        groups = 1 << (len(sizes) - 1).bit_length()  # round up: few kernels serve every number of groups
-        gemm = GroupGemm(groups, config)
-        segments, tiles = [], []
-        for g, (m, n, k) in enumerate(sizes):
-            width = token_tile(m, config)
-            tiles.append(width)
-            for token in range(0, m, width):
-                tokens = round_up(min(width, m - token), config.ctas * config.token_box) // config.ctas
-                segments.append((pack_position(g, token, 0), rows_per_cta(n, config.ctas), tokens, k))
-        clusters = config.sms // config.ctas
-        starts = partition(segments, clusters, config.gran)
+    def __init__(self, sizes: tuple):
+        self.sizes = check_sizes(sizes)
+        ms, ns, ks = zip(*self.sizes)
+        config = CONFIG_MAP.get((ms, ns[0], ks[0]), DEFAULT) if len(set(ns)) == len(set(ks)) == 1 else DEFAULT
+        self.launches = []
+        for first in range(0, len(sizes), MAX_GROUPS):
+            chunk = self.sizes[first : first + MAX_GROUPS]
+            if any(m for m, _, _ in chunk):
+                self.launches.append((slice(5 * first, 5 * (first + len(chunk))), Launch(chunk, config)))
+        self.guard = None
 
-        token_bytes = max(tiles) // config.ctas * TILE_K // 2
-        sfw_bytes = SF_BYTES if config.gran == TILE_M else 2 * SF_BYTES
-        stage_bytes = TILE_M * TILE_K // 2 + token_bytes + sfw_bytes + 2 * SF_BYTES
-        stages = config.stages or min(MAX_STAGES, (SMEM_BYTES - SMEM_HEADER) // stage_bytes)
+    def check(self, tensors: list[torch.Tensor]) -> None:
+        """ValueError unless all tensors have the right type, device, shape and strides.
 
-        words = [0] * gemm.words
-        for g in range(groups):
-            m, n, k = sizes[g] if g < len(sizes) else sizes[0]
-            words[gemm.sizes + 2 * g] = m | n << 32
-            words[gemm.sizes + 2 * g + 1] = k | (tiles[g] if g < len(sizes) else tiles[0]) << 32
-        words[gemm.scalars : gemm.starts] = [
-            len(starts) * config.ctas, SMEM_HEADER + stages * stage_bytes, stages, token_bytes,
-        ]
-        end = pack_position(len(sizes), 0, 0)
-        words[gemm.starts :] = starts + [end] * (gemm.words - gemm.starts - len(starts))
-        self.array = (ctypes.c_int64 * gemm.words)(*words)
-        self.pointers = 5 * len(sizes)
-
-        self.executor = compiled(groups, config).to()
-        self.pointer = make_ptr(Int64, ctypes.addressof(self.array), cute.AddressSpace.generic)  # the packed
-        self.arguments, _ = self.executor.generate_execution_args(self.pointer)  # arguments refer to both
-        self.packed = self.executor._get_invoke_packed_args(self.arguments)
-
-    def launch(self, pointers: list[int]) -> None:
-        self.array[: self.pointers] = pointers
-        error = self.executor.capi_func(self.packed)
-        if error:
-            raise RuntimeError(f"kernel launch failed with CUDA error {error}")
+        Python needs 40 us for the 40 tensors of 8 groups. So it checks once and keeps a TensorGuards, which torch.compile uses to
+        compare tensors (their properties, not their identity) in C++; what is not equal to what was seen is checked again.
+        """
+        if self.guard is None or not self.guard.check(*tensors):
+            check_tensors(self.sizes, tensors)
+            layouts = {"dynamic_dims_sizes": [[*t.shape] for t in tensors], "dynamic_dims_strides": [[*t.stride()] for t in tensors]}
+            self.guard = torch._C._dynamo.guards.TensorGuards(*tensors, **layouts)
 
 
-@functools.lru_cache(maxsize=64)
-def plan(sizes: tuple[tuple[int, int, int], ...]) -> Plan:
-    ms, ns, ks = zip(*sizes)
-    uniform = len(set(ns)) == len(set(ks)) == 1
-    config = CONFIG_MAP.get((ms, ns[0], ks[0]), DEFAULT) if uniform else DEFAULT
-    return Plan(list(sizes), config)
+plan = functools.lru_cache(maxsize=64)(Plan)
+
+
+def check_sizes(sizes: tuple) -> list[tuple[int, int, int]]:
+    """The (m, n, k) of each group. Raises ValueError for sizes that the kernel does not do."""
+    for g, (m, n, k, l) in enumerate(sizes):
+        for name, size, multiple, least in (("M", m, 1, 0), ("N", n, 16, 16), ("K", k, 64, 64)):
+            if not least <= size < 1 << 24 or size % multiple:
+                raise ValueError(f"group {g}: {name} is {size}, but must be a multiple of {multiple} from {least} to {2**24 - 1}")
+        if l != 1:
+            raise ValueError(f"group {g}: L is {l}, but must be 1")
+    return [(m, n, k) for m, n, k, _ in sizes]
+
+
+def check_tensors(sizes: list[tuple[int, int, int]], tensors: list[torch.Tensor]) -> None:
+    """ValueError unless the tensors a, b, c, sfa, sfb of each group fit its sizes and lie on one device."""
+    fp4, fp16, fp8 = torch.float4_e2m1fn_x2, torch.float16, torch.float8_e4m3fn
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # an emulated device computes on CPU tensors
+    for g, (m, n, k) in enumerate(sizes):
+        atoms = [(32, 4, -(-rows // 128), 4, k // 64, 1) for rows in (m, n)]
+        expected = (
+            ("a", fp4, (m, k // 2, 1), (k // 2, 1, 0)),
+            ("b", fp4, (n, k // 2, 1), (k // 2, 1, 0)),
+            ("c", fp16, (m, n, 1), (n, 1, 0)),
+            ("reordered sfa", fp8, atoms[0], (16, 4, 8 * k, 1, 512, 0)),
+            ("reordered sfb", fp8, atoms[1], (16, 4, 8 * k, 1, 512, 0)),
+        )
+        for (name, dtype, shape, strides), t in zip(expected, tensors[5 * g : 5 * g + 5]):
+            problem = None
+            if t.dtype != dtype:
+                problem = f"type {t.dtype}, but must have {dtype}"
+            elif t.shape != shape:
+                problem = f"shape {tuple(t.shape)}, but must have {shape}"
+            elif any(size > 1 and is_ != must for size, is_, must in zip(shape, t.stride(), strides)):
+                problem = f"strides {t.stride()}, but must have {strides}"
+            elif t.device.type != device or t.device != tensors[0].device:
+                problem = f"device {t.device}, but must have the first tensor's, a {device} device"
+            if problem and t.numel():
+                raise ValueError(f"group {g}: {name} has {problem}")
 
 
 def custom_kernel(data: input_t) -> output_t:
-    """C[g] = (A[g] * SFA[g]) @ (B[g] * SFB[g]).T for every group, into the given C tensors, which it returns."""
+    """C[g] = (A[g] * SFA[g]) @ (B[g] * SFB[g]).T for every group, rounded once to fp16.
+
+    data: tuple of lists over the groups, (a, b, c), (sfa, sfb), (reordered sfa, reordered sfb), (M, N, K, 1), with
+      a [M, K/2, 1] and b [N, K/2, 1] float4_e2m1fn_x2 with K contiguous, c [M, N, 1] float16 with N contiguous,
+      reordered scales [32, 4, ceil(MN/128), 4, K/64, 1] float8_e4m3fn in blocks of 512 contiguous bytes.
+    Writes the given c tensors and returns them. M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
+    """
     abc, _, scales, sizes = data
-    plan(tuple((m, n, k) for m, n, k, _ in sizes)).launch(
-        [t.data_ptr() for (a, b, c), (sfa, sfb) in zip(abc, scales) for t in (a, b, c, sfa, sfb)]
-    )
+    flat = itertools.chain.from_iterable
+    tensors = [*flat(flat(zip(abc, scales)))]
+    launches = plan(tuple(map(tuple, sizes)))
+    launches.check(tensors)
+    addresses = [*map(torch.Tensor.data_ptr, tensors)]
+    if math.gcd(16, *addresses) != 16:
+        raise ValueError("every tensor must be aligned to 16 bytes")
+    for groups, launch in launches.launches:
+        launch(addresses[groups])
     return [c for _, _, c in abc]
