@@ -57,9 +57,12 @@ class LaneAccess:
         return {0: "global", 1: "shared", 2: "local", 3: "param"}[window], address & strip if window else address
 
     # -- loads -------------------------------------------------------------------------------------------------
-    def load_param(self, address, size: int, count: int):
-        offset = address - PARAM_WINDOW
+    def load_param(self, offset, size: int, count: int):
+        """ld.param: addresses of the parameter space are offsets into the launch's parameters."""
         data = self.launch.params
+        offset = self.pick(offset, 0)
+        if offset % size or not 0 <= offset <= len(data) - size * count:
+            raise Fault("out-of-bounds", f"ld.param of {size * count} bytes at {offset} of {len(data)}")
         return tuple(
             int.from_bytes(data[offset + k * size : offset + (k + 1) * size], "little") for k in range(count)
         )
@@ -68,7 +71,7 @@ class LaneAccess:
         """count values: ints or arrays [n] (zero where masked)."""
         space, address = self._spaces(space, address)
         if space == "param":
-            return self.load_param(self.pick(address, 0) | PARAM_WINDOW, size, count)
+            return self.load_param(address, size, count)
         if size == 16:
             return tuple(self.load_wide(space, address, mask) for _ in range(1))
         if not alu.is_array(address) and space != "local" and mask is True:

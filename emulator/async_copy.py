@@ -64,7 +64,7 @@ class AsyncCopy:
             tm = self.tensor_map(self.pick(tensor, p), 2 if mode == "tile::gather4" else rank)
             at = tuple(self.pick(c, p) for c in coords)
             at = tuple(c - (1 << 32) if c >> 31 else c for c in at)
-            nbytes = tma.box_bytes(tm)
+            nbytes = tma.box_bytes(tm) * (4 if mode == "tile::gather4" else 1)
             address, barrier_address = self.pick(dst, p), self.pick(bar, p)
             owner, offset = self.shared_cta(address)
             if offset % 128:
@@ -109,13 +109,13 @@ class AsyncCopy:
             tm = self.tensor_map(self.pick(tensor, p), 2 if mode == "tile::scatter4" else rank)
             at = tuple(self.pick(c, p) for c in coords)
             at = tuple(c - (1 << 32) if c >> 31 else c for c in at)
-            nbytes = tma.box_bytes(tm)
+            nbytes = tma.box_bytes(tm) * (4 if mode == "tile::scatter4" else 1)
             cta, offset = self.shared_cta(self.pick(src, p))
             if offset % 128:
                 raise Fault("misaligned", f"TMA store from shared {offset:#x}: must be 128-byte aligned")
             origin = self.origin("TMA store")
             reading = cta.smem.begin(offset, offset + nbytes, False, origin)
-            self.launch.note_write(self, lambda tm=tm, at=at: tma.touched_ranges(tm, at), origin)
+            self.launch.note_write(self, lambda tm=tm, at=at: tma.touched_ranges(tm, at, write=True), origin)
 
             def write(image, tm=tm, at=at):
                 if reduction:

@@ -132,10 +132,14 @@ def session(schedule: int = 0, checks: bool = True):
     here = DEVICE.session
     try:
         yield here
-        if here.failure is not None:
-            raise here.failure
+    except Exception as e:
+        if here.failure is not None and e is not here.failure:
+            raise here.failure from e  # the host code only saw an error number
+        raise
     finally:
         DEVICE.session = outer
+    if here.failure is not None:
+        raise here.failure
 
 
 def device_tensors(obj, name: str = "tensor"):

@@ -7,7 +7,7 @@ import random
 from .cta import Cluster
 from .engine import Engine, Schedule
 from .errors import Fault, Hang
-from .memory import PARAM_WINDOW, GlobalMemory
+from .memory import GlobalMemory
 from .program import Program
 from .shared import BASE, RANK_SHIFT
 
@@ -76,7 +76,7 @@ class Launch:
     def _place_variables(self, kernel, module_symbols, module_shared):
         self.symbols = dict(module_symbols)
         for p in kernel.params:
-            self.symbols[p.name] = PARAM_WINDOW + p.offset
+            self.symbols[p.name] = p.offset
         shared = [v for v in (*module_shared.values(), *kernel.variables.values()) if v.space == "shared"]
         offset = BASE
         self.shared_symbols = {}

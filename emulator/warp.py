@@ -15,7 +15,7 @@ from . import alu
 from .access import LaneAccess
 from .async_copy import AsyncCopy
 from .errors import EmulatorError, Fault, Unsupported
-from .memory import PARAM_WINDOW, WINDOWS
+from .memory import WINDOWS
 from .program import BLOCKED, EXIT, SPLIT
 from .tensor_core import TensorCore
 
@@ -383,8 +383,6 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
 
     def to_generic(self, value, space: str):
         window = WINDOWS[space]
-        if space == "param" and not alu.is_array(value) and value >= PARAM_WINDOW:
-            return value
         return alu.extend(value, 64, False, 64) + window if window else value
 
     def from_generic(self, value, space: str):
