@@ -140,16 +140,19 @@ def check_sizes(m, n, k, g: int) -> None:
             raise ValueError(f"group {group}: K = {depth} must be a positive multiple of {BLOCK}, the scale block")
 
 
-def _make_input(m, n, k, g: int, seed: int, draw_packed, draw_scales, padding, device) -> input_t:
+def _make_input(m, n, k, g: int, seed: int, draw_packed, draw_scales, draw_padding, device) -> input_t:
     check_sizes(m, n, k, g)
     device = device or get_device()
     # Drawn on the CPU whatever the device is: the same seed gives the same inputs on a B200 and on the emulator.
     rng = np.random.default_rng(seed)
 
+    def tensor(draw, *shape):  # through a flat one, for an empty array the strides of an empty tensor
+        return torch.from_numpy(draw(rng, shape).ravel()).view(shape)
+
     def operand(rows, depth):
-        packed = torch.from_numpy(draw_packed(rng, (1, rows, depth // 2)))
-        scales = torch.from_numpy(draw_scales(rng, (1, rows, depth // BLOCK)))
-        fill = torch.from_numpy(padding(rng, (ceil_div(rows, 128) * 128, ceil_div(depth, 64) * 4, 1)))
+        packed = tensor(draw_packed, 1, rows, depth // 2)
+        scales = tensor(draw_scales, 1, rows, depth // BLOCK)
+        fill = tensor(draw_padding, ceil_div(rows, 128) * 128, ceil_div(depth, 64) * 4, 1)
         scales = scales.permute(1, 2, 0).view(torch.float8_e4m3fn)
         reordered = reorder_scales(scales, fill.view(torch.float8_e4m3fn))
         return packed.permute(1, 2, 0).view(torch.float4_e2m1fn_x2).to(device), scales, reordered.to(device)
@@ -158,7 +161,7 @@ def _make_input(m, n, k, g: int, seed: int, draw_packed, draw_scales, padding, d
     for rows, columns, depth in zip(m, n, k):
         a, sfa, sfa_reordered = operand(rows, depth)
         b, sfb, sfb_reordered = operand(columns, depth)
-        c = torch.from_numpy(rng.standard_normal((1, rows, columns), dtype=np.float32)).half().to(device)
+        c = tensor(lambda rng, shape: rng.standard_normal(shape, dtype=np.float32), 1, rows, columns).half().to(device)
         abc_tensors.append((a, b, c.permute(1, 2, 0)))
         sfasfb_tensors.append((sfa, sfb))
         sfasfb_reordered_tensors.append((sfa_reordered, sfb_reordered))

@@ -31,22 +31,24 @@ def cli():
     """Check and time an nvfp4_group_gemm submission, on a B200 or, without one, on an emulated B200."""
 
 
+EXAMPLE = "m: [96, 128]; n: [128, 256]; k: [256, 512]; g: 2; seed: 1111"
+CASE_OPTIONS = (
+    click.option("--submission", default=str(ROOT / "submission.py"), show_default="submission.py", metavar="FILE"),
+    click.option("--tests", metavar="FILE", help="Cases to run, one per line, instead of those of task.yml."),
+    click.option("--spec", metavar="CASE", multiple=True, help=f'A case to run: "{EXAMPLE}".'),
+    click.option("--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto", show_default=True),
+    click.option("--json", "json_file", metavar="FILE", help="Write the results there, too."),
+    click.option("--schedules", type=click.IntRange(1), default=1, help="Orders of warps to try per case, emulated."),
+    click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes."),
+    click.option("--timeout", type=click.FloatRange(1), default=300.0, show_default=True, help="Seconds per call."),
+    click.option("--memory", type=click.FloatRange(1), default=16.0, show_default=True, help="GiB, emulated."),
+    click.option("--secret", type=click.IntRange(0), help="Seed of the hidden inputs, to repeat a run."),
+)
+
+
 def case_options(command):
-    """The options that all commands which run cases share."""
-    for option in reversed(
-        (
-            click.option("--submission", default=str(ROOT / "submission.py"), show_default="submission.py", metavar="FILE"),
-            click.option("--tests", metavar="FILE", help="Cases to run, one per line, instead of task.yml's."),
-            click.option("--spec", metavar="CASE", multiple=True, help='"m: [96]; n: [128]; k: [256]; g: 1; seed: 1111"'),
-            click.option("--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto", show_default=True),
-            click.option("--json", "json_file", metavar="FILE", help="Write the results there, too."),
-            click.option("--schedules", type=click.IntRange(1), default=1, help="Emulated: orders of warps to try per case."),
-            click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores"),
-            click.option("--timeout", type=click.FloatRange(1), default=300.0, show_default=True, help="Seconds per call."),
-            click.option("--memory", type=click.FloatRange(1), default=16.0, show_default=True, help="GiB, emulated."),
-            click.option("--secret", type=int, help="Seed of the hidden inputs, to repeat a run."),
-        )
-    ):
+    """Adds the options that all commands which run cases share."""
+    for option in reversed(CASE_OPTIONS):
         command = option(command)
     return command
 
@@ -133,7 +135,7 @@ def run(section, submission, tests, spec, device, json_file, schedules, jobs, ti
     print_table(console, cases, verdicts)
     passed = all(verdict.status == "pass" for verdict in verdicts)
     if section == "benchmarks" and not timed:
-        console.print(f"Results checked, nothing timed: {grader.NO_TIMES}. The timing model's figures are no measurement.")
+        console.print(f"Results checked, nothing timed: {grader.NO_TIMES}.")
     if passed:
         console.print(f"[green]all {len(cases)} cases passed[/]")
     else:
@@ -144,9 +146,10 @@ def run(section, submission, tests, spec, device, json_file, schedules, jobs, ti
     return 0 if passed else 1
 
 
-def shape(args: dict) -> str:
-    """m, n and k of all groups, equal ones written once: `m 96+128, n 128+256, k 512`."""
-    return ", ".join(f"{key} {'+'.join(map(str, dict.fromkeys(args[key]) if len(set(args[key])) == 1 else args[key]))}" for key in "mnk")
+def shapes(args: dict) -> str:
+    """Sizes of all groups, equal ones written once: `g 2, m 96+128, n 128+256, k 512`."""
+    sizes = {key: args[key][:1] if len(set(args[key])) == 1 else args[key] for key in "mnk"}
+    return f"g {args['g']}, " + ", ".join(f"{key} {'+'.join(map(str, values))}" for key, values in sizes.items())
 
 
 def print_table(console: Console, cases: list[TestCase], verdicts: list[Verdict]) -> None:
@@ -159,8 +162,8 @@ def print_table(console: Console, cases: list[TestCase], verdicts: list[Verdict]
         colour = "green" if verdict.status == "pass" else "red"
         mismatches = "-" if verdict.mismatches is None else str(verdict.mismatches)
         us = f"{verdict.us:.2f} ± {verdict.times.err / 1e3:.2f}" if verdict.times else "-"
-        shapes = f"g {case.args['g']}, {shape(case.args)}"
-        table.add_row(str(i), shapes, f"[{colour}]{verdict.status}[/]", mismatches, f"{verdict.seconds:.1f}", us)
+        result, seconds = f"[{colour}]{verdict.status}[/]", f"{verdict.seconds:.1f}"
+        table.add_row(str(i), shapes(case.args), result, mismatches, seconds, us)
     console.print(table)
     for i, verdict in enumerate(verdicts):
         if verdict.reason:
@@ -188,5 +191,3 @@ def write_json(path: str, verdicts: list[Verdict], options: Options) -> None:
         Path(path).write_text(json.dumps(result, indent=1) + "\n")
     except OSError as error:
         raise Failure(f"cannot write the results: {error}") from None
-
-

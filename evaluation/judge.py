@@ -28,6 +28,7 @@ from evaluation import inputs, worker
 from task import TestCase, combine_seeds
 
 AUDITS = 3  # untimed repeats among the timed ones
+MEMORY_BANDWIDTH = 8e12  # bytes/s of a B200: https://www.nvidia.com/en-us/data-center/dgx-b200/
 
 
 @dataclasses.dataclass
@@ -145,6 +146,16 @@ def compare(group: int, got: torch.Tensor, want: torch.Tensor, exact: bool) -> t
     return count, f"group {group}: {count} of {got.numel()} elements differ, {detail}"
 
 
+def check_time(ns, sizes) -> None:
+    """Raises Refused for what cannot be the nanoseconds of a call: less than reading all inputs once takes."""
+    if not isinstance(ns, float) or not math.isfinite(ns):
+        raise Refused(f"{ns} is not a time")
+    read = sum((m + n) * (k // 2 + k // reference.BLOCK) for m, n, k, _ in sizes)
+    floor = read / MEMORY_BANDWIDTH * 1e9
+    if ns < floor:
+        raise Refused(f"{ns:.0f} ns is less than the {floor:.0f} ns that reading the inputs at 8 TB/s takes")
+
+
 class Trial:
     """One case: its inputs in files, their results in memory, and the calls made so far."""
 
@@ -218,8 +229,7 @@ class Trial:
         for repeat in range(100):
             audit = repeat in audits
             ns = self.call(0, fresh=True, audit=audit)
-            if not isinstance(ns, float) or not math.isfinite(ns) or ns <= 0:
-                raise Refused(f"{ns} is not a time")
+            check_time(ns, self.sizes)
             durations += [] if audit else [ns]
             if precise_enough(durations, time.perf_counter_ns() - begin, 30e9):
                 break
