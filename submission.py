@@ -1,11 +1,11 @@
 #!POPCORN leaderboard nvfp4_group_gemm
 #!POPCORN gpu B200
 
-"""NVFP4 group GEMM for NVIDIA B200 (sm_100a) in CuTe DSL: C[g] = (A[g] * SFA[g]) @ (B[g] * SFB[g]).T, one launch for all groups.
+"""NVFP4 group GEMM for NVIDIA B200 (sm_100a) in CuTe DSL: C[g] = (A[g] * SFA[g]) @ (B[g] * SFB[g]).T in one launch.
 
-The weights B [N, K] are the M side of the tensor core instruction and the tokens A [M, K] its N side, whose width is a register:
-every weight byte is read once per token tile, and one compiled kernel serves all M, N and K. Each CTA (or pair of CTAs that share
-a 256-row MMA) walks a contiguous range of weight rows, cut by the host so that all ranges cost the same:
+The weights B [N, K] are the M side of the tensor core instruction and the tokens A [M, K] its N side, whose width is a
+register: each weight byte is read once per token tile, and one compiled kernel serves all M, N and K. Each CTA (or pair
+of CTAs that share a 256-row MMA) walks a contiguous range of weight rows; the host cuts them so that all cost the same.
 
     weight warp, token warp --TMA--> ring [weights | tokens | scales] --MMA warp--> tensor memory --epilogue warps--> C
 
@@ -32,7 +32,7 @@ from cutlass.cute.runtime import make_ptr
 
 from task import input_t, output_t
 
-# ---------------------------------------------------------------------------------------------------------------- config
+# --------------------------------------------------------------------------------------------------------------- config
 
 TILE_M = 128  # weight rows per CTA and tile: the lanes of tensor memory
 TILE_K = 256  # K per ring stage: one 128-byte swizzle row of FP4, 4 MMAs
@@ -45,7 +45,7 @@ MAX_STAGES = 16
 TMEM_COLS = 512
 TMEM_SF_COLS = 64  # 4 K steps x (8 columns of weight scales + 8 of token scales): two 128-row atoms each
 STORE_BOX = 32 * 32 * 2  # bytes of the 32 tokens x 32 weight rows of fp16 that one warp stores at once
-MAX_GROUPS = 16  # groups per launch; 16 x 5 tensormaps of 128 bytes and the host array fit the 32764 bytes of parameters
+MAX_GROUPS = 16  # groups per launch: 16 x 5 tensormaps of 128 bytes and the words fit the 32764 bytes of parameters
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,15 @@ class Config:
     gran: int = 128  # weight rows per CTA to which the schedule cuts: 128, or 32 (scale factors at a shifted column)
     token_box: int = 32  # token rows per TMA box; a tile is a multiple of ctas * token_box, itself a multiple of 32
     stages: int = 0  # ring depth; 0 = as many as fit the shared memory
-    epilogue: str = "direct"  # "direct": 2-byte stores, a warp writes 64 bytes; "tma": through shared memory, 32 x 32 boxes
+    epilogue: str = "direct"  # "direct": 2-byte stores, 64 bytes a warp; "tma": 32 x 32 boxes through shared memory
     store_boxes: int = 1  # shared memory boxes per epilogue warp, if "tma"
     epilogue_warps: int = 4  # 4, or 8 that split the columns
     weight_policy: str = "evict_first"  # L2 eviction priority of B and SFB: a key of CACHE_POLICY
     token_policy: str = "evict_last"  # the same for A and SFA, which every CTA reads
     pdl: bool = True  # programmatic dependent launch: the prologue overlaps the end of the previous kernel
     prefetch: int = 4  # stages that are prefetched to L2 before waiting for the previous kernel, if pdl
-    early_weights: bool = False  # load B and SFB before that wait. Only right if the previous kernel does not write them
-    ctas_per_sm: int = 1  # 2: half the shared and tensor memory, so that the next launch's CTAs start beside this one's
+    early_weights: bool = False  # load B and SFB before that wait: wrong if the previous kernel writes them
+    ctas_per_sm: int = 1  # 2: half the shared and tensor memory, so that the next launch starts beside this one
     sms: int = 148  # SMs of a B200: CTAs of the persistent grid
 
     def __post_init__(self):
@@ -92,9 +92,9 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
 # Encoded L2 policies of a TMA copy: https://github.com/NVIDIA/cutlass/blob/7107b055/include/cute/arch/copy_sm90_desc.hpp#L186
 CACHE_POLICY = {"evict_normal": 0x1000000000000000, "evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
 
-# ------------------------------------------------------------------------------------------------------------------- PTX
-# One function an instruction, with its section of the PTX ISA 9.1. Shared and tensor memory addresses are Int32, tensormaps,
-# matrix descriptors and global addresses Int64; `ctas` is the cta_group.
+# ------------------------------------------------------------------------------------------------------------------ PTX
+# One function an instruction, with its section of the PTX ISA 9.1. Shared and tensor memory addresses are Int32;
+# tensormaps, matrix descriptors and global addresses are Int64; `ctas` is the cta_group.
 
 
 def ptx(text: str, constraints: str, *operands, result: str | None = None):
@@ -170,7 +170,7 @@ def mbarrier_arrive(bar: Int32) -> None:
 
 
 def mbarrier_wait(bar: Int32, parity: Int32) -> None:
-    """mbarrier.try_wait (9.7.13.15.16) until the phase of this parity has completed; a fresh barrier passes parity 1."""
+    """mbarrier.try_wait (9.7.13.15.16) until the phase of this parity is complete; a fresh barrier passes parity 1."""
     text = """{ .reg .pred p;
         WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [$0], $1;
         @p bra DONE;
@@ -184,7 +184,7 @@ def tensormap_prefetch(tensormap: Int64) -> None:
     ptx("prefetch.tensormap [$0];", "l", tensormap)
 
 
-def tma_load(ctas: int, to: Int32, tensormap: Int64, x: Int32, y: Int32, bar: Int32, policy: str, condition: Int32) -> None:
+def tma_load(ctas: int, to: Int32, tensormap: Int64, x, y: Int32, bar: Int32, policy: str, condition: Int32) -> None:
     """cp.async.bulk.tensor (9.7.9.25.5.2): the box at element x of row y; the barrier may be the pair's other CTA's."""
     text = (
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -193,7 +193,7 @@ def tma_load(ctas: int, to: Int32, tensormap: Int64, x: Int32, y: Int32, bar: In
     ptx_if(condition, text, "r,l,r,r,r,l", to, tensormap, x, y, bar, constant(CACHE_POLICY[policy]))
 
 
-def tma_prefetch(tensormap: Int64, x: Int32, y: Int32, condition: Int32) -> None:
+def tma_prefetch(tensormap: Int64, x, y: Int32, condition: Int32) -> None:
     """cp.async.bulk.prefetch.tensor (9.7.9.25.5.4): the box to L2."""
     text = "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [$0, {$1, $2}];"
     ptx_if(condition, text, "l,r,r", tensormap, x, y)
@@ -201,8 +201,8 @@ def tma_prefetch(tensormap: Int64, x: Int32, y: Int32, condition: Int32) -> None
 
 def tma_store(tensormap: Int64, x: Int32, y: Int32, source: Int32) -> None:
     """cp.async.bulk.tensor (9.7.9.25.5.2) to global memory, clipped to the matrix, and cp.async.bulk.commit_group."""
-    text = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$0, {$1, $2}], [$3]; cp.async.bulk.commit_group;"
-    ptx(text, "l,r,r,r", tensormap, x, y, source)
+    text = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$0, {$1, $2}], [$3];"
+    ptx(text + " cp.async.bulk.commit_group;", "l,r,r,r", tensormap, x, y, source)
 
 
 def tma_store_wait(pending: int) -> None:
@@ -241,7 +241,7 @@ def mma_commit(ctas: int, bar: Int32) -> None:
 
 
 def tmem_load(shape: str, count: int, tmem: Int32) -> list[Int32]:
-    """tcgen05.ld (9.7.16.8.1) of `count` registers: 32x32b = this lane's columns, 16x256b = 8x8 matrices of 16 lanes."""
+    """tcgen05.ld (9.7.16.8.1) of `count` registers: 32x32b, columns of this lane; 16x256b, 8x8 matrices."""
     registers = ", ".join(f"${i}" for i in range(count))
     repeat = count if shape == "32x32b" else count // 4
     text = f"tcgen05.ld.sync.aligned.{shape}.x{repeat}.b32 {{{registers}}}, [${count}];"
@@ -272,12 +272,12 @@ def pack_half(low: Int32, high: Int32) -> Int32:
 
 
 def store_matrix(address: Int32, matrices: list[Int32]) -> None:
-    """stmatrix.trans (9.7.14.5.16): four 8x8 fp16 matrices, column i of matrix j to the 16 bytes at lane 8 * j + i's address."""
+    """stmatrix.trans (9.7.14.5.16): column i of fp16 matrix j [8, 8] to the 16 bytes at lane 8 * j + i's address."""
     ptx("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r", address, *matrices)
 
 
 def matrix_descriptor(swizzle: int, row_group: int) -> int:
-    """Shared memory matrix descriptor (9.7.16.4.1) of address 0: version 1, bytes from one group of 8 rows to the next."""
+    """Shared memory matrix descriptor (9.7.16.4.1) of address 0: version 1, bytes between groups of 8 rows."""
     return swizzle << 61 | 1 << 46 | (row_group >> 4) << 32
 
 
@@ -290,7 +290,7 @@ def instruction_descriptor(ctas: int, n: Int32) -> Int32:
     return Int32(TILE_M * ctas >> 4 << 24 | 1 << 10 | 1 << 7) | n >> 3 << 17
 
 
-# -------------------------------------------------------------------------------------------------------------- schedule
+# ------------------------------------------------------------------------------------------------------------- schedule
 
 
 def round_up(x: int, multiple: int) -> int:
@@ -298,14 +298,14 @@ def round_up(x: int, multiple: int) -> int:
 
 
 def token_tile(m: int, config: Config) -> int:
-    """Tokens per tile of a group of m: one tile if it fits, else tiles that touch at most two 128-row scale factor atoms."""
+    """Tokens per tile of a group of m: one tile if it fits, else tiles that touch at most two 128-row scale atoms."""
     widest = 256 if config.acc_cols >= 256 else 192
     width = m if m <= widest else 160 if m <= 320 else 192 if m <= 384 else widest
     return round_up(width, config.ctas * config.token_box)
 
 
 def rows_per_cta(n: int, ctas: int) -> int:
-    """Weight rows of a CTA: the CTAs of a pair alternate in blocks of 128 rows, so that both see the same scale columns."""
+    """Weight rows of a CTA: the CTAs of a pair alternate in blocks of 128, so that both see the same scale columns."""
     return n if ctas == 1 else n // 256 * 128 + min(n % 256, 128)
 
 
@@ -317,8 +317,9 @@ def pack_position(group: int, token: int, row: int) -> int:
 def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) -> list[int]:
     """Cut the weight rows of all segments into at most `parts` contiguous ranges, the costliest as cheap as possible.
 
-    A segment (position, rows, tokens, k) is a token tile against all weight rows of its group. A range covers it in tiles of up to
-    128 rows, each of which loads its rows and all the tokens: it costs (rows + tokens) * k. Returns where each range starts.
+    A segment (position, rows, tokens, k) is a token tile against all weight rows of its group. A range covers it in
+    tiles of up to 128 rows, each of which loads its rows and all the tokens: it costs (rows + tokens) * k.
+    Returns the position at which each range starts.
     """
 
     def ranges(limit: int) -> list[int]:
@@ -350,7 +351,7 @@ def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) 
     return ranges(low)
 
 
-# ------------------------------------------------------------------------------------------------------------ tensormaps
+# ----------------------------------------------------------------------------------------------------------- tensormaps
 
 
 def fp4_tensormap(address: Int64, rows: Int32, k: Int32, box_rows: int):
@@ -364,10 +365,10 @@ def fp4_tensormap(address: Int64, rows: Int32, k: Int32, box_rows: int):
 
 
 def scale_tensormap(address: Int64, rows: Int32, k: Int32):
-    """TMA atom of scale factors [ceil(rows / 128), k / 64] atoms of 512 bytes, as Int64: boxes of one stage of one row block."""
-    words = k // MMA_K * (SF_ATOM // 8)
+    """TMA atom of scale factors [ceil(rows / 128), k / 64] atoms, as Int64: boxes of 4 atoms of one row block."""
+    blocks, words = (rows + 127) // 128, k // MMA_K * (SF_ATOM // 8)
     pointer = cute.make_ptr(Int64, address, cute.AddressSpace.gmem, assumed_align=16)
-    tensor = cute.make_tensor(pointer, cute.make_layout(((rows + 127) // 128, words), stride=(cute.assume(words, 2), 1)))
+    tensor = cute.make_tensor(pointer, cute.make_layout((blocks, words), stride=(cute.assume(words, 2), 1)))
     box = (1, SF_BYTES // 8)
     op = cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.ONE)
     return cpasync.make_tiled_tma_atom(op, tensor, cute.make_layout(box, stride=(box[1], 1)), box)[0]
@@ -388,7 +389,7 @@ def tensormap_address(atom) -> Int64:
     return Int64(nvgpu_ir.get_tma_desc_addr(pointer, nvgpu_ir.atom_make_exec_tma(atom._trait.value)).toint())
 
 
-# ---------------------------------------------------------------------------------------------------------------- kernel
+# --------------------------------------------------------------------------------------------------------------- kernel
 
 
 class Words:
@@ -531,7 +532,7 @@ class GroupGemm:
         return boxes
 
     def token_boxes(self, params: Int64, tile: Tile, rank: Int32, offsets) -> list[Box]:
-        """Loads of A and SFA: this CTA's share of the tokens in boxes of token_box, and the scales of all the tokens."""
+        """Loads of A and SFA: this CTA's share of the tokens in boxes of token_box, and the scales of all tokens."""
         box, size = self.config.token_box, self.config.token_box * TILE_K // 2
         data, scales = self.tensormap(params, 1, tile.group), self.tensormap(params, 3, tile.group)
         first = tile.token + rank * (tile.tokens // self.ctas)
@@ -555,7 +556,8 @@ class GroupGemm:
 
         # Schedule: the range of this CTA (or pair)
         params = tensormap_address(tensormaps[0])
-        stages, token_bytes = load_param(self.word(params, self.scalars + 2)), load_param(self.word(params, self.scalars + 3))
+        stages = load_param(self.word(params, self.scalars + 2))
+        token_bytes = load_param(self.word(params, self.scalars + 3))
         start = self.word(params, self.starts + block // ctas)
         position, end = load_param64(start), load_param64(start + 8)
 
@@ -682,7 +684,8 @@ class GroupGemm:
             quarter, half = warp & 3, warp >> 2
             step = 8 * config.epilogue_warps
             store_at = ring + stages * stage_bytes + warp * (config.store_boxes * STORE_BOX)
-            matrix_at = (lane & 7) * 64 + (((lane >> 3) ^ ((lane >> 1) & 3)) << 4)  # token lane % 8, weights lane / 8, 64-byte swizzle
+            # A lane's row of an 8x8 matrix: token lane % 8, weights 8 * (lane / 8), 64-byte swizzle
+            matrix_at = (lane & 7) * 64 + (((lane >> 3) ^ ((lane >> 1) & 3)) << 4)
             at, buffer, acc_phase, store_box = position, Int32(0), Int32(0), Int32(0)
             while at < end:
                 tile = self.tile_at(params, at, end)
@@ -740,7 +743,7 @@ class GroupGemm:
             tmem_dealloc(ctas, tmem, TMEM_COLS // config.ctas_per_sm)
 
 
-# ------------------------------------------------------------------------------------------------------------------ host
+# ----------------------------------------------------------------------------------------------------------------- host
 
 
 @functools.cache
@@ -813,13 +816,15 @@ class Plan:
     def check(self, tensors: list[torch.Tensor]) -> None:
         """ValueError unless all tensors have the right type, device, shape and strides.
 
-        Python needs 40 us for the 40 tensors of 8 groups. So it checks once and keeps a TensorGuards, which torch.compile uses to
-        compare tensors (their properties, not their identity) in C++; what is not equal to what was seen is checked again.
+        Python needs too long for the 40 tensors of 8 groups. So it checks once and keeps a TensorGuards, with which
+        torch.compile compares properties of tensors (not their identity) in C++; what differs is checked again.
         """
         if self.guard is None or not self.guard.check(*tensors):
             check_tensors(self.sizes, tensors)
-            layouts = {"dynamic_dims_sizes": [[*t.shape] for t in tensors], "dynamic_dims_strides": [[*t.stride()] for t in tensors]}
-            self.guard = torch._C._dynamo.guards.TensorGuards(*tensors, **layouts)
+            shapes, strides = [[*t.shape] for t in tensors], [[*t.stride()] for t in tensors]
+            self.guard = torch._C._dynamo.guards.TensorGuards(
+                *tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides
+            )
 
 
 plan = functools.lru_cache(maxsize=64)(Plan)
@@ -827,12 +832,13 @@ plan = functools.lru_cache(maxsize=64)(Plan)
 
 def check_sizes(sizes: tuple) -> list[tuple[int, int, int]]:
     """The (m, n, k) of each group. Raises ValueError for sizes that the kernel does not do."""
-    for g, (m, n, k, l) in enumerate(sizes):
+    for g, (m, n, k, batch) in enumerate(sizes):
         for name, size, multiple, least in (("M", m, 1, 0), ("N", n, 16, 16), ("K", k, 64, 64)):
             if not least <= size < 1 << 24 or size % multiple:
-                raise ValueError(f"group {g}: {name} is {size}, but must be a multiple of {multiple} from {least} to {2**24 - 1}")
-        if l != 1:
-            raise ValueError(f"group {g}: L is {l}, but must be 1")
+                rule = f"a multiple of {multiple} from {least} to {(1 << 24) - 1}"
+                raise ValueError(f"group {g}: {name} is {size}, but must be {rule}")
+        if batch != 1:
+            raise ValueError(f"group {g}: L is {batch}, but must be 1")
     return [(m, n, k) for m, n, k, _ in sizes]
 
 
