@@ -4,7 +4,7 @@ Implements PTX ISA 9.7.16.3 (strides and canonical layouts), 9.7.16.4.1 (the 64-
 
 [read from PTX ISA] the bit fields, the canonical layouts of all modes but 128B_BASE32B, the swizzle functions.
 [read from CUTLASS include/cute/arch/mma_sm100_desc.hpp] 128B_BASE32B exists for MN-major operands only, as
-    Swizzle<2,5,2> o ((8,n),(4,k)):((1,LBO),(8,SBO)) in units of 16 bytes.
+    Swizzle<2,5,2> o ((8,n),(4,k)):((1,LBO),(8,SBO)) in units of 16 bytes; CuTe DSL 4.5.2 emits strides that agree.
 [measured for TMA on sm_90, inferred for the tensor core] the swizzle permutes bits of the absolute shared address, not
     of the offset inside the tile, so that a tile which is not aligned to its swizzle pattern still has base offset 0.
 [inferred] addresses wrap at 256 KiB, the range of the 14-bit fields.

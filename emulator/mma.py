@@ -160,15 +160,11 @@ def _mma_products(idesc, a, b, c, sfa, sfb) -> np.ndarray:
     else:
         scale, sa, sb = idesc.scale_type, idesc.scale_type.values[sfa], idesc.scale_type.values[sfb]  # [rows, 1]
     a_scaled, b_scaled = av * sa, bv * sb
-    a_finite, b_finite = np.isfinite(a_scaled), np.isfinite(b_scaled)
     special = np.zeros((len(av), len(bv)))
-    if not (a_finite.all() and b_finite.all()):
+    if not (np.isfinite(a_scaled).all() and np.isfinite(b_scaled).all()):
+        # what is not finite makes its own row or column special, whose terms count for nothing, and no other
         special = a_scaled @ b_scaled.T
         special = np.where(np.isfinite(special), 0.0, special)
-        # the terms of the other rows and columns do not see these
-        av, bv = np.where(a_finite, av, 0.0), np.where(b_finite, bv, 0.0)
-        sa, sb = np.where(np.isfinite(sa), sa, 1.0), np.where(np.isfinite(sb), sb, 1.0)
-        a_scaled, b_scaled = av * sa, bv * sb
     ea, eb = idesc.a_type.exponents(av) + scale.exponents(sa), idesc.b_type.exponents(bv) + scale.exponents(sb)
     if not special.any():
         q = int(lowest_bits(a_scaled).min() + lowest_bits(b_scaled).min())

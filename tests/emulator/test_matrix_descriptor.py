@@ -49,7 +49,7 @@ CASES += [(mode, True, bits) for mode in ("none", "32B", "64B", "128B") for bits
 @pytest.mark.parametrize("mode, mn_major, bits", CASES)
 @settings(max_examples=15, deadline=None)
 @given(
-    start=st.integers(0, 0x3FF).map(lambda x: x * 16),
+    start=st.integers(0, 0x3FFF).map(lambda x: x * 16),
     lbo=st.integers(0, 400).map(lambda x: x * 16),
     sbo=st.integers(0, 400).map(lambda x: x * 16),
     rows=st.sampled_from([16, 64, 128]),
@@ -121,3 +121,48 @@ def test_forbidden_combinations():
             operand_index(encode(0, 0, 1024, mode), 64, 256 // bits, True, bits)
     with pytest.raises(Unsupported):
         operand_index(encode(0, 0, 1024, "128B_BASE32B"), 64, 8, False, 32)
+
+
+def test_layouts_that_cute_dsl_makes():
+    """Descriptors of tile_to_shape(make_smem_layout_atom(..)) with CuTe's strides find every element where CuTe puts it."""
+    import cutlass
+    import cutlass.cute as cute
+    from cutlass.cute.nvgpu import tcgen05
+
+    types = {4: cutlass.Float4E2M1FN, 8: cutlass.Float8E4M3FN, 16: cutlass.Float16, 32: cutlass.TFloat32}
+    names = {"none": "INTER", "128B_BASE32B": "SW128_32B", "128B": "SW128", "64B": "SW64", "32B": "SW32"}
+    rng, strides, placed = np.random.default_rng(0), {}, {}
+    points = [(int(r), int(k)) for r, k in zip(rng.integers(0, 128, 30), rng.integers(0, 64, 30))]
+
+    def place(case):
+        mode, mn_major, bits = case
+        kind = tcgen05.SmemLayoutAtomKind.__members__[f"{'MN' if mn_major else 'K'}_{names[mode]}"]
+        atom = tcgen05.make_smem_layout_atom(kind, types[bits])
+        layout = cute.tile_to_shape(atom, (128, max(1024 // bits, 64)), (0, 1))
+
+        def at(r, k):  # bytes, before the swizzle, which CuTe applies to the pointer
+            return cute.crd2idx((r, k), layout.outer) * bits // 8
+
+        assert str(layout.inner) == "S<{},{},{}>".format(*ADDRESS_SWIZZLE[mode])
+        t, k_tile = 128 // bits, 256 // bits
+        span = {"none": t, "32B": 2 * t, "64B": 4 * t, "128B": 8 * t, "128B_BASE32B": 8 * t}[mode]
+        if mode == "none":
+            strides[case] = (at(0, 8), at(t, 0)) if mn_major else (at(0, t), at(8, 0))
+        elif mode == "128B_BASE32B":  # CuTe DSL encodes an SBO of 512 for it: its 8 rows of k are two groups of 4
+            strides[case] = at(span, 0), 512
+        else:
+            strides[case] = (at(span % 128, 0), at(0, 8)) if mn_major else (0, at(8, 0))
+        placed[case] = [swizzle(at(r, k % k_tile), mode) for r, k in points]
+
+    @cute.jit
+    def trace():
+        for case in CASES:
+            place(case)
+
+    trace()
+    assert len(placed) == len(CASES)
+    for (mode, mn_major, bits), addresses in placed.items():
+        k_tile, (lbo, sbo) = 256 // bits, strides[mode, mn_major, bits]
+        index = operand_index(encode(0, lbo, sbo, mode), 128, k_tile, mn_major, bits)
+        for (r, k), address in zip(points, addresses):
+            assert index[r, k % k_tile if mn_major else k % k_tile * bits // 8] == address, (mode, mn_major, bits, r, k)
