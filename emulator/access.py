@@ -179,6 +179,10 @@ class LaneAccess:
             self.launch.memory.scatter(addresses, size, values)
         elif space == "shared":
             ranks = addresses >> np.uint64(RANK_SHIFT)
+            if (ranks == ranks[0]).all():
+                cta, _ = self.shared_cta(int(addresses[0]))
+                cta.smem.scatter(addresses & np.uint64(OFFSET_MASK), size, values, self.warp.index)
+                return
             for rank in np.unique(ranks).tolist():
                 here = ranks == rank
                 cta, _ = self.shared_cta(rank << RANK_SHIFT)
@@ -262,18 +266,16 @@ class LaneAccess:
     def stmatrix(self, address, values: tuple, trans: bool):
         if self.n != 32:
             raise Fault("divergence", "stmatrix needs the whole warp")
-        rows = self.lane_array(address).astype(np.uint64)
-        for k, v in enumerate(values):
-            pairs = self.lane_array(v).reshape(8, 4)
-            matrix = np.empty((8, 8), np.uint16)
-            matrix[:, 0::2], matrix[:, 1::2] = pairs & 0xFFFF, pairs >> 16
-            matrix = matrix.T if trans else matrix
-            base = rows[8 * k : 8 * k + 8]
-            if (base % np.uint64(16)).any():
-                raise Fault("misaligned", "stmatrix row that is not 16-byte aligned")
-            words = np.ascontiguousarray(matrix).view(np.uint64)  # [8 rows, 2]
-            each = base[:, None] + 8 * np.arange(2, dtype=np.uint64)[None, :]
-            self.scatter("shared", each.ravel(), 8, words.ravel(), None)
+        rows = self.lane_array(address).astype(np.uint64)[: 8 * len(values)]
+        if (rows % np.uint64(16)).any():
+            raise Fault("misaligned", "stmatrix row that is not 16-byte aligned")
+        pairs = np.stack([self.lane_array(v) for v in values]).reshape(-1, 8, 4)  # [matrices, rows, pairs]
+        matrices = np.empty((len(values), 8, 8), np.uint16)
+        matrices[:, :, 0::2], matrices[:, :, 1::2] = pairs & 0xFFFF, pairs >> 16
+        if trans:
+            matrices = np.ascontiguousarray(matrices.swapaxes(1, 2))
+        each = rows[:, None] + 8 * np.arange(2, dtype=np.uint64)[None, :]
+        self.scatter("shared", each.ravel(), 8, matrices.view(np.uint64).ravel(), None)
 
     # -- mbarriers ---------------------------------------------------------------------------------------------
     def barrier_at(self, address: int) -> MBarrier:
@@ -289,7 +291,7 @@ class LaneAccess:
                 raise Fault("mbarrier", f"init of a live object: {cta.smem.barriers[offset]}")
             cta.smem.check_write(offset, offset + 8, "mbarrier.init")
             name = f"mbarrier at shared {offset:#x} of CTA {cta.ctaid}"
-            cta.smem.barriers[offset] = MBarrier(self.pick(count, p), name)
+            cta.smem.add_barrier(offset, MBarrier(self.pick(count, p), name))
 
     def mbarrier_inval(self, address, mask):
         for p in self.active(mask):

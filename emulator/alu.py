@@ -350,8 +350,7 @@ def to_float(x, kind: str) -> np.ndarray:
     bits = arr(x, WIDTH[kind])
     if kind == "bf16":
         return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        return bits.view(F[WIDTH[kind]]).astype(np.float64)
+    return bits.view(F[WIDTH[kind]]).astype(np.float64)
 
 
 def flush(x: np.ndarray, kind: str) -> np.ndarray:
@@ -372,27 +371,26 @@ def round_float(value: np.ndarray, kind: str, mode: str = "rn", ftz: bool = Fals
     if lo is not None:
         value = _odd(value, lo)
     width = WIDTH[kind]
-    with np.errstate(all="ignore"):
-        if kind == "bf16":
-            bits = _round_bf16(value, mode)
-        elif kind == "f64":
-            bits = value.view(np.uint64)
-        else:
-            near = value.astype(F[width])
-            if mode != "rn":
-                wide = near.astype(np.float64)
-                down, up = F[width](-np.inf), F[width](np.inf)
-                if mode == "rz":
-                    near = np.where(np.abs(wide) > np.abs(value), np.nextafter(near, F[width](0)), near)
-                elif mode == "rm":
-                    near = np.where(wide > value, np.nextafter(near, down), near)
-                elif mode == "rp":
-                    near = np.where(wide < value, np.nextafter(near, up), near)
-                elif mode == "rna":
-                    raise ValueError("rna rounds to tf32 only")
-            if ftz and kind == "f32":
-                near = np.where(np.abs(near) < np.float32(2.0**-126), np.copysign(np.float32(0), near), near)
-            bits = near.astype(F[width]).view(U[width])
+    if kind == "bf16":
+        bits = _round_bf16(value, mode)
+    elif kind == "f64":
+        bits = value.view(np.uint64)
+    else:
+        near = value.astype(F[width])
+        if mode != "rn":
+            wide = near.astype(np.float64)
+            down, up = F[width](-np.inf), F[width](np.inf)
+            if mode == "rz":
+                near = np.where(np.abs(wide) > np.abs(value), np.nextafter(near, F[width](0)), near)
+            elif mode == "rm":
+                near = np.where(wide > value, np.nextafter(near, down), near)
+            elif mode == "rp":
+                near = np.where(wide < value, np.nextafter(near, up), near)
+            elif mode == "rna":
+                raise ValueError("rna rounds to tf32 only")
+        if ftz and kind == "f32":
+            near = np.where(np.abs(near) < np.float32(2.0**-126), np.copysign(np.float32(0), near), near)
+        bits = near.astype(F[width]).view(U[width])
     return np.where(np.isnan(value), U[width](NAN[kind]), bits).astype(U[width])
 
 
@@ -430,27 +428,24 @@ def _operands(kind, ftz, *values):
 def fadd(kind: str, a, b, mode="rn", ftz=False, sat=False, sub=False):
     x, y = _operands(kind, ftz, a, b)
     y = -y if sub else y
-    with np.errstate(all="ignore"):
-        if kind == "f64":
-            return back(round_float(x + y, kind), a, b) if mode == "rn" else _directed64(x, y, None, mode, a, b)
-        hi, lo = _two_sum(x, y)
+    if kind == "f64":
+        return back(round_float(x + y, kind), a, b) if mode == "rn" else _directed64(x, y, None, mode, a, b)
+    hi, lo = _two_sum(x, y)
     return _finish(hi, lo, kind, mode, ftz, sat, a, b)
 
 
 def fmul(kind: str, a, b, mode="rn", ftz=False, sat=False):
     x, y = _operands(kind, ftz, a, b)
-    with np.errstate(all="ignore"):
-        if kind == "f64" and mode != "rn":
-            return _directed64(x, y, "mul", mode, a, b)
-        return _finish(x * y, None, kind, mode, ftz, sat, a, b)
+    if kind == "f64" and mode != "rn":
+        return _directed64(x, y, "mul", mode, a, b)
+    return _finish(x * y, None, kind, mode, ftz, sat, a, b)
 
 
 def ffma(kind: str, a, b, c, mode="rn", ftz=False, sat=False, relu=False):
     x, y, z = _operands(kind, ftz, a, b, c)
-    with np.errstate(all="ignore"):
-        if kind == "f64":
-            return _fma64(x, y, z, mode, a, b, c)
-        hi, lo = _two_sum(x * y, z)  # the product of two f32 is exact in f64
+    if kind == "f64":
+        return _fma64(x, y, z, mode, a, b, c)
+    hi, lo = _two_sum(x * y, z)  # the product of two f32 is exact in f64
     if relu:
         zero = (hi < 0) & ~np.isnan(hi)
         hi, lo = np.where(zero, 0.0, hi), np.where(zero, 0.0, lo)
@@ -494,28 +489,26 @@ def _fma64(x, y, z, mode, *inputs):
 
 def fdiv(kind: str, a, b, mode="rn", ftz=False):
     x, y = _operands(kind, ftz, a, b)
-    with np.errstate(all="ignore"):
-        q = x / y
-        if kind == "f64":
-            return back(round_float(q, kind), a, b)
-        # The remainder's sign tells on which side of q the exact quotient lies: x - q*y, exact as q has 53 bits
-        # and y 24, split in two.
-        head = q.astype(np.float32).astype(np.float64)
-        rest = (x - head * y) - (q - head) * y
-        lo = np.where(np.isfinite(q) & (rest != 0), np.sign(rest) * np.sign(y) * np.abs(q) * 2.0**-60, 0.0)
+    q = x / y
+    if kind == "f64":
+        return back(round_float(q, kind), a, b)
+    # The remainder's sign tells on which side of q the exact quotient lies: x - q*y, exact as q has 53 bits
+    # and y 24, split in two.
+    head = q.astype(np.float32).astype(np.float64)
+    rest = (x - head * y) - (q - head) * y
+    lo = np.where(np.isfinite(q) & (rest != 0), np.sign(rest) * np.sign(y) * np.abs(q) * 2.0**-60, 0.0)
     return _finish(q, lo, kind, mode, ftz, False, a, b)
 
 
 def fsqrt(kind: str, a, mode="rn", ftz=False):
     (x,) = _operands(kind, ftz, a)
-    with np.errstate(all="ignore"):
-        r = np.sqrt(x)
-        if kind == "f64":
-            return back(round_float(r, kind), a)
-        head = r.astype(np.float32).astype(np.float64)
-        tail = r - head
-        rest = ((x - head * head) - 2 * head * tail) - tail * tail
-        lo = np.where(np.isfinite(r) & (rest != 0), np.sign(rest) * r * 2.0**-60, 0.0)
+    r = np.sqrt(x)
+    if kind == "f64":
+        return back(round_float(r, kind), a)
+    head = r.astype(np.float32).astype(np.float64)
+    tail = r - head
+    rest = ((x - head * head) - 2 * head * tail) - tail * tail
+    lo = np.where(np.isfinite(r) & (rest != 0), np.sign(rest) * r * 2.0**-60, 0.0)
     return _finish(r, lo, kind, mode, ftz, False, a)
 
 
@@ -537,8 +530,7 @@ def approx(name: str, a, ftz=False, kind="f32"):
         "cos": np.cos,
         "tanh": np.tanh,
     }[name]
-    with np.errstate(all="ignore"):
-        return _finish(f(x), None, kind, "rn", ftz, False, a)
+    return _finish(f(x), None, kind, "rn", ftz, False, a)
 
 
 def fminmax(kind: str, is_max: bool, a, b, ftz=False, nan=False, xorsign=False, absolute=False):
@@ -573,15 +565,14 @@ def fcompare(kind: str, op: str, a, b, ftz=False):
         out = unordered if op == "nan" else ~unordered
     else:
         base = op[:-1] if len(op) == 3 else op
-        with np.errstate(invalid="ignore"):
-            out = {
-                "eq": np.equal,
-                "ne": np.not_equal,
-                "lt": np.less,
-                "le": np.less_equal,
-                "gt": np.greater,
-                "ge": np.greater_equal,
-            }[base](x, y)
+        out = {
+            "eq": np.equal,
+            "ne": np.not_equal,
+            "lt": np.less,
+            "le": np.less_equal,
+            "gt": np.greater,
+            "ge": np.greater_equal,
+        }[base](x, y)
         out = (out | unordered) if len(op) == 3 else (out & ~unordered)
     return back(out, a, b)
 
@@ -622,8 +613,7 @@ def testp(kind: str, what: str, a):
 def float_to_int(x, kind: str, mode: str, bits: int, sign: bool, ftz=False):
     """Out-of-range values clamp; NaN gives zero, except 0x80000000.. for 64-bit results, as on hardware."""
     (v,) = _operands(kind, ftz, x)
-    with np.errstate(invalid="ignore"):
-        r = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode](v)
+    r = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode](v)
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign else (0, MASK[bits])
     nan = 1 << 63 if bits == 64 else 0
     out = [nan if f != f else low if f <= low else high if f >= high else int(f) for f in r.tolist()]
@@ -655,6 +645,10 @@ def int_to_int(x, bits: int, sign: bool, to: int, to_sign: bool, sat: bool):
 
 
 def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False, relu=False, integer=None):
+    if kind == "f32" and to == "f16" and mode == "rn" and not (ftz or sat or relu or integer):  # every epilogue does it
+        wide = arr(x, 32).view(np.float32)
+        half = wide.astype(np.float16).view(np.uint16)
+        return back(np.where(np.isnan(wide), np.uint16(NAN["f16"]), half), x)
     (v,) = _operands(kind, ftz, x)
     if integer:
         v = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[integer](v)
@@ -753,8 +747,7 @@ def pack_ue8m0(a, b, mode: str, source: str = "f32"):
     """cvt.{rz,rp}.satfinite.ue8m0x2: powers of two 2^-127 .. 2^127, NaN 0xFF."""
 
     def code(v):
-        with np.errstate(all="ignore"):
-            m, e = np.frexp(np.abs(v))
+        m, e = np.frexp(np.abs(v))
         e = np.where(m == 0.5, e - 1, e if mode == "rp" else e - 1)
         c = np.clip(e + 127, 0, 254)
         c = np.where(v == 0, 0, np.where(np.isinf(v), 254, c))

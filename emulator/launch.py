@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
 from .cta import Cluster
 from .engine import Engine, Schedule
 from .errors import Fault, Hang
@@ -15,6 +18,7 @@ SMS = 148
 SHARED_LIMIT = 232_448  # opt-in bytes per block; the system's 1 KiB comes on top
 SHARED_PER_SM = 233_472
 MAX_THREADS = 2048
+_BLAS = ThreadpoolController()
 
 
 class Launch:
@@ -167,8 +171,10 @@ class Launch:
 
     # -- running -----------------------------------------------------------------------------------------------
     def run(self):
-        self.start_clusters()
-        self.engine.run(self.stalled)
+        # Small matrix products gain nothing from BLAS threads, and lose much where cores are shared.
+        with _BLAS.limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
+            self.start_clusters()
+            self.engine.run(self.stalled)
         if self.running:
             raise Hang("\n".join(self.waiting()))
 

@@ -46,6 +46,7 @@ class Program:
         self.costs = [max(1, e - s) for s, e in zip(self.start, self.end, strict=True)]
         self.line_maps: list[dict[int, Instr]] = [{} for _ in self.start]
         self.analyse()
+        self._live_lists: list[list[int] | None] = [None] * len(self.start)
 
     # -- control flow ------------------------------------------------------------------------------------------
     def split_blocks(self):
@@ -141,8 +142,10 @@ class Program:
                 self.live_out[b] |= live[s]
 
     def live_registers(self, block: int) -> list[int]:
-        bits = self.live[block]
-        return [i for i in range(bits.bit_length()) if bits >> i & 1]
+        """Numbers of the registers that block `block` or a later one reads."""
+        if self._live_lists[block] is None:
+            self._live_lists[block] = [i for i, c in enumerate(reversed(bin(self.live[block]))) if c == "1"]
+        return self._live_lists[block]
 
     def reads_writes(self, instr: Instr) -> tuple[set[int], set[int]]:
         """Registers an instruction reads and writes. A guarded write keeps the old value in some lanes: a read too."""

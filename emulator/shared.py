@@ -24,7 +24,7 @@ class InFlight:
     lo: int
     hi: int
     writes: bool
-    what: str
+    what: object
 
 
 class SharedMemory:
@@ -47,9 +47,10 @@ class SharedMemory:
         self.any_dirty = False
         self.in_flight: list[InFlight] = []
         self.barriers: dict[int, object] = {}  # offset -> MBarrier
+        self.barriers_start, self.barriers_end = size, 0  # the range that holds them all
 
     # -- generic accesses --------------------------------------------------------------------------------------
-    def _bounds(self, lo: int, hi: int, what: str):
+    def _bounds(self, lo: int, hi: int, what):
         if lo < BASE or hi > self.size:
             raise Fault(
                 "out-of-bounds",
@@ -93,11 +94,9 @@ class SharedMemory:
         index = self._index(offsets, size, "write")
         if self.checks:
             lo, hi = int(index.min()) * size, (int(index.max()) + 1) * size
-            if self.in_flight or self.barriers:
-                for offset in index.tolist() if hi - lo > size * len(index) else ():
+            if self.is_busy(lo, hi):
+                for offset in index.tolist():
                     self.check_write(offset * size, (offset + 1) * size, "write")
-                if hi - lo <= size * len(index):
-                    self.check_write(lo, hi, "write")
             mark = {1: 1, 2: 0x0101, 4: 0x01010101, 8: 0x0101010101010101}[size] * (warp + 1)
             self.dirty.view(f"u{size}")[index] = mark
             self.any_dirty = True
@@ -111,16 +110,29 @@ class SharedMemory:
                 raise Fault("race", f"read of shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing")
         raise Fault("uninitialized-read", f"read of shared memory [{lo:#x}, {hi:#x}) that nothing has written")
 
-    def check_write(self, lo: int, hi: int, what: str):
+    def is_busy(self, lo: int, hi: int) -> bool:
+        """Whether a write anywhere in the range could be wrong."""
+        for op in self.in_flight:
+            if op.lo < hi and lo < op.hi:
+                return True
+        return lo < self.barriers_end and self.barriers_start < hi
+
+    def add_barrier(self, offset: int, barrier):
+        self.barriers[offset] = barrier
+        self.barriers_start = min(self.barriers_start, offset)
+        self.barriers_end = max(self.barriers_end, offset + 8)
+
+    def check_write(self, lo: int, hi: int, what):
         for op in self.in_flight:
             if op.lo < hi and lo < op.hi:
                 verb = "is still writing" if op.writes else "still reads"
                 raise Fault("race", f"{what} of shared memory [{lo:#x}, {hi:#x}) that {op.what} {verb}")
-        for offset, barrier in self.barriers.items():
-            if offset < hi and lo < offset + 8:
-                raise Fault("mbarrier", f"{what} of shared memory over {barrier}")
+        if lo < self.barriers_end and self.barriers_start < hi:
+            for offset, barrier in self.barriers.items():
+                if offset < hi and lo < offset + 8:
+                    raise Fault("mbarrier", f"{what} of shared memory over {barrier}")
 
-    def check_read(self, lo: int, hi: int, what: str):
+    def check_read(self, lo: int, hi: int, what):
         """An asynchronous read begins: nothing may be in flight to it, nor unfenced generic writes."""
         for op in self.in_flight:
             if op.writes and op.lo < hi and lo < op.hi:
@@ -132,9 +144,9 @@ class SharedMemory:
                 f"{what} reads shared memory at {bad:#x}, written by generic stores with no fence.proxy.async since",
             )
 
-    def begin(self, lo: int, hi: int, writes: bool, what: str) -> InFlight:
-        """An asynchronous operation starts to use a range; `end` when it is done with it."""
-        self._bounds(lo, hi, f"{what}: {'write' if writes else 'read'}")
+    def begin(self, lo: int, hi: int, writes: bool, what) -> InFlight:
+        """An asynchronous operation starts to use a range; `end` when it is done with it. `what` names it (str() of it)."""
+        self._bounds(lo, hi, what)
         op = InFlight(lo, hi, writes, what)
         if self.checks:
             if writes:
