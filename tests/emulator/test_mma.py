@@ -215,10 +215,42 @@ def test_an_absent_accumulator_still_aligns_as_zero():
     """2^-149 less 2^-162: the second term is below what the exponent of zero, -126, leaves, and must not cost the first."""
     idesc = instruction_descriptor.decode(idesc_bits("mxf4nvf4", 128, 8, scale="ue8m0"), "mxf4nvf4", 1, 4)
     a, b = pack([[2] + [0] * 15 + [2] + [0] * 47]), pack([[2] + [0] * 15 + [2 | 8] + [0] * 47])  # 1 * 1, 1 * -1
-    sfa, sfb = u8([[127 - 70, 127 - 70, 0, 0]], [[127 - 79, 127 - 92, 0, 0]])
+    sfa, sfb = u8([[127 - 70] * 4], [[127 - 79, 127 - 92, 127 - 92, 127 - 92]])
     assert mma.mma(idesc, a, b, None, sfa, sfb).view(np.uint32)[0, 0] == 1
     sfb[0, 1] += 1  # 2^-161 does count
     assert mma.mma(idesc, a, b, None, sfa, sfb).view(np.uint32)[0, 0] == 0
+
+
+def test_subnormals_align_with_the_exponent_of_normals():
+    """Two terms cancel; their exponent decides whether the last bit of C survives."""
+    bits = idesc_bits("f8f6f4", 128, 8, "e5m2", "e5m2")
+    a, b = [1, 1] + [0] * 30, [0x3C, 0xBC] + [0] * 30  # 2^-16 * 1 - 2^-16 * 1, with exponent -14
+    for last in (39, 40):
+        c = np.array([[2.0**-20 + 2.0**-last]], np.float32)
+        got = mma.mma(instruction_descriptor.decode(bits, "f8f6f4", 1), *u8([a], [b]), c)[0, 0]
+        assert got == (c[0, 0] if last == 39 else 2.0**-20)
+    idesc = instruction_descriptor.decode(idesc_bits("mxf4nvf4", 128, 8), "mxf4nvf4", 1)
+    a, b = pack([[2] + [0] * 15 + [2] + [0] * 47]), pack([[2] + [0] * 15 + [2 | 8] + [0] * 47])  # 1 * 1, 1 * -1
+    sfa, sfb = np.full((1, 4), 1, np.uint8), np.full((1, 4), 0x38, np.uint8)  # 2^-9, with exponent -6, and 1
+    for last in (41, 42):
+        c = np.array([[2.0**-20 + 2.0**-last]], np.float32)
+        assert mma.mma(idesc, a, b, c, sfa, sfb)[0, 0] == (c[0, 0] if last == 41 else 2.0**-20)
+
+
+def test_sum_of_25_bits():
+    """The products fit 24 bits and so does C, the sum does not: it is odd, and must be truncated, not rounded."""
+    idesc = instruction_descriptor.decode(idesc_bits("mxf4nvf4", 128, 8), "mxf4nvf4", 1)
+    sixes, sf = np.full((1, 32), 0x77, np.uint8), u8([[0x3F] * 3 + [0x27]], [[0x3F] * 4])  # 15/8, last one 15/64
+    unit = 2.0**-11
+    c = np.array([[(2**22 - 1) * unit]], np.float32)
+    assert mma.mma(idesc, sixes, sixes, c, *sf)[0, 0] == (12960000 + 2**22 - 2) * unit
+
+
+def test_operands_beyond_float32():
+    """Scaled elements of 6 * 2^127 and 6 * 2^-127 have a modest product."""
+    idesc = instruction_descriptor.decode(idesc_bits("mxf4nvf4", 128, 8, scale="ue8m0"), "mxf4nvf4", 1, 4)
+    sixes = np.full((1, 32), 0x77, np.uint8)
+    assert mma.mma(idesc, sixes, sixes, None, *u8([[254] * 4], [[0] * 4]))[0, 0] == 36 * 64
 
 
 def test_negative_results_that_round_to_zero_are_positive_zeros():
@@ -590,7 +622,7 @@ def test_refusals():
         with pytest.raises(Unsupported):
             instruction_descriptor.decode(bits, kind, cta_group, scale_vec)
     cta, f16, desc = new_cta(), idesc_bits("f16", 128, 64, "f16", "f16"), 128 >> 4 << 32 | 1 << 46
-    for extra in (dict(disable_lanes=(0, 1, 0, 0)), dict(scale_d=1)):
+    for extra in ({"disable_lanes": (0, 1, 0, 0)}, {"scale_d": 1}):
         with pytest.raises(Unsupported):
             mma.execute("f16", 1, f16, 0, desc, desc, [cta], False, **extra)
     with pytest.raises(Unsupported):
