@@ -67,7 +67,7 @@ class ElementType:
         return codes.view(np.float32).astype(np.float64)
 
     def exponents(self, values: np.ndarray) -> np.ndarray:
-        """Exponents of finite float64 values of this format, int64: those of subnormals clamped, of zeros ZERO_EXPONENT."""
+        """Exponents of finite float64 values, int64: those of subnormals clamped, of zeros ZERO_EXPONENT."""
         exponent = np.frexp(values)[1].astype(np.int64) - 1
         return np.where(values == 0, ZERO_EXPONENT, np.maximum(exponent, self.min_exponent))
 

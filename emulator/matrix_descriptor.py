@@ -28,7 +28,7 @@ _ADDRESS_MASK = 0x3FFFF
 
 @dataclass(frozen=True)
 class Swizzle:
-    """A row of `span` bytes, `atom_k` of which make an MN-major atom; address bits `(a >> 7 & mask) << shift` are XORed in."""
+    """Rows of `span` bytes, `atom_k` of them to an MN-major atom; `(a >> 7 & mask) << shift` is XORed into address a."""
 
     name: str
     span: int
@@ -72,7 +72,7 @@ def decode(desc: int) -> MatrixDescriptor:
 
 @lru_cache(maxsize=8192)
 def _chunks(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> tuple[np.ndarray, int, int]:
-    """Chunk numbers (address / 16), K-major [rows, k bytes / 16] or MN-major [k, row bytes / 16], and their byte range."""
+    """Chunk numbers (address / 16), K-major [rows, k bytes / 16] or MN-major [k, row bytes / 16]; their byte range."""
     d = decode(desc)
     contiguous = (rows if mn_major else k) * elem_bits // 8
     assert contiguous % CHUNK == 0, f"{contiguous} contiguous bytes are not whole 16-byte chunks"

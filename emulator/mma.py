@@ -1,6 +1,6 @@
 """tcgen05.mma: the arithmetic of the fifth-generation tensor core, and the places its operands are read from.
 
-Implements PTX ISA 9.7.16.10. `mma` is the arithmetic alone, `execute` the whole instruction on shared and tensor memory.
+Implements PTX ISA 9.7.16.10. `mma` is the arithmetic alone, `execute` the instruction on shared and tensor memory.
 
 The ISA does not define the rounding. The model is the one that microsoft/MMA-Sim (https://github.com/microsoft/MMA-Sim,
 mmasim/simulator, "tcgen05mma" and "tcgen05mma_block_scale") reports as bit-exact on Blackwell [read from MMA-Sim]:
@@ -9,19 +9,19 @@ mmasim/simulator, "tcgen05mma" and "tcgen05mma_block_scale") reports as bit-exac
     e(a) + e(b) + e(sa) + e(sb); C is one more term. Exponents are those of `element_types.ElementType.exponents`;
   * every term is truncated towards zero to a multiple of 2 ** (largest exponent - F), with F = 35 for packed FP4 kinds
     and 25 for the others; the truncated terms are added exactly;
-  * the sum is rounded towards zero to f32, or to nearest even to f16. Sums beyond the f32 range become infinities, zeros
-    are positive;
+  * the sum is rounded towards zero to f32, or to nearest even to f16. Sums out of range become infinities, zeros are
+    positive;
   * a NaN anywhere gives 0x7FFFFFFF (f16: 0x7FFF).
 MMA-Sim covers infinities in the one-product kinds (IEEE rules) but not an infinite C of the packed FP4 kinds, nor 4-bit
 and 6-bit elements of f8f6f4 and mxf8f6f4: the same rules are applied to them here [inferred].
 
-Most sums are truncated nowhere, and BLAS computes them. Let all terms be multiples of 2 ** q and e_max an upper bound of
-all exponents, and let unit = 2 ** (e_max - F). If q >= e_max - F and C is a multiple of unit, nothing is truncated. Then
+Most sums are truncated nowhere, and BLAS computes them. Let all terms be multiples of 2 ** q, e_max an upper bound of all
+exponents, and unit = 2 ** (e_max - F). If q >= e_max - F and C is a multiple of unit, nothing is truncated. Then
   * a term is below 2 ** (e_max + 12) in magnitude (FP4: 16 products of at most 36, times two significands below 2), and
-    there are few: the sum, with C, is a multiple of unit below 2 ** (e_max + 15). So is every partial sum of products in
-    any order, as products are multiples of 2 ** q too. 15 + F <= 50 bits: float64 arithmetic makes no error;
-  * if moreover the magnitudes, with C, add up to at most 2 ** (q + 24) and C is a multiple of 2 ** q, then every partial sum
-    fits float32, float32 arithmetic makes no error, and nothing is left to round.
+    there are few: the sum, with C, is a multiple of unit below 2 ** (e_max + 15). So is every partial sum of products,
+    in any order, as products are multiples of 2 ** q too. 15 + F <= 50 bits: float64 arithmetic makes no error;
+  * if moreover the magnitudes, with C, add up to at most 2 ** (q + 24) and C is a multiple of 2 ** q, then every partial
+    sum fits float32, float32 arithmetic makes no error, and nothing is left to round.
 Otherwise the terms are aligned one by one (`_aligned_sum`).
 
 Tensor memory layouts: [read from CUTLASS include/cute/atom/mma_traits_sm100_frag.hpp, the ISA has figures only].
@@ -99,7 +99,7 @@ def _scaled(elements: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 
 def _exact_type(q: int, bound: float, ea: int, eb: int) -> type:
-    """float32 if it holds A, of exponents up to ea, and B, of up to eb, and all sums of their products, float64 otherwise.
+    """float32 if it holds A, of exponents up to ea, B, of up to eb, and all sums of their products, else float64.
 
     The limit of 64 on exponents keeps operands, sums and C far from overflow and from subnormals.
     """
@@ -109,7 +109,7 @@ def _exact_type(q: int, bound: float, ea: int, eb: int) -> type:
 def _exact_sum(a, b, c, d_type: ElementType, e_max: int, q: int, bound: float, fraction_bits: int) -> np.ndarray | None:
     """a [M, K] @ b.T [K, N] + c if the module docstring proves that no bit of it gets lost, else None.
 
-    Requires: terms are multiples of 2 ** q with exponents of at most e_max, and the sums of their magnitudes are at most
+    Requires: terms are multiples of 2 ** q with exponents of at most e_max, and sums of their magnitudes at most
     `bound`. a and b are of `_exact_type`.
     """
     e_max = max(e_max, ZERO_EXPONENT)  # zeros, C for instance, take part with it
@@ -226,8 +226,8 @@ def _round_f16(x: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def accumulator_blocks(m: int, n: int, cta_group: int) -> tuple[tuple[slice, slice, int], ...]:
-    """How one CTA holds its share of D in tensor memory (ISA 9.7.16.10.5): (rows, columns of D, first lane), in blocks of
-    consecutive lanes that all start at the first column. Rows count within the CTA, whose share starts at rank * m / 2
+    """How one CTA holds its share of D in tensor memory (ISA 9.7.16.10.5): (rows, columns of D, first lane), in blocks
+    of consecutive lanes that all start at the first column. Rows count within the CTA, whose share starts at rank * m / 2
     in a pair."""
     everything = slice(0, n)
     if cta_group == 1 and m == 64:  # layout F: half of every warp's lanes
@@ -275,8 +275,8 @@ def _write_accumulator(tmem: TensorMemory, d: InstructionDescriptor, cta_group: 
 def scale_factors(tmem: TensorMemory, addr: int, rows: int, scale_vec: int, sf_id: int) -> np.ndarray:
     """Scale factor codes, uint8 [rows, scale_vec], of A or B (ISA 9.7.16.10.7.2).
 
-    Row r sits in lane r % 32 of all four 32-lane partitions, column base + r / 32, bytes sf_id .. sf_id + scale_vec - 1.
-    Bits 30-31 of `addr` are ignored: CUTLASS keeps the id there and the compiler moves it to the instruction descriptor.
+    Row r: lane r % 32 of all four 32-lane partitions, column base + r / 32, bytes sf_id .. sf_id + scale_vec - 1.
+    Bits 30-31 of `addr` are ignored: CUTLASS keeps the id there, and copies it to the instruction descriptor.
     """
     what, lane, column = "tcgen05.mma scale factors", addr >> 16 & 0x3FFF, addr & 0xFFFF
     if lane:
@@ -308,7 +308,7 @@ def _load_shared(smem: np.ndarray, desc: int, rows: int, k: int, d: InstructionD
 
 
 def _load_a_from_tmem(tmem: TensorMemory, addr: int, d: InstructionDescriptor, cta_group: int) -> np.ndarray:
-    """A, row-major in the lanes of D's layout, 32 bytes of consecutive K in 8 columns, first element in the low bits."""
+    """A, row-major in the lanes of D's layout: 32 bytes of consecutive K in 8 columns, first element in low bits."""
     if cta_group == 2 and d.m == 128:
         raise Unsupported("A in tensor memory with M = 128 and cta_group::2")
     if not d.packed_fp4 and d.a_type.bits < 8:
@@ -343,9 +343,9 @@ def execute(
 ) -> None:
     """Execute a tcgen05.mma: read the operands, write D to tensor memory.
 
-    a: the shared memory descriptor of A, or its tensor memory address if a_in_tmem. ctas: objects with .smem (uint8, indexed
-    by shared offset) and .tmem (TensorMemory): the CTA, or [even, odd] for a pair, whose CTAs read their halves of A's and
-    B's rows from their own shared memory at the same descriptor. scale_vec: N of .scale_vec::NX, if given.
+    a: the shared memory descriptor of A, or its tensor memory address if a_in_tmem. ctas: objects with .smem (uint8,
+    indexed by shared offset) and .tmem (TensorMemory): the CTA, or [even, odd] for a pair, whose CTAs read their halves
+    of A's and B's rows from their own shared memory at the same descriptor. scale_vec: N of .scale_vec::NX, if given.
     disable_lanes, scale_d: the operands disable-output-lane and scale-input-d, Unsupported unless they do nothing.
     """
     assert len(ctas) == cta_group

@@ -124,7 +124,7 @@ class TensorMemory:
         if not self.allocated[column : column + columns].all():
             raise Fault(
                 "tmem-out-of-bounds",
-                f"{what}: columns {column}..{column + columns - 1} are not all allocated (base: columns {self.allocations})",
+                f"{what}: columns {column}..{column + columns - 1} are not all allocated ({self.allocations})",
             )
 
     def _check_written(self, written: np.ndarray, lane: int, column: int, what: str) -> None:
@@ -202,8 +202,8 @@ class TensorMemory:
         unpack: bool = False,
         half_split: int = 0,
     ) -> None:
-        """tcgen05.st of uint32 [registers, 32 threads]; the counterpart of `load`. With unpack, the halves of a register
-        go to adjacent cells, whose upper halves become zero [inferred]."""
+        """tcgen05.st of uint32 [registers, 32 threads]; the counterpart of `load`. With unpack, the halves of a
+        register go to adjacent cells, whose upper halves become zero [inferred]."""
         index = self._access(addr, quadrant, shape, num, unpack, half_split, f"tcgen05.st.{shape}.x{num}")
         assert regs.shape == index.shape and regs.dtype == np.uint32, (regs.shape, regs.dtype)
         cells, written = self.cells.ravel(), self.written.ravel()

@@ -212,7 +212,7 @@ def test_fp4_cancellation_shows_the_last_bits(scale, with_c):
 
 
 def test_an_absent_accumulator_still_aligns_as_zero():
-    """2^-149 less 2^-162: the second term is below what the exponent of zero, -126, leaves, and must not cost the first."""
+    """2^-149 less 2^-162: the second term is below what zero's exponent, -126, leaves, and must not cost the first."""
     idesc = instruction_descriptor.decode(idesc_bits("mxf4nvf4", 128, 8, scale="ue8m0"), "mxf4nvf4", 1, 4)
     a, b = pack([[2] + [0] * 15 + [2] + [0] * 47]), pack([[2] + [0] * 15 + [2 | 8] + [0] * 47])  # 1 * 1, 1 * -1
     sfa, sfb = u8([[127 - 70] * 4], [[127 - 79, 127 - 92, 127 - 92, 127 - 92]])
@@ -266,7 +266,7 @@ def test_negative_results_that_round_to_zero_are_positive_zeros():
 
 @pytest.mark.parametrize("magnitude", [0.25, 1, 2.0**14])
 def test_exact_tiles_never_take_the_slow_path(monkeypatch, magnitude):
-    """Scale factors and accumulators of the size of well-behaved inputs: BLAS must do, and give the aligned sum's bits."""
+    """Scale factors and accumulators of well-behaved inputs: BLAS must do, and give the aligned sum's bits."""
     rng = np.random.default_rng(0)
     idesc = instruction_descriptor.decode(idesc_bits("mxf4nvf4", 128, 64), "mxf4nvf4", 1)
     a, b = rng.integers(0, 256, (128, 32), np.uint8), rng.integers(0, 256, (64, 32), np.uint8)
