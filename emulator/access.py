@@ -206,7 +206,7 @@ class LaneAccess:
                     cta.smem.views[size][offset // size + j] = v
                 barrier.transaction(-size * len(numbers))
 
-            self.engine.at(self.engine.now + self.engine.delay("remote"), land)
+            self.engine.at(self.clock.remote(self), land)
 
     # -- atomics -----------------------------------------------------------------------------------------------
     def atomic(self, space: str, what: str, kind: str, address, values: tuple, count: int, mask, wants_old: bool):
@@ -240,7 +240,7 @@ class LaneAccess:
                 cta.smem.views[size][offset // size] = atomic_result(what, kind, old, [v])
                 barrier.transaction(-size)
 
-            self.engine.at(self.engine.now + self.engine.delay("remote"), land)
+            self.engine.at(self.clock.remote(self), land)
 
     def prefetch(self, space: str, address, is_tensormap: bool):
         if is_tensormap:
@@ -315,7 +315,7 @@ class LaneAccess:
 
     def remote_arrive(self, barrier: MBarrier, count: int):
         """An arrive at another CTA's barrier travels."""
-        self.engine.at(self.t + self.engine.delay("remote"), lambda: barrier.arrive(count))
+        self.engine.at(self.clock.remote(self), lambda: barrier.arrive(count))
 
     def mbarrier_tx(self, address, count, mask):
         self.engine.progress += 1

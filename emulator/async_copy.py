@@ -62,8 +62,7 @@ class AsyncCopy:
     def tma_load(self, dst, tensor, coords, bar, rank, mode, multicast, pair, policy, mask):
         for p in self.active(mask):
             tm = self.tensor_map(self.pick(tensor, p), 2 if mode == "tile::gather4" else rank)
-            at = tuple(self.pick(c, p) for c in coords)
-            at = tuple(c - (1 << 32) if c >> 31 else c for c in at)
+            at = tuple(alu.signed(self.pick(c, p), 32) for c in coords)
             nbytes = tma.box_bytes(tm) * (4 if mode == "tile::gather4" else 1)
             address, barrier_address = self.pick(dst, p), self.pick(bar, p)
             owner, offset = self.shared_cta(address)
@@ -91,7 +90,7 @@ class AsyncCopy:
                     cta.smem.end(op)
                     barrier.transaction(-nbytes)
 
-            self.engine.at(self.t + self.engine.delay("tma"), land)
+            self.engine.at(self.clock.tma_load(self, tm, at, nbytes, targets), land)
 
     def _copy_barrier(self, cta, owner, address: int, multicast: bool, pair: bool):
         """The mbarrier that a copy into `cta` signals: at the same offset there, or in one CTA of its pair."""
@@ -107,8 +106,7 @@ class AsyncCopy:
     def tma_store(self, tensor, coords, src, rank, mode, reduction, policy, mask):
         for p in self.active(mask):
             tm = self.tensor_map(self.pick(tensor, p), 2 if mode == "tile::scatter4" else rank)
-            at = tuple(self.pick(c, p) for c in coords)
-            at = tuple(c - (1 << 32) if c >> 31 else c for c in at)
+            at = tuple(alu.signed(self.pick(c, p), 32) for c in coords)
             nbytes = tma.box_bytes(tm) * (4 if mode == "tile::scatter4" else 1)
             cta, offset = self.shared_cta(self.pick(src, p))
             if offset % 128:
@@ -128,9 +126,9 @@ class AsyncCopy:
             def source(cta=cta, offset=offset, nbytes=nbytes, tm=tm):
                 return swizzle.gather(cta.smem.bytes, offset, nbytes, tm.swizzle, tm.atom)
 
-            self._store_later(p, cta, reading, source, write)
+            self._store_later(p, cta, reading, source, write, self.clock.tma_store(self, tm, at, nbytes))
 
-    def _store_later(self, p: int, cta, reading, source, write):
+    def _store_later(self, p: int, cta, reading, source, write, times: tuple[float, float]):
         op = StoreOp(self.bulk_groups(p))
         engine = self.engine
 
@@ -146,14 +144,16 @@ class AsyncCopy:
                 engine.progress += 1
                 op.owner.wake()
 
-            engine.at(engine.now + engine.delay("store"), finish)
+            engine.at(times[1], finish)
 
-        engine.at(self.t + engine.delay("store"), read)
+        engine.at(times[0], read)
 
     def tma_prefetch(self, tensor, coords, rank, mode, policy, mask):
         """A hint: nothing that a program can see, but the descriptor and the coordinates must be sound."""
         for p in self.active(mask):
-            self.tensor_map(self.pick(tensor, p), rank)
+            tm = self.tensor_map(self.pick(tensor, p), rank)
+            at = tuple(alu.signed(self.pick(c, p), 32) for c in coords)
+            self.clock.prefetch(self, tm, at, tma.box_bytes(tm))
 
     # -- bulk copies -------------------------------------------------------------------------------------------
     def bulk_copy(self, dst, to, src, what, size, bar, multicast, policy, mask, reduction=None):
@@ -203,7 +203,11 @@ class AsyncCopy:
                     cta.smem.end(op)
                 barrier.transaction(-n)
 
-        self.engine.at(self.t + self.engine.delay("tma"), land)
+        if src.startswith("shared"):
+            when = self.clock.shared_copy(self, n)
+        else:
+            when = self.clock.bulk_load(self, b, n, targets)
+        self.engine.at(when, land)
 
     def _bulk_to_global(self, p, a, b, n, origin, reduction):
         cta, offset = self.shared_cta(b)
@@ -219,11 +223,14 @@ class AsyncCopy:
             else:
                 target[:] = image
 
-        self._store_later(p, cta, reading, lambda: cta.smem.bytes[offset : offset + n].copy(), write)
+        times = self.clock.bulk_store(self, a, n)
+        self._store_later(p, cta, reading, lambda: cta.smem.bytes[offset : offset + n].copy(), write, times)
 
     def bulk_prefetch(self, address, size, mask):
         for p in self.active(mask):
-            self.launch.memory.view(self.pick(address, p), self.pick(size, p))
+            a, n = self.pick(address, p), self.pick(size, p)
+            self.launch.memory.view(a, n)
+            self.clock.prefetch(self, None, a, n)
 
     def bulk_groups(self, p: int) -> BulkGroups:
         lane = int(self.lanes[p])
@@ -293,7 +300,7 @@ class AsyncCopy:
 
         if not noinc:
             raise Unsupported("cp.async.mbarrier.arrive without .noinc")
-        self.engine.at(self.t + self.engine.delay("tma"), land)
+        self.engine.at(self.clock.shared_copy(self, 0), land)
 
     # -- cluster launch control (9.7.13.17) --------------------------------------------------------------------
     def cluster_launch_cancel(self, to, bar, multicast: bool, mask):
@@ -315,7 +322,7 @@ class AsyncCopy:
                     cta.smem.end(op)
                     barrier.transaction(-16)
 
-            self.engine.at(self.t + self.engine.delay("remote"), land)
+            self.engine.at(self.clock.remote(self), land)
 
     def is_canceled(self, value):
         return np.array([bool(v & 1) for v in value]) if alu.is_array(value) else bool(value & 1)

@@ -79,7 +79,7 @@ class Cta:
             warp.leader = launch.elected(warp)
             lanes = np.arange(warp.live_mask.bit_length())
             group = Group(warp, lanes, [None] * len(launch.program.kernel.registers), 0, None, time)
-            launch.engine.at(time + launch.engine.jitter(), group.run)
+            launch.engine.at(time + launch.clock.wake(), group.run)
 
     # -- barriers ----------------------------------------------------------------------------------------------
     def barrier(self, offset: int) -> MBarrier:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .engine import Schedule
+from .clock import Schedule
 from .errors import EmulatorError, Unsupported
 from .launch import Launch
 from .memory import GlobalMemory
@@ -124,7 +124,7 @@ DEVICE = Device()
 
 @contextlib.contextmanager
 def session(schedule: int = 0, checks: bool = True):
-    """Launches in this block run under a schedule (a seed, see engine.Schedule) and with or without checks.
+    """Launches in this block run under a schedule (a seed, see clock.Schedule) and with or without checks.
 
     A failure of a launch that host code swallowed is raised on leaving.
     """

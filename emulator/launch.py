@@ -7,8 +7,9 @@ import random
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from .clock import FunctionalClock, Schedule
 from .cta import Cluster
-from .engine import Engine, Schedule
+from .engine import Engine
 from .errors import Fault, Hang
 from .memory import GlobalMemory
 from .program import Program
@@ -51,7 +52,9 @@ class Launch:
         self.params = params.ljust(kernel.param_bytes, b"\0")
         self.dynamic_shared, self.pdl, self.sms = dynamic_shared, pdl, sms
         self.schedule = schedule
-        self.engine = Engine(schedule)
+        self.engine = Engine()
+        self.clock = FunctionalClock(schedule, self.engine)
+        self.costs = self.clock.costs(program)
         self._validate()
         self._place_variables(kernel, module_symbols, module_shared)
         self.pending = self._clusters()

@@ -43,7 +43,6 @@ class Program:
         self.source_name = f"<{name}>"
         self.split_blocks()
         self.blocks = [None] * len(self.start)
-        self.costs = [max(1, e - s) for s, e in zip(self.start, self.end, strict=True)]
         self.line_maps: list[dict[int, Instr]] = [{} for _ in self.start]
         self.analyse()
         self._live_lists: list[list[int] | None] = [None] * len(self.start)

@@ -19,8 +19,8 @@ class Pipe:
         self.engine = engine
         self.last = 0.0
 
-    def push(self, issued: float, delay: float, call):
-        self.last = max(self.last, issued + delay)
+    def push(self, when: float, call):
+        self.last = max(self.last, when)
         self.engine.at(self.last, call)
 
 
@@ -103,7 +103,7 @@ class TensorCore:
                 for cta, op in writing:
                     cta.accumulating.remove(op)
 
-            self._push(execute, origin)
+            self._push(execute, origin, self.clock.mma(self, description, pair))
 
     def _operand(self, cta, desc: int, description, group: int, of_a: bool, origin):
         rows = (description.m if of_a else description.n) // group
@@ -113,7 +113,7 @@ class TensorCore:
         lo, hi = matrix_descriptor.byte_ranges(desc, rows, description.k, mn_major, bits)
         return cta.smem.begin(lo, hi, False, origin)
 
-    def _push(self, execute, origin, kind: str = "mma"):
+    def _push(self, execute, origin, when: float):
         def call():
             try:
                 execute()
@@ -121,7 +121,7 @@ class TensorCore:
                 e.where = e.where or f"{origin}: {self.describe(origin)}"
                 raise
 
-        self.cta.pipe.push(self.t, self.engine.delay(kind), call)
+        self.cta.pipe.push(when, call)
 
     def describe(self, origin) -> str:
         instr = origin.instruction()
@@ -155,13 +155,14 @@ class TensorCore:
                 for cta, op in reading:
                     cta.smem.end(op)
 
-            self._push(execute, origin)
+            self._push(execute, origin, self.clock.tensor_copy(self, hi - lo, pair))
 
     def tcgen05_shift(self, pair, address, mask):
         for p in self.active(mask):
             to = self.pick(address, p)
             ctas = self.tensor_ctas(pair)
-            self._push(lambda to=to, ctas=ctas: [cta.tmem.shift_down(to) for cta in ctas], self.origin("tcgen05.shift"))
+            origin, when = self.origin("tcgen05.shift"), self.clock.tensor_copy(self, 32, pair)
+            self._push(lambda to=to, ctas=ctas: [cta.tmem.shift_down(to) for cta in ctas], origin, when)
 
     def tcgen05_commit(self, address, multicast, pair, mask):
         for p in self.active(mask):
@@ -177,7 +178,7 @@ class TensorCore:
                 for barrier in barriers:
                     barrier.arrive()
 
-            self._push(arrive, self.origin("tcgen05.commit"), "commit")
+            self._push(arrive, self.origin("tcgen05.commit"), self.clock.commit(self))
 
     # -- ld and st ---------------------------------------------------------------------------------------------
     def _address(self, address) -> int:
@@ -206,9 +207,7 @@ class TensorCore:
             return tmem.load(address, quadrant, shape, num, pack, split)
 
         fetch() if self.cta.smem.checks else None  # misuse shows at the instruction itself
-        early = None
-        if "ld" not in self.engine.lazy and self.engine.random.random() < 0.5:
-            early = fetch()
+        early = fetch() if self.clock.tmem_load(self, len(registers)) else None
         self.loads.append((registers, (lambda: early) if early is not None else fetch, lo, hi, origin))
 
     def tcgen05_wait_ld(self) -> bool:
@@ -226,10 +225,10 @@ class TensorCore:
         lo = address & 0xFFFF
         self.check_tmem(lo, lo + num, "write")
         quadrant, tmem = self.warp.index % 4, self.cta.tmem
-        if "st" in self.engine.lazy or self.engine.random.random() < 0.5:
-            self.stores.append(lambda: tmem.store(address, quadrant, shape, num, regs, unpack, split))
-        else:
+        if self.clock.tmem_store(self, len(values)):
             tmem.store(address, quadrant, shape, num, regs, unpack, split)
+        else:
+            self.stores.append(lambda: tmem.store(address, quadrant, shape, num, regs, unpack, split))
 
     def tcgen05_wait_st(self) -> bool:
         for store in self.stores:

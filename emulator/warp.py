@@ -81,7 +81,7 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
     def __init__(self, warp: Warp, lanes: np.ndarray, registers: list, pc: int, join: Join | None, time: float):
         self.warp, self.cta = warp, warp.cta
         self.launch = self.cta.launch
-        self.engine = self.launch.engine
+        self.engine, self.clock = self.launch.engine, self.launch.clock
         self.program = self.launch.program
         self.lanes, self.n = lanes, len(lanes)
         self.lane_mask = sum(1 << lane for lane in lanes.tolist())
@@ -99,16 +99,15 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
     # -- running -----------------------------------------------------------------------------------------------
     def wake(self):
         self.engine.progress += 1
-        self.t = max(self.t, self.engine.now) + self.engine.jitter()
+        self.t = max(self.t, self.engine.now) + self.clock.wake()
         self.engine.at(self.t, self.run)
 
     def run(self):
         """Execute blocks until the group waits, splits, exits or has had its turn."""
         engine, program = self.engine, self.program
-        blocks, costs = program.blocks, program.costs
+        blocks, costs, heap, quantum = program.blocks, self.launch.costs, engine.heap, self.clock.quantum
         self.t = max(self.t, engine.now)
         self.waiting_for = None
-        limit = engine.horizon()
         pc = self.pc
         join = self.join.block if self.join else -9
         try:
@@ -123,7 +122,7 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
                     break
                 self.t += costs[pc]
                 pc = following
-                if self.t > limit:
+                if heap and self.t > heap[0][0] + quantum:
                     self.pc = pc
                     engine.at(self.t, self.run)
                     return None

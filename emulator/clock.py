@@ -1,0 +1,107 @@
+"""How long things take. The functional clock draws it from a seed; timing.py has the clock that predicts.
+
+Both answer the same questions, always with absolute times in ticks of the engine's clock. With a functional schedule
+every delay is arbitrary, so that every order that a correct program must tolerate gets its chance.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """seed 0 is orderly: short fixed delays. Other seeds shuffle warps and delay operations; each class of operation
+    may be `lazy`: it lands only when nothing else can move, which is the worst case for a program with a missing wait.
+    """
+
+    seed: int = 0
+
+    LAZY = 20_000
+    CLASSES = ("tma", "mma", "store", "commit", "ld", "remote", "st")
+
+    def lazy_classes(self) -> frozenset[str]:
+        if self.seed == 0:
+            return frozenset()
+        if self.seed <= len(self.CLASSES):  # seeds 1..7: one class at a time
+            return frozenset({self.CLASSES[self.seed - 1]})
+        if self.seed == len(self.CLASSES) + 1:  # 8: all
+            return frozenset(self.CLASSES)
+        rng = random.Random(self.seed)
+        return frozenset(c for c in self.CLASSES if rng.random() < 0.4)
+
+
+class FunctionalClock:
+    """An instruction takes a tick; everything asynchronous takes what the schedule says."""
+
+    quantum = 256  # how far a warp may run ahead of the next event
+    moves_data = True
+
+    def __init__(self, schedule: Schedule, engine):
+        self.schedule, self.engine = schedule, engine
+        self.random = random.Random(schedule.seed)
+        self.lazy = schedule.lazy_classes()
+
+    def _delay(self, kind: str) -> float:
+        if kind in self.lazy:
+            return Schedule.LAZY * (1 + self.random.random())
+        if self.schedule.seed == 0:
+            return 40
+        return self.random.choice((0, 10, 100, 600)) * (0.5 + self.random.random())
+
+    def costs(self, program) -> list[float]:
+        """Ticks of each block."""
+        return [max(1, e - s) for s, e in zip(program.start, program.end, strict=True)]
+
+    def wake(self) -> float:
+        """Extra ticks before a woken warp runs, so that seeds differ in who goes first."""
+        return 0 if self.schedule.seed == 0 else self.random.random() * 60
+
+    # -- asynchronous operations: when they land ---------------------------------------------------------------
+    def tma_load(self, group, tm, coords, nbytes: int, ctas) -> float:
+        return group.t + self._delay("tma")
+
+    def bulk_load(self, group, address: int, nbytes: int, ctas) -> float:
+        return group.t + self._delay("tma")
+
+    def shared_copy(self, group, nbytes: int) -> float:
+        return group.t + self._delay("tma")
+
+    def remote(self, group) -> float:
+        """An arrival or store at another CTA, a result of cluster launch control."""
+        return group.t + self._delay("remote")
+
+    def tma_store(self, group, tm, coords, nbytes: int) -> tuple[float, float]:
+        """(source read, destination written)."""
+        return self._store(group)
+
+    def bulk_store(self, group, address: int, nbytes: int) -> tuple[float, float]:
+        return self._store(group)
+
+    def _store(self, group) -> tuple[float, float]:
+        read = group.t + self._delay("store")
+        return read, read + self._delay("store")
+
+    def prefetch(self, group, tm, coords, nbytes: int) -> None:
+        """L2 prefetch of a box (tm) or of bytes at an address (coords)."""
+
+    def global_access(self, group, addresses, size: int, write: bool) -> None:
+        """ld, st, atom of global memory by the lanes of a group."""
+
+    def mma(self, group, description, pair: bool) -> float:
+        return group.t + self._delay("mma")
+
+    def tensor_copy(self, group, nbytes: int, pair: bool) -> float:
+        return group.t + self._delay("mma")
+
+    def commit(self, group) -> float:
+        return group.t + self._delay("commit")
+
+    def tmem_load(self, group, registers: int) -> bool:
+        """True if tcgen05.ld reads at once, False if only when it is waited for."""
+        return "ld" not in self.lazy and self.random.random() < 0.5
+
+    def tmem_store(self, group, registers: int) -> bool:
+        """True if tcgen05.st writes at once, False if only when it is waited for."""
+        return "st" not in self.lazy and self.random.random() < 0.5
