@@ -28,7 +28,7 @@ _ADDRESS_MASK = 0x3FFFF
 
 @dataclass(frozen=True)
 class Swizzle:
-    """Rows of `span` bytes, `atom_k` of them to an MN-major atom; `(a >> 7 & mask) << shift` is XORed into address a."""
+    """Rows of `span` bytes, `atom_k` of them to an MN-major atom; `(a >> 7 & mask) << shift` is XORed into a."""
 
     name: str
     span: int

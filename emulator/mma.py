@@ -15,12 +15,12 @@ mmasim/simulator, "tcgen05mma" and "tcgen05mma_block_scale") reports as bit-exac
 MMA-Sim covers infinities in the one-product kinds (IEEE rules) but not an infinite C of the packed FP4 kinds, nor 4-bit
 and 6-bit elements of f8f6f4 and mxf8f6f4: the same rules are applied to them here [inferred].
 
-Most sums are truncated nowhere, and BLAS computes them. Let all terms be multiples of 2 ** q, e_max an upper bound of all
+Most sums are truncated nowhere, and BLAS computes them. Let all terms be multiples of 2 ** q, e_max a bound of all
 exponents, and unit = 2 ** (e_max - F). If q >= e_max - F and C is a multiple of unit, nothing is truncated. Then
   * a term is below 2 ** (e_max + 12) in magnitude (FP4: 16 products of at most 36, times two significands below 2), and
     there are few: the sum, with C, is a multiple of unit below 2 ** (e_max + 15). So is every partial sum of products,
     in any order, as products are multiples of 2 ** q too. 15 + F <= 50 bits: float64 arithmetic makes no error;
-  * if moreover the magnitudes, with C, add up to at most 2 ** (q + 24) and C is a multiple of 2 ** q, then every partial
+  * if moreover the magnitudes, with C, add up to at most 2 ** (q + 24) and C is a multiple of 2 ** q, every partial
     sum fits float32, float32 arithmetic makes no error, and nothing is left to round.
 Otherwise the terms are aligned one by one (`_aligned_sum`).
 
@@ -226,8 +226,8 @@ def _round_f16(x: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def accumulator_blocks(m: int, n: int, cta_group: int) -> tuple[tuple[slice, slice, int], ...]:
-    """How one CTA holds its share of D in tensor memory (ISA 9.7.16.10.5): (rows, columns of D, first lane), in blocks
-    of consecutive lanes that all start at the first column. Rows count within the CTA, whose share starts at rank * m / 2
+    """How one CTA holds its share of D in tensor memory (ISA 9.7.16.10.5): (rows, columns of D, first lane), in
+    blocks of consecutive lanes that all start at the first column. Rows count within the CTA, whose share starts at rank * m / 2
     in a pair."""
     everything = slice(0, n)
     if cta_group == 1 and m == 64:  # layout F: half of every warp's lanes

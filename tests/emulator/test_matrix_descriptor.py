@@ -124,7 +124,7 @@ def test_forbidden_combinations():
 
 
 def test_layouts_that_cute_dsl_makes():
-    """Descriptors of tile_to_shape(make_smem_layout_atom(..)), with CuTe's strides, find elements where CuTe puts them."""
+    """Descriptors of tile_to_shape(make_smem_layout_atom(..)) find elements where CuTe puts them."""
     import cutlass
     import cutlass.cute as cute
     from cutlass.cute.nvgpu import tcgen05
