@@ -3,7 +3,7 @@
 Implements PTX ISA 9.7.16.10. `mma` is the arithmetic alone, `execute` the instruction on shared and tensor memory.
 
 The ISA does not define the rounding. The model is the one that microsoft/MMA-Sim (https://github.com/microsoft/MMA-Sim,
-mmasim/simulator, "tcgen05mma" and "tcgen05mma_block_scale") reports as bit-exact on Blackwell [read from MMA-Sim]:
+mmasim/simulator, "tcgen05mma" and "tcgen05mma_block_scale") presents as bit-accurate for Blackwell [read there]:
   * a term is, for packed FP4 kinds, the exact dot product of 16 elements of a row of A and of B times their two scale
     factors, with the exponent e(sa) + e(sb); for the other kinds it is one product a * b * sa * sb, with the exponent
     e(a) + e(b) + e(sa) + e(sb); C is one more term. Exponents are those of `element_types.ElementType.exponents`;
@@ -226,9 +226,8 @@ def _round_f16(x: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def accumulator_blocks(m: int, n: int, cta_group: int) -> tuple[tuple[slice, slice, int], ...]:
-    """How one CTA holds its share of D in tensor memory (ISA 9.7.16.10.5): (rows, columns of D, first lane), in
-    blocks of consecutive lanes that all start at the first column. Rows count within the CTA, whose share starts at rank * m / 2
-    in a pair."""
+    """How one CTA holds its share of D in tensor memory (ISA 9.7.16.10.5), as blocks of consecutive lanes that all start
+    at the first column: (rows, columns of D, first lane). Rows count from the CTA's first, rank * m / 2 in a pair."""
     everything = slice(0, n)
     if cta_group == 1 and m == 64:  # layout F: half of every warp's lanes
         return tuple((slice(r, r + 16), everything, 2 * r) for r in range(0, 64, 16))
