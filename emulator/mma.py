@@ -226,7 +226,7 @@ def _round_f16(x: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def accumulator_blocks(m: int, n: int, cta_group: int) -> tuple[tuple[slice, slice, int], ...]:
-    """How one CTA holds its share of D in tensor memory (ISA 9.7.16.10.5), as blocks of consecutive lanes that all start
+    """How one CTA holds its share of D in tensor memory (ISA 9.7.16.10.5), in blocks of consecutive lanes that start
     at the first column: (rows, columns of D, first lane). Rows count from the CTA's first, rank * m / 2 in a pair."""
     everything = slice(0, n)
     if cta_group == 1 and m == 64:  # layout F: half of every warp's lanes
