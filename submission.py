@@ -16,6 +16,7 @@ import ctypes
 import functools
 import itertools
 import math
+import operator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -298,10 +299,12 @@ def round_up(x: int, multiple: int) -> int:
 
 
 def token_tile(m: int, config: Config) -> int:
-    """Tokens per tile of a group of m: one tile if it fits, else tiles that touch at most two 128-row scale atoms."""
-    widest = 256 if config.acc_cols >= 256 else 192
-    width = m if m <= widest else 160 if m <= 320 else 192 if m <= 384 else widest
-    return round_up(width, config.ctas * config.token_box)
+    """Tokens per tile of a group of m: one tile if it fits, else even ones that touch at most two scale atoms."""
+    granule = config.ctas * config.token_box
+    widest = min(256, config.acc_cols) // granule * granule
+    if m <= widest:
+        return round_up(m, granule)
+    return min(w for w in (128, 160, 192, 256) if w % granule == 0 and w <= widest and -(-m // w) == -(-m // widest))
 
 
 def rows_per_cta(n: int, ctas: int) -> int:
@@ -753,7 +756,7 @@ def compiled(groups: int, config: Config):
 
 
 class Launch:
-    """One launch: the words of GroupGemm for the (m, n, k) of at most MAX_GROUPS groups, all but their addresses."""
+    """One launch: the words of GroupGemm for the (m, n, k) of at most MAX_GROUPS groups that are not empty."""
 
     def __init__(self, sizes: list[tuple[int, int, int]], config: Config):
         groups = 1 << (len(sizes) - 1).bit_length()  # rounded up, so that few kernels serve every number of groups
@@ -767,7 +770,7 @@ class Launch:
                 k,
             )
             for g, ((m, n, k), width) in enumerate(zip(sizes, widths))
-            for token in range(0, m, width or 1)
+            for token in range(0, m, width)
         ]
         starts = partition(segments, config.sms // config.ctas, config.gran)
 
@@ -780,11 +783,10 @@ class Launch:
         padded = list(zip(sizes, widths)) + [(sizes[0], widths[0])] * (groups - len(sizes))
         words = [0] * gemm.sizes
         for (m, n, k), width in padded:
-            words += [max(m, 1) | n << 32, k | width << 32]  # a tensormap has at least one row, used or not
+            words += [m | n << 32, k | width << 32]
         words += [len(starts) * config.ctas, fixed + stages * stage_bytes, stages, token_bytes]
         words += starts + [pack_position(len(sizes), 0, 0)] * (gemm.words - gemm.starts - len(starts))
         self.words = (ctypes.c_int64 * gemm.words)(*words)
-        self.addresses = 5 * len(sizes)
 
         executor = compiled(groups, config).to()
         self.pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
@@ -792,8 +794,9 @@ class Launch:
         self.packed, self.function = executor._get_invoke_packed_args(self.arguments), executor.capi_func
         self.executor = executor  # owns the function, as the three above own the memory that `packed` points to
 
-    def __call__(self, addresses: list[int]) -> None:
-        self.words[: self.addresses] = addresses
+    def __call__(self, addresses: tuple[int, ...]) -> None:
+        """Launch with the addresses of A, B, C, SFA, SFB of each group."""
+        self.words[: len(addresses)] = addresses
         error = self.function(self.packed)
         if error:
             raise RuntimeError(f"launch failed with CUDA error {error}")
@@ -806,11 +809,12 @@ class Plan:
         self.sizes = check_sizes(sizes)
         ms, ns, ks = zip(*self.sizes)
         config = CONFIG_MAP.get((ms, ns[0], ks[0]), DEFAULT) if len(set(ns)) == len(set(ks)) == 1 else DEFAULT
-        self.launches = []
-        for first in range(0, len(sizes), MAX_GROUPS):
-            chunk = self.sizes[first : first + MAX_GROUPS]
-            if any(m for m, _, _ in chunk):
-                self.launches.append((slice(5 * first, 5 * (first + len(chunk))), Launch(chunk, config)))
+        groups = [g for g, m in enumerate(ms) if m]
+        self.launches = []  # with the indices of their tensors
+        for first in range(0, len(groups), MAX_GROUPS):
+            chunk = groups[first : first + MAX_GROUPS]
+            tensors = operator.itemgetter(*(5 * g + i for g in chunk for i in range(5)))
+            self.launches.append((tensors, Launch([self.sizes[g] for g in chunk], config)))
         self.guard = None
 
     def check(self, tensors: list[torch.Tensor]) -> None:
@@ -885,6 +889,6 @@ def custom_kernel(data: input_t) -> output_t:
     addresses = [*map(torch.Tensor.data_ptr, tensors)]
     if math.gcd(16, *addresses) != 16:
         raise ValueError("every tensor must be aligned to 16 bytes")
-    for groups, launch in launches.launches:
-        launch(addresses[groups])
+    for select_groups, launch in launches.launches:
+        launch(select_groups(addresses))
     return [c for _, _, c in abc]
