@@ -88,15 +88,22 @@ class Sandbox:
         if self.process is None:
             self.start()
         with contextlib.suppress(BrokenPipeError):  # a dead process shows when its reply is missing
-            self.connection.send_bytes(json.dumps(request).encode())
+            os.write(self.connection.fileno(), json.dumps(request).encode() + b"\n")
         return self.receive(what)
 
     def receive(self, what: str) -> dict:
+        """One line of JSON: nothing that the submission may send in its place can block the judge or run code here."""
+        deadline, line = time.monotonic() + self.options.timeout, b""
         try:
-            if not self.connection.poll(self.options.timeout):
-                self.kill()
-                raise Refused(f"hang: no {what} within {self.options.timeout:g} s, process killed")
-            reply = json.loads(self.connection.recv_bytes())
+            while not line.endswith(b"\n") and len(line) < 2**20:
+                if not self.connection.poll(max(0, deadline - time.monotonic())):
+                    self.kill()
+                    raise Refused(f"hang: no {what} within {self.options.timeout:g} s, process killed")
+                chunk = os.read(self.connection.fileno(), 2**16)
+                if not chunk:
+                    raise EOFError
+                line += chunk
+            reply = json.loads(line)
             error = reply["error"]
         except (EOFError, ConnectionError):
             raise Refused(f"crash: {self.died()} during {what}") from None

@@ -1,0 +1,11 @@
+"""Allocates until there is no memory left."""
+# caught: memory
+
+import torch
+
+hoard = []
+
+
+def custom_kernel(data):
+    while True:
+        hoard.append(torch.empty(2**30, dtype=torch.uint8))

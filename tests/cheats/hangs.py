@@ -1,0 +1,9 @@
+"""Never returns."""
+# caught: hang: no result within
+
+import time
+
+
+def custom_kernel(data):
+    while True:
+        time.sleep(1)

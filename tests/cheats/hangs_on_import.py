@@ -1,0 +1,7 @@
+"""Never finishes its import."""
+# caught: hang: no import within
+
+import time
+
+while True:
+    time.sleep(1)

@@ -1,0 +1,6 @@
+"""Has no custom_kernel."""
+# caught: no attribute 'custom_kernel'
+
+
+def another_kernel(data):
+    return [c for _, _, c in data[0]]

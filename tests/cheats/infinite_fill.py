@@ -1,0 +1,6 @@
+"""Fills the output with infinities."""
+# caught: elements differ, first at .*: inf instead of
+
+
+def custom_kernel(data):
+    return [c.fill_(float("inf")) for _, _, c in data[0]]

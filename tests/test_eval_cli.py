@@ -1,0 +1,167 @@
+"""The command line: cases, devices, table, JSON, exit codes, and one clear sentence for what it cannot do."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import utils
+from evaluation import inputs, judge
+from evaluation.cli import cli
+from reference import generate_input, ref_kernel
+
+ROOT = Path(judge.__file__).parent.parent
+SMALL = "m: [40, 24]; n: [48, 32]; k: [128, 64]; g: 2; seed: 1111"
+
+
+@pytest.fixture
+def run(honest):
+    """run(*arguments): (exit code, output) of eval.py with the reference as submission."""
+
+    def invoke(*arguments):
+        result = CliRunner().invoke(cli, [*arguments[:1], "--submission", str(honest), *arguments[1:]])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.output
+
+    return invoke
+
+
+def test_test_passes_and_writes_json(run, tmp_path):
+    code, output = run("test", "--spec", SMALL, "--json", str(tmp_path / "out.json"), "--secret", "5")
+    assert code == 0
+    assert re.search(r"0 .*g 2, m 40\+24, n.*pass.*0", output)
+    assert "all 1 cases passed" in output
+    result = json.loads((tmp_path / "out.json").read_text())
+    (case,) = result.pop("cases")
+    assert case.pop("seconds") >= 0
+    assert case == {"spec": SMALL, "status": "pass", "reason": "", "mismatches": 0, "us": None}
+    assert result.pop("device").startswith("emulated B200")
+    assert result.pop("submission").endswith("submission.py")
+    assert result == {"geomean_us": None, "kind": "none", "secret": 5}
+
+
+def test_one_wrong_element_in_one_case_fails_the_run(run, honest, tmp_path):
+    honest.write_text(
+        "from reference import ref_kernel\ndef custom_kernel(data):\n    out = ref_kernel(data)\n"
+        "    if len(out) == 2:\n        out[1][3, 4] += 1\n    return out\n"
+    )
+    cases = tmp_path / "cases.txt"
+    cases.write_text(f"{SMALL}\nm: [8]; n: [16]; k: [64]; g: 1; seed: 3\n")
+    code, output = run("test", "--tests", str(cases), "--json", str(tmp_path / "out.json"))
+    assert code == 1
+    assert re.search(r"case 0: group 1: 1 of 768 elements differ, first at \[3, 4\]: \S+ instead of", output)
+    assert "1 of 2 cases failed" in output
+    cases = json.loads((tmp_path / "out.json").read_text())["cases"]
+    assert [(case["status"], case["mismatches"]) for case in cases] == [("fail", 1), ("pass", 0)]
+
+
+def test_benchmark_gives_no_times_without_a_gpu(run, tmp_path):
+    code, output = run("benchmark", "--spec", SMALL, "--json", str(tmp_path / "out.json"))
+    assert code == 0
+    assert "nothing timed: times need a B200" in " ".join(output.split())
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert (result["geomean_us"], result["kind"], result["cases"][0]["us"]) == (None, "none", None)
+
+
+@pytest.mark.parametrize("section, count", [("tests", 10), ("benchmarks", 4)])
+def test_default_cases_are_the_tasks(section, count):
+    from evaluation.cli import read_cases
+
+    assert len(read_cases(section, None, ())) == count
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--spec", "m: [40; n: 3"], "invalid test case: 'm: [40; n: 3': 'm: [40'"),
+        (["--spec", "m: [40]; n: [48]; k: [128]; g: 1"], "expected m, n, k, g and seed, got g, k, m, n"),
+        (["--spec", SMALL + "; x: 1"], "expected m, n, k, g and seed, got g, k, m, n, seed, x"),
+        (["--spec", SMALL.replace("1111", "-1")], "g and seed must be non-negative integers"),
+        (["--spec", SMALL.replace("g: 2", "g: two")], "g and seed must be non-negative integers"),
+        (["--spec", SMALL.replace("[128, 64]", "[128, 72]")], "group 1: K = 72 must be a positive multiple of 16"),
+        (["--spec", SMALL.replace("[40, 24]", "[-40, 24]")], "group 0: M = -40 must be at least 0"),
+        (["--spec", SMALL.replace("[48, 32]", "[48, 0]")], "group 1: N = 0 must be at least 1"),
+        (["--spec", SMALL.replace("[48, 32]", "48")], "n = 48: one size for each of the g = 2 groups"),
+        (["--spec", SMALL.replace("g: 2", "g: 3")], "one size for each of the g = 3 groups is needed"),
+        (["--tests", "no-such-file"], "cannot read the cases: [Errno 2]"),
+        (["--tests", "/dev/null"], "no cases in /dev/null"),
+        (["--tests", "x", "--spec", SMALL], "--tests and --spec exclude each other"),
+        (["--device", "cuda"], "--device cuda needs a GPU of compute capability 10.0 (B200); found: "),
+        (["--submission", "no-such-file.py"], "there is no submission no-such-file.py"),
+        (["--jobs", "0"], "0 is not in the range x>=1"),
+        (["--device", "tpu"], "'tpu' is not one of 'auto', 'cuda', 'emulated'"),
+    ],
+)
+def test_one_sentence_for_bad_input(run, arguments, sentence):
+    if utils.get_device().type == "cuda" and "cuda" in arguments:
+        pytest.skip("this machine has a B200")
+    code, output = run("test", *arguments)
+    assert code == 2
+    assert sentence in " ".join(output.split()), output
+    assert "Traceback" not in output
+
+
+def test_unwritable_json_is_no_success(run, tmp_path):
+    code, output = run("test", "--spec", SMALL, "--json", str(tmp_path))
+    assert code == 2
+    assert "cannot write the results" in output
+
+
+def test_hidden_inputs_follow_the_secret(judged, tmp_path):
+    """The first call has the case's own inputs, the second others: the same for the same secret."""
+    submission = tmp_path / "submission.py"
+    log = tmp_path / "log"
+    submission.write_text(
+        "import torch\nfrom reference import ref_kernel\ndef custom_kernel(data):\n"
+        "    sums = [t.view(torch.uint8).double().sum().item() for t in data[0][0][:2]]\n"
+        f"    print(sums, file=open({str(log)!r}, 'a'))\n    return ref_kernel(data)\n"
+    )
+    size = ((8,), (16,), (64,))
+    for secret in (1, 1, 2):
+        (verdict,) = judged(submission, size, secret=secret)
+        assert verdict.status == "pass"
+    own = generate_input(*size, 1, 0)[0][0][:2]
+    lines = log.read_text().splitlines()
+    assert lines[0] == lines[2] == lines[4] == str([t.view(torch.uint8).double().sum().item() for t in own])
+    assert lines[1] == lines[3] != lines[5]
+
+
+def test_flipped_signs_flip_the_result():
+    data = generate_input((40, 0), (48, 16), (128, 64), 2, 1)
+    plain = [c.clone() for c in ref_kernel(data)]
+    signs = inputs.draw_signs(9, data[3])
+    inputs.flip_inputs(data[0], signs)
+    flipped = ref_kernel(data)
+    assert not torch.equal(plain[0], flipped[0])
+    for before, after, flips in zip(plain, flipped, signs):
+        assert torch.equal(inputs.flip_result(before, flips), after)
+
+
+@pytest.mark.parametrize("ns", [0.0, -1.0, 1830.0, float("nan"), float("inf"), None, "7"])
+def test_times_that_cannot_be(ns):
+    sizes = [(192, 3072, 4096, 1), (320, 3072, 4096, 1)]  # 15.3 MB: 1.9 us at 8 TB/s
+    judge.check_time(1950.0, sizes)
+    with pytest.raises(judge.Refused, match="is not a time|reading the inputs at 8 TB/s takes"):
+        judge.check_time(ns, sizes)
+
+
+def test_geometric_mean_needs_every_case():
+    times = judge.Stats(3, 4000.0, 1.0, 0.5, 1.0, 3.0)
+    good = judge.Verdict("", "pass", times=times)
+    better = judge.Verdict("", "pass", times=judge.Stats(3, 9000.0, 1.0, 0.5, 1.0, 3.0))
+    assert judge.geomean_us([good, better]) == pytest.approx(6.0)
+    assert judge.geomean_us([good, judge.Verdict("", "fail", times=times)]) is None
+    assert judge.geomean_us([good, judge.Verdict("", "pass")]) is None
+    assert judge.geomean_us([]) is None
+
+
+def test_script_runs_from_anywhere(honest, tmp_path):
+    command = [sys.executable, str(ROOT / "eval.py"), "test", "--submission", str(honest), "--spec", SMALL]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (process.returncode, process.stderr) == (0, ""), process.stderr
+    assert "all 1 cases passed" in process.stdout

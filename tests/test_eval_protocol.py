@@ -1,0 +1,264 @@
+"""`eval.py` as the grader runs it: lines on POPCORN_FD, exit codes, seeds. Without a GPU it refuses to give times."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import eval as grader
+import reference
+import task
+
+ROOT = Path(grader.__file__).parent
+SMALL = "m: [40, 24]; n: [48, 32]; k: [128, 64]; g: 2; seed: 1111"
+ONE = "m: [8]; n: [16]; k: [64]; g: 1; seed: 7"
+
+
+def run_grader(folder: Path, mode: str, cases: str, **environment):
+    """(exit code, lines on the pipe as the grader's dict, stdout + stderr), in a folder laid out as the grader does."""
+    for name in ("eval.py", "task.py", "utils.py", "reference.py"):
+        (folder / name).write_text((ROOT / name).read_text())
+    (folder / "cases.txt").write_text(cases)
+    read, low = os.pipe()
+    write = fcntl.fcntl(low, fcntl.F_DUPFD, 64)  # a number that no other file of the grader's processes has
+    os.close(low)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "POPCORN_FD": str(write), **environment}
+    process = subprocess.run(
+        [sys.executable, "eval.py", mode, "cases.txt"],
+        cwd=folder,
+        env=environment,
+        pass_fds=[write],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        lines = dict(line.split(": ", 1) for line in pipe.read().splitlines())
+    return process.returncode, lines, process.stdout
+
+
+def test_test_mode(honest):
+    code, lines, _ = run_grader(honest.parent, "test", f"{SMALL}\n{ONE}\n")
+    assert code == 0
+    assert lines == {
+        "test-count": "2",
+        "test.0.spec": SMALL,
+        "test.0.status": "pass",
+        "test.1.spec": ONE,
+        "test.1.status": "pass",
+        "check": "pass",
+    }
+
+
+def test_wrong_results_fail_their_case_only(honest):
+    honest.write_text(honest.read_text() + "\nright = custom_kernel\n" + "def custom_kernel(data):\n"
+                      "    return [c + len(data[3]) - 1 for c in right(data)]\n")  # fmt: skip
+    code, lines, _ = run_grader(honest.parent, "test", f"{SMALL}\n{ONE}\n")
+    assert code == 112
+    assert lines["test.0.status"] == "fail"
+    assert "mismatch found! custom implementation doesn't match reference: 0" in lines["test.0.error"]
+    assert lines["test.1.status"] == "pass"
+    assert lines["check"] == "fail"
+
+
+@pytest.mark.parametrize(
+    "body, error",
+    [
+        ("raise ValueError('group 0:\\ncheck: pass')", "ValueError: group 0: check: pass"),
+        ("import os; os._exit(0)", "BrokenProcessPool: "),
+        ("return []", "output length mismatch: got 0, expected 1"),
+    ],
+)
+def test_a_submission_that_raises_or_exits_fails(honest, body, error):
+    honest.write_text(f"def custom_kernel(data):\n    {body}\n")
+    code, lines, _ = run_grader(honest.parent, "test", ONE)
+    assert code == 112
+    assert lines["test.0.error"].startswith(error)
+    assert (lines["test.0.status"], lines["check"]) == ("fail", "fail")
+
+
+def test_a_submission_cannot_write_to_the_grader(honest):
+    """It knows the number of the descriptor, but has not inherited it."""
+    honest.write_text(
+        "import os\ntry:\n    os.write(int(os.environ['POPCORN_FD']), b'check: pass\\n')\n"
+        "except OSError:\n    print('no such descriptor')\nprint('check: pass')\n"
+        "def custom_kernel(data):\n    return [c.zero_() for _, _, c in data[0]]\n"
+    )
+    code, lines, printed = run_grader(honest.parent, "test", ONE)
+    assert (code, lines["check"]) == (112, "fail")
+    assert "no such descriptor\ncheck: pass" in printed
+
+
+def test_secret_seed_changes_the_inputs_and_stays_secret(honest):
+    honest.write_text(
+        "import os\nfrom reference import ref_kernel\n"
+        "def custom_kernel(data):\n"
+        "    assert 'POPCORN_SEED' not in os.environ\n"
+        "    print('digest', data[0][0][1].view(__import__('torch').uint8).double().sum().item())\n"
+        "    return ref_kernel(data)\n"
+    )
+    printed = [run_grader(honest.parent, "test", ONE, **env)[2] for env in ({}, {"POPCORN_SEED": "123456"})]
+    seeds = [7, task.combine_seeds(7, 123456)]
+    for text, seed in zip(printed, seeds):
+        (((_, b, _),), *_) = reference.generate_input((8,), (16,), (64,), 1, seed)
+        assert f"digest {b.view(reference.torch.uint8).double().sum().item()}" in text
+
+
+@pytest.mark.parametrize("mode", ["benchmark", "leaderboard", "profile"])
+def test_no_times_without_a_gpu(honest, mode):
+    code, lines, _ = run_grader(honest.parent, mode, f"{SMALL}\n{ONE}\n")
+    assert code == 112
+    assert lines["benchmark-count"] == "2"
+    assert lines["benchmark.1.spec"] == ONE
+    assert lines["benchmark.1.status"] == "fail"
+    assert lines["benchmark.1.error"] == "times need a B200: this machine has no GPU that runs sm_100a code"
+    assert lines["check"] == "fail"
+    assert not any(key.endswith(("mean", "best")) for key in lines)
+
+
+@pytest.mark.parametrize(
+    "mode, cases, environment, code",
+    [
+        ("test", "m: [1; n: 2", {}, 113),
+        ("test", "m: 1\n\nm: 2", {}, 113),
+        ("race", ONE, {}, 2),
+        ("test", ONE, {"POPCORN_FD": "no number"}, 111),
+        ("test", ONE, {"POPCORN_FD": "987"}, 111),
+    ],
+)
+def test_exit_codes(honest, mode, cases, environment, code):
+    assert run_grader(honest.parent, mode, cases, **environment)[0] == code
+
+
+def test_missing_case_file(honest):
+    (honest.parent / "cases.txt").mkdir()
+    with pytest.raises(IsADirectoryError):
+        run_grader(honest.parent, "test", ONE)
+    assert grader.BAD_CASES == 113
+
+
+# ---- timing modes with the worker's answers made up: what is logged, in which order, and when it stops
+
+
+class Pipe(grader.Report):
+    def __init__(self):
+        self.lines = []
+
+    def log(self, key, value):
+        self.lines.append(f"{key}: {value}")
+
+
+class Answers:
+    """Stands in for the worker process."""
+
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), []
+
+    def run(self, function, *arguments):
+        self.asked.append(arguments)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+STATS = grader.Stats(3, 2.0, 1.0, 0.5, 1.0, 3.0)
+LINES = ["runs: 3", "mean: 2.0", "std: 1.0", "err: 0.5", "best: 1.0", "worst: 3.0"]
+
+
+def cases():
+    return [task.parse_case(SMALL), task.parse_case(ONE)]
+
+
+def test_benchmark_mode():
+    pipe, answers = Pipe(), Answers(STATS, "wrong", STATS)
+    assert grader.run_benchmarks(pipe, answers, cases(), ranked=False) == 112
+    expected = [
+        "benchmark-count: 2",
+        f"benchmark.0.spec: {SMALL}",
+        "benchmark.0.status: fail",
+        "benchmark.0.error: wrong",
+    ]
+    expected += [f"benchmark.1.spec: {ONE}", *(f"benchmark.1.{line}" for line in LINES), "check: fail"]
+    assert pipe.lines == expected
+    assert [asked[1:] for asked in answers.asked] == [(False, 100, 10e7)] + [(False, 100, 10e9)] * 2
+
+
+def test_leaderboard_mode():
+    pipe, answers = Pipe(), Answers(*[STATS] * 4)
+    assert grader.run_benchmarks(pipe, answers, cases(), ranked=True) == 0
+    assert pipe.lines[-1] == "check: pass"
+    assert [asked[1:] for asked in answers.asked] == [(False, 50, 5e8)] * 2 + [(True, 100, 30e9)] * 2
+    pipe, answers = Pipe(), Answers(STATS, STATS, "wrong")
+    assert grader.run_benchmarks(pipe, answers, cases(), ranked=True) == 112
+    assert pipe.lines[-3:] == ["benchmark.0.status: fail", "benchmark.0.error: wrong", "check: fail"]
+
+
+def test_profile_mode():
+    pipe = Pipe()
+    assert grader.run_profiles(pipe, Answers("table", ""), cases()) == 0
+    assert pipe.lines[2] == "benchmark.0.report: dGFibGU="
+
+
+def test_a_worker_that_fails_is_no_pass():
+    for error in (RuntimeError("CUDA error: an illegal memory access"), grader.CaseTimeout("killed")):
+        pipe = Pipe()
+        with pytest.raises(type(error)):
+            grader.run_tests(pipe, Answers(error), cases())
+        assert pipe.lines[-2] == "test.0.status: fail"
+
+
+@pytest.mark.parametrize(
+    "error, code", [(RuntimeError("CUDA error: launch failure"), 110), (grader.CaseTimeout("killed"), 114)]
+)
+def test_exit_codes_of_a_failing_worker(monkeypatch, tmp_path, error, code):
+    class Failing(Answers):
+        def __init__(self, emulated):
+            super().__init__(error)
+
+        def close(self):
+            pass
+
+    (tmp_path / "cases.txt").write_text(ONE)
+    read, write = os.pipe()
+    monkeypatch.setenv("POPCORN_FD", str(write))
+    monkeypatch.setattr(grader, "Worker", Failing)
+    monkeypatch.setattr(sys, "argv", ["eval.py", "test", str(tmp_path / "cases.txt")])
+    assert grader.main() == code
+    with os.fdopen(read) as pipe:
+        assert pipe.read().splitlines()[-1] == "check: fail"
+
+
+def test_hanging_worker_is_killed(monkeypatch):
+    monkeypatch.setattr(grader, "CASE_TIMEOUT_S", 6)
+    worker = grader.Worker(emulated=False)
+    with pytest.raises(grader.CaseTimeout, match="no result within 6 s: killed"):
+        worker.run(grader.time.sleep, 100)
+    worker.close()
+
+
+def test_statistics():
+    stats = grader.calculate_stats([1.0, 2.0, 6.0])
+    assert (stats.runs, stats.mean, stats.best, stats.worst) == (3, 3.0, 1.0, 6.0)
+    assert stats.std == pytest.approx(7**0.5)
+    assert stats.err == pytest.approx((7 / 3) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    "durations, elapsed_ns, max_time_ns, enough",
+    [
+        ([5.0] * 2, 1e12, 1e9, False),  # never before three
+        ([5.0] * 3, 1e8, 1e9, False),  # never before 0.1 s
+        ([5.0] * 3, 2e8, 1e9, True),  # no error left
+        ([1.0, 5.0, 9.0], 2e8, 1e9, False),
+        ([1.0, 5.0, 9.0], 2e8, 14.0, True),  # measured for long enough
+        ([1.0, 5.0, 9.0], 121e9, 1e9, True),  # two minutes have passed
+    ],
+)
+def test_stopping_rule(durations, elapsed_ns, max_time_ns, enough):
+    assert grader.precise_enough(durations, elapsed_ns, max_time_ns) == enough
