@@ -149,6 +149,8 @@ class LaneAccess:
             address = self.pick(address, 0)
             if count > 1 and address % (size * count):
                 raise Fault("misaligned", f"vector write of {size * count} bytes at {address:#x}")
+            if space == "global":
+                self.clock.global_access(self, np.array([address], np.uint64), size * count, True)
             for k, v in enumerate(values):
                 self.store_one(space, address + k * size, size, self.pick(v, 0) & alu.MASK[8 * size])
             return
@@ -160,6 +162,10 @@ class LaneAccess:
             addresses = addresses[lanes]
         if count > 1 and (addresses % np.uint64(size * count)).any():
             raise Fault("misaligned", f"vector write of {size * count} bytes at {int(addresses.max()):#x}")
+        if space == "global":
+            self.clock.global_access(self, addresses, size * count, True)
+        if not self.clock.moves_data and space in ("global", "shared"):
+            return  # whole-warp data; single-lane stores, which may be flags, have gone through above
         for k, v in enumerate(values):
             v = self.lane_array(v, ELEMENT[size])
             v = (v if lanes is None else v[lanes]).astype(f"u{size}")
@@ -266,6 +272,8 @@ class LaneAccess:
     def stmatrix(self, address, values: tuple, trans: bool):
         if self.n != 32:
             raise Fault("divergence", "stmatrix needs the whole warp")
+        if not self.clock.moves_data:
+            return
         rows = self.lane_array(address).astype(np.uint64)[: 8 * len(values)]
         if (rows % np.uint64(16)).any():
             raise Fault("misaligned", "stmatrix row that is not 16-byte aligned")

@@ -84,9 +84,10 @@ class AsyncCopy:
             load = tma.load_gather4 if mode == "tile::gather4" else tma.load_box
 
             def land(tm=tm, at=at, landing=landing, load=load, offset=offset, nbytes=nbytes):
-                image = load(tm, at, self.launch.memory.view)
+                image = load(tm, at, self.launch.memory.view) if self.clock.moves_data else None
                 for cta, op, barrier in landing:
-                    swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom)
+                    if image is not None:
+                        swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom)
                     cta.smem.end(op)
                     barrier.transaction(-nbytes)
 
@@ -133,13 +134,14 @@ class AsyncCopy:
         engine = self.engine
 
         def read():
-            image = source()
+            image = source() if self.clock.moves_data else None
             cta.smem.end(reading)
             op.read = True
             op.owner.wake()
 
             def finish():
-                write(image)
+                if image is not None:
+                    write(image)
                 op.done = True
                 engine.progress += 1
                 op.owner.wake()

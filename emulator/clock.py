@@ -58,6 +58,10 @@ class FunctionalClock:
         """Extra ticks before a woken warp runs, so that seeds differ in who goes first."""
         return 0 if self.schedule.seed == 0 else self.random.random() * 60
 
+    def cta_start(self, number: int) -> float:
+        """From the decision to start a CTA, the number-th of its grid, to its first instruction."""
+        return 0
+
     # -- asynchronous operations: when they land ---------------------------------------------------------------
     def tma_load(self, group, tm, coords, nbytes: int, ctas) -> float:
         return group.t + self._delay("tma")

@@ -7,24 +7,18 @@ from types import SimpleNamespace
 import numpy as np
 
 from .errors import Fault
-from .mbarrier import CountedBarrier, MBarrier, Waitable
+from .mbarrier import CountedBarrier, MBarrier
+from .placement import TMEM_COLUMNS
 from .shared import SharedMemory
 from .tensor_core import Pipe
 from .tmem import TensorMemory
 from .warp import Group, Warp
 
 
-class Freed(Waitable):
-    """Tensor memory columns, for a warp that waits for some."""
-
-    def __str__(self):
-        return "tensor memory columns to be deallocated"
-
-
 class Cluster:
     """CTAs that run together. barrier: barrier.cluster, counted in threads."""
 
-    def __init__(self, launch, first: tuple[int, int, int]):
+    def __init__(self, launch, first: tuple[int, int, int], sms: list[int]):
         self.launch = launch
         shape = launch.cluster
         self.first = first
@@ -33,7 +27,8 @@ class Cluster:
         for z in range(shape[2]):
             for y in range(shape[1]):
                 for x in range(shape[0]):
-                    self.ctas.append(Cta(self, len(self.ctas), (first[0] + x, first[1] + y, first[2] + z)))
+                    rank = len(self.ctas)
+                    self.ctas.append(Cta(self, rank, (first[0] + x, first[1] + y, first[2] + z), sms[rank]))
         self.live_threads = sum(c.threads for c in self.ctas)
 
     def start(self, time: float):
@@ -53,15 +48,14 @@ class Cluster:
 class Cta:
     """sm: the multiprocessor it runs on. symbols: addresses of the kernel's variables and parameters."""
 
-    def __init__(self, cluster: Cluster, rank: int, ctaid: tuple[int, int, int]):
+    def __init__(self, cluster: Cluster, rank: int, ctaid: tuple[int, int, int], sm: int):
         launch = cluster.launch
         self.cluster, self.launch, self.rank, self.ctaid = cluster, launch, rank, ctaid
-        self.sm = launch.next_sm()
+        self.sm, self.resources = sm, launch.placement.sms[sm]
         grid = launch.grid
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
         self.smem = SharedMemory(launch.shared_bytes, launch.checks, launch.seed_of(self.index))
         self.tmem = TensorMemory(report=self._uninitialised)
-        self.tmem_freed = Freed()
         self.unit = SimpleNamespace(smem=self.smem.bytes, tmem=self.tmem)
         self.pipe = Pipe(launch.engine)
         self.accumulating: list = []
@@ -109,11 +103,18 @@ class Cta:
 
     # -- tensor memory -----------------------------------------------------------------------------------------
     def tmem_alloc(self, columns: int) -> int | None:
-        return self.tmem.alloc(columns)
+        """Base column, or None while the CTAs on this SM hold too many."""
+        if self.resources.columns + columns > TMEM_COLUMNS:
+            return None
+        base = self.tmem.alloc(columns)
+        if base is not None:
+            self.resources.columns += columns
+        return base
 
     def tmem_dealloc(self, address: int, columns: int):
         self.tmem.dealloc(address, columns)
-        self.tmem_freed.wake()
+        self.resources.columns -= columns
+        self.resources.wake()
 
     def _uninitialised(self, fault: Fault):
         """A tile may be larger than the data: an mma reads stale scale factors for rows that nobody will store."""

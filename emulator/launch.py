@@ -12,18 +12,21 @@ from .cta import Cluster
 from .engine import Engine
 from .errors import Fault, Hang
 from .memory import GlobalMemory
+from .placement import Placement
 from .program import Program
 from .shared import BASE, RANK_SHIFT
 
 SMS = 148
 SHARED_LIMIT = 232_448  # opt-in bytes per block; the system's 1 KiB comes on top
-SHARED_PER_SM = 233_472
-MAX_THREADS = 2048
 _BLAS = ThreadpoolController()
 
 
 class Launch:
-    """A grid on the device. `run` returns when it has finished, or raises what stopped it."""
+    """A grid on the device.
+
+    `run` executes it alone, under a functional schedule. A timed run (gpu.py) passes the engine, clock and placement that
+    its launches share, calls `start_clusters` when they may start, and is told of the end through `on_done`.
+    """
 
     def __init__(
         self,
@@ -40,8 +43,10 @@ class Launch:
         pdl: bool = False,
         schedule: Schedule = Schedule(),
         checks: bool = True,
-        sms: int = SMS,
         number: int = 0,
+        engine: Engine | None = None,
+        clock=None,
+        placement: Placement | None = None,
     ):
         kernel = program.kernel
         self.program, self.memory, self.checks, self.number = program, memory, checks, number
@@ -50,16 +55,21 @@ class Launch:
         required = kernel.directives.get("reqnctapercluster")
         self.cluster = cluster or (tuple((*required, 1, 1)[:3]) if required else (1, 1, 1))
         self.params = params.ljust(kernel.param_bytes, b"\0")
-        self.dynamic_shared, self.pdl, self.sms = dynamic_shared, pdl, sms
+        self.dynamic_shared, self.pdl = dynamic_shared, pdl
         self.schedule = schedule
-        self.engine = Engine()
-        self.clock = FunctionalClock(schedule, self.engine)
+        self.engine = engine or Engine()
+        self.clock = clock or FunctionalClock(schedule, self.engine)
+        self.placement = placement or Placement(SMS)
+        self.sms = len(self.placement.sms)
         self.costs = self.clock.costs(program)
         self._validate()
         self._place_variables(kernel, module_symbols, module_shared)
-        self.pending = self._clusters()
+        self._clusters_left = self._clusters()
+        self._next = next(self._clusters_left, None)
         self.running: set[Cluster] = set()
-        self._sm = 0
+        self.started = 0  # CTAs
+        self.last_store = 0.0  # when the last store is acknowledged (timing)
+        self.timed = None  # the TimedLaunch of a timed run
         self._stall_mark = -1
 
     def _validate(self):
@@ -120,21 +130,11 @@ class Launch:
         return ((x, y, z) for z in range(0, gz, cz) for y in range(0, gy, cy) for x in range(0, gx, cx))
 
     def take_pending_cluster(self):
-        """The next cluster that has not started; clusterlaunchcontrol takes it away from the grid."""
-        return next(self.pending, None)
+        """The first CTA of the next cluster that has not started, taken off the grid: by us or clusterlaunchcontrol."""
+        first, self._next = self._next, next(self._clusters_left, None)
+        return first
 
     # -- placement ---------------------------------------------------------------------------------------------
-    def capacity(self) -> int:
-        """Clusters that fit the device at once."""
-        threads = self.block[0] * self.block[1] * self.block[2]
-        per_sm = min(SHARED_PER_SM // max(self.shared_bytes, 1), MAX_THREADS // threads, 32)
-        size = self.cluster[0] * self.cluster[1] * self.cluster[2]
-        return max(1, max(1, per_sm) * self.sms // size)
-
-    def next_sm(self) -> int:
-        self._sm += 1
-        return (self._sm - 1) % self.sms
-
     def seed_of(self, index: int) -> int:
         return 0 if self.schedule.seed == 0 else self.schedule.seed * 1_000_003 + index
 
@@ -146,25 +146,41 @@ class Launch:
         return random.Random(f"{self.schedule.seed}/{warp.cta.index}/{warp.index}").randrange(threads)
 
     def start_clusters(self):
-        while len(self.running) < self.capacity():
-            first = next(self.pending, None)
-            if first is None:
+        """Start as many clusters as there is room for."""
+        size = self.cluster[0] * self.cluster[1] * self.cluster[2]
+        threads = self.block[0] * self.block[1] * self.block[2]
+        while self._next is not None:
+            sms = self.placement.place(size, self.shared_bytes, threads)
+            if sms is None:
+                if not self.running and self.timed is None:
+                    raise Fault("launch", f"a cluster of {size} CTAs with {self.shared_bytes} bytes each fits no SM")
                 return
-            cluster = Cluster(self, first)
+            cluster = Cluster(self, self.take_pending_cluster(), sms)
             self.running.add(cluster)
-            cluster.start(self.engine.now)
+            cluster.start(self.engine.now + self.clock.cta_start(self.started))
+            self.started += size
 
     def cluster_done(self, cluster: Cluster):
         self.running.discard(cluster)
         self.engine.progress += 1
-        self.start_clusters()
+        for cta in cluster.ctas:
+            self.placement.release(cta.sm, self.shared_bytes, cta.threads)
+        if self.timed is not None:
+            self.timed.cluster_done(cluster)
+        else:
+            self.start_clusters()
+
+    @property
+    def finished(self) -> bool:
+        return self._next is None and not self.running
 
     # -- dependent launches ------------------------------------------------------------------------------------
     def dependency_wait(self, group) -> bool:
-        return True
+        return self.timed is None or self.timed.dependency_wait(group)
 
     def launch_dependents(self, group):
-        pass
+        if self.timed is not None:
+            self.timed.launch_dependents(group.cta)
 
     def note_read(self, group, span, origin):
         pass

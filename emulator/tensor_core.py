@@ -40,7 +40,7 @@ class TensorCore:
     def tmem_alloc(self, address, columns: int, pair: bool) -> bool:
         base = self.cta.tmem_alloc(int(columns))
         if base is None:
-            return self.wait_on(self.cta.tmem_freed)
+            return self.wait_on(self.cta.resources)
         cta, offset = self.shared_cta(self.pick(address, 0) & 0xFFFFFFFF)
         cta.smem.begin_end_write(offset, 4)
         cta.smem.views[4][offset // 4] = base
@@ -97,7 +97,8 @@ class TensorCore:
 
             def execute(d_=d_, a_=a_, b_=b_, idesc_=idesc_, accumulate_=accumulate_, sfa_=sfa_, sfb_=sfb_,
                         lanes=lanes, units=units, reading=reading, writing=writing):  # fmt: skip
-                mma.execute(kind, group, idesc_, d_, a_, b_, units, accumulate_, a_in_tmem, sfa_, sfb_, scale_vec, lanes, scale_d)
+                if self.clock.moves_data:
+                    mma.execute(kind, group, idesc_, d_, a_, b_, units, accumulate_, a_in_tmem, sfa_, sfb_, scale_vec, lanes, scale_d)
                 for cta, op in reading:
                     cta.smem.end(op)
                 for cta, op in writing:
@@ -150,7 +151,7 @@ class TensorCore:
             reading = [(cta, cta.smem.begin(lo, hi, False, origin)) for cta in ctas]
 
             def execute(to=to, desc_=desc_, ctas=ctas, reading=reading):
-                for cta in ctas:
+                for cta in ctas if self.clock.moves_data else ():
                     cta.tmem.copy(cta.smem.bytes, desc_, shape, multicast, to, fmt or None)
                 for cta, op in reading:
                     cta.smem.end(op)
@@ -204,6 +205,8 @@ class TensorCore:
         tmem = self.cta.tmem
 
         def fetch():
+            if not self.clock.moves_data:
+                return (0,) * len(registers)
             return tmem.load(address, quadrant, shape, num, pack, split)
 
         fetch() if self.cta.smem.checks else None  # misuse shows at the instruction itself
@@ -211,6 +214,8 @@ class TensorCore:
         self.loads.append((registers, (lambda: early) if early is not None else fetch, lo, hi, origin))
 
     def tcgen05_wait_ld(self) -> bool:
+        if not self.clock.moves_data:
+            self.t = max(self.t, self.loads_ready)
         for registers, fetch, *_ in self.loads:
             for number, values in zip(registers, fetch(), strict=True):
                 if number >= 0:

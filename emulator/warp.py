@@ -92,6 +92,7 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         self.specials: dict[str, object] = {}
         self.waiting_for = None
         self.timed_out = False
+        self.loads_ready = 0.0
         self.loads: list = []  # tcgen05.ld results that wait for tcgen05.wait::ld
         self.stores: list = []
         warp.groups.append(self)

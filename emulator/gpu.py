@@ -1,0 +1,161 @@
+"""A timed run: launches one behind the other on a modelled GPU, with launch gaps and programmatic dependent launch.
+
+The launches run the same PTX as functional ones, under the TimingClock. Rules (CUDA programming guide, "Programmatic
+dependent launch"; PTX ISA griddepcontrol): a plain launch starts when the one before has completed and its writes have
+drained; with the PDL attribute it starts when every CTA of the one before has issued launch_dependents or exited, as far as
+there is room beside its CTAs, and griddepcontrol.wait returns when that one has completed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .engine import Engine
+from .errors import Hang
+from .launch import Launch
+from .mbarrier import Waitable
+from .placement import Placement
+from .profile import Profile
+from .timing import TimingClock
+
+
+@dataclass
+class Recorded:
+    """A launch to be timed: the arguments of Launch."""
+
+    args: tuple
+    options: dict
+    held: list = field(default_factory=list)
+
+
+class Completion(Waitable):
+    """The end of a grid, for griddepcontrol.wait."""
+
+    def __init__(self, number: int):
+        super().__init__()
+        self.number = number
+
+    def __str__(self):
+        return f"the completion of launch {self.number}"
+
+
+class TimedLaunch:
+    """One launch of a run. Times in cycles; None until known."""
+
+    def __init__(self, run: TimedRun, number: int, recorded: Recorded):
+        self.run, self.number = run, number
+        self.launch = Launch(
+            *recorded.args, engine=run.engine, clock=run.clock, placement=run.placement, checks=False, number=number, **recorded.options
+        )
+        self.launch.timed = self
+        self.triggered: set = set()
+        self.completion = Completion(number)
+        self.start: float | None = None
+        self.first_cta: float | None = None
+        self.end: float | None = None
+        self.trigger_done = False
+
+    @property
+    def before(self) -> TimedLaunch | None:
+        return self.run.launches[self.number - 1] if self.number else None
+
+    def total_ctas(self) -> int:
+        x, y, z = self.launch.grid
+        return x * y * z
+
+    def begin(self):
+        self.start = self.run.engine.now
+        self.run.active.append(self)
+        self.run.dispatch()
+
+    def launch_dependents(self, cta):
+        self.triggered.add(cta)
+        self._check_trigger()
+
+    def cluster_done(self, cluster):
+        for cta in cluster.ctas:
+            self.triggered.add(cta)
+        self._check_trigger()
+        self.run.dispatch()
+        if self.launch.finished:
+            profile = self.run.profile
+            end = max(self.run.engine.now, self.launch.last_store) + profile.cycles(profile["launch"]["drain_ns"])
+            self.run.engine.at(end, self._complete)
+
+    def _check_trigger(self):
+        if not self.trigger_done and len(self.triggered) == self.total_ctas():
+            self.trigger_done = True
+            following = self.run.following(self)
+            if following is not None and following.launch.pdl:
+                self.run.begin_later(following, self.run.engine.now)
+
+    def _complete(self):
+        run = self.run
+        self.end = run.engine.now
+        run.active.remove(self)
+        self.completion.wake()
+        following = run.following(self)
+        if following is not None and not following.launch.pdl:
+            run.begin_later(following, self.end + run.profile.cycles(run.profile["launch"]["gap_ns"]))
+
+    def dependency_wait(self, group) -> bool:
+        if not self.launch.pdl or self.before is None:
+            return True
+        if self.before.end is None:
+            return group.wait_on(self.before.completion)
+        profile = self.run.profile
+        group.t = max(group.t, self.before.end + profile.cycles(profile["launch"]["pdl_wait_ns"]))
+        return True
+
+
+class TimedRun:
+    """Executes recorded launches back to back; `launches` then holds the times of each."""
+
+    def __init__(self, profile: Profile, memory, recorded: list[Recorded], trace=None):
+        self.profile = profile
+        self.engine = Engine()
+        sm = profile["sm"]
+        self.clock = TimingClock(profile, memory, self.engine, trace)
+        self.placement = Placement(int(sm["count"]), int(sm["shared_bytes"]), int(sm["threads"]), int(sm["ctas"]))
+        self.launches = [TimedLaunch(self, n, r) for n, r in enumerate(recorded)]
+        self.active: list[TimedLaunch] = []
+        self.front_end = 0.0  # when the front end can take the next launch
+
+    def following(self, launch: TimedLaunch) -> TimedLaunch | None:
+        n = launch.number + 1
+        return self.launches[n] if n < len(self.launches) else None
+
+    def begin_later(self, launch: TimedLaunch, time: float):
+        time = max(time, self.front_end)
+        self.front_end = time + self.profile.cycles(self.profile["launch"]["interval_ns"])
+        self.engine.at(time, launch.begin)
+
+    def dispatch(self):
+        """Fill free SMs, the oldest launch first."""
+        for timed in self.active:
+            timed.launch.start_clusters()
+            if timed.launch._next is not None:
+                return
+
+    def run(self) -> TimedRun:
+        if self.launches:
+            self.begin_later(self.launches[0], 0.0)
+            self.engine.run(self._stalled)
+        return self
+
+    def _stalled(self) -> bool:
+        waiting = [t for t in self.launches if t.end is None]
+        if not waiting:
+            return False
+        return any([t.launch.stalled() for t in self.active if t.launch.running]) or self._hang()
+
+    def _hang(self):
+        raise Hang("\n".join(line for t in self.active for line in t.launch.waiting()))
+
+    @property
+    def us(self) -> float:
+        """From the first launch to the end of the last."""
+        return self.profile.us(self.launches[-1].end)
+
+    def ends_us(self) -> list[float]:
+        return [self.profile.us(t.end) for t in self.launches]

@@ -1,0 +1,56 @@
+"""Cycles that a warp spends on the instructions of a basic block: in-order issue with register dependences.
+
+PTX is not SASS: register moves vanish, address arithmetic folds into instructions, a division is a routine. The classes
+below stand for that; their figures are in the machine profile.
+"""
+
+from __future__ import annotations
+
+from .program import Program
+from .ptx import Imm
+
+CLASSES = {
+    "mov": "move", "cvta": "move", "not": "alu", "mul": "multiply", "mad": "multiply", "div": "divide", "rem": "divide",
+    "rcp": "special", "sqrt": "special", "rsqrt": "special", "ex2": "special", "lg2": "special", "tanh": "special",
+    "sin": "special", "cos": "special", "cvt": "convert", "shfl": "shuffle", "vote": "vote", "elect": "vote",
+    "match": "shuffle", "redux": "shuffle", "bar": "barrier", "barrier": "barrier", "fence": "barrier", "bra": "branch",
+    "brx": "branch", "ret": "branch", "exit": "branch", "mbarrier": "shared", "ldmatrix": "shared", "stmatrix": "shared",
+    "cp": "async", "tcgen05": "async", "mapa": "alu", "prefetch": "async", "griddepcontrol": "branch", "atom": "global_load",
+    "red": "global_store",
+}  # fmt: skip
+
+
+def kind(instr) -> str:
+    """The cost class of an instruction."""
+    parts = instr.op.split(".")
+    base = parts[0]
+    if base in ("ld", "st"):
+        space = next((p.split("::")[0] for p in parts[1:] if p.split("::")[0] in ("shared", "param", "const")), "global")
+        if space == "shared":
+            return "shared"
+        return "constant" if space in ("param", "const") else "global_load" if base == "ld" else "global_store"
+    if base == "fence" and "proxy" not in parts:
+        return "barrier"
+    if base in ("div", "rem") and len(instr.operands) > 2 and isinstance(instr.operands[2], Imm):
+        return "multiply"  # a division by a constant becomes a multiplication
+    return CLASSES.get(base, "alu")
+
+
+def block_cycles(program: Program, figures: dict) -> list[float]:
+    """Cycles of each block; figures[class] = (issue, latency)."""
+    out = []
+    for start, end in zip(program.start, program.end, strict=True):
+        time, ready = 0.0, {}
+        for instr in program.kernel.instrs[start:end]:
+            issue, latency = figures[kind(instr)]
+            reads, writes = program.reads_writes(instr)
+            begin = max([time, *(ready[r] for r in reads if r in ready)])
+            if issue == 0:  # a move that vanishes passes its source's readiness on
+                for r in writes:
+                    ready[r] = begin
+                continue
+            time = begin + issue
+            for r in writes:
+                ready[r] = begin + latency
+        out.append(max(time, 1.0))
+    return out

@@ -1,0 +1,56 @@
+"""Machine profiles: every number of the timing model, with its source, in profiles/*.toml."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDER = Path(__file__).parent / "profiles"
+
+
+class Profile:
+    """profile["unit"]["figure"]: a number. Sources and confidence stay in the file, under the same name + `_source`."""
+
+    def __init__(self, name: str, units: dict):
+        self.name, self.units = name, units
+        self.clock_ghz = units["sm"]["clock_ghz"]
+
+    def __getitem__(self, unit: str) -> dict:
+        return self.units[unit]
+
+    def cycles(self, ns: float) -> float:
+        return ns * self.clock_ghz
+
+    def us(self, cycles: float) -> float:
+        return cycles / self.clock_ghz / 1e3
+
+    def bytes_per_cycle(self, tb_s: float) -> float:
+        return tb_s * 1e3 / self.clock_ghz
+
+    def with_(self, overrides: dict[str, float]) -> Profile:
+        """A copy with some figures replaced, e.g. {"hbm.read_tb_s": 7.0}: a measured patch, or a what-if."""
+        units = {k: dict(v) for k, v in self.units.items()}
+        for key, value in overrides.items():
+            unit, figure = key.split(".")
+            if figure not in units.get(unit, {}):
+                raise KeyError(f"profile {self.name} has no figure {key}")
+            units[unit][figure] = value
+        return Profile(self.name, units)
+
+
+def load(name: str) -> Profile:
+    """The profile profiles/<name>.toml. Raises FileNotFoundError with the names that exist."""
+    path = FOLDER / f"{name}.toml"
+    if not path.exists():
+        known = ", ".join(sorted(p.stem for p in FOLDER.glob("*.toml")))
+        raise FileNotFoundError(f"no machine profile {name!r}; there are {known}")
+    raw = tomllib.loads(path.read_text())
+    units = {}
+    for unit, figures in raw.items():
+        units[unit] = {k: v["value"] if isinstance(v, dict) and "value" in v else v for k, v in figures.items()}
+    return Profile(name, units)

@@ -1,0 +1,217 @@
+"""The clock that predicts: SM units, tensor cores and memory of a machine profile (timing only; see memory_model.py).
+
+It answers the same questions as the functional clock, from figures that were published or measured (profiles/*.toml).
+Data does not move: what a tcgen05.ld returns is a uniform zero, so that arithmetic on it costs next to nothing here.
+"""
+
+from __future__ import annotations
+
+import bisect
+
+import numpy as np
+
+from . import issue
+from .memory_model import LINE, MemoryModel
+from .profile import Profile
+from .tensormap import TensorMap
+
+
+class Sm:
+    """When each unit of one multiprocessor is free again."""
+
+    __slots__ = ("tma", "ingest", "egress", "tensor", "copy", "load", "seen")
+
+    def __init__(self):
+        self.tma = self.ingest = self.egress = self.tensor = self.copy = self.load = 0.0
+        self.seen: set = set()  # tensormaps that its descriptor cache holds
+
+
+def interpolate(n: int, ns: list[float], values: list[float]) -> float:
+    """Linear between the points of a table; below the first, proportional beyond its slope, never below half."""
+    if n <= ns[0]:
+        return values[0] if n == ns[0] else max(values[0] / 2, values[0] - (ns[0] - n) * (values[1] - values[0]) / (ns[1] - ns[0]))
+    at = min(bisect.bisect_left(ns, n), len(ns) - 1)
+    a, b = ns[at - 1], ns[at]
+    return values[at - 1] + (n - a) * (values[at] - values[at - 1]) / (b - a)
+
+
+class TimingClock:
+    """One for all launches of a run: they share the machine."""
+
+    quantum = 0
+    moves_data = False
+
+    def __init__(self, profile: Profile, memory, engine, trace=None):
+        self.p, self.engine, self.trace = profile, engine, trace
+        self.memory = MemoryModel(profile, memory)
+        self.sms = [Sm() for _ in range(int(profile["sm"]["count"]))]
+        self.figures = {k: tuple(v) for k, v in profile["issue"].items()}
+        self._costs: dict[int, list[float]] = {}
+        self._boxes: dict = {}
+
+    def costs(self, program) -> list[float]:
+        if id(program) not in self._costs:
+            self._costs[id(program)] = issue.block_cycles(program, self.figures)
+        return self._costs[id(program)]
+
+    def wake(self) -> float:
+        return self.p["sync"]["wake_cycles"]
+
+    def cta_start(self, number: int) -> float:
+        launch = self.p["launch"]
+        return self.p.cycles(launch["cta_start_ns"] + number * launch["cta_interval_ns"])
+
+    # -- copies ------------------------------------------------------------------------------------------------
+    def _issue(self, group, nbytes: int, key=None) -> float:
+        """The TMA unit takes an instruction: returns when its requests have left."""
+        tma = self.p["tma"]
+        sm = self.sms[group.cta.sm]
+        start = max(sm.tma, group.t)
+        if key is not None and key not in sm.seen:
+            sm.seen.add(key)
+            start += tma["first_use_cycles"]
+        sm.tma = start + max(tma["issue_cycles"], nbytes / tma["bytes_per_cycle"])
+        return start + tma["issue_cycles"]
+
+    def _arrive(self, start: float, lines: np.ndarray, nbytes: int, ctas) -> float:
+        tma, unit = self.p["tma"], self.p["sm"]
+        done = self.memory.read(start, lines, nbytes) if len(lines) else start
+        landing = done
+        for cta in ctas:
+            sm = self.sms[cta.sm]
+            sm.ingest = max(sm.ingest, start) + nbytes / unit["ingest_bytes_per_cycle"]
+            landing = max(landing, sm.ingest)
+        if len(ctas) > 1:
+            landing += tma["multicast_cycles"]
+        return landing + tma["latency_cycles"]
+
+    def tma_load(self, group, tm: TensorMap, coords, nbytes: int, ctas) -> float:
+        start = self._issue(group, nbytes, (group.launch.number, tm.address, tm.box))
+        landing = self._arrive(start, self.lines(tm, coords), nbytes, ctas)
+        if self.trace is not None:
+            self.trace.copy(group, "load", start, landing, nbytes)
+        return landing
+
+    def bulk_load(self, group, address: int, nbytes: int, ctas) -> float:
+        start = self._issue(group, nbytes)
+        landing = self._arrive(start, self._span(address, nbytes), nbytes, ctas)
+        if self.trace is not None:
+            self.trace.copy(group, "load", start, landing, nbytes)
+        return landing
+
+    def shared_copy(self, group, nbytes: int) -> float:
+        return self._issue(group, nbytes) + self.p["sync"]["remote_cycles"] + nbytes / self.p["sm"]["ingest_bytes_per_cycle"]
+
+    def remote(self, group) -> float:
+        return group.t + self.p["sync"]["remote_cycles"]
+
+    def tma_store(self, group, tm: TensorMap, coords, nbytes: int) -> tuple[float, float]:
+        return self._store(group, self.lines(tm, coords), nbytes, (group.launch.number, tm.address, tm.box))
+
+    def bulk_store(self, group, address: int, nbytes: int) -> tuple[float, float]:
+        return self._store(group, self._span(address, nbytes), nbytes)
+
+    def _store(self, group, lines, nbytes: int, key=None) -> tuple[float, float]:
+        start = self._issue(group, nbytes, key)
+        read = start + self.p["tma"]["store_latency_cycles"] + nbytes / self.p["tma"]["bytes_per_cycle"]
+        sm = self.sms[group.cta.sm]
+        sm.egress = max(sm.egress, start) + nbytes / self.p["sm"]["store_bytes_per_cycle"]
+        out = max(read, sm.egress)
+        done = self.memory.write(out, lines, nbytes) if len(lines) else out
+        group.launch.last_store = max(group.launch.last_store, done)
+        if self.trace is not None:
+            self.trace.copy(group, "store", start, done, nbytes)
+        return read, done
+
+    def prefetch(self, group, tm, where, nbytes: int) -> None:
+        lines = self._span(where, nbytes) if tm is None else self.lines(tm, where)
+        start = self._issue(group, nbytes)
+        if len(lines):
+            self.memory.prefetch(start, lines)
+
+    def global_access(self, group, addresses: np.ndarray, size: int, write: bool) -> None:
+        """Loads are in the static cost of their block; stores go out through the SM, a wavefront per 128-byte line."""
+        lines = np.unique(addresses // np.uint64(LINE)).astype(np.int64)
+        if not write:
+            return
+        sm = self.sms[group.cta.sm]
+        nbytes = len(addresses) * size
+        unit = self.p["sm"]
+        busy = max(len(lines) * unit["store_instruction_cycles"], nbytes / unit["store_bytes_per_cycle"])
+        sm.egress = max(sm.egress, group.t) + busy
+        queue = 64 * unit["store_instruction_cycles"]
+        group.t = max(group.t, sm.egress - queue)  # the store queue is finite
+        done = self.memory.write(sm.egress, lines, nbytes)
+        group.launch.last_store = max(group.launch.last_store, done)
+
+    # -- lines of a box ----------------------------------------------------------------------------------------
+    @staticmethod
+    def _span(address: int, nbytes: int) -> np.ndarray:
+        return np.arange(address // LINE, (address + nbytes - 1) // LINE + 1)
+
+    def lines(self, tm: TensorMap, coords: tuple[int, ...]) -> np.ndarray:
+        """Line numbers that the in-bounds part of a box touches, int64, distinct."""
+        low = [max(c, 0) for c in coords]
+        extent = [min(c + b, d) - lo for c, b, d, lo in zip(coords, tm.box, tm.dims, low, strict=True)]
+        if min(extent) <= 0:
+            return np.empty(0, np.int64)
+        row = extent[0] * tm.bits // 8
+        first = tm.address + low[0] * tm.bits // 8
+        strides = tm.strides_bytes
+        first += sum(lo * s for lo, s in zip(low[1:], strides, strict=True))
+        key = (row, tuple(extent[1:]), strides, first % LINE)
+        offsets = self._boxes.get(key)
+        if offsets is None:
+            at = np.zeros(1, np.int64)
+            for n, s in zip(extent[1:], strides, strict=True):
+                at = (at[:, None] + np.arange(n)[None, :] * s).ravel()
+            at += first % LINE
+            each = np.arange((row + LINE - 1) // LINE + 1) * LINE
+            points = np.minimum(at[:, None] + each[None, :], at[:, None] + row - 1)
+            offsets = self._boxes[key] = np.unique(points // LINE)
+        return offsets + first // LINE
+
+    # -- tensor core -------------------------------------------------------------------------------------------
+    def _shape(self, description, pair: bool) -> str:
+        if pair:
+            return "pair_m128" if description.m == 128 else "pair_m256"
+        return "m64" if description.m == 64 else "m128"
+
+    def mma(self, group, description, pair: bool) -> float:
+        t = self.p["tensor"]
+        shape = self._shape(description, pair)
+        ctas = group.tensor_ctas(pair)
+        sms = [self.sms[c.sm] for c in ctas]
+        start = max(group.t, *(s.tensor for s in sms), *(s.copy + t["copy_latency"] if s.copy else 0.0 for s in sms))
+        interval = interpolate(description.n, t["n"], t[shape])
+        slope, base = t[f"latency_{shape}"]
+        done = start + slope * description.n + base - t["commit_cycles"] - self.p["sync"]["wake_cycles"]
+        for s in sms:
+            s.tensor = start + interval
+        if self.trace is not None:
+            for c in ctas:
+                self.trace.tensor(c, start, start + interval)
+        return done
+
+    def tensor_copy(self, group, nbytes: int, pair: bool) -> float:
+        t = self.p["tensor"]
+        start = group.t
+        for c in group.tensor_ctas(pair):
+            sm = self.sms[c.sm]
+            start = max(start, sm.copy)
+            sm.copy = start + t["copy_cycles"]
+        return start + t["copy_cycles"] + t["copy_latency"]
+
+    def commit(self, group) -> float:
+        """Pipe.push adds the order; this is what comes on top of the last operation."""
+        return max(group.t, group.cta.pipe.last) + self.p["tensor"]["commit_cycles"]
+
+    def tmem_load(self, group, registers: int) -> bool:
+        t = self.p["tensor"]
+        sm = self.sms[group.cta.sm]
+        sm.load = max(sm.load, group.t) + registers * 128 / t["load_bytes_per_cycle"]
+        group.loads_ready = max(getattr(group, "loads_ready", 0.0), sm.load + t["load_latency"])
+        return True
+
+    def tmem_store(self, group, registers: int) -> bool:
+        return True
