@@ -27,7 +27,7 @@ from eval import CALLS_PER_TIMING, Stats, calculate_stats, precise_enough
 from evaluation import inputs, worker
 from task import TestCase, combine_seeds
 
-AUDITS = 3  # untimed repeats among the timed ones
+AUDITED = 0.2  # share of the repeats in which every result is taken right after its call; their times do not count
 MEMORY_BANDWIDTH = 8e12  # bytes/s of a B200: https://www.nvidia.com/en-us/data-center/dgx-b200/
 
 
@@ -232,14 +232,12 @@ class Trial:
             return
         self.call(0, fresh=False, audit=True)  # compiles, too
         durations, begin = [], time.perf_counter_ns()
-        audits = set(self.rng.choice(100, AUDITS, replace=False).tolist()) | {int(self.rng.integers(1, 4))}
-        for repeat in range(100):
-            audit = repeat in audits
+        while len(durations) < 100 and not precise_enough(durations, time.perf_counter_ns() - begin, 30e9):
+            audit = self.rng.random() < AUDITED
             ns = self.call(0, fresh=True, audit=audit)
             check_time(ns, self.sizes)
             durations += [] if audit else [ns]
-            if precise_enough(durations, time.perf_counter_ns() - begin, 30e9):
-                break
+        self.call(0, fresh=True, audit=True)
         self.verdict.times = calculate_stats(durations)
 
 

@@ -150,6 +150,37 @@ def test_times_that_cannot_be(ns):
         judge.check_time(ns, sizes)
 
 
+class Repeats(judge.Trial):
+    """A timed trial whose calls are made up: 100, 101, 102, ... us, and a millisecond more in audits."""
+
+    def __init__(self, ns=100e3):
+        self.options = judge.Options("", "cuda", timed=True)
+        self.verdict, self.sizes = judge.Verdict("timed"), [(64, 64, 64, 1)]
+        self.rng = judge.np.random.default_rng(1)
+        self.ns, self.calls = ns, []
+
+    def call(self, schedule, fresh, audit=False):
+        self.calls.append((fresh, audit))
+        return self.ns + 1e3 * len(self.calls) + (1e6 if audit else 0)
+
+
+def test_timed_repeats_are_fresh_and_audited_at_random():
+    trial = Repeats()
+    trial.run()
+    assert trial.calls[0] == (False, True)
+    assert all(fresh for fresh, _ in trial.calls[1:])
+    audits = [audit for _, audit in trial.calls]
+    assert audits[-1]
+    assert 10 < sum(audits) < 40
+    assert trial.verdict.times.runs == audits.count(False) == 100
+    assert 100e3 < trial.verdict.us * 1e3 < 250e3  # no audited repeat among them
+
+
+def test_impossible_time_is_refused():
+    with pytest.raises(judge.Refused, match="is not a time"):
+        Repeats(float("nan")).run()
+
+
 def test_geometric_mean_needs_every_case():
     times = judge.Stats(3, 4000.0, 1.0, 0.5, 1.0, 3.0)
     good = judge.Verdict("", "pass", times=times)
