@@ -736,6 +736,7 @@ class GroupGemm:
                     tma_store_wait(0)
 
         # All of tensor memory read, by both CTAs of a pair: free it
+        cute.arch.sync_warp()
         tcgen05_fence("before")
         if const_expr(ctas == 2):
             cute.arch.cluster_arrive()
@@ -806,16 +807,22 @@ class Plan:
     """The launches for given sizes, and what their tensors look like."""
 
     def __init__(self, sizes: tuple):
-        self.sizes = check_sizes(sizes)
+        check_sizes(sizes)
+        self.sizes = [size[:3] for size in sizes]
         ms, ns, ks = zip(*self.sizes)
         config = CONFIG_MAP.get((ms, ns[0], ks[0]), DEFAULT) if len(set(ns)) == len(set(ks)) == 1 else DEFAULT
         groups = [g for g, m in enumerate(ms) if m]
-        self.launches = []  # with the indices of their tensors
+        self.launches = []  # (what picks its tensors, launch)
         for first in range(0, len(groups), MAX_GROUPS):
             chunk = groups[first : first + MAX_GROUPS]
-            tensors = operator.itemgetter(*(5 * g + i for g in chunk for i in range(5)))
-            self.launches.append((tensors, Launch([self.sizes[g] for g in chunk], config)))
+            pick = operator.itemgetter(*(i for g in chunk for i in self.tensors_of(g)))
+            self.launches.append((pick, Launch([self.sizes[g] for g in chunk], config)))
         self.guard = None
+
+    def tensors_of(self, g: int) -> tuple[int, ...]:
+        """Indices of a, b, c, sfa, sfb of group g among the tensors: all (a, b, c), then all (sfa, sfb)."""
+        scales = 3 * len(self.sizes) + 2 * g
+        return 3 * g, 3 * g + 1, 3 * g + 2, scales, scales + 1
 
     def check(self, tensors: list[torch.Tensor]) -> None:
         """ValueError unless all tensors have the right type, device, shape and strides.
@@ -824,53 +831,56 @@ class Plan:
         torch.compile compares properties of tensors (not their identity) in C++; what differs is checked again.
         """
         if self.guard is None or not self.guard.check(*tensors):
-            check_tensors(self.sizes, tensors)
+            self.check_slowly(tensors)
             shapes, strides = [[*t.shape] for t in tensors], [[*t.stride()] for t in tensors]
             self.guard = torch._C._dynamo.guards.TensorGuards(
                 *tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides
             )
 
+    def check_slowly(self, tensors: list[torch.Tensor]) -> None:
+        """The same, tensor by tensor."""
+        if len(tensors) != 5 * len(self.sizes) or not all(isinstance(t, torch.Tensor) for t in tensors):
+            raise ValueError("each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)")
+        fp4, fp16, fp8 = torch.float4_e2m1fn_x2, torch.float16, torch.float8_e4m3fn
+        device = torch.device("cpu")  # where an emulated B200 has its memory
+        if torch.cuda.is_available() and torch.cuda.get_device_capability() == (10, 0):
+            device = torch.device("cuda", torch.cuda.current_device())
+        for g, (m, n, k) in enumerate(self.sizes):
+            atoms = [(32, 4, -(-rows // 128), 4, k // 64, 1) for rows in (m, n)]
+            expected = (
+                ("a", fp4, (m, k // 2, 1), (k // 2, 1, 0)),
+                ("b", fp4, (n, k // 2, 1), (k // 2, 1, 0)),
+                ("c", fp16, (m, n, 1), (n, 1, 0)),
+                ("reordered sfa", fp8, atoms[0], (16, 4, 8 * k, 1, 512, 0)),
+                ("reordered sfb", fp8, atoms[1], (16, 4, 8 * k, 1, 512, 0)),
+            )
+            for (name, dtype, shape, strides), i in zip(expected, self.tensors_of(g)):
+                t = tensors[i]
+                matters = [size > 1 and t.numel() > 0 for size in t.shape]
+                for what, is_, must in (
+                    ("type", t.dtype, dtype),
+                    ("device", t.device, device),
+                    ("shape", (*t.shape,), shape),
+                    ("strides", (*itertools.compress(t.stride(), matters),), (*itertools.compress(strides, matters),)),
+                ):
+                    if is_ != must:
+                        raise ValueError(f"group {g}: {name} has {what} {is_}, but must have {must}")
+
 
 plan = functools.lru_cache(maxsize=64)(Plan)
 
 
-def check_sizes(sizes: tuple) -> list[tuple[int, int, int]]:
-    """The (m, n, k) of each group. Raises ValueError for sizes that the kernel does not do."""
-    for g, (m, n, k, batch) in enumerate(sizes):
-        for name, size, multiple, least in (("M", m, 1, 0), ("N", n, 16, 16), ("K", k, 64, 64)):
-            if not least <= size < 1 << 24 or size % multiple:
-                rule = f"a multiple of {multiple} from {least} to {(1 << 24) - 1}"
-                raise ValueError(f"group {g}: {name} is {size}, but must be {rule}")
-        if batch != 1:
-            raise ValueError(f"group {g}: L is {batch}, but must be 1")
-    return [(m, n, k) for m, n, k, _ in sizes]
-
-
-def check_tensors(sizes: list[tuple[int, int, int]], tensors: list[torch.Tensor]) -> None:
-    """ValueError unless the tensors a, b, c, sfa, sfb of each group fit its sizes and lie on one device."""
-    fp4, fp16, fp8 = torch.float4_e2m1fn_x2, torch.float16, torch.float8_e4m3fn
-    device = "cuda" if torch.cuda.is_available() else "cpu"  # an emulated device computes on CPU tensors
-    for g, (m, n, k) in enumerate(sizes):
-        atoms = [(32, 4, -(-rows // 128), 4, k // 64, 1) for rows in (m, n)]
-        expected = (
-            ("a", fp4, (m, k // 2, 1), (k // 2, 1, 0)),
-            ("b", fp4, (n, k // 2, 1), (k // 2, 1, 0)),
-            ("c", fp16, (m, n, 1), (n, 1, 0)),
-            ("reordered sfa", fp8, atoms[0], (16, 4, 8 * k, 1, 512, 0)),
-            ("reordered sfb", fp8, atoms[1], (16, 4, 8 * k, 1, 512, 0)),
-        )
-        for (name, dtype, shape, strides), t in zip(expected, tensors[5 * g : 5 * g + 5]):
-            problem = None
-            if t.dtype != dtype:
-                problem = f"type {t.dtype}, but must have {dtype}"
-            elif t.shape != shape:
-                problem = f"shape {tuple(t.shape)}, but must have {shape}"
-            elif any(size > 1 and is_ != must for size, is_, must in zip(shape, t.stride(), strides)):
-                problem = f"strides {t.stride()}, but must have {strides}"
-            elif t.device.type != device or t.device != tensors[0].device:
-                problem = f"device {t.device}, but must have the first tensor's, a {device} device"
-            if problem and t.numel():
-                raise ValueError(f"group {g}: {name} has {problem}")
+def check_sizes(sizes: tuple[tuple[int, int, int, int], ...]) -> None:
+    """ValueError unless the kernel does these sizes (M, N, K, L)."""
+    if not sizes:
+        raise ValueError("there must be at least one group")
+    for g, size in enumerate(sizes):
+        if len(size) != 4 or not all(isinstance(x, int) for x in size):
+            raise ValueError(f"group {g}: the sizes are {size}, but must be the integers (M, N, K, L)")
+        for name, x, multiple, least, most in zip("MNKL", size, (1, 16, 64, 1), (0, 16, 64, 1), (*[2**24 - 1] * 3, 1)):
+            if not least <= x <= most or x % multiple:
+                rule = f"a multiple of {multiple} from {least} to {most}"
+                raise ValueError(f"group {g}: {name} is {x}, but must be {rule}")
 
 
 def custom_kernel(data: input_t) -> output_t:
@@ -882,13 +892,12 @@ def custom_kernel(data: input_t) -> output_t:
     Writes the given c tensors and returns them. M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
     """
     abc, _, scales, sizes = data
-    flat = itertools.chain.from_iterable
-    tensors = [*flat(flat(zip(abc, scales)))]
-    launches = plan(tuple(map(tuple, sizes)))
-    launches.check(tensors)
+    call = plan(tuple(map(tuple, sizes)))
+    tensors = [*itertools.chain(*abc, *scales)]
+    call.check(tensors)
     addresses = [*map(torch.Tensor.data_ptr, tensors)]
     if math.gcd(16, *addresses) != 16:
         raise ValueError("every tensor must be aligned to 16 bytes")
-    for select_groups, launch in launches.launches:
-        launch(select_groups(addresses))
+    for pick, launch in call.launches:
+        launch(pick(addresses))
     return [c for _, _, c in abc]
