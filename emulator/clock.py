@@ -37,6 +37,7 @@ class FunctionalClock:
 
     quantum = 256  # how far a warp may run ahead of the next event
     moves_data = True
+    trace = None
 
     def __init__(self, schedule: Schedule, engine):
         self.schedule, self.engine = schedule, engine

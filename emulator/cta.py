@@ -72,6 +72,7 @@ class Cta:
         for warp in self.warps:
             warp.leader = launch.elected(warp)
             lanes = np.arange(warp.live_mask.bit_length())
+            warp.started = time
             group = Group(warp, lanes, [None] * len(launch.program.kernel.registers), 0, None, time)
             launch.engine.at(time + launch.clock.wake(), group.run)
 

@@ -17,6 +17,7 @@ from .memory import GlobalMemory
 from .profile import Profile, load
 from .program import Program
 from .ptx import Module, parse
+from .trace import Trace
 
 ALIGNMENT = 512  # what cudaMalloc gives
 GUARD = 512  # bytes around every allocation that no kernel may touch
@@ -67,6 +68,14 @@ class Session:
     def report(self) -> list[str]:
         """One text for each fault, hang or refusal."""
         return list(self.findings)
+
+
+@dataclass
+class Timed:
+    """Result of a timed block."""
+
+    ends_us: list[float] = field(default_factory=list)
+    run: TimedRun | None = None
 
 
 class Device:
@@ -150,19 +159,19 @@ def session(schedule: int = 0, checks: bool = True):
 
 
 @contextlib.contextmanager
-def timing(profile: str | Profile = "b200", trace=None):
+def timing(profile: str | Profile = "b200", trace: Trace | None = None):
     """Launches in this block are recorded; on leaving they run back to back on the modelled machine.
 
-    Yields a list that then holds the end of each launch in microseconds after the first one's start. Data is not moved:
-    outputs stay as they are.
+    Yields a Timed whose `ends_us` then holds the end of each launch in microseconds after the first one's start, and
+    whose `run` is the TimedRun with all its units. Data is not moved: outputs stay as they are.
     """
-    times: list[float] = []
+    timed = Timed()
     with session() as here:
         here.recorded = []
-        yield times
+        yield timed
         machine = load(profile) if isinstance(profile, str) else profile
-        run = TimedRun(machine, DEVICE.memory, here.recorded, trace).run()
-        times.extend(run.ends_us())
+        timed.run = TimedRun(machine, DEVICE.memory, here.recorded, trace).run()
+        timed.ends_us = timed.run.ends_us()
 
 
 def device_tensors(obj, name: str = "tensor"):

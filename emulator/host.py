@@ -18,12 +18,18 @@ from .launch import SHARED_LIMIT, SMS
 
 SUCCESS, INVALID_VALUE, LAUNCH_FAILURE = 0, 1, 719
 ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for
+    1: 1024,  # threads per block
+    8: 49_152,  # shared memory per block without opting in
+    10: 32,  # warp size
     16: SMS,  # multiprocessor count
+    38: 132_644_864,  # bytes of L2
     39: 2048,  # threads per multiprocessor
     75: 10,  # compute capability major
     76: 0,  # minor
     81: 233_472,  # shared memory per multiprocessor
+    82: 65_536,  # registers per multiprocessor
     97: SHARED_LIMIT,  # opt-in shared memory per block
+    106: 32,  # blocks per multiprocessor
 }
 CLUSTER, COOPERATIVE, PROGRAMMATIC = 4, 2, 6  # cudaLaunchAttributeID
 _u32, _u64, _i32, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p

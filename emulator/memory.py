@@ -78,6 +78,11 @@ class GlobalMemory:
         del self.regions[at], self.starts[at]
         self.last = None
 
+    def starts_at(self, address: int) -> bool:
+        """Whether a region begins there."""
+        at = bisect_right(self.starts, address) - 1
+        return at >= 0 and self.starts[at] == address
+
     def find(self, address: int, size: int, write: bool) -> Region:
         """The region that holds [address, address + size)."""
         region = self.last

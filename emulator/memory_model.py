@@ -56,14 +56,14 @@ class MemoryModel:
         x = lines.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         return (x >> np.uint64(40)).astype(np.int64) % self.channels
 
-    def read(self, time: float, lines: np.ndarray, nbytes: int) -> float:
-        """Lines of one region (absolute line numbers) are requested at `time`; returns when the last is at the L2's exit."""
+    def read(self, time: float, lines: np.ndarray, nbytes: int) -> tuple[float, float]:
+        """Lines of one region (absolute line numbers) are requested at `time`: when the first and last leave the L2."""
         region = self.region(int(lines[0]) * LINE)
         index = lines - region.first
         index = index[(index >= 0) & (index < len(region.ready))]
         ready = region.ready[index]
         there = (ready < np.inf) & (self.inserted - region.stamp[index] < self.capacity)
-        done = time + self.hit_cycles
+        first = done = time + self.hit_cycles
         hits = ready[there]
         if len(hits):
             done = max(done, float(hits.max()))
@@ -79,10 +79,12 @@ class MemoryModel:
             self._insert(missing, region, time)
             self.read_bytes += len(missing) * LINE
             done = max(done, arrival)
+            if not len(hits):
+                first = time + self.miss_cycles
         self.l2_free = max(self.l2_free, time) + nbytes / self.l2_bytes_per_cycle
         if self.log is not None:
             self.log.append((done, len(missing) * LINE, nbytes))
-        return max(done, self.l2_free)
+        return first, max(done, self.l2_free)
 
     def _insert(self, missing: np.ndarray, region: L2Region, time: float):
         """New lines push out old ones; dirty ones have to be written back first."""

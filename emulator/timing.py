@@ -44,6 +44,8 @@ class TimingClock:
     def __init__(self, profile: Profile, memory, engine, trace=None):
         self.p, self.engine, self.trace = profile, engine, trace
         self.memory = MemoryModel(profile, memory)
+        if trace is not None:
+            self.memory.log = []
         self.sms = [Sm() for _ in range(int(profile["sm"]["count"]))]
         self.figures = {k: tuple(v) for k, v in profile["issue"].items()}
         self._costs: dict[int, list[float]] = {}
@@ -75,11 +77,11 @@ class TimingClock:
 
     def _arrive(self, start: float, lines: np.ndarray, nbytes: int, ctas) -> float:
         tma, unit = self.p["tma"], self.p["sm"]
-        done = self.memory.read(start, lines, nbytes) if len(lines) else start
+        first, done = self.memory.read(start, lines, nbytes) if len(lines) else (start, start)
         landing = done
         for cta in ctas:
             sm = self.sms[cta.sm]
-            sm.ingest = max(sm.ingest, start) + nbytes / unit["ingest_bytes_per_cycle"]
+            sm.ingest = max(sm.ingest, first) + nbytes / unit["ingest_bytes_per_cycle"]
             landing = max(landing, sm.ingest)
         if len(ctas) > 1:
             landing += tma["multicast_cycles"]

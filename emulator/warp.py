@@ -68,6 +68,7 @@ class Warp:
         self.local: np.ndarray | None = None
         self.waiting_to_converge: dict[int, list] = {}
         self.threads = threads
+        self.started = 0.0
 
     def __str__(self):
         return f"warp {self.index} of CTA {self.cta.ctaid}"
@@ -91,6 +92,7 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         self.carry = 0
         self.specials: dict[str, object] = {}
         self.waiting_for = None
+        self.blocked_at = 0.0  # when it began to wait
         self.timed_out = False
         self.loads_ready = 0.0
         self.loads: list = []  # tcgen05.ld results that wait for tcgen05.wait::ld
@@ -108,7 +110,10 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         engine, program = self.engine, self.program
         blocks, costs, heap, quantum = program.blocks, self.launch.costs, engine.heap, self.clock.quantum
         self.t = max(self.t, engine.now)
-        self.waiting_for = None
+        if self.waiting_for is not None:
+            if self.clock.trace is not None:
+                self.clock.trace.wait(self, self.blocked_at, self.t)
+            self.waiting_for = None
         pc = self.pc
         join = self.join.block if self.join else -9
         try:
@@ -193,7 +198,7 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
     def wait_on(self, what) -> bool:
         """Sleep until `what` changes. Always False, so that callers can return it."""
         what.waiters.append(self)
-        self.waiting_for = what
+        self.waiting_for, self.blocked_at = what, self.t
         return False
 
     def wait_until(self, time: float, what: str) -> bool:
@@ -302,6 +307,8 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         if self.join is not None:
             self.join.expected -= 1
             self.merge_if_complete(self.join)
+        if self.clock.trace is not None and not self.warp.groups:
+            self.clock.trace.warp_life(self, self.warp.started, self.t)
         self.cta.lanes_exited(self.warp, self.lanes)
 
     def trap(self):

@@ -1,0 +1,81 @@
+"""`python -m emulator`: run scripts on the emulated B200, list what a PTX file needs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from .errors import Unsupported
+from .program import BlockWriter, Program
+from .ptx import Kernel, parse
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def cli():
+    """An emulated B200 for CuTe DSL scripts and sm_100a PTX."""
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--schedule", type=click.IntRange(0), default=0, show_default=True, help="Seed of the order of events.")
+@click.option("--checks/--no-checks", default=True, show_default=True, help="Look for races and wrong accesses.")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def run(schedule, checks, script, args):
+    """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated B200.
+
+    Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
+    script's, or 1 if the emulator found a fault.
+    """
+    from .run import run
+
+    sys.exit(run(script, list(args), schedule, checks))
+
+
+class Probe(BlockWriter):
+    """Writes one instruction, to see whether that is refused."""
+
+    reason = None
+
+    def unsupported(self, why: str):
+        self.reason = why
+
+
+def forms(kernel: Kernel) -> tuple[Counter, dict[str, str]]:
+    """How often each opcode with its modifiers occurs, and why those that are refused are."""
+    program = Program(kernel)
+    count, refused = Counter(), {}
+    for instr in kernel.instrs:
+        count[instr.op] += 1
+        probe = Probe(program, 0)
+        probe.instruction(instr)
+        if probe.reason:
+            refused[instr.op] = probe.reason
+    return count, refused
+
+
+@cli.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def ptx(file):
+    """List the instruction forms in a PTX FILE and how often each occurs; exit status 1 if any is unsupported.
+
+    What depends on values, such as the encoding in a descriptor, shows only in a run.
+    """
+    try:
+        kernels = parse(file.read_text().rstrip("\0")).kernels
+    except Unsupported as e:
+        raise click.ClickException(str(e)) from None
+    unsupported = False
+    for name, kernel in kernels.items():
+        count, refused = forms(kernel)
+        click.echo(f"{name}: {count.total()} instructions, {len(count)} forms, {len(refused)} unsupported")
+        for form, n in sorted(count.items()):
+            click.echo(f"{n:7}  {form}" + (f"    UNSUPPORTED: {refused[form]}" if form in refused else ""))
+        unsupported |= bool(refused)
+    sys.exit(int(unsupported))
+
+
+if __name__ == "__main__":
+    cli(prog_name="python -m emulator")

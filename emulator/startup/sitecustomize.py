@@ -1,0 +1,45 @@
+"""Python runs this at its start where `python -m emulator run` put this folder on PYTHONPATH: in every process that
+the script starts. It waits until torch or CuTe DSL is imported, then installs the emulated device."""
+
+import importlib.machinery
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class InstallAfterImport:
+    """A finder that adds `install` to the first of the modules that is executed."""
+
+    modules = ("torch", "cutlass")
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name not in cls.modules:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_install(module):
+            if cls in sys.meta_path:
+                sys.meta_path.remove(cls)
+            execute(module)
+            from emulator.run import install
+
+            install()
+
+        spec.loader.exec_module = execute_and_install
+        return spec
+
+
+sys.meta_path.insert(0, InstallAfterImport)
+
+# The sitecustomize that this one hides.
+sys.path[:] = [p for p in sys.path if os.path.abspath(p) != HERE]
+sys.modules.pop("sitecustomize", None)
+try:
+    import sitecustomize  # noqa: F401
+except ImportError:
+    pass
