@@ -150,30 +150,32 @@ class CudaMode(TorchFunctionMode):
             return tree_map(lambda r: move(r) if isinstance(r, torch.Tensor) and id(r) not in mine else r, result)
 
 
-def _to(function, tensor, *args, **kwargs):
-    """Tensor.to(device), .to(dtype), .to(device, dtype), .to(other), with options."""
+def _to(
+    function, tensor, *args, device=None, dtype=None, non_blocking=False, copy=False, memory_format=torch.preserve_format
+):
+    """Tensor.to(other), .to(dtype, non_blocking, copy), .to(device, dtype, non_blocking, copy)."""
     args = list(args)
-    target = kwargs.pop("device", None)
     if args and isinstance(args[0], torch.Tensor):
-        target, args[0] = args[0].device, args[0].dtype
-    elif args and not isinstance(args[0], torch.dtype):
-        target = args.pop(0) if target is None else target
-    if isinstance(target, str):
-        target = torch.device(target)
-    if isinstance(target, torch.device) and target.type not in ("cpu", "cuda"):
-        return function(tensor, target, *args, **kwargs)
+        other = args.pop(0)
+        device, dtype = other.device, other.dtype
+    elif args and isinstance(args[0], torch.dtype):
+        dtype = args.pop(0)
+    elif args:
+        device = args.pop(0)
+        dtype = args.pop(0) if args and (args[0] is None or isinstance(args[0], torch.dtype)) else dtype
+    copy = bool(args[1]) if len(args) > 1 else copy
     was = isinstance(tensor, CudaTensor)
-    where = was if target is None else _is_cuda(target)
-    if where == was:
-        result = function(tensor, *args, **kwargs) if args or kwargs else tensor
-    else:
-        if was:
-            cuda_bindings.synchronize()
-        kwargs["copy"] = True
-        result = function(tensor.as_subclass(torch.Tensor), *(args or [tensor.dtype]), **kwargs)
-    if result is tensor:
+    where = was if device is None else _is_cuda(device)
+    if not where and device is not None and torch.device(device).type != "cpu":
+        raise Unsupported(f"Tensor.to({device!r})")
+    if was and not where:
+        cuda_bindings.synchronize()
+    result = function(
+        tensor.as_subclass(torch.Tensor), dtype or tensor.dtype, copy=copy or where != was, memory_format=memory_format
+    )
+    if where == was and not copy and result.dtype == tensor.dtype and result.stride() == tensor.stride():
         return tensor
-    return to_device(result) if where else result.as_subclass(torch.Tensor)
+    return to_device(result) if where else result
 
 
 def _cuda(function, tensor, device=None, non_blocking=False, memory_format=torch.preserve_format):
