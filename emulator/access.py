@@ -291,15 +291,21 @@ class LaneAccess:
         return cta.barrier(offset)
 
     def mbarrier_init(self, address, count, mask):
+        """Lanes that name one object with one count make it once: CuTe DSL's kernels do that with a whole warp."""
+        made = {}
         for p in self.active(mask):
             cta, offset = self.shared_cta(self.pick(address, p))
+            arrivals = self.pick(count, p)
+            if made.get((cta.rank, offset)) == arrivals:
+                continue
             if offset % 8:
                 raise Fault("misaligned", f"mbarrier at {offset:#x}")
             if offset in cta.smem.barriers:
                 raise Fault("mbarrier", f"init of a live object: {cta.smem.barriers[offset]}")
             cta.smem.check_write(offset, offset + 8, "mbarrier.init")
             name = f"mbarrier at shared {offset:#x} of CTA {cta.ctaid}"
-            cta.smem.add_barrier(offset, MBarrier(self.pick(count, p), name))
+            cta.smem.add_barrier(offset, MBarrier(arrivals, name))
+            made[cta.rank, offset] = arrivals
 
     def mbarrier_inval(self, address, mask):
         for p in self.active(mask):
