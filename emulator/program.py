@@ -135,10 +135,40 @@ class Program:
                 if new != live[b]:
                     live[b], changed = new, True
         self.live = live
+        self.find_deliveries()
         self.live_out = [0] * n
         for b in range(n):
             for s in self.successors[b]:
                 self.live_out[b] |= live[s]
+
+    def find_deliveries(self):
+        """deliveries[i]: registers that a tcgen05.ld may still owe when instruction i reads one of them.
+
+        The read waits for them, tcgen05.wait::ld or not (9.7.16.6: ordering through true register dependency).
+        """
+        self.deliveries: dict[int, int] = {}
+        owed = [0] * len(self.start)
+        work = list(range(len(self.start)))
+        while work:
+            b = work.pop()
+            now = owed[b]
+            for i in range(self.start[b], self.end[b]):
+                instr = self.kernel.instrs[i]
+                is_load = instr.op.startswith("tcgen05.ld.")
+                if not now and not is_load:
+                    continue
+                reads, writes = self.reads_writes(instr)
+                if any(now >> r & 1 for r in reads):
+                    self.deliveries[i] = now
+                    now = 0
+                written = sum(1 << r for r in writes)
+                now = now | written if is_load else now & ~written
+                if instr.op.startswith("tcgen05.wait::ld"):
+                    now = 0
+            for s in self.successors[b]:
+                if now & ~owed[s]:
+                    owed[s] |= now
+                    work.append(s)
 
     def live_registers(self, block: int) -> list[int]:
         """Numbers of the registers that block `block` or a later one reads."""
@@ -169,10 +199,11 @@ class Program:
 
     def compile(self, index: int):
         writer = BlockWriter(self, index)
-        instrs = self.kernel.instrs[self.start[index] : self.end[index]]
         ended = False
-        for instr in instrs:
-            ended = writer.instruction(instr)
+        for i in range(self.start[index], self.end[index]):
+            if i in self.deliveries:
+                writer.deliver(self.deliveries[i])
+            ended = writer.instruction(self.kernel.instrs[i])
         if not ended:
             writer.leave(index + 1 if index + 1 < len(self.start) else EXIT)
         source, self.line_maps[index] = writer.finish()
@@ -299,6 +330,13 @@ class BlockWriter:
 
     def call(self, expression: str):
         self.emit(expression if self.guard is None else f"if {self.guard} is not False: {expression}")
+
+    def deliver(self, owed: int):
+        """Let the tcgen05.ld results arrive that the next instruction depends on. owed: a bit for each register."""
+        self.emit("g.deliver_loads()")
+        for i in range(owed.bit_length()):
+            if owed >> i & 1:
+                self.emit(f"r{i} = R[{i}]")
 
     # -- leaving -----------------------------------------------------------------------------------------------
     def save(self):

@@ -33,6 +33,16 @@ class Accumulating:
         self.lo, self.hi, self.what = lo, hi, what
 
 
+class Loading:
+    """A tcgen05.ld before its wait::ld: registers (numbers, -1 for _), fetch() their values, columns it reads."""
+
+    __slots__ = ("registers", "fetch", "lo", "hi", "origin", "delivered")
+
+    def __init__(self, registers, fetch, lo: int, hi: int, origin):
+        self.registers, self.fetch, self.lo, self.hi, self.origin = registers, fetch, lo, hi, origin
+        self.delivered = False
+
+
 class TensorCore:
     """Mixin of Group."""
 
@@ -137,7 +147,7 @@ class TensorCore:
                         raise Fault("tmem-race", f"{origin} overwrites tensor memory columns {lo}..{hi - 1} that {what} may still read")
 
     def reading_tmem(self):
-        return [(lo, hi, what) for _, _, lo, hi, what in self.loads]
+        return [(load.lo, load.hi, load.origin) for load in self.loads]
 
     def tcgen05_cp(self, shape, multicast, fmt, pair, address, desc, mask):
         for p in self.active(mask):
@@ -211,15 +221,21 @@ class TensorCore:
 
         fetch() if self.cta.smem.checks else None  # misuse shows at the instruction itself
         early = fetch() if self.clock.tmem_load(self, len(registers)) else None
-        self.loads.append((registers, (lambda: early) if early is not None else fetch, lo, hi, origin))
+        self.loads.append(Loading(registers, (lambda: early) if early is not None else fetch, lo, hi, origin))
 
-    def tcgen05_wait_ld(self) -> bool:
+    def deliver_loads(self):
+        """Registers get what they wait for. The loads stay listed until wait::ld: only that orders later writes."""
         if not self.clock.moves_data:
             self.t = max(self.t, self.loads_ready)
-        for registers, fetch, *_ in self.loads:
-            for number, values in zip(registers, fetch(), strict=True):
-                if number >= 0:
-                    self.R[number] = values
+        for load in self.loads:
+            if not load.delivered:
+                load.delivered = True
+                for number, values in zip(load.registers, load.fetch(), strict=True):
+                    if number >= 0:
+                        self.R[number] = values
+
+    def tcgen05_wait_ld(self) -> bool:
+        self.deliver_loads()
         self.loads.clear()
         return True
 

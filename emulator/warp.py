@@ -158,8 +158,6 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
                 value = local.get(f"r{index}", 0)
                 if value is None:
                     return Fault("uninitialized-register", f"{name} is read before anything was written to it", where)
-                if isinstance(value, Pending):
-                    return Fault("tmem-race", f"{name} is read before tcgen05.wait::ld delivered it", where)
         return EmulatorError(f"internal error {type(error).__name__}: {error}", where)
 
     def frame_locals(self, trace) -> dict:
@@ -225,6 +223,7 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         return SPLIT
 
     def split(self, parts: list[tuple[np.ndarray, int]], join: int):
+        self.deliver_loads()
         self.warp.groups.remove(self)
         parts = [(lanes, target) for lanes, target in parts]
         dying = [lanes for lanes, target in parts if target == EXIT]
@@ -236,7 +235,8 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
             self.join.expected += len(parts) - 1
         for lanes, target in parts:
             child = Group(self.warp, self.lanes[lanes], self.select_lanes(lanes, target), target, meeting, self.t)
-            child.carry = self.carry
+            child.carry, child.loads = self.carry, list(self.loads)
+            child.stores, self.stores = self.stores, []  # wait::st needs the whole warp again
             self.engine.at(self.t, child.run)
         for lanes in dying:
             self.cta.lanes_exited(self.warp, self.lanes[lanes])
@@ -287,8 +287,6 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
             first = values[0]
             if all(type(v) is not np.ndarray and v is not None and v == first for v in values):
                 registers[r] = first
-            elif any(isinstance(v, Pending) for v in values):
-                registers[r] = self.pending
             elif all(v is None for v in values):
                 registers[r] = None
             else:
