@@ -17,7 +17,7 @@ SIZES = ((40, 24), (48, 32), (128, 64))  # m, n, k of two groups
 def test_cheat_is_caught(cheat, judged):
     reason = re.search(r"^# caught: (.*)$", cheat.read_text(), re.MULTILINE)[1]
     hangs = cheat.stem.startswith("hangs")
-    (verdict,) = judged(cheat, SIZES, timeout=12 if hangs else 60)
+    (verdict,) = judged(cheat, SIZES, timeout=12 if hangs else 60, calls=4)
     assert verdict.status == "fail"
     assert re.search(reason, verdict.reason), verdict.reason
 

@@ -65,6 +65,12 @@ def check(a, b, sfa, sfb):
     np.testing.assert_array_equal(got.double().numpy(), product(a, b, sfa, sfb))
 
 
+def test_the_low_nibble_comes_first():
+    assert reference.decode_fp4(pack([[1, 2, 15, 0]])).tolist() == [[0.5, 1.0, -6.0, 0.0]]
+    packed = torch.tensor([[0x21, 0x0F]], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    assert reference.decode_fp4(packed).tolist() == [[0.5, 1.0, -6.0, 0.0]]
+
+
 def test_every_code_times_every_scale():
     """Row m has scale code m and all 16 FP4 codes, column n picks the n-th of them."""
     a = [list(range(16))] * 127
@@ -82,13 +88,13 @@ def test_random_codes_and_scales(m, n, k):
 
 
 def test_large_terms_cancel_exactly():
-    """2^-20 survives between +-1.5e10: float64 would lose it."""
-    k = 8192
-    a = [[7] * (k // 2) + [15] * (k // 2 - 16) + [1] + [0] * 15]
-    b = [[7] * (k // 2) + [7] * (k // 2 - 16) + [1] + [0] * 15]
-    a[0][:16] = [0] * 16  # as many +36 as -36
-    check(a, b, [[0x7E] * (k // 16 - 1) + [1]], [[0x7E] * (k // 16 - 1) + [1]])
-    assert product(a, b, [[0x7E] * (k // 16 - 1) + [1]], [[0x7E] * (k // 16 - 1) + [1]])[0, 0] == 2.0**-20
+    """2^-20, then up to 2.4e11 and back down: float64 would lose it on the way."""
+    half_k = 2**15
+    a = [[1] + [0] * 15 + [7] * half_k + [15] * half_k]
+    b = [[1] + [0] * 15 + [7] * half_k + [7] * half_k]
+    scale = [[1] + [0x7E] * (2 * half_k // 16)]
+    assert product(a, b, scale, scale)[0, 0] == 2.0**-20
+    check(a, b, scale, scale)
 
 
 def test_one_rounding():
