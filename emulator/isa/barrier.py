@@ -107,7 +107,8 @@ def _address(w, mem) -> str:
     base = mem.base
     bits = getattr(base, "bits", 64)
     text = w.read(base, bits)
-    return f"({text} + {mem.offset}) & {(1 << bits) - 1}" if mem.offset else text
+    full = (1 << bits) - 1
+    return f"({text} + {mem.offset & full}) & {full}" if mem.offset else text
 
 
 def _shared(w, m: Mods, mem) -> str:
