@@ -160,20 +160,20 @@ def mbarrier_init_fence() -> None:
     ptx("fence.mbarrier_init.release.cluster;", "")
 
 
-def mbarrier_expect(bar: Int32, size: Int32) -> None:
+def mbarrier_expect(bar: Int32, size: Int32, condition: Int32) -> None:
     """mbarrier.arrive.expect_tx (9.7.13.15.13): an arrival that also awaits `size` bytes."""
-    ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", bar, size)
+    ptx_if(condition, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", bar, size)
 
 
 def mbarrier_arrive(bar: Int32) -> None:
     """mbarrier.arrive (9.7.13.15.13), at a barrier of any CTA of the cluster."""
-    ptx("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];", "r", bar)
+    ptx("mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", bar)
 
 
 def mbarrier_wait(bar: Int32, parity: Int32) -> None:
     """mbarrier.try_wait (9.7.13.15.16) until the phase of this parity is complete; a fresh barrier passes parity 1."""
     text = """{ .reg .pred p;
-        WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [$0], $1;
+        WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;
         @p bra DONE;
         bra WAIT;
         DONE: }"""
@@ -508,7 +508,7 @@ class GroupGemm:
         limit = select(position >> 24 == end >> 24, Int32(end) & 0xFFFFFF, limit)
         rows = minimum(limit - row, TILE_M)
         granule = self.ctas * self.config.token_box
-        tokens = (minimum(width, m - token) + granule - 1) // granule * granule
+        tokens = (minimum(width, m - token) + granule - 1) & -granule
         more_rows, more_tokens = row + rows < limit, token + width < m
         next_group = select(more_rows, group, select(more_tokens, group, group + 1))
         next_token = select(more_rows, token, select(more_tokens, token + width, 0))
@@ -538,7 +538,7 @@ class GroupGemm:
         """Loads of A and SFA: this CTA's share of the tokens in boxes of token_box, and the scales of all tokens."""
         box, size = self.config.token_box, self.config.token_box * TILE_K // 2
         data, scales = self.tensormap(params, 1, tile.group), self.tensormap(params, 3, tile.group)
-        first = tile.token + rank * (tile.tokens // self.ctas)
+        first = tile.token + rank * (tile.tokens >> 1)
         boxes = []
         for i in range(256 // (self.ctas * box)):
             condition = select(i * box * self.ctas < tile.tokens, 1, 0)
@@ -561,7 +561,7 @@ class GroupGemm:
         params = tensormap_address(tensormaps[0])
         stages = load_param(self.word(params, self.scalars + 2))
         token_bytes = load_param(self.word(params, self.scalars + 3))
-        start = self.word(params, self.starts + block // ctas)
+        start = self.word(params, self.starts + (block >> (ctas - 1)))
         position, end = load_param64(start), load_param64(start + 8)
 
         # Shared memory: header | stages x [weights | tokens | weight scales | token scales] | store boxes
@@ -577,7 +577,7 @@ class GroupGemm:
         # Prologue: barriers and tensor memory
         if warp == 0:
             with cute.arch.elect_one():
-                for i in range(stages):
+                for i in cutlass.range(stages, unroll=1):
                     mbarrier_init(full + 8 * i, 2)  # the weight warp and the token warp
                     mbarrier_init(empty + 8 * i, 1)  # the MMA warp's commit
                 for i in range_constexpr(2):
@@ -587,11 +587,10 @@ class GroupGemm:
         if warp == self.mma_warp:
             tmem_alloc(ctas, tmem_slot, TMEM_COLS // config.ctas_per_sm)
             tcgen05_fence("before")
+        cute.arch.sync_threads()
         if const_expr(ctas == 2):
-            cute.arch.cluster_arrive()
+            cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
-        else:
-            cute.arch.sync_threads()
         tcgen05_fence("after")
         tmem = load_shared(tmem_slot)
         sfw_cols, sft_cols = tmem + acc_cols, tmem + acc_cols + TMEM_SF_COLS // 2
@@ -602,13 +601,14 @@ class GroupGemm:
             policy = (config.weight_policy, config.token_policy)[role]
             if warp == self.mma_warp + 1 + role:
                 with cute.arch.elect_one():
-                    tile = self.tile_at(params, position, end)
-                    boxes = boxes_of(params, tile, rank, offsets)
-                    tensormap_prefetch(boxes[0].tensormap)
-                    tensormap_prefetch(boxes[-1].tensormap)
+                    first_tile = self.tile_at(params, position, end)
+                    first_boxes = boxes_of(params, first_tile, rank, offsets)
+                    tensormap_prefetch(first_boxes[0].tensormap)
+                    tensormap_prefetch(first_boxes[-1].tensormap)
                     if const_expr(config.pdl and not (config.early_weights and role == 0)):
-                        for step in range(minimum(config.prefetch, (tile.k + TILE_K - 1) // TILE_K)):
-                            for box in boxes:
+                        steps = minimum(config.prefetch, (first_tile.k + TILE_K - 1) >> 8)
+                        for step in cutlass.range(steps, unroll=1):
+                            for box in first_boxes:
                                 tma_prefetch(box.tensormap, step * TILE_K, box.y, box.condition)
                         cute.arch.griddepcontrol_wait()
                     if const_expr(config.pdl and role == 1):
@@ -620,18 +620,18 @@ class GroupGemm:
                         size = Int32(0)
                         for box in boxes:
                             size = size + box.condition * (box.size * ctas)
-                        for step in range((tile.k + TILE_K - 1) // TILE_K):
+                        for step in cutlass.range((tile.k + TILE_K - 1) >> 8, unroll=1):
                             mbarrier_wait(empty + 8 * slot, phase)
-                            if rank == 0:
-                                mbarrier_expect(full + 8 * slot, size)
+                            mbarrier_expect(full + 8 * slot, size, 1 - rank)  # the leader, for both CTAs
                             for box in boxes:
                                 to, bar = ring + slot * stage_bytes + box.offset, leader + 8 * slot
                                 tma_load(ctas, to, box.tensormap, step * TILE_K, box.y, bar, policy, box.condition)
                             slot = slot + 1
                             phase = select(slot == stages, phase ^ 1, phase)
                             slot = select(slot == stages, 0, slot)
+                        ptx("", "")  # without an instruction between the two loops' ends LLVM unrolls the inner one
                         at = tile.next
-                    for _ in range(stages):  # the last commits arrive here before the CTA may end
+                    for _ in cutlass.range(stages, unroll=1):  # the last commits, before the CTA may end
                         mbarrier_wait(empty + 8 * slot, phase)
                         slot = slot + 1
                         phase = select(slot == stages, phase ^ 1, phase)
@@ -654,7 +654,7 @@ class GroupGemm:
                     if previous + tokens > acc_cols:  # overlaps the other accumulator
                         mbarrier_wait(acc_empty + 8 * (1 - buffer), acc_phase ^ buffer)
                     tcgen05_fence("after")
-                    for step in range((k + TILE_K - 1) // TILE_K):
+                    for step in cutlass.range((k + TILE_K - 1) >> 8, unroll=1):
                         stage = ring + slot * stage_bytes
                         weights = Int64(stage >> 4) | constant(K_MAJOR)
                         tokens_at = Int64((stage + tokens_offset) >> 4) | constant(K_MAJOR)
@@ -681,6 +681,10 @@ class GroupGemm:
                     previous = tokens
                     acc_phase = acc_phase ^ buffer
                     buffer = 1 - buffer
+                for _ in range_constexpr(2):  # the last arrivals of the pair's other CTA
+                    mbarrier_wait(acc_empty + 8 * buffer, acc_phase)
+                    acc_phase = acc_phase ^ buffer
+                    buffer = 1 - buffer
 
         # Epilogue warps: accumulator [weight rows, tokens] in f32 to C [tokens, weight rows] in fp16
         if warp < config.epilogue_warps:
@@ -698,7 +702,7 @@ class GroupGemm:
                 acc = tmem + (quarter << 21) + buffer * (acc_cols - tile.tokens)
                 mbarrier_wait(acc_full + 8 * buffer, acc_phase)
                 tcgen05_fence("after")
-                for column in range(half * 32, tokens, step):
+                for column in cutlass.range(half * 32, tokens, step, unroll=1):
                     if const_expr(config.epilogue == "direct"):
                         values = tmem_load("32x32b", 32, acc + column)
                         tmem_load_wait()
@@ -738,11 +742,10 @@ class GroupGemm:
         # All of tensor memory read, by both CTAs of a pair: free it
         cute.arch.sync_warp()
         tcgen05_fence("before")
+        cute.arch.sync_threads()
         if const_expr(ctas == 2):
-            cute.arch.cluster_arrive()
+            cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
-        else:
-            cute.arch.sync_threads()
         if warp == self.mma_warp:
             tmem_dealloc(ctas, tmem, TMEM_COLS // config.ctas_per_sm)
 
