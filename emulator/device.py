@@ -130,9 +130,14 @@ class Device:
                 schedule=session.schedule, checks=session.checks, number=session.launches, **options,
             ).run()  # fmt: skip
         except EmulatorError as e:
-            session.failure = e
-            session.findings.append(str(e))
+            self.fail(e)
             raise
+
+    def fail(self, error: EmulatorError) -> None:
+        """Keep the first failure of the session; CUDA, too, reports a failed launch at every later call."""
+        if self.session.failure is None:
+            self.session.failure = error
+            self.session.findings.append(str(error))
 
 
 DEVICE = Device()
@@ -170,7 +175,12 @@ def timing(profile: str | Profile = "b200", trace: Trace | None = None):
         here.recorded = []
         yield timed
         machine = load(profile) if isinstance(profile, str) else profile
-        timed.run = TimedRun(machine, DEVICE.memory, here.recorded, trace).run()
+        try:
+            timed.run = TimedRun(machine, DEVICE.memory, here.recorded, trace).run()
+        finally:
+            for recorded in here.recorded:
+                for region in recorded.held:
+                    DEVICE._forget(region)
         timed.ends_us = timed.run.ends_us()
 
 
@@ -217,7 +227,8 @@ def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: in
         elif not isinstance(a, (bytes, bytearray)):
             array = a if isinstance(a, np.ndarray) else None
             address, size = (array.ctypes.data, array.nbytes) if array is not None else (a.data_ptr(), a.untyped_storage().nbytes())
-            held.append(DEVICE.memory.register(address, size, f"argument {n}", owner=a))
+            if not DEVICE.memory.covers(address, size):
+                held.append(DEVICE.memory.register(address, size, f"argument {n}", owner=a))
             a = address.to_bytes(p.size, "little")
         if len(a) > p.size:
             raise Unsupported(f"argument {n} has {len(a)} bytes, parameter {p.name} {p.size}")
@@ -228,6 +239,9 @@ def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: in
             cluster=None if cluster is None else _triple(cluster), dynamic_shared=shared, pdl=pdl,
         )  # fmt: skip
     finally:
-        for region in held:
-            DEVICE._forget(region)
+        if DEVICE.session.recorded is not None:
+            DEVICE.session.recorded[-1].held = held  # until it has run
+        else:
+            for region in held:
+                DEVICE._forget(region)
         DEVICE.session.failure = None

@@ -83,6 +83,15 @@ class GlobalMemory:
         at = bisect_right(self.starts, address) - 1
         return at >= 0 and self.starts[at] == address
 
+    def covers(self, address: int, size: int) -> bool:
+        """Whether a region holds the range already."""
+        at = bisect_right(self.starts, address) - 1
+        return at >= 0 and address + size <= self.regions[at].end
+
+    def at_or_before(self, address: int) -> Region:
+        """The last region that starts at or before an address."""
+        return self.regions[bisect_right(self.starts, address) - 1]
+
     def find(self, address: int, size: int, write: bool) -> Region:
         """The region that holds [address, address + size)."""
         region = self.last

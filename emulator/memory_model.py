@@ -45,8 +45,9 @@ class MemoryModel:
         self.read_bytes = self.written_bytes = 0
         self.log: list[tuple[float, int, int]] | None = None  # (time, HBM bytes, L2 bytes) when traced
 
-    def region(self, address: int) -> L2Region:
-        r = self.memory.find(address, 1, False)
+    def region(self, line: int) -> L2Region:
+        """The region that a line belongs to; its first byte may lie inside the line."""
+        r = self.memory.at_or_before(line * LINE + LINE - 1)
         found = self.regions.get(r.start)
         if found is None:
             found = self.regions[r.start] = L2Region(r.start, r.size)
@@ -58,7 +59,7 @@ class MemoryModel:
 
     def read(self, time: float, lines: np.ndarray, nbytes: int) -> tuple[float, float]:
         """Lines of one region (absolute line numbers) are requested at `time`: when the first and last leave the L2."""
-        region = self.region(int(lines[0]) * LINE)
+        region = self.region(int(lines[0]))
         index = lines - region.first
         index = index[(index >= 0) & (index < len(region.ready))]
         ready = region.ready[index]
@@ -79,7 +80,7 @@ class MemoryModel:
             self._insert(missing, region, time)
             self.read_bytes += len(missing) * LINE
             done = max(done, arrival)
-            if not len(hits):
+            if len(missing) > len(hits):
                 first = time + self.miss_cycles
         self.l2_free = max(self.l2_free, time) + nbytes / self.l2_bytes_per_cycle
         if self.log is not None:
@@ -103,7 +104,7 @@ class MemoryModel:
 
     def write(self, time: float, lines: np.ndarray, nbytes: int) -> float:
         """A store arrives at the L2, which takes it in; returns when it is acknowledged."""
-        region = self.region(int(lines[0]) * LINE)
+        region = self.region(int(lines[0]))
         index = lines - region.first
         index = index[(index >= 0) & (index < len(region.ready))]
         new = index[region.ready[index] == np.inf]

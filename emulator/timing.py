@@ -187,7 +187,7 @@ class TimingClock:
         start = max(group.t, *(s.tensor for s in sms), *(s.copy + t["copy_latency"] if s.copy else 0.0 for s in sms))
         interval = interpolate(description.n, t["n"], t[shape])
         slope, base = t[f"latency_{shape}"]
-        done = start + slope * description.n + base - t["commit_cycles"] - self.p["sync"]["wake_cycles"]
+        done = start + slope * description.n + base - t["commit_cycles"] - t["harness_cycles"]
         for s in sms:
             s.tensor = start + interval
         if self.trace is not None:
