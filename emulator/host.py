@@ -7,9 +7,11 @@ our own under those names, so nothing has to be compiled, preloaded or linked. T
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import os
+import shutil
 import tempfile
 
 from .device import DEVICE, LoadedModule
@@ -59,11 +61,11 @@ def _callback(name: str, *arguments):
         def guarded(*args):
             try:
                 return function(*args)
-            except EmulatorError:
-                return LAUNCH_FAILURE  # kept in the session, raised when the host code has returned
+            except EmulatorError as e:
+                DEVICE.fail(e)  # kept in the session, raised when the host code has returned
+                return LAUNCH_FAILURE
             except Exception as e:  # an exception must not cross into native code
-                DEVICE.session.failure = EmulatorError(f"internal error in {name}: {type(e).__name__}: {e}")
-                DEVICE.session.findings.append(str(DEVICE.session.failure))
+                DEVICE.fail(EmulatorError(f"internal error in {name}: {type(e).__name__}: {e}"))
                 return LAUNCH_FAILURE
 
         _callbacks[name] = ctypes.CFUNCTYPE(_i32, *arguments)(guarded)
@@ -177,6 +179,7 @@ def _launch(kernel, grid, block, arguments, dynamic_shared, cluster, pdl):
 def install() -> None:
     """Patch CuTe DSL, once per process. Call before `import cutlass`, or at least before the first compile."""
     folder = tempfile.mkdtemp(prefix="emulator-ptx-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["CUTE_DSL_ARCH"] = "sm_100a"
     os.environ["CUTE_DSL_DUMP_DIR"] = folder
     os.environ["CUTE_DSL_KEEP_PTX"] = "1"  # up to 4.5

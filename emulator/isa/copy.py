@@ -251,10 +251,9 @@ def _is_canceled(w, i):
     dst=1,
 )
 def _first_ctaid(w, i):
-    m = Mods(i)
-    part = m.one_of("get_first_ctaid::x", "get_first_ctaid::y", "get_first_ctaid::z", "v4", "x", "y", "z")
     value = w.read(i.operands[1], 128)
-    if part == "v4":
+    dimension = i.op.split("get_first_ctaid")[1][:3]  # ::x, ::y, ::z or .v4
+    if dimension == ".v4":
         w.write_all(i.operands[0].items, f"g.first_ctaid({value})")
     else:
-        w.write(i.operands[0], f"g.first_ctaid({value})[{'xyz'.index(part[-1])}]")
+        w.write(i.operands[0], f"g.first_ctaid({value})[{'xyz'.index(dimension[2])}]")
