@@ -13,13 +13,18 @@ LINE = 128
 
 
 class L2Region:
-    """Residency of one region's lines: when each is (or was) there, and how many bytes had been inserted by then."""
+    """One region's lines: the HBM channel of each, when it is (or was) in L2, and how many bytes had been inserted by then.
 
-    __slots__ = ("first", "ready", "stamp")
+    `base` is a line number of our own: host addresses differ from run to run, and modelled times must not.
+    """
 
-    def __init__(self, start: int, size: int):
+    __slots__ = ("first", "channel", "ready", "stamp")
+
+    def __init__(self, start: int, size: int, base: int, channels: int):
         self.first = start // LINE
         lines = (start + size - 1) // LINE - self.first + 1
+        mixed = np.arange(base, base + lines, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        self.channel = (mixed >> np.uint64(40)).astype(np.int64) % channels
         self.ready = np.full(lines, np.inf)
         self.stamp = np.full(lines, -np.inf)
 
@@ -50,12 +55,9 @@ class MemoryModel:
         r = self.memory.at_or_before(line * LINE + LINE - 1)
         found = self.regions.get(r.start)
         if found is None:
-            found = self.regions[r.start] = L2Region(r.start, r.size)
+            base = sum(len(known.ready) for known in self.regions.values())
+            found = self.regions[r.start] = L2Region(r.start, r.size, base, self.channels)
         return found
-
-    def _channel(self, lines: np.ndarray) -> np.ndarray:
-        x = lines.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        return (x >> np.uint64(40)).astype(np.int64) % self.channels
 
     def read(self, time: float, lines: np.ndarray, nbytes: int) -> tuple[float, float]:
         """Lines of one region (absolute line numbers) are requested at `time`: when the first and last leave the L2."""
@@ -70,7 +72,7 @@ class MemoryModel:
             done = max(done, float(hits.max()))
         missing = index[~there]
         if len(missing):
-            count = np.bincount(self._channel(missing + region.first), minlength=self.channels)
+            count = np.bincount(region.channel[missing], minlength=self.channels)
             used = count > 0
             start = np.maximum(self.free[used], time)
             end = start + count[used] * self.line_cycles
