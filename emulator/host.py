@@ -33,7 +33,7 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for
     97: SHARED_LIMIT,  # opt-in shared memory per block
     106: 32,  # blocks per multiprocessor
 }
-CLUSTER, COOPERATIVE, PROGRAMMATIC = 4, 2, 6  # cudaLaunchAttributeID
+CLUSTER, COOPERATIVE, PROGRAMMATIC, PREFERRED_CLUSTER = 4, 2, 6, 11  # cudaLaunchAttributeID
 _u32, _u64, _i32, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p
 
 _libraries: dict[int, LoadedModule] = {}
@@ -146,10 +146,12 @@ def _occupancy(blocks, kernel, threads, dynamic_shared):
 @_callback("_cudaLaunchKernelEx", _ptr, _ptr, _ptr)
 def _launch_ex(config, kernel, arguments):
     c = _Config.from_address(config)
-    cluster, pdl = None, False
+    cluster, preferred, pdl = None, None, False
     for a in c.attributes[: c.count]:
         if a.id == CLUSTER:
             cluster = tuple(a.value[:3])
+        elif a.id == PREFERRED_CLUSTER:
+            preferred = tuple(a.value[:3])
         elif a.id == PROGRAMMATIC:
             pdl = bool(a.value[0])
         elif a.id == COOPERATIVE:
@@ -157,8 +159,8 @@ def _launch_ex(config, kernel, arguments):
                 raise Unsupported("cooperative launch")
         else:
             raise Unsupported(f"launch attribute {a.id}")
-    if cluster == (1, 1, 1):
-        cluster = None
+    if preferred and all(preferred) and DEVICE.session.schedule.seed % 2 == 0:
+        cluster = preferred  # a GPU takes either, cluster by cluster; here it is one of them for the whole launch
     return _launch(kernel, tuple(c.grid), tuple(c.block), arguments, c.dynamic_shared, cluster, pdl)
 
 
