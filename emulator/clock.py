@@ -91,6 +91,9 @@ class FunctionalClock:
     def prefetch(self, group, tm, coords, nbytes: int) -> None:
         """L2 prefetch of a box (tm) or of bytes at an address (coords)."""
 
+    def descriptor_prefetch(self, group, tm) -> None:
+        """prefetch.tensormap."""
+
     def global_access(self, group, addresses, size: int, write: bool) -> None:
         """ld, st, atom of global memory by the lanes of a group."""
 

@@ -23,7 +23,7 @@ class Sm:
 
     def __init__(self):
         self.tma = self.ingest = self.egress = self.tensor = self.copy = self.load = 0.0
-        self.seen: set = set()  # tensormaps that its descriptor cache holds
+        self.seen: dict = {}  # tensormap -> when its descriptor cache has it
 
 
 def interpolate(n: int, ns: list[float], values: list[float]) -> float:
@@ -69,9 +69,8 @@ class TimingClock:
         tma = self.p["tma"]
         sm = self.sms[group.cta.sm]
         start = max(sm.tma, group.t)
-        if key is not None and key not in sm.seen:
-            sm.seen.add(key)
-            start += tma["first_use_cycles"]
+        if key is not None:  # wait for the descriptor, unless it is in the cache already
+            start = max(start, sm.seen.setdefault(key, start + tma["first_use_cycles"]))
         sm.tma = start + max(tma["issue_cycles"], nbytes / tma["bytes_per_cycle"])
         return start + tma["issue_cycles"]
 
@@ -88,7 +87,7 @@ class TimingClock:
         return landing + tma["latency_cycles"]
 
     def tma_load(self, group, tm: TensorMap, coords, nbytes: int, ctas) -> float:
-        start = self._issue(group, nbytes, (group.launch.number, tm.address, tm.box))
+        start = self._issue(group, nbytes, self._descriptor(group, tm))
         landing = self._arrive(start, self.lines(tm, coords), nbytes, ctas)
         if self.trace is not None:
             self.trace.copy(group, "load", start, landing, nbytes)
@@ -108,7 +107,7 @@ class TimingClock:
         return group.t + self.p["sync"]["remote_cycles"]
 
     def tma_store(self, group, tm: TensorMap, coords, nbytes: int) -> tuple[float, float]:
-        return self._store(group, self.lines(tm, coords), nbytes, (group.launch.number, tm.address, tm.box))
+        return self._store(group, self.lines(tm, coords), nbytes, self._descriptor(group, tm))
 
     def bulk_store(self, group, address: int, nbytes: int) -> tuple[float, float]:
         return self._store(group, self._span(address, nbytes), nbytes)
@@ -127,9 +126,18 @@ class TimingClock:
 
     def prefetch(self, group, tm, where, nbytes: int) -> None:
         lines = self._span(where, nbytes) if tm is None else self.lines(tm, where)
-        start = self._issue(group, nbytes)
+        start = self._issue(group, nbytes, None if tm is None else self._descriptor(group, tm))
         if len(lines):
             self.memory.prefetch(start, lines)
+
+    @staticmethod
+    def _descriptor(group, tm: TensorMap):
+        """What tells descriptors apart; those in kernel parameters are new with every launch."""
+        return group.launch.number, tm.address, tm.box
+
+    def descriptor_prefetch(self, group, tm) -> None:
+        sm = self.sms[group.cta.sm]
+        sm.seen.setdefault(self._descriptor(group, tm), group.t + self.p["tma"]["first_use_cycles"])
 
     def global_access(self, group, addresses: np.ndarray, size: int, write: bool) -> None:
         """Loads are in the static cost of their block; stores go out through the SM, a wavefront per 128-byte line."""
