@@ -85,6 +85,7 @@ class Device:
         self.memory = GlobalMemory()
         self.session = Session()
         self._modules: dict[str, LoadedModule] = {}
+        self.capture: list[tuple[tuple, dict]] | None = None  # launches that a CUDA graph collects instead
 
     # -- memory ------------------------------------------------------------------------------------------------
     def adopt(self, array: np.ndarray, name: str) -> None:
@@ -119,6 +120,9 @@ class Device:
         session = self.session
         if session.failure is not None:
             raise session.failure
+        if self.capture is not None:
+            self.capture.append(((module, kernel, grid, block, params), options))
+            return
         session.launches += 1
         if session.recorded is not None:
             arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)

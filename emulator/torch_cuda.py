@@ -145,6 +145,8 @@ class CudaMode(TorchFunctionMode):
             result = function(*args, **kwargs)
             if not where and not on_device:
                 return result
+            if DEVICE.capture is not None and any(isinstance(r, torch.Tensor) for r in tree_leaves(result)):
+                raise Unsupported(f"{name} inside the capture of a CUDA graph")
             mine = {id(t) for t in tensors}  # what an in-place operation returns stays what and where it was
             move = to_device if where else to_host
             return tree_map(lambda r: move(r) if isinstance(r, torch.Tensor) and id(r) not in mine else r, result)
@@ -255,6 +257,41 @@ class Event:
         return cuda_bindings.elapsed()
 
 
+class CUDAGraph:
+    """Kernel launches to repeat. torch's own operations are not collected: inside a capture they are refused."""
+
+    def __init__(self, keep_graph=False):
+        self.launches: list[tuple[tuple, dict]] | None = None
+
+    def capture_begin(self, pool=None, capture_error_mode="global"):
+        if DEVICE.capture is not None:
+            raise RuntimeError("a CUDA graph is being captured already")
+        DEVICE.capture = []
+
+    def capture_end(self):
+        self.launches, DEVICE.capture = DEVICE.capture, None
+
+    def replay(self):
+        for args, options in self.launches:
+            DEVICE.launch(*args, **options)
+
+    def reset(self):
+        self.launches = None
+
+
+class graph:  # the name that torch gives it
+    """with torch.cuda.graph(g): captures what is launched."""
+
+    def __init__(self, cuda_graph: CUDAGraph, pool=None, stream=None, capture_error_mode="global"):
+        self.cuda_graph = cuda_graph
+
+    def __enter__(self):
+        self.cuda_graph.capture_begin()
+
+    def __exit__(self, *_):
+        self.cuda_graph.capture_end()
+
+
 class _Context:
     """torch.cuda.device(0), torch.cuda.stream(s): nothing to switch to."""
 
@@ -329,9 +366,9 @@ def _facade() -> dict:
         "memory_allocated": _memory_allocated,
         "manual_seed": _manual_seed,
         "manual_seed_all": _manual_seed,
-        "is_current_stream_capturing": lambda: False,
-        "CUDAGraph": _refusal("torch.cuda.CUDAGraph"),
-        "graph": _refusal("torch.cuda.graph"),
+        "is_current_stream_capturing": lambda: DEVICE.capture is not None,
+        "CUDAGraph": CUDAGraph,
+        "graph": graph,
         "make_graphed_callables": _refusal("torch.cuda.make_graphed_callables"),
         "_lazy_init": _refusal(None),  # what all the rest of torch.cuda calls first
     }
