@@ -44,36 +44,23 @@ class LaneAccess:
             address, rank = self.lane_array(address, bits), alu.extend(self.lane_array(rank), 32, False, bits)
         return (address & keep) | (rank << RANK_SHIFT)
 
-    def _spaces(self, space: str, address):
+    def _spaces(self, space: str, address, mask):
         """(space, address in it) of a generic address."""
         if space != "generic":
             if space == "shared" and not alu.is_array(address) and address >> 32:
                 address &= 0xFFFFFFFF
             return space, address
-        window = int(address[0] if alu.is_array(address) else address) >> 60
-        if alu.is_array(address) and (address >> 60 != window).any():
+        windows = np.unique((address if mask is True else address[mask]) >> 60) if alu.is_array(address) else [address >> 60]
+        if len(windows) > 1:
             raise Unsupported("generic access of lanes to different state spaces")
+        window = int(windows[0]) if len(windows) else 0
         strip = (1 << 60) - 1
         return {0: "global", 1: "shared", 2: "local", 3: "param"}[window], address & strip if window else address
 
     # -- loads -------------------------------------------------------------------------------------------------
-    def load_param(self, offset, size: int, count: int):
-        """ld.param: addresses of the parameter space are offsets into the launch's parameters."""
-        data = self.launch.params
-        offset = self.pick(offset, 0)
-        if offset % size or not 0 <= offset <= len(data) - size * count:
-            raise Fault("out-of-bounds", f"ld.param of {size * count} bytes at {offset} of {len(data)}")
-        return tuple(
-            int.from_bytes(data[offset + k * size : offset + (k + 1) * size], "little") for k in range(count)
-        )
-
     def load(self, space: str, address, size: int, count: int, mask):
         """count values: ints or arrays [n] (zero where masked)."""
-        space, address = self._spaces(space, address)
-        if space == "param":
-            return self.load_param(address, size, count)
-        if size == 16:
-            return tuple(self.load_wide(space, address, mask) for _ in range(1))
+        space, address = self._spaces(space, address, mask)
         if not alu.is_array(address) and space != "local" and mask is True:
             if (address % (size * count)) and count > 1:
                 raise Fault("misaligned", f"vector read of {size * count} bytes at {address:#x}")
@@ -81,6 +68,8 @@ class LaneAccess:
         addresses = self.lane_array(address, 64).astype(np.uint64)
         lanes = None if mask is True else np.flatnonzero(mask)
         if lanes is not None:
+            if not len(lanes):
+                return (0,) * count
             addresses = addresses[lanes]
         if count > 1 and (addresses % np.uint64(size * count)).any():
             raise Fault("misaligned", f"vector read of {size * count} bytes at {int(addresses.max()):#x}")
@@ -96,14 +85,11 @@ class LaneAccess:
             return tuple(int(v[0]) for v in out)
         return tuple(out)
 
-    def load_wide(self, space, address, mask):
-        if alu.is_array(address) and self.n > 1:
-            halves = [self.load(space, address + np.uint64(k).astype(address.dtype), 8, 1, mask)[0] for k in (0, 8)]
-            return alu.pack128(*halves)
-        address = self.pick(address, 0)
-        return self.load_one(space, address, 8) | self.load_one(space, address + 8, 8) << 64
-
     def load_one(self, space: str, address: int, size: int) -> int:
+        if size == 16:
+            if address % 16:
+                raise Fault("misaligned", f"16-byte read at {address:#x}")
+            return self.load_one(space, address, 8) | self.load_one(space, address + 8, 8) << 64
         if space == "global":
             return self.launch.memory.load(address, size)
         if space == "shared":
@@ -111,9 +97,19 @@ class LaneAccess:
             return cta.smem.load(offset, size)
         if space == "const":
             return self.launch.memory.load(address, size)
+        if space == "param":  # its addresses are offsets into the launch's parameters
+            data = self.launch.params
+            if address % size or address + size > len(data):
+                raise Fault("out-of-bounds", f"ld.param of {size} bytes at {address} of {len(data)}")
+            return int.from_bytes(data[address : address + size], "little")
         raise Unsupported(f"load from {space}")
 
     def gather(self, space: str, addresses: np.ndarray, size: int, lanes) -> np.ndarray:
+        if size == 16:
+            if (addresses % np.uint64(16)).any():
+                raise Fault("misaligned", f"16-byte read at {int(addresses.max()):#x}")
+            halves = [self.gather(space, addresses + np.uint64(k), 8, lanes) for k in (0, 8)]
+            return alu.pack128(*halves)
         if space in ("global", "const"):
             return self.launch.memory.gather(addresses, size)
         if space == "shared":
@@ -122,6 +118,8 @@ class LaneAccess:
                 cta, _ = self.shared_cta(int(addresses[0]))
                 return cta.smem.gather(addresses & np.uint64(OFFSET_MASK), size)
             return np.array([self.load_one("shared", a, size) for a in addresses.tolist()], f"u{size}")
+        if space == "param":
+            return np.array([self.load_one("param", a, size) for a in addresses.tolist()], f"u{size}")
         return self.local_memory(size)[self.local_index(addresses, size, lanes)]
 
     def local_memory(self, size: int) -> np.ndarray:
@@ -137,7 +135,7 @@ class LaneAccess:
 
     # -- stores ------------------------------------------------------------------------------------------------
     def store(self, space: str, address, size: int, values: tuple, mask):
-        space, address = self._spaces(space, address)
+        space, address = self._spaces(space, address, mask)
         if size == 16:
             values = tuple(half for v in values for half in (v & alu.MASK[64], v >> 64))
             values = tuple(v.astype(np.uint64) if alu.is_array(v) else v for v in values)
@@ -172,7 +170,10 @@ class LaneAccess:
             self.scatter(space, addresses + np.uint64(k * size), size, v, lanes)
 
     def store_one(self, space: str, address: int, size: int, value: int):
-        if space == "global":
+        if size == 16:
+            for k in (0, 1):
+                self.store_one(space, address + 8 * k, 8, value >> 64 * k & alu.MASK[64])
+        elif space == "global":
             self.launch.memory.store(address, size, value)
         elif space == "shared":
             cta, offset = self.shared_cta(address)
@@ -200,6 +201,8 @@ class LaneAccess:
 
     def store_async(self, address, size: int, values: tuple, bar, mask):
         """st.async: the bytes land later and complete on a barrier of the same CTA as the destination."""
+        if not self.launch.explicit_cluster:  # golden case fault_st_async_without_cluster
+            raise Fault("cluster", "st.async in a launch without clusters is an illegal instruction")
         for k in self.active(mask):
             cta, offset = self.shared_cta(self.pick(address, k))
             barrier = self.barrier_at(self.pick(bar, k))
@@ -216,8 +219,9 @@ class LaneAccess:
 
     # -- atomics -----------------------------------------------------------------------------------------------
     def atomic(self, space: str, what: str, kind: str, address, values: tuple, count: int, mask, wants_old: bool):
-        space, address = self._spaces(space, address)
+        space, address = self._spaces(space, address, mask)
         size = TYPE_BITS[kind] // 8
+        ftz = space == "global" and kind == "f32"  # 9.7.13.13: in shared memory subnormals are kept
         olds = [[0] * self.n for _ in range(count)]
         for p in self.active(mask):
             a = self.pick(address, p)
@@ -226,7 +230,7 @@ class LaneAccess:
                 at = a + k * size
                 old = self.load_one(space, at, size)
                 olds[k][p] = old
-                self.store_one(space, at, size, atomic_result(what, kind, old, new))
+                self.store_one(space, at, size, atomic_result(what, kind, old, new, ftz))
         self.engine.progress += 1
         if not wants_old:
             return None
@@ -285,6 +289,13 @@ class LaneAccess:
         each = rows[:, None] + 8 * np.arange(2, dtype=np.uint64)[None, :]
         self.scatter("shared", each.ravel(), 8, matrices.view(np.uint64).ravel(), None)
 
+    def movmatrix(self, value):
+        """Transposes a matrix that lies in one register of every lane, as ldmatrix leaves it."""
+        if self.n != 32:
+            raise Fault("divergence", "movmatrix needs the whole warp")
+        matrix = np.ascontiguousarray(self.lane_array(value)).view(np.uint16).reshape(8, 8)
+        return np.ascontiguousarray(matrix.T).view(np.uint32).reshape(32)
+
     # -- mbarriers ---------------------------------------------------------------------------------------------
     def barrier_at(self, address: int) -> MBarrier:
         cta, offset = self.shared_cta(address & 0xFFFFFFFF)
@@ -328,8 +339,21 @@ class LaneAccess:
         return int(states[0]) if self.n == 1 else states
 
     def remote_arrive(self, barrier: MBarrier, count: int):
-        """An arrive at another CTA's barrier travels."""
-        self.engine.at(self.clock.remote(self), lambda: barrier.arrive(count))
+        """An arrive at another CTA's barrier travels, but no longer than to the warp's next release."""
+        travelling = self.warp.remote_arrivals
+
+        def land():
+            if land in travelling:
+                travelling.remove(land)
+                barrier.arrive(count)
+
+        travelling.append(land)
+        self.engine.at(self.clock.remote(self), land)
+
+    def release(self):
+        """What this warp did is performed for those who acquire (8.8)."""
+        for land in list(self.warp.remote_arrivals):
+            land()
 
     def mbarrier_tx(self, address, count, mask):
         self.engine.progress += 1
@@ -383,7 +407,7 @@ class LaneAccess:
         return self.launch.memory.view(address, 128).tobytes()
 
     def tensormap_replace(self, space: str, address, field: str, order, value, mask):
-        space, address = self._spaces(space, address)
+        space, address = self._spaces(space, address, mask)
         for p in self.active(mask):
             a = self.pick(address, p)
             if space == "shared":
@@ -408,7 +432,7 @@ class LaneAccess:
         pass
 
 
-def atomic_result(what: str, kind: str, old: int, values: list[int]) -> int:
+def atomic_result(what: str, kind: str, old: int, values: list[int], ftz: bool = False) -> int:
     """New value of the cell (9.7.13.13)."""
     v = values[0]
     bits = TYPE_BITS[kind]
@@ -429,7 +453,7 @@ def atomic_result(what: str, kind: str, old: int, values: list[int]) -> int:
         return parts[0] | parts[1] << 16
     if kind[0] == "f" or kind[0] == "b" and kind.startswith("bf"):
         if what == "add":
-            return alu.fadd(kind, old, v)
+            return alu.fadd(kind, old, v, ftz=ftz)
         return alu.fminmax(kind, what == "max", old, v)
     if what == "add":
         return (old + v) & mask

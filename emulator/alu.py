@@ -8,11 +8,12 @@ means the same for both forms.
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
 
-U = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+U = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64, 128: object}
 S = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 F = {16: np.float16, 32: np.float32, 64: np.float64}
 MASK = {n: (1 << n) - 1 for n in (1, 8, 16, 32, 64, 128)}
@@ -137,7 +138,7 @@ def div_int(a, b, bits: int, sign: bool):
 def rem_int(a, b, bits: int, sign: bool):
     if not sign and is_array(a) and not is_array(b) and b:
         return a % U[bits](b)
-    return _exact(a, b, bits, sign, lambda x, y: x - y * _quotient(x, y) if y else x)
+    return _exact(a, b, bits, sign, lambda x, y: x - y * _quotient(x, y) if y else -1)  # golden case int_div_by_zero
 
 
 def min_int(a, b, bits: int, sign: bool):
@@ -247,6 +248,39 @@ def bfind(x, bits: int, sign: bool, shiftamt: bool):
     return _each(x, bits, f)
 
 
+def szext(a, n, sign: bool, wrap: bool):
+    """The low n bits of a, extended to 32."""
+
+    def f(x, n):
+        n = n & 31 if wrap else min(n, 32)
+        x &= (1 << n) - 1
+        return x - (1 << n) if sign and n and x >> (n - 1) else x
+
+    return _exact(a, n, 32, False, f)
+
+
+def fns(mask, base, offset):
+    """Position of the |offset|-th set bit of mask, counted from base upwards or (offset < 0) downwards."""
+
+    def one(mask, base, offset):
+        step = -1 if offset >> 31 else 1
+        bits = [base] if offset == 0 else list(range(base, 32 if step > 0 else -1, step))
+        found = [p for p in bits if mask >> p & 1]
+        count = max(abs(signed(offset, 32)), 1)
+        return found[count - 1] if count <= len(found) else MASK[32]
+
+    return lanewise(one, mask, base, offset)
+
+
+def lanewise(f, *values):
+    """f(ints) -> 32-bit int for each lane: for the rare operations."""
+    if not any(map(is_array, values)):
+        return f(*values)
+    n = next(len(v) for v in values if is_array(v))
+    lanes = [v.tolist() if is_array(v) else [v] * n for v in values]
+    return np.array([f(*t) for t in zip(*lanes, strict=True)], np.uint32)
+
+
 def brev(x, bits: int):
     def one(v):
         return int(f"{v:0{bits}b}"[::-1], 2)
@@ -285,9 +319,7 @@ def prmt(a, b, sel, mode: str):
         for i in range(4):
             out = out | (((pair >> (8 * (sel >> 4 * i & 7))) & 0xFF) << 8 * i)
         return out.astype(np.uint32)
-    n = max(len(v) for v in (a, b, sel) if is_array(v))
-    get = [v.tolist() if is_array(v) else [v] * n for v in (a, b, sel)]
-    return np.array([one(*t) for t in zip(*get, strict=True)], np.uint32)
+    return lanewise(one, a, b, sel)
 
 
 def sad(a, b, c, bits: int, sign: bool):
@@ -307,11 +339,7 @@ def dp(a, b, c, signs: tuple[bool, bool], width: int, high: bool):
             total += x * y
         return total & MASK[32]
 
-    if not any(map(is_array, (a, b, c))):
-        return one(a, b, c)
-    n = max(len(v) for v in (a, b, c) if is_array(v))
-    get = [v.tolist() if is_array(v) else [v] * n for v in (a, b, c)]
-    return np.array([one(*t) for t in zip(*get, strict=True)], np.uint32)
+    return lanewise(one, a, b, c)
 
 
 def sat_add(a, b, sub: bool):
@@ -342,6 +370,7 @@ def carry_sub(a, b, c, bits: int):
 
 # -- floats ------------------------------------------------------------------------------------------------------------
 NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FF8000000000000}
+INFINITY = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000, "f64": 0x7FF0000000000000}  # the bits of the exponent too
 WIDTH = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 
 
@@ -353,9 +382,11 @@ def to_float(x, kind: str) -> np.ndarray:
     return bits.view(F[WIDTH[kind]]).astype(np.float64)
 
 
-def flush(x: np.ndarray, kind: str) -> np.ndarray:
-    """.ftz: subnormal f32 values become zeros of the same sign."""
-    return np.where(np.abs(x) < 2.0**-126, np.copysign(0.0, x), x) if kind == "f32" else x
+def flush(bits: np.ndarray, kind: str) -> np.ndarray:
+    """.ftz: bits of a subnormal become those of a zero of the same sign; double precision has no .ftz."""
+    dtype = bits.dtype.type
+    sign = dtype(1 << (WIDTH[kind] - 1))
+    return bits if kind == "f64" else np.where(bits & dtype(INFINITY[kind]), bits, bits & sign)
 
 
 def _odd(hi: np.ndarray, lo: np.ndarray) -> np.ndarray:
@@ -388,9 +419,9 @@ def round_float(value: np.ndarray, kind: str, mode: str = "rn", ftz: bool = Fals
                 near = np.where(wide < value, np.nextafter(near, up), near)
             elif mode == "rna":
                 raise ValueError("rna rounds to tf32 only")
-        if ftz and kind == "f32":
-            near = np.where(np.abs(near) < np.float32(2.0**-126), np.copysign(np.float32(0), near), near)
         bits = near.astype(F[width]).view(U[width])
+    if ftz:
+        bits = flush(bits, kind)
     return np.where(np.isnan(value), U[width](NAN[kind]), bits).astype(U[width])
 
 
@@ -413,56 +444,60 @@ def _round_bf16(value: np.ndarray, mode: str) -> np.ndarray:
     return ((sign << 15) | ((mag >> 16) + up)).astype(np.uint16)
 
 
-def _two_sum(a: np.ndarray, b: np.ndarray):
+def _two_sum(a: np.ndarray, b: np.ndarray, mode: str):
+    """(a + b rounded to nearest, what the rounding lost)."""
     s = a + b
     t = s - a
     err = (a - (s - t)) + (b - t)
+    if mode == "rm":
+        s = _zero_sum(s, a, b)
     return s, np.where(np.isfinite(s), err, 0.0)
 
 
+def _zero_sum(s, a, b):
+    """Rounding downwards, a sum of zero is -0 unless both terms are +0 (IEEE 754, 6.3)."""
+    return np.where((s == 0) & (np.signbit(a) | np.signbit(b)), -0.0, s)
+
+
 def _operands(kind, ftz, *values):
-    out = [to_float(v, kind) for v in values]
-    return [flush(v, kind) for v in out] if ftz else out
+    if ftz:
+        values = [flush(arr(v, WIDTH[kind]), kind) for v in values]
+    return [to_float(v, kind) for v in values]
 
 
 def fadd(kind: str, a, b, mode="rn", ftz=False, sat=False, sub=False):
     x, y = _operands(kind, ftz, a, b)
     y = -y if sub else y
     if kind == "f64":
-        return back(round_float(x + y, kind), a, b) if mode == "rn" else _directed64(x, y, None, mode, a, b)
-    hi, lo = _two_sum(x, y)
-    return _finish(hi, lo, kind, mode, ftz, sat, a, b)
+        return back(round_float(x + y, kind), a, b) if mode == "rn" else _fma64(np.ones_like(x), x, y, mode, a, b)
+    hi, lo = _two_sum(x, y, mode)
+    return _finish(hi, lo, kind, mode, ftz, sat, False, a, b)
 
 
 def fmul(kind: str, a, b, mode="rn", ftz=False, sat=False):
     x, y = _operands(kind, ftz, a, b)
     if kind == "f64" and mode != "rn":
-        return _directed64(x, y, "mul", mode, a, b)
-    return _finish(x * y, None, kind, mode, ftz, sat, a, b)
+        nothing = 0.0 if mode == "rm" else -0.0  # the zero that keeps the sign of a zero that it is added to
+        return _fma64(x, y, np.full_like(x, nothing), mode, a, b)
+    return _finish(x * y, None, kind, mode, ftz, sat, False, a, b)
 
 
 def ffma(kind: str, a, b, c, mode="rn", ftz=False, sat=False, relu=False):
     x, y, z = _operands(kind, ftz, a, b, c)
     if kind == "f64":
         return _fma64(x, y, z, mode, a, b, c)
-    hi, lo = _two_sum(x * y, z)  # the product of two f32 is exact in f64
-    if relu:
-        zero = (hi < 0) & ~np.isnan(hi)
-        hi, lo = np.where(zero, 0.0, hi), np.where(zero, 0.0, lo)
-    return _finish(hi, lo, kind, mode, ftz, sat, a, b, c)
+    hi, lo = _two_sum(x * y, z, mode)  # the product of two f32 is exact in f64
+    return _finish(hi, lo, kind, mode, ftz, sat, relu, a, b, c)
 
 
-def _finish(hi, lo, kind, mode, ftz, sat, *inputs):
-    if sat:
-        nan = np.isnan(hi)
-        low, high = (hi < 0) | nan, hi > 1
+def _finish(hi, lo, kind, mode, ftz, sat, relu, *inputs):
+    """Clamp by .sat ([0, 1], NaN to 0) or .relu (NaN stays) and round once. Both turn -0 into +0 (golden README)."""
+    if sat or relu:
+        low = ~(hi > 0) if sat else hi <= 0
+        high = hi > 1 if sat else False
         lo = None if lo is None else np.where(low | high, 0.0, lo)
         hi = np.where(low, 0.0, np.where(high, 1.0, hi))
     return back(round_float(np.asarray(hi), kind, mode, ftz, lo), *inputs)
-
-
-def _directed64(x, y, op, mode, *inputs):
-    return _fma64(x, y if op else np.ones_like(y), np.zeros_like(x) if op else y, mode, *inputs)
 
 
 def _fma64(x, y, z, mode, *inputs):
@@ -470,46 +505,67 @@ def _fma64(x, y, z, mode, *inputs):
     x, y, z = np.broadcast_arrays(x, y, z)
     out = []
     for a, b, c in zip(x.tolist(), y.tolist(), z.tolist(), strict=True):
-        plain = np.float64(a) * np.float64(b) + np.float64(c)
-        if not np.isfinite(a + b + c) or not np.isfinite(plain):
-            out.append(plain)
-            continue
-        exact = Fraction(a) * Fraction(b) + Fraction(c)
-        near = float(exact) if exact else plain
-        if mode != "rn" and Fraction(near) != exact:
-            if mode == "rz" and abs(Fraction(near)) > abs(exact):
-                near = np.nextafter(near, 0.0)
-            elif mode == "rm" and Fraction(near) > exact:
-                near = np.nextafter(near, -np.inf)
-            elif mode == "rp" and Fraction(near) < exact:
-                near = np.nextafter(near, np.inf)
-        out.append(near)
+        plain = np.float64(a) * b + c
+        if all(map(math.isfinite, (a, b, c))):
+            exact = Fraction(a) * Fraction(b) + Fraction(c)
+            plain = _round64(exact, mode) if exact else _zero_sum(plain, a * b, c) if mode == "rm" else plain
+        out.append(plain)
     return back(round_float(np.array(out, np.float64), "f64"), *inputs)
+
+
+def _round64(exact: Fraction, mode: str) -> float:
+    """A rational that is not zero, rounded to double precision."""
+    try:
+        near = float(exact)
+    except OverflowError:
+        near = math.inf if exact > 0 else -math.inf
+    above = near > exact  # Python compares floats and rationals exactly
+    if mode == "rm" and above or mode == "rz" and above and exact > 0:
+        return math.nextafter(near, -math.inf)
+    if mode == "rp" and near < exact or mode == "rz" and near < exact < 0:
+        return math.nextafter(near, math.inf)
+    return near
 
 
 def fdiv(kind: str, a, b, mode="rn", ftz=False):
     x, y = _operands(kind, ftz, a, b)
     q = x / y
     if kind == "f64":
+        if mode != "rn":
+            x, y = np.broadcast_arrays(x, y)
+            exact = np.isfinite(x) & np.isfinite(y) & (x != 0) & (y != 0)
+            q[exact] = [_round64(Fraction(n) / Fraction(d), mode) for n, d in zip(x[exact], y[exact])]
         return back(round_float(q, kind), a, b)
     # The remainder's sign tells on which side of q the exact quotient lies: x - q*y, exact as q has 53 bits
     # and y 24, split in two.
     head = q.astype(np.float32).astype(np.float64)
     rest = (x - head * y) - (q - head) * y
-    lo = np.where(np.isfinite(q) & (rest != 0), np.sign(rest) * np.sign(y) * np.abs(q) * 2.0**-60, 0.0)
-    return _finish(q, lo, kind, mode, ftz, False, a, b)
+    inexact = np.isfinite(q) & np.isfinite(y) & (rest != 0)
+    lo = np.where(inexact, np.sign(rest) * np.sign(y) * np.abs(q) * 2.0**-60, 0.0)
+    return _finish(q, lo, kind, mode, ftz, False, False, a, b)
 
 
 def fsqrt(kind: str, a, mode="rn", ftz=False):
     (x,) = _operands(kind, ftz, a)
     r = np.sqrt(x)
     if kind == "f64":
+        if mode != "rn":
+            exact = np.isfinite(r) & (r != 0)
+            r[exact] = [_directed_root(root, v, mode) for root, v in zip(r[exact].tolist(), x[exact].tolist())]
         return back(round_float(r, kind), a)
     head = r.astype(np.float32).astype(np.float64)
     tail = r - head
     rest = ((x - head * head) - 2 * head * tail) - tail * tail
     lo = np.where(np.isfinite(r) & (rest != 0), np.sign(rest) * r * 2.0**-60, 0.0)
-    return _finish(r, lo, kind, mode, ftz, False, a)
+    return _finish(r, lo, kind, mode, ftz, False, False, a)
+
+
+def _directed_root(root: float, x: float, mode: str) -> float:
+    """The root of x that is rounded to nearest, rounded to another direction."""
+    square = Fraction(root) ** 2
+    if mode == "rp":
+        return math.nextafter(root, math.inf) if square < x else root
+    return math.nextafter(root, 0.0) if square > x else root
 
 
 def frcp(kind: str, a, mode="rn", ftz=False):
@@ -530,7 +586,7 @@ def approx(name: str, a, ftz=False, kind="f32"):
         "cos": np.cos,
         "tanh": np.tanh,
     }[name]
-    return _finish(f(x), None, kind, "rn", ftz, False, a)
+    return _finish(f(x), None, kind, "rn", ftz, False, False, a)
 
 
 def fminmax(kind: str, is_max: bool, a, b, ftz=False, nan=False, xorsign=False, absolute=False):
@@ -547,15 +603,19 @@ def fminmax(kind: str, is_max: bool, a, b, ftz=False, nan=False, xorsign=False, 
         out = np.where(np.isnan(x) | np.isnan(y), np.nan, out)
     if xorsign:
         out = np.copysign(np.abs(out), sign)
-    return _finish(out, None, kind, "rn", ftz, False, a, b)
+    return _finish(out, None, kind, "rn", ftz, False, False, a, b)
 
 
 def fneg(kind: str, a, ftz=False, absolute=False):
-    width = WIDTH[kind]
+    """-a or |a|; a NaN becomes the canonical one, except in double precision (golden case f64_sign_class)."""
+    bits = arr(a, WIDTH[kind])
+    dtype = bits.dtype.type
+    sign = dtype(1 << (WIDTH[kind] - 1))
     if ftz:
-        a = back(round_float(flush(to_float(a, kind), kind), kind), a)
-    sign = 1 << (width - 1)
-    return a & (sign - 1) if absolute else a ^ sign
+        bits = flush(bits, kind)
+    nan = (bits & ~sign) > dtype(INFINITY[kind])
+    bits = bits & ~sign if absolute else bits ^ sign
+    return back(bits if kind == "f64" else np.where(nan, dtype(NAN[kind]), bits), a)
 
 
 def fcompare(kind: str, op: str, a, b, ftz=False):
@@ -577,8 +637,14 @@ def fcompare(kind: str, op: str, a, b, ftz=False):
     return back(out, a, b)
 
 
-def packed(f, kind: str, *values):
-    """Apply f to both 16-bit halves of 32-bit registers (f16x2, bf16x2)."""
+def fcompare_packed(kind: str, op: str, a, b, ftz=False):
+    """(of the low halves, of the high halves) of 32-bit registers."""
+    halves = [[resize(v >> s, 16) for v in (a, b)] for s in (0, 16)]
+    return tuple(fcompare(kind, op, *pair, ftz) for pair in halves)
+
+
+def packed(f, *values):
+    """Apply f to both 16-bit halves of 32-bit registers."""
     lo = f(*(resize(v & 0xFFFF, 16) if is_array(v) else v & 0xFFFF for v in values))
     hi = f(*(resize(v >> 16, 16) if is_array(v) else v >> 16 & 0xFFFF for v in values))
     return join16(lo, hi)
@@ -603,7 +669,7 @@ def testp(kind: str, what: str, a):
         "infinite": np.isinf(x),
         "number": ~np.isnan(x),
         "notanumber": np.isnan(x),
-        "normal": np.isfinite(x) & (np.abs(x) >= tiny),
+        "normal": np.isfinite(x) & ((np.abs(x) >= tiny) | (x == 0)),  # zero too: golden case f32_sign_class
         "subnormal": (np.abs(x) < tiny) & (x != 0),
     }[what]
     return back(out, a)
@@ -644,22 +710,34 @@ def int_to_int(x, bits: int, sign: bool, to: int, to_sign: bool, sat: bool):
     return extend(x, bits, sign, to)
 
 
+def pack_saturated(a, b, c, bits: int, sign: bool):
+    """cvt.pack.sat: a and b (s32) clamped to `bits`, a above b, and the low bits of c above them."""
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign else (0, (1 << bits) - 1)
+    hi, lo = (np.clip(signed(arr(v, 32), 32), low, high).view(np.uint32) & np.uint32((1 << bits) - 1) for v in (a, b))
+    above = arr(c, 32) << np.uint32(2 * bits) if bits < 16 else np.uint32(0)
+    return back(above | hi << np.uint32(bits) | lo, a, b, c)
+
+
 def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False, relu=False, integer=None):
     if kind == "f32" and to == "f16" and mode == "rn" and not (ftz or sat or relu or integer):  # every epilogue does it
         wide = arr(x, 32).view(np.float32)
         half = wide.astype(np.float16).view(np.uint16)
         return back(np.where(np.isnan(wide), np.uint16(NAN["f16"]), half), x)
-    (v,) = _operands(kind, ftz, x)
+    if kind == "bf16" and to == "f32" and not (sat or relu):  # a shift: keeps the bits of a NaN
+        return back(arr(x, 16).astype(np.uint32) << 16, x)
+    # .ftz is about f32. An H200 does not flush on the way to f16 (golden case cvt_f32_to_f16).
+    (v,) = _operands(kind, ftz and kind == "f32" and to != "f16", x)
     if integer:
         v = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[integer](v)
         mode = "rn"
-    if relu:
-        v = np.where(v < 0, 0.0, v)
-    return _finish(v, None, to, mode, ftz, sat, x)
+    return _finish(v, None, to, mode, ftz and to == "f32", sat, relu, x)
 
 
 def to_tf32(x, mode: str, relu: bool = False, satfinite: bool = False):
-    """f32 -> tf32: 10 explicit mantissa bits, rounded; the low 13 bits become zero."""
+    """f32 -> tf32: 10 explicit mantissa bits, rounded; the low 13 bits become zero.
+
+    A NaN keeps its upper bits with rna, and becomes 0x7fffe000 otherwise (golden case cvt_f32_to_tf32).
+    """
     b = arr(x, 32).astype(np.int64)
     mag = b & 0x7FFFFFFF
     special = mag >= 0x7F800000
@@ -671,7 +749,8 @@ def to_tf32(x, mode: str, relu: bool = False, satfinite: bool = False):
     out = np.where(special, mag, ((mag >> 13) + up) << 13)
     if satfinite:
         out = np.where(~special & (out >= 0x7F800000), 0x7F7FE000, out)
-    out = np.where(mag > 0x7F800000, 0x7FFFFFFF, out | (b & 0x80000000))
+    out |= b & 0x80000000
+    out = np.where(mag > 0x7F800000, b & 0xFFFFE000 if mode == "rna" else 0x7FFFE000, out)
     if relu:
         out = np.where((b >> 31 == 1) & (mag <= 0x7F800000), 0, out)
     return back(out.astype(np.uint32), x)
@@ -739,7 +818,7 @@ def unpack_small(kind: str, x, relu=False):
     out = []
     for half in (codes & size if width == 8 else codes & 15, codes >> width & size):
         v = table[half]
-        out.append(round_float(np.where(relu & (v < 0), 0.0, v), "f16").astype(np.uint32))
+        out.append(_finish(v, None, "f16", "rn", False, False, relu, v).astype(np.uint32))
     return back(out[0] | (out[1] << 16), x)
 
 

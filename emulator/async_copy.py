@@ -63,7 +63,8 @@ class AsyncCopy:
         for p in self.active(mask):
             tm = self.tensor_map(self.pick(tensor, p), 2 if mode == "tile::gather4" else rank)
             at = tuple(alu.signed(self.pick(c, p), 32) for c in coords)
-            nbytes = tma.box_bytes(tm) * (4 if mode == "tile::gather4" else 1)
+            boxes = 4 if mode == "tile::gather4" else 1
+            nbytes = tma.box_bytes(tm) * boxes
             address, barrier_address = self.pick(dst, p), self.pick(bar, p)
             owner, offset = self.shared_cta(address)
             if offset % 128:
@@ -79,7 +80,7 @@ class AsyncCopy:
             landing = []
             for cta in targets:
                 barrier = self._copy_barrier(cta, owner, barrier_address, multicast is not None, pair)
-                landing.append((cta, cta.smem.begin(offset, offset + nbytes, True, origin), barrier))
+                landing.append((cta, cta.smem.begin(offset, offset + tm.shared_bytes * boxes, True, origin), barrier))
             self.launch.note_read(self, lambda tm=tm, at=at: tma.touched_ranges(tm, at), origin)
             load = tma.load_gather4 if mode == "tile::gather4" else tma.load_box
 
@@ -87,7 +88,7 @@ class AsyncCopy:
                 image = load(tm, at, self.launch.memory.view) if self.clock.moves_data else None
                 for cta, op, barrier in landing:
                     if image is not None:
-                        swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom)
+                        swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom, tm.row_bytes)
                     cta.smem.end(op)
                     barrier.transaction(-nbytes)
 
@@ -108,12 +109,13 @@ class AsyncCopy:
         for p in self.active(mask):
             tm = self.tensor_map(self.pick(tensor, p), 2 if mode == "tile::scatter4" else rank)
             at = tuple(alu.signed(self.pick(c, p), 32) for c in coords)
-            nbytes = tma.box_bytes(tm) * (4 if mode == "tile::scatter4" else 1)
+            boxes = 4 if mode == "tile::scatter4" else 1
+            nbytes = tma.box_bytes(tm) * boxes
             cta, offset = self.shared_cta(self.pick(src, p))
             if offset % 128:
                 raise Fault("misaligned", f"TMA store from shared {offset:#x}: must be 128-byte aligned")
             origin = self.origin("TMA store")
-            reading = cta.smem.begin(offset, offset + nbytes, False, origin)
+            reading = cta.smem.begin(offset, offset + tm.shared_bytes * boxes, False, origin)
             self.launch.note_write(self, lambda tm=tm, at=at: tma.touched_ranges(tm, at, write=True), origin)
 
             def write(image, tm=tm, at=at):
@@ -125,7 +127,7 @@ class AsyncCopy:
                     tma.store_box(tm, at, image, self.launch.memory.view)
 
             def source(cta=cta, offset=offset, nbytes=nbytes, tm=tm):
-                return swizzle.gather(cta.smem.bytes, offset, nbytes, tm.swizzle, tm.atom)
+                return swizzle.gather(cta.smem.bytes, offset, nbytes, tm.swizzle, tm.atom, tm.row_bytes)
 
             self._store_later(p, cta, reading, source, write, self.clock.tma_store(self, tm, at, nbytes))
 
@@ -289,19 +291,19 @@ class AsyncCopy:
             cta.smem.end(op)
 
     def cp_async_arrive(self, address, noinc: bool, mask):
+        """The arrival is made when the copies so far have landed; without .noinc it is announced now."""
         groups, self.warp.copies = self.warp.copies, []
+        barriers = [self.barrier_at(self.pick(address, p)) for p in self.active(mask)]
+        if not noinc:
+            for barrier in barriers:
+                barrier.announce()
 
         def land():
             for group in groups:
                 self._land_copies(group)
-            for p in self.active(mask):
-                barrier = self.barrier_at(self.pick(address, p))
-                if not noinc:
-                    barrier.pending += 1
+            for barrier in barriers:
                 barrier.arrive()
 
-        if not noinc:
-            raise Unsupported("cp.async.mbarrier.arrive without .noinc")
         self.engine.at(self.clock.shared_copy(self, 0), land)
 
     # -- cluster launch control (9.7.13.17) --------------------------------------------------------------------

@@ -65,7 +65,6 @@ class Cta:
         self.threads = launch.block[0] * launch.block[1] * launch.block[2]
         self.live_threads = self.threads
         self.warps = [Warp(self, w, min(32, self.threads - 32 * w)) for w in range(-(-self.threads // 32))]
-        self.padded_threads = 32 * len(self.warps)
 
     def start(self, time: float):
         launch = self.launch
@@ -126,6 +125,9 @@ class Cta:
     def lanes_exited(self, warp: Warp, lanes: np.ndarray):
         warp.live_mask &= ~sum(1 << lane for lane in lanes.tolist())
         self.live_threads -= len(lanes)
+        for barrier in self.named.values():
+            if barrier.everyone and barrier.arrived:
+                barrier.check(self.live_threads)
         self.cluster.threads_exited(len(lanes))
 
     def finish(self):

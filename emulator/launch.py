@@ -51,8 +51,8 @@ class Launch:
         kernel = program.kernel
         self.program, self.memory, self.checks, self.number = program, memory, checks, number
         self.grid, self.block = grid, block
-        self.explicit_cluster = cluster is not None
         required = kernel.directives.get("reqnctapercluster")
+        self.explicit_cluster = bool(cluster or required)
         self.cluster = cluster or (tuple((*required, 1, 1)[:3]) if required else (1, 1, 1))
         self.params = params.ljust(kernel.param_bytes, b"\0")
         self.dynamic_shared, self.pdl = dynamic_shared, pdl

@@ -59,6 +59,12 @@ class MBarrier(Waitable):
         self._maybe_complete()
         return state
 
+    def announce(self):
+        """One more arrival is pending in this phase alone (cp.async.mbarrier.arrive without .noinc)."""
+        if self.pending == MAX_COUNT:
+            raise Fault("mbarrier", f"{self.name}: more than {MAX_COUNT} pending arrivals")
+        self.pending += 1
+
     def _expect(self, count: int):
         self.tx += count
         if abs(self.tx) > MAX_TX:
@@ -90,15 +96,19 @@ class MBarrier(Waitable):
 
 
 class CountedBarrier(Waitable):
-    """Named barriers of a CTA and the barrier of a cluster: a phase ends when `expected` threads have arrived."""
+    """Named barriers of a CTA and the barrier of a cluster: a phase ends when `expected` threads have arrived.
 
-    __slots__ = ("name", "arrived", "expected", "phase", "votes", "result")
+    everyone: the phase waits for all threads that have not exited.
+    """
+
+    __slots__ = ("name", "arrived", "expected", "everyone", "phase", "votes", "result")
 
     def __init__(self, name: str):
         super().__init__()
         self.name = name
         self.arrived = 0
         self.expected: int | None = None
+        self.everyone = False
         self.phase = 0
         self.votes: list = []
         self.result = 0

@@ -3,6 +3,8 @@
 PTX ISA 5.5.7. A swizzle XORs some of the address bits 4..6 with bits from 7 on, so a chunk never leaves its 128-byte
 line. The bits are those of the absolute shared address, not of the offset in the tile: seen on an H200 with a tile at
 bases that are not a multiple of 1024, and it is what lets TMA and the tensor core agree on one layout.
+Rows that are narrower than the span of the mode (32, 64 or 128 bytes) start one span apart; what is between them is
+left alone (H200, golden cases tma_load_swizzle_*_narrow_*).
 The 8-byte flip and the 96-byte mode (sm_103a) of the ISA are not implemented.
 """
 
@@ -31,9 +33,12 @@ def swizzle(addr, mode: int, atom: int = 16):
 
 
 @lru_cache(maxsize=1024)
-def _chunks(phase: int, count: int, mode: int, atom: int) -> np.ndarray:
+def _chunks(phase: int, count: int, mode: int, atom: int, row: int = 0) -> np.ndarray:
     """Chunk numbers, counted from the last multiple of PERIOD, of the `count` chunks of an image placed at `phase`."""
-    order = swizzle(phase + CHUNK * np.arange(count, dtype=np.int64), mode, atom) // CHUNK
+    place = CHUNK * np.arange(count, dtype=np.int64)
+    if row:
+        place = place // row * mode + place % row
+    order = swizzle(phase + place, mode, atom) // CHUNK
     order.setflags(write=False)
     return order
 
@@ -44,19 +49,21 @@ def chunk_order(base: int, nbytes: int, mode: int, atom: int = 16) -> np.ndarray
     return base - phase + CHUNK * _chunks(phase, nbytes // CHUNK, mode, atom)
 
 
-def scatter(smem: np.ndarray, base: int, image: np.ndarray, mode: int, atom: int = 16) -> None:
+def scatter(smem: np.ndarray, base: int, image: np.ndarray, mode: int, atom: int = 16, row: int = 0) -> None:
     """Write the dense `image` (uint8, flat) to shared memory `smem` (uint8, flat) at `base`, swizzled.
+
+    row: bytes of the image's rows; 0 if they fill the span, or if it does not matter because there is no swizzle.
 
     Raises Fault("bounds") if a line of the tile lies outside `smem`, Fault("alignment") if base or size is not a
     multiple of 16.
     """
-    lines, order = _lines(smem, base, image.size, mode, atom)
+    lines, order = _lines(smem, base, image.size, mode, atom, row)
     lines[order] = image.view(np.complex128)
 
 
-def gather(smem: np.ndarray, base: int, nbytes: int, mode: int, atom: int = 16) -> np.ndarray:
+def gather(smem: np.ndarray, base: int, nbytes: int, mode: int, atom: int = 16, row: int = 0) -> np.ndarray:
     """The dense image [nbytes] (uint8, a copy) that lies swizzled at `base`: the inverse of `scatter`, same errors."""
-    lines, order = _lines(smem, base, nbytes, mode, atom)
+    lines, order = _lines(smem, base, nbytes, mode, atom, row)
     return (lines[order] if mode else lines.copy()).view(np.uint8)
 
 
@@ -66,17 +73,19 @@ def _phase(base: int, nbytes: int) -> int:
     return base % PERIOD
 
 
-def _lines(smem: np.ndarray, base: int, nbytes: int, mode: int, atom: int) -> tuple[np.ndarray, slice | np.ndarray]:
+def _lines(
+    smem: np.ndarray, base: int, nbytes: int, mode: int, atom: int, row: int
+) -> tuple[np.ndarray, slice | np.ndarray]:
     """The chunks of `smem` around a tile and which of them, in order, hold its image.
 
     A chunk is seen as one complex128, the 16-byte type that numpy copies by index fastest; no arithmetic touches it.
     """
     phase = _phase(base, nbytes)
-    end = base + nbytes
+    end = base + (nbytes // row * mode if mode and row else nbytes)
     if mode:  # the last line of a ragged tile may be permuted as a whole
         end = -(-end // LINE) * LINE
     if base < 0 or end > smem.size:
         raise Fault("bounds", f"a tile of {nbytes} bytes at shared offset {base:#x} leaves shared memory ({smem.size})")
     if not mode:
         return smem[base:end].view(np.complex128), slice(None)
-    return smem[base - phase : end].view(np.complex128), _chunks(phase, nbytes // CHUNK, mode, atom)
+    return smem[base - phase : end].view(np.complex128), _chunks(phase, nbytes // CHUNK, mode, atom, row)

@@ -65,8 +65,7 @@ L2_PROMOTIONS = [0, 64, 128, 256]  # bytes
 class TensorMap:
     """A tiled tensor map. Dimension 0 is innermost and dense; sizes count elements, strides and addresses bytes.
 
-    Raises Fault("tensormap") when built from values that break a rule of `cuTensorMapEncodeTiled`, Unsupported for a
-    swizzled box whose rows are shorter than the swizzle span.
+    Raises Fault("tensormap") when built from values that break a rule of `cuTensorMapEncodeTiled`.
     """
 
     address: int
@@ -100,9 +99,6 @@ class TensorMap:
         require(not self.swizzle or row_bits <= 8 * self.swizzle, "the inner box size must fit the swizzle span")
         require(self.atom == 16 or self.swizzle == 128, "32-byte swizzle atoms need the 128-byte swizzle")
         require(not self.oob_nan or self.elem in FLOATS, "NaN fill needs a floating-point type")
-        if self.swizzle and row_bits < 8 * self.swizzle:
-            # an H200 then pads every row to the span in shared memory, and counts the bytes without the padding
-            raise Unsupported(f"inner box size below the swizzle span: {self}")
 
     @property
     def rank(self) -> int:
@@ -135,8 +131,13 @@ class TensorMap:
 
     @cached_property
     def box_bytes(self) -> int:
-        """Bytes of the box in shared memory, which is what complete_tx counts, out-of-bounds elements included."""
+        """Bytes that a copy of the box moves, which is what complete_tx counts, out-of-bounds elements included."""
         return self.row_bytes * prod(self.extent[1:])
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory from the first to behind the last row: a swizzled row takes its whole span."""
+        return (self.swizzle or self.row_bytes) * prod(self.extent[1:])
 
 
 def _get(word: int, field: str, index: int = 0) -> int:

@@ -43,7 +43,7 @@ REDUCE_TYPES = {
 }
 # the same for the form without a tensor map (ISA 9.7.9.25.4.2), towards global memory
 BULK_REDUCE_TYPES = {
-    "add": {"u32", "s32", "u64", "f32", "f16", "bf16"},
+    "add": {"u32", "s32", "u64", "f32", "f64", "f16", "bf16"},
     "min": {"u32", "s32", "u64", "s64", "f16", "bf16"},
     "max": {"u32", "s32", "u64", "s64", "f16", "bf16"},
     "inc": {"u32"},
@@ -106,8 +106,8 @@ def bulk_reduce(dst: np.ndarray, src: np.ndarray, op: str, elem: str) -> None:
         raise Unsupported(f"cp.reduce.async.bulk.{op}.{elem}")
     if dst.size != src.size or dst.size % 16:
         raise Fault("alignment", f"cp.reduce.async.bulk: sizes {dst.size} and {src.size} must be one multiple of 16")
-    # the ISA says that this form flushes f32 subnormals; the tensor form does so for f32.ftz alone (seen on an H200)
-    dst[...] = _combine(op, "f32.ftz" if elem == "f32" else elem, dst, src)
+    # f32 keeps its subnormals: golden case bulk_reduce_add_f32_subnormal, against the ISA's text
+    dst[...] = _combine(op, elem, dst, src)
 
 
 def load_gather4(tm: TensorMap, coords: tuple[int, ...], view: View) -> np.ndarray:
@@ -230,7 +230,7 @@ def _combine(op: str, elem: str, dst: np.ndarray, src: np.ndarray) -> np.ndarray
     """dst op src elementwise; both uint8 of one shape [.., bytes of dim 0], and so is the result."""
     a, b = (np.ascontiguousarray(x).view(WORDS[elem]) for x in (dst, src))
     if op == "add":
-        result = _add_floats(elem, a, b) if elem in ("f16", "bf16", "f32", "f32.ftz") else a + b
+        result = _add_floats(elem, a, b) if elem in ("f16", "bf16", "f32", "f32.ftz", "f64") else a + b
     elif op in ("min", "max"):
         result = _pick_half(op, elem, a, b) if elem in ("f16", "bf16") else getattr(np, op + "imum")(a, b)
     elif op == "inc":
@@ -253,6 +253,9 @@ def _add_floats(elem: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             bits = total.view(np.uint32)
             rounded = ((bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16).astype(np.uint16)
             return np.where(np.isnan(total), np.uint16(0x7FFF), rounded)
+        if elem == "f64":
+            total = a.view(np.float64) + b.view(np.float64)
+            return np.where(np.isnan(total), np.uint64(0x7FF8 << 48), total.view(np.uint64))
         if elem == "f32.ftz":
             a, b = _flush(a), _flush(b)
         total = a.view(np.float32) + b.view(np.float32)

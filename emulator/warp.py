@@ -17,6 +17,7 @@ from .async_copy import AsyncCopy
 from .errors import EmulatorError, Fault, Unsupported
 from .memory import WINDOWS
 from .program import BLOCKED, EXIT, SPLIT
+from .shared import BASE
 from .tensor_core import TensorCore
 
 FULL = 0xFFFFFFFF
@@ -65,6 +66,7 @@ class Warp:
         self.cluster_phase = 0
         self.bulk: dict[int, object] = {}  # lane -> its bulk async-groups
         self.copies: list = []  # cp.async groups
+        self.remote_arrivals: list = []  # at mbarriers of other CTAs, under way
         self.local: np.ndarray | None = None
         self.waiting_to_converge: dict[int, list] = {}
         self.threads = threads
@@ -359,7 +361,7 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
             "ctaid": cta.ctaid[k],
             "nctaid": grid[k],
             "warpid": self.warp.index,
-            "nwarpid": len(cta.warps),
+            "nwarpid": 64,  # of the SM, not of the CTA
             "smid": cta.sm,
             "nsmid": launch.sms,
             "gridid": launch.number,
@@ -371,7 +373,7 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
             "cluster_nctarank": cluster[0] * cluster[1] * cluster[2],
             "is_explicit_cluster": int(launch.explicit_cluster),
             "dynamic_smem_size": launch.dynamic_shared,
-            "total_smem_size": cta.smem.size,
+            "total_smem_size": -(-(cta.smem.size - BASE) // 128) * 128,  # without the system's part, in units of 128
         }.get(base)
         if value is None:
             raise Unsupported(f"special register %{name}")
@@ -542,7 +544,8 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
             self.engine.progress += 1
             self.token = (barrier, barrier_phase)
             self.cta.barrier_warps(barrier, self.warp.index)
-            barrier.arrive(self.thread_count(), count or self.cta.padded_threads)
+            barrier.everyone = count is None
+            barrier.arrive(*((self.n, self.cta.live_threads) if count is None else (self.thread_count(), count)))
         barrier, phase = self.token
         if barrier.phase == phase:
             return self.wait_on(barrier)
@@ -565,6 +568,8 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
 
     def cluster_arrive(self, release: bool):
         barrier = self.cta.cluster.barrier
+        if release:
+            self.release()
         self.warp.cluster_phase = barrier.phase
         self.engine.progress += 1
         self.cta.publish_all()
@@ -577,6 +582,8 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         return True
 
     def fence(self, kind: str, space: str = ""):
+        if kind == "memory":
+            self.release()
         if kind == "proxy.async" and self.cta.smem.checks:
             self.cta.smem.fence(self.warp.index)
 

@@ -27,12 +27,9 @@ def _apply(w, i, kind: str, function: str, args: str):
     names = [f"v{n}" for n in range(len(sources))]
     if kind.endswith("x2"):
         half = kind[:-2]
-        pack = f"alu.packed64(lambda {', '.join(names)}: " if half == "f32" else (
-            f"alu.packed(lambda {', '.join(names)}: "
-        )
+        packed = "packed64" if half == "f32" else "packed"
         call = f"{function}({half!r}, {', '.join(names)}, {args})"
-        tail = "" if half == "f32" else f"{half!r}, "
-        w.write(i.operands[0], f"{pack}{call}, {tail}{', '.join(sources)})")
+        w.write(i.operands[0], f"alu.{packed}(lambda {', '.join(names)}: {call}, {', '.join(sources)})")
     else:
         w.write(i.operands[0], f"{function}({kind!r}, {', '.join(sources)}, {args})")
 
@@ -57,7 +54,7 @@ def _add(w, i):
         if m.take("sat"):
             w.write(i.operands[0], f"alu.sat_add({a}, {b}, {minus})")
         elif kind in ("s16x2", "u16x2"):
-            raise Unsupported(f"packed {kind}")
+            w.write(i.operands[0], f"alu.packed(lambda a, b: (a {'-' if minus else '+'} b) & 0xffff, {a}, {b})")
         else:
             w.write(i.operands[0], f"({a} {'-' if minus else '+'} {b}) & {(1 << bits) - 1}")
     m.done()
@@ -223,17 +220,22 @@ def _min_max(w, i):
         elif kind.endswith("x2"):
             a, b = (w.read(o, 32) for o in i.operands[1:])
             call = f"lambda a, b: alu.fminmax({kind[:-2]!r}, {is_max}, a, b, {options})"
-            w.write(i.operands[0], f"alu.packed({call}, {kind[:-2]!r}, {a}, {b})")
+            w.write(i.operands[0], f"alu.packed({call}, {a}, {b})")
         else:
             a, b = (w.read(o, width(kind), True) for o in i.operands[1:])
             w.write(i.operands[0], f"alu.fminmax({kind!r}, {is_max}, {a}, {b}, {options})")
         return
     relu = m.take("relu")
     m.done()
-    bits = width(kind)
-    a, b = (w.read(o, bits) for o in i.operands[1:])
-    text = f"alu.{'max' if is_max else 'min'}_int({a}, {b}, {bits}, {is_signed(kind)})"
-    w.write(i.operands[0], f"alu.max_int({text}, 0, {bits}, True)" if relu else text)
+    a, b = (w.read(o, width(kind)) for o in i.operands[1:])
+    bits = width(kind.removesuffix("x2"))
+
+    def one(a, b):
+        text = f"alu.{'max' if is_max else 'min'}_int({a}, {b}, {bits}, {is_signed(kind)})"
+        return f"alu.max_int({text}, 0, {bits}, True)" if relu else text
+
+    packed = f"alu.packed(lambda a, b: {one('a', 'b')}, {a}, {b})"
+    w.write(i.operands[0], packed if kind.endswith("x2") else one(a, b))
 
 
 @op("sad")
@@ -267,7 +269,7 @@ def _special_function(w, i):
         w.write(i.operands[0], f"alu.f{name}({kind!r}, {a}, {mode!r}, {ftz})")
     elif kind.endswith("x2"):
         call = f"lambda a: alu.approx({name!r}, a, {ftz}, {kind[:-2]!r})"
-        w.write(i.operands[0], f"alu.packed({call}, {kind[:-2]!r}, {w.read(i.operands[1], 32)})")
+        w.write(i.operands[0], f"alu.packed({call}, {w.read(i.operands[1], 32)})")
     elif kind == "f64":
         raise Unsupported("approximate f64")
     else:

@@ -90,12 +90,7 @@ def _cvt_pack(w, i):
     if not m.take("sat"):
         raise Unsupported("cvt.pack without .sat")
     to, kind, *third = m.left
-    if kind != "s32" or to not in ("u16", "s16", "u8", "s8"):
+    if kind != "s32" or to[0] not in "us" or to[1:] not in ("16", "8", "4", "2") or third not in ([], ["b32"]):
         raise Unsupported(f"cvt.pack {m.left}")
-    bits = width(to)
-    a, b = (w.read(o, 32) for o in i.operands[1:3])
-    hi, lo = (f"(alu.int_to_int({x}, 32, True, {bits}, {is_signed(to)}, True) & {(1 << bits) - 1})" for x in (a, b))
-    text = f"(alu.extend({hi}, {bits}, False, 32) << {bits}) | alu.extend({lo}, {bits}, False, 32)"
-    if third:
-        text = f"({text}) | (({w.read(i.operands[3], 32)} << {2 * bits}) & 0xffffffff)"
-    w.write(i.operands[0], text)
+    a, b, *c = (w.read(o, 32) for o in i.operands[1:])
+    w.write(i.operands[0], f"alu.pack_saturated({a}, {b}, {c[0] if c else 0}, {to[1:]}, {is_signed(to)})")

@@ -201,7 +201,7 @@ def _cp_async_arrive(w, i):
 def _tensormap_replace(w, i):
     m = Mods(i)
     field = m.left.pop(0)
-    space = m.one_of("shared::cta", "global", default="generic")
+    space = m.one_of("shared::cta", "global", default="generic").split("::")[0]
     m.take("b1024")
     bits = width(m.type())
     m.done()

@@ -18,7 +18,7 @@ def _comparison(w, m: Mods, a, b) -> str:
     bits = width(kind)
     x, y = w.read(a, bits, is_float(kind)), w.read(b, bits, is_float(kind))
     if kind.endswith("x2"):
-        raise Unsupported(f"packed comparison {kind}")
+        return f"alu.fcompare_packed({kind[:-2]!r}, {compare!r}, {x}, {y}, {ftz})"
     if is_float(kind):
         return f"alu.fcompare({kind!r}, {compare!r}, {x}, {y}, {ftz})"
     sign = is_signed(kind) and compare not in UNSIGNED
@@ -36,14 +36,17 @@ def _setp(w, i):
     combine = m.one_of("and", "or", "xor")
     a, b = i.operands[1:3]
     p, q = pair(i.operands[0])
+    packed = "f16x2" in m.left or "bf16x2" in m.left
     text = _comparison(w, m, a, b)
     m.done()
+    if packed and q is None:
+        raise Unsupported("packed comparison into one predicate")
     if q is not None or combine:
-        t = w.temp()
-        w.emit(f"{t} = {text}")
+        t, other = w.temp(), w.temp()
+        w.emit(f"{t}, {other} = {text}" if packed else f"{t} = {text}")
         c = w.read(i.operands[3], 1) if combine else None
         symbol = {"and": "&", "or": "|", "xor": "^", None: None}[combine]
-        results = [t, f"({t} ^ True)"]
+        results = [t, other if packed else f"({t} ^ True)"]
         if combine:
             results = [f"({r} {symbol} {c})" for r in results]
         values = [w.temp(), w.temp()]
@@ -63,12 +66,18 @@ def _set(w, i):
     compare_mods = [x for x in m.left]
     to = next(x for x in compare_mods if x in ("u32", "s32", "f32", "f16", "bf16", "u16", "s16", "f16x2", "bf16x2"))
     m.left.remove(to)
+    packed = "f16x2" in m.left or "bf16x2" in m.left
     text = _comparison(w, m, *i.operands[1:3])
     m.done()
+    bits = 16 if packed else width(to)
+    one = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80}.get(to.removesuffix("x2"), (1 << bits) - 1)
+    results = [w.temp() for _ in range(2 if packed else 1)]
+    w.emit(f"{', '.join(results)} = {text}")
     if combine:
-        text = f"({text} {'&|^'[('and', 'or', 'xor').index(combine)]} {w.read(i.operands[3], 1)})"
-    one = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80}.get(to, (1 << width(to)) - 1)
-    w.write(i.operands[0], f"select({text}, {one}, 0, {width(to)})")
+        symbol = {"and": "&", "or": "|", "xor": "^"}[combine]
+        results = [f"{t} {symbol} {w.read(i.operands[3], 1)}" for t in results]
+    results = [f"select({t}, {one}, 0, {bits})" for t in results]
+    w.write(i.operands[0], f"alu.join16({', '.join(results)})" if packed else results[0])
 
 
 @op("selp")
@@ -197,6 +206,25 @@ def _bmsk(w, i):
     if wrap:
         a, b = f"({a} & 31)", f"({b} & 31)"
     w.write(i.operands[0], f"alu.shl((alu.shl(1, {b}, 64) - 1) & {(1 << 64) - 1}, {a}, 64) & 0xffffffff", 64)
+
+
+@op("szext")
+def _szext(w, i):
+    m = Mods(i)
+    wrap = m.one_of("clamp", "wrap") == "wrap"
+    sign = is_signed(m.type())
+    m.done()
+    a, n = (w.read(o, 32) for o in i.operands[1:])
+    w.write(i.operands[0], f"alu.szext({a}, {n}, {sign}, {wrap})")
+
+
+@op("fns")
+def _fns(w, i):
+    m = Mods(i)
+    m.type()
+    m.done()
+    mask, base, offset = (w.read(o, 32) for o in i.operands[1:])
+    w.write(i.operands[0], f"alu.fns({mask}, {base}, {offset})")
 
 
 @op("popc", "clz")

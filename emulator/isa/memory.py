@@ -46,8 +46,6 @@ def _ld(w, i):
         raise Unsupported(f"{len(items)} destinations for a vector of {count}")
     values = [w.temp() for _ in items]
     call = f"g.load({space!r}, {_address(w, i.operands[1])}, {bits // 8}, {count}, {w.mask()})"
-    if space == "param":
-        call = f"g.load_param({_address(w, i.operands[1])}, {bits // 8}, {count})"
     if w.guard is None:
         w.emit(f"{', '.join(values)}{',' if count == 1 else ''} = {call}")
     else:
@@ -182,6 +180,12 @@ def _ldmatrix(w, i):
         raise Unsupported("ldmatrix of 8-bit and smaller elements")
     m.done()
     w.write_all(flat(i.operands[0]), f"g.ldmatrix({_address(w, i.operands[1])}, {count}, {trans})")
+
+
+@op("movmatrix.sync.aligned.m8n8.trans.b16", dst=1)
+def _movmatrix(w, i):
+    Mods(i).done()
+    w.write(i.operands[0], f"g.movmatrix({w.read(i.operands[1], 32)})")
 
 
 @op("stmatrix.sync.aligned", dst=0)

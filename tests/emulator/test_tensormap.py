@@ -107,9 +107,10 @@ def test_rules(fields):
     assert fault.value.kind == "tensormap"
 
 
-def test_row_shorter_than_the_swizzle_is_refused():
-    with pytest.raises(Unsupported):
-        variant(box=(128, 128, 1))
+def test_a_row_shorter_than_the_swizzle_takes_a_whole_span():
+    narrow = variant(box=(128, 128, 1))
+    assert (narrow.row_bytes, narrow.box_bytes, narrow.shared_bytes) == (64, 64 * 128, 128 * 128)
+    assert A.shared_bytes == A.box_bytes == variant(box=(128, 128, 1), swizzle=0).shared_bytes * 2
 
 
 @pytest.mark.parametrize(

@@ -204,8 +204,10 @@ def test_writes_with_dimensions_out_of_order():
         ("add", "bf16", 0x3F80, 0x3B80, 0x3F80),  # 1 + 2**-8, a tie
         ("add", "bf16", 0x3F81, 0x3B80, 0x3F82),
         ("add", "f32", 0x3F800000, 0x3F800000, 0x40000000),
-        ("add", "f32", 0x00000001, 0x80800000, 0x80800000),  # subnormals are flushed
-        ("add", "f32", 0x00800001, 0x80800000, 0x00000000),  # and so is a subnormal result
+        ("add", "f32", 0x00000001, 0x80800000, 0x807FFFFF),  # subnormals are kept (H200)
+        ("add", "f32", 0x00800001, 0x80800000, 0x00000001),
+        ("add", "f64", 0x3FF0000000000000, 0x3CB0000000000001, 0x3FF0000000000001),  # 1 + 2**-52 (1 + 2**-52)
+        ("add", "f64", 0x7FF0000000000000, 0xFFF0000000000000, 0x7FF8000000000000),
         ("add", "f32", 0x7F800000, 0xFF800000, 0x7FFFFFFF),
         ("min", "f16", 0x0000, 0x8000, 0x8000),
         ("max", "bf16", 0xBF80, 0x7FC0, 0xBF80),
