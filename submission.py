@@ -48,6 +48,9 @@ TMEM_SF_COLS = 64  # 4 K steps x (8 columns of weight scales + 8 of token scales
 STORE_BOX = 32 * 32 * 2  # bytes of the 32 tokens x 32 weight rows of fp16 that one warp stores at once
 MAX_GROUPS = 16  # groups per launch: 16 x 5 tensormaps of 128 bytes and the words fit the 32764 bytes of parameters
 
+# Encoded L2 policies of a TMA copy: https://github.com/NVIDIA/cutlass/blob/7107b055/include/cute/arch/copy_sm90_desc.hpp#L186
+CACHE_POLICY = {"evict_normal": 0x1000000000000000, "evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
+
 
 @dataclass(frozen=True)
 class Config:
@@ -72,7 +75,8 @@ class Config:
         assert self.ctas in (1, 2) and self.gran in (32, TILE_M) and self.ctas_per_sm in (1, 2)
         assert self.ctas * self.token_box % 32 == 0 and self.token_box in (16, 32, 64)
         assert self.epilogue in ("direct", "tma") and self.epilogue_warps in (4, 8) and self.sms % self.ctas == 0
-        assert self.stages <= MAX_STAGES
+        assert self.stages <= MAX_STAGES and self.store_boxes in (1, 2)
+        assert {self.weight_policy, self.token_policy} <= set(CACHE_POLICY)
 
     @property
     def acc_cols(self) -> int:
@@ -89,9 +93,6 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
     ((192, 320), 3072, 4096): Config(ctas=2, gran=32, token_box=16, epilogue="tma"),
     ((128, 384), 4096, 1536): Config(ctas=2, gran=32, token_box=16, epilogue="tma"),
 }
-
-# Encoded L2 policies of a TMA copy: https://github.com/NVIDIA/cutlass/blob/7107b055/include/cute/arch/copy_sm90_desc.hpp#L186
-CACHE_POLICY = {"evict_normal": 0x1000000000000000, "evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
 
 # ------------------------------------------------------------------------------------------------------------------ PTX
 # One function an instruction, with its section of the PTX ISA 9.1. Shared and tensor memory addresses are Int32;

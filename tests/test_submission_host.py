@@ -1,0 +1,355 @@
+"""The submission's host side: schedule, configs, the words a launch gets, and what is refused. Nothing is compiled."""
+
+import ast
+import ctypes
+import itertools
+import pathlib
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import submission
+from submission import Config, GroupGemm, Launch, partition, rows_per_cta, token_tile
+from task import read_task_yaml
+
+ROOT = pathlib.Path(__file__).parents[1]
+SOURCE = (ROOT / "submission.py").read_text()
+BENCHMARKS = [case.args for case in read_task_yaml((ROOT / "task.yml").read_text(), "benchmarks")]
+
+configs = st.builds(
+    Config,
+    ctas=st.sampled_from((1, 2)),
+    gran=st.sampled_from((32, 128)),
+    token_box=st.sampled_from((32, 64)),
+    epilogue=st.sampled_from(("direct", "tma")),
+    store_boxes=st.sampled_from((1, 2)),
+    epilogue_warps=st.sampled_from((4, 8)),
+    ctas_per_sm=st.sampled_from((1, 2)),
+    sms=st.sampled_from((2, 10, 148)),
+)
+multiples = {x: st.integers(1, 60).map(x.__mul__) for x in (16, 32, 64)}
+sizes = st.tuples(st.integers(1, 700), multiples[16], multiples[64])
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_file_is_a_valid_upload():
+    assert SOURCE.splitlines()[:2] == ["#!POPCORN leaderboard nvfp4_group_gemm", "#!POPCORN gpu B200"]
+    assert "stream" not in SOURCE.lower()  # the grader refuses the word
+
+
+def test_imports_are_there_on_the_grader():
+    allowed = {"ctypes", "dataclasses", "functools", "itertools", "math", "operator", "typing"}
+    allowed |= {"torch", "cutlass", "cuda", "task"}
+    for node in ast.walk(ast.parse(SOURCE)):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) else []
+        assert {name.split(".")[0] for name in names} <= allowed
+
+
+def test_every_benchmark_has_a_config():
+    cases = {(b["m"], b["n"][0], b["k"][0]) for b in BENCHMARKS}
+    assert cases == set(submission.CONFIG_MAP)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ctas": 4},
+        {"gran": 64},
+        {"token_box": 16},  # of one CTA: a tile would not be a multiple of 32
+        {"epilogue": "none"},
+        {"epilogue_warps": 6},
+        {"ctas": 2, "sms": 147},
+        {"stages": 17},
+        {"weight_policy": "sometimes"},
+    ],
+)
+def test_config_refuses(wrong):
+    with pytest.raises(AssertionError):
+        Config(**wrong)
+
+
+# -- schedule ---------------------------------------------------------------------------------------------------------
+
+
+@given(m=st.integers(1, 3000), config=configs)
+def test_token_tiles_fit_the_hardware(m, config):
+    width = token_tile(m, config)
+    for token in range(0, m, width):
+        tokens = submission.round_up(min(width, m - token), config.ctas * config.token_box)
+        assert tokens % 32 == 0 and tokens <= 256  # N of the MMA
+        assert tokens <= config.acc_cols  # does not reach the scale factors
+        assert token % 32 == 0 and token % 128 + tokens <= 256  # two scale factor atoms, shifted by whole columns
+
+
+@given(n=st.integers(1, 200).map(lambda x: 16 * x))
+def test_a_pair_covers_each_weight_row_once(n):
+    per_cta = rows_per_cta(n, ctas=2)
+    rows = [2 * row - row % 128 + 128 * rank for rank in (0, 1) for row in range(per_cta)]
+    assert sorted(row for row in rows if row < n) == list(range(n))
+    assert rows_per_cta(n, ctas=1) == n
+
+
+def ranges(segments, starts):
+    """What the kernel makes of the starts: for each range its tiles (segment, row, rows)."""
+    index = {position: s for s, (position, *_) in enumerate(segments)}
+    places = [(index[start >> 24 << 24], start & 0xFFFFFF) for start in starts] + [(len(segments), 0)]
+    for (s, row), end in itertools.pairwise(places):
+        tiles = []
+        while (s, row) < end:
+            limit = end[1] if s == end[0] else segments[s][1]
+            tiles.append((s, row, min(128, limit - row)))
+            s, row = (s, row + 128) if row + 128 < limit else (s, limit) if s == end[0] else (s + 1, 0)
+        yield tiles
+
+
+def cost(segments, tiles):
+    return sum((rows + segments[s][2]) * segments[s][3] for s, _, rows in tiles)
+
+
+segment_lists = st.lists(
+    st.tuples(multiples[16], st.sampled_from((32, 96, 256)), st.sampled_from((64, 256, 448))),  # rows, tokens, k
+    min_size=1,
+    max_size=3,
+).map(lambda xs: [(submission.pack_position(g, 0, 0), *x) for g, x in enumerate(xs)])
+
+
+@given(segments=segment_lists, parts=st.integers(1, 12), gran=st.sampled_from((32, 128)))
+def test_partition_covers_every_row_once(segments, parts, gran):
+    starts = partition(segments, parts, gran)
+    assert len(starts) <= parts and starts == sorted(set(starts))
+    done = [(s, row + i) for tiles in ranges(segments, starts) for s, row, rows in tiles for i in range(rows)]
+    assert done == [(s, row) for s, (_, rows, _, _) in enumerate(segments) for row in range(rows)]
+    assert all(start % gran == 0 for start in starts)
+
+
+@settings(max_examples=30)
+@given(segments=segment_lists, parts=st.integers(1, 4))
+def test_no_partition_is_better(segments, parts):
+    segments = [(position, min(rows, 256), tokens, k) for position, rows, tokens, k in segments]
+    cuts = [position + row for position, rows, _, _ in segments for row in range(0, rows, 32)]
+    best = min(
+        max(cost(segments, tiles) for tiles in ranges(segments, [cuts[0], *more]))
+        for count in range(min(parts, len(cuts)))
+        for more in itertools.combinations(cuts[1:], count)
+    )
+    assert max(cost(segments, tiles) for tiles in ranges(segments, partition(segments, parts, 32))) == best
+
+
+# -- launches ---------------------------------------------------------------------------------------------------------
+
+
+class FakeExecutor:
+    """Stands for the compiled kernel: records the words of each launch."""
+
+    def __init__(self, gemm):
+        self.gemm, self.launched = gemm, []
+
+    def to(self):
+        return self
+
+    def generate_execution_args(self, pointer):
+        return pointer, None
+
+    def _get_invoke_packed_args(self, pointer):
+        return (ctypes.c_int64 * self.gemm.words).from_address(pointer._pointer)
+
+    def capi_func(self, words):
+        self.launched.append(list(words))
+        return 0
+
+
+@pytest.fixture
+def executors(monkeypatch):
+    """{(groups, config): FakeExecutor} of what was compiled."""
+    made = {}
+
+    def compiled(groups, config):
+        return made.setdefault((groups, config), FakeExecutor(GroupGemm(groups, config)))
+
+    monkeypatch.setattr(submission, "compiled", compiled)
+    submission.plan.cache_clear()
+    yield made
+    submission.plan.cache_clear()
+
+
+def group(m, n, k):
+    """(a, b, c), (sfa, sfb), (M, N, K, 1) as the task makes them."""
+    fp4 = [torch.zeros((1, r, k // 2), dtype=torch.uint8).permute(1, 2, 0).view(torch.float4_e2m1fn_x2) for r in (m, n)]
+    c = torch.zeros((1, m, n), dtype=torch.float16).permute(1, 2, 0)
+    atoms = [(1, -(-r // 128), k // 64, 32, 4, 4) for r in (m, n)]
+    scales = [torch.zeros(shape, dtype=torch.float8_e4m3fn).permute(3, 4, 1, 5, 2, 0) for shape in atoms]
+    return (*fp4, c), tuple(scales), (m, n, k, 1)
+
+
+def problem(*shapes):
+    abc, scales, dims = zip(*(group(*shape) for shape in shapes))
+    return list(abc), [], list(scales), list(dims)
+
+
+def launched(executors):
+    return [words for executor in executors.values() for words in executor.launched]
+
+
+@settings(max_examples=40, deadline=None)
+@given(shapes=st.lists(sizes, min_size=1, max_size=16), config=configs)
+def test_a_launch_fits_the_machine(shapes, config):
+    made = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(submission, "compiled", lambda *key: made.append(FakeExecutor(GroupGemm(*key))) or made[-1])
+        Launch(shapes, config)(tuple(range(5 * len(shapes))))
+    (words,) = made[0].launched
+    gemm = made[0].gemm
+    grid, smem, stages, token_bytes = words[gemm.scalars : gemm.starts]
+    assert 0 < grid <= config.sms and grid % config.ctas == 0
+    assert 1 <= stages <= submission.MAX_STAGES
+    assert (smem + 1024) * config.ctas_per_sm <= 228 * 1024
+    stores = config.epilogue_warps * config.store_boxes * 2048 if config.epilogue == "tma" else 0
+    assert smem >= 1024 + stages * gemm.stage_layout(token_bytes)[-1] + stores
+    assert token_bytes * config.ctas >= max(token_tile(m, config) for m, _, _ in shapes) * 128
+    assert gemm.groups * 5 * 128 + 8 * len(words) <= 32764
+    starts = words[gemm.starts :]
+    assert starts[0] == 0 and starts[grid // config.ctas] == len(shapes) << 48
+    for g, (m, n, k) in enumerate(shapes):
+        assert words[5 * g : 5 * g + 5] == list(range(5 * g, 5 * g + 5))
+        assert words[gemm.sizes + 2 * g] == m + (n << 32) and words[gemm.sizes + 2 * g + 1] & 0xFFFFFFFF == k
+
+
+def test_addresses_and_outputs_are_those_given(executors):
+    data = problem((40, 64, 128), (0, 32, 64), (1, 16, 64))
+    out = submission.custom_kernel(data)
+    assert all(o is c for o, (_, _, c) in zip(out, data[0], strict=True))
+    (words,) = launched(executors)
+    for i, g in enumerate((0, 2)):  # the empty group takes no part
+        assert words[5 * i : 5 * i + 5] == [t.data_ptr() for t in (*data[0][g], *data[2][g])]
+
+
+def test_all_groups_empty_launches_nothing(executors):
+    submission.custom_kernel(problem((0, 128, 64), (0, 16, 256)))
+    assert not executors
+
+
+@pytest.mark.parametrize("groups, launches", [(1, 1), (16, 1), (17, 2), (64, 4)])
+def test_many_groups_take_several_launches(executors, groups, launches):
+    submission.custom_kernel(problem(*[(1, 16, 64)] * groups))
+    assert len(launched(executors)) == launches
+
+
+def test_one_kernel_serves_other_sizes(executors):
+    for m, n, k in ((1, 16, 64), (300, 400, 1024), (77, 4096, 64)):
+        submission.custom_kernel(problem((m, n, k), (2 * m, n, k), (3 * m, n, 2 * k)))
+    assert len(executors) == 1
+
+
+def test_benchmarks_use_their_configs(executors):
+    for b in BENCHMARKS[2:]:  # the smaller ones
+        submission.custom_kernel(problem(*zip(b["m"], b["n"], b["k"])))
+    expected = {submission.CONFIG_MAP[b["m"], b["n"][0], b["k"][0]] for b in BENCHMARKS[2:]}
+    assert {config for _, config in executors} == expected
+
+
+def test_repeated_calls_are_checked_in_one_step(executors, monkeypatch):
+    slow = []
+    check = submission.Plan.check_slowly
+    monkeypatch.setattr(
+        submission.Plan, "check_slowly", lambda self, tensors: slow.append(self) or check(self, tensors)
+    )
+    for _ in range(3):
+        submission.custom_kernel(problem(*[(64, 128, 256)] * 8))
+    assert len(slow) == 1 and len(launched(executors)) == 3
+
+
+def test_few_kernels_serve_every_number_of_groups(executors):
+    for groups in range(1, 34):
+        submission.custom_kernel(problem(*[(1, 16, 64)] * groups))
+    assert {groups for groups, _ in executors} == {1, 2, 4, 8, 16}
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "size, says",
+    [
+        ((96, 100, 256, 1), "group 1: N is 100"),
+        ((96, 0, 256, 1), "group 1: N is 0"),
+        ((96, 128, 96, 1), "group 1: K is 96"),
+        ((96, 128, 0, 1), "group 1: K is 0"),
+        ((-1, 128, 64, 1), "group 1: M is -1"),
+        ((1 << 24, 128, 64, 1), "group 1: M is 16777216"),
+        ((96, 128, 256, 2), "group 1: L is 2"),
+        ((96, 128, 256), "group 1: the sizes"),
+        ((96.0, 128, 256, 1), "group 1: the sizes"),
+    ],
+)
+def test_refuses_sizes(executors, size, says):
+    abc, _, scales, dims = problem((32, 64, 128), (96, 128, 256))
+    with pytest.raises(ValueError, match=says):
+        submission.custom_kernel((abc, [], scales, [dims[0], size]))
+    assert not executors
+
+
+NAMES = ("a", "b", "c", "reordered sfa", "reordered sfb")
+
+
+def change(t, how):
+    if how == "type":
+        return t.view(torch.int16 if t.dtype == torch.float16 else torch.uint8)
+    if how == "shape":
+        return t[:-1] if t.dim() == 3 else t[:, :, :-1]
+    if how == "strides":
+        bits = torch.int16 if t.element_size() == 2 else torch.uint8
+        return torch.empty_strided(t.shape, [2 * s for s in t.stride()], dtype=bits).view(t.dtype)
+    if how == "device":
+        return t.to("meta")
+    raise AssertionError(how)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first call", "later call"])
+@pytest.mark.parametrize("how", ["type", "shape", "strides", "device"])
+@pytest.mark.parametrize("operand", range(5), ids=NAMES)
+def test_refuses_tensors(executors, operand, how, first):
+    data = problem((200, 64, 128), (140, 256, 256))
+    if not first:
+        submission.custom_kernel(data)
+    before = len(launched(executors))
+    abc, scales = data[0], data[2]
+    where = abc if operand < 3 else scales
+    tensors = list(where[1])
+    tensors[operand % 3 if operand < 3 else operand - 3] = change((*abc[1], *scales[1])[operand], how)
+    where[1] = tuple(tensors)
+    with pytest.raises(ValueError, match=f"group 1: {NAMES[operand]} has {how}"):
+        submission.custom_kernel(data)
+    assert len(launched(executors)) == before
+
+
+def test_refuses_missing_tensors(executors):
+    abc, _, scales, dims = problem((32, 64, 128), (96, 128, 256))
+    for wrong in ((abc[:1], scales, dims), (abc, scales[:1], dims), (abc, scales, dims[:1]), ([], [], [])):
+        with pytest.raises(ValueError):
+            submission.custom_kernel((wrong[0], [], *wrong[1:]))
+    with pytest.raises(ValueError, match="each group"):
+        submission.custom_kernel(([(1, 2, 3)], [], [(4, 5)], [(32, 64, 128, 1)]))
+    assert not launched(executors)
+
+
+def test_refuses_misaligned_tensors(executors):
+    data = problem((32, 64, 128))
+    a, b, c = data[0][0]
+    shifted = torch.zeros(32 * 64 + 1, dtype=torch.float16)[1:].view(32, 64, 1)
+    data[0][0] = (a, b, shifted)
+    with pytest.raises(ValueError, match="16 bytes"):
+        submission.custom_kernel(data)
+    assert not launched(executors)
+
+
+def test_a_view_of_one_row_has_any_stride(executors):
+    data = problem((1, 64, 128))
+    a, b, c = data[0][0]
+    data[0][0] = (a, b, torch.zeros(4, 64, dtype=torch.float16)[::4].unsqueeze(-1))
+    submission.custom_kernel(data)
+    assert len(launched(executors)) == 1
