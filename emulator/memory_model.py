@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 LINE = 128
+Lines = np.ndarray | range  # numbers (address // LINE) of distinct lines of one region
 
 
 class L2Region:
@@ -38,7 +39,7 @@ class MemoryModel:
         self.channels = p["hbm"]["channels"]
         self.line_cycles = LINE * self.channels / p.bytes_per_cycle(p["hbm"]["read_tb_s"])
         self.write_cycles = LINE * self.channels / p.bytes_per_cycle(p["hbm"]["write_tb_s"])
-        self.free = np.zeros(self.channels)
+        self.free = [0.0] * int(self.channels)  # cycle at which each channel has served what it was given
         self.capacity = p["l2"]["bytes"]
         self.l2_bytes_per_cycle = p.bytes_per_cycle(p["l2"]["tb_s"])
         self.l2_free = 0.0
@@ -59,39 +60,55 @@ class MemoryModel:
             found = self.regions[r.start] = L2Region(r.start, r.size, base, self.channels)
         return found
 
-    def read(self, time: float, lines: np.ndarray, nbytes: int) -> tuple[float, float]:
-        """Lines of one region (absolute line numbers) are requested at `time`: when the first and last leave the L2."""
+    def _locate(self, lines: Lines) -> tuple[L2Region, slice | np.ndarray]:
+        """The region of some lines, and which of its lines they are."""
         region = self.region(int(lines[0]))
-        index = lines - region.first
-        index = index[(index >= 0) & (index < len(region.ready))]
+        low, size = lines[0] - region.first, len(region.ready)
+        if type(lines) is range and low >= 0 and lines[-1] - region.first < size:
+            return region, slice(low, lines[-1] - region.first + 1, lines.step)
+        index = np.asarray(lines) - region.first
+        return region, index[(index >= 0) & (index < size)]
+
+    def read(self, time: float, lines: Lines, nbytes: int) -> tuple[float, float]:
+        """Lines of one region are requested at `time`: when the first and the last leave the L2."""
+        region, index = self._locate(lines)
         ready = region.ready[index]
-        there = (ready < np.inf) & (self.inserted - region.stamp[index] < self.capacity)
+        evicted = self.inserted - self.capacity
         first = done = time + self.hit_cycles
-        hits = ready[there]
-        if len(hits):
-            done = max(done, float(hits.max()))
-        missing = index[~there]
-        if len(missing):
-            count = np.bincount(region.channel[missing], minlength=self.channels)
-            used = count > 0
-            start = np.maximum(self.free[used], time)
-            end = start + count[used] * self.line_cycles
-            self.free[used] = end
-            arrival = float(end.max()) + self.miss_cycles
+        missing = index
+        if ready.min() < np.inf or evicted >= 0:
+            there = (ready < np.inf) & (region.stamp[index] > evicted)
+            hits = ready[there]
+            if len(hits):
+                done = max(done, float(hits.max()))
+            missing = (np.arange(len(region.ready))[index] if type(index) is slice else index)[~there]
+        channels = region.channel[missing].tolist()
+        if channels:
+            arrival = self._fetch(channels, time) + self.miss_cycles
             region.ready[missing] = arrival
-            self._insert(missing, region, time)
-            self.read_bytes += len(missing) * LINE
+            self._insert(missing, len(channels), region, time)
+            self.read_bytes += len(channels) * LINE
             done = max(done, arrival)
-            if len(missing) > len(hits):
+            if 2 * len(channels) > len(ready):
                 first = time + self.miss_cycles
         self.l2_free = max(self.l2_free, time) + nbytes / self.l2_bytes_per_cycle
         if self.log is not None:
-            self.log.append((done, len(missing) * LINE, nbytes))
+            self.log.append((done, len(channels) * LINE, nbytes))
         return first, max(done, self.l2_free)
 
-    def _insert(self, missing: np.ndarray, region: L2Region, time: float):
+    def _fetch(self, channels: list[int], time: float) -> float:
+        """Each channel serves its lines one after the other; when the last is done."""
+        free, last = self.free, time
+        for c in channels:
+            end = free[c]
+            free[c] = end = (end if end > time else time) + self.line_cycles
+            if end > last:
+                last = end
+        return last
+
+    def _insert(self, missing: slice | np.ndarray, count: int, region: L2Region, time: float):
         """New lines push out old ones; dirty ones have to be written back first."""
-        n = len(missing) * LINE
+        n = count * LINE
         self.inserted += n
         region.stamp[missing] = self.inserted
         if self.dirty > 0:
@@ -101,22 +118,21 @@ class MemoryModel:
 
     def _write_back(self, n: float, time: float):
         self.written_bytes += n
-        np.maximum(self.free, time, out=self.free, where=self.free < time)
-        self.free += n / LINE / self.channels * self.write_cycles
+        busy = n / LINE / self.channels * self.write_cycles
+        self.free = [(end if end > time else time) + busy for end in self.free]
 
-    def write(self, time: float, lines: np.ndarray, nbytes: int) -> float:
+    def write(self, time: float, lines: Lines, nbytes: int) -> float:
         """A store arrives at the L2, which takes it in; returns when it is acknowledged."""
-        region = self.region(int(lines[0]))
-        index = lines - region.first
-        index = index[(index >= 0) & (index < len(region.ready))]
-        new = index[region.ready[index] == np.inf]
-        if len(new):
-            region.ready[new] = time + self.hit_cycles
-            self._insert(new, region, time)
+        region, index = self._locate(lines)
+        new = region.ready[index] == np.inf
+        if new.any():
+            missing = (np.arange(len(region.ready))[index] if type(index) is slice else index)[new]
+            region.ready[missing] = time + self.hit_cycles
+            self._insert(missing, len(missing), region, time)
         self.l2_free = max(self.l2_free, time) + nbytes / self.l2_bytes_per_cycle
         if self.log is not None:
             self.log.append((time, 0, nbytes))
         return max(time, self.l2_free) + self.hit_cycles
 
-    def prefetch(self, time: float, lines: np.ndarray):
+    def prefetch(self, time: float, lines: Lines):
         self.read(time, lines, 0)
