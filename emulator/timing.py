@@ -11,7 +11,7 @@ import bisect
 import numpy as np
 
 from . import issue
-from .memory_model import LINE, MemoryModel
+from .memory_model import LINE, Lines, MemoryModel
 from .profile import Profile
 from .tensormap import TensorMap
 
@@ -33,6 +33,12 @@ def interpolate(n: int, ns: list[float], values: list[float]) -> float:
     at = min(bisect.bisect_left(ns, n), len(ns) - 1)
     a, b = ns[at - 1], ns[at]
     return values[at - 1] + (n - a) * (values[at] - values[at - 1]) / (b - a)
+
+
+def _evenly_spaced(lines: np.ndarray) -> Lines:
+    """The same lines as a range, if they are one."""
+    steps = np.unique(np.diff(lines)).tolist() or [1]
+    return range(int(lines[0]), int(lines[-1]) + 1, steps[0]) if len(steps) == 1 else lines
 
 
 class TimingClock:
@@ -156,19 +162,20 @@ class TimingClock:
 
     # -- lines of a box ----------------------------------------------------------------------------------------
     @staticmethod
-    def _span(address: int, nbytes: int) -> np.ndarray:
-        return np.arange(address // LINE, (address + nbytes - 1) // LINE + 1)
+    def _span(address: int, nbytes: int) -> range:
+        return range(address // LINE, (address + nbytes - 1) // LINE + 1)
 
-    def lines(self, tm: TensorMap, coords: tuple[int, ...]) -> np.ndarray:
-        """Line numbers that the in-bounds part of a box touches, int64, distinct."""
-        low = [max(c, 0) for c in coords]
-        extent = [min(c + b, d) - lo for c, b, d, lo in zip(coords, tm.box, tm.dims, low, strict=True)]
+    def lines(self, tm: TensorMap, coords: tuple[int, ...]) -> Lines:
+        """Line numbers that the in-bounds part of a box touches, distinct: a range where they are evenly spaced."""
+        low = [c if c > 0 else 0 for c in coords]
+        extent = [min(c + b, d) - lo for c, b, d, lo in zip(coords, tm.box, tm.dims, low)]
         if min(extent) <= 0:
-            return np.empty(0, np.int64)
+            return range(0)
         row = extent[0] * tm.bits // 8
         first = tm.address + low[0] * tm.bits // 8
         strides = tm.strides_bytes
-        first += sum(lo * s for lo, s in zip(low[1:], strides, strict=True))
+        for lo, s in zip(low[1:], strides):
+            first += lo * s
         key = (row, tuple(extent[1:]), strides, first % LINE)
         offsets = self._boxes.get(key)
         if offsets is None:
@@ -178,8 +185,11 @@ class TimingClock:
             at += first % LINE
             each = np.arange((row + LINE - 1) // LINE + 1) * LINE
             points = np.minimum(at[:, None] + each[None, :], at[:, None] + row - 1)
-            offsets = self._boxes[key] = np.unique(points // LINE)
-        return offsets + first // LINE
+            offsets = self._boxes[key] = _evenly_spaced(np.unique(points // LINE))
+        start = first // LINE
+        if type(offsets) is range:
+            return range(offsets.start + start, offsets.stop + start, offsets.step)
+        return offsets + start
 
     # -- tensor core -------------------------------------------------------------------------------------------
     def _shape(self, description, pair: bool) -> str:
