@@ -20,8 +20,12 @@ class Pipe:
         self.last = 0.0
 
     def push(self, when: float, call):
-        self.last = max(self.last, when)
+        self.wait(when)
         self.engine.at(self.last, call)
+
+    def wait(self, when: float):
+        """An operation that changes nothing but the time at which later ones can execute."""
+        self.last = max(self.last, when)
 
 
 class Accumulating:
@@ -91,6 +95,9 @@ class TensorCore:
             lanes = () if disable is None else tuple(self.pick(v, p) for v in disable)
             ctas = self.tensor_ctas(pair)
             description = instruction_descriptor.decode(idesc_, kind, group, scale_vec)
+            if not self.clock.moves_data:
+                self.cta.pipe.wait(self.clock.mma(self, description, pair))
+                continue
             origin = self.origin("tcgen05.mma")
             reading = []
             for cta in ctas:
@@ -107,8 +114,7 @@ class TensorCore:
 
             def execute(d_=d_, a_=a_, b_=b_, idesc_=idesc_, accumulate_=accumulate_, sfa_=sfa_, sfb_=sfb_,
                         lanes=lanes, units=units, reading=reading, writing=writing):  # fmt: skip
-                if self.clock.moves_data:
-                    mma.execute(kind, group, idesc_, d_, a_, b_, units, accumulate_, a_in_tmem, sfa_, sfb_, scale_vec, lanes, scale_d)
+                mma.execute(kind, group, idesc_, d_, a_, b_, units, accumulate_, a_in_tmem, sfa_, sfb_, scale_vec, lanes, scale_d)
                 for cta, op in reading:
                     cta.smem.end(op)
                 for cta, op in writing:
@@ -151,17 +157,20 @@ class TensorCore:
 
     def tcgen05_cp(self, shape, multicast, fmt, pair, address, desc, mask):
         for p in self.active(mask):
-            to, desc_ = self.pick(address, p), self.pick(desc, p)
-            origin = self.origin("tcgen05.cp")
-            ctas = self.tensor_ctas(pair)
             rows, row_bytes = {
                 "128x256b": (128, 32), "128x128b": (128, 16), "64x128b": (64, 16), "32x128b": (32, 16), "4x256b": (4, 32),
             }[shape]  # fmt: skip
+            if not self.clock.moves_data:
+                self.cta.pipe.wait(self.clock.tensor_copy(self, rows * row_bytes, pair))
+                continue
+            to, desc_ = self.pick(address, p), self.pick(desc, p)
+            origin = self.origin("tcgen05.cp")
+            ctas = self.tensor_ctas(pair)
             lo, hi = matrix_descriptor.byte_ranges(desc_, rows, row_bytes, False, 8)
             reading = [(cta, cta.smem.begin(lo, hi, False, origin)) for cta in ctas]
 
             def execute(to=to, desc_=desc_, ctas=ctas, reading=reading):
-                for cta in ctas if self.clock.moves_data else ():
+                for cta in ctas:
                     cta.tmem.copy(cta.smem.bytes, desc_, shape, multicast, to, fmt or None)
                 for cta, op in reading:
                     cta.smem.end(op)

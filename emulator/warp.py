@@ -244,7 +244,7 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
             self.cta.lanes_exited(self.warp, self.lanes[lanes])
 
     def select_lanes(self, lanes: np.ndarray, target: int) -> list:
-        registers = list(self.R)
+        registers = self.R.copy()
         index = np.flatnonzero(lanes)
         one = len(index) == 1
         for r in self.program.live_registers(target):
@@ -285,12 +285,12 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         registers = list(parts[0].R)
         kinds = self.program.kernel.registers
         for r in self.program.live_registers(block):
+            first = registers[r]
+            if type(first) is not np.ndarray and all([p.R[r] is first for p in parts]):
+                continue
             values = [p.R[r] for p in parts]
-            first = values[0]
             if all(type(v) is not np.ndarray and v is not None and v == first for v in values):
                 registers[r] = first
-            elif all(v is None for v in values):
-                registers[r] = None
             else:
                 bits = kinds[r].bits
                 dtype = object if bits == 128 else alu.U[bits]
