@@ -1,6 +1,6 @@
 """`torch._scaled_mm` for operands that live on the emulated device: FP8 and FP4, scaled by tensor, row or block.
 
-The forms that cuBLAS has on a B200. Block scales come in its "blocked" order, tiles of 128 rows x 4 scales in 512 bytes:
+The forms that cuBLAS has on a B200. Block scales come in its order, tiles of 128 rows x 4 scales in 512 bytes:
 https://docs.nvidia.com/cuda/cublas/#d-block-scaling-factors-layout. Sums are made in float64, not in the tensor core's
 arithmetic: this is a reference to compare kernels with, and cuBLAS promises no order either.
 """

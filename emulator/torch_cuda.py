@@ -153,8 +153,9 @@ class CudaMode(TorchFunctionMode):
 
 
 def _to(
-    function, tensor, *args, device=None, dtype=None, non_blocking=False, copy=False, memory_format=torch.preserve_format
-):
+    function, tensor, *args, device=None, dtype=None, non_blocking=False, copy=False,
+    memory_format=torch.preserve_format,
+):  # fmt: skip
     """Tensor.to(other), .to(dtype, non_blocking, copy), .to(device, dtype, non_blocking, copy)."""
     args = list(args)
     if args and isinstance(args[0], torch.Tensor):

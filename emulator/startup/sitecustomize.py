@@ -2,6 +2,7 @@
 the script starts. It waits until torch or CuTe DSL is imported, then installs the emulated device."""
 
 import importlib.machinery
+import importlib.util
 import os
 import sys
 
@@ -37,9 +38,7 @@ class InstallAfterImport:
 sys.meta_path.insert(0, InstallAfterImport)
 
 # The sitecustomize that this one hides.
-sys.path[:] = [p for p in sys.path if os.path.abspath(p) != HERE]
-sys.modules.pop("sitecustomize", None)
-try:
-    import sitecustomize  # noqa: F401
-except ImportError:
-    pass
+elsewhere = [p for p in sys.path if os.path.abspath(p) != HERE]
+hidden = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+if hidden is not None:
+    hidden.loader.exec_module(importlib.util.module_from_spec(hidden))
