@@ -32,7 +32,7 @@ def install() -> None:
 
 
 def run(script: str, args: list[str], schedule: int = 0, checks: bool = True) -> int:
-    """Run the script as `python script args` would; returns its exit status, or 1 if a launch failed in this process."""
+    """Run the script as `python script args` would; returns its exit status, or 1 if a launch failed here."""
     package = Path(__file__).resolve().parent
     path = [str(package / "startup"), str(package.parent), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(p for p in path if p)
