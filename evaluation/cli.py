@@ -41,7 +41,7 @@ CASE_OPTIONS = (
     click.option("--schedules", type=click.IntRange(1), default=1, help="Orders of warps to try per case, emulated."),
     click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes."),
     click.option("--timeout", type=click.FloatRange(1), default=300.0, show_default=True, help="Seconds per call."),
-    click.option("--memory", type=click.FloatRange(1), default=16.0, show_default=True, help="GiB, emulated."),
+    click.option("--memory", type=click.FloatRange(1), default=12.0, show_default=True, help="GiB, emulated."),
     click.option("--secret", type=click.IntRange(0), help="Seed of the hidden inputs, to repeat a run."),
 )
 

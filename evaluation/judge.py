@@ -41,7 +41,7 @@ class Options:
     calls: int = 2  # calls per case that is not timed, each with other inputs and, emulated, under another schedule
     jobs: int = 2  # processes
     timeout: float = 300.0  # seconds for one call (all calls of one timing)
-    memory: float = 16.0  # GiB of address space for an emulated case
+    memory: float = 12.0  # GiB of private memory for an emulated case
     secret: int = dataclasses.field(default_factory=lambda: secrets.randbits(31))
 
 
@@ -73,7 +73,8 @@ class Sandbox:
         self.process = None
 
     def start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")  # a server that has imported torch and nothing of this case
+        context.set_forkserver_preload(["evaluation.worker"])
         self.connection, theirs = context.Pipe()
         options = self.options
         threads = max(1, (os.cpu_count() or 1) // options.jobs)
@@ -106,7 +107,7 @@ class Sandbox:
             reply = json.loads(line)
             error = reply["error"]
         except (EOFError, ConnectionError):
-            raise Refused(f"crash: {self.died()} during {what}") from None
+            raise Refused(f"crash during {what}: {self.died()}") from None
         except (ValueError, KeyError, TypeError):
             self.kill()
             raise Refused("the submission's process sent something that is not a reply") from None
@@ -121,9 +122,11 @@ class Sandbox:
         self.kill()
         if code is None:
             return "the submission closed the judge's connection"
+        lines = self.log.read_text(errors="replace").split("\n") if self.log.exists() else []
+        last = next((f", last output '{line.strip()[:200]}'" for line in reversed(lines) if line.strip()), "")
         if code < 0:
-            return f"the submission's process was ended by {signal.Signals(-code).name}"
-        return f"the submission's process exited with code {code}"
+            return f"the submission's process was ended by {signal.Signals(-code).name}{last}"
+        return f"the submission's process exited with code {code}{last}"
 
     def kill(self) -> None:
         """Ends the process and everything it started."""

@@ -219,7 +219,7 @@ def main(connection, submission: str, device_name: str, log: str, memory_bytes: 
     try:
         device = CudaDevice() if device_name == "cuda" else EmulatedDevice()
         if device_name != "cuda":  # a GPU's address space would not fit into any limit
-            resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+            resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
         guards = Guards([reference, task, utils, inputs, sys.modules[__name__], *device.guarded])
         kernel = load_submission(submission)
         problems = guards.replaced()

@@ -1,5 +1,5 @@
 """Is ended by a segmentation fault."""
-# caught: crash: .*SIGSEGV during result
+# caught: crash during result: .*SIGSEGV
 
 import os
 import signal

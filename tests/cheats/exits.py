@@ -1,5 +1,5 @@
 """Ends its process with success."""
-# caught: crash: .*exited with code 0 during result
+# caught: crash during result: .*exited with code 0
 
 import os
 
