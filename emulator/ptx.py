@@ -6,6 +6,7 @@ CuTe DSL, nvcc or a hand; what does not parse raises `Unsupported` with its line
 
 from __future__ import annotations
 
+import operator
 import re
 import struct
 from dataclasses import dataclass, field
@@ -130,6 +131,8 @@ class Variable:
 
 @dataclass
 class Kernel:
+    """An entry, or a device function: then results and formals are the Regs and Symbols that a call passes through."""
+
     name: str
     params: list[Param]
     instrs: list[Instr] = field(default_factory=list)
@@ -137,6 +140,8 @@ class Kernel:
     variables: dict[str, Variable] = field(default_factory=dict)
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     branch_tables: dict[str, list[int]] = field(default_factory=dict)
+    results: tuple = ()
+    formals: tuple = ()
 
     @property
     def param_bytes(self) -> int:
@@ -146,6 +151,7 @@ class Kernel:
 @dataclass
 class Module:
     kernels: dict[str, Kernel]
+    functions: dict[str, Kernel]
     variables: dict[str, Variable]
     target: str
     version: str
@@ -153,9 +159,9 @@ class Module:
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<name>[%$A-Za-z_][\w$]*(?:\.[\w]+)*|%[\w$.]+)
-      |(?P<flt>0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16})
+      |(?P<flt>0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|-?(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|-?\d+[eE][-+]?\d+)
       |(?P<num>-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?)
-      |(?P<punct>[\[\]{}(),+|!<>=-]))""",
+      |(?P<punct><<|>>|[<>=!]=|&&|\|\||[\[\]{}(),+|!<>=*/&^~-]))""",
     re.VERBOSE,
 )
 _SPECIALS = re.compile(
@@ -175,12 +181,47 @@ def _int(text: str) -> int:
     return sign * int(digits, 0)
 
 
+def _float(text: str) -> Imm:
+    """A literal of 4.5.2: 0f or 0d with the bits, or decimal, which is a double."""
+    if text[:2] in ("0f", "0F", "0d", "0D"):
+        return Imm(int(text[2:], 16), 32 if text[1] in "fF" else 64)
+    return Imm(struct.unpack("<Q", struct.pack("<d", float(text)))[0], 64)
+
+
+# Operators of constant expressions (4.5.5) and how tightly they bind
+_PRECEDENCE = {
+    op: level
+    for level, ops in enumerate(["||", "&&", "|", "^", "&", "== !=", "< <= > >=", "<< >>", "+ -", "* / %"])
+    for op in ops.split()
+}
+_OPERATORS = {
+    "||": lambda a, b: int(bool(a or b)), "&&": lambda a, b: int(bool(a and b)),
+    "|": operator.or_, "^": operator.xor, "&": operator.and_, "<<": operator.lshift, ">>": operator.rshift,
+    "==": lambda a, b: int(a == b), "!=": lambda a, b: int(a != b), "<": lambda a, b: int(a < b),
+    "<=": lambda a, b: int(a <= b), ">": lambda a, b: int(a > b), ">=": lambda a, b: int(a >= b),
+    "+": operator.add, "-": operator.sub, "*": operator.mul,
+    "/": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
+    "%": lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1),
+}  # fmt: skip
+_UNARY = {"-": operator.neg, "+": operator.pos, "~": operator.invert, "!": lambda a: int(not a)}
+
+
 class _Scope:
     def __init__(self, parent: _Scope | None = None):
         self.parent = parent
-        self.names: dict[str, Reg] = {}
-        self.ranges: dict[str, tuple[str, int]] = {}
+        self.names: dict[str, Reg | Symbol] = {}
         self.labels: dict[str, int] = {}
+        self.tables: dict[str, str] = {}  # label of .branchtargets -> its key in Kernel.branch_tables
+
+    def find(self, kind: str, name: str):
+        """What `name` is in the innermost scope that knows it, else None. kind: names, labels or tables."""
+        scope = self
+        while scope is not None:
+            found = getattr(scope, kind).get(name)
+            if found is not None:
+                return found
+            scope = scope.parent
+        return None
 
 
 class _Parser:
@@ -192,7 +233,7 @@ class _Parser:
         self.pos = 0
         self.files: dict[int, str] = {}
         self.loc = ""
-        self.module = Module({}, {}, "", "")
+        self.module = Module({}, {}, {}, "", "")
         self.newlines = [m.start() for m in re.finditer("\n", self.text)]
 
     # -- positions ---------------------------------------------------------------------------------------------
@@ -299,27 +340,52 @@ class _Parser:
             count *= _int(d) if d.strip() else 0
         data = None
         if init is not None:
-            values = re.findall(r"-?[\w.]+", init)
+            is_float = kind in ("f32", "f64")
+            values = re.findall(r"-?[\w.]+(?:(?<=[eE])[-+]\d+)?", init) if is_float else re.findall(r"-?[\w.]+", init)
             try:
-                data = b"".join((_int(v) & ((1 << 8 * width) - 1)).to_bytes(width, "little") for v in values)
+                numbers = [float_immediate(_float(v), 8 * width) if is_float else _int(v) for v in values]
             except ValueError:
-                self.fail("initialiser that is not a list of integers", pos)
+                self.fail("initialiser that is not a list of numbers", pos)
+            data = b"".join((v & ((1 << 8 * width) - 1)).to_bytes(width, "little") for v in numbers)
             data = data.ljust(count * width, b"\0")
         return Variable(name, space, count * width, int(align[1]) if align else width * vector, data)
 
     # -- functions ---------------------------------------------------------------------------------------------
     def function(self, header: str, start: int):
-        match = re.search(r"\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)\s*(?:\((.*?)\))?(.*)$", header, re.DOTALL)
+        match = re.search(r"\.(entry|func)\s+(?:\(([^)]*)\)\s*)?([\w$]+)\s*(?:\((.*?)\))?(.*)$", header, re.DOTALL)
         if not match:
             self.fail("function header", start)
-        what, name, params, tail = match.groups()
-        kernel = Kernel(name, self.parameters(params or "", start))
+        what, results, name, params, tail = match.groups()
+        self.kernel = kernel = Kernel(name, self.parameters(params or "", start) if what == "entry" else [])
+        self.in_function = what == "func"
+        scope = _Scope()
+        if self.in_function:
+            kernel.results = self.formals(results or "", scope, start)
+            kernel.formals = self.formals(params or "", scope, start)
         for directive, numbers in re.findall(r"\.(\w+)((?:\s+\d+\s*,?)*)", tail):
             kernel.directives[directive] = tuple(int(n) for n in re.findall(r"\d+", numbers))
         self.pos += 1
-        self.body(kernel)
-        if what == "entry":
-            self.module.kernels[name] = kernel
+        self.body(kernel, scope)
+        (self.module.functions if self.in_function else self.module.kernels)[name] = kernel
+
+    def formals(self, text: str, scope: _Scope, pos: int) -> tuple:
+        """Registers and .param variables that a device function is called with."""
+        found = []
+        for part in filter(None, (p.strip() for p in text.split(","))):
+            if part.startswith(".reg"):
+                self.registers(part, scope, self.kernel, pos)
+                found.append(self.kernel.registers[-1])
+            else:
+                found.append(self.param_variable(part, scope, pos))
+        return tuple(found)
+
+    def param_variable(self, text: str, scope: _Scope, pos: int) -> Symbol:
+        """A .param variable of a call or a device function: memory of the thread, like .local."""
+        (p,) = self.parameters(text, pos)
+        name = f"{p.name}@{len(self.kernel.variables)}"
+        self.kernel.variables[name] = Variable(name, "local", p.size, p.align)
+        scope.names[p.name] = Symbol(name)
+        return scope.names[p.name]
 
     def parameters(self, text: str, pos: int) -> list[Param]:
         params, offset = [], 0
@@ -339,11 +405,10 @@ class _Parser:
             offset += size
         return params
 
-    def body(self, kernel: Kernel):
-        scopes = [_Scope()]
-        scope = scopes[0]
-        pending: list[tuple[int, _Scope]] = []  # instructions whose labels are resolved at the end
-        scope_of: list[_Scope] = []
+    def body(self, kernel: Kernel, scope: _Scope):
+        outermost = scope
+        scope_of: list[_Scope] = []  # of instructions and tables, whose labels are resolved at the end
+        tables: list[tuple[str, list[str], _Scope]] = []
         while True:
             self.skip_space()
             if self.pos >= len(self.text):
@@ -355,14 +420,14 @@ class _Parser:
                 continue
             if c == "}":
                 self.pos += 1
-                if scope.parent is None:
+                if scope is outermost:
                     break
                 scope = scope.parent
                 continue
             if c == ";":
                 self.pos += 1
                 continue
-            if self.text.startswith(".loc", self.pos):
+            if re.compile(r"\.loc\s").match(self.text, self.pos):
                 words = self.rest_of_line().replace(",", " ").split()
                 self.loc = f"{self.files.get(int(words[1]), '?')}:{words[2]}"
                 continue
@@ -370,11 +435,12 @@ class _Parser:
             if label:
                 self.pos = label.end()
                 self.skip_space()
-                if self.text.startswith((".branchtargets", ".calltargets"), self.pos):
-                    names = self.until(";").split(None, 1)[1]
+                if self.text.startswith((".branchtargets", ".calltargets", ".callprototype"), self.pos):
+                    what, names = self.until(";").split(None, 1)
                     self.pos += 1
-                    scope.labels[label[1]] = -1
-                    kernel.branch_tables[label[1]] = [n.strip() for n in names.split(",")]
+                    if what == ".branchtargets":
+                        key = scope.tables[label[1]] = f"{label[1]}@{len(tables)}"
+                        tables.append((key, [n.strip() for n in names.split(",")], scope))
                 else:
                     scope.labels[label[1]] = len(kernel.instrs)
                 continue
@@ -383,6 +449,8 @@ class _Parser:
             self.pos += 1
             if text.startswith(".reg"):
                 self.registers(text, scope, kernel, start)
+            elif text.startswith(".param"):
+                self.param_variable(text, scope, start)
             elif text.startswith((".shared", ".local", ".extern", ".global", ".const")):
                 variable = self.variable(text, start)
                 if variable is None:
@@ -395,7 +463,7 @@ class _Parser:
             else:
                 kernel.instrs.append(self.instruction(text, start, scope))
                 scope_of.append(scope)
-        self.resolve_labels(kernel, scope_of)
+        self.resolve_labels(kernel, scope_of, tables)
 
     def registers(self, text: str, scope: _Scope, kernel: Kernel, pos: int):
         match = re.match(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)$", text, re.DOTALL)
@@ -422,9 +490,18 @@ class _Parser:
             if not isinstance(guard, Reg):
                 self.fail("guard predicate", pos)
         op, _, operands = rest.partition(" ")
+        self.in_call = op.split(".")[0] == "call"
         tokens = self.tokens(operands, pos)
         parsed = self.operand_list(tokens, scope, pos, closing=None)
+        if op.startswith(("ld.param", "st.param")) and self.is_param_variable(op, parsed):
+            op = re.sub(r"\.param(::func)?", ".local", op, count=1)
         return Instr(op, tuple(parsed), guard, negated, self.line_of(pos), text, self.loc)
+
+    def is_param_variable(self, op: str, operands: list) -> bool:
+        """Whether ld.param or st.param means a .param variable, not a parameter of the kernel."""
+        memory = next(o for o in operands if isinstance(o, Mem))
+        named = isinstance(memory.base, Symbol) and memory.base.name in self.kernel.variables
+        return named or self.in_function or op.startswith("st")
 
     def tokens(self, text: str, pos: int) -> list[tuple[str, str]]:
         out, at = [], 0
@@ -457,7 +534,7 @@ class _Parser:
         if kind == "punct":
             if value == "{":
                 return Vec(tuple(self.operand_list(tokens, scope, pos, "}")))
-            if value == "(":
+            if value == "(" and self.in_call:
                 return Vec(tuple(self.operand_list(tokens, scope, pos, ")")))
             if value == "[":
                 base = self.operand(tokens, scope, pos)
@@ -476,17 +553,13 @@ class _Parser:
                 elif tokens.pop(0)[1] != "]":
                     self.fail("address", pos)
                 return Mem(base, offset, extra)
-            if value == "!":
+            if value == "!" and tokens[0][0] == "name":
                 return Pair("not", self.operand(tokens, scope, pos))
-            if value == "-":
-                kind, value = tokens.pop(0)
-                return Imm(-_int(value))
-            self.fail(f"unexpected {value!r}", pos)
-        if kind == "num":
-            return Imm(_int(value))
         if kind == "flt":
-            bits = 32 if value[1] in "fF" else 64
-            return Imm(int(value[2:], 16), bits)
+            return _float(value)
+        if kind == "num" or value == "(" or value in _UNARY:
+            tokens.insert(0, (kind, value))
+            return Imm(self.expression(tokens, pos))
         if kind == "name":
             first = SINK if value == "_" else self.lookup(value, scope)
             if tokens[0][1] == "|":
@@ -495,12 +568,36 @@ class _Parser:
             return first
         self.fail("operand", pos)
 
+    def expression(self, tokens, pos: int, level: int = 0) -> int:
+        """Value of a constant expression of operators that bind at least as tightly as `level`."""
+        kind, value = tokens.pop(0)
+        if kind == "num":
+            left = _int(value)
+        elif value == "(":
+            left = self.expression(tokens, pos)
+            if tokens.pop(0)[1] != ")":
+                self.fail("constant expression", pos)
+        elif value in _UNARY:
+            left = _UNARY[value](self.expression(tokens, pos, len(_PRECEDENCE)))
+        else:
+            self.fail(f"unexpected {value!r}", pos)
+        while True:
+            kind, value = tokens[0]
+            if kind == "num" and value.startswith("-"):  # 3-2 is a difference
+                tokens[:1] = [("punct", "-"), ("num", value[1:])]
+                continue
+            if _PRECEDENCE.get(value, -1) < level:
+                return left
+            tokens.pop(0)
+            right = self.expression(tokens, pos, _PRECEDENCE[value] + 1)
+            if value in "/%" and right == 0:
+                self.fail("division by zero", pos)
+            left = _OPERATORS[value](left, right)
+
     def lookup(self, name: str, scope: _Scope):
-        at = scope
-        while at is not None:
-            if name in at.names:
-                return at.names[name]
-            at = at.parent
+        found = scope.find("names", name)
+        if found is not None:
+            return found
         if name == "WARP_SZ":
             return Imm(32)
         if name.startswith("%"):
@@ -509,37 +606,40 @@ class _Parser:
             self.fail(f"unknown register {name}")
         return Symbol(name)
 
-    def resolve_labels(self, kernel: Kernel, scope_of: list[_Scope]):
-        def find(name: str, scope: _Scope):
-            while scope is not None:
-                if name in scope.labels:
-                    return scope.labels[name]
-                scope = scope.parent
-            return None
-
+    def resolve_labels(self, kernel: Kernel, scope_of: list[_Scope], tables: list[tuple[str, list[str], _Scope]]):
         for instr, scope in zip(kernel.instrs, scope_of, strict=True):
-            if instr.op.split(".")[0] in ("bra", "brx", "call"):
-                operands = []
-                for o in instr.operands:
-                    index = find(o.name, scope) if isinstance(o, Symbol) else None
-                    operands.append(o if index is None or index < 0 else Target(index, o.name))
-                instr.operands = tuple(operands)
-        tables = kernel.branch_tables
-        for table, names in tables.items():
-            tables[table] = [find(n, s) for n in names for s in [scope_of[0]] if True]
-            if None in tables[table]:
-                raise Unsupported(f"branch table {table} with labels of an inner scope")
+            base = instr.op.split(".")[0]
+            if base == "bra" and isinstance(instr.operands[0], Symbol):
+                name = instr.operands[0].name
+                index = scope.find("labels", name)
+                instr.operands = instr.operands if index is None else (Target(index, name),)
+            elif base == "brx":
+                table = scope.find("tables", instr.operands[1].name)
+                if table is None:
+                    raise Unsupported(f"PTX line {instr.line}: branch table {instr.operands[1].name}: {instr.text}")
+                instr.operands = (instr.operands[0], Symbol(table))
+        for table, names, scope in tables:
+            kernel.branch_tables[table] = [scope.find("labels", n) for n in names]
+            if None in kernel.branch_tables[table]:
+                raise Unsupported(f"branch table {table.partition('@')[0]}: no such label among {names}")
 
 
 def parse(text: str) -> Module:
     """Parse the text of one PTX module. Raises `Unsupported`, naming the line, for what it does not know."""
-    return _Parser(text).parse()
+    from .inline import expand_calls  # which needs the classes above
+
+    module = _Parser(text).parse()
+    for kernel in module.kernels.values():
+        expand_calls(kernel, module.functions)
+    return module
 
 
 def float_immediate(imm: Imm, bits: int) -> int:
     """Bits of a literal used as a `bits`-wide float: 0f and 0d forms convert, as PTX 4.5.2 has it."""
     if imm.float_bits == bits or not imm.float_bits:
         return imm.value
+    if bits not in (32, 64):
+        raise Unsupported(f"floating-point literal as an operand of {bits} bits")
     if imm.float_bits == 64 and bits == 32:
         return struct.unpack("<I", struct.pack("<f", struct.unpack("<d", struct.pack("<Q", imm.value))[0]))[0]
     return struct.unpack("<Q", struct.pack("<d", struct.unpack("<f", struct.pack("<I", imm.value))[0]))[0]

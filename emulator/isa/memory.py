@@ -24,7 +24,8 @@ def _space(m: Mods) -> str:
 
 
 def _order(m: Mods) -> None:
-    m.take("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio")
+    m.take("mmio")
+    m.take("weak", "relaxed", "acquire", "release", "acq_rel", "volatile")
     m.take(*SCOPES)
 
 
