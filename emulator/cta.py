@@ -68,11 +68,12 @@ class Cta:
 
     def start(self, time: float):
         launch = self.launch
+        registers = launch.program.initial_registers(launch.schedule.seed)
         for warp in self.warps:
             warp.leader = launch.elected(warp)
             lanes = np.arange(warp.live_mask.bit_length())
             warp.started = time
-            group = Group(warp, lanes, [None] * len(launch.program.kernel.registers), 0, None, time)
+            group = Group(warp, lanes, list(registers), 0, None, time)
             launch.engine.at(time + launch.clock.wake(), group.run)
 
     # -- barriers ----------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ starts a block, so that waiting means: return BLOCKED, run the same block again 
 
 from __future__ import annotations
 
+from random import Random
+
 from . import alu
 from .errors import Unsupported
 from .isa import BLOCKING, ENDS_BLOCK, lookup
@@ -140,6 +142,21 @@ class Program:
         for b in range(n):
             for s in self.successors[b]:
                 self.live_out[b] |= live[s]
+
+    def initial_registers(self, seed: int) -> list:
+        """What a warp starts with: None, which faults when it is read; garbage where only some paths read before a write.
+
+        Compilers make such paths out of `if`s whose outcome does not matter there; the result must not depend on it.
+        """
+        written = 0
+        for defined in self.define:
+            written |= defined
+        random = Random(seed)
+        registers = [None] * len(self.kernel.registers)
+        for r in self.kernel.registers:
+            if self.live[0] & written & 1 << r.index:
+                registers[r.index] = bool(random.getrandbits(1)) if r.bits == 1 else random.getrandbits(r.bits)
+        return registers
 
     def find_deliveries(self):
         """deliveries[i]: registers that a tcgen05.ld may still owe when instruction i reads one of them.
