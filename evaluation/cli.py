@@ -1,5 +1,6 @@
 """`python eval.py COMMAND`: options, table, JSON. See `evaluation.judge` for what is checked and how."""
 
+import importlib.metadata
 import json
 import os
 import platform
@@ -184,6 +185,8 @@ def write_json(path: str, verdicts: list[Verdict], options: Options) -> None:
         "geomean_us": mean,
         "kind": "measured" if mean else "none",
         "device": describe_device(options.device),
+        "versions": {"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in ("torch", "nvidia-cutlass-dsl")},
         "submission": options.submission,
         "secret": options.secret,
     }

@@ -42,6 +42,7 @@ def test_test_passes_and_writes_json(run, tmp_path):
     assert case == {"spec": SMALL, "status": "pass", "reason": "", "mismatches": 0, "us": None}
     assert result.pop("device").startswith("emulated B200")
     assert result.pop("submission").endswith("submission.py")
+    assert set(result.pop("versions")) == {"python", "torch", "nvidia-cutlass-dsl"}
     assert result == {"geomean_us": None, "kind": "none", "secret": 5}
 
 

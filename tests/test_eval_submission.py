@@ -1,0 +1,39 @@
+"""submission.py itself passes the evaluator, compiled by the pinned and by the newest CuTe DSL."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NEWEST = ROOT / ".venv-newest" / "bin" / "python"
+SPEC = "m: [40, 0, 136]; n: [48, 128, 16]; k: [128, 64, 320]; g: 3; seed: 1111"
+
+
+@pytest.mark.parametrize(
+    "python, constraints",
+    [
+        pytest.param(Path(sys.executable), "constraints.txt", id="pinned"),
+        pytest.param(NEWEST, "constraints-newest.txt", id="newest", marks=pytest.mark.newest),
+    ],
+)
+def test_submission_is_exact(python, constraints, tmp_path):
+    assert python.exists(), f"{python} is missing: `make test` makes it"
+    command = [
+        python,
+        ROOT / "eval.py",
+        "test",
+        "--device",
+        "emulated",
+        "--spec",
+        SPEC,
+        "--json",
+        tmp_path / "out.json",
+    ]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stdout + process.stderr
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert [(case["status"], case["mismatches"]) for case in result["cases"]] == [("pass", 0)]
+    assert f"nvidia-cutlass-dsl=={result['versions']['nvidia-cutlass-dsl']}\n" in (ROOT / constraints).read_text()
