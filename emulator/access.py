@@ -33,7 +33,23 @@ class LaneAccess:
         ctas = self.cta.cluster.ctas
         if rank >= len(ctas):
             raise Fault("out-of-bounds", f"shared address {address:#x} names CTA {rank} of a cluster of {len(ctas)}")
+        self.check_running(ctas[rank])
         return ctas[rank], address & OFFSET_MASK
+
+    def check_running(self, cta):
+        """Another CTA's memory may be touched once a cluster barrier has shown that it runs, and until it exits."""
+        if cta is self.cta or not self.launch.checks:
+            return
+        if cta.exited:
+            raise Fault("cluster", f"access to the shared memory of CTA {cta.ctaid}, which has exited")
+        if cta.cluster.barrier.phase == 0:
+            raise Fault("cluster", f"access to CTA {cta.ctaid} before any barrier of the cluster: it may not have started")
+
+    def note_global(self, addresses, size: int, write: bool):
+        """Lanes have accessed `size` bytes at addresses (an array or one) of global memory."""
+        dependencies = self.launch.dependencies
+        if dependencies.wants(self, write):
+            dependencies.note(self, np.atleast_1d(addresses), size, write)
 
     def map_shared(self, address, rank, shared: bool):
         """mapa (9.7.9.24)."""
@@ -58,13 +74,15 @@ class LaneAccess:
         return {0: "global", 1: "shared", 2: "local", 3: "param"}[window], address & strip if window else address
 
     # -- loads -------------------------------------------------------------------------------------------------
-    def load(self, space: str, address, size: int, count: int, mask):
-        """count values: ints or arrays [n] (zero where masked)."""
+    def load(self, space: str, address, size: int, count: int, mask, strong: bool = False):
+        """count values: ints or arrays [n] (zero where masked). strong: volatile, relaxed or acquire."""
         space, address = self._spaces(space, address, mask)
         if not alu.is_array(address) and space != "local" and mask is True:
             if (address % (size * count)) and count > 1:
                 raise Fault("misaligned", f"vector read of {size * count} bytes at {address:#x}")
-            return tuple(self.load_one(space, address + k * size, size) for k in range(count))
+            values = tuple(self.load_one(space, address + k * size, size, strong) for k in range(count))
+            self._loaded(space, address, size * count, strong)
+            return values
         addresses = self.lane_array(address, 64).astype(np.uint64)
         lanes = None if mask is True else np.flatnonzero(mask)
         if lanes is not None:
@@ -75,26 +93,33 @@ class LaneAccess:
             raise Fault("misaligned", f"vector read of {size * count} bytes at {int(addresses.max()):#x}")
         out = []
         for k in range(count):
-            values = self.gather(space, addresses + np.uint64(k * size), size, lanes)
+            values = self.gather(space, addresses + np.uint64(k * size), size, lanes, strong)
             if lanes is not None:
                 whole = np.zeros(self.n, values.dtype)
                 whole[lanes] = values
                 values = whole
             out.append(values.astype(alu.U[ELEMENT[size]], copy=False))
+        self._loaded(space, addresses, size * count, strong)
         if self.n == 1:
             return tuple(int(v[0]) for v in out)
         return tuple(out)
 
-    def load_one(self, space: str, address: int, size: int) -> int:
+    def _loaded(self, space: str, addresses, size: int, strong: bool):
+        if space == "global":
+            self.note_global(addresses, size, False)
+        if strong:
+            self.waited()
+
+    def load_one(self, space: str, address: int, size: int, strong: bool = False) -> int:
         if size == 16:
             if address % 16:
                 raise Fault("misaligned", f"16-byte read at {address:#x}")
-            return self.load_one(space, address, 8) | self.load_one(space, address + 8, 8) << 64
+            return self.load_one(space, address, 8, strong) | self.load_one(space, address + 8, 8, strong) << 64
         if space == "global":
             return self.launch.memory.load(address, size)
         if space == "shared":
             cta, offset = self.shared_cta(address)
-            return cta.smem.load(offset, size)
+            return cta.smem.load(offset, size, None if strong else self.warp.actor)
         if space == "const":
             return self.launch.memory.load(address, size)
         if space == "param":  # its addresses are offsets into the launch's parameters
@@ -104,11 +129,11 @@ class LaneAccess:
             return int.from_bytes(data[address : address + size], "little")
         raise Unsupported(f"load from {space}")
 
-    def gather(self, space: str, addresses: np.ndarray, size: int, lanes) -> np.ndarray:
+    def gather(self, space: str, addresses: np.ndarray, size: int, lanes, strong: bool = False) -> np.ndarray:
         if size == 16:
             if (addresses % np.uint64(16)).any():
                 raise Fault("misaligned", f"16-byte read at {int(addresses.max()):#x}")
-            halves = [self.gather(space, addresses + np.uint64(k), 8, lanes) for k in (0, 8)]
+            halves = [self.gather(space, addresses + np.uint64(k), 8, lanes, strong) for k in (0, 8)]
             return alu.pack128(*halves)
         if space in ("global", "const"):
             return self.launch.memory.gather(addresses, size)
@@ -116,19 +141,22 @@ class LaneAccess:
             ranks = addresses >> np.uint64(RANK_SHIFT)
             if (ranks == ranks[0]).all():
                 cta, _ = self.shared_cta(int(addresses[0]))
-                return cta.smem.gather(addresses & np.uint64(OFFSET_MASK), size)
-            return np.array([self.load_one("shared", a, size) for a in addresses.tolist()], f"u{size}")
+                return cta.smem.gather(addresses & np.uint64(OFFSET_MASK), size, None if strong else self.warp.actor)
+            return np.array([self.load_one("shared", a, size, strong) for a in addresses.tolist()], f"u{size}")
         if space == "param":
             return np.array([self.load_one("param", a, size) for a in addresses.tolist()], f"u{size}")
         return self.local_memory(size)[self.local_index(addresses, size, lanes)]
 
     def local_memory(self, size: int) -> np.ndarray:
         if self.warp.local is None:
-            self.warp.local = np.zeros((32, self.launch.local_bytes), np.uint8)
+            seed = self.launch.seed_of(self.cta.index)  # garbage, see SharedMemory
+            self.warp.local = np.random.default_rng(seed).integers(0, 256, (32, self.launch.local_bytes), np.uint8)
         return self.warp.local.view(f"u{size}")
 
     def local_index(self, addresses: np.ndarray, size: int, lanes):
-        if (addresses % np.uint64(size)).any() or int(addresses.max()) + size > self.launch.local_bytes:
+        if (addresses % np.uint64(size)).any():
+            raise Fault("misaligned", f"{size}-byte access to local memory at {int(addresses.max()):#x}")
+        if int(addresses.max()) + size > self.launch.local_bytes:
             raise Fault("out-of-bounds", f"local memory at {int(addresses.max()):#x} of {self.launch.local_bytes} bytes")
         which = self.lanes if lanes is None else self.lanes[lanes]
         return which, (addresses // np.uint64(size)).astype(np.int64)
@@ -151,6 +179,8 @@ class LaneAccess:
                 self.clock.global_access(self, np.array([address], np.uint64), size * count, True)
             for k, v in enumerate(values):
                 self.store_one(space, address + k * size, size, self.pick(v, 0) & alu.MASK[8 * size])
+            if space == "global":
+                self.note_global(address, size * count, True)
             return
         lanes = None if mask is True else np.flatnonzero(mask)
         if lanes is not None and not len(lanes):
@@ -168,6 +198,8 @@ class LaneAccess:
             v = self.lane_array(v, ELEMENT[size])
             v = (v if lanes is None else v[lanes]).astype(f"u{size}")
             self.scatter(space, addresses + np.uint64(k * size), size, v, lanes)
+        if space == "global":
+            self.note_global(addresses, size * count, True)
 
     def store_one(self, space: str, address: int, size: int, value: int):
         if size == 16:
@@ -177,7 +209,7 @@ class LaneAccess:
             self.launch.memory.store(address, size, value)
         elif space == "shared":
             cta, offset = self.shared_cta(address)
-            cta.smem.store(offset, size, value, self.warp.index)
+            cta.smem.store(offset, size, value, self.warp.actor, self.lane_mask)
         else:
             raise Unsupported(f"store to {space}")
 
@@ -186,14 +218,15 @@ class LaneAccess:
             self.launch.memory.scatter(addresses, size, values)
         elif space == "shared":
             ranks = addresses >> np.uint64(RANK_SHIFT)
+            writers = self.lane_mask if lanes is None else sum(1 << lane for lane in self.lanes[lanes].tolist())
             if (ranks == ranks[0]).all():
                 cta, _ = self.shared_cta(int(addresses[0]))
-                cta.smem.scatter(addresses & np.uint64(OFFSET_MASK), size, values, self.warp.index)
+                cta.smem.scatter(addresses & np.uint64(OFFSET_MASK), size, values, self.warp.actor, writers)
                 return
             for rank in np.unique(ranks).tolist():
                 here = ranks == rank
                 cta, _ = self.shared_cta(rank << RANK_SHIFT)
-                cta.smem.scatter(addresses[here] & np.uint64(OFFSET_MASK), size, values[here], self.warp.index)
+                cta.smem.scatter(addresses[here] & np.uint64(OFFSET_MASK), size, values[here], self.warp.actor, writers)
         elif space == "local":
             self.local_memory(size)[self.local_index(addresses, size, lanes)] = values
         else:
@@ -205,9 +238,10 @@ class LaneAccess:
             raise Fault("cluster", "st.async in a launch without clusters is an illegal instruction")
         for k in self.active(mask):
             cta, offset = self.shared_cta(self.pick(address, k))
-            barrier = self.barrier_at(self.pick(bar, k))
+            barrier = self.barrier_at(self.pick(bar, k), True)
             numbers = [self.pick(v, k) & alu.MASK[8 * size] for v in values]
-            op = cta.smem.begin(offset, offset + size * len(numbers), True, self.origin("st.async"))
+            origin = self.origin("st.async")
+            op = cta.smem.begin(offset, offset + size * len(numbers), True, origin, self.warp.actor)
 
             def land(cta=cta, offset=offset, barrier=barrier, numbers=numbers, op=op):
                 cta.smem.end(op)
@@ -215,7 +249,8 @@ class LaneAccess:
                     cta.smem.views[size][offset // size + j] = v
                 barrier.transaction(-size * len(numbers))
 
-            self.engine.at(self.clock.remote(self), land)
+            self.pass_dependency(barrier)
+            self.later(self.clock.remote(self), origin, land)
 
     # -- atomics -----------------------------------------------------------------------------------------------
     def atomic(self, space: str, what: str, kind: str, address, values: tuple, count: int, mask, wants_old: bool):
@@ -228,10 +263,14 @@ class LaneAccess:
             for k in range(count):
                 new = [self.pick(v, p) for v in values[k :: count]]
                 at = a + k * size
-                old = self.load_one(space, at, size)
+                old = self.load_one(space, at, size, True)
                 olds[k][p] = old
                 self.store_one(space, at, size, atomic_result(what, kind, old, new, ftz))
+            if space == "global":
+                self.note_global(a, size * count, True)
         self.engine.progress += 1
+        self.publish(mask)
+        self.waited()
         if not wants_old:
             return None
         bits = ELEMENT[size]
@@ -243,19 +282,21 @@ class LaneAccess:
         size = TYPE_BITS[kind] // 8
         for p in self.active(mask):
             cta, offset = self.shared_cta(self.pick(address, p))
-            barrier, v = self.barrier_at(self.pick(bar, p)), self.pick(value, p)
+            barrier, v = self.barrier_at(self.pick(bar, p), True), self.pick(value, p)
+            origin = self.origin("red.async")
 
             def land(cta=cta, offset=offset, barrier=barrier, v=v):
-                old = cta.smem.load(offset, size)
+                old = cta.smem.load(offset, size, None)
                 cta.smem.views[size][offset // size] = atomic_result(what, kind, old, [v])
                 barrier.transaction(-size)
 
-            self.engine.at(self.clock.remote(self), land)
+            self.later(self.clock.remote(self), origin, land)
 
     def prefetch(self, space: str, address, is_tensormap: bool):
         if is_tensormap:
             for p in self.active(True)[:1]:
-                tensormap.decode(self.descriptor_bytes(self.pick(address, p)))
+                tm = tensormap.decode(self.descriptor_bytes(self.pick(address, p)))
+                self.clock.descriptor_prefetch(self, tm)
 
     # -- 8x8 matrices ------------------------------------------------------------------------------------------
     def ldmatrix(self, address, count: int, trans: bool):
@@ -297,9 +338,9 @@ class LaneAccess:
         return np.ascontiguousarray(matrix.T).view(np.uint32).reshape(32)
 
     # -- mbarriers ---------------------------------------------------------------------------------------------
-    def barrier_at(self, address: int) -> MBarrier:
+    def barrier_at(self, address: int, asynchronous: bool = False) -> MBarrier:
         cta, offset = self.shared_cta(address & 0xFFFFFFFF)
-        return cta.barrier(offset)
+        return cta.barrier(offset, self.warp, asynchronous)
 
     def mbarrier_init(self, address, count, mask):
         """Lanes that name one object with one count make it once: CuTe DSL's kernels do that with a whole warp."""
@@ -315,40 +356,45 @@ class LaneAccess:
                 raise Fault("mbarrier", f"init of a live object: {cta.smem.barriers[offset]}")
             cta.smem.check_write(offset, offset + 8, "mbarrier.init")
             name = f"mbarrier at shared {offset:#x} of CTA {cta.ctaid}"
-            cta.smem.add_barrier(offset, MBarrier(arrivals, name))
+            cta.smem.add_barrier(offset, MBarrier(arrivals, name, self.warp.actor))
             made[cta.rank, offset] = arrivals
 
     def mbarrier_inval(self, address, mask):
         for p in self.active(mask):
             cta, offset = self.shared_cta(self.pick(address, p))
-            cta.barrier(offset)
+            cta.barrier(offset, self.warp).check_idle()
             del cta.smem.barriers[offset]
 
-    def mbarrier_arrive(self, address, count, expect, drop: bool, no_complete: bool, mask):
+    def mbarrier_arrive(self, address, count, expect, drop: bool, no_complete: bool, relaxed: bool, mask):
         self.engine.progress += 1
+        if not relaxed:
+            self.publish(mask)
         states = np.zeros(self.n, np.uint64)
         for p in self.active(mask):
             a = self.pick(address, p)
             tx = None if expect is None else self.pick(expect, p)
             cta, offset = self.shared_cta(a)
-            barrier = cta.barrier(offset)
+            barrier = cta.barrier(offset, self.warp)
+            self.pass_dependency(barrier)
             if cta is not self.cta and expect is None and not drop and not no_complete:
-                self.remote_arrive(barrier, self.pick(count, p))
+                self.remote_arrive(cta, barrier, self.pick(count, p))
             else:
                 states[p] = barrier.arrive(self.pick(count, p), tx, drop, no_complete)
         return int(states[0]) if self.n == 1 else states
 
-    def remote_arrive(self, barrier: MBarrier, count: int):
+    def remote_arrive(self, cta, barrier: MBarrier, count: int):
         """An arrive at another CTA's barrier travels, but no longer than to the warp's next release."""
-        travelling = self.warp.remote_arrivals
+        travelling, origin = self.warp.remote_arrivals, self.origin("mbarrier.arrive")
+        cta.travelling.append(origin)
 
         def land():
             if land in travelling:
                 travelling.remove(land)
+                cta.travelling.remove(origin)
                 barrier.arrive(count)
 
         travelling.append(land)
-        self.engine.at(self.clock.remote(self), land)
+        self.later(self.clock.remote(self), origin, land)
 
     def release(self):
         """What this warp did is performed for those who acquire (8.8)."""
@@ -378,10 +424,16 @@ class LaneAccess:
         self.awaited = phase
         return self.wait_on(barrier)
 
-    def mbarrier_test(self, address, phase, parity: bool):
+    def mbarrier_test(self, address, phase, parity: bool, relaxed: bool):
         def one(a, ph):
             barrier = self.barrier_at(a)
-            return barrier.test_parity(ph) if parity else barrier.test_state(ph)
+            done = barrier.test_parity(ph) if parity else barrier.test_state(ph)
+            if done and relaxed:
+                self.warp.relaxed_wait = self.warp.actor.order.now
+            elif done:
+                self.waited()
+                self.take_dependency(barrier)
+            return done
 
         if not alu.is_array(address) and not alu.is_array(phase):
             return one(address, phase)

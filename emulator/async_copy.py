@@ -29,10 +29,15 @@ class BulkGroups(Waitable):
         self.committed.append(self.open)
         self.open = []
 
-    def unfinished(self, read: bool) -> int:
-        """Committed groups that are not complete (or have not finished reading), oldest complete ones dropped."""
-        self.committed = [g for g in self.committed if not all(op.done for op in g)]
-        return sum(not all(op.read if read else op.done for op in g) for g in self.committed)
+    def unfinished(self, read: bool, allowed: int) -> bool:
+        """Whether a group before the `allowed` most recent ones is not complete (or has not finished reading).
+
+        Groups complete in any order: a recent one that is complete does not make up for an old one that is not.
+        """
+        while self.committed and all(op.done for op in self.committed[0]):
+            del self.committed[0]
+        older = self.committed[: max(0, len(self.committed) - allowed)]
+        return not all(op.read if read else op.done for group in older for op in group)
 
     def __str__(self):
         return f"bulk async-groups ({len(self.committed)} committed)"
@@ -59,6 +64,15 @@ class AsyncCopy:
             raise Fault("tensormap", f"{rank}-D instruction with a tensormap of rank {tm.rank}")
         return tm
 
+    def note_box(self, tm, at, mode: str, write: bool):
+        """A tensor copy touches a box of global memory."""
+        if self.launch.dependencies.wants(self, write):
+            boxes = [at] if mode == "tile" else [(at[0], row) for row in at[1:]]
+            for box in boxes:
+                starts, nbytes = tma.row_addresses(tm, box, write)
+                if len(starts):
+                    self.launch.dependencies.note(self, starts, nbytes, write)
+
     def tma_load(self, dst, tensor, coords, bar, rank, mode, multicast, pair, policy, mask):
         for p in self.active(mask):
             tm = self.tensor_map(self.pick(tensor, p), 2 if mode == "tile::gather4" else rank)
@@ -79,9 +93,12 @@ class AsyncCopy:
             origin = self.origin("TMA load")
             landing = []
             for cta in targets:
+                self.check_running(cta)
                 barrier = self._copy_barrier(cta, owner, barrier_address, multicast is not None, pair)
-                landing.append((cta, cta.smem.begin(offset, offset + tm.shared_bytes * boxes, True, origin), barrier))
-            self.launch.note_read(self, lambda tm=tm, at=at: tma.touched_ranges(tm, at), origin)
+                op = cta.smem.begin(offset, offset + tm.shared_bytes * boxes, True, origin, self.warp.actor)
+                landing.append((cta, op, barrier))
+                self.pass_dependency(barrier)
+            self.note_box(tm, at, mode, False)
             load = tma.load_gather4 if mode == "tile::gather4" else tma.load_box
 
             def land(tm=tm, at=at, landing=landing, load=load, offset=offset, nbytes=nbytes):
@@ -92,18 +109,18 @@ class AsyncCopy:
                     cta.smem.end(op)
                     barrier.transaction(-nbytes)
 
-            self.engine.at(self.clock.tma_load(self, tm, at, nbytes, targets), land)
+            self.later(self.clock.tma_load(self, tm, at, nbytes, targets), origin, land)
 
     def _copy_barrier(self, cta, owner, address: int, multicast: bool, pair: bool):
         """The mbarrier that a copy into `cta` signals: at the same offset there, or in one CTA of its pair."""
         rank, offset = address >> 24, address & OFFSET_MASK
         if pair:
-            return self.cta.cluster.ctas[(cta.rank & ~1) | (rank & 1)].barrier(offset)
+            return self.cta.cluster.ctas[(cta.rank & ~1) | (rank & 1)].barrier(offset, self.warp, True)
         if multicast:
-            return cta.barrier(offset)
+            return cta.barrier(offset, self.warp, True)
         if rank != owner.rank:
             raise Fault("mbarrier", "copy and mbarrier in different CTAs, without .cta_group::2")
-        return owner.barrier(offset)
+        return owner.barrier(offset, self.warp, True)
 
     def tma_store(self, tensor, coords, src, rank, mode, reduction, policy, mask):
         for p in self.active(mask):
@@ -115,8 +132,12 @@ class AsyncCopy:
             if offset % 128:
                 raise Fault("misaligned", f"TMA store from shared {offset:#x}: must be 128-byte aligned")
             origin = self.origin("TMA store")
-            reading = cta.smem.begin(offset, offset + tm.shared_bytes * boxes, False, origin)
-            self.launch.note_write(self, lambda tm=tm, at=at: tma.touched_ranges(tm, at, write=True), origin)
+            whole = not tm.swizzle or tm.row_bytes == tm.swizzle  # then no padding
+            whole = whole and mode == "tile" and tma.inside(tm, at)
+            reading = cta.smem.begin(
+                offset, offset + tm.shared_bytes * boxes, False, origin, self.warp.actor, whole=whole
+            )
+            self.note_box(tm, at, mode, True)
 
             def write(image, tm=tm, at=at):
                 if reduction:
@@ -129,9 +150,9 @@ class AsyncCopy:
             def source(cta=cta, offset=offset, nbytes=nbytes, tm=tm):
                 return swizzle.gather(cta.smem.bytes, offset, nbytes, tm.swizzle, tm.atom, tm.row_bytes)
 
-            self._store_later(p, cta, reading, source, write, self.clock.tma_store(self, tm, at, nbytes))
+            self._store_later(p, cta, reading, source, write, self.clock.tma_store(self, tm, at, nbytes), origin)
 
-    def _store_later(self, p: int, cta, reading, source, write, times: tuple[float, float]):
+    def _store_later(self, p: int, cta, reading, source, write, times: tuple[float, float], origin):
         op = StoreOp(self.bulk_groups(p))
         engine = self.engine
 
@@ -148,9 +169,9 @@ class AsyncCopy:
                 engine.progress += 1
                 op.owner.wake()
 
-            engine.at(times[1], finish)
+            self.later(times[1], origin, finish)
 
-        engine.at(times[0], read)
+        self.later(times[0], origin, read)
 
     def tma_prefetch(self, tensor, coords, rank, mode, policy, mask):
         """A hint: nothing that a program can see, but the descriptor and the coordinates must be sound."""
@@ -181,16 +202,18 @@ class AsyncCopy:
             targets = [c for c in self.cta.cluster.ctas if bits >> c.rank & 1]
         landing = []
         for cta in targets:
+            self.check_running(cta)
             barrier = self._copy_barrier(cta, owner, bar, multicast is not None, False)
-            op = None if reduction else cta.smem.begin(offset, offset + n, True, origin)
+            op = None if reduction else cta.smem.begin(offset, offset + n, True, origin, self.warp.actor)
             landing.append((cta, op, barrier))
+            self.pass_dependency(barrier)
         memory = self.launch.memory
         if src.startswith("shared"):
             from_cta, from_offset = self.shared_cta(b)
-            reading = from_cta.smem.begin(from_offset, from_offset + n, False, origin)
+            reading = from_cta.smem.begin(from_offset, from_offset + n, False, origin, self.warp.actor, whole=True)
         else:
             memory.view(b, n)
-            self.launch.note_read(self, lambda: (b, b + n), origin)
+            self.note_global(b, n, False)
 
         def land():
             if src.startswith("shared"):
@@ -211,14 +234,14 @@ class AsyncCopy:
             when = self.clock.shared_copy(self, n)
         else:
             when = self.clock.bulk_load(self, b, n, targets)
-        self.engine.at(when, land)
+        self.later(when, origin, land)
 
     def _bulk_to_global(self, p, a, b, n, origin, reduction):
         cta, offset = self.shared_cta(b)
-        reading = cta.smem.begin(offset, offset + n, False, origin)
+        reading = cta.smem.begin(offset, offset + n, False, origin, self.warp.actor, whole=True)
         memory = self.launch.memory
         memory.view(a, n, True)
-        self.launch.note_write(self, lambda: (a, a + n), origin)
+        self.note_global(a, n, True)
 
         def write(image):
             target = memory.view(a, n, True)
@@ -228,7 +251,7 @@ class AsyncCopy:
                 target[:] = image
 
         times = self.clock.bulk_store(self, a, n)
-        self._store_later(p, cta, reading, lambda: cta.smem.bytes[offset : offset + n].copy(), write, times)
+        self._store_later(p, cta, reading, lambda: cta.smem.bytes[offset : offset + n].copy(), write, times, origin)
 
     def bulk_prefetch(self, address, size, mask):
         for p in self.active(mask):
@@ -252,8 +275,9 @@ class AsyncCopy:
     def bulk_wait(self, allowed: int, read: bool, mask) -> bool:
         for p in self.active(mask):
             groups = self.warp.bulk.get(int(self.lanes[p]))
-            if groups is not None and groups.unfinished(read) > allowed:
+            if groups is not None and groups.unfinished(read, allowed):
                 return self.wait_on(groups)
+        self.waited()
         return True
 
     # -- cp.async ----------------------------------------------------------------------------------------------
@@ -264,7 +288,8 @@ class AsyncCopy:
             if a % size or b % size:
                 raise Fault("misaligned", f"cp.async of {size} bytes from {b:#x} to {a:#x}")
             cta, offset = self.shared_cta(a)
-            op = cta.smem.begin(offset, offset + size, True, self.origin("cp.async"))
+            op = cta.smem.begin(offset, offset + size, True, self.origin("cp.async"), self.warp.actor)
+            self.note_global(b, size, False)
             self.open_copies().append((cta, offset, b, min(n, size), size, op))
 
     def open_copies(self) -> list:
@@ -280,6 +305,7 @@ class AsyncCopy:
         groups = self.warp.copies
         while len(groups) - 1 > allowed:
             self._land_copies(groups.pop(0))
+        self.waited()
         return True
 
     def _land_copies(self, group):
@@ -288,12 +314,13 @@ class AsyncCopy:
             if n:
                 image[:n] = self.launch.memory.view(b, n)
             cta.smem.bytes[offset : offset + size] = image
-            cta.smem.end(op)
+            cta.smem.end(op)  # its own threads may read them once they have waited, others after a barrier
 
     def cp_async_arrive(self, address, noinc: bool, mask):
         """The arrival is made when the copies so far have landed; without .noinc it is announced now."""
         groups, self.warp.copies = self.warp.copies, []
         barriers = [self.barrier_at(self.pick(address, p)) for p in self.active(mask)]
+        origin = self.origin("cp.async.mbarrier.arrive")
         if not noinc:
             for barrier in barriers:
                 barrier.announce()
@@ -304,7 +331,7 @@ class AsyncCopy:
             for barrier in barriers:
                 barrier.arrive()
 
-        self.engine.at(self.clock.shared_copy(self, 0), land)
+        self.later(self.clock.shared_copy(self, 0), origin, land)
 
     # -- cluster launch control (9.7.13.17) --------------------------------------------------------------------
     def cluster_launch_cancel(self, to, bar, multicast: bool, mask):
@@ -315,7 +342,11 @@ class AsyncCopy:
                 raise Fault("misaligned", f"clusterlaunchcontrol result at shared {offset:#x}")
             targets = self.cta.cluster.ctas if multicast else [owner]
             origin = self.origin("clusterlaunchcontrol.try_cancel")
-            ops = [(c, c.smem.begin(offset, offset + 16, True, origin), c.barrier(barrier_address & OFFSET_MASK)) for c in targets]
+            ops = []
+            for c in targets:
+                self.check_running(c)
+                op = c.smem.begin(offset, offset + 16, True, origin, self.warp.actor)
+                ops.append((c, op, c.barrier(barrier_address & OFFSET_MASK, self.warp, True)))
 
             def land(offset=offset, ops=ops):
                 first = self.launch.take_pending_cluster()
@@ -326,7 +357,7 @@ class AsyncCopy:
                     cta.smem.end(op)
                     barrier.transaction(-16)
 
-            self.engine.at(self.clock.remote(self), land)
+            self.later(self.clock.remote(self), origin, land)
 
     def is_canceled(self, value):
         return np.array([bool(v & 1) for v in value]) if alu.is_array(value) else bool(value & 1)

@@ -8,6 +8,7 @@ import numpy as np
 
 from .errors import Fault
 from .mbarrier import CountedBarrier, MBarrier
+from .order import Order
 from .placement import TMEM_COLUMNS
 from .shared import SharedMemory
 from .tensor_core import Pipe
@@ -22,6 +23,7 @@ class Cluster:
         self.launch = launch
         shape = launch.cluster
         self.first = first
+        self.order = Order()
         self.barrier = CountedBarrier(f"cluster barrier of the cluster at CTA {first}")
         self.ctas: list[Cta] = []
         for z in range(shape[2]):
@@ -40,8 +42,6 @@ class Cluster:
         if self.live_threads:
             self.barrier.check(self.live_threads if self.barrier.arrived else None)
         else:
-            for cta in self.ctas:
-                cta.finish()
             self.launch.cluster_done(self)
 
 
@@ -54,11 +54,14 @@ class Cta:
         self.sm, self.resources = sm, launch.placement.sms[sm]
         grid = launch.grid
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
-        self.smem = SharedMemory(launch.shared_bytes, launch.checks, launch.seed_of(self.index))
-        self.tmem = TensorMemory(report=self._uninitialised)
+        self.smem = SharedMemory(launch.shared_bytes, launch.checks, launch.seed_of(self.index), cluster.order)
+        self.tmem = TensorMemory(self._uninitialised, launch.seed_of(self.index) if launch.checks else 0)
         self.unit = SimpleNamespace(smem=self.smem.bytes, tmem=self.tmem)
         self.pipe = Pipe(launch.engine)
         self.accumulating: list = []
+        self.exited = False
+        self.triggered = False  # griddepcontrol.launch_dependents
+        self.travelling: list = []  # arrivals under way to mbarriers here: their origins
         self.symbols = launch.symbols_of(rank)
         self.named: dict[int, CountedBarrier] = {}
         self.at_barrier: dict[CountedBarrier, set[int]] = {}
@@ -77,10 +80,13 @@ class Cta:
             launch.engine.at(time + launch.clock.wake(), group.run)
 
     # -- barriers ----------------------------------------------------------------------------------------------
-    def barrier(self, offset: int) -> MBarrier:
+    def barrier(self, offset: int, warp: Warp, asynchronous: bool = False) -> MBarrier:
+        """The mbarrier at an offset, for a warp; asynchronous: for an operation of the async proxy that it issues."""
         found = self.smem.barriers.get(offset)
         if found is None:
             raise Fault("mbarrier", f"no initialised mbarrier at shared {offset:#x} of CTA {self.ctaid}")
+        if self.launch.checks:
+            found.check_visible(warp.actor, asynchronous)
         return found
 
     def named_barrier(self, number) -> CountedBarrier:
@@ -90,13 +96,6 @@ class Cta:
         if number not in self.named:
             self.named[number] = CountedBarrier(f"named barrier {number} of CTA {self.ctaid}")
         return self.named[number]
-
-    def barrier_warps(self, barrier: CountedBarrier, warp: int):
-        """Remember who takes part, and publish their shared memory writes: the barrier orders them for the others."""
-        self.smem.publish({warp})
-
-    def publish_all(self):
-        self.smem.publish(set(range(len(self.warps))))
 
     def vote(self, barrier: CountedBarrier, mode: str, predicate, group):
         true = int(np.count_nonzero(predicate)) if isinstance(predicate, np.ndarray) else group.n * bool(predicate)
@@ -126,13 +125,25 @@ class Cta:
     def lanes_exited(self, warp: Warp, lanes: np.ndarray):
         warp.live_mask &= ~sum(1 << lane for lane in lanes.tolist())
         self.live_threads -= len(lanes)
+        if not self.live_threads:
+            self.exit()
         for barrier in self.named.values():
             if barrier.everyone and barrier.arrived:
                 barrier.check(self.live_threads)
         self.cluster.threads_exited(len(lanes))
 
-    def finish(self):
-        if self.launch.checks:
-            for op in self.smem.in_flight:
-                raise Fault("unfinished", f"CTA {self.ctaid} exits while {op.what} is still under way in its shared memory")
-            self.tmem.check_exit()
+    def exit(self):
+        """All threads have exited: nothing may be left that needs this CTA's memory."""
+        self.exited = True
+        if not self.launch.checks:
+            return
+        for op in self.smem.in_flight:
+            raise Fault("unfinished", f"CTA {self.ctaid} exits while {op.what} is still under way in its shared memory")
+        for origin in self.travelling:
+            raise Fault("unfinished", f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way")
+        for op in self.accumulating:
+            raise Fault("unfinished", f"CTA {self.ctaid} exits while {op.what} is under way in its tensor memory")
+        for barrier in self.smem.barriers.values():
+            if barrier.tx:
+                raise Fault("mbarrier", f"CTA {self.ctaid} exits with unbalanced transactions: {barrier}")
+        self.tmem.check_exit()

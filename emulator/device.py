@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .clock import Schedule
+from .dependency import Dependencies
 from .errors import EmulatorError, Unsupported
 from .gpu import Recorded, TimedRun
 from .launch import Launch
@@ -63,6 +64,7 @@ class Session:
     launches: int = 0
     findings: list[str] = field(default_factory=list)
     failure: EmulatorError | None = None
+    predecessor: Dependencies | None = None  # of the last launch
     recorded: list | None = None  # launches to be timed instead of run
 
     def report(self) -> list[str]:
@@ -129,10 +131,13 @@ class Device:
             session.recorded.append(Recorded(arguments, options))
             return
         try:
-            Launch(
+            launch = Launch(
                 module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory,
-                schedule=session.schedule, checks=session.checks, number=session.launches, **options,
-            ).run()  # fmt: skip
+                schedule=session.schedule, checks=session.checks, number=session.launches,
+                predecessor=session.predecessor, **options,
+            )  # fmt: skip
+            session.predecessor = launch.dependencies
+            launch.run()
         except EmulatorError as e:
             self.fail(e)
             raise

@@ -2,6 +2,43 @@
 
 from __future__ import annotations
 
+KINDS = {
+    # memory
+    "uninitialized-read": "Shared memory is read that nothing has written since the CTA started.",
+    "uninitialized-register": "An instruction computes with a register that nothing has written.",
+    "out-of-bounds": "An access outside global allocations, the CTA's shared memory, local memory or the parameters.",
+    "misaligned": "An address or a size that is not the multiple that the instruction requires.",
+    "address-space": "A generic address that is not in the state space the instruction works on.",
+    "write-to-input": "A write to memory that the kernel may only read.",
+    "race": "Shared memory is touched while an asynchronous operation works on it, or before its work was waited for.",
+    "missing-proxy-fence": "The async or tensormap proxy reads what generic stores wrote, with no proxy fence between.",
+    "missing-dependency-wait": "Memory of a previous launch that may still run is touched before griddepcontrol.wait.",
+    # tensor memory
+    "tmem-uninitialised": "Cells of tensor memory are read that nothing has written since their allocation.",
+    "tmem-out-of-bounds": "Tensor memory is accessed outside an allocation.",
+    "tmem-lane-access": "A warp accesses lanes of tensor memory that are not its own, or an operand starts at a wrong lane.",
+    "tmem-alloc": "Tensor memory is allocated or freed against the rules.",
+    "tmem-leak": "A CTA exits with tensor memory allocated.",
+    "tmem-shape": "A shape or repetition of tcgen05.ld, .st or .cp that does not exist.",
+    "tmem-race": "Tensor memory or a register of tcgen05.ld is touched before the operation on it was waited for.",
+    # synchronisation
+    "mbarrier": "An mbarrier is misused: not initialised or not visibly so, initialised twice, overwritten, read, freed in "
+    "use, more arrivals than its phase expects, or transaction bytes that do not balance at the end of a phase or of the CTA.",
+    "barrier": "The threads that take part in a named barrier do not match the count.",
+    "divergence": "A .sync or .aligned instruction is executed without lanes that it needs.",
+    "cluster": "Another CTA of the cluster is accessed before it is known to run, or after it has exited.",
+    "unfinished": "A CTA exits while asynchronous work is under way in its memory.",
+    # encodings and limits
+    "launch": "A launch that the driver would refuse: geometry, attributes, too much shared memory.",
+    "tensormap": "A tensor map that is malformed or does not fit the instruction.",
+    "matrix-descriptor": "A malformed shared memory matrix descriptor.",
+    "instruction-descriptor": "A malformed tcgen05.mma instruction descriptor.",
+    "scale-factors-not-replicated": "The four 32-lane partitions hold different scale factors.",
+    "setmaxnreg": "A register count that setmaxnreg does not accept.",
+    "trap": "The kernel executed trap.",
+    "internal": "The emulator contradicts itself.",
+}
+
 
 class EmulatorError(Exception):
     """Base class. `where` is filled in by the executing warp: kernel, CTA, warp, PTX line, Python line."""
@@ -24,9 +61,10 @@ class Unsupported(EmulatorError):
 
 
 class Fault(EmulatorError):
-    """The kernel did something that a GPU forbids; `kind` names the class of the fault (see emulator/README.md)."""
+    """The kernel did something that a GPU forbids; `kind` is a key of KINDS."""
 
     def __init__(self, kind: str, message: str, where: str = ""):
+        assert kind in KINDS, kind
         super().__init__(message, where)
         self.kind = kind
 

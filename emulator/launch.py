@@ -9,6 +9,7 @@ from threadpoolctl import ThreadpoolController
 
 from .clock import FunctionalClock, Schedule
 from .cta import Cluster
+from .dependency import Dependencies
 from .engine import Engine
 from .errors import Fault, Hang
 from .memory import GlobalMemory
@@ -47,6 +48,7 @@ class Launch:
         engine: Engine | None = None,
         clock=None,
         placement: Placement | None = None,
+        predecessor: Dependencies | None = None,
     ):
         kernel = program.kernel
         self.program, self.memory, self.checks, self.number = program, memory, checks, number
@@ -56,6 +58,9 @@ class Launch:
         self.cluster = cluster or (tuple((*required, 1, 1)[:3]) if required else (1, 1, 1))
         self.params = params.ljust(kernel.param_bytes, b"\0")
         self.dynamic_shared, self.pdl = dynamic_shared, pdl
+        triggers = any(i.op == "griddepcontrol.launch_dependents" for i in kernel.instrs)
+        self.dependencies = Dependencies(f"launch {number} ({kernel.name})", memory, predecessor if pdl else None, triggers, checks)
+        self.depends = bool(self.dependencies.before)
         self.schedule = schedule
         self.engine = engine or Engine()
         self.clock = clock or FunctionalClock(schedule, self.engine)
@@ -176,17 +181,13 @@ class Launch:
 
     # -- dependent launches ------------------------------------------------------------------------------------
     def dependency_wait(self, group) -> bool:
+        self.dependencies.note_wait(group.cta.triggered)
         return self.timed is None or self.timed.dependency_wait(group)
 
     def launch_dependents(self, group):
+        group.cta.triggered = True
         if self.timed is not None:
             self.timed.launch_dependents(group.cta)
-
-    def note_read(self, group, span, origin):
-        pass
-
-    def note_write(self, group, span, origin):
-        pass
 
     # -- running -----------------------------------------------------------------------------------------------
     def run(self):

@@ -113,16 +113,21 @@ def byte_ranges(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) ->
     return lo, hi
 
 
+def chunks(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> np.ndarray:
+    """The 16-byte chunks of shared memory that the operand occupies: addresses / 16, in a cached array."""
+    return _chunks(desc, rows, k, mn_major, elem_bits)[0]
+
+
 def load_operand(smem: np.ndarray, desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> np.ndarray:
     """Fetch an operand from `smem` (uint8, indexed by shared offset, a multiple of 16 bytes long) in logical order.
 
     Returns uint8 [rows, k / 2] for packed 4-bit elements (even k in the low nibble), else element codes [rows, k] of
-    elem_bits bits. Fault("shared-out-of-bounds") if it leaves `smem`.
+    elem_bits bits. Fault("out-of-bounds") if it leaves `smem`.
     """
     index, _, hi = _chunks(desc, rows, k, mn_major, elem_bits)
     if hi > smem.size:
         raise Fault(
-            "shared-out-of-bounds", f"operand of descriptor {desc:#018x} ends at {hi:#x} of {smem.size:#x} bytes"
+            "out-of-bounds", f"operand of descriptor {desc:#018x} ends at {hi:#x} of {smem.size:#x} bytes"
         )
     elements = smem.view(_CHUNK_DTYPE).take(index).view(f"u{max(elem_bits // 8, 1)}")
     return elements.T if mn_major else elements

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .errors import Fault
+from .order import Actor
 
 MAX_COUNT = (1 << 20) - 1
 MAX_TX = (1 << 20) - 1
@@ -11,10 +12,11 @@ MAX_TX = (1 << 20) - 1
 class Waitable:
     """Something that groups of lanes wait for."""
 
-    __slots__ = ("waiters",)
+    __slots__ = ("waiters", "after_dependency")
 
     def __init__(self):
         self.waiters = []
+        self.after_dependency = False  # somebody who has passed griddepcontrol.wait has arrived here
 
     def wake(self):
         """Let every waiter look again."""
@@ -30,9 +32,10 @@ class MBarrier(Waitable):
     The transaction count may dip below zero: data can land before the arrive.expect_tx that announces it.
     """
 
-    __slots__ = ("name", "expected", "pending", "tx", "phase")
+    __slots__ = ("name", "expected", "pending", "tx", "phase", "owner", "born", "fenced")
 
-    def __init__(self, count: int, name: str):
+    def __init__(self, count: int, name: str, by: Actor):
+        """by: the warp that executes mbarrier.init."""
         super().__init__()
         if not 1 <= count <= MAX_COUNT:
             raise Fault("mbarrier", f"{name}: init with count {count}, allowed are 1..{MAX_COUNT}")
@@ -40,6 +43,28 @@ class MBarrier(Waitable):
         self.expected = self.pending = count
         self.tx = 0
         self.phase = 0
+        self.owner, self.born = by.uid, by.order.next()
+        self.fenced = False  # whether asynchronous operations see the initialised object
+
+    def check_visible(self, by: Actor, asynchronous: bool):
+        """The init must have been made visible to a warp that uses the object, and to the async proxy."""
+        if by.uid != self.owner and by.seen < self.born:
+            raise Fault("mbarrier", f"{self.name} is used by a warp that has not waited for its init by another")
+        if asynchronous and not self.fenced:
+            raise Fault(
+                "mbarrier",
+                f"{self.name} is used by the async proxy with neither fence.mbarrier_init nor fence.proxy.async since its init",
+            )
+
+    def fence(self, by: Actor):
+        """A fence by a warp: it covers the init if that is its own or has been made visible to it."""
+        if by.uid == self.owner or by.seen >= self.born:
+            self.fenced = True
+
+    def check_idle(self):
+        """Before mbarrier.inval."""
+        if self.waiters or self.tx:
+            raise Fault("mbarrier", f"inval of an object in use: {self}" + (", with waiters" if self.waiters else ""))
 
     def token(self) -> int:
         """The opaque state that arrive returns: phase and pending count before the arrival."""
@@ -76,6 +101,8 @@ class MBarrier(Waitable):
         self._maybe_complete()
 
     def _maybe_complete(self):
+        if self.pending == 0 and self.tx < 0:
+            raise Fault("mbarrier", f"more bytes have arrived than the phase expects: {self}")
         if self.pending == 0 and self.tx == 0:
             self.phase += 1
             self.pending = self.expected

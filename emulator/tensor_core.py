@@ -28,6 +28,9 @@ class Pipe:
         self.last = max(self.last, when)
 
 
+ALL = slice(None)  # the quadrants of tensor memory: lanes 32 * q .. 32 * q + 31 belong to warps with number % 4 == q
+
+
 class Accumulating:
     """Tensor memory columns that an operation in flight writes."""
 
@@ -52,20 +55,26 @@ class TensorCore:
 
     # -- allocation --------------------------------------------------------------------------------------------
     def tmem_alloc(self, address, columns: int, pair: bool) -> bool:
+        self.need_whole_warp("tcgen05.alloc")
         base = self.cta.tmem_alloc(int(columns))
         if base is None:
             return self.wait_on(self.cta.resources)
         cta, offset = self.shared_cta(self.pick(address, 0) & 0xFFFFFFFF)
-        cta.smem.begin_end_write(offset, 4)
+        cta.smem.begin_end_write(offset, 4, self.warp.actor)
         cta.smem.views[4][offset // 4] = base
         return True
 
     def tmem_dealloc(self, address, columns, pair: bool):
+        self.need_whole_warp("tcgen05.dealloc")
         lo = int(self.pick(address, 0)) & 0xFFFF
         self.check_tmem(lo, lo + int(columns), "tcgen05.dealloc")
+        self.check_waits(self.cta, lo, lo + int(columns), "tcgen05.dealloc")
+        if self.launch.checks:
+            self.cta.tmem.check_order(ALL, lo, lo + int(columns), self.warp.actor, True, "tcgen05.dealloc")
         self.cta.tmem_dealloc(int(self.pick(address, 0)), int(columns))
 
     def tmem_relinquish(self, pair: bool):
+        self.need_whole_warp("tcgen05.relinquish_alloc_permit")
         self.cta.tmem.relinquish()
 
     def check_tmem(self, lo: int, hi: int, what: str, cta=None):
@@ -81,6 +90,7 @@ class TensorCore:
         even = self.cta.rank & ~1
         if even + 1 >= len(ctas):
             raise Fault("cluster", ".cta_group::2 needs a cluster of an even number of CTAs")
+        self.check_running(ctas[self.cta.rank ^ 1])
         return ctas[even : even + 2]
 
     def mma(self, kind, vec, pair, d, a, a_in_tmem, b, idesc, accumulate, sfa, sfb, disable, scale_d, mask):
@@ -105,10 +115,15 @@ class TensorCore:
                     reading.append((cta, self._operand(cta, a_, description, group, True, origin)))
                 reading.append((cta, self._operand(cta, b_, description, group, False, origin)))
             lo = d_ & 0xFFFF
-            columns = description.n if description.m // group != 64 or group == 1 else description.n // 2
-            writing = [(cta, Accumulating(lo, lo + columns, origin)) for cta in ctas]
+            width = description.n if description.m // group != 64 or group == 1 else description.n // 2
+            writing = [(cta, Accumulating(lo, lo + width, origin)) for cta in ctas]
             for cta, op in writing:
-                self.check_loads(cta, lo, lo + columns, origin)
+                self.check_waits(cta, lo, lo + width, origin)
+                if self.launch.checks:
+                    cta.tmem.check_order(ALL, lo, lo + width, self.warp.actor, True, origin)
+                    for operand in (a_ if a_in_tmem else None, sfa_, sfb_):
+                        if operand is not None:
+                            self._check_operand(cta, operand & 0xFFFF, 8 if operand is a_ else 1, origin)
                 cta.accumulating.append(op)
             units = [cta.unit for cta in ctas]
 
@@ -117,10 +132,27 @@ class TensorCore:
                 mma.execute(kind, group, idesc_, d_, a_, b_, units, accumulate_, a_in_tmem, sfa_, sfb_, scale_vec, lanes, scale_d)
                 for cta, op in reading:
                     cta.smem.end(op)
-                for cta, op in writing:
-                    cta.accumulating.remove(op)
+                self._landed(writing)
 
             self._push(execute, origin, self.clock.mma(self, description, pair))
+
+    def _check_operand(self, cta, lo: int, columns: int, origin):
+        """An operand that threads may have stored in tensor memory must be complete."""
+        for warp in cta.warps:
+            for g in warp.groups:
+                for _, first, last, store in g.stores:
+                    if first < lo + columns and lo < last:
+                        raise Fault("tmem-race", f"{origin} reads column {lo} that {store} may not have written yet")
+        stored = cta.tmem.writer[:, lo : lo + columns] > 0  # by threads; the tensor core's own work is in order
+        if stored.any():
+            cta.tmem.check_order(ALL, lo, lo + columns, self.warp.actor, False, origin)
+
+    def _landed(self, writing):
+        """Operations of the tensor core have written their columns."""
+        now = self.warp.actor.order.next()
+        for cta, op in writing:
+            cta.accumulating.remove(op)
+            cta.tmem.note_write(ALL, op.lo, op.hi, now)
 
     def _operand(self, cta, desc: int, description, group: int, of_a: bool, origin):
         rows = (description.m if of_a else description.n) // group
@@ -128,32 +160,29 @@ class TensorCore:
         element = description.a_type if of_a else description.b_type
         bits = 4 if description.packed_fp4 else max(element.bits, 8)
         lo, hi = matrix_descriptor.byte_ranges(desc, rows, description.k, mn_major, bits)
-        return cta.smem.begin(lo, hi, False, origin)
+        chunks = matrix_descriptor.chunks(desc, rows, description.k, mn_major, bits)
+        return cta.smem.begin(lo, hi, False, origin, self.warp.actor, chunks)
 
     def _push(self, execute, origin, when: float):
         def call():
             try:
                 execute()
             except Fault as e:
-                e.where = e.where or f"{origin}: {self.describe(origin)}"
+                e.where = e.where or origin.place()
                 raise
 
         self.cta.pipe.push(when, call)
 
-    def describe(self, origin) -> str:
-        instr = origin.instruction()
-        return f"{instr.text} ({instr.loc})" if instr is not None else ""
-
-    def check_loads(self, cta, lo: int, hi: int, origin):
-        """No tcgen05.ld that has not been waited for may still read what an mma is about to overwrite."""
+    def check_waits(self, cta, lo: int, hi: int, what):
+        """No tcgen05.ld or st that has not been waited for may still touch columns that are to be overwritten or freed."""
         for warp in cta.warps:
             for g in warp.groups:
-                for first, last, what in g.reading_tmem():
+                for load in g.loads:
+                    if load.lo < hi and lo < load.hi:
+                        raise Fault("tmem-race", f"{what} of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read")
+                for _, first, last, store in g.stores:
                     if first < hi and lo < last:
-                        raise Fault("tmem-race", f"{origin} overwrites tensor memory columns {lo}..{hi - 1} that {what} may still read")
-
-    def reading_tmem(self):
-        return [(load.lo, load.hi, load.origin) for load in self.loads]
+                        raise Fault("tmem-race", f"{what} of tensor memory columns {lo}..{hi - 1} that {store} may still write")
 
     def tcgen05_cp(self, shape, multicast, fmt, pair, address, desc, mask):
         for p in self.active(mask):
@@ -167,13 +196,22 @@ class TensorCore:
             origin = self.origin("tcgen05.cp")
             ctas = self.tensor_ctas(pair)
             lo, hi = matrix_descriptor.byte_ranges(desc_, rows, row_bytes, False, 8)
-            reading = [(cta, cta.smem.begin(lo, hi, False, origin)) for cta in ctas]
+            chunks = matrix_descriptor.chunks(desc_, rows, row_bytes, False, 8)
+            reading = [(cta, cta.smem.begin(lo, hi, False, origin, self.warp.actor, chunks)) for cta in ctas]
+            first = to & 0xFFFF
+            writing = [(cta, Accumulating(first, first + row_bytes // 4, origin)) for cta in ctas]
+            for cta, op in writing:
+                self.check_waits(cta, op.lo, op.hi, origin)
+                if self.launch.checks:
+                    cta.tmem.check_order(ALL, op.lo, op.hi, self.warp.actor, True, origin)
+                cta.accumulating.append(op)
 
-            def execute(to=to, desc_=desc_, ctas=ctas, reading=reading):
+            def execute(to=to, desc_=desc_, ctas=ctas, reading=reading, writing=writing):
                 for cta in ctas:
                     cta.tmem.copy(cta.smem.bytes, desc_, shape, multicast, to, fmt or None)
                 for cta, op in reading:
                     cta.smem.end(op)
+                self._landed(writing)
 
             self._push(execute, origin, self.clock.tensor_copy(self, hi - lo, pair))
 
@@ -192,13 +230,19 @@ class TensorCore:
             if multicast is not None:
                 bits = self.pick(multicast, p)
                 targets = [c for c in self.cta.cluster.ctas if bits >> c.rank & 1]
-            barriers = [cta.barrier(offset) for cta in targets]
+            origin = self.origin("tcgen05.commit")
+            barriers = [cta.barrier(offset, self.warp, True) for cta in targets]
+            for cta, barrier in zip(targets, barriers, strict=True):
+                self.check_running(cta)
+                self.pass_dependency(barrier)
+                cta.travelling.append(origin)
 
-            def arrive(barriers=barriers):
-                for barrier in barriers:
+            def arrive(targets=targets, barriers=barriers, origin=origin):
+                for cta, barrier in zip(targets, barriers, strict=True):
+                    cta.travelling.remove(origin)
                     barrier.arrive()
 
-            self._push(arrive, self.origin("tcgen05.commit"), self.clock.commit(self))
+            self._push(arrive, origin, self.clock.commit(self))
 
     # -- ld and st ---------------------------------------------------------------------------------------------
     def _address(self, address) -> int:
@@ -208,27 +252,26 @@ class TensorCore:
             return int(address[0])
         return int(address)
 
-    def _whole_warp(self, what: str):
-        if self.lane_mask != self.warp.live_mask or self.n != 32:
-            raise Fault("divergence", f"{what} needs the whole warp")
-
     def tcgen05_ld(self, shape, num, pack, split, address, registers):
-        self._whole_warp("tcgen05.ld")
+        self.need_whole_warp("tcgen05.ld")
         address = self._address(address)
         origin = self.origin("tcgen05.ld")
-        lo = address & 0xFFFF
-        span = {"32x32b": num, "16x64b": 2 * num, "16x128b": 4 * num, "16x256b": 8 * num, "16x32bx2": num + split}[shape]
-        hi = lo + span * (2 if pack else 1)
+        lo, hi = columns(address, shape, num, pack, split)
         self.check_tmem(lo, hi, "read")
         quadrant = self.warp.index % 4
         tmem = self.cta.tmem
+        for _, first, last, store in self.stores:
+            if first < hi and lo < last:
+                raise Fault("tmem-race", f"read of tensor memory columns {lo}..{hi - 1} that {store} may not have written yet")
 
         def fetch():
             if not self.clock.moves_data:
                 return (0,) * len(registers)
             return tmem.load(address, quadrant, shape, num, pack, split)
 
-        fetch() if self.cta.smem.checks else None  # misuse shows at the instruction itself
+        if self.launch.checks:
+            fetch()  # misuse shows at the instruction itself
+            tmem.check_order(quadrant, lo, hi, self.warp.actor, False, "read of tensor memory")
         early = fetch() if self.clock.tmem_load(self, len(registers)) else None
         self.loads.append(Loading(registers, (lambda: early) if early is not None else fetch, lo, hi, origin))
 
@@ -244,24 +287,47 @@ class TensorCore:
                         self.R[number] = values
 
     def tcgen05_wait_ld(self) -> bool:
+        self.need_whole_warp("tcgen05.wait")
         self.deliver_loads()
+        for load in self.loads:
+            self.cta.tmem.note_read(self.warp.index % 4, load.lo, load.hi, self.warp.actor)
         self.loads.clear()
         return True
 
     def tcgen05_st(self, shape, num, unpack, split, address, values):
-        self._whole_warp("tcgen05.st")
+        self.need_whole_warp("tcgen05.st")
         address = self._address(address)
         regs = np.stack([self.lane_array(v) for v in values])
-        lo = address & 0xFFFF
-        self.check_tmem(lo, lo + num, "write")
+        lo, hi = columns(address, shape, num, unpack, split)
+        origin = self.origin("tcgen05.st")
+        self.check_tmem(lo, hi, "write")
         quadrant, tmem = self.warp.index % 4, self.cta.tmem
-        if self.clock.tmem_store(self, len(values)):
+        for load in self.loads:
+            if load.lo < hi and lo < load.hi:
+                raise Fault("tmem-race", f"write of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read")
+        if self.launch.checks:
+            tmem.check_order(quadrant, lo, hi, self.warp.actor, True, "write of tensor memory")
+
+        def land():
             tmem.store(address, quadrant, shape, num, regs, unpack, split)
-        else:
-            self.stores.append(lambda: tmem.store(address, quadrant, shape, num, regs, unpack, split))
+
+        early = self.clock.tmem_store(self, len(values))
+        if early:
+            land()
+        self.stores.append((None if early else land, lo, hi, origin))
 
     def tcgen05_wait_st(self) -> bool:
-        for store in self.stores:
-            store()
+        self.need_whole_warp("tcgen05.wait")
+        for land, lo, hi, _ in self.stores:
+            if land is not None:
+                land()
+            actor = self.warp.actor
+            self.cta.tmem.note_write(self.warp.index % 4, lo, hi, actor.order.next(), actor.uid)
         self.stores.clear()
         return True
+
+
+def columns(address: int, shape: str, num: int, halves: bool, split: int) -> tuple[int, int]:
+    """[first, last + 1) of the tensor memory columns that a tcgen05.ld or st touches; halves: .pack or .unpack."""
+    span = {"32x32b": num, "16x64b": 2 * num, "16x128b": 4 * num, "16x256b": 8 * num, "16x32bx2": num + split}[shape]
+    return address & 0xFFFF, (address & 0xFFFF) + span * (2 if halves else 1)

@@ -105,7 +105,7 @@ def bulk_reduce(dst: np.ndarray, src: np.ndarray, op: str, elem: str) -> None:
     if elem not in BULK_REDUCE_TYPES.get(op, ()):
         raise Unsupported(f"cp.reduce.async.bulk.{op}.{elem}")
     if dst.size != src.size or dst.size % 16:
-        raise Fault("alignment", f"cp.reduce.async.bulk: sizes {dst.size} and {src.size} must be one multiple of 16")
+        raise Fault("misaligned", f"cp.reduce.async.bulk: sizes {dst.size} and {src.size} must be one multiple of 16")
     # f32 keeps its subnormals: golden case bulk_reduce_add_f32_subnormal, against the ISA's text
     dst[...] = _combine(op, elem, dst, src)
 
@@ -128,6 +128,24 @@ def touched_ranges(tm: TensorMap, coords: tuple[int, ...], write: bool = False) 
     """
     clip = _clip(tm, coords, write)
     return None if clip is None else (clip[1], clip[1] + _span(tm, clip[0]))
+
+
+def inside(tm: TensorMap, coords: tuple[int, ...]) -> bool:
+    """Whether the whole box of a store lies inside the tensor."""
+    clip = _clip(tm, coords, True)
+    return clip is not None and clip[0] == [(0, tm.row_bytes), *((0, n) for n in tm.extent[1:])]
+
+
+def row_addresses(tm: TensorMap, coords: tuple[int, ...], write: bool = False) -> tuple[np.ndarray, int]:
+    """(addresses int64 [rows], bytes of each) of the rows of the box inside the tensor, in no particular order."""
+    clip = _clip(tm, coords, write)
+    if clip is None:
+        return np.empty(0, np.int64), 0
+    ((lo, hi), *outer), first = clip
+    addresses = np.array([first], np.int64)
+    for (start, stop), pitch in zip(outer, tm.pitches):
+        addresses = (addresses[:, None] + np.arange(stop - start) * pitch).ravel()
+    return addresses, hi - lo
 
 
 def rows(tm: TensorMap, coords: tuple[int, ...], write: bool = False) -> Iterator[tuple[int, int, int]]:

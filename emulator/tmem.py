@@ -19,6 +19,7 @@ import numpy as np
 
 from emulator.errors import Fault, Unsupported
 from emulator.matrix_descriptor import load_operand
+from emulator.order import Actor
 
 LANES, COLUMNS = 128, 512
 _MAX_NUM = {"32x32b": 128, "16x64b": 128, "16x128b": 64, "16x256b": 32, "16x32bx2": 128}  # Table 49
@@ -67,10 +68,20 @@ def fragment(shape: str, num: int, packed: bool = False, half_split: int = 0) ->
 
 
 class TensorMemory:
-    """`report` receives a Fault for every read of uninitialised cells; by default it raises it."""
+    """`report` receives a Fault for every read of uninitialised cells; by default it raises it.
 
-    def __init__(self, report: Callable[[Fault], None] = _raise):
+    seed: what a previous kernel left in the cells; the same in all four partitions, so that stale scale factors pass for
+    replicated. 0 leaves zeros.
+
+    order[what, quadrant, column]: when cells were last written or read, and by which warp (see order.py).
+    """
+
+    def __init__(self, report: Callable[[Fault], None] = _raise, seed: int = 0):
         self.cells = np.zeros((LANES, COLUMNS), np.uint32)
+        if seed:
+            garbage = np.random.default_rng(seed).integers(0, 2**32, (32, COLUMNS), np.uint32)
+            self.cells.reshape(4, 32, COLUMNS)[:] = garbage
+        self.written_at, self.writer, self.read_at, self.reader = np.zeros((4, 4, COLUMNS), np.int32)
         self.written = np.zeros((LANES, COLUMNS), bool)
         self.allocated = np.zeros(COLUMNS, bool)
         self.allocations: dict[int, int] = {}  # base column -> columns
@@ -115,6 +126,30 @@ class TensorMemory:
         """To be called when the CTA has exited."""
         if self.allocations:
             raise Fault("tmem-leak", f"kernel exits with tensor memory allocated (base: columns): {self.allocations}")
+
+    # ---- who may touch what
+
+    def note_write(self, quadrants, lo: int, hi: int, now: int, uid: int = 0) -> None:
+        """Columns lo..hi-1 have been written; uid: the warp, 0 for the tensor core."""
+        self.written_at[quadrants, lo:hi], self.writer[quadrants, lo:hi] = now, uid
+
+    def note_read(self, quadrant: int, lo: int, hi: int, by: Actor) -> None:
+        self.read_at[quadrant, lo:hi], self.reader[quadrant, lo:hi] = by.order.next(), by.uid
+
+    def check_order(self, quadrants, lo: int, hi: int, by: Actor, write: bool, what) -> None:
+        """A warp must have waited for what others did to the columns."""
+        for at, who, verb in (self.written_at, self.writer, "written"), (self.read_at, self.reader, "read"):
+            late = (at[quadrants, lo:hi] > by.seen) & (who[quadrants, lo:hi] != by.uid)
+            if late.any():
+                column = lo + int(np.flatnonzero(late.reshape(-1, hi - lo).any(0))[0])
+                self._report(
+                    Fault(
+                        "tmem-race",
+                        f"{what} at column {column}, which others have {verb} since this warp last waited for anything",
+                    )
+                )
+            if not write:
+                return
 
     # ---- cells
 

@@ -16,6 +16,7 @@ from .access import LaneAccess
 from .async_copy import AsyncCopy
 from .errors import EmulatorError, Fault, Unsupported
 from .memory import WINDOWS
+from .order import Actor
 from .program import BLOCKED, EXIT, SPLIT
 from .shared import BASE
 from .tensor_core import TensorCore
@@ -52,7 +53,16 @@ class Origin:
 
     def __str__(self):
         instr = self.instruction()
-        return f"{self.label} of {self.warp} (PTX line {instr.line if instr else '?'})"
+        loc = f", {instr.loc}" if instr is not None and instr.loc else ""
+        return f"{self.label} of {self.warp} (PTX line {instr.line if instr else '?'}{loc})"
+
+    def place(self) -> str:
+        """For EmulatorError.where."""
+        instr = self.instruction()
+        text = f"kernel {self.program.kernel.name}, {self.warp}"
+        if instr is not None:
+            text += f", PTX line {instr.line}: {instr.text}" + (f" ({instr.loc})" if instr.loc else "")
+        return text
 
 
 class Warp:
@@ -60,6 +70,9 @@ class Warp:
 
     def __init__(self, cta, index: int, threads: int):
         self.cta, self.index = cta, index
+        self.actor = Actor(32 * cta.rank + index + 1, cta.cluster.order)
+        self.relaxed_wait = 0  # what a relaxed wait has passed: only a fence lets the warp rely on it
+        self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
         self.live_mask = (1 << threads) - 1
         self.groups: list[Group] = []
         self.leader = 0  # which lane elect.sync picks, if it is a member
@@ -144,7 +157,11 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
             if self.waiting_for is None:
                 raise Fault("internal", "blocked without anything to wait for", str(self.warp))
         elif following == EXIT:
-            self.exit()
+            try:
+                self.exit()
+            except EmulatorError as e:
+                e.where = e.where or self.where()
+                raise
         else:
             assert following == SPLIT
         return None
@@ -191,6 +208,36 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
 
     def origin(self, label: str) -> Origin:
         return Origin(label, self, sys._getframe(2).f_lineno)
+
+    def later(self, when: float, origin: Origin, call):
+        """Something that `origin` started goes on at a later time, on its account."""
+
+        def run():
+            try:
+                call()
+            except EmulatorError as e:
+                e.where = e.where or origin.place()
+                raise
+
+        self.engine.at(when, run)
+
+    def need_whole_warp(self, what: str):
+        """.sync.aligned: all lanes of the warp that have not exited execute this together."""
+        if self.lane_mask != self.warp.live_mask:
+            raise Fault(
+                "divergence",
+                f"{what} needs all lanes of its warp together: {self.lane_mask:#x} of {self.warp.live_mask:#x} are here",
+            )
+
+    def lanes_of(self, mask) -> int:
+        """The lanes of a mask, a bit each."""
+        if mask is True:
+            return self.lane_mask
+        return sum(1 << lane for lane in self.lanes[np.broadcast_to(mask, self.n)].tolist())
+
+    def waited(self):
+        """This warp may rely on all that has happened in its cluster so far."""
+        self.warp.actor.waited()
 
     def unsupported(self, why: str):
         raise Unsupported(why)
@@ -410,6 +457,11 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         """All live member lanes are in this group; else wait for those that are still under way."""
         if alu.is_array(members):
             members = int(members[0])
+        if self.lane_mask & ~members:
+            raise Fault(
+                "divergence",
+                f"lanes {self.lane_mask & ~members:#x} execute a .sync instruction whose member mask {members:#x} leaves them out",
+            )
         missing = members & self.warp.live_mask & ~self.lane_mask
         if not missing:
             return True
@@ -528,7 +580,7 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         return leader, self.lanes == leader
 
     def warp_sync(self, members):
-        pass
+        self.publish()
 
     # -- barriers ----------------------------------------------------------------------------------------------
     def thread_count(self) -> int:
@@ -543,7 +595,9 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
             barrier_phase = barrier.phase
             self.engine.progress += 1
             self.token = (barrier, barrier_phase)
-            self.cta.barrier_warps(barrier, self.warp.index)
+            self._check_count(number, count)
+            self.publish()
+            self.pass_dependency(barrier)
             barrier.everyone = count is None
             barrier.arrive(*((self.n, self.cta.live_threads) if count is None else (self.thread_count(), count)))
         barrier, phase = self.token
@@ -551,12 +605,27 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
             return self.wait_on(barrier)
         self.token = None
         self.last_barrier = barrier
+        self.waited()
+        self.take_dependency(barrier)
         return True
+
+    def _check_count(self, number, count):
+        if count is not None and (count % 32 or count <= 0):
+            raise Fault("barrier", f"named barrier {number} with {count} threads: must be a positive multiple of the warp size")
+
+    def publish(self, mask=True):
+        """What lanes of this warp wrote to shared memory is visible to whoever waits for them."""
+        lanes = self.lanes_of(mask)
+        for cta in self.cta.cluster.ctas:
+            if cta.smem.unfenced:
+                cta.smem.publish(self.warp.actor.uid, lanes)
 
     def bar_arrive(self, number, count):
         barrier = self.cta.named_barrier(number)
         self.engine.progress += 1
-        self.cta.barrier_warps(barrier, self.warp.index)
+        self._check_count(number, count)
+        self.publish()
+        self.pass_dependency(barrier)
         barrier.arrive(self.thread_count(), count)
 
     def bar_result(self):
@@ -570,29 +639,52 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         barrier = self.cta.cluster.barrier
         if release:
             self.release()
+            self.publish()
+        self.pass_dependency(barrier)
         self.warp.cluster_phase = barrier.phase
         self.engine.progress += 1
-        self.cta.publish_all()
         barrier.arrive(self.n, self.cta.cluster.live_threads)
 
     def cluster_wait(self) -> bool:
         barrier = self.cta.cluster.barrier
         if barrier.phase == self.warp.cluster_phase:
             return self.wait_on(barrier)
+        self.waited()
+        self.take_dependency(barrier)
         return True
 
-    def fence(self, kind: str, space: str = ""):
+    def fence(self, kind: str, space: str = "", mask=True):
         if kind == "memory":
             self.release()
-        if kind == "proxy.async" and self.cta.smem.checks:
-            self.cta.smem.fence(self.warp.index)
+            self.publish()
+            self.waited()
+        elif kind in ("proxy.async", "mbarrier_init"):
+            lanes = self.lanes_of(mask)
+            for cta in self.cta.cluster.ctas:
+                if kind == "proxy.async" and cta.smem.unfenced:
+                    cta.smem.fence(self.warp.actor.uid, lanes)
+                for barrier in cta.smem.barriers.values():
+                    barrier.fence(self.warp.actor)
 
     def tcgen05_fence(self, before: bool):
-        pass
+        if not before:  # composes with a relaxed wait (9.7.16.6.3)
+            self.warp.actor.seen = max(self.warp.actor.seen, self.warp.relaxed_wait)
 
     # -- dependent launches ------------------------------------------------------------------------------------
     def grid_dependency_wait(self) -> bool:
-        return self.launch.dependency_wait(self)
+        done = self.launch.dependency_wait(self)
+        if done:
+            self.warp.depends = False
+        return done
+
+    def pass_dependency(self, barrier):
+        """Who waits for this warp at a barrier relies on the griddepcontrol.wait that it has passed."""
+        if self.launch.depends and not self.warp.depends:
+            barrier.after_dependency = True
+
+    def take_dependency(self, barrier):
+        if barrier.after_dependency:
+            self.warp.depends = False
 
     def grid_launch_dependents(self):
         self.launch.launch_dependents(self)

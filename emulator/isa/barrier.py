@@ -81,7 +81,7 @@ def _fence_proxy_async(w, i):
     m = Mods(i)
     space = m.one_of("global", "shared::cta", "shared::cluster", default="all")
     m.done()
-    w.call(f"g.fence('proxy.async', {space!r})")
+    w.call(f"g.fence('proxy.async', {space!r}, {w.mask()})")
 
 
 @op("fence.proxy.alias", dst=0)
@@ -117,11 +117,13 @@ def _shared(w, m: Mods, mem) -> str:
     return _address(w, mem) if space else f"g.from_generic({_address(w, mem)}, 'shared')"
 
 
-def _finish(m: Mods):
+def _finish(m: Mods) -> bool:
+    """Take the modifiers that are left; True if .relaxed is among them."""
     m.take("b64")
-    m.take("release", "relaxed", "acquire")
+    relaxed = m.one_of("release", "relaxed", "acquire") == "relaxed"
     m.take("cta", "cluster")
     m.done()
+    return relaxed
 
 
 @op("mbarrier.init", "mbarrier.inval", dst=0)
@@ -148,11 +150,11 @@ def _arrive(w, i):
     operands = list(i.operands)
     state = operands.pop(0) if _dst_of_arrive(i) else SINK
     address = _shared(w, m, operands.pop(0))
-    _finish(m)
+    relaxed = _finish(m)
     value = w.read(operands[0], 32) if operands else "1"
     count, tx = ("1", value) if expect else (value, "None")
     drop = i.op.startswith("mbarrier.arrive_drop")
-    text = f"g.mbarrier_arrive({address}, {count}, {tx}, {drop}, {no_complete}, {w.mask()})"
+    text = f"g.mbarrier_arrive({address}, {count}, {tx}, {drop}, {no_complete}, {relaxed}, {w.mask()})"
     w.write(state, text)
 
 
@@ -170,12 +172,12 @@ def _wait(w, i):
     m = Mods(i)
     parity = m.take("parity")
     address = _shared(w, m, i.operands[1])
-    _finish(m)
+    relaxed = _finish(m)
     phase = w.read(i.operands[2], 32 if parity else 64)
     if i.op.startswith("mbarrier.try_wait"):
         guard = "" if w.guard is None else f"{w.guard} is False or "
         w.wait_unless(f"{guard}g.mbarrier_try_wait({address}, {phase}, {parity})")
-    w.write(i.operands[0], f"g.mbarrier_test({address}, {phase}, {parity})")
+    w.write(i.operands[0], f"g.mbarrier_test({address}, {phase}, {parity}, {relaxed})")
 
 
 @op("mbarrier.pending_count", dst=1)

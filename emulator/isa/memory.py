@@ -23,10 +23,11 @@ def _space(m: Mods) -> str:
     return m.one_of(*SPACES, default="generic").split("::")[0]
 
 
-def _order(m: Mods) -> None:
-    m.take("mmio")
-    m.take("weak", "relaxed", "acquire", "release", "acq_rel", "volatile")
+def _order(m: Mods) -> str:
+    mmio = m.take("mmio")
+    order = m.one_of("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", default="mmio" if mmio else "weak")
     m.take(*SCOPES)
+    return order
 
 
 def _vector(m: Mods) -> int:
@@ -36,7 +37,7 @@ def _vector(m: Mods) -> int:
 @op("ld", "ldu", "ld.global.nc", dst=1)
 def _ld(w, i):
     m = Mods(i)
-    _order(m)
+    strong = ", True" if _order(m) != "weak" else ""
     space = "global" if i.op.startswith("ld.global.nc") else _space(m)
     take_cache_hints(m)
     count, kind = _vector(m), m.type()
@@ -46,7 +47,7 @@ def _ld(w, i):
     if len(items) != count:
         raise Unsupported(f"{len(items)} destinations for a vector of {count}")
     values = [w.temp() for _ in items]
-    call = f"g.load({space!r}, {_address(w, i.operands[1])}, {bits // 8}, {count}, {w.mask()})"
+    call = f"g.load({space!r}, {_address(w, i.operands[1])}, {bits // 8}, {count}, {w.mask()}{strong})"
     if w.guard is None:
         w.emit(f"{', '.join(values)}{',' if count == 1 else ''} = {call}")
     else:
@@ -62,7 +63,8 @@ def _ld(w, i):
 @op("st", dst=0)
 def _st(w, i):
     m = Mods(i)
-    _order(m)
+    if _order(m) == "release":
+        w.call(f"g.publish({w.mask()})")
     space = _space(m)
     take_cache_hints(m)
     count, kind = _vector(m), m.type()

@@ -99,7 +99,7 @@ def test_operand_may_end_on_the_last_byte_and_no_further():
     desc = encode(1024, 0, 1024, "128B")
     smem = np.zeros(1024 + 16 * 1024, np.uint8)
     load_operand(smem, desc, 128, 64, False, 4)
-    with pytest.raises(Fault, match="shared-out-of-bounds"):
+    with pytest.raises(Fault, match="out-of-bounds"):
         load_operand(smem[:-16], desc, 128, 64, False, 4)
 
 

@@ -29,7 +29,7 @@ class Memory:
     def view(self, addr: int, nbytes: int, write: bool) -> np.ndarray:
         self.views.append((addr, nbytes, write))
         if not START <= addr <= addr + nbytes <= START + SIZE:
-            raise Fault("bounds", f"{addr:#x}")
+            raise Fault("out-of-bounds", f"{addr:#x}")
         return self.bytes[addr - START : addr - START + nbytes]
 
 
