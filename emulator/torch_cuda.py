@@ -95,12 +95,17 @@ def _is_cuda(device) -> bool:
     return True
 
 
-def to_device(tensor: torch.Tensor) -> torch.Tensor:
-    """Any CPU tensor or CudaTensor -> CudaTensor; copies its storage unless that is in device memory already."""
+def check_served(tensor: torch.Tensor) -> None:
+    """Raise Unsupported for a tensor that cannot live on the emulated device."""
     if tensor.layout is not torch.strided:
         raise Unsupported(f"{tensor.layout} tensors on the emulated device")
     if tensor.requires_grad:
         raise Unsupported("autograd on the emulated device")
+
+
+def to_device(tensor: torch.Tensor) -> torch.Tensor:
+    """Any CPU tensor or CudaTensor -> CudaTensor; copies its storage unless that is in device memory already."""
+    check_served(tensor)
     storage = tensor.untyped_storage()
     if storage.nbytes() and not DEVICE.memory.starts_at(storage.data_ptr()):
         tensor = DEVICE.tensor_like(tensor, f"tensor {tuple(tensor.shape)} {tensor.dtype}")
@@ -171,7 +176,9 @@ def _to(
     where = was if device is None else _is_cuda(device)
     if not where and device is not None and torch.device(device).type != "cpu":
         raise Unsupported(f"Tensor.to({device!r})")
-    if was and not where:
+    if where:
+        check_served(tensor)
+    elif was:
         cuda_bindings.synchronize()
     result = function(
         tensor.as_subclass(torch.Tensor), dtype or tensor.dtype, copy=copy or where != was, memory_format=memory_format
@@ -382,7 +389,8 @@ def install() -> None:
         raise Unsupported("this process has a GPU: the emulated one would take its name")
     host.install()
     cuda_bindings.install()
-    for name, value in _facade().items():
+    refused = {name: _refusal(f"torch.cuda.{name}") for name in torch.cuda.memory.__all__}
+    for name, value in (refused | _facade()).items():
         setattr(torch.cuda, name, value)
     torch.Stream = Stream
     torch.version.cuda = "13.0"
