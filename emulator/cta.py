@@ -13,7 +13,7 @@ from .placement import TMEM_COLUMNS
 from .shared import SharedMemory
 from .tensor_core import Pipe
 from .tmem import TensorMemory
-from .warp import Group, Warp
+from .warp import Group, Warp, lane_mask
 
 
 class Cluster:
@@ -123,7 +123,7 @@ class Cta:
 
     # -- the end -----------------------------------------------------------------------------------------------
     def lanes_exited(self, warp: Warp, lanes: np.ndarray):
-        warp.live_mask &= ~sum(1 << lane for lane in lanes.tolist())
+        warp.live_mask &= ~lane_mask(lanes.tobytes())
         self.live_threads -= len(lanes)
         if not self.live_threads:
             self.exit()

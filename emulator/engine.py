@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
 
 
@@ -21,9 +22,13 @@ class Engine:
     def run(self, stalled) -> None:
         """Until nothing is left. `stalled()` is asked when no event is: it returns True if it made new ones."""
         heap = self.heap
-        while True:
-            while heap:
-                self.now, _, call = heapq.heappop(heap)
-                call()
-            if not stalled():
-                return
+        gc.freeze()  # or the garbage collector goes through all of torch and CuTe DSL again and again
+        try:
+            while True:
+                while heap:
+                    self.now, _, call = heapq.heappop(heap)
+                    call()
+                if not stalled():
+                    return
+        finally:
+            gc.unfreeze()

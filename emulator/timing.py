@@ -55,7 +55,8 @@ class TimingClock:
         self.sms = [Sm() for _ in range(int(profile["sm"]["count"]))]
         self.figures = {k: tuple(v) for k, v in profile["issue"].items()}
         self._costs: dict[int, list[float]] = {}
-        self._boxes: dict = {}
+        self._boxes: dict = {}  # lines of a box from its first one on, by its shape and place in that line
+        self._maps: dict = {}  # id -> (tensormap, what its properties say)
 
     def costs(self, program) -> list[float]:
         if id(program) not in self._costs:
@@ -167,18 +168,22 @@ class TimingClock:
 
     def lines(self, tm: TensorMap, coords: tuple[int, ...]) -> Lines:
         """Line numbers that the in-bounds part of a box touches, distinct: a range where they are evenly spaced."""
-        low = [c if c > 0 else 0 for c in coords]
-        extent = [min(c + b, d) - lo for c, b, d, lo in zip(coords, tm.box, tm.dims, low)]
-        if min(extent) <= 0:
-            return range(0)
-        row = extent[0] * tm.bits // 8
-        first = tm.address + low[0] * tm.bits // 8
-        strides = tm.strides_bytes
+        _, bits, strides = self._maps.get(id(tm)) or self._maps.setdefault(id(tm), (tm, tm.bits, tm.strides_bytes))
+        low, extent = coords, tm.box
+        for c, b, d in zip(coords, extent, tm.dims):
+            if c < 0 or c + b > d:
+                low = [max(c, 0) for c in coords]
+                extent = tuple(min(c + b, d) - lo for c, b, d, lo in zip(coords, tm.box, tm.dims, low))
+                if min(extent) <= 0:
+                    return range(0)
+                break
+        first = tm.address + low[0] * bits // 8
         for lo, s in zip(low[1:], strides):
             first += lo * s
-        key = (row, tuple(extent[1:]), strides, first % LINE)
+        key = (extent, bits, strides, first % LINE)
         offsets = self._boxes.get(key)
         if offsets is None:
+            row = extent[0] * bits // 8
             at = np.zeros(1, np.int64)
             for n, s in zip(extent[1:], strides, strict=True):
                 at = (at[:, None] + np.arange(n)[None, :] * s).ravel()

@@ -7,6 +7,7 @@ which makes single-thread producer loops cheap.
 
 from __future__ import annotations
 
+import functools
 import sys
 
 import numpy as np
@@ -24,6 +25,12 @@ from .tensor_core import TensorCore
 FULL = 0xFFFFFFFF
 
 
+@functools.cache
+def lane_mask(lanes: bytes) -> int:
+    """Bit mask of lane numbers (int64)."""
+    return sum(1 << lane for lane in np.frombuffer(lanes, np.int64).tolist())
+
+
 class Pending:
     """Content of a register that tcgen05.ld has not delivered."""
 
@@ -32,12 +39,12 @@ class Pending:
 
 
 class Join:
-    """Where the parts of a split group meet again."""
+    """Where the parts of a split group, `whole`, meet again."""
 
-    __slots__ = ("block", "parent", "expected", "parked")
+    __slots__ = ("block", "parent", "expected", "parked", "whole")
 
-    def __init__(self, block: int, parent: Join | None, expected: int):
-        self.block, self.parent, self.expected, self.parked = block, parent, expected, []
+    def __init__(self, block: int, parent: Join | None, expected: int, whole: Group):
+        self.block, self.parent, self.expected, self.parked, self.whole = block, parent, expected, [], whole
 
 
 class Origin:
@@ -100,8 +107,9 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         self.engine, self.clock = self.launch.engine, self.launch.clock
         self.program = self.launch.program
         self.lanes, self.n = lanes, len(lanes)
-        self.lane_mask = sum(1 << lane for lane in lanes.tolist())
+        self.lane_mask = lane_mask(lanes.tobytes())
         self.R = registers
+        self.given: list | None = None  # registers as they were when this part was split off
         self.pc, self.join, self.t = pc, join, time
         self.token = None  # what a retried wait has already done
         self.carry = 0
@@ -279,11 +287,12 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         parts = [(lanes, target) for lanes, target in parts if target != EXIT]
         meeting = self.join
         if join >= 0:
-            meeting = Join(join, self.join, len(parts))
+            meeting = Join(join, self.join, len(parts), self)
         elif self.join is not None:
             self.join.expected += len(parts) - 1
         for lanes, target in parts:
             child = Group(self.warp, self.lanes[lanes], self.select_lanes(lanes, target), target, meeting, self.t)
+            child.given = child.R.copy() if join >= 0 else None
             child.carry, child.loads = self.carry, list(self.loads)
             child.stores, self.stores = self.stores, []  # wait::st needs the whole warp again
             self.engine.at(self.t, child.run)
@@ -316,34 +325,45 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
                 join.parent.expected -= 1
                 self.merge_if_complete(join.parent)
             return
-        parts = join.parked
+        parts, join.parked = join.parked, []
         time = max(p.t for p in parts)
         if len(parts) == 1:
             merged = parts[0]
             merged.join, merged.t = join.parent, time
             merged.warp.groups.append(merged)
         else:
-            merged = self.merge(parts, join.block, join.parent, time)
+            merged = self.merge(parts, join.block, join.parent, time, join.whole)
         self.engine.at(time, merged.run)
 
-    def merge(self, parts: list[Group], block: int, parent: Join | None, time: float) -> Group:
+    def merge(self, parts: list[Group], block: int, parent: Join | None, time: float, whole: Group | None = None) -> Group:
+        """One group of all the parts' lanes. What no part has changed since it was split off `whole` is taken from there."""
         lanes = np.concatenate([p.lanes for p in parts])
         order = np.argsort(lanes)
-        registers = list(parts[0].R)
+        registers = parts[0].R.copy()
         kinds = self.program.kernel.registers
+        complete = whole is not None and whole.n == len(lanes) and all(p.given is not None for p in parts)
+        pairs = [(p.R, p.given) for p in parts] if complete else []
         for r in self.program.live_registers(block):
-            first = registers[r]
-            if type(first) is not np.ndarray and all([p.R[r] is first for p in parts]):
-                continue
+            for now, given in pairs:
+                if now[r] is not given[r]:
+                    break
+            else:
+                if complete:
+                    registers[r] = whole.R[r]
+                    continue
             values = [p.R[r] for p in parts]
+            first = values[0]
             if all(type(v) is not np.ndarray and v is not None and v == first for v in values):
                 registers[r] = first
+            elif all(v is None for v in values):
+                registers[r] = None
             else:
                 bits = kinds[r].bits
                 dtype = object if bits == 128 else alu.U[bits]
                 filled = [np.full(p.n, 0 if v is None else v, dtype) if type(v) is not np.ndarray else v for p, v in zip(parts, values, strict=True)]
                 registers[r] = np.concatenate(filled)[order]
         merged = Group(self.warp, lanes[order], registers, block, parent, time)
+        merged.given = whole.given if complete else None
         for p in parts:
             merged.loads += p.loads
             merged.stores += p.stores
