@@ -1,0 +1,135 @@
+"""The submission compiles for sm_100a with the pinned and with the newest CuTe DSL, to machine code without spills."""
+
+import base64
+import json
+import os
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pytest
+
+import submission
+
+ROOT = pathlib.Path(__file__).parents[1]
+NEWEST = ROOT / ".venv-newest" / "bin" / "python"
+
+# Compiles in a process of its own, since what CuTe DSL keeps is set when it is imported: PTX and cubin, in JSON.
+COMPILE = """
+import base64, json, os, sys
+os.environ.update(CUTE_DSL_ARCH="sm_100a", CUTE_DSL_KEEP="ptx,cubin", CUTE_DSL_KEEP_PTX="1", CUTE_DSL_KEEP_CUBIN="1")
+import submission
+groups, config = json.loads(sys.argv[1])
+made = submission.compiled(groups, submission.Config(**config)).artifacts
+text = made.PTX if isinstance(made.PTX, str) else made.PTX.decode()
+print(json.dumps([text.rstrip("\\0"), base64.b64encode(made.CUBIN).decode()]), file=sys.stderr)
+"""
+
+PYTHONS = [
+    pytest.param(sys.executable, id="pinned"),
+    pytest.param(NEWEST, id="newest", marks=pytest.mark.newest),
+]
+SHIPPED = [asdict(config) for config in dict.fromkeys((submission.DEFAULT, *submission.CONFIG_MAP.values()))]
+OTHERS = [
+    {"ctas": 1, "gran": 128, "token_box": 32, "epilogue": "direct", "pdl": False},
+    {"ctas": 1, "gran": 32, "token_box": 64, "epilogue": "tma", "store_boxes": 2},
+    {"ctas": 2, "gran": 128, "token_box": 32, "epilogue": "direct", "epilogue_warps": 8, "early_weights": True},
+]
+
+
+def compile_submission(python, folder, groups: int, config: dict, root=ROOT) -> tuple[str, bytes]:
+    """(PTX, cubin) of submission.py in `root`."""
+    env = {**os.environ, "CUTE_DSL_DUMP_DIR": str(folder), "PYTHONPATH": str(root), "PYTHONWARNINGS": "ignore"}
+    command = [str(python), "-c", COMPILE, json.dumps([groups, config])]
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ptx, cubin = json.loads(done.stderr.splitlines()[-1])
+    return ptx, base64.b64decode(cubin)
+
+
+def resources(cubin: bytes) -> dict[str, int]:
+    """Registers per thread, and bytes of stack frame (where spills live), from the .nv.info section of an ELF cubin.
+
+    Its records are (format, attribute, size or value); these three attributes hold pairs (symbol, number).
+    """
+    offset, count, names = struct.unpack_from("<Q", cubin, 40)[0], *struct.unpack_from("<HH", cubin, 60)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, offset + 64 * i) for i in range(count)]
+    start = headers[names][4]
+    sections = {cubin[start + h[0] :].partition(b"\0")[0]: cubin[h[4] : h[4] + h[5]] for h in headers}
+    info, at, found = sections[b".nv.info"], 0, {}
+    while at < len(info):
+        form, attribute, value = struct.unpack_from("<BBH", info, at)
+        at += 4
+        if form == 4:
+            name = {0x11: "frame", 0x12: "min stack", 0x2F: "registers"}.get(attribute)
+            if name:
+                found[name] = max(found.get(name, 0), struct.unpack_from("<I", info, at + 4)[0])
+            at += value
+    return found
+
+
+def check_ptx(ptx: str, groups: int, config: dict) -> None:
+    """One copy of each hot loop, and parameters where GroupGemm.tensormap and GroupGemm.word look for them."""
+    assert ".target sm_100a" in ptx and ".local" not in ptx
+    assert ptx.count("tcgen05.mma.") == 4
+    weight_boxes = 128 // config["gran"] + (1 if config["gran"] == 128 else 2)
+    boxes = weight_boxes + 256 // (config["ctas"] * config["token_box"]) + 2
+    assert len(re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared", ptx)) == boxes
+    assert ("griddepcontrol.wait" in ptx) == config.get("pdl", True)
+
+    params = re.findall(r"\.param \.align (\d+) \.b8 \w+\[(\d+)\]", ptx)
+    tensormaps = groups * (5 if config["epilogue"] == "tma" else 4)
+    assert params[:-1] == [("64", "128")] * tensormaps and params[-1][0] == "8"
+    assert 128 * tensormaps + int(params[-1][1]) <= 32764
+
+
+@pytest.mark.parametrize("config", SHIPPED)
+@pytest.mark.parametrize("python", PYTHONS)
+def test_shipped_configs_do_not_spill(tmp_path, python, config):
+    ptx, cubin = compile_submission(python, tmp_path, 8, config)
+    check_ptx(ptx, 8, config)
+    used = resources(cubin)
+    assert used["frame"] == used["min stack"] == 0
+    assert used["registers"] <= 80
+
+
+@pytest.mark.parametrize("config", OTHERS)
+@pytest.mark.parametrize("python", PYTHONS)
+def test_other_configs_compile(tmp_path, python, config):
+    ptx, cubin = compile_submission(python, tmp_path, 2, config)
+    check_ptx(ptx, 2, config)
+    assert resources(cubin)["frame"] <= 16  # ptxas spills a register or two
+
+
+LOCAL_MEMORY = """
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.runtime import make_ptr
+
+@cute.kernel
+def kernel(p: cute.Pointer):
+    t = cute.make_tensor(p, cute.make_layout(4096))
+    r = cute.make_rmem_tensor(512, cutlass.Int32)
+    for i in cutlass.range_constexpr(512):
+        r[i] = t[i]
+    t[0] = r[t[512]]
+
+@cute.jit
+def host(p: cute.Pointer):
+    kernel(p).launch(grid=(1, 1, 1), block=(32, 1, 1))
+
+Config = dict
+
+def compiled(groups, config):
+    return cute.compile(host, make_ptr(cutlass.Int32, 16, cute.AddressSpace.gmem))
+"""
+
+
+def test_local_memory_would_be_seen(tmp_path):
+    """An array indexed at run time needs a stack frame."""
+    (tmp_path / "submission.py").write_text(LOCAL_MEMORY)
+    ptx, cubin = compile_submission(sys.executable, tmp_path, 1, {}, root=tmp_path)
+    assert ".local" in ptx and resources(cubin)["frame"] >= 2048
