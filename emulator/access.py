@@ -375,6 +375,8 @@ class LaneAccess:
             tx = None if expect is None else self.pick(expect, p)
             cta, offset = self.shared_cta(a)
             barrier = cta.barrier(offset, self.warp)
+            if self.clock.trace is not None:
+                self.clock.trace.completes(barrier, self.warp.index)
             self.pass_dependency(barrier)
             if cta is not self.cta and expect is None and not drop and not no_complete:
                 self.remote_arrive(cta, barrier, self.pick(count, p))

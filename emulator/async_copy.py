@@ -95,6 +95,8 @@ class AsyncCopy:
             for cta in targets:
                 self.check_running(cta)
                 barrier = self._copy_barrier(cta, owner, barrier_address, multicast is not None, pair)
+                if self.clock.trace is not None:
+                    self.clock.trace.completes(barrier, "load")
                 op = cta.smem.begin(offset, offset + tm.shared_bytes * boxes, True, origin, self.warp.actor)
                 landing.append((cta, op, barrier))
                 self.pass_dependency(barrier)
@@ -204,6 +206,8 @@ class AsyncCopy:
         for cta in targets:
             self.check_running(cta)
             barrier = self._copy_barrier(cta, owner, bar, multicast is not None, False)
+            if self.clock.trace is not None:
+                self.clock.trace.completes(barrier, "load")
             op = None if reduction else cta.smem.begin(offset, offset + n, True, origin, self.warp.actor)
             landing.append((cta, op, barrier))
             self.pass_dependency(barrier)

@@ -49,8 +49,8 @@ class LoadedModule:
 
 
 def allocate(size: int, align: int = ALIGNMENT) -> np.ndarray:
-    """uint8 [size], aligned, with guard bytes on both sides."""
-    raw = np.empty(size + align + 2 * GUARD, np.uint8)
+    """uint8 [size] of zeros (pages that nobody touches cost nothing), aligned, with guard bytes on both sides."""
+    raw = np.zeros(size + align + 2 * GUARD, np.uint8)
     start = -(raw.ctypes.data + GUARD) % align + GUARD
     return raw[start : start + size]
 
@@ -99,13 +99,14 @@ class Device:
         if region in self.memory.regions:
             self.memory.drop(region)
 
-    def tensor_like(self, tensor, name: str):
-        """A copy of a CPU torch tensor in device memory: same shape, strides and dtype."""
+    def tensor_like(self, tensor, name: str, copy: bool = True):
+        """A CPU torch tensor's like in device memory: same shape, strides, dtype and, if `copy`, contents, else zeros."""
         import torch
 
         storage = tensor.untyped_storage()
         array = allocate(storage.nbytes())
-        ctypes.memmove(array.ctypes.data, storage.data_ptr(), storage.nbytes()) if storage.nbytes() else None
+        if copy and storage.nbytes():
+            ctypes.memmove(array.ctypes.data, storage.data_ptr(), storage.nbytes())
         self.adopt(array, name)
         flat = torch.from_numpy(array).view(tensor.dtype)
         return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
@@ -173,11 +174,11 @@ def session(schedule: int = 0, checks: bool = True):
 
 
 @contextlib.contextmanager
-def timing(profile: str | Profile = "b200", trace: Trace | None = None):
+def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=None):
     """Launches in this block are recorded; on leaving they run back to back on the modelled machine.
 
     Yields a Timed whose `ends_us` then holds the end of each launch in microseconds after the first one's start, and
-    whose `run` is the TimedRun with all its units. Data is not moved: outputs stay as they are.
+    whose `run` is the TimedRun with all its units. Data is not moved: outputs stay as they are. `enough`: see TimedRun.
     """
     timed = Timed()
     with session() as here:
@@ -185,7 +186,7 @@ def timing(profile: str | Profile = "b200", trace: Trace | None = None):
         yield timed
         machine = load(profile) if isinstance(profile, str) else profile
         try:
-            timed.run = TimedRun(machine, DEVICE.memory, here.recorded, trace).run()
+            timed.run = TimedRun(machine, DEVICE.memory, here.recorded, trace, enough).run()
         finally:
             for recorded in here.recorded:
                 for region in recorded.held:
@@ -193,19 +194,20 @@ def timing(profile: str | Profile = "b200", trace: Trace | None = None):
         timed.ends_us = timed.run.ends_us()
 
 
-def device_tensors(obj, name: str = "tensor"):
+def device_tensors(obj, name: str = "tensor", copy: bool = True):
     """Deep copy of nested lists, tuples and dicts with their CPU torch tensors in device memory.
 
-    Layout is kept; a tensor is named by its place, e.g. `tensor[0][2][1]`, in whatever the checks report.
+    Layout is kept; a tensor is named by its place, e.g. `tensor[0][2][1]`, in whatever the checks report. Without `copy`
+    all contents are zero: for timing, which never looks at them.
     """
     import torch
 
     if isinstance(obj, torch.Tensor):
-        return DEVICE.tensor_like(obj, name)
+        return DEVICE.tensor_like(obj, name, copy)
     if isinstance(obj, (list, tuple)):
-        return type(obj)(device_tensors(o, f"{name}[{i}]") for i, o in enumerate(obj))
+        return type(obj)(device_tensors(o, f"{name}[{i}]", copy) for i, o in enumerate(obj))
     if isinstance(obj, dict):
-        return {k: device_tensors(v, f"{name}[{k!r}]") for k, v in obj.items()}
+        return {k: device_tensors(v, f"{name}[{k!r}]", copy) for k, v in obj.items()}
     return obj
 
 

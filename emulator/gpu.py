@@ -51,9 +51,9 @@ class TimedLaunch:
         self.triggered: set = set()
         self.completion = Completion(number)
         self.start: float | None = None
-        self.first_cta: float | None = None
+        self.trigger: float | None = None  # when every CTA has triggered or exited
         self.end: float | None = None
-        self.trigger_done = False
+        self.dirty = 0.0  # bytes of the flush that were still in L2 at the end
 
     @property
     def before(self) -> TimedLaunch | None:
@@ -83,16 +83,18 @@ class TimedLaunch:
             self.run.engine.at(end, self._complete)
 
     def _check_trigger(self):
-        if not self.trigger_done and len(self.triggered) == self.total_ctas():
-            self.trigger_done = True
+        if self.trigger is None and len(self.triggered) == self.total_ctas():
+            self.trigger = self.run.engine.now
             following = self.run.following(self)
             if following is not None and following.launch.pdl:
                 self.run.begin_later(following, self.run.engine.now)
 
     def _complete(self):
         run = self.run
-        self.end = run.engine.now
+        self.end, self.dirty = run.engine.now, run.clock.memory.dirty
         run.active.remove(self)
+        if run.enough is not None and run.enough(run):
+            return run.stop()
         self.completion.wake()
         following = run.following(self)
         if following is not None and not following.launch.pdl:
@@ -109,10 +111,14 @@ class TimedLaunch:
 
 
 class TimedRun:
-    """Executes recorded launches back to back; `launches` then holds the times of each."""
+    """Executes recorded launches back to back; `launches` then holds the times of each.
 
-    def __init__(self, profile: Profile, memory, recorded: list[Recorded], trace=None):
-        self.profile = profile
+    `enough(run)` is asked at the end of each launch; where it says so, the run stops there and `end` of the later ones
+    stays None.
+    """
+
+    def __init__(self, profile: Profile, memory, recorded: list[Recorded], trace=None, enough=None):
+        self.profile, self.enough, self.stopped = profile, enough, False
         self.engine = Engine()
         sm = profile["sm"]
         self.clock = TimingClock(profile, memory, self.engine, trace)
@@ -143,19 +149,19 @@ class TimedRun:
             self.engine.run(self._stalled)
         return self
 
+    def stop(self):
+        self.engine.heap.clear()
+        self.stopped = True
+
     def _stalled(self) -> bool:
         waiting = [t for t in self.launches if t.end is None]
-        if not waiting:
+        if self.stopped or not waiting:
             return False
         return any([t.launch.stalled() for t in self.active if t.launch.running]) or self._hang()
 
     def _hang(self):
         raise Hang("\n".join(line for t in self.active for line in t.launch.waiting()))
 
-    @property
-    def us(self) -> float:
-        """From the first launch to the end of the last."""
-        return self.profile.us(self.launches[-1].end)
-
     def ends_us(self) -> list[float]:
-        return [self.profile.us(t.end) for t in self.launches]
+        """Microseconds from the start of the first launch to the end of each that has ended."""
+        return [self.profile.us(t.end) for t in self.launches if t.end is not None]

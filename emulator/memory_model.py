@@ -49,7 +49,7 @@ class MemoryModel:
         self.dirty = p["l2"]["dirty_at_start"] * self.capacity  # what the flush before the measurement left behind
         self.regions: dict[int, L2Region] = {}
         self.read_bytes = self.written_bytes = 0
-        self.log: list[tuple[float, int, int]] | None = None  # (time, HBM bytes, L2 bytes) when traced
+        self.log: list[tuple[float, int, int, int]] | None = None  # (time, bytes read, written, from L2) when traced
 
     def region(self, line: int) -> L2Region:
         """The region that a line belongs to; its first byte may lie inside the line."""
@@ -93,7 +93,7 @@ class MemoryModel:
                 first = time + self.miss_cycles
         self.l2_free = max(self.l2_free, time) + nbytes / self.l2_bytes_per_cycle
         if self.log is not None:
-            self.log.append((done, len(channels) * LINE, nbytes))
+            self.log.append((done, len(channels) * LINE, 0, nbytes))
         return first, max(done, self.l2_free)
 
     def _fetch(self, channels: list[int], time: float) -> float:
@@ -118,6 +118,8 @@ class MemoryModel:
 
     def _write_back(self, n: float, time: float):
         self.written_bytes += n
+        if self.log is not None:
+            self.log.append((time, 0, n, 0))
         busy = n / LINE / self.channels * self.write_cycles
         self.free = [(end if end > time else time) + busy for end in self.free]
 
@@ -131,7 +133,7 @@ class MemoryModel:
             self._insert(missing, len(missing), region, time)
         self.l2_free = max(self.l2_free, time) + nbytes / self.l2_bytes_per_cycle
         if self.log is not None:
-            self.log.append((time, 0, nbytes))
+            self.log.append((time, 0, 0, nbytes))
         return max(time, self.l2_free) + self.hit_cycles
 
     def prefetch(self, time: float, lines: Lines):

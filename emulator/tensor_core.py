@@ -232,6 +232,9 @@ class TensorCore:
                 targets = [c for c in self.cta.cluster.ctas if bits >> c.rank & 1]
             origin = self.origin("tcgen05.commit")
             barriers = [cta.barrier(offset, self.warp, True) for cta in targets]
+            if self.clock.trace is not None:
+                for barrier in barriers:
+                    self.clock.trace.completes(barrier, "mma")
             for cta, barrier in zip(targets, barriers, strict=True):
                 self.check_running(cta)
                 self.pass_dependency(barrier)

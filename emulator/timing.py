@@ -215,7 +215,7 @@ class TimingClock:
             s.tensor = start + interval
         if self.trace is not None:
             for c in ctas:
-                self.trace.tensor(c, start, start + interval)
+                self.trace.tensor(group, c, start, start + interval)
         return done
 
     def tensor_copy(self, group, nbytes: int, pair: bool) -> float:
@@ -235,6 +235,8 @@ class TimingClock:
         t = self.p["tensor"]
         sm = self.sms[group.cta.sm]
         sm.load = max(sm.load, group.t) + registers * 128 / t["load_bytes_per_cycle"]
+        if self.trace is not None:
+            self.trace.duty(group, "tmem")
         group.loads_ready = max(getattr(group, "loads_ready", 0.0), sm.load + t["load_latency"])
         return True
 

@@ -10,7 +10,11 @@ from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """kind: load, store, tensor, wait, epilogue...; launch, sm and cta place it; what says more, nbytes counts copies."""
+    """kind: load, store (copies under way), tensor (core busy), wait (a warp sleeps), warp (its life).
+
+    launch, sm, cta and warp place it (warp -1: the unit works for another CTA of the pair); `what` says what a wait was
+    for, nbytes counts copies.
+    """
 
     kind: str
     launch: int
@@ -25,22 +29,47 @@ class Span(NamedTuple):
 
 @dataclass
 class Trace:
+    """spans, in the order in which they ended or became known; duties: what each warp index of the blocks did."""
+
     spans: list[Span] = field(default_factory=list)
+    duties: dict[int, set[str]] = field(default_factory=dict)  # warp -> load, store, mma, tmem
+    sources: dict = field(default_factory=dict)  # barrier -> what completes its phases: load, mma, or warps
+
+    def duty(self, group, kind: str):
+        self.duties.setdefault(group.warp.index, set()).add(kind)
+
+    def completes(self, barrier, source):
+        """Copies ("load"), tensor core commits ("mma") or arrivals of a warp (its index) complete a barrier's phases."""
+        self.sources.setdefault(barrier, set()).add(source)
 
     def copy(self, group, kind: str, start: float, end: float, nbytes: int):
         """A TMA copy from leaving the TMA unit to its arrival."""
         cta = group.cta
+        self.duty(group, kind)
         self.spans.append(Span(kind, group.launch.number, cta.sm, cta.index, group.warp.index, start, end, "", nbytes))
 
-    def tensor(self, cta, start: float, end: float):
-        """The tensor core of a CTA's SM is busy."""
-        self.spans.append(Span("tensor", cta.launch.number, cta.sm, cta.index, -1, start, end))
+    def tensor(self, group, cta, start: float, end: float):
+        """The tensor core of a CTA's SM is busy with an mma that `group` issued."""
+        self.duty(group, "mma")
+        warp = group.warp.index if cta is group.cta else -1
+        self.spans.append(Span("tensor", cta.launch.number, cta.sm, cta.index, warp, start, end))
 
     def wait(self, group, start: float, end: float):
-        """A group of lanes slept; `what` is the object it waited for, as the hang report prints it."""
+        """A group of lanes slept."""
         cta = group.cta
-        what = getattr(group.waiting_for, "name", None) or str(group.waiting_for)
+        what = self.describe(group.waiting_for)
         self.spans.append(Span("wait", group.launch.number, cta.sm, cta.index, group.warp.index, start, end, what))
+
+    def describe(self, awaited) -> str:
+        """The awaited object by what completes it: loads, mma, warp 1+2, or its own name up to the first number."""
+        sources = self.sources.get(awaited)
+        if sources is None:
+            return str(getattr(awaited, "name", awaited)).partition(" of ")[0].rstrip(" 0123456789")
+        if "load" in sources:
+            return "loads"
+        if "mma" in sources:
+            return "mma"
+        return "warp " + "+".join(map(str, sorted(sources)))
 
     def warp_life(self, group, start: float, end: float):
         """A warp from its first to its last instruction."""
