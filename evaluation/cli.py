@@ -1,5 +1,6 @@
 """`python eval.py COMMAND`: options, table, JSON. See `evaluation.judge` for what is checked and how."""
 
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -16,6 +17,9 @@ from rich.table import Table
 
 import eval as grader
 import utils
+from evaluation.check import check as check_submission
+from evaluation.check import review_available
+from evaluation.compile_time import LIMITS
 from evaluation.judge import Options, Verdict, geomean_us, judge
 from reference import check_sizes
 from task import TestCase, parse_case, read_task_yaml
@@ -66,6 +70,37 @@ def test(**options):
 def benchmark(**options):
     """Check the four benchmark cases and, on a B200, time them: 15 calls back to back, as the grader does."""
     sys.exit(run("benchmarks", **options))
+
+
+@cli.command()
+@click.argument("file", default=str(ROOT / "submission.py"), metavar="[FILE]")
+@click.option("--compile/--no-compile", "compiled", default=True, help="Compile all cases and time that.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the findings there, too.")
+def check(file, compiled, json_file):
+    """Find what popcorn, the bot or the automatic review would refuse, before uploading."""
+    cases = [f"{name} {case.spec}" for name in ("tests", "benchmarks") for case in read_cases(name, None, ())]
+    try:
+        findings, spent = check_submission(Path(file), cases if compiled else None)
+    except OSError as error:
+        raise Failure(f"cannot read the submission: {error}") from None
+    for f in findings:
+        click.echo(f"{file}:{f.line}:{f.column}: {f.severity} [{f.rule}] {f.message}\n    {f.link}")
+    if spent:
+        times = ", ".join(f"{what} {seconds:.1f} s (limit {LIMITS[what]} s)" for what, seconds in spent.items())
+        click.echo(f"Compile time, measured on this machine ({os.cpu_count()} cores), not the grader's: {times}.")
+    else:
+        click.echo("Nothing was compiled: compile times are not checked.")
+    if not review_available():
+        click.echo("KernelGuard, the bot's automatic review, is not installed (pip install kernelguard): not run.")
+    errors = sum(f.severity == "error" for f in findings)
+    click.echo(f"{errors} errors, {len(findings) - errors} warnings in {file}")
+    if json_file:
+        rows = [{**dataclasses.asdict(f), "link": f.link} for f in findings]
+        try:
+            Path(json_file).write_text(json.dumps({"findings": rows, "seconds": spent}, indent=1) + "\n")
+        except OSError as error:
+            raise Failure(f"cannot write the findings: {error}") from None
+    sys.exit(1 if errors else 0)
 
 
 def read_cases(section: str, tests: str | None, spec: tuple[str, ...]) -> list[TestCase]:

@@ -1,0 +1,167 @@
+"""`python eval.py check`: what popcorn, the bot or the automatic review would refuse, found before uploading.
+
+Sources are in `evaluation.findings`. The bot reads the header only in the leading comment block,
+popcorn-cli everywhere: a directive elsewhere is an error here. Rules that need the bot's database (deadline, rate limit, bans) are not checked.
+"""
+
+import ast
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from evaluation.compile_time import check_compile_time
+from evaluation.dsl_api import check_dsl
+from evaluation.findings import Finding
+from evaluation.review import FORBIDDEN_WORD, review
+
+MAX_BYTES = 1_000_000
+EXTENSIONS = (".py", ".cu", ".cuh", ".cpp")
+# Problems on Blackwell boards: https://github.com/gpu-mode/reference-kernels/blob/f83cb92a/problems/nvidia.yaml
+LEADERBOARDS = {
+    "nvfp4_group_gemm": {"B200", "NVIDIA"},
+    "nvfp4_gemv": {"NVIDIA"},
+    "nvfp4_gemm": {"NVIDIA"},
+    "nvfp4_dual_gemm": {"NVIDIA"},
+    "modal_nvfp4_dual_gemm": {"B200"},
+}
+TASK = "nvfp4_group_gemm"
+DIRECTIVES = ("#!POPCORN", "//!POPCORN")
+
+
+def check_file(name: str, content: bytes) -> list[Finding]:
+    """Name, size and encoding."""
+    findings = []
+
+    def error(rule, message):
+        findings.append(Finding(0, 0, rule, "error", message))
+
+    if not name.endswith(EXTENSIONS):
+        error("extension", f"{name}: the bot takes only {', '.join(EXTENSIONS)}")
+    elif not name.endswith(".py"):
+        error("extension", f"{name}: {TASK} imports the submission as Python, it has to be a .py file")
+    if not content:
+        error("size", "the file is empty")
+    if len(content) > MAX_BYTES:
+        error("size", f"{len(content):,} bytes; the bot takes at most {MAX_BYTES:,}")
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        line = content[: problem.start].count(b"\n") + 1
+        column = problem.start - (content.rfind(b"\n", 0, problem.start) + 1) + 1
+        findings.append(Finding(line, column, "encoding", "error", f"not UTF-8: {problem.reason}"))
+    return findings
+
+
+def check_header(text: str) -> list[Finding]:
+    """`#!POPCORN leaderboard NAME` and `#!POPCORN gpu NAME`, once each, in the file's leading comment lines."""
+    findings, values, leading = [], {}, True
+
+    def report(line, severity, message):
+        findings.append(Finding(line, 1, "header", severity, message))
+
+    for number, line in enumerate(text.splitlines(), 1):
+        leading = leading and line.startswith(("#", "//"))
+        words = line.split()
+        if not words or words[0] not in DIRECTIVES or not line.startswith(DIRECTIVES):
+            if re.match(r"\s*(#|//)\s*!\s*popcorn\b", line, re.IGNORECASE):
+                report(number, "warning", "looks like a directive, but only #!POPCORN at the start of a line is one")
+            continue
+        if not leading:
+            report(number, "error", "not in the leading comment block: the bot ignores it, popcorn-cli does not")
+            continue
+        key = words[1].lower() if len(words) > 1 else ""
+        key = "gpus" if key == "gpu" else key
+        if key not in ("leaderboard", "gpus"):
+            report(number, "error", f"unknown directive '{key}': there are leaderboard and gpu")
+        elif len(words) < 3:
+            report(number, "error", f"the directive {key} has no value")
+        elif key in values:
+            report(number, "error", f"second value for {key}")
+        else:
+            values[key] = words[2:]
+            if key == "leaderboard" and len(words) > 3:
+                report(number, "warning", f"only '{words[2]}' counts, the rest of the line is ignored")
+    leaderboard = values.get("leaderboard", [None])[0]
+    lines = text.splitlines()
+
+    def where(word):
+        return next((n for n, line in enumerate(lines, 1) if line.startswith(DIRECTIVES) and word in line.split()), 0)
+
+    if leaderboard is None:
+        report(0, "warning", f"no leaderboard: popcorn needs --leaderboard {TASK}")
+    elif leaderboard not in LEADERBOARDS:
+        report(where(leaderboard), "error", f"unknown leaderboard '{leaderboard}'")
+    elif leaderboard != TASK:
+        report(where(leaderboard), "error", f"this is the leaderboard of another problem; this task's is {TASK}")
+    known = LEADERBOARDS.get(leaderboard, LEADERBOARDS[TASK])
+    for gpu in values.get("gpus", []):
+        if gpu not in known:
+            report(where(gpu), "error", f"the leaderboard has no GPU '{gpu}': {', '.join(sorted(known))}")
+    if len(values.get("gpus", [])) > 1:
+        report(where(values["gpus"][1]), "warning", "popcorn-cli takes the first GPU only")
+    return findings
+
+
+def check_word(text: str) -> list[Finding]:
+    """Every place of the word that the bot looks for in the lower-cased file, comments included."""
+    return [
+        Finding(number, match.start() + 1, "forbidden-word", "error", f"'{match.group()}' refuses the whole file")
+        for number, line in enumerate(text.split("\n"), 1)
+        for match in re.finditer(FORBIDDEN_WORD, line, re.IGNORECASE)
+    ]
+
+
+def review_available() -> bool:
+    return importlib.util.find_spec("kernelguard") is not None
+
+
+def check_automatic_review(text: str) -> list[Finding]:
+    """What KernelGuard, which the bot runs before it benchmarks, says; nothing where it is not installed."""
+    if not review_available():
+        return []
+    command = [sys.executable, "-m", "kernelguard", "--api-mode"]
+    with tempfile.TemporaryDirectory() as empty:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300, cwd=empty)
+    try:
+        result = json.loads(done.stdout.splitlines()[-1])
+        filtered, patterns = result["should_filter"], result["matched_patterns"]
+    except (IndexError, ValueError, KeyError, TypeError):
+        message = f"KernelGuard gave no verdict (exit code {done.returncode}): {done.stderr[-200:].strip()}"
+        return [Finding(0, 0, "review", "error", message)]
+    findings = []
+    for found in patterns:
+        message = f"KernelGuard, {result['classification']}: {found['pattern']}: {found.get('evidence', '')}"
+        severity = "error" if filtered else "warning"
+        findings.append(Finding(0, 0, "review", severity, message[:300]))
+    if filtered and not findings:
+        findings.append(Finding(0, 0, "review", "error", f"KernelGuard refuses it: {result.get('filter_reason')}"))
+    return findings
+
+
+def check(path: Path, cases: list[str] | None = None) -> tuple[list[Finding], dict[str, float]]:
+    """All findings in the order of the file, and the seconds by section; `cases` None: nothing is compiled.
+
+    Raises OSError if the file cannot be read.
+    """
+    content = path.read_bytes()
+    findings = check_file(path.name, content)
+    if any(f.rule == "encoding" for f in findings) or not content:
+        return findings, {}
+    text = content.decode("utf-8")
+    findings += check_header(text) + check_word(text)
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        place = getattr(error, "lineno", 0) or 0, getattr(error, "offset", 0) or 0
+        return sorted({*findings, Finding(*place, "syntax", "error", getattr(error, "msg", None) or str(error))}), {}
+    findings += review(tree) + check_dsl(tree) + check_automatic_review(text)
+    spent = {}
+    # What may patch the evaluator or start processes is not run.
+    if cases is not None and not any(f.severity == "error" for f in findings):
+        timings, spent = check_compile_time(path, cases)
+        findings += timings
+    return sorted(set(findings)), spent
