@@ -794,7 +794,8 @@ def to_small(values: np.ndarray, kind: str, relu: bool = False, mode: str = "rn"
         code = np.where(finite[index] == mag, index, below)
     else:
         up, down = finite[index] - mag, mag - finite[below]
-        code = np.where(finite[index] == mag, index, np.where((up < down) | ((up == down) & (index % 2 == 0)), index, below))
+        nearer = (up < down) | ((up == down) & (index % 2 == 0))
+        code = np.where((finite[index] == mag) | nearer, index, below)
     negative = np.signbit(values)
     code = code | (negative.astype(np.int64) << (e + m))
     if relu:

@@ -1,0 +1,201 @@
+"""What the parser makes of literals, constant expressions, scopes and calls, seen in what small kernels compute."""
+
+import textwrap
+
+import numpy as np
+import pytest
+
+import emulator
+from emulator.errors import Fault, Unsupported
+from emulator.ptx import parse
+
+HEADER = ".version 8.8\n.target sm_100a\n.address_size 64\n"
+LANES = 40  # a whole warp and a part of one
+
+
+def run(body: str, functions: str = "", params: str = "", args=(), lanes: int = LANES) -> list[int]:
+    """Values of register `d` (b32) of every thread after `body`; `tid` holds the thread's number."""
+    text = f"""{HEADER}{functions}
+    .visible .entry kernel(.param .u64 result{params}) {{
+        .reg .b32 d, tid, x, y; .reg .b64 at, w; .reg .pred p; .reg .b16 h;
+        mov.u32 tid, %tid.x; mov.b32 d, 0;
+        {{ {body} }}
+        ld.param.u64 at, [result]; mad.wide.u32 at, tid, 4, at; st.global.b32 [at], d; ret; }}"""
+    out = np.zeros(lanes, np.uint32)
+    emulator.launch(textwrap.dedent(text), "kernel", 1, lanes, [out, *args])
+    return out.tolist()
+
+
+# -- literals ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "expression, value",
+    [
+        ("3-2", 1), ("3 - -2", 5), ("2 + 3 * 4", 14), ("(2 + 3) * 4", 20), ("20 - 4 - 3", 13), ("1 << 4 | 3", 19),
+        ("-7 / 2", -3), ("-7 % 4", -3), ("7 % -4", 3), ("1 + 2 << 3", 24), ("6 & 3 == 3", 0), ("~5 & 0xf", 10),
+        ("!0 + !7", 1), ("2 > 1 && 3 <= 2 || 5 != 4", 1), ("8 >> 1 ^ 1", 5), ("-(3)", -3), ("0b101 + 010", 13),
+        ("WARP_SZ", 32), ("0xFFFFFFFFU", 0xFFFFFFFF),
+    ],
+)  # fmt: skip
+def test_constant_expressions(expression, value):
+    assert run(f"mov.b32 d, {expression};", lanes=1) == [value & 0xFFFFFFFF]
+
+
+def test_division_by_zero_in_an_expression_is_refused():
+    with pytest.raises(Unsupported, match="division by zero"):
+        run("mov.b32 d, 1 / (2 - 2);")
+
+
+@pytest.mark.parametrize("literal", ["1.5", "-2.5e-3", "0.1", "1e10", ".25", "3.", "0f3DCCCCCD", "0d3FB999999999999A"])
+def test_float_literals(literal):
+    plain = {"0f3DCCCCCD": 0.1, "0d3FB999999999999A": 0.1}
+    expected = np.float32(plain.get(literal) or float(literal)).view(np.uint32)
+    assert run(f"mov.f32 d, {literal};", lanes=1) == [expected]
+    double = np.float64(float(np.float32(0.1)) if literal[:2] == "0f" else plain.get(literal) or float(literal))
+    halves = run(f"mov.f64 w, {literal}; mov.b64 {{x, y}}, w; xor.b32 d, x, y;", lanes=1)
+    assert halves == [int(double.view(np.uint64)) >> 32 ^ int(double.view(np.uint64)) & 0xFFFFFFFF]
+
+
+def test_a_float_literal_of_16_bits_is_refused():
+    with pytest.raises(Unsupported):
+        run("mov.b16 h, 1.5;")
+
+
+def test_initialisers():
+    variables = ".global .f32 f[3] = {1.5, 0f40000000, -2.0e1}; .global .f64 g = 0.1; .const .s8 c[4] = {-1, 2, 0x7f};"
+    module = parse(HEADER + variables)
+    f, g, c = (module.variables[name].init for name in "fgc")
+    assert f == np.array([1.5, 2, -20], np.float32).tobytes()
+    assert g == np.float64(0.1).tobytes()
+    assert c == bytes([255, 2, 127, 0])
+    with pytest.raises(Unsupported, match="initialiser"):
+        parse(HEADER + ".global .u64 p = {other};\n")
+
+
+# -- parameters and local memory ---------------------------------------------------------------------------------------
+def test_parameters_are_read_by_the_lanes_of_the_guard():
+    """Each lane reads its own address, the others keep the register; nobody reads if the guard is false everywhere."""
+    table = np.arange(100, 116, dtype=np.uint32).tobytes()
+    body = """
+        setp.lt.u32 p, tid, 16; mov.b32 d, 7; mov.b64 w, table; mad.wide.u32 w, tid, 4, w;
+        @p ld.param.b32 d, [w];
+        setp.gt.u32 p, tid, 99; @p ld.param.b32 d, [w+4000]; @p ld.global.b32 d, [w]; @p ld.b32 d, [w];"""
+    assert run(body, params=", .param .align 4 .b8 table[64]", args=[table]) == [*range(100, 116)] + [7] * (LANES - 16)
+
+
+def test_reading_behind_the_parameters_is_a_fault():
+    with pytest.raises(Fault, match="ld.param"):
+        run("ld.param.b32 d, [table+64];", params=", .param .align 4 .b8 table[64]", args=[bytes(64)])
+
+
+def test_local_arrays_are_declared_in_a_body():
+    body = """.local .align 8 .b8 a[16]; .local .b32 b;
+        st.local.b32 [a+4], tid; st.local.b32 [b], 5; ld.local.b32 d, [a+4]; ld.local.b32 x, [b]; add.u32 d, d, x;"""
+    assert run(body) == [t + 5 for t in range(LANES)]
+
+
+# -- branch tables -----------------------------------------------------------------------------------------------------
+def test_branch_tables_belong_to_their_scope():
+    """Two tables of one name, in scopes whose labels have the same names too."""
+    block = """{ TABLE: .branchtargets A, B; and.b32 x, tid, 1; brx.idx x, TABLE;
+        A: add.u32 d, d, %d; bra.uni END; B: add.u32 d, d, %d; END: }"""
+    assert run(block % (1, 10) + block % (200, 3000)) == [201 if t % 2 == 0 else 3010 for t in range(LANES)]
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+TRIANGLE = """
+.func (.reg .b32 sum) triangle(.reg .b32 n) {
+    .reg .pred p;
+    mov.b32 sum, 0;
+AGAIN: setp.eq.u32 p, n, 0;
+    @p ret;
+    add.u32 sum, sum, n; sub.u32 n, n, 1;
+    bra AGAIN; }
+"""
+
+
+def test_lanes_leave_a_function_at_different_times():
+    """The argument's register is the function's own: it counts down, the caller's does not."""
+    body = "and.b32 x, tid, 7; call (d), triangle, (x); mad.lo.u32 d, x, 1000, d;"
+    assert run(body, TRIANGLE) == [(t % 8) * 1000 + (t % 8) * (t % 8 + 1) // 2 for t in range(LANES)]
+
+
+def test_a_guarded_call_is_made_by_some_lanes():
+    body = "setp.ge.u32 p, tid, 30; mov.b32 d, 9; @!p call.uni (d), triangle, (4);"
+    assert run(body, TRIANGLE) == [10] * 30 + [9] * 10
+
+
+def test_functions_call_functions():
+    functions = TRIANGLE + """
+    .func (.reg .b32 r) twice(.reg .b32 n) { .reg .b32 t; call (t), triangle, (n); call (r), triangle, (t); ret; }"""
+    assert run("call (d), twice, (3); call (x), twice, (2); add.u32 d, d, x;", functions, lanes=2) == [27, 27]
+
+
+def test_structures_are_passed_in_param_variables():
+    """By value: 16 bytes in, 8 out, read and written through symbols and through an address."""
+    functions = """
+    .func (.param .align 8 .b8 result[8]) pick(.param .align 16 .b8 s[16], .param .b32 which) {
+        .reg .b64 at, v; .reg .b32 k;
+        ld.param.b32 k, [which]; mov.b64 at, s; mad.wide.u32 at, k, 8, at; ld.param.b64 v, [at];
+        st.param.b64 [result], v; ret; }"""
+    body = """
+        { .param .align 16 .b8 a[16]; .param .b32 b; .param .align 8 .b8 r[8];
+          mul.wide.u32 w, tid, 3; st.param.b64 [a], w; mul.wide.u32 w, tid, 5; st.param.b64 [a+8], w;
+          and.b32 x, tid, 1; st.param.b32 [b], x;
+          call (r), pick, (a, b); ld.param.b32 d, [r]; }
+        { .param .align 16 .b8 a[16]; .param .b32 b; .param .align 8 .b8 r[8];
+          st.param.v2.b64 [a], {100, 200}; st.param.b32 [b], 1;
+          call.uni (r), pick, (a, b); ld.param.b32 x, [r]; add.u32 d, d, x; }"""
+    assert run(body, functions) == [200 + t * (5 if t % 2 else 3) for t in range(LANES)]
+
+
+def test_param_variables_stand_for_registers():
+    body = "{ .param .b32 a; .param .b32 r; st.param.b32 [a], tid; call (r), triangle, (a); ld.param.b32 d, [r]; }"
+    assert run(body, TRIANGLE) == [t * (t + 1) // 2 for t in range(LANES)]
+
+
+def test_a_function_keeps_its_branch_tables_and_variables():
+    """Called twice, its table and its local array serve both."""
+    functions = """
+    .func (.reg .b32 r) f(.reg .b32 k) {
+        .local .b32 a; .reg .b32 x;
+        st.local.b32 [a], k; and.b32 x, k, 1;
+        T: .branchtargets EVEN, ODD;
+        brx.idx x, T;
+        EVEN: ld.local.b32 r, [a]; ret;
+        ODD: mov.b32 r, 1000; }"""
+    expected = [(t if t % 2 == 0 else 1000) + (t + 1 if t % 2 else 1000) for t in range(LANES)]
+    assert run("call (d), f, (tid); add.u32 x, tid, 1; call (x), f, (x); add.u32 d, d, x;", functions) == expected
+
+
+def test_branch_tables_behind_a_call_follow_their_labels():
+    body = """call (x), triangle, (2); T: .branchtargets A, B; and.b32 y, tid, 1; brx.idx y, T;
+        A: add.u32 d, x, 10; bra END; B: add.u32 d, x, 20; END:"""
+    assert run(body, TRIANGLE) == [13 if t % 2 == 0 else 23 for t in range(LANES)]
+
+
+def test_a_result_may_be_dropped():
+    assert run("mov.b32 d, 4; call (_), triangle, (d);", TRIANGLE, lanes=1) == [4]
+
+
+RECURSIVE = ".func (.reg .b32 r) f(.reg .b32 n) { .reg .b32 m; sub.u32 m, n, 1; call (r), f, (m); ret; }"
+VPRINTF = ".extern .func (.param .b32 status) vprintf(.param .b64 format, .param .b64 values);"
+
+
+@pytest.mark.parametrize(
+    "call, functions",
+    [
+        ("call (d), f, (3);", RECURSIVE),
+        ("{ .param .b64 a; .param .b64 b; .param .b32 r; call.uni (r), vprintf, (a, b); }", VPRINTF),
+        ("T: .callprototype (.reg .b32 _) _ (.reg .b32 _); mov.b64 w, triangle; call (d), w, (3), T;", TRIANGLE),
+    ],
+    ids=["recursion", "no body", "pointer"],
+)
+def test_calls_that_cannot_be_expanded_are_refused_when_made(call, functions):
+    assert run(f"setp.gt.u32 p, tid, 99; mov.b32 d, 3; @!p bra SKIP; {call} SKIP:", functions) == [3] * LANES
+    with pytest.raises(Unsupported, match="PTX line"):
+        run(call, functions)
+
+
+def test_a_call_that_does_not_match_is_refused():
+    with pytest.raises(Unsupported, match="does not match"):
+        run("call (d), triangle, (1, 2);", TRIANGLE)

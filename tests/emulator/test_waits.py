@@ -1,0 +1,99 @@
+"""Who waits for what: named barriers and exited threads, bulk groups out of order, arrivals that travel."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from golden import barrier, bulk, cluster
+from test_golden import test_replay as replay
+
+import emulator
+from emulator.async_copy import BulkGroups, StoreOp
+from emulator.errors import Fault
+from emulator.mbarrier import MAX_COUNT, MBarrier
+
+HEADER = ".version 8.8\n.target sm_100a\n.address_size 64\n"
+
+
+def run(body: str, threads: int) -> list[int]:
+    """Values of register `d` of every thread; 99 for those that did not get to the end."""
+    text = f"""{HEADER}.visible .entry kernel(.param .u64 out) {{
+        .reg .b32 d, tid, x; .reg .b64 at; .reg .pred p;
+        mov.u32 tid, %tid.x; mov.b32 d, 0;
+        {body}
+        ld.param.u64 at, [out]; mad.wide.u32 at, tid, 4, at; st.global.b32 [at], d; ret; }}"""
+    out = np.full(threads, 99, np.uint32)
+    emulator.launch(text, "kernel", 1, threads, [out])
+    return out.tolist()
+
+
+# -- named barriers ----------------------------------------------------------------------------------------------------
+SPIN = "mov.b32 x, 500; SPIN: sub.u32 x, x, 1; setp.ne.u32 p, x, 0; @p bra SPIN;"
+
+
+@pytest.mark.parametrize("first, last", [(64, 96), (32, 33), (5, 70)])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_barrier_does_not_wait_for_threads_that_exit(first, last, late):
+    """Before the others come to the barrier, or while they wait there; whole warps and parts of them."""
+    leave = f"""setp.lt.u32 p, tid, {first}; @p bra STAY; setp.ge.u32 p, tid, {last}; @p bra STAY;
+        {SPIN if late else ""} exit;
+        STAY: bar.sync 0; bar.sync 0; mov.b32 d, 1;"""
+    assert run(leave, 112) == [99 if first <= t < last else 1 for t in range(112)]
+
+
+def test_a_barrier_waits_for_threads_that_do_not_exit():
+    """Stores of the slow half are there when the fast half has passed."""
+    body = f""".shared .b32 slot; setp.ge.u32 p, tid, 96; @p exit; setp.lt.u32 p, tid, 64; @p bra FAST;
+        {SPIN} st.shared.b32 [slot], 8;
+        FAST: bar.sync 0; ld.shared.b32 d, [slot];"""
+    assert run(body, 128) == [8] * 96 + [99] * 32
+
+
+def test_a_barrier_with_a_count_waits_for_that_many():
+    """An exit does not make up for an arrival that was counted on."""
+    with pytest.raises(emulator.Hang):
+        run("setp.ge.u32 p, tid, 32; @p exit; bar.sync 1, 64;", 64)
+
+
+# -- bulk groups -------------------------------------------------------------------------------------------------------
+def test_a_recent_group_does_not_make_up_for_an_old_one():
+    groups = BulkGroups()
+    ops = []
+    for _ in range(3):
+        ops.append(StoreOp(groups))
+        groups.commit()
+    groups.commit()  # an empty group counts as one of the most recent
+    ops[2].done = ops[2].read = ops[1].read = True
+    assert [groups.unfinished(False, n) for n in range(5)] == [True, True, True, True, False]
+    ops[0].done = ops[0].read = True
+    assert [groups.unfinished(False, n) for n in range(5)] == [True, True, True, False, False]
+    assert not groups.unfinished(True, 0)
+    ops[1].done = True
+    assert not groups.unfinished(False, 0)
+
+
+# -- mbarriers ---------------------------------------------------------------------------------------------------------
+def test_an_announced_arrival_is_of_one_phase():
+    warp = SimpleNamespace(uid=1, seen=0, order=SimpleNamespace(next=lambda: 1))
+    bar = MBarrier(2, "bar", warp)
+    bar.announce()
+    bar.arrive(2)
+    assert bar.phase == 0
+    bar.arrive()
+    assert bar.phase == 1
+    bar.arrive(2)
+    assert bar.phase == 2
+    full = MBarrier(MAX_COUNT, "full", warp)
+    with pytest.raises(Fault, match="pending"):
+        full.announce()
+
+
+# -- any order of landing ----------------------------------------------------------------------------------------------
+ASYNCHRONOUS = [c for c in (*barrier.CASES, *bulk.CASES, *cluster.CASES) if not c.faults]
+
+
+@pytest.mark.parametrize("case", ASYNCHRONOUS, ids=lambda case: case.name)
+def test_golden_cases_do_not_depend_on_the_schedule(case):
+    """What silicon computed is computed when every asynchronous operation lands as late as it may (schedule 8)."""
+    with emulator.session(schedule=8):
+        replay(case)
