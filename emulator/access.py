@@ -382,6 +382,7 @@ class LaneAccess:
                 self.remote_arrive(cta, barrier, self.pick(count, p))
             else:
                 states[p] = barrier.arrive(self.pick(count, p), tx, drop, no_complete)
+        self.hesitate()
         return int(states[0]) if self.n == 1 else states
 
     def remote_arrive(self, cta, barrier: MBarrier, count: int):

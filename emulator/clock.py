@@ -59,6 +59,12 @@ class FunctionalClock:
         """Extra ticks before a woken warp runs, so that seeds differ in who goes first."""
         return 0 if self.schedule.seed == 0 else self.random.random() * 60
 
+    def hesitation(self) -> float:
+        """Ticks for which a warp stops where others may have waited for it: what they do then may come first."""
+        if self.schedule.seed == 0 or self.random.random() < 0.7:
+            return 0
+        return self.random.choice((30, 300, 3000))
+
     def cta_start(self, number: int) -> float:
         """From the decision to start a CTA, the number-th of its grid, to its first instruction."""
         return 0

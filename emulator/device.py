@@ -211,6 +211,17 @@ def device_tensors(obj, name: str = "tensor", copy: bool = True):
     return obj
 
 
+def protect(obj) -> None:
+    """Kernels may from now on only read the device tensors in nested lists, tuples and dicts."""
+    if isinstance(obj, (list, tuple)):
+        for o in obj:
+            protect(o)
+    elif isinstance(obj, dict):
+        protect(list(obj.values()))
+    elif obj.numel():
+        DEVICE.memory.find(obj.data_ptr(), 1, False).read_only = True
+
+
 def _triple(x) -> tuple[int, int, int]:
     x = (x,) if isinstance(x, int) else tuple(x)
     return tuple(int(v) for v in (*x, 1, 1)[:3])

@@ -13,11 +13,22 @@ class Engine:
         self.now = 0.0
         self.heap: list = []
         self.count = 0
+        self.nested = False
         self.progress = 0  # counts what other warps could see: a stall without any is a hang
 
     def at(self, time: float, call) -> None:
         self.count += 1
         heapq.heappush(self.heap, (time, self.count, call))
+
+    def let_others_go_first(self, time: float) -> None:
+        """For a call that is in the middle of something: everything up to `time` happens before it goes on."""
+        if self.nested:
+            return
+        self.nested, heap = True, self.heap
+        while heap and heap[0][0] < time:
+            self.now, _, call = heapq.heappop(heap)
+            call()
+        self.nested = False
 
     def run(self, stalled) -> None:
         """Until nothing is left. `stalled()` is asked when no event is: it returns True if it made new ones."""

@@ -246,6 +246,7 @@ class TensorCore:
                     barrier.arrive()
 
             self._push(arrive, origin, self.clock.commit(self))
+        self.hesitate()
 
     # -- ld and st ---------------------------------------------------------------------------------------------
     def _address(self, address) -> int:

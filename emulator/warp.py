@@ -78,6 +78,7 @@ class Warp:
     def __init__(self, cta, index: int, threads: int):
         self.cta, self.index = cta, index
         self.actor = Actor(32 * cta.rank + index + 1, cta.cluster.order)
+        self.barrier_places: dict[object, tuple[int, int]] = {}  # barrier -> phase and block where lanes came to it
         self.relaxed_wait = 0  # what a relaxed wait has passed: only a fence lets the warp rely on it
         self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
         self.live_mask = (1 << threads) - 1
@@ -242,6 +243,13 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         if mask is True:
             return self.lane_mask
         return sum(1 << lane for lane in self.lanes[np.broadcast_to(mask, self.n)].tolist())
+
+    def hesitate(self):
+        """This warp has let others go on: they may be faster than its next instruction."""
+        ticks = self.clock.hesitation() if self.clock.moves_data else 0
+        if ticks:
+            self.t += ticks
+            self.engine.let_others_go_first(self.t)
 
     def waited(self):
         """This warp may rely on all that has happened in its cluster so far."""
@@ -607,9 +615,10 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         """Threads this group counts for at a barrier: a warp that is together counts whole (9.7.13.1)."""
         return 32 if self.lane_mask == self.warp.live_mask else self.n
 
-    def bar_sync(self, number, count, mask, vote=None) -> bool:
+    def bar_sync(self, number, count, aligned: bool, mask, vote=None) -> bool:
         if self.token is None:
             barrier = self.cta.named_barrier(number)
+            self._check_aligned(barrier, aligned)
             if vote is not None:
                 self.cta.vote(barrier, *vote, self)
             barrier_phase = barrier.phase
@@ -629,6 +638,13 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         self.take_dependency(barrier)
         return True
 
+    def _check_aligned(self, barrier, aligned: bool):
+        """Lanes of a warp that come to a barrier come to it in one place (.aligned); those that will exit need not."""
+        phase, place = self.warp.barrier_places.get(barrier, (-1, -1))
+        self.warp.barrier_places[barrier] = barrier.phase, self.pc
+        if aligned and phase == barrier.phase and place != self.pc:
+            raise Fault("divergence", f"lanes of a warp are at different barrier instructions for {barrier}")
+
     def _check_count(self, number, count):
         if count is not None and (count % 32 or count <= 0):
             raise Fault("barrier", f"named barrier {number} with {count} threads: must be a positive multiple of the warp size")
@@ -640,13 +656,15 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
             if cta.smem.unfenced:
                 cta.smem.publish(self.warp.actor.uid, lanes)
 
-    def bar_arrive(self, number, count):
+    def bar_arrive(self, number, count, aligned: bool):
         barrier = self.cta.named_barrier(number)
+        self._check_aligned(barrier, aligned)
         self.engine.progress += 1
         self._check_count(number, count)
         self.publish()
         self.pass_dependency(barrier)
         barrier.arrive(self.thread_count(), count)
+        self.hesitate()
 
     def bar_result(self):
         result = self.last_barrier.result
@@ -655,7 +673,9 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         threads = sum(n for _, _, n in result)
         return {"popc": total, "or": total > 0, "and": total == threads}[kind]
 
-    def cluster_arrive(self, release: bool):
+    def cluster_arrive(self, release: bool, aligned: bool):
+        if aligned:
+            self.need_whole_warp("barrier.cluster.arrive.aligned")
         barrier = self.cta.cluster.barrier
         if release:
             self.release()
@@ -664,6 +684,7 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         self.warp.cluster_phase = barrier.phase
         self.engine.progress += 1
         barrier.arrive(self.n, self.cta.cluster.live_threads)
+        self.hesitate()
 
     def cluster_wait(self) -> bool:
         barrier = self.cta.cluster.barrier

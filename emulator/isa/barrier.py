@@ -12,25 +12,25 @@ SCOPES = ("cta", "cluster", "gpu", "sys")
 @op("bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync", dst=0, blocking=True)
 def _bar_sync(w, i):
     m = Mods(i)
-    m.take("aligned")
+    aligned = m.take("aligned") or i.op.startswith("bar.")
     m.done()
     number = w.read(i.operands[0], 32)
     count = w.read(i.operands[1], 32) if len(i.operands) > 1 else "None"
-    w.wait_unless(f"g.bar_sync({number}, {count}, {w.mask()})")
+    w.wait_unless(f"g.bar_sync({number}, {count}, {aligned}, {w.mask()})")
 
 
 @op("bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arrive", dst=0)
 def _bar_arrive(w, i):
     m = Mods(i)
-    m.take("aligned")
+    aligned = m.take("aligned") or i.op.startswith("bar.")
     m.done()
-    w.call(f"g.bar_arrive({w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)})")
+    w.call(f"g.bar_arrive({w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)}, {aligned})")
 
 
 @op("bar.red", "barrier.red", "bar.cta.red", "barrier.cta.red", dst=1, blocking=True)
 def _bar_red(w, i):
     m = Mods(i)
-    m.take("aligned")
+    aligned = m.take("aligned") or i.op.startswith("bar.")
     mode = m.one_of("popc", "and", "or")
     m.type()
     m.done()
@@ -39,7 +39,7 @@ def _bar_red(w, i):
     number = w.read(i.operands[1], 32)
     count = w.read(i.operands[2], 32) if len(i.operands) > 3 else "None"
     source = i.operands[-1]
-    w.wait_unless(f"g.bar_sync({number}, {count}, True, ({mode!r}, {w.read(source, 1)}))")
+    w.wait_unless(f"g.bar_sync({number}, {count}, {aligned}, True, ({mode!r}, {w.read(source, 1)}))")
     w.write(i.operands[0], "g.bar_result()")
 
 
@@ -47,9 +47,9 @@ def _bar_red(w, i):
 def _cluster_arrive(w, i):
     m = Mods(i)
     relaxed = m.one_of("release", "relaxed") == "relaxed"
-    m.take("aligned")
+    aligned = m.take("aligned")
     m.done()
-    w.call(f"g.cluster_arrive({not relaxed})")
+    w.call(f"g.cluster_arrive({not relaxed}, {aligned})")
 
 
 @op("barrier.cluster.wait", dst=0, blocking=True)

@@ -1,0 +1,67 @@
+"""Every planted bug is found under the right name; the correct kernels stay silent, and right, in every schedule."""
+
+import numpy as np
+import pytest
+import torch
+
+import emulator
+from emulator.errors import KINDS
+
+from corpus.bugs import BUGS
+from corpus.kernels import HEADER, KERNELS
+
+SCHEDULES = range(21)
+
+
+def run(kernel, schedule: int, ptx: str = "", launches=(), read_only: str = "") -> np.ndarray:
+    """The output of a kernel, or of a variant of it."""
+    zeros = torch.zeros(len(kernel.expected), dtype=torch.int32)
+    arguments = [emulator.device_tensors(zeros, "out")]
+    if len(kernel.source):
+        source = torch.from_numpy(kernel.source.view(np.int32).copy())
+        arguments.append(emulator.device_tensors(source, "source"))
+    if read_only:
+        emulator.protect(arguments[("out", "source").index(read_only)])
+    with emulator.session(schedule):
+        for name, grid, block, cluster, dependent in launches or kernel.launches:
+            emulator.launch(HEADER + (ptx or kernel.ptx), name, grid, block, arguments, cluster=cluster, pdl=dependent)
+    return arguments[0].numpy().view(np.uint32)
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+def test_correct_kernel_is_silent_in_every_schedule(kernel):
+    for schedule in SCHEDULES:
+        assert (run(kernel, schedule) == kernel.expected).all(), schedule
+
+
+def plant(bug) -> str:
+    ptx = KERNELS[bug.kernel].ptx
+    for old, new in bug.edits:
+        assert ptx.count(old) == 1, f"planted on text that occurs {ptx.count(old)} times: {old!r}"
+        ptx = ptx.replace(old, new)
+    return ptx
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.kernel}: {bug.name}")
+def test_bug_is_found_and_named(bug):
+    ptx, kernel = plant(bug), KERNELS[bug.kernel]
+    for schedule in SCHEDULES:
+        try:
+            run(kernel, schedule, ptx, bug.launches, bug.read_only)
+        except emulator.EmulatorError as error:
+            assert error.kind in bug.kinds, error
+            assert "PTX line" in str(error) and "warp" in str(error) or error.kind == "launch", error
+            assert bug.late or schedule == 0, f"only schedule {schedule} finds it"
+            return
+    raise AssertionError("no schedule finds it")
+
+
+def test_corpus_covers_every_class():
+    found = {kind for bug in BUGS for kind in bug.kinds} - {"hang"}
+    elsewhere = {
+        "internal",
+        "scale-factors-not-replicated",
+        "tensormap",
+    }  # cannot happen; test_mma.py, test_tensormap.py
+    assert found | elsewhere == set(KINDS)
+    assert len({(bug.kernel, bug.name) for bug in BUGS}) == len(BUGS) >= 40
