@@ -1,7 +1,7 @@
 """`python eval.py check`: what popcorn, the bot or the automatic review would refuse, found before uploading.
 
-Sources are in `evaluation.findings`. The bot reads the header only in the leading comment block,
-popcorn-cli everywhere: a directive elsewhere is an error here. Rules that need the bot's database (deadline, rate limit, bans) are not checked.
+Sources are in `evaluation.findings`. The bot reads the header only in the leading comment block, popcorn-cli in all
+lines: a directive elsewhere is an error. What needs the bot's database (deadline, rate limit, bans) is not checked.
 """
 
 import ast
@@ -19,6 +19,7 @@ from evaluation.findings import Finding
 from evaluation.review import FORBIDDEN_WORD, review
 
 MAX_BYTES = 1_000_000
+REVIEW_S = 300  # https://github.com/gpu-mode/kernelbot/blob/4bdd839a/src/libkernelbot/kernelguard.py#L14
 EXTENSIONS = (".py", ".cu", ".cuh", ".cpp")
 # Problems on Blackwell boards: https://github.com/gpu-mode/reference-kernels/blob/f83cb92a/problems/nvidia.yaml
 LEADERBOARDS = {
@@ -125,7 +126,12 @@ def check_automatic_review(text: str) -> list[Finding]:
         return []
     command = [sys.executable, "-m", "kernelguard", "--api-mode"]
     with tempfile.TemporaryDirectory() as empty:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300, cwd=empty)
+        try:
+            done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=REVIEW_S, cwd=empty)
+        except subprocess.TimeoutExpired:
+            return [
+                Finding(0, 0, "review", "error", f"KernelGuard was not done after {REVIEW_S} s, as the bot demands")
+            ]
     try:
         result = json.loads(done.stdout.splitlines()[-1])
         filtered, patterns = result["should_filter"], result["matched_patterns"]

@@ -111,7 +111,7 @@ class Review(ast.NodeVisitor):
         self.identities: set[str] = set()  # variables that hold an id or an address
         self.cached: set[str] = set()  # functions that remember their arguments
         self.documentation: set[ast.AST] = set()
-        self.seen_hidden: set[int] = set()
+        self.judged: set[ast.AST] = set()  # expressions that have been reported in full
         self.collect(tree)
         self.visit(tree)
 
@@ -261,6 +261,8 @@ class Review(ast.NodeVisitor):
             self.check_use(node, self.dotted(node))
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
+        if node in self.judged:
+            return
         name = self.dotted(node)
         if node.attr in FRAME_ATTRIBUTES:
             self.report(node, "frame-walk", "error", f".{node.attr} looks into a frame")
@@ -333,6 +335,7 @@ class Review(ast.NodeVisitor):
             elif isinstance(base, ast.Call) and self.dotted(base.func) == "builtins.vars" and base.args:
                 self.check_patch(target, f"{self.dotted(base.args[0]) or ''}.{fold(target.slice) or '?'}")
             elif self.dotted(base) == "sys.modules":
+                self.judged.add(base)
                 self.report(target, "patching", "error", f"replaces the module {fold(target.slice) or '?'}")
             elif isinstance(base, ast.Attribute) and base.attr == "__globals__":
                 self.report(target, "patching", "error", "replaces a global of another module")
@@ -361,11 +364,11 @@ class Review(ast.NodeVisitor):
 
     def visit(self, node: ast.AST) -> None:
         """Also: the forbidden word put together from pieces."""
-        if isinstance(node, ast.expr) and not isinstance(node, ast.Constant) and id(node) not in self.seen_hidden:
+        if isinstance(node, ast.expr) and not isinstance(node, ast.Constant) and node not in self.judged:
             text = fold(node)
             if text and FORBIDDEN_WORD in text.lower():
                 self.report(node, "hidden-word", "error", f"puts '{text}' together, a word that may not appear")
-                self.seen_hidden.update(id(inner) for inner in ast.walk(node))
+                self.judged.update(ast.walk(node))
         super().visit(node)
 
 
