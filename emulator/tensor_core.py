@@ -120,7 +120,7 @@ class TensorCore:
             for cta, op in writing:
                 self.check_waits(cta, lo, lo + width, origin)
                 if self.launch.checks:
-                    cta.tmem.check_order(ALL, lo, lo + width, self.warp.actor, True, origin)
+                    cta.tmem.check_order(ALL, lo, lo + width, self.warp.actor, True, origin, in_pipe=True)
                     for operand in (a_ if a_in_tmem else None, sfa_, sfb_):
                         if operand is not None:
                             self._check_operand(cta, operand & 0xFFFF, 8 if operand is a_ else 1, origin)
@@ -143,9 +143,7 @@ class TensorCore:
                 for _, first, last, store in g.stores:
                     if first < lo + columns and lo < last:
                         raise Fault("tmem-race", f"{origin} reads column {lo} that {store} may not have written yet")
-        stored = cta.tmem.writer[:, lo : lo + columns] > 0  # by threads; the tensor core's own work is in order
-        if stored.any():
-            cta.tmem.check_order(ALL, lo, lo + columns, self.warp.actor, False, origin)
+        cta.tmem.check_order(ALL, lo, lo + columns, self.warp.actor, False, origin, in_pipe=True)
 
     def _landed(self, writing):
         """Operations of the tensor core have written their columns."""
@@ -203,7 +201,7 @@ class TensorCore:
             for cta, op in writing:
                 self.check_waits(cta, op.lo, op.hi, origin)
                 if self.launch.checks:
-                    cta.tmem.check_order(ALL, op.lo, op.hi, self.warp.actor, True, origin)
+                    cta.tmem.check_order(ALL, op.lo, op.hi, self.warp.actor, True, origin, in_pipe=True)
                 cta.accumulating.append(op)
 
             def execute(to=to, desc_=desc_, ctas=ctas, reading=reading, writing=writing):

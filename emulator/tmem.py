@@ -136,10 +136,13 @@ class TensorMemory:
     def note_read(self, quadrant: int, lo: int, hi: int, by: Actor) -> None:
         self.read_at[quadrant, lo:hi], self.reader[quadrant, lo:hi] = by.order.next(), by.uid
 
-    def check_order(self, quadrants, lo: int, hi: int, by: Actor, write: bool, what) -> None:
-        """A warp must have waited for what others did to the columns."""
+    def check_order(self, quadrants, lo: int, hi: int, by: Actor, write: bool, what, in_pipe: bool = False) -> None:
+        """A warp must have waited for what others did to the columns; in_pipe: but for the tensor core, whose work is in
+        order with this (9.7.16.6.2)."""
         for at, who, verb in (self.written_at, self.writer, "written"), (self.read_at, self.reader, "read"):
             late = (at[quadrants, lo:hi] > by.seen) & (who[quadrants, lo:hi] != by.uid)
+            if in_pipe:
+                late &= who[quadrants, lo:hi] != 0
             if late.any():
                 column = lo + int(np.flatnonzero(late.reshape(-1, hi - lo).any(0))[0])
                 self._report(
