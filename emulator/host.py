@@ -178,8 +178,8 @@ def _launch(kernel, grid, block, arguments, dynamic_shared, cluster, pdl):
 
 
 @functools.cache
-def install() -> None:
-    """Patch CuTe DSL, once per process. Call before `import cutlass`, or at least before the first compile."""
+def configure() -> None:
+    """Set what CuTe DSL reads from the environment when it is imported: the target, and to keep the PTX."""
     folder = tempfile.mkdtemp(prefix="emulator-ptx-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["CUTE_DSL_ARCH"] = "sm_100a"
@@ -188,6 +188,11 @@ def install() -> None:
     os.environ["CUTE_DSL_KEEP"] = "ptx"  # since 4.6
     os.environ.setdefault("CUTE_DSL_LINEINFO", "1")
 
+
+@functools.cache
+def install() -> None:
+    """Patch CuTe DSL, once per process. Call before `import cutlass`, or at least before the first compile."""
+    configure()
     import cuda.bindings.runtime as runtime
     from cutlass.base_dsl.compiler import Compiler
     from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction

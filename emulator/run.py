@@ -40,6 +40,7 @@ def run(script: str, args: list[str], schedule: int = 0, checks: bool = True) ->
     install()
     sys.argv = [script, *args]
     sys.path[0] = str(Path(script).resolve().parent)
+    sys.path.append(str(package.parent))  # which was there as the current folder, or not at all
     status = 0
     try:
         runpy.run_path(script, run_name="__main__")

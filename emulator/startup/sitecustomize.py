@@ -26,6 +26,10 @@ class InstallAfterImport:
         def execute_and_install(module):
             if cls in sys.meta_path:
                 sys.meta_path.remove(cls)
+            sys.path.append(os.path.dirname(os.path.dirname(HERE)))
+            from emulator import host
+
+            host.configure()
             execute(module)
             from emulator.run import install
 

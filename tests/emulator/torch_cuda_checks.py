@@ -1,4 +1,4 @@
-"""What torch code may expect of the emulated device. test_torch_cuda.py runs this file on it and reads what it prints."""
+"""What torch code may expect of the emulated device: test_torch_cuda.py runs this file on it and reads the output."""
 
 import copy
 import json

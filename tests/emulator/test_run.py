@@ -1,0 +1,146 @@
+"""`python -m emulator`: scripts and their child processes on the emulated device, and what a PTX file needs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from emulator.__main__ import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+
+KERNEL = """
+import cutlass
+import cutlass.cute as cute
+import torch
+from cutlass.cute.runtime import from_dlpack
+
+@cute.kernel
+def double(x: cute.Tensor, y: cute.Tensor, past: cutlass.Constexpr):
+    i, _, _ = cute.arch.thread_idx()
+    y[i + past] = x[i] * 2
+
+@cute.jit
+def run(x: cute.Tensor, y: cute.Tensor, past: cutlass.Constexpr):
+    double(x, y, past).launch(grid=[1, 1, 1], block=[64, 1, 1])
+
+def doubled(n, past=0):
+    x = torch.arange(64, dtype=torch.int32, device="cuda")
+    y = torch.zeros(64, dtype=torch.int32).cuda()
+    run(from_dlpack(x), from_dlpack(y), past)
+    torch.cuda.synchronize()
+    return y.cpu()[n].item()
+"""
+
+
+def python(tmp_path, script: str, *options: str, name: str = "script.py"):
+    """Run a script as `python -m emulator run` does."""
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    path = tmp_path / name
+    path.write_text(script)
+    command = [sys.executable, "-m", "emulator", "run", *options, str(path), "--size", "2"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_script_and_its_children_use_the_device(tmp_path):
+    script = """
+import multiprocessing, subprocess, sys
+from kernel import doubled
+
+if __name__ == "__main__":
+    assert sys.argv[1:] == ["--size", "2"] and sys.path[0] == __file__.rpartition("/")[0]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.apply(doubled, (21,))
+    other = "import torch; print(torch.zeros(3, device='cuda').device, torch.cuda.get_device_capability())"
+    print(doubled(5), found, subprocess.run([sys.executable, "-c", other], capture_output=True, text=True).stdout)
+"""
+    done = python(tmp_path, script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["10", "42", "cuda:0", "(10,", "0)"]
+
+
+@pytest.mark.parametrize("end, status", [("sys.exit(3)", 3), ("sys.exit()", 0), ("sys.exit('bye')", 1), ("1 / 0", 1)])
+def test_exit_status_is_the_scripts(tmp_path, end, status):
+    done = python(tmp_path, f"import sys\n{end}\n")
+    assert done.returncode == status
+    assert "bye" in done.stderr or "bye" not in end
+
+
+def test_a_fault_that_the_script_swallows_is_shown_and_fails_the_run(tmp_path):
+    script = """
+from kernel import doubled
+try:
+    doubled(0, past=8)
+except Exception as e:
+    print(type(e).__name__)
+"""
+    done = python(tmp_path, script)
+    assert done.stdout == "DSLCudaRuntimeError\n"  # what a GPU's user would see
+    assert done.returncode == 1
+    assert "emulator: out-of-bounds: write of 4 bytes" in done.stderr and "past the end of tensor (64,)" in done.stderr
+
+
+def test_schedule_reaches_the_children(tmp_path):
+    script = """
+import subprocess, sys
+from emulator.device import DEVICE
+print(DEVICE.session.schedule.seed, DEVICE.session.checks, flush=True)
+subprocess.run([sys.executable, "-c", "import torch\\nfrom emulator.device import DEVICE\\n"
+                "print(DEVICE.session.schedule.seed, DEVICE.session.checks)"])
+"""
+    done = python(tmp_path, script, "--schedule", "5", "--no-checks")
+    assert done.stdout == "5 False\n5 False\n", done.stderr
+
+
+def test_children_keep_the_sitecustomize_of_their_machine(tmp_path, monkeypatch):
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("import sys; sys.customized = True")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    script = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import sys; print(sys.customized)'])"
+    done = python(tmp_path, script)
+    assert done.stdout == "True\n" and not done.stderr
+
+
+PTX = """
+.version 8.7
+.target sm_100a
+.address_size 64
+.visible .entry kernel(.param .u64 p)
+{
+    .reg .b64 %rd<3>;
+    .reg .b32 %r<3>;
+    ld.param.b64 %rd1, [p];
+    mov.u32 %r1, %tid.x;
+    BODY
+    st.global.b32 [%rd1], %r1;
+    ret;
+}
+"""
+
+
+def test_ptx_lists_forms(tmp_path):
+    file = tmp_path / "kernel.ptx"
+    file.write_text(PTX.replace("BODY", "add.s32 %r1, %r1, 1; add.s32 %r1, %r1, 2;"))
+    result = CliRunner().invoke(cli, ["ptx", str(file)])
+    assert result.exit_code == 0, result.output
+    assert "kernel: 6 instructions, 5 forms, 0 unsupported" in result.output
+    assert "      2  add.s32\n" in result.output
+
+
+@pytest.mark.parametrize("body", ["frobnicate.s32 %r1, %r1;", "add.sat.magic.s32 %r1, %r1, 1;"])
+def test_ptx_names_what_is_unsupported(tmp_path, body):
+    file = tmp_path / "kernel.ptx"
+    file.write_text(PTX.replace("BODY", body))
+    result = CliRunner().invoke(cli, ["ptx", str(file)])
+    assert result.exit_code == 1
+    assert f"{body.split()[0]}    UNSUPPORTED" in result.output and "1 unsupported" in result.output
+
+
+def test_ptx_that_does_not_parse(tmp_path):
+    file = tmp_path / "kernel.ptx"
+    file.write_text("no ptx")
+    result = CliRunner().invoke(cli, ["ptx", str(file)])
+    assert result.exit_code == 1 and "PTX line 1" in result.output
