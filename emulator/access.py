@@ -192,8 +192,8 @@ class LaneAccess:
             raise Fault("misaligned", f"vector write of {size * count} bytes at {int(addresses.max()):#x}")
         if space == "global":
             self.clock.global_access(self, addresses, size * count, True)
-        if not self.clock.moves_data and space in ("global", "shared"):
-            return  # whole-warp data; single-lane stores, which may be flags, have gone through above
+        if not self.clock.moves_data and space in ("global", "shared") and len(addresses) > 1:
+            return  # data of many lanes; what one lane stores may be a flag
         for k, v in enumerate(values):
             v = self.lane_array(v, ELEMENT[size])
             v = (v if lanes is None else v[lanes]).astype(f"u{size}")
@@ -295,7 +295,8 @@ class LaneAccess:
     def prefetch(self, space: str, address, is_tensormap: bool):
         if is_tensormap:
             for p in self.active(True)[:1]:
-                tm = tensormap.decode(self.descriptor_bytes(self.pick(address, p)))
+                self.descriptor_address = self.pick(address, p)
+                tm = tensormap.decode(self.descriptor_bytes(self.descriptor_address))
                 self.clock.descriptor_prefetch(self, tm)
 
     # -- 8x8 matrices ------------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ class AsyncCopy:
     # -- tensor copies -----------------------------------------------------------------------------------------
     def tensor_map(self, address: int, rank: int) -> tensormap.TensorMap:
         tm = tensormap.decode(self.descriptor_bytes(address))
+        self.descriptor_address = address
         if tm.rank != rank:
             raise Fault("tensormap", f"{rank}-D instruction with a tensormap of rank {tm.rank}")
         return tm

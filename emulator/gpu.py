@@ -75,11 +75,12 @@ class TimedLaunch:
     def cluster_done(self, cluster):
         for cta in cluster.ctas:
             self.triggered.add(cta)
+            retired = self.run.clock.schedule_cta(self.run.engine.now)
         self._check_trigger()
         self.run.dispatch()
         if self.launch.finished:
             profile = self.run.profile
-            end = max(self.run.engine.now, self.launch.last_store) + profile.cycles(profile["launch"]["drain_ns"])
+            end = max(retired, self.launch.last_store) + profile.cycles(profile["launch"]["drain_ns"])
             self.run.engine.at(end, self._complete)
 
     def _check_trigger(self):
@@ -106,7 +107,9 @@ class TimedLaunch:
         if self.before.end is None:
             return group.wait_on(self.before.completion)
         profile = self.run.profile
-        group.t = max(group.t, self.before.end + profile.cycles(profile["launch"]["pdl_wait_ns"]))
+        figures = profile["launch"]
+        released = figures["pdl_wait_ns"] + group.cta.index * figures["cta_interval_ns"]  # one CTA after the other
+        group.t = max(group.t, self.before.end + profile.cycles(released))
         return True
 
 

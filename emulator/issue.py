@@ -18,10 +18,21 @@ CLASSES = {
     "cp": "async", "tcgen05": "async", "mapa": "alu", "prefetch": "async", "griddepcontrol": "branch", "atom": "global_load",
     "red": "global_store",
 }  # fmt: skip
+SPECIFIC = (  # (beginning of the operation, what it contains) -> class; the first that fits
+    ("mbarrier.try_wait", "", "wait"), ("mbarrier.test_wait", "", "wait"), ("mbarrier.arrive", "", "arrive"),
+    ("barrier.cluster.wait", "", "cluster_barrier"), ("barrier.cluster.arrive", "", "arrive"),
+    ("fence.proxy.tensormap", "", "fence_tensormap"), ("tensormap.cp_fenceproxy", "", "publish_tensormap"),
+    ("fence.proxy", "", "fence"), ("fence.mbarrier_init", "", "fence"), ("fence", ".cta", "fence"), ("fence", "", "fence_gpu"),
+    ("membar.cta", "", "fence"), ("membar", "", "fence_gpu"), ("atom", ".shared", "shared_atomic"), ("atom", "", "global_atomic"),
+    ("bar.warp.sync", "", "vote"), ("barrier.warp.sync", "", "vote"), ("tensormap.replace", "", "shared"),
+)  # fmt: skip
 
 
 def kind(instr) -> str:
     """The cost class of an instruction."""
+    for begin, part, name in SPECIFIC:
+        if instr.op.startswith(begin) and part in instr.op:
+            return name
     parts = instr.op.split(".")
     base = parts[0]
     if base in ("ld", "st"):
@@ -29,8 +40,6 @@ def kind(instr) -> str:
         if space == "shared":
             return "shared"
         return "constant" if space in ("param", "const") else "global_load" if base == "ld" else "global_store"
-    if base == "fence" and "proxy" not in parts:
-        return "barrier"
     if base in ("div", "rem") and len(instr.operands) > 2 and isinstance(instr.operands[2], Imm):
         return "multiply"  # a division by a constant becomes a multiplication
     return CLASSES.get(base, "alu")

@@ -1,11 +1,17 @@
 """Time of global memory traffic: HBM channels, the L2 and the paths into the SMs (timing only, no data).
 
 Little's law is not put in: it comes out. A copy's lines spread over the HBM channels by an address hash; a channel
-serves one line after the other; a copy is done when its slowest line is. Uneven luck between channels gives the soft
-knee that real memory systems show below their peak rate.
+serves one line after the other, and each line takes a little longer than the fastest one, by another hash: few take much
+longer. A copy is done when its slowest line is, so large copies take longer than small ones even when nothing else runs, and
+uneven luck between channels gives the soft knee that real memory systems show below their peak rate.
+
+What was stored leaves the L2 as it is displaced, least recent first, and costs the HBM more when it has to turn round between
+reads. SMs of a GPC that ask for a line that is on its way to their GPC share one trip through the crossbar.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 import numpy as np
 
@@ -14,18 +20,22 @@ Lines = np.ndarray | range  # numbers (address // LINE) of distinct lines of one
 
 
 class L2Region:
-    """One region's lines: the HBM channel of each, when it is (or was) in L2, and how many bytes had been inserted by then.
+    """One region's lines: the HBM channel of each, how much longer than the fastest it takes (cycles), when it is (or was)
+    in L2, and how many bytes had been inserted by then.
 
     `base` is a line number of our own: host addresses differ from run to run, and modelled times must not.
     """
 
-    __slots__ = ("first", "channel", "ready", "stamp")
+    __slots__ = ("first", "channel", "late", "ready", "stamp")
 
-    def __init__(self, start: int, size: int, base: int, channels: int):
+    def __init__(self, start: int, size: int, base: int, channels: int, late: np.ndarray):
         self.first = start // LINE
         lines = (start + size - 1) // LINE - self.first + 1
         mixed = np.arange(base, base + lines, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         self.channel = (mixed >> np.uint64(40)).astype(np.int64) % channels
+        mixed ^= mixed >> np.uint64(32)
+        mixed *= np.uint64(0xD6E8FEB86659FD93)
+        self.late = late[mixed >> np.uint64(52)]
         self.ready = np.full(lines, np.inf)
         self.stamp = np.full(lines, -np.inf)
 
@@ -35,18 +45,27 @@ class MemoryModel:
 
     def __init__(self, profile, memory):
         p = profile
+        hbm, l2 = p["hbm"], p["l2"]
         self.memory = memory
-        self.channels = p["hbm"]["channels"]
-        self.line_cycles = LINE * self.channels / p.bytes_per_cycle(p["hbm"]["read_tb_s"])
-        self.write_cycles = LINE * self.channels / p.bytes_per_cycle(p["hbm"]["write_tb_s"])
-        self.free = [0.0] * int(self.channels)  # cycle at which each channel has served what it was given
-        self.capacity = p["l2"]["bytes"]
-        self.l2_bytes_per_cycle = p.bytes_per_cycle(p["l2"]["tb_s"])
-        self.l2_free = 0.0
-        self.hit_cycles = p["l2"]["hit_cycles"]
-        self.miss_cycles = p["hbm"]["latency_cycles"]
+        self.channels = int(hbm["channels"])
+        self.line_cycles = LINE * self.channels / p.bytes_per_cycle(hbm["read_tb_s"])
+        self.write_cycles = LINE * self.channels / p.bytes_per_cycle(hbm["write_tb_s"])
+        self.turn_cycles = LINE * self.channels / p.bytes_per_cycle(hbm["write_between_reads_tb_s"])
+        # 4096 quantiles of what a line takes longer than the fastest
+        self.late = hbm["spread_cycles"] * ((np.arange(4096) + 0.5) / 4096) ** hbm["spread_power"]
+        self.free = [0.0] * self.channels  # cycle at which each channel has served what it was given
+        self.capacity = l2["bytes"]
+        self.read_rate = p.bytes_per_cycle(l2["tb_s"])
+        self.shared_rate = p.bytes_per_cycle(l2["shared_tb_s"])
+        self.write_rate = p.bytes_per_cycle(l2["write_tb_s"])
+        self.read_port = self.write_port = 0.0  # when the crossbar has moved what it was given
+        self.under_way: dict[tuple, float] = {}  # (GPC, first line, lines) -> when they arrive there
+        self.hit_cycles = l2["hit_cycles"]
+        self.write_miss_cycles = l2["write_miss_cycles"]
+        self.miss_cycles = hbm["latency_cycles"]
         self.inserted = 0.0
-        self.dirty = p["l2"]["dirty_at_start"] * self.capacity  # what the flush before the measurement left behind
+        self.dirty = l2["dirty_at_start"] * self.capacity  # what the flush before the measurement left behind, evenly
+        self.stored: deque[tuple[float, int]] = deque()  # (bytes inserted until then, bytes stored), oldest first
         self.regions: dict[int, L2Region] = {}
         self.read_bytes = self.written_bytes = 0
         self.log: list[tuple[float, int, int, int]] | None = None  # (time, bytes read, written, from L2) when traced
@@ -57,7 +76,7 @@ class MemoryModel:
         found = self.regions.get(r.start)
         if found is None:
             base = sum(len(known.ready) for known in self.regions.values())
-            found = self.regions[r.start] = L2Region(r.start, r.size, base, self.channels)
+            found = self.regions[r.start] = L2Region(r.start, r.size, base, self.channels, self.late)
         return found
 
     def _locate(self, lines: Lines) -> tuple[L2Region, slice | np.ndarray]:
@@ -69,8 +88,8 @@ class MemoryModel:
         index = np.asarray(lines) - region.first
         return region, index[(index >= 0) & (index < size)]
 
-    def read(self, time: float, lines: Lines, nbytes: int) -> tuple[float, float]:
-        """Lines of one region are requested at `time`: when the first and the last leave the L2."""
+    def read(self, time: float, lines: Lines, nbytes: int, gpc: int = 0, sharers: int = 1) -> tuple[float, float]:
+        """Lines of one region are requested at `time` for `sharers` SMs: when the first and the last leave the L2."""
         region, index = self._locate(lines)
         ready = region.ready[index]
         evicted = self.inserted - self.capacity
@@ -84,57 +103,75 @@ class MemoryModel:
             missing = (np.arange(len(region.ready))[index] if type(index) is slice else index)[~there]
         channels = region.channel[missing].tolist()
         if channels:
-            arrival = self._fetch(channels, time) + self.miss_cycles
+            arrival = self._fetch(channels, region.late[missing].tolist(), time) + self.miss_cycles
             region.ready[missing] = arrival
-            self._insert(missing, len(channels), region, time)
+            self._insert(missing, len(channels), region, time, self.turn_cycles)
             self.read_bytes += len(channels) * LINE
             done = max(done, arrival)
             if 2 * len(channels) > len(ready):
                 first = time + self.miss_cycles
-        self.l2_free = max(self.l2_free, time) + nbytes / self.l2_bytes_per_cycle
+        done = max(done, self._cross(time, lines, nbytes, gpc, sharers, done) + self.hit_cycles)
         if self.log is not None:
             self.log.append((done, len(channels) * LINE, 0, nbytes))
-        return first, max(done, self.l2_free)
+        return first, done
 
-    def _fetch(self, channels: list[int], time: float) -> float:
-        """Each channel serves its lines one after the other; when the last is done."""
-        free, last = self.free, time
-        for c in channels:
+    def _cross(self, time: float, lines: Lines, nbytes: int, gpc: int, sharers: int, arrival: float) -> float:
+        """The crossbar carries lines once to a GPC that has asked for them, then to each of its SMs."""
+        key = (gpc, int(lines[0]), len(lines))
+        known = self.under_way.get(key, -1.0) > time
+        unique, shared = (0, sharers) if known else (1, sharers - 1)
+        if not known:
+            if len(self.under_way) > 8192:
+                self.under_way = {k: t for k, t in self.under_way.items() if t > time}
+            self.under_way[key] = arrival
+        busy = nbytes * (unique / self.read_rate + shared / self.shared_rate)
+        self.read_port = max(self.read_port, time) + busy
+        return self.read_port
+
+    def _fetch(self, channels: list[int], late: list[float], time: float) -> float:
+        """Each channel serves its lines one after the other; when the last has come."""
+        free, last, each = self.free, time, self.line_cycles
+        for c, more in zip(channels, late):
             end = free[c]
-            free[c] = end = (end if end > time else time) + self.line_cycles
+            free[c] = end = (end if end > time else time) + each
+            end += more
             if end > last:
                 last = end
         return last
 
-    def _insert(self, missing: slice | np.ndarray, count: int, region: L2Region, time: float):
-        """New lines push out old ones; dirty ones have to be written back first."""
+    def _insert(self, missing: slice | np.ndarray, count: int, region: L2Region, time: float, cycles: float):
+        """New lines push out old ones; stored ones have to be written back first, at `cycles` a line."""
         n = count * LINE
         self.inserted += n
         region.stamp[missing] = self.inserted
+        back = 0.0
         if self.dirty > 0:
-            n = min(n, self.dirty)
-            self.dirty -= n
-            self._write_back(n, time)
+            back = min(self.dirty, self.dirty * n / max(self.capacity - self.inserted + n, n))
+            self.dirty -= back
+        while self.stored and self.stored[0][0] < self.inserted - self.capacity:
+            back += self.stored.popleft()[1]
+        if back:
+            self.written_bytes += back
+            if self.log is not None:
+                self.log.append((time, 0, back, 0))
+            busy = back / LINE / self.channels * cycles
+            self.free = [(end if end > time else time) + busy for end in self.free]
 
-    def _write_back(self, n: float, time: float):
-        self.written_bytes += n
-        if self.log is not None:
-            self.log.append((time, 0, n, 0))
-        busy = n / LINE / self.channels * self.write_cycles
-        self.free = [(end if end > time else time) + busy for end in self.free]
-
-    def write(self, time: float, lines: Lines, nbytes: int) -> float:
-        """A store arrives at the L2, which takes it in; returns when it is acknowledged."""
+    def write(self, time: float, lines: Lines, nbytes: int) -> tuple[float, float]:
+        """A store arrives at the L2: when it has been taken in and when it is acknowledged."""
         region, index = self._locate(lines)
-        new = region.ready[index] == np.inf
+        new = (region.ready[index] == np.inf) | (region.stamp[index] <= self.inserted - self.capacity)
+        acknowledged = self.hit_cycles
         if new.any():
             missing = (np.arange(len(region.ready))[index] if type(index) is slice else index)[new]
             region.ready[missing] = time + self.hit_cycles
-            self._insert(missing, len(missing), region, time)
-        self.l2_free = max(self.l2_free, time) + nbytes / self.l2_bytes_per_cycle
+            self._insert(missing, len(missing), region, time, self.write_cycles)
+            self.stored.append((self.inserted, len(missing) * LINE))
+            acknowledged = self.write_miss_cycles
+        self.write_port = max(self.write_port, time) + nbytes / self.write_rate
         if self.log is not None:
             self.log.append((time, 0, 0, nbytes))
-        return max(time, self.l2_free) + self.hit_cycles
+        return self.write_port, self.write_port + acknowledged
 
     def prefetch(self, time: float, lines: Lines):
         self.read(time, lines, 0)

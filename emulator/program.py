@@ -60,8 +60,8 @@ class Program:
                     leaders.add(o.index)
             if base in ENDS_BLOCK:
                 leaders.add(i + 1)
-            if instr.op.startswith(BLOCKING):
-                leaders.add(i)
+            if instr.op.startswith(BLOCKING) or any(isinstance(o, Special) and o.name.startswith("clock") for o in instr.operands):
+                leaders.add(i)  # a clock is read when what comes before has been issued
             if instr.op.startswith("tcgen05.wait"):
                 leaders.add(i + 1)  # it delivers registers: what reads them must load them afterwards
         for table in self.kernel.branch_tables.values():

@@ -12,18 +12,30 @@ import numpy as np
 
 from . import issue
 from .memory_model import LINE, Lines, MemoryModel
+from .memory import PARAM_WINDOW
 from .profile import Profile
 from .tensormap import TensorMap
+
+
+FORGOTTEN = -1.0  # a tensor map that has left the nearest cache
 
 
 class Sm:
     """When each unit of one multiprocessor is free again."""
 
-    __slots__ = ("tma", "ingest", "egress", "tensor", "copy", "load", "seen")
+    __slots__ = ("tma", "ingest", "egress", "tensor", "copy", "load", "seen", "launch")
 
     def __init__(self):
         self.tma = self.ingest = self.egress = self.tensor = self.copy = self.load = 0.0
-        self.seen: dict = {}  # tensormap -> when its descriptor cache has it
+        self.seen: dict = {}  # tensormap -> when its descriptor cache has it, least recent first
+        self.launch = -1  # which one last used tensor maps here
+
+    def remember(self, key, ready: float, room: float):
+        self.seen[key] = ready
+        if len(self.seen) > room:
+            kept = [k for k, t in self.seen.items() if t != FORGOTTEN]
+            if len(kept) > room:
+                self.seen[kept[0]] = FORGOTTEN
 
 
 def interpolate(n: int, ns: list[float], values: list[float]) -> float:
@@ -57,6 +69,8 @@ class TimingClock:
         self._costs: dict[int, list[float]] = {}
         self._boxes: dict = {}  # lines of a box from its first one on, by its shape and place in that line
         self._maps: dict = {}  # id -> (tensormap, what its properties say)
+        self._known: dict = {}  # tensormap by value -> the first launch that had it
+        self.scheduler = 0.0  # when the unit that starts and retires CTAs is free
 
     def costs(self, program) -> list[float]:
         if id(program) not in self._costs:
@@ -66,9 +80,14 @@ class TimingClock:
     def wake(self) -> float:
         return self.p["sync"]["wake_cycles"]
 
+    def schedule_cta(self, now: float) -> float:
+        """One CTA is started or retired, one after the other on the whole chip: when it has been."""
+        self.scheduler = max(self.scheduler, now) + self.p.cycles(self.p["launch"]["cta_interval_ns"])
+        return self.scheduler
+
     def cta_start(self, number: int) -> float:
-        launch = self.p["launch"]
-        return self.p.cycles(launch["cta_start_ns"] + number * launch["cta_interval_ns"])
+        now = self.engine.now
+        return self.schedule_cta(now) - now + self.p.cycles(self.p["launch"]["cta_start_ns"])
 
     # -- copies ------------------------------------------------------------------------------------------------
     def _issue(self, group, nbytes: int, key=None) -> float:
@@ -76,14 +95,15 @@ class TimingClock:
         tma = self.p["tma"]
         sm = self.sms[group.cta.sm]
         start = max(sm.tma, group.t)
-        if key is not None:  # wait for the descriptor, unless it is in the cache already
-            start = max(start, sm.seen.setdefault(key, start + tma["first_use_cycles"]))
+        if key is not None:
+            start = max(start, self._descriptor_ready(group, key, start))
         sm.tma = start + max(tma["issue_cycles"], nbytes / tma["bytes_per_cycle"])
         return start + tma["issue_cycles"]
 
-    def _arrive(self, start: float, lines: np.ndarray, nbytes: int, ctas) -> float:
+    def _arrive(self, group, start: float, lines: Lines, nbytes: int, ctas) -> float:
         tma, unit = self.p["tma"], self.p["sm"]
-        first, done = self.memory.read(start, lines, nbytes) if len(lines) else (start, start)
+        gpc = group.cta.sm // int(unit["per_gpc"])
+        first, done = self.memory.read(start, lines, nbytes, gpc, len(ctas)) if len(lines) else (start, start)
         landing = done
         for cta in ctas:
             sm = self.sms[cta.sm]
@@ -95,14 +115,14 @@ class TimingClock:
 
     def tma_load(self, group, tm: TensorMap, coords, nbytes: int, ctas) -> float:
         start = self._issue(group, nbytes, self._descriptor(group, tm))
-        landing = self._arrive(start, self.lines(tm, coords), nbytes, ctas)
+        landing = self._arrive(group, start, self.lines(tm, coords), nbytes, ctas) + self.p["tma"]["tensor_cycles"]
         if self.trace is not None:
             self.trace.copy(group, "load", start, landing, nbytes)
         return landing
 
     def bulk_load(self, group, address: int, nbytes: int, ctas) -> float:
         start = self._issue(group, nbytes)
-        landing = self._arrive(start, self._span(address, nbytes), nbytes, ctas)
+        landing = self._arrive(group, start, self._span(address, nbytes), nbytes, ctas)
         if self.trace is not None:
             self.trace.copy(group, "load", start, landing, nbytes)
         return landing
@@ -121,11 +141,11 @@ class TimingClock:
 
     def _store(self, group, lines, nbytes: int, key=None) -> tuple[float, float]:
         start = self._issue(group, nbytes, key)
-        read = start + self.p["tma"]["store_latency_cycles"] + nbytes / self.p["tma"]["bytes_per_cycle"]
         sm = self.sms[group.cta.sm]
         sm.egress = max(sm.egress, start) + nbytes / self.p["sm"]["store_bytes_per_cycle"]
-        out = max(read, sm.egress)
-        done = self.memory.write(out, lines, nbytes) if len(lines) else out
+        read = sm.egress + self.p["tma"]["store_latency_cycles"]
+        done = self._write(sm, lines, nbytes) if len(lines) else read
+        done = max(done, read)
         group.launch.last_store = max(group.launch.last_store, done)
         if self.trace is not None:
             self.trace.copy(group, "store", start, done, nbytes)
@@ -137,14 +157,48 @@ class TimingClock:
         if len(lines):
             self.memory.prefetch(start, lines)
 
+    def _write(self, sm: Sm, lines: Lines, nbytes: int) -> float:
+        """What has left an SM: when it is acknowledged. The SM has to wait where the L2 does not keep up."""
+        taken, acknowledged = self.memory.write(sm.egress, lines, nbytes)
+        sm.egress = max(sm.egress, taken - self.p["sm"]["store_queue_cycles"])
+        return acknowledged
+
     @staticmethod
     def _descriptor(group, tm: TensorMap):
         """What tells descriptors apart; those in kernel parameters are new with every launch."""
-        return group.launch.number, tm.address, tm.box
+        by_value = group.descriptor_address >= PARAM_WINDOW
+        launch = group.launch.number if by_value else -1
+        return launch, group.descriptor_address, tm.address, tm.dims, tm.box
+
+    def _descriptor_ready(self, group, key, start: float) -> float:
+        """When the TMA unit has a tensor map. Its nearest cache forgets the least recently used ones."""
+        tma, sm = self.p["tma"], self.sms[group.cta.sm]
+        if sm.launch != group.launch.number:
+            sm.launch = group.launch.number
+            start += tma["first_tensor_cycles"]
+        ready = sm.seen.pop(key, None)
+        if ready is None:
+            ready = self._descriptor_fetch(key, start)
+        elif ready == FORGOTTEN:
+            ready = start + tma["first_use_cycles"]
+        sm.remember(key, ready, tma["descriptors"])
+        return max(ready, start)
+
+    def _descriptor_fetch(self, key, start: float) -> float:
+        tma = self.p["tma"]
+        launch, address, *content = key
+        if launch < 0:  # in global memory
+            line = address // LINE
+            return self.memory.read(start, range(line, line + 1), LINE)[1] + tma["first_use_cycles"]
+        content = tuple(content)
+        cold = self._known.setdefault(content, launch) == launch
+        return start + tma["first_use_cold_cycles" if cold else "first_use_cycles"]
 
     def descriptor_prefetch(self, group, tm) -> None:
+        key = self._descriptor(group, tm)
         sm = self.sms[group.cta.sm]
-        sm.seen.setdefault(self._descriptor(group, tm), group.t + self.p["tma"]["first_use_cycles"])
+        if key not in sm.seen:
+            sm.remember(key, self._descriptor_fetch(key, group.t), self.p["tma"]["descriptors"])
 
     def global_access(self, group, addresses: np.ndarray, size: int, write: bool) -> None:
         """Loads are in the static cost of their block; stores go out through the SM, a wavefront per 128-byte line."""
@@ -156,9 +210,8 @@ class TimingClock:
         unit = self.p["sm"]
         busy = max(len(lines) * unit["store_instruction_cycles"], nbytes / unit["store_bytes_per_cycle"])
         sm.egress = max(sm.egress, group.t) + busy
-        queue = 64 * unit["store_instruction_cycles"]
-        group.t = max(group.t, sm.egress - queue)  # the store queue is finite
-        done = self.memory.write(sm.egress, lines, nbytes)
+        done = self._write(sm, lines, nbytes)
+        group.t = max(group.t, sm.egress - unit["store_queue_cycles"])  # the store queue is finite
         group.launch.last_store = max(group.launch.last_store, done)
 
     # -- lines of a box ----------------------------------------------------------------------------------------

@@ -1,0 +1,197 @@
+"""The timing model against the points of h200.json: every point run on the model, and the error of each family.
+
+    python -m tests.timing.validate [--only SUBSTRING] [--half fitted|held-out] [--list] [--out FILE]
+
+A point's PTX runs on the model as it ran on the card (see points.py): the same launches on the same inputs, the same L2
+state before them. Of 15 launches that move much more than the L2 holds only the first few are run; the interval of the last
+two stands for the rest. The names' hash splits every family in two: the figures of the profile were fitted on one half, and
+the errors that count are those of the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+
+import emulator
+from emulator import tensormap
+from emulator.device import DEVICE, allocate
+from emulator.profile import Profile, load
+
+from . import kernels
+from .points import INPUTS, POINTS, Map, MapList, Output, Point, Source, Zeros
+
+TABLE = Path(__file__).with_name("h200.json")
+STEADY = 4  # launches after which one is like the next, if each replaces what the L2 holds
+FAMILIES = {  # name -> prefixes of the points' names
+    "loads, bulk": ("loads/bulk",),
+    "loads, tensor": ("loads/tensor",),
+    "multicast": (),  # by what the name contains
+    "stores": ("stores/",),
+    "launches": ("empty/",),
+    "tensor maps": ("maps/",),
+    "single copies": ("latency/bulk", "latency/tensor"),
+    "barriers, fences, loads": ("latency/",),
+    "instructions": ("chain/", "issue/", "clock/"),
+    "code fetch": ("code/",),
+}
+BARRED = tuple(FAMILIES)[:7]  # median error <= 10 %, worst <= 25 %
+
+
+def family(point: Point) -> str:
+    if point.cluster > 1 and point.name.startswith("loads"):
+        return "multicast"
+    return next(f for f, prefixes in FAMILIES.items() if point.name.startswith(prefixes))
+
+
+def held_out() -> set[str]:
+    """Half of each family, by the hash of the name."""
+    out = set()
+    for f in FAMILIES:
+        names = [p.name for p in POINTS if family(p) == f]
+        names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
+        out.update(names[::2])
+    return out
+
+
+def _map(array: np.ndarray, pitch: int, rows: int, box_rows: int) -> bytes:
+    return tensormap.encode(
+        tensormap.TensorMap(array.ctypes.data, "u8", (pitch, rows), (pitch,), (128, box_rows), (1, 1), swizzle=128)
+    )
+
+
+class Inputs:
+    """The arrays of one launch of a point, and its arguments."""
+
+    def __init__(self, point: Point):
+        self.keep: list[np.ndarray] = []
+        self.outputs: list[np.ndarray] = []
+        self.args = [self._argument(a, point) for a in point.args]
+
+    def _array(self, nbytes: int, zero: bool = False) -> np.ndarray:
+        array = allocate(max(nbytes, 16))
+        if zero:
+            array[:] = 0
+        DEVICE.adopt(array, "input")
+        self.keep.append(array)
+        return array
+
+    def _argument(self, a, point: Point):
+        if isinstance(a, Source):
+            return self._array(a.nbytes)
+        if isinstance(a, Output):
+            self.outputs.append(self._array(a.nbytes, zero=point.unit == "cycles"))
+            return self.outputs[-1]
+        if isinstance(a, Map):
+            return _map(self._array(a.nbytes), a.pitch, a.rows, a.box_rows)
+        if isinstance(a, MapList):
+            boxes, rows = self._array(a.count * kernels.MAP_BOX), kernels.MAP_BOX // 128
+            maps = b"".join(
+                _map(boxes[n * kernels.MAP_BOX : (n + 1) * kernels.MAP_BOX], 128, rows, rows) for n in range(a.count)
+            )
+            if a.by_value:
+                return maps
+            memory = self._array(len(maps))
+            memory[:] = np.frombuffer(maps, np.uint8)
+            return memory
+        if isinstance(a, Zeros):
+            return bytes(a.nbytes)
+        return a
+
+
+def model(point: Point, profile: Profile) -> float:
+    """What the model predicts for a point: microseconds per launch, or cycles."""
+    state, _, count = point.timing.partition(" ")
+    if state == "clock":
+        return _cycles(point, profile, count)
+    launches = run = int(count)
+    moved = point.counts.get("unique bytes", 0) + point.counts.get("stored bytes", 0)
+    idle = moved == 0
+    if idle or moved * STEADY > 2 * profile["l2"]["bytes"] or point.inputs == 1:
+        run = min(launches, STEADY)
+    if state != "cold":
+        profile = profile.with_({"l2.dirty_at_start": 0.0})
+    inputs = [Inputs(point) for _ in range(min(run, point.inputs))]
+    warm = int(state == "warm")
+    ptx = point.ptx
+    with emulator.timing(profile) as timed:
+        for i in range(run + warm):
+            _launch(ptx, point, inputs[i % len(inputs)])
+    ends = timed.ends_us
+    first = ends[0] if warm else 0.0
+    last = ends[-1] + (launches - run) * (ends[-1] - ends[-2] if run > 1 else 0.0)
+    return (last - first + profile["launch"]["events_ns"] / 1e3) / launches
+
+
+def _launch(ptx: str, point: Point, inputs: Inputs):
+    cluster = point.cluster if point.cluster > 1 else None
+    emulator.launch(
+        ptx, "kernel", point.grid, point.block, inputs.args, cluster=cluster, shared=point.shared, pdl=point.pdl
+    )
+
+
+def _cycles(point: Point, profile: Profile, state: str) -> float:
+    inputs = Inputs(point)
+    ptx = point.ptx
+    if state == "warm":
+        profile = profile.with_({"l2.dirty_at_start": 0.0})
+    with emulator.timing(profile):
+        for _ in range(2 if state == "warm" else 1):
+            _launch(ptx, point, inputs)
+    slots = inputs.outputs[0].view(np.uint32).reshape(point.grid, -1)
+    return float(np.median(np.median(slots, axis=0)[slice(*point.slots)]) / point.per)
+
+
+def measured() -> dict[str, float]:
+    return {name: p["value"] for name, p in json.loads(TABLE.read_text())["points"].items()}
+
+
+def summary(rows: list[tuple[str, str, float, float, bool]]) -> str:
+    """Markdown table of (family, name, modelled, measured, held out)."""
+    lines = [
+        "| family | points | held out | median error | worst error | fitted half: median, worst |",
+        "|---|---|---|---|---|---|",
+    ]
+    for f in FAMILIES:
+        errors = {half: [abs(m / v - 1) for g, _, m, v, out in rows if g == f and out == half] for half in (True, False)}
+        if not errors[True] and not errors[False]:
+            continue
+        cells = [f"{statistics.median(e):.1%} | {max(e):.1%}" if e else "- | -" for e in (errors[True], errors[False])]
+        total = len(errors[True]) + len(errors[False])
+        lines.append(f"| {f} | {total} | {len(errors[True])} | {cells[0]} | {cells[1].replace(' | ', ', ')} |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[""], help="points whose name contains one of these")
+    parser.add_argument("--half", choices=("fitted", "held-out"), help="only this half")
+    parser.add_argument("--list", action="store_true", help="a line for each point")
+    parser.add_argument("--set", nargs="*", default=[], help="figures to replace: unit.figure=value")
+    parser.add_argument("--out", help="JSON file for the modelled values")
+    parser.add_argument("--profile", default="h200")
+    options = parser.parse_args()
+    profile = load(options.profile).with_({k: float(v) for k, v in (s.split("=") for s in options.set)})
+    values, out, rows = measured(), held_out(), []
+    start = time.time()
+    for p in POINTS:
+        if not any(s in p.name for s in options.only) or options.half and (p.name in out) != (options.half == "held-out"):
+            continue
+        rows.append((family(p), p.name, model(p, profile), values[p.name], p.name in out))
+        if options.list:
+            _, name, m, v, held = rows[-1]
+            print(f"{m:9.2f} {v:9.2f} {m / v - 1:+7.1%} {'held out' if held else 'fitted  '} {name}", flush=True)
+    print(summary(rows))
+    print(f"{len(rows)} points in {time.time() - start:.0f} s")
+    if options.out:
+        Path(options.out).write_text(json.dumps({name: m for _, name, m, _, _ in rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
