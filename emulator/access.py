@@ -471,6 +471,7 @@ class LaneAccess:
                 target = cta.smem.bytes[offset : offset + 128]
             else:
                 target = self.launch.memory.view(a, 128, True)
+                self.launch.changed_maps[a] = set()
             raw = bytearray(target.tobytes())
             tensormap.replace(raw, field, order, self.pick(value, p))
             target[:] = np.frombuffer(raw, np.uint8)
@@ -483,9 +484,12 @@ class LaneAccess:
                 raise Fault("misaligned", f"tensormap.cp_fenceproxy from {what:#x} to {to:#x}")
             cta, offset = self.shared_cta(what & 0xFFFFFFFF)
             self.launch.memory.view(to, size, True)[:] = cta.smem.bytes[offset : offset + size]
+            self.launch.changed_maps[to] = set()
 
     def tensormap_acquire(self, address, size):
-        pass
+        """fence.proxy.tensormap::generic.acquire: this CTA's later copies see the descriptor as it is now."""
+        for p in self.active(True):
+            self.launch.changed_maps.get(self.pick(address, p), set()).add(self.cta.index)
 
 
 def atomic_result(what: str, kind: str, old: int, values: list[int], ftz: bool = False) -> int:

@@ -59,6 +59,12 @@ class AsyncCopy:
 
     # -- tensor copies -----------------------------------------------------------------------------------------
     def tensor_map(self, address: int, rank: int) -> tensormap.TensorMap:
+        seen_by = self.launch.changed_maps.get(address)
+        if self.launch.checks and seen_by is not None and self.cta.index not in seen_by:
+            raise Fault(
+                "missing-proxy-fence",
+                f"the tensor map at {address:#x} has changed in this launch; no fence.proxy.tensormap acquired it in this CTA",
+            )
         tm = tensormap.decode(self.descriptor_bytes(address))
         self.descriptor_address = address
         if tm.rank != rank:

@@ -61,6 +61,7 @@ class Launch:
         triggers = any(i.op == "griddepcontrol.launch_dependents" for i in kernel.instrs)
         self.dependencies = Dependencies(f"launch {number} ({kernel.name})", memory, predecessor if pdl else None, triggers, checks)
         self.depends = bool(self.dependencies.before)
+        self.changed_maps: dict[int, set[int]] = {}  # address of a tensor map -> CTAs that have acquired the change
         self.schedule = schedule
         self.engine = engine or Engine()
         self.clock = clock or FunctionalClock(schedule, self.engine)

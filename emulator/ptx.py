@@ -231,7 +231,8 @@ class _Parser:
         # Comments become blanks of the same shape, so that positions still give line numbers.
         self.text = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text.rstrip("\0"))
         self.pos = 0
-        self.files: dict[int, str] = {}
+        # .file may come behind the lines that name it
+        self.files = {int(n): name for n, name in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', self.text, re.MULTILINE)}
         self.loc = ""
         self.module = Module({}, {}, {}, "", "")
         self.newlines = [m.start() for m in re.finditer("\n", self.text)]
@@ -306,10 +307,6 @@ class _Parser:
             self.module.version = words[1]
         elif words[0] == ".target":
             self.module.target = words[1].rstrip(",")
-        elif words[0] == ".file":
-            match = re.match(r'\.file\s+(\d+)\s+"([^"]*)"', line)
-            if match:
-                self.files[int(match[1])] = match[2]
 
     def module_statement(self, text: str, pos: int):
         words = text.split()

@@ -56,12 +56,15 @@ def test_bug_is_found_and_named(bug):
     raise AssertionError("no schedule finds it")
 
 
+def test_finding_names_the_source_line():
+    kernel = KERNELS["plain"]
+    ptx = kernel.ptx.replace("ld.global.v2", ".loc 1 7 0\nld.global.v2").replace("t, 8, src", "t, 16, src")
+    with pytest.raises(emulator.Fault, match=r"out-of-bounds: .*source.*\n  at kernel plain, warp 0 .*PTX line \d+: ld.global.*\(kernel.py:7\)"):
+        run(kernel, 0, ptx + '.file 1 "kernel.py"\n')
+
+
 def test_corpus_covers_every_class():
     found = {kind for bug in BUGS for kind in bug.kinds} - {"hang"}
-    elsewhere = {
-        "internal",
-        "scale-factors-not-replicated",
-        "tensormap",
-    }  # cannot happen; test_mma.py, test_tensormap.py
+    elsewhere = {"internal", "scale-factors-not-replicated"}  # cannot happen; test_mma.py
     assert found | elsewhere == set(KINDS)
     assert len({(bug.kernel, bug.name) for bug in BUGS}) == len(BUGS) >= 40

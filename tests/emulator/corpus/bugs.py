@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .kernels import _COMMIT, _LOAD, _MMA, COPY, FENCE, INSTRUCTION, MATRIX, wait
+from .kernels import _COMMIT, _LOAD, _MMA, COPY, FENCE, INSTRUCTION, MATRIX, STORE, wait
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ BUGS = [
     bug("product", "fewer columns freed", "tmem-alloc", ("r20, 32;", "r20, 64;")),
     bug("product", "tensor memory not freed", "tmem-leak", ("tcgen05.dealloc.cta_group::1.sync.aligned.b32 r20, 32;", "")),
     bug("product", "more tensor memory than an SM has", "hang", ("[address], 32;\ntcgen05.relinq", "[address], 512;\ntcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [address], 32;\ntcgen05.relinq")),
-    bug("product", "freed before the loads are waited for", "tmem-race", (WAIT_LD, "")),
+    bug("product", "freed before the loads are waited for", "tmem-race", (f"{WAIT_LD}\nmov.b32 r0, f3;\n{STORE}", ""), ("freed:\n", f"freed:\nmov.b32 r0, f3;\n{STORE}")),
     bug("product", "freed before the other warps have read", "tmem-race tmem-out-of-bounds", ("bar.sync 0;\nsetp.ne.u32 p, w, 0;\n@p bra freed;", "setp.ne.u32 p, w, 0;\n@p bra freed;"), late=True),
     bug("product", "barrier of the commit not initialised", "mbarrier", ("mbarrier.init.shared::cta.b64 [done], 1;", "")),
     # -- an accumulator that is handed back and forth
@@ -158,6 +158,13 @@ BUGS = [
     bug("chain", "no wait for the previous launch", "missing-dependency-wait", ("griddepcontrol.wait;\nld.global.b32 r0, [to];\nadd.u32 r0, r0, 1;\nst.global.b32 [to], r0;\ngriddepcontrol.launch_dependents;\n\nret;\n}\n\n.visible .entry end", "ld.global.b32 r0, [to];\nadd.u32 r0, r0, 1;\nst.global.b32 [to], r0;\ngriddepcontrol.launch_dependents;\n\nret;\n}\n\n.visible .entry end")),
     bug("chain", "write before the wait", "missing-dependency-wait", ("prefetch.global.L2 [to];\ngriddepcontrol.wait;\nmov.u32 r0, t;", "prefetch.global.L2 [to];\ngriddepcontrol.wait;\nmov.u32 r0, t;"), launches=(("begin", 1, 32, None, False), ("early", 1, 32, None, True))),
     bug("chain", "the launch between never waits", "missing-dependency-wait", launches=(("begin", 1, 32, None, False), ("idle", 1, 32, None, True), ("end", 1, 32, None, True))),
+    # -- tensor maps
+    bug("remap", "changed tensor map not acquired", "missing-proxy-fence", ("fence.proxy.tensormap::generic.acquire.gpu [to], 128;", "")),
+    bug("remap", "box of another rank", "tensormap", ("cp.async.bulk.tensor.1d", "cp.async.bulk.tensor.2d"), ("{r4}", "{r4, r4}")),
+    bug("remap", "box that does not start on 16 bytes", "tensormap", ("mov.u32 r4, 0;", "mov.u32 r4, 1;")),
+    bug("remap", "tensor beyond its allocation", "out-of-bounds", ("add.u64 at, src, 128;", "add.u64 at, src, 144;")),
+    bug("remap", "misaligned destination", "misaligned", ("[buffer], [to", "[buffer+64], [to")),
+    bug("remap", "only the storing lane fences, and before it can see", "missing-proxy-fence", (FENCE + "\nbar.warp.sync 0xffffffff;\n@!first", "@first " + FENCE + "\nbar.warp.sync 0xffffffff;\n@!first")),
     # -- per-thread copies
     bug("gather", "copies not waited for", "race", ("cp.async.wait_group 0;", "")),
     bug("gather", "copies of others not waited for", "race uninitialized-read", ("bar.sync 0;\n", "")),

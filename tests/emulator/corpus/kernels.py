@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from emulator.tensormap import TensorMap, encode
+
 HEADER = ".version 8.8\n.target sm_100a\n.address_size 64\n"
 ROWS, COLUMNS, DEPTH = 128, 16, 16  # of the matrix product
 # f32 accumulator, f16 operands, N, M (PTX ISA 9.7.16.4.2); K-major without swizzle: LBO 128, SBO 256, version 1
@@ -254,6 +256,12 @@ ld.shared.b32 r20, [address];
 {_DESCRIPTORS}
 setp.ne.u32 q, t, t;
 {_MMA} q;
+mov.u32 k, 0;
+rest:  // until the first product has landed: the second one needs no wait all the same
+nanosleep.u32 100;
+add.u32 k, k, 1;
+setp.lt.u32 p, k, 10;
+@p bra rest;
 setp.eq.u32 q, t, t;
 {_MMA} q;
 {_COMMIT}[done];
@@ -488,6 +496,55 @@ ld.shared.b32 r0, [r3];
     return Kernel("gather", ptx, WORDS[:64][::-1], WORDS, (("gather", 1, 64, None, False),))
 
 
+def _remap() -> Kernel:
+    """A warp completes a tensor map in shared memory, hands it to the TMA unit and loads a box through it."""
+    body = f"""
+@!first bra ready;
+mbarrier.init.shared::cta.b64 [full], 1;
+fence.mbarrier_init.release.cluster;
+ready:
+mov.u32 r1, map;
+mad.lo.u32 r1, t, 4, r1;
+mad.wide.u32 at, t, 4, src;
+ld.global.b32 r2, [at];
+st.shared.b32 [r1], r2;
+bar.warp.sync 0xffffffff;
+add.u64 at, src, 128;
+@first tensormap.replace.tile.global_address.shared::cta.b1024.b64 [map], at;
+bar.warp.sync 0xffffffff;
+mov.u64 to, descriptor;
+cvta.global.u64 to, to;
+mov.u32 r3, map;
+tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [to], [r3], 128;
+fence.proxy.tensormap::generic.acquire.gpu [to], 128;
+mov.u32 r4, 0;
+@!first bra read;
+mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], 128;
+cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [buffer], [to, {{r4}}], [full];
+read:
+{wait("full", "0")}
+mov.u32 r1, buffer;
+mad.lo.u32 r1, t, 4, r1;
+ld.shared.b32 r0, [r1];
+add.u32 r0, r0, 1;
+mov.u32 r1, result;
+mad.lo.u32 r1, t, 4, r1;
+st.shared.b32 [r1], r0;
+{FENCE}
+bar.warp.sync 0xffffffff;
+@!first bra stored;
+cp.async.bulk.global.shared::cta.bulk_group [out], [result], 128;
+cp.async.bulk.commit_group;
+cp.async.bulk.wait_group.read 0;
+stored:
+"""
+    shared = ".align 128 .b8 map[128]; .align 128 .b8 buffer[128]; .align 128 .b8 result[128]; .align 8 .b64 full"
+    ptx = ".global .align 128 .b8 descriptor[128];\n" + entry("remap", body, True, shared)
+    tensor_map = np.frombuffer(encode(TensorMap(0, "u32", (32,), (), (32,), (1,))), np.uint32)
+    source = np.concatenate((tensor_map, WORDS[:32]))
+    return Kernel("remap", ptx, WORDS[:32] + 1, source, (("remap", 1, 32, None, False),))
+
+
 KERNELS = {
     k.name: k
     for k in (
@@ -502,5 +559,6 @@ KERNELS = {
         _plain(),
         _chain(),
         _gather(),
+        _remap(),
     )  # fmt: skip
 }
