@@ -1,0 +1,192 @@
+"""What `modal run modal_app.py` does on the rented machine, as plain functions that run here just as well.
+
+A request is plain data: {"mode", "submission": text, "name", "tests": [spec], "benchmarks": [spec], "device",
+"config"}; the answer is (row, files): a row for worklog/results.jsonl and {name: bytes} to be kept beside it.
+"""
+
+import base64
+import hashlib
+import importlib.metadata
+import json
+import math
+import platform
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+
+import utils
+from evaluation import calibrate, protocol
+from evaluation.judge import Options, geomean_us, judge
+from task import TestCase, parse_case
+
+MODES = ("test", "benchmark", "leaderboard", "profile", "sweep", "calibrate")
+PACKAGES = ("torch", "nvidia-cutlass-dsl", "cuda-python", "numpy")
+SMI = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu"
+NCU = "ncu --set full --nvtx --nvtx-include custom_kernel/ --import-source 1 -c 10 -f -o".split()  # as the bot
+
+
+def nvidia_smi() -> dict[str, str]:
+    """What the driver says about the card, now; empty without one."""
+    try:
+        command = ["nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(SMI.split(","), (value.strip() for value in done.stdout.splitlines()[0].split(","))))
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "cuda": str(torch.version.cuda)}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "none"
+    return found
+
+
+def with_config(submission: str, config: dict | None) -> str:
+    """The submission with some fields of all its Configs replaced, for a sweep."""
+    if not config:
+        return submission
+    return (
+        f"{submission}\n\nDEFAULT = Config(**{{**vars(DEFAULT), **{config!r}}})\n"
+        f"CONFIG_MAP = {{key: Config(**{{**vars(value), **{config!r}}}) for key, value in CONFIG_MAP.items()}}\n"
+    )
+
+
+def judged(request: dict, section: str) -> dict:
+    """The judge's verdicts, as `python eval.py test` and `benchmark` have them."""
+    cases = [parse_case(spec) for spec in request[section]]
+    timed = section == "benchmarks" and request["device"] == "cuda"
+
+    def show(index, verdict):
+        us = f" {verdict.us:.2f} us" if verdict.us else ""
+        print(f"case {index}: {verdict.status}{us} {verdict.reason}", flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "submission.py")
+        path.write_text(with_config(request["submission"], request.get("config")))
+        calls = 2 if section == "tests" else 1
+        options = Options(str(path), request["device"], timed=timed, calls=calls, jobs=1)
+        verdicts = judge(cases, options, on_verdict=show)
+    rows = [
+        {"spec": v.spec, "status": v.status, "reason": v.reason, "us": v.us, "err_us": v.times and v.times.err / 1e3}
+        for v in verdicts
+    ]
+    return {"cases": rows, "passed": all(v.status == "pass" for v in verdicts), "geomean_us": geomean_us(verdicts)}
+
+
+def ranked(request: dict) -> dict:
+    """What the bot does for `--mode leaderboard`: import, tests, then the ranked benchmark with a secret seed."""
+    with protocol.bot_folder(request["submission"]) as folder:
+        steps = [
+            (
+                "import",
+                lambda: protocol.call(folder, [sys.executable, "submission.py"], protocol.TIMEOUTS["compile"], 1),
+            )
+        ]
+        steps += [("tests", lambda: protocol.evaluate(folder, "test", request["tests"]))]
+        secret = secrets.randbits(31)
+        steps += [("ranked", lambda: protocol.evaluate(folder, "leaderboard", request["benchmarks"], secret))]
+        for name, step in steps:
+            result, problem = step()
+            if problem:
+                return {"cases": [], "passed": False, "geomean_us": None, "error": f"{name}: {problem}"}
+    rows = []
+    for i, spec in enumerate(request["benchmarks"]):
+        mean, err = (float(result[f"benchmark.{i}.{key}"]) / 1e3 for key in ("mean", "err"))
+        rows.append({"spec": spec, "status": "pass", "reason": "", "us": mean, "err_us": err})
+    mean = math.exp(sum(math.log(row["us"]) for row in rows) / len(rows))
+    return {"cases": rows, "passed": True, "geomean_us": mean}
+
+
+def profiled(request: dict, files: dict[str, bytes]) -> dict:
+    """One Nsight Compute report per case; torch.profiler's table where the machine does not let ncu read counters."""
+    outcome = {"cases": [], "passed": True, "geomean_us": None}
+    with protocol.bot_folder(request["submission"]) as folder:
+        for i, spec in enumerate(request["benchmarks"]):
+            row = {"spec": spec, "status": "pass", "reason": "", "us": None, "profiler": "ncu"}
+            report, problem = folder / f"case{i}.ncu-rep", "there is no ncu"
+            if shutil.which("ncu"):
+                _, problem = protocol.evaluate(folder, "profile", [spec], prefix=[*NCU, str(report)], POPCORN_NCU="1")
+                if not problem and not report.exists():
+                    problem = "ncu wrote no report: this machine does not let it read the counters"
+            if not problem:
+                files[report.name] = report.read_bytes()
+                details = subprocess.run(
+                    ["ncu", "--import", str(report), "--print-details", "body"], capture_output=True, timeout=120
+                )
+                files[f"case{i}.ncu.txt"] = details.stdout
+            else:
+                result, failed = protocol.evaluate(folder, "profile", [spec])
+                row |= {"profiler": "torch", "reason": f"no ncu: {problem}"}
+                if failed:
+                    row |= {"status": "fail", "reason": failed}
+                    outcome["passed"] = False
+                else:
+                    text = result["benchmark.0.report"]
+                    files[f"case{i}.torch.txt"] = base64.b64decode(text, b"+*")
+            outcome["cases"].append(row)
+    return outcome
+
+
+def calibrated(request: dict, files: dict[str, bytes]) -> dict:
+    """Probes of the card: a profile patch, and what it rests on."""
+    profile = calibrate.load("b200")
+    device = calibrate.Gpu() if request["device"] == "cuda" else calibrate.Model(profile)
+    result = calibrate.calibrate(device, profile, **({"figures": request["figures"]} if "figures" in request else {}))
+    files["b200.patch.json"] = (json.dumps(result["patch"], indent=1) + "\n").encode()
+    return {"cases": [], "passed": True, "geomean_us": None, "probes": result["probes"]}
+
+
+def run(request: dict) -> tuple[dict, dict[str, bytes]]:
+    """Does what the request says. Raises nothing for what a submission or a machine may do: the row has the reason."""
+    begin, before, files = time.monotonic(), nvidia_smi(), {}
+    row = {
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "mode": request["mode"],
+        "submission": request["name"],
+        "sha256": hashlib.sha256(request["submission"].encode()).hexdigest(),
+        "config": request.get("config"),
+        "kind": "none",
+        "device": request["device"],
+        "card": before.get("name"),
+        "versions": versions(),
+    }
+    found = before.get("name", "no GPU")
+    outcome = {"cases": [], "passed": False, "geomean_us": None}
+    if request["device"] == "cuda" and utils.get_device().type != "cuda":
+        outcome["error"] = f"a B200 is needed, this machine has {found}"
+    else:
+        try:
+            mode = request["mode"]
+            if mode == "test":
+                outcome = judged(request, "tests")
+            elif mode in ("benchmark", "sweep"):
+                outcome = judged(request, "benchmarks")
+            elif mode == "leaderboard":
+                outcome = ranked(request)
+            elif mode == "profile":
+                outcome = profiled(request, files)
+            else:
+                outcome = calibrated(request, files)
+        except Exception as error:
+            outcome["error"] = f"{type(error).__name__}: {error}"
+    if request["device"] == "cuda" and outcome["passed"] and request["mode"] != "test":
+        row["kind"] = "measured"
+    row |= outcome
+    row["smi"] = {"before": before, "after": nvidia_smi()}
+    row["seconds"] = round(time.monotonic() - begin, 1)
+    return row, files
+
+
+def specs(cases: list[TestCase]) -> list[str]:
+    return [case.spec for case in cases]

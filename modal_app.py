@@ -1,0 +1,203 @@
+"""Checks, times, profiles and calibrates on a B200 rented from Modal (https://modal.com), billed by the second.
+
+    modal run modal_app.py                                   # the ten tests
+    modal run modal_app.py --mode benchmark --submission FILE --json out.json
+
+Modes: test and benchmark as `python eval.py` has them, leaderboard as the bot does it, profile (Nsight Compute or
+torch.profiler), sweep (one config per container), calibrate (a patch for the timing model's figures). The functions are
+those of `evaluation.runs`, on the grader's image. Every run is a row of worklog/results.jsonl; files go to
+worklog/runs. `python modal_app.py` takes the same options and says in one sentence why Modal cannot be reached.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json as json_format
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import modal
+
+ROOT = Path(__file__).resolve().parent
+REMOTE = "/root/group-gemm"
+SOURCES = ("emulator", "evaluation", "eval.py", "reference.py", "task.py", "utils.py", "submission.py")
+TIMEOUT_S = 1800
+CONTAINERS = 8  # B200s that a sweep rents at once
+
+# The grader's: https://github.com/gpu-mode/kernelbot/blob/4bdd839a/src/runners/modal_runner.py
+image = (
+    modal.Image.from_registry("nvidia/cuda:13.3.0-devel-ubuntu24.04", add_python="3.13")
+    .run_commands("ln -sf $(which python) /usr/local/bin/python3")
+    .entrypoint([])
+    .uv_pip_install("numpy~=2.3", "nvidia-cutlass-dsl==4.5.2", "cuda-core[cu13]", "cuda-python[all]==13.0")
+    .uv_pip_install("click>=8.1", "rich>=13", "threadpoolctl>=3.2")
+    .uv_pip_install("torch==2.12.0")  # last: its CUDA libraries win
+    .env({"PYTHONPATH": REMOTE, "PYTHONUNBUFFERED": "1"})
+    .workdir(REMOTE)
+)
+if modal.is_local():  # in the container this file is alone
+    for source in SOURCES:
+        if (ROOT / source).is_dir():
+            image = image.add_local_dir(ROOT / source, f"{REMOTE}/{source}", ignore=["**/__pycache__"])
+        else:
+            image = image.add_local_file(ROOT / source, f"{REMOTE}/{source}")
+app = modal.App("nvfp4-group-gemm")
+
+
+@app.function(image=image, gpu="B200", timeout=TIMEOUT_S, max_containers=CONTAINERS)
+def rented(request: dict) -> tuple[dict, dict[str, bytes]]:
+    from evaluation.runs import run
+
+    return run(request)
+
+
+def sweep_configs() -> list[dict]:
+    """Every change of a single field that Config accepts for each of the benchmark cases, and no change."""
+    import submission
+
+    values = {
+        "ctas": (1, 2),
+        "gran": (32, 128),
+        "token_box": (16, 32, 64),
+        "stages": (3, 4, 5),
+        "epilogue": ("direct", "tma"),
+        "store_boxes": (1, 2),
+        "epilogue_warps": (4, 8),
+        "weight_policy": tuple(submission.CACHE_POLICY),
+        "token_policy": tuple(submission.CACHE_POLICY),
+        "pdl": (False, True),
+        "prefetch": (0, 2, 4, 8),
+        "ctas_per_sm": (1, 2),
+    }
+    bases, configs = list(submission.CONFIG_MAP.values()), [{}]
+    for field, value in ((field, value) for field in values for value in values[field]):
+        try:
+            changed = [dataclasses.replace(base, **{field: value}) for base in bases]
+        except AssertionError:
+            continue
+        if changed != bases:
+            configs.append({field: value})
+    return configs
+
+
+def commit() -> str:
+    """Commit of the checkout, with + if files that are rented with it differ."""
+    git = ["git", "-C", str(ROOT)]
+    try:
+        name = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "--", *SOURCES], capture_output=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return name + ("+" if changed else "")
+
+
+def requests(mode: str, submission: str, task: str, device: str) -> list[dict]:
+    """What to run. Raises SystemExit with one sentence for what cannot be."""
+    from evaluation.runs import MODES, specs
+    from task import read_task_yaml
+
+    if mode not in MODES:
+        raise SystemExit(f"unknown mode '{mode}': there are {', '.join(MODES)}")
+    try:
+        text, cases = Path(submission).read_text(), Path(task).read_text()
+        sections = {name: specs(read_task_yaml(cases, name)) for name in ("tests", "benchmarks")}
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise SystemExit(f"cannot read submission and task: {error}") from None
+    if not sections["tests"] or not sections["benchmarks"]:
+        raise SystemExit(f"{task} has no tests or no benchmarks")
+    request = {"mode": mode, "submission": text, "name": Path(submission).name, "device": device, **sections}
+    return [{**request, "config": config} for config in sweep_configs()] if mode == "sweep" else [request]
+
+
+def drive(wanted: list[dict], answers: Callable, results: Path, json_file: str = "") -> int:
+    """Sends the requests, appends a row per answer to `results` as it comes, keeps files; returns the exit code.
+
+    `answers(wanted)` yields (row, files) or the exception that ended a container, in the order of the requests.
+    """
+    rows, at = [], commit()
+    incoming = answers(wanted)
+    for request in wanted:
+        try:
+            answer = next(incoming)
+        except StopIteration:
+            answer = RuntimeError("no answer")
+        except Exception as error:  # the connection is gone: so are all further answers
+            answer, incoming = error, itertools.repeat(error)
+        if isinstance(answer, BaseException):
+            digest = hashlib.sha256(request["submission"].encode()).hexdigest()
+            answer = (
+                {key: request.get(key) for key in ("mode", "config", "device")}
+                | {"submission": request["name"], "sha256": digest, "kind": "none", "passed": False}
+                | {"cases": [], "geomean_us": None, "error": f"container died: {type(answer).__name__}: {answer}"},
+                {},
+            )
+        row, files = answer
+        row["commit"] = at
+        folder = results.parent / "runs" / f"{row.get('time', 'none').replace(':', '')}-{row['mode']}"
+        for name, content in files.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+            print(f"wrote {folder / name}")
+        row["files"] = sorted(files)
+        rows.append(row)
+        with results.open("a") as file:
+            file.write(json_format.dumps(row) + "\n")
+        times = " ".join(f"{case['us']:.2f}" for case in row["cases"] if case.get("us"))
+        mean = f", geomean {row['geomean_us']:.3f} us" if row["geomean_us"] else ""
+        verdict = "passed" if row["passed"] else "FAILED"
+        print(f"{row['mode']} {row['config'] or ''} {verdict} {times}{mean} {row.get('error', '')}".strip())
+        for case in row["cases"]:
+            if case["status"] != "pass":
+                print(f"  {case['spec']}: {case['reason']}")
+    if json_file:
+        Path(json_file).write_text(json_format.dumps(rows, indent=1) + "\n")
+    return 0 if all(row["passed"] for row in rows) else 1
+
+
+def rent(gpu: str) -> Callable:
+    """Answers from rented containers: one request waits for its answer, several fan out."""
+    function = rented if gpu == "B200" else rented.with_options(gpu=gpu)
+    return lambda wanted: iter(function.map(wanted, return_exceptions=True, wrap_returned_exceptions=False))
+
+
+@app.local_entrypoint()
+def main(
+    mode: str = "test",
+    submission: str = str(ROOT / "submission.py"),
+    task: str = str(ROOT / "task.yml"),
+    gpu: str = "B200",
+    json: str = "",
+):
+    code = drive(requests(mode, submission, task, "cuda"), rent(gpu), ROOT / "worklog" / "results.jsonl", json)
+    if code:
+        raise SystemExit(code)
+
+
+def command_line() -> None:
+    """`python modal_app.py`: main with one sentence for each way in which Modal cannot be reached."""
+    import click
+
+    def start(**options):
+        requests(options["mode"], options["submission"], options["task"], "cuda")  # mistakes cost no container
+        try:
+            with modal.enable_output(), app.run():
+                main(**options)
+        except modal.exception.AuthError as error:
+            raise SystemExit(f"Modal does not know you: run `modal setup` once ({error})") from None
+        except modal.exception.ConnectionError as error:
+            raise SystemExit(f"Modal cannot be reached, is there a network? ({error})") from None
+        except modal.exception.Error as error:
+            raise SystemExit(f"Modal: {type(error).__name__}: {error}") from None
+
+    defaults = {"mode": "test", "submission": str(ROOT / "submission.py"), "task": str(ROOT / "task.yml")}
+    defaults |= {"gpu": "B200", "json": ""}
+    options = [click.Option([f"--{name}"], default=value, show_default=True) for name, value in defaults.items()]
+    click.Command("modal_app.py", params=options, callback=start, help=__doc__)()
+
+
+if __name__ == "__main__":
+    sys.exit(command_line())
