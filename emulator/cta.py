@@ -143,7 +143,4 @@ class Cta:
             raise Fault("unfinished", f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way")
         for op in self.accumulating:
             raise Fault("unfinished", f"CTA {self.ctaid} exits while {op.what} is under way in its tensor memory")
-        for barrier in self.smem.barriers.values():
-            if barrier.tx:
-                raise Fault("mbarrier", f"CTA {self.ctaid} exits with unbalanced transactions: {barrier}")
         self.tmem.check_exit()

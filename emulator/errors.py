@@ -23,7 +23,7 @@ KINDS = {
     "tmem-race": "Tensor memory or a register of tcgen05.ld is touched before the operation on it was waited for.",
     # synchronisation
     "mbarrier": "An mbarrier is misused: not initialised or not visibly so, initialised twice, overwritten, read, freed in "
-    "use, more arrivals than its phase expects, or transaction bytes that do not balance at the end of a phase or of the CTA.",
+    "use, more arrivals or more transaction bytes than its phase expects.",
     "barrier": "The threads that take part in a named barrier do not match the count.",
     "divergence": "A .sync or .aligned instruction is executed without lanes that it needs.",
     "cluster": "Another CTA of the cluster is accessed before it is known to run, or after it has exited.",
