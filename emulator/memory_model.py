@@ -152,10 +152,10 @@ class MemoryModel:
             back += self.stored.popleft()[1]
         if back:
             self.written_bytes += back
-            if self.log is not None:
-                self.log.append((time, 0, back, 0))
             busy = back / LINE / self.channels * cycles
             self.free = [(end if end > time else time) + busy for end in self.free]
+            if self.log is not None:
+                self.log.append((min(self.free), 0, back, 0))
 
     def write(self, time: float, lines: Lines, nbytes: int) -> tuple[float, float]:
         """A store arrives at the L2: when it has been taken in and when it is acknowledged."""
@@ -172,6 +172,10 @@ class MemoryModel:
         if self.log is not None:
             self.log.append((time, 0, 0, nbytes))
         return self.write_port, self.write_port + acknowledged
+
+    def skip_flush(self):
+        """As if reads had pushed out all that the flush left behind."""
+        self.inserted, self.dirty = max(self.inserted, self.capacity), 0.0
 
     def prefetch(self, time: float, lines: Lines):
         self.read(time, lines, 0)

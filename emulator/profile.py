@@ -23,6 +23,11 @@ class Profile:
     def __getitem__(self, unit: str) -> dict:
         return self.units[unit]
 
+    @property
+    def validation(self) -> str:
+        """How far it is from measurements, in a few words."""
+        return self.units.get("validation", {}).get("error", "unknown")
+
     def cycles(self, ns: float) -> float:
         return ns * self.clock_ghz
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -15,8 +16,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-import eval as grader
 import utils
+from evaluation import modelled
 from evaluation.check import check as check_submission
 from evaluation.check import review_available
 from evaluation.compile_time import LIMITS
@@ -68,7 +69,10 @@ def test(**options):
 @cli.command()
 @case_options
 def benchmark(**options):
-    """Check the four benchmark cases and, on a B200, time them: 15 calls back to back, as the grader does."""
+    """Check the four benchmark cases and time them: 15 calls back to back, as the grader does.
+
+    Without a B200 the times are modelled, not measured.
+    """
     sys.exit(run("benchmarks", **options))
 
 
@@ -101,6 +105,146 @@ def check(file, compiled, json_file):
         except OSError as error:
             raise Failure(f"cannot write the findings: {error}") from None
     sys.exit(1 if errors else 0)
+
+
+TUNING_OPTIONS = (
+    click.option("--submission", default=str(ROOT / "submission.py"), show_default="submission.py", metavar="FILE"),
+    click.option("--case", type=click.IntRange(0), help="Number of the benchmark case; all by default."),
+    click.option("--spec", metavar="CASE", multiple=True, help=f'A case instead of those of task.yml: "{EXAMPLE}".'),
+    click.option("--profile", default="b200", show_default=True, help="Machine: emulator/profiles/NAME.toml."),
+    click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes."),
+    click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds per run."),
+    click.option("--json", "json_file", metavar="FILE", help="Write the results there, too."),
+)
+
+
+def tuning_options(command):
+    """Adds the options that the commands which only model share."""
+    for option in reversed(TUNING_OPTIONS):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@tuning_options
+@click.option("--out", default="profile", show_default=True, metavar="DIR", help="Where the timelines go.")
+@click.option("--calls", type=click.IntRange(3), default=4, show_default=True, help="Calls back to back.")
+def profile(submission, case, spec, profile, jobs, timeout, json_file, out, calls):
+    """Model where the time goes: a breakdown, a picture, and a timeline for https://ui.perfetto.dev."""
+    cases = chosen_cases(case, spec)
+    folders = [os.path.abspath(os.path.join(out, f"case{number}")) for number, _ in cases]
+    requests = [
+        modelled.Request(checked(submission), c.args, profile, calls, extrapolate=False, timeline=folder)
+        for (_, c), folder in zip(cases, folders)
+    ]
+    console = Console()
+    replies = simulate(console, "profiles", requests, jobs, timeout)
+    for (number, case), reply, folder in zip(cases, replies, folders):
+        if "error" in reply:
+            console.print(f"[red]case {number}[/]: {escape(reply['error'])}", highlight=False, soft_wrap=True)
+            continue
+        table = Table("share of the steady interval", title=f"case {number}: {shapes(case.args)}", title_justify="left")
+        table.add_column("%", justify="right")
+        for name, share in reply["breakdown"]["shares"].items():
+            table.add_row(name, f"{100 * share:.1f}")
+        console.print(table)
+        for line in reply["breakdown"]["facts"]:
+            console.print(f"  {line}", highlight=False, soft_wrap=True)
+        console.print(f"  {folder}: timeline.json.gz, overview.png", highlight=False, soft_wrap=True)
+    finish_modelled(console, json_file, [c for _, c in cases], replies, "profile")
+
+
+@cli.command()
+@tuning_options
+@click.option("--config", "configs", multiple=True, metavar="A=1,B=2", help="Entries of Config to change; repeatable.")
+@click.option("--grid", metavar="'A=1,2 B=3,4'", help="All combinations of these entries.")
+@click.option("--calls", type=click.IntRange(2), default=3, show_default=True, help="Calls; the last interval counts.")
+def sweep(submission, case, spec, profile, jobs, timeout, json_file, configs, grid, calls):
+    """Model the submission under many configs and rank them. Needs `Config` and `CONFIG_MAP` in the submission."""
+    changes = [{}, *map(parse_config, configs), *parse_grid(grid)]
+    cases = chosen_cases(case, spec)
+    asked = [(number, c, change) for number, c in cases for change in changes]
+    requests = [
+        modelled.Request(checked(submission), c.args, profile, calls, extrapolate=False, config=change)
+        for _, c, change in asked
+    ]
+    console = Console()
+    if len(changes) == 1:
+        raise Failure("nothing to try: give --config or --grid")
+    replies = simulate(console, "configs", requests, jobs, timeout)
+    for reply in replies:
+        if "error" not in reply:
+            reply["us"] = reply["ends_us"][-1] - reply["ends_us"][-2]
+    for number, case in cases:
+        table = Table(title=f"case {number}: {shapes(case.args)}", title_justify="left")
+        for name in ("rank", "us"):
+            table.add_column(name, justify="right")
+        table.add_column("config")
+        rows = [(change, reply) for (n, _, change), reply in zip(asked, replies) if n == number]
+        rows.sort(key=lambda row: row[1].get("us", float("inf")))
+        for rank, (change, reply) in enumerate(rows, 1):
+            text = escape(",".join(f"{k}={v}" for k, v in change.items()) or "as submitted")
+            good = "error" not in reply
+            reason = "" if good else f" [red]{escape(reply['error'])}[/]"
+            table.add_row(str(rank) if good else "-", f"{reply['us']:.2f}" if good else "invalid", text + reason)
+        console.print(table)
+    finish_modelled(console, json_file, [c for _, c, _ in asked], replies, "sweep", [change for _, _, change in asked])
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """`ctas=2,gran=32` -> {"ctas": "2", "gran": "32"}; raises Failure."""
+    pairs = [part.split("=") for part in text.split(",") if part.strip()]
+    if not pairs or any(len(pair) != 2 or not all(map(str.strip, pair)) for pair in pairs):
+        raise Failure(f"'{text}' is no config: expected name=value,name=value")
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def parse_grid(text: str | None) -> list[dict[str, str]]:
+    """`stages=3,4 epilogue=direct,tma` -> the four combinations; raises Failure."""
+    axes = []
+    for part in (text or "").split():
+        name, equals, values = part.partition("=")
+        if not name or not equals or not all(values.split(",")):
+            raise Failure(f"'{part}' is no axis of a grid: expected name=value,value")
+        axes.append([(name, value) for value in values.split(",")])
+    return [dict(point) for point in itertools.product(*axes)] if axes else []
+
+
+def checked(submission: str) -> str:
+    if not os.path.isfile(submission):
+        raise Failure(f"there is no submission {submission}")
+    return os.path.abspath(submission)
+
+
+def chosen_cases(case: int | None, spec: tuple[str, ...]) -> list[tuple[int, TestCase]]:
+    """(number, case): benchmark cases, one or all, or those of --spec."""
+    cases = list(enumerate(read_cases("benchmarks", None, spec)))
+    if case is not None and case >= len(cases):
+        raise Failure(f"there is no case {case}: the last is {len(cases) - 1}")
+    return cases if case is None else [cases[case]]
+
+
+def simulate(console: Console, what: str, requests: list[modelled.Request], jobs: int, timeout: float) -> list[dict]:
+    """Replies in the order of the requests, behind a progress bar."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task(f"modelling {what}", total=len(requests))
+        return modelled.ask_all(requests, jobs, timeout, lambda index, reply: progress.advance(bar))
+
+
+def finish_modelled(console: Console, json_file, cases, replies, what: str, configs=None) -> None:
+    """Label, JSON and exit code of the commands that only model: 0 if anything could be modelled."""
+    good = [reply for reply in replies if "error" not in reply]
+    if not good and all(reply.get("unusable") for reply in replies):
+        raise Failure(replies[0]["error"])
+    if good:
+        console.print(f"Times are {modelled.label(good)}.", highlight=False, soft_wrap=True)
+    if json_file:
+        rows = [{"spec": case.spec, "us": None} | reply for case, reply in zip(cases, replies)]
+        for row, config in zip(rows, configs or ()):
+            row["change"] = config
+        dump_json(json_file, {"kind": "modelled", "command": what, "cases": rows})
+    sys.exit(0 if good else 1)
 
 
 def read_cases(section: str, tests: str | None, spec: tuple[str, ...]) -> list[TestCase]:
@@ -150,11 +294,10 @@ def run(section, submission, tests, spec, device, json_file, schedules, jobs, ti
     """Exit code: 0 only if every case ran and passed."""
     cases = read_cases(section, tests, spec)
     device = choose_device(device)
-    if not os.path.isfile(submission):
-        raise Failure(f"there is no submission {submission}")
+    submission = checked(submission)
     timed = section == "benchmarks" and device == "cuda"
     options = Options(
-        submission=os.path.abspath(submission),
+        submission=submission,
         device=device,
         timed=timed,
         calls=max(schedules, 2 if section == "tests" else 1),
@@ -170,16 +313,48 @@ def run(section, submission, tests, spec, device, json_file, schedules, jobs, ti
         verdicts = judge(cases, options, on_verdict=lambda index, verdict: progress.advance(bar))
     print_table(console, cases, verdicts)
     passed = all(verdict.status == "pass" for verdict in verdicts)
+    replies = None
     if section == "benchmarks" and not timed:
-        console.print(f"Results checked, nothing timed: {grader.NO_TIMES}.")
+        replies = model(console, cases, verdicts, options)
     if passed:
         console.print(f"[green]all {len(cases)} cases passed[/]")
     else:
         failed = sum(verdict.status != "pass" for verdict in verdicts)
         console.print(f"[red]{failed} of {len(cases)} cases failed[/] (repeat with --secret {options.secret})")
     if json_file:
-        write_json(json_file, verdicts, options)
-    return 0 if passed else 1
+        write_json(json_file, verdicts, options, replies)
+    return 0 if passed and not (replies and any("error" in reply for reply in replies)) else 1
+
+
+def model(console: Console, cases: list[TestCase], verdicts: list[Verdict], options: Options) -> list[dict]:
+    """Modelled times of the cases whose results are right, printed; a reply of `modelled` for each case."""
+    replies = [{"error": "the results are wrong"} for _ in cases]
+    right = [i for i, verdict in enumerate(verdicts) if verdict.status == "pass"]
+    requests = [modelled.Request(options.submission, cases[i].args, memory=options.memory) for i in right]
+    for i, reply in zip(right, simulate(console, "times", requests, options.jobs, options.timeout)):
+        replies[i] = reply
+    good = [reply for reply in replies if "error" not in reply]
+    if good:
+        known = [(case.args["m"], case.args["n"], case.args["k"]) for case in read_cases("benchmarks", None, ())]
+        table = Table(title=f"us per call, {modelled.label(good)}", title_justify="left")
+        for name in ("case", "us", "calls simulated", "speed of light", "% of it", "published record"):
+            table.add_column(name, justify="right")
+        for i, (case, reply) in enumerate(zip(cases, replies)):
+            shape = (case.args["m"], case.args["n"], case.args["k"])
+            limit, record = None, None
+            if shape in known:
+                limit, record = modelled.SPEED_OF_LIGHT[known.index(shape)], modelled.RECORD[known.index(shape)]
+            if "error" not in reply:
+                share = f"{100 * limit / reply['us']:.0f}" if limit else "-"
+                simulated = f"{reply['simulated']} of {reply['calls']}"
+                table.add_row(str(i), f"{reply['us']:.2f}", simulated, str(limit or "-"), share, str(record or "-"))
+        console.print(table)
+    for i, reply in enumerate(replies):
+        if "error" in reply:
+            console.print(f"[red]case {i} not timed[/]: {escape(reply['error'])}", highlight=False, soft_wrap=True)
+    if mean := modelled.geomean_us(replies):
+        console.print(f"geometric mean: {mean:.3f} us (modelled)")
+    return replies
 
 
 def shapes(args: dict) -> str:
@@ -208,23 +383,34 @@ def print_table(console: Console, cases: list[TestCase], verdicts: list[Verdict]
         console.print(f"geometric mean: {mean:.3f} us")
 
 
-def write_json(path: str, verdicts: list[Verdict], options: Options) -> None:
-    mean = geomean_us(verdicts)
+def write_json(path: str, verdicts: list[Verdict], options: Options, replies: list[dict] | None = None) -> None:
+    """replies: what was modelled, if times are not measured."""
+    mean = modelled.geomean_us(replies) if replies else geomean_us(verdicts)
     rows = []
-    for verdict in verdicts:
+    for i, verdict in enumerate(verdicts):
         row = {"spec": verdict.spec, "status": verdict.status, "reason": verdict.reason}
         row |= {"mismatches": verdict.mismatches, "seconds": round(verdict.seconds, 3), "us": verdict.us}
+        if replies:
+            row |= {"us": replies[i].get("us"), "modelled": replies[i]}
         rows.append(row)
+    modelled_any = replies and any("us" in reply for reply in replies)
     result = {
         "cases": rows,
         "geomean_us": mean,
-        "kind": "measured" if mean else "none",
+        "kind": "modelled" if modelled_any else "measured" if mean else "none",
         "device": describe_device(options.device),
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in ("torch", "nvidia-cutlass-dsl")},
         "submission": options.submission,
         "secret": options.secret,
     }
+    if modelled_any:
+        result["profile"] = modelled.Request.profile
+        result["label"] = modelled.label(replies)
+    dump_json(path, result)
+
+
+def dump_json(path: str, result: dict) -> None:
     try:
         Path(path).write_text(json.dumps(result, indent=1) + "\n")
     except OSError as error:

@@ -1,0 +1,285 @@
+"""Modelled times: a submission's launches on the emulator's timing model (emulator/gpu.py), one process per request.
+
+What is predicted is what the grader measures: calls back to back, each on inputs of its own, with L2 cold and full of
+the dirty lines of the flush; the end of the last call over the number of calls. Time on the host is not in it: on a
+B200 the next call is queued while the GPU works.
+
+Simulating 15 calls takes minutes, but they soon repeat themselves. `Steady` stops then and extrapolates, and says so.
+The child process is no judge: results are checked elsewhere, by `evaluation.judge`.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import math
+import os
+import queue
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import emulator
+import reference
+import task
+import utils
+from emulator import timeline
+from emulator.trace import Trace
+from eval import CALLS_PER_TIMING
+from evaluation import worker
+
+ROOT = Path(__file__).resolve().parent.parent
+AGREEMENT = 0.01  # of two consecutive intervals that count as equal
+# Of the four benchmarks of task.yml, in microseconds: the task's speed of light, and the fastest published submission,
+# https://github.com/gau-nernst/gpu-mode-kernels/tree/main/nvidia/nvfp4_group_gemm (v6c).
+SPEED_OF_LIGHT = (18.833, 10.667, 2.406, 1.525)
+RECORD = (28.7, 18.8, 8.53, 6.55)
+
+
+class Steady:
+    """Asked at the end of each launch whether enough calls have run (the `enough` of emulator.timing); then `total`.
+
+    Calls differ while L2 still holds dirty lines of the flush: each line that is read pushes one out to memory. So an
+    interval between the ends of two calls is "dirty", "clean", or mixed and not used. Once two consecutive ones of a
+    kind agree within AGREEMENT, or four within four times that, all the rest of that kind is taken to be like their
+    mean: remaining dirty lines are dropped at once, and clean calls simulated in their turn until they agree, too.
+    """
+
+    def __init__(self, launches: list[int]):
+        """launches[i]: how many launches the first i + 1 calls make."""
+        self.launches = launches
+        self.ends: list[float] = []  # cycles
+        self.dirty: list[float] = []  # bytes left at each of them
+        self.interval: dict[str, float] = {}  # kind -> cycles from call to call, once steady
+        self.skipped = 0.0  # dirty calls that were left out
+
+    @property
+    def calls(self) -> int:
+        return len(self.launches)
+
+    def __call__(self, run) -> bool:
+        count = self.launches[len(self.ends)]
+        if any(launch.end is None for launch in run.launches[:count]):
+            return False
+        memory = run.clock.memory
+        self.ends.append(max(launch.end for launch in run.launches[:count]))
+        self.dirty.append(memory.dirty)
+        left = self.calls - len(self.ends)
+        kind, agreed = self.agreed()
+        if agreed is None or kind in self.interval or not left:
+            return not left
+        self.interval[kind] = agreed
+        if kind == "clean":
+            return True
+        dirty_calls = memory.dirty / (self.dirty[-2] - self.dirty[-1])
+        self.skipped = min(dirty_calls, left)
+        memory.skip_flush()
+        return dirty_calls >= left
+
+    def kind(self, i: int) -> str | None:
+        """What the interval that ends with call i is; the first call has none."""
+        if i < 1:
+            return None
+        return "dirty" if self.dirty[i] else None if self.dirty[i - 1] else "clean"
+
+    def agreed(self) -> tuple[str | None, float | None]:
+        """The kind of the latest interval, and the length on which those of its kind agree by now."""
+        kind = self.kind(len(self.ends) - 1)
+        for count, tolerance in ((2, AGREEMENT), (4, 4 * AGREEMENT)):
+            recent = range(len(self.ends) - count, len(self.ends))
+            lengths = [self.ends[i] - self.ends[i - 1] for i in recent if kind is not None and self.kind(i) == kind]
+            mean = sum(lengths) / count
+            if len(lengths) == count and max(lengths) - min(lengths) <= tolerance * mean:
+                return kind, mean
+        return kind, None
+
+    def total(self) -> float:
+        """Cycles of all calls."""
+        if len(self.ends) == self.calls and not self.skipped:
+            return self.ends[-1]
+        dirty, clean = (self.interval.get(kind, self.ends[-1] - self.ends[-2]) for kind in ("dirty", "clean"))
+        return self.ends[-1] + self.skipped * dirty + (self.calls - len(self.ends) - self.skipped) * clean
+
+
+class Unusable(Exception):
+    """What the submission lacks for the request, in one sentence."""
+
+
+@dataclasses.dataclass
+class Request:
+    """What to time. config: entries of the submission's Config that differ from those it has for the case."""
+
+    submission: str
+    args: dict  # m, n, k, g, seed
+    profile: str = "b200"
+    calls: int = CALLS_PER_TIMING
+    extrapolate: bool = True
+    config: dict[str, str] = dataclasses.field(default_factory=dict)
+    timeline: str | None = None  # where to write one
+    memory: float = 16.0  # GiB of private memory
+
+
+# ---- in the child process
+
+
+def choose_config(module, args: dict, changes: dict[str, str]) -> str:
+    """Puts `changes` into the Config that the submission has for this case; returns all of it as text.
+
+    Relies on two names: `Config`, a dataclass, and `CONFIG_MAP`, ((M of each group), N, K) -> Config. Other cases run
+    on `DEFAULT`, if there is one, else on Config().
+    """
+    config, table = getattr(module, "Config", None), getattr(module, "CONFIG_MAP", None)
+    if not dataclasses.is_dataclass(config) or not isinstance(table, dict):
+        raise Unusable("the submission has no dataclass `Config` and no dict `CONFIG_MAP` to choose from")
+    key = (tuple(args["m"]), args["n"][0], args["k"][0])
+    base = table.get(key, getattr(module, "DEFAULT", None)) or config()
+    types = {field.name: type(getattr(base, field.name)) for field in dataclasses.fields(config)}
+    if unknown := [name for name in changes if name not in types]:
+        raise Unusable(f"Config has no {', '.join(unknown)}; it has {', '.join(types)}")
+    values = {}
+    for name, text in changes.items():
+        try:
+            values[name] = {"true": True, "false": False}[text.lower()] if types[name] is bool else types[name](text)
+        except (KeyError, ValueError):
+            raise Unusable(f"{name} = {text} is no {types[name].__name__}") from None
+    chosen = dataclasses.replace(base, **values)
+    for known in [key, *table]:
+        table[known] = chosen
+    if hasattr(module, "DEFAULT"):
+        module.DEFAULT = chosen
+    return ",".join(f"{name}={getattr(chosen, name)}" for name in types)
+
+
+def serve(request: Request) -> dict:
+    """The times of one request; runs in a process of its own."""
+    emulator.install()  # before the submission imports the DSL
+    guards = worker.Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulator"))])
+    kernel = worker.load_submission(request.submission)
+    reply = {}
+    if request.config or not request.extrapolate:
+        reply["config"] = choose_config(sys.modules["submission"], request.args, request.config)
+    abc, scales, reordered, sizes = reference.generate_input(**request.args)
+    launches, trace = [], Trace() if request.timeline else None
+    steady = Steady(launches)
+    held = []
+    with emulator.timing(request.profile, trace, steady if request.extrapolate else None) as timed:
+        for _ in range(request.calls):
+            on_device = (emulator.device_tensors(part, copy=False) for part in (abc, reordered))
+            held.append((next(on_device), scales, next(on_device), sizes))
+            kernel(held[-1])
+            launches.append(len(emulator.DEVICE.session.recorded))
+        if not launches[-1]:
+            raise Unusable("custom_kernel launched no kernel of its own: nothing to time")
+    if replaced := guards.replaced():
+        raise Unusable("; ".join(replaced))
+    run = timed.run
+    us = run.profile.us
+    if not request.extrapolate:
+        steady.ends = [run.launches[count - 1].end for count in launches]
+    if request.timeline:
+        reply["breakdown"] = timeline.write(run, trace, Path(request.timeline))
+    return reply | {
+        "us": us(steady.total()) / request.calls,
+        "calls": request.calls,
+        "simulated": len(steady.ends),
+        "ends_us": [us(end) for end in steady.ends],
+        "interval_us": {kind: us(cycles) for kind, cycles in steady.interval.items()},
+        "launches": launches[0],
+        "profile": run.profile.name,
+        "validation": run.profile.validation,
+    }
+
+
+def child() -> None:
+    """`python -m evaluation.modelled REQUEST REPLY`: both files hold JSON."""
+    request, reply = map(Path, sys.argv[1:])
+    request = Request(**json.loads(request.read_text()))
+    resource.setrlimit(resource.RLIMIT_DATA, (int(request.memory * 2**30),) * 2)
+    try:
+        answer = serve(request)
+    except Unusable as error:
+        answer = {"error": str(error), "unusable": True}
+    except BaseException as error:
+        answer = {"error": worker.explain(error)}
+    reply.write_text(json.dumps(answer))
+
+
+# ---- in the evaluator's process
+
+
+def ask(request: Request, timeout: float) -> dict:
+    """The reply to a request, or {"error": reason}."""
+    with tempfile.TemporaryDirectory(prefix="group-gemm-") as directory:
+        files = [os.path.join(directory, name) for name in ("request.json", "reply.json")]
+        Path(files[0]).write_text(json.dumps(dataclasses.asdict(request)))
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "evaluation.modelled", *files]
+        with open(os.path.join(directory, "log"), "wb") as log:
+            process = subprocess.Popen(
+                command, cwd=directory, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                return {"error": f"no time within {timeout:g} s, process killed"}
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        try:
+            reply = json.loads(Path(files[1]).read_text())
+            if "error" not in reply and not (math.isfinite(reply["us"]) and reply["us"] > 0):
+                reply = {"error": f"{reply['us']} is not a time"}
+        except (OSError, ValueError, KeyError, TypeError):
+            lines = Path(directory, "log").read_text(errors="replace").strip().splitlines()
+            return {"error": f"the process ended with code {process.returncode}: {lines[-1] if lines else 'no output'}"}
+        return reply
+
+
+def ask_all(requests: list[Request], jobs: int, timeout: float, on_reply=lambda index, reply: None) -> list[dict]:
+    """A reply to each request, the largest problems first; `on_reply` is called as they come in."""
+    waiting, lock = queue.SimpleQueue(), threading.Lock()
+    replies: list[dict] = [{"error": "not run"} for _ in requests]
+
+    def work(args: dict) -> int:
+        return sum((m + n) * k for m, n, k in zip(args["m"], args["n"], args["k"]))
+
+    for index in sorted(range(len(requests)), key=lambda i: -work(requests[i].args)):
+        waiting.put(index)
+
+    def serve_queue():
+        with contextlib.suppress(queue.Empty):
+            while True:
+                index = waiting.get_nowait()
+                reply = ask(requests[index], timeout)
+                with lock:
+                    replies[index] = reply
+                    on_reply(index, reply)
+
+    threads = [threading.Thread(target=serve_queue, daemon=True) for _ in range(min(jobs, len(requests)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return replies
+
+
+def geomean_us(replies: list[dict]) -> float | None:
+    """Geometric mean; None unless every case has a time."""
+    if not replies or any("error" in reply for reply in replies):
+        return None
+    return math.exp(sum(math.log(reply["us"]) for reply in replies) / len(replies))
+
+
+def label(replies: list[dict]) -> str:
+    """What must stand wherever modelled times do."""
+    first = next(reply for reply in replies if "error" not in reply)
+    return f"modelled (profile {first['profile']}; validation error {first['validation']}; see emulator/README.md)"
+
+
+if __name__ == "__main__":
+    importlib.import_module("evaluation.modelled").child()  # under its own name, which Guards and pickles know
