@@ -136,13 +136,12 @@ def drive(wanted: list[dict], answers: Callable, results: Path, json_file: str =
                 {},
             )
         row, files = answer
-        row["commit"] = at
+        row = {**row, "commit": at, "files": sorted(files)}
         folder = results.parent / "runs" / f"{row.get('time', 'none').replace(':', '')}-{row['mode']}"
         for name, content in files.items():
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
             print(f"wrote {folder / name}")
-        row["files"] = sorted(files)
         rows.append(row)
         with results.open("a") as file:
             file.write(json_format.dumps(row) + "\n")

@@ -1,0 +1,318 @@
+"""modal_app.py as far as a machine without Modal can tell: image, requests, every function body, rows, failures."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import modal
+import modal._image
+import pytest
+
+import modal_app
+from evaluation import calibrate, protocol, runs
+from task import read_task_yaml
+
+ROOT = Path(modal_app.__file__).parent
+SPEC = "m: [40]; n: [48]; k: [128]; g: 1; seed: 1111"
+HONEST = """from reference import ref_kernel
+
+def custom_kernel(data):
+    return ref_kernel(data)
+"""
+WRONG = HONEST.replace("return ref", "data[0][0][2].zero_()\n    return [data[0][0][2]]\n    return ref")
+
+
+def request(mode, submission=HONEST, device="emulated", **more):
+    cases = {"tests": [SPEC], "benchmarks": [SPEC]}
+    return {"mode": mode, "submission": submission, "name": "submission.py", "device": device, **cases, **more}
+
+
+def test_image_and_function(monkeypatch):
+    """The layers that Modal would build, and what it would rent."""
+    layers, mounts, make = [], [], modal._image._Image._from_args
+
+    def record(*args, **kwargs):
+        layers.append(kwargs.get("dockerfile_function"))
+        return make(*args, **kwargs)
+
+    def mounted(image, local, remote, **kwargs):
+        mounts.append((Path(local).relative_to(ROOT).as_posix(), remote))
+        return image
+
+    monkeypatch.setattr(modal._image._Image, "_from_args", staticmethod(record))
+    monkeypatch.setattr(modal.Image, "add_local_dir", mounted)
+    monkeypatch.setattr(modal.Image, "add_local_file", mounted)
+    spec = importlib.util.spec_from_file_location("fresh_modal_app", modal_app.__file__)
+    fresh = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fresh)
+    lines = [line for layer in layers if layer for line in layer("2025.06").commands]
+    text = "\n".join(lines)
+    assert "FROM nvidia/cuda:13.3.0-devel-ubuntu24.04" in lines
+    for package in ("nvidia-cutlass-dsl==4.5.2", "'cuda-python[all]==13.0'", "numpy~=2.3", "torch==2.12.0"):
+        assert package in text
+    assert text.index("torch==") > text.index("cuda-python")  # its CUDA libraries win
+    assert "ENV PYTHONPATH=/root/group-gemm" in lines and "WORKDIR /root/group-gemm" in lines
+    assert dict(mounts) == {name: f"/root/group-gemm/{name}" for name in modal_app.SOURCES}
+    assert all((ROOT / name).exists() for name in modal_app.SOURCES)
+    assert {*protocol.FILES, "emulator", "evaluation"} <= set(modal_app.SOURCES)
+    assert isinstance(fresh.rented, modal.Function) and fresh.rented._spec_.gpus == "B200"
+
+
+def test_the_rented_function_is_the_local_one():
+    """Through Modal's own wrapper, here, on the emulator: the same row as runs.run gives."""
+    row, files = modal_app.rented.local(request("test"))
+    assert row["passed"] and row["cases"][0] | {"err_us": 0} == {
+        "spec": SPEC, "status": "pass", "reason": "", "us": None, "err_us": 0,
+    }  # fmt: skip
+    assert row["kind"] == "none" and row["geomean_us"] is None and not files
+    assert row["versions"]["nvidia-cutlass-dsl"] == "4.5.2" and len(row["sha256"]) == 64
+    json.dumps(row)
+
+
+def test_a_wrong_result_fails_and_says_why():
+    row, _ = runs.run(request("benchmark", WRONG))
+    assert not row["passed"] and row["kind"] == "none" and "elements differ" in row["cases"][0]["reason"]
+
+
+def test_leaderboard_has_no_times_without_a_b200(capfd):
+    row, _ = runs.run(request("leaderboard"))
+    assert not row["passed"] and row["kind"] == "none" and row["cases"] == []
+    assert row["error"].startswith("ranked: times need a B200")
+    assert "test.0.status: pass" in capfd.readouterr().out  # live
+
+
+def test_leaderboard_stops_at_a_failed_test(monkeypatch):
+    monkeypatch.setattr(protocol, "call", lambda *args, **kwargs: ({}, ""))
+    monkeypatch.setattr(protocol, "evaluate", lambda folder, mode, *rest: ({}, f"{mode} went wrong"))
+    row, _ = runs.run(request("leaderboard"))
+    assert not row["passed"] and row["error"] == "tests: test went wrong"
+
+
+def test_ranked_times_are_read_from_the_protocol(monkeypatch):
+    result = {"check": "pass", "benchmark.0.mean": "4000.0", "benchmark.0.err": "10", "benchmark.1.mean": "9000.0"}
+    result |= {"benchmark.1.err": "20"}
+    monkeypatch.setattr(protocol, "call", lambda *args, **kwargs: ({}, ""))
+    seeds = []
+
+    def evaluate(folder, mode, specs, seed=None):
+        seeds.append((mode, seed is not None))
+        return result, ""
+
+    monkeypatch.setattr(protocol, "evaluate", evaluate)
+    outcome = runs.ranked(request("leaderboard") | {"benchmarks": [SPEC, SPEC]})
+    assert [case["us"] for case in outcome["cases"]] == [4.0, 9.0] and outcome["geomean_us"] == pytest.approx(6.0)
+    assert seeds == [("test", False), ("leaderboard", True)]
+
+
+def test_profile_without_a_b200_fails_with_both_reasons():
+    row, files = runs.run(request("profile"))
+    (case,) = row["cases"]
+    assert not row["passed"] and case["status"] == "fail" and not files
+    assert "times need a B200" in case["reason"]
+
+
+def test_profile_keeps_what_ncu_writes(monkeypatch, tmp_path):
+    """With an `ncu` that writes a report, and one that may not read the counters."""
+    fake = tmp_path / "ncu"
+    fake.write_text('#!/bin/bash\nwhile [ "$1" != "-o" ]; do [ "$1" = --import ] && echo details && exit; shift; done\n'
+                    'echo report > "$2"; echo "check: pass" >&$POPCORN_FD\n')  # fmt: skip
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    row, files = runs.run(request("profile"))
+    assert row["passed"] and row["cases"][0]["profiler"] == "ncu"
+    assert files == {"case0.ncu-rep": b"report\n", "case0.ncu.txt": b"details\n"}
+    fake.write_text('#!/bin/bash\necho "check: pass" >&$POPCORN_FD\n')
+    monkeypatch.setattr(protocol, "evaluate", torch_only(protocol.evaluate))
+    row, files = runs.run(request("profile"))
+    (case,) = row["cases"]
+    assert case["profiler"] == "torch" and "does not let it read the counters" in case["reason"]
+    assert row["passed"] and files == {"case0.torch.txt": b"a table"}
+
+
+def torch_only(evaluate):
+    def replaced(folder, mode, specs, prefix=(), **environment):
+        if prefix:
+            return evaluate(folder, mode, specs, prefix=prefix, **environment)
+        return {"check": "pass", "benchmark.0.report": "YSB0YWJsZQ=="}, ""
+
+    return replaced
+
+
+def test_calibration_with_the_model_as_the_card_finds_the_profile():
+    row, files = runs.run(request("calibrate", figures=("tensor.load_latency", "tma.first_use_cycles")))
+    profile = calibrate.load("b200")
+    patch = json.loads(files["b200.patch.json"])
+    expected = {"tensor.load_latency": profile["tensor"]["load_latency"]}
+    expected["tma.first_use_cycles"] = profile["tma"]["first_use_cycles"]
+    assert patch == pytest.approx(expected) and row["kind"] == "none"
+    assert [probe["residual"] for probe in row["probes"]] == [0, 0]
+
+
+def test_calibration_finds_the_figures_of_another_machine():
+    profile = calibrate.load("b200")
+    truth = {"tensor.m128": [50, 55, 60, 65, 70, 130], "tensor.latency_pair_m256": [0.4, 190]}
+    truth |= {"launch.gap_ns": 900, "tma.first_use_cycles": 650}
+    result = calibrate.calibrate(calibrate.Model(profile.with_(truth)), profile, tuple(truth), log=lambda line: None)
+    for figure, value in truth.items():
+        assert result["patch"][figure] == pytest.approx(value, rel=0.01), figure
+    assert all(probe["residual"] < 0.01 for probe in result["probes"])
+
+
+def test_a_figure_that_the_model_cannot_follow_is_rejected(monkeypatch):
+    """A probe that the figure does not move, and one that the card refuses."""
+    profile = calibrate.load("b200")
+
+    def refused(device, profile):
+        if device is card:
+            raise RuntimeError("cuLaunchKernelEx: CUDA_ERROR_INVALID_PTX")
+        return 1.0
+
+    card = calibrate.Model(profile)
+    monkeypatch.setitem(calibrate.FIGURES, "tma.first_use_cycles", lambda device, p: 100.0 if device is card else 50.0)
+    monkeypatch.setitem(calibrate.FIGURES, "launch.gap_ns", refused)
+    result = calibrate.calibrate(card, profile, ("tma.first_use_cycles", "launch.gap_ns"), log=lambda line: None)
+    assert result["patch"] == {}
+    assert "50% away" in result["probes"][0]["rejected"] and "INVALID_PTX" in result["probes"][1]["rejected"]
+
+
+def test_a_machine_without_a_b200_says_so():
+    row, _ = runs.run(request("benchmark", device="cuda"))
+    assert not row["passed"] and row["error"].startswith("a B200 is needed, this machine has ")
+
+
+def test_a_submission_past_the_bot_s_limit_is_killed(monkeypatch):
+    monkeypatch.setitem(protocol.TIMEOUTS, "compile", 1)
+    row, _ = runs.run(request("leaderboard", "import time\ntime.sleep(60)\n"))
+    assert row["error"] == "import: killed after 1 s, the bot's limit"
+
+
+def test_sweep_changes_one_field_at_a_time():
+    configs = modal_app.sweep_configs()
+    assert configs[0] == {} and all(len(config) == 1 for config in configs[1:])
+    assert {"ctas": 1} in configs and {"prefetch": 0} in configs and len(configs) < 30
+    text = (ROOT / "submission.py").read_text()
+    module = {"__name__": "swept"}
+    sys.modules["swept"] = type(sys)("swept")  # dataclasses look their module up
+    exec(compile(runs.with_config(text, {"prefetch": 3}), "swept", "exec"), module)
+    assert {c.prefetch for c in [module["DEFAULT"], *module["CONFIG_MAP"].values()]} == {3}
+    assert runs.with_config(text, {}) == text
+
+
+def answers(*given):
+    return lambda wanted: iter(given)
+
+
+def test_rows_survive_the_death_of_a_container(tmp_path, capsys):
+    good = runs.run(request("test", "raise ValueError('broken')"))[0] | {
+        "passed": True,
+        "geomean_us": 12.5,
+        "mode": "sweep",
+    }
+    wanted = [request("sweep", config={"ctas": n}) for n in range(4)]
+    dead = modal.exception.FunctionTimeoutError("took too long")
+    code = modal_app.drive(
+        wanted,
+        answers((good, {"a.txt": b"x"}), dead, (good, {})),
+        tmp_path / "results.jsonl",
+        str(tmp_path / "out.json"),
+    )
+    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert code == 1 and [row["passed"] for row in rows] == [True, False, True, False]
+    assert rows[1]["error"] == "container died: FunctionTimeoutError: took too long"
+    assert rows[1]["config"] == {"ctas": 1} and rows[3]["error"].endswith("no answer")
+    assert json.loads((tmp_path / "out.json").read_text()) == rows
+    assert {row["commit"][:40] for row in rows} == {rows[0]["commit"][:40]} and len(rows[0]["commit"]) in (40, 41)
+    (kept,) = (tmp_path / "runs").glob("*/a.txt")
+    assert kept.read_bytes() == b"x" and rows[0]["files"] == ["a.txt"]
+    output = capsys.readouterr().out
+    assert "geomean 12.500 us" in output and "FAILED  container died" in output and "ValueError: broken" in output
+
+
+def test_rows_before_the_connection_went_are_kept(tmp_path):
+    row = runs.run(request("test", device="cuda"))[0] | {"passed": True}
+
+    def lost(wanted):
+        yield row, {}
+        raise modal.exception.ConnectionError("gone")
+
+    code = modal_app.drive([request("test")] * 3, lost, tmp_path / "results.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert code == 1 and [r["passed"] for r in rows] == [True, False, False]
+    assert all("ConnectionError: gone" in r["error"] for r in rows[1:])
+
+
+def test_all_passed_is_exit_code_0(tmp_path):
+    row = runs.run(request("test", device="cuda"))[0] | {"passed": True}
+    assert modal_app.drive([request("test")], answers((row, {})), tmp_path / "results.jsonl") == 0
+
+
+def test_requests_hold_the_task_s_cases(tmp_path):
+    submission = str(ROOT / "submission.py")
+    (only,) = modal_app.requests("test", submission, str(ROOT / "task.yml"), "cuda")
+    assert len(only["tests"]) == 10 and len(only["benchmarks"]) == 4 and only["device"] == "cuda"
+    assert only["tests"][0] == read_task_yaml((ROOT / "task.yml").read_text(), "tests")[0].spec
+    assert len(modal_app.requests("sweep", submission, str(ROOT / "task.yml"), "cuda")) == len(
+        modal_app.sweep_configs()
+    )
+    empty = tmp_path / "task.yml"
+    empty.write_text("tests:\n")
+    for arguments, message in (
+        (("speed", submission, str(empty)), "unknown mode 'speed': there are test, benchmark"),
+        (("test", str(tmp_path / "none.py"), str(empty)), "cannot read submission and task"),
+        (("test", submission, str(empty)), "has no tests or no benchmarks"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            modal_app.requests(*arguments, "cuda")
+
+
+def test_another_gpu_is_asked_for(monkeypatch):
+    asked = []
+
+    class Function:
+        def with_options(self, gpu):
+            asked.append(gpu)
+            return self
+
+        def map(self, wanted, **options):
+            asked.append(options)
+            return [(request["mode"], {}) for request in wanted]
+
+    monkeypatch.setattr(modal_app, "rented", Function())
+    assert list(modal_app.rent("H100")([request("test")])) == [("test", {})]
+    assert asked == ["H100", {"return_exceptions": True, "wrap_returned_exceptions": False}]
+
+
+def test_no_credentials_is_one_sentence(tmp_path):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MODAL_")}
+    clean["MODAL_CONFIG_PATH"] = str(tmp_path / "none.toml")
+    command = [sys.executable, "modal_app.py"]
+    done = subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=90)
+    (line,) = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    assert done.returncode == 1 and line.startswith("Modal does not know you: run `modal setup` once")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (modal.exception.ConnectionError("no route"), "Modal cannot be reached, is there a network? (no route)"),
+        (modal.exception.ResourceExhaustedError("limit"), "Modal: ResourceExhaustedError: limit"),
+    ],
+)
+def test_modal_out_of_reach_is_one_sentence(error, message, monkeypatch):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(modal_app.app, "run", fail)
+    monkeypatch.setattr(sys, "argv", ["modal_app.py", "--mode", "benchmark"])
+    with pytest.raises(SystemExit) as ended:
+        modal_app.command_line()
+    assert ended.value.code == message
+
+
+def test_modal_run_knows_the_options():
+    command = [sys.executable, "-m", "modal", "run", "modal_app.py", "--help"]
+    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90).stdout
+    assert all(f"--{option} " in text for option in ("mode", "submission", "task", "gpu", "json"))
