@@ -88,6 +88,11 @@ class MemoryModel:
         index = np.asarray(lines) - region.first
         return region, index[(index >= 0) & (index < size)]
 
+    @staticmethod
+    def _pick(index: slice | np.ndarray, those: np.ndarray) -> np.ndarray:
+        """Those of the lines at `index` for which `those` holds."""
+        return (np.arange(index.start, index.stop, index.step) if type(index) is slice else index)[those]
+
     def read(self, time: float, lines: Lines, nbytes: int, gpc: int = 0, sharers: int = 1) -> tuple[float, float]:
         """Lines of one region are requested at `time` for `sharers` SMs: when the first and the last leave the L2."""
         region, index = self._locate(lines)
@@ -100,7 +105,7 @@ class MemoryModel:
             hits = ready[there]
             if len(hits):
                 done = max(done, float(hits.max()))
-            missing = (np.arange(len(region.ready))[index] if type(index) is slice else index)[~there]
+            missing = self._pick(index, ~there)
         channels = region.channel[missing].tolist()
         if channels:
             arrival = self._fetch(channels, region.late[missing].tolist(), time) + self.miss_cycles
@@ -163,7 +168,7 @@ class MemoryModel:
         new = (region.ready[index] == np.inf) | (region.stamp[index] <= self.inserted - self.capacity)
         acknowledged = self.hit_cycles
         if new.any():
-            missing = (np.arange(len(region.ready))[index] if type(index) is slice else index)[new]
+            missing = self._pick(index, new)
             region.ready[missing] = time + self.hit_cycles
             self._insert(missing, len(missing), region, time, self.write_cycles)
             self.stored.append((self.inserted, len(missing) * LINE))
