@@ -46,6 +46,7 @@ MAX_STAGES = 16
 TMEM_COLS = 512
 TMEM_SF_COLS = 64  # 4 K steps x (8 columns of weight scales + 8 of token scales): two 128-row atoms each
 STORE_BOX = 32 * 32 * 2  # bytes of the 32 tokens x 32 weight rows of fp16 that one warp stores at once
+TOKEN_TILES = (128, 160, 192, 256)  # widths whose multiples start at most 256 - width above a 128-row scale atom
 MAX_GROUPS = 16  # groups per launch: 16 x 5 tensormaps of 128 bytes and the words fit the 32764 bytes of parameters
 
 # Encoded L2 policies of a TMA copy: https://github.com/NVIDIA/cutlass/blob/7107b055/include/cute/arch/copy_sm90_desc.hpp#L186
@@ -57,8 +58,9 @@ class Config:
     """Hyperparameters of a kernel. No entry changes the result, all change its time."""
 
     ctas: int = 1  # CTAs per MMA, 1 or 2: a pair multiplies 256 weight rows and loads half of the tokens each
-    gran: int = 128  # weight rows per CTA to which the schedule cuts: 128, or 32 (scale factors at a shifted column)
-    token_box: int = 32  # token rows per TMA box; a tile is a multiple of ctas * token_box, itself a multiple of 32
+    gran: int = 128  # weight rows per TMA box and schedule unit: 128, 64 or 32 (scale factors at a shifted column)
+    tokens: int = 256  # widest token tile, the N of the MMA: one of TOKEN_TILES; at most 192 if ctas_per_sm is 2
+    token_box: int = 32  # token rows per TMA box
     stages: int = 0  # ring depth; 0 = as many as fit the shared memory
     epilogue: str = "direct"  # "direct": 2-byte stores, 64 bytes a warp; "tma": 32 x 32 boxes through shared memory
     store_boxes: int = 1  # shared memory boxes per epilogue warp, if "tma"
@@ -72,8 +74,8 @@ class Config:
     sms: int = 148  # SMs of a B200: CTAs of the persistent grid
 
     def __post_init__(self):
-        assert self.ctas in (1, 2) and self.gran in (32, TILE_M) and self.ctas_per_sm in (1, 2)
-        assert self.ctas * self.token_box % 32 == 0 and self.token_box in (16, 32, 64)
+        assert self.ctas in (1, 2) and self.gran in (32, 64, TILE_M) and self.ctas_per_sm in (1, 2)
+        assert self.tokens in TOKEN_TILES and self.tokens <= self.acc_cols and self.token_box in (16, 32, 64, 128)
         assert self.epilogue in ("direct", "tma") and self.epilogue_warps in (4, 8) and self.sms % self.ctas == 0
         assert self.stages <= MAX_STAGES and self.store_boxes in (1, 2)
         assert {self.weight_policy, self.token_policy} <= set(CACHE_POLICY)
@@ -300,12 +302,10 @@ def round_up(x: int, multiple: int) -> int:
 
 
 def token_tile(m: int, config: Config) -> int:
-    """Tokens per tile of a group of m: one tile if it fits, else even ones that touch at most two scale atoms."""
-    granule = config.ctas * config.token_box
-    widest = min(256, config.acc_cols) // granule * granule
-    if m <= widest:
-        return round_up(m, granule)
-    return min(w for w in (128, 160, 192, 256) if w % granule == 0 and w <= widest and -(-m // w) == -(-m // widest))
+    """Tokens per tile of a group of m: one tile if it fits, else the narrowest of as few."""
+    if m <= config.tokens:
+        return round_up(m, 32)
+    return min(width for width in TOKEN_TILES if -(-m // width) == -(-m // config.tokens))
 
 
 def rows_per_cta(n: int, ctas: int) -> int:
@@ -508,8 +508,7 @@ class GroupGemm:
         limit = n if self.ctas == 1 else (n >> 8 << 7) + minimum(n & 255, TILE_M)  # rows_per_cta
         limit = select(position >> 24 == end >> 24, Int32(end) & 0xFFFFFF, limit)
         rows = minimum(limit - row, TILE_M)
-        granule = self.ctas * self.config.token_box
-        tokens = (minimum(width, m - token) + granule - 1) & -granule
+        tokens = (minimum(width, m - token) + 31) & -32
         more_rows, more_tokens = row + rows < limit, token + width < m
         next_group = select(more_rows, group, select(more_tokens, group, group + 1))
         next_token = select(more_rows, token, select(more_tokens, token + width, 0))
@@ -539,10 +538,11 @@ class GroupGemm:
         """Loads of A and SFA: this CTA's share of the tokens in boxes of token_box, and the scales of all tokens."""
         box, size = self.config.token_box, self.config.token_box * TILE_K // 2
         data, scales = self.tensormap(params, 1, tile.group), self.tensormap(params, 3, tile.group)
-        first = tile.token + rank * (tile.tokens >> 1)
+        share = tile.tokens >> (self.ctas - 1)
+        first = tile.token + rank * share
         boxes = []
         for i in range(256 // (self.ctas * box)):
-            condition = select(i * box * self.ctas < tile.tokens, 1, 0)
+            condition = select(i * box < share, 1, 0)
             boxes.append(Box(condition, Int32(offsets[0] + i * size), size, data, first + i * box))
         for i in range(2):
             condition = select(i * 128 < (tile.token & 127) + tile.tokens, 1, 0)
@@ -771,7 +771,7 @@ class Launch:
             (
                 pack_position(g, token, 0),
                 rows_per_cta(n, config.ctas),
-                round_up(min(width, m - token), config.ctas * config.token_box) // config.ctas,
+                round_up(min(width, m - token), 32) // config.ctas,
                 k,
             )
             for g, ((m, n, k), width) in enumerate(zip(sizes, widths))
@@ -779,7 +779,7 @@ class Launch:
         ]
         starts = partition(segments, config.sms // config.ctas, config.gran)
 
-        token_bytes = max(widths) // config.ctas * TILE_K // 2
+        token_bytes = round_up(max(widths) // config.ctas, config.token_box) * TILE_K // 2
         stage_bytes = gemm.stage_layout(token_bytes)[-1]
         fixed = SMEM_HEADER + gemm.store_bytes()
         space = SMEM_PER_SM // config.ctas_per_sm - 1024 - fixed

@@ -35,7 +35,7 @@ PYTHONS = [
 SHIPPED = [asdict(config) for config in dict.fromkeys((submission.DEFAULT, *submission.CONFIG_MAP.values()))]
 OTHERS = [
     {"ctas": 1, "gran": 128, "token_box": 32, "epilogue": "direct", "pdl": False},
-    {"ctas": 1, "gran": 32, "token_box": 64, "epilogue": "tma", "store_boxes": 2},
+    {"ctas": 1, "gran": 64, "tokens": 192, "token_box": 64, "epilogue": "tma", "store_boxes": 2},
     {"ctas": 2, "gran": 128, "token_box": 32, "epilogue": "direct", "epilogue_warps": 8, "early_weights": True},
 ]
 

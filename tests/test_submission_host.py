@@ -19,10 +19,13 @@ SOURCE = (ROOT / "submission.py").read_text()
 BENCHMARKS = [case.args for case in read_task_yaml((ROOT / "task.yml").read_text(), "benchmarks")]
 
 configs = st.builds(
-    Config,
+    lambda tokens, ctas_per_sm, **entries: Config(
+        tokens=tokens if ctas_per_sm == 1 else min(tokens, 192), ctas_per_sm=ctas_per_sm, **entries
+    ),
+    tokens=st.sampled_from((128, 160, 192, 256)),
     ctas=st.sampled_from((1, 2)),
-    gran=st.sampled_from((32, 128)),
-    token_box=st.sampled_from((32, 64)),
+    gran=st.sampled_from((32, 64, 128)),
+    token_box=st.sampled_from((16, 32, 64, 128)),
     epilogue=st.sampled_from(("direct", "tma")),
     store_boxes=st.sampled_from((1, 2)),
     epilogue_warps=st.sampled_from((4, 8)),
@@ -59,8 +62,10 @@ def test_every_benchmark_has_a_config():
     "wrong",
     [
         {"ctas": 4},
-        {"gran": 64},
-        {"token_box": 16},  # of one CTA: a tile would not be a multiple of 32
+        {"gran": 16},
+        {"tokens": 224},  # tiles would touch three scale atoms
+        {"tokens": 256, "ctas_per_sm": 2},  # would reach into the scale factors
+        {"token_box": 24},
         {"epilogue": "none"},
         {"epilogue_warps": 6},
         {"ctas": 2, "sms": 147},
@@ -80,7 +85,7 @@ def test_config_refuses(wrong):
 def test_token_tiles_fit_the_hardware(m, config):
     width = token_tile(m, config)
     for token in range(0, m, width):
-        tokens = submission.round_up(min(width, m - token), config.ctas * config.token_box)
+        tokens = submission.round_up(min(width, m - token), 32)
         assert tokens % 32 == 0 and tokens <= 256  # N of the MMA
         assert tokens <= config.acc_cols  # does not reach the scale factors
         assert token % 32 == 0 and token % 128 + tokens <= 256  # two scale factor atoms, shifted by whole columns
@@ -118,7 +123,7 @@ segment_lists = st.lists(
 ).map(lambda xs: [(submission.pack_position(g, 0, 0), *x) for g, x in enumerate(xs)])
 
 
-@given(segments=segment_lists, parts=st.integers(1, 12), gran=st.sampled_from((32, 128)))
+@given(segments=segment_lists, parts=st.integers(1, 12), gran=st.sampled_from((32, 64, 128)))
 def test_partition_covers_every_row_once(segments, parts, gran):
     starts = partition(segments, parts, gran)
     assert len(starts) <= parts and starts == sorted(set(starts))
@@ -210,7 +215,8 @@ def test_a_launch_fits_the_machine(shapes, config):
     assert (smem + 1024) * config.ctas_per_sm <= 228 * 1024
     stores = config.epilogue_warps * config.store_boxes * 2048 if config.epilogue == "tma" else 0
     assert smem >= 1024 + stages * gemm.stage_layout(token_bytes)[-1] + stores
-    assert token_bytes * config.ctas >= max(token_tile(m, config) for m, _, _ in shapes) * 128
+    share = max(token_tile(m, config) for m, _, _ in shapes) // config.ctas
+    assert share * 128 <= token_bytes < (share + config.token_box) * 128 and token_bytes % (config.token_box * 128) == 0
     assert gemm.groups * 5 * 128 + 8 * len(words) <= 32764
     starts = words[gemm.starts :]
     assert starts[0] == 0 and starts[grid // config.ctas] == len(shapes) << 48
