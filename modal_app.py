@@ -2,6 +2,7 @@
 
     modal run modal_app.py                                   # the ten tests
     modal run modal_app.py --mode benchmark --submission FILE --json out.json
+    modal run modal_app.py --mode sweep --grid "stages=3,4 epilogue=direct,tma"
 
 Modes: test and benchmark as `python eval.py` has them, leaderboard as the bot does it, profile (Nsight Compute or
 torch.profiler), sweep (one config per container), calibrate (a patch for the timing model's figures). The functions are
@@ -9,6 +10,8 @@ those of `evaluation.runs`, on the grader's image. Every run is a row of worklog
 worklog/runs. `python modal_app.py` takes the same options and says in one sentence why Modal cannot be reached.
 """
 
+import ast
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -53,8 +56,19 @@ def rented(request: dict) -> tuple[dict, dict[str, bytes]]:
     return run(request)
 
 
-def sweep_configs() -> list[dict]:
-    """Every change of a single field that Config accepts for each of the benchmark cases, and no change."""
+def literal(text: str):
+    """`4`, `true`, `tma` as Python values."""
+    with contextlib.suppress(ValueError, SyntaxError):
+        return ast.literal_eval({"true": "True", "false": "False"}.get(text.lower(), text))
+    return text
+
+
+def sweep_configs(grid: str = "") -> list[dict]:
+    """No change, and all points of `grid`; without one every change of a single field that Config accepts."""
+    if grid:
+        from evaluation.cli import parse_grid
+
+        return [{}] + [{name: literal(value) for name, value in point.items()} for point in parse_grid(grid)]
     import submission
 
     values = {
@@ -95,7 +109,7 @@ def commit() -> str:
     return name + ("+" if changed else "")
 
 
-def requests(mode: str, submission: str, task: str, device: str) -> list[dict]:
+def requests(mode: str, submission: str, task: str, device: str, grid: str = "") -> list[dict]:
     """What to run. Raises SystemExit with one sentence for what cannot be."""
     from evaluation.runs import MODES, specs
     from task import read_task_yaml
@@ -110,7 +124,7 @@ def requests(mode: str, submission: str, task: str, device: str) -> list[dict]:
     if not sections["tests"] or not sections["benchmarks"]:
         raise SystemExit(f"{task} has no tests or no benchmarks")
     request = {"mode": mode, "submission": text, "name": Path(submission).name, "device": device, **sections}
-    return [{**request, "config": config} for config in sweep_configs()] if mode == "sweep" else [request]
+    return [{**request, "config": config} for config in sweep_configs(grid)] if mode == "sweep" else [request]
 
 
 def drive(wanted: list[dict], answers: Callable, results: Path, json_file: str = "") -> int:
@@ -170,8 +184,9 @@ def main(
     task: str = str(ROOT / "task.yml"),
     gpu: str = "B200",
     json: str = "",
+    grid: str = "",
 ):
-    code = drive(requests(mode, submission, task, "cuda"), rent(gpu), ROOT / "worklog" / "results.jsonl", json)
+    code = drive(requests(mode, submission, task, "cuda", grid), rent(gpu), ROOT / "worklog" / "results.jsonl", json)
     if code:
         raise SystemExit(code)
 
@@ -181,7 +196,9 @@ def command_line() -> None:
     import click
 
     def start(**options):
-        requests(options["mode"], options["submission"], options["task"], "cuda")  # mistakes cost no container
+        requests(
+            options["mode"], options["submission"], options["task"], "cuda", options["grid"]
+        )  # mistakes cost no container
         try:
             with modal.enable_output(), app.run():
                 main(**options)
@@ -193,7 +210,7 @@ def command_line() -> None:
             raise SystemExit(f"Modal: {type(error).__name__}: {error}") from None
 
     defaults = {"mode": "test", "submission": str(ROOT / "submission.py"), "task": str(ROOT / "task.yml")}
-    defaults |= {"gpu": "B200", "json": ""}
+    defaults |= {"gpu": "B200", "json": "", "grid": ""}
     options = [click.Option([f"--{name}"], default=value, show_default=True) for name, value in defaults.items()]
     click.Command("modal_app.py", params=options, callback=start, help=__doc__)()
 

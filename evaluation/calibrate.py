@@ -5,6 +5,8 @@ tcgen05.ld (9.7.16.8) or a tensor copy (9.7.9.25.5), or a series of empty kernel
 on the GPU and on the model, and the figure that it probes moves by the difference: what the instructions around it
 cost cancels as far as the model knows them. Then the corrected model runs the probes again: a figure with which it does
 not come within RESIDUAL of the GPU is rejected. With the model in the GPU's place every figure comes out as it is.
+
+No B200 has run this yet. What of `Gpu` an H200 can do it did: launches, clusters, PDL, events, the tensor copy.
 """
 
 import ctypes
@@ -316,6 +318,7 @@ SPIN:
             SOURCE: (int(self.source), ctypes.c_uint64),
         }
         arguments = [given.get(a) or (a, ctypes.c_uint32) for a in probe.args]
+        self.call("cuMemsetD8", self.out, 0, 64)
         for _ in range(3 + REPEATS):
             self.launch(function, probe.cluster, probe.block, arguments, probe.shared, probe.cluster)
             words = np.zeros(8, np.int64)

@@ -192,6 +192,10 @@ def test_a_submission_past_the_bot_s_limit_is_killed(monkeypatch):
 def test_sweep_changes_one_field_at_a_time():
     configs = modal_app.sweep_configs()
     assert configs[0] == {} and all(len(config) == 1 for config in configs[1:])
+    assert modal_app.sweep_configs("pdl=false stages=3,4") == [
+        {}, {"pdl": False, "stages": 3}, {"pdl": False, "stages": 4},
+    ]  # fmt: skip
+    assert modal_app.sweep_configs("epilogue=tma")[1] == {"epilogue": "tma"}
     assert {"ctas": 1} in configs and {"prefetch": 0} in configs and len(configs) < 30
     text = (ROOT / "submission.py").read_text()
     module = {"__name__": "swept"}
@@ -315,4 +319,4 @@ def test_modal_out_of_reach_is_one_sentence(error, message, monkeypatch):
 def test_modal_run_knows_the_options():
     command = [sys.executable, "-m", "modal", "run", "modal_app.py", "--help"]
     text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90).stdout
-    assert all(f"--{option} " in text for option in ("mode", "submission", "task", "gpu", "json"))
+    assert all(f"--{option} " in text for option in ("mode", "submission", "task", "gpu", "json", "grid"))
