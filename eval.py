@@ -18,6 +18,7 @@ from pathlib import Path
 
 # Read from disk, a compiled kernel would hide its compile time; set before the DSL is imported, also in the worker.
 os.environ["CUTE_DSL_DISABLE_FILE_CACHING"] = "1"
+os.environ["PYTHONUNBUFFERED"] = "1"  # what a worker printed outlives it
 
 import torch
 

@@ -56,7 +56,7 @@ def check_compile_time(submission: Path, cases: list[str], limits: dict = LIMITS
     spent = dict.fromkeys(limits, 0.0)
     with tempfile.TemporaryDirectory() as directory:
         results = Path(directory, "results")
-        command = [sys.executable, "-m", "evaluation.compile_time", str(submission.resolve()), str(results), *cases]
+        command = [sys.executable, "-u", "-m", "evaluation.compile_time", str(submission.resolve()), str(results), *cases]
         try:
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
             output = subprocess.run(command, cwd=ROOT, timeout=sum(limits.values()), **pipes).stdout
