@@ -293,13 +293,18 @@ class AsyncCopy:
 
     # -- cp.async ----------------------------------------------------------------------------------------------
     def cp_async(self, dst, src, size: int, source_size, mask):
-        """Per-thread copies: they land when waited for, which is as late as they may."""
+        """Per-thread copies: they land when waited for, which is as late as they may. Lanes may make the same one."""
+        made = set()
         for p in self.active(mask):
-            a, b, n = self.pick(dst, p), self.pick(src, p), self.pick(source_size, p)
+            a, b, n = copy = self.pick(dst, p), self.pick(src, p), self.pick(source_size, p)
+            if copy in made:
+                continue
+            made.add(copy)
             if a % size or b % size:
                 raise Fault("misaligned", f"cp.async of {size} bytes from {b:#x} to {a:#x}")
             cta, offset = self.shared_cta(a)
-            op = cta.smem.begin(offset, offset + size, True, self.origin("cp.async"), self.warp.actor)
+            actor = self.warp.actor  # several lanes may copy to one place, as CuTe DSL's blockwise_gemm.py has them do
+            op = cta.smem.begin(offset, offset + size, True, self.origin("cp.async"), actor, owner=actor)
             self.note_global(b, size, False)
             self.open_copies().append((cta, offset, b, min(n, size), size, op))
 

@@ -25,7 +25,8 @@ ASYNC, MIXED, PUBLISHED = 0, 0xFFFE, 0xFFFF  # not a warp: as a writer, as write
 class InFlight:
     """A range that an asynchronous operation writes or reads and has not finished with.
 
-    chunks: the numbers of the 16-byte chunks that it touches, if not all of the range.
+    chunks: the numbers of the 16-byte chunks that it touches, if not all of the range. owner: a warp whose copies may
+    overlap each other.
     """
 
     lo: int
@@ -33,6 +34,7 @@ class InFlight:
     writes: bool
     what: object
     chunks: np.ndarray | None = None
+    owner: Actor | None = None
 
     def touches(self, lo: int, hi: int) -> bool:
         if self.lo >= hi or lo >= self.hi:
@@ -170,9 +172,9 @@ class SharedMemory:
         self.barriers_end = max(self.barriers_end, offset + 8)
         self.valid[offset : offset + 8] = False
 
-    def check_write(self, lo: int, hi: int, what):
+    def check_write(self, lo: int, hi: int, what, owner: Actor | None = None):
         for op in self.in_flight:
-            if op.touches(lo, hi):
+            if op.touches(lo, hi) and not (owner is not None and op.owner is owner):
                 verb = "is still writing" if op.writes else "still reads"
                 raise Fault("race", f"{what} of shared memory [{lo:#x}, {hi:#x}) that {op.what} {verb}")
         if lo < self.barriers_end and self.barriers_start < hi:
@@ -243,16 +245,18 @@ class SharedMemory:
                     )
 
     # -- asynchronous operations -------------------------------------------------------------------------------
-    def begin(self, lo: int, hi: int, writes: bool, what, by: Actor | None = None, chunks=None, whole=False) -> InFlight:
+    def begin(
+        self, lo: int, hi: int, writes: bool, what, by: Actor | None = None, chunks=None, whole=False, owner=None
+    ) -> InFlight:
         """An asynchronous operation starts to use a range; `end` when it is done with it.
 
-        what: names it (str() of it). by: the issuing warp. chunks: see InFlight. whole: it needs every byte it reads.
+        what: names it (str() of it). by: the issuing warp. chunks, owner: see InFlight. whole: it needs every byte it reads.
         """
         self._bounds(lo, hi, what)
-        op = InFlight(lo, hi, writes, what, chunks)
+        op = InFlight(lo, hi, writes, what, chunks, owner)
         if self.checks:
             if writes:
-                self.check_write(lo, hi, what)
+                self.check_write(lo, hi, what, owner)
                 if by is not None:
                     self._check_order(lo, hi, by, what)
                     late = self.read_at[lo // CHUNK : -(-hi // CHUNK)] > by.seen

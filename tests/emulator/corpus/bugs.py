@@ -30,6 +30,7 @@ def bug(kernel: str, name: str, kinds: str, *edits: tuple[str, str], **options) 
 FULL, DONE = wait("full", "0"), wait("done", "0")
 READY = "ready:\nbar.sync 0;"
 INIT = "mbarrier.init.shared::cta.b64 [full], 1;"
+SLEEP = "mov.u32 k, 0;\nrest:\nnanosleep.u32 100;\nadd.u32 k, k, 1;\nsetp.lt.u32 p, k, 100;\n@p bra rest;"  # longer than any copy
 INIT_FENCE = "fence.mbarrier_init.release.cluster;"
 SECOND = "add.u32 r0, t, 70;\nst.shared.b32 [r1], r0;\n" + FENCE
 WAIT_LD = "tcgen05.wait::ld.sync.aligned;"
@@ -39,6 +40,8 @@ CLUSTER_BARRIER = "barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait
 BUGS = [
     # -- a bulk copy into shared memory and its mbarrier
     bug("copy", "data read before the copy is waited for", "race", (FULL, "")),
+    bug("copy", "sleep instead of a wait", "race", (FULL, SLEEP)),
+    bug("copy", "sleep instead of a barrier after the init", "mbarrier", (READY, "ready:\n" + SLEEP)),
     bug("copy", "fewer bytes expected than come", "mbarrier", ("_, [full], 1024", "_, [full], 1008")),
     bug("copy", "more bytes expected than come", "hang", ("_, [full], 1024", "_, [full], 1040")),
     bug("copy", "bytes expected nowhere", "race mbarrier", ("arrive.expect_tx.shared::cta.b64 _, [full], 1024", "arrive.shared::cta.b64 _, [full]")),
@@ -87,6 +90,7 @@ BUGS = [
     bug("store", "no barrier before the store", "race uninitialized-read missing-proxy-fence", (SECOND + "\nbar.sync 0;", SECOND)),
     bug("store", "buffer rewritten while it is read", "race", ("cp.async.bulk.wait_group.read 0;\nstored0:", "stored0:")),
     bug("store", "exit while the buffer is read", "unfinished", ("cp.async.bulk.wait_group.read 0;\nstored256:", "stored256:")),
+    bug("store", "sleep instead of a wait", "race", ("cp.async.bulk.wait_group.read 0;\nstored0:\nbar.sync 0;", "stored0:\n" + SLEEP)),
     bug("store", "store not committed to a group", "race", ("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;\nstored0:", "cp.async.bulk.wait_group.read 0;\nstored0:")),
     bug("store", "more bytes stored than written", "uninitialized-read", ("buffer[256]", "buffer[512]"), ("add.u64 at, out, 0;\ncp.async.bulk.global.shared::cta.bulk_group [at], [buffer], 256", "add.u64 at, out, 0;\ncp.async.bulk.global.shared::cta.bulk_group [at], [buffer], 512")),
     bug("store", "store to a misaligned address", "misaligned", ("add.u64 at, out, 0;", "add.u64 at, out, 4;")),
@@ -94,6 +98,8 @@ BUGS = [
     bug("store", "store to an input", "write-to-input", read_only="out"),
     # -- the tensor core
     bug("product", "accumulator read before its commit is waited for", "tmem-race tmem-uninitialised", (DONE, "")),
+    bug("product", "sleep instead of a wait", "tmem-race", (DONE, SLEEP.replace("rest", "rest2"))),
+    bug("product", "operand overwritten after a sleep", "race", (DONE, SLEEP.replace("rest", "rest2") + "\n@first st.shared.b32 [a], r2;\n" + DONE)),
     bug("product", "no commit", "hang", (_COMMIT + "[done];", "")),
     bug("product", "relaxed wait without a fence", "tmem-race", (DONE, wait("done", "0", "mbarrier.try_wait.parity.relaxed.cta.shared::cta.b64")), ("tcgen05.fence::after_thread_sync;\n", "")),
     bug("product", "operands not fenced", "missing-proxy-fence", ("filled:\n\n" + FENCE, "filled:\n")),
@@ -138,6 +144,7 @@ BUGS = [
     bug("pair", "cluster wider than sixteen", "launch", launches=(("pair", 32, 64, 32, False),)),
     # -- named barriers and lanes
     bug("meet", "other warp's data not waited for", "race uninitialized-read", ("bar.sync 1, 64;", "")),
+    bug("meet", "sleep instead of a barrier", "race", ("bar.sync 1, 64;", SLEEP)),
     bug("meet", "counts that differ", "barrier", ("bar.sync 1, 64;", "bar.sync 1, 96;")),
     bug("meet", "count that is no multiple of a warp", "barrier", ("bar.arrive 1, 64;", "bar.arrive 1, 48;")),
     bug("meet", "barrier that does not exist", "barrier", ("bar.arrive 1, 64;", "bar.arrive 16, 64;")),

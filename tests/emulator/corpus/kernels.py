@@ -483,6 +483,7 @@ mov.u32 r1, buffer;
 mad.lo.u32 r1, t, 4, r1;
 mad.wide.u32 at, t, 4, src;
 cp.async.ca.shared.global [r1], [at], 4;
+cp.async.ca.shared.global [r1], [at], 4;  // again: harmless
 cp.async.commit_group;
 cp.async.wait_group 0;
 bar.sync 0;
