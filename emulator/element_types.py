@@ -40,6 +40,8 @@ class ElementType:
             table = np.ldexp(1.0, np.arange(256) - 127)
             table[255] = np.nan
             return table
+        if self.name in ("u8", "s8"):
+            return np.arange(256).astype(np.uint8).view(np.int8 if self.name == "s8" else np.uint8).astype(np.float64)
         code = np.arange(1 << self.bits)
         mantissa = (code & ((1 << self.mantissa_bits) - 1)).astype(np.float64)
         field = code >> self.mantissa_bits & ((1 << self.exponent_bits) - 1)
@@ -101,3 +103,7 @@ F16 = ElementType("f16", 16, 5, 10, -14, has_inf=True)
 BF16 = ElementType("bf16", 16, 8, 7, -126, has_inf=True)
 TF32 = ElementType("tf32", 32, 8, 10, -126, has_inf=True)
 F32 = ElementType("f32", 32, 8, 23, -126, has_inf=True)
+# Integers: no exponent
+U8 = ElementType("u8", 8, 0, 8, 0)
+S8 = ElementType("s8", 8, 0, 7, 0)
+S32 = ElementType("s32", 32, 0, 31, 0)

@@ -1,9 +1,9 @@
 """The 32-bit instruction descriptor of tcgen05.mma: shape, element types and modifiers.
 
 Implements PTX ISA 9.7.16.4.2 (Tables 42-44), the dense rows without .ws of Table 39 (shapes), Tables 51, 52 (transpose,
-negate) and 56, 57 (scale vector sizes). [read from PTX ISA], all of it. Sparse MMA, .ws, kind::i8 and K = 96 are
-Unsupported. CUTLASS and CuTe DSL 4.5.2 accept the same N as Table 39 for operands in shared memory and are stricter for
-A in tensor memory (M = 128: N % 16, pairs: N % 32); `emulator.mma` applies that.
+negate) and 56, 57 (scale vector sizes). [read from PTX ISA], all of it. Sparse MMA, .ws and K = 96 are Unsupported.
+CUTLASS and CuTe DSL 4.5.2 accept the same N as Table 39 for operands in shared memory and are stricter for A in tensor
+memory (M = 128: N % 16, pairs: N % 32); `emulator.mma` applies that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from emulator.element_types import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, F16, F32, TF32, UE4M3, UE8M0, ElementType
+from emulator.element_types import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E5M2,
+    F16,
+    F32,
+    S8,
+    S32,
+    TF32,
+    U8,
+    UE4M3,
+    UE8M0,
+    ElementType,
+)  # fmt: skip
 from emulator.errors import Fault, Unsupported
 
 _F8F6F4 = {0: E4M3, 1: E5M2, 3: E2M3, 4: E3M2, 5: E2M1}
@@ -19,11 +35,12 @@ _OPERAND_TYPES = {
     "f16": {0: F16, 1: BF16},
     "tf32": {2: TF32},
     "f8f6f4": _F8F6F4,
+    "i8": {0: U8, 1: S8},
     "mxf8f6f4": _F8F6F4,
     "mxf4": {1: E2M1},
     "mxf4nvf4": {1: E2M1},
 }
-_K = {"f16": 16, "tf32": 8, "f8f6f4": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
+_K = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
 _FP4 = ("mxf4", "mxf4nvf4")
 
 
@@ -46,6 +63,7 @@ class InstructionDescriptor:
     scale_vec: int = 0  # scale factors per row and instruction: the N of .scale_vec::NX
     sfa_id: int = 0
     sfb_id: int = 0
+    saturate: bool = False  # kind::i8
 
     @property
     def packed_fp4(self) -> bool:
@@ -84,9 +102,12 @@ def decode(idesc: int, kind: str, cta_group: int, scale_vec: int | None = None) 
         a_mn_major=bool(idesc >> 15 & 1),
         b_mn_major=bool(idesc >> 16 & 1),
     )
-    if kind in ("f16", "tf32", "f8f6f4"):
+    if kind in ("f16", "tf32", "f8f6f4", "i8"):
         _require(scale_vec is None, idesc, f"scale_vec::{scale_vec}X for kind::{kind}")
-        _require(not idesc & 0xE080_004B, idesc, "reserved, integer or weight-stationary bits")
+        _require(not idesc & 0xE080_0043, idesc, "reserved or weight-stationary bits")
+        _require(kind != "i8" or not idesc & 0x6000, idesc, "negation of integers")
+        _require(kind == "i8" or not idesc & 8, idesc, "integer saturation")
+        common["saturate"] = bool(idesc & 8)
         result = InstructionDescriptor(m=(idesc >> 24 & 0x1F) * 16, d_type=_d_type(idesc, **common), **common)
     else:
         result = _block_scaled(idesc, kind, scale_vec, common)
@@ -96,6 +117,9 @@ def decode(idesc: int, kind: str, cta_group: int, scale_vec: int | None = None) 
 
 def _d_type(idesc: int, kind: str, a_type: ElementType, b_type: ElementType, **_) -> ElementType:
     code = idesc >> 4 & 3
+    if kind == "i8":
+        _require(code == 2, idesc, f"D type {code} for kind::i8")
+        return S32
     half = code == 0 and kind != "tf32" and BF16 not in (a_type, b_type)
     _require(code == 1 or half, idesc, f"D type {code} for kind::{kind} of {a_type.name} and {b_type.name}")
     return F16 if half else F32
@@ -140,6 +164,8 @@ def _check_shape(idesc: int, d: InstructionDescriptor, cta_group: int) -> None:
         rows, step = ((128,) if d.scale_type else (64, 128)), 8
     else:
         rows, step = (128, 256), 16
+    if d.kind == "i8":
+        step = 32 if cta_group == 2 else 16 if d.n > 32 else 8
     if d.b_mn_major and d.kind in ("f8f6f4", "mxf8f6f4"):
         step *= 2  # Table 52
     shape = f"{d.m}x{d.n} for kind::{d.kind}.cta_group::{cta_group}"

@@ -34,7 +34,7 @@ from functools import lru_cache
 import numpy as np
 
 from emulator import instruction_descriptor, matrix_descriptor
-from emulator.element_types import E2M1, F16, F32, ZERO_EXPONENT, ElementType, lowest_bits
+from emulator.element_types import E2M1, F16, F32, S32, ZERO_EXPONENT, ElementType, lowest_bits
 from emulator.errors import Fault, Unsupported
 from emulator.instruction_descriptor import InstructionDescriptor
 from emulator.tmem import TensorMemory
@@ -64,11 +64,23 @@ def mma(
 
     a [M, K], b [N, K]: element codes (uint8, uint16 or uint32), or uint8 [rows, K / 2] for packed FP4 kinds; 4-bit and
     6-bit codes of the other kinds sit in the low bits of a byte. c [M, N] in D's type, or None for zero.
-    sfa [M, scale_vec], sfb [N, scale_vec]: uint8 scale factor codes. Any M, N. Returns float32 or float16 [M, N].
+    sfa [M, scale_vec], sfb [N, scale_vec]: uint8 scale factor codes. Any M, N. Returns [M, N] in D's type.
     """
+    if idesc.kind == "i8":
+        return _mma_integer(idesc, a, b, c)
     if idesc.packed_fp4:
         return _mma_fp4(idesc, a, b, c, sfa, sfb)
     return _mma_products(idesc, a, b, c, sfa, sfb)
+
+
+def _mma_integer(idesc, a, b, c) -> np.ndarray:
+    """int32 [M, N]: exact, then wrapped or, with .saturate set, clamped. Sums of 32 products fit float64."""
+    total = (idesc.a_type.decode(a) @ idesc.b_type.decode(b).T).astype(np.int64)
+    if c is not None:
+        total += c
+    if idesc.saturate:
+        total = total.clip(-(2**31), 2**31 - 1)
+    return total.astype(np.int32)
 
 
 def _mma_fp4(idesc, a, b, c, sfa, sfb) -> np.ndarray:
@@ -260,6 +272,8 @@ def _read_accumulator(tmem: TensorMemory, d: InstructionDescriptor, cta_group: i
     out = np.empty((d.m // cta_group, d.n), np.uint32)
     for r, c, lane in blocks:
         out[r, c] = tmem.read(base + lane, r.stop - r.start, column, c.stop - c.start, "tcgen05.mma accumulator")
+    if d.d_type is S32:
+        return out.view(np.int32)
     return out.astype(np.uint16).view(np.float16) if d.d_type is F16 else out.view(np.float32)
 
 

@@ -23,7 +23,14 @@ import click
 FOLDER = "examples/python/CuTeDSL/cute/blackwell"
 ROOT = Path(__file__).resolve().parent.parent
 
-TUTORIALS = """
+NVFP4 = "--ab_dtype Float4E2M1FN --sf_dtype Float8E4M3FN --sf_vec_size 16"
+NVFP4_E8M0 = "--ab_dtype Float4E2M1FN --sf_dtype Float8E8M0FNU --sf_vec_size 16"
+MXFP4 = "--ab_dtype Float4E2M1FN --sf_dtype Float8E8M0FNU --sf_vec_size 32"
+MXFP8 = "--ab_dtype Float8E4M3FN --sf_dtype Float8E8M0FNU --sf_vec_size 32"
+MXFP8_E5M2 = "--ab_dtype Float8E5M2 --sf_dtype Float8E8M0FNU --sf_vec_size 32"
+PAIR = "--mma_tiler_mn 256,128 --use_2cta_instrs --cluster_shape_mn 2,1"
+
+EXAMPLES = f"""
 tutorial/tutorial_gemm/fp16_gemm_0.py --mnk 256,512,192
 tutorial/tutorial_gemm/fp16_gemm_1.py --mnk 256,512,192
 tutorial/tutorial_gemm/fp16_gemm_2.py --mnk 512,512,192
@@ -33,97 +40,67 @@ tutorial/tutorial_gemm/fp16_gemm_4.py --mnk 512,1024,128
 tutorial/tutorial_gemm/fp16_gemm_5.py --mnk 512,512,192
 tutorial/tutorial_gemm/fp16_gemm_6.py --mnk 256,256,192
 tutorial/tutorial_gemm/nvfp4_gemm_0.py --mnkl 256,512,512,2
-tutorial/tutorial_gemm/nvfp4_gemm_1.py --mnkl 512,512,512,2
-tutorial/tutorial_tma/tma_v0.py
-tutorial/tutorial_tma/tma_v1.py
-tutorial/tutorial_tma/tma_v2.py
-"""
+tutorial/tutorial_gemm/nvfp4_gemm_1.py --mnkl 256,256,512,2
 
-DENSE = """
-{0}.py
-{0}.py --ab_dtype Float16 --c_dtype Float16 --mnkl 256,256,128,2 --mma_tiler_mn 64,128 --use_tma_store
-{0}.py --ab_dtype Float16 --c_dtype Float16 --mnkl 256,256,128,1 --mma_tiler_mn 128,128 --use_2cta_instrs --cluster_shape_mn 2,1 --use_tma_store
-{0}.py --ab_dtype BFloat16 --c_dtype BFloat16 --mnkl 512,256,128,1 --mma_tiler_mn 256,128 --use_2cta_instrs --cluster_shape_mn 2,2 --use_tma_store
-{0}.py --ab_dtype Float16 --c_dtype Float32 --mnkl 200,136,72,1 --use_tma_store
-{0}.py --ab_dtype Float16 --c_dtype Float16 --acc_dtype Float16 --mnkl 128,256,128,1 --mma_tiler_mn 128,256
-{0}.py --ab_dtype Float16 --c_dtype Float16 --mnkl 256,256,128,1 --a_major m --b_major n --c_major m --use_tma_store
-{0}.py --ab_dtype TFloat32 --c_dtype Float32 --mnkl 256,256,64,1 --a_major m --b_major n --c_major m --cluster_shape_mn 1,2 --use_tma_store
-{0}.py --ab_dtype Float8E4M3FN --c_dtype Float16 --mnkl 256,256,128,1 --mma_tiler_mn 256,64 --use_2cta_instrs --cluster_shape_mn 2,1 --use_tma_store
-{0}.py --ab_dtype Float8E5M2 --c_dtype Float32 --mnkl 128,192,128,1 --mma_tiler_mn 128,96
-{0}.py --ab_dtype Int8 --c_dtype Int32 --acc_dtype Int32 --mnkl 256,128,128,1 --cluster_shape_mn 2,1
-{0}.py --ab_dtype Uint8 --c_dtype Int32 --acc_dtype Int32 --mnkl 128,128,128,1 --mma_tiler_mn 64,64 --use_tma_store
-"""
-DENSE_KERNELS = (
-    "dense_gemm", "dense_gemm_persistent", "dense_gemm_persistent_prefetch", "dense_gemm_persistent_dynamic",
-    "dense_gemm_software_pipeline",
-)  # fmt: skip
+kernel/dense_gemm/dense_gemm.py --mnkl 256,128,64,1
+kernel/dense_gemm/dense_gemm.py --ab_dtype TFloat32 --c_dtype Float32 --mnkl 128,128,32,1 --a_major m --b_major n --c_major m --use_tma_store
+kernel/dense_gemm/dense_gemm.py --ab_dtype Float16 --c_dtype Float16 --mnkl 64,128,64,1 --mma_tiler_mn 64,128 --use_tma_store
+kernel/dense_gemm/dense_gemm.py --ab_dtype Float16 --c_dtype Float16 --mnkl 128,128,64,1 --mma_tiler_mn 128,128 --use_2cta_instrs --cluster_shape_mn 2,1 --use_tma_store
+kernel/dense_gemm/dense_gemm.py --ab_dtype Float16 --c_dtype Float32 --mnkl 200,136,72,1 --use_tma_store
+kernel/dense_gemm/dense_gemm.py --ab_dtype Float16 --c_dtype Float16 --acc_dtype Float16 --mnkl 128,128,64,1 --a_major m --b_major n --c_major m --use_tma_store
+kernel/dense_gemm/dense_gemm.py --ab_dtype BFloat16 --c_dtype BFloat16 --mnkl 512,256,64,1 --mma_tiler_mn 256,128 --use_2cta_instrs --cluster_shape_mn 2,2 --use_tma_store
+kernel/dense_gemm/dense_gemm.py --ab_dtype Float8E4M3FN --c_dtype Float16 --mnkl 256,64,64,1 --mma_tiler_mn 256,64 --use_2cta_instrs --cluster_shape_mn 2,1 --use_tma_store
+kernel/dense_gemm/dense_gemm.py --ab_dtype Float8E5M2 --c_dtype Float32 --mnkl 128,96,64,1 --mma_tiler_mn 128,96
+kernel/dense_gemm/dense_gemm.py --ab_dtype Int8 --c_dtype Int32 --acc_dtype Int32 --mnkl 128,128,64,1
+kernel/dense_gemm/dense_gemm.py --ab_dtype Uint8 --c_dtype Int32 --acc_dtype Int32 --mnkl 64,64,64,1 --mma_tiler_mn 64,64 --use_tma_store
+kernel/dense_gemm/dense_gemm_persistent.py --mnkl 128,128,64,1
+kernel/dense_gemm/dense_gemm_persistent.py --ab_dtype Float16 --c_dtype Float16 --mnkl 256,128,64,1 {PAIR} --use_tma_store
+kernel/dense_gemm/dense_gemm_persistent_dynamic.py --mnkl 128,128,64,1
+kernel/dense_gemm/dense_gemm_persistent_dynamic.py --ab_dtype Float16 --c_dtype Float16 --mnkl 256,128,64,1 {PAIR} --use_tma_store
+kernel/dense_gemm/dense_gemm_persistent_prefetch.py --mnkl 128,128,64,1
+kernel/dense_gemm/dense_gemm_software_pipeline.py --mnkl 128,128,64,1
+kernel/dense_gemm/dense_gemm_alpha_beta_persistent.py --alpha 2.0 --beta 0.5 --mnkl 128,128,64,1
+kernel/dense_gemm/dense_gemm_alpha_beta_persistent.py --ab_dtype Float16 --c_dtype Float16 --d_dtype Float16 --alpha 0.5 --beta 1.0 --mnkl 256,128,64,1 {PAIR}
 
-ALPHA_BETA = """
-kernel/dense_gemm/dense_gemm_alpha_beta_persistent.py --alpha 2.0 --beta 0.5
-kernel/dense_gemm/dense_gemm_alpha_beta_persistent.py --ab_dtype Float16 --c_dtype Float16 --d_dtype Float16 --alpha 0.5 --beta 1.0 --mnkl 512,256,128,1 --mma_tiler_mn 256,128 --use_2cta_instrs --cluster_shape_mn 2,1
-"""
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {NVFP4} --c_dtype Float16 --mnkl 128,64,256,1 --mma_tiler_mn 128,64
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {NVFP4} --c_dtype Float16 --mnkl 128,128,256,1
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {NVFP4} --c_dtype Float16 --mnkl 128,192,256,1 --mma_tiler_mn 128,192
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {NVFP4} --c_dtype Float16 --mnkl 128,256,256,1 --mma_tiler_mn 128,256
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {NVFP4} --c_dtype Float16 --mnkl 256,64,256,1 --mma_tiler_mn 256,64 --cluster_shape_mn 2,1
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {NVFP4} --c_dtype BFloat16 --mnkl 256,128,256,1 --mma_tiler_mn 256,128 --cluster_shape_mn 2,1
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {NVFP4} --c_dtype Float16 --mnkl 256,192,256,1 --mma_tiler_mn 256,192 --cluster_shape_mn 2,1
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {NVFP4} --c_dtype Float32 --mnkl 512,512,256,1 --mma_tiler_mn 256,256 --cluster_shape_mn 2,2
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {NVFP4} --c_dtype Float16 --mnkl 256,512,256,1 --mma_tiler_mn 256,128 --cluster_shape_mn 2,4
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {NVFP4} --c_dtype Float16 --mnkl 512,128,256,1 --cluster_shape_mn 4,1
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {NVFP4} --c_dtype Float16 --c_major m --mnkl 200,160,288,1
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {NVFP4_E8M0} --c_dtype Float16 --mnkl 128,128,256,1
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {MXFP4} --c_dtype Float16 --mnkl 256,128,256,1 --mma_tiler_mn 256,128 --cluster_shape_mn 2,1
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {MXFP4} --c_dtype Float32 --mnkl 128,192,256,1 --mma_tiler_mn 128,192
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {MXFP8} --c_dtype Float16 --mnkl 128,256,128,1 --cluster_shape_mn 1,2
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {MXFP8} --c_dtype BFloat16 --mnkl 256,256,128,1 --mma_tiler_mn 256,256 --cluster_shape_mn 2,1
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py {MXFP8_E5M2} --c_dtype Float32 --mnkl 128,64,128,1 --mma_tiler_mn 128,64 --a_major m --b_major n
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent_prefetch.py {NVFP4} --c_dtype Float16 --mnkl 128,128,256,1
+kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent_amax.py {NVFP4} --c_dtype Float16 --mnkl 128,128,256,1
 
-NVFP4 = "--ab_dtype Float4E2M1FN --sf_dtype Float8E4M3FN --sf_vec_size 16"
-NVFP4_E8 = "--ab_dtype Float4E2M1FN --sf_dtype Float8E8M0FNU --sf_vec_size 16"
-MXFP4 = "--ab_dtype Float4E2M1FN --sf_dtype Float8E8M0FNU --sf_vec_size 32"
-MXFP8 = "--ab_dtype Float8E4M3FN --sf_dtype Float8E8M0FNU --sf_vec_size 32"
-MXFP8_5 = "--ab_dtype Float8E5M2 --sf_dtype Float8E8M0FNU --sf_vec_size 32"
-BLOCKSCALED = f"""
-{{0}}.py {NVFP4} --c_dtype Float16
-{{0}}.py {NVFP4} --c_dtype Float16 --mnkl 256,128,512,1 --mma_tiler_mn 128,64
-{{0}}.py {NVFP4} --c_dtype Float16 --mnkl 256,384,512,1 --mma_tiler_mn 128,192
-{{0}}.py {NVFP4} --c_dtype Float16 --mnkl 256,256,512,1 --mma_tiler_mn 128,256
-{{0}}.py {NVFP4} --c_dtype Float16 --mnkl 512,256,512,1 --mma_tiler_mn 256,64 --cluster_shape_mn 2,1
-{{0}}.py {NVFP4} --c_dtype BFloat16 --mnkl 512,256,512,2 --mma_tiler_mn 256,128 --cluster_shape_mn 2,1
-{{0}}.py {NVFP4} --c_dtype Float16 --mnkl 512,384,256,1 --mma_tiler_mn 256,192 --cluster_shape_mn 2,1
-{{0}}.py {NVFP4} --c_dtype Float32 --mnkl 512,512,256,1 --mma_tiler_mn 256,256 --cluster_shape_mn 2,2
-{{0}}.py {NVFP4} --c_dtype Float16 --mnkl 512,512,256,1 --mma_tiler_mn 256,128 --cluster_shape_mn 2,4
-{{0}}.py {NVFP4} --c_dtype Float16 --mnkl 512,256,256,1 --mma_tiler_mn 128,128 --cluster_shape_mn 4,1
-{{0}}.py {NVFP4} --c_dtype Float16 --mnkl 256,512,256,1 --mma_tiler_mn 128,128 --cluster_shape_mn 1,4
-{{0}}.py {NVFP4} --c_dtype Float16 --c_major m --mnkl 200,160,288,1
-{{0}}.py {NVFP4_E8} --c_dtype Float16 --mnkl 256,128,256,1
-{{0}}.py {MXFP4} --c_dtype Float16 --mnkl 256,256,512,1 --mma_tiler_mn 256,128 --cluster_shape_mn 2,1
-{{0}}.py {MXFP4} --c_dtype Float32 --mnkl 128,192,256,1 --mma_tiler_mn 128,192
-{{0}}.py {MXFP8} --c_dtype Float16 --mnkl 256,256,256,1 --cluster_shape_mn 1,2
-{{0}}.py {MXFP8} --c_dtype BFloat16 --mnkl 256,256,256,1 --mma_tiler_mn 256,256 --cluster_shape_mn 2,1
-{{0}}.py {MXFP8_5} --c_dtype Float32 --mnkl 128,128,256,1 --mma_tiler_mn 128,64 --a_major m --b_major n
-"""
-BLOCKSCALED_KERNELS = ("dense_blockscaled_gemm_persistent", "dense_blockscaled_gemm_persistent_prefetch")
-
-AMAX = f"""
-kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent_amax.py {NVFP4} --c_dtype Float16
-kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent_amax.py {NVFP4} --c_dtype Float16 --mnkl 512,256,256,1 --mma_tiler_mn 256,128 --cluster_shape_mn 2,1
-kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent_amax.py {MXFP8} --c_dtype Float16 --mnkl 256,256,256,1 --mma_tiler_mn 128,256
-"""
-
-GROUPED = f"""
 kernel/grouped_gemm/grouped_gemm.py
 kernel/grouped_gemm/grouped_gemm.py --tensormap_update_mode GMEM
 kernel/grouped_gemm/grouped_gemm.py --host_problem_shape_available
 kernel/grouped_gemm/grouped_gemm.py --problem_sizes_mnkl (256,160,32,1),(16,384,96,1),(152,128,16,1),(40,160,16,1) --num_groups 4 --mma_tiler_mn 128,64
-kernel/grouped_gemm/grouped_gemm.py --mma_tiler_mn 256,128 --cluster_shape_mn 2,1 --use_2cta_instrs
+kernel/grouped_gemm/grouped_gemm.py {PAIR}
 kernel/grouped_gemm/grouped_gemm.py --ab_dtype BFloat16 --c_dtype Float32 --mma_tiler_mn 128,128 --cluster_shape_mn 1,2 --a_major m --b_major n --c_major m
 kernel/blockscaled_grouped_gemm/grouped_blockscaled_gemm.py
-kernel/blockscaled_grouped_gemm/grouped_blockscaled_gemm.py {NVFP4} --host_problem_shape_available
-kernel/blockscaled_grouped_gemm/grouped_blockscaled_gemm.py {NVFP4} --problem_sizes_mnkl (256,160,32,1),(32,384,512,1),(160,128,32,1),(64,160,96,1) --num_groups 4
-kernel/blockscaled_grouped_gemm/grouped_blockscaled_gemm.py {NVFP4} --problem_sizes_mnkl (512,256,256,1),(256,512,256,1) --num_groups 2 --mma_tiler_mn 256,256 --cluster_shape_mn 2,1
-kernel/blockscaled_grouped_gemm/grouped_blockscaled_gemm.py {MXFP8} --problem_sizes_mnkl (128,256,256,1),(256,128,128,1) --num_groups 2 --mma_tiler_mn 128,128 --cluster_shape_mn 1,2
-kernel/blockscaled_grouped_gemm/grouped_blockscaled_gemm.py {MXFP4} --problem_sizes_mnkl (128,256,256,1),(256,128,128,1) --num_groups 2 --c_dtype Float32
-"""
+kernel/blockscaled_grouped_gemm/grouped_blockscaled_gemm.py {NVFP4} --problem_sizes_mnkl (128,160,32,1),(32,128,256,1),(64,160,96,1) --num_groups 3 --host_problem_shape_available
+kernel/blockscaled_grouped_gemm/grouped_blockscaled_gemm.py {NVFP4} --problem_sizes_mnkl (256,256,256,1),(256,256,256,1) --num_groups 2 --mma_tiler_mn 256,256 --cluster_shape_mn 2,1
+kernel/blockscaled_grouped_gemm/grouped_blockscaled_gemm.py {MXFP8} --problem_sizes_mnkl (128,256,128,1),(128,128,128,1) --num_groups 2 --cluster_shape_mn 1,2
+kernel/blockscaled_grouped_gemm/grouped_blockscaled_gemm.py {MXFP4} --problem_sizes_mnkl (128,128,256,1),(128,128,128,1) --num_groups 2 --c_dtype Float32
 
-BLOCKWISE = """
-kernel/blockwise_gemm/blockwise_gemm.py --mnkl 128,128,256,1
-kernel/blockwise_gemm/blockwise_gemm.py --mnkl 256,256,256,1 --mma_tiler_mn 256,128 --use_2cta_instrs --cluster_shape_mn 2,1
-kernel/blockwise_gemm/contiguous_grouped_gemm.py --mnkl 128,128,256,2
-kernel/blockwise_gemm/masked_grouped_gemm.py --mnkl 128,128,256,2
-"""
-
-OTHERS = """
+kernel/blockwise_gemm/blockwise_gemm.py --mnkl 128,128,128,1
+kernel/blockwise_gemm/contiguous_grouped_gemm.py --mnkl 128,128,128,2
+kernel/blockwise_gemm/masked_grouped_gemm.py --mnkl 128,128,128,2
 kernel/mixed_input_gemm/mixed_input_gemm.py
-kernel/mixed_input_gemm/mixed_input_gemm.py --a_dtype Int8 --mnkl 256,128,128,1 --use_2cta_instrs --mma_tiler_mnk 256,128,128 --cluster_shape_mn 2,1 --use_tma_store
 kernel/moe/torch_grouped_mm.py --tokens 32 --experts 4 --top_k_select 2 --hidden 128 --intermediate 256
-kernel/moe/torch_scaled_grouped_mm.py --tokens 32 --experts 2 --top_k_select 1 --hidden 256 --intermediate 128 --kind nvfp4 --mma_tiler_mnk 128,128,256
 kernel/moe/torch_scaled_grouped_mm.py --tokens 32 --experts 2 --top_k_select 1 --hidden 256 --intermediate 128
+kernel/moe/torch_scaled_grouped_mm.py --tokens 32 --experts 2 --top_k_select 1 --hidden 256 --intermediate 128 --kind nvfp4 --mma_tiler_mnk 128,128,256
 efc/custom_epilogue_dense_gemm.py --mnkl 128,128,64,1
 efc/activation_custom_epilogue_dense_gemm.py --mnkl 128,128,64,1
 efc/synthetic_custom_epilogue_dense_gemm.py --mnkl 128,128,64,1
@@ -131,14 +108,8 @@ efc/synthetic_custom_epilogue_dense_gemm.py --mnkl 128,128,64,1
 
 
 def examples() -> list[str]:
-    """Every line: a script and its arguments. Variants of one kernel run every third line of its list."""
-    lines = TUTORIALS.splitlines()
-    for n, kernel in enumerate(DENSE_KERNELS):
-        lines += [x for x in DENSE.format(f"kernel/dense_gemm/{kernel}").splitlines() if x][:: 1 if n < 2 else 3]
-    lines += ALPHA_BETA.splitlines()
-    for n, kernel in enumerate(BLOCKSCALED_KERNELS):
-        lines += [x for x in BLOCKSCALED.format(f"kernel/blockscaled_gemm/{kernel}").splitlines() if x][:: 1 if n < 1 else 3]
-    return [x for x in lines + (AMAX + GROUPED + BLOCKWISE + OTHERS).splitlines() if x]
+    """Every line: a script and its arguments."""
+    return [line for line in EXAMPLES.splitlines() if line]
 
 
 def run(folder: Path, line: str, options: list[str], logs: Path | None) -> tuple[str, bool, float, str]:

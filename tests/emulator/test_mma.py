@@ -616,7 +616,7 @@ def test_refusals():
         ("mxf4nvf4", 1, nvfp4 | 1 << 31, 4),  # K = 96
         ("mxf4nvf4", 1, nvfp4 | 1 << 2, 4),  # sparse
         ("mxf4nvf4", 2, nvfp4, 4),  # a pair with M = 128
-        ("i8", 1, nvfp4, None),
+        ("f4", 1, nvfp4, None),
     ]
     for kind, cta_group, bits, scale_vec in unsupported:
         with pytest.raises(Unsupported):
