@@ -1,0 +1,331 @@
+"""Every fault planted in the kernel is caught by what `python eval.py test` runs by default, and for the right reason.
+
+A fault is the real submission.py with one or two pieces of its text replaced. Each piece has to occur exactly once: a
+fault whose text has changed fails here until it is planted again. `evaluation.judge` runs the faulty file.
+"""
+
+import re
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from evaluation import judge as judging
+from task import TestCase, format_case
+
+SUBMISSION = Path(__file__).parents[1] / "submission.py"
+DEFAULT = 'DEFAULT = Config(ctas=2, gran=32, epilogue="tma")'
+
+# m, n, k of the groups
+SMALL = ((32,), (128,), (64,))
+PADDED = ((20,), (128,), (64,))  # fewer tokens than the tile has
+WIDE = ((64,), (128,), (64,))  # tokens for both CTAs of a pair
+WIDE_K = ((32,), (128,), (320,))  # two ring stages, the second one partly filled
+RING = ((32,), (128,), (1024,))  # four ring stages
+ROWS = ((32,), (640,), (64,))  # 320 weight rows for each CTA of a pair
+LONG = ((512,), (128,), (64,))  # two token tiles that share tensor memory columns
+TILES = ((32,) * 4, (256,) * 4, (64,) * 4)  # four tiles of 128 weight rows for each CTA of a pair
+WIDE_TILES = ((192,) * 4, (256,) * 4, (64,) * 4)
+RING_TILES = ((32,) * 4, (256,) * 4, (512,) * 4)
+TWO_GROUPS = ((32, 32), (128, 128), (64, 64))
+
+PAIR = 'ctas=2, gran=32, epilogue="tma", sms=2'  # one pair of CTAs does everything
+TWO_PAIRS = 'ctas=2, gran=32, epilogue="tma", sms=4'
+SHORT_RING = PAIR + ", stages=2"
+DIRECT = "sms=1"  # one CTA, direct epilogue
+
+WRONG = "group [01]: .* elements differ"
+UNWRITTEN = "elements differ, .* are NaN"
+HANG = "hang: .*mbarrier.try_wait.*waits for mbarrier"
+FULL = "race: tcgen05.cp .* reads shared memory .* that TMA load .* has not finished writing"
+BEYOND = "out-of-bounds: .* past the end of tensor"
+
+ACC_EMPTY = "mbarrier_arrive(leader + (acc_empty - smem) + 8 * buffer)"
+ACC_FULL = "mbarrier_wait(acc_full + 8 * buffer, acc_phase)\n"
+EMPTY = "mbarrier_wait(empty + 8 * slot, phase)\n                            mbarrier_expect"
+COMMIT = "mma_commit(ctas, empty + 8 * slot)"
+SLOT = "\n                        slot = slot + 1\n"
+FLIP = "                        phase = select(slot == stages, phase ^ 1, phase)\n"
+
+
+class Fault(NamedTuple):
+    """`old` becomes `new`. `reason`: a pattern of the judge's reason. `config`: of every problem, else as it is."""
+
+    name: str
+    old: str
+    new: str
+    reason: str
+    sizes: tuple = SMALL
+    config: str = ""
+    also: tuple[tuple[str, str], ...] = ()  # more replacements
+
+    @property
+    def edits(self) -> list[tuple[str, str]]:
+        return [(self.old, self.new), *self.also, *with_config(self.config)]
+
+
+def with_config(config: str) -> list[tuple[str, str]]:
+    return [(DEFAULT, f"DEFAULT = Config({config})")] if config else []
+
+
+SCALES = [
+    Fault("scale column of another K step", "sfw + weight_shift,", "sfw_cols + weight_shift,", WRONG, WIDE_K),
+    Fault("scale column not shifted with the row", "sfw + weight_shift,", "sfw,", WRONG, ROWS, TWO_PAIRS),
+    Fault(
+        "SFA and SFB swapped", "sfw + weight_shift, sft + token_shift", "sft + token_shift, sfw + weight_shift", WRONG
+    ),
+    Fault(
+        "second block of scales not copied",
+        "two_weight_atoms = select((tile.row & 127) + tile.rows > 128, 1, 0)",
+        "two_weight_atoms = Int32(0)",
+        WRONG,
+        ROWS,
+        TWO_PAIRS,
+    ),
+]
+BARRIERS = [
+    Fault(
+        "MMA warp begins in the wrong phase",
+        "at, slot, phase = position, Int32(0), Int32(0)",
+        "at, slot, phase = position, Int32(0), Int32(1)",
+        FULL,
+    ),
+    Fault(
+        "producers begin in the wrong phase",
+        "at, slot, phase = position, Int32(0), Int32(1)",
+        "at, slot, phase = position, Int32(0), Int32(0)",
+        HANG,
+    ),
+    Fault("phase not flipped where the ring wraps", COMMIT + SLOT + FLIP, COMMIT + SLOT, HANG, RING, SHORT_RING),
+    Fault("no wait for a full stage", "mbarrier_wait(full + 8 * slot, phase)", "pass", FULL),
+    Fault(
+        "no wait for an empty stage",
+        EMPTY,
+        "mbarrier_expect",
+        "race: TMA load .* of shared memory .* that .* is still writing",
+        RING,
+        SHORT_RING,
+    ),
+    Fault("no wait for a full accumulator", ACC_FULL, "pass\n", "tmem-uninitialised: tcgen05.ld"),
+    Fault(
+        "no wait for an empty accumulator",
+        "mbarrier_wait(acc_empty + 8 * buffer, acc_phase)\n                    if",
+        "if",
+        "tmem-race: read of tensor memory columns",
+        TILES,
+        PAIR,
+    ),
+    Fault(
+        "no wait for the accumulator that overlaps",
+        "if previous + tokens > acc_cols:",
+        "if tokens > acc_cols:",
+        WRONG,
+        LONG,
+        PAIR,
+    ),
+    Fault("stage not released", COMMIT, "pass", HANG),
+    Fault("no commit of the accumulator", "mma_commit(ctas, acc_full + 8 * buffer)", "pass", HANG),
+    Fault("commit reaches one CTA of the pair", "mov.b16 m, 3;", "mov.b16 m, 1;", HANG),
+    Fault("accumulator not released", ACC_EMPTY, "pass", HANG),
+    Fault(
+        "accumulator released before it is read",
+        ACC_FULL,
+        f"{ACC_FULL}                if lane == 0:\n                    {ACC_EMPTY}\n",
+        "tmem-race: read of tensor memory columns",
+        WIDE_TILES,
+        PAIR,
+        also=((f"{ACC_EMPTY}\n                acc_phase", "pass\n                acc_phase"),),
+    ),
+    Fault("bytes of one CTA expected", "box.condition * (box.size * ctas)", "box.condition * box.size", FULL),
+    Fault(
+        "full barrier counts one warp",
+        "mbarrier_init(full + 8 * i, 2)",
+        "mbarrier_init(full + 8 * i, 1)",
+        "mbarrier: .* arrival of 1 with 0 of 1 pending",
+    ),
+    Fault(
+        "accumulator barrier counts one CTA",
+        "config.epilogue_warps * ctas)",
+        "config.epilogue_warps)",
+        "unfinished: .* arrival of mbarrier.arrive .* is under way",
+        RING_TILES,
+        SHORT_RING,
+    ),
+    Fault(
+        "no fence.mbarrier_init",
+        "                mbarrier_init_fence()\n",
+        "",
+        "mbarrier: .* used by the async proxy with neither fence.mbarrier_init nor",
+    ),
+    Fault(
+        "roles begin before the prologue has ended",
+        """        cute.arch.sync_threads()
+        if const_expr(ctas == 2):
+            cute.arch.cluster_arrive_relaxed()
+            cute.arch.cluster_wait()
+        tcgen05_fence("after")
+""",
+        "",
+        "uninitialized-read: ",
+    ),
+]
+EPILOGUE = [
+    Fault(
+        "no proxy fence", 'cute.arch.fence_proxy("async.shared", space="cta")', "pass", "missing-proxy-fence: TMA store"
+    ),
+    Fault(
+        "store box reused while it is read",
+        "tma_store_wait(config.store_boxes - 1)",
+        "pass",
+        "race: write of shared memory .* that TMA store .* still reads",
+        WIDE,
+    ),
+    Fault("accumulator read a column off", "acc = tmem + (quarter << 21)", "acc = tmem + 1 + (quarter << 21)", WRONG),
+    Fault(
+        "accumulator read in another warp's lanes",
+        "acc = tmem + (quarter << 21)",
+        "acc = tmem + (quarter << 20)",
+        "tmem-lane-access: ",
+        TILES,
+        PAIR,
+    ),
+    Fault("stores not bounded by M", "minimum(tile.tokens, tile.m - token)", "tile.tokens", BEYOND, PADDED, DIRECT),
+    Fault(
+        "stores not bounded by N",
+        "select(quarter * 32 + lane < tile.rows, n, 0) - row",
+        "Int32(32)",
+        BEYOND,
+        ((32,), (16,), (64,)),
+        DIRECT,
+    ),
+    Fault("output not bounded by M", "output_tensormap(c, m, n)", "output_tensormap(c, m + 1, n)", BEYOND, PADDED),
+]
+DESCRIPTORS = [
+    Fault("swizzle of the matrix descriptor", "matrix_descriptor(swizzle=2,", "matrix_descriptor(swizzle=4,", WRONG),
+    Fault("swizzle of the tensormap", "K_SW128, Float4E2M1FN", "K_SW64, Float4E2M1FN", HANG),
+    Fault("N of the instruction", "n >> 3 << 17", "n >> 4 << 17", "tmem-uninitialised: tcgen05.ld", WIDE),
+    Fault("M of the instruction", "TILE_M * ctas >> 4 << 24", "TILE_M >> 4 << 24", "unsupported: block-scaled 128x"),
+    Fault(
+        "tensormap of another group",
+        "self.tensormap(params, 1, tile.group)",
+        "self.tensormap(params, 1, 0)",
+        WRONG,
+        TWO_GROUPS,
+    ),
+]
+TILING = [
+    Fault("token origin off by one", "step * TILE_K, box.y, bar", "step * TILE_K, box.y + 1, bar", WRONG),
+    Fault(
+        "weight origin off by a box",
+        "self.weight_row(tile.row + i * gran,",
+        "self.weight_row(tile.row + (i + 1) * gran,",
+        WRONG,
+    ),
+    Fault("both CTAs load the same tokens", "first = tile.token + rank *", "first = tile.token + 0 *", WRONG, WIDE),
+    Fault("K tail dropped", "rows, m, n, k, following)", "rows, m, n, k & -TILE_K, following)", WRONG, WIDE_K),
+    Fault(
+        "first K block accumulates",
+        "const_expr(j > 0) else step",
+        "const_expr(j > 0) else Int32(1)",
+        "tmem-uninitialised: tcgen05.mma accumulator",
+    ),
+    Fault(
+        "last rows of a range left out",
+        "Int32(end) & 0xFFFFFF, limit)",
+        "(Int32(end) & 0xFFFFFF) - 32, limit)",
+        UNWRITTEN,
+        ROWS,
+        TWO_PAIRS,
+    ),
+    Fault("last token tile left out", "token + width < m\n", "token + 2 * width < m\n", UNWRITTEN, LONG, PAIR),
+]
+RESOURCES = [
+    Fault(
+        "tensor memory not freed", "tmem_dealloc(ctas, tmem, TMEM_COLS // config.ctas_per_sm)", "pass", "tmem-leak: "
+    ),
+    Fault(
+        "tensor memory freed before it is read",
+        """        cute.arch.sync_threads()
+        if const_expr(ctas == 2):
+            cute.arch.cluster_arrive_relaxed()
+            cute.arch.cluster_wait()
+        if warp""",
+        "        if warp",
+        "tmem-out-of-bounds: |tmem-race: ",
+    ),
+    Fault(
+        "shared memory too small",
+        "fixed + stages * stage_bytes, stages",
+        "stages * stage_bytes, stages",
+        "out-of-bounds: write of shared memory",
+        RING,
+        SHORT_RING,
+    ),
+]
+FAULTS = SCALES + BARRIERS + EPILOGUE + DESCRIPTORS + TILING + RESOURCES
+
+# What the emulator does not model and therefore cannot catch. One that is caught some day belongs among the others.
+BLIND_SPOTS = [
+    Fault("CTA ends before its stores have read", "tma_store_wait(0)", "pass", ""),  # in the default order they have
+    Fault("no griddepcontrol.wait", "                        cute.arch.griddepcontrol_wait()\n", "", ""),
+    Fault(
+        "no tcgen05.fence",
+        'mbarrier_wait(full + 8 * slot, phase)\n                        tcgen05_fence("after")\n',
+        "mbarrier_wait(full + 8 * slot, phase)\n",
+        "",
+    ),
+]
+
+
+class Preloaded(ForkServerContext):
+    """Forks the judge's workers from a process that has the DSL and the emulator: seconds less for each."""
+
+    def set_forkserver_preload(self, names):
+        super().set_forkserver_preload([*names, "tests.faults.preload"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def preloaded():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judging.multiprocessing, "get_context", lambda method: Preloaded())
+        yield
+
+
+def plant(edits: list[tuple[str, str]], directory: Path) -> Path:
+    """submission.py with these replacements."""
+    text = SUBMISSION.read_text()
+    for old, new in edits:
+        assert text.count(old) == 1, f"occurs {text.count(old)} times, plant the fault anew: {old!r}"
+        text = text.replace(old, new)
+    path = directory / "submission.py"
+    path.write_text(text)
+    return path
+
+
+def judge(path: Path, *problems):
+    """The verdicts of `eval.py test --jobs 1 --secret 1`, one for each (m, n, k)."""
+    cases = [{"m": m, "n": n, "k": k, "g": len(m), "seed": 1} for m, n, k in problems]
+    options = judging.Options(str(path), "emulated", jobs=1, timeout=60, secret=1)
+    return judging.judge([TestCase(format_case(case), case) for case in cases], options)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_fault_is_caught(fault, tmp_path):
+    (verdict,) = judge(plant(fault.edits, tmp_path), fault.sizes)
+    assert verdict.status == "fail"
+    assert re.search(fault.reason, verdict.reason, re.DOTALL), verdict.reason
+
+
+@pytest.mark.parametrize("fault", BLIND_SPOTS, ids=lambda fault: fault.name)
+def test_blind_spots_are_still_blind(fault, tmp_path):
+    (verdict,) = judge(plant(fault.edits, tmp_path), fault.sizes)
+    assert verdict.status == "pass"
+
+
+@pytest.mark.parametrize("config", sorted({fault.config for fault in FAULTS}))
+def test_without_a_fault_all_pass(config, tmp_path):
+    """So that the verdicts above are due to the faults."""
+    problems = sorted({fault.sizes for fault in FAULTS + BLIND_SPOTS if fault.config == config})
+    for verdict in judge(plant(with_config(config), tmp_path), *problems):
+        assert (verdict.status, verdict.reason, verdict.mismatches) == ("pass", "", 0), verdict.spec

@@ -1,0 +1,295 @@
+"""What holds for every call of the submission: drawn groups, values, configs and mistakes, on the emulated B200.
+
+Results are compared bit by bit with the exact ones. That is fair because in both kinds of drawn inputs the tensor core,
+as emulator/mma.py models it, loses no bit of any sum, in whatever order:
+  * the task's own values, magnitudes of at most 1.5 and scales of 1 and 2, are 144 * 4 * K quanta: below 2^24 up to
+    K = 29127;
+  * with every FP4 code and every finite scale, an element of c is one sum of 16 products that share two scales, which
+    takes 20 bits. All other blocks of b are zeros under scales of zero: a large scale over zeros would still set the
+    exponent to which the tensor core aligns its terms, 35 bits above what it drops.
+"""
+
+import dataclasses
+import os
+import re
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+
+import emulator
+from evaluation.inputs import as_bytes
+from reference import BLOCK, generate_full_range_input, generate_input, ref_kernel, reorder_scales
+
+# The same examples in every run, so that a change that breaks the kernel fails where it was made; the first failing
+# example is reported as it is, since each step of making it smaller would be a run of the emulator.
+settings.register_profile(
+    "emulated",
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+emulated = settings.get_profile("emulated")
+
+
+@pytest.fixture(scope="module")
+def submission():
+    """The module, its kernels compiled into the emulator."""
+    emulator.install()
+    from cutlass.cutlass_dsl import CuTeDSL
+
+    dsl = CuTeDSL._get_dsl().envar  # another test module may have imported the DSL, which then has read these settings
+    dsl.keep_ptx, dsl.dump_dir = True, os.environ["CUTE_DSL_DUMP_DIR"]
+
+    import submission
+
+    submission.plan.cache_clear()
+    submission.compiled.cache_clear()
+    return submission
+
+
+@dataclasses.dataclass
+class Problem:
+    """Inputs in emulated memory, with NaN in c, and the exact results."""
+
+    data: tuple
+    expected: list
+
+    def changed(self) -> bool:
+        return not all(torch.equal(as_bytes(t), copy) for t, copy in self.copies)
+
+    def __post_init__(self):
+        inputs = [t for group in self.data[0] for t in group[:2]] + [t for group in self.data[2] for t in group]
+        self.copies = [(t, as_bytes(t).clone()) for t in inputs]
+        for _, _, c in self.data[0]:
+            c.fill_(float("nan"))
+
+
+def padding(rows, k):
+    """NaN for the scales of rows that are not there: nothing may come of them."""
+    return torch.full((-(-rows // 128) * 128, k // BLOCK, 1), 0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn)
+
+
+def problem(groups, full_range=False, seed=0) -> Problem:
+    """Of (m, n, k) for each group."""
+    generate = generate_full_range_input if full_range else generate_input
+    data = generate(*zip(*groups), len(groups), seed, device=torch.device("cpu"))
+    for g, (m, n, k) in enumerate(groups if full_range else ()):
+        b, sfb, sfa_reordered = data[0][g][1], data[1][g][1], data[2][g][0]
+        zeros = (b.view(torch.uint8) & 0x77).view(n, k // BLOCK, BLOCK // 2).sum(2) == 0
+        sfb.view(torch.uint8)[zeros] = 0
+        data[2][g] = (sfa_reordered, reorder_scales(sfb, padding(n, k)))
+    expected = [c.clone() for c in ref_kernel(data)]
+    return Problem(emulator.device_tensors(data), expected)
+
+
+def check(submission, problem: Problem, schedule=0) -> int:
+    """Call the kernel; returns the number of launches."""
+    with emulator.session(schedule=schedule) as session:
+        outputs = submission.custom_kernel(problem.data)
+    assert not session.report()
+    assert all(out is c for out, (_, _, c) in zip(outputs, problem.data[0], strict=True))
+    for g, (c, want) in enumerate(zip(outputs, problem.expected, strict=True)):
+        assert torch.equal(c, want), f"group {g}: {int((c != want).sum())} of {c.numel()} elements differ"
+    assert not problem.changed()
+    return session.launches
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+group = st.tuples(
+    st.one_of(st.integers(0, 40), st.integers(0, 300)),
+    st.one_of(st.integers(1, 4), st.integers(1, 24)).map(lambda x: 16 * x),
+    st.one_of(st.integers(1, 4), st.integers(1, 12)).map(lambda x: 64 * x),
+)
+
+
+@settings(emulated, max_examples=20)
+@given(groups=st.lists(group, min_size=1, max_size=4), full_range=st.booleans(), schedule=st.integers(0, 12))
+@example(groups=[(0, 16, 64)], full_range=False, schedule=0)
+@example(groups=[(1, 16, 64), (0, 4096, 7168), (255, 272, 576), (257, 112, 64)], full_range=True, schedule=8)
+@example(groups=[(513, 144, 128)], full_range=True, schedule=1)
+def test_results_are_exact(submission, groups, full_range, schedule):
+    launches = check(submission, problem(groups, full_range, seed=schedule), schedule)
+    assert launches == any(m for m, _, _ in groups)
+
+
+def test_sixty_four_mixed_groups(submission):
+    groups = [(5 * g % 37, 16 * (1 + g % 3), 64 * (1 + g % 5)) for g in range(64)]
+    assert check(submission, problem(groups, full_range=True)) == 4  # at most 16 groups that are not empty in each
+
+
+def test_every_code_times_every_scale(submission):
+    """Row i of a holds one FP4 code under scale i / 16; row j of b holds 1 and 0 where the rows' products differ."""
+    data = generate_input((16 * 127,), (16,), (64,), 1, 0, device=torch.device("cpu"))
+    (a, b, _), (sfa, sfb) = data[0][0], data[1][0]
+    rows = torch.arange(16 * 127)
+    a.view(torch.uint8)[:] = (rows % 16 * 0x11).to(torch.uint8)[:, None, None]
+    b.view(torch.uint8)[:] = 0
+    b.view(torch.uint8)[torch.arange(16), torch.arange(16) * 2] = 0x02  # 1.0 at one place of K, another for each row
+    sfa.view(torch.uint8)[:] = (rows // 16).to(torch.uint8)[:, None, None]
+    sfb.view(torch.uint8)[:] = 0x38  # 1.0
+    data[2][0] = tuple(reorder_scales(s, padding(len(s), 64)) for s in (sfa, sfb))
+    expected = [out.clone() for out in ref_kernel(data)]
+    values = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    codes = torch.cat([values, -values])[rows % 16] * sfa[:, 0, 0].float()
+    assert torch.equal(expected[0][:, :, 0], codes.half()[:, None].expand(-1, 16))  # not only the reference says so
+    check(submission, Problem(emulator.device_tensors(data), expected))
+
+
+# -- one kernel for all problems --------------------------------------------------------------------------------------
+
+
+def test_other_sizes_do_not_compile(submission):
+    check(submission, problem([(40, 128, 128), (72, 64, 64)]))
+    before = submission.compiled.cache_info().misses
+    for groups in (
+        [(41, 128, 128), (300, 64, 64)],
+        [(7, 48, 192), (8, 16, 64)],
+        [(0, 16, 64), (64, 32, 64), (1, 16, 128)],
+    ):
+        check(submission, problem(groups))
+    assert submission.compiled.cache_info().misses == before
+
+
+def test_each_call_writes_the_tensors_it_is_given(submission):
+    """Same sizes, other tensors and other values: nothing of an earlier call is left."""
+    groups = [(33, 48, 64), (20, 64, 128)]
+    first, second = problem(groups, seed=1), problem(groups, seed=2)
+    assert not torch.equal(first.expected[0], second.expected[0])
+    check(submission, first)
+    check(submission, second)
+    for (_, _, c), want in zip(first.data[0], first.expected):
+        assert torch.equal(c, want)
+    check(submission, first)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 4, 8, 16])
+def test_one_launch_for_up_to_sixteen_groups(submission, groups):
+    assert check(submission, problem([(g + 1, 16, 64) for g in range(groups)])) == 1
+
+
+# -- configs ----------------------------------------------------------------------------------------------------------
+
+OTHERS = (  # each value of each hyperparameter in at least one
+    {"ctas": 1, "gran": 128, "epilogue": "direct", "tokens": 128, "token_box": 128, "sms": 3},
+    {"ctas": 1, "gran": 32, "epilogue": "direct", "epilogue_warps": 8, "ctas_per_sm": 2, "tokens": 160, "sms": 2},
+    {"ctas": 2, "gran": 128, "epilogue": "direct", "token_box": 64, "pdl": False, "sms": 4},
+    {"ctas": 2, "gran": 64, "epilogue": "tma", "store_boxes": 2, "stages": 2, "sms": 2},
+    {"ctas": 1, "gran": 128, "epilogue": "tma", "epilogue_warps": 8, "store_boxes": 2, "sms": 1},
+    {"ctas": 2, "gran": 32, "epilogue": "tma", "token_box": 16, "early_weights": True, "prefetch": 0, "sms": 6},
+    {"ctas": 2, "gran": 32, "epilogue": "tma", "ctas_per_sm": 2, "tokens": 192, "weight_policy": "evict_last"},
+)
+VARIED = [(40, 272, 320), (300, 384, 64)]  # m, n, k
+
+
+@pytest.mark.parametrize("schedule", [0, 8])
+def test_mapped_configs_are_exact(submission, monkeypatch, schedule):
+    for config in {*submission.CONFIG_MAP.values(), submission.DEFAULT}:
+        for sms in (config.sms, 2):  # 2: one pair of CTAs runs all tiles
+            monkeypatch.setattr(submission, "DEFAULT", dataclasses.replace(config, sms=sms))
+            submission.plan.cache_clear()
+            check(submission, problem(VARIED, full_range=True), schedule)
+    submission.plan.cache_clear()
+
+
+@pytest.mark.parametrize("hyperparameters", OTHERS, ids=lambda x: "-".join(map(str, x.values())))
+def test_other_configs_are_exact(submission, monkeypatch, hyperparameters):
+    monkeypatch.setattr(submission, "DEFAULT", submission.Config(**hyperparameters))
+    submission.plan.cache_clear()
+    for schedule in (0, 8):
+        check(submission, problem(VARIED, full_range=True, seed=schedule), schedule)
+    submission.plan.cache_clear()
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+OPERANDS = ("a", "b", "c", "reordered sfa", "reordered sfb")
+
+
+def other_type(t):
+    return t.view(torch.int16 if t.dtype == torch.float16 else torch.uint8)
+
+
+def other_shape(t):
+    return t[:-1] if t.dim() == 3 else t[:, :, :, :, :0]
+
+
+def other_strides(t):
+    bits = torch.int16 if t.element_size() == 2 else torch.uint8
+    return torch.empty_strided(t.shape, [2 * s for s in t.stride()], dtype=bits).view(t.dtype)
+
+
+def other_device(t):
+    return t.to("meta")
+
+
+wrong_size = st.one_of(
+    st.tuples(st.just("M"), st.one_of(st.integers(-(2**31), -1), st.integers(2**24, 2**40))),
+    st.tuples(st.just("N"), st.integers(-64, 4096).filter(lambda n: n < 16 or n % 16)),
+    st.tuples(st.just("K"), st.integers(-256, 8192).filter(lambda k: k < 64 or k % 64)),
+    st.tuples(st.just("L"), st.integers(-1, 5).filter(lambda batches: batches != 1)),
+)
+wrong_tensor = st.tuples(
+    st.sampled_from(OPERANDS),
+    st.sampled_from(
+        [("type", other_type), ("shape", other_shape), ("strides", other_strides), ("device", other_device)]
+    ),
+)
+inconsistent = st.tuples(st.sampled_from("MNK"), st.sampled_from([64, 128, 192]))  # right, but not the tensors' sizes
+
+
+def refused(submission, data, pattern):
+    """ValueError with this text, nothing launched, nothing compiled, nothing written."""
+    written = [as_bytes(c) for _, _, c in data[0] if c.device.type == "cpu"]
+    before = [c.clone() for c in written]
+    compiled = submission.compiled.cache_info().misses
+    with emulator.session() as session, pytest.raises(ValueError) as caught:
+        submission.custom_kernel(data)
+    assert re.search(pattern, str(caught.value)), str(caught.value)
+    assert session.launches == 0
+    assert submission.compiled.cache_info().misses == compiled
+    assert all(map(torch.equal, written, before))
+
+
+@pytest.fixture(scope="module")
+def three_groups(submission):
+    """A good problem, called once: its kernel is compiled and its tensors are known."""
+    good = problem([(256, 256, 256)] * 3)
+    check(submission, good)
+    return good
+
+
+@settings(emulated, max_examples=60)
+@given(g=st.integers(0, 2), wrong=wrong_size)
+def test_wrong_sizes_are_refused(submission, three_groups, g, wrong):
+    abc, scales, reordered, sizes = three_groups.data
+    name, value = wrong
+    sizes = [list(size) for size in sizes]
+    sizes[g]["MNKL".index(name)] = value
+    rule = f"group {g}: {name} is {value}, but must be a multiple of [0-9]+ from [0-9]+ to [0-9]+$"
+    refused(submission, (abc, scales, reordered, [tuple(size) for size in sizes]), rule)
+
+
+@settings(emulated, max_examples=40)
+@given(g=st.integers(0, 2), wrong=wrong_tensor)
+def test_wrong_tensors_are_refused(submission, three_groups, g, wrong):
+    abc, scales, reordered, sizes = three_groups.data
+    operand, (what, change) = wrong
+    abc, reordered = [list(group) for group in abc], [list(group) for group in reordered]
+    place, i = (abc[g], OPERANDS.index(operand)) if operand in "abc" else (reordered[g], OPERANDS.index(operand) - 3)
+    place[i] = change(place[i])
+    refused(submission, (abc, scales, reordered, sizes), f"group {g}: {operand} has {what} .*, but must have ")
+
+
+@settings(emulated, max_examples=9)
+@given(g=st.integers(0, 2), wrong=inconsistent)
+def test_sizes_that_are_not_the_tensors_are_refused(submission, three_groups, g, wrong):
+    abc, scales, reordered, sizes = three_groups.data
+    name, value = wrong
+    sizes = [list(size) for size in sizes]
+    sizes[g]["MNK".index(name)] = value
+    refused(submission, (abc, scales, reordered, [tuple(size) for size in sizes]), f"group {g}: [abc] has shape ")
