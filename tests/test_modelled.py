@@ -1,0 +1,250 @@
+"""Modelled times: extrapolation, labels, JSON, sweeps. The submission here gets its results on the host and launches a
+kernel that only loads, `rounds` times 16 KB by each of 64 CTAs."""
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import emulator
+from emulator.device import allocate
+from emulator.profile import load
+from evaluation import cli as commands
+from evaluation import modelled
+from evaluation.cli import cli
+
+CASE = {"m": [40, 24], "n": [48, 32], "k": [128, 64], "g": 2, "seed": 1111}
+SPEC = "m: [40, 24]; n: [48, 32]; k: [128, 64]; g: 2; seed: 1111"
+CHUNK, CTAS = 16384, 64
+KERNEL = """
+.version 8.8
+.target sm_100a
+.address_size 64
+.extern .shared .align 128 .b8 smem[];
+.visible .entry loads(.param .u64 from, .param .u32 rounds)
+{
+    .reg .pred p; .reg .b32 %r<12>; .reg .b64 %rd<8>;
+    mov.u32 %r0, smem;
+    ld.param.u64 %rd0, [from]; ld.param.u32 %r1, [rounds];
+    mov.u32 %r3, %ctaid.x;
+    mul.lo.u32 %r4, %r3, %r1;
+    mul.wide.u32 %rd1, %r4, 16384;
+    add.u64 %rd0, %rd0, %rd1;
+    mbarrier.init.shared::cta.b64 [%r0], 1;
+    fence.mbarrier_init.release.cluster;
+    mov.u32 %r5, 0;
+    add.u32 %r6, %r0, 128;
+LOOP:
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0], 16384;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r6], [%rd0], 16384, [%r0];
+    and.b32 %r7, %r5, 1;
+WAIT:
+    mbarrier.try_wait.parity.shared::cta.b64 p, [%r0], %r7;
+    @!p bra WAIT;
+    add.u64 %rd0, %rd0, 16384;
+    add.u32 %r5, %r5, 1;
+    setp.lt.u32 p, %r5, %r1;
+    @p bra LOOP;
+    ret;
+}
+"""
+SUBMISSION = f'''
+from dataclasses import dataclass
+
+import numpy as np
+
+import emulator
+from reference import ref_kernel
+
+KERNEL = """{KERNEL}"""
+
+
+@dataclass(frozen=True)
+class Config:
+    rounds: int = 4
+    plain: bool = True
+
+    def __post_init__(self):
+        assert self.rounds <= 8, "at most 8 rounds"
+
+
+CONFIG_MAP = {{((40, 24), 48, 128): Config(rounds=4)}}
+buffers = []
+
+
+def custom_kernel(data):
+    out = ref_kernel(data)
+    rounds = CONFIG_MAP[(40, 24), 48, 128].rounds
+    buffers.append(np.zeros({CTAS} * rounds * {CHUNK}, np.uint8))
+    emulator.launch(KERNEL, "loads", {CTAS}, 1, [buffers[-1], rounds], shared={CHUNK + 128})
+    return out
+'''
+
+
+@pytest.fixture
+def submission(tmp_path) -> Path:
+    path = tmp_path / "submission.py"
+    path.write_text(SUBMISSION)
+    return path
+
+
+def simulate(calls: int, l2_bytes: int, steady: bool) -> tuple[modelled.Steady, list[float]]:
+    """(rule, ends in cycles) of calls of the kernel above, with or without asking the rule."""
+    machine = load("b200").with_({"l2.bytes": l2_bytes})
+    rule = modelled.Steady(list(range(1, calls + 1)))
+    inputs = [allocate(CTAS * 4 * CHUNK) for _ in range(calls)]
+    with emulator.timing(machine, enough=rule if steady else None) as timed:
+        for data in inputs:
+            emulator.launch(KERNEL, "loads", CTAS, 1, [data, 4], shared=CHUNK + 128)
+    return rule, [launch.end for launch in timed.run.launches]
+
+
+@pytest.mark.parametrize("dirty_calls", [0.5, 6.5, 40])
+def test_extrapolation_is_what_all_calls_take(dirty_calls):
+    l2_bytes = int(dirty_calls * CTAS * 4 * CHUNK)
+    rule, _ = simulate(15, l2_bytes, steady=True)
+    _, ends = simulate(15, l2_bytes, steady=False)
+    assert len(rule.ends) <= 10  # or nothing was left out
+    assert rule.total() == pytest.approx(ends[-1], rel=0.01)
+    assert rule.ends[:3] == ends[:3]
+
+
+def synthetic(lengths, dirty):
+    """A rule that was told of calls of these lengths, with so many dirty bytes left at their ends."""
+    rule, now = modelled.Steady(list(range(1, 16))), 0.0
+    memory = SimpleNamespace(dirty=0.0)
+    memory.skip_flush = lambda: setattr(memory, "dirty", 0.0)
+    run = SimpleNamespace(launches=[], clock=SimpleNamespace(memory=memory))
+    for length, left in zip(lengths, dirty):
+        now += length
+        run.launches.append(SimpleNamespace(end=now))
+        memory.dirty = left
+        if rule(run):
+            break
+    return rule
+
+
+def test_dirty_calls_are_counted_out():
+    """100 dirty bytes, 10 a call: ten calls of 7 and five of 5, of which eight are simulated."""
+    rule = synthetic([9, 7, 7, 6, 5, 5, 5], [90, 80, 70, 0, 0, 0, 0])
+    assert rule.skipped == 7
+    assert len(rule.ends) == 6
+    # three dirty calls, seven skipped ones, a mixed one, and four clean ones, of which two were simulated
+    assert rule.total() == 9 + 2 * 7 + 7 * 7 + 6 + 2 * 5 + 2 * 5
+
+
+def test_what_does_not_repeat_is_not_extrapolated():
+    lengths = [5 + i for i in range(15)]
+    rule = synthetic(lengths, [0] * 15)
+    assert len(rule.ends) == 15
+    assert rule.total() == sum(lengths)
+
+
+def test_four_noisy_intervals_agree():
+    rule = synthetic([9, 7.0, 7.15, 6.9, 7.0, 7.0], [0] * 6)
+    assert len(rule.ends) == 5  # with the end of the fifth call there are four intervals
+    assert rule.interval["clean"] == pytest.approx(7.0125)
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_sweep_ranks_and_reports_failures(submission, tmp_path):
+    """The submitted config twice (the same figure: no randomness), one that loads less, one that Config refuses."""
+    file = tmp_path / "out.json"
+    configs = ["--config", "rounds=4", "--config", "rounds=1", "--config", "rounds=9"]
+    code, output = invoke("sweep", "--submission", submission, "--spec", SPEC, *configs, "--json", file)
+    assert code == 0
+    assert re.search(r"1 │ [\d.]+ │ rounds=1 ", output), output
+    assert re.search(r"- │ invalid │ rounds=9 AssertionError: at most 8 rounds", output), output
+    assert "Times are modelled (profile b200; validation error" in output
+    result = json.loads(file.read_text())
+    assert (result["kind"], result["command"]) == ("modelled", "sweep")
+    submitted, same, less, refused = result["cases"]
+    assert [row["change"] for row in result["cases"]] == [{}, {"rounds": "4"}, {"rounds": "1"}, {"rounds": "9"}]
+    assert same["us"] == submitted["us"] > less["us"] > 0
+    assert same["ends_us"] == submitted["ends_us"]
+    assert same["config"] == "rounds=4,plain=True"
+    assert refused["us"] is None and "at most 8 rounds" in refused["error"]
+
+
+def test_benchmark_models_times(submission, tmp_path):
+    file = tmp_path / "out.json"
+    code, output = invoke("benchmark", "--submission", submission, "--spec", SPEC, "--json", file)
+    assert code == 0, output
+    assert "modelled (profile b200; validation error" in output and "see emulator/README.md)" in output
+    assert "all 1 cases passed" in output
+    result = json.loads(file.read_text())
+    (case,) = result["cases"]
+    assert (result["kind"], result["profile"], case["status"]) == ("modelled", "b200", "pass")
+    assert result["label"].startswith("modelled (profile b200;")
+    assert case["us"] == case["modelled"]["us"] == pytest.approx(result["geomean_us"])
+    assert set(case["modelled"]) == {
+        "us", "calls", "simulated", "ends_us", "interval_us", "launches", "profile", "validation"
+    }  # fmt: skip
+    assert case["modelled"]["calls"] == 15 > case["modelled"]["simulated"] >= 3
+    assert len(case["modelled"]["ends_us"]) == case["modelled"]["simulated"]
+    assert np.isfinite(case["us"]) and case["us"] > 0
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["sweep", "--config", "stages"], "'stages' is no config: expected name=value,name=value"),
+        (["sweep", "--config", "=3"], "'=3' is no config"),
+        (["sweep", "--grid", "stages=3,,4"], "'stages=3,,4' is no axis of a grid"),
+        (["sweep"], "nothing to try: give --config or --grid"),
+        (["sweep", "--case", "9"], "there is no case 9: the last is 3"),
+        (["profile", "--submission", "none.py"], "there is no submission none.py"),
+    ],
+)
+def test_one_sentence_for_bad_input(arguments, sentence):
+    code, output = invoke(*arguments)
+    assert code == 2
+    assert sentence in output, output
+
+
+def test_grid():
+    points = commands.parse_grid("stages=3,4 epilogue=direct,tma")
+    assert points == [
+        {"stages": s, "epilogue": e} for s in ("3", "4") for e in ("direct", "tma")
+    ]  # fmt: skip
+    assert commands.parse_grid(None) == []
+
+
+def module(**names):
+    return SimpleNamespace(**names)
+
+
+def test_config_needs_its_two_names():
+    with pytest.raises(modelled.Unusable, match="no dataclass `Config` and no dict `CONFIG_MAP`"):
+        modelled.choose_config(module(Config=dict), CASE, {})
+
+
+def test_config_is_changed_for_every_case():
+    scope = {"__name__": "made_up"}
+    exec(SUBMISSION.partition("buffers = []")[0].replace("from reference import ref_kernel", ""), scope)
+    table, default = scope["CONFIG_MAP"], scope["Config"]()
+    made = module(Config=scope["Config"], CONFIG_MAP=table, DEFAULT=default)
+    assert modelled.choose_config(made, CASE, {"rounds": "2", "plain": "false"}) == "rounds=2,plain=False"
+    assert set(table.values()) == {made.DEFAULT} == {scope["Config"](2, False)}
+    for changes, sentence in (
+        ({"round": "2"}, "Config has no round; it has rounds, plain"),
+        ({"rounds": "two"}, "rounds = two is no int"),
+        ({"plain": "2"}, "plain = 2 is no bool"),
+    ):
+        with pytest.raises(modelled.Unusable, match=sentence):
+            modelled.choose_config(made, CASE, changes)
+
+
+def test_geometric_mean_needs_every_case():
+    assert modelled.geomean_us([{"us": 4.0}, {"us": 9.0}]) == pytest.approx(6.0)
+    assert modelled.geomean_us([{"us": 4.0}, {"error": "hang"}]) is None
+    assert modelled.geomean_us([]) is None

@@ -1,0 +1,156 @@
+"""Timelines: a kernel with one load, one store and a known wait gives the spans, bars and shares that it must."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+import emulator
+from emulator.device import allocate
+from emulator.timeline import Timeline, write
+from emulator.trace import Trace
+
+BYTES = 4096
+# Warp 0 loads BYTES into shared memory, warp 1 waits for them and stores them back with one bulk copy.
+KERNEL = """
+.version 8.8
+.target sm_100a
+.address_size 64
+.extern .shared .align 128 .b8 smem[];
+.visible .entry copy(.param .u64 from, .param .u64 to)
+{
+    .reg .pred p, q; .reg .b32 %r<8>; .reg .b64 %rd<8>;
+    mov.u32 %r0, smem;
+    add.u32 %r1, %r0, 128;
+    mov.u32 %r2, %tid.x;
+    mov.u32 %r3, %ctaid.x;
+    mul.wide.u32 %rd4, %r3, 4096;
+    ld.param.u64 %rd0, [from]; ld.param.u64 %rd1, [to];
+    add.u64 %rd0, %rd0, %rd4; add.u64 %rd1, %rd1, %rd4;
+    setp.ne.u32 p, %r2, 0;
+    @p bra READY;
+    mbarrier.init.shared::cta.b64 [%r0], 1;
+    fence.mbarrier_init.release.cluster;
+READY:
+    bar.sync 0;
+    setp.eq.u32 p, %r2, 0;
+    @!p bra SECOND;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0], 4096;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd0], 4096, [%r0];
+SECOND:
+    setp.ne.u32 p, %r2, 32;
+    @p bra DONE;
+WAIT:
+    mbarrier.try_wait.parity.shared::cta.b64 q, [%r0], 0;
+    @!q bra WAIT;
+    cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 4096;
+    cp.async.bulk.commit_group;
+    cp.async.bulk.wait_group 0;
+DONE:
+    ret;
+}
+"""
+CTAS, LAUNCHES = 3, 4
+
+
+@pytest.fixture(scope="module")
+def traced():
+    """(run, trace) of LAUNCHES launches of CTAS CTAs."""
+    source, target = (allocate(CTAS * BYTES) for _ in range(2))
+    trace = Trace()
+    with emulator.timing("b200", trace) as timed:
+        for _ in range(LAUNCHES):
+            emulator.launch(KERNEL, "copy", CTAS, 64, [source, target], shared=128 + BYTES)
+    return timed.run, trace
+
+
+def test_spans(traced):
+    run, trace = traced
+    for kind, warp in (("load", 0), ("store", 1)):
+        spans = [span for span in trace.spans if span.kind == kind]
+        assert sorted((span.launch, span.cta) for span in spans) == sorted(np.ndindex(LAUNCHES, CTAS))
+        assert {(span.warp, span.nbytes) for span in spans} == {(warp, BYTES)}
+    (load,) = [span for span in trace.spans if (span.kind, span.launch, span.cta) == ("load", 1, 2)]
+    (wait,) = [span for span in trace.spans if (span.kind, span.launch, span.cta, span.what) == ("wait", 1, 2, "loads")]
+    assert wait.warp == 1
+    assert 0 <= wait.end - load.end <= run.profile["sync"]["wake_cycles"] + 1
+    assert all(span.start <= span.end for span in trace.spans)
+
+
+def test_roles_and_reasons(traced):
+    timeline = Timeline(*traced)
+    assert [timeline.role(warp) for warp in (0, 1, 2)] == ["TMA loads", "stores", "other"]
+    assert timeline.reason("loads") == "loads"
+    assert timeline.reason("warp 0+1") == "arrivals of TMA loads and stores"
+    assert timeline.reason("the completion") == "the launch before"
+
+
+def test_breakdown(traced):
+    run, trace = traced
+    timeline = Timeline(run, trace)
+    breakdown = timeline.breakdown()
+    ends = run.ends_us()
+    assert breakdown["interval_us"] == pytest.approx(ends[2] - ends[1])
+    shares = breakdown["shares"]
+    assert sum(shares.values()) == pytest.approx(1, abs=0.005)  # tiny shares are left out
+    # Three of 148 SMs ever work: at other times, and everywhere else, there is nothing or somebody else's work.
+    idle = shares["between launches"] + shares["SM idle, other SMs run"]
+    assert 1 - CTAS / len(run.placement.sms) <= idle < 1
+    assert shares["waiting for loads"] > 0
+    moved = breakdown["hbm_tb_s"]["read"] * 1e12 * breakdown["interval_us"] / 1e6
+    assert moved in (0, pytest.approx(CTAS * BYTES))  # L2 may hold it all after the first launch
+    assert breakdown["waits_us"]["stores for loads"] > 0
+
+
+def test_rates_add_up(traced):
+    """What the counters show is what the memory moved, and every load lands."""
+    run, trace = traced
+    timeline = Timeline(run, trace)
+    edges = timeline.edges(0.0, timeline.launches[-1].end, 50.0)
+    rates, seconds = timeline.rates(edges), np.diff(edges) / (run.profile.clock_ghz * 1e9)
+    assert (rates["HBM read"] * seconds).sum() * 1e12 == pytest.approx(run.clock.memory.read_bytes)
+    assert run.clock.memory.read_bytes >= CTAS * BYTES
+    assert rates["in flight"][-1] == pytest.approx(0, abs=1e-12)
+    assert rates["in flight"].max() == pytest.approx(CTAS * BYTES / 1e6)
+
+
+def test_files(traced, tmp_path):
+    run, trace = traced
+    breakdown = write(run, trace, tmp_path)
+    assert any("steady interval" in fact for fact in breakdown["facts"])
+    assert (tmp_path / "overview.png").read_bytes().startswith(b"\x89PNG")
+    with gzip.open(tmp_path / "timeline.json.gz", "rt") as file:
+        document = json.load(file)
+    assert document["otherData"] == {"what": "modelled, not measured", "profile": "b200"}
+    events = document["traceEvents"]
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names[0, 0] == "warp 0: TMA loads" and names[0, 1] == "warp 1: stores"
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert {"launches", "memory", "SM 0"} <= set(processes.values())
+    bars = [e for e in events if e["ph"] == "X"]
+    assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in bars)
+    loads = [e for e in bars if e["name"] == f"load {BYTES} B"]
+    assert len(loads) == LAUNCHES * CTAS
+    launches = [e for e in bars if e["name"].startswith("launch ") and processes[e["pid"]] == "launches"]
+    launches = sorted((e["ts"], e["ts"] + e["dur"]) for e in launches)
+    assert [end for _, end in launches] == pytest.approx(run.ends_us())
+    for (_, end), (start, _) in zip(launches, launches[1:]):
+        assert start > end  # no PDL: a gap
+    assert {e["name"] for e in events if e["ph"] == "C"} >= {"HBM read [TB/s]", "L2 to SMs [TB/s]", "in flight [MB]"}
+    # Copies that share a track do not overlap.
+    tracks = {}
+    for e in bars:
+        if names.get((e["pid"], e["tid"]), "").startswith("copies"):
+            tracks.setdefault((e["pid"], e["tid"]), []).append((e["ts"], e["ts"] + e["dur"]))
+    for spans in tracks.values():
+        spans.sort()
+        assert all(a[1] <= b[0] + 1e-9 for a, b in zip(spans, spans[1:]))
+
+
+def test_a_run_without_a_trace_is_the_same(traced):
+    source, target = (allocate(CTAS * BYTES) for _ in range(2))
+    with emulator.timing("b200") as timed:
+        for _ in range(LAUNCHES):
+            emulator.launch(KERNEL, "copy", CTAS, 64, [source, target], shared=128 + BYTES)
+    assert timed.ends_us == traced[0].ends_us()
