@@ -26,6 +26,7 @@ from reference import check_sizes
 from task import TestCase, parse_case, read_task_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
+RUNS = ROOT / "worklog" / "runs" / "profile"
 
 
 class Failure(click.ClickException):
@@ -127,7 +128,7 @@ def tuning_options(command):
 
 @cli.command()
 @tuning_options
-@click.option("--out", default="profile", show_default=True, metavar="DIR", help="Where the timelines go.")
+@click.option("--out", default=str(RUNS), show_default="worklog/runs/profile", metavar="DIR", help="For the timelines.")
 @click.option("--calls", type=click.IntRange(3), default=4, show_default=True, help="Calls back to back.")
 def profile(submission, case, spec, profile, jobs, timeout, json_file, out, calls):
     """Model where the time goes: a breakdown, a picture, and a timeline for https://ui.perfetto.dev."""
