@@ -181,7 +181,12 @@ EPILOGUE = [
         "race: write of shared memory .* that TMA store .* still reads",
         WIDE,
     ),
-    Fault("accumulator read a column off", "acc = tmem + (quarter << 21)", "acc = tmem + 1 + (quarter << 21)", WRONG),
+    Fault(
+        "accumulator read a column off",
+        "acc = tmem + (quarter << 21)",
+        "acc = tmem + 1 + (quarter << 21)",
+        "tmem-uninitialised: ",
+    ),
     Fault(
         "accumulator read in another warp's lanes",
         "acc = tmem + (quarter << 21)",
