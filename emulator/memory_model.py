@@ -41,12 +41,12 @@ class L2Region:
 
 
 class MemoryModel:
-    """Shared by all SMs. Times are in SM cycles; addresses are lines (address // 128)."""
+    """Shared by all SMs. Times are in SM cycles; addresses are lines (address // 128). engine: tells the time."""
 
-    def __init__(self, profile, memory):
+    def __init__(self, profile, memory, engine):
         p = profile
         hbm, l2 = p["hbm"], p["l2"]
-        self.memory = memory
+        self.memory, self.engine = memory, engine
         self.channels = int(hbm["channels"])
         self.line_cycles = LINE * self.channels / p.bytes_per_cycle(hbm["read_tb_s"])
         self.write_cycles = LINE * self.channels / p.bytes_per_cycle(hbm["write_tb_s"])
@@ -66,6 +66,7 @@ class MemoryModel:
         self.inserted = 0.0
         self.dirty = l2["dirty_at_start"] * self.capacity  # what the flush before the measurement left behind, evenly
         self.stored: deque[tuple[float, int]] = deque()  # (bytes inserted until then, bytes stored), oldest first
+        self.pushed_out = 0.0  # stored bytes on their way back to the HBM
         self.regions: dict[int, L2Region] = {}
         self.read_bytes = self.written_bytes = 0
         self.log: list[tuple[float, int, int, int]] | None = None  # (time, bytes read, written, from L2) when traced
@@ -97,11 +98,10 @@ class MemoryModel:
         """Lines of one region are requested at `time` for `sharers` SMs: when the first and the last leave the L2."""
         region, index = self._locate(lines)
         ready = region.ready[index]
-        evicted = self.inserted - self.capacity
         first = done = time + self.hit_cycles
         missing = index
-        if ready.min() < np.inf or evicted >= 0:
-            there = (ready < np.inf) & (region.stamp[index] > evicted)
+        if ready.min() < np.inf:
+            there = region.stamp[index] > self.inserted - self.capacity
             hits = ready[there]
             if len(hits):
                 done = max(done, float(hits.max()))
@@ -110,7 +110,7 @@ class MemoryModel:
         if channels:
             arrival = self._fetch(channels, region.late[missing].tolist(), time) + self.miss_cycles
             region.ready[missing] = arrival
-            self._insert(missing, len(channels), region, time, self.turn_cycles)
+            self._insert(missing, len(channels), region, self.turn_cycles)
             self.read_bytes += len(channels) * LINE
             done = max(done, arrival)
             if 2 * len(channels) > len(ready):
@@ -130,53 +130,59 @@ class MemoryModel:
                 self.under_way = {k: t for k, t in self.under_way.items() if t > time}
             self.under_way[key] = arrival
         busy = nbytes * (unique / self.read_rate + shared / self.shared_rate)
-        self.read_port = max(self.read_port, time) + busy
-        return self.read_port
+        self.read_port = max(self.read_port, self.engine.now) + busy
+        return max(self.read_port, time + busy)
 
     def _fetch(self, channels: list[int], late: list[float], time: float) -> float:
-        """Each channel serves its lines one after the other; when the last has come."""
-        free, last, each = self.free, time, self.line_cycles
+        """Each channel serves its lines one after the other; when the last has come.
+
+        Requests are known some time before they leave their SM: they must not keep a channel from others until then.
+        """
+        free, last, each, now = self.free, time, self.line_cycles, self.engine.now
         for c, more in zip(channels, late):
             end = free[c]
-            free[c] = end = (end if end > time else time) + each
-            end += more
+            free[c] = end = (end if end > now else now) + each
+            end = (end if end > time else time) + more
             if end > last:
                 last = end
         return last
 
-    def _insert(self, missing: slice | np.ndarray, count: int, region: L2Region, time: float, cycles: float):
+    def _insert(self, missing: slice | np.ndarray, count: int, region: L2Region, cycles: float):
         """New lines push out old ones; stored ones have to be written back first, at `cycles` a line."""
         n = count * LINE
         self.inserted += n
         region.stamp[missing] = self.inserted
-        back = 0.0
         if self.dirty > 0:
             back = min(self.dirty, self.dirty * n / max(self.capacity - self.inserted + n, n))
             self.dirty -= back
+            self.pushed_out += back
         while self.stored and self.stored[0][0] < self.inserted - self.capacity:
-            back += self.stored.popleft()[1]
-        if back:
+            self.pushed_out += self.stored.popleft()[1]
+        if self.pushed_out >= LINE * self.channels:  # all channels at once
+            back, self.pushed_out = self.pushed_out, 0.0
             self.written_bytes += back
             busy = back / LINE / self.channels * cycles
-            self.free = [(end if end > time else time) + busy for end in self.free]
+            now = self.engine.now
+            self.free = [(end if end > now else now) + busy for end in self.free]
             if self.log is not None:
                 self.log.append((min(self.free), 0, back, 0))
 
     def write(self, time: float, lines: Lines, nbytes: int) -> tuple[float, float]:
         """A store arrives at the L2: when it has been taken in and when it is acknowledged."""
         region, index = self._locate(lines)
-        new = (region.ready[index] == np.inf) | (region.stamp[index] <= self.inserted - self.capacity)
-        acknowledged = self.hit_cycles
-        if new.any():
-            missing = self._pick(index, new)
+        new = region.stamp[index] <= self.inserted - self.capacity
+        count, acknowledged = int(np.count_nonzero(new)), self.hit_cycles
+        if count:
+            missing = index if count == len(new) else self._pick(index, new)
             region.ready[missing] = time + self.hit_cycles
-            self._insert(missing, len(missing), region, time, self.write_cycles)
-            self.stored.append((self.inserted, len(missing) * LINE))
+            self._insert(missing, count, region, self.write_cycles)
+            self.stored.append((self.inserted, count * LINE))
             acknowledged = self.write_miss_cycles
-        self.write_port = max(self.write_port, time) + nbytes / self.write_rate
+        self.write_port = max(self.write_port, self.engine.now) + nbytes / self.write_rate
         if self.log is not None:
             self.log.append((time, 0, 0, nbytes))
-        return self.write_port, self.write_port + acknowledged
+        taken = max(time, self.write_port)
+        return taken, taken + acknowledged
 
     def skip_flush(self):
         """As if reads had pushed out all that the flush left behind."""

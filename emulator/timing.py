@@ -11,8 +11,8 @@ import bisect
 import numpy as np
 
 from . import issue
-from .memory_model import LINE, Lines, MemoryModel
 from .memory import PARAM_WINDOW
+from .memory_model import LINE, Lines, MemoryModel
 from .profile import Profile
 from .tensormap import TensorMap
 
@@ -61,7 +61,7 @@ class TimingClock:
 
     def __init__(self, profile: Profile, memory, engine, trace=None):
         self.p, self.engine, self.trace = profile, engine, trace
-        self.memory = MemoryModel(profile, memory)
+        self.memory = MemoryModel(profile, memory, engine)
         if trace is not None:
             self.memory.log = []
         self.sms = [Sm() for _ in range(int(profile["sm"]["count"]))]
@@ -104,7 +104,7 @@ class TimingClock:
         tma, unit = self.p["tma"], self.p["sm"]
         gpc = group.cta.sm // int(unit["per_gpc"])
         first, done = self.memory.read(start, lines, nbytes, gpc, len(ctas)) if len(lines) else (start, start)
-        landing = done
+        landing = done + nbytes / tma["bytes_per_cycle"]  # the last request leaves that much after the first
         for cta in ctas:
             sm = self.sms[cta.sm]
             sm.ingest = max(sm.ingest, first) + nbytes / unit["ingest_bytes_per_cycle"]
@@ -165,10 +165,9 @@ class TimingClock:
 
     @staticmethod
     def _descriptor(group, tm: TensorMap):
-        """What tells descriptors apart; those in kernel parameters are new with every launch."""
+        """What tells descriptors apart: no cache keeps them from launch to launch."""
         by_value = group.descriptor_address >= PARAM_WINDOW
-        launch = group.launch.number if by_value else -1
-        return launch, group.descriptor_address, tm.address, tm.dims, tm.box
+        return group.launch.number, by_value, group.descriptor_address, tm.address, tm.dims, tm.box
 
     def _descriptor_ready(self, group, key, start: float) -> float:
         """When the TMA unit has a tensor map. Its nearest cache forgets the least recently used ones."""
@@ -186,12 +185,11 @@ class TimingClock:
 
     def _descriptor_fetch(self, key, start: float) -> float:
         tma = self.p["tma"]
-        launch, address, *content = key
-        if launch < 0:  # in global memory
+        launch, by_value, address = key[:3]
+        if not by_value:
             line = address // LINE
             return self.memory.read(start, range(line, line + 1), LINE)[1] + tma["first_use_cycles"]
-        content = tuple(content)
-        cold = self._known.setdefault(content, launch) == launch
+        cold = self._known.setdefault(key[3:], launch) == launch
         return start + tma["first_use_cold_cycles" if cold else "first_use_cycles"]
 
     def descriptor_prefetch(self, group, tm) -> None:
@@ -202,11 +200,14 @@ class TimingClock:
 
     def global_access(self, group, addresses: np.ndarray, size: int, write: bool) -> None:
         """Loads are in the static cost of their block; stores go out through the SM, a wavefront per 128-byte line."""
-        lines = np.unique(addresses // np.uint64(LINE)).astype(np.int64)
         if not write:
             return
-        sm = self.sms[group.cta.sm]
         nbytes = len(addresses) * size
+        if (np.diff(addresses) == size).all():
+            lines = self._span(int(addresses[0]), nbytes)
+        else:
+            lines = np.unique(addresses // np.uint64(LINE)).astype(np.int64)
+        sm = self.sms[group.cta.sm]
         unit = self.p["sm"]
         busy = max(len(lines) * unit["store_instruction_cycles"], nbytes / unit["store_bytes_per_cycle"])
         sm.egress = max(sm.egress, group.t) + busy
