@@ -111,14 +111,14 @@ class Unusable(Exception):
 
 @dataclasses.dataclass
 class Request:
-    """What to time. config: entries of the submission's Config that differ from those it has for the case."""
+    """What to time. config: entries of the submission's Config that differ from those it has for the case, if any."""
 
     submission: str
     args: dict  # m, n, k, g, seed
     profile: str = "b200"
     calls: int = CALLS_PER_TIMING
     extrapolate: bool = True
-    config: dict[str, str] = dataclasses.field(default_factory=dict)
+    config: dict[str, str] | None = None
     timeline: str | None = None  # where to write one
     memory: float = 16.0  # GiB of private memory
 
@@ -160,7 +160,7 @@ def serve(request: Request) -> dict:
     guards = worker.Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulator"))])
     kernel = worker.load_submission(request.submission)
     reply = {}
-    if request.config or not request.extrapolate:
+    if request.config is not None:
         reply["config"] = choose_config(sys.modules["submission"], request.args, request.config)
     abc, scales, reordered, sizes = reference.generate_input(**request.args)
     launches, trace = [], Trace() if request.timeline else None

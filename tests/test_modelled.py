@@ -194,6 +194,21 @@ def test_benchmark_models_times(submission, tmp_path):
     assert np.isfinite(case["us"]) and case["us"] > 0
 
 
+def test_profile_needs_no_config(submission, tmp_path):
+    submission.write_text(SUBMISSION.replace("Config", "Choice").replace("CONFIG_MAP", "CHOICES"))
+    file = tmp_path / "out.json"
+    arguments = ["--submission", submission, "--spec", SPEC, "--json", file]
+    code, output = invoke("profile", *arguments, "--out", tmp_path / "out")
+    assert code == 0, output
+    assert "share of the steady interval" in output and "Times are modelled (profile b200;" in output
+    assert {path.name for path in (tmp_path / "out" / "case0").iterdir()} == {"timeline.json.gz", "overview.png"}
+    (case,) = json.loads(file.read_text())["cases"]
+    assert case["breakdown"]["interval_us"] == pytest.approx(case["ends_us"][2] - case["ends_us"][1])
+    code, output = invoke("sweep", *arguments, "--config", "rounds=1")
+    assert code == 2
+    assert "the submission has no dataclass `Config` and no dict `CONFIG_MAP` to choose from" in output
+
+
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
