@@ -107,3 +107,18 @@ F32 = ElementType("f32", 32, 8, 23, -126, has_inf=True)
 U8 = ElementType("u8", 8, 0, 8, 0)
 S8 = ElementType("s8", 8, 0, 7, 0)
 S32 = ElementType("s32", 32, 0, 31, 0)
+
+# A 4- or 6-bit element alone in a byte, as those of A in tensor memory, is shifted up by so many bits: 00xxxx00, 0xxxxxx0.
+# The ISA has a figure only (9.7.16.10.4.3); in words: CUTLASS's cp_narrow_a_to_tmem_mma.py, see tmem.py.
+CONTAINER_SHIFT = {4: 2, 6: 1}
+
+
+def unpack_slots(slots: np.ndarray, bits: int) -> np.ndarray:
+    """Codes, uint8 [rows, K], of 4-bit or 6-bit elements of which every 16 bytes hold 16, packed and then padded.
+
+    That is how f8f6f4 kinds find them in shared memory (ISA 9.7.16.10.4.4) and what tcgen05.cp expands (9.7.16.9.1).
+    Low bits come first [inferred]. slots: uint8 [rows, K].
+    """
+    groups = slots.reshape(len(slots), -1, 16)
+    digits = np.unpackbits(groups[:, :, : 2 * bits], axis=2, bitorder="little").reshape(*groups.shape, bits)
+    return np.packbits(digits, axis=3, bitorder="little").reshape(slots.shape)

@@ -17,6 +17,7 @@ import tempfile
 from .device import DEVICE, LoadedModule
 from .errors import EmulatorError, Unsupported
 from .launch import SHARED_LIMIT, SMS
+from .tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, NBYTES, TensorMap, encode
 
 SUCCESS, INVALID_VALUE, LAUNCH_FAILURE = 0, 1, 719
 ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for
@@ -140,6 +141,21 @@ def _set_function_attribute(kernel, attribute, value):
 @_callback("_cudaOccupancyMaxActiveBlocksPerMultiprocessor", _ptr, _ptr, _i32, _u64)
 def _occupancy(blocks, kernel, threads, dynamic_shared):
     _i32.from_address(blocks).value = max(1, min(233_472 // (dynamic_shared + 1024), 2048 // threads))
+    return SUCCESS
+
+
+@_callback("_cuTensorMapEncodeTiled", _ptr, _u32, _u32, _u64, _ptr, _ptr, _ptr, _ptr, _u32, _u32, _u32, _u32)
+def _encode_tensormap(out, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill):
+    """cuTensorMapEncodeTiled, for host code that does not pack the words itself (cutlass.experimental)."""
+    if interleave or kind >= len(DRIVER_TYPES) or swizzle >= len(DRIVER_SWIZZLES):
+        raise Unsupported(f"cuTensorMapEncodeTiled with data type {kind}, interleave {interleave}, swizzle {swizzle}")
+    span, atom = DRIVER_SWIZZLES[swizzle]
+    tensormap = TensorMap(
+        address or 0, DRIVER_TYPES[kind], tuple((_u64 * rank).from_address(dims)),
+        tuple((_u64 * (rank - 1)).from_address(strides)) if rank > 1 else (), tuple((_u32 * rank).from_address(box)),
+        tuple((_u32 * rank).from_address(steps)), span, atom, bool(fill), L2_PROMOTIONS[promotion],
+    )  # fmt: skip
+    ctypes.memmove(out, encode(tensormap), NBYTES)
     return SUCCESS
 
 

@@ -172,5 +172,3 @@ def _check_shape(idesc: int, d: InstructionDescriptor, cta_group: int) -> None:
     _require(d.m in rows and d.n % step == 0 and step <= d.n <= 256, idesc, f"shape {shape}")
     for element, mn_major in ((d.a_type, d.a_mn_major), (d.b_type, d.b_mn_major)):
         _require(not mn_major or element.bits >= 8, idesc, f"transpose of a {element.bits}-bit operand")  # Table 54
-    if cta_group == 2 and d.m == 128 and d.scale_type:
-        raise Unsupported(f"block-scaled {shape}: the tensor memory layout of its scale factors is not documented")

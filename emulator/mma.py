@@ -34,7 +34,17 @@ from functools import lru_cache
 import numpy as np
 
 from emulator import instruction_descriptor, matrix_descriptor
-from emulator.element_types import E2M1, F16, F32, S32, ZERO_EXPONENT, ElementType, lowest_bits
+from emulator.element_types import (
+    CONTAINER_SHIFT,
+    E2M1,
+    F16,
+    F32,
+    S32,
+    ZERO_EXPONENT,
+    ElementType,
+    lowest_bits,
+    unpack_slots,
+)
 from emulator.errors import Fault, Unsupported
 from emulator.instruction_descriptor import InstructionDescriptor
 from emulator.tmem import TensorMemory
@@ -236,6 +246,11 @@ def _round_f16(x: np.ndarray) -> np.ndarray:
 # ---- operands and accumulators ----
 
 
+def _two_by_two(m: int, cta_group: int) -> bool:
+    """Layout B: a CTA has 64 rows, the lower half of D's columns in lanes 0..63, the upper half in lanes 64..127."""
+    return cta_group == 2 and m == 128
+
+
 @lru_cache(maxsize=64)
 def accumulator_blocks(m: int, n: int, cta_group: int) -> tuple[tuple[slice, slice, int], ...]:
     """How one CTA holds its share of D in tensor memory (ISA 9.7.16.10.5), in blocks of consecutive lanes that start
@@ -243,7 +258,7 @@ def accumulator_blocks(m: int, n: int, cta_group: int) -> tuple[tuple[slice, sli
     everything = slice(0, n)
     if cta_group == 1 and m == 64:  # layout F: half of every warp's lanes
         return tuple((slice(r, r + 16), everything, 2 * r) for r in range(0, 64, 16))
-    if cta_group == 2 and m == 128:  # layout B: 2x2
+    if _two_by_two(m, cta_group):  # layout B
         return (slice(0, 64), slice(0, n // 2), 0), (slice(0, 64), slice(n // 2, n), 64)
     return ((slice(0, 128), everything, 0),)  # layouts A, D
 
@@ -285,10 +300,12 @@ def _write_accumulator(tmem: TensorMemory, d: InstructionDescriptor, cta_group: 
         tmem.write(base + lane, column, cells[r, c], "tcgen05.mma accumulator")
 
 
-def scale_factors(tmem: TensorMemory, addr: int, rows: int, scale_vec: int, sf_id: int) -> np.ndarray:
+def scale_factors(
+    tmem: TensorMemory, addr: int, rows: int, scale_vec: int, sf_id: int, partitions: slice = slice(0, 4)
+) -> np.ndarray:
     """Scale factor codes, uint8 [rows, scale_vec], of A or B (ISA 9.7.16.10.7.2).
 
-    Row r: lane r % 32 of all four 32-lane partitions, column base + r / 32, bytes sf_id .. sf_id + scale_vec - 1.
+    Row r: lane r % 32 of each of the 32-lane `partitions`, column base + r / 32, bytes sf_id .. sf_id + scale_vec - 1.
     Bits 30-31 of `addr` are ignored: CUTLASS keeps the id there, and copies it to the instruction descriptor.
     """
     what, lane, column = "tcgen05.mma scale factors", addr >> 16 & 0x3FFF, addr & 0xFFFF
@@ -298,34 +315,37 @@ def scale_factors(tmem: TensorMemory, addr: int, rows: int, scale_vec: int, sf_i
     for block, lanes in ((np.s_[: rows // 32], 32), (np.s_[rows // 32 :], rows % 32)):
         columns = len(out[block])
         if columns:
-            words = np.ascontiguousarray(tmem.read_partitions(lanes, column + (block.start or 0), columns, what))
+            cells = tmem.read_partitions(partitions, lanes, column + (block.start or 0), columns, what)
+            words = np.ascontiguousarray(cells)
             if (words != words[0]).any():
                 raise Fault("scale-factors-not-replicated", f"{what} at column {column}: the 32-lane partitions differ")
             out[block, :lanes] = words[0].view(np.uint8).reshape(lanes, columns, 4).transpose(1, 0, 2)
     return out.reshape(-1, 4)[:rows, sf_id : sf_id + scale_vec]
 
 
-def _unpack_slots(slots: np.ndarray, bits: int) -> np.ndarray:
-    """Codes [rows, K] of 4-bit or 6-bit elements that f8f6f4 kinds find in shared memory as 16 packed elements per 16
-    bytes, low bits first, padded at the end (ISA 9.7.16.10.4.4; low first is inferred). slots: uint8 [rows, K]."""
-    groups = slots.reshape(len(slots), -1, 16)
-    stream = np.unpackbits(groups[:, :, : 2 * bits], axis=2, bitorder="little").reshape(*groups.shape, bits)
-    return np.packbits(stream, axis=3, bitorder="little").reshape(slots.shape)
+def _scale_factors_b(tmem: TensorMemory, addr: int, d: InstructionDescriptor, cta_group: int) -> np.ndarray:
+    """Those of B, uint8 [N, scale_vec]. Where D has layout B, each half of the lanes has those of its half of N
+    (CUTLASS: TmemAllocMode::ScaleFactorDuplicated2by2)."""
+    if not _two_by_two(d.m, cta_group):
+        return scale_factors(tmem, addr, d.n, d.scale_vec, d.sfb_id)
+    if d.n % 64:
+        raise Unsupported(f"block-scaled 128x{d.n} for .cta_group::2: scale factor layouts are known for N % 64 = 0")
+    halves = (slice(0, 2), slice(2, 4))
+    return np.concatenate([scale_factors(tmem, addr, d.n // 2, d.scale_vec, d.sfb_id, half) for half in halves])
 
 
 def _load_shared(smem: np.ndarray, desc: int, rows: int, k: int, d: InstructionDescriptor, of_a: bool) -> np.ndarray:
     element, mn_major = (d.a_type, d.a_mn_major) if of_a else (d.b_type, d.b_mn_major)
     bits = 4 if d.packed_fp4 else max(element.bits, 8)
     codes = matrix_descriptor.load_operand(smem, desc, rows, k, mn_major, bits)
-    return codes if d.packed_fp4 or element.bits >= 8 else _unpack_slots(codes, element.bits)
+    return codes if d.packed_fp4 or element.bits >= 8 else unpack_slots(codes, element.bits)
 
 
 def _load_a_from_tmem(tmem: TensorMemory, addr: int, d: InstructionDescriptor, cta_group: int) -> np.ndarray:
-    """A, row-major in the lanes of D's layout: 32 bytes of consecutive K in 8 columns, first element in low bits."""
-    if cta_group == 2 and d.m == 128:
-        raise Unsupported("A in tensor memory with M = 128 and cta_group::2")
-    if not d.packed_fp4 and d.a_type.bits < 8:
-        raise Unsupported(f"{d.a_type.name} A in tensor memory: PTX gives its packing as a figure only")
+    """A, row-major in the lanes of D's layout: 32 bytes of consecutive K in 8 columns, first element in low bits.
+
+    Layout B wants its 64 rows twice, in either half of the lanes (CUTLASS: TmemAllocMode::Duplicated).
+    """
     if d.a_mn_major:
         raise Fault("instruction-descriptor", "transposed A in tensor memory")
     if d.n % (32 if cta_group == 2 else 16 if d.m == 128 else 8):
@@ -335,7 +355,17 @@ def _load_a_from_tmem(tmem: TensorMemory, addr: int, d: InstructionDescriptor, c
         tmem.read(base + lane, r.stop - r.start, column, 8, "tcgen05.mma A")
         for r, _, lane in accumulator_blocks(d.m, d.n, cta_group)
     ]
-    return np.concatenate(words).view(np.uint8 if d.packed_fp4 else f"u{d.a_type.bits // 8}")
+    if _two_by_two(d.m, cta_group):
+        if (words[0] != words[1]).any():
+            raise Unsupported("A in tensor memory whose copies in lanes 0..63 and 64..127 differ")
+        words.pop()
+    codes = np.concatenate(words).view(np.uint8 if d.packed_fp4 else f"u{max(d.a_type.bits // 8, 1)}")
+    if d.packed_fp4 or d.a_type.bits >= 8:
+        return codes
+    shift, mask = CONTAINER_SHIFT[d.a_type.bits], (1 << d.a_type.bits) - 1
+    if (codes & ~np.uint8(mask << shift)).any():
+        raise Unsupported(f"{d.a_type.name} A in tensor memory with bits set beside the element in its byte")
+    return codes >> shift
 
 
 def execute(
@@ -353,6 +383,7 @@ def execute(
     scale_vec: int | None = None,
     disable_lanes: tuple[int, ...] = (),
     scale_d: int | None = None,
+    shift_a: bool = False,
 ) -> None:
     """Execute a tcgen05.mma: read the operands, write D to tensor memory.
 
@@ -360,6 +391,7 @@ def execute(
     indexed by shared offset) and .tmem (TensorMemory): the CTA, or [even, odd] for a pair, whose CTAs read their halves
     of A's and B's rows from their own shared memory at the same descriptor. scale_vec: N of .scale_vec::NX, if given.
     disable_lanes, scale_d: the operands disable-output-lane and scale-input-d, Unsupported unless they do nothing.
+    shift_a: .ashift; A moves, after it has been read, as by tcgen05.shift in each 32 lanes (see tmem.py).
     """
     assert len(ctas) == cta_group
     d = instruction_descriptor.decode(idesc, kind, cta_group, scale_vec)
@@ -367,6 +399,8 @@ def execute(
         raise Unsupported("tcgen05.mma with disable-output-lane")
     if scale_d:
         raise Unsupported("tcgen05.mma with scale-input-d")
+    if shift_a and d.m == 64:
+        raise Fault("instruction-descriptor", ".ashift with M = 64")
     rows = d.m // cta_group
     b = [_load_shared(cta.smem, b_desc, d.n // cta_group, d.k, d, of_a=False) for cta in ctas]
     b = b[0] if cta_group == 1 else np.concatenate(b)
@@ -380,7 +414,10 @@ def execute(
         sfa = sfb = None
         if d.scale_type is not None:
             sfa = scale_factors(cta.tmem, scale_a_addr, rows, d.scale_vec, d.sfa_id)
-            sfb = scale_factors(cta.tmem, scale_b_addr, d.n, d.scale_vec, d.sfb_id)
+            sfb = _scale_factors_b(cta.tmem, scale_b_addr, d, cta_group)
         results.append(mma(d, codes, b, c, sfa, sfb))
     for cta, result in zip(ctas, results):
         _write_accumulator(cta.tmem, d, cta_group, d_addr, result)
+        if shift_a:
+            for lane in range(0, 128, 32):
+                cta.tmem.shift_down(a + (lane << 16), "tcgen05.mma.ashift")

@@ -93,7 +93,7 @@ class TensorCore:
         self.check_running(ctas[self.cta.rank ^ 1])
         return ctas[even : even + 2]
 
-    def mma(self, kind, vec, pair, d, a, a_in_tmem, b, idesc, accumulate, sfa, sfb, disable, scale_d, mask):
+    def mma(self, kind, vec, pair, d, a, a_in_tmem, b, idesc, accumulate, sfa, sfb, disable, scale_d, shift_a, mask):
         group = 2 if pair else 1
         # block16 and block32 are other names of the same factors (table 9.7.16.2.1.2)
         scale_vec = {None: None, "block16": 4, "block32": 2 if kind != "mxf8f6f4" else 1}.get(vec, 0)
@@ -117,10 +117,12 @@ class TensorCore:
             lo = d_ & 0xFFFF
             width = description.n if description.m // group != 64 or group == 1 else description.n // 2
             writing = [(cta, Accumulating(lo, lo + width, origin)) for cta in ctas]
+            if shift_a:
+                writing += [(cta, Accumulating(a_ & 0xFFFF, (a_ & 0xFFFF) + 8, origin)) for cta in ctas]
             for cta, op in writing:
-                self.check_waits(cta, lo, lo + width, origin)
+                self.check_waits(cta, op.lo, op.hi, origin)
                 if self.launch.checks:
-                    cta.tmem.check_order(ALL, lo, lo + width, self.warp.actor, True, origin, in_pipe=True)
+                    cta.tmem.check_order(ALL, op.lo, op.hi, self.warp.actor, True, origin, in_pipe=True)
                     for operand in (a_ if a_in_tmem else None, sfa_, sfb_):
                         if operand is not None:
                             self._check_operand(cta, operand & 0xFFFF, 8 if operand is a_ else 1, origin)
@@ -129,7 +131,7 @@ class TensorCore:
 
             def execute(d_=d_, a_=a_, b_=b_, idesc_=idesc_, accumulate_=accumulate_, sfa_=sfa_, sfb_=sfb_,
                         lanes=lanes, units=units, reading=reading, writing=writing):  # fmt: skip
-                mma.execute(kind, group, idesc_, d_, a_, b_, units, accumulate_, a_in_tmem, sfa_, sfb_, scale_vec, lanes, scale_d)
+                mma.execute(kind, group, idesc_, d_, a_, b_, units, accumulate_, a_in_tmem, sfa_, sfb_, scale_vec, lanes, scale_d, shift_a)
                 for cta, op in reading:
                     cta.smem.end(op)
                 self._landed(writing)
@@ -185,7 +187,7 @@ class TensorCore:
                     if first < hi and lo < last:
                         raise Fault("tmem-race", f"{what} of tensor memory columns {lo}..{hi - 1} that {store} may still write")
 
-    def tcgen05_cp(self, shape, multicast, fmt, pair, address, desc, mask):
+    def tcgen05_cp(self, shape, multicast, packed, pair, address, desc, mask):
         for p in self.active(mask):
             rows, row_bytes = {
                 "128x256b": (128, 32), "128x128b": (128, 16), "64x128b": (64, 16), "32x128b": (32, 16), "4x256b": (4, 32),
@@ -209,7 +211,7 @@ class TensorCore:
 
             def execute(to=to, desc_=desc_, ctas=ctas, reading=reading, writing=writing):
                 for cta in ctas:
-                    cta.tmem.copy(cta.smem.bytes, desc_, shape, multicast, to, fmt or None)
+                    cta.tmem.copy(cta.smem.bytes, desc_, shape, multicast, to, packed)
                 for cta, op in reading:
                     cta.smem.end(op)
                 self._landed(writing)
@@ -218,10 +220,25 @@ class TensorCore:
 
     def tcgen05_shift(self, pair, address, mask):
         for p in self.active(mask):
-            to = self.pick(address, p)
-            ctas = self.tensor_ctas(pair)
-            origin, when = self.origin("tcgen05.shift"), self.clock.tensor_copy(self, 32, pair)
-            self._push(lambda to=to, ctas=ctas: [cta.tmem.shift_down(to) for cta in ctas], origin, when)
+            to, origin = self.pick(address, p), self.origin("tcgen05.shift")
+            when = self.clock.tensor_copy(self, 32 * 32, pair)
+            if not self.clock.moves_data:
+                self.cta.pipe.wait(when)
+                continue
+            lo, lanes = to & 0xFFFF, to >> 21 & 3
+            writing = [(cta, Accumulating(lo, lo + 8, origin)) for cta in self.tensor_ctas(pair)]
+            for cta, op in writing:
+                self.check_waits(cta, op.lo, op.hi, origin)
+                if self.launch.checks:
+                    cta.tmem.check_order(lanes, op.lo, op.hi, self.warp.actor, True, origin, in_pipe=True)
+                cta.accumulating.append(op)
+
+            def execute(to=to, writing=writing):
+                for cta, _ in writing:
+                    cta.tmem.shift_down(to)
+                self._landed(writing)
+
+            self._push(execute, origin, when)
 
     def tcgen05_commit(self, address, multicast, pair, mask):
         for p in self.active(mask):

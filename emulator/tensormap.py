@@ -56,6 +56,11 @@ PTX_TYPES = [
     "u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz", "b4x16",
     "b4x16_p64", "b6x16_p32",
 ]  # fmt: skip
+# CUtensorMapDataType -> PTX name, up to the padded sub-byte types 14 and 15; CUtensorMapSwizzle -> bytes, atom (cuda.h)
+DRIVER_TYPES = [
+    "u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz", "b4x16",
+]  # fmt: skip
+DRIVER_SWIZZLES = [(0, 16), (32, 16), (64, 16), (128, 16), (128, 32)]
 SWIZZLES = [0, 32, 64, 128]  # bytes
 ATOMS = [16, 32]  # bytes; codes 2 and 3 (32B + 8B flip, 64B) were never seen in an object
 L2_PROMOTIONS = [0, 64, 128, 256]  # bytes

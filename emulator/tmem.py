@@ -1,11 +1,13 @@
 """Tensor memory of one CTA: 128 lanes x 512 columns of 32-bit cells, addressed as lane << 16 | column.
 
 Implements PTX ISA 9.7.16.1 (addressing, allocation), 9.7.16.2.3.1 (fragments), 9.7.16.7 (alloc), 9.7.16.8 (ld, st) and
-9.7.16.9 (cp).
+9.7.16.9 (cp, shift).
 
 [read from PTX ISA] sizes, allocation rules, the lanes a warp may access, the shapes and register counts.
 [read from CUTLASS include/cute/atom/copy_traits_sm100.hpp] which register holds which cell (the ISA has figures only),
     the lanes that tcgen05.cp writes, packing of two adjacent columns' low halves into one register, first column low.
+[read from CUTLASS examples/python/CuTeDSL/experimental/primitives/tcgen05, v4.7.0, which NVIDIA checked on a B200] where
+    an expanded element sits in its byte (cp_narrow_a_to_tmem_mma.py), what a shift moves where (1cta_mma_a_from_tmem.py).
 [inferred] the base lane of a 16-lane access is 0 or 16 of the warp's 32; allocation takes the lowest free columns.
 A cell that no instruction has written since its allocation is uninitialised; reading it is reported.
 """
@@ -17,7 +19,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from emulator.errors import Fault, Unsupported
+from emulator.element_types import CONTAINER_SHIFT, unpack_slots
+from emulator.errors import Fault
 from emulator.matrix_descriptor import load_operand
 from emulator.order import Actor
 
@@ -33,6 +36,7 @@ _COPIES = {
     ("32x128b", "warpx4"): (32, 16, ((0, 32, (0, 32, 64, 96)),)),
     ("4x256b", None): (4, 32, tuple((row, 1, (32 * row,)) for row in range(4))),
 }
+_PACKED = {"b4x16_p64": 4, "b6x16_p32": 6}  # source format of tcgen05.cp -> bits of an element
 
 
 def _raise(fault: Fault) -> None:
@@ -183,11 +187,11 @@ class TensorMemory:
         self._check_written(self.written[block][None], lane, column, what)
         return self.cells[block]
 
-    def read_partitions(self, lanes: int, column: int, columns: int, what: str) -> np.ndarray:
-        """A view of the first `lanes` lanes of each of the four 32-lane partitions, uint32 [4, lanes, columns]."""
+    def read_partitions(self, partitions: slice, lanes: int, column: int, columns: int, what: str) -> np.ndarray:
+        """A view of the first `lanes` lanes of some of the 32-lane partitions, uint32 [partitions, lanes, columns]."""
         self._check(0, LANES, column, columns, what)
-        block = np.s_[:, :lanes, column : column + columns]
-        self._check_written(self.written.reshape(4, 32, COLUMNS)[block], 0, column, what)
+        block = np.s_[partitions, :lanes, column : column + columns]
+        self._check_written(self.written.reshape(4, 32, COLUMNS)[block], 32 * partitions.start, column, what)
         return self.cells.reshape(4, 32, COLUMNS)[block]
 
     def write(self, lane: int, column: int, values: np.ndarray, what: str) -> None:
@@ -263,21 +267,29 @@ class TensorMemory:
         addr: int,
         source_format: str | None = None,
     ) -> None:
-        """tcgen05.cp from this CTA's shared memory (uint8, indexed by shared offset) to address `addr`."""
+        """tcgen05.cp from this CTA's shared memory (uint8, indexed by shared offset) to address `addr`.
+
+        source_format: a key of _PACKED. Each 16 source bytes, 16 packed elements and padding, become 16 bytes with one
+        element each (9.7.16.9.1), as tcgen05.mma wants A in tensor memory.
+        """
         what = f"tcgen05.cp.{shape}" + (f".{multicast}" if multicast else "")
         if (shape, multicast) not in _COPIES:
             raise Fault("tmem-shape", f"{what} does not exist")
-        if source_format is not None:
-            raise Unsupported(
-                f"{what} with decompression from {source_format}: PTX gives the bit placement as figures only"
-            )
         lane, column = addr >> 16, addr & 0xFFFF
         rows, row_bytes, groups = _COPIES[shape, multicast]
-        source = load_operand(smem, desc, rows, row_bytes, False, 8).view(np.uint32)  # [rows, columns]
+        source = load_operand(smem, desc, rows, row_bytes, False, 8)  # [rows, bytes]
+        if source_format is not None:
+            bits = _PACKED[source_format]
+            source = unpack_slots(source, bits) << CONTAINER_SHIFT[bits]
+        source = np.ascontiguousarray(source).view(np.uint32)  # [rows, columns]
         for first, count, lanes in groups:
             for target in lanes:
                 self.write(lane + target, column, source[first : first + count], what)
 
-    def shift_down(self, addr: int) -> None:
-        """tcgen05.shift.down: the ISA's text does not say towards which lane number a row moves."""
-        raise Unsupported("tcgen05.shift")
+    def shift_down(self, addr: int, what: str = "tcgen05.shift") -> None:
+        """tcgen05.shift.down: lane r of the 32 from `addr` takes the 8 columns of lane r + 1, lane 31 keeps its own."""
+        lane, column = addr >> 16, addr & 0xFFFF
+        if lane % 32:
+            raise Fault("tmem-lane-access", f"{what} at lane {lane}, not a multiple of 32")
+        block = self.read(lane, 32, column, 8, what)
+        block[:-1] = block[1:].copy()

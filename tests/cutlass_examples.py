@@ -38,7 +38,7 @@ tutorial/tutorial_gemm/fp16_gemm_3.py --mnk 512,512,192
 tutorial/tutorial_gemm/fp16_gemm_3_1.py --mnk 512,512,192
 tutorial/tutorial_gemm/fp16_gemm_4.py --mnk 512,1024,128
 tutorial/tutorial_gemm/fp16_gemm_5.py --mnk 512,512,192
-tutorial/tutorial_gemm/fp16_gemm_6.py --mnk 256,256,192
+tutorial/tutorial_gemm/fp16_gemm_6.py --mnk 256,512,128
 tutorial/tutorial_gemm/nvfp4_gemm_0.py --mnkl 256,512,512,2
 tutorial/tutorial_gemm/nvfp4_gemm_1.py --mnkl 256,256,512,2
 

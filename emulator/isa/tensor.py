@@ -55,8 +55,7 @@ def _mma(w, i):
     m.take(f"kind::{kind}")
     scaled = m.take("block_scale")
     vec = m.one_of("scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32")
-    if m.take("ashift"):
-        raise Unsupported(".ashift")
+    shift_a = m.take("ashift")
     for x in [x for x in m.left if x.startswith("collector::")]:
         m.left.remove(x)  # a hint: which operand stays in the collector buffer
     m.done()
@@ -64,6 +63,8 @@ def _mma(w, i):
     if not isinstance(d, Mem):
         raise Unsupported("destination of tcgen05.mma")
     in_tmem = isinstance(a, Mem)
+    if shift_a and (scaled or not in_tmem):
+        raise Unsupported(".ashift without A in tensor memory, or with .block_scale")
     a_text = _address(w, a) if in_tmem else w.read(a, 64)
     sfa = sfb = disable = "None"
     if scaled:
@@ -76,7 +77,7 @@ def _mma(w, i):
         raise Unsupported(f"operands {rest}")
     w.call(
         f"g.mma({kind!r}, {vec!r}, {pair}, {_address(w, d)}, {a_text}, {in_tmem}, {w.read(b, 64)}, {w.read(idesc, 32)}, "
-        f"{accumulate}, {sfa}, {sfb}, {disable}, {scale_d}, {w.mask()})"
+        f"{accumulate}, {sfa}, {sfb}, {disable}, {scale_d}, {shift_a}, {w.mask()})"
     )
 
 
@@ -91,11 +92,12 @@ def _cp(w, i):
     pair = _pair(m)
     shape = m.one_of("128x256b", "4x256b", "128x128b", "64x128b", "32x128b")
     multicast = m.one_of("warpx2::02_13", "warpx2::01_23", "warpx4")
-    fmt = ".".join(m.left)
-    if fmt not in ("", "b8x16.b6x16_p32", "b8x16.b4x16_p64"):
-        raise Unsupported(f"format {fmt}")
+    expanded, packed = m.take("b8x16"), m.one_of("b6x16_p32", "b4x16_p64")
+    if expanded != (packed is not None):
+        raise Unsupported(".b8x16 and a packed format go together")
+    m.done()
     w.call(
-        f"g.tcgen05_cp({shape!r}, {multicast!r}, {fmt!r}, {pair}, {_address(w, i.operands[0])}, "
+        f"g.tcgen05_cp({shape!r}, {multicast!r}, {packed!r}, {pair}, {_address(w, i.operands[0])}, "
         f"{w.read(i.operands[1], 64)}, {w.mask()})"
     )
 

@@ -507,7 +507,7 @@ def test_accumulator_cells(m, cta_group):
 
 
 F16_TILES = [(*shape, a_mn, b_mn, False) for shape in LAYOUTS for a_mn in (0, 1) for b_mn in (0, 1)]
-F16_TILES += [(128, 1, 0, 0, True), (64, 1, 0, 0, True), (256, 2, 0, 0, True)]
+F16_TILES += [(*shape, 0, 0, True) for shape in LAYOUTS]
 
 
 @pytest.mark.parametrize("m, cta_group, a_mn, b_mn, a_in_tmem", F16_TILES)
@@ -532,8 +532,9 @@ def test_f16_tile(m, cta_group, a_mn, b_mn, a_in_tmem):
         cta.tmem.cells[lane, column] = c[rows].view(np.uint32)
         cta.tmem.written[lane, column] = True
         if a_in_tmem:
-            cta.tmem.cells[lane[:, 0], 200:208] = a[rows].view(np.uint32)
-            cta.tmem.written[lane[:, 0], 200:208] = True
+            for lanes in (lane[:, 0], lane[:, -1]):  # a 2x2 tile wants A in either half of the lanes
+                cta.tmem.cells[lanes, 200:208] = a[rows].view(np.uint32)
+                cta.tmem.written[lanes, 200:208] = True
     desc = 4096 >> 4 << 16 | 128 >> 4 << 32 | 1 << 46
     a_operand = a_addr if a_in_tmem else desc | 0x2000 >> 4
     bits = idesc_bits("f16", m, n, "f16", "f16", a_mn=a_mn, b_mn=b_mn)
@@ -563,6 +564,98 @@ def test_padded_small_elements(name, bits):
     for i, j in ((0, 0), (5, 3), (127, 15), (64, 9)):
         terms = [times(decode(int(x), name), decode(int(y), "e4m3")) for x, y in zip(a[i], b[j])]
         assert got[i, j] == model(terms, 0, "f32", 25)
+
+
+@pytest.mark.parametrize("name, bits, shift", [("e2m1", 4, 2), ("e3m2", 6, 1), ("e2m3", 6, 1), ("e4m3", 8, 0)])
+@pytest.mark.parametrize("kind", ["f8f6f4", "mxf8f6f4"])
+def test_small_elements_in_tensor_memory(kind, name, bits, shift):
+    """A from tensor memory has one element to a byte, in its middle; tcgen05.cp puts it there."""
+    rng, cta = np.random.default_rng(bits), new_cta()
+    a, b = rng.integers(0, min(1 << bits, 0x78), (128, 32)), rng.integers(0, 0x78, (16, 32))
+    for r in range(128):
+        for group in range(2):
+            at = r // 8 * 128 + r % 8 * 16 + group * 4096
+            packed = sum(int(x) << bits * i for i, x in enumerate(a[r, 16 * group : 16 * group + 16]))
+            cta.smem[at : at + 16] = np.frombuffer(packed.to_bytes(16, "little"), np.uint8)
+            if r < 16:
+                cta.smem[at + 0x8000 :][:16] = b[r, 16 * group : 16 * group + 16]
+    desc = 4096 >> 4 << 16 | 128 >> 4 << 32 | 1 << 46
+    cta.tmem.copy(cta.smem, desc, "128x256b", None, 200, {4: "b4x16_p64", 6: "b6x16_p32", 8: None}[bits])
+    np.testing.assert_array_equal(cta.tmem.cells[:, 200:208].copy().view(np.uint8), a << shift)
+    scales = {}
+    if kind == "mxf8f6f4":
+        for lane in range(0, 128, 32):
+            cta.tmem.write(lane, 300, np.full((32, 8), 0x7F7F7F7F, np.uint32), "test")  # ones
+        scales = dict(scale_a_addr=300, scale_b_addr=304)
+    d = idesc_bits(kind, 128, 16, name, "e4m3")
+    mma.execute(kind, 1, d, 0, 200, desc | 0x8000 >> 4, [cta], False, a_in_tmem=True, **scales)
+    for i, j in ((0, 0), (5, 3), (127, 15), (64, 9)):
+        terms = [times(decode(int(x), name), decode(int(y), "e4m3")) for x, y in zip(a[i], b[j])]
+        assert cta.tmem.cells[i, j] == model(terms, 0, "f32", 25)
+    if shift:
+        cta.tmem.cells[3, 201] |= 1
+        with pytest.raises(Unsupported, match="beside the element"):
+            mma.execute(kind, 1, d, 0, 200, desc | 0x8000 >> 4, [cta], False, a_in_tmem=True, **scales)
+
+
+def test_ashift_moves_a_for_the_next_product():
+    """D = A * B, and then A moves up a lane in every 32, so that the next product with it sees rows 1, 2, .. 31, 31."""
+    rng, cta = np.random.default_rng(0), new_cta()
+    a, b = rng.integers(-8, 9, (128, 16)).astype(np.float16), rng.integers(-8, 9, (16, 16)).astype(np.float16)
+    cta.tmem.write(0, 200, a.view(np.uint32), "test")
+    for r in range(16):
+        for k in range(16):
+            at = r // 8 * 128 + k // 8 * 4096 + (r % 8 * 8 + k % 8) * 2
+            cta.smem[at : at + 2] = b[r : r + 1, k].view(np.uint8)
+    desc, bits = 4096 >> 4 << 16 | 128 >> 4 << 32 | 1 << 46, idesc_bits("f16", 128, 16, "f16", "f16")
+    shifted = a[[r + 1 if r % 32 < 31 else r for r in range(128)]]
+    for want, shift_a in ((a, True), (shifted, False), (shifted, False)):
+        mma.execute("f16", 1, bits, 0, 200, desc, [cta], False, a_in_tmem=True, shift_a=shift_a)
+        np.testing.assert_array_equal(cta.tmem.cells[:, :16].view(np.float32), want.astype(np.float32) @ b.T)
+    with pytest.raises(Fault, match="ashift"):
+        bits = idesc_bits("f16", 64, 16, "f16", "f16")
+        mma.execute("f16", 1, bits, 0, 200, desc, [cta], False, a_in_tmem=True, shift_a=True)
+
+
+def scaled_cta():
+    """Scale factors of one in columns 400..507."""
+    cta = new_cta()
+    cta.tmem.write(0, 400, np.full((128, 108), 0x38383838, np.uint32), "test")
+    return cta
+
+
+@pytest.mark.parametrize("n", [64, 256])
+def test_nvfp4_tile_of_128_rows_by_a_pair(n):
+    """A 2x2 tile: scale factors of B lie in the half of the lanes whose columns of D they scale, as CUTLASS's
+    experimental/primitives/tcgen05/2cta_mma_blockscale_m128.py puts them with tcgen05.cp.64x128b.warpx2::01_23."""
+    rng = np.random.default_rng(n)
+    a, b = rng.integers(0, 256, (128, 32), np.uint8), rng.integers(0, 256, (n, 32), np.uint8)
+    sfa, sfb = (rng.choice(np.array([0x30, 0x38, 0x40], np.uint8), (rows, 4)) for rows in (128, n))
+    ctas = [new_cta(), new_cta()]
+    for rank, cta in enumerate(ctas):
+        for base, tile in ((0x2000, a[64 * rank :][:64]), (0x8000, b[n // 2 * rank :][: n // 2])):
+            for r, row in enumerate(tile):
+                for chunk in range(2):
+                    at = base + r // 8 * 128 + r % 8 * 16 + chunk * 4096
+                    cta.smem[at : at + 16] = row[16 * chunk :][:16]
+        cta.smem[:1024] = rng.integers(0, 256, 1024, np.uint8)
+        for m in range(64):
+            cta.smem[m % 32 * 16 + m // 32 * 4 :][:4] = sfa[64 * rank + m]
+        cta.tmem.copy(cta.smem, 128 >> 4 << 32 | 1 << 46, "32x128b", "warpx4", 400)
+        for i in range(n):
+            half, i_half = divmod(i, n // 2)
+            cta.smem[half * 512 + i_half % 32 * 16 + i_half // 32 * 4 :][:4] = sfb[i]
+        cta.tmem.copy(cta.smem, 128 >> 4 << 32 | 1 << 46, "64x128b", "warpx2::01_23", 420)
+    desc = 4096 >> 4 << 16 | 128 >> 4 << 32 | 1 << 46
+    bits = idesc_bits("mxf4nvf4", 128, n)
+    mma.execute("mxf4nvf4", 2, bits, 0, desc | 0x200, desc | 0x800, ctas, False, False, 400, 420, 4)
+    value = np.vectorize({0x30: 0.5, 0x38: 1.0, 0x40: 2.0}.get)
+    expected = (unpack(a) * np.repeat(value(sfa), 16, 1)) @ (unpack(b) * np.repeat(value(sfb), 16, 1)).T
+    for rank, cta in enumerate(ctas):
+        for r in range(64):
+            for c in range(n):
+                lane, column = LAYOUTS[128, 2](r, c, n)
+                assert cta.tmem.cells[lane, column].view(np.float32) == expected[64 * rank + r, c]
 
 
 def test_instruction_descriptor_fields():
@@ -615,7 +708,6 @@ def test_refusals():
     unsupported = [
         ("mxf4nvf4", 1, nvfp4 | 1 << 31, 4),  # K = 96
         ("mxf4nvf4", 1, nvfp4 | 1 << 2, 4),  # sparse
-        ("mxf4nvf4", 2, nvfp4, 4),  # a pair with M = 128
         ("f4", 1, nvfp4, None),
     ]
     for kind, cta_group, bits, scale_vec in unsupported:
@@ -625,8 +717,9 @@ def test_refusals():
     for extra in ({"disable_lanes": (0, 1, 0, 0)}, {"scale_d": 1}):
         with pytest.raises(Unsupported):
             mma.execute("f16", 1, f16, 0, desc, desc, [cta], False, **extra)
-    with pytest.raises(Unsupported):
-        mma.execute("f16", 2, f16, 0, 64, desc, [cta, new_cta()], False, a_in_tmem=True)
+    with pytest.raises(Unsupported):  # the upper half of a 2x2 tile's N starts inside a column of scale factors
+        bits = idesc_bits("mxf4nvf4", 128, 96)
+        mma.execute("mxf4nvf4", 2, bits, 0, desc, desc, [scaled_cta(), scaled_cta()], False, False, 400, 420, 4)
     with pytest.raises(Fault, match="tmem-uninitialised"):
         mma.execute("f16", 1, f16, 0, desc, desc, [cta], True)
     with pytest.raises(Fault, match="tmem-lane-access"):

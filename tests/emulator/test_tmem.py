@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.errors import Fault, Unsupported
+from emulator.errors import Fault
 from emulator.tmem import TensorMemory, fragment
 
 SHAPES = [("32x32b", 128, 1), ("16x64b", 128, 1), ("16x128b", 64, 2), ("16x256b", 32, 4), ("16x32bx2", 128, 1)]
@@ -187,7 +187,42 @@ def test_copy_refusals():
         tmem.copy(smem, desc, "32x128b", None, 0)
     with pytest.raises(Fault, match="tmem-out-of-bounds"):
         tmem.copy(smem, desc, "32x128b", "warpx4", 30)
-    with pytest.raises(Unsupported):
-        tmem.copy(smem, desc, "128x128b", None, 0, "b4x16_p64")
-    with pytest.raises(Unsupported):
-        tmem.shift_down(0)
+
+
+@pytest.mark.parametrize("source_format, bits, shift", [("b4x16_p64", 4, 2), ("b6x16_p32", 6, 1)])
+@pytest.mark.parametrize("shape, multicast", COPIES)
+def test_copy_expands_packed_elements(shape, multicast, source_format, bits, shift):
+    """16 elements in the first bytes of 16 become one to a byte: 00xxxx00 or 0xxxxxx0 (CUTLASS's
+    experimental/primitives/tcgen05/cp_narrow_a_to_tmem_mma.py)."""
+    smem = np.random.default_rng(3).integers(0, 256, 1 << 14, dtype=np.uint8)
+    columns, rows = COPIES[shape, multicast]
+    tmem = TensorMemory()
+    tmem.alloc(32)
+    start, lbo, sbo = 512, 2048, 128
+    desc = start >> 4 | lbo >> 4 << 16 | sbo >> 4 << 32 | 1 << 46
+    tmem.copy(smem, desc, shape, multicast, 0, source_format)
+    for lane, row in rows.items():
+        cells = tmem.cells[lane, :columns].view(np.uint8)
+        for i, byte in enumerate(cells):
+            at = start + row // 8 * sbo + row % 8 * 16 + i // 16 * lbo
+            packed = int.from_bytes(smem[at : at + 16].tobytes(), "little")
+            assert byte == (packed >> bits * (i % 16) & (1 << bits) - 1) << shift
+
+
+@pytest.mark.parametrize("lane", [0, 32, 64, 96])
+def test_shift_takes_the_next_lane(lane):
+    """What NVIDIA saw on a B200: shifted[r] = A[r + 1], but the last of 32 rows keeps its own (CUTLASS's
+    experimental/primitives/tcgen05/1cta_mma_a_from_tmem.py)."""
+    tmem = TensorMemory()
+    tmem.alloc(32)
+    before = np.random.default_rng(lane).integers(0, 2**32, (128, 32), dtype=np.uint32)
+    tmem.write(0, 0, before, "test")
+    tmem.shift_down(lane << 16 | 5)
+    for r in range(128):
+        moved = lane <= r < lane + 31
+        np.testing.assert_array_equal(tmem.cells[r, 5:13], before[r + 1 if moved else r, 5:13])
+        np.testing.assert_array_equal(np.delete(tmem.cells[r, :32], slice(5, 13)), np.delete(before[r], slice(5, 13)))
+    with pytest.raises(Fault, match="tmem-lane-access"):
+        tmem.shift_down(16 << 16)
+    with pytest.raises(Fault, match="tmem-out-of-bounds"):
+        tmem.shift_down(25)
