@@ -11,11 +11,11 @@
 README.md in this folder says what is modelled, what is checked, and what each piece rests on.
 """
 
-from .device import DEVICE, device_tensors, launch, protect, session, timing
+from .device import DEVICE, device_tensors, launch, protect, session, timing, written
 from .errors import EmulatorError, Fault, Hang, Unsupported
 from .host import install
 
 __all__ = [
-    "DEVICE", "EmulatorError", "Fault", "Hang", "Unsupported", "device_tensors", "install", "launch", "protect", "session",
-    "timing",
+    "DEVICE", "EmulatorError", "Fault", "Hang", "Unsupported", "device_tensors", "install", "launch", "protect",
+    "session", "timing", "written",
 ]  # fmt: skip

@@ -50,6 +50,14 @@ class Dependencies:
         self.after = predecessor.at_end() if predecessor else []
         self.waited = self.waited_first = False
 
+    @classmethod
+    def of_writes(cls, name: str, memory: GlobalMemory, regions: list[Region]) -> Dependencies:
+        """A launch that writes whole regions and reads nothing."""
+        launch = cls(name, memory, None, False, True)
+        for region in regions:
+            launch.own.mark(region, slice(None), True)
+        return launch
+
     def at_start(self) -> list[Footprint]:
         """The launches that may still run when a dependent of this one starts."""
         return [self.own, *(self.after if self.waited_first else self.before)]

@@ -14,7 +14,7 @@ from .dependency import Dependencies
 from .errors import EmulatorError, Unsupported
 from .gpu import Recorded, TimedRun
 from .launch import Launch
-from .memory import GlobalMemory
+from .memory import GlobalMemory, Region
 from .profile import Profile, load
 from .program import Program
 from .ptx import Module, parse
@@ -213,13 +213,28 @@ def device_tensors(obj, name: str = "tensor", copy: bool = True):
 
 def protect(obj) -> None:
     """Kernels may from now on only read the device tensors in nested lists, tuples and dicts."""
+    for region in _regions(obj):
+        region.read_only = True
+
+
+def written(obj) -> None:
+    """As if the launch before the next one had written the device tensors in nested lists, tuples and dicts.
+
+    What a GPU's kernels put into a tensor, the host puts there here. To be called inside of a `session`; with it, a
+    dependent launch that touches the tensors before griddepcontrol.wait is a fault, as it is a race on a GPU.
+    """
+    DEVICE.session.predecessor = Dependencies.of_writes("the launch that wrote it", DEVICE.memory, _regions(obj))
+
+
+def _regions(obj) -> list[Region]:
+    """Where the device tensors in nested lists, tuples and dicts lie; tensors of the host are left out."""
+    if isinstance(obj, dict):
+        obj = list(obj.values())
     if isinstance(obj, (list, tuple)):
-        for o in obj:
-            protect(o)
-    elif isinstance(obj, dict):
-        protect(list(obj.values()))
-    elif obj.numel():
-        DEVICE.memory.find(obj.data_ptr(), 1, False).read_only = True
+        return [region for o in obj for region in _regions(o)]
+    if hasattr(obj, "data_ptr") and obj.numel() and DEVICE.memory.covers(obj.data_ptr(), 1):
+        return [DEVICE.memory.find(obj.data_ptr(), 1, False)]
+    return []
 
 
 def _triple(x) -> tuple[int, int, int]:

@@ -268,12 +268,32 @@ RESOURCES = [
         SHORT_RING,
     ),
 ]
-FAULTS = SCALES + BARRIERS + EPILOGUE + DESCRIPTORS + TILING + RESOURCES
+INPUTS = [
+    Fault(
+        "result stored where A lies",
+        "output_tensormap(c, m, n)",
+        "output_tensormap(a, m, n)",
+        r"write-to-input: .* to tensor\[0\]\[0\], which the kernel may only read",
+        RING,
+    ),
+    Fault(
+        "no griddepcontrol.wait",
+        "                        cute.arch.griddepcontrol_wait()\n",
+        "",
+        "missing-dependency-wait: read of tensor.*, which the launch that wrote it writes and may still run",
+    ),
+    Fault(
+        "weights loaded before griddepcontrol.wait",
+        "early_weights: bool = False",
+        "early_weights: bool = True",
+        "missing-dependency-wait: read of tensor.*, before griddepcontrol.wait",
+    ),
+]
+FAULTS = SCALES + BARRIERS + EPILOGUE + DESCRIPTORS + TILING + RESOURCES + INPUTS
 
 # What the emulator does not model and therefore cannot catch. One that is caught some day belongs among the others.
 BLIND_SPOTS = [
     Fault("CTA ends before its stores have read", "tma_store_wait(0)", "pass", ""),  # in the default order they have
-    Fault("no griddepcontrol.wait", "                        cute.arch.griddepcontrol_wait()\n", "", ""),
     Fault(
         "no tcgen05.fence",
         'mbarrier_wait(full + 8 * slot, phase)\n                        tcgen05_fence("after")\n',
