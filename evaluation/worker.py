@@ -66,19 +66,21 @@ class Guards:
 
 
 class EmulatedDevice:
-    """The CPU as a B200: inputs are copied into emulated device memory, calls run in a session with all checks."""
+    """The CPU as a B200: torch's `cuda` and CuTe DSL are served by the emulator, calls run in a session with all checks."""
 
     def __init__(self):
         import emulator
+        from emulator import torch_cuda
 
         self.emulator = emulator
-        emulator.install()  # before the submission imports the DSL
+        torch_cuda.install()  # before the submission imports the DSL
+        self._to_device = torch_cuda.to_device
         self.guarded = [module for name, module in sys.modules.items() if name.partition(".")[0] == "emulator"]
         self._device_tensors, self._session = emulator.device_tensors, emulator.session
         self._protect, self._written = emulator.protect, emulator.written
 
     def upload(self, tensors):
-        return self._device_tensors(tensors)
+        return [tuple(map(self._to_device, group)) for group in self._device_tensors(tensors)]
 
     def protect(self, tensors):
         """Kernels may only read these."""
