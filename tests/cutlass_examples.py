@@ -5,7 +5,10 @@
     python tests/cutlass_examples.py cutlass blockscaled      # those whose line contains a word
 
 Not part of `make test`: the examples are NVIDIA's and stay in their repository. A line is a script below
-examples/python/CuTeDSL/cute/blackwell and its arguments; the sizes are small because the emulator is slow.
+examples/python/CuTeDSL/cute/blackwell and its arguments; the sizes are small because the emulator is slow. All that
+multiply matrices on one B200 are here; sm103_* are for another GPU, distributed/ wants several. fp16_gemm_6 needs K in
+multiples of 128, which it does not say: its dequantize gives each thread 128 elements of a row, and starts too few
+threads for the rest. The moe scripts time themselves with --perf_e2e, and with torch's profiler, a GPU's, without.
 """
 # ruff: noqa: E501
 
@@ -98,9 +101,11 @@ kernel/blockwise_gemm/blockwise_gemm.py --mnkl 128,128,128,1
 kernel/blockwise_gemm/contiguous_grouped_gemm.py --mnkl 128,128,128,2
 kernel/blockwise_gemm/masked_grouped_gemm.py --mnkl 128,128,128,2
 kernel/mixed_input_gemm/mixed_input_gemm.py
-kernel/moe/torch_grouped_mm.py --tokens 32 --experts 4 --top_k_select 2 --hidden 128 --intermediate 256
-kernel/moe/torch_scaled_grouped_mm.py --tokens 32 --experts 2 --top_k_select 1 --hidden 256 --intermediate 128
-kernel/moe/torch_scaled_grouped_mm.py --tokens 32 --experts 2 --top_k_select 1 --hidden 256 --intermediate 128 --kind nvfp4 --mma_tiler_mnk 128,128,256
+kernel/mixed_input_gemm/grouped_mixed_input_gemm.py --mnkl 128,256,128,2
+kernel/mixed_input_gemm/grouped_mixed_input_gemm_acc_scale.py --mnkl 128,256,128,2
+kernel/moe/torch_grouped_mm.py --tokens 32 --experts 4 --top_k_select 2 --hidden 128 --intermediate 256 --perf_run --perf_e2e
+kernel/moe/torch_scaled_grouped_mm.py --tokens 32 --experts 2 --top_k_select 1 --hidden 256 --intermediate 128 --perf_run --perf_e2e
+kernel/moe/torch_scaled_grouped_mm.py --tokens 32 --experts 2 --top_k_select 1 --hidden 256 --intermediate 128 --kind nvfp4 --mma_tiler_mnk 128,128,256 --perf_run --perf_e2e
 efc/custom_epilogue_dense_gemm.py --mnkl 128,128,64,1
 efc/activation_custom_epilogue_dense_gemm.py --mnkl 128,128,64,1
 efc/synthetic_custom_epilogue_dense_gemm.py --mnkl 128,128,64,1
