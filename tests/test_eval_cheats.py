@@ -31,6 +31,24 @@ def test_the_reference_itself_passes(honest, judged):
     assert [(verdict.status, verdict.reason, verdict.mismatches) for verdict in verdicts] == [("pass", "", 0)] * 3
 
 
+def test_torch_finds_a_gpu(tmp_path, judged):
+    """A submission may use torch as on a GPU, as the task's own template does: its inputs are on `cuda`, as is what it
+    makes there."""
+    submission = tmp_path / "submission.py"
+    submission.write_text(
+        "import torch\nfrom reference import ref_kernel\n"
+        "def custom_kernel(data):\n"
+        "    assert torch.cuda.get_device_capability() == (10, 0)\n"
+        "    tensors = [t for part in (data[0], data[2]) for group in part for t in group]\n"
+        "    assert all(t.device == torch.device('cuda', 0) for t in tensors)\n"
+        "    table = torch.tensor([[t.data_ptr() for t in group] for group in data[0]], device='cuda')\n"
+        "    assert table.is_cuda and table.cpu().tolist()[-1][2] == data[0][-1][2].data_ptr()\n"
+        "    return ref_kernel(data)\n"
+    )
+    (verdict,) = judged(submission, SIZES)
+    assert (verdict.status, verdict.reason) == ("pass", "")
+
+
 def test_a_failed_case_leaves_the_next_one_alone(tmp_path, judged):
     """Right for one group, a crash for two, and a new process for each case after a crash."""
     submission = tmp_path / "submission.py"
