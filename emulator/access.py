@@ -192,7 +192,8 @@ class LaneAccess:
             raise Fault("misaligned", f"vector write of {size * count} bytes at {int(addresses.max()):#x}")
         if space == "global":
             self.clock.global_access(self, addresses, size * count, True)
-        if not self.clock.moves_data and space in ("global", "shared") and len(addresses) > 1:
+        moves_data = self.clock.moves_data or self.launch.edits_tensormaps
+        if not moves_data and space in ("global", "shared") and len(addresses) > 1:
             return  # data of many lanes; what one lane stores may be a flag
         for k, v in enumerate(values):
             v = self.lane_array(v, ELEMENT[size])

@@ -69,26 +69,28 @@ class TimedLaunch:
         self.run.dispatch()
 
     def launch_dependents(self, cta):
-        self.triggered.add(cta)
-        self._check_trigger()
+        if cta not in self.triggered:  # the unit that starts and retires CTAs is told by each
+            self.triggered.add(cta)
+            self._check_trigger(self.run.clock.schedule_cta(self.run.engine.now))
 
     def cluster_done(self, cluster):
         for cta in cluster.ctas:
             self.triggered.add(cta)
             retired = self.run.clock.schedule_cta(self.run.engine.now)
-        self._check_trigger()
+        self._check_trigger(self.run.engine.now)
         self.run.dispatch()
         if self.launch.finished:
             profile = self.run.profile
             end = max(retired, self.launch.last_store) + profile.cycles(profile["launch"]["drain_ns"])
             self.run.engine.at(end, self._complete)
 
-    def _check_trigger(self):
+    def _check_trigger(self, time: float):
         if self.trigger is None and len(self.triggered) == self.total_ctas():
-            self.trigger = self.run.engine.now
+            self.trigger = time
             following = self.run.following(self)
             if following is not None and following.launch.pdl:
-                self.run.begin_later(following, self.run.engine.now)
+                interval = self.run.profile.cycles(self.run.profile["launch"]["interval_ns"])
+                self.run.engine.at(time + interval, following.begin)
 
     def _complete(self):
         run = self.run
@@ -99,7 +101,7 @@ class TimedLaunch:
         self.completion.wake()
         following = run.following(self)
         if following is not None and not following.launch.pdl:
-            run.begin_later(following, self.end + run.profile.cycles(run.profile["launch"]["gap_ns"]))
+            run.engine.at(self.end + run.profile.cycles(run.profile["launch"]["gap_ns"]), following.begin)
 
     def dependency_wait(self, group) -> bool:
         if not self.launch.pdl or self.before is None:
@@ -107,9 +109,7 @@ class TimedLaunch:
         if self.before.end is None:
             return group.wait_on(self.before.completion)
         profile = self.run.profile
-        figures = profile["launch"]
-        released = figures["pdl_wait_ns"] + group.cta.index * figures["cta_interval_ns"]  # one CTA after the other
-        group.t = max(group.t, self.before.end + profile.cycles(released))
+        group.t = max(group.t, self.before.end + profile.cycles(profile["launch"]["pdl_wait_ns"]))
         return True
 
 
@@ -128,16 +128,10 @@ class TimedRun:
         self.placement = Placement(int(sm["count"]), int(sm["shared_bytes"]), int(sm["threads"]), int(sm["ctas"]))
         self.launches = [TimedLaunch(self, n, r) for n, r in enumerate(recorded)]
         self.active: list[TimedLaunch] = []
-        self.front_end = 0.0  # when the front end can take the next launch
 
     def following(self, launch: TimedLaunch) -> TimedLaunch | None:
         n = launch.number + 1
         return self.launches[n] if n < len(self.launches) else None
-
-    def begin_later(self, launch: TimedLaunch, time: float):
-        time = max(time, self.front_end)
-        self.front_end = time + self.profile.cycles(self.profile["launch"]["interval_ns"])
-        self.engine.at(time, launch.begin)
 
     def dispatch(self):
         """Fill free SMs, the oldest launch first."""
@@ -148,7 +142,7 @@ class TimedRun:
 
     def run(self) -> TimedRun:
         if self.launches:
-            self.begin_later(self.launches[0], 0.0)
+            self.engine.at(0.0, self.launches[0].begin)
             self.engine.run(self._stalled)
         return self
 

@@ -24,8 +24,11 @@ SPECIFIC = (  # (beginning of the operation, what it contains) -> class; the fir
     ("fence.proxy.tensormap", "", "fence_tensormap"), ("tensormap.cp_fenceproxy", "", "publish_tensormap"),
     ("fence.proxy", "", "fence"), ("fence.mbarrier_init", "", "fence"), ("fence", ".cta", "fence"), ("fence", "", "fence_gpu"),
     ("membar.cta", "", "fence"), ("membar", "", "fence_gpu"), ("atom", ".shared", "shared_atomic"), ("atom", "", "global_atomic"),
-    ("bar.warp.sync", "", "vote"), ("barrier.warp.sync", "", "vote"), ("tensormap.replace", "", "shared"),
+    ("bar.warp.sync", "", "vote"), ("barrier.warp.sync", "", "vote"), ("tensormap.replace", "", "replace_tensormap"),
 )  # fmt: skip
+
+OVERLAPPING = {"fence_tensormap", "publish_tensormap"}  # one starts while others of its kind are under way
+UNORDERED = {"alu", "multiply", "move", "constant"}  # what does not wait for them
 
 
 def kind(instr) -> str:
@@ -50,10 +53,16 @@ def block_cycles(program: Program, figures: dict) -> list[float]:
     out = []
     for start, end in zip(program.start, program.end, strict=True):
         time, ready = 0.0, {}
+        under_way, until = "", 0.0  # kind of an overlapping operation, and when the last is complete
         for instr in program.kernel.instrs[start:end]:
-            issue, latency = figures[kind(instr)]
+            group = kind(instr)
+            issue, latency = figures[group]
             reads, writes = program.reads_writes(instr)
             begin = max([time, *(ready[r] for r in reads if r in ready)])
+            if group != under_way and group not in UNORDERED:
+                begin, under_way = max(begin, until), ""
+            if group in OVERLAPPING:
+                under_way, until = group, begin + latency
             if issue == 0:  # a move that vanishes passes its source's readiness on
                 for r in writes:
                     ready[r] = begin
@@ -61,5 +70,5 @@ def block_cycles(program: Program, figures: dict) -> list[float]:
             time = begin + issue
             for r in writes:
                 ready[r] = begin + latency
-        out.append(max(time, 1.0))
+        out.append(max(time, until, 1.0))
     return out

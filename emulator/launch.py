@@ -59,6 +59,7 @@ class Launch:
         self.params = params.ljust(kernel.param_bytes, b"\0")
         self.dynamic_shared, self.pdl = dynamic_shared, pdl
         triggers = any(i.op == "griddepcontrol.launch_dependents" for i in kernel.instrs)
+        self.edits_tensormaps = any(i.op.startswith("tensormap.") for i in kernel.instrs)
         self.dependencies = Dependencies(f"launch {number} ({kernel.name})", memory, predecessor if pdl else None, triggers, checks)
         self.depends = bool(self.dependencies.before)
         self.changed_maps: dict[int, set[int]] = {}  # address of a tensor map -> CTAs that have acquired the change

@@ -23,10 +23,10 @@ FORGOTTEN = -1.0  # a tensor map that has left the nearest cache
 class Sm:
     """When each unit of one multiprocessor is free again."""
 
-    __slots__ = ("tma", "ingest", "egress", "tensor", "copy", "load", "seen", "launch")
+    __slots__ = ("decode", "tma", "ingest", "egress", "tensor", "copy", "load", "seen", "launch")
 
     def __init__(self):
-        self.tma = self.ingest = self.egress = self.tensor = self.copy = self.load = 0.0
+        self.decode = self.tma = self.ingest = self.egress = self.tensor = self.copy = self.load = 0.0
         self.seen: dict = {}  # tensormap -> when its descriptor cache has it, least recent first
         self.launch = -1  # which one last used tensor maps here
 
@@ -91,12 +91,12 @@ class TimingClock:
 
     # -- copies ------------------------------------------------------------------------------------------------
     def _issue(self, group, nbytes: int, key=None) -> float:
-        """The TMA unit takes an instruction: returns when its requests have left."""
+        """The TMA unit takes an instruction: returns when its requests have left. Later maps are fetched meanwhile."""
         tma = self.p["tma"]
         sm = self.sms[group.cta.sm]
-        start = max(sm.tma, group.t)
-        if key is not None:
-            start = max(start, self._descriptor_ready(group, key, start))
+        taken = max(sm.decode, group.t)
+        sm.decode = taken + tma["issue_cycles"]
+        start = max(sm.tma, taken if key is None else self._descriptor_ready(group, key, taken))
         sm.tma = start + max(tma["issue_cycles"], nbytes / tma["bytes_per_cycle"])
         return start + tma["issue_cycles"]
 
@@ -140,16 +140,15 @@ class TimingClock:
         return self._store(group, self._span(address, nbytes), nbytes)
 
     def _store(self, group, lines, nbytes: int, key=None) -> tuple[float, float]:
-        start = self._issue(group, nbytes, key)
+        start, tma = self._issue(group, nbytes, key), self.p["tma"]
         sm = self.sms[group.cta.sm]
-        sm.egress = max(sm.egress, start) + nbytes / self.p["sm"]["store_bytes_per_cycle"]
-        read = sm.egress + self.p["tma"]["store_latency_cycles"]
-        done = self._write(sm, lines, nbytes) if len(lines) else read
-        done = max(done, read)
-        group.launch.last_store = max(group.launch.last_store, done)
+        sm.egress = max(sm.egress, start) + nbytes / tma["store_bytes_per_cycle"]
+        read = sm.egress + tma["store_latency_cycles"]
+        written = max(read, self._write(sm, lines, nbytes)) if len(lines) else read
+        group.launch.last_store = max(group.launch.last_store, written)
         if self.trace is not None:
-            self.trace.copy(group, "store", start, done, nbytes)
-        return read, done
+            self.trace.copy(group, "store", start, written, nbytes)
+        return read, read  # on an H200 wait_group returns a cycle after wait_group.read; only the grid's end waits for the L2
 
     def prefetch(self, group, tm, where, nbytes: int) -> None:
         lines = self._span(where, nbytes) if tm is None else self.lines(tm, where)
@@ -188,7 +187,7 @@ class TimingClock:
         launch, by_value, address = key[:3]
         if not by_value:
             line = address // LINE
-            return self.memory.read(start, range(line, line + 1), LINE)[1] + tma["first_use_cycles"]
+            return self.memory.read(start, range(line, line + 1), LINE)[1] + tma["latency_cycles"] + tma["first_use_cycles"]
         cold = self._known.setdefault(key[3:], launch) == launch
         return start + tma["first_use_cold_cycles" if cold else "first_use_cycles"]
 
@@ -203,7 +202,7 @@ class TimingClock:
         if not write:
             return
         nbytes = len(addresses) * size
-        if (np.diff(addresses) == size).all():
+        if (addresses[1:] - addresses[:-1] == size).all():
             lines = self._span(int(addresses[0]), nbytes)
         else:
             lines = np.unique(addresses // np.uint64(LINE)).astype(np.int64)
