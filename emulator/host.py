@@ -19,6 +19,7 @@ from .errors import EmulatorError, Unsupported
 from .launch import SHARED_LIMIT, SMS
 from .tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, NBYTES, TensorMap, encode
 
+KEEP_PTX = "EMULATOR_PTX"  # environment: a folder for the PTX of what CuTe DSL compiles, which is else forgotten
 SUCCESS, INVALID_VALUE, LAUNCH_FAILURE = 0, 1, 719
 ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for
     1: 1024,  # threads per block
@@ -196,8 +197,11 @@ def _launch(kernel, grid, block, arguments, dynamic_shared, cluster, pdl):
 @functools.cache
 def configure() -> None:
     """Set what CuTe DSL reads from the environment when it is imported: the target, and to keep the PTX."""
-    folder = tempfile.mkdtemp(prefix="emulator-ptx-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = os.environ.get(KEEP_PTX)
+    if not folder:
+        folder = tempfile.mkdtemp(prefix="emulator-ptx-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.makedirs(folder, exist_ok=True)
     os.environ["CUTE_DSL_ARCH"] = "sm_100a"
     os.environ["CUTE_DSL_DUMP_DIR"] = folder
     os.environ["CUTE_DSL_KEEP_PTX"] = "1"  # up to 4.5

@@ -372,9 +372,8 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
                 registers[r] = np.concatenate(filled)[order]
         merged = Group(self.warp, lanes[order], registers, block, parent, time)
         merged.given = whole.given if complete else None
-        for p in parts:
-            merged.loads += p.loads
-            merged.stores += p.stores
+        merged.loads = list(dict.fromkeys(load for p in parts for load in p.loads))  # each part had all of before
+        merged.stores = [store for p in parts for store in p.stores]
         return merged
 
     def exit(self):

@@ -118,18 +118,18 @@ def examples() -> list[str]:
 
 
 def run(folder: Path, line: str, options: list[str], logs: Path | None) -> tuple[str, bool, float, str]:
-    """(line, passed, seconds, the last line or the emulator's finding)."""
+    """(line, passed, seconds, the last line or the emulator's finding). `logs` gets the output, and a folder of PTX."""
     script, *args = line.split()
+    name = "".join(c if c.isalnum() else "_" for c in line)[:150]
     command = [sys.executable, "-m", "emulator", "run", *options, str(folder / script), *args]
     path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
+    environment = os.environ | {"PYTHONPATH": path} | ({"EMULATOR_PTX": str(logs / name)} if logs else {})
     start = time.time()
-    done = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", env=os.environ | {"PYTHONPATH": path}
-    )
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
     seconds = time.time() - start
     output = done.stdout + done.stderr
     if logs:
-        (logs / ("".join(c if c.isalnum() else "_" for c in line)[:150] + ".log")).write_text(output)
+        (logs / f"{name}.log").write_text(output)
     said = [x for x in output.splitlines() if x.strip()]
     reason = next((x for x in said if x.startswith("emulator: ") and "nan" not in x), said[-1] if said else "")
     return line, done.returncode == 0, seconds, "" if done.returncode == 0 else reason
@@ -140,7 +140,7 @@ def run(folder: Path, line: str, options: list[str], logs: Path | None) -> tuple
 @click.argument("words", nargs=-1)
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1))
 @click.option("--schedule", default=0, show_default=True, help="Seed of the order of events.")
-@click.option("--logs", type=click.Path(file_okay=False, path_type=Path), help="Keep the outputs there.")
+@click.option("--logs", type=click.Path(file_okay=False, path_type=Path), help="Keep outputs and PTX there.")
 def main(cutlass, words, jobs, schedule, logs):
     """Run the examples of a CUTLASS checkout; exit status 1 if one does not pass its own check."""
     lines = [line for line in examples() if all(w in line for w in words)]

@@ -11,6 +11,7 @@ import pytest
 from corpus.kernels import FENCE, HEADER, entry, wait
 
 import emulator
+from emulator.warp import Group
 
 N, D, A, SFA, SFB = 64, 0, 64, 80, 84  # columns of the product; where things lie in tensor memory
 IMAGE = {"a": 0, "b": 4096, "sfa": 8192, "sfb": 8704, "end": 9728}  # of a CTA, in global and in shared memory
@@ -407,3 +408,27 @@ tcgen05.wait::ld.sync.aligned;
         if halves:
             expected[lane, column + 1] = value >> 16
     np.testing.assert_array_equal(got, expected)
+
+
+def test_ld_before_divergence(monkeypatch):
+    """A warp that has not waited for a load, but for its registers, may diverge and meet again any number of times."""
+    pending, merge = [], Group.merge
+
+    def watched(*args, **kwargs):
+        merged = merge(*args, **kwargs)
+        pending.append(len(merged.loads))
+        return merged
+
+    monkeypatch.setattr(Group, "merge", watched)
+    turns = "".join(f"setp.gt.u32 p, lane, {i};\n@p bra next{i};\nadd.u32 v0, v0, 1;\nnext{i}:\n" for i in range(12))
+    load = f"""
+mov.b32 v0, t;
+tcgen05.st.sync.aligned.32x32b.x1.b32 [r21], {{v0}};
+tcgen05.wait::st.sync.aligned;
+tcgen05.ld.sync.aligned.32x32b.x1.b32 {{v0}}, [r21];
+{turns}{store(1)}
+tcgen05.wait::ld.sync.aligned;"""
+    got = run(kernel(1, "", load), np.zeros((1, IMAGE["end"]), np.uint8), 1, 1)[0, :, 0]
+    t = np.arange(128)
+    np.testing.assert_array_equal(got, t + np.maximum(12 - t % 32, 0))
+    assert len(pending) >= 48 and max(pending) == 1
