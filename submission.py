@@ -44,10 +44,10 @@ SMEM_PER_SM = 228 * 1024  # shared memory of an SM, 1 KiB of which the system ta
 SMEM_HEADER = 1024  # barriers and the tensor memory address
 MAX_STAGES = 16
 TMEM_COLS = 512
-TMEM_SF_COLS = 64  # 4 K steps x (8 columns of weight scales + 8 of token scales): two 128-row atoms each
+TMEM_SF_COLS = 48  # 4 K steps x (4 columns of weight scales: one 128-row atom, 8 of token scales: two)
 STORE_BOX = 32 * 32 * 2  # bytes of the 32 tokens x 32 weight rows of fp16 that one warp stores at once
-TOKEN_TILES = (128, 160, 192, 256)  # widths whose multiples start at most 256 - width above a 128-row scale atom
-MAX_GROUPS = 16  # groups per launch: 16 x 5 tensormaps of 128 bytes and the words fit the 32764 bytes of parameters
+TOKEN_TILES = (32, 64, 96, 128, 160, 192, 256)  # their multiples start at most 256 - width above a 128-row scale atom
+MAX_GROUPS = 16  # groups per launch: 16 x 10 tensormaps of 128 bytes and the words fit the 32764 bytes of parameters
 
 # Encoded L2 policies of a TMA copy: https://github.com/NVIDIA/cutlass/blob/7107b055/include/cute/arch/copy_sm90_desc.hpp#L186
 CACHE_POLICY = {"evict_normal": 0x1000000000000000, "evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
@@ -58,9 +58,10 @@ class Config:
     """Hyperparameters of a kernel. No entry changes the result, all change its time."""
 
     ctas: int = 1  # CTAs per MMA, 1 or 2: a pair multiplies 256 weight rows and loads half of the tokens each
-    gran: int = 128  # weight rows per TMA box and schedule unit: 128, 64 or 32 (scale factors at a shifted column)
+    gran: int = 128  # schedule unit in weight rows, and their smallest TMA box: 128, 64 or 32
     tokens: int = 256  # widest token tile, the N of the MMA: one of TOKEN_TILES; at most 192 if ctas_per_sm is 2
-    token_box: int = 32  # token rows per TMA box
+    token_cost: int = 100  # what loading a token costs the schedule, in percent of a weight row
+    token_box: int = 16  # token rows of the smallest TMA box; the tokens of a tile are rounded up to it
     stages: int = 0  # ring depth; 0 = as many as fit the shared memory
     epilogue: str = "direct"  # "direct": 2-byte stores, 64 bytes a warp; "tma": 32 x 32 boxes through shared memory
     store_boxes: int = 1  # shared memory boxes per epilogue warp, if "tma"
@@ -68,7 +69,7 @@ class Config:
     weight_policy: str = "evict_first"  # L2 eviction priority of B and SFB: a key of CACHE_POLICY
     token_policy: str = "evict_last"  # the same for A and SFA, which every CTA reads
     pdl: bool = True  # programmatic dependent launch: the prologue overlaps the end of the previous kernel
-    prefetch: int = 4  # stages that are prefetched to L2 before waiting for the previous kernel, if pdl
+    prefetch: int = 1  # stages that are prefetched to L2 before waiting for the previous kernel, if pdl
     early_weights: bool = False  # load B and SFB before that wait: wrong if the previous kernel writes them
     ctas_per_sm: int = 1  # 2: half the shared and tensor memory, so that the next launch starts beside this one
     sms: int = 148  # SMs of a B200: CTAs of the persistent grid
@@ -85,15 +86,33 @@ class Config:
         """Tensor memory columns of the accumulators; the scale factors follow them."""
         return TMEM_COLS // self.ctas_per_sm - TMEM_SF_COLS
 
+    @property
+    def weight_boxes(self) -> list[int]:
+        """Rows of the TMA boxes of B. A copy of any size takes 50 cycles to issue: the fewer, the better."""
+        return [rows for rows in (128, 64, 32) if rows >= self.gran]
+
+    @property
+    def token_boxes(self) -> list[int]:
+        """Rows of the TMA boxes of A."""
+        return [rows for rows in (128, 64, 32, 16) if rows >= self.token_box]
+
 
 DEFAULT = Config(ctas=2, gran=32, epilogue="tma")
 
 # (M of each group), N, K of a benchmark case -> its Config; every other problem runs on DEFAULT.
 CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
-    ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): Config(ctas=2, gran=32, token_box=16, epilogue="tma"),
-    ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): Config(ctas=2, gran=32, token_box=16, epilogue="tma"),
-    ((192, 320), 3072, 4096): Config(ctas=2, gran=32, token_box=16, epilogue="tma"),
-    ((128, 384), 4096, 1536): Config(ctas=2, gran=32, token_box=16, epilogue="tma"),
+    ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): Config(
+        ctas=2, gran=32, epilogue="tma", epilogue_warps=8, store_boxes=2
+    ),
+    ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): Config(
+        ctas=2, gran=32, epilogue="tma", epilogue_warps=8, store_boxes=2
+    ),
+    ((192, 320), 3072, 4096): Config(
+        ctas=2, gran=32, tokens=96, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=4
+    ),
+    ((128, 384), 4096, 1536): Config(
+        ctas=2, gran=32, tokens=128, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=4
+    ),
 }
 
 # ------------------------------------------------------------------------------------------------------------------ PTX
@@ -225,9 +244,13 @@ def tmem_dealloc(ctas: int, tmem: Int32, columns: int) -> None:
     ptx(f"tcgen05.dealloc.cta_group::{ctas}.sync.aligned.b32 $0, {columns};", "r", tmem)
 
 
-def tmem_copy_scales(ctas: int, to: Int32, source: Int64, condition: Int32) -> None:
+def tmem_copy_scales(ctas: int, to: Int32, source: Int64, condition: Int32 | None = None) -> None:
     """tcgen05.cp (9.7.16.9): one scale factor atom to 4 columns, in all four quarters of the lanes."""
-    ptx_if(condition, f"tcgen05.cp.cta_group::{ctas}.32x128b.warpx4 [$0], $1;", "r,l", to, source)
+    text = f"tcgen05.cp.cta_group::{ctas}.32x128b.warpx4 [$0], $1;"
+    if condition is None:
+        ptx(text, "r,l", to, source)
+    else:
+        ptx_if(condition, text, "r,l", to, source)
 
 
 def mma(ctas: int, d: Int32, a: Int64, b: Int64, idesc: Int32, sfa: Int32, sfb: Int32, accumulate: Int32) -> None:
@@ -322,8 +345,8 @@ def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) 
     """Cut the weight rows of all segments into at most `parts` contiguous ranges, the costliest as cheap as possible.
 
     A segment (position, rows, tokens, k) is a token tile against all weight rows of its group. A range covers it in
-    tiles of up to 128 rows, each of which loads its rows and all the tokens: it costs (rows + tokens) * k.
-    Returns the position at which each range starts.
+    tiles that do not cross a multiple of 128 rows, each of which loads its rows and all the tokens: it costs
+    (rows + tokens) * k, where `tokens` is what they cost in rows. Returns the position at which each range starts.
     """
 
     def ranges(limit: int) -> list[int]:
@@ -333,10 +356,13 @@ def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) 
             budget = limit
             while s < len(segments):
                 _, rows, tokens, k = segments[s]
-                full = min(budget // ((TILE_M + tokens) * k), (rows - row) // TILE_M)
-                row += full * TILE_M
-                budget -= full * (TILE_M + tokens) * k
-                part = min(rows - row, TILE_M, max(0, budget // k - tokens))
+                first = min(-row % TILE_M, rows - row)  # to the end of a block that another range began
+                if first and (first + tokens) * k <= budget:
+                    row, budget = row + first, budget - (first + tokens) * k
+                if row % TILE_M == 0:
+                    full = min(budget // ((TILE_M + tokens) * k), (rows - row) // TILE_M)
+                    row, budget = row + full * TILE_M, budget - full * (TILE_M + tokens) * k
+                part = min(rows - row, TILE_M - row % TILE_M, max(0, budget // k - tokens))
                 if row + part < rows:
                     row += part // gran * gran
                     break
@@ -421,7 +447,7 @@ class Tile(NamedTuple):
     token: Int32  # first token
     tokens: Int32  # N of the MMA: the group's tokens from there, rounded up
     row: Int32  # first weight row, as counted by rows_per_cta
-    rows: Int32  # at most 128
+    rows: Int32  # at most to the next multiple of 128
     m: Int32
     n: Int32
     k: Int32
@@ -450,6 +476,10 @@ class GroupGemm:
 
     def __init__(self, groups: int, config: Config):
         self.groups, self.config, self.ctas = groups, config, config.ctas
+        # Operands with a tensormap for each group: B and A in boxes of several sizes, SFB, SFA, C
+        self.tokens_operand = len(config.weight_boxes)
+        self.scales_operand = self.tokens_operand + len(config.token_boxes)
+        self.operands = self.scales_operand + (3 if config.epilogue == "tma" else 2)
         self.sizes = 5 * groups
         self.scalars = 7 * groups
         self.starts = self.scalars + 4
@@ -461,7 +491,7 @@ class GroupGemm:
         """Offsets of tokens, weight scales and token scales after the weights of a stage, and its size."""
         tokens = TILE_M * TILE_K // 2
         weight_scales = tokens + token_bytes
-        token_scales = weight_scales + (SF_BYTES if self.config.gran == TILE_M else 2 * SF_BYTES)
+        token_scales = weight_scales + SF_BYTES
         return tokens, weight_scales, token_scales, token_scales + 2 * SF_BYTES
 
     def store_bytes(self) -> int:
@@ -470,19 +500,20 @@ class GroupGemm:
     @cute.jit
     def __call__(self, host: cute.Pointer):
         """Encode the tensormaps of all groups and launch; host points to the words."""
-        words = cute.make_tensor(host, cute.make_layout(self.words))
-        weights, tokens, weight_scales, token_scales, outputs = [], [], [], [], []
+        words, config = cute.make_tensor(host, cute.make_layout(self.words)), self.config
+        tensormaps = [[] for _ in range(self.operands)]
         for g in range_constexpr(self.groups):
             mn, k = words[self.sizes + 2 * g], Int32(words[self.sizes + 2 * g + 1])
             m, n = Int32(mn), Int32(mn >> 32)
             a, b, c, sfa, sfb = [words[5 * g + i] for i in range(5)]
-            weights.append(fp4_tensormap(b, n, k, self.config.gran))
-            tokens.append(fp4_tensormap(a, m, k, self.config.token_box))
-            weight_scales.append(scale_tensormap(sfb, n, k))
-            token_scales.append(scale_tensormap(sfa, m, k))
-            if const_expr(self.config.epilogue == "tma"):
-                outputs.append(output_tensormap(c, m, n))
-        tensormaps = tuple(weights + tokens + weight_scales + token_scales + outputs)
+            of_group = [fp4_tensormap(b, n, k, rows) for rows in config.weight_boxes]
+            of_group += [fp4_tensormap(a, m, k, rows) for rows in config.token_boxes]
+            of_group += [scale_tensormap(sfb, n, k), scale_tensormap(sfa, m, k)]
+            if const_expr(config.epilogue == "tma"):
+                of_group.append(output_tensormap(c, m, n))
+            for of_operand, tensormap in zip(tensormaps, of_group):
+                of_operand.append(tensormap)
+        tensormaps = tuple(sum(tensormaps, []))
         self.kernel(tensormaps, Words.load(host, self.words)).launch(
             grid=(Int32(words[self.scalars]), 1, 1),
             block=(self.threads, 1, 1),
@@ -497,8 +528,7 @@ class GroupGemm:
         return params + Int64((operand * self.groups + group) * 128)
 
     def word(self, params: Int64, index) -> Int64:
-        tensormaps = self.groups * (5 if self.config.epilogue == "tma" else 4)
-        return params + Int64(tensormaps * 128 + Int32(index) * 8)
+        return params + Int64(self.operands * self.groups * 128 + Int32(index) * 8)
 
     def tile_at(self, params: Int64, position: Int64, end: Int64) -> Tile:
         """The tile at a position of a range that stops at `end`."""
@@ -507,7 +537,7 @@ class GroupGemm:
         m, n, k, width = [load_param(size + 4 * i) for i in range(4)]
         limit = n if self.ctas == 1 else (n >> 8 << 7) + minimum(n & 255, TILE_M)  # rows_per_cta
         limit = select(position >> 24 == end >> 24, Int32(end) & 0xFFFFFF, limit)
-        rows = minimum(limit - row, TILE_M)
+        rows = minimum(limit - row, TILE_M - (row & 127))
         tokens = (minimum(width, m - token) + 31) & -32
         more_rows, more_tokens = row + rows < limit, token + width < m
         next_group = select(more_rows, group, select(more_tokens, group, group + 1))
@@ -520,30 +550,32 @@ class GroupGemm:
         """Row of B that CTA `rank` of the pair counts as `row`."""
         return row if self.ctas == 1 else 2 * row - (row & 127) + 128 * rank
 
-    def weight_boxes(self, params: Int64, tile: Tile, rank: Int32, offsets) -> list[Box]:
-        """Loads of B and SFB: the tile's rows in boxes of gran, and their one or two 128-row blocks of scales."""
-        gran, size = self.config.gran, self.config.gran * TILE_K // 2
-        data, scales = self.tensormap(params, 0, tile.group), self.tensormap(params, 2, tile.group)
+    def boxes(self, params: Int64, operand: int, group: Int32, offset: Int32, y: Int32, rows: Int32, sizes, most: int):
+        """Loads of rows y, y + 1, .. of B or A, which has a tensormap for each of the box sizes: the fewest boxes."""
+        rows = (rows + sizes[-1] - 1) & -sizes[-1]
         boxes = []
-        for i in range(TILE_M // gran):
-            y = self.weight_row(tile.row + i * gran, rank)
-            boxes.append(Box(select(i * gran < tile.rows, 1, 0), Int32(i * size), size, data, y))
-        for i in range(1 if gran == TILE_M else 2):
-            y = self.weight_row((tile.row & -128) + i * 128, rank) >> 7
-            condition = select(i * 128 < (tile.row & 127) + tile.rows, 1, 0)
-            boxes.append(Box(condition, offsets[1] + i * SF_BYTES, SF_BYTES, scales, y))
+        for i, size in enumerate(sizes):
+            tensormap = self.tensormap(params, operand + i, group)
+            for j in range(max(1, most // size) if i == 0 else 1):
+                first = j * size if i == 0 else rows & -2 * size
+                condition = select((rows >= (j + 1) * size) if i == 0 else (rows & size) != 0, 1, 0)
+                nbytes = size * TILE_K // 2
+                boxes.append(Box(condition, offset + first * (TILE_K // 2), nbytes, tensormap, y + first))
         return boxes
 
+    def weight_boxes(self, params: Int64, tile: Tile, rank: Int32, offsets) -> list[Box]:
+        """Loads of B and SFB: the tile's rows, to their places in the 128-row block that holds them, and its scales."""
+        y, offset = self.weight_row(tile.row, rank), (tile.row & 127) * (TILE_K // 2)
+        boxes = self.boxes(params, 0, tile.group, offset, y, tile.rows, self.config.weight_boxes, TILE_M)
+        scales = self.tensormap(params, self.scales_operand, tile.group)
+        return boxes + [Box(Int32(1), offsets[1], SF_BYTES, scales, y >> 7)]
+
     def token_boxes(self, params: Int64, tile: Tile, rank: Int32, offsets) -> list[Box]:
-        """Loads of A and SFA: this CTA's share of the tokens in boxes of token_box, and the scales of all tokens."""
-        box, size = self.config.token_box, self.config.token_box * TILE_K // 2
-        data, scales = self.tensormap(params, 1, tile.group), self.tensormap(params, 3, tile.group)
-        share = tile.tokens >> (self.ctas - 1)
-        first = tile.token + rank * share
-        boxes = []
-        for i in range(256 // (self.ctas * box)):
-            condition = select(i * box < share, 1, 0)
-            boxes.append(Box(condition, Int32(offsets[0] + i * size), size, data, first + i * box))
+        """Loads of A and SFA: this CTA's share of the tokens, and the one or two 128-row blocks of scales of all."""
+        share, sizes = tile.tokens >> (self.ctas - 1), self.config.token_boxes
+        y, most = tile.token + rank * share, 256 // self.ctas
+        boxes = self.boxes(params, self.tokens_operand, tile.group, Int32(offsets[0]), y, share, sizes, most)
+        scales = self.tensormap(params, self.scales_operand + 1, tile.group)
         for i in range(2):
             condition = select(i * 128 < (tile.token & 127) + tile.tokens, 1, 0)
             boxes.append(Box(condition, offsets[2] + i * SF_BYTES, SF_BYTES, scales, (tile.token >> 7) + i))
@@ -575,7 +607,18 @@ class GroupGemm:
         tokens_offset, weight_scales_offset, token_scales_offset, stage_bytes = offsets
         leader = map_shared(smem, 0) if const_expr(ctas == 2) else smem
 
-        # Prologue: barriers and tensor memory
+        # Prologue: the first boxes to L2 while the previous kernel ends; barriers and tensor memory
+        for role in range_constexpr(2):
+            if warp == self.mma_warp + 1 + role:
+                with cute.arch.elect_one():
+                    tile = self.tile_at(params, position, end)
+                    boxes = (self.weight_boxes, self.token_boxes)[role](params, tile, rank, offsets)
+                    for box in boxes:
+                        tensormap_prefetch(box.tensormap)
+                    if const_expr(config.pdl and not (config.early_weights and role == 0)):
+                        for step in cutlass.range(minimum(config.prefetch, (tile.k + TILE_K - 1) >> 8), unroll=1):
+                            for box in boxes:
+                                tma_prefetch(box.tensormap, step * TILE_K, box.y, box.condition)
         if warp == 0:
             with cute.arch.elect_one():
                 for i in cutlass.range(stages, unroll=1):
@@ -594,7 +637,7 @@ class GroupGemm:
             cute.arch.cluster_wait()
         tcgen05_fence("after")
         tmem = load_shared(tmem_slot)
-        sfw_cols, sft_cols = tmem + acc_cols, tmem + acc_cols + TMEM_SF_COLS // 2
+        sfw_cols, sft_cols = tmem + acc_cols, tmem + acc_cols + 16
 
         # Weight warp and token warp: global memory to the ring
         for role in range_constexpr(2):
@@ -602,18 +645,6 @@ class GroupGemm:
             policy = (config.weight_policy, config.token_policy)[role]
             if warp == self.mma_warp + 1 + role:
                 with cute.arch.elect_one():
-                    first_tile = self.tile_at(params, position, end)
-                    first_boxes = boxes_of(params, first_tile, rank, offsets)
-                    tensormap_prefetch(first_boxes[0].tensormap)
-                    tensormap_prefetch(first_boxes[-1].tensormap)
-                    if const_expr(config.pdl and not (config.early_weights and role == 0)):
-                        steps = minimum(config.prefetch, (first_tile.k + TILE_K - 1) >> 8)
-                        for step in cutlass.range(steps, unroll=1):
-                            for box in first_boxes:
-                                tma_prefetch(box.tensormap, step * TILE_K, box.y, box.condition)
-                        cute.arch.griddepcontrol_wait()
-                    if const_expr(config.pdl and role == 1):
-                        cute.arch.griddepcontrol_launch_dependents()
                     at, slot, phase = position, Int32(0), Int32(1)
                     while at < end:
                         tile = self.tile_at(params, at, end)
@@ -621,6 +652,11 @@ class GroupGemm:
                         size = Int32(0)
                         for box in boxes:
                             size = size + box.condition * (box.size * ctas)
+                        if at == position:
+                            if const_expr(config.pdl and not (config.early_weights and role == 0)):
+                                cute.arch.griddepcontrol_wait()
+                            if const_expr(config.pdl and role == 1):
+                                cute.arch.griddepcontrol_launch_dependents()
                         for step in cutlass.range((tile.k + TILE_K - 1) >> 8, unroll=1):
                             mbarrier_wait(empty + 8 * slot, phase)
                             mbarrier_expect(full + 8 * slot, size, 1 - rank)  # the leader, for both CTAs
@@ -643,37 +679,37 @@ class GroupGemm:
             with cute.arch.elect_one():
                 at, slot, phase = position, Int32(0), Int32(0)
                 buffer, acc_phase, previous = Int32(0), Int32(1), Int32(0)
+                # Descriptors of the first stage; the address is the lowest field, in units of 16 bytes
+                first_weights = Int64(ring >> 4) | constant(K_MAJOR)
+                first_tokens = Int64((ring + tokens_offset) >> 4) | constant(K_MAJOR)
+                first_weight_scales = Int64((ring + weight_scales_offset) >> 4) | constant(SF_MATRIX)
+                first_token_scales = Int64((ring + token_scales_offset) >> 4) | constant(SF_MATRIX)
                 while at < end:
                     tile = self.tile_at(params, at, end)
                     tokens, k, at = tile.tokens, tile.k, tile.next
                     idesc = instruction_descriptor(ctas, tokens)
                     acc = tmem + buffer * (acc_cols - tokens)  # the first columns, or the last
-                    weight_shift, token_shift = (tile.row & 127) >> 5, (tile.token & 127) >> 5
-                    two_weight_atoms = select((tile.row & 127) + tile.rows > 128, 1, 0)
+                    token_shift = (tile.token & 127) >> 5
                     two_token_atoms = select((tile.token & 127) + tokens > 128, 1, 0)
                     mbarrier_wait(acc_empty + 8 * buffer, acc_phase)
                     if previous + tokens > acc_cols:  # overlaps the other accumulator
                         mbarrier_wait(acc_empty + 8 * (1 - buffer), acc_phase ^ buffer)
                     tcgen05_fence("after")
                     for step in cutlass.range((k + TILE_K - 1) >> 8, unroll=1):
-                        stage = ring + slot * stage_bytes
-                        weights = Int64(stage >> 4) | constant(K_MAJOR)
-                        tokens_at = Int64((stage + tokens_offset) >> 4) | constant(K_MAJOR)
-                        weight_scales = Int64((stage + weight_scales_offset) >> 4) | constant(SF_MATRIX)
-                        token_scales = Int64((stage + token_scales_offset) >> 4) | constant(SF_MATRIX)
+                        stage = Int64(slot * (stage_bytes >> 4))
+                        weights, weight_scales = first_weights + stage, first_weight_scales + stage
+                        tokens_at, token_scales = first_tokens + stage, first_token_scales + stage
                         mbarrier_wait(full + 8 * slot, phase)
                         tcgen05_fence("after")
                         for j in range_constexpr(TILE_K // MMA_K):
-                            first, second = j * SF_ATOM >> 4, (j * SF_ATOM + SF_BYTES) >> 4
-                            sfw, sft = sfw_cols + 8 * j, sft_cols + 8 * j
-                            tmem_copy_scales(ctas, sfw, weight_scales + first, Int32(1))
-                            if const_expr(config.gran < TILE_M):
-                                tmem_copy_scales(ctas, sfw + 4, weight_scales + second, two_weight_atoms)
-                            tmem_copy_scales(ctas, sft, token_scales + first, Int32(1))
-                            tmem_copy_scales(ctas, sft + 4, token_scales + second, two_token_atoms)
+                            sfw, sft = sfw_cols + 4 * j, sft_cols + 8 * j
+                            tmem_copy_scales(ctas, sfw, weight_scales + (j * SF_ATOM >> 4))
+                            tmem_copy_scales(ctas, sft, token_scales + (j * SF_ATOM >> 4))
+                            second = token_scales + (j * SF_ATOM + SF_BYTES >> 4)
+                            tmem_copy_scales(ctas, sft + 4, second, two_token_atoms)
                             w, t = weights + j * (MMA_K // 2 >> 4), tokens_at + j * (MMA_K // 2 >> 4)
                             accumulate = Int32(1) if const_expr(j > 0) else step
-                            mma(ctas, acc, w, t, idesc, sfw + weight_shift, sft + token_shift, accumulate)
+                            mma(ctas, acc, w, t, idesc, sfw, sft + token_shift, accumulate)
                         mma_commit(ctas, empty + 8 * slot)
                         slot = slot + 1
                         phase = select(slot == stages, phase ^ 1, phase)
@@ -698,8 +734,11 @@ class GroupGemm:
             while at < end:
                 tile = self.tile_at(params, at, end)
                 token, n, at = tile.token, tile.n, tile.next
-                row = self.weight_row(tile.row + quarter * 32, rank)
-                tokens = select(quarter * 32 < tile.rows, minimum(tile.tokens, tile.m - token), 0)
+                first, row = tile.row & 127, self.weight_row((tile.row & -128) + quarter * 32, rank)
+                tokens = minimum(tile.tokens, tile.m - token)
+                tokens = select((quarter * 32 >= first) & (quarter * 32 < first + tile.rows), tokens, 0)
+                if const_expr(config.epilogue == "tma"):
+                    tensormap_prefetch(self.tensormap(params, self.scales_operand + 2, tile.group))
                 acc = tmem + (quarter << 21) + buffer * (acc_cols - tile.tokens)
                 mbarrier_wait(acc_full + 8 * buffer, acc_phase)
                 tcgen05_fence("after")
@@ -709,8 +748,7 @@ class GroupGemm:
                         tmem_load_wait()
                         c = load_param64(self.word(params, 5 * tile.group + 2))
                         c = c + (Int64(token + column) * Int64(n) + Int64(row + lane)) * 2
-                        inside = select(quarter * 32 + lane < tile.rows, n, 0) - row
-                        left = select(lane < inside, tokens - column, 0)
+                        left = select(row + lane < n, tokens - column, 0)
                         for i in range_constexpr(32):
                             store_half(c, values[i], select(i < left, 1, 0))
                             c = c + Int64(n) * 2
@@ -726,7 +764,7 @@ class GroupGemm:
                             store_matrix(store_at + store_box + matrix_at + i * 512, matrices)
                         cute.arch.fence_proxy("async.shared", space="cta")
                         cute.arch.sync_warp()
-                        c = self.tensormap(params, 4, tile.group)
+                        c = self.tensormap(params, self.scales_operand + 2, tile.group)
                         if lane == 0:
                             tma_store(c, row, token + column, store_at + store_box)
                         store_box = store_box ^ ((config.store_boxes - 1) * STORE_BOX)
@@ -771,7 +809,7 @@ class Launch:
             (
                 pack_position(g, token, 0),
                 rows_per_cta(n, config.ctas),
-                round_up(min(width, m - token), 32) // config.ctas,
+                round_up(min(width, m - token), 32) // config.ctas * config.token_cost // 100,
                 k,
             )
             for g, ((m, n, k), width) in enumerate(zip(sizes, widths))

@@ -75,13 +75,14 @@ def check_ptx(ptx: str, groups: int, config: dict) -> None:
     """One copy of each hot loop, and parameters where GroupGemm.tensormap and GroupGemm.word look for them."""
     assert ".target sm_100a" in ptx and ".local" not in ptx
     assert ptx.count("tcgen05.mma.") == 4
-    weight_boxes = 128 // config["gran"] + (1 if config["gran"] == 128 else 2)
-    boxes = weight_boxes + 256 // (config["ctas"] * config["token_box"]) + 2
+    weight_boxes = len([rows for rows in (128, 64, 32) if rows >= config["gran"]])
+    token_boxes = [rows for rows in (128, 64, 32, 16) if rows >= config.get("token_box", 16)]
+    boxes = weight_boxes + 1 + len(token_boxes) + (1 if config["ctas"] == 1 else 0) + 2  # two of 128 tokens
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared", ptx)) == boxes
     assert ("griddepcontrol.wait" in ptx) == config.get("pdl", True)
 
     params = re.findall(r"\.param \.align (\d+) \.b8 \w+\[(\d+)\]", ptx)
-    tensormaps = groups * (5 if config["epilogue"] == "tma" else 4)
+    tensormaps = groups * (weight_boxes + len(token_boxes) + (3 if config["epilogue"] == "tma" else 2))
     assert params[:-1] == [("64", "128")] * tensormaps and params[-1][0] == "8"
     assert 128 * tensormaps + int(params[-1][1]) <= 32764
 

@@ -22,10 +22,11 @@ configs = st.builds(
     lambda tokens, ctas_per_sm, **entries: Config(
         tokens=tokens if ctas_per_sm == 1 else min(tokens, 192), ctas_per_sm=ctas_per_sm, **entries
     ),
-    tokens=st.sampled_from((128, 160, 192, 256)),
+    tokens=st.sampled_from(submission.TOKEN_TILES),
     ctas=st.sampled_from((1, 2)),
     gran=st.sampled_from((32, 64, 128)),
     token_box=st.sampled_from((16, 32, 64, 128)),
+    token_cost=st.sampled_from((0, 30, 100)),
     epilogue=st.sampled_from(("direct", "tma")),
     store_boxes=st.sampled_from((1, 2)),
     epilogue_warps=st.sampled_from((4, 8)),
@@ -107,8 +108,9 @@ def ranges(segments, starts):
         tiles = []
         while (s, row) < end:
             limit = end[1] if s == end[0] else segments[s][1]
-            tiles.append((s, row, min(128, limit - row)))
-            s, row = (s, row + 128) if row + 128 < limit else (s, limit) if s == end[0] else (s + 1, 0)
+            rows = min(128 - row % 128, limit - row)
+            tiles.append((s, row, rows))
+            s, row = (s, row + rows) if row + rows < limit or s == end[0] else (s + 1, 0)
         yield tiles
 
 
@@ -217,7 +219,7 @@ def test_a_launch_fits_the_machine(shapes, config):
     assert smem >= 1024 + stages * gemm.stage_layout(token_bytes)[-1] + stores
     share = max(token_tile(m, config) for m, _, _ in shapes) // config.ctas
     assert share * 128 <= token_bytes < (share + config.token_box) * 128 and token_bytes % (config.token_box * 128) == 0
-    assert gemm.groups * 5 * 128 + 8 * len(words) <= 32764
+    assert gemm.groups * gemm.operands * 128 + 8 * len(words) <= 32764
     starts = words[gemm.starts :]
     assert starts[0] == 0 and starts[grid // config.ctas] == len(shapes) << 48
     for g, (m, n, k) in enumerate(shapes):
