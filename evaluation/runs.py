@@ -2,6 +2,7 @@
 
 A request is plain data: {"mode", "submission": text, "name", "tests": [spec], "benchmarks": [spec], "device",
 "config"}; the answer is (row, files): a row for worklog/results.jsonl and {name: bytes} to be kept beside it.
+`python -m evaluation.runs` prints those rows as a table.
 """
 
 import base64
@@ -190,3 +191,24 @@ def run(request: dict) -> tuple[dict, dict[str, bytes]]:
 
 def specs(cases: list[TestCase]) -> list[str]:
     return [case.spec for case in cases]
+
+
+def table(rows: list[dict]) -> str:
+    """The rows in Markdown: microseconds per case, and what each run is worth (`measured` or not)."""
+    lines = ["| time | commit | mode | card | config | cases, us | geomean, us | |", "|" + "---|" * 8]
+    for row in rows:
+        cases = " / ".join(f"{case['us']:.2f}" if case.get("us") else case["status"] for case in row["cases"])
+        config = " ".join(f"{name}={value}" for name, value in (row["config"] or {}).items())
+        mean = f"{row['geomean_us']:.3f}" if row["geomean_us"] else ""
+        verdict = "failed" if not row["passed"] else "measured" if row["kind"] == "measured" else "passed"
+        verdict += f": {row['error']}" if row.get("error") else ""
+        cells = (row.get("time", "")[:16], row["commit"][:8], row["mode"], row.get("card") or row["device"])
+        lines.append(f"| {' | '.join((*cells, config, cases, mean, verdict))} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    results = Path(__file__).parents[1] / "worklog" / "results.jsonl"
+    if not results.exists():
+        sys.exit("worklog/results.jsonl does not exist: modal_app.py writes it, a row for each run on a B200")
+    print(table([json.loads(line) for line in results.read_text().splitlines()]))

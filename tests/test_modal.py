@@ -248,6 +248,27 @@ def test_rows_before_the_connection_went_are_kept(tmp_path):
     assert all("ConnectionError: gone" in r["error"] for r in rows[1:])
 
 
+def test_rows_make_a_table(tmp_path):
+    """What `python -m evaluation.runs` prints: a line for a measured run, for a failed one, for a dead container."""
+    results = tmp_path / "worklog" / "results.jsonl"
+    results.parent.mkdir()
+    case = {"spec": SPEC, "status": "pass", "reason": "", "us": 12.345, "err_us": 0.1}
+    row = {"time": "2026-01-02T03:04:05+00:00", "mode": "benchmark", "config": {"stages": 3}, "device": "cuda"}
+    row |= {"card": "NVIDIA B200", "kind": "measured", "passed": True, "geomean_us": 8.5, "cases": [case] * 2}
+    wrong = {**row, "mode": "test", "kind": "none", "passed": False, "geomean_us": None, "config": None}
+    wrong["cases"] = [{**case, "us": None}, {**case, "status": "fail", "us": None, "reason": "5 elements differ"}]
+    answers = [(row, {}), (wrong, {}), RuntimeError("gone")]
+    modal_app.drive([request("benchmark")] * 3, lambda wanted: iter(answers), results)
+    head, rule, *lines = runs.table([json.loads(line) for line in results.read_text().splitlines()]).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert {len(line) for line in cells} == {head.count("|") - 1} == {rule.count("---")}
+    assert cells[0][0] == "2026-01-02T03:04" and cells[0][2:] == [
+        "benchmark", "NVIDIA B200", "stages=3", "12.35 / 12.35", "8.500", "measured",
+    ]  # fmt: skip
+    assert cells[1][2:] == ["test", "NVIDIA B200", "", "pass / fail", "", "failed"]
+    assert cells[2][-1] == "failed: container died: RuntimeError: gone"
+
+
 def test_all_passed_is_exit_code_0(tmp_path):
     row = runs.run(request("test", device="cuda"))[0] | {"passed": True}
     assert modal_app.drive([request("test")], answers((row, {})), tmp_path / "results.jsonl") == 0
