@@ -342,43 +342,23 @@ def pack_position(group: int, token: int, row: int) -> int:
 
 
 def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) -> list[int]:
-    """Cut the weight rows of all segments into at most `parts` contiguous ranges, the costliest as cheap as possible.
+    """Cut the weight rows of all segments into at most `parts` contiguous ranges that cost the same up to `gran` rows.
 
-    A segment (position, rows, tokens, k) is a token tile against all weight rows of its group. A range covers it in
-    tiles that do not cross a multiple of 128 rows, each of which loads its rows and all the tokens: it costs
-    (rows + tokens) * k, where `tokens` is what they cost in rows. Returns the position at which each range starts.
+    A segment (position, rows, tokens, k) is a token tile against all weight rows of its group, and costs
+    (TILE_M + tokens) * k for every TILE_M rows, where `tokens` is what loading them costs in rows.
+    Returns the position at which each range starts.
     """
-
-    def ranges(limit: int) -> list[int]:
-        starts, s, row = [], 0, 0
-        while s < len(segments):
-            starts.append(segments[s][0] + row)
-            budget = limit
-            while s < len(segments):
-                _, rows, tokens, k = segments[s]
-                first = min(-row % TILE_M, rows - row)  # to the end of a block that another range began
-                if first and (first + tokens) * k <= budget:
-                    row, budget = row + first, budget - (first + tokens) * k
-                if row % TILE_M == 0:
-                    full = min(budget // ((TILE_M + tokens) * k), (rows - row) // TILE_M)
-                    row, budget = row + full * TILE_M, budget - full * (TILE_M + tokens) * k
-                part = min(rows - row, TILE_M - row % TILE_M, max(0, budget // k - tokens))
-                if row + part < rows:
-                    row += part // gran * gran
-                    break
-                budget -= (part + tokens) * k if part else 0
-                s, row = s + 1, 0
-        return starts
-
-    low = max((min(gran, rows) + tokens) * k for _, rows, tokens, k in segments)
-    high = sum(-(-rows // TILE_M) * (TILE_M + tokens) * k for _, rows, tokens, k in segments)
-    while low < high:
-        middle = (low + high) // 2
-        if len(ranges(middle)) <= parts:
-            high = middle
-        else:
-            low = middle + 1
-    return ranges(low)
+    units = [(position, -(-rows // gran), (TILE_M + tokens) * k) for position, rows, tokens, k in segments]
+    total = sum(count * cost for _, count, cost in units)
+    starts, rest, before = [], iter(units), 0
+    position, count, cost = next(rest)
+    for part in range(parts):
+        target = total * part // parts
+        while target >= before + count * cost:
+            before += count * cost
+            position, count, cost = next(rest)
+        starts.append(position + (target - before) // cost * gran)
+    return list(dict.fromkeys(starts))
 
 
 # ----------------------------------------------------------------------------------------------------------- tensormaps
