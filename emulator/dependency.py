@@ -42,7 +42,9 @@ class Footprint:
 class Dependencies:
     """One launch's view of its predecessors. `before`: those that may run until it waits, `after`: even then."""
 
-    def __init__(self, name: str, memory: GlobalMemory, predecessor: Dependencies | None, keeps_reads: bool, checks: bool):
+    def __init__(
+        self, name: str, memory: GlobalMemory, predecessor: Dependencies | None, keeps_reads: bool, checks: bool
+    ):
         self.own, self.checks = Footprint(name), checks
         self.memory = memory
         self.keeps_reads = keeps_reads  # it lets dependents start early, so that they might overwrite what it reads
@@ -97,5 +99,6 @@ class Dependencies:
                 when = "before griddepcontrol.wait" if group.warp.depends else "which has not waited for it"
                 raise Fault(
                     "missing-dependency-wait",
-                    f"{'write' if write else 'read'} of {region.name}, which {other.name} {use} and may still run, {when}",
+                    f"{'write' if write else 'read'} of {region.name}, "
+                    f"which {other.name} {use} and may still run, {when}",
                 )

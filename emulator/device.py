@@ -37,7 +37,9 @@ class LoadedModule:
             if v.space in ("global", "const") and v.size:
                 array = allocate(v.size, max(v.align, ALIGNMENT))
                 array[:] = np.frombuffer(v.init, np.uint8) if v.init else 0
-                memory.register(array.ctypes.data, v.size, f"variable {v.name}", owner=array, read_only=v.space == "const")
+                memory.register(
+                    array.ctypes.data, v.size, f"variable {v.name}", owner=array, read_only=v.space == "const"
+                )
                 self.symbols[v.name] = array.ctypes.data
 
     def program(self, kernel: str) -> Program:
@@ -100,7 +102,7 @@ class Device:
             self.memory.drop(region)
 
     def tensor_like(self, tensor, name: str, copy: bool = True):
-        """A CPU torch tensor's like in device memory: same shape, strides, dtype and, if `copy`, contents, else zeros."""
+        """A CPU torch tensor's like in device memory: its shape, strides, dtype and, if `copy`, data, else zeros."""
         import torch
 
         storage = tensor.untyped_storage()
@@ -197,7 +199,7 @@ def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=N
 def device_tensors(obj, name: str = "tensor", copy: bool = True):
     """Deep copy of nested lists, tuples and dicts with their CPU torch tensors in device memory.
 
-    Layout is kept; a tensor is named by its place, e.g. `tensor[0][2][1]`, in whatever the checks report. Without `copy`
+    Layout is kept; a tensor is named by its place, e.g. `tensor[0][2][1]`, in what the checks report. Without `copy`
     all contents are zero: for timing, which never looks at them.
     """
     import torch
@@ -245,7 +247,7 @@ def _triple(x) -> tuple[int, int, int]:
 def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: int = 0, pdl: bool = False) -> None:
     """Run a kernel of a PTX text.
 
-    grid, block, cluster: ints or up to three of them. args: one for each parameter, in order: an int (of the parameter's
+    grid, block, cluster: ints or up to three of them. args: one for each parameter, in order: an int (of its
     size), a float (f32 or f64 by size), bytes (by value: structs, tensormaps), a NumPy array or a CPU torch tensor
     (passed as a pointer; its memory is registered and the kernel works on it in place). shared: dynamic bytes.
     Raises EmulatorError: Unsupported, Fault or Hang.
@@ -263,7 +265,9 @@ def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: in
             a = (int(a) & ((1 << 8 * p.size) - 1)).to_bytes(p.size, "little")
         elif not isinstance(a, (bytes, bytearray)):
             array = a if isinstance(a, np.ndarray) else None
-            address, size = (array.ctypes.data, array.nbytes) if array is not None else (a.data_ptr(), a.untyped_storage().nbytes())
+            address, size = (
+                (array.ctypes.data, array.nbytes) if array is not None else (a.data_ptr(), a.untyped_storage().nbytes())
+            )
             if not DEVICE.memory.covers(address, size):
                 held.append(DEVICE.memory.register(address, size, f"argument {n}", owner=a))
             a = address.to_bytes(p.size, "little")

@@ -108,7 +108,7 @@ U8 = ElementType("u8", 8, 0, 8, 0)
 S8 = ElementType("s8", 8, 0, 7, 0)
 S32 = ElementType("s32", 32, 0, 31, 0)
 
-# A 4- or 6-bit element alone in a byte, as those of A in tensor memory, is shifted up by so many bits: 00xxxx00, 0xxxxxx0.
+# A 4- or 6-bit element alone in a byte, as in tensor memory, is shifted up by so many bits: 00xxxx00, 0xxxxxx0.
 # The ISA has a figure only (9.7.16.10.4.3); in words: CUTLASS's cp_narrow_a_to_tmem_mma.py, see tmem.py.
 CONTAINER_SHIFT = {4: 2, 6: 1}
 

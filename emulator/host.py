@@ -188,9 +188,7 @@ def _launch(kernel, grid, block, arguments, dynamic_shared, cluster, pdl):
     pointers = (_u64 * len(parameters)).from_address(arguments) if parameters else ()
     for p, address in zip(parameters, pointers, strict=True):
         params[p.offset : p.offset + p.size] = ctypes.string_at(address, p.size)
-    DEVICE.launch(
-        module, name, grid, block, bytes(params), cluster=cluster, dynamic_shared=dynamic_shared, pdl=pdl
-    )
+    DEVICE.launch(module, name, grid, block, bytes(params), cluster=cluster, dynamic_shared=dynamic_shared, pdl=pdl)
     return SUCCESS
 
 

@@ -80,7 +80,9 @@ class TensorCore:
     def check_tmem(self, lo: int, hi: int, what: str, cta=None):
         for op in (cta or self.cta).accumulating:
             if op.lo < hi and lo < op.hi:
-                raise Fault("tmem-race", f"{what} of tensor memory columns {lo}..{hi - 1} that {op.what} has not finished")
+                raise Fault(
+                    "tmem-race", f"{what} of tensor memory columns {lo}..{hi - 1} that {op.what} has not finished"
+                )
 
     # -- mma, cp, shift, commit --------------------------------------------------------------------------------
     def tensor_ctas(self, pair: bool) -> list:
@@ -131,7 +133,23 @@ class TensorCore:
 
             def execute(d_=d_, a_=a_, b_=b_, idesc_=idesc_, accumulate_=accumulate_, sfa_=sfa_, sfb_=sfb_,
                         lanes=lanes, units=units, reading=reading, writing=writing):  # fmt: skip
-                mma.execute(kind, group, idesc_, d_, a_, b_, units, accumulate_, a_in_tmem, sfa_, sfb_, scale_vec, lanes, scale_d, shift_a)
+                mma.execute(
+                    kind,
+                    group,
+                    idesc_,
+                    d_,
+                    a_,
+                    b_,
+                    units,
+                    accumulate_,
+                    a_in_tmem,
+                    sfa_,
+                    sfb_,
+                    scale_vec,
+                    lanes,
+                    scale_d,
+                    shift_a,
+                )
                 for cta, op in reading:
                     cta.smem.end(op)
                 self._landed(writing)
@@ -182,15 +200,21 @@ class TensorCore:
             for g in warp.groups:
                 for load in g.loads:
                     if load.lo < hi and lo < load.hi and (delivered or not load.delivered):
-                        raise Fault("tmem-race", f"{what} of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read")
+                        raise Fault(
+                            "tmem-race",
+                            f"{what} of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read",
+                        )
                 for _, first, last, store in g.stores:
                     if first < hi and lo < last:
-                        raise Fault("tmem-race", f"{what} of tensor memory columns {lo}..{hi - 1} that {store} may still write")
+                        raise Fault(
+                            "tmem-race", f"{what} of tensor memory columns {lo}..{hi - 1} that {store} may still write"
+                        )
 
     def tcgen05_cp(self, shape, multicast, packed, pair, address, desc, mask):
         for p in self.active(mask):
             rows, row_bytes = {
-                "128x256b": (128, 32), "128x128b": (128, 16), "64x128b": (64, 16), "32x128b": (32, 16), "4x256b": (4, 32),
+                "128x256b": (128, 32), "128x128b": (128, 16), "64x128b": (64, 16), "32x128b": (32, 16),
+                "4x256b": (4, 32),
             }[shape]  # fmt: skip
             if not self.clock.moves_data:
                 self.cta.pipe.wait(self.clock.tensor_copy(self, rows * row_bytes, pair))
@@ -284,7 +308,9 @@ class TensorCore:
         tmem = self.cta.tmem
         for _, first, last, store in self.stores:
             if first < hi and lo < last:
-                raise Fault("tmem-race", f"read of tensor memory columns {lo}..{hi - 1} that {store} may not have written yet")
+                raise Fault(
+                    "tmem-race", f"read of tensor memory columns {lo}..{hi - 1} that {store} may not have written yet"
+                )
 
         def fetch():
             if not self.clock.moves_data:
@@ -326,7 +352,9 @@ class TensorCore:
         quadrant, tmem = self.warp.index % 4, self.cta.tmem
         for load in self.loads:
             if load.lo < hi and lo < load.hi:
-                raise Fault("tmem-race", f"write of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read")
+                raise Fault(
+                    "tmem-race", f"write of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read"
+                )
         if self.launch.checks:
             tmem.check_order(quadrant, lo, hi, self.warp.actor, True, "write of tensor memory")
 

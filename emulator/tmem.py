@@ -6,8 +6,8 @@ Implements PTX ISA 9.7.16.1 (addressing, allocation), 9.7.16.2.3.1 (fragments), 
 [read from PTX ISA] sizes, allocation rules, the lanes a warp may access, the shapes and register counts.
 [read from CUTLASS include/cute/atom/copy_traits_sm100.hpp] which register holds which cell (the ISA has figures only),
     the lanes that tcgen05.cp writes, packing of two adjacent columns' low halves into one register, first column low.
-[read from CUTLASS examples/python/CuTeDSL/experimental/primitives/tcgen05, v4.7.0, which NVIDIA checked on a B200] where
-    an expanded element sits in its byte (cp_narrow_a_to_tmem_mma.py), what a shift moves where (1cta_mma_a_from_tmem.py).
+[read from CUTLASS v4.7.0, examples/python/CuTeDSL/experimental/primitives/tcgen05] where an expanded element sits in
+    its byte (cp_narrow_a_to_tmem_mma.py); what a shift moves where, seen on a B200 (1cta_mma_a_from_tmem.py).
 [inferred] the base lane of a 16-lane access is 0 or 16 of the warp's 32; allocation takes the lowest free columns.
 A cell that no instruction has written since its allocation is uninitialised; reading it is reported.
 """
@@ -74,8 +74,8 @@ def fragment(shape: str, num: int, packed: bool = False, half_split: int = 0) ->
 class TensorMemory:
     """`report` receives a Fault for every read of uninitialised cells; by default it raises it.
 
-    seed: what a previous kernel left in the cells; the same in all four partitions, so that stale scale factors pass for
-    replicated. 0 leaves zeros.
+    seed: what a previous kernel left in the cells; the same in all four partitions, so that stale scale factors pass
+    for replicated. 0 leaves zeros.
 
     order[what, quadrant, column]: when cells were last written or read, and by which warp (see order.py).
     """
@@ -141,8 +141,8 @@ class TensorMemory:
         self.read_at[quadrant, lo:hi], self.reader[quadrant, lo:hi] = by.order.next(), by.uid
 
     def check_order(self, quadrants, lo: int, hi: int, by: Actor, write: bool, what, in_pipe: bool = False) -> None:
-        """A warp must have waited for what others did to the columns; in_pipe: but for the tensor core, whose work is in
-        order with this (9.7.16.6.2)."""
+        """A warp must have waited for what others did to the columns; in_pipe: but for the tensor core, whose work is
+        in order with this (9.7.16.6.2)."""
         for at, who, verb in (self.written_at, self.writer, "written"), (self.read_at, self.reader, "read"):
             late = (at[quadrants, lo:hi] > by.seen) & (who[quadrants, lo:hi] != by.uid)
             if in_pipe:

@@ -53,7 +53,13 @@ class Origin:
     __slots__ = ("label", "warp", "program", "block", "lineno")
 
     def __init__(self, label, group, lineno):
-        self.label, self.warp, self.program, self.block, self.lineno = label, group.warp, group.program, group.pc, lineno
+        self.label, self.warp, self.program, self.block, self.lineno = (
+            label,
+            group.warp,
+            group.program,
+            group.pc,
+            lineno,
+        )
 
     def instruction(self):
         return self.program.instruction_at(self.block, self.lineno)
@@ -235,7 +241,8 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         if self.lane_mask != self.warp.live_mask:
             raise Fault(
                 "divergence",
-                f"{what} needs all lanes of its warp together: {self.lane_mask:#x} of {self.warp.live_mask:#x} are here",
+                f"{what} needs all lanes of its warp together: "
+                f"{self.lane_mask:#x} of {self.warp.live_mask:#x} are here",
             )
 
     def lanes_of(self, mask) -> int:
@@ -343,8 +350,10 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
             merged = self.merge(parts, join.block, join.parent, time, join.whole)
         self.engine.at(time, merged.run)
 
-    def merge(self, parts: list[Group], block: int, parent: Join | None, time: float, whole: Group | None = None) -> Group:
-        """One group of all the parts' lanes. What no part has changed since it was split off `whole` is taken from there."""
+    def merge(
+        self, parts: list[Group], block: int, parent: Join | None, time: float, whole: Group | None = None
+    ) -> Group:
+        """One group of all the parts' lanes. What none changed since it was split off `whole` is taken from there."""
         lanes = np.concatenate([p.lanes for p in parts])
         order = np.argsort(lanes)
         registers = parts[0].R.copy()
@@ -368,7 +377,10 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
             else:
                 bits = kinds[r].bits
                 dtype = object if bits == 128 else alu.U[bits]
-                filled = [np.full(p.n, 0 if v is None else v, dtype) if type(v) is not np.ndarray else v for p, v in zip(parts, values, strict=True)]
+                filled = [
+                    np.full(p.n, 0 if v is None else v, dtype) if type(v) is not np.ndarray else v
+                    for p, v in zip(parts, values, strict=True)
+                ]
                 registers[r] = np.concatenate(filled)[order]
         merged = Group(self.warp, lanes[order], registers, block, parent, time)
         merged.given = whole.given if complete else None
@@ -428,7 +440,11 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
             return self.per_lane(table[base[9:]] & np.uint64(FULL))
         if base.startswith("clock") or base.startswith("globaltimer"):
             ticks = int(self.t)
-            return ticks >> 32 if base.endswith("_hi") else ticks & (FULL if base in ("clock", "globaltimer_lo") else alu.MASK[64])
+            return (
+                ticks >> 32
+                if base.endswith("_hi")
+                else ticks & (FULL if base in ("clock", "globaltimer_lo") else alu.MASK[64])
+            )
         cluster = launch.cluster
         value = {
             "ntid": block[k],
@@ -487,7 +503,8 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         if self.lane_mask & ~members:
             raise Fault(
                 "divergence",
-                f"lanes {self.lane_mask & ~members:#x} execute a .sync instruction whose member mask {members:#x} leaves them out",
+                f"lanes {self.lane_mask & ~members:#x} execute a .sync instruction "
+                f"whose member mask {members:#x} leaves them out",
             )
         missing = members & self.warp.live_mask & ~self.lane_mask
         if not missing:
@@ -498,7 +515,9 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         have = 0
         for g in waiting:
             have |= g.lane_mask
-        self.waiting_for = f"the other lanes of its warp at a .sync instruction (mask {members:#x}, missing {missing:#x})"
+        self.waiting_for = (
+            f"the other lanes of its warp at a .sync instruction (mask {members:#x}, missing {missing:#x})"
+        )
         if members & self.warp.live_mask & ~have:
             return False
         if any(g.join is not self.join for g in waiting):
@@ -586,7 +605,14 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
     def reduce(self, mode: str, a, members, sign: bool):
         values = self.lane_array(a)
         values = alu.signed(values, 32) if sign else values
-        f = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+        f = {
+            "add": np.add,
+            "min": np.minimum,
+            "max": np.maximum,
+            "and": np.bitwise_and,
+            "or": np.bitwise_or,
+            "xor": np.bitwise_xor,
+        }
         return int(f[mode].reduce(values)) & FULL
 
     def reduce_float(self, mode: str, a, members, absolute: bool, nan: bool):
@@ -646,7 +672,9 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
 
     def _check_count(self, number, count):
         if count is not None and (count % 32 or count <= 0):
-            raise Fault("barrier", f"named barrier {number} with {count} threads: must be a positive multiple of the warp size")
+            raise Fault(
+                "barrier", f"named barrier {number} with {count} threads: must be a positive multiple of the warp size"
+            )
 
     def publish(self, mask=True):
         """What lanes of this warp wrote to shared memory is visible to whoever waits for them."""

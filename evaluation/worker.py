@@ -66,7 +66,7 @@ class Guards:
 
 
 class EmulatedDevice:
-    """The CPU as a B200: torch's `cuda` and CuTe DSL are served by the emulator, calls run in a session with all checks."""
+    """The CPU as a B200: the emulator serves torch's `cuda` and CuTe DSL; calls run in a session with all checks."""
 
     def __init__(self):
         import emulator

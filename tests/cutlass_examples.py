@@ -151,7 +151,9 @@ def main(cutlass, words, jobs, schedule, logs):
         options = ["--schedule", str(schedule)]
         for line, passed, seconds, reason in pool.map(lambda x: run(cutlass / FOLDER, x, options, logs), lines):
             failed += not passed
-            click.echo(f"{'pass' if passed else 'FAIL'} {seconds:5.0f} s  {line}" + (f"\n    {reason}" if reason else ""))
+            click.echo(
+                f"{'pass' if passed else 'FAIL'} {seconds:5.0f} s  {line}" + (f"\n    {reason}" if reason else "")
+            )
     click.echo(f"{len(lines) - failed} of {len(lines)} pass")
     sys.exit(int(failed > 0))
 

@@ -76,7 +76,8 @@ def _mma(w, i):
     if rest:
         raise Unsupported(f"operands {rest}")
     w.call(
-        f"g.mma({kind!r}, {vec!r}, {pair}, {_address(w, d)}, {a_text}, {in_tmem}, {w.read(b, 64)}, {w.read(idesc, 32)}, "
+        f"g.mma({kind!r}, {vec!r}, {pair}, "
+        f"{_address(w, d)}, {a_text}, {in_tmem}, {w.read(b, 64)}, {w.read(idesc, 32)}, "
         f"{accumulate}, {sfa}, {sfb}, {disable}, {scale_d}, {shift_a}, {w.mask()})"
     )
 
@@ -187,4 +188,3 @@ def _wait_st(w, i):
 @op("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync", dst=0)
 def _fence(w, i):
     w.call(f"g.tcgen05_fence({'before' in i.op})")
-
