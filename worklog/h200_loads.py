@@ -1,0 +1,381 @@
+"""How fast the submission's load side is on a real NVIDIA H200 (sm_90a), beside a kernel that only loads.
+
+    python -m worklog.h200_loads compile FOLDER    where CuTe DSL is: writes kernels and launch parameters
+    python3 worklog/h200_loads.py run FOLDER       where the H200 is, with NumPy: writes FOLDER/h200_loads.json
+    python3 worklog/h200_loads.py table            prints worklog/h200_loads.json as Markdown
+
+The kernel is compiled from submission.py: its schedule, words, tensormaps, boxes, ring, barriers, PDL, and epilogue.
+Only these functions of its PTX layer differ, because an H200 has no tcgen05 and its driver refuses FP4 tensormaps:
+  * mma, tmem_copy_scales, fences: nothing; mma_commit arrives at once at the barriers of both CTAs of a pair
+  * tmem_load: constants, so that the epilogue stores as many bytes the same way: every element of C becomes 1
+  * fp4_tensormap: u8 of the same bytes, at half the x
+  * tma_load: without .cta_group, a copy signals its own CTA. Each CTA of a pair awaits its own bytes and has a consumer
+    warp; a stage is free when those of both have passed.
+The benchmark cases keep their sizes; the schedule is that of 132 SMs. Timed as tests/timing/README.md says ("cold 15"):
+an L2-flushing fill, then 15 launches on 15 inputs between two events, divided by 15; median of 20.
+The loads-only kernel (tests/timing/kernels.py, `loads`) is measured in the same run: one CTA per SM copies an equal
+share of the case's bytes, each byte once, to a ring, and writes the case's C bytes.
+"""
+
+import base64
+import ctypes
+import dataclasses
+import importlib.util
+import itertools
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = Path(__file__).with_suffix(".json")
+SMS = 132
+CASES = {  # as numbered in tests/timing: (M of each group), N, K
+    1: ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168),
+    2: ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048),
+    3: ((192, 320), 3072, 4096),
+    4: ((128, 384), 4096, 1536),
+}
+MODES = {  # PDL mode: (entries of the Config, the loads-only kernel of that mode)
+    "plain launches": ({"pdl": False}, "loads/bulk/case {}/plain/6x32K"),
+    "PDL, wait first": ({"prefetch": 0}, "loads/bulk/case {}/wait/6x32K"),
+    "PDL, L2 prefetch before the wait": ({}, "loads/bulk/case {}/wait/6x32K/prefetch 6"),
+    "PDL, weights do not wait": ({"early_weights": True}, "loads/bulk/case {}/early/6x32K"),
+}
+VARIANTS = {  # of the submitted mode: entries of the Config
+    "one CTA per MMA": {"ctas": 1},
+    "rows cut at 128": {"gran": 128},
+    "token boxes of 32 and more": {"token_box": 32},
+    "prefetch 2": {"prefetch": 2},
+    "prefetch 8": {"prefetch": 8},
+    "two CTAs per SM": {"ctas_per_sm": 2, "tokens": 128, "epilogue_warps": 4, "store_boxes": 1},
+    "the same, weights do not wait": {
+        "ctas_per_sm": 2, "tokens": 128, "epilogue_warps": 4, "store_boxes": 1, "early_weights": True,
+    },
+}  # fmt: skip
+ONE_AS_F32, ONE_AS_F16 = 0x3F800000, 0x3C00
+TENSORS = "a", "b", "c", "sfa", "sfb"
+FAKE = 1 << 40  # address of the first tensor in compiled parameters; the others follow every FAKE bytes
+
+
+# ------------------------------------------------------------------------------------------------ here: with CuTe DSL
+
+
+def load_submission(path: Path = ROOT / "submission.py"):
+    """submission.py as a module of its own whose PTX layer is that of an H200.
+
+    One line of its source changes: the consumer warp runs in both CTAs of a pair.
+    """
+    leader_only = "if warp == self.mma_warp and rank == 0:"
+    source = path.read_text()
+    assert source.count(leader_only) == 1
+    folder = Path(tempfile.mkdtemp(prefix="h200-loads-"))  # CuTe DSL reads the file again when it compiles
+    (folder / "submission_h200.py").write_text(source.replace(leader_only, "if warp == self.mma_warp:"))
+    spec = importlib.util.spec_from_file_location("submission_h200", folder / "submission_h200.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    replace_ptx(module)
+    return module
+
+
+def replace_ptx(s) -> None:
+    """Replace what an H200 does not have in the PTX layer of a submission module."""
+    cute, Int32 = s.cute, s.Int32
+
+    def nothing(*_):
+        pass
+
+    def fp4_tensormap(address, rows, k, box_rows: int):
+        pointer = cute.make_ptr(s.cutlass.Uint8, address, cute.AddressSpace.gmem, assumed_align=16)
+        layout = cute.make_layout((rows, k // 2), stride=(cute.assume(k // 2, 16), 1))
+        tensor, box = cute.make_tensor(pointer, layout), (box_rows, s.TILE_K // 2)
+        atom = s.tcgen05.make_smem_layout_atom(s.tcgen05.SmemLayoutAtomKind.K_SW128, s.cutlass.Uint8)
+        op = s.cpasync.CopyBulkTensorTileG2SOp(s.tcgen05.CtaGroup.ONE)
+        return s.cpasync.make_tiled_tma_atom(op, tensor, cute.tile_to_shape(atom, box, (0, 1)), box)[0]
+
+    class GroupGemm(s.GroupGemm):
+        def __init__(self, groups: int, config):
+            super().__init__(groups, config)
+            s.pair_of_ctas = config.ctas  # for what is compiled next
+
+        def tensormap(self, params, operand: int, group):
+            address = super().tensormap(params, operand, group)
+            address.of_fp4 = operand < self.scales_operand
+            return address
+
+    def element(tensormap, x):
+        return Int32(x) >> 1 if tensormap.of_fp4 else Int32(x)
+
+    def tma_load(ctas: int, to, tensormap, x, y, bar, policy: str, condition) -> None:
+        text = (
+            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+            ".L2::cache_hint [$0], [$1, {$2, $3}], [$4], $5;"
+        )
+        hint = s.constant(s.CACHE_POLICY[policy])
+        s.ptx_if(condition, text, "r,l,r,r,r,l", to, tensormap, element(tensormap, x), y, bar, hint)
+
+    def tma_prefetch(tensormap, x, y, condition) -> None:
+        prefetch(tensormap, element(tensormap, x), y, condition)
+
+    def mbarrier_init(bar, count: int) -> None:
+        init(bar, s.pair_of_ctas if count == 1 else count)  # 1: the commit, which now comes from each CTA of a pair
+
+    def mbarrier_expect(bar, size, leader) -> None:
+        expect(bar, size >> (s.pair_of_ctas - 1), Int32(1))
+
+    def mbarrier_arrive(bar) -> None:
+        for rank in range(s.pair_of_ctas):
+            arrive(map_shared(bar, rank) if s.pair_of_ctas == 2 else bar)
+
+    prefetch, init, expect = s.tma_prefetch, s.mbarrier_init, s.mbarrier_expect
+    arrive, map_shared = s.mbarrier_arrive, s.map_shared
+    s.GroupGemm, s.fp4_tensormap = GroupGemm, fp4_tensormap
+    s.tma_load, s.tma_prefetch = tma_load, tma_prefetch
+    s.mbarrier_init, s.mbarrier_expect, s.mbarrier_arrive = mbarrier_init, mbarrier_expect, mbarrier_arrive
+    s.map_shared = lambda address, rank: address  # the barriers of the own CTA
+    s.mma_commit = lambda ctas, bar: mbarrier_arrive(bar)
+    s.tmem_alloc = lambda ctas, to, columns: s.ptx("st.shared.b32 [$0], 0;", "r", to)
+    s.tmem_load = lambda shape, count, tmem: [Int32(ONE_AS_F32)] * count
+    s.tmem_dealloc = s.tmem_copy_scales = s.mma = s.tmem_load_wait = s.tcgen05_fence = nothing
+
+
+def prepare_dsl() -> None:
+    """Let CuTe DSL compile for sm_90a and keep PTX and cubin, and catch its launches. Call before it is imported."""
+    from emulator import host
+
+    assert "cutlass" not in sys.modules
+    host.configure()
+    os.environ |= {"CUTE_DSL_ARCH": "sm_90a", "CUTE_DSL_KEEP": "ptx,cubin", "CUTE_DSL_KEEP_CUBIN": "1"}
+    host.install()
+
+
+def compile_launch(s, sizes: list[tuple[int, int, int]], config) -> dict:
+    """One launch of the submission's kernel under `config`, as its own host code makes it, and the kernel.
+
+    The tensors have addresses FAKE, 2 * FAKE, .. in the order of the groups and TENSORS: "moves" says where in the
+    parameters they stand, and for which tensor.
+    """
+    from emulator.device import DEVICE
+
+    made, caught = s.Launch(sizes, config), []
+    DEVICE.launch, launch = lambda *args, **options: caught.append((args, options)), DEVICE.launch
+    try:
+        made(tuple((1 + i) * FAKE for i in range(5 * len(sizes))))
+    finally:
+        DEVICE.launch = launch
+    ((module, kernel, grid, block, params), options) = caught[0]
+    words = memoryview(params).cast("Q")
+    moves = [(8 * i, w // FAKE - 1) for i, w in enumerate(words) if w % FAKE == 0 and 0 < w <= 5 * len(sizes) * FAKE]
+    artifacts = s.compiled(1 << (len(sizes) - 1).bit_length(), config).artifacts
+    return {
+        "kernel": kernel, "grid": grid[0], "block": block[0], "cluster": options["cluster"][0],
+        "shared": options["dynamic_shared"], "pdl": options["pdl"],
+        "params": base64.b64encode(params).decode(), "moves": moves,
+        "parameters": [(p.offset, p.size) for p in module.program(kernel).kernel.params],
+        "ptx": artifacts.PTX, "cubin": artifacts.CUBIN,
+    }  # fmt: skip
+
+
+def scaled(s, case: int, **entries):
+    """(sizes of the groups, Config of a case with as many SMs as the card has and other `entries`)."""
+    ms, n, k = CASES[case]
+    return [(m, n, k) for m in ms], dataclasses.replace(s.CONFIG_MAP[ms, n, k], sms=SMS, **entries)
+
+
+def bytes_into_sms(s, sizes, config) -> int:
+    """Bytes that TMA copies bring to shared memory in one launch: tokens and scales once for each tile."""
+    launch = s.Launch(sizes, config)
+    gemm = s.GroupGemm(1 << (len(sizes) - 1).bit_length(), config)
+    ctas = launch.words[gemm.scalars]
+    starts = list(launch.words[gemm.starts : gemm.starts + ctas // config.ctas + 1])
+    total = 0
+    for at, end in itertools.pairwise(starts):
+        while at < end:
+            g, token, row = at >> 48, at >> 24 & 0xFFFFFF, at & 0xFFFFFF
+            m, n, k = sizes[g]
+            width = s.token_tile(m, config)
+            limit = end & 0xFFFFFF if at >> 24 == end >> 24 else s.rows_per_cta(n, config.ctas)
+            rows, tokens = min(limit - row, 128 - row % 128), s.round_up(min(width, m - token), 32)
+            loaded = s.round_up(rows, config.gran) + s.round_up(tokens // config.ctas, config.token_box)
+            scales = 1 + 1 + (token % 128 + tokens > 128)
+            total += config.ctas * -(-k // s.TILE_K) * (loaded * s.TILE_K // 2 + scales * s.SF_BYTES)
+            at = at + rows if row + rows < limit else s.pack_position(g, token + width, 0)
+            if not at & 0xFFFFFF and token + width >= m:
+                at = s.pack_position(g + 1, 0, 0)
+    return total
+
+
+def compile_all(folder: Path) -> None:
+    prepare_dsl()
+    s = load_submission()
+    wanted = [(case, mode, entries) for case in CASES for mode, (entries, _) in MODES.items()]
+    wanted += [(case, variant, entries) for case in CASES for variant, entries in VARIANTS.items()]
+    folder.mkdir(parents=True, exist_ok=True)
+    launches, cubins = [], {}
+    for case, name, entries in wanted:
+        sizes, config = scaled(s, case, **entries)
+        launch = compile_launch(s, sizes, config)
+        cubin = cubins.setdefault(launch.pop("ptx"), (f"{len(cubins)}.cubin", launch["cubin"]))
+        (folder / cubin[0]).write_bytes(cubin[1])
+        launch |= {"case": case, "name": name, "config": dataclasses.asdict(config), "cubin": cubin[0]}
+        launches.append(launch | {"bytes into SMs": bytes_into_sms(s, sizes, config)})
+        print(case, name, cubin[0], flush=True)
+    (folder / "launches.json").write_text(json.dumps(launches))
+
+
+# --------------------------------------------------------------------------------------------------- there: on the H200
+
+
+def tensor_bytes(case: int) -> list[int]:
+    """Bytes of the tensors in the order of the groups and TENSORS."""
+    ms, n, k = CASES[case]
+    scales = [-(-rows // 128) * 128 * k // 16 for rows in (n, *ms)]
+    return [x for m, sfa in zip(ms, scales[1:]) for x in (m * k // 2, n * k // 2, 2 * m * n, sfa, scales[0])]
+
+
+class Prepared:
+    """A launch on input and output `i`, ready to be queued."""
+
+    def __init__(self, gpu, launch: dict, function, i: int):
+        from golden.run_on_gpu import CLUSTER_DIMENSION, PROGRAMMATIC_SERIALIZATION, Attribute, LaunchConfig
+
+        sizes, addresses = tensor_bytes(launch["case"]), []
+        at = {False: gpu.sources + i * gpu.input_bytes, True: gpu.results + i * gpu.result_bytes}
+        self.output = at[True]
+        for t, nbytes in enumerate(sizes):
+            is_output = TENSORS[t % 5] == "c"
+            addresses.append(at[is_output])
+            at[is_output] += -(-nbytes // 1024) * 1024
+        assert at[False] <= gpu.sources + (i + 1) * gpu.input_bytes
+        params = bytearray(base64.b64decode(launch["params"]))
+        for offset, tensor in launch["moves"]:
+            params[offset : offset + 8] = addresses[tensor].to_bytes(8, "little")
+        self.params = ctypes.create_string_buffer(bytes(params), len(params))
+        base = ctypes.addressof(self.params)
+        self.arguments = (ctypes.c_void_p * len(launch["parameters"]))(*[base + o for o, _ in launch["parameters"]])
+        attributes = [Attribute(CLUSTER_DIMENSION, 0, (ctypes.c_uint32 * 16)(launch["cluster"], 1, 1))]
+        if launch["pdl"]:
+            attributes.append(Attribute(PROGRAMMATIC_SERIALIZATION, 0, (ctypes.c_uint32 * 16)(1)))
+        array = (Attribute * len(attributes))(*attributes)
+        sizes = [(ctypes.c_uint * 3)(x, 1, 1) for x in (launch["grid"], launch["block"])]
+        self.config = LaunchConfig(*sizes, launch["shared"], gpu.queue, array, len(attributes))
+        self.prepared = ctypes.byref(self.config), function, self.arguments, None
+        self.enqueue = gpu.cuda.cuLaunchKernelEx
+
+    def __call__(self):
+        if status := self.enqueue(*self.prepared):
+            raise RuntimeError(f"cuLaunchKernelEx: error {status}")
+
+
+def run(folder: Path, repeats: int = 2) -> None:
+    """Check and measure every compiled launch and the loads-only kernels of its case and mode, `repeats` times."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import datetime
+
+    import numpy as np
+    from golden.run_on_gpu import MAX_DYNAMIC_SHARED
+    from timing.points import INPUTS, POINTS, Source
+    from timing.run_on_gpu import NOISE_BYTES, REPEATS, TimingGpu, nbytes_of, nvidia_smi
+
+    gpu = TimingGpu()
+    of_case = [[-(-x // 1024) * 1024 for x in tensor_bytes(case)] for case in CASES]
+    gpu.input_bytes = max(sum(x for t, x in enumerate(sizes) if TENSORS[t % 5] != "c") for sizes in of_case)
+    gpu.result_bytes = max(sum(sizes[2::5]) for sizes in of_case)
+    # TimingGpu has filled its sources with noise, and more of it than the inputs of its own largest point
+    assert INPUTS * gpu.input_bytes <= max(p.inputs * nbytes_of(p, Source) for p in POINTS) + NOISE_BYTES
+    gpu.results = gpu.allocate(INPUTS * gpu.result_bytes)
+
+    def median(launches) -> float:
+        gpu.between_events(launches, "cold")
+        return round(float(np.median([gpu.between_events(launches, "cold") for _ in range(REPEATS)])), 3)
+
+    def check(prepared, case: int) -> None:
+        """Every element of C is 1 and nothing beside it was written; that the launch ends means that all bytes came."""
+        nbytes = gpu.result_bytes
+        gpu.call("cuMemsetD8_v2", ctypes.c_uint64(prepared.output), ctypes.c_uint(0xCD), ctypes.c_size_t(nbytes))
+        prepared()
+        gpu.sync()
+        after, at = gpu.read(prepared.output, nbytes), 0
+        for size in tensor_bytes(case)[2::5]:
+            if not (after[at : at + size].view(np.uint16) == ONE_AS_F16).all():
+                raise RuntimeError("C was not written")
+            padded = -(-size // 1024) * 1024
+            if not (after[at + size : at + padded] == 0xCD).all():
+                raise RuntimeError("what follows C was written")
+            at += padded
+        if not (after[at:] == 0xCD).all():
+            raise RuntimeError("what follows C was written")
+
+    points = {p.name: p for p in POINTS}
+    launches = json.loads((folder / "launches.json").read_text())
+    functions, smi = {}, [nvidia_smi()]
+    for launch in launches:
+        function = functions.setdefault(launch["cubin"], ctypes.c_void_p())
+        if not function:
+            module = ctypes.c_void_p()
+            gpu.call("cuModuleLoadData", ctypes.byref(module), (folder / launch["cubin"]).read_bytes())
+            gpu.call("cuModuleGetFunction", ctypes.byref(function), module, launch["kernel"].encode())
+            gpu.call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED, 227 << 10)
+        launch["prepared"] = [Prepared(gpu, launch, function, i) for i in range(INPUTS)]
+        check(launch["prepared"][0], launch["case"])
+    for _ in range(100):  # the clocks rise
+        gpu.between_events(launches[0]["prepared"], "cold")
+    loads_only = {(case, mode): points[name.format(case)] for case in CASES for mode, (_, name) in MODES.items()}
+    prepared = {key: gpu.launches(point, point.inputs) for key, point in loads_only.items()}
+    alone = {key: [] for key in loads_only}
+    for launch in launches:
+        launch["us"] = []
+    for _ in range(repeats):
+        for key in loads_only:
+            alone[key].append(median(prepared[key]))
+        for launch in launches:
+            launch["us"].append(median(launch["prepared"]))
+    smi.append(nvidia_smi())
+    record = {
+        "machine": gpu.describe() | {"nvidia-smi, before and after": smi},
+        "date": datetime.date.today().isoformat(),
+        "repeats": REPEATS,
+        "loads only": [
+            {"case": case, "mode": mode, "point": point.name, "us": alone[case, mode]} | point.counts
+            for (case, mode), point in loads_only.items()
+        ],
+        "submission": [
+            {key: launch[key] for key in ("case", "name", "config", "grid", "shared", "us", "bytes into SMs")}
+            for launch in launches
+        ],
+    }
+    (folder / RESULTS.name).write_text(json.dumps(record))
+    print(table(record))
+
+
+# -------------------------------------------------------------------------------------------------------------- results
+
+
+def table(record: dict) -> str:
+    """Microseconds per call and, in brackets, the throughput in percent of the loads-only kernel's."""
+    alone = {(x["case"], x["mode"]): min(x["us"]) for x in record["loads only"]}
+    lines = ["| | " + " | ".join(f"case {case}" for case in CASES) + " |", "|---" * (1 + len(CASES)) + "|"]
+    submitted = list(MODES)[2]
+    by_name = {}
+    for x in record["submission"]:
+        by_name.setdefault(x["name"], {})[x["case"]] = x
+    for name, of_case in by_name.items():
+        mode = name if name in MODES else submitted
+        if name in MODES:
+            lines.append(f"| {name}: loads only | " + " | ".join(f"{alone[case, mode]:.2f}" for case in CASES) + " |")
+        cells = [f"{min(x['us']):.2f} ({100 * alone[c, mode] / min(x['us']):.0f} %)" for c, x in of_case.items()]
+        lines.append(f"| {name}: submission | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(command: str, folder: str = "") -> None:
+    if command == "table":
+        print(table(json.loads(RESULTS.read_text())))
+    else:
+        {"compile": compile_all, "run": run}[command](Path(folder))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
