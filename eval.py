@@ -23,12 +23,11 @@ os.environ["PYTHONUNBUFFERED"] = "1"  # what a worker printed outlives it
 import torch
 
 import utils
-from reference import check_implementation, generate_input
-from task import TestCase, combine_seeds, parse_case
+from reference import task_of
+from task import Task, TestCase, combine_seeds, parse_case
 
 OK, CUDA_FAILED, NO_PIPE, VALIDATION_FAILED, BAD_CASES, TIMED_OUT = 0, 110, 111, 112, 113, 114
 BAD_ARGUMENTS = 2
-CALLS_PER_TIMING = 15  # back to back, each on inputs of its own
 CASE_TIMEOUT_S = 180
 NO_TIMES = "times need a B200: this machine has no GPU that runs sm_100a code"
 
@@ -113,7 +112,7 @@ def _clone(data):
     return data.clone() if isinstance(data, torch.Tensor) else data
 
 
-def _call(data):
+def _call(task: Task, data):
     """custom_kernel on a copy of `data`, on the GPU or on the emulated one, finished when this returns."""
     from submission import custom_kernel
 
@@ -123,35 +122,36 @@ def _call(data):
         return output
     import emulator
 
-    abc_tensors, sfasfb_tensors, sfasfb_reordered_tensors, problem_sizes = _clone(data)
-    abc_tensors, sfasfb_reordered_tensors = emulator.device_tensors((abc_tensors, sfasfb_reordered_tensors))
+    data = task.upload(_clone(data), emulator.device_tensors)
     with emulator.session(schedule=0, checks=True) as session:
-        output = custom_kernel((abc_tensors, sfasfb_tensors, sfasfb_reordered_tensors, problem_sizes))
+        output = custom_kernel(data)
     if findings := session.report():
         raise RuntimeError("; ".join(findings))
     return output
 
 
 def _test(args: dict) -> tuple[bool, str]:
-    data = generate_input(**args)
-    return check_implementation(data, _call(data))
+    task = task_of(args)
+    data = task.generate_input(**args)
+    return task.check_implementation(data, _call(task, data))
 
 
 def _benchmark(args: dict, recheck: bool, max_repeats: int, max_time_ns: float) -> Stats | str:
     """Stats, or what is wrong with the results."""
     from submission import custom_kernel
 
-    inputs = [generate_input(**{**args, "seed": args["seed"] + 42 * (i + 1)}) for i in range(CALLS_PER_TIMING)]
+    task = task_of(args)
+    inputs = [task.generate_input(**{**args, "seed": args["seed"] + 42 * (i + 1)}) for i in range(task.calls)]
     untouched = _clone(inputs)
 
     def wrong(outputs) -> str:
         for data, output in zip(untouched, outputs):
-            good, message = check_implementation(data, output)
+            good, message = task.check_implementation(data, output)
             if not good:
                 return message
         return ""
 
-    message = wrong([_call(data) for data in inputs])
+    message = wrong([_call(task, data) for data in inputs])
     if message:
         return message
 
@@ -167,7 +167,7 @@ def _benchmark(args: dict, recheck: bool, max_repeats: int, max_time_ns: float) 
             outputs.append(custom_kernel(data))
         end.record()
         torch.cuda.synchronize()
-        durations.append(start.elapsed_time(end) / CALLS_PER_TIMING * 1e6)
+        durations.append(start.elapsed_time(end) / task.calls * 1e6)
         message = wrong(outputs) if recheck else ""
         if message:
             return message
@@ -178,12 +178,13 @@ def _benchmark(args: dict, recheck: bool, max_repeats: int, max_time_ns: float) 
 
 def _profile(args: dict) -> str:
     """torch.profiler's table, or nothing under Nsight Compute, which watches the range `custom_kernel` itself."""
-    data = generate_input(**args)
+    task = task_of(args)
+    data = task.generate_input(**args)
     under_ncu = os.getenv("POPCORN_NCU", "0") == "1"
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with contextlib.nullcontext() if under_ncu else torch.profiler.profile(activities=activities) as profile:
         with torch.cuda.nvtx.range("custom_kernel"):
-            _call(data)
+            _call(task, data)
     return "" if under_ncu else profile.key_averages().table(sort_by="self_cuda_time_total", row_limit=20)
 
 
@@ -216,13 +217,15 @@ def run_benchmarks(report: Report, worker: Worker, cases: list[TestCase], ranked
     """Benchmark mode warms up on the first case; ranked mode on all, rechecks every result and stops at a failure."""
     recheck, max_time_ns = ranked, 30e9 if ranked else 10e9
     for case in cases if ranked else cases[:1]:
-        worker.run(_benchmark, case.args, False, *((50, 5e8) if ranked else (100, 10e7)))
+        unranked, warm_up, _ = task_of(case.args).repeats
+        worker.run(_benchmark, case.args, False, *((warm_up, 5e8) if ranked else (unranked, 10e7)))
     passed = True
     report.log("benchmark-count", len(cases))
     for i, case in enumerate(cases):
         report.log(f"benchmark.{i}.spec", case.spec)
         try:
-            result = worker.run(_benchmark, case.args, recheck, 100, max_time_ns)
+            repeats = task_of(case.args).repeats[2 if ranked else 0]
+            result = worker.run(_benchmark, case.args, recheck, repeats, max_time_ns)
         except Exception as error:
             _failed(report, f"benchmark.{i}", error)
             raise

@@ -1,4 +1,5 @@
-"""The exact result, and inputs for the task: c = fp16((a * sfa) @ (b * sfb).T), rounded once, for every group.
+"""The exact results, and inputs for the tasks: c = fp16((a * sfa) @ (b * sfb).T), rounded once, for every group, and
+c = fp16(silu(x) * y) with x = (a * sfa) @ (b1 * sfb1).T and y = (a * sfa) @ (b2 * sfb2).T.
 
 Number formats: https://docs.nvidia.com/cuda/parallel-thread-execution/#alternate-floating-point-data-formats
 Scale layout: https://docs.nvidia.com/cuda/cublas/index.html#d-block-scaling-factors-layout
@@ -10,12 +11,13 @@ import math
 import numpy as np
 import torch
 
-from task import input_t, output_t
+from task import DualTestSpec, Task, TestSpec, dual_input_t, group_input_t
 from utils import get_device, make_match_reference
 
 BLOCK = 16  # elements along K that share one scale
 FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # codes 0..7; codes 8..15 are their negatives
-LARGEST_SCALE = 0x7E  # e4m3 code of 448; 0x7F is NaN and the format's sign bit is not used
+LARGEST_SCALE = 0x7E  # e4m3 code of 448; the format's sign bit is not used
+NAN_SCALE = 0x7F
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -65,7 +67,13 @@ def _round_to_half(exact: torch.Tensor) -> torch.Tensor:
 
 
 def block_scaled_matmul(a: torch.Tensor, b: torch.Tensor, sfa: torch.Tensor, sfb: torch.Tensor) -> torch.Tensor:
-    """[M, K/2], [N, K/2] FP4, [M, K/16], [N, K/16] e4m3 -> [M, N] float16, the exact sum rounded once.
+    """[M, K/2], [N, K/2] FP4, [M, K/16], [N, K/16] e4m3 -> [M, N] float16, the exact sum rounded once."""
+    sums = exact_sums(a, b, sfa, sfb)
+    return sums.half() if sums.dtype == torch.float32 else _round_to_half(sums)
+
+
+def exact_sums(a: torch.Tensor, b: torch.Tensor, sfa: torch.Tensor, sfb: torch.Tensor) -> torch.Tensor:
+    """The same sums [M, N] in float32, where that is exact, or in float64; beyond 2^53 of their quanta rounded to it.
 
     Every product is an integer number of quanta (quarter of an FP4 product x quantum of the scales), at most 12 * 12 of
     them times the scales' ranges. So every partial sum, in any order, is an integer of at most K times that: exact in
@@ -75,7 +83,7 @@ def block_scaled_matmul(a: torch.Tensor, b: torch.Tensor, sfa: torch.Tensor, sfb
     (m, k), n = (a.shape[0], 2 * a.shape[1]), b.shape[0]
     (largest_a, quantum_a), (largest_b, quantum_b) = _largest_and_quantum(sfa), _largest_and_quantum(sfb)
     if not largest_a * largest_b:
-        return torch.zeros(m, n, dtype=torch.float16, device=a.device)
+        return torch.zeros(m, n, device=a.device)
     bound = 12 * 12 * (largest_a / quantum_a) * (largest_b / quantum_b)  # quanta per product
     dtype = torch.float32 if k * bound <= 2**24 else torch.float64
 
@@ -86,20 +94,45 @@ def block_scaled_matmul(a: torch.Tensor, b: torch.Tensor, sfa: torch.Tensor, sfb
     with _full_precision():
         a, b = scaled(a, sfa), scaled(b, sfb)
         if dtype is torch.float32:
-            return (a @ b.T).half()
+            return a @ b.T
         step = int(2**53 // bound)
         if step >= k:
-            return _round_to_half(a @ b.T)
+            return a @ b.T
         quantum = quantum_a * quantum_b / 4
         assert k * bound < 2**63
         total = torch.zeros(m, n, dtype=torch.int64, device=a.device)
         for start in range(0, k, step):
             total += ((a[:, start : start + step] @ b[:, start : start + step].T) / quantum).to(torch.int64)
         # Quanta are at least 2^-20: a total that float64 cannot hold, beyond 2^53, is far beyond float16 as well.
-        return _round_to_half(total.double() * quantum)
+        return total.double() * quantum
 
 
-def ref_kernel(data: input_t) -> output_t:
+def dual_sums(data: dual_input_t) -> tuple[torch.Tensor, torch.Tensor]:
+    """x and y of a dual GEMM, [M, N, L] float64. A scale that is NaN makes its row or column NaN."""
+    a, b1, b2, sfa, sfb1, sfb2, *_ = data
+
+    def sums(b, sfb, i):
+        codes = [scales[:, :, i].contiguous().view(torch.uint8) for scales in (sfa, sfb)]
+        nan = [rows.eq(NAN_SCALE) for rows in codes]
+        numbers = [rows.masked_fill(is_nan, 0).view(torch.float8_e4m3fn) for rows, is_nan in zip(codes, nan)]
+        total = exact_sums(a[:, :, i], b[:, :, i], *numbers).double()
+        rows, columns = (is_nan.any(1).to(total.device) for is_nan in nan)
+        return total.masked_fill(rows[:, None] | columns[None, :], math.nan)
+
+    return tuple(torch.stack([sums(b, sfb, i) for i in range(a.shape[2])], -1) for b, sfb in ((b1, sfb1), (b2, sfb2)))
+
+
+def silu_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """silu(x) * y = x / (1 + exp(-x)) * y of float64, rounded once to float16."""
+    return _round_to_half(x * torch.sigmoid(x) * y)
+
+
+def dual_ref_kernel(data: dual_input_t) -> torch.Tensor:
+    """Writes the result into c [M, N, L], on any device, and returns it."""
+    return data[-1].copy_(silu_product(*dual_sums(data)))
+
+
+def ref_kernel(data: group_input_t) -> list[torch.Tensor]:
     """Writes the exact result into every group's c [M, N, L] (on any device) and returns the list of them."""
     abc_tensors, sfasfb_tensors, _, problem_sizes = data
     for (a, b, c), (sfa, sfb), (_, _, _, batches) in zip(abc_tensors, sfasfb_tensors, problem_sizes):
@@ -140,29 +173,51 @@ def check_sizes(m, n, k, g: int) -> None:
             raise ValueError(f"group {group}: K = {depth} must be a positive multiple of {BLOCK}, the scale block")
 
 
-def _make_input(m, n, k, g: int, seed: int, draw_packed, draw_scales, draw_padding, device) -> input_t:
-    check_sizes(m, n, k, g)
-    device = device or get_device()
-    # Drawn on the CPU whatever the device is: the same seed gives the same inputs on a B200 and on the emulator.
-    rng = np.random.default_rng(seed)
+def check_dual_sizes(m: int, n: int, k: int, l: int) -> None:  # noqa: E741
+    """Raises ValueError, naming the dimension, for sizes that the tensors of the task cannot express."""
+    for name, size, multiple in (("M", m, 1), ("N", n, 1), ("K", k, BLOCK), ("L", l, 1)):
+        if not isinstance(size, int) or size < 1 or size % multiple:
+            raise ValueError(
+                f"{name} = {size} must be a positive {f'multiple of {multiple}' * (multiple > 1) or 'integer'}"
+            )
 
-    def tensor(draw, *shape):  # through a flat one, for an empty array the strides of an empty tensor
-        return torch.from_numpy(draw(rng, shape).ravel()).view(shape)
 
-    def operand(rows, depth):
-        packed = tensor(draw_packed, 1, rows, depth // 2)
-        scales = tensor(draw_scales, 1, rows, depth // BLOCK)
-        fill = tensor(draw_padding, ceil_div(rows, 128) * 128, ceil_div(depth, 64) * 4, 1)
+class _Draws:
+    """Random tensors: drawn on the CPU whatever the device is, so that a seed gives the same inputs everywhere."""
+
+    def __init__(self, seed: int, packed, scales, padding, device: torch.device | None):
+        self.rng = np.random.default_rng(seed)
+        self.packed, self.scales, self.padding = packed, scales, padding
+        self.device = device or get_device()
+
+    def tensor(
+        self, draw, *shape
+    ) -> torch.Tensor:  # through a flat one, for an empty array the strides of an empty tensor
+        return torch.from_numpy(draw(self.rng, shape).ravel()).view(shape)
+
+    def operand(self, rows: int, depth: int, batches: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """FP4 [rows, depth / 2, batches] on the device, its scales on the CPU, the reordered scales on the device."""
+        packed = self.tensor(self.packed, batches, rows, depth // 2)
+        scales = self.tensor(self.scales, batches, rows, depth // BLOCK)
+        fill = self.tensor(self.padding, ceil_div(rows, 128) * 128, ceil_div(depth, 64) * 4, batches)
         scales = scales.permute(1, 2, 0).view(torch.float8_e4m3fn)
         reordered = reorder_scales(scales, fill.view(torch.float8_e4m3fn))
-        return packed.permute(1, 2, 0).view(torch.float4_e2m1fn_x2).to(device), scales, reordered.to(device)
+        packed = packed.permute(1, 2, 0).view(torch.float4_e2m1fn_x2)
+        return packed.to(self.device), scales, reordered.to(self.device)
 
+    def output(self, rows: int, columns: int, batches: int = 1) -> torch.Tensor:
+        c = self.tensor(lambda rng, shape: rng.standard_normal(shape, dtype=np.float32), batches, rows, columns)
+        return c.half().to(self.device).permute(1, 2, 0)
+
+
+def _make_input(m, n, k, g: int, seed: int, draw_packed, draw_scales, draw_padding, device) -> group_input_t:
+    check_sizes(m, n, k, g)
+    draws = _Draws(seed, draw_packed, draw_scales, draw_padding, device)
     abc_tensors, sfasfb_tensors, sfasfb_reordered_tensors, problem_sizes = [], [], [], []
     for rows, columns, depth in zip(m, n, k):
-        a, sfa, sfa_reordered = operand(rows, depth)
-        b, sfb, sfb_reordered = operand(columns, depth)
-        c = tensor(lambda rng, shape: rng.standard_normal(shape, dtype=np.float32), 1, rows, columns).half().to(device)
-        abc_tensors.append((a, b, c.permute(1, 2, 0)))
+        a, sfa, sfa_reordered = draws.operand(rows, depth)
+        b, sfb, sfb_reordered = draws.operand(columns, depth)
+        abc_tensors.append((a, b, draws.output(rows, columns)))
         sfasfb_tensors.append((sfa, sfb))
         sfasfb_reordered_tensors.append((sfa_reordered, sfb_reordered))
         problem_sizes.append((rows, columns, depth, 1))
@@ -173,7 +228,11 @@ def _draw_task_scales(rng: np.random.Generator, shape) -> np.ndarray:
     return rng.choice(np.array([0x38, 0x40], dtype=np.uint8), shape)  # 1.0 and 2.0
 
 
-def generate_input(m, n, k, g: int, seed: int, device: torch.device | None = None) -> input_t:
+def _draw_task_packed(rng: np.random.Generator, shape) -> np.ndarray:
+    return rng.integers(0, 256, shape, dtype=np.uint8) & 0b1011_1011  # magnitudes 0..3 = 0, 0.5, 1, 1.5
+
+
+def generate_input(m, n, k, g: int, seed: int, device: torch.device | None = None) -> group_input_t:
     """Random inputs with the task's value ranges: FP4 in 0, +-0.5, +-1, +-1.5 and scales in 1, 2.
 
     Args: one size per group in m, n, k (M >= 0, K a multiple of 16); g groups; the same seed gives the same inputs on
@@ -185,14 +244,31 @@ def generate_input(m, n, k, g: int, seed: int, device: torch.device | None = Non
         (M, N, K, 1)
     Raises ValueError for sizes that these tensors cannot express.
     """
-
-    def draw_packed(rng, shape):
-        return rng.integers(0, 256, shape, dtype=np.uint8) & 0b1011_1011  # magnitudes 0..3 = 0, 0.5, 1, 1.5
-
-    return _make_input(m, n, k, g, seed, draw_packed, _draw_task_scales, _draw_task_scales, device)
+    return _make_input(m, n, k, g, seed, _draw_task_packed, _draw_task_scales, _draw_task_scales, device)
 
 
-def generate_full_range_input(m, n, k, g: int, seed: int, device: torch.device | None = None) -> input_t:
+def generate_dual_input(m: int, n: int, k: int, l: int, seed: int, device: torch.device | None = None) -> dual_input_t:  # noqa: E741
+    """Random inputs with the task's value ranges: FP4 in 0, +-0.5, +-1, +-1.5 and scales in [0, 1), rounded to e4m3.
+
+    Args: sizes as `check_dual_sizes` wants them; the same seed gives the same inputs on every device.
+    Returns
+        a [M, K/2, L], b1, b2 [N, K/2, L] float4_e2m1fn_x2, K contiguous
+        sfa [M, K/16, L], sfb1, sfb2 [N, K/16, L] float8_e4m3fn
+        sfa [32, 4, ceil(M/128), 4, ceil(K/64), L] and sfb1, sfb2 likewise: the same as the tensor cores read them
+        c [M, N, L] float16, N contiguous, random
+    all on the device. Raises ValueError for sizes that these tensors cannot express.
+    """
+    check_dual_sizes(m, n, k, l)
+
+    def draw_scales(rng, shape):
+        return torch.from_numpy(rng.random(shape, dtype=np.float32)).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+
+    draws = _Draws(seed, _draw_task_packed, draw_scales, draw_scales, device)
+    operands, scales, reordered = zip(*(draws.operand(rows, k, l) for rows in (m, n, n)))
+    return *operands, *(x.to(draws.device) for x in scales), *reordered, draws.output(m, n, l)
+
+
+def generate_full_range_input(m, n, k, g: int, seed: int, device: torch.device | None = None) -> group_input_t:
     """Like `generate_input`, with all 16 FP4 codes and all 127 non-negative finite scales; padding scales are NaN.
 
     Each row of b has a single K block that is not zero, so that an element of c is one scaled sum of 16 products: 12
@@ -218,3 +294,36 @@ def generate_full_range_input(m, n, k, g: int, seed: int, device: torch.device |
 
 
 check_implementation = make_match_reference(ref_kernel, rtol=1e-03, atol=1e-03)
+
+# The grader's numbers of calls and timings: eval_better_bench_grouped_gemm.py and eval_better_bench.py in
+# https://github.com/gpu-mode/reference-kernels/tree/main/problems/nvidia
+GROUP_GEMM = Task(
+    name="nvfp4_group_gemm",
+    file="task.yml",
+    spec=TestSpec,
+    check_sizes=check_sizes,
+    generate_input=generate_input,
+    ref_kernel=ref_kernel,
+    check_implementation=check_implementation,
+    on_host=(1, 3),
+    calls=15,
+    repeats=(100, 50, 100),
+)
+DUAL_GEMM = Task(
+    name="nvfp4_dual_gemm",
+    file="task_dual.yml",
+    spec=DualTestSpec,
+    check_sizes=check_dual_sizes,
+    generate_input=generate_dual_input,
+    ref_kernel=dual_ref_kernel,
+    check_implementation=make_match_reference(dual_ref_kernel, rtol=1e-03, atol=1e-03),
+    on_host=(),
+    calls=50,
+    repeats=(200, 1000, 1000),
+)
+TASKS = {task.name: task for task in (GROUP_GEMM, DUAL_GEMM)}
+
+
+def task_of(args: dict) -> Task:
+    """The task that a case is of: one with batches is a dual GEMM."""
+    return DUAL_GEMM if "l" in args else GROUP_GEMM

@@ -1,26 +1,28 @@
-"""Types of the `nvfp4_group_gemm` task and the text form of its cases.
+"""Types of the tasks `nvfp4_group_gemm` and `nvfp4_dual_gemm`, and the text form of their cases.
 
-One case per line, as the grader writes it: `m: [96, 128]; n: [128, 256]; k: [256, 512]; g: 2; seed: 1111`.
+One case per line, as the grader writes it: `m: [96, 128]; n: [128, 256]; k: [256, 512]; g: 2; seed: 1111` is one of the
+group GEMM, `m: 256; n: 512; k: 256; l: 1; seed: 1111` one of the dual GEMM.
 """
 
 import dataclasses
 import json
 import re
+from collections.abc import Callable
 from typing import TypedDict, TypeVar
 
 import torch
 
 # (abc, scales, reordered scales, sizes), one entry per group; `reference.generate_input` gives shapes and dtypes.
-input_t = TypeVar(
-    "input_t",
-    bound=tuple[
-        list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
-        list[tuple[torch.Tensor, torch.Tensor]],
-        list[tuple[torch.Tensor, torch.Tensor]],
-        list[tuple[int, int, int, int]],
-    ],
-)
-output_t = TypeVar("output_t", bound=list[torch.Tensor])
+group_input_t = tuple[
+    list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+    list[tuple[torch.Tensor, torch.Tensor]],
+    list[tuple[torch.Tensor, torch.Tensor]],
+    list[tuple[int, int, int, int]],
+]
+# a, b1, b2, sfa, sfb1, sfb2, sfa_permuted, sfb1_permuted, sfb2_permuted, c; see `reference.generate_dual_input`.
+dual_input_t = tuple[(torch.Tensor,) * 10]
+input_t = TypeVar("input_t", bound=group_input_t | dual_input_t)
+output_t = TypeVar("output_t", bound=list[torch.Tensor] | torch.Tensor)
 
 
 class TestSpec(TypedDict):
@@ -31,6 +33,36 @@ class TestSpec(TypedDict):
     k: tuple[int, ...]
     g: int
     seed: int
+
+
+class DualTestSpec(TypedDict):
+    """Arguments of `generate_dual_input`: l is the number of batches."""
+
+    m: int
+    n: int
+    k: int
+    l: int  # noqa: E741
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One of the two tasks. `reference.TASKS` has them by name, `reference.task_of` by a case's arguments."""
+
+    name: str  # its leaderboard
+    file: str  # its description, with its cases
+    spec: type  # TestSpec or DualTestSpec
+    check_sizes: Callable[..., None]  # of the arguments but the seed
+    generate_input: Callable
+    ref_kernel: Callable
+    check_implementation: Callable
+    on_host: tuple[int, ...]  # items of the data that stay in host memory
+    calls: int  # back to back in one timing, each on inputs of its own
+    repeats: tuple[int, int, int]  # timings at most: of a benchmark, of a warm-up before the ranked one, of that
+
+    def upload(self, data: tuple, to_device: Callable) -> tuple:
+        """The data with its device part copied by `to_device`."""
+        return tuple(item if i in self.on_host else to_device(item) for i, item in enumerate(data))
 
 
 @dataclasses.dataclass

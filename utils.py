@@ -57,8 +57,12 @@ def verbose_allclose(
 
 
 def match_reference(data, output, reference, rtol: float = 1e-05, atol: float = 1e-08) -> tuple[bool, str]:
-    """(True, "") if `output` matches `reference(data)` group by group, else (False, why)."""
+    """(True, "") if `output` matches `reference(data)`, tensor by tensor if that is a list, else (False, why)."""
     expected = reference(data)
+    if isinstance(expected, torch.Tensor):
+        if not isinstance(output, torch.Tensor):
+            return False, f"expected a tensor, got {type(output).__name__}"
+        output, expected = [output], [expected]
     if len(output) != len(expected):
         return False, f"output length mismatch: got {len(output)}, expected {len(expected)}"
     for group, (got, want) in enumerate(zip(output, expected)):

@@ -5,6 +5,7 @@ lines: a directive elsewhere is an error. What needs the bot's database (deadlin
 """
 
 import ast
+import contextlib
 import importlib.util
 import json
 import re
@@ -17,6 +18,7 @@ from evaluation.compile_time import check_compile_time
 from evaluation.dsl_api import check_dsl
 from evaluation.findings import Finding
 from evaluation.review import FORBIDDEN_WORD, review
+from reference import GROUP_GEMM, TASKS, Task
 
 MAX_BYTES = 1_000_000
 REVIEW_S = 300  # https://github.com/gpu-mode/kernelbot/blob/4bdd839a/src/libkernelbot/kernelguard.py#L14
@@ -29,7 +31,8 @@ LEADERBOARDS = {
     "nvfp4_dual_gemm": {"NVIDIA"},
     "modal_nvfp4_dual_gemm": {"B200"},
 }
-TASK = "nvfp4_group_gemm"
+# Leaderboards of this repository's tasks -> the task
+TASK_OF = {name: name for name in TASKS} | {"modal_nvfp4_dual_gemm": "nvfp4_dual_gemm"}
 DIRECTIVES = ("#!POPCORN", "//!POPCORN")
 
 
@@ -43,7 +46,7 @@ def check_file(name: str, content: bytes) -> list[Finding]:
     if not name.endswith(EXTENSIONS):
         error("extension", f"{name}: the bot takes only {', '.join(EXTENSIONS)}")
     elif not name.endswith(".py"):
-        error("extension", f"{name}: {TASK} imports the submission as Python, it has to be a .py file")
+        error("extension", f"{name}: the task imports the submission as Python, it has to be a .py file")
     if not content:
         error("size", "the file is empty")
     if len(content) > MAX_BYTES:
@@ -93,18 +96,29 @@ def check_header(text: str) -> list[Finding]:
         return next((n for n, line in enumerate(lines, 1) if line.startswith(DIRECTIVES) and word in line.split()), 0)
 
     if leaderboard is None:
-        report(0, "warning", f"no leaderboard: popcorn needs --leaderboard {TASK}")
+        report(0, "warning", f"no leaderboard: popcorn needs --leaderboard {' or '.join(TASKS)}")
     elif leaderboard not in LEADERBOARDS:
         report(where(leaderboard), "error", f"unknown leaderboard '{leaderboard}'")
-    elif leaderboard != TASK:
-        report(where(leaderboard), "error", f"this is the leaderboard of another problem; this task's is {TASK}")
-    known = LEADERBOARDS.get(leaderboard, LEADERBOARDS[TASK])
+    elif leaderboard not in TASK_OF:
+        message = f"this is the leaderboard of another problem; those of these tasks are {', '.join(TASK_OF)}"
+        report(where(leaderboard), "error", message)
+    known = LEADERBOARDS.get(leaderboard, LEADERBOARDS[GROUP_GEMM.name])
     for gpu in values.get("gpus", []):
         if gpu not in known:
             report(where(gpu), "error", f"the leaderboard has no GPU '{gpu}': {', '.join(sorted(known))}")
     if len(values.get("gpus", [])) > 1:
         report(where(values["gpus"][1]), "warning", "popcorn-cli takes the first GPU only")
     return findings
+
+
+def task_of_file(path: Path) -> Task:
+    """The task whose leaderboard the file's header names; the group GEMM if it names none of these."""
+    with contextlib.suppress(OSError):
+        for line in path.read_text(errors="replace").splitlines():
+            words = line.split()
+            if line.startswith(DIRECTIVES) and len(words) > 2 and words[1].lower() == "leaderboard":
+                return TASKS.get(TASK_OF.get(words[2]), GROUP_GEMM)
+    return GROUP_GEMM
 
 
 def check_word(text: str) -> list[Finding]:

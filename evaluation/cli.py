@@ -19,11 +19,11 @@ from rich.table import Table
 import utils
 from evaluation import modelled
 from evaluation.check import check as check_submission
-from evaluation.check import review_available
+from evaluation.check import review_available, task_of_file
 from evaluation.compile_time import LIMITS
 from evaluation.judge import Options, Verdict, geomean_us, judge
-from reference import check_sizes
-from task import TestCase, parse_case, read_task_yaml
+from reference import DUAL_GEMM, TASKS, task_of
+from task import Task, TestCase, parse_case, read_task_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "worklog" / "runs" / "profile"
@@ -35,13 +35,17 @@ class Failure(click.ClickException):
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def cli():
-    """Check and time an nvfp4_group_gemm submission, on a B200 or, without one, on an emulated B200."""
+    """Check and time a submission to nvfp4_group_gemm or nvfp4_dual_gemm, on a B200 or else on an emulated one."""
 
 
+TASK_OPTION = click.option(
+    "--task", type=click.Choice([*TASKS]), help="Instead of the task that the cases or the submission's header name."
+)
 EXAMPLE = "m: [96, 128]; n: [128, 256]; k: [256, 512]; g: 2; seed: 1111"
 CASE_OPTIONS = (
     click.option("--submission", default=str(ROOT / "submission.py"), show_default="submission.py", metavar="FILE"),
-    click.option("--tests", metavar="FILE", help="Cases to run, one per line, instead of those of task.yml."),
+    TASK_OPTION,
+    click.option("--tests", metavar="FILE", help="Cases to run, one per line, instead of the task's."),
     click.option("--spec", metavar="CASE", multiple=True, help=f'A case to run: "{EXAMPLE}".'),
     click.option("--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto", show_default=True),
     click.option("--json", "json_file", metavar="FILE", help="Write the results there, too."),
@@ -63,7 +67,7 @@ def case_options(command):
 @cli.command()
 @case_options
 def test(**options):
-    """Check the results of the ten test cases: equal on the emulator, within the task's tolerance on a B200."""
+    """Check the results of the ten test cases, within the task's tolerance; the emulator's of the group GEMM: equal."""
     sys.exit(run("tests", **options))
 
 
@@ -83,7 +87,8 @@ def benchmark(**options):
 @click.option("--json", "json_file", metavar="FILE", help="Write the findings there, too.")
 def check(file, compiled, json_file):
     """Find what popcorn, the bot or the automatic review would refuse, before uploading."""
-    cases = [f"{name} {case.spec}" for name in ("tests", "benchmarks") for case in read_cases(name, None, ())]
+    task = task_of_file(Path(file))
+    cases = [f"{name} {case.spec}" for name in ("tests", "benchmarks") for case in task_cases(task, name)]
     try:
         findings, spent = check_submission(Path(file), cases if compiled else None)
     except OSError as error:
@@ -110,8 +115,9 @@ def check(file, compiled, json_file):
 
 TUNING_OPTIONS = (
     click.option("--submission", default=str(ROOT / "submission.py"), show_default="submission.py", metavar="FILE"),
+    TASK_OPTION,
     click.option("--case", type=click.IntRange(0), help="Number of the benchmark case; all by default."),
-    click.option("--spec", metavar="CASE", multiple=True, help=f'A case instead of those of task.yml: "{EXAMPLE}".'),
+    click.option("--spec", metavar="CASE", multiple=True, help=f'A case instead of the task\'s: "{EXAMPLE}".'),
     click.option("--profile", default="b200", show_default=True, help="Machine: emulator/profiles/NAME.toml."),
     click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes."),
     click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds per run."),
@@ -130,9 +136,9 @@ def tuning_options(command):
 @tuning_options
 @click.option("--out", default=str(RUNS), show_default="worklog/runs/profile", metavar="DIR", help="For the timelines.")
 @click.option("--calls", type=click.IntRange(3), default=4, show_default=True, help="Calls back to back.")
-def profile(submission, case, spec, profile, jobs, timeout, json_file, out, calls):
+def profile(submission, task, case, spec, profile, jobs, timeout, json_file, out, calls):
     """Model where the time goes: a breakdown, a picture, and a timeline for https://ui.perfetto.dev."""
-    cases = chosen_cases(case, spec)
+    cases = chosen_cases(submission, task, case, spec)
     folders = [os.path.abspath(os.path.join(out, f"case{number}")) for number, _ in cases]
     requests = [
         modelled.Request(checked(submission), c.args, profile, calls, extrapolate=False, timeline=folder)
@@ -160,10 +166,10 @@ def profile(submission, case, spec, profile, jobs, timeout, json_file, out, call
 @click.option("--config", "configs", multiple=True, metavar="A=1,B=2", help="Entries of Config to change; repeatable.")
 @click.option("--grid", metavar="'A=1,2 B=3,4'", help="All combinations of these entries.")
 @click.option("--calls", type=click.IntRange(2), default=3, show_default=True, help="Calls; the last interval counts.")
-def sweep(submission, case, spec, profile, jobs, timeout, json_file, configs, grid, calls):
+def sweep(submission, task, case, spec, profile, jobs, timeout, json_file, configs, grid, calls):
     """Model the submission under many configs and rank them. Needs `Config` and `CONFIG_MAP` in the submission."""
     changes = [{}, *map(parse_config, configs), *parse_grid(grid)]
-    cases = chosen_cases(case, spec)
+    cases = chosen_cases(submission, task, case, spec)
     asked = [(number, c, change) for number, c in cases for change in changes]
     requests = [
         modelled.Request(checked(submission), c.args, profile, calls, extrapolate=False, config=change)
@@ -217,9 +223,9 @@ def checked(submission: str) -> str:
     return os.path.abspath(submission)
 
 
-def chosen_cases(case: int | None, spec: tuple[str, ...]) -> list[tuple[int, TestCase]]:
+def chosen_cases(submission: str, task: str | None, case: int | None, spec) -> list[tuple[int, TestCase]]:
     """(number, case): benchmark cases, one or all, or those of --spec."""
-    cases = list(enumerate(read_cases("benchmarks", None, spec)))
+    cases = list(enumerate(read_cases("benchmarks", None, spec, task, submission)))
     if case is not None and case >= len(cases):
         raise Failure(f"there is no case {case}: the last is {len(cases) - 1}")
     return cases if case is None else [cases[case]]
@@ -248,8 +254,15 @@ def finish_modelled(console: Console, json_file, cases, replies, what: str, conf
     sys.exit(0 if good else 1)
 
 
-def read_cases(section: str, tests: str | None, spec: tuple[str, ...]) -> list[TestCase]:
-    """The cases of --spec, of --tests, or of task.yml; raises Failure with one sentence."""
+def task_cases(task: Task, section: str) -> list[TestCase]:
+    """The task's own cases."""
+    return read_task_yaml((ROOT / task.file).read_text(), section)
+
+
+def read_cases(
+    section: str, tests: str | None, spec: tuple[str, ...], task: str | None, submission: str
+) -> list[TestCase]:
+    """The cases of --spec, of --tests, or of a task: of --task, or of the submission's header. Raises Failure."""
     if tests and spec:
         raise Failure("--tests and --spec exclude each other")
     try:
@@ -258,7 +271,7 @@ def read_cases(section: str, tests: str | None, spec: tuple[str, ...]) -> list[T
         elif tests:
             cases = [parse_case(line) for line in Path(tests).read_text().splitlines() if line.strip()]
         else:
-            cases = read_task_yaml((ROOT / "task.yml").read_text(), section)
+            cases = task_cases(TASKS[task] if task else task_of_file(Path(submission)), section)
     except (OSError, UnicodeDecodeError) as error:
         raise Failure(f"cannot read the cases: {error}") from None
     except ValueError as error:
@@ -266,13 +279,16 @@ def read_cases(section: str, tests: str | None, spec: tuple[str, ...]) -> list[T
     if not cases:
         raise Failure(f"no cases in {tests}")
     for case in cases:
-        keys = set(case.args)
-        if keys != {"m", "n", "k", "g", "seed"}:
-            raise Failure(f"'{case.spec}': expected m, n, k, g and seed, got {', '.join(sorted(keys)) or 'nothing'}")
-        if not all(isinstance(case.args[key], int) for key in ("g", "seed")) or case.args["seed"] < 0:
-            raise Failure(f"'{case.spec}': g and seed must be non-negative integers")
+        of = TASKS[task] if task else task_of(case.args)
+        *sizes, last = of.spec.__annotations__
+        keys, count = set(case.args), sizes[-1]
+        if keys != {*sizes, last}:
+            expected = f"expected {', '.join(sizes)} and {last}"
+            raise Failure(f"'{case.spec}': {expected}, got {', '.join(sorted(keys)) or 'nothing'}")
+        if not all(isinstance(case.args[key], int) for key in (count, last)) or case.args[last] < 0:
+            raise Failure(f"'{case.spec}': {count} and {last} must be non-negative integers")
         try:
-            check_sizes(case.args["m"], case.args["n"], case.args["k"], case.args["g"])
+            of.check_sizes(**{key: case.args[key] for key in sizes})
         except ValueError as error:
             raise Failure(f"'{case.spec}': {error}") from None
     return cases
@@ -291,9 +307,9 @@ def describe_device(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else f"emulated B200 on {platform.machine()}"
 
 
-def run(section, submission, tests, spec, device, json_file, schedules, jobs, timeout, memory, secret) -> int:
+def run(section, submission, task, tests, spec, device, json_file, schedules, jobs, timeout, memory, secret) -> int:
     """Exit code: 0 only if every case ran and passed."""
-    cases = read_cases(section, tests, spec)
+    cases = read_cases(section, tests, spec, task, submission)
     device = choose_device(device)
     submission = checked(submission)
     timed = section == "benchmarks" and device == "cuda"
@@ -336,15 +352,15 @@ def model(console: Console, cases: list[TestCase], verdicts: list[Verdict], opti
         replies[i] = reply
     good = [reply for reply in replies if "error" not in reply]
     if good:
-        known = [(case.args["m"], case.args["n"], case.args["k"]) for case in read_cases("benchmarks", None, ())]
+        known = {}  # (M, N, K) -> speed of light, record
+        for task in TASKS.values():
+            figures = zip(modelled.SPEED_OF_LIGHT[task.name], modelled.RECORD[task.name])
+            known |= zip([mnk(case.args) for case in task_cases(task, "benchmarks")], figures)
         table = Table(title=f"us per call, {modelled.label(good)}", title_justify="left")
         for name in ("case", "us", "calls simulated", "speed of light", "% of it", "published record"):
             table.add_column(name, justify="right")
         for i, (case, reply) in enumerate(zip(cases, replies)):
-            shape = (case.args["m"], case.args["n"], case.args["k"])
-            limit, record = None, None
-            if shape in known:
-                limit, record = modelled.SPEED_OF_LIGHT[known.index(shape)], modelled.RECORD[known.index(shape)]
+            limit, record = known.get(mnk(case.args), (None, None))
             if "error" not in reply:
                 share = f"{100 * limit / reply['us']:.0f}" if limit else "-"
                 simulated = f"{reply['simulated']} of {reply['calls']}"
@@ -358,8 +374,14 @@ def model(console: Console, cases: list[TestCase], verdicts: list[Verdict], opti
     return replies
 
 
+def mnk(args: dict) -> tuple:
+    return args["m"], args["n"], args["k"]
+
+
 def shapes(args: dict) -> str:
-    """Sizes of all groups, equal ones written once: `g 2, m 96+128, n 128+256, k 512`."""
+    """Sizes, equal ones of groups written once: `g 2, m 96+128, n 128+256, k 512`, or `m 256, n 512, k 256, l 1`."""
+    if task_of(args) is DUAL_GEMM:
+        return ", ".join(f"{key} {args[key]}" for key in "mnkl")
     sizes = {key: args[key][:1] if len(set(args[key])) == 1 else args[key] for key in "mnk"}
     return f"g {args['g']}, " + ", ".join(f"{key} {'+'.join(map(str, values))}" for key, values in sizes.items())
 
@@ -368,14 +390,14 @@ def print_table(console: Console, cases: list[TestCase], verdicts: list[Verdict]
     table = Table()
     for name, justify in (("case", "right"), ("shapes", "left"), ("result", "left")):
         table.add_column(name, justify=justify)
-    for name in ("mismatches", "seconds", "us"):
+    for name in ("mismatches", "ulps", "seconds", "us"):
         table.add_column(name, justify="right")
     for i, (case, verdict) in enumerate(zip(cases, verdicts)):
         colour = "green" if verdict.status == "pass" else "red"
-        mismatches = "-" if verdict.mismatches is None else str(verdict.mismatches)
+        mismatches, ulps = ("-" if x is None else str(x) for x in (verdict.mismatches, verdict.ulps))
         us = f"{verdict.us:.2f} ± {verdict.times.err / 1e3:.2f}" if verdict.times else "-"
         result, seconds = f"[{colour}]{verdict.status}[/]", f"{verdict.seconds:.1f}"
-        table.add_row(str(i), shapes(case.args), result, mismatches, seconds, us)
+        table.add_row(str(i), shapes(case.args), result, mismatches, ulps, seconds, us)
     console.print(table)
     for i, verdict in enumerate(verdicts):
         if verdict.reason:
@@ -390,7 +412,12 @@ def write_json(path: str, verdicts: list[Verdict], options: Options, replies: li
     rows = []
     for i, verdict in enumerate(verdicts):
         row = {"spec": verdict.spec, "status": verdict.status, "reason": verdict.reason}
-        row |= {"mismatches": verdict.mismatches, "seconds": round(verdict.seconds, 3), "us": verdict.us}
+        row |= {
+            "mismatches": verdict.mismatches,
+            "ulps": verdict.ulps,
+            "seconds": round(verdict.seconds, 3),
+            "us": verdict.us,
+        }
         if replies:
             row |= {"us": replies[i].get("us"), "modelled": replies[i]}
         rows.append(row)

@@ -23,7 +23,7 @@ def measure(submission: str, results: str, cases: list[str]) -> None:
     import emulator
     import utils
     from evaluation.worker import explain, load_submission
-    from reference import generate_input
+    from reference import task_of
     from task import parse_case
 
     emulated = utils.get_device().type == "cpu"
@@ -43,9 +43,10 @@ def measure(submission: str, results: str, cases: list[str]) -> None:
         kernel = timed("import", begin, load_submission, submission)  # with torch and the DSL
         for case in cases:
             section, _, spec = case.partition(" ")
-            data = generate_input(**parse_case(spec).args)
+            args = parse_case(spec).args
+            data = task_of(args).generate_input(**args)
             if emulated:
-                data = emulator.device_tensors(data[0]), data[1], emulator.device_tensors(data[2]), data[3]
+                data = task_of(args).upload(data, emulator.device_tensors)
             with emulator.session(checks=False) as session:
                 session.recorded = []  # launches are noted there instead of run
                 timed(section, time.perf_counter(), kernel, data)
@@ -56,7 +57,15 @@ def check_compile_time(submission: Path, cases: list[str], limits: dict = LIMITS
     spent = dict.fromkeys(limits, 0.0)
     with tempfile.TemporaryDirectory() as directory:
         results = Path(directory, "results")
-        command = [sys.executable, "-u", "-m", "evaluation.compile_time", str(submission.resolve()), str(results), *cases]
+        command = [
+            sys.executable,
+            "-u",
+            "-m",
+            "evaluation.compile_time",
+            str(submission.resolve()),
+            str(results),
+            *cases,
+        ]
         try:
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
             output = subprocess.run(command, cwd=ROOT, timeout=sum(limits.values()), **pipes).stdout

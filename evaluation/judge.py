@@ -23,7 +23,7 @@ import torch
 
 import reference
 import utils
-from eval import CALLS_PER_TIMING, Stats, calculate_stats, precise_enough
+from eval import Stats, calculate_stats, precise_enough
 from evaluation import inputs, worker
 from task import TestCase, combine_seeds
 
@@ -47,12 +47,17 @@ class Options:
 
 @dataclasses.dataclass
 class Verdict:
-    """`mismatches`: elements that differ from the exact result, over all calls; None if no result was read."""
+    """What a case has come to.
+
+    mismatches: elements that differ from the exact result, rounded once, over all calls; None if no result was read.
+    ulps: the largest distance of one from it, in float16 numbers; None unless all were within what the task allows.
+    """
 
     spec: str
     status: str = "fail"
     reason: str = "not run"
     mismatches: int | None = None
+    ulps: int | None = None
     seconds: float = 0.0
     times: Stats | None = None
 
@@ -141,9 +146,16 @@ class Sandbox:
         self.process = None
 
 
+def ulps(got: torch.Tensor, want: torch.Tensor) -> int:
+    """The largest number of float16 steps between elements of two tensors with NaN in the same places."""
+    bits = (t.nan_to_num(0, math.inf, -math.inf).contiguous().view(torch.int16).int() for t in (got, want))
+    a, b = (torch.where(x < 0, -(x & 0x7FFF), x) for x in bits)
+    return int((a - b).abs().max())
+
+
 def compare(group: int, got: torch.Tensor, want: torch.Tensor, exact: bool) -> tuple[int, str]:
-    """(elements that differ, what is wrong or "") for one group's [M, N, 1] result."""
-    differs = got != want  # NaN differs from everything
+    """(elements that differ, what is wrong or "") for one group's [M, N, L] result."""
+    differs = (got != want) & ~(got.isnan() & want.isnan())
     count = int(differs.count_nonzero())
     if not count or (not exact and not utils.verbose_allclose(got, want, rtol=1e-3, atol=1e-3)):
         return count, ""
@@ -151,19 +163,25 @@ def compare(group: int, got: torch.Tensor, want: torch.Tensor, exact: bool) -> t
     if unwritten:
         detail = f"{unwritten} of {got.numel()} elements are NaN (never written, or NaN written)"
     else:
-        m, n, _ = differs.nonzero()[0].tolist()
-        detail = f"first at [{m}, {n}]: {got[m, n, 0]:g} instead of {want[m, n, 0]:g}"
+        m, n, i = differs.nonzero()[0].tolist()
+        detail = f"first at [{m}, {n}{f', {i}' if i else ''}]: {got[m, n, i]:g} instead of {want[m, n, i]:g}"
     return count, f"group {group}: {count} of {got.numel()} elements differ, {detail}"
 
 
-def check_time(ns, sizes) -> None:
-    """Raises Refused for what cannot be the nanoseconds of a call: less than reading all inputs once takes."""
+def check_time(ns, read: int) -> None:
+    """Raises Refused for what cannot be the nanoseconds of a call: less than reading `read` bytes once takes."""
     if not isinstance(ns, float) or not math.isfinite(ns):
         raise Refused(f"{ns} is not a time")
-    read = sum((m + n) * (k // 2 + k // reference.BLOCK) for m, n, k, _ in sizes)
     floor = read / MEMORY_BANDWIDTH * 1e9
     if ns < floor:
         raise Refused(f"{ns:.0f} ns is less than the {floor:.0f} ns that reading the inputs at 8 TB/s takes")
+
+
+def moved(data, device: str):
+    """The data with its tensors on a device."""
+    if isinstance(data, (tuple, list)):
+        return type(data)(moved(item, device) for item in data)
+    return data.to(device) if isinstance(data, torch.Tensor) else data
 
 
 class Trial:
@@ -172,26 +190,26 @@ class Trial:
     def __init__(self, case: TestCase, options: Options, sandbox: Sandbox, directory: Path):
         self.options, self.sandbox = options, sandbox
         self.verdict = Verdict(case.spec)
-        self.objects = CALLS_PER_TIMING if options.timed else 1
-        count = CALLS_PER_TIMING if options.timed else min(2, options.calls)
+        task = reference.task_of(case.args)
+        self.exact = options.device != "cuda" and task is reference.GROUP_GEMM  # whose sums are exact in any order
+        self.objects = task.calls if options.timed else 1
+        count = task.calls if options.timed else min(2, options.calls)
         # The first contents are the case's own, the others come from a seed that nobody knows.
         hidden = combine_seeds(case.args["seed"], options.secret)
         seeds = [case.args["seed"]] + [hidden + 42 * i for i in range(1, count)]
         self.files, self.results = [], []
         for i, seed in enumerate(seeds):
-            data = reference.generate_input(**{**case.args, "seed": seed}, device=torch.device("cpu"))
+            data = task.generate_input(**{**case.args, "seed": seed}, device=torch.device("cpu"))
             self.files.append(str(directory / f"contents{i}.pt"))
             torch.save(data, self.files[-1])
-            self.sizes = data[3]
-            device = torch.device("cuda" if options.device == "cuda" else "cpu")
-            moved = [tuple(tensor.to(device) for tensor in group) for group in data[0]]
-            self.results.append([c.cpu() for c in reference.ref_kernel((moved, *data[1:]))])
-        elements = sum(m * n for m, n, _, _ in self.sizes)
+            self.data = data  # the last contents: all have the same sizes
+            self.results.append(inputs.Known(moved(data, "cuda" if options.device == "cuda" else "cpu")))
+        elements = sum(c.numel() for c in inputs.outputs(data))
         path = directory / "results.bin"
         path.write_bytes(b"")
         os.truncate(path, 2 * self.objects * elements)
         self.buffer = np.memmap(path, np.int16, "r", shape=(self.objects, elements)) if elements else None
-        sandbox.ask("set-up", op="case", files=self.files, objects=self.objects, results=str(path))
+        sandbox.ask("set-up", op="case", task=task.name, files=self.files, objects=self.objects, results=str(path))
         self.rng = np.random.default_rng(combine_seeds(hidden, 1))
 
     def call(self, schedule: int, fresh: bool, audit: bool = False) -> float | None:
@@ -213,16 +231,17 @@ class Trial:
 
     def check(self, i: int, content: int, signs: int | None) -> list[str]:
         """Problems with the result of object i, read from the shared file."""
-        drawn = inputs.draw_signs(signs, self.sizes) if signs is not None else [None] * len(self.sizes)
+        drawn = inputs.draw_signs(signs, self.data) if signs is not None else None
         offset, problems = 0, []
-        for group, (want, flips) in enumerate(zip(self.results[content], drawn)):
+        for group, want in enumerate(self.results[content].outputs(drawn)):
             if want.numel():
                 bits = np.array(self.buffer[i, offset : offset + want.numel()])
                 got = torch.from_numpy(bits).view(torch.float16).view(want.shape)
-                want = inputs.flip_result(want, flips) if flips else want
-                count, problem = compare(group, got, want, exact=self.options.device != "cuda")
+                count, problem = compare(group, got, want, self.exact)
                 self.verdict.mismatches = (self.verdict.mismatches or 0) + count
                 problems += [problem] if problem else []
+                if not problems:
+                    self.verdict.ulps = max(self.verdict.ulps or 0, ulps(got, want) if count else 0)
             offset += want.numel()
         self.verdict.mismatches = self.verdict.mismatches or 0
         return problems
@@ -238,7 +257,7 @@ class Trial:
         while len(durations) < 100 and not precise_enough(durations, time.perf_counter_ns() - begin, 30e9):
             audit = self.rng.random() < AUDITED
             ns = self.call(0, fresh=True, audit=audit)
-            check_time(ns, self.sizes)
+            check_time(ns, inputs.read_bytes(self.data))
             durations += [] if audit else [ns]
         self.call(0, fresh=True, audit=True)
         self.verdict.times = calculate_stats(durations)

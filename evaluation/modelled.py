@@ -29,15 +29,14 @@ import task
 import utils
 from emulator import timeline
 from emulator.trace import Trace
-from eval import CALLS_PER_TIMING
 from evaluation import worker
 
 ROOT = Path(__file__).resolve().parent.parent
 AGREEMENT = 0.01  # of two consecutive intervals that count as equal
-# Of the four benchmarks of task.yml, in microseconds: the task's speed of light, and the fastest published submission,
-# https://github.com/gau-nernst/gpu-mode-kernels/tree/main/nvidia/nvfp4_group_gemm (v6c).
-SPEED_OF_LIGHT = (18.833, 10.667, 2.406, 1.525)
-RECORD = (28.7, 18.8, 8.53, 6.55)
+# Of each task's four benchmarks, in microseconds: its speed of light, and the fastest published submission whose times
+# are public, https://github.com/gau-nernst/gpu-mode-kernels/tree/main/nvidia/nvfp4_group_gemm (v6c).
+SPEED_OF_LIGHT = {"nvfp4_group_gemm": (18.833, 10.667, 2.406, 1.525), "nvfp4_dual_gemm": (4.708, 8.714, 2.125, 6.535)}
+RECORD = {"nvfp4_group_gemm": (28.7, 18.8, 8.53, 6.55), "nvfp4_dual_gemm": (None,) * 4}
 
 
 class Steady:
@@ -114,9 +113,9 @@ class Request:
     """What to time. config: entries of the submission's Config that differ from those it has for the case, if any."""
 
     submission: str
-    args: dict  # m, n, k, g, seed
+    args: dict  # m, n, k, g or l, seed
     profile: str = "b200"
-    calls: int = CALLS_PER_TIMING
+    calls: int = 0  # 0: as many as the grader times together
     extrapolate: bool = True
     config: dict[str, str] | None = None
     timeline: str | None = None  # where to write one
@@ -130,13 +129,15 @@ def choose_config(module, args: dict, changes: dict[str, str]) -> str:
     """Puts `changes` into the Config that the submission has for this case; returns all of it as text.
 
     Relies on two names: `Config`, a dataclass, and `CONFIG_MAP`, ((M of each group), N, K) -> Config. Other cases run
-    on `DEFAULT`, if there is one, else on Config().
+    on `DEFAULT`, if there is one, else on Config(). The dual GEMM has `DUAL_CONFIG_MAP`, (M, N, K), and `DUAL_DEFAULT`.
     """
-    config, table = getattr(module, "Config", None), getattr(module, "CONFIG_MAP", None)
+    dual = reference.task_of(args) is reference.DUAL_GEMM
+    table_name, default = (f"DUAL_{name}" if dual else name for name in ("CONFIG_MAP", "DEFAULT"))
+    config, table = getattr(module, "Config", None), getattr(module, table_name, None)
     if not dataclasses.is_dataclass(config) or not isinstance(table, dict):
-        raise Unusable("the submission has no dataclass `Config` and no dict `CONFIG_MAP` to choose from")
-    key = (tuple(args["m"]), args["n"][0], args["k"][0])
-    base = table.get(key, getattr(module, "DEFAULT", None)) or config()
+        raise Unusable(f"the submission has no dataclass `Config` and no dict `{table_name}` to choose from")
+    key = (args["m"], args["n"], args["k"]) if dual else (tuple(args["m"]), args["n"][0], args["k"][0])
+    base = table.get(key, getattr(module, default, None)) or config()
     types = {field.name: type(getattr(base, field.name)) for field in dataclasses.fields(config)}
     if unknown := [name for name in changes if name not in types]:
         raise Unusable(f"Config has no {', '.join(unknown)}; it has {', '.join(types)}")
@@ -149,8 +150,8 @@ def choose_config(module, args: dict, changes: dict[str, str]) -> str:
     chosen = dataclasses.replace(base, **values)
     for known in [key, *table]:
         table[known] = chosen
-    if hasattr(module, "DEFAULT"):
-        module.DEFAULT = chosen
+    if hasattr(module, default):
+        setattr(module, default, chosen)
     return ",".join(f"{name}={getattr(chosen, name)}" for name in types)
 
 
@@ -162,14 +163,14 @@ def serve(request: Request) -> dict:
     reply = {}
     if request.config is not None:
         reply["config"] = choose_config(sys.modules["submission"], request.args, request.config)
-    abc, scales, reordered, sizes = reference.generate_input(**request.args)
+    kind = reference.task_of(request.args)
+    data, calls = kind.generate_input(**request.args), request.calls or kind.calls
     launches, trace = [], Trace() if request.timeline else None
     steady = Steady(launches)
     held = []
     with emulator.timing(request.profile, trace, steady if request.extrapolate else None) as timed:
-        for _ in range(request.calls):
-            on_device = (emulator.device_tensors(part, copy=False) for part in (abc, reordered))
-            held.append((next(on_device), scales, next(on_device), sizes))
+        for _ in range(calls):
+            held.append(kind.upload(data, lambda item: emulator.device_tensors(item, copy=False)))
             kernel(held[-1])
             launches.append(len(emulator.DEVICE.session.recorded))
         if not launches[-1]:
@@ -183,8 +184,8 @@ def serve(request: Request) -> dict:
     if request.timeline:
         reply["breakdown"] = timeline.write(run, trace, Path(request.timeline))
     return reply | {
-        "us": us(steady.total()) / request.calls,
-        "calls": request.calls,
+        "us": us(steady.total()) / calls,
+        "calls": calls,
         "simulated": len(steady.ends),
         "ends_us": [us(end) for end in steady.ends],
         "interval_us": {kind: us(cycles) for kind, cycles in steady.interval.items()},
@@ -246,7 +247,8 @@ def ask_all(requests: list[Request], jobs: int, timeout: float, on_reply=lambda 
     replies: list[dict] = [{"error": "not run"} for _ in requests]
 
     def work(args: dict) -> int:
-        return sum((m + n) * k for m, n, k in zip(args["m"], args["n"], args["k"]))
+        sizes = ([args[x]] if isinstance(args[x], int) else args[x] for x in "mnk")
+        return sum((m + n) * k for m, n, k in zip(*sizes))
 
     for index in sorted(range(len(requests)), key=lambda i: -work(requests[i].args)):
         waiting.put(index)

@@ -106,7 +106,9 @@ class CudaDevice:
         self._record, self._elapsed = torch.cuda.Event.record, torch.cuda.Event.elapsed_time
 
     def upload(self, tensors):
-        return [tuple(tensor.cuda() for tensor in group) for group in tensors]
+        if isinstance(tensors, (list, tuple)):
+            return type(tensors)(map(self.upload, tensors))
+        return tensors.cuda()
 
     def protect(self, tensors):
         """Nothing: `Case.changed` compares the inputs after each call."""
@@ -134,44 +136,41 @@ class Case:
     a wrong result.
     """
 
-    def __init__(self, device, files: list[str], objects: int, results: str):
+    def __init__(self, device, kind: task.Task, files: list[str], objects: int, results: str):
         self.device = device
         self.contents = [torch.load(file, weights_only=True) for file in files]
-        self.sizes = self.contents[0][3]
         self.objects, self.handed = [], []  # the kernel gets lists of its own: it may edit them, not what is checked
         for i in range(objects):
-            abc, scales, reordered, sizes = self.contents[i % len(files)]
-            scales = [tuple(tensor.clone() for tensor in group) for group in scales]
-            self.objects.append((device.upload(abc), scales, device.upload(reordered), sizes))
-            self.handed.append(tuple(list(part) for part in self.objects[-1]))
-            device.protect([[group[:2] for group in self.objects[-1][0]], self.objects[-1][2]])
-        # The judge maps the same file: [objects, M * N of all groups], float16 bits.
-        elements = sum(m * n for m, n, _, _ in self.sizes)
+            self.objects.append(kind.upload(copied(self.contents[i % len(files)]), device.upload))
+            self.handed.append(tuple(list(item) if isinstance(item, list) else item for item in self.objects[-1]))
+            device.protect(self.tensors(self.objects[-1]))
+        # The judge maps the same file: [objects, elements of all c], float16 bits.
+        elements = sum(c.numel() for c in self.outputs(0))
         self.results = np.memmap(results, np.int16, "r+", shape=(objects, elements)) if elements else None
 
     def tensors(self, data):
         """Input tensors of `data`, in a fixed order; c comes apart."""
-        return [t for group in data[0] for t in group[:2]] + [t for part in data[1:3] for group in part for t in group]
+        return inputs.operands(data) + inputs.scales(data)
 
     def refill(self, i: int, content: int, signs: int | None) -> None:
         """New contents for object i, and NaN in its c."""
         for tensor, source in zip(self.tensors(self.objects[i]), self.tensors(self.contents[content])):
             inputs.as_bytes(tensor).copy_(inputs.as_bytes(source))
         if signs is not None:
-            inputs.flip_inputs(self.objects[i][0], inputs.draw_signs(signs, self.sizes))
+            inputs.flip_inputs(self.objects[i], inputs.draw_signs(signs, self.objects[i]))
         for c in self.outputs(i):
             c.fill_(float("nan"))
 
     def changed(self, i: int, content: int, signs: int | None, equal) -> bool:
         """Whether the inputs of object i are no longer what `refill` wrote."""
         if signs is not None:
-            inputs.flip_inputs(self.objects[i][0], inputs.draw_signs(signs, self.sizes))
+            inputs.flip_inputs(self.objects[i], inputs.draw_signs(signs, self.objects[i]))
         pairs = zip(self.tensors(self.objects[i]), self.tensors(self.contents[content]))
         return not all(equal(inputs.as_bytes(t).cpu(), inputs.as_bytes(source)) for t, source in pairs)
 
     def outputs(self, i: int) -> list[torch.Tensor]:
-        """The c tensors of object i, [M, N, 1] each."""
-        return [c for _, _, c in self.objects[i][0]]
+        """The c tensors of object i, [M, N, L] each."""
+        return inputs.outputs(self.objects[i])
 
     def store(self, i: int, outputs: list[torch.Tensor]) -> None:
         """Copies results to where the judge reads them."""
@@ -182,8 +181,18 @@ class Case:
             offset += c.numel()
 
 
-def returned_wrong(returned, outputs: list[torch.Tensor]) -> str | None:
-    """What is wrong with the returned object: it has to be the list of the given c tensors."""
+def copied(data):
+    """The data with tensors of its own."""
+    if isinstance(data, (tuple, list)):
+        return type(data)(map(copied, data))
+    return data.clone() if isinstance(data, torch.Tensor) else data
+
+
+def returned_wrong(returned, outputs: list[torch.Tensor], single: bool) -> str | None:
+    """What is wrong with the returned object: it has to be the list of the given c tensors, or the `single` one."""
+    if single and not isinstance(returned, torch.Tensor):
+        return f"custom_kernel returned {type(returned).__name__}, not the tensor c"
+    returned = [returned] if single else returned
     if not isinstance(returned, (list, tuple)):
         return f"custom_kernel returned {type(returned).__name__}, not the list of the c tensors"
     if len(returned) != len(outputs):
@@ -249,7 +258,8 @@ def main(connection, submission: str, device_name: str, log: str, memory_bytes: 
             request = loads(line)
             if request["op"] == "case":
                 case = None  # release the previous one first
-                case = Case(device, request["files"], request["objects"], request["results"])
+                kind = reference.TASKS[request["task"]]
+                case = Case(device, kind, request["files"], request["objects"], request["results"])
                 answer(error=None)
                 continue
             contents, signs, order = request["contents"], request["signs"], request["order"]
@@ -270,7 +280,7 @@ def main(connection, submission: str, device_name: str, log: str, memory_bytes: 
             problems = findings + guards.replaced()
             for position, i in enumerate(order):
                 case.store(i, snapshots[position] if snapshots else case.outputs(i))
-                if wrong := returned_wrong(returned[position], case.outputs(i)):
+                if wrong := returned_wrong(returned[position], case.outputs(i), single=len(case.objects[i]) != 4):
                     problems.append(wrong)
                 if case.changed(i, contents[i], signs[i], equal):
                     problems.append("the submission changed its inputs")

@@ -12,11 +12,17 @@ from click.testing import CliRunner
 
 import utils
 from evaluation import inputs, judge
-from evaluation.cli import cli
-from reference import generate_input, ref_kernel
+from evaluation.cli import cli, read_cases, task_cases
+from reference import TASKS, generate_dual_input, generate_input
+from reference import task_of as task_of_args
 
 ROOT = Path(judge.__file__).parent.parent
 SMALL = "m: [40, 24]; n: [48, 32]; k: [128, 64]; g: 2; seed: 1111"
+DUAL = "m: 40; n: 32; k: 128; l: 2; seed: 1111"
+
+
+def task_of(case):
+    return task_of_args(case.args).name
 
 
 @pytest.fixture
@@ -39,7 +45,7 @@ def test_test_passes_and_writes_json(run, tmp_path):
     result = json.loads((tmp_path / "out.json").read_text())
     (case,) = result.pop("cases")
     assert case.pop("seconds") >= 0
-    assert case == {"spec": SMALL, "status": "pass", "reason": "", "mismatches": 0, "us": None}
+    assert case == {"spec": SMALL, "status": "pass", "reason": "", "mismatches": 0, "ulps": 0, "us": None}
     assert result.pop("device").startswith("emulated B200")
     assert result.pop("submission").endswith("submission.py")
     assert set(result.pop("versions")) == {"python", "torch", "nvidia-cutlass-dsl"}
@@ -71,10 +77,54 @@ def test_benchmark_models_no_times_of_what_runs_on_the_host(run, tmp_path):
 
 
 @pytest.mark.parametrize("section, count", [("tests", 10), ("benchmarks", 4)])
-def test_default_cases_are_the_tasks(section, count):
-    from evaluation.cli import read_cases
+def test_default_cases_are_those_of_the_header_or_of_the_option(section, count, tmp_path):
+    group, dual = ([*map(task_of, task_cases(task, section))] for task in TASKS.values())
+    headers = {
+        "": group,
+        "#!POPCORN leaderboard nvfp4_group_gemm\n": group,
+        "#!POPCORN leaderboard nvfp4_dual_gemm\n": dual,
+        "#!POPCORN gpu B200\n#!POPCORN leaderboard modal_nvfp4_dual_gemm\n": dual,
+    }
+    for header, expected in headers.items():
+        path = tmp_path / "submission.py"
+        path.write_text(header)
+        found = [*map(task_of, read_cases(section, None, (), None, str(path)))]
+        assert found == expected and len(found) == count, header
+        for option, cases in zip(TASKS, (group, dual)):
+            assert [*map(task_of, read_cases(section, None, (), option, str(path)))] == cases
 
-    assert len(read_cases(section, None, ())) == count
+
+def test_dual_gemm_passes_within_the_tolerance_and_says_how_far_off_it_is(run, honest, tmp_path):
+    honest.write_text(
+        "from reference import dual_ref_kernel\ndef custom_kernel(data):\n    c = dual_ref_kernel(data)\n"
+        "    c.view(__import__('torch').int16)[:] += OFF\n    return c\n"
+    )
+    text = honest.read_text()
+    for off, status in ((0, "pass"), (1, "pass"), (400, "fail")):
+        honest.write_text(text.replace("OFF", str(off)))
+        code, output = run("test", "--spec", DUAL, "--json", str(tmp_path / "out.json"), "--secret", "5")
+        assert code == (status == "fail"), output
+        assert "m 40, n 32, k 128, l 2" in output
+        (case,) = json.loads((tmp_path / "out.json").read_text())["cases"]
+        assert (case["status"], case["ulps"]) == (status, off if status == "pass" else None)
+        assert case["mismatches"] == {0: 0, 1: 2 * 2560, 400: 2560}[off]
+    assert "group 0: 2560 of 2560 elements differ, first at [0, 0]: " in " ".join(output.split())
+
+
+@pytest.mark.parametrize(
+    "body, reason",
+    [
+        ("return [dual_ref_kernel(data)]", "custom_kernel returned list, not the tensor c"),
+        ("return dual_ref_kernel(data).clone()", "the returned tensor is not the given c"),
+        ("data[2].view(__import__('torch').uint8)[5] ^= 0x88; return dual_ref_kernel(data)", "changed its inputs"),
+        ("data[8].view(__import__('torch').uint8)[:] = 0; return dual_ref_kernel(data)", "changed its inputs"),
+        ("return data[9]", "never written"),
+    ],
+)
+def test_what_a_dual_gemm_may_not_do(run, honest, body, reason):
+    honest.write_text(f"from reference import dual_ref_kernel\ndef custom_kernel(data):\n    {body}\n")
+    code, output = run("test", "--spec", DUAL)
+    assert code == 1 and reason in " ".join(output.split()), output
 
 
 @pytest.mark.parametrize(
@@ -84,6 +134,10 @@ def test_default_cases_are_the_tasks(section, count):
         (["--spec", "m: [40]; n: [48]; k: [128]; g: 1"], "expected m, n, k, g and seed, got g, k, m, n"),
         (["--spec", SMALL + "; x: 1"], "expected m, n, k, g and seed, got g, k, m, n, seed, x"),
         (["--spec", SMALL.replace("1111", "-1")], "g and seed must be non-negative integers"),
+        (["--spec", SMALL, "--task", "nvfp4_dual_gemm"], "expected m, n, k, l and seed, got g, k, m, n, seed"),
+        (["--spec", "m: 8; n: 32; k: 72; l: 1; seed: 1"], "K = 72 must be a positive multiple of 16"),
+        (["--spec", "m: [8]; n: 32; k: 64; l: 1; seed: 1"], "M = (8,) must be a positive integer"),
+        (["--spec", "m: 8; n: 32; k: 64; l: 0; seed: 1"], "L = 0 must be a positive integer"),
         (["--spec", SMALL.replace("g: 2", "g: two")], "g and seed must be non-negative integers"),
         (["--spec", SMALL.replace("[128, 64]", "[128, 72]")], "group 1: K = 72 must be a positive multiple of 16"),
         (["--spec", SMALL.replace("[40, 24]", "[-40, 24]")], "group 0: M = -40 must be at least 0"),
@@ -133,23 +187,33 @@ def test_hidden_inputs_follow_the_secret(judged, tmp_path):
     assert lines[1] == lines[3] != lines[5]
 
 
-def test_flipped_signs_flip_the_result():
-    data = generate_input((40, 0), (48, 16), (128, 64), 2, 1)
-    plain = [c.clone() for c in ref_kernel(data)]
-    signs = inputs.draw_signs(9, data[3])
-    inputs.flip_inputs(data[0], signs)
-    flipped = ref_kernel(data)
-    assert not torch.equal(plain[0], flipped[0])
-    for before, after, flips in zip(plain, flipped, signs):
-        assert torch.equal(inputs.flip_result(before, flips), after)
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda: generate_input((40, 0), (48, 16), (128, 64), 2, 1),
+        lambda: generate_dual_input(40, 48, 128, 2, 1),
+    ],
+    ids=["group", "dual"],
+)
+def test_flipped_signs_flip_the_result(data):
+    data = data()
+    known = inputs.Known(data)
+    plain = [c.clone() for c in known.outputs(None)]
+    signs = inputs.draw_signs(9, data)
+    inputs.flip_inputs(data, signs)
+    after = [*inputs.Known(data).outputs(None)]
+    assert not torch.equal(plain[0], after[0])
+    assert len(after) == len(plain) == len(inputs.outputs(data))
+    assert all(map(torch.equal, known.outputs(signs), after))
+    assert all(map(torch.equal, known.outputs(None), plain))
 
 
 @pytest.mark.parametrize("ns", [0.0, -1.0, 1830.0, float("nan"), float("inf"), None, "7"])
 def test_times_that_cannot_be(ns):
-    sizes = [(192, 3072, 4096, 1), (320, 3072, 4096, 1)]  # 15.3 MB: 1.9 us at 8 TB/s
-    judge.check_time(1950.0, sizes)
+    read = 15_335_424  # 1.9 us at 8 TB/s
+    judge.check_time(1950.0, read)
     with pytest.raises(judge.Refused, match="is not a time|reading the inputs at 8 TB/s takes"):
-        judge.check_time(ns, sizes)
+        judge.check_time(ns, read)
 
 
 class Repeats(judge.Trial):
@@ -157,7 +221,7 @@ class Repeats(judge.Trial):
 
     def __init__(self, ns=100e3):
         self.options = judge.Options("", "cuda", timed=True)
-        self.verdict, self.sizes = judge.Verdict("timed"), [(64, 64, 64, 1)]
+        self.verdict, self.data = judge.Verdict("timed"), generate_input((64,), (64,), (64,), 1, 1)
         self.rng = judge.np.random.default_rng(1)
         self.ns, self.calls = ns, []
 

@@ -55,6 +55,19 @@ def test_test_mode(honest):
     }
 
 
+def test_dual_gemm(honest):
+    dual = "m: 40; n: 32; k: 128; l: 2; seed: 1111"
+    honest.write_text("from reference import dual_ref_kernel as custom_kernel\n")
+    code, lines, _ = run_grader(honest.parent, "test", f"{dual}\n{dual}\n")
+    assert (code, lines["test.1.spec"], lines["test.1.status"], lines["check"]) == (0, dual, "pass", "pass")
+    honest.write_text(
+        "from reference import dual_ref_kernel\ndef custom_kernel(data):\n    return dual_ref_kernel(data) * 1.01\n"
+    )
+    code, lines, _ = run_grader(honest.parent, "test", dual)
+    assert (code, lines["test.0.status"], lines["check"]) == (112, "fail", "fail")
+    assert "mismatch found! custom implementation doesn't match reference: 0" in lines["test.0.error"]
+
+
 def test_wrong_results_fail_their_case_only(honest):
     honest.write_text(honest.read_text() + "\nright = custom_kernel\n" + "def custom_kernel(data):\n"
                       "    return [c + len(data[3]) - 1 for c in right(data)]\n")  # fmt: skip
@@ -197,6 +210,19 @@ def test_leaderboard_mode():
     pipe, answers = Pipe(), Answers(STATS, STATS, "wrong")
     assert grader.run_benchmarks(pipe, answers, cases(), ranked=True) == 112
     assert pipe.lines[-3:] == ["benchmark.0.status: fail", "benchmark.0.error: wrong", "check: fail"]
+
+
+def test_each_task_has_its_grader_s_numbers_of_timings():
+    pipe, answers = Pipe(), Answers(*[STATS] * 4)
+    dual = [task.parse_case("m: 40; n: 32; k: 128; l: 2; seed: 1111")]
+    assert grader.run_benchmarks(pipe, answers, dual, ranked=False) == 0
+    assert grader.run_benchmarks(pipe, answers, dual, ranked=True) == 0
+    expected = [(False, 200, 10e7), (False, 200, 10e9), (False, 1000, 5e8), (True, 1000, 30e9)]
+    assert [asked[1:] for asked in answers.asked] == expected
+    assert {name: kind.calls for name, kind in reference.TASKS.items()} == {
+        "nvfp4_group_gemm": 15,
+        "nvfp4_dual_gemm": 50,
+    }
 
 
 def test_profile_mode():
