@@ -3,6 +3,7 @@
     modal run modal_app.py                                   # the ten tests
     modal run modal_app.py --mode benchmark --submission FILE --json out.json
     modal run modal_app.py --mode sweep --grid "stages=3,4 epilogue=direct,tma"
+    modal run modal_app.py --mode benchmark --task nvfp4_dual_gemm
 
 Modes: test and benchmark as `python eval.py` has them, leaderboard as the bot does it, profile (Nsight Compute or
 torch.profiler), sweep (one config per container), calibrate (a patch for the timing model's figures). The functions are
@@ -110,20 +111,25 @@ def commit() -> str:
 
 
 def requests(mode: str, submission: str, task: str, device: str, grid: str = "") -> list[dict]:
-    """What to run. Raises SystemExit with one sentence for what cannot be."""
+    """What to run; task "": that of the submission's header. Raises SystemExit with one sentence for what cannot be."""
+    from evaluation.check import task_of_file
     from evaluation.runs import MODES, specs
+    from reference import TASKS
     from task import read_task_yaml
 
     if mode not in MODES:
         raise SystemExit(f"unknown mode '{mode}': there are {', '.join(MODES)}")
+    if task and task not in TASKS:
+        raise SystemExit(f"unknown task '{task}': there are {', '.join(TASKS)}")
     try:
-        text, cases = Path(submission).read_text(), Path(task).read_text()
-        sections = {name: specs(read_task_yaml(cases, name)) for name in ("tests", "benchmarks")}
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise SystemExit(f"cannot read submission and task: {error}") from None
-    if not sections["tests"] or not sections["benchmarks"]:
-        raise SystemExit(f"{task} has no tests or no benchmarks")
-    request = {"mode": mode, "submission": text, "name": Path(submission).name, "device": device, **sections}
+        text = Path(submission).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SystemExit(f"cannot read the submission: {error}") from None
+    chosen = TASKS[task] if task else task_of_file(Path(submission))
+    cases = (ROOT / chosen.file).read_text()
+    sections = {name: specs(read_task_yaml(cases, name)) for name in ("tests", "benchmarks")}
+    request = {"mode": mode, "task": chosen.name, "submission": text, "name": Path(submission).name}
+    request |= {"device": device, **sections}
     return [{**request, "config": config} for config in sweep_configs(grid)] if mode == "sweep" else [request]
 
 
@@ -181,7 +187,7 @@ def rent(gpu: str) -> Callable:
 def main(
     mode: str = "test",
     submission: str = str(ROOT / "submission.py"),
-    task: str = str(ROOT / "task.yml"),
+    task: str = "",
     gpu: str = "B200",
     json: str = "",
     grid: str = "",
@@ -209,7 +215,7 @@ def command_line() -> None:
         except modal.exception.Error as error:
             raise SystemExit(f"Modal: {type(error).__name__}: {error}") from None
 
-    defaults = {"mode": "test", "submission": str(ROOT / "submission.py"), "task": str(ROOT / "task.yml")}
+    defaults = {"mode": "test", "submission": str(ROOT / "submission.py"), "task": ""}
     defaults |= {"gpu": "B200", "json": "", "grid": ""}
     options = [click.Option([f"--{name}"], default=value, show_default=True) for name, value in defaults.items()]
     click.Command("modal_app.py", params=options, callback=start, help=__doc__)()

@@ -1,6 +1,6 @@
 """What `modal run modal_app.py` does on the rented machine, as plain functions that run here just as well.
 
-A request is plain data: {"mode", "submission": text, "name", "tests": [spec], "benchmarks": [spec], "device",
+A request is plain data: {"mode", "task", "submission": text, "name", "tests": [spec], "benchmarks": [spec], "device",
 "config"}; the answer is (row, files): a row for worklog/results.jsonl and {name: bytes} to be kept beside it.
 `python -m evaluation.runs` prints those rows as a table.
 """
@@ -154,6 +154,7 @@ def run(request: dict) -> tuple[dict, dict[str, bytes]]:
     row = {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "mode": request["mode"],
+        "task": request["task"],
         "submission": request["name"],
         "sha256": hashlib.sha256(request["submission"].encode()).hexdigest(),
         "config": request.get("config"),

@@ -27,7 +27,15 @@ WRONG = HONEST.replace("return ref", "data[0][0][2].zero_()\n    return [data[0]
 
 def request(mode, submission=HONEST, device="emulated", **more):
     cases = {"tests": [SPEC], "benchmarks": [SPEC]}
-    return {"mode": mode, "submission": submission, "name": "submission.py", "device": device, **cases, **more}
+    return {
+        "mode": mode,
+        "task": "nvfp4_group_gemm",
+        "submission": submission,
+        "name": "submission.py",
+        "device": device,
+        **cases,
+        **more,
+    }
 
 
 def test_image_and_function(monkeypatch):
@@ -276,18 +284,20 @@ def test_all_passed_is_exit_code_0(tmp_path):
 
 def test_requests_hold_the_task_s_cases(tmp_path):
     submission = str(ROOT / "submission.py")
-    (only,) = modal_app.requests("test", submission, str(ROOT / "task.yml"), "cuda")
+    (only,) = modal_app.requests("test", submission, "", "cuda")
     assert len(only["tests"]) == 10 and len(only["benchmarks"]) == 4 and only["device"] == "cuda"
     assert only["tests"][0] == read_task_yaml((ROOT / "task.yml").read_text(), "tests")[0].spec
-    assert len(modal_app.requests("sweep", submission, str(ROOT / "task.yml"), "cuda")) == len(
-        modal_app.sweep_configs()
-    )
-    empty = tmp_path / "task.yml"
-    empty.write_text("tests:\n")
+    assert len(modal_app.requests("sweep", submission, "", "cuda")) == len(modal_app.sweep_configs())
+    dual = tmp_path / "submission.py"
+    dual.write_text("#!POPCORN leaderboard nvfp4_dual_gemm\n")
+    for path, task in ((submission, "nvfp4_dual_gemm"), (str(dual), "")):
+        (only,) = modal_app.requests("benchmark", path, task, "cuda")
+        assert only["task"] == "nvfp4_dual_gemm"
+        assert only["benchmarks"][2] == "m: 256; n: 3072; k: 4096; l: 1; seed: 1111" and len(only["tests"]) == 10
     for arguments, message in (
-        (("speed", submission, str(empty)), "unknown mode 'speed': there are test, benchmark"),
-        (("test", str(tmp_path / "none.py"), str(empty)), "cannot read submission and task"),
-        (("test", submission, str(empty)), "has no tests or no benchmarks"),
+        (("speed", submission, ""), "unknown mode 'speed': there are test, benchmark"),
+        (("test", str(tmp_path / "none.py"), ""), "cannot read the submission"),
+        (("test", submission, "nvfp4_gemv"), "unknown task 'nvfp4_gemv': there are nvfp4_group_gemm, nvfp4_dual_gemm"),
     ):
         with pytest.raises(SystemExit, match=message):
             modal_app.requests(*arguments, "cuda")
