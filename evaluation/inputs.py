@@ -16,6 +16,13 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8)
 
 
+def mapped(function, data):
+    """The data with function(tensor) for each tensor in its lists and tuples."""
+    if isinstance(data, (tuple, list)):
+        return type(data)(mapped(function, item) for item in data)
+    return function(data) if isinstance(data, torch.Tensor) else data
+
+
 def operands(data) -> list[torch.Tensor]:
     """FP4 [rows, K/2, L]: a, b of every group, or a, b1, b2."""
     return [t for group in data[0] for t in group[:2]] if len(data) == 4 else list(data[:3])

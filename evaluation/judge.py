@@ -177,13 +177,6 @@ def check_time(ns, read: int) -> None:
         raise Refused(f"{ns:.0f} ns is less than the {floor:.0f} ns that reading the inputs at 8 TB/s takes")
 
 
-def moved(data, device: str):
-    """The data with its tensors on a device."""
-    if isinstance(data, (tuple, list)):
-        return type(data)(moved(item, device) for item in data)
-    return data.to(device) if isinstance(data, torch.Tensor) else data
-
-
 class Trial:
     """One case: its inputs in files, their results in memory, and the calls made so far."""
 
@@ -203,7 +196,8 @@ class Trial:
             self.files.append(str(directory / f"contents{i}.pt"))
             torch.save(data, self.files[-1])
             self.data = data  # the last contents: all have the same sizes
-            self.results.append(inputs.Known(moved(data, "cuda" if options.device == "cuda" else "cpu")))
+            device = "cuda" if options.device == "cuda" else "cpu"
+            self.results.append(inputs.Known(inputs.mapped(lambda tensor: tensor.to(device), data)))
         elements = sum(c.numel() for c in inputs.outputs(data))
         path = directory / "results.bin"
         path.write_bytes(b"")

@@ -80,7 +80,7 @@ class EmulatedDevice:
         self._protect, self._written = emulator.protect, emulator.written
 
     def upload(self, tensors):
-        return [tuple(map(self._to_device, group)) for group in self._device_tensors(tensors)]
+        return inputs.mapped(self._to_device, self._device_tensors(tensors))
 
     def protect(self, tensors):
         """Kernels may only read these."""
@@ -106,9 +106,7 @@ class CudaDevice:
         self._record, self._elapsed = torch.cuda.Event.record, torch.cuda.Event.elapsed_time
 
     def upload(self, tensors):
-        if isinstance(tensors, (list, tuple)):
-            return type(tensors)(map(self.upload, tensors))
-        return tensors.cuda()
+        return inputs.mapped(torch.Tensor.cuda, tensors)
 
     def protect(self, tensors):
         """Nothing: `Case.changed` compares the inputs after each call."""
@@ -141,7 +139,8 @@ class Case:
         self.contents = [torch.load(file, weights_only=True) for file in files]
         self.objects, self.handed = [], []  # the kernel gets lists of its own: it may edit them, not what is checked
         for i in range(objects):
-            self.objects.append(kind.upload(copied(self.contents[i % len(files)]), device.upload))
+            own = inputs.mapped(torch.Tensor.clone, self.contents[i % len(files)])
+            self.objects.append(kind.upload(own, device.upload))
             self.handed.append(tuple(list(item) if isinstance(item, list) else item for item in self.objects[-1]))
             device.protect(self.tensors(self.objects[-1]))
         # The judge maps the same file: [objects, elements of all c], float16 bits.
@@ -179,13 +178,6 @@ class Case:
             if c.numel():
                 self.results[i, offset : offset + c.numel()] = inputs.as_bytes(c).cpu().numpy().ravel()
             offset += c.numel()
-
-
-def copied(data):
-    """The data with tensors of its own."""
-    if isinstance(data, (tuple, list)):
-        return type(data)(map(copied, data))
-    return data.clone() if isinstance(data, torch.Tensor) else data
 
 
 def returned_wrong(returned, outputs: list[torch.Tensor], single: bool) -> str | None:
