@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import weakref
 from dataclasses import dataclass, field
 
@@ -52,7 +53,8 @@ class LoadedModule:
 
 def allocate(size: int, align: int = ALIGNMENT) -> np.ndarray:
     """uint8 [size] of zeros (pages that nobody touches cost nothing), aligned, with guard bytes on both sides."""
-    raw = np.zeros(size + align + 2 * GUARD, np.uint8)
+    # Not from the heap: one tensor's distance from another is a tensormap's stride, less than 2^40, on a GPU.
+    raw = np.frombuffer(mmap.mmap(-1, size + align + 2 * GUARD, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
     start = -(raw.ctypes.data + GUARD) % align + GUARD
     return raw[start : start + size]
 

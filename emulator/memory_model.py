@@ -95,8 +95,15 @@ class MemoryModel:
         return (np.arange(index.start, index.stop, index.step) if type(index) is slice else index)[those]
 
     def read(self, time: float, lines: Lines, nbytes: int, gpc: int = 0, sharers: int = 1) -> tuple[float, float]:
-        """Lines of one region are requested at `time` for `sharers` SMs: when the first and the last leave the L2."""
+        """Lines are requested at `time` for `sharers` SMs: when the first and the last leave the L2."""
         region, index = self._locate(lines)
+        if type(index) is not slice and len(index) < len(lines):  # a box may have rows of several regions
+            lines = np.asarray(lines)
+            beyond = lines >= region.first + len(region.ready)
+            if beyond.any() and self.region(int(lines[beyond][0])) is not region:
+                share = nbytes * np.count_nonzero(beyond) / len(lines)
+                first, done = self.read(time, lines[~beyond], nbytes - share, gpc, sharers)
+                return first, max(done, self.read(time, lines[beyond], share, gpc, sharers)[1])
         ready = region.ready[index]
         first = done = time + self.hit_cycles
         missing = index

@@ -206,7 +206,34 @@ def _window(tm: TensorMap, clip: Clip, view: View, write: bool) -> np.ndarray:
     pitches = tm.pitches[::-1]
     if write:
         _require_disjoint(shape, pitches)
-    return np.ndarray(shape, np.uint8, view(first, _span(tm, ranges), write), 0, (*pitches, 1))
+    try:
+        return np.ndarray(shape, np.uint8, view(first, _span(tm, ranges), write), 0, (*pitches, 1))
+    except Fault:
+        parts = None if write else _parts(shape, pitches, first, view)
+        if parts is None:
+            raise
+        return parts
+
+
+def _parts(shape: list[int], pitches: tuple[int, ...], first: int, view: View) -> np.ndarray | None:
+    """A window that no single range of global memory holds, from parts that one holds each; None if some is missing.
+
+    A stride may lead from one allocation to another: addresses are all that the TMA unit knows. An H200 copies a box of
+    rows of two allocations, mapped as one dimension of two with their distance as its stride.
+    """
+    *outer, row = shape
+    axis = max(range(len(outer)), key=lambda i: (outer[i] > 1) * pitches[i], default=None)
+    try:
+        span = row + sum((n - 1) * pitch for n, pitch in zip(outer, pitches))
+        return np.ndarray(shape, np.uint8, view(first, span, False), 0, (*pitches, 1))
+    except Fault:
+        if axis is None or outer[axis] == 1:
+            return None
+    rest = pitches[:axis] + pitches[axis + 1 :]
+    parts = [
+        _parts(shape[:axis] + shape[axis + 1 :], rest, first + i * pitches[axis], view) for i in range(outer[axis])
+    ]
+    return None if any(part is None for part in parts) else np.stack(parts, axis)
 
 
 def _require_disjoint(shape: list[int], pitches: tuple[int, ...]) -> None:
