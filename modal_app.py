@@ -86,7 +86,7 @@ def sweep_configs(grid: str = "") -> list[dict]:
         "prefetch": (0, 2, 4, 8),
         "ctas_per_sm": (1, 2),
     }
-    bases, configs = list(submission.CONFIG_MAP.values()), [{}]
+    bases, configs = [*submission.CONFIG_MAP.values(), *submission.DUAL_CONFIG_MAP.values()], [{}]
     for field, value in ((field, value) for field in values for value in values[field]):
         try:
             changed = [dataclasses.replace(base, **{field: value}) for base in bases]

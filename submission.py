@@ -3,6 +3,9 @@
 
 """NVFP4 group GEMM for NVIDIA B200 (sm_100a) in CuTe DSL: C[g] = (A[g] * SFA[g]) @ (B[g] * SFB[g]).T in one launch.
 
+The same kernel does the dual GEMM (leaderboard nvfp4_dual_gemm), C = silu(A @ B1.T) * (A @ B2.T): 16 rows of B1 and the
+same 16 of B2 alternate in the lanes of one accumulator, so that a thread of the epilogue holds both factors.
+
 The weights B [N, K] are the M side of the tensor core instruction and the tokens A [M, K] its N side, whose width is a
 register: each weight byte is read once per token tile, and one compiled kernel serves all M, N and K. Each CTA (or pair
 of CTAs that share a 256-row MMA) walks a contiguous range of weight rows; the host cuts them so that all cost the same.
@@ -18,7 +21,7 @@ import itertools
 import math
 import operator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -47,7 +50,10 @@ TMEM_COLS = 512
 TMEM_SF_COLS = 48  # 4 K steps x (4 columns of weight scales: one 128-row atom, 8 of token scales: two)
 STORE_BOX = 32 * 32 * 2  # bytes of the 32 tokens x 32 weight rows of fp16 that one warp stores at once
 TOKEN_TILES = (32, 64, 96, 128, 160, 192, 256)  # their multiples start at most 256 - width above a 128-row scale atom
-MAX_GROUPS = 16  # groups per launch: 16 x 10 tensormaps of 128 bytes and the words fit the 32764 bytes of parameters
+MAX_GROUPS = 16  # groups per launch: 16 x 11 tensormaps of 128 bytes and the words fit the 32764 bytes of parameters
+
+MAX_DISTANCE = 2**40  # bytes, above the stride of a tensormap
+DUAL_OPERANDS = tuple("a b1 b2 sfa sfb1 sfb2 sfa_permuted sfb1_permuted sfb2_permuted c".split())
 
 # Encoded L2 policies of a TMA copy: https://github.com/NVIDIA/cutlass/blob/7107b055/include/cute/arch/copy_sm90_desc.hpp#L186
 CACHE_POLICY = {"evict_normal": 0x1000000000000000, "evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
@@ -113,6 +119,16 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
     ((128, 384), 4096, 1536): Config(
         ctas=2, gran=32, tokens=128, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=4
     ),
+}
+
+DUAL_DEFAULT = Config(ctas=2, gran=32, epilogue="tma", epilogue_warps=8)
+
+# M, N, K of a benchmark case of the dual GEMM -> its Config; every other problem runs on DUAL_DEFAULT.
+DUAL_CONFIG_MAP: dict[tuple[int, int, int], Config] = {
+    (256, 4096, 7168): Config(ctas=2, gran=128, tokens=128, epilogue="tma", epilogue_warps=8),
+    (512, 4096, 7168): Config(ctas=2, gran=128, tokens=256, epilogue="tma", epilogue_warps=8),
+    (256, 3072, 4096): Config(ctas=2, gran=128, tokens=96, epilogue="tma", epilogue_warps=8),
+    (512, 3072, 7168): Config(ctas=2, gran=128, tokens=192, epilogue="tma", epilogue_warps=8),
 }
 
 # ------------------------------------------------------------------------------------------------------------------ PTX
@@ -207,19 +223,23 @@ def tensormap_prefetch(tensormap: Int64) -> None:
     ptx("prefetch.tensormap [$0];", "l", tensormap)
 
 
-def tma_load(ctas: int, to: Int32, tensormap: Int64, x, y: Int32, bar: Int32, policy: str, condition: Int32) -> None:
-    """cp.async.bulk.tensor (9.7.9.25.5.2): the box at element x of row y; the barrier may be the pair's other CTA's."""
+def tma_load(ctas: int, to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition: Int32) -> None:
+    """cp.async.bulk.tensor (9.7.9.25.5.2): the box at coordinates `at`; the barrier may be the pair's other CTA's."""
+    n = len(at)
     text = (
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        f".cta_group::{ctas}.L2::cache_hint [$0], [$1, {{$2, $3}}], [$4], $5;"
+        f"cp.async.bulk.tensor.{n}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.cta_group::{ctas}"
+        f".L2::cache_hint [$0], [$1, {{{', '.join(f'${i + 4}' for i in range(n))}}}], [$2], $3;"
     )
-    ptx_if(condition, text, "r,l,r,r,r,l", to, tensormap, x, y, bar, constant(CACHE_POLICY[policy]))
+    operands = to, tensormap, bar, constant(CACHE_POLICY[policy]), *map(Int32, at)
+    ptx_if(condition, text, "r,l,r,l" + ",r" * n, *operands)
 
 
-def tma_prefetch(tensormap: Int64, x, y: Int32, condition: Int32) -> None:
+def tma_prefetch(tensormap: Int64, at: tuple, condition: Int32) -> None:
     """cp.async.bulk.prefetch.tensor (9.7.9.25.5.4): the box to L2."""
-    text = "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [$0, {$1, $2}];"
-    ptx_if(condition, text, "l,r,r", tensormap, x, y)
+    n = len(at)
+    coordinates = ", ".join(f"${i + 1}" for i in range(n))
+    text = f"cp.async.bulk.prefetch.tensor.{n}d.L2.global.tile [$0, {{{coordinates}}}];"
+    ptx_if(condition, text, "l" + ",r" * n, tensormap, *map(Int32, at))
 
 
 def tma_store(tensormap: Int64, x: Int32, y: Int32, source: Int32) -> None:
@@ -298,6 +318,21 @@ def pack_half(low: Int32, high: Int32) -> Int32:
     return Int32(ptx("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", low, high, result="i32"))
 
 
+def silu_times(gate: Int32, up: Int32) -> Int32:
+    """gate / (1 + exp(-gate)) * up, of f32 bit patterns, with ex2.approx (9.7.3.21) and rcp.approx (9.7.3.13).
+
+    silu alone, over all f32 on an H200: within 2^-17.9 for |gate| < 87, and 1.1e-36 off below: zero in fp16.
+    """
+    text = """{ .reg .f32 x;
+        mul.f32 x, $1, 0fBFB8AA3B;
+        ex2.approx.ftz.f32 x, x;
+        add.f32 x, x, 0f3F800000;
+        rcp.approx.ftz.f32 x, x;
+        mul.f32 x, x, $1;
+        mul.f32 $0, x, $2; }"""  # 0fBFB8AA3B = -log2(e)
+    return Int32(ptx(text, "=r,r,r", gate, up, result="i32"))
+
+
 def store_matrix(address: Int32, matrices: list[Int32]) -> None:
     """stmatrix.trans (9.7.14.5.16): column i of fp16 matrix j [8, 8] to the 16 bytes at lane 8 * j + i's address."""
     ptx("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r", address, *matrices)
@@ -310,6 +345,7 @@ def matrix_descriptor(swizzle: int, row_group: int) -> int:
 
 K_MAJOR = matrix_descriptor(swizzle=2, row_group=1024)  # 128-byte swizzle
 SF_MATRIX = matrix_descriptor(swizzle=0, row_group=128)
+DUAL_SF_MATRIX = matrix_descriptor(swizzle=0, row_group=SF_ATOM)  # dual_scale_tensormap: an eighth of 4 atoms, the next
 
 
 def instruction_descriptor(ctas: int, n: Int32) -> Int32:
@@ -384,13 +420,42 @@ def scale_tensormap(address: Int64, rows: Int32, k: Int32):
     return cpasync.make_tiled_tma_atom(op, tensor, cute.make_layout(box, stride=(box[1], 1)), box)[0]
 
 
-def output_tensormap(address: Int64, rows: Int32, n: Int32):
-    """TMA atom of a row-major [rows, n] fp16 matrix: boxes of 32 x 32, 64-byte swizzle, clipped."""
+def dual_fp4_tensormap(low: Int64, high: Int64, rows: Int32, k: Int32, box_rows: int):
+    """TMA atom of two row-major [rows, k] FP4 matrices as one tensor [rows / 32, matrix, 32, k].
+
+    The stride from one matrix to the other is the distance of their addresses. Boxes of box_rows / 32 x 2 x 16 x 256:
+    16 rows of the low matrix, the same of the high one, the next 16 of the low, ...; 128-byte swizzle, zeros outside.
+    """
+    pointer = cute.make_ptr(Float4E2M1FN, low, cute.AddressSpace.gmem, assumed_align=16)
+    k, distance, box = cute.assume(k, 32), cute.assume((high - low) * 2, 32), (TILE_K, 16, 2, box_rows // 32)
+    tensor = cute.make_tensor(pointer, cute.make_layout((k, 32, 2, rows // 32), stride=(1, k, distance, k * 32)))
+    atom = tcgen05.make_smem_layout_atom(tcgen05.SmemLayoutAtomKind.K_SW128, Float4E2M1FN)
+    layout = cute.tile_to_shape(atom, (box_rows, TILE_K), (0, 1))
+    layout = cute.composition(layout, cute.make_layout(box, stride=(box_rows, 1, 16, 32)))
+    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.ONE), tensor, layout, box)[0]
+
+
+def dual_scale_tensormap(address: Int64, rows: Int32, k: Int32):
+    """TMA atom of scale factors as Int64 [row block, eighth of an atom's rows, atom, 16]: boxes of 1 x 2 x 4 x 16.
+
+    A box has 16 of the 32 rows of 4 atoms, which fill 16 lanes of tensor memory, in the order [eighth, atom].
+    """
+    blocks, atoms, box = (rows + 127) // 128, k // MMA_K, (16, TILE_K // MMA_K, 2, 1)
+    pointer = cute.make_ptr(Int64, address, cute.AddressSpace.gmem, assumed_align=16)
+    strides = (1, SF_ATOM // 8, 16, cute.assume(atoms * (SF_ATOM // 8), SF_ATOM // 8))
+    tensor = cute.make_tensor(pointer, cute.make_layout((16, atoms, 4, blocks), stride=strides))
+    op = cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.ONE)
+    return cpasync.make_tiled_tma_atom(op, tensor, cute.make_layout(box), box)[0]
+
+
+def output_tensormap(address: Int64, rows: Int32, n: Int32, columns: int):
+    """TMA atom of a row-major [rows, n] fp16 matrix: boxes of 32 x 32 or 32 x 16, swizzled as wide, clipped."""
     pointer = cute.make_ptr(Float16, address, cute.AddressSpace.gmem, assumed_align=16)
     tensor = cute.make_tensor(pointer, cute.make_layout((rows, n), stride=(cute.assume(n, 8), 1)))
-    atom = tcgen05.make_smem_layout_atom(tcgen05.SmemLayoutAtomKind.K_SW64, Float16)
-    layout = cute.tile_to_shape(atom, (32, 32), (0, 1))
-    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), tensor, layout, (32, 32))[0]
+    kind = {32: tcgen05.SmemLayoutAtomKind.K_SW64, 16: tcgen05.SmemLayoutAtomKind.K_SW32}[columns]
+    box = (32, columns)
+    layout = cute.tile_to_shape(tcgen05.make_smem_layout_atom(kind, Float16), box, (0, 1))
+    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), tensor, layout, box)[0]
 
 
 def tensormap_address(atom) -> Int64:
@@ -435,33 +500,44 @@ class Tile(NamedTuple):
 
 
 class Box(NamedTuple):
-    """One TMA load of every stage of a tile, at x = 256 * stage (in elements: FP4 numbers, or 8 bytes of scales)."""
+    """One TMA load of every stage of a tile."""
 
     condition: Int32
     offset: Int32  # in the stage
     size: int  # bytes
     tensormap: Int64
-    y: Int32
+    at: Callable[[Int32], tuple]  # coordinates in stage `step`: FP4 numbers or 8 bytes of scales, innermost first
+
+
+def row_at(y: Int32) -> Callable[[Int32], tuple]:
+    """Coordinates in row y of a matrix whose stages are 256 elements wide."""
+    return lambda step: (step * TILE_K, y)
 
 
 class GroupGemm:
     """The kernel for up to `groups` groups under one config. M, N, K, addresses and the schedule are run-time data.
 
+    If dual, every group has two B: low and high, by their addresses. A pair of CTAs multiplies 128 rows of both: CTA
+    `rank` has rows 32 * i + 16 * rank + j, j < 16, of the low B in lanes 32 * i + j and of the high B in the next 16.
+    B1 is the gate: `gate` is 1 if it is the high one.
+
     They come in an array of 64-bit words in host memory, which is also the last kernel parameter:
-      5 a group   addresses of A, B, C, SFA, SFB
+      5 a group   addresses of A, B, C, SFA, SFB; if dual 8: A, low B, C, SFA, its SFB, high B, its SFB, gate
       2 a group   M | N << 32, K | tokens per tile << 32
       4           CTAs in the grid, bytes of shared memory, stages, bytes of tokens per stage
       the rest    position at which each CTA (or pair) starts, then the end
     """
 
-    def __init__(self, groups: int, config: Config):
-        self.groups, self.config, self.ctas = groups, config, config.ctas
-        # Operands with a tensormap for each group: B and A in boxes of several sizes, SFB, SFA, C
+    def __init__(self, groups: int, config: Config, dual: bool = False):
+        assert not dual or (config.ctas, config.epilogue) == (2, "tma")
+        self.groups, self.config, self.ctas, self.dual = groups, config, config.ctas, dual
+        # Operands with a tensormap for each group: B and A in boxes of several sizes, SFB, SFA, C; the high SFB if dual
         self.tokens_operand = len(config.weight_boxes)
         self.scales_operand = self.tokens_operand + len(config.token_boxes)
-        self.operands = self.scales_operand + (3 if config.epilogue == "tma" else 2)
-        self.sizes = 5 * groups
-        self.scalars = 7 * groups
+        self.operands = self.scales_operand + (4 if dual else 3 if config.epilogue == "tma" else 2)
+        self.addresses = 8 if dual else 5
+        self.sizes = self.addresses * groups
+        self.scalars = self.sizes + 2 * groups
         self.starts = self.scalars + 4
         self.words = self.starts + config.sms // config.ctas + 1
         self.mma_warp = config.epilogue_warps  # warp roles: epilogue warps, MMA warp, weight warp, token warp
@@ -485,12 +561,16 @@ class GroupGemm:
         for g in range_constexpr(self.groups):
             mn, k = words[self.sizes + 2 * g], Int32(words[self.sizes + 2 * g + 1])
             m, n = Int32(mn), Int32(mn >> 32)
-            a, b, c, sfa, sfb = [words[5 * g + i] for i in range(5)]
-            of_group = [fp4_tensormap(b, n, k, rows) for rows in config.weight_boxes]
-            of_group += [fp4_tensormap(a, m, k, rows) for rows in config.token_boxes]
-            of_group += [scale_tensormap(sfb, n, k), scale_tensormap(sfa, m, k)]
-            if const_expr(config.epilogue == "tma"):
-                of_group.append(output_tensormap(c, m, n))
+            a, b, c, sfa, sfb, *high = [words[self.addresses * g + i] for i in range(self.addresses)]
+            of_a = [fp4_tensormap(a, m, k, rows) for rows in config.token_boxes]
+            if const_expr(self.dual):
+                of_group = [dual_fp4_tensormap(b, high[0], n, k, rows) for rows in config.weight_boxes]
+                of_group += [*of_a, dual_scale_tensormap(sfb, n, k), scale_tensormap(sfa, m, k)]
+                of_group += [output_tensormap(c, m, n, 16), dual_scale_tensormap(high[1], n, k)]
+            else:
+                of_group = [fp4_tensormap(b, n, k, rows) for rows in config.weight_boxes]
+                of_group += [*of_a, scale_tensormap(sfb, n, k), scale_tensormap(sfa, m, k)]
+                of_group += [output_tensormap(c, m, n, 32)] if config.epilogue == "tma" else []
             for of_operand, tensormap in zip(tensormaps, of_group):
                 of_operand.append(tensormap)
         tensormaps = tuple(sum(tensormaps, []))
@@ -515,7 +595,9 @@ class GroupGemm:
         group, token, row = Int32(position >> 48), Int32(position >> 24) & 0xFFFFFF, Int32(position) & 0xFFFFFF
         size = self.word(params, self.sizes + 2 * group)
         m, n, k, width = [load_param(size + 4 * i) for i in range(4)]
-        limit = n if self.ctas == 1 else (n >> 8 << 7) + minimum(n & 255, TILE_M)  # rows_per_cta
+        limit = n  # rows_per_cta
+        if const_expr(self.ctas == 2 and not self.dual):
+            limit = (n >> 8 << 7) + minimum(n & 255, TILE_M)
         limit = select(position >> 24 == end >> 24, Int32(end) & 0xFFFFFF, limit)
         rows = minimum(limit - row, TILE_M - (row & 127))
         tokens = (minimum(width, m - token) + 31) & -32
@@ -530,7 +612,9 @@ class GroupGemm:
         """Row of B that CTA `rank` of the pair counts as `row`."""
         return row if self.ctas == 1 else 2 * row - (row & 127) + 128 * rank
 
-    def boxes(self, params: Int64, operand: int, group: Int32, offset: Int32, y: Int32, rows: Int32, sizes, most: int):
+    def boxes(
+        self, params: Int64, operand: int, group: Int32, offset: Int32, y: Int32, rows: Int32, sizes, most: int, at
+    ):
         """Loads of rows y, y + 1, .. of B or A, which has a tensormap for each of the box sizes: the fewest boxes."""
         rows = (rows + sizes[-1] - 1) & -sizes[-1]
         boxes = []
@@ -540,25 +624,40 @@ class GroupGemm:
                 first = j * size if i == 0 else rows & -2 * size
                 condition = select((rows >= (j + 1) * size) if i == 0 else (rows & size) != 0, 1, 0)
                 nbytes = size * TILE_K // 2
-                boxes.append(Box(condition, offset + first * (TILE_K // 2), nbytes, tensormap, y + first))
+                boxes.append(Box(condition, offset + first * (TILE_K // 2), nbytes, tensormap, at(y + first)))
         return boxes
 
     def weight_boxes(self, params: Int64, tile: Tile, rank: Int32, offsets) -> list[Box]:
         """Loads of B and SFB: the tile's rows, to their places in the 128-row block that holds them, and its scales."""
-        y, offset = self.weight_row(tile.row, rank), (tile.row & 127) * (TILE_K // 2)
-        boxes = self.boxes(params, 0, tile.group, offset, y, tile.rows, self.config.weight_boxes, TILE_M)
+        y, offset, at = self.weight_row(tile.row, rank), (tile.row & 127) * (TILE_K // 2), row_at
+        if const_expr(self.dual):  # 16 rows of each B from each 32
+            y, at = tile.row, lambda row: lambda step: (step * TILE_K, 16 * rank, 0, row >> 5)
+        boxes = self.boxes(params, 0, tile.group, offset, y, tile.rows, self.config.weight_boxes, TILE_M, at)
         scales = self.tensormap(params, self.scales_operand, tile.group)
-        return boxes + [Box(Int32(1), offsets[1], SF_BYTES, scales, y >> 7)]
+        if const_expr(not self.dual):
+            return boxes + [Box(Int32(1), offsets[1], SF_BYTES, scales, row_at(y >> 7))]
+        for operand, offset in ((0, 0), (3, SF_BYTES // 2)):
+            scales = self.tensormap(params, self.scales_operand + operand, tile.group)
+            boxes.append(
+                Box(
+                    Int32(1),
+                    offsets[1] + offset,
+                    SF_BYTES // 2,
+                    scales,
+                    lambda step: (0, step * (TILE_K // MMA_K), 2 * rank, y >> 7),
+                )
+            )
+        return boxes
 
     def token_boxes(self, params: Int64, tile: Tile, rank: Int32, offsets) -> list[Box]:
         """Loads of A and SFA: this CTA's share of the tokens, and the one or two 128-row blocks of scales of all."""
         share, sizes = tile.tokens >> (self.ctas - 1), self.config.token_boxes
         y, most = tile.token + rank * share, 256 // self.ctas
-        boxes = self.boxes(params, self.tokens_operand, tile.group, Int32(offsets[0]), y, share, sizes, most)
+        boxes = self.boxes(params, self.tokens_operand, tile.group, Int32(offsets[0]), y, share, sizes, most, row_at)
         scales = self.tensormap(params, self.scales_operand + 1, tile.group)
         for i in range(2):
             condition = select(i * 128 < (tile.token & 127) + tile.tokens, 1, 0)
-            boxes.append(Box(condition, offsets[2] + i * SF_BYTES, SF_BYTES, scales, (tile.token >> 7) + i))
+            boxes.append(Box(condition, offsets[2] + i * SF_BYTES, SF_BYTES, scales, row_at((tile.token >> 7) + i)))
         return boxes
 
     @cute.kernel
@@ -598,7 +697,7 @@ class GroupGemm:
                     if const_expr(config.pdl and not (config.early_weights and role == 0)):
                         for step in cutlass.range(minimum(config.prefetch, (tile.k + TILE_K - 1) >> 8), unroll=1):
                             for box in boxes:
-                                tma_prefetch(box.tensormap, step * TILE_K, box.y, box.condition)
+                                tma_prefetch(box.tensormap, box.at(step), box.condition)
         if warp == 0:
             with cute.arch.elect_one():
                 for i in cutlass.range(stages, unroll=1):
@@ -642,7 +741,7 @@ class GroupGemm:
                             mbarrier_expect(full + 8 * slot, size, 1 - rank)  # the leader, for both CTAs
                             for box in boxes:
                                 to, bar = ring + slot * stage_bytes + box.offset, leader + 8 * slot
-                                tma_load(ctas, to, box.tensormap, step * TILE_K, box.y, bar, policy, box.condition)
+                                tma_load(ctas, to, box.tensormap, box.at(step), bar, policy, box.condition)
                             slot = slot + 1
                             phase = select(slot == stages, phase ^ 1, phase)
                             slot = select(slot == stages, 0, slot)
@@ -662,7 +761,8 @@ class GroupGemm:
                 # Descriptors of the first stage; the address is the lowest field, in units of 16 bytes
                 first_weights = Int64(ring >> 4) | constant(K_MAJOR)
                 first_tokens = Int64((ring + tokens_offset) >> 4) | constant(K_MAJOR)
-                first_weight_scales = Int64((ring + weight_scales_offset) >> 4) | constant(SF_MATRIX)
+                sf_matrix, sf_step = (DUAL_SF_MATRIX, SF_ATOM // 4) if self.dual else (SF_MATRIX, SF_ATOM)
+                first_weight_scales = Int64((ring + weight_scales_offset) >> 4) | constant(sf_matrix)
                 first_token_scales = Int64((ring + token_scales_offset) >> 4) | constant(SF_MATRIX)
                 while at < end:
                     tile = self.tile_at(params, at, end)
@@ -683,7 +783,7 @@ class GroupGemm:
                         tcgen05_fence("after")
                         for j in range_constexpr(TILE_K // MMA_K):
                             sfw, sft = sfw_cols + 4 * j, sft_cols + 8 * j
-                            tmem_copy_scales(ctas, sfw, weight_scales + (j * SF_ATOM >> 4))
+                            tmem_copy_scales(ctas, sfw, weight_scales + (j * sf_step >> 4))
                             tmem_copy_scales(ctas, sft, token_scales + (j * SF_ATOM >> 4))
                             second = token_scales + (j * SF_ATOM + SF_BYTES >> 4)
                             tmem_copy_scales(ctas, sft + 4, second, two_token_atoms)
@@ -710,11 +810,17 @@ class GroupGemm:
             store_at = ring + stages * stage_bytes + warp * (config.store_boxes * STORE_BOX)
             # A lane's row of an 8x8 matrix: token lane % 8, weights 8 * (lane / 8), 64-byte swizzle
             matrix_at = (lane & 7) * 64 + (((lane >> 3) ^ ((lane >> 1) & 3)) << 4)
+            if const_expr(self.dual):  # token lane % 8 + 8 * (lane / 16), weights 8 * (lane / 8 % 2), 32-byte swizzle
+                matrix_at = (lane & 7) * 32 + (lane >> 4) * 256 + ((((lane >> 3) ^ (lane >> 2)) & 1) << 4)
             at, buffer, acc_phase, store_box = position, Int32(0), Int32(0), Int32(0)
             while at < end:
                 tile = self.tile_at(params, at, end)
                 token, n, at = tile.token, tile.n, tile.next
                 first, row = tile.row & 127, self.weight_row((tile.row & -128) + quarter * 32, rank)
+                gate_lanes = Int32(0)
+                if const_expr(self.dual):
+                    row = (tile.row & -128) + quarter * 32 + rank * 16
+                    gate_lanes = load_param(self.word(params, self.addresses * tile.group + 7)) << 20
                 tokens = minimum(tile.tokens, tile.m - token)
                 tokens = select((quarter * 32 >= first) & (quarter * 32 < first + tile.rows), tokens, 0)
                 if const_expr(config.epilogue == "tma"):
@@ -726,22 +832,26 @@ class GroupGemm:
                     if const_expr(config.epilogue == "direct"):
                         values = tmem_load("32x32b", 32, acc + column)
                         tmem_load_wait()
-                        c = load_param64(self.word(params, 5 * tile.group + 2))
+                        c = load_param64(self.word(params, self.addresses * tile.group + 2))
                         c = c + (Int64(token + column) * Int64(n) + Int64(row + lane)) * 2
                         left = select(row + lane < n, tokens - column, 0)
                         for i in range_constexpr(32):
                             store_half(c, values[i], select(i < left, 1, 0))
                             c = c + Int64(n) * 2
                     else:
-                        low = tmem_load("16x256b", 16, acc + column)
-                        high = tmem_load("16x256b", 16, acc + (16 << 16) + column)
+                        low = tmem_load("16x256b", 16, acc + gate_lanes + column)
+                        high = tmem_load("16x256b", 16, acc + (16 << 16) - gate_lanes + column)
                         tmem_load_wait()
+                        # Four 8x8 matrices [weights, tokens] at once: weights 8 * j of low and high, tokens 8 * i
+                        matrices = [[x[4 * i + j :][:2] for x in (low, high) for j in (0, 2)] for i in range(4)]
+                        if const_expr(self.dual):
+                            out = [silu_times(gate, up) for gate, up in zip(low, high)]
+                            matrices = [[out[8 * i + j :][:2] for j in (0, 2, 4, 6)] for i in range(2)]
                         if lane == 0:
                             tma_store_wait(config.store_boxes - 1)
                         cute.arch.sync_warp()
-                        for i in range_constexpr(4):
-                            matrices = [pack_half(x[4 * i + j], x[4 * i + j + 1]) for x in (low, high) for j in (0, 2)]
-                            store_matrix(store_at + store_box + matrix_at + i * 512, matrices)
+                        for i, four in enumerate(matrices):
+                            store_matrix(store_at + store_box + matrix_at + i * 512, [pack_half(*x) for x in four])
                         cute.arch.fence_proxy("async.shared", space="cta")
                         cute.arch.sync_warp()
                         c = self.tensormap(params, self.scales_operand + 2, tile.group)
@@ -773,22 +883,22 @@ class GroupGemm:
 
 
 @functools.cache
-def compiled(groups: int, config: Config):
+def compiled(groups: int, config: Config, dual: bool = False):
     """The compiled GroupGemm for this many groups, 2 to 5 seconds the first time."""
-    return cute.compile(GroupGemm(groups, config), make_ptr(Int64, 16, cute.AddressSpace.generic))
+    return cute.compile(GroupGemm(groups, config, dual), make_ptr(Int64, 16, cute.AddressSpace.generic))
 
 
 class Launch:
     """One launch: the words of GroupGemm for the (m, n, k) of at most MAX_GROUPS groups that are not empty."""
 
-    def __init__(self, sizes: list[tuple[int, int, int]], config: Config):
+    def __init__(self, sizes: list[tuple[int, int, int]], config: Config, dual: bool = False):
         groups = 1 << (len(sizes) - 1).bit_length()  # rounded up, so that few kernels serve every number of groups
-        gemm = GroupGemm(groups, config)
+        gemm = GroupGemm(groups, config, dual)
         widths = [token_tile(m, config) for m, _, _ in sizes]
         segments = [
             (
                 pack_position(g, token, 0),
-                rows_per_cta(n, config.ctas),
+                n if dual else rows_per_cta(n, config.ctas),
                 round_up(min(width, m - token), 32) // config.ctas * config.token_cost // 100,
                 k,
             )
@@ -811,40 +921,64 @@ class Launch:
         words += starts + [pack_position(len(sizes), 0, 0)] * (gemm.words - gemm.starts - len(starts))
         self.words = (ctypes.c_int64 * gemm.words)(*words)
 
-        executor = compiled(groups, config).to()
+        executor = compiled(groups, config, dual).to()
         self.pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
         self.arguments, _ = executor.generate_execution_args(self.pointer)
         self.packed, self.function = executor._get_invoke_packed_args(self.arguments), executor.capi_func
         self.executor = executor  # owns the function, as the three above own the memory that `packed` points to
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
-        """Launch with the addresses of A, B, C, SFA, SFB of each group."""
+        """Launch with the addresses of each group, in the order of GroupGemm's words."""
         self.words[: len(addresses)] = addresses
         error = self.function(self.packed)
         if error:
             raise RuntimeError(f"launch failed with CUDA error {error}")
 
 
+def like_fp4(name: str, rows: int, k: int, batches: int) -> tuple:
+    """(name, type, shape, strides) of an FP4 operand."""
+    return name, torch.float4_e2m1fn_x2, (rows, k // 2, batches), (k // 2, 1, rows * k // 2)
+
+
+def like_scales(name: str, rows: int, k: int, batches: int) -> tuple:
+    """(name, type, shape, strides) of reordered scale factors."""
+    blocks = -(-rows // 128)
+    strides = (16, 4, 8 * k, 1, SF_ATOM, 8 * k * blocks)
+    return name, torch.float8_e4m3fn, (32, 4, blocks, 4, k // MMA_K, batches), strides
+
+
+def like_output(name: str, m: int, n: int, batches: int) -> tuple:
+    """(name, type, shape, strides) of C."""
+    return name, torch.float16, (m, n, batches), (n, 1, m * n)
+
+
+def chunks(items) -> list:
+    """The items in order, at most MAX_GROUPS at once."""
+    return [items[first : first + MAX_GROUPS] for first in range(0, len(items), MAX_GROUPS)]
+
+
 class Plan:
-    """The launches for given sizes, and what their tensors look like."""
+    """The launches for the given sizes of groups, and what their tensors look like."""
 
-    def __init__(self, sizes: tuple):
+    contents = "each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)"
+
+    def __init__(self, sizes: tuple[tuple[int, int, int, int], ...]):
+        """Tensors are in the order all (a, b, c), then all (sfa, sfb)."""
         check_sizes(sizes)
-        self.sizes = [size[:3] for size in sizes]
-        ms, ns, ks = zip(*self.sizes)
+        ms, ns, ks, _ = zip(*sizes)
         config = CONFIG_MAP.get((ms, ns[0], ks[0]), DEFAULT) if len(set(ns)) == len(set(ks)) == 1 else DEFAULT
-        groups = [g for g, m in enumerate(ms) if m]
-        self.launches = []  # (what picks its tensors, launch)
-        for first in range(0, len(groups), MAX_GROUPS):
-            chunk = groups[first : first + MAX_GROUPS]
-            pick = operator.itemgetter(*(i for g in chunk for i in self.tensors_of(g)))
-            self.launches.append((pick, Launch([self.sizes[g] for g in chunk], config)))
+        groups, scales = [g for g, m in enumerate(ms) if m], 3 * len(sizes)
+        self.launches = []  # (what picks its addresses from those of the tensors, launch)
+        for chunk in chunks(groups):
+            pick = [i for g in chunk for i in (3 * g, 3 * g + 1, 3 * g + 2, scales + 2 * g, scales + 2 * g + 1)]
+            self.launches.append((operator.itemgetter(*pick), Launch([sizes[g][:3] for g in chunk], config)))
+        self.expected, of_scales = [], []
+        for g, (m, n, k, _) in enumerate(sizes):
+            self.expected += like_fp4(f"group {g}: a", m, k, 1), like_fp4(f"group {g}: b", n, k, 1)
+            self.expected += [like_output(f"group {g}: c", m, n, 1)]
+            of_scales += [like_scales(f"group {g}: reordered {x}", rows, k, 1) for x, rows in (("sfa", m), ("sfb", n))]
+        self.expected += of_scales
         self.guard = None
-
-    def tensors_of(self, g: int) -> tuple[int, ...]:
-        """Indices of a, b, c, sfa, sfb of group g among the tensors: all (a, b, c), then all (sfa, sfb)."""
-        scales = 3 * len(self.sizes) + 2 * g
-        return 3 * g, 3 * g + 1, 3 * g + 2, scales, scales + 1
 
     def check(self, tensors: list[torch.Tensor]) -> None:
         """ValueError unless all tensors have the right type, device, shape and strides.
@@ -861,35 +995,65 @@ class Plan:
 
     def check_slowly(self, tensors: list[torch.Tensor]) -> None:
         """The same, tensor by tensor."""
-        if len(tensors) != 5 * len(self.sizes) or not all(isinstance(t, torch.Tensor) for t in tensors):
-            raise ValueError("each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)")
-        fp4, fp16, fp8 = torch.float4_e2m1fn_x2, torch.float16, torch.float8_e4m3fn
+        if len(tensors) != len(self.expected) or not all(isinstance(t, torch.Tensor) for t in tensors):
+            raise ValueError(self.contents)
         device = torch.device("cpu")  # where an emulated B200 has its memory
         if torch.cuda.is_available() and torch.cuda.get_device_capability() == (10, 0):
             device = torch.device("cuda", torch.cuda.current_device())
-        for g, (m, n, k) in enumerate(self.sizes):
-            atoms = [(32, 4, -(-rows // 128), 4, k // 64, 1) for rows in (m, n)]
-            expected = (
-                ("a", fp4, (m, k // 2, 1), (k // 2, 1, 0)),
-                ("b", fp4, (n, k // 2, 1), (k // 2, 1, 0)),
-                ("c", fp16, (m, n, 1), (n, 1, 0)),
-                ("reordered sfa", fp8, atoms[0], (16, 4, 8 * k, 1, 512, 0)),
-                ("reordered sfb", fp8, atoms[1], (16, 4, 8 * k, 1, 512, 0)),
-            )
-            for (name, dtype, shape, strides), i in zip(expected, self.tensors_of(g)):
-                t = tensors[i]
-                matters = [size > 1 and t.numel() > 0 for size in t.shape]
-                for what, is_, must in (
-                    ("type", t.dtype, dtype),
-                    ("device", t.device, device),
-                    ("shape", (*t.shape,), shape),
-                    ("strides", (*itertools.compress(t.stride(), matters),), (*itertools.compress(strides, matters),)),
-                ):
-                    if is_ != must:
-                        raise ValueError(f"group {g}: {name} has {what} {is_}, but must have {must}")
+        for (name, dtype, shape, strides), t in zip(self.expected, tensors):
+            matters = [size > 1 and t.numel() > 0 for size in t.shape]
+            for what, is_, must in (
+                ("type", t.dtype, dtype),
+                ("device", t.device, device),
+                ("shape", (*t.shape,), shape),
+                ("strides", (*itertools.compress(t.stride(), matters),), (*itertools.compress(strides, matters),)),
+            ):
+                if is_ != must:
+                    raise ValueError(f"{name} has {what} {is_}, but must have {must}")
+
+    def addresses(self, tensors: list[torch.Tensor]) -> list[int]:
+        """Addresses of the tensors, once they are checked; ValueError."""
+        self.check(tensors)
+        addresses = [*map(torch.Tensor.data_ptr, tensors)]
+        if math.gcd(16, *addresses) != 16:
+            raise ValueError("every tensor must be aligned to 16 bytes")
+        return addresses
+
+
+class DualPlan(Plan):
+    """The same for a dual GEMM. Every batch is a group."""
+
+    contents = f"the dual GEMM's data must be the tensors {', '.join(DUAL_OPERANDS)}"
+
+    def __init__(self, m: int, n: int, k: int, batches: int):
+        """Tensors are in the order a, b1, b2, c, sfa, sfb1, sfb2."""
+        for name, x, multiple in (("M", m, 1), ("N", n, 32), ("K", k, 64), ("L", batches, 1)):
+            if not multiple <= x < 2**24 or x % multiple:
+                raise ValueError(f"{name} is {x}, but must be a multiple of {multiple} from {multiple} to {2**24 - 1}")
+        config = DUAL_CONFIG_MAP.get((m, n, k), DUAL_DEFAULT)
+        parts = chunks(range(batches))
+        self.launches = [(part, Launch([(m, n, k)] * len(part), config, dual=True)) for part in parts]
+        self.expected = [like_fp4("a", m, k, batches), like_fp4("b1", n, k, batches), like_fp4("b2", n, k, batches)]
+        self.expected += [like_output("c", m, n, batches), like_scales("sfa_permuted", m, k, batches)]
+        self.expected += [like_scales("sfb1_permuted", n, k, batches), like_scales("sfb2_permuted", n, k, batches)]
+        of_a, of_b, of_c, of_sfa, of_sfb = m * k // 2, n * k // 2, 2 * m * n, -(-m // 128) * 8 * k, -(-n // 128) * 8 * k
+        self.steps = of_a, of_b, of_c, of_sfa, of_sfb, of_b, of_sfb, 0  # bytes from batch to batch
+        self.guard = None
+
+    def __call__(self, tensors: list[torch.Tensor]) -> None:
+        """Launch; ValueError."""
+        a, b1, b2, c, sfa, sfb1, sfb2 = self.addresses(tensors)
+        gate = int(b2 < b1)
+        low, low_scales, high, high_scales = (b2, sfb2, b1, sfb1) if gate else (b1, sfb1, b2, sfb2)
+        if high - low >= MAX_DISTANCE:
+            raise ValueError(f"b1 and b2 lie {high - low} bytes apart, but must be less than {MAX_DISTANCE}")
+        operands = a, low, c, sfa, low_scales, high, high_scales, gate
+        for batches, launch in self.launches:
+            launch(tuple(x + i * step for i in batches for x, step in zip(operands, self.steps)))
 
 
 plan = functools.lru_cache(maxsize=64)(Plan)
+dual_plan = functools.lru_cache(maxsize=64)(DualPlan)
 
 
 def check_sizes(sizes: tuple[tuple[int, int, int, int], ...]) -> None:
@@ -905,21 +1069,39 @@ def check_sizes(sizes: tuple[tuple[int, int, int, int], ...]) -> None:
                 raise ValueError(f"group {g}: {name} is {x}, but must be {rule}")
 
 
-def custom_kernel(data: input_t) -> output_t:
+def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
     """C[g] = (A[g] * SFA[g]) @ (B[g] * SFB[g]).T for every group, rounded once to fp16.
 
-    data: tuple of lists over the groups, (a, b, c), (sfa, sfb), (reordered sfa, reordered sfb), (M, N, K, 1), with
+    Lists over the groups, (a, b, c), (sfa, sfb), (reordered sfa, reordered sfb), (M, N, K, 1), with
       a [M, K/2, 1] and b [N, K/2, 1] float4_e2m1fn_x2 with K contiguous, c [M, N, 1] float16 with N contiguous,
       reordered scales [32, 4, ceil(MN/128), 4, K/64, 1] float8_e4m3fn in blocks of 512 contiguous bytes.
     Writes the given c tensors and returns them. M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
     """
-    abc, _, scales, sizes = data
     call = plan(tuple(map(tuple, sizes)))
-    tensors = [*itertools.chain(*abc, *scales)]
-    call.check(tensors)
-    addresses = [*map(torch.Tensor.data_ptr, tensors)]
-    if math.gcd(16, *addresses) != 16:
-        raise ValueError("every tensor must be aligned to 16 bytes")
+    addresses = call.addresses([*itertools.chain(*abc, *scales)])
     for pick, launch in call.launches:
         launch(pick(addresses))
     return [c for _, _, c in abc]
+
+
+def dual_gemm(a, b1, b2, _sfa, _sfb1, _sfb2, sfa, sfb1, sfb2, c) -> torch.Tensor:
+    """C = silu((A * SFA) @ (B1 * SFB1).T) * ((A * SFA) @ (B2 * SFB2).T) in every batch, in f32, rounded once to fp16.
+
+    a [M, K/2, L], b1 and b2 [N, K/2, L] float4_e2m1fn_x2 with K contiguous, c [M, N, L] float16 with N contiguous,
+    scales as in group_gemm, for each of L batches, which are contiguous. The scales in the plain order are not read.
+    Writes the given c and returns it. N is a multiple of 32, K of 64; all else is a ValueError.
+    """
+    tensors = [a, b1, b2, c, sfa, sfb1, sfb2]
+    if not all(isinstance(t, torch.Tensor) for t in tensors) or a.dim() != 3 or c.dim() != 3:
+        raise ValueError(f"{DualPlan.contents}; a is [M, K/2, L], c is [M, N, L]")
+    m, n, batches = c.shape
+    dual_plan(m, n, 2 * a.shape[1], batches)(tensors)
+    return c
+
+
+def custom_kernel(data: input_t) -> output_t:
+    """The group GEMM of 4 lists, or the dual GEMM of 10 tensors: see `group_gemm` and `dual_gemm`."""
+    if isinstance(data, (tuple, list)) and len(data) in (4, 10):
+        return (group_gemm if len(data) == 4 else dual_gemm)(*data)
+    found = f"{len(data)} items" if isinstance(data, (tuple, list)) else type(data).__name__
+    raise ValueError(f"expected the group GEMM's 4 lists or the dual GEMM's tensors {DUAL_OPERANDS}, got {found}")

@@ -57,10 +57,13 @@ def with_config(submission: str, config: dict | None) -> str:
     """The submission with some fields of all its Configs replaced, for a sweep."""
     if not config:
         return submission
-    return (
-        f"{submission}\n\nDEFAULT = Config(**{{**vars(DEFAULT), **{config!r}}})\n"
-        f"CONFIG_MAP = {{key: Config(**{{**vars(value), **{config!r}}}) for key, value in CONFIG_MAP.items()}}\n"
-    )
+    changed = submission
+    for default, table in (("DEFAULT", "CONFIG_MAP"), ("DUAL_DEFAULT", "DUAL_CONFIG_MAP")):
+        changed += (
+            f"\n\n{default} = Config(**{{**vars({default}), **{config!r}}})\n"
+            f"{table} = {{key: Config(**{{**vars(value), **{config!r}}}) for key, value in {table}.items()}}\n"
+        )
+    return changed
 
 
 def judged(request: dict, section: str) -> dict:

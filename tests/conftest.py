@@ -1,9 +1,11 @@
-"""Fixtures of the evaluator's tests: submissions to judge, and how to judge them."""
+"""Fixtures: submissions to judge and how to judge them, and submission.py on the emulated B200."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+import emulator
 from evaluation.judge import Options, judge
 from task import TestCase, format_case
 
@@ -34,3 +36,20 @@ def judged():
         return judge(cases, Options(str(submission), "emulated", **{"jobs": 1, "timeout": 60, **options}))
 
     return run
+
+
+@pytest.fixture(scope="module")
+def submission():
+    """The module, its kernels compiled into the emulator."""
+    emulator.install()
+    from cutlass.cutlass_dsl import CuTeDSL
+
+    dsl = CuTeDSL._get_dsl().envar  # another test module may have imported the DSL, which then has read these settings
+    dsl.keep_ptx, dsl.dump_dir = True, os.environ["CUTE_DSL_DUMP_DIR"]
+
+    import submission
+
+    submission.plan.cache_clear()
+    submission.dual_plan.cache_clear()
+    submission.compiled.cache_clear()
+    return submission

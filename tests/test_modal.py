@@ -209,7 +209,9 @@ def test_sweep_changes_one_field_at_a_time():
     module = {"__name__": "swept"}
     sys.modules["swept"] = type(sys)("swept")  # dataclasses look their module up
     exec(compile(runs.with_config(text, {"prefetch": 3}), "swept", "exec"), module)
-    assert {c.prefetch for c in [module["DEFAULT"], *module["CONFIG_MAP"].values()]} == {3}
+    configs = [module["DEFAULT"], *module["CONFIG_MAP"].values()]
+    configs += [module["DUAL_DEFAULT"], *module["DUAL_CONFIG_MAP"].values()]
+    assert {c.prefetch for c in configs} == {3}
     assert runs.with_config(text, {}) == text
 
 

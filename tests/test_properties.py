@@ -10,7 +10,6 @@ as emulator/mma.py models it, loses no bit of any sum, in whatever order:
 """
 
 import dataclasses
-import os
 import re
 
 import pytest
@@ -33,22 +32,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 emulated = settings.get_profile("emulated")
-
-
-@pytest.fixture(scope="module")
-def submission():
-    """The module, its kernels compiled into the emulator."""
-    emulator.install()
-    from cutlass.cutlass_dsl import CuTeDSL
-
-    dsl = CuTeDSL._get_dsl().envar  # another test module may have imported the DSL, which then has read these settings
-    dsl.keep_ptx, dsl.dump_dir = True, os.environ["CUTE_DSL_DUMP_DIR"]
-
-    import submission
-
-    submission.plan.cache_clear()
-    submission.compiled.cache_clear()
-    return submission
 
 
 @dataclasses.dataclass

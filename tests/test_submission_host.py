@@ -1,7 +1,6 @@
 """The submission's host side: schedule, configs, the words a launch gets, and what is refused. Nothing is compiled."""
 
 import ast
-import ctypes
 import itertools
 import pathlib
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 import submission
 from submission import Config, GroupGemm, Launch, partition, rows_per_cta, token_tile
 from task import read_task_yaml
+from tests.fake_executor import FakeExecutor
 
 ROOT = pathlib.Path(__file__).parents[1]
 SOURCE = (ROOT / "submission.py").read_text()
@@ -144,33 +144,13 @@ def test_ranges_cost_the_same(segments, parts, gran):
 # -- launches ---------------------------------------------------------------------------------------------------------
 
 
-class FakeExecutor:
-    """Stands for the compiled kernel: records the words of each launch."""
-
-    def __init__(self, gemm):
-        self.gemm, self.launched = gemm, []
-
-    def to(self):
-        return self
-
-    def generate_execution_args(self, pointer):
-        return pointer, None
-
-    def _get_invoke_packed_args(self, pointer):
-        return (ctypes.c_int64 * self.gemm.words).from_address(pointer._pointer)
-
-    def capi_func(self, words):
-        self.launched.append(list(words))
-        return 0
-
-
 @pytest.fixture
 def executors(monkeypatch):
     """{(groups, config): FakeExecutor} of what was compiled."""
     made = {}
 
-    def compiled(groups, config):
-        return made.setdefault((groups, config), FakeExecutor(GroupGemm(groups, config)))
+    def compiled(groups, config, dual):
+        return made.setdefault((groups, config), FakeExecutor(GroupGemm(groups, config, dual)))
 
     monkeypatch.setattr(submission, "compiled", compiled)
     submission.plan.cache_clear()
