@@ -192,8 +192,7 @@ class LaneAccess:
             raise Fault("misaligned", f"vector write of {size * count} bytes at {int(addresses.max()):#x}")
         if space == "global":
             self.clock.global_access(self, addresses, size * count, True)
-        moves_data = self.clock.moves_data or self.launch.edits_tensormaps
-        if not moves_data and space in ("global", "shared") and len(addresses) > 1:
+        if not self.launch.moves_data and space in ("global", "shared") and len(addresses) > 1:
             return  # data of many lanes; what one lane stores may be a flag
         for k, v in enumerate(values):
             v = self.lane_array(v, ELEMENT[size])
@@ -355,7 +354,9 @@ class LaneAccess:
             if offset % 8:
                 raise Fault("misaligned", f"mbarrier at {offset:#x}")
             if offset in cta.smem.barriers:
-                raise Fault("mbarrier", f"init of a live object: {cta.smem.barriers[offset]}")
+                if self.launch.checks:
+                    raise Fault("mbarrier", f"init of a live object: {cta.smem.barriers[offset]}")
+                del cta.smem.barriers[offset]
             cta.smem.check_write(offset, offset + 8, "mbarrier.init")
             name = f"mbarrier at shared {offset:#x} of CTA {cta.ctaid}"
             cta.smem.add_barrier(offset, MBarrier(arrivals, name, self.warp.actor))

@@ -59,13 +59,15 @@ class Launch:
         self.params = params.ljust(kernel.param_bytes, b"\0")
         self.dynamic_shared, self.pdl = dynamic_shared, pdl
         triggers = any(i.op == "griddepcontrol.launch_dependents" for i in kernel.instrs)
-        self.edits_tensormaps = any(i.op.startswith("tensormap.") for i in kernel.instrs)
         self.dependencies = Dependencies(f"launch {number} ({kernel.name})", memory, predecessor if pdl else None, triggers, checks)
         self.depends = bool(self.dependencies.before)
         self.changed_maps: dict[int, set[int]] = {}  # address of a tensor map -> CTAs that have acquired the change
         self.schedule = schedule
         self.engine = engine or Engine()
         self.clock = clock or FunctionalClock(schedule, self.engine)
+        # a timed run stores only what may matter for time: all, unless it is the result of a tensor core, which is zero
+        ops = {i.op.split(".")[0] for i in kernel.instrs}
+        self.moves_data = self.clock.moves_data or "tensormap" in ops or "tcgen05" not in ops
         self.placement = placement or Placement(SMS)
         self.sms = len(self.placement.sms)
         self.costs = self.clock.costs(program)

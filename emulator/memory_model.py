@@ -58,6 +58,7 @@ class MemoryModel:
         self.read_rate = p.bytes_per_cycle(l2["tb_s"])
         self.shared_rate = p.bytes_per_cycle(l2["shared_tb_s"])
         self.write_rate = p.bytes_per_cycle(l2["write_tb_s"])
+        self.write_request_cycles = l2["write_request_cycles"]
         self.read_port = self.write_port = 0.0  # when the crossbar has moved what it was given
         self.under_way: dict[tuple, float] = {}  # (GPC, first line, lines) -> when they arrive there
         self.hit_cycles = l2["hit_cycles"]
@@ -185,7 +186,8 @@ class MemoryModel:
             self._insert(missing, count, region, self.write_cycles)
             self.stored.append((self.inserted, count * LINE))
             acknowledged = self.write_miss_cycles
-        self.write_port = max(self.write_port, self.engine.now) + nbytes / self.write_rate
+        busy = max(nbytes / self.write_rate, len(lines) * self.write_request_cycles)
+        self.write_port = max(self.write_port, self.engine.now) + busy
         if self.log is not None:
             self.log.append((time, 0, 0, nbytes))
         taken = max(time, self.write_port)

@@ -589,6 +589,19 @@ def store_issue(width: int, steps: int = 64) -> str:
     return probe(setup, body, (".u64 dst",), step="  add.u64 %rd3, %rd3, %rd6;", together=True)
 
 
+def scattered_stores(width: int, steps: int = 64, pitch: int = 8192) -> str:
+    """The same, each lane along a row of its own, as an epilogue without shared memory does (argument: dst,
+    threads * pitch bytes per CTA)."""
+    value = {2: "b16", 16: "v4.b32"}[width]
+    operand = {2: "%h1", 16: "{%r10, %r10, %r10, %r10}"}[width]
+    setup = f"""
+  ld.param.u64 %rd3, [dst]; mov.b32 %r10, %r0; cvt.u16.u32 %h1, %r0; mov.u32 %r12, %ntid.x;
+  mad.lo.u32 %r11, %r3, %r12, %r0; mul.wide.u32 %rd4, %r11, {pitch}; add.u64 %rd3, %rd3, %rd4;
+"""
+    body = "".join(f"  st.global.{value} [%rd3+{width * i}], {operand};\n" for i in range(steps))
+    return probe(setup, body, (".u64 dst",), step=f"  add.u64 %rd3, %rd3, {width * steps};", together=True)
+
+
 def shared_issue(kind: str, steps: int = 32) -> str:
     """Issue of `steps` conflict-free shared accesses in a row, then bar.sync: "stmatrix" (x4), "st.v4", "st",
     "ld" or "ld.v4"; loads have also arrived."""

@@ -533,6 +533,12 @@ def _latencies() -> list[Point]:
             f"issue/st.global {width} B/4 warps, all SMs", "store_issue", {"width": width}, (room,), 128,
             grid=SMS, per=64,
         ))  # fmt: skip
+    for width in (2, 16):
+        for grid in (1, SMS):
+            points.append(clock(
+                f"issue/st.global {width} B scattered/4 warps/{grid} CTAs", "scattered_stores", {"width": width},
+                (Output(grid * 128 * 8192),), 128, grid=grid, per=64,
+            ))  # fmt: skip
     for kind in ("stmatrix", "st.v4", "st", "ld", "ld.v4"):
         for warps in (1, 4):
             points.append(clock(

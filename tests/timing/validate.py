@@ -1,11 +1,11 @@
 """The timing model against the points of h200.json: every point run on the model, and the error of each family.
 
-    python -m tests.timing.validate [--only SUBSTRING] [--half fitted|held-out] [--list] [--out FILE]
+    python -m tests.timing.validate [--only SUBSTRING] [--half fitted|held-out] [--sample N] [--list] [--write FILE]
 
 A point's PTX runs on the model as it ran on the card (see points.py): the same launches on the same inputs, the same L2
-state before them. Of 15 launches only those are run in which the L2 is replaced, and a few more that stand for the rest. The
-names' hash splits every family in two: the figures of the profile were fitted on one half, and the errors that count are
-those of the other.
+state before them. Of 15 launches only those are run in which the L2 is replaced, and a few more that stand for the
+rest. The names' hash splits every family in two: the figures of the profile were fitted on one half, and the errors
+that count are those of the other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from . import kernels
 from .points import POINTS, Map, MapList, Output, Point, Source, Zeros
 
 TABLE = Path(__file__).with_name("h200.json")
-STEADY = 4  # launches of which those before the last take as long as any later one: in pairs, where two fit side by side
+STEADY = (
+    4  # launches; the two before the last stand for later ones (two, as launches that fit side by side end in pairs)
+)
 FAMILIES = {  # name -> prefixes of the points' names
     "loads, bulk": ("loads/bulk",),
     "loads, tensor": ("loads/tensor",),
@@ -58,6 +60,15 @@ def held_out() -> set[str]:
         names = [p.name for p in POINTS if family(p) == f]
         names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
         out.update(names[::2])
+    return out
+
+
+def sample(count: int) -> list[Point]:
+    """`count` points of each family that has a bar, by another hash: enough to see an error within minutes."""
+    out = []
+    for f in BARRED:
+        points = [p for p in POINTS if family(p) == f]
+        out += sorted(points, key=lambda p: hashlib.sha256(f"sample {p.name}".encode()).digest())[:count]
     return out
 
 
@@ -160,19 +171,29 @@ def measured() -> dict[str, float]:
     return {name: p["value"] for name, p in json.loads(TABLE.read_text())["points"].items()}
 
 
+def write_table(file: Path, name: str, text: str) -> None:
+    """Replaces what stands between the markers <!-- name --> and <!-- /name -->."""
+    before, _, rest = file.read_text().partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"<!-- /{name} -->")
+    assert end, f"{file} has no markers of {name}"
+    file.write_text(f"{before}<!-- {name} -->\n{text}\n{end}{after}")
+
+
 def summary(rows: list[tuple[str, str, float, float, bool]]) -> str:
     """Markdown table of (family, name, modelled, measured, held out)."""
     lines = [
-        "| family | points | held out | median error | worst error | fitted half: median, worst |",
-        "|---|---|---|---|---|---|",
+        "| family | points run | of | held out: points, median error, worst | fitted half: points, median, worst |",
+        "|---|---|---|---|---|",
     ]
     for f in FAMILIES:
-        errors = {half: [abs(m / v - 1) for g, _, m, v, out in rows if g == f and out == half] for half in (True, False)}
+        errors = {half: [abs(m / v - 1) for g, _, m, v, o in rows if g == f and o == half] for half in (True, False)}
         if not errors[True] and not errors[False]:
             continue
-        cells = [f"{statistics.median(e):.1%} | {max(e):.1%}" if e else "- | -" for e in (errors[True], errors[False])]
-        total = len(errors[True]) + len(errors[False])
-        lines.append(f"| {f} | {total} | {len(errors[True])} | {cells[0]} | {cells[1].replace(' | ', ', ')} |")
+        cells = [
+            f"{len(e)}, {statistics.median(e):.1%}, {max(e):.1%}" if e else "-" for e in (errors[True], errors[False])
+        ]
+        known = sum(family(p) == f for p in POINTS)
+        lines.append(f"| {f} | {len(errors[True]) + len(errors[False])} | {known} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines)
 
 
@@ -180,16 +201,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[""], help="points whose name contains one of these")
     parser.add_argument("--half", choices=("fitted", "held-out"), help="only this half")
+    parser.add_argument("--sample", type=int, help="so many points of each family that has a bar")
     parser.add_argument("--list", action="store_true", help="a line for each point")
     parser.add_argument("--set", nargs="*", default=[], help="figures to replace: unit.figure=value")
-    parser.add_argument("--out", help="JSON file for the modelled values")
+    parser.add_argument("--write", type=Path, help="the file whose table is replaced")
     parser.add_argument("--profile", default="h200")
     options = parser.parse_args()
     profile = load(options.profile).with_({k: float(v) for k, v in (s.split("=") for s in options.set)})
     values, out, rows = measured(), held_out(), []
     start = time.time()
-    for p in POINTS:
-        if not any(s in p.name for s in options.only) or options.half and (p.name in out) != (options.half == "held-out"):
+    for p in sample(options.sample) if options.sample else POINTS:
+        half = "held-out" if p.name in out else "fitted"
+        if not any(s in p.name for s in options.only) or options.half not in (None, half):
             continue
         rows.append((family(p), p.name, model(p, profile), values[p.name], p.name in out))
         gc.collect()  # launches refer to themselves in circles, and hold the shared memory of their CTAs
@@ -198,8 +221,8 @@ def main():
             print(f"{m:9.2f} {v:9.2f} {m / v - 1:+7.1%} {'held out' if held else 'fitted  '} {name}", flush=True)
     print(summary(rows))
     print(f"{len(rows)} points in {time.time() - start:.0f} s")
-    if options.out:
-        Path(options.out).write_text(json.dumps({name: m for _, name, m, _, _ in rows}, indent=1))
+    if options.write:
+        write_table(options.write, "h200", summary(rows))
 
 
 if __name__ == "__main__":
