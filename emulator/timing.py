@@ -16,7 +16,6 @@ from .memory_model import LINE, Lines, MemoryModel
 from .profile import Profile
 from .tensormap import TensorMap
 
-
 FORGOTTEN = -1.0  # a tensor map that has left the nearest cache
 
 
@@ -187,8 +186,11 @@ class TimingClock:
         launch, by_value, address = key[:3]
         if not by_value:
             line = address // LINE
-            return self.memory.read(start, range(line, line + 1), LINE)[1] + tma["latency_cycles"] + tma["first_use_cycles"]
-        cold = self._known.setdefault(key[3:], launch) == launch
+            come = self.memory.read(start, range(line, line + 1), LINE)[1]
+            cold = come - start > (self.memory.hit_cycles + self.memory.miss_cycles) / 2
+            start = come + tma["latency_cycles"]
+        else:
+            cold = self._known.setdefault(key[3:], launch) == launch
         return start + tma["first_use_cold_cycles" if cold else "first_use_cycles"]
 
     def descriptor_prefetch(self, group, tm) -> None:
