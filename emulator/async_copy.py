@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from . import alu, swizzle, tensormap, tma
-from .errors import Fault, Unsupported
+from .errors import Fault
 from .mbarrier import Waitable
 from .shared import OFFSET_MASK
 

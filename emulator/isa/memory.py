@@ -83,7 +83,8 @@ def _st_async(w, i):
     _order(m)
     if m.one_of("shared::cluster") is None or not m.take("mbarrier::complete_tx::bytes"):
         raise Unsupported("this form of st.async")
-    count, kind = _vector(m), m.type()
+    _vector(m)
+    kind = m.type()
     m.done()
     values = ", ".join(w.read(o, width(kind), kind[0] == "f") for o in flat(i.operands[1]))
     bar = _address(w, i.operands[2])

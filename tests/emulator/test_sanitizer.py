@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from corpus.bugs import BUGS
+from corpus.kernels import HEADER, KERNELS
 
 import emulator
 from emulator.errors import KINDS
-
-from corpus.bugs import BUGS
-from corpus.kernels import HEADER, KERNELS
 
 SCHEDULES = range(21)
 

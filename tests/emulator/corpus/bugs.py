@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .kernels import _COMMIT, _LOAD, _MMA, COPY, FENCE, INSTRUCTION, MATRIX, STORE, wait
+from .kernels import _COMMIT, _LOAD, COPY, FENCE, INSTRUCTION, MATRIX, STORE, wait
 
 
 @dataclass(frozen=True)

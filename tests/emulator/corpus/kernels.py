@@ -205,7 +205,6 @@ _LANES = "shl.b32 r21, w, 21;\nadd.u32 r21, r21, r20;  // the lanes of this warp
 
 def _operands(value: str = "0x3c003c00") -> str:
     """Fill A and B with one half: 32 bytes of A from every thread, of B from the first 16."""
-    quad = f"{{{value}, {value}, {value}, {value}}}"
     return f"""
 mov.b32 r10, {value};
 mov.u32 r1, a;
@@ -409,7 +408,7 @@ barrier.cluster.wait.acquire.aligned;
 
 def _meet() -> Kernel:
     """Warps hand a value on through shared memory, a named barrier each, and sum it across lanes."""
-    body = f"""
+    body = """
 mov.u32 r1, buffer;
 mad.lo.u32 r1, lane, 4, r1;
 setp.eq.u32 p, w, 0;
