@@ -204,11 +204,18 @@ EPILOGUE = [
         ((32,), (16,), (64,)),
         DIRECT,
     ),
-    Fault("output not bounded by M", "output_tensormap(c, m, n)", "output_tensormap(c, m + 1, n)", BEYOND, PADDED),
+    Fault(
+        "output not bounded by M", "output_tensormap(c, m, n, 32)", "output_tensormap(c, m + 1, n, 32)", BEYOND, PADDED
+    ),
 ]
 DESCRIPTORS = [
     Fault("swizzle of the matrix descriptor", "matrix_descriptor(swizzle=2,", "matrix_descriptor(swizzle=4,", WRONG),
-    Fault("swizzle of the tensormap", "K_SW128, Float4E2M1FN", "K_SW64, Float4E2M1FN", HANG),
+    Fault(
+        "swizzle of the tensormap",
+        "K_SW128, Float4E2M1FN)\n    layout = cute.tile_to_shape(atom, (box_rows, TILE_K), (0, 1))\n    op",
+        "K_SW64, Float4E2M1FN)\n    layout = cute.tile_to_shape(atom, (box_rows, TILE_K), (0, 1))\n    op",
+        HANG,
+    ),
     Fault("N of the instruction", "n >> 3 << 17", "n >> 4 << 17", "tmem-uninitialised: tcgen05.ld", WIDE),
     Fault("M of the instruction", "TILE_M * ctas >> 4 << 24", "TILE_M >> 4 << 24", "unsupported: block-scaled 128x"),
     Fault(
@@ -220,7 +227,9 @@ DESCRIPTORS = [
     ),
 ]
 TILING = [
-    Fault("token origin off by one", "step * TILE_K, box.y, bar", "step * TILE_K, box.y + 1, bar", WRONG),
+    Fault(
+        "origins of boxes off by one", "lambda step: (step * TILE_K, y)", "lambda step: (step * TILE_K, y + 1)", WRONG
+    ),
     Fault(
         "weight origin off by a box",
         "self.weight_row(tile.row + i * gran,",
@@ -271,8 +280,8 @@ RESOURCES = [
 INPUTS = [
     Fault(
         "result stored where A lies",
-        "output_tensormap(c, m, n)",
-        "output_tensormap(a, m, n)",
+        "output_tensormap(c, m, n, 32)",
+        "output_tensormap(a, m, n, 32)",
         r"write-to-input: .* to tensor\[0\]\[0\], which the kernel may only read",
         RING,
     ),
