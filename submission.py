@@ -20,7 +20,7 @@ import functools
 import itertools
 import math
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, NamedTuple
 
 import cutlass
@@ -123,14 +123,15 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
     ),
 }
 
-DUAL_DEFAULT = Config(ctas=2, gran=32, epilogue="tma", epilogue_warps=8)
+DUAL_DEFAULT = Config(ctas=2, token_cost=0, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=6)
 
-# M, N, K of a benchmark case of the dual GEMM -> its Config; every other problem runs on DUAL_DEFAULT.
+# M, N, K of a benchmark case of the dual GEMM -> its Config; every other problem runs on DUAL_DEFAULT. Token tiles such
+# that one for each pair of CTAs is enough: 64, 64, 72 and 72 tiles of 128 rows of both B.
 DUAL_CONFIG_MAP: dict[tuple[int, int, int], Config] = {
-    (256, 4096, 7168): Config(ctas=2, gran=128, tokens=128, epilogue="tma", epilogue_warps=8),
-    (512, 4096, 7168): Config(ctas=2, gran=128, tokens=256, epilogue="tma", epilogue_warps=8),
-    (256, 3072, 4096): Config(ctas=2, gran=128, tokens=96, epilogue="tma", epilogue_warps=8),
-    (512, 3072, 7168): Config(ctas=2, gran=128, tokens=192, epilogue="tma", epilogue_warps=8),
+    (256, 4096, 7168): replace(DUAL_DEFAULT, tokens=128),
+    (512, 4096, 7168): replace(DUAL_DEFAULT, tokens=256),
+    (256, 3072, 4096): replace(DUAL_DEFAULT, tokens=96),
+    (512, 3072, 7168): replace(DUAL_DEFAULT, tokens=192),
 }
 
 # ------------------------------------------------------------------------------------------------------------------ PTX
@@ -538,6 +539,7 @@ class GroupGemm:
         self.scales_operand = self.tokens_operand + len(config.token_boxes)
         self.operands = self.scales_operand + (4 if dual else 3 if config.epilogue == "tma" else 2)
         self.addresses = 8 if dual else 5
+        self.store_box = STORE_BOX // 2 if dual else STORE_BOX
         self.sizes = self.addresses * groups
         self.scalars = self.sizes + 2 * groups
         self.starts = self.scalars + 4
@@ -553,7 +555,8 @@ class GroupGemm:
         return tokens, weight_scales, token_scales, token_scales + 2 * SF_BYTES
 
     def store_bytes(self) -> int:
-        return self.config.epilogue_warps * self.config.store_boxes * STORE_BOX if self.config.epilogue == "tma" else 0
+        boxes = self.config.epilogue_warps * self.config.store_boxes if self.config.epilogue == "tma" else 0
+        return boxes * self.store_box
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
@@ -809,7 +812,7 @@ class GroupGemm:
         if warp < config.epilogue_warps:
             quarter, half = warp & 3, warp >> 2
             step = 8 * config.epilogue_warps
-            store_at = ring + stages * stage_bytes + warp * (config.store_boxes * STORE_BOX)
+            store_at = ring + stages * stage_bytes + warp * (config.store_boxes * self.store_box)
             # A lane's row of an 8x8 matrix: token lane % 8, weights 8 * (lane / 8), 64-byte swizzle
             matrix_at = (lane & 7) * 64 + (((lane >> 3) ^ ((lane >> 1) & 3)) << 4)
             if const_expr(self.dual):  # token lane % 8 + 8 * (lane / 16), weights 8 * (lane / 8 % 2), 32-byte swizzle
@@ -859,7 +862,7 @@ class GroupGemm:
                         c = self.tensormap(params, self.scales_operand + 2, tile.group)
                         if lane == 0:
                             tma_store(c, row, token + column, store_at + store_box)
-                        store_box = store_box ^ ((config.store_boxes - 1) * STORE_BOX)
+                        store_box = store_box ^ ((config.store_boxes - 1) * self.store_box)
                 tcgen05_fence("before")
                 cute.arch.sync_warp()
                 if lane == 0:
