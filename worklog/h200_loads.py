@@ -20,12 +20,15 @@ share of the case's bytes, each byte once, to a ring, and writes the case's C by
 import base64
 import ctypes
 import dataclasses
+import hashlib
 import importlib.util
 import itertools
 import json
+import multiprocessing
 import os
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,17 +46,17 @@ MODES = {  # PDL mode: (entries of the Config, the loads-only kernel of that mod
     "PDL, L2 prefetch before the wait": ({}, "loads/bulk/case {}/wait/6x32K/prefetch 6"),
     "PDL, weights do not wait": ({"early_weights": True}, "loads/bulk/case {}/early/6x32K"),
 }
-VARIANTS = {  # of the submitted mode: entries of the Config
-    "one CTA per MMA": {"ctas": 1},
-    "rows cut at 128": {"gran": 128},
-    "token boxes of 32 and more": {"token_box": 32},
-    "prefetch 2": {"prefetch": 2},
-    "prefetch 8": {"prefetch": 8},
-    "two CTAs per SM": {"ctas_per_sm": 2, "tokens": 128, "epilogue_warps": 4, "store_boxes": 1},
-    "the same, weights do not wait": {
-        "ctas_per_sm": 2, "tokens": 128, "epilogue_warps": 4, "store_boxes": 1, "early_weights": True,
-    },
-}  # fmt: skip
+VARIANTS = {  # of the submitted mode: entries of the Config, or what the kernel leaves out ("without")
+    "without the copies of tokens": {"without": "tokens"},
+    "without stores": {"without": "stores"},
+    "rows cut at 128, tokens cost nothing": {"gran": 128, "token_cost": 0},
+    "tiles of up to 96 tokens": {"tokens": 96},
+    "tiles of up to 128 tokens": {"tokens": 128},
+    "tiles of up to 160 tokens": {"tokens": 160},
+    "tiles of up to 192 tokens": {"tokens": 192},
+    "tiles of up to 256 tokens": {"tokens": 256},
+    "prefetch 1": {"prefetch": 1},
+}
 ONE_AS_F32, ONE_AS_F16 = 0x3F800000, 0x3C00
 TENSORS = "a", "b", "c", "sfa", "sfb"
 FAKE = 1 << 40  # address of the first tensor in compiled parameters; the others follow every FAKE bytes
@@ -62,10 +65,11 @@ FAKE = 1 << 40  # address of the first tensor in compiled parameters; the others
 # ------------------------------------------------------------------------------------------------ here: with CuTe DSL
 
 
-def load_submission(path: Path = ROOT / "submission.py"):
+def load_submission(path: Path = ROOT / "submission.py", without: str = ""):
     """submission.py as a module of its own whose PTX layer is that of an H200.
 
-    One line of its source changes: the consumer warp runs in both CTAs of a pair.
+    One line of its source changes: the consumer warp runs in both CTAs of a pair. `without` "tokens" the kernel
+    leaves out the copies of A and SFA, without "stores" those of C, to measure what they cost.
     """
     leader_only = "if warp == self.mma_warp and rank == 0:"
     source = path.read_text()
@@ -77,6 +81,15 @@ def load_submission(path: Path = ROOT / "submission.py"):
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     replace_ptx(module)
+    if without == "stores":
+        module.tma_store = lambda *_: None
+    if without == "tokens":
+        boxes = module.GroupGemm.token_boxes
+        module.GroupGemm.token_boxes = lambda *args: [box._replace(condition=module.Int32(0)) for box in boxes(*args)]
+    compiled = module.compiled  # what only the host reads needs no kernel of its own
+    module.compiled = lambda groups, config, dual=False: compiled(
+        groups, dataclasses.replace(config, tokens=32, token_cost=0), dual
+    )
     return module
 
 
@@ -96,8 +109,8 @@ def replace_ptx(s) -> None:
         return s.cpasync.make_tiled_tma_atom(op, tensor, cute.tile_to_shape(atom, box, (0, 1)), box)[0]
 
     class GroupGemm(s.GroupGemm):
-        def __init__(self, groups: int, config):
-            super().__init__(groups, config)
+        def __init__(self, groups: int, config, dual: bool = False):
+            super().__init__(groups, config, dual)
             s.pair_of_ctas = config.ctas  # for what is compiled next
 
         def tensormap(self, params, operand: int, group):
@@ -105,19 +118,17 @@ def replace_ptx(s) -> None:
             address.of_fp4 = operand < self.scales_operand
             return address
 
-    def element(tensormap, x):
-        return Int32(x) >> 1 if tensormap.of_fp4 else Int32(x)
+    def place(tensormap, at: tuple) -> tuple:
+        return (Int32(at[0]) >> 1, *at[1:]) if tensormap.of_fp4 else at
 
-    def tma_load(ctas: int, to, tensormap, x, y, bar, policy: str, condition) -> None:
-        text = (
-            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-            ".L2::cache_hint [$0], [$1, {$2, $3}], [$4], $5;"
-        )
-        hint = s.constant(s.CACHE_POLICY[policy])
-        s.ptx_if(condition, text, "r,l,r,r,r,l", to, tensormap, element(tensormap, x), y, bar, hint)
+    def without_cta_group(text: str, *args, **options):
+        return ptx(text.replace(".cta_group::1", "").replace(".cta_group::2", ""), *args, **options)
 
-    def tma_prefetch(tensormap, x, y, condition) -> None:
-        prefetch(tensormap, element(tensormap, x), y, condition)
+    def tma_load(ctas: int, to, tensormap, at: tuple, *rest) -> None:
+        load(ctas, to, tensormap, place(tensormap, at), *rest)
+
+    def tma_prefetch(tensormap, at: tuple, condition) -> None:
+        prefetch(tensormap, place(tensormap, at), condition)
 
     def mbarrier_init(bar, count: int) -> None:
         init(bar, s.pair_of_ctas if count == 1 else count)  # 1: the commit, which now comes from each CTA of a pair
@@ -129,10 +140,10 @@ def replace_ptx(s) -> None:
         for rank in range(s.pair_of_ctas):
             arrive(map_shared(bar, rank) if s.pair_of_ctas == 2 else bar)
 
-    prefetch, init, expect = s.tma_prefetch, s.mbarrier_init, s.mbarrier_expect
+    ptx, load, prefetch, init, expect = s.ptx, s.tma_load, s.tma_prefetch, s.mbarrier_init, s.mbarrier_expect
     arrive, map_shared = s.mbarrier_arrive, s.map_shared
     s.GroupGemm, s.fp4_tensormap = GroupGemm, fp4_tensormap
-    s.tma_load, s.tma_prefetch = tma_load, tma_prefetch
+    s.ptx, s.tma_load, s.tma_prefetch = without_cta_group, tma_load, tma_prefetch
     s.mbarrier_init, s.mbarrier_expect, s.mbarrier_arrive = mbarrier_init, mbarrier_expect, mbarrier_arrive
     s.map_shared = lambda address, rank: address  # the barriers of the own CTA
     s.mma_commit = lambda ctas, bar: mbarrier_arrive(bar)
@@ -207,22 +218,32 @@ def bytes_into_sms(s, sizes, config) -> int:
     return total
 
 
-def compile_all(folder: Path) -> None:
+def compile_case(folder: Path, case: int) -> list[dict]:
+    """Compile the modes and variants of a case; writes its cubins."""
     prepare_dsl()
-    s = load_submission()
-    wanted = [(case, mode, entries) for case in CASES for mode, (entries, _) in MODES.items()]
-    wanted += [(case, variant, entries) for case in CASES for variant, entries in VARIANTS.items()]
-    folder.mkdir(parents=True, exist_ok=True)
-    launches, cubins = [], {}
-    for case, name, entries in wanted:
+    modules, cubins, launches = {}, {}, []
+    for name, entries in {**{mode: entries for mode, (entries, _) in MODES.items()}, **VARIANTS}.items():
+        entries = dict(entries)
+        without = entries.pop("without", "")
+        if without not in modules:
+            modules[without] = load_submission(without=without)
+        s = modules[without]
         sizes, config = scaled(s, case, **entries)
         launch = compile_launch(s, sizes, config)
-        cubin = cubins.setdefault(launch.pop("ptx"), (f"{len(cubins)}.cubin", launch["cubin"]))
+        cubin = cubins.setdefault(launch.pop("ptx"), (f"{case}-{len(cubins)}.cubin", launch["cubin"]))
         (folder / cubin[0]).write_bytes(cubin[1])
-        launch |= {"case": case, "name": name, "config": dataclasses.asdict(config), "cubin": cubin[0]}
-        launches.append(launch | {"bytes into SMs": bytes_into_sms(s, sizes, config)})
-        print(case, name, cubin[0], flush=True)
-    (folder / "launches.json").write_text(json.dumps(launches))
+        launch |= {"case": case, "name": name, "config": dataclasses.asdict(config), "without": without}
+        loaded = None if without == "tokens" else bytes_into_sms(s, sizes, config)
+        launches.append(launch | {"cubin": cubin[0], "bytes into SMs": loaded})
+    return launches
+
+
+def compile_all(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256((ROOT / "submission.py").read_bytes()).hexdigest()
+    with ProcessPoolExecutor(min(len(CASES), os.cpu_count()), multiprocessing.get_context("spawn")) as pool:
+        launches = sum(pool.map(compile_case, [folder] * len(CASES), CASES), [])
+    (folder / "launches.json").write_text(json.dumps({"submission.py": digest, "launches": launches}))
 
 
 # --------------------------------------------------------------------------------------------------- there: on the H200
@@ -287,9 +308,17 @@ def run(folder: Path, repeats: int = 2) -> None:
     assert INPUTS * gpu.input_bytes <= max(p.inputs * nbytes_of(p, Source) for p in POINTS) + NOISE_BYTES
     gpu.results = gpu.allocate(INPUTS * gpu.result_bytes)
 
+    def timed(launches) -> float:
+        for _ in range(5):  # the host may be late with the 15 launches
+            try:
+                return gpu.between_events(launches, "cold")
+            except RuntimeError:
+                gpu.sync()
+        raise RuntimeError("the host is too slow to queue the launches")
+
     def median(launches) -> float:
-        gpu.between_events(launches, "cold")
-        return round(float(np.median([gpu.between_events(launches, "cold") for _ in range(REPEATS)])), 3)
+        timed(launches)
+        return round(float(np.median([timed(launches) for _ in range(REPEATS)])), 3)
 
     def check(prepared, case: int) -> None:
         """Every element of C is 1 and nothing beside it was written; that the launch ends means that all bytes came."""
@@ -309,7 +338,8 @@ def run(folder: Path, repeats: int = 2) -> None:
             raise RuntimeError("what follows C was written")
 
     points = {p.name: p for p in POINTS}
-    launches = json.loads((folder / "launches.json").read_text())
+    compiled = json.loads((folder / "launches.json").read_text())
+    launches = compiled["launches"]
     functions, smi = {}, [nvidia_smi()]
     for launch in launches:
         function = functions.setdefault(launch["cubin"], ctypes.c_void_p())
@@ -319,9 +349,10 @@ def run(folder: Path, repeats: int = 2) -> None:
             gpu.call("cuModuleGetFunction", ctypes.byref(function), module, launch["kernel"].encode())
             gpu.call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED, 227 << 10)
         launch["prepared"] = [Prepared(gpu, launch, function, i) for i in range(INPUTS)]
-        check(launch["prepared"][0], launch["case"])
+        if launch["without"] != "stores":
+            check(launch["prepared"][0], launch["case"])
     for _ in range(100):  # the clocks rise
-        gpu.between_events(launches[0]["prepared"], "cold")
+        timed(launches[0]["prepared"])
     loads_only = {(case, mode): points[name.format(case)] for case in CASES for mode, (_, name) in MODES.items()}
     prepared = {key: gpu.launches(point, point.inputs) for key, point in loads_only.items()}
     alone = {key: [] for key in loads_only}
@@ -337,6 +368,7 @@ def run(folder: Path, repeats: int = 2) -> None:
         "machine": gpu.describe() | {"nvidia-smi, before and after": smi},
         "date": datetime.date.today().isoformat(),
         "repeats": REPEATS,
+        "sha256 of submission.py": compiled["submission.py"],
         "loads only": [
             {"case": case, "mode": mode, "point": point.name, "us": alone[case, mode]} | point.counts
             for (case, mode), point in loads_only.items()

@@ -1,0 +1,103 @@
+"""What worklog/h200_loads.py compiles for an H200 is the submission's load side: the same copies in the same order."""
+
+import base64
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import emulator
+from emulator import alu, tma
+from emulator.async_copy import AsyncCopy
+from evaluation.inputs import as_bytes
+from reference import generate_input
+
+ROOT = pathlib.Path(__file__).parents[1]
+SIZES = [(40, 272, 576), (300, 128, 128)]  # (M, N, K): parts of tiles in every dimension, two token tiles
+
+COMPILE = """
+import json, sys
+from worklog import h200_loads
+h200_loads.prepare_dsl()
+submission = h200_loads.load_submission()
+made = h200_loads.compile_launch(submission, json.loads(sys.argv[1]), submission.DEFAULT)
+del made["cubin"]
+print(json.dumps(made), file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="module")
+def for_h200(tmp_path_factory) -> dict:
+    """The launch of SIZES that compile_launch makes, in a process of its own: CuTe DSL reads the target once."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    env.pop("EMULATOR_PTX", None)
+    command = [sys.executable, "-c", COMPILE, json.dumps(SIZES)]
+    done = subprocess.run(command, cwd=tmp_path_factory.mktemp("h200"), env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stderr.splitlines()[-1])
+
+
+@contextlib.contextmanager
+def recorded():
+    """Yields {(CTA, warp): [(where in its shared memory, if a load; bytes a row; rows' addresses, sorted), ...]}."""
+    copies, methods = {}, (AsyncCopy.tma_load, AsyncCopy.tma_store)
+
+    def tma_load(group, dst, tensor, coords, bar, rank, mode, *rest):
+        note(group, dst, tensor, coords, rank, rest[-1])
+        methods[0](group, dst, tensor, coords, bar, rank, mode, *rest)
+
+    def tma_store(group, tensor, coords, src, rank, mode, *rest):
+        note(group, None, tensor, coords, rank, rest[-1])
+        methods[1](group, tensor, coords, src, rank, mode, *rest)
+
+    def note(group, dst, tensor, coords, rank, mask):
+        for p in group.active(mask):
+            tensormap = group.tensor_map(group.pick(tensor, p), rank)
+            starts, nbytes = tma.row_addresses(tensormap, tuple(alu.signed(group.pick(c, p), 32) for c in coords))
+            where = dst if dst is None else group.shared_cta(group.pick(dst, p))[1]
+            key = group.cta.index, group.warp.index
+            copies.setdefault(key, []).append((where, nbytes, sorted(starts.tolist())))
+
+    AsyncCopy.tma_load, AsyncCopy.tma_store = tma_load, tma_store
+    try:
+        yield copies
+    finally:
+        AsyncCopy.tma_load, AsyncCopy.tma_store = methods
+
+
+def test_copies_are_those_of_the_submission(for_h200):
+    emulator.install()
+    from cutlass.cutlass_dsl import CuTeDSL
+
+    dsl = CuTeDSL._get_dsl().envar  # another test module may have imported the DSL, which then has read these settings
+    dsl.keep_ptx, dsl.dump_dir = True, os.environ["CUTE_DSL_DUMP_DIR"]
+    import submission
+
+    submission.plan.cache_clear()
+    submission.compiled.cache_clear()
+    data = emulator.device_tensors(generate_input(*zip(*SIZES), len(SIZES), 0, device=torch.device("cpu")))
+    with recorded() as want, emulator.session():
+        submission.custom_kernel(data)
+
+    outputs = [c for _, _, c in data[0]]
+    for c in outputs:
+        as_bytes(c).fill_(0xCD)
+    tensors = [t for (a, b, c), scales in zip(data[0], data[2]) for t in (a, b, c, *scales)]
+    params = bytearray(base64.b64decode(for_h200["params"]))
+    for offset, tensor in for_h200["moves"]:
+        params[offset : offset + 8] = tensors[tensor].data_ptr().to_bytes(8, "little")
+    args = [bytes(params[offset : offset + size]) for offset, size in for_h200["parameters"]]
+    assert ".target sm_90a" in for_h200["ptx"] and "tcgen05" not in for_h200["ptx"]
+    with recorded() as got, emulator.session() as session:
+        emulator.launch(
+            for_h200["ptx"], for_h200["kernel"], for_h200["grid"], for_h200["block"], args,
+            cluster=for_h200["cluster"], shared=for_h200["shared"], pdl=for_h200["pdl"],
+        )  # fmt: skip
+    assert not session.report()
+    assert sum(map(len, want.values())) > 100 and got == want
+    assert all(torch.equal(c, torch.ones_like(c)) for c in outputs)
