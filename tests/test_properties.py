@@ -9,6 +9,7 @@ as emulator/mma.py models it, loses no bit of any sum, in whatever order:
     exponent to which the tensor core aligns its terms, 35 bits above what it drops.
 """
 
+import contextlib
 import dataclasses
 import re
 
@@ -165,6 +166,7 @@ OTHERS = (  # each value of each hyperparameter in at least one
     {"ctas": 1, "gran": 128, "epilogue": "tma", "epilogue_warps": 8, "store_boxes": 2, "sms": 1},
     {"ctas": 2, "gran": 32, "epilogue": "tma", "token_box": 16, "early_weights": True, "prefetch": 0, "sms": 6},
     {"ctas": 2, "gran": 32, "epilogue": "tma", "ctas_per_sm": 2, "tokens": 192, "weight_policy": "evict_last"},
+    {"ctas": 2, "gran": 64, "epilogue": "tma", "tokens": 96, "token_cost": 50, "token_box": 32, "sms": 4},
 )
 VARIED = [(40, 272, 320), (300, 384, 64)]  # m, n, k
 
@@ -185,6 +187,33 @@ def test_other_configs_are_exact(submission, monkeypatch, hyperparameters):
     submission.plan.cache_clear()
     for schedule in (0, 8):
         check(submission, problem(VARIED, full_range=True, seed=schedule), schedule)
+    submission.plan.cache_clear()
+
+
+# -- weights that are loaded before the launch before has ended -------------------------------------------------------
+
+
+def weights_from_c(data):
+    """A problem with [256, 128] weights in the memory of `data`'s first c, with its other tensors of its own."""
+    memory = data[0][0][2].squeeze(-1).view(torch.uint8)  # [128, 64] fp16
+    other = emulator.device_tensors(generate_input((32,), (256,), (128,), 1, 3, device=torch.device("cpu")))
+    (a, b, c), scales = other[0][0], other[2]
+    weights = memory.view(256, 64).unsqueeze(-1).view(b.dtype)
+    return [(a, weights, c)], other[1], scales, other[3]
+
+
+@pytest.mark.parametrize("early_weights", [False, True])
+def test_early_weights_are_found_if_the_launch_before_writes_them(submission, monkeypatch, early_weights):
+    monkeypatch.setattr(submission, "DEFAULT", dataclasses.replace(submission.DEFAULT, early_weights=early_weights))
+    submission.plan.cache_clear()
+    first = problem([(128, 64, 128)])
+    with emulator.session():  # each call's weights are inputs that no launch writes
+        submission.custom_kernel(first.data)
+        submission.custom_kernel(problem([(64, 64, 128)]).data)
+    found = pytest.raises(emulator.Fault, match="missing-dependency-wait: read of")
+    with found if early_weights else contextlib.nullcontext(), emulator.session():
+        submission.custom_kernel(first.data)
+        submission.custom_kernel(weights_from_c(first.data))
     submission.plan.cache_clear()
 
 

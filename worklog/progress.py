@@ -21,7 +21,7 @@ def steps(text: str) -> list[tuple[str, list[float]]]:
     found = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if len(cells) == 8 and all(re.fullmatch(r"[0-9.]+", cell) for cell in cells[3:7]):
+        if len(cells) == 8 and cells[0].isdigit() and all(re.fullmatch(r"[0-9.]+", cell) for cell in cells[3:7]):
             found.append((cells[0], [float(cell) for cell in cells[3:7]]))
     return found
 
