@@ -47,15 +47,18 @@ MODES = {  # PDL mode: (entries of the Config, the loads-only kernel of that mod
     "PDL, weights do not wait": ({"early_weights": True}, "loads/bulk/case {}/early/6x32K"),
 }
 VARIANTS = {  # of the submitted mode: entries of the Config, or what the kernel leaves out ("without")
-    "without the copies of tokens": {"without": "tokens"},
-    "without stores": {"without": "stores"},
-    "rows cut at 128, tokens cost nothing": {"gran": 128, "token_cost": 0},
-    "tiles of up to 96 tokens": {"tokens": 96},
-    "tiles of up to 128 tokens": {"tokens": 128},
-    "tiles of up to 160 tokens": {"tokens": 160},
-    "tiles of up to 192 tokens": {"tokens": 192},
-    "tiles of up to 256 tokens": {"tokens": 256},
     "prefetch 1": {"prefetch": 1},
+    "prefetch 2": {"prefetch": 2},
+    "prefetch 1, up to 128 tokens a tile": {"prefetch": 1, "tokens": 128},
+    "prefetch 1, up to 160 tokens a tile": {"prefetch": 1, "tokens": 160},
+    "prefetch 1, up to 256 tokens a tile": {"prefetch": 1, "tokens": 256},
+    "prefetch 1, rows cut at 128 and tokens cost nothing": {"prefetch": 1, "gran": 128, "token_cost": 0},
+    "prefetch 1, rows cut at 32": {"prefetch": 1, "gran": 32, "token_cost": 100},
+    "prefetch 1, one CTA per MMA": {"prefetch": 1, "ctas": 1},
+    "prefetch 1, stores from registers": {"prefetch": 1, "epilogue": "direct"},
+    "prefetch 1, without the copies of tokens": {"prefetch": 1, "without": "tokens"},
+    "prefetch 1, without stores": {"prefetch": 1, "without": "stores"},
+    "weights do not wait, prefetch 0, up to 128 tokens a tile": {"early_weights": True, "prefetch": 0, "tokens": 128},
 }
 ONE_AS_F32, ONE_AS_F16 = 0x3F800000, 0x3C00
 TENSORS = "a", "b", "c", "sfa", "sfb"
@@ -195,14 +198,15 @@ def scaled(s, case: int, **entries):
     return [(m, n, k) for m in ms], dataclasses.replace(s.CONFIG_MAP[ms, n, k], sms=SMS, **entries)
 
 
-def bytes_into_sms(s, sizes, config) -> int:
-    """Bytes that TMA copies bring to shared memory in one launch: tokens and scales once for each tile."""
+def bytes_into_ctas(s, sizes, config) -> list[int]:
+    """Bytes that TMA copies bring to the shared memory of each CTA (or of the pair's first): tokens for each tile."""
     launch = s.Launch(sizes, config)
     gemm = s.GroupGemm(1 << (len(sizes) - 1).bit_length(), config)
     ctas = launch.words[gemm.scalars]
     starts = list(launch.words[gemm.starts : gemm.starts + ctas // config.ctas + 1])
-    total = 0
+    totals = []
     for at, end in itertools.pairwise(starts):
+        totals.append(0)
         while at < end:
             g, token, row = at >> 48, at >> 24 & 0xFFFFFF, at & 0xFFFFFF
             m, n, k = sizes[g]
@@ -211,11 +215,12 @@ def bytes_into_sms(s, sizes, config) -> int:
             rows, tokens = min(limit - row, 128 - row % 128), s.round_up(min(width, m - token), 32)
             loaded = s.round_up(rows, config.gran) + s.round_up(tokens // config.ctas, config.token_box)
             scales = 1 + 1 + (token % 128 + tokens > 128)
-            total += config.ctas * -(-k // s.TILE_K) * (loaded * s.TILE_K // 2 + scales * s.SF_BYTES)
-            at = at + rows if row + rows < limit else s.pack_position(g, token + width, 0)
-            if not at & 0xFFFFFF and token + width >= m:
-                at = s.pack_position(g + 1, 0, 0)
-    return total
+            totals[-1] += -(-k // s.TILE_K) * (loaded * s.TILE_K // 2 + scales * s.SF_BYTES)
+            if row + rows < limit:
+                at += rows
+            else:
+                at = s.pack_position(g, token + width, 0) if token + width < m else s.pack_position(g + 1, 0, 0)
+    return totals
 
 
 def compile_case(folder: Path, case: int) -> list[dict]:
@@ -233,8 +238,9 @@ def compile_case(folder: Path, case: int) -> list[dict]:
         cubin = cubins.setdefault(launch.pop("ptx"), (f"{case}-{len(cubins)}.cubin", launch["cubin"]))
         (folder / cubin[0]).write_bytes(cubin[1])
         launch |= {"case": case, "name": name, "config": dataclasses.asdict(config), "without": without}
-        loaded = None if without == "tokens" else bytes_into_sms(s, sizes, config)
-        launches.append(launch | {"cubin": cubin[0], "bytes into SMs": loaded})
+        loaded = bytes_into_ctas(s, sizes, config)
+        loaded = {"bytes into SMs": sum(loaded) * config.ctas, "bytes into the busiest SM": max(loaded)}
+        launches.append(launch | {"cubin": cubin[0]} | ({} if without == "tokens" else loaded))
     return launches
 
 
@@ -254,6 +260,17 @@ def tensor_bytes(case: int) -> list[int]:
     ms, n, k = CASES[case]
     scales = [-(-rows // 128) * 128 * k // 16 for rows in (n, *ms)]
     return [x for m, sfa in zip(ms, scales[1:]) for x in (m * k // 2, n * k // 2, 2 * m * n, sfa, scales[0])]
+
+
+def as_many_bytes(point, case: int, nbytes: int):
+    """The loads-only point with `nbytes` in all into its CTAs, so that some of them load the same bytes."""
+    from timing.points import CASES as COUNTED
+    from timing.points import Output, Source
+
+    tile = -(-nbytes // SMS // 128) * 128
+    unique = min(SMS, -(-COUNTED[case].load_bytes // tile))
+    args = (Source(unique * tile), Output(SMS * point.args[6]), SMS, unique, tile, *point.args[5:])
+    return dataclasses.replace(point, args=args)
 
 
 class Prepared:
@@ -355,11 +372,14 @@ def run(folder: Path, repeats: int = 2) -> None:
         timed(launches[0]["prepared"])
     loads_only = {(case, mode): points[name.format(case)] for case in CASES for mode, (_, name) in MODES.items()}
     prepared = {key: gpu.launches(point, point.inputs) for key, point in loads_only.items()}
-    alone = {key: [] for key in loads_only}
+    loaded = {(x["case"], x["name"]): x["bytes into SMs"] for x in launches if x["name"] in MODES}
+    more = {key: as_many_bytes(point, key[0], loaded[key]) for key, point in loads_only.items()}
+    prepared |= {(*key, "more"): gpu.launches(point, point.inputs) for key, point in more.items()}
+    alone = {key: [] for key in prepared}
     for launch in launches:
         launch["us"] = []
     for _ in range(repeats):
-        for key in loads_only:
+        for key in prepared:
             alone[key].append(median(prepared[key]))
         for launch in launches:
             launch["us"].append(median(launch["prepared"]))
@@ -370,35 +390,56 @@ def run(folder: Path, repeats: int = 2) -> None:
         "repeats": REPEATS,
         "sha256 of submission.py": compiled["submission.py"],
         "loads only": [
-            {"case": case, "mode": mode, "point": point.name, "us": alone[case, mode]} | point.counts
+            {"case": case, "mode": mode, "point": point.name, "us": alone[case, mode]}
+            | {"us with as many bytes into the SMs as the submission": alone[case, mode, "more"]}
+            | point.counts
             for (case, mode), point in loads_only.items()
         ],
         "submission": [
-            {key: launch[key] for key in ("case", "name", "config", "grid", "shared", "us", "bytes into SMs")}
+            {key: launch[key] for key in ("case", "name", "config", "grid", "shared", "us")}
+            | {key: launch[key] for key in ("bytes into SMs", "bytes into the busiest SM") if key in launch}
             for launch in launches
         ],
     }
-    (folder / RESULTS.name).write_text(json.dumps(record))
+    entries = [json.dumps(key) + ": " + lines(value) for key, value in record.items()]
+    (folder / RESULTS.name).write_text("{\n" + ",\n".join(entries) + "\n}\n")
     print(table(record))
 
 
 # -------------------------------------------------------------------------------------------------------------- results
 
 
+def lines(value) -> str:
+    """JSON with one line for each entry of a list."""
+    return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]" if isinstance(value, list) else json.dumps(value)
+
+
 def table(record: dict) -> str:
-    """Microseconds per call and, in brackets, the throughput in percent of the loads-only kernel's."""
-    alone = {(x["case"], x["mode"]): min(x["us"]) for x in record["loads only"]}
+    """Microseconds per call and, in brackets, the throughput in percent of the loads-only kernel's of the same mode."""
+    alone = {(x["case"], x["mode"]): x for x in record["loads only"]}
     lines = ["| | " + " | ".join(f"case {case}" for case in CASES) + " |", "|---" * (1 + len(CASES)) + "|"]
-    submitted = list(MODES)[2]
     by_name = {}
     for x in record["submission"]:
         by_name.setdefault(x["name"], {})[x["case"]] = x
+
+    def row(name, cells):
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+
     for name, of_case in by_name.items():
-        mode = name if name in MODES else submitted
+        mode = name if name in MODES else list(MODES)[3 if name.startswith("weights") else 2]
         if name in MODES:
-            lines.append(f"| {name}: loads only | " + " | ".join(f"{alone[case, mode]:.2f}" for case in CASES) + " |")
-        cells = [f"{min(x['us']):.2f} ({100 * alone[c, mode] / min(x['us']):.0f} %)" for c, x in of_case.items()]
-        lines.append(f"| {name}: submission | " + " | ".join(cells) + " |")
+            row(f"{name}: loads only", [f"{min(alone[c, mode]['us']):.2f}" for c in CASES])
+            more = [min(alone[c, mode]["us with as many bytes into the SMs as the submission"]) for c in CASES]
+            row(f"{name}: loads only, as many bytes into the SMs as the submission", [f"{x:.2f}" for x in more])
+        best = {c: min(x["us"]) for c, x in of_case.items()}
+        row(
+            f"{name}: submission",
+            [f"{us:.2f} ({100 * min(alone[c, mode]['us']) / us:.0f} %)" for c, us in best.items()],
+        )
+    submitted = by_name[list(MODES)[2]]
+    row("MB loaded once", [f"{alone[c, mode]['unique bytes'] / 1e6:.1f}" for c in CASES])
+    row("MB into the SMs: submission", [f"{submitted[c]['bytes into SMs'] / 1e6:.1f}" for c in CASES])
+    row("KB into the busiest SM: submission", [f"{submitted[c]['bytes into the busiest SM'] / 1e3:.0f}" for c in CASES])
     return "\n".join(lines)
 
 
