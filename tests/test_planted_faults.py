@@ -24,6 +24,7 @@ WIDE = ((64,), (128,), (64,))  # tokens for both CTAs of a pair
 WIDE_K = ((32,), (128,), (320,))  # two ring stages, the second one partly filled
 RING = ((32,), (128,), (1024,))  # four ring stages
 ROWS = ((32,), (640,), (64,))  # 320 weight rows for each CTA of a pair
+SHIFTED = ((384,), (128,), (64,))  # the second of two tiles of 192 tokens begins inside a block of scales
 LONG = ((512,), (128,), (64,))  # two token tiles that share tensor memory columns
 TILES = ((32,) * 4, (256,) * 4, (64,) * 4)  # four tiles of 128 weight rows for each CTA of a pair
 WIDE_TILES = ((192,) * 4, (256,) * 4, (64,) * 4)
@@ -70,18 +71,22 @@ def with_config(config: str) -> list[tuple[str, str]]:
 
 
 SCALES = [
-    Fault("scale column of another K step", "sfw + weight_shift,", "sfw_cols + weight_shift,", WRONG, WIDE_K),
-    Fault("scale column not shifted with the row", "sfw + weight_shift,", "sfw,", WRONG, ROWS, TWO_PAIRS),
+    Fault("scale column of another K step", "idesc, sfw, sft +", "idesc, sfw_cols, sft +", WRONG, WIDE_K),
     Fault(
-        "SFA and SFB swapped", "sfw + weight_shift, sft + token_shift", "sft + token_shift, sfw + weight_shift", WRONG
+        "scale column not shifted with the token",
+        "sft + token_shift, acc",
+        "sft, acc",
+        WRONG,
+        SHIFTED,
+        PAIR + ", tokens=192",
     ),
+    Fault("SFA and SFB swapped", "idesc, sfw, sft + token_shift", "idesc, sft + token_shift, sfw", WRONG),
     Fault(
         "second block of scales not copied",
-        "two_weight_atoms = select((tile.row & 127) + tile.rows > 128, 1, 0)",
-        "two_weight_atoms = Int32(0)",
+        "two_token_atoms = select((tile.token & 127) + tokens > 128, 1, 0)",
+        "two_token_atoms = select((tile.token & 127) + tokens > 512, 1, 0)",
         WRONG,
-        ROWS,
-        TWO_PAIRS,
+        LONG,
     ),
 ]
 BARRIERS = [
@@ -198,8 +203,8 @@ EPILOGUE = [
     Fault("stores not bounded by M", "minimum(tile.tokens, tile.m - token)", "tile.tokens", BEYOND, PADDED, DIRECT),
     Fault(
         "stores not bounded by N",
-        "select(quarter * 32 + lane < tile.rows, n, 0) - row",
-        "Int32(32)",
+        "left = select(row + lane < n, tokens - column, 0)",
+        "left = tokens - column",
         BEYOND,
         ((32,), (16,), (64,)),
         DIRECT,
@@ -220,8 +225,8 @@ DESCRIPTORS = [
     Fault("M of the instruction", "TILE_M * ctas >> 4 << 24", "TILE_M >> 4 << 24", "unsupported: block-scaled 128x"),
     Fault(
         "tensormap of another group",
-        "self.tensormap(params, 1, tile.group)",
-        "self.tensormap(params, 1, 0)",
+        "self.tensormap(params, operand + i, group)",
+        "self.tensormap(params, operand + i, 0)",
         WRONG,
         TWO_GROUPS,
     ),
@@ -230,13 +235,8 @@ TILING = [
     Fault(
         "origins of boxes off by one", "lambda step: (step * TILE_K, y)", "lambda step: (step * TILE_K, y + 1)", WRONG
     ),
-    Fault(
-        "weight origin off by a box",
-        "self.weight_row(tile.row + i * gran,",
-        "self.weight_row(tile.row + (i + 1) * gran,",
-        WRONG,
-    ),
-    Fault("both CTAs load the same tokens", "first = tile.token + rank *", "first = tile.token + 0 *", WRONG, WIDE),
+    Fault("origin off by a box", "tensormap, at(y + first)", "tensormap, at(y + first + size)", WRONG),
+    Fault("both CTAs load the same tokens", "most = tile.token + rank *", "most = tile.token + 0 *", WRONG, WIDE),
     Fault("K tail dropped", "rows, m, n, k, following)", "rows, m, n, k & -TILE_K, following)", WRONG, WIDE_K),
     Fault(
         "first K block accumulates",
