@@ -22,8 +22,8 @@ COMPILE = """
 import base64, json, os, sys
 os.environ.update(CUTE_DSL_ARCH="sm_100a", CUTE_DSL_KEEP="ptx,cubin", CUTE_DSL_KEEP_PTX="1", CUTE_DSL_KEEP_CUBIN="1")
 import submission
-groups, config = json.loads(sys.argv[1])
-made = submission.compiled(groups, submission.Config(**config)).artifacts
+groups, config, dual = json.loads(sys.argv[1])
+made = submission.compiled(groups, submission.Config(**config), dual).artifacts
 text = made.PTX if isinstance(made.PTX, str) else made.PTX.decode()
 print(json.dumps([text.rstrip("\\0"), base64.b64encode(made.CUBIN).decode()]), file=sys.stderr)
 """
@@ -40,10 +40,10 @@ OTHERS = [
 ]
 
 
-def compile_submission(python, folder, groups: int, config: dict, root=ROOT) -> tuple[str, bytes]:
+def compile_submission(python, folder, groups: int, config: dict, root=ROOT, dual=False) -> tuple[str, bytes]:
     """(PTX, cubin) of submission.py in `root`."""
     env = {**os.environ, "CUTE_DSL_DUMP_DIR": str(folder), "PYTHONPATH": str(root), "PYTHONWARNINGS": "ignore"}
-    command = [str(python), "-c", COMPILE, json.dumps([groups, config])]
+    command = [str(python), "-c", COMPILE, json.dumps([groups, config, dual])]
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     ptx, cubin = json.loads(done.stderr.splitlines()[-1])
@@ -105,6 +105,17 @@ def test_other_configs_compile(tmp_path, python, config):
     assert resources(cubin)["frame"] <= 16  # ptxas spills a register or two
 
 
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_dual_gemm_does_not_spill(tmp_path, python):
+    ptx, cubin = compile_submission(python, tmp_path, 1, asdict(submission.DUAL_DEFAULT), dual=True)
+    assert ".local" not in ptx and ptx.count("tcgen05.mma.") == 4
+    assert ptx.count("ex2.approx") == 16  # one for each element that a lane has at a time
+    assert len(re.findall(r"cp\.async\.bulk\.tensor\.4d\.shared", ptx)) == 3  # both B, and the scales of each
+    used = resources(cubin)
+    assert used["frame"] == used["min stack"] == 0
+    assert used["registers"] <= 80
+
+
 LOCAL_MEMORY = """
 import cutlass
 import cutlass.cute as cute
@@ -124,7 +135,7 @@ def host(p: cute.Pointer):
 
 Config = dict
 
-def compiled(groups, config):
+def compiled(groups, config, dual):
     return cute.compile(host, make_ptr(cutlass.Int32, 16, cute.AddressSpace.gmem))
 """
 
