@@ -70,6 +70,7 @@ def recorded():
         AsyncCopy.tma_load, AsyncCopy.tma_store = methods
 
 
+@pytest.mark.slow
 def test_copies_are_those_of_the_submission(for_h200):
     emulator.install()
     from cutlass.cutlass_dsl import CuTeDSL
