@@ -1,4 +1,4 @@
-"""Loads, stores and atomics of the lanes of a group (PTX ISA 9.7.9.8-12, 9.7.13.13-14) and the mbarrier instructions."""
+"""Loads, stores, atomics (PTX ISA 9.7.9.8-12, 9.7.13.13-14) and mbarrier instructions of the lanes of a group."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class LaneAccess:
         if cta.exited:
             raise Fault("cluster", f"access to the shared memory of CTA {cta.ctaid}, which has exited")
         if cta.cluster.barrier.phase == 0:
-            raise Fault("cluster", f"access to CTA {cta.ctaid} before any barrier of the cluster: it may not have started")
+            raise Fault(
+                "cluster", f"access to CTA {cta.ctaid} before any barrier of the cluster: it may not have started"
+            )
 
     def note_global(self, addresses, size: int, write: bool):
         """Lanes have accessed `size` bytes at addresses (an array or one) of global memory."""
@@ -66,7 +68,9 @@ class LaneAccess:
             if space == "shared" and not alu.is_array(address) and address >> 32:
                 address &= 0xFFFFFFFF
             return space, address
-        windows = np.unique((address if mask is True else address[mask]) >> 60) if alu.is_array(address) else [address >> 60]
+        windows = (
+            np.unique((address if mask is True else address[mask]) >> 60) if alu.is_array(address) else [address >> 60]
+        )
         if len(windows) > 1:
             raise Unsupported("generic access of lanes to different state spaces")
         window = int(windows[0]) if len(windows) else 0
@@ -157,7 +161,9 @@ class LaneAccess:
         if (addresses % np.uint64(size)).any():
             raise Fault("misaligned", f"{size}-byte access to local memory at {int(addresses.max()):#x}")
         if int(addresses.max()) + size > self.launch.local_bytes:
-            raise Fault("out-of-bounds", f"local memory at {int(addresses.max()):#x} of {self.launch.local_bytes} bytes")
+            raise Fault(
+                "out-of-bounds", f"local memory at {int(addresses.max()):#x} of {self.launch.local_bytes} bytes"
+            )
         which = self.lanes if lanes is None else self.lanes[lanes]
         return which, (addresses // np.uint64(size)).astype(np.int64)
 
@@ -261,7 +267,7 @@ class LaneAccess:
         for p in self.active(mask):
             a = self.pick(address, p)
             for k in range(count):
-                new = [self.pick(v, p) for v in values[k :: count]]
+                new = [self.pick(v, p) for v in values[k::count]]
                 at = a + k * size
                 old = self.load_one(space, at, size, True)
                 olds[k][p] = old

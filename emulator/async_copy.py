@@ -1,8 +1,8 @@
 """Issue of asynchronous copies by a group: TMA, bulk copies, cp.async, cluster launch control (PTX ISA 9.7.9.25).
 
-Each copy is decided at issue (addresses, descriptor, targets) and lands later, when the schedule says so: only then does
-it read its source and write its destination. Global and shared sources are therefore seen as they are at landing time,
-the latest that the ISA allows for a source that nobody may touch in between.
+Each copy is decided at issue (addresses, descriptor, targets) and lands later, when the schedule says so: only then
+does it read its source and write its destination. Global and shared sources are therefore seen as they are at landing
+time, the latest that the ISA allows for a source that nobody may touch in between.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class AsyncCopy:
         if self.launch.checks and seen_by is not None and self.cta.index not in seen_by:
             raise Fault(
                 "missing-proxy-fence",
-                f"the tensor map at {address:#x} has changed in this launch; no fence.proxy.tensormap acquired it in this CTA",
+                f"the tensor map at {address:#x} has changed in this launch; "
+                "no fence.proxy.tensormap acquired it in this CTA",
             )
         tm = tensormap.decode(self.descriptor_bytes(address))
         self.descriptor_address = address

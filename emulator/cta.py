@@ -140,7 +140,9 @@ class Cta:
         for op in self.smem.in_flight:
             raise Fault("unfinished", f"CTA {self.ctaid} exits while {op.what} is still under way in its shared memory")
         for origin in self.travelling:
-            raise Fault("unfinished", f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way")
+            raise Fault(
+                "unfinished", f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way"
+            )
         for op in self.accumulating:
             raise Fault("unfinished", f"CTA {self.ctaid} exits while {op.what} is under way in its tensor memory")
         self.tmem.check_exit()

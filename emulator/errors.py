@@ -16,14 +16,15 @@ KINDS = {
     # tensor memory
     "tmem-uninitialised": "Cells of tensor memory are read that nothing has written since their allocation.",
     "tmem-out-of-bounds": "Tensor memory is accessed outside an allocation.",
-    "tmem-lane-access": "A warp accesses lanes of tensor memory that are not its own, or an operand starts at a wrong lane.",
+    "tmem-lane-access": "A warp accesses lanes of tensor memory that are not its own, or an operand starts at a "
+    "wrong lane.",
     "tmem-alloc": "Tensor memory is allocated or freed against the rules.",
     "tmem-leak": "A CTA exits with tensor memory allocated.",
     "tmem-shape": "A shape or repetition of tcgen05.ld, .st or .cp that does not exist.",
     "tmem-race": "Tensor memory or a register of tcgen05.ld is touched before the operation on it was waited for.",
     # synchronisation
-    "mbarrier": "An mbarrier is misused: not initialised or not visibly so, initialised twice, overwritten, read, freed in "
-    "use, more arrivals or more transaction bytes than its phase expects.",
+    "mbarrier": "An mbarrier is misused: not initialised or not visibly so, initialised twice, overwritten, read, "
+    "freed in use, more arrivals or more transaction bytes than its phase expects.",
     "barrier": "The threads that take part in a named barrier do not match the count.",
     "divergence": "A .sync or .aligned instruction is executed without lanes that it needs.",
     "cluster": "Another CTA of the cluster is accessed before it is known to run, or after it has exited.",

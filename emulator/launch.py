@@ -1,4 +1,4 @@
-"""One kernel launch: geometry, parameters, placement of CTAs, and the run to its end (PTX ISA 2.2; CUDA launch rules)."""
+"""One kernel launch: geometry, parameters, placement of CTAs, the run to its end (PTX ISA 2.2; CUDA launch rules)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _BLAS = ThreadpoolController()
 class Launch:
     """A grid on the device.
 
-    `run` executes it alone, under a functional schedule. A timed run (gpu.py) passes the engine, clock and placement that
-    its launches share, calls `start_clusters` when they may start, and is told of the end through `on_done`.
+    `run` executes it alone, under a functional schedule. A timed run (gpu.py) passes the engine, clock and placement
+    that its launches share, calls `start_clusters` when they may start, and is told of the end through `on_done`.
     """
 
     def __init__(
@@ -59,7 +59,9 @@ class Launch:
         self.params = params.ljust(kernel.param_bytes, b"\0")
         self.dynamic_shared, self.pdl = dynamic_shared, pdl
         triggers = any(i.op == "griddepcontrol.launch_dependents" for i in kernel.instrs)
-        self.dependencies = Dependencies(f"launch {number} ({kernel.name})", memory, predecessor if pdl else None, triggers, checks)
+        self.dependencies = Dependencies(
+            f"launch {number} ({kernel.name})", memory, predecessor if pdl else None, triggers, checks
+        )
         self.depends = bool(self.dependencies.before)
         self.changed_maps: dict[int, set[int]] = {}  # address of a tensor map -> CTAs that have acquired the change
         self.schedule = schedule
@@ -120,7 +122,8 @@ class Launch:
         if offset - BASE + self.dynamic_shared > SHARED_LIMIT:
             raise Fault(
                 "launch",
-                f"{offset - BASE} static + {self.dynamic_shared} dynamic bytes of shared memory; a block has {SHARED_LIMIT}",
+                f"{offset - BASE} static + {self.dynamic_shared} dynamic bytes of shared memory; "
+                f"a block has {SHARED_LIMIT}",
             )
         self.shared_bytes = offset + self.dynamic_shared
         local = 0
@@ -255,5 +258,3 @@ def _symbols(operands):
             yield from _symbols((o.base, *o.extra))
         elif hasattr(o, "items"):
             yield from _symbols(o.items)
-
-

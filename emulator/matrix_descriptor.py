@@ -126,8 +126,6 @@ def load_operand(smem: np.ndarray, desc: int, rows: int, k: int, mn_major: bool,
     """
     index, _, hi = _chunks(desc, rows, k, mn_major, elem_bits)
     if hi > smem.size:
-        raise Fault(
-            "out-of-bounds", f"operand of descriptor {desc:#018x} ends at {hi:#x} of {smem.size:#x} bytes"
-        )
+        raise Fault("out-of-bounds", f"operand of descriptor {desc:#018x} ends at {hi:#x} of {smem.size:#x} bytes")
     elements = smem.view(_CHUNK_DTYPE).take(index).view(f"u{max(elem_bits // 8, 1)}")
     return elements.T if mn_major else elements

@@ -53,7 +53,8 @@ class MBarrier(Waitable):
         if asynchronous and not self.fenced:
             raise Fault(
                 "mbarrier",
-                f"{self.name} is used by the async proxy with neither fence.mbarrier_init nor fence.proxy.async since its init",
+                f"{self.name} is used by the async proxy with neither fence.mbarrier_init nor fence.proxy.async "
+                "since its init",
             )
 
     def fence(self, by: Actor):

@@ -1,8 +1,8 @@
 """Who may rely on what: a cheap happened-before for the warps of a cluster (PTX ISA 8.9.5, causality order).
 
-Everything that other threads could observe gets a number, in the order in which the emulator carries it out. A warp that
-waits - passes a phase of an mbarrier, a barrier, a wait_group, or executes an acquiring fence - may rely on all that has
-happened so far. What it has not waited for since, it may not touch, even if by luck it is already there.
+Everything that other threads could observe gets a number, in the order in which the emulator carries it out. A warp
+that waits - passes a phase of an mbarrier, a barrier, a wait_group, or executes an acquiring fence - may rely on all
+that has happened so far. What it has not waited for since, it may not touch, even if by luck it is already there.
 
 This is generous: a wait for anything counts as a wait for everything. So a correct program is never accused, and a
 missing wait shows in every schedule in which nothing else was waited for in between.

@@ -1,7 +1,7 @@
 """Turn a parsed kernel into Python functions, one for each basic block.
 
-A block function takes the executing `Group` (lanes of one warp that move together), reads its registers from `g.R`, does
-the work and returns the number of the next block, or one of the codes below. An instruction that may have to wait
+A block function takes the executing `Group` (lanes of one warp that move together), reads its registers from `g.R`,
+does the work and returns the number of the next block, or one of the codes below. An instruction that may have to wait
 starts a block, so that waiting means: return BLOCKED, run the same block again later.
 """
 
@@ -60,7 +60,9 @@ class Program:
                     leaders.add(o.index)
             if base in ENDS_BLOCK:
                 leaders.add(i + 1)
-            if instr.op.startswith(BLOCKING) or any(isinstance(o, Special) and o.name.startswith("clock") for o in instr.operands):
+            if instr.op.startswith(BLOCKING) or any(
+                isinstance(o, Special) and o.name.startswith("clock") for o in instr.operands
+            ):
                 leaders.add(i)  # a clock is read when what comes before has been issued
             if instr.op.startswith("tcgen05.wait"):
                 leaders.add(i + 1)  # it delivers registers: what reads them must load them afterwards
@@ -144,7 +146,7 @@ class Program:
                 self.live_out[b] |= live[s]
 
     def initial_registers(self, seed: int) -> list:
-        """What a warp starts with: None, which faults when it is read; garbage where only some paths read before a write.
+        """What a warp starts with: None, which faults when read; garbage where only some paths read before a write.
 
         Compilers make such paths out of `if`s whose outcome does not matter there; the result must not depend on it.
         """
@@ -319,7 +321,9 @@ class BlockWriter:
         if self.guard is None:
             self.emit(f"{name} = {expression}")
         else:
-            self.emit(f"if {self.guard} is not False: {name} = select({self.guard}, {expression}, {name}, {operand.bits})")
+            self.emit(
+                f"if {self.guard} is not False: {name} = select({self.guard}, {expression}, {name}, {operand.bits})"
+            )
 
     def write_all(self, operands, expression: str):
         """Assign a tuple-valued expression to several registers."""

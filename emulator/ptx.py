@@ -232,7 +232,9 @@ class _Parser:
         self.text = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text.rstrip("\0"))
         self.pos = 0
         # .file may come behind the lines that name it
-        self.files = {int(n): name for n, name in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', self.text, re.MULTILINE)}
+        self.files = {
+            int(n): name for n, name in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', self.text, re.MULTILINE)
+        }
         self.loc = ""
         self.module = Module({}, {}, {}, "", "")
         self.newlines = [m.start() for m in re.finditer("\n", self.text)]

@@ -250,7 +250,8 @@ class SharedMemory:
     ) -> InFlight:
         """An asynchronous operation starts to use a range; `end` when it is done with it.
 
-        what: names it (str() of it). by: the issuing warp. chunks, owner: see InFlight. whole: it needs every byte it reads.
+        what: names it (str() of it). by: the issuing warp. chunks, owner: see InFlight. whole: it needs every byte it
+        reads.
         """
         self._bounds(lo, hi, what)
         op = InFlight(lo, hi, writes, what, chunks, owner)
@@ -270,7 +271,9 @@ class SharedMemory:
                     self._check_order(lo, hi, by, what, chunks)
                 if whole and not self.valid[lo:hi].all():
                     bad = lo + int(np.flatnonzero(~self.valid[lo:hi])[0])
-                    raise Fault("uninitialized-read", f"{what} reads shared memory at {bad:#x}, which nothing has written")
+                    raise Fault(
+                        "uninitialized-read", f"{what} reads shared memory at {bad:#x}, which nothing has written"
+                    )
             self.in_flight.append(op)
         return op
 

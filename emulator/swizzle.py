@@ -54,8 +54,8 @@ def scatter(smem: np.ndarray, base: int, image: np.ndarray, mode: int, atom: int
 
     row: bytes of the image's rows; 0 if they fill the span, or if it does not matter because there is no swizzle.
 
-    Raises Fault("out-of-bounds") if a line of the tile lies outside `smem`, Fault("misaligned") if base or size is not a
-    multiple of 16.
+    Raises Fault("out-of-bounds") if a line of the tile lies outside `smem`, Fault("misaligned") if base or size is not
+    a multiple of 16.
     """
     lines, order = _lines(smem, base, image.size, mode, atom, row)
     lines[order] = image.view(np.complex128)
@@ -85,7 +85,9 @@ def _lines(
     if mode:  # the last line of a ragged tile may be permuted as a whole
         end = -(-end // LINE) * LINE
     if base < 0 or end > smem.size:
-        raise Fault("out-of-bounds", f"a tile of {nbytes} bytes at shared offset {base:#x} leaves shared memory ({smem.size})")
+        raise Fault(
+            "out-of-bounds", f"a tile of {nbytes} bytes at shared offset {base:#x} leaves shared memory ({smem.size})"
+        )
     if not mode:
         return smem[base:end].view(np.complex128), slice(None)
     return smem[base - phase : end].view(np.complex128), _chunks(phase, nbytes // CHUNK, mode, atom, row)

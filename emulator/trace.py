@@ -39,7 +39,7 @@ class Trace:
         self.duties.setdefault(group.warp.index, set()).add(kind)
 
     def completes(self, barrier, source):
-        """Copies ("load"), tensor core commits ("mma") or arrivals of a warp (its index) complete a barrier's phases."""
+        """Copies ("load"), tensor core commits ("mma") or arrivals of a warp (its index) complete a barrier."""
         self.sources.setdefault(barrier, set()).add(source)
 
     def copy(self, group, kind: str, start: float, end: float, nbytes: int):

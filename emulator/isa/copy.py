@@ -158,7 +158,7 @@ def _bulk_wait(w, i):
     w.wait_unless(f"{guard}g.bulk_wait({i.operands[0].value}, {read}, {w.mask()})")
 
 
-# -- per-thread cp.async ------------------------------------------------------------------------------------------------
+# -- per-thread cp.async -----------------------------------------------------------------------------------------------
 @op("cp.async", dst=0)
 def _cp_async(w, i):
     m = Mods(i)
@@ -196,7 +196,7 @@ def _cp_async_arrive(w, i):
     w.call(f"g.cp_async_arrive({_address(w, i.operands[0])}, {noinc}, {w.mask()})")
 
 
-# -- tensormaps ---------------------------------------------------------------------------------------------------------
+# -- tensormaps --------------------------------------------------------------------------------------------------------
 @op("tensormap.replace.tile", dst=0)
 def _tensormap_replace(w, i):
     m = Mods(i)

@@ -1,4 +1,4 @@
-"""Loads, stores, atomics, prefetches and matrix moves between registers and memory (PTX ISA 9.7.9, 9.7.13.12-13, 9.7.14.5)."""
+"""Loads, stores, atomics, prefetches, matrices of a warp (PTX ISA 9.7.9, 9.7.13.12-13, 9.7.14.5)."""
 
 from __future__ import annotations
 

@@ -125,8 +125,11 @@ def test_a_guarded_call_is_made_by_some_lanes():
 
 
 def test_functions_call_functions():
-    functions = TRIANGLE + """
+    functions = (
+        TRIANGLE
+        + """
     .func (.reg .b32 r) twice(.reg .b32 n) { .reg .b32 t; call (t), triangle, (n); call (r), triangle, (t); ret; }"""
+    )
     assert run("call (d), twice, (3); call (x), twice, (2); add.u32 d, d, x;", functions, lanes=2) == [27, 27]
 
 

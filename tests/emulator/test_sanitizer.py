@@ -58,7 +58,10 @@ def test_bug_is_found_and_named(bug):
 def test_finding_names_the_source_line():
     kernel = KERNELS["plain"]
     ptx = kernel.ptx.replace("ld.global.v2", ".loc 1 7 0\nld.global.v2").replace("t, 8, src", "t, 16, src")
-    with pytest.raises(emulator.Fault, match=r"out-of-bounds: .*source.*\n  at kernel plain, warp 0 .*PTX line \d+: ld.global.*\(kernel.py:7\)"):
+    with pytest.raises(
+        emulator.Fault,
+        match=r"out-of-bounds: .*source.*\n  at kernel plain, warp 0 .*PTX line \d+: ld.global.*\(kernel.py:7\)",
+    ):
         run(kernel, 0, ptx + '.file 1 "kernel.py"\n')
 
 
