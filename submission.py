@@ -107,8 +107,8 @@ DEFAULT = Config(ctas=2, gran=32, epilogue="tma")
 
 # (M of each group), N, K of a benchmark case -> its Config; every other problem runs on DEFAULT. Chosen on the timing
 # model: few parts of 128-row tiles, which take the tensor core as long as whole ones, narrow token tiles where that
-# fills the SMs, and eight warps for the stores of the last tile. Prefetches as an H200 wants them (worklog/h200_loads.py):
-# six stages instead of one cost it 1.1 us on the last case, where the model sees a gain.
+# fills the SMs, and eight warps for the stores of the last tile. Prefetches as an H200 wants them, measured with
+# worklog/h200_loads.py: six stages instead of one cost it 1.1 us on the last case, where the model sees a gain.
 CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
     ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): Config(
         ctas=2, token_box=32, token_cost=0, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=2
@@ -791,6 +791,7 @@ class GroupGemm:
                             sfw, sft = sfw_cols + 4 * j, sft_cols + 8 * j
                             tmem_copy_scales(ctas, sfw, weight_scales + (j * sf_step >> 4))
                             tmem_copy_scales(ctas, sft, token_scales + (j * SF_ATOM >> 4))
+                            # A predicate, not a branch around the loop: ptxas 12.9 crashes where no copy has one
                             second = token_scales + (j * SF_ATOM + SF_BYTES >> 4)
                             tmem_copy_scales(ctas, sft + 4, second, two_token_atoms)
                             w, t = weights + j * (MMA_K // 2 >> 4), tokens_at + j * (MMA_K // 2 >> 4)

@@ -2,8 +2,8 @@
 
 The launches run the same PTX as functional ones, under the TimingClock. Rules (CUDA programming guide, "Programmatic
 dependent launch"; PTX ISA griddepcontrol): a plain launch starts when the one before has completed and its writes have
-drained; with the PDL attribute it starts when every CTA of the one before has issued launch_dependents or exited, as far as
-there is room beside its CTAs, and griddepcontrol.wait returns when that one has completed.
+drained; with the PDL attribute it starts when every CTA of the one before has issued launch_dependents or exited, as
+far as there is room beside its CTAs, and griddepcontrol.wait returns when that one has completed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,13 @@ class TimedLaunch:
     def __init__(self, run: TimedRun, number: int, recorded: Recorded):
         self.run, self.number = run, number
         self.launch = Launch(
-            *recorded.args, engine=run.engine, clock=run.clock, placement=run.placement, checks=False, number=number, **recorded.options
+            *recorded.args,
+            engine=run.engine,
+            clock=run.clock,
+            placement=run.placement,
+            checks=False,
+            number=number,
+            **recorded.options,
         )
         self.launch.timed = self
         self.triggered: set = set()

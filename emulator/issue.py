@@ -14,17 +14,18 @@ CLASSES = {
     "rcp": "special", "sqrt": "special", "rsqrt": "special", "ex2": "special", "lg2": "special", "tanh": "special",
     "sin": "special", "cos": "special", "cvt": "convert", "shfl": "shuffle", "vote": "vote", "elect": "vote",
     "match": "shuffle", "redux": "shuffle", "bar": "barrier", "barrier": "barrier", "fence": "barrier", "bra": "branch",
-    "brx": "branch", "ret": "branch", "exit": "branch", "mbarrier": "shared", "ldmatrix": "shared", "stmatrix": "shared",
-    "cp": "async", "tcgen05": "async", "mapa": "alu", "prefetch": "async", "griddepcontrol": "branch", "atom": "global_load",
-    "red": "global_store",
+    "brx": "branch", "ret": "branch", "exit": "branch", "mbarrier": "shared", "ldmatrix": "shared",
+    "stmatrix": "shared", "cp": "async", "tcgen05": "async", "mapa": "alu", "prefetch": "async",
+    "griddepcontrol": "branch", "atom": "global_load", "red": "global_store",
 }  # fmt: skip
 SPECIFIC = (  # (beginning of the operation, what it contains) -> class; the first that fits
     ("mbarrier.try_wait", "", "wait"), ("mbarrier.test_wait", "", "wait"), ("mbarrier.arrive", "", "arrive"),
     ("barrier.cluster.wait", "", "cluster_barrier"), ("barrier.cluster.arrive", "", "arrive"),
     ("fence.proxy.tensormap", "", "fence_tensormap"), ("tensormap.cp_fenceproxy", "", "publish_tensormap"),
-    ("fence.proxy", "", "fence"), ("fence.mbarrier_init", "", "fence"), ("fence", ".cta", "fence"), ("fence", "", "fence_gpu"),
-    ("membar.cta", "", "fence"), ("membar", "", "fence_gpu"), ("atom", ".shared", "shared_atomic"), ("atom", "", "global_atomic"),
-    ("bar.warp.sync", "", "vote"), ("barrier.warp.sync", "", "vote"), ("tensormap.replace", "", "replace_tensormap"),
+    ("fence.proxy", "", "fence"), ("fence.mbarrier_init", "", "fence"), ("fence", ".cta", "fence"),
+    ("fence", "", "fence_gpu"), ("membar.cta", "", "fence"), ("membar", "", "fence_gpu"),
+    ("atom", ".shared", "shared_atomic"), ("atom", "", "global_atomic"), ("bar.warp.sync", "", "vote"),
+    ("barrier.warp.sync", "", "vote"), ("tensormap.replace", "", "replace_tensormap"),
 )  # fmt: skip
 
 OVERLAPPING = {"fence_tensormap", "publish_tensormap"}  # one starts while others of its kind are under way
@@ -39,7 +40,9 @@ def kind(instr) -> str:
     parts = instr.op.split(".")
     base = parts[0]
     if base in ("ld", "st"):
-        space = next((p.split("::")[0] for p in parts[1:] if p.split("::")[0] in ("shared", "param", "const")), "global")
+        space = next(
+            (p.split("::")[0] for p in parts[1:] if p.split("::")[0] in ("shared", "param", "const")), "global"
+        )
         if space == "shared":
             return "shared"
         return "constant" if space in ("param", "const") else "global_load" if base == "ld" else "global_store"

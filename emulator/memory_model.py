@@ -1,12 +1,12 @@
 """Time of global memory traffic: HBM channels, the L2 and the paths into the SMs (timing only, no data).
 
 Little's law is not put in: it comes out. A copy's lines spread over the HBM channels by an address hash; a channel
-serves one line after the other, and each line takes a little longer than the fastest one, by another hash: few take much
-longer. A copy is done when its slowest line is, so large copies take longer than small ones even when nothing else runs, and
-uneven luck between channels gives the soft knee that real memory systems show below their peak rate.
+serves one line after the other, and each line takes a little longer than the fastest one, by another hash: few take
+much longer. A copy is done when its slowest line is, so large copies take longer than small ones even when nothing else
+runs, and uneven luck between channels gives the soft knee that real memory systems show below their peak rate.
 
-What was stored leaves the L2 as it is displaced, least recent first, and costs the HBM more when it has to turn round between
-reads. SMs of a GPC that ask for a line that is on its way to their GPC share one trip through the crossbar.
+What was stored leaves the L2 as it is displaced, least recent first, and costs the HBM more when it has to turn round
+between reads. SMs of a GPC that ask for a line that is on its way to their GPC share one trip through the crossbar.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Lines = np.ndarray | range  # numbers (address // LINE) of distinct lines of one
 
 
 class L2Region:
-    """One region's lines: the HBM channel of each, how much longer than the fastest it takes (cycles), when it is (or was)
-    in L2, and how many bytes had been inserted by then.
+    """One region's lines: the HBM channel of each, how much longer than the fastest it takes (cycles), when it is (or
+    was) in L2, and how many bytes had been inserted by then.
 
     `base` is a line number of our own: host addresses differ from run to run, and modelled times must not.
     """

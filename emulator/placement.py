@@ -28,7 +28,7 @@ class Placement:
         self.shared, self.threads, self.ctas = shared, threads, ctas
 
     def place(self, size: int, shared: int, threads: int) -> list[int] | None:
-        """SMs for a cluster of `size` CTAs with `shared` bytes and `threads` threads each, or None if nothing is free."""
+        """SMs for a cluster of `size` CTAs with `shared` bytes and `threads` threads each, or None if none is free."""
         best, best_load = None, None
         for first in range(0, len(self.sms) - size + 1, size):
             group = self.sms[first : first + size]
@@ -36,7 +36,8 @@ class Placement:
             if best_load is not None and load >= best_load:
                 continue
             if all(
-                r.shared + shared <= self.shared and r.threads + threads <= self.threads and r.ctas < self.ctas for r in group
+                r.shared + shared <= self.shared and r.threads + threads <= self.threads and r.ctas < self.ctas
+                for r in group
             ):
                 best, best_load = first, load
                 if load == 0:

@@ -40,7 +40,11 @@ class Sm:
 def interpolate(n: int, ns: list[float], values: list[float]) -> float:
     """Linear between the points of a table; below the first, proportional beyond its slope, never below half."""
     if n <= ns[0]:
-        return values[0] if n == ns[0] else max(values[0] / 2, values[0] - (ns[0] - n) * (values[1] - values[0]) / (ns[1] - ns[0]))
+        return (
+            values[0]
+            if n == ns[0]
+            else max(values[0] / 2, values[0] - (ns[0] - n) * (values[1] - values[0]) / (ns[1] - ns[0]))
+        )
     at = min(bisect.bisect_left(ns, n), len(ns) - 1)
     a, b = ns[at - 1], ns[at]
     return values[at - 1] + (n - a) * (values[at] - values[at - 1]) / (b - a)
@@ -127,7 +131,11 @@ class TimingClock:
         return landing
 
     def shared_copy(self, group, nbytes: int) -> float:
-        return self._issue(group, nbytes) + self.p["sync"]["remote_cycles"] + nbytes / self.p["sm"]["ingest_bytes_per_cycle"]
+        return (
+            self._issue(group, nbytes)
+            + self.p["sync"]["remote_cycles"]
+            + nbytes / self.p["sm"]["ingest_bytes_per_cycle"]
+        )
 
     def remote(self, group) -> float:
         return group.t + self.p["sync"]["remote_cycles"]
@@ -147,7 +155,10 @@ class TimingClock:
         group.launch.last_store = max(group.launch.last_store, written)
         if self.trace is not None:
             self.trace.copy(group, "store", start, written, nbytes)
-        return read, read  # on an H200 wait_group returns a cycle after wait_group.read; only the grid's end waits for the L2
+        return (
+            read,
+            read,
+        )  # on an H200 wait_group returns a cycle after wait_group.read; only the grid's end waits for the L2
 
     def prefetch(self, group, tm, where, nbytes: int) -> None:
         lines = self._span(where, nbytes) if tm is None else self.lines(tm, where)
