@@ -586,6 +586,7 @@ class GroupGemm:
             cluster=(self.ctas, 1, 1),
             smem=Int32(words[self.scalars + 1]),
             use_pdl=self.config.pdl,
+            min_blocks_per_mp=self.config.ctas_per_sm,  # ptxas would save registers for more, and spill
         )
 
     # Kernel parameters are one block of memory: tensormaps of 128 bytes as [operand, group], then the words.

@@ -102,7 +102,7 @@ def test_shipped_configs_do_not_spill(tmp_path, python, config):
 def test_other_configs_compile(tmp_path, python, config):
     ptx, cubin = compile_submission(python, tmp_path, 2, config)
     check_ptx(ptx, 2, config)
-    assert resources(cubin)["frame"] <= 16  # ptxas spills a register or two
+    assert resources(cubin)["frame"] == 0
 
 
 @pytest.mark.parametrize("python", PYTHONS)
