@@ -28,7 +28,6 @@ import multiprocessing
 import os
 import sys
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -247,8 +246,9 @@ def compile_case(folder: Path, case: int) -> list[dict]:
 def compile_all(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256((ROOT / "submission.py").read_bytes()).hexdigest()
-    with ProcessPoolExecutor(min(len(CASES), os.cpu_count()), multiprocessing.get_context("spawn")) as pool:
-        launches = sum(pool.map(compile_case, [folder] * len(CASES), CASES), [])
+    # A process for each case, since CuTe DSL must be prepared before it is imported
+    with multiprocessing.get_context("spawn").Pool(min(len(CASES), os.cpu_count()), maxtasksperchild=1) as pool:
+        launches = sum(pool.starmap(compile_case, [(folder, case) for case in CASES], chunksize=1), [])
     (folder / "launches.json").write_text(json.dumps({"submission.py": digest, "launches": launches}))
 
 
