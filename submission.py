@@ -124,7 +124,7 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
     ),
 }
 
-DUAL_DEFAULT = Config(ctas=2, token_cost=0, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=6)
+DUAL_DEFAULT = Config(ctas=2, token_cost=0, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=2)
 
 # M, N, K of a benchmark case of the dual GEMM -> its Config; every other problem runs on DUAL_DEFAULT. Token tiles such
 # that one for each pair of CTAs is enough: 64, 64, 72 and 72 tiles of 128 rows of both B.
@@ -586,7 +586,7 @@ class GroupGemm:
             cluster=(self.ctas, 1, 1),
             smem=Int32(words[self.scalars + 1]),
             use_pdl=self.config.pdl,
-            min_blocks_per_mp=self.config.ctas_per_sm,  # ptxas would save registers for more, and spill
+            min_blocks_per_mp=1,  # ptxas of DSL 4.8 would save registers for more, and spill
         )
 
     # Kernel parameters are one block of memory: tensormaps of 128 bytes as [operand, group], then the words.
