@@ -191,21 +191,25 @@ class LaneAccess:
         lanes = None if mask is True else np.flatnonzero(mask)
         if lanes is not None and not len(lanes):
             return
-        addresses = self.lane_array(address, 64).astype(np.uint64)
+        addresses = self.lane_array(address, 64).astype(np.uint64, copy=False)
         if lanes is not None:
             addresses = addresses[lanes]
-        if count > 1 and (addresses % np.uint64(size * count)).any():
-            raise Fault("misaligned", f"vector write of {size * count} bytes at {int(addresses.max()):#x}")
+        width = size * count
+        row = space == "global" and bool((addresses[1:] - addresses[:-1] == width).all())  # one lane behind the other
+        if count > 1 and ((addresses[:1] if row else addresses) % np.uint64(width)).any():
+            raise Fault("misaligned", f"vector write of {width} bytes at {int(addresses.max()):#x}")
         if space == "global":
-            self.clock.global_access(self, addresses, size * count, True)
+            self.clock.global_access(self, addresses, width, True, row)
         if not self.launch.moves_data and space in ("global", "shared") and len(addresses) > 1:
             return  # data of many lanes; what one lane stores may be a flag
-        for k, v in enumerate(values):
-            v = self.lane_array(v, ELEMENT[size])
-            v = (v if lanes is None else v[lanes]).astype(f"u{size}")
-            self.scatter(space, addresses + np.uint64(k * size), size, v, lanes)
+        if lanes is not None:
+            values = tuple(v[lanes] if alu.is_array(v) else v for v in values)
+        if not row or not self.launch.memory.store_row(int(addresses[0]), size, values, len(addresses)):
+            for k, v in enumerate(values):
+                v = v if alu.is_array(v) else np.full(len(addresses), v, alu.U[ELEMENT[size]])
+                self.scatter(space, addresses + np.uint64(k * size), size, v.astype(f"u{size}"), lanes)
         if space == "global":
-            self.note_global(addresses, size * count, True)
+            self.note_global(addresses, width, True)
 
     def store_one(self, space: str, address: int, size: int, value: int):
         if size == 16:

@@ -100,8 +100,8 @@ class FunctionalClock:
     def descriptor_prefetch(self, group, tm) -> None:
         """prefetch.tensormap."""
 
-    def global_access(self, group, addresses, size: int, write: bool) -> None:
-        """ld, st, atom of global memory by the lanes of a group."""
+    def global_access(self, group, addresses, size: int, write: bool, row: bool = False) -> None:
+        """ld, st, atom of global memory by the lanes of a group; row: each begins where the one before it ends."""
 
     def mma(self, group, description, pair: bool) -> float:
         return group.t + self._delay("mma")

@@ -167,3 +167,18 @@ class GlobalMemory:
             return
         region, index = found
         region.typed(size)[index] = values
+
+    def store_row(self, address: int, size: int, values: tuple, lanes: int) -> bool:
+        """Each lane stores values[0], values[1], ... side by side, and the lanes one behind the other. False if not in
+        one region."""
+        if address % size:
+            raise Fault("misaligned", f"{size}-byte write at {address:#x}")
+        n = lanes * len(values)
+        if not self.covers(address, n * size):
+            return False
+        region = self.find(address, n * size, True)
+        at = (address - region.start - (-region.start % size)) // size
+        target = region.typed(size)[at : at + n]
+        for k, v in enumerate(values):
+            target[k :: len(values)] = v if type(v) is np.ndarray else v & (1 << 8 * size) - 1
+        return True

@@ -105,8 +105,8 @@ class TimingClock:
 
     def _arrive(self, group, start: float, lines: Lines, nbytes: int, ctas) -> float:
         tma, unit = self.p["tma"], self.p["sm"]
-        gpc = group.cta.sm // int(unit["per_gpc"])
-        first, done = self.memory.read(start, lines, nbytes, gpc, len(ctas)) if len(lines) else (start, start)
+        sm = group.cta.sm
+        first, done = self.memory.read(start, lines, nbytes, sm, len(ctas)) if len(lines) else (start, start)
         landing = done + nbytes / tma["bytes_per_cycle"]  # the last request leaves that much after the first
         for cta in ctas:
             sm = self.sms[cta.sm]
@@ -210,12 +210,12 @@ class TimingClock:
         if key not in sm.seen:
             sm.remember(key, self._descriptor_fetch(key, group.t), self.p["tma"]["descriptors"])
 
-    def global_access(self, group, addresses: np.ndarray, size: int, write: bool) -> None:
+    def global_access(self, group, addresses: np.ndarray, size: int, write: bool, row: bool = False) -> None:
         """Loads are in the static cost of their block; stores go out through the SM, a wavefront per 128-byte line."""
         if not write:
             return
         nbytes = len(addresses) * size
-        if (addresses[1:] - addresses[:-1] == size).all():
+        if row:
             lines = self._span(int(addresses[0]), nbytes)
         else:
             lines = np.unique(addresses // np.uint64(LINE)).astype(np.int64)

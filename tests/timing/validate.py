@@ -1,6 +1,7 @@
 """The timing model against the points of h200.json: every point run on the model, and the error of each family.
 
     python -m tests.timing.validate [--only SUBSTRING] [--half fitted|held-out] [--sample N] [--list] [--write FILE]
+        [--results FILE]    points that the file has, run with this model, are not run again; others are added to it
 
 A point's PTX runs on the model as it ran on the card (see points.py): the same launches on the same inputs, the same L2
 state before them. Of 15 launches only those are run in which the L2 is replaced, and a few more that stand for the
@@ -11,6 +12,7 @@ that count are those of the other.
 from __future__ import annotations
 
 import argparse
+import ast
 import gc
 import hashlib
 import json
@@ -29,9 +31,7 @@ from . import kernels
 from .points import POINTS, Map, MapList, Output, Point, Source, Zeros
 
 TABLE = Path(__file__).with_name("h200.json")
-STEADY = (
-    4  # launches; the two before the last stand for later ones (two, as launches that fit side by side end in pairs)
-)
+STEADY = {False: 1, True: 4}  # launches that stand for later ones, by PDL: those that fit side by side end in pairs
 FAMILIES = {  # name -> prefixes of the points' names
     "loads, bulk": ("loads/bulk",),
     "loads, tensor": ("loads/tensor",),
@@ -44,6 +44,7 @@ FAMILIES = {  # name -> prefixes of the points' names
     "instructions": ("chain/", "issue/", "clock/"),
     "code fetch": ("code/",),
 }
+MODEL = ("timing.py", "memory_model.py", "issue.py", "gpu.py", "placement.py")  # what decides how long things take
 BARRED = tuple(FAMILIES)[:7]  # median error <= 10 %, worst <= 25 %
 
 
@@ -133,18 +134,20 @@ def model(point: Point, profile: Profile) -> float:
     launches = int(count)
     moved = point.counts.get("unique bytes", 0) + point.counts.get("stored bytes", 0)
     full = -(-profile["l2"]["bytes"] // moved) if moved and point.inputs > 1 else 0
-    run = min(launches, int(full) + STEADY)  # the L2 has been replaced, and then one is like the next
+    warm = int(state == "warm")
+    run = min(launches, max(2 - warm, int(full) + STEADY[point.pdl]))  # the L2 has been replaced, and then STEADY
     if state != "cold":
         profile = profile.with_({"l2.dirty_at_start": 0.0})
     inputs = [Inputs(point) for _ in range(min(run, point.inputs))]
-    warm = int(state == "warm")
     ptx = point.ptx
     with emulator.timing(profile) as timed:
         for i in range(run + warm):
             _launch(ptx, point, inputs[i % len(inputs)])
     ends = timed.ends_us
     first = ends[0] if warm else 0.0
-    last = ends[-1] + (launches - run) * (ends[-2] - ends[-4]) / 2 if run < launches else ends[-1]
+    last = ends[-1]
+    if run < launches:
+        last += (launches - run) * ((ends[-2] - ends[-4]) / 2 if point.pdl else ends[-1] - ends[-2])
     return (last - first + profile["launch"]["events_ns"] / 1e3) / launches
 
 
@@ -169,6 +172,37 @@ def _cycles(point: Point, profile: Profile, state: str) -> float:
 
 def measured() -> dict[str, float]:
     return {name: p["value"] for name, p in json.loads(TABLE.read_text())["points"].items()}
+
+
+def model_digest(profile: Profile) -> str:
+    """Changes with the figures of a profile and with the code of the model, not with its layout or comments."""
+    digest = hashlib.sha256(repr({k: v for k, v in profile.units.items() if k != "validation"}).encode())
+    for file in MODEL:
+        text = (Path(emulator.__file__).parent / file).read_text()
+        digest.update(ast.dump(ast.parse(text)).encode())
+    return digest.hexdigest()[:16]
+
+
+class Results:
+    """Modelled values by point, kept in a file line by line: a run that was cut off goes on where it stopped."""
+
+    def __init__(self, file: Path | None, profile: Profile):
+        self.file, self.profile, self.digest = file, profile, model_digest(profile)
+        lines = file.read_text().splitlines() if file and file.exists() else []
+        found = [json.loads(line) for line in lines]
+        self.known = {(r["name"], r["point"]): r["value"] for r in found if r["model"] == self.digest}
+
+    def __call__(self, point: Point) -> float:
+        key = point.name, point.digest
+        if key not in self.known:
+            start = time.time()
+            self.known[key] = value = model(point, self.profile)
+            gc.collect()  # launches refer to themselves in circles, and hold the shared memory of their CTAs
+            line = {"name": point.name, "point": point.digest, "model": self.digest, "value": round(value, 4)}
+            if self.file:
+                with self.file.open("a") as out:
+                    out.write(json.dumps(line | {"seconds": round(time.time() - start, 1)}) + "\n")
+        return self.known[key]
 
 
 def write_table(file: Path, name: str, text: str) -> None:
@@ -205,17 +239,18 @@ def main():
     parser.add_argument("--list", action="store_true", help="a line for each point")
     parser.add_argument("--set", nargs="*", default=[], help="figures to replace: unit.figure=value")
     parser.add_argument("--write", type=Path, help="the file whose table is replaced")
+    parser.add_argument("--results", type=Path, help="a line for each point that has been run, by model")
     parser.add_argument("--profile", default="h200")
     options = parser.parse_args()
     profile = load(options.profile).with_({k: float(v) for k, v in (s.split("=") for s in options.set)})
+    results = Results(options.results, profile)
     values, out, rows = measured(), held_out(), []
     start = time.time()
     for p in sample(options.sample) if options.sample else POINTS:
         half = "held-out" if p.name in out else "fitted"
         if not any(s in p.name for s in options.only) or options.half not in (None, half):
             continue
-        rows.append((family(p), p.name, model(p, profile), values[p.name], p.name in out))
-        gc.collect()  # launches refer to themselves in circles, and hold the shared memory of their CTAs
+        rows.append((family(p), p.name, results(p), values[p.name], p.name in out))
         if options.list:
             _, name, m, v, held = rows[-1]
             print(f"{m:9.2f} {v:9.2f} {m / v - 1:+7.1%} {'held out' if held else 'fitted  '} {name}", flush=True)
