@@ -91,7 +91,7 @@ group = st.tuples(
 )
 
 
-@settings(emulated, max_examples=20)
+@settings(emulated, max_examples=12)
 @given(groups=st.lists(group, min_size=1, max_size=4), full_range=st.booleans(), schedule=st.integers(0, 12))
 @example(groups=[(0, 16, 64)], full_range=False, schedule=0)
 @example(groups=[(1, 16, 64), (0, 4096, 7168), (255, 272, 576), (257, 112, 64)], full_range=True, schedule=8)

@@ -17,15 +17,17 @@ import submission
 ROOT = pathlib.Path(__file__).parents[1]
 NEWEST = ROOT / ".venv-newest" / "bin" / "python"
 
-# Compiles in a process of its own, since what CuTe DSL keeps is set when it is imported: PTX and cubin, in JSON.
+# Compiles in a process of its own, since what CuTe DSL keeps is set when it is imported: PTX and cubins, in JSON.
 COMPILE = """
 import base64, json, os, sys
 os.environ.update(CUTE_DSL_ARCH="sm_100a", CUTE_DSL_KEEP="ptx,cubin", CUTE_DSL_KEEP_PTX="1", CUTE_DSL_KEEP_CUBIN="1")
 import submission
-groups, config, dual = json.loads(sys.argv[1])
-made = submission.compiled(groups, submission.Config(**config), dual).artifacts
-text = made.PTX if isinstance(made.PTX, str) else made.PTX.decode()
-print(json.dumps([text.rstrip("\\0"), base64.b64encode(made.CUBIN).decode()]), file=sys.stderr)
+results = []
+for groups, config, dual in json.loads(sys.argv[1]):
+    made = submission.compiled(groups, submission.Config(**config), dual).artifacts
+    text = made.PTX if isinstance(made.PTX, str) else made.PTX.decode()
+    results.append([text.rstrip("\\0"), base64.b64encode(made.CUBIN).decode()])
+print(json.dumps(results), file=sys.stderr)
 """
 
 PYTHONS = [
@@ -40,14 +42,13 @@ OTHERS = [
 ]
 
 
-def compile_submission(python, folder, groups: int, config: dict, root=ROOT, dual=False) -> tuple[str, bytes]:
-    """(PTX, cubin) of submission.py in `root`."""
+def compile_submission(python, folder, *kernels: tuple[int, dict, bool], root=ROOT) -> list[tuple[str, bytes]]:
+    """(PTX, cubin) of submission.py in `root` for each (groups, entries of the Config, dual)."""
     env = {**os.environ, "CUTE_DSL_DUMP_DIR": str(folder), "PYTHONPATH": str(root), "PYTHONWARNINGS": "ignore"}
-    command = [str(python), "-c", COMPILE, json.dumps([groups, config, dual])]
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=120)
+    command = [str(python), "-c", COMPILE, json.dumps(kernels)]
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
-    ptx, cubin = json.loads(done.stderr.splitlines()[-1])
-    return ptx, base64.b64decode(cubin)
+    return [(ptx, base64.b64decode(cubin)) for ptx, cubin in json.loads(done.stderr.splitlines()[-1])]
 
 
 def resources(cubin: bytes) -> dict[str, int]:
@@ -87,27 +88,27 @@ def check_ptx(ptx: str, groups: int, config: dict) -> None:
     assert 128 * tensormaps + int(params[-1][1]) <= 32764
 
 
-@pytest.mark.parametrize("config", SHIPPED)
 @pytest.mark.parametrize("python", PYTHONS)
-def test_shipped_configs_do_not_spill(tmp_path, python, config):
-    ptx, cubin = compile_submission(python, tmp_path, 8, config)
-    check_ptx(ptx, 8, config)
-    used = resources(cubin)
-    assert used["frame"] == used["min stack"] == 0
-    assert used["registers"] <= 80
+def test_shipped_configs_do_not_spill(tmp_path, python):
+    compiled = compile_submission(python, tmp_path, *((8, config, False) for config in SHIPPED))
+    for config, (ptx, cubin) in zip(SHIPPED, compiled, strict=True):
+        check_ptx(ptx, 8, config)
+        used = resources(cubin)
+        assert used["frame"] == used["min stack"] == 0, config
+        assert used["registers"] <= 80, config
 
 
-@pytest.mark.parametrize("config", OTHERS)
 @pytest.mark.parametrize("python", PYTHONS)
-def test_other_configs_compile(tmp_path, python, config):
-    ptx, cubin = compile_submission(python, tmp_path, 2, config)
-    check_ptx(ptx, 2, config)
-    assert resources(cubin)["frame"] == 0
+def test_other_configs_compile(tmp_path, python):
+    compiled = compile_submission(python, tmp_path, *((2, config, False) for config in OTHERS))
+    for config, (ptx, cubin) in zip(OTHERS, compiled, strict=True):
+        check_ptx(ptx, 2, config)
+        assert resources(cubin)["frame"] == 0, config
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_dual_gemm_does_not_spill(tmp_path, python):
-    ptx, cubin = compile_submission(python, tmp_path, 1, asdict(submission.DUAL_DEFAULT), dual=True)
+    ((ptx, cubin),) = compile_submission(python, tmp_path, (1, asdict(submission.DUAL_DEFAULT), True))
     assert ".local" not in ptx and ptx.count("tcgen05.mma.") == 4
     assert ptx.count("ex2.approx") == 16  # one for each element that a lane has at a time
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.4d\.shared", ptx)) == 3  # both B, and the scales of each
@@ -143,5 +144,5 @@ def compiled(groups, config, dual):
 def test_local_memory_would_be_seen(tmp_path):
     """An array indexed at run time needs a stack frame."""
     (tmp_path / "submission.py").write_text(LOCAL_MEMORY)
-    ptx, cubin = compile_submission(sys.executable, tmp_path, 1, {}, root=tmp_path)
+    ((ptx, cubin),) = compile_submission(sys.executable, tmp_path, (1, {}, False), root=tmp_path)
     assert ".local" in ptx and resources(cubin)["frame"] >= 2048
