@@ -57,6 +57,7 @@ class MemoryModel:
         self.capacity = l2["bytes"]
         self.read_rate = p.bytes_per_cycle(l2["tb_s"])
         self.shared_rate = p.bytes_per_cycle(l2["shared_tb_s"])
+        self.prefetch_rate = p.bytes_per_cycle(l2["prefetch_tb_s"])
         self.write_rate = p.bytes_per_cycle(l2["write_tb_s"])
         self.write_request_cycles = l2["write_request_cycles"]
         self.read_port = self.write_port = 0.0  # when the crossbar has moved what it was given
@@ -214,5 +215,8 @@ class MemoryModel:
         """As if reads had pushed out all that the flush left behind."""
         self.inserted, self.dirty = max(self.inserted, self.capacity), 0.0
 
-    def prefetch(self, time: float, lines: Lines):
+    def prefetch(self, time: float, lines: Lines, nbytes: int) -> float:
+        """Lines are requested at `time`, for nobody: when the L2 has taken the requests."""
         self.read(time, lines, 0)
+        self.read_port = max(self.read_port, self.engine.now) + nbytes / self.prefetch_rate
+        return max(self.read_port, time)

@@ -163,8 +163,9 @@ class TimingClock:
     def prefetch(self, group, tm, where, nbytes: int) -> None:
         lines = self._span(where, nbytes) if tm is None else self.lines(tm, where)
         start = self._issue(group, nbytes, None if tm is None else self._descriptor(group, tm))
-        if len(lines):
-            self.memory.prefetch(start, lines)
+        if len(lines):  # what the unit is told next waits until the L2 has taken all requests
+            sm = self.sms[group.cta.sm]
+            sm.tma = max(sm.tma, self.memory.prefetch(start, lines, nbytes))
 
     def _write(self, sm: Sm, lines: Lines, nbytes: int) -> float:
         """What has left an SM: when it is acknowledged. The SM has to wait where the L2 does not keep up."""

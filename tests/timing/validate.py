@@ -31,7 +31,7 @@ from . import kernels
 from .points import POINTS, Map, MapList, Output, Point, Source, Zeros
 
 TABLE = Path(__file__).with_name("h200.json")
-STEADY = {False: 1, True: 4}  # launches that stand for later ones, by PDL: those that fit side by side end in pairs
+STEADY = {"none": 1, "wait": 2, "early": 4}  # launches beyond those that replace what the L2 held, by PDL
 FAMILIES = {  # name -> prefixes of the points' names
     "loads, bulk": ("loads/bulk",),
     "loads, tensor": ("loads/tensor",),
@@ -135,7 +135,8 @@ def model(point: Point, profile: Profile) -> float:
     moved = point.counts.get("unique bytes", 0) + point.counts.get("stored bytes", 0)
     full = -(-profile["l2"]["bytes"] // moved) if moved and point.inputs > 1 else 0
     warm = int(state == "warm")
-    run = min(launches, max(2 - warm, int(full) + STEADY[point.pdl]))  # the L2 has been replaced, and then STEADY
+    overlap = "none" if not point.pdl else "early" if point.options["pdl"] == "early" else "wait"
+    run = min(launches, max(1 + STEADY[overlap] - warm, int(full) + STEADY[overlap]))
     if state != "cold":
         profile = profile.with_({"l2.dirty_at_start": 0.0})
     inputs = [Inputs(point) for _ in range(min(run, point.inputs))]
@@ -147,7 +148,9 @@ def model(point: Point, profile: Profile) -> float:
     first = ends[0] if warm else 0.0
     last = ends[-1]
     if run < launches:
-        last += (launches - run) * ((ends[-2] - ends[-4]) / 2 if point.pdl else ends[-1] - ends[-2])
+        at = -1 if overlap == "none" else -2  # nothing follows the last one
+        back = 2 if overlap == "early" else 1  # those that overlap end in pairs
+        last += (launches - run) * (ends[at] - ends[at - back]) / back
     return (last - first + profile["launch"]["events_ns"] / 1e3) / launches
 
 
