@@ -11,6 +11,7 @@ from .memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from .ptx import TYPE_BITS
 from .shared import OFFSET_MASK, RANK_SHIFT
 
+LONG = 1_000_000  # ns; longer limits of mbarrier.try_wait (CUTLASS has 10 ms) outlast what is emulated
 ELEMENT = {1: 16, 2: 16, 4: 32, 8: 64, 16: 128}  # bytes of an element -> bits of the register that holds it
 
 
@@ -423,8 +424,8 @@ class LaneAccess:
             n = self.pick(count, p)
             self.barrier_at(self.pick(address, p)).transaction(n)
 
-    def mbarrier_try_wait(self, address, phase, parity: bool) -> bool:
-        """Suspends until the phase completes, or until the time limit strikes because nothing else can move."""
+    def mbarrier_try_wait(self, address, phase, parity: bool, limit: int | None) -> bool:
+        """Suspends until the phase completes or the time limit strikes: after `limit` ns, or when nothing moves."""
         if self.timed_out:
             self.timed_out = False
             return True
@@ -438,7 +439,17 @@ class LaneAccess:
         if done:
             return True
         self.awaited = phase
-        return self.wait_on(barrier)
+        self.wait_on(barrier)
+        ns = LONG if limit is None else limit.max() if alu.is_array(limit) else limit
+        if ns < LONG:
+            since = self.blocked_at
+
+            def strike():
+                if self in barrier.waiters and self.blocked_at == since:
+                    self.time_out()
+
+            self.engine.at_limit(self.clock.after(self.t, ns), strike)
+        return False
 
     def mbarrier_test(self, address, phase, parity: bool, relaxed: bool):
         def one(a, ph):

@@ -69,6 +69,9 @@ class FunctionalClock:
         """From the decision to start a CTA, the number-th of its grid, to its first instruction."""
         return 0
 
+    def after(self, time: float, ns: float) -> float:
+        return time + ns
+
     # -- asynchronous operations: when they land ---------------------------------------------------------------
     def tma_load(self, group, tm, coords, nbytes: int, ctas) -> float:
         return group.t + self._delay("tma")

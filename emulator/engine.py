@@ -12,6 +12,7 @@ class Engine:
     def __init__(self):
         self.now = 0.0
         self.heap: list = []
+        self.limits = 0  # how many calls of the heap are limits
         self.count = 0
         self.nested = False
         self.progress = 0  # counts what other warps could see: a stall without any is a hang
@@ -19,6 +20,16 @@ class Engine:
     def at(self, time: float, call) -> None:
         self.count += 1
         heapq.heappush(self.heap, (time, self.count, call))
+
+    def at_limit(self, time: float, call) -> None:
+        """A call that alone keeps nothing going: if only such are left, nothing is going to happen."""
+
+        def strike():
+            self.limits -= 1
+            call()
+
+        self.limits += 1
+        self.at(time, strike)
 
     def let_others_go_first(self, time: float) -> None:
         """For a call that is in the middle of something: everything up to `time` happens before it goes on."""
@@ -36,7 +47,7 @@ class Engine:
         gc.freeze()  # or the garbage collector goes through all of torch and CuTe DSL again and again
         try:
             while True:
-                while heap:
+                while len(heap) > self.limits:
                     self.now, _, call = heapq.heappop(heap)
                     call()
                 if not stalled():

@@ -222,10 +222,7 @@ class Launch:
             raise Hang("\n".join(self.waiting()))
         self._stall_mark = self.engine.progress
         for g in timed:
-            if g in g.waiting_for.waiters:
-                g.waiting_for.waiters.remove(g)
-            g.timed_out = True
-            self.engine.at(self.engine.now, g.run)
+            g.time_out()
         return True
 
     def _waits_with_limit(self, group) -> bool:

@@ -271,6 +271,12 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         self.waiting_for, self.blocked_at = what, self.t
         return False
 
+    def time_out(self) -> None:
+        """The time limit of mbarrier.try_wait strikes."""
+        self.waiting_for.waiters.remove(self)
+        self.timed_out = True
+        self.engine.at(self.engine.now, self.run)
+
     def wait_until(self, time: float, what: str) -> bool:
         self.waiting_for = what
         self.engine.at(time, self.run)

@@ -12,8 +12,8 @@ Only these functions of its PTX layer differ, because an H200 has no tcgen05 and
   * tma_load: without .cta_group, a copy signals its own CTA. Each CTA of a pair awaits its own bytes and has a consumer
     warp; a stage is free when those of both have passed.
 The benchmark cases keep their sizes; the schedule is that of 132 SMs. Timed as tests/timing/README.md says ("cold 15"):
-an L2-flushing fill, then 15 launches on 15 inputs between two events, divided by 15; median of 20. "Inputs in L2": all 15
-on the same input, whose bytes then need not come from DRAM (as far as 50 MB hold them).
+an L2-flushing fill, then 15 launches on 15 inputs between two events, divided by 15; median of 20. "Inputs in L2": all
+15 on the same input, whose bytes then need not come from DRAM (as far as 50 MB hold them).
 The loads-only kernel (tests/timing/kernels.py, `loads`) is measured in the same run: one CTA per SM copies an equal
 share of the case's bytes, each byte once, to a ring, and writes the case's C bytes.
 """

@@ -176,7 +176,8 @@ def _wait(w, i):
     phase = w.read(i.operands[2], 32 if parity else 64)
     if i.op.startswith("mbarrier.try_wait"):
         guard = "" if w.guard is None else f"{w.guard} is False or "
-        w.wait_unless(f"{guard}g.mbarrier_try_wait({address}, {phase}, {parity})")
+        limit = w.read(i.operands[3], 32) if len(i.operands) > 3 else None
+        w.wait_unless(f"{guard}g.mbarrier_try_wait({address}, {phase}, {parity}, {limit})")
     w.write(i.operands[0], f"g.mbarrier_test({address}, {phase}, {parity}, {relaxed})")
 
 

@@ -97,3 +97,22 @@ def test_golden_cases_do_not_depend_on_the_schedule(case):
     """What silicon computed is computed when every asynchronous operation lands as late as it may (schedule 8)."""
     with emulator.session(schedule=8):
         replay(case)
+
+
+# -- mbarrier.try_wait -------------------------------------------------------------------------------------------------
+# Thread 0 asks again and again, for 100 ns each time; the arrival comes after a spin of the other warp.
+POLL = f"""setp.lt.u32 p, tid, 32; @p bra FIRST;
+    {SPIN.replace("500", "2000")} mbarrier.arrive.shared::cta.b64 _, [bar]; exit;
+    FIRST: setp.ne.u32 p, tid, 0; @p exit;
+    AGAIN: add.u32 d, d, 1; mbarrier.try_wait.parity.shared::cta.b64 p, [bar], 0, LIMIT; @!p bra AGAIN;"""
+INIT = ".shared .b64 bar; setp.eq.u32 p, tid, 0; @p mbarrier.init.shared::cta.b64 [bar], COUNT; bar.sync 0;"
+
+
+def test_try_wait_returns_when_its_time_limit_strikes():
+    asked = [run((INIT + POLL).replace("COUNT", "32").replace("LIMIT", ns), 64)[0] for ns in ("100", "10000000")]
+    assert asked[0] > 10 and asked[1] == 1
+
+
+def test_asking_again_and_again_in_vain_is_a_hang():
+    with pytest.raises(emulator.Hang, match="1 of 33 arrivals pending"):
+        run((INIT + POLL).replace("COUNT", "33").replace("LIMIT", "100"), 64)
