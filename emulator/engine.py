@@ -31,6 +31,10 @@ class Engine:
         self.limits += 1
         self.at(time, strike)
 
+    def clear(self) -> None:
+        self.heap.clear()
+        self.limits = 0
+
     def let_others_go_first(self, time: float) -> None:
         """For a call that is in the middle of something: everything up to `time` happens before it goes on."""
         if self.nested:

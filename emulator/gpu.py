@@ -153,7 +153,7 @@ class TimedRun:
         return self
 
     def stop(self):
-        self.engine.heap.clear()
+        self.engine.clear()
         self.stopped = True
 
     def _stalled(self) -> bool:
