@@ -560,6 +560,39 @@ def copy_latency(copy: str, nbytes: int, resident: bool) -> str:
     return probe(setup, body, (param,), step=f"  xor.b32 %r10, %r10, 1; {step}")
 
 
+def behind_prefetches(count: int, chunk: int, own: bool) -> str:
+    """A load that waits in the TMA unit behind `count` L2 prefetches of `chunk` bytes: from the first prefetch to the
+    wait that sees the load, SLOTS different addresses, where slot i of CTA c starts at (c * SLOTS + i) * (count or 1) *
+    chunk of the argument.
+
+    own: it loads the chunk prefetched first; else 512 bytes that it has loaded before.
+    """
+    nbytes, there = (chunk, "%rd3") if own else (512, "%rd5")
+    share = max(count, 1) * chunk
+    load = f"cp.async.bulk.shared::cluster.global.{TRANSACTION} [%r4+{RING}], [{{}}], {{}}, [%r4];"
+    expect = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], {};"
+    setup = f"""
+  ld.param.u64 %rd3, [src]; mul.wide.u32 %rd4, %r3, {SLOTS * share}; add.u64 %rd3, %rd3, %rd4; mov.b64 %rd5, %rd3;
+  setp.eq.u32 %p1, %r0, 0;
+  @%p1 mbarrier.init.shared::cta.b64 [%r4], 1;
+  @%p1 fence.mbarrier_init.release.cluster;
+  bar.sync 0; mov.b32 %r10, 0;
+  @%p1 {expect.format(512)}
+  @%p1 {load.format("%rd5", 512)}
+{_wait("FIRST", "%r4", "%r10")}
+  mov.b32 %r10, 1;
+"""
+    ahead = f"  @%p1 cp.async.bulk.prefetch.L2.global [%rd6], {chunk}; add.u64 %rd6, %rd6, {chunk};\n" * count
+    body = f"""  mov.b64 %rd6, %rd3;
+{ahead}
+  @%p1 {expect.format(nbytes)}
+  @%p1 {load.format(there, nbytes)}
+{_wait("ARRIVED", "%r4", "%r10")}
+"""
+    step = f"  xor.b32 %r10, %r10, 1; add.u64 %rd3, %rd3, {share};\n{_spin(12000, 'FETCHING')}"
+    return probe(setup, body, (".u64 src",), step=step)
+
+
 def store_latency(nbytes: int, wait: str) -> str:
     """One bulk store of `nbytes` from shared memory (argument: dst) until wait = "wait_group.read" (its source was
     read) or "wait_group" (it is complete) returns, at SLOTS different addresses."""

@@ -14,7 +14,7 @@ Timings ("cold": before each repeat a fill of 1 GiB replaces what L2 held)
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from . import kernels
 
@@ -451,6 +451,36 @@ def _copies() -> list[Point]:
     return points
 
 
+def _mechanisms() -> list[Point]:
+    """What tells how lines are shared on their way from L2, and what prefetches cost."""
+    sharing = []
+    for cluster, ctas in ((2, SMS), (4, 120)):
+        for depth, multicast in ((1, True), (4, True), (1, False), (3, False), (4, False), (6, False)):
+            sharing.append(
+                loads("bulk", 1, "plain", depth, 16384, ctas, cluster=cluster, multicast=multicast, rounds=16)
+            )
+    for cluster, multicast in ((1, False), (2, False), (2, True), (4, True)):
+        sharing.append(loads("bulk", 1, "plain", 1, 16384, 4, cluster=cluster, multicast=multicast, rounds=16))
+    ahead = [
+        loads("bulk", case, "wait", 6, 32768, prefetch=n)
+        for case, n in ((1, 1), (1, 3), (3, 1), (3, 2), (3, 4), (4, 1))
+    ]
+    ahead += [loads("tensor", 3, "wait", 12, 16384, prefetch=n) for n in (2, 12)]
+    ahead += [loads("bulk", 3, "wait", 6, 32768, prefetch=n, timing="warm 15") for n in (2, 4)]
+    points = [replace(p, name=p.name.replace("loads", "sharing", 1)) for p in sharing]
+    points += [replace(p, name=p.name.replace("loads", "prefetch", 1)) for p in ahead]
+    for count in (0, 1, 2, 4, 6):
+        for own in (False, True) if count else (False,):
+            for grid in (1, SMS):
+                what = "its first chunk" if own else "512 B"
+                points.append(clock(
+                    f"prefetch/{what} behind {count}x32K/{grid} CTAs", "behind_prefetches",
+                    {"count": count, "chunk": 32768, "own": own}, (Source(grid * kernels.SLOTS * max(count, 1) << 15),),
+                    grid=grid, timing="clock cold", shared=kernels.RING + 32768, slots=(0, 1, 1),
+                ))  # fmt: skip
+    return points
+
+
 def _latencies() -> list[Point]:
     shared = kernels.RING + 4096
     points = [clock("clock/nothing", "nothing", {})]
@@ -548,5 +578,8 @@ def _latencies() -> list[Point]:
     return points
 
 
-POINTS = [*_loads(), *_other_states(), *_multicast(), *_stores(), *_empty(), *_maps(), *_copies(), *_latencies()]
+POINTS = [
+    *_loads(), *_other_states(), *_multicast(), *_stores(), *_empty(), *_maps(), *_copies(), *_latencies(),
+    *_mechanisms(),
+]  # fmt: skip
 assert len({p.name for p in POINTS}) == len(POINTS), "a name stands for one point"

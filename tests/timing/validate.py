@@ -31,7 +31,7 @@ from . import kernels
 from .points import POINTS, Map, MapList, Output, Point, Source, Zeros
 
 TABLE = Path(__file__).with_name("h200.json")
-STEADY = {"none": 1, "wait": 2, "early": 4}  # launches beyond those that replace what the L2 held, by PDL
+STEADY = {"none": 1, "wait": 2, "early": 4}  # launches beyond those that replace what the L2 held, by what they overlap
 FAMILIES = {  # name -> prefixes of the points' names
     "loads, bulk": ("loads/bulk",),
     "loads, tensor": ("loads/tensor",),
@@ -43,6 +43,7 @@ FAMILIES = {  # name -> prefixes of the points' names
     "barriers, fences, loads": ("latency/",),
     "instructions": ("chain/", "issue/", "clock/"),
     "code fetch": ("code/",),
+    "sharing, prefetches": ("sharing/", "prefetch/"),
 }
 MODEL = ("timing.py", "memory_model.py", "issue.py", "gpu.py", "placement.py")  # what decides how long things take
 BARRED = tuple(FAMILIES)[:7]  # median error <= 10 %, worst <= 25 %
@@ -135,7 +136,8 @@ def model(point: Point, profile: Profile) -> float:
     moved = point.counts.get("unique bytes", 0) + point.counts.get("stored bytes", 0)
     full = -(-profile["l2"]["bytes"] // moved) if moved and point.inputs > 1 else 0
     warm = int(state == "warm")
-    overlap = "none" if not point.pdl else "early" if point.options["pdl"] == "early" else "wait"
+    ahead = point.options.get("pdl") == "early" or point.options.get("prefetch")
+    overlap = "none" if not point.pdl else "early" if ahead else "wait"
     run = min(launches, max(1 + STEADY[overlap] - warm, int(full) + STEADY[overlap]))
     if state != "cold":
         profile = profile.with_({"l2.dirty_at_start": 0.0})
