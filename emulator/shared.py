@@ -278,11 +278,10 @@ class SharedMemory:
         return op
 
     def end(self, op: InFlight, writer: int = ASYNC):
-        if op.writes:
-            self.valid[op.lo : op.hi] = True
         if self.checks:
             self.in_flight.remove(op)
             if op.writes:
+                self.valid[op.lo : op.hi] = True
                 words = slice(op.lo // WORD, -(-op.hi // WORD))
                 self.written_at[words], self.writer[words] = self.order.next(), writer
             elif op.chunks is None:

@@ -136,7 +136,7 @@ def model(point: Point, profile: Profile) -> float:
     moved = point.counts.get("unique bytes", 0) + point.counts.get("stored bytes", 0)
     full = -(-profile["l2"]["bytes"] // moved) if moved and point.inputs > 1 else 0
     warm = int(state == "warm")
-    ahead = point.options.get("pdl") == "early" or point.options.get("prefetch")
+    ahead = point.options.get("pdl") == "early" or point.options.get("prefetch") or not full
     overlap = "none" if not point.pdl else "early" if ahead else "wait"
     run = min(launches, max(1 + STEADY[overlap] - warm, int(full) + STEADY[overlap]))
     if state != "cold":
