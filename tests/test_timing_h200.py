@@ -8,6 +8,9 @@ import statistics
 
 import pytest
 
+from emulator.device import DEVICE, allocate
+from emulator.engine import Engine
+from emulator.memory_model import MemoryModel
 from emulator.profile import load
 from tests.timing import validate
 from tests.timing.points import POINTS
@@ -40,6 +43,49 @@ def test_errors(family):
 def test_dependent_launches(name):
     point = next(p for p in POINTS if p.name == name)
     assert validate.model(point, H200) == pytest.approx(validate.measured()[name], rel=WORST)
+
+
+CHEAP = (
+    "loads/bulk/case 3/plain/6x32K/66 CTAs",
+    "loads/tensor/case 4/plain/12x16K/cold 1",
+    "loads/tensor/case 3/plain/12x16K/warm 15",
+    "stores/tensor/case 1/2 boxes of 32 rows/132 CTAs/warm 15",
+    "stores/plain/case 1/16 B per lane/4 warps/132 CTAs/warm 15",
+    "sharing/bulk/16 rounds/plain/1x16K/4 CTAs/cluster 4/multicast",
+)
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_loads_and_stores(name):
+    point = next(p for p in POINTS if p.name == name)
+    assert validate.model(point, H200) == pytest.approx(validate.measured()[name], rel=MEDIAN)
+
+
+MEETING = ((0, 1, 0), (575, 1, 0.25), (5000, 1, 1), (5000, 0, 0), (5000, 40, 0))
+
+
+@pytest.mark.parametrize(("backlog", "sm", "shared"), MEETING)
+def test_lines_meet_where_they_wait_for_the_crossbar(backlog, sm, shared):
+    """SM 0 asks for 16 KiB that have to wait for `backlog` cycles, then `sm` does; per_gpc is 16."""
+    data = allocate(16384)
+    DEVICE.adopt(data, "data")
+    memory = MemoryModel(H200, DEVICE.memory, Engine())
+    first = data.ctypes.data // 128
+    memory.read_port = float(backlog)
+    memory.read(0.0, range(first, first + 128), 16384, sm=0)
+    begin = memory.read_port
+    memory.read(0.0, range(first, first + 128), 16384, sm=sm)
+    expected = 16384 * ((1 - shared) / memory.read_rate + shared / memory.shared_rate)
+    assert memory.read_port - begin == pytest.approx(expected)
+
+
+def test_what_follows_prefetches_waits_until_the_l2_has_taken_them():
+    """512 bytes behind 4 x 32 KiB of prefetches, as fast as the TMA unit lets them out or the L2 takes them."""
+    none, ahead = (next(p for p in POINTS if p.name == f"prefetch/512 B behind {n}x32K/1 CTAs") for n in (0, 4))
+    slow = H200.with_({"l2.prefetch_tb_s": 0.05})
+    for profile, rate in ((H200, H200["tma"]["bytes_per_cycle"]), (slow, slow.bytes_per_cycle(0.05))):
+        cycles = validate.model(ahead, profile) - validate.model(none, profile)
+        assert cycles == pytest.approx(4 * 32768 / rate, rel=MEDIAN)
 
 
 def test_the_model_is_deterministic():
