@@ -2,6 +2,7 @@
 
     python -m tests.timing.validate [--only SUBSTRING] [--half fitted|held-out] [--sample N] [--list] [--write FILE]
         [--results FILE]    points that the file has, run with this model, are not run again; others are added to it
+        [--known]           none are added
 
 A point's PTX runs on the model as it ran on the card (see points.py): the same launches on the same inputs, the same L2
 state before them. Of 15 launches only those are run in which the L2 is replaced, and a few more that stand for the
@@ -197,6 +198,9 @@ class Results:
         found = [json.loads(line) for line in lines]
         self.known = {(r["name"], r["point"]): r["value"] for r in found if r["model"] == self.digest}
 
+    def has(self, point: Point) -> bool:
+        return (point.name, point.digest) in self.known
+
     def __call__(self, point: Point) -> float:
         key = point.name, point.digest
         if key not in self.known:
@@ -245,6 +249,7 @@ def main():
     parser.add_argument("--set", nargs="*", default=[], help="figures to replace: unit.figure=value")
     parser.add_argument("--write", type=Path, help="the file whose table is replaced")
     parser.add_argument("--results", type=Path, help="a line for each point that has been run, by model")
+    parser.add_argument("--known", action="store_true", help="only points that the results have")
     parser.add_argument("--profile", default="h200")
     options = parser.parse_args()
     profile = load(options.profile).with_({k: float(v) for k, v in (s.split("=") for s in options.set)})
@@ -254,6 +259,8 @@ def main():
     for p in sample(options.sample) if options.sample else POINTS:
         half = "held-out" if p.name in out else "fitted"
         if not any(s in p.name for s in options.only) or options.half not in (None, half):
+            continue
+        if options.known and not results.has(p):
             continue
         rows.append((family(p), p.name, results(p), values[p.name], p.name in out))
         if options.list:
