@@ -4,29 +4,36 @@
     python -m tests.timing.pdl_chain                  on the model, profile h200
 
 Each of 8 launches has a CTA on every SM, whose shared memory leaves no room for a second one. A CTA releases the next
-launch at once, executes griddepcontrol.wait, spins, and stores its clocks: nothing but the launch itself takes time.
+launch at once, executes griddepcontrol.wait, spins, stores some rows of 16 bytes a thread, and its clocks.
 """
 
-MEASURED = {  # CTAs per cluster -> cycles from end to start and from start to the return of the wait: median (min, max)
-    1: ("348 (264, 448)", "693 (544, 821)"),
-    2: ("628 (322, 893)", "405 (156, 772)"),
-}  # NVIDIA H200, driver 580.159.04, 1980 MHz, 2026-11-21
-LAUNCHES, SMS, THREADS, SHARED, SPIN = 8, 132, 352, 200 << 10, 6000
+MEASURED = {  # (CTAs per cluster, rows): cycles from end to start and from start to the return of the wait, medians
+    (1, 0): (776, 274), (1, 4): (745, 936), (1, 16): (487, 1708),
+    (2, 0): (594, 444), (2, 4): (649, 1078), (2, 16): (545, 1664),
+}  # fmt: skip
+# NVIDIA H200, driver 580.159.04, 1980 MHz, 2026-11-21
+LAUNCHES, SMS, THREADS, SHARED = 8, 132, 352, 200 << 10
+BYTES = SMS * THREADS * 16 * max(rows for _, rows in MEASURED)  # stored by a launch
 
 PTX = """.version 8.8
 .target sm_90a
 .address_size 64
 .extern .shared .align 1024 .b8 smem[];
-.visible .entry kernel(.param .u64 out)
+.visible .entry kernel(.param .u64 out, .param .u64 c, .param .u32 rows)
 {
-  .reg .pred p; .reg .b32 r<4>; .reg .b64 start, passed, stop, spent, sm, at;
+  .reg .pred p; .reg .b32 r<8>; .reg .b64 start, passed, stop, spent, sm, at, row;
   mov.u64 start, %clock64;
   griddepcontrol.launch_dependents;
   griddepcontrol.wait;
   mov.u64 passed, %clock64;
 SPIN: mov.u64 stop, %clock64; sub.u64 spent, stop, passed; setp.lt.u64 p, spent, 6000; @p bra SPIN;
-  mov.u32 r1, %tid.x; setp.ne.u32 p, r1, 0; @p bra DONE;
-  mov.u32 r2, %ctaid.x; mov.u32 r3, %smid; cvt.u64.u32 sm, r3;
+  mov.u32 r1, %tid.x; mov.u32 r2, %ctaid.x; mov.u32 r4, %ntid.x; ld.param.u32 r5, [rows];
+  mul.lo.u32 r6, r4, r5; mad.lo.u32 r6, r6, r2, r1; ld.param.u64 at, [c]; mad.wide.u32 at, r6, 16, at;
+  mul.wide.u32 row, r4, 16; mov.u32 r6, 0;
+ROW: setp.ge.u32 p, r6, r5; @p bra END;
+  st.global.v4.u32 [at], {r1, r1, r1, r1}; add.u64 at, at, row; add.u32 r6, r6, 1; bra ROW;
+END: setp.ne.u32 p, r1, 0; @p bra DONE;
+  mov.u32 r3, %smid; cvt.u64.u32 sm, r3;
   ld.param.u64 at, [out]; mad.wide.u32 at, r2, 32, at;
   st.global.v2.u64 [at], {start, passed};
   mov.u64 stop, %clock64;
@@ -36,8 +43,8 @@ DONE: ret;
 """
 
 
-def readings(clocks) -> tuple[str, str]:
-    """Median (min, max) of the two distances of clocks [LAUNCHES, SMS, (start, passed, stop, SM)]."""
+def readings(clocks) -> tuple[int, int]:
+    """Medians of the two distances of clocks [LAUNCHES, SMS, (start, passed, stop, SM)], from the third launch on."""
     import numpy as np
 
     to_start, to_pass = [], []
@@ -45,10 +52,10 @@ def readings(clocks) -> tuple[str, str]:
         stop = {sm: stop for _, _, stop, sm in before.tolist()}
         to_start += [start - stop[sm] for start, _, _, sm in now.tolist()]
         to_pass += [passed - start for start, passed, _, _ in now.tolist()]
-    return tuple(f"{np.median(x):.0f} ({min(x)}, {max(x)})" for x in (to_start, to_pass))
+    return int(np.median(to_start)), int(np.median(to_pass))
 
 
-def on_the_card(cluster: int):
+def on_the_card(cluster: int, rows: int):
     """Clocks that an H200 gives."""
     import ctypes
 
@@ -68,23 +75,27 @@ def on_the_card(cluster: int):
     gpu.call("cuModuleGetFunction", ctypes.byref(function), module, b"kernel")
     gpu.call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED, SHARED)
     nbytes, keep = LAUNCHES * SMS * 32, []
-    results = gpu.allocate(nbytes)
+    results, stored = gpu.allocate(nbytes), gpu.allocate(LAUNCHES * BYTES)
     three = ctypes.c_uint * 3
     for _ in range(2):  # the first time meets cold caches
         gpu.spin()
         for i in range(LAUNCHES):
-            out = ctypes.c_uint64(results + i * SMS * 32)
-            arguments = (ctypes.c_void_p * 1)(ctypes.addressof(out))
-            values = {PROGRAMMATIC_SERIALIZATION: (1,), CLUSTER_DIMENSION: (cluster, 1, 1)}
-            attributes = (Attribute * 2)(*(Attribute(k, 0, (ctypes.c_uint32 * 16)(*v)) for k, v in values.items()))
+            values = [
+                ctypes.c_uint64(results + i * SMS * 32),
+                ctypes.c_uint64(stored + i * BYTES),
+                ctypes.c_uint32(rows),
+            ]
+            arguments = (ctypes.c_void_p * 3)(*map(ctypes.addressof, values))
+            wanted = {PROGRAMMATIC_SERIALIZATION: (1,), CLUSTER_DIMENSION: (cluster, 1, 1)}
+            attributes = (Attribute * 2)(*(Attribute(k, 0, (ctypes.c_uint32 * 16)(*v)) for k, v in wanted.items()))
             config = LaunchConfig(three(SMS, 1, 1), three(THREADS, 1, 1), SHARED, gpu.queue, attributes, 2)
-            keep.append((out, arguments, attributes, config))
+            keep.append((values, arguments, attributes, config))
             gpu.call("cuLaunchKernelEx", ctypes.byref(config), function, arguments, None)
         gpu.sync()
     return gpu.read(results, nbytes).view(np.uint64).reshape(LAUNCHES, SMS, 4).astype(np.int64)
 
 
-def on_the_model(cluster: int):
+def on_the_model(cluster: int, rows: int):
     """Clocks that the timing model gives."""
     import numpy as np
 
@@ -93,16 +104,19 @@ def on_the_model(cluster: int):
     from emulator.profile import load
 
     outputs = [allocate(SMS * 32) for _ in range(LAUNCHES)]
+    stored = [allocate(BYTES) for _ in range(LAUNCHES)]
     with emulator.timing(load("h200")):
-        for out in outputs:
+        for out, c in zip(outputs, stored):
             out[:] = 0
             DEVICE.adopt(out, "clocks")
-            emulator.launch(PTX, "kernel", SMS, THREADS, [out], cluster=cluster, shared=SHARED, pdl=True)
+            DEVICE.adopt(c, "c")
+            emulator.launch(PTX, "kernel", SMS, THREADS, [out, c, rows], cluster=cluster, shared=SHARED, pdl=True)
     return np.array([out.view(np.uint64).reshape(SMS, 4) for out in outputs]).astype(np.int64)
 
 
 if __name__ == "__main__":
     clocks_of = on_the_model if __package__ == "tests.timing" else on_the_card
-    for cluster, measured in MEASURED.items():
-        found = readings(clocks_of(cluster))
-        print(f"clusters of {cluster}: end to start {found[0]}, start to wait {found[1]}; recorded {measured}")
+    for (cluster, rows), (to_start, to_pass) in MEASURED.items():
+        found = readings(clocks_of(cluster, rows))
+        print(f"clusters of {cluster}, {rows * THREADS * 16} bytes a CTA: end to start {found[0]}", end=" ")
+        print(f"(recorded {to_start}), start to wait {found[1]} ({to_pass})")
