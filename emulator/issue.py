@@ -55,12 +55,14 @@ def block_cycles(program: Program, figures: dict) -> list[float]:
     """Cycles of each block; figures[class] = (issue, latency)."""
     out = []
     for start, end in zip(program.start, program.end, strict=True):
-        time, ready = 0.0, {}
+        time, ready, arithmetic = 0.0, {}, set()  # cycle a register can be read in; who came from integer units
         under_way, until = "", 0.0  # kind of an overlapping operation, and when the last is complete
         for instr in program.kernel.instrs[start:end]:
             group = kind(instr)
             issue, latency = figures[group]
             reads, writes = program.reads_writes(instr)
+            if group == "global_store":  # ptxas computes the addresses of a row of stores ahead
+                reads = [r for r in reads if r not in arithmetic]
             begin = max([time, *(ready[r] for r in reads if r in ready)])
             if group != under_way and group not in UNORDERED:
                 begin, under_way = max(begin, until), ""
@@ -73,5 +75,6 @@ def block_cycles(program: Program, figures: dict) -> list[float]:
             time = begin + issue
             for r in writes:
                 ready[r] = begin + latency
+                (arithmetic.add if group == "alu" else arithmetic.discard)(r)
         out.append(max(time, until, 1.0))
     return out
