@@ -9,11 +9,9 @@ the task's template, which is not part of this repository. Figures are the media
 
 import argparse
 import ctypes
-import importlib.util
 import mmap
 import platform
 import statistics
-import sys
 import time
 
 import emulator
@@ -74,15 +72,6 @@ def nested_lists():
     return call
 
 
-def from_file(path: str):
-    """custom_kernel of a submission."""
-    spec = importlib.util.spec_from_file_location("template", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["template"] = module
-    spec.loader.exec_module(module)
-    return module.custom_kernel
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--template", help="a submission to time beside the others")
@@ -94,12 +83,13 @@ def main():
     import torch
 
     import submission
+    from evaluation.worker import load_submission
     from reference import generate_input
 
     data = generate_input(M, (N,) * 8, (K,) * 8, 8, 1, device=torch.device("cpu"))
     kernels = {"submission": submission.custom_kernel, "nested lists, no checks": nested_lists()}
     if options.template:
-        kernels["template"] = from_file(options.template)
+        kernels["template"] = load_submission(options.template)
     rounds = {name: [] for name in kernels}
     for kernel in kernels.values():
         kernel(data)
