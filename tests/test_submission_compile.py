@@ -39,6 +39,7 @@ OTHERS = [
     {"ctas": 1, "gran": 128, "token_box": 32, "epilogue": "direct", "pdl": False},
     {"ctas": 1, "gran": 64, "tokens": 192, "token_box": 64, "epilogue": "tma", "store_boxes": 2},
     {"ctas": 2, "gran": 128, "token_box": 32, "epilogue": "direct", "epilogue_warps": 8, "early_weights": True},
+    {"ctas": 2, "sharers": 2, "gran": 128, "token_box": 32, "epilogue": "tma", "epilogue_warps": 8, "store_boxes": 2},
 ]
 
 
@@ -56,11 +57,7 @@ def resources(cubin: bytes) -> dict[str, int]:
 
     Its records are (format, attribute, size or value); these three attributes hold pairs (symbol, number).
     """
-    offset, count, names = struct.unpack_from("<Q", cubin, 40)[0], *struct.unpack_from("<HH", cubin, 60)
-    headers = [struct.unpack_from("<IIQQQQ", cubin, offset + 64 * i) for i in range(count)]
-    start = headers[names][4]
-    sections = {cubin[start + h[0] :].partition(b"\0")[0]: cubin[h[4] : h[4] + h[5]] for h in headers}
-    info, at, found = sections[b".nv.info"], 0, {}
+    info, at, found = sections(cubin)[".nv.info"], 0, {}
     while at < len(info):
         form, attribute, value = struct.unpack_from("<BBH", info, at)
         at += 4
@@ -70,6 +67,44 @@ def resources(cubin: bytes) -> dict[str, int]:
                 found[name] = max(found.get(name, 0), struct.unpack_from("<I", info, at + 4)[0])
             at += value
     return found
+
+
+# The lowest 9 bits of a machine instruction of sm_100a, as nvdisasm 13.1 reads these kernels. UTCOMMA: tcgen05.mma of
+# 4-bit formats; UTCCP: tcgen05.cp; LDTM: tcgen05.ld; UTMALDG, UTMAPF, UTMASTG: copies by TMA; STSM: stmatrix; ACQBULK:
+# griddepcontrol.wait; PREEXIT: griddepcontrol.launch_dependents; LDL, STL: local memory; MUFU: ex2 and rcp.
+OPCODES = {
+    0x1EA: "UTCOMMA", 0x1E7: "UTCCP", 0x1EE: "LDTM", 0x1B4: "UTMALDG", 0x1B8: "UTMAPF", 0x1B5: "UTMASTG", 0x044: "STSM",
+    0x02E: "ACQBULK", 0x02D: "PREEXIT", 0x186: "STG", 0x183: "LDL", 0x187: "STL", 0x108: "MUFU",
+}  # fmt: skip
+
+
+def sections(cubin: bytes) -> dict[str, bytes]:
+    """The sections of an ELF file."""
+    offset, count, names = struct.unpack_from("<Q", cubin, 40)[0], *struct.unpack_from("<HH", cubin, 60)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, offset + 64 * i) for i in range(count)]
+    start = headers[names][4]
+    return {cubin[start + h[0] :].partition(b"\0")[0].decode(): cubin[h[4] : h[4] + h[5]] for h in headers}
+
+
+def instructions(cubin: bytes) -> dict[str, int]:
+    """How many of each of OPCODES the machine code has."""
+    code = [text for name, text in sections(cubin).items() if name.startswith(".text.")]
+    found = [struct.unpack_from("<Q", text, at)[0] & 0x1FF for text in code for at in range(0, len(text), 16)]
+    return {name: found.count(opcode) for opcode, name in OPCODES.items() if opcode in found}
+
+
+def check_sass(cubin: bytes, ptx: str, config: dict) -> None:
+    """As many of the instructions that the kernel is about as its PTX has: no copy of a loop, no detour."""
+    found = instructions(cubin)
+    assert found.pop("UTCOMMA") == 4 and found.pop("UTCCP") == 12
+    assert found.pop("UTMALDG") == len(re.findall(r"cp\.async\.bulk\.tensor\.\dd\.shared", ptx))
+    assert found.pop("LDTM") == ptx.count("tcgen05.ld.")
+    assert found.pop("MUFU", 0) == ptx.count("ex2.approx") + ptx.count("rcp.approx")
+    stores = {"UTMASTG": 1, "STSM": ptx.count("stmatrix.")} if config["epilogue"] == "tma" else {"STG": 32}
+    pdl = {"UTMAPF": ptx.count("cp.async.bulk.prefetch"), "ACQBULK": 2, "PREEXIT": 1} if config.get("pdl", True) else {}
+    if config.get("early_weights"):
+        pdl["ACQBULK"] = 1
+    assert found == stores | pdl, found
 
 
 def check_ptx(ptx: str, groups: int, config: dict) -> None:
@@ -96,6 +131,7 @@ def test_shipped_configs_do_not_spill(tmp_path, python):
         used = resources(cubin)
         assert used["frame"] == used["min stack"] == 0, config
         assert used["registers"] <= 80, config
+        check_sass(cubin, ptx, config)
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -104,6 +140,7 @@ def test_other_configs_compile(tmp_path, python):
     for config, (ptx, cubin) in zip(OTHERS, compiled, strict=True):
         check_ptx(ptx, 2, config)
         assert resources(cubin)["frame"] == 0, config
+        check_sass(cubin, ptx, config)
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -115,6 +152,7 @@ def test_the_dual_gemm_does_not_spill(tmp_path, python):
     used = resources(cubin)
     assert used["frame"] == used["min stack"] == 0
     assert used["registers"] <= 80
+    check_sass(cubin, ptx, asdict(submission.DUAL_DEFAULT))
 
 
 LOCAL_MEMORY = """
@@ -146,3 +184,4 @@ def test_local_memory_would_be_seen(tmp_path):
     (tmp_path / "submission.py").write_text(LOCAL_MEMORY)
     ((ptx, cubin),) = compile_submission(sys.executable, tmp_path, (1, {}, False), root=tmp_path)
     assert ".local" in ptx and resources(cubin)["frame"] >= 2048
+    assert instructions(cubin).keys() >= {"LDL", "STL"}

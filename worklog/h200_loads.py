@@ -11,9 +11,10 @@ Only these functions of its PTX layer differ, because an H200 has no tcgen05 and
   * fp4_tensormap: u8 of the same bytes, at half the x
   * tma_load: without .cta_group, a copy signals its own CTA. Each CTA of a pair awaits its own bytes and has a consumer
     warp; a stage is free when those of all CTAs of the cluster have passed.
-The benchmark cases keep their sizes; the schedule is that of 132 SMs. Timed as tests/timing/README.md says ("cold 15"):
-an L2-flushing fill, then 15 launches on 15 inputs between two events, divided by 15; median of 20. "Inputs in L2": all
-15 on the same input, whose bytes then need not come from DRAM (as far as 50 MB hold them).
+The benchmark cases keep their sizes; the schedule is that of 132 SMs, or of the 30 clusters of 4 CTAs that fit them.
+Timed as tests/timing/README.md says ("cold 15"): an L2-flushing fill, then 15 launches on 15 inputs between two events,
+divided by 15; median of 20. "Inputs in L2": all 15 on the same input, whose bytes then need not come from DRAM (as far
+as 50 MB hold them).
 The loads-only kernel (tests/timing/kernels.py, `loads`) is measured in the same run: one CTA per SM copies an equal
 share of the case's bytes, each byte once, to a ring, and writes the case's C bytes.
 """
@@ -33,6 +34,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_suffix(".json")
 SMS = 132
+FIT = {1: 132, 2: 132, 4: 120}  # CTAs that run at once in clusters of so many
 CASES = {  # as numbered in tests/timing: (M of each group), N, K
     1: ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168),
     2: ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048),
@@ -49,12 +51,23 @@ VARIANTS = {  # of the submitted mode: entries of the Config, or what the kernel
     "prefetch 1": {"prefetch": 1},
     "prefetch 2": {"prefetch": 2},
     "prefetch 6": {"prefetch": 6},
-    "prefetch 1, up to 128 tokens a tile": {"prefetch": 1, "tokens": 128},
-    "prefetch 1, up to 160 tokens a tile": {"prefetch": 1, "tokens": 160},
-    "prefetch 1, up to 256 tokens a tile": {"prefetch": 1, "tokens": 256},
+    "prefetch 3": {"prefetch": 3},
+    "prefetch 1, up to 96 tokens a tile": {"prefetch": 1, "tokens": 96, "sharers": 1},
+    "prefetch 1, up to 128 tokens a tile": {"prefetch": 1, "tokens": 128, "sharers": 1},
+    "prefetch 1, up to 160 tokens a tile": {"prefetch": 1, "tokens": 160, "sharers": 1},
+    "prefetch 1, up to 256 tokens a tile": {"prefetch": 1, "tokens": 256, "sharers": 1},
+    "prefetch 1, two sharers, up to 160 tokens a tile": {"prefetch": 1, "tokens": 160, "sharers": 2, "gran": 128},
+    "prefetch 1, two sharers, up to 192 tokens a tile": {"prefetch": 1, "tokens": 192, "sharers": 2, "gran": 128},
     "prefetch 1, rows cut at 128 and tokens cost nothing": {"prefetch": 1, "gran": 128, "token_cost": 0},
-    "prefetch 1, rows cut at 32": {"prefetch": 1, "gran": 32, "token_cost": 100},
-    "prefetch 1, one CTA per MMA": {"prefetch": 1, "ctas": 1},
+    "prefetch 1, rows cut at 32": {"prefetch": 1, "gran": 32, "token_cost": 100, "sharers": 1},
+    "prefetch 1, two CTAs per SM": {
+        "prefetch": 1,
+        "ctas_per_sm": 2,
+        "epilogue_warps": 4,
+        "store_boxes": 1,
+        "tokens": 128,
+    },
+    "prefetch 1, one CTA per MMA": {"prefetch": 1, "ctas": 1, "sharers": 1},
     "prefetch 1, stores from registers": {"prefetch": 1, "epilogue": "direct"},
     "prefetch 1, without the copies of tokens": {"prefetch": 1, "without": "tokens"},
     "prefetch 1, without stores": {"prefetch": 1, "without": "stores"},
@@ -205,9 +218,10 @@ def compile_launch(s, sizes: list[tuple[int, int, int]], config) -> dict:
 
 
 def scaled(s, case: int, **entries):
-    """(sizes of the groups, Config of a case with as many SMs as the card has and other `entries`)."""
+    """(sizes of the groups, Config of a case with as many CTAs as the card runs at once and other `entries`)."""
     ms, n, k = CASES[case]
-    return [(m, n, k) for m in ms], dataclasses.replace(s.CONFIG_MAP[ms, n, k], sms=SMS, **entries)
+    of_case = dataclasses.asdict(s.CONFIG_MAP[ms, n, k]) | entries
+    return [(m, n, k) for m in ms], s.Config(**of_case | {"sms": FIT[of_case["ctas"] * of_case["sharers"]]})
 
 
 def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
