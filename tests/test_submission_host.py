@@ -182,7 +182,9 @@ def test_a_launch_fits_the_machine(shapes, config):
     made = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(submission, "compiled", lambda *key: made.append(FakeExecutor(GroupGemm(*key))) or made[-1])
-        Launch(shapes, config)(tuple(range(5 * len(shapes))))
+        launch = Launch(shapes, config)
+        launch.words[: 5 * len(shapes)] = range(5 * len(shapes))
+        launch()
     (words,) = made[0].launched
     gemm = made[0].gemm
     grid, smem, stages, token_bytes = words[gemm.scalars : gemm.starts]
@@ -235,11 +237,8 @@ def test_benchmarks_use_their_configs(executors):
 
 
 def test_repeated_calls_are_checked_in_one_step(executors, monkeypatch):
-    slow = []
-    check = submission.Plan.check_slowly
-    monkeypatch.setattr(
-        submission.Plan, "check_slowly", lambda self, tensors: slow.append(self) or check(self, tensors)
-    )
+    slow, check = [], submission.Tensors.check
+    monkeypatch.setattr(submission.Tensors, "check", lambda self, tensors: slow.append(self) or check(self, tensors))
     for _ in range(3):
         submission.custom_kernel(problem(*[(64, 128, 256)] * 8))
     assert len(slow) == 1 and len(launched(executors)) == 3
