@@ -907,14 +907,17 @@ ROW = 2 + 2 * MAX_RANK
 ANY = -1  # instead of a stride that does not matter
 
 
+# Functions of Python's C interface, https://docs.python.org/3/c-api/stable.html. What they raise stays pending.
 @cute.extern
-def PyTuple_GetItem(items: Int64, index: Int64) -> Int64:
-    """Address of an item of a tuple, from Python's C interface."""
+def PyList_Size(items: Int64) -> Int64: ...
 
 
 @cute.extern
-def PyCapsule_GetPointer(capsule: Int64, name: Int64) -> Int64:
-    """The address in a capsule of that name; 0, and an exception pending, if it is none."""
+def PyList_GetItem(items: Int64, index: Int64) -> Int64: ...
+
+
+@cute.extern
+def PyCapsule_GetPointer(capsule: Int64, name: Int64) -> Int64: ...
 
 
 def call_at(function: Int64, x: Int64, y: Int64) -> Int32:
@@ -938,11 +941,11 @@ def read_tensors(table: cute.Pointer):
     if api != 0:
         if Int32(words_at(api, 1)[0]) == DL_MAJOR:
             describe = words_at(api, 6)[5]  # dltensor_from_py_object_no_sync, which may be missing
-    if describe == 0:
+    if (describe == 0) | (PyList_Size(words[TENSORS]) != end):
         end = Int64(0)
     while i < end:
         row = words_at(start + 8 * (ROWS + ROW * i), ROW)
-        failed = call_at(describe, PyTuple_GetItem(words[TENSORS], i), start + 8 * DLTENSOR)
+        failed = call_at(describe, PyList_GetItem(words[TENSORS], i), start + 8 * DLTENSOR)
         good = (failed == 0) & (words[ON] == words[DEVICE]) & (words[LIKE] == row[1]) & (words[OFFSET] == 0)
         good = good & (words[DATA] & 15 == 0)
         if good:
@@ -971,8 +974,9 @@ class HostFunction:
         executor = compiled.to()
         self.words, self.pointer = words, make_ptr(Int64, ctypes.addressof(words), cute.AddressSpace.generic)
         self.arguments, _ = executor.generate_execution_args(self.pointer)
-        self.packed, self.function = executor._get_invoke_packed_args(self.arguments), executor.capi_func
-        self.executor = executor  # owns the function, as the three above own the memory that `packed` points to
+        self.array = executor._get_invoke_packed_args(self.arguments)
+        self.function, self.packed = executor.capi_func, ctypes.addressof(self.array)
+        self.executor = executor  # owns the function, as the four above own the memory behind `packed`
 
 
 class Tensors(HostFunction):
@@ -981,8 +985,8 @@ class Tensors(HostFunction):
     Python takes long to look at 40 tensors, so `read_tensors` does: it compares them with a table. If one differs, or
     torch has no DLPackExchangeAPI, Python looks at all of them and says what is wrong. The words of the table are
 
-        0  TENSORS   address of the tuple of tensors      4  NAME      address of DL_API
-        1  COUNT     how many they are                    5  GOOD      result: how many are as they must be
+        0  TENSORS   address of the list of tensors       4  NAME      address of DL_API
+        1  COUNT     how many they must be                5  GOOD      result: how many are as they must be
         2  DEVICE    where they must be, as in DLTensor   6  DLTENSOR  struct: data, device type | id << 32,
         3  CAPSULE   address of torch's capsule              rank | type << 32, shape*, strides*, byte offset
 
@@ -1005,23 +1009,20 @@ class Tensors(HostFunction):
         # The same function, but it keeps the interpreter's lock, and raises the exception that it leaves pending.
         self.read = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(ctypes.cast(self.function, ctypes.c_void_p).value)
 
-    def __call__(self, tensors: tuple[torch.Tensor, ...]) -> None:
+    def __call__(self, tensors: list[torch.Tensor]) -> None:
         """Write the addresses of the tensors to their places; ValueError unless all are as they must be."""
-        good = 0
-        if len(tensors) == self.count:
-            self.words[TENSORS] = id(tensors)
-            try:
-                self.read(self.packed)
-                good = self.words[GOOD]
-            except Exception:  # torch's, of what is not a tensor, or Python's, of what is not a capsule
-                pass
-        if good != self.count:
+        self.words[TENSORS] = id(tensors)
+        try:
+            self.read(self.packed)
+        except Exception:  # torch's, of what is not a tensor, or Python's, of what is not a capsule
+            pass  # GOOD says it, too
+        if self.words[GOOD] != self.count:
             for place, address in zip(self.places, self.check(tensors)):
                 ctypes.c_int64.from_address(place).value = address
             device = tensors[0].device
             self.words[DEVICE] = DL_DEVICES[device.type] | (device.index or 0) << 32
 
-    def check(self, tensors: tuple[torch.Tensor, ...]) -> list[int]:
+    def check(self, tensors: list[torch.Tensor]) -> list[int]:
         """Addresses of the tensors; ValueError that says which is not as it must be."""
         if len(tensors) != self.count or not all(isinstance(t, torch.Tensor) for t in tensors):
             raise ValueError(self.contents)
@@ -1162,7 +1163,7 @@ class DualPlan:
         of_a, of_b, of_c, of_sfa, of_sfb = m * k // 2, n * k // 2, 2 * m * n, -(-m // 128) * 8 * k, -(-n // 128) * 8 * k
         self.steps = of_a, of_b, of_c, of_sfa, of_sfb, of_b, of_sfb, 0  # bytes from batch to batch
 
-    def __call__(self, tensors: tuple[torch.Tensor, ...]) -> None:
+    def __call__(self, tensors: list[torch.Tensor]) -> None:
         """Launch; ValueError."""
         self.read(tensors)
         a, b1, b2, c, sfa, sfb1, sfb2 = self.addresses
@@ -1203,7 +1204,12 @@ def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
     Writes the given c tensors and returns them. M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
     """
     call = plan(tuple(map(tuple, sizes)))
-    call.read((*itertools.chain(*abc, *scales),))
+    tensors = []
+    for group in abc:
+        tensors += group
+    for group in scales:
+        tensors += group
+    call.read(tensors)
     for launch in call.launches:
         launch()
     return [c for _, _, c in abc]
@@ -1216,7 +1222,7 @@ def dual_gemm(a, b1, b2, _sfa, _sfb1, _sfb2, sfa, sfb1, sfb2, c) -> torch.Tensor
     scales as in group_gemm, for each of L batches, which are contiguous. The scales in the plain order are not read.
     Writes the given c and returns it. N is a multiple of 32, K of 64; all else is a ValueError.
     """
-    tensors = a, b1, b2, c, sfa, sfb1, sfb2
+    tensors = [a, b1, b2, c, sfa, sfb1, sfb2]
     if not all(isinstance(t, torch.Tensor) for t in tensors) or a.dim() != 3 or c.dim() != 3:
         raise ValueError(f"{DualPlan.contents}; a is [M, K/2, L], c is [M, N, L]")
     m, n, batches = c.shape

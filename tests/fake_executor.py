@@ -18,5 +18,5 @@ class FakeExecutor:
     def _get_invoke_packed_args(self, pointer):
         return (ctypes.c_int64 * self.gemm.words).from_address(pointer._pointer)
 
-    def capi_func(self, words):
-        self.launched.append(list(words))
+    def capi_func(self, packed):
+        self.launched.append(list((ctypes.c_int64 * self.gemm.words).from_address(packed)))
