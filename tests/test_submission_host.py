@@ -1,6 +1,7 @@
-"""The submission's host side: schedule, configs, the words a launch gets, and what is refused. Nothing is compiled."""
+"""The submission's host side: schedule, configs, words of a launch, what is refused. No kernel is compiled."""
 
 import ast
+import ctypes
 import itertools
 import pathlib
 
@@ -236,14 +237,6 @@ def test_benchmarks_use_their_configs(executors):
     assert {config for _, config in executors} == expected
 
 
-def test_repeated_calls_are_checked_in_one_step(executors, monkeypatch):
-    slow, check = [], submission.Tensors.check
-    monkeypatch.setattr(submission.Tensors, "check", lambda self, tensors: slow.append(self) or check(self, tensors))
-    for _ in range(3):
-        submission.custom_kernel(problem(*[(64, 128, 256)] * 8))
-    assert len(slow) == 1 and len(launched(executors)) == 3
-
-
 def test_few_kernels_serve_every_number_of_groups(executors):
     for groups in range(1, 34):
         submission.custom_kernel(problem(*[(1, 16, 64)] * groups))
@@ -318,14 +311,149 @@ def test_refuses_missing_tensors(executors):
     assert not launched(executors)
 
 
-def test_refuses_misaligned_tensors(executors):
-    data = problem((32, 64, 128))
-    a, b, c = data[0][0]
-    shifted = torch.zeros(32 * 64 + 1, dtype=torch.float16)[1:].view(32, 64, 1)
-    data[0][0] = (a, b, shifted)
-    with pytest.raises(ValueError, match="16 bytes"):
+def shift(c):
+    """c at an address that is 2 bytes above a multiple of 16."""
+    return torch.zeros(c.numel() + 8, dtype=torch.float16)[1 : c.numel() + 1].view(c.shape)
+
+
+CALLS = {  # what is wrong with the last of 17 groups, which takes two launches
+    "misaligned": (lambda a, b, c: (a, b, shift(c)), "every tensor must be aligned to 16 bytes"),
+    "no tensor": (lambda a, b, c: (a, "b", c), "each group must have the tensors"),
+    "none": (lambda a, b, c: (a, b, None), "each group must have the tensors"),
+    "too few": (lambda a, b, c: (a, b), "each group must have the tensors"),
+    "too many": (lambda a, b, c: (a, b, c, c), "each group must have the tensors"),
+    "another group's": (lambda a, b, c: (b, a, c), "group 16: a has shape"),
+    "sparse": (lambda a, b, c: (a, b, c.to_sparse()), "group 16: c has strides"),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_a_later_call_is_refused_as_the_first_is(executors, what):
+    """Before anything is launched, and the calls after it are none the worse."""
+    good = problem(*[(4, 32, 64)] * 16, (8, 48, 128))
+    spoil, says = CALLS[what]
+    bad = [*good[0][:-1], spoil(*good[0][-1])], *good[1:]
+    for before in (0, 2):
+        with pytest.raises(ValueError, match=says):
+            submission.custom_kernel(bad)
+        assert len(launched(executors)) == before
+        submission.custom_kernel(good)
+        assert len(launched(executors)) == before + 2
+
+
+@pytest.fixture
+def looked_at(monkeypatch):
+    """The lists of tensors that Python looks at, in turn."""
+    seen, check = [], submission.Tensors.check
+    monkeypatch.setattr(submission.Tensors, "check", lambda self, tensors: seen.append(tensors) or check(self, tensors))
+    return seen
+
+
+DTYPES = [x for x in vars(torch).values() if isinstance(x, torch.dtype) and x.itemsize <= 2]
+
+
+def variants(t):
+    """Tensors that differ from t in one thing, which may or may not matter."""
+    yield t.clone()
+    for dtype in DTYPES:
+        if dtype.itemsize == t.element_size():
+            yield t.view(dtype)
+    memory = torch.zeros(1 << 20, dtype=torch.int16 if t.element_size() == 2 else torch.uint8)
+    for d in range(t.dim()):
+        for size, stride in ((1, 0), (-1, 0), (0, 1), (0, -1), (0, 16), (0, -t.stride(d))):
+            shape, strides = [*t.shape], [*t.stride()]
+            shape[d], strides[d] = max(shape[d] + size, 0), max(strides[d] + stride, 0)
+            yield memory.as_strided(shape, strides).view(t.dtype)
+    for offset in (1, 8, 16):
+        yield memory[offset:].as_strided(t.shape, t.stride()).view(t.dtype)
+    yield from (t.unsqueeze(0), t.unsqueeze(-1), t[..., 0], t.flatten(), t.to("meta"), t[:0])
+
+
+@pytest.mark.parametrize("operand", range(5), ids=NAMES)
+@pytest.mark.parametrize("shape", [(200, 64, 128), (1, 16, 64), (0, 144, 192)], ids=str)
+def test_native_code_and_python_agree(executors, looked_at, shape, operand):
+    """Python looks at tensors that it then refuses, after native code, and at no others."""
+    data, verdicts = problem((8, 16, 64), shape), set()
+    submission.custom_kernel(data)
+    tensors = [*itertools.chain(*data[0], *data[2])]
+    read = submission.plan(tuple(data[3])).read
+    where = 3 + operand if operand < 3 else 8 + operand - 3
+    for variant in variants(tensors[where]):
+        tensors[where] = variant
+        looked_at.clear()
+        try:
+            read(tensors)
+        except ValueError:
+            assert len(looked_at) == 1
+            verdicts.add("refused")
+        else:
+            assert not looked_at
+            verdicts.add("accepted")
+    assert verdicts == {"refused", "accepted"}
+
+
+def test_sets_of_tensors_in_turn(executors, looked_at):
+    """Only their addresses differ from call to call; the same tensors may serve several groups."""
+    shapes = [(64, 128, 256), (0, 16, 64), (64, 128, 256)] * 6  # 12 groups that are not empty
+    sets = [problem(*shapes) for _ in range(15)]
+    sets[3][0][2], sets[3][2][2] = sets[3][0][0], sets[3][2][0]
+    for data in sets * 2:
         submission.custom_kernel(data)
-    assert not launched(executors)
+    for words, (abc, _, scales, _) in zip(launched(executors), sets * 2, strict=True):
+        taken = [t.data_ptr() for g in range(18) if shapes[g][0] for t in (*abc[g], *scales[g])]
+        assert words[:60] == taken
+    assert len(looked_at) == 1
+
+
+def test_a_group_of_the_second_launch(executors):
+    sets = [problem(*[(4, 32, 64)] * 17) for _ in range(2)]
+    for abc, *others in sets:
+        submission.custom_kernel((abc, *others))
+    words = launched(executors)
+    assert [w[:5] for w in words if len(w) == len(words[-1])] == [
+        [t.data_ptr() for t in (*abc[16], *scales[16])] for abc, _, scales, _ in sets
+    ]
+
+
+def capsule(major: int, function: int):
+    """A DLPackExchangeAPI of that version whose last function but one is at this address."""
+    api = (ctypes.c_int64 * 7)(major, 0, 0, 0, 0, function, 0)
+    name = ctypes.create_string_buffer(b"dlpack_exchange_api")
+    new = ctypes.pythonapi.PyCapsule_New
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.c_void_p] * 3)(ctypes.cast(new, ctypes.c_void_p).value)
+    KEPT.extend((api, name))
+    return make(ctypes.addressof(api), ctypes.addressof(name), None)
+
+
+KEPT = []  # what a capsule points to
+UNKNOWN = {
+    "none": lambda: None,
+    "another version": lambda: capsule(2, 64),  # a call of address 64 would not return
+    "without the function": lambda: capsule(1, 0),
+}
+
+
+@pytest.mark.parametrize("api", UNKNOWN)
+def test_without_a_dlpack_that_is_known(executors, looked_at, monkeypatch, api):
+    monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", UNKNOWN[api]())
+    data = problem((40, 64, 128), (1, 16, 64))
+    for _ in range(2):
+        submission.custom_kernel(data)
+    for words in launched(executors):
+        assert words[:10] == [t.data_ptr() for g in (0, 1) for t in (*data[0][g], *data[2][g])]
+    assert len(looked_at) == len(launched(executors)) == 2
+    data[0][1] = (*data[0][1][:2], data[0][0][2])
+    with pytest.raises(ValueError, match="group 1: c has shape"):
+        submission.custom_kernel(data)
+
+
+def test_a_launch_that_fails_is_an_error(executors):
+    data = problem((40, 64, 128))
+    submission.custom_kernel(data)
+    (executor,) = executors.values()
+    executor.cuda_result.value = 719
+    with pytest.raises(RuntimeError, match="launch failed with CUDA error 719"):
+        submission.custom_kernel(data)
 
 
 def test_a_view_of_one_row_has_any_stride(executors):
