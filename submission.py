@@ -12,7 +12,7 @@ of CTAs that share a 256-row MMA) walks a contiguous range of weight rows; the h
 
     weight warp, token warp --TMA--> ring [weights | tokens | scales] --MMA warp--> tensor memory --epilogue warps--> C
 
-The file reads top-down: config, PTX, schedule, tensormaps, kernel, host.
+The file reads top-down: config, PTX, schedule, tensormaps, kernel, tensors, host.
 """
 
 import ctypes
@@ -888,16 +888,16 @@ class GroupGemm:
 
 # -------------------------------------------------------------------------------------------------------------- tensors
 
-# DLPack's numbers of devices and of types, code | bits << 8 | lanes << 16. DLPack is the C interface for tensors:
-# https://github.com/dmlc/dlpack/blob/v1.3/include/dlpack/dlpack.h
+# How C code reads torch's tensors: DLPack 1.3, https://github.com/dmlc/dlpack/blob/v1.3/include/dlpack/dlpack.h
+# Its numbers of devices and of types, code | bits << 8 | lanes << 16; where torch's are others, Python reads tensors.
 DL_DEVICES = {"cpu": 1, "cuda": 2}
 DL_TYPES = {
     torch.float4_e2m1fn_x2: 17 | 4 << 8 | 2 << 16,
     torch.float8_e4m3fn: 10 | 8 << 8 | 1 << 16,
     torch.float16: 2 | 16 << 8 | 1 << 16,
 }
-DL_MAJOR = 1  # version whose structs are used here
-DL_API = b"dlpack_exchange_api"  # name of the capsule that has torch's DLPackExchangeAPI
+DL_MAJOR = 1  # version of these structs
+DL_API = b"dlpack_exchange_api"  # name of the capsule of a DLPackExchangeAPI
 
 # Words of the table of `Tensors`: those before the rows, those of its DLTensor, those of a row
 TENSORS, COUNT, DEVICE, CAPSULE, NAME, GOOD, DLTENSOR, ROWS = 0, 1, 2, 3, 4, 5, 6, 12
@@ -963,7 +963,7 @@ def read_tensors(table: cute.Pointer):
 
 @functools.cache
 def tensor_reader():
-    """The compiled read_tensors, half a second the first time."""
+    """The compiled read_tensors, 0.1 seconds the first time, 0.6 if nothing was compiled before."""
     return cute.compile(read_tensors, make_ptr(Int64, 16, cute.AddressSpace.generic))
 
 
@@ -982,8 +982,8 @@ class HostFunction:
 class Tensors(HostFunction):
     """What the tensors of a call must look like, and where their addresses go.
 
-    Python takes long to look at 40 tensors, so `read_tensors` does: it compares them with a table. If one differs, or
-    torch has no DLPackExchangeAPI, Python looks at all of them and says what is wrong. The words of the table are
+    Python needs 100 us to look at the 40 tensors of 8 groups, `read_tensors` 3: it compares them with a table. If one
+    differs, or torch has no DLPackExchangeAPI, Python looks at all of them and says what is wrong. Words of the table:
 
         0  TENSORS   address of the list of tensors       4  NAME      address of DL_API
         1  COUNT     how many they must be                5  GOOD      result: how many are as they must be
