@@ -889,7 +889,8 @@ class GroupGemm:
 # -------------------------------------------------------------------------------------------------------------- tensors
 
 # How C code reads torch's tensors: DLPack 1.3, https://github.com/dmlc/dlpack/blob/v1.3/include/dlpack/dlpack.h
-# Its numbers of devices and of types, code | bits << 8 | lanes << 16; where torch's are others, Python reads tensors.
+# Its numbers of devices and of types, code | bits << 8 | lanes << 16. Where torch's are others, as on an emulated cuda
+# device, whose memory DLPack takes for the CPU's, Python reads the tensors.
 DL_DEVICES = {"cpu": 1, "cuda": 2}
 DL_TYPES = {
     torch.float4_e2m1fn_x2: 17 | 4 << 8 | 2 << 16,
