@@ -25,7 +25,7 @@ from typing import Callable, NamedTuple
 import cutlass
 import cutlass.cute as cute
 import torch
-from cutlass import Float4E2M1FN, Float16, Int32, Int64, const_expr, range_constexpr
+from cutlass import Float4E2M1FN, Float16, Int16, Int32, Int64, const_expr, range_constexpr
 from cutlass._mlir import ir
 from cutlass._mlir.dialects import arith, builtin, func, llvm
 from cutlass._mlir.dialects import cute as cute_ir
@@ -63,6 +63,9 @@ class Config:
     """Hyperparameters of a kernel. No entry changes the result, all change its time."""
 
     ctas: int = 1  # CTAs per MMA, 1 or 2: a pair multiplies 256 weight rows and loads half of the tokens each
+    sharers: int = (
+        1  # MMAs per cluster: 2 take tokens side by side and the same weights, half of which each loads for both
+    )
     gran: int = 128  # schedule unit in weight rows, and their smallest TMA box: 128, 64 or 32
     tokens: int = 256  # widest token tile, the N of the MMA: one of TOKEN_TILES; at most 192 if ctas_per_sm is 2
     token_cost: int = 100  # what loading a token costs the schedule, in percent of a weight row
@@ -82,9 +85,15 @@ class Config:
     def __post_init__(self):
         assert self.ctas in (1, 2) and self.gran in (32, 64, TILE_M) and self.ctas_per_sm in (1, 2)
         assert self.tokens in TOKEN_TILES and self.tokens <= self.acc_cols and self.token_box in (16, 32, 64, 128)
-        assert self.epilogue in ("direct", "tma") and self.epilogue_warps in (4, 8) and self.sms % self.ctas == 0
+        assert self.epilogue in ("direct", "tma") and self.epilogue_warps in (4, 8) and self.sms % self.cluster == 0
+        assert self.sharers == 1 or (self.sharers, self.ctas, self.gran) == (2, 2, TILE_M)
         assert self.stages <= MAX_STAGES and self.store_boxes in (1, 2)
         assert {self.weight_policy, self.token_policy} <= set(CACHE_POLICY)
+
+    @property
+    def cluster(self) -> int:
+        """CTAs per cluster."""
+        return self.ctas * self.sharers
 
     @property
     def acc_cols(self) -> int:
@@ -94,7 +103,7 @@ class Config:
     @property
     def weight_boxes(self) -> list[int]:
         """Rows of the TMA boxes of B. A copy of any size takes 50 cycles to issue: the fewer, the better."""
-        return [rows for rows in (128, 64, 32) if rows >= self.gran]
+        return [TILE_M // 2] if self.sharers == 2 else [rows for rows in (128, 64, 32) if rows >= self.gran]
 
     @property
     def token_boxes(self) -> list[int]:
@@ -167,6 +176,10 @@ def minimum(x, y) -> Int32:
     return select(Int32(x) < Int32(y), x, y)
 
 
+def cta_mask(x) -> Int16:
+    return Int16(Int16(x).ir_value())
+
+
 def constant(x: int) -> Int64:
     return Int64(Int64(x).ir_value())
 
@@ -186,7 +199,7 @@ def load_shared(address: Int32) -> Int32:
     return Int32(ptx("ld.shared.b32 $0, [$1];", "=r,r", address, result="i32"))
 
 
-def map_shared(address: Int32, rank: int) -> Int32:
+def map_shared(address: Int32, rank: Int32) -> Int32:
     """mapa (9.7.9.24): the shared::cluster address of `address` in CTA `rank`."""
     return Int32(ptx("mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", address, Int32(rank), result="i32"))
 
@@ -226,15 +239,21 @@ def tensormap_prefetch(tensormap: Int64) -> None:
     ptx("prefetch.tensormap [$0];", "l", tensormap)
 
 
-def tma_load(ctas: int, to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition: Int32) -> None:
-    """cp.async.bulk.tensor (9.7.9.25.5.2): the box at coordinates `at`; the barrier may be the pair's other CTA's."""
+def tma_load(ctas: int, to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition: Int32, mask):
+    """cp.async.bulk.tensor (9.7.9.25.5.2): the box at coordinates `at`; the barrier may be the pair's other CTA's.
+
+    With a mask, to the same place in each of these CTAs of the cluster; each of their pairs has its barrier signalled.
+    """
     n = len(at)
-    text = (
-        f"cp.async.bulk.tensor.{n}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.cta_group::{ctas}"
-        f".L2::cache_hint [$0], [$1, {{{', '.join(f'${i + 4}' for i in range(n))}}}], [$2], $3;"
-    )
+    coordinates = ", ".join(f"${i + 4}" for i in range(n))
+    text = f"cp.async.bulk.tensor.{n}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    group = f".cta_group::{ctas}.L2::cache_hint [$0], [$1, {{{coordinates}}}], [$2]"
     operands = to, tensormap, bar, constant(CACHE_POLICY[policy]), *map(Int32, at)
-    ptx_if(condition, text, "r,l,r,l" + ",r" * n, *operands)
+    if mask is None:
+        ptx_if(condition, text + group + ", $3;", "r,l,r,l" + ",r" * n, *operands)
+    else:
+        text += f".multicast::cluster{group}, ${n + 4}, $3;"
+        ptx_if(condition, text, "r,l,r,l" + ",r" * n + ",h", *operands, cta_mask(mask))
 
 
 def tma_prefetch(tensormap: Int64, at: tuple, condition: Int32) -> None:
@@ -283,11 +302,13 @@ def mma(ctas: int, d: Int32, a: Int64, b: Int64, idesc: Int32, sfa: Int32, sfb: 
     ptx(text, "r,l,l,r,r,r,r", d, a, b, idesc, sfa, sfb, accumulate)
 
 
-def mma_commit(ctas: int, bar: Int32) -> None:
-    """tcgen05.commit (9.7.16.11.1): arrive, in each CTA of the pair, when all issued tcgen05 work is done."""
+def mma_commit(ctas: int, bar: Int32, mask) -> None:
+    """tcgen05.commit (9.7.16.11.1): arrive, in these CTAs of the cluster, when all issued tcgen05 work is done."""
     text = f"tcgen05.commit.cta_group::{ctas}.mbarrier::arrive::one.shared::cluster"
-    multicast = f"{{ .reg .b16 m; mov.b16 m, 3; {text}.multicast::cluster.b64 [$0], m; }}"
-    ptx(f"{text}.b64 [$0];" if ctas == 1 else multicast, "r", bar)
+    if ctas == 1:
+        ptx(f"{text}.b64 [$0];", "r", bar)
+    else:
+        ptx(f"{text}.multicast::cluster.b64 [$0], $1;", "r,h", bar, cta_mask(mask))
 
 
 def tmem_load(shape: str, count: int, tmem: Int32) -> list[Int32]:
@@ -364,10 +385,12 @@ def round_up(x: int, multiple: int) -> int:
 
 
 def token_tile(m: int, config: Config) -> int:
-    """Tokens per tile of a group of m: one tile if it fits, else the narrowest of as few."""
-    if m <= config.tokens:
+    """Tokens per tile of a group of m: one tile if it fits, else the narrowest of as few, for each sharer."""
+    if m <= config.tokens and config.sharers == 1:
         return round_up(m, 32)
-    return min(width for width in TOKEN_TILES if -(-m // width) == -(-m // config.tokens))
+    return min(
+        width for width in TOKEN_TILES if -(-m // (width * config.sharers)) == -(-m // (config.tokens * config.sharers))
+    )
 
 
 def rows_per_cta(n: int, ctas: int) -> int:
@@ -380,12 +403,13 @@ def pack_position(group: int, token: int, row: int) -> int:
     return group << 48 | token << 24 | row
 
 
-def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) -> list[int]:
+def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) -> list[tuple[int, int]]:
     """Cut the weight rows of all segments into at most `parts` contiguous ranges that cost the same up to `gran` rows.
 
     A segment (position, rows, tokens, k) is a token tile against all weight rows of its group, and costs
     (TILE_M + tokens) * k for every TILE_M rows, where `tokens` is what loading them costs in rows.
-    Returns the position at which each range starts.
+    Returns (start, end) of each range, ordered by group and row: if a group has several token tiles, CTAs side by side
+    share weights rather than tokens, which an H200 rewards (worklog/README.md).
     """
     units = [(position, -(-rows // gran), (TILE_M + tokens) * k) for position, rows, tokens, k in segments]
     total = sum(count * cost for _, count, cost in units)
@@ -397,7 +421,9 @@ def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) 
             before += count * cost
             position, count, cost = next(rest)
         starts.append(position + (target - before) // cost * gran)
-    return list(dict.fromkeys(starts))
+    starts = list(dict.fromkeys(starts))
+    ranges = zip(starts, starts[1:] + [pack_position((segments[-1][0] >> 48) + 1, 0, 0)])
+    return sorted(ranges, key=lambda x: (x[0] >> 48, x[0] & 0xFFFFFF))
 
 
 # ----------------------------------------------------------------------------------------------------------- tensormaps
@@ -413,12 +439,12 @@ def fp4_tensormap(address: Int64, rows: Int32, k: Int32, box_rows: int):
     return cpasync.make_tiled_tma_atom(op, tensor, layout, (box_rows, TILE_K))[0]
 
 
-def scale_tensormap(address: Int64, rows: Int32, k: Int32):
-    """TMA atom of scale factors [ceil(rows / 128), k / 64] atoms, as Int64: boxes of 4 atoms of one row block."""
+def scale_tensormap(address: Int64, rows: Int32, k: Int32, sharers: int = 1):
+    """TMA atom of scale factors [ceil(rows / 128), k / 64] atoms, as Int64: boxes of 4 / sharers atoms in a row."""
     blocks, words = (rows + 127) // 128, k // MMA_K * (SF_ATOM // 8)
     pointer = cute.make_ptr(Int64, address, cute.AddressSpace.gmem, assumed_align=16)
     tensor = cute.make_tensor(pointer, cute.make_layout((blocks, words), stride=(cute.assume(words, 2), 1)))
-    box = (1, SF_BYTES // 8)
+    box = (1, SF_BYTES // 8 // sharers)
     op = cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.ONE)
     return cpasync.make_tiled_tma_atom(op, tensor, cute.make_layout(box, stride=(box[1], 1)), box)[0]
 
@@ -493,7 +519,7 @@ class Tile(NamedTuple):
 
     group: Int32
     token: Int32  # first token
-    tokens: Int32  # N of the MMA: the group's tokens from there, rounded up
+    tokens: Int32  # N of the MMA: the group's tokens from there, rounded up; 32 if a sharer has none
     row: Int32  # first weight row, as counted by rows_per_cta
     rows: Int32  # at most to the next multiple of 128
     m: Int32
@@ -528,11 +554,11 @@ class GroupGemm:
       5 a group   addresses of A, B, C, SFA, SFB; if dual 8: A, low B, C, SFA, its SFB, high B, its SFB, gate
       2 a group   M | N << 32, K | tokens per tile << 32
       4           CTAs in the grid, bytes of shared memory, stages, bytes of tokens per stage
-      the rest    position at which each CTA (or pair) starts, then the end
+      the rest    positions at which each cluster starts and ends
     """
 
     def __init__(self, groups: int, config: Config, dual: bool = False):
-        assert not dual or (config.ctas, config.epilogue) == (2, "tma")
+        assert not dual or (config.ctas, config.sharers, config.epilogue) == (2, 1, "tma")
         self.groups, self.config, self.ctas, self.dual = groups, config, config.ctas, dual
         # Operands with a tensormap for each group: B and A in boxes of several sizes, SFB, SFA, C; the high SFB if dual
         self.tokens_operand = len(config.weight_boxes)
@@ -543,7 +569,7 @@ class GroupGemm:
         self.sizes = self.addresses * groups
         self.scalars = self.sizes + 2 * groups
         self.starts = self.scalars + 4
-        self.words = self.starts + config.sms // config.ctas + 1
+        self.words = self.starts + 2 * (config.sms // config.cluster)
         self.mma_warp = config.epilogue_warps  # warp roles: epilogue warps, MMA warp, weight warp, token warp
         self.threads = 32 * (config.epilogue_warps + 3)
 
@@ -574,7 +600,7 @@ class GroupGemm:
                 of_group += [output_tensormap(c, m, n, 16), dual_scale_tensormap(high[1], n, k)]
             else:
                 of_group = [fp4_tensormap(b, n, k, rows) for rows in config.weight_boxes]
-                of_group += [*of_a, scale_tensormap(sfb, n, k), scale_tensormap(sfa, m, k)]
+                of_group += [*of_a, scale_tensormap(sfb, n, k, config.sharers), scale_tensormap(sfa, m, k)]
                 of_group += [output_tensormap(c, m, n, 32)] if config.epilogue == "tma" else []
             for of_operand, tensormap in zip(tensormaps, of_group):
                 of_operand.append(tensormap)
@@ -582,7 +608,7 @@ class GroupGemm:
         self.kernel(tensormaps, Words.load(host, self.words)).launch(
             grid=(Int32(words[self.scalars]), 1, 1),
             block=(self.threads, 1, 1),
-            cluster=(self.ctas, 1, 1),
+            cluster=(self.config.cluster, 1, 1),
             smem=Int32(words[self.scalars + 1]),
             use_pdl=self.config.pdl,
             min_blocks_per_mp=1,  # ptxas of DSL 4.8 would save registers for more, and spill
@@ -596,8 +622,8 @@ class GroupGemm:
     def word(self, params: Int64, index) -> Int64:
         return params + Int64(self.operands * self.groups * 128 + Int32(index) * 8)
 
-    def tile_at(self, params: Int64, position: Int64, end: Int64) -> Tile:
-        """The tile at a position of a range that stops at `end`."""
+    def tile_at(self, params: Int64, position: Int64, end: Int64, sharer: Int32) -> Tile:
+        """The tile of a sharer at a position of a range that stops at `end`."""
         group, token, row = Int32(position >> 48), Int32(position >> 24) & 0xFFFFFF, Int32(position) & 0xFFFFFF
         size = self.word(params, self.sizes + 2 * group)
         m, n, k, width = [load_param(size + 4 * i) for i in range(4)]
@@ -606,12 +632,17 @@ class GroupGemm:
             limit = (n >> 8 << 7) + minimum(n & 255, TILE_M)
         limit = select(position >> 24 == end >> 24, Int32(end) & 0xFFFFFF, limit)
         rows = minimum(limit - row, TILE_M - (row & 127))
-        tokens = (minimum(width, m - token) + 31) & -32
-        more_rows, more_tokens = row + rows < limit, token + width < m
+        following_token = token + width * self.config.sharers
+        more_rows, more_tokens = row + rows < limit, following_token < m
         next_group = select(more_rows, group, select(more_tokens, group, group + 1))
-        next_token = select(more_rows, token, select(more_tokens, token + width, 0))
+        next_token = select(more_rows, token, select(more_tokens, following_token, 0))
         next_row = select(more_rows, row + rows, 0)
         following = Int64(next_group) << 48 | Int64(next_token) << 24 | Int64(next_row)
+        if const_expr(self.config.sharers == 2):
+            token = token + sharer * width
+        tokens = (minimum(width, m - token) + 31) & -32
+        if const_expr(self.config.sharers == 2):
+            tokens = select(tokens > 0, tokens, 32)
         return Tile(group, token, tokens, row, rows, m, n, k, following)
 
     def weight_row(self, row: Int32, rank: Int32) -> Int32:
@@ -633,13 +664,29 @@ class GroupGemm:
                 boxes.append(Box(condition, offset + first * (TILE_K // 2), nbytes, tensormap, at(y + first)))
         return boxes
 
-    def weight_boxes(self, params: Int64, tile: Tile, rank: Int32, offsets) -> list[Box]:
-        """Loads of B and SFB: the tile's rows, to their places in the 128-row block that holds them, and its scales."""
+    def weight_boxes(self, params: Int64, tile: Tile, rank: Int32, sharer: Int32, offsets) -> list[Box]:
+        """Loads of B and SFB: the tile's rows, to their places in the 128-row block that holds them, and its scales.
+
+        A sharer loads half of the rows, and the scales of half of K.
+        """
         y, offset, at = self.weight_row(tile.row, rank), (tile.row & 127) * (TILE_K // 2), row_at
+        scales = self.tensormap(params, self.scales_operand, tile.group)
+        if const_expr(self.config.sharers == 2):
+            size, half = TILE_M // 2, sharer * (SF_BYTES // 2)
+            place, y_half = sharer * (size * TILE_K // 2), y + sharer * size
+            return [
+                Box(Int32(1), place, size * TILE_K // 2, self.tensormap(params, 0, tile.group), row_at(y_half)),
+                Box(
+                    Int32(1),
+                    offsets[1] + half,
+                    SF_BYTES // 2,
+                    scales,
+                    lambda step: (step * TILE_K + (half >> 3), y >> 7),
+                ),
+            ]
         if const_expr(self.dual):  # 16 rows of each B from each 32
             y, at = tile.row, lambda row: lambda step: (step * TILE_K, 16 * rank, 0, row >> 5)
         boxes = self.boxes(params, 0, tile.group, offset, y, tile.rows, self.config.weight_boxes, TILE_M, at)
-        scales = self.tensormap(params, self.scales_operand, tile.group)
         if const_expr(not self.dual):
             return boxes + [Box(Int32(1), offsets[1], SF_BYTES, scales, row_at(y >> 7))]
         for operand, offset in ((0, 0), (3, SF_BYTES // 2)):
@@ -655,7 +702,7 @@ class GroupGemm:
             )
         return boxes
 
-    def token_boxes(self, params: Int64, tile: Tile, rank: Int32, offsets) -> list[Box]:
+    def token_boxes(self, params: Int64, tile: Tile, rank: Int32, _, offsets) -> list[Box]:
         """Loads of A and SFA: this CTA's share of the tokens, and the one or two 128-row blocks of scales of all."""
         share, sizes = tile.tokens >> (self.ctas - 1), self.config.token_boxes
         y, most = tile.token + rank * share, 256 // self.ctas
@@ -673,13 +720,14 @@ class GroupGemm:
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
         block, _, _ = cute.arch.block_idx()
-        rank = block & (ctas - 1)
+        rank = block & (ctas - 1)  # in the pair
+        sharer = (block & (config.cluster - 1)) // ctas  # which MMA of the cluster
 
-        # Schedule: the range of this CTA (or pair)
+        # Schedule: the range of this cluster
         params = tensormap_address(tensormaps[0])
         stages = load_param(self.word(params, self.scalars + 2))
         token_bytes = load_param(self.word(params, self.scalars + 3))
-        start = self.word(params, self.starts + (block >> (ctas - 1)))
+        start = self.word(params, self.starts + 2 * (block // config.cluster))
         position, end = load_param64(start), load_param64(start + 8)
 
         # Shared memory: header | stages x [weights | tokens | weight scales | token scales] | store boxes
@@ -690,14 +738,15 @@ class GroupGemm:
         ring = smem + SMEM_HEADER
         offsets = self.stage_layout(token_bytes)
         tokens_offset, weight_scales_offset, token_scales_offset, stage_bytes = offsets
-        leader = map_shared(smem, 0) if const_expr(ctas == 2) else smem
+        leader = map_shared(smem, sharer * ctas) if const_expr(ctas == 2) else smem
+        all_ctas, pair = (1 << config.cluster) - 1, 3 << sharer * ctas
 
         # Prologue: the first boxes to L2 while the previous kernel ends; barriers and tensor memory
         for role in range_constexpr(2):
             if warp == self.mma_warp + 1 + role:
                 with cute.arch.elect_one():
-                    tile = self.tile_at(params, position, end)
-                    boxes = (self.weight_boxes, self.token_boxes)[role](params, tile, rank, offsets)
+                    tile = self.tile_at(params, position, end, sharer)
+                    boxes = (self.weight_boxes, self.token_boxes)[role](params, tile, rank, sharer, offsets)
                     for box in boxes:
                         tensormap_prefetch(box.tensormap)
                     if const_expr(config.pdl and not (config.early_weights and role == 0)):
@@ -708,7 +757,7 @@ class GroupGemm:
             with cute.arch.elect_one():
                 for i in cutlass.range(stages, unroll=1):
                     mbarrier_init(full + 8 * i, 2)  # the weight warp and the token warp
-                    mbarrier_init(empty + 8 * i, 1)  # the MMA warp's commit
+                    mbarrier_init(empty + 8 * i, config.sharers)  # the commits of the MMA warps
                 for i in range_constexpr(2):
                     mbarrier_init(acc_full + 8 * i, 1)
                     mbarrier_init(acc_empty + 8 * i, config.epilogue_warps * ctas)
@@ -717,7 +766,7 @@ class GroupGemm:
             tmem_alloc(ctas, tmem_slot, TMEM_COLS // config.ctas_per_sm)
             tcgen05_fence("before")
         cute.arch.sync_threads()
-        if const_expr(ctas == 2):
+        if const_expr(config.cluster > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
         tcgen05_fence("after")
@@ -728,15 +777,17 @@ class GroupGemm:
         for role in range_constexpr(2):
             boxes_of = (self.weight_boxes, self.token_boxes)[role]
             policy = (config.weight_policy, config.token_policy)[role]
+            shared = config.sharers == 2 and role == 0  # what is loaded goes to both pairs
+            mask = 5 << rank if const_expr(shared) else None
             if warp == self.mma_warp + 1 + role:
                 with cute.arch.elect_one():
                     at, slot, phase = position, Int32(0), Int32(1)
                     while at < end:
-                        tile = self.tile_at(params, at, end)
-                        boxes = boxes_of(params, tile, rank, offsets)
+                        tile = self.tile_at(params, at, end, sharer)
+                        boxes = boxes_of(params, tile, rank, sharer, offsets)
                         size = Int32(0)
                         for box in boxes:
-                            size = size + box.condition * (box.size * ctas)
+                            size = size + box.condition * (box.size * (config.cluster if shared else ctas))
                         if at == position:
                             if const_expr(config.pdl and not (config.early_weights and role == 0)):
                                 cute.arch.griddepcontrol_wait()
@@ -747,7 +798,7 @@ class GroupGemm:
                             mbarrier_expect(full + 8 * slot, size, 1 - rank)  # the leader, for both CTAs
                             for box in boxes:
                                 to, bar = ring + slot * stage_bytes + box.offset, leader + 8 * slot
-                                tma_load(ctas, to, box.tensormap, box.at(step), bar, policy, box.condition)
+                                tma_load(ctas, to, box.tensormap, box.at(step), bar, policy, box.condition, mask)
                             slot = slot + 1
                             phase = select(slot == stages, phase ^ 1, phase)
                             slot = select(slot == stages, 0, slot)
@@ -771,7 +822,7 @@ class GroupGemm:
                 first_weight_scales = Int64((ring + weight_scales_offset) >> 4) | constant(sf_matrix)
                 first_token_scales = Int64((ring + token_scales_offset) >> 4) | constant(SF_MATRIX)
                 while at < end:
-                    tile = self.tile_at(params, at, end)
+                    tile = self.tile_at(params, at, end, sharer)
                     tokens, k, at = tile.tokens, tile.k, tile.next
                     idesc = instruction_descriptor(ctas, tokens)
                     acc = tmem + buffer * (acc_cols - tokens)  # the first columns, or the last
@@ -797,11 +848,11 @@ class GroupGemm:
                             w, t = weights + j * (MMA_K // 2 >> 4), tokens_at + j * (MMA_K // 2 >> 4)
                             accumulate = Int32(1) if const_expr(j > 0) else step
                             mma(ctas, acc, w, t, idesc, sfw, sft + token_shift, accumulate)
-                        mma_commit(ctas, empty + 8 * slot)
+                        mma_commit(ctas, empty + 8 * slot, all_ctas)
                         slot = slot + 1
                         phase = select(slot == stages, phase ^ 1, phase)
                         slot = select(slot == stages, 0, slot)
-                    mma_commit(ctas, acc_full + 8 * buffer)
+                    mma_commit(ctas, acc_full + 8 * buffer, pair)
                     previous = tokens
                     acc_phase = acc_phase ^ buffer
                     buffer = 1 - buffer
@@ -821,7 +872,7 @@ class GroupGemm:
                 matrix_at = (lane & 7) * 32 + (lane >> 4) * 256 + ((((lane >> 3) ^ (lane >> 2)) & 1) << 4)
             at, buffer, acc_phase, store_box = position, Int32(0), Int32(0), Int32(0)
             while at < end:
-                tile = self.tile_at(params, at, end)
+                tile = self.tile_at(params, at, end, sharer)
                 token, n, at = tile.token, tile.n, tile.next
                 first, row = tile.row & 127, self.weight_row((tile.row & -128) + quarter * 32, rank)
                 gate_lanes = Int32(0)
@@ -871,17 +922,15 @@ class GroupGemm:
                     mbarrier_arrive(leader + (acc_empty - smem) + 8 * buffer)
                 acc_phase = acc_phase ^ buffer
                 buffer = 1 - buffer
-            if const_expr(config.epilogue == "tma"):
-                if lane == 0:
-                    tma_store_wait(0)
 
-        # All of tensor memory read, by both CTAs of a pair: free it
+        # All of tensor memory read, by both CTAs of a pair: free it, while the last stores leave shared memory
         cute.arch.sync_warp()
         tcgen05_fence("before")
-        cute.arch.sync_threads()
-        if const_expr(ctas == 2):
-            cute.arch.cluster_arrive_relaxed()
-            cute.arch.cluster_wait()
+        cute.arch.cluster_arrive_relaxed()
+        if const_expr(config.epilogue == "tma"):
+            if warp < config.epilogue_warps and lane == 0:
+                tma_store_wait(0)
+        cute.arch.cluster_wait()
         if warp == self.mma_warp:
             tmem_dealloc(ctas, tmem, TMEM_COLS // config.ctas_per_sm)
 
@@ -1070,9 +1119,9 @@ class Launch(HostFunction):
                 k,
             )
             for g, ((m, n, k), width) in enumerate(zip(sizes, widths))
-            for token in range(0, m, width)
+            for token in range(0, m, width * config.sharers)
         ]
-        starts = partition(segments, config.sms // config.ctas, config.gran)
+        ranges = partition(segments, config.sms // config.cluster, config.gran)
 
         token_bytes = round_up(max(widths) // config.ctas, config.token_box) * TILE_K // 2
         stage_bytes = gemm.stage_layout(token_bytes)[-1]
@@ -1084,8 +1133,8 @@ class Launch(HostFunction):
         words = [0] * gemm.sizes
         for (m, n, k), width in padded:
             words += [m | n << 32, k | width << 32]
-        words += [len(starts) * config.ctas, fixed + stages * stage_bytes, stages, token_bytes]
-        words += starts + [pack_position(len(sizes), 0, 0)] * (gemm.words - gemm.starts - len(starts))
+        words += [len(ranges) * config.cluster, fixed + stages * stage_bytes, stages, token_bytes]
+        words += itertools.chain(*ranges)
         super().__init__(compiled(groups, config, dual), (ctypes.c_int64 * gemm.words)(*words))
         self.result = self.executor.cuda_result  # a ctypes integer that the function writes
 

@@ -35,6 +35,8 @@ PAIR = 'ctas=2, gran=32, epilogue="tma", sms=2'  # one pair of CTAs does everyth
 TWO_PAIRS = 'ctas=2, gran=32, epilogue="tma", sms=4'
 SHORT_RING = PAIR + ", stages=2"
 DIRECT = "sms=1"  # one CTA, direct epilogue
+SHARERS = 'ctas=2, sharers=2, epilogue="tma", sms=4'  # two pairs that share weights do everything
+SHARERS_SHORT_RING = SHARERS + ", stages=2"
 
 WRONG = "group [01]: .* elements differ"
 UNWRITTEN = "elements differ, .* are NaN"
@@ -45,7 +47,7 @@ BEYOND = "out-of-bounds: .* past the end of tensor"
 ACC_EMPTY = "mbarrier_arrive(leader + (acc_empty - smem) + 8 * buffer)"
 ACC_FULL = "mbarrier_wait(acc_full + 8 * buffer, acc_phase)\n"
 EMPTY = "mbarrier_wait(empty + 8 * slot, phase)\n                            mbarrier_expect"
-COMMIT = "mma_commit(ctas, empty + 8 * slot)"
+COMMIT = "mma_commit(ctas, empty + 8 * slot, all_ctas)"
 SLOT = "\n                        slot = slot + 1\n"
 FLIP = "                        phase = select(slot == stages, phase ^ 1, phase)\n"
 
@@ -130,8 +132,8 @@ BARRIERS = [
         PAIR,
     ),
     Fault("stage not released", COMMIT, "pass", HANG),
-    Fault("no commit of the accumulator", "mma_commit(ctas, acc_full + 8 * buffer)", "pass", HANG),
-    Fault("commit reaches one CTA of the pair", "mov.b16 m, 3;", "mov.b16 m, 1;", HANG),
+    Fault("no commit of the accumulator", "mma_commit(ctas, acc_full + 8 * buffer, pair)", "pass", HANG),
+    Fault("commit reaches one CTA of the pair", COMMIT, COMMIT.replace("all_ctas", "1"), HANG),
     Fault("accumulator not released", ACC_EMPTY, "pass", HANG),
     Fault(
         "accumulator released before it is read",
@@ -142,7 +144,7 @@ BARRIERS = [
         PAIR,
         also=((f"{ACC_EMPTY}\n                acc_phase", "pass\n                acc_phase"),),
     ),
-    Fault("bytes of one CTA expected", "box.condition * (box.size * ctas)", "box.condition * box.size", FULL),
+    Fault("bytes of one CTA expected", "(config.cluster if shared else ctas)", "1", FULL),
     Fault(
         "full barrier counts one warp",
         "mbarrier_init(full + 8 * i, 2)",
@@ -166,7 +168,7 @@ BARRIERS = [
     Fault(
         "roles begin before the prologue has ended",
         """        cute.arch.sync_threads()
-        if const_expr(ctas == 2):
+        if const_expr(config.cluster > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
         tcgen05_fence("after")
@@ -252,7 +254,25 @@ TILING = [
         ROWS,
         TWO_PAIRS,
     ),
-    Fault("last token tile left out", "token + width < m\n", "token + 2 * width < m\n", UNWRITTEN, LONG, PAIR),
+    Fault("last token tile left out", "following_token < m\n", "following_token + width < m\n", UNWRITTEN, LONG, PAIR),
+]
+SHARING = [
+    Fault("multicast to one pair", "mask = 5 << rank", "mask = 1 << rank", HANG, WIDE, SHARERS),
+    Fault("multicast to the other CTA of the pair", "mask = 5 << rank", "mask = 5 << 1 - rank", WRONG, ROWS, SHARERS),
+    Fault(
+        "stage free when one pair has read it",
+        "mbarrier_init(empty + 8 * i, config.sharers)",
+        "mbarrier_init(empty + 8 * i, 1)",
+        HANG,
+        RING,
+        SHARERS_SHORT_RING,
+    ),
+    Fault("commit reaches one pair", COMMIT, COMMIT.replace("all_ctas", "pair"), HANG, RING, SHARERS_SHORT_RING),
+    Fault("both pairs load the same rows", "y + sharer * size", "y", WRONG, WIDE, SHARERS),
+    Fault("both pairs load the same scales", "(half >> 3), y >> 7", "0, y >> 7", WRONG, WIDE_K, SHARERS),
+    Fault("both pairs take the same tokens", "token = token + sharer * width", "pass", UNWRITTEN, WIDE, SHARERS),
+    Fault("bytes of one sharer expected", "(config.cluster if shared else ctas)", "ctas", FULL, WIDE, SHARERS),
+    Fault("pair without tokens has no tile", "select(tokens > 0, tokens, 32)", "tokens", "shape 256x0", SMALL, SHARERS),
 ]
 RESOURCES = [
     Fault(
@@ -260,12 +280,8 @@ RESOURCES = [
     ),
     Fault(
         "tensor memory freed before it is read",
-        """        cute.arch.sync_threads()
-        if const_expr(ctas == 2):
-            cute.arch.cluster_arrive_relaxed()
-            cute.arch.cluster_wait()
-        if warp""",
-        "        if warp",
+        "        cute.arch.cluster_wait()\n        if warp == self.mma_warp:",
+        "        if warp == self.mma_warp:",
         "tmem-out-of-bounds: |tmem-race: ",
     ),
     Fault(
@@ -298,7 +314,7 @@ INPUTS = [
         "missing-dependency-wait: read of tensor.*, before griddepcontrol.wait",
     ),
 ]
-FAULTS = SCALES + BARRIERS + EPILOGUE + DESCRIPTORS + TILING + RESOURCES + INPUTS
+FAULTS = SCALES + BARRIERS + EPILOGUE + DESCRIPTORS + TILING + SHARING + RESOURCES + INPUTS
 
 # What the emulator does not model and therefore cannot catch. One that is caught some day belongs among the others.
 BLIND_SPOTS = [

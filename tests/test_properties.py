@@ -167,6 +167,8 @@ OTHERS = (  # each value of each hyperparameter in at least one
     {"ctas": 2, "gran": 32, "epilogue": "tma", "token_box": 16, "early_weights": True, "prefetch": 0, "sms": 6},
     {"ctas": 2, "gran": 32, "epilogue": "tma", "ctas_per_sm": 2, "tokens": 192, "weight_policy": "evict_last"},
     {"ctas": 2, "gran": 64, "epilogue": "tma", "tokens": 96, "token_cost": 50, "token_box": 32, "sms": 4},
+    {"ctas": 2, "sharers": 2, "epilogue": "tma", "tokens": 64, "store_boxes": 2, "epilogue_warps": 8, "sms": 4},
+    {"ctas": 2, "sharers": 2, "epilogue": "direct", "tokens": 256, "stages": 3, "early_weights": True, "sms": 8},
 )
 VARIED = [(40, 272, 320), (300, 384, 64)]  # m, n, k
 
@@ -174,7 +176,7 @@ VARIED = [(40, 272, 320), (300, 384, 64)]  # m, n, k
 @pytest.mark.parametrize("schedule", [0, 8])
 def test_mapped_configs_are_exact(submission, monkeypatch, schedule):
     for config in {*submission.CONFIG_MAP.values(), submission.DEFAULT}:
-        for sms in (config.sms, 2):  # 2: one pair of CTAs runs all tiles
+        for sms in (config.sms, config.cluster):  # one cluster runs all tiles
             monkeypatch.setattr(submission, "DEFAULT", dataclasses.replace(config, sms=sms))
             submission.plan.cache_clear()
             check(submission, problem(VARIED, full_range=True), schedule)

@@ -19,12 +19,18 @@ ROOT = pathlib.Path(__file__).parents[1]
 SOURCE = (ROOT / "submission.py").read_text()
 BENCHMARKS = [case.args for case in read_task_yaml((ROOT / "task.yml").read_text(), "benchmarks")]
 
+
+def config_of(tokens, ctas_per_sm, sharers, **entries) -> Config:
+    if sharers == 2:
+        entries |= {"sharers": 2, "ctas": 2, "gran": 128, "sms": 2 * entries["sms"]}
+    return Config(tokens=tokens if ctas_per_sm == 1 else min(tokens, 192), ctas_per_sm=ctas_per_sm, **entries)
+
+
 configs = st.builds(
-    lambda tokens, ctas_per_sm, **entries: Config(
-        tokens=tokens if ctas_per_sm == 1 else min(tokens, 192), ctas_per_sm=ctas_per_sm, **entries
-    ),
+    config_of,
     tokens=st.sampled_from(submission.TOKEN_TILES),
     ctas=st.sampled_from((1, 2)),
+    sharers=st.sampled_from((1, 2)),
     gran=st.sampled_from((32, 64, 128)),
     token_box=st.sampled_from((16, 32, 64, 128)),
     token_cost=st.sampled_from((0, 30, 100)),
@@ -64,6 +70,10 @@ def test_every_benchmark_has_a_config():
     "wrong",
     [
         {"ctas": 4},
+        {"sharers": 2},  # of one CTA each
+        {"sharers": 4, "ctas": 2},
+        {"sharers": 2, "ctas": 2, "gran": 64},
+        {"sharers": 2, "ctas": 2, "sms": 146},
         {"gran": 16},
         {"tokens": 224},  # tiles would touch three scale atoms
         {"tokens": 256, "ctas_per_sm": 2},  # would reach into the scale factors
@@ -101,12 +111,15 @@ def test_a_pair_covers_each_weight_row_once(n):
     assert rows_per_cta(n, ctas=1) == n
 
 
-def ranges(segments, starts):
-    """What the kernel makes of the starts: for each range its tiles (segment, row, rows)."""
+def tiles_of(segments, ranges):
+    """What the kernel makes of the ranges: for each its tiles (segment, row, rows)."""
     index = {position: s for s, (position, *_) in enumerate(segments)}
-    places = [(index[start >> 24 << 24], start & 0xFFFFFF) for start in starts] + [(len(segments), 0)]
-    for (s, row), end in itertools.pairwise(places):
-        tiles = []
+
+    def place(position):
+        return index.get(position >> 24 << 24, len(segments)), position & 0xFFFFFF
+
+    for start, end in ranges:
+        (s, row), end, tiles = place(start), place(end), []
         while (s, row) < end:
             limit = end[1] if s == end[0] else segments[s][1]
             rows = min(128 - row % 128, limit - row)
@@ -124,11 +137,18 @@ segment_lists = st.lists(
 
 @given(segments=segment_lists, parts=st.integers(1, 12), gran=st.sampled_from((32, 64, 128)))
 def test_partition_covers_every_row_once(segments, parts, gran):
-    starts = partition(segments, parts, gran)
-    assert len(starts) <= parts and starts == sorted(set(starts))
-    done = [(s, row + i) for tiles in ranges(segments, starts) for s, row, rows in tiles for i in range(rows)]
-    assert done == [(s, row) for s, (_, rows, _, _) in enumerate(segments) for row in range(rows)]
-    assert all(start % gran == 0 for start in starts)
+    ranges = partition(segments, parts, gran)
+    assert 0 < len(ranges) <= parts and all(start < end for start, end in ranges)
+    done = [(s, row + i) for tiles in tiles_of(segments, ranges) for s, row, rows in tiles for i in range(rows)]
+    assert sorted(done) == [(s, row) for s, (_, rows, _, _) in enumerate(segments) for row in range(rows)]
+    assert all(start % gran == 0 for start, _ in ranges)
+
+
+def test_neighbours_share_weights():
+    """Two token tiles of two row blocks, a range each: by row, then by token."""
+    at = submission.pack_position
+    ranges = partition([(at(0, token, 0), 256, 128, 64) for token in (0, 128)], 4, 128)
+    assert [start for start, _ in ranges] == [at(0, 0, 0), at(0, 128, 0), at(0, 0, 128), at(0, 128, 128)]
 
 
 @given(segments=segment_lists, parts=st.integers(1, 12), gran=st.sampled_from((32, 64, 128)))
@@ -136,7 +156,7 @@ def test_ranges_cost_the_same(segments, parts, gran):
     """Up to one unit of `gran` rows, also where a segment ends in part of one."""
     unit = max((128 + tokens) * k for _, _, tokens, k in segments)
     total = sum(-(-rows // gran) * (128 + tokens) * k for _, rows, tokens, k in segments)
-    for tiles in ranges(segments, partition(segments, parts, gran)):
+    for tiles in tiles_of(segments, partition(segments, parts, gran)):
         cost = {s: sum(rows for t, _, rows in tiles if t == s) for s, _, _ in tiles}
         cost = sum(-(-rows // gran) * (128 + segments[s][2]) * segments[s][3] for s, rows in cost.items())
         assert cost <= total / parts + unit
@@ -189,7 +209,7 @@ def test_a_launch_fits_the_machine(shapes, config):
     (words,) = made[0].launched
     gemm = made[0].gemm
     grid, smem, stages, token_bytes = words[gemm.scalars : gemm.starts]
-    assert 0 < grid <= config.sms and grid % config.ctas == 0
+    assert 0 < grid <= config.sms and grid % config.cluster == 0
     assert 1 <= stages <= submission.MAX_STAGES
     assert (smem + 1024) * config.ctas_per_sm <= 228 * 1024
     stores = config.epilogue_warps * config.store_boxes * 2048 if config.epilogue == "tma" else 0
@@ -197,8 +217,10 @@ def test_a_launch_fits_the_machine(shapes, config):
     share = max(token_tile(m, config) for m, _, _ in shapes) // config.ctas
     assert share * 128 <= token_bytes < (share + config.token_box) * 128 and token_bytes % (config.token_box * 128) == 0
     assert gemm.groups * gemm.operands * 128 + 8 * len(words) <= 32764
-    starts = words[gemm.starts :]
-    assert starts[0] == 0 and starts[grid // config.ctas] == len(shapes) << 48
+    table = words[gemm.starts :][: 2 * (grid // config.cluster)]
+    ranges = sorted(zip(table[::2], table[1::2]))
+    assert ranges[0][0] == 0 and ranges[-1][1] == len(shapes) << 48
+    assert all(end == start for (_, end), (start, _) in itertools.pairwise(ranges))
     for g, (m, n, k) in enumerate(shapes):
         assert words[5 * g : 5 * g + 5] == list(range(5 * g, 5 * g + 5))
         assert words[gemm.sizes + 2 * g] == m + (n << 32) and words[gemm.sizes + 2 * g + 1] & 0xFFFFFFFF == k

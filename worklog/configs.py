@@ -2,8 +2,8 @@
 
     .venv/bin/python -m worklog.configs [--schedules 20] [--only CONFIGS]
 
-Configs: each entry of CONFIG_MAP and DEFAULT, on all SMs and on two (which then run many tiles), and 32 drawn ones.
-tests/test_properties.py runs a sample.
+Configs: each entry of CONFIG_MAP and DEFAULT, on all SMs and on one cluster (which then runs many tiles), and 32 drawn
+ones. tests/test_properties.py runs a sample.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import time
 OTHERS = 32
 VALUES = {
     "ctas": (1, 2),
+    "sharers": (1, 2),
     "gran": (32, 64, 128),
     "tokens": (32, 64, 96, 128, 160, 192, 256),
     "token_cost": (0, 100),
@@ -28,7 +29,7 @@ VALUES = {
     "prefetch": (0, 1, 6),
     "early_weights": (False, True),
     "ctas_per_sm": (1, 2),
-    "sms": (2, 6, 148),
+    "sms": (4, 12, 148),
 }
 
 
@@ -59,7 +60,7 @@ def main():
     from tests.test_properties import VARIED, check, problem
 
     mapped = list(dict.fromkeys([*submission.CONFIG_MAP.values(), submission.DEFAULT]))
-    configs = [dataclasses.replace(config, sms=sms) for config in mapped for sms in (config.sms, 2)]
+    configs = [dataclasses.replace(config, sms=sms) for config in mapped for sms in (config.sms, config.cluster)]
     configs += drawn(submission.Config)
     for number, config in enumerate(configs):
         if options.only is not None and number not in options.only:

@@ -6,11 +6,11 @@
 
 The kernel is compiled from submission.py: its schedule, words, tensormaps, boxes, ring, barriers, PDL, and epilogue.
 Only these functions of its PTX layer differ, because an H200 has no tcgen05 and its driver refuses FP4 tensormaps:
-  * mma, tmem_copy_scales, fences: nothing; mma_commit arrives at once at the barriers of both CTAs of a pair
+  * mma, tmem_copy_scales, fences: nothing; mma_commit arrives at once
   * tmem_load: constants, so that the epilogue stores as many bytes the same way: every element of C becomes 1
   * fp4_tensormap: u8 of the same bytes, at half the x
   * tma_load: without .cta_group, a copy signals its own CTA. Each CTA of a pair awaits its own bytes and has a consumer
-    warp; a stage is free when those of both have passed.
+    warp; a stage is free when those of all CTAs of the cluster have passed.
 The benchmark cases keep their sizes; the schedule is that of 132 SMs. Timed as tests/timing/README.md says ("cold 15"):
 an L2-flushing fill, then 15 launches on 15 inputs between two events, divided by 15; median of 20. "Inputs in L2": all
 15 on the same input, whose bytes then need not come from DRAM (as far as 50 MB hold them).
@@ -23,7 +23,6 @@ import ctypes
 import dataclasses
 import hashlib
 import importlib.util
-import itertools
 import json
 import multiprocessing
 import os
@@ -72,14 +71,19 @@ FAKE = 1 << 40  # address of the first tensor in compiled parameters; the others
 def load_submission(path: Path = ROOT / "submission.py", without: str = ""):
     """submission.py as a module of its own whose PTX layer is that of an H200.
 
-    One line of its source changes: the consumer warp runs in both CTAs of a pair. `without` "tokens" the kernel
-    leaves out the copies of A and SFA, without "stores" those of C, to measure what they cost.
+    Two lines of its source change: the consumer warp runs in both CTAs of a pair, and a free stage awaits both.
+    `without` "tokens" the kernel leaves out the copies of A and SFA, without "stores" those of C, to measure what they
+    cost.
     """
-    leader_only = "if warp == self.mma_warp and rank == 0:"
     source = path.read_text()
-    assert source.count(leader_only) == 1
+    for of_leaders, of_all in (
+        ("if warp == self.mma_warp and rank == 0:", "if warp == self.mma_warp:"),
+        ("mbarrier_init(empty + 8 * i, config.sharers)", "mbarrier_init(empty + 8 * i, config.cluster)"),
+    ):
+        assert source.count(of_leaders) == 1
+        source = source.replace(of_leaders, of_all)
     folder = Path(tempfile.mkdtemp(prefix="h200-loads-"))  # CuTe DSL reads the file again when it compiles
-    (folder / "submission_h200.py").write_text(source.replace(leader_only, "if warp == self.mma_warp:"))
+    (folder / "submission_h200.py").write_text(source)
     spec = importlib.util.spec_from_file_location("submission_h200", folder / "submission_h200.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -115,7 +119,7 @@ def replace_ptx(s) -> None:
     class GroupGemm(s.GroupGemm):
         def __init__(self, groups: int, config, dual: bool = False):
             super().__init__(groups, config, dual)
-            s.pair_of_ctas = config.ctas  # for what is compiled next
+            s.of_kernel = config  # for what is compiled next
 
         def tensormap(self, params, operand: int, group):
             address = super().tensormap(params, operand, group)
@@ -135,22 +139,29 @@ def replace_ptx(s) -> None:
         prefetch(tensormap, place(tensormap, at), condition)
 
     def mbarrier_init(bar, count: int) -> None:
-        init(bar, s.pair_of_ctas if count == 1 else count)  # 1: the commit, which now comes from each CTA of a pair
+        init(bar, s.of_kernel.ctas if count == 1 else count)  # 1: the commit, which now comes from each CTA of a pair
 
     def mbarrier_expect(bar, size, leader) -> None:
-        expect(bar, size >> (s.pair_of_ctas - 1), Int32(1))
+        expect(bar, size >> (s.of_kernel.ctas - 1), Int32(1))
+
+    def arrive_at(bar, mask) -> None:
+        """At the barriers of these CTAs of the cluster."""
+        for rank in range(s.of_kernel.cluster):
+            at = map_shared(bar, rank) if s.of_kernel.cluster > 1 else bar
+            s.ptx_if(Int32(mask) >> rank & 1, "mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", at)
 
     def mbarrier_arrive(bar) -> None:
-        for rank in range(s.pair_of_ctas):
-            arrive(map_shared(bar, rank) if s.pair_of_ctas == 2 else bar)
+        block, _, _ = cute.arch.block_idx()
+        first = block & (s.of_kernel.cluster - s.of_kernel.ctas)  # of the pair
+        arrive_at(bar, Int32((1 << s.of_kernel.ctas) - 1) << first)
 
     ptx, load, prefetch, init, expect = s.ptx, s.tma_load, s.tma_prefetch, s.mbarrier_init, s.mbarrier_expect
-    arrive, map_shared = s.mbarrier_arrive, s.map_shared
+    map_shared = s.map_shared
     s.GroupGemm, s.fp4_tensormap = GroupGemm, fp4_tensormap
     s.ptx, s.tma_load, s.tma_prefetch = without_cta_group, tma_load, tma_prefetch
     s.mbarrier_init, s.mbarrier_expect, s.mbarrier_arrive = mbarrier_init, mbarrier_expect, mbarrier_arrive
     s.map_shared = lambda address, rank: address  # the barriers of the own CTA
-    s.mma_commit = lambda ctas, bar: mbarrier_arrive(bar)
+    s.mma_commit = lambda ctas, bar, mask: arrive_at(bar, mask if ctas == 2 else 1)
     s.tmem_alloc = lambda ctas, to, columns: s.ptx("st.shared.b32 [$0], 0;", "r", to)
     s.tmem_load = lambda shape, count, tmem: [Int32(ONE_AS_F32)] * count
     s.tmem_dealloc = s.tmem_copy_scales = s.mma = s.tmem_load_wait = s.tcgen05_fence = nothing
@@ -200,28 +211,34 @@ def scaled(s, case: int, **entries):
     return [(m, n, k) for m in ms], dataclasses.replace(s.CONFIG_MAP[ms, n, k], sms=SMS, **entries)
 
 
-def bytes_into_ctas(s, sizes, config) -> list[int]:
-    """Bytes that TMA copies bring to the shared memory of each CTA (or of the pair's first): tokens for each tile."""
+def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
+    """(bytes into shared memory, bytes read from L2 for them) of the first CTA of each MMA in turn."""
     launch = s.Launch(sizes, config)
     gemm = s.GroupGemm(1 << (len(sizes) - 1).bit_length(), config)
-    ctas = launch.words[gemm.scalars]
-    starts = list(launch.words[gemm.starts : gemm.starts + ctas // config.ctas + 1])
-    totals = []
-    for at, end in itertools.pairwise(starts):
-        totals.append(0)
-        while at < end:
-            g, token, row = at >> 48, at >> 24 & 0xFFFFFF, at & 0xFFFFFF
-            m, n, k = sizes[g]
-            width = s.token_tile(m, config)
-            limit = end & 0xFFFFFF if at >> 24 == end >> 24 else s.rows_per_cta(n, config.ctas)
-            rows, tokens = min(limit - row, 128 - row % 128), s.round_up(min(width, m - token), 32)
-            loaded = s.round_up(rows, config.gran) + s.round_up(tokens // config.ctas, config.token_box)
-            scales = 1 + 1 + (token % 128 + tokens > 128)
-            totals[-1] += -(-k // s.TILE_K) * (loaded * s.TILE_K // 2 + scales * s.SF_BYTES)
-            if row + rows < limit:
-                at += rows
-            else:
-                at = s.pack_position(g, token + width, 0) if token + width < m else s.pack_position(g + 1, 0, 0)
+    clusters = launch.words[gemm.scalars] // config.cluster
+    table, totals = launch.words[gemm.starts : gemm.starts + 2 * clusters], []
+    for start, end in zip(table[::2], table[1::2]):
+        for sharer in range(config.sharers):
+            at, arrive, read = start, 0, 0
+            while at < end:
+                g, token, row = at >> 48, at >> 24 & 0xFFFFFF, at & 0xFFFFFF
+                m, n, k = sizes[g]
+                width = s.token_tile(m, config)
+                limit = end & 0xFFFFFF if at >> 24 == end >> 24 else s.rows_per_cta(n, config.ctas)
+                first, rows = token + sharer * width, min(limit - row, 128 - row % 128)
+                tokens = max(s.round_up(min(width, m - first), 32), 32)
+                stages, row_bytes = -(-k // s.TILE_K), s.TILE_K // 2
+                weights = s.round_up(rows, config.gran) * row_bytes + s.SF_BYTES
+                scales = 1 + (first % 128 + tokens > 128)
+                of_tokens = s.round_up(tokens // config.ctas, config.token_box) * row_bytes + scales * s.SF_BYTES
+                arrive += stages * (weights + of_tokens)
+                read += stages * (weights // config.sharers + of_tokens)
+                token += width * config.sharers
+                if row + rows < limit:
+                    at += rows
+                else:
+                    at = s.pack_position(g, token, 0) if token < m else s.pack_position(g + 1, 0, 0)
+            totals.append((arrive, read))
     return totals
 
 
@@ -241,7 +258,9 @@ def compile_case(folder: Path, case: int) -> list[dict]:
         (folder / cubin[0]).write_bytes(cubin[1])
         launch |= {"case": case, "name": name, "config": dataclasses.asdict(config), "without": without}
         loaded = bytes_into_ctas(s, sizes, config)
-        loaded = {"bytes into SMs": sum(loaded) * config.ctas, "bytes into the busiest SM": max(loaded)}
+        arrive, read = zip(*loaded)
+        loaded = {"bytes into SMs": sum(arrive) * config.ctas, "bytes from L2": sum(read) * config.ctas}
+        loaded["bytes into the busiest SM"] = max(arrive)
         launches.append(launch | {"cubin": cubin[0]} | ({} if without == "tokens" else loaded))
     return launches
 
