@@ -12,14 +12,13 @@ of CTAs that share a 256-row MMA) walks a contiguous range of weight rows; the h
 
     weight warp, token warp --TMA--> ring [weights | tokens | scales] --MMA warp--> tensor memory --epilogue warps--> C
 
-The file reads top-down: config, PTX, schedule, tensormaps, kernel, host.
+The file reads top-down: config, PTX, schedule, tensormaps, kernel, tensors, host.
 """
 
 import ctypes
 import functools
 import itertools
 import math
-import operator
 from dataclasses import dataclass, replace
 from typing import Callable, NamedTuple
 
@@ -28,7 +27,7 @@ import cutlass.cute as cute
 import torch
 from cutlass import Float4E2M1FN, Float16, Int16, Int32, Int64, const_expr, range_constexpr
 from cutlass._mlir import ir
-from cutlass._mlir.dialects import arith, llvm
+from cutlass._mlir.dialects import arith, builtin, func, llvm
 from cutlass._mlir.dialects import cute as cute_ir
 from cutlass._mlir.dialects import cute_nvgpu as nvgpu_ir
 from cutlass.cute.nvgpu import cpasync, tcgen05
@@ -936,6 +935,166 @@ class GroupGemm:
             tmem_dealloc(ctas, tmem, TMEM_COLS // config.ctas_per_sm)
 
 
+# -------------------------------------------------------------------------------------------------------------- tensors
+
+# How C code reads torch's tensors: DLPack 1.3, https://github.com/dmlc/dlpack/blob/v1.3/include/dlpack/dlpack.h
+# Its numbers of devices and of types, code | bits << 8 | lanes << 16. Where torch's are others, as on an emulated cuda
+# device, whose memory DLPack takes for the CPU's, Python reads the tensors.
+DL_DEVICES = {"cpu": 1, "cuda": 2}
+DL_TYPES = {
+    torch.float4_e2m1fn_x2: 17 | 4 << 8 | 2 << 16,
+    torch.float8_e4m3fn: 10 | 8 << 8 | 1 << 16,
+    torch.float16: 2 | 16 << 8 | 1 << 16,
+}
+DL_MAJOR = 1  # version of these structs
+DL_API = b"dlpack_exchange_api"  # name of the capsule of a DLPackExchangeAPI
+
+# Words of the table of `Tensors`: those before the rows, those of its DLTensor, those of a row
+TENSORS, COUNT, DEVICE, CAPSULE, NAME, GOOD, DLTENSOR, ROWS = 0, 1, 2, 3, 4, 5, 6, 12
+DATA, ON, LIKE, SHAPE, STRIDES, OFFSET = range(DLTENSOR, ROWS)
+MAX_RANK = 6
+ROW = 2 + 2 * MAX_RANK
+ANY = -1  # instead of a stride that does not matter
+
+
+# Functions of Python's C interface, https://docs.python.org/3/c-api/stable.html. What they raise stays pending.
+@cute.extern
+def PyList_Size(items: Int64) -> Int64: ...
+
+
+@cute.extern
+def PyList_GetItem(items: Int64, index: Int64) -> Int64: ...
+
+
+@cute.extern
+def PyCapsule_GetPointer(capsule: Int64, name: Int64) -> Int64: ...
+
+
+def call_at(function: Int64, x: Int64, y: Int64) -> Int32:
+    """Call the C function at this address: int function(void* x, void* y)."""
+    arguments, result = [x.ir_value(), y.ir_value()], ir.IntegerType.get_signless(32)
+    pointer = llvm.inttoptr(ir.Type.parse("!llvm.ptr"), function.ir_value())
+    signature = ir.FunctionType.get([x.type for x in arguments], [result])
+    callee = builtin.unrealized_conversion_cast([signature], [pointer])  # DSL 4.5 crashes on llvm.call of a pointer
+    return Int32(func.CallIndirectOp([result], callee, arguments).result)
+
+
+def words_at(address: Int64, count: int) -> cute.Tensor:
+    return cute.make_tensor(cute.make_ptr(Int64, address, cute.AddressSpace.generic), cute.make_layout(count))
+
+
+@cute.jit
+def read_tensors(table: cute.Pointer):
+    """What `Tensors` does, up to the first tensor that is not as it must be. Runs on the host, launches nothing."""
+    words, start = cute.make_tensor(table, cute.make_layout(ROWS)), Int64(table.toint())
+    api, describe, i, end = PyCapsule_GetPointer(words[CAPSULE], words[NAME]), Int64(0), Int64(0), words[COUNT]
+    if api != 0:
+        if Int32(words_at(api, 1)[0]) == DL_MAJOR:
+            describe = words_at(api, 6)[5]  # dltensor_from_py_object_no_sync, which may be missing
+    if (describe == 0) | (PyList_Size(words[TENSORS]) != end):
+        end = Int64(0)
+    while i < end:
+        row = words_at(start + 8 * (ROWS + ROW * i), ROW)
+        failed = call_at(describe, PyList_GetItem(words[TENSORS], i), start + 8 * DLTENSOR)
+        good = (failed == 0) & (words[ON] == words[DEVICE]) & (words[LIKE] == row[1]) & (words[OFFSET] == 0)
+        good = good & (words[DATA] & 15 == 0)
+        if good:
+            shape, strides = words_at(words[SHAPE], MAX_RANK), words_at(words[STRIDES], MAX_RANK)
+            for d in cutlass.range(Int32(row[1]), unroll=1):
+                must = row[2 + MAX_RANK + d]
+                good = good & (shape[d] == row[2 + d]) & ((strides[d] == must) | (must == ANY))
+        if good:
+            words_at(row[0], 1)[0] = words[DATA]
+            i = i + 1
+        else:
+            end = i
+    words[GOOD] = i
+
+
+@functools.cache
+def tensor_reader():
+    """The compiled read_tensors, 0.1 seconds the first time, 0.6 if nothing was compiled before."""
+    return cute.compile(read_tensors, make_ptr(Int64, 16, cute.AddressSpace.generic))
+
+
+class HostFunction:
+    """A compiled function of CuTe DSL that takes a pointer to `words`: function(packed) calls it."""
+
+    def __init__(self, compiled, words: ctypes.Array):
+        executor = compiled.to()
+        self.words, self.pointer = words, make_ptr(Int64, ctypes.addressof(words), cute.AddressSpace.generic)
+        self.arguments, _ = executor.generate_execution_args(self.pointer)
+        self.array = executor._get_invoke_packed_args(self.arguments)
+        self.function, self.packed = executor.capi_func, ctypes.addressof(self.array)
+        self.executor = executor  # owns the function, as the four above own the memory behind `packed`
+
+
+class Tensors(HostFunction):
+    """What the tensors of a call must look like, and where their addresses go.
+
+    Python needs 100 us to look at the 40 tensors of 8 groups, `read_tensors` 3: it compares them with a table. If one
+    differs, or torch has no DLPackExchangeAPI, Python looks at all of them and says what is wrong. Words of the table:
+
+        0  TENSORS   address of the list of tensors       4  NAME      address of DL_API
+        1  COUNT     how many they must be                5  GOOD      result: how many are as they must be
+        2  DEVICE    where they must be, as in DLTensor   6  DLTENSOR  struct: data, device type | id << 32,
+        3  CAPSULE   address of torch's capsule              rank | type << 32, shape*, strides*, byte offset
+
+    and for each tensor a row [where its address goes, rank | type << 32, MAX_RANK sizes, MAX_RANK strides].
+    """
+
+    def __init__(self, contents: str, expected: list[tuple], places: list[int]):
+        """(name, type, shape, strides) of each tensor and where its address goes; contents: what they are together."""
+        self.contents, self.expected, self.places, self.count = contents, expected, places, len(expected)
+        rows = []
+        for place, (_, dtype, shape, strides) in zip(places, expected):
+            strides = [stride if size > 1 and 0 not in shape else ANY for size, stride in zip(shape, strides)]
+            unused = [0] * (MAX_RANK - len(shape))
+            rows += [place, len(shape) | DL_TYPES[dtype] << 32, *shape, *unused, *strides, *unused]
+        words = (ctypes.c_int64 * (ROWS + len(rows)))(*[0] * ROWS, *rows)
+        self.name, self.capsule = ctypes.c_char_p(DL_API), getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        words[COUNT], words[CAPSULE] = self.count, id(self.capsule)
+        words[NAME] = ctypes.cast(self.name, ctypes.c_void_p).value
+        super().__init__(tensor_reader(), words)
+        # The same function, but it keeps the interpreter's lock, and raises the exception that it leaves pending.
+        self.read = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(ctypes.cast(self.function, ctypes.c_void_p).value)
+
+    def __call__(self, tensors: list[torch.Tensor]) -> None:
+        """Write the addresses of the tensors to their places; ValueError unless all are as they must be."""
+        self.words[TENSORS] = id(tensors)
+        try:
+            self.read(self.packed)
+        except Exception:  # torch's, of what is not a tensor, or Python's, of what is not a capsule
+            pass  # GOOD says it, too
+        if self.words[GOOD] != self.count:
+            for place, address in zip(self.places, self.check(tensors)):
+                ctypes.c_int64.from_address(place).value = address
+            device = tensors[0].device
+            self.words[DEVICE] = DL_DEVICES[device.type] | (device.index or 0) << 32
+
+    def check(self, tensors: list[torch.Tensor]) -> list[int]:
+        """Addresses of the tensors; ValueError that says which is not as it must be."""
+        if len(tensors) != self.count or not all(isinstance(t, torch.Tensor) for t in tensors):
+            raise ValueError(self.contents)
+        device = torch.device("cpu")  # where an emulated B200 has its memory
+        if torch.cuda.is_available() and torch.cuda.get_device_capability() == (10, 0):
+            device = torch.device("cuda", torch.cuda.current_device())
+        for (name, dtype, shape, strides), t in zip(self.expected, tensors):
+            matters = [size > 1 and t.numel() > 0 for size in t.shape]
+            for what, is_, must in (
+                ("type", t.dtype, dtype),
+                ("device", t.device, device),
+                ("shape", (*t.shape,), shape),
+                ("strides", (*itertools.compress(t.stride(), matters),), (*itertools.compress(strides, matters),)),
+            ):
+                if is_ != must:
+                    raise ValueError(f"{name} has {what} {is_}, but must have {must}")
+        addresses = [t.data_ptr() for t in tensors]
+        if math.gcd(16, *addresses) != 16:
+            raise ValueError("every tensor must be aligned to 16 bytes")
+        return addresses
+
+
 # ----------------------------------------------------------------------------------------------------------------- host
 
 
@@ -945,7 +1104,7 @@ def compiled(groups: int, config: Config, dual: bool = False):
     return cute.compile(GroupGemm(groups, config, dual), make_ptr(Int64, 16, cute.AddressSpace.generic))
 
 
-class Launch:
+class Launch(HostFunction):
     """One launch: the words of GroupGemm for the (m, n, k) of at most MAX_GROUPS groups that are not empty."""
 
     def __init__(self, sizes: list[tuple[int, int, int]], config: Config, dual: bool = False):
@@ -976,20 +1135,14 @@ class Launch:
             words += [m | n << 32, k | width << 32]
         words += [len(ranges) * config.cluster, fixed + stages * stage_bytes, stages, token_bytes]
         words += itertools.chain(*ranges)
-        self.words = (ctypes.c_int64 * gemm.words)(*words)
+        super().__init__(compiled(groups, config, dual), (ctypes.c_int64 * gemm.words)(*words))
+        self.result = self.executor.cuda_result  # a ctypes integer that the function writes
 
-        executor = compiled(groups, config, dual).to()
-        self.pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
-        self.arguments, _ = executor.generate_execution_args(self.pointer)
-        self.packed, self.function = executor._get_invoke_packed_args(self.arguments), executor.capi_func
-        self.executor = executor  # owns the function, as the three above own the memory that `packed` points to
-
-    def __call__(self, addresses: tuple[int, ...]) -> None:
-        """Launch with the addresses of each group, in the order of GroupGemm's words."""
-        self.words[: len(addresses)] = addresses
-        error = self.function(self.packed)
-        if error:
-            raise RuntimeError(f"launch failed with CUDA error {error}")
+    def __call__(self) -> None:
+        """Launch, once the words have the addresses of every group, in the order of GroupGemm."""
+        self.function(self.packed)
+        if self.result.value:
+            raise RuntimeError(f"launch failed with CUDA error {self.result.value}")
 
 
 def like_fp4(name: str, rows: int, k: int, batches: int) -> tuple:
@@ -1017,67 +1170,28 @@ def chunks(items) -> list:
 class Plan:
     """The launches for the given sizes of groups, and what their tensors look like."""
 
-    contents = "each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)"
-
     def __init__(self, sizes: tuple[tuple[int, int, int, int], ...]):
         """Tensors are in the order all (a, b, c), then all (sfa, sfb)."""
         check_sizes(sizes)
         ms, ns, ks, _ = zip(*sizes)
         config = CONFIG_MAP.get((ms, ns[0], ks[0]), DEFAULT) if len(set(ns)) == len(set(ks)) == 1 else DEFAULT
-        groups, scales = [g for g, m in enumerate(ms) if m], 3 * len(sizes)
-        self.launches = []  # (what picks its addresses from those of the tensors, launch)
-        for chunk in chunks(groups):
-            pick = [i for g in chunk for i in (3 * g, 3 * g + 1, 3 * g + 2, scales + 2 * g, scales + 2 * g + 1)]
-            self.launches.append((operator.itemgetter(*pick), Launch([sizes[g][:3] for g in chunk], config)))
-        self.expected, of_scales = [], []
+        groups = [g for g, m in enumerate(ms) if m]
+        self.launches = [Launch([sizes[g][:3] for g in chunk], config) for chunk in chunks(groups)]
+        self.unused = (ctypes.c_int64 * 5)()  # where the addresses of an empty group go
+        rows = [ctypes.addressof(self.unused)] * len(sizes)  # of the 5 words of each group: a, b, c, sfa, sfb
+        for i, g in enumerate(groups):
+            rows[g] = ctypes.addressof(self.launches[i // MAX_GROUPS].words) + 40 * (i % MAX_GROUPS)
+        places = [row + 8 * i for row in rows for i in (0, 1, 2)] + [row + 8 * i for row in rows for i in (3, 4)]
+        expected, of_scales = [], []
         for g, (m, n, k, _) in enumerate(sizes):
-            self.expected += like_fp4(f"group {g}: a", m, k, 1), like_fp4(f"group {g}: b", n, k, 1)
-            self.expected += [like_output(f"group {g}: c", m, n, 1)]
+            expected += like_fp4(f"group {g}: a", m, k, 1), like_fp4(f"group {g}: b", n, k, 1)
+            expected += [like_output(f"group {g}: c", m, n, 1)]
             of_scales += [like_scales(f"group {g}: reordered {x}", rows, k, 1) for x, rows in (("sfa", m), ("sfb", n))]
-        self.expected += of_scales
-        self.guard = None
-
-    def check(self, tensors: list[torch.Tensor]) -> None:
-        """ValueError unless all tensors have the right type, device, shape and strides.
-
-        Python needs too long for the 40 tensors of 8 groups. So it checks once and keeps a TensorGuards, with which
-        torch.compile compares properties of tensors (not their identity) in C++; what differs is checked again.
-        """
-        if self.guard is None or not self.guard.check(*tensors):
-            self.check_slowly(tensors)
-            shapes, strides = [[*t.shape] for t in tensors], [[*t.stride()] for t in tensors]
-            self.guard = torch._C._dynamo.guards.TensorGuards(
-                *tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides
-            )
-
-    def check_slowly(self, tensors: list[torch.Tensor]) -> None:
-        """The same, tensor by tensor."""
-        if len(tensors) != len(self.expected) or not all(isinstance(t, torch.Tensor) for t in tensors):
-            raise ValueError(self.contents)
-        device = torch.device("cpu")  # where an emulated B200 has its memory
-        if torch.cuda.is_available() and torch.cuda.get_device_capability() == (10, 0):
-            device = torch.device("cuda", torch.cuda.current_device())
-        for (name, dtype, shape, strides), t in zip(self.expected, tensors):
-            matters = [size > 1 and t.numel() > 0 for size in t.shape]
-            for what, is_, must in (
-                ("type", t.dtype, dtype),
-                ("device", t.device, device),
-                ("shape", (*t.shape,), shape),
-                ("strides", (*itertools.compress(t.stride(), matters),), (*itertools.compress(strides, matters),)),
-            ):
-                if is_ != must:
-                    raise ValueError(f"{name} has {what} {is_}, but must have {must}")
-
-    def addresses(self, tensors: list[torch.Tensor]) -> list[int]:
-        """Addresses of the tensors, once they are checked; ValueError."""
-        self.check(tensors)
-        addresses = [*map(torch.Tensor.data_ptr, tensors)]
-        if math.gcd(16, *addresses) != 16:
-            raise ValueError("every tensor must be aligned to 16 bytes")
-        return addresses
+        contents = "each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)"
+        self.read = Tensors(contents, expected + of_scales, places)
 
 
-class DualPlan(Plan):
+class DualPlan:
     """The same for a dual GEMM. Every batch is a group."""
 
     contents = f"the dual GEMM's data must be the tensors {', '.join(DUAL_OPERANDS)}"
@@ -1090,23 +1204,28 @@ class DualPlan(Plan):
         config = DUAL_CONFIG_MAP.get((m, n, k), DUAL_DEFAULT)
         parts = chunks(range(batches))
         self.launches = [(part, Launch([(m, n, k)] * len(part), config, dual=True)) for part in parts]
-        self.expected = [like_fp4("a", m, k, batches), like_fp4("b1", n, k, batches), like_fp4("b2", n, k, batches)]
-        self.expected += [like_output("c", m, n, batches), like_scales("sfa_permuted", m, k, batches)]
-        self.expected += [like_scales("sfb1_permuted", n, k, batches), like_scales("sfb2_permuted", n, k, batches)]
+        expected = [like_fp4("a", m, k, batches), like_fp4("b1", n, k, batches), like_fp4("b2", n, k, batches)]
+        expected += [like_output("c", m, n, batches), like_scales("sfa_permuted", m, k, batches)]
+        expected += [like_scales("sfb1_permuted", n, k, batches), like_scales("sfb2_permuted", n, k, batches)]
+        self.addresses = (ctypes.c_int64 * len(expected))()
+        places = range(ctypes.addressof(self.addresses), ctypes.addressof(self.addresses) + 8 * len(expected), 8)
+        self.read = Tensors(self.contents, expected, places)
         of_a, of_b, of_c, of_sfa, of_sfb = m * k // 2, n * k // 2, 2 * m * n, -(-m // 128) * 8 * k, -(-n // 128) * 8 * k
         self.steps = of_a, of_b, of_c, of_sfa, of_sfb, of_b, of_sfb, 0  # bytes from batch to batch
-        self.guard = None
 
     def __call__(self, tensors: list[torch.Tensor]) -> None:
         """Launch; ValueError."""
-        a, b1, b2, c, sfa, sfb1, sfb2 = self.addresses(tensors)
+        self.read(tensors)
+        a, b1, b2, c, sfa, sfb1, sfb2 = self.addresses
         gate = int(b2 < b1)
         low, low_scales, high, high_scales = (b2, sfb2, b1, sfb1) if gate else (b1, sfb1, b2, sfb2)
         if high - low >= MAX_DISTANCE:
             raise ValueError(f"b1 and b2 lie {high - low} bytes apart, but must be less than {MAX_DISTANCE}")
         operands = a, low, c, sfa, low_scales, high, high_scales, gate
         for batches, launch in self.launches:
-            launch(tuple(x + i * step for i in batches for x, step in zip(operands, self.steps)))
+            words = [x + i * step for i in batches for x, step in zip(operands, self.steps)]
+            launch.words[: len(words)] = words
+            launch()
 
 
 plan = functools.lru_cache(maxsize=64)(Plan)
@@ -1135,9 +1254,14 @@ def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
     Writes the given c tensors and returns them. M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
     """
     call = plan(tuple(map(tuple, sizes)))
-    addresses = call.addresses([*itertools.chain(*abc, *scales)])
-    for pick, launch in call.launches:
-        launch(pick(addresses))
+    tensors = []
+    for group in abc:
+        tensors += group
+    for group in scales:
+        tensors += group
+    call.read(tensors)
+    for launch in call.launches:
+        launch()
     return [c for _, _, c in abc]
 
 

@@ -5,6 +5,7 @@ whose sums are exact in float32, where only silu, the products and the last roun
 ulp of float16, and the task's own within the task's tolerance.
 """
 
+import ctypes
 import itertools
 import math
 
@@ -313,6 +314,7 @@ def test_refuses_tensors(submission, executors, data, i, how, first):
     assert sum(len(made.launched) for made in executors) == before
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["first call", "later call"])
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -332,10 +334,12 @@ def test_refuses_tensors(submission, executors, data, i, how, first):
         (lambda d: (*d[:9], torch.zeros(2 * 40 * 64 + 1).half()[1:].view(2, 40, 64).permute(1, 2, 0)), "16 bytes"),
     ],
 )
-def test_refuses_malformed_data(submission, executors, data, make, message):
+def test_refuses_malformed_data(submission, executors, data, make, message, first):
+    if not first:
+        submission.custom_kernel(data)
     with pytest.raises(ValueError, match=message):
         submission.custom_kernel(make(data))
-    assert not any(made.launched for made in executors)
+    assert sum(len(made.launched) for made in executors) == (not first)
 
 
 def test_many_batches_take_several_launches(submission, executors):
@@ -346,7 +350,12 @@ def test_many_batches_take_several_launches(submission, executors):
 def test_refuses_weights_too_far_apart(submission, executors, data, monkeypatch):
     addresses = [16 * i for i in range(1, 8)]
     addresses[2] = addresses[1] + 2**40
-    monkeypatch.setattr(submission.DualPlan, "addresses", lambda self, tensors: addresses)
+
+    def read(self, tensors):
+        for place, address in zip(self.places, addresses, strict=True):
+            ctypes.c_int64.from_address(place).value = address
+
+    monkeypatch.setattr(submission.Tensors, "__call__", read)
     with pytest.raises(ValueError, match=f"b1 and b2 lie {2**40} bytes apart, but must be less than {2**40}"):
         submission.custom_kernel(data)
     addresses[2] -= 16
@@ -354,18 +363,23 @@ def test_refuses_weights_too_far_apart(submission, executors, data, monkeypatch)
     assert len(executors[0].launched) == 1
 
 
-def test_words_of_a_launch(submission, executors, data):
+def test_words_of_launches(submission, executors, monkeypatch):
     """Each batch is a group: addresses of its operands, the lower of b1 and b2 first, then which one is the gate."""
-    out = submission.custom_kernel(data)
-    assert out is data[9]
+    looked_at, check = [], submission.Tensors.check
+    monkeypatch.setattr(submission.Tensors, "check", lambda *args: looked_at.append(args) or check(*args))
+    calls = [generate_dual_input(40, 64, 128, 2, seed, device=torch.device("cpu")) for seed in range(15)]
+    calls += [(a, b2, b1, sfa, sfb2, sfb1, *permuted) for a, b1, b2, sfa, sfb1, sfb2, *permuted in calls]
+    for data in calls:
+        assert submission.custom_kernel(data) is data[9]
     (executor,) = executors
-    (words,) = executor.launched
-    a, b1, b2, c, sfa, sfb1, sfb2 = (data[i].data_ptr() for i in (0, 1, 2, 9, 6, 7, 8))
-    for batch in (0, 1):
-        row = words[8 * batch : 8 * batch + 8]
-        b = (b1 + 64 * 64 * batch, sfb1 + 1024 * batch), (b2 + 64 * 64 * batch, sfb2 + 1024 * batch)
-        gate = int(b2 < b1)
-        (low, low_scales), (high, high_scales) = b[gate], b[1 - gate]
-        at = a + 40 * 64 * batch, low, c + 2 * 40 * 64 * batch, sfa + 1024 * batch, low_scales, high, high_scales, gate
-        assert tuple(row) == at
-    assert words[16] == 40 | 64 << 32 and math.gcd(*words[:7], 16) == 16
+    for data, words in zip(calls, executor.launched, strict=True):
+        a, b1, b2, c, sfa, sfb1, sfb2 = (data[i].data_ptr() for i in (0, 1, 2, 9, 6, 7, 8))
+        for batch in (0, 1):
+            row = words[8 * batch : 8 * batch + 8]
+            b = (b1 + 64 * 64 * batch, sfb1 + 1024 * batch), (b2 + 64 * 64 * batch, sfb2 + 1024 * batch)
+            gate = int(b2 < b1)
+            (low, low_scales), (high, high_scales) = b[gate], b[1 - gate]
+            of_batch = a + 40 * 64 * batch, low, c + 2 * 40 * 64 * batch, sfa + 1024 * batch, low_scales, high
+            assert tuple(row) == (*of_batch, high_scales, gate)
+        assert words[16] == 40 | 64 << 32 and math.gcd(*words[:7], 16) == 16
+    assert {words[7] for words in executor.launched} == {0, 1} and len(looked_at) == 1

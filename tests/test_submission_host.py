@@ -1,6 +1,7 @@
-"""The submission's host side: schedule, configs, the words a launch gets, and what is refused. Nothing is compiled."""
+"""The submission's host side: schedule, configs, words of a launch, what is refused. No kernel is compiled."""
 
 import ast
+import ctypes
 import itertools
 import pathlib
 
@@ -202,7 +203,9 @@ def test_a_launch_fits_the_machine(shapes, config):
     made = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(submission, "compiled", lambda *key: made.append(FakeExecutor(GroupGemm(*key))) or made[-1])
-        Launch(shapes, config)(tuple(range(5 * len(shapes))))
+        launch = Launch(shapes, config)
+        launch.words[: 5 * len(shapes)] = range(5 * len(shapes))
+        launch()
     (words,) = made[0].launched
     gemm = made[0].gemm
     grid, smem, stages, token_bytes = words[gemm.scalars : gemm.starts]
@@ -254,17 +257,6 @@ def test_benchmarks_use_their_configs(executors):
         submission.custom_kernel(problem(*zip(b["m"], b["n"], b["k"])))
     expected = {submission.CONFIG_MAP[b["m"], b["n"][0], b["k"][0]] for b in BENCHMARKS[2:]}
     assert {config for _, config in executors} == expected
-
-
-def test_repeated_calls_are_checked_in_one_step(executors, monkeypatch):
-    slow = []
-    check = submission.Plan.check_slowly
-    monkeypatch.setattr(
-        submission.Plan, "check_slowly", lambda self, tensors: slow.append(self) or check(self, tensors)
-    )
-    for _ in range(3):
-        submission.custom_kernel(problem(*[(64, 128, 256)] * 8))
-    assert len(slow) == 1 and len(launched(executors)) == 3
 
 
 def test_few_kernels_serve_every_number_of_groups(executors):
@@ -341,14 +333,178 @@ def test_refuses_missing_tensors(executors):
     assert not launched(executors)
 
 
-def test_refuses_misaligned_tensors(executors):
-    data = problem((32, 64, 128))
-    a, b, c = data[0][0]
-    shifted = torch.zeros(32 * 64 + 1, dtype=torch.float16)[1:].view(32, 64, 1)
-    data[0][0] = (a, b, shifted)
-    with pytest.raises(ValueError, match="16 bytes"):
+def shift(c):
+    """c at an address that is 2 bytes above a multiple of 16."""
+    return torch.zeros(c.numel() + 8, dtype=torch.float16)[1 : c.numel() + 1].view(c.shape)
+
+
+CALLS = {  # what is wrong with the last of 17 groups, which takes two launches: (a, b, c), (sfa, sfb) -> what is given
+    "misaligned": (lambda x, y: ((*x[:2], shift(x[2])), y), "every tensor must be aligned to 16 bytes"),
+    "no tensor": (lambda x, y: ((*x[:2], "c"), y), "each group must have the tensors"),
+    "none": (lambda x, y: (x, (None, y[1])), "each group must have the tensors"),
+    "too few": (lambda x, y: (x, y[:1]), "each group must have the tensors"),
+    "too many": (lambda x, y: (x, (*y, y[1])), "each group must have the tensors"),
+    "another order": (lambda x, y: ((x[1], x[0], x[2]), y), "group 16: a has shape"),
+    "sparse": (lambda x, y: ((*x[:2], x[2].to_sparse()), y), "group 16: c has strides"),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_a_later_call_is_refused_as_the_first_is(executors, what):
+    """Before anything is launched, and the calls after it are none the worse."""
+    abc, _, scales, dims = problem(*[(4, 32, 64)] * 16, (8, 48, 128))
+    spoil, says = CALLS[what]
+    last = spoil(abc[-1], scales[-1])
+    for before in (0, 2):
+        with pytest.raises(ValueError, match=says):
+            submission.custom_kernel(([*abc[:-1], last[0]], [], [*scales[:-1], last[1]], dims))
+        assert len(launched(executors)) == before
+        submission.custom_kernel((abc, [], scales, dims))
+        assert len(launched(executors)) == before + 2
+
+
+@pytest.fixture
+def looked_at(monkeypatch):
+    """The lists of tensors that Python looks at, in turn."""
+    seen, check = [], submission.Tensors.check
+    monkeypatch.setattr(submission.Tensors, "check", lambda self, tensors: seen.append(tensors) or check(self, tensors))
+    return seen
+
+
+DTYPES = [x for x in vars(torch).values() if isinstance(x, torch.dtype) and x.itemsize <= 2]
+
+
+def variants(t):
+    """Tensors that differ from t in one thing, which may or may not matter."""
+    yield t.clone()
+    for dtype in DTYPES:
+        if dtype.itemsize == t.element_size():
+            yield t.view(dtype)
+    memory = torch.zeros(1 << 20, dtype=torch.int16 if t.element_size() == 2 else torch.uint8)
+    for d in range(t.dim()):
+        for size, stride in ((1, 0), (-1, 0), (0, 1), (0, -1), (0, 16), (0, -t.stride(d))):
+            shape, strides = [*t.shape], [*t.stride()]
+            shape[d], strides[d] = max(shape[d] + size, 0), max(strides[d] + stride, 0)
+            yield memory.as_strided(shape, strides).view(t.dtype)
+    for offset in (1, 8, 16):
+        yield memory[offset:].as_strided(t.shape, t.stride()).view(t.dtype)
+    yield from (t.unsqueeze(0), t.unsqueeze(-1), t[..., 0], t.flatten(), t.to("meta"), t[:0])
+
+
+def accepts(check, tensors) -> bool:
+    try:
+        check(tensors)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("operand", range(5), ids=NAMES)
+@pytest.mark.parametrize("shape", [(200, 64, 128), (1, 16, 64), (0, 144, 192)], ids=str)
+def test_native_code_and_python_agree(executors, looked_at, shape, operand):
+    """On every variant of an operand; Python looks again at those that native code does not accept."""
+    data, verdicts = problem((8, 16, 64), shape), set()
+    submission.custom_kernel(data)
+    tensors = [*itertools.chain(*data[0], *data[2])]
+    read = submission.plan(tuple(data[3])).read
+    where = 3 + operand if operand < 3 else 5 + operand
+    for variant in variants(tensors[where]):
+        tensors[where] = variant
+        good = accepts(read.check, tensors)
+        looked_at.clear()
+        assert (accepts(read, tensors), len(looked_at)) == (good, not good)
+        verdicts.add(good)
+    assert verdicts == {True, False}
+
+
+def test_sets_of_tensors_in_turn(executors, looked_at):
+    """Only their addresses differ from call to call; the same tensors may serve several groups."""
+    shapes = [(64, 128, 256), (0, 16, 64), (64, 128, 256)] * 6  # 12 groups that are not empty
+    sets = [problem(*shapes) for _ in range(15)]
+    sets[3][0][2], sets[3][2][2] = sets[3][0][0], sets[3][2][0]
+    for data in sets * 2:
         submission.custom_kernel(data)
-    assert not launched(executors)
+    for words, (abc, _, scales, _) in zip(launched(executors), sets * 2, strict=True):
+        taken = [t.data_ptr() for g in range(18) if shapes[g][0] for t in (*abc[g], *scales[g])]
+        assert words[:60] == taken
+    assert len(looked_at) == 1
+
+
+def test_a_group_of_the_second_launch(executors):
+    sets = [problem(*[(4, 32, 64)] * 17) for _ in range(2)]
+    for abc, *others in sets:
+        submission.custom_kernel((abc, *others))
+    words = launched(executors)
+    assert [w[:5] for w in words if len(w) == len(words[-1])] == [
+        [t.data_ptr() for t in (*abc[16], *scales[16])] for abc, _, scales, _ in sets
+    ]
+
+
+def python(name: str, result, *arguments):
+    """A function of Python's C interface."""
+    address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
+    return ctypes.PYFUNCTYPE(result, *arguments)(address)
+
+
+KEPT = [b"dlpack_exchange_api"]  # what capsules point to
+DESCRIBE = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def dlpack(major: int, function: int):
+    """A capsule with a DLPackExchangeAPI of that version; its dltensor_from_py_object_no_sync is at this address."""
+    KEPT.append((ctypes.c_int64 * 7)(major, 0, 0, 0, 0, function, 0))
+    new = python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    return new(ctypes.addressof(KEPT[-1]), KEPT[0], None)
+
+
+def with_offset(offset: int):
+    """Torch's, but it says that data starts `offset` bytes after the address."""
+    pointer = python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    api = pointer(torch.Tensor.__dlpack_c_exchange_api__, KEPT[0])
+    torchs = DESCRIBE(ctypes.c_int64.from_address(api + 40).value)
+
+    @DESCRIBE
+    def describe(tensor, out):
+        failed = torchs(tensor, out)
+        ctypes.c_int64.from_address(out + 40).value = offset
+        return failed
+
+    KEPT.append(describe)
+    return dlpack(1, ctypes.cast(describe, ctypes.c_void_p).value)
+
+
+EXCHANGES = {  # what torch.Tensor has, whether native code can read tensors with it
+    "none": (lambda: None, False),
+    "another version": (lambda: dlpack(2, 64), False),  # a call of address 64 would not return
+    "without the function": (lambda: dlpack(1, 0), False),
+    "offset 16": (lambda: with_offset(16), False),
+    "offset 0": (lambda: with_offset(0), True),
+}
+
+
+@pytest.mark.parametrize("which", EXCHANGES)
+def test_other_dlpack_apis(executors, looked_at, monkeypatch, which):
+    """Python looks at the tensors if native code cannot."""
+    make, readable = EXCHANGES[which]
+    monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", make())
+    data = problem((40, 64, 128), (1, 16, 64))
+    for _ in range(3):
+        submission.custom_kernel(data)
+    for words in launched(executors):
+        assert words[:10] == [t.data_ptr() for g in (0, 1) for t in (*data[0][g], *data[2][g])]
+    assert len(launched(executors)) == 3 and len(looked_at) == (1 if readable else 3)
+    data[0][1] = (*data[0][1][:2], data[0][0][2])
+    with pytest.raises(ValueError, match="group 1: c has shape"):
+        submission.custom_kernel(data)
+
+
+def test_a_launch_that_fails_is_an_error(executors):
+    data = problem((40, 64, 128))
+    submission.custom_kernel(data)
+    (executor,) = executors.values()
+    executor.cuda_result.value = 719
+    with pytest.raises(RuntimeError, match="launch failed with CUDA error 719"):
+        submission.custom_kernel(data)
 
 
 def test_a_view_of_one_row_has_any_stride(executors):
