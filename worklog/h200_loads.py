@@ -35,6 +35,9 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_suffix(".json")
 SMS = 132
 FIT = {1: 132, 2: 132, 4: 120}  # CTAs that run at once in clusters of so many
+SCALED = {
+    3: {"sharers": 2, "tokens": 160, "prefetch": 3}
+}  # 72 tiles for 66 pairs would take two rounds
 CASES = {  # as numbered in tests/timing: (M of each group), N, K
     1: ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168),
     2: ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048),
@@ -53,6 +56,7 @@ VARIANTS = {  # of the submitted mode: entries of the Config, or what the kernel
     "prefetch 6": {"prefetch": 6},
     "prefetch 3": {"prefetch": 3},
     "prefetch 1, up to 96 tokens a tile": {"prefetch": 1, "tokens": 96, "sharers": 1},
+    "prefetch 1, two sharers, up to 96 tokens a tile": {"prefetch": 1, "tokens": 96, "sharers": 2, "gran": 128},
     "prefetch 1, up to 128 tokens a tile": {"prefetch": 1, "tokens": 128, "sharers": 1},
     "prefetch 1, up to 160 tokens a tile": {"prefetch": 1, "tokens": 160, "sharers": 1},
     "prefetch 1, up to 256 tokens a tile": {"prefetch": 1, "tokens": 256, "sharers": 1},
@@ -221,7 +225,7 @@ def compile_launch(s, sizes: list[tuple[int, int, int]], config) -> dict:
 def scaled(s, case: int, **entries):
     """(sizes of the groups, Config of a case with as many CTAs as the card runs at once and other `entries`)."""
     ms, n, k = CASES[case]
-    of_case = dataclasses.asdict(s.CONFIG_MAP[ms, n, k]) | entries
+    of_case = dataclasses.asdict(s.CONFIG_MAP[ms, n, k]) | SCALED.get(case, {}) | entries
     return [(m, n, k) for m in ms], s.Config(**of_case | {"sms": FIT[of_case["ctas"] * of_case["sharers"]]})
 
 
