@@ -536,11 +536,12 @@ class Box(NamedTuple):
     size: int  # bytes
     tensormap: Int64
     at: Callable[[Int32], tuple]  # coordinates in stage `step`: FP4 numbers or 8 bytes of scales, innermost first
+    mask: Int32 | None = None  # CTAs of the cluster that it goes to, if not only to that which loads it
 
 
-def row_at(y: Int32) -> Callable[[Int32], tuple]:
-    """Coordinates in row y of a matrix whose stages are 256 elements wide."""
-    return lambda step: (step * TILE_K, y)
+def row_at(y: Int32, x: int | Int32 = 0) -> Callable[[Int32], tuple]:
+    """Coordinates in row y of a matrix whose stages are 256 elements wide, from their x-th on."""
+    return lambda step: (step * TILE_K + x, y)
 
 
 class GroupGemm:
@@ -667,22 +668,17 @@ class GroupGemm:
     def weight_boxes(self, params: Int64, tile: Tile, rank: Int32, sharer: Int32, offsets) -> list[Box]:
         """Loads of B and SFB: the tile's rows, to their places in the 128-row block that holds them, and its scales.
 
-        A sharer loads half of the rows, and the scales of half of K.
+        Each of two sharers loads half of the rows, and the scales of half of K.
         """
         y, offset, at = self.weight_row(tile.row, rank), (tile.row & 127) * (TILE_K // 2), row_at
         scales = self.tensormap(params, self.scales_operand, tile.group)
         if const_expr(self.config.sharers == 2):
-            size, half = TILE_M // 2, sharer * (SF_BYTES // 2)
+            size, mask = TILE_M // 2, 5 << rank
             place, y_half = sharer * (size * TILE_K // 2), y + sharer * size
+            weights, half = self.tensormap(params, 0, tile.group), sharer * (SF_BYTES // 2)
             return [
-                Box(Int32(1), place, size * TILE_K // 2, self.tensormap(params, 0, tile.group), row_at(y_half)),
-                Box(
-                    Int32(1),
-                    offsets[1] + half,
-                    SF_BYTES // 2,
-                    scales,
-                    lambda step: (step * TILE_K + (half >> 3), y >> 7),
-                ),
+                Box(Int32(1), place, size * TILE_K // 2, weights, row_at(y_half), mask),
+                Box(Int32(1), offsets[1] + half, SF_BYTES // 2, scales, row_at(y >> 7, half >> 3), mask),
             ]
         if const_expr(self.dual):  # 16 rows of each B from each 32
             y, at = tile.row, lambda row: lambda step: (step * TILE_K, 16 * rank, 0, row >> 5)
@@ -777,8 +773,6 @@ class GroupGemm:
         for role in range_constexpr(2):
             boxes_of = (self.weight_boxes, self.token_boxes)[role]
             policy = (config.weight_policy, config.token_policy)[role]
-            shared = config.sharers == 2 and role == 0  # what is loaded goes to both pairs
-            mask = 5 << rank if const_expr(shared) else None
             if warp == self.mma_warp + 1 + role:
                 with cute.arch.elect_one():
                     at, slot, phase = position, Int32(0), Int32(1)
@@ -787,7 +781,7 @@ class GroupGemm:
                         boxes = boxes_of(params, tile, rank, sharer, offsets)
                         size = Int32(0)
                         for box in boxes:
-                            size = size + box.condition * (box.size * (config.cluster if shared else ctas))
+                            size = size + box.condition * (box.size * ctas * (1 if box.mask is None else 2))
                         if at == position:
                             if const_expr(config.pdl and not (config.early_weights and role == 0)):
                                 cute.arch.griddepcontrol_wait()
@@ -798,7 +792,7 @@ class GroupGemm:
                             mbarrier_expect(full + 8 * slot, size, 1 - rank)  # the leader, for both CTAs
                             for box in boxes:
                                 to, bar = ring + slot * stage_bytes + box.offset, leader + 8 * slot
-                                tma_load(ctas, to, box.tensormap, box.at(step), bar, policy, box.condition, mask)
+                                tma_load(ctas, to, box.tensormap, box.at(step), bar, policy, box.condition, box.mask)
                             slot = slot + 1
                             phase = select(slot == stages, phase ^ 1, phase)
                             slot = select(slot == stages, 0, slot)

@@ -144,7 +144,7 @@ BARRIERS = [
         PAIR,
         also=((f"{ACC_EMPTY}\n                acc_phase", "pass\n                acc_phase"),),
     ),
-    Fault("bytes of one CTA expected", "(config.cluster if shared else ctas)", "1", FULL),
+    Fault("bytes of one CTA expected", "ctas * (1 if box.mask is None else 2)", "1", FULL),
     Fault(
         "full barrier counts one warp",
         "mbarrier_init(full + 8 * i, 2)",
@@ -235,7 +235,10 @@ DESCRIPTORS = [
 ]
 TILING = [
     Fault(
-        "origins of boxes off by one", "lambda step: (step * TILE_K, y)", "lambda step: (step * TILE_K, y + 1)", WRONG
+        "origins of boxes off by one",
+        "lambda step: (step * TILE_K + x, y)",
+        "lambda step: (step * TILE_K + x, y + 1)",
+        WRONG,
     ),
     Fault("origin off by a box", "tensormap, at(y + first)", "tensormap, at(y + first + size)", WRONG),
     Fault("both CTAs load the same tokens", "most = tile.token + rank *", "most = tile.token + 0 *", WRONG, WIDE),
@@ -257,8 +260,10 @@ TILING = [
     Fault("last token tile left out", "following_token < m\n", "following_token + width < m\n", UNWRITTEN, LONG, PAIR),
 ]
 SHARING = [
-    Fault("multicast to one pair", "mask = 5 << rank", "mask = 1 << rank", HANG, WIDE, SHARERS),
-    Fault("multicast to the other CTA of the pair", "mask = 5 << rank", "mask = 5 << 1 - rank", WRONG, ROWS, SHARERS),
+    Fault(
+        "multicast to one pair", "mask = TILE_M // 2, 5 << rank", "mask = TILE_M // 2, 1 << rank", HANG, WIDE, SHARERS
+    ),
+    Fault("multicast to the other CTA of the pair", "// 2, 5 << rank", "// 2, 5 << 1 - rank", WRONG, ROWS, SHARERS),
     Fault(
         "stage free when one pair has read it",
         "mbarrier_init(empty + 8 * i, config.sharers)",
@@ -269,9 +274,9 @@ SHARING = [
     ),
     Fault("commit reaches one pair", COMMIT, COMMIT.replace("all_ctas", "pair"), HANG, RING, SHARERS_SHORT_RING),
     Fault("both pairs load the same rows", "y + sharer * size", "y", WRONG, WIDE, SHARERS),
-    Fault("both pairs load the same scales", "(half >> 3), y >> 7", "0, y >> 7", WRONG, WIDE_K, SHARERS),
+    Fault("both pairs load the same scales", "row_at(y >> 7, half >> 3)", "row_at(y >> 7)", WRONG, WIDE_K, SHARERS),
     Fault("both pairs take the same tokens", "token = token + sharer * width", "pass", UNWRITTEN, WIDE, SHARERS),
-    Fault("bytes of one sharer expected", "(config.cluster if shared else ctas)", "ctas", FULL, WIDE, SHARERS),
+    Fault("bytes of one sharer expected", "(1 if box.mask is None else 2)", "1", FULL, WIDE, SHARERS),
     Fault("pair without tokens has no tile", "select(tokens > 0, tokens, 32)", "tokens", "shape 256x0", SMALL, SHARERS),
 ]
 RESOURCES = [
