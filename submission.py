@@ -32,6 +32,7 @@ from cutlass._mlir.dialects import cute as cute_ir
 from cutlass._mlir.dialects import cute_nvgpu as nvgpu_ir
 from cutlass.cute.nvgpu import cpasync, tcgen05
 from cutlass.cute.runtime import make_ptr
+from cutlass.utils import HardwareInfo
 
 from task import input_t, output_t
 
@@ -115,8 +116,8 @@ DEFAULT = Config(ctas=2, gran=32, epilogue="tma")
 
 # (M of each group), N, K of a benchmark case -> its Config; every other problem runs on DEFAULT. Chosen on the timing
 # model: few parts of 128-row tiles, which take the tensor core as long as whole ones, narrow token tiles where that
-# fills the SMs, and eight warps for the stores of the last tile. Prefetches as an H200 wants them, measured with
-# worklog/h200_loads.py: six stages instead of one cost it 1.1 us on the last case, where the model sees a gain.
+# fills the SMs, and eight warps for the stores of the last tile. Prefetches and sharers as an H200 wants them, measured
+# with worklog/h200_loads.py: six stages instead of one cost it 0.7 us on the last case, where the model sees a gain.
 CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
     ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): Config(
         ctas=2, token_box=32, token_cost=0, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=2
@@ -125,7 +126,7 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
         ctas=2, gran=64, token_cost=50, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=6
     ),
     ((192, 320), 3072, 4096): Config(
-        ctas=2, tokens=96, token_cost=0, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=1
+        ctas=2, sharers=2, tokens=96, token_cost=0, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=3, sms=144
     ),
     ((128, 384), 4096, 1536): Config(
         ctas=2, tokens=128, token_box=64, token_cost=0, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=1
@@ -1098,6 +1099,19 @@ def compiled(groups: int, config: Config, dual: bool = False):
     return cute.compile(GroupGemm(groups, config, dual), make_ptr(Int64, 16, cute.AddressSpace.generic))
 
 
+@functools.cache
+def clusters_at_once(size: int) -> int:
+    """Clusters of so many CTAs that the GPU runs at once, one CTA per SM. A cluster stays in one GPC: SMs are left."""
+    return HardwareInfo().get_max_active_clusters(size)
+
+
+def fitting(config: Config) -> Config:
+    """The config, without sharers if not all of its clusters run at once: the last ones would double the time."""
+    if config.sharers == 2 and clusters_at_once(config.cluster) < config.sms // config.cluster:
+        return replace(config, sharers=1, sms=Config.sms)
+    return config
+
+
 class Launch(HostFunction):
     """One launch: the words of GroupGemm for the (m, n, k) of at most MAX_GROUPS groups that are not empty."""
 
@@ -1169,6 +1183,7 @@ class Plan:
         check_sizes(sizes)
         ms, ns, ks, _ = zip(*sizes)
         config = CONFIG_MAP.get((ms, ns[0], ks[0]), DEFAULT) if len(set(ns)) == len(set(ks)) == 1 else DEFAULT
+        config = fitting(config)
         groups = [g for g, m in enumerate(ms) if m]
         self.launches = [Launch([sizes[g][:3] for g in chunk], config) for chunk in chunks(groups)]
         self.unused = (ctypes.c_int64 * 5)()  # where the addresses of an empty group go

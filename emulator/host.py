@@ -209,11 +209,12 @@ def configure() -> None:
 
 @functools.cache
 def install() -> None:
-    """Patch CuTe DSL, once per process. Call before `import cutlass`, or at least before the first compile."""
+    """Patch CuTe DSL and `cuda.bindings`, once per process. Call it before `import cutlass`, or the first compile."""
     configure()
-    import cuda.bindings.runtime as runtime
     from cutlass.base_dsl.compiler import Compiler
     from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction
+
+    from . import cuda_bindings
 
     compile_engine = Compiler.jit
 
@@ -240,5 +241,4 @@ def install() -> None:
             _loading.pop()
 
     CudaDialectJitCompiledFunction._load_cuda_library = load_cuda_library
-    runtime.cudaGetDeviceCount = lambda: (runtime.cudaError_t.cudaSuccess, 1)
-    runtime.cudaLibraryUnload = lambda library: (runtime.cudaError_t.cudaSuccess,)
+    cuda_bindings.install()

@@ -388,7 +388,6 @@ def install() -> None:
     if torch.cuda.is_available():
         raise Unsupported("this process has a GPU: the emulated one would take its name")
     host.install()
-    cuda_bindings.install()
     refused = {name: _refusal(f"torch.cuda.{name}") for name in torch.cuda.memory.__all__}
     for name, value in (refused | _facade()).items():
         setattr(torch.cuda, name, value)

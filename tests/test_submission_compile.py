@@ -8,7 +8,7 @@ import re
 import struct
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -34,7 +34,8 @@ PYTHONS = [
     pytest.param(sys.executable, id="pinned"),
     pytest.param(NEWEST, id="newest", marks=pytest.mark.newest),
 ]
-SHIPPED = [asdict(config) for config in dict.fromkeys((submission.DEFAULT, *submission.CONFIG_MAP.values()))]
+CONFIGS = submission.DEFAULT, *submission.CONFIG_MAP.values()
+SHIPPED = [asdict(x) for x in dict.fromkeys((*CONFIGS, *(replace(config, sharers=1, sms=148) for config in CONFIGS)))]
 OTHERS = [
     {"ctas": 1, "gran": 128, "token_box": 32, "epilogue": "direct", "pdl": False},
     {"ctas": 1, "gran": 64, "tokens": 192, "token_box": 64, "epilogue": "tma", "store_boxes": 2},

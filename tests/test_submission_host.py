@@ -174,6 +174,7 @@ def executors(monkeypatch):
         return made.setdefault((groups, config), FakeExecutor(GroupGemm(groups, config, dual)))
 
     monkeypatch.setattr(submission, "compiled", compiled)
+    monkeypatch.setattr(submission, "clusters_at_once", lambda size: 148 // size)
     submission.plan.cache_clear()
     yield made
     submission.plan.cache_clear()
@@ -224,6 +225,16 @@ def test_a_launch_fits_the_machine(shapes, config):
     for g, (m, n, k) in enumerate(shapes):
         assert words[5 * g : 5 * g + 5] == list(range(5 * g, 5 * g + 5))
         assert words[gemm.sizes + 2 * g] == m + (n << 32) and words[gemm.sizes + 2 * g + 1] & 0xFFFFFFFF == k
+
+
+@pytest.mark.parametrize("fit", [35, 36])
+def test_sharers_only_if_all_their_clusters_run_at_once(executors, monkeypatch, fit):
+    config = Config(ctas=2, sharers=2, sms=144)
+    monkeypatch.setattr(submission, "DEFAULT", config)
+    monkeypatch.setattr(submission, "clusters_at_once", {4: fit}.__getitem__)
+    submission.plan(((40, 64, 128, 1),))
+    ((_, used),) = executors
+    assert used == (config if fit == 36 else Config(ctas=2))
 
 
 def test_addresses_and_outputs_are_those_given(executors):

@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_suffix(".json")
 SMS = 132
 FIT = {1: 132, 2: 132, 4: 120}  # CTAs that run at once in clusters of so many
-SCALED = {3: {"sharers": 2, "tokens": 160, "prefetch": 3}}  # 72 tiles for 66 pairs would take two rounds
+SCALED = {3: {"tokens": 160}}  # 36 clusters of 4 would take two rounds, 24 take one
 CASES = {  # as numbered in tests/timing: (M of each group), N, K
     1: ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168),
     2: ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048),
