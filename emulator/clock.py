@@ -66,7 +66,7 @@ class FunctionalClock:
         return self.random.choice((30, 300, 3000))
 
     def cta_start(self, number: int, launch: int, sms: list[int]) -> float:
-        """From the decision to start a cluster on these SMs, whose first CTA is the number-th of its grid, to its first instruction."""
+        """From the decision to start a cluster on these SMs to its first instruction. number: that of its first CTA."""
         return 0
 
     def after(self, time: float, ns: float) -> float:

@@ -112,7 +112,8 @@ class TimingClock:
     def _arrive(self, group, start: float, lines: Lines, nbytes: int, ctas) -> float:
         tma, unit = self.p["tma"], self.p["sm"]
         sm = group.cta.sm
-        first, done = self.memory.read(start, lines, nbytes, sm, len(ctas)) if len(lines) else (start, start)
+        cluster = sm - group.cta.rank
+        first, done = self.memory.read(start, lines, nbytes, sm, len(ctas), cluster) if len(lines) else (start, start)
         landing = done + nbytes / tma["bytes_per_cycle"]  # the last request leaves that much after the first
         for cta in ctas:
             sm = self.sms[cta.sm]
