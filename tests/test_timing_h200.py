@@ -105,10 +105,12 @@ def test_a_load_that_meets_prefetches_ends_with_the_last_of_them(memory, first):
         memory.prefetch(0.0, range(at, at + 128), 16384)
     until, chunk = memory.prefetched, range(first, first + 128)
     assert until > 64 * 16384 / H200.bytes_per_cycle(H200["hbm"]["read_tb_s"])
+    port, busy = memory.read_port, 16384 / memory.read_rate
     early = memory.read(until / 10, chunk, 16384)[1]
+    assert memory.read_port == pytest.approx(port + 0.1 * busy)
     late = memory.read(until + memory.read_port, chunk, 16384)[1]
-    assert early == pytest.approx(until + 0.9 * 16384 / memory.read_rate + memory.hit_cycles)
-    assert late < until + memory.read_port + 16384 / memory.read_rate + memory.hit_cycles + 1
+    assert early == pytest.approx(until + 0.9 * busy + memory.hit_cycles)
+    assert late < until + memory.read_port + busy + memory.hit_cycles + 1
 
 
 def test_launches_of_a_pdl_chain():
