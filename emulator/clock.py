@@ -65,8 +65,8 @@ class FunctionalClock:
             return 0
         return self.random.choice((30, 300, 3000))
 
-    def cta_start(self, number: int) -> float:
-        """From the decision to start a CTA, the number-th of its grid, to its first instruction."""
+    def cta_start(self, number: int, launch: int, sms: list[int]) -> float:
+        """From the decision to start a cluster on these SMs to its first instruction. number: that of its first CTA."""
         return 0
 
     def after(self, time: float, ns: float) -> float:

@@ -169,7 +169,7 @@ class Launch:
                 return
             cluster = Cluster(self, self.take_pending_cluster(), sms)
             self.running.add(cluster)
-            cluster.start(self.engine.now + self.clock.cta_start(self.started))
+            cluster.start(self.engine.now + self.clock.cta_start(self.started, self.number, sms))
             self.started += size
 
     def cluster_done(self, cluster: Cluster):

@@ -5,13 +5,14 @@ serves one line after the other, and each line takes a little longer than the fa
 much longer. A copy is done when its slowest line is, so large copies take longer than small ones even when nothing else
 runs, and uneven luck between channels gives the soft knee that real memory systems show below their peak rate.
 
-What was stored leaves the L2 as it is displaced, least recent first, and costs the HBM more when it has to turn round
-between reads. SMs of a GPC that ask for a line that waits to go to their GPC share one trip through the crossbar.
+What was stored leaves the L2 as new lines come, in proportion to its share of it, and costs the HBM more when it has to
+turn round between reads. SMs of a cluster that ask for a line that waits to go to them share one trip through the
+crossbar. What prefetches have asked for comes in no order: a load that meets it on its way ends with the last of it.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
 
 import numpy as np
 
@@ -61,15 +62,18 @@ class MemoryModel:
         self.write_rate = p.bytes_per_cycle(l2["write_tb_s"])
         self.write_request_cycles = l2["write_request_cycles"]
         self.read_port = self.write_port = 0.0  # when the crossbar has moved what it was given
-        self.merge_cycles, self.per_gpc = l2["merge_cycles"], int(p["sm"]["per_gpc"])
-        # (GPC, first line, lines) -> when their turn at the crossbar comes, and for which SM
+        # lines come in no order while the channels work at prefetches: since when, until when, and when those that were
+        # asked for before they came have crossed
+        self.prefetching = self.prefetched = self.late_port = 0.0
+        self.merge_cycles = l2["merge_cycles"]
+        # (cluster, first line, lines) -> when their turn at the crossbar comes, and for which SM
         self.waiting: dict[tuple, tuple[float, int]] = {}
         self.hit_cycles = l2["hit_cycles"]
         self.write_miss_cycles = l2["write_miss_cycles"]
         self.miss_cycles = hbm["latency_cycles"]
         self.inserted = 0.0
         self.dirty = l2["dirty_at_start"] * self.capacity  # what the flush before the measurement left behind, evenly
-        self.stored: deque[tuple[float, int]] = deque()  # (bytes inserted until then, bytes stored), oldest first
+        self.stored = 0.0  # bytes of lines stored since then
         self.pushed_out = 0.0  # stored bytes on their way back to the HBM
         self.regions: dict[int, L2Region] = {}
         self.last: L2Region | None = None  # the one that was asked for last
@@ -103,24 +107,31 @@ class MemoryModel:
         """Those of the lines at `index` for which `those` holds."""
         return (np.arange(index.start, index.stop, index.step) if type(index) is slice else index)[those]
 
-    def read(self, time: float, lines: Lines, nbytes: int, sm: int = 0, sharers: int = 1) -> tuple[float, float]:
-        """Lines are requested at `time` for `sharers` SMs: when the first and the last leave the L2."""
+    def read(
+        self, time: float, lines: Lines, nbytes: int, sm: int = 0, sharers: int = 1, cluster: int = 0
+    ) -> tuple[float, float]:
+        """Lines are requested at `time` for `sharers` SMs: when the first and the last leave the L2.
+
+        sm: who asks; cluster: the first SM of its cluster.
+        """
         region, index = self._locate(lines)
         if type(index) is not slice and len(index) < len(lines):  # a box may have rows of several regions
             lines = np.asarray(lines)
             beyond = lines >= region.first + len(region.ready)
             if beyond.any() and self.region(int(lines[beyond][0])) is not region:
                 share = nbytes * np.count_nonzero(beyond) / len(lines)
-                first, done = self.read(time, lines[~beyond], nbytes - share, sm, sharers)
-                return first, max(done, self.read(time, lines[beyond], share, sm, sharers)[1])
+                first, done = self.read(time, lines[~beyond], nbytes - share, sm, sharers, cluster)
+                return first, max(done, self.read(time, lines[beyond], share, sm, sharers, cluster)[1])
         ready = region.ready[index]
         first = done = time + self.hit_cycles
-        missing = index
+        missing, held = index, 0.0
         if ready.min() < np.inf:
             there = region.stamp[index] > self.inserted - self.capacity
             hits = ready[there]
             if len(hits):
                 done = max(done, float(hits.max()))
+                if done > first and self.prefetched > time and nbytes:
+                    done = held = max(done, self.prefetched)
             missing = self._pick(index, ~there)
         channels = region.channel[missing].tolist()
         if channels:
@@ -131,29 +142,35 @@ class MemoryModel:
             done = max(done, arrival)
             if 2 * len(channels) > len(ready):
                 first = time + self.miss_cycles
-        done = max(done, self._cross(time, lines, nbytes, sm, sharers) + self.hit_cycles)
+        done = max(done, self._cross(time, held, lines, nbytes, sm, sharers, cluster) + self.hit_cycles)
         if self.log is not None:
             self.log.append((done, len(channels) * LINE, 0, nbytes))
         return first, done
 
-    def _cross(self, time: float, lines: Lines, nbytes: int, sm: int, sharers: int) -> float:
-        """The crossbar carries lines to a GPC, then to each of its SMs; returns when it has.
+    def _cross(self, time: float, held: float, lines: Lines, nbytes: int, sm: int, sharers: int, cluster: int) -> float:
+        """The crossbar carries lines to a cluster, then to each of its SMs; returns when it has.
 
-        Lines that another SM of the GPC has asked for and that still wait for their turn go there once for both. SMs do
-        not ask at the same time: the longer the wait, the more lines meet, by its square as measured on an H200.
+        Lines that another SM of the cluster has asked for and that still wait for their turn go there once for both.
+        SMs do not ask at the same time: the longer the wait, the more lines meet, by its square as measured on an H200.
+        held: until when prefetches hold back some of the lines, or 0. As many as have not come by now cross after that.
         """
-        key = (sm // self.per_gpc, int(lines[0]), len(lines))
+        key = (cluster, int(lines[0]), len(lines))
         turn, who = self.waiting.get(key, (0.0, sm))
         met = min(1.0, max(0.0, turn - time) / self.merge_cycles) ** 2 if who != sm else 0.0
         unique, shared = 1 - met, sharers - 1 + met
         busy = nbytes * (unique / self.read_rate + shared / self.shared_rate)
+        late = 0.0
+        if held:
+            come = max(0.0, time - self.prefetching) / (held - self.prefetching)
+            late = self.late_port = max(self.late_port, held) + (1 - come) * busy
+            busy *= come
         begin = max(self.read_port, self.engine.now)
         self.read_port = begin + busy
         if begin > time:
             if len(self.waiting) > 8192:
                 self.waiting = {k: w for k, w in self.waiting.items() if w[0] > time}
             self.waiting[key] = begin, sm
-        return max(self.read_port, time + busy)
+        return max(self.read_port, time + busy, late)
 
     def _fetch(self, channels: list[int], late: list[float], time: float) -> float:
         """Each channel serves its lines one after the other; when the last has come.
@@ -178,8 +195,9 @@ class MemoryModel:
             back = min(self.dirty, self.dirty * n / max(self.capacity - self.inserted + n, n))
             self.dirty -= back
             self.pushed_out += back
-        while self.stored and self.stored[0][0] < self.inserted - self.capacity:
-            self.pushed_out += self.stored.popleft()[1]
+        back = self.stored * min(n / self.capacity, 1.0)
+        self.stored -= back
+        self.pushed_out += back
         if self.pushed_out >= LINE * self.channels:  # all channels at once
             back, self.pushed_out = self.pushed_out, 0.0
             self.written_bytes += back
@@ -202,7 +220,7 @@ class MemoryModel:
         if count:
             region.ready[missing] = time + self.hit_cycles
             self._insert(missing, count, region, self.write_cycles)
-            self.stored.append((self.inserted, count * LINE))
+            self.stored += count * LINE
             acknowledged = self.write_miss_cycles
         busy = max(nbytes / self.write_rate, len(lines) * self.write_request_cycles)
         self.write_port = max(self.write_port, self.engine.now) + busy
@@ -212,11 +230,17 @@ class MemoryModel:
         return taken, taken + acknowledged
 
     def skip_flush(self):
-        """As if reads had pushed out all that the flush left behind."""
+        """As if reads and stores had gone on in the same shares until all that the flush left behind was pushed out."""
+        if self.inserted:
+            replaced = min(self.inserted / self.capacity, 1.0)
+            self.stored *= (1 - math.exp(-1)) / (1 - math.exp(-replaced))
         self.inserted, self.dirty = max(self.inserted, self.capacity), 0.0
 
     def prefetch(self, time: float, lines: Lines, nbytes: int) -> float:
         """Lines are requested at `time`, for nobody: when the L2 has taken the requests."""
         self.read(time, lines, 0)
+        if time > self.prefetched:
+            self.prefetching = time
+        self.prefetched = max(self.prefetched, max(self.free) + self.miss_cycles)
         self.read_port = max(self.read_port, self.engine.now) + nbytes / self.prefetch_rate
         return max(self.read_port, time)

@@ -22,12 +22,13 @@ FORGOTTEN = -1.0  # a tensor map that has left the nearest cache
 class Sm:
     """When each unit of one multiprocessor is free again."""
 
-    __slots__ = ("decode", "tma", "ingest", "egress", "tensor", "copy", "load", "seen", "launch")
+    __slots__ = ("decode", "tma", "ingest", "egress", "tensor", "copy", "load", "seen", "launch", "host")
 
     def __init__(self):
         self.decode = self.tma = self.ingest = self.egress = self.tensor = self.copy = self.load = 0.0
         self.seen: dict = {}  # tensormap -> when its descriptor cache has it, least recent first
         self.launch = -1  # which one last used tensor maps here
+        self.host = -1  # which one last started a CTA here
 
     def remember(self, key, ready: float, room: float):
         self.seen[key] = ready
@@ -88,9 +89,14 @@ class TimingClock:
         self.scheduler = max(self.scheduler, now) + self.p.cycles(self.p["launch"]["cta_interval_ns"])
         return self.scheduler
 
-    def cta_start(self, number: int) -> float:
+    def cta_start(self, number: int, launch: int, sms: list[int]) -> float:
+        """Cycles until a cluster runs on these SMs: longer where one of them has not had a CTA of its launch before."""
         now = self.engine.now
-        return self.schedule_cta(now) - now + self.p.cycles(self.p["launch"]["cta_start_ns"])
+        first = any(self.sms[i].host != launch for i in sms)
+        for i in sms:
+            self.sms[i].host = launch
+        begin = self.p["launch"]["first_cta_ns" if first else "cta_start_ns"]
+        return self.schedule_cta(now) - now + self.p.cycles(begin)
 
     # -- copies ------------------------------------------------------------------------------------------------
     def _issue(self, group, nbytes: int, key=None) -> float:
@@ -106,7 +112,8 @@ class TimingClock:
     def _arrive(self, group, start: float, lines: Lines, nbytes: int, ctas) -> float:
         tma, unit = self.p["tma"], self.p["sm"]
         sm = group.cta.sm
-        first, done = self.memory.read(start, lines, nbytes, sm, len(ctas)) if len(lines) else (start, start)
+        cluster = sm - group.cta.rank
+        first, done = self.memory.read(start, lines, nbytes, sm, len(ctas), cluster) if len(lines) else (start, start)
         landing = done + nbytes / tma["bytes_per_cycle"]  # the last request leaves that much after the first
         for cta in ctas:
             sm = self.sms[cta.sm]

@@ -236,9 +236,14 @@ def test_mma_intervals_and_latencies(group, m):
 EMPTY = HEADER + ".visible .entry empty() { griddepcontrol.wait; griddepcontrol.launch_dependents; ret; }"
 
 
+# Published periods are bound by the host's calls and the timer, as their author says; those of a graph of 1000 kernels,
+# which are not, are 0.56 us: https://github.com/ademeure/QuickRunCUDA/blob/64ddc9e8785d98c4f124cda2389bcff0191e990d/b300_clean/10_launch_overhead.md
+IN_A_GRAPH = 0.56
+
+
 @pytest.mark.parametrize(("pdl", "period"), [(False, 2.05), (True, 1.47)], ids=["plain", "pdl"])
 def test_back_to_back_empty_kernels(pdl, period):
     with emulator.timing(B200) as timed:
         for _ in range(6):
             emulator.launch(EMPTY, "empty", 148, 32, [], pdl=pdl)
-    assert timed.ends_us[5] - timed.ends_us[4] == pytest.approx(period, rel=TOLERANCE)
+    assert IN_A_GRAPH < timed.ends_us[5] - timed.ends_us[4] <= period

@@ -12,7 +12,7 @@ from emulator.device import DEVICE, allocate
 from emulator.engine import Engine
 from emulator.memory_model import MemoryModel
 from emulator.profile import load
-from tests.timing import validate
+from tests.timing import pdl_chain, validate
 from tests.timing.points import POINTS
 
 MEDIAN, WORST = 0.10, 0.25
@@ -61,22 +61,64 @@ def test_loads_and_stores(name):
     assert validate.model(point, H200) == pytest.approx(validate.measured()[name], rel=MEDIAN)
 
 
-MEETING = ((0, 1, 0), (575, 1, 0.25), (5000, 1, 1), (5000, 0, 0), (5000, 40, 0))
+MEETING = ((0, 1, 0), (575, 1, 0.25), (5000, 1, 1), (5000, 0, 0), (5000, 2, 0))
+
+
+@pytest.fixture
+def memory() -> MemoryModel:
+    return MemoryModel(H200.with_({"l2.dirty_at_start": 0.0}), DEVICE.memory, Engine())
+
+
+@pytest.fixture
+def first():
+    """The number of the first line of 3 MiB of data."""
+    data = allocate(3 << 20)
+    DEVICE.adopt(data, "data")
+    yield data.ctypes.data // 128
 
 
 @pytest.mark.parametrize(("backlog", "sm", "shared"), MEETING)
-def test_lines_meet_where_they_wait_for_the_crossbar(backlog, sm, shared):
-    """SM 0 asks for 16 KiB that have to wait for `backlog` cycles, then `sm` does; per_gpc is 16."""
-    data = allocate(16384)
-    DEVICE.adopt(data, "data")
-    memory = MemoryModel(H200, DEVICE.memory, Engine())
-    first = data.ctypes.data // 128
+def test_lines_meet_where_they_wait_for_the_crossbar(memory, first, backlog, sm, shared):
+    """SM 0 asks for 16 KiB that have to wait for `backlog` cycles, then `sm` does; SMs 0 and 1 are a cluster."""
     memory.read_port = float(backlog)
-    memory.read(0.0, range(first, first + 128), 16384, sm=0)
+    memory.read(0.0, range(first, first + 128), 16384, sm=0, cluster=0)
     begin = memory.read_port
-    memory.read(0.0, range(first, first + 128), 16384, sm=sm)
+    memory.read(0.0, range(first, first + 128), 16384, sm=sm, cluster=sm // 2 * 2)
     expected = 16384 * ((1 - shared) / memory.read_rate + shared / memory.shared_rate)
     assert memory.read_port - begin == pytest.approx(expected)
+
+
+def test_stored_lines_leave_in_proportion_to_their_share(memory, first):
+    """1 MiB stored, then 2 MiB read: so much of it has left as of all lines has been replaced."""
+    stored, read = 1 << 20, 2 << 20
+    memory.write(0.0, range(first, first + stored // 128), stored)
+    left = memory.stored
+    for at in range(first + stored // 128, first + (stored + read) // 128, 128):
+        memory.read(0.0, range(at, at + 128), 16384)
+    assert memory.stored / left == pytest.approx((1 - 16384 / memory.capacity) ** 128)
+    assert memory.written_bytes + memory.pushed_out == pytest.approx(stored - memory.stored)
+
+
+def test_a_load_that_meets_prefetches_ends_with_the_last_of_them(memory, first):
+    """64 prefetches of 16 KiB, then a load of the first one's lines, a tenth and all of their time later."""
+    for at in range(first, first + 8192, 128):
+        memory.prefetch(0.0, range(at, at + 128), 16384)
+    until, chunk = memory.prefetched, range(first, first + 128)
+    assert until > 64 * 16384 / H200.bytes_per_cycle(H200["hbm"]["read_tb_s"])
+    port, busy = memory.read_port, 16384 / memory.read_rate
+    early = memory.read(until / 10, chunk, 16384)[1]
+    assert memory.read_port == pytest.approx(port + 0.1 * busy)
+    late = memory.read(until + memory.read_port, chunk, 16384)[1]
+    assert early == pytest.approx(until + 0.9 * busy + memory.hit_cycles)
+    assert late < until + memory.read_port + busy + memory.hit_cycles + 1
+
+
+def test_launches_of_a_pdl_chain():
+    """Cycles from a CTA's end to the next one's start, and to its wait: clusters of two that store nothing."""
+    to_start, to_pass = pdl_chain.readings(pdl_chain.on_the_model(2, 0, launches=4))
+    start, passed = pdl_chain.MEASURED[2, 0]
+    assert to_start == pytest.approx(start, rel=MEDIAN)
+    assert to_start + to_pass == pytest.approx(start + passed, rel=MEDIAN)
 
 
 def test_what_follows_prefetches_waits_until_the_l2_has_taken_them():

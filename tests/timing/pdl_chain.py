@@ -95,22 +95,24 @@ def on_the_card(cluster: int, rows: int):
     return gpu.read(results, nbytes).view(np.uint64).reshape(LAUNCHES, SMS, 4).astype(np.int64)
 
 
-def on_the_model(cluster: int, rows: int):
-    """Clocks that the timing model gives."""
+def on_the_model(cluster: int, rows: int, launches: int = LAUNCHES, spin: int = 1500):
+    """Clocks that the timing model gives; a shorter spin than on the card, which takes the emulator its time."""
     import numpy as np
 
     import emulator
     from emulator.device import DEVICE, allocate
     from emulator.profile import load
 
-    outputs = [allocate(SMS * 32) for _ in range(LAUNCHES)]
-    stored = [allocate(BYTES) for _ in range(LAUNCHES)]
+    outputs = [allocate(SMS * 32) for _ in range(launches)]
+    stored = [allocate(BYTES) for _ in range(launches)]
+    for out, c in zip(outputs, stored):
+        out[:] = 0
+        DEVICE.adopt(out, "clocks")
+        DEVICE.adopt(c, "c")
+    ptx = PTX.replace("spent, 6000", f"spent, {spin}")
     with emulator.timing(load("h200")):
-        for out, c in zip(outputs, stored):
-            out[:] = 0
-            DEVICE.adopt(out, "clocks")
-            DEVICE.adopt(c, "c")
-            emulator.launch(PTX, "kernel", SMS, THREADS, [out, c, rows], cluster=cluster, shared=SHARED, pdl=True)
+        for out, c in 2 * list(zip(outputs, stored)):  # as on the card, where the second time meets lines in L2
+            emulator.launch(ptx, "kernel", SMS, THREADS, [out, c, rows], cluster=cluster, shared=SHARED, pdl=True)
     return np.array([out.view(np.uint64).reshape(SMS, 4) for out in outputs]).astype(np.int64)
 
 
