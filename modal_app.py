@@ -65,7 +65,10 @@ def literal(text: str):
 
 
 def sweep_configs(grid: str = "") -> list[dict]:
-    """No change, and all points of `grid`; without one every change of a single field that Config accepts."""
+    """No change, and all points of `grid`; without one every change of a single field that Config accepts.
+
+    Sharers go their own ways where they must for it.
+    """
     if grid:
         from evaluation.cli import parse_grid
 
@@ -74,6 +77,7 @@ def sweep_configs(grid: str = "") -> list[dict]:
 
     values = {
         "ctas": (1, 2),
+        "sharers": (1,),
         "gran": (32, 128),
         "token_box": (16, 32, 64),
         "stages": (3, 4, 5),
@@ -88,12 +92,14 @@ def sweep_configs(grid: str = "") -> list[dict]:
     }
     bases, configs = [*submission.CONFIG_MAP.values(), *submission.DUAL_CONFIG_MAP.values()], [{}]
     for field, value in ((field, value) for field in values for value in values[field]):
-        try:
-            changed = [dataclasses.replace(base, **{field: value}) for base in bases]
-        except AssertionError:
-            continue
-        if changed != bases:
-            configs.append({field: value})
+        for change in ({field: value}, {field: value, "sharers": 1}):
+            try:
+                changed = [dataclasses.replace(base, **change) for base in bases]
+            except AssertionError:
+                continue
+            if changed != bases:
+                configs.append(change)
+            break
     return configs
 
 
