@@ -64,9 +64,7 @@ class Config:
     """Hyperparameters of a kernel. No entry changes the result, all change its time."""
 
     ctas: int = 1  # CTAs per MMA, 1 or 2: a pair multiplies 256 weight rows and loads half of the tokens each
-    sharers: int = (
-        1  # MMAs per cluster: 2 take tokens side by side and the same weights, half of which each loads for both
-    )
+    sharers: int = 1  # MMAs per cluster: 2 take tokens side by side; each loads half of the same weights for both
     gran: int = 128  # schedule unit in weight rows, and their smallest TMA box: 128, 64 or 32
     tokens: int = 256  # widest token tile, the N of the MMA: one of TOKEN_TILES; at most 192 if ctas_per_sm is 2
     token_cost: int = 100  # what loading a token costs the schedule, in percent of a weight row
