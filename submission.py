@@ -75,6 +75,7 @@ class Config:
     epilogue_warps: int = 4  # 4, or 8 that split the columns
     weight_policy: str = "evict_first"  # L2 eviction priority of B and SFB: a key of CACHE_POLICY
     token_policy: str = "evict_last"  # the same for A and SFA, which every CTA reads
+    store_policy: str = "evict_normal"  # the same for C, if "tma"
     pdl: bool = True  # programmatic dependent launch: the prologue overlaps the end of the previous kernel
     prefetch: int = 1  # stages that are prefetched to L2 before waiting for the previous kernel, if pdl
     early_weights: bool = False  # load B and SFB before that wait: wrong if the previous kernel writes them
@@ -87,7 +88,7 @@ class Config:
         assert self.epilogue in ("direct", "tma") and self.epilogue_warps in (4, 8) and self.sms % self.cluster == 0
         assert self.sharers == 1 or (self.sharers, self.ctas, self.gran) == (2, 2, TILE_M)
         assert self.stages <= MAX_STAGES and self.store_boxes in (1, 2)
-        assert {self.weight_policy, self.token_policy} <= set(CACHE_POLICY)
+        assert {self.weight_policy, self.token_policy, self.store_policy} <= set(CACHE_POLICY)
 
     @property
     def cluster(self) -> int:
@@ -112,26 +113,34 @@ class Config:
 
 DEFAULT = Config(ctas=2, gran=32, epilogue="tma")
 
+PAIRS = Config(ctas=2, token_cost=0, epilogue="tma", epilogue_warps=8, store_boxes=2)
+
 # (M of each group), N, K of a benchmark case -> its Config; every other problem runs on DEFAULT. Chosen on the timing
 # model: few parts of 128-row tiles, which take the tensor core as long as whole ones, narrow token tiles where that
-# fills the SMs, and eight warps for the stores of the last tile. Prefetches and sharers as an H200 wants them, measured
-# with worklog/h200_loads.py: six stages instead of one cost it 0.7 us on the last case, where the model sees a gain.
+# fills the SMs, and eight warps for the stores of the last tile. Prefetches, sharers and L2 policies as an H200 wants
+# them, measured with worklog/h200_loads.py: six stages of prefetch instead of one cost it 0.7 us on the last case,
+# where the model sees a gain, and policies, which the model does not know, are worth 4 % of the second case.
 CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
-    ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): Config(
-        ctas=2, token_box=32, token_cost=0, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=2
+    ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): replace(
+        PAIRS, token_box=32, prefetch=2, token_policy="evict_normal", store_policy="evict_last"
     ),
-    ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): Config(
-        ctas=2, gran=64, token_cost=50, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=6
+    ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): replace(
+        PAIRS, gran=64, token_cost=50, prefetch=8, weight_policy="evict_normal"
     ),
-    ((192, 320), 3072, 4096): Config(
-        ctas=2, sharers=2, tokens=96, token_cost=0, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=3, sms=144
+    ((192, 320), 3072, 4096): replace(
+        PAIRS,
+        sharers=2,
+        tokens=96,
+        prefetch=3,
+        weight_policy="evict_normal",
+        token_policy="evict_normal",
+        store_policy="evict_last",
+        sms=144,
     ),
-    ((128, 384), 4096, 1536): Config(
-        ctas=2, tokens=128, token_box=64, token_cost=0, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=1
-    ),
+    ((128, 384), 4096, 1536): replace(PAIRS, tokens=128, token_box=64, prefetch=1),
 }
 
-DUAL_DEFAULT = Config(ctas=2, token_cost=0, epilogue="tma", epilogue_warps=8, store_boxes=2, prefetch=2)
+DUAL_DEFAULT = replace(PAIRS, prefetch=2)
 
 # M, N, K of a benchmark case of the dual GEMM -> its Config; every other problem runs on DUAL_DEFAULT. Token tiles such
 # that one for each pair of CTAs is enough: 64, 64, 72 and 72 tiles of 128 rows of both B.
@@ -163,7 +172,7 @@ def ptx(text: str, constraints: str, *operands, result: str | None = None):
 def ptx_if(condition: Int32, text: str, constraints: str, *operands) -> None:
     """Inline PTX that is executed where condition, the last operand, is not 0."""
     guard = f"{{ .reg .pred p; setp.ne.b32 p, ${len(operands)}, 0; @p {text} }}"
-    ptx(guard, constraints + ",r", *operands, condition)
+    ptx(guard, f"{constraints},r".lstrip(","), *operands, condition)
 
 
 def select(condition, x, y) -> Int32:
@@ -223,6 +232,11 @@ def mbarrier_arrive(bar: Int32) -> None:
     ptx("mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", bar)
 
 
+def mbarrier_arrive_at(bar: Int32, rank: Int32) -> None:
+    """The same, at the barrier that CTA `rank` of the cluster has in the place of bar."""
+    mbarrier_arrive(map_shared(bar, rank))
+
+
 def mbarrier_wait(bar: Int32, parity: Int32) -> None:
     """mbarrier.try_wait (9.7.13.15.16) until the phase of this parity is complete; a fresh barrier passes parity 1."""
     text = """{ .reg .pred p;
@@ -263,15 +277,26 @@ def tma_prefetch(tensormap: Int64, at: tuple, condition: Int32) -> None:
     ptx_if(condition, text, "l" + ",r" * n, tensormap, *map(Int32, at))
 
 
-def tma_store(tensormap: Int64, x: Int32, y: Int32, source: Int32) -> None:
+def tma_store(tensormap: Int64, x: Int32, y: Int32, source: Int32, policy: str) -> None:
     """cp.async.bulk.tensor (9.7.9.25.5.2) to global memory, clipped to the matrix, and cp.async.bulk.commit_group."""
-    text = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$0, {$1, $2}], [$3];"
-    ptx(text + " cp.async.bulk.commit_group;", "l,r,r,r", tensormap, x, y, source)
+    text = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [$0, {$1, $2}], [$3], $4;"
+    operands = tensormap, x, y, source, constant(CACHE_POLICY[policy])
+    ptx(text + " cp.async.bulk.commit_group;", "l,r,r,r,l", *operands)
 
 
 def tma_store_wait(pending: int) -> None:
     """cp.async.bulk.wait_group.read (9.7.9.25.3.3): all but `pending` stores have read their shared memory."""
     ptx(f"cp.async.bulk.wait_group.read {pending};", "")
+
+
+def wait_for_previous_kernel(condition: Int32) -> None:
+    """griddepcontrol.wait (9.7.13.13), where condition is not 0: until the kernel before has ended and written."""
+    ptx_if(condition, "griddepcontrol.wait;", "")
+
+
+def launch_next_kernel(condition: Int32) -> None:
+    """griddepcontrol.launch_dependents (9.7.13.13), where condition is not 0: the next kernel's CTAs may start."""
+    ptx_if(condition, "griddepcontrol.launch_dependents;", "")
 
 
 def tmem_alloc(ctas: int, to: Int32, columns: int) -> None:
@@ -708,6 +733,13 @@ class GroupGemm:
             boxes.append(Box(condition, offsets[2] + i * SF_BYTES, SF_BYTES, scales, row_at((tile.token >> 7) + i)))
         return boxes
 
+    def barriers_ready(self) -> None:
+        """Wait until all warps of the cluster have prepared barriers and tensor memory."""
+        cute.arch.sync_threads()
+        if const_expr(self.config.cluster > 1):
+            cute.arch.cluster_arrive_relaxed()
+            cute.arch.cluster_wait()
+
     @cute.kernel
     def kernel(self, tensormaps: tuple, words: Words):
         ctas, config = self.ctas, self.config
@@ -729,66 +761,45 @@ class GroupGemm:
         smem = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
         full, empty = smem, smem + 8 * MAX_STAGES
         acc_full, acc_empty = smem + 16 * MAX_STAGES, smem + 16 * MAX_STAGES + 16
-        tmem_slot = smem + 16 * MAX_STAGES + 32
+        acc_read, tmem_slot = smem + 16 * MAX_STAGES + 32, smem + 16 * MAX_STAGES + 40
         ring = smem + SMEM_HEADER
         offsets = self.stage_layout(token_bytes)
         tokens_offset, weight_scales_offset, token_scales_offset, stage_bytes = offsets
         leader = map_shared(smem, sharer * ctas) if const_expr(ctas == 2) else smem
         all_ctas, pair = (1 << config.cluster) - 1, 3 << sharer * ctas
 
-        # Prologue: the first boxes to L2 while the previous kernel ends; barriers and tensor memory
-        for role in range_constexpr(2):
-            if warp == self.mma_warp + 1 + role:
-                with cute.arch.elect_one():
-                    tile = self.tile_at(params, position, end, sharer)
-                    boxes = (self.weight_boxes, self.token_boxes)[role](params, tile, rank, sharer, offsets)
-                    for box in boxes:
-                        tensormap_prefetch(box.tensormap)
-                    if const_expr(config.pdl and not (config.early_weights and role == 0)):
-                        for step in cutlass.range(minimum(config.prefetch, (tile.k + TILE_K - 1) >> 8), unroll=1):
-                            for box in boxes:
-                                tma_prefetch(box.tensormap, box.at(step), box.condition)
-        if warp == 0:
-            with cute.arch.elect_one():
-                for i in cutlass.range(stages, unroll=1):
-                    mbarrier_init(full + 8 * i, 2)  # the weight warp and the token warp
-                    mbarrier_init(empty + 8 * i, config.sharers)  # the commits of the MMA warps
-                for i in range_constexpr(2):
-                    mbarrier_init(acc_full + 8 * i, 1)
-                    mbarrier_init(acc_empty + 8 * i, config.epilogue_warps * ctas)
-                mbarrier_init_fence()
-        if warp == self.mma_warp:
-            tmem_alloc(ctas, tmem_slot, TMEM_COLS // config.ctas_per_sm)
-            tcgen05_fence("before")
-        cute.arch.sync_threads()
-        if const_expr(config.cluster > 1):
-            cute.arch.cluster_arrive_relaxed()
-            cute.arch.cluster_wait()
-        tcgen05_fence("after")
-        tmem = load_shared(tmem_slot)
-        sfw_cols, sft_cols = tmem + acc_cols, tmem + acc_cols + 16
-
-        # Weight warp and token warp: global memory to the ring
+        # Weight warp and token warp: global memory to the ring; the first boxes to L2 while the previous kernel ends
         for role in range_constexpr(2):
             boxes_of = (self.weight_boxes, self.token_boxes)[role]
             policy = (config.weight_policy, config.token_policy)[role]
+            waits = config.pdl and not (config.early_weights and role == 0)
             if warp == self.mma_warp + 1 + role:
+                at = position
+                tile = self.tile_at(params, at, end, sharer)
                 with cute.arch.elect_one():
-                    at, slot, phase = position, Int32(0), Int32(1)
+                    first_boxes = boxes_of(params, tile, rank, sharer, offsets)
+                    for box in first_boxes:
+                        tensormap_prefetch(box.tensormap)
+                    if const_expr(waits):
+                        for step in cutlass.range(minimum(config.prefetch, (tile.k + TILE_K - 1) >> 8), unroll=1):
+                            for box in first_boxes:
+                                tma_prefetch(box.tensormap, box.at(step), box.condition)
+                self.barriers_ready()
+                with cute.arch.elect_one():
+                    slot, phase, first = Int32(0), Int32(1), Int32(1)
                     while at < end:
-                        tile = self.tile_at(params, at, end, sharer)
                         boxes = boxes_of(params, tile, rank, sharer, offsets)
                         size = Int32(0)
                         for box in boxes:
                             size = size + box.condition * (box.size * ctas * (1 if box.mask is None else 2))
-                        if at == position:
-                            if const_expr(config.pdl and not (config.early_weights and role == 0)):
-                                cute.arch.griddepcontrol_wait()
-                            if const_expr(config.pdl and role == 1):
-                                cute.arch.griddepcontrol_launch_dependents()
                         for step in cutlass.range((tile.k + TILE_K - 1) >> 8, unroll=1):
                             mbarrier_wait(empty + 8 * slot, phase)
                             mbarrier_expect(full + 8 * slot, size, 1 - rank)  # the leader, for both CTAs
+                            if const_expr(waits):  # as late as can be: whatever is computed before costs nothing
+                                wait_for_previous_kernel(first)
+                            if const_expr(config.pdl and role == 1):
+                                launch_next_kernel(first)
+                            first = Int32(0)
                             for box in boxes:
                                 to, bar = ring + slot * stage_bytes + box.offset, leader + 8 * slot
                                 tma_load(ctas, to, box.tensormap, box.at(step), bar, policy, box.condition, box.mask)
@@ -797,6 +808,7 @@ class GroupGemm:
                             slot = select(slot == stages, 0, slot)
                         ptx("", "")  # without an instruction between the two loops' ends LLVM unrolls the inner one
                         at = tile.next
+                        tile = self.tile_at(params, at, end, sharer)
                     for _ in cutlass.range(stages, unroll=1):  # the last commits, before the CTA may end
                         mbarrier_wait(empty + 8 * slot, phase)
                         slot = slot + 1
@@ -804,8 +816,21 @@ class GroupGemm:
                         slot = select(slot == stages, 0, slot)
 
         # MMA warp (of the leader): scales to tensor memory, then weights x tokens into one of two accumulators
-        if warp == self.mma_warp and rank == 0:
+        if warp == self.mma_warp:
             with cute.arch.elect_one():
+                for i in range_constexpr(2):
+                    mbarrier_init(acc_full + 8 * i, 1)
+                    mbarrier_init(acc_empty + 8 * i, config.epilogue_warps * ctas)
+                mbarrier_init(acc_read, config.epilogue_warps * ctas)
+                mbarrier_init_fence()
+            tmem_alloc(ctas, tmem_slot, TMEM_COLS // config.ctas_per_sm)
+            tcgen05_fence("before")
+            self.barriers_ready()
+            tcgen05_fence("after")
+        if warp == self.mma_warp and rank == 0:
+            tmem = load_shared(tmem_slot)
+            with cute.arch.elect_one():
+                sfw_cols, sft_cols = tmem + acc_cols, tmem + acc_cols + 16
                 at, slot, phase = position, Int32(0), Int32(0)
                 buffer, acc_phase, previous = Int32(0), Int32(1), Int32(0)
                 # Descriptors of the first stage; the address is the lowest field, in units of 16 bytes
@@ -853,9 +878,22 @@ class GroupGemm:
                     mbarrier_wait(acc_empty + 8 * buffer, acc_phase)
                     acc_phase = acc_phase ^ buffer
                     buffer = 1 - buffer
+        if warp == self.mma_warp:
+            cute.arch.sync_warp()
+            mbarrier_wait(acc_read, Int32(0))  # by both CTAs of the pair
+            tcgen05_fence("after")
+            tmem_dealloc(ctas, load_shared(tmem_slot), TMEM_COLS // config.ctas_per_sm)
 
         # Epilogue warps: accumulator [weight rows, tokens] in f32 to C [tokens, weight rows] in fp16
         if warp < config.epilogue_warps:
+            with cute.arch.elect_one():
+                for i in cutlass.range(warp, stages, config.epilogue_warps, unroll=1):
+                    mbarrier_init(full + 8 * i, 2)  # the weight warp and the token warp
+                    mbarrier_init(empty + 8 * i, config.sharers)  # the commits of the MMA warps
+                mbarrier_init_fence()
+            self.barriers_ready()
+            tcgen05_fence("after")
+            tmem = load_shared(tmem_slot)
             quarter, half = warp & 3, warp >> 2
             step = 8 * config.epilogue_warps
             store_at = ring + stages * stage_bytes + warp * (config.store_boxes * self.store_box)
@@ -907,7 +945,7 @@ class GroupGemm:
                         cute.arch.sync_warp()
                         c = self.tensormap(params, self.scales_operand + 2, tile.group)
                         if lane == 0:
-                            tma_store(c, row, token + column, store_at + store_box)
+                            tma_store(c, row, token + column, store_at + store_box, config.store_policy)
                         store_box = store_box ^ ((config.store_boxes - 1) * self.store_box)
                 tcgen05_fence("before")
                 cute.arch.sync_warp()
@@ -915,17 +953,11 @@ class GroupGemm:
                     mbarrier_arrive(leader + (acc_empty - smem) + 8 * buffer)
                 acc_phase = acc_phase ^ buffer
                 buffer = 1 - buffer
-
-        # All of tensor memory read, by both CTAs of a pair: free it, while the last stores leave shared memory
-        cute.arch.sync_warp()
-        tcgen05_fence("before")
-        cute.arch.cluster_arrive_relaxed()
-        if const_expr(config.epilogue == "tma"):
-            if warp < config.epilogue_warps and lane == 0:
-                tma_store_wait(0)
-        cute.arch.cluster_wait()
-        if warp == self.mma_warp:
-            tmem_dealloc(ctas, tmem, TMEM_COLS // config.ctas_per_sm)
+            if lane == 0:
+                for other in range_constexpr(ctas):
+                    mbarrier_arrive_at(acc_read, sharer * ctas + other)
+                if const_expr(config.epilogue == "tma"):
+                    tma_store_wait(0)
 
 
 # -------------------------------------------------------------------------------------------------------------- tensors

@@ -100,8 +100,8 @@ BARRIERS = [
     ),
     Fault(
         "producers begin in the wrong phase",
-        "at, slot, phase = position, Int32(0), Int32(1)",
-        "at, slot, phase = position, Int32(0), Int32(0)",
+        "slot, phase, first = Int32(0), Int32(1)",
+        "slot, phase, first = Int32(0), Int32(0)",
         HANG,
     ),
     Fault("phase not flipped where the ring wraps", COMMIT + SLOT + FLIP, COMMIT + SLOT, FULL, RING, SHORT_RING),
@@ -153,28 +153,23 @@ BARRIERS = [
     ),
     Fault(
         "accumulator barrier counts one CTA",
-        "config.epilogue_warps * ctas)",
-        "config.epilogue_warps)",
+        "mbarrier_init(acc_empty + 8 * i, config.epilogue_warps * ctas)",
+        "mbarrier_init(acc_empty + 8 * i, config.epilogue_warps)",
         HANG,
         RING_TILES,
         SHORT_RING,
     ),
     Fault(
         "no fence.mbarrier_init",
-        "                mbarrier_init_fence()\n",
-        "",
+        "mbarrier_init_fence()\n            self.barriers_ready()",
+        "pass\n            self.barriers_ready()",
         "mbarrier: .* used by the async proxy with neither fence.mbarrier_init nor",
     ),
     Fault(
         "roles begin before the prologue has ended",
-        """        cute.arch.sync_threads()
-        if const_expr(config.cluster > 1):
-            cute.arch.cluster_arrive_relaxed()
-            cute.arch.cluster_wait()
-        tcgen05_fence("after")
-""",
-        "",
-        "uninitialized-read: ",
+        "cute.arch.sync_threads()\n        if const_expr(self.config.cluster > 1):",
+        "if const_expr(False):",
+        "race: read of shared memory .* which .* another warp has used since|uninitialized-read: ",
     ),
 ]
 EPILOGUE = [
@@ -281,13 +276,24 @@ SHARING = [
 ]
 RESOURCES = [
     Fault(
-        "tensor memory not freed", "tmem_dealloc(ctas, tmem, TMEM_COLS // config.ctas_per_sm)", "pass", "tmem-leak: "
+        "tensor memory not freed",
+        "tmem_dealloc(ctas, load_shared(tmem_slot), TMEM_COLS // config.ctas_per_sm)",
+        "pass",
+        "tmem-leak: ",
     ),
     Fault(
         "tensor memory freed before it is read",
-        "        cute.arch.cluster_wait()\n        if warp == self.mma_warp:",
-        "        if warp == self.mma_warp:",
+        "mbarrier_wait(acc_read, Int32(0))",
+        "pass",
         "tmem-out-of-bounds: |tmem-race: ",
+    ),
+    Fault(
+        "CTA ends before the other CTA of the pair has arrived",
+        "mbarrier_init(acc_read, config.epilogue_warps * ctas)",
+        "mbarrier_init(acc_read, config.epilogue_warps)",
+        "unfinished: CTA .* exits while the arrival of mbarrier.arrive .* at its mbarrier is under way",
+        WIDE,
+        PAIR,
     ),
     Fault(
         "shared memory too small",
@@ -308,7 +314,7 @@ INPUTS = [
     ),
     Fault(
         "no griddepcontrol.wait",
-        "cute.arch.griddepcontrol_wait()",
+        "wait_for_previous_kernel(first)",
         "pass",
         "missing-dependency-wait: read of tensor.*, which the launch that wrote it writes and may still run",
     ),

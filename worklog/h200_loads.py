@@ -48,11 +48,17 @@ MODES = {  # PDL mode: (entries of the Config, the loads-only kernel of that mod
     "PDL, L2 prefetch before the wait": ({}, "loads/bulk/case {}/wait/6x32K/prefetch 6"),
     "PDL, weights do not wait": ({"early_weights": True}, "loads/bulk/case {}/early/6x32K"),
 }
+FIRST, NORMAL, LAST = "evict_first", "evict_normal", "evict_last"
 VARIANTS = {  # of the submitted mode: entries of the Config, or what the kernel leaves out ("without")
     "prefetch 1": {"prefetch": 1},
     "prefetch 2": {"prefetch": 2},
-    "prefetch 6": {"prefetch": 6},
     "prefetch 3": {"prefetch": 3},
+    "prefetch 6": {"prefetch": 6},
+    "prefetch 8": {"prefetch": 8},
+    "L2: weights go first, tokens last": {"weight_policy": FIRST, "token_policy": LAST, "store_policy": NORMAL},
+    "L2: weights go first, C last": {"weight_policy": FIRST, "token_policy": NORMAL, "store_policy": LAST},
+    "L2: C goes last": {"weight_policy": NORMAL, "token_policy": NORMAL, "store_policy": LAST},
+    "L2: no policy": {"weight_policy": NORMAL, "token_policy": NORMAL, "store_policy": NORMAL},
     "prefetch 1, up to 96 tokens a tile": {"prefetch": 1, "tokens": 96, "sharers": 1},
     "prefetch 1, two sharers, up to 96 tokens a tile": {"prefetch": 1, "tokens": 96, "sharers": 2, "gran": 128},
     "prefetch 1, up to 128 tokens a tile": {"prefetch": 1, "tokens": 128, "sharers": 1},
@@ -176,6 +182,7 @@ def replace_ptx(s) -> None:
     s.ptx, s.tma_load, s.tma_prefetch = without_cta_group, tma_load, tma_prefetch
     s.mbarrier_init, s.mbarrier_expect, s.mbarrier_arrive = mbarrier_init, mbarrier_expect, mbarrier_arrive
     s.map_shared = lambda address, rank: address  # the barriers of the own CTA
+    s.mbarrier_arrive_at = lambda bar, rank: arrive_at(bar, Int32(1) << rank)
     s.mma_commit = lambda ctas, bar, mask: arrive_at(bar, mask if ctas == 2 else 1)
     s.tmem_alloc = lambda ctas, to, columns: s.ptx("st.shared.b32 [$0], 0;", "r", to)
     s.tmem_load = lambda shape, count, tmem: [Int32(ONE_AS_F32)] * count
