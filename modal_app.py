@@ -86,6 +86,7 @@ def sweep_configs(grid: str = "") -> list[dict]:
         "epilogue_warps": (4, 8),
         "weight_policy": tuple(submission.CACHE_POLICY),
         "token_policy": tuple(submission.CACHE_POLICY),
+        "store_policy": tuple(submission.CACHE_POLICY),
         "pdl": (False, True),
         "prefetch": (0, 2, 4, 8),
         "ctas_per_sm": (1, 2),

@@ -83,6 +83,7 @@ def test_every_benchmark_has_a_config():
         {"ctas": 2, "sms": 147},
         {"stages": 17},
         {"weight_policy": "sometimes"},
+        {"store_policy": "never"},
     ],
 )
 def test_config_refuses(wrong):
