@@ -34,22 +34,38 @@ class BulkGroups(Waitable):
 
         Groups complete in any order: a recent one that is complete does not make up for an old one that is not.
         """
-        while self.committed and all(op.done for op in self.committed[0]):
+        return not all(op.read if read else op.done for group in self._older(allowed) for op in group)
+
+    def awaited(self, allowed: int):
+        """A wait for all but the `allowed` most recent groups has returned."""
+        for group in self._older(allowed):
+            for op in group:
+                op.awaited = True
+        while self.committed and all(op.done and op.awaited for op in self.committed[0]):
             del self.committed[0]
-        older = self.committed[: max(0, len(self.committed) - allowed)]
-        return not all(op.read if read else op.done for group in older for op in group)
+
+    def forgotten(self) -> StoreOp | None:
+        """A store that no wait has waited for, if there is one."""
+        return next((op for group in [*self.committed, self.open] for op in group if not op.awaited), None)
+
+    def _older(self, allowed: int) -> list[list[StoreOp]]:
+        return self.committed[: max(0, len(self.committed) - allowed)]
 
     def __str__(self):
         return f"bulk async-groups ({len(self.committed)} committed)"
 
 
 class StoreOp:
-    """One bulk store: `read` once its source is free, `done` once its destination is written."""
+    """One bulk store: `read` once its source is free, `done` once its destination is written.
 
-    __slots__ = ("read", "done", "owner")
+    `awaited` once its thread has waited for either.
+    """
 
-    def __init__(self, owner: BulkGroups):
-        self.read = self.done = False
+    __slots__ = ("what", "read", "done", "awaited", "owner")
+
+    def __init__(self, owner: BulkGroups, what):
+        self.what = what
+        self.read = self.done = self.awaited = False
         self.owner = owner
         owner.open.append(self)
 
@@ -167,7 +183,7 @@ class AsyncCopy:
             self._store_later(p, cta, reading, source, write, issued[box], origin)
 
     def _store_later(self, p: int, cta, reading, source, write, times: tuple[float, float], origin):
-        op = StoreOp(self.bulk_groups(p))
+        op = StoreOp(self.bulk_groups(p), origin)
         engine = self.engine
 
         def read():
@@ -289,10 +305,12 @@ class AsyncCopy:
                 self.warp.bulk[lane].commit()
 
     def bulk_wait(self, allowed: int, read: bool, mask) -> bool:
-        for p in self.active(mask):
-            groups = self.warp.bulk.get(int(self.lanes[p]))
-            if groups is not None and groups.unfinished(read, allowed):
+        waiting = [self.warp.bulk[lane] for lane in map(int, self.lanes[self.active(mask)]) if lane in self.warp.bulk]
+        for groups in waiting:
+            if groups.unfinished(read, allowed):
                 return self.wait_on(groups)
+        for groups in waiting:
+            groups.awaited(allowed)
         self.waited()
         return True
 

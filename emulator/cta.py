@@ -139,6 +139,13 @@ class Cta:
             return
         for op in self.smem.in_flight:
             raise Fault("unfinished", f"CTA {self.ctaid} exits while {op.what} is still under way in its shared memory")
+        for op in (groups.forgotten() for warp in self.warps for groups in warp.bulk.values()):
+            if op is not None:
+                raise Fault(
+                    "unfinished",
+                    f"CTA {self.ctaid} exits and no cp.async.bulk.wait_group has waited for {op.what}, "
+                    "which may still read its shared memory",
+                )
         for origin in self.travelling:
             raise Fault(
                 "unfinished", f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way"

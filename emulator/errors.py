@@ -28,7 +28,7 @@ KINDS = {
     "barrier": "The threads that take part in a named barrier do not match the count.",
     "divergence": "A .sync or .aligned instruction is executed without lanes that it needs.",
     "cluster": "Another CTA of the cluster is accessed before it is known to run, or after it has exited.",
-    "unfinished": "A CTA exits while asynchronous work is under way in its memory.",
+    "unfinished": "A CTA exits while asynchronous work is, or may still be, under way in its memory.",
     # encodings and limits
     "launch": "A launch that the driver would refuse: geometry, attributes, too much shared memory.",
     "tensormap": "A tensor map that is malformed or does not fit the instruction.",

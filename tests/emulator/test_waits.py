@@ -60,7 +60,7 @@ def test_a_recent_group_does_not_make_up_for_an_old_one():
     groups = BulkGroups()
     ops = []
     for _ in range(3):
-        ops.append(StoreOp(groups))
+        ops.append(StoreOp(groups, "store"))
         groups.commit()
     groups.commit()  # an empty group counts as one of the most recent
     ops[2].done = ops[2].read = ops[1].read = True
@@ -70,6 +70,20 @@ def test_a_recent_group_does_not_make_up_for_an_old_one():
     assert not groups.unfinished(True, 0)
     ops[1].done = True
     assert not groups.unfinished(False, 0)
+
+
+def test_a_wait_awaits_old_groups_only():
+    groups = BulkGroups()
+    ops = []
+    for _ in range(3):
+        ops.append(StoreOp(groups, "store"))
+        ops[-1].read = ops[-1].done = True
+        groups.commit()
+    groups.awaited(1)
+    assert [op.awaited for op in ops] == [True, True, False] and groups.forgotten() is ops[2]
+    groups.awaited(0)
+    assert groups.forgotten() is None
+    assert StoreOp(groups, "not committed") is groups.forgotten()
 
 
 # -- mbarriers ---------------------------------------------------------------------------------------------------------
