@@ -113,16 +113,16 @@ class Config:
 
 DEFAULT = Config(ctas=2, gran=32, epilogue="tma")
 
-PAIRS = Config(ctas=2, token_cost=0, epilogue="tma", epilogue_warps=8, store_boxes=2)
+PAIRS = Config(ctas=2, token_cost=0, epilogue="tma", store_boxes=2)
 
 # (M of each group), N, K of a benchmark case -> its Config; every other problem runs on DEFAULT. Chosen on the timing
 # model: few parts of 128-row tiles, which take the tensor core as long as whole ones, narrow token tiles where that
-# fills the SMs, and eight warps for the stores of the last tile. Prefetches, sharers and L2 policies as an H200 wants
-# them, measured with worklog/h200_loads.py: six stages of prefetch instead of one cost it 0.7 us on the last case,
-# where the model sees a gain, and policies, which the model does not know, are worth 4 % of the second case.
+# fills the SMs. Prefetches, sharers, L2 policies and epilogue warps as an H200 wants them, measured with
+# worklog/h200_loads.py: six stages of prefetch instead of one cost it 0.8 us on the last case, where the model sees a
+# gain, and policies, which the model does not know, are worth 4 % of the second case.
 CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
     ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): replace(
-        PAIRS, token_box=32, prefetch=2, token_policy="evict_normal", store_policy="evict_last"
+        PAIRS, token_box=32, epilogue_warps=8, prefetch=2, token_policy="evict_normal", store_policy="evict_last"
     ),
     ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): replace(
         PAIRS, gran=64, token_cost=50, prefetch=8, weight_policy="evict_normal"
@@ -140,7 +140,7 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
     ((128, 384), 4096, 1536): replace(PAIRS, tokens=128, token_box=64, prefetch=1),
 }
 
-DUAL_DEFAULT = replace(PAIRS, prefetch=2)
+DUAL_DEFAULT = replace(PAIRS, epilogue_warps=8, prefetch=2)
 
 # M, N, K of a benchmark case of the dual GEMM -> its Config; every other problem runs on DUAL_DEFAULT. Token tiles such
 # that one for each pair of CTAs is enough: 64, 64, 72 and 72 tiles of 128 rows of both B.
@@ -294,9 +294,9 @@ def wait_for_previous_kernel(condition: Int32) -> None:
     ptx_if(condition, "griddepcontrol.wait;", "")
 
 
-def launch_next_kernel(condition: Int32) -> None:
-    """griddepcontrol.launch_dependents (9.7.13.13), where condition is not 0: the next kernel's CTAs may start."""
-    ptx_if(condition, "griddepcontrol.launch_dependents;", "")
+def launch_next_kernel() -> None:
+    """griddepcontrol.launch_dependents (9.7.13.13): the next kernel's CTAs may start. Again: nothing."""
+    ptx("griddepcontrol.launch_dependents;", "")
 
 
 def tmem_alloc(ctas: int, to: Int32, columns: int) -> None:
@@ -697,7 +697,7 @@ class GroupGemm:
         y, offset, at = self.weight_row(tile.row, rank), (tile.row & 127) * (TILE_K // 2), row_at
         scales = self.tensormap(params, self.scales_operand, tile.group)
         if const_expr(self.config.sharers == 2):
-            size, mask = TILE_M // 2, 5 << rank
+            size, mask = self.config.weight_boxes[0], 5 << rank
             place, y_half = sharer * (size * TILE_K // 2), y + sharer * size
             weights, half = self.tensormap(params, 0, tile.group), sharer * (SF_BYTES // 2)
             return [
@@ -797,8 +797,6 @@ class GroupGemm:
                             mbarrier_expect(full + 8 * slot, size, 1 - rank)  # the leader, for both CTAs
                             if const_expr(waits):  # as late as can be: whatever is computed before costs nothing
                                 wait_for_previous_kernel(first)
-                            if const_expr(config.pdl and role == 1):
-                                launch_next_kernel(first)
                             first = Int32(0)
                             for box in boxes:
                                 to, bar = ring + slot * stage_bytes + box.offset, leader + 8 * slot
@@ -806,6 +804,8 @@ class GroupGemm:
                             slot = slot + 1
                             phase = select(slot == stages, phase ^ 1, phase)
                             slot = select(slot == stages, 0, slot)
+                        if const_expr(config.pdl and role == 1):  # earlier takes L2 and time from these loads
+                            launch_next_kernel()
                         ptx("", "")  # without an instruction between the two loops' ends LLVM unrolls the inner one
                         at = tile.next
                         tile = self.tile_at(params, at, end, sharer)
@@ -815,7 +815,7 @@ class GroupGemm:
                         phase = select(slot == stages, phase ^ 1, phase)
                         slot = select(slot == stages, 0, slot)
 
-        # MMA warp (of the leader): scales to tensor memory, then weights x tokens into one of two accumulators
+        # MMA warp: scales to tensor memory, then weights x tokens into one of two accumulators
         if warp == self.mma_warp:
             with cute.arch.elect_one():
                 for i in range_constexpr(2):
@@ -827,58 +827,57 @@ class GroupGemm:
             tcgen05_fence("before")
             self.barriers_ready()
             tcgen05_fence("after")
-        if warp == self.mma_warp and rank == 0:
-            tmem = load_shared(tmem_slot)
-            with cute.arch.elect_one():
-                sfw_cols, sft_cols = tmem + acc_cols, tmem + acc_cols + 16
-                at, slot, phase = position, Int32(0), Int32(0)
-                buffer, acc_phase, previous = Int32(0), Int32(1), Int32(0)
-                # Descriptors of the first stage; the address is the lowest field, in units of 16 bytes
-                first_weights = Int64(ring >> 4) | constant(K_MAJOR)
-                first_tokens = Int64((ring + tokens_offset) >> 4) | constant(K_MAJOR)
-                sf_matrix, sf_step = (DUAL_SF_MATRIX, SF_ATOM // 4) if self.dual else (SF_MATRIX, SF_ATOM)
-                first_weight_scales = Int64((ring + weight_scales_offset) >> 4) | constant(sf_matrix)
-                first_token_scales = Int64((ring + token_scales_offset) >> 4) | constant(SF_MATRIX)
-                while at < end:
-                    tile = self.tile_at(params, at, end, sharer)
-                    tokens, k, at = tile.tokens, tile.k, tile.next
-                    idesc = instruction_descriptor(ctas, tokens)
-                    acc = tmem + buffer * (acc_cols - tokens)  # the first columns, or the last
-                    token_shift = (tile.token & 127) >> 5
-                    two_token_atoms = select((tile.token & 127) + tokens > 128, 1, 0)
-                    mbarrier_wait(acc_empty + 8 * buffer, acc_phase)
-                    if previous + tokens > acc_cols:  # overlaps the other accumulator
-                        mbarrier_wait(acc_empty + 8 * (1 - buffer), acc_phase ^ buffer)
-                    tcgen05_fence("after")
-                    for step in cutlass.range((k + TILE_K - 1) >> 8, unroll=1):
-                        stage = Int64(slot * (stage_bytes >> 4))
-                        weights, weight_scales = first_weights + stage, first_weight_scales + stage
-                        tokens_at, token_scales = first_tokens + stage, first_token_scales + stage
-                        mbarrier_wait(full + 8 * slot, phase)
+            if rank == 0:  # the leader of the pair
+                tmem = load_shared(tmem_slot)
+                with cute.arch.elect_one():
+                    sfw_cols, sft_cols = tmem + acc_cols, tmem + acc_cols + 16
+                    at, slot, phase = position, Int32(0), Int32(0)
+                    buffer, acc_phase, previous = Int32(0), Int32(1), Int32(0)
+                    # Descriptors of the first stage; the address is the lowest field, in units of 16 bytes
+                    first_weights = Int64(ring >> 4) | constant(K_MAJOR)
+                    first_tokens = Int64((ring + tokens_offset) >> 4) | constant(K_MAJOR)
+                    sf_matrix, sf_step = (DUAL_SF_MATRIX, SF_ATOM // 4) if self.dual else (SF_MATRIX, SF_ATOM)
+                    first_weight_scales = Int64((ring + weight_scales_offset) >> 4) | constant(sf_matrix)
+                    first_token_scales = Int64((ring + token_scales_offset) >> 4) | constant(SF_MATRIX)
+                    while at < end:
+                        tile = self.tile_at(params, at, end, sharer)
+                        tokens, k, at = tile.tokens, tile.k, tile.next
+                        idesc = instruction_descriptor(ctas, tokens)
+                        acc = tmem + buffer * (acc_cols - tokens)  # the first columns, or the last
+                        token_shift = (tile.token & 127) >> 5
+                        two_token_atoms = select((tile.token & 127) + tokens > 128, 1, 0)
+                        mbarrier_wait(acc_empty + 8 * buffer, acc_phase)
+                        if previous + tokens > acc_cols:  # overlaps the other accumulator
+                            mbarrier_wait(acc_empty + 8 * (1 - buffer), acc_phase ^ buffer)
                         tcgen05_fence("after")
-                        for j in range_constexpr(TILE_K // MMA_K):
-                            sfw, sft = sfw_cols + 4 * j, sft_cols + 8 * j
-                            tmem_copy_scales(ctas, sfw, weight_scales + (j * sf_step >> 4))
-                            tmem_copy_scales(ctas, sft, token_scales + (j * SF_ATOM >> 4))
-                            # A predicate, not a branch around the loop: ptxas 12.9 crashes where no copy has one
-                            second = token_scales + (j * SF_ATOM + SF_BYTES >> 4)
-                            tmem_copy_scales(ctas, sft + 4, second, two_token_atoms)
-                            w, t = weights + j * (MMA_K // 2 >> 4), tokens_at + j * (MMA_K // 2 >> 4)
-                            accumulate = Int32(1) if const_expr(j > 0) else step
-                            mma(ctas, acc, w, t, idesc, sfw, sft + token_shift, accumulate)
-                        mma_commit(ctas, empty + 8 * slot, all_ctas)
-                        slot = slot + 1
-                        phase = select(slot == stages, phase ^ 1, phase)
-                        slot = select(slot == stages, 0, slot)
-                    mma_commit(ctas, acc_full + 8 * buffer, pair)
-                    previous = tokens
-                    acc_phase = acc_phase ^ buffer
-                    buffer = 1 - buffer
-                for _ in range_constexpr(2):  # the last arrivals of the pair's other CTA
-                    mbarrier_wait(acc_empty + 8 * buffer, acc_phase)
-                    acc_phase = acc_phase ^ buffer
-                    buffer = 1 - buffer
-        if warp == self.mma_warp:
+                        for step in cutlass.range((k + TILE_K - 1) >> 8, unroll=1):
+                            stage = Int64(slot * (stage_bytes >> 4))
+                            weights, weight_scales = first_weights + stage, first_weight_scales + stage
+                            tokens_at, token_scales = first_tokens + stage, first_token_scales + stage
+                            mbarrier_wait(full + 8 * slot, phase)
+                            tcgen05_fence("after")
+                            for j in range_constexpr(TILE_K // MMA_K):
+                                sfw, sft = sfw_cols + 4 * j, sft_cols + 8 * j
+                                tmem_copy_scales(ctas, sfw, weight_scales + (j * sf_step >> 4))
+                                tmem_copy_scales(ctas, sft, token_scales + (j * SF_ATOM >> 4))
+                                # A predicate, not a branch around the loop: ptxas 12.9 crashes where no copy has one
+                                second = token_scales + (j * SF_ATOM + SF_BYTES >> 4)
+                                tmem_copy_scales(ctas, sft + 4, second, two_token_atoms)
+                                w, t = weights + j * (MMA_K // 2 >> 4), tokens_at + j * (MMA_K // 2 >> 4)
+                                accumulate = Int32(1) if const_expr(j > 0) else step
+                                mma(ctas, acc, w, t, idesc, sfw, sft + token_shift, accumulate)
+                            mma_commit(ctas, empty + 8 * slot, all_ctas)
+                            slot = slot + 1
+                            phase = select(slot == stages, phase ^ 1, phase)
+                            slot = select(slot == stages, 0, slot)
+                        mma_commit(ctas, acc_full + 8 * buffer, pair)
+                        previous = tokens
+                        acc_phase = acc_phase ^ buffer
+                        buffer = 1 - buffer
+                    for _ in range_constexpr(2):  # the last arrivals of the pair's other CTA
+                        mbarrier_wait(acc_empty + 8 * buffer, acc_phase)
+                        acc_phase = acc_phase ^ buffer
+                        buffer = 1 - buffer
             cute.arch.sync_warp()
             mbarrier_wait(acc_read, Int32(0))  # by both CTAs of the pair
             tcgen05_fence("after")

@@ -48,8 +48,8 @@ ACC_EMPTY = "mbarrier_arrive(leader + (acc_empty - smem) + 8 * buffer)"
 ACC_FULL = "mbarrier_wait(acc_full + 8 * buffer, acc_phase)\n"
 EMPTY = "mbarrier_wait(empty + 8 * slot, phase)\n                            mbarrier_expect"
 COMMIT = "mma_commit(ctas, empty + 8 * slot, all_ctas)"
-SLOT = "\n                        slot = slot + 1\n"
-FLIP = "                        phase = select(slot == stages, phase ^ 1, phase)\n"
+SLOT = "\n                            slot = slot + 1\n"
+FLIP = "                            phase = select(slot == stages, phase ^ 1, phase)\n"
 
 
 class Fault(NamedTuple):
@@ -117,7 +117,7 @@ BARRIERS = [
     Fault("no wait for a full accumulator", ACC_FULL, "pass\n", "tmem-uninitialised: tcgen05.ld"),
     Fault(
         "no wait for an empty accumulator",
-        "mbarrier_wait(acc_empty + 8 * buffer, acc_phase)\n                    if",
+        "mbarrier_wait(acc_empty + 8 * buffer, acc_phase)\n                        if",
         "if",
         "tmem-race: read of tensor memory columns",
         WIDE_TILES,
@@ -255,10 +255,8 @@ TILING = [
     Fault("last token tile left out", "following_token < m\n", "following_token + width < m\n", UNWRITTEN, LONG, PAIR),
 ]
 SHARING = [
-    Fault(
-        "multicast to one pair", "mask = TILE_M // 2, 5 << rank", "mask = TILE_M // 2, 1 << rank", HANG, WIDE, SHARERS
-    ),
-    Fault("multicast to the other CTA of the pair", "// 2, 5 << rank", "// 2, 5 << 1 - rank", WRONG, ROWS, SHARERS),
+    Fault("multicast to one pair", "weight_boxes[0], 5 << rank", "weight_boxes[0], 1 << rank", HANG, WIDE, SHARERS),
+    Fault("multicast to the other CTA of the pair", "[0], 5 << rank", "[0], 5 << 1 - rank", WRONG, ROWS, SHARERS),
     Fault(
         "stage free when one pair has read it",
         "mbarrier_init(empty + 8 * i, config.sharers)",
@@ -337,7 +335,7 @@ FAULTS = SCALES + BARRIERS + EPILOGUE + DESCRIPTORS + TILING + SHARING + RESOURC
 BLIND_SPOTS = [
     Fault(
         "no tcgen05.fence",
-        'mbarrier_wait(full + 8 * slot, phase)\n                        tcgen05_fence("after")\n',
+        'mbarrier_wait(full + 8 * slot, phase)\n                            tcgen05_fence("after")\n',
         "mbarrier_wait(full + 8 * slot, phase)\n",
         "",
     ),
