@@ -3,6 +3,7 @@
     python -m worklog.h200_loads compile FOLDER    where CuTe DSL is: writes kernels and launch parameters
     python3 worklog/h200_loads.py run FOLDER       where the H200 is, with NumPy: writes FOLDER/h200_loads.json
     python3 worklog/h200_loads.py table            prints worklog/h200_loads.json as Markdown
+    python -m worklog.h200_loads model             what the timing model (profile h200) says of cases 3 and 4, beside it
 
 The kernel is compiled from submission.py: its schedule, words, tensormaps, boxes, ring, barriers, PDL, and epilogue.
 Only these functions of its PTX layer differ, because an H200 has no tcgen05 and its driver refuses FP4 tensormaps:
@@ -452,6 +453,55 @@ def run(folder: Path, repeats: int = 2) -> None:
     print(table(record))
 
 
+# --------------------------------------------------------------------------------------------------------- timing model
+
+CALLS = 15
+MODELLED = {3: [*MODES, "prefetch 8", "prefetch 1, up to 128 tokens a tile"], 4: [*MODES, "prefetch 2", "prefetch 6"]}
+
+
+def modelled(s, launch: dict, case: int, same: bool) -> float:
+    """Microseconds per call that the timing model predicts for an H200: of CALLS cold ones, or all on the same data."""
+    import torch
+
+    import emulator
+    from evaluation.modelled import Steady
+
+    launches = []
+    steady = None if same else Steady(launches)
+    with emulator.timing("h200", enough=steady) as timed:
+        tensors = []
+        for _ in range(CALLS // 2 if same else CALLS):
+            if not tensors or not same:
+                empty = [torch.empty(nbytes, dtype=torch.uint8) for nbytes in tensor_bytes(case)]
+                tensors.append(emulator.device_tensors(empty, copy=False))
+            params = bytearray(base64.b64decode(launch["params"]))
+            for offset, tensor in launch["moves"]:
+                params[offset : offset + 8] = tensors[-1][tensor].data_ptr().to_bytes(8, "little")
+            args = [bytes(params[offset : offset + size]) for offset, size in launch["parameters"]]
+            shape = {key: launch[key] for key in ("cluster", "shared", "pdl")}
+            emulator.launch(launch["ptx"], launch["kernel"], launch["grid"], launch["block"], args, **shape)
+            launches.append(len(launches) + 1)
+    if same:
+        return (timed.ends_us[-1] - timed.ends_us[2]) / (len(timed.ends_us) - 3)  # the first bring the data
+    return timed.run.profile.us(steady.total()) / CALLS
+
+
+def model() -> None:
+    """Print the model's predictions for the launches of MODELLED beside what was measured."""
+    measured = {(x["case"], x["name"]): x for x in json.loads(RESULTS.read_text())["submission"]}
+    prepare_dsl()
+    s = load_submission()
+    print("| | measured, us | model | inputs in L2 | model |", "|---|---|---|---|---|", sep="\n")
+    for case, names in MODELLED.items():
+        for name in names:
+            entries = VARIANTS[name] if name in VARIANTS else MODES[name][0]
+            launch, cells = compile_launch(s, *scaled(s, case, **entries)), []
+            for key, same in (("us", False), ("us, inputs in L2", True)):
+                us, predicted = min(measured[case, name][key]), modelled(s, launch, case, same)
+                cells += [f"{us:.2f}", f"{predicted:.2f} ({100 * (predicted / us - 1):+.0f} %)"]
+            print(f"| case {case}, {name} | " + " | ".join(cells) + " |", flush=True)
+
+
 # -------------------------------------------------------------------------------------------------------------- results
 
 
@@ -494,6 +544,8 @@ def table(record: dict) -> str:
 def main(command: str, folder: str = "") -> None:
     if command == "table":
         print(table(json.loads(RESULTS.read_text())))
+    elif command == "model":
+        model()
     else:
         {"compile": compile_all, "run": run}[command](Path(folder))
 
