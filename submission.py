@@ -77,7 +77,7 @@ class Config:
     token_policy: str = "evict_last"  # the same for A and SFA, which every CTA reads
     store_policy: str = "evict_normal"  # the same for C, if "tma"
     pdl: bool = True  # programmatic dependent launch: the prologue overlaps the end of the previous kernel
-    prefetch: int = 1  # stages that are prefetched to L2 before waiting for the previous kernel, if pdl
+    prefetch: int = 1  # stages of the weights that are prefetched to L2 while the previous kernel ends, if pdl
     early_weights: bool = False  # load B and SFB before that wait: wrong if the previous kernel writes them
     ctas_per_sm: int = 1  # 2: half the shared and tensor memory, so that the next launch starts beside this one
     sms: int = 148  # SMs of a B200: CTAs of the persistent grid
@@ -118,14 +118,14 @@ PAIRS = Config(ctas=2, token_cost=0, epilogue="tma", store_boxes=2)
 # (M of each group), N, K of a benchmark case -> its Config; every other problem runs on DEFAULT. Chosen on the timing
 # model: few parts of 128-row tiles, which take the tensor core as long as whole ones, narrow token tiles where that
 # fills the SMs. Prefetches, sharers, L2 policies and epilogue warps as an H200 wants them, measured with
-# worklog/h200_loads.py: six stages of prefetch instead of one cost it 0.8 us on the last case, where the model sees a
+# worklog/h200_loads.py: six stages of prefetch instead of two cost it 1.5 us on the first case, where the model sees a
 # gain, and policies, which the model does not know, are worth 4 % of the second case.
 CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
     ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): replace(
         PAIRS, token_box=32, epilogue_warps=8, prefetch=2, token_policy="evict_normal", store_policy="evict_last"
     ),
     ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): replace(
-        PAIRS, gran=64, token_cost=50, prefetch=8, weight_policy="evict_normal"
+        PAIRS, gran=64, token_cost=50, prefetch=2, weight_policy="evict_normal"
     ),
     ((192, 320), 3072, 4096): replace(
         PAIRS,
@@ -137,7 +137,7 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
         store_policy="evict_last",
         sms=144,
     ),
-    ((128, 384), 4096, 1536): replace(PAIRS, tokens=128, token_box=64, prefetch=1),
+    ((128, 384), 4096, 1536): replace(PAIRS, tokens=128, token_box=64, prefetch=3),
 }
 
 DUAL_DEFAULT = replace(PAIRS, epilogue_warps=8, prefetch=2)
@@ -269,12 +269,9 @@ def tma_load(ctas: int, to: Int32, tensormap: Int64, at: tuple, bar: Int32, poli
         ptx_if(condition, text, "r,l,r,l" + ",r" * n + ",h", *operands, cta_mask(mask))
 
 
-def tma_prefetch(tensormap: Int64, at: tuple, condition: Int32) -> None:
-    """cp.async.bulk.prefetch.tensor (9.7.9.25.5.4): the box to L2."""
-    n = len(at)
-    coordinates = ", ".join(f"${i + 1}" for i in range(n))
-    text = f"cp.async.bulk.prefetch.tensor.{n}d.L2.global.tile [$0, {{{coordinates}}}];"
-    ptx_if(condition, text, "l" + ",r" * n, tensormap, *map(Int32, at))
+def prefetch_line(address: Int64) -> None:
+    """prefetch.global.L2 (9.7.9.15): the 128 bytes around the address to L2."""
+    ptx("prefetch.global.L2 [$0];", "l", address)
 
 
 def tma_store(tensormap: Int64, x: Int32, y: Int32, source: Int32, policy: str) -> None:
@@ -578,7 +575,7 @@ class GroupGemm:
     They come in an array of 64-bit words in host memory, which is also the last kernel parameter:
       5 a group   addresses of A, B, C, SFA, SFB; if dual 8: A, low B, C, SFA, its SFB, high B, its SFB, gate
       2 a group   M | N << 32, K | tokens per tile << 32
-      4           CTAs in the grid, bytes of shared memory, stages, bytes of tokens per stage
+      4           CTAs in the grid, bytes of shared memory, stages | groups << 32, bytes of tokens per stage
       the rest    positions at which each cluster starts and ends
     """
 
@@ -733,6 +730,22 @@ class GroupGemm:
             boxes.append(Box(condition, offsets[2] + i * SF_BYTES, SF_BYTES, scales, row_at((tile.token >> 7) + i)))
         return boxes
 
+    @cute.jit
+    def prefetch_weights(self, params: Int64, warp: Int32, lane: Int32):
+        """Prefetch the first stages of this CTA's share of the weights' rows to L2: every line is asked for once."""
+        block, grid = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
+        groups = load_param(self.word(params, self.scalars + 2) + 4)
+        for g in cutlass.range(warp, groups, self.config.epilogue_warps, unroll=1):
+            size = self.word(params, self.sizes + 2 * g)
+            n, k = load_param(size + 4), load_param(size + 8)
+            for operand in (1, 5) if self.dual else (1,):
+                weights = load_param64(self.word(params, self.addresses * g + operand))
+                for row in cutlass.range(block + lane * grid, n, 32 * grid, unroll=1):
+                    line = weights + Int64(row) * Int64(k >> 1)
+                    for step in range_constexpr(self.config.prefetch):
+                        if step * TILE_K < k:
+                            prefetch_line(line + step * (TILE_K // 2))
+
     def barriers_ready(self) -> None:
         """Wait until all warps of the cluster have prepared barriers and tensor memory."""
         cute.arch.sync_threads()
@@ -768,7 +781,7 @@ class GroupGemm:
         leader = map_shared(smem, sharer * ctas) if const_expr(ctas == 2) else smem
         all_ctas, pair = (1 << config.cluster) - 1, 3 << sharer * ctas
 
-        # Weight warp and token warp: global memory to the ring; the first boxes to L2 while the previous kernel ends
+        # Weight warp and token warp: global memory to the ring
         for role in range_constexpr(2):
             boxes_of = (self.weight_boxes, self.token_boxes)[role]
             policy = (config.weight_policy, config.token_policy)[role]
@@ -777,13 +790,8 @@ class GroupGemm:
                 at = position
                 tile = self.tile_at(params, at, end, sharer)
                 with cute.arch.elect_one():
-                    first_boxes = boxes_of(params, tile, rank, sharer, offsets)
-                    for box in first_boxes:
+                    for box in boxes_of(params, tile, rank, sharer, offsets):
                         tensormap_prefetch(box.tensormap)
-                    if const_expr(waits):
-                        for step in cutlass.range(minimum(config.prefetch, (tile.k + TILE_K - 1) >> 8), unroll=1):
-                            for box in first_boxes:
-                                tma_prefetch(box.tensormap, box.at(step), box.condition)
                 self.barriers_ready()
                 with cute.arch.elect_one():
                     slot, phase, first = Int32(0), Int32(1), Int32(1)
@@ -885,6 +893,8 @@ class GroupGemm:
 
         # Epilogue warps: accumulator [weight rows, tokens] in f32 to C [tokens, weight rows] in fp16
         if warp < config.epilogue_warps:
+            if const_expr(config.pdl and config.prefetch > 0 and not config.early_weights):
+                self.prefetch_weights(params, warp, lane)
             with cute.arch.elect_one():
                 for i in cutlass.range(warp, stages, config.epilogue_warps, unroll=1):
                     mbarrier_init(full + 8 * i, 2)  # the weight warp and the token warp
@@ -1170,7 +1180,7 @@ class Launch(HostFunction):
         words = [0] * gemm.sizes
         for (m, n, k), width in padded:
             words += [m | n << 32, k | width << 32]
-        words += [len(ranges) * config.cluster, fixed + stages * stage_bytes, stages, token_bytes]
+        words += [len(ranges) * config.cluster, fixed + stages * stage_bytes, stages | len(sizes) << 32, token_bytes]
         words += itertools.chain(*ranges)
         super().__init__(compiled(groups, config, dual), (ctypes.c_int64 * gemm.words)(*words))
         self.result = self.executor.cuda_result  # a ctypes integer that the function writes

@@ -303,12 +303,14 @@ class LaneAccess:
 
             self.later(self.clock.remote(self), origin, land)
 
-    def prefetch(self, space: str, address, is_tensormap: bool):
+    def prefetch(self, space: str, address, is_tensormap: bool, mask):
         if is_tensormap:
-            for p in self.active(True)[:1]:
+            for p in self.active(mask)[:1]:
                 self.descriptor_address = self.pick(address, p)
                 tm = tensormap.decode(self.descriptor_bytes(self.descriptor_address))
                 self.clock.descriptor_prefetch(self, tm)
+        elif space in ("global", "generic") and (lanes := self.active(mask)):
+            self.clock.line_prefetch(self, self.lane_array(address, 64)[lanes])
 
     # -- 8x8 matrices ------------------------------------------------------------------------------------------
     def ldmatrix(self, address, count: int, trans: bool):

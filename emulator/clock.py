@@ -100,6 +100,9 @@ class FunctionalClock:
     def prefetch(self, group, tm, coords, nbytes: int) -> None:
         """L2 prefetch of a box (tm) or of bytes at an address (coords)."""
 
+    def line_prefetch(self, group, addresses) -> None:
+        """prefetch.L2 by the lanes of a group."""
+
     def descriptor_prefetch(self, group, tm) -> None:
         """prefetch.tensormap."""
 

@@ -22,10 +22,11 @@ FORGOTTEN = -1.0  # a tensor map that has left the nearest cache
 class Sm:
     """When each unit of one multiprocessor is free again."""
 
-    __slots__ = ("decode", "tma", "ingest", "egress", "tensor", "copy", "load", "seen", "launch", "host")
+    __slots__ = ("decode", "tma", "ingest", "egress", "tensor", "copy", "load", "prefetches", "seen", "launch", "host")
 
     def __init__(self):
         self.decode = self.tma = self.ingest = self.egress = self.tensor = self.copy = self.load = 0.0
+        self.prefetches = 0.0
         self.seen: dict = {}  # tensormap -> when its descriptor cache has it, least recent first
         self.launch = -1  # which one last used tensor maps here
         self.host = -1  # which one last started a CTA here
@@ -173,6 +174,13 @@ class TimingClock:
         if len(lines):  # what the unit is told next waits until the L2 has taken all requests
             sm = self.sms[group.cta.sm]
             sm.tma = max(sm.tma, self.memory.prefetch(start, lines, nbytes))
+
+    def line_prefetch(self, group, addresses: np.ndarray) -> None:
+        """An SM asks for a line a cycle, as the TMA unit does: on an H200 one prefetches as fast either way."""
+        lines = np.unique(addresses // np.uint64(LINE)).astype(np.int64)
+        sm = self.sms[group.cta.sm]
+        sm.prefetches = max(sm.prefetches, group.t) + len(lines)
+        self.memory.prefetch(sm.prefetches, lines, len(lines) * LINE)
 
     def _write(self, sm: Sm, lines: Lines, nbytes: int) -> float:
         """What has left an SM: when it is acknowledged. The SM has to wait where the L2 does not keep up."""

@@ -71,11 +71,11 @@ def resources(cubin: bytes) -> dict[str, int]:
 
 
 # The lowest 9 bits of a machine instruction of sm_100a, as nvdisasm 13.1 reads these kernels. UTCOMMA: tcgen05.mma of
-# 4-bit formats; UTCCP: tcgen05.cp; LDTM: tcgen05.ld; UTMALDG, UTMAPF, UTMASTG: copies by TMA; STSM: stmatrix; ACQBULK:
-# griddepcontrol.wait; PREEXIT: griddepcontrol.launch_dependents; LDL, STL: local memory; MUFU: ex2 and rcp.
+# 4-bit formats; UTCCP: tcgen05.cp; LDTM: tcgen05.ld; UTMALDG, UTMASTG: copies by TMA; CCTL: prefetch; STSM: stmatrix;
+# ACQBULK: griddepcontrol.wait; PREEXIT: griddepcontrol.launch_dependents; LDL, STL: local memory; MUFU: ex2 and rcp.
 OPCODES = {
-    0x1EA: "UTCOMMA", 0x1E7: "UTCCP", 0x1EE: "LDTM", 0x1B4: "UTMALDG", 0x1B8: "UTMAPF", 0x1B5: "UTMASTG", 0x044: "STSM",
-    0x02E: "ACQBULK", 0x02D: "PREEXIT", 0x186: "STG", 0x183: "LDL", 0x187: "STL", 0x108: "MUFU",
+    0x1EA: "UTCOMMA", 0x1E7: "UTCCP", 0x1EE: "LDTM", 0x1B4: "UTMALDG", 0x1B5: "UTMASTG", 0x044: "STSM",
+    0x02E: "ACQBULK", 0x02D: "PREEXIT", 0x18F: "CCTL", 0x186: "STG", 0x183: "LDL", 0x187: "STL", 0x108: "MUFU",
 }  # fmt: skip
 
 
@@ -90,7 +90,8 @@ def sections(cubin: bytes) -> dict[str, bytes]:
 def instructions(cubin: bytes) -> dict[str, int]:
     """How many of each of OPCODES the machine code has."""
     code = [text for name, text in sections(cubin).items() if name.startswith(".text.")]
-    found = [struct.unpack_from("<Q", text, at)[0] & 0x1FF for text in code for at in range(0, len(text), 16)]
+    words = [struct.unpack_from("<Q", text, at)[0] for text in code for at in range(0, len(text), 16)]
+    found = [word & 0x1FF for word in words if word & 0xFF0001FF != 0xFF00018F]  # CCTL of no address empties the L1
     return {name: found.count(opcode) for opcode, name in OPCODES.items() if opcode in found}
 
 
@@ -102,7 +103,9 @@ def check_sass(cubin: bytes, ptx: str, config: dict) -> None:
     assert found.pop("LDTM") == ptx.count("tcgen05.ld.")
     assert found.pop("MUFU", 0) == ptx.count("ex2.approx") + ptx.count("rcp.approx")
     stores = {"UTMASTG": 1, "STSM": ptx.count("stmatrix.")} if config["epilogue"] == "tma" else {"STG": 32}
-    pdl = {"UTMAPF": ptx.count("cp.async.bulk.prefetch"), "ACQBULK": 2, "PREEXIT": 1} if config.get("pdl", True) else {}
+    lines = config.get("prefetch", 1) if config.get("pdl", True) and not config.get("early_weights") else 0
+    assert found.pop("CCTL", 0) == lines * (2 if "ex2.approx" in ptx else 1)  # of a row of either B if dual
+    pdl = {"ACQBULK": 2, "PREEXIT": 1} if config.get("pdl", True) else {}
     if config.get("early_weights"):
         pdl["ACQBULK"] = 1
     assert found == stores | pdl, found

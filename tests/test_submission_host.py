@@ -212,7 +212,8 @@ def test_a_launch_fits_the_machine(shapes, config):
     gemm = made[0].gemm
     grid, smem, stages, token_bytes = words[gemm.scalars : gemm.starts]
     assert 0 < grid <= config.sms and grid % config.cluster == 0
-    assert 1 <= stages <= submission.MAX_STAGES
+    stages, groups = stages & 0xFFFFFFFF, stages >> 32
+    assert 1 <= stages <= submission.MAX_STAGES and groups == len(shapes)
     assert (smem + 1024) * config.ctas_per_sm <= 228 * 1024
     stores = config.epilogue_warps * config.store_boxes * 2048 if config.epilogue == "tma" else 0
     assert smem >= 1024 + stages * gemm.stage_layout(token_bytes)[-1] + stores

@@ -54,8 +54,8 @@ VARIANTS = {  # of the submitted mode: entries of the Config, or what the kernel
     "prefetch 1": {"prefetch": 1},
     "prefetch 2": {"prefetch": 2},
     "prefetch 3": {"prefetch": 3},
+    "prefetch 4": {"prefetch": 4},
     "prefetch 6": {"prefetch": 6},
-    "prefetch 8": {"prefetch": 8},
     "L2: weights go first, tokens last": {"weight_policy": FIRST, "token_policy": LAST, "store_policy": NORMAL},
     "L2: weights go first, C last": {"weight_policy": FIRST, "token_policy": NORMAL, "store_policy": LAST},
     "L2: C goes last": {"weight_policy": NORMAL, "token_policy": NORMAL, "store_policy": LAST},
@@ -157,9 +157,6 @@ def replace_ptx(s) -> None:
     def tma_load(ctas: int, to, tensormap, at: tuple, *rest) -> None:
         load(ctas, to, tensormap, place(tensormap, at), *rest)
 
-    def tma_prefetch(tensormap, at: tuple, condition) -> None:
-        prefetch(tensormap, place(tensormap, at), condition)
-
     def mbarrier_init(bar, count: int) -> None:
         init(bar, s.of_kernel.ctas if count == 1 else count)  # 1: the commit, which now comes from each CTA of a pair
 
@@ -177,10 +174,10 @@ def replace_ptx(s) -> None:
         first = block & (s.of_kernel.cluster - s.of_kernel.ctas)  # of the pair
         arrive_at(bar, Int32((1 << s.of_kernel.ctas) - 1) << first)
 
-    ptx, load, prefetch, init, expect = s.ptx, s.tma_load, s.tma_prefetch, s.mbarrier_init, s.mbarrier_expect
+    ptx, load, init, expect = s.ptx, s.tma_load, s.mbarrier_init, s.mbarrier_expect
     map_shared = s.map_shared
     s.GroupGemm, s.fp4_tensormap = GroupGemm, fp4_tensormap
-    s.ptx, s.tma_load, s.tma_prefetch = without_cta_group, tma_load, tma_prefetch
+    s.ptx, s.tma_load = without_cta_group, tma_load
     s.mbarrier_init, s.mbarrier_expect, s.mbarrier_arrive = mbarrier_init, mbarrier_expect, mbarrier_arrive
     s.map_shared = lambda address, rank: address  # the barriers of the own CTA
     s.mbarrier_arrive_at = lambda bar, rank: arrive_at(bar, Int32(1) << rank)
@@ -456,7 +453,7 @@ def run(folder: Path, repeats: int = 2) -> None:
 # --------------------------------------------------------------------------------------------------------- timing model
 
 CALLS = 15
-MODELLED = {3: [*MODES, "prefetch 8", "prefetch 1, up to 128 tokens a tile"], 4: [*MODES, "prefetch 2", "prefetch 6"]}
+MODELLED = {3: [*MODES, "prefetch 6", "prefetch 1, up to 128 tokens a tile"], 4: [*MODES, "prefetch 2", "prefetch 6"]}
 
 
 def modelled(s, launch: dict, case: int, same: bool) -> float:

@@ -138,7 +138,7 @@ def _prefetch(w, i):
     m.take("L1", "L2", "tensormap")
     if m.left and not all(x.startswith(("L2::", "L1")) for x in m.left):
         m.done()
-    w.call(f"g.prefetch({space!r}, {_address(w, i.operands[0])}, {'tensormap' in i.op})")
+    w.call(f"g.prefetch({space!r}, {_address(w, i.operands[0])}, {'tensormap' in i.op}, {w.mask()})")
 
 
 @op("createpolicy", "applypriority", "discard", dst=lambda i: 1 if i.op.startswith("createpolicy") else 0)
