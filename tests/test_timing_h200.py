@@ -8,6 +8,7 @@ import statistics
 
 import pytest
 
+import emulator
 from emulator.device import DEVICE, allocate
 from emulator.engine import Engine
 from emulator.memory_model import MemoryModel
@@ -128,6 +129,52 @@ def test_what_follows_prefetches_waits_until_the_l2_has_taken_them():
     for profile, rate in ((H200, H200["tma"]["bytes_per_cycle"]), (slow, slow.bytes_per_cycle(0.05))):
         cycles = validate.model(ahead, profile) - validate.model(none, profile)
         assert cycles == pytest.approx(4 * 32768 / rate, rel=MEDIAN)
+
+
+PREFETCHED = """.version 8.8
+.target sm_90a
+.address_size 64
+.visible .entry kernel(.param .u64 from) {{
+  .reg .pred %p<3>; .reg .b32 %r<8>; .reg .b64 %rd<8>;
+  .shared .align 1024 .b8 bytes[4104];
+  ld.param.u64 %rd1, [from];
+  mov.u32 %r1, %tid.x;
+  mov.u32 %r2, bytes;
+  setp.eq.u32 %p0, %r1, 0;
+  @%p0 mbarrier.init.shared::cta.b64 [%r2+4096], 1;
+  fence.proxy.async.shared::cta;
+  mul.wide.u32 %rd2, %r1, 128;
+  add.u64 %rd2, %rd2, %rd1;
+  setp.lt.u32 %p1, %r1, {lanes};
+  @%p1 prefetch.global.L2 [%rd2];
+  mov.u64 %rd3, %clock64;
+  add.u64 %rd3, %rd3, 4000;
+SPIN:
+  mov.u64 %rd4, %clock64;
+  setp.lt.u64 %p2, %rd4, %rd3;
+  @%p2 bra SPIN;
+  @!%p0 ret;
+  mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2+4096], 4096;
+  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd1], 4096, [%r2+4096];
+WAIT:
+  mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2+4096], 0;
+  @%p2 ret;
+  bra WAIT;
+}}
+"""
+
+
+def test_lanes_prefetch_their_lines():
+    """4 KiB from DRAM, and from L2 if 32 lanes have prefetched a line each: no miss, but one if a lane has not."""
+    source, cycles = allocate(4096), {}
+    DEVICE.adopt(source, "source")
+    for lanes in (0, 31, 32):
+        with emulator.timing(H200) as timed:
+            emulator.launch(PREFETCHED.format(lanes=lanes), "kernel", 1, 32, [source])
+        cycles[lanes] = timed.ends_us[0] * 1000 * H200["sm"]["clock_ghz"]
+    miss = H200["hbm"]["latency_cycles"]
+    assert cycles[0] - cycles[32] == pytest.approx(miss, rel=0.2), cycles
+    assert cycles[0] > cycles[31] > cycles[32] + miss / 2, cycles
 
 
 def test_the_model_is_deterministic():
