@@ -25,8 +25,7 @@ class Sm:
     __slots__ = ("decode", "tma", "ingest", "egress", "tensor", "copy", "load", "prefetches", "seen", "launch", "host")
 
     def __init__(self):
-        self.decode = self.tma = self.ingest = self.egress = self.tensor = self.copy = self.load = 0.0
-        self.prefetches = 0.0
+        self.decode = self.tma = self.ingest = self.egress = self.tensor = self.copy = self.load = self.prefetches = 0.0
         self.seen: dict = {}  # tensormap -> when its descriptor cache has it, least recent first
         self.launch = -1  # which one last used tensor maps here
         self.host = -1  # which one last started a CTA here
@@ -177,7 +176,7 @@ class TimingClock:
 
     def line_prefetch(self, group, addresses: np.ndarray) -> None:
         """An SM asks for a line a cycle, as the TMA unit does: on an H200 one prefetches as fast either way."""
-        lines = np.unique(addresses // np.uint64(LINE)).astype(np.int64)
+        lines = self._lines_at(addresses)
         sm = self.sms[group.cta.sm]
         sm.prefetches = max(sm.prefetches, group.t) + len(lines)
         self.memory.prefetch(sm.prefetches, lines, len(lines) * LINE)
@@ -234,7 +233,7 @@ class TimingClock:
         if row:
             lines = self._span(int(addresses[0]), nbytes)
         else:
-            lines = np.unique(addresses // np.uint64(LINE)).astype(np.int64)
+            lines = self._lines_at(addresses)
         sm = self.sms[group.cta.sm]
         unit = self.p["sm"]
         busy = max(len(lines) * unit["store_instruction_cycles"], nbytes / unit["store_bytes_per_cycle"])
@@ -244,6 +243,10 @@ class TimingClock:
         group.launch.last_store = max(group.launch.last_store, done)
 
     # -- lines of a box ----------------------------------------------------------------------------------------
+    @staticmethod
+    def _lines_at(addresses: np.ndarray) -> np.ndarray:
+        return np.unique(addresses // np.uint64(LINE)).astype(np.int64)
+
     @staticmethod
     def _span(address: int, nbytes: int) -> range:
         return range(address // LINE, (address + nbytes - 1) // LINE + 1)

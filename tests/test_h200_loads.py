@@ -1,6 +1,5 @@
 """What worklog/h200_loads.py compiles for an H200 is the submission's load side: the same copies in the same order."""
 
-import base64
 import contextlib
 import json
 import os
@@ -16,6 +15,7 @@ from emulator import alu, tma
 from emulator.async_copy import AsyncCopy
 from evaluation.inputs import as_bytes
 from reference import generate_input
+from worklog.h200_loads import params_at
 
 ROOT = pathlib.Path(__file__).parents[1]
 SIZES = [(40, 272, 576), (300, 128, 128)]  # (M, N, K): parts of tiles in every dimension, two token tiles
@@ -89,10 +89,8 @@ def test_copies_are_those_of_the_submission(for_h200):
     for c in outputs:
         as_bytes(c).fill_(0xCD)
     tensors = [t for (a, b, c), scales in zip(data[0], data[2]) for t in (a, b, c, *scales)]
-    params = bytearray(base64.b64decode(for_h200["params"]))
-    for offset, tensor in for_h200["moves"]:
-        params[offset : offset + 8] = tensors[tensor].data_ptr().to_bytes(8, "little")
-    args = [bytes(params[offset : offset + size]) for offset, size in for_h200["parameters"]]
+    params = params_at(for_h200, [t.data_ptr() for t in tensors])
+    args = [params[offset : offset + size] for offset, size in for_h200["parameters"]]
     assert ".target sm_90a" in for_h200["ptx"] and "tcgen05" not in for_h200["ptx"]
     with recorded() as got, emulator.session() as session:
         emulator.launch(

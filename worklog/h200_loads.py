@@ -82,6 +82,7 @@ VARIANTS = {  # of the submitted mode: entries of the Config, or what the kernel
     "prefetch 1, without stores": {"prefetch": 1, "without": "stores"},
     "weights do not wait, prefetch 0, up to 128 tokens a tile": {"early_weights": True, "prefetch": 0, "tokens": 128},
 }
+ENTRIES = {mode: entries for mode, (entries, _) in MODES.items()} | VARIANTS
 ONE_AS_F32, ONE_AS_F16 = 0x3F800000, 0x3C00
 TENSORS = "a", "b", "c", "sfa", "sfb"
 FAKE = 1 << 40  # address of the first tensor in compiled parameters; the others follow every FAKE bytes
@@ -263,11 +264,19 @@ def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
     return totals
 
 
+def params_at(launch: dict, addresses: list[int]) -> bytes:
+    """The kernel parameters of a launch with its tensors at these addresses, in the order of the groups and TENSORS."""
+    params = bytearray(base64.b64decode(launch["params"]))
+    for offset, tensor in launch["moves"]:
+        params[offset : offset + 8] = addresses[tensor].to_bytes(8, "little")
+    return bytes(params)
+
+
 def compile_case(folder: Path, case: int) -> list[dict]:
     """Compile the modes and variants of a case; writes its cubins."""
     prepare_dsl()
     modules, cubins, launches = {}, {}, []
-    for name, entries in {**{mode: entries for mode, (entries, _) in MODES.items()}, **VARIANTS}.items():
+    for name, entries in ENTRIES.items():
         entries = dict(entries)
         without = entries.pop("without", "")
         if without not in modules:
@@ -330,10 +339,8 @@ class Prepared:
             addresses.append(at[is_output])
             at[is_output] += -(-nbytes // 1024) * 1024
         assert at[False] <= gpu.sources + (i + 1) * gpu.input_bytes
-        params = bytearray(base64.b64decode(launch["params"]))
-        for offset, tensor in launch["moves"]:
-            params[offset : offset + 8] = addresses[tensor].to_bytes(8, "little")
-        self.params = ctypes.create_string_buffer(bytes(params), len(params))
+        params = params_at(launch, addresses)
+        self.params = ctypes.create_string_buffer(params, len(params))
         base = ctypes.addressof(self.params)
         self.arguments = (ctypes.c_void_p * len(launch["parameters"]))(*[base + o for o, _ in launch["parameters"]])
         attributes = [Attribute(CLUSTER_DIMENSION, 0, (ctypes.c_uint32 * 16)(launch["cluster"], 1, 1))]
@@ -452,35 +459,33 @@ def run(folder: Path, repeats: int = 2) -> None:
 
 # --------------------------------------------------------------------------------------------------------- timing model
 
-CALLS = 15
 MODELLED = {3: [*MODES, "prefetch 6", "prefetch 1, up to 128 tokens a tile"], 4: [*MODES, "prefetch 2", "prefetch 6"]}
 
 
 def modelled(s, launch: dict, case: int, same: bool) -> float:
-    """Microseconds per call that the timing model predicts for an H200: of CALLS cold ones, or all on the same data."""
+    """Microseconds per call that the timing model predicts for an H200: each on its own input, or all on the same."""
     import torch
 
     import emulator
     from evaluation.modelled import Steady
+    from tests.timing.points import INPUTS
 
     launches = []
     steady = None if same else Steady(launches)
     with emulator.timing("h200", enough=steady) as timed:
         tensors = []
-        for _ in range(CALLS // 2 if same else CALLS):
+        for _ in range(INPUTS // 2 if same else INPUTS):
             if not tensors or not same:
                 empty = [torch.empty(nbytes, dtype=torch.uint8) for nbytes in tensor_bytes(case)]
                 tensors.append(emulator.device_tensors(empty, copy=False))
-            params = bytearray(base64.b64decode(launch["params"]))
-            for offset, tensor in launch["moves"]:
-                params[offset : offset + 8] = tensors[-1][tensor].data_ptr().to_bytes(8, "little")
-            args = [bytes(params[offset : offset + size]) for offset, size in launch["parameters"]]
+            params = params_at(launch, [t.data_ptr() for t in tensors[-1]])
+            args = [params[offset : offset + size] for offset, size in launch["parameters"]]
             shape = {key: launch[key] for key in ("cluster", "shared", "pdl")}
             emulator.launch(launch["ptx"], launch["kernel"], launch["grid"], launch["block"], args, **shape)
             launches.append(len(launches) + 1)
     if same:
         return (timed.ends_us[-1] - timed.ends_us[2]) / (len(timed.ends_us) - 3)  # the first bring the data
-    return timed.run.profile.us(steady.total()) / CALLS
+    return timed.run.profile.us(steady.total()) / INPUTS
 
 
 def model() -> None:
@@ -491,8 +496,7 @@ def model() -> None:
     print("| | measured, us | model | inputs in L2 | model |", "|---|---|---|---|---|", sep="\n")
     for case, names in MODELLED.items():
         for name in names:
-            entries = VARIANTS[name] if name in VARIANTS else MODES[name][0]
-            launch, cells = compile_launch(s, *scaled(s, case, **entries)), []
+            launch, cells = compile_launch(s, *scaled(s, case, **ENTRIES[name])), []
             for key, same in (("us", False), ("us, inputs in L2", True)):
                 us, predicted = min(measured[case, name][key]), modelled(s, launch, case, same)
                 cells += [f"{us:.2f}", f"{predicted:.2f} ({100 * (predicted / us - 1):+.0f} %)"]
