@@ -13,7 +13,7 @@ README.md in this folder says what is modelled, what is checked, and what each p
 
 from .device import DEVICE, device_tensors, launch, protect, session, timing, written
 from .errors import EmulatorError, Fault, Hang, Unsupported
-from .host import install
+from .serve.cute_dsl import install
 
 __all__ = [
     "DEVICE", "EmulatorError", "Fault", "Hang", "Unsupported", "device_tensors", "install", "launch", "protect",

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from .errors import Unsupported
-from .program import BlockWriter, Program
-from .ptx import Kernel, parse
+from .ptx.parse import Kernel, parse
+from .ptx.program import BlockWriter, Program
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -29,7 +29,7 @@ def run(schedule, checks, script, args):
     Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
     script's, or 1 if the emulator found a fault.
     """
-    from .run import run
+    from .serve.run import run
 
     sys.exit(run(script, list(args), schedule, checks))
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .clock import Schedule
-from .dependency import Dependencies
 from .errors import EmulatorError, Unsupported
-from .gpu import Recorded, TimedRun
-from .launch import Launch
-from .memory import GlobalMemory, Region
-from .profile import Profile, load
-from .program import Program
-from .ptx import Module, parse
-from .trace import Trace
+from .machine.clock import Schedule
+from .machine.launch import Launch
+from .model.profile import Profile, load
+from .model.run import Recorded, TimedRun
+from .model.trace import Trace
+from .ptx.parse import Module, parse
+from .ptx.program import Program
+from .state.dependency import Dependencies
+from .state.global_memory import GlobalMemory, Region
 
 ALIGNMENT = 512  # what cudaMalloc gives
 GUARD = 512  # bytes around every allocation that no kernel may touch

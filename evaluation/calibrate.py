@@ -18,9 +18,9 @@ from collections.abc import Callable
 import numpy as np
 
 import emulator
-from emulator import tensormap
 from emulator.device import DEVICE, allocate
-from emulator.profile import Profile, load
+from emulator.formats import tensormap
+from emulator.model.profile import Profile, load
 
 RESIDUAL = 0.05
 REPEATS = 20

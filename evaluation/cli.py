@@ -118,7 +118,7 @@ TUNING_OPTIONS = (
     TASK_OPTION,
     click.option("--case", type=click.IntRange(0), help="Number of the benchmark case; all by default."),
     click.option("--spec", metavar="CASE", multiple=True, help=f'A case instead of the task\'s: "{EXAMPLE}".'),
-    click.option("--profile", default="b200", show_default=True, help="Machine: emulator/profiles/NAME.toml."),
+    click.option("--profile", default="b200", show_default=True, help="Machine: emulator/model/profiles/NAME.toml."),
     click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes."),
     click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds per run."),
     click.option("--json", "json_file", metavar="FILE", help="Write the results there, too."),

@@ -1,4 +1,4 @@
-"""Modelled times: a submission's launches on the emulator's timing model (emulator/gpu.py), one process per request.
+"""Modelled times: a submission's launches on the emulator's timing model (emulator/model), one process per request.
 
 What is predicted is what the grader measures: calls back to back, each on inputs of its own, with L2 cold and full of
 the dirty lines of the flush; the end of the last call over the number of calls. Time on the host is not in it: on a
@@ -27,8 +27,8 @@ import emulator
 import reference
 import task
 import utils
-from emulator import timeline
-from emulator.trace import Trace
+from emulator.model import timeline
+from emulator.model.trace import Trace
 from evaluation import worker
 
 ROOT = Path(__file__).resolve().parent.parent

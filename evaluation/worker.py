@@ -70,7 +70,7 @@ class EmulatedDevice:
 
     def __init__(self):
         import emulator
-        from emulator import torch_cuda
+        from emulator.serve import torch_cuda
 
         self.emulator = emulator
         torch_cuda.install()  # before the submission imports the DSL

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import emulator
-from emulator import alu, tma
-from emulator.async_copy import AsyncCopy
+from emulator.formats import alu
+from emulator.units import tma
+from emulator.units.async_copy import AsyncCopy
 from evaluation.inputs import as_bytes
 from reference import generate_input
 from worklog.h200_loads import params_at

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import emulator
 from emulator.device import allocate
-from emulator.profile import load
+from emulator.model.profile import load
 from evaluation import cli as commands
 from evaluation import modelled
 from evaluation.cli import cli

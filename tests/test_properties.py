@@ -1,7 +1,7 @@
 """What holds for every call of the submission: drawn groups, values, configs and mistakes, on the emulated B200.
 
 Results are compared bit by bit with the exact ones. That is fair because in both kinds of drawn inputs the tensor core,
-as emulator/mma.py models it, loses no bit of any sum, in whatever order:
+as emulator/units/mma.py models it, loses no bit of any sum, in whatever order:
   * the task's own values, magnitudes of at most 1.5 and scales of 1 and 2, are 144 * 4 * K quanta: below 2^24 up to
     K = 29127;
   * with every FP4 code and every finite scale, an element of c is one sum of 16 products that share two scales, which

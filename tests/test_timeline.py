@@ -8,8 +8,8 @@ import pytest
 
 import emulator
 from emulator.device import allocate
-from emulator.timeline import Timeline, write
-from emulator.trace import Trace
+from emulator.model.timeline import Timeline, write
+from emulator.model.trace import Trace
 
 BYTES = 4096
 # Warp 0 loads BYTES into shared memory, warp 1 waits for them and stores them back with one bulk copy.

@@ -9,7 +9,7 @@ import pytest
 
 import emulator
 from emulator.device import allocate
-from emulator.profile import load
+from emulator.model.profile import load
 
 B200 = load("b200")
 TOLERANCE = 0.10

@@ -10,9 +10,9 @@ import pytest
 
 import emulator
 from emulator.device import DEVICE, allocate
-from emulator.engine import Engine
-from emulator.memory_model import MemoryModel
-from emulator.profile import load
+from emulator.machine.engine import Engine
+from emulator.model.memory import MemoryModel
+from emulator.model.profile import load
 from tests.timing import pdl_chain, validate
 from tests.timing.points import POINTS
 

@@ -190,12 +190,12 @@ def replace_ptx(s) -> None:
 
 def prepare_dsl() -> None:
     """Let CuTe DSL compile for sm_90a and keep PTX and cubin, and catch its launches. Call before it is imported."""
-    from emulator import host
+    from emulator.serve import cute_dsl
 
     assert "cutlass" not in sys.modules
-    host.configure()
+    cute_dsl.configure()
     os.environ |= {"CUTE_DSL_ARCH": "sm_90a", "CUTE_DSL_KEEP": "ptx,cubin", "CUTE_DSL_KEEP_CUBIN": "1"}
-    host.install()
+    cute_dsl.install()
 
 
 def compile_launch(s, sizes: list[tuple[int, int, int]], config) -> dict:

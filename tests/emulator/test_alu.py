@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from emulator import alu
+from emulator.formats import alu
 
 RNG = np.random.default_rng(7)
 SPECIAL = [0.0, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 1.0, 1 + 2**-52, 3.0, 1e-160, 1e160]

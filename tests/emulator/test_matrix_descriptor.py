@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import Fault, Unsupported
-from emulator.matrix_descriptor import byte_ranges, decode, load_operand, operand_index
+from emulator.formats.matrix_descriptor import byte_ranges, decode, load_operand, operand_index
 
 MODES = {"none": 0, "128B_BASE32B": 1, "128B": 2, "64B": 4, "32B": 6}
 ADDRESS_SWIZZLE = {  # CuTe Swizzle<bits, base, shift> on byte addresses

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator import instruction_descriptor, mma
 from emulator.errors import Fault, Unsupported
-from emulator.tmem import TensorMemory
+from emulator.formats import instruction_descriptor
+from emulator.state.tensor_memory import TensorMemory
+from emulator.units import mma
 
 # name -> exponent bits, mantissa bits; E8M0 apart
 FORMATS = {"e2m1": (2, 1), "e2m3": (2, 3), "e3m2": (3, 2), "e4m3": (4, 3), "e5m2": (5, 2), "ue4m3": (4, 3)}
@@ -80,7 +81,7 @@ def round_f16(x):
 
 
 def model(terms, c_bits, d_name, fraction_bits):
-    """terms: (value, exponent) each, in the words of emulator.mma's docstring. Returns the bits of D."""
+    """terms: (value, exponent) each, in the words of units/mma.py's docstring. Returns the bits of D."""
     terms = terms + [decode(c_bits, d_name)]
     values = [value for value, _ in terms]
     nan, infinity, round_to = (0x7FFF, 0x7C00, round_f16) if d_name == "f16" else (0x7FFFFFFF, 0x7F800000, round_f32)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from emulator import instruction_descriptor, mma
 from emulator.errors import Fault
+from emulator.formats import instruction_descriptor
+from emulator.units import mma
 
 S32 = 2
 

@@ -7,7 +7,7 @@ import pytest
 
 import emulator
 from emulator.errors import Fault, Unsupported
-from emulator.ptx import parse
+from emulator.ptx.parse import parse
 
 HEADER = ".version 8.8\n.target sm_100a\n.address_size 64\n"
 LANES = 40  # a whole warp and a part of one

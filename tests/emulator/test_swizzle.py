@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import Fault, Unsupported
-from emulator.swizzle import chunk_order, gather, scatter, swizzle
+from emulator.formats.swizzle import chunk_order, gather, scatter, swizzle
 
 # one row of eight chunks per 128 bytes of shared memory, from an address aligned to the pattern
 TABLES = {

@@ -11,7 +11,7 @@ import pytest
 from corpus.kernels import FENCE, HEADER, entry, wait
 
 import emulator
-from emulator.warp import Group
+from emulator.machine.warp import Group
 
 N, D, A, SFA, SFB = 64, 0, 64, 80, 84  # columns of the product; where things lie in tensor memory
 IMAGE = {"a": 0, "b": 4096, "sfa": 8192, "sfb": 8704, "end": 9728}  # of a CTA, in global and in shared memory

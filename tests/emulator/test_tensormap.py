@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from emulator.errors import Fault, Unsupported
-from emulator.tensormap import TensorMap, decode, encode, replace
+from emulator.formats.tensormap import TensorMap, decode, encode, replace
 
 # NVFP4 operand of the group GEMM [K, M, L]: 256 x 128 elements, 128-byte swizzle
 A = TensorMap(

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator import tma
 from emulator.errors import Fault, Unsupported
-from emulator.tensormap import BITS, TensorMap
+from emulator.formats.tensormap import BITS, TensorMap
+from emulator.units import tma
 
 START = 1 << 20  # address of the first byte of the global memory below
 SIZE = 1 << 16

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator import swizzle, tensormap, tma
 from emulator.errors import Fault, Unsupported
+from emulator.formats import swizzle, tensormap
+from emulator.units import tma
 
 CASES = json.loads(Path(__file__).with_name("tma_h200.json").read_text())
 TENSOR = 4096  # offset of the tensor in the global buffer

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import Fault
-from emulator.tmem import TensorMemory, fragment
+from emulator.state.tensor_memory import TensorMemory, fragment
 
 SHAPES = [("32x32b", 128, 1), ("16x64b", 128, 1), ("16x128b", 64, 2), ("16x256b", 32, 4), ("16x32bx2", 128, 1)]
 

@@ -8,9 +8,9 @@ from golden import barrier, bulk, cluster
 from test_golden import test_replay as replay
 
 import emulator
-from emulator.async_copy import BulkGroups, StoreOp
 from emulator.errors import Fault
-from emulator.mbarrier import MAX_COUNT, MBarrier
+from emulator.state.barrier import MAX_COUNT, MBarrier
+from emulator.units.async_copy import BulkGroups, StoreOp
 
 HEADER = ".version 8.8\n.target sm_100a\n.address_size 64\n"
 

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from emulator import isa
+from emulator.ptx import isa
 
 from .cases import CASES, forms
 
@@ -34,14 +34,14 @@ FAMILIES = {
     "bulk and tensor copies": "copy: cp(.reduce)?.async.bulk",
     "tensor maps": "copy: tensormap",
     "cluster launch control": "copy: clusterlaunchcontrol",
-    "tensor memory: alloc, ld, st, wait": "tensor: tcgen05.(alloc|dealloc|relinquish|ld|st|wait)",
-    "tensor core: mma, cp, shift, commit, fence": "tensor: tcgen05.(mma|cp|shift|commit|fence)",
+    "tensor memory: alloc, ld, st, wait": "tcgen05: tcgen05.(alloc|dealloc|relinquish|ld|st|wait)",
+    "tensor core: mma, cp, shift, commit, fence": "tcgen05: tcgen05.(mma|cp|shift|commit|fence)",
 }
 
 
 def family_of(name: str) -> str:
     """The last family, and so the narrowest, whose pattern fits `module: instruction`."""
-    module = isa._HANDLERS[name].emit.__module__.rsplit(".", 1)[1]
+    module = isa.HANDLERS[name].emit.__module__.rsplit(".", 1)[1]
     return next(f for f, pattern in reversed(FAMILIES.items()) if re.match(pattern, f"{module}: {name}"))
 
 
@@ -59,7 +59,7 @@ def rows() -> list[tuple[str, int, int, list[str]]]:
     """(family, forms that an H200 ran, further forms of kernels from elsewhere, instructions with neither)."""
     silicon = set().union(*(forms(case.ptx) for case in CASES if not case.faults))
     elsewhere = set(ELSEWHERE.read_text().split()) - silicon
-    known = set(isa._HANDLERS) - refused()
+    known = set(isa.HANDLERS) - refused()
     shown = {name: [set(), set()] for name in known}
     for evidence, found in enumerate((silicon, elsewhere)):
         for form in found:

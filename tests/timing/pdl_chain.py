@@ -101,7 +101,7 @@ def on_the_model(cluster: int, rows: int, launches: int = LAUNCHES, spin: int = 
 
     import emulator
     from emulator.device import DEVICE, allocate
-    from emulator.profile import load
+    from emulator.model.profile import load
 
     outputs = [allocate(SMS * 32) for _ in range(launches)]
     stored = [allocate(BYTES) for _ in range(launches)]

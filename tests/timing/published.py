@@ -63,10 +63,10 @@ def _points() -> list[Published]:
 def child(problem: str, submission: str, sizes: dict) -> None:
     """Prints the ends of two calls, in microseconds, as JSON."""
     import emulator
-    import emulator.run
-    from emulator.profile import load
+    from emulator.model.profile import load
+    from emulator.serve import run
 
-    emulator.run.install()
+    run.install()
     sys.path[:0] = [problem, str(Path(problem).parent)]
     import reference  # the problem's
 
@@ -108,7 +108,7 @@ def table(rows: list[tuple[Published, float]]) -> str:
 
 
 def main() -> None:
-    from emulator.profile import load
+    from emulator.model.profile import load
 
     from .validate import write_table
 

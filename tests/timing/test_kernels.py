@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import emulator
-from emulator import tensormap
 from emulator.device import DEVICE, allocate
+from emulator.formats import tensormap
 
 from . import kernels, points
 from .expected import loads_output

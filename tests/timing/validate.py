@@ -24,9 +24,9 @@ from pathlib import Path
 import numpy as np
 
 import emulator
-from emulator import tensormap
 from emulator.device import DEVICE, allocate
-from emulator.profile import Profile, load
+from emulator.formats import tensormap
+from emulator.model.profile import Profile, load
 
 from . import kernels
 from .points import POINTS, Map, MapList, Output, Point, Source, Zeros

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from emulator.tensormap import TensorMap, encode
+from emulator.formats.tensormap import TensorMap, encode
 
 HEADER = ".version 8.8\n.target sm_100a\n.address_size 64\n"
 ROWS, COLUMNS, DEPTH = 128, 16, 16  # of the matrix product

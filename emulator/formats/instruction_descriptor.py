@@ -1,0 +1,174 @@
+"""The 32-bit instruction descriptor of tcgen05.mma: shape, element types and modifiers.
+
+Implements PTX ISA 9.7.16.4.2 (Tables 42-44), the dense rows without .ws of Table 39 (shapes), Tables 51, 52 (transpose,
+negate) and 56, 57 (scale vector sizes). [read from PTX ISA], all of it. Sparse MMA, .ws and K = 96 are Unsupported.
+CUTLASS and CuTe DSL 4.5.2 accept the same N as Table 39 for operands in shared memory and are stricter for A in tensor
+memory (M = 128: N % 16, pairs: N % 32); `units.mma` applies that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ..errors import Fault, Unsupported
+from .element_types import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E5M2,
+    F16,
+    F32,
+    S8,
+    S32,
+    TF32,
+    U8,
+    UE4M3,
+    UE8M0,
+    ElementType,
+)  # fmt: skip
+
+_F8F6F4 = {0: E4M3, 1: E5M2, 3: E2M3, 4: E3M2, 5: E2M1}
+_OPERAND_TYPES = {
+    "f16": {0: F16, 1: BF16},
+    "tf32": {2: TF32},
+    "f8f6f4": _F8F6F4,
+    "i8": {0: U8, 1: S8},
+    "mxf8f6f4": _F8F6F4,
+    "mxf4": {1: E2M1},
+    "mxf4nvf4": {1: E2M1},
+}
+_K = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
+_FP4 = ("mxf4", "mxf4nvf4")
+
+
+@dataclass(frozen=True)
+class InstructionDescriptor:
+    """`m` is that of the whole instruction: both CTAs of a pair together. Unscaled kinds have scale_type None."""
+
+    kind: str
+    m: int
+    n: int
+    k: int
+    a_type: ElementType
+    b_type: ElementType
+    d_type: ElementType
+    negate_a: bool
+    negate_b: bool
+    a_mn_major: bool
+    b_mn_major: bool
+    scale_type: ElementType | None = None
+    scale_vec: int = 0  # scale factors per row and instruction: the N of .scale_vec::NX
+    sfa_id: int = 0
+    sfb_id: int = 0
+    saturate: bool = False  # kind::i8
+
+    @property
+    def packed_fp4(self) -> bool:
+        """Two E2M1 per byte, as opposed to one element per 8-bit slot."""
+        return self.kind in _FP4
+
+
+def _require(ok: bool, idesc: int, what: str) -> None:
+    if not ok:
+        raise Fault("instruction-descriptor", f"{what} in instruction descriptor {idesc:#010x}")
+
+
+@lru_cache(maxsize=1024)
+def decode(idesc: int, kind: str, cta_group: int, scale_vec: int | None = None) -> InstructionDescriptor:
+    """Decode and validate for .kind::`kind` and .cta_group::`cta_group`.
+
+    scale_vec: the N of the instruction's .scale_vec::NX qualifier, or None when it has none.
+    Fault("instruction-descriptor") for what the ISA forbids, Unsupported for what it allows and this emulator does not.
+    """
+    if kind not in _OPERAND_TYPES:
+        raise Unsupported(f"tcgen05.mma.kind::{kind}")
+    if idesc >> 2 & 1:
+        raise Unsupported("sparse tcgen05.mma")
+    assert cta_group in (1, 2)
+    types, n = _OPERAND_TYPES[kind], (idesc >> 17 & 0x3F) * 8
+    a_code, b_code = idesc >> 7 & 7, idesc >> 10 & 7
+    _require(a_code in types and b_code in types, idesc, f"element types {a_code}, {b_code} for kind::{kind}")
+    common = dict(
+        kind=kind,
+        n=n,
+        k=_K[kind],
+        a_type=types[a_code],
+        b_type=types[b_code],
+        negate_a=bool(idesc >> 13 & 1),
+        negate_b=bool(idesc >> 14 & 1),
+        a_mn_major=bool(idesc >> 15 & 1),
+        b_mn_major=bool(idesc >> 16 & 1),
+    )
+    if kind in ("f16", "tf32", "f8f6f4", "i8"):
+        _require(scale_vec is None, idesc, f"scale_vec::{scale_vec}X for kind::{kind}")
+        _require(not idesc & 0xE080_0043, idesc, "reserved or weight-stationary bits")
+        _require(kind != "i8" or not idesc & 0x6000, idesc, "negation of integers")
+        _require(kind == "i8" or not idesc & 8, idesc, "integer saturation")
+        common["saturate"] = bool(idesc & 8)
+        result = InstructionDescriptor(m=(idesc >> 24 & 0x1F) * 16, d_type=_d_type(idesc, **common), **common)
+    else:
+        result = _block_scaled(idesc, kind, scale_vec, common)
+    _check_shape(idesc, result, cta_group)
+    return result
+
+
+def _d_type(idesc: int, kind: str, a_type: ElementType, b_type: ElementType, **_) -> ElementType:
+    code = idesc >> 4 & 3
+    if kind == "i8":
+        _require(code == 2, idesc, f"D type {code} for kind::i8")
+        return S32
+    half = code == 0 and kind != "tf32" and BF16 not in (a_type, b_type)
+    _require(code == 1 or half, idesc, f"D type {code} for kind::{kind} of {a_type.name} and {b_type.name}")
+    return F16 if half else F32
+
+
+def _block_scaled(idesc: int, kind: str, scale_vec: int | None, common: dict) -> InstructionDescriptor:
+    scale_type = UE8M0 if idesc >> 23 & 1 else UE4M3
+    if idesc >> 31:
+        raise Unsupported("K = 96 (sm_103a) or reserved bit 31 in the instruction descriptor")
+    _require(not idesc & 0x0700_004B, idesc, "reserved bits")
+    if kind == "mxf8f6f4":
+        allowed = {1} if scale_type is UE8M0 else set()
+    elif kind == "mxf4":
+        allowed = {2} if scale_type is UE8M0 else set()
+    else:
+        allowed = {2, 4} if scale_type is UE8M0 else {4}
+    _require(len(allowed) > 0, idesc, f"scale type ue4m3 for kind::{kind}")
+    if scale_vec is None:
+        _require(
+            len(allowed) == 1, idesc, "no scale vector size given where the ISA demands one, with scale type ue8m0,"
+        )
+        scale_vec = next(iter(allowed))
+    _require(scale_vec in allowed, idesc, f"scale_vec::{scale_vec}X for {scale_type.name}, kind::{kind}")
+    sfa_id, sfb_id = idesc >> 29 & 3, idesc >> 4 & 3
+    ids = {1: (0, 1, 2, 3), 2: (0, 2), 4: (0,)}[scale_vec]
+    _require(sfa_id in ids and sfb_id in ids, idesc, f"scale factor ids {sfa_id}, {sfb_id} for scale_vec::{scale_vec}X")
+    if kind in _FP4:
+        _require(not idesc >> 15 & 3, idesc, "transpose of a 4-bit operand")
+    return InstructionDescriptor(
+        m=(idesc >> 27 & 3) * 128,
+        d_type=F32,
+        scale_type=scale_type,
+        scale_vec=scale_vec,
+        sfa_id=sfa_id,
+        sfb_id=sfb_id,
+        **common,
+    )
+
+
+def _check_shape(idesc: int, d: InstructionDescriptor, cta_group: int) -> None:
+    if cta_group == 1:
+        rows, step = ((128,) if d.scale_type else (64, 128)), 8
+    else:
+        rows, step = (128, 256), 16
+    if d.kind == "i8":
+        step = 32 if cta_group == 2 else 16 if d.n > 32 else 8
+    if d.b_mn_major and d.kind in ("f8f6f4", "mxf8f6f4"):
+        step *= 2  # Table 52
+    shape = f"{d.m}x{d.n} for kind::{d.kind}.cta_group::{cta_group}"
+    _require(d.m in rows and d.n % step == 0 and step <= d.n <= 256, idesc, f"shape {shape}")
+    for element, mn_major in ((d.a_type, d.a_mn_major), (d.b_type, d.b_mn_major)):
+        _require(not mn_major or element.bits >= 8, idesc, f"transpose of a {element.bits}-bit operand")  # Table 54

@@ -1,0 +1,131 @@
+"""Shared memory matrix descriptors: where the elements of an MMA or tcgen05.cp operand lie in shared memory.
+
+Implements PTX ISA 9.7.16.3 (strides and canonical layouts), 9.7.16.4.1 (the 64-bit descriptor) and 5.5.7 (swizzling).
+
+[read from PTX ISA] the bit fields, the canonical layouts of all modes but 128B_BASE32B, the swizzle functions.
+[read from CUTLASS include/cute/arch/mma_sm100_desc.hpp] 128B_BASE32B exists for MN-major operands only, as
+    Swizzle<2,5,2> o ((8,n),(4,k)):((1,LBO),(8,SBO)) in units of 16 bytes; CuTe DSL 4.5.2 emits strides that agree.
+[measured for TMA on sm_90, inferred for the tensor core] the swizzle permutes bits of the absolute shared address, not
+    of the offset inside the tile, so that a tile which is not aligned to its swizzle pattern still has base offset 0.
+[inferred] addresses wrap at 256 KiB, the range of the 14-bit fields.
+
+Everything moves in chunks of 16 bytes, the unit that no swizzle mode splits. "rows" means M or N, "k" the contraction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ..errors import Fault, Unsupported
+
+CHUNK = 16  # bytes
+_CHUNK_DTYPE = np.dtype(np.complex128)  # any 16-byte item: the gather then copies one machine register per chunk
+_ADDRESS_MASK = 0x3FFFF
+
+
+@dataclass(frozen=True)
+class Swizzle:
+    """Rows of `span` bytes, `atom_k` of them to an MN-major atom; `(a >> 7 & mask) << shift` is XORed into a."""
+
+    name: str
+    span: int
+    mask: int
+    shift: int
+    atom_k: int = 8
+
+
+SWIZZLES = {
+    0: Swizzle("none", 16, 0, 4),
+    1: Swizzle("128B_BASE32B", 128, 3, 5, atom_k=4),
+    2: Swizzle("128B", 128, 7, 4),
+    4: Swizzle("64B", 64, 3, 4),
+    6: Swizzle("32B", 32, 1, 4),
+}
+
+
+@dataclass(frozen=True)
+class MatrixDescriptor:
+    """`start`, `lbo` (leading dimension byte offset) and `sbo` (stride dimension byte offset) in bytes."""
+
+    start: int
+    lbo: int
+    sbo: int
+    swizzle: Swizzle
+
+
+@lru_cache(maxsize=4096)
+def decode(desc: int) -> MatrixDescriptor:
+    """Decode a 64-bit descriptor. Fault("matrix-descriptor") if it is malformed, Unsupported for what sm_100 lacks."""
+    if desc >> 46 & 7 != 1 or desc >> 53 & 0xFF or desc >> 61 not in SWIZZLES or desc >> 14 & 3 or desc >> 30 & 3:
+        raise Fault("matrix-descriptor", f"malformed shared memory descriptor {desc:#018x}")
+    if desc >> 49 & 7:
+        raise Unsupported(f"matrix base offset {desc >> 49 & 7} in descriptor {desc:#018x}")
+    if desc >> 52 & 1:
+        raise Unsupported(f"absolute leading dimension mode (sm_103a) in descriptor {desc:#018x}")
+    return MatrixDescriptor(
+        (desc & 0x3FFF) << 4, (desc >> 16 & 0x3FFF) << 4, (desc >> 32 & 0x3FFF) << 4, SWIZZLES[desc >> 61]
+    )
+
+
+@lru_cache(maxsize=8192)
+def _chunks(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> tuple[np.ndarray, int, int]:
+    """Chunk numbers (address / 16), K-major [rows, k bytes / 16] or MN-major [k, row bytes / 16]; their byte range."""
+    d = decode(desc)
+    contiguous = (rows if mn_major else k) * elem_bits // 8
+    assert contiguous % CHUNK == 0, f"{contiguous} contiguous bytes are not whole 16-byte chunks"
+    c = np.arange(contiguous // CHUNK)[None, :]
+    if mn_major:
+        if (elem_bits == 32) != (d.swizzle.name == "128B_BASE32B") or elem_bits < 8:  # Table 54
+            raise Fault("matrix-descriptor", f"MN-major {elem_bits}-bit operand with swizzle {d.swizzle.name}")
+        line = np.arange(k)[:, None]
+        # without swizzling the roles of the two strides are exchanged (9.7.16.3.1, "interleave")
+        row_stride, k_stride = (d.sbo, d.lbo) if d.swizzle.name == "none" else (d.lbo, d.sbo)
+        outer = c // (d.swizzle.span // CHUNK) * row_stride + line // d.swizzle.atom_k * k_stride
+        inner = c % (d.swizzle.span // CHUNK) * CHUNK + line % d.swizzle.atom_k * d.swizzle.span
+    else:
+        if d.swizzle.name == "128B_BASE32B":
+            raise Unsupported("128B swizzle with 32B atoms for a K-major operand: PTX gives no layout for it")
+        line = np.arange(rows)[:, None]
+        outer = line // 8 * d.sbo + (c * d.lbo if d.swizzle.name == "none" else c * CHUNK)
+        inner = line % 8 * d.swizzle.span
+    address = (d.start + outer + inner) & _ADDRESS_MASK
+    address ^= (address >> 7 & d.swizzle.mask) << d.swizzle.shift
+    index = address // CHUNK
+    index.flags.writeable = False
+    return index, int(address.min()), int(address.max()) + CHUNK
+
+
+def operand_index(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> np.ndarray:
+    """Byte offsets in shared memory, int64: of every byte [rows, k * elem_bits / 8] of a K-major operand, of every
+    element [rows, k] of an MN-major one."""
+    index, _, _ = _chunks(desc, rows, k, mn_major, elem_bits)
+    step = elem_bits // 8 if mn_major else 1
+    offsets = (index[:, :, None] * CHUNK + np.arange(0, CHUNK, step)).reshape(len(index), -1)
+    return offsets.T if mn_major else offsets
+
+
+def byte_ranges(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> tuple[int, int]:
+    """The smallest [lo, hi) of shared memory bytes that contains the operand."""
+    _, lo, hi = _chunks(desc, rows, k, mn_major, elem_bits)
+    return lo, hi
+
+
+def chunks(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> np.ndarray:
+    """The 16-byte chunks of shared memory that the operand occupies: addresses / 16, in a cached array."""
+    return _chunks(desc, rows, k, mn_major, elem_bits)[0]
+
+
+def load_operand(smem: np.ndarray, desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> np.ndarray:
+    """Fetch an operand from `smem` (uint8, indexed by shared offset, a multiple of 16 bytes long) in logical order.
+
+    Returns uint8 [rows, k / 2] for packed 4-bit elements (even k in the low nibble), else element codes [rows, k] of
+    elem_bits bits. Fault("out-of-bounds") if it leaves `smem`.
+    """
+    index, _, hi = _chunks(desc, rows, k, mn_major, elem_bits)
+    if hi > smem.size:
+        raise Fault("out-of-bounds", f"operand of descriptor {desc:#018x} ends at {hi:#x} of {smem.size:#x} bytes")
+    elements = smem.view(_CHUNK_DTYPE).take(index).view(f"u{max(elem_bits // 8, 1)}")
+    return elements.T if mn_major else elements

@@ -1,0 +1,283 @@
+"""The tensor map: the 128-byte object that tells the TMA unit where a tensor lies and which box of it to copy.
+
+PTX ISA 5.5.8 (tensor-map, opaque), 9.7.9.28 (`tensormap.replace`) and the argument rules of the driver's
+`cuTensorMapEncodeTiled`. The bit layout is not documented. `FIELDS` was recovered by varying one argument at a time, of
+the host code that CuTe DSL emits (it packs the words itself) and of the driver on an H200; both agree on every field
+below except `version` and `large`, which only CuTe DSL sets. Only the first 64 bytes carry meaning.
+Rules: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import prod
+
+from ..errors import Fault, Unsupported
+
+NBYTES = 128  # what the object occupies
+USED = 64  # what of it is read here
+
+# field -> (first bit, bits), for one dimension where there are several; bit 0 is bit 0 of byte 0
+FIELDS = {
+    "address": (0, 64),
+    "version": (64, 4),  # CuTe DSL writes 2, the driver 0
+    "rank": (68, 3),  # minus 1
+    "elemtype": (71, 4),  # STORED_TYPES, a numbering of its own
+    "interleave": (75, 2),
+    "swizzle": (77, 2),  # 0 none, 1 32B, 2 64B, 3 128B
+    "oob_nan": (79, 1),
+    "tf32": (80, 1),
+    "l2_promotion": (81, 2),
+    "atomicity": (83, 2),
+    "large": (85, 1),  # set by CuTe DSL for tensors of 128 KiB and more; no effect is known
+    "stride": (96, 32),  # of dimension 1, bytes >> 4; dimension i is 32 * (i - 1) bits on
+    "stride_high": (224, 4),  # bits 32..35 of the same; 4 * (i - 1) bits on
+    "dim": (256, 32),  # minus 1; 32 * i bits on
+    "element_stride": (416, 3),  # minus 1; 3 * i bits on
+    "box": (440, 8),  # minus 1; 8 * i bits on
+}
+RESERVED = ((86, 10), (240, 16), (431, 9))  # zero in every sample
+
+BITS = {
+    "u8": 8, "u16": 16, "u32": 32, "s32": 32, "u64": 64, "s64": 64, "f16": 16, "bf16": 16, "f32": 32, "f32.ftz": 32,
+    "f64": 64, "tf32": 32, "tf32.ftz": 32, "b4x16": 4,
+}  # fmt: skip
+FLOATS = {"f16", "bf16", "f32", "f32.ftz", "f64", "tf32", "tf32.ftz"}
+# code in the object (plus the tf32 bit) -> PTX name. 12 is not verified, 13 is the padded 6-bit type: both refused
+STORED_TYPES = {
+    (0, 0): "u8", (1, 0): "u16", (2, 0): "u32", (3, 0): "s32", (4, 0): "u64", (5, 0): "s64", (6, 0): "f16",
+    (7, 0): "f32", (8, 0): "f32.ftz", (9, 0): "f64", (10, 0): "bf16", (7, 1): "tf32", (8, 1): "tf32.ftz",
+    (11, 0): "b4x16",
+}  # fmt: skip
+STORED_CODES = {name: code for code, name in STORED_TYPES.items()}
+# operand of `tensormap.replace.elemtype` -> PTX name (ISA 9.7.9.28, table 33)
+PTX_TYPES = [
+    "u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz", "b4x16",
+    "b4x16_p64", "b6x16_p32",
+]  # fmt: skip
+# CUtensorMapDataType -> PTX name, up to the padded sub-byte types 14 and 15; CUtensorMapSwizzle -> bytes, atom (cuda.h)
+DRIVER_TYPES = [
+    "u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz", "b4x16",
+]  # fmt: skip
+DRIVER_SWIZZLES = [(0, 16), (32, 16), (64, 16), (128, 16), (128, 32)]
+SWIZZLES = [0, 32, 64, 128]  # bytes
+ATOMS = [16, 32]  # bytes; codes 2 and 3 (32B + 8B flip, 64B) were never seen in an object
+L2_PROMOTIONS = [0, 64, 128, 256]  # bytes
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tiled tensor map. Dimension 0 is innermost and dense; sizes count elements, strides and addresses bytes.
+
+    Raises Fault("tensormap") when built from values that break a rule of `cuTensorMapEncodeTiled`.
+    """
+
+    address: int
+    elem: str  # PTX name, a key of BITS
+    dims: tuple[int, ...]
+    strides_bytes: tuple[int, ...]  # of dimensions 1 .. rank - 1
+    box: tuple[int, ...]
+    element_strides: tuple[int, ...]  # the first is ignored without interleave
+    swizzle: int = 0  # 0, 32, 64 or 128 bytes
+    atom: int = 16  # swizzle atomicity, 16 or 32 bytes
+    oob_nan: bool = False
+    l2_promotion: int = 0  # bytes
+
+    def __post_init__(self):
+        def require(condition: bool, rule: str):
+            if not condition:
+                raise Fault("tensormap", f"{rule}: {self}")
+
+        rank, row_bits = len(self.dims), self.box[0] * self.bits
+        require(1 <= rank <= 5, "rank must be 1..5")
+        require(len(self.box) == len(self.element_strides) == len(self.strides_bytes) + 1 == rank, "ranks must agree")
+        require(0 <= self.address < 1 << 64 and self.address % 16 == 0, "the address must be a multiple of 16")
+        require(all(0 < dim <= 1 << 32 for dim in self.dims), "dimensions must be 1..2**32")
+        require(all(0 <= stride < 1 << 40 and stride % 16 == 0 for stride in self.strides_bytes),
+                "strides must be multiples of 16 below 2**40")  # fmt: skip
+        require(all(0 < box <= 256 for box in self.box), "box sizes must be 1..256")
+        require(all(1 <= step <= 8 for step in self.element_strides), "element strides must be 1..8")
+        require(row_bits % 128 == 0, "the inner box size must be a multiple of 16 bytes")
+        require(self.elem != "b4x16" or self.dims[0] % 2 == 0, "a 4-bit tensor needs an even inner dimension")
+        require(self.swizzle in SWIZZLES, "swizzle must be 0, 32, 64 or 128 bytes")
+        require(not self.swizzle or row_bits <= 8 * self.swizzle, "the inner box size must fit the swizzle span")
+        require(self.atom == 16 or self.swizzle == 128, "32-byte swizzle atoms need the 128-byte swizzle")
+        require(not self.oob_nan or self.elem in FLOATS, "NaN fill needs a floating-point type")
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+    @property
+    def bits(self) -> int:
+        """Bits of one element."""
+        return BITS[self.elem]
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """Elements of each dimension from one element of the box to the next."""
+        return (1, *self.element_strides[1:])
+
+    @cached_property
+    def pitches(self) -> tuple[int, ...]:
+        """Bytes of global memory from one box index to the next in dimensions 1 .. rank - 1."""
+        return tuple(step * stride for step, stride in zip(self.steps[1:], self.strides_bytes))
+
+    @cached_property
+    def extent(self) -> tuple[int, ...]:
+        """Elements that a box copies along each dimension: ceil(box / element stride)."""
+        return tuple(-(-box // step) for box, step in zip(self.box, self.steps))
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one row (dimension 0) of the box."""
+        return self.box[0] * self.bits // 8
+
+    @cached_property
+    def box_bytes(self) -> int:
+        """Bytes that a copy of the box moves, which is what complete_tx counts, out-of-bounds elements included."""
+        return self.row_bytes * prod(self.extent[1:])
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory from the first to behind the last row: a swizzled row takes its whole span."""
+        return (self.swizzle or self.row_bytes) * prod(self.extent[1:])
+
+
+def _get(word: int, field: str, index: int = 0) -> int:
+    bit, width = FIELDS[field]
+    return word >> (bit + width * index) & ((1 << width) - 1)
+
+
+def _set(word: int, field: str, value: int, index: int = 0) -> int:
+    bit, width = FIELDS[field]
+    if not 0 <= value < 1 << width:
+        raise Fault("tensormap", f"{field} does not fit its {width} bits: {value:#x}")
+    bit += width * index
+    return word & ~(((1 << width) - 1) << bit) | value << bit
+
+
+def _set_stride(word: int, stride: int, index: int) -> int:
+    if stride % 16 or not 0 <= stride < 1 << 40:
+        raise Fault("tensormap", f"strides must be multiples of 16 below 2**40: {stride}")
+    word = _set(word, "stride", (stride >> 4) & 0xFFFFFFFF, index)
+    return _set(word, "stride_high", stride >> 36, index)
+
+
+def _set_type(word: int, name: str) -> int:
+    if name not in STORED_CODES:
+        raise Unsupported(f"tensor map element type .{name}")
+    code, tf32 = STORED_CODES[name]
+    return _set(_set(word, "elemtype", code), "tf32", tf32)
+
+
+def decode(raw: bytes) -> TensorMap:
+    """The tensor map in `raw` (64 bytes or more). Raises Fault("tensormap") or Unsupported. Cached by content."""
+    if len(raw) < USED:
+        raise ValueError(f"a tensor map has {NBYTES} bytes, of which {USED} are read: {len(raw)}")
+    return _decode(bytes(raw[:USED]))
+
+
+@lru_cache(maxsize=4096)
+def _decode(raw: bytes) -> TensorMap:
+    word = int.from_bytes(raw, "little")
+    if _get(word, "version") not in (0, 2) or any(word >> bit & ((1 << width) - 1) for bit, width in RESERVED):
+        raise Unsupported(f"not a tensor map of a known kind: {raw.hex()}")
+    if _get(word, "interleave"):
+        raise Unsupported("tensor map with an interleaved layout")
+    kind = (_get(word, "elemtype"), _get(word, "tf32"))
+    if kind not in STORED_TYPES:
+        raise Unsupported(f"tensor map element type code {kind[0]}" + (" with tf32 rounding" if kind[1] else ""))
+    if _get(word, "atomicity") >= len(ATOMS):
+        raise Unsupported(f"tensor map swizzle atomicity code {_get(word, 'atomicity')}")
+    rank = _get(word, "rank") + 1
+    if rank > 5:
+        raise Fault("tensormap", f"rank must be 1..5: {rank}")
+    return TensorMap(
+        address=_get(word, "address"),
+        elem=STORED_TYPES[kind],
+        dims=tuple(_get(word, "dim", i) + 1 for i in range(rank)),
+        strides_bytes=tuple(
+            (_get(word, "stride_high", i) << 32 | _get(word, "stride", i)) << 4 for i in range(rank - 1)
+        ),
+        box=tuple(_get(word, "box", i) + 1 for i in range(rank)),
+        element_strides=tuple(_get(word, "element_stride", i) + 1 for i in range(rank)),
+        swizzle=SWIZZLES[_get(word, "swizzle")],
+        atom=ATOMS[_get(word, "atomicity")],
+        oob_nan=bool(_get(word, "oob_nan")),
+        l2_promotion=L2_PROMOTIONS[_get(word, "l2_promotion")],
+    )
+
+
+def encode(tm: TensorMap) -> bytes:
+    """The 128 bytes that CuTe DSL's host code would write for `tm` (the half that it leaves unwritten is zero)."""
+    word = _set(0, "address", tm.address)
+    word = _set(word, "version", 2)
+    word = _set(word, "rank", tm.rank - 1)
+    word = _set_type(word, tm.elem)
+    word = _set(word, "swizzle", SWIZZLES.index(tm.swizzle))
+    word = _set(word, "atomicity", ATOMS.index(tm.atom))
+    word = _set(word, "oob_nan", int(tm.oob_nan))
+    word = _set(word, "l2_promotion", L2_PROMOTIONS.index(tm.l2_promotion))
+    span = tm.dims[0] * tm.bits // 8 + sum((d - 1) * s for d, s in zip(tm.dims[1:], tm.strides_bytes))
+    word = _set(word, "large", int(span >= 1 << 17))
+    for i, stride in enumerate(tm.strides_bytes):
+        word = _set_stride(word, stride, i)
+    for i in range(tm.rank):
+        word = _set(word, "dim", tm.dims[i] - 1, i)
+        word = _set(word, "element_stride", tm.element_strides[i] - 1, i)
+        word = _set(word, "box", tm.box[i] - 1, i)
+    return word.to_bytes(NBYTES, "little")
+
+
+# Fields of tensormap.replace (9.7.9.28): (name of the bits, how many there are) and (name of the bits, how many codes)
+INDEXED = {
+    "box_dim": ("box", 5), "global_dim": ("dim", 5), "global_stride": ("stride", 4),
+    "element_stride": ("element_stride", 5),
+}  # fmt: skip
+CODES = {
+    "interleave_layout": ("interleave", 3), "swizzle_mode": ("swizzle", 4), "swizzle_atomicity": ("atomicity", 2),
+    "fill_mode": ("oob_nan", 2),
+}  # fmt: skip
+REPLACEABLE = "global_address", "rank", "elemtype", *INDEXED, *CODES
+
+
+def replace(raw: bytearray, field: str, ord: int | None, value: int) -> None:
+    """`tensormap.replace.tile.<field>` on `raw`, in place.
+
+    `ord` is the dimension of box_dim, global_dim, global_stride (0 is the stride of dimension 1) and element_stride,
+    None otherwise. `value` is the instruction's operand: bytes for addresses and strides, the rank minus 1, table 33 of
+    the ISA for the enumerations. Kernels also write dimensions above the rank, which are not read. Validity as a whole
+    is checked by `decode`, since a kernel replaces one field at a time.
+    """
+    assert (ord is not None) == (field in INDEXED), f"ord {ord} with field {field}"
+    word = int.from_bytes(bytes(raw[:USED]), "little")
+    if field in INDEXED:
+        name, count = INDEXED[field]
+        if not 0 <= ord < count:
+            raise Fault("tensormap", f"tensormap.replace.{field}: ordinal {ord} is not below {count}")
+        if field == "global_stride":
+            word = _set_stride(word, value, ord)
+        else:
+            if value == 0 and ord <= _get(word, "rank"):
+                raise Fault("tensormap", f"tensormap.replace.{field}: dimension {ord} must not be 0")
+            word = _set(word, name, max(value - 1, 0), ord)
+    elif field == "global_address":
+        word = _set(word, "address", value)
+    elif field == "rank":
+        if not 0 <= value < 5:
+            raise Fault("tensormap", f"tensormap.replace.rank: {value} + 1 is not 1..5")
+        word = _set(word, "rank", value)
+    elif field == "elemtype":
+        if not 0 <= value < len(PTX_TYPES):
+            raise Fault("tensormap", f"tensormap.replace.elemtype: unknown code {value}")
+        word = _set_type(word, PTX_TYPES[value])
+    elif field in CODES:
+        name, count = CODES[field]
+        if not 0 <= value < count:
+            raise Unsupported(f"tensormap.replace.{field} with code {value}")
+        word = _set(word, name, value)
+    else:
+        raise Unsupported(f"tensormap.replace.{field}; there are {', '.join(REPLACEABLE)}")
+    memoryview(raw)[:USED] = word.to_bytes(USED, "little")

@@ -1,0 +1,154 @@
+"""A cooperative thread array and its cluster: what the warps of one block share (PTX ISA 2.2, 2.3)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from ..errors import Fault
+from ..state.barrier import CountedBarrier, MBarrier
+from ..state.order import Order
+from ..state.shared_memory import SharedMemory
+from ..state.tensor_memory import COLUMNS, TensorMemory
+from ..units.tcgen05 import Pipe
+from .warp import Group, Warp, lane_mask
+
+
+class Cluster:
+    """CTAs that run together. barrier: barrier.cluster, counted in threads."""
+
+    def __init__(self, launch, first: tuple[int, int, int], sms: list[int]):
+        self.launch = launch
+        shape = launch.cluster
+        self.first = first
+        self.order = Order()
+        self.barrier = CountedBarrier(f"cluster barrier of the cluster at CTA {first}")
+        self.ctas: list[Cta] = []
+        for z in range(shape[2]):
+            for y in range(shape[1]):
+                for x in range(shape[0]):
+                    rank = len(self.ctas)
+                    self.ctas.append(Cta(self, rank, (first[0] + x, first[1] + y, first[2] + z), sms[rank]))
+        self.live_threads = sum(c.threads for c in self.ctas)
+
+    def start(self, time: float):
+        for cta in self.ctas:
+            cta.start(time)
+
+    def threads_exited(self, count: int):
+        self.live_threads -= count
+        if self.live_threads:
+            self.barrier.check(self.live_threads if self.barrier.arrived else None)
+        else:
+            self.launch.cluster_done(self)
+
+
+class Cta:
+    """sm: the multiprocessor it runs on. symbols: addresses of the kernel's variables and parameters."""
+
+    def __init__(self, cluster: Cluster, rank: int, ctaid: tuple[int, int, int], sm: int):
+        launch = cluster.launch
+        self.cluster, self.launch, self.rank, self.ctaid = cluster, launch, rank, ctaid
+        self.sm, self.resources = sm, launch.placement.sms[sm]
+        grid = launch.grid
+        self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
+        self.smem = SharedMemory(launch.shared_bytes, launch.checks, launch.seed_of(self.index), cluster.order)
+        self.tmem = TensorMemory(self._uninitialised, launch.seed_of(self.index) if launch.checks else 0)
+        self.unit = SimpleNamespace(smem=self.smem.bytes, tmem=self.tmem)
+        self.pipe = Pipe(launch.engine)
+        self.accumulating: list = []
+        self.exited = False
+        self.triggered = False  # griddepcontrol.launch_dependents
+        self.travelling: list = []  # arrivals under way to mbarriers here: their origins
+        self.symbols = launch.symbols_of(rank)
+        self.named: dict[int, CountedBarrier] = {}
+        self.at_barrier: dict[CountedBarrier, set[int]] = {}
+        self.threads = launch.block[0] * launch.block[1] * launch.block[2]
+        self.live_threads = self.threads
+        self.warps = [Warp(self, w, min(32, self.threads - 32 * w)) for w in range(-(-self.threads // 32))]
+
+    def start(self, time: float):
+        launch = self.launch
+        registers = launch.program.initial_registers(launch.schedule.seed)
+        for warp in self.warps:
+            warp.leader = launch.elected(warp)
+            lanes = np.arange(warp.live_mask.bit_length())
+            warp.started = time
+            group = Group(warp, lanes, list(registers), 0, None, time)
+            launch.engine.at(time + launch.clock.wake(), group.run)
+
+    # -- barriers ----------------------------------------------------------------------------------------------
+    def barrier(self, offset: int, warp: Warp, asynchronous: bool = False) -> MBarrier:
+        """The mbarrier at an offset, for a warp; asynchronous: for an operation of the async proxy that it issues."""
+        found = self.smem.barriers.get(offset)
+        if found is None:
+            raise Fault("mbarrier", f"no initialised mbarrier at shared {offset:#x} of CTA {self.ctaid}")
+        if self.launch.checks:
+            found.check_visible(warp.actor, asynchronous)
+        return found
+
+    def named_barrier(self, number) -> CountedBarrier:
+        number = int(number) if not isinstance(number, np.ndarray) else int(number[0])
+        if not 0 <= number < 16:
+            raise Fault("barrier", f"named barrier {number}: there are 16")
+        if number not in self.named:
+            self.named[number] = CountedBarrier(f"named barrier {number} of CTA {self.ctaid}")
+        return self.named[number]
+
+    def vote(self, barrier: CountedBarrier, mode: str, predicate, group):
+        true = int(np.count_nonzero(predicate)) if isinstance(predicate, np.ndarray) else group.n * bool(predicate)
+        barrier.votes.append((mode, true, group.n))
+
+    # -- tensor memory -----------------------------------------------------------------------------------------
+    def tmem_alloc(self, columns: int) -> int | None:
+        """Base column, or None while the CTAs on this SM hold too many."""
+        if self.resources.columns + columns > COLUMNS:
+            return None
+        base = self.tmem.alloc(columns)
+        if base is not None:
+            self.resources.columns += columns
+        return base
+
+    def tmem_dealloc(self, address: int, columns: int):
+        self.tmem.dealloc(address, columns)
+        self.resources.columns -= columns
+        self.resources.wake()
+
+    def _uninitialised(self, fault: Fault):
+        """A tile may be larger than the data: an mma reads stale scale factors for rows that nobody will store."""
+        if self.launch.checks and "scale factors" not in fault.message:
+            raise fault
+
+    # -- the end -----------------------------------------------------------------------------------------------
+    def lanes_exited(self, warp: Warp, lanes: np.ndarray):
+        warp.live_mask &= ~lane_mask(lanes.tobytes())
+        self.live_threads -= len(lanes)
+        if not self.live_threads:
+            self.exit()
+        for barrier in self.named.values():
+            if barrier.everyone and barrier.arrived:
+                barrier.check(self.live_threads)
+        self.cluster.threads_exited(len(lanes))
+
+    def exit(self):
+        """All threads have exited: nothing may be left that needs this CTA's memory."""
+        self.exited = True
+        if not self.launch.checks:
+            return
+        for op in self.smem.in_flight:
+            raise Fault("unfinished", f"CTA {self.ctaid} exits while {op.what} is still under way in its shared memory")
+        for op in (groups.forgotten() for warp in self.warps for groups in warp.bulk.values()):
+            if op is not None:
+                raise Fault(
+                    "unfinished",
+                    f"CTA {self.ctaid} exits and no cp.async.bulk.wait_group has waited for {op.what}, "
+                    "which may still read its shared memory",
+                )
+        for origin in self.travelling:
+            raise Fault(
+                "unfinished", f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way"
+            )
+        for op in self.accumulating:
+            raise Fault("unfinished", f"CTA {self.ctaid} exits while {op.what} is under way in its tensor memory")
+        self.tmem.check_exit()

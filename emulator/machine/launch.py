@@ -1,0 +1,247 @@
+"""One kernel launch: geometry, parameters, placement of CTAs, the run to its end (PTX ISA 2.2; CUDA launch rules)."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from ..chip import B200
+from ..errors import Fault, Hang
+from ..ptx.program import Program
+from ..ptx.syntax import Symbol, leaves
+from ..state.dependency import Dependencies
+from ..state.global_memory import GlobalMemory
+from ..state.shared_memory import BASE, RANK_SHIFT
+from .clock import FunctionalClock, Schedule
+from .cta import Cluster
+from .engine import Engine
+from .placement import Placement
+
+_BLAS = ThreadpoolController()
+
+
+class Launch:
+    """A grid on the device.
+
+    `run` executes it alone, under a functional schedule. A timed run (model/run.py) passes the engine, clock and placement
+    that its launches share, calls `start_clusters` when they may start, and is told of the end through `on_done`.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        module_symbols: dict[str, int],
+        module_shared: dict,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        params: bytes,
+        memory: GlobalMemory,
+        *,
+        cluster: tuple[int, int, int] | None = None,
+        dynamic_shared: int = 0,
+        pdl: bool = False,
+        schedule: Schedule = Schedule(),
+        checks: bool = True,
+        number: int = 0,
+        engine: Engine | None = None,
+        clock=None,
+        placement: Placement | None = None,
+        predecessor: Dependencies | None = None,
+    ):
+        kernel = program.kernel
+        self.program, self.memory, self.checks, self.number = program, memory, checks, number
+        self.grid, self.block = grid, block
+        required = kernel.directives.get("reqnctapercluster")
+        self.explicit_cluster = bool(cluster or required)
+        self.cluster = cluster or (tuple((*required, 1, 1)[:3]) if required else (1, 1, 1))
+        self.params = params.ljust(kernel.param_bytes, b"\0")
+        self.dynamic_shared, self.pdl = dynamic_shared, pdl
+        triggers = any(i.op == "griddepcontrol.launch_dependents" for i in kernel.instrs)
+        self.dependencies = Dependencies(
+            f"launch {number} ({kernel.name})", memory, predecessor if pdl else None, triggers, checks
+        )
+        self.depends = bool(self.dependencies.before)
+        self.changed_maps: dict[int, set[int]] = {}  # address of a tensor map -> CTAs that have acquired the change
+        self.schedule = schedule
+        self.engine = engine or Engine()
+        self.clock = clock or FunctionalClock(schedule, self.engine)
+        # a timed run stores only what may matter for time: all, unless it is the result of a tensor core, which is zero
+        ops = {i.op.split(".")[0] for i in kernel.instrs}
+        self.moves_data = self.clock.moves_data or "tensormap" in ops or "tcgen05" not in ops
+        self.placement = placement or Placement(B200.sms, B200.shared_per_sm, B200.threads_per_sm, B200.ctas_per_sm)
+        self.sms = len(self.placement.sms)
+        self.costs = self.clock.costs(program)
+        self._validate()
+        self._place_variables(kernel, module_symbols, module_shared)
+        self._clusters_left = self._clusters()
+        self._next = next(self._clusters_left, None)
+        self.running: set[Cluster] = set()
+        self.started = 0  # CTAs
+        self.last_store = 0.0  # when the last store is acknowledged (timing)
+        self.timed = None  # the TimedLaunch of a timed run
+        self._stall_mark = -1
+
+    def _validate(self):
+        kernel = self.program.kernel
+        limits = (2**31 - 1, 65535, 65535)
+        if any(not 1 <= g <= m for g, m in zip(self.grid, limits, strict=True)):
+            raise Fault("launch", f"grid {self.grid}: every dimension must be at least 1 and at most {limits}")
+        threads = self.block[0] * self.block[1] * self.block[2]
+        if not 1 <= threads <= B200.threads_per_cta or self.block[2] > 64:
+            raise Fault("launch", f"block {self.block}: 1 to 1024 threads")
+        required = kernel.directives.get("reqntid")
+        if required and tuple((*required, 1, 1)[:3]) != self.block:
+            raise Fault("launch", f"block {self.block}, but the kernel requires {required}")
+        for g, c in zip(self.grid, self.cluster, strict=True):
+            if g % c:
+                raise Fault("launch", f"grid {self.grid} is not a multiple of the cluster {self.cluster}")
+        size = self.cluster[0] * self.cluster[1] * self.cluster[2]
+        if size > 16:
+            raise Fault("launch", f"cluster of {size} CTAs: at most 16")
+
+    def _place_variables(self, kernel, module_symbols, module_shared):
+        self.symbols = dict(module_symbols)
+        for p in kernel.params:
+            self.symbols[p.name] = p.offset
+        shared = [v for v in (*module_shared.values(), *kernel.variables.values()) if v.space == "shared"]
+        offset = BASE
+        self.shared_symbols = {}
+        used = {x.name for i in kernel.instrs for o in i.operands for x in leaves(o) if isinstance(x, Symbol)}
+        for v in shared:
+            if v.size and v.name in used:
+                offset = -(-offset // v.align) * v.align
+                self.shared_symbols[v.name] = offset
+                offset += v.size
+        static = offset - BASE
+        for v in shared:
+            if not v.size:
+                offset = -(-offset // v.align) * v.align if static else offset
+                self.shared_symbols[v.name] = offset
+        if offset - BASE + self.dynamic_shared > B200.shared_per_cta:
+            raise Fault(
+                "launch",
+                f"{offset - BASE} static + {self.dynamic_shared} dynamic bytes of shared memory; "
+                f"a block has {B200.shared_per_cta}",
+            )
+        self.shared_bytes = offset + self.dynamic_shared
+        local = 0
+        for v in kernel.variables.values():
+            if v.space == "local":
+                local = -(-local // v.align) * v.align
+                self.symbols[v.name] = local
+                local += v.size
+        self.local_bytes = -(-max(local, 8) // 16) * 16
+
+    def symbols_of(self, rank: int) -> dict[str, int]:
+        return self.symbols | {n: rank << RANK_SHIFT | o for n, o in self.shared_symbols.items()}
+
+    def _clusters(self):
+        (gx, gy, gz), (cx, cy, cz) = self.grid, self.cluster
+        return ((x, y, z) for z in range(0, gz, cz) for y in range(0, gy, cy) for x in range(0, gx, cx))
+
+    def take_pending_cluster(self):
+        """The first CTA of the next cluster that has not started, taken off the grid: by us or clusterlaunchcontrol."""
+        first, self._next = self._next, next(self._clusters_left, None)
+        return first
+
+    # -- placement ---------------------------------------------------------------------------------------------
+    def seed_of(self, index: int) -> int:
+        return 0 if self.schedule.seed == 0 else self.schedule.seed * 1_000_003 + index
+
+    def elected(self, warp) -> int:
+        """Which lane elect.sync picks in this warp: 0, or any by seed (the ISA leaves it open)."""
+        if self.schedule.seed == 0:
+            return 0
+        threads = warp.live_mask.bit_length()
+        return random.Random(f"{self.schedule.seed}/{warp.cta.index}/{warp.index}").randrange(threads)
+
+    def start_clusters(self):
+        """Start as many clusters as there is room for."""
+        size = self.cluster[0] * self.cluster[1] * self.cluster[2]
+        threads = self.block[0] * self.block[1] * self.block[2]
+        while self._next is not None:
+            sms = self.placement.place(size, self.shared_bytes, threads)
+            if sms is None:
+                if not self.running and self.timed is None:
+                    raise Fault("launch", f"a cluster of {size} CTAs with {self.shared_bytes} bytes each fits no SM")
+                return
+            cluster = Cluster(self, self.take_pending_cluster(), sms)
+            self.running.add(cluster)
+            cluster.start(self.engine.now + self.clock.cta_start(self.started, self.number, sms))
+            self.started += size
+
+    def cluster_done(self, cluster: Cluster):
+        self.running.discard(cluster)
+        self.engine.progress += 1
+        for cta in cluster.ctas:
+            self.placement.release(cta.sm, self.shared_bytes, cta.threads)
+        if self.timed is not None:
+            self.timed.cluster_done(cluster)
+        else:
+            self.start_clusters()
+
+    @property
+    def finished(self) -> bool:
+        return self._next is None and not self.running
+
+    # -- dependent launches ------------------------------------------------------------------------------------
+    def dependency_wait(self, group) -> bool:
+        self.dependencies.note_wait(group.cta.triggered)
+        return self.timed is None or self.timed.dependency_wait(group)
+
+    def launch_dependents(self, group):
+        group.cta.triggered = True
+        if self.timed is not None:
+            self.timed.launch_dependents(group.cta)
+
+    # -- running -----------------------------------------------------------------------------------------------
+    def run(self):
+        # Small matrix products gain nothing from BLAS threads, and lose much where cores are shared.
+        with _BLAS.limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
+            self.start_clusters()
+            self.engine.run(self.stalled)
+        if self.running:
+            raise Hang("\n".join(self.waiting()))
+
+    def groups(self):
+        for cluster in sorted(self.running, key=lambda c: c.ctas[0].index):
+            for cta in cluster.ctas:
+                for warp in cta.warps:
+                    yield from warp.groups
+
+    def stalled(self) -> bool:
+        """Nothing is scheduled. Let waits with a time limit time out, once; then it is a hang."""
+        if not self.running:
+            return False
+        if self.engine.progress == self._stall_mark:
+            raise Hang("\n".join(self.waiting()))
+        timed = [g for g in self.groups() if self._waits_with_limit(g)]
+        if not timed:
+            raise Hang("\n".join(self.waiting()))
+        self._stall_mark = self.engine.progress
+        for g in timed:
+            g.time_out()
+        return True
+
+    def _waits_with_limit(self, group) -> bool:
+        start = self.program.start[group.pc]
+        return hasattr(group.waiting_for, "waiters") and "mbarrier.try_wait" in self.program.kernel.instrs[start].op
+
+    def waiting(self) -> list[str]:
+        lines = [f"no warp of {self.program.kernel.name} can go on:"]
+        for g in self.groups():
+            instr = self.program.kernel.instrs[self.program.start[g.pc]]
+            lanes = "" if g.n == g.warp.threads else f" lanes {g.lanes.tolist()}"
+            text = f"  {g.warp}{lanes} at PTX line {instr.line} ({instr.op})"
+            text += f" waits for {g.waiting_for}"
+            awaited = getattr(g, "awaited", None)
+            if "try_wait" in instr.op and awaited is not None:
+                text += f" to complete the phase of parity {awaited & 1 if awaited < 2 else awaited >> 63}"
+            if instr.loc:
+                text += f" ({instr.loc})"
+            lines.append(text)
+            if len(lines) > 40:
+                return lines + ["  ..."]
+        return lines

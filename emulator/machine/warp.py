@@ -1,0 +1,766 @@
+"""Warps and the groups of lanes they part into (PTX ISA 3.1; independent thread scheduling since sm_70).
+
+A `Group` is the unit of execution: some lanes of a warp at the same place. A divergent branch splits it; the parts run
+on their own and meet again at the branch's immediate post-dominator. A group of one lane has Python ints for registers,
+which makes single-thread producer loops cheap.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+import numpy as np
+
+from ..errors import EmulatorError, Fault, Unsupported
+from ..formats import alu
+from ..ptx.program import BLOCKED, EXIT, SPLIT
+from ..state.global_memory import WINDOWS
+from ..state.order import Actor
+from ..state.shared_memory import BASE
+from ..units.access import LaneAccess
+from ..units.async_copy import AsyncCopy
+from ..units.tcgen05 import TensorCore
+
+FULL = 0xFFFFFFFF
+
+
+@functools.cache
+def lane_mask(lanes: bytes) -> int:
+    """Bit mask of lane numbers (int64)."""
+    return sum(1 << lane for lane in np.frombuffer(lanes, np.int64).tolist())
+
+
+class Pending:
+    """Content of a register that tcgen05.ld has not delivered."""
+
+    def __repr__(self):
+        return "pending tcgen05.ld"
+
+
+class Join:
+    """Where the parts of a split group, `whole`, meet again."""
+
+    __slots__ = ("block", "parent", "expected", "parked", "whole")
+
+    def __init__(self, block: int, parent: Join | None, expected: int, whole: Group):
+        self.block, self.parent, self.expected, self.parked, self.whole = block, parent, expected, [], whole
+
+
+class Origin:
+    """The instruction that started something; turned into text only when it is needed."""
+
+    __slots__ = ("label", "warp", "program", "block", "lineno")
+
+    def __init__(self, label, group, lineno):
+        self.label, self.warp, self.program, self.block, self.lineno = (
+            label,
+            group.warp,
+            group.program,
+            group.pc,
+            lineno,
+        )
+
+    def instruction(self):
+        return self.program.instruction_at(self.block, self.lineno)
+
+    def __str__(self):
+        instr = self.instruction()
+        loc = f", {instr.loc}" if instr is not None and instr.loc else ""
+        return f"{self.label} of {self.warp} (PTX line {instr.line if instr else '?'}{loc})"
+
+    def place(self) -> str:
+        """For EmulatorError.where."""
+        instr = self.instruction()
+        text = f"kernel {self.program.kernel.name}, {self.warp}"
+        if instr is not None:
+            text += f", PTX line {instr.line}: {instr.text}" + (f" ({instr.loc})" if instr.loc else "")
+        return text
+
+
+class Warp:
+    """32 lanes of a CTA. groups: those that have not exited."""
+
+    def __init__(self, cta, index: int, threads: int):
+        self.cta, self.index = cta, index
+        self.actor = Actor(32 * cta.rank + index + 1, cta.cluster.order)
+        self.barrier_places: dict[object, tuple[int, int]] = {}  # barrier -> phase and block where lanes came to it
+        self.relaxed_wait = 0  # what a relaxed wait has passed: only a fence lets the warp rely on it
+        self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
+        self.live_mask = (1 << threads) - 1
+        self.groups: list[Group] = []
+        self.leader = 0  # which lane elect.sync picks, if it is a member
+        self.cluster_phase = 0
+        self.bulk: dict[int, object] = {}  # lane -> its bulk async-groups
+        self.copies: list = []  # cp.async groups
+        self.remote_arrivals: list = []  # at mbarriers of other CTAs, under way
+        self.local: np.ndarray | None = None
+        self.waiting_to_converge: dict[int, list] = {}
+        self.threads = threads
+        self.started = 0.0
+
+    def __str__(self):
+        return f"warp {self.index} of CTA {self.cta.ctaid}"
+
+
+class Group(LaneAccess, AsyncCopy, TensorCore):
+    """lanes: int64 [n] lane numbers, ascending. R: one value per register (see alu)."""
+
+    pending = Pending()
+
+    def __init__(self, warp: Warp, lanes: np.ndarray, registers: list, pc: int, join: Join | None, time: float):
+        self.warp, self.cta = warp, warp.cta
+        self.launch = self.cta.launch
+        self.engine, self.clock = self.launch.engine, self.launch.clock
+        self.program = self.launch.program
+        self.lanes, self.n = lanes, len(lanes)
+        self.lane_mask = lane_mask(lanes.tobytes())
+        self.R = registers
+        self.given: list | None = None  # registers as they were when this part was split off
+        self.pc, self.join, self.t = pc, join, time
+        self.token = None  # what a retried wait has already done
+        self.carry = 0
+        self.specials: dict[str, object] = {}
+        self.waiting_for = None
+        self.blocked_at = 0.0  # when it began to wait
+        self.timed_out = False
+        self.loads_ready = 0.0
+        self.loads: list = []  # tcgen05.ld results that wait for tcgen05.wait::ld
+        self.stores: list = []
+        warp.groups.append(self)
+
+    # -- running -----------------------------------------------------------------------------------------------
+    def wake(self):
+        self.engine.progress += 1
+        self.t = max(self.t, self.engine.now) + self.clock.wake()
+        self.engine.at(self.t, self.run)
+
+    def run(self):
+        """Execute blocks until the group waits, splits, exits or has had its turn."""
+        engine, program = self.engine, self.program
+        blocks, costs, heap, quantum = program.blocks, self.launch.costs, engine.heap, self.clock.quantum
+        self.t = max(self.t, engine.now)
+        if self.waiting_for is not None:
+            if self.clock.trace is not None:
+                self.clock.trace.wait(self, self.blocked_at, self.t)
+            self.waiting_for = None
+        pc = self.pc
+        join = self.join.block if self.join else -9
+        try:
+            while True:
+                if pc == join:
+                    self.pc = pc
+                    return self.park()
+                self.pc = pc
+                function = blocks[pc] or program.block(pc)
+                following = function(self)
+                if following < 0:
+                    break
+                self.t += costs[pc]
+                pc = following
+                if heap and self.t > heap[0][0] + quantum:
+                    self.pc = pc
+                    engine.at(self.t, self.run)
+                    return None
+        except EmulatorError as e:
+            if not e.where:
+                e.where = self.where(sys.exc_info()[2])
+            raise
+        except (TypeError, AttributeError, IndexError, ValueError, OverflowError) as e:
+            raise self.internal(e, sys.exc_info()[2]) from e
+        if following == BLOCKED:
+            if self.waiting_for is None:
+                raise Fault("internal", "blocked without anything to wait for", str(self.warp))
+        elif following == EXIT:
+            try:
+                self.exit()
+            except EmulatorError as e:
+                e.where = e.where or self.where()
+                raise
+        else:
+            assert following == SPLIT
+        return None
+
+    def internal(self, error: Exception, trace) -> EmulatorError:
+        where = self.where(trace)
+        instr = self.current(trace)
+        if instr is not None:
+            reads, _ = self.program.reads_writes(instr)
+            names = {r.index: r.name for r in self.program.kernel.registers if r.index in reads}
+            local = self.frame_locals(trace)
+            for index, name in names.items():
+                value = local.get(f"r{index}", 0)
+                if value is None:
+                    return Fault("uninitialized-register", f"{name} is read before anything was written to it", where)
+        return EmulatorError(f"internal error {type(error).__name__}: {error}", where)
+
+    def frame_locals(self, trace) -> dict:
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename.startswith(self.program.source_name):
+                return trace.tb_frame.f_locals
+            trace = trace.tb_next
+        return {}
+
+    def current(self, trace):
+        """The instruction that was executing, found through the traceback."""
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename.startswith(self.program.source_name):
+                return self.program.instruction_at(self.pc, trace.tb_lineno)
+            trace = trace.tb_next
+        start = self.program.start[self.pc]
+        instrs = self.program.kernel.instrs
+        return instrs[start] if start < len(instrs) else None
+
+    def where(self, trace=None) -> str:
+        instr = self.current(trace)
+        lanes = "" if self.n == self.warp.threads else f", lanes {self.lanes.tolist()}"
+        text = f"kernel {self.program.kernel.name}, {self.warp}{lanes}"
+        if instr is not None:
+            text += f", PTX line {instr.line}: {instr.text}"
+            if instr.loc:
+                text += f" ({instr.loc})"
+        return text
+
+    def origin(self, label: str) -> Origin:
+        return Origin(label, self, sys._getframe(2).f_lineno)
+
+    def later(self, when: float, origin: Origin, call):
+        """Something that `origin` started goes on at a later time, on its account."""
+
+        def run():
+            try:
+                call()
+            except EmulatorError as e:
+                e.where = e.where or origin.place()
+                raise
+
+        self.engine.at(when, run)
+
+    def need_whole_warp(self, what: str):
+        """.sync.aligned: all lanes of the warp that have not exited execute this together."""
+        if self.lane_mask != self.warp.live_mask:
+            raise Fault(
+                "divergence",
+                f"{what} needs all lanes of its warp together: "
+                f"{self.lane_mask:#x} of {self.warp.live_mask:#x} are here",
+            )
+
+    def lanes_of(self, mask) -> int:
+        """The lanes of a mask, a bit each."""
+        if mask is True:
+            return self.lane_mask
+        return sum(1 << lane for lane in self.lanes[np.broadcast_to(mask, self.n)].tolist())
+
+    def hesitate(self):
+        """This warp has let others go on: they may be faster than its next instruction."""
+        ticks = self.clock.hesitation() if self.clock.moves_data else 0
+        if ticks:
+            self.t += ticks
+            self.engine.let_others_go_first(self.t)
+
+    def waited(self):
+        """This warp may rely on all that has happened in its cluster so far."""
+        self.warp.actor.waited()
+
+    def unsupported(self, why: str):
+        raise Unsupported(why)
+
+    def wait_on(self, what) -> bool:
+        """Sleep until `what` changes. Always False, so that callers can return it."""
+        what.waiters.append(self)
+        self.waiting_for, self.blocked_at = what, self.t
+        return False
+
+    def time_out(self) -> None:
+        """The time limit of mbarrier.try_wait strikes."""
+        self.waiting_for.waiters.remove(self)
+        self.timed_out = True
+        self.engine.at(self.engine.now, self.run)
+
+    def wait_until(self, time: float, what: str) -> bool:
+        self.waiting_for = what
+        self.engine.at(time, self.run)
+        return False
+
+    # -- control flow ------------------------------------------------------------------------------------------
+    def branch(self, taken: np.ndarray, there: int, here: int, join: int) -> int:
+        if taken.all():
+            return there
+        if not taken.any():
+            return here
+        self.split([(taken, there), (~taken, here)], join)
+        return SPLIT
+
+    def branch_table(self, index, table: list[int], join: int) -> int:
+        if not alu.is_array(index):
+            return table[index]
+        values = sorted(set(index.tolist()))
+        if len(values) == 1:
+            return table[values[0]]
+        self.split([(index == v, table[v]) for v in values], join)
+        return SPLIT
+
+    def split(self, parts: list[tuple[np.ndarray, int]], join: int):
+        self.deliver_loads()
+        self.warp.groups.remove(self)
+        parts = [(lanes, target) for lanes, target in parts]
+        dying = [lanes for lanes, target in parts if target == EXIT]
+        parts = [(lanes, target) for lanes, target in parts if target != EXIT]
+        meeting = self.join
+        if join >= 0:
+            meeting = Join(join, self.join, len(parts), self)
+        elif self.join is not None:
+            self.join.expected += len(parts) - 1
+        for lanes, target in parts:
+            child = Group(self.warp, self.lanes[lanes], self.select_lanes(lanes, target), target, meeting, self.t)
+            child.given = child.R.copy() if join >= 0 else None
+            child.carry, child.loads = self.carry, list(self.loads)
+            child.stores, self.stores = self.stores, []  # wait::st needs the whole warp again
+            self.engine.at(self.t, child.run)
+        for lanes in dying:
+            self.cta.lanes_exited(self.warp, self.lanes[lanes])
+
+    def select_lanes(self, lanes: np.ndarray, target: int) -> list:
+        registers = self.R.copy()
+        index = np.flatnonzero(lanes)
+        one = len(index) == 1
+        for r in self.program.live_registers(target):
+            value = registers[r]
+            if type(value) is np.ndarray:
+                registers[r] = value[index[0]].item() if one and value.dtype != object else value[index]
+                if one and value.dtype == object:
+                    registers[r] = value[index[0]]
+        return registers
+
+    def park(self):
+        join = self.join
+        join.parked.append(self)
+        self.warp.groups.remove(self)
+        self.merge_if_complete(join)
+
+    def merge_if_complete(self, join: Join):
+        if join is None or len(join.parked) < join.expected:
+            return
+        if not join.parked:  # everybody exited on the way
+            if join.parent is not None:
+                join.parent.expected -= 1
+                self.merge_if_complete(join.parent)
+            return
+        parts, join.parked = join.parked, []
+        time = max(p.t for p in parts)
+        if len(parts) == 1:
+            merged = parts[0]
+            merged.join, merged.t = join.parent, time
+            merged.warp.groups.append(merged)
+        else:
+            merged = self.merge(parts, join.block, join.parent, time, join.whole)
+        self.engine.at(time, merged.run)
+
+    def merge(
+        self, parts: list[Group], block: int, parent: Join | None, time: float, whole: Group | None = None
+    ) -> Group:
+        """One group of all the parts' lanes. What none changed since it was split off `whole` is taken from there."""
+        lanes = np.concatenate([p.lanes for p in parts])
+        order = np.argsort(lanes)
+        registers = parts[0].R.copy()
+        kinds = self.program.kernel.registers
+        complete = whole is not None and whole.n == len(lanes) and all(p.given is not None for p in parts)
+        pairs = [(p.R, p.given) for p in parts] if complete else []
+        for r in self.program.live_registers(block):
+            for now, given in pairs:
+                if now[r] is not given[r]:
+                    break
+            else:
+                if complete:
+                    registers[r] = whole.R[r]
+                    continue
+            values = [p.R[r] for p in parts]
+            first = values[0]
+            if all(type(v) is not np.ndarray and v is not None and v == first for v in values):
+                registers[r] = first
+            elif all(v is None for v in values):
+                registers[r] = None
+            else:
+                bits = kinds[r].bits
+                dtype = object if bits == 128 else alu.U[bits]
+                filled = [
+                    np.full(p.n, 0 if v is None else v, dtype) if type(v) is not np.ndarray else v
+                    for p, v in zip(parts, values, strict=True)
+                ]
+                registers[r] = np.concatenate(filled)[order]
+        merged = Group(self.warp, lanes[order], registers, block, parent, time)
+        merged.given = whole.given if complete else None
+        merged.loads = list(dict.fromkeys(load for p in parts for load in p.loads))  # each part had all of before
+        merged.stores = [store for p in parts for store in p.stores]
+        return merged
+
+    def exit(self):
+        self.warp.groups.remove(self)
+        if self.join is not None:
+            self.join.expected -= 1
+            self.merge_if_complete(self.join)
+        if self.clock.trace is not None and not self.warp.groups:
+            self.clock.trace.warp_life(self, self.warp.started, self.t)
+        self.cta.lanes_exited(self.warp, self.lanes)
+
+    def trap(self):
+        raise Fault("trap", "the kernel executed trap")
+
+    def sleep(self, ns):
+        self.t += 64
+
+    def set_max_registers(self, what: str, count: int):
+        if count % 8 or not 24 <= count <= 256:
+            raise Fault("setmaxnreg", f"register count {count}: must be a multiple of 8 from 24 to 256")
+
+    # -- values ------------------------------------------------------------------------------------------------
+    def special(self, name: str):
+        value = self.specials.get(name)
+        if value is None:
+            value = self.compute_special(name)
+            if name not in ("clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "globaltimer_hi"):
+                self.specials[name] = value
+        return value
+
+    def compute_special(self, name: str):
+        cta, launch = self.cta, self.launch
+        block, grid = launch.block, launch.grid
+        base, _, axis = name.partition(".")
+        k = "xyz".find(axis) if axis else 0
+        if base == "tid":
+            linear = self.warp.index * 32 + self.lanes
+            value = (linear, linear // block[0], linear // (block[0] * block[1]))[k]
+            return self.per_lane(value % block[k])
+        if base == "laneid":
+            return self.per_lane(self.lanes)
+        if base.startswith("lanemask_"):
+            lanes = self.lanes.astype(np.uint64)
+            bit = np.uint64(1) << lanes
+            table = {
+                "eq": bit,
+                "lt": bit - np.uint64(1),
+                "le": bit | (bit - np.uint64(1)),
+                "gt": ~(bit | (bit - np.uint64(1))),
+                "ge": ~(bit - np.uint64(1)),
+            }
+            return self.per_lane(table[base[9:]] & np.uint64(FULL))
+        if base.startswith("clock") or base.startswith("globaltimer"):
+            ticks = int(self.t)
+            return (
+                ticks >> 32
+                if base.endswith("_hi")
+                else ticks & (FULL if base in ("clock", "globaltimer_lo") else alu.MASK[64])
+            )
+        cluster = launch.cluster
+        value = {
+            "ntid": block[k],
+            "ctaid": cta.ctaid[k],
+            "nctaid": grid[k],
+            "warpid": self.warp.index,
+            "nwarpid": 64,  # of the SM, not of the CTA
+            "smid": cta.sm,
+            "nsmid": launch.sms,
+            "gridid": launch.number,
+            "cluster_ctaid": cta.ctaid[k] % cluster[k],
+            "cluster_nctaid": cluster[k],
+            "clusterid": cta.ctaid[k] // cluster[k],
+            "nclusterid": grid[k] // cluster[k],
+            "cluster_ctarank": cta.rank,
+            "cluster_nctarank": cluster[0] * cluster[1] * cluster[2],
+            "is_explicit_cluster": int(launch.explicit_cluster),
+            "dynamic_smem_size": launch.dynamic_shared,
+            "total_smem_size": -(-(cta.smem.size - BASE) // 128) * 128,  # without the system's part, in units of 128
+        }.get(base)
+        if value is None:
+            raise Unsupported(f"special register %{name}")
+        return int(value)
+
+    def per_lane(self, values: np.ndarray):
+        return int(values[0]) if self.n == 1 else values.astype(np.uint32)
+
+    def symbol(self, name: str) -> int:
+        address = self.cta.symbols.get(name)
+        if address is None:
+            raise Unsupported(f"address of {name}")
+        return address
+
+    def to_generic(self, value, space: str):
+        window = WINDOWS[space]
+        return alu.extend(value, 64, False, 64) + window if window else value
+
+    def from_generic(self, value, space: str):
+        window = WINDOWS[space]
+        if not window:
+            return value
+        if (np.asarray(value >> 60) != window >> 60).any():
+            raise Fault("address-space", f"generic address {value} is not in the {space} window")
+        return value - (np.uint64(window) if alu.is_array(value) else window)
+
+    def is_space(self, value, space: str):
+        top = value >> 60
+        wanted = {"global": 0, "const": -1}.get(space, WINDOWS.get(space.split("::")[0], -1) >> 60)
+        return top == wanted
+
+    # -- across lanes ------------------------------------------------------------------------------------------
+    def converged(self, members) -> bool:
+        """All live member lanes are in this group; else wait for those that are still under way."""
+        if alu.is_array(members):
+            members = int(members[0])
+        if self.lane_mask & ~members:
+            raise Fault(
+                "divergence",
+                f"lanes {self.lane_mask & ~members:#x} execute a .sync instruction "
+                f"whose member mask {members:#x} leaves them out",
+            )
+        missing = members & self.warp.live_mask & ~self.lane_mask
+        if not missing:
+            return True
+        waiting = self.warp.waiting_to_converge.setdefault(self.pc, [])
+        if self not in waiting:
+            waiting.append(self)
+        have = 0
+        for g in waiting:
+            have |= g.lane_mask
+        self.waiting_for = (
+            f"the other lanes of its warp at a .sync instruction (mask {members:#x}, missing {missing:#x})"
+        )
+        if members & self.warp.live_mask & ~have:
+            return False
+        if any(g.join is not self.join for g in waiting):
+            raise Unsupported("reconvergence at a .sync instruction of lanes from different branches")
+        del self.warp.waiting_to_converge[self.pc]
+        for g in waiting:
+            self.warp.groups.remove(g)
+        if self.join is not None:
+            self.join.expected -= len(waiting) - 1
+        time = max(g.t for g in waiting)
+        merged = self.merge(waiting, self.pc, self.join, time)
+        self.engine.at(time, merged.run)
+        return False
+
+    def lane_array(self, value, bits: int = 32) -> np.ndarray:
+        """Value as an array [n]."""
+        if alu.is_array(value):
+            return value
+        return np.full(self.n, value, alu.U[bits])
+
+    def shuffle(self, mode: str, a, b, c, members):
+        """shfl.sync (9.7.9.6): (values, in range)."""
+        if not any(map(alu.is_array, (a, b, c))) and self.n == 1:
+            lane = np.array([int(self.lanes[0])])
+        else:
+            lane = self.lanes
+        if not any(map(alu.is_array, (b, c))) and mode == "idx" and c >> 8 == 0 and c & 31 == 31:
+            source = b & 31
+            if not alu.is_array(a):
+                return a, True
+            at = np.flatnonzero(self.lanes == source)
+            if len(at):
+                return int(a[at[0]]), True
+        b, c = self.lane_array(b).astype(np.int64), self.lane_array(c).astype(np.int64)
+        b &= 31
+        clamp, segment = c & 31, c >> 8 & 31
+        top = (lane & segment) | (clamp & ~segment)
+        low = lane & segment
+        if mode == "up":
+            source = lane - b
+            ok = source >= top
+        elif mode == "down":
+            source = lane + b
+            ok = source <= top
+        elif mode == "bfly":
+            source = lane ^ b
+            ok = source <= top
+        else:
+            source = low | (b & ~segment)
+            ok = source <= top
+        source = np.where(ok, source, lane)
+        position = np.full(32, -1)
+        position[self.lanes] = np.arange(self.n)
+        at = position[source & 31]
+        if (at < 0).any():
+            raise Fault("divergence", f"{mode} shuffle reads lanes that do not take part")
+        values = self.lane_array(a)[at]
+        if self.n == 1:
+            return int(values[0]), bool(ok[0])
+        return values, ok
+
+    def vote(self, mode: str, p, members):
+        if not alu.is_array(p):
+            if mode == "ballot":
+                return self.lane_mask & members if p else 0
+            return True if mode == "uni" else bool(p)
+        if mode == "ballot":
+            return sum(1 << lane for lane, q in zip(self.lanes.tolist(), p.tolist(), strict=True) if q)
+        if mode == "uni":
+            return bool(p.all() or not p.any())
+        return bool(p.all() if mode == "all" else p.any())
+
+    def match_any(self, a, members):
+        values = self.lane_array(a, 64).tolist()
+        masks = {}
+        for lane, v in zip(self.lanes.tolist(), values, strict=True):
+            masks[v] = masks.get(v, 0) | 1 << lane
+        out = np.array([masks[v] for v in values], np.uint32)
+        return int(out[0]) if self.n == 1 else out
+
+    def match_all(self, a, members):
+        same = len(set(self.lane_array(a, 64).tolist())) == 1
+        return (self.lane_mask if same else 0), same
+
+    def reduce(self, mode: str, a, members, sign: bool):
+        values = self.lane_array(a)
+        values = alu.signed(values, 32) if sign else values
+        f = {
+            "add": np.add,
+            "min": np.minimum,
+            "max": np.maximum,
+            "and": np.bitwise_and,
+            "or": np.bitwise_or,
+            "xor": np.bitwise_xor,
+        }
+        return int(f[mode].reduce(values)) & FULL
+
+    def reduce_float(self, mode: str, a, members, absolute: bool, nan: bool):
+        total = None
+        for v in self.lane_array(a).tolist():
+            v = v & 0x7FFFFFFF if absolute else v
+            total = v if total is None else alu.fminmax("f32", mode == "max", total, v, nan=nan)
+        return total
+
+    def elect(self, members):
+        """(elected lane, this lane is it). Which lane it is is not specified: the schedule decides."""
+        members &= self.lane_mask
+        if not members:
+            raise Fault("divergence", "elect.sync without an active member lane")
+        leader = self.warp.leader if members >> self.warp.leader & 1 else (members & -members).bit_length() - 1
+        if self.n == 1:
+            return leader, True
+        return leader, self.lanes == leader
+
+    def warp_sync(self, members):
+        self.publish()
+
+    # -- barriers ----------------------------------------------------------------------------------------------
+    def thread_count(self) -> int:
+        """Threads this group counts for at a barrier: a warp that is together counts whole (9.7.13.1)."""
+        return 32 if self.lane_mask == self.warp.live_mask else self.n
+
+    def bar_sync(self, number, count, aligned: bool, mask, vote=None) -> bool:
+        if self.token is None:
+            barrier = self.cta.named_barrier(number)
+            self._check_aligned(barrier, aligned)
+            if vote is not None:
+                self.cta.vote(barrier, *vote, self)
+            barrier_phase = barrier.phase
+            self.engine.progress += 1
+            self.token = (barrier, barrier_phase)
+            self._check_count(number, count)
+            self.publish()
+            self.pass_dependency(barrier)
+            barrier.everyone = count is None
+            barrier.arrive(*((self.n, self.cta.live_threads) if count is None else (self.thread_count(), count)))
+        barrier, phase = self.token
+        if barrier.phase == phase:
+            return self.wait_on(barrier)
+        self.token = None
+        self.last_barrier = barrier
+        self.waited()
+        self.take_dependency(barrier)
+        return True
+
+    def _check_aligned(self, barrier, aligned: bool):
+        """Lanes of a warp that come to a barrier come to it in one place (.aligned); those that will exit need not."""
+        phase, place = self.warp.barrier_places.get(barrier, (-1, -1))
+        self.warp.barrier_places[barrier] = barrier.phase, self.pc
+        if aligned and phase == barrier.phase and place != self.pc:
+            raise Fault("divergence", f"lanes of a warp are at different barrier instructions for {barrier}")
+
+    def _check_count(self, number, count):
+        if count is not None and (count % 32 or count <= 0):
+            raise Fault(
+                "barrier", f"named barrier {number} with {count} threads: must be a positive multiple of the warp size"
+            )
+
+    def publish(self, mask=True):
+        """What lanes of this warp wrote to shared memory is visible to whoever waits for them."""
+        if not self.launch.checks:
+            return
+        lanes = self.lanes_of(mask)
+        for cta in self.cta.cluster.ctas:
+            if cta.smem.unfenced:
+                cta.smem.publish(self.warp.actor.uid, lanes)
+
+    def bar_arrive(self, number, count, aligned: bool):
+        barrier = self.cta.named_barrier(number)
+        self._check_aligned(barrier, aligned)
+        self.engine.progress += 1
+        self._check_count(number, count)
+        self.publish()
+        self.pass_dependency(barrier)
+        barrier.arrive(self.thread_count(), count)
+        self.hesitate()
+
+    def bar_result(self):
+        result = self.last_barrier.result
+        kind = result[0][0]
+        total = sum(n for _, n, _ in result)
+        threads = sum(n for _, _, n in result)
+        return {"popc": total, "or": total > 0, "and": total == threads}[kind]
+
+    def cluster_arrive(self, release: bool, aligned: bool):
+        if aligned:
+            self.need_whole_warp("barrier.cluster.arrive.aligned")
+        barrier = self.cta.cluster.barrier
+        if release:
+            self.release()
+            self.publish()
+        self.pass_dependency(barrier)
+        self.warp.cluster_phase = barrier.phase
+        self.engine.progress += 1
+        barrier.arrive(self.n, self.cta.cluster.live_threads)
+        self.hesitate()
+
+    def cluster_wait(self) -> bool:
+        barrier = self.cta.cluster.barrier
+        if barrier.phase == self.warp.cluster_phase:
+            return self.wait_on(barrier)
+        self.waited()
+        self.take_dependency(barrier)
+        return True
+
+    def fence(self, kind: str, space: str = "", mask=True):
+        if kind == "memory":
+            self.release()
+            self.publish()
+            self.waited()
+        elif kind in ("proxy.async", "mbarrier_init"):
+            lanes = self.lanes_of(mask)
+            for cta in self.cta.cluster.ctas:
+                if kind == "proxy.async" and cta.smem.unfenced:
+                    cta.smem.fence(self.warp.actor.uid, lanes)
+                for barrier in cta.smem.barriers.values():
+                    barrier.fence(self.warp.actor)
+
+    def tcgen05_fence(self, before: bool):
+        if not before:  # composes with a relaxed wait (9.7.16.6.3)
+            self.warp.actor.seen = max(self.warp.actor.seen, self.warp.relaxed_wait)
+
+    # -- dependent launches ------------------------------------------------------------------------------------
+    def grid_dependency_wait(self) -> bool:
+        done = self.launch.dependency_wait(self)
+        if done:
+            self.warp.depends = False
+        return done
+
+    def pass_dependency(self, barrier):
+        """Who waits for this warp at a barrier relies on the griddepcontrol.wait that it has passed."""
+        if self.launch.depends and not self.warp.depends:
+            barrier.after_dependency = True
+
+    def take_dependency(self, barrier):
+        if barrier.after_dependency:
+            self.warp.depends = False
+
+    def grid_launch_dependents(self):
+        self.launch.launch_dependents(self)

@@ -1,0 +1,329 @@
+"""The clock that predicts: SM units, tensor cores and memory of a machine profile (timing only; memory.py has the memory).
+
+It answers the same questions as the functional clock, from figures that were published or measured (profiles/*.toml).
+Data does not move: what a tcgen05.ld returns is a uniform zero, so that arithmetic on it costs next to nothing here.
+"""
+
+from __future__ import annotations
+
+import bisect
+
+import numpy as np
+
+from ..formats.tensormap import TensorMap
+from ..state.global_memory import PARAM_WINDOW
+from . import issue
+from .memory import LINE, Lines, MemoryModel
+from .profile import Profile
+
+FORGOTTEN = -1.0  # a tensor map that has left the nearest cache
+
+
+class Sm:
+    """When each unit of one multiprocessor is free again."""
+
+    __slots__ = ("decode", "tma", "ingest", "egress", "tensor", "copy", "load", "prefetches", "seen", "launch", "host")
+
+    def __init__(self):
+        self.decode = self.tma = self.ingest = self.egress = self.tensor = self.copy = self.load = self.prefetches = 0.0
+        self.seen: dict = {}  # tensormap -> when its descriptor cache has it, least recent first
+        self.launch = -1  # which one last used tensor maps here
+        self.host = -1  # which one last started a CTA here
+
+    def remember(self, key, ready: float, room: float):
+        self.seen[key] = ready
+        if len(self.seen) > room:
+            kept = [k for k, t in self.seen.items() if t != FORGOTTEN]
+            if len(kept) > room:
+                self.seen[kept[0]] = FORGOTTEN
+
+
+def interpolate(n: int, ns: list[float], values: list[float]) -> float:
+    """Linear between the points of a table; below the first, proportional beyond its slope, never below half."""
+    if n <= ns[0]:
+        return (
+            values[0]
+            if n == ns[0]
+            else max(values[0] / 2, values[0] - (ns[0] - n) * (values[1] - values[0]) / (ns[1] - ns[0]))
+        )
+    at = min(bisect.bisect_left(ns, n), len(ns) - 1)
+    a, b = ns[at - 1], ns[at]
+    return values[at - 1] + (n - a) * (values[at] - values[at - 1]) / (b - a)
+
+
+def _evenly_spaced(lines: np.ndarray) -> Lines:
+    """The same lines as a range, if they are one."""
+    steps = np.unique(np.diff(lines)).tolist() or [1]
+    return range(int(lines[0]), int(lines[-1]) + 1, steps[0]) if len(steps) == 1 else lines
+
+
+class TimingClock:
+    """One for all launches of a run: they share the machine."""
+
+    quantum = 0
+    moves_data = False
+
+    def __init__(self, profile: Profile, memory, engine, trace=None):
+        self.p, self.engine, self.trace = profile, engine, trace
+        self.memory = MemoryModel(profile, memory, engine)
+        if trace is not None:
+            self.memory.log = []
+        self.sms = [Sm() for _ in range(int(profile["sm"]["count"]))]
+        self.figures = {k: tuple(v) for k, v in profile["issue"].items()}
+        self._costs: dict[int, list[float]] = {}
+        self._boxes: dict = {}  # lines of a box from its first one on, by its shape and place in that line
+        self._maps: dict = {}  # id -> (tensormap, what its properties say)
+        self._known: dict = {}  # tensormap by value -> the first launch that had it
+        self.scheduler = 0.0  # when the unit that starts and retires CTAs is free
+
+    def costs(self, program) -> list[float]:
+        if id(program) not in self._costs:
+            self._costs[id(program)] = issue.block_cycles(program, self.figures)
+        return self._costs[id(program)]
+
+    def wake(self) -> float:
+        return self.p["sync"]["wake_cycles"]
+
+    def schedule_cta(self, now: float) -> float:
+        """One CTA is started or retired, one after the other on the whole chip: when it has been."""
+        self.scheduler = max(self.scheduler, now) + self.p.cycles(self.p["launch"]["cta_interval_ns"])
+        return self.scheduler
+
+    def cta_start(self, number: int, launch: int, sms: list[int]) -> float:
+        """Cycles until a cluster runs on these SMs: longer where one of them has not had a CTA of its launch before."""
+        now = self.engine.now
+        first = any(self.sms[i].host != launch for i in sms)
+        for i in sms:
+            self.sms[i].host = launch
+        begin = self.p["launch"]["first_cta_ns" if first else "cta_start_ns"]
+        return self.schedule_cta(now) - now + self.p.cycles(begin)
+
+    # -- copies ------------------------------------------------------------------------------------------------
+    def _issue(self, group, nbytes: int, key=None) -> float:
+        """The TMA unit takes an instruction: returns when its requests have left. Later maps are fetched meanwhile."""
+        tma = self.p["tma"]
+        sm = self.sms[group.cta.sm]
+        taken = max(sm.decode, group.t)
+        sm.decode = taken + tma["issue_cycles"]
+        start = max(sm.tma, taken if key is None else self._descriptor_ready(group, key, taken))
+        sm.tma = start + max(tma["issue_cycles"], nbytes / tma["bytes_per_cycle"])
+        return start + tma["issue_cycles"]
+
+    def _arrive(self, group, start: float, lines: Lines, nbytes: int, ctas) -> float:
+        tma, unit = self.p["tma"], self.p["sm"]
+        sm = group.cta.sm
+        cluster = sm - group.cta.rank
+        first, done = self.memory.read(start, lines, nbytes, sm, len(ctas), cluster) if len(lines) else (start, start)
+        landing = done + nbytes / tma["bytes_per_cycle"]  # the last request leaves that much after the first
+        for cta in ctas:
+            sm = self.sms[cta.sm]
+            sm.ingest = max(sm.ingest, first) + nbytes / unit["ingest_bytes_per_cycle"]
+            landing = max(landing, sm.ingest)
+        if len(ctas) > 1:
+            landing += tma["multicast_cycles"]
+        return landing + tma["latency_cycles"]
+
+    def tma_load(self, group, tm: TensorMap, coords, nbytes: int, ctas) -> float:
+        start = self._issue(group, nbytes, self._descriptor(group, tm))
+        landing = self._arrive(group, start, self.lines(tm, coords), nbytes, ctas) + self.p["tma"]["tensor_cycles"]
+        if self.trace is not None:
+            self.trace.copy(group, "load", start, landing, nbytes)
+        return landing
+
+    def bulk_load(self, group, address: int, nbytes: int, ctas) -> float:
+        start = self._issue(group, nbytes)
+        landing = self._arrive(group, start, self._span(address, nbytes), nbytes, ctas)
+        if self.trace is not None:
+            self.trace.copy(group, "load", start, landing, nbytes)
+        return landing
+
+    def shared_copy(self, group, nbytes: int) -> float:
+        return (
+            self._issue(group, nbytes)
+            + self.p["sync"]["remote_cycles"]
+            + nbytes / self.p["sm"]["ingest_bytes_per_cycle"]
+        )
+
+    def remote(self, group) -> float:
+        return group.t + self.p["sync"]["remote_cycles"]
+
+    def tma_store(self, group, tm: TensorMap, coords, nbytes: int) -> tuple[float, float]:
+        return self._store(group, self.lines(tm, coords), nbytes, self._descriptor(group, tm))
+
+    def bulk_store(self, group, address: int, nbytes: int) -> tuple[float, float]:
+        return self._store(group, self._span(address, nbytes), nbytes)
+
+    def _store(self, group, lines, nbytes: int, key=None) -> tuple[float, float]:
+        start, tma = self._issue(group, nbytes, key), self.p["tma"]
+        sm = self.sms[group.cta.sm]
+        sm.egress = max(sm.egress, start) + nbytes / tma["store_bytes_per_cycle"]
+        read = sm.egress + tma["store_latency_cycles"]
+        written = max(read, self._write(sm, lines, nbytes)) if len(lines) else read
+        group.launch.last_store = max(group.launch.last_store, written)
+        if self.trace is not None:
+            self.trace.copy(group, "store", start, written, nbytes)
+        return (
+            read,
+            read,
+        )  # on an H200 wait_group returns a cycle after wait_group.read; only the grid's end waits for the L2
+
+    def prefetch(self, group, tm, where, nbytes: int) -> None:
+        lines = self._span(where, nbytes) if tm is None else self.lines(tm, where)
+        start = self._issue(group, nbytes, None if tm is None else self._descriptor(group, tm))
+        if len(lines):  # what the unit is told next waits until the L2 has taken all requests
+            sm = self.sms[group.cta.sm]
+            sm.tma = max(sm.tma, self.memory.prefetch(start, lines, nbytes))
+
+    def line_prefetch(self, group, addresses: np.ndarray) -> None:
+        """An SM asks for a line a cycle, as the TMA unit does: on an H200 one prefetches as fast either way."""
+        lines = self._lines_at(addresses)
+        sm = self.sms[group.cta.sm]
+        sm.prefetches = max(sm.prefetches, group.t) + len(lines)
+        self.memory.prefetch(sm.prefetches, lines, len(lines) * LINE)
+
+    def _write(self, sm: Sm, lines: Lines, nbytes: int) -> float:
+        """What has left an SM: when it is acknowledged. The SM has to wait where the L2 does not keep up."""
+        taken, acknowledged = self.memory.write(sm.egress, lines, nbytes)
+        sm.egress = max(sm.egress, taken - self.p["sm"]["store_queue_cycles"])
+        return acknowledged
+
+    @staticmethod
+    def _descriptor(group, tm: TensorMap):
+        """What tells descriptors apart: no cache keeps them from launch to launch."""
+        by_value = group.descriptor_address >= PARAM_WINDOW
+        return group.launch.number, by_value, group.descriptor_address, tm.address, tm.dims, tm.box
+
+    def _descriptor_ready(self, group, key, start: float) -> float:
+        """When the TMA unit has a tensor map. Its nearest cache forgets the least recently used ones."""
+        tma, sm = self.p["tma"], self.sms[group.cta.sm]
+        if sm.launch != group.launch.number:
+            sm.launch = group.launch.number
+            start += tma["first_tensor_cycles"]
+        ready = sm.seen.pop(key, None)
+        if ready is None:
+            ready = self._descriptor_fetch(key, start)
+        elif ready == FORGOTTEN:
+            ready = start + tma["first_use_cycles"]
+        sm.remember(key, ready, tma["descriptors"])
+        return max(ready, start)
+
+    def _descriptor_fetch(self, key, start: float) -> float:
+        tma = self.p["tma"]
+        launch, by_value, address = key[:3]
+        if not by_value:
+            line = address // LINE
+            come = self.memory.read(start, range(line, line + 1), LINE)[1]
+            cold = come - start > (self.memory.hit_cycles + self.memory.miss_cycles) / 2
+            start = come + tma["latency_cycles"]
+        else:
+            cold = self._known.setdefault(key[3:], launch) == launch
+        return start + tma["first_use_cold_cycles" if cold else "first_use_cycles"]
+
+    def descriptor_prefetch(self, group, tm) -> None:
+        key = self._descriptor(group, tm)
+        sm = self.sms[group.cta.sm]
+        if key not in sm.seen:
+            sm.remember(key, self._descriptor_fetch(key, group.t), self.p["tma"]["descriptors"])
+
+    def global_access(self, group, addresses: np.ndarray, size: int, write: bool, row: bool = False) -> None:
+        """Loads are in the static cost of their block; stores go out through the SM, a wavefront per 128-byte line."""
+        if not write:
+            return
+        nbytes = len(addresses) * size
+        if row:
+            lines = self._span(int(addresses[0]), nbytes)
+        else:
+            lines = self._lines_at(addresses)
+        sm = self.sms[group.cta.sm]
+        unit = self.p["sm"]
+        busy = max(len(lines) * unit["store_instruction_cycles"], nbytes / unit["store_bytes_per_cycle"])
+        sm.egress = max(sm.egress, group.t) + busy
+        done = self._write(sm, lines, nbytes)
+        group.t = max(group.t, sm.egress - unit["store_queue_cycles"])  # the store queue is finite
+        group.launch.last_store = max(group.launch.last_store, done)
+
+    # -- lines of a box ----------------------------------------------------------------------------------------
+    @staticmethod
+    def _lines_at(addresses: np.ndarray) -> np.ndarray:
+        return np.unique(addresses // np.uint64(LINE)).astype(np.int64)
+
+    @staticmethod
+    def _span(address: int, nbytes: int) -> range:
+        return range(address // LINE, (address + nbytes - 1) // LINE + 1)
+
+    def lines(self, tm: TensorMap, coords: tuple[int, ...]) -> Lines:
+        """Line numbers that the in-bounds part of a box touches, distinct: a range where they are evenly spaced."""
+        _, bits, strides = self._maps.get(id(tm)) or self._maps.setdefault(id(tm), (tm, tm.bits, tm.strides_bytes))
+        low, extent = coords, tm.box
+        for c, b, d in zip(coords, extent, tm.dims):
+            if c < 0 or c + b > d:
+                low = [max(c, 0) for c in coords]
+                extent = tuple(min(c + b, d) - lo for c, b, d, lo in zip(coords, tm.box, tm.dims, low))
+                if min(extent) <= 0:
+                    return range(0)
+                break
+        first = tm.address + low[0] * bits // 8
+        for lo, s in zip(low[1:], strides):
+            first += lo * s
+        key = (extent, bits, strides, first % LINE)
+        offsets = self._boxes.get(key)
+        if offsets is None:
+            row = extent[0] * bits // 8
+            at = np.zeros(1, np.int64)
+            for n, s in zip(extent[1:], strides, strict=True):
+                at = (at[:, None] + np.arange(n)[None, :] * s).ravel()
+            at += first % LINE
+            each = np.arange((row + LINE - 1) // LINE + 1) * LINE
+            points = np.minimum(at[:, None] + each[None, :], at[:, None] + row - 1)
+            offsets = self._boxes[key] = _evenly_spaced(np.unique(points // LINE))
+        start = first // LINE
+        if type(offsets) is range:
+            return range(offsets.start + start, offsets.stop + start, offsets.step)
+        return offsets + start
+
+    # -- tensor core -------------------------------------------------------------------------------------------
+    def _shape(self, description, pair: bool) -> str:
+        if pair:
+            return "pair_m128" if description.m == 128 else "pair_m256"
+        return "m64" if description.m == 64 else "m128"
+
+    def mma(self, group, description, pair: bool) -> float:
+        t = self.p["tensor"]
+        shape = self._shape(description, pair)
+        ctas = group.tensor_ctas(pair)
+        sms = [self.sms[c.sm] for c in ctas]
+        start = max(group.t, *(s.tensor for s in sms), *(s.copy + t["copy_latency"] if s.copy else 0.0 for s in sms))
+        interval = interpolate(description.n, t["n"], t[shape])
+        slope, base = t[f"latency_{shape}"]
+        done = start + slope * description.n + base - t["commit_cycles"] - t["harness_cycles"]
+        for s in sms:
+            s.tensor = start + interval
+        if self.trace is not None:
+            for c in ctas:
+                self.trace.tensor(group, c, start, start + interval)
+        return done
+
+    def tensor_copy(self, group, nbytes: int, pair: bool) -> float:
+        t = self.p["tensor"]
+        start = group.t
+        for c in group.tensor_ctas(pair):
+            sm = self.sms[c.sm]
+            start = max(start, sm.copy)
+            sm.copy = start + t["copy_cycles"]
+        return start + t["copy_cycles"] + t["copy_latency"]
+
+    def commit(self, group) -> float:
+        """Pipe.push adds the order; this is what comes on top of the last operation."""
+        return max(group.t, group.cta.pipe.last) + self.p["tensor"]["commit_cycles"]
+
+    def tmem_load(self, group, registers: int) -> bool:
+        t = self.p["tensor"]
+        sm = self.sms[group.cta.sm]
+        sm.load = max(sm.load, group.t) + registers * 128 / t["load_bytes_per_cycle"]
+        if self.trace is not None:
+            self.trace.duty(group, "tmem")
+        group.loads_ready = max(getattr(group, "loads_ready", 0.0), sm.load + t["load_latency"])
+        return True
+
+    def tmem_store(self, group, registers: int) -> bool:
+        return True

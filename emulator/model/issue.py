@@ -1,0 +1,80 @@
+"""Cycles that a warp spends on the instructions of a basic block: in-order issue with register dependences.
+
+PTX is not SASS: register moves vanish, address arithmetic folds into instructions, a division is a routine. The classes
+below stand for that; their figures are in the machine profile.
+"""
+
+from __future__ import annotations
+
+from ..ptx.program import Program
+from ..ptx.syntax import Imm
+
+CLASSES = {
+    "mov": "move", "cvta": "move", "not": "alu", "mul": "multiply", "mad": "multiply", "div": "divide", "rem": "divide",
+    "rcp": "special", "sqrt": "special", "rsqrt": "special", "ex2": "special", "lg2": "special", "tanh": "special",
+    "sin": "special", "cos": "special", "cvt": "convert", "shfl": "shuffle", "vote": "vote", "elect": "vote",
+    "match": "shuffle", "redux": "shuffle", "bar": "barrier", "barrier": "barrier", "fence": "barrier", "bra": "branch",
+    "brx": "branch", "ret": "branch", "exit": "branch", "mbarrier": "shared", "ldmatrix": "shared",
+    "stmatrix": "shared", "cp": "async", "tcgen05": "async", "mapa": "alu", "prefetch": "async",
+    "griddepcontrol": "branch", "atom": "global_load", "red": "global_store",
+}  # fmt: skip
+SPECIFIC = (  # (beginning of the operation, what it contains) -> class; the first that fits
+    ("mbarrier.try_wait", "", "wait"), ("mbarrier.test_wait", "", "wait"), ("mbarrier.arrive", "", "arrive"),
+    ("barrier.cluster.wait", "", "cluster_barrier"), ("barrier.cluster.arrive", "", "arrive"),
+    ("fence.proxy.tensormap", "", "fence_tensormap"), ("tensormap.cp_fenceproxy", "", "publish_tensormap"),
+    ("fence.proxy", "", "fence"), ("fence.mbarrier_init", "", "fence"), ("fence", ".cta", "fence"),
+    ("fence", "", "fence_gpu"), ("membar.cta", "", "fence"), ("membar", "", "fence_gpu"),
+    ("atom", ".shared", "shared_atomic"), ("atom", "", "global_atomic"), ("bar.warp.sync", "", "vote"),
+    ("barrier.warp.sync", "", "vote"), ("tensormap.replace", "", "replace_tensormap"),
+)  # fmt: skip
+
+OVERLAPPING = {"fence_tensormap", "publish_tensormap"}  # one starts while others of its kind are under way
+UNORDERED = {"alu", "multiply", "move", "constant"}  # what does not wait for them
+
+
+def kind(instr) -> str:
+    """The cost class of an instruction."""
+    for begin, part, name in SPECIFIC:
+        if instr.op.startswith(begin) and part in instr.op:
+            return name
+    parts = instr.op.split(".")
+    base = parts[0]
+    if base in ("ld", "st"):
+        space = next(
+            (p.split("::")[0] for p in parts[1:] if p.split("::")[0] in ("shared", "param", "const")), "global"
+        )
+        if space == "shared":
+            return "shared"
+        return "constant" if space in ("param", "const") else "global_load" if base == "ld" else "global_store"
+    if base in ("div", "rem") and len(instr.operands) > 2 and isinstance(instr.operands[2], Imm):
+        return "multiply"  # a division by a constant becomes a multiplication
+    return CLASSES.get(base, "alu")
+
+
+def block_cycles(program: Program, figures: dict) -> list[float]:
+    """Cycles of each block; figures[class] = (issue, latency)."""
+    out = []
+    for start, end in zip(program.start, program.end, strict=True):
+        time, ready, arithmetic = 0.0, {}, set()  # cycle a register can be read in; who came from integer units
+        under_way, until = "", 0.0  # kind of an overlapping operation, and when the last is complete
+        for instr in program.kernel.instrs[start:end]:
+            group = kind(instr)
+            issue, latency = figures[group]
+            reads, writes = program.reads_writes(instr)
+            if group == "global_store":  # ptxas computes the addresses of a row of stores ahead
+                reads = [r for r in reads if r not in arithmetic]
+            begin = max([time, *(ready[r] for r in reads if r in ready)])
+            if group != under_way and group not in UNORDERED:
+                begin, under_way = max(begin, until), ""
+            if group in OVERLAPPING:
+                under_way, until = group, begin + latency
+            if issue == 0:  # a move that vanishes passes its source's readiness on
+                for r in writes:
+                    ready[r] = begin
+                continue
+            time = begin + issue
+            for r in writes:
+                ready[r] = begin + latency
+                (arithmetic.add if group == "alu" else arithmetic.discard)(r)
+        out.append(max(time, until, 1.0))
+    return out

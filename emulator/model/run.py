@@ -1,0 +1,170 @@
+"""A timed run: launches one behind the other on a modelled GPU, with launch gaps and programmatic dependent launch.
+
+The launches run the same PTX as functional ones, under the TimingClock. Rules (CUDA programming guide, "Programmatic
+dependent launch"; PTX ISA griddepcontrol): a plain launch starts when the one before has completed and its writes have
+drained; with the PDL attribute it starts when every CTA of the one before has issued launch_dependents or exited, as
+far as there is room beside its CTAs, and griddepcontrol.wait returns when that one has completed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..errors import Hang
+from ..machine.engine import Engine
+from ..machine.launch import Launch
+from ..machine.placement import Placement
+from ..state.barrier import Waitable
+from .clock import TimingClock
+from .profile import Profile
+
+
+@dataclass
+class Recorded:
+    """A launch to be timed: the arguments of Launch."""
+
+    args: tuple
+    options: dict
+    held: list = field(default_factory=list)
+
+
+class Completion(Waitable):
+    """The end of a grid, for griddepcontrol.wait."""
+
+    def __init__(self, number: int):
+        super().__init__()
+        self.number = number
+
+    def __str__(self):
+        return f"the completion of launch {self.number}"
+
+
+class TimedLaunch:
+    """One launch of a run. Times in cycles; None until known."""
+
+    def __init__(self, run: TimedRun, number: int, recorded: Recorded):
+        self.run, self.number = run, number
+        self.launch = Launch(
+            *recorded.args,
+            engine=run.engine,
+            clock=run.clock,
+            placement=run.placement,
+            checks=False,
+            number=number,
+            **recorded.options,
+        )
+        self.launch.timed = self
+        self.triggered: set = set()
+        self.completion = Completion(number)
+        self.start: float | None = None
+        self.trigger: float | None = None  # when every CTA has triggered or exited
+        self.end: float | None = None
+        self.dirty = 0.0  # bytes of the flush that were still in L2 at the end
+
+    @property
+    def before(self) -> TimedLaunch | None:
+        return self.run.launches[self.number - 1] if self.number else None
+
+    def total_ctas(self) -> int:
+        x, y, z = self.launch.grid
+        return x * y * z
+
+    def begin(self):
+        self.start = self.run.engine.now
+        self.run.active.append(self)
+        self.run.dispatch()
+
+    def launch_dependents(self, cta):
+        if cta not in self.triggered:  # the unit that starts and retires CTAs is told by each
+            self.triggered.add(cta)
+            self._check_trigger(self.run.clock.schedule_cta(self.run.engine.now))
+
+    def cluster_done(self, cluster):
+        for cta in cluster.ctas:
+            self.triggered.add(cta)
+            retired = self.run.clock.schedule_cta(self.run.engine.now)
+        self._check_trigger(self.run.engine.now)
+        self.run.dispatch()
+        if self.launch.finished:
+            profile = self.run.profile
+            end = max(retired, self.launch.last_store) + profile.cycles(profile["launch"]["drain_ns"])
+            self.run.engine.at(end, self._complete)
+
+    def _check_trigger(self, time: float):
+        if self.trigger is None and len(self.triggered) == self.total_ctas():
+            self.trigger = time
+            following = self.run.following(self)
+            if following is not None and following.launch.pdl:
+                interval = self.run.profile.cycles(self.run.profile["launch"]["interval_ns"])
+                self.run.engine.at(time + interval, following.begin)
+
+    def _complete(self):
+        run = self.run
+        self.end, self.dirty = run.engine.now, run.clock.memory.dirty
+        run.active.remove(self)
+        if run.enough is not None and run.enough(run):
+            return run.stop()
+        self.completion.wake()
+        following = run.following(self)
+        if following is not None and not following.launch.pdl:
+            run.engine.at(self.end + run.profile.cycles(run.profile["launch"]["gap_ns"]), following.begin)
+
+    def dependency_wait(self, group) -> bool:
+        if not self.launch.pdl or self.before is None:
+            return True
+        if self.before.end is None:
+            return group.wait_on(self.before.completion)
+        profile = self.run.profile
+        group.t = max(group.t, self.before.end + profile.cycles(profile["launch"]["pdl_wait_ns"]))
+        return True
+
+
+class TimedRun:
+    """Executes recorded launches back to back; `launches` then holds the times of each.
+
+    `enough(run)` is asked at the end of each launch; where it says so, the run stops there and `end` of the later ones
+    stays None.
+    """
+
+    def __init__(self, profile: Profile, memory, recorded: list[Recorded], trace=None, enough=None):
+        self.profile, self.enough, self.stopped = profile, enough, False
+        self.engine = Engine()
+        sm = profile["sm"]
+        self.clock = TimingClock(profile, memory, self.engine, trace)
+        self.placement = Placement(int(sm["count"]), int(sm["shared_bytes"]), int(sm["threads"]), int(sm["ctas"]))
+        self.launches = [TimedLaunch(self, n, r) for n, r in enumerate(recorded)]
+        self.active: list[TimedLaunch] = []
+
+    def following(self, launch: TimedLaunch) -> TimedLaunch | None:
+        n = launch.number + 1
+        return self.launches[n] if n < len(self.launches) else None
+
+    def dispatch(self):
+        """Fill free SMs, the oldest launch first."""
+        for timed in self.active:
+            timed.launch.start_clusters()
+            if timed.launch._next is not None:
+                return
+
+    def run(self) -> TimedRun:
+        if self.launches:
+            self.engine.at(0.0, self.launches[0].begin)
+            self.engine.run(self._stalled)
+        return self
+
+    def stop(self):
+        self.engine.clear()
+        self.stopped = True
+
+    def _stalled(self) -> bool:
+        waiting = [t for t in self.launches if t.end is None]
+        if self.stopped or not waiting:
+            return False
+        return any([t.launch.stalled() for t in self.active if t.launch.running]) or self._hang()
+
+    def _hang(self):
+        raise Hang("\n".join(line for t in self.active for line in t.launch.waiting()))
+
+    def ends_us(self) -> list[float]:
+        """Microseconds from the start of the first launch to the end of each that has ended."""
+        return [self.profile.us(t.end) for t in self.launches if t.end is not None]

@@ -1,0 +1,11 @@
+"""The instructions, a file a family (PTX ISA 9.7): what each becomes in Python.
+
+`lookup` finds the handler of one; registry.py says what a handler is.
+"""
+
+from . import arithmetic, barrier, control, convert, copy, logic, memory, tcgen05, warp  # noqa: F401
+from .registry import HANDLERS, Mods, lookup
+
+BLOCKING = tuple(h.name for h in HANDLERS.values() if h.blocking)
+
+__all__ = ["BLOCKING", "HANDLERS", "Mods", "lookup"]

@@ -1,0 +1,255 @@
+"""Integer, floating point, half precision and extended precision arithmetic (PTX ISA 9.7.1-9.7.5)."""
+
+from __future__ import annotations
+
+from ...errors import Unsupported
+from .registry import Mods, is_float, is_signed, op, width
+
+ROUNDINGS = ("rn", "rz", "rm", "rp")
+
+
+def _float(w, i, m, kind: str, function: str, extra: str = ""):
+    """d = function(kind, sources...) for scalar and packed kinds."""
+    options = {"mode": m.one_of(*ROUNDINGS, default="rn"), "ftz": m.take("ftz"), "sat": m.take("sat")}
+    if options["sat"] and kind.startswith("bf"):
+        raise Unsupported(".sat on bf16")
+    args = ", ".join(f"{k}={v!r}" for k, v in options.items()) + extra
+    _apply(w, i, kind, f"alu.{function}", args)
+
+
+def _apply(w, i, kind: str, function: str, args: str):
+    bits = width(kind) if kind != "f32x2" else 64
+    sources = [w.read(o, bits, float_kind=True) for o in i.operands[1:]]
+    names = [f"v{n}" for n in range(len(sources))]
+    if kind.endswith("x2"):
+        half = kind[:-2]
+        packed = "packed64" if half == "f32" else "packed"
+        call = f"{function}({half!r}, {', '.join(names)}, {args})"
+        w.write(i.operands[0], f"alu.{packed}(lambda {', '.join(names)}: {call}, {', '.join(sources)})")
+    else:
+        w.write(i.operands[0], f"{function}({kind!r}, {', '.join(sources)}, {args})")
+
+
+def _type(m: Mods) -> str:
+    """Type suffix, with the packed f32x2 that TYPE_BITS does not list."""
+    return "f32x2" if m.take("f32x2") else m.type()
+
+
+@op("add", "sub")
+def _add(w, i, m):
+    minus = i.op.startswith("sub")
+    kind = _type(m)
+    if is_float(kind):
+        _float(w, i, m, kind, "fadd", ", sub=True" if minus else "")
+    else:
+        bits = width(kind)
+        a, b = (w.read(o, bits) for o in i.operands[1:])
+        if m.take("sat"):
+            w.write(i.operands[0], f"alu.sat_add({a}, {b}, {minus})")
+        elif kind in ("s16x2", "u16x2"):
+            w.write(i.operands[0], f"alu.packed(lambda a, b: (a {'-' if minus else '+'} b) & 0xffff, {a}, {b})")
+        else:
+            w.write(i.operands[0], f"({a} {'-' if minus else '+'} {b}) & {(1 << bits) - 1}")
+
+
+def _carry(w, i, kind, minus, carry_in):
+    bits = width(kind)
+    a, b = (w.read(o, bits) for o in i.operands[1:3])
+    total, carry = w.temp(), w.temp()
+    w.emit(f"{total}, {carry} = alu.carry_{'sub' if minus else 'add'}({a}, {b}, {carry_in}, {bits})")
+    w.write(i.operands[0], total)
+    return carry
+
+
+@op("add.cc", "sub.cc")
+def _add_cc(w, i, m):
+    kind = m.type()
+    w.emit(f"g.carry = {_carry(w, i, kind, i.op.startswith('sub'), '0')}")
+
+
+@op("addc", "subc")
+def _addc(w, i, m):
+    out = m.take("cc")
+    kind = m.type()
+    carry = _carry(w, i, kind, i.op.startswith("sub"), "g.carry")
+    if out:
+        w.emit(f"g.carry = {carry}")
+
+
+@op("mul")
+def _mul(w, i, m):
+    kind = _type(m)
+    if is_float(kind):
+        _float(w, i, m, kind, "fmul")
+    else:
+        w.write(i.operands[0], _product(w, i, m, kind))
+
+
+def _product(w, i, m, kind: str) -> str:
+    bits, sign = width(kind), is_signed(kind)
+    a, b = (w.read(o, bits) for o in i.operands[1:3])
+    part = m.one_of("lo", "hi", "wide")
+    if part == "lo":
+        return f"(({a} * {b}) & {(1 << bits) - 1})"
+    if part == "hi":
+        return f"alu.mul_hi({a}, {b}, {bits}, {sign})"
+    return f"alu.mul_wide({a}, {b}, {bits}, {sign})"
+
+
+@op("mul24", "mad24")
+def _mul24(w, i, m):
+    kind = m.type()
+    high = m.one_of("lo", "hi") == "hi"
+    a, b = (w.read(o, 32) for o in i.operands[1:3])
+    product = f"alu.mul24({a}, {b}, {is_signed(kind)}, {high})"
+    if i.op.startswith("mad"):
+        product = f"({product} + {w.read(i.operands[3], 32)}) & {0xFFFFFFFF}"
+    w.write(i.operands[0], product)
+
+
+@op("mad")
+def _mad(w, i, m):
+    kind = m.type()
+    if is_float(kind):
+        _float(w, i, m, kind, "ffma")
+        return
+    bits = width(kind) * (2 if "wide" in m.left else 1)
+    product = _product(w, i, m, kind)
+    c = w.read(i.operands[3], bits)
+    if m.take("cc"):
+        total = w.temp()
+        w.emit(f"{total}, g.carry = alu.carry_add({product}, {c}, 0, {bits})")
+        w.write(i.operands[0], total)
+    elif m.take("sat"):
+        w.write(i.operands[0], f"alu.sat_add({product}, {c}, False)")
+    else:
+        w.write(i.operands[0], f"({product} + {c}) & {(1 << bits) - 1}")
+
+
+@op("madc")
+def _madc(w, i, m):
+    kind = m.type()
+    bits = width(kind)
+    product = _product(w, i, m, kind)
+    out = m.take("cc")
+    total, carry = w.temp(), w.temp()
+    w.emit(f"{total}, {carry} = alu.carry_add({product}, {w.read(i.operands[3], bits)}, g.carry, {bits})")
+    w.write(i.operands[0], total)
+    if out:
+        w.emit(f"g.carry = {carry}")
+
+
+@op("fma")
+def _fma(w, i, m):
+    kind = _type(m)
+    relu = m.take("relu")
+    _float(w, i, m, kind, "ffma", f", relu={relu}" if relu else "")
+
+
+@op("div")
+def _div(w, i, m):
+    kind = m.type()
+    a, b = (w.read(o, width(kind), True) for o in i.operands[1:])
+    if is_float(kind):
+        mode = m.one_of("rn", "rz", "rm", "rp", "approx", "full")
+        mode = "rn" if mode in ("approx", "full") else mode
+        w.write(i.operands[0], f"alu.fdiv({kind!r}, {a}, {b}, {mode!r}, {m.take('ftz')})")
+    else:
+        w.write(i.operands[0], f"alu.div_int({a}, {b}, {width(kind)}, {is_signed(kind)})")
+
+
+@op("rem")
+def _rem(w, i, m):
+    kind = m.type()
+    a, b = (w.read(o, width(kind)) for o in i.operands[1:])
+    w.write(i.operands[0], f"alu.rem_int({a}, {b}, {width(kind)}, {is_signed(kind)})")
+
+
+@op("abs", "neg")
+def _abs_neg(w, i, m):
+    kind = m.type()
+    absolute = i.op.startswith("abs")
+    if is_float(kind):
+        _apply(w, i, kind, "alu.fneg", f"ftz={m.take('ftz')}, absolute={absolute}")
+    else:
+        a = w.read(i.operands[1], width(kind))
+        w.write(i.operands[0], f"alu.abs_int({a}, {width(kind)})" if absolute else f"(-{a}) & {(1 << width(kind)) - 1}")
+
+
+@op("min", "max")
+def _min_max(w, i, m):
+    kind = m.type()
+    is_max = i.op.startswith("max")
+    if is_float(kind):
+        options = f"ftz={m.take('ftz')}, nan={m.take('NaN')}, xorsign={m.take('xorsign')}, absolute={m.take('abs')}"
+        if len(i.operands) == 4:  # three inputs
+            a, b, c = (w.read(o, width(kind), True) for o in i.operands[1:])
+            inner = f"alu.fminmax({kind!r}, {is_max}, {a}, {b}, {options})"
+            w.write(i.operands[0], f"alu.fminmax({kind!r}, {is_max}, {inner}, {c}, {options})")
+        elif kind.endswith("x2"):
+            a, b = (w.read(o, 32) for o in i.operands[1:])
+            call = f"lambda a, b: alu.fminmax({kind[:-2]!r}, {is_max}, a, b, {options})"
+            w.write(i.operands[0], f"alu.packed({call}, {a}, {b})")
+        else:
+            a, b = (w.read(o, width(kind), True) for o in i.operands[1:])
+            w.write(i.operands[0], f"alu.fminmax({kind!r}, {is_max}, {a}, {b}, {options})")
+        return
+    relu = m.take("relu")
+    a, b = (w.read(o, width(kind)) for o in i.operands[1:])
+    bits = width(kind.removesuffix("x2"))
+
+    def one(a, b):
+        text = f"alu.{'max' if is_max else 'min'}_int({a}, {b}, {bits}, {is_signed(kind)})"
+        return f"alu.max_int({text}, 0, {bits}, True)" if relu else text
+
+    packed = f"alu.packed(lambda a, b: {one('a', 'b')}, {a}, {b})"
+    w.write(i.operands[0], packed if kind.endswith("x2") else one(a, b))
+
+
+@op("sad")
+def _sad(w, i, m):
+    kind = m.type()
+    a, b, c = (w.read(o, width(kind)) for o in i.operands[1:])
+    w.write(i.operands[0], f"alu.sad({a}, {b}, {c}, {width(kind)}, {is_signed(kind)})")
+
+
+@op("dp4a", "dp2a")
+def _dp(w, i, m):
+    part = 8 if i.op.startswith("dp4a") else 16
+    high = part == 16 and m.one_of("lo", "hi") == "hi"
+    of_b, of_a = m.type(), m.type()
+    a, b, c = (w.read(o, 32) for o in i.operands[1:])
+    w.write(i.operands[0], f"alu.dp({a}, {b}, {c}, {(is_signed(of_a), is_signed(of_b))}, {part}, {high})")
+
+
+@op("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
+def _special_function(w, i, m):
+    name = i.op.split(".")[0]
+    kind = m.type()
+    ftz = m.take("ftz")
+    mode = m.one_of("approx", *ROUNDINGS)
+    if mode in ROUNDINGS:
+        a = w.read(i.operands[1], width(kind), True)
+        w.write(i.operands[0], f"alu.f{name}({kind!r}, {a}, {mode!r}, {ftz})")
+    elif kind.endswith("x2"):
+        call = f"lambda a: alu.approx({name!r}, a, {ftz}, {kind[:-2]!r})"
+        w.write(i.operands[0], f"alu.packed({call}, {w.read(i.operands[1], 32)})")
+    elif kind == "f64":
+        raise Unsupported("approximate f64")
+    else:
+        w.write(i.operands[0], f"alu.approx({name!r}, {w.read(i.operands[1], width(kind), True)}, {ftz}, {kind!r})")
+
+
+@op("copysign")
+def _copysign(w, i, m):
+    bits = width(m.type())
+    sign = 1 << (bits - 1)
+    a, b = (w.read(o, bits, True) for o in i.operands[1:])
+    w.write(i.operands[0], f"({a} & {sign}) | ({b} & {sign - 1})")
+
+
+@op("testp")
+def _testp(w, i, m):
+    what = m.one_of("finite", "infinite", "number", "notanumber", "normal", "subnormal")
+    kind = m.type()
+    w.write(i.operands[0], f"alu.testp({kind!r}, {what!r}, {w.read(i.operands[1], width(kind), True)})")

@@ -1,0 +1,153 @@
+"""Barriers of CTAs and clusters, mbarriers and fences (PTX ISA 9.7.13)."""
+
+from __future__ import annotations
+
+from ...errors import Unsupported
+from ..syntax import SINK, Mem
+from .registry import SCOPES, Mods, op
+
+
+@op("bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync", dst=0, blocking=True)
+def _bar_sync(w, i, m):
+    aligned = m.take("aligned") or i.op.startswith("bar.")
+    number = w.read(i.operands[0], 32)
+    count = w.read(i.operands[1], 32) if len(i.operands) > 1 else "None"
+    w.wait_unless(f"g.bar_sync({number}, {count}, {aligned}, {w.mask()})")
+
+
+@op("bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arrive", dst=0)
+def _bar_arrive(w, i, m):
+    aligned = m.take("aligned") or i.op.startswith("bar.")
+    w.call(f"g.bar_arrive({w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)}, {aligned})")
+
+
+@op("bar.red", "barrier.red", "bar.cta.red", "barrier.cta.red", dst=1, blocking=True)
+def _bar_red(w, i, m):
+    aligned = m.take("aligned") or i.op.startswith("bar.")
+    mode = m.one_of("popc", "and", "or")
+    m.type()
+    if w.guard:
+        raise Unsupported("guarded barrier reduction")
+    number = w.read(i.operands[1], 32)
+    count = w.read(i.operands[2], 32) if len(i.operands) > 3 else "None"
+    source = i.operands[-1]
+    w.wait_unless(f"g.bar_sync({number}, {count}, {aligned}, True, ({mode!r}, {w.read(source, 1)}))")
+    w.write(i.operands[0], "g.bar_result()")
+
+
+@op("barrier.cluster.arrive", dst=0)
+def _cluster_arrive(w, i, m):
+    relaxed = m.one_of("release", "relaxed", default="release") == "relaxed"
+    aligned = m.take("aligned")
+    w.call(f"g.cluster_arrive({not relaxed}, {aligned})")
+
+
+@op("barrier.cluster.wait", dst=0, blocking=True)
+def _cluster_wait(w, i, m):
+    m.take("acquire", "relaxed")
+    m.take("aligned")
+    w.wait_unless("g.cluster_wait()")
+
+
+@op("fence", "membar", dst=0)
+def _fence(w, i, m):
+    m.take("sc", "acq_rel", "acquire", "release")
+    m.take("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
+    m.take(*SCOPES, "gl")
+    w.call("g.fence('memory')")
+
+
+@op("fence.mbarrier_init.release.cluster", dst=0)
+def _fence_mbarrier_init(w, i, m):
+    w.call("g.fence('mbarrier_init')")
+
+
+@op("fence.proxy.async", dst=0)
+def _fence_proxy_async(w, i, m):
+    space = m.one_of("global", "shared::cta", "shared::cluster", default="all")
+    w.call(f"g.fence('proxy.async', {space!r}, {w.mask()})")
+
+
+@op("fence.proxy.alias", dst=0)
+def _fence_proxy_alias(w, i, m):
+    w.call("g.fence('proxy.alias')")
+
+
+@op("fence.proxy.tensormap::generic", dst=0)
+def _fence_tensormap(w, i, m):
+    kind = m.one_of("acquire", "release")
+    m.take(*SCOPES)
+    if kind == "acquire":
+        w.call(f"g.tensormap_acquire({w.address(i.operands[0])}, {w.read(i.operands[1], 32)})")
+    else:
+        w.call("g.fence('tensormap')")
+
+
+# -- mbarrier ----------------------------------------------------------------------------------------------------------
+def _shared(w, m: Mods, mem) -> str:
+    """Shared-window address of an mbarrier; a generic address where no space is given."""
+    named = m.take("shared", "shared::cta", "shared::cluster")
+    return w.address(mem) if named else f"g.from_generic({w.address(mem)}, 'shared')"
+
+
+def _relaxed(m: Mods) -> bool:
+    """Take type, semantics and scope; True if .relaxed is among them."""
+    m.take("b64")
+    relaxed = m.one_of("release", "relaxed", "acquire", default=None) == "relaxed"
+    m.take("cta", "cluster")
+    return relaxed
+
+
+@op("mbarrier.init", "mbarrier.inval", dst=0)
+def _init(w, i, m):
+    address = _shared(w, m, i.operands[0])
+    _relaxed(m)
+    if i.op.startswith("mbarrier.init"):
+        w.call(f"g.mbarrier_init({address}, {w.read(i.operands[1], 32)}, {w.mask()})")
+    else:
+        w.call(f"g.mbarrier_inval({address}, {w.mask()})")
+
+
+def _dst_of_arrive(i) -> int:
+    return 0 if isinstance(i.operands[0], Mem) else 1
+
+
+@op("mbarrier.arrive", "mbarrier.arrive_drop", dst=_dst_of_arrive)
+def _arrive(w, i, m):
+    expect, no_complete = m.take("expect_tx"), m.take("noComplete")
+    operands = list(i.operands)
+    state = operands.pop(0) if _dst_of_arrive(i) else SINK
+    address = _shared(w, m, operands.pop(0))
+    relaxed = _relaxed(m)
+    value = w.read(operands[0], 32) if operands else "1"
+    count, tx = ("1", value) if expect else (value, "None")
+    drop = i.op.startswith("mbarrier.arrive_drop")
+    text = f"g.mbarrier_arrive({address}, {count}, {tx}, {drop}, {no_complete}, {relaxed}, {w.mask()})"
+    w.write(state, text)
+
+
+@op("mbarrier.expect_tx", "mbarrier.complete_tx", dst=0)
+def _tx(w, i, m):
+    address = _shared(w, m, i.operands[0])
+    _relaxed(m)
+    sign = "" if i.op.startswith("mbarrier.expect") else "-"
+    w.call(f"g.mbarrier_tx({address}, {sign}{w.read(i.operands[1], 32)}, {w.mask()})")
+
+
+@op("mbarrier.test_wait", "mbarrier.try_wait", dst=1, blocking=True)
+def _wait(w, i, m):
+    parity = m.take("parity")
+    address = _shared(w, m, i.operands[1])
+    relaxed = _relaxed(m)
+    phase = w.read(i.operands[2], 32 if parity else 64)
+    if i.op.startswith("mbarrier.try_wait"):
+        guard = "" if w.guard is None else f"{w.guard} is False or "
+        limit = w.read(i.operands[3], 32) if len(i.operands) > 3 else None
+        w.wait_unless(f"{guard}g.mbarrier_try_wait({address}, {phase}, {parity}, {limit})")
+    w.write(i.operands[0], f"g.mbarrier_test({address}, {phase}, {parity}, {relaxed})")
+
+
+@op("mbarrier.pending_count", dst=1)
+def _pending_count(w, i, m):
+    m.type()
+    w.write(i.operands[0], f"g.mbarrier_pending_count({w.read(i.operands[1], 64)})")

@@ -1,0 +1,91 @@
+"""Control flow and odds and ends (PTX ISA 9.7.12, 9.7.19)."""
+
+from __future__ import annotations
+
+from ...errors import Unsupported
+from ..syntax import Target
+from .registry import op
+
+
+@op("bra", dst=0)
+def _bra(w, i, m):
+    m.take("uni")
+    target = i.operands[0]
+    if not isinstance(target, Target):
+        raise Unsupported("branch to an unknown label")
+    blocks = w.program.block_of
+    there = blocks[target.index]
+    if w.guard is None:
+        w.save()
+        w.emit(f"return {there}")
+        return True
+    here = w.index + 1
+    w.save()
+    w.emit(f"if {w.guard} is True: return {there}")
+    w.emit(f"if {w.guard} is False: return {here}")
+    w.emit(f"return g.branch({w.guard}, {there}, {here}, {w.program.join[w.index]})")
+    return True
+
+
+@op("brx.idx", dst=0)
+def _brx(w, i, m):
+    m.take("uni")
+    if w.guard is not None:
+        raise Unsupported("guarded brx")
+    table = [w.program.block_of[t] for t in w.program.kernel.branch_tables[i.operands[1].name]]
+    w.save()
+    w.emit(f"return g.branch_table({w.read(i.operands[0], 32)}, {table}, {w.program.join[w.index]})")
+    return True
+
+
+@op("ret", "exit", dst=0)
+def _exit(w, i, m):
+    m.take("uni")
+    if w.guard is None:
+        w.emit("return -2")
+        return True
+    w.save()
+    w.emit(f"if {w.guard} is True: return -2")
+    w.emit(f"if {w.guard} is False: return {w.index + 1}")
+    w.emit(f"return g.branch({w.guard}, -2, {w.index + 1}, -1)")
+    return True
+
+
+@op("trap", dst=0)
+def _trap(w, i, m):
+    w.call("g.trap()")
+    w.leave(w.index + 1)
+    return True
+
+
+@op("nanosleep", dst=0)
+def _nanosleep(w, i, m):
+    m.type()
+    w.call(f"g.sleep({w.read(i.operands[0], 32)})")
+
+
+@op("pmevent", "brkpt", dst=0)
+def _nothing(w, i, m):
+    m.take("mask")
+
+
+@op("setmaxnreg", dst=0)
+def _setmaxnreg(w, i, m):
+    action = m.one_of("inc", "dec")
+    m.drop("sync", "aligned", "u32")
+    w.call(f"g.set_max_registers({action!r}, {i.operands[0].value})")
+
+
+@op("griddepcontrol.wait", dst=0, blocking=True)
+def _griddepcontrol_wait(w, i, m):
+    w.wait_unless("g.grid_dependency_wait()")
+
+
+@op("griddepcontrol.launch_dependents", dst=0)
+def _launch_dependents(w, i, m):
+    w.call("g.grid_launch_dependents()")
+
+
+@op("call", "vprintf", dst=0)
+def _call(w, i, m):
+    raise Unsupported("function calls")

@@ -1,0 +1,96 @@
+"""cvt and its packed and small-float forms (PTX ISA 9.7.9.21, 9.7.9.22)."""
+
+from __future__ import annotations
+
+from ...errors import Unsupported
+from .registry import is_float, is_signed, op, width
+
+INTEGER_ROUNDING = ("rni", "rzi", "rmi", "rpi")
+SMALL = ("e4m3x2", "e5m2x2", "e2m1x2", "e2m3x2", "e3m2x2")
+
+
+@op("cvt")
+def _cvt(w, i, m):
+    types = [t for t in m.left if t in (*SMALL, "ue8m0x2", "tf32", "f16x2", "bf16x2") or _is_plain(t)]
+    if len(types) != 2:
+        raise Unsupported(f"conversion between {types}")
+    for t in types:
+        m.left.remove(t)
+    to, kind = types
+    rounding = m.one_of("rna", "rn", "rz", "rm", "rp", *INTEGER_ROUNDING, default=None)
+    d, *sources = i.operands
+    if to == "ue8m0x2":
+        m.take("satfinite")
+        source = "bf16" if kind == "bf16x2" else "f32"
+        if len(sources) != 2:
+            raise Unsupported("ue8m0x2 from a packed source")
+        a, b = (w.read(o, 32) for o in sources)
+        w.write(d, f"alu.pack_ue8m0({a}, {b}, {rounding!r}, {source!r})")
+    elif kind == "ue8m0x2":
+        w.write(d, f"alu.unpack_ue8m0({w.read(sources[0], 16)})")
+    elif to in SMALL:
+        if not m.take("satfinite"):
+            raise Unsupported("conversion without .satfinite")
+        if kind == "f32":
+            a, b = (w.read(o, 32, True) for o in sources)
+        else:
+            a, b = f"{w.read(sources[0], 32)} >> 16", f"{w.read(sources[0], 32)} & 0xffff"
+            a, b = f"alu.resize({a}, 16)", f"alu.resize({b}, 16)"
+            kind = kind[:-2]
+        w.write(d, f"alu.pack_small({to[:-2]!r}, {a}, {b}, {kind!r}, {m.take('relu')})")
+    elif kind in SMALL:
+        if to != "f16x2":
+            raise Unsupported(f"{kind} to {to}")
+        w.write(d, f"alu.unpack_small({kind[:-2]!r}, {w.read(sources[0], 16)}, {m.take('relu')})")
+    elif to == "tf32":
+        relu, satfinite = m.take("relu"), m.take("satfinite")
+        w.write(d, f"alu.to_tf32({w.read(sources[0], 32, True)}, {rounding!r}, {relu}, {satfinite})")
+    elif to in ("f16x2", "bf16x2"):
+        if kind != "f32":
+            raise Unsupported(f"{kind} to {to}")
+        relu = m.take("relu")
+        a, b = (w.read(o, 32, True) for o in sources)
+        half = [f"alu.float_to_float({x}, 'f32', {to[:-2]!r}, {rounding!r}, relu={relu})" for x in (b, a)]
+        w.write(d, f"alu.join16({half[0]}, {half[1]})")
+    elif is_float(to) and is_float(kind):
+        ftz, sat, relu = m.take("ftz"), m.take("sat"), m.take("relu")
+        integer = rounding if rounding in INTEGER_ROUNDING else None
+        mode = rounding if rounding in ("rz", "rm", "rp") else "rn"
+        a = w.read(sources[0], width(kind), True)
+        w.write(d, f"alu.float_to_float({a}, {kind!r}, {to!r}, {mode!r}, {ftz}, {sat}, {relu}, {integer!r})")
+    elif is_float(kind):
+        a = w.read(sources[0], width(kind), True)
+        m.take("sat")  # which changes nothing: these conversions always clamp
+        text = f"alu.float_to_int({a}, {kind!r}, {rounding!r}, {width(to)}, {is_signed(to)}, {m.take('ftz')})"
+        w.write(d, _into_register(text, to, d), max(width(to), 16))
+    elif is_float(to):
+        a = w.read(sources[0], width(kind))
+        w.write(d, f"alu.int_to_float({a}, {width(kind)}, {is_signed(kind)}, {to!r}, {rounding!r})")
+    else:
+        a = w.read(sources[0], width(kind))
+        bits = max(width(to), 16)
+        text = f"alu.int_to_int({a}, {width(kind)}, {is_signed(kind)}, {width(to)}, {is_signed(to)}, {m.take('sat')})"
+        w.write(d, _into_register(text, to, d), bits)
+
+
+def _into_register(text: str, to: str, d) -> str:
+    """A destination register wider than the type is sign- or zero-extended (PTX 9.4.1)."""
+    if hasattr(d, "bits") and d.bits > width(to):
+        return f"alu.extend({text}, {width(to)}, {is_signed(to)}, {d.bits})"
+    return text
+
+
+def _is_plain(t: str) -> bool:
+    return t in ("f16", "bf16", "f32", "f64") or (t[0] in "us" and t[1:] in ("8", "16", "32", "64"))
+
+
+@op("cvt.pack")
+def _cvt_pack(w, i, m):
+    if not m.take("sat"):
+        raise Unsupported("cvt.pack without .sat")
+    to, kind, *third = m.left
+    m.left = []
+    if kind != "s32" or to[0] not in "us" or to[1:] not in ("16", "8", "4", "2") or third not in ([], ["b32"]):
+        raise Unsupported(f"cvt.pack of {kind} to {to}")
+    a, b, *c = (w.read(o, 32) for o in i.operands[1:])
+    w.write(i.operands[0], f"alu.pack_saturated({a}, {b}, {c[0] if c else 0}, {to[1:]}, {is_signed(to)})")

@@ -1,0 +1,244 @@
+"""Asynchronous copies: bulk, tensor (TMA), per-thread, and the tensormaps they use (PTX ISA 9.7.9.25-9.7.9.28)."""
+
+from __future__ import annotations
+
+from ...errors import Unsupported
+from ...formats import tensormap
+from ..syntax import Vec
+from .registry import CACHE_HINTS, SCOPES, Mods, op, width
+
+REDUCTIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
+
+
+def _coords(w, vector) -> str:
+    if not isinstance(vector, Vec):
+        raise Unsupported("tensor coordinates")
+    return "(" + ", ".join(w.read(o, 32) for o in vector.items) + ",)"
+
+
+@op("cp.async.bulk.tensor", dst=0)
+def _tensor_copy(w, i, m):
+    rank = int(m.one_of("1d", "2d", "3d", "4d", "5d")[0])
+    spaces = [s for s in m.left if s in ("shared::cluster", "shared::cta", "global")]
+    mode = m.one_of("tile::gather4", "tile::scatter4", "tile", "im2col", default="tile")
+    if any(x.startswith("im2col") for x in m.left) or mode == "im2col":
+        raise Unsupported("im2col mode")
+    for s in spaces:
+        m.left.remove(s)
+    multicast, hint = m.take("multicast::cluster"), m.take("L2::cache_hint")
+    pair = m.one_of("cta_group::1", "cta_group::2", default=None)
+    operands = list(i.operands)
+    policy = w.read(operands.pop(), 64) if hint else "None"
+    if spaces and spaces[-1] == "global" and len(spaces) == 2:  # load: dst, [map, coords], [mbar] {, mask}
+        if not m.take("mbarrier::complete_tx::bytes"):
+            raise Unsupported("completion mechanism")
+        dst, tensor, bar, *rest = operands
+        mask = w.read(rest[0], 16) if multicast else "None"
+        w.call(
+            f"g.tma_load({w.address(dst)}, {w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(bar)}, "
+            f"{rank}, {mode!r}, {mask}, {pair == 'cta_group::2'}, {policy}, {w.mask()})"
+        )
+    else:  # store: [map, coords], [src]
+        if not m.take("bulk_group"):
+            raise Unsupported("completion mechanism")
+        tensor, src = operands
+        w.call(
+            f"g.tma_store({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(src)}, {rank}, {mode!r}, "
+            f"None, {policy}, {w.mask()})"
+        )
+
+
+@op("cp.reduce.async.bulk.tensor", dst=0)
+def _tensor_reduce(w, i, m):
+    rank = int(m.one_of("1d", "2d", "3d", "4d", "5d")[0])
+    what = m.one_of(*REDUCTIONS)
+    m.take("global")
+    m.take("shared::cta")
+    mode = m.one_of("tile", default="tile")
+    hint = m.take("L2::cache_hint")
+    if not m.take("bulk_group"):
+        raise Unsupported("completion mechanism")
+    operands = list(i.operands)
+    policy = w.read(operands.pop(), 64) if hint else "None"
+    tensor, src = operands
+    w.call(
+        f"g.tma_store({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(src)}, {rank}, {mode!r}, "
+        f"{what!r}, {policy}, {w.mask()})"
+    )
+
+
+@op("cp.async.bulk.prefetch.tensor", dst=0)
+def _tensor_prefetch(w, i, m):
+    rank = int(m.one_of("1d", "2d", "3d", "4d", "5d")[0])
+    m.take("L2")
+    m.take("global")
+    mode = m.one_of("tile", default="tile")
+    hint = m.take("L2::cache_hint")
+    policy = w.read(i.operands[1], 64) if hint else "None"
+    tensor = i.operands[0]
+    w.call(
+        f"g.tma_prefetch({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {rank}, {mode!r}, {policy}, {w.mask()})"
+    )
+
+
+@op("cp.async.bulk.prefetch", dst=0)
+def _bulk_prefetch(w, i, m):
+    m.take("L2")
+    m.take("global")
+    m.take("L2::cache_hint")
+    w.call(f"g.bulk_prefetch({w.address(i.operands[0])}, {w.read(i.operands[1], 32)}, {w.mask()})")
+
+
+def _ends(m: Mods) -> list[str]:
+    """State spaces of destination and source."""
+    ends = m.left[:2]
+    if not set(ends) <= {"shared::cluster", "shared::cta", "global"} or len(ends) != 2:
+        raise Unsupported(f"copy from and to .{'.'.join(ends)}")
+    del m.left[:2]
+    return ends
+
+
+@op("cp.async.bulk", dst=0)
+def _bulk(w, i, m):
+    dst, src = _ends(m)
+    multicast, hint = m.take("multicast::cluster"), m.take("L2::cache_hint")
+    byte_mask = m.take("cp_mask")
+    operands = list(i.operands)
+    if byte_mask:
+        raise Unsupported(".cp_mask")
+    policy = w.read(operands.pop(), 64) if hint else "None"
+    to, what, size, *rest = operands
+    if m.take("mbarrier::complete_tx::bytes"):
+        bar = w.address(rest.pop(0))
+        mask = w.read(rest[0], 16) if multicast else "None"
+    elif m.take("bulk_group"):
+        bar = mask = "None"
+    else:
+        raise Unsupported("completion mechanism")
+    w.call(
+        f"g.bulk_copy({dst!r}, {w.address(to)}, {src!r}, {w.address(what)}, {w.read(size, 32)}, {bar}, {mask}, "
+        f"{policy}, {w.mask()})"
+    )
+
+
+@op("cp.reduce.async.bulk", dst=0)
+def _bulk_reduce(w, i, m):
+    dst, src = _ends(m)
+    hint = m.take("L2::cache_hint")
+    what = m.one_of(*REDUCTIONS)
+    m.take("noftz")
+    to_barrier = m.take("mbarrier::complete_tx::bytes")
+    m.take("bulk_group")
+    kind = m.type()
+    operands = list(i.operands)
+    policy = w.read(operands.pop(), 64) if hint else "None"
+    bar = w.address(operands[3]) if to_barrier else "None"
+    w.call(
+        f"g.bulk_copy({dst!r}, {w.address(operands[0])}, {src!r}, {w.address(operands[1])}, "
+        f"{w.read(operands[2], 32)}, {bar}, None, {policy}, {w.mask()}, ({what!r}, {kind!r}))"
+    )
+
+
+@op("cp.async.bulk.commit_group", dst=0)
+def _bulk_commit(w, i, m):
+    w.call(f"g.bulk_commit({w.mask()})")
+
+
+@op("cp.async.bulk.wait_group", dst=0, blocking=True)
+def _bulk_wait(w, i, m):
+    read = m.take("read")
+    guard = "" if w.guard is None else f"{w.guard} is False or "
+    w.wait_unless(f"{guard}g.bulk_wait({i.operands[0].value}, {read}, {w.mask()})")
+
+
+# -- per-thread cp.async -----------------------------------------------------------------------------------------------
+@op("cp.async", dst=0)
+def _cp_async(w, i, m):
+    m.take("ca", "cg")
+    m.take("shared", "shared::cta")
+    m.take("global")
+    hint = m.take("L2::cache_hint")
+    m.drop(*CACHE_HINTS)
+    operands = list(i.operands)
+    if hint:
+        operands.pop()
+    size = operands[2].value
+    source = w.read(operands[3], 32) if len(operands) > 3 else repr(size)
+    w.call(f"g.cp_async({w.address(operands[0])}, {w.address(operands[1])}, {size}, {source}, {w.mask()})")
+
+
+@op("cp.async.commit_group", dst=0)
+def _cp_async_commit(w, i, m):
+    w.call("g.cp_async_commit()")
+
+
+@op("cp.async.wait_group", "cp.async.wait_all", dst=0, blocking=True)
+def _cp_async_wait(w, i, m):
+    w.wait_unless(f"g.cp_async_wait({i.operands[0].value if i.operands else 0})")
+
+
+@op("cp.async.mbarrier.arrive", dst=0)
+def _cp_async_arrive(w, i, m):
+    noinc = m.take("noinc")
+    m.take("shared", "shared::cta")
+    m.take("b64")
+    w.call(f"g.cp_async_arrive({w.address(i.operands[0])}, {noinc}, {w.mask()})")
+
+
+# -- tensormaps --------------------------------------------------------------------------------------------------------
+@op("tensormap.replace.tile", dst=0)
+def _tensormap_replace(w, i, m):
+    field = m.one_of(*tensormap.REPLACEABLE)
+    space = m.one_of("shared::cta", "global", default="generic").split("::")[0]
+    m.take("b1024")
+    bits = width(m.type())
+    operands = list(i.operands)
+    address = w.address(operands.pop(0))
+    value = operands.pop()
+    order = operands[0].value if operands else None
+    w.call(f"g.tensormap_replace({space!r}, {address}, {field!r}, {order}, {w.read(value, bits)}, {w.mask()})")
+
+
+@op("tensormap.cp_fenceproxy", dst=0)
+def _tensormap_copy(w, i, m):
+    m.take("global")
+    m.take("shared::cta")
+    if not m.take("tensormap::generic") or not m.take("release"):
+        raise Unsupported("this form of tensormap.cp_fenceproxy")
+    m.take(*SCOPES)
+    m.take("sync")
+    m.take("aligned")
+    dst, src, size = i.operands
+    w.call(f"g.tensormap_copy({w.address(dst)}, {w.address(src)}, {size.value})")
+
+
+@op("clusterlaunchcontrol.try_cancel.async", dst=0)
+def _try_cancel(w, i, m):
+    m.take("shared::cta")
+    if not m.take("mbarrier::complete_tx::bytes"):
+        raise Unsupported("completion mechanism")
+    multicast = m.take("multicast::cluster::all")
+    m.take("b128")
+    to, bar = (w.address(o) for o in i.operands)
+    w.call(f"g.cluster_launch_cancel({to}, {bar}, {multicast}, {w.mask()})")
+
+
+@op("clusterlaunchcontrol.query_cancel.is_canceled", dst=1)
+def _is_canceled(w, i, m):
+    m.drop("pred", "b128")
+    w.write(i.operands[0], f"g.is_canceled({w.read(i.operands[1], 128)})")
+
+
+@op(
+    "clusterlaunchcontrol.query_cancel.get_first_ctaid",
+    *(f"clusterlaunchcontrol.query_cancel.get_first_ctaid::{x}" for x in "xyz"),
+    dst=1,
+)
+def _first_ctaid(w, i, m):
+    m.drop("b32", "b128")
+    value = w.read(i.operands[1], 128)
+    if m.take("v4"):
+        w.write_all(i.operands[0].items, f"g.first_ctaid({value})")
+    else:
+        dimension = i.parts[2].removeprefix("get_first_ctaid::")
+        w.write(i.operands[0], f"g.first_ctaid({value})[{'xyz'.index(dimension)}]")

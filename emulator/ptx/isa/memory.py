@@ -1,0 +1,180 @@
+"""Loads, stores, atomics, prefetches, matrices of a warp (PTX ISA 9.7.9, 9.7.13.12-13, 9.7.14.5)."""
+
+from __future__ import annotations
+
+from ...errors import Unsupported
+from ..syntax import SINK, Mem, Vec
+from .registry import CACHE_HINTS, SCOPES, Mods, flat, is_signed, op, width
+
+SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "const")
+
+
+def _space(m: Mods) -> str:
+    return m.one_of(*SPACES, default="generic").split("::")[0]
+
+
+def _order(m: Mods) -> str:
+    mmio = m.take("mmio")
+    order = m.one_of("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", default="mmio" if mmio else "weak")
+    m.take(*SCOPES)
+    return order
+
+
+def _vector(m: Mods) -> int:
+    return int(m.one_of("v2", "v4", "v8", default="v1")[1:])
+
+
+@op("ld", "ldu", "ld.global.nc", dst=1)
+def _ld(w, i, m):
+    strong = ", True" if _order(m) != "weak" else ""
+    space = "global" if i.op.startswith("ld.global.nc") else _space(m)
+    m.drop(*CACHE_HINTS)
+    count, kind = _vector(m), m.type()
+    bits = width(kind)
+    items = flat(i.operands[0])
+    if len(items) != count:
+        raise Unsupported(f"{len(items)} destinations for a vector of {count}")
+    values = [w.temp() for _ in items]
+    call = f"g.load({space!r}, {w.address(i.operands[1])}, {bits // 8}, {count}, {w.mask()}{strong})"
+    if w.guard is None:
+        w.emit(f"{', '.join(values)}{',' if count == 1 else ''} = {call}")
+    else:
+        w.emit(f"{', '.join(values)}{',' if count == 1 else ''} = {call} if {w.guard} is not False else {(0,) * count}")
+    for item, value in zip(items, values, strict=True):
+        if item is SINK:
+            continue
+        if bits < item.bits or bits == 8:
+            value = f"alu.extend({value}, {bits}, {is_signed(kind)}, {item.bits})"
+        w.write(item, value)
+
+
+@op("st", dst=0)
+def _st(w, i, m):
+    if _order(m) == "release":
+        w.call(f"g.publish({w.mask()})")
+    space = _space(m)
+    m.drop(*CACHE_HINTS)
+    count, kind = _vector(m), m.type()
+    bits = width(kind)
+    items = flat(i.operands[1])
+    if len(items) != count or space in ("param", "const"):
+        raise Unsupported(f"store of {len(items)} values to {space}")
+    values = ", ".join(w.read(o, bits, kind[0] == "f") for o in items)
+    w.call(f"g.store({space!r}, {w.address(i.operands[0])}, {bits // 8}, ({values},), {w.mask()})")
+
+
+@op("st.async", dst=0)
+def _st_async(w, i, m):
+    _order(m)
+    if not m.take("shared::cluster") or not m.take("mbarrier::complete_tx::bytes"):
+        raise Unsupported("this form of st.async")
+    _vector(m)
+    kind = m.type()
+    values = ", ".join(w.read(o, width(kind), kind[0] == "f") for o in flat(i.operands[1]))
+    bar = w.address(i.operands[2])
+    w.call(f"g.store_async({w.address(i.operands[0])}, {width(kind) // 8}, ({values},), {bar}, {w.mask()})")
+
+
+ATOMIC = ("add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas")
+
+
+@op("atom", "red", dst=lambda i: 1 if i.op.startswith("atom") else 0)
+def _atom(w, i, m):
+    _order(m)
+    space = _space(m)
+    m.drop(*CACHE_HINTS)
+    what = m.one_of(*ATOMIC)
+    m.take("noftz")
+    count, kind = _vector(m), m.type()
+    is_red = i.op.startswith("red")
+    d = SINK if is_red else i.operands[0]
+    mem, *sources = i.operands if is_red else i.operands[1:]
+    sources = sources[: 2 if what == "cas" else 1]
+    bits = width(kind)
+    address = w.address(mem)
+    values = ", ".join(w.read(o, bits, True) for s in sources for o in flat(s))
+    call = f"g.atomic({space!r}, {what!r}, {kind!r}, {address}, ({values},), {count}, {w.mask()}, {not is_red})"
+    if is_red:
+        w.call(call)
+    else:
+        w.write_all(flat(d) if isinstance(d, Vec) else [d], call)
+
+
+@op("red.async", dst=0)
+def _red_async(w, i, m):
+    _order(m)
+    what = m.one_of(*ATOMIC)
+    if not m.take("shared::cluster") or not m.take("mbarrier::complete_tx::bytes"):
+        raise Unsupported("this form of red.async")
+    kind = m.type()
+    value, bar = w.read(i.operands[1], width(kind)), w.address(i.operands[2])
+    w.call(f"g.red_async({what!r}, {kind!r}, {w.address(i.operands[0])}, {value}, {bar}, {w.mask()})")
+
+
+@op("prefetch", "prefetchu", dst=0)
+def _prefetch(w, i, m):
+    space = _space(m)
+    tensormap = m.take("tensormap")
+    m.drop(*CACHE_HINTS)
+    m.take("L1", "L2")
+    w.call(f"g.prefetch({space!r}, {w.address(i.operands[0])}, {tensormap}, {w.mask()})")
+
+
+@op("createpolicy", "applypriority", "discard", dst=lambda i: 1 if i.op.startswith("createpolicy") else 0)
+def _policy(w, i, m):
+    """Cache policies are opaque 64-bit values: kept, never looked at by the functional units."""
+    m.drop(*CACHE_HINTS)
+    m.drop("global", "L2")
+    if i.op.startswith("createpolicy"):
+        m.drop("fractional", "range", "cvt", "b64")
+        w.write(i.operands[0], repr(0x12F0000000000000))
+
+
+@op("mapa", dst=1)
+def _mapa(w, i, m):
+    shared = m.take("shared::cluster")
+    bits = width(m.type())
+    a = i.operands[1]
+    address = w.address(a) if isinstance(a, Mem) else w.read(a, bits)
+    w.write(i.operands[0], f"g.map_shared({address}, {w.read(i.operands[2], 32)}, {shared})")
+
+
+@op("getctarank", dst=1)
+def _getctarank(w, i, m):
+    shared = m.take("shared::cluster")
+    bits = width(m.type())
+    address = w.read(i.operands[1], bits)
+    address = address if shared else f"g.from_generic({address}, 'shared')"
+    w.write(i.operands[0], f"alu.resize(({address}) >> 24, 32)")
+
+
+@op("ldmatrix.sync.aligned", dst=1)
+def _ldmatrix(w, i, m):
+    shape = m.one_of("m8n8", "m16n16", "m8n16")
+    count = int(m.one_of("x1", "x2", "x4")[1:])
+    trans = m.take("trans")
+    m.take("shared", "shared::cta")
+    kind = m.one_of("b16", "b8")
+    if shape != "m8n8" or kind != "b16":
+        raise Unsupported("ldmatrix of 8-bit and smaller elements")
+    w.write_all(flat(i.operands[0]), f"g.ldmatrix({w.address(i.operands[1])}, {count}, {trans})")
+
+
+@op("movmatrix.sync.aligned.m8n8.trans.b16", dst=1)
+def _movmatrix(w, i, m):
+    w.write(i.operands[0], f"g.movmatrix({w.read(i.operands[1], 32)})")
+
+
+@op("stmatrix.sync.aligned", dst=0)
+def _stmatrix(w, i, m):
+    shape = m.one_of("m8n8", "m16n8")
+    count = int(m.one_of("x1", "x2", "x4")[1:])
+    trans = m.take("trans")
+    m.take("shared", "shared::cta")
+    m.take("b16", "b8")
+    if shape != "m8n8":
+        raise Unsupported("stmatrix m16n8 (8-bit)")
+    values = ", ".join(w.read(o, 32) for o in flat(i.operands[1]))
+    if len(flat(i.operands[1])) != count:
+        raise Unsupported("stmatrix register count")
+    w.call(f"g.stmatrix({w.address(i.operands[0])}, ({values},), {trans})")

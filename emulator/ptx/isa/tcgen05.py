@@ -1,0 +1,169 @@
+"""Fifth-generation tensor core instructions: tcgen05 (PTX ISA 9.7.16)."""
+
+from __future__ import annotations
+
+from ...errors import Unsupported
+from ..syntax import Imm, Mem, Reg, Vec
+from .registry import Mods, flat, op
+
+KINDS = tuple(f"kind::{kind}" for kind in ("f16", "tf32", "f8f6f4", "i8", "mxf8f6f4", "mxf4", "mxf4nvf4"))
+
+
+def _pair(m: Mods) -> bool:
+    return m.one_of("cta_group::1", "cta_group::2") == "cta_group::2"
+
+
+def _whole_warp(m: Mods) -> None:
+    """Take .sync.aligned.b32."""
+    m.drop("sync", "aligned", "b32")
+
+
+@op("tcgen05.alloc", dst=0, blocking=True)
+def _alloc(w, i, m):
+    pair = _pair(m)
+    space = m.take("shared::cta")
+    _whole_warp(m)
+    address = w.address(i.operands[0])
+    address = address if space else f"g.from_generic({address}, 'shared')"
+    w.wait_unless(f"g.tmem_alloc({address}, {w.read(i.operands[1], 32)}, {pair})")
+
+
+@op("tcgen05.dealloc", dst=0, blocking=True)
+def _dealloc(w, i, m):
+    pair = _pair(m)
+    _whole_warp(m)
+    w.call(f"g.tmem_dealloc({w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)}, {pair})")
+
+
+@op("tcgen05.relinquish_alloc_permit", dst=0)
+def _relinquish(w, i, m):
+    pair = _pair(m)
+    _whole_warp(m)
+    w.call(f"g.tmem_relinquish({pair})")
+
+
+@op("tcgen05.mma", dst=0)
+def _mma(w, i, m):
+    pair = _pair(m)
+    kind = m.one_of(*KINDS).removeprefix("kind::")
+    scaled = m.take("block_scale")
+    vec = m.one_of("scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32", default=None)
+    shift_a = m.take("ashift")
+    m.take(*(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard")))  # a hint: what stays in a buffer
+    d, a, b, idesc, *rest = i.operands
+    if not isinstance(d, Mem):
+        raise Unsupported("destination of tcgen05.mma")
+    in_tmem = isinstance(a, Mem)
+    if shift_a and (scaled or not in_tmem):
+        raise Unsupported(".ashift without A in tensor memory, or with .block_scale")
+    a_text = w.address(a) if in_tmem else w.read(a, 64)
+    sfa = sfb = disable = "None"
+    if scaled:
+        sfa, sfb = w.address(rest.pop(0)), w.address(rest.pop(0))
+    if rest and isinstance(rest[0], Vec):
+        disable = "(" + ", ".join(w.read(o, 32) for o in rest.pop(0).items) + ",)"
+    accumulate = w.read(rest.pop(0), 1)
+    scale_d = rest.pop(0).value if rest and isinstance(rest[0], Imm) else None
+    if rest:
+        raise Unsupported(f"operands {rest}")
+    w.call(
+        f"g.mma({kind!r}, {vec!r}, {pair}, "
+        f"{w.address(d)}, {a_text}, {in_tmem}, {w.read(b, 64)}, {w.read(idesc, 32)}, "
+        f"{accumulate}, {sfa}, {sfb}, {disable}, {scale_d}, {shift_a}, {w.mask()})"
+    )
+
+
+@op("tcgen05.mma.sp", "tcgen05.mma.ws", dst=0)
+def _mma_other(w, i, m):
+    raise Unsupported("sparse and weight-stationary tcgen05.mma")
+
+
+@op("tcgen05.cp", dst=0)
+def _cp(w, i, m):
+    pair = _pair(m)
+    shape = m.one_of("128x256b", "4x256b", "128x128b", "64x128b", "32x128b")
+    multicast = m.one_of("warpx2::02_13", "warpx2::01_23", "warpx4", default=None)
+    expanded, packed = m.take("b8x16"), m.one_of("b6x16_p32", "b4x16_p64", default=None)
+    if expanded != (packed is not None):
+        raise Unsupported(".b8x16 and a packed format go together")
+    w.call(
+        f"g.tcgen05_cp({shape!r}, {multicast!r}, {packed!r}, {pair}, {w.address(i.operands[0])}, "
+        f"{w.read(i.operands[1], 64)}, {w.mask()})"
+    )
+
+
+@op("tcgen05.shift", dst=0)
+def _shift(w, i, m):
+    pair = _pair(m)
+    m.take("down")
+    w.call(f"g.tcgen05_shift({pair}, {w.address(i.operands[0])}, {w.mask()})")
+
+
+@op("tcgen05.commit", dst=0)
+def _commit(w, i, m):
+    pair = _pair(m)
+    if not m.take("mbarrier::arrive::one"):
+        raise Unsupported("completion mechanism")
+    shared = m.take("shared::cluster")
+    multicast = m.take("multicast::cluster")
+    m.take("b64")
+    target = i.operands[0]
+    address = w.address(target) if isinstance(target, Mem) else w.read(target, 64)
+    address = address if shared else f"g.from_generic({address}, 'shared')"
+    mask = w.read(i.operands[1], 16) if multicast else "None"
+    w.call(f"g.tcgen05_commit({address}, {mask}, {pair}, {w.mask()})")
+
+
+def _shape(m: Mods):
+    shape = m.one_of("32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2")
+    return shape, int(m.one_of(*(f"x{1 << n}" for n in range(8)))[1:])
+
+
+@op("tcgen05.ld", dst=1)
+def _ld(w, i, m):
+    _whole_warp(m)
+    shape, num = _shape(m)
+    pack = m.take("pack::16b")
+    split = i.operands[2].value if len(i.operands) > 2 else 0
+    registers = flat(i.operands[0])
+    if w.guard is not None:
+        raise Unsupported("guarded tcgen05.ld")
+    numbers = tuple(r.index if isinstance(r, Reg) else -1 for r in registers)
+    # The registers hold nothing until tcgen05.wait::ld puts the values in (9.7.16.8.5).
+    w.emit(f"g.tcgen05_ld({shape!r}, {num}, {pack}, {split}, {w.address(i.operands[1])}, {numbers})")
+    for r in registers:
+        if isinstance(r, Reg):
+            w.emit(f"r{r.index} = g.pending")
+
+
+@op("tcgen05.st", dst=0)
+def _st(w, i, m):
+    _whole_warp(m)
+    shape, num = _shape(m)
+    unpack = m.take("unpack::16b")
+    operands = list(i.operands[1:])
+    split = operands.pop(0).value if len(operands) > 1 else 0
+    values = ", ".join(w.read(o, 32) for o in flat(operands[0]))
+    w.call(f"g.tcgen05_st({shape!r}, {num}, {unpack}, {split}, {w.address(i.operands[0])}, ({values},))")
+
+
+@op("tcgen05.ld.red", dst=1)
+def _ld_red(w, i, m):
+    raise Unsupported("tcgen05.ld.red")
+
+
+@op("tcgen05.wait::ld", dst=0, blocking=True)
+def _wait_ld(w, i, m):
+    _whole_warp(m)
+    w.wait_unless("g.tcgen05_wait_ld()")
+
+
+@op("tcgen05.wait::st", dst=0, blocking=True)
+def _wait_st(w, i, m):
+    _whole_warp(m)
+    w.wait_unless("g.tcgen05_wait_st()")
+
+
+@op("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync", dst=0)
+def _fence(w, i, m):
+    w.call(f"g.tcgen05_fence({'before' in i.op})")

@@ -1,0 +1,73 @@
+"""Instructions that look across the lanes of a warp (PTX ISA 9.7.9.6, 9.7.13.1, 9.7.13.9-9.7.13.14)."""
+
+from __future__ import annotations
+
+from ..syntax import SINK
+from .registry import is_signed, op, pair, width
+
+
+@op("shfl.sync", dst=1, blocking=True)
+def _shfl(w, i, m):
+    mode = m.one_of("up", "down", "bfly", "idx")
+    m.type()
+    a, b, c, members = (w.read(o, 32) for o in i.operands[1:5])
+    w.wait_unless(f"g.converged({members})") if w.guard is None else None
+    d, p = pair(i.operands[0])
+    w.write_all([d, p if p is not None else SINK], f"g.shuffle({mode!r}, {a}, {b}, {c}, {members})")
+
+
+@op("vote.sync", dst=1, blocking=True)
+def _vote(w, i, m):
+    mode = m.one_of("all", "any", "uni", "ballot")
+    m.type()
+    members = w.read(i.operands[2], 32)
+    w.wait_unless(f"g.converged({members})") if w.guard is None else None
+    w.write(i.operands[0], f"g.vote({mode!r}, {w.read(i.operands[1], 1)}, {members})")
+
+
+@op("match.any.sync", "match.all.sync", dst=1, blocking=True)
+def _match(w, i, m):
+    bits = width(m.type())
+    members = w.read(i.operands[2], 32)
+    w.wait_unless(f"g.converged({members})") if w.guard is None else None
+    d, p = pair(i.operands[0])
+    a = w.read(i.operands[1], bits)
+    if i.op.startswith("match.any"):
+        w.write(d, f"g.match_any({a}, {members})")
+    else:
+        w.write_all([d, p if p is not None else SINK], f"g.match_all({a}, {members})")
+
+
+@op("redux.sync", dst=1, blocking=True)
+def _redux(w, i, m):
+    mode = m.one_of("add", "min", "max", "and", "or", "xor")
+    absolute, nan = m.take("abs"), m.take("NaN")
+    kind = m.type()
+    members = w.read(i.operands[2], 32)
+    w.wait_unless(f"g.converged({members})") if w.guard is None else None
+    a = w.read(i.operands[1], 32)
+    if kind == "f32":
+        w.write(i.operands[0], f"g.reduce_float({mode!r}, {a}, {members}, {absolute}, {nan})")
+    else:
+        w.write(i.operands[0], f"g.reduce({mode!r}, {a}, {members}, {is_signed(kind)})")
+
+
+@op("activemask", dst=1)
+def _activemask(w, i, m):
+    m.type()
+    w.write(i.operands[0], "g.lane_mask")
+
+
+@op("elect.sync", dst=1, blocking=True)
+def _elect(w, i, m):
+    members = w.read(i.operands[1], 32)
+    w.wait_unless(f"g.converged({members})") if w.guard is None else None
+    d, p = pair(i.operands[0])
+    w.write_all([d, p], f"g.elect({members})")
+
+
+@op("bar.warp.sync", "barrier.warp.sync", dst=0, blocking=True)
+def _warp_sync(w, i, m):
+    members = w.read(i.operands[0], 32)
+    w.wait_unless(f"g.converged({members})")
+    w.emit(f"g.warp_sync({members})")

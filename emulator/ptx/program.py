@@ -1,0 +1,391 @@
+"""Turn a parsed kernel into Python functions, one for each basic block.
+
+A block function takes the executing `Group` (lanes of one warp that move together), reads its registers from `g.R`,
+does the work and returns the number of the next block, or one of the codes below. An instruction that may have to wait
+starts a block, so that waiting means: return BLOCKED, run the same block again later.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from ..errors import Unsupported
+from ..formats import alu
+from .isa import BLOCKING, Mods, lookup
+from .isa.registry import ENDS_BLOCK
+from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, float_immediate, leaves
+
+BLOCKED, EXIT, SPLIT = -1, -2, -3
+
+
+def _registers(operand) -> set[int]:
+    return {o.index for o in leaves(operand) if isinstance(o, Reg)}
+
+
+class Program:
+    """Control flow of one kernel and its compiled blocks.
+
+    blocks[i] is a function or None until first executed; start[i] the index of its first instruction; join[i] the
+    block where lanes that part at the end of block i meet again (immediate post-dominator), or -1; live[i] the
+    registers that block i or its successors read.
+    """
+
+    def __init__(self, kernel: Kernel, name: str = "ptx"):
+        self.kernel = kernel
+        self.source_name = f"<{name}>"
+        self.split_blocks()
+        self.blocks = [None] * len(self.start)
+        self.line_maps: list[dict[int, Instr]] = [{} for _ in self.start]
+        self.analyse()
+        self._live_lists: list[list[int] | None] = [None] * len(self.start)
+
+    # -- control flow ------------------------------------------------------------------------------------------
+    def split_blocks(self):
+        instrs = self.kernel.instrs
+        leaders = {0}
+        for i, instr in enumerate(instrs):
+            base = instr.op.split(".", 1)[0]
+            for o in instr.operands:
+                if isinstance(o, Target):
+                    leaders.add(o.index)
+            if base in ENDS_BLOCK:
+                leaders.add(i + 1)
+            if instr.op.startswith(BLOCKING) or any(
+                isinstance(o, Special) and o.name.startswith("clock") for o in instr.operands
+            ):
+                leaders.add(i)  # a clock is read when what comes before has been issued
+            if instr.op.startswith("tcgen05.wait"):
+                leaders.add(i + 1)  # it delivers registers: what reads them must load them afterwards
+        for table in self.kernel.branch_tables.values():
+            leaders.update(table)
+        # A label behind the last instruction needs a block too: it falls off the end, which is an exit.
+        self.start = sorted(leader for leader in leaders if leader <= len(instrs))
+        self.block_of = {s: b for b, s in enumerate(self.start)}
+        self.end = self.start[1:] + [len(instrs)]
+        self.successors = []
+        for b, (s, e) in enumerate(zip(self.start, self.end, strict=True)):
+            last = instrs[e - 1] if e > s else None
+            base = last.op.split(".", 1)[0] if last else ""
+            out = []
+            if base == "bra":
+                out = [self.block_of[last.operands[0].index]] if isinstance(last.operands[0], Target) else []
+                if last.guard:
+                    out.append(b + 1)
+            elif base == "brx":
+                out = [self.block_of[i] for i in self.kernel.branch_tables[last.operands[1].name]]
+            elif base in ("ret", "exit", "trap"):
+                out = [b + 1] if last.guard else []
+            else:
+                out = [b + 1]
+            self.successors.append([o for o in out if o < len(self.start)])
+
+    def analyse(self):
+        n = len(self.start)
+        # Post-dominators as bit sets, exit = bit n.
+        full = (1 << (n + 1)) - 1
+        post = [full] * n
+        exits = [not s for s in self.successors]
+        changed = True
+        while changed:
+            changed = False
+            for b in reversed(range(n)):
+                new = full
+                for s in self.successors[b]:
+                    new &= post[s]
+                if exits[b]:
+                    new = 1 << n
+                new |= 1 << b
+                if new != post[b]:
+                    post[b], changed = new, True
+        self.join = []
+        for b in range(n):
+            strict = post[b] & ~(1 << b)
+            candidates = [c for c in range(n) if strict >> c & 1]
+            # the immediate one is post-dominated by all the others
+            best = next((c for c in candidates if post[c] & ~(1 << n) == strict & ~(1 << n)), -1)
+            self.join.append(best)
+        # Liveness
+        self.use, self.define = [], []
+        for b in range(n):
+            used = defined = 0
+            for instr in self.kernel.instrs[self.start[b] : self.end[b]]:
+                reads, writes = self.reads_writes(instr)
+                for r in reads:
+                    if not defined >> r & 1:
+                        used |= 1 << r
+                for r in writes:
+                    defined |= 1 << r
+            self.use.append(used)
+            self.define.append(defined)
+        live = list(self.use)
+        changed = True
+        while changed:
+            changed = False
+            for b in reversed(range(n)):
+                out = 0
+                for s in self.successors[b]:
+                    out |= live[s]
+                new = self.use[b] | (out & ~self.define[b])
+                if new != live[b]:
+                    live[b], changed = new, True
+        self.live = live
+        self.find_deliveries()
+        self.live_out = [0] * n
+        for b in range(n):
+            for s in self.successors[b]:
+                self.live_out[b] |= live[s]
+
+    def initial_registers(self, seed: int) -> list:
+        """What a warp starts with: None, which faults when read; garbage where only some paths read before a write.
+
+        Compilers make such paths out of `if`s whose outcome does not matter there; the result must not depend on it.
+        """
+        written = 0
+        for defined in self.define:
+            written |= defined
+        random = Random(seed)
+        registers = [None] * len(self.kernel.registers)
+        for r in self.kernel.registers:
+            if self.live[0] & written & 1 << r.index:
+                registers[r.index] = bool(random.getrandbits(1)) if r.bits == 1 else random.getrandbits(r.bits)
+        return registers
+
+    def find_deliveries(self):
+        """deliveries[i]: registers that a tcgen05.ld may still owe when instruction i reads one of them.
+
+        The read waits for them, tcgen05.wait::ld or not (9.7.16.6: ordering through true register dependency).
+        """
+        self.deliveries: dict[int, int] = {}
+        owed = [0] * len(self.start)
+        work = list(range(len(self.start)))
+        while work:
+            b = work.pop()
+            now = owed[b]
+            for i in range(self.start[b], self.end[b]):
+                instr = self.kernel.instrs[i]
+                is_load = instr.op.startswith("tcgen05.ld.")
+                if not now and not is_load:
+                    continue
+                reads, writes = self.reads_writes(instr)
+                if any(now >> r & 1 for r in reads):
+                    self.deliveries[i] = now
+                    now = 0
+                written = sum(1 << r for r in writes)
+                now = now | written if is_load else now & ~written
+                if instr.op.startswith("tcgen05.wait::ld"):
+                    now = 0
+            for s in self.successors[b]:
+                if now & ~owed[s]:
+                    owed[s] |= now
+                    work.append(s)
+
+    def live_registers(self, block: int) -> list[int]:
+        """Numbers of the registers that block `block` or a later one reads."""
+        if self._live_lists[block] is None:
+            self._live_lists[block] = [i for i, c in enumerate(reversed(bin(self.live[block]))) if c == "1"]
+        return self._live_lists[block]
+
+    def reads_writes(self, instr: Instr) -> tuple[set[int], set[int]]:
+        """Registers an instruction reads and writes. A guarded write keeps the old value in some lanes: a read too."""
+        handler = lookup(instr)
+        count = handler.destinations(instr) if handler else 0
+        writes, reads = set(), set()
+        for i, o in enumerate(instr.operands):
+            (writes if i < count else reads).update(_registers(o))
+        if instr.guard is not None:
+            reads.add(instr.guard.index)
+            reads |= writes
+        if handler and handler.reads_destination:
+            reads |= writes
+        return reads, writes
+
+    # -- code --------------------------------------------------------------------------------------------------
+    def block(self, index: int):
+        """The compiled function of a block, made on first use."""
+        if self.blocks[index] is None:
+            self.blocks[index] = self.compile(index)
+        return self.blocks[index]
+
+    def compile(self, index: int):
+        writer = BlockWriter(self, index)
+        ended = False
+        for i in range(self.start[index], self.end[index]):
+            if i in self.deliveries:
+                writer.deliver(self.deliveries[i])
+            ended = writer.instruction(self.kernel.instrs[i])
+        if not ended:
+            writer.leave(index + 1 if index + 1 < len(self.start) else EXIT)
+        source, self.line_maps[index] = writer.finish()
+        scope = dict(writer.constants)
+        exec(compile(source, f"{self.source_name}:{index}", "exec"), scope)
+        return scope["block"]
+
+    def instruction_at(self, index: int, lineno: int) -> Instr | None:
+        """The instruction that line `lineno` of a block's generated source came from."""
+        lines = self.line_maps[index]
+        known = [n for n in lines if n <= lineno]
+        return lines[max(known)] if known else None
+
+
+class BlockWriter:
+    """Collects the Python source of one block. Handlers in `isa` call read, write, call, jump and leave."""
+
+    def __init__(self, program: Program, index: int):
+        self.program, self.index = program, index
+        self.lines: list[tuple[str, Instr | None]] = []
+        self.instr: Instr | None = None
+        self.constants = {"alu": alu, "select": alu.select, "ndarray": alu.np.ndarray}
+        self.temps = 0
+        self.indent = "    "
+
+    def emit(self, line: str):
+        self.lines.append((self.indent + line, self.instr))
+
+    def instruction(self, instr: Instr) -> bool:
+        """Write one instruction; True if it left the block."""
+        self.instr = instr
+        handler = lookup(instr)
+        if handler is None:
+            self.unsupported("instruction")
+            return False
+        self.guard = None
+        if instr.guard is not None:
+            self.guard = f"r{instr.guard.index}"
+            if instr.negated:
+                name = self.temp()
+                self.emit(f"{name} = {self.guard} ^ True")
+                self.guard = name
+        mark = len(self.lines)
+        try:
+            modifiers = Mods(handler, instr)
+            left_block = bool(handler.emit(self, instr, modifiers))
+            modifiers.done()
+            return left_block
+        except Unsupported as e:
+            del self.lines[mark:]
+            self.unsupported(e.message)
+            return False
+
+    def unsupported(self, why: str):
+        message = f"{why}: PTX line {self.instr.line}: {self.instr.text}"
+        self.emit(f"g.unsupported({message!r})")
+
+    def temp(self) -> str:
+        self.temps += 1
+        return f"t{self.temps}"
+
+    def constant(self, value) -> str:
+        """A Python object that the generated code can name."""
+        name = f"k{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    # -- operands ----------------------------------------------------------------------------------------------
+    def read(self, operand, bits: int, float_kind: bool = False) -> str:
+        """Expression for the low `bits` of a source operand."""
+        if isinstance(operand, Reg):
+            name = f"r{operand.index}"
+            if operand.bits > max(bits, 16) or (bits == 8 and operand.bits == 16):
+                return f"alu.resize({name} & {alu.MASK[bits]}, {max(bits, 16)})"
+            if operand.bits < bits and bits != 8:
+                return f"alu.resize({name}, {bits})"
+            return name
+        if isinstance(operand, Imm):
+            value = float_immediate(operand, bits) if (float_kind or operand.float_bits) else operand.value
+            return repr(value & alu.MASK[bits]) if bits > 1 else repr(bool(value))
+        if isinstance(operand, Special):
+            return f"g.special({operand.name!r})"
+        if isinstance(operand, Pair) and operand.first == "not":
+            return f"({self.read(operand.second, 1)} ^ True)"
+        if hasattr(operand, "name"):
+            return f"g.symbol({operand.name!r})"
+        raise Unsupported(f"operand {operand!r}")
+
+    def address(self, memory: Mem) -> str:
+        """Expression for the address that a memory operand names, in whatever width its base has."""
+        bits = getattr(memory.base, "bits", 64)
+        text, full = self.read(memory.base, bits), (1 << bits) - 1
+        return f"({text} + {memory.offset & full}) & {full}" if memory.offset else text
+
+    def write(self, operand, expression: str, bits: int | None = None):
+        """Assign to a destination register, lane by lane where the instruction is guarded."""
+        if operand is SINK:
+            self.call(expression)
+            return
+        if not isinstance(operand, Reg):
+            raise Unsupported(f"destination {operand!r}")
+        name = f"r{operand.index}"
+        if bits is not None and operand.bits > max(bits, 16):
+            expression = f"alu.resize({expression}, {operand.bits})"
+        if self.guard is None:
+            self.emit(f"{name} = {expression}")
+        else:
+            self.emit(
+                f"if {self.guard} is not False: {name} = select({self.guard}, {expression}, {name}, {operand.bits})"
+            )
+
+    def write_all(self, operands, expression: str):
+        """Assign a tuple-valued expression to several registers."""
+        names = [self.temp() for _ in operands]
+        if self.guard is None and all(isinstance(o, Reg) for o in operands):
+            names = [f"r{o.index}" for o in operands]
+        target = ", ".join(names) + ("," if len(names) == 1 else "")
+        if self.guard is None:
+            self.emit(f"{target} = {expression}")
+        else:
+            self.emit(f"if {self.guard} is not False:")
+            self.emit(f"    {target} = {expression}")
+        if names[0].startswith("t"):
+            for o, name in zip(operands, names, strict=True):
+                if o is SINK:
+                    continue
+                if self.guard is None:
+                    self.emit(f"r{o.index} = {name}")
+                else:
+                    self.emit(f"    r{o.index} = select({self.guard}, {name}, r{o.index}, {o.bits})")
+
+    def mask(self) -> str:
+        """True, or the guard: for calls that take the lanes they act for."""
+        return self.guard or "True"
+
+    def call(self, expression: str):
+        self.emit(expression if self.guard is None else f"if {self.guard} is not False: {expression}")
+
+    def deliver(self, owed: int):
+        """Let the tcgen05.ld results arrive that the next instruction depends on. owed: a bit for each register."""
+        self.emit("g.deliver_loads()")
+        for i in range(owed.bit_length()):
+            if owed >> i & 1:
+                self.emit(f"r{i} = R[{i}]")
+
+    # -- leaving -----------------------------------------------------------------------------------------------
+    def save(self):
+        """Write back the registers that later blocks read."""
+        live = self.program.live_out[self.index]
+        bits = self.program.define[self.index] & live
+        for i in range(bits.bit_length()):
+            if bits >> i & 1:
+                self.emit(f"R[{i}] = r{i}")
+
+    def leave(self, code: int):
+        self.instr = self.instr if code == EXIT else None
+        self.save()
+        self.emit(f"return {code}")
+
+    def wait_unless(self, condition: str):
+        """First thing in a block: give up the turn until `condition` holds."""
+        self.emit(f"if not ({condition}): return {BLOCKED}")
+
+    def finish(self) -> tuple[str, dict[int, Instr]]:
+        lines = ["def block(g):", "    R = g.R"]
+        used = self.program.use[self.index]
+        # a guarded write reads the old value, and a register saved on one path only must exist
+        for i in range(used.bit_length()):
+            if used >> i & 1:
+                lines.append(f"    r{i} = R[{i}]")
+        line_map = {}
+        for text, instr in self.lines:
+            lines.append(text)
+            if instr is not None:
+                line_map[len(lines)] = instr
+        return "\n".join(lines) + "\n", line_map

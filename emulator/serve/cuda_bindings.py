@@ -1,0 +1,206 @@
+"""`cuda.bindings` without a driver: the calls that scripts and CuTe DSL make are answered for the emulated device.
+
+A call that is not in the tables below raises `Unsupported` with its name. Launches run to their end inside the call
+that makes them, so streams are in order, waits return at once, and an event has no time (see `elapsed`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import re
+import sys
+
+import numpy as np
+
+from ..chip import B200, SYSTEM_SHARED
+from ..device import DEVICE, allocate
+from ..errors import Unsupported
+
+VERSION = 13000
+ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for
+    1: B200.threads_per_cta,
+    8: B200.shared_by_default,
+    10: 32,  # warp size
+    16: B200.sms,
+    38: B200.l2,
+    39: B200.threads_per_sm,
+    75: B200.capability[0],
+    76: B200.capability[1],
+    81: B200.shared_per_sm,
+    82: B200.registers_per_sm,
+    97: B200.shared_per_cta,
+    106: B200.ctas_per_sm,
+}
+
+_handles = itertools.count(1)
+_allocations: dict[int, np.ndarray] = {}  # cuMemAlloc address -> its memory
+_warned: set[str] = set()
+
+
+def attribute(number) -> int:
+    if int(number) not in ATTRIBUTES:
+        raise Unsupported(f"device attribute {number!r}")
+    return ATTRIBUTES[int(number)]
+
+
+def elapsed() -> float:
+    """Milliseconds between two events: not a number, said once on stderr. A result must not look like a measurement."""
+    if "elapsed" not in _warned:
+        _warned.add("elapsed")
+        print("emulator: there is no GPU to time here; times between events are nan", file=sys.stderr)
+    return float("nan")
+
+
+def synchronize() -> None:
+    """A launch that failed is reported where CUDA would: here, and at every later call."""
+    if DEVICE.session.failure is not None:
+        raise DEVICE.session.failure
+
+
+def allocate_bytes(size: int) -> int:
+    array = allocate(int(size))
+    DEVICE.adopt(array, f"allocation {len(_allocations)}")
+    _allocations[array.ctypes.data] = array
+    return array.ctypes.data
+
+
+def free_bytes(address) -> None:
+    if int(address) not in _allocations:
+        raise Unsupported(f"free of {int(address):#x}, which was not allocated here")
+    del _allocations[int(address)]
+
+
+def _copy(target, source, size) -> None:
+    synchronize()
+    ctypes.memmove(_address(target), _address(source), int(size))
+
+
+def _address(pointer) -> int:
+    if hasattr(pointer, "ctypes"):
+        return pointer.ctypes.data
+    if isinstance(pointer, (bytes, bytearray, memoryview)):
+        return np.frombuffer(pointer, np.uint8).ctypes.data
+    return int(pointer)
+
+
+def _fill(target, dtype, value, count) -> None:
+    synchronize()
+    raw = (ctypes.c_uint8 * (int(count) * np.dtype(dtype).itemsize)).from_address(int(target))
+    np.frombuffer(raw, dtype)[:] = value
+
+
+def max_active_clusters(config) -> int:
+    """By shared memory and multiprocessors alone: where hardware places clusters inside a GPC is not modelled."""
+    size = 1
+    for a in config.attrs:
+        if a.id == type(a.id).CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+            size = a.value.clusterDim.x * a.value.clusterDim.y * a.value.clusterDim.z
+    return B200.sms // size
+
+
+def _serve(module, ok, calls: dict, pattern: str) -> None:
+    """Put `calls` into the module, `ok` in front of what they return; refuse all other functions by name."""
+    for name in dir(module):
+        if not re.fullmatch(pattern, name) or isinstance(getattr(module, name), type):
+            continue
+        if name in calls:
+            setattr(module, name, _answer(ok, calls[name]))
+        else:
+            setattr(module, name, _refusal(f"{module.__name__}.{name}"))
+
+
+def _answer(ok, call):
+    def answer(*args, **kwargs):
+        value = call(*args, **kwargs)
+        return (ok,) if value is None else (ok, value)
+
+    return answer
+
+
+def _refusal(name: str):
+    def refuse(*args, **kwargs):
+        raise Unsupported(f"{name} on the emulated device")
+
+    return refuse
+
+
+def install() -> None:
+    """Replace the functions of `cuda.bindings.driver` and `.runtime`, for this process."""
+    from cuda.bindings import driver, runtime
+
+    def nothing(*_):
+        return None
+
+    d = driver
+    memory = {
+        "MemcpyHtoD": _copy, "MemcpyDtoH": _copy, "MemcpyDtoD": _copy, "Memcpy": _copy,
+        "MemsetD8": lambda p, v, n: _fill(p, "u1", v, n),
+        "MemsetD16": lambda p, v, n: _fill(p, "u2", v, n),
+        "MemsetD32": lambda p, v, n: _fill(p, "u4", v, n),
+    }  # fmt: skip
+    memory |= {f"{name}Async": lambda *args, f=f: f(*args[:3]) for name, f in memory.items()}
+    _serve(d, d.CUresult.CUDA_SUCCESS, {
+        "cuInit": nothing,
+        "cuDriverGetVersion": lambda: VERSION,
+        "cuDeviceGetCount": lambda: 1,
+        "cuDeviceGet": lambda n: d.CUdevice(n),
+        "cuDeviceGetName": lambda size, device: B200.name.encode()[:size],
+        "cuDeviceGetAttribute": lambda a, device: attribute(a),
+        "cuDeviceTotalMem": lambda device: B200.memory,
+        "cuCtxGetCurrent": lambda: d.CUcontext(1),
+        "cuCtxGetDevice": lambda: d.CUdevice(0),
+        "cuCtxCreate": lambda *_: d.CUcontext(1),
+        "cuCtxSetCurrent": nothing, "cuCtxPushCurrent": nothing, "cuCtxDestroy": nothing,
+        "cuCtxPopCurrent": lambda: d.CUcontext(1),
+        "cuCtxSynchronize": synchronize,
+        "cuDevicePrimaryCtxRetain": lambda device: d.CUcontext(1),
+        "cuDevicePrimaryCtxRelease": nothing,
+        "cuStreamCreate": lambda flags: d.CUstream(next(_handles)),
+        "cuStreamDestroy": nothing, "cuStreamWaitEvent": nothing,
+        "cuStreamSynchronize": lambda s: synchronize(),
+        "cuEventCreate": lambda flags: d.CUevent(next(_handles)),
+        "cuEventRecord": nothing, "cuEventDestroy": nothing,
+        "cuEventSynchronize": lambda e: synchronize(),
+        "cuEventElapsedTime": lambda start, end: elapsed(),
+        "cuMemAlloc": lambda n: d.CUdeviceptr(allocate_bytes(n)),
+        "cuMemAllocAsync": lambda n, s: d.CUdeviceptr(allocate_bytes(n)),
+        "cuMemFree": free_bytes, "cuMemFreeAsync": lambda p, s: free_bytes(p),
+        "cuGetErrorName": lambda e: e.name.encode(),
+        "cuGetErrorString": lambda e: e.name.encode(),
+        # Occupancy of an image that is never launched, as cutlass.utils.HardwareInfo asks for it.
+        "cuLibraryLoadData": lambda *_: d.CUlibrary(next(_handles)),
+        "cuLibraryEnumerateKernels": lambda n, library: [d.CUkernel(next(_handles)) for _ in range(n)],
+        "cuKernelGetFunction": lambda kernel: d.CUfunction(int(kernel)),
+        "cuFuncSetAttribute": nothing, "cuKernelSetAttribute": nothing, "cuLibraryUnload": nothing,
+        "cuOccupancyAvailableDynamicSMemPerBlock": lambda f, n, threads: B200.shared_per_sm // n - SYSTEM_SHARED,
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor": lambda f, threads, size: B200.resident_ctas(size, threads),
+        "cuOccupancyMaxActiveClusters": lambda f, config: max_active_clusters(config),
+    } | {f"cu{name}": f for name, f in memory.items()}, "cu[A-Z].*")  # fmt: skip
+
+    r = runtime
+    _serve(r, r.cudaError_t.cudaSuccess, {
+        "cudaGetDeviceCount": lambda: 1,
+        "cudaGetDevice": lambda: 0,
+        "cudaSetDevice": nothing,
+        "cudaDeviceGetAttribute": lambda a, device: attribute(a),
+        "cudaDeviceSynchronize": synchronize,
+        "cudaDriverGetVersion": lambda: VERSION, "cudaRuntimeGetVersion": lambda: VERSION,
+        "cudaStreamCreate": lambda: r.cudaStream_t(next(_handles)),
+        "cudaStreamCreateWithFlags": lambda flags: r.cudaStream_t(next(_handles)),
+        "cudaStreamDestroy": nothing, "cudaStreamWaitEvent": nothing,
+        "cudaStreamSynchronize": lambda s: synchronize(),
+        "cudaEventCreate": lambda: r.cudaEvent_t(next(_handles)),
+        "cudaEventCreateWithFlags": lambda flags: r.cudaEvent_t(next(_handles)),
+        "cudaEventRecord": nothing, "cudaEventDestroy": nothing,
+        "cudaEventSynchronize": lambda e: synchronize(),
+        "cudaEventElapsedTime": lambda start, end: elapsed(),
+        "cudaMalloc": allocate_bytes, "cudaFree": free_bytes,
+        "cudaMemcpy": lambda p, q, n, kind: _copy(p, q, n),
+        "cudaMemcpyAsync": lambda p, q, n, kind, s: _copy(p, q, n),
+        "cudaMemset": lambda p, v, n: _fill(p, "u1", v, n),
+        "cudaMemsetAsync": lambda p, v, n, s: _fill(p, "u1", v, n),
+        "cudaGetLastError": nothing, "cudaPeekAtLastError": nothing,
+        "cudaGetErrorName": lambda e: e.name.encode(), "cudaGetErrorString": lambda e: e.name.encode(),
+        "cudaLibraryUnload": nothing,
+    }, "cuda[A-Z].*")  # fmt: skip

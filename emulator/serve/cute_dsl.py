@@ -1,0 +1,229 @@
+"""Let CuTe DSL's own JIT-compiled host code launch into the emulator.
+
+The host code that the DSL generates calls a handful of `_cuda*` functions. MLIR's execution engine lets us register
+our own under those names, so nothing has to be compiled, preloaded or linked. The PTX comes from the DSL's own
+"keep PTX" option, and is bound to a library at the moment the DSL loads that library.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import os
+import shutil
+import tempfile
+
+from ..chip import B200
+from ..device import DEVICE, LoadedModule
+from ..errors import EmulatorError, Unsupported
+from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, NBYTES, TensorMap, encode
+from . import cuda_bindings
+
+KEEP_PTX = "EMULATOR_PTX"  # environment: a folder for the PTX of what CuTe DSL compiles, which is else forgotten
+SUCCESS, LAUNCH_FAILURE = 0, 719
+CLUSTER, COOPERATIVE, PROGRAMMATIC, PREFERRED_CLUSTER = 4, 2, 6, 11  # cudaLaunchAttributeID
+_u32, _u64, _i32, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p
+
+_libraries: dict[int, LoadedModule] = {}
+_kernels: dict[int, tuple[LoadedModule, str]] = {}
+_callbacks: dict[str, object] = {}
+_loading: list[str] = []  # PTX text of the library that is being loaded
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = [("id", _i32), ("pad", _i32), ("value", _i32 * 16)]
+
+
+class _Config(ctypes.Structure):
+    """cudaLaunchConfig_t."""
+
+    _fields_ = [
+        ("grid", _u32 * 3), ("block", _u32 * 3), ("dynamic_shared", _u64), ("queue", _ptr),
+        ("attributes", ctypes.POINTER(_Attribute)), ("count", _u32),
+    ]  # fmt: skip
+
+
+def _callback(name: str, *arguments):
+    def register(function):
+        @functools.wraps(function)
+        def guarded(*args):
+            try:
+                return function(*args)
+            except EmulatorError as e:
+                DEVICE.fail(e)  # kept in the session, raised when the host code has returned
+                return LAUNCH_FAILURE
+            except Exception as e:  # an exception must not cross into native code
+                DEVICE.fail(EmulatorError(f"internal error in {name}: {type(e).__name__}: {e}"))
+                return LAUNCH_FAILURE
+
+        _callbacks[name] = ctypes.CFUNCTYPE(_i32, *arguments)(guarded)
+        return function
+
+    return register
+
+
+@_callback("_cudaLibraryLoadData", _ptr, _ptr, _ptr, _ptr, _u32, _ptr, _ptr, _u32)
+def _load_library(library, code, *_):
+    handle = len(_libraries) + 1
+    _libraries[handle] = DEVICE.module(_loading[-1])
+    _u64.from_address(library).value = handle
+    return SUCCESS
+
+
+@_callback("_cudaLibraryGetKernel", _ptr, _ptr, ctypes.c_char_p)
+def _get_kernel(kernel, library, name):
+    handle = len(_kernels) + 1
+    _kernels[handle] = (_libraries[library], name.decode())
+    _u64.from_address(kernel).value = handle
+    return SUCCESS
+
+
+@_callback("_cudaLibraryUnload", _ptr)
+def _unload_library(library):
+    return SUCCESS
+
+
+@_callback("_cudaDeviceGetAttribute", _ptr, _i32, _i32)
+def _device_attribute(value, attribute, device):
+    if attribute not in cuda_bindings.ATTRIBUTES:
+        raise Unsupported(f"cudaDeviceGetAttribute({attribute})")
+    _i32.from_address(value).value = cuda_bindings.ATTRIBUTES[attribute]
+    return SUCCESS
+
+
+@_callback("_cudaGetDevice", _ptr)
+def _get_device(device):
+    _i32.from_address(device).value = 0
+    return SUCCESS
+
+
+@_callback("_cudaGetDeviceCount", _ptr)
+def _get_device_count(count):
+    _i32.from_address(count).value = 1
+    return SUCCESS
+
+
+@_callback("_cudaSetDevice", _i32)
+def _set_device(device):
+    return SUCCESS
+
+
+@_callback("_cuKernelGetAttribute", _ptr, _i32, _ptr, _i32)
+def _kernel_attribute(value, attribute, kernel, device):
+    # 1 = static shared memory; the DSL subtracts it from the limit before it raises the dynamic one
+    _i32.from_address(value).value = 0
+    return SUCCESS
+
+
+@_callback("_cudaKernelSetAttributeForDevice", _ptr, _i32, _i32, _i32)
+def _set_kernel_attribute(kernel, attribute, value, device):
+    return SUCCESS
+
+
+@_callback("_cudaFuncSetAttribute", _ptr, _i32, _i32)
+def _set_function_attribute(kernel, attribute, value):
+    return SUCCESS
+
+
+@_callback("_cudaOccupancyMaxActiveBlocksPerMultiprocessor", _ptr, _ptr, _i32, _u64)
+def _occupancy(blocks, kernel, threads, dynamic_shared):
+    _i32.from_address(blocks).value = B200.resident_ctas(dynamic_shared, threads)
+    return SUCCESS
+
+
+@_callback("_cuTensorMapEncodeTiled", _ptr, _u32, _u32, _u64, _ptr, _ptr, _ptr, _ptr, _u32, _u32, _u32, _u32)
+def _encode_tensormap(out, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill):
+    """cuTensorMapEncodeTiled, for host code that does not pack the words itself (cutlass.experimental)."""
+    if interleave or kind >= len(DRIVER_TYPES) or swizzle >= len(DRIVER_SWIZZLES):
+        raise Unsupported(f"cuTensorMapEncodeTiled with data type {kind}, interleave {interleave}, swizzle {swizzle}")
+    span, atom = DRIVER_SWIZZLES[swizzle]
+    tensormap = TensorMap(
+        address or 0, DRIVER_TYPES[kind], tuple((_u64 * rank).from_address(dims)),
+        tuple((_u64 * (rank - 1)).from_address(strides)) if rank > 1 else (), tuple((_u32 * rank).from_address(box)),
+        tuple((_u32 * rank).from_address(steps)), span, atom, bool(fill), L2_PROMOTIONS[promotion],
+    )  # fmt: skip
+    ctypes.memmove(out, encode(tensormap), NBYTES)
+    return SUCCESS
+
+
+@_callback("_cudaLaunchKernelEx", _ptr, _ptr, _ptr)
+def _launch_ex(config, kernel, arguments):
+    c = _Config.from_address(config)
+    cluster, preferred, pdl = None, None, False
+    for a in c.attributes[: c.count]:
+        if a.id == CLUSTER:
+            cluster = tuple(a.value[:3])
+        elif a.id == PREFERRED_CLUSTER:
+            preferred = tuple(a.value[:3])
+        elif a.id == PROGRAMMATIC:
+            pdl = bool(a.value[0])
+        elif a.id == COOPERATIVE:
+            if a.value[0]:
+                raise Unsupported("cooperative launch")
+        else:
+            raise Unsupported(f"launch attribute {a.id}")
+    if preferred and all(preferred) and DEVICE.session.schedule.seed % 2 == 0:
+        cluster = preferred  # a GPU takes either, cluster by cluster; here it is one of them for the whole launch
+    return _launch(kernel, tuple(c.grid), tuple(c.block), arguments, c.dynamic_shared, cluster, pdl)
+
+
+def _launch(kernel, grid, block, arguments, dynamic_shared, cluster, pdl):
+    module, name = _kernels[kernel]
+    parameters = module.program(name).kernel.params
+    params = bytearray(module.program(name).kernel.param_bytes)
+    pointers = (_u64 * len(parameters)).from_address(arguments) if parameters else ()
+    for p, address in zip(parameters, pointers, strict=True):
+        params[p.offset : p.offset + p.size] = ctypes.string_at(address, p.size)
+    DEVICE.launch(module, name, grid, block, bytes(params), cluster=cluster, dynamic_shared=dynamic_shared, pdl=pdl)
+    return SUCCESS
+
+
+@functools.cache
+def configure() -> None:
+    """Set what CuTe DSL reads from the environment when it is imported: the target, and to keep the PTX."""
+    folder = os.environ.get(KEEP_PTX)
+    if not folder:
+        folder = tempfile.mkdtemp(prefix="emulator-ptx-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.makedirs(folder, exist_ok=True)
+    os.environ["CUTE_DSL_ARCH"] = "sm_100a"
+    os.environ["CUTE_DSL_DUMP_DIR"] = folder
+    os.environ["CUTE_DSL_KEEP_PTX"] = "1"  # up to 4.5
+    os.environ["CUTE_DSL_KEEP"] = "ptx"  # since 4.6
+    os.environ.setdefault("CUTE_DSL_LINEINFO", "1")
+
+
+@functools.cache
+def install() -> None:
+    """Patch CuTe DSL and `cuda.bindings`, once per process. Call it before `import cutlass`, or the first compile."""
+    configure()
+    from cutlass.base_dsl.compiler import Compiler
+    from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction
+
+    compile_engine = Compiler.jit
+
+    @functools.wraps(compile_engine)
+    def jit(self, *args, **kwargs):
+        engine = compile_engine(self, *args, **kwargs)
+        for name, callback in _callbacks.items():
+            engine.raw_register_runtime(name, ctypes.cast(callback, _ptr))
+        return engine
+
+    Compiler.jit = jit
+
+    load = CudaDialectJitCompiledFunction._load_cuda_library
+
+    @functools.wraps(load)
+    def load_cuda_library(self):
+        text = self.artifacts.PTX if self.artifacts is not None else None
+        if not text:
+            raise Unsupported("the DSL kept no PTX: emulator.install() must run before the first cute.compile")
+        _loading.append(text)
+        try:
+            return load(self)
+        finally:
+            _loading.pop()
+
+    CudaDialectJitCompiledFunction._load_cuda_library = load_cuda_library
+    cuda_bindings.install()

@@ -1,0 +1,52 @@
+"""Run a Python script, unchanged, as on a machine with a B200: `python -m emulator run SCRIPT.py [ARGS...]`."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from ..device import DEVICE, Session
+from ..machine.clock import Schedule
+
+SCHEDULE, CHECKS = "EMULATOR_SCHEDULE", "EMULATOR_CHECKS"  # for the processes that the script starts
+
+
+class _Loud(list):
+    """Findings, shown when they are made: the script, or the process it started, may swallow the error."""
+
+    def append(self, text: str) -> None:
+        super().append(text)
+        print(f"emulator: {text}", file=sys.stderr, flush=True)
+
+
+def install() -> None:
+    """Serve the cuda device in this process, under the schedule and checks that the environment asks for."""
+    from . import torch_cuda
+
+    torch_cuda.install()
+    DEVICE.session = Session(
+        Schedule(int(os.environ.get(SCHEDULE, "0"))), os.environ.get(CHECKS, "1") == "1", findings=_Loud()
+    )
+
+
+def run(script: str, args: list[str], schedule: int = 0, checks: bool = True) -> int:
+    """Run the script as `python script args` would; returns its exit status, or 1 if a launch failed here."""
+    here = Path(__file__).resolve().parent
+    root = str(here.parents[1])  # where emulator/ is
+    path = [str(here / "startup"), root, os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(p for p in path if p)
+    os.environ[SCHEDULE], os.environ[CHECKS] = str(schedule), str(int(checks))
+    install()
+    sys.argv = [script, *args]
+    sys.path[0] = str(Path(script).resolve().parent)
+    sys.path.append(root)  # which was there as the current folder, or not at all
+    status = 0
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as e:
+        if e.code is not None and not isinstance(e.code, int):
+            print(e.code, file=sys.stderr)
+        status = e.code if isinstance(e.code, int) else int(e.code is not None)
+    return status or int(bool(DEVICE.session.findings))

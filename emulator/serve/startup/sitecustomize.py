@@ -1,0 +1,48 @@
+"""Python runs this at its start where `python -m emulator run` put this folder on PYTHONPATH: in every process that
+the script starts. It waits until torch or CuTe DSL is imported, then installs the emulated device."""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class InstallAfterImport:
+    """A finder that adds `install` to the first of the modules that is executed."""
+
+    modules = ("torch", "cutlass")
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name not in cls.modules:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_install(module):
+            if cls in sys.meta_path:
+                sys.meta_path.remove(cls)
+            sys.path.append(os.path.abspath(os.path.join(HERE, *[os.pardir] * 3)))  # where emulator/ is
+            from emulator.serve import cute_dsl
+
+            cute_dsl.configure()
+            execute(module)
+            from emulator.serve.run import install
+
+            install()
+
+        spec.loader.exec_module = execute_and_install
+        return spec
+
+
+sys.meta_path.insert(0, InstallAfterImport)
+
+# The sitecustomize that this one hides.
+elsewhere = [p for p in sys.path if os.path.abspath(p) != HERE]
+hidden = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+if hidden is not None:
+    hidden.loader.exec_module(importlib.util.module_from_spec(hidden))

@@ -1,0 +1,405 @@
+"""torch's `cuda` device, served by CPU tensors in this process: `install()`.
+
+`torch.device("cuda")` stays what it is; what changes is where such tensors live. A `CudaTensor` is a CPU tensor in the
+emulated device's memory (aligned, registered, guarded) that says it is on `cuda:0`. A function mode sees every call of
+torch's API: it redirects the device argument, lets torch's own CPU code do the work, and moves what comes out to where
+CUDA would have left it. As on a GPU, operands on different devices are an error. One random generator serves both.
+
+Everything else that needs a GPU is refused by name: https://pytorch.org/docs/stable/cuda.html.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+import threading
+import types
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _device as default_device
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ..chip import B200
+from ..device import DEVICE
+from ..errors import Unsupported
+from . import cuda_bindings, cute_dsl
+from .scaled_mm import scaled_mm
+
+DEVICE_0 = torch.device("cuda", 0)
+KDL_CUDA = 2  # DLDeviceType, https://dmlc.github.io/dlpack/latest/c_api.html
+_plain = torch._C.DisableTorchFunctionSubclass
+
+
+class CudaTensor(torch.Tensor):
+    """A tensor on the emulated device. Operations on it go through `CudaMode`."""
+
+    device = property(lambda self: DEVICE_0)
+    is_cuda = property(lambda self: True)
+    is_cpu = property(lambda self: False)
+
+    def get_device(self) -> int:
+        return 0
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        if dl_device not in (None, (KDL_CUDA, 0)) or copy:
+            raise Unsupported(f"DLPack export to device {dl_device}, copy={copy}")
+        with _plain():
+            capsule = self.as_subclass(torch.Tensor).__dlpack__()
+        _set_device_type(capsule)
+        return capsule
+
+    def __dlpack_device__(self):
+        return KDL_CUDA, 0
+
+    def numpy(self, *, force=False):
+        if not force:
+            raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy it to the host")
+        return self.cpu().numpy()
+
+    def __array__(self, dtype=None):
+        return self.numpy()
+
+    def __deepcopy__(self, memo):
+        return self.clone()
+
+    def __reduce_ex__(self, protocol):
+        raise Unsupported("pickling a cuda tensor")
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # the mode has done all there is to do
+
+
+def _set_device_type(capsule) -> None:
+    """Make an unversioned DLPack capsule of CPU memory say CUDA: DLManagedTensor {void* data; i32 device_type; ...}."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    ctypes.c_int32.from_address(pointer(capsule, b"dltensor") + 8).value = KDL_CUDA
+
+
+# -- where tensors live ----------------------------------------------------------------------------------------------
+
+
+def _is_cuda(device) -> bool:
+    """Whether a device argument means the emulated device; raises for a second one."""
+    if device is None or isinstance(device, bool):
+        return False
+    if isinstance(device, int):
+        device = torch.device("cuda", device)
+    elif isinstance(device, str):
+        device = torch.device(device)
+    if not isinstance(device, torch.device) or device.type != "cuda":
+        return False
+    if device.index:
+        raise Unsupported(f"{device}: there is one emulated device, cuda:0")
+    return True
+
+
+def check_served(tensor: torch.Tensor) -> None:
+    """Raise Unsupported for a tensor that cannot live on the emulated device."""
+    if tensor.layout is not torch.strided:
+        raise Unsupported(f"{tensor.layout} tensors on the emulated device")
+    if tensor.requires_grad:
+        raise Unsupported("autograd on the emulated device")
+
+
+def to_device(tensor: torch.Tensor) -> torch.Tensor:
+    """Any CPU tensor or CudaTensor -> CudaTensor; copies its storage unless that is in device memory already."""
+    check_served(tensor)
+    storage = tensor.untyped_storage()
+    if storage.nbytes() and not DEVICE.memory.starts_at(storage.data_ptr()):
+        tensor = DEVICE.tensor_like(tensor, f"tensor {tuple(tensor.shape)} {tensor.dtype}")
+    return tensor.as_subclass(CudaTensor)
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone().as_subclass(torch.Tensor) if isinstance(tensor, CudaTensor) else tensor
+
+
+# Calls that take tensors of both devices: copies, and host indices of a device tensor.
+_MIXED = {"copy_", "__getitem__", "__setitem__", "index_put_", "index_put", "type_as"}
+_NEEDS_DATA = {"item", "tolist", "cpu", "__bool__", "__int__", "__float__", "__repr__", "__format__"}
+
+
+class CudaMode(TorchFunctionMode):
+    """Carries out one call of torch's API on behalf of both devices."""
+
+    def __torch_function__(self, function, classes, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        name = getattr(function, "__name__", "")
+        if name in _NEEDS_DATA:
+            cuda_bindings.synchronize()
+        if special := _SPECIAL.get(name):
+            with _plain():
+                return special(function, *args, **kwargs)
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        on_device = [t for t in tensors if isinstance(t, CudaTensor)]
+        if on_device and name not in _MIXED and any(t.dim() and not isinstance(t, CudaTensor) for t in tensors):
+            raise RuntimeError(f"{name}: Expected all tensors to be on the same device, but got cuda:0 and cpu")
+        where = bool(on_device)
+        default = default_device.CURRENT_DEVICE  # torch.set_default_device, `with torch.device(...)`
+        if default is not None and function in default_device._device_constructors():
+            kwargs["device"] = kwargs.get("device") or default
+        if kwargs.get("device") is not None:
+            where = _is_cuda(kwargs["device"])
+            if where:
+                kwargs["device"] = "cpu"
+        with _plain():
+            if name == "_scaled_mm" and where:
+                function = scaled_mm
+            result = function(*args, **kwargs)
+            if not where and not on_device:
+                return result
+            if DEVICE.capture is not None and any(isinstance(r, torch.Tensor) for r in tree_leaves(result)):
+                raise Unsupported(f"{name} inside the capture of a CUDA graph")
+            mine = {id(t) for t in tensors}  # what an in-place operation returns stays what and where it was
+            move = to_device if where else to_host
+            return tree_map(lambda r: move(r) if isinstance(r, torch.Tensor) and id(r) not in mine else r, result)
+
+
+def _to(
+    function, tensor, *args, device=None, dtype=None, non_blocking=False, copy=False,
+    memory_format=torch.preserve_format,
+):  # fmt: skip
+    """Tensor.to(other), .to(dtype, non_blocking, copy), .to(device, dtype, non_blocking, copy)."""
+    args = list(args)
+    if args and isinstance(args[0], torch.Tensor):
+        other = args.pop(0)
+        device, dtype = other.device, other.dtype
+    elif args and isinstance(args[0], torch.dtype):
+        dtype = args.pop(0)
+    elif args:
+        device = args.pop(0)
+        dtype = args.pop(0) if args and (args[0] is None or isinstance(args[0], torch.dtype)) else dtype
+    copy = bool(args[1]) if len(args) > 1 else copy
+    was = isinstance(tensor, CudaTensor)
+    where = was if device is None else _is_cuda(device)
+    if not where and device is not None and torch.device(device).type != "cpu":
+        raise Unsupported(f"Tensor.to({device!r})")
+    if where:
+        check_served(tensor)
+    elif was:
+        cuda_bindings.synchronize()
+    result = function(
+        tensor.as_subclass(torch.Tensor), dtype or tensor.dtype, copy=copy or where != was, memory_format=memory_format
+    )
+    if where == was and not copy and result.dtype == tensor.dtype and result.stride() == tensor.stride():
+        return tensor
+    return to_device(result) if where else result
+
+
+def _cuda(function, tensor, device=None, non_blocking=False, memory_format=torch.preserve_format):
+    return _to(torch.Tensor.to, tensor, "cuda" if device is None else device, memory_format=memory_format)
+
+
+def _cpu(function, tensor, memory_format=torch.preserve_format):
+    return _to(torch.Tensor.to, tensor, "cpu", memory_format=memory_format)
+
+
+def _pin_memory(function, tensor, device=None):
+    return tensor.clone()
+
+
+_SPECIAL = {"to": _to, "cuda": _cuda, "cpu": _cpu, "pin_memory": _pin_memory}
+
+
+# -- torch.cuda --------------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """Everything runs in the order it is called: one stream, under any name."""
+
+    cuda_stream = 0
+    device = DEVICE_0
+    device_index, priority = 0, 0
+
+    def __init__(self, device=None, priority=0, **_):
+        pass
+
+    def synchronize(self):
+        cuda_bindings.synchronize()
+
+    def query(self) -> bool:
+        return True
+
+    def wait_stream(self, stream):
+        pass
+
+    def wait_event(self, event):
+        pass
+
+    def record_event(self, event=None):
+        return event or Event()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def __cuda_stream__(self):
+        return 0, 0
+
+
+class Event:
+    """Recorded and complete at once; `elapsed_time` is nan, see cuda_bindings.elapsed."""
+
+    cuda_event = 0
+
+    def __init__(self, enable_timing=False, blocking=False, interprocess=False, external=False):
+        pass
+
+    def record(self, stream=None):
+        pass
+
+    def wait(self, stream=None):
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self):
+        cuda_bindings.synchronize()
+
+    def elapsed_time(self, end) -> float:
+        return cuda_bindings.elapsed()
+
+
+class CUDAGraph:
+    """Kernel launches to repeat. torch's own operations are not collected: inside a capture they are refused."""
+
+    def __init__(self, keep_graph=False):
+        self.launches: list[tuple[tuple, dict]] | None = None
+
+    def capture_begin(self, pool=None, capture_error_mode="global"):
+        if DEVICE.capture is not None:
+            raise RuntimeError("a CUDA graph is being captured already")
+        DEVICE.capture = []
+
+    def capture_end(self):
+        self.launches, DEVICE.capture = DEVICE.capture, None
+
+    def replay(self):
+        for args, options in self.launches:
+            DEVICE.launch(*args, **options)
+
+    def reset(self):
+        self.launches = None
+
+
+class graph:  # the name that torch gives it
+    """with torch.cuda.graph(g): captures what is launched."""
+
+    def __init__(self, cuda_graph: CUDAGraph, pool=None, stream=None, capture_error_mode="global"):
+        self.cuda_graph = cuda_graph
+
+    def __enter__(self):
+        self.cuda_graph.capture_begin()
+
+    def __exit__(self, *_):
+        self.cuda_graph.capture_end()
+
+
+class _Context:
+    """torch.cuda.device(0), torch.cuda.stream(s): nothing to switch to."""
+
+    def __init__(self, what=None):
+        if isinstance(what, (int, str, torch.device)):
+            _is_cuda(what)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+def _properties(device=None):
+    return types.SimpleNamespace(
+        name=B200.name, major=B200.capability[0], minor=B200.capability[1], multi_processor_count=B200.sms,
+        warp_size=32, total_memory=B200.memory, L2_cache_size=B200.l2, regs_per_multiprocessor=B200.registers_per_sm,
+        max_threads_per_multi_processor=B200.threads_per_sm, max_threads_per_block=B200.threads_per_cta,
+        shared_memory_per_block=B200.shared_by_default, shared_memory_per_block_optin=B200.shared_per_cta,
+        shared_memory_per_multiprocessor=B200.shared_per_sm, is_integrated=False, is_multi_gpu_board=False,
+    )  # fmt: skip
+
+
+def _refusal(name: str | None):
+    """A function that refuses; without a name, by that of the function which calls it."""
+
+    def refuse(*_, **__):
+        raise Unsupported(f"{name or sys._getframe(1).f_code.co_name} on the emulated device")
+
+    return refuse
+
+
+def _set_device(device) -> None:
+    _is_cuda(device)
+
+
+def _manual_seed(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+
+
+def _memory_allocated(device=None) -> int:
+    return sum(r.size for r in DEVICE.memory.regions)
+
+
+def _facade() -> dict:
+    """What replaces the names of `torch.cuda`."""
+    total = B200.memory
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": lambda: None,
+        "is_bf16_supported": lambda including_emulation=True: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": _set_device,
+        "get_device_capability": lambda device=None: (10, 0),
+        "get_device_name": lambda device=None: B200.name,
+        "get_device_properties": _properties,
+        "get_arch_list": lambda: ["sm_100"],
+        "synchronize": lambda device=None: cuda_bindings.synchronize(),
+        "Event": Event,
+        "Stream": Stream,
+        "ExternalStream": Stream,
+        "current_stream": lambda device=None: Stream(),
+        "default_stream": lambda device=None: Stream(),
+        "set_stream": lambda stream: None,
+        "stream": _Context,
+        "device": _Context,
+        "empty_cache": lambda: None,
+        "mem_get_info": lambda device=None: (total - _memory_allocated(), total),
+        "memory_allocated": _memory_allocated,
+        "manual_seed": _manual_seed,
+        "manual_seed_all": _manual_seed,
+        "is_current_stream_capturing": lambda: DEVICE.capture is not None,
+        "CUDAGraph": CUDAGraph,
+        "graph": graph,
+        "make_graphed_callables": _refusal("torch.cuda.make_graphed_callables"),
+        "_lazy_init": _refusal(None),  # what all the rest of torch.cuda calls first
+    }
+
+
+@functools.cache
+def install() -> None:
+    """Serve `cuda` in this process, to torch, `cuda.bindings` and CuTe DSL. It cannot be undone."""
+    if torch.cuda.is_available():
+        raise Unsupported("this process has a GPU: the emulated one would take its name")
+    cute_dsl.install()
+    refused = {name: _refusal(f"torch.cuda.{name}") for name in torch.cuda.memory.__all__}
+    for name, value in (refused | _facade()).items():
+        setattr(torch.cuda, name, value)
+    torch.Stream = Stream
+    torch.version.cuda = "13.0"
+    torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.__dlpack__()
+    CudaMode().__enter__()
+
+    bootstrap = threading.Thread._bootstrap_inner  # modes belong to a thread
+
+    def with_mode(self):
+        with CudaMode():
+            bootstrap(self)
+
+    threading.Thread._bootstrap_inner = with_mode

@@ -1,0 +1,166 @@
+"""The mbarrier object (PTX ISA 9.7.13.15): expected arrivals, pending arrivals, transaction bytes and a phase."""
+
+from __future__ import annotations
+
+from ..errors import Fault
+from .order import Actor
+
+MAX_COUNT = (1 << 20) - 1
+MAX_TX = (1 << 20) - 1
+
+
+class Waitable:
+    """Something that groups of lanes wait for."""
+
+    __slots__ = ("waiters", "after_dependency")
+
+    def __init__(self):
+        self.waiters = []
+        self.after_dependency = False  # somebody who has passed griddepcontrol.wait has arrived here
+
+    def wake(self):
+        """Let every waiter look again."""
+        if self.waiters:
+            waiting, self.waiters = self.waiters, []
+            for group in waiting:
+                group.wake()
+
+
+class MBarrier(Waitable):
+    """A phase completes when no arrival is pending and no transaction byte is outstanding.
+
+    The transaction count may dip below zero: data can land before the arrive.expect_tx that announces it.
+    """
+
+    __slots__ = ("name", "expected", "pending", "tx", "phase", "owner", "born", "fenced")
+
+    def __init__(self, count: int, name: str, by: Actor):
+        """by: the warp that executes mbarrier.init."""
+        super().__init__()
+        if not 1 <= count <= MAX_COUNT:
+            raise Fault("mbarrier", f"{name}: init with count {count}, allowed are 1..{MAX_COUNT}")
+        self.name = name
+        self.expected = self.pending = count
+        self.tx = 0
+        self.phase = 0
+        self.owner, self.born = by.uid, by.order.next()
+        self.fenced = False  # whether asynchronous operations see the initialised object
+
+    def check_visible(self, by: Actor, asynchronous: bool):
+        """The init must have been made visible to a warp that uses the object, and to the async proxy."""
+        if by.uid != self.owner and by.seen < self.born:
+            raise Fault("mbarrier", f"{self.name} is used by a warp that has not waited for its init by another")
+        if asynchronous and not self.fenced:
+            raise Fault(
+                "mbarrier",
+                f"{self.name} is used by the async proxy with neither fence.mbarrier_init nor fence.proxy.async "
+                "since its init",
+            )
+
+    def fence(self, by: Actor):
+        """A fence by a warp: it covers the init if that is its own or has been made visible to it."""
+        if by.uid == self.owner or by.seen >= self.born:
+            self.fenced = True
+
+    def check_idle(self):
+        """Before mbarrier.inval."""
+        if self.waiters or self.tx:
+            raise Fault("mbarrier", f"inval of an object in use: {self}" + (", with waiters" if self.waiters else ""))
+
+    def token(self) -> int:
+        """The opaque state that arrive returns: phase and pending count before the arrival."""
+        return (self.phase & 1) << 63 | self.pending << 1
+
+    def arrive(self, count: int = 1, expect: int | None = None, drop: bool = False, no_complete: bool = False) -> int:
+        if expect is not None:
+            self._expect(expect)
+        state = self.token()
+        if count < 1 or count > self.pending:
+            raise Fault("mbarrier", f"{self.name}: arrival of {count} with {self.pending} of {self.expected} pending")
+        self.pending -= count
+        if drop:
+            self.expected -= count
+        if no_complete and self.pending == 0:
+            raise Fault("mbarrier", f"{self.name}: arrive.noComplete completes the phase")
+        self._maybe_complete()
+        return state
+
+    def announce(self):
+        """One more arrival is pending in this phase alone (cp.async.mbarrier.arrive without .noinc)."""
+        if self.pending == MAX_COUNT:
+            raise Fault("mbarrier", f"{self.name}: more than {MAX_COUNT} pending arrivals")
+        self.pending += 1
+
+    def _expect(self, count: int):
+        self.tx += count
+        if abs(self.tx) > MAX_TX:
+            raise Fault("mbarrier", f"{self.name}: transaction count {self.tx} beyond {MAX_TX}")
+
+    def transaction(self, count: int):
+        """expect_tx with a positive, complete_tx with a negative count."""
+        self._expect(count)
+        self._maybe_complete()
+
+    def _maybe_complete(self):
+        if self.pending == 0 and self.tx < 0:
+            raise Fault("mbarrier", f"more bytes have arrived than the phase expects: {self}")
+        if self.pending == 0 and self.tx == 0:
+            self.phase += 1
+            self.pending = self.expected
+            self.wake()
+
+    def test_parity(self, parity: int) -> bool:
+        """True if the phase with this parity has completed: a fresh barrier passes parity 1."""
+        return (self.phase & 1) != (parity & 1)
+
+    def test_state(self, state: int) -> bool:
+        return (self.phase & 1) != state >> 63
+
+    def __str__(self):
+        return (
+            f"{self.name} (phase {self.phase}, {self.pending} of {self.expected} arrivals pending, "
+            f"{self.tx} transaction bytes outstanding)"
+        )
+
+
+class CountedBarrier(Waitable):
+    """Named barriers of a CTA and the barrier of a cluster: a phase ends when `expected` threads have arrived.
+
+    everyone: the phase waits for all threads that have not exited.
+    """
+
+    __slots__ = ("name", "arrived", "expected", "everyone", "phase", "votes", "result")
+
+    def __init__(self, name: str):
+        super().__init__()
+        self.name = name
+        self.arrived = 0
+        self.expected: int | None = None
+        self.everyone = False
+        self.phase = 0
+        self.votes: list = []
+        self.result = 0
+
+    def arrive(self, threads: int, expected: int) -> int:
+        """Count threads in; returns the phase they arrived in."""
+        if self.arrived and self.expected != expected:
+            raise Fault("barrier", f"{self.name}: {expected} threads expected, {self.expected} by earlier arrivals")
+        phase = self.phase
+        self.expected = expected
+        self.arrived += threads
+        if self.arrived > expected:
+            raise Fault("barrier", f"{self.name}: {self.arrived} threads arrived, {expected} expected")
+        self.check()
+        return phase
+
+    def check(self, expected: int | None = None):
+        if expected is not None:
+            self.expected = expected
+        if self.arrived and self.arrived >= self.expected:
+            self.arrived = 0
+            self.phase += 1
+            self.result, self.votes = self.votes, []
+            self.wake()
+
+    def __str__(self):
+        return f"{self.name} (phase {self.phase}, {self.arrived} of {self.expected} threads arrived)"

@@ -1,0 +1,184 @@
+"""Global memory: the ranges of host memory that a kernel may touch, and nothing else.
+
+Device addresses are host addresses, so the pointers that host code passes need no translation. Every access looks up
+the registered `Region` it falls into; whatever lies outside is a fault that names the nearest region.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..errors import Fault
+
+# Windows of the generic address space (PTX ISA 5.1): far above any host address.
+SHARED_WINDOW = 1 << 60
+LOCAL_WINDOW = 2 << 60
+PARAM_WINDOW = 3 << 60
+WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "const": 0, "global": 0}
+
+
+@dataclass
+class Region:
+    """A registered range: `data` is a live uint8 view of it."""
+
+    start: int
+    size: int
+    name: str
+    data: np.ndarray
+    read_only: bool = False
+    owner: object = None
+    views: dict[int, np.ndarray] = field(default_factory=dict)
+    written: np.ndarray | None = None  # bool per 16 bytes, while a launch is watched
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+    def typed(self, size: int) -> np.ndarray:
+        """The whole elements of `size` bytes, aligned as addresses are; index with (address - base(size)) // size."""
+        view = self.views.get(size)
+        if view is None:
+            skip = -self.start % size
+            count = max(0, (self.size - skip) // size)
+            view = self.data[skip : skip + count * size].view(f"u{size}")
+            self.views[size] = view
+        return view
+
+
+class GlobalMemory:
+    """The regions, sorted by address. Overlapping registrations of the same memory merge into the larger one."""
+
+    def __init__(self):
+        self.starts: list[int] = []
+        self.regions: list[Region] = []
+        self.last: Region | None = None
+
+    def register(self, address: int, size: int, name: str, owner: object = None, read_only: bool = False) -> Region:
+        """Make [address, address + size) accessible. `owner` is kept alive with the region."""
+        raw = (ctypes.c_uint8 * size).from_address(address) if size else (ctypes.c_uint8 * 0)()
+        region = Region(address, size, name, np.frombuffer(raw, np.uint8), read_only, owner)
+        at = bisect_right(self.starts, address)
+        while at and self.regions[at - 1].end > address:
+            old = self.regions[at - 1]
+            if old.start <= address and old.end >= region.end:
+                return old
+            self.drop(old)
+            at = bisect_right(self.starts, address)
+        self.starts.insert(at, address)
+        self.regions.insert(at, region)
+        self.last = None
+        return region
+
+    def drop(self, region: Region) -> None:
+        at = self.regions.index(region)
+        del self.regions[at], self.starts[at]
+        self.last = None
+
+    def starts_at(self, address: int) -> bool:
+        """Whether a region begins there."""
+        at = bisect_right(self.starts, address) - 1
+        return at >= 0 and self.starts[at] == address
+
+    def covers(self, address: int, size: int) -> bool:
+        """Whether a region holds the range already."""
+        at = bisect_right(self.starts, address) - 1
+        return at >= 0 and address + size <= self.regions[at].end
+
+    def at_or_before(self, address: int) -> Region:
+        """The last region that starts at or before an address."""
+        return self.regions[bisect_right(self.starts, address) - 1]
+
+    def find(self, address: int, size: int, write: bool) -> Region:
+        """The region that holds [address, address + size)."""
+        region = self.last
+        if region is None or not (region.start <= address and address + size <= region.start + region.size):
+            at = bisect_right(self.starts, address) - 1
+            region = self.regions[at] if at >= 0 else None
+            if region is None or address + size > region.end:
+                raise Fault("out-of-bounds", self.describe(address, size, write))
+            self.last = region
+        if write and region.read_only:
+            raise Fault("write-to-input", f"write of {size} bytes to {region.name}, which the kernel may only read")
+        return region
+
+    def describe(self, address: int, size: int, write: bool) -> str:
+        what = f"{'write' if write else 'read'} of {size} bytes at {address:#x}"
+        at = bisect_right(self.starts, address) - 1
+        near = []
+        if at >= 0:
+            r = self.regions[at]
+            near.append(f"{address + size - r.end} bytes past the end of {r.name} ({r.size} bytes)")
+        if at + 1 < len(self.regions):
+            r = self.regions[at + 1]
+            near.append(f"{r.start - address} bytes before {r.name}")
+        return f"{what} is outside global memory: " + (", ".join(near) or "none is registered")
+
+    def view(self, address: int, size: int, write: bool = False) -> np.ndarray:
+        """Live uint8 view of a range that lies in one region."""
+        region = self.find(address, size, write)
+        at = address - region.start
+        return region.data[at : at + size]
+
+    def load(self, address: int, size: int) -> int:
+        if address % size:
+            raise Fault("misaligned", f"{size}-byte read at {address:#x}")
+        region = self.find(address, size, False)
+        at = address - region.start
+        return int.from_bytes(region.data[at : at + size].tobytes(), "little")
+
+    def store(self, address: int, size: int, value: int) -> None:
+        if address % size:
+            raise Fault("misaligned", f"{size}-byte write at {address:#x}")
+        region = self.find(address, size, True)
+        at = address - region.start
+        region.data[at : at + size] = np.frombuffer(value.to_bytes(size, "little"), np.uint8)
+
+    def _locate(self, addresses: np.ndarray, size: int, write: bool):
+        """Region and element indices for one access by many lanes; None where lanes hit several regions."""
+        if (addresses % np.uint64(size)).any():
+            bad = int(addresses[addresses % np.uint64(size) != 0][0])
+            raise Fault("misaligned", f"{size}-byte {'write' if write else 'read'} at {bad:#x}")
+        low, high = int(addresses.min()), int(addresses.max())
+        at = bisect_right(self.starts, low) - 1
+        if at < 0 or high + size > self.regions[at].end:
+            return None
+        region = self.find(low, high + size - low, write)
+        base = region.start + (-region.start % size)
+        return region, ((addresses - np.uint64(base)) // np.uint64(size)).astype(np.int64)
+
+    def gather(self, addresses: np.ndarray, size: int) -> np.ndarray:
+        """addresses uint64 [lanes] -> unsigned elements of `size` bytes [lanes]."""
+        found = self._locate(addresses, size, False)
+        if found is None:
+            return np.array([self.load(a, size) for a in addresses.tolist()], f"u{size}")
+        region, index = found
+        return region.typed(size)[index]
+
+    def scatter(self, addresses: np.ndarray, size: int, values: np.ndarray) -> None:
+        """Store one element a lane; where lanes collide, the last one wins."""
+        found = self._locate(addresses, size, True)
+        if found is None:
+            for a, v in zip(addresses.tolist(), values.tolist(), strict=True):
+                self.store(a, size, v)
+            return
+        region, index = found
+        region.typed(size)[index] = values
+
+    def store_row(self, address: int, size: int, values: tuple, lanes: int) -> bool:
+        """Each lane stores values[0], values[1], ... side by side, and the lanes one behind the other. False if not in
+        one region."""
+        if address % size:
+            raise Fault("misaligned", f"{size}-byte write at {address:#x}")
+        n = lanes * len(values)
+        if not self.covers(address, n * size):
+            return False
+        region = self.find(address, n * size, True)
+        at = (address - region.start - (-region.start % size)) // size
+        target = region.typed(size)[at : at + n]
+        for k, v in enumerate(values):
+            target[k :: len(values)] = v if type(v) is np.ndarray else v & (1 << 8 * size) - 1
+        return True

@@ -1,0 +1,295 @@
+"""Tensor memory of one CTA: 128 lanes x 512 columns of 32-bit cells, addressed as lane << 16 | column.
+
+Implements PTX ISA 9.7.16.1 (addressing, allocation), 9.7.16.2.3.1 (fragments), 9.7.16.7 (alloc), 9.7.16.8 (ld, st) and
+9.7.16.9 (cp, shift).
+
+[read from PTX ISA] sizes, allocation rules, the lanes a warp may access, the shapes and register counts.
+[read from CUTLASS include/cute/atom/copy_traits_sm100.hpp] which register holds which cell (the ISA has figures only),
+    the lanes that tcgen05.cp writes, packing of two adjacent columns' low halves into one register, first column low.
+[read from CUTLASS v4.7.0, examples/python/CuTeDSL/experimental/primitives/tcgen05] where an expanded element sits in
+    its byte (cp_narrow_a_to_tmem_mma.py); what a shift moves where, seen on a B200 (1cta_mma_a_from_tmem.py).
+[inferred] the base lane of a 16-lane access is 0 or 16 of the warp's 32; allocation takes the lowest free columns.
+A cell that no instruction has written since its allocation is uninitialised; reading it is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from ..errors import Fault
+from ..formats.element_types import CONTAINER_SHIFT, unpack_slots
+from ..formats.matrix_descriptor import load_operand
+from .order import Actor
+
+LANES, COLUMNS = 128, 512
+_MAX_NUM = {"32x32b": 128, "16x64b": 128, "16x128b": 64, "16x256b": 32, "16x32bx2": 128}  # Table 49
+
+# (shape, multicast) -> rows, bytes per row, and for each group of source rows the lanes (first, count, repeated at)
+_COPIES = {
+    ("128x256b", None): (128, 32, ((0, 128, (0,)),)),
+    ("128x128b", None): (128, 16, ((0, 128, (0,)),)),
+    ("64x128b", "warpx2::02_13"): (64, 16, ((0, 64, (0, 64)),)),
+    ("64x128b", "warpx2::01_23"): (64, 16, ((0, 32, (0, 32)), (32, 32, (64, 96)))),
+    ("32x128b", "warpx4"): (32, 16, ((0, 32, (0, 32, 64, 96)),)),
+    ("4x256b", None): (4, 32, tuple((row, 1, (32 * row,)) for row in range(4))),
+}
+_PACKED = {"b4x16_p64": 4, "b6x16_p32": 6}  # source format of tcgen05.cp -> bits of an element
+
+
+def _raise(fault: Fault) -> None:
+    raise fault
+
+
+@lru_cache(maxsize=256)
+def fragment(shape: str, num: int, packed: bool = False, half_split: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """(lane, column) offsets, each int64 [registers, 32 threads], that tcgen05.ld/st.`shape`.x`num` moves.
+
+    packed: .pack::16b / .unpack::16b; a register then spans the cells at `column` and `column + 1`.
+    half_split: immHalfSplitoff of 16x32bx2, in columns.
+    """
+    if num not in (1, 2, 4, 8, 16, 32, 64, 128) or num > _MAX_NUM.get(shape, 0):
+        raise Fault("tmem-shape", f"tcgen05.ld/st.{shape}.x{num} does not exist")
+    t = np.arange(32)[None, :]
+    registers = num * {"16x128b": 2, "16x256b": 4}.get(shape, 1)
+    r = np.arange(registers)[:, None]
+    if shape == "32x32b":
+        lane, column = t + 0 * r, r + 0 * t
+    elif shape == "16x64b":
+        lane, column = (t >> 2) + 8 * (t & 1) + 0 * r, (t >> 1 & 1) + 2 * r
+    elif shape == "16x128b":
+        lane, column = (t >> 2) + 8 * (r & 1), (t & 3) + 4 * (r >> 1)
+    elif shape == "16x256b":
+        lane, column = (t >> 2) + 8 * (r >> 1 & 1), (r & 1) + 2 * (t & 3) + 8 * (r >> 2)
+    else:
+        lane, column = t % 16 + 0 * r, r + 0 * t
+    column = column * 2 if packed else column
+    if shape == "16x32bx2":
+        column = column + t // 16 * half_split
+    return lane, column
+
+
+class TensorMemory:
+    """`report` receives a Fault for every read of uninitialised cells; by default it raises it.
+
+    seed: what a previous kernel left in the cells; the same in all four partitions, so that stale scale factors pass
+    for replicated. 0 leaves zeros.
+
+    order[what, quadrant, column]: when cells were last written or read, and by which warp (see order.py).
+    """
+
+    def __init__(self, report: Callable[[Fault], None] = _raise, seed: int = 0):
+        self.cells = np.zeros((LANES, COLUMNS), np.uint32)
+        if seed:
+            garbage = np.random.default_rng(seed).integers(0, 2**32, (32, COLUMNS), np.uint32)
+            self.cells.reshape(4, 32, COLUMNS)[:] = garbage
+        self.written_at, self.writer, self.read_at, self.reader = np.zeros((4, 4, COLUMNS), np.int32)
+        self.written = np.zeros((LANES, COLUMNS), bool)
+        self.allocated = np.zeros(COLUMNS, bool)
+        self.allocations: dict[int, int] = {}  # base column -> columns
+        self._last_size = COLUMNS
+        self._relinquished = False
+        self._report = report
+
+    # ---- allocation
+
+    def alloc(self, columns: int) -> int | None:
+        """The base column of a new allocation, or None while there is no room (the caller blocks)."""
+        if columns not in (32, 64, 128, 256, 512):
+            raise Fault("tmem-alloc", f"{columns} columns: must be a power of two between 32 and 512")
+        if self._relinquished:
+            raise Fault("tmem-alloc", "tcgen05.alloc after tcgen05.relinquish_alloc_permit")
+        if columns > self._last_size:
+            raise Fault("tmem-alloc", f"{columns} columns after an allocation of {self._last_size}: must not increase")
+        for base in range(0, COLUMNS - columns + 1, 32):
+            if not self.allocated[base : base + columns].any():
+                break
+        else:
+            return None
+        self._last_size = columns
+        self.allocations[base] = columns
+        self.allocated[base : base + columns] = True
+        self.written[:, base : base + columns] = False
+        return base
+
+    def dealloc(self, addr: int, columns: int) -> None:
+        """Free the allocation at address `addr`."""
+        if self.allocations.get(addr) != columns:
+            raise Fault(
+                "tmem-alloc", f"dealloc of {columns} columns at {addr:#x}: live allocations are {self.allocations}"
+            )
+        del self.allocations[addr]
+        self.allocated[addr : addr + columns] = False
+
+    def relinquish(self) -> None:
+        self._relinquished = True
+
+    def check_exit(self) -> None:
+        """To be called when the CTA has exited."""
+        if self.allocations:
+            raise Fault("tmem-leak", f"kernel exits with tensor memory allocated (base: columns): {self.allocations}")
+
+    # ---- who may touch what
+
+    def note_write(self, quadrants, lo: int, hi: int, now: int, uid: int = 0) -> None:
+        """Columns lo..hi-1 have been written; uid: the warp, 0 for the tensor core."""
+        self.written_at[quadrants, lo:hi], self.writer[quadrants, lo:hi] = now, uid
+
+    def note_read(self, quadrant: int, lo: int, hi: int, by: Actor) -> None:
+        self.read_at[quadrant, lo:hi], self.reader[quadrant, lo:hi] = by.order.next(), by.uid
+
+    def check_order(self, quadrants, lo: int, hi: int, by: Actor, write: bool, what, in_pipe: bool = False) -> None:
+        """A warp must have waited for what others did to the columns; in_pipe: but for the tensor core, whose work is
+        in order with this (9.7.16.6.2)."""
+        for at, who, verb in (self.written_at, self.writer, "written"), (self.read_at, self.reader, "read"):
+            late = (at[quadrants, lo:hi] > by.seen) & (who[quadrants, lo:hi] != by.uid)
+            if in_pipe:
+                late &= who[quadrants, lo:hi] != 0
+            if late.any():
+                column = lo + int(np.flatnonzero(late.reshape(-1, hi - lo).any(0))[0])
+                self._report(
+                    Fault(
+                        "tmem-race",
+                        f"{what} at column {column}, which others have {verb} since this warp last waited for anything",
+                    )
+                )
+            if not write:
+                return
+
+    # ---- cells
+
+    def _check(self, lane: int, lanes: int, column: int, columns: int, what: str) -> None:
+        if lane < 0 or lane + lanes > LANES or column < 0 or column + columns > COLUMNS:
+            raise Fault("tmem-out-of-bounds", f"{what}: lanes {lane}+{lanes}, columns {column}+{columns}")
+        if not self.allocated[column : column + columns].all():
+            raise Fault(
+                "tmem-out-of-bounds",
+                f"{what}: columns {column}..{column + columns - 1} are not all allocated ({self.allocations})",
+            )
+
+    def _check_written(self, written: np.ndarray, lane: int, column: int, what: str) -> None:
+        """written: bool [groups of 32 lanes, lanes, columns], a view of self.written that starts at (lane, column)."""
+        if not written.all():
+            group, row, col = np.argwhere(~written)[0]
+            self._report_uninitialised(lane + 32 * int(group) + int(row), column + int(col), what)
+
+    def _report_uninitialised(self, lane: int, column: int, what: str) -> None:
+        self._report(
+            Fault("tmem-uninitialised", f"{what} reads lane {lane}, column {column}, which nothing has written")
+        )
+
+    def read(self, lane: int, lanes: int, column: int, columns: int, what: str) -> np.ndarray:
+        """A view of the cells, uint32 [lanes, columns]. `what` names the reader in faults."""
+        self._check(lane, lanes, column, columns, what)
+        block = np.s_[lane : lane + lanes, column : column + columns]
+        self._check_written(self.written[block][None], lane, column, what)
+        return self.cells[block]
+
+    def read_partitions(self, partitions: slice, lanes: int, column: int, columns: int, what: str) -> np.ndarray:
+        """A view of the first `lanes` lanes of some of the 32-lane partitions, uint32 [partitions, lanes, columns]."""
+        self._check(0, LANES, column, columns, what)
+        block = np.s_[partitions, :lanes, column : column + columns]
+        self._check_written(self.written.reshape(4, 32, COLUMNS)[block], 32 * partitions.start, column, what)
+        return self.cells.reshape(4, 32, COLUMNS)[block]
+
+    def write(self, lane: int, column: int, values: np.ndarray, what: str) -> None:
+        """Store uint32 [lanes, columns] at (lane, column)."""
+        lanes, columns = values.shape
+        self._check(lane, lanes, column, columns, what)
+        self.cells[lane : lane + lanes, column : column + columns] = values
+        self.written[lane : lane + lanes, column : column + columns] = True
+
+    # ---- tcgen05.ld, tcgen05.st
+
+    def _access(self, addr: int, quadrant: int, shape: str, num: int, packed: bool, half_split: int, what: str):
+        """Flat cell indices, int64 [registers, 32], of a warp's access, checked."""
+        lane, column = addr >> 16, addr & 0xFFFF
+        height = 32 if shape == "32x32b" else 16
+        if lane // 32 != quadrant or lane % height:
+            raise Fault(
+                "tmem-lane-access",
+                f"{what} at lane {lane} by a warp that may access lanes {32 * quadrant}..{32 * quadrant + 31}",
+            )
+        lanes, columns = fragment(shape, num, packed, half_split)
+        self._check(lane, height, column, int(columns.max()) + 1 + packed, what)
+        return (lane + lanes) * COLUMNS + column + columns
+
+    def load(
+        self, addr: int, quadrant: int, shape: str, num: int, pack: bool = False, half_split: int = 0
+    ) -> np.ndarray:
+        """tcgen05.ld by a warp with warp id % 4 == quadrant. Returns uint32 [registers, 32 threads].
+
+        Fault "tmem-lane-access", "tmem-out-of-bounds", "tmem-shape"; reports "tmem-uninitialised".
+        """
+        what = f"tcgen05.ld.{shape}.x{num}"
+        index = self._access(addr, quadrant, shape, num, pack, half_split, what)
+        written, cells = self.written.ravel(), self.cells.ravel()
+        valid = written[index] & written[index + 1] if pack else written[index]
+        if not valid.all():
+            first = int(index[~valid][0])
+            self._report_uninitialised(first // COLUMNS, first % COLUMNS, what)
+        if pack:
+            return (cells[index] & 0xFFFF) | (cells[index + 1] << 16)
+        return cells[index]
+
+    def store(
+        self,
+        addr: int,
+        quadrant: int,
+        shape: str,
+        num: int,
+        regs: np.ndarray,
+        unpack: bool = False,
+        half_split: int = 0,
+    ) -> None:
+        """tcgen05.st of uint32 [registers, 32 threads]; the counterpart of `load`. With unpack, the halves of a
+        register go to adjacent cells, whose upper halves become zero [inferred]."""
+        index = self._access(addr, quadrant, shape, num, unpack, half_split, f"tcgen05.st.{shape}.x{num}")
+        assert regs.shape == index.shape and regs.dtype == np.uint32, (regs.shape, regs.dtype)
+        cells, written = self.cells.ravel(), self.written.ravel()
+        if unpack:
+            cells[index + 1] = regs >> 16
+            written[index + 1] = True
+            regs = regs & 0xFFFF
+        cells[index] = regs
+        written[index] = True
+
+    # ---- tcgen05.cp, tcgen05.shift
+
+    def copy(
+        self,
+        smem: np.ndarray,
+        desc: int,
+        shape: str,
+        multicast: str | None,
+        addr: int,
+        source_format: str | None = None,
+    ) -> None:
+        """tcgen05.cp from this CTA's shared memory (uint8, indexed by shared offset) to address `addr`.
+
+        source_format: a key of _PACKED. Each 16 source bytes, 16 packed elements and padding, become 16 bytes with one
+        element each (9.7.16.9.1), as tcgen05.mma wants A in tensor memory.
+        """
+        what = f"tcgen05.cp.{shape}" + (f".{multicast}" if multicast else "")
+        if (shape, multicast) not in _COPIES:
+            raise Fault("tmem-shape", f"{what} does not exist")
+        lane, column = addr >> 16, addr & 0xFFFF
+        rows, row_bytes, groups = _COPIES[shape, multicast]
+        source = load_operand(smem, desc, rows, row_bytes, False, 8)  # [rows, bytes]
+        if source_format is not None:
+            bits = _PACKED[source_format]
+            source = unpack_slots(source, bits) << CONTAINER_SHIFT[bits]
+        source = np.ascontiguousarray(source).view(np.uint32)  # [rows, columns]
+        for first, count, lanes in groups:
+            for target in lanes:
+                self.write(lane + target, column, source[first : first + count], what)
+
+    def shift_down(self, addr: int, what: str = "tcgen05.shift") -> None:
+        """tcgen05.shift.down: lane r of the 32 from `addr` takes the 8 columns of lane r + 1, lane 31 keeps its own."""
+        lane, column = addr >> 16, addr & 0xFFFF
+        if lane % 32:
+            raise Fault("tmem-lane-access", f"{what} at lane {lane}, not a multiple of 32")
+        block = self.read(lane, 32, column, 8, what)
+        block[:-1] = block[1:].copy()

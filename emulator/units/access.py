@@ -1,0 +1,548 @@
+"""Loads, stores, atomics (PTX ISA 9.7.9.8-12, 9.7.13.13-14) and mbarrier instructions of the lanes of a group."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import Fault, Unsupported
+from ..formats import alu, tensormap
+from ..ptx.syntax import TYPE_BITS
+from ..state.barrier import MBarrier
+from ..state.global_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT
+
+LONG = 1_000_000  # ns; longer limits of mbarrier.try_wait (CUTLASS has 10 ms) outlast what is emulated
+ELEMENT = {1: 16, 2: 16, 4: 32, 8: 64, 16: 128}  # bytes of an element -> bits of the register that holds it
+
+
+class LaneAccess:
+    """Mixin of Group. A `mask` is True or a bool array [n] that is not all False."""
+
+    # -- lanes -------------------------------------------------------------------------------------------------
+    def active(self, mask) -> list[int]:
+        """Positions of the lanes that act."""
+        return list(range(self.n)) if mask is True else np.flatnonzero(mask).tolist()
+
+    @staticmethod
+    def pick(value, position: int):
+        """A lane's value as an int."""
+        return int(value[position]) if type(value) is np.ndarray else value
+
+    def shared_cta(self, address: int):
+        """(CTA, offset) of a shared::cluster address."""
+        rank = address >> RANK_SHIFT
+        ctas = self.cta.cluster.ctas
+        if rank >= len(ctas):
+            raise Fault("out-of-bounds", f"shared address {address:#x} names CTA {rank} of a cluster of {len(ctas)}")
+        self.check_running(ctas[rank])
+        return ctas[rank], address & OFFSET_MASK
+
+    def check_running(self, cta):
+        """Another CTA's memory may be touched once a cluster barrier has shown that it runs, and until it exits."""
+        if cta is self.cta or not self.launch.checks:
+            return
+        if cta.exited:
+            raise Fault("cluster", f"access to the shared memory of CTA {cta.ctaid}, which has exited")
+        if cta.cluster.barrier.phase == 0:
+            raise Fault(
+                "cluster", f"access to CTA {cta.ctaid} before any barrier of the cluster: it may not have started"
+            )
+
+    def note_global(self, addresses, size: int, write: bool):
+        """Lanes have accessed `size` bytes at addresses (an array or one) of global memory."""
+        dependencies = self.launch.dependencies
+        if dependencies.wants(self, write):
+            dependencies.note(self, np.atleast_1d(addresses), size, write)
+
+    def map_shared(self, address, rank, shared: bool):
+        """mapa (9.7.9.24)."""
+        window = 0 if shared else SHARED_WINDOW
+        keep = OFFSET_MASK | window
+        if alu.is_array(address) or alu.is_array(rank):
+            bits = 32 if shared else 64
+            address, rank = self.lane_array(address, bits), alu.extend(self.lane_array(rank), 32, False, bits)
+        return (address & keep) | (rank << RANK_SHIFT)
+
+    def _spaces(self, space: str, address, mask):
+        """(space, address in it) of a generic address."""
+        if space != "generic":
+            if space == "shared" and not alu.is_array(address) and address >> 32:
+                address &= 0xFFFFFFFF
+            return space, address
+        windows = (
+            np.unique((address if mask is True else address[mask]) >> 60) if alu.is_array(address) else [address >> 60]
+        )
+        if len(windows) > 1:
+            raise Unsupported("generic access of lanes to different state spaces")
+        window = int(windows[0]) if len(windows) else 0
+        strip = (1 << 60) - 1
+        return {0: "global", 1: "shared", 2: "local", 3: "param"}[window], address & strip if window else address
+
+    # -- loads -------------------------------------------------------------------------------------------------
+    def load(self, space: str, address, size: int, count: int, mask, strong: bool = False):
+        """count values: ints or arrays [n] (zero where masked). strong: volatile, relaxed or acquire."""
+        space, address = self._spaces(space, address, mask)
+        if not alu.is_array(address) and space != "local" and mask is True:
+            if (address % (size * count)) and count > 1:
+                raise Fault("misaligned", f"vector read of {size * count} bytes at {address:#x}")
+            values = tuple(self.load_one(space, address + k * size, size, strong) for k in range(count))
+            self._loaded(space, address, size * count, strong)
+            return values
+        addresses = self.lane_array(address, 64).astype(np.uint64)
+        lanes = None if mask is True else np.flatnonzero(mask)
+        if lanes is not None:
+            if not len(lanes):
+                return (0,) * count
+            addresses = addresses[lanes]
+        if count > 1 and (addresses % np.uint64(size * count)).any():
+            raise Fault("misaligned", f"vector read of {size * count} bytes at {int(addresses.max()):#x}")
+        out = []
+        for k in range(count):
+            values = self.gather(space, addresses + np.uint64(k * size), size, lanes, strong)
+            if lanes is not None:
+                whole = np.zeros(self.n, values.dtype)
+                whole[lanes] = values
+                values = whole
+            out.append(values.astype(alu.U[ELEMENT[size]], copy=False))
+        self._loaded(space, addresses, size * count, strong)
+        if self.n == 1:
+            return tuple(int(v[0]) for v in out)
+        return tuple(out)
+
+    def _loaded(self, space: str, addresses, size: int, strong: bool):
+        if space == "global":
+            self.note_global(addresses, size, False)
+        if strong:
+            self.waited()
+
+    def load_one(self, space: str, address: int, size: int, strong: bool = False) -> int:
+        if size == 16:
+            if address % 16:
+                raise Fault("misaligned", f"16-byte read at {address:#x}")
+            return self.load_one(space, address, 8, strong) | self.load_one(space, address + 8, 8, strong) << 64
+        if space == "global":
+            return self.launch.memory.load(address, size)
+        if space == "shared":
+            cta, offset = self.shared_cta(address)
+            return cta.smem.load(offset, size, None if strong else self.warp.actor)
+        if space == "const":
+            return self.launch.memory.load(address, size)
+        if space == "param":  # its addresses are offsets into the launch's parameters
+            data = self.launch.params
+            if address % size or address + size > len(data):
+                raise Fault("out-of-bounds", f"ld.param of {size} bytes at {address} of {len(data)}")
+            return int.from_bytes(data[address : address + size], "little")
+        raise Unsupported(f"load from {space}")
+
+    def gather(self, space: str, addresses: np.ndarray, size: int, lanes, strong: bool = False) -> np.ndarray:
+        if size == 16:
+            if (addresses % np.uint64(16)).any():
+                raise Fault("misaligned", f"16-byte read at {int(addresses.max()):#x}")
+            halves = [self.gather(space, addresses + np.uint64(k), 8, lanes, strong) for k in (0, 8)]
+            return alu.pack128(*halves)
+        if space in ("global", "const"):
+            return self.launch.memory.gather(addresses, size)
+        if space == "shared":
+            ranks = addresses >> np.uint64(RANK_SHIFT)
+            if (ranks == ranks[0]).all():
+                cta, _ = self.shared_cta(int(addresses[0]))
+                return cta.smem.gather(addresses & np.uint64(OFFSET_MASK), size, None if strong else self.warp.actor)
+            return np.array([self.load_one("shared", a, size, strong) for a in addresses.tolist()], f"u{size}")
+        if space == "param":
+            return np.array([self.load_one("param", a, size) for a in addresses.tolist()], f"u{size}")
+        return self.local_memory(size)[self.local_index(addresses, size, lanes)]
+
+    def local_memory(self, size: int) -> np.ndarray:
+        if self.warp.local is None:
+            seed = self.launch.seed_of(self.cta.index)  # garbage, see SharedMemory
+            self.warp.local = np.random.default_rng(seed).integers(0, 256, (32, self.launch.local_bytes), np.uint8)
+        return self.warp.local.view(f"u{size}")
+
+    def local_index(self, addresses: np.ndarray, size: int, lanes):
+        if (addresses % np.uint64(size)).any():
+            raise Fault("misaligned", f"{size}-byte access to local memory at {int(addresses.max()):#x}")
+        if int(addresses.max()) + size > self.launch.local_bytes:
+            raise Fault(
+                "out-of-bounds", f"local memory at {int(addresses.max()):#x} of {self.launch.local_bytes} bytes"
+            )
+        which = self.lanes if lanes is None else self.lanes[lanes]
+        return which, (addresses // np.uint64(size)).astype(np.int64)
+
+    # -- stores ------------------------------------------------------------------------------------------------
+    def store(self, space: str, address, size: int, values: tuple, mask):
+        space, address = self._spaces(space, address, mask)
+        if size == 16:
+            values = tuple(half for v in values for half in (v & alu.MASK[64], v >> 64))
+            values = tuple(v.astype(np.uint64) if alu.is_array(v) else v for v in values)
+            size = 8
+        count = len(values)
+        if self.n == 1 and space != "local":
+            if mask is not True and not bool(np.asarray(mask).any()):
+                return
+            address = self.pick(address, 0)
+            if count > 1 and address % (size * count):
+                raise Fault("misaligned", f"vector write of {size * count} bytes at {address:#x}")
+            if space == "global":
+                self.clock.global_access(self, np.array([address], np.uint64), size * count, True)
+            for k, v in enumerate(values):
+                self.store_one(space, address + k * size, size, self.pick(v, 0) & alu.MASK[8 * size])
+            if space == "global":
+                self.note_global(address, size * count, True)
+            return
+        lanes = None if mask is True else np.flatnonzero(mask)
+        if lanes is not None and not len(lanes):
+            return
+        addresses = self.lane_array(address, 64).astype(np.uint64, copy=False)
+        if lanes is not None:
+            addresses = addresses[lanes]
+        width = size * count
+        row = space == "global" and bool((addresses[1:] - addresses[:-1] == width).all())  # one lane behind the other
+        if count > 1 and ((addresses[:1] if row else addresses) % np.uint64(width)).any():
+            raise Fault("misaligned", f"vector write of {width} bytes at {int(addresses.max()):#x}")
+        if space == "global":
+            self.clock.global_access(self, addresses, width, True, row)
+        if not self.launch.moves_data and space in ("global", "shared") and len(addresses) > 1:
+            return  # data of many lanes; what one lane stores may be a flag
+        if lanes is not None:
+            values = tuple(v[lanes] if alu.is_array(v) else v for v in values)
+        if not row or not self.launch.memory.store_row(int(addresses[0]), size, values, len(addresses)):
+            for k, v in enumerate(values):
+                v = v if alu.is_array(v) else np.full(len(addresses), v, alu.U[ELEMENT[size]])
+                self.scatter(space, addresses + np.uint64(k * size), size, v.astype(f"u{size}"), lanes)
+        if space == "global":
+            self.note_global(addresses, width, True)
+
+    def store_one(self, space: str, address: int, size: int, value: int):
+        if size == 16:
+            for k in (0, 1):
+                self.store_one(space, address + 8 * k, 8, value >> 64 * k & alu.MASK[64])
+        elif space == "global":
+            self.launch.memory.store(address, size, value)
+        elif space == "shared":
+            cta, offset = self.shared_cta(address)
+            cta.smem.store(offset, size, value, self.warp.actor, self.lane_mask)
+        else:
+            raise Unsupported(f"store to {space}")
+
+    def scatter(self, space: str, addresses: np.ndarray, size: int, values: np.ndarray, lanes):
+        if space == "global":
+            self.launch.memory.scatter(addresses, size, values)
+        elif space == "shared":
+            ranks = addresses >> np.uint64(RANK_SHIFT)
+            writers = self.lane_mask if lanes is None else sum(1 << lane for lane in self.lanes[lanes].tolist())
+            if (ranks == ranks[0]).all():
+                cta, _ = self.shared_cta(int(addresses[0]))
+                cta.smem.scatter(addresses & np.uint64(OFFSET_MASK), size, values, self.warp.actor, writers)
+                return
+            for rank in np.unique(ranks).tolist():
+                here = ranks == rank
+                cta, _ = self.shared_cta(rank << RANK_SHIFT)
+                cta.smem.scatter(addresses[here] & np.uint64(OFFSET_MASK), size, values[here], self.warp.actor, writers)
+        elif space == "local":
+            self.local_memory(size)[self.local_index(addresses, size, lanes)] = values
+        else:
+            raise Unsupported(f"store to {space}")
+
+    def store_async(self, address, size: int, values: tuple, bar, mask):
+        """st.async: the bytes land later and complete on a barrier of the same CTA as the destination."""
+        if not self.launch.explicit_cluster:  # golden case fault_st_async_without_cluster
+            raise Fault("cluster", "st.async in a launch without clusters is an illegal instruction")
+        for k in self.active(mask):
+            cta, offset = self.shared_cta(self.pick(address, k))
+            barrier = self.barrier_at(self.pick(bar, k), True)
+            numbers = [self.pick(v, k) & alu.MASK[8 * size] for v in values]
+            origin = self.origin("st.async")
+            op = cta.smem.begin(offset, offset + size * len(numbers), True, origin, self.warp.actor)
+
+            def land(cta=cta, offset=offset, barrier=barrier, numbers=numbers, op=op):
+                cta.smem.end(op)
+                for j, v in enumerate(numbers):
+                    cta.smem.views[size][offset // size + j] = v
+                barrier.transaction(-size * len(numbers))
+
+            self.pass_dependency(barrier)
+            self.later(self.clock.remote(self), origin, land)
+
+    # -- atomics -----------------------------------------------------------------------------------------------
+    def atomic(self, space: str, what: str, kind: str, address, values: tuple, count: int, mask, wants_old: bool):
+        space, address = self._spaces(space, address, mask)
+        size = TYPE_BITS[kind] // 8
+        ftz = space == "global" and kind == "f32"  # 9.7.13.13: in shared memory subnormals are kept
+        olds = [[0] * self.n for _ in range(count)]
+        for p in self.active(mask):
+            a = self.pick(address, p)
+            for k in range(count):
+                new = [self.pick(v, p) for v in values[k::count]]
+                at = a + k * size
+                old = self.load_one(space, at, size, True)
+                olds[k][p] = old
+                self.store_one(space, at, size, atomic_result(what, kind, old, new, ftz))
+            if space == "global":
+                self.note_global(a, size * count, True)
+        self.engine.progress += 1
+        self.publish(mask)
+        self.waited()
+        if not wants_old:
+            return None
+        bits = ELEMENT[size]
+        if self.n == 1:
+            return tuple(o[0] for o in olds)
+        return tuple(np.array(o, alu.U[bits]) for o in olds)
+
+    def red_async(self, what, kind, address, value, bar, mask):
+        size = TYPE_BITS[kind] // 8
+        for p in self.active(mask):
+            cta, offset = self.shared_cta(self.pick(address, p))
+            barrier, v = self.barrier_at(self.pick(bar, p), True), self.pick(value, p)
+            origin = self.origin("red.async")
+
+            def land(cta=cta, offset=offset, barrier=barrier, v=v):
+                old = cta.smem.load(offset, size, None)
+                cta.smem.views[size][offset // size] = atomic_result(what, kind, old, [v])
+                barrier.transaction(-size)
+
+            self.later(self.clock.remote(self), origin, land)
+
+    def prefetch(self, space: str, address, is_tensormap: bool, mask):
+        if is_tensormap:
+            for p in self.active(mask)[:1]:
+                self.descriptor_address = self.pick(address, p)
+                tm = tensormap.decode(self.descriptor_bytes(self.descriptor_address))
+                self.clock.descriptor_prefetch(self, tm)
+        elif space in ("global", "generic") and (lanes := self.active(mask)):
+            self.clock.line_prefetch(self, self.lane_array(address, 64)[lanes])
+
+    # -- 8x8 matrices ------------------------------------------------------------------------------------------
+    def ldmatrix(self, address, count: int, trans: bool):
+        if self.n != 32:
+            raise Fault("divergence", "ldmatrix needs the whole warp")
+        rows = self.lane_array(address).astype(np.uint64)
+        out = []
+        for k in range(count):
+            base = rows[8 * k : 8 * k + 8]
+            if (base % np.uint64(16)).any():
+                raise Fault("misaligned", "ldmatrix row that is not 16-byte aligned")
+            each = base[:, None] + 2 * np.arange(8, dtype=np.uint64)[None, :]
+            matrix = self.gather("shared", each.ravel(), 2, None).reshape(8, 8)
+            matrix = (matrix.T if trans else matrix).astype(np.uint32)
+            out.append((matrix[:, 0::2] | matrix[:, 1::2] << 16).reshape(32))
+        return tuple(out)
+
+    def stmatrix(self, address, values: tuple, trans: bool):
+        if self.n != 32:
+            raise Fault("divergence", "stmatrix needs the whole warp")
+        if not self.clock.moves_data:
+            return
+        rows = self.lane_array(address).astype(np.uint64)[: 8 * len(values)]
+        if (rows % np.uint64(16)).any():
+            raise Fault("misaligned", "stmatrix row that is not 16-byte aligned")
+        pairs = np.stack([self.lane_array(v) for v in values]).reshape(-1, 8, 4)  # [matrices, rows, pairs]
+        matrices = np.empty((len(values), 8, 8), np.uint16)
+        matrices[:, :, 0::2], matrices[:, :, 1::2] = pairs & 0xFFFF, pairs >> 16
+        if trans:
+            matrices = np.ascontiguousarray(matrices.swapaxes(1, 2))
+        each = rows[:, None] + 8 * np.arange(2, dtype=np.uint64)[None, :]
+        self.scatter("shared", each.ravel(), 8, matrices.view(np.uint64).ravel(), None)
+
+    def movmatrix(self, value):
+        """Transposes a matrix that lies in one register of every lane, as ldmatrix leaves it."""
+        if self.n != 32:
+            raise Fault("divergence", "movmatrix needs the whole warp")
+        matrix = np.ascontiguousarray(self.lane_array(value)).view(np.uint16).reshape(8, 8)
+        return np.ascontiguousarray(matrix.T).view(np.uint32).reshape(32)
+
+    # -- mbarriers ---------------------------------------------------------------------------------------------
+    def barrier_at(self, address: int, asynchronous: bool = False) -> MBarrier:
+        cta, offset = self.shared_cta(address & 0xFFFFFFFF)
+        return cta.barrier(offset, self.warp, asynchronous)
+
+    def mbarrier_init(self, address, count, mask):
+        """Lanes that name one object with one count make it once: CuTe DSL's kernels do that with a whole warp."""
+        made = {}
+        for p in self.active(mask):
+            cta, offset = self.shared_cta(self.pick(address, p))
+            arrivals = self.pick(count, p)
+            if made.get((cta.rank, offset)) == arrivals:
+                continue
+            if offset % 8:
+                raise Fault("misaligned", f"mbarrier at {offset:#x}")
+            if offset in cta.smem.barriers:
+                if self.launch.checks:
+                    raise Fault("mbarrier", f"init of a live object: {cta.smem.barriers[offset]}")
+                del cta.smem.barriers[offset]
+            cta.smem.check_write(offset, offset + 8, "mbarrier.init")
+            name = f"mbarrier at shared {offset:#x} of CTA {cta.ctaid}"
+            cta.smem.add_barrier(offset, MBarrier(arrivals, name, self.warp.actor))
+            made[cta.rank, offset] = arrivals
+
+    def mbarrier_inval(self, address, mask):
+        for p in self.active(mask):
+            cta, offset = self.shared_cta(self.pick(address, p))
+            cta.barrier(offset, self.warp).check_idle()
+            del cta.smem.barriers[offset]
+
+    def mbarrier_arrive(self, address, count, expect, drop: bool, no_complete: bool, relaxed: bool, mask):
+        self.engine.progress += 1
+        if not relaxed:
+            self.publish(mask)
+        states = np.zeros(self.n, np.uint64)
+        for p in self.active(mask):
+            a = self.pick(address, p)
+            tx = None if expect is None else self.pick(expect, p)
+            cta, offset = self.shared_cta(a)
+            barrier = cta.barrier(offset, self.warp)
+            if self.clock.trace is not None:
+                self.clock.trace.completes(barrier, self.warp.index)
+            self.pass_dependency(barrier)
+            if cta is not self.cta and expect is None and not drop and not no_complete:
+                self.remote_arrive(cta, barrier, self.pick(count, p))
+            else:
+                states[p] = barrier.arrive(self.pick(count, p), tx, drop, no_complete)
+        self.hesitate()
+        return int(states[0]) if self.n == 1 else states
+
+    def remote_arrive(self, cta, barrier: MBarrier, count: int):
+        """An arrive at another CTA's barrier travels, but no longer than to the warp's next release."""
+        travelling, origin = self.warp.remote_arrivals, self.origin("mbarrier.arrive")
+        cta.travelling.append(origin)
+
+        def land():
+            if land in travelling:
+                travelling.remove(land)
+                cta.travelling.remove(origin)
+                barrier.arrive(count)
+
+        travelling.append(land)
+        self.later(self.clock.remote(self), origin, land)
+
+    def release(self):
+        """What this warp did is performed for those who acquire (8.8)."""
+        for land in list(self.warp.remote_arrivals):
+            land()
+
+    def mbarrier_tx(self, address, count, mask):
+        self.engine.progress += 1
+        for p in self.active(mask):
+            n = self.pick(count, p)
+            self.barrier_at(self.pick(address, p)).transaction(n)
+
+    def mbarrier_try_wait(self, address, phase, parity: bool, limit: int | None) -> bool:
+        """Suspends until the phase completes or the time limit strikes: after `limit` ns, or when nothing moves."""
+        if self.timed_out:
+            self.timed_out = False
+            return True
+        if alu.is_array(address) or alu.is_array(phase):
+            pairs = set(zip(self.lane_array(address).tolist(), self.lane_array(phase, 64).tolist(), strict=True))
+            if len(pairs) > 1:
+                return True  # lanes look at different things: let them poll
+            address, phase = pairs.pop()
+        barrier = self.barrier_at(address)
+        done = barrier.test_parity(phase) if parity else barrier.test_state(phase)
+        if done:
+            return True
+        self.awaited = phase
+        self.wait_on(barrier)
+        ns = LONG if limit is None else limit.max() if alu.is_array(limit) else limit
+        if ns < LONG:
+            since = self.blocked_at
+
+            def strike():
+                if self in barrier.waiters and self.blocked_at == since:
+                    self.time_out()
+
+            self.engine.at_limit(self.clock.after(self.t, ns), strike)
+        return False
+
+    def mbarrier_test(self, address, phase, parity: bool, relaxed: bool):
+        def one(a, ph):
+            barrier = self.barrier_at(a)
+            done = barrier.test_parity(ph) if parity else barrier.test_state(ph)
+            if done and relaxed:
+                self.warp.relaxed_wait = self.warp.actor.order.now
+            elif done:
+                self.waited()
+                self.take_dependency(barrier)
+            return done
+
+        if not alu.is_array(address) and not alu.is_array(phase):
+            return one(address, phase)
+        pairs = zip(self.lane_array(address).tolist(), self.lane_array(phase, 64).tolist(), strict=True)
+        return np.array([one(a, ph) for a, ph in pairs])
+
+    @staticmethod
+    def mbarrier_pending_count(state):
+        return (state >> 1) & 0xFFFFF if not alu.is_array(state) else ((state >> 1) & 0xFFFFF).astype(np.uint32)
+
+    # -- tensormaps --------------------------------------------------------------------------------------------
+    def descriptor_bytes(self, address: int) -> bytes:
+        """The 128 bytes of a tensormap at a generic address."""
+        if address % 64:
+            raise Fault("misaligned", f"tensormap at {address:#x}")
+        if address >= PARAM_WINDOW:
+            offset = address - PARAM_WINDOW
+            return bytes(self.launch.params[offset : offset + 128])
+        if address >= LOCAL_WINDOW:
+            raise Fault("address-space", "tensormap in local memory")
+        if address >= SHARED_WINDOW:
+            raise Fault("address-space", "tensormap in shared memory: TMA reads it from global, const or param space")
+        return self.launch.memory.view(address, 128).tobytes()
+
+    def tensormap_replace(self, space: str, address, field: str, order, value, mask):
+        space, address = self._spaces(space, address, mask)
+        for p in self.active(mask):
+            a = self.pick(address, p)
+            if space == "shared":
+                cta, offset = self.shared_cta(a)
+                target = cta.smem.bytes[offset : offset + 128]
+            else:
+                target = self.launch.memory.view(a, 128, True)
+                self.launch.changed_maps[a] = set()
+            raw = bytearray(target.tobytes())
+            tensormap.replace(raw, field, order, self.pick(value, p))
+            target[:] = np.frombuffer(raw, np.uint8)
+
+    def tensormap_copy(self, dst, src, size: int):
+        """tensormap.cp_fenceproxy: 128 bytes, shared to global."""
+        for p in self.active(True)[:1]:
+            to, what = self.pick(dst, p), self.pick(src, p)
+            if to % 128 or what % 128:
+                raise Fault("misaligned", f"tensormap.cp_fenceproxy from {what:#x} to {to:#x}")
+            cta, offset = self.shared_cta(what & 0xFFFFFFFF)
+            self.launch.memory.view(to, size, True)[:] = cta.smem.bytes[offset : offset + size]
+            self.launch.changed_maps[to] = set()
+
+    def tensormap_acquire(self, address, size):
+        """fence.proxy.tensormap::generic.acquire: this CTA's later copies see the descriptor as it is now."""
+        for p in self.active(True):
+            self.launch.changed_maps.get(self.pick(address, p), set()).add(self.cta.index)
+
+
+def atomic_result(what: str, kind: str, old: int, values: list[int], ftz: bool = False) -> int:
+    """New value of the cell (9.7.13.13)."""
+    v = values[0]
+    bits = TYPE_BITS[kind]
+    mask = alu.MASK[bits]
+    if what == "exch":
+        return v & mask
+    if what == "cas":
+        return values[1] & mask if old == v & mask else old
+    if what in ("and", "or", "xor"):
+        return {"and": old & v, "or": old | v, "xor": old ^ v}[what] & mask
+    if what == "inc":
+        return 0 if old >= v else old + 1
+    if what == "dec":
+        return v if old == 0 or old > v else old - 1
+    if kind.endswith("x2"):
+        half = kind[:-2]
+        parts = [atomic_result(what, half, old >> s & 0xFFFF, [v >> s & 0xFFFF]) for s in (0, 16)]
+        return parts[0] | parts[1] << 16
+    if kind[0] == "f" or kind[0] == "b" and kind.startswith("bf"):
+        if what == "add":
+            return alu.fadd(kind, old, v, ftz=ftz)
+        return alu.fminmax(kind, what == "max", old, v)
+    if what == "add":
+        return (old + v) & mask
+    pick = max if what == "max" else min
+    if kind[0] == "s":
+        return pick(alu.signed(old, bits), alu.signed(v, bits)) & mask
+    return pick(old, v & mask)

@@ -1,0 +1,423 @@
+"""tcgen05.mma: the arithmetic of the fifth-generation tensor core, and the places its operands are read from.
+
+Implements PTX ISA 9.7.16.10. `mma` is the arithmetic alone, `execute` the instruction on shared and tensor memory.
+
+The ISA does not define the rounding. The model is the one that microsoft/MMA-Sim (https://github.com/microsoft/MMA-Sim,
+mmasim/simulator, "tcgen05mma" and "tcgen05mma_block_scale") presents as bit-accurate for Blackwell [read there]:
+  * a term is, for packed FP4 kinds, the exact dot product of 16 elements of a row of A and of B times their two scale
+    factors, with the exponent e(sa) + e(sb); for the other kinds it is one product a * b * sa * sb, with the exponent
+    e(a) + e(b) + e(sa) + e(sb); C is one more term. Exponents are those of `element_types.ElementType.exponents`;
+  * every term is truncated towards zero to a multiple of 2 ** (largest exponent - F), with F = 35 for packed FP4 kinds
+    and 25 for the others; the truncated terms are added exactly;
+  * the sum is rounded towards zero to f32, or to nearest even to f16. Sums out of range become infinities, zeros are
+    positive;
+  * a NaN anywhere gives 0x7FFFFFFF (f16: 0x7FFF).
+MMA-Sim covers infinities in the one-product kinds (IEEE rules) but not an infinite C of the packed FP4 kinds, nor 4-bit
+and 6-bit elements of f8f6f4 and mxf8f6f4: the same rules are applied to them here [inferred].
+
+Most sums are truncated nowhere, and BLAS computes them. Let all terms be multiples of 2 ** q, e_max a bound of all
+exponents, and unit = 2 ** (e_max - F). If q >= e_max - F and C is a multiple of unit, nothing is truncated. Then
+  * a term is below 2 ** (e_max + 12) in magnitude (FP4: 16 products of at most 36, times two significands below 2), and
+    there are few: the sum, with C, is a multiple of unit below 2 ** (e_max + 15). So is every partial sum of products,
+    in any order, as products are multiples of 2 ** q too. 15 + F <= 50 bits: float64 arithmetic makes no error;
+  * if moreover the magnitudes, with C, add up to at most 2 ** (q + 24) and C is a multiple of 2 ** q, every partial
+    sum fits float32, float32 arithmetic makes no error, and nothing is left to round.
+Otherwise the terms are aligned one by one (`_aligned_sum`).
+
+Tensor memory layouts: [read from CUTLASS include/cute/atom/mma_traits_sm100_frag.hpp, the ISA has figures only].
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from ..errors import Fault, Unsupported
+from ..formats import instruction_descriptor, matrix_descriptor
+from ..formats.element_types import (
+    CONTAINER_SHIFT,
+    E2M1,
+    F16,
+    F32,
+    S32,
+    ZERO_EXPONENT,
+    ElementType,
+    lowest_bits,
+    unpack_slots,
+)
+from ..formats.instruction_descriptor import InstructionDescriptor
+from ..state.tensor_memory import TensorMemory
+
+NAN_F32, NAN_F16 = np.uint32(0x7FFFFFFF).view(np.float32), np.uint16(0x7FFF).view(np.float16)
+_FP4_GROUP = 16  # elements whose dot product is exact
+_FP4_FRACTION, _PRODUCT_FRACTION = 35, 25  # bits kept below the largest exponent
+
+# byte -> its two E2M1 values, as float32 pairs that numpy copies as one 8-byte item
+_FP4_PAIRS = (
+    np.stack([np.tile(E2M1.values, 16), np.repeat(E2M1.values, 16)], 1).astype(np.float32).view(np.complex64)[:, 0]
+)
+
+
+# ---- arithmetic ----
+
+
+def mma(
+    idesc: InstructionDescriptor,
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray | None,
+    sfa: np.ndarray | None = None,
+    sfb: np.ndarray | None = None,
+) -> np.ndarray:
+    """D = A * B + C for one instruction's K.
+
+    a [M, K], b [N, K]: element codes (uint8, uint16 or uint32), or uint8 [rows, K / 2] for packed FP4 kinds; 4-bit and
+    6-bit codes of the other kinds sit in the low bits of a byte. c [M, N] in D's type, or None for zero.
+    sfa [M, scale_vec], sfb [N, scale_vec]: uint8 scale factor codes. Any M, N. Returns [M, N] in D's type.
+    """
+    if idesc.kind == "i8":
+        return _mma_integer(idesc, a, b, c)
+    if idesc.packed_fp4:
+        return _mma_fp4(idesc, a, b, c, sfa, sfb)
+    return _mma_products(idesc, a, b, c, sfa, sfb)
+
+
+def _mma_integer(idesc, a, b, c) -> np.ndarray:
+    """int32 [M, N]: exact, then wrapped or, with .saturate set, clamped. Sums of 32 products fit float64."""
+    total = (idesc.a_type.decode(a) @ idesc.b_type.decode(b).T).astype(np.int64)
+    if c is not None:
+        total += c
+    if idesc.saturate:
+        total = total.clip(-(2**31), 2**31 - 1)
+    return total.astype(np.int32)
+
+
+def _mma_fp4(idesc, a, b, c, sfa, sfb) -> np.ndarray:
+    scale = idesc.scale_type
+    av, bv = (_FP4_PAIRS.take(codes).view(np.float32) for codes in (a, b))  # [rows, K]
+    if idesc.negate_a != idesc.negate_b:
+        av = -av
+    ea, eb = int(scale.exponent_table[sfa].max()), int(scale.exponent_table[sfb].max())
+    q = (
+        int(scale.lowest_bit_table[sfa].min() + scale.lowest_bit_table[sfb].min()) - 2
+    )  # E2M1 products: multiples of 1/4
+    bound = 36 * idesc.k * float(scale.values[sfa].max()) * float(scale.values[sfb].max())  # NaN if a scale factor is
+    if np.isfinite(bound):
+        dtype = _exact_type(q, bound, ea, eb)
+        values = scale.values.astype(dtype)
+        result = _exact_sum(
+            _scaled(av, values[sfa]), _scaled(bv, values[sfb]), c, F32, ea + eb, q, bound, _FP4_FRACTION
+        )
+        if result is not None:
+            return _round_f32(result)
+    return _aligned_fp4(scale, av, bv, c, sfa, sfb)
+
+
+def _scaled(elements: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """elements [rows, K] times the scale factors [rows, nsf] of their K blocks, in the type of the latter."""
+    rows, nsf = scales.shape
+    return (elements.reshape(rows, nsf, -1) * scales[:, :, None]).reshape(rows, -1)
+
+
+def _exact_type(q: int, bound: float, ea: int, eb: int) -> type:
+    """float32 if it holds A, of exponents up to ea, B, of up to eb, and all sums of their products, else float64.
+
+    The limit of 64 on exponents keeps operands, sums and C far from overflow and from subnormals.
+    """
+    return np.float32 if abs(q) <= 64 and max(ea, eb) <= 64 and bound <= 2.0 ** (q + 24) else np.float64
+
+
+def _exact_sum(a, b, c, d_type: ElementType, e_max: int, q: int, bound: float, fraction_bits: int) -> np.ndarray | None:
+    """a [M, K] @ b.T [K, N] + c if the module docstring proves that no bit of it gets lost, else None.
+
+    Requires: terms are multiples of 2 ** q with exponents of at most e_max, and sums of their magnitudes at most
+    `bound`. a and b are of `_exact_type`.
+    """
+    e_max = max(e_max, ZERO_EXPONENT)  # zeros, C for instance, take part with it
+    if q < e_max - fraction_bits:
+        return None
+    if c is None:
+        return a @ b.T + a.dtype.type(0)  # + 0: no negative zeros
+    if c.dtype == np.float16:
+        c = c.astype(np.float32)
+    c_max = max(-float(c.min()), float(c.max()))
+    if not np.isfinite(c_max):  # min and max of an array with a NaN are NaN
+        return None
+    if a.dtype == np.float32 and bound + c_max <= 2.0 ** (q + 24) and c_max < 2.0 ** (q + 22) and _all_multiples(c, q):
+        return a @ b.T + c + np.float32(0)
+    unit = max(e_max, int(d_type.exponents(np.float64(c_max)))) - fraction_bits
+    c = c.astype(np.float64)
+    if q < unit or not _all_multiples(c, unit):
+        return None
+    return (a @ b.T).astype(np.float64) + c + 0.0
+
+
+def _all_multiples(c: np.ndarray, exponent: int) -> bool:
+    """Whether all of c are multiples of 2 ** exponent, given |c| < 2 ** (exponent + 22), for float64 + 51."""
+    digits = 23 if c.dtype == np.float32 else 52
+    magic = c.dtype.type(1.5 * 2.0 ** (digits + exponent))  # its unit in the last place is 2 ** exponent
+    return bool(((c + magic) - magic == c).all())
+
+
+def _aligned_fp4(scale: ElementType, av, bv, c, sfa, sfb) -> np.ndarray:
+    (m, k), n = av.shape, bv.shape[0]
+    groups = k // _FP4_GROUP
+    sfa, sfb = (np.repeat(sf, groups // sf.shape[1], axis=1).T for sf in (sfa, sfb))  # [groups, rows]
+    dots = av.reshape(m, groups, -1).transpose(1, 0, 2) @ bv.reshape(n, groups, -1).transpose(1, 2, 0)  # exact
+    sa, sb = scale.values[sfa], scale.values[sfb]
+    terms = dots * (sa[:, :, None] * sb[:, None, :])  # float64 [groups, M, N], exact
+    e_max = (scale.exponent_table[sfa][:, :, None] + scale.exponent_table[sfb][:, None, :]).max(0)
+    special = np.where(np.isnan(sa).any(0)[:, None] | np.isnan(sb).any(0), np.nan, 0.0)
+    return _aligned_sum(terms, e_max, special, c, F32, _FP4_FRACTION)
+
+
+@np.errstate(invalid="ignore")  # signalling NaN, infinity times zero
+def _mma_products(idesc, a, b, c, sfa, sfb) -> np.ndarray:
+    av, bv = idesc.a_type.decode(a), idesc.b_type.decode(b)  # float64 [rows, K]
+    if idesc.negate_a != idesc.negate_b:
+        av = -av
+    if idesc.scale_type is None:
+        scale, sa, sb = F32, np.ones((len(av), 1)), np.ones((len(bv), 1))
+    else:
+        scale, sa, sb = idesc.scale_type, idesc.scale_type.values[sfa], idesc.scale_type.values[sfb]  # [rows, 1]
+    a_scaled, b_scaled = av * sa, bv * sb
+    special = np.zeros((len(av), len(bv)))
+    if not (np.isfinite(a_scaled).all() and np.isfinite(b_scaled).all()):
+        # what is not finite makes its own row or column special, whose terms count for nothing, and no other
+        special = a_scaled @ b_scaled.T
+        special = np.where(np.isfinite(special), 0.0, special)
+    ea, eb = idesc.a_type.exponents(av) + scale.exponents(sa), idesc.b_type.exponents(bv) + scale.exponents(sb)
+    if not special.any():
+        q = int(lowest_bits(a_scaled).min() + lowest_bits(b_scaled).min())
+        bound = idesc.k * float(np.abs(a_scaled).max()) * float(np.abs(b_scaled).max())
+        dtype = _exact_type(q, bound, int(ea.max()), int(eb.max()))
+        a_typed, b_typed = a_scaled.astype(dtype), b_scaled.astype(dtype)
+        e_max = int(ea.max() + eb.max())
+        result = _exact_sum(a_typed, b_typed, c, idesc.d_type, e_max, q, bound, _PRODUCT_FRACTION)
+        if result is not None:
+            return _round_f16(result) if idesc.d_type is F16 else _round_f32(result)
+    e_max = ea[:, None, 0] + eb[:, 0]
+    for k in range(1, idesc.k):
+        e_max = np.maximum(e_max, ea[:, None, k] + eb[:, k])
+    terms = (a_scaled[:, None, k] * b_scaled[:, k] for k in range(idesc.k))
+    return _aligned_sum(terms, e_max, special, c, idesc.d_type, _PRODUCT_FRACTION)
+
+
+@np.errstate(invalid="ignore")
+def _aligned_sum(terms, e_max, special, c, d_type: ElementType, fraction_bits: int) -> np.ndarray:
+    """The model term by term. terms: exact float64 [M, N] each; e_max: their largest exponent, int [M, N]; special:
+    float64 [M, N], not zero where a term is infinite or NaN, whose terms are then ignored. Returns D."""
+    c = np.zeros(special.shape) if c is None else c.astype(np.float64)
+    special = special + np.where(np.isfinite(c), 0.0, c)
+    c = np.where(np.isfinite(c), c, 0.0)
+    e_max = np.maximum(e_max, d_type.exponents(c))
+    to_units = np.ldexp(1.0, fraction_bits - e_max)
+    total = np.trunc(c * to_units)
+    for term in terms:
+        total += np.trunc(term * to_units)
+    result = np.where(special == 0, np.ldexp(total, e_max - fraction_bits), special)
+    return _round_f16(result) if d_type is F16 else _round_f32(result)
+
+
+def _round_f32(x: np.ndarray) -> np.ndarray:
+    """Towards zero, but to infinity from 2 ** 128 on; zeros become positive, NaN becomes NAN_F32."""
+    if x.dtype == np.float32:  # exact already
+        return x
+    with np.errstate(over="ignore"):
+        y = (x.view(np.int64) & -(1 << 29)).view(np.float64).astype(np.float32)  # without the 52 - 23 low bits
+    tiny = np.abs(x) < 2.0**-126
+    if tiny.any():
+        y[tiny] = np.trunc(x[tiny] * 2.0**149) * 2.0**-149 + 0.0
+    nan = np.isnan(x)
+    if nan.any():
+        y[nan] = NAN_F32
+    return y
+
+
+def _round_f16(x: np.ndarray) -> np.ndarray:
+    """To nearest even; zeros become positive, NaN becomes NAN_F16."""
+    with np.errstate(over="ignore"):
+        y = x.astype(np.float16) + np.float16(0)
+    y[np.isnan(x)] = NAN_F16
+    return y
+
+
+# ---- operands and accumulators ----
+
+
+def _two_by_two(m: int, cta_group: int) -> bool:
+    """Layout B: a CTA has 64 rows, the lower half of D's columns in lanes 0..63, the upper half in lanes 64..127."""
+    return cta_group == 2 and m == 128
+
+
+@lru_cache(maxsize=64)
+def accumulator_blocks(m: int, n: int, cta_group: int) -> tuple[tuple[slice, slice, int], ...]:
+    """How one CTA holds its share of D in tensor memory (ISA 9.7.16.10.5), in blocks of consecutive lanes that start
+    at the first column: (rows, columns of D, first lane). Rows count from the CTA's first, rank * m / 2 in a pair."""
+    everything = slice(0, n)
+    if cta_group == 1 and m == 64:  # layout F: half of every warp's lanes
+        return tuple((slice(r, r + 16), everything, 2 * r) for r in range(0, 64, 16))
+    if _two_by_two(m, cta_group):  # layout B
+        return (slice(0, 64), slice(0, n // 2), 0), (slice(0, 64), slice(n // 2, n), 64)
+    return ((slice(0, 128), everything, 0),)  # layouts A, D
+
+
+def accumulator_cells(m: int, n: int, cta_group: int, rank: int, d_addr: int) -> tuple[np.ndarray, np.ndarray, slice]:
+    """(lane, column), each int64 [rows of this CTA, N], of every element of D, and the slice of D's rows they are."""
+    rows = m // cta_group
+    lane, column = np.empty((2, rows, n), np.int64)
+    for r, c, first in accumulator_blocks(m, n, cta_group):
+        lane[r, c] = (d_addr >> 16) + first + np.arange(r.stop - r.start)[:, None]
+        column[r, c] = (d_addr & 0xFFFF) + np.arange(c.stop - c.start)[None, :]
+    return lane, column, slice(rank * rows, (rank + 1) * rows)
+
+
+def _base(addr: int, m: int, cta_group: int, what: str) -> tuple[int, int]:
+    """Lane and column of D's or A's address; layout F may sit in the upper half of every warp's lanes."""
+    lane, column = addr >> 16, addr & 0xFFFF
+    if lane not in ((0, 16) if cta_group == 1 and m == 64 else (0,)):
+        raise Fault("tmem-lane-access", f"{what} at lane {lane}")
+    return lane, column
+
+
+def _read_accumulator(tmem: TensorMemory, d: InstructionDescriptor, cta_group: int, d_addr: int) -> np.ndarray:
+    base, column = _base(d_addr, d.m, cta_group, "tcgen05.mma accumulator")
+    blocks = accumulator_blocks(d.m, d.n, cta_group)
+    out = np.empty((d.m // cta_group, d.n), np.uint32)
+    for r, c, lane in blocks:
+        out[r, c] = tmem.read(base + lane, r.stop - r.start, column, c.stop - c.start, "tcgen05.mma accumulator")
+    if d.d_type is S32:
+        return out.view(np.int32)
+    return out.astype(np.uint16).view(np.float16) if d.d_type is F16 else out.view(np.float32)
+
+
+def _write_accumulator(tmem: TensorMemory, d: InstructionDescriptor, cta_group: int, d_addr: int, values: np.ndarray):
+    base, column = _base(d_addr, d.m, cta_group, "tcgen05.mma accumulator")
+    # f16 fills the low half of a cell (9.7.16.10.4.1); that the upper half becomes zero is inferred
+    cells = values.view(np.uint16).astype(np.uint32) if d.d_type is F16 else values.view(np.uint32)
+    for r, c, lane in accumulator_blocks(d.m, d.n, cta_group):
+        tmem.write(base + lane, column, cells[r, c], "tcgen05.mma accumulator")
+
+
+def scale_factors(
+    tmem: TensorMemory, addr: int, rows: int, scale_vec: int, sf_id: int, partitions: slice = slice(0, 4)
+) -> np.ndarray:
+    """Scale factor codes, uint8 [rows, scale_vec], of A or B (ISA 9.7.16.10.7.2).
+
+    Row r: lane r % 32 of each of the 32-lane `partitions`, column base + r / 32, bytes sf_id .. sf_id + scale_vec - 1.
+    Bits 30-31 of `addr` are ignored: CUTLASS keeps the id there, and copies it to the instruction descriptor.
+    """
+    what, lane, column = "tcgen05.mma scale factors", addr >> 16 & 0x3FFF, addr & 0xFFFF
+    if lane:
+        raise Fault("tmem-lane-access", f"{what} at lane {lane}")
+    out = np.empty((-(-rows // 32), 32, 4), np.uint8)  # [row blocks, rows, bytes]
+    for block, lanes in ((np.s_[: rows // 32], 32), (np.s_[rows // 32 :], rows % 32)):
+        columns = len(out[block])
+        if columns:
+            cells = tmem.read_partitions(partitions, lanes, column + (block.start or 0), columns, what)
+            words = np.ascontiguousarray(cells)
+            if (words != words[0]).any():
+                raise Fault("scale-factors-not-replicated", f"{what} at column {column}: the 32-lane partitions differ")
+            out[block, :lanes] = words[0].view(np.uint8).reshape(lanes, columns, 4).transpose(1, 0, 2)
+    return out.reshape(-1, 4)[:rows, sf_id : sf_id + scale_vec]
+
+
+def _scale_factors_b(tmem: TensorMemory, addr: int, d: InstructionDescriptor, cta_group: int) -> np.ndarray:
+    """Those of B, uint8 [N, scale_vec]. Where D has layout B, each half of the lanes has those of its half of N
+    (CUTLASS: TmemAllocMode::ScaleFactorDuplicated2by2)."""
+    if not _two_by_two(d.m, cta_group):
+        return scale_factors(tmem, addr, d.n, d.scale_vec, d.sfb_id)
+    if d.n % 64:
+        raise Unsupported(f"block-scaled 128x{d.n} for .cta_group::2: scale factor layouts are known for N % 64 = 0")
+    halves = (slice(0, 2), slice(2, 4))
+    return np.concatenate([scale_factors(tmem, addr, d.n // 2, d.scale_vec, d.sfb_id, half) for half in halves])
+
+
+def _load_shared(smem: np.ndarray, desc: int, rows: int, k: int, d: InstructionDescriptor, of_a: bool) -> np.ndarray:
+    element, mn_major = (d.a_type, d.a_mn_major) if of_a else (d.b_type, d.b_mn_major)
+    bits = 4 if d.packed_fp4 else max(element.bits, 8)
+    codes = matrix_descriptor.load_operand(smem, desc, rows, k, mn_major, bits)
+    return codes if d.packed_fp4 or element.bits >= 8 else unpack_slots(codes, element.bits)
+
+
+def _load_a_from_tmem(tmem: TensorMemory, addr: int, d: InstructionDescriptor, cta_group: int) -> np.ndarray:
+    """A, row-major in the lanes of D's layout: 32 bytes of consecutive K in 8 columns, first element in low bits.
+
+    Layout B wants its 64 rows twice, in either half of the lanes (CUTLASS: TmemAllocMode::Duplicated).
+    """
+    if d.a_mn_major:
+        raise Fault("instruction-descriptor", "transposed A in tensor memory")
+    if d.n % (32 if cta_group == 2 else 16 if d.m == 128 else 8):
+        raise Fault("instruction-descriptor", f"N = {d.n} with A in tensor memory, M = {d.m}")
+    base, column = _base(addr, d.m, cta_group, "tcgen05.mma A")
+    words = [
+        tmem.read(base + lane, r.stop - r.start, column, 8, "tcgen05.mma A")
+        for r, _, lane in accumulator_blocks(d.m, d.n, cta_group)
+    ]
+    if _two_by_two(d.m, cta_group):
+        if (words[0] != words[1]).any():
+            raise Unsupported("A in tensor memory whose copies in lanes 0..63 and 64..127 differ")
+        words.pop()
+    codes = np.concatenate(words).view(np.uint8 if d.packed_fp4 else f"u{max(d.a_type.bits // 8, 1)}")
+    if d.packed_fp4 or d.a_type.bits >= 8:
+        return codes
+    shift, mask = CONTAINER_SHIFT[d.a_type.bits], (1 << d.a_type.bits) - 1
+    if (codes & ~np.uint8(mask << shift)).any():
+        raise Unsupported(f"{d.a_type.name} A in tensor memory with bits set beside the element in its byte")
+    return codes >> shift
+
+
+def execute(
+    kind: str,
+    cta_group: int,
+    idesc: int,
+    d_addr: int,
+    a: int,
+    b_desc: int,
+    ctas: list,
+    accumulate: bool,
+    a_in_tmem: bool = False,
+    scale_a_addr: int | None = None,
+    scale_b_addr: int | None = None,
+    scale_vec: int | None = None,
+    disable_lanes: tuple[int, ...] = (),
+    scale_d: int | None = None,
+    shift_a: bool = False,
+) -> None:
+    """Execute a tcgen05.mma: read the operands, write D to tensor memory.
+
+    a: the shared memory descriptor of A, or its tensor memory address if a_in_tmem. ctas: objects with .smem (uint8,
+    indexed by shared offset) and .tmem (TensorMemory): the CTA, or [even, odd] for a pair, whose CTAs read their halves
+    of A's and B's rows from their own shared memory at the same descriptor. scale_vec: N of .scale_vec::NX, if given.
+    disable_lanes, scale_d: the operands disable-output-lane and scale-input-d, Unsupported unless they do nothing.
+    shift_a: .ashift; A moves, after it has been read, as by tcgen05.shift in each 32 lanes (see tmem.py).
+    """
+    assert len(ctas) == cta_group
+    d = instruction_descriptor.decode(idesc, kind, cta_group, scale_vec)
+    if any(disable_lanes):
+        raise Unsupported("tcgen05.mma with disable-output-lane")
+    if scale_d:
+        raise Unsupported("tcgen05.mma with scale-input-d")
+    if shift_a and d.m == 64:
+        raise Fault("instruction-descriptor", ".ashift with M = 64")
+    rows = d.m // cta_group
+    b = [_load_shared(cta.smem, b_desc, d.n // cta_group, d.k, d, of_a=False) for cta in ctas]
+    b = b[0] if cta_group == 1 else np.concatenate(b)
+    results = []
+    for cta in ctas:
+        if a_in_tmem:
+            codes = _load_a_from_tmem(cta.tmem, a, d, cta_group)
+        else:
+            codes = _load_shared(cta.smem, a, rows, d.k, d, of_a=True)
+        c = _read_accumulator(cta.tmem, d, cta_group, d_addr) if accumulate else None
+        sfa = sfb = None
+        if d.scale_type is not None:
+            sfa = scale_factors(cta.tmem, scale_a_addr, rows, d.scale_vec, d.sfa_id)
+            sfb = _scale_factors_b(cta.tmem, scale_b_addr, d, cta_group)
+        results.append(mma(d, codes, b, c, sfa, sfb))
+    for cta, result in zip(ctas, results):
+        _write_accumulator(cta.tmem, d, cta_group, d_addr, result)
+        if shift_a:
+            for lane in range(0, 128, 32):
+                cta.tmem.shift_down(a + (lane << 16), "tcgen05.mma.ashift")

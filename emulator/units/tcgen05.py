@@ -1,0 +1,384 @@
+"""Issue of tcgen05 instructions by a group (PTX ISA 9.7.16): the pipe, its order, and what is in flight.
+
+cp, mma, shift and commit of one CTA go through one pipe in order (9.7.16.6.2: implicitly pipelined); ld and st are
+separate and complete only for tcgen05.wait. Arithmetic and layouts live in mma.py and state/tensor_memory.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import Fault
+from ..formats import alu, instruction_descriptor, matrix_descriptor
+from . import mma
+
+
+class Pipe:
+    """The tensor core's queue of one CTA: operations execute in the order of issue."""
+
+    def __init__(self, engine):
+        self.engine = engine
+        self.last = 0.0
+
+    def push(self, when: float, call):
+        self.wait(when)
+        self.engine.at(self.last, call)
+
+    def wait(self, when: float):
+        """An operation that changes nothing but the time at which later ones can execute."""
+        self.last = max(self.last, when)
+
+
+ALL = slice(None)  # the quadrants of tensor memory: lanes 32 * q .. 32 * q + 31 belong to warps with number % 4 == q
+
+
+class Accumulating:
+    """Tensor memory columns that an operation in flight writes."""
+
+    __slots__ = ("lo", "hi", "what")
+
+    def __init__(self, lo: int, hi: int, what):
+        self.lo, self.hi, self.what = lo, hi, what
+
+
+class Loading:
+    """A tcgen05.ld before its wait::ld: registers (numbers, -1 for _), fetch() their values, columns it reads."""
+
+    __slots__ = ("registers", "fetch", "lo", "hi", "origin", "delivered")
+
+    def __init__(self, registers, fetch, lo: int, hi: int, origin):
+        self.registers, self.fetch, self.lo, self.hi, self.origin = registers, fetch, lo, hi, origin
+        self.delivered = False
+
+
+class TensorCore:
+    """Mixin of Group."""
+
+    # -- allocation --------------------------------------------------------------------------------------------
+    def tmem_alloc(self, address, columns: int, pair: bool) -> bool:
+        self.need_whole_warp("tcgen05.alloc")
+        base = self.cta.tmem_alloc(int(columns))
+        if base is None:
+            return self.wait_on(self.cta.resources)
+        cta, offset = self.shared_cta(self.pick(address, 0) & 0xFFFFFFFF)
+        cta.smem.begin_end_write(offset, 4, self.warp.actor)
+        cta.smem.views[4][offset // 4] = base
+        return True
+
+    def tmem_dealloc(self, address, columns, pair: bool):
+        self.need_whole_warp("tcgen05.dealloc")
+        lo = int(self.pick(address, 0)) & 0xFFFF
+        self.check_tmem(lo, lo + int(columns), "tcgen05.dealloc")
+        self.check_waits(self.cta, lo, lo + int(columns), "tcgen05.dealloc", delivered=False)
+        if self.launch.checks:
+            self.cta.tmem.check_order(ALL, lo, lo + int(columns), self.warp.actor, True, "tcgen05.dealloc")
+        self.cta.tmem_dealloc(int(self.pick(address, 0)), int(columns))
+
+    def tmem_relinquish(self, pair: bool):
+        self.need_whole_warp("tcgen05.relinquish_alloc_permit")
+        self.cta.tmem.relinquish()
+
+    def check_tmem(self, lo: int, hi: int, what: str, cta=None):
+        for op in (cta or self.cta).accumulating:
+            if op.lo < hi and lo < op.hi:
+                raise Fault(
+                    "tmem-race", f"{what} of tensor memory columns {lo}..{hi - 1} that {op.what} has not finished"
+                )
+
+    # -- mma, cp, shift, commit --------------------------------------------------------------------------------
+    def tensor_ctas(self, pair: bool) -> list:
+        if not pair:
+            return [self.cta]
+        ctas = self.cta.cluster.ctas
+        even = self.cta.rank & ~1
+        if even + 1 >= len(ctas):
+            raise Fault("cluster", ".cta_group::2 needs a cluster of an even number of CTAs")
+        self.check_running(ctas[self.cta.rank ^ 1])
+        return ctas[even : even + 2]
+
+    def mma(self, kind, vec, pair, d, a, a_in_tmem, b, idesc, accumulate, sfa, sfb, disable, scale_d, shift_a, mask):
+        group = 2 if pair else 1
+        # block16 and block32 are other names of the same factors (table 9.7.16.2.1.2)
+        scale_vec = {None: None, "block16": 4, "block32": 2 if kind != "mxf8f6f4" else 1}.get(vec, 0)
+        scale_vec = int(vec[-2]) if scale_vec == 0 else scale_vec
+        for p in self.active(mask):
+            d_, a_, b_, idesc_ = (self.pick(v, p) for v in (d, a, b, idesc))
+            accumulate_ = bool(self.pick(accumulate, p))
+            sfa_, sfb_ = (None if v is None else self.pick(v, p) for v in (sfa, sfb))
+            lanes = () if disable is None else tuple(self.pick(v, p) for v in disable)
+            ctas = self.tensor_ctas(pair)
+            description = instruction_descriptor.decode(idesc_, kind, group, scale_vec)
+            if not self.clock.moves_data:
+                self.cta.pipe.wait(self.clock.mma(self, description, pair))
+                continue
+            origin = self.origin("tcgen05.mma")
+            reading = []
+            for cta in ctas:
+                if not a_in_tmem:
+                    reading.append((cta, self._operand(cta, a_, description, group, True, origin)))
+                reading.append((cta, self._operand(cta, b_, description, group, False, origin)))
+            lo = d_ & 0xFFFF
+            width = description.n if description.m // group != 64 or group == 1 else description.n // 2
+            writing = [(cta, Accumulating(lo, lo + width, origin)) for cta in ctas]
+            if shift_a:
+                writing += [(cta, Accumulating(a_ & 0xFFFF, (a_ & 0xFFFF) + 8, origin)) for cta in ctas]
+            for cta, op in writing:
+                self.check_waits(cta, op.lo, op.hi, origin)
+                if self.launch.checks:
+                    cta.tmem.check_order(ALL, op.lo, op.hi, self.warp.actor, True, origin, in_pipe=True)
+                    for operand in (a_ if a_in_tmem else None, sfa_, sfb_):
+                        if operand is not None:
+                            self._check_operand(cta, operand & 0xFFFF, 8 if operand is a_ else 1, origin)
+                cta.accumulating.append(op)
+            units = [cta.unit for cta in ctas]
+
+            def execute(d_=d_, a_=a_, b_=b_, idesc_=idesc_, accumulate_=accumulate_, sfa_=sfa_, sfb_=sfb_,
+                        lanes=lanes, units=units, reading=reading, writing=writing):  # fmt: skip
+                mma.execute(
+                    kind,
+                    group,
+                    idesc_,
+                    d_,
+                    a_,
+                    b_,
+                    units,
+                    accumulate_,
+                    a_in_tmem,
+                    sfa_,
+                    sfb_,
+                    scale_vec,
+                    lanes,
+                    scale_d,
+                    shift_a,
+                )
+                for cta, op in reading:
+                    cta.smem.end(op)
+                self._landed(writing)
+
+            self._push(execute, origin, self.clock.mma(self, description, pair))
+
+    def _check_operand(self, cta, lo: int, columns: int, origin):
+        """An operand that threads may have stored in tensor memory must be complete."""
+        for warp in cta.warps:
+            for g in warp.groups:
+                for _, first, last, store in g.stores:
+                    if first < lo + columns and lo < last:
+                        raise Fault("tmem-race", f"{origin} reads column {lo} that {store} may not have written yet")
+        cta.tmem.check_order(ALL, lo, lo + columns, self.warp.actor, False, origin, in_pipe=True)
+
+    def _landed(self, writing):
+        """Operations of the tensor core have written their columns."""
+        now = self.warp.actor.order.next()
+        for cta, op in writing:
+            cta.accumulating.remove(op)
+            cta.tmem.note_write(ALL, op.lo, op.hi, now)
+
+    def _operand(self, cta, desc: int, description, group: int, of_a: bool, origin):
+        rows = (description.m if of_a else description.n) // group
+        mn_major = description.a_mn_major if of_a else description.b_mn_major
+        element = description.a_type if of_a else description.b_type
+        bits = 4 if description.packed_fp4 else max(element.bits, 8)
+        lo, hi = matrix_descriptor.byte_ranges(desc, rows, description.k, mn_major, bits)
+        chunks = matrix_descriptor.chunks(desc, rows, description.k, mn_major, bits)
+        return cta.smem.begin(lo, hi, False, origin, self.warp.actor, chunks)
+
+    def _push(self, execute, origin, when: float):
+        def call():
+            try:
+                execute()
+            except Fault as e:
+                e.where = e.where or origin.place()
+                raise
+
+        self.cta.pipe.push(when, call)
+
+    def check_waits(self, cta, lo: int, hi: int, what, delivered: bool = True):
+        """No tcgen05.ld or st that has not been waited for may still touch columns that are to be overwritten or freed.
+
+        delivered: nor a load whose registers have been used; NVIDIA's tutorials free the columns of such loads.
+        """
+        for warp in cta.warps:
+            for g in warp.groups:
+                for load in g.loads:
+                    if load.lo < hi and lo < load.hi and (delivered or not load.delivered):
+                        raise Fault(
+                            "tmem-race",
+                            f"{what} of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read",
+                        )
+                for _, first, last, store in g.stores:
+                    if first < hi and lo < last:
+                        raise Fault(
+                            "tmem-race", f"{what} of tensor memory columns {lo}..{hi - 1} that {store} may still write"
+                        )
+
+    def tcgen05_cp(self, shape, multicast, packed, pair, address, desc, mask):
+        for p in self.active(mask):
+            rows, row_bytes = {
+                "128x256b": (128, 32), "128x128b": (128, 16), "64x128b": (64, 16), "32x128b": (32, 16),
+                "4x256b": (4, 32),
+            }[shape]  # fmt: skip
+            if not self.clock.moves_data:
+                self.cta.pipe.wait(self.clock.tensor_copy(self, rows * row_bytes, pair))
+                continue
+            to, desc_ = self.pick(address, p), self.pick(desc, p)
+            origin = self.origin("tcgen05.cp")
+            ctas = self.tensor_ctas(pair)
+            lo, hi = matrix_descriptor.byte_ranges(desc_, rows, row_bytes, False, 8)
+            chunks = matrix_descriptor.chunks(desc_, rows, row_bytes, False, 8)
+            reading = [(cta, cta.smem.begin(lo, hi, False, origin, self.warp.actor, chunks)) for cta in ctas]
+            first = to & 0xFFFF
+            writing = [(cta, Accumulating(first, first + row_bytes // 4, origin)) for cta in ctas]
+            for cta, op in writing:
+                self.check_waits(cta, op.lo, op.hi, origin)
+                if self.launch.checks:
+                    cta.tmem.check_order(ALL, op.lo, op.hi, self.warp.actor, True, origin, in_pipe=True)
+                cta.accumulating.append(op)
+
+            def execute(to=to, desc_=desc_, ctas=ctas, reading=reading, writing=writing):
+                for cta in ctas:
+                    cta.tmem.copy(cta.smem.bytes, desc_, shape, multicast, to, packed)
+                for cta, op in reading:
+                    cta.smem.end(op)
+                self._landed(writing)
+
+            self._push(execute, origin, self.clock.tensor_copy(self, hi - lo, pair))
+
+    def tcgen05_shift(self, pair, address, mask):
+        for p in self.active(mask):
+            to, origin = self.pick(address, p), self.origin("tcgen05.shift")
+            when = self.clock.tensor_copy(self, 32 * 32, pair)
+            if not self.clock.moves_data:
+                self.cta.pipe.wait(when)
+                continue
+            lo, lanes = to & 0xFFFF, to >> 21 & 3
+            writing = [(cta, Accumulating(lo, lo + 8, origin)) for cta in self.tensor_ctas(pair)]
+            for cta, op in writing:
+                self.check_waits(cta, op.lo, op.hi, origin)
+                if self.launch.checks:
+                    cta.tmem.check_order(lanes, op.lo, op.hi, self.warp.actor, True, origin, in_pipe=True)
+                cta.accumulating.append(op)
+
+            def execute(to=to, writing=writing):
+                for cta, _ in writing:
+                    cta.tmem.shift_down(to)
+                self._landed(writing)
+
+            self._push(execute, origin, when)
+
+    def tcgen05_commit(self, address, multicast, pair, mask):
+        for p in self.active(mask):
+            a = self.pick(address, p)
+            owner, offset = self.shared_cta(a)
+            targets = [owner]
+            if multicast is not None:
+                bits = self.pick(multicast, p)
+                targets = [c for c in self.cta.cluster.ctas if bits >> c.rank & 1]
+            origin = self.origin("tcgen05.commit")
+            barriers = [cta.barrier(offset, self.warp, True) for cta in targets]
+            if self.clock.trace is not None:
+                for barrier in barriers:
+                    self.clock.trace.completes(barrier, "mma")
+            for cta, barrier in zip(targets, barriers, strict=True):
+                self.check_running(cta)
+                self.pass_dependency(barrier)
+                cta.travelling.append(origin)
+
+            def arrive(targets=targets, barriers=barriers, origin=origin):
+                for cta, barrier in zip(targets, barriers, strict=True):
+                    cta.travelling.remove(origin)
+                    barrier.arrive()
+
+            self._push(arrive, origin, self.clock.commit(self))
+        self.hesitate()
+
+    # -- ld and st ---------------------------------------------------------------------------------------------
+    def _address(self, address) -> int:
+        if alu.is_array(address):
+            if (address != address[0]).any():
+                raise Fault("divergence", "lanes of a warp give different tensor memory addresses")
+            return int(address[0])
+        return int(address)
+
+    def tcgen05_ld(self, shape, num, pack, split, address, registers):
+        self.need_whole_warp("tcgen05.ld")
+        address = self._address(address)
+        origin = self.origin("tcgen05.ld")
+        lo, hi = columns(address, shape, num, pack, split)
+        self.check_tmem(lo, hi, "read")
+        quadrant = self.warp.index % 4
+        tmem = self.cta.tmem
+        for _, first, last, store in self.stores:
+            if first < hi and lo < last:
+                raise Fault(
+                    "tmem-race", f"read of tensor memory columns {lo}..{hi - 1} that {store} may not have written yet"
+                )
+
+        def fetch():
+            if not self.clock.moves_data:
+                return (0,) * len(registers)
+            return tmem.load(address, quadrant, shape, num, pack, split)
+
+        if self.launch.checks:
+            fetch()  # misuse shows at the instruction itself
+            tmem.check_order(quadrant, lo, hi, self.warp.actor, False, "read of tensor memory")
+        early = fetch() if self.clock.tmem_load(self, len(registers)) else None
+        self.loads.append(Loading(registers, (lambda: early) if early is not None else fetch, lo, hi, origin))
+
+    def deliver_loads(self):
+        """Registers get what they wait for. The loads stay listed until wait::ld: only that orders later writes."""
+        if not self.clock.moves_data:
+            self.t = max(self.t, self.loads_ready)
+        for load in self.loads:
+            if not load.delivered:
+                load.delivered = True
+                for number, values in zip(load.registers, load.fetch(), strict=True):
+                    if number >= 0:
+                        self.R[number] = values
+
+    def tcgen05_wait_ld(self) -> bool:
+        self.need_whole_warp("tcgen05.wait")
+        self.deliver_loads()
+        for load in self.loads:
+            self.cta.tmem.note_read(self.warp.index % 4, load.lo, load.hi, self.warp.actor)
+        self.loads.clear()
+        return True
+
+    def tcgen05_st(self, shape, num, unpack, split, address, values):
+        self.need_whole_warp("tcgen05.st")
+        address = self._address(address)
+        regs = np.stack([self.lane_array(v) for v in values])
+        lo, hi = columns(address, shape, num, unpack, split)
+        origin = self.origin("tcgen05.st")
+        self.check_tmem(lo, hi, "write")
+        quadrant, tmem = self.warp.index % 4, self.cta.tmem
+        for load in self.loads:
+            if load.lo < hi and lo < load.hi:
+                raise Fault(
+                    "tmem-race", f"write of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read"
+                )
+        if self.launch.checks:
+            tmem.check_order(quadrant, lo, hi, self.warp.actor, True, "write of tensor memory")
+
+        def land():
+            tmem.store(address, quadrant, shape, num, regs, unpack, split)
+
+        early = self.clock.tmem_store(self, len(values))
+        if early:
+            land()
+        self.stores.append((None if early else land, lo, hi, origin))
+
+    def tcgen05_wait_st(self) -> bool:
+        self.need_whole_warp("tcgen05.wait")
+        for land, lo, hi, _ in self.stores:
+            if land is not None:
+                land()
+            actor = self.warp.actor
+            self.cta.tmem.note_write(self.warp.index % 4, lo, hi, actor.order.next(), actor.uid)
+        self.stores.clear()
+        return True
+
+
+def columns(address: int, shape: str, num: int, halves: bool, split: int) -> tuple[int, int]:
+    """[first, last + 1) of the tensor memory columns that a tcgen05.ld or st touches; halves: .pack or .unpack."""
+    span = {"32x32b": num, "16x64b": 2 * num, "16x128b": 4 * num, "16x256b": 8 * num, "16x32bx2": num + split}[shape]
+    return address & 0xFFFF, (address & 0xFFFF) + span * (2 if halves else 1)
