@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .errors import EmulatorError, Unsupported
-from .machine.clock import Schedule
 from .machine.launch import Launch
+from .machine.schedule import Schedule
 from .model.profile import Profile, load
 from .model.run import Recorded, TimedRun
 from .model.trace import Trace
@@ -159,7 +159,7 @@ DEVICE = Device()
 
 @contextlib.contextmanager
 def session(schedule: int = 0, checks: bool = True):
-    """Launches in this block run under a schedule (a seed, see clock.Schedule) and with or without checks.
+    """Launches in this block run under a schedule (a seed, see machine/schedule.py) and with or without checks.
 
     A failure of a launch that host code swallowed is raised on leaving.
     """

@@ -1,127 +1,114 @@
-"""How long things take. The functional clock draws it from a seed; timing.py has the clock that predicts.
+"""What launches, warps and units ask of time: the interface of the two clocks.
 
-Both answer the same questions, always with absolute times in ticks of the engine's clock. With a functional schedule
-every delay is arbitrary, so that every order that a correct program must tolerate gets its chance.
+Times are absolute, in ticks of the engine. schedule.py has the clock of functional runs, model/clock.py that of timed
+ones. `group` is always the group of lanes that executes the instruction; `group.t` is its time.
 """
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """seed 0 is orderly: short fixed delays. Other seeds shuffle warps and delay operations; each class of operation
-    may be `lazy`: it lands only when nothing else can move, which is the worst case for a program with a missing wait.
-    """
+class NoTrace:
+    """What a run can tell of itself, here told to nobody; model/trace.py has one that listens."""
 
-    seed: int = 0
+    def duty(self, group, kind: str) -> None:
+        """A warp does this kind of work."""
 
-    LAZY = 20_000
-    CLASSES = ("tma", "mma", "store", "commit", "ld", "remote", "st")
+    def completes(self, barrier, source) -> None:
+        """Copies ("load"), tensor core commits ("mma") or arrivals of a warp (its index) complete a barrier."""
 
-    def lazy_classes(self) -> frozenset[str]:
-        if self.seed == 0:
-            return frozenset()
-        if self.seed <= len(self.CLASSES):  # seeds 1..7: one class at a time
-            return frozenset({self.CLASSES[self.seed - 1]})
-        if self.seed == len(self.CLASSES) + 1:  # 8: all
-            return frozenset(self.CLASSES)
-        rng = random.Random(self.seed)
-        return frozenset(c for c in self.CLASSES if rng.random() < 0.4)
+    def copy(self, group, kind: str, start: float, end: float, nbytes: int) -> None:
+        """A TMA copy from leaving the TMA unit to its arrival."""
+
+    def tensor(self, group, cta, start: float, end: float) -> None:
+        """The tensor core of a CTA's SM is busy with an mma that `group` issued."""
+
+    def wait(self, group, start: float, end: float) -> None:
+        """A group of lanes slept."""
+
+    def warp_life(self, group, start: float, end: float) -> None:
+        """A warp from its first to its last instruction."""
 
 
-class FunctionalClock:
-    """An instruction takes a tick; everything asynchronous takes what the schedule says."""
+class Clock(ABC):
+    """quantum: how far a warp may run ahead of the next event. moves_data: whether results are computed and stored."""
 
-    quantum = 256  # how far a warp may run ahead of the next event
-    moves_data = True
-    trace = None
+    quantum: float
+    moves_data: bool
+    trace: NoTrace = NoTrace()
 
-    def __init__(self, schedule: Schedule, engine):
-        self.schedule, self.engine = schedule, engine
-        self.random = random.Random(schedule.seed)
-        self.lazy = schedule.lazy_classes()
-
-    def _delay(self, kind: str) -> float:
-        if kind in self.lazy:
-            return Schedule.LAZY * (1 + self.random.random())
-        if self.schedule.seed == 0:
-            return 40
-        return self.random.choice((0, 10, 100, 600)) * (0.5 + self.random.random())
-
+    # -- warps -------------------------------------------------------------------------------------------------
+    @abstractmethod
     def costs(self, program) -> list[float]:
-        """Ticks of each block."""
-        return [max(1, e - s) for s, e in zip(program.start, program.end, strict=True)]
+        """Ticks of each block of a program."""
 
+    @abstractmethod
     def wake(self) -> float:
-        """Extra ticks before a woken warp runs, so that seeds differ in who goes first."""
-        return 0 if self.schedule.seed == 0 else self.random.random() * 60
+        """Ticks before a woken warp runs."""
 
+    @abstractmethod
     def hesitation(self) -> float:
         """Ticks for which a warp stops where others may have waited for it: what they do then may come first."""
-        if self.schedule.seed == 0 or self.random.random() < 0.7:
-            return 0
-        return self.random.choice((30, 300, 3000))
 
+    @abstractmethod
     def cta_start(self, number: int, launch: int, sms: list[int]) -> float:
-        """From the decision to start a cluster on these SMs to its first instruction. number: that of its first CTA."""
-        return 0
+        """Ticks from the decision to start a cluster on these SMs to its first instruction. number: its first CTA's."""
 
+    @abstractmethod
     def after(self, time: float, ns: float) -> float:
-        return time + ns
+        """The time that is so many nanoseconds after another."""
 
-    # -- asynchronous operations: when they land ---------------------------------------------------------------
-    def tma_load(self, group, tm, coords, nbytes: int, ctas) -> float:
-        return group.t + self._delay("tma")
+    # -- asynchronous operations: when they land; map_at: address of the tensor map --------------------------------
+    @abstractmethod
+    def tma_load(self, group, tm, map_at: int, coords, nbytes: int, ctas) -> float: ...
 
-    def bulk_load(self, group, address: int, nbytes: int, ctas) -> float:
-        return group.t + self._delay("tma")
+    @abstractmethod
+    def bulk_load(self, group, address: int, nbytes: int, ctas) -> float: ...
 
-    def shared_copy(self, group, nbytes: int) -> float:
-        return group.t + self._delay("tma")
+    @abstractmethod
+    def shared_copy(self, group, nbytes: int) -> float: ...
 
+    @abstractmethod
     def remote(self, group) -> float:
         """An arrival or store at another CTA, a result of cluster launch control."""
-        return group.t + self._delay("remote")
 
-    def tma_store(self, group, tm, coords, nbytes: int) -> tuple[float, float]:
+    @abstractmethod
+    def tma_store(self, group, tm, map_at: int, coords, nbytes: int) -> tuple[float, float]:
         """(source read, destination written)."""
-        return self._store(group)
 
-    def bulk_store(self, group, address: int, nbytes: int) -> tuple[float, float]:
-        return self._store(group)
+    @abstractmethod
+    def bulk_store(self, group, address: int, nbytes: int) -> tuple[float, float]: ...
 
-    def _store(self, group) -> tuple[float, float]:
-        read = group.t + self._delay("store")
-        return read, read + self._delay("store")
+    @abstractmethod
+    def mma(self, group, description, pair: bool) -> float: ...
 
-    def prefetch(self, group, tm, coords, nbytes: int) -> None:
-        """L2 prefetch of a box (tm) or of bytes at an address (coords)."""
+    @abstractmethod
+    def tensor_copy(self, group, nbytes: int, pair: bool) -> float: ...
+
+    @abstractmethod
+    def commit(self, group) -> float: ...
+
+    @abstractmethod
+    def tmem_load(self, group, registers: int) -> bool:
+        """True if tcgen05.ld reads at once, False if only when it is waited for."""
+
+    @abstractmethod
+    def tmem_store(self, group, registers: int) -> bool:
+        """True if tcgen05.st writes at once, False if only when it is waited for."""
+
+    # -- what has no result that a program could see: nothing, unless the clock predicts ---------------------------
+    def tma_prefetch(self, group, tm, map_at: int, coords, nbytes: int) -> None:
+        """L2 prefetch of a box."""
+
+    def bulk_prefetch(self, group, address: int, nbytes: int) -> None:
+        """L2 prefetch of bytes."""
 
     def line_prefetch(self, group, addresses) -> None:
         """prefetch.L2 by the lanes of a group."""
 
-    def descriptor_prefetch(self, group, tm) -> None:
+    def descriptor_prefetch(self, group, tm, map_at: int) -> None:
         """prefetch.tensormap."""
 
     def global_access(self, group, addresses, size: int, write: bool, row: bool = False) -> None:
         """ld, st, atom of global memory by the lanes of a group; row: each begins where the one before it ends."""
-
-    def mma(self, group, description, pair: bool) -> float:
-        return group.t + self._delay("mma")
-
-    def tensor_copy(self, group, nbytes: int, pair: bool) -> float:
-        return group.t + self._delay("mma")
-
-    def commit(self, group) -> float:
-        return group.t + self._delay("commit")
-
-    def tmem_load(self, group, registers: int) -> bool:
-        """True if tcgen05.ld reads at once, False if only when it is waited for."""
-        return "ld" not in self.lazy and self.random.random() < 0.5
-
-    def tmem_store(self, group, registers: int) -> bool:
-        """True if tcgen05.st writes at once, False if only when it is waited for."""
-        return "st" not in self.lazy and self.random.random() < 0.5

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..errors import Fault
+from ..formats.lanes import lane_mask
 from ..state.barrier import CountedBarrier, MBarrier
 from ..state.order import Order
 from ..state.shared_memory import SharedMemory
 from ..state.tensor_memory import COLUMNS, TensorMemory
 from ..units.tcgen05 import Pipe
-from .warp import Group, Warp, lane_mask
+from .warp import Group, Warp
 
 
 class Cluster:

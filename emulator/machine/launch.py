@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -14,19 +15,39 @@ from ..ptx.syntax import Symbol, leaves
 from ..state.dependency import Dependencies
 from ..state.global_memory import GlobalMemory
 from ..state.shared_memory import BASE, RANK_SHIFT
-from .clock import FunctionalClock, Schedule
+from .clock import Clock
 from .cta import Cluster
 from .engine import Engine
 from .placement import Placement
+from .schedule import FunctionalClock, Schedule
 
 _BLAS = ThreadpoolController()
+
+
+class Owner:
+    """Who a launch belongs to: told of its course, and asked what depends on other launches. Here: it runs alone."""
+
+    def no_room(self, launch: Launch) -> None:
+        """The next cluster fits on no SM now, and none of this launch runs."""
+        size = math.prod(launch.cluster)
+        raise Fault("launch", f"a cluster of {size} CTAs with {launch.shared_bytes} bytes each fits no SM")
+
+    def cluster_done(self, launch: Launch, cluster: Cluster) -> None:
+        launch.start_clusters()
+
+    def dependency_wait(self, group) -> bool:
+        """griddepcontrol.wait: whether the launch before has completed, or else the group sleeps until then."""
+        return True
+
+    def launch_dependents(self, cta) -> None:
+        """griddepcontrol.launch_dependents by a CTA."""
 
 
 class Launch:
     """A grid on the device.
 
-    `run` executes it alone, under a functional schedule. A timed run (model/run.py) passes the engine, clock and placement
-    that its launches share, calls `start_clusters` when they may start, and is told of the end through `on_done`.
+    `run` executes it alone, under a functional schedule. A timed run (model/run.py) passes the engine, clock and
+    placement that its launches share, and calls `start_clusters` when they may start; `owner` is told of the rest.
     """
 
     def __init__(
@@ -46,8 +67,9 @@ class Launch:
         checks: bool = True,
         number: int = 0,
         engine: Engine | None = None,
-        clock=None,
+        clock: Clock | None = None,
         placement: Placement | None = None,
+        owner: Owner = Owner(),
         predecessor: Dependencies | None = None,
     ):
         kernel = program.kernel
@@ -64,7 +86,7 @@ class Launch:
         )
         self.depends = bool(self.dependencies.before)
         self.changed_maps: dict[int, set[int]] = {}  # address of a tensor map -> CTAs that have acquired the change
-        self.schedule = schedule
+        self.schedule, self.owner = schedule, owner
         self.engine = engine or Engine()
         self.clock = clock or FunctionalClock(schedule, self.engine)
         # a timed run stores only what may matter for time: all, unless it is the result of a tensor core, which is zero
@@ -80,7 +102,6 @@ class Launch:
         self.running: set[Cluster] = set()
         self.started = 0  # CTAs
         self.last_store = 0.0  # when the last store is acknowledged (timing)
-        self.timed = None  # the TimedLaunch of a timed run
         self._stall_mark = -1
 
     def _validate(self):
@@ -88,7 +109,7 @@ class Launch:
         limits = (2**31 - 1, 65535, 65535)
         if any(not 1 <= g <= m for g, m in zip(self.grid, limits, strict=True)):
             raise Fault("launch", f"grid {self.grid}: every dimension must be at least 1 and at most {limits}")
-        threads = self.block[0] * self.block[1] * self.block[2]
+        threads = math.prod(self.block)
         if not 1 <= threads <= B200.threads_per_cta or self.block[2] > 64:
             raise Fault("launch", f"block {self.block}: 1 to 1024 threads")
         required = kernel.directives.get("reqntid")
@@ -97,7 +118,7 @@ class Launch:
         for g, c in zip(self.grid, self.cluster, strict=True):
             if g % c:
                 raise Fault("launch", f"grid {self.grid} is not a multiple of the cluster {self.cluster}")
-        size = self.cluster[0] * self.cluster[1] * self.cluster[2]
+        size = math.prod(self.cluster)
         if size > 16:
             raise Fault("launch", f"cluster of {size} CTAs: at most 16")
 
@@ -159,13 +180,12 @@ class Launch:
 
     def start_clusters(self):
         """Start as many clusters as there is room for."""
-        size = self.cluster[0] * self.cluster[1] * self.cluster[2]
-        threads = self.block[0] * self.block[1] * self.block[2]
+        size, threads = math.prod(self.cluster), math.prod(self.block)
         while self._next is not None:
             sms = self.placement.place(size, self.shared_bytes, threads)
             if sms is None:
-                if not self.running and self.timed is None:
-                    raise Fault("launch", f"a cluster of {size} CTAs with {self.shared_bytes} bytes each fits no SM")
+                if not self.running:
+                    self.owner.no_room(self)
                 return
             cluster = Cluster(self, self.take_pending_cluster(), sms)
             self.running.add(cluster)
@@ -177,10 +197,7 @@ class Launch:
         self.engine.progress += 1
         for cta in cluster.ctas:
             self.placement.release(cta.sm, self.shared_bytes, cta.threads)
-        if self.timed is not None:
-            self.timed.cluster_done(cluster)
-        else:
-            self.start_clusters()
+        self.owner.cluster_done(self, cluster)
 
     @property
     def finished(self) -> bool:
@@ -189,12 +206,11 @@ class Launch:
     # -- dependent launches ------------------------------------------------------------------------------------
     def dependency_wait(self, group) -> bool:
         self.dependencies.note_wait(group.cta.triggered)
-        return self.timed is None or self.timed.dependency_wait(group)
+        return self.owner.dependency_wait(group)
 
     def launch_dependents(self, group):
         group.cta.triggered = True
-        if self.timed is not None:
-            self.timed.launch_dependents(group.cta)
+        self.owner.launch_dependents(group.cta)
 
     # -- running -----------------------------------------------------------------------------------------------
     def run(self):
@@ -236,9 +252,8 @@ class Launch:
             lanes = "" if g.n == g.warp.threads else f" lanes {g.lanes.tolist()}"
             text = f"  {g.warp}{lanes} at PTX line {instr.line} ({instr.op})"
             text += f" waits for {g.waiting_for}"
-            awaited = getattr(g, "awaited", None)
-            if "try_wait" in instr.op and awaited is not None:
-                text += f" to complete the phase of parity {awaited & 1 if awaited < 2 else awaited >> 63}"
+            if "try_wait" in instr.op:
+                text += f" to complete the phase of parity {g.awaited & 1 if g.awaited < 2 else g.awaited >> 63}"
             if instr.loc:
                 text += f" ({instr.loc})"
             lines.append(text)

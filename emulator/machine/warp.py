@@ -7,28 +7,23 @@ which makes single-thread producer loops cheap.
 
 from __future__ import annotations
 
-import functools
 import sys
 
 import numpy as np
 
 from ..errors import EmulatorError, Fault, Unsupported
 from ..formats import alu
+from ..formats.lanes import as_array, elect, lane_mask
 from ..ptx.program import BLOCKED, EXIT, SPLIT
-from ..state.global_memory import WINDOWS
 from ..state.order import Actor
-from ..state.shared_memory import BASE
 from ..units.access import LaneAccess
 from ..units.async_copy import AsyncCopy
+from ..units.barriers import Barriers
 from ..units.tcgen05 import TensorCore
+from ..units.tensor_maps import TensorMaps
+from .special import TIMERS, special_register
 
 FULL = 0xFFFFFFFF
-
-
-@functools.cache
-def lane_mask(lanes: bytes) -> int:
-    """Bit mask of lane numbers (int64)."""
-    return sum(1 << lane for lane in np.frombuffer(lanes, np.int64).tolist())
 
 
 class Pending:
@@ -103,7 +98,7 @@ class Warp:
         return f"warp {self.index} of CTA {self.cta.ctaid}"
 
 
-class Group(LaneAccess, AsyncCopy, TensorCore):
+class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):
     """lanes: int64 [n] lane numbers, ascending. R: one value per register (see alu)."""
 
     pending = Pending()
@@ -123,8 +118,10 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         self.specials: dict[str, object] = {}
         self.waiting_for = None
         self.blocked_at = 0.0  # when it began to wait
-        self.timed_out = False
-        self.loads_ready = 0.0
+        self.awaited = 0  # parity or state of the phase that a try_wait waits for
+        self.timed_out = False  # the limit of a try_wait has struck
+        self.last_barrier = None  # the named one that it passed last
+        self.loads_ready = 0.0  # when the tensor core has delivered all tcgen05.ld
         self.loads: list = []  # tcgen05.ld results that wait for tcgen05.wait::ld
         self.stores: list = []
         warp.groups.append(self)
@@ -141,8 +138,7 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         blocks, costs, heap, quantum = program.blocks, self.launch.costs, engine.heap, self.clock.quantum
         self.t = max(self.t, engine.now)
         if self.waiting_for is not None:
-            if self.clock.trace is not None:
-                self.clock.trace.wait(self, self.blocked_at, self.t)
+            self.clock.trace.wait(self, self.blocked_at, self.t)
             self.waiting_for = None
         pc = self.pc
         join = self.join.block if self.join else -9
@@ -245,6 +241,11 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
                 f"{self.lane_mask:#x} of {self.warp.live_mask:#x} are here",
             )
 
+    def need_uniform(self, guard):
+        """An instruction that exchanges values between lanes is executed by all that are here, or by none."""
+        if alu.is_array(guard) and guard.any() and not guard.all():
+            raise Unsupported("a .sync instruction under a guard that holds in some lanes only")
+
     def lanes_of(self, mask) -> int:
         """The lanes of a mask, a bit each."""
         if mask is True:
@@ -253,14 +254,10 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
 
     def hesitate(self):
         """This warp has let others go on: they may be faster than its next instruction."""
-        ticks = self.clock.hesitation() if self.clock.moves_data else 0
+        ticks = self.clock.hesitation()
         if ticks:
             self.t += ticks
             self.engine.let_others_go_first(self.t)
-
-    def waited(self):
-        """This warp may rely on all that has happened in its cluster so far."""
-        self.warp.actor.waited()
 
     def unsupported(self, why: str):
         raise Unsupported(why)
@@ -276,11 +273,6 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         self.waiting_for.waiters.remove(self)
         self.timed_out = True
         self.engine.at(self.engine.now, self.run)
-
-    def wait_until(self, time: float, what: str) -> bool:
-        self.waiting_for = what
-        self.engine.at(time, self.run)
-        return False
 
     # -- control flow ------------------------------------------------------------------------------------------
     def branch(self, taken: np.ndarray, there: int, here: int, join: int) -> int:
@@ -399,7 +391,7 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         if self.join is not None:
             self.join.expected -= 1
             self.merge_if_complete(self.join)
-        if self.clock.trace is not None and not self.warp.groups:
+        if not self.warp.groups:
             self.clock.trace.warp_life(self, self.warp.started, self.t)
         self.cta.lanes_exited(self.warp, self.lanes)
 
@@ -407,9 +399,10 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
         raise Fault("trap", "the kernel executed trap")
 
     def sleep(self, ns):
-        self.t += 64
+        """nanosleep: for about so long (9.7.19)."""
+        self.t = self.clock.after(self.t, int(np.max(ns)))
 
-    def set_max_registers(self, what: str, count: int):
+    def set_max_registers(self, count: int):
         if count % 8 or not 24 <= count <= 256:
             raise Fault("setmaxnreg", f"register count {count}: must be a multiple of 8 from 24 to 256")
 
@@ -417,89 +410,10 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
     def special(self, name: str):
         value = self.specials.get(name)
         if value is None:
-            value = self.compute_special(name)
-            if name not in ("clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "globaltimer_hi"):
+            value = special_register(self, name)
+            if name not in TIMERS:
                 self.specials[name] = value
         return value
-
-    def compute_special(self, name: str):
-        cta, launch = self.cta, self.launch
-        block, grid = launch.block, launch.grid
-        base, _, axis = name.partition(".")
-        k = "xyz".find(axis) if axis else 0
-        if base == "tid":
-            linear = self.warp.index * 32 + self.lanes
-            value = (linear, linear // block[0], linear // (block[0] * block[1]))[k]
-            return self.per_lane(value % block[k])
-        if base == "laneid":
-            return self.per_lane(self.lanes)
-        if base.startswith("lanemask_"):
-            lanes = self.lanes.astype(np.uint64)
-            bit = np.uint64(1) << lanes
-            table = {
-                "eq": bit,
-                "lt": bit - np.uint64(1),
-                "le": bit | (bit - np.uint64(1)),
-                "gt": ~(bit | (bit - np.uint64(1))),
-                "ge": ~(bit - np.uint64(1)),
-            }
-            return self.per_lane(table[base[9:]] & np.uint64(FULL))
-        if base.startswith("clock") or base.startswith("globaltimer"):
-            ticks = int(self.t)
-            return (
-                ticks >> 32
-                if base.endswith("_hi")
-                else ticks & (FULL if base in ("clock", "globaltimer_lo") else alu.MASK[64])
-            )
-        cluster = launch.cluster
-        value = {
-            "ntid": block[k],
-            "ctaid": cta.ctaid[k],
-            "nctaid": grid[k],
-            "warpid": self.warp.index,
-            "nwarpid": 64,  # of the SM, not of the CTA
-            "smid": cta.sm,
-            "nsmid": launch.sms,
-            "gridid": launch.number,
-            "cluster_ctaid": cta.ctaid[k] % cluster[k],
-            "cluster_nctaid": cluster[k],
-            "clusterid": cta.ctaid[k] // cluster[k],
-            "nclusterid": grid[k] // cluster[k],
-            "cluster_ctarank": cta.rank,
-            "cluster_nctarank": cluster[0] * cluster[1] * cluster[2],
-            "is_explicit_cluster": int(launch.explicit_cluster),
-            "dynamic_smem_size": launch.dynamic_shared,
-            "total_smem_size": -(-(cta.smem.size - BASE) // 128) * 128,  # without the system's part, in units of 128
-        }.get(base)
-        if value is None:
-            raise Unsupported(f"special register %{name}")
-        return int(value)
-
-    def per_lane(self, values: np.ndarray):
-        return int(values[0]) if self.n == 1 else values.astype(np.uint32)
-
-    def symbol(self, name: str) -> int:
-        address = self.cta.symbols.get(name)
-        if address is None:
-            raise Unsupported(f"address of {name}")
-        return address
-
-    def to_generic(self, value, space: str):
-        window = WINDOWS[space]
-        return alu.extend(value, 64, False, 64) + window if window else value
-
-    def from_generic(self, value, space: str):
-        window = WINDOWS[space]
-        if not window:
-            return value
-        if (np.asarray(value >> 60) != window >> 60).any():
-            raise Fault("address-space", f"generic address {value} is not in the {space} window")
-        return value - (np.uint64(window) if alu.is_array(value) else window)
-
-    def is_space(self, value, space: str):
-        top = value >> 60
-        wanted = {"global": 0, "const": -1}.get(space, WINDOWS.get(space.split("::")[0], -1) >> 60)
-        return top == wanted
 
     # -- across lanes ------------------------------------------------------------------------------------------
     def converged(self, members) -> bool:
@@ -540,227 +454,8 @@ class Group(LaneAccess, AsyncCopy, TensorCore):
 
     def lane_array(self, value, bits: int = 32) -> np.ndarray:
         """Value as an array [n]."""
-        if alu.is_array(value):
-            return value
-        return np.full(self.n, value, alu.U[bits])
-
-    def shuffle(self, mode: str, a, b, c, members):
-        """shfl.sync (9.7.9.6): (values, in range)."""
-        if not any(map(alu.is_array, (a, b, c))) and self.n == 1:
-            lane = np.array([int(self.lanes[0])])
-        else:
-            lane = self.lanes
-        if not any(map(alu.is_array, (b, c))) and mode == "idx" and c >> 8 == 0 and c & 31 == 31:
-            source = b & 31
-            if not alu.is_array(a):
-                return a, True
-            at = np.flatnonzero(self.lanes == source)
-            if len(at):
-                return int(a[at[0]]), True
-        b, c = self.lane_array(b).astype(np.int64), self.lane_array(c).astype(np.int64)
-        b &= 31
-        clamp, segment = c & 31, c >> 8 & 31
-        top = (lane & segment) | (clamp & ~segment)
-        low = lane & segment
-        if mode == "up":
-            source = lane - b
-            ok = source >= top
-        elif mode == "down":
-            source = lane + b
-            ok = source <= top
-        elif mode == "bfly":
-            source = lane ^ b
-            ok = source <= top
-        else:
-            source = low | (b & ~segment)
-            ok = source <= top
-        source = np.where(ok, source, lane)
-        position = np.full(32, -1)
-        position[self.lanes] = np.arange(self.n)
-        at = position[source & 31]
-        if (at < 0).any():
-            raise Fault("divergence", f"{mode} shuffle reads lanes that do not take part")
-        values = self.lane_array(a)[at]
-        if self.n == 1:
-            return int(values[0]), bool(ok[0])
-        return values, ok
-
-    def vote(self, mode: str, p, members):
-        if not alu.is_array(p):
-            if mode == "ballot":
-                return self.lane_mask & members if p else 0
-            return True if mode == "uni" else bool(p)
-        if mode == "ballot":
-            return sum(1 << lane for lane, q in zip(self.lanes.tolist(), p.tolist(), strict=True) if q)
-        if mode == "uni":
-            return bool(p.all() or not p.any())
-        return bool(p.all() if mode == "all" else p.any())
-
-    def match_any(self, a, members):
-        values = self.lane_array(a, 64).tolist()
-        masks = {}
-        for lane, v in zip(self.lanes.tolist(), values, strict=True):
-            masks[v] = masks.get(v, 0) | 1 << lane
-        out = np.array([masks[v] for v in values], np.uint32)
-        return int(out[0]) if self.n == 1 else out
-
-    def match_all(self, a, members):
-        same = len(set(self.lane_array(a, 64).tolist())) == 1
-        return (self.lane_mask if same else 0), same
-
-    def reduce(self, mode: str, a, members, sign: bool):
-        values = self.lane_array(a)
-        values = alu.signed(values, 32) if sign else values
-        f = {
-            "add": np.add,
-            "min": np.minimum,
-            "max": np.maximum,
-            "and": np.bitwise_and,
-            "or": np.bitwise_or,
-            "xor": np.bitwise_xor,
-        }
-        return int(f[mode].reduce(values)) & FULL
-
-    def reduce_float(self, mode: str, a, members, absolute: bool, nan: bool):
-        total = None
-        for v in self.lane_array(a).tolist():
-            v = v & 0x7FFFFFFF if absolute else v
-            total = v if total is None else alu.fminmax("f32", mode == "max", total, v, nan=nan)
-        return total
+        return as_array(value, self.n, bits)
 
     def elect(self, members):
         """(elected lane, this lane is it). Which lane it is is not specified: the schedule decides."""
-        members &= self.lane_mask
-        if not members:
-            raise Fault("divergence", "elect.sync without an active member lane")
-        leader = self.warp.leader if members >> self.warp.leader & 1 else (members & -members).bit_length() - 1
-        if self.n == 1:
-            return leader, True
-        return leader, self.lanes == leader
-
-    def warp_sync(self, members):
-        self.publish()
-
-    # -- barriers ----------------------------------------------------------------------------------------------
-    def thread_count(self) -> int:
-        """Threads this group counts for at a barrier: a warp that is together counts whole (9.7.13.1)."""
-        return 32 if self.lane_mask == self.warp.live_mask else self.n
-
-    def bar_sync(self, number, count, aligned: bool, mask, vote=None) -> bool:
-        if self.token is None:
-            barrier = self.cta.named_barrier(number)
-            self._check_aligned(barrier, aligned)
-            if vote is not None:
-                self.cta.vote(barrier, *vote, self)
-            barrier_phase = barrier.phase
-            self.engine.progress += 1
-            self.token = (barrier, barrier_phase)
-            self._check_count(number, count)
-            self.publish()
-            self.pass_dependency(barrier)
-            barrier.everyone = count is None
-            barrier.arrive(*((self.n, self.cta.live_threads) if count is None else (self.thread_count(), count)))
-        barrier, phase = self.token
-        if barrier.phase == phase:
-            return self.wait_on(barrier)
-        self.token = None
-        self.last_barrier = barrier
-        self.waited()
-        self.take_dependency(barrier)
-        return True
-
-    def _check_aligned(self, barrier, aligned: bool):
-        """Lanes of a warp that come to a barrier come to it in one place (.aligned); those that will exit need not."""
-        phase, place = self.warp.barrier_places.get(barrier, (-1, -1))
-        self.warp.barrier_places[barrier] = barrier.phase, self.pc
-        if aligned and phase == barrier.phase and place != self.pc:
-            raise Fault("divergence", f"lanes of a warp are at different barrier instructions for {barrier}")
-
-    def _check_count(self, number, count):
-        if count is not None and (count % 32 or count <= 0):
-            raise Fault(
-                "barrier", f"named barrier {number} with {count} threads: must be a positive multiple of the warp size"
-            )
-
-    def publish(self, mask=True):
-        """What lanes of this warp wrote to shared memory is visible to whoever waits for them."""
-        if not self.launch.checks:
-            return
-        lanes = self.lanes_of(mask)
-        for cta in self.cta.cluster.ctas:
-            if cta.smem.unfenced:
-                cta.smem.publish(self.warp.actor.uid, lanes)
-
-    def bar_arrive(self, number, count, aligned: bool):
-        barrier = self.cta.named_barrier(number)
-        self._check_aligned(barrier, aligned)
-        self.engine.progress += 1
-        self._check_count(number, count)
-        self.publish()
-        self.pass_dependency(barrier)
-        barrier.arrive(self.thread_count(), count)
-        self.hesitate()
-
-    def bar_result(self):
-        result = self.last_barrier.result
-        kind = result[0][0]
-        total = sum(n for _, n, _ in result)
-        threads = sum(n for _, _, n in result)
-        return {"popc": total, "or": total > 0, "and": total == threads}[kind]
-
-    def cluster_arrive(self, release: bool, aligned: bool):
-        if aligned:
-            self.need_whole_warp("barrier.cluster.arrive.aligned")
-        barrier = self.cta.cluster.barrier
-        if release:
-            self.release()
-            self.publish()
-        self.pass_dependency(barrier)
-        self.warp.cluster_phase = barrier.phase
-        self.engine.progress += 1
-        barrier.arrive(self.n, self.cta.cluster.live_threads)
-        self.hesitate()
-
-    def cluster_wait(self) -> bool:
-        barrier = self.cta.cluster.barrier
-        if barrier.phase == self.warp.cluster_phase:
-            return self.wait_on(barrier)
-        self.waited()
-        self.take_dependency(barrier)
-        return True
-
-    def fence(self, kind: str, space: str = "", mask=True):
-        if kind == "memory":
-            self.release()
-            self.publish()
-            self.waited()
-        elif kind in ("proxy.async", "mbarrier_init"):
-            lanes = self.lanes_of(mask)
-            for cta in self.cta.cluster.ctas:
-                if kind == "proxy.async" and cta.smem.unfenced:
-                    cta.smem.fence(self.warp.actor.uid, lanes)
-                for barrier in cta.smem.barriers.values():
-                    barrier.fence(self.warp.actor)
-
-    def tcgen05_fence(self, before: bool):
-        if not before:  # composes with a relaxed wait (9.7.16.6.3)
-            self.warp.actor.seen = max(self.warp.actor.seen, self.warp.relaxed_wait)
-
-    # -- dependent launches ------------------------------------------------------------------------------------
-    def grid_dependency_wait(self) -> bool:
-        done = self.launch.dependency_wait(self)
-        if done:
-            self.warp.depends = False
-        return done
-
-    def pass_dependency(self, barrier):
-        """Who waits for this warp at a barrier relies on the griddepcontrol.wait that it has passed."""
-        if self.launch.depends and not self.warp.depends:
-            barrier.after_dependency = True
-
-    def take_dependency(self, barrier):
-        if barrier.after_dependency:
-            self.warp.depends = False
-
-    def grid_launch_dependents(self):
-        self.launch.launch_dependents(self)
+        return elect(self.lanes, self.warp.leader, members)

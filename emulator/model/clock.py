@@ -1,6 +1,6 @@
-"""The clock that predicts: SM units, tensor cores and memory of a machine profile (timing only; memory.py has the memory).
+"""The clock that predicts: SM units, tensor cores and memory of a machine profile. Memory is in memory.py.
 
-It answers the same questions as the functional clock, from figures that were published or measured (profiles/*.toml).
+It answers from figures that were published or measured (profiles/*.toml).
 Data does not move: what a tcgen05.ld returns is a uniform zero, so that arithmetic on it costs next to nothing here.
 """
 
@@ -11,6 +11,7 @@ import bisect
 import numpy as np
 
 from ..formats.tensormap import TensorMap
+from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
 from . import issue
 from .memory import LINE, Lines, MemoryModel
@@ -57,17 +58,17 @@ def _evenly_spaced(lines: np.ndarray) -> Lines:
     return range(int(lines[0]), int(lines[-1]) + 1, steps[0]) if len(steps) == 1 else lines
 
 
-class TimingClock:
+class TimingClock(Clock):
     """One for all launches of a run: they share the machine."""
 
     quantum = 0
     moves_data = False
 
     def __init__(self, profile: Profile, memory, engine, trace=None):
-        self.p, self.engine, self.trace = profile, engine, trace
+        self.p, self.engine = profile, engine
         self.memory = MemoryModel(profile, memory, engine)
         if trace is not None:
-            self.memory.log = []
+            self.trace, self.memory.log = trace, []
         self.sms = [Sm() for _ in range(int(profile["sm"]["count"]))]
         self.figures = {k: tuple(v) for k, v in profile["issue"].items()}
         self._costs: dict[int, list[float]] = {}
@@ -83,6 +84,12 @@ class TimingClock:
 
     def wake(self) -> float:
         return self.p["sync"]["wake_cycles"]
+
+    def hesitation(self) -> float:
+        return 0.0
+
+    def after(self, time: float, ns: float) -> float:
+        return time + self.p.cycles(ns)
 
     def schedule_cta(self, now: float) -> float:
         """One CTA is started or retired, one after the other on the whole chip: when it has been."""
@@ -123,18 +130,16 @@ class TimingClock:
             landing += tma["multicast_cycles"]
         return landing + tma["latency_cycles"]
 
-    def tma_load(self, group, tm: TensorMap, coords, nbytes: int, ctas) -> float:
-        start = self._issue(group, nbytes, self._descriptor(group, tm))
+    def tma_load(self, group, tm: TensorMap, map_at: int, coords, nbytes: int, ctas) -> float:
+        start = self._issue(group, nbytes, self._descriptor(group, tm, map_at))
         landing = self._arrive(group, start, self.lines(tm, coords), nbytes, ctas) + self.p["tma"]["tensor_cycles"]
-        if self.trace is not None:
-            self.trace.copy(group, "load", start, landing, nbytes)
+        self.trace.copy(group, "load", start, landing, nbytes)
         return landing
 
     def bulk_load(self, group, address: int, nbytes: int, ctas) -> float:
         start = self._issue(group, nbytes)
         landing = self._arrive(group, start, self._span(address, nbytes), nbytes, ctas)
-        if self.trace is not None:
-            self.trace.copy(group, "load", start, landing, nbytes)
+        self.trace.copy(group, "load", start, landing, nbytes)
         return landing
 
     def shared_copy(self, group, nbytes: int) -> float:
@@ -147,8 +152,8 @@ class TimingClock:
     def remote(self, group) -> float:
         return group.t + self.p["sync"]["remote_cycles"]
 
-    def tma_store(self, group, tm: TensorMap, coords, nbytes: int) -> tuple[float, float]:
-        return self._store(group, self.lines(tm, coords), nbytes, self._descriptor(group, tm))
+    def tma_store(self, group, tm: TensorMap, map_at: int, coords, nbytes: int) -> tuple[float, float]:
+        return self._store(group, self.lines(tm, coords), nbytes, self._descriptor(group, tm, map_at))
 
     def bulk_store(self, group, address: int, nbytes: int) -> tuple[float, float]:
         return self._store(group, self._span(address, nbytes), nbytes)
@@ -160,16 +165,18 @@ class TimingClock:
         read = sm.egress + tma["store_latency_cycles"]
         written = max(read, self._write(sm, lines, nbytes)) if len(lines) else read
         group.launch.last_store = max(group.launch.last_store, written)
-        if self.trace is not None:
-            self.trace.copy(group, "store", start, written, nbytes)
-        return (
-            read,
-            read,
-        )  # on an H200 wait_group returns a cycle after wait_group.read; only the grid's end waits for the L2
+        self.trace.copy(group, "store", start, written, nbytes)
+        # On an H200 wait_group returns a cycle after wait_group.read; only the grid's end waits for the L2.
+        return read, read
 
-    def prefetch(self, group, tm, where, nbytes: int) -> None:
-        lines = self._span(where, nbytes) if tm is None else self.lines(tm, where)
-        start = self._issue(group, nbytes, None if tm is None else self._descriptor(group, tm))
+    def tma_prefetch(self, group, tm: TensorMap, map_at: int, coords, nbytes: int) -> None:
+        self._prefetch(group, self.lines(tm, coords), nbytes, self._descriptor(group, tm, map_at))
+
+    def bulk_prefetch(self, group, address: int, nbytes: int) -> None:
+        self._prefetch(group, self._span(address, nbytes), nbytes)
+
+    def _prefetch(self, group, lines: Lines, nbytes: int, key=None) -> None:
+        start = self._issue(group, nbytes, key)
         if len(lines):  # what the unit is told next waits until the L2 has taken all requests
             sm = self.sms[group.cta.sm]
             sm.tma = max(sm.tma, self.memory.prefetch(start, lines, nbytes))
@@ -188,10 +195,9 @@ class TimingClock:
         return acknowledged
 
     @staticmethod
-    def _descriptor(group, tm: TensorMap):
+    def _descriptor(group, tm: TensorMap, map_at: int):
         """What tells descriptors apart: no cache keeps them from launch to launch."""
-        by_value = group.descriptor_address >= PARAM_WINDOW
-        return group.launch.number, by_value, group.descriptor_address, tm.address, tm.dims, tm.box
+        return group.launch.number, map_at >= PARAM_WINDOW, map_at, tm.address, tm.dims, tm.box
 
     def _descriptor_ready(self, group, key, start: float) -> float:
         """When the TMA unit has a tensor map. Its nearest cache forgets the least recently used ones."""
@@ -219,8 +225,8 @@ class TimingClock:
             cold = self._known.setdefault(key[3:], launch) == launch
         return start + tma["first_use_cold_cycles" if cold else "first_use_cycles"]
 
-    def descriptor_prefetch(self, group, tm) -> None:
-        key = self._descriptor(group, tm)
+    def descriptor_prefetch(self, group, tm, map_at: int) -> None:
+        key = self._descriptor(group, tm, map_at)
         sm = self.sms[group.cta.sm]
         if key not in sm.seen:
             sm.remember(key, self._descriptor_fetch(key, group.t), self.p["tma"]["descriptors"])
@@ -298,9 +304,8 @@ class TimingClock:
         done = start + slope * description.n + base - t["commit_cycles"] - t["harness_cycles"]
         for s in sms:
             s.tensor = start + interval
-        if self.trace is not None:
-            for c in ctas:
-                self.trace.tensor(group, c, start, start + interval)
+        for c in ctas:
+            self.trace.tensor(group, c, start, start + interval)
         return done
 
     def tensor_copy(self, group, nbytes: int, pair: bool) -> float:
@@ -320,9 +325,8 @@ class TimingClock:
         t = self.p["tensor"]
         sm = self.sms[group.cta.sm]
         sm.load = max(sm.load, group.t) + registers * 128 / t["load_bytes_per_cycle"]
-        if self.trace is not None:
-            self.trace.duty(group, "tmem")
-        group.loads_ready = max(getattr(group, "loads_ready", 0.0), sm.load + t["load_latency"])
+        self.trace.duty(group, "tmem")
+        group.loads_ready = max(group.loads_ready, sm.load + t["load_latency"])
         return True
 
     def tmem_store(self, group, registers: int) -> bool:

@@ -8,11 +8,12 @@ far as there is room beside its CTAs, and griddepcontrol.wait returns when that 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from ..errors import Hang
 from ..machine.engine import Engine
-from ..machine.launch import Launch
+from ..machine.launch import Launch, Owner
 from ..machine.placement import Placement
 from ..state.barrier import Waitable
 from .clock import TimingClock
@@ -39,7 +40,7 @@ class Completion(Waitable):
         return f"the completion of launch {self.number}"
 
 
-class TimedLaunch:
+class TimedLaunch(Owner):
     """One launch of a run. Times in cycles; None until known."""
 
     def __init__(self, run: TimedRun, number: int, recorded: Recorded):
@@ -49,11 +50,11 @@ class TimedLaunch:
             engine=run.engine,
             clock=run.clock,
             placement=run.placement,
+            owner=self,
             checks=False,
             number=number,
             **recorded.options,
         )
-        self.launch.timed = self
         self.triggered: set = set()
         self.completion = Completion(number)
         self.start: float | None = None
@@ -65,10 +66,6 @@ class TimedLaunch:
     def before(self) -> TimedLaunch | None:
         return self.run.launches[self.number - 1] if self.number else None
 
-    def total_ctas(self) -> int:
-        x, y, z = self.launch.grid
-        return x * y * z
-
     def begin(self):
         self.start = self.run.engine.now
         self.run.active.append(self)
@@ -79,19 +76,22 @@ class TimedLaunch:
             self.triggered.add(cta)
             self._check_trigger(self.run.clock.schedule_cta(self.run.engine.now))
 
-    def cluster_done(self, cluster):
+    def no_room(self, launch):
+        """Other launches may still hold the SMs."""
+
+    def cluster_done(self, launch, cluster):
         for cta in cluster.ctas:
             self.triggered.add(cta)
             retired = self.run.clock.schedule_cta(self.run.engine.now)
         self._check_trigger(self.run.engine.now)
         self.run.dispatch()
-        if self.launch.finished:
+        if launch.finished:
             profile = self.run.profile
             end = max(retired, self.launch.last_store) + profile.cycles(profile["launch"]["drain_ns"])
             self.run.engine.at(end, self._complete)
 
     def _check_trigger(self, time: float):
-        if self.trigger is None and len(self.triggered) == self.total_ctas():
+        if self.trigger is None and len(self.triggered) == math.prod(self.launch.grid):
             self.trigger = time
             following = self.run.following(self)
             if following is not None and following.launch.pdl:

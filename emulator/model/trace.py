@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..machine.clock import NoTrace
+
 
 class Span(NamedTuple):
     """kind: load, store (copies under way), tensor (core busy), wait (a warp sleeps), warp (its life).
@@ -28,7 +30,7 @@ class Span(NamedTuple):
 
 
 @dataclass
-class Trace:
+class Trace(NoTrace):
     """spans, in the order in which they ended or became known; duties: what each warp index of the blocks did."""
 
     spans: list[Span] = field(default_factory=list)
@@ -39,23 +41,19 @@ class Trace:
         self.duties.setdefault(group.warp.index, set()).add(kind)
 
     def completes(self, barrier, source):
-        """Copies ("load"), tensor core commits ("mma") or arrivals of a warp (its index) complete a barrier."""
         self.sources.setdefault(barrier, set()).add(source)
 
     def copy(self, group, kind: str, start: float, end: float, nbytes: int):
-        """A TMA copy from leaving the TMA unit to its arrival."""
         cta = group.cta
         self.duty(group, kind)
         self.spans.append(Span(kind, group.launch.number, cta.sm, cta.index, group.warp.index, start, end, "", nbytes))
 
     def tensor(self, group, cta, start: float, end: float):
-        """The tensor core of a CTA's SM is busy with an mma that `group` issued."""
         self.duty(group, "mma")
         warp = group.warp.index if cta is group.cta else -1
         self.spans.append(Span("tensor", cta.launch.number, cta.sm, cta.index, warp, start, end))
 
     def wait(self, group, start: float, end: float):
-        """A group of lanes slept."""
         cta = group.cta
         what = self.describe(group.waiting_for)
         self.spans.append(Span("wait", group.launch.number, cta.sm, cta.index, group.warp.index, start, end, what))
@@ -72,6 +70,5 @@ class Trace:
         return "warp " + "+".join(map(str, sorted(sources)))
 
     def warp_life(self, group, start: float, end: float):
-        """A warp from its first to its last instruction."""
         cta = group.cta
         self.spans.append(Span("warp", group.launch.number, cta.sm, cta.index, group.warp.index, start, end))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random
 
 from ..errors import Unsupported
-from ..formats import alu
+from ..formats import alu, lanes
 from .isa import BLOCKING, Mods, lookup
 from .isa.registry import ENDS_BLOCK
 from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, float_immediate, leaves
@@ -234,7 +234,7 @@ class BlockWriter:
         self.program, self.index = program, index
         self.lines: list[tuple[str, Instr | None]] = []
         self.instr: Instr | None = None
-        self.constants = {"alu": alu, "select": alu.select, "ndarray": alu.np.ndarray}
+        self.constants = {"alu": alu, "lanes": lanes, "select": alu.select}
         self.temps = 0
         self.indent = "    "
 
@@ -262,9 +262,12 @@ class BlockWriter:
             modifiers.done()
             return left_block
         except Unsupported as e:
-            del self.lines[mark:]
-            self.unsupported(e.message)
-            return False
+            why = e.message
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
+            why = f"operands that no known form has ({e})"
+        del self.lines[mark:]
+        self.unsupported(why)
+        return False
 
     def unsupported(self, why: str):
         message = f"{why}: PTX line {self.instr.line}: {self.instr.text}"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ..device import DEVICE, Session
-from ..machine.clock import Schedule
+from ..machine.schedule import Schedule
 
 SCHEDULE, CHECKS = "EMULATOR_SCHEDULE", "EMULATOR_CHECKS"  # for the processes that the script starts
 

@@ -1,4 +1,4 @@
-"""Loads, stores, atomics (PTX ISA 9.7.9.8-12, 9.7.13.13-14) and mbarrier instructions of the lanes of a group."""
+"""Address spaces, loads, stores, atomics of the lanes of a group (PTX ISA 5.1, 9.7.9.8-12, 9.7.13.13-14)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import numpy as np
 from ..errors import Fault, Unsupported
 from ..formats import alu, tensormap
 from ..ptx.syntax import TYPE_BITS
-from ..state.barrier import MBarrier
-from ..state.global_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from ..state.global_memory import SHARED_WINDOW, WINDOWS
 from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT
 
-LONG = 1_000_000  # ns; longer limits of mbarrier.try_wait (CUTLASS has 10 ms) outlast what is emulated
 ELEMENT = {1: 16, 2: 16, 4: 32, 8: 64, 16: 128}  # bytes of an element -> bits of the register that holds it
 
 
@@ -54,6 +52,7 @@ class LaneAccess:
         if dependencies.wants(self, write):
             dependencies.note(self, np.atleast_1d(addresses), size, write)
 
+    # -- address spaces ----------------------------------------------------------------------------------------
     def map_shared(self, address, rank, shared: bool):
         """mapa (9.7.9.24)."""
         window = 0 if shared else SHARED_WINDOW
@@ -62,6 +61,29 @@ class LaneAccess:
             bits = 32 if shared else 64
             address, rank = self.lane_array(address, bits), alu.extend(self.lane_array(rank), 32, False, bits)
         return (address & keep) | (rank << RANK_SHIFT)
+
+    def symbol(self, name: str) -> int:
+        address = self.cta.symbols.get(name)
+        if address is None:
+            raise Unsupported(f"address of {name}")
+        return address
+
+    def to_generic(self, value, space: str):
+        window = WINDOWS[space]
+        return alu.extend(value, 64, False, 64) + window if window else value
+
+    def from_generic(self, value, space: str):
+        window = WINDOWS[space]
+        if not window:
+            return value
+        if (np.asarray(value >> 60) != window >> 60).any():
+            raise Fault("address-space", f"generic address {value} is not in the {space} window")
+        return value - (np.uint64(window) if alu.is_array(value) else window)
+
+    def is_space(self, value, space: str):
+        top = value >> 60
+        wanted = {"global": 0, "const": -1}.get(space, WINDOWS.get(space.split("::")[0], -1) >> 60)
+        return top == wanted
 
     def _spaces(self, space: str, address, mask):
         """(space, address in it) of a generic address."""
@@ -306,9 +328,8 @@ class LaneAccess:
     def prefetch(self, space: str, address, is_tensormap: bool, mask):
         if is_tensormap:
             for p in self.active(mask)[:1]:
-                self.descriptor_address = self.pick(address, p)
-                tm = tensormap.decode(self.descriptor_bytes(self.descriptor_address))
-                self.clock.descriptor_prefetch(self, tm)
+                at = self.pick(address, p)
+                self.clock.descriptor_prefetch(self, tensormap.decode(self.descriptor_bytes(at)), at)
         elif space in ("global", "generic") and (lanes := self.active(mask)):
             self.clock.line_prefetch(self, self.lane_array(address, 64)[lanes])
 
@@ -350,171 +371,6 @@ class LaneAccess:
             raise Fault("divergence", "movmatrix needs the whole warp")
         matrix = np.ascontiguousarray(self.lane_array(value)).view(np.uint16).reshape(8, 8)
         return np.ascontiguousarray(matrix.T).view(np.uint32).reshape(32)
-
-    # -- mbarriers ---------------------------------------------------------------------------------------------
-    def barrier_at(self, address: int, asynchronous: bool = False) -> MBarrier:
-        cta, offset = self.shared_cta(address & 0xFFFFFFFF)
-        return cta.barrier(offset, self.warp, asynchronous)
-
-    def mbarrier_init(self, address, count, mask):
-        """Lanes that name one object with one count make it once: CuTe DSL's kernels do that with a whole warp."""
-        made = {}
-        for p in self.active(mask):
-            cta, offset = self.shared_cta(self.pick(address, p))
-            arrivals = self.pick(count, p)
-            if made.get((cta.rank, offset)) == arrivals:
-                continue
-            if offset % 8:
-                raise Fault("misaligned", f"mbarrier at {offset:#x}")
-            if offset in cta.smem.barriers:
-                if self.launch.checks:
-                    raise Fault("mbarrier", f"init of a live object: {cta.smem.barriers[offset]}")
-                del cta.smem.barriers[offset]
-            cta.smem.check_write(offset, offset + 8, "mbarrier.init")
-            name = f"mbarrier at shared {offset:#x} of CTA {cta.ctaid}"
-            cta.smem.add_barrier(offset, MBarrier(arrivals, name, self.warp.actor))
-            made[cta.rank, offset] = arrivals
-
-    def mbarrier_inval(self, address, mask):
-        for p in self.active(mask):
-            cta, offset = self.shared_cta(self.pick(address, p))
-            cta.barrier(offset, self.warp).check_idle()
-            del cta.smem.barriers[offset]
-
-    def mbarrier_arrive(self, address, count, expect, drop: bool, no_complete: bool, relaxed: bool, mask):
-        self.engine.progress += 1
-        if not relaxed:
-            self.publish(mask)
-        states = np.zeros(self.n, np.uint64)
-        for p in self.active(mask):
-            a = self.pick(address, p)
-            tx = None if expect is None else self.pick(expect, p)
-            cta, offset = self.shared_cta(a)
-            barrier = cta.barrier(offset, self.warp)
-            if self.clock.trace is not None:
-                self.clock.trace.completes(barrier, self.warp.index)
-            self.pass_dependency(barrier)
-            if cta is not self.cta and expect is None and not drop and not no_complete:
-                self.remote_arrive(cta, barrier, self.pick(count, p))
-            else:
-                states[p] = barrier.arrive(self.pick(count, p), tx, drop, no_complete)
-        self.hesitate()
-        return int(states[0]) if self.n == 1 else states
-
-    def remote_arrive(self, cta, barrier: MBarrier, count: int):
-        """An arrive at another CTA's barrier travels, but no longer than to the warp's next release."""
-        travelling, origin = self.warp.remote_arrivals, self.origin("mbarrier.arrive")
-        cta.travelling.append(origin)
-
-        def land():
-            if land in travelling:
-                travelling.remove(land)
-                cta.travelling.remove(origin)
-                barrier.arrive(count)
-
-        travelling.append(land)
-        self.later(self.clock.remote(self), origin, land)
-
-    def release(self):
-        """What this warp did is performed for those who acquire (8.8)."""
-        for land in list(self.warp.remote_arrivals):
-            land()
-
-    def mbarrier_tx(self, address, count, mask):
-        self.engine.progress += 1
-        for p in self.active(mask):
-            n = self.pick(count, p)
-            self.barrier_at(self.pick(address, p)).transaction(n)
-
-    def mbarrier_try_wait(self, address, phase, parity: bool, limit: int | None) -> bool:
-        """Suspends until the phase completes or the time limit strikes: after `limit` ns, or when nothing moves."""
-        if self.timed_out:
-            self.timed_out = False
-            return True
-        if alu.is_array(address) or alu.is_array(phase):
-            pairs = set(zip(self.lane_array(address).tolist(), self.lane_array(phase, 64).tolist(), strict=True))
-            if len(pairs) > 1:
-                return True  # lanes look at different things: let them poll
-            address, phase = pairs.pop()
-        barrier = self.barrier_at(address)
-        done = barrier.test_parity(phase) if parity else barrier.test_state(phase)
-        if done:
-            return True
-        self.awaited = phase
-        self.wait_on(barrier)
-        ns = LONG if limit is None else limit.max() if alu.is_array(limit) else limit
-        if ns < LONG:
-            since = self.blocked_at
-
-            def strike():
-                if self in barrier.waiters and self.blocked_at == since:
-                    self.time_out()
-
-            self.engine.at_limit(self.clock.after(self.t, ns), strike)
-        return False
-
-    def mbarrier_test(self, address, phase, parity: bool, relaxed: bool):
-        def one(a, ph):
-            barrier = self.barrier_at(a)
-            done = barrier.test_parity(ph) if parity else barrier.test_state(ph)
-            if done and relaxed:
-                self.warp.relaxed_wait = self.warp.actor.order.now
-            elif done:
-                self.waited()
-                self.take_dependency(barrier)
-            return done
-
-        if not alu.is_array(address) and not alu.is_array(phase):
-            return one(address, phase)
-        pairs = zip(self.lane_array(address).tolist(), self.lane_array(phase, 64).tolist(), strict=True)
-        return np.array([one(a, ph) for a, ph in pairs])
-
-    @staticmethod
-    def mbarrier_pending_count(state):
-        return (state >> 1) & 0xFFFFF if not alu.is_array(state) else ((state >> 1) & 0xFFFFF).astype(np.uint32)
-
-    # -- tensormaps --------------------------------------------------------------------------------------------
-    def descriptor_bytes(self, address: int) -> bytes:
-        """The 128 bytes of a tensormap at a generic address."""
-        if address % 64:
-            raise Fault("misaligned", f"tensormap at {address:#x}")
-        if address >= PARAM_WINDOW:
-            offset = address - PARAM_WINDOW
-            return bytes(self.launch.params[offset : offset + 128])
-        if address >= LOCAL_WINDOW:
-            raise Fault("address-space", "tensormap in local memory")
-        if address >= SHARED_WINDOW:
-            raise Fault("address-space", "tensormap in shared memory: TMA reads it from global, const or param space")
-        return self.launch.memory.view(address, 128).tobytes()
-
-    def tensormap_replace(self, space: str, address, field: str, order, value, mask):
-        space, address = self._spaces(space, address, mask)
-        for p in self.active(mask):
-            a = self.pick(address, p)
-            if space == "shared":
-                cta, offset = self.shared_cta(a)
-                target = cta.smem.bytes[offset : offset + 128]
-            else:
-                target = self.launch.memory.view(a, 128, True)
-                self.launch.changed_maps[a] = set()
-            raw = bytearray(target.tobytes())
-            tensormap.replace(raw, field, order, self.pick(value, p))
-            target[:] = np.frombuffer(raw, np.uint8)
-
-    def tensormap_copy(self, dst, src, size: int):
-        """tensormap.cp_fenceproxy: 128 bytes, shared to global."""
-        for p in self.active(True)[:1]:
-            to, what = self.pick(dst, p), self.pick(src, p)
-            if to % 128 or what % 128:
-                raise Fault("misaligned", f"tensormap.cp_fenceproxy from {what:#x} to {to:#x}")
-            cta, offset = self.shared_cta(what & 0xFFFFFFFF)
-            self.launch.memory.view(to, size, True)[:] = cta.smem.bytes[offset : offset + size]
-            self.launch.changed_maps[to] = set()
-
-    def tensormap_acquire(self, address, size):
-        """fence.proxy.tensormap::generic.acquire: this CTA's later copies see the descriptor as it is now."""
-        for p in self.active(True):
-            self.launch.changed_maps.get(self.pick(address, p), set()).add(self.cta.index)
 
 
 def atomic_result(what: str, kind: str, old: int, values: list[int], ftz: bool = False) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import Fault
-from ..formats import alu, swizzle, tensormap
+from ..formats import alu, swizzle
 from ..state.barrier import Waitable
 from ..state.shared_memory import OFFSET_MASK
 from . import tma
@@ -75,20 +75,6 @@ class AsyncCopy:
     """Mixin of Group."""
 
     # -- tensor copies -----------------------------------------------------------------------------------------
-    def tensor_map(self, address: int, rank: int) -> tensormap.TensorMap:
-        seen_by = self.launch.changed_maps.get(address)
-        if self.launch.checks and seen_by is not None and self.cta.index not in seen_by:
-            raise Fault(
-                "missing-proxy-fence",
-                f"the tensor map at {address:#x} has changed in this launch; "
-                "no fence.proxy.tensormap acquired it in this CTA",
-            )
-        tm = tensormap.decode(self.descriptor_bytes(address))
-        self.descriptor_address = address
-        if tm.rank != rank:
-            raise Fault("tensormap", f"{rank}-D instruction with a tensormap of rank {tm.rank}")
-        return tm
-
     def note_box(self, tm, at, mode: str, write: bool):
         """A tensor copy touches a box of global memory."""
         if self.launch.dependencies.wants(self, write):
@@ -98,9 +84,10 @@ class AsyncCopy:
                 if len(starts):
                     self.launch.dependencies.note(self, starts, nbytes, write)
 
-    def tma_load(self, dst, tensor, coords, bar, rank, mode, multicast, pair, policy, mask):
+    def tma_load(self, dst, tensor, coords, bar, rank, mode, multicast, pair, mask):
         for p in self.active(mask):
-            tm = self.tensor_map(self.pick(tensor, p), 2 if mode == "tile::gather4" else rank)
+            map_at = self.pick(tensor, p)
+            tm = self.tensor_map(map_at, 2 if mode == "tile::gather4" else rank)
             at = tuple(alu.signed(self.pick(c, p), 32) for c in coords)
             boxes = 4 if mode == "tile::gather4" else 1
             nbytes = tma.box_bytes(tm) * boxes
@@ -120,8 +107,7 @@ class AsyncCopy:
             for cta in targets:
                 self.check_running(cta)
                 barrier = self._copy_barrier(cta, owner, barrier_address, multicast is not None, pair)
-                if self.clock.trace is not None:
-                    self.clock.trace.completes(barrier, "load")
+                self.clock.trace.completes(barrier, "load")
                 op = cta.smem.begin(offset, offset + tm.shared_bytes * boxes, True, origin, self.warp.actor)
                 landing.append((cta, op, barrier))
                 self.pass_dependency(barrier)
@@ -136,7 +122,7 @@ class AsyncCopy:
                     cta.smem.end(op)
                     barrier.transaction(-nbytes)
 
-            self.later(self.clock.tma_load(self, tm, at, nbytes, targets), origin, land)
+            self.later(self.clock.tma_load(self, tm, map_at, at, nbytes, targets), origin, land)
 
     def _copy_barrier(self, cta, owner, address: int, multicast: bool, pair: bool):
         """The mbarrier that a copy into `cta` signals: at the same offset there, or in one CTA of its pair."""
@@ -149,10 +135,11 @@ class AsyncCopy:
             raise Fault("mbarrier", "copy and mbarrier in different CTAs, without .cta_group::2")
         return owner.barrier(offset, self.warp, True)
 
-    def tma_store(self, tensor, coords, src, rank, mode, reduction, policy, mask):
+    def tma_store(self, tensor, coords, src, rank, mode, reduction, mask):
         issued = {}  # a whole warp that stores one box takes the time of one: CuTe DSL's kernels elect no lane
         for p in self.active(mask):
-            tm = self.tensor_map(self.pick(tensor, p), 2 if mode == "tile::scatter4" else rank)
+            map_at = self.pick(tensor, p)
+            tm = self.tensor_map(map_at, 2 if mode == "tile::scatter4" else rank)
             at = tuple(alu.signed(self.pick(c, p), 32) for c in coords)
             boxes = 4 if mode == "tile::scatter4" else 1
             nbytes = tma.box_bytes(tm) * boxes
@@ -180,7 +167,7 @@ class AsyncCopy:
 
             box = (cta, offset, at, id(tm))
             if box not in issued:
-                issued[box] = self.clock.tma_store(self, tm, at, nbytes)
+                issued[box] = self.clock.tma_store(self, tm, map_at, at, nbytes)
             self._store_later(p, cta, reading, source, write, issued[box], origin)
 
     def _store_later(self, p: int, cta, reading, source, write, times: tuple[float, float], origin):
@@ -204,15 +191,16 @@ class AsyncCopy:
 
         self.later(times[0], origin, read)
 
-    def tma_prefetch(self, tensor, coords, rank, mode, policy, mask):
+    def tma_prefetch(self, tensor, coords, rank, mask):
         """A hint: nothing that a program can see, but the descriptor and the coordinates must be sound."""
         for p in self.active(mask):
-            tm = self.tensor_map(self.pick(tensor, p), rank)
+            map_at = self.pick(tensor, p)
+            tm = self.tensor_map(map_at, rank)
             at = tuple(alu.signed(self.pick(c, p), 32) for c in coords)
-            self.clock.prefetch(self, tm, at, tma.box_bytes(tm))
+            self.clock.tma_prefetch(self, tm, map_at, at, tma.box_bytes(tm))
 
     # -- bulk copies -------------------------------------------------------------------------------------------
-    def bulk_copy(self, dst, to, src, what, size, bar, multicast, policy, mask, reduction=None):
+    def bulk_copy(self, dst, to, src, what, size, bar, multicast, mask, reduction=None):
         for p in self.active(mask):
             n, a, b = self.pick(size, p), self.pick(to, p), self.pick(what, p)
             if n % 16 or a % 16 or b % 16:
@@ -235,8 +223,7 @@ class AsyncCopy:
         for cta in targets:
             self.check_running(cta)
             barrier = self._copy_barrier(cta, owner, bar, multicast is not None, False)
-            if self.clock.trace is not None:
-                self.clock.trace.completes(barrier, "load")
+            self.clock.trace.completes(barrier, "load")
             op = None if reduction else cta.smem.begin(offset, offset + n, True, origin, self.warp.actor)
             landing.append((cta, op, barrier))
             self.pass_dependency(barrier)
@@ -290,7 +277,7 @@ class AsyncCopy:
         for p in self.active(mask):
             a, n = self.pick(address, p), self.pick(size, p)
             self.launch.memory.view(a, n)
-            self.clock.prefetch(self, None, a, n)
+            self.clock.bulk_prefetch(self, a, n)
 
     def bulk_groups(self, p: int) -> BulkGroups:
         lane = int(self.lanes[p])

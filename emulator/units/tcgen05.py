@@ -55,7 +55,7 @@ class TensorCore:
     """Mixin of Group."""
 
     # -- allocation --------------------------------------------------------------------------------------------
-    def tmem_alloc(self, address, columns: int, pair: bool) -> bool:
+    def tmem_alloc(self, address, columns: int) -> bool:
         self.need_whole_warp("tcgen05.alloc")
         base = self.cta.tmem_alloc(int(columns))
         if base is None:
@@ -65,7 +65,7 @@ class TensorCore:
         cta.smem.views[4][offset // 4] = base
         return True
 
-    def tmem_dealloc(self, address, columns, pair: bool):
+    def tmem_dealloc(self, address, columns):
         self.need_whole_warp("tcgen05.dealloc")
         lo = int(self.pick(address, 0)) & 0xFFFF
         self.check_tmem(lo, lo + int(columns), "tcgen05.dealloc")
@@ -74,7 +74,7 @@ class TensorCore:
             self.cta.tmem.check_order(ALL, lo, lo + int(columns), self.warp.actor, True, "tcgen05.dealloc")
         self.cta.tmem_dealloc(int(self.pick(address, 0)), int(columns))
 
-    def tmem_relinquish(self, pair: bool):
+    def tmem_relinquish(self):
         self.need_whole_warp("tcgen05.relinquish_alloc_permit")
         self.cta.tmem.relinquish()
 
@@ -275,9 +275,8 @@ class TensorCore:
                 targets = [c for c in self.cta.cluster.ctas if bits >> c.rank & 1]
             origin = self.origin("tcgen05.commit")
             barriers = [cta.barrier(offset, self.warp, True) for cta in targets]
-            if self.clock.trace is not None:
-                for barrier in barriers:
-                    self.clock.trace.completes(barrier, "mma")
+            for barrier in barriers:
+                self.clock.trace.completes(barrier, "mma")
             for cta, barrier in zip(targets, barriers, strict=True):
                 self.check_running(cta)
                 self.pass_dependency(barrier)

@@ -54,33 +54,32 @@ def _fence(w, i, m):
     m.take("sc", "acq_rel", "acquire", "release")
     m.take("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
     m.take(*SCOPES, "gl")
-    w.call("g.fence('memory')")
+    w.call("g.fence()")
 
 
 @op("fence.mbarrier_init.release.cluster", dst=0)
 def _fence_mbarrier_init(w, i, m):
-    w.call("g.fence('mbarrier_init')")
+    w.call("g.fence_mbarrier_init()")
 
 
 @op("fence.proxy.async", dst=0)
 def _fence_proxy_async(w, i, m):
-    space = m.one_of("global", "shared::cta", "shared::cluster", default="all")
-    w.call(f"g.fence('proxy.async', {space!r}, {w.mask()})")
+    if not m.take("global"):  # which has no shadow that would have to know
+        w.call(f"g.fence_proxy_async({w.mask()})")
+    m.take("shared::cta", "shared::cluster")
 
 
 @op("fence.proxy.alias", dst=0)
 def _fence_proxy_alias(w, i, m):
-    w.call("g.fence('proxy.alias')")
+    """Nothing: two addresses of one place are not told apart."""
 
 
 @op("fence.proxy.tensormap::generic", dst=0)
 def _fence_tensormap(w, i, m):
     kind = m.one_of("acquire", "release")
     m.take(*SCOPES)
-    if kind == "acquire":
-        w.call(f"g.tensormap_acquire({w.address(i.operands[0])}, {w.read(i.operands[1], 32)})")
-    else:
-        w.call("g.fence('tensormap')")
+    if kind == "acquire":  # a release is that of the arrive or store behind it
+        w.call(f"g.tensormap_acquire({w.address(i.operands[0])})")
 
 
 # -- mbarrier ----------------------------------------------------------------------------------------------------------

@@ -71,9 +71,9 @@ def _nothing(w, i, m):
 
 @op("setmaxnreg", dst=0)
 def _setmaxnreg(w, i, m):
-    action = m.one_of("inc", "dec")
+    m.one_of("inc", "dec")
     m.drop("sync", "aligned", "u32")
-    w.call(f"g.set_max_registers({action!r}, {i.operands[0].value})")
+    w.call(f"g.set_max_registers({i.operands[0].value})")
 
 
 @op("griddepcontrol.wait", dst=0, blocking=True)

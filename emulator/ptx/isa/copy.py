@@ -28,7 +28,8 @@ def _tensor_copy(w, i, m):
     multicast, hint = m.take("multicast::cluster"), m.take("L2::cache_hint")
     pair = m.one_of("cta_group::1", "cta_group::2", default=None)
     operands = list(i.operands)
-    policy = w.read(operands.pop(), 64) if hint else "None"
+    if hint:
+        operands.pop()
     if spaces and spaces[-1] == "global" and len(spaces) == 2:  # load: dst, [map, coords], [mbar] {, mask}
         if not m.take("mbarrier::complete_tx::bytes"):
             raise Unsupported("completion mechanism")
@@ -36,7 +37,7 @@ def _tensor_copy(w, i, m):
         mask = w.read(rest[0], 16) if multicast else "None"
         w.call(
             f"g.tma_load({w.address(dst)}, {w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(bar)}, "
-            f"{rank}, {mode!r}, {mask}, {pair == 'cta_group::2'}, {policy}, {w.mask()})"
+            f"{rank}, {mode!r}, {mask}, {pair == 'cta_group::2'}, {w.mask()})"
         )
     else:  # store: [map, coords], [src]
         if not m.take("bulk_group"):
@@ -44,7 +45,7 @@ def _tensor_copy(w, i, m):
         tensor, src = operands
         w.call(
             f"g.tma_store({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(src)}, {rank}, {mode!r}, "
-            f"None, {policy}, {w.mask()})"
+            f"None, {w.mask()})"
         )
 
 
@@ -59,26 +60,21 @@ def _tensor_reduce(w, i, m):
     if not m.take("bulk_group"):
         raise Unsupported("completion mechanism")
     operands = list(i.operands)
-    policy = w.read(operands.pop(), 64) if hint else "None"
+    if hint:
+        operands.pop()
     tensor, src = operands
     w.call(
         f"g.tma_store({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(src)}, {rank}, {mode!r}, "
-        f"{what!r}, {policy}, {w.mask()})"
+        f"{what!r}, {w.mask()})"
     )
 
 
 @op("cp.async.bulk.prefetch.tensor", dst=0)
 def _tensor_prefetch(w, i, m):
     rank = int(m.one_of("1d", "2d", "3d", "4d", "5d")[0])
-    m.take("L2")
-    m.take("global")
-    mode = m.one_of("tile", default="tile")
-    hint = m.take("L2::cache_hint")
-    policy = w.read(i.operands[1], 64) if hint else "None"
+    m.drop("L2", "global", "tile", "L2::cache_hint")
     tensor = i.operands[0]
-    w.call(
-        f"g.tma_prefetch({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {rank}, {mode!r}, {policy}, {w.mask()})"
-    )
+    w.call(f"g.tma_prefetch({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {rank}, {w.mask()})")
 
 
 @op("cp.async.bulk.prefetch", dst=0)
@@ -106,7 +102,8 @@ def _bulk(w, i, m):
     operands = list(i.operands)
     if byte_mask:
         raise Unsupported(".cp_mask")
-    policy = w.read(operands.pop(), 64) if hint else "None"
+    if hint:
+        operands.pop()
     to, what, size, *rest = operands
     if m.take("mbarrier::complete_tx::bytes"):
         bar = w.address(rest.pop(0))
@@ -117,7 +114,7 @@ def _bulk(w, i, m):
         raise Unsupported("completion mechanism")
     w.call(
         f"g.bulk_copy({dst!r}, {w.address(to)}, {src!r}, {w.address(what)}, {w.read(size, 32)}, {bar}, {mask}, "
-        f"{policy}, {w.mask()})"
+        f"{w.mask()})"
     )
 
 
@@ -131,11 +128,12 @@ def _bulk_reduce(w, i, m):
     m.take("bulk_group")
     kind = m.type()
     operands = list(i.operands)
-    policy = w.read(operands.pop(), 64) if hint else "None"
+    if hint:
+        operands.pop()
     bar = w.address(operands[3]) if to_barrier else "None"
     w.call(
         f"g.bulk_copy({dst!r}, {w.address(operands[0])}, {src!r}, {w.address(operands[1])}, "
-        f"{w.read(operands[2], 32)}, {bar}, None, {policy}, {w.mask()}, ({what!r}, {kind!r}))"
+        f"{w.read(operands[2], 32)}, {bar}, None, {w.mask()}, ({what!r}, {kind!r}))"
     )
 
 
@@ -209,7 +207,9 @@ def _tensormap_copy(w, i, m):
     m.take("sync")
     m.take("aligned")
     dst, src, size = i.operands
-    w.call(f"g.tensormap_copy({w.address(dst)}, {w.address(src)}, {size.value})")
+    if size.value != 128:
+        raise Unsupported(f"tensormap of {size.value} bytes")
+    w.call(f"g.tensormap_copy({w.address(dst)}, {w.address(src)})")
 
 
 @op("clusterlaunchcontrol.try_cancel.async", dst=0)

@@ -6,14 +6,22 @@ from ..syntax import SINK
 from .registry import is_signed, op, pair, width
 
 
+def _converge(w, members: str) -> None:
+    """Wait for all member lanes. Under a guard all lanes or none must execute: waiting there is not implemented."""
+    if w.guard is None:
+        w.wait_unless(f"g.converged({members})")
+    else:
+        w.emit(f"g.need_uniform({w.guard})")
+
+
 @op("shfl.sync", dst=1, blocking=True)
 def _shfl(w, i, m):
     mode = m.one_of("up", "down", "bfly", "idx")
     m.type()
     a, b, c, members = (w.read(o, 32) for o in i.operands[1:5])
-    w.wait_unless(f"g.converged({members})") if w.guard is None else None
+    _converge(w, members)
     d, p = pair(i.operands[0])
-    w.write_all([d, p if p is not None else SINK], f"g.shuffle({mode!r}, {a}, {b}, {c}, {members})")
+    w.write_all([d, p if p is not None else SINK], f"lanes.shuffle(g.lanes, {mode!r}, {a}, {b}, {c})")
 
 
 @op("vote.sync", dst=1, blocking=True)
@@ -21,21 +29,21 @@ def _vote(w, i, m):
     mode = m.one_of("all", "any", "uni", "ballot")
     m.type()
     members = w.read(i.operands[2], 32)
-    w.wait_unless(f"g.converged({members})") if w.guard is None else None
-    w.write(i.operands[0], f"g.vote({mode!r}, {w.read(i.operands[1], 1)}, {members})")
+    _converge(w, members)
+    w.write(i.operands[0], f"lanes.vote(g.lanes, {mode!r}, {w.read(i.operands[1], 1)})")
 
 
 @op("match.any.sync", "match.all.sync", dst=1, blocking=True)
 def _match(w, i, m):
     bits = width(m.type())
     members = w.read(i.operands[2], 32)
-    w.wait_unless(f"g.converged({members})") if w.guard is None else None
+    _converge(w, members)
     d, p = pair(i.operands[0])
     a = w.read(i.operands[1], bits)
     if i.op.startswith("match.any"):
-        w.write(d, f"g.match_any({a}, {members})")
+        w.write(d, f"lanes.match_any(g.lanes, {a})")
     else:
-        w.write_all([d, p if p is not None else SINK], f"g.match_all({a}, {members})")
+        w.write_all([d, p if p is not None else SINK], f"lanes.match_all(g.lanes, {a})")
 
 
 @op("redux.sync", dst=1, blocking=True)
@@ -44,12 +52,12 @@ def _redux(w, i, m):
     absolute, nan = m.take("abs"), m.take("NaN")
     kind = m.type()
     members = w.read(i.operands[2], 32)
-    w.wait_unless(f"g.converged({members})") if w.guard is None else None
+    _converge(w, members)
     a = w.read(i.operands[1], 32)
     if kind == "f32":
-        w.write(i.operands[0], f"g.reduce_float({mode!r}, {a}, {members}, {absolute}, {nan})")
+        w.write(i.operands[0], f"lanes.reduce_float(g.lanes, {mode!r}, {a}, {absolute}, {nan})")
     else:
-        w.write(i.operands[0], f"g.reduce({mode!r}, {a}, {members}, {is_signed(kind)})")
+        w.write(i.operands[0], f"lanes.reduce(g.lanes, {mode!r}, {a}, {is_signed(kind)})")
 
 
 @op("activemask", dst=1)
@@ -61,7 +69,7 @@ def _activemask(w, i, m):
 @op("elect.sync", dst=1, blocking=True)
 def _elect(w, i, m):
     members = w.read(i.operands[1], 32)
-    w.wait_unless(f"g.converged({members})") if w.guard is None else None
+    _converge(w, members)
     d, p = pair(i.operands[0])
     w.write_all([d, p], f"g.elect({members})")
 
@@ -70,4 +78,4 @@ def _elect(w, i, m):
 def _warp_sync(w, i, m):
     members = w.read(i.operands[0], 32)
     w.wait_unless(f"g.converged({members})")
-    w.emit(f"g.warp_sync({members})")
+    w.emit("g.publish()")

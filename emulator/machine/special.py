@@ -1,0 +1,73 @@
+"""Special registers (PTX ISA 10): what a group of lanes reads from %tid and its like."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import Unsupported
+from ..formats.alu import MASK
+from ..state.shared_memory import BASE
+
+TIMERS = ("clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "globaltimer_hi")
+
+
+def special_register(group, name: str):
+    """Value of %name: an int, or one a lane, uint32 [n]. A tick of the engine is a cycle and a nanosecond."""
+    cta, launch = group.cta, group.launch
+    base, _, axis = name.partition(".")
+    if name in TIMERS:
+        return _timer(int(group.t), name)
+    if base == "tid":
+        return _per_lane(_thread_index(group, launch.block, axis))
+    if base == "laneid":
+        return _per_lane(group.lanes)
+    if base.startswith("lanemask_"):
+        return _per_lane(_lane_mask(group.lanes, base.removeprefix("lanemask_")))
+    k = "xyz".find(axis) if axis else 0
+    grid, cluster = launch.grid, launch.cluster
+    value = {
+        "ntid": launch.block[k],
+        "ctaid": cta.ctaid[k],
+        "nctaid": grid[k],
+        "warpid": group.warp.index,
+        "nwarpid": 64,  # of the SM, not of the CTA
+        "smid": cta.sm,
+        "nsmid": launch.sms,
+        "gridid": launch.number,
+        "cluster_ctaid": cta.ctaid[k] % cluster[k],
+        "cluster_nctaid": cluster[k],
+        "clusterid": cta.ctaid[k] // cluster[k],
+        "nclusterid": grid[k] // cluster[k],
+        "cluster_ctarank": cta.rank,
+        "cluster_nctarank": cluster[0] * cluster[1] * cluster[2],
+        "is_explicit_cluster": int(launch.explicit_cluster),
+        "dynamic_smem_size": launch.dynamic_shared,
+        "total_smem_size": -(-(cta.smem.size - BASE) // 128) * 128,  # without the system's part, in units of 128
+    }.get(base)
+    if value is None:
+        raise Unsupported(f"special register %{name}")
+    return int(value)
+
+
+def _timer(ticks: int, name: str) -> int:
+    if name.endswith("_hi"):
+        return ticks >> 32
+    return ticks & MASK[32 if name in ("clock", "globaltimer_lo") else 64]
+
+
+def _thread_index(group, block: tuple[int, int, int], axis: str) -> np.ndarray:
+    linear = group.warp.index * 32 + group.lanes
+    k = "xyz".index(axis)
+    return (linear, linear // block[0], linear // (block[0] * block[1]))[k] % block[k]
+
+
+def _lane_mask(lanes: np.ndarray, which: str) -> np.ndarray:
+    """Of each lane: its bit (eq), those below (lt), above (gt), and with it (le, ge)."""
+    bit = np.uint64(1) << lanes.astype(np.uint64)
+    below = bit - np.uint64(1)
+    mask = {"eq": bit, "lt": below, "le": bit | below, "gt": ~(bit | below), "ge": ~below}[which]
+    return mask & np.uint64(MASK[32])
+
+
+def _per_lane(values: np.ndarray):
+    return int(values[0]) if len(values) == 1 else values.astype(np.uint32)

@@ -1,0 +1,90 @@
+"""No modifier is accepted unread: with a made-up one, no instruction is executed as if it were not there."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+from corpus.kernels import HEADER, KERNELS, entry
+from golden.cases import CASES
+from golden.coverage import refused
+
+from emulator.__main__ import Probe
+from emulator.ptx import isa
+from emulator.ptx.parse import parse
+from emulator.ptx.program import Program
+from emulator.ptx.syntax import Instr
+
+# What neither the kernels run on an H200 nor those of the corpus have
+OTHERS = """
+.reg .b128 answer;
+applypriority.global.L2::evict_normal [out], 128;
+bar.cta.arrive 1, 64;
+bar.cta.red.popc.u32 r1, 1, p;
+bar.cta.sync 1;
+barrier.arrive 1, 64;
+barrier.cta.arrive.aligned 1, 64;
+barrier.cta.sync.aligned 1, 64;
+barrier.warp.sync 0xffffffff;
+brkpt;
+clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 [r0], [r1];
+clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 p, answer;
+clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {r0, r1, r2, r3}, answer;
+clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 r0, answer;
+clusterlaunchcontrol.query_cancel.get_first_ctaid::y.b32.b128 r0, answer;
+clusterlaunchcontrol.query_cancel.get_first_ctaid::z.b32.b128 r0, answer;
+cp.async.bulk.prefetch.tensor.2d.L2.global.tile.L2::cache_hint [out, {r0, r1}], d1;
+cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [out, {r0, r1}], [r2], d1;
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [r0], [out, {r1, r2}], [r3];
+cp.async.wait_all;
+discard.global.L2 [out], 128;
+fence.proxy.alias;
+pmevent.mask 1;
+st.global.v8.b32 [out], {r0, r1, r2, r3, r4, r5, r6, r7};
+tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [r0], 3;
+tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16.collector::a::use [r0], d0, d1, r1, [r2], [r3], p;
+tcgen05.mma.cta_group::1.kind::tf32.ashift.collector::a::discard [r0], [r1], d1, r2, p;
+tcgen05.shift.cta_group::1.down [r0];
+"""
+TEXTS = [*(c.ptx for c in CASES), *(HEADER + k.ptx for k in KERNELS.values()), HEADER + entry("others", OTHERS)]
+
+
+def refusal(program: Program, instruction: Instr) -> str | None:
+    """Why an instruction is not executed, or None."""
+    probe = Probe(program, 0)
+    probe.instruction(instruction)
+    return probe.reason
+
+
+@pytest.fixture(scope="module")
+def forms() -> dict[str, list[tuple[Program, Instr]]]:
+    """An instruction of each form, by the name that the emulator knows it under."""
+    found = defaultdict(dict)
+    for text in TEXTS:
+        for kernel in parse(text).kernels.values():
+            program = Program(kernel)
+            for instruction in kernel.instrs:
+                handler = isa.lookup(instruction)
+                found[handler.name].setdefault(instruction.op, (program, instruction))
+    return {name: list(of.values()) for name, of in found.items()}
+
+
+def test_every_instruction_has_a_form_here(forms):
+    assert set(isa.HANDLERS) - refused() - {"call", "vprintf"} == set(forms)
+
+
+@pytest.mark.parametrize("modifier", ["bogus", "L2::bogus", "collector::a::bogus"])
+@pytest.mark.parametrize("name", sorted(set(isa.HANDLERS) - refused() - {"call", "vprintf"}))
+def test_a_made_up_modifier_is_refused(forms, name, modifier):
+    """In front of the others and behind them."""
+    for program, instruction in forms[name]:
+        assert refusal(program, instruction) is None, instruction.text
+        first = f"{name}.{modifier}{instruction.op.removeprefix(name)}"
+        for op in (first, f"{instruction.op}.{modifier}"):
+            assert refusal(program, replace(instruction, op=op)), f"{op} is executed as {instruction.op}"
+
+
+def test_other_operands_are_refused(forms):
+    """Without its last operand an instruction is another one, or none; it is never an exception of the emulator."""
+    for program, instruction in (form for of in forms.values() for form in of):
+        if instruction.operands:
+            refusal(program, replace(instruction, operands=instruction.operands[:-1]))
