@@ -459,39 +459,42 @@ def _zero_sum(s, a, b):
     return np.where((s == 0) & (np.signbit(a) | np.signbit(b)), -0.0, s)
 
 
-def _operands(kind, ftz, *values):
+def operands(kind, ftz, *values):
     if ftz:
         values = [flush(arr(v, WIDTH[kind]), kind) for v in values]
     return [to_float(v, kind) for v in values]
 
 
 def fadd(kind: str, a, b, mode="rn", ftz=False, sat=False, sub=False):
-    x, y = _operands(kind, ftz, a, b)
+    x, y = operands(kind, ftz, a, b)
     y = -y if sub else y
     if kind == "f64":
         return back(round_float(x + y, kind), a, b) if mode == "rn" else _fma64(np.ones_like(x), x, y, mode, a, b)
     hi, lo = _two_sum(x, y, mode)
-    return _finish(hi, lo, kind, mode, ftz, sat, False, a, b)
+    return finish(hi, lo, kind, mode, ftz, sat, False, a, b)
 
 
 def fmul(kind: str, a, b, mode="rn", ftz=False, sat=False):
-    x, y = _operands(kind, ftz, a, b)
+    x, y = operands(kind, ftz, a, b)
     if kind == "f64" and mode != "rn":
         nothing = 0.0 if mode == "rm" else -0.0  # the zero that keeps the sign of a zero that it is added to
         return _fma64(x, y, np.full_like(x, nothing), mode, a, b)
-    return _finish(x * y, None, kind, mode, ftz, sat, False, a, b)
+    return finish(x * y, None, kind, mode, ftz, sat, False, a, b)
 
 
 def ffma(kind: str, a, b, c, mode="rn", ftz=False, sat=False, relu=False):
-    x, y, z = _operands(kind, ftz, a, b, c)
+    x, y, z = operands(kind, ftz, a, b, c)
     if kind == "f64":
         return _fma64(x, y, z, mode, a, b, c)
     hi, lo = _two_sum(x * y, z, mode)  # the product of two f32 is exact in f64
-    return _finish(hi, lo, kind, mode, ftz, sat, relu, a, b, c)
+    return finish(hi, lo, kind, mode, ftz, sat, relu, a, b, c)
 
 
-def _finish(hi, lo, kind, mode, ftz, sat, relu, *inputs):
-    """Clamp by .sat ([0, 1], NaN to 0) or .relu (NaN stays) and round once. Both turn -0 into +0 (golden README)."""
+def finish(hi, lo, kind, mode, ftz, sat, relu, *inputs):
+    """Clamp by .sat ([0, 1], NaN to 0) or .relu (NaN stays) and round once, to bits of `kind`.
+
+    Both turn -0 into +0 (tests/golden/README.md).
+    """
     if sat or relu:
         low = ~(hi > 0) if sat else hi <= 0
         high = hi > 1 if sat else False
@@ -528,7 +531,7 @@ def _round64(exact: Fraction, mode: str) -> float:
 
 
 def fdiv(kind: str, a, b, mode="rn", ftz=False):
-    x, y = _operands(kind, ftz, a, b)
+    x, y = operands(kind, ftz, a, b)
     q = x / y
     if kind == "f64":
         if mode != "rn":
@@ -542,11 +545,11 @@ def fdiv(kind: str, a, b, mode="rn", ftz=False):
     rest = (x - head * y) - (q - head) * y
     inexact = np.isfinite(q) & np.isfinite(y) & (rest != 0)
     lo = np.where(inexact, np.sign(rest) * np.sign(y) * np.abs(q) * 2.0**-60, 0.0)
-    return _finish(q, lo, kind, mode, ftz, False, False, a, b)
+    return finish(q, lo, kind, mode, ftz, False, False, a, b)
 
 
 def fsqrt(kind: str, a, mode="rn", ftz=False):
-    (x,) = _operands(kind, ftz, a)
+    (x,) = operands(kind, ftz, a)
     r = np.sqrt(x)
     if kind == "f64":
         if mode != "rn":
@@ -557,7 +560,7 @@ def fsqrt(kind: str, a, mode="rn", ftz=False):
     tail = r - head
     rest = ((x - head * head) - 2 * head * tail) - tail * tail
     lo = np.where(np.isfinite(r) & (rest != 0), np.sign(rest) * r * 2.0**-60, 0.0)
-    return _finish(r, lo, kind, mode, ftz, False, False, a)
+    return finish(r, lo, kind, mode, ftz, False, False, a)
 
 
 def _directed_root(root: float, x: float, mode: str) -> float:
@@ -575,7 +578,7 @@ def frcp(kind: str, a, mode="rn", ftz=False):
 
 def approx(name: str, a, ftz=False, kind="f32"):
     """.approx functions: the correctly rounded result. Hardware differs in the last places (PTX gives the bounds)."""
-    (x,) = _operands(kind, ftz, a)
+    (x,) = operands(kind, ftz, a)
     f = {
         "rcp": lambda v: 1 / v,
         "sqrt": np.sqrt,
@@ -586,11 +589,11 @@ def approx(name: str, a, ftz=False, kind="f32"):
         "cos": np.cos,
         "tanh": np.tanh,
     }[name]
-    return _finish(f(x), None, kind, "rn", ftz, False, False, a)
+    return finish(f(x), None, kind, "rn", ftz, False, False, a)
 
 
 def fminmax(kind: str, is_max: bool, a, b, ftz=False, nan=False, xorsign=False, absolute=False):
-    x, y = _operands(kind, ftz, a, b)
+    x, y = operands(kind, ftz, a, b)
     sign = np.sign(np.copysign(1.0, x)) * np.sign(np.copysign(1.0, y))
     if absolute:
         x, y = np.abs(x), np.abs(y)
@@ -603,7 +606,7 @@ def fminmax(kind: str, is_max: bool, a, b, ftz=False, nan=False, xorsign=False, 
         out = np.where(np.isnan(x) | np.isnan(y), np.nan, out)
     if xorsign:
         out = np.copysign(np.abs(out), sign)
-    return _finish(out, None, kind, "rn", ftz, False, False, a, b)
+    return finish(out, None, kind, "rn", ftz, False, False, a, b)
 
 
 def fneg(kind: str, a, ftz=False, absolute=False):
@@ -619,7 +622,7 @@ def fneg(kind: str, a, ftz=False, absolute=False):
 
 
 def fcompare(kind: str, op: str, a, b, ftz=False):
-    x, y = _operands(kind, ftz, a, b)
+    x, y = operands(kind, ftz, a, b)
     unordered = np.isnan(x) | np.isnan(y)
     if op in ("num", "nan"):
         out = unordered if op == "nan" else ~unordered
@@ -662,7 +665,7 @@ def packed64(f, *values):
 
 
 def testp(kind: str, what: str, a):
-    (x,) = _operands(kind, False, a)
+    (x,) = operands(kind, False, a)
     tiny = {"f32": 2.0**-126, "f64": 2.0**-1022}[kind]
     out = {
         "finite": np.isfinite(x),
@@ -675,173 +678,30 @@ def testp(kind: str, what: str, a):
     return back(out, a)
 
 
-# -- conversions -------------------------------------------------------------------------------------------------------
-def float_to_int(x, kind: str, mode: str, bits: int, sign: bool, ftz=False):
-    """Out-of-range values clamp; NaN gives zero, except 0x80000000.. for 64-bit results, as on hardware."""
-    (v,) = _operands(kind, ftz, x)
-    r = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode](v)
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign else (0, MASK[bits])
-    nan = 1 << 63 if bits == 64 else 0
-    out = [nan if f != f else low if f <= low else high if f >= high else int(f) for f in r.tolist()]
-    return back(np.array([o & MASK[bits] for o in out], U[max(bits, 16)]), x)
+BITS = WIDTH | {f"{sign}{bits}": bits for sign in "bsu" for bits in (16, 32, 64, 128)}
 
 
-def int_to_float(x, bits: int, sign: bool, kind: str, mode: str = "rn"):
-    values = signed(arr(x, bits), bits) if sign else arr(x, bits)
-    if bits < 64:
-        return back(round_float(values.astype(np.float64), kind, mode), x)
-    hi = values.astype(np.float64)
-    lo = np.array([float(int(v) - int(h)) for v, h in zip(values.tolist(), hi.tolist(), strict=True)])
-    if kind == "f64" and mode != "rn":
-        raise ValueError("directed rounding of 64-bit integers to f64")
-    return back(round_float(hi, kind, mode, lo=lo if kind != "f64" else None), x)
+# -- atomics -----------------------------------------------------------------------------------------------------------
+def combine(what: str, kind: str, old, *values, ftz: bool = False):
+    """New content of cells of a type: what atom, red, st.async and the reductions of copies do (9.7.13.13).
 
-
-def int_to_int(x, bits: int, sign: bool, to: int, to_sign: bool, sat: bool):
-    if sat:
-        low, high = (-(1 << (to - 1)), (1 << (to - 1)) - 1) if to_sign else (0, MASK[to])
-        v = signed(x, bits) if sign else resize(x, bits)
-        if is_array(v):
-            return np.array([min(max(i, low), high) & MASK[to] for i in v.tolist()], U[max(to, 16)])
-        return min(max(v, low), high) & MASK[to]
-    if to <= bits:
-        narrow = extend(x, to, to_sign, max(to, 16)) if to == 8 else resize(x, to)
-        return narrow
-    return extend(x, bits, sign, to)
-
-
-def pack_saturated(a, b, c, bits: int, sign: bool):
-    """cvt.pack.sat: a and b (s32) clamped to `bits`, a above b, and the low bits of c above them."""
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign else (0, (1 << bits) - 1)
-    hi, lo = (np.clip(signed(arr(v, 32), 32), low, high).view(np.uint32) & np.uint32((1 << bits) - 1) for v in (a, b))
-    above = arr(c, 32) << np.uint32(2 * bits) if bits < 16 else np.uint32(0)
-    return back(above | hi << np.uint32(bits) | lo, a, b, c)
-
-
-def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False, relu=False, integer=None):
-    if type(x) is int and x == 0:  # what a timed run converts: +0 is +0 everywhere
-        return 0
-    if kind == "f32" and to == "f16" and mode == "rn" and not (ftz or sat or relu or integer):  # every epilogue does it
-        wide = arr(x, 32).view(np.float32)
-        half = wide.astype(np.float16).view(np.uint16)
-        return back(np.where(np.isnan(wide), np.uint16(NAN["f16"]), half), x)
-    if kind == "bf16" and to == "f32" and not (sat or relu):  # a shift: keeps the bits of a NaN
-        return back(arr(x, 16).astype(np.uint32) << 16, x)
-    # .ftz is about f32. An H200 does not flush on the way to f16 (golden case cvt_f32_to_f16).
-    (v,) = _operands(kind, ftz and kind == "f32" and to != "f16", x)
-    if integer:
-        v = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[integer](v)
-        mode = "rn"
-    return _finish(v, None, to, mode, ftz and to == "f32", sat, relu, x)
-
-
-def to_tf32(x, mode: str, relu: bool = False, satfinite: bool = False):
-    """f32 -> tf32: 10 explicit mantissa bits, rounded; the low 13 bits become zero.
-
-    A NaN keeps its upper bits with rna, and becomes 0x7fffe000 otherwise (golden case cvt_f32_to_tf32).
+    `values`: one operand, two of cas. On an H200, too: f16 and bf16 min and max take the number if one is a NaN.
     """
-    b = arr(x, 32).astype(np.int64)
-    mag = b & 0x7FFFFFFF
-    special = mag >= 0x7F800000
-    up = {
-        "rna": mag >> 12 & 1,
-        "rn": (mag >> 12 & 1) & (((mag & 0xFFF) != 0) | (mag >> 13 & 1)),
-        "rz": 0 * mag,
-    }[mode]
-    out = np.where(special, mag, ((mag >> 13) + up) << 13)
-    if satfinite:
-        out = np.where(~special & (out >= 0x7F800000), 0x7F7FE000, out)
-    out |= b & 0x80000000
-    out = np.where(mag > 0x7F800000, b & 0xFFFFE000 if mode == "rna" else 0x7FFFE000, out)
-    if relu:
-        out = np.where((b >> 31 == 1) & (mag <= 0x7F800000), 0, out)
-    return back(out.astype(np.uint32), x)
-
-
-SMALL = {  # exponent bits, mantissa bits, bias, largest finite, codes that are not finite
-    "e4m3": (4, 3, 7, 448.0),
-    "e5m2": (5, 2, 15, 57344.0),
-    "e2m3": (2, 3, 1, 7.5),
-    "e3m2": (3, 2, 3, 28.0),
-    "e2m1": (2, 1, 1, 6.0),
-}
-
-
-def small_float_table(kind: str) -> np.ndarray:
-    """float64 value of every code of an 8-, 6- or 4-bit format."""
-    e, m, bias, _ = SMALL[kind]
-    codes = np.arange(1 << (1 + e + m))
-    exp, man = codes >> m & ((1 << e) - 1), codes & ((1 << m) - 1)
-    value = np.where(exp == 0, man * 2.0 ** (1 - bias - m), (1 + man / 2**m) * 2.0 ** (exp - bias))
-    value = np.where(codes >> (e + m) & 1, -value, value)
-    if kind == "e4m3":
-        value[[0x7F, 0xFF]] = np.nan
-    if kind == "e5m2":
-        value = np.where(exp == 31, np.where(man == 0, np.copysign(np.inf, value), np.nan), value)
-    return value
-
-
-def to_small(values: np.ndarray, kind: str, relu: bool = False, mode: str = "rn") -> np.ndarray:
-    """float64 -> code with .satfinite: out of range clamps to the largest finite value, NaN to the format's NaN."""
-    e, m, bias, top = SMALL[kind]
-    table = small_float_table(kind)[: 1 << (e + m)]
-    finite = table[np.isfinite(table)]
-    mag = np.minimum(np.abs(values), top)
-    mag = np.where(np.isnan(mag), 0, mag)
-    index = np.searchsorted(finite, mag)  # first code >= mag
-    below = np.maximum(index - 1, 0)
-    if mode == "rz":
-        code = np.where(finite[index] == mag, index, below)
-    else:
-        up, down = finite[index] - mag, mag - finite[below]
-        nearer = (up < down) | ((up == down) & (index % 2 == 0))
-        code = np.where((finite[index] == mag) | nearer, index, below)
-    negative = np.signbit(values)
-    code = code | (negative.astype(np.int64) << (e + m))
-    if relu:
-        code = np.where(negative, 0, code)
-    nan_code = {"e4m3": 0x7F, "e5m2": 0x7F, "e2m3": 0x1F, "e3m2": 0x1F, "e2m1": 0x7}[kind]
-    return np.where(np.isnan(values), nan_code, code)
-
-
-def pack_small(kind: str, a, b, source: str = "f32", relu=False):
-    """cvt.rn.satfinite.<kind>x2: a goes to the upper element, b to the lower. 4-bit pairs fill one byte."""
-    shift = 4 if kind == "e2m1" else 8
-    hi, lo = to_small(to_float(a, source), kind, relu), to_small(to_float(b, source), kind, relu)
-    return back((hi << shift | lo).astype(np.uint16), a, b)
-
-
-def unpack_small(kind: str, x, relu=False):
-    """cvt.rn.f16x2.<kind>x2: two small floats to two halves in a 32-bit register."""
-    e, m, *_ = SMALL[kind]
-    width = 4 if kind == "e2m1" else 8
-    table = small_float_table(kind)
-    codes = arr(x, 16).astype(np.int64)
-    size = len(table) - 1
-    out = []
-    for half in (codes & size if width == 8 else codes & 15, codes >> width & size):
-        v = table[half]
-        out.append(_finish(v, None, "f16", "rn", False, False, relu, v).astype(np.uint32))
-    return back(out[0] | (out[1] << 16), x)
-
-
-def pack_ue8m0(a, b, mode: str, source: str = "f32"):
-    """cvt.{rz,rp}.satfinite.ue8m0x2: powers of two 2^-127 .. 2^127, NaN 0xFF."""
-
-    def code(v):
-        m, e = np.frexp(np.abs(v))
-        e = np.where(m == 0.5, e - 1, e if mode == "rp" else e - 1)
-        c = np.clip(e + 127, 0, 254)
-        c = np.where(v == 0, 0, np.where(np.isinf(v), 254, c))
-        return np.where(np.isnan(v), 255, c).astype(np.int64)
-
-    return back((code(to_float(a, source)) << 8 | code(to_float(b, source))).astype(np.uint16), a, b)
-
-
-def unpack_ue8m0(x):
-    c = arr(x, 16).astype(np.int64)
-    out = []
-    for half in (c & 0xFF, c >> 8):
-        v = np.where(half == 255, np.nan, 2.0 ** (half - 127.0))
-        out.append(round_float(v, "bf16").astype(np.uint32))
-    return back(out[0] | (out[1] << 16), x)
+    if kind.endswith("x2"):
+        return packed(lambda *halves: combine(what, kind[:-2], *halves), old, *values)
+    bits, new = BITS[kind], values[0]
+    if what == "exch":
+        return new & MASK[bits]
+    if what == "cas":
+        return select(old == (new & MASK[bits]), values[1] & MASK[bits], old, bits)
+    if what in ("and", "or", "xor"):
+        return {"and": old & new, "or": old | new, "xor": old ^ new}[what] & MASK[bits]
+    if what == "inc":
+        return select(old >= new, 0, old + 1, bits)
+    if what == "dec":
+        return select((old == 0) | (old > new), new, old - 1, bits)
+    if kind in WIDTH:
+        return fadd(kind, old, new, ftz=ftz) if what == "add" else fminmax(kind, what == "max", old, new)
+    if what == "add":
+        return (old + new) & MASK[bits]
+    return (max_int if what == "max" else min_int)(old, new & MASK[bits], bits, kind[0] == "s")

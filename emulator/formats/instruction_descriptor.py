@@ -71,6 +71,24 @@ class InstructionDescriptor:
         return self.kind in _FP4
 
 
+@dataclass(frozen=True)
+class MmaForm:
+    """What a tcgen05.mma says of itself, apart from its operands' values: modifiers, and where A is.
+
+    scale_vec: the N of its .scale_vec::NX, or None. shift_a: .ashift.
+    """
+
+    kind: str
+    cta_group: int
+    scale_vec: int | None = None
+    a_in_tmem: bool = False
+    shift_a: bool = False
+
+    def decode(self, idesc: int) -> InstructionDescriptor:
+        """The instruction descriptor that comes with it."""
+        return decode(idesc, self.kind, self.cta_group, self.scale_vec)
+
+
 def _require(ok: bool, idesc: int, what: str) -> None:
     if not ok:
         raise Fault("instruction-descriptor", f"{what} in instruction descriptor {idesc:#010x}")

@@ -20,6 +20,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..errors import Fault, Unsupported
+from .swizzle import swizzle
 
 CHUNK = 16  # bytes
 _CHUNK_DTYPE = np.dtype(np.complex128)  # any 16-byte item: the gather then copies one machine register per chunk
@@ -28,21 +29,21 @@ _ADDRESS_MASK = 0x3FFFF
 
 @dataclass(frozen=True)
 class Swizzle:
-    """Rows of `span` bytes, `atom_k` of them to an MN-major atom; `(a >> 7 & mask) << shift` is XORed into a."""
+    """Rows of `span` bytes, `atom_k` of them to an MN-major atom; (mode, atom) as in swizzle.py."""
 
     name: str
     span: int
-    mask: int
-    shift: int
+    mode: int
+    atom: int = 16
     atom_k: int = 8
 
 
 SWIZZLES = {
-    0: Swizzle("none", 16, 0, 4),
-    1: Swizzle("128B_BASE32B", 128, 3, 5, atom_k=4),
-    2: Swizzle("128B", 128, 7, 4),
-    4: Swizzle("64B", 64, 3, 4),
-    6: Swizzle("32B", 32, 1, 4),
+    0: Swizzle("none", 16, 0),
+    1: Swizzle("128B_BASE32B", 128, 128, atom=32, atom_k=4),
+    2: Swizzle("128B", 128, 128),
+    4: Swizzle("64B", 64, 64),
+    6: Swizzle("32B", 32, 32),
 }
 
 
@@ -91,20 +92,10 @@ def _chunks(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> tup
         line = np.arange(rows)[:, None]
         outer = line // 8 * d.sbo + (c * d.lbo if d.swizzle.name == "none" else c * CHUNK)
         inner = line % 8 * d.swizzle.span
-    address = (d.start + outer + inner) & _ADDRESS_MASK
-    address ^= (address >> 7 & d.swizzle.mask) << d.swizzle.shift
+    address = swizzle((d.start + outer + inner) & _ADDRESS_MASK, d.swizzle.mode, d.swizzle.atom)
     index = address // CHUNK
     index.flags.writeable = False
     return index, int(address.min()), int(address.max()) + CHUNK
-
-
-def operand_index(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> np.ndarray:
-    """Byte offsets in shared memory, int64: of every byte [rows, k * elem_bits / 8] of a K-major operand, of every
-    element [rows, k] of an MN-major one."""
-    index, _, _ = _chunks(desc, rows, k, mn_major, elem_bits)
-    step = elem_bits // 8 if mn_major else 1
-    offsets = (index[:, :, None] * CHUNK + np.arange(0, CHUNK, step)).reshape(len(index), -1)
-    return offsets.T if mn_major else offsets
 
 
 def byte_ranges(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> tuple[int, int]:

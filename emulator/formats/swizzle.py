@@ -43,12 +43,6 @@ def _chunks(phase: int, count: int, mode: int, atom: int, row: int = 0) -> np.nd
     return order
 
 
-def chunk_order(base: int, nbytes: int, mode: int, atom: int = 16) -> np.ndarray:
-    """Shared byte offsets [nbytes / 16] (int64) of the chunks of a dense image of `nbytes` placed at `base`."""
-    phase = _phase(base, nbytes)
-    return base - phase + CHUNK * _chunks(phase, nbytes // CHUNK, mode, atom)
-
-
 def scatter(smem: np.ndarray, base: int, image: np.ndarray, mode: int, atom: int = 16, row: int = 0) -> None:
     """Write the dense `image` (uint8, flat) to shared memory `smem` (uint8, flat) at `base`, swizzled.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 
 from ..errors import Fault
@@ -56,7 +54,6 @@ class Cta:
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
         self.smem = SharedMemory(launch.shared_bytes, launch.checks, launch.seed_of(self.index), cluster.order)
         self.tmem = TensorMemory(self._uninitialised, launch.seed_of(self.index) if launch.checks else 0)
-        self.unit = SimpleNamespace(smem=self.smem.bytes, tmem=self.tmem)
         self.pipe = Pipe(launch.engine)
         self.accumulating: list = []
         self.exited = False

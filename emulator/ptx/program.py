@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random
 
 from ..errors import Unsupported
-from ..formats import alu, lanes
+from ..formats import alu, convert, lanes
 from .isa import BLOCKING, Mods, lookup
 from .isa.registry import ENDS_BLOCK
 from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, float_immediate, leaves
@@ -234,7 +234,7 @@ class BlockWriter:
         self.program, self.index = program, index
         self.lines: list[tuple[str, Instr | None]] = []
         self.instr: Instr | None = None
-        self.constants = {"alu": alu, "lanes": lanes, "select": alu.select}
+        self.constants = {"alu": alu, "convert": convert, "lanes": lanes, "select": alu.select}
         self.temps = 0
         self.indent = "    "
 

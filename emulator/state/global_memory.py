@@ -32,7 +32,6 @@ class Region:
     read_only: bool = False
     owner: object = None
     views: dict[int, np.ndarray] = field(default_factory=dict)
-    written: np.ndarray | None = None  # bool per 16 bytes, while a launch is watched
 
     @property
     def end(self) -> int:

@@ -298,7 +298,7 @@ class LaneAccess:
                 at = a + k * size
                 old = self.load_one(space, at, size, True)
                 olds[k][p] = old
-                self.store_one(space, at, size, atomic_result(what, kind, old, new, ftz))
+                self.store_one(space, at, size, alu.combine(what, kind, old, *new, ftz=ftz))
             if space == "global":
                 self.note_global(a, size * count, True)
         self.engine.progress += 1
@@ -320,7 +320,7 @@ class LaneAccess:
 
             def land(cta=cta, offset=offset, barrier=barrier, v=v):
                 old = cta.smem.load(offset, size, None)
-                cta.smem.views[size][offset // size] = atomic_result(what, kind, old, [v])
+                cta.smem.views[size][offset // size] = alu.combine(what, kind, old, v)
                 barrier.transaction(-size)
 
             self.later(self.clock.remote(self), origin, land)
@@ -371,34 +371,3 @@ class LaneAccess:
             raise Fault("divergence", "movmatrix needs the whole warp")
         matrix = np.ascontiguousarray(self.lane_array(value)).view(np.uint16).reshape(8, 8)
         return np.ascontiguousarray(matrix.T).view(np.uint32).reshape(32)
-
-
-def atomic_result(what: str, kind: str, old: int, values: list[int], ftz: bool = False) -> int:
-    """New value of the cell (9.7.13.13)."""
-    v = values[0]
-    bits = TYPE_BITS[kind]
-    mask = alu.MASK[bits]
-    if what == "exch":
-        return v & mask
-    if what == "cas":
-        return values[1] & mask if old == v & mask else old
-    if what in ("and", "or", "xor"):
-        return {"and": old & v, "or": old | v, "xor": old ^ v}[what] & mask
-    if what == "inc":
-        return 0 if old >= v else old + 1
-    if what == "dec":
-        return v if old == 0 or old > v else old - 1
-    if kind.endswith("x2"):
-        half = kind[:-2]
-        parts = [atomic_result(what, half, old >> s & 0xFFFF, [v >> s & 0xFFFF]) for s in (0, 16)]
-        return parts[0] | parts[1] << 16
-    if kind[0] == "f" or kind[0] == "b" and kind.startswith("bf"):
-        if what == "add":
-            return alu.fadd(kind, old, v, ftz=ftz)
-        return alu.fminmax(kind, what == "max", old, v)
-    if what == "add":
-        return (old + v) & mask
-    pick = max if what == "max" else min
-    if kind[0] == "s":
-        return pick(alu.signed(old, bits), alu.signed(v, bits)) & mask
-    return pick(old, v & mask)

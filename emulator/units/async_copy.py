@@ -90,7 +90,7 @@ class AsyncCopy:
             tm = self.tensor_map(map_at, 2 if mode == "tile::gather4" else rank)
             at = tuple(alu.signed(self.pick(c, p), 32) for c in coords)
             boxes = 4 if mode == "tile::gather4" else 1
-            nbytes = tma.box_bytes(tm) * boxes
+            nbytes = tm.box_bytes * boxes
             address, barrier_address = self.pick(dst, p), self.pick(bar, p)
             owner, offset = self.shared_cta(address)
             if offset % 128:
@@ -142,7 +142,7 @@ class AsyncCopy:
             tm = self.tensor_map(map_at, 2 if mode == "tile::scatter4" else rank)
             at = tuple(alu.signed(self.pick(c, p), 32) for c in coords)
             boxes = 4 if mode == "tile::scatter4" else 1
-            nbytes = tma.box_bytes(tm) * boxes
+            nbytes = tm.box_bytes * boxes
             cta, offset = self.shared_cta(self.pick(src, p))
             if offset % 128:
                 raise Fault("misaligned", f"TMA store from shared {offset:#x}: must be 128-byte aligned")
@@ -197,7 +197,7 @@ class AsyncCopy:
             map_at = self.pick(tensor, p)
             tm = self.tensor_map(map_at, rank)
             at = tuple(alu.signed(self.pick(c, p), 32) for c in coords)
-            self.clock.tma_prefetch(self, tm, map_at, at, tma.box_bytes(tm))
+            self.clock.tma_prefetch(self, tm, map_at, at, tm.box_bytes)
 
     # -- bulk copies -------------------------------------------------------------------------------------------
     def bulk_copy(self, dst, to, src, what, size, bar, multicast, mask, reduction=None):

@@ -30,11 +30,12 @@ Tensor memory layouts: [read from CUTLASS include/cute/atom/mma_traits_sm100_fra
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import Fault, Unsupported
-from ..formats import instruction_descriptor, matrix_descriptor
+from ..formats import matrix_descriptor
 from ..formats.element_types import (
     CONTAINER_SHIFT,
     E2M1,
@@ -46,7 +47,7 @@ from ..formats.element_types import (
     lowest_bits,
     unpack_slots,
 )
-from ..formats.instruction_descriptor import InstructionDescriptor
+from ..formats.instruction_descriptor import InstructionDescriptor, MmaForm
 from ..state.tensor_memory import TensorMemory
 
 NAN_F32, NAN_F16 = np.uint32(0x7FFFFFFF).view(np.float32), np.uint16(0x7FFF).view(np.float16)
@@ -263,16 +264,6 @@ def accumulator_blocks(m: int, n: int, cta_group: int) -> tuple[tuple[slice, sli
     return ((slice(0, 128), everything, 0),)  # layouts A, D
 
 
-def accumulator_cells(m: int, n: int, cta_group: int, rank: int, d_addr: int) -> tuple[np.ndarray, np.ndarray, slice]:
-    """(lane, column), each int64 [rows of this CTA, N], of every element of D, and the slice of D's rows they are."""
-    rows = m // cta_group
-    lane, column = np.empty((2, rows, n), np.int64)
-    for r, c, first in accumulator_blocks(m, n, cta_group):
-        lane[r, c] = (d_addr >> 16) + first + np.arange(r.stop - r.start)[:, None]
-        column[r, c] = (d_addr & 0xFFFF) + np.arange(c.stop - c.start)[None, :]
-    return lane, column, slice(rank * rows, (rank + 1) * rows)
-
-
 def _base(addr: int, m: int, cta_group: int, what: str) -> tuple[int, int]:
     """Lane and column of D's or A's address; layout F may sit in the upper half of every warp's lanes."""
     lane, column = addr >> 16, addr & 0xFFFF
@@ -368,56 +359,54 @@ def _load_a_from_tmem(tmem: TensorMemory, addr: int, d: InstructionDescriptor, c
     return codes >> shift
 
 
-def execute(
-    kind: str,
-    cta_group: int,
-    idesc: int,
-    d_addr: int,
-    a: int,
-    b_desc: int,
-    ctas: list,
-    accumulate: bool,
-    a_in_tmem: bool = False,
-    scale_a_addr: int | None = None,
-    scale_b_addr: int | None = None,
-    scale_vec: int | None = None,
-    disable_lanes: tuple[int, ...] = (),
-    scale_d: int | None = None,
-    shift_a: bool = False,
-) -> None:
+class Operands(NamedTuple):
+    """Values of the operands of one tcgen05.mma: d, sfa, sfb are addresses in tensor memory, b is a matrix descriptor.
+
+    a is either, as its form says; scale factors are None of unscaled kinds.
+    """
+
+    d: int
+    a: int
+    b: int
+    accumulate: bool
+    sfa: int | None = None
+    sfb: int | None = None
+
+
+def accumulator_columns(d_addr: int, d: InstructionDescriptor, pair: bool) -> tuple[int, int]:
+    """[first, last + 1) of the tensor memory columns that D has in one CTA."""
+    lo = d_addr & 0xFFFF
+    return lo, lo + (d.n // 2 if _two_by_two(d.m, 1 + pair) else d.n)
+
+
+def execute(form: MmaForm, d: InstructionDescriptor, o: Operands, ctas: list[tuple[np.ndarray, TensorMemory]]) -> None:
     """Execute a tcgen05.mma: read the operands, write D to tensor memory.
 
-    a: the shared memory descriptor of A, or its tensor memory address if a_in_tmem. ctas: objects with .smem (uint8,
-    indexed by shared offset) and .tmem (TensorMemory): the CTA, or [even, odd] for a pair, whose CTAs read their halves
-    of A's and B's rows from their own shared memory at the same descriptor. scale_vec: N of .scale_vec::NX, if given.
-    disable_lanes, scale_d: the operands disable-output-lane and scale-input-d, Unsupported unless they do nothing.
-    shift_a: .ashift; A moves, after it has been read, as by tcgen05.shift in each 32 lanes (see tmem.py).
+    ctas: (shared memory, uint8, indexed by offset; tensor memory) of the CTA, or of the even and the odd one of a pair,
+    which read their halves of A's and B's rows from their own shared memory at the same descriptor. With .ashift A
+    moves, after it has been read, as by tcgen05.shift in each 32 lanes (see state/tensor_memory.py).
     """
-    assert len(ctas) == cta_group
-    d = instruction_descriptor.decode(idesc, kind, cta_group, scale_vec)
-    if any(disable_lanes):
-        raise Unsupported("tcgen05.mma with disable-output-lane")
-    if scale_d:
-        raise Unsupported("tcgen05.mma with scale-input-d")
-    if shift_a and d.m == 64:
+    group = form.cta_group
+    assert len(ctas) == group
+    if form.shift_a and d.m == 64:
         raise Fault("instruction-descriptor", ".ashift with M = 64")
-    rows = d.m // cta_group
-    b = [_load_shared(cta.smem, b_desc, d.n // cta_group, d.k, d, of_a=False) for cta in ctas]
-    b = b[0] if cta_group == 1 else np.concatenate(b)
+    rows = d.m // group
+    b = [_load_shared(smem, o.b, d.n // group, d.k, d, of_a=False) for smem, _ in ctas]
+    b = b[0] if group == 1 else np.concatenate(b)
     results = []
-    for cta in ctas:
-        if a_in_tmem:
-            codes = _load_a_from_tmem(cta.tmem, a, d, cta_group)
+    for smem, tmem in ctas:
+        if form.a_in_tmem:
+            codes = _load_a_from_tmem(tmem, o.a, d, group)
         else:
-            codes = _load_shared(cta.smem, a, rows, d.k, d, of_a=True)
-        c = _read_accumulator(cta.tmem, d, cta_group, d_addr) if accumulate else None
+            codes = _load_shared(smem, o.a, rows, d.k, d, of_a=True)
+        c = _read_accumulator(tmem, d, group, o.d) if o.accumulate else None
         sfa = sfb = None
         if d.scale_type is not None:
-            sfa = scale_factors(cta.tmem, scale_a_addr, rows, d.scale_vec, d.sfa_id)
-            sfb = _scale_factors_b(cta.tmem, scale_b_addr, d, cta_group)
+            sfa = scale_factors(tmem, o.sfa, rows, d.scale_vec, d.sfa_id)
+            sfb = _scale_factors_b(tmem, o.sfb, d, group)
         results.append(mma(d, codes, b, c, sfa, sfb))
-    for cta, result in zip(ctas, results):
-        _write_accumulator(cta.tmem, d, cta_group, d_addr, result)
-        if shift_a:
+    for (_, tmem), result in zip(ctas, results):
+        _write_accumulator(tmem, d, group, o.d, result)
+        if form.shift_a:
             for lane in range(0, 128, 32):
-                cta.tmem.shift_down(a + (lane << 16), "tcgen05.mma.ashift")
+                tmem.shift_down(o.a + (lane << 16), "tcgen05.mma.ashift")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import Fault
-from ..formats import alu, instruction_descriptor, matrix_descriptor
+from ..errors import Fault, Unsupported
+from ..formats import alu, matrix_descriptor
+from ..formats.instruction_descriptor import MmaForm
 from . import mma
 
 
@@ -96,61 +97,41 @@ class TensorCore:
         self.check_running(ctas[self.cta.rank ^ 1])
         return ctas[even : even + 2]
 
-    def mma(self, kind, vec, pair, d, a, a_in_tmem, b, idesc, accumulate, sfa, sfb, disable, scale_d, shift_a, mask):
-        group = 2 if pair else 1
-        # block16 and block32 are other names of the same factors (table 9.7.16.2.1.2)
-        scale_vec = {None: None, "block16": 4, "block32": 2 if kind != "mxf8f6f4" else 1}.get(vec, 0)
-        scale_vec = int(vec[-2]) if scale_vec == 0 else scale_vec
+    def mma(self, form: MmaForm, d, a, b, idesc, accumulate, sfa, sfb, disable, mask):
+        """Operands as in mma.Operands, idesc the instruction descriptor, disable: disable-output-lane or None."""
+        pair = form.cta_group == 2
         for p in self.active(mask):
-            d_, a_, b_, idesc_ = (self.pick(v, p) for v in (d, a, b, idesc))
-            accumulate_ = bool(self.pick(accumulate, p))
+            d_, a_, b_, accumulate_ = (self.pick(v, p) for v in (d, a, b, accumulate))
             sfa_, sfb_ = (None if v is None else self.pick(v, p) for v in (sfa, sfb))
-            lanes = () if disable is None else tuple(self.pick(v, p) for v in disable)
+            if any(self.pick(v, p) for v in disable or ()):
+                raise Unsupported("tcgen05.mma with disable-output-lane")
             ctas = self.tensor_ctas(pair)
-            description = instruction_descriptor.decode(idesc_, kind, group, scale_vec)
+            description = form.decode(self.pick(idesc, p))
             if not self.clock.moves_data:
                 self.cta.pipe.wait(self.clock.mma(self, description, pair))
                 continue
             origin = self.origin("tcgen05.mma")
             reading = []
             for cta in ctas:
-                if not a_in_tmem:
-                    reading.append((cta, self._operand(cta, a_, description, group, True, origin)))
-                reading.append((cta, self._operand(cta, b_, description, group, False, origin)))
-            lo = d_ & 0xFFFF
-            width = description.n if description.m // group != 64 or group == 1 else description.n // 2
-            writing = [(cta, Accumulating(lo, lo + width, origin)) for cta in ctas]
-            if shift_a:
+                if not form.a_in_tmem:
+                    reading.append((cta, self._operand(cta, a_, description, form.cta_group, True, origin)))
+                reading.append((cta, self._operand(cta, b_, description, form.cta_group, False, origin)))
+            writing = [(cta, Accumulating(*mma.accumulator_columns(d_, description, pair), origin)) for cta in ctas]
+            if form.shift_a:
                 writing += [(cta, Accumulating(a_ & 0xFFFF, (a_ & 0xFFFF) + 8, origin)) for cta in ctas]
             for cta, op in writing:
                 self.check_waits(cta, op.lo, op.hi, origin)
                 if self.launch.checks:
                     cta.tmem.check_order(ALL, op.lo, op.hi, self.warp.actor, True, origin, in_pipe=True)
-                    for operand in (a_ if a_in_tmem else None, sfa_, sfb_):
+                    for operand in (a_ if form.a_in_tmem else None, sfa_, sfb_):
                         if operand is not None:
                             self._check_operand(cta, operand & 0xFFFF, 8 if operand is a_ else 1, origin)
                 cta.accumulating.append(op)
-            units = [cta.unit for cta in ctas]
 
-            def execute(d_=d_, a_=a_, b_=b_, idesc_=idesc_, accumulate_=accumulate_, sfa_=sfa_, sfb_=sfb_,
-                        lanes=lanes, units=units, reading=reading, writing=writing):  # fmt: skip
-                mma.execute(
-                    kind,
-                    group,
-                    idesc_,
-                    d_,
-                    a_,
-                    b_,
-                    units,
-                    accumulate_,
-                    a_in_tmem,
-                    sfa_,
-                    sfb_,
-                    scale_vec,
-                    lanes,
-                    scale_d,
-                    shift_a,
-                )
+            operands = mma.Operands(d_, a_, b_, accumulate_, sfa_, sfb_)
+
+            def execute(description=description, operands=operands, ctas=ctas, reading=reading, writing=writing):
+                mma.execute(form, description, operands, [(cta.smem.bytes, cta.tmem) for cta in ctas])
                 for cta, op in reading:
                     cta.smem.end(op)
                 self._landed(writing)

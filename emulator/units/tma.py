@@ -2,7 +2,7 @@
 
 PTX ISA 5.5.3 (tiled mode, gather4 and scatter4), 9.7.9.27.1 (cp.async.bulk.tensor, cp.reduce.async.bulk.tensor) and
 9.7.9.25.4.2 (cp.reduce.async.bulk). A box image is what the copy puts into shared memory before swizzling: a flat uint8
-array of `box_bytes(tm)` bytes, dimension 0 innermost, rows without padding; `formats.swizzle` places it.
+array of `tm.box_bytes` bytes, dimension 0 innermost, rows without padding; `formats.swizzle` places it.
 
 `view(addr, nbytes, write)` is the caller's access to global memory: it returns those bytes as a live flat uint8 array
 or raises Fault. It is asked for the range from the first to the last byte that a box touches inside the tensor, and not
@@ -11,12 +11,12 @@ at all for a box that lies outside. Im2col modes are not implemented.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import product
+from collections.abc import Callable
 
 import numpy as np
 
 from ..errors import Fault, Unsupported
+from ..formats import alu, convert
 from ..formats.tensormap import TensorMap
 
 View = Callable[[int, int, bool], np.ndarray]
@@ -27,8 +27,6 @@ Clip = tuple[list[tuple[int, int]], int]
 # What an H200 writes for an element outside the tensor when the map asks for NaN, in 16-bit units for every type
 OOB_NAN = np.uint16(0x7FF7)
 
-WORDS = {"u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64, "b32": np.uint32, "b64": np.uint64,
-         "f16": np.uint16, "bf16": np.uint16, "f32": np.uint32, "f32.ftz": np.uint32, "f64": np.uint64}  # fmt: skip
 # redOp -> element types (ISA 9.7.9.27.1.3). An H200 stops with an illegal instruction on what the table leaves out
 # (f32 min, s64 add and xor). A .b32 or .b64 is a u32, s32 or u64 in the tensor map; f32.ftz is the flushing f32.
 REDUCE_TYPES = {
@@ -54,11 +52,6 @@ BULK_REDUCE_TYPES = {
 }
 
 
-def box_bytes(tm: TensorMap) -> int:
-    """Bytes of the box image, which complete_tx counts whether or not they lie inside the tensor."""
-    return tm.box_bytes
-
-
 def load_box(tm: TensorMap, coords: tuple[int, ...], view: View) -> np.ndarray:
     """The image [box_bytes] (uint8) of the box at `coords` (signed elements, innermost first).
 
@@ -69,7 +62,7 @@ def load_box(tm: TensorMap, coords: tuple[int, ...], view: View) -> np.ndarray:
         return _fill(tm)
     window = _window(tm, clip, view, write=False)
     if tm.elem in ("tf32", "tf32.ftz"):
-        window = _round_tf32(window)
+        window = convert.to_tf32(np.ascontiguousarray(window).view(np.uint32), "rn").view(np.uint8)
     if window.size == tm.box_bytes:
         return window.copy().reshape(-1)
     image = _fill(tm)
@@ -121,15 +114,6 @@ def store_scatter4(tm: TensorMap, coords: tuple[int, ...], image: np.ndarray, vi
         store_box(tm, at, row, view)
 
 
-def touched_ranges(tm: TensorMap, coords: tuple[int, ...], write: bool = False) -> tuple[int, int] | None:
-    """(first address, last address + 1) of the box inside the tensor, None if it lies outside.
-
-    A box with a pitch touches only some of these bytes: see `rows`.
-    """
-    clip = _clip(tm, coords, write)
-    return None if clip is None else (clip[1], clip[1] + _span(tm, clip[0]))
-
-
 def inside(tm: TensorMap, coords: tuple[int, ...]) -> bool:
     """Whether the whole box of a store lies inside the tensor."""
     clip = _clip(tm, coords, True)
@@ -146,20 +130,6 @@ def row_addresses(tm: TensorMap, coords: tuple[int, ...], write: bool = False) -
     for (start, stop), pitch in zip(outer, tm.pitches):
         addresses = (addresses[:, None] + np.arange(stop - start) * pitch).ravel()
     return addresses, hi - lo
-
-
-def rows(tm: TensorMap, coords: tuple[int, ...], write: bool = False) -> Iterator[tuple[int, int, int]]:
-    """(offset in the image, address, bytes) of every row of the box inside the tensor, in image order."""
-    clip = _clip(tm, coords, write)
-    if clip is None:
-        return
-    ((lo, hi), *outer), first = clip
-    for index in product(*(range(*r) for r in reversed(outer))):
-        row, address = 0, first
-        for i, at in zip(range(tm.rank - 1, 0, -1), index):
-            row = row * tm.extent[i] + at
-            address += (at - outer[i - 1][0]) * tm.pitches[i - 1]
-        yield row * tm.row_bytes + lo, address, hi - lo
 
 
 # --- the box inside the tensor ----------------------------------------------------------------------------------------
@@ -261,63 +231,9 @@ def _fill(tm: TensorMap) -> np.ndarray:
     return np.full(tm.box_bytes // 2, OOB_NAN).view(np.uint8) if tm.oob_nan else np.zeros(tm.box_bytes, np.uint8)
 
 
-# --- arithmetic: bit-exact with an H200, see tests/emulator/test_tma_h200.py ------------------------------------------
-
-
-def _round_tf32(window: np.ndarray) -> np.ndarray:
-    """f32 rounded to tf32, nearest even, subnormals kept; every NaN becomes 0x7fffe000."""
-    x = np.ascontiguousarray(window).view(np.uint32)
-    rounded = (x + np.uint32(0xFFF) + (x >> 13 & 1)) & np.uint32(0xFFFFE000)
-    return np.where(x & 0x7FFFFFFF > 0x7F800000, np.uint32(0x7FFFE000), rounded).view(np.uint8)
-
-
 def _combine(op: str, elem: str, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
     """dst op src elementwise; both uint8 of one shape [.., bytes of dim 0], and so is the result."""
-    a, b = (np.ascontiguousarray(x).view(WORDS[elem]) for x in (dst, src))
-    if op == "add":
-        result = _add_floats(elem, a, b) if elem in ("f16", "bf16", "f32", "f32.ftz", "f64") else a + b
-    elif op in ("min", "max"):
-        result = _pick_half(op, elem, a, b) if elem in ("f16", "bf16") else getattr(np, op + "imum")(a, b)
-    elif op == "inc":
-        result = np.where(a >= b, np.uint32(0), a + np.uint32(1))
-    elif op == "dec":
-        result = np.where((a == 0) | (a > b), b, a - np.uint32(1))
-    else:
-        result = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[op](a, b)
-    return result.view(np.uint8)
-
-
-def _add_floats(elem: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Rounded to nearest even, NaN canonical. A sum of halves is rounded twice, harmlessly: f32 has 2p + 2 bits."""
+    kind = elem.removesuffix(".ftz")
+    a, b = (np.ascontiguousarray(x).view(alu.U[alu.BITS[kind]]) for x in (dst, src))
     with np.errstate(all="ignore"):
-        if elem == "f16":
-            total = a.view(np.float16) + b.view(np.float16)
-            return np.where(np.isnan(total), np.uint16(0x7FFF), total.view(np.uint16))
-        if elem == "bf16":
-            total = (a.astype(np.uint32) << 16).view(np.float32) + (b.astype(np.uint32) << 16).view(np.float32)
-            bits = total.view(np.uint32)
-            rounded = ((bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-            return np.where(np.isnan(total), np.uint16(0x7FFF), rounded)
-        if elem == "f64":
-            total = a.view(np.float64) + b.view(np.float64)
-            return np.where(np.isnan(total), np.uint64(0x7FF8 << 48), total.view(np.uint64))
-        if elem == "f32.ftz":
-            a, b = _flush(a), _flush(b)
-        total = a.view(np.float32) + b.view(np.float32)
-        bits = np.where(np.isnan(total), np.uint32(0x7FFFFFFF), total.view(np.uint32))
-        return _flush(bits) if elem == "f32.ftz" else bits
-
-
-def _flush(x: np.ndarray) -> np.ndarray:
-    """Subnormal f32 bits become zero of the same sign."""
-    return np.where(x & 0x7F800000, x, x & np.uint32(0x80000000))
-
-
-def _pick_half(op: str, elem: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """min or max of f16 or bf16 bits: -0 < +0, the number if one is NaN, the canonical NaN if both are."""
-    infinity = {"f16": 0x7C00, "bf16": 0x7F80}[elem]
-    a_nan, b_nan = (x & 0x7FFF > infinity for x in (a, b))
-    a_key, b_key = (np.where(x & 0x8000, ~x, x | np.uint16(0x8000)) for x in (a, b))  # ordered like the numbers
-    take_a = a_key <= b_key if op == "min" else a_key >= b_key
-    both = a_nan & b_nan
-    return np.where(both, np.uint16(0x7FFF), np.where(b_nan | (take_a & ~a_nan), a, b))
+        return alu.combine(op, kind, a, b, ftz=elem.endswith(".ftz")).view(np.uint8)

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from emulator.formats import alu
+from emulator.formats import alu, convert
 
 RNG = np.random.default_rng(7)
 SPECIAL = [0.0, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 1.0, 1 + 2**-52, 3.0, 1e-160, 1e160]
@@ -84,9 +84,9 @@ def test_infinities_survive_directed_rounding():
 
 
 def test_relu_keeps_nan_and_sat_does_not():
-    assert alu.float_to_float(0x7FC00000, "f32", "f16", relu=True) == 0x7FFF
-    assert alu.float_to_float(0x7FC00000, "f32", "f16", sat=True) == 0
-    assert alu.float_to_float(0x80000000, "f32", "bf16", relu=True) == 0
+    assert convert.float_to_float(0x7FC00000, "f32", "f16", relu=True) == 0x7FFF
+    assert convert.float_to_float(0x7FC00000, "f32", "f16", sat=True) == 0
+    assert convert.float_to_float(0x80000000, "f32", "bf16", relu=True) == 0
     assert alu.ffma("f16", 0x8000, 0x3C00, 0x8000, relu=True) == 0
 
 
@@ -94,8 +94,8 @@ def test_relu_keeps_nan_and_sat_does_not():
 def test_uniform_values_and_arrays_agree(value, to, bits_to):
     """A register that is the same in all lanes is an int: the same function gives the same bits."""
     for options in ({}, {"mode": "rp"}, {"ftz": True}, {"sat": True}, {"relu": True}):
-        one = alu.float_to_float(value, "f32", to, **options)
-        assert alu.float_to_float(np.full(3, value, np.uint32), "f32", to, **options).tolist() == [one] * 3
+        one = convert.float_to_float(value, "f32", to, **options)
+        assert convert.float_to_float(np.full(3, value, np.uint32), "f32", to, **options).tolist() == [one] * 3
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_fns(mask, base, offset, expected):
 
 def test_cvt_pack_clamps_and_shifts():
     minus = 0x1_0000_0000
-    assert alu.pack_saturated(70000, minus - 5, 0, 16, False) == 0xFFFF0000
-    assert alu.pack_saturated(70000, minus - 5, 0, 16, True) == 0x7FFFFFFB
-    assert alu.pack_saturated(300, minus - 300, 0xABCDEF12, 8, True) == 0xEF127F80
-    assert alu.pack_saturated(np.array([9, 1], np.uint32), 3, 5, 2, True).tolist() == [0x55, 0x55]
+    assert convert.pack_saturated(70000, minus - 5, 0, 16, False) == 0xFFFF0000
+    assert convert.pack_saturated(70000, minus - 5, 0, 16, True) == 0x7FFFFFFB
+    assert convert.pack_saturated(300, minus - 300, 0xABCDEF12, 8, True) == 0xEF127F80
+    assert convert.pack_saturated(np.array([9, 1], np.uint32), 3, 5, 2, True).tolist() == [0x55, 0x55]

@@ -8,6 +8,7 @@ from corpus.kernels import HEADER, KERNELS, entry
 from golden.cases import CASES
 from golden.coverage import refused
 
+import emulator
 from emulator.__main__ import Probe
 from emulator.ptx import isa
 from emulator.ptx.parse import parse
@@ -88,3 +89,14 @@ def test_other_operands_are_refused(forms):
     for program, instruction in (form for of in forms.values() for form in of):
         if instruction.operands:
             refusal(program, replace(instruction, operands=instruction.operands[:-1]))
+
+
+@pytest.mark.parametrize(
+    "operands, why", [("{0, 0, r0, 0}, p", "disable-output-lane"), ("p, 1", "scale-input-d: PTX line 5")]
+)
+def test_parts_of_mma_that_are_not_implemented(operands, why):
+    """As values: a zero would do nothing, and is accepted."""
+    mma = f"tcgen05.mma.cta_group::1.kind::f16 [0], 0, 0, 0x8100010, {operands};"
+    body = f".reg .pred p; .reg .b32 r0; setp.eq.u32 p, 0, 0; mov.u32 r0, 1;\n{mma}\nret;"
+    with pytest.raises(emulator.Unsupported, match=why):
+        emulator.launch(f"{HEADER}.visible .entry kernel() {{{body}}}", "kernel", 1, 32, [])

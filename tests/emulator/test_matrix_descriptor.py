@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import Fault, Unsupported
-from emulator.formats.matrix_descriptor import byte_ranges, decode, load_operand, operand_index
+from emulator.formats.matrix_descriptor import byte_ranges, chunks, decode, load_operand
 
 MODES = {"none": 0, "128B_BASE32B": 1, "128B": 2, "64B": 4, "32B": 6}
 ADDRESS_SWIZZLE = {  # CuTe Swizzle<bits, base, shift> on byte addresses
@@ -20,6 +20,13 @@ ADDRESS_SWIZZLE = {  # CuTe Swizzle<bits, base, shift> on byte addresses
 
 def encode(start, lbo, sbo, mode):
     return start >> 4 | lbo >> 4 << 16 | sbo >> 4 << 32 | 1 << 46 | MODES[mode] << 61
+
+
+def operand_index(desc, rows, k, mn_major, bits):
+    """Offsets in shared memory: of every byte of a K-major operand, of every element of an MN-major one, [rows, ..]."""
+    index = chunks(desc, rows, k, mn_major, bits)
+    offsets = (index[:, :, None] * 16 + np.arange(0, 16, bits // 8 if mn_major else 1)).reshape(len(index), -1)
+    return offsets.T if mn_major else offsets
 
 
 def swizzle(address, mode):
@@ -54,7 +61,7 @@ CASES += [(mode, True, bits) for mode in ("none", "32B", "64B", "128B") for bits
     sbo=st.integers(0, 400).map(lambda x: x * 16),
     rows=st.sampled_from([16, 64, 128]),
 )
-def test_operand_index_is_the_canonical_layout(mode, mn_major, bits, start, lbo, sbo, rows):
+def test_chunks_are_the_canonical_layout(mode, mn_major, bits, start, lbo, sbo, rows):
     k, t = 256 // bits, 128 // bits
     index = operand_index(encode(start, lbo, sbo, mode), rows, k, mn_major, bits)
     for row in {0, 1, 7, 8, 15, rows // 2, rows - 1}:
@@ -79,7 +86,7 @@ def test_isa_examples():
 
 
 @pytest.mark.parametrize("mode, mn_major, bits", CASES)
-def test_load_operand_gathers_by_operand_index(mode, mn_major, bits):
+def test_load_operand_gathers_the_chunks(mode, mn_major, bits):
     smem = np.random.default_rng(0).integers(0, 256, 1 << 18, dtype=np.uint8)
     desc, k = encode(640, 4096, 1024, mode), 256 // bits
     index = operand_index(desc, 64, k, mn_major, bits)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from emulator.errors import Fault, Unsupported
 from emulator.formats import instruction_descriptor
+from emulator.formats.instruction_descriptor import MmaForm
 from emulator.state.tensor_memory import TensorMemory
 from emulator.units import mma
 
@@ -439,7 +440,7 @@ def test_nvfp4_tile(cta_group, n):
                     cta.smem, cta.tmem, sf_base, 420 + 8 * k + 4 * j, sfb[128 * j : 128 * j + 128][block]
                 )
     for k in range(4):
-        mma.execute(
+        execute(
             "mxf4nvf4",
             cta_group,
             idesc_bits("mxf4nvf4", m, n),
@@ -448,8 +449,8 @@ def test_nvfp4_tile(cta_group, n):
             k_major_desc(b_base + 32 * k),
             ctas,
             accumulate=k > 0,
-            scale_a_addr=400 + 4 * k,
-            scale_b_addr=420 + 8 * k,
+            sfa=400 + 4 * k,
+            sfb=420 + 8 * k,
         )
     scale = {0x30: 0.5, 0x38: 1.0, 0x40: 2.0, 0xB8: 1.0}
     expand = np.vectorize(scale.get)
@@ -493,12 +494,28 @@ LAYOUTS = {  # ISA 9.7.16.10.5: (m, cta_group) -> lane of row r, and the half of
 }
 
 
+def execute(kind, group, bits, d, a, b, ctas, accumulate, a_in_tmem=False, sfa=None, sfb=None, vec=None, shift_a=False):
+    form = MmaForm(kind, group, vec, a_in_tmem, shift_a)
+    memories = [(cta.smem, cta.tmem) for cta in ctas]
+    mma.execute(form, form.decode(bits), mma.Operands(d, a, b, accumulate, sfa, sfb), memories)
+
+
+def accumulator_cells(m, n, cta_group, rank, d_addr):
+    """(lane, column), each int64 [rows of this CTA, N], of every element of D, and the slice of D's rows they are."""
+    rows = m // cta_group
+    lane, column = np.empty((2, rows, n), np.int64)
+    for r, c, first in mma.accumulator_blocks(m, n, cta_group):
+        lane[r, c] = (d_addr >> 16) + first + np.arange(r.stop - r.start)[:, None]
+        column[r, c] = (d_addr & 0xFFFF) + np.arange(c.stop - c.start)[None, :]
+    return lane, column, slice(rank * rows, (rank + 1) * rows)
+
+
 @pytest.mark.parametrize("m, cta_group", LAYOUTS)
 def test_accumulator_cells(m, cta_group):
     n, d_addr = 32, 100 | (16 << 16 if m == 64 else 0)
     seen = set()
     for rank in range(cta_group):
-        lane, column, rows = mma.accumulator_cells(m, n, cta_group, rank, d_addr)
+        lane, column, rows = accumulator_cells(m, n, cta_group, rank, d_addr)
         for i, r in enumerate(range(m)[rows]):
             for c in range(n):
                 expected = LAYOUTS[m, cta_group](r, c, n)
@@ -529,7 +546,7 @@ def test_f16_tile(m, cta_group, a_mn, b_mn, a_in_tmem):
                     inside = (k % 8 * 8 + r % 8) if mn else (r % 8 * 8 + k % 8)
                     at = base + r // 8 * 128 + k // 8 * 4096 + inside * 2
                     cta.smem[at : at + 2] = tile[r : r + 1, k].view(np.uint8)
-        lane, column, rows = mma.accumulator_cells(m, n, cta_group, rank, d_addr)
+        lane, column, rows = accumulator_cells(m, n, cta_group, rank, d_addr)
         cta.tmem.cells[lane, column] = c[rows].view(np.uint32)
         cta.tmem.written[lane, column] = True
         if a_in_tmem:
@@ -539,10 +556,10 @@ def test_f16_tile(m, cta_group, a_mn, b_mn, a_in_tmem):
     desc = 4096 >> 4 << 16 | 128 >> 4 << 32 | 1 << 46
     a_operand = a_addr if a_in_tmem else desc | 0x2000 >> 4
     bits = idesc_bits("f16", m, n, "f16", "f16", a_mn=a_mn, b_mn=b_mn)
-    mma.execute("f16", cta_group, bits, d_addr, a_operand, desc | 0x8000 >> 4, ctas, True, a_in_tmem=a_in_tmem)
+    execute("f16", cta_group, bits, d_addr, a_operand, desc | 0x8000 >> 4, ctas, True, a_in_tmem=a_in_tmem)
     expected = c + a.astype(np.float32) @ b.astype(np.float32).T
     for rank, cta in enumerate(ctas):
-        lane, column, rows = mma.accumulator_cells(m, n, cta_group, rank, d_addr)
+        lane, column, rows = accumulator_cells(m, n, cta_group, rank, d_addr)
         np.testing.assert_array_equal(cta.tmem.cells[lane, column].view(np.float32), expected[rows])
 
 
@@ -560,7 +577,7 @@ def test_padded_small_elements(name, bits):
                 cta.smem[at + 0x8000 :][:16] = b[r, 16 * group : 16 * group + 16]
             cta.smem[at + 2 * bits : at + 16] = 0xFF  # padding is ignored
     desc = 4096 >> 4 << 16 | 128 >> 4 << 32 | 1 << 46
-    mma.execute("f8f6f4", 1, idesc_bits("f8f6f4", 128, 16, name, "e4m3"), 0, desc, desc | 0x8000 >> 4, [cta], False)
+    execute("f8f6f4", 1, idesc_bits("f8f6f4", 128, 16, name, "e4m3"), 0, desc, desc | 0x8000 >> 4, [cta], False)
     got = cta.tmem.cells[:, :16]
     for i, j in ((0, 0), (5, 3), (127, 15), (64, 9)):
         terms = [times(decode(int(x), name), decode(int(y), "e4m3")) for x, y in zip(a[i], b[j])]
@@ -587,16 +604,16 @@ def test_small_elements_in_tensor_memory(kind, name, bits, shift):
     if kind == "mxf8f6f4":
         for lane in range(0, 128, 32):
             cta.tmem.write(lane, 300, np.full((32, 8), 0x7F7F7F7F, np.uint32), "test")  # ones
-        scales = dict(scale_a_addr=300, scale_b_addr=304)
+        scales = dict(sfa=300, sfb=304)
     d = idesc_bits(kind, 128, 16, name, "e4m3")
-    mma.execute(kind, 1, d, 0, 200, desc | 0x8000 >> 4, [cta], False, a_in_tmem=True, **scales)
+    execute(kind, 1, d, 0, 200, desc | 0x8000 >> 4, [cta], False, a_in_tmem=True, **scales)
     for i, j in ((0, 0), (5, 3), (127, 15), (64, 9)):
         terms = [times(decode(int(x), name), decode(int(y), "e4m3")) for x, y in zip(a[i], b[j])]
         assert cta.tmem.cells[i, j] == model(terms, 0, "f32", 25)
     if shift:
         cta.tmem.cells[3, 201] |= 1
         with pytest.raises(Unsupported, match="beside the element"):
-            mma.execute(kind, 1, d, 0, 200, desc | 0x8000 >> 4, [cta], False, a_in_tmem=True, **scales)
+            execute(kind, 1, d, 0, 200, desc | 0x8000 >> 4, [cta], False, a_in_tmem=True, **scales)
 
 
 def test_ashift_moves_a_for_the_next_product():
@@ -611,11 +628,11 @@ def test_ashift_moves_a_for_the_next_product():
     desc, bits = 4096 >> 4 << 16 | 128 >> 4 << 32 | 1 << 46, idesc_bits("f16", 128, 16, "f16", "f16")
     shifted = a[[r + 1 if r % 32 < 31 else r for r in range(128)]]
     for want, shift_a in ((a, True), (shifted, False), (shifted, False)):
-        mma.execute("f16", 1, bits, 0, 200, desc, [cta], False, a_in_tmem=True, shift_a=shift_a)
+        execute("f16", 1, bits, 0, 200, desc, [cta], False, a_in_tmem=True, shift_a=shift_a)
         np.testing.assert_array_equal(cta.tmem.cells[:, :16].view(np.float32), want.astype(np.float32) @ b.T)
     with pytest.raises(Fault, match="ashift"):
         bits = idesc_bits("f16", 64, 16, "f16", "f16")
-        mma.execute("f16", 1, bits, 0, 200, desc, [cta], False, a_in_tmem=True, shift_a=True)
+        execute("f16", 1, bits, 0, 200, desc, [cta], False, a_in_tmem=True, shift_a=True)
 
 
 def scaled_cta():
@@ -649,7 +666,7 @@ def test_nvfp4_tile_of_128_rows_by_a_pair(n):
         cta.tmem.copy(cta.smem, 128 >> 4 << 32 | 1 << 46, "64x128b", "warpx2::01_23", 420)
     desc = 4096 >> 4 << 16 | 128 >> 4 << 32 | 1 << 46
     bits = idesc_bits("mxf4nvf4", 128, n)
-    mma.execute("mxf4nvf4", 2, bits, 0, desc | 0x200, desc | 0x800, ctas, False, False, 400, 420, 4)
+    execute("mxf4nvf4", 2, bits, 0, desc | 0x200, desc | 0x800, ctas, False, False, 400, 420, 4)
     value = np.vectorize({0x30: 0.5, 0x38: 1.0, 0x40: 2.0}.get)
     expected = (unpack(a) * np.repeat(value(sfa), 16, 1)) @ (unpack(b) * np.repeat(value(sfb), 16, 1)).T
     for rank, cta in enumerate(ctas):
@@ -715,14 +732,10 @@ def test_refusals():
         with pytest.raises(Unsupported):
             instruction_descriptor.decode(bits, kind, cta_group, scale_vec)
     cta, f16, desc = new_cta(), idesc_bits("f16", 128, 64, "f16", "f16"), 128 >> 4 << 32 | 1 << 46
-    for extra in ({"disable_lanes": (0, 1, 0, 0)}, {"scale_d": 1}):
-        with pytest.raises(Unsupported):
-            mma.execute("f16", 1, f16, 0, desc, desc, [cta], False, **extra)
     with pytest.raises(Unsupported):  # the upper half of a 2x2 tile's N starts inside a column of scale factors
         bits = idesc_bits("mxf4nvf4", 128, 96)
-        mma.execute("mxf4nvf4", 2, bits, 0, desc, desc, [scaled_cta(), scaled_cta()], False, False, 400, 420, 4)
+        execute("mxf4nvf4", 2, bits, 0, desc, desc, [scaled_cta(), scaled_cta()], False, False, 400, 420, 4)
     with pytest.raises(Fault, match="tmem-uninitialised"):
-        mma.execute("f16", 1, f16, 0, desc, desc, [cta], True)
+        execute("f16", 1, f16, 0, desc, desc, [cta], True)
     with pytest.raises(Fault, match="tmem-lane-access"):
-        mma.execute("f16", 1, f16, 16 << 16, desc, desc, [cta], False)
-    mma.execute("f16", 1, f16, 0, desc, desc, [cta], False, disable_lanes=(0, 0, 0, 0), scale_d=0)
+        execute("f16", 1, f16, 16 << 16, desc, desc, [cta], False)

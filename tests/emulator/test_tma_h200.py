@@ -64,11 +64,11 @@ def run(case: dict) -> np.ndarray:
     if case["kind"] == "load":
         smem = np.full(SMEM, 0xAB, np.uint8)
         image = tma.load_box(tm, tuple(case["coords"]), view)
-        assert image.size == tma.box_bytes(tm)
+        assert image.size == tm.box_bytes
         swizzle.scatter(smem, case["base"], image, tm.swizzle, tm.atom, tm.row_bytes)
         return smem
     smem = memory(SMEM, case["seed"] + 1, bits)
-    image = swizzle.gather(smem, case["base"], tma.box_bytes(tm), tm.swizzle, tm.atom, tm.row_bytes)
+    image = swizzle.gather(smem, case["base"], tm.box_bytes, tm.swizzle, tm.atom, tm.row_bytes)
     if case["kind"] == "store":
         tma.store_box(tm, tuple(case["coords"]), image, view)
     else:

@@ -25,9 +25,9 @@ def _cvt(w, i, m):
         if len(sources) != 2:
             raise Unsupported("ue8m0x2 from a packed source")
         a, b = (w.read(o, 32) for o in sources)
-        w.write(d, f"alu.pack_ue8m0({a}, {b}, {rounding!r}, {source!r})")
+        w.write(d, f"convert.pack_ue8m0({a}, {b}, {rounding!r}, {source!r})")
     elif kind == "ue8m0x2":
-        w.write(d, f"alu.unpack_ue8m0({w.read(sources[0], 16)})")
+        w.write(d, f"convert.unpack_ue8m0({w.read(sources[0], 16)})")
     elif to in SMALL:
         if not m.take("satfinite"):
             raise Unsupported("conversion without .satfinite")
@@ -37,39 +37,41 @@ def _cvt(w, i, m):
             a, b = f"{w.read(sources[0], 32)} >> 16", f"{w.read(sources[0], 32)} & 0xffff"
             a, b = f"alu.resize({a}, 16)", f"alu.resize({b}, 16)"
             kind = kind[:-2]
-        w.write(d, f"alu.pack_small({to[:-2]!r}, {a}, {b}, {kind!r}, {m.take('relu')})")
+        w.write(d, f"convert.pack_small({to[:-2]!r}, {a}, {b}, {kind!r}, {m.take('relu')})")
     elif kind in SMALL:
         if to != "f16x2":
             raise Unsupported(f"{kind} to {to}")
-        w.write(d, f"alu.unpack_small({kind[:-2]!r}, {w.read(sources[0], 16)}, {m.take('relu')})")
+        w.write(d, f"convert.unpack_small({kind[:-2]!r}, {w.read(sources[0], 16)}, {m.take('relu')})")
     elif to == "tf32":
         relu, satfinite = m.take("relu"), m.take("satfinite")
-        w.write(d, f"alu.to_tf32({w.read(sources[0], 32, True)}, {rounding!r}, {relu}, {satfinite})")
+        w.write(d, f"convert.to_tf32({w.read(sources[0], 32, True)}, {rounding!r}, {relu}, {satfinite})")
     elif to in ("f16x2", "bf16x2"):
         if kind != "f32":
             raise Unsupported(f"{kind} to {to}")
         relu = m.take("relu")
         a, b = (w.read(o, 32, True) for o in sources)
-        half = [f"alu.float_to_float({x}, 'f32', {to[:-2]!r}, {rounding!r}, relu={relu})" for x in (b, a)]
+        half = [f"convert.float_to_float({x}, 'f32', {to[:-2]!r}, {rounding!r}, relu={relu})" for x in (b, a)]
         w.write(d, f"alu.join16({half[0]}, {half[1]})")
     elif is_float(to) and is_float(kind):
         ftz, sat, relu = m.take("ftz"), m.take("sat"), m.take("relu")
         integer = rounding if rounding in INTEGER_ROUNDING else None
         mode = rounding if rounding in ("rz", "rm", "rp") else "rn"
         a = w.read(sources[0], width(kind), True)
-        w.write(d, f"alu.float_to_float({a}, {kind!r}, {to!r}, {mode!r}, {ftz}, {sat}, {relu}, {integer!r})")
+        w.write(d, f"convert.float_to_float({a}, {kind!r}, {to!r}, {mode!r}, {ftz}, {sat}, {relu}, {integer!r})")
     elif is_float(kind):
         a = w.read(sources[0], width(kind), True)
         m.take("sat")  # which changes nothing: these conversions always clamp
-        text = f"alu.float_to_int({a}, {kind!r}, {rounding!r}, {width(to)}, {is_signed(to)}, {m.take('ftz')})"
+        text = f"convert.float_to_int({a}, {kind!r}, {rounding!r}, {width(to)}, {is_signed(to)}, {m.take('ftz')})"
         w.write(d, _into_register(text, to, d), max(width(to), 16))
     elif is_float(to):
         a = w.read(sources[0], width(kind))
-        w.write(d, f"alu.int_to_float({a}, {width(kind)}, {is_signed(kind)}, {to!r}, {rounding!r})")
+        w.write(d, f"convert.int_to_float({a}, {width(kind)}, {is_signed(kind)}, {to!r}, {rounding!r})")
     else:
         a = w.read(sources[0], width(kind))
         bits = max(width(to), 16)
-        text = f"alu.int_to_int({a}, {width(kind)}, {is_signed(kind)}, {width(to)}, {is_signed(to)}, {m.take('sat')})"
+        text = (
+            f"convert.int_to_int({a}, {width(kind)}, {is_signed(kind)}, {width(to)}, {is_signed(to)}, {m.take('sat')})"
+        )
         w.write(d, _into_register(text, to, d), bits)
 
 
@@ -93,4 +95,4 @@ def _cvt_pack(w, i, m):
     if kind != "s32" or to[0] not in "us" or to[1:] not in ("16", "8", "4", "2") or third not in ([], ["b32"]):
         raise Unsupported(f"cvt.pack of {kind} to {to}")
     a, b, *c = (w.read(o, 32) for o in i.operands[1:])
-    w.write(i.operands[0], f"alu.pack_saturated({a}, {b}, {c[0] if c else 0}, {to[1:]}, {is_signed(to)})")
+    w.write(i.operands[0], f"convert.pack_saturated({a}, {b}, {c[0] if c else 0}, {to[1:]}, {is_signed(to)})")

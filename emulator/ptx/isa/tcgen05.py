@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...errors import Unsupported
+from ...formats.instruction_descriptor import MmaForm
 from ..syntax import Imm, Mem, Reg, Vec
 from .registry import Mods, flat, op
 
@@ -46,30 +47,31 @@ def _relinquish(w, i, m):
 def _mma(w, i, m):
     pair = _pair(m)
     kind = m.one_of(*KINDS).removeprefix("kind::")
-    scaled = m.take("block_scale")
+    scaled, shift_a = m.take("block_scale"), m.take("ashift")
     vec = m.one_of("scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32", default=None)
-    shift_a = m.take("ashift")
-    m.take(*(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard")))  # a hint: what stays in a buffer
+    m.drop(*(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard")))  # what stays in a buffer
     d, a, b, idesc, *rest = i.operands
     if not isinstance(d, Mem):
         raise Unsupported("destination of tcgen05.mma")
-    in_tmem = isinstance(a, Mem)
-    if shift_a and (scaled or not in_tmem):
+    # block16 and block32 are other names of the same factors (table 9.7.16.2.1.2)
+    blocks = {None: None, "block16": 4, "block32": 1 if kind == "mxf8f6f4" else 2}
+    form = MmaForm(kind, 1 + pair, blocks[vec] if vec in blocks else int(vec[-2]), isinstance(a, Mem), shift_a)
+    if shift_a and (scaled or not form.a_in_tmem):
         raise Unsupported(".ashift without A in tensor memory, or with .block_scale")
-    a_text = w.address(a) if in_tmem else w.read(a, 64)
+    a_text = w.address(a) if form.a_in_tmem else w.read(a, 64)
     sfa = sfb = disable = "None"
     if scaled:
         sfa, sfb = w.address(rest.pop(0)), w.address(rest.pop(0))
     if rest and isinstance(rest[0], Vec):
         disable = "(" + ", ".join(w.read(o, 32) for o in rest.pop(0).items) + ",)"
     accumulate = w.read(rest.pop(0), 1)
-    scale_d = rest.pop(0).value if rest and isinstance(rest[0], Imm) else None
+    if rest and isinstance(rest[0], Imm) and rest.pop(0).value:
+        raise Unsupported("scale-input-d")
     if rest:
         raise Unsupported(f"operands {rest}")
     w.call(
-        f"g.mma({kind!r}, {vec!r}, {pair}, "
-        f"{w.address(d)}, {a_text}, {in_tmem}, {w.read(b, 64)}, {w.read(idesc, 32)}, "
-        f"{accumulate}, {sfa}, {sfb}, {disable}, {scale_d}, {shift_a}, {w.mask()})"
+        f"g.mma({w.constant(form)}, {w.address(d)}, {a_text}, {w.read(b, 64)}, {w.read(idesc, 32)}, "
+        f"{accumulate}, {sfa}, {sfb}, {disable}, {w.mask()})"
     )
 
 
