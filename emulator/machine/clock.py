@@ -52,8 +52,8 @@ class Clock(ABC):
         """Ticks for which a warp stops where others may have waited for it: what they do then may come first."""
 
     @abstractmethod
-    def cta_start(self, number: int, launch: int, sms: list[int]) -> float:
-        """Ticks from the decision to start a cluster on these SMs to its first instruction. number: its first CTA's."""
+    def cta_start(self, launch: int, sms: list[int]) -> float:
+        """Ticks from the decision to start a cluster of a launch on these SMs to its first instruction."""
 
     @abstractmethod
     def after(self, time: float, ns: float) -> float:
@@ -84,7 +84,7 @@ class Clock(ABC):
     def mma(self, group, description, pair: bool) -> float: ...
 
     @abstractmethod
-    def tensor_copy(self, group, nbytes: int, pair: bool) -> float: ...
+    def tensor_copy(self, group, pair: bool) -> float: ...
 
     @abstractmethod
     def commit(self, group) -> float: ...
@@ -94,7 +94,7 @@ class Clock(ABC):
         """True if tcgen05.ld reads at once, False if only when it is waited for."""
 
     @abstractmethod
-    def tmem_store(self, group, registers: int) -> bool:
+    def tmem_store(self, group) -> bool:
         """True if tcgen05.st writes at once, False if only when it is waited for."""
 
     # -- what has no result that a program could see: nothing, unless the clock predicts ---------------------------

@@ -100,7 +100,6 @@ class Launch:
         self._clusters_left = self._clusters()
         self._next = next(self._clusters_left, None)
         self.running: set[Cluster] = set()
-        self.started = 0  # CTAs
         self.last_store = 0.0  # when the last store is acknowledged (timing)
         self._stall_mark = -1
 
@@ -189,8 +188,7 @@ class Launch:
                 return
             cluster = Cluster(self, self.take_pending_cluster(), sms)
             self.running.add(cluster)
-            cluster.start(self.engine.now + self.clock.cta_start(self.started, self.number, sms))
-            self.started += size
+            cluster.start(self.engine.now + self.clock.cta_start(self.number, sms))
 
     def cluster_done(self, cluster: Cluster):
         self.running.discard(cluster)

@@ -63,7 +63,7 @@ class FunctionalClock(Clock):
             return 0
         return self.random.choice((30, 300, 3000))
 
-    def cta_start(self, number: int, launch: int, sms: list[int]) -> float:
+    def cta_start(self, launch: int, sms: list[int]) -> float:
         return 0
 
     def after(self, time: float, ns: float) -> float:
@@ -94,7 +94,7 @@ class FunctionalClock(Clock):
     def mma(self, group, description, pair: bool) -> float:
         return group.t + self._delay("mma")
 
-    def tensor_copy(self, group, nbytes: int, pair: bool) -> float:
+    def tensor_copy(self, group, pair: bool) -> float:
         return group.t + self._delay("mma")
 
     def commit(self, group) -> float:
@@ -103,5 +103,5 @@ class FunctionalClock(Clock):
     def tmem_load(self, group, registers: int) -> bool:
         return "ld" not in self.lazy and self.random.random() < 0.5
 
-    def tmem_store(self, group, registers: int) -> bool:
+    def tmem_store(self, group) -> bool:
         return "st" not in self.lazy and self.random.random() < 0.5

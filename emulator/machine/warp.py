@@ -119,7 +119,8 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):
         self.waiting_for = None
         self.blocked_at = 0.0  # when it began to wait
         self.awaited = 0  # parity or state of the phase that a try_wait waits for
-        self.timed_out = False  # the limit of a try_wait has struck
+        self.limit = 0.0  # when the try_wait's time limit is due; 0 if it outlasts what is emulated
+        self.timed_out = False  # it has struck
         self.last_barrier = None  # the named one that it passed last
         self.loads_ready = 0.0  # when the tensor core has delivered all tcgen05.ld
         self.loads: list = []  # tcgen05.ld results that wait for tcgen05.wait::ld
@@ -241,10 +242,13 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):
                 f"{self.lane_mask:#x} of {self.warp.live_mask:#x} are here",
             )
 
-    def need_uniform(self, guard):
-        """An instruction that exchanges values between lanes is executed by all that are here, or by none."""
-        if alu.is_array(guard) and guard.any() and not guard.all():
-            raise Unsupported("a .sync instruction under a guard that holds in some lanes only")
+    def uniform(self, guard) -> bool:
+        """A guard of what the lanes of a group do together."""
+        if not alu.is_array(guard):
+            return guard
+        if guard.any() and not guard.all():
+            raise Unsupported("a guard that holds in some lanes only, of an instruction that lanes execute together")
+        return bool(guard[0])
 
     def lanes_of(self, mask) -> int:
         """The lanes of a mask, a bit each."""
@@ -269,10 +273,10 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):
         return False
 
     def time_out(self) -> None:
-        """The time limit of mbarrier.try_wait strikes."""
+        """The time limit of mbarrier.try_wait strikes: now, or when it is due if nothing happens until then."""
         self.waiting_for.waiters.remove(self)
         self.timed_out = True
-        self.engine.at(self.engine.now, self.run)
+        self.engine.at(max(self.engine.now, self.limit), self.run)
 
     # -- control flow ------------------------------------------------------------------------------------------
     def branch(self, taken: np.ndarray, there: int, here: int, join: int) -> int:
@@ -398,9 +402,15 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):
     def trap(self):
         raise Fault("trap", "the kernel executed trap")
 
-    def sleep(self, ns):
-        """nanosleep: for about so long (9.7.19)."""
-        self.t = self.clock.after(self.t, int(np.max(ns)))
+    def sleep(self, ns) -> bool:
+        """nanosleep (9.7.19): for about so long, here exactly."""
+        if self.token is None:
+            self.token = self.clock.after(self.t, int(np.max(ns)))
+            self.waiting_for, self.blocked_at = "nanosleep", self.t
+            self.engine.at(self.token, self.run)
+            return False
+        self.token = None
+        return True
 
     def set_max_registers(self, count: int):
         if count % 8 or not 24 <= count <= 256:

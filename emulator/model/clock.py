@@ -96,7 +96,7 @@ class TimingClock(Clock):
         self.scheduler = max(self.scheduler, now) + self.p.cycles(self.p["launch"]["cta_interval_ns"])
         return self.scheduler
 
-    def cta_start(self, number: int, launch: int, sms: list[int]) -> float:
+    def cta_start(self, launch: int, sms: list[int]) -> float:
         """Cycles until a cluster runs on these SMs: longer where one of them has not had a CTA of its launch before."""
         now = self.engine.now
         first = any(self.sms[i].host != launch for i in sms)
@@ -308,7 +308,7 @@ class TimingClock(Clock):
             self.trace.tensor(group, c, start, start + interval)
         return done
 
-    def tensor_copy(self, group, nbytes: int, pair: bool) -> float:
+    def tensor_copy(self, group, pair: bool) -> float:
         t = self.p["tensor"]
         start = group.t
         for c in group.tensor_ctas(pair):
@@ -329,5 +329,5 @@ class TimingClock(Clock):
         group.loads_ready = max(group.loads_ready, sm.load + t["load_latency"])
         return True
 
-    def tmem_store(self, group, registers: int) -> bool:
+    def tmem_store(self, group) -> bool:
         return True

@@ -195,8 +195,6 @@ class Program:
         if instr.guard is not None:
             reads.add(instr.guard.index)
             reads |= writes
-        if handler and handler.reads_destination:
-            reads |= writes
         return reads, writes
 
     # -- code --------------------------------------------------------------------------------------------------
@@ -255,6 +253,10 @@ class BlockWriter:
                 name = self.temp()
                 self.emit(f"{name} = {self.guard} ^ True")
                 self.guard = name
+        if self.guard is not None and handler.collective:
+            name = self.temp()
+            self.emit(f"{name} = g.uniform({self.guard})")
+            self.guard = name
         mark = len(self.lines)
         try:
             modifiers = Mods(handler, instr)
@@ -376,8 +378,9 @@ class BlockWriter:
         self.emit(f"return {code}")
 
     def wait_unless(self, condition: str):
-        """First thing in a block: give up the turn until `condition` holds."""
-        self.emit(f"if not ({condition}): return {BLOCKED}")
+        """First thing in a block: give up the turn until `condition` holds, unless a guard says not to."""
+        guard = "" if self.guard is None else f"{self.guard} is not False and "
+        self.emit(f"if {guard}not ({condition}): return {BLOCKED}")
 
     def finish(self) -> tuple[str, dict[int, Instr]]:
         lines = ["def block(g):", "    R = g.R"]

@@ -23,7 +23,7 @@ class Barriers:
         """Threads this group counts for at a barrier: a warp that is together counts whole (9.7.13.1)."""
         return 32 if self.lane_mask == self.warp.live_mask else self.n
 
-    def bar_sync(self, number, count, aligned: bool, mask, vote=None) -> bool:
+    def bar_sync(self, number, count, aligned: bool, vote=None) -> bool:
         if self.token is None:
             barrier = self.cta.named_barrier(number)
             self._check_aligned(barrier, aligned)
@@ -183,14 +183,15 @@ class Barriers:
         self.awaited = phase
         self.wait_on(barrier)
         ns = LONG if limit is None else limit.max() if alu.is_array(limit) else limit
-        if ns < LONG:
+        self.limit = self.clock.after(self.t, ns) if ns < LONG else 0.0
+        if self.limit:
             since = self.blocked_at
 
             def strike():
                 if self in barrier.waiters and self.blocked_at == since:
                     self.time_out()
 
-            self.engine.at_limit(self.clock.after(self.t, ns), strike)
+            self.engine.at_limit(self.limit, strike)
         return False
 
     def mbarrier_test(self, address, phase, parity: bool, relaxed: bool):

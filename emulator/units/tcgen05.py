@@ -199,7 +199,7 @@ class TensorCore:
                 "4x256b": (4, 32),
             }[shape]  # fmt: skip
             if not self.clock.moves_data:
-                self.cta.pipe.wait(self.clock.tensor_copy(self, rows * row_bytes, pair))
+                self.cta.pipe.wait(self.clock.tensor_copy(self, pair))
                 continue
             to, desc_ = self.pick(address, p), self.pick(desc, p)
             origin = self.origin("tcgen05.cp")
@@ -222,12 +222,12 @@ class TensorCore:
                     cta.smem.end(op)
                 self._landed(writing)
 
-            self._push(execute, origin, self.clock.tensor_copy(self, hi - lo, pair))
+            self._push(execute, origin, self.clock.tensor_copy(self, pair))
 
     def tcgen05_shift(self, pair, address, mask):
         for p in self.active(mask):
             to, origin = self.pick(address, p), self.origin("tcgen05.shift")
-            when = self.clock.tensor_copy(self, 32 * 32, pair)
+            when = self.clock.tensor_copy(self, pair)
             if not self.clock.moves_data:
                 self.cta.pipe.wait(when)
                 continue
@@ -246,7 +246,7 @@ class TensorCore:
 
             self._push(execute, origin, when)
 
-    def tcgen05_commit(self, address, multicast, pair, mask):
+    def tcgen05_commit(self, address, multicast, mask):
         for p in self.active(mask):
             a = self.pick(address, p)
             owner, offset = self.shared_cta(a)
@@ -342,7 +342,7 @@ class TensorCore:
         def land():
             tmem.store(address, quadrant, shape, num, regs, unpack, split)
 
-        early = self.clock.tmem_store(self, len(values))
+        early = self.clock.tmem_store(self)
         if early:
             land()
         self.stores.append((None if early else land, lo, hi, origin))

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from golden import barrier, bulk, cluster
 from test_golden import test_replay as replay
 
@@ -53,6 +54,43 @@ def test_a_barrier_with_a_count_waits_for_that_many():
     """An exit does not make up for an arrival that was counted on."""
     with pytest.raises(emulator.Hang):
         run("setp.ge.u32 p, tid, 32; @p exit; bar.sync 1, 64;", 64)
+
+
+# -- guards ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("wait", ["bar.sync 1, 64", "barrier.cluster.wait", "bar.red.popc.u32 x, 2, 64, p"])
+def test_a_wait_under_a_false_guard_is_not_executed(wait):
+    assert run(f"setp.ne.u32 p, tid, tid; @p {wait}; mov.b32 d, 1;", 32) == [1] * 32
+
+
+@pytest.mark.parametrize("what", ["bar.sync 0", "bar.warp.sync -1", "vote.sync.ballot.b32 d, p, -1"])
+def test_what_lanes_do_together_is_refused_under_a_guard_that_parts_them(what):
+    with pytest.raises(emulator.Unsupported, match="a guard that holds in some lanes only"):
+        run(f"setp.lt.u32 p, tid, 16; @p {what};", 32)
+
+
+def test_a_guarded_wait_for_the_kernel_before_is_none():
+    out = emulator.device_tensors(torch.zeros(1, dtype=torch.int32), "out")
+    ptx = f"""{HEADER}.visible .entry kernel(.param .u64 out) {{
+        .reg .pred p; .reg .b64 at; ld.param.u64 at, [out]; setp.eq.u64 p, at, 0;
+        @p griddepcontrol.wait; st.global.b32 [at], 1; ret; }}"""
+    found = pytest.raises(Fault, match="missing-dependency-wait")
+    with found, emulator.session():
+        emulator.written(out)
+        emulator.launch(ptx, "kernel", 1, 1, [out], pdl=True)
+
+
+# -- time limits on the model's clock ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("wait", ["mbarrier.try_wait.parity.shared::cta.b64 p, [slot], 0, {}", "nanosleep.u32 {}"])
+def test_a_timed_wait_takes_its_time(wait):
+    """A phase that nobody completes is waited for until the limit strikes."""
+    took = []
+    for ns in (2_000, 8_000):
+        ptx = f"""{HEADER}.visible .entry kernel() {{ .shared .b64 slot; .reg .pred p;
+            mbarrier.init.shared::cta.b64 [slot], 1; {wait.format(ns)}; ret; }}"""
+        with emulator.timing("b200") as timed:
+            emulator.launch(ptx, "kernel", 1, 1, [])
+        took.append(timed.ends_us[0])
+    assert took[1] - took[0] == pytest.approx(6.0, rel=1e-6)
 
 
 # -- bulk groups -------------------------------------------------------------------------------------------------------

@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
-from ...errors import Unsupported
 from ..syntax import SINK, Mem
 from .registry import SCOPES, Mods, op
 
 
-@op("bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync", dst=0, blocking=True)
+@op("bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync", dst=0, blocking=True, collective=True)
 def _bar_sync(w, i, m):
     aligned = m.take("aligned") or i.op.startswith("bar.")
     number = w.read(i.operands[0], 32)
     count = w.read(i.operands[1], 32) if len(i.operands) > 1 else "None"
-    w.wait_unless(f"g.bar_sync({number}, {count}, {aligned}, {w.mask()})")
+    w.wait_unless(f"g.bar_sync({number}, {count}, {aligned})")
 
 
-@op("bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arrive", dst=0)
+@op("bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arrive", dst=0, collective=True)
 def _bar_arrive(w, i, m):
     aligned = m.take("aligned") or i.op.startswith("bar.")
     w.call(f"g.bar_arrive({w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)}, {aligned})")
 
 
-@op("bar.red", "barrier.red", "bar.cta.red", "barrier.cta.red", dst=1, blocking=True)
+@op("bar.red", "barrier.red", "bar.cta.red", "barrier.cta.red", dst=1, blocking=True, collective=True)
 def _bar_red(w, i, m):
     aligned = m.take("aligned") or i.op.startswith("bar.")
     mode = m.one_of("popc", "and", "or")
     m.type()
-    if w.guard:
-        raise Unsupported("guarded barrier reduction")
     number = w.read(i.operands[1], 32)
     count = w.read(i.operands[2], 32) if len(i.operands) > 3 else "None"
     source = i.operands[-1]
-    w.wait_unless(f"g.bar_sync({number}, {count}, {aligned}, True, ({mode!r}, {w.read(source, 1)}))")
+    w.wait_unless(f"g.bar_sync({number}, {count}, {aligned}, ({mode!r}, {w.read(source, 1)}))")
     w.write(i.operands[0], "g.bar_result()")
 
 
-@op("barrier.cluster.arrive", dst=0)
+@op("barrier.cluster.arrive", dst=0, collective=True)
 def _cluster_arrive(w, i, m):
     relaxed = m.one_of("release", "relaxed", default="release") == "relaxed"
     aligned = m.take("aligned")
     w.call(f"g.cluster_arrive({not relaxed}, {aligned})")
 
 
-@op("barrier.cluster.wait", dst=0, blocking=True)
+@op("barrier.cluster.wait", dst=0, blocking=True, collective=True)
 def _cluster_wait(w, i, m):
     m.take("acquire", "relaxed")
     m.take("aligned")
@@ -140,9 +137,8 @@ def _wait(w, i, m):
     relaxed = _relaxed(m)
     phase = w.read(i.operands[2], 32 if parity else 64)
     if i.op.startswith("mbarrier.try_wait"):
-        guard = "" if w.guard is None else f"{w.guard} is False or "
         limit = w.read(i.operands[3], 32) if len(i.operands) > 3 else None
-        w.wait_unless(f"{guard}g.mbarrier_try_wait({address}, {phase}, {parity}, {limit})")
+        w.wait_unless(f"g.mbarrier_try_wait({address}, {phase}, {parity}, {limit})")
     w.write(i.operands[0], f"g.mbarrier_test({address}, {phase}, {parity}, {relaxed})")
 
 

@@ -58,10 +58,10 @@ def _trap(w, i, m):
     return True
 
 
-@op("nanosleep", dst=0)
+@op("nanosleep", dst=0, blocking=True)
 def _nanosleep(w, i, m):
     m.type()
-    w.call(f"g.sleep({w.read(i.operands[0], 32)})")
+    w.wait_unless(f"g.sleep({w.read(i.operands[0], 32)})")
 
 
 @op("pmevent", "brkpt", dst=0)
@@ -76,7 +76,7 @@ def _setmaxnreg(w, i, m):
     w.call(f"g.set_max_registers({i.operands[0].value})")
 
 
-@op("griddepcontrol.wait", dst=0, blocking=True)
+@op("griddepcontrol.wait", dst=0, blocking=True, collective=True)
 def _griddepcontrol_wait(w, i, m):
     w.wait_unless("g.grid_dependency_wait()")
 

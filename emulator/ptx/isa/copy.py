@@ -145,8 +145,7 @@ def _bulk_commit(w, i, m):
 @op("cp.async.bulk.wait_group", dst=0, blocking=True)
 def _bulk_wait(w, i, m):
     read = m.take("read")
-    guard = "" if w.guard is None else f"{w.guard} is False or "
-    w.wait_unless(f"{guard}g.bulk_wait({i.operands[0].value}, {read}, {w.mask()})")
+    w.wait_unless(f"g.bulk_wait({i.operands[0].value}, {read}, {w.mask()})")
 
 
 # -- per-thread cp.async -----------------------------------------------------------------------------------------------
@@ -165,12 +164,12 @@ def _cp_async(w, i, m):
     w.call(f"g.cp_async({w.address(operands[0])}, {w.address(operands[1])}, {size}, {source}, {w.mask()})")
 
 
-@op("cp.async.commit_group", dst=0)
+@op("cp.async.commit_group", dst=0, collective=True)
 def _cp_async_commit(w, i, m):
     w.call("g.cp_async_commit()")
 
 
-@op("cp.async.wait_group", "cp.async.wait_all", dst=0, blocking=True)
+@op("cp.async.wait_group", "cp.async.wait_all", dst=0, blocking=True, collective=True)
 def _cp_async_wait(w, i, m):
     w.wait_unless(f"g.cp_async_wait({i.operands[0].value if i.operands else 0})")
 

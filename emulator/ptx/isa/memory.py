@@ -148,7 +148,7 @@ def _getctarank(w, i, m):
     w.write(i.operands[0], f"alu.resize(({address}) >> 24, 32)")
 
 
-@op("ldmatrix.sync.aligned", dst=1)
+@op("ldmatrix.sync.aligned", dst=1, collective=True)
 def _ldmatrix(w, i, m):
     shape = m.one_of("m8n8", "m16n16", "m8n16")
     count = int(m.one_of("x1", "x2", "x4")[1:])
@@ -160,12 +160,12 @@ def _ldmatrix(w, i, m):
     w.write_all(flat(i.operands[0]), f"g.ldmatrix({w.address(i.operands[1])}, {count}, {trans})")
 
 
-@op("movmatrix.sync.aligned.m8n8.trans.b16", dst=1)
+@op("movmatrix.sync.aligned.m8n8.trans.b16", dst=1, collective=True)
 def _movmatrix(w, i, m):
     w.write(i.operands[0], f"g.movmatrix({w.read(i.operands[1], 32)})")
 
 
-@op("stmatrix.sync.aligned", dst=0)
+@op("stmatrix.sync.aligned", dst=0, collective=True)
 def _stmatrix(w, i, m):
     shape = m.one_of("m8n8", "m16n8")
     count = int(m.one_of("x1", "x2", "x4")[1:])

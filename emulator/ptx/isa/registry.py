@@ -28,26 +28,32 @@ HANDLERS: dict[str, Handler] = {}
 class Handler:
     """emit(w, i, m) writes the instruction, see above; it returns True if it left the block.
 
-    dst: how many leading operands are written; reads_destination: the destination's old value matters.
+    dst: how many leading operands are written; blocking: it may have to wait, and so starts a block; collective: all
+    lanes that are together execute it, or none.
     """
 
     name: str
     emit: Callable
     dst: int | Callable[[Instr], int]
     blocking: bool
-    reads_destination: bool
+    collective: bool
 
     def destinations(self, instr: Instr) -> int:
         return self.dst(instr) if callable(self.dst) else self.dst
 
 
-def op(*names: str, dst: int | Callable[[Instr], int] = 1, blocking: bool = False, reads_destination: bool = False):
-    """Register a function as the emitter of the opcodes that begin with `names`."""
+def op(
+    *names: str,
+    dst: int | Callable[[Instr], int] = 1,
+    blocking: bool = False,
+    collective: bool = False,
+):
+    """Register a function as the emitter of the opcodes that begin with `names`; the rest as in Handler."""
 
     def register(function):
         for name in names:
             assert name not in HANDLERS, name
-            HANDLERS[name] = Handler(name, function, dst, blocking, reads_destination)
+            HANDLERS[name] = Handler(name, function, dst, blocking, collective)
         return function
 
     return register

@@ -19,7 +19,7 @@ def _whole_warp(m: Mods) -> None:
     m.drop("sync", "aligned", "b32")
 
 
-@op("tcgen05.alloc", dst=0, blocking=True)
+@op("tcgen05.alloc", dst=0, blocking=True, collective=True)
 def _alloc(w, i, m):
     _pair(m)
     space = m.take("shared::cta")
@@ -29,14 +29,14 @@ def _alloc(w, i, m):
     w.wait_unless(f"g.tmem_alloc({address}, {w.read(i.operands[1], 32)})")
 
 
-@op("tcgen05.dealloc", dst=0, blocking=True)
+@op("tcgen05.dealloc", dst=0, blocking=True, collective=True)
 def _dealloc(w, i, m):
     _pair(m)
     _whole_warp(m)
     w.call(f"g.tmem_dealloc({w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)})")
 
 
-@op("tcgen05.relinquish_alloc_permit", dst=0)
+@op("tcgen05.relinquish_alloc_permit", dst=0, collective=True)
 def _relinquish(w, i, m):
     _pair(m)
     _whole_warp(m)
@@ -103,7 +103,7 @@ def _shift(w, i, m):
 
 @op("tcgen05.commit", dst=0)
 def _commit(w, i, m):
-    pair = _pair(m)
+    _pair(m)
     if not m.take("mbarrier::arrive::one"):
         raise Unsupported("completion mechanism")
     shared = m.take("shared::cluster")
@@ -113,7 +113,7 @@ def _commit(w, i, m):
     address = w.address(target) if isinstance(target, Mem) else w.read(target, 64)
     address = address if shared else f"g.from_generic({address}, 'shared')"
     mask = w.read(i.operands[1], 16) if multicast else "None"
-    w.call(f"g.tcgen05_commit({address}, {mask}, {pair}, {w.mask()})")
+    w.call(f"g.tcgen05_commit({address}, {mask}, {w.mask()})")
 
 
 def _shape(m: Mods):
@@ -121,7 +121,7 @@ def _shape(m: Mods):
     return shape, int(m.one_of(*(f"x{1 << n}" for n in range(8)))[1:])
 
 
-@op("tcgen05.ld", dst=1)
+@op("tcgen05.ld", dst=1, collective=True)
 def _ld(w, i, m):
     _whole_warp(m)
     shape, num = _shape(m)
@@ -138,7 +138,7 @@ def _ld(w, i, m):
             w.emit(f"r{r.index} = g.pending")
 
 
-@op("tcgen05.st", dst=0)
+@op("tcgen05.st", dst=0, collective=True)
 def _st(w, i, m):
     _whole_warp(m)
     shape, num = _shape(m)
@@ -154,13 +154,13 @@ def _ld_red(w, i, m):
     raise Unsupported("tcgen05.ld.red")
 
 
-@op("tcgen05.wait::ld", dst=0, blocking=True)
+@op("tcgen05.wait::ld", dst=0, blocking=True, collective=True)
 def _wait_ld(w, i, m):
     _whole_warp(m)
     w.wait_unless("g.tcgen05_wait_ld()")
 
 
-@op("tcgen05.wait::st", dst=0, blocking=True)
+@op("tcgen05.wait::st", dst=0, blocking=True, collective=True)
 def _wait_st(w, i, m):
     _whole_warp(m)
     w.wait_unless("g.tcgen05_wait_st()")

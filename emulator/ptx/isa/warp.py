@@ -6,38 +6,30 @@ from ..syntax import SINK
 from .registry import is_signed, op, pair, width
 
 
-def _converge(w, members: str) -> None:
-    """Wait for all member lanes. Under a guard all lanes or none must execute: waiting there is not implemented."""
-    if w.guard is None:
-        w.wait_unless(f"g.converged({members})")
-    else:
-        w.emit(f"g.need_uniform({w.guard})")
-
-
-@op("shfl.sync", dst=1, blocking=True)
+@op("shfl.sync", dst=1, blocking=True, collective=True)
 def _shfl(w, i, m):
     mode = m.one_of("up", "down", "bfly", "idx")
     m.type()
     a, b, c, members = (w.read(o, 32) for o in i.operands[1:5])
-    _converge(w, members)
+    w.wait_unless(f"g.converged({members})")
     d, p = pair(i.operands[0])
     w.write_all([d, p if p is not None else SINK], f"lanes.shuffle(g.lanes, {mode!r}, {a}, {b}, {c})")
 
 
-@op("vote.sync", dst=1, blocking=True)
+@op("vote.sync", dst=1, blocking=True, collective=True)
 def _vote(w, i, m):
     mode = m.one_of("all", "any", "uni", "ballot")
     m.type()
     members = w.read(i.operands[2], 32)
-    _converge(w, members)
+    w.wait_unless(f"g.converged({members})")
     w.write(i.operands[0], f"lanes.vote(g.lanes, {mode!r}, {w.read(i.operands[1], 1)})")
 
 
-@op("match.any.sync", "match.all.sync", dst=1, blocking=True)
+@op("match.any.sync", "match.all.sync", dst=1, blocking=True, collective=True)
 def _match(w, i, m):
     bits = width(m.type())
     members = w.read(i.operands[2], 32)
-    _converge(w, members)
+    w.wait_unless(f"g.converged({members})")
     d, p = pair(i.operands[0])
     a = w.read(i.operands[1], bits)
     if i.op.startswith("match.any"):
@@ -46,13 +38,13 @@ def _match(w, i, m):
         w.write_all([d, p if p is not None else SINK], f"lanes.match_all(g.lanes, {a})")
 
 
-@op("redux.sync", dst=1, blocking=True)
+@op("redux.sync", dst=1, blocking=True, collective=True)
 def _redux(w, i, m):
     mode = m.one_of("add", "min", "max", "and", "or", "xor")
     absolute, nan = m.take("abs"), m.take("NaN")
     kind = m.type()
     members = w.read(i.operands[2], 32)
-    _converge(w, members)
+    w.wait_unless(f"g.converged({members})")
     a = w.read(i.operands[1], 32)
     if kind == "f32":
         w.write(i.operands[0], f"lanes.reduce_float(g.lanes, {mode!r}, {a}, {absolute}, {nan})")
@@ -66,15 +58,15 @@ def _activemask(w, i, m):
     w.write(i.operands[0], "g.lane_mask")
 
 
-@op("elect.sync", dst=1, blocking=True)
+@op("elect.sync", dst=1, blocking=True, collective=True)
 def _elect(w, i, m):
     members = w.read(i.operands[1], 32)
-    _converge(w, members)
+    w.wait_unless(f"g.converged({members})")
     d, p = pair(i.operands[0])
     w.write_all([d, p], f"g.elect({members})")
 
 
-@op("bar.warp.sync", "barrier.warp.sync", dst=0, blocking=True)
+@op("bar.warp.sync", "barrier.warp.sync", dst=0, blocking=True, collective=True)
 def _warp_sync(w, i, m):
     members = w.read(i.operands[0], 32)
     w.wait_unless(f"g.converged({members})")
