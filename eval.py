@@ -9,7 +9,6 @@ import base64
 import concurrent.futures
 import contextlib
 import dataclasses
-import math
 import multiprocessing
 import os
 import sys
@@ -23,6 +22,7 @@ os.environ["PYTHONUNBUFFERED"] = "1"  # what a worker printed outlives it
 import torch
 
 import utils
+from evaluation.statistics import Stats, calculate_stats, precise_enough
 from reference import task_of
 from task import Task, TestCase, combine_seeds, parse_case
 
@@ -41,34 +41,6 @@ class Report:
 
     def log(self, key: str, value) -> None:
         print(f"{key}: {' '.join(str(value).split())}", file=self.file, flush=True)  # one line, whatever the value
-
-
-@dataclasses.dataclass
-class Stats:
-    """Nanoseconds per call over `runs` timings; `err` is the standard error of the mean."""
-
-    runs: int
-    mean: float
-    std: float
-    err: float
-    best: float
-    worst: float
-
-
-def calculate_stats(durations: list[float]) -> Stats:
-    """Stats of at least two durations."""
-    runs = len(durations)
-    mean = sum(durations) / runs
-    std = math.sqrt(sum((x - mean) ** 2 for x in durations) / (runs - 1))
-    return Stats(runs, mean, std, std / math.sqrt(runs), float(min(durations)), float(max(durations)))
-
-
-def precise_enough(durations: list[float], elapsed_ns: float, max_time_ns: float) -> bool:
-    """The grader's stopping rule: an error below 0.1 %, or the time is used up; never before three timings or 0.1 s."""
-    if len(durations) < 3 or elapsed_ns <= 1e8:
-        return False
-    stats = calculate_stats(durations)
-    return stats.err / stats.mean < 0.001 or stats.mean * stats.runs > max_time_ns or elapsed_ns > 120e9
 
 
 class CaseTimeout(Exception):

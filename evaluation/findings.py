@@ -4,7 +4,6 @@ import dataclasses
 
 BOT = "https://github.com/gpu-mode/kernelbot/blob/4bdd839ad76eaac0cdab986d30f8d77f989a289b/src"
 REVIEW = "https://github.com/gpu-mode/kernelguard/blob/6797d26ddb52f4a7f8d6020af317eda9291359fc/kernelguard.py"
-HACKS = "https://github.com/gpu-mode/kernelboard/blob/main/kernelboard/static/news/2026-03-09-reward-hacking.md"
 
 RULES = {  # rule -> its public source
     "size": f"{BOT}/kernelbot/api/api_utils.py#L254",

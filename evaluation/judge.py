@@ -10,11 +10,9 @@ import json
 import math
 import multiprocessing
 import os
-import queue
 import secrets
 import signal
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -23,8 +21,8 @@ import torch
 
 import reference
 import utils
-from eval import Stats, calculate_stats, precise_enough
-from evaluation import inputs, worker
+from evaluation import inputs, jobs, worker
+from evaluation.statistics import Stats, calculate_stats, geometric_mean, precise_enough
 from task import TestCase, combine_seeds
 
 AUDITED = 0.2  # share of the repeats in which every result is taken right after its call; their times do not count
@@ -259,43 +257,32 @@ class Trial:
 
 def judge(cases: list[TestCase], options: Options, on_verdict=lambda index, verdict: None) -> list[Verdict]:
     """One verdict per case, in the order of the cases; `on_verdict` is called as they come in."""
-    waiting = queue.SimpleQueue()
-    order = np.random.default_rng(options.secret).permutation(len(cases)).tolist()
-    for index in order:
-        waiting.put(index)
     verdicts = [Verdict(case.spec) for case in cases]
-    lock = threading.Lock()
 
-    def serve(sandbox: Sandbox, root: Path) -> None:
-        while True:
+    def work(sandbox: Sandbox, index: int) -> Verdict:
+        verdict = verdicts[index]
+        with tempfile.TemporaryDirectory(dir=root) as directory:
             try:
-                index = waiting.get_nowait()
-            except queue.Empty:
-                return sandbox.kill()
-            verdict, trial = verdicts[index], None
-            with tempfile.TemporaryDirectory(dir=root) as directory:
-                try:
-                    trial = Trial(cases[index], options, sandbox, Path(directory))
-                    verdict = trial.verdict
-                    trial.run()
-                    verdict.status, verdict.reason = "pass", ""
-                except Refused as error:
-                    verdict.reason = str(error)
-                except Exception as error:  # the judge's own failure is no pass either
-                    verdict.reason = f"evaluator: {type(error).__name__}: {error}"
-                    sandbox.kill()
-            with lock:
-                verdicts[index] = verdict
-                on_verdict(index, verdict)
+                trial = Trial(cases[index], options, sandbox, Path(directory))
+                verdict = trial.verdict
+                trial.run()
+                verdict.status, verdict.reason = "pass", ""
+            except Refused as error:
+                verdict.reason = str(error)
+            except Exception as error:  # the judge's own failure is no pass either
+                verdict.reason = f"evaluator: {type(error).__name__}: {error}"
+                sandbox.kill()
+        return verdict
 
-    with tempfile.TemporaryDirectory(prefix="group-gemm-") as name:
-        sandboxes = [Sandbox(options, Path(name), f"worker{i}") for i in range(min(options.jobs, len(cases)))]
-        threads = [threading.Thread(target=serve, args=(sandbox, Path(name)), daemon=True) for sandbox in sandboxes]
+    def done(index: int, verdict: Verdict) -> None:
+        verdicts[index] = verdict
+        on_verdict(index, verdict)
+
+    order = np.random.default_rng(options.secret).permutation(len(cases)).tolist()
+    with tempfile.TemporaryDirectory(prefix="group-gemm-") as root:
+        sandboxes = [Sandbox(options, Path(root), f"worker{i}") for i in range(min(options.jobs, len(cases)))]
         try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            jobs.share(order, sandboxes, work, done)
         finally:
             for sandbox in sandboxes:
                 sandbox.kill()
@@ -304,6 +291,4 @@ def judge(cases: list[TestCase], options: Options, on_verdict=lambda index, verd
 
 def geomean_us(verdicts: list[Verdict]) -> float | None:
     """Geometric mean of the times; None unless every case passed with a time."""
-    if not verdicts or any(v.status != "pass" or v.us is None for v in verdicts):
-        return None
-    return math.exp(sum(math.log(v.us) for v in verdicts) / len(verdicts))
+    return geometric_mean(v.us if v.status == "pass" else None for v in verdicts)

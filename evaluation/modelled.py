@@ -14,13 +14,11 @@ import importlib
 import json
 import math
 import os
-import queue
 import resource
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
 import emulator
@@ -30,6 +28,8 @@ import utils
 from emulator.model import timeline
 from emulator.model.trace import Trace
 from evaluation import worker
+from evaluation.jobs import share
+from evaluation.statistics import geometric_mean
 
 ROOT = Path(__file__).resolve().parent.parent
 AGREEMENT = 0.01  # of two consecutive intervals that count as equal
@@ -243,38 +243,26 @@ def ask(request: Request, timeout: float) -> dict:
 
 def ask_all(requests: list[Request], jobs: int, timeout: float, on_reply=lambda index, reply: None) -> list[dict]:
     """A reply to each request, the largest problems first; `on_reply` is called as they come in."""
-    waiting, lock = queue.SimpleQueue(), threading.Lock()
     replies: list[dict] = [{"error": "not run"} for _ in requests]
 
-    def work(args: dict) -> int:
+    def size(index: int) -> int:
+        args = requests[index].args
         sizes = ([args[x]] if isinstance(args[x], int) else args[x] for x in "mnk")
         return sum((m + n) * k for m, n, k in zip(*sizes))
 
-    for index in sorted(range(len(requests)), key=lambda i: -work(requests[i].args)):
-        waiting.put(index)
+    def done(index: int, reply: dict) -> None:
+        replies[index] = reply
+        on_reply(index, reply)
 
-    def serve_queue():
-        with contextlib.suppress(queue.Empty):
-            while True:
-                index = waiting.get_nowait()
-                reply = ask(requests[index], timeout)
-                with lock:
-                    replies[index] = reply
-                    on_reply(index, reply)
-
-    threads = [threading.Thread(target=serve_queue, daemon=True) for _ in range(min(jobs, len(requests)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    order = sorted(range(len(requests)), key=size, reverse=True)
+    processes = range(min(jobs, len(requests)))
+    share(order, processes, lambda _, index: ask(requests[index], timeout), done)
     return replies
 
 
 def geomean_us(replies: list[dict]) -> float | None:
     """Geometric mean; None unless every case has a time."""
-    if not replies or any("error" in reply for reply in replies):
-        return None
-    return math.exp(sum(math.log(reply["us"]) for reply in replies) / len(replies))
+    return geometric_mean(None if "error" in reply else reply["us"] for reply in replies)
 
 
 def label(replies: list[dict]) -> str:

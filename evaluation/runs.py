@@ -9,7 +9,6 @@ import base64
 import hashlib
 import importlib.metadata
 import json
-import math
 import platform
 import secrets
 import shutil
@@ -25,6 +24,7 @@ import torch
 import utils
 from evaluation import calibrate, protocol
 from evaluation.judge import Options, geomean_us, judge
+from evaluation.statistics import geometric_mean
 from task import TestCase, parse_case
 
 MODES = ("test", "benchmark", "leaderboard", "profile", "sweep", "calibrate")
@@ -108,8 +108,7 @@ def ranked(request: dict) -> dict:
     for i, spec in enumerate(request["benchmarks"]):
         mean, err = (float(result[f"benchmark.{i}.{key}"]) / 1e3 for key in ("mean", "err"))
         rows.append({"spec": spec, "status": "pass", "reason": "", "us": mean, "err_us": err})
-    mean = math.exp(sum(math.log(row["us"]) for row in rows) / len(rows))
-    return {"cases": rows, "passed": True, "geomean_us": mean}
+    return {"cases": rows, "passed": True, "geomean_us": geometric_mean(row["us"] for row in rows)}
 
 
 def profiled(request: dict, files: dict[str, bytes]) -> dict:

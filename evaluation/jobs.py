@@ -1,0 +1,28 @@
+"""Jobs shared between workers that each do one at a time."""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+
+def share(jobs: Iterable, workers: Sequence, work: Callable, done: Callable) -> None:
+    """work(worker, job) for every job, in their order, by whichever worker is free; done(job, result), one at a time.
+
+    A thread for each worker, all ended on return. Neither function may raise.
+    """
+    waiting, lock = iter(jobs), threading.Lock()
+
+    def take():
+        with lock:
+            return next(waiting, waiting)  # itself when there is none: no job is that
+
+    def serve(worker):
+        while (job := take()) is not waiting:
+            result = work(worker, job)
+            with lock:
+                done(job, result)
+
+    threads = [threading.Thread(target=serve, args=(worker,), daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
