@@ -22,10 +22,10 @@ class Pipe:
         self.last = 0.0
 
     def push(self, when: float, call):
-        self.wait(when)
+        self.occupy(when)
         self.engine.at(self.last, call)
 
-    def wait(self, when: float):
+    def occupy(self, when: float):
         """An operation that changes nothing but the time at which later ones can execute."""
         self.last = max(self.last, when)
 
@@ -108,7 +108,7 @@ class TensorCore:
             ctas = self.tensor_ctas(pair)
             description = form.decode(self.pick(idesc, p))
             if not self.clock.moves_data:
-                self.cta.pipe.wait(self.clock.mma(self, description, pair))
+                self.cta.pipe.occupy(self.clock.mma(self, description, pair))
                 continue
             origin = self.origin("tcgen05.mma")
             reading = []
@@ -199,7 +199,7 @@ class TensorCore:
                 "4x256b": (4, 32),
             }[shape]  # fmt: skip
             if not self.clock.moves_data:
-                self.cta.pipe.wait(self.clock.tensor_copy(self, pair))
+                self.cta.pipe.occupy(self.clock.tensor_copy(self, pair))
                 continue
             to, desc_ = self.pick(address, p), self.pick(desc, p)
             origin = self.origin("tcgen05.cp")
@@ -229,7 +229,7 @@ class TensorCore:
             to, origin = self.pick(address, p), self.origin("tcgen05.shift")
             when = self.clock.tensor_copy(self, pair)
             if not self.clock.moves_data:
-                self.cta.pipe.wait(when)
+                self.cta.pipe.occupy(when)
                 continue
             lo, lanes = to & 0xFFFF, to >> 21 & 3
             writing = [(cta, Accumulating(lo, lo + 8, origin)) for cta in self.tensor_ctas(pair)]
