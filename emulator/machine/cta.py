@@ -35,8 +35,10 @@ class Cluster:
         for cta in self.ctas:
             cta.start(time)
 
-    def threads_exited(self, count: int):
-        self.live_threads -= count
+    def threads_exited(self, warp: Warp, lanes: np.ndarray):
+        """The barrier awaits the threads that have not exited (9.7.13.3): these no more, arrived or not."""
+        self.live_threads -= len(lanes)
+        self.barrier.arrived -= warp.forget_cluster_arrivals(lane_mask(lanes.tobytes()))
         if self.live_threads:
             self.barrier.check(self.live_threads if self.barrier.arrived else None)
         else:
@@ -127,7 +129,7 @@ class Cta:
         for barrier in self.named.values():
             if barrier.everyone and barrier.arrived:
                 barrier.check(self.live_threads)
-        self.cluster.threads_exited(len(lanes))
+        self.cluster.threads_exited(warp, lanes)
 
     def exit(self):
         """All threads have exited: nothing may be left that needs this CTA's memory."""

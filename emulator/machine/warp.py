@@ -85,7 +85,8 @@ class Warp:
         self.live_mask = (1 << threads) - 1
         self.groups: list[Group] = []
         self.leader = 0  # which lane elect.sync picks, if it is a member
-        self.cluster_phase = 0
+        self.cluster_phase = 0  # of the cluster's barrier, when lanes last arrived there
+        self.at_cluster_barrier = 0  # the lanes that have arrived in that phase
         self.bulk: dict[int, object] = {}  # lane -> its bulk async-groups
         self.copies: list = []  # cp.async groups
         self.remote_arrivals: list = []  # at mbarriers of other CTAs, under way
@@ -96,6 +97,19 @@ class Warp:
 
     def __str__(self):
         return f"warp {self.index} of CTA {self.cta.ctaid}"
+
+    def arrived_at_cluster_barrier(self, phase: int, lanes: int) -> None:
+        """lanes: a bit each."""
+        if phase != self.cluster_phase:
+            self.cluster_phase, self.at_cluster_barrier = phase, 0
+        self.at_cluster_barrier |= lanes
+
+    def forget_cluster_arrivals(self, lanes: int) -> int:
+        """How many of these lanes have arrived in the phase that is still open."""
+        if self.cta.cluster.barrier.phase != self.cluster_phase:
+            return 0
+        here, self.at_cluster_barrier = self.at_cluster_barrier & lanes, self.at_cluster_barrier & ~lanes
+        return here.bit_count()
 
 
 class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):

@@ -84,7 +84,7 @@ class Barriers:
             self.release()
             self.publish()
         self.pass_dependency(barrier)
-        self.warp.cluster_phase = barrier.phase
+        self.warp.arrived_at_cluster_barrier(barrier.phase, self.lane_mask)
         self.engine.progress += 1
         barrier.arrive(self.n, self.cta.cluster.live_threads)
         self.hesitate()

@@ -56,6 +56,22 @@ def test_a_barrier_with_a_count_waits_for_that_many():
         run("setp.ge.u32 p, tid, 32; @p exit; bar.sync 1, 64;", 64)
 
 
+def test_an_arrival_at_the_cluster_barrier_is_not_counted_again_when_the_thread_exits():
+    """Warp 1 of each CTA arrives and exits; CTA 0 waits for warp 0 of CTA 1, which stores and arrives late."""
+    ptx = f"""{HEADER}.visible .entry kernel(.param .u64 out) {{
+        .shared .align 4 .b32 slot; .reg .b32 x, tid, cta, a, d; .reg .b64 at; .reg .pred p, first;
+        mov.u32 tid, %tid.x; mov.u32 cta, %cluster_ctarank; ld.param.u64 at, [out];
+        setp.eq.u32 first, cta, 0; mov.u32 a, slot; mapa.shared::cluster.u32 a, a, 0;
+        barrier.cluster.arrive; barrier.cluster.wait;
+        setp.ge.u32 p, tid, 32; @p bra LEAVE; @first bra READ;
+        {SPIN} st.shared::cluster.b32 [a], 8; barrier.cluster.arrive; barrier.cluster.wait; ret;
+        READ: barrier.cluster.arrive; barrier.cluster.wait; ld.shared.b32 d, [slot]; st.global.b32 [at], d; ret;
+        LEAVE: barrier.cluster.arrive; ret; }}"""
+    out = np.zeros(1, np.uint32)
+    emulator.launch(ptx, "kernel", 2, 64, [out], cluster=2)
+    assert out.tolist() == [8]
+
+
 # -- guards ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("wait", ["bar.sync 1, 64", "barrier.cluster.wait", "bar.red.popc.u32 x, 2, 64, p"])
 def test_a_wait_under_a_false_guard_is_not_executed(wait):
