@@ -226,7 +226,7 @@ class Program:
 
 
 class BlockWriter:
-    """Collects the Python source of one block. Handlers in `isa` use read, address, write, call, wait_unless and leave."""
+    """Collects the Python source of one block. Handlers in `isa` use what is public here."""
 
     def __init__(self, program: Program, index: int):
         self.program, self.index = program, index
