@@ -766,11 +766,12 @@ class GroupGemm:
 
         # Weight warp
         if warp == self.weight_warp:
-            self.load(cta, self.weight_boxes, config.weight_policy, config.pdl and not config.early_weights, False)
+            waits = config.pdl and not config.early_weights
+            self.load(cta, self.weight_boxes, config.weight_policy, waits=waits, is_last=False)
 
         # Token warp
         if warp == self.token_warp:
-            self.load(cta, self.token_boxes, config.token_policy, config.pdl, config.pdl)
+            self.load(cta, self.token_boxes, config.token_policy, waits=config.pdl, is_last=config.pdl)
 
         # MMA warp
         if warp == self.mma_warp:
@@ -807,8 +808,8 @@ class GroupGemm:
             self.store(cta, load_shared(tmem_slot), warp, lane)
 
     @cute.jit
-    def load(self, cta: Cta, boxes_of: Callable, policy: str, waits: bool, last: bool):
-        """Weight warp or token warp: global memory to the ring."""
+    def load(self, cta: Cta, boxes_of: Callable, policy: str, waits: bool, is_last: bool):
+        """Weight warp or token warp: global memory to the ring. The last of the two lets the next kernel start."""
         at = cta.start
         tile = self.tile_at(cta, at)
         with cute.arch.elect_one():
@@ -832,7 +833,7 @@ class GroupGemm:
                         to, bar = cta.ring + slot.index * cta.stage_bytes + box.offset, cta.leader + 8 * slot.index
                         tma_load(to, box.tensormap, box.at(step), bar, policy, box.condition, box.mask)
                     slot = slot.advance(cta.stages)
-                if const_expr(last):  # the next kernel may start: earlier it takes L2 and time from these loads
+                if const_expr(is_last):  # earlier takes L2 and time from these loads
                     cute.arch.griddepcontrol_launch_dependents()
                 ptx("", "")  # without an instruction between the two loops' ends LLVM unrolls the inner one
                 at = tile.next
@@ -1281,12 +1282,12 @@ def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
       reordered scales [32, 4, ceil(MN/128), 4, K/64, 1] float8_e4m3fn in blocks of 512 contiguous bytes.
     Writes the given c tensors and returns them. M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
     """
-    tensors = []
+    call, tensors = plan(tuple(map(tuple, sizes))), []
     for group in abc:
         tensors += group
     for group in scales:
         tensors += group
-    plan(tuple(map(tuple, sizes)))(tensors)
+    call(tensors)
     return [c for _, _, c in abc]
 
 

@@ -211,7 +211,13 @@ EPILOGUE = [
     Fault(
         "output not bounded by M", "output_tensormap(c, m, n, 32)", "output_tensormap(c, m + 1, n, 32)", BEYOND, PADDED
     ),
-    Fault("output not bounded by N", "(rows, n), (cute", "(rows, n + 16), (cute", BEYOND, ((32,), (16,), (64,))),
+    Fault(
+        "output not bounded by N",
+        "output_tensormap(c, m, n, 32)",
+        "output_tensormap(c, m, n + 16, 32)",
+        BEYOND,
+        ((32,), (16,), (64,)),
+    ),
 ]
 DESCRIPTORS = [
     Fault("swizzle of the matrix descriptor", "matrix_descriptor(swizzle=2,", "matrix_descriptor(swizzle=4,", WRONG),
