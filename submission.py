@@ -1067,8 +1067,9 @@ class Tensors(HostFunction):
             strides = [stride if size > 1 and 0 not in shape else ANY for size, stride in zip(shape, strides)]
             row.strides[: len(shape)] = strides
         self.capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-        table = Table(id(self.capsule), ctypes.addressof(DL_API), 0, ctypes.addressof(self.rows), len(expected))
-        super().__init__(tensor_reader(), table)
+        name, rows = ctypes.addressof(DL_API), ctypes.addressof(self.rows)
+        super().__init__(tensor_reader(), Table(name=name, expected=rows, count=len(expected)))
+        self.words.capsule = id(self.capsule)
         # The same function, but it keeps the interpreter's lock, and raises the exception that it leaves pending.
         self.read = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(ctypes.cast(self.function, ctypes.c_void_p).value)
 
