@@ -2,7 +2,7 @@
 
     modal run modal_app.py                                   # the ten tests
     modal run modal_app.py --mode benchmark --submission FILE --json out.json
-    modal run modal_app.py --mode sweep --grid "stages=3,4 epilogue=direct,tma"
+    modal run modal_app.py --mode sweep --grid "stages=3,4 store_boxes=1,2"
     modal run modal_app.py --mode benchmark --task nvfp4_dual_gemm
 
 Modes: test and benchmark as `python eval.py` has them, leaderboard as the bot does it, profile (Nsight Compute or
@@ -76,12 +76,10 @@ def sweep_configs(grid: str = "") -> list[dict]:
     import submission
 
     values = {
-        "ctas": (1, 2),
         "sharers": (1,),
         "gran": (32, 128),
         "token_box": (16, 32, 64),
         "stages": (3, 4, 5),
-        "epilogue": ("direct", "tma"),
         "store_boxes": (1, 2),
         "epilogue_warps": (4, 8),
         "weight_policy": tuple(submission.CACHE_POLICY),
@@ -89,7 +87,6 @@ def sweep_configs(grid: str = "") -> list[dict]:
         "store_policy": tuple(submission.CACHE_POLICY),
         "pdl": (False, True),
         "prefetch": (0, 2, 4, 8),
-        "ctas_per_sm": (1, 2),
     }
     bases, configs = [*submission.CONFIG_MAP.values(), *submission.DUAL_CONFIG_MAP.values()], [{}]
     for field, value in ((field, value) for field in values for value in values[field]):

@@ -7,8 +7,8 @@ The same kernel does the dual GEMM (leaderboard nvfp4_dual_gemm), C = silu(A @ B
 same 16 of B2 alternate in the lanes of one accumulator, so that a thread of the epilogue holds both factors.
 
 The weights B [N, K] are the M side of the tensor core instruction and the tokens A [M, K] its N side, whose width is a
-register: each weight byte is read once per token tile, and one compiled kernel serves all M, N and K. Each CTA (or pair
-of CTAs that share a 256-row MMA) walks a contiguous range of weight rows; the host cuts them so that all cost the same.
+register: each weight byte is read once per token tile, and one compiled kernel serves all M, N and K. Each pair of CTAs
+(they share a 256-row MMA) walks a contiguous range of weight rows; the host cuts them so that all cost the same.
 
     weight warp, token warp --TMA--> ring [weights | tokens | scales] --MMA warp--> tensor memory --epilogue warps--> C
 
@@ -38,6 +38,7 @@ from task import input_t, output_t
 
 # --------------------------------------------------------------------------------------------------------------- config
 
+PAIR = 2  # CTAs that share an MMA: it multiplies the weight rows of both with the tokens, of which each loads half
 TILE_M = 128  # weight rows per CTA and tile: the lanes of tensor memory
 TILE_K = 256  # K per ring stage: one 128-byte swizzle row of FP4, 4 MMAs
 MMA_K = 64  # K per MMA and per scale factor atom
@@ -48,6 +49,7 @@ SMEM_HEADER = 1024  # barriers and the tensor memory address
 MAX_STAGES = 16
 TMEM_COLS = 512
 TMEM_SF_COLS = 48  # 4 K steps x (4 columns of weight scales: one 128-row atom, 8 of token scales: two)
+ACC_COLS = TMEM_COLS - TMEM_SF_COLS  # for two accumulators; the scale factors follow them
 STORE_BOX = 32 * 32 * 2  # bytes of the 32 tokens x 32 weight rows of fp16 that one warp stores at once
 TOKEN_TILES = (32, 64, 96, 128, 160, 192, 256)  # their multiples start at most 256 - width above a 128-row scale atom
 MAX_GROUPS = 16  # groups per launch: 16 x 11 tensormaps of 128 bytes and the words fit the 32764 bytes of parameters
@@ -56,49 +58,41 @@ MAX_DISTANCE = 2**40  # bytes, above the stride of a tensormap
 DUAL_OPERANDS = tuple("a b1 b2 sfa sfb1 sfb2 sfa_permuted sfb1_permuted sfb2_permuted c".split())
 
 # Encoded L2 policies of a TMA copy: https://github.com/NVIDIA/cutlass/blob/7107b055/include/cute/arch/copy_sm90_desc.hpp#L186
-CACHE_POLICY = {"evict_normal": 0x1000000000000000, "evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
+FIRST, NORMAL, LAST = "evict_first", "evict_normal", "evict_last"
+CACHE_POLICY = {NORMAL: 0x1000000000000000, FIRST: 0x12F0000000000000, LAST: 0x14F0000000000000}
 
 
 @dataclass(frozen=True)
 class Config:
-    """Hyperparameters of a kernel. No entry changes the result, all change its time."""
+    """Hyperparameters of a kernel. They change its time and, but for a wrong early_weights, never its result."""
 
-    ctas: int = 1  # CTAs per MMA, 1 or 2: a pair multiplies 256 weight rows and loads half of the tokens each
-    sharers: int = 1  # MMAs per cluster: 2 take tokens side by side; each loads half of the same weights for both
+    sharers: int = 1  # pairs per cluster: 2 take tokens side by side; each loads half of the same weights for both
     gran: int = 128  # schedule unit in weight rows, and their smallest TMA box: 128, 64 or 32
-    tokens: int = 256  # widest token tile, the N of the MMA: one of TOKEN_TILES; at most 192 if ctas_per_sm is 2
+    tokens: int = 256  # widest token tile, the N of the MMA: one of TOKEN_TILES
     token_cost: int = 100  # what loading a token costs the schedule, in percent of a weight row
     token_box: int = 16  # token rows of the smallest TMA box; the tokens of a tile are rounded up to it
     stages: int = 0  # ring depth; 0 = as many as fit the shared memory
-    epilogue: str = "direct"  # "direct": 2-byte stores, 64 bytes a warp; "tma": 32 x 32 boxes through shared memory
-    store_boxes: int = 1  # shared memory boxes per epilogue warp, if "tma"
+    store_boxes: int = 1  # shared memory boxes per epilogue warp
     epilogue_warps: int = 4  # 4, or 8 that split the columns
-    weight_policy: str = "evict_first"  # L2 eviction priority of B and SFB: a key of CACHE_POLICY
-    token_policy: str = "evict_last"  # the same for A and SFA, which every CTA reads
-    store_policy: str = "evict_normal"  # the same for C, if "tma"
+    weight_policy: str = FIRST  # L2 eviction priority of B and SFB: a key of CACHE_POLICY
+    token_policy: str = LAST  # the same for A and SFA, which every CTA reads
+    store_policy: str = NORMAL  # the same for C
     pdl: bool = True  # programmatic dependent launch: the prologue overlaps the end of the previous kernel
     prefetch: int = 1  # stages of the weights that are prefetched to L2 while the previous kernel ends, if pdl
     early_weights: bool = False  # load B and SFB before that wait: wrong if the previous kernel writes them
-    ctas_per_sm: int = 1  # 2: half the shared and tensor memory, so that the next launch starts beside this one
     sms: int = 148  # SMs of a B200: CTAs of the persistent grid
 
     def __post_init__(self):
-        assert self.ctas in (1, 2) and self.gran in (32, 64, TILE_M) and self.ctas_per_sm in (1, 2)
-        assert self.tokens in TOKEN_TILES and self.tokens <= self.acc_cols and self.token_box in (16, 32, 64, 128)
-        assert self.epilogue in ("direct", "tma") and self.epilogue_warps in (4, 8) and self.sms % self.cluster == 0
-        assert self.sharers == 1 or (self.sharers, self.ctas, self.gran) == (2, 2, TILE_M)
-        assert self.stages <= MAX_STAGES and self.store_boxes in (1, 2)
+        assert self.gran in (32, 64, TILE_M) and (self.sharers == 1 or (self.sharers, self.gran) == (2, TILE_M))
+        assert self.tokens in TOKEN_TILES and self.token_box in (16, 32, 64, 128)
+        assert self.epilogue_warps in (4, 8) and self.store_boxes in (1, 2)
+        assert self.stages <= MAX_STAGES and self.sms % self.cluster == 0
         assert {self.weight_policy, self.token_policy, self.store_policy} <= set(CACHE_POLICY)
 
     @property
     def cluster(self) -> int:
         """CTAs per cluster."""
-        return self.ctas * self.sharers
-
-    @property
-    def acc_cols(self) -> int:
-        """Tensor memory columns of the accumulators; the scale factors follow them."""
-        return TMEM_COLS // self.ctas_per_sm - TMEM_SF_COLS
+        return PAIR * self.sharers
 
     @property
     def weight_boxes(self) -> list[int]:
@@ -111,9 +105,9 @@ class Config:
         return [rows for rows in (128, 64, 32, 16) if rows >= self.token_box]
 
 
-DEFAULT = Config(ctas=2, gran=32, epilogue="tma")
+DEFAULT = Config(gran=32)
 
-PAIRS = Config(ctas=2, token_cost=0, epilogue="tma", store_boxes=2)
+TUNED = Config(token_cost=0, store_boxes=2)
 
 # (M of each group), N, K of a benchmark case -> its Config; every other problem runs on DEFAULT. Chosen on the timing
 # model: few parts of 128-row tiles, which take the tensor core as long as whole ones, narrow token tiles where that
@@ -122,25 +116,18 @@ PAIRS = Config(ctas=2, token_cost=0, epilogue="tma", store_boxes=2)
 # gain, and policies, which the model does not know, are worth 4 % of the second case.
 CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
     ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): replace(
-        PAIRS, token_box=32, epilogue_warps=8, prefetch=2, token_policy="evict_normal", store_policy="evict_last"
+        TUNED, token_box=32, epilogue_warps=8, prefetch=2, token_policy=NORMAL, store_policy=LAST
     ),
     ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): replace(
-        PAIRS, gran=64, token_cost=50, prefetch=2, weight_policy="evict_normal"
+        TUNED, gran=64, token_cost=50, prefetch=2, weight_policy=NORMAL
     ),
     ((192, 320), 3072, 4096): replace(
-        PAIRS,
-        sharers=2,
-        tokens=96,
-        prefetch=3,
-        weight_policy="evict_normal",
-        token_policy="evict_normal",
-        store_policy="evict_last",
-        sms=144,
+        TUNED, sharers=2, tokens=96, prefetch=3, weight_policy=NORMAL, token_policy=NORMAL, store_policy=LAST, sms=144
     ),
-    ((128, 384), 4096, 1536): replace(PAIRS, tokens=128, token_box=64, prefetch=3),
+    ((128, 384), 4096, 1536): replace(TUNED, tokens=128, token_box=64, prefetch=3),
 }
 
-DUAL_DEFAULT = replace(PAIRS, epilogue_warps=8, prefetch=2)
+DUAL_DEFAULT = replace(TUNED, epilogue_warps=8, prefetch=2)
 
 # M, N, K of a benchmark case of the dual GEMM -> its Config; every other problem runs on DUAL_DEFAULT. Token tiles such
 # that one for each pair of CTAs is enough: 64, 64, 72 and 72 tiles of 128 rows of both B.
@@ -153,7 +140,7 @@ DUAL_CONFIG_MAP: dict[tuple[int, int, int], Config] = {
 
 # ------------------------------------------------------------------------------------------------------------------ PTX
 # One function an instruction, with its section of the PTX ISA 9.1. Shared and tensor memory addresses are Int32;
-# tensormaps, matrix descriptors and global addresses are Int64; `ctas` is the cta_group.
+# tensormaps, matrix descriptors and global addresses are Int64.
 
 
 def ptx(text: str, constraints: str, *operands, result: str | None = None):
@@ -184,22 +171,11 @@ def minimum(x, y) -> Int32:
     return select(Int32(x) < Int32(y), x, y)
 
 
-def cta_mask(x) -> Int16:
-    return Int16(Int16(x).ir_value())
-
-
-def constant(x: int) -> Int64:
-    return Int64(Int64(x).ir_value())
-
-
-def load_param(address: Int64) -> Int32:
+def load_param(address: Int64, dtype=Int32) -> Int32 | Int64:
     """ld.param (9.7.9.8) from a generic address inside the kernel parameters."""
-    return Int32(ptx("{ .reg .b64 p; cvta.to.param.u64 p, $1; ld.param.b32 $0, [p]; }", "=r,l", address, result="i32"))
-
-
-def load_param64(address: Int64) -> Int64:
-    """ld.param (9.7.9.8), 64 bits."""
-    return Int64(ptx("{ .reg .b64 p; cvta.to.param.u64 p, $1; ld.param.b64 $0, [p]; }", "=l,l", address, result="i64"))
+    bits, register = {Int32: (32, "r"), Int64: (64, "l")}[dtype]
+    text = f"{{ .reg .b64 p; cvta.to.param.u64 p, $1; ld.param.b{bits} $0, [p]; }}"
+    return dtype(ptx(text, f"={register},l", address, result=f"i{bits}"))
 
 
 def load_shared(address: Int32) -> Int32:
@@ -215,11 +191,6 @@ def map_shared(address: Int32, rank: Int32) -> Int32:
 def mbarrier_init(bar: Int32, count: int) -> None:
     """mbarrier.init (9.7.13.15.9)."""
     ptx("mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", bar, Int32(count))
-
-
-def mbarrier_init_fence() -> None:
-    """fence.mbarrier_init (9.7.13.4): the cluster and the async proxy see the initialised barriers."""
-    ptx("fence.mbarrier_init.release.cluster;", "")
 
 
 def mbarrier_expect(bar: Int32, size: Int32, condition: Int32) -> None:
@@ -252,21 +223,18 @@ def tensormap_prefetch(tensormap: Int64) -> None:
     ptx("prefetch.tensormap [$0];", "l", tensormap)
 
 
-def tma_load(ctas: int, to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition: Int32, mask):
+def tma_load(to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition: Int32, mask) -> None:
     """cp.async.bulk.tensor (9.7.9.25.5.2): the box at coordinates `at`; the barrier may be the pair's other CTA's.
 
     With a mask, to the same place in each of these CTAs of the cluster; each of their pairs has its barrier signalled.
     """
-    n = len(at)
+    n, multicast = len(at), mask is not None
     coordinates = ", ".join(f"${i + 4}" for i in range(n))
     text = f"cp.async.bulk.tensor.{n}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-    group = f".cta_group::{ctas}.L2::cache_hint [$0], [$1, {{{coordinates}}}], [$2]"
-    operands = to, tensormap, bar, constant(CACHE_POLICY[policy]), *map(Int32, at)
-    if mask is None:
-        ptx_if(condition, text + group + ", $3;", "r,l,r,l" + ",r" * n, *operands)
-    else:
-        text += f".multicast::cluster{group}, ${n + 4}, $3;"
-        ptx_if(condition, text, "r,l,r,l" + ",r" * n + ",h", *operands, cta_mask(mask))
+    text += ".multicast::cluster" * multicast + f".cta_group::2.L2::cache_hint [$0], [$1, {{{coordinates}}}], [$2], "
+    text += f"${n + 4}, " * multicast + "$3;"
+    operands = to, tensormap, bar, Int64(CACHE_POLICY[policy]), *map(Int32, at), *([Int16(mask)] if multicast else [])
+    ptx_if(condition, text, "r,l,r,l" + ",r" * n + ",h" * multicast, *operands)
 
 
 def prefetch_line(address: Int64) -> None:
@@ -277,13 +245,8 @@ def prefetch_line(address: Int64) -> None:
 def tma_store(tensormap: Int64, x: Int32, y: Int32, source: Int32, policy: str) -> None:
     """cp.async.bulk.tensor (9.7.9.25.5.2) to global memory, clipped to the matrix, and cp.async.bulk.commit_group."""
     text = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [$0, {$1, $2}], [$3], $4;"
-    operands = tensormap, x, y, source, constant(CACHE_POLICY[policy])
+    operands = tensormap, x, y, source, Int64(CACHE_POLICY[policy])
     ptx(text + " cp.async.bulk.commit_group;", "l,r,r,r,l", *operands)
-
-
-def tma_store_wait(pending: int) -> None:
-    """cp.async.bulk.wait_group.read (9.7.9.25.3.3): all but `pending` stores have read their shared memory."""
-    ptx(f"cp.async.bulk.wait_group.read {pending};", "")
 
 
 def wait_for_previous_kernel(condition: Int32) -> None:
@@ -291,55 +254,46 @@ def wait_for_previous_kernel(condition: Int32) -> None:
     ptx_if(condition, "griddepcontrol.wait;", "")
 
 
-def launch_next_kernel() -> None:
-    """griddepcontrol.launch_dependents (9.7.13.13): the next kernel's CTAs may start. Again: nothing."""
-    ptx("griddepcontrol.launch_dependents;", "")
-
-
-def tmem_alloc(ctas: int, to: Int32, columns: int) -> None:
+def tmem_alloc(to: Int32, columns: int) -> None:
     """tcgen05.alloc (9.7.16.7.1), and relinquish the right to more; the address goes to shared memory."""
-    ptx(f"tcgen05.alloc.cta_group::{ctas}.sync.aligned.shared::cta.b32 [$0], {columns};", "r", to)
-    ptx(f"tcgen05.relinquish_alloc_permit.cta_group::{ctas}.sync.aligned;", "")
+    ptx(f"tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [$0], {columns};", "r", to)
+    ptx("tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;", "")
 
 
-def tmem_dealloc(ctas: int, tmem: Int32, columns: int) -> None:
+def tmem_dealloc(tmem: Int32, columns: int) -> None:
     """tcgen05.dealloc (9.7.16.7.1)."""
-    ptx(f"tcgen05.dealloc.cta_group::{ctas}.sync.aligned.b32 $0, {columns};", "r", tmem)
+    ptx(f"tcgen05.dealloc.cta_group::2.sync.aligned.b32 $0, {columns};", "r", tmem)
 
 
-def tmem_copy_scales(ctas: int, to: Int32, source: Int64, condition: Int32 | None = None) -> None:
+def tmem_copy_scales(to: Int32, source: Int64, condition: Int32 | None = None) -> None:
     """tcgen05.cp (9.7.16.9): one scale factor atom to 4 columns, in all four quarters of the lanes."""
-    text = f"tcgen05.cp.cta_group::{ctas}.32x128b.warpx4 [$0], $1;"
+    text = "tcgen05.cp.cta_group::2.32x128b.warpx4 [$0], $1;"
     if condition is None:
         ptx(text, "r,l", to, source)
     else:
         ptx_if(condition, text, "r,l", to, source)
 
 
-def mma(ctas: int, d: Int32, a: Int64, b: Int64, idesc: Int32, sfa: Int32, sfb: Int32, accumulate: Int32) -> None:
+def mma(d: Int32, a: Int64, b: Int64, idesc: Int32, sfa: Int32, sfb: Int32, accumulate: Int32) -> None:
     """tcgen05.mma.block_scale (9.7.16.10.9): D (+)= (A * SFA) @ (B * SFB).T over 64 of K, one scale per 16."""
-    text = f"""{{ .reg .pred p; setp.ne.b32 p, $6, 0;
-        tcgen05.mma.cta_group::{ctas}.kind::mxf4nvf4.block_scale.block16 [$0], $1, $2, $3, [$4], [$5], p; }}"""
+    text = """{ .reg .pred p; setp.ne.b32 p, $6, 0;
+        tcgen05.mma.cta_group::2.kind::mxf4nvf4.block_scale.block16 [$0], $1, $2, $3, [$4], [$5], p; }"""
     ptx(text, "r,l,l,r,r,r,r", d, a, b, idesc, sfa, sfb, accumulate)
 
 
-def mma_commit(ctas: int, bar: Int32, mask) -> None:
+def mma_commit(bar: Int32, mask) -> None:
     """tcgen05.commit (9.7.16.11.1): arrive, in these CTAs of the cluster, when all issued tcgen05 work is done."""
-    text = f"tcgen05.commit.cta_group::{ctas}.mbarrier::arrive::one.shared::cluster"
-    if ctas == 1:
-        ptx(f"{text}.b64 [$0];", "r", bar)
-    else:
-        ptx(f"{text}.multicast::cluster.b64 [$0], $1;", "r,h", bar, cta_mask(mask))
+    text = "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [$0], $1;"
+    ptx(text, "r,h", bar, Int16(mask))
 
 
-def tmem_load(shape: str, count: int, tmem: Int32) -> list[Int32]:
-    """tcgen05.ld (9.7.16.8.1) of `count` registers: 32x32b, columns of this lane; 16x256b, 8x8 matrices."""
-    registers = ", ".join(f"${i}" for i in range(count))
-    repeat = count if shape == "32x32b" else count // 4
-    text = f"tcgen05.ld.sync.aligned.{shape}.x{repeat}.b32 {{{registers}}}, [${count}];"
-    struct = ptx(text, "=r," * count + "r", tmem, result=f"!llvm.struct<({', '.join(['i32'] * count)})>")
+def tmem_load(tmem: Int32) -> list[Int32]:
+    """tcgen05.ld (9.7.16.8.1) of 16 lanes x 32 columns: two registers for each of 2 x 4 matrices [8, 8]."""
+    registers = ", ".join(f"${i}" for i in range(16))
+    text = f"tcgen05.ld.sync.aligned.16x256b.x4.b32 {{{registers}}}, [$16];"
+    struct = ptx(text, "=r," * 16 + "r", tmem, result=f"!llvm.struct<({', '.join(['i32'] * 16)})>")
     i32 = ir.IntegerType.get_signless(32)
-    return [Int32(llvm.extractvalue(i32, struct, ir.DenseI64ArrayAttr.get([i]))) for i in range(count)]
+    return [Int32(llvm.extractvalue(i32, struct, ir.DenseI64ArrayAttr.get([i]))) for i in range(16)]
 
 
 def tmem_load_wait() -> None:
@@ -350,12 +304,6 @@ def tmem_load_wait() -> None:
 def tcgen05_fence(side: str) -> None:
     """tcgen05.fence (9.7.16.11.2): "before" or "after" a synchronisation with other threads."""
     ptx(f"tcgen05.fence::{side}_thread_sync;", "")
-
-
-def store_half(address: Int64, x: Int32, condition: Int32) -> None:
-    """cvt (9.7.9.21) of f32 bits to fp16, and st.global (9.7.9.11) past L1."""
-    text = "{ .reg .pred p; .reg .b16 h; setp.ne.b32 p, $2, 0; cvt.rn.f16.f32 h, $1;"
-    ptx(text + "@p st.global.L1::no_allocate.b16 [$0], h; }", "l,r,r", address, x, condition)
 
 
 def pack_half(low: Int32, high: Int32) -> Int32:
@@ -393,9 +341,9 @@ SF_MATRIX = matrix_descriptor(swizzle=0, row_group=128)
 DUAL_SF_MATRIX = matrix_descriptor(swizzle=0, row_group=SF_ATOM)  # dual_scale_tensormap: an eighth of 4 atoms, the next
 
 
-def instruction_descriptor(ctas: int, n: Int32) -> Int32:
-    """Instruction descriptor (9.7.16.4.2) of kind::mxf4nvf4: E2M1 x E2M1, UE4M3 scales, M = 128 * ctas, N = n."""
-    return Int32(TILE_M * ctas >> 4 << 24 | 1 << 10 | 1 << 7) | n >> 3 << 17
+def instruction_descriptor(n: Int32) -> Int32:
+    """Instruction descriptor (9.7.16.4.2) of kind::mxf4nvf4: E2M1 x E2M1, UE4M3 scales, M = 256, N = n."""
+    return Int32(PAIR * TILE_M >> 4 << 24 | 1 << 10 | 1 << 7) | n >> 3 << 17
 
 
 # ------------------------------------------------------------------------------------------------------------- schedule
@@ -414,9 +362,9 @@ def token_tile(m: int, config: Config) -> int:
     )
 
 
-def rows_per_cta(n: int, ctas: int) -> int:
+def rows_per_cta(n: int) -> int:
     """Weight rows of a CTA: the CTAs of a pair alternate in blocks of 128, so that both see the same scale columns."""
-    return n if ctas == 1 else n // 256 * 128 + min(n % 256, 128)
+    return n // 256 * 128 + min(n % 256, 128)
 
 
 def pack_position(group: int, token: int, row: int) -> int:
@@ -450,39 +398,42 @@ def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) 
 # ----------------------------------------------------------------------------------------------------------- tensormaps
 
 
+def tma_atom(dtype, address: Int64, shape: tuple, stride: tuple, layout, box: tuple, op=None):
+    """TMA atom of a tensor in global memory, whose boxes lie in shared memory in this layout; zeros outside."""
+    pointer = cute.make_ptr(dtype, address, cute.AddressSpace.gmem, assumed_align=16)
+    tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=stride))
+    return cpasync.make_tiled_tma_atom(op or cpasync.CopyBulkTensorTileG2SOp(), tensor, layout, box)[0]
+
+
+def swizzled(kind: tcgen05.SmemLayoutAtomKind, dtype, box: tuple):
+    """Layout of a box [rows, columns] in shared memory, K-major."""
+    return cute.tile_to_shape(tcgen05.make_smem_layout_atom(kind, dtype), box, (0, 1))
+
+
 def fp4_tensormap(address: Int64, rows: Int32, k: Int32, box_rows: int):
-    """TMA atom of a row-major [rows, k] FP4 matrix: boxes of box_rows x 256, 128-byte swizzle, zeros outside."""
-    pointer = cute.make_ptr(Float4E2M1FN, address, cute.AddressSpace.gmem, assumed_align=16)
-    tensor = cute.make_tensor(pointer, cute.make_layout((rows, k), stride=(cute.assume(k, 32), 1)))
-    atom = tcgen05.make_smem_layout_atom(tcgen05.SmemLayoutAtomKind.K_SW128, Float4E2M1FN)
-    layout = cute.tile_to_shape(atom, (box_rows, TILE_K), (0, 1))
-    op = cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.ONE)
-    return cpasync.make_tiled_tma_atom(op, tensor, layout, (box_rows, TILE_K))[0]
+    """TMA atom of a row-major [rows, k] FP4 matrix: boxes of box_rows x 256, 128-byte swizzle."""
+    box = (box_rows, TILE_K)
+    layout = swizzled(tcgen05.SmemLayoutAtomKind.K_SW128, Float4E2M1FN, box)
+    return tma_atom(Float4E2M1FN, address, (rows, k), (cute.assume(k, 32), 1), layout, box)
 
 
 def scale_tensormap(address: Int64, rows: Int32, k: Int32, sharers: int = 1):
     """TMA atom of scale factors [ceil(rows / 128), k / 64] atoms, as Int64: boxes of 4 / sharers atoms in a row."""
-    blocks, words = (rows + 127) // 128, k // MMA_K * (SF_ATOM // 8)
-    pointer = cute.make_ptr(Int64, address, cute.AddressSpace.gmem, assumed_align=16)
-    tensor = cute.make_tensor(pointer, cute.make_layout((blocks, words), stride=(cute.assume(words, 2), 1)))
-    box = (1, SF_BYTES // 8 // sharers)
-    op = cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.ONE)
-    return cpasync.make_tiled_tma_atom(op, tensor, cute.make_layout(box, stride=(box[1], 1)), box)[0]
+    blocks, words, box = (rows + 127) // 128, k // MMA_K * (SF_ATOM // 8), (1, SF_BYTES // 8 // sharers)
+    layout = cute.make_layout(box, stride=(box[1], 1))
+    return tma_atom(Int64, address, (blocks, words), (cute.assume(words, 2), 1), layout, box)
 
 
 def dual_fp4_tensormap(low: Int64, high: Int64, rows: Int32, k: Int32, box_rows: int):
     """TMA atom of two row-major [rows, k] FP4 matrices as one tensor [rows / 32, matrix, 32, k].
 
     The stride from one matrix to the other is the distance of their addresses. Boxes of box_rows / 32 x 2 x 16 x 256:
-    16 rows of the low matrix, the same of the high one, the next 16 of the low, ...; 128-byte swizzle, zeros outside.
+    16 rows of the low matrix, the same of the high one, the next 16 of the low, ...; 128-byte swizzle.
     """
-    pointer = cute.make_ptr(Float4E2M1FN, low, cute.AddressSpace.gmem, assumed_align=16)
     k, distance, box = cute.assume(k, 32), cute.assume((high - low) * 2, 32), (TILE_K, 16, 2, box_rows // 32)
-    tensor = cute.make_tensor(pointer, cute.make_layout((k, 32, 2, rows // 32), stride=(1, k, distance, k * 32)))
-    atom = tcgen05.make_smem_layout_atom(tcgen05.SmemLayoutAtomKind.K_SW128, Float4E2M1FN)
-    layout = cute.tile_to_shape(atom, (box_rows, TILE_K), (0, 1))
+    layout = swizzled(tcgen05.SmemLayoutAtomKind.K_SW128, Float4E2M1FN, (box_rows, TILE_K))
     layout = cute.composition(layout, cute.make_layout(box, stride=(box_rows, 1, 16, 32)))
-    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.ONE), tensor, layout, box)[0]
+    return tma_atom(Float4E2M1FN, low, (k, 32, 2, rows // 32), (1, k, distance, k * 32), layout, box)
 
 
 def dual_scale_tensormap(address: Int64, rows: Int32, k: Int32):
@@ -491,21 +442,15 @@ def dual_scale_tensormap(address: Int64, rows: Int32, k: Int32):
     A box has 16 of the 32 rows of 4 atoms, which fill 16 lanes of tensor memory, in the order [eighth, atom].
     """
     blocks, atoms, box = (rows + 127) // 128, k // MMA_K, (16, TILE_K // MMA_K, 2, 1)
-    pointer = cute.make_ptr(Int64, address, cute.AddressSpace.gmem, assumed_align=16)
     strides = (1, SF_ATOM // 8, 16, cute.assume(atoms * (SF_ATOM // 8), SF_ATOM // 8))
-    tensor = cute.make_tensor(pointer, cute.make_layout((16, atoms, 4, blocks), stride=strides))
-    op = cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.ONE)
-    return cpasync.make_tiled_tma_atom(op, tensor, cute.make_layout(box), box)[0]
+    return tma_atom(Int64, address, (16, atoms, 4, blocks), strides, cute.make_layout(box), box)
 
 
 def output_tensormap(address: Int64, rows: Int32, n: Int32, columns: int):
     """TMA atom of a row-major [rows, n] fp16 matrix: boxes of 32 x 32 or 32 x 16, swizzled as wide, clipped."""
-    pointer = cute.make_ptr(Float16, address, cute.AddressSpace.gmem, assumed_align=16)
-    tensor = cute.make_tensor(pointer, cute.make_layout((rows, n), stride=(cute.assume(n, 8), 1)))
     kind = {32: tcgen05.SmemLayoutAtomKind.K_SW64, 16: tcgen05.SmemLayoutAtomKind.K_SW32}[columns]
-    box = (32, columns)
-    layout = cute.tile_to_shape(tcgen05.make_smem_layout_atom(kind, Float16), box, (0, 1))
-    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), tensor, layout, box)[0]
+    box, op = (32, columns), cpasync.CopyBulkTensorTileS2GOp()
+    return tma_atom(Float16, address, (rows, n), (cute.assume(n, 8), 1), swizzled(kind, Float16, box), box, op)
 
 
 def tensormap_address(atom) -> Int64:
@@ -535,6 +480,44 @@ class Words:
         return cls(llvm.load(ir.Type.parse(f"!llvm.array<{count} x i64>"), address))
 
 
+class PipelineState(NamedTuple):
+    """Where a warp is in a ring of slots, and the parity of the phase of the slot's barrier that it waits for."""
+
+    index: Int32
+    phase: Int32
+
+    def advance(self, slots: Int32 | None = None) -> "PipelineState":
+        """The next of so many slots; of two if None, which takes no select."""
+        if slots is None:
+            return PipelineState(phase=self.phase ^ self.index, index=1 - self.index)  # in this order: a move less
+        index = self.index + 1
+        wraps = index == slots
+        return PipelineState(phase=select(wraps, self.phase ^ 1, self.phase), index=select(wraps, 0, index))
+
+
+class Cta(NamedTuple):
+    """What the warps of a CTA share: its part of the work, and addresses in shared memory."""
+
+    params: Int64  # kernel parameters
+    rank: Int32  # in the pair, whose leader is 0
+    sharer: Int32  # which pair of the cluster
+    start: Int64  # the range of the cluster
+    end: Int64
+    stages: Int32
+    ring: Int32  # [stages, stage_bytes]; a stage has weights [128, 256] and, at these offsets,
+    tokens: Int32  # [tokens of this CTA, 256]
+    weight_scales: Int32  # [4 K steps, SF_ATOM]
+    token_scales: Int32  # [2 blocks of 128 tokens, 4 K steps, SF_ATOM]
+    stage_bytes: Int32
+    full: Int32  # barriers: [stages]
+    empty: Int32  # [stages]
+    acc_full: Int32  # [2 accumulators]
+    acc_empty: Int32  # [2 accumulators]
+    acc_read: Int32
+    tmem_slot: Int32  # the address of tensor memory
+    leader: Int32  # the leader's `full`, which its other barriers follow as in every CTA
+
+
 class Tile(NamedTuple):
     """Weight rows x tokens of one group."""
 
@@ -544,7 +527,6 @@ class Tile(NamedTuple):
     row: Int32  # first weight row, as counted by rows_per_cta
     rows: Int32  # at most to the next multiple of 128
     m: Int32
-    n: Int32
     k: Int32
     next: Int64  # position of the tile after it
 
@@ -561,7 +543,7 @@ class Box(NamedTuple):
 
 
 def row_at(y: Int32, x: int | Int32 = 0) -> Callable[[Int32], tuple]:
-    """Coordinates in row y of a matrix whose stages are 256 elements wide, from their x-th on."""
+    """Coordinates in row y of a matrix whose stages are 256 elements wide, from its x-th on."""
     return lambda step: (step * TILE_K + x, y)
 
 
@@ -580,19 +562,21 @@ class GroupGemm:
     """
 
     def __init__(self, groups: int, config: Config, dual: bool = False):
-        assert not dual or (config.ctas, config.sharers, config.epilogue) == (2, 1, "tma")
-        self.groups, self.config, self.ctas, self.dual = groups, config, config.ctas, dual
+        assert not dual or config.sharers == 1
+        self.groups, self.config, self.dual = groups, config, dual
         # Operands with a tensormap for each group: B and A in boxes of several sizes, SFB, SFA, C; the high SFB if dual
         self.tokens_operand = len(config.weight_boxes)
         self.scales_operand = self.tokens_operand + len(config.token_boxes)
-        self.operands = self.scales_operand + (4 if dual else 3 if config.epilogue == "tma" else 2)
+        self.operands = self.scales_operand + (4 if dual else 3)
         self.addresses = 8 if dual else 5
         self.store_box = STORE_BOX // 2 if dual else STORE_BOX
+        self.store_bytes = config.epilogue_warps * config.store_boxes * self.store_box
         self.sizes = self.addresses * groups
         self.scalars = self.sizes + 2 * groups
         self.starts = self.scalars + 4
         self.words = self.starts + 2 * (config.sms // config.cluster)
-        self.mma_warp = config.epilogue_warps  # warp roles: epilogue warps, MMA warp, weight warp, token warp
+        # Warp roles: epilogue warps, MMA warp, weight warp, token warp
+        self.mma_warp, self.weight_warp, self.token_warp = (config.epilogue_warps + i for i in range(3))
         self.threads = 32 * (config.epilogue_warps + 3)
 
     def stage_layout(self, token_bytes):
@@ -601,10 +585,6 @@ class GroupGemm:
         weight_scales = tokens + token_bytes
         token_scales = weight_scales + SF_BYTES
         return tokens, weight_scales, token_scales, token_scales + 2 * SF_BYTES
-
-    def store_bytes(self) -> int:
-        boxes = self.config.epilogue_warps * self.config.store_boxes if self.config.epilogue == "tma" else 0
-        return boxes * self.store_box
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
@@ -623,16 +603,16 @@ class GroupGemm:
             else:
                 of_group = [fp4_tensormap(b, n, k, rows) for rows in config.weight_boxes]
                 of_group += [*of_a, scale_tensormap(sfb, n, k, config.sharers), scale_tensormap(sfa, m, k)]
-                of_group += [output_tensormap(c, m, n, 32)] if config.epilogue == "tma" else []
+                of_group += [output_tensormap(c, m, n, 32)]
             for of_operand, tensormap in zip(tensormaps, of_group):
                 of_operand.append(tensormap)
         tensormaps = tuple(sum(tensormaps, []))
         self.kernel(tensormaps, Words.load(host, self.words)).launch(
             grid=(Int32(words[self.scalars]), 1, 1),
             block=(self.threads, 1, 1),
-            cluster=(self.config.cluster, 1, 1),
+            cluster=(config.cluster, 1, 1),
             smem=Int32(words[self.scalars + 1]),
-            use_pdl=self.config.pdl,
+            use_pdl=config.pdl,
             min_blocks_per_mp=1,  # ptxas of DSL 4.8 would save registers for more, and spill
         )
 
@@ -644,15 +624,15 @@ class GroupGemm:
     def word(self, params: Int64, index) -> Int64:
         return params + Int64(self.operands * self.groups * 128 + Int32(index) * 8)
 
-    def tile_at(self, params: Int64, position: Int64, end: Int64, sharer: Int32) -> Tile:
-        """The tile of a sharer at a position of a range that stops at `end`."""
+    def tile_at(self, cta: Cta, position: Int64) -> Tile:
+        """The tile at a position of the CTA's range."""
         group, token, row = Int32(position >> 48), Int32(position >> 24) & 0xFFFFFF, Int32(position) & 0xFFFFFF
-        size = self.word(params, self.sizes + 2 * group)
+        size = self.word(cta.params, self.sizes + 2 * group)
         m, n, k, width = [load_param(size + 4 * i) for i in range(4)]
-        limit = n  # rows_per_cta
-        if const_expr(self.ctas == 2 and not self.dual):
-            limit = (n >> 8 << 7) + minimum(n & 255, TILE_M)
-        limit = select(position >> 24 == end >> 24, Int32(end) & 0xFFFFFF, limit)
+        limit = n
+        if const_expr(not self.dual):
+            limit = (n >> 8 << 7) + minimum(n & 255, TILE_M)  # rows_per_cta
+        limit = select(position >> 24 == cta.end >> 24, Int32(cta.end) & 0xFFFFFF, limit)
         rows = minimum(limit - row, TILE_M - (row & 127))
         following_token = token + width * self.config.sharers
         more_rows, more_tokens = row + rows < limit, following_token < m
@@ -661,15 +641,15 @@ class GroupGemm:
         next_row = select(more_rows, row + rows, 0)
         following = Int64(next_group) << 48 | Int64(next_token) << 24 | Int64(next_row)
         if const_expr(self.config.sharers == 2):
-            token = token + sharer * width
+            token = token + cta.sharer * width
         tokens = (minimum(width, m - token) + 31) & -32
         if const_expr(self.config.sharers == 2):
             tokens = select(tokens > 0, tokens, 32)
-        return Tile(group, token, tokens, row, rows, m, n, k, following)
+        return Tile(group, token, tokens, row, rows, m, k, following)
 
     def weight_row(self, row: Int32, rank: Int32) -> Int32:
         """Row of B that CTA `rank` of the pair counts as `row`."""
-        return row if self.ctas == 1 else 2 * row - (row & 127) + 128 * rank
+        return 2 * row - (row & 127) + 128 * rank
 
     def boxes(
         self, params: Int64, operand: int, group: Int32, offset: Int32, y: Int32, rows: Int32, sizes, most: int, at
@@ -686,48 +666,42 @@ class GroupGemm:
                 boxes.append(Box(condition, offset + first * (TILE_K // 2), nbytes, tensormap, at(y + first)))
         return boxes
 
-    def weight_boxes(self, params: Int64, tile: Tile, rank: Int32, sharer: Int32, offsets) -> list[Box]:
+    def weight_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
         """Loads of B and SFB: the tile's rows, to their places in the 128-row block that holds them, and its scales.
 
         Each of two sharers loads half of the rows, and the scales of half of K.
         """
-        y, offset, at = self.weight_row(tile.row, rank), (tile.row & 127) * (TILE_K // 2), row_at
-        scales = self.tensormap(params, self.scales_operand, tile.group)
+        y, offset, at = self.weight_row(tile.row, cta.rank), (tile.row & 127) * (TILE_K // 2), row_at
+        scales = self.tensormap(cta.params, self.scales_operand, tile.group)
         if const_expr(self.config.sharers == 2):
-            size, mask = self.config.weight_boxes[0], 5 << rank
-            place, y_half = sharer * (size * TILE_K // 2), y + sharer * size
-            weights, half = self.tensormap(params, 0, tile.group), sharer * (SF_BYTES // 2)
+            size, mask = self.config.weight_boxes[0], 5 << cta.rank
+            place, y_half = cta.sharer * (size * TILE_K // 2), y + cta.sharer * size
+            weights, half = self.tensormap(cta.params, 0, tile.group), cta.sharer * (SF_BYTES // 2)
             return [
                 Box(Int32(1), place, size * TILE_K // 2, weights, row_at(y_half), mask),
-                Box(Int32(1), offsets[1] + half, SF_BYTES // 2, scales, row_at(y >> 7, half >> 3), mask),
+                Box(Int32(1), cta.weight_scales + half, SF_BYTES // 2, scales, row_at(y >> 7, half >> 3), mask),
             ]
         if const_expr(self.dual):  # 16 rows of each B from each 32
-            y, at = tile.row, lambda row: lambda step: (step * TILE_K, 16 * rank, 0, row >> 5)
-        boxes = self.boxes(params, 0, tile.group, offset, y, tile.rows, self.config.weight_boxes, TILE_M, at)
+            y, at = tile.row, lambda row: lambda step: (step * TILE_K, 16 * cta.rank, 0, row >> 5)
+        boxes = self.boxes(cta.params, 0, tile.group, offset, y, tile.rows, self.config.weight_boxes, TILE_M, at)
         if const_expr(not self.dual):
-            return boxes + [Box(Int32(1), offsets[1], SF_BYTES, scales, row_at(y >> 7))]
-        for operand, offset in ((0, 0), (3, SF_BYTES // 2)):
-            scales = self.tensormap(params, self.scales_operand + operand, tile.group)
-            boxes.append(
-                Box(
-                    Int32(1),
-                    offsets[1] + offset,
-                    SF_BYTES // 2,
-                    scales,
-                    lambda step: (0, step * (TILE_K // MMA_K), 2 * rank, y >> 7),
-                )
-            )
+            return boxes + [Box(Int32(1), cta.weight_scales, SF_BYTES, scales, row_at(y >> 7))]
+        half, at = SF_BYTES // 2, lambda step: (0, step * (TILE_K // MMA_K), 2 * cta.rank, y >> 7)
+        for i, operand in enumerate((0, 3)):
+            scales = self.tensormap(cta.params, self.scales_operand + operand, tile.group)
+            boxes.append(Box(Int32(1), cta.weight_scales + i * half, half, scales, at))
         return boxes
 
-    def token_boxes(self, params: Int64, tile: Tile, rank: Int32, _, offsets) -> list[Box]:
-        """Loads of A and SFA: this CTA's share of the tokens, and the one or two 128-row blocks of scales of all."""
-        share, sizes = tile.tokens >> (self.ctas - 1), self.config.token_boxes
-        y, most = tile.token + rank * share, 256 // self.ctas
-        boxes = self.boxes(params, self.tokens_operand, tile.group, Int32(offsets[0]), y, share, sizes, most, row_at)
-        scales = self.tensormap(params, self.scales_operand + 1, tile.group)
+    def token_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
+        """Loads of A and SFA: this CTA's half of the tokens, and the one or two 128-row blocks of scales of all."""
+        share, sizes, offset = tile.tokens >> 1, self.config.token_boxes, Int32(cta.tokens)
+        y, most = tile.token + cta.rank * share, 256 // PAIR
+        boxes = self.boxes(cta.params, self.tokens_operand, tile.group, offset, y, share, sizes, most, row_at)
+        scales = self.tensormap(cta.params, self.scales_operand + 1, tile.group)
         for i in range(2):
             condition = select(i * 128 < (tile.token & 127) + tile.tokens, 1, 0)
-            boxes.append(Box(condition, offsets[2] + i * SF_BYTES, SF_BYTES, scales, row_at((tile.token >> 7) + i)))
+            offset = cta.token_scales + i * SF_BYTES
+            boxes.append(Box(condition, offset, SF_BYTES, scales, row_at((tile.token >> 7) + i)))
         return boxes
 
     @cute.jit
@@ -739,7 +713,7 @@ class GroupGemm:
             size = self.word(params, self.sizes + 2 * g)
             n, k = load_param(size + 4), load_param(size + 8)
             for operand in (1, 5) if self.dual else (1,):
-                weights = load_param64(self.word(params, self.addresses * g + operand))
+                weights = load_param(self.word(params, self.addresses * g + operand), Int64)
                 for row in cutlass.range(block + lane * grid, n, 32 * grid, unroll=1):
                     line = weights + Int64(row) * Int64(k >> 1)
                     for step in range_constexpr(self.config.prefetch):
@@ -749,149 +723,78 @@ class GroupGemm:
     def barriers_ready(self) -> None:
         """Wait until all warps of the cluster have prepared barriers and tensor memory."""
         cute.arch.sync_threads()
-        if const_expr(self.config.cluster > 1):
-            cute.arch.cluster_arrive_relaxed()
-            cute.arch.cluster_wait()
+        cute.arch.cluster_arrive_relaxed()
+        cute.arch.cluster_wait()
 
     @cute.kernel
     def kernel(self, tensormaps: tuple, words: Words):
-        ctas, config = self.ctas, self.config
-        acc_cols = config.acc_cols
+        config = self.config
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
         block, _, _ = cute.arch.block_idx()
-        rank = block & (ctas - 1)  # in the pair
-        sharer = (block & (config.cluster - 1)) // ctas  # which MMA of the cluster
+        rank = block & (PAIR - 1)
+        sharer = (block & (config.cluster - 1)) // PAIR
 
         # Schedule: the range of this cluster
         params = tensormap_address(tensormaps[0])
         stages = load_param(self.word(params, self.scalars + 2))
         token_bytes = load_param(self.word(params, self.scalars + 3))
-        start = self.word(params, self.starts + 2 * (block // config.cluster))
-        position, end = load_param64(start), load_param64(start + 8)
+        at = self.word(params, self.starts + 2 * (block // config.cluster))
+        start, end = load_param(at, Int64), load_param(at + 8, Int64)
 
         # Shared memory: header | stages x [weights | tokens | weight scales | token scales] | store boxes
-        smem = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
-        full, empty = smem, smem + 8 * MAX_STAGES
-        acc_full, acc_empty = smem + 16 * MAX_STAGES, smem + 16 * MAX_STAGES + 16
-        acc_read, tmem_slot = smem + 16 * MAX_STAGES + 32, smem + 16 * MAX_STAGES + 40
-        ring = smem + SMEM_HEADER
-        offsets = self.stage_layout(token_bytes)
-        tokens_offset, weight_scales_offset, token_scales_offset, stage_bytes = offsets
-        leader = map_shared(smem, sharer * ctas) if const_expr(ctas == 2) else smem
-        all_ctas, pair = (1 << config.cluster) - 1, 3 << sharer * ctas
+        full = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
+        empty, accs = full + 8 * MAX_STAGES, full + 16 * MAX_STAGES
+        acc_full, acc_empty, acc_read, tmem_slot = accs, accs + 16, accs + 32, accs + 40
+        ring = full + SMEM_HEADER
+        stage = self.stage_layout(token_bytes)
+        leader = map_shared(full, sharer * PAIR)
+        barriers = full, empty, acc_full, acc_empty, acc_read, tmem_slot, leader
+        cta = Cta(params, rank, sharer, start, end, stages, ring, *stage, *barriers)
 
-        # Weight warp and token warp: global memory to the ring
-        for role in range_constexpr(2):
-            boxes_of = (self.weight_boxes, self.token_boxes)[role]
-            policy = (config.weight_policy, config.token_policy)[role]
-            waits = config.pdl and not (config.early_weights and role == 0)
-            if warp == self.mma_warp + 1 + role:
-                at = position
-                tile = self.tile_at(params, at, end, sharer)
-                with cute.arch.elect_one():
-                    for box in boxes_of(params, tile, rank, sharer, offsets):
-                        tensormap_prefetch(box.tensormap)
-                self.barriers_ready()
-                with cute.arch.elect_one():
-                    slot, phase, first = Int32(0), Int32(1), Int32(1)
-                    while at < end:
-                        boxes = boxes_of(params, tile, rank, sharer, offsets)
-                        size = Int32(0)
-                        for box in boxes:
-                            size = size + box.condition * (box.size * ctas * (1 if box.mask is None else 2))
-                        for step in cutlass.range((tile.k + TILE_K - 1) >> 8, unroll=1):
-                            mbarrier_wait(empty + 8 * slot, phase)
-                            mbarrier_expect(full + 8 * slot, size, 1 - rank)  # the leader, for both CTAs
-                            if const_expr(waits):  # as late as can be: whatever is computed before costs nothing
-                                wait_for_previous_kernel(first)
-                            first = Int32(0)
-                            for box in boxes:
-                                to, bar = ring + slot * stage_bytes + box.offset, leader + 8 * slot
-                                tma_load(ctas, to, box.tensormap, box.at(step), bar, policy, box.condition, box.mask)
-                            slot = slot + 1
-                            phase = select(slot == stages, phase ^ 1, phase)
-                            slot = select(slot == stages, 0, slot)
-                        if const_expr(config.pdl and role == 1):  # earlier takes L2 and time from these loads
-                            launch_next_kernel()
-                        ptx("", "")  # without an instruction between the two loops' ends LLVM unrolls the inner one
-                        at = tile.next
-                        tile = self.tile_at(params, at, end, sharer)
-                    for _ in cutlass.range(stages, unroll=1):  # the last commits, before the CTA may end
-                        mbarrier_wait(empty + 8 * slot, phase)
-                        slot = slot + 1
-                        phase = select(slot == stages, phase ^ 1, phase)
-                        slot = select(slot == stages, 0, slot)
+        # Barriers: ── who arrives ── barrier ──► who waits. Where CTAs of a pair share one it is the leader's.
+        #
+        #   weight warp ─┐     full [stages]                  acc_full [2]
+        #                ├───────────────────────► MMA warp ───────────────────► epilogue warps
+        #   token warp ──┘ both CTAs' bytes, to   (leader)  commit, to the pair  (of both CTAs)
+        #        ▲           the leader             │   ▲                           │      │
+        #        └───────── empty [stages] ─────────┘   └─────── acc_empty [2] ─────┘      │
+        #           commit, to the cluster                  every warp, to the leader      │
+        #                                                                                  │
+        #   MMA warp (both CTAs), which frees tensor memory ◄────────── acc_read ──────────┘
+        #                                                          every warp, to the pair
 
-        # MMA warp: scales to tensor memory, then weights x tokens into one of two accumulators
+        # Weight warp
+        if warp == self.weight_warp:
+            waits = config.pdl and not config.early_weights
+            self.load(cta, self.weight_boxes, config.weight_policy, waits=waits, is_last=False)
+
+        # Token warp
+        if warp == self.token_warp:
+            self.load(cta, self.token_boxes, config.token_policy, waits=config.pdl, is_last=config.pdl)
+
+        # MMA warp
         if warp == self.mma_warp:
             with cute.arch.elect_one():
                 for i in range_constexpr(2):
                     mbarrier_init(acc_full + 8 * i, 1)
-                    mbarrier_init(acc_empty + 8 * i, config.epilogue_warps * ctas)
-                mbarrier_init(acc_read, config.epilogue_warps * ctas)
-                mbarrier_init_fence()
-            tmem_alloc(ctas, tmem_slot, TMEM_COLS // config.ctas_per_sm)
+                    mbarrier_init(acc_empty + 8 * i, PAIR * config.epilogue_warps)
+                mbarrier_init(acc_read, PAIR * config.epilogue_warps)
+                cute.arch.mbarrier_init_fence()
+            tmem_alloc(tmem_slot, TMEM_COLS)
             tcgen05_fence("before")
             self.barriers_ready()
             tcgen05_fence("after")
-            if rank == 0:  # the leader of the pair
+            if rank == 0:
                 tmem = load_shared(tmem_slot)
                 with cute.arch.elect_one():
-                    sfw_cols, sft_cols = tmem + acc_cols, tmem + acc_cols + 16
-                    at, slot, phase = position, Int32(0), Int32(0)
-                    buffer, acc_phase, previous = Int32(0), Int32(1), Int32(0)
-                    # Descriptors of the first stage; the address is the lowest field, in units of 16 bytes
-                    first_weights = Int64(ring >> 4) | constant(K_MAJOR)
-                    first_tokens = Int64((ring + tokens_offset) >> 4) | constant(K_MAJOR)
-                    sf_matrix, sf_step = (DUAL_SF_MATRIX, SF_ATOM // 4) if self.dual else (SF_MATRIX, SF_ATOM)
-                    first_weight_scales = Int64((ring + weight_scales_offset) >> 4) | constant(sf_matrix)
-                    first_token_scales = Int64((ring + token_scales_offset) >> 4) | constant(SF_MATRIX)
-                    while at < end:
-                        tile = self.tile_at(params, at, end, sharer)
-                        tokens, k, at = tile.tokens, tile.k, tile.next
-                        idesc = instruction_descriptor(ctas, tokens)
-                        acc = tmem + buffer * (acc_cols - tokens)  # the first columns, or the last
-                        token_shift = (tile.token & 127) >> 5
-                        two_token_atoms = select((tile.token & 127) + tokens > 128, 1, 0)
-                        mbarrier_wait(acc_empty + 8 * buffer, acc_phase)
-                        if previous + tokens > acc_cols:  # overlaps the other accumulator
-                            mbarrier_wait(acc_empty + 8 * (1 - buffer), acc_phase ^ buffer)
-                        tcgen05_fence("after")
-                        for step in cutlass.range((k + TILE_K - 1) >> 8, unroll=1):
-                            stage = Int64(slot * (stage_bytes >> 4))
-                            weights, weight_scales = first_weights + stage, first_weight_scales + stage
-                            tokens_at, token_scales = first_tokens + stage, first_token_scales + stage
-                            mbarrier_wait(full + 8 * slot, phase)
-                            tcgen05_fence("after")
-                            for j in range_constexpr(TILE_K // MMA_K):
-                                sfw, sft = sfw_cols + 4 * j, sft_cols + 8 * j
-                                tmem_copy_scales(ctas, sfw, weight_scales + (j * sf_step >> 4))
-                                tmem_copy_scales(ctas, sft, token_scales + (j * SF_ATOM >> 4))
-                                # A predicate, not a branch around the loop: ptxas 12.9 crashes where no copy has one
-                                second = token_scales + (j * SF_ATOM + SF_BYTES >> 4)
-                                tmem_copy_scales(ctas, sft + 4, second, two_token_atoms)
-                                w, t = weights + j * (MMA_K // 2 >> 4), tokens_at + j * (MMA_K // 2 >> 4)
-                                accumulate = Int32(1) if const_expr(j > 0) else step
-                                mma(ctas, acc, w, t, idesc, sfw, sft + token_shift, accumulate)
-                            mma_commit(ctas, empty + 8 * slot, all_ctas)
-                            slot = slot + 1
-                            phase = select(slot == stages, phase ^ 1, phase)
-                            slot = select(slot == stages, 0, slot)
-                        mma_commit(ctas, acc_full + 8 * buffer, pair)
-                        previous = tokens
-                        acc_phase = acc_phase ^ buffer
-                        buffer = 1 - buffer
-                    for _ in range_constexpr(2):  # the last arrivals of the pair's other CTA
-                        mbarrier_wait(acc_empty + 8 * buffer, acc_phase)
-                        acc_phase = acc_phase ^ buffer
-                        buffer = 1 - buffer
+                    self.multiply(cta, tmem)
             cute.arch.sync_warp()
-            mbarrier_wait(acc_read, Int32(0))  # by both CTAs of the pair
+            mbarrier_wait(acc_read, Int32(0))
             tcgen05_fence("after")
-            tmem_dealloc(ctas, load_shared(tmem_slot), TMEM_COLS // config.ctas_per_sm)
+            tmem_dealloc(load_shared(tmem_slot), TMEM_COLS)
 
-        # Epilogue warps: accumulator [weight rows, tokens] in f32 to C [tokens, weight rows] in fp16
+        # Epilogue warps
         if warp < config.epilogue_warps:
             if const_expr(config.pdl and config.prefetch > 0 and not config.early_weights):
                 self.prefetch_weights(params, warp, lane)
@@ -899,103 +802,184 @@ class GroupGemm:
                 for i in cutlass.range(warp, stages, config.epilogue_warps, unroll=1):
                     mbarrier_init(full + 8 * i, 2)  # the weight warp and the token warp
                     mbarrier_init(empty + 8 * i, config.sharers)  # the commits of the MMA warps
-                mbarrier_init_fence()
+                cute.arch.mbarrier_init_fence()
             self.barriers_ready()
             tcgen05_fence("after")
-            tmem = load_shared(tmem_slot)
-            quarter, half = warp & 3, warp >> 2
-            step = 8 * config.epilogue_warps
-            store_at = ring + stages * stage_bytes + warp * (config.store_boxes * self.store_box)
-            # A lane's row of an 8x8 matrix: token lane % 8, weights 8 * (lane / 8), 64-byte swizzle
-            matrix_at = (lane & 7) * 64 + (((lane >> 3) ^ ((lane >> 1) & 3)) << 4)
-            if const_expr(self.dual):  # token lane % 8 + 8 * (lane / 16), weights 8 * (lane / 8 % 2), 32-byte swizzle
-                matrix_at = (lane & 7) * 32 + (lane >> 4) * 256 + ((((lane >> 3) ^ (lane >> 2)) & 1) << 4)
-            at, buffer, acc_phase, store_box = position, Int32(0), Int32(0), Int32(0)
-            while at < end:
-                tile = self.tile_at(params, at, end, sharer)
-                token, n, at = tile.token, tile.n, tile.next
-                first, row = tile.row & 127, self.weight_row((tile.row & -128) + quarter * 32, rank)
-                gate_lanes = Int32(0)
-                if const_expr(self.dual):
-                    row = (tile.row & -128) + quarter * 32 + rank * 16
-                    gate_lanes = load_param(self.word(params, self.addresses * tile.group + 7)) << 20
-                tokens = minimum(tile.tokens, tile.m - token)
-                tokens = select((quarter * 32 >= first) & (quarter * 32 < first + tile.rows), tokens, 0)
-                if const_expr(config.epilogue == "tma"):
-                    tensormap_prefetch(self.tensormap(params, self.scales_operand + 2, tile.group))
-                acc = tmem + (quarter << 21) + buffer * (acc_cols - tile.tokens)
-                mbarrier_wait(acc_full + 8 * buffer, acc_phase)
+            self.store(cta, load_shared(tmem_slot), warp, lane)
+
+    @cute.jit
+    def load(self, cta: Cta, boxes_of: Callable, policy: str, waits: bool, is_last: bool):
+        """Weight warp or token warp: global memory to the ring. The last of the two lets the next kernel start."""
+        at = cta.start
+        tile = self.tile_at(cta, at)
+        with cute.arch.elect_one():
+            for box in boxes_of(cta, tile):
+                tensormap_prefetch(box.tensormap)
+        self.barriers_ready()
+        with cute.arch.elect_one():
+            slot, first = PipelineState(Int32(0), Int32(1)), Int32(1)  # a fresh barrier passes parity 1
+            while at < cta.end:
+                boxes = boxes_of(cta, tile)
+                size = Int32(0)
+                for box in boxes:
+                    size = size + box.condition * (box.size * PAIR * (1 if box.mask is None else 2))
+                for step in cutlass.range((tile.k + TILE_K - 1) >> 8, unroll=1):
+                    mbarrier_wait(cta.empty + 8 * slot.index, slot.phase)
+                    mbarrier_expect(cta.full + 8 * slot.index, size, 1 - cta.rank)  # the leader, for both CTAs
+                    if const_expr(waits):  # as late as can be: whatever is computed before costs nothing
+                        wait_for_previous_kernel(first)
+                    first = Int32(0)
+                    for box in boxes:
+                        to, bar = cta.ring + slot.index * cta.stage_bytes + box.offset, cta.leader + 8 * slot.index
+                        tma_load(to, box.tensormap, box.at(step), bar, policy, box.condition, box.mask)
+                    slot = slot.advance(cta.stages)
+                if const_expr(is_last):  # earlier takes L2 and time from these loads
+                    cute.arch.griddepcontrol_launch_dependents()
+                ptx("", "")  # without an instruction between the two loops' ends LLVM unrolls the inner one
+                at = tile.next
+                tile = self.tile_at(cta, at)
+            for _ in cutlass.range(cta.stages, unroll=1):  # the last commits, before the CTA may end
+                mbarrier_wait(cta.empty + 8 * slot.index, slot.phase)
+                slot = slot.advance(cta.stages)
+
+    @cute.jit
+    def multiply(self, cta: Cta, tmem: Int32):
+        """MMA warp of the leader: scales to tensor memory, then weights x tokens into one of two accumulators."""
+        sfw_cols, sft_cols = tmem + ACC_COLS, tmem + ACC_COLS + 16
+        at, slot, acc = cta.start, PipelineState(Int32(0), Int32(0)), PipelineState(Int32(0), Int32(1))
+        previous = Int32(0)
+        # Descriptors of the first stage; the address is the lowest field, in units of 16 bytes
+        first_weights = Int64(cta.ring >> 4) | Int64(K_MAJOR)
+        first_tokens = Int64((cta.ring + cta.tokens) >> 4) | Int64(K_MAJOR)
+        sf_matrix, sf_step = (DUAL_SF_MATRIX, SF_ATOM // 4) if self.dual else (SF_MATRIX, SF_ATOM)
+        first_weight_scales = Int64((cta.ring + cta.weight_scales) >> 4) | Int64(sf_matrix)
+        first_token_scales = Int64((cta.ring + cta.token_scales) >> 4) | Int64(SF_MATRIX)
+        while at < cta.end:
+            tile = self.tile_at(cta, at)
+            tokens, k, at = tile.tokens, tile.k, tile.next
+            idesc = instruction_descriptor(tokens)
+            d = tmem + acc.index * (ACC_COLS - tokens)  # [256, tokens], in the first columns or in the last
+            token_shift = (tile.token & 127) >> 5
+            two_token_atoms = select((tile.token & 127) + tokens > 128, 1, 0)
+            mbarrier_wait(cta.acc_empty + 8 * acc.index, acc.phase)
+            if previous + tokens > ACC_COLS:  # overlaps the other accumulator
+                other = acc.advance()
+                mbarrier_wait(cta.acc_empty + 8 * other.index, other.phase)
+            tcgen05_fence("after")
+            for step in cutlass.range((k + TILE_K - 1) >> 8, unroll=1):
+                stage = Int64(slot.index * (cta.stage_bytes >> 4))
+                weights, weight_scales = first_weights + stage, first_weight_scales + stage
+                tokens_at, token_scales = first_tokens + stage, first_token_scales + stage
+                mbarrier_wait(cta.full + 8 * slot.index, slot.phase)
                 tcgen05_fence("after")
-                for column in cutlass.range(half * 32, tokens, step, unroll=1):
-                    if const_expr(config.epilogue == "direct"):
-                        values = tmem_load("32x32b", 32, acc + column)
-                        tmem_load_wait()
-                        c = load_param64(self.word(params, self.addresses * tile.group + 2))
-                        c = c + (Int64(token + column) * Int64(n) + Int64(row + lane)) * 2
-                        left = select(row + lane < n, tokens - column, 0)
-                        for i in range_constexpr(32):
-                            store_half(c, values[i], select(i < left, 1, 0))
-                            c = c + Int64(n) * 2
-                    else:
-                        low = tmem_load("16x256b", 16, acc + gate_lanes + column)
-                        high = tmem_load("16x256b", 16, acc + (16 << 16) - gate_lanes + column)
-                        tmem_load_wait()
-                        # Four 8x8 matrices [weights, tokens] at once: weights 8 * j of low and high, tokens 8 * i
-                        matrices = [[x[4 * i + j :][:2] for x in (low, high) for j in (0, 2)] for i in range(4)]
-                        if const_expr(self.dual):
-                            out = [silu_times(gate, up) for gate, up in zip(low, high)]
-                            matrices = [[out[8 * i + j :][:2] for j in (0, 2, 4, 6)] for i in range(2)]
-                        if lane == 0:
-                            tma_store_wait(config.store_boxes - 1)
-                        cute.arch.sync_warp()
-                        for i, four in enumerate(matrices):
-                            store_matrix(store_at + store_box + matrix_at + i * 512, [pack_half(*x) for x in four])
-                        cute.arch.fence_proxy("async.shared", space="cta")
-                        cute.arch.sync_warp()
-                        c = self.tensormap(params, self.scales_operand + 2, tile.group)
-                        if lane == 0:
-                            tma_store(c, row, token + column, store_at + store_box, config.store_policy)
-                        store_box = store_box ^ ((config.store_boxes - 1) * self.store_box)
-                tcgen05_fence("before")
-                cute.arch.sync_warp()
+                for j in range_constexpr(TILE_K // MMA_K):
+                    sfw, sft = sfw_cols + 4 * j, sft_cols + 8 * j
+                    tmem_copy_scales(sfw, weight_scales + (j * sf_step >> 4))
+                    tmem_copy_scales(sft, token_scales + (j * SF_ATOM >> 4))
+                    # A predicate, not a branch around the loop: ptxas 12.9 crashes where no copy has one
+                    second = token_scales + (j * SF_ATOM + SF_BYTES >> 4)
+                    tmem_copy_scales(sft + 4, second, two_token_atoms)
+                    w, t = weights + j * (MMA_K // 2 >> 4), tokens_at + j * (MMA_K // 2 >> 4)
+                    accumulate = Int32(1) if const_expr(j > 0) else step
+                    mma(d, w, t, idesc, sfw, sft + token_shift, accumulate)
+                mma_commit(cta.empty + 8 * slot.index, (1 << self.config.cluster) - 1)
+                slot = slot.advance(cta.stages)
+            mma_commit(cta.acc_full + 8 * acc.index, 3 << cta.sharer * PAIR)
+            previous = tokens
+            acc = acc.advance()
+        for _ in range_constexpr(2):  # the last arrivals of the pair's other CTA
+            mbarrier_wait(cta.acc_empty + 8 * acc.index, acc.phase)
+            acc = acc.advance()
+
+    @cute.jit
+    def store(self, cta: Cta, tmem: Int32, warp: Int32, lane: Int32):
+        """Epilogue warps: accumulator [weight rows, tokens] in f32 to C [tokens, weight rows] in fp16."""
+        config = self.config
+        quarter, half = warp & 3, warp >> 2  # of the lanes, of the columns
+        store_at = cta.ring + cta.stages * cta.stage_bytes + warp * (config.store_boxes * self.store_box)
+        # A lane's row of an 8x8 matrix: token lane % 8, weights 8 * (lane / 8), 64-byte swizzle
+        matrix_at = (lane & 7) * 64 + (((lane >> 3) ^ ((lane >> 1) & 3)) << 4)
+        if const_expr(self.dual):  # token lane % 8 + 8 * (lane / 16), weights 8 * (lane / 8 % 2), 32-byte swizzle
+            matrix_at = (lane & 7) * 32 + (lane >> 4) * 256 + ((((lane >> 3) ^ (lane >> 2)) & 1) << 4)
+        at, acc, store_box = cta.start, PipelineState(Int32(0), Int32(0)), Int32(0)
+        while at < cta.end:
+            tile = self.tile_at(cta, at)
+            token, at = tile.token, tile.next
+            first, row = tile.row & 127, self.weight_row((tile.row & -128) + quarter * 32, cta.rank)
+            gate_lanes = Int32(0)
+            if const_expr(self.dual):
+                row = (tile.row & -128) + quarter * 32 + cta.rank * 16
+                gate_lanes = load_param(self.word(cta.params, self.addresses * tile.group + 7)) << 20
+            tokens = minimum(tile.tokens, tile.m - token)
+            tokens = select((quarter * 32 >= first) & (quarter * 32 < first + tile.rows), tokens, 0)
+            tensormap_prefetch(self.tensormap(cta.params, self.scales_operand + 2, tile.group))
+            d = tmem + (quarter << 21) + acc.index * (ACC_COLS - tile.tokens)
+            mbarrier_wait(cta.acc_full + 8 * acc.index, acc.phase)
+            tcgen05_fence("after")
+            for column in cutlass.range(half * 32, tokens, 8 * config.epilogue_warps, unroll=1):
+                low = tmem_load(d + gate_lanes + column)  # [16 lanes, 32 columns]
+                high = tmem_load(d + (16 << 16) - gate_lanes + column)  # the other 16 lanes
+                tmem_load_wait()
+                # Four 8x8 matrices [weights, tokens] at once: weights 8 * j of low and high, tokens 8 * i
+                matrices = [[x[4 * i + j :][:2] for x in (low, high) for j in (0, 2)] for i in range(4)]
+                if const_expr(self.dual):
+                    out = [silu_times(gate, up) for gate, up in zip(low, high)]
+                    matrices = [[out[8 * i + j :][:2] for j in (0, 2, 4, 6)] for i in range(2)]
                 if lane == 0:
-                    mbarrier_arrive(leader + (acc_empty - smem) + 8 * buffer)
-                acc_phase = acc_phase ^ buffer
-                buffer = 1 - buffer
+                    cute.arch.cp_async_bulk_wait_group(config.store_boxes - 1, read=True)
+                cute.arch.sync_warp()
+                for i, four in enumerate(matrices):
+                    store_matrix(store_at + store_box + matrix_at + i * 512, [pack_half(*x) for x in four])
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.sync_warp()
+                c = self.tensormap(cta.params, self.scales_operand + 2, tile.group)
+                if lane == 0:
+                    tma_store(c, row, token + column, store_at + store_box, config.store_policy)
+                store_box = store_box ^ ((config.store_boxes - 1) * self.store_box)
+            tcgen05_fence("before")
+            cute.arch.sync_warp()
             if lane == 0:
-                for other in range_constexpr(ctas):
-                    mbarrier_arrive_at(acc_read, sharer * ctas + other)
-                if const_expr(config.epilogue == "tma"):
-                    tma_store_wait(0)
+                mbarrier_arrive(cta.leader + (cta.acc_empty - cta.full) + 8 * acc.index)
+            acc = acc.advance()
+        if lane == 0:
+            for other in range_constexpr(PAIR):
+                mbarrier_arrive_at(cta.acc_read, cta.sharer * PAIR + other)
+            cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
 # -------------------------------------------------------------------------------------------------------------- tensors
 
-# How C code reads torch's tensors: DLPack 1.3, https://github.com/dmlc/dlpack/blob/v1.3/include/dlpack/dlpack.h
-# Its numbers of devices and of types, code | bits << 8 | lanes << 16. Where torch's are others, as on an emulated cuda
-# device, whose memory DLPack takes for the CPU's, Python reads the tensors.
+# Compiled code looks at the tensors of a call, through DLPack 1.3 in C. What that is worth, measured on an H200 in us a
+# call, with the 40 tensors of case 0 and the 10 of case 3: by this code, by Python that compares with prepared tuples,
+# and with addresses that were there before. A call and a synchronisation: 58, 78, 52 and 18.2, 23.6, 15.2; a loop of
+# calls: 38, 38, 38 and 7.5, 13.6, 4.7; calls that queue behind a fill, as the grader's do: 38.5 and 4.9 whoever looks.
+# Structs are those of https://github.com/dmlc/dlpack/blob/v1.3/include/dlpack/dlpack.h, in 64-bit words. Where torch's
+# numbers are others, as on an emulated cuda device, whose memory DLPack takes for the CPU's, Python reads the tensors.
+DL_API = ctypes.create_string_buffer(b"dlpack_exchange_api")  # name of the capsule of a DLPackExchangeAPI
+DL_MAJOR = 1  # its version
 DL_DEVICES = {"cpu": 1, "cuda": 2}
-DL_TYPES = {
+DL_TYPES = {  # code | bits << 8 | lanes << 16
     torch.float4_e2m1fn_x2: 17 | 4 << 8 | 2 << 16,
     torch.float8_e4m3fn: 10 | 8 << 8 | 1 << 16,
     torch.float16: 2 | 16 << 8 | 1 << 16,
 }
-DL_MAJOR = 1  # version of these structs
-DL_API = b"dlpack_exchange_api"  # name of the capsule of a DLPackExchangeAPI
-
-# Words of the table of `Tensors`: those before the rows, those of its DLTensor, those of a row
-TENSORS, COUNT, DEVICE, CAPSULE, NAME, GOOD, DLTENSOR, ROWS = 0, 1, 2, 3, 4, 5, 6, 12
-DATA, ON, LIKE, SHAPE, STRIDES, OFFSET = range(DLTENSOR, ROWS)
 MAX_RANK = 6
-ROW = 2 + 2 * MAX_RANK
 ANY = -1  # instead of a stride that does not matter
 
 
+def struct(words: str, **fields) -> type[ctypes.Structure]:
+    """A struct of 64-bit words of these names and then of other fields."""
+    words = [(name, ctypes.c_int64) for name in words.split()]
+    return type("struct", (ctypes.Structure,), {"_fields_": [*words, *fields.items()]})
+
+
+Api = struct("version previous allocate from_python to_python describe")  # int describe(void* tensor, DLTensor*), or 0
+DLTensor = struct("data device kind shape strides offset")  # device: type | id << 32; kind: rank | type << 32
+Expected = struct("place kind", shape=ctypes.c_int64 * MAX_RANK, strides=ctypes.c_int64 * MAX_RANK)
+Table = struct("capsule name tensors expected count device good", found=DLTensor)  # good: how many are as expected
+
+
 # Functions of Python's C interface, https://docs.python.org/3/c-api/stable.html. What they raise stays pending.
-@cute.extern
-def PyList_Size(items: Int64) -> Int64: ...
-
-
 @cute.extern
 def PyList_GetItem(items: Int64, index: Int64) -> Int64: ...
 
@@ -1013,36 +997,41 @@ def call_at(function: Int64, x: Int64, y: Int64) -> Int32:
     return Int32(func.CallIndirectOp([result], callee, arguments).result)
 
 
-def words_at(address: Int64, count: int) -> cute.Tensor:
-    return cute.make_tensor(cute.make_ptr(Int64, address, cute.AddressSpace.generic), cute.make_layout(count))
+def host_word(address: Int64, field=DLTensor.data) -> cute.Tensor:
+    """The word in host memory at this address, or in this field of the struct there: [0] reads or writes it."""
+    pointer = cute.make_ptr(Int64, address + field.offset, cute.AddressSpace.generic)
+    return cute.make_tensor(pointer, cute.make_layout(1))
 
 
 @cute.jit
-def read_tensors(table: cute.Pointer):
+def read_tensors(pointer: cute.Pointer):
     """What `Tensors` does, up to the first tensor that is not as it must be. Runs on the host, launches nothing."""
-    words, start = cute.make_tensor(table, cute.make_layout(ROWS)), Int64(table.toint())
-    api, describe, i, end = PyCapsule_GetPointer(words[CAPSULE], words[NAME]), Int64(0), Int64(0), words[COUNT]
+    table, describe, i, end = Int64(pointer.toint()), Int64(0), Int64(0), Int64(0)
+    api = PyCapsule_GetPointer(host_word(table, Table.capsule)[0], host_word(table, Table.name)[0])
     if api != 0:
-        if Int32(words_at(api, 1)[0]) == DL_MAJOR:
-            describe = words_at(api, 6)[5]  # dltensor_from_py_object_no_sync, which may be missing
-    if (describe == 0) | (PyList_Size(words[TENSORS]) != end):
-        end = Int64(0)
+        if Int32(host_word(api, Api.version)[0]) == DL_MAJOR:
+            describe = host_word(api, Api.describe)[0]
+    if describe != 0:
+        end = host_word(table, Table.count)[0]
+    found, row = table + Table.found.offset, host_word(table, Table.expected)[0]
     while i < end:
-        row = words_at(start + 8 * (ROWS + ROW * i), ROW)
-        failed = call_at(describe, PyList_GetItem(words[TENSORS], i), start + 8 * DLTENSOR)
-        good = (failed == 0) & (words[ON] == words[DEVICE]) & (words[LIKE] == row[1]) & (words[OFFSET] == 0)
-        good = good & (words[DATA] & 15 == 0)
+        failed = call_at(describe, PyList_GetItem(host_word(table, Table.tensors)[0], i), found)
+        data, kind = host_word(found, DLTensor.data)[0], host_word(row, Expected.kind)[0]
+        good = (failed == 0) & (host_word(found, DLTensor.kind)[0] == kind) & (data & 15 == 0)
+        good = good & (host_word(found, DLTensor.device)[0] == host_word(table, Table.device)[0])
+        good = good & (host_word(found, DLTensor.offset)[0] == 0)
         if good:
-            shape, strides = words_at(words[SHAPE], MAX_RANK), words_at(words[STRIDES], MAX_RANK)
-            for d in cutlass.range(Int32(row[1]), unroll=1):
-                must = row[2 + MAX_RANK + d]
-                good = good & (shape[d] == row[2 + d]) & ((strides[d] == must) | (must == ANY))
+            shape, strides = host_word(found, DLTensor.shape)[0], host_word(found, DLTensor.strides)[0]
+            for d in cutlass.range(Int32(kind), unroll=1):
+                must = host_word(row + 8 * d, Expected.strides)[0]
+                good = good & (host_word(shape + 8 * d)[0] == host_word(row + 8 * d, Expected.shape)[0])
+                good = good & ((host_word(strides + 8 * d)[0] == must) | (must == ANY))
         if good:
-            words_at(row[0], 1)[0] = words[DATA]
-            i = i + 1
+            host_word(host_word(row, Expected.place)[0])[0] = data
+            i, row = i + 1, row + ctypes.sizeof(Expected)
         else:
             end = i
-    words[GOOD] = i
+    host_word(table, Table.good)[0] = i
 
 
 @functools.cache
@@ -1054,7 +1043,7 @@ def tensor_reader():
 class HostFunction:
     """A compiled function of CuTe DSL that takes a pointer to `words`: function(packed) calls it."""
 
-    def __init__(self, compiled, words: ctypes.Array):
+    def __init__(self, compiled, words: ctypes.Array | ctypes.Structure):
         executor = compiled.to()
         self.words, self.pointer = words, make_ptr(Int64, ctypes.addressof(words), cute.AddressSpace.generic)
         self.arguments, _ = executor.generate_execution_args(self.pointer)
@@ -1066,49 +1055,42 @@ class HostFunction:
 class Tensors(HostFunction):
     """What the tensors of a call must look like, and where their addresses go.
 
-    Python needs 100 us to look at the 40 tensors of 8 groups, `read_tensors` 3: it compares them with a table. If one
-    differs, or torch has no DLPackExchangeAPI, Python looks at all of them and says what is wrong. Words of the table:
-
-        0  TENSORS   address of the list of tensors       4  NAME      address of DL_API
-        1  COUNT     how many they must be                5  GOOD      result: how many are as they must be
-        2  DEVICE    where they must be, as in DLTensor   6  DLTENSOR  struct: data, device type | id << 32,
-        3  CAPSULE   address of torch's capsule              rank | type << 32, shape*, strides*, byte offset
-
-    and for each tensor a row [where its address goes, rank | type << 32, MAX_RANK sizes, MAX_RANK strides].
+    If one differs, or torch has no DLPackExchangeAPI, Python looks at all of them and says what is wrong.
     """
 
     def __init__(self, contents: str, expected: list[tuple], places: list[int]):
         """(name, type, shape, strides) of each tensor and where its address goes; contents: what they are together."""
-        self.contents, self.expected, self.places, self.count = contents, expected, places, len(expected)
-        rows = []
-        for place, (_, dtype, shape, strides) in zip(places, expected):
+        self.contents, self.expected, self.places = contents, expected, places
+        self.rows = (Expected * len(expected))()
+        for row, place, (_, dtype, shape, strides) in zip(self.rows, places, expected):
+            row.place, row.kind, row.shape[: len(shape)] = place, len(shape) | DL_TYPES[dtype] << 32, shape
             strides = [stride if size > 1 and 0 not in shape else ANY for size, stride in zip(shape, strides)]
-            unused = [0] * (MAX_RANK - len(shape))
-            rows += [place, len(shape) | DL_TYPES[dtype] << 32, *shape, *unused, *strides, *unused]
-        words = (ctypes.c_int64 * (ROWS + len(rows)))(*[0] * ROWS, *rows)
-        self.name, self.capsule = ctypes.c_char_p(DL_API), getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-        words[COUNT], words[CAPSULE] = self.count, id(self.capsule)
-        words[NAME] = ctypes.cast(self.name, ctypes.c_void_p).value
-        super().__init__(tensor_reader(), words)
+            row.strides[: len(shape)] = strides
+        self.capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        name, rows = ctypes.addressof(DL_API), ctypes.addressof(self.rows)
+        super().__init__(tensor_reader(), Table(name=name, expected=rows, count=len(expected)))
+        self.words.capsule = id(self.capsule)
         # The same function, but it keeps the interpreter's lock, and raises the exception that it leaves pending.
         self.read = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(ctypes.cast(self.function, ctypes.c_void_p).value)
 
     def __call__(self, tensors: list[torch.Tensor]) -> None:
         """Write the addresses of the tensors to their places; ValueError unless all are as they must be."""
-        self.words[TENSORS] = id(tensors)
-        try:
-            self.read(self.packed)
-        except Exception:  # torch's, of what is not a tensor, or Python's, of what is not a capsule
-            pass  # GOOD says it, too
-        if self.words[GOOD] != self.count:
-            for place, address in zip(self.places, self.check(tensors)):
-                ctypes.c_int64.from_address(place).value = address
+        table = self.words
+        table.tensors, table.good = id(tensors), 0
+        if len(tensors) == table.count:
+            try:
+                self.read(self.packed)
+            except Exception:  # torch's, of what is not a tensor, or Python's, of what is not a capsule
+                pass  # `good` says it, too
+        if table.good != table.count:
+            for row, address in zip(self.rows, self.check(tensors)):
+                ctypes.c_int64.from_address(row.place).value = address
             device = tensors[0].device
-            self.words[DEVICE] = DL_DEVICES[device.type] | (device.index or 0) << 32
+            table.device = DL_DEVICES[device.type] | (device.index or 0) << 32
 
     def check(self, tensors: list[torch.Tensor]) -> list[int]:
         """Addresses of the tensors; ValueError that says which is not as it must be."""
-        if len(tensors) != self.count or not all(isinstance(t, torch.Tensor) for t in tensors):
+        if len(tensors) != len(self.expected) or not all(isinstance(t, torch.Tensor) for t in tensors):
             raise ValueError(self.contents)
         device = torch.device("cpu")  # where an emulated B200 has its memory
         if torch.cuda.is_available() and torch.cuda.get_device_capability() == (10, 0):
@@ -1158,23 +1140,17 @@ class Launch(HostFunction):
         groups = 1 << (len(sizes) - 1).bit_length()  # rounded up, so that few kernels serve every number of groups
         gemm = GroupGemm(groups, config, dual)
         widths = [token_tile(m, config) for m, _, _ in sizes]
-        segments = [
-            (
-                pack_position(g, token, 0),
-                n if dual else rows_per_cta(n, config.ctas),
-                round_up(min(width, m - token), 32) // config.ctas * config.token_cost // 100,
-                k,
-            )
-            for g, ((m, n, k), width) in enumerate(zip(sizes, widths))
-            for token in range(0, m, width * config.sharers)
-        ]
+        segments = []
+        for g, ((m, n, k), width) in enumerate(zip(sizes, widths)):
+            for token in range(0, m, width * config.sharers):
+                tokens = round_up(min(width, m - token), 32) // PAIR * config.token_cost // 100
+                segments.append((pack_position(g, token, 0), n if dual else rows_per_cta(n), tokens, k))
         ranges = partition(segments, config.sms // config.cluster, config.gran)
 
-        token_bytes = round_up(max(widths) // config.ctas, config.token_box) * TILE_K // 2
+        token_bytes = round_up(max(widths) // PAIR, config.token_box) * TILE_K // 2
         stage_bytes = gemm.stage_layout(token_bytes)[-1]
-        fixed = SMEM_HEADER + gemm.store_bytes()
-        space = SMEM_PER_SM // config.ctas_per_sm - 1024 - fixed
-        stages = config.stages or min(space // stage_bytes, MAX_STAGES)
+        fixed = SMEM_HEADER + gemm.store_bytes
+        stages = config.stages or min((SMEM_PER_SM - 1024 - fixed) // stage_bytes, MAX_STAGES)
 
         padded = list(zip(sizes, widths)) + [(sizes[0], widths[0])] * (groups - len(sizes))
         words = [0] * gemm.sizes
@@ -1238,6 +1214,12 @@ class Plan:
         contents = "each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)"
         self.read = Tensors(contents, expected + of_scales, places)
 
+    def __call__(self, tensors: list[torch.Tensor]) -> None:
+        """Launch; ValueError unless the tensors are as they must be."""
+        self.read(tensors)
+        for launch in self.launches:
+            launch()
+
 
 class DualPlan:
     """The same for a dual GEMM. Every batch is a group."""
@@ -1262,7 +1244,7 @@ class DualPlan:
         self.steps = of_a, of_b, of_c, of_sfa, of_sfb, of_b, of_sfb, 0  # bytes from batch to batch
 
     def __call__(self, tensors: list[torch.Tensor]) -> None:
-        """Launch; ValueError."""
+        """Launch; ValueError unless the tensors are as they must be."""
         self.read(tensors)
         a, b1, b2, c, sfa, sfb1, sfb2 = self.addresses
         gate = int(b2 < b1)
@@ -1301,15 +1283,12 @@ def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
       reordered scales [32, 4, ceil(MN/128), 4, K/64, 1] float8_e4m3fn in blocks of 512 contiguous bytes.
     Writes the given c tensors and returns them. M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
     """
-    call = plan(tuple(map(tuple, sizes)))
-    tensors = []
+    call, tensors = plan(tuple(map(tuple, sizes))), []
     for group in abc:
         tensors += group
     for group in scales:
         tensors += group
-    call.read(tensors)
-    for launch in call.launches:
-        launch()
+    call(tensors)
     return [c for _, _, c in abc]
 
 

@@ -199,7 +199,7 @@ def sweep(submission, task, case, spec, profile, jobs, timeout, json_file, confi
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """`ctas=2,gran=32` -> {"ctas": "2", "gran": "32"}; raises Failure."""
+    """`stages=4,gran=32` -> {"stages": "4", "gran": "32"}; raises Failure."""
     pairs = [part.split("=") for part in text.split(",") if part.strip()]
     if not pairs or any(len(pair) != 2 or not all(map(str.strip, pair)) for pair in pairs):
         raise Failure(f"'{text}' is no config: expected name=value,name=value")
@@ -207,7 +207,7 @@ def parse_config(text: str) -> dict[str, str]:
 
 
 def parse_grid(text: str | None) -> list[dict[str, str]]:
-    """`stages=3,4 epilogue=direct,tma` -> the four combinations; raises Failure."""
+    """`stages=3,4 gran=32,64` -> the four combinations; raises Failure."""
     axes = []
     for part in (text or "").split():
         name, equals, values = part.partition("=")

@@ -164,7 +164,7 @@ def test_nan_reaches_its_row_and_column_only(submission):
 
 
 @pytest.mark.parametrize(
-    "entries", [{"gran": 32, "sms": 6}, {"tokens": 96}, {"ctas_per_sm": 2, "tokens": 128}], ids=str
+    "entries", [{"gran": 32, "sms": 6}, {"tokens": 96}, {"store_boxes": 1, "tokens": 128}], ids=str
 )
 def test_other_configs(submission, config, entries):
     config(**{"epilogue_warps": 4, "store_boxes": 2, **entries})

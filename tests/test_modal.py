@@ -203,9 +203,9 @@ def test_sweep_changes_one_field_at_a_time():
     assert modal_app.sweep_configs("pdl=false stages=3,4") == [
         {}, {"pdl": False, "stages": 3}, {"pdl": False, "stages": 4},
     ]  # fmt: skip
-    assert modal_app.sweep_configs("epilogue=tma")[1] == {"epilogue": "tma"}
+    assert modal_app.sweep_configs("store_policy=evict_last")[1] == {"store_policy": "evict_last"}
     assert {"sharers": 1} in configs and {"prefetch": 0} in configs and len(configs) < 30
-    assert {"ctas": 1, "sharers": 1} in configs  # without sharers, which would need pairs
+    assert {"gran": 32, "sharers": 1} in configs  # without sharers, which share whole tiles
     text = (ROOT / "submission.py").read_text()
     module = {"__name__": "swept"}
     sys.modules["swept"] = type(sys)("swept")  # dataclasses look their module up
@@ -226,7 +226,7 @@ def test_rows_survive_the_death_of_a_container(tmp_path, capsys):
         "geomean_us": 12.5,
         "mode": "sweep",
     }
-    wanted = [request("sweep", config={"ctas": n}) for n in range(4)]
+    wanted = [request("sweep", config={"stages": n}) for n in range(4)]
     dead = modal.exception.FunctionTimeoutError("took too long")
     code = modal_app.drive(
         wanted,
@@ -237,7 +237,7 @@ def test_rows_survive_the_death_of_a_container(tmp_path, capsys):
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert code == 1 and [row["passed"] for row in rows] == [True, False, True, False]
     assert rows[1]["error"] == "container died: FunctionTimeoutError: took too long"
-    assert rows[1]["config"] == {"ctas": 1} and rows[3]["error"].endswith("no answer")
+    assert rows[1]["config"] == {"stages": 1} and rows[3]["error"].endswith("no answer")
     assert json.loads((tmp_path / "out.json").read_text()) == rows
     assert {row["commit"][:40] for row in rows} == {rows[0]["commit"][:40]} and len(rows[0]["commit"]) in (40, 41)
     (kept,) = (tmp_path / "runs").glob("*/a.txt")

@@ -227,9 +227,9 @@ def test_one_sentence_for_bad_input(arguments, sentence):
 
 
 def test_grid():
-    points = commands.parse_grid("stages=3,4 epilogue=direct,tma")
+    points = commands.parse_grid("stages=3,4 gran=32,64")
     assert points == [
-        {"stages": s, "epilogue": e} for s in ("3", "4") for e in ("direct", "tma")
+        {"stages": s, "gran": g} for s in ("3", "4") for g in ("32", "64")
     ]  # fmt: skip
     assert commands.parse_grid(None) == []
 

@@ -15,7 +15,7 @@ from evaluation import judge as judging
 from task import TestCase, format_case
 
 SUBMISSION = Path(__file__).parents[1] / "submission.py"
-DEFAULT = 'DEFAULT = Config(ctas=2, gran=32, epilogue="tma")'
+DEFAULT = "DEFAULT = Config(gran=32)"
 
 # m, n, k of the groups
 SMALL = ((32,), (128,), (64,))
@@ -31,11 +31,10 @@ WIDE_TILES = ((192,) * 4, (256,) * 4, (64,) * 4)
 RING_TILES = ((32,) * 4, (256,) * 4, (512,) * 4)
 TWO_GROUPS = ((32, 32), (128, 128), (64, 64))
 
-PAIR = 'ctas=2, gran=32, epilogue="tma", sms=2'  # one pair of CTAs does everything
-TWO_PAIRS = 'ctas=2, gran=32, epilogue="tma", sms=4'
+PAIR = "gran=32, sms=2"  # one pair of CTAs does everything
+TWO_PAIRS = "gran=32, sms=4"
 SHORT_RING = PAIR + ", stages=2"
-DIRECT = "sms=1"  # one CTA, direct epilogue
-SHARERS = 'ctas=2, sharers=2, epilogue="tma", sms=4'  # two pairs that share weights do everything
+SHARERS = "sharers=2, sms=4"  # two pairs that share weights do everything
 SHARERS_SHORT_RING = SHARERS + ", stages=2"
 
 WRONG = "group [01]: .* elements differ"
@@ -45,12 +44,14 @@ MORE_BYTES = "mbarrier: more bytes have arrived than the phase expects"
 FULL = "race: tcgen05.cp .* reads shared memory .* that TMA load .* has not finished writing"
 BEYOND = "out-of-bounds: .* past the end of tensor"
 
-ACC_EMPTY = "mbarrier_arrive(leader + (acc_empty - smem) + 8 * buffer)"
-ACC_FULL = "mbarrier_wait(acc_full + 8 * buffer, acc_phase)\n"
-EMPTY = "mbarrier_wait(empty + 8 * slot, phase)\n                            mbarrier_expect"
-COMMIT = "mma_commit(ctas, empty + 8 * slot, all_ctas)"
-SLOT = "\n                            slot = slot + 1\n"
-FLIP = "                            phase = select(slot == stages, phase ^ 1, phase)\n"
+ACC_EMPTY = "mbarrier_arrive(cta.leader + (cta.acc_empty - cta.full) + 8 * acc.index)"
+ACC_FULL = "mbarrier_wait(cta.acc_full + 8 * acc.index, acc.phase)\n"
+FULL_WAIT = "mbarrier_wait(cta.full + 8 * slot.index, slot.phase)"
+EMPTY = "mbarrier_wait(cta.empty + 8 * slot.index, slot.phase)\n                    mbarrier_expect"
+CLUSTER = "(1 << self.config.cluster) - 1"
+COMMIT = f"mma_commit(cta.empty + 8 * slot.index, {CLUSTER})"
+ADVANCE = "\n                slot = slot.advance(cta.stages)"
+INIT_FENCE = "cute.arch.mbarrier_init_fence()"
 
 
 class Fault(NamedTuple):
@@ -95,18 +96,25 @@ SCALES = [
 BARRIERS = [
     Fault(
         "MMA warp begins in the wrong phase",
-        "at, slot, phase = position, Int32(0), Int32(0)",
-        "at, slot, phase = position, Int32(0), Int32(1)",
+        "at, slot, acc = cta.start, PipelineState(Int32(0), Int32(0))",
+        "at, slot, acc = cta.start, PipelineState(Int32(0), Int32(1))",
         FULL,
     ),
     Fault(
         "producers begin in the wrong phase",
-        "slot, phase, first = Int32(0), Int32(1)",
-        "slot, phase, first = Int32(0), Int32(0)",
+        "slot, first = PipelineState(Int32(0), Int32(1))",
+        "slot, first = PipelineState(Int32(0), Int32(0))",
         HANG,
     ),
-    Fault("phase not flipped where the ring wraps", COMMIT + SLOT + FLIP, COMMIT + SLOT, FULL, RING, SHORT_RING),
-    Fault("no wait for a full stage", "mbarrier_wait(full + 8 * slot, phase)", "pass", FULL),
+    Fault(
+        "phase not flipped where the ring wraps",
+        COMMIT + ADVANCE,
+        COMMIT + ADVANCE.replace("slot.advance(cta.stages)", "slot._replace(index=slot.advance(cta.stages).index)"),
+        FULL,
+        RING,
+        SHORT_RING,
+    ),
+    Fault("no wait for a full stage", FULL_WAIT, "pass", FULL),
     Fault(
         "no wait for an empty stage",
         EMPTY,
@@ -118,7 +126,7 @@ BARRIERS = [
     Fault("no wait for a full accumulator", ACC_FULL, "pass\n", "tmem-uninitialised: tcgen05.ld"),
     Fault(
         "no wait for an empty accumulator",
-        "mbarrier_wait(acc_empty + 8 * buffer, acc_phase)\n                        if",
+        "mbarrier_wait(cta.acc_empty + 8 * acc.index, acc.phase)\n            if",
         "if",
         "tmem-race: read of tensor memory columns",
         WIDE_TILES,
@@ -126,26 +134,28 @@ BARRIERS = [
     ),
     Fault(
         "no wait for the accumulator that overlaps",
-        "if previous + tokens > acc_cols:",
-        "if tokens > acc_cols:",
+        "if previous + tokens > ACC_COLS:",
+        "if tokens > ACC_COLS:",
         WRONG,
         LONG,
         PAIR,
     ),
     Fault("stage not released", COMMIT, "pass", HANG),
-    Fault("no commit of the accumulator", "mma_commit(ctas, acc_full + 8 * buffer, pair)", "pass", HANG),
-    Fault("commit reaches one CTA of the pair", COMMIT, COMMIT.replace("all_ctas", "1"), HANG),
+    Fault(
+        "no commit of the accumulator", "mma_commit(cta.acc_full + 8 * acc.index, 3 << cta.sharer * PAIR)", "pass", HANG
+    ),
+    Fault("commit reaches one CTA of the pair", COMMIT, COMMIT.replace(CLUSTER, "1"), HANG),
     Fault("accumulator not released", ACC_EMPTY, "pass", HANG),
     Fault(
         "accumulator released before it is read",
         ACC_FULL,
-        f"{ACC_FULL}                if lane == 0:\n                    {ACC_EMPTY}\n",
+        f"{ACC_FULL}            if lane == 0:\n                {ACC_EMPTY}\n",
         "tmem-race: read of tensor memory columns",
         WIDE_TILES,
         PAIR,
-        also=((f"{ACC_EMPTY}\n                acc_phase", "pass\n                acc_phase"),),
+        also=((f"{ACC_EMPTY}\n            acc =", "pass\n            acc ="),),
     ),
-    Fault("bytes of one CTA expected", "ctas * (1 if box.mask is None else 2)", "1", FULL),
+    Fault("bytes of one CTA expected", "PAIR * (1 if box.mask is None else 2)", "1", FULL),
     Fault(
         "full barrier counts one warp",
         "mbarrier_init(full + 8 * i, 2)",
@@ -154,7 +164,7 @@ BARRIERS = [
     ),
     Fault(
         "accumulator barrier counts one CTA",
-        "mbarrier_init(acc_empty + 8 * i, config.epilogue_warps * ctas)",
+        "mbarrier_init(acc_empty + 8 * i, PAIR * config.epilogue_warps)",
         "mbarrier_init(acc_empty + 8 * i, config.epilogue_warps)",
         HANG,
         RING_TILES,
@@ -162,14 +172,14 @@ BARRIERS = [
     ),
     Fault(
         "no fence.mbarrier_init",
-        "mbarrier_init_fence()\n            self.barriers_ready()",
+        f"{INIT_FENCE}\n            self.barriers_ready()",
         "pass\n            self.barriers_ready()",
         "mbarrier: .* used by the async proxy with neither fence.mbarrier_init nor",
     ),
     Fault(
         "roles begin before the prologue has ended",
-        "cute.arch.sync_threads()\n        if const_expr(self.config.cluster > 1):",
-        "if const_expr(False):",
+        "cute.arch.sync_threads()\n        cute.arch.cluster_arrive_relaxed()\n        cute.arch.cluster_wait()",
+        "pass",
         "mbarrier: no initialised mbarrier",
     ),
 ]
@@ -179,48 +189,46 @@ EPILOGUE = [
     ),
     Fault(
         "store box reused while it is read",
-        "tma_store_wait(config.store_boxes - 1)",
+        "cute.arch.cp_async_bulk_wait_group(config.store_boxes - 1, read=True)",
         "pass",
         "race: write of shared memory .* that TMA store .* still reads",
         WIDE,
     ),
     Fault(
         "accumulator read a column off",
-        "acc = tmem + (quarter << 21)",
-        "acc = tmem + 1 + (quarter << 21)",
+        "d = tmem + (quarter << 21)",
+        "d = tmem + 1 + (quarter << 21)",
         "tmem-uninitialised: ",
     ),
     Fault(
         "accumulator read in another warp's lanes",
-        "acc = tmem + (quarter << 21)",
-        "acc = tmem + (quarter << 20)",
+        "d = tmem + (quarter << 21)",
+        "d = tmem + (quarter << 20)",
         "tmem-lane-access: ",
         TILES,
         PAIR,
     ),
-    Fault("stores not bounded by M", "minimum(tile.tokens, tile.m - token)", "tile.tokens", BEYOND, PADDED, DIRECT),
-    Fault(
-        "stores not bounded by N",
-        "left = select(row + lane < n, tokens - column, 0)",
-        "left = tokens - column",
-        BEYOND,
-        ((32,), (16,), (64,)),
-        DIRECT,
-    ),
     Fault(
         "output not bounded by M", "output_tensormap(c, m, n, 32)", "output_tensormap(c, m + 1, n, 32)", BEYOND, PADDED
+    ),
+    Fault(
+        "output not bounded by N",
+        "output_tensormap(c, m, n, 32)",
+        "output_tensormap(c, m, n + 16, 32)",
+        BEYOND,
+        ((32,), (16,), (64,)),
     ),
 ]
 DESCRIPTORS = [
     Fault("swizzle of the matrix descriptor", "matrix_descriptor(swizzle=2,", "matrix_descriptor(swizzle=4,", WRONG),
     Fault(
         "swizzle of the tensormap",
-        "K_SW128, Float4E2M1FN)\n    layout = cute.tile_to_shape(atom, (box_rows, TILE_K), (0, 1))\n    op",
-        "K_SW64, Float4E2M1FN)\n    layout = cute.tile_to_shape(atom, (box_rows, TILE_K), (0, 1))\n    op",
+        "K_SW128, Float4E2M1FN, box)",
+        "K_SW64, Float4E2M1FN, box)",
         HANG,
     ),
     Fault("N of the instruction", "n >> 3 << 17", "n >> 4 << 17", "tmem-uninitialised: tcgen05.ld", WIDE),
-    Fault("M of the instruction", "TILE_M * ctas >> 4 << 24", "TILE_M >> 4 << 24", "unsupported: block-scaled 128x"),
+    Fault("M of the instruction", "PAIR * TILE_M >> 4 << 24", "TILE_M >> 4 << 24", "unsupported: block-scaled 128x"),
     Fault(
         "tensormap of another group",
         "self.tensormap(params, operand + i, group)",
@@ -237,8 +245,8 @@ TILING = [
         WRONG,
     ),
     Fault("origin off by a box", "tensormap, at(y + first)", "tensormap, at(y + first + size)", WRONG),
-    Fault("both CTAs load the same tokens", "most = tile.token + rank *", "most = tile.token + 0 *", WRONG, WIDE),
-    Fault("K tail dropped", "rows, m, n, k, following)", "rows, m, n, k & -TILE_K, following)", WRONG, WIDE_K),
+    Fault("both CTAs load the same tokens", "most = tile.token + cta.rank *", "most = tile.token + 0 *", WRONG, WIDE),
+    Fault("K tail dropped", "rows, m, k, following)", "rows, m, k & -TILE_K, following)", WRONG, WIDE_K),
     Fault(
         "first K block accumulates",
         "const_expr(j > 0) else step",
@@ -247,8 +255,8 @@ TILING = [
     ),
     Fault(
         "last rows of a range left out",
-        "Int32(end) & 0xFFFFFF, limit)",
-        "(Int32(end) & 0xFFFFFF) - 32, limit)",
+        "Int32(cta.end) & 0xFFFFFF, limit)",
+        "(Int32(cta.end) & 0xFFFFFF) - 32, limit)",
         UNWRITTEN,
         ROWS,
         TWO_PAIRS,
@@ -256,8 +264,10 @@ TILING = [
     Fault("last token tile left out", "following_token < m\n", "following_token + width < m\n", UNWRITTEN, LONG, PAIR),
 ]
 SHARING = [
-    Fault("multicast to one pair", "weight_boxes[0], 5 << rank", "weight_boxes[0], 1 << rank", HANG, WIDE, SHARERS),
-    Fault("multicast to the other CTA of the pair", "[0], 5 << rank", "[0], 5 << 1 - rank", WRONG, ROWS, SHARERS),
+    Fault("multicast to one pair", "boxes[0], 5 << cta.rank", "boxes[0], 1 << cta.rank", HANG, WIDE, SHARERS),
+    Fault(
+        "multicast to the other CTA of the pair", "[0], 5 << cta.rank", "[0], 5 << 1 - cta.rank", WRONG, ROWS, SHARERS
+    ),
     Fault(
         "stage free when one pair has read it",
         "mbarrier_init(empty + 8 * i, config.sharers)",
@@ -266,17 +276,24 @@ SHARING = [
         RING,
         SHARERS_SHORT_RING,
     ),
-    Fault("commit reaches one pair", COMMIT, COMMIT.replace("all_ctas", "pair"), HANG, RING, SHARERS_SHORT_RING),
-    Fault("both pairs load the same rows", "y + sharer * size", "y", WRONG, WIDE, SHARERS),
+    Fault(
+        "commit reaches one pair",
+        COMMIT,
+        COMMIT.replace(CLUSTER, "3 << cta.sharer * PAIR"),
+        HANG,
+        RING,
+        SHARERS_SHORT_RING,
+    ),
+    Fault("both pairs load the same rows", "y + cta.sharer * size", "y", WRONG, WIDE, SHARERS),
     Fault("both pairs load the same scales", "row_at(y >> 7, half >> 3)", "row_at(y >> 7)", WRONG, WIDE_K, SHARERS),
-    Fault("both pairs take the same tokens", "token = token + sharer * width", "pass", UNWRITTEN, WIDE, SHARERS),
+    Fault("both pairs take the same tokens", "token = token + cta.sharer * width", "pass", UNWRITTEN, WIDE, SHARERS),
     Fault("bytes of one sharer expected", "(1 if box.mask is None else 2)", "1", MORE_BYTES, WIDE, SHARERS),
     Fault("pair without tokens has no tile", "select(tokens > 0, tokens, 32)", "tokens", "shape 256x0", SMALL, SHARERS),
 ]
 RESOURCES = [
     Fault(
         "tensor memory not freed",
-        "tmem_dealloc(ctas, load_shared(tmem_slot), TMEM_COLS // config.ctas_per_sm)",
+        "tmem_dealloc(load_shared(tmem_slot), TMEM_COLS)",
         "pass",
         "tmem-leak: ",
     ),
@@ -288,7 +305,7 @@ RESOURCES = [
     ),
     Fault(
         "CTA ends before the other CTA of the pair has arrived",
-        "mbarrier_init(acc_read, config.epilogue_warps * ctas)",
+        "mbarrier_init(acc_read, PAIR * config.epilogue_warps)",
         "mbarrier_init(acc_read, config.epilogue_warps)",
         "unfinished: CTA .* exits while the arrival of mbarrier.arrive .* at its mbarrier is under way",
         WIDE,
@@ -296,7 +313,7 @@ RESOURCES = [
     ),
     Fault(
         "CTA ends before its stores have read",
-        "tma_store_wait(0)",
+        "cute.arch.cp_async_bulk_wait_group(0, read=True)",
         "pass",
         "unfinished: CTA .* exits and no cp.async.bulk.wait_group has waited for TMA store",
     ),
@@ -336,8 +353,8 @@ FAULTS = SCALES + BARRIERS + EPILOGUE + DESCRIPTORS + TILING + SHARING + RESOURC
 BLIND_SPOTS = [
     Fault(
         "no tcgen05.fence",
-        'mbarrier_wait(full + 8 * slot, phase)\n                            tcgen05_fence("after")\n',
-        "mbarrier_wait(full + 8 * slot, phase)\n",
+        FULL_WAIT + '\n                tcgen05_fence("after")\n',
+        FULL_WAIT + "\n",
         "",
     ),
 ]

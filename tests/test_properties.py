@@ -159,16 +159,16 @@ def test_one_launch_for_up_to_sixteen_groups(submission, groups):
 # -- configs ----------------------------------------------------------------------------------------------------------
 
 OTHERS = (  # each value of each hyperparameter in at least one
-    {"ctas": 1, "gran": 128, "epilogue": "direct", "tokens": 128, "token_box": 128, "sms": 3},
-    {"ctas": 1, "gran": 32, "epilogue": "direct", "epilogue_warps": 8, "ctas_per_sm": 2, "tokens": 160, "sms": 2},
-    {"ctas": 2, "gran": 128, "epilogue": "direct", "token_box": 64, "pdl": False, "sms": 4},
-    {"ctas": 2, "gran": 64, "epilogue": "tma", "store_boxes": 2, "stages": 2, "store_policy": "evict_first", "sms": 2},
-    {"ctas": 1, "gran": 128, "epilogue": "tma", "epilogue_warps": 8, "store_boxes": 2, "sms": 1},
-    {"ctas": 2, "gran": 32, "epilogue": "tma", "token_box": 16, "early_weights": True, "prefetch": 0, "sms": 6},
-    {"ctas": 2, "gran": 32, "epilogue": "tma", "ctas_per_sm": 2, "tokens": 192, "weight_policy": "evict_last"},
-    {"ctas": 2, "gran": 64, "epilogue": "tma", "tokens": 96, "token_cost": 50, "token_box": 32, "sms": 4},
-    {"ctas": 2, "sharers": 2, "epilogue": "tma", "tokens": 64, "store_boxes": 2, "epilogue_warps": 8, "sms": 4},
-    {"ctas": 2, "sharers": 2, "epilogue": "direct", "tokens": 256, "stages": 3, "early_weights": True, "sms": 8},
+    {"gran": 128, "tokens": 128, "token_box": 128, "sms": 4},
+    {"gran": 32, "epilogue_warps": 8, "tokens": 160, "sms": 2},
+    {"gran": 128, "token_box": 64, "pdl": False, "sms": 4},
+    {"gran": 64, "store_boxes": 2, "stages": 2, "store_policy": "evict_first", "sms": 2},
+    {"gran": 128, "epilogue_warps": 8, "store_boxes": 2, "sms": 2},
+    {"gran": 32, "token_box": 16, "early_weights": True, "prefetch": 0, "sms": 6},
+    {"gran": 32, "tokens": 192, "weight_policy": "evict_last"},
+    {"gran": 64, "tokens": 96, "token_cost": 50, "token_box": 32, "sms": 4},
+    {"sharers": 2, "tokens": 64, "store_boxes": 2, "epilogue_warps": 8, "sms": 4},
+    {"sharers": 2, "tokens": 256, "stages": 3, "early_weights": True, "sms": 8},
 )
 VARIED = [(40, 272, 320), (300, 384, 64)]  # m, n, k
 

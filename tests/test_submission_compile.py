@@ -37,10 +37,10 @@ PYTHONS = [
 CONFIGS = submission.DEFAULT, *submission.CONFIG_MAP.values()
 SHIPPED = [asdict(x) for x in dict.fromkeys((*CONFIGS, *(replace(config, sharers=1, sms=148) for config in CONFIGS)))]
 OTHERS = [
-    {"ctas": 1, "gran": 128, "token_box": 32, "epilogue": "direct", "pdl": False},
-    {"ctas": 1, "gran": 64, "tokens": 192, "token_box": 64, "epilogue": "tma", "store_boxes": 2},
-    {"ctas": 2, "gran": 128, "token_box": 32, "epilogue": "direct", "epilogue_warps": 8, "early_weights": True},
-    {"ctas": 2, "sharers": 2, "gran": 128, "token_box": 32, "epilogue": "tma", "epilogue_warps": 8, "store_boxes": 2},
+    {"gran": 128, "token_box": 32, "pdl": False},
+    {"gran": 64, "tokens": 192, "token_box": 64, "store_boxes": 2},
+    {"gran": 128, "token_box": 32, "epilogue_warps": 8, "early_weights": True},
+    {"sharers": 2, "gran": 128, "token_box": 32, "epilogue_warps": 8, "store_boxes": 2},
 ]
 
 
@@ -102,7 +102,7 @@ def check_sass(cubin: bytes, ptx: str, config: dict) -> None:
     assert found.pop("UTMALDG") == len(re.findall(r"cp\.async\.bulk\.tensor\.\dd\.shared", ptx))
     assert found.pop("LDTM") == ptx.count("tcgen05.ld.")
     assert found.pop("MUFU", 0) == ptx.count("ex2.approx") + ptx.count("rcp.approx")
-    stores = {"UTMASTG": 1, "STSM": ptx.count("stmatrix.")} if config["epilogue"] == "tma" else {"STG": 32}
+    stores = {"UTMASTG": 1, "STSM": ptx.count("stmatrix.")}
     lines = config.get("prefetch", 1) if config.get("pdl", True) and not config.get("early_weights") else 0
     assert found.pop("CCTL", 0) == lines * (2 if "ex2.approx" in ptx else 1)  # of a row of either B if dual
     pdl = {"ACQBULK": 2, "PREEXIT": 1} if config.get("pdl", True) else {}
@@ -117,12 +117,12 @@ def check_ptx(ptx: str, groups: int, config: dict) -> None:
     assert ptx.count("tcgen05.mma.") == 4
     weight_boxes = len(submission.Config(**config).weight_boxes)
     token_boxes = [rows for rows in (128, 64, 32, 16) if rows >= config.get("token_box", 16)]
-    boxes = weight_boxes + 1 + len(token_boxes) + (1 if config["ctas"] == 1 else 0) + 2  # two of 128 tokens
+    boxes = weight_boxes + 1 + len(token_boxes) + 2  # two blocks of token scales
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared", ptx)) == boxes
     assert ("griddepcontrol.wait" in ptx) == config.get("pdl", True)
 
     params = re.findall(r"\.param \.align (\d+) \.b8 \w+\[(\d+)\]", ptx)
-    tensormaps = groups * (weight_boxes + len(token_boxes) + (3 if config["epilogue"] == "tma" else 2))
+    tensormaps = groups * (weight_boxes + len(token_boxes) + 3)
     assert params[:-1] == [("64", "128")] * tensormaps and params[-1][0] == "8"
     assert 128 * tensormaps + int(params[-1][1]) <= 32764
 

@@ -20,24 +20,21 @@ SOURCE = (ROOT / "submission.py").read_text()
 BENCHMARKS = [case.args for case in read_task_yaml((ROOT / "task.yml").read_text(), "benchmarks")]
 
 
-def config_of(tokens, ctas_per_sm, sharers, **entries) -> Config:
+def config_of(sharers, **entries) -> Config:
     if sharers == 2:
-        entries |= {"sharers": 2, "ctas": 2, "gran": 128, "sms": 2 * entries["sms"]}
-    return Config(tokens=tokens if ctas_per_sm == 1 else min(tokens, 192), ctas_per_sm=ctas_per_sm, **entries)
+        entries |= {"sharers": 2, "gran": 128, "sms": 2 * entries["sms"]}
+    return Config(**entries)
 
 
 configs = st.builds(
     config_of,
     tokens=st.sampled_from(submission.TOKEN_TILES),
-    ctas=st.sampled_from((1, 2)),
     sharers=st.sampled_from((1, 2)),
     gran=st.sampled_from((32, 64, 128)),
     token_box=st.sampled_from((16, 32, 64, 128)),
     token_cost=st.sampled_from((0, 30, 100)),
-    epilogue=st.sampled_from(("direct", "tma")),
     store_boxes=st.sampled_from((1, 2)),
     epilogue_warps=st.sampled_from((4, 8)),
-    ctas_per_sm=st.sampled_from((1, 2)),
     sms=st.sampled_from((2, 10, 148)),
 )
 multiples = {x: st.integers(1, 60).map(x.__mul__) for x in (16, 32, 64)}
@@ -69,18 +66,14 @@ def test_every_benchmark_has_a_config():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"ctas": 4},
-        {"sharers": 2},  # of one CTA each
-        {"sharers": 4, "ctas": 2},
-        {"sharers": 2, "ctas": 2, "gran": 64},
-        {"sharers": 2, "ctas": 2, "sms": 146},
+        {"sharers": 4},
+        {"sharers": 2, "gran": 64},
+        {"sharers": 2, "sms": 146},
         {"gran": 16},
         {"tokens": 224},  # tiles would touch three scale atoms
-        {"tokens": 256, "ctas_per_sm": 2},  # would reach into the scale factors
         {"token_box": 24},
-        {"epilogue": "none"},
         {"epilogue_warps": 6},
-        {"ctas": 2, "sms": 147},
+        {"sms": 147},
         {"stages": 17},
         {"weight_policy": "sometimes"},
         {"store_policy": "never"},
@@ -100,16 +93,15 @@ def test_token_tiles_fit_the_hardware(m, config):
     for token in range(0, m, width):
         tokens = submission.round_up(min(width, m - token), 32)
         assert tokens % 32 == 0 and tokens <= 256  # N of the MMA
-        assert tokens <= config.acc_cols  # does not reach the scale factors
+        assert tokens <= submission.ACC_COLS  # does not reach the scale factors
         assert token % 32 == 0 and token % 128 + tokens <= 256  # two scale factor atoms, shifted by whole columns
 
 
 @given(n=st.integers(1, 200).map(lambda x: 16 * x))
 def test_a_pair_covers_each_weight_row_once(n):
-    per_cta = rows_per_cta(n, ctas=2)
+    per_cta = rows_per_cta(n)
     rows = [2 * row - row % 128 + 128 * rank for rank in (0, 1) for row in range(per_cta)]
     assert sorted(row for row in rows if row < n) == list(range(n))
-    assert rows_per_cta(n, ctas=1) == n
 
 
 def tiles_of(segments, ranges):
@@ -214,10 +206,10 @@ def test_a_launch_fits_the_machine(shapes, config):
     assert 0 < grid <= config.sms and grid % config.cluster == 0
     stages, groups = stages & 0xFFFFFFFF, stages >> 32
     assert 1 <= stages <= submission.MAX_STAGES and groups == len(shapes)
-    assert (smem + 1024) * config.ctas_per_sm <= 228 * 1024
-    stores = config.epilogue_warps * config.store_boxes * 2048 if config.epilogue == "tma" else 0
+    assert smem + 1024 <= 228 * 1024
+    stores = config.epilogue_warps * config.store_boxes * 2048
     assert smem >= 1024 + stages * gemm.stage_layout(token_bytes)[-1] + stores
-    share = max(token_tile(m, config) for m, _, _ in shapes) // config.ctas
+    share = max(token_tile(m, config) for m, _, _ in shapes) // 2
     assert share * 128 <= token_bytes < (share + config.token_box) * 128 and token_bytes % (config.token_box * 128) == 0
     assert gemm.groups * gemm.operands * 128 + 8 * len(words) <= 32764
     table = words[gemm.starts :][: 2 * (grid // config.cluster)]
@@ -231,12 +223,12 @@ def test_a_launch_fits_the_machine(shapes, config):
 
 @pytest.mark.parametrize("fit", [35, 36])
 def test_sharers_only_if_all_their_clusters_run_at_once(executors, monkeypatch, fit):
-    config = Config(ctas=2, sharers=2, sms=144)
+    config = Config(sharers=2, sms=144)
     monkeypatch.setattr(submission, "DEFAULT", config)
     monkeypatch.setattr(submission, "clusters_at_once", {4: fit}.__getitem__)
     submission.plan(((40, 64, 128, 1),))
     ((_, used),) = executors
-    assert used == (config if fit == 36 else Config(ctas=2))
+    assert used == (config if fit == 36 else Config())
 
 
 def test_addresses_and_outputs_are_those_given(executors):

@@ -13,14 +13,12 @@ import time
 
 OTHERS = 32
 VALUES = {
-    "ctas": (1, 2),
     "sharers": (1, 2),
     "gran": (32, 64, 128),
     "tokens": (32, 64, 96, 128, 160, 192, 256),
     "token_cost": (0, 100),
     "token_box": (16, 32, 64, 128),
     "stages": (0, 2, 3),
-    "epilogue": ("direct", "tma"),
     "store_boxes": (1, 2),
     "epilogue_warps": (4, 8),
     "weight_policy": ("evict_first", "evict_normal", "evict_last"),
@@ -29,7 +27,6 @@ VALUES = {
     "pdl": (True, False),
     "prefetch": (0, 1, 6),
     "early_weights": (False, True),
-    "ctas_per_sm": (1, 2),
     "sms": (4, 12, 148),
 }
 
