@@ -3,7 +3,7 @@
     python -m worklog.h200_loads compile FOLDER    where CuTe DSL is: writes kernels and launch parameters
     python3 worklog/h200_loads.py run FOLDER       where the H200 is, with NumPy: writes FOLDER/h200_loads.json
     python3 worklog/h200_loads.py table            prints worklog/h200_loads.json as Markdown
-    python -m worklog.h200_loads model             what the timing model (profile h200) says of cases 3 and 4, beside it
+    python -m worklog.h200_loads model             what the timing model (profile h200) says of cases 2 and 3, beside it
 
 The kernel is compiled from submission.py: its schedule, words, tensormaps, boxes, ring, barriers, PDL, and epilogue.
 Only these functions of its PTX layer differ, because an H200 has no tcgen05 and its driver refuses FP4 tensormaps:
@@ -36,12 +36,12 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_suffix(".json")
 SMS = 132
 FIT = {1: 132, 2: 132, 4: 120}  # CTAs that run at once in clusters of so many
-SCALED = {3: {"tokens": 160}}  # 36 clusters of 4 would take two rounds, 24 take one
-CASES = {  # as numbered in tests/timing: (M of each group), N, K
-    1: ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168),
-    2: ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048),
-    3: ((192, 320), 3072, 4096),
-    4: ((128, 384), 4096, 1536),
+SCALED = {2: {"tokens": 160}}  # 36 clusters of 4 would take two rounds, 24 take one
+CASES = {  # (M of each group), N, K
+    0: ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168),
+    1: ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048),
+    2: ((192, 320), 3072, 4096),
+    3: ((128, 384), 4096, 1536),
 }
 MODES = {  # PDL mode: (entries of the Config, the loads-only kernel of that mode)
     "plain launches": ({"pdl": False}, "loads/bulk/case {}/plain/6x32K"),
@@ -459,7 +459,7 @@ def run(folder: Path, repeats: int = 2) -> None:
 
 # --------------------------------------------------------------------------------------------------------- timing model
 
-MODELLED = {3: [*MODES, "prefetch 6", "prefetch 1, up to 128 tokens a tile"], 4: [*MODES, "prefetch 2", "prefetch 6"]}
+MODELLED = {2: [*MODES, "prefetch 6", "prefetch 1, up to 128 tokens a tile"], 3: [*MODES, "prefetch 2", "prefetch 6"]}
 
 
 def modelled(s, launch: dict, case: int, same: bool) -> float:
