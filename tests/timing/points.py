@@ -210,6 +210,14 @@ def loads(
     )  # fmt: skip
 
 
+def with_bytes(point: Point, case: int, nbytes: int) -> Point:
+    """A bulk loads point of a case with `nbytes` in all into its CTAs, so that some of them load the same bytes."""
+    _, output, tiles, *_ = point.args
+    tile_bytes = up(-(-nbytes // tiles), 128)
+    unique = min(tiles, -(-CASES[case].load_bytes // tile_bytes))
+    return replace(point, args=(Source(unique * tile_bytes), output, tiles, unique, tile_bytes, *point.args[5:]))
+
+
 def stores(case, width, warps, rows=32, ctas=SMS, pdl=False, timing="cold 15"):
     c = LARGE if case == "large" else CASES[case]
     pitch, across = c.n * 2, c.n * 2 // (32 * warps * width)
