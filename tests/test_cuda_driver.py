@@ -25,7 +25,7 @@ class FakeCuda:
     """libcuda.so.1 whose GPU is the emulator; structures are read at the offsets that cuda.h gives them on x86-64."""
 
     def __init__(self):
-        self.queued, self.memory, self.handles = [], {}, [None]
+        self.queued, self.memory, self.handles, self.attributes = [], {}, [None], []
         self.late = 0  # so many times the first event is over before the last launch is queued
         self.status = {}  # function: what it returns
 
@@ -112,6 +112,7 @@ class FakeCuda:
         params = DEVICE.module(ptx).program(name).kernel.params
         args = [ctypes.string_at(pointer, p.size) for pointer, p in zip(arguments, params, strict=True)]
         self.queued.append((ptx, args))
+        self.attributes.append((cluster, pdl))
         if ptx != cuda_driver.SPIN:
             grid, block = tuple(sizes[:3]), tuple(sizes[3:])
             emulator.launch(ptx, name, grid, block, args, cluster=cluster, shared=shared, pdl=pdl)
@@ -176,6 +177,7 @@ def test_golden_cases_through_the_driver(cuda, case):
     found = {}
     run_on_gpu.run(Gpu(), case, found)
     assert found and not cuda.memory
+    assert cuda.attributes == [(case.cluster, case.pdl and i > 0) for i in range(len(case.kernels))]
     for key, array in found.items():
         index = int(key.rsplit("/", 1)[1])
         ours, theirs = (int.from_bytes(x.tobytes()[:64], "little") for x in (array, GOLDEN[key]))
