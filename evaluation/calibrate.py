@@ -9,10 +9,7 @@ not come within RESIDUAL of the GPU is rejected. With the model in the GPU's pla
 No B200 has run this yet. What of `Gpu` an H200 can do it did: launches, clusters, PDL, events, the tensor copy.
 """
 
-import ctypes
 import dataclasses
-import json
-import statistics
 from collections.abc import Callable
 
 import numpy as np
@@ -20,7 +17,8 @@ import numpy as np
 import emulator
 from emulator.device import DEVICE, allocate
 from emulator.formats import tensormap
-from emulator.model.profile import Profile, load
+from emulator.model.profile import Profile
+from evaluation import cuda_driver
 
 RESIDUAL = 0.05
 REPEATS = 20
@@ -224,122 +222,37 @@ class Model:
         return timed.ends_us[-1]
 
 
-class Gpu:
-    """The GPU of this machine, through the driver API of cuda-python. Raises RuntimeError with the driver's words."""
+class Gpu(cuda_driver.Gpu):
+    """The GPU of this machine. Raises RuntimeError with the driver's words."""
 
     series = (50, 250)
-    SPIN = """
-.visible .entry spin(.param .u64 ns)
-{
-    .reg .pred p; .reg .b64 %rd<4>;
-    ld.param.u64 %rd0, [ns]; mov.u64 %rd1, %globaltimer;
-SPIN:
-    mov.u64 %rd2, %globaltimer; sub.u64 %rd3, %rd2, %rd1; setp.lt.u64 p, %rd3, %rd0;
-    @p bra SPIN;
-    ret;
-}"""
 
     def __init__(self):
-        from cuda.bindings import driver
+        super().__init__()
+        self.timer = cuda_driver.Timer(self)
+        self.out, source = self.allocate(64), self.allocate(BOX_ROWS * 128)
+        self.fill(source, 0, BOX_ROWS * 128)
+        box = (128, BOX_ROWS)
+        self.given = {OUT: self.out, MAP: self.tensormap(source, box, (128,), box, swizzle=3), SOURCE: source}
 
-        self.driver = driver
-        self.call("cuInit", 0)
-        device = self.call("cuDeviceGet", 0)
-        self.call("cuCtxSetCurrent", self.call("cuDevicePrimaryCtxRetain", device))
-        self.sms = self.call("cuDeviceGetAttribute", driver.CUdevice_attribute(16), device)
-        self.out = self.call("cuMemAlloc", 64)
-        self.source = self.call("cuMemAlloc", BOX_ROWS * 128)
-        self.call("cuMemsetD8", self.source, 0, BOX_ROWS * 128)
-        self.kernels: dict[tuple[str, str], object] = {}
-        self.queue = driver.CUstream(0)
-
-    def call(self, name: str, *arguments):
-        status, *values = getattr(self.driver, name)(*arguments)
-        if status != self.driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"{name}: {status.name}")
-        return values[0] if values else None
-
-    def kernel(self, ptx: str, name: str, shared: int = 0):
-        if (ptx, name) not in self.kernels:
-            function = self.call(
-                "cuModuleGetFunction", self.call("cuModuleLoadData", ptx.encode() + b"\0"), name.encode()
-            )
-            self.kernels[ptx, name] = function
-        function = self.kernels[ptx, name]
-        limit = self.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self.call("cuFuncSetAttribute", function, limit, shared)
-        return function
-
-    def tensormap(self):
-        d, u32, u64 = self.driver, self.driver.cuuint32_t, self.driver.cuuint64_t
-        box = [128, BOX_ROWS]
-        return self.call(
-            "cuTensorMapEncodeTiled",
-            d.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8,
-            2,
-            self.source,
-            [u64(x) for x in box],
-            [u64(128)],
-            [u32(x) for x in box],
-            [u32(1), u32(1)],
-            d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-            d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
-            d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )
-
-    def launch(self, function, grid: int, block: int, arguments, shared=0, cluster=1, pdl=False) -> None:
-        """`arguments`: (value, ctypes type), or (CUtensorMap, None)."""
-        d, attributes = self.driver, []
-        if cluster > 1:
-            attribute = d.CUlaunchAttribute()
-            attribute.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cluster, 1, 1
-            attributes.append(attribute)
-        if pdl:
-            attribute = d.CUlaunchAttribute()
-            attribute.id = d.CUlaunchAttributeID(6)  # programmatic serialisation
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            attributes.append(attribute)
-        config = d.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
-        config.sharedMemBytes, config.hStream = shared, self.queue
-        config.attrs, config.numAttrs = attributes, len(attributes)
-        values = tuple(value for value, _ in arguments), tuple(kind for _, kind in arguments)
-        self.call("cuLaunchKernelEx", config, function, values if arguments else 0, 0)
+    def prepared(self, probe: Probe, grid: int, pdl: bool = False) -> cuda_driver.Launch:
+        kernel, args = self.kernel(probe.ptx, shared=probe.shared), [self.given.get(a, a) for a in probe.args]
+        cluster = probe.cluster if probe.cluster > 1 else None
+        return self.launch(kernel, grid, probe.block, args, cluster, probe.shared, pdl)
 
     def run(self, probe: Probe) -> list[int]:
         """The 8 words of OUT: medians over REPEATS launches, after three that do not count."""
-        function, seen = self.kernel(probe.ptx, "kernel", probe.shared), []
-        given = {
-            OUT: (int(self.out), ctypes.c_uint64),
-            MAP: (self.tensormap(), None),
-            SOURCE: (int(self.source), ctypes.c_uint64),
-        }
-        arguments = [given.get(a) or (a, ctypes.c_uint32) for a in probe.args]
-        self.call("cuMemsetD8", self.out, 0, 64)
+        launch, seen = self.prepared(probe, probe.cluster), []
+        self.fill(self.out, 0, 64)
         for _ in range(3 + REPEATS):
-            self.launch(function, probe.cluster, probe.block, arguments, probe.shared, probe.cluster)
-            words = np.zeros(8, np.int64)
-            self.call("cuMemcpyDtoH", words.ctypes.data, self.out, 64)
-            seen.append(words)
+            launch()
+            seen.append(self.read(self.out, 64).view(np.int64))
         return np.median(seen[3:], axis=0).tolist()
 
     def series_us(self, probe: Probe, count: int, pdl: bool) -> float:
         """Median microseconds between events around `count` launches, all queued before the first can start."""
-        function, spin = self.kernel(probe.ptx, "kernel"), self.kernel(HEADER + self.SPIN, "spin")
-        start, end = (self.call("cuEventCreate", 0) for _ in range(2))
-        seen = []
-        for _ in range(REPEATS):
-            self.launch(spin, 1, 1, [(5_000_000, ctypes.c_uint64)])
-            self.call("cuEventRecord", start, self.queue)
-            for _ in range(count):
-                self.launch(function, self.sms, 32, [], pdl=pdl)
-            self.call("cuEventRecord", end, self.queue)
-            self.call("cuEventSynchronize", end)
-            seen.append(self.call("cuEventElapsedTime", start, end) * 1e3)
-        return statistics.median(seen)
+        launches = [self.prepared(probe, self.attribute(cuda_driver.MULTIPROCESSORS), pdl)] * count
+        return count * float(np.median(self.timer.rounds(launches, REPEATS, before=())))
 
 
 # -------------------------------------------------------------------------------------------------------------- figures
@@ -439,13 +352,3 @@ def calibrate(device, profile: Profile, figures: tuple[str, ...] = tuple(FIGURES
                 log(f"{figure}: rejected: {probe['rejected']}")
                 del patch[figure]
     return {"patch": patch, "probes": probes}
-
-
-def write_patch(path, patch: dict) -> None:
-    """JSON of `unit.figure: value`, as `Profile.with_` takes it."""
-    path.write_text(json.dumps(patch, indent=1) + "\n")
-
-
-def read_patch(path, profile: str = "b200") -> Profile:
-    """The profile with a patch file applied."""
-    return load(profile).with_(json.loads(path.read_text()))

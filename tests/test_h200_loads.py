@@ -16,7 +16,10 @@ from emulator.units import tma
 from emulator.units.async_copy import AsyncCopy
 from evaluation.inputs import as_bytes
 from reference import generate_input
-from worklog.h200_loads import params_at
+from task import read_task_yaml
+from tests.timing import points
+from worklog import h200_loads
+from worklog.h200_loads import arguments
 
 ROOT = pathlib.Path(__file__).parents[1]
 SIZES = [(40, 272, 576), (300, 128, 128)]  # (M, N, K): parts of tiles in every dimension, two token tiles
@@ -71,6 +74,39 @@ def recorded():
         AsyncCopy.tma_load, AsyncCopy.tma_store = methods
 
 
+def test_cases_are_numbered_as_in_task_yml():
+    """Here, in the points, and in what was measured: by the bytes that the loads-only kernel loads, rounded up."""
+    benchmarks = [case.args for case in read_task_yaml((ROOT / "task.yml").read_text(), "benchmarks")]
+    assert [(tuple(x["m"]), {*x["n"]}, {*x["k"]}) for x in benchmarks] == [
+        (ms, {n}, {k}) for ms, n, k in h200_loads.CASES
+    ]
+    loaded = [sum((m + n) * k * 9 // 16 for m, n, k in zip(x["m"], x["n"], x["k"])) for x in benchmarks]
+    assert [points.CASES[case].load_bytes for case in range(4)] == loaded
+    record = json.loads(h200_loads.RESULTS.read_text())
+    for x in record["loads only"]:
+        assert 0 <= x["unique bytes"] - loaded[x["case"]] < 128 * 132 and f"/case {x['case']}/" in x["point"]
+
+
+def test_table_has_what_was_measured():
+    """Variants that a run no longer measures keep their rows."""
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in h200_loads.table(json.loads(h200_loads.RESULTS.read_text())).splitlines()
+    ]
+    assert rows[0] == ["case 0", "case 1", "case 2", "case 3"]
+    by_name = {name: cells for name, *cells in rows[2:]}
+    assert by_name["PDL, L2 prefetch before the wait: submission"] == [
+        "37.90 (97 %)",
+        "22.88 (101 %)",
+        "7.00 (99 %)",
+        "4.89 (91 %)",
+    ]
+    assert by_name["PDL, L2 prefetch before the wait: submission, inputs in L2"] == ["34.47", "21.91", "5.68", "4.45"]
+    assert by_name["prefetch 1, one CTA per MMA: submission"][3] == "4.91 (91 %)"
+    assert by_name["weights do not wait, prefetch 0, up to 128 tokens a tile: submission"][2] == "9.38 (58 %)"
+    assert by_name["MB into the SMs: submission"] == ["222.0", "119.4", "46.4", "22.0"]
+
+
 @pytest.mark.slow
 def test_copies_are_those_of_the_submission(for_h200):
     emulator.install()
@@ -90,8 +126,7 @@ def test_copies_are_those_of_the_submission(for_h200):
     for c in outputs:
         as_bytes(c).fill_(0xCD)
     tensors = [t for (a, b, c), scales in zip(data[0], data[2]) for t in (a, b, c, *scales)]
-    params = params_at(for_h200, [t.data_ptr() for t in tensors])
-    args = [params[offset : offset + size] for offset, size in for_h200["parameters"]]
+    args = arguments(for_h200, [t.data_ptr() for t in tensors])
     assert ".target sm_90a" in for_h200["ptx"] and "tcgen05" not in for_h200["ptx"]
     with recorded() as got, emulator.session() as session:
         emulator.launch(

@@ -12,6 +12,7 @@ import modal._image
 import pytest
 
 import modal_app
+from emulator.model.profile import load
 from evaluation import calibrate, protocol, runs
 from task import read_task_yaml
 
@@ -151,7 +152,7 @@ def torch_only(evaluate):
 
 def test_calibration_with_the_model_as_the_card_finds_the_profile():
     row, files = runs.run(request("calibrate", figures=("tensor.load_latency", "tma.first_use_cycles")))
-    profile = calibrate.load("b200")
+    profile = load("b200")
     patch = json.loads(files["b200.patch.json"])
     expected = {"tensor.load_latency": profile["tensor"]["load_latency"]}
     expected["tma.first_use_cycles"] = profile["tma"]["first_use_cycles"]
@@ -160,7 +161,7 @@ def test_calibration_with_the_model_as_the_card_finds_the_profile():
 
 
 def test_calibration_finds_the_figures_of_another_machine():
-    profile = calibrate.load("b200")
+    profile = load("b200")
     truth = {"tensor.m128": [50, 55, 60, 65, 70, 130], "tensor.latency_pair_m256": [0.4, 190]}
     truth |= {"launch.gap_ns": 900, "tma.first_use_cycles": 650}
     result = calibrate.calibrate(calibrate.Model(profile.with_(truth)), profile, tuple(truth), log=lambda line: None)
@@ -171,7 +172,7 @@ def test_calibration_finds_the_figures_of_another_machine():
 
 def test_a_figure_that_the_model_cannot_follow_is_rejected(monkeypatch):
     """A probe that the figure does not move, and one that the card refuses."""
-    profile = calibrate.load("b200")
+    profile = load("b200")
 
     def refused(device, profile):
         if device is card:

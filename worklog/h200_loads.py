@@ -1,9 +1,9 @@
 """How fast the submission's load side is on a real NVIDIA H200 (sm_90a), beside a kernel that only loads.
 
     python -m worklog.h200_loads compile FOLDER    where CuTe DSL is: writes kernels and launch parameters
-    python3 worklog/h200_loads.py run FOLDER       where the H200 is, with NumPy: writes FOLDER/h200_loads.json
+    python3 -m worklog.h200_loads run FOLDER       where the H200 is, with NumPy: writes FOLDER/h200_loads.json
     python3 worklog/h200_loads.py table            prints worklog/h200_loads.json as Markdown
-    python -m worklog.h200_loads model             what the timing model (profile h200) says of cases 3 and 4, beside it
+    python -m worklog.h200_loads model             what the timing model (profile h200) says of cases 2 and 3, beside it
 
 The kernel is compiled from submission.py: its schedule, words, tensormaps, boxes, ring, barriers, PDL, and epilogue.
 Only these functions of its PTX layer differ, because an H200 has no tcgen05 and its driver refuses FP4 tensormaps:
@@ -21,8 +21,8 @@ share of the case's bytes, each byte once, to a ring, and writes the case's C by
 """
 
 import base64
-import ctypes
 import dataclasses
+import datetime
 import hashlib
 import importlib.util
 import json
@@ -34,21 +34,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_suffix(".json")
-SMS = 132
-FIT = {1: 132, 2: 132, 4: 120}  # CTAs that run at once in clusters of so many
-SCALED = {3: {"tokens": 160}}  # 36 clusters of 4 would take two rounds, 24 take one
-CASES = {  # as numbered in tests/timing: (M of each group), N, K
-    1: ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168),
-    2: ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048),
-    3: ((192, 320), 3072, 4096),
-    4: ((128, 384), 4096, 1536),
-}
-MODES = {  # PDL mode: (entries of the Config, the loads-only kernel of that mode)
+CTAS = 2  # of an MMA
+FIT = {2: 132, 4: 120}  # CTAs that run at once in clusters of so many
+SCALED = {2: {"tokens": 160}}  # 36 clusters of 4 would take two rounds, 24 take one
+CASES = (  # (M of each group), N, K
+    ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168),
+    ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048),
+    ((192, 320), 3072, 4096),
+    ((128, 384), 4096, 1536),
+)
+MODES = {  # PDL mode: (entries of the Config, the loads-only point of that mode)
     "plain launches": ({"pdl": False}, "loads/bulk/case {}/plain/6x32K"),
     "PDL, wait first": ({"prefetch": 0}, "loads/bulk/case {}/wait/6x32K"),
     "PDL, L2 prefetch before the wait": ({}, "loads/bulk/case {}/wait/6x32K/prefetch 6"),
     "PDL, weights do not wait": ({"early_weights": True}, "loads/bulk/case {}/early/6x32K"),
 }
+SUBMITTED, EARLY = list(MODES)[2:]
 FIRST, NORMAL, LAST = "evict_first", "evict_normal", "evict_last"
 VARIANTS = {  # of the submitted mode: entries of the Config, or what the kernel leaves out ("without")
     "prefetch 1": {"prefetch": 1},
@@ -69,26 +70,112 @@ VARIANTS = {  # of the submitted mode: entries of the Config, or what the kernel
     "prefetch 1, two sharers, up to 192 tokens a tile": {"prefetch": 1, "tokens": 192, "sharers": 2, "gran": 128},
     "prefetch 1, rows cut at 128 and tokens cost nothing": {"prefetch": 1, "gran": 128, "token_cost": 0},
     "prefetch 1, rows cut at 32": {"prefetch": 1, "gran": 32, "token_cost": 100, "sharers": 1},
-    "prefetch 1, two CTAs per SM": {
-        "prefetch": 1,
-        "ctas_per_sm": 2,
-        "epilogue_warps": 4,
-        "store_boxes": 1,
-        "tokens": 128,
-    },
-    "prefetch 1, one CTA per MMA": {"prefetch": 1, "ctas": 1, "sharers": 1},
-    "prefetch 1, stores from registers": {"prefetch": 1, "epilogue": "direct"},
     "prefetch 1, without the copies of tokens": {"prefetch": 1, "without": "tokens"},
     "prefetch 1, without stores": {"prefetch": 1, "without": "stores"},
     "weights do not wait, prefetch 0, up to 128 tokens a tile": {"early_weights": True, "prefetch": 0, "tokens": 128},
 }
 ENTRIES = {mode: entries for mode, (entries, _) in MODES.items()} | VARIANTS
+MODELLED = {2: [*MODES, "prefetch 6", "prefetch 1, up to 128 tokens a tile"], 3: [*MODES, "prefetch 2", "prefetch 6"]}
 ONE_AS_F32, ONE_AS_F16 = 0x3F800000, 0x3C00
+MORE = "us with as many bytes into the SMs as the submission"  # of the loads-only kernel
+SHARED = 227 << 10  # bytes that a CTA may have
 TENSORS = "a", "b", "c", "sfa", "sfb"
 FAKE = 1 << 40  # address of the first tensor in compiled parameters; the others follow every FAKE bytes
 
 
+def tensor_bytes(case: int) -> list[int]:
+    """Bytes of the tensors in the order of the groups and TENSORS."""
+    ms, n, k = CASES[case]
+    scales = [-(-rows // 128) * 128 * k // 16 for rows in (n, *ms)]
+    return [x for m, sfa in zip(ms, scales[1:]) for x in (m * k // 2, n * k // 2, 2 * m * n, sfa, scales[0])]
+
+
+def arguments(launch: dict, addresses: list[int]) -> list[bytes]:
+    """The kernel arguments of a launch with its tensors at these addresses, in the order of the groups and TENSORS."""
+    params = bytearray(base64.b64decode(launch["params"]))
+    for offset, tensor in launch["moves"]:
+        params[offset : offset + 8] = addresses[tensor].to_bytes(8, "little")
+    return [bytes(params[offset : offset + size]) for offset, size in launch["parameters"]]
+
+
 # ------------------------------------------------------------------------------------------------ here: with CuTe DSL
+
+
+def compile_all(folder: Path) -> None:
+    """Write launches.json and cubins: every mode and variant of every case."""
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256((ROOT / "submission.py").read_bytes()).hexdigest()
+    # A process for each case, since CuTe DSL must be prepared before it is imported
+    with multiprocessing.get_context("spawn").Pool(min(len(CASES), os.cpu_count()), maxtasksperchild=1) as pool:
+        launches = pool.starmap(compile_case, [(folder, case) for case in range(len(CASES))], chunksize=1)
+    (folder / "launches.json").write_text(json.dumps({"submission.py": digest, "launches": sum(launches, [])}))
+
+
+def compile_case(folder: Path, case: int) -> list[dict]:
+    """Compile the modes and variants of a case; writes its cubins."""
+    prepare_dsl()
+    modules, cubins, launches = {}, {}, []
+    for name, entries in ENTRIES.items():
+        entries = dict(entries)
+        without = entries.pop("without", "")
+        if without not in modules:
+            modules[without] = load_submission(without=without)
+        s = modules[without]
+        sizes, config = scaled(s, case, **entries)
+        launch = compile_launch(s, sizes, config)
+        cubin = cubins.setdefault(launch.pop("ptx"), (f"{case}-{len(cubins)}.cubin", launch["cubin"]))
+        (folder / cubin[0]).write_bytes(cubin[1])
+        launch |= {"case": case, "name": name, "config": dataclasses.asdict(config), "without": without}
+        arrive, read = zip(*bytes_into_ctas(s, sizes, config))
+        loaded = {"bytes into SMs": sum(arrive) * CTAS, "bytes from L2": sum(read) * CTAS}
+        loaded["bytes into the busiest SM"] = max(arrive)
+        launches.append(launch | {"cubin": cubin[0]} | ({} if without == "tokens" else loaded))
+    return launches
+
+
+def prepare_dsl() -> None:
+    """Let CuTe DSL compile for sm_90a and keep PTX and cubin, and catch its launches. Call before it is imported."""
+    from emulator.serve import cute_dsl
+
+    assert "cutlass" not in sys.modules
+    cute_dsl.configure()
+    os.environ |= {"CUTE_DSL_ARCH": "sm_90a", "CUTE_DSL_KEEP": "ptx,cubin", "CUTE_DSL_KEEP_CUBIN": "1"}
+    cute_dsl.install()
+
+
+def scaled(s, case: int, **entries):
+    """(sizes of the groups, Config of a case with as many CTAs as the card runs at once and other `entries`)."""
+    ms, n, k = CASES[case]
+    of_case = dataclasses.asdict(s.CONFIG_MAP[ms, n, k]) | SCALED.get(case, {}) | entries
+    return [(m, n, k) for m in ms], s.Config(**of_case | {"sms": FIT[CTAS * of_case["sharers"]]})
+
+
+def compile_launch(s, sizes: list[tuple[int, int, int]], config) -> dict:
+    """One launch of the submission's kernel under `config`, as its own host code makes it, and the kernel.
+
+    The tensors have addresses FAKE, 2 * FAKE, .. in the order of the groups and TENSORS: "moves" says where in the
+    parameters they stand, and for which tensor.
+    """
+    from emulator.device import DEVICE
+
+    made, caught = s.Launch(sizes, config), []
+    DEVICE.launch, launch = lambda *args, **options: caught.append((args, options)), DEVICE.launch
+    try:
+        made.words[: 5 * len(sizes)] = [(1 + i) * FAKE for i in range(5 * len(sizes))]
+        made()
+    finally:
+        DEVICE.launch = launch
+    ((module, kernel, grid, block, params), options) = caught[0]
+    words = memoryview(params).cast("Q")
+    moves = [(8 * i, w // FAKE - 1) for i, w in enumerate(words) if w % FAKE == 0 and 0 < w <= 5 * len(sizes) * FAKE]
+    artifacts = s.compiled(1 << (len(sizes) - 1).bit_length(), config).artifacts
+    return {
+        "kernel": kernel, "grid": grid[0], "block": block[0], "cluster": options["cluster"][0],
+        "shared": options["dynamic_shared"], "pdl": options["pdl"],
+        "params": base64.b64encode(params).decode(), "moves": moves,
+        "parameters": [(p.offset, p.size) for p in module.program(kernel).kernel.params],
+        "ptx": artifacts.PTX, "cubin": artifacts.CUBIN,
+    }  # fmt: skip
 
 
 def load_submission(path: Path = ROOT / "submission.py", without: str = ""):
@@ -127,17 +214,7 @@ def load_submission(path: Path = ROOT / "submission.py", without: str = ""):
 def replace_ptx(s) -> None:
     """Replace what an H200 does not have in the PTX layer of a submission module."""
     cute, Int32 = s.cute, s.Int32
-
-    def nothing(*_):
-        pass
-
-    def fp4_tensormap(address, rows, k, box_rows: int):
-        pointer = cute.make_ptr(s.cutlass.Uint8, address, cute.AddressSpace.gmem, assumed_align=16)
-        layout = cute.make_layout((rows, k // 2), stride=(cute.assume(k // 2, 16), 1))
-        tensor, box = cute.make_tensor(pointer, layout), (box_rows, s.TILE_K // 2)
-        atom = s.tcgen05.make_smem_layout_atom(s.tcgen05.SmemLayoutAtomKind.K_SW128, s.cutlass.Uint8)
-        op = s.cpasync.CopyBulkTensorTileG2SOp(s.tcgen05.CtaGroup.ONE)
-        return s.cpasync.make_tiled_tma_atom(op, tensor, cute.tile_to_shape(atom, box, (0, 1)), box)[0]
+    ptx, load, init, expect, map_shared = s.ptx, s.tma_load, s.mbarrier_init, s.mbarrier_expect, s.map_shared
 
     class GroupGemm(s.GroupGemm):
         def __init__(self, groups: int, config, dual: bool = False):
@@ -149,88 +226,41 @@ def replace_ptx(s) -> None:
             address.of_fp4 = operand < self.scales_operand
             return address
 
-    def place(tensormap, at: tuple) -> tuple:
-        return (Int32(at[0]) >> 1, *at[1:]) if tensormap.of_fp4 else at
+    def fp4_tensormap(address, rows, k, box_rows: int):
+        pointer = cute.make_ptr(s.cutlass.Uint8, address, cute.AddressSpace.gmem, assumed_align=16)
+        layout = cute.make_layout((rows, k // 2), stride=(cute.assume(k // 2, 16), 1))
+        tensor, box = cute.make_tensor(pointer, layout), (box_rows, s.TILE_K // 2)
+        atom = s.tcgen05.make_smem_layout_atom(s.tcgen05.SmemLayoutAtomKind.K_SW128, s.cutlass.Uint8)
+        op = s.cpasync.CopyBulkTensorTileG2SOp(s.tcgen05.CtaGroup.ONE)
+        return s.cpasync.make_tiled_tma_atom(op, tensor, cute.tile_to_shape(atom, box, (0, 1)), box)[0]
 
-    def without_cta_group(text: str, *args, **options):
-        return ptx(text.replace(".cta_group::1", "").replace(".cta_group::2", ""), *args, **options)
-
-    def tma_load(ctas: int, to, tensormap, at: tuple, *rest) -> None:
-        load(ctas, to, tensormap, place(tensormap, at), *rest)
-
-    def mbarrier_init(bar, count: int) -> None:
-        init(bar, s.of_kernel.ctas if count == 1 else count)  # 1: the commit, which now comes from each CTA of a pair
-
-    def mbarrier_expect(bar, size, leader) -> None:
-        expect(bar, size >> (s.of_kernel.ctas - 1), Int32(1))
+    def tma_load(to, tensormap, at: tuple, *rest) -> None:
+        load(to, tensormap, (Int32(at[0]) >> 1, *at[1:]) if tensormap.of_fp4 else at, *rest)
 
     def arrive_at(bar, mask) -> None:
         """At the barriers of these CTAs of the cluster."""
         for rank in range(s.of_kernel.cluster):
-            at = map_shared(bar, rank) if s.of_kernel.cluster > 1 else bar
+            at = map_shared(bar, rank)
             s.ptx_if(Int32(mask) >> rank & 1, "mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", at)
 
     def mbarrier_arrive(bar) -> None:
         block, _, _ = cute.arch.block_idx()
-        first = block & (s.of_kernel.cluster - s.of_kernel.ctas)  # of the pair
-        arrive_at(bar, Int32((1 << s.of_kernel.ctas) - 1) << first)
+        arrive_at(bar, Int32(3) << (block & (s.of_kernel.cluster - CTAS)))  # both CTAs of the pair
 
-    ptx, load, init, expect = s.ptx, s.tma_load, s.mbarrier_init, s.mbarrier_expect
-    map_shared = s.map_shared
-    s.GroupGemm, s.fp4_tensormap = GroupGemm, fp4_tensormap
-    s.ptx, s.tma_load = without_cta_group, tma_load
-    s.mbarrier_init, s.mbarrier_expect, s.mbarrier_arrive = mbarrier_init, mbarrier_expect, mbarrier_arrive
+    def nothing(*_):
+        pass
+
+    s.GroupGemm, s.fp4_tensormap, s.tma_load = GroupGemm, fp4_tensormap, tma_load
+    s.ptx = lambda text, *args, **options: ptx(text.replace(".cta_group::2", ""), *args, **options)
+    # A count of 1 is the commit's, which now comes from each CTA of a pair
+    s.mbarrier_init = lambda bar, count: init(bar, CTAS if count == 1 else count)
+    s.mbarrier_expect = lambda bar, size, leader: expect(bar, size // CTAS, Int32(1))
+    s.mbarrier_arrive, s.mbarrier_arrive_at = mbarrier_arrive, lambda bar, rank: arrive_at(bar, Int32(1) << rank)
     s.map_shared = lambda address, rank: address  # the barriers of the own CTA
-    s.mbarrier_arrive_at = lambda bar, rank: arrive_at(bar, Int32(1) << rank)
-    s.mma_commit = lambda ctas, bar, mask: arrive_at(bar, mask if ctas == 2 else 1)
-    s.tmem_alloc = lambda ctas, to, columns: s.ptx("st.shared.b32 [$0], 0;", "r", to)
-    s.tmem_load = lambda shape, count, tmem: [Int32(ONE_AS_F32)] * count
+    s.mma_commit = arrive_at
+    s.tmem_alloc = lambda to, columns: s.ptx("st.shared.b32 [$0], 0;", "r", to)
+    s.tmem_load = lambda tmem: [Int32(ONE_AS_F32)] * 16
     s.tmem_dealloc = s.tmem_copy_scales = s.mma = s.tmem_load_wait = s.tcgen05_fence = nothing
-
-
-def prepare_dsl() -> None:
-    """Let CuTe DSL compile for sm_90a and keep PTX and cubin, and catch its launches. Call before it is imported."""
-    from emulator.serve import cute_dsl
-
-    assert "cutlass" not in sys.modules
-    cute_dsl.configure()
-    os.environ |= {"CUTE_DSL_ARCH": "sm_90a", "CUTE_DSL_KEEP": "ptx,cubin", "CUTE_DSL_KEEP_CUBIN": "1"}
-    cute_dsl.install()
-
-
-def compile_launch(s, sizes: list[tuple[int, int, int]], config) -> dict:
-    """One launch of the submission's kernel under `config`, as its own host code makes it, and the kernel.
-
-    The tensors have addresses FAKE, 2 * FAKE, .. in the order of the groups and TENSORS: "moves" says where in the
-    parameters they stand, and for which tensor.
-    """
-    from emulator.device import DEVICE
-
-    made, caught = s.Launch(sizes, config), []
-    DEVICE.launch, launch = lambda *args, **options: caught.append((args, options)), DEVICE.launch
-    try:
-        made.words[: 5 * len(sizes)] = [(1 + i) * FAKE for i in range(5 * len(sizes))]
-        made()
-    finally:
-        DEVICE.launch = launch
-    ((module, kernel, grid, block, params), options) = caught[0]
-    words = memoryview(params).cast("Q")
-    moves = [(8 * i, w // FAKE - 1) for i, w in enumerate(words) if w % FAKE == 0 and 0 < w <= 5 * len(sizes) * FAKE]
-    artifacts = s.compiled(1 << (len(sizes) - 1).bit_length(), config).artifacts
-    return {
-        "kernel": kernel, "grid": grid[0], "block": block[0], "cluster": options["cluster"][0],
-        "shared": options["dynamic_shared"], "pdl": options["pdl"],
-        "params": base64.b64encode(params).decode(), "moves": moves,
-        "parameters": [(p.offset, p.size) for p in module.program(kernel).kernel.params],
-        "ptx": artifacts.PTX, "cubin": artifacts.CUBIN,
-    }  # fmt: skip
-
-
-def scaled(s, case: int, **entries):
-    """(sizes of the groups, Config of a case with as many CTAs as the card runs at once and other `entries`)."""
-    ms, n, k = CASES[case]
-    of_case = dataclasses.asdict(s.CONFIG_MAP[ms, n, k]) | SCALED.get(case, {}) | entries
-    return [(m, n, k) for m in ms], s.Config(**of_case | {"sms": FIT[of_case["ctas"] * of_case["sharers"]]})
 
 
 def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
@@ -246,13 +276,13 @@ def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
                 g, token, row = at >> 48, at >> 24 & 0xFFFFFF, at & 0xFFFFFF
                 m, n, k = sizes[g]
                 width = s.token_tile(m, config)
-                limit = end & 0xFFFFFF if at >> 24 == end >> 24 else s.rows_per_cta(n, config.ctas)
+                limit = end & 0xFFFFFF if at >> 24 == end >> 24 else s.rows_per_cta(n)
                 first, rows = token + sharer * width, min(limit - row, 128 - row % 128)
                 tokens = max(s.round_up(min(width, m - first), 32), 32)
                 stages, row_bytes = -(-k // s.TILE_K), s.TILE_K // 2
                 weights = s.round_up(rows, config.gran) * row_bytes + s.SF_BYTES
                 scales = 1 + (first % 128 + tokens > 128)
-                of_tokens = s.round_up(tokens // config.ctas, config.token_box) * row_bytes + scales * s.SF_BYTES
+                of_tokens = s.round_up(tokens // CTAS, config.token_box) * row_bytes + scales * s.SF_BYTES
                 arrive += stages * (weights + of_tokens)
                 read += stages * (weights // config.sharers + of_tokens)
                 token += width * config.sharers
@@ -264,192 +294,59 @@ def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
     return totals
 
 
-def params_at(launch: dict, addresses: list[int]) -> bytes:
-    """The kernel parameters of a launch with its tensors at these addresses, in the order of the groups and TENSORS."""
-    params = bytearray(base64.b64decode(launch["params"]))
-    for offset, tensor in launch["moves"]:
-        params[offset : offset + 8] = addresses[tensor].to_bytes(8, "little")
-    return bytes(params)
-
-
-def compile_case(folder: Path, case: int) -> list[dict]:
-    """Compile the modes and variants of a case; writes its cubins."""
-    prepare_dsl()
-    modules, cubins, launches = {}, {}, []
-    for name, entries in ENTRIES.items():
-        entries = dict(entries)
-        without = entries.pop("without", "")
-        if without not in modules:
-            modules[without] = load_submission(without=without)
-        s = modules[without]
-        sizes, config = scaled(s, case, **entries)
-        launch = compile_launch(s, sizes, config)
-        cubin = cubins.setdefault(launch.pop("ptx"), (f"{case}-{len(cubins)}.cubin", launch["cubin"]))
-        (folder / cubin[0]).write_bytes(cubin[1])
-        launch |= {"case": case, "name": name, "config": dataclasses.asdict(config), "without": without}
-        loaded = bytes_into_ctas(s, sizes, config)
-        arrive, read = zip(*loaded)
-        loaded = {"bytes into SMs": sum(arrive) * config.ctas, "bytes from L2": sum(read) * config.ctas}
-        loaded["bytes into the busiest SM"] = max(arrive)
-        launches.append(launch | {"cubin": cubin[0]} | ({} if without == "tokens" else loaded))
-    return launches
-
-
-def compile_all(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256((ROOT / "submission.py").read_bytes()).hexdigest()
-    # A process for each case, since CuTe DSL must be prepared before it is imported
-    with multiprocessing.get_context("spawn").Pool(min(len(CASES), os.cpu_count()), maxtasksperchild=1) as pool:
-        launches = sum(pool.starmap(compile_case, [(folder, case) for case in CASES], chunksize=1), [])
-    (folder / "launches.json").write_text(json.dumps({"submission.py": digest, "launches": launches}))
-
-
 # --------------------------------------------------------------------------------------------------- there: on the H200
-
-
-def tensor_bytes(case: int) -> list[int]:
-    """Bytes of the tensors in the order of the groups and TENSORS."""
-    ms, n, k = CASES[case]
-    scales = [-(-rows // 128) * 128 * k // 16 for rows in (n, *ms)]
-    return [x for m, sfa in zip(ms, scales[1:]) for x in (m * k // 2, n * k // 2, 2 * m * n, sfa, scales[0])]
-
-
-def as_many_bytes(point, case: int, nbytes: int):
-    """The loads-only point with `nbytes` in all into its CTAs, so that some of them load the same bytes."""
-    from timing.points import CASES as COUNTED
-    from timing.points import Output, Source
-
-    tile = -(-nbytes // SMS // 128) * 128
-    unique = min(SMS, -(-COUNTED[case].load_bytes // tile))
-    args = (Source(unique * tile), Output(SMS * point.args[6]), SMS, unique, tile, *point.args[5:])
-    return dataclasses.replace(point, args=args)
-
-
-class Prepared:
-    """A launch on input and output `i`, ready to be queued."""
-
-    def __init__(self, gpu, launch: dict, function, i: int):
-        from golden.run_on_gpu import CLUSTER_DIMENSION, PROGRAMMATIC_SERIALIZATION, Attribute, LaunchConfig
-
-        sizes, addresses = tensor_bytes(launch["case"]), []
-        at = {False: gpu.sources + i * gpu.input_bytes, True: gpu.results + i * gpu.result_bytes}
-        self.output = at[True]
-        for t, nbytes in enumerate(sizes):
-            is_output = TENSORS[t % 5] == "c"
-            addresses.append(at[is_output])
-            at[is_output] += -(-nbytes // 1024) * 1024
-        assert at[False] <= gpu.sources + (i + 1) * gpu.input_bytes
-        params = params_at(launch, addresses)
-        self.params = ctypes.create_string_buffer(params, len(params))
-        base = ctypes.addressof(self.params)
-        self.arguments = (ctypes.c_void_p * len(launch["parameters"]))(*[base + o for o, _ in launch["parameters"]])
-        attributes = [Attribute(CLUSTER_DIMENSION, 0, (ctypes.c_uint32 * 16)(launch["cluster"], 1, 1))]
-        if launch["pdl"]:
-            attributes.append(Attribute(PROGRAMMATIC_SERIALIZATION, 0, (ctypes.c_uint32 * 16)(1)))
-        array = (Attribute * len(attributes))(*attributes)
-        sizes = [(ctypes.c_uint * 3)(x, 1, 1) for x in (launch["grid"], launch["block"])]
-        self.config = LaunchConfig(*sizes, launch["shared"], gpu.queue, array, len(attributes))
-        self.prepared = ctypes.byref(self.config), function, self.arguments, None
-        self.enqueue = gpu.cuda.cuLaunchKernelEx
-
-    def __call__(self):
-        if status := self.enqueue(*self.prepared):
-            raise RuntimeError(f"cuLaunchKernelEx: error {status}")
 
 
 def run(folder: Path, repeats: int = 2) -> None:
     """Check and measure every compiled launch and the loads-only kernels of its case and mode, `repeats` times."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    import datetime
+    from evaluation.cuda_driver import nvidia_smi
+    from tests.timing.points import INPUTS, POINTS, with_bytes
+    from tests.timing.run_on_gpu import Bench
 
-    import numpy as np
-    from golden.run_on_gpu import MAX_DYNAMIC_SHARED
-    from timing.points import INPUTS, POINTS, Source
-    from timing.run_on_gpu import NOISE_BYTES, REPEATS, TimingGpu, nbytes_of, nvidia_smi
-
-    gpu = TimingGpu()
-    of_case = [[-(-x // 1024) * 1024 for x in tensor_bytes(case)] for case in CASES]
-    gpu.input_bytes = max(sum(x for t, x in enumerate(sizes) if TENSORS[t % 5] != "c") for sizes in of_case)
-    gpu.result_bytes = max(sum(sizes[2::5]) for sizes in of_case)
-    # TimingGpu has filled its sources with noise, and more of it than the inputs of its own largest point
-    assert INPUTS * gpu.input_bytes <= max(p.inputs * nbytes_of(p, Source) for p in POINTS) + NOISE_BYTES
-    gpu.results = gpu.allocate(INPUTS * gpu.result_bytes)
-
-    def timed(launches) -> float:
-        for _ in range(5):  # the host may be late with the 15 launches
-            try:
-                return gpu.between_events(launches, "cold")
-            except RuntimeError:
-                gpu.sync()
-        raise RuntimeError("the host is too slow to queue the launches")
-
-    def median(launches) -> float:
-        timed(launches)
-        return round(float(np.median([timed(launches) for _ in range(REPEATS)])), 3)
-
-    def check(prepared, case: int) -> None:
-        """Every element of C is 1 and nothing beside it was written; that the launch ends means that all bytes came."""
-        nbytes = gpu.result_bytes
-        gpu.call("cuMemsetD8_v2", ctypes.c_uint64(prepared.output), ctypes.c_uint(0xCD), ctypes.c_size_t(nbytes))
-        prepared()
-        gpu.sync()
-        after, at = gpu.read(prepared.output, nbytes), 0
-        for size in tensor_bytes(case)[2::5]:
-            if not (after[at : at + size].view(np.uint16) == ONE_AS_F16).all():
-                raise RuntimeError("C was not written")
-            padded = -(-size // 1024) * 1024
-            if not (after[at + size : at + padded] == 0xCD).all():
-                raise RuntimeError("what follows C was written")
-            at += padded
-        if not (after[at:] == 0xCD).all():
-            raise RuntimeError("what follows C was written")
-
-    points = {p.name: p for p in POINTS}
     compiled = json.loads((folder / "launches.json").read_text())
-    launches = compiled["launches"]
-    functions, smi = {}, [nvidia_smi()]
-    for launch in launches:
-        function = functions.setdefault(launch["cubin"], ctypes.c_void_p())
-        if not function:
-            module = ctypes.c_void_p()
-            gpu.call("cuModuleLoadData", ctypes.byref(module), (folder / launch["cubin"]).read_bytes())
-            gpu.call("cuModuleGetFunction", ctypes.byref(function), module, launch["kernel"].encode())
-            gpu.call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED, 227 << 10)
-        launch["prepared"] = [Prepared(gpu, launch, function, i) for i in range(INPUTS)]
-        if launch["without"] != "stores":
-            check(launch["prepared"][0], launch["case"])
-    for _ in range(100):  # the clocks rise
-        timed(launches[0]["prepared"])
-    loads_only = {(case, mode): points[name.format(case)] for case in CASES for mode, (_, name) in MODES.items()}
-    prepared = {key: gpu.launches(point, point.inputs) for key, point in loads_only.items()}
-    loaded = {(x["case"], x["name"]): x["bytes into SMs"] for x in launches if x["name"] in MODES}
-    more = {key: as_many_bytes(point, key[0], loaded[key]) for key, point in loads_only.items()}
-    prepared |= {(*key, "more"): gpu.launches(point, point.inputs) for key, point in more.items()}
-    alone = {key: [] for key in prepared}
-    for launch in launches:
-        launch["us"], launch["us, inputs in L2"] = [], []
-    for _ in range(repeats):
-        for key in prepared:
-            alone[key].append(median(prepared[key]))
-        for launch in launches:
-            launch["us"].append(median(launch["prepared"]))
-            launch["us, inputs in L2"].append(median(launch["prepared"][:1] * INPUTS))
+    launches, points = compiled["launches"], {p.name: p for p in POINTS}
+    alone, more = {}, {}
+    for x in launches:
+        if x["name"] in MODES:
+            alone[x["case"], x["name"]] = point = points[MODES[x["name"]][1].format(x["case"])]
+            more[x["case"], x["name"]] = with_bytes(point, x["case"], x["bytes into SMs"])
+    input_bytes, output_bytes = (max(sizes) for sizes in zip(*(places(case)[1] for case, _ in alone)))
+    bench = Bench([*alone.values(), *more.values()], INPUTS * input_bytes)
+    gpu, smi, kernels, timed = bench.gpu, [nvidia_smi()], {}, {}
+    outputs = gpu.allocate(INPUTS * output_bytes)
+    for x in launches:
+        if x["cubin"] not in kernels:
+            kernels[x["cubin"]] = gpu.kernel((folder / x["cubin"]).read_bytes(), x["kernel"], SHARED)
+        prepared = []
+        for i in range(INPUTS):
+            starts = bench.sources + i * input_bytes, outputs + i * output_bytes
+            args = arguments(x, [starts[which] + offset for which, offset in places(x["case"])[0]])
+            shape = x["grid"], x["block"], args, x["cluster"], x["shared"], x["pdl"]
+            prepared.append(gpu.launch(kernels[x["cubin"]], *shape))
+        if x["without"] != "stores":
+            check(gpu, prepared[0], outputs, output_bytes, x["case"])
+        timed[x["case"], x["name"], "us"] = prepared
+        timed[x["case"], x["name"], "us, inputs in L2"] = prepared[:1] * INPUTS
+    timed |= {(*key, "alone"): bench.launches(point) for key, point in alone.items()}
+    timed |= {(*key, MORE): bench.launches(point) for key, point in more.items()}
+    bench.timer.rounds(next(iter(timed.values())), 100)  # the clocks rise
+    us = bench.timer.medians(timed, repeats)
     smi.append(nvidia_smi())
+    kept = "case", "name", "config", "grid", "shared", "bytes into SMs", "bytes from L2", "bytes into the busiest SM"
     record = {
         "machine": gpu.describe() | {"nvidia-smi, before and after": smi},
         "date": datetime.date.today().isoformat(),
-        "repeats": REPEATS,
+        "repeats": bench.timer.ROUNDS,
         "sha256 of submission.py": compiled["submission.py"],
         "loads only": [
-            {"case": case, "mode": mode, "point": point.name, "us": alone[case, mode]}
-            | {"us with as many bytes into the SMs as the submission": alone[case, mode, "more"]}
+            {"case": case, "mode": mode, "point": point.name, "us": us[case, mode, "alone"], MORE: us[case, mode, MORE]}
             | point.counts
-            for (case, mode), point in loads_only.items()
+            for (case, mode), point in alone.items()
         ],
         "submission": [
-            {key: launch[key] for key in ("case", "name", "config", "grid", "shared", "us", "us, inputs in L2")}
-            | {key: launch[key] for key in ("bytes into SMs", "bytes into the busiest SM") if key in launch}
-            for launch in launches
+            {key: x[key] for key in kept if key in x}
+            | {key: us[x["case"], x["name"], key] for key in ("us", "us, inputs in L2")}
+            for x in launches
         ],
     }
     entries = [json.dumps(key) + ": " + lines(value) for key, value in record.items()]
@@ -457,9 +354,36 @@ def run(folder: Path, repeats: int = 2) -> None:
     print(table(record))
 
 
-# --------------------------------------------------------------------------------------------------------- timing model
+def places(case: int) -> tuple[list[tuple[int, int]], list[int]]:
+    """(0: an input, 1: an output; offset among those) of each tensor, and bytes of all inputs and of all outputs."""
+    at, ends = [], [0, 0]
+    for t, nbytes in enumerate(tensor_bytes(case)):
+        which = int(TENSORS[t % 5] == "c")
+        at.append((which, ends[which]))
+        ends[which] += -(-nbytes // 1024) * 1024
+    return at, ends
 
-MODELLED = {3: [*MODES, "prefetch 6", "prefetch 1, up to 128 tokens a tile"], 4: [*MODES, "prefetch 2", "prefetch 6"]}
+
+def check(gpu, launch, output: int, nbytes: int, case: int) -> None:
+    """Every element of C is 1 and nothing beside it was written; that the launch ends means that all bytes came."""
+    import numpy as np
+
+    expected = np.full(nbytes, 0xCD, np.uint8)
+    for (which, offset), size in zip(places(case)[0], tensor_bytes(case)):
+        if which:
+            expected[offset : offset + size].view(np.uint16)[:] = ONE_AS_F16
+    gpu.fill(output, 0xCD, nbytes)
+    launch()
+    if not np.array_equal(gpu.read(output, nbytes), expected):
+        raise RuntimeError("C is not all ones, or what follows C was written")
+
+
+def lines(value) -> str:
+    """JSON with one line for each entry of a list."""
+    return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]" if isinstance(value, list) else json.dumps(value)
+
+
+# --------------------------------------------------------------------------------------------------------- timing model
 
 
 def modelled(s, launch: dict, case: int, same: bool) -> float:
@@ -478,8 +402,7 @@ def modelled(s, launch: dict, case: int, same: bool) -> float:
             if not tensors or not same:
                 empty = [torch.empty(nbytes, dtype=torch.uint8) for nbytes in tensor_bytes(case)]
                 tensors.append(emulator.device_tensors(empty, copy=False))
-            params = params_at(launch, [t.data_ptr() for t in tensors[-1]])
-            args = [params[offset : offset + size] for offset, size in launch["parameters"]]
+            args = arguments(launch, [t.data_ptr() for t in tensors[-1]])
             shape = {key: launch[key] for key in ("cluster", "shared", "pdl")}
             emulator.launch(launch["ptx"], launch["kernel"], launch["grid"], launch["block"], args, **shape)
             launches.append(len(launches) + 1)
@@ -506,50 +429,41 @@ def model() -> None:
 # -------------------------------------------------------------------------------------------------------------- results
 
 
-def lines(value) -> str:
-    """JSON with one line for each entry of a list."""
-    return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]" if isinstance(value, list) else json.dumps(value)
-
-
 def table(record: dict) -> str:
     """Microseconds per call and, in brackets, the throughput in percent of the loads-only kernel's of the same mode."""
-    alone = {(x["case"], x["mode"]): x for x in record["loads only"]}
-    lines = ["| | " + " | ".join(f"case {case}" for case in CASES) + " |", "|---" * (1 + len(CASES)) + "|"]
-    by_name = {}
+    alone = {(x["mode"], x["case"]): x for x in record["loads only"]}
+    of_name = {}
     for x in record["submission"]:
-        by_name.setdefault(x["name"], {})[x["case"]] = x
+        of_name.setdefault(x["name"], {})[x["case"]] = x
+    cases = sorted(of_name[SUBMITTED])
+    rows = [["", *(f"case {case}" for case in cases)], ["---"] * (1 + len(cases))]
 
-    def row(name, cells):
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    def row(name, cell):
+        rows.append([name, *map(cell, cases)])
 
-    for name, of_case in by_name.items():
-        mode = name if name in MODES else list(MODES)[3 if name.startswith("weights") else 2]
+    for name, of_case in of_name.items():
+        mode = name if name in MODES else EARLY if name.startswith("weights") else SUBMITTED
+        only = {case: min(alone[mode, case]["us"]) for case in cases}
+        best = {case: min(of_case[case]["us"]) for case in cases}
         if name in MODES:
-            row(f"{name}: loads only", [f"{min(alone[c, mode]['us']):.2f}" for c in CASES])
-            more = [min(alone[c, mode]["us with as many bytes into the SMs as the submission"]) for c in CASES]
-            row(f"{name}: loads only, as many bytes into the SMs as the submission", [f"{x:.2f}" for x in more])
-        best = {c: min(x["us"]) for c, x in of_case.items()}
-        row(
-            f"{name}: submission",
-            [f"{us:.2f} ({100 * min(alone[c, mode]['us']) / us:.0f} %)" for c, us in best.items()],
-        )
+            row(f"{name}: loads only", lambda c: f"{only[c]:.2f}")
+            row(f"{name}: loads only, as many bytes into the SMs", lambda c: f"{min(alone[mode, c][MORE]):.2f}")
+        row(f"{name}: submission", lambda c: f"{best[c]:.2f} ({100 * only[c] / best[c]:.0f} %)")
         if name in MODES:
-            row(f"{name}: submission, inputs in L2", [f"{min(x['us, inputs in L2']):.2f}" for x in of_case.values()])
-    submitted = by_name[list(MODES)[2]]
-    row("MB loaded once", [f"{alone[c, mode]['unique bytes'] / 1e6:.1f}" for c in CASES])
-    row("MB into the SMs: submission", [f"{submitted[c]['bytes into SMs'] / 1e6:.1f}" for c in CASES])
-    row("KB into the busiest SM: submission", [f"{submitted[c]['bytes into the busiest SM'] / 1e3:.0f}" for c in CASES])
-    return "\n".join(lines)
+            row(f"{name}: submission, inputs in L2", lambda c: f"{min(of_case[c]['us, inputs in L2']):.2f}")
+    submitted = of_name[SUBMITTED]
+    row("MB loaded once", lambda c: f"{alone[SUBMITTED, c]['unique bytes'] / 1e6:.1f}")
+    row("MB into the SMs: submission", lambda c: f"{submitted[c]['bytes into SMs'] / 1e6:.1f}")
+    row("KB into the busiest SM: submission", lambda c: f"{submitted[c]['bytes into the busiest SM'] / 1e3:.0f}")
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
-def main(command: str, folder: str = "") -> None:
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    command, *folder = sys.argv[1:]
     if command == "table":
         print(table(json.loads(RESULTS.read_text())))
     elif command == "model":
         model()
     else:
-        {"compile": compile_all, "run": run}[command](Path(folder))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        {"compile": compile_all, "run": run}[command](Path(*folder))

@@ -1,11 +1,13 @@
 """How the launches of a PDL chain follow each other on one SM: from a CTA's end to the next CTA's start and its wait.
 
-    cd tests && python3 -m timing.pdl_chain           on an H200
-    python -m tests.timing.pdl_chain                  on the model, profile h200
+    python3 -m tests.timing.pdl_chain card      on an H200, with python3, numpy and libcuda.so.1
+    python -m tests.timing.pdl_chain model      on the model, profile h200
 
 Each of 8 launches has a CTA on every SM, whose shared memory leaves no room for a second one. A CTA releases the next
 launch at once, executes griddepcontrol.wait, spins, stores some rows of 16 bytes a thread, and its clocks.
 """
+
+import sys
 
 MEASURED = {  # (CTAs per cluster, rows): cycles from end to start and from start to the return of the wait, medians
     (1, 0): (776, 274), (1, 4): (745, 936), (1, 16): (487, 1708),
@@ -57,41 +59,17 @@ def readings(clocks) -> tuple[int, int]:
 
 def on_the_card(cluster: int, rows: int):
     """Clocks that an H200 gives."""
-    import ctypes
-
     import numpy as np
-    from golden.run_on_gpu import (
-        CLUSTER_DIMENSION,
-        MAX_DYNAMIC_SHARED,
-        PROGRAMMATIC_SERIALIZATION,
-        Attribute,
-        LaunchConfig,
-    )
 
-    from .run_on_gpu import TimingGpu
+    from evaluation.cuda_driver import Gpu, Timer
 
-    gpu, module, function = TimingGpu(), ctypes.c_void_p(), ctypes.c_void_p()
-    gpu.call("cuModuleLoadData", ctypes.byref(module), PTX.encode() + b"\0")
-    gpu.call("cuModuleGetFunction", ctypes.byref(function), module, b"kernel")
-    gpu.call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED, SHARED)
-    nbytes, keep = LAUNCHES * SMS * 32, []
+    gpu, nbytes = Gpu(), LAUNCHES * SMS * 32
+    timer, kernel = Timer(gpu), gpu.kernel(PTX, shared=SHARED)
     results, stored = gpu.allocate(nbytes), gpu.allocate(LAUNCHES * BYTES)
-    three = ctypes.c_uint * 3
+    each = [(results + i * SMS * 32, stored + i * BYTES, rows) for i in range(LAUNCHES)]
+    launches = [gpu.launch(kernel, SMS, THREADS, args, cluster, SHARED, pdl=True) for args in each]
     for _ in range(2):  # the first time meets cold caches
-        gpu.spin()
-        for i in range(LAUNCHES):
-            values = [
-                ctypes.c_uint64(results + i * SMS * 32),
-                ctypes.c_uint64(stored + i * BYTES),
-                ctypes.c_uint32(rows),
-            ]
-            arguments = (ctypes.c_void_p * 3)(*map(ctypes.addressof, values))
-            wanted = {PROGRAMMATIC_SERIALIZATION: (1,), CLUSTER_DIMENSION: (cluster, 1, 1)}
-            attributes = (Attribute * 2)(*(Attribute(k, 0, (ctypes.c_uint32 * 16)(*v)) for k, v in wanted.items()))
-            config = LaunchConfig(three(SMS, 1, 1), three(THREADS, 1, 1), SHARED, gpu.queue, attributes, 2)
-            keep.append((values, arguments, attributes, config))
-            gpu.call("cuLaunchKernelEx", ctypes.byref(config), function, arguments, None)
-        gpu.sync()
+        timer.once(launches, before=())
     return gpu.read(results, nbytes).view(np.uint64).reshape(LAUNCHES, SMS, 4).astype(np.int64)
 
 
@@ -117,7 +95,7 @@ def on_the_model(cluster: int, rows: int, launches: int = LAUNCHES, spin: int = 
 
 
 if __name__ == "__main__":
-    clocks_of = on_the_model if __package__ == "tests.timing" else on_the_card
+    clocks_of = {"card": on_the_card, "model": on_the_model}[sys.argv[1]]
     for (cluster, rows), (to_start, to_pass) in MEASURED.items():
         found = readings(clocks_of(cluster, rows))
         print(f"clusters of {cluster}, {rows * THREADS * 16} bytes a CTA: end to start {found[0]}", end=" ")

@@ -130,10 +130,10 @@ class Case:
 
 
 CASES = {
-    1: Case(1024, 4096, 7168, 8),
-    2: Case(1024, 7168, 2048, 8),
-    3: Case(512, 3072, 4096, 2),
-    4: Case(512, 4096, 1536, 2),
+    0: Case(1024, 4096, 7168, 8),
+    1: Case(1024, 7168, 2048, 8),
+    2: Case(512, 3072, 4096, 2),
+    3: Case(512, 4096, 1536, 2),
 }
 LARGE = Case(16384, 8192, 0, 0)  # 256 MiB of output
 
@@ -210,6 +210,14 @@ def loads(
     )  # fmt: skip
 
 
+def with_bytes(point: Point, case: int, nbytes: int) -> Point:
+    """A bulk loads point of a case with `nbytes` in all into its CTAs, so that some of them load the same bytes."""
+    _, output, tiles, *_ = point.args
+    tile_bytes = up(-(-nbytes // tiles), 128)
+    unique = min(tiles, -(-CASES[case].load_bytes // tile_bytes))
+    return replace(point, args=(Source(unique * tile_bytes), output, tiles, unique, tile_bytes, *point.args[5:]))
+
+
 def stores(case, width, warps, rows=32, ctas=SMS, pdl=False, timing="cold 15"):
     c = LARGE if case == "large" else CASES[case]
     pitch, across = c.n * 2, c.n * 2 // (32 * warps * width)
@@ -265,13 +273,13 @@ def _loads() -> list[Point]:
             loads("tensor", case, "wait", 12, 16384, prefetch=6),
             loads("tensor", case, "early", 12, 16384),
         ]
-    points += [loads("bulk", case, "wait", 6, 32768, prefetch=1000) for case in (1, 4)]
-    points += [loads("bulk", case, "wait never", 6, 32768) for case in (1, 3)]
+    points += [loads("bulk", case, "wait", 6, 32768, prefetch=1000) for case in (0, 3)]
+    points += [loads("bulk", case, "wait never", 6, 32768) for case in (0, 2)]
     points += [
-        loads("bulk", 1, "plain", d, c << 10) for d in (1, 2, 3, 4, 6) for c in (2, 4, 8, 16, 32) if (d, c) != (6, 32)
+        loads("bulk", 0, "plain", d, c << 10) for d in (1, 2, 3, 4, 6) for c in (2, 4, 8, 16, 32) if (d, c) != (6, 32)
     ]
     points += [
-        loads("bulk", 3, "plain", d, c << 10)
+        loads("bulk", 2, "plain", d, c << 10)
         for d, c in (
             (1, 2),
             (1, 8),
@@ -287,29 +295,29 @@ def _loads() -> list[Point]:
             (24, 8),
         )
     ]
-    points += [loads("bulk", 3, "wait", d, c << 10) for d, c in ((1, 8), (2, 16), (4, 8), (6, 16))]
-    for case in (1, 3):
+    points += [loads("bulk", 2, "wait", d, c << 10) for d, c in ((1, 8), (2, 16), (4, 8), (6, 16))]
+    for case in (0, 2):
         points += [loads("bulk", case, "plain", 3, 16384, ctas) for ctas in (66, 99, 264)]
         points += [loads("bulk", case, "plain", 6, 32768, ctas) for ctas in (66, 99)]
         points += [loads("bulk", case, "early", 3, 32768, 264), loads("bulk", case, "wait", 3, 32768, 264)]
-    for case, tile_counts in ((1, (132, 198, 229, 264, 400, 462, 528)), (3, (132, 198, 264, 462))):
-        for variant in ("plain", "wait", "early") if case == 1 else ("plain", "early"):
+    for case, tile_counts in ((0, (132, 198, 229, 264, 400, 462, 528)), (2, (132, 198, 264, 462))):
+        for variant in ("plain", "wait", "early") if case == 0 else ("plain", "early"):
             points += [
                 loads("bulk", case, variant, 24, 8192, tiles=t)
                 for t in tile_counts
-                if (case, variant, t) != (3, "plain", 132)
+                if (case, variant, t) != (2, "plain", 132)
             ]
     points += [
-        loads("bulk", 1, "plain", d, c << 10, rounds=16)
+        loads("bulk", 0, "plain", d, c << 10, rounds=16)
         for d, c in ((1, 2), (1, 8), (2, 8), (4, 8), (4, 16), (4, 32), (6, 32))
     ]
 
-    points += [loads("tensor", 1, "plain", d, 16384) for d in (1, 2, 3, 4, 6)]
-    points += [loads("tensor", 1, "plain", d, c << 10) for d, c in ((4, 2), (4, 4), (4, 8), (6, 32), (8, 8))]
-    points += [loads("tensor", 3, "plain", d, c << 10) for d, c in ((1, 16), (2, 16), (4, 16), (6, 16), (4, 8), (8, 8))]
-    points += [loads("tensor", case, "plain", 6, 16384, ctas) for case in (1, 3) for ctas in (66, 99, 264)]
-    points += [loads("tensor", case, "plain", 12, 16384, dense=True) for case in (1, 3)]
-    points += [loads("tensor", 1, "plain", d, 16384, rounds=16) for d in (1, 4, 12)]
+    points += [loads("tensor", 0, "plain", d, 16384) for d in (1, 2, 3, 4, 6)]
+    points += [loads("tensor", 0, "plain", d, c << 10) for d, c in ((4, 2), (4, 4), (4, 8), (6, 32), (8, 8))]
+    points += [loads("tensor", 2, "plain", d, c << 10) for d, c in ((1, 16), (2, 16), (4, 16), (6, 16), (4, 8), (8, 8))]
+    points += [loads("tensor", case, "plain", 6, 16384, ctas) for case in (0, 2) for ctas in (66, 99, 264)]
+    points += [loads("tensor", case, "plain", 12, 16384, dense=True) for case in (0, 2)]
+    points += [loads("tensor", 0, "plain", d, 16384, rounds=16) for d in (1, 4, 12)]
     return points
 
 
@@ -319,12 +327,12 @@ def _other_states() -> list[Point]:
     for copy, depth, chunk in (("bulk", 6, 32768), ("tensor", 12, 16384)):
         points += [loads(copy, case, "plain", depth, chunk, timing="clean 15") for case in CASES]
         points += [loads(copy, case, "plain", depth, chunk, timing="cold 1") for case in CASES]
-        points += [loads(copy, case, v, depth, chunk, timing="warm 15") for case in (3, 4) for v in ("plain", "wait")]
-        points += [loads(copy, 1, variant, depth, chunk, idle=True) for variant in ("plain", "wait", "early")]
-        points += [loads(copy, case, "plain", depth, chunk, stored=False) for case in (1, 3)]
-    points += [loads("bulk", 3, v, 3, 32768, 264, idle=True) for v in ("plain", "wait", "early")]
-    points += [loads("bulk", 1, "plain", 6, 32768, nbytes=1800 << 20, stored=False, timing="cold 1")]
-    points += [loads("tensor", 3, v, 6, 16384, 264) for v in ("wait", "early")]
+        points += [loads(copy, case, v, depth, chunk, timing="warm 15") for case in (2, 3) for v in ("plain", "wait")]
+        points += [loads(copy, 0, variant, depth, chunk, idle=True) for variant in ("plain", "wait", "early")]
+        points += [loads(copy, case, "plain", depth, chunk, stored=False) for case in (0, 2)]
+    points += [loads("bulk", 2, v, 3, 32768, 264, idle=True) for v in ("plain", "wait", "early")]
+    points += [loads("bulk", 0, "plain", 6, 32768, nbytes=1800 << 20, stored=False, timing="cold 1")]
+    points += [loads("tensor", 2, v, 6, 16384, 264) for v in ("wait", "early")]
     return points
 
 
@@ -333,10 +341,10 @@ def _multicast() -> list[Point]:
     for cluster, ctas in ((2, 132), (4, 120)):
         for multicast in (False, True):
             common = {"ctas": ctas, "cluster": cluster, "multicast": multicast}
-            for case in (1, 3):
+            for case in (0, 2):
                 points += [loads(copy, case, "plain", 12, 16384, **common) for copy in ("bulk", "tensor")]
-            points += [loads("bulk", 1, "plain", d, 16384, rounds=16, **common) for d in (2, 12)]
-            points += [loads("tensor", 4, "wait", 12, 16384, **common)]
+            points += [loads("bulk", 0, "plain", d, 16384, rounds=16, **common) for d in (2, 12)]
+            points += [loads("tensor", 3, "wait", 12, 16384, **common)]
     return points
 
 
@@ -344,8 +352,8 @@ def _stores() -> list[Point]:
     points = []
     for case in CASES:
         points += [stores(case, 2, 4), stores(case, 16, 4), tma_stores(case), stores(case, 2, 4, pdl=True)]
-    points += [stores(case, 4, 4) for case in (1, 2)]
-    for case in (1, 2):
+    points += [stores(case, 4, 4) for case in (0, 1)]
+    for case in (0, 1):
         points += [stores(case, 2, 8), stores(case, 2, 4, ctas=0), stores(case, 2, 4, ctas=264), stores(case, 4, 8)]
         points += [stores(case, 2, 1, ctas=SMS), stores(case, 16, 1, ctas=SMS)]
         points += [tma_stores(case, rows=128), tma_stores(case, rows=32, boxes=8), tma_stores(case, pdl=True)]
@@ -359,7 +367,7 @@ def _stores() -> list[Point]:
         tma_stores("large", timing="cold 1"),
         stores("large", 2, 4, timing="cold 1"),
     ]
-    points += [tma_stores(case, ctas=ctas) for case in (1, 3) for ctas in (66, 264)]
+    points += [tma_stores(case, ctas=ctas) for case in (0, 2) for ctas in (66, 264)]
     return points
 
 
@@ -457,16 +465,16 @@ def _mechanisms() -> list[Point]:
     for cluster, ctas in ((2, SMS), (4, 120)):
         for depth, multicast in ((1, True), (4, True), (1, False), (3, False), (4, False), (6, False)):
             sharing.append(
-                loads("bulk", 1, "plain", depth, 16384, ctas, cluster=cluster, multicast=multicast, rounds=16)
+                loads("bulk", 0, "plain", depth, 16384, ctas, cluster=cluster, multicast=multicast, rounds=16)
             )
     for cluster, multicast in ((1, False), (2, False), (2, True), (4, True)):
-        sharing.append(loads("bulk", 1, "plain", 1, 16384, 4, cluster=cluster, multicast=multicast, rounds=16))
+        sharing.append(loads("bulk", 0, "plain", 1, 16384, 4, cluster=cluster, multicast=multicast, rounds=16))
     ahead = [
         loads("bulk", case, "wait", 6, 32768, prefetch=n)
-        for case, n in ((1, 1), (1, 3), (3, 1), (3, 2), (3, 4), (4, 1))
+        for case, n in ((0, 1), (0, 3), (2, 1), (2, 2), (2, 4), (3, 1))
     ]
-    ahead += [loads("tensor", 3, "wait", 12, 16384, prefetch=n) for n in (2, 12)]
-    ahead += [loads("bulk", 3, "wait", 6, 32768, prefetch=n, timing="warm 15") for n in (2, 4)]
+    ahead += [loads("tensor", 2, "wait", 12, 16384, prefetch=n) for n in (2, 12)]
+    ahead += [loads("bulk", 2, "wait", 6, 32768, prefetch=n, timing="warm 15") for n in (2, 4)]
     points = [replace(p, name=p.name.replace("loads", "sharing", 1)) for p in sharing]
     points += [replace(p, name=p.name.replace("loads", "prefetch", 1)) for p in ahead]
     for count in (0, 1, 2, 4, 6):

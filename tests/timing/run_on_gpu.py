@@ -1,42 +1,28 @@
 """Times every point on the GPU of this machine and writes the table.
 
-    cd tests && python3 -m timing.run_on_gpu [--only SUBSTRING] [--out timing/h200.json]
+    python3 -m tests.timing.run_on_gpu [--only SUBSTRING] [--out tests/timing/h200.json]
 
 Needs python3, numpy and a CUDA driver (libcuda.so.1) that accepts PTX 8.8 for sm_90a. Leaves the clocks as they are and
-records them. Each point is repeated REPEATS times; the value is the median, the spread the 10th and 90th percentile.
-A kernel that spins on one SM is queued first, so that all launches are queued before the first of them can start.
-Points run in a child process, which a faulting or hanging kernel takes down without the others.
+records them. The value is the median of the rounds, the spread their 10th and 90th percentile.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import datetime
 import json
-import multiprocessing
-import subprocess
 import sys
 import time
-from ctypes import byref, c_float, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_int
 
 import numpy as np
-from golden.case import TensorMap
-from golden.run_on_gpu import (
-    CLUSTER_DIMENSION,
-    MAX_DYNAMIC_SHARED,
-    PROGRAMMATIC_SERIALIZATION,
-    Attribute,
-    Gpu,
-    LaunchConfig,
-)
+
+from evaluation.cuda_driver import Gpu, Launch, Timer, nvidia_smi, survey
 
 from . import kernels
 from .expected import loads_output
-from .points import INPUTS, POINTS, SMS, Map, MapList, Output, Point, Source, Zeros, loads
+from .points import INPUTS, POINTS, SMS, Map, MapList, Output, Point, Source, Zeros, loads, up
 
-REPEATS = 20
-FILL_BYTES = 1 << 30
 CHECKED_BYTES = 20 << 20  # loads of up to this much are compared with what NumPy makes of the input
 SECONDS_PER_POINT = 30
 NOISE_BYTES = 1 << 28
@@ -48,184 +34,124 @@ def nbytes_of(point: Point, kind: type) -> int:
     sizes = [
         a.nbytes for a in point.args if isinstance(a, kind) or isinstance(a, Map) and a.of == kind.__name__.lower()
     ]
-    sizes = [-(-n // 1024) * 1024 for n in sizes]
+    sizes = [up(n, 1024) for n in sizes]
     return sum(sizes) if kind is Output else max(sizes, default=0)
 
 
-class Launch:
-    """One launch of a point on input and output `i`, ready to be queued."""
+class Bench:
+    """A GPU with inputs and outputs for the launches of points."""
 
-    def __init__(self, gpu: TimingGpu, point: Point, function: c_void_p, i: int, source: int | None = None):
-        source = gpu.sources + i * nbytes_of(point, Source) if source is None else source
-        output = gpu.outputs + i * nbytes_of(point, Output)
-        self.source, self.output = source, output
-        storage = []
+    def __init__(self, points: list[Point] = POINTS, input_bytes: int = 0):
+        """Has room for each of `points`, and noise for at least `input_bytes` in all."""
+        self.gpu = Gpu()
+        self.timer = Timer(self.gpu)
+        self.points = {p.name: p for p in points}
+        needed = max(input_bytes, *(p.inputs * nbytes_of(p, Source) for p in points))
+        self.sources = self.gpu.allocate(up(needed, NOISE_BYTES))
+        noise = np.random.default_rng(0).integers(0, 256, NOISE_BYTES, np.uint8)
+        for at in range(0, needed, NOISE_BYTES):
+            self.gpu.write(self.sources + at, noise)
+        self.outputs = self.gpu.allocate(max(p.inputs * nbytes_of(p, Output) for p in points))
+        self.maps = self.gpu.allocate(1 << 16)
+
+    def launches(self, point: Point, count: int | None = None, source: int | None = None) -> list[Launch]:
+        """Launches of a point, each on an input and outputs of its own; or `count`, all on the input at `source`."""
+        kernel = self.gpu.kernel(point.ptx, shared=point.shared)
+        return [
+            self.gpu.launch(
+                kernel, point.grid, point.block,
+                self.args(
+                    point,
+                    self.sources + i * nbytes_of(point, Source) if source is None else source,
+                    self.outputs + i * nbytes_of(point, Output),
+                ),
+                point.cluster if point.cluster > 1 else None, point.shared, point.pdl,
+            )
+            for i in range(count or point.inputs)
+        ]  # fmt: skip
+
+    def args(self, point: Point, source: int, output: int) -> list:
+        """The kernel's arguments for the input and the outputs at these addresses."""
+        args = []
         for a in point.args:
             if isinstance(a, Source):
-                storage.append(c_uint64(source))
+                args.append(source)
             elif isinstance(a, Output):
-                storage.append(c_uint64(output))
-                output += -(-a.nbytes // 1024) * 1024
+                args.append(output)
+                output += up(a.nbytes, 1024)
             elif isinstance(a, Map):
-                storage.append(
-                    gpu.by_value(gpu.map(source if a.of == "source" else output, a.pitch, a.rows, a.box_rows))
-                )
+                args.append(self.map(source if a.of == "source" else output, a.pitch, a.rows, a.box_rows))
             elif isinstance(a, MapList):
-                maps = b"".join(
-                    gpu.map(source + n * kernels.MAP_BOX, 128, kernels.MAP_BOX // 128, kernels.MAP_BOX // 128)
-                    for n in range(a.count)
-                )
-                if a.by_value:
-                    storage.append(gpu.by_value(maps))
-                else:
-                    gpu.call("cuMemcpyHtoD_v2", c_uint64(gpu.maps), maps, c_size_t(len(maps)))
-                    storage.append(c_uint64(gpu.maps))
-            elif isinstance(a, Zeros):
-                storage.append(gpu.by_value(bytes(a.nbytes)))
+                rows, box = kernels.MAP_BOX // 128, kernels.MAP_BOX
+                maps = b"".join(self.map(source + n * box, 128, rows, rows) for n in range(a.count))
+                if not a.by_value:
+                    self.gpu.write(self.maps, maps)
+                args.append(maps if a.by_value else self.maps)
             else:
-                storage.append(c_uint64(a))
-        attributes = []
-        if point.cluster > 1:
-            attributes.append(Attribute(CLUSTER_DIMENSION, 0, (c_uint32 * 16)(point.cluster, 1, 1)))
-        if point.pdl:
-            attributes.append(Attribute(PROGRAMMATIC_SERIALIZATION, 0, (c_uint32 * 16)(1)))
-        array = (Attribute * max(len(attributes), 1))(*attributes)
-        sizes = (c_uint * 3)(point.grid, 1, 1), (c_uint * 3)(point.block, 1, 1)
-        self.config = LaunchConfig(*sizes, point.shared, gpu.queue, array, len(attributes))
-        self.storage = storage
-        self.arguments = (c_void_p * len(storage))(*[ctypes.addressof(s) for s in storage])
-        self.prepared = byref(self.config), function, self.arguments, None
-        self.enqueue = gpu.cuda.cuLaunchKernelEx
-
-    def __call__(self):
-        if status := self.enqueue(*self.prepared):
-            raise RuntimeError(f"cuLaunchKernelEx: error {status}")
-
-
-class TimingGpu(Gpu):
-    def __init__(self):
-        super().__init__()
-        self.queue = c_void_p()
-        self.call("cuStreamCreate", byref(self.queue), 1)
-        source_bytes = max(p.inputs * nbytes_of(p, Source) for p in POINTS)
-        self.sources = self.allocate(source_bytes + NOISE_BYTES)
-        self.outputs = self.allocate(max(p.inputs * nbytes_of(p, Output) for p in POINTS))
-        self.fill = self.allocate(FILL_BYTES)
-        self.maps = self.allocate(1 << 16)
-        noise = np.random.default_rng(0).integers(0, 256, NOISE_BYTES, np.uint8)
-        for at in range(0, source_bytes, NOISE_BYTES):
-            self.call(
-                "cuMemcpyHtoD_v2", c_uint64(self.sources + at), noise.ctypes.data_as(c_void_p), c_size_t(NOISE_BYTES)
-            )
-        self.events = [c_void_p(), c_void_p()]
-        for event in self.events:
-            self.call("cuEventCreate", byref(event), 0)
-        spin = Point("spin", "clock_rate", {"cycles": 60_000}, 1, 32, (Output(64),))
-        self.spin = self.launches(spin, 1)[0]
-        other_code = Point("other code", "straight", {"instructions": EVICTING}, SMS, 32, (Output(32 * SMS),))
-        self.evict_code = self.launches(other_code, 1)[0]
-        reads = loads("bulk", 1, "plain", 6, 32768, nbytes=FILL_BYTES, stored=False)
-        self.read_fill = self.launches(reads, 1, self.fill)[0]
-
-    def allocate(self, nbytes: int) -> int:
-        pointer = c_uint64()
-        self.call("cuMemAlloc_v2", byref(pointer), c_size_t(nbytes))
-        return pointer.value
+                args.append(bytes(a.nbytes) if isinstance(a, Zeros) else a)
+        return args
 
     def map(self, address: int, pitch: int, rows: int, box_rows: int) -> bytes:
-        return self.encode(TensorMap("u8", 0, (pitch, rows), (pitch,), (128, box_rows), swizzle=3), address)
+        return self.gpu.tensormap(address, (pitch, rows), (pitch,), (128, box_rows), swizzle=3)
 
-    @staticmethod
-    def by_value(data: bytes):
-        return ctypes.create_string_buffer(data, len(data))
-
-    def launches(self, point: Point, count: int, source: int | None = None) -> list[Launch]:
-        module, function = self.module(point.ptx), c_void_p()
-        self.call("cuModuleGetFunction", byref(function), module, b"kernel")
-        self.call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED, point.shared)
-        return [Launch(self, point, function, i, source) for i in range(count)]
-
-    def read(self, address: int, nbytes: int) -> np.ndarray:
-        data = np.empty(nbytes, np.uint8)
-        self.call("cuMemcpyDtoH_v2", data.ctypes.data_as(c_void_p), c_uint64(address), c_size_t(nbytes))
-        return data
-
-    def flush(self):
-        self.call("cuMemsetD32Async", c_uint64(self.fill), c_uint(0x3C003C00), c_size_t(FILL_BYTES // 4), self.queue)
-
-    def sync(self):
-        self.call("cuStreamSynchronize", self.queue)
-
-    def between_events(self, launches: list[Launch], state: str) -> float:
-        """Microseconds per launch, after what `state` says: "cold", "clean" or "warm" (an untimed launch)."""
-        self.spin()
-        if state == "warm":
-            launches[0]()
-        else:
-            self.flush()
-        if state == "clean":
-            self.read_fill()
-        self.call("cuEventRecord", self.events[0], self.queue)
-        for launch in launches:
-            launch()
-        self.call("cuEventRecord", self.events[1], self.queue)
-        if self.cuda.cuEventQuery(self.events[0]) == 0:
-            raise RuntimeError("the first launch could start before the last one was queued")
-        self.sync()
-        ms = c_float()
-        self.call("cuEventElapsedTime", byref(ms), self.events[0], self.events[1])
-        return ms.value * 1e3 / len(launches)
-
-    def cycles(self, launch: Launch, words: int, state: str) -> np.ndarray:
-        """uint32 [words] that one launch wrote, after what `state` says: "warm", "cold" or "evicted"."""
-        if state == "evicted":
-            self.evict_code()
-        if state != "warm":
-            self.flush()
-        launch()
-        self.sync()
-        return self.read(launch.output, 4 * words).view(np.uint32)
-
-    def check(self, point: Point, launch: Launch):
-        """Raises unless a launch wrote what its input implies."""
+    def check(self, point: Point, launch: Launch) -> None:
+        """Raises RuntimeError unless a first launch of a point writes what its input implies."""
         if point.kernel != "loads" or point.args[0].nbytes > CHECKED_BYTES or not point.args[2]:
             return
         where, out = point.args[:2]
-        self.call("cuMemsetD8_v2", c_uint64(launch.output), c_uint(0xCD), c_size_t(out.nbytes))
+        self.gpu.fill(self.outputs, 0xCD, out.nbytes)
         launch()
-        self.sync()
-        if not np.array_equal(
-            self.read(launch.output, out.nbytes), loads_output(point, self.read(launch.source, where.nbytes))
-        ):
+        expected = loads_output(point, self.gpu.read(self.sources, where.nbytes))
+        if not np.array_equal(self.gpu.read(self.outputs, out.nbytes), expected):
             raise RuntimeError("wrong output")
 
-    def measure(self, point: Point) -> dict:
+
+class TimingBench(Bench):
+    """What `survey` measures on."""
+
+    def __init__(self):
+        super().__init__()
+        other_code = Point("other code", "straight", {"instructions": EVICTING}, SMS, 32, (Output(32 * SMS),))
+        (self.evict_code,) = self.launches(other_code, 1)
+        reads = loads("bulk", 0, "plain", 6, 32768, nbytes=Timer.FILL_BYTES, stored=False)
+        (self.read_fill,) = self.launches(reads, 1, self.timer.room)
+        warm = self.launches(next(p for p in POINTS if p.kernel == "loads"), INPUTS)
+        self.timer.rounds(warm, 300)  # the clocks rise
+
+    def machine(self) -> dict:
+        clusters = {str(size): self.resident_clusters(size) for size in (2, 4)}
+        about = {"resident clusters of": clusters, "clock64 GHz": self.clock_ghz(), "nvidia-smi": nvidia_smi()}
+        return self.gpu.describe() | about
+
+    def measure(self, name: str, result: dict) -> None:
+        point, extra = self.points[name], {}
         first, _, last = point.timing.partition(" ")
+        launches = self.launches(point)
         if first == "clock":
-            launch = self.launches(point, 1)[0]
             words = point.args[0].nbytes // 4
             for _ in range(3):
-                self.cycles(launch, words, "warm")
-            # [repeat, CTA, slot]: CTAs of a launch count as one, by their median
-            slots = np.array([self.cycles(launch, words, last) for _ in range(REPEATS)]).reshape(
-                REPEATS, point.grid, -1
-            )
-            slots = np.median(slots, axis=1)
+                self.cycles(launches[0], words, "warm")
+            slots = np.array([self.cycles(launches[0], words, last) for _ in range(Timer.ROUNDS)])
+            # [round, CTA, slot]: CTAs of a launch count as one, by their median
+            slots = np.median(slots.reshape(Timer.ROUNDS, point.grid, -1), axis=1)
             each = np.median(slots[:, slice(*point.slots)], axis=1) / point.per
             extra = {"slots": np.median(slots, axis=0).tolist()}
         else:
-            launches = self.launches(point, point.inputs)
             self.check(point, launches[0])
-            timed = launches * (int(last) // point.inputs)
-            self.between_events(timed, first)
-            each = np.array([self.between_events(timed, first) for _ in range(REPEATS)])
-            extra = {}
-        low, middle, high = np.percentile(each, (10, 50, 90))
-        return {
-            "value": round(float(middle), 3),
-            "unit": point.unit,
-            "spread": [round(float(low), 3), round(float(high), 3)],
-        } | extra
+            flush = self.timer.flush
+            before = {"cold": (flush,), "clean": (flush, self.read_fill), "warm": launches[:1]}[first]
+            each = self.timer.rounds(launches * (int(last) // point.inputs), before=before)
+        low, middle, high = (round(float(x), 3) for x in np.percentile(each, (10, 50, 90)))
+        result |= {"value": middle, "unit": point.unit, "spread": [low, high]} | extra
+
+    def cycles(self, launch: Launch, words: int, state: str) -> np.ndarray:
+        """uint32 [words] that the first launch of a point wrote, after what `state` says: "warm", "cold", "evicted"."""
+        if state == "evicted":
+            self.evict_code()
+        if state != "warm":
+            self.timer.flush()
+        launch()
+        return self.gpu.read(self.outputs, 4 * words).view(np.uint32)
 
     def clock_ghz(self) -> float:
         """Cycles of clock64 per nanosecond of %globaltimer, over 8 x 1 ms."""
@@ -236,90 +162,37 @@ class TimingGpu(Gpu):
         """Clusters of `size` CTAs with 193 KiB of shared memory each that run at the same time."""
         point = next(p for p in POINTS if p.cluster == size and p.shared > 190 << 10)
         launch, number = self.launches(point, 1)[0], c_int()
-        self.call("cuOccupancyMaxActiveClusters", byref(number), launch.prepared[1], byref(launch.config))
+        self.gpu.call("cuOccupancyMaxActiveClusters", byref(number), launch.kernel, byref(launch.config))
         return number.value
-
-
-def nvidia_smi() -> str:
-    query = "--query-gpu=driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu"
-    out = subprocess.run(["nvidia-smi", query, "--format=csv,noheader"], capture_output=True, text=True, check=True)
-    return out.stdout.splitlines()[0]
-
-
-def work(connection, names: list[str]) -> None:
-    """Child process: the machine, then one message per point, (result, error); the machine again at the end."""
-    gpu = TimingGpu()
-    by_name = {p.name: p for p in POINTS}
-    warm = gpu.launches(next(p for p in POINTS if p.kernel == "loads"), INPUTS)
-    for _ in range(300):  # the clocks rise
-        gpu.between_events(warm, "cold")
-    clusters = {str(size): gpu.resident_clusters(size) for size in (2, 4)}
-    connection.send(
-        gpu.describe() | {"resident clusters of": clusters, "clock64 GHz": gpu.clock_ghz(), "nvidia-smi": nvidia_smi()}
-    )
-    for name in names:
-        try:
-            connection.send((gpu.measure(by_name[name]), None))
-        except RuntimeError as error:
-            connection.send((None, str(error)))
-            return  # the context may be spoilt: the parent starts another child
-    connection.send({"clock64 GHz, after": gpu.clock_ghz(), "nvidia-smi, after": nvidia_smi()})
-
-
-def run_all(names: list[str]) -> tuple[dict[str, dict], dict[str, str], dict]:
-    points, failures, machine = {}, {}, {}
-    while names:
-        here, there = multiprocessing.Pipe()
-        child = multiprocessing.get_context("spawn").Process(target=work, args=(there, names))
-        child.start()
-        there.close()
-        machine |= here.recv()
-        while names:
-            name, result, error = names[0], None, f"no answer within {SECONDS_PER_POINT} s"
-            try:
-                if here.poll(SECONDS_PER_POINT):
-                    result, error = here.recv()
-            except EOFError:
-                error = "the process died"
-            names = names[1:]
-            if error:
-                failures[name] = error
-                print(f"FAILED {name}: {error}", flush=True)
-                break
-            points[name] = result
-        if not names and not error:
-            machine |= here.recv()
-        child.kill()
-        child.join()
-    return points, failures, machine
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="run the points whose name contains this")
-    parser.add_argument("--out", default="timing/h200.json", help="path of the results")
+    parser.add_argument("--out", default="tests/timing/h200.json", help="path of the results")
     options = parser.parse_args()
     chosen = [p for p in POINTS if options.only in p.name]
     start = time.time()
-    results, failures, machine = run_all([p.name for p in chosen])
+    results, failures, (machine, after) = survey(TimingBench, [p.name for p in chosen], SECONDS_PER_POINT)
+    machine |= {f"{key}, after": after[key] for key in ("clock64 GHz", "nvidia-smi")}
     described = {
         p.name: results[p.name] | {"timing": p.timing, "digest": p.digest} | ({"counts": p.counts} if p.counts else {})
         for p in chosen
-        if p.name in results
+        if p.name not in failures
     }
     record = {
         "machine": machine,
         "date": datetime.date.today().isoformat(),
-        "command": "cd tests && python3 -m timing.run_on_gpu",
-        "repeats": REPEATS,
-        "points": described,
+        "command": "python3 -m tests.timing.run_on_gpu",
+        "repeats": Timer.ROUNDS,
     }
     with open(options.out, "w") as file:
-        points = record.pop("points")
         head = json.dumps(record, indent=1)[:-2]
-        lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(result)}" for name, result in points.items())
+        lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(result)}" for name, result in described.items())
         file.write(f'{head},\n "points": {{\n{lines}\n }}\n}}\n')
-    print(f"{len(results)} points in {time.time() - start:.0f} s, {len(failures)} failed on {machine}")
+    for name, error in failures.items():
+        print(f"FAILED {name}: {error}")
+    print(f"{len(described)} points in {time.time() - start:.0f} s, {len(failures)} failed on {machine}")
     return bool(failures)
 
 

@@ -17,8 +17,8 @@ from .points import CASES, Case, Map, Output, Source
 
 @pytest.fixture(autouse=True)
 def small_case(monkeypatch):
-    """Case 5: 159 KB in, 20 KB out."""
-    monkeypatch.setitem(CASES, 5, Case(m=40, n=256, k=512, groups=1 + 1))
+    """Case 4: 159 KB in, 20 KB out."""
+    monkeypatch.setitem(CASES, 4, Case(m=40, n=256, k=512, groups=1 + 1))
 
 
 def run(point: points.Point, source: np.ndarray | None = None) -> np.ndarray:
@@ -74,22 +74,22 @@ LOADS = [
 
 @pytest.mark.parametrize("options", LOADS, ids=str)
 def test_loads(options):
-    point = points.loads(case=5, **options)
+    point = points.loads(case=4, **options)
     source = read(point.args[0].nbytes)
     assert np.array_equal(run(point, source), loads_output(point, source))
 
 
 @pytest.mark.parametrize("width,warps,pdl", [(2, 4, True), (4, 1, False), (16, 1, False)])
 def test_stores_write_the_number_of_their_tile(width, warps, pdl):
-    point = points.stores(5, width, warps, rows=8, ctas=3, pdl=pdl)
+    point = points.stores(4, width, warps, rows=8, ctas=3, pdl=pdl)
     across = point.args[2]
-    tiles = run(point).view(np.uint16)[:: 1 if width == 2 else 2].reshape(CASES[5].m // 8, 8, across, -1)
+    tiles = run(point).view(np.uint16)[:: 1 if width == 2 else 2].reshape(CASES[4].m // 8, 8, across, -1)
     assert np.array_equal(tiles[:, 0, :, 0].ravel(), np.arange(point.args[1]))
     assert (tiles == tiles[:, :1, :, :1]).all()
 
 
 def test_tensor_stores_write_every_byte_of_their_tiles():
-    point = points.tma_stores(5, rows=8, boxes=2, ctas=3, pdl=True)
+    point = points.tma_stores(4, rows=8, boxes=2, ctas=3, pdl=True)
     across = point.args[2]
     written = run(point).view(np.uint32).reshape(5, 8, across, 2, 8, 4)  # [tile row, row, tile column, box, unit, word]
     # every CTA fills its shared memory with (offset, offset, CTA, CTA) first; units of a row are swizzled
