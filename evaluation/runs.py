@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 import utils
+from emulator.model.profile import load
 from evaluation import calibrate, protocol
 from evaluation.judge import Options, geomean_us, judge
 from evaluation.statistics import geometric_mean
@@ -143,7 +144,7 @@ def profiled(request: dict, files: dict[str, bytes]) -> dict:
 
 def calibrated(request: dict, files: dict[str, bytes]) -> dict:
     """Probes of the card: a profile patch, and what it rests on."""
-    profile = calibrate.load("b200")
+    profile = load("b200")
     device = calibrate.Gpu() if request["device"] == "cuda" else calibrate.Model(profile)
     result = calibrate.calibrate(device, profile, **({"figures": request["figures"]} if "figures" in request else {}))
     files["b200.patch.json"] = (json.dumps(result["patch"], indent=1) + "\n").encode()

@@ -47,7 +47,9 @@ FAMILIES = {  # name -> prefixes of the points' names
     "code fetch": ("code/",),
     "sharing, prefetches": ("sharing/", "prefetch/"),
 }
-MODEL = ("timing.py", "memory_model.py", "issue.py", "gpu.py", "placement.py")  # what decides how long things take
+MODEL = (  # what decides how long things take
+    "model/clock.py", "model/memory.py", "model/issue.py", "model/run.py", "machine/placement.py",
+)  # fmt: skip
 BARRED = tuple(FAMILIES)[:7]  # median error <= 10 %, worst <= 25 %
 
 
