@@ -8,6 +8,7 @@ import pytest
 import emulator
 from evaluation.judge import Options, judge
 from task import TestCase, format_case
+from tests import quick_dsl
 
 HONEST = """from reference import ref_kernel
 
@@ -42,6 +43,7 @@ def judged():
 def submission():
     """The module, its kernels compiled into the emulator."""
     emulator.install()
+    quick_dsl.install()
     from cutlass.cutlass_dsl import CuTeDSL
 
     dsl = CuTeDSL._get_dsl().envar  # another test module may have imported the DSL, which then has read these settings

@@ -3,7 +3,7 @@
     .venv/bin/python -m worklog.configs [--schedules 20] [--only CONFIGS]
 
 Configs: each entry of CONFIG_MAP and DEFAULT, on all SMs and on one cluster (which then runs many tiles), and 32 drawn
-ones. tests/test_properties.py runs a sample.
+ones. tests/submission/test_results.py runs a sample.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def main():
 
     emulator.install()
     import submission
-    from tests.test_properties import VARIED, check, problem
+    from tests.submission.test_results import VARIED, check, problem
 
     mapped = list(dict.fromkeys([*submission.CONFIG_MAP.values(), submission.DEFAULT]))
     configs = [dataclasses.replace(config, sms=sms) for config in mapped for sms in (config.sms, config.cluster)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from golden import barrier, bulk, cluster
-from test_golden import test_replay as replay
+from test_recordings import test_replay as replay
 
 import emulator
 from emulator.errors import Fault

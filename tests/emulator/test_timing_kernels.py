@@ -9,10 +9,9 @@ import pytest
 import emulator
 from emulator.device import DEVICE, allocate
 from emulator.formats import tensormap
-
-from . import kernels, points
-from .expected import loads_output
-from .points import CASES, Case, Map, Output, Source
+from tests.timing import kernels, points
+from tests.timing.expected import loads_output
+from tests.timing.points import CASES, Case, Map, Output, Source
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +100,7 @@ def test_tensor_stores_write_every_byte_of_their_tiles():
 
 
 def test_the_table_is_of_these_points():
-    table = json.loads(Path(__file__).with_name("h200.json").read_text())["points"]
+    table = json.loads((Path(points.__file__).with_name("h200.json")).read_text())["points"]
     assert {p.name: p.digest for p in points.POINTS} == {name: result["digest"] for name, result in table.items()}
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import submission
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 NEWEST = ROOT / ".venv-newest" / "bin" / "python"
 
 # Compiles in a process of its own, since what CuTe DSL keeps is set when it is imported: PTX and cubins, in JSON.
@@ -22,6 +22,8 @@ COMPILE = """
 import base64, json, os, sys
 os.environ.update(CUTE_DSL_ARCH="sm_100a", CUTE_DSL_KEEP="ptx,cubin", CUTE_DSL_KEEP_PTX="1", CUTE_DSL_KEEP_CUBIN="1")
 import submission
+from tests import quick_dsl
+quick_dsl.install()
 results = []
 for groups, config, dual in json.loads(sys.argv[1]):
     made = submission.compiled(groups, submission.Config(**config), dual).artifacts
@@ -34,8 +36,9 @@ PYTHONS = [
     pytest.param(sys.executable, id="pinned"),
     pytest.param(NEWEST, id="newest", marks=pytest.mark.newest),
 ]
-CONFIGS = submission.DEFAULT, *submission.CONFIG_MAP.values()
-SHIPPED = [asdict(x) for x in dict.fromkeys((*CONFIGS, *(replace(config, sharers=1, sms=148) for config in CONFIGS)))]
+CONFIGS = (2, submission.DEFAULT), *((len(ms), config) for (ms, _, _), config in submission.CONFIG_MAP.items())
+ONE_SHARER = [(groups, replace(config, sharers=1, sms=148)) for groups, config in CONFIGS]
+SHIPPED = [(groups, asdict(config)) for groups, config in dict.fromkeys((*CONFIGS, *ONE_SHARER))]
 OTHERS = [
     {"gran": 128, "token_box": 32, "pdl": False},
     {"gran": 64, "tokens": 192, "token_box": 64, "store_boxes": 2},
@@ -46,7 +49,12 @@ OTHERS = [
 
 def compile_submission(python, folder, *kernels: tuple[int, dict, bool], root=ROOT) -> list[tuple[str, bytes]]:
     """(PTX, cubin) of submission.py in `root` for each (groups, entries of the Config, dual)."""
-    env = {**os.environ, "CUTE_DSL_DUMP_DIR": str(folder), "PYTHONPATH": str(root), "PYTHONWARNINGS": "ignore"}
+    env = {
+        **os.environ,
+        "CUTE_DSL_DUMP_DIR": str(folder),
+        "PYTHONPATH": f"{root}{os.pathsep}{ROOT}",
+        "PYTHONWARNINGS": "ignore",
+    }
     command = [str(python), "-c", COMPILE, json.dumps(kernels)]
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -129,9 +137,9 @@ def check_ptx(ptx: str, groups: int, config: dict) -> None:
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_shipped_configs_do_not_spill(tmp_path, python):
-    compiled = compile_submission(python, tmp_path, *((8, config, False) for config in SHIPPED))
-    for config, (ptx, cubin) in zip(SHIPPED, compiled, strict=True):
-        check_ptx(ptx, 8, config)
+    compiled = compile_submission(python, tmp_path, *((groups, config, False) for groups, config in SHIPPED))
+    for (groups, config), (ptx, cubin) in zip(SHIPPED, compiled, strict=True):
+        check_ptx(ptx, groups, config)
         used = resources(cubin)
         assert used["frame"] == used["min stack"] == 0, config
         assert used["registers"] <= 80, config

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NEWEST = ROOT / ".venv-newest" / "bin" / "python"
 SPEC = "m: [40, 0, 136]; n: [48, 128, 16]; k: [128, 64, 320]; g: 3; seed: 1111"
 

@@ -14,7 +14,7 @@ from golden.coverage import rows, tables
 import emulator
 from emulator.errors import Fault
 
-HERE = pathlib.Path(__file__).parent / "golden"
+HERE = pathlib.Path(__file__).parents[1] / "golden"
 GOLDEN = np.load(HERE / "h200.npz")
 RECORD = json.loads((HERE / "h200.json").read_text())
 ALIGNMENT = 512  # of every allocation, as cuMemAlloc gives

@@ -2,5 +2,7 @@
 
 import emulator
 import evaluation.worker  # noqa: F401
+from tests import quick_dsl
 
 emulator.install()  # imports the DSL
+quick_dsl.install()

@@ -16,7 +16,7 @@ import torch
 import emulator
 from evaluation.judge import ulps
 from reference import DUAL_GEMM, NAN_SCALE, dual_sums, generate_dual_input, reorder_scales, silu_product
-from tests.fake_executor import FakeExecutor
+from tests.submission.fake_executor import FakeExecutor
 
 ONE = 0x38  # e4m3
 NAMES = "a b1 b2 sfa sfb1 sfb2 sfa_permuted sfb1_permuted sfb2_permuted c".split()

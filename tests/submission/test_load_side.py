@@ -21,7 +21,7 @@ from tests.timing import points
 from worklog import h200_loads
 from worklog.h200_loads import arguments
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SIZES = [(40, 272, 576), (300, 128, 128)]  # (M, N, K): parts of tiles in every dimension, two token tiles
 
 COMPILE = """

@@ -172,7 +172,7 @@ RECORDED = {
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in RECORDED], ids=lambda case: case.name)
 def test_golden_cases_through_the_driver(cuda, case):
     """run_on_gpu, on the emulator, finds what the H200 left; the tensor maps but for the nibble of their version."""
-    from test_golden import GOLDEN
+    from tests.emulator.test_recordings import GOLDEN
 
     found = {}
     run_on_gpu.run(Gpu(), case, found)

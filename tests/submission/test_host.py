@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import submission
 from submission import Config, GroupGemm, Launch, partition, rows_per_cta, token_tile
 from task import read_task_yaml
-from tests.fake_executor import FakeExecutor
+from tests.submission.fake_executor import FakeExecutor
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = (ROOT / "submission.py").read_text()
 BENCHMARKS = [case.args for case in read_task_yaml((ROOT / "task.yml").read_text(), "benchmarks")]
 

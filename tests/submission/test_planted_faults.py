@@ -14,7 +14,7 @@ import pytest
 from evaluation import judge as judging
 from task import TestCase, format_case
 
-SUBMISSION = Path(__file__).parents[1] / "submission.py"
+SUBMISSION = Path(__file__).parents[2] / "submission.py"
 DEFAULT = "DEFAULT = Config(gran=32)"
 
 # m, n, k of the groups
@@ -364,7 +364,7 @@ class Preloaded(ForkServerContext):
     """Forks the judge's workers from a process that has the DSL and the emulator: seconds less for each."""
 
     def set_forkserver_preload(self, names):
-        super().set_forkserver_preload([*names, "tests.faults.preload"])
+        super().set_forkserver_preload([*names, "tests.submission.preload"])
 
 
 @pytest.fixture(scope="module", autouse=True)
