@@ -13,7 +13,7 @@ eval: setup
 	.venv/bin/python eval.py test
 
 test: setup .venv-newest/installed
-	.venv/bin/python -m pytest -n 2
+	.venv/bin/python -m pytest -n 2 --dist worksteal
 
 lint: setup
 	.venv/bin/python -m ruff check .
