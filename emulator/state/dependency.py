@@ -77,12 +77,11 @@ class Dependencies:
         return self.checks and (write or self.keeps_reads) or bool(self.before if group.warp.depends else self.after)
 
     def note(self, group, addresses: np.ndarray, size: int, write: bool) -> None:
-        """An access of `size` bytes at each address, none across the end of a region."""
-        first = int(addresses[0])
-        region = self.memory.find(first, 1, False)
+        """An access of `size` bytes at each address; a fault if one leaves its region."""
+        region = self.memory.find(int(addresses[0]), size, write)
         at = addresses.astype(np.int64) - region.start
-        if at.min() < 0 or at.max() >= region.size:  # lanes in several regions
-            for address in addresses if len(addresses) > 1 else ():
+        if at.min() < 0 or at.max() + size > region.size:  # lanes in several regions
+            for address in addresses:
                 self.note(group, np.array([address]), size, write)
             return
         lines = at // LINE

@@ -11,6 +11,8 @@ from test_recordings import test_replay as replay
 import emulator
 from emulator.errors import Fault
 from emulator.state.barrier import MAX_COUNT, MBarrier
+from emulator.state.dependency import Dependencies
+from emulator.state.global_memory import GlobalMemory
 from emulator.units.async_copy import BulkGroups, StoreOp
 
 HEADER = ".version 8.8\n.target sm_100a\n.address_size 64\n"
@@ -93,6 +95,16 @@ def test_a_guarded_wait_for_the_kernel_before_is_none():
     with found, emulator.session():
         emulator.written(out)
         emulator.launch(ptx, "kernel", 1, 1, [out], pdl=True)
+
+
+def test_a_box_that_leaves_its_tensor_is_out_of_bounds():
+    """Rows wider than their stride: the last one ends behind the allocation. It was an IndexError of the emulator."""
+    memory, array = GlobalMemory(), np.zeros(256, np.uint8)
+    memory.register(array.ctypes.data, 256, "c")
+    rows = array.ctypes.data + 32 * np.arange(8)
+    group = SimpleNamespace(warp=SimpleNamespace(depends=False))
+    with pytest.raises(Fault, match="out-of-bounds: write of 64 bytes .* 32 bytes past the end of c"):
+        Dependencies("launch", memory, None, False, True).note(group, rows, 64, True)
 
 
 # -- time limits on the model's clock ----------------------------------------------------------------------------------
