@@ -89,9 +89,6 @@ class Launch:
         self.schedule, self.owner = schedule, owner
         self.engine = engine or Engine()
         self.clock = clock or FunctionalClock(schedule, self.engine)
-        # a timed run stores only what may matter for time: all, unless it is the result of a tensor core, which is zero
-        ops = {i.op.split(".")[0] for i in kernel.instrs}
-        self.moves_data = self.clock.moves_data or "tensormap" in ops or "tcgen05" not in ops
         self.placement = placement or Placement(B200.sms, B200.shared_per_sm, B200.threads_per_sm, B200.ctas_per_sm)
         self.sms = len(self.placement.sms)
         self.costs = self.clock.costs(program)

@@ -130,6 +130,7 @@ class Program:
                     live[b], changed = new, True
         self.live = live
         self.find_deliveries()
+        self.find_results()
         self.live_out = [0] * n
         for b in range(n):
             for s in self.successors[b]:
@@ -178,6 +179,16 @@ class Program:
                 if now & ~owed[s]:
                     owed[s] |= now
                     work.append(s)
+
+    def find_results(self):
+        """results: the registers whose values may come from a tcgen05.ld, a bit each, by whatever way but memory."""
+        self.results, before = 0, -1
+        steps = [(i.op.startswith("tcgen05.ld."), *self.reads_writes(i)) for i in self.kernel.instrs]
+        while self.results != before:
+            before = self.results
+            for is_load, reads, writes in steps:
+                if is_load or any(self.results >> r & 1 for r in reads):
+                    self.results |= sum(1 << r for r in writes)
 
     def live_registers(self, block: int) -> list[int]:
         """Numbers of the registers that block `block` or a later one reads."""
@@ -362,6 +373,10 @@ class BlockWriter:
         for i in range(owed.bit_length()):
             if owed >> i & 1:
                 self.emit(f"r{i} = R[{i}]")
+
+    def are_results(self, operands) -> bool:
+        """Whether all of these are registers that may come from a tcgen05.ld, which gives no values in a timed run."""
+        return all(isinstance(o, Reg) and self.program.results >> o.index & 1 for o in operands)
 
     # -- leaving -----------------------------------------------------------------------------------------------
     def save(self):

@@ -198,6 +198,7 @@ def configure() -> None:
 def install() -> None:
     """Patch CuTe DSL and `cuda.bindings`, once per process. Call it before `import cutlass`, or the first compile."""
     configure()
+    from cutlass.base_dsl.common import DSLCudaRuntimeError
     from cutlass.base_dsl.compiler import Compiler
     from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction
 
@@ -226,4 +227,6 @@ def install() -> None:
             _loading.pop()
 
     CudaDialectJitCompiledFunction._load_cuda_library = load_cuda_library
+    # Else it cannot be unpickled, and a pool of processes whose result it is waits for ever.
+    DSLCudaRuntimeError.__reduce__ = lambda error: (type(error), (error._error_code, error._error_name))
     cuda_bindings.install()

@@ -191,7 +191,8 @@ class LaneAccess:
         return which, (addresses // np.uint64(size)).astype(np.int64)
 
     # -- stores ------------------------------------------------------------------------------------------------
-    def store(self, space: str, address, size: int, values: tuple, mask):
+    def store(self, space: str, address, size: int, values: tuple, mask, results: bool = False):
+        """results: of the tensor core, which a timed run does not compute and so does not store."""
         space, address = self._spaces(space, address, mask)
         if size == 16:
             values = tuple(half for v in values for half in (v & alu.MASK[64], v >> 64))
@@ -223,8 +224,8 @@ class LaneAccess:
             raise Fault("misaligned", f"vector write of {width} bytes at {int(addresses.max()):#x}")
         if space == "global":
             self.clock.global_access(self, addresses, width, True, row)
-        if not self.launch.moves_data and space in ("global", "shared") and len(addresses) > 1:
-            return  # data of many lanes; what one lane stores may be a flag
+        if results and not self.clock.moves_data and space != "local":
+            return
         if lanes is not None:
             values = tuple(v[lanes] if alu.is_array(v) else v for v in values)
         if not row or not self.launch.memory.store_row(int(addresses[0]), size, values, len(addresses)):

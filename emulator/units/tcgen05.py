@@ -79,8 +79,8 @@ class TensorCore:
         self.need_whole_warp("tcgen05.relinquish_alloc_permit")
         self.cta.tmem.relinquish()
 
-    def check_tmem(self, lo: int, hi: int, what: str, cta=None):
-        for op in (cta or self.cta).accumulating:
+    def check_tmem(self, lo: int, hi: int, what: str):
+        for op in self.cta.accumulating if self.launch.checks else ():
             if op.lo < hi and lo < op.hi:
                 raise Fault(
                     "tmem-race", f"{what} of tensor memory columns {lo}..{hi - 1} that {op.what} has not finished"
@@ -178,7 +178,7 @@ class TensorCore:
 
         delivered: nor a load whose registers have been used; NVIDIA's tutorials free the columns of such loads.
         """
-        for warp in cta.warps:
+        for warp in cta.warps if self.launch.checks else ():
             for g in warp.groups:
                 for load in g.loads:
                     if load.lo < hi and lo < load.hi and (delivered or not load.delivered):
@@ -287,7 +287,7 @@ class TensorCore:
         self.check_tmem(lo, hi, "read")
         quadrant = self.warp.index % 4
         tmem = self.cta.tmem
-        for _, first, last, store in self.stores:
+        for _, first, last, store in self.stores if self.launch.checks else ():
             if first < hi and lo < last:
                 raise Fault(
                     "tmem-race", f"read of tensor memory columns {lo}..{hi - 1} that {store} may not have written yet"
@@ -331,8 +331,8 @@ class TensorCore:
         origin = self.origin("tcgen05.st")
         self.check_tmem(lo, hi, "write")
         quadrant, tmem = self.warp.index % 4, self.cta.tmem
-        for load in self.loads:
-            if load.lo < hi and lo < load.hi:
+        for load in self.loads if self.launch.checks else ():
+            if load.lo < hi and lo < load.hi and not load.delivered:
                 raise Fault(
                     "tmem-race", f"write of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read"
                 )

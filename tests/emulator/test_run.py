@@ -1,5 +1,6 @@
 """`python -m emulator`: scripts and their child processes on the emulated device, and what a PTX file needs."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import emulator
 from emulator.__main__ import cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,3 +146,11 @@ def test_ptx_that_does_not_parse(tmp_path):
     file.write_text("no ptx")
     result = CliRunner().invoke(cli, ["ptx", str(file)])
     assert result.exit_code == 1 and "PTX line 1" in result.output
+
+
+def test_what_a_failed_launch_raises_survives_a_pool_of_processes():
+    emulator.install()
+    from cutlass.base_dsl.common import DSLCudaRuntimeError
+
+    error = DSLCudaRuntimeError(719, b"cudaErrorLaunchFailure")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -12,7 +12,7 @@ from emulator.errors import KINDS
 SCHEDULES = range(21)
 
 
-def run(kernel, schedule: int, ptx: str = "", launches=(), read_only: str = "") -> np.ndarray:
+def run(kernel, schedule: int, ptx: str = "", launches=(), read_only: str = "", checks: bool = True) -> np.ndarray:
     """The output of a kernel, or of a variant of it."""
     zeros = torch.zeros(len(kernel.expected), dtype=torch.int32)
     arguments = [emulator.device_tensors(zeros, "out")]
@@ -21,7 +21,7 @@ def run(kernel, schedule: int, ptx: str = "", launches=(), read_only: str = "") 
         arguments.append(emulator.device_tensors(source, "source"))
     if read_only:
         emulator.protect(arguments[("out", "source").index(read_only)])
-    with emulator.session(schedule):
+    with emulator.session(schedule, checks):
         for name, grid, block, cluster, dependent in launches or kernel.launches:
             emulator.launch(HEADER + (ptx or kernel.ptx), name, grid, block, arguments, cluster=cluster, pdl=dependent)
     return arguments[0].numpy().view(np.uint32)
@@ -53,6 +53,32 @@ def test_bug_is_found_and_named(bug):
             assert bug.late or schedule == 0, f"only schedule {schedule} finds it"
             return
     raise AssertionError("no schedule finds it")
+
+
+@pytest.mark.parametrize(
+    "bug", [b for b in BUGS if "tmem-race" in b.kinds], ids=lambda bug: f"{bug.kernel}: {bug.name}"
+)
+def test_without_checks_no_race_is_reported(bug):
+    """What then comes out may be wrong, or a hang, or memory that is not there."""
+    for schedule in SCHEDULES:
+        try:
+            run(KERNELS[bug.kernel], schedule, plant(bug), bug.launches, bug.read_only, checks=False)
+        except emulator.EmulatorError as error:
+            assert error.kind in ("hang", "tmem-out-of-bounds", "tmem-alloc", "mbarrier"), error
+
+
+def test_a_load_that_was_used_may_be_overwritten():
+    """Without tcgen05.wait::ld: the stored value depends on the loaded one, so that the load has ended (9.7.16.6)."""
+    kernel = KERNELS["tensor_memory"]
+    loaded = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {r30}, [r21];"
+    used = "add.u32 r31, r30, 0;\ntcgen05.st.sync.aligned.32x32b.x1.b32 [r21], {r31};\ntcgen05.wait::st.sync.aligned;"
+    ready = "tcgen05.wait::st.sync.aligned;\n"
+    assert kernel.ptx.count(ready) == 1
+    for schedule in SCHEDULES:
+        ptx = kernel.ptx.replace(ready, f"{ready}{loaded}\n{used}\n")
+        assert (run(kernel, schedule, ptx) == kernel.expected).all()
+        with pytest.raises(emulator.Fault, match="tmem-race: write of .* may still read"):
+            run(kernel, schedule, ptx.replace("r31, r30, 0", "r31, r4, 0"))
 
 
 def test_finding_names_the_source_line():

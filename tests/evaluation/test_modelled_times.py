@@ -16,6 +16,7 @@ from emulator.model.profile import load
 from evaluation import cli as commands
 from evaluation import modelled
 from evaluation.cli import cli
+from task import parse_case
 
 CASE = {"m": [40, 24], "n": [48, 32], "k": [128, 64], "g": 2, "seed": 1111}
 SPEC = "m: [40, 24]; n: [48, 32]; k: [128, 64]; g: 2; seed: 1111"
@@ -192,6 +193,24 @@ def test_benchmark_models_times(submission, tmp_path):
     assert case["modelled"]["calls"] == 15 > case["modelled"]["simulated"] >= 3
     assert len(case["modelled"]["ends_us"]) == case["modelled"]["simulated"]
     assert np.isfinite(case["us"]) and case["us"] > 0
+
+
+def test_outputs_that_calls_allocate_are_kept(submission, tmp_path):
+    """As the grader keeps them: no call gets the memory of another's, which would still lie in L2."""
+    counts = tmp_path / "counts"
+    fresh = f"""
+import weakref
+of_kernel, made = custom_kernel, []
+def custom_kernel(data):
+    open({str(counts)!r}, "a").write(f"{{sum(out() is not None for out in made)}} ")
+    outputs = [c.clone() for c in of_kernel(data)]
+    made.append(weakref.ref(outputs[0]))
+    return outputs
+"""
+    submission.write_text(submission.read_text() + fresh)
+    reply = modelled.ask(modelled.Request(str(submission), parse_case(SPEC).args, calls=4), 100)
+    assert "error" not in reply, reply
+    assert counts.read_text().split() == ["0", "1", "2", "3"]
 
 
 def test_profile_needs_no_config(submission, tmp_path):

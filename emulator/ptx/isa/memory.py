@@ -60,7 +60,8 @@ def _st(w, i, m):
     if len(items) != count or space in ("param", "const"):
         raise Unsupported(f"store of {len(items)} values to {space}")
     values = ", ".join(w.read(o, bits, kind[0] == "f") for o in items)
-    w.call(f"g.store({space!r}, {w.address(i.operands[0])}, {bits // 8}, ({values},), {w.mask()})")
+    results = ", True" if w.are_results(items) else ""
+    w.call(f"g.store({space!r}, {w.address(i.operands[0])}, {bits // 8}, ({values},), {w.mask()}{results})")
 
 
 @op("st.async", dst=0)
