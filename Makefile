@@ -12,8 +12,9 @@ setup: .venv/installed
 eval: setup
 	.venv/bin/python eval.py test
 
+# Three processes for two cores: some tests wait, for what hangs to be killed.
 test: setup .venv-newest/installed
-	.venv/bin/python -m pytest -n 2 --dist worksteal
+	.venv/bin/python -m pytest -n 3 --dist worksteal
 
 lint: setup
 	.venv/bin/python -m ruff check .

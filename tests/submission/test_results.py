@@ -173,13 +173,13 @@ OTHERS = (  # each value of each hyperparameter in at least one
 VARIED = [(40, 272, 320), (300, 384, 64)]  # m, n, k
 
 
-@pytest.mark.parametrize("schedule", [0, 8])
-def test_mapped_configs_are_exact(submission, monkeypatch, schedule):
+@pytest.mark.parametrize("one_cluster, schedule", [(False, 0), (True, 8)])
+def test_mapped_configs_are_exact(submission, monkeypatch, one_cluster, schedule):
     for config in {*submission.CONFIG_MAP.values(), submission.DEFAULT}:
-        for sms in (config.sms, config.cluster):  # one cluster runs all tiles
-            monkeypatch.setattr(submission, "DEFAULT", dataclasses.replace(config, sms=sms))
-            submission.plan.cache_clear()
-            check(submission, problem(VARIED, full_range=True), schedule)
+        sms = config.cluster if one_cluster else config.sms
+        monkeypatch.setattr(submission, "DEFAULT", dataclasses.replace(config, sms=sms))
+        submission.plan.cache_clear()
+        check(submission, problem(VARIED, full_range=True), schedule)
     submission.plan.cache_clear()
 
 
