@@ -182,7 +182,8 @@ def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=N
     """Launches in this block are recorded; on leaving they run back to back on the modelled machine.
 
     Yields a Timed whose `ends_us` then holds the end of each launch in microseconds after the first one's start, and
-    whose `run` is the TimedRun with all its units. Data is not moved: outputs stay as they are. `enough`: see TimedRun.
+    whose `run` is the TimedRun with all its units. Tensor copies move no data and the tensor core computes nothing, so
+    that what comes of them is not stored; all else that threads store is. `enough`: see TimedRun.
     """
     timed = Timed()
     with session() as here:

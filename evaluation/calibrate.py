@@ -233,12 +233,15 @@ class Gpu(cuda_driver.Gpu):
         self.out, source = self.allocate(64), self.allocate(BOX_ROWS * 128)
         self.fill(source, 0, BOX_ROWS * 128)
         box = (128, BOX_ROWS)
+        self.kernels: dict[tuple[str, int], object] = {}  # loaded: PTX takes its time to assemble
         self.given = {OUT: self.out, MAP: self.tensormap(source, box, (128,), box, swizzle=3), SOURCE: source}
 
     def prepared(self, probe: Probe, grid: int, pdl: bool = False) -> cuda_driver.Launch:
-        kernel, args = self.kernel(probe.ptx, shared=probe.shared), [self.given.get(a, a) for a in probe.args]
+        key, args = (probe.ptx, probe.shared), [self.given.get(a, a) for a in probe.args]
+        if key not in self.kernels:
+            self.kernels[key] = self.kernel(probe.ptx, shared=probe.shared)
         cluster = probe.cluster if probe.cluster > 1 else None
-        return self.launch(kernel, grid, probe.block, args, cluster, probe.shared, pdl)
+        return self.launch(self.kernels[key], grid, probe.block, args, cluster, probe.shared, pdl)
 
     def run(self, probe: Probe) -> list[int]:
         """The 8 words of OUT: medians over REPEATS launches, after three that do not count."""

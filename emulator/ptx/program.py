@@ -36,6 +36,7 @@ class Program:
         self.split_blocks()
         self.blocks = [None] * len(self.start)
         self.line_maps: list[dict[int, Instr]] = [{} for _ in self.start]
+        self.effects = [self.reads_writes(instr) for instr in kernel.instrs]
         self.analyse()
         self._live_lists: list[list[int] | None] = [None] * len(self.start)
 
@@ -108,8 +109,7 @@ class Program:
         self.use, self.define = [], []
         for b in range(n):
             used = defined = 0
-            for instr in self.kernel.instrs[self.start[b] : self.end[b]]:
-                reads, writes = self.reads_writes(instr)
+            for reads, writes in self.effects[self.start[b] : self.end[b]]:
                 for r in reads:
                     if not defined >> r & 1:
                         used |= 1 << r
@@ -167,7 +167,7 @@ class Program:
                 is_load = instr.op.startswith("tcgen05.ld.")
                 if not now and not is_load:
                     continue
-                reads, writes = self.reads_writes(instr)
+                reads, writes = self.effects[i]
                 if any(now >> r & 1 for r in reads):
                     self.deliveries[i] = now
                     now = 0
@@ -183,10 +183,10 @@ class Program:
     def find_results(self):
         """results: the registers whose values may come from a tcgen05.ld, a bit each, by whatever way but memory."""
         self.results, before = 0, -1
-        steps = [(i.op.startswith("tcgen05.ld."), *self.reads_writes(i)) for i in self.kernel.instrs]
+        loads = [instr.op.startswith("tcgen05.ld.") for instr in self.kernel.instrs]
         while self.results != before:
             before = self.results
-            for is_load, reads, writes in steps:
+            for is_load, (reads, writes) in zip(loads, self.effects, strict=True):
                 if is_load or any(self.results >> r & 1 for r in reads):
                     self.results |= sum(1 << r for r in writes)
 

@@ -120,13 +120,10 @@ class TensorCore:
             if form.shift_a:
                 writing += [(cta, Accumulating(a_ & 0xFFFF, (a_ & 0xFFFF) + 8, origin)) for cta in ctas]
             for cta, op in writing:
-                self.check_waits(cta, op.lo, op.hi, origin)
-                if self.launch.checks:
-                    cta.tmem.check_order(ALL, op.lo, op.hi, self.warp.actor, True, origin, in_pipe=True)
-                    for operand in (a_ if form.a_in_tmem else None, sfa_, sfb_):
-                        if operand is not None:
-                            self._check_operand(cta, operand & 0xFFFF, 8 if operand is a_ else 1, origin)
-                cta.accumulating.append(op)
+                self._begin_write(cta, op, ALL, origin)
+                for operand in (a_ if form.a_in_tmem else None, sfa_, sfb_) if self.launch.checks else ():
+                    if operand is not None:
+                        self._check_operand(cta, operand & 0xFFFF, 8 if operand is a_ else 1, origin)
 
             operands = mma.Operands(d_, a_, b_, accumulate_, sfa_, sfb_)
 
@@ -146,6 +143,13 @@ class TensorCore:
                     if first < lo + columns and lo < last:
                         raise Fault("tmem-race", f"{origin} reads column {lo} that {store} may not have written yet")
         cta.tmem.check_order(ALL, lo, lo + columns, self.warp.actor, False, origin, in_pipe=True)
+
+    def _begin_write(self, cta, op: Accumulating, lanes, origin):
+        """An operation of the tensor core will write its columns in these quadrants."""
+        self.check_waits(cta, op.lo, op.hi, origin)
+        if self.launch.checks:
+            cta.tmem.check_order(lanes, op.lo, op.hi, self.warp.actor, True, origin, in_pipe=True)
+        cta.accumulating.append(op)
 
     def _landed(self, writing):
         """Operations of the tensor core have written their columns."""
@@ -210,10 +214,7 @@ class TensorCore:
             first = to & 0xFFFF
             writing = [(cta, Accumulating(first, first + row_bytes // 4, origin)) for cta in ctas]
             for cta, op in writing:
-                self.check_waits(cta, op.lo, op.hi, origin)
-                if self.launch.checks:
-                    cta.tmem.check_order(ALL, op.lo, op.hi, self.warp.actor, True, origin, in_pipe=True)
-                cta.accumulating.append(op)
+                self._begin_write(cta, op, ALL, origin)
 
             def execute(to=to, desc_=desc_, ctas=ctas, reading=reading, writing=writing):
                 for cta in ctas:
@@ -234,10 +235,7 @@ class TensorCore:
             lo, lanes = to & 0xFFFF, to >> 21 & 3
             writing = [(cta, Accumulating(lo, lo + 8, origin)) for cta in self.tensor_ctas(pair)]
             for cta, op in writing:
-                self.check_waits(cta, op.lo, op.hi, origin)
-                if self.launch.checks:
-                    cta.tmem.check_order(lanes, op.lo, op.hi, self.warp.actor, True, origin, in_pipe=True)
-                cta.accumulating.append(op)
+                self._begin_write(cta, op, lanes, origin)
 
             def execute(to=to, writing=writing):
                 for cta, _ in writing:

@@ -277,15 +277,20 @@ def three_groups(submission):
     return good
 
 
+def resized(sizes, g, wrong):
+    """The sizes, but one of group g."""
+    sizes, (name, value) = [list(size) for size in sizes], wrong
+    sizes[g]["MNKL".index(name)] = value
+    return [tuple(size) for size in sizes]
+
+
 @settings(emulated, max_examples=60)
 @given(g=st.integers(0, 2), wrong=wrong_size)
 def test_wrong_sizes_are_refused(submission, three_groups, g, wrong):
     abc, scales, reordered, sizes = three_groups.data
     name, value = wrong
-    sizes = [list(size) for size in sizes]
-    sizes[g]["MNKL".index(name)] = value
     rule = f"group {g}: {name} is {value}, but must be a multiple of [0-9]+ from [0-9]+ to [0-9]+$"
-    refused(submission, (abc, scales, reordered, [tuple(size) for size in sizes]), rule)
+    refused(submission, (abc, scales, reordered, resized(sizes, g, wrong)), rule)
 
 
 @settings(emulated, max_examples=40)
@@ -303,7 +308,4 @@ def test_wrong_tensors_are_refused(submission, three_groups, g, wrong):
 @given(g=st.integers(0, 2), wrong=inconsistent)
 def test_sizes_that_are_not_the_tensors_are_refused(submission, three_groups, g, wrong):
     abc, scales, reordered, sizes = three_groups.data
-    name, value = wrong
-    sizes = [list(size) for size in sizes]
-    sizes[g]["MNK".index(name)] = value
-    refused(submission, (abc, scales, reordered, [tuple(size) for size in sizes]), f"group {g}: [abc] has shape ")
+    refused(submission, (abc, scales, reordered, resized(sizes, g, wrong)), f"group {g}: [abc] has shape ")

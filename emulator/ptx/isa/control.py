@@ -13,18 +13,21 @@ def _bra(w, i, m):
     target = i.operands[0]
     if not isinstance(target, Target):
         raise Unsupported("branch to an unknown label")
-    blocks = w.program.block_of
-    there = blocks[target.index]
-    if w.guard is None:
-        w.save()
-        w.emit(f"return {there}")
-        return True
-    here = w.index + 1
+    there = w.program.block_of[target.index]
     w.save()
+    if w.guard is None:
+        w.emit(f"return {there}")
+    else:
+        _part(w, there, w.program.join[w.index])
+    return True
+
+
+def _part(w, there: int, join: int) -> None:
+    """Lanes of the guard go to block `there`, the others on; they meet again at block `join`."""
+    here = w.index + 1
     w.emit(f"if {w.guard} is True: return {there}")
     w.emit(f"if {w.guard} is False: return {here}")
-    w.emit(f"return g.branch({w.guard}, {there}, {here}, {w.program.join[w.index]})")
-    return True
+    w.emit(f"return g.branch({w.guard}, {there}, {here}, {join})")
 
 
 @op("brx.idx", dst=0)
@@ -45,9 +48,7 @@ def _exit(w, i, m):
         w.emit("return -2")
         return True
     w.save()
-    w.emit(f"if {w.guard} is True: return -2")
-    w.emit(f"if {w.guard} is False: return {w.index + 1}")
-    w.emit(f"return g.branch({w.guard}, -2, {w.index + 1}, -1)")
+    _part(w, -2, -1)
     return True
 
 

@@ -10,6 +10,15 @@ from .registry import CACHE_HINTS, SCOPES, Mods, op, width
 REDUCTIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 
 
+def _operands(i, m: Mods) -> list:
+    """The operands but for a cache policy, which comes last."""
+    return list(i.operands[:-1] if m.take("L2::cache_hint") else i.operands)
+
+
+def _rank(m: Mods) -> int:
+    return int(m.one_of("1d", "2d", "3d", "4d", "5d")[0])
+
+
 def _coords(w, vector) -> str:
     if not isinstance(vector, Vec):
         raise Unsupported("tensor coordinates")
@@ -18,18 +27,15 @@ def _coords(w, vector) -> str:
 
 @op("cp.async.bulk.tensor", dst=0)
 def _tensor_copy(w, i, m):
-    rank = int(m.one_of("1d", "2d", "3d", "4d", "5d")[0])
+    rank = _rank(m)
     spaces = [s for s in m.left if s in ("shared::cluster", "shared::cta", "global")]
     mode = m.one_of("tile::gather4", "tile::scatter4", "tile", "im2col", default="tile")
     if any(x.startswith("im2col") for x in m.left) or mode == "im2col":
         raise Unsupported("im2col mode")
     for s in spaces:
         m.left.remove(s)
-    multicast, hint = m.take("multicast::cluster"), m.take("L2::cache_hint")
+    multicast, operands = m.take("multicast::cluster"), _operands(i, m)
     pair = m.one_of("cta_group::1", "cta_group::2", default=None)
-    operands = list(i.operands)
-    if hint:
-        operands.pop()
     if spaces and spaces[-1] == "global" and len(spaces) == 2:  # load: dst, [map, coords], [mbar] {, mask}
         if not m.take("mbarrier::complete_tx::bytes"):
             raise Unsupported("completion mechanism")
@@ -39,39 +45,34 @@ def _tensor_copy(w, i, m):
             f"g.tma_load({w.address(dst)}, {w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(bar)}, "
             f"{rank}, {mode!r}, {mask}, {pair == 'cta_group::2'}, {w.mask()})"
         )
-    else:  # store: [map, coords], [src]
-        if not m.take("bulk_group"):
-            raise Unsupported("completion mechanism")
-        tensor, src = operands
-        w.call(
-            f"g.tma_store({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(src)}, {rank}, {mode!r}, "
-            f"None, {w.mask()})"
-        )
+    else:
+        _tensor_store(w, m, operands, rank, mode, None)
+
+
+def _tensor_store(w, m: Mods, operands: list, rank: int, mode: str, reduction: str | None) -> None:
+    """[map, coords], [src]"""
+    if not m.take("bulk_group"):
+        raise Unsupported("completion mechanism")
+    tensor, src = operands
+    w.call(
+        f"g.tma_store({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(src)}, {rank}, {mode!r}, "
+        f"{reduction!r}, {w.mask()})"
+    )
 
 
 @op("cp.reduce.async.bulk.tensor", dst=0)
 def _tensor_reduce(w, i, m):
-    rank = int(m.one_of("1d", "2d", "3d", "4d", "5d")[0])
+    rank = _rank(m)
     what = m.one_of(*REDUCTIONS)
     m.take("global")
     m.take("shared::cta")
     mode = m.one_of("tile", default="tile")
-    hint = m.take("L2::cache_hint")
-    if not m.take("bulk_group"):
-        raise Unsupported("completion mechanism")
-    operands = list(i.operands)
-    if hint:
-        operands.pop()
-    tensor, src = operands
-    w.call(
-        f"g.tma_store({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(src)}, {rank}, {mode!r}, "
-        f"{what!r}, {w.mask()})"
-    )
+    _tensor_store(w, m, _operands(i, m), rank, mode, what)
 
 
 @op("cp.async.bulk.prefetch.tensor", dst=0)
 def _tensor_prefetch(w, i, m):
-    rank = int(m.one_of("1d", "2d", "3d", "4d", "5d")[0])
+    rank = _rank(m)
     m.drop("L2", "global", "tile", "L2::cache_hint")
     tensor = i.operands[0]
     w.call(f"g.tma_prefetch({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {rank}, {w.mask()})")
@@ -97,14 +98,10 @@ def _ends(m: Mods) -> list[str]:
 @op("cp.async.bulk", dst=0)
 def _bulk(w, i, m):
     dst, src = _ends(m)
-    multicast, hint = m.take("multicast::cluster"), m.take("L2::cache_hint")
-    byte_mask = m.take("cp_mask")
-    operands = list(i.operands)
-    if byte_mask:
+    multicast = m.take("multicast::cluster")
+    to, what, size, *rest = _operands(i, m)
+    if m.take("cp_mask"):
         raise Unsupported(".cp_mask")
-    if hint:
-        operands.pop()
-    to, what, size, *rest = operands
     if m.take("mbarrier::complete_tx::bytes"):
         bar = w.address(rest.pop(0))
         mask = w.read(rest[0], 16) if multicast else "None"
@@ -121,15 +118,11 @@ def _bulk(w, i, m):
 @op("cp.reduce.async.bulk", dst=0)
 def _bulk_reduce(w, i, m):
     dst, src = _ends(m)
-    hint = m.take("L2::cache_hint")
-    what = m.one_of(*REDUCTIONS)
+    operands, what = _operands(i, m), m.one_of(*REDUCTIONS)
     m.take("noftz")
     to_barrier = m.take("mbarrier::complete_tx::bytes")
     m.take("bulk_group")
     kind = m.type()
-    operands = list(i.operands)
-    if hint:
-        operands.pop()
     bar = w.address(operands[3]) if to_barrier else "None"
     w.call(
         f"g.bulk_copy({dst!r}, {w.address(operands[0])}, {src!r}, {w.address(operands[1])}, "
@@ -154,11 +147,8 @@ def _cp_async(w, i, m):
     m.take("ca", "cg")
     m.take("shared", "shared::cta")
     m.take("global")
-    hint = m.take("L2::cache_hint")
+    operands = _operands(i, m)
     m.drop(*CACHE_HINTS)
-    operands = list(i.operands)
-    if hint:
-        operands.pop()
     size = operands[2].value
     source = w.read(operands[3], 32) if len(operands) > 3 else repr(size)
     w.call(f"g.cp_async({w.address(operands[0])}, {w.address(operands[1])}, {size}, {source}, {w.mask()})")

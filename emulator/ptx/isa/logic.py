@@ -6,6 +6,7 @@ from ...errors import Unsupported
 from ..syntax import Imm, Special, Symbol, Vec
 from .registry import Mods, flat, is_float, is_signed, op, pair, width
 
+SYMBOLS = {"and": "&", "or": "|", "xor": "^"}
 COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 UNSIGNED = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 FLOAT_COMPARE = ("equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
@@ -43,7 +44,7 @@ def _setp(w, i, m):
         t, other = w.temp(), w.temp()
         w.emit(f"{t}, {other} = {text}" if packed else f"{t} = {text}")
         c = w.read(i.operands[3], 1) if combine else None
-        symbol = {"and": "&", "or": "|", "xor": "^", None: None}[combine]
+        symbol = SYMBOLS.get(combine)
         results = [t, other if packed else f"({t} ^ True)"]
         if combine:
             results = [f"({r} {symbol} {c})" for r in results]
@@ -69,7 +70,7 @@ def _set(w, i, m):
     results = [w.temp() for _ in range(2 if packed else 1)]
     w.emit(f"{', '.join(results)} = {text}")
     if combine:
-        symbol = {"and": "&", "or": "|", "xor": "^"}[combine]
+        symbol = SYMBOLS[combine]
         results = [f"{t} {symbol} {w.read(i.operands[3], 1)}" for t in results]
     results = [f"select({t}, {one}, 0, {bits})" for t in results]
     w.write(i.operands[0], f"alu.join16({', '.join(results)})" if packed else results[0])
@@ -97,7 +98,7 @@ def _slct(w, i, m):
 @op("and", "or", "xor")
 def _logic(w, i, m):
     bits = width(m.type())
-    symbol = {"and": "&", "or": "|", "xor": "^"}[i.op.split(".")[0]]
+    symbol = SYMBOLS[i.op.split(".")[0]]
     a, b = (w.read(o, bits) for o in i.operands[1:])
     w.write(i.operands[0], f"{a} {symbol} {b}")
 
@@ -124,8 +125,7 @@ def _lop3(w, i, m):
     w.emit(f"{t} = alu.lop3({a}, {b}, {c}, {i.operands[4].value})")
     w.write(d, t)
     if combine:
-        symbol = {"and": "&", "or": "|"}[combine]
-        w.write(p, f"(({t} != 0) {symbol} {w.read(i.operands[5], 1)})")
+        w.write(p, f"(({t} != 0) {SYMBOLS[combine]} {w.read(i.operands[5], 1)})")
 
 
 @op("shl")
