@@ -95,8 +95,8 @@ class TensorMemory:
 
     # ---- allocation
 
-    def alloc(self, columns: int) -> int | None:
-        """The base column of a new allocation, or None while there is no room (the caller blocks)."""
+    def room(self, columns: int) -> int | None:
+        """The base column that an allocation would have, or None while there is no room (the caller blocks)."""
         if columns not in (32, 64, 128, 256, 512):
             raise Fault("tmem-alloc", f"{columns} columns: must be a power of two between 32 and 512")
         if self._relinquished:
@@ -105,8 +105,13 @@ class TensorMemory:
             raise Fault("tmem-alloc", f"{columns} columns after an allocation of {self._last_size}: must not increase")
         for base in range(0, COLUMNS - columns + 1, 32):
             if not self.allocated[base : base + columns].any():
-                break
-        else:
+                return base
+        return None
+
+    def alloc(self, columns: int) -> int | None:
+        """The base column of a new allocation, or None while there is no room."""
+        base = self.room(columns)
+        if base is None:
             return None
         self._last_size = columns
         self.allocations[base] = columns

@@ -35,6 +35,13 @@ class LaneAccess:
         self.check_running(ctas[rank])
         return ctas[rank], address & OFFSET_MASK
 
+    def multicast_ctas(self, bits: int) -> list:
+        """The CTAs that a .multicast::cluster mask names, a bit each."""
+        ctas = self.cta.cluster.ctas
+        if bits >> len(ctas) or not bits:
+            raise Fault("out-of-bounds", f"multicast mask {bits:#x} in a cluster of {len(ctas)}")
+        return [c for c in ctas if bits >> c.rank & 1]
+
     def check_running(self, cta):
         """Another CTA's memory may be touched once a cluster barrier has shown that it runs, and until it exits."""
         if cta is self.cta or not self.launch.checks:

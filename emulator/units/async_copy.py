@@ -95,13 +95,7 @@ class AsyncCopy:
             owner, offset = self.shared_cta(address)
             if offset % 128:
                 raise Fault("misaligned", f"TMA load to shared {offset:#x}: must be 128-byte aligned")
-            targets = [owner]
-            if multicast is not None:
-                bits = self.pick(multicast, p)
-                ctas = self.cta.cluster.ctas
-                if bits >> len(ctas) or not bits:
-                    raise Fault("out-of-bounds", f"multicast mask {bits:#x} in a cluster of {len(ctas)}")
-                targets = [c for c in ctas if bits >> c.rank & 1]
+            targets = [owner] if multicast is None else self.multicast_ctas(self.pick(multicast, p))
             origin = self.origin("TMA load")
             landing = []
             for cta in targets:
@@ -215,10 +209,7 @@ class AsyncCopy:
 
     def _bulk_to_shared(self, p, a, src, b, n, bar, multicast, origin, reduction):
         owner, offset = self.shared_cta(a)
-        targets = [owner]
-        if multicast is not None:
-            bits = self.pick(multicast, p)
-            targets = [c for c in self.cta.cluster.ctas if bits >> c.rank & 1]
+        targets = [owner] if multicast is None else self.multicast_ctas(self.pick(multicast, p))
         landing = []
         for cta in targets:
             self.check_running(cta)
