@@ -221,18 +221,31 @@ class Barriers:
         self.publish()
         self.waited()
 
-    def fence_proxy_async(self, mask):
-        """The async proxy sees what these lanes have written to shared memory, mbarriers they initialised included."""
+    def fence_proxy_async(self, mask, ctas=None):
+        """The async proxy sees what these lanes have written to shared memory, mbarriers they initialised included.
+
+        ctas: of which CTAs, where not of all in the cluster.
+        """
         lanes = self.lanes_of(mask)
-        for cta in self.cta.cluster.ctas:
+        for cta in ctas or self.cta.cluster.ctas:
             if cta.smem.unfenced:
                 cta.smem.fence(self.warp.actor.uid, lanes)
-        self.fence_mbarrier_init()
+        self.fence_mbarrier_init(ctas)
 
-    def fence_mbarrier_init(self):
-        for cta in self.cta.cluster.ctas:
+    def fence_mbarrier_init(self, ctas=None):
+        for cta in ctas or self.cta.cluster.ctas:
             for barrier in cta.smem.barriers.values():
                 barrier.fence(self.warp.actor)
+
+    def fence_proxy_release(self, mask):
+        """fence.proxy.async::generic.release: of what is in this CTA's memory, before an arrival, a relaxed one too."""
+        self.fence_proxy_async(mask, [self.cta])
+        self.release()
+
+    def fence_proxy_acquire(self, mask):
+        """fence.proxy.async::generic.acquire: of what is in the cluster's memory, behind a wait, a relaxed one too."""
+        self.waited()
+        self.fence_proxy_async(mask)
 
     def publish(self, mask=True):
         """What lanes of this warp wrote to shared memory is visible to whoever waits for them."""

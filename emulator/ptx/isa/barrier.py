@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...errors import Unsupported
 from ..syntax import SINK, Mem
 from .registry import SCOPES, Mods, op
 
@@ -64,6 +65,17 @@ def _fence_proxy_async(w, i, m):
     if not m.take("global"):  # which has no shadow that would have to know
         w.call(f"g.fence_proxy_async({w.mask()})")
     m.take("shared::cta", "shared::cluster")
+
+
+@op("fence.proxy.async::generic", dst=0)
+def _fence_proxy_async_generic(w, i, m):
+    """One direction, the one that checks ask for: the generic proxy's accesses, before those of the async proxy."""
+    kind = m.one_of("acquire", "release")
+    if not m.take("sync_restrict::shared::cluster" if kind == "acquire" else "sync_restrict::shared::cta"):
+        raise Unsupported(f"this space of a fence.proxy.async::generic.{kind}")
+    if not m.take("cluster"):
+        raise Unsupported("this scope of a fence.proxy.async::generic")
+    w.call(f"g.fence_proxy_{kind}({w.mask()})")
 
 
 @op("fence.proxy.alias", dst=0)
