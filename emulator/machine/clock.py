@@ -74,6 +74,10 @@ class Clock(ABC):
         """An arrival or store at another CTA, a result of cluster launch control."""
 
     @abstractmethod
+    def release(self) -> float:
+        """Ticks for which a warp stops before it arrives in another CTA, until its cluster sees what it did."""
+
+    @abstractmethod
     def tma_store(self, group, tm, map_at: int, coords, nbytes: int) -> tuple[float, float]:
         """(source read, destination written)."""
 

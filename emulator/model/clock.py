@@ -152,6 +152,9 @@ class TimingClock(Clock):
     def remote(self, group) -> float:
         return group.t + self.p["sync"]["remote_cycles"]
 
+    def release(self) -> float:
+        return self.p["sync"]["release_cycles"]
+
     def tma_store(self, group, tm: TensorMap, map_at: int, coords, nbytes: int) -> tuple[float, float]:
         return self._store(group, self.lines(tm, coords), nbytes, self._descriptor(group, tm, map_at))
 

@@ -127,11 +127,12 @@ class Barriers:
             cta.barrier(offset, self.warp).check_idle()
             del cta.smem.barriers[offset]
 
-    def mbarrier_arrive(self, address, count, expect, drop: bool, no_complete: bool, relaxed: bool, mask):
+    def mbarrier_arrive(self, address, count, expect, drop: bool, no_complete: bool, scope: str, mask):
+        """scope: of its release; empty if it is relaxed."""
         self.engine.progress += 1
-        if not relaxed:
+        if scope:
             self.publish(mask)
-        states = np.zeros(self.n, np.uint64)
+        states, released = np.zeros(self.n, np.uint64), False
         for p in self.active(mask):
             a = self.pick(address, p)
             tx = None if expect is None else self.pick(expect, p)
@@ -140,6 +141,9 @@ class Barriers:
             self.clock.trace.completes(barrier, self.warp.index)
             self.pass_dependency(barrier)
             if cta is not self.cta and expect is None and not drop and not no_complete:
+                if scope == "cluster" and not released:  # it leaves when all that the warp did is performed there
+                    self.t += self.clock.release()
+                    released = True
                 self.remote_arrive(cta, barrier, self.pick(count, p))
             else:
                 states[p] = barrier.arrive(self.pick(count, p), tx, drop, no_complete)
