@@ -32,7 +32,7 @@ class NoTrace:
 
 
 class Clock(ABC):
-    """quantum: how far a warp may run ahead of the next event. moves_data: whether results are computed and stored."""
+    """quantum: how far a warp may run ahead of the next event. moves_data: whether the tensor core computes."""
 
     quantum: float
     moves_data: bool

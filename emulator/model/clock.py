@@ -1,7 +1,8 @@
 """The clock that predicts: SM units, tensor cores and memory of a machine profile. Memory is in memory.py.
 
 It answers from figures that were published or measured (profiles/*.toml).
-Data does not move: what a tcgen05.ld returns is a uniform zero, so that arithmetic on it costs next to nothing here.
+The tensor core computes nothing: what a tcgen05.ld returns is a uniform zero, so that arithmetic on it costs next to
+nothing here, and is not stored.
 """
 
 from __future__ import annotations

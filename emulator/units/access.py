@@ -357,10 +357,11 @@ class LaneAccess:
             out.append((matrix[:, 0::2] | matrix[:, 1::2] << 16).reshape(32))
         return tuple(out)
 
-    def stmatrix(self, address, values: tuple, trans: bool):
+    def stmatrix(self, address, values: tuple, trans: bool, results: bool):
+        """results: as of `store`."""
         if self.n != 32:
             raise Fault("divergence", "stmatrix needs the whole warp")
-        if not self.clock.moves_data:
+        if results and not self.clock.moves_data:
             return
         rows = self.lane_array(address).astype(np.uint64)[: 8 * len(values)]
         if (rows % np.uint64(16)).any():

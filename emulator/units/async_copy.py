@@ -7,6 +7,8 @@ time, the latest that the ISA allows for a source that nobody may touch in betwe
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from ..errors import Fault
@@ -108,11 +110,17 @@ class AsyncCopy:
             self.note_box(tm, at, mode, False)
             load = tma.load_gather4 if mode == "tile::gather4" else tma.load_box
 
-            def land(tm=tm, at=at, landing=landing, load=load, offset=offset, nbytes=nbytes):
-                image = load(tm, at, self.launch.memory.view) if self.clock.moves_data else None
+            def bring(ctas, tm=tm, at=at, load=load, offset=offset):
+                image = load(tm, at, self.launch.memory.view)
+                for cta in ctas:
+                    swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom, tm.row_bytes)
+
+            def land(bring=bring, targets=targets, landing=landing, nbytes=nbytes):
+                if self.clock.moves_data:
+                    bring(targets)
                 for cta, op, barrier in landing:
-                    if image is not None:
-                        swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom, tm.row_bytes)
+                    if not self.clock.moves_data:
+                        cta.smem.leave_out(op.lo, op.hi, partial(bring, [cta]))
                     cta.smem.end(op)
                     barrier.transaction(-nbytes)
 
@@ -169,14 +177,13 @@ class AsyncCopy:
         engine = self.engine
 
         def read():
-            image = source() if self.clock.moves_data else None
+            image = source()
             cta.smem.end(reading)
             op.read = True
             op.owner.wake()
 
             def finish():
-                if image is not None:
-                    write(image)
+                write(image)
                 op.done = True
                 engine.progress += 1
                 op.owner.wake()
