@@ -86,7 +86,10 @@ class TensorCore:
         return True
 
     def tmem_dealloc(self, address, columns, pair: bool) -> bool:
-        """The columns of both CTAs of a pair are free when both have come."""
+        """The columns of a pair are free for others when both CTAs have come; each may not use its own from then on.
+
+        For it is left open whether the first one waits (9.7.16.5).
+        """
         self.need_whole_warp("tcgen05.dealloc")
         address, columns = int(self.pick(address, 0)), int(self.pick(columns, 0))
         if self.token is None:
@@ -95,6 +98,7 @@ class TensorCore:
             self.check_waits(self.cta, lo, lo + columns, "tcgen05.dealloc", delivered=False)
             if self.launch.checks:
                 self.cta.tmem.check_order(ALL, lo, lo + columns, self.warp.actor, True, "tcgen05.dealloc")
+            self.cta.tmem.close(address, columns)
         all_here = self.together("tcgen05.dealloc", columns, pair)
         if not all_here.complete:
             return self.wait_on(all_here)

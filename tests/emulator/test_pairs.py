@@ -61,6 +61,19 @@ def test_what_a_cta_does_in_its_peers_tensor_memory_finds_it_allocated(schedule)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_cta_that_frees_its_tensor_memory_uses_it_no_more(schedule):
+    """Though the other has not come: the first one to free may wait for it, or not. The second comes after the use."""
+    store = "shr.u32 x, tid, 5; shl.b32 x, x, 21; add.u32 x, x, base; tcgen05.st.sync.aligned.32x32b.x1.b32 [x], {tid};"
+    tell = "mov.b32 x, done; mapa.shared::cluster.u32 x, x, 1; mbarrier.arrive.shared::cluster.b64 _, [x];"
+    first = f"""setp.lt.u32 p, tid, 32; @p bra FREE; bar.sync 0; ld.shared.b32 base, [slot]; {SPIN.format("S")} {store}
+        tcgen05.wait::st.sync.aligned; setp.eq.u32 p, tid, 32; @!p ret; {tell} ret;
+        FREE: {ALLOC} bar.sync 0; {DEALLOC} ret;"""
+    told = "T: mbarrier.try_wait.parity.shared::cta.b64 q, [done], 0; @!q bra T;"
+    with pytest.raises(Fault, match="tmem-out-of-bounds: .* is freeing them"):
+        run(first, f"setp.ge.u32 p, tid, 32; @p ret; {ALLOC} {told} {DEALLOC}", schedule, threads=64)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_an_allocation_of_a_pair_waits_for_room_in_both(schedule):
     """Warp 1 asks for what warp 0 has, which the second CTA is late to free."""
     path = """tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [slot], 512; ld.shared.b32 base, [slot];
