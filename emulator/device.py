@@ -182,8 +182,9 @@ def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=N
     """Launches in this block are recorded; on leaving they run back to back on the modelled machine.
 
     Yields a Timed whose `ends_us` then holds the end of each launch in microseconds after the first one's start, and
-    whose `run` is the TimedRun with all its units. Tensor copies move no data and the tensor core computes nothing, so
-    that what comes of them is not stored; all else that threads store is. `enough`: see TimedRun.
+    whose `run` is the TimedRun with all its units. The tensor core computes nothing, and what threads make of its
+    results they do not store. All else is as in any run; a tensor copy's bytes move when somebody else looks at them.
+    `enough`: see TimedRun.
     """
     timed = Timed()
     with session() as here:
@@ -203,7 +204,7 @@ def device_tensors(obj, name: str = "tensor", copy: bool = True):
     """Deep copy of nested lists, tuples and dicts with their CPU torch tensors in device memory.
 
     Layout is kept; a tensor is named by its place, e.g. `tensor[0][2][1]`, in what the checks report. Without `copy`
-    all contents are zero: for timing, which never looks at them.
+    all contents are zero: for timing, where a kernel's course does not depend on them.
     """
     import torch
 

@@ -32,7 +32,7 @@ class NoTrace:
 
 
 class Clock(ABC):
-    """quantum: how far a warp may run ahead of the next event. moves_data: whether results are computed and stored."""
+    """quantum: how far a warp may run ahead of the next event. moves_data: whether the tensor core computes."""
 
     quantum: float
     moves_data: bool
@@ -72,6 +72,10 @@ class Clock(ABC):
     @abstractmethod
     def remote(self, group) -> float:
         """An arrival or store at another CTA, a result of cluster launch control."""
+
+    @abstractmethod
+    def release(self) -> float:
+        """Ticks for which a warp stops before it arrives in another CTA, until its cluster sees what it did."""
 
     @abstractmethod
     def tma_store(self, group, tm, map_at: int, coords, nbytes: int) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..errors import Fault
 from ..formats.lanes import lane_mask
-from ..state.barrier import CountedBarrier, MBarrier
+from ..state.barrier import Collective, CountedBarrier, MBarrier
 from ..state.order import Order
 from ..state.shared_memory import SharedMemory
 from ..state.tensor_memory import COLUMNS, TensorMemory
@@ -29,7 +29,28 @@ class Cluster:
                 for x in range(shape[0]):
                     rank = len(self.ctas)
                     self.ctas.append(Cta(self, rank, (first[0] + x, first[1] + y, first[2] + z), sms[rank]))
+        self.collectives: list[Collective] = []  # those that somebody has come to and not everybody has left
         self.live_threads = sum(c.threads for c in self.ctas)
+
+    def pair(self, rank: int) -> list[Cta]:
+        """The even and the odd CTA of a CTA pair (PTX ISA 9.7.16.5.1)."""
+        even = rank & ~1
+        if even + 1 >= len(self.ctas):
+            raise Fault("cluster", ".cta_group::2 needs a cluster of an even number of CTAs")
+        return self.ctas[even : even + 2]
+
+    def collective(self, name: str, columns: int, ctas: list[Cta], cta: Cta) -> Collective:
+        """A warp of `cta` comes to what these do together: to the first that none of its own has come to."""
+        for found in self.collectives:
+            if found.name == name and found.ctas == ctas and cta not in found.come:
+                break
+        else:
+            found = Collective(name, columns, ctas)
+            self.collectives.append(found)
+        found.join(cta, columns)
+        if found.complete:
+            self.collectives.remove(found)
+        return found
 
     def start(self, time: float):
         for cta in self.ctas:
@@ -101,14 +122,14 @@ class Cta:
         barrier.votes.append((mode, true, group.n))
 
     # -- tensor memory -----------------------------------------------------------------------------------------
-    def tmem_alloc(self, columns: int) -> int | None:
-        """Base column, or None while the CTAs on this SM hold too many."""
-        if self.resources.columns + columns > COLUMNS:
-            return None
-        base = self.tmem.alloc(columns)
-        if base is not None:
-            self.resources.columns += columns
-        return base
+    def tmem_room(self, columns: int) -> bool:
+        """Whether there are so many columns; not while the CTAs on this SM hold too many."""
+        return self.resources.columns + columns <= COLUMNS and self.tmem.room(columns) is not None
+
+    def tmem_alloc(self, columns: int) -> int:
+        """Base column. There must be room."""
+        self.resources.columns += columns
+        return self.tmem.alloc(columns)
 
     def tmem_dealloc(self, address: int, columns: int):
         self.tmem.dealloc(address, columns)

@@ -1,7 +1,8 @@
 """The clock that predicts: SM units, tensor cores and memory of a machine profile. Memory is in memory.py.
 
 It answers from figures that were published or measured (profiles/*.toml).
-Data does not move: what a tcgen05.ld returns is a uniform zero, so that arithmetic on it costs next to nothing here.
+The tensor core computes nothing: what a tcgen05.ld returns is a uniform zero, so that arithmetic on it costs next to
+nothing here, and is not stored.
 """
 
 from __future__ import annotations
@@ -151,6 +152,9 @@ class TimingClock(Clock):
 
     def remote(self, group) -> float:
         return group.t + self.p["sync"]["remote_cycles"]
+
+    def release(self) -> float:
+        return self.p["sync"]["release_cycles"]
 
     def tma_store(self, group, tm: TensorMap, map_at: int, coords, nbytes: int) -> tuple[float, float]:
         return self._store(group, self.lines(tm, coords), nbytes, self._descriptor(group, tm, map_at))

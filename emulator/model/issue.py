@@ -41,10 +41,10 @@ def kind(instr) -> str:
     base = parts[0]
     if base in ("ld", "st"):
         space = next(
-            (p.split("::")[0] for p in parts[1:] if p.split("::")[0] in ("shared", "param", "const")), "global"
+            (p.split("::")[0] for p in parts[1:] if p.split("::")[0] in ("shared", "local", "param", "const")), "global"
         )
-        if space == "shared":
-            return "shared"
+        if space in ("shared", "local"):
+            return space
         return "constant" if space in ("param", "const") else "global_load" if base == "ld" else "global_store"
     if base in ("div", "rem") and len(instr.operands) > 2 and isinstance(instr.operands[2], Imm):
         return "multiply"  # a division by a constant becomes a multiplication

@@ -181,14 +181,28 @@ class Program:
                     work.append(s)
 
     def find_results(self):
-        """results: the registers whose values may come from a tcgen05.ld, a bit each, by whatever way but memory."""
-        self.results, before = 0, -1
+        """results[i]: the registers that at store i may hold what comes from a tcgen05.ld by whatever way but memory.
+
+        A bit each. A register that is used again for something else does not hold it any more.
+        """
+        self.results: dict[int, int] = {}
         loads = [instr.op.startswith("tcgen05.ld.") for instr in self.kernel.instrs]
-        while self.results != before:
-            before = self.results
-            for is_load, (reads, writes) in zip(loads, self.effects, strict=True):
-                if is_load or any(self.results >> r & 1 for r in reads):
-                    self.results |= sum(1 << r for r in writes)
+        stores = [instr.op.startswith("st") for instr in self.kernel.instrs]
+        before = [0] * len(self.start)
+        work = list(range(len(self.start))) if any(loads) else []
+        while work:
+            b = work.pop()
+            now = before[b]
+            for i in range(self.start[b], self.end[b]):
+                reads, writes = self.effects[i]
+                if stores[i]:
+                    self.results[i] = now
+                written = sum(1 << r for r in writes)
+                now = now | written if loads[i] or any(now >> r & 1 for r in reads) else now & ~written
+            for s in self.successors[b]:
+                if now & ~before[s]:
+                    before[s] |= now
+                    work.append(s)
 
     def live_registers(self, block: int) -> list[int]:
         """Numbers of the registers that block `block` or a later one reads."""
@@ -221,6 +235,7 @@ class Program:
         for i in range(self.start[index], self.end[index]):
             if i in self.deliveries:
                 writer.deliver(self.deliveries[i])
+            writer.results = self.results.get(i, 0)
             ended = writer.instruction(self.kernel.instrs[i])
         if not ended:
             writer.leave(index + 1 if index + 1 < len(self.start) else EXIT)
@@ -243,6 +258,7 @@ class BlockWriter:
         self.program, self.index = program, index
         self.lines: list[tuple[str, Instr | None]] = []
         self.instr: Instr | None = None
+        self.results = 0  # what the next instruction's registers may hold, see Program.find_results
         self.constants = {"alu": alu, "convert": convert, "lanes": lanes, "select": alu.select}
         self.temps = 0
         self.indent = "    "
@@ -376,7 +392,7 @@ class BlockWriter:
 
     def are_results(self, operands) -> bool:
         """Whether all of these are registers that may come from a tcgen05.ld, which gives no values in a timed run."""
-        return all(isinstance(o, Reg) and self.program.results >> o.index & 1 for o in operands)
+        return all(isinstance(o, Reg) and self.results >> o.index & 1 for o in operands)
 
     # -- leaving -----------------------------------------------------------------------------------------------
     def save(self):

@@ -123,6 +123,35 @@ class MBarrier(Waitable):
         )
 
 
+class Collective(Waitable):
+    """What warps of some CTAs, one of each, do together: it happens for all when all have come.
+
+    ctas: those that take part. come: those whose warp is here. results: of each CTA, in that order, once there are.
+    """
+
+    __slots__ = ("name", "columns", "ctas", "come", "results")
+
+    def __init__(self, name: str, columns: int, ctas: list):
+        """columns: of tensor memory, which all must name alike."""
+        super().__init__()
+        self.name, self.columns, self.ctas = name, columns, ctas
+        self.come: list = []
+        self.results: list | None = None
+
+    def join(self, cta, columns: int):
+        if columns != self.columns:
+            raise Fault("tmem-alloc", f"{self.name} of {columns} columns, in the pair's other CTA of {self.columns}")
+        self.come.append(cta)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.come) == len(self.ctas)
+
+    def __str__(self):
+        absent = [c for c in self.ctas if c not in self.come]
+        return f"{self.name} by " + " and ".join(f"CTA {c.ctaid}{', which has exited' * c.exited}" for c in absent)
+
+
 class CountedBarrier(Waitable):
     """Named barriers of a CTA and the barrier of a cluster: a phase ends when `expected` threads have arrived.
 

@@ -7,6 +7,7 @@ wrote it without a proxy fence since. Per asynchronous operation in flight: what
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +78,23 @@ class SharedMemory:
         self.in_flight: list[InFlight] = []
         self.barriers: dict[int, object] = {}  # offset -> MBarrier
         self.barriers_start, self.barriers_end = size, 0  # the range that holds them all
+        self.absent: dict[tuple[int, int], Callable[[], None]] = {}  # see leave_out; ranges apart from each other
+        self.absent_start, self.absent_end = size, 0  # the range that holds them all
+
+    # -- what a timed run looks at only if a program does --------------------------------------------------------
+    def leave_out(self, lo: int, hi: int, bring: Callable[[], None]) -> None:
+        """A copy has landed in this range whose bytes `bring` will write, if anything but the tensor core looks."""
+        self.absent[lo, hi] = bring
+        self.absent_start, self.absent_end = min(self.absent_start, lo), max(self.absent_end, hi)
+
+    def _bring_in(self, lo: int, hi: int, overwrites: bool = False) -> None:
+        """Something other than the tensor core uses this range; overwrites: all of it, whatever is there."""
+        if overwrites and self.absent.pop((lo, hi), None):
+            return
+        for first, end in [a for a in self.absent if a[0] < hi and lo < a[1]]:
+            bring = self.absent.pop((first, end))
+            if not (overwrites and lo <= first and end <= hi):
+                bring()
 
     # -- generic accesses --------------------------------------------------------------------------------------
     def _bounds(self, lo: int, hi: int, what):
@@ -88,7 +106,10 @@ class SharedMemory:
 
     def _index(self, offsets: np.ndarray, size: int, what: str) -> np.ndarray:
         index = offsets.astype(np.int64)
-        self._bounds(int(index.min()), int(index.max()) + size, what)
+        lo, hi = int(index.min()), int(index.max()) + size
+        self._bounds(lo, hi, what)
+        if lo < self.absent_end and self.absent_start < hi:
+            self._bring_in(lo, hi)
         if size > 1 and (index % size).any():
             raise Fault("misaligned", f"{size}-byte {what} of shared memory at {int(index[index % size != 0][0]):#x}")
         return index // size
@@ -96,6 +117,8 @@ class SharedMemory:
     def load(self, offset: int, size: int, by: Actor | None) -> int:
         """by: the reading warp; None for what is ordered by itself (atomics, volatile and acquiring loads)."""
         self._bounds(offset, offset + size, "read")
+        if self.absent_start <= offset < self.absent_end:
+            self._bring_in(offset, offset + size)
         if offset % size:
             raise Fault("misaligned", f"{size}-byte read of shared memory at {offset:#x}")
         if self.checks:
@@ -130,6 +153,8 @@ class SharedMemory:
     def store(self, offset: int, size: int, value: int, by: Actor, lanes: int) -> None:
         """lanes: the lanes that write, a bit each."""
         self._bounds(offset, offset + size, "write")
+        if self.absent_start <= offset < self.absent_end:
+            self._bring_in(offset, offset + size)
         if offset % size:
             raise Fault("misaligned", f"{size}-byte write of shared memory at {offset:#x}")
         if self.checks:
@@ -254,6 +279,8 @@ class SharedMemory:
         reads.
         """
         self._bounds(lo, hi, what)
+        if lo < self.absent_end and self.absent_start < hi:
+            self._bring_in(lo, hi, overwrites=writes)
         op = InFlight(lo, hi, writes, what, chunks, owner)
         if self.checks:
             if writes:

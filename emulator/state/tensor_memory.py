@@ -87,7 +87,7 @@ class TensorMemory:
             self.cells.reshape(4, 32, COLUMNS)[:] = garbage
         self.written_at, self.writer, self.read_at, self.reader = np.zeros((4, 4, COLUMNS), np.int32)
         self.written = np.zeros((LANES, COLUMNS), bool)
-        self.allocated = np.zeros(COLUMNS, bool)
+        self.allocated, self.usable = np.zeros((2, COLUMNS), bool)  # usable: nobody has come to free them
         self.allocations: dict[int, int] = {}  # base column -> columns
         self._last_size = COLUMNS
         self._relinquished = False
@@ -95,8 +95,8 @@ class TensorMemory:
 
     # ---- allocation
 
-    def alloc(self, columns: int) -> int | None:
-        """The base column of a new allocation, or None while there is no room (the caller blocks)."""
+    def room(self, columns: int) -> int | None:
+        """The base column that an allocation would have, or None while there is no room (the caller blocks)."""
         if columns not in (32, 64, 128, 256, 512):
             raise Fault("tmem-alloc", f"{columns} columns: must be a power of two between 32 and 512")
         if self._relinquished:
@@ -105,21 +105,30 @@ class TensorMemory:
             raise Fault("tmem-alloc", f"{columns} columns after an allocation of {self._last_size}: must not increase")
         for base in range(0, COLUMNS - columns + 1, 32):
             if not self.allocated[base : base + columns].any():
-                break
-        else:
+                return base
+        return None
+
+    def alloc(self, columns: int) -> int | None:
+        """The base column of a new allocation, or None while there is no room."""
+        base = self.room(columns)
+        if base is None:
             return None
         self._last_size = columns
         self.allocations[base] = columns
-        self.allocated[base : base + columns] = True
+        self.allocated[base : base + columns] = self.usable[base : base + columns] = True
         self.written[:, base : base + columns] = False
         return base
 
-    def dealloc(self, addr: int, columns: int) -> None:
-        """Free the allocation at address `addr`."""
-        if self.allocations.get(addr) != columns:
+    def close(self, addr: int, columns: int) -> None:
+        """A warp comes to free the allocation at address `addr`: nothing may use it any more."""
+        if self.allocations.get(addr) != columns or not self.usable[addr]:
             raise Fault(
                 "tmem-alloc", f"dealloc of {columns} columns at {addr:#x}: live allocations are {self.allocations}"
             )
+        self.usable[addr : addr + columns] = False
+
+    def dealloc(self, addr: int, columns: int) -> None:
+        """Free an allocation that is closed."""
         del self.allocations[addr]
         self.allocated[addr : addr + columns] = False
 
@@ -163,10 +172,12 @@ class TensorMemory:
     def _check(self, lane: int, lanes: int, column: int, columns: int, what: str) -> None:
         if lane < 0 or lane + lanes > LANES or column < 0 or column + columns > COLUMNS:
             raise Fault("tmem-out-of-bounds", f"{what}: lanes {lane}+{lanes}, columns {column}+{columns}")
-        if not self.allocated[column : column + columns].all():
+        if not self.usable[column : column + columns].all():
+            freed = any(not self.usable[base] for base in self.allocations)
             raise Fault(
                 "tmem-out-of-bounds",
-                f"{what}: columns {column}..{column + columns - 1} are not all allocated ({self.allocations})",
+                f"{what}: columns {column}..{column + columns - 1} are not all allocated ({self.allocations})"
+                + freed * ", or this CTA is freeing them: tcgen05.dealloc.cta_group::2 may wait for the other, or not",
             )
 
     def _check_written(self, written: np.ndarray, lane: int, column: int, what: str) -> None:

@@ -35,6 +35,13 @@ class LaneAccess:
         self.check_running(ctas[rank])
         return ctas[rank], address & OFFSET_MASK
 
+    def multicast_ctas(self, bits: int) -> list:
+        """The CTAs that a .multicast::cluster mask names, a bit each."""
+        ctas = self.cta.cluster.ctas
+        if bits >> len(ctas) or not bits:
+            raise Fault("out-of-bounds", f"multicast mask {bits:#x} in a cluster of {len(ctas)}")
+        return [c for c in ctas if bits >> c.rank & 1]
+
     def check_running(self, cta):
         """Another CTA's memory may be touched once a cluster barrier has shown that it runs, and until it exits."""
         if cta is self.cta or not self.launch.checks:
@@ -350,10 +357,11 @@ class LaneAccess:
             out.append((matrix[:, 0::2] | matrix[:, 1::2] << 16).reshape(32))
         return tuple(out)
 
-    def stmatrix(self, address, values: tuple, trans: bool):
+    def stmatrix(self, address, values: tuple, trans: bool, results: bool):
+        """results: as of `store`."""
         if self.n != 32:
             raise Fault("divergence", "stmatrix needs the whole warp")
-        if not self.clock.moves_data:
+        if results and not self.clock.moves_data:
             return
         rows = self.lane_array(address).astype(np.uint64)[: 8 * len(values)]
         if (rows % np.uint64(16)).any():

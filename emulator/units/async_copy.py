@@ -7,6 +7,8 @@ time, the latest that the ISA allows for a source that nobody may touch in betwe
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from ..errors import Fault
@@ -95,13 +97,7 @@ class AsyncCopy:
             owner, offset = self.shared_cta(address)
             if offset % 128:
                 raise Fault("misaligned", f"TMA load to shared {offset:#x}: must be 128-byte aligned")
-            targets = [owner]
-            if multicast is not None:
-                bits = self.pick(multicast, p)
-                ctas = self.cta.cluster.ctas
-                if bits >> len(ctas) or not bits:
-                    raise Fault("out-of-bounds", f"multicast mask {bits:#x} in a cluster of {len(ctas)}")
-                targets = [c for c in ctas if bits >> c.rank & 1]
+            targets = [owner] if multicast is None else self.multicast_ctas(self.pick(multicast, p))
             origin = self.origin("TMA load")
             landing = []
             for cta in targets:
@@ -114,11 +110,17 @@ class AsyncCopy:
             self.note_box(tm, at, mode, False)
             load = tma.load_gather4 if mode == "tile::gather4" else tma.load_box
 
-            def land(tm=tm, at=at, landing=landing, load=load, offset=offset, nbytes=nbytes):
-                image = load(tm, at, self.launch.memory.view) if self.clock.moves_data else None
+            def bring(ctas, tm=tm, at=at, load=load, offset=offset):
+                image = load(tm, at, self.launch.memory.view)
+                for cta in ctas:
+                    swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom, tm.row_bytes)
+
+            def land(bring=bring, targets=targets, landing=landing, nbytes=nbytes):
+                if self.clock.moves_data:
+                    bring(targets)
                 for cta, op, barrier in landing:
-                    if image is not None:
-                        swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom, tm.row_bytes)
+                    if not self.clock.moves_data:
+                        cta.smem.leave_out(op.lo, op.hi, partial(bring, [cta]))
                     cta.smem.end(op)
                     barrier.transaction(-nbytes)
 
@@ -175,14 +177,13 @@ class AsyncCopy:
         engine = self.engine
 
         def read():
-            image = source() if self.clock.moves_data else None
+            image = source()
             cta.smem.end(reading)
             op.read = True
             op.owner.wake()
 
             def finish():
-                if image is not None:
-                    write(image)
+                write(image)
                 op.done = True
                 engine.progress += 1
                 op.owner.wake()
@@ -215,10 +216,7 @@ class AsyncCopy:
 
     def _bulk_to_shared(self, p, a, src, b, n, bar, multicast, origin, reduction):
         owner, offset = self.shared_cta(a)
-        targets = [owner]
-        if multicast is not None:
-            bits = self.pick(multicast, p)
-            targets = [c for c in self.cta.cluster.ctas if bits >> c.rank & 1]
+        targets = [owner] if multicast is None else self.multicast_ctas(self.pick(multicast, p))
         landing = []
         for cta in targets:
             self.check_running(cta)

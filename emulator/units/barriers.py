@@ -127,11 +127,12 @@ class Barriers:
             cta.barrier(offset, self.warp).check_idle()
             del cta.smem.barriers[offset]
 
-    def mbarrier_arrive(self, address, count, expect, drop: bool, no_complete: bool, relaxed: bool, mask):
+    def mbarrier_arrive(self, address, count, expect, drop: bool, no_complete: bool, scope: str, mask):
+        """scope: of its release; empty if it is relaxed."""
         self.engine.progress += 1
-        if not relaxed:
+        if scope:
             self.publish(mask)
-        states = np.zeros(self.n, np.uint64)
+        states, released = np.zeros(self.n, np.uint64), False
         for p in self.active(mask):
             a = self.pick(address, p)
             tx = None if expect is None else self.pick(expect, p)
@@ -140,6 +141,9 @@ class Barriers:
             self.clock.trace.completes(barrier, self.warp.index)
             self.pass_dependency(barrier)
             if cta is not self.cta and expect is None and not drop and not no_complete:
+                if scope == "cluster" and not released:  # it leaves when all that the warp did is performed there
+                    self.t += self.clock.release()
+                    released = True
                 self.remote_arrive(cta, barrier, self.pick(count, p))
             else:
                 states[p] = barrier.arrive(self.pick(count, p), tx, drop, no_complete)
@@ -221,18 +225,31 @@ class Barriers:
         self.publish()
         self.waited()
 
-    def fence_proxy_async(self, mask):
-        """The async proxy sees what these lanes have written to shared memory, mbarriers they initialised included."""
+    def fence_proxy_async(self, mask, ctas=None):
+        """The async proxy sees what these lanes have written to shared memory, mbarriers they initialised included.
+
+        ctas: of which CTAs, where not of all in the cluster.
+        """
         lanes = self.lanes_of(mask)
-        for cta in self.cta.cluster.ctas:
+        for cta in ctas or self.cta.cluster.ctas:
             if cta.smem.unfenced:
                 cta.smem.fence(self.warp.actor.uid, lanes)
-        self.fence_mbarrier_init()
+        self.fence_mbarrier_init(ctas)
 
-    def fence_mbarrier_init(self):
-        for cta in self.cta.cluster.ctas:
+    def fence_mbarrier_init(self, ctas=None):
+        for cta in ctas or self.cta.cluster.ctas:
             for barrier in cta.smem.barriers.values():
                 barrier.fence(self.warp.actor)
+
+    def fence_proxy_release(self, mask):
+        """fence.proxy.async::generic.release: of what is in this CTA's memory, before an arrival, a relaxed one too."""
+        self.fence_proxy_async(mask, [self.cta])
+        self.release()
+
+    def fence_proxy_acquire(self, mask):
+        """fence.proxy.async::generic.acquire: of what is in the cluster's memory, behind a wait, a relaxed one too."""
+        self.waited()
+        self.fence_proxy_async(mask)
 
     def publish(self, mask=True):
         """What lanes of this warp wrote to shared memory is visible to whoever waits for them."""

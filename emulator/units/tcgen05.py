@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import Fault, Unsupported
 from ..formats import alu, matrix_descriptor
 from ..formats.instruction_descriptor import MmaForm
+from ..state.barrier import Collective
 from . import mma
 
 
@@ -56,24 +57,55 @@ class TensorCore:
     """Mixin of Group."""
 
     # -- allocation --------------------------------------------------------------------------------------------
-    def tmem_alloc(self, address, columns: int) -> bool:
+    def together(self, what: str, columns: int, pair: bool) -> Collective:
+        """This warp comes to what it does with one of the pair's other CTA (.cta_group::2), or else alone."""
+        if self.token is None:
+            ctas = self.cta.cluster.pair(self.cta.rank) if pair else [self.cta]
+            self.token = self.cta.cluster.collective(what, columns, ctas, self.cta)
+            self.engine.progress += 1
+        return self.token
+
+    def tmem_alloc(self, address, columns, pair: bool) -> bool:
+        """Both CTAs of a pair get their columns at once, when both have come and both have room (9.7.16.7)."""
         self.need_whole_warp("tcgen05.alloc")
-        base = self.cta.tmem_alloc(int(columns))
-        if base is None:
-            return self.wait_on(self.cta.resources)
+        columns = int(self.pick(columns, 0))
+        all_here = self.together("tcgen05.alloc", columns, pair)
+        if not all_here.complete:
+            return self.wait_on(all_here)
+        if all_here.results is None:
+            for cta in all_here.ctas:
+                if not cta.tmem_room(columns):
+                    return self.wait_on(cta.resources)
+            all_here.results = [cta.tmem_alloc(columns) for cta in all_here.ctas]
+            all_here.wake()
+        self.token = None
+        base = all_here.results[all_here.ctas.index(self.cta)]
         cta, offset = self.shared_cta(self.pick(address, 0) & 0xFFFFFFFF)
         cta.smem.begin_end_write(offset, 4, self.warp.actor)
         cta.smem.views[4][offset // 4] = base
         return True
 
-    def tmem_dealloc(self, address, columns):
+    def tmem_dealloc(self, address, columns, pair: bool) -> bool:
+        """The columns of a pair are free for others when both CTAs have come; each may not use its own from then on.
+
+        For it is left open whether the first one waits (9.7.16.5).
+        """
         self.need_whole_warp("tcgen05.dealloc")
-        lo = int(self.pick(address, 0)) & 0xFFFF
-        self.check_tmem(lo, lo + int(columns), "tcgen05.dealloc")
-        self.check_waits(self.cta, lo, lo + int(columns), "tcgen05.dealloc", delivered=False)
-        if self.launch.checks:
-            self.cta.tmem.check_order(ALL, lo, lo + int(columns), self.warp.actor, True, "tcgen05.dealloc")
-        self.cta.tmem_dealloc(int(self.pick(address, 0)), int(columns))
+        address, columns = int(self.pick(address, 0)), int(self.pick(columns, 0))
+        if self.token is None:
+            lo = address & 0xFFFF
+            self.check_tmem(lo, lo + columns, "tcgen05.dealloc")
+            self.check_waits(self.cta, lo, lo + columns, "tcgen05.dealloc", delivered=False)
+            if self.launch.checks:
+                self.cta.tmem.check_order(ALL, lo, lo + columns, self.warp.actor, True, "tcgen05.dealloc")
+            self.cta.tmem.close(address, columns)
+        all_here = self.together("tcgen05.dealloc", columns, pair)
+        if not all_here.complete:
+            return self.wait_on(all_here)
+        self.token = None
+        self.cta.tmem_dealloc(address, columns)
+        all_here.wake()
+        return True
 
     def tmem_relinquish(self):
         self.need_whole_warp("tcgen05.relinquish_alloc_permit")
@@ -90,12 +122,9 @@ class TensorCore:
     def tensor_ctas(self, pair: bool) -> list:
         if not pair:
             return [self.cta]
-        ctas = self.cta.cluster.ctas
-        even = self.cta.rank & ~1
-        if even + 1 >= len(ctas):
-            raise Fault("cluster", ".cta_group::2 needs a cluster of an even number of CTAs")
-        self.check_running(ctas[self.cta.rank ^ 1])
-        return ctas[even : even + 2]
+        ctas = self.cta.cluster.pair(self.cta.rank)
+        self.check_running(ctas[~self.cta.rank & 1])
+        return ctas
 
     def mma(self, form: MmaForm, d, a, b, idesc, accumulate, sfa, sfb, disable, mask):
         """Operands as in mma.Operands, idesc the instruction descriptor, disable: disable-output-lane or None."""
@@ -248,10 +277,7 @@ class TensorCore:
         for p in self.active(mask):
             a = self.pick(address, p)
             owner, offset = self.shared_cta(a)
-            targets = [owner]
-            if multicast is not None:
-                bits = self.pick(multicast, p)
-                targets = [c for c in self.cta.cluster.ctas if bits >> c.rank & 1]
+            targets = [owner] if multicast is None else self.multicast_ctas(self.pick(multicast, p))
             origin = self.origin("tcgen05.commit")
             barriers = [cta.barrier(offset, self.warp, True) for cta in targets]
             for barrier in barriers:

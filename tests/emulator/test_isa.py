@@ -39,6 +39,8 @@ cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
 cp.async.wait_all;
 discard.global.L2 [out], 128;
 fence.proxy.alias;
+fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster;
+fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster;
 pmevent.mask 1;
 st.global.v8.b32 [out], {r0, r1, r2, r3, r4, r5, r6, r7};
 tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [r0], 3;

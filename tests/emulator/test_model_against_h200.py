@@ -127,6 +127,14 @@ def test_launches_of_a_pdl_chain():
     assert to_start + to_pass == pytest.approx(start + passed, rel=MEDIAN)
 
 
+@pytest.mark.parametrize("release", ["", ".release.cluster"])
+def test_hand_over_to_another_cta(release):
+    """By mbarrier.arrive: a release to the cluster waits for what the warp has done."""
+    name = f"latency/mbarrier/hand-over in a cluster{release}"
+    point = next(p for p in POINTS if p.name == name)
+    assert validate.model(point, H200) == pytest.approx(validate.measured()[name], rel=MEDIAN)
+
+
 def test_what_follows_prefetches_waits_until_the_l2_has_taken_them():
     """512 bytes behind 4 x 32 KiB of prefetches, as fast as the TMA unit lets them out or the L2 takes them."""
     none, ahead = (next(p for p in POINTS if p.name == f"prefetch/512 B behind {n}x32K/1 CTAs") for n in (0, 4))

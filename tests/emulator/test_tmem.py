@@ -113,6 +113,7 @@ def test_uninitialised_reads_are_reported():
                 tmem.load(4, 0, "32x32b", 2)
             with pytest.raises(Fault, match="tmem-uninitialised.*lane 32, column 5"):
                 tmem.read(0, 64, 5, 1, "test")
+        tmem.close(0, 32)
         tmem.dealloc(0, 32)
         tmem.alloc(32)
         assert not tmem.written.any()
@@ -123,9 +124,15 @@ def test_allocation():
     tmem = TensorMemory()
     assert [tmem.alloc(256), tmem.alloc(128), tmem.alloc(128), tmem.alloc(32)] == [0, 256, 384, None]
     with pytest.raises(Fault, match="tmem-alloc"):
-        tmem.dealloc(256, 64)
+        tmem.close(256, 64)
     with pytest.raises(Fault, match="tmem-alloc"):
-        tmem.dealloc(128, 128)
+        tmem.close(128, 128)
+    tmem.close(256, 128)
+    with pytest.raises(Fault, match="tmem-alloc"):
+        tmem.close(256, 128)
+    with pytest.raises(Fault, match="tmem-out-of-bounds.*is freeing them"):
+        tmem.write(0, 256, np.zeros((1, 2), np.uint32), "test")
+    assert tmem.room(128) is None
     tmem.dealloc(256, 128)
     with pytest.raises(Fault, match="tmem-out-of-bounds"):
         tmem.write(0, 255, np.zeros((1, 2), np.uint32), "test")
@@ -138,6 +145,7 @@ def test_allocation():
     with pytest.raises(Fault, match="tmem-leak"):
         tmem.check_exit()
     for base, columns in list(tmem.allocations.items()):
+        tmem.close(base, columns)
         tmem.dealloc(base, columns)
     tmem.check_exit()
 

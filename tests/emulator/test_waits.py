@@ -121,22 +121,6 @@ def test_a_timed_wait_takes_its_time(wait):
     assert took[1] - took[0] == pytest.approx(6.0, rel=1e-6)
 
 
-def test_a_timed_run_keeps_what_control_depends_on():
-    """A number that a whole warp hands over in shared memory, in a kernel whose tensor core computes nothing here."""
-    took = []
-    for number in (2_000, 8_000):
-        ptx = f"""{HEADER}.visible .entry kernel() {{
-            .shared .b32 slot; .shared .b32 columns[32]; .reg .b32 x, lane, at;
-            tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 32; ld.shared.b32 x, [slot];
-            tcgen05.dealloc.cta_group::1.sync.aligned.b32 x, 32;
-            mov.u32 lane, %laneid; mov.u32 at, columns; mad.lo.u32 at, lane, 4, at; st.shared.b32 [at], {number};
-            bar.warp.sync -1; ld.shared.b32 x, [columns]; nanosleep.u32 x; ret; }}"""
-        with emulator.timing("b200") as timed:
-            emulator.launch(ptx, "kernel", 1, 32, [])
-        took.append(timed.ends_us[0])
-    assert took[1] - took[0] == pytest.approx(6.0, rel=1e-6)
-
-
 # -- bulk groups -------------------------------------------------------------------------------------------------------
 def test_a_recent_group_does_not_make_up_for_an_old_one():
     groups = BulkGroups()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...errors import Unsupported
 from ..syntax import SINK, Mem
 from .registry import SCOPES, Mods, op
 
@@ -66,6 +67,17 @@ def _fence_proxy_async(w, i, m):
     m.take("shared::cta", "shared::cluster")
 
 
+@op("fence.proxy.async::generic", dst=0)
+def _fence_proxy_async_generic(w, i, m):
+    """One direction, the one that checks ask for: the generic proxy's accesses, before those of the async proxy."""
+    kind = m.one_of("acquire", "release")
+    if not m.take("sync_restrict::shared::cluster" if kind == "acquire" else "sync_restrict::shared::cta"):
+        raise Unsupported(f"this space of a fence.proxy.async::generic.{kind}")
+    if not m.take("cluster"):
+        raise Unsupported("this scope of a fence.proxy.async::generic")
+    w.call(f"g.fence_proxy_{kind}({w.mask()})")
+
+
 @op("fence.proxy.alias", dst=0)
 def _fence_proxy_alias(w, i, m):
     """Nothing: two addresses of one place are not told apart."""
@@ -86,18 +98,18 @@ def _shared(w, m: Mods, mem) -> str:
     return w.address(mem) if named else f"g.from_generic({w.address(mem)}, 'shared')"
 
 
-def _relaxed(m: Mods) -> bool:
-    """Take type, semantics and scope; True if .relaxed is among them."""
+def _scope(m: Mods) -> str:
+    """Take type, semantics and scope; returns the scope, of the CTA unless another is named, or "" if .relaxed is."""
     m.take("b64")
     relaxed = m.one_of("release", "relaxed", "acquire", default=None) == "relaxed"
-    m.take("cta", "cluster")
-    return relaxed
+    scope = m.one_of("cta", "cluster", default="cta")
+    return "" if relaxed else scope
 
 
 @op("mbarrier.init", "mbarrier.inval", dst=0)
 def _init(w, i, m):
     address = _shared(w, m, i.operands[0])
-    _relaxed(m)
+    _scope(m)
     if i.op.startswith("mbarrier.init"):
         w.call(f"g.mbarrier_init({address}, {w.read(i.operands[1], 32)}, {w.mask()})")
     else:
@@ -114,18 +126,18 @@ def _arrive(w, i, m):
     operands = list(i.operands)
     state = operands.pop(0) if _dst_of_arrive(i) else SINK
     address = _shared(w, m, operands.pop(0))
-    relaxed = _relaxed(m)
+    scope = _scope(m)
     value = w.read(operands[0], 32) if operands else "1"
     count, tx = ("1", value) if expect else (value, "None")
     drop = i.op.startswith("mbarrier.arrive_drop")
-    text = f"g.mbarrier_arrive({address}, {count}, {tx}, {drop}, {no_complete}, {relaxed}, {w.mask()})"
+    text = f"g.mbarrier_arrive({address}, {count}, {tx}, {drop}, {no_complete}, {scope!r}, {w.mask()})"
     w.write(state, text)
 
 
 @op("mbarrier.expect_tx", "mbarrier.complete_tx", dst=0)
 def _tx(w, i, m):
     address = _shared(w, m, i.operands[0])
-    _relaxed(m)
+    _scope(m)
     sign = "" if i.op.startswith("mbarrier.expect") else "-"
     w.call(f"g.mbarrier_tx({address}, {sign}{w.read(i.operands[1], 32)}, {w.mask()})")
 
@@ -134,7 +146,7 @@ def _tx(w, i, m):
 def _wait(w, i, m):
     parity = m.take("parity")
     address = _shared(w, m, i.operands[1])
-    relaxed = _relaxed(m)
+    relaxed = not _scope(m)
     phase = w.read(i.operands[2], 32 if parity else 64)
     if i.op.startswith("mbarrier.try_wait"):
         limit = w.read(i.operands[3], 32) if len(i.operands) > 3 else None

@@ -175,7 +175,8 @@ def _stmatrix(w, i, m):
     m.take("b16", "b8")
     if shape != "m8n8":
         raise Unsupported("stmatrix m16n8 (8-bit)")
-    values = ", ".join(w.read(o, 32) for o in flat(i.operands[1]))
-    if len(flat(i.operands[1])) != count:
+    items = flat(i.operands[1])
+    if len(items) != count:
         raise Unsupported("stmatrix register count")
-    w.call(f"g.stmatrix({w.address(i.operands[0])}, ({values},), {trans})")
+    values = ", ".join(w.read(o, 32) for o in items)
+    w.call(f"g.stmatrix({w.address(i.operands[0])}, ({values},), {trans}, {w.are_results(items)})")

@@ -21,19 +21,19 @@ def _whole_warp(m: Mods) -> None:
 
 @op("tcgen05.alloc", dst=0, blocking=True, collective=True)
 def _alloc(w, i, m):
-    _pair(m)
+    pair = _pair(m)
     space = m.take("shared::cta")
     _whole_warp(m)
     address = w.address(i.operands[0])
     address = address if space else f"g.from_generic({address}, 'shared')"
-    w.wait_unless(f"g.tmem_alloc({address}, {w.read(i.operands[1], 32)})")
+    w.wait_unless(f"g.tmem_alloc({address}, {w.read(i.operands[1], 32)}, {pair})")
 
 
 @op("tcgen05.dealloc", dst=0, blocking=True, collective=True)
 def _dealloc(w, i, m):
-    _pair(m)
+    pair = _pair(m)
     _whole_warp(m)
-    w.call(f"g.tmem_dealloc({w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)})")
+    w.wait_unless(f"g.tmem_dealloc({w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)}, {pair})")
 
 
 @op("tcgen05.relinquish_alloc_permit", dst=0, collective=True)

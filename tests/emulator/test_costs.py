@@ -1,0 +1,30 @@
+"""What the timing model charges a warp for accesses to local memory, which is in L1."""
+
+import pytest
+
+import emulator
+from emulator.model.profile import load
+
+STEPS = 64
+LOADS = "ld.local.b64 at, [at];"  # from where the last one points: it points to itself
+
+
+def cycles(profile: str, accesses: str) -> float:
+    """Of one warp; it then sleeps for about nothing, until all that has been issued."""
+    ptx = f""".version 8.8\n.target sm_90a\n.address_size 64
+        .visible .entry kernel() {{ .local .align 8 .b64 own[{STEPS}]; .reg .b64 at; .reg .b32 x;
+        mov.u64 at, own; st.local.b64 [at], at; {accesses}
+        cvt.u32.u64 x, at; and.b32 x, x, 1; nanosleep.u32 x; ret; }}"""
+    with emulator.timing(profile) as timed:
+        emulator.launch(ptx, "kernel", 1, 32, [])
+    return timed.ends_us[0] * 1000 * load(profile)["sm"]["clock_ghz"]
+
+
+@pytest.mark.parametrize("profile", ["b200", "h200"])
+def test_local_memory_is_in_l1(profile):
+    """A load is as late as the figure says, a store takes no longer than its issue."""
+    issue, latency = load(profile)["issue"]["local"]
+    stores = "".join(f"st.local.b64 [at+{8 * i}], at;" for i in range(STEPS))
+    assert (cycles(profile, LOADS * STEPS) - cycles(profile, LOADS)) / (STEPS - 1) == pytest.approx(latency)
+    assert (cycles(profile, stores) - cycles(profile, "")) / STEPS == pytest.approx(issue)
+    assert latency < load(profile)["issue"]["global_load"][1] / 5
