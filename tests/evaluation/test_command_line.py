@@ -132,6 +132,7 @@ def test_what_a_dual_gemm_may_not_do(run, honest, body, reason):
     [
         (["--spec", "m: [40; n: 3"], "invalid test case: 'm: [40; n: 3': 'm: [40'"),
         (["--spec", "m: [40]; n: [48]; k: [128]; g: 1"], "expected m, n, k, g and seed, got g, k, m, n"),
+        (["--spec", SMALL + "; seed: 2"], "seed is given twice"),
         (["--spec", SMALL + "; x: 1"], "expected m, n, k, g and seed, got g, k, m, n, seed, x"),
         (["--spec", SMALL.replace("1111", "-1")], "g and seed must be non-negative integers"),
         (["--spec", SMALL, "--task", "nvfp4_dual_gemm"], "expected m, n, k, l and seed, got g, k, m, n, seed"),
