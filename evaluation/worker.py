@@ -90,7 +90,7 @@ class EmulatedDevice:
         self.device.heap = Heap(arena, heap, arena.end)
         self.device.elsewhere = self.launch
         self.sent: dict[int, int] = {}  # id of a loaded module, which the device keeps -> its number
-        self.objects: dict[int, tuple] = {}  # the kernel gets lists of its own: it may edit them
+        self.objects: dict[int, tuple] = {}
         self.kept = []
 
     def launch(self, module, kernel, grid, block, params, *, cluster=None, dynamic_shared=0, pdl=False) -> None:
@@ -124,16 +124,17 @@ class EmulatedDevice:
                 self.device.memory.register(item["address"], item["bytes"], item["name"])
             return tensor.as_subclass(self.on_device)
 
-        self.objects[number] = rebuilt(spec, build)
+        data = rebuilt(spec, build)
+        self.objects[number] = tuple(list(item) if isinstance(item, list) else item for item in data)
 
     def call(self, kernel, number: int, schedule: int, record: bool) -> dict:
         """One call: what was returned, and where it lies. record: its launches will run later."""
-        given = tuple(list(item) if isinstance(item, list) else item for item in self.objects[number])
+        given = self.objects[number]
         self.device.heap.reuse = not record
         with self.session(schedule=schedule):
             returned = kernel(given)
-        if record:
-            self.kept.append((given, returned))  # as the grader holds both: what one call allocates is no other call's
+        # As the grader holds both: what one call allocates is no other call's, and what is returned can be read.
+        self.kept = [*(self.kept if record else ()), (given, returned)]
         return described(returned, single=len(given) != 4)
 
 

@@ -1,7 +1,8 @@
 """Every cheating or broken submission in tests/cheats fails with its own reason, and honest ones pass.
 
-The second line of a cheat says what the judge's reason has to match. All of them work on tensors of the host, so that
-the corpus runs in a minute; the judge knows no difference.
+`# caught: REASON` in a cheat says what the judge's reason has to match, `# benchmark: REASON` what it has to say, or why
+there is no time, when times are asked for. Those in tests/cheats work on tensors of the host, so that they run in a
+second; those in tests/cheats/kernels are added to a submission that launches a kernel, tests/naive_kernel.py.
 """
 
 import re
@@ -9,26 +10,105 @@ from pathlib import Path
 
 import pytest
 
-CHEATS = sorted((Path(__file__).parents[1] / "cheats").glob("*.py"))
+TESTS = Path(__file__).parents[1]
+HOST, KERNELS = (sorted((TESTS / folder).glob("*.py")) for folder in ("cheats", "cheats/kernels"))
+NAIVE = (TESTS / "naive_kernel.py").read_text()
 SIZES = ((40, 24), (48, 32), (128, 64))  # m, n, k of two groups
 
 
-@pytest.mark.parametrize("cheat", CHEATS, ids=lambda path: path.stem)
-def test_cheat_is_caught(cheat, judged):
-    reason = re.search(r"^# caught: (.*)$", cheat.read_text(), re.MULTILINE)[1]
+def reason(cheat: Path, key: str) -> str | None:
+    """What a cheat's line says."""
+    found = re.search(rf"^# {key}: (.*)$", cheat.read_text(), re.MULTILINE)
+    return found and found[1]
+
+
+def those(key: str) -> list:
+    return [pytest.param(path, id=path.stem) for path in HOST + KERNELS if reason(path, key)]
+
+
+@pytest.fixture
+def submission(tmp_path):
+    """submission(cheat): the file to judge."""
+
+    def make(cheat: Path) -> Path:
+        if cheat in HOST:
+            return cheat
+        path = tmp_path / "submission.py"
+        path.write_text(NAIVE + cheat.read_text())
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize("cheat", those("caught"))
+def test_cheat_is_caught(cheat, submission, judged):
     hangs = cheat.stem.startswith("hangs")
-    (verdict,) = judged(cheat, SIZES, timeout=12 if hangs else 60, calls=4)
+    (verdict,) = judged(submission(cheat), SIZES, timeout=12 if hangs else 60, calls=4)
     assert verdict.status == "fail"
-    assert re.search(reason, verdict.reason), verdict.reason
+    assert re.search(reason(cheat, "caught"), verdict.reason), verdict.reason
+
+
+@pytest.mark.parametrize("cheat", those("benchmark"))
+def test_cheat_is_caught_by_the_benchmark(cheat, submission, judged):
+    """It fails, or its results are right and it gets no time."""
+    (verdict,) = judged(submission(cheat), SIZES, timed=True, calls=1)
+    assert "error" in verdict.modelled
+    told = f"{verdict.reason}; {verdict.modelled['error']}"
+    assert re.search(reason(cheat, "benchmark"), told), told
 
 
 def test_corpus_is_complete():
-    assert len(CHEATS) >= 15
+    assert all(reason(path, "caught") or reason(path, "benchmark") for path in HOST + KERNELS)
+    assert len(those("caught")) >= 15 and len(those("benchmark")) >= 15
 
 
 def test_the_reference_itself_passes(honest, judged):
     verdicts = judged(honest, SIZES, ((0, 5), (16, 16), (64, 128)), ((1,), (16,), (64,)))
     assert [(verdict.status, verdict.reason, verdict.mismatches) for verdict in verdicts] == [("pass", "", 0)] * 3
+
+
+def test_an_honest_kernel_passes_and_is_timed(tmp_path, judged):
+    """The form of the task's template."""
+    submission = tmp_path / "submission.py"
+    submission.write_text(NAIVE)
+    for timed in (False, True):
+        (verdict,) = judged(submission, SIZES, timed=timed)
+        assert (verdict.status, verdict.reason) == ("pass", "")
+    assert verdict.modelled["us"] > 1 and verdict.modelled["launches"] == 1
+
+
+FRESH = """
+honest_kernel = custom_kernel
+
+
+def custom_kernel(data):
+    abc, scales, reordered, sizes = data
+    made = [(a, b, torch.empty(c.shape[1] * c.shape[0], dtype=c.dtype, device="cuda").view(c.shape)) for a, b, c in abc]
+    return honest_kernel((made, scales, reordered, sizes))
+"""
+
+
+def test_outputs_of_its_own_pass(tmp_path, judged):
+    """The grader takes what is returned."""
+    submission = tmp_path / "submission.py"
+    for text in (
+        "from reference import ref_kernel\ndef custom_kernel(data):\n    return [c.clone() for c in ref_kernel(data)]\n",
+        NAIVE + FRESH,
+    ):
+        submission.write_text(text)
+        (verdict,) = judged(submission, SIZES)
+        assert (verdict.status, verdict.reason) == ("pass", "")
+    (verdict,) = judged(submission, SIZES, timed=True, calls=1)
+    assert (verdict.status, verdict.reason) == ("pass", "") and "us" in verdict.modelled, verdict.modelled
+
+
+def test_outputs_on_the_host_do_not_pass(tmp_path, judged):
+    submission = tmp_path / "submission.py"
+    submission.write_text(
+        "from reference import ref_kernel\ndef custom_kernel(data):\n    return [c.cpu() for c in ref_kernel(data)]\n"
+    )
+    (verdict,) = judged(submission, SIZES)
+    assert verdict.status == "fail" and "not in the device's memory" in verdict.reason
 
 
 def test_torch_finds_a_gpu(tmp_path, judged):
