@@ -253,6 +253,7 @@ class Trial:
                 calls = []  # an audit has been right
             except NotTimed as error:
                 self.verdict.modelled = {"error": str(error)}
+                self.verdict.mismatches = self.verdict.ulps = None  # of a call without what its host does
                 calls = [0, 1]
         else:
             calls = [*range(max(2, self.options.calls))]

@@ -177,7 +177,11 @@ def test_sweep_ranks_and_reports_failures(submission, tmp_path):
 
 
 def test_benchmark_models_times(submission, tmp_path):
+    """Of what gets its results by its launches."""
     file = tmp_path / "out.json"
+    code, output = invoke("benchmark", "--submission", submission, "--spec", SPEC, "--json", file)
+    assert code == 1 and "the launches of a call alone do not give its result" in output, output
+    submission.write_text((Path(__file__).parents[1] / "naive_kernel.py").read_text())
     code, output = invoke("benchmark", "--submission", submission, "--spec", SPEC, "--json", file)
     assert code == 0, output
     assert "modelled (profile b200; validation error" in output and "see emulator/README.md)" in output
