@@ -67,6 +67,15 @@ def test_the_reference_itself_passes(honest, judged):
     assert [(verdict.status, verdict.reason, verdict.mismatches) for verdict in verdicts] == [("pass", "", 0)] * 3
 
 
+def test_what_is_faster_than_light_has_no_time(tmp_path, judged):
+    """A kernel that does nothing, in place of benchmark case 3."""
+    submission, cheat = tmp_path / "submission.py", TESTS / "cheats" / "kernels" / "empty_kernel.py"
+    submission.write_text(NAIVE + cheat.read_text().replace("ref_kernel(data)", "[c for _, _, c in data[0]]"))
+    (verdict,) = judged(submission, ((128, 384), (4096,) * 2, (1536,) * 2), timed=True, calls=1)
+    assert verdict.status == "fail" and "never written" in verdict.reason
+    assert re.search(r"us is less than the speed of light, 1\.525 us", verdict.modelled["error"]), verdict.modelled
+
+
 def test_an_honest_kernel_passes_and_is_timed(tmp_path, judged):
     """The form of the task's template."""
     submission = tmp_path / "submission.py"

@@ -217,6 +217,15 @@ def custom_kernel(data):
     assert counts.read_text().split() == ["0", "1", "2", "3"]
 
 
+def test_a_kernel_that_does_nothing_takes_its_launches(submission):
+    """It cleans no dirty line of L2, by which the rule of extrapolation divides."""
+    text = submission.read_text().replace(KERNEL, ".version 8.8\n.target sm_100a\n.visible .entry nothing() { ret; }")
+    before, _, after = text.partition('emulator.launch(KERNEL, "loads"')
+    submission.write_text(f'{before}emulator.launch(KERNEL, "nothing", 1, 1, [])\n    return out\n')
+    reply = modelled.ask(modelled.Request(str(submission), parse_case(SPEC).args), 100)
+    assert "error" not in reply and 0 < reply["us"] < 10, reply
+
+
 def test_profile_needs_no_config(submission, tmp_path):
     submission.write_text(SUBMISSION.replace("Config", "Choice").replace("CONFIG_MAP", "CHOICES"))
     file = tmp_path / "out.json"
