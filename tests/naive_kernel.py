@@ -1,8 +1,8 @@
 """A naive submission in the form of the task's template: CuTe DSL, tables of pointers and sizes made by torch.
 
 https://github.com/gpu-mode/reference-kernels/blob/main/problems/nvidia/nvfp4_group_gemm/submission.py is its model. A
-thread computes an element, in integers: twice the FP4 numbers, eight times the scales, which must be at least 1. Tests add
-to this text what a cheat would.
+thread computes an element, in integers: twice the FP4 numbers, eight times the scales, which must be at least 1. Tests
+add to this text what a cheat would.
 """
 
 import functools
