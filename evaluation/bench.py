@@ -531,6 +531,8 @@ class Modelling:
 class GpuCase:
     """A case's inputs on a GPU, in the submission's process, and their results in shared memory."""
 
+    device = "cuda"  # where the judge computes what they should be
+
     def __init__(self, trial: Trial, args: dict, count: int = 1, objects: int = 1):
         """count: contents; objects: what the kernel gets to see."""
         self.trial, self.worker, self.objects = trial, trial.worker, objects
@@ -539,7 +541,7 @@ class GpuCase:
             data = trial.generate(args, args["seed"] if not i else trial.hidden + 42 * i)
             self.placed.append(Placed(data, (), trial.bench.heap))
             self.placed[-1].fill(data)
-            self.known.append(inputs.Known(inputs.mapped(lambda tensor: tensor.to("cuda"), data)))
+            self.known.append(inputs.Known(inputs.mapped(lambda tensor: tensor.to(self.device), data)))
         self.data = data  # the last contents: all have the same sizes
         self.elements = sum(c.numel() for c in inputs.outputs(data))
         self.buffer = trial.bench.heap.take(2 * objects * self.elements)
