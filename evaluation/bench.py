@@ -30,8 +30,8 @@ LAUNCHES = 10_000  # of one call
 HELD = 8.0  # GiB that the judge's process may need beside what the submission's kernels do
 
 
-class Late(Exception):
-    """The time for a call is over."""
+class Late(BaseException):
+    """The time for a call is over. No Exception: what is interrupted is not to handle it."""
 
 
 class NotTimed(Exception):

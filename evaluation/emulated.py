@@ -80,6 +80,11 @@ class Tally:
         return self._clock.mma(group, description, pair)
 
 
+def internal(error: Exception) -> EmulatorError:
+    """What the emulator trips over is a finding, too."""
+    return EmulatorError(f"internal error: {type(error).__name__}: {error}")
+
+
 def tallied(launch: Launch) -> dict[str, int]:
     """The counts of a launch that has not started, which grow as it runs."""
     launch.clock = Tally(launch.clock)
@@ -183,10 +188,13 @@ class Device:
             self.predecessor = launch.dependencies
             launch.run()
             return counted
-        except EmulatorError as error:
-            self.failure = error
-            self.findings.append(str(error))
+        except MemoryError:
             raise
+        except Exception as error:
+            found = error if isinstance(error, EmulatorError) else internal(error)
+            self.failure = found
+            self.findings.append(str(found))
+            raise found from None
 
     def time(self, queue: list[Queued], profile: Profile, trace=None, enough=None) -> tuple[TimedRun, list[dict]]:
         """The launches back to back on the modelled machine; what each moved and multiplied."""
