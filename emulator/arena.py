@@ -16,7 +16,7 @@ import numpy as np
 BASE = 0x2000_0000_0000  # far from where Linux puts libraries, stacks and heaps
 PAGE = mmap.PAGESIZE
 # linux/mman.h, linux/fcntl.h, linux/falloc.h
-MAP_FIXED_NOREPLACE, MAP_NORESERVE = 0x100000, 0x4000
+MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE = 0x10, 0x100000, 0x4000
 F_ADD_SEALS, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 1, 2, 4
 FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -30,9 +30,12 @@ class Arena:
 
     def __init__(self, fd: int, size: int):
         self.fd, self.size, self.end = fd, size, BASE + size
-        flags = mmap.MAP_SHARED | MAP_FIXED_NOREPLACE | MAP_NORESERVE
-        if _libc.mmap(BASE, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0) != BASE:
-            raise MemoryError(f"{size} bytes at {BASE:#x}: {os.strerror(ctypes.get_errno())}")
+        self._map(BASE, size, BASE, MAP_FIXED_NOREPLACE)
+
+    def _map(self, address: int, size: int, of: int, how: int) -> None:
+        flags = mmap.MAP_SHARED | MAP_NORESERVE | how
+        if _libc.mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, self.fd, of - BASE) != address:
+            raise MemoryError(f"{size} bytes at {address:#x}: {os.strerror(ctypes.get_errno())}")
 
     @classmethod
     def create(cls, size: int) -> Arena:
@@ -46,6 +49,11 @@ class Arena:
         if not (BASE <= address and 0 <= size and address + size <= self.end):
             raise ValueError(f"{size} bytes at {address:#x} are not device memory")
         return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+
+    def alias(self, address: int, size: int, of: int) -> None:
+        """In this process, [address, address + size) shows what lies at `of` from now on, which may be itself again."""
+        if size:
+            self._map(address, -(-size // PAGE) * PAGE, of, MAP_FIXED)
 
     def clear(self, address: int, size: int) -> None:
         """Back to zeros that cost nothing; both multiples of PAGE."""

@@ -49,11 +49,15 @@ class Queued:
         return self.text, self.kernel, self.grid, self.block, *self.options.values()
 
 
+SPINNING = 0.1  # share of its accesses to global memory by which one run of a launch may differ from another: polling
+
+
 class Tally:
     """A clock that also counts what a launch moves and multiplies, which no schedule and no clock changes."""
 
     def __init__(self, clock: Clock):
-        self.counted = dict.fromkeys(("tma_load", "bulk_load", "tma_store", "bulk_store", "mma"), 0)  # bytes, number
+        names = "tma_load", "bulk_load", "tma_store", "bulk_store", "global_access", "mma"
+        self.counted = dict.fromkeys(names, 0)  # bytes, and the number of MMAs
         self._clock = clock
         for name in dir(clock):  # not by __getattr__, at every instruction
             if not name.startswith("_") and name not in self.counted:
@@ -75,9 +79,24 @@ class Tally:
         self.counted["bulk_store"] += nbytes
         return self._clock.bulk_store(group, address, nbytes)
 
+    def global_access(self, group, addresses, size, write, row=False):
+        self.counted["global_access"] += len(addresses) * size
+        return self._clock.global_access(group, addresses, size, write, row)
+
     def mma(self, group, description, pair):
         self.counted["mma"] += 1
         return self._clock.mma(group, description, pair)
+
+
+def alike(counts: list[dict[str, int]], others: list[dict[str, int]]) -> bool:
+    """Whether launches have moved and multiplied the same."""
+    for one, other in zip(counts, others, strict=True):
+        accesses = one["global_access"], other["global_access"]
+        if one | {"global_access": 0} != other | {"global_access": 0}:
+            return False
+        if max(accesses) - min(accesses) > SPINNING * max(accesses):
+            return False
+    return True
 
 
 def internal(error: Exception) -> EmulatorError:

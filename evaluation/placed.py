@@ -66,6 +66,13 @@ class Placed:
         for c in inputs.outputs(self.data):
             c.fill_(float("nan"))
 
+    def show(self, other: "Placed") -> None:
+        """In this process, the inputs are those of `other`, which may be itself again."""
+        outputs = self.output_addresses()
+        for (address, size), (of, _) in zip(self.taken, other.taken):
+            if address not in outputs:
+                self.heap.arena.alias(address, size, of)
+
     def unchanged(self, data) -> bool:
         """Whether the inputs are still those of `data`."""
         pairs = zip(self.inputs(), self.inputs(data))
