@@ -9,16 +9,16 @@ That process (bench.py, emulated.py), which imports nothing of the submission's,
 runs the launches with all checks, reads what they wrote, and finds out whether inputs changed. A time is modelled from
 the launches of calls in a row that were only noted when the submission made them; once its process has ended, a call
 among them that nobody could foresee is run with inputs that the submission has never seen, and has to give the exact
-result by its launches alone; the others have to launch, move and multiply the same; and what is faster than the speed
-of light is no time. Sizes near the listed ones and a call more, at secret places, are part of every run. The two
-processes are kept apart by the system (isolation.py): the result says by what.
+result by its launches alone; the others, timed with the same inputs, have to launch, move and multiply the same; and
+what is faster than the speed of light is no time. Sizes near the listed ones and a call more, at secret places, are
+part of every run. The two processes are kept apart by the system (isolation.py): the result says by what.
 
 Held on a GPU: results, as far as a process of the submission's can give them (its bytes are compared by the judge).
 Not held there: a native attack on the timer, which has to be in the submission's process; it is taken before the
 submission is imported, replacements are found, impossible times are refused, untimed repeats look like timed ones.
 
 Not held anywhere: the machine against the submission. It runs with the rights of a user, of another one where the judge
-is root; where it is the same user, that user's other processes and files are within its reach, the judge's are not.
+is root; where it is the same user, that user's other processes and files are within its reach, the judge's memory not.
 Nothing partial passes, and what goes wrong in the judge is no pass either.
 """
 
