@@ -87,7 +87,7 @@ def test_an_honest_kernel_passes_and_is_timed(tmp_path, judged):
     assert verdict.modelled["us"] > 1 and verdict.modelled["launches"] == 1
 
 
-LESS_OF_ZEROS = '''
+LESS_OF_ZEROS = """
 @cute.kernel
 def kernel(table: cute.Tensor, sizes: cute.Tensor):
     thread, _, _ = cute.arch.thread_idx()
@@ -117,7 +117,7 @@ def kernel(table: cute.Tensor, sizes: cute.Tensor):
                 scale = scale * ((8 + (code & 7)) << ((code >> 3) - 7))
             total += part * scale
         c[row * n + column] = cutlass.Float16(cutlass.Float32(total) * 2.0**-8)
-'''
+"""
 
 
 def test_what_is_timed_has_the_inputs_of_what_is_checked(tmp_path, judged):
