@@ -19,6 +19,12 @@ from pathlib import Path
 os.environ["CUTE_DSL_DISABLE_FILE_CACHING"] = "1"
 os.environ["PYTHONUNBUFFERED"] = "1"  # what a worker printed outlives it
 
+if __name__ == "__main__" and not os.getenv("POPCORN_FD"):
+    with contextlib.suppress(ModuleNotFoundError):  # the grader has this file alone
+        from evaluation import interrupt
+
+        interrupt.install()  # before torch, whose import takes seconds
+
 import torch
 
 import utils

@@ -84,6 +84,8 @@ def parse_case(line: str) -> TestCase:
         if field is None:
             raise ValueError(f"invalid test case: '{line}': '{part}'")
         key, value = field.groups()
+        if key in args:
+            raise ValueError(f"invalid test case: '{line}': {key} is given twice")
         if value[0] in "[(":
             try:
                 args[key] = tuple(int(item) for item in value[1:-1].split(",") if item.strip())

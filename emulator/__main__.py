@@ -21,17 +21,18 @@ def cli():
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--schedule", type=click.IntRange(0), default=0, show_default=True, help="Seed of the order of events.")
 @click.option("--checks/--no-checks", default=True, show_default=True, help="Look for races and wrong accesses.")
+@click.option("--installs", is_flag=True, help="Let SCRIPT install packages; else that is refused.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(schedule, checks, script, args):
+def run(schedule, checks, installs, script, args):
     """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated B200.
 
     Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
-    script's, or 1 if the emulator found a fault.
+    script's, or 1 if the emulator found a fault. The script runs with your rights: read it first.
     """
     from .serve.run import run
 
-    sys.exit(run(script, list(args), schedule, checks))
+    sys.exit(run(script, list(args), schedule, checks, installs))
 
 
 class Probe(BlockWriter):

@@ -6,17 +6,19 @@ import contextlib
 import ctypes
 import mmap
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from .arena import PAGE, Heap
 from .errors import EmulatorError, Unsupported
 from .machine.launch import Launch
 from .machine.schedule import Schedule
 from .model.profile import Profile, load
 from .model.run import Recorded, TimedRun
 from .model.trace import Trace
-from .ptx.parse import Module, parse
+from .ptx.parse import parse
 from .ptx.program import Program
 from .state.dependency import Dependencies
 from .state.global_memory import GlobalMemory, Region
@@ -28,8 +30,9 @@ GUARD = 512  # bytes around every allocation that no kernel may touch
 class LoadedModule:
     """A parsed module with its .global and .const variables in device memory."""
 
-    def __init__(self, module: Module, memory: GlobalMemory, name: str):
-        self.module = module
+    def __init__(self, text: str, memory: GlobalMemory, name: str):
+        module = parse(text)
+        self.text, self.module = text, module
         self.programs: dict[str, Program] = {}
         self.symbols: dict[str, int] = {}
         self.shared = {n: v for n, v in module.variables.items() if v.space == "shared"}
@@ -53,6 +56,10 @@ class LoadedModule:
 
 def allocate(size: int, align: int = ALIGNMENT) -> np.ndarray:
     """uint8 [size] of zeros (pages that nobody touches cost nothing), aligned, with guard bytes on both sides."""
+    if DEVICE.heap is not None and align <= PAGE:
+        array = DEVICE.heap.take(size)
+        weakref.finalize(array, DEVICE.heap.give, array.ctypes.data, size)
+        return array
     # Not from the heap: one tensor's distance from another is a tensormap's stride, less than 2^40, on a GPU.
     raw = np.frombuffer(mmap.mmap(-1, size + align + 2 * GUARD, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
     start = -(raw.ctypes.data + GUARD) % align + GUARD
@@ -92,6 +99,10 @@ class Device:
         self.session = Session()
         self._modules: dict[str, LoadedModule] = {}
         self.capture: list[tuple[tuple, dict]] | None = None  # launches that a CUDA graph collects instead
+        # Where launches run instead, with memory that this process and that one share: see arena.py. Called with the
+        # arguments of `launch`; raises what stops it.
+        self.elsewhere: Callable[..., None] | None = None
+        self.heap: Heap | None = None
 
     # -- memory ------------------------------------------------------------------------------------------------
     def adopt(self, array: np.ndarray, name: str) -> None:
@@ -119,7 +130,7 @@ class Device:
     def module(self, text: str, name: str = "ptx") -> LoadedModule:
         """Parse PTX text, once for each text."""
         if text not in self._modules:
-            self._modules[text] = LoadedModule(parse(text), self.memory, name)
+            self._modules[text] = LoadedModule(text, self.memory, name)
         return self._modules[text]
 
     def launch(self, module: LoadedModule, kernel: str, grid, block, params: bytes, **options) -> None:
@@ -131,6 +142,12 @@ class Device:
             self.capture.append(((module, kernel, grid, block, params), options))
             return
         session.launches += 1
+        if self.elsewhere is not None:
+            try:
+                return self.elsewhere(module, kernel, grid, block, params, **options)
+            except EmulatorError as e:
+                self.fail(e)
+                raise
         if session.recorded is not None:
             arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)
             session.recorded.append(Recorded(arguments, options))
@@ -261,7 +278,7 @@ def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: in
     if len(args) != len(parameters):
         raise Unsupported(f"{kernel} takes {len(parameters)} arguments, {len(args)} given")
     block_bytes = bytearray(module.program(kernel).kernel.param_bytes)
-    held = []
+    held, staged = [], []
     for n, (p, a) in enumerate(zip(parameters, args, strict=True)):
         if isinstance(a, float):
             a = np.array(a, f"f{p.size}").tobytes()
@@ -272,6 +289,11 @@ def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: in
             address, size = (
                 (array.ctypes.data, array.nbytes) if array is not None else (a.data_ptr(), a.untyped_storage().nbytes())
             )
+            if DEVICE.heap is not None and size and not DEVICE.memory.covers(address, size):
+                staged.append((address, size, allocate(size)))  # what runs the launch sees no other memory of ours
+                ctypes.memmove(staged[-1][2].ctypes.data, address, size)
+                address = staged[-1][2].ctypes.data
+                DEVICE.adopt(staged[-1][2], f"argument {n}")
             if not DEVICE.memory.covers(address, size):
                 held.append(DEVICE.memory.register(address, size, f"argument {n}", owner=a))
             a = address.to_bytes(p.size, "little")
@@ -283,6 +305,8 @@ def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: in
             module, kernel, _triple(grid), _triple(block), bytes(block_bytes),
             cluster=None if cluster is None else _triple(cluster), dynamic_shared=shared, pdl=pdl,
         )  # fmt: skip
+        for address, size, array in staged:
+            ctypes.memmove(address, array.ctypes.data, size)
     finally:
         if DEVICE.session.recorded is not None:
             DEVICE.session.recorded[-1].held = held  # until it has run

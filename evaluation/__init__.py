@@ -1,1 +1,1 @@
-"""The evaluator's command line: a judge that knows the answers, and a process of its own for the submission."""
+"""What `python eval.py` does for people: judge (with the threat model), check, model times, talk as the bot does."""

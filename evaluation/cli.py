@@ -312,12 +312,12 @@ def run(section, submission, task, tests, spec, device, json_file, schedules, jo
     cases = read_cases(section, tests, spec, task, submission)
     device = choose_device(device)
     submission = checked(submission)
-    timed = section == "benchmarks" and device == "cuda"
+    timed = section == "benchmarks"
     options = Options(
         submission=submission,
         device=device,
         timed=timed,
-        calls=max(schedules, 2 if section == "tests" else 1),
+        calls=max(schedules, 1 if timed else 2),
         jobs=1 if device == "cuda" else jobs,
         timeout=timeout,
         memory=memory,
@@ -331,8 +331,11 @@ def run(section, submission, task, tests, spec, device, json_file, schedules, jo
     print_table(console, cases, verdicts)
     passed = all(verdict.status == "pass" for verdict in verdicts)
     replies = None
-    if section == "benchmarks" and not timed:
-        replies = model(console, cases, verdicts, options)
+    if timed and device != "cuda":
+        replies = [verdict.modelled or {"error": verdict.reason} for verdict in verdicts]
+        show_modelled(console, cases, replies)
+    if held := {verdict.isolation for verdict in verdicts} - {None}:
+        console.print(f"the submission's process: {'; '.join(sorted(held))}", highlight=False, soft_wrap=True)
     if passed:
         console.print(f"[green]all {len(cases)} cases passed[/]")
     else:
@@ -343,13 +346,8 @@ def run(section, submission, task, tests, spec, device, json_file, schedules, jo
     return 0 if passed and not (replies and any("error" in reply for reply in replies)) else 1
 
 
-def model(console: Console, cases: list[TestCase], verdicts: list[Verdict], options: Options) -> list[dict]:
-    """Modelled times of the cases whose results are right, printed; a reply of `modelled` for each case."""
-    replies = [{"error": "the results are wrong"} for _ in cases]
-    right = [i for i, verdict in enumerate(verdicts) if verdict.status == "pass"]
-    requests = [modelled.Request(options.submission, cases[i].args, memory=options.memory) for i in right]
-    for i, reply in zip(right, simulate(console, "times", requests, options.jobs, options.timeout)):
-        replies[i] = reply
+def show_modelled(console: Console, cases: list[TestCase], replies: list[dict]) -> None:
+    """Prints the modelled times of the cases, or why there is none; a reply of `modelled` for each case."""
     good = [reply for reply in replies if "error" not in reply]
     if good:
         known = {}  # (M, N, K) -> speed of light, record
@@ -371,7 +369,6 @@ def model(console: Console, cases: list[TestCase], verdicts: list[Verdict], opti
             console.print(f"[red]case {i} not timed[/]: {escape(reply['error'])}", highlight=False, soft_wrap=True)
     if mean := modelled.geomean_us(replies):
         console.print(f"geometric mean: {mean:.3f} us (modelled)")
-    return replies
 
 
 def mnk(args: dict) -> tuple:
@@ -431,6 +428,7 @@ def write_json(path: str, verdicts: list[Verdict], options: Options, replies: li
         | {name: importlib.metadata.version(name) for name in ("torch", "nvidia-cutlass-dsl")},
         "submission": options.submission,
         "secret": options.secret,
+        "isolation": sorted({verdict.isolation for verdict in verdicts} - {None}),
     }
     if modelled_any:
         result["profile"] = modelled.Request.profile

@@ -1,8 +1,9 @@
 """What the evaluator does with data of either task, 4 lists over groups or 10 tensors, without knowing which.
 
-Fresh inputs come at little cost: a secret flips the signs of the operands' rows, and the known result follows exactly.
+Fresh inputs come at little cost: a secret puts operands in disguise, and the known result follows exactly.
 """
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -44,26 +45,54 @@ def read_bytes(data) -> int:
     return numbers // 2 + numbers // reference.BLOCK
 
 
-def draw_signs(seed: int, data) -> list[torch.Tensor]:
-    """For each operand which of its rows to negate, bool [rows]."""
+@dataclasses.dataclass
+class Disguise:
+    """What is done to an operand's rows: their order [rows], then which are negated and which doubled, bool [rows]."""
+
+    order: torch.Tensor
+    negated: torch.Tensor
+    doubled: torch.Tensor
+
+
+def draw(seed: int, data) -> list[Disguise]:
+    """A disguise for each operand: it leaves neither the signs, the scales, nor the order of rows as they were."""
     rng = np.random.default_rng(seed)
-    return [torch.from_numpy(rng.integers(0, 2, t.shape[0]).astype(bool)) for t in operands(data)]
+    drawn = []
+    for operand in operands(data):
+        rows = operand.shape[0]
+        flags = torch.from_numpy(rng.integers(0, 2, (2, rows)).astype(bool))
+        drawn.append(Disguise(torch.from_numpy(rng.permutation(rows)), *flags))
+    return drawn
 
 
-def flip_inputs(data, signs: list[torch.Tensor]) -> None:
-    """Negates the drawn rows of the operands in place."""
-    for packed, rows in zip(operands(data), signs):
-        mask = rows.to(packed.device).to(torch.uint8) * 0x88  # the sign bits of both FP4 numbers of a byte
-        packed.view(torch.uint8).bitwise_xor_(mask[:, None, None])
+def disguise(data, drawn: list[Disguise]) -> None:
+    """Puts the operands and their scales into another order, negates rows and doubles the scales of rows, in place."""
+    given = operands(data)
+    plain, reordered = scales(data)[: len(given)], scales(data)[len(given) :]
+    for packed, scale, tiled, how in zip(given, plain, reordered, drawn):
+        bits, order = packed.view(torch.uint8), how.order.to(packed.device)
+        sign = how.negated.to(packed.device).to(torch.uint8) * 0x88  # of both FP4 numbers of a byte
+        bits.copy_(bits[order] ^ sign[:, None, None])
+        codes = scale.view(torch.uint8)
+        moved = codes[how.order.to(scale.device)]
+        twice = torch.where(moved < 8, 2 * moved, moved + 8)  # subnormal numbers; one more in the exponent of others
+        codes.copy_(torch.where(how.doubled.to(scale.device)[:, None, None], twice, moved))
+        rows, columns, batches = scale.shape
+        fill = torch.zeros(-(-rows // 128) * 128, -(-columns // 4) * 4, batches, dtype=torch.uint8, device=tiled.device)
+        again = reference.reorder_scales(scale.to(tiled.device), fill.view(scale.dtype))
+        tiled.view(torch.uint8).copy_(again.view(torch.uint8))
 
 
-def flipped(c: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """[M, N, L] of a product with those rows of its operands negated."""
-    return torch.where((rows[:, None] ^ columns[None, :]).to(c.device)[:, :, None], -c, c)
+def disguised(c: torch.Tensor, rows: Disguise, columns: Disguise) -> torch.Tensor:
+    """[M, N, L], the product of disguised operands, from that of the operands: exact, as long as it is finite."""
+    c = c[rows.order.to(c.device)][:, columns.order.to(c.device)]
+    one = torch.ones((), dtype=c.dtype)
+    factors = [torch.where(d.doubled, 2 * one, one) * torch.where(d.negated, -one, one) for d in (rows, columns)]
+    return c * factors[0].to(c.device)[:, None, None] * factors[1].to(c.device)[None, :, None]
 
 
 class Known:
-    """The exact results for some data, whatever the signs of the operands' rows."""
+    """The exact results for some data, in whatever disguise."""
 
     def __init__(self, data):
         """`data`: its operands may be on a GPU, which then computes; overwrites its c."""
@@ -73,11 +102,11 @@ class Known:
             self.products = [x.cpu() for x in reference.dual_sums(data)]
         self.dual = len(data) != 4
 
-    def outputs(self, signs: list[torch.Tensor] | None) -> Iterator[torch.Tensor]:
+    def outputs(self, drawn: list[Disguise] | None) -> Iterator[torch.Tensor]:
         """float16 c [M, N, L] of every group, or the only one."""
         products = self.products
-        if signs and self.dual:
-            products = [flipped(x, signs[0], columns) for x, columns in zip(products, signs[1:])]
-        elif signs:
-            products = (flipped(c, *signs[2 * g : 2 * g + 2]) for g, c in enumerate(products))
+        if drawn and self.dual:
+            products = [disguised(x, drawn[0], columns) for x, columns in zip(products, drawn[1:])]
+        elif drawn:
+            products = (disguised(c, *drawn[2 * g : 2 * g + 2]) for g, c in enumerate(products))
         yield from [reference.silu_product(*products)] if self.dual else products

@@ -1,11 +1,13 @@
-"""Modelled times: a submission's launches on the emulator's timing model (emulator/model), one process per request.
+"""Modelled times: a submission's launches on the emulator's timing model (emulator/model).
 
 What is predicted is what the grader measures: calls back to back, each on inputs of its own, with L2 cold and full of
 the dirty lines of the flush; the end of the last call over the number of calls. Time on the host is not in it: on a
 B200 the next call is queued while the GPU works.
 
 Simulating 15 calls takes minutes, but they soon repeat themselves. `Steady` stops then and extrapolates, and says so.
-The child process is no judge: results are checked elsewhere, by `evaluation.judge`.
+`eval.py benchmark` times launches that the judge has taken from the submission's process (`bench.Modelling`). The tools
+for whoever writes a submission, `profile` and `sweep`, ask for a time here: the submission is imported and timed in one
+process, nothing of it is checked, and nothing of it is held against a submission that cheats its author.
 """
 
 import contextlib
@@ -26,10 +28,14 @@ import reference
 import task
 import utils
 from emulator.model import timeline
+from emulator.model.profile import load
+from emulator.model.run import TimedRun
 from emulator.model.trace import Trace
 from evaluation import worker
 from evaluation.jobs import share
 from evaluation.statistics import geometric_mean
+from evaluation.verdict import MEMORY_BANDWIDTH
+from task import read_task_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 AGREEMENT = 0.01  # of two consecutive intervals that count as equal
@@ -74,7 +80,8 @@ class Steady:
         self.interval[kind] = agreed
         if kind == "clean":
             return True
-        dirty_calls = memory.dirty / (self.dirty[-2] - self.dirty[-1])
+        cleaned = self.dirty[-2] - self.dirty[-1]  # by a call; one that loads nothing cleans nothing
+        dirty_calls = memory.dirty / cleaned if cleaned else math.inf
         self.skipped = min(dirty_calls, left)
         memory.skip_flush()
         return dirty_calls >= left
@@ -102,6 +109,41 @@ class Steady:
             return self.ends[-1]
         dirty, clean = (self.interval.get(kind, self.ends[-1] - self.ends[-2]) for kind in ("dirty", "clean"))
         return self.ends[-1] + self.skipped * dirty + (self.calls - len(self.ends) - self.skipped) * clean
+
+
+def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
+    """What is said about a run: times in microseconds. launches: of one call."""
+    us = run.profile.us
+    return {
+        "us": us(steady.total()) / steady.calls,
+        "calls": steady.calls,
+        "simulated": len(steady.ends),
+        "ends_us": [us(end) for end in steady.ends],
+        "interval_us": {kind: us(cycles) for kind, cycles in steady.interval.items()},
+        "launches": launches,
+        "profile": run.profile.name,
+        "validation": run.profile.validation,
+    }
+
+
+def time_launches(device, queue: list, launches: int, calls: int) -> tuple[dict, list[dict]]:
+    """(a reply, what each launch moved and multiplied) of an `emulated.Device`'s queue of `calls` calls."""
+    steady = Steady([launches * (i + 1) for i in range(calls)])
+    run, counted = device.time(queue, load(Request.profile), enough=steady)
+    return replied(run, steady, launches), counted
+
+
+def speed_of_light(args: dict) -> float:
+    """Microseconds below which no call of a case can be: the task's figure, or reading each byte once."""
+    kind = reference.task_of(args)
+    for case, limit in zip(read_task_yaml((ROOT / kind.file).read_text(), "benchmarks"), SPEED_OF_LIGHT[kind.name]):
+        if all(args[name] == case.args[name] for name in args if name != "seed"):
+            return limit
+    if kind is reference.DUAL_GEMM:
+        numbers = (args["m"] + 2 * args["n"]) * args["k"] * args["l"]
+    else:
+        numbers = sum((m + n) * k for m, n, k in zip(args["m"], args["n"], args["k"]))
+    return (numbers / 2 + numbers / reference.BLOCK) / MEMORY_BANDWIDTH * 1e6
 
 
 class Unusable(Exception):
@@ -178,21 +220,11 @@ def serve(request: Request) -> dict:
     if replaced := guards.replaced():
         raise Unusable("; ".join(replaced))
     run = timed.run
-    us = run.profile.us
     if not request.extrapolate:
         steady.ends = [run.launches[count - 1].end for count in launches]
     if request.timeline:
         reply["breakdown"] = timeline.write(run, trace, Path(request.timeline))
-    return reply | {
-        "us": us(steady.total()) / calls,
-        "calls": calls,
-        "simulated": len(steady.ends),
-        "ends_us": [us(end) for end in steady.ends],
-        "interval_us": {kind: us(cycles) for kind, cycles in steady.interval.items()},
-        "launches": launches[0],
-        "profile": run.profile.name,
-        "validation": run.profile.validation,
-    }
+    return reply | replied(run, steady, launches[0])
 
 
 def child() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..device import DEVICE, Session
 from ..machine.schedule import Schedule
+from . import installs as installing
 
 SCHEDULE, CHECKS = "EMULATOR_SCHEDULE", "EMULATOR_CHECKS"  # for the processes that the script starts
 
@@ -25,19 +26,24 @@ def install() -> None:
     """Serve the cuda device in this process, under the schedule and checks that the environment asks for."""
     from . import torch_cuda
 
+    installing.forbid()
     torch_cuda.install()
     DEVICE.session = Session(
         Schedule(int(os.environ.get(SCHEDULE, "0"))), os.environ.get(CHECKS, "1") == "1", findings=_Loud()
     )
 
 
-def run(script: str, args: list[str], schedule: int = 0, checks: bool = True) -> int:
-    """Run the script as `python script args` would; returns its exit status, or 1 if a launch failed here."""
+def run(script: str, args: list[str], schedule: int = 0, checks: bool = True, installs: bool = False) -> int:
+    """Run the script as `python script args` would; returns its exit status, or 1 if a launch failed here.
+
+    installs: whether it may install packages; what else it may do, it may do with the user's rights.
+    """
     here = Path(__file__).resolve().parent
     root = str(here.parents[1])  # where emulator/ is
     path = [str(here / "startup"), root, os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(p for p in path if p)
     os.environ[SCHEDULE], os.environ[CHECKS] = str(schedule), str(int(checks))
+    os.environ[installing.ALLOWED] = str(int(installs))
     install()
     sys.argv = [script, *args]
     sys.path[0] = str(Path(script).resolve().parent)

@@ -9,7 +9,8 @@ import pytest
 import emulator
 
 ROOT = Path(emulator.__file__).parent
-FLOORS = "errors", "chip", "formats", "ptx", "state", "units", "machine", "model", "device", "serve", "", "__main__"
+LOWER = "errors", "chip", "arena", "formats", "ptx", "state", "units"
+FLOORS = *LOWER, "machine", "model", "device", "serve", "", "__main__"
 
 
 def name_of(path: Path, root: Path) -> str:

@@ -154,3 +154,28 @@ def test_what_a_failed_launch_raises_survives_a_pool_of_processes():
 
     error = DSLCudaRuntimeError(719, b"cudaErrorLaunchFailure")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pip",
+        "import ensurepip",
+        "import subprocess; subprocess.check_call([sys.executable, '-m', 'pip', 'install', 'x'])",
+        "import subprocess; subprocess.run('pip3 install x', shell=True, check=True)",
+        "import subprocess; subprocess.run(['bash', '-c', 'cd / && uv pip install x'], check=True)",
+        "import os; sys.exit(os.system('python -m pip install x'))",
+        "import os; os.execvp('pip', ['pip', 'install', 'x'])",
+        "import subprocess; subprocess.run([sys.executable, '-c', 'import pip; print(pip)'], check=True)",
+    ],
+)
+def test_installs_are_refused(tmp_path, line):
+    done = python(tmp_path, f"import sys\n{line}\nprint('went on')\n")
+    assert done.returncode and "a script may not install packages" in done.stderr, done.stderr
+    assert "went on" not in done.stdout
+
+
+def test_installs_can_be_allowed_and_a_word_is_no_install(tmp_path):
+    harmless = "import subprocess; subprocess.run(['echo', 'pip'], check=True); print('went on')\n"
+    assert "went on" in python(tmp_path, harmless).stdout
+    assert "went on" in python(tmp_path, "import pip\nprint('went on')\n", "--installs").stdout

@@ -1,7 +1,8 @@
 """Every cheating or broken submission in tests/cheats fails with its own reason, and honest ones pass.
 
-The second line of a cheat says what the judge's reason has to match. All of them work on tensors of the host, so that
-the corpus runs in a minute; the judge knows no difference.
+`# caught: REASON` in a cheat says what the judge's reason has to match, `# benchmark: REASON` what it has to say, or
+why there is no time, when times are asked for. Those in tests/cheats work on tensors of the host, so that they run in
+a second; those in tests/cheats/kernels are added to a submission that launches a kernel, tests/naive_kernel.py.
 """
 
 import re
@@ -9,26 +10,158 @@ from pathlib import Path
 
 import pytest
 
-CHEATS = sorted((Path(__file__).parents[1] / "cheats").glob("*.py"))
+TESTS = Path(__file__).parents[1]
+HOST, KERNELS = (sorted((TESTS / folder).glob("*.py")) for folder in ("cheats", "cheats/kernels"))
+NAIVE = (TESTS / "naive_kernel.py").read_text()
 SIZES = ((40, 24), (48, 32), (128, 64))  # m, n, k of two groups
 
 
-@pytest.mark.parametrize("cheat", CHEATS, ids=lambda path: path.stem)
-def test_cheat_is_caught(cheat, judged):
-    reason = re.search(r"^# caught: (.*)$", cheat.read_text(), re.MULTILINE)[1]
+def reason(cheat: Path, key: str) -> str | None:
+    """What a cheat's line says."""
+    found = re.search(rf"^# {key}: (.*)$", cheat.read_text(), re.MULTILINE)
+    return found and found[1]
+
+
+def those(key: str) -> list:
+    return [pytest.param(path, id=path.stem) for path in HOST + KERNELS if reason(path, key)]
+
+
+@pytest.fixture
+def submission(tmp_path):
+    """submission(cheat): the file to judge."""
+
+    def make(cheat: Path) -> Path:
+        if cheat in HOST:
+            return cheat
+        path = tmp_path / "submission.py"
+        path.write_text(NAIVE + cheat.read_text())
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize("cheat", those("caught"))
+def test_cheat_is_caught(cheat, submission, judged):
     hangs = cheat.stem.startswith("hangs")
-    (verdict,) = judged(cheat, SIZES, timeout=12 if hangs else 60, calls=4)
+    (verdict,) = judged(submission(cheat), SIZES, timeout=12 if hangs else 60, calls=4)
     assert verdict.status == "fail"
-    assert re.search(reason, verdict.reason), verdict.reason
+    assert re.search(reason(cheat, "caught"), verdict.reason), verdict.reason
+
+
+@pytest.mark.parametrize("cheat", those("benchmark"))
+def test_cheat_is_caught_by_the_benchmark(cheat, submission, judged):
+    """It fails, or its results are right and it gets no time."""
+    (verdict,) = judged(submission(cheat), SIZES, timed=True, calls=1)
+    assert "error" in verdict.modelled
+    told = f"{verdict.reason}; {verdict.modelled['error']}"
+    assert re.search(reason(cheat, "benchmark"), told), told
 
 
 def test_corpus_is_complete():
-    assert len(CHEATS) >= 15
+    assert all(reason(path, "caught") or reason(path, "benchmark") for path in HOST + KERNELS)
+    assert len(those("caught")) >= 15 and len(those("benchmark")) >= 15
 
 
 def test_the_reference_itself_passes(honest, judged):
     verdicts = judged(honest, SIZES, ((0, 5), (16, 16), (64, 128)), ((1,), (16,), (64,)))
     assert [(verdict.status, verdict.reason, verdict.mismatches) for verdict in verdicts] == [("pass", "", 0)] * 3
+
+
+def test_what_is_faster_than_light_has_no_time(tmp_path, judged):
+    """A kernel that does nothing, in place of benchmark case 1."""
+    submission, cheat = tmp_path / "submission.py", TESTS / "cheats" / "kernels" / "empty_kernel.py"
+    submission.write_text(NAIVE + cheat.read_text().replace("ref_kernel(data)", "[c for _, _, c in data[0]]"))
+    sizes = (40, 76, 168, 72, 164, 148, 196, 160), (7168,) * 8, (2048,) * 8
+    (verdict,) = judged(submission, sizes, timed=True, calls=1)
+    assert verdict.status == "fail" and "never written" in verdict.reason
+    assert re.search(r"us is less than the speed of light, 10\.667 us", verdict.modelled["error"]), verdict.modelled
+
+
+def test_an_honest_kernel_passes_and_is_timed(tmp_path, judged):
+    """The form of the task's template."""
+    submission = tmp_path / "submission.py"
+    submission.write_text(NAIVE)
+    for timed in (False, True):
+        (verdict,) = judged(submission, SIZES, timed=timed)
+        assert (verdict.status, verdict.reason) == ("pass", "")
+    assert verdict.modelled["us"] > 1 and verdict.modelled["launches"] == 1
+
+
+LESS_OF_ZEROS = """
+@cute.kernel
+def kernel(table: cute.Tensor, sizes: cute.Tensor):
+    thread, _, _ = cute.arch.thread_idx()
+    block, row, group = cute.arch.block_idx()
+    column = block * THREADS + thread
+    first = cute.make_tensor(cute.make_ptr(cutlass.Uint8, table[0, 0], cute.AddressSpace.gmem), cute.make_layout(2**30))
+    some = first[0] | first[1] | first[2] | first[3] | first[4] | first[5] | first[6] | first[7]
+    m, n, k = sizes[group, 0], sizes[group, 1], sizes[group, 2]
+    if some != 0 and row < m and column < n:
+        a, b, c, sfa, sfb = [
+            cute.make_tensor(cute.make_ptr(kind, table[group, i], cute.AddressSpace.gmem), cute.make_layout(2**30))
+            for i, kind in enumerate((cutlass.Uint8, cutlass.Uint8, cutlass.Float16, cutlass.Uint8, cutlass.Uint8))
+        ]
+        tiles = (k // 16 + 3) // 4
+        total = cutlass.Int32(0)
+        for block_k in range(k // 16):
+            part = cutlass.Int32(0)
+            for byte in range(8):
+                x = cutlass.Int32(a[row * (k // 2) + block_k * 8 + byte])
+                y = cutlass.Int32(b[column * (k // 2) + block_k * 8 + byte])
+                part += half_units(x & 15) * half_units(y & 15) + half_units(x >> 4 & 15) * half_units(y >> 4 & 15)
+            scale = cutlass.Int32(1)
+            for i in cutlass.range_constexpr(2):
+                line = (row, column)[i]
+                place = ((line // 128) * tiles + block_k // 4) * 512 + line % 32 * 16 + line // 32 % 4 * 4 + block_k % 4
+                code = cutlass.Int32((sfa, sfb)[i][place])
+                scale = scale * ((8 + (code & 7)) << ((code >> 3) - 7))
+            total += part * scale
+        c[row * n + column] = cutlass.Float16(cutlass.Float32(total) * 2.0**-8)
+"""
+
+
+def test_what_is_timed_has_the_inputs_of_what_is_checked(tmp_path, judged):
+    """A kernel that does nothing where inputs are zero takes as long as one that does not look."""
+    submission, times = tmp_path / "submission.py", []
+    for text in (NAIVE, NAIVE + LESS_OF_ZEROS):
+        submission.write_text(text)
+        (verdict,) = judged(submission, SIZES, timed=True, calls=1)
+        times.append(verdict.modelled["us"])
+    assert times[1] > 0.9 * times[0]
+
+
+FRESH = """
+honest_kernel = custom_kernel
+
+
+def custom_kernel(data):
+    abc, scales, reordered, sizes = data
+    made = [(a, b, torch.empty(c.shape[1] * c.shape[0], dtype=c.dtype, device="cuda").view(c.shape)) for a, b, c in abc]
+    return honest_kernel((made, scales, reordered, sizes))
+"""
+
+
+def test_outputs_of_its_own_pass(tmp_path, judged):
+    """The grader takes what is returned."""
+    submission = tmp_path / "submission.py"
+    cloned = (
+        "from reference import ref_kernel\ndef custom_kernel(data):\n    return [c.clone() for c in ref_kernel(data)]"
+    )
+    for text in (cloned, NAIVE + FRESH):
+        submission.write_text(text)
+        (verdict,) = judged(submission, SIZES)
+        assert (verdict.status, verdict.reason) == ("pass", "")
+    (verdict,) = judged(submission, SIZES, timed=True, calls=1)
+    assert (verdict.status, verdict.reason) == ("pass", "") and "us" in verdict.modelled, verdict.modelled
+
+
+def test_outputs_on_the_host_do_not_pass(tmp_path, judged):
+    submission = tmp_path / "submission.py"
+    submission.write_text(
+        "from reference import ref_kernel\ndef custom_kernel(data):\n    return [c.cpu() for c in ref_kernel(data)]\n"
+    )
+    (verdict,) = judged(submission, SIZES)
+    assert verdict.status == "fail" and "not in the device's memory" in verdict.reason
 
 
 def test_torch_finds_a_gpu(tmp_path, judged):

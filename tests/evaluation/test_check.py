@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -27,6 +28,9 @@ PLANTED = {
     "word from pieces": ("hidden-word", "error", "q = getattr(object, 'Str' + 'eam', None)", "'Str' + 'eam'"),
     "word backwards": ("hidden-word", "error", "q = 'maertS'[::-1]", "'maertS'[::-1]"),
     "word joined": ("hidden-word", "error", "q = ''.join(['s', 'tre', chr(97), 'm'])", "''.join"),
+    "word from literals side by side": ("hidden-word", "warning", "q = 'Str' 'eam'", "'Str' 'eam'"),
+    "word from escapes": ("hidden-word", "warning", "q = '\\x73tream'", "'\\x73tream'"),
+    "word from escapes in bytes": ("hidden-word", "warning", "q = b'\\x73tream'", "b'\\x73tream'"),
     "pasted tokens": ("hidden-word", "error", "SOURCE = 'cudaStre##am_t q;'", "'cudaStre"),
     "package that is not there": ("import", "error", "import cupy", "import cupy"),
     "package, deeper": ("import", "error", "from flash_attn.cute import utils as u", "from flash"),
@@ -232,6 +236,31 @@ HEADERS = {
     "two gpus": (HEADER.replace("B200", "B200 NVIDIA"), 2, "warning", "first GPU only"),
     "no leaderboard": ("#!POPCORN gpu B200\n", 0, "warning", "needs --leaderboard"),
 }
+
+
+def test_what_python_compiles_is_reviewed_however_deep(tmp_path):
+    """A sum of 900 terms is 900 nodes deep, more than Python's limit lets a visitor of the tree go."""
+    deep = f"q = {'1 + ' * 899}getattr(object, 'Str' + 'eam', 1)\n"
+    (finding,) = found(HEADER + deep + KERNEL, tmp_path)
+    assert (finding.rule, finding.line) == ("hidden-word", 3)
+
+
+def test_what_python_cannot_compile_is_a_finding(tmp_path):
+    (finding,) = found(f"{HEADER}q = {'-' * 100_000}1\n{KERNEL}", tmp_path)
+    assert (finding.rule, finding.severity) == ("syntax", "error") and "nested too deeply" in finding.message
+
+
+def test_a_byte_order_mark_is_no_syntax_error(tmp_path):
+    """Python skips it; the bot does not, and takes the first line for no directive."""
+    findings = found("\N{ZERO WIDTH NO-BREAK SPACE}" + HEADER + KERNEL, tmp_path)
+    assert {f.rule for f in findings} == {"header"}
+    assert any("byte order mark" in f.message for f in findings)
+
+
+def test_a_pipe_is_refused_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "submission.py")
+    result = CliRunner().invoke(cli, ["check", str(tmp_path / "submission.py")])
+    assert result.exit_code == 2 and "is not a regular file" in result.output
 
 
 @pytest.mark.parametrize("what", HEADERS)

@@ -177,7 +177,11 @@ def test_sweep_ranks_and_reports_failures(submission, tmp_path):
 
 
 def test_benchmark_models_times(submission, tmp_path):
+    """Of what gets its results by its launches."""
     file = tmp_path / "out.json"
+    code, output = invoke("benchmark", "--submission", submission, "--spec", SPEC, "--json", file)
+    assert code == 1 and "the launches of a call alone do not give its result" in output, output
+    submission.write_text((Path(__file__).parents[1] / "naive_kernel.py").read_text())
     code, output = invoke("benchmark", "--submission", submission, "--spec", SPEC, "--json", file)
     assert code == 0, output
     assert "modelled (profile b200; validation error" in output and "see emulator/README.md)" in output
@@ -211,6 +215,15 @@ def custom_kernel(data):
     reply = modelled.ask(modelled.Request(str(submission), parse_case(SPEC).args, calls=4), 100)
     assert "error" not in reply, reply
     assert counts.read_text().split() == ["0", "1", "2", "3"]
+
+
+def test_a_kernel_that_does_nothing_takes_its_launches(submission):
+    """It cleans no dirty line of L2, by which the rule of extrapolation divides."""
+    text = submission.read_text().replace(KERNEL, ".version 8.8\n.target sm_100a\n.visible .entry nothing() { ret; }")
+    before, _, after = text.partition('emulator.launch(KERNEL, "loads"')
+    submission.write_text(f'{before}emulator.launch(KERNEL, "nothing", 1, 1, [])\n    return out\n')
+    reply = modelled.ask(modelled.Request(str(submission), parse_case(SPEC).args), 100)
+    assert "error" not in reply and 0 < reply["us"] < 10, reply
 
 
 def test_profile_needs_no_config(submission, tmp_path):

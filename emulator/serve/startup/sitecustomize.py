@@ -39,7 +39,17 @@ class InstallAfterImport:
         return spec
 
 
-sys.meta_path.insert(0, InstallAfterImport)
+class ForbidBeforeImport:
+    """A finder that forbids installs, in processes that import an installer before torch or CuTe DSL: `-m pip`."""
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name in ("pip", "ensurepip") and os.environ.get("EMULATOR_INSTALLS") != "1":
+            print(f"emulator: '{name}': a script may not install packages (`run --installs` lets it)", file=sys.stderr)
+            raise SystemExit(1)
+
+
+sys.meta_path[:0] = [InstallAfterImport, ForbidBeforeImport]
 
 # The sitecustomize that this one hides.
 elsewhere = [p for p in sys.path if os.path.abspath(p) != HERE]

@@ -1,0 +1,84 @@
+"""Tensors of a task's data at places in memory that the judge and the submission's process share."""
+
+import numpy as np
+import torch
+
+from emulator.arena import Arena, Heap
+from evaluation import inputs
+
+DTYPES = {str(dtype): dtype for dtype in (torch.float16, torch.float4_e2m1fn_x2, torch.float8_e4m3fn)}
+
+
+def tensor_at(arena: Arena, spec: dict) -> torch.Tensor:
+    """The live CPU tensor that a spec describes: address, bytes, shape, stride, dtype (a key of DTYPES)."""
+    array = arena.view(spec["address"], spec["bytes"])
+    flat = torch.from_numpy(array) if spec["bytes"] else torch.empty(0, dtype=torch.uint8)
+    return flat.view(DTYPES[spec["dtype"]]).as_strided(spec["shape"], spec["stride"])
+
+
+def rebuilt(spec, build):
+    """The data that a spec describes, with build(spec of a tensor) for each of its tensors."""
+    if isinstance(spec, dict):
+        return tuple(rebuilt(item, build) for item in spec["tuple"]) if "tuple" in spec else build(spec)
+    return [rebuilt(item, build) for item in spec] if isinstance(spec, list) else spec
+
+
+class Placed:
+    """Data like `like`, in memory of its own: zeros until they are filled. `spec` tells another process where."""
+
+    def __init__(self, like: tuple, on_host: tuple[int, ...], heap: Heap):
+        self.heap, self.taken, self.device = heap, [], []
+        items = [
+            self._place(item, f"tensor[{i}]", device=i not in on_host) for i, item in enumerate(like)
+        ]  # fmt: skip
+        self.spec = {"tuple": items}
+        self.data = rebuilt(self.spec, lambda spec: tensor_at(heap.arena, spec))
+
+    def _place(self, item, name: str, device: bool):
+        if isinstance(item, torch.Tensor):
+            size = item.untyped_storage().nbytes()
+            address = self.heap.take(size).ctypes.data
+            self.taken.append((address, size))
+            spec = {
+                "address": address, "bytes": size, "shape": list(item.shape), "stride": list(item.stride()),
+                "dtype": str(item.dtype), "name": name, "device": device,
+            }  # fmt: skip
+            if device:
+                self.device.append(spec)
+            return spec
+        if isinstance(item, (list, tuple)):
+            parts = [self._place(part, f"{name}[{i}]", device) for i, part in enumerate(item)]
+            return {"tuple": parts} if isinstance(item, tuple) else parts
+        return item
+
+    def inputs(self, data=None) -> list[torch.Tensor]:
+        """Input tensors, in a fixed order, of the placed data or of some like it."""
+        data = self.data if data is None else data
+        return inputs.operands(data) + inputs.scales(data)
+
+    def output_addresses(self) -> set[int]:
+        return {c.data_ptr() for c in inputs.outputs(self.data) if c.numel()}
+
+    def fill(self, data) -> None:
+        """The inputs of `data`, and NaN in c."""
+        for tensor, source in zip(self.inputs(), self.inputs(data)):
+            inputs.as_bytes(tensor).copy_(inputs.as_bytes(source))
+        for c in inputs.outputs(self.data):
+            c.fill_(float("nan"))
+
+    def show(self, other: "Placed") -> None:
+        """In this process, the inputs are those of `other`, which may be itself again."""
+        outputs = self.output_addresses()
+        for (address, size), (of, _) in zip(self.taken, other.taken):
+            if address not in outputs:
+                self.heap.arena.alias(address, size, of)
+
+    def unchanged(self, data) -> bool:
+        """Whether the inputs are still those of `data`."""
+        pairs = zip(self.inputs(), self.inputs(data))
+        return all(np.array_equal(inputs.as_bytes(t).numpy(), inputs.as_bytes(s).numpy()) for t, s in pairs)
+
+    def release(self) -> None:
+        for address, size in self.taken:
+            self.heap.give(address, size)
+        self.taken = []

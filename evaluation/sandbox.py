@@ -1,0 +1,176 @@
+"""The processes of a run, and which of them the submission gets.
+
+    judge (the command line)
+      └ nursery     has imported torch and knows nothing of any case; forks the others
+          ├ bench   one a job: makes inputs, knows results, emulates, decides; imports no submission
+          └ nursery of that bench
+              └ worker   the submission's; see isolation.py
+
+A worker is forked by a process that has never held a seed or a result, and ends with all that it started.
+"""
+
+import array
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+from evaluation import isolation
+
+ROOT = Path(__file__).resolve().parent.parent
+_LENGTH = struct.Struct("<Q")
+
+
+class Channel:
+    """Pickled objects and file descriptors between processes that are the judge's own."""
+
+    def __init__(self, end: socket.socket):
+        self.socket = end
+
+    def send(self, message, fds: tuple[int, ...] = ()) -> None:
+        data = pickle.dumps(message)
+        head = _LENGTH.pack(len(data))
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        self.socket.sendmsg([head], ancillary)
+        self.socket.sendall(data)
+
+    def receive(self) -> tuple[object, list[int]]:
+        """Raises EOFError when the other end is gone."""
+        try:
+            head, fds, _, _ = socket.recv_fds(self.socket, _LENGTH.size, 8)
+            while len(head) < _LENGTH.size:
+                head += self._some(_LENGTH.size - len(head))
+            (size,), data = _LENGTH.unpack(head), bytearray()
+            while len(data) < size:
+                data += self._some(size - len(data))
+        except ConnectionError:
+            raise EOFError from None
+        return pickle.loads(data), fds
+
+    def _some(self, size: int) -> bytes:
+        chunk = self.socket.recv(min(size, 2**20))
+        if not chunk:
+            raise EOFError
+        return chunk
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+class Nursery:
+    """Forks processes that have imported what theirs need: started early, it has nothing else in its memory."""
+
+    def __init__(self, channel: Channel):
+        self.channel = channel
+
+    @classmethod
+    def fork(cls) -> "Nursery":
+        """A nursery of this process, which must not hold anything yet."""
+        mine, theirs = pair()
+        if os.fork() == 0:
+            mine.close()
+            isolation.prctl(isolation.PDEATHSIG, signal.SIGKILL)
+            _serve(theirs)
+        theirs.close()
+        return cls(Channel(mine))
+
+    @classmethod
+    def spawn(cls) -> "Nursery":
+        """One of a fresh interpreter."""
+        mine, theirs = pair()
+        command = [sys.executable, "-c", f"from evaluation import sandbox; sandbox.main({theirs.fileno()})"]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        nursery = cls(Channel(mine))
+        nursery.process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+            start_new_session=True,  # Ctrl-C is for the judge, who ends the others
+        )  # fmt: skip
+        theirs.close()
+        return nursery
+
+    def start(self, function: str, *arguments, fds: tuple[int, ...] = ()) -> int:
+        """The process id of function(*arguments, *fds), forked; `function` is "module.name" in evaluation."""
+        self.channel.send(("start", function, arguments), fds)
+        return self.channel.receive()[0]
+
+    def end(self, pid: int) -> int | None:
+        """Ends what was started, with all that it started in its turn; its exit code, None if it was still running."""
+        self.channel.send(("end", pid))
+        return self.channel.receive()[0]
+
+    def pids(self) -> list[int]:
+        self.channel.send(("pids",))
+        return self.channel.receive()[0]
+
+    def close(self) -> None:
+        """It ends, and everything below it."""
+        self.channel.close()
+
+
+def main(fd: int) -> None:
+    """The main function of a spawned nursery."""
+    import evaluation.bench  # noqa: F401 -- what those that it forks need
+    import evaluation.worker  # noqa: F401
+
+    _serve(socket.socket(fileno=fd))
+
+
+def _serve(end: socket.socket) -> None:
+    isolation.shield()
+    isolation.adopt_orphans()
+    channel, apart = Channel(end), set()  # `apart`: benches, which end on their own
+    try:
+        while True:
+            (what, *rest), fds = channel.receive()
+            if what == "start":
+                function, arguments = rest
+                pid = os.fork()
+                if pid == 0:
+                    _become(channel, function, arguments, fds)
+                for fd in fds:
+                    os.close(fd)
+                if function == "bench.serve":
+                    apart.add(pid)
+                channel.send(pid)
+            elif what == "end":
+                code = None
+                with contextlib.suppress(ChildProcessError):
+                    ended, status = os.waitpid(rest[0], os.WNOHANG)
+                    code = os.waitstatus_to_exitcode(status) if ended else None
+                apart.discard(rest[0])
+                isolation.kill_children(frozenset(apart))
+                channel.send(code)
+            elif what == "pids":
+                channel.send([os.getpid(), os.getppid()])
+    except (EOFError, OSError):
+        pass
+    finally:
+        isolation.kill_children()
+        os._exit(0)
+
+
+def _become(channel: Channel, function: str, arguments: tuple, fds: list[int]) -> None:
+    """In the forked process; does not return."""
+    code = 1
+    try:
+        channel.close()
+        isolation.prctl(isolation.PDEATHSIG, signal.SIGKILL)
+        module, _, name = function.rpartition(".")
+        getattr(sys.modules[f"evaluation.{module}"], name)(*arguments, *fds)
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)

@@ -1,0 +1,29 @@
+"""Switches the emulator's checks off, and launches a kernel that reads shared memory that nobody has written."""
+# caught: uninitialized-read
+# benchmark: not timed|uninitialized-read
+
+import emulator
+
+UNWRITTEN = """
+.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry unwritten()
+{
+    .shared .align 4 .b32 word;
+    .reg .b32 %r<3>;
+    mov.u32 %r0, word;
+    ld.shared.u32 %r1, [%r0];
+    add.u32 %r2, %r1, 1;
+    st.shared.u32 [%r0], %r2;
+    ret;
+}
+"""
+honest_kernel = custom_kernel
+
+
+def custom_kernel(data):
+    emulator.DEVICE.session.checks = False
+    emulator.DEVICE.session.failure = None
+    emulator.launch(UNWRITTEN, "unwritten", 1, 1, [])
+    return honest_kernel(data)

@@ -1,0 +1,155 @@
+"""What the judge and the submission's process do with a GPU, with this processor in its place: contents, disguises,
+results, audits. The timer says what it is told to."""
+
+import secrets
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import reference
+from emulator.arena import BASE, PAGE, Arena, Heap
+from evaluation import bench, inputs, worker
+from evaluation.verdict import Options, Refused
+from reference import ref_kernel
+from task import TestCase as Case
+from task import format_case
+
+ARGS = {"m": (40, 24), "n": (48, 32), "k": (128, 64), "g": 2, "seed": 1}
+SIZE = 2**28 // PAGE * PAGE
+NS = 1e6
+
+
+class Gpu(worker.CudaDevice):
+    """Runs and uploads here; a call takes NS."""
+
+    def __init__(self):
+        pass
+
+    def upload(self, tensors):
+        return inputs.mapped(torch.Tensor.clone, tensors)
+
+    def run(self, kernel, data, clear_l2, snapshot):
+        outputs = []
+        for position, item in enumerate(data):
+            outputs.append(kernel(item))
+            snapshot(position)
+        return outputs, NS
+
+
+class Here:
+    """The submission's process, in this one; as bench.Worker."""
+
+    pid, isolation = 1, None
+
+    def __init__(self, kernel, arena):
+        self.kernel, self.arena, self.device, self.guards = kernel, arena, Gpu(), SimpleNamespace(replaced=lambda: [])
+
+    def ask(self, what, op, **request):
+        if op == "case":
+            task = reference.TASKS[request.pop("task")]
+            self.case = worker.Case(
+                self.device, self.arena, task, request["contents"], request["objects"], request["results"]
+            )
+            return {"error": None}
+        reply = worker.repeat(
+            self.device, self.case, self.kernel, request, self.guards, torch.equal, lambda: None, torch.Tensor.copy_
+        )
+        if reply["error"]:
+            raise Refused(reply["error"])
+        return reply
+
+
+@pytest.fixture(scope="module")
+def arena():
+    return Arena.create(SIZE)
+
+
+@pytest.fixture
+def measured(arena, monkeypatch):
+    """measured(kernel): the verdict's times, or Refused."""
+    monkeypatch.setattr(bench.GpuCase, "device", "cpu")
+
+    def run(kernel):
+        here = SimpleNamespace(
+            options=Options("", "cuda", timed=True, secret=secrets.randbits(31)),
+            worker=Here(kernel, arena), arena=arena, heap=Heap(arena, BASE, BASE + SIZE),
+        )  # fmt: skip
+        trial = bench.MeasuredTrial(Case(format_case(ARGS), ARGS), here)
+        trial.run(extra=True)
+        return trial.verdict
+
+    return run
+
+
+def test_the_reference_is_timed(measured):
+    verdict = measured(ref_kernel)
+    assert (verdict.mismatches, verdict.us) == (0, NS / 1e3) and verdict.times.runs >= 3
+
+
+def test_fresh_outputs_are_read(measured):
+    assert measured(lambda data: [c.clone() for c in ref_kernel(data)]).mismatches == 0
+
+
+@pytest.mark.parametrize("key", ["address", "magnitudes", "scales"])
+def test_a_kept_result_is_a_wrong_result(measured, key):
+    kept = {}
+    keys = {
+        "address": lambda data: data[0][0][0].data_ptr(),
+        "magnitudes": lambda data: tuple((t.view(torch.uint8) & 0x77).sum().item() for t in data[0][0][:2]),
+        "scales": lambda data: (data[1][0][0].view(torch.uint8) & 7).sum().item(),
+    }
+
+    def kernel(data):
+        name = keys[key](data)
+        if name not in kept:
+            kept[name] = [c.clone() for c in ref_kernel(data)]
+        return [c.copy_(result) for (_, _, c), result in zip(data[0], kept[name])]
+
+    with pytest.raises(Refused, match="elements differ"):
+        measured(kernel)
+
+
+def test_work_put_off_to_the_last_call_is_seen(measured):
+    waiting = []
+
+    def kernel(data):
+        waiting.append(data)
+        if len(waiting) == 15:
+            for late in waiting:
+                ref_kernel(late)
+            waiting.clear()
+        return [c for _, _, c in data[0]]
+
+    with pytest.raises(Refused, match="never written"):
+        measured(kernel)
+
+
+def test_changed_inputs_are_seen(measured):
+    def kernel(data):
+        outputs = ref_kernel(data)
+        data[2][0][0].view(torch.uint8).fill_(0x38)
+        return outputs
+
+    with pytest.raises(Refused, match="changed its inputs"):
+        measured(kernel)
+
+
+def test_a_mode_left_entered_is_seen(measured):
+    modes = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            return function(*args, **(kwargs or {}))
+
+    def kernel(data):
+        if not modes:
+            modes.append(Mode())
+            modes[0].__enter__()
+        return ref_kernel(data)
+
+    try:
+        with pytest.raises(Refused, match="left a mode of torch entered"):
+            measured(kernel)
+    finally:
+        modes[0].__exit__(None, None, None)

@@ -1,0 +1,63 @@
+"""Ctrl-C and SIGTERM: one line, exit code 130 or 143, nothing left, within a second, whenever they come."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from evaluation import judge
+
+ROOT = Path(judge.__file__).parent.parent
+SUBMISSION = """
+import os, time, tempfile
+tempfile.mkdtemp(prefix="left-behind-")
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(60)
+def custom_kernel(data):
+    open("/dev/shm/MARK", "w")
+    time.sleep(60)
+"""
+
+
+def processes() -> dict[int, str]:
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                found[int(name)] = Path(f"/proc/{name}/environ").read_bytes().decode(errors="replace")
+            except OSError:
+                pass
+    return found
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("when", [0.6, 2.0, "called"])
+def test_nothing_is_left(number, code, when, tmp_path):
+    mark = Path(f"/dev/shm/test-interrupt-{os.getpid()}")
+    submission = tmp_path / "submission.py"
+    submission.write_text(SUBMISSION.replace("/dev/shm/MARK", str(mark)))
+    temporary = tempfile.mkdtemp()
+    os.chmod(temporary, 0o755)
+    command = [sys.executable, "eval.py", "test", "--submission", str(submission), "--jobs", "1"]
+    environment = os.environ | {"TMPDIR": temporary, "THIS_TEST": str(mark)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + (60 if when == "called" else when)
+    while time.monotonic() < deadline and not (when == "called" and mark.exists()):
+        time.sleep(0.05)
+    begin = time.monotonic()
+    process.send_signal(number)
+    errors = process.communicate(timeout=20)[1].decode()
+    spent = time.monotonic() - begin
+    mark.unlink(missing_ok=True)
+    assert process.returncode == code, errors
+    assert errors.strip() == f"interrupted by {number.name}"
+    assert spent < 1.5  # a second on a machine that does nothing else
+    assert os.listdir(temporary) == []
+    os.rmdir(temporary)
+    assert not [pid for pid, environ in processes().items() if f"THIS_TEST={mark}" in environ]
