@@ -420,7 +420,8 @@ def elect(steps: int = 64) -> str:
 
 
 def load_chase(space: str, stride: int = 4096, steps: int = 16) -> str:
-    """Dependent loads: "global" (arguments: src, a zero), `stride` bytes apart, never an address twice; or "shared"."""
+    """Dependent loads: "global" (arguments: src, a zero), `stride` bytes apart, never an address twice unless it is 0;
+    or "shared"."""
     if space == "shared":
         setup = "  st.shared.u32 [%r4], %r4; bar.sync 0; mov.b32 %r10, %r4;\n"
         return probe(setup, "  ld.shared.u32 %r10, [%r10];\n" * steps, settle="%r10")
@@ -428,9 +429,19 @@ def load_chase(space: str, stride: int = 4096, steps: int = 16) -> str:
         f"  ld.param.u64 %rd3, [src]; ld.param.u64 %rd4, [zero]; mul.wide.u32 %rd5, %r3, {stride * steps * SLOTS};"
         " add.u64 %rd3, %rd3, %rd5;\n"
     )
-    step = "  ld.global.cg.u64 %rd6, [%rd3]; and.b64 %rd6, %rd6, %rd4;"
+    cache = "cg" if stride else "ca"  # always the same address: from L1
+    step = f"  ld.global.{cache}.u64 %rd6, [%rd3]; and.b64 %rd6, %rd6, %rd4;"
     step += f" add.u64 %rd3, %rd3, %rd6; add.u64 %rd3, %rd3, {stride};\n"
     return probe(setup, step * steps + "  cvt.u32.u64 %r10, %rd3;\n", (".u64 src", ".u64 zero"), settle="%r10")
+
+
+def parameter_chase(stride: int, steps: int = 16, nbytes: int = 4096) -> str:
+    """Dependent loads, `stride` bytes apart, from `nbytes` of parameters (zeros); each slot makes the same ones."""
+    setup = "  mov.b64 %rd4, a;\n"
+    step = f"  ld.param.u64 %rd6, [%rd3]; add.u64 %rd3, %rd3, %rd6; add.u64 %rd3, %rd3, {stride};\n"
+    # The address depends on what was read before: else the loads of a slot, and of all slots, would overlap
+    body = "  and.b64 %rd3, %rd3, 0; add.u64 %rd3, %rd3, %rd4;\n" + step * steps + "  cvt.u32.u64 %r10, %rd3;\n"
+    return probe(setup + "  mov.b64 %rd3, 0;\n", body, (f".align 8 .b8 a[{nbytes}]",), settle="%r10")
 
 
 def atomics(space: str, steps: int = 16) -> str:
@@ -520,11 +531,13 @@ def mbarrier_ping_pong(remote: bool, release: str = "", steps: int = 16) -> str:
     return probe(setup, body, finish=f"  {meet}")
 
 
-def copy_latency(copy: str, nbytes: int, resident: bool) -> str:
+def copy_latency(copy: str, nbytes: int, resident: bool, touched: bool = False, together: bool = False) -> str:
     """One load into shared memory: from its issue to the wait that sees it, one at a time, SLOTS different addresses.
 
     copy: "bulk" (argument: pointer; slot i of CTA c starts at (c * SLOTS + i) * nbytes) or "tensor" (u8 map with a box
     of 128 B x nbytes/128 rows, dense tensor of 128-byte rows). resident: prefetched to L2 first, else as it is found.
+    touched: the CTA has loaded its very last bytes before, which lie in the same page of 2 MiB or the next one.
+    together: all CTAs issue a slot's load at the same time, by %globaltimer.
     """
     tensor = copy == "tensor"
     source = "mov.b64 %rd3, src; cvta.param.u64 %rd3, %rd3;" if tensor else "ld.param.u64 %rd3, [src];"
@@ -550,7 +563,16 @@ def copy_latency(copy: str, nbytes: int, resident: bool) -> str:
   @%p1 mbarrier.init.shared::cta.b64 [%r4], 1;
   bar.sync 0; mov.b32 %r10, 0;
 """
+    if touched:
+        setup += (
+            f"  ld.global.u32 %r24, [%rd3+{SLOTS * nbytes - 4}]; setp.eq.u32 %p9, %r24, 0x7fabcdef; @%p9 bra OUT;\n"
+        )
     warm = f"  @%p1 {fetch}\n{_spin(6000, 'FETCHING')}{CLOCK.format('%rd44')}" if resident else ""
+    if together:
+        warm += (
+            "  mov.u64 %rd30, %globaltimer; or.b64 %rd31, %rd30, 16383;\n"
+            "MEET: mov.u64 %rd30, %globaltimer; setp.le.u64 %p8, %rd30, %rd31; @%p8 bra MEET;\n" + CLOCK.format("%rd44")
+        )
     body = f"""{warm}
   @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], {nbytes};
   @%p1 {load}
@@ -558,6 +580,36 @@ def copy_latency(copy: str, nbytes: int, resident: bool) -> str:
 """
     param = ".align 64 .b8 src[128]" if tensor else ".u64 src"
     return probe(setup, body, (param,), step=f"  xor.b32 %r10, %r10, 1; {step}")
+
+
+def ring_fill(stages: int, chunk: int) -> str:
+    """A kernel's first loads: `stages` bulk copies of `chunk` bytes, issued at once by a thread, each with a barrier.
+
+    Arguments: out, src; CTA c begins at c * stages * chunk. Cycles from before the first copy until each has arrived.
+    """
+    issue = f"""
+  mov.b32 %r20, 0; mov.b32 %r21, %r4; add.u32 %r22, %r4, {RING};
+  .pragma "nounroll";
+ISSUE:
+  mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r21], {chunk};
+  cp.async.bulk.shared::cluster.global.{TRANSACTION} [%r22], [%rd3], {chunk}, [%r21];
+  add.u32 %r21, %r21, 8; add.u32 %r22, %r22, {chunk}; add.u64 %rd3, %rd3, {chunk}; add.u32 %r20, %r20, 1;
+  setp.lt.u32 %p2, %r20, {stages}; @%p2 bra ISSUE;
+"""
+    arrived = "".join(
+        _wait(f"W{i}", f"%r4+{8 * i}", "0") + CLOCK.format("%rd45") + _write("%rd44", "%rd45") for i in range(stages)
+    )
+    text = f"""{COMMON}{_out(stages)}
+  ld.param.u64 %rd3, [src]; mul.wide.u32 %rd4, %r3, {stages * chunk}; add.u64 %rd3, %rd3, %rd4;
+  setp.ne.u32 %p1, %r0, 0; @%p1 bra OUT;
+{"".join(f"  mbarrier.init.shared::cta.b64 [%r4+{8 * i}], 1;" for i in range(stages))}
+  fence.mbarrier_init.release.cluster;
+{CLOCK.format("%rd44")}
+{issue}
+{arrived}
+OUT:
+"""
+    return _kernel([".u64 out", ".u64 src"], text)
 
 
 def behind_prefetches(count: int, chunk: int, own: bool) -> str:
@@ -635,9 +687,10 @@ def scattered_stores(width: int, steps: int = 64, pitch: int = 8192) -> str:
     return probe(setup, body, (".u64 dst",), step=f"  add.u64 %rd3, %rd3, {width * steps};", together=True)
 
 
-def shared_issue(kind: str, steps: int = 32) -> str:
-    """Issue of `steps` conflict-free shared accesses in a row, then bar.sync: "stmatrix" (x4), "st.v4", "st",
-    "ld" or "ld.v4"; loads have also arrived."""
+def shared_issue(kind: str, steps: int = 32, ways: int = 1) -> str:
+    """Issue of `steps` shared accesses in a row, then bar.sync: "stmatrix" (x4), "st.v4", "st", "ld" or "ld.v4"; loads
+    have also arrived. ways: lanes of "st" and "ld" that want different words of one bank; the others do not conflict.
+    """
     line = {
         "stmatrix": "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%r20+{}], {{%r10, %r11, %r12, %r13}};",
         "st.v4": "st.shared.v4.b32 [%r20+{}], {{%r10, %r11, %r12, %r13}};",
@@ -647,7 +700,11 @@ def shared_issue(kind: str, steps: int = 32) -> str:
         " lop3.b32 %r45, %r45, %r42, %r43, 0x96;",
     }[kind]
     setup = _SEEDS + "  mad.lo.u32 %r20, %r0, 16, %r4; mad.lo.u32 %r21, %r0, 4, %r4; mov.b32 %r45, 0;\n"
-    body = "".join(f"  {line.format(512 * i)}\n" for i in range(steps))
+    if ways > 1:  # lanes 0 .. 32/ways - 1 one word after the other, the next ones 128 bytes, all banks, on
+        setup += f"  rem.u32 %r22, %r2, {32 // ways}; div.u32 %r23, %r2, {32 // ways}; mad.lo.u32 %r21, %r22, 4, %r4;\n"
+        setup += "  mad.lo.u32 %r21, %r23, 128, %r21; mad.lo.u32 %r21, %r1, 4096, %r21;\n"
+    pitch = 512 if ways == 1 else 4
+    body = "".join(f"  {line.format(pitch * i)}\n" for i in range(steps))
     return probe(setup, body, settle="%r45", together=True)
 
 
@@ -713,16 +770,38 @@ DONE:
 
 
 EDIT_ROUNDS = 4
+COLD = 8 * MAP_BOX
+IN_FLIGHT = 16384  # bytes of each copy that is under way during an edit
 
 
-def map_edit(updates: int) -> str:
+def map_edit(updates: int, in_flight: int = 0, other_warp: bool = False) -> str:
     """A warp makes `updates` tensor maps in shared memory, publishes them to global memory and loads through them.
 
     Arguments: out, base map (by value, box MAP_BOX), room for 128 * updates bytes of maps per CTA, src. EDIT_ROUNDS
     rounds of five values: cycles until all address and dimension fields are replaced, until tensormap.cp_fenceproxy of
     all, until the acquire fences of all, until a load through each has arrived, and of a second load through each.
+    in_flight: bulk copies of IN_FLIGHT bytes that the warp's first lane, or that of another warp, issues right before,
+    from a further argument, behind its first COLD bytes and an address never twice.
     """
     each = range(updates)
+    params = [".u64 out", ".align 64 .b8 base[128]", ".u64 room", ".u64 src"]
+    busy = settled = meet = place = ""
+    if in_flight:
+        params.append(".u64 cold")
+        ring, barrier = RING + MAP_BOX + 128 * updates, "%r4+8"
+        who = "%p3" if other_warp else "%p1"
+        busy = (
+            f"  @{who} mbarrier.arrive.expect_tx.shared::cta.b64 _, [{barrier}], {in_flight * IN_FLIGHT};\n"
+            + "".join(
+                f"  @{who} cp.async.bulk.shared::cluster.global.{TRANSACTION}"
+                f" [%r4+{ring + i * IN_FLIGHT}], [%rd10], {IN_FLIGHT}, [{barrier}];"
+                f" add.u64 %rd10, %rd10, {IN_FLIGHT};\n"
+                for i in range(in_flight)
+            )
+        )
+        settled = _wait("LANDED", barrier, "%r11") + "  xor.b32 %r11, %r11, 1;\n"
+        meet = "  bar.sync 0;\n"
+        place = f"add.u64 %rd10, %rd10, %rd7; add.u64 %rd10, %rd10, {COLD}; setp.eq.u32 %p3, %r0, 32; mov.b32 %r11, 0;"
     templates = "".join(f"  @%p2 st.shared.b64 [%r20+{RING + MAP_BOX + 128 * u}], %rd6;\n" for u in each)
     replaced = "".join(
         f"""  @%p1 tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%r4+{RING + MAP_BOX + 128 * u}], %rd8;
@@ -752,7 +831,10 @@ def map_edit(updates: int) -> str:
   mul.wide.u32 %rd7, %r3, {128 * updates}; add.u64 %rd4, %rd4, %rd7;
   setp.eq.u32 %p1, %r0, 0; setp.lt.u32 %p2, %r0, 16;
   @%p1 mbarrier.init.shared::cta.b64 [%r4], 1;
+  @%p1 mbarrier.init.shared::cta.b64 [%r4+8], 1;
   @%p1 fence.mbarrier_init.release.cluster;
+  {f"ld.param.u64 %rd10, [cold]; mul.wide.u32 %rd7, %r3, {in_flight * IN_FLIGHT * EDIT_ROUNDS};" if in_flight else ""}
+  {place}
   mul.wide.u32 %rd7, %r0, 8; add.u64 %rd3, %rd3, %rd7;
   mad.lo.u32 %r20, %r0, 8, %r4;
   @%p2 ld.param.b64 %rd6, [%rd3];
@@ -764,6 +846,7 @@ def map_edit(updates: int) -> str:
 .pragma "nounroll";
 AGAIN:
   add.u32 %r21, %r92, 64;
+{meet}{busy}{meet}{"  setp.ne.u32 %p4, %r1, 0; @%p4 bra NEXT;" if other_warp else ""}
 {CLOCK.format(clocks[0])}{replaced}  bar.warp.sync 0xffffffff;
 {CLOCK.format(clocks[1])}{published}{CLOCK.format(clocks[2])}{acquired}{CLOCK.format(clocks[3])}{loaded}
 {_wait("ARRIVED", "%r4", "%r10")}
@@ -772,7 +855,9 @@ AGAIN:
 {_wait("AGAIN_ARRIVED", "%r4", "%r10")}
 {CLOCK.format(clocks[5])}  xor.b32 %r10, %r10, 1;
 {"".join(_write(a, b) for a, b in zip(clocks, clocks[1:]))}
+{"NEXT:" if other_warp else ""}
+{settled}
   add.u32 %r92, %r92, 1; setp.lt.u32 %p10, %r92, {EDIT_ROUNDS};
   @%p10 bra AGAIN;
 """
-    return _kernel([".u64 out", ".align 64 .b8 base[128]", ".u64 room", ".u64 src"], body)
+    return _kernel(params, body)

@@ -428,6 +428,23 @@ def _maps() -> list[Point]:
                 )
                 for i, step in enumerate(steps)
             ]  # fmt: skip
+    for in_flight, other in ((1, False), (4, False), (8, False), (8, True)):
+        for grid in (1, SMS):
+            cold, whose = in_flight * kernels.IN_FLIGHT, " of another warp" if other else ""
+            points += [
+                clock(
+                    f"mechanisms/maps/edit behind {in_flight} loads{whose}/{step}/{grid} CTAs",
+                    "map_edit", {"updates": 1, "in_flight": in_flight, "other_warp": other},
+                    (
+                        Map("source", 128, 64, 64), Output(128 * grid),
+                        Source((kernels.EDIT_ROUNDS + 1) * kernels.MAP_BOX),
+                        Source(kernels.COLD + cold * kernels.EDIT_ROUNDS * grid),
+                    ),
+                    block=64 if other else 32, grid=grid, written=5 * kernels.EDIT_ROUNDS, slots=(5 + i, None, 5),
+                    shared=kernels.RING + kernels.MAP_BOX + 128 + cold, timing="clock cold",
+                )
+                for i, step in enumerate(steps)
+            ]  # fmt: skip
     return points
 
 
@@ -449,6 +466,26 @@ def _copies() -> list[Point]:
                         f"latency/{copy} load/{where}/{nbytes} B/{grid} CTAs", "copy_latency",
                         {"copy": copy, "nbytes": nbytes, "resident": where == "L2"}, (source,), grid=grid,
                         timing="clock warm" if where == "L2" else "clock cold", shared=kernels.RING + nbytes,
+                    ))  # fmt: skip
+    for stages, chunk in ((6, 32768), (12, 16384), (3, 16384)):
+        for state in ("cold", "warm"):
+            for i in sorted({0, stages // 2, stages - 1}):
+                points.append(clock(
+                    f"mechanisms/bursts/fill/{stages}x{chunk >> 10}K/{state}/copy {i}", "ring_fill",
+                    {"stages": stages, "chunk": chunk}, (Source(SMS * stages * chunk),), grid=SMS, written=stages,
+                    timing=f"clock {state}", shared=kernels.RING + stages * chunk, slots=(i, i + 1, 1),
+                ))  # fmt: skip
+    for nbytes in (4096, 16384, 65536):
+        for where in ("L2", "DRAM"):
+            for touched, together in ((False, False), (True, False), (False, True), (True, True)):
+                names = ["all SMs"] + ["touched"] * touched + ["together"] * together
+                options = {"copy": "bulk", "nbytes": nbytes, "touched": touched, "together": together}
+                for which, slots in (("first", (0, 1, 1)), ("later", (2, None, 1))):
+                    points.append(clock(
+                        f"mechanisms/bursts/{where}/{nbytes} B/{', '.join(names)}/{which}", "copy_latency",
+                        options | {"resident": where == "L2"}, (Source(SMS * kernels.SLOTS * nbytes),), grid=SMS,
+                        timing="clock warm" if where == "L2" else "clock cold", shared=kernels.RING + nbytes,
+                        slots=slots,
                     ))  # fmt: skip
     for nbytes in (512, 8192, 32768):
         for wait in ("wait_group.read", "wait_group"):
@@ -517,6 +554,26 @@ def _latencies() -> list[Point]:
             per=16,
             timing="clock cold",
         ),
+        clock(
+            "mechanisms/ld.global/L1",
+            "load_chase",
+            {"space": "global", "stride": 0},
+            (Source(4096 * 16 * 8), 0),
+            per=16,
+        ),
+        *(
+            clock(
+                f"mechanisms/ld.param/every {stride} B/{what}",
+                "parameter_chase",
+                {"stride": stride},
+                (Zeros(4096),),
+                grid=SMS,
+                per=16,
+                slots=slots,
+            )
+            for stride in (8, 64, 256)
+            for what, slots in (("first", (0, 1, 1)), ("again", (1, None, 1)))
+        ),
         clock("latency/atom.shared", "atomics", {"space": "shared"}, per=16, shared=shared),
         clock("latency/atom.global", "atomics", {"space": "global"}, (Output(4),), per=16),
     ]
@@ -583,6 +640,13 @@ def _latencies() -> list[Point]:
                 f"issue/shared {kind}/{warps} warps", "shared_issue", {"kind": kind}, block=32 * warps, per=32,
                 shared=20480,
             ))  # fmt: skip
+    for kind in ("st", "ld"):
+        for ways in (2, 4, 8, 32):
+            for warps in (1, 4):
+                points.append(clock(
+                    f"mechanisms/shared {kind}, {ways} lanes a bank/{warps} warps", "shared_issue",
+                    {"kind": kind, "ways": ways}, block=32 * warps, per=32, shared=20480,
+                ))  # fmt: skip
     return points
 
 
