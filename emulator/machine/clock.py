@@ -40,8 +40,12 @@ class Clock(ABC):
 
     # -- warps -------------------------------------------------------------------------------------------------
     @abstractmethod
-    def costs(self, program) -> list[float]:
-        """Ticks of each block of a program."""
+    def costs(self, program) -> list:
+        """What each block of a program costs, for `executed`."""
+
+    @abstractmethod
+    def executed(self, group, cost) -> float:
+        """When a group has executed a block that it began at its time."""
 
     @abstractmethod
     def wake(self) -> float:
@@ -66,6 +70,14 @@ class Clock(ABC):
     @abstractmethod
     def bulk_load(self, group, address: int, nbytes: int, ctas) -> float: ...
 
+    def decided(self, when: float) -> float:
+        """When to ask `overtaken` of a copy for which tma_load or bulk_load gave a time; that time: never."""
+        return when
+
+    def overtaken(self, when: float) -> float:
+        """When the copy lands that was to land at `when`."""
+        raise NotImplementedError
+
     @abstractmethod
     def shared_copy(self, group, nbytes: int) -> float: ...
 
@@ -85,7 +97,7 @@ class Clock(ABC):
     def bulk_store(self, group, address: int, nbytes: int) -> tuple[float, float]: ...
 
     @abstractmethod
-    def mma(self, group, description, pair: bool) -> float: ...
+    def mma(self, group, description, pair: bool, a_in_tmem: bool) -> float: ...
 
     @abstractmethod
     def tensor_copy(self, group, pair: bool) -> float: ...
@@ -114,5 +126,17 @@ class Clock(ABC):
     def descriptor_prefetch(self, group, tm, map_at: int) -> None:
         """prefetch.tensormap."""
 
-    def global_access(self, group, addresses, size: int, write: bool, row: bool = False) -> None:
-        """ld, st, atom of global memory by the lanes of a group; row: each begins where the one before it ends."""
+    def global_store(self, group, addresses, size: int, row: bool = False) -> None:
+        """Lanes of a group store to global memory; row: each begins where the one before it ends."""
+
+    def global_load(self, group, addresses, size: int) -> None:
+        """Lanes of a group load from global memory."""
+
+    def parameter_load(self, group, addresses) -> None:
+        """Lanes of a group load from the parameters, at addresses that the kernel computes."""
+
+    def shared_access(self, group, addresses, size: int) -> None:
+        """Lanes of a group load or store `size` bytes each in shared memory, at addresses of their own or at one."""
+
+    def tensormap_acquire(self, group) -> None:
+        """fence.proxy.tensormap acquires a change."""

@@ -54,6 +54,9 @@ class FunctionalClock(Clock):
     def costs(self, program) -> list[float]:
         return [max(1, e - s) for s, e in zip(program.start, program.end, strict=True)]
 
+    def executed(self, group, cost: float) -> float:
+        return group.t + cost
+
     def wake(self) -> float:
         """Seeds differ in who goes first."""
         return 0 if self.schedule.seed == 0 else self.random.random() * 60
@@ -94,7 +97,7 @@ class FunctionalClock(Clock):
         read = group.t + self._delay("store")
         return read, read + self._delay("store")
 
-    def mma(self, group, description, pair: bool) -> float:
+    def mma(self, group, description, pair: bool, a_in_tmem: bool) -> float:
         return group.t + self._delay("mma")
 
     def tensor_copy(self, group, pair: bool) -> float:

@@ -127,6 +127,7 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):
         self.R = registers
         self.given: list | None = None  # registers as they were when this part was split off
         self.pc, self.join, self.t = pc, join, time
+        self.begun = time  # when it began the block that it executes
         self.token = None  # what a retried wait has already done
         self.carry = 0
         self.specials: dict[str, object] = {}
@@ -136,6 +137,7 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):
         self.limit = 0.0  # when the try_wait's time limit is due; 0 if it outlasts what is emulated
         self.timed_out = False  # it has struck
         self.last_barrier = None  # the named one that it passed last
+        self.global_loads = 0.0, -1.0  # when the latest ld.global was issued and until when it was waited for
         self.loads_ready = 0.0  # when the tensor core has delivered all tcgen05.ld
         self.loads: list = []  # tcgen05.ld results that wait for tcgen05.wait::ld
         self.stores: list = []
@@ -151,6 +153,7 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):
         """Execute blocks until the group waits, splits, exits or has had its turn."""
         engine, program = self.engine, self.program
         blocks, costs, heap, quantum = program.blocks, self.launch.costs, engine.heap, self.clock.quantum
+        executed = self.clock.executed
         self.t = max(self.t, engine.now)
         if self.waiting_for is not None:
             self.clock.trace.wait(self, self.blocked_at, self.t)
@@ -164,10 +167,11 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):
                     return self.park()
                 self.pc = pc
                 function = blocks[pc] or program.block(pc)
+                self.begun = self.t
                 following = function(self)
                 if following < 0:
                     break
-                self.t += costs[pc]
+                self.t = executed(self, costs[pc])
                 pc = following
                 if heap and self.t > heap[0][0] + quantum:
                     self.pc = pc
@@ -183,14 +187,21 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):
             if self.waiting_for is None:
                 raise Fault("internal", "blocked without anything to wait for", str(self.warp))
         elif following == EXIT:
-            try:
-                self.exit()
-            except EmulatorError as e:
-                e.where = e.where or self.where()
-                raise
+            self.t = executed(self, costs[pc])
+            if self.t > engine.now + quantum:
+                engine.at(self.t, self.leave)
+            else:
+                self.leave()
         else:
             assert following == SPLIT
         return None
+
+    def leave(self):
+        try:
+            self.exit()
+        except EmulatorError as e:
+            e.where = e.where or self.where()
+            raise
 
     def internal(self, error: Exception, trace) -> EmulatorError:
         where = self.where(trace)
@@ -312,6 +323,7 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):
 
     def split(self, parts: list[tuple[np.ndarray, int]], join: int):
         self.deliver_loads()
+        # No cost: where lanes part, it is mostly one that is elected for an instruction, which ptxas predicates
         self.warp.groups.remove(self)
         parts = [(lanes, target) for lanes, target in parts]
         dying = [lanes for lanes, target in parts if target == EXIT]

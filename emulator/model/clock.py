@@ -17,27 +17,7 @@ from ..state.global_memory import PARAM_WINDOW
 from . import issue
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
-
-FORGOTTEN = -1.0  # a tensor map that has left the nearest cache
-
-
-class Sm:
-    """When each unit of one multiprocessor is free again."""
-
-    __slots__ = ("decode", "tma", "ingest", "egress", "tensor", "copy", "load", "prefetches", "seen", "launch", "host")
-
-    def __init__(self):
-        self.decode = self.tma = self.ingest = self.egress = self.tensor = self.copy = self.load = self.prefetches = 0.0
-        self.seen: dict = {}  # tensormap -> when its descriptor cache has it, least recent first
-        self.launch = -1  # which one last used tensor maps here
-        self.host = -1  # which one last started a CTA here
-
-    def remember(self, key, ready: float, room: float):
-        self.seen[key] = ready
-        if len(self.seen) > room:
-            kept = [k for k, t in self.seen.items() if t != FORGOTTEN]
-            if len(kept) > room:
-                self.seen[kept[0]] = FORGOTTEN
+from .sm import FORGOTTEN, SCHEDULERS, Sm
 
 
 def interpolate(n: int, ns: list[float], values: list[float]) -> float:
@@ -59,6 +39,10 @@ def _evenly_spaced(lines: np.ndarray) -> Lines:
     return range(int(lines[0]), int(lines[-1]) + 1, steps[0]) if len(steps) == 1 else lines
 
 
+PARAMETER_LINE = 64  # bytes, measured: tests/timing, latency/ld.param
+OPERAND_ROW = 32  # bytes of a row of A or B that an mma of any kind reads
+
+
 class TimingClock(Clock):
     """One for all launches of a run: they share the machine."""
 
@@ -72,16 +56,25 @@ class TimingClock(Clock):
             self.trace, self.memory.log = trace, []
         self.sms = [Sm() for _ in range(int(profile["sm"]["count"]))]
         self.figures = {k: tuple(v) for k, v in profile["issue"].items()}
-        self._costs: dict[int, list[float]] = {}
+        self._costs: dict[int, list[tuple[float, float]]] = {}
+        self._wavefronts: dict[tuple, int] = {}  # of an access to shared memory, by where its lanes' addresses lie
         self._boxes: dict = {}  # lines of a box from its first one on, by its shape and place in that line
         self._maps: dict = {}  # id -> (tensormap, what its properties say)
         self._known: dict = {}  # tensormap by value -> the first launch that had it
+        self._served: dict[float, float] = {}  # when a copy lands -> when the HBM has served its last line
         self.scheduler = 0.0  # when the unit that starts and retires CTAs is free
 
-    def costs(self, program) -> list[float]:
+    def costs(self, program) -> list[tuple[float, float]]:
         if id(program) not in self._costs:
             self._costs[id(program)] = issue.block_cycles(program, self.figures)
         return self._costs[id(program)]
+
+    def executed(self, group, cost: tuple[float, float]) -> float:
+        """A block takes as long as its dependences say, or until its warp's scheduler has had the slots for it."""
+        cycles, slots = cost
+        free, which = self.sms[group.cta.sm].schedulers, group.warp.index % SCHEDULERS
+        end = free[which] = max(free[which], group.begun) + slots
+        return max(group.t + cycles, end)
 
     def wake(self) -> float:
         return self.p["sync"]["wake_cycles"]
@@ -102,6 +95,8 @@ class TimingClock(Clock):
         now = self.engine.now
         first = any(self.sms[i].host != launch for i in sms)
         for i in sms:
+            if self.sms[i].host != launch:
+                self.sms[i].new_launch()
             self.sms[i].host = launch
         begin = self.p["launch"]["first_cta_ns" if first else "cta_start_ns"]
         return self.schedule_cta(now) - now + self.p.cycles(begin)
@@ -121,6 +116,7 @@ class TimingClock(Clock):
         tma, unit = self.p["tma"], self.p["sm"]
         sm = group.cta.sm
         cluster = sm - group.cta.rank
+        fetched = self.memory.read_bytes
         first, done = self.memory.read(start, lines, nbytes, sm, len(ctas), cluster) if len(lines) else (start, start)
         landing = done + nbytes / tma["bytes_per_cycle"]  # the last request leaves that much after the first
         for cta in ctas:
@@ -129,7 +125,17 @@ class TimingClock(Clock):
             landing = max(landing, sm.ingest)
         if len(ctas) > 1:
             landing += tma["multicast_cycles"]
-        return landing + tma["latency_cycles"]
+        landing += tma["latency_cycles"]
+        if self.memory.read_bytes > fetched:
+            self._served[landing] = self.memory.served
+        return landing
+
+    def decided(self, when: float) -> float:
+        return max(self._served.pop(when, when), self.engine.now)
+
+    def overtaken(self, when: float) -> float:
+        """The HBM does not serve requests in their order: those that wait behind take their share of the time."""
+        return when + self.memory.overtaking()
 
     def tma_load(self, group, tm: TensorMap, map_at: int, coords, nbytes: int, ctas) -> float:
         start = self._issue(group, nbytes, self._descriptor(group, tm, map_at))
@@ -165,7 +171,7 @@ class TimingClock(Clock):
     def _store(self, group, lines, nbytes: int, key=None) -> tuple[float, float]:
         start, tma = self._issue(group, nbytes, key), self.p["tma"]
         sm = self.sms[group.cta.sm]
-        sm.egress = max(sm.egress, start) + nbytes / tma["store_bytes_per_cycle"]
+        sm.egress = sm.shared.turns(max(sm.egress, start), nbytes / tma["store_bytes_per_cycle"])
         read = sm.egress + tma["store_latency_cycles"]
         written = max(read, self._write(sm, lines, nbytes)) if len(lines) else read
         group.launch.last_store = max(group.launch.last_store, written)
@@ -235,10 +241,12 @@ class TimingClock(Clock):
         if key not in sm.seen:
             sm.remember(key, self._descriptor_fetch(key, group.t), self.p["tma"]["descriptors"])
 
-    def global_access(self, group, addresses: np.ndarray, size: int, write: bool, row: bool = False) -> None:
-        """Loads are in the static cost of their block; stores go out through the SM, a wavefront per 128-byte line."""
-        if not write:
-            return
+    def tensormap_acquire(self, group) -> None:
+        """The fence makes a round trip to the L2; what that takes where nobody is in the way is in the block's cost."""
+        group.t = self.memory.admitted(group.t)
+
+    def global_store(self, group, addresses: np.ndarray, size: int, row: bool = False) -> None:
+        """Stores go out through the SM, a wavefront per 128-byte line."""
         nbytes = len(addresses) * size
         if row:
             lines = self._span(int(addresses[0]), nbytes)
@@ -251,6 +259,50 @@ class TimingClock(Clock):
         done = self._write(sm, lines, nbytes)
         group.t = max(group.t, sm.egress - unit["store_queue_cycles"])  # the store queue is finite
         group.launch.last_store = max(group.launch.last_store, done)
+
+    def global_load(self, group, addresses: np.ndarray, size: int) -> None:
+        """The block's cost has the latency of an L2 hit; a warp waits for what comes later.
+
+        Loads of one block are taken to be under way together.
+        """
+        lines = self._lines_at(addresses)
+        asked, waited = group.global_loads
+        asked = asked if waited == group.t else group.t
+        come = self.memory.read(asked, lines, len(lines) * LINE, group.cta.sm)[1] + self.p["sm"]["load_cycles"]
+        group.t = max(group.t, come - self.figures["global_load"][1])
+        group.global_loads = asked, group.t
+
+    def parameter_load(self, group, addresses) -> None:
+        """A line that no CTA of the launch has read here yet comes from farther away."""
+        sm = self.sms[group.cta.sm]
+        for line in np.unique(np.asarray(addresses) // PARAMETER_LINE).tolist():
+            if line not in sm.constants:
+                sm.constants.add(line)
+                group.t += self.p["sm"]["constant_miss_cycles"]
+
+    def shared_access(self, group, addresses, size: int) -> None:
+        """ld, st and matrices of shared memory: `size` bytes at the address of each lane, or all at one."""
+        sm = self.sms[group.cta.sm]
+        wavefronts = self._wavefronts_of(addresses, size) if isinstance(addresses, np.ndarray) else 1
+        unit, issued = self.p["sm"], self.figures["shared"][0]
+        passed = sm.shared.access(group.begun, wavefronts) - unit["shared_queue_cycles"]
+        group.t = max(group.t + wavefronts * unit["wavefront_cycles"] - issued, group.t, passed)
+
+    def _wavefronts_of(self, addresses: np.ndarray, size: int) -> int:
+        """Cycles of an access: 128 bytes of lanes at a time, and of those one word a bank (PTX ISA has no word on it;
+        CUDA programming guide, "Shared Memory": 32 banks of 4 bytes)."""
+        low = int(addresses.min()) & -128
+        key = (addresses - np.uint64(low)).tobytes(), size
+        known = self._wavefronts.get(key)
+        if known is None:
+            words = ((addresses - np.uint64(low))[:, None] + np.arange(0, size, 4, dtype=np.uint64)).astype(int) // 4
+            together = max(1, 128 // max(size, 4))
+            known = 0
+            for i in range(0, len(words), together):
+                each = np.unique(words[i : i + together])
+                known += int(np.bincount(each % 32).max())
+            self._wavefronts[key] = known
+        return known
 
     # -- lines of a box ----------------------------------------------------------------------------------------
     @staticmethod
@@ -297,7 +349,7 @@ class TimingClock(Clock):
             return "pair_m128" if description.m == 128 else "pair_m256"
         return "m64" if description.m == 64 else "m128"
 
-    def mma(self, group, description, pair: bool) -> float:
+    def mma(self, group, description, pair: bool, a_in_tmem: bool) -> float:
         t = self.p["tensor"]
         shape = self._shape(description, pair)
         ctas = group.tensor_ctas(pair)
@@ -306,11 +358,18 @@ class TimingClock(Clock):
         interval = interpolate(description.n, t["n"], t[shape])
         slope, base = t[f"latency_{shape}"]
         done = start + slope * description.n + base - t["commit_cycles"] - t["harness_cycles"]
-        for s in sms:
+        for s, rows in zip(sms, self._operand_rows(description, pair, a_in_tmem)):
             s.tensor = start + interval
+            s.shared.read_operands(self.engine.now, start, start + interval, rows * OPERAND_ROW / (interval * LINE))
         for c in ctas:
             self.trace.tensor(group, c, start, start + interval)
         return done
+
+    @staticmethod
+    def _operand_rows(description, pair: bool, a_in_tmem: bool) -> list[int]:
+        """Rows of A and B that the tensor core of each SM reads from its shared memory."""
+        sms = 2 if pair else 1
+        return [(0 if a_in_tmem else description.m // sms) + description.n // sms] * sms
 
     def tensor_copy(self, group, pair: bool) -> float:
         t = self.p["tensor"]

@@ -7,7 +7,7 @@ below stand for that; their figures are in the machine profile.
 from __future__ import annotations
 
 from ..ptx.program import Program
-from ..ptx.syntax import Imm
+from ..ptx.syntax import Imm, Symbol
 
 CLASSES = {
     "mov": "move", "cvta": "move", "not": "alu", "mul": "multiply", "mad": "multiply", "div": "divide", "rem": "divide",
@@ -20,7 +20,8 @@ CLASSES = {
 }  # fmt: skip
 SPECIFIC = (  # (beginning of the operation, what it contains) -> class; the first that fits
     ("mbarrier.try_wait", "", "wait"), ("mbarrier.test_wait", "", "wait"), ("mbarrier.arrive", "", "arrive"),
-    ("barrier.cluster.wait", "", "cluster_barrier"), ("barrier.cluster.arrive", "", "arrive"),
+    ("barrier.cluster.wait", "", "cluster_barrier"), ("barrier.cluster.arrive.relaxed", "", "arrive"),
+    ("barrier.cluster.arrive", "", "cluster_release"), ("tcgen05.alloc", "", "tmem_alloc"),
     ("fence.proxy.tensormap", "", "fence_tensormap"), ("tensormap.cp_fenceproxy", "", "publish_tensormap"),
     ("fence.proxy", "", "fence"), ("fence.mbarrier_init", "", "fence"), ("fence", ".cta", "fence"),
     ("fence", "", "fence_gpu"), ("membar.cta", "", "fence"), ("membar", "", "fence_gpu"),
@@ -29,6 +30,8 @@ SPECIFIC = (  # (beginning of the operation, what it contains) -> class; the fir
 )  # fmt: skip
 
 OVERLAPPING = {"fence_tensormap", "publish_tensormap"}  # one starts while others of its kind are under way
+# What keeps its warp waiting, but not its scheduler
+WAITING = {"barrier", "cluster_barrier", "cluster_release", "fence", "fence_gpu", "tmem_alloc"}
 UNORDERED = {"alu", "multiply", "move", "constant"}  # what does not wait for them
 
 
@@ -45,17 +48,23 @@ def kind(instr) -> str:
         )
         if space in ("shared", "local"):
             return space
-        return "constant" if space in ("param", "const") else "global_load" if base == "ld" else "global_store"
+        if space in ("param", "const"):
+            return "constant" if isinstance(instr.operands[1].base, Symbol) else "indexed_constant"
+        return "global_load" if base == "ld" else "global_store"
     if base in ("div", "rem") and len(instr.operands) > 2 and isinstance(instr.operands[2], Imm):
         return "multiply"  # a division by a constant becomes a multiplication
     return CLASSES.get(base, "alu")
 
 
-def block_cycles(program: Program, figures: dict) -> list[float]:
-    """Cycles of each block; figures[class] = (issue, latency)."""
+def block_cycles(program: Program, figures: dict) -> list[tuple[float, float]]:
+    """Of each block: its cycles, and those for which it keeps its warp's scheduler or a unit behind it busy.
+
+    figures[class] = (issue, latency).
+    """
     out = []
     for start, end in zip(program.start, program.end, strict=True):
-        time, ready, arithmetic = 0.0, {}, set()  # cycle a register can be read in; who came from integer units
+        time, slots = 0.0, 0.0
+        ready, arithmetic = {}, set()  # cycle a register can be read in; who came from integer units
         under_way, until = "", 0.0  # kind of an overlapping operation, and when the last is complete
         for instr in program.kernel.instrs[start:end]:
             group = kind(instr)
@@ -73,8 +82,9 @@ def block_cycles(program: Program, figures: dict) -> list[float]:
                     ready[r] = begin
                 continue
             time = begin + issue
+            slots += 1 if group in WAITING else issue
             for r in writes:
                 ready[r] = begin + latency
                 (arithmetic.add if group == "alu" else arithmetic.discard)(r)
-        out.append(max(time, until, 1.0))
+        out.append((max(time, until, 1.0), slots))
     return out

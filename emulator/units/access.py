@@ -110,7 +110,9 @@ class LaneAccess:
     # -- loads -------------------------------------------------------------------------------------------------
     def load(self, space: str, address, size: int, count: int, mask, strong: bool = False):
         """count values: ints or arrays [n] (zero where masked). strong: volatile, relaxed or acquire."""
-        space, address = self._spaces(space, address, mask)
+        named, (space, address) = space, self._spaces(space, address, mask)
+        if named == "generic" and space == "param":
+            self.clock.parameter_load(self, address)
         if not alu.is_array(address) and space != "local" and mask is True:
             if (address % (size * count)) and count > 1:
                 raise Fault("misaligned", f"vector read of {size * count} bytes at {address:#x}")
@@ -141,6 +143,9 @@ class LaneAccess:
     def _loaded(self, space: str, addresses, size: int, strong: bool):
         if space == "global":
             self.note_global(addresses, size, False)
+            self.clock.global_load(self, np.atleast_1d(addresses), size)
+        elif space == "shared":
+            self.clock.shared_access(self, addresses, size)
         if strong:
             self.waited()
 
@@ -213,7 +218,9 @@ class LaneAccess:
             if count > 1 and address % (size * count):
                 raise Fault("misaligned", f"vector write of {size * count} bytes at {address:#x}")
             if space == "global":
-                self.clock.global_access(self, np.array([address], np.uint64), size * count, True)
+                self.clock.global_store(self, np.array([address], np.uint64), size * count)
+            elif space == "shared":
+                self.clock.shared_access(self, address, size * count)
             for k, v in enumerate(values):
                 self.store_one(space, address + k * size, size, self.pick(v, 0) & alu.MASK[8 * size])
             if space == "global":
@@ -230,7 +237,9 @@ class LaneAccess:
         if count > 1 and ((addresses[:1] if row else addresses) % np.uint64(width)).any():
             raise Fault("misaligned", f"vector write of {width} bytes at {int(addresses.max()):#x}")
         if space == "global":
-            self.clock.global_access(self, addresses, width, True, row)
+            self.clock.global_store(self, addresses, width, row)
+        elif space == "shared":
+            self.clock.shared_access(self, addresses, width)
         if results and not self.clock.moves_data and space != "local":
             return
         if lanes is not None:
@@ -346,6 +355,7 @@ class LaneAccess:
         if self.n != 32:
             raise Fault("divergence", "ldmatrix needs the whole warp")
         rows = self.lane_array(address).astype(np.uint64)
+        self.clock.shared_access(self, rows[: 8 * count], 16)
         out = []
         for k in range(count):
             base = rows[8 * k : 8 * k + 8]
@@ -361,9 +371,10 @@ class LaneAccess:
         """results: as of `store`."""
         if self.n != 32:
             raise Fault("divergence", "stmatrix needs the whole warp")
+        rows = self.lane_array(address).astype(np.uint64)[: 8 * len(values)]
+        self.clock.shared_access(self, rows, 16)
         if results and not self.clock.moves_data:
             return
-        rows = self.lane_array(address).astype(np.uint64)[: 8 * len(values)]
         if (rows % np.uint64(16)).any():
             raise Fault("misaligned", "stmatrix row that is not 16-byte aligned")
         pairs = np.stack([self.lane_array(v) for v in values]).reshape(-1, 8, 4)  # [matrices, rows, pairs]

@@ -76,6 +76,14 @@ class StoreOp:
 class AsyncCopy:
     """Mixin of Group."""
 
+    def arrive(self, when: float, origin, land):
+        """A copy lands at `when`, or later if the clock finds that others have gone before it."""
+        decided = self.clock.decided(when)
+        if decided == when:
+            self.later(when, origin, land)
+        else:
+            self.engine.at(decided, lambda: self.later(self.clock.overtaken(when), origin, land))
+
     # -- tensor copies -----------------------------------------------------------------------------------------
     def note_box(self, tm, at, mode: str, write: bool):
         """A tensor copy touches a box of global memory."""
@@ -124,7 +132,7 @@ class AsyncCopy:
                     cta.smem.end(op)
                     barrier.transaction(-nbytes)
 
-            self.later(self.clock.tma_load(self, tm, map_at, at, nbytes, targets), origin, land)
+            self.arrive(self.clock.tma_load(self, tm, map_at, at, nbytes, targets), origin, land)
 
     def _copy_barrier(self, cta, owner, address: int, multicast: bool, pair: bool):
         """The mbarrier that a copy into `cta` signals: at the same offset there, or in one CTA of its pair."""
@@ -252,7 +260,7 @@ class AsyncCopy:
             when = self.clock.shared_copy(self, n)
         else:
             when = self.clock.bulk_load(self, b, n, targets)
-        self.later(when, origin, land)
+        self.arrive(when, origin, land)
 
     def _bulk_to_global(self, p, a, b, n, origin, reduction):
         cta, offset = self.shared_cta(b)

@@ -137,7 +137,7 @@ class TensorCore:
             ctas = self.tensor_ctas(pair)
             description = form.decode(self.pick(idesc, p))
             if not self.clock.moves_data:
-                self.cta.pipe.occupy(self.clock.mma(self, description, pair))
+                self.cta.pipe.occupy(self.clock.mma(self, description, pair, form.a_in_tmem))
                 continue
             origin = self.origin("tcgen05.mma")
             reading = []
@@ -162,7 +162,7 @@ class TensorCore:
                     cta.smem.end(op)
                 self._landed(writing)
 
-            self._push(execute, origin, self.clock.mma(self, description, pair))
+            self._push(execute, origin, self.clock.mma(self, description, pair, form.a_in_tmem))
 
     def _check_operand(self, cta, lo: int, columns: int, origin):
         """An operand that threads may have stored in tensor memory must be complete."""

@@ -65,5 +65,6 @@ class TensorMaps:
 
     def tensormap_acquire(self, address):
         """fence.proxy.tensormap::generic.acquire: this CTA's later copies see the descriptor as it is now."""
+        self.clock.tensormap_acquire(self)
         for p in self.active(True):
             self.launch.changed_maps.get(self.pick(address, p), set()).add(self.cta.index)

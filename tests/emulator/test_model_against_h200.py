@@ -13,6 +13,7 @@ from emulator.device import DEVICE, allocate
 from emulator.machine.engine import Engine
 from emulator.model.memory import MemoryModel
 from emulator.model.profile import load
+from emulator.model.sm import SharedPort
 from tests.timing import pdl_chain, validate
 from tests.timing.points import POINTS
 
@@ -193,3 +194,40 @@ def test_lanes_prefetch_their_lines():
 def test_the_model_is_deterministic():
     point = next(p for p in POINTS if p.name == "latency/bulk load/DRAM/16384 B/132 CTAs")
     assert validate.model(point, H200) == validate.model(point, H200)
+
+
+MECHANISMS = (
+    "mechanisms/bursts/fill/3x16K/cold/copy 0",
+    "mechanisms/bursts/fill/12x16K/cold/copy 0",
+    "mechanisms/bursts/fill/12x16K/cold/copy 11",
+    "mechanisms/bursts/fill/12x16K/warm/copy 0",
+    "mechanisms/shared st, 8 lanes a bank/1 warps",
+    "mechanisms/shared st, 32 lanes a bank/1 warps",
+    "mechanisms/ld.param/every 64 B/first",
+)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_mechanisms(name):
+    point = next(p for p in POINTS if p.name == name)
+    assert validate.model(point, H200) == pytest.approx(validate.measured()[name], rel=WORST)
+
+
+def test_a_map_edited_behind_loads_waits_for_them():
+    """Fence and first load together: how the wait is shared between the two, the model does not know."""
+    for loads, grid in ((4, 132), (8, 132), (4, 1)):
+        names = [f"mechanisms/maps/edit behind {loads} loads/{step}/{grid} CTAs" for step in ("acquired", "first load")]
+        modelled = sum(validate.model(p, H200) for p in POINTS if p.name in names)
+        assert modelled == pytest.approx(sum(validate.measured()[name] for name in names), rel=WORST)
+
+
+def test_the_tensor_core_reads_its_operands_first():
+    """What is left of shared memory's port beside it, as tests/timing/operands.py measured: bytes a cycle of stores."""
+    for operands, left in ((107, 25), (80, 49)):
+        port = SharedPort()
+        for start in range(0, 6400, 64):
+            port.read_operands(0.0, start, start + 64, operands / 128)
+        passed = 0
+        while port.access(0.0, 4) < 6000:
+            passed += 4
+        assert passed * 128 / 6000 == pytest.approx(left, rel=WORST)

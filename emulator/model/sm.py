@@ -1,0 +1,87 @@
+"""One multiprocessor of a timed run: when each of its units is free again.
+
+Warp schedulers, the way out of shared memory and the constant cache are here; the TMA unit and the tensor core are in
+clock.py. Times are SM cycles.
+"""
+
+from __future__ import annotations
+
+FORGOTTEN = -1.0  # a tensor map that has left the nearest cache
+SCHEDULERS = 4
+
+
+class SharedPort:
+    """Shared memory's way out: a wavefront of 128 bytes a cycle, for a warp's access or what the TMA unit stores.
+
+    The operand reads of the tensor core go first; warps come next. What the TMA unit writes has a way of its own.
+    Measured on an H200 (tests/timing/operands.py), beside wgmmas that read 128, 107, 80 bytes a cycle: stores of warps
+    get 7, 25, 49 bytes of the 125 that they have alone, an ld.shared takes 268 (until a group of wgmmas ends), 48, 43
+    cycles for 29, and a bulk store of 8 KiB 2330, 1560, 705 for 286: it reads 32 bytes in a turn. The wgmmas lose 3 %
+    or less; they and copies into shared memory lose nothing to each other. mbarriers do not wait here.
+    """
+
+    __slots__ = ("free", "operands")
+
+    def __init__(self):
+        self.free = 0.0  # when the warps' accesses have passed
+        self.operands: list[tuple[float, float, float]] = []  # from, until, share left to others; in order
+
+    def read_operands(self, now: float, start: float, end: float, share: float):
+        """The tensor core uses a share of the port from start to end, later than all before."""
+        while self.operands and self.operands[0][1] < now:
+            del self.operands[0]
+        left = max(1 - share, 0.0)
+        if self.operands and self.operands[-1][1] >= start and self.operands[-1][2] == left:
+            self.operands[-1] = self.operands[-1][0], end, left
+        else:
+            self.operands.append((start, end, left))
+
+    def turns(self, now: float, wavefronts: float) -> float:
+        """When so many turns that the tensor core leaves from `now` on are over."""
+        for start, end, left in self.operands:
+            if end <= now:
+                continue
+            if wavefronts <= start - now:
+                break
+            wavefronts -= max(0.0, start - now)
+            now = max(now, start)
+            room = (end - now) * left
+            if wavefronts <= room:
+                return now + wavefronts / left
+            wavefronts -= room
+            now = end
+        return now + wavefronts
+
+    def access(self, time: float, wavefronts: float) -> float:
+        """A warp's access, in a block that it began at `time`: when its last wavefront has passed."""
+        self.free = self.turns(max(time, self.free), wavefronts)
+        return self.free
+
+
+class Sm:
+    """When each unit of one multiprocessor is free again, and what its caches hold."""
+
+    __slots__ = (
+        "decode", "tma", "ingest", "egress", "tensor", "copy", "load", "prefetches", "seen", "launch", "host",
+        "schedulers", "shared", "constants",
+    )  # fmt: skip
+
+    def __init__(self):
+        self.decode = self.tma = self.ingest = self.egress = self.tensor = self.copy = self.load = self.prefetches = 0.0
+        self.seen: dict = {}  # tensormap -> when its descriptor cache has it, least recent first
+        self.launch = -1  # which one last used tensor maps here
+        self.host = -1  # which one last started a CTA here
+        self.schedulers = [0.0] * SCHEDULERS  # when each has issued what it was given
+        self.shared = SharedPort()
+        self.constants: set[int] = set()  # lines of the launch's parameters
+
+    def new_launch(self):
+        """The first CTA of a launch starts here."""
+        self.constants.clear()
+
+    def remember(self, key, ready: float, room: float):
+        self.seen[key] = ready
+        if len(self.seen) > room:
+            kept = [k for k, t in self.seen.items() if t != FORGOTTEN]
+            if len(kept) > room:
+                self.seen[kept[0]] = FORGOTTEN
