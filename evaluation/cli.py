@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import utils
-from evaluation import modelled
+from evaluation import modelled, uncertainty
 from evaluation.check import check as check_submission
 from evaluation.check import review_available, task_of_file
 from evaluation.compile_time import LIMITS
@@ -350,25 +350,40 @@ def show_modelled(console: Console, cases: list[TestCase], replies: list[dict]) 
     """Prints the modelled times of the cases, or why there is none; a reply of `modelled` for each case."""
     good = [reply for reply in replies if "error" not in reply]
     if good:
-        known = {}  # (M, N, K) -> speed of light, record
+        limits = {}  # (M, N, K) -> speed of light
         for task in TASKS.values():
-            figures = zip(modelled.SPEED_OF_LIGHT[task.name], modelled.RECORD[task.name])
-            known |= zip([mnk(case.args) for case in task_cases(task, "benchmarks")], figures)
+            limits |= zip(
+                [mnk(case.args) for case in task_cases(task, "benchmarks")], modelled.SPEED_OF_LIGHT[task.name]
+            )
         table = Table(title=f"us per call, {modelled.label(good)}", title_justify="left")
-        for name in ("case", "us", "calls simulated", "speed of light", "% of it", "published record"):
+        columns = (
+            "case",
+            "us",
+            "it may be",
+            "calls simulated",
+            "speed of light",
+            "% of it",
+            "best public kernel, modelled",
+        )
+        for name in columns:
             table.add_column(name, justify="right")
         for i, (case, reply) in enumerate(zip(cases, replies)):
-            limit, record = known.get(mnk(case.args), (None, None))
+            limit, public = limits.get(mnk(case.args)), uncertainty.best_public(case.args)
             if "error" not in reply:
                 share = f"{100 * limit / reply['us']:.0f}" if limit else "-"
                 simulated = f"{reply['simulated']} of {reply['calls']}"
-                table.add_row(str(i), f"{reply['us']:.2f}", simulated, str(limit or "-"), share, str(record or "-"))
+                low, high = reply["us_interval"]
+                other = f"{public['modelled_us']:.2f}, {public['kernel']}" if public else "-"
+                between = f"{low:.2f} to {high:.2f}"
+                table.add_row(str(i), f"{reply['us']:.2f}", between, simulated, str(limit or "-"), share, other)
         console.print(table)
     for i, reply in enumerate(replies):
         if "error" in reply:
             console.print(f"[red]case {i} not timed[/]: {escape(reply['error'])}", highlight=False, soft_wrap=True)
     if mean := modelled.geomean_us(replies):
-        console.print(f"geometric mean: {mean:.3f} us (modelled)")
+        low, high = modelled.geomean_interval(replies)
+        console.print(f"geometric mean: {mean:.3f} us (modelled; it may be {low:.2f} to {high:.2f})")
+        console.print(uncertainty.BASIS, highlight=False, soft_wrap=True)
 
 
 def mnk(args: dict) -> tuple:
@@ -416,7 +431,7 @@ def write_json(path: str, verdicts: list[Verdict], options: Options, replies: li
             "us": verdict.us,
         }
         if replies:
-            row |= {"us": replies[i].get("us"), "modelled": replies[i]}
+            row |= {key: replies[i].get(key) for key in ("us", "us_interval")} | {"modelled": replies[i]}
         rows.append(row)
     modelled_any = replies and any("us" in reply for reply in replies)
     result = {
@@ -433,6 +448,7 @@ def write_json(path: str, verdicts: list[Verdict], options: Options, replies: li
     if modelled_any:
         result["profile"] = modelled.Request.profile
         result["label"] = modelled.label(replies)
+        result["geomean_us_interval"] = modelled.geomean_interval(replies) if mean else None
     dump_json(path, result)
 
 

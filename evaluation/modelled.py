@@ -31,7 +31,7 @@ from emulator.model import timeline
 from emulator.model.profile import load
 from emulator.model.run import TimedRun
 from emulator.model.trace import Trace
-from evaluation import worker
+from evaluation import uncertainty, worker
 from evaluation.jobs import share
 from evaluation.statistics import geometric_mean
 from evaluation.verdict import MEMORY_BANDWIDTH
@@ -39,10 +39,8 @@ from task import read_task_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 AGREEMENT = 0.01  # of two consecutive intervals that count as equal
-# Of each task's four benchmarks, in microseconds: its speed of light, and the fastest published submission whose times
-# are public, https://github.com/gau-nernst/gpu-mode-kernels/tree/main/nvidia/nvfp4_group_gemm (v6c).
+# Of each task's four benchmarks, in microseconds.
 SPEED_OF_LIGHT = {"nvfp4_group_gemm": (18.833, 10.667, 2.406, 1.525), "nvfp4_dual_gemm": (4.708, 8.714, 2.125, 6.535)}
-RECORD = {"nvfp4_group_gemm": (28.7, 18.8, 8.53, 6.55), "nvfp4_dual_gemm": (None,) * 4}
 
 
 class Steady:
@@ -112,10 +110,17 @@ class Steady:
 
 
 def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
-    """What is said about a run: times in microseconds. launches: of one call."""
+    """What is said about a run: times in microseconds. launches: of one call.
+
+    us: what the grader reads from its two events, over the number of calls; us_interval: where it may lie on a B200.
+    """
     us = run.profile.us
+    time = (us(steady.total()) + run.profile["launch"]["events_ns"] / 1e3) / steady.calls
+    pdl = any(launch.launch.pdl for launch in run.launches[:launches])
     return {
-        "us": us(steady.total()) / steady.calls,
+        "us": time,
+        "us_interval": list(uncertainty.interval(time, pdl)),
+        "pdl": pdl,
         "calls": steady.calls,
         "simulated": len(steady.ends),
         "ends_us": [us(end) for end in steady.ends],
@@ -295,6 +300,11 @@ def ask_all(requests: list[Request], jobs: int, timeout: float, on_reply=lambda 
 def geomean_us(replies: list[dict]) -> float | None:
     """Geometric mean; None unless every case has a time."""
     return geometric_mean(None if "error" in reply else reply["us"] for reply in replies)
+
+
+def geomean_interval(replies: list[dict]) -> tuple[float, float]:
+    """Where the geometric mean may lie, if every case has a time."""
+    return uncertainty.mean_interval([reply["us_interval"] for reply in replies])
 
 
 def label(replies: list[dict]) -> str:

@@ -11,6 +11,7 @@ A worker is forked by a process that has never held a seed or a result, and ends
 
 import array
 import contextlib
+import importlib
 import os
 import pickle
 import signal
@@ -84,10 +85,10 @@ class Nursery:
         return cls(Channel(mine))
 
     @classmethod
-    def spawn(cls) -> "Nursery":
-        """One of a fresh interpreter."""
+    def spawn(cls, also: str = "evaluation.worker") -> "Nursery":
+        """One of a fresh interpreter. also: a module that it imports, too."""
         mine, theirs = pair()
-        command = [sys.executable, "-c", f"from evaluation import sandbox; sandbox.main({theirs.fileno()})"]
+        command = [sys.executable, "-c", f"from evaluation import sandbox; sandbox.main({theirs.fileno()}, {also!r})"]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         nursery = cls(Channel(mine))
         nursery.process = subprocess.Popen(
@@ -116,11 +117,12 @@ class Nursery:
         self.channel.close()
 
 
-def main(fd: int) -> None:
+def main(fd: int, also: str) -> None:
     """The main function of a spawned nursery."""
     import evaluation.bench  # noqa: F401 -- what those that it forks need
     import evaluation.worker  # noqa: F401
 
+    importlib.import_module(also)
     _serve(socket.socket(fileno=fd))
 
 

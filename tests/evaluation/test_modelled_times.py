@@ -14,7 +14,7 @@ import emulator
 from emulator.device import allocate
 from emulator.model.profile import load
 from evaluation import cli as commands
-from evaluation import modelled
+from evaluation import modelled, uncertainty
 from evaluation.cli import cli
 from task import parse_case
 
@@ -191,8 +191,11 @@ def test_benchmark_models_times(submission, tmp_path):
     assert (result["kind"], result["profile"], case["status"]) == ("modelled", "b200", "pass")
     assert result["label"].startswith("modelled (profile b200;")
     assert case["us"] == case["modelled"]["us"] == pytest.approx(result["geomean_us"])
+    low, high = case["us_interval"]
+    assert low < high and result["geomean_us_interval"] == pytest.approx([low, high])
+    assert (low, high) == pytest.approx(uncertainty.interval(case["us"], case["modelled"]["pdl"]))
     assert set(case["modelled"]) == {
-        "us", "calls", "simulated", "ends_us", "interval_us", "launches", "profile", "validation"
+        "us", "us_interval", "pdl", "calls", "simulated", "ends_us", "interval_us", "launches", "profile", "validation"
     }  # fmt: skip
     assert case["modelled"]["calls"] == 15 > case["modelled"]["simulated"] >= 3
     assert len(case["modelled"]["ends_us"]) == case["modelled"]["simulated"]

@@ -1,8 +1,11 @@
 """What a judge's worker imports anyway. The fault tests import it once, in the process that their workers fork from."""
 
+import os
+
 import emulator
 import evaluation.worker  # noqa: F401
 from tests import quick_dsl
 
 emulator.install()  # imports the DSL
+os.chmod(os.environ["CUTE_DSL_DUMP_DIR"], 0o777)  # where it writes PTX, also as the user that a worker becomes
 quick_dsl.install()

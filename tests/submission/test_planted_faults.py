@@ -5,13 +5,13 @@ fault whose text has changed fails here until it is planted again. `evaluation.j
 """
 
 import re
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from evaluation import judge as judging
+from evaluation import sandbox
 from task import TestCase, format_case
 
 SUBMISSION = Path(__file__).parents[2] / "submission.py"
@@ -360,18 +360,14 @@ BLIND_SPOTS = [
 ]
 
 
-class Preloaded(ForkServerContext):
-    """Forks the judge's workers from a process that has the DSL and the emulator: seconds less for each."""
-
-    def set_forkserver_preload(self, names):
-        super().set_forkserver_preload([*names, "tests.submission.preload"])
-
-
 @pytest.fixture(scope="module", autouse=True)
 def preloaded():
+    """The judge's processes are forked from one that has the DSL and the emulator: seconds less for each."""
+    judging.stop()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judging.multiprocessing, "get_context", lambda method: Preloaded())
+        patch.setattr(judging, "_nursery", sandbox.Nursery.spawn("tests.submission.preload"))
         yield
+        judging.stop()
 
 
 def plant(edits: list[tuple[str, str]], directory: Path) -> Path:

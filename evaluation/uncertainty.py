@@ -1,0 +1,60 @@
+"""How wrong a modelled time may be: intervals from whole kernels whose times were published or measured.
+
+whole_kernels.json has them, each with its time on silicon and the model's. `plain`: kernels of others on a B200, none
+of which uses programmatic dependent launch (PDL); emulator/VALIDATION.md has the table. `dependent`: nobody has
+published a kernel with PDL, so the load side of this repo's submission stands for them, measured on an H200 with PDL
+and without (worklog/h200_loads.py): a time with PDL is as uncertain as one without, and as PDL makes it on top.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from evaluation.statistics import geometric_mean
+
+POINTS = json.loads(Path(__file__).with_name("whole_kernels.json").read_text())
+BASIS = (
+    "may be: nine of ten known errors of the model are smaller, those of public kernels on a B200; with programmatic "
+    "dependent launch, whose errors only an H200 shows, theirs are added. See emulator/VALIDATION.md"
+)
+COVERED = 0.9  # share of the known errors that lie within an interval
+
+
+def errors(pdl: bool) -> list[float]:
+    """Signed relative errors of the model, ascending: -0.1 is a modelled time that is 10 % too short."""
+    plain = [point["modelled_us"] / point["published_us"] for point in POINTS["plain"]]
+    if not pdl:
+        return sorted(ratio - 1 for ratio in plain)
+    added = [
+        point["modelled_us"] / point["measured_us"] * point["plain_measured_us"] / point["plain_modelled_us"]
+        for point in POINTS["dependent"]
+    ]
+    return sorted(ratio * more - 1 for ratio in plain for more in added)
+
+
+def interval(us: float, pdl: bool) -> tuple[float, float]:
+    """Where the time on a B200 may lie of which the model says `us` microseconds: COVERED of the known errors."""
+    known = errors(pdl)
+    left_out = (1 - COVERED) / 2 * (len(known) - 1)
+    low, high = (_at(known, place) for place in (left_out, len(known) - 1 - left_out))
+    return us / (1 + high), us / (1 + low)
+
+
+def best_public(args: dict) -> dict | None:
+    """The public kernel that the model finds fastest on a case of sizes m, n, k, of those in the file."""
+    of_case = [p for p in POINTS["plain"] if all(p[size] == args[size] for size in "mnk") and p["in a row"]]
+    return min(of_case, key=lambda point: point["modelled_us"], default=None)
+
+
+def _at(values: list[float], place: float) -> float:
+    """The value at a place between two indices."""
+    below = int(place)
+    above = min(below + 1, len(values) - 1)
+    return values[below] + (place - below) * (values[above] - values[below])
+
+
+def mean_interval(intervals: list[tuple[float, float]]) -> tuple[float, float]:
+    """Of a geometric mean, as if all cases were wrong in the same direction: errors of one kernel's cases are alike."""
+    low, high = (geometric_mean(side) for side in zip(*intervals, strict=True))
+    return low, high
