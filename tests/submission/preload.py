@@ -1,6 +1,7 @@
 """What a judge's worker imports anyway. The fault tests import it once, in the process that their workers fork from."""
 
 import os
+import tempfile
 
 import emulator
 import evaluation.worker  # noqa: F401
@@ -9,3 +10,4 @@ from tests import quick_dsl
 emulator.install()  # imports the DSL
 os.chmod(os.environ["CUTE_DSL_DUMP_DIR"], 0o777)  # where it writes PTX, also as the user that a worker becomes
 quick_dsl.install()
+tempfile.tempdir = None  # a worker has a folder of its own, and may write nowhere else

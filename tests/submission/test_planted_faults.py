@@ -331,7 +331,7 @@ INPUTS = [
         "result stored where A lies",
         "output_tensormap(c, m, n, 32)",
         "output_tensormap(a, m, n, 32)",
-        r"write-to-input: .* to tensor\[0\]\[0\], which the kernel may only read",
+        r"write-to-input: .* to tensor\[0\]\[0\]\[0\], which the kernel may only read",
         RING,
     ),
     Fault(
