@@ -136,7 +136,7 @@ class Worker:
 
     def died(self) -> str:
         code = None
-        for _ in range(50):  # the connection goes before the process does
+        for _ in range(100):  # the connection goes before the process does, seconds before on a busy machine
             if Path(f"/proc/{self.pid}/stat").exists() and not self.dead():
                 time.sleep(0.1)
         code = self.kill()

@@ -315,6 +315,7 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
         answer(error=None, isolation=isolation.confine(files, options["judges"]))
         emulated = options["device"] != "cuda"
         device = EmulatedDevice(arena, options["heap"], ask) if emulated else CudaDevice()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash ends at once
         if emulated:  # a GPU's address space would not fit into any limit
             resource.setrlimit(resource.RLIMIT_DATA, (options["memory"],) * 2)
         guards = Guards([reference, task, utils, inputs, sys.modules[__name__], *device.guarded])
