@@ -135,10 +135,10 @@ class Worker:
         return reply
 
     def died(self) -> str:
-        code = None
         for _ in range(100):  # the connection goes before the process does, seconds before on a busy machine
-            if Path(f"/proc/{self.pid}/stat").exists() and not self.dead():
-                time.sleep(0.1)
+            if self.dead():
+                break
+            time.sleep(0.1)
         code = self.kill()
         if code is None:
             return "the submission closed the judge's connection"

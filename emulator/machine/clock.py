@@ -133,7 +133,7 @@ class Clock(ABC):
         """Lanes of a group load from global memory."""
 
     def parameter_load(self, group, addresses) -> None:
-        """Lanes of a group load from the parameters, at addresses that the kernel computes."""
+        """Lanes of a group load from the parameters."""
 
     def shared_access(self, group, addresses, size: int) -> None:
         """Lanes of a group load or store `size` bytes each in shared memory, at addresses of their own or at one."""

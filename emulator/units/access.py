@@ -110,9 +110,7 @@ class LaneAccess:
     # -- loads -------------------------------------------------------------------------------------------------
     def load(self, space: str, address, size: int, count: int, mask, strong: bool = False):
         """count values: ints or arrays [n] (zero where masked). strong: volatile, relaxed or acquire."""
-        named, (space, address) = space, self._spaces(space, address, mask)
-        if named == "generic" and space == "param":
-            self.clock.parameter_load(self, address)
+        space, address = self._spaces(space, address, mask)
         if not alu.is_array(address) and space != "local" and mask is True:
             if (address % (size * count)) and count > 1:
                 raise Fault("misaligned", f"vector read of {size * count} bytes at {address:#x}")
@@ -146,6 +144,8 @@ class LaneAccess:
             self.clock.global_load(self, np.atleast_1d(addresses), size)
         elif space == "shared":
             self.clock.shared_access(self, addresses, size)
+        elif space == "param":
+            self.clock.parameter_load(self, addresses)
         if strong:
             self.waited()
 

@@ -36,8 +36,6 @@ def _ld(w, i, m):
         raise Unsupported(f"{len(items)} destinations for a vector of {count}")
     values = [w.temp() for _ in items]
     address = w.address(i.operands[1])
-    if space == "param":
-        w.call(f"g.clock.parameter_load(g, {address})")
     call = f"g.load({space!r}, {address}, {bits // 8}, {count}, {w.mask()}{strong})"
     if w.guard is None:
         w.emit(f"{', '.join(values)}{',' if count == 1 else ''} = {call}")
