@@ -15,6 +15,7 @@ from ..formats.tensormap import TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
 from . import issue
+from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
 from .sm import FORGOTTEN, SCHEDULERS, Sm
@@ -39,7 +40,7 @@ def _evenly_spaced(lines: np.ndarray) -> Lines:
     return range(int(lines[0]), int(lines[-1]) + 1, steps[0]) if len(steps) == 1 else lines
 
 
-PARAMETER_LINE = 64  # bytes, measured: tests/timing, latency/ld.param
+PARAMETER_LINE = 64  # bytes, measured: tests/timing, mechanisms/ld.param
 OPERAND_ROW = 32  # bytes of a row of A or B that an mma of any kind reads
 
 
@@ -94,10 +95,11 @@ class TimingClock(Clock):
         """Cycles until a cluster runs on these SMs: longer where one of them has not had a CTA of its launch before."""
         now = self.engine.now
         first = any(self.sms[i].host != launch for i in sms)
+        half = half_of(sms[0], len(sms), len(self.sms))
         for i in sms:
             if self.sms[i].host != launch:
                 self.sms[i].new_launch()
-            self.sms[i].host = launch
+            self.sms[i].host, self.sms[i].half = launch, half
         begin = self.p["launch"]["first_cta_ns" if first else "cta_start_ns"]
         return self.schedule_cta(now) - now + self.p.cycles(begin)
 
@@ -117,7 +119,9 @@ class TimingClock(Clock):
         sm = group.cta.sm
         cluster = sm - group.cta.rank
         fetched = self.memory.read_bytes
-        first, done = self.memory.read(start, lines, nbytes, sm, len(ctas), cluster) if len(lines) else (start, start)
+        first = done = start
+        if len(lines):
+            first, done = self.memory.read(start, lines, nbytes, self.sms[sm].half, sm, len(ctas), cluster)
         landing = done + nbytes / tma["bytes_per_cycle"]  # the last request leaves that much after the first
         for cta in ctas:
             sm = self.sms[cta.sm]
@@ -200,7 +204,7 @@ class TimingClock(Clock):
 
     def _write(self, sm: Sm, lines: Lines, nbytes: int) -> float:
         """What has left an SM: when it is acknowledged. The SM has to wait where the L2 does not keep up."""
-        taken, acknowledged = self.memory.write(sm.egress, lines, nbytes)
+        taken, acknowledged = self.memory.write(sm.egress, lines, nbytes, sm.half)
         sm.egress = max(sm.egress, taken - self.p["sm"]["store_queue_cycles"])
         return acknowledged
 
@@ -217,19 +221,20 @@ class TimingClock(Clock):
             start += tma["first_tensor_cycles"]
         ready = sm.seen.pop(key, None)
         if ready is None:
-            ready = self._descriptor_fetch(key, start)
+            ready = self._descriptor_fetch(sm, key, start)
         elif ready == FORGOTTEN:
             ready = start + tma["first_use_cycles"]
         sm.remember(key, ready, tma["descriptors"])
         return max(ready, start)
 
-    def _descriptor_fetch(self, key, start: float) -> float:
+    def _descriptor_fetch(self, sm: Sm, key, start: float) -> float:
         tma = self.p["tma"]
         launch, by_value, address = key[:3]
         if not by_value:
             line = address // LINE
-            come = self.memory.read(start, range(line, line + 1), LINE)[1]
-            cold = come - start > (self.memory.hit_cycles + self.memory.miss_cycles) / 2
+            fetched = self.memory.read_bytes
+            come = self.memory.read(start, range(line, line + 1), LINE, sm.half)[1]
+            cold = self.memory.read_bytes > fetched
             start = come + tma["latency_cycles"]
         else:
             cold = self._known.setdefault(key[3:], launch) == launch
@@ -239,7 +244,7 @@ class TimingClock(Clock):
         key = self._descriptor(group, tm, map_at)
         sm = self.sms[group.cta.sm]
         if key not in sm.seen:
-            sm.remember(key, self._descriptor_fetch(key, group.t), self.p["tma"]["descriptors"])
+            sm.remember(key, self._descriptor_fetch(sm, key, group.t), self.p["tma"]["descriptors"])
 
     def tensormap_acquire(self, group) -> None:
         """The fence makes a round trip to the L2; what that takes where nobody is in the way is in the block's cost."""
@@ -268,7 +273,8 @@ class TimingClock(Clock):
         lines = self._lines_at(addresses)
         asked, waited = group.global_loads
         asked = asked if waited == group.t else group.t
-        come = self.memory.read(asked, lines, len(lines) * LINE, group.cta.sm)[1] + self.p["sm"]["load_cycles"]
+        sm = group.cta.sm
+        come = self.memory.read(asked, lines, len(lines) * LINE, self.sms[sm].half, sm)[1] + self.p["sm"]["load_cycles"]
         group.t = max(group.t, come - self.figures["global_load"][1])
         group.global_loads = asked, group.t
 

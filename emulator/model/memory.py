@@ -11,6 +11,8 @@ one that it pushes out has been written back: on an H200 that was filled before,
 serves a window in any order, so that the first of several copies ends late, and what lies in L2 waits while more than
 that window does. SMs of a cluster that ask for a line that waits to go to them share one trip through the crossbar.
 What prefetches have asked for comes in no order: a load that meets it on its way ends with the last of it.
+The L2 has two halves (halves.py): lines of the other one cross a link on their first way to a half, unless only a
+prefetch asked for them.
 """
 
 from __future__ import annotations
@@ -19,29 +21,32 @@ import math
 
 import numpy as np
 
+from . import halves
+
 LINE = 128
 Lines = np.ndarray | range  # numbers (address // LINE) of distinct lines of one region
 
 
 class L2Region:
-    """One region's lines: the HBM channel of each, how much longer than the fastest it takes (cycles), when it is (or
-    was) in L2, and how many bytes had been inserted by then.
+    """One region's lines: the HBM channel of each, how much longer than the fastest it takes (cycles), its home, when
+    it is (or was) in each half of the L2, and how many bytes had been inserted there by then.
 
     `base` is a line number of our own: host addresses differ from run to run, and modelled times must not.
     """
 
-    __slots__ = ("first", "channel", "late", "ready", "stamp")
+    __slots__ = ("first", "lines", "channel", "late", "home", "ready", "stamp")
 
     def __init__(self, start: int, size: int, base: int, channels: int, late: np.ndarray):
         self.first = start // LINE
-        lines = (start + size - 1) // LINE - self.first + 1
+        self.lines = lines = (start + size - 1) // LINE - self.first + 1
         mixed = np.arange(base, base + lines, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         self.channel = (mixed >> np.uint64(40)).astype(np.int64) % channels
         mixed ^= mixed >> np.uint64(32)
         mixed *= np.uint64(0xD6E8FEB86659FD93)
         self.late = late[mixed >> np.uint64(52)]
-        self.ready = np.full(lines, np.inf)
-        self.stamp = np.full(lines, -np.inf)
+        self.home = halves.homes(base, lines)
+        self.ready = np.full((2, lines), np.inf)  # [half, line]
+        self.stamp = np.full((2, lines), -np.inf)
 
 
 class MemoryModel:
@@ -62,7 +67,9 @@ class MemoryModel:
         # 4096 quantiles of what a line takes longer than the fastest
         self.late = hbm["spread_cycles"] * ((np.arange(4096) + 0.5) / 4096) ** hbm["spread_power"]
         self.free = [0.0] * self.channels  # cycle at which each channel has served what it was given
-        self.capacity = l2["bytes"]
+        self.capacity = l2["bytes"] / 2  # of a half
+        self.links = halves.Links(p.bytes_per_cycle(l2["link_tb_s"]))
+        self.far_cycles = l2["far_cycles"]
         self.read_rate = p.bytes_per_cycle(l2["tb_s"])
         self.shared_rate = p.bytes_per_cycle(l2["shared_tb_s"])
         self.prefetch_rate = p.bytes_per_cycle(l2["prefetch_tb_s"])
@@ -78,9 +85,10 @@ class MemoryModel:
         self.hit_cycles, self.loaded_cycles = l2["hit_cycles"], l2["loaded_cycles"]
         self.write_miss_cycles = l2["write_miss_cycles"]
         self.miss_cycles = hbm["latency_cycles"]
-        self.inserted = 0.0
-        self.dirty = l2["dirty_at_start"] * self.capacity  # what the flush before the measurement left behind, evenly
-        self.stored = 0.0  # bytes of lines stored since then
+        self.inserted = [0.0, 0.0]  # bytes, by half
+        # what the flush before the measurement left behind in each half, evenly
+        self.flushed = [l2["dirty_at_start"] * self.capacity] * 2
+        self.stored = [0.0, 0.0]  # bytes of lines stored since then
         self.pushed_out = 0.0  # bytes that stores have pushed out and that no channel has taken yet
         self.regions: dict[int, L2Region] = {}
         self.last: L2Region | None = None  # the one that was asked for last
@@ -90,12 +98,12 @@ class MemoryModel:
     def region(self, line: int) -> L2Region:
         """The region that a line belongs to; its first byte may lie inside the line."""
         last = self.last
-        if last is not None and 0 <= line - last.first < len(last.ready) - 1:  # its last line may begin another
+        if last is not None and 0 <= line - last.first < last.lines - 1:  # its last line may begin another
             return last
         r = self.memory.at_or_before(line * LINE + LINE - 1)
         found = self.regions.get(r.start)
         if found is None:
-            base = sum(len(known.ready) for known in self.regions.values())
+            base = sum(known.lines for known in self.regions.values())
             found = self.regions[r.start] = L2Region(r.start, r.size, base, self.channels, self.late)
         self.last = found
         return found
@@ -103,7 +111,7 @@ class MemoryModel:
     def _locate(self, lines: Lines) -> tuple[L2Region, slice | np.ndarray]:
         """The region of some lines, and which of its lines they are."""
         region = self.region(int(lines[0]))
-        low, size = lines[0] - region.first, len(region.ready)
+        low, size = lines[0] - region.first, region.lines
         if type(lines) is range and low >= 0 and lines[-1] - region.first < size:
             return region, slice(low, lines[-1] - region.first + 1, lines.step)
         index = np.asarray(lines) - region.first
@@ -114,51 +122,96 @@ class MemoryModel:
         """Those of the lines at `index` for which `those` holds."""
         return (np.arange(index.start, index.stop, index.step) if type(index) is slice else index)[those]
 
+    @property
+    def dirty(self) -> float:
+        """Bytes of the flush that are still in L2."""
+        return self.flushed[0] + self.flushed[1]
+
     def read(
-        self, time: float, lines: Lines, nbytes: int, sm: int = 0, sharers: int = 1, cluster: int = 0
+        self,
+        time: float,
+        lines: Lines,
+        nbytes: int,
+        half: int | None = 0,
+        sm: int = 0,
+        sharers: int = 1,
+        cluster: int = 0,
     ) -> tuple[float, float]:
         """Lines are requested at `time` for `sharers` SMs: when the first and the last leave the L2.
 
-        sm: who asks; cluster: the first SM of its cluster.
+        half: which they belong to; None: the lines go to their homes only. sm: who asks; cluster: the first SM of its
+        cluster.
         """
         region, index = self._locate(lines)
         if type(index) is not slice and len(index) < len(lines):  # a box may have rows of several regions
             lines = np.asarray(lines)
-            beyond = lines >= region.first + len(region.ready)
+            beyond = lines >= region.first + region.lines
             if beyond.any() and self.region(int(lines[beyond][0])) is not region:
                 share = nbytes * np.count_nonzero(beyond) / len(lines)
-                first, done = self.read(time, lines[~beyond], nbytes - share, sm, sharers, cluster)
-                return first, max(done, self.read(time, lines[beyond], share, sm, sharers, cluster)[1])
-        ready = region.ready[index]
+                first, done = self.read(time, lines[~beyond], nbytes - share, half, sm, sharers, cluster)
+                return first, max(done, self.read(time, lines[beyond], share, half, sm, sharers, cluster)[1])
+        there, ready = self._found(region, index, half)
         first = done = time + self.hit_cycles
         missing, held = index, 0.0
-        if ready.min() < np.inf:
-            there = region.stamp[index] > self.inserted - self.capacity
+        if there.any():
             hits = ready[there]
-            if len(hits):
-                done = max(done, float(hits.max()))
-                if done > first and self.prefetched > time and nbytes:
-                    done = held = max(done, self.prefetched)
-                elif len(hits) == len(there) and self.free_until > time:
-                    time = self.admitted(time)
-                    first = done = max(done, time + self.hit_cycles)
+            done = max(done, float(hits.max()))
+            if done > first and self.prefetched > time and nbytes:
+                done = held = max(done, self.prefetched)
+            elif len(hits) == len(there) and self.free_until > time:
+                time = self.admitted(time)
+                first = done = max(done, time + self.hit_cycles)
             missing = self._pick(index, ~there)
-        channels = region.channel[missing].tolist()
-        if channels:
-            back = self._insert(missing, len(channels), region)
-            each = self.line_cycles + back / (len(channels) * LINE) * self.turn_cycles
-            self.each = each
-            self.served = self._fetch(channels, region.late[missing].tolist(), time, each)
-            arrival = self.served + self.miss_cycles
-            region.ready[missing] = arrival
-            self.read_bytes += len(channels) * LINE
+        fetched = 0
+        if not there.all():
+            fetched, arrival = self._miss(region, missing, half, time)
             done = max(done, arrival)
-            if 2 * len(channels) > len(ready):
+            if 2 * fetched > len(there):
                 first = time + self.miss_cycles
         done = max(done, self._cross(time, held, lines, nbytes, sm, sharers, cluster) + self.hit_cycles)
         if self.log is not None:
-            self.log.append((done, len(channels) * LINE, 0, nbytes))
+            self.log.append((done, fetched * LINE, 0, nbytes))
         return first, done
+
+    def _found(self, region: L2Region, index: slice | np.ndarray, half: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Of the lines at `index`: whether a half, or the home of each, has them, and since when or from when on."""
+        limits = self.inserted[0] - self.capacity, self.inserted[1] - self.capacity
+        if half is not None:
+            return region.stamp[half, index] > limits[half], region.ready[half, index]
+        home = region.home[index]
+        there, ready = (np.where(home, *each[::-1, index]) for each in (region.stamp, region.ready))
+        return there > np.where(home, limits[1], limits[0]), ready
+
+    def _miss(self, region: L2Region, missing: slice | np.ndarray, half: int | None, time: float) -> tuple[int, float]:
+        """Lines that a half does not have come from the other one, or from the HBM: how many from there, when the last.
+
+        Those of the other half stay in both.
+        """
+        at, arrival = self._pick(missing, slice(None)), time
+        far = np.zeros(0, int)
+        if half is not None:
+            away = region.home[at] != half
+            far = at[away]
+            kept = region.stamp[1 - half, far] > self.inserted[1 - half] - self.capacity
+            if kept.any():
+                at = np.concatenate((at[~away], far[~kept]))
+                arrival = max(time + self.hit_cycles, float(region.ready[1 - half, far[kept]].max())) + self.far_cycles
+        if len(at):
+            home = region.home[at]
+            back = self._insert(region, at[home == 0], 0) + self._insert(region, at[home == 1], 1)
+            if len(far):
+                back += self._insert(region, far, half)
+            self.each = each = self.line_cycles + back / (len(at) * LINE) * self.turn_cycles
+            self.served = self._fetch(region.channel[at].tolist(), region.late[at].tolist(), time, each)
+            arrival = max(arrival, self.served + self.miss_cycles)
+            region.ready[home, at] = self.served + self.miss_cycles
+            self.read_bytes += len(at) * LINE
+        elif len(far):
+            self._write_back(self._insert(region, far, half))
+        if len(far):
+            arrival = max(arrival, self.links.carry(half, self.engine.now, region.channel[far], LINE) + self.far_cycles)
+            region.ready[half, far] = arrival
+        return len(at), arrival
 
     def _cross(self, time: float, held: float, lines: Lines, nbytes: int, sm: int, sharers: int, cluster: int) -> float:
         """The crossbar carries lines to a cluster, then to each of its SMs; returns when it has.
@@ -218,17 +271,17 @@ class MemoryModel:
         """
         return time + max(0.0, self.backlog(time) - self.window * self.each)
 
-    def _insert(self, missing: slice | np.ndarray, count: int, region: L2Region) -> float:
+    def _insert(self, region: L2Region, at: np.ndarray, half: int) -> float:
         """New lines push out old ones; returns how many bytes of those have been stored and must be written back."""
-        n = count * LINE
-        self.inserted += n
-        region.stamp[missing] = self.inserted
+        n = len(at) * LINE
+        self.inserted[half] += n
+        region.stamp[half, at] = self.inserted[half]
         back = 0.0
-        if self.dirty > 0:
-            back = min(self.dirty, self.dirty * n / max(self.capacity - self.inserted + n, n))
-            self.dirty -= back
-        stored = self.stored * min(n / self.capacity, 1.0)
-        self.stored -= stored
+        if self.flushed[half] > 0:
+            back = min(self.flushed[half], self.flushed[half] * n / max(self.capacity - self.inserted[half] + n, n, 1))
+            self.flushed[half] -= back
+        stored = self.stored[half] * min(n / self.capacity, 1.0)
+        self.stored[half] -= stored
         back += stored
         self.written_bytes += back
         if self.log is not None and back:
@@ -243,21 +296,28 @@ class MemoryModel:
             self.pushed_out, now = 0.0, self.engine.now
             self.free = [(end if end > now else now) + busy for end in self.free]
 
-    def write(self, time: float, lines: Lines, nbytes: int) -> tuple[float, float]:
-        """A store arrives at the L2: when it has been taken in and when it is acknowledged."""
+    def write(self, time: float, lines: Lines, nbytes: int, half: int = 0) -> tuple[float, float]:
+        """A store arrives at the L2 from a half: when it has been taken in and when it is acknowledged.
+
+        Lines are kept at home; what the other half had of them is old.
+        """
         region, index = self._locate(lines)
-        limit, acknowledged = self.inserted - self.capacity, self.hit_cycles
-        if len(lines) == 1 and type(index) is slice:  # the warps of an epilogue store a line or less at a time
-            count, missing = int(region.stamp.item(index.start) <= limit), index
-        else:
-            new = region.stamp[index] <= limit
-            count = int(np.count_nonzero(new))
-            missing = index if count == len(new) else self._pick(index, new)
-        if count:
-            region.ready[missing] = time + self.hit_cycles
-            self._write_back(self._insert(missing, count, region))
-            self.stored += count * LINE
-            acknowledged = self.write_miss_cycles
+        at = self._pick(index, slice(None))
+        home = region.home[at]
+        acknowledged = self.hit_cycles
+        for there in (0, 1):
+            mine = at[home == there]
+            if not len(mine):
+                continue
+            if there != half:
+                self.links.carry(there, self.engine.now, region.channel[mine], nbytes / len(at))
+            new = mine[region.stamp[there, mine] <= self.inserted[there] - self.capacity]
+            region.stamp[1 - there, mine] = -np.inf
+            if len(new):
+                region.ready[there, new] = time + self.hit_cycles
+                self._write_back(self._insert(region, new, there))
+                self.stored[there] += len(new) * LINE
+                acknowledged = self.write_miss_cycles
         busy = max(nbytes / self.write_rate, len(lines) * self.write_request_cycles)
         self.write_port = max(self.write_port, self.engine.now) + busy
         if self.log is not None:
@@ -267,14 +327,15 @@ class MemoryModel:
 
     def skip_flush(self):
         """As if reads and stores had gone on in the same shares until all that the flush left behind was pushed out."""
-        if self.inserted:
-            replaced = min(self.inserted / self.capacity, 1.0)
-            self.stored *= (1 - math.exp(-1)) / (1 - math.exp(-replaced))
-        self.inserted, self.dirty = max(self.inserted, self.capacity), 0.0
+        for half, inserted in enumerate(self.inserted):
+            if inserted:
+                replaced = min(inserted / self.capacity, 1.0)
+                self.stored[half] *= (1 - math.exp(-1)) / (1 - math.exp(-replaced))
+            self.inserted[half], self.flushed[half] = max(inserted, self.capacity), 0.0
 
     def prefetch(self, time: float, lines: Lines, nbytes: int) -> float:
         """Lines are requested at `time`, for nobody: when the L2 has taken the requests."""
-        self.read(time, lines, 0)
+        self.read(time, lines, 0, None)
         if time > self.prefetched:
             self.prefetching = time
         self.prefetched = max(self.prefetched, max(self.free) + self.miss_cycles)

@@ -63,7 +63,7 @@ class Sm:
 
     __slots__ = (
         "decode", "tma", "ingest", "egress", "tensor", "copy", "load", "prefetches", "seen", "launch", "host",
-        "schedulers", "shared", "constants",
+        "schedulers", "shared", "constants", "half",
     )  # fmt: skip
 
     def __init__(self):
@@ -71,6 +71,7 @@ class Sm:
         self.seen: dict = {}  # tensormap -> when its descriptor cache has it, least recent first
         self.launch = -1  # which one last used tensor maps here
         self.host = -1  # which one last started a CTA here
+        self.half = 0  # of the L2, that serves it
         self.schedulers = [0.0] * SCHEDULERS  # when each has issued what it was given
         self.shared = SharedPort()
         self.constants: set[int] = set()  # lines of the launch's parameters

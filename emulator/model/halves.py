@@ -1,0 +1,49 @@
+"""The two halves of the L2: where lines and SMs are at home, and the links between them (timing only, no data).
+
+Each 4 KiB of memory belongs to one half, that of its HBM channels. An SM asks its own half, which keeps a copy of what
+it has got from the other one: so a line that SMs of both halves read crosses once, lies in both, and the L2 holds half
+as much of such lines. Measured on an H200 with tests/timing/halves.py, like the homes: block by block they are the
+parity of the bits of a number, and SMs get CTAs GPC by GPC, clusters from each GPC in turn. That an L2 has two parts
+of which each serves the GPCs next to it: https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+BLOCK = 32  # lines
+LANES = 16  # of a link; one alone, without uneven luck, is 2 % faster where several SMs load the same lines
+GPCS = (0, 1, 1, 1, 0, 0, 0, 1)  # the half of each, in the order in which they get CTAs
+
+
+def parity(numbers: np.ndarray) -> np.ndarray:
+    """Of the bits of each number below 2**32: 0 or 1."""
+    for shift in (16, 8, 4, 2, 1):
+        numbers = numbers ^ numbers >> shift
+    return numbers & 1
+
+
+def homes(first: int, lines: int) -> np.ndarray:
+    """The half of each of `lines` lines, the first of which has number `first`: int8 [lines]."""
+    return parity(np.arange(first, first + lines) // BLOCK).astype(np.int8)
+
+
+def half_of(first: int, size: int, sms: int) -> int:
+    """The half of a cluster of `size` CTAs (1: none) that begins at SM `first` of `sms`, in the order of their use."""
+    return GPCS[first * len(GPCS) // sms if size == 1 else first // size % len(GPCS)]
+
+
+class Links:
+    """One to each half, for what it gets from the other: lines read, and data to be stored there."""
+
+    def __init__(self, rate: float):
+        """rate: bytes per cycle of both together."""
+        self.cycles = 2 * LANES / rate  # of a byte
+        self.free = np.zeros((2, LANES))  # when each has carried what it was given
+
+    def carry(self, to: int, now: float, channels: np.ndarray, nbytes: float) -> float:
+        """`nbytes` of each of some lines, by their HBM channels: when the last has crossed."""
+        lanes = channels % LANES
+        free = np.maximum(self.free[to], now) + np.bincount(lanes, minlength=LANES) * (nbytes * self.cycles)
+        self.free[to] = free
+        return float(free[lanes].max())
