@@ -1,4 +1,4 @@
-"""Whole kernels with published B200 times, none of which the profile was fitted to, against the model.
+"""Whole kernels with published B200 times against the model.
 
     git clone https://github.com/gpu-mode/reference-kernels
     git clone https://github.com/teelaitila/nvfp4_gpumode
@@ -7,7 +7,8 @@
 Each point runs in a process of its own: the problem's own inputs, a submission's own host code, two calls on two
 inputs, the L2 clean. Modelled is what the GPU does: "in a row" is the second call, from the end of the first; "alone"
 is the first call and the two events around it. What the host does between launches, and copies that torch makes, are
-left out. Nothing of the two checkouts is kept in this repository.
+left out. Nothing of the two checkouts is kept in this repository. No figure of the profile was fitted to these times,
+but two choices were kept because of guaguabear's: that blocks where lanes part cost nothing, and `tensor.copy_cycles`.
 Figures: https://github.com/teelaitila/nvfp4_gpumode (fp4_gemm/benchmarks.md, dual_gemm/benchmarks.md,
 group_gemm/worklog.md; head of dual_gemm/others/guag.py).
 """
