@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 import pytest
 
 import submission
+from tests.submission.test_host import SCHEDULE
 
 ROOT = pathlib.Path(__file__).parents[2]
 NEWEST = ROOT / ".venv-newest" / "bin" / "python"
@@ -36,7 +37,8 @@ PYTHONS = [
     pytest.param(sys.executable, id="pinned"),
     pytest.param(NEWEST, id="newest", marks=pytest.mark.newest),
 ]
-CONFIGS = (2, submission.DEFAULT), *((len(ms), config) for (ms, _, _), config in submission.CONFIG_MAP.items())
+CONFIGS = [(len(ms), config) for (ms, _, _), configs in submission.CONFIG_MAP.items() for config in configs]
+CONFIGS = [(2, submission.DEFAULT), *((groups, replace(config, **SCHEDULE)) for groups, config in CONFIGS)]
 ONE_SHARER = [(groups, replace(config, sharers=1, sms=148)) for groups, config in CONFIGS]
 SHIPPED = [(groups, asdict(config)) for groups, config in dict.fromkeys((*CONFIGS, *ONE_SHARER))]
 OTHERS = [
