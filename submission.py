@@ -1390,7 +1390,8 @@ class Tuned:
     def __init__(self, make: Callable[[Config], Plan | DualPlan], configs: tuple[Config, ...]):
         self.begin = time.perf_counter()
         self.make, self.configs = make, list(dict.fromkeys(map(fitting, configs)))
-        self.plan, self.waits = make(self.configs[0]), len(self.configs) > 1
+        self.config, self.waits = self.configs[0], len(self.configs) > 1
+        self.plan = make(self.config)
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Launch; C of each group. ValueError unless the tensors are as they must be."""
@@ -1404,7 +1405,7 @@ class Tuned:
         return self.plan(tensors)
 
     def tune(self, tensors: list[torch.Tensor]) -> str:
-        """Set `plan`; what was chosen, or why nothing could be. The tensors are read, and not written."""
+        """Set `config` and its `plan`; which, or why none could be found. The tensors are read, and not written."""
         plans = [self.plan]
         try:
             for config in self.configs[1:]:
@@ -1413,9 +1414,9 @@ class Tuned:
                 plans.append(self.make(config))
             times = measured(plans, tensors)
             i = fastest(times)
-            self.plan = plans[i]
+            self.config, self.plan = self.configs[i], plans[i]
             us = [f"{statistics.median(of_plan) / CALLS * 1e3:.2f}" for of_plan in times]
-            return f"of {len(self.configs)} configs number {i} ({', '.join(us)} us): {self.configs[i]}"
+            return f"of {len(self.configs)} configs number {i} ({', '.join(us)} us): {self.config}"
         except Exception as error:  # whatever it is, the first guess gives the right result
             return f"the first config, since the others could not be timed: {type(error).__name__}: {error}"
         finally:
