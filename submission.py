@@ -134,7 +134,7 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
         {"prefetch": 6},
         {"token_policy": LAST, "store_policy": NORMAL},
         {"epilogue_warps": 4},
-        {"gran": 64, "token_cost": 50},
+        {"stages": 4},
     ),
     ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): candidates(
         replace(TUNED, gran=64, token_cost=50, prefetch=2, weight_policy=NORMAL),
@@ -142,28 +142,28 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
         {"prefetch": 6},
         {"weight_policy": FIRST},
         {"gran": TILE_M, "token_cost": 0},
-        {"tokens": 128},
+        {"fresh_outputs": True},
     ),
     ((192, 320), 3072, 4096): candidates(
         replace(TUNED, sharers=2, tokens=96, prefetch=3, sms=144, **NO_POLICY | {"store_policy": LAST}),
         {"prefetch": 0},
         {"prefetch": 6},
         {"sharers": 1, "sms": 148},
-        {"tokens": 160},
+        {"token_box": 32},
         {"weight_policy": FIRST, "token_policy": LAST, "store_policy": NORMAL},
     ),
     ((128, 384), 4096, 1536): candidates(
         replace(TUNED, tokens=128, token_box=64, prefetch=3),
         {"prefetch": 0},
         {"prefetch": 6},
-        {"sharers": 2},
-        {"tokens": 96, "token_box": 16},
+        {"epilogue_warps": 8},
+        {"token_box": 32},
         NO_POLICY,
     ),
 }
 
-DUAL_DEFAULT = replace(TUNED, epilogue_warps=8, prefetch=2)
-DUAL_CHANGES = {"prefetch": 0}, {"prefetch": 6}, {"epilogue_warps": 4}, NO_POLICY
+DUAL_DEFAULT = replace(TUNED, epilogue_warps=8, prefetch=2, **NO_POLICY)
+DUAL_CHANGES = {"prefetch": 0}, {"prefetch": 6}, {"epilogue_warps": 4}, {"weight_policy": FIRST, "token_policy": LAST}
 
 # M, N, K of a benchmark case of the dual GEMM -> its Configs; every other problem runs on DUAL_DEFAULT. Token tiles
 # such that one for each pair of CTAs is enough: 64, 64, 72 and 72 tiles of 128 rows of both B.

@@ -112,7 +112,7 @@ def check_sass(cubin: bytes, ptx: str, config: dict) -> None:
     assert found.pop("UTMALDG") == len(re.findall(r"cp\.async\.bulk\.tensor\.\dd\.shared", ptx))
     assert found.pop("LDTM") == ptx.count("tcgen05.ld.")
     assert found.pop("MUFU", 0) == ptx.count("ex2.approx") + ptx.count("rcp.approx")
-    stores = {"UTMASTG": 1, "STSM": ptx.count("stmatrix.")}
+    stores = {"UTMASTG": 1, "STSM": ptx.count("stmatrix.")} if not config.get("fresh_outputs") else {"STG": 2}
     lines = config.get("prefetch", 1) if config.get("pdl", True) and not config.get("early_weights") else 0
     assert found.pop("CCTL", 0) == lines * (2 if "ex2.approx" in ptx else 1)  # of a row of either B if dual
     pdl = {"ACQBULK": 2, "PREEXIT": 1} if config.get("pdl", True) else {}
@@ -132,7 +132,7 @@ def check_ptx(ptx: str, groups: int, config: dict) -> None:
     assert ("griddepcontrol.wait" in ptx) == config.get("pdl", True)
 
     params = re.findall(r"\.param \.align (\d+) \.b8 \w+\[(\d+)\]", ptx)
-    tensormaps = groups * (weight_boxes + len(token_boxes) + 3)
+    tensormaps = groups * (weight_boxes + len(token_boxes) + (2 if config.get("fresh_outputs") else 3))
     assert params[:-1] == [("64", "128")] * tensormaps and params[-1][0] == "8"
     assert 128 * tensormaps + int(params[-1][1]) <= 32764
 

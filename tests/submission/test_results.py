@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import itertools
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 emulated = settings.get_profile("emulated")
+SOURCE = (Path(__file__).parents[2] / "submission.py").read_text()
 
 
 @dataclasses.dataclass
@@ -177,11 +179,22 @@ VARIED = [(40, 272, 320), (300, 384, 64)]  # m, n, k
 @pytest.mark.parametrize("one_cluster, schedule", [(False, 0), (True, 8)])
 def test_mapped_configs_are_exact(submission, monkeypatch, one_cluster, schedule):
     for config in {*itertools.chain(*submission.CONFIG_MAP.values()), submission.DEFAULT}:
+        if config.fresh_outputs:
+            continue
         sms = config.cluster if one_cluster else config.sms
         monkeypatch.setattr(submission, "DEFAULT", dataclasses.replace(config, sms=sms))
         submission.plan.cache_clear()
         check(submission, problem(VARIED, full_range=True), schedule)
     submission.plan.cache_clear()
+
+
+@pytest.mark.parametrize("epilogue_warps", [4, 8])
+def test_fresh_outputs_are_exact(tmp_path, judged, epilogue_warps):
+    """Which only a worker's torch makes in the device's memory; on four SMs, with odd groups and parts of tiles."""
+    path, changes = tmp_path / "submission.py", f"fresh_outputs=True, epilogue_warps={epilogue_warps}, sms=4"
+    path.write_text(f"{SOURCE}\nDEFAULT = replace(DEFAULT, {changes})\n")
+    verdicts = judged(path, *([*zip(*sizes)] for sizes in (VARIED, [(1, 16, 64), (0, 32, 64), (513, 144, 320)])))
+    assert [(verdict.status, verdict.reason, verdict.ulps) for verdict in verdicts] == [("pass", "", 0)] * 2
 
 
 @pytest.mark.parametrize("hyperparameters", OTHERS, ids=lambda x: "-".join(map(str, x.values())))
