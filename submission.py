@@ -1335,10 +1335,10 @@ class DualPlan:
 
 # No model and no other GPU ranks configs that differ by a few percent on a B200; a B200 does, in the first call of a
 # shape that has several. GROUP_GEMM_TUNING=off keeps the first guess, =show says on stderr what was chosen.
-CALLS, ROUNDS = 15, 24  # calls between two events, as the grader times them; how often
+CALLS, ROUNDS = 15, 48  # calls between two events, as the grader times them; how often
 FLUSH = 512 << 20  # bytes, four times the L2: they push out what it holds, and leave it full of dirty lines
 FLUSHES = 8  # 0.8 ms, which the host has to queue the calls
-SECONDS, BYTES = 18, 3 << 30  # of a shape: until its last config is compiled; scratch
+SECONDS, BYTES = 18, 3 * 10**9  # of a shape: until its last config is compiled; scratch
 
 
 def on_b200(tensor: torch.Tensor) -> bool:
@@ -1374,12 +1374,16 @@ def measured(plans: list[Plan | DualPlan], tensors: list[torch.Tensor]) -> list[
 
 
 def fastest(times: list[list[float]]) -> int:
-    """Which plan: the first, unless another is faster, in the median of the rounds, by more than the rounds differ."""
+    """Which plan: the first, unless another is faster, in the median of the rounds, by more than that is uncertain.
+
+    That is two standard errors of a median, of which one is 1.86 / sqrt(rounds) of the median distance from it.
+    """
     chosen, most = 0, 0.0
     for i, of_plan in enumerate(times):
         gains = [first - own for first, own in zip(times[0], of_plan)]
         gain = statistics.median(gains)
-        if gain > max(most, statistics.median(abs(x - gain) for x in gains)):
+        spread = statistics.median(abs(x - gain) for x in gains)
+        if gain > max(most, 2 * 1.86 / math.sqrt(len(gains)) * spread):
             chosen, most = i, gain
     return chosen
 

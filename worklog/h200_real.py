@@ -253,10 +253,12 @@ def case(s, timer: Timer, name: str, sizes) -> dict:
     us = timer.medians(calls, 30 if dual else ROUNDS)
     fastest = min(us[f"config {i}"] for i in range(len(configs)))
     os.environ["GROUP_GEMM_TUNING"], chosen, seconds = "show", [], []
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
     for _ in range(TRIALS):
         s.plan.cache_clear()
         s.dual_plan.cache_clear()
-        torch.cuda.synchronize()
         begin = time.perf_counter()
         s.custom_kernel(problems[0].data)
         seconds.append(time.perf_counter() - begin)
@@ -268,6 +270,8 @@ def case(s, timer: Timer, name: str, sizes) -> dict:
         "configs": [changes(configs[0], config) for config in configs],
         "seconds to compile": compile_s,
         "seconds of a first call, compiled before": max(seconds),
+        "GB of scratch": (torch.cuda.max_memory_allocated() - held) / 1e9,
+        "GB of scratch left": (torch.cuda.memory_allocated() - held) / 1e9,
         "chosen": chosen,
         "within 1 % of the fastest": sum(us[f"config {i}"] <= 1.01 * fastest for i in chosen),
     }

@@ -86,6 +86,7 @@ def resources(cubin: bytes) -> dict[str, int]:
 OPCODES = {
     0x1EA: "UTCOMMA", 0x1E7: "UTCCP", 0x1EE: "LDTM", 0x1B4: "UTMALDG", 0x1B5: "UTMASTG", 0x044: "STSM",
     0x02E: "ACQBULK", 0x02D: "PREEXIT", 0x18F: "CCTL", 0x186: "STG", 0x183: "LDL", 0x187: "STL", 0x108: "MUFU",
+    0x17F: "STG of 32 bytes",
 }  # fmt: skip
 
 
@@ -112,7 +113,9 @@ def check_sass(cubin: bytes, ptx: str, config: dict) -> None:
     assert found.pop("UTMALDG") == len(re.findall(r"cp\.async\.bulk\.tensor\.\dd\.shared", ptx))
     assert found.pop("LDTM") == ptx.count("tcgen05.ld.")
     assert found.pop("MUFU", 0) == ptx.count("ex2.approx") + ptx.count("rcp.approx")
-    stores = {"UTMASTG": 1, "STSM": ptx.count("stmatrix.")} if not config.get("fresh_outputs") else {"STG": 2}
+    stores = {"UTMASTG": 1, "STSM": ptx.count("stmatrix.")}
+    if config.get("fresh_outputs"):
+        stores = {"STG of 32 bytes": 2}
     lines = config.get("prefetch", 1) if config.get("pdl", True) and not config.get("early_weights") else 0
     assert found.pop("CCTL", 0) == lines * (2 if "ex2.approx" in ptx else 1)  # of a row of either B if dual
     pdl = {"ACQBULK": 2, "PREEXIT": 1} if config.get("pdl", True) else {}

@@ -31,7 +31,7 @@ def noisy(us: float, spread: float = 0.0, seed: int = 0) -> list[float]:
         ([noisy(3.0), noisy(4.0), noisy(5.0)], 0),
         ([noisy(5.0)] * 4, 0),  # a tie
         ([noisy(5.0), noisy(4.0), noisy(4.0)], 1),  # a tie of others: the better guess
-        ([noisy(5.0, 0.5, 1), noisy(4.9, 0.5, 2)], 0),  # less than the rounds differ
+        ([noisy(5.0, 0.5, 1), noisy(4.95, 0.5, 2)], 0),  # less than is sure
         ([noisy(5.0, 0.5, 1), noisy(4.0, 0.5, 2)], 1),
         ([noisy(5.0), [1.0] * (ROUNDS // 2 - 1) + [6.0] * (ROUNDS // 2 + 1)], 0),  # faster in a minority of rounds
         ([[5.0 + i for i in range(ROUNDS)], [4.9 + i for i in range(ROUNDS)]], 1),  # rounds that slow down alike
@@ -41,6 +41,15 @@ def noisy(us: float, spread: float = 0.0, seed: int = 0) -> list[float]:
 )
 def test_the_first_unless_another_is_faster_by_more_than_the_spread(times, chosen):
     assert fastest(times) == chosen
+
+
+def test_equals_are_seldom_preferred_and_what_is_faster_is_found():
+    """In rounds whose standard deviation is 2 %, a gain of 2 % is found in nine of ten trials, and of 0 % in few."""
+    draw, found = random.Random(3), {0.0: 0, 0.02: 0}
+    for gain in found:
+        for _ in range(400):
+            found[gain] += fastest([[draw.gauss(1 - gain * i, 0.02) for _ in range(ROUNDS)] for i in (0, 1)])
+    assert found[0.02] >= 0.9 * 400 and found[0.0] <= 0.05 * 400, found
 
 
 @pytest.fixture
@@ -150,7 +159,7 @@ def test_memory_and_configs_of_the_benchmarks():
     """At most 3 GB of scratch: 15 copies of what a case has, and what is flushed with. At most 6 Configs."""
     for (ms, n, k), configs in submission.CONFIG_MAP.items():
         copies = sum((m + n) * k // 2 + 2 * m * n + (-(-m // 128) + -(-n // 128)) * 8 * k for m in ms)
-        assert submission.CALLS * copies + submission.FLUSH <= submission.BYTES <= 3.3e9
+        assert submission.CALLS * copies + submission.FLUSH <= submission.BYTES <= 3e9
         assert 1 < len(set(configs)) == len(configs) <= 6
     for configs in submission.DUAL_CONFIG_MAP.values():
         assert 1 < len(set(configs)) == len(configs) <= 6
