@@ -178,7 +178,8 @@ VARIED = [(40, 272, 320), (300, 384, 64)]  # m, n, k
 
 @pytest.mark.parametrize("one_cluster, schedule", [(False, 0), (True, 8)])
 def test_mapped_configs_are_exact(submission, monkeypatch, one_cluster, schedule):
-    for config in {*itertools.chain(*submission.CONFIG_MAP.values()), submission.DEFAULT}:
+    mapped = [configs[:1] if one_cluster else configs for configs in submission.CONFIG_MAP.values()]
+    for config in {*itertools.chain(*mapped), submission.DEFAULT}:
         if config.fresh_outputs:
             continue  # see below
         sms = config.cluster if one_cluster else config.sms
@@ -195,6 +196,26 @@ def test_fresh_outputs_are_exact(tmp_path, judged, epilogue_warps):
     path.write_text(f"{SOURCE}\nDEFAULT = replace(DEFAULT, {changes})\n")
     verdicts = judged(path, *([*zip(*sizes)] for sizes in (VARIED, [(1, 16, 64), (0, 32, 64), (513, 144, 320)])))
     assert [(verdict.status, verdict.reason, verdict.ulps) for verdict in verdicts] == [("pass", "", 0)] * 2
+
+
+SEVERAL = """
+CONFIG_MAP[(40, 24), 64, 128] = candidates(DEFAULT, {"gran": 64})
+
+
+def tune(*_):
+    raise AssertionError("timed")
+
+
+Tuned.tune = tune
+"""
+
+
+def test_nothing_is_timed_on_an_emulated_gpu(tmp_path, judged):
+    """Where tensors say that they are on `cuda`, whose capability is (10, 0)."""
+    path = tmp_path / "submission.py"
+    path.write_text(SOURCE + SEVERAL)
+    (verdict,) = judged(path, ((40, 24), (64, 64), (128, 128)))
+    assert (verdict.status, verdict.reason) == ("pass", "")
 
 
 @pytest.mark.parametrize("hyperparameters", OTHERS, ids=lambda x: "-".join(map(str, x.values())))
