@@ -88,7 +88,8 @@ def sweep_configs(grid: str = "") -> list[dict]:
         "pdl": (False, True),
         "prefetch": (0, 2, 4, 8),
     }
-    bases, configs = [*submission.CONFIG_MAP.values(), *submission.DUAL_CONFIG_MAP.values()], [{}]
+    tables = submission.CONFIG_MAP, submission.DUAL_CONFIG_MAP
+    bases, configs = [first for table in tables for first, *_ in table.values()], [{}]
     for field, value in ((field, value) for field in values for value in values[field]):
         for change in ({field: value}, {field: value, "sharers": 1}):
             try:

@@ -12,13 +12,18 @@ register: each weight byte is read once per token tile, and one compiled kernel 
 
     weight warp, token warp --TMA--> ring [weights | tokens | scales] --MMA warp--> tensor memory --epilogue warps--> C
 
-The file reads top-down: config, PTX, schedule, tensormaps, kernel, tensors, host.
+The file reads top-down: config, PTX, schedule, tensormaps, kernel, tensors, host, tuning, entry.
 """
 
 import ctypes
 import functools
 import itertools
 import math
+import os
+import random
+import statistics
+import sys
+import time
 from dataclasses import dataclass, replace
 from typing import Callable, NamedTuple
 
@@ -77,6 +82,7 @@ class Config:
     weight_policy: str = FIRST  # L2 eviction priority of B and SFB: a key of CACHE_POLICY
     token_policy: str = LAST  # the same for A and SFA, which every CTA reads
     store_policy: str = NORMAL  # the same for C
+    fresh_outputs: bool = False  # C not in the given tensors, but in new ones whose M is contiguous: no store boxes
     pdl: bool = True  # programmatic dependent launch: the prologue overlaps the end of the previous kernel
     prefetch: int = 1  # stages of the weights that are prefetched to L2 while the previous kernel ends, if pdl
     early_weights: bool = False  # load B and SFB before that wait: wrong if the previous kernel writes them
@@ -105,37 +111,67 @@ class Config:
         return [rows for rows in (128, 64, 32, 16) if rows >= self.token_box]
 
 
+def candidates(first: Config, *changes: dict) -> tuple[Config, ...]:
+    """The first guess for a shape, and that with these entries changed."""
+    return first, *(replace(first, **change) for change in changes)
+
+
 DEFAULT = Config(gran=32)
 
 TUNED = Config(token_cost=0, store_boxes=2)
+NO_POLICY = {"weight_policy": NORMAL, "token_policy": NORMAL, "store_policy": NORMAL}
 
-# (M of each group), N, K of a benchmark case -> its Config; every other problem runs on DEFAULT. Chosen on the timing
-# model: few parts of 128-row tiles, which take the tensor core as long as whole ones, narrow token tiles where that
-# fills the SMs. Prefetches, sharers, L2 policies and epilogue warps as an H200 wants them, measured with
-# worklog/h200_loads.py: six stages of prefetch instead of two cost it 1.5 us on the first case, where the model sees a
-# gain, and policies, which the model does not know, are worth 4 % of the second case.
-CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], Config] = {
-    ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): replace(
-        TUNED, token_box=32, epilogue_warps=8, prefetch=2, token_policy=NORMAL, store_policy=LAST
+# (M of each group), N, K of a benchmark case -> its Configs, the best guess first: the first call finds out which is
+# fastest ("tuning" below). Every other problem runs on DEFAULT. First guesses were chosen on the timing model: few
+# parts of 128-row tiles, which take the tensor core as long as whole ones, narrow token tiles where that fills the SMs.
+# Prefetches, sharers, L2 policies and epilogue warps as an H200 wants them, measured with worklog/h200_loads.py: six
+# stages of prefetch instead of two cost it 1.5 us on the first case, where the model sees a gain, and policies, which
+# the model does not know, are worth 4 % of the second case. The others are where the two disagree, or are blind.
+CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
+    ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): candidates(
+        replace(TUNED, token_box=32, epilogue_warps=8, prefetch=2, token_policy=NORMAL, store_policy=LAST),
+        {"prefetch": 0},
+        {"prefetch": 6},
+        {"token_policy": LAST, "store_policy": NORMAL},
+        {"epilogue_warps": 4},
+        {"stages": 4},
     ),
-    ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): replace(
-        TUNED, gran=64, token_cost=50, prefetch=2, weight_policy=NORMAL
+    ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): candidates(
+        replace(TUNED, gran=64, token_cost=50, prefetch=2, weight_policy=NORMAL),
+        {"prefetch": 0},
+        {"prefetch": 6},
+        {"weight_policy": FIRST},
+        {"gran": TILE_M, "token_cost": 0},
+        {"fresh_outputs": True},
     ),
-    ((192, 320), 3072, 4096): replace(
-        TUNED, sharers=2, tokens=96, prefetch=3, weight_policy=NORMAL, token_policy=NORMAL, store_policy=LAST, sms=144
+    ((192, 320), 3072, 4096): candidates(
+        replace(TUNED, sharers=2, tokens=96, prefetch=3, sms=144, **NO_POLICY | {"store_policy": LAST}),
+        {"prefetch": 0},
+        {"prefetch": 6},
+        {"sharers": 1, "sms": 148},
+        {"token_box": 32},
+        {"weight_policy": FIRST, "token_policy": LAST, "store_policy": NORMAL},
     ),
-    ((128, 384), 4096, 1536): replace(TUNED, tokens=128, token_box=64, prefetch=3),
+    ((128, 384), 4096, 1536): candidates(
+        replace(TUNED, tokens=128, token_box=64, prefetch=3),
+        {"prefetch": 0},
+        {"prefetch": 6},
+        {"epilogue_warps": 8},
+        {"token_box": 32},
+        NO_POLICY,
+    ),
 }
 
-DUAL_DEFAULT = replace(TUNED, epilogue_warps=8, prefetch=2)
+DUAL_DEFAULT = replace(TUNED, epilogue_warps=8, prefetch=2, **NO_POLICY)
+DUAL_CHANGES = {"prefetch": 0}, {"prefetch": 6}, {"epilogue_warps": 4}, {"weight_policy": FIRST, "token_policy": LAST}
 
-# M, N, K of a benchmark case of the dual GEMM -> its Config; every other problem runs on DUAL_DEFAULT. Token tiles such
-# that one for each pair of CTAs is enough: 64, 64, 72 and 72 tiles of 128 rows of both B.
-DUAL_CONFIG_MAP: dict[tuple[int, int, int], Config] = {
-    (256, 4096, 7168): replace(DUAL_DEFAULT, tokens=128),
-    (512, 4096, 7168): replace(DUAL_DEFAULT, tokens=256),
-    (256, 3072, 4096): replace(DUAL_DEFAULT, tokens=96),
-    (512, 3072, 7168): replace(DUAL_DEFAULT, tokens=192),
+# M, N, K of a benchmark case of the dual GEMM -> its Configs; every other problem runs on DUAL_DEFAULT. Token tiles
+# such that one for each pair of CTAs is enough: 64, 64, 72 and 72 tiles of 128 rows of both B.
+DUAL_CONFIG_MAP: dict[tuple[int, int, int], tuple[Config, ...]] = {
+    (256, 4096, 7168): candidates(replace(DUAL_DEFAULT, tokens=128), *DUAL_CHANGES),
+    (512, 4096, 7168): candidates(replace(DUAL_DEFAULT, tokens=256), *DUAL_CHANGES),
+    (256, 3072, 4096): candidates(replace(DUAL_DEFAULT, tokens=96), *DUAL_CHANGES),
+    (512, 3072, 7168): candidates(replace(DUAL_DEFAULT, tokens=192), *DUAL_CHANGES),
 }
 
 # ------------------------------------------------------------------------------------------------------------------ PTX
@@ -287,13 +323,16 @@ def mma_commit(bar: Int32, mask) -> None:
     ptx(text, "r,h", bar, Int16(mask))
 
 
-def tmem_load(tmem: Int32) -> list[Int32]:
-    """tcgen05.ld (9.7.16.8.1) of 16 lanes x 32 columns: two registers for each of 2 x 4 matrices [8, 8]."""
-    registers = ", ".join(f"${i}" for i in range(16))
-    text = f"tcgen05.ld.sync.aligned.16x256b.x4.b32 {{{registers}}}, [$16];"
-    struct = ptx(text, "=r," * 16 + "r", tmem, result=f"!llvm.struct<({', '.join(['i32'] * 16)})>")
+def tmem_load(tmem: Int32, shape: str = "16x256b.x4", count: int = 16) -> list[Int32]:
+    """tcgen05.ld (9.7.16.8.1) of 16 lanes x 32 columns: two registers for each of 2 x 4 matrices [8, 8].
+
+    With shape 32x32b.x32 and count 32: of 32 lanes x 32 columns, a thread has all columns of a lane.
+    """
+    registers = ", ".join(f"${i}" for i in range(count))
+    text = f"tcgen05.ld.sync.aligned.{shape}.b32 {{{registers}}}, [${count}];"
+    struct = ptx(text, "=r," * count + "r", tmem, result=f"!llvm.struct<({', '.join(['i32'] * count)})>")
     i32 = ir.IntegerType.get_signless(32)
-    return [Int32(llvm.extractvalue(i32, struct, ir.DenseI64ArrayAttr.get([i]))) for i in range(16)]
+    return [Int32(llvm.extractvalue(i32, struct, ir.DenseI64ArrayAttr.get([i]))) for i in range(count)]
 
 
 def tmem_load_wait() -> None:
@@ -329,6 +368,12 @@ def silu_times(gate: Int32, up: Int32) -> Int32:
 def store_matrix(address: Int32, matrices: list[Int32]) -> None:
     """stmatrix.trans (9.7.14.5.16): column i of fp16 matrix j [8, 8] to the 16 bytes at lane 8 * j + i's address."""
     ptx("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r", address, *matrices)
+
+
+def store_sector(address: Int64, halves: list[Int32], condition: Int32) -> None:
+    """st (9.7.9.12) of 16 fp16 to global memory, a whole sector of 32 bytes."""
+    text = "st.global.L1::no_allocate.v8.b32 [$0], {$1, $2, $3, $4, $5, $6, $7, $8};"
+    ptx_if(condition, text, "l" + ",r" * 8, address, *halves)
 
 
 def matrix_descriptor(swizzle: int, row_group: int) -> int:
@@ -562,14 +607,14 @@ class GroupGemm:
     """
 
     def __init__(self, groups: int, config: Config, dual: bool = False):
-        assert not dual or config.sharers == 1
+        assert not dual or config.sharers == 1 and not config.fresh_outputs
         self.groups, self.config, self.dual = groups, config, dual
         # Operands with a tensormap for each group: B and A in boxes of several sizes, SFB, SFA, C; the high SFB if dual
         self.tokens_operand = len(config.weight_boxes)
         self.scales_operand = self.tokens_operand + len(config.token_boxes)
-        self.operands = self.scales_operand + (4 if dual else 3)
+        self.operands = self.scales_operand + (4 if dual else 2 if config.fresh_outputs else 3)
         self.addresses = 8 if dual else 5
-        self.store_box = STORE_BOX // 2 if dual else STORE_BOX
+        self.store_box = 0 if config.fresh_outputs else STORE_BOX // 2 if dual else STORE_BOX
         self.store_bytes = config.epilogue_warps * config.store_boxes * self.store_box
         self.sizes = self.addresses * groups
         self.scalars = self.sizes + 2 * groups
@@ -603,7 +648,7 @@ class GroupGemm:
             else:
                 of_group = [fp4_tensormap(b, n, k, rows) for rows in config.weight_boxes]
                 of_group += [*of_a, scale_tensormap(sfb, n, k, config.sharers), scale_tensormap(sfa, m, k)]
-                of_group += [output_tensormap(c, m, n, 32)]
+                of_group += [] if const_expr(config.fresh_outputs) else [output_tensormap(c, m, n, 32)]
             for of_operand, tensormap in zip(tensormaps, of_group):
                 of_operand.append(tensormap)
         tensormaps = tuple(sum(tensormaps, []))
@@ -892,6 +937,20 @@ class GroupGemm:
             acc = acc.advance()
 
     @cute.jit
+    def store_rows(self, cta: Cta, tile: Tile, d: Int32, row: Int32, first: Int32, tokens: Int32):
+        """A lane's weight row of an accumulator to C [weight rows, tokens rounded up to 16], by whole sectors."""
+        c = load_param(self.word(cta.params, self.addresses * tile.group + 2), Int64)
+        n = load_param(self.word(cta.params, self.sizes + 2 * tile.group) + 4)
+        inside = select(row < n, 1, 0)
+        at = c + Int64(row) * Int64((tile.m + 15 & -16) * 2) + Int64(tile.token * 2)
+        for column in cutlass.range(first, tokens, 8 * self.config.epilogue_warps, unroll=1):
+            out = tmem_load(d + column, "32x32b.x32", 32)
+            tmem_load_wait()
+            halves = [pack_half(*out[i : i + 2]) for i in range(0, 32, 2)]
+            store_sector(at + column * 2, halves[:8], inside)
+            store_sector(at + column * 2 + 32, halves[8:], inside * select(column + 16 < tokens, 1, 0))
+
+    @cute.jit
     def store(self, cta: Cta, tmem: Int32, warp: Int32, lane: Int32):
         """Epilogue warps: accumulator [weight rows, tokens] in f32 to C [tokens, weight rows] in fp16."""
         config = self.config
@@ -912,30 +971,34 @@ class GroupGemm:
                 gate_lanes = load_param(self.word(cta.params, self.addresses * tile.group + 7)) << 20
             tokens = minimum(tile.tokens, tile.m - token)
             tokens = select((quarter * 32 >= first) & (quarter * 32 < first + tile.rows), tokens, 0)
-            tensormap_prefetch(self.tensormap(cta.params, self.scales_operand + 2, tile.group))
+            if const_expr(not config.fresh_outputs):
+                tensormap_prefetch(self.tensormap(cta.params, self.scales_operand + 2, tile.group))
             d = tmem + (quarter << 21) + acc.index * (ACC_COLS - tile.tokens)
             mbarrier_wait(cta.acc_full + 8 * acc.index, acc.phase)
             tcgen05_fence("after")
-            for column in cutlass.range(half * 32, tokens, 8 * config.epilogue_warps, unroll=1):
-                low = tmem_load(d + gate_lanes + column)  # [16 lanes, 32 columns]
-                high = tmem_load(d + (16 << 16) - gate_lanes + column)  # the other 16 lanes
-                tmem_load_wait()
-                # Four 8x8 matrices [weights, tokens] at once: weights 8 * j of low and high, tokens 8 * i
-                matrices = [[x[4 * i + j :][:2] for x in (low, high) for j in (0, 2)] for i in range(4)]
-                if const_expr(self.dual):
-                    out = [silu_times(gate, up) for gate, up in zip(low, high)]
-                    matrices = [[out[8 * i + j :][:2] for j in (0, 2, 4, 6)] for i in range(2)]
-                if lane == 0:
-                    cute.arch.cp_async_bulk_wait_group(config.store_boxes - 1, read=True)
-                cute.arch.sync_warp()
-                for i, four in enumerate(matrices):
-                    store_matrix(store_at + store_box + matrix_at + i * 512, [pack_half(*x) for x in four])
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.sync_warp()
-                c = self.tensormap(cta.params, self.scales_operand + 2, tile.group)
-                if lane == 0:
-                    tma_store(c, row, token + column, store_at + store_box, config.store_policy)
-                store_box = store_box ^ ((config.store_boxes - 1) * self.store_box)
+            if const_expr(config.fresh_outputs):
+                self.store_rows(cta, tile, d, row + lane, half * 32, tokens)
+            else:
+                for column in cutlass.range(half * 32, tokens, 8 * config.epilogue_warps, unroll=1):
+                    low = tmem_load(d + gate_lanes + column)  # [16 lanes, 32 columns]
+                    high = tmem_load(d + (16 << 16) - gate_lanes + column)  # the other 16 lanes
+                    tmem_load_wait()
+                    # Four 8x8 matrices [weights, tokens] at once: weights 8 * j of low and high, tokens 8 * i
+                    matrices = [[x[4 * i + j :][:2] for x in (low, high) for j in (0, 2)] for i in range(4)]
+                    if const_expr(self.dual):
+                        out = [silu_times(gate, up) for gate, up in zip(low, high)]
+                        matrices = [[out[8 * i + j :][:2] for j in (0, 2, 4, 6)] for i in range(2)]
+                    if lane == 0:
+                        cute.arch.cp_async_bulk_wait_group(config.store_boxes - 1, read=True)
+                    cute.arch.sync_warp()
+                    for i, four in enumerate(matrices):
+                        store_matrix(store_at + store_box + matrix_at + i * 512, [pack_half(*x) for x in four])
+                    cute.arch.fence_proxy("async.shared", space="cta")
+                    cute.arch.sync_warp()
+                    c = self.tensormap(cta.params, self.scales_operand + 2, tile.group)
+                    if lane == 0:
+                        tma_store(c, row, token + column, store_at + store_box, config.store_policy)
+                    store_box = store_box ^ ((config.store_boxes - 1) * self.store_box)
             tcgen05_fence("before")
             cute.arch.sync_warp()
             if lane == 0:
@@ -1123,6 +1186,8 @@ def compiled(groups: int, config: Config, dual: bool = False):
 @functools.cache
 def clusters_at_once(size: int) -> int:
     """Clusters of so many CTAs that the GPU runs at once, one CTA per SM. A cluster stays in one GPC: SMs are left."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # makes the context current, which HardwareInfo needs, in a thread that had none
     return HardwareInfo().get_max_active_clusters(size)
 
 
@@ -1158,7 +1223,8 @@ class Launch(HostFunction):
             words += [m | n << 32, k | width << 32]
         words += [len(ranges) * config.cluster, fixed + stages * stage_bytes, stages | len(sizes) << 32, token_bytes]
         words += itertools.chain(*ranges)
-        super().__init__(compiled(groups, config, dual), (ctypes.c_int64 * gemm.words)(*words))
+        of_kernel = replace(config, tokens=256, token_cost=100, stages=0)  # only the schedule reads these
+        super().__init__(compiled(groups, of_kernel, dual), (ctypes.c_int64 * gemm.words)(*words))
         self.result = self.executor.cuda_result  # a ctypes integer that the function writes
 
     def __call__(self) -> None:
@@ -1193,13 +1259,9 @@ def chunks(items) -> list:
 class Plan:
     """The launches for the given sizes of groups, and what their tensors look like."""
 
-    def __init__(self, sizes: tuple[tuple[int, int, int, int], ...]):
+    def __init__(self, sizes: tuple[tuple[int, int, int, int], ...], config: Config):
         """Tensors are in the order all (a, b, c), then all (sfa, sfb)."""
-        check_sizes(sizes)
-        ms, ns, ks, _ = zip(*sizes)
-        config = CONFIG_MAP.get((ms, ns[0], ks[0]), DEFAULT) if len(set(ns)) == len(set(ks)) == 1 else DEFAULT
-        config = fitting(config)
-        groups = [g for g, m in enumerate(ms) if m]
+        groups = [g for g, (m, *_) in enumerate(sizes) if m]
         self.launches = [Launch([sizes[g][:3] for g in chunk], config) for chunk in chunks(groups)]
         self.unused = (ctypes.c_int64 * 5)()  # where the addresses of an empty group go
         rows = [ctypes.addressof(self.unused)] * len(sizes)  # of the 5 words of each group: a, b, c, sfa, sfb
@@ -1213,12 +1275,26 @@ class Plan:
             of_scales += [like_scales(f"group {g}: reordered {x}", rows, k, 1) for x, rows in (("sfa", m), ("sfb", n))]
         contents = "each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)"
         self.read = Tensors(contents, expected + of_scales, places)
+        self.made, self.elements = [], 0  # of each new output where its address goes, the first element, m, n and pitch
+        for row, (m, n, _, _) in zip(rows if config.fresh_outputs else (), sizes):
+            self.made.append((row + 16, self.elements, m, n, round_up(m, 16)))
+            self.elements += n * round_up(m, 16)
 
-    def __call__(self, tensors: list[torch.Tensor]) -> None:
-        """Launch; ValueError unless the tensors are as they must be."""
+    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Launch; C of each group. ValueError unless the tensors are as they must be."""
         self.read(tensors)
+        outputs = self.new_outputs(tensors[0].device) if self.made else tensors[2 : 3 * (len(tensors) // 5) : 3]
         for launch in self.launches:
             launch()
+        return outputs
+
+    def new_outputs(self, device: torch.device) -> list[torch.Tensor]:
+        """C [M, N, 1] of each group with M contiguous, in one piece of memory; the kernel is told where."""
+        memory, outputs = torch.empty(self.elements, dtype=torch.float16, device=device), []
+        for place, first, m, n, pitch in self.made:
+            ctypes.c_int64.from_address(place).value = memory.data_ptr() + 2 * first
+            outputs.append(memory.as_strided((m, n, 1), (1, pitch, n * pitch), first))
+        return outputs
 
 
 class DualPlan:
@@ -1226,12 +1302,8 @@ class DualPlan:
 
     contents = f"the dual GEMM's data must be the tensors {', '.join(DUAL_OPERANDS)}"
 
-    def __init__(self, m: int, n: int, k: int, batches: int):
+    def __init__(self, m: int, n: int, k: int, batches: int, config: Config):
         """Tensors are in the order a, b1, b2, c, sfa, sfb1, sfb2."""
-        for name, x, multiple in (("M", m, 1), ("N", n, 32), ("K", k, 64), ("L", batches, 1)):
-            if not multiple <= x < 2**24 or x % multiple:
-                raise ValueError(f"{name} is {x}, but must be a multiple of {multiple} from {multiple} to {2**24 - 1}")
-        config = DUAL_CONFIG_MAP.get((m, n, k), DUAL_DEFAULT)
         parts = chunks(range(batches))
         self.launches = [(part, Launch([(m, n, k)] * len(part), config, dual=True)) for part in parts]
         expected = [like_fp4("a", m, k, batches), like_fp4("b1", n, k, batches), like_fp4("b2", n, k, batches)]
@@ -1243,8 +1315,8 @@ class DualPlan:
         of_a, of_b, of_c, of_sfa, of_sfb = m * k // 2, n * k // 2, 2 * m * n, -(-m // 128) * 8 * k, -(-n // 128) * 8 * k
         self.steps = of_a, of_b, of_c, of_sfa, of_sfb, of_b, of_sfb, 0  # bytes from batch to batch
 
-    def __call__(self, tensors: list[torch.Tensor]) -> None:
-        """Launch; ValueError unless the tensors are as they must be."""
+    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Launch; C. ValueError unless the tensors are as they must be."""
         self.read(tensors)
         a, b1, b2, c, sfa, sfb1, sfb2 = self.addresses
         gate = int(b2 < b1)
@@ -1256,10 +1328,125 @@ class DualPlan:
             words = [x + i * step for i in batches for x, step in zip(operands, self.steps)]
             launch.words[: len(words)] = words
             launch()
+        return tensors[3:4]
 
 
-plan = functools.lru_cache(maxsize=64)(Plan)
-dual_plan = functools.lru_cache(maxsize=64)(DualPlan)
+# --------------------------------------------------------------------------------------------------------------- tuning
+
+# No model and no other GPU ranks configs that differ by a few percent on a B200; a B200 does, in the first call of a
+# shape that has several. GROUP_GEMM_TUNING=off keeps the first guess, =show says on stderr what was chosen.
+CALLS, ROUNDS = 15, 48  # calls between two events, as the grader times them; how often
+FLUSH = 512 << 20  # bytes, four times the L2: they push out what it holds, and leave it full of dirty lines
+FLUSHES = 8  # 0.8 ms, which the host has to queue the calls
+SECONDS, BYTES = 18, 3 * 10**9  # of a shape: until its last config is compiled; scratch
+
+
+def on_b200(tensor: torch.Tensor) -> bool:
+    """Whether a B200 has the tensor's memory. Of an emulated one the tensor says so, too, but its memory does not."""
+    return tensor.untyped_storage().device.type == "cuda" and torch.cuda.get_device_capability() == (10, 0)
+
+
+def timed(plan: Plan | DualPlan, sets: list[list[torch.Tensor]], scratch: torch.Tensor) -> float:
+    """Milliseconds of a call with each set of tensors, back to back, nothing of them in the L2."""
+    outputs, (start, end) = [], (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    for i in range(FLUSHES):
+        scratch.fill_(i)
+    start.record()
+    for tensors in sets:
+        outputs.append(plan(tensors))  # which are kept: none lies where another was
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
+def measured(plans: list[Plan | DualPlan], tensors: list[torch.Tensor]) -> list[list[float]]:
+    """Milliseconds of each plan in each round, on copies of the tensors, the plans of a round in random order."""
+    if CALLS * sum(t.nbytes for t in tensors) + FLUSH > BYTES:
+        raise MemoryError(f"more than {BYTES} bytes of copies")
+    scratch = torch.empty(FLUSH, dtype=torch.uint8, device=tensors[0].device)
+    sets = [[t.clone() for t in tensors] for _ in range(CALLS)]
+    times, draw = [[] for _ in plans], random.Random(0)
+    for _ in range(1 + ROUNDS):
+        for i in draw.sample(range(len(plans)), len(plans)):
+            times[i].append(timed(plans[i], sets, scratch))
+    return [of_plan[1:] for of_plan in times]  # in the first round the clocks rise
+
+
+def fastest(times: list[list[float]]) -> int:
+    """Which plan: the first, unless another is faster, in the median of the rounds, by more than that is uncertain.
+
+    That is two standard errors of a median, of which one is 1.86 / sqrt(rounds) of the median distance from it.
+    """
+    chosen, most = 0, 0.0
+    for i, of_plan in enumerate(times):
+        gains = [first - own for first, own in zip(times[0], of_plan)]
+        gain = statistics.median(gains)
+        spread = statistics.median(abs(x - gain) for x in gains)
+        if gain > max(most, 2 * 1.86 / math.sqrt(len(gains)) * spread):
+            chosen, most = i, gain
+    return chosen
+
+
+class Tuned:
+    """The plan of a shape: the first guess's, until its first call on a B200 has found a faster one."""
+
+    def __init__(self, make: Callable[[Config], Plan | DualPlan], configs: tuple[Config, ...]):
+        self.begin = time.perf_counter()
+        self.make, self.configs = make, list(dict.fromkeys(map(fitting, configs)))
+        self.config, self.waits = self.configs[0], len(self.configs) > 1
+        self.plan = make(self.config)
+
+    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Launch; C of each group. ValueError unless the tensors are as they must be."""
+        if self.waits:
+            self.plan.read(tensors)
+            self.waits, mode = False, os.environ.get("GROUP_GEMM_TUNING", "")
+            if mode != "off" and on_b200(tensors[0]):
+                chosen = self.tune(tensors)
+                if mode == "show":
+                    print(f"submission.py: {chosen}", file=sys.stderr)
+        return self.plan(tensors)
+
+    def tune(self, tensors: list[torch.Tensor]) -> str:
+        """Set `config` and its `plan`; which, or why none could be found. The tensors are read, and not written."""
+        plans = [self.plan]
+        try:
+            for config in self.configs[1:]:
+                if (time.perf_counter() - self.begin) * (1 + 1 / len(plans)) > SECONDS:
+                    break
+                plans.append(self.make(config))
+            times = measured(plans, tensors)
+            i = fastest(times)
+            self.config, self.plan = self.configs[i], plans[i]
+            us = [f"{statistics.median(of_plan) / CALLS * 1e3:.2f}" for of_plan in times]
+            return f"of {len(self.configs)} configs number {i} ({', '.join(us)} us): {self.config}"
+        except Exception as error:  # whatever it is, the first guess gives the right result
+            return f"the first config, since the others could not be timed: {type(error).__name__}: {error}"
+        finally:
+            torch.cuda.empty_cache()
+
+
+# ---------------------------------------------------------------------------------------------------------------- entry
+
+
+@functools.lru_cache(maxsize=64)
+def plan(sizes: tuple[tuple[int, int, int, int], ...]) -> Tuned:
+    """How (M, N, K, L) of each group are computed."""
+    check_sizes(sizes)
+    ms, ns, ks, _ = zip(*sizes)
+    shape = (ms, ns[0], ks[0]) if len(set(ns)) == len(set(ks)) == 1 else None
+    return Tuned(functools.partial(Plan, sizes), CONFIG_MAP.get(shape, (DEFAULT,)))
+
+
+@functools.lru_cache(maxsize=64)
+def dual_plan(m: int, n: int, k: int, batches: int) -> Tuned:
+    """How a dual GEMM of these sizes is computed."""
+    for name, x, multiple in (("M", m, 1), ("N", n, 32), ("K", k, 64), ("L", batches, 1)):
+        if not multiple <= x < 2**24 or x % multiple:
+            raise ValueError(f"{name} is {x}, but must be a multiple of {multiple} from {multiple} to {2**24 - 1}")
+    configs = DUAL_CONFIG_MAP.get((m, n, k), (DUAL_DEFAULT,))
+    return Tuned(functools.partial(DualPlan, m, n, k, batches), configs)
 
 
 def check_sizes(sizes: tuple[tuple[int, int, int, int], ...]) -> None:
@@ -1281,15 +1468,15 @@ def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
     Lists over the groups, (a, b, c), (sfa, sfb), (reordered sfa, reordered sfb), (M, N, K, 1), with
       a [M, K/2, 1] and b [N, K/2, 1] float4_e2m1fn_x2 with K contiguous, c [M, N, 1] float16 with N contiguous,
       reordered scales [32, 4, ceil(MN/128), 4, K/64, 1] float8_e4m3fn in blocks of 512 contiguous bytes.
-    Writes the given c tensors and returns them. M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
+    Writes and returns the given c tensors, or returns new ones (Config.fresh_outputs).
+    M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
     """
     call, tensors = plan(tuple(map(tuple, sizes))), []
     for group in abc:
         tensors += group
     for group in scales:
         tensors += group
-    call(tensors)
-    return [c for _, _, c in abc]
+    return call(tensors)
 
 
 def dual_gemm(a, b1, b2, _sfa, _sfb1, _sfb2, sfa, sfb1, sfb2, c) -> torch.Tensor:
@@ -1303,8 +1490,7 @@ def dual_gemm(a, b1, b2, _sfa, _sfb1, _sfb2, sfa, sfb1, sfb2, c) -> torch.Tensor
     if not all(isinstance(t, torch.Tensor) for t in tensors) or a.dim() != 3 or c.dim() != 3:
         raise ValueError(f"{DualPlan.contents}; a is [M, K/2, L], c is [M, N, L]")
     m, n, batches = c.shape
-    dual_plan(m, n, 2 * a.shape[1], batches)(tensors)
-    return c
+    return dual_plan(m, n, 2 * a.shape[1], batches)(tensors)[0]
 
 
 def custom_kernel(data: input_t) -> output_t:

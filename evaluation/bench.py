@@ -271,8 +271,8 @@ class Trial:
     def generate(self, args: dict, seed: int):
         return self.task.generate_input(**{**args, "seed": seed}, device=torch.device("cpu"))
 
-    def results(self, places: list, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Live views of what was returned; raises Refused if that is not like the c tensors."""
+    def results(self, places: list, outputs: list[torch.Tensor], taken: inputs.Taken) -> list[torch.Tensor]:
+        """Live views of what was returned; raises Refused unless that is like the c tensors, and is these or new."""
         if len(places) != len(outputs):
             raise Refused(f"custom_kernel returned {len(places)} tensors for {len(outputs)} groups")
         found = []
@@ -284,7 +284,7 @@ class Trial:
             if not c.numel():
                 found.append(c)
                 continue
-            size = 2 * (sum((n - 1) * step for n, step in zip(shape, stride)) + 1)
+            size = inputs.extent(shape, stride)
             try:
                 view = self.bench.arena.view(int(place["address"]), size)
             except ValueError:
@@ -292,6 +292,8 @@ class Trial:
                 raise Refused(f"group {group}: {where}") from None
             if min(stride) < 0:
                 raise ValueError("a negative stride")
+            if there := taken.add(int(place["address"]), size, f"the result of group {group}, maybe of another call"):
+                raise Refused(f"group {group}: the returned tensor is not new, it lies in {there}")
             found.append(torch.from_numpy(view).view(torch.float16).as_strided(shape, stride))
         return found
 
@@ -307,6 +309,17 @@ class Trial:
         if problems:
             self.worker.kill()
             raise Refused("; ".join(problems[:3]))
+
+
+def taken(*placed: Placed) -> inputs.Taken:
+    """Memory of the inputs of placed data."""
+    found = inputs.Taken()
+    for one in placed:
+        outputs = one.output_addresses()
+        for address, size in one.taken:
+            if address not in outputs:
+                found.add(address, size, "an input")
+    return found
 
 
 class Numbers:
@@ -401,7 +414,7 @@ class EmulatedCalls:
             if wrong := reply.get("wrong"):
                 raise Refused(str(wrong)[:1000])
             with self.worker.answering("result"):
-                returned = trial.results(reply["returned"], inputs.outputs(data))
+                returned = trial.results(reply["returned"], inputs.outputs(data), taken(placed))
         except Refused:
             self.worker.kill()
             raise
@@ -451,7 +464,7 @@ class Modelling:
 
     def note(self, device: emulated.Device, placed: list[Placed]) -> tuple[list, list]:
         """The launches of each call, and where each says that its results are."""
-        queues, places, seen = [], [], {}
+        queues, places, seen, held = [], [], {}, taken(*placed)  # the grader holds all results, too
         numbers = []
         for one in placed:
             numbers.append(Numbers.next())
@@ -474,7 +487,7 @@ class Modelling:
                 raise Refused(str(wrong)[:1000])
             queues.append(queue)
             with self.worker.answering("result"):
-                places.append(self.trial.results(reply["returned"], inputs.outputs(placed[0].data)))
+                places.append(self.trial.results(reply["returned"], inputs.outputs(placed[0].data), held))
         return queues, places
 
     def digest(self, start: int, size: int) -> bytes:

@@ -39,6 +39,28 @@ def outputs(data) -> list[torch.Tensor]:
     return [group[2] for group in data[0]] if len(data) == 4 else [data[9]]
 
 
+class Taken:
+    """Memory that a result may not lie in: that of inputs, and of other results."""
+
+    def __init__(self):
+        self.ranges: list[tuple[int, int, str]] = []  # first address, the one after the last, what is there
+
+    def add(self, address: int, size: int, what: str) -> str | None:
+        """What is there already, at any of so many bytes; if nothing, this is there from now on."""
+        end = address + size
+        if size:
+            for first, last, there in self.ranges:
+                if first < end and address < last:
+                    return there
+            self.ranges.append((address, end, what))
+        return None
+
+
+def extent(shape, stride, itemsize: int = 2) -> int:
+    """Bytes from the first element of a tensor to the end of its last."""
+    return itemsize * (sum((n - 1) * step for n, step in zip(shape, stride)) + 1) if 0 not in tuple(shape) else 0
+
+
 def read_bytes(data) -> int:
     """Bytes of the operands and of one copy of their scales."""
     numbers = 2 * sum(t.numel() for t in operands(data))

@@ -31,7 +31,7 @@ from emulator.model import timeline
 from emulator.model.profile import load
 from emulator.model.run import TimedRun
 from emulator.model.trace import Trace
-from evaluation import uncertainty, worker
+from evaluation import configs, uncertainty, worker
 from evaluation.jobs import share
 from evaluation.statistics import geometric_mean
 from evaluation.verdict import MEMORY_BANDWIDTH
@@ -173,18 +173,15 @@ class Request:
 
 
 def choose_config(module, args: dict, changes: dict[str, str]) -> str:
-    """Puts `changes` into the Config that the submission has for this case; returns all of it as text.
-
-    Relies on two names: `Config`, a dataclass, and `CONFIG_MAP`, ((M of each group), N, K) -> Config. Other cases run
-    on `DEFAULT`, if there is one, else on Config(). The dual GEMM has `DUAL_CONFIG_MAP`, (M, N, K), and `DUAL_DEFAULT`.
-    """
-    dual = reference.task_of(args) is reference.DUAL_GEMM
-    table_name, default = (f"DUAL_{name}" if dual else name for name in ("CONFIG_MAP", "DEFAULT"))
+    """Puts `changes` into the Config, the first of several, that the submission has for this case (see `configs`), or
+    into its default, or Config(); returns all of it as text."""
+    table_name, default, key = configs.names(args)
     config, table = getattr(module, "Config", None), getattr(module, table_name, None)
     if not dataclasses.is_dataclass(config) or not isinstance(table, dict):
         raise Unusable(f"the submission has no dataclass `Config` and no dict `{table_name}` to choose from")
-    key = (args["m"], args["n"], args["k"]) if dual else (tuple(args["m"]), args["n"][0], args["k"][0])
+    several = any(isinstance(entry, tuple) for entry in table.values())
     base = table.get(key, getattr(module, default, None)) or config()
+    base = base[0] if isinstance(base, tuple) else base
     types = {field.name: type(getattr(base, field.name)) for field in dataclasses.fields(config)}
     if unknown := [name for name in changes if name not in types]:
         raise Unusable(f"Config has no {', '.join(unknown)}; it has {', '.join(types)}")
@@ -196,7 +193,7 @@ def choose_config(module, args: dict, changes: dict[str, str]) -> str:
             raise Unusable(f"{name} = {text} is no {types[name].__name__}") from None
     chosen = dataclasses.replace(base, **values)
     for known in [key, *table]:
-        table[known] = chosen
+        table[known] = (chosen,) if several else chosen
     if hasattr(module, default):
         setattr(module, default, chosen)
     return ",".join(f"{name}={getattr(chosen, name)}" for name in types)

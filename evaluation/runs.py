@@ -55,14 +55,14 @@ def versions() -> dict[str, str]:
 
 
 def with_config(submission: str, config: dict | None) -> str:
-    """The submission with some fields of all its Configs replaced, for a sweep."""
+    """The submission with some fields of all its Configs replaced, of several only of the first, for a sweep."""
     if not config:
         return submission
     changed = submission
     for default, table in (("DEFAULT", "CONFIG_MAP"), ("DUAL_DEFAULT", "DUAL_CONFIG_MAP")):
         changed += (
             f"\n\n{default} = Config(**{{**vars({default}), **{config!r}}})\n"
-            f"{table} = {{key: Config(**{{**vars(value), **{config!r}}}) for key, value in {table}.items()}}\n"
+            f"{table} = {{key: (Config(**{{**vars(first), **{config!r}}}),) for key, (first, *_) in {table}.items()}}\n"
         )
     return changed
 

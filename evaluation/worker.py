@@ -182,7 +182,7 @@ class CudaDevice:
         self._record(start)
         for position, item in enumerate(data):
             outputs.append(kernel(item))
-            snapshot(position)
+            snapshot(position, outputs[-1])
         self._record(end)
         self._synchronize()
         return outputs, self._elapsed(start, end) / len(data) * 1e6
@@ -245,7 +245,7 @@ class Case:
 
 
 def results_of(returned, outputs: list[torch.Tensor], single: bool) -> list[torch.Tensor] | str:
-    """The returned tensors, on the GPU and like those of `outputs`, or what is wrong with them."""
+    """The returned tensors, which may be new ones, on the GPU and like `outputs`, or what is wrong with them."""
     found = described(returned, single)
     if "wrong" in found:
         return found["wrong"]
@@ -258,6 +258,15 @@ def results_of(returned, outputs: list[torch.Tensor], single: bool) -> list[torc
         if got.device != c.device:
             return f"group {group}: returned a tensor on {got.device}, not on {c.device}"
     return returned
+
+
+def elsewhere(results: list[torch.Tensor], taken: inputs.Taken, call: int) -> str | None:
+    """What is wrong if a result lies where an input or another result does."""
+    for group, got in enumerate(results):
+        size = inputs.extent(got.shape, got.stride(), got.element_size())
+        if there := taken.add(got.data_ptr(), size, f"the result of call {call}, group {group}"):
+            return f"call {call}, group {group}: the returned tensor is not new, it lies in {there}"
+    return None
 
 
 def load_submission(path: str):
@@ -359,23 +368,27 @@ def repeat(device, case: Case, kernel, request: dict, guards: Guards, equal, cle
         case.refill(i, contents[i], disguises[i])
     snapshots, modes = [], torch._C._len_torch_function_stack()
 
-    def snapshot(position):
-        """In an audit every c is copied right after its call: work put off to a later call comes too late."""
+    def snapshot(position, output):
+        """In an audit every result is copied right after its call: work put off to a later call comes too late."""
         if request["audit"]:
-            snapshots.append([c.clone() for c in case.outputs(order[position])])
+            results = results_of(output, case.outputs(order[position]), single=len(case.objects[order[position]]) != 4)
+            snapshots.append(results if isinstance(results, str) else [c.clone() for c in results])
 
     data = [case.handed[i] for i in order]
     returned, ns = device.run(kernel, data, clear_l2 if request["timed"] else None, snapshot)
     problems = guards.replaced()
     if torch._C._len_torch_function_stack() != modes:
         problems.append("the submission left a mode of torch entered")
+    taken = inputs.Taken()
+    for i in order:
+        for t in case.tensors(case.objects[i]):
+            taken.add(t.data_ptr(), inputs.extent(t.shape, t.stride(), t.element_size()), "an input")
     for position, i in enumerate(order):
         results = results_of(returned[position], case.outputs(i), single=len(case.objects[i]) != 4)
-        if isinstance(results, str):
-            problems.append(results)
+        if isinstance(results, str) or (results_are := elsewhere(results, taken, position)):
+            problems.append(results if isinstance(results, str) else results_are)
             continue
-        given = all(got.data_ptr() == c.data_ptr() for got, c in zip(results, case.outputs(i)))
-        case.store(i, snapshots[position] if snapshots and given else results, copy)
+        case.store(i, snapshots[position] if snapshots else results, copy)
         if case.changed(i, contents[i], disguises[i], equal):
             problems.append("the submission changed its inputs")
     return {"error": "; ".join(dict.fromkeys(problems)) or None, "ns": ns}

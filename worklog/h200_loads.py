@@ -9,7 +9,8 @@ The kernel is compiled from submission.py: its schedule, words, tensormaps, boxe
 Only these functions of its PTX layer differ, because an H200 has no tcgen05 and its driver refuses FP4 tensormaps:
   * mma, tmem_copy_scales, fences: nothing; mma_commit arrives at once
   * tmem_load: constants, so that the epilogue stores as many bytes the same way: every element of C becomes 1
-  * fp4_tensormap: u8 of the same bytes, at half the x
+  * fp4_tensormap, dual_fp4_tensormap: u8 of the same bytes, at half the x
+  * store_sector: sm_90 has no store of 32 bytes, so two lanes store the halves of each of their two sectors
   * tma_load: without .cta_group, a copy signals its own CTA. Each CTA of a pair awaits its own bytes and has a consumer
     warp; a stage is free when those of all CTAs of the cluster have passed.
 The benchmark cases keep their sizes; the schedule is that of 132 SMs, or of the 30 clusters of 4 CTAs that fit them.
@@ -146,7 +147,7 @@ def prepare_dsl() -> None:
 def scaled(s, case: int, **entries):
     """(sizes of the groups, Config of a case with as many CTAs as the card runs at once and other `entries`)."""
     ms, n, k = CASES[case]
-    of_case = dataclasses.asdict(s.CONFIG_MAP[ms, n, k]) | SCALED.get(case, {}) | entries
+    of_case = dataclasses.asdict(s.CONFIG_MAP[ms, n, k][0]) | SCALED.get(case, {}) | entries
     return [(m, n, k) for m in ms], s.Config(**of_case | {"sms": FIT[CTAS * of_case["sharers"]]})
 
 
@@ -204,10 +205,6 @@ def load_submission(path: Path = ROOT / "submission.py", without: str = ""):
     if without == "tokens":
         boxes = module.GroupGemm.token_boxes
         module.GroupGemm.token_boxes = lambda *args: [box._replace(condition=module.Int32(0)) for box in boxes(*args)]
-    compiled = module.compiled  # what only the host reads needs no kernel of its own
-    module.compiled = lambda groups, config, dual=False: compiled(
-        groups, dataclasses.replace(config, tokens=32, token_cost=0), dual
-    )
     return module
 
 
@@ -234,6 +231,27 @@ def replace_ptx(s) -> None:
         op = s.cpasync.CopyBulkTensorTileG2SOp(s.tcgen05.CtaGroup.ONE)
         return s.cpasync.make_tiled_tma_atom(op, tensor, cute.tile_to_shape(atom, box, (0, 1)), box)[0]
 
+    def dual_fp4_tensormap(low, high, rows, k, box_rows: int):
+        k, distance, box = cute.assume(k // 2, 16), cute.assume(high - low, 16), (s.TILE_K // 2, 16, 2, box_rows // 32)
+        atom = s.tcgen05.make_smem_layout_atom(s.tcgen05.SmemLayoutAtomKind.K_SW128, s.cutlass.Uint8)
+        layout = cute.tile_to_shape(atom, (box_rows, s.TILE_K // 2), (0, 1))
+        layout = cute.composition(layout, cute.make_layout(box, stride=(box_rows, 1, 16, 32)))
+        shape, strides = (k, 32, 2, rows // 32), (1, k, distance, k * 32)
+        pointer = cute.make_ptr(s.cutlass.Uint8, low, cute.AddressSpace.gmem, assumed_align=16)
+        tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=strides))
+        op = s.cpasync.CopyBulkTensorTileG2SOp(s.tcgen05.CtaGroup.ONE)
+        return s.cpasync.make_tiled_tma_atom(op, tensor, layout, box)[0]
+
+    def store_sector(address, halves, condition) -> None:
+        lane = cute.arch.lane_idx()
+        for sector in (lane >> 1, (lane >> 1) + 16):
+            low, high, stored = [shuffle(x, sector) for x in (Int32(address), Int32(address >> 32), condition)]
+            to = s.Int64(s.ptx("mov.b64 $0, {$1, $2};", "=l,r,r", low, high, result="i64")) + s.Int64(lane & 1) * 16
+            s.ptx_if(stored, "st.global.v4.b32 [$0], {$1, $2, $3, $4};", "l,r,r,r,r", to, *halves[:4])
+
+    def shuffle(x, lane) -> Int32:
+        return Int32(s.ptx("shfl.sync.idx.b32 $0, $1, $2, 31, -1;", "=r,r,r", x, lane, result="i32"))
+
     def tma_load(to, tensormap, at: tuple, *rest) -> None:
         load(to, tensormap, (Int32(at[0]) >> 1, *at[1:]) if tensormap.of_fp4 else at, *rest)
 
@@ -251,6 +269,7 @@ def replace_ptx(s) -> None:
         pass
 
     s.GroupGemm, s.fp4_tensormap, s.tma_load = GroupGemm, fp4_tensormap, tma_load
+    s.dual_fp4_tensormap, s.store_sector = dual_fp4_tensormap, store_sector
     s.ptx = lambda text, *args, **options: ptx(text.replace(".cta_group::2", ""), *args, **options)
     # A count of 1 is the commit's, which now comes from each CTA of a pair
     s.mbarrier_init = lambda bar, count: init(bar, CTAS if count == 1 else count)
@@ -259,7 +278,7 @@ def replace_ptx(s) -> None:
     s.map_shared = lambda address, rank: address  # the barriers of the own CTA
     s.mma_commit = arrive_at
     s.tmem_alloc = lambda to, columns: s.ptx("st.shared.b32 [$0], 0;", "r", to)
-    s.tmem_load = lambda tmem: [Int32(ONE_AS_F32)] * 16
+    s.tmem_load = lambda tmem, shape="", count=16: [Int32(ONE_AS_F32)] * count
     s.tmem_dealloc = s.tmem_copy_scales = s.mma = s.tmem_load_wait = s.tcgen05_fence = nothing
 
 

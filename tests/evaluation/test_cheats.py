@@ -134,6 +134,73 @@ def test_outputs_of_its_own_pass(tmp_path, judged):
     assert (verdict.status, verdict.reason) == ("pass", "") and "us" in verdict.modelled, verdict.modelled
 
 
+M_MAJOR = """
+import torch
+from reference import ref_kernel
+
+def custom_kernel(data):
+    made = []
+    for c in ref_kernel(data):
+        m, n, _ = c.shape
+        made.append(torch.empty((n, -(-m // 16) * 16), dtype=c.dtype, device="cuda").T[:m].unsqueeze(-1).copy_(c))
+    return made
+"""
+IN_AN_INPUT = """
+import torch
+from reference import ref_kernel
+
+def custom_kernel(data):
+    outputs = ref_kernel(data)
+    place = data[0][-1][1].view(torch.uint8).flatten().view(torch.float16)
+    return outputs[:-1] + [place[: outputs[-1].numel()].view(outputs[-1].shape)]
+"""
+TWICE = """
+import torch
+from reference import ref_kernel
+
+def custom_kernel(data):
+    outputs = ref_kernel(data)
+    memory = torch.empty(sum(c.numel() for c in outputs), dtype=torch.float16, device="cuda")
+    return [memory[i : i + c.numel()].view(c.shape).copy_(c) for i, c in enumerate(outputs)]
+"""
+KEPT = """
+kept = {}
+honest_kernel = custom_kernel
+
+
+def custom_kernel(data):
+    abc, scales, reordered, sizes = data
+    key = tuple(tuple(c.shape) for _, _, c in abc)
+    if key not in kept:
+        kept[key] = [torch.empty(m * n, dtype=torch.float16, device="cuda").view(m, n, 1) for m, n, _ in key]
+    return honest_kernel(([(a, b, mine) for (a, b, _), mine in zip(abc, kept[key])], scales, reordered, sizes))
+"""
+
+
+def test_outputs_whose_rows_are_contiguous_pass(tmp_path, judged):
+    """As those of the fastest public entries: M contiguous, in multiples of 16."""
+    submission = tmp_path / "submission.py"
+    submission.write_text(M_MAJOR)
+    (verdict,) = judged(submission, SIZES)
+    assert (verdict.status, verdict.reason) == ("pass", "")
+
+
+@pytest.mark.parametrize("text, there", [(IN_AN_INPUT, "an input"), (TWICE, "the result of group 0")])
+def test_outputs_that_are_not_new_do_not_pass(tmp_path, judged, text, there):
+    submission = tmp_path / "submission.py"
+    submission.write_text(text)
+    (verdict,) = judged(submission, ((16, 16), (16, 16), (256, 256)))
+    assert verdict.status == "fail" and f"group 1: the returned tensor is not new, it lies in {there}" in verdict.reason
+
+
+def test_one_output_for_all_calls_has_no_time(tmp_path, judged):
+    """The grader holds the results of all calls, and looks at them afterwards."""
+    submission = tmp_path / "submission.py"
+    submission.write_text(NAIVE + KEPT)
+    (verdict,) = judged(submission, SIZES, timed=True, calls=1)
+    assert "the returned tensor is not new, it lies in the result of group 0" in verdict.modelled["error"]
+
+
 def test_outputs_on_the_host_do_not_pass(tmp_path, judged):
     submission = tmp_path / "submission.py"
     submission.write_text(

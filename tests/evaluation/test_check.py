@@ -350,6 +350,31 @@ def test_compile_time(tmp_path):
     assert 0.6 < spent["tests"] and 0.1 < spent["import"]
 
 
+CANDIDATES = """
+import functools
+import time
+
+CONFIG_MAP = {((16,), 16, 64): (0.0, 0.3, 0.5)}
+
+@functools.cache
+def plan(shape):
+    time.sleep(CONFIG_MAP[shape][0])
+
+def custom_kernel(data):
+    ((m, n, k, _),) = data[3]
+    plan(((m,), n, k))
+    return [c for _, _, c in data[0]]
+"""
+
+
+def test_compile_time_of_all_configs_of_a_case(tmp_path):
+    """Among which a submission would choose on a GPU."""
+    path, limits = tmp_path / "submission.py", {"import": 600, "tests": 600, "benchmarks": 600}
+    path.write_text(CANDIDATES)
+    findings, spent = compile_time.check_compile_time(path, [f"benchmarks {CASE}"], limits)
+    assert not findings and 0.8 < spent["benchmarks"] < 10
+
+
 @pytest.mark.parametrize(
     ("text", "limits", "message"),
     [

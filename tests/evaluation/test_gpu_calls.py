@@ -33,7 +33,7 @@ class Gpu(worker.CudaDevice):
         outputs = []
         for position, item in enumerate(data):
             outputs.append(kernel(item))
-            snapshot(position)
+            snapshot(position, outputs[-1])
         return outputs, NS
 
 
@@ -89,6 +89,60 @@ def test_the_reference_is_timed(measured):
 
 def test_fresh_outputs_are_read(measured):
     assert measured(lambda data: [c.clone() for c in ref_kernel(data)]).mismatches == 0
+
+
+def m_major(c):
+    """A new tensor like c whose M is contiguous, with rows of 16 elements, as the record's are."""
+    m, n, _ = c.shape
+    return torch.empty(n, -(-m // 16) * 16, dtype=c.dtype).T[:m].unsqueeze(-1).copy_(c)
+
+
+def test_fresh_outputs_in_another_order_are_read(measured):
+    assert measured(lambda data: [m_major(c) for c in ref_kernel(data)]).mismatches == 0
+
+
+def test_fresh_outputs_that_are_written_later_are_seen(measured):
+    waiting = []
+
+    def kernel(data):
+        if data[3][0][0] != ARGS["m"][0]:
+            return ref_kernel(data)
+        outputs = [torch.full_like(c, float("nan")) for _, _, c in data[0]]
+        waiting.append((data, outputs))
+        if len(waiting) == 15:
+            for late, results in waiting:
+                for result, c in zip(results, ref_kernel(late)):
+                    result.copy_(c)
+            waiting.clear()
+        return outputs
+
+    with pytest.raises(Refused, match="never written|elements differ"):
+        measured(kernel)
+
+
+def test_one_output_for_all_calls_is_seen(measured):
+    kept = {}
+
+    def kernel(data):
+        outputs = kept.setdefault("outputs", [torch.empty_like(c) for _, _, c in data[0]])
+        return [mine.copy_(c) for mine, c in zip(outputs, ref_kernel(data))]
+
+    with pytest.raises(
+        Refused, match="call 1, group 0: the returned tensor is not new, it lies in the result of call 0"
+    ):
+        measured(kernel)
+
+
+def test_an_output_in_an_input_is_seen(measured):
+    """The scales in the plain order, which nobody reads again."""
+
+    def kernel(data):
+        outputs = ref_kernel(data)
+        where = data[1][0][1].view(torch.uint8).flatten()[:64].view(torch.float16)
+        return [where.as_strided(outputs[0].shape, (0, 0, 0)), outputs[1]]
+
+    with pytest.raises(Refused, match="call 0, group 0: the returned tensor is not new, it lies in an input"):
+        measured(kernel)
 
 
 @pytest.mark.parametrize("key", ["address", "magnitudes", "scales"])

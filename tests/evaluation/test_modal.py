@@ -211,8 +211,8 @@ def test_sweep_changes_one_field_at_a_time():
     module = {"__name__": "swept"}
     sys.modules["swept"] = type(sys)("swept")  # dataclasses look their module up
     exec(compile(runs.with_config(text, {"prefetch": 3}), "swept", "exec"), module)
-    configs = [module["DEFAULT"], *module["CONFIG_MAP"].values()]
-    configs += [module["DUAL_DEFAULT"], *module["DUAL_CONFIG_MAP"].values()]
+    configs = [module["DEFAULT"], module["DUAL_DEFAULT"]]
+    configs += [one for table in ("CONFIG_MAP", "DUAL_CONFIG_MAP") for (one,) in module[table].values()]
     assert {c.prefetch for c in configs} == {3}
     assert runs.with_config(text, {}) == text
 

@@ -11,7 +11,9 @@ as emulator/units/mma.py models it, loses no bit of any sum, in whatever order:
 
 import contextlib
 import dataclasses
+import itertools
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,6 +35,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 emulated = settings.get_profile("emulated")
+SOURCE = (Path(__file__).parents[2] / "submission.py").read_text()
 
 
 @dataclasses.dataclass
@@ -175,12 +178,44 @@ VARIED = [(40, 272, 320), (300, 384, 64)]  # m, n, k
 
 @pytest.mark.parametrize("one_cluster, schedule", [(False, 0), (True, 8)])
 def test_mapped_configs_are_exact(submission, monkeypatch, one_cluster, schedule):
-    for config in {*submission.CONFIG_MAP.values(), submission.DEFAULT}:
+    mapped = [configs[:1] if one_cluster else configs for configs in submission.CONFIG_MAP.values()]
+    for config in {*itertools.chain(*mapped), submission.DEFAULT}:
+        if config.fresh_outputs:
+            continue  # see below
         sms = config.cluster if one_cluster else config.sms
         monkeypatch.setattr(submission, "DEFAULT", dataclasses.replace(config, sms=sms))
         submission.plan.cache_clear()
         check(submission, problem(VARIED, full_range=True), schedule)
     submission.plan.cache_clear()
+
+
+@pytest.mark.parametrize("epilogue_warps", [4, 8])
+def test_fresh_outputs_are_exact(tmp_path, judged, epilogue_warps):
+    """Which only a worker's torch makes in the device's memory; on four SMs, with odd groups and parts of tiles."""
+    path, changes = tmp_path / "submission.py", f"fresh_outputs=True, epilogue_warps={epilogue_warps}, sms=4"
+    path.write_text(f"{SOURCE}\nDEFAULT = replace(DEFAULT, {changes})\n")
+    verdicts = judged(path, *([*zip(*sizes)] for sizes in (VARIED, [(1, 16, 64), (0, 32, 64), (513, 144, 320)])))
+    assert [(verdict.status, verdict.reason, verdict.ulps) for verdict in verdicts] == [("pass", "", 0)] * 2
+
+
+SEVERAL = """
+CONFIG_MAP[(40, 24), 64, 128] = candidates(DEFAULT, {"gran": 64})
+
+
+def tune(*_):
+    raise AssertionError("timed")
+
+
+Tuned.tune = tune
+"""
+
+
+def test_nothing_is_timed_on_an_emulated_gpu(tmp_path, judged):
+    """Where tensors say that they are on `cuda`, whose capability is (10, 0)."""
+    path = tmp_path / "submission.py"
+    path.write_text(SOURCE + SEVERAL)
+    (verdict,) = judged(path, ((40, 24), (64, 64), (128, 128)))
+    assert (verdict.status, verdict.reason) == ("pass", "")
 
 
 @pytest.mark.parametrize("hyperparameters", OTHERS, ids=lambda x: "-".join(map(str, x.values())))
