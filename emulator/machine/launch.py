@@ -8,7 +8,7 @@ import random
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from ..chip import B200
+from ..chip import B200, Chip
 from ..errors import Fault, Hang
 from ..ptx.program import Program
 from ..ptx.syntax import Symbol, leaves
@@ -71,9 +71,10 @@ class Launch:
         placement: Placement | None = None,
         owner: Owner = Owner(),
         predecessor: Dependencies | None = None,
+        chip: Chip = B200,
     ):
         kernel = program.kernel
-        self.program, self.memory, self.checks, self.number = program, memory, checks, number
+        self.program, self.memory, self.checks, self.number, self.chip = program, memory, checks, number, chip
         self.grid, self.block = grid, block
         required = kernel.directives.get("reqnctapercluster")
         self.explicit_cluster = bool(cluster or required)
@@ -89,7 +90,7 @@ class Launch:
         self.schedule, self.owner = schedule, owner
         self.engine = engine or Engine()
         self.clock = clock or FunctionalClock(schedule, self.engine)
-        self.placement = placement or Placement(B200.sms, B200.shared_per_sm, B200.threads_per_sm, B200.ctas_per_sm)
+        self.placement = placement or Placement(chip.sms, chip.shared_per_sm, chip.threads_per_sm, chip.ctas_per_sm)
         self.sms = len(self.placement.sms)
         self.costs = self.clock.costs(program)
         self._validate()
@@ -106,7 +107,7 @@ class Launch:
         if any(not 1 <= g <= m for g, m in zip(self.grid, limits, strict=True)):
             raise Fault("launch", f"grid {self.grid}: every dimension must be at least 1 and at most {limits}")
         threads = math.prod(self.block)
-        if not 1 <= threads <= B200.threads_per_cta or self.block[2] > 64:
+        if not 1 <= threads <= self.chip.threads_per_cta or self.block[2] > 64:
             raise Fault("launch", f"block {self.block}: 1 to 1024 threads")
         required = kernel.directives.get("reqntid")
         if required and tuple((*required, 1, 1)[:3]) != self.block:
@@ -136,11 +137,11 @@ class Launch:
             if not v.size:
                 offset = -(-offset // v.align) * v.align if static else offset
                 self.shared_symbols[v.name] = offset
-        if offset - BASE + self.dynamic_shared > B200.shared_per_cta:
+        if offset - BASE + self.dynamic_shared > self.chip.shared_per_cta:
             raise Fault(
                 "launch",
                 f"{offset - BASE} static + {self.dynamic_shared} dynamic bytes of shared memory; "
-                f"a block has {B200.shared_per_cta}",
+                f"a block has {self.chip.shared_per_cta}",
             )
         self.shared_bytes = offset + self.dynamic_shared
         local = 0
