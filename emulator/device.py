@@ -152,7 +152,7 @@ class Device:
                 raise
         if session.recorded is not None:
             arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)
-            session.recorded.append(Recorded(arguments, options))
+            session.recorded.append(Recorded(arguments, options | {"chip": self.chip}))
             return
         try:
             launch = Launch(

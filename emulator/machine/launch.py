@@ -9,7 +9,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from ..chip import B200, Chip
-from ..errors import Fault, Hang
+from ..errors import Fault, Hang, Unsupported
 from ..ptx.program import Program
 from ..ptx.syntax import Symbol, leaves
 from ..state.dependency import Dependencies
@@ -22,6 +22,7 @@ from .placement import Placement
 from .schedule import FunctionalClock, Schedule
 
 _BLAS = ThreadpoolController()
+ONLY_OF = {"wgmma": "sm_90a", "tcgen05": "sm_100a"}  # instructions that no other of our machines has
 
 
 class Owner:
@@ -103,6 +104,9 @@ class Launch:
 
     def _validate(self):
         kernel = self.program.kernel
+        for family, arch in ONLY_OF.items():
+            if arch != self.chip.arch and any(i.op.startswith(family) for i in kernel.instrs):
+                raise Unsupported(f"{family} on an {self.chip.name}: it is of {arch}, a machine to be chosen by name")
         limits = (2**31 - 1, 65535, 65535)
         if any(not 1 <= g <= m for g, m in zip(self.grid, limits, strict=True)):
             raise Fault("launch", f"grid {self.grid}: every dimension must be at least 1 and at most {limits}")

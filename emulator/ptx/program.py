@@ -186,7 +186,7 @@ class Program:
                     work.append(s)
 
     def find_results(self):
-        """results[i]: the registers that at store i may hold what comes from the tensor core by whatever way but memory.
+        """results[i]: the registers that at store i may hold what comes from the tensor core by any way but memory.
 
         A bit each. A register that is used again for something else does not hold it any more.
         """
@@ -405,7 +405,7 @@ class BlockWriter:
                 self.emit(f"r{i} = R[{i}]")
 
     def are_results(self, operands) -> bool:
-        """Whether all of these are registers that may come from the tensor core, which computes nothing in a timed run."""
+        """Whether all of these are registers that may come from the tensor core, which has no values in a timed run."""
         return all(isinstance(o, Reg) and self.results >> o.index & 1 for o in operands)
 
     # -- leaving -----------------------------------------------------------------------------------------------

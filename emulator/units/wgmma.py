@@ -2,7 +2,7 @@
 
 Implements PTX ISA 9.7.15. An instruction begins when all four warps have issued it, those of a warpgroup execute one
 after the other, and their accumulators stay in registers that nobody else may touch until wait_group: such a register
-holds a `Fragment`. Its value comes at the wait. Moves hand a Fragment on, as they cost nothing and compilers write them.
+holds a `Fragment`. Its value comes at the wait. Moves hand it on, as they cost nothing and compilers write them.
 """
 
 from __future__ import annotations
