@@ -91,12 +91,12 @@ def _fill(target, dtype, value, count) -> None:
 
 
 def max_active_clusters(config) -> int:
-    """By shared memory and multiprocessors alone: where hardware places clusters inside a GPC is not modelled."""
+    """As if a CTA took a multiprocessor: of an H200 what its driver says, of a B200 as many as there are SMs for."""
     size = 1
     for a in config.attrs:
         if a.id == type(a.id).CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
             size = a.value.clusterDim.x * a.value.clusterDim.y * a.value.clusterDim.z
-    return DEVICE.chip.sms // size
+    return DEVICE.chip.active_clusters(size)
 
 
 def _serve(module, ok, calls: dict, pattern: str) -> None:

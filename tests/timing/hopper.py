@@ -144,11 +144,19 @@ def child(folder: Path, script: str, arguments: list[str]) -> None:
     from cutlass.cute import testing
 
     caught = []
-    DEVICE.launch = lambda *args, **options: caught.append((args, options))  # the first ones convert inputs
+
+    def catch(*args, **options):
+        caught.append((args, options))
+
+    adopt, alive = DEVICE.adopt, []
+    DEVICE.adopt = lambda array, name: (alive.append(array), adopt(array, name))  # tables name tensors that were freed
+    if not script.endswith(GROUPED):  # others launch only what converts inputs, which are replaced by noise
+        DEVICE.launch = catch
 
     def benchmark(call, *, workspace_generator, **_):
         work = workspace_generator()
         caught.clear()
+        DEVICE.launch = catch
         call(*work.args, **work.kwargs)
         (launch,) = caught
         caught.append(describe(*launch))
@@ -250,14 +258,20 @@ def digest(folder: Path, launch: dict) -> str:
 
 
 def run(folder: Path, only: str) -> None:
-    """Times every launch of the folder, cold and warm, in two rounds, and keeps the outputs of those to be compared."""
+    """Times every launch of the folder, cold and warm, in two rounds, and keeps the outputs of those to be compared.
+
+    Adds to what the folder has of others: a launch that fails spoils its process.
+    """
     import datetime
 
     from evaluation.cuda_driver import Gpu, Timer, nvidia_smi
 
     launches = json.loads((folder / "launches.json").read_text())
     gpu, smi = Gpu(), [nvidia_smi()]
-    timer, result, outputs = Timer(gpu), {}, {}
+    file, kept = folder / "hopper.json", folder / "hopper_outputs.npz"
+    result = json.loads(file.read_text())["points"] if file.exists() else {}
+    outputs = dict(np.load(kept)) if kept.exists() else {}
+    timer = Timer(gpu)
     contestants, made = {}, {}
     for name, x in launches.items():
         if only not in name:
@@ -280,7 +294,7 @@ def run(folder: Path, only: str) -> None:
         if compared:
             after = [gpu.read(a, t["bytes"]) for a, t in zip(addresses, x["tensors"], strict=True)]
             outputs |= {f"{name}/{n}": b for n, (a, b) in enumerate(zip(before, after)) if not np.array_equal(a, b)}
-            np.savez_compressed(folder / "hopper_outputs.npz", **outputs)
+            np.savez_compressed(kept, **outputs)
         else:
             contestants[name, "cold"], contestants[name, "warm"] = prepared, prepared[:1] * LAUNCHES
     rounds = {key: [] for key in contestants}
@@ -293,7 +307,7 @@ def run(folder: Path, only: str) -> None:
         entry = result.setdefault(name, {"digest": digest(folder, launches[name])})
         entry[timing] = [round(x, 3) for x in us]
     machine = {**gpu.describe(), "nvidia-smi": smi, "date": datetime.date.today().isoformat()}
-    (folder / "hopper.json").write_text(json.dumps({"machine": machine, "points": result}, indent=1))
+    file.write_text(json.dumps({"machine": machine, "points": result}, indent=1))
 
 
 # ----------------------------------------------------------------------------------------------------------- the model
