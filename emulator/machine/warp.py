@@ -349,15 +349,17 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore, WarpgroupMm
             self.cta.lanes_exited(self.warp, self.lanes[lanes])
 
     def select_lanes(self, lanes: np.ndarray, target: int) -> list:
-        registers = self.R.copy()
+        registers: list = [None] * len(self.R)  # of what is not read any more, nothing
         index = np.flatnonzero(lanes)
         one = len(index) == 1
         for r in self.program.live_registers(target):
-            value = registers[r]
+            value = self.R[r]
             if type(value) is np.ndarray:
-                registers[r] = value[index[0]].item() if one and value.dtype != object else value[index]
-                if one and value.dtype == object:
-                    registers[r] = value[index[0]]
+                if one:
+                    value = value[index[0]] if value.dtype == object else value[index[0]].item()
+                else:
+                    value = value[index]
+            registers[r] = value
         return registers
 
     def park(self):

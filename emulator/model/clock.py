@@ -115,7 +115,7 @@ class TimingClock(Clock):
     def _arrive(self, group, start: float, lines: Lines, nbytes: int, ctas) -> float:
         tma, unit = self.p["tma"], self.p["sm"]
         sm = group.cta.sm
-        cluster = sm - group.cta.rank
+        cluster = self._sharing(sm - group.cta.rank, len(group.cta.cluster.ctas))
         fetched = self.memory.read_bytes
         first, done = self.memory.read(start, lines, nbytes, sm, len(ctas), cluster) if len(lines) else (start, start)
         landing = done + nbytes / tma["bytes_per_cycle"]  # the last request leaves that much after the first
@@ -129,6 +129,12 @@ class TimingClock(Clock):
         if self.memory.read_bytes > fetched:
             self._served[landing] = self.memory.served
         return landing
+
+    def _sharing(self, first: int, size: int) -> int:
+        """Names the SMs whose requests for one line can meet: those of a cluster, or of a GPC, of which each gets the
+        next cluster in turn. first: SM of the cluster; size: its SMs."""
+        gpcs = int(self.p["l2"]["gpcs"])
+        return first // size % gpcs if gpcs else first
 
     def decided(self, when: float) -> float:
         return max(self._served.pop(when, when), self.engine.now)

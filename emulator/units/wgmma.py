@@ -315,7 +315,7 @@ class WarpgroupMma:
         member, fenced = self.warp.index % WARPS, self.warp.wgmmas.fenced
         for op, accumulator, a in group:
             for number, value in a if self.launch.checks else ():
-                if not _same(self.R[number], value):
+                if self.R[number] is not None and not _same(self.R[number], value):
                     self._touched(number, op.what)
             accumulator.unwaited[member] -= 1
             if accumulator.unwaited[member]:
@@ -325,7 +325,7 @@ class WarpgroupMma:
                 store_d(accumulator.values[ROWS * member : ROWS * (member + 1)]),
             )
             for n, fragment, value in zip(numbers, accumulator.fragments, values, strict=True):
-                if self.R[n] is not fragment:
+                if self.R[n] is not None and self.R[n] is not fragment:
                     self._touched(n, op.what)
                 self.R[n] = value
                 if fenced is not None:

@@ -133,7 +133,9 @@ def model() -> None:
     import numpy as np
 
     import emulator
+    from emulator.chip import H200
 
+    emulator.DEVICE.chip = H200
     for rate in rates():
         out = np.zeros(64, np.uint64)
         with emulator.timing("h200"):
