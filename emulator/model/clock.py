@@ -62,6 +62,7 @@ class TimingClock(Clock):
         self._maps: dict = {}  # id -> (tensormap, what its properties say)
         self._known: dict = {}  # tensormap by value -> the first launch that had it
         self._served: dict[float, float] = {}  # when a copy lands -> when the HBM has served its last line
+        self.code_cycles = profile["sm"]["code_cycles"]
         self.scheduler = 0.0  # when the unit that starts and retires CTAs is free
 
     def costs(self, program) -> list[tuple[float, float]]:
@@ -72,7 +73,12 @@ class TimingClock(Clock):
     def executed(self, group, cost: tuple[float, float]) -> float:
         """A block takes as long as its dependences say, or until its warp's scheduler has had the slots for it."""
         cycles, slots = cost
-        free, which = self.sms[group.cta.sm].schedulers, group.warp.index % SCHEDULERS
+        sm = self.sms[group.cta.sm]
+        code = group.program, group.pc
+        if code not in sm.code:  # no SM has executed it since the flush before the measurement
+            sm.code.add(code)
+            cycles += self.code_cycles * (group.program.end[group.pc] - group.program.start[group.pc])
+        free, which = sm.schedulers, group.warp.index % SCHEDULERS
         end = free[which] = max(free[which], group.begun) + slots
         return max(group.t + cycles, end)
 

@@ -1,4 +1,4 @@
-"""wgmma beside what was recorded of it (tests/golden/wgmma.py): what is refused, what FP8 sums lose, and how long it takes."""
+"""wgmma beside what was recorded of it (tests/golden/wgmma.py): refusals, what FP8 sums lose, how long it takes."""
 
 import json
 
@@ -61,8 +61,8 @@ def relative_errors(name: str) -> np.ndarray:
 
 
 def test_why_fp8_sums_are_promoted():
-    """Of a sum of 4096 products of one sign an H200 loses 5 to 10 % on the accumulator alone, which has 14 bits; added up
-    in f32 every 128, as DeepGEMM does (https://github.com/deepseek-ai/DeepGEMM), 0.1 % at most."""
+    """Of a sum of 4096 products of one sign an H200 loses 5 to 10 % on the accumulator alone, which has 14 bits; added
+    up in f32 every 128, as DeepGEMM does (https://github.com/deepseek-ai/DeepGEMM), 0.1 % at most."""
     alone, promoted = relative_errors("wgmma_sum_of_4096_e4m3"), relative_errors("wgmma_sum_of_4096_e4m3_promoted")
     assert alone.min() > 0.05 and alone.max() < 0.1 and np.median(alone) > 0.07
     assert promoted.max() < 1e-3 and np.median(promoted) < 4e-4
