@@ -3,7 +3,9 @@
     git clone --branch v4.5.2 --depth 1 https://github.com/NVIDIA/cutlass
     python -m tests.timing.hopper compile FOLDER CUTLASS   where CuTe DSL is: cubins, PTX, launches go to FOLDER
     python3 -m tests.timing.hopper run FOLDER              where the H200 is, with NumPy: writes FOLDER/hopper.json
-    python -m tests.timing.hopper model FOLDER [--only WORD] [--half fitted|held-out] [--write emulator/VALIDATION.md]
+    python -m tests.timing.hopper compare FOLDER           what the emulator computes, against what the card did
+    python -m tests.timing.hopper model FOLDER [--only WORD] [--half fitted|held-out]   adds to modelled_hopper.json
+    python -m tests.timing.hopper table . --write emulator/VALIDATION.md
 
 A script (examples/python/CuTeDSL/cute/hopper/kernel) runs with its own host code as on an H200; what it would launch is
 caught: the kernel, its grid, its parameters. The card gets the same cubin and parameters with the addresses of its own
@@ -23,6 +25,7 @@ import argparse
 import base64
 import functools
 import hashlib
+import itertools
 import json
 import os
 import statistics
@@ -34,7 +37,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = Path(__file__).with_suffix(".json")
+TABLE, MODELLED = Path(__file__).with_suffix(".json"), Path(__file__).with_name("modelled_hopper.json")
 SCRIPTS = "examples/python/CuTeDSL/cute/hopper/kernel"
 LAUNCHES = 3
 TIMINGS = "cold", "warm"
@@ -251,6 +254,10 @@ def contents(launch: dict, addresses: list[int], kind: str) -> list[np.ndarray]:
     return out
 
 
+def _sha(data: np.ndarray) -> str:
+    return hashlib.sha256(data.tobytes()).hexdigest()
+
+
 def digest(folder: Path, launch: dict) -> str:
     """Changes with anything that the GPU saw, but for addresses and names of source files."""
     text = (folder / f"{launch['image']}.ptx").read_text().rstrip("\0").splitlines()
@@ -273,9 +280,9 @@ def run(folder: Path, only: str) -> None:
 
     launches = json.loads((folder / "launches.json").read_text())
     gpu, smi = Gpu(), [nvidia_smi()]
-    file, kept = folder / "hopper.json", folder / "hopper_outputs.npz"
-    result = json.loads(file.read_text())["points"] if file.exists() else {}
-    outputs = dict(np.load(kept)) if kept.exists() else {}
+    file = folder / "hopper.json"
+    known = json.loads(file.read_text()) if file.exists() else {"points": {}, "outputs": {}}
+    result, outputs = known["points"], known["outputs"]
     timer = Timer(gpu)
     contestants, made = {}, {}
     for name, x in launches.items():
@@ -298,8 +305,8 @@ def run(folder: Path, only: str) -> None:
         gpu.sync()
         if compared:
             after = [gpu.read(a, t["bytes"]) for a, t in zip(addresses, x["tensors"], strict=True)]
-            outputs |= {f"{name}/{n}": b for n, (a, b) in enumerate(zip(before, after)) if not np.array_equal(a, b)}
-            np.savez_compressed(kept, **outputs)
+            changed = {n: _sha(b) for n, (a, b) in enumerate(zip(before, after)) if not np.array_equal(a, b)}
+            outputs[name] = {"digest": digest(folder, x), "tensors": changed}
         else:
             contestants[name, "cold"], contestants[name, "warm"] = prepared, prepared[:1] * LAUNCHES
     rounds = {key: [] for key in contestants}
@@ -312,7 +319,7 @@ def run(folder: Path, only: str) -> None:
         entry = result.setdefault(name, {"digest": digest(folder, launches[name])})
         entry[timing] = [round(x, 3) for x in us]
     machine = {**gpu.describe(), "nvidia-smi": smi, "date": datetime.date.today().isoformat()}
-    file.write_text(json.dumps({"machine": machine, "points": result}, indent=1))
+    file.write_text(json.dumps({"machine": machine, "points": result, "outputs": outputs}, indent=1))
 
 
 # ----------------------------------------------------------------------------------------------------------- the model
@@ -360,46 +367,102 @@ def model(folder: Path, name: str, x: dict, profile) -> dict[str, float]:
     return {"cold": (first + (LAUNCHES - 1) * (second - first)) / LAUNCHES + events, "warm": third - second + events}
 
 
-def compare(folder: Path, name: str, x: dict) -> list[int]:
+def compare(folder: Path, name: str, x: dict) -> list[str]:
     """Executes a launch; the tensors whose bytes are not those of the card."""
     import emulator
 
-    outputs = np.load(folder / "hopper_outputs.npz")
+    known = json.loads(TABLE.read_text())["outputs"][name]
+    assert known["tensors"] and known["digest"] == digest(folder, x), f"{name} was run with another launch"
     ((arrays, params),) = _here(x, name, 1)
     with emulator.session():
         _launch(folder, x, params)
-    return [int(k.rsplit("/", 1)[1]) for k in outputs if k.startswith(f"{name}/")
-            and not np.array_equal(outputs[k], arrays[int(k.rsplit("/", 1)[1])])]  # fmt: skip
+    return [n for n, sha in known["tensors"].items() if sha != _sha(arrays[int(n)])]
+
+
+def problem(name: str) -> tuple[str, str]:
+    """(types, size) of a point: kernels with both in common do the same work."""
+    kernel, size = name.split("/")
+    return kernel.split()[-1], size.split(" cluster")[0]
+
+
+def table(measured: dict, modelled: dict) -> str:
+    """Markdown: every point, and the errors of the fitted and the held-out half."""
+    kernels = {name: kernel for name, kernel, _ in points()}
+    lines = ["| | cold: measured, us | model | warm: measured, us | model |", "|---|---|---|---|---|"]
+    errors: dict[bool, list[float]] = {True: [], False: []}
+    for held_out in (False, True):
+        lines.append(f"| **{'held out' if held_out else 'fitted'}** | | | | |")
+        for name in (n for n in kernels if n in modelled and kernels[n].held_out == held_out):
+            cells = []
+            for timing in TIMINGS:
+                us, of = modelled[name][timing], statistics.median(measured[name][timing])
+                errors[held_out].append(us / of - 1)
+                cells += [f"{of:.2f}", f"{us:.2f} ({us / of - 1:+.0%})"]
+            lines.append(f"| {name.replace('/', ', ')} | {' | '.join(cells)} |")
+    for held_out, found in errors.items():
+        if found:
+            size = [abs(e) for e in found]
+            worst = f"median error {statistics.median(size):.1%}, worst {max(size):.0%}"
+            half = f"{'Held out' if held_out else 'Fitted'}: {len(found)} points"
+            lines += ["", f"{half}, {worst}, mean signed {statistics.mean(found):+.1%}."]
+    right, pairs = order(measured, modelled)
+    lines += ["", f"Of {pairs} pairs on one problem that are more than 5 % apart {right} come in the right order."]
+    return "\n".join(lines)
+
+
+def order(measured: dict, modelled: dict) -> tuple[int, int]:
+    """(pairs in the right order, pairs) of points on one problem, timed alike, more than 5 % apart."""
+    right = pairs = 0
+    for a, b in itertools.combinations(modelled, 2):
+        for timing in TIMINGS if problem(a) == problem(b) else ():
+            of = [statistics.median(measured[n][timing]) for n in (a, b)]
+            if max(of) > 1.05 * min(of):
+                pairs += 1
+                right += (of[0] < of[1]) == (modelled[a][timing] < modelled[b][timing])
+    return right, pairs
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("compile", "run", "model", "compare"))
+    parser.add_argument("what", choices=("compile", "run", "model", "compare", "table"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("cutlass", nargs="?", type=Path)
     parser.add_argument("--only", default="", help="points whose name contains this")
     parser.add_argument("--half", choices=("fitted", "held-out"))
     parser.add_argument("--set", nargs="*", default=[], help="figures to replace: unit.figure=value")
+    parser.add_argument("--write", type=Path, help="the file whose table is replaced")
     options = parser.parse_args()
     folder = options.folder.resolve()
     if options.what == "compile":
         return compile_all(folder, options.cutlass.resolve(), options.only)
     if options.what == "run":
         return run(folder, options.only)
-    launches = json.loads((folder / "launches.json").read_text())
     from emulator.model.profile import load
 
-    profile = load("h200").with_({k: float(v) for k, v in (s.split("=") for s in options.set)})
     measured = json.loads(TABLE.read_text())["points"] if TABLE.exists() else {}
-    for name, kernel, _ in points():
-        if options.only not in name or options.half not in (None, "held-out" if kernel.held_out else "fitted"):
-            continue
-        if options.what == "compare" and name.endswith("compare"):
-            print(name, "differs in tensors", compare(folder, name, launches[name]))
-        elif options.what == "model" and not name.endswith("compare"):
-            for timing, us in model(folder, name, launches[name], profile).items():
-                of = statistics.median(measured[name][timing]) if name in measured else float("nan")
-                print(f"{us:9.2f} {of:9.2f} {us / of - 1:+7.1%} {name} {timing}", flush=True)
+    modelled = json.loads(MODELLED.read_text()) if MODELLED.exists() else {}
+    if options.what != "table":
+        profile = load("h200").with_({k: float(v) for k, v in (s.split("=") for s in options.set)})
+        launches = json.loads((folder / "launches.json").read_text())
+        for name, kernel, _ in points():
+            if options.only not in name or options.half not in (None, "held-out" if kernel.held_out else "fitted"):
+                continue
+            if options.what == "compare" and name.endswith("compare"):
+                print(name, "differs in tensors", compare(folder, name, launches[name]), flush=True)
+            elif options.what == "model" and not name.endswith("compare"):
+                found = model(folder, name, launches[name], profile)
+                for timing, us in found.items():
+                    of = statistics.median(measured[name][timing]) if name in measured else float("nan")
+                    print(f"{us:9.2f} {of:9.2f} {us / of - 1:+7.1%} {name} {timing}", flush=True)
+                if not options.set:
+                    modelled[name] = {timing: round(us, 3) for timing, us in found.items()}
+                    MODELLED.write_text(json.dumps(modelled, indent=1) + "\n")
+    elif options.write:
+        from .validate import write_table
+
+        write_table(options.write, "hopper", table(measured, modelled))
+    else:
+        print(table(measured, modelled))
 
 
 if __name__ == "__main__":
