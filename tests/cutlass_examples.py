@@ -1,12 +1,13 @@
-"""Replay NVIDIA's CuTe DSL examples for Blackwell on the emulator, unmodified, against their own reference checks.
+"""Replay NVIDIA's CuTe DSL examples on the emulator, unmodified, against their own reference checks.
 
     git clone --branch v4.5.2 --depth 1 https://github.com/NVIDIA/cutlass
     python tests/cutlass_examples.py cutlass                  # all of them; two at a time, about half an hour
     python tests/cutlass_examples.py cutlass blockscaled      # those whose line contains a word
+    python tests/cutlass_examples.py cutlass --machine h200   # those for Hopper, on an emulated H200
 
 Not part of `make test`: the examples are NVIDIA's and stay in their repository. A line is a script below
-examples/python/CuTeDSL/cute/blackwell and its arguments; the sizes are small because the emulator is slow. All that
-multiply matrices on one B200 are here; sm103_* are for another GPU, distributed/ wants several. fp16_gemm_6 needs K in
+examples/python/CuTeDSL/cute/blackwell or hopper and its arguments; the sizes are small because the emulator is slow. All
+that multiply matrices on one B200 or one H200 are here; sm103_* are for another GPU, distributed/ wants several. fp16_gemm_6 needs K in
 multiples of 128, which it does not say: its dequantize gives each thread 128 elements of a row, and starts too few
 threads for the rest. The moe scripts time themselves with --perf_e2e, and with torch's profiler, a GPU's, without.
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import click
 
-FOLDER = "examples/python/CuTeDSL/cute/blackwell"
+FOLDERS = {"b200": "examples/python/CuTeDSL/cute/blackwell", "h200": "examples/python/CuTeDSL/cute/hopper"}
 ROOT = Path(__file__).resolve().parent.parent
 
 NVFP4 = "--ab_dtype Float4E2M1FN --sf_dtype Float8E4M3FN --sf_vec_size 16"
@@ -112,9 +113,30 @@ efc/synthetic_custom_epilogue_dense_gemm.py --mnkl 128,128,64,1
 """
 
 
-def examples() -> list[str]:
-    """Every line: a script and its arguments."""
-    return [line for line in EXAMPLES.splitlines() if line]
+FP8 = "--a_dtype Float8E4M3FN --b_dtype Float8E4M3FN"
+HOPPER = f"""
+kernel/dense_gemm/dense_gemm.py --mnkl 256,256,256,1
+kernel/dense_gemm/dense_gemm.py --mnkl 256,512,128,1 --tile_shape_mn 128,256 --cluster_shape_mn 2,1
+kernel/dense_gemm/dense_gemm.py --mnkl 128,128,192,2 --tile_shape_mn 64,64 --cluster_shape_mn 2,2
+kernel/dense_gemm/dense_gemm.py --mnkl 128,128,128,1 --a_major m --b_major n --c_major m --acc_dtype Float16
+kernel/dense_gemm/dense_gemm.py --mnkl 200,136,72,1 --a_major m --c_dtype Float32
+kernel/dense_gemm/dense_gemm.py --mnkl 256,128,256,1 {FP8} --c_dtype Float16
+kernel/dense_gemm/dense_gemm.py --mnkl 128,128,256,1 --a_dtype Float8E4M3FN --b_dtype Float8E5M2 --c_dtype Float32
+kernel/dense_gemm/dense_gemm.py --mnkl 128,128,256,1 --a_dtype Int8 --b_dtype Int8 --c_dtype Int32 --acc_dtype Int32 --tile_shape_mn 128,64
+kernel/dense_gemm/dense_gemm.py --mnkl 128,128,256,1 --a_dtype Uint8 --b_dtype Int8 --c_dtype Int32 --acc_dtype Int32 --tile_shape_mn 64,64
+kernel/dense_gemm/dense_gemm_persistent.py --mnkl 256,256,256,1
+kernel/dense_gemm/dense_gemm_persistent.py --mnkl 512,512,128,1 --tile_shape_mn 128,256 --cluster_shape_mn 2,1
+kernel/dense_gemm/dense_gemm_persistent.py --mnkl 256,256,256,1 {FP8}
+kernel/dense_gemm/dense_gemm_fp8_2xacc.py --mnkl 256,256,256,1
+kernel/dense_gemm/dense_gemm_fp8_2xacc.py --mnkl 256,256,256,1 --tile_shape_mn 128,64 --cluster_shape_mn 1,1
+kernel/grouped_gemm/grouped_gemm.py --num_groups 2 --problem_sizes_mnkl (128,128,128,1),(200,136,64,1)
+kernel/grouped_gemm/grouped_gemm.py --num_groups 2 --problem_sizes_mnkl (128,128,128,1),(64,256,64,1) --tensormap_update_mode GMEM --tile_shape_mn 128,64
+"""
+
+
+def examples(machine: str = "b200") -> list[str]:
+    """Every line for a machine: a script and its arguments."""
+    return [line for line in {"b200": EXAMPLES, "h200": HOPPER}[machine].splitlines() if line]
 
 
 def run(folder: Path, line: str, options: list[str], logs: Path | None) -> tuple[str, bool, float, str]:
@@ -139,17 +161,18 @@ def run(folder: Path, line: str, options: list[str], logs: Path | None) -> tuple
 @click.argument("cutlass", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("words", nargs=-1)
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1))
+@click.option("--machine", type=click.Choice(list(FOLDERS)), default="b200", show_default=True)
 @click.option("--schedule", default=0, show_default=True, help="Seed of the order of events.")
 @click.option("--logs", type=click.Path(file_okay=False, path_type=Path), help="Keep outputs and PTX there.")
-def main(cutlass, words, jobs, schedule, logs):
+def main(cutlass, words, jobs, machine, schedule, logs):
     """Run the examples of a CUTLASS checkout; exit status 1 if one does not pass its own check."""
-    lines = [line for line in examples() if all(w in line for w in words)]
+    lines = [line for line in examples(machine) if all(w in line for w in words)]
     if logs:
         logs.mkdir(parents=True, exist_ok=True)
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        options = ["--schedule", str(schedule)]
-        for line, passed, seconds, reason in pool.map(lambda x: run(cutlass / FOLDER, x, options, logs), lines):
+        options, folder = ["--machine", machine, "--schedule", str(schedule)], cutlass / FOLDERS[machine]
+        for line, passed, seconds, reason in pool.map(lambda x: run(folder, x, options, logs), lines):
             failed += not passed
             click.echo(
                 f"{'pass' if passed else 'FAIL'} {seconds:5.0f} s  {line}" + (f"\n    {reason}" if reason else "")

@@ -14,8 +14,8 @@ import numpy as np
 from ..formats.tensormap import TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
-from . import issue
-from .halves import half_of
+from . import issue, wgmma
+from .halves import gpc_of, half_of
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
 from .sm import FORGOTTEN, SCHEDULERS, Sm
@@ -63,6 +63,7 @@ class TimingClock(Clock):
         self._maps: dict = {}  # id -> (tensormap, what its properties say)
         self._known: dict = {}  # tensormap by value -> the first launch that had it
         self._served: dict[float, float] = {}  # when a copy lands -> when the HBM has served its last line
+        self.code_cycles = profile["sm"]["code_cycles"]
         self.scheduler = 0.0  # when the unit that starts and retires CTAs is free
 
     def costs(self, program) -> list[tuple[float, float]]:
@@ -73,7 +74,12 @@ class TimingClock(Clock):
     def executed(self, group, cost: tuple[float, float]) -> float:
         """A block takes as long as its dependences say, or until its warp's scheduler has had the slots for it."""
         cycles, slots = cost
-        free, which = self.sms[group.cta.sm].schedulers, group.warp.index % SCHEDULERS
+        sm = self.sms[group.cta.sm]
+        code = group.program, group.pc
+        if code not in sm.code:  # no SM has executed it since the flush before the measurement
+            sm.code.add(code)
+            cycles += self.code_cycles * (group.program.end[group.pc] - group.program.start[group.pc])
+        free, which = sm.schedulers, group.warp.index % SCHEDULERS
         end = free[which] = max(free[which], group.begun) + slots
         return max(group.t + cycles, end)
 
@@ -117,7 +123,7 @@ class TimingClock(Clock):
     def _arrive(self, group, start: float, lines: Lines, nbytes: int, ctas) -> float:
         tma, unit = self.p["tma"], self.p["sm"]
         sm = group.cta.sm
-        cluster = sm - group.cta.rank
+        cluster = self._sharing(sm - group.cta.rank, len(group.cta.cluster.ctas))
         fetched = self.memory.read_bytes
         first = done = start
         if len(lines):
@@ -133,6 +139,11 @@ class TimingClock(Clock):
         if self.memory.read_bytes > fetched:
             self._served[landing] = self.memory.served
         return landing
+
+    def _sharing(self, first: int, size: int) -> int:
+        """Names the SMs whose requests for one line can meet: those of a cluster, or of a GPC. first: SM of the
+        cluster; size: its SMs."""
+        return gpc_of(first, size, len(self.sms)) if self.p["l2"]["meet_in_gpc"] else first
 
     def decided(self, when: float) -> float:
         return max(self._served.pop(when, when), self.engine.now)
@@ -370,6 +381,9 @@ class TimingClock(Clock):
         for c in ctas:
             self.trace.tensor(group, c, start, start + interval)
         return done
+
+    def wgmma(self, group, form) -> float:
+        return wgmma.issue(self, group, form)
 
     @staticmethod
     def _operand_rows(description, pair: bool, a_in_tmem: bool) -> list[int]:

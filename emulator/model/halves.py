@@ -13,7 +13,7 @@ import numpy as np
 
 BLOCK = 32  # lines
 LANES = 16  # of a link; one alone, without uneven luck, is 2 % faster where several SMs load the same lines
-GPCS = (0, 1, 1, 1, 0, 0, 0, 1)  # the half of each, in the order in which they get CTAs
+HALVES = (0, 1, 1, 1, 0, 0, 0, 1)  # of the GPCs, in the order in which they get CTAs
 
 
 def parity(numbers: np.ndarray) -> np.ndarray:
@@ -28,9 +28,14 @@ def homes(first: int, lines: int) -> np.ndarray:
     return parity(np.arange(first, first + lines) // BLOCK).astype(np.int8)
 
 
+def gpc_of(first: int, size: int, sms: int) -> int:
+    """The GPC of a cluster of `size` CTAs (1: none) that begins at SM `first` of `sms`, in the order of their use."""
+    return first * len(HALVES) // sms if size == 1 else first // size % len(HALVES)
+
+
 def half_of(first: int, size: int, sms: int) -> int:
-    """The half of a cluster of `size` CTAs (1: none) that begins at SM `first` of `sms`, in the order of their use."""
-    return GPCS[first * len(GPCS) // sms if size == 1 else first // size % len(GPCS)]
+    """The half of such a cluster."""
+    return HALVES[gpc_of(first, size, sms)]
 
 
 class Links:

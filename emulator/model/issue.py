@@ -27,6 +27,8 @@ SPECIFIC = (  # (beginning of the operation, what it contains) -> class; the fir
     ("fence", "", "fence_gpu"), ("membar.cta", "", "fence"), ("membar", "", "fence_gpu"),
     ("atom", ".shared", "shared_atomic"), ("atom", "", "global_atomic"), ("bar.warp.sync", "", "vote"),
     ("barrier.warp.sync", "", "vote"), ("tensormap.replace", "", "replace_tensormap"),
+    ("cp.async.bulk.tensor", "", "tensor_copy"),
+    ("wgmma.fence", "", "wgmma_sync"), ("wgmma.commit", "", "wgmma_sync"), ("wgmma.wait", "", "wgmma_sync"),
 )  # fmt: skip
 
 OVERLAPPING = {"fence_tensormap", "publish_tensormap"}  # one starts while others of its kind are under way
@@ -56,18 +58,37 @@ def kind(instr) -> str:
     return CLASSES.get(base, "alu")
 
 
+def _on_condition(program: Program, block: int) -> bool:
+    """Whether a branch of the block before skips this one, and not for the lane that elect.sync picks (ptxas predicates
+    what only that one does)."""
+    if not block or program.join[block - 1] == block:
+        return False
+    before = program.kernel.instrs[program.start[block - 1] : program.end[block - 1]]
+    last = before[-1] if before else None
+    elects = any(i.op.startswith("elect.sync") for i in before)
+    return last is not None and last.op.startswith("bra") and last.guard is not None and not elects
+
+
+def _shared_address(instr) -> bool:
+    """Whether it is `mov` of the address of shared memory, which depends on the CTA's rank in its cluster."""
+    return instr.op in ("mov.u32", "mov.b32") and isinstance(instr.operands[1], Symbol)
+
+
 def block_cycles(program: Program, figures: dict) -> list[tuple[float, float]]:
     """Of each block: its cycles, and those for which it keeps its warp's scheduler or a unit behind it busy.
 
     figures[class] = (issue, latency).
     """
     out = []
-    for start, end in zip(program.start, program.end, strict=True):
+    for block, (start, end) in enumerate(zip(program.start, program.end, strict=True)):
+        on_condition = _on_condition(program, block)
         time, slots = 0.0, 0.0
         ready, arithmetic = {}, set()  # cycle a register can be read in; who came from integer units
         under_way, until = "", 0.0  # kind of an overlapping operation, and when the last is complete
         for instr in program.kernel.instrs[start:end]:
             group = kind(instr)
+            if on_condition and _shared_address(instr):  # elsewhere ptxas computes it once, ahead
+                group = "shared_address"
             issue, latency = figures[group]
             reads, writes = program.reads_writes(instr)
             if group == "global_store":  # ptxas computes the addresses of a row of stores ahead

@@ -63,7 +63,7 @@ class Sm:
 
     __slots__ = (
         "decode", "tma", "ingest", "egress", "tensor", "copy", "load", "prefetches", "seen", "launch", "host",
-        "schedulers", "shared", "constants", "half",
+        "schedulers", "shared", "constants", "half", "code",
     )  # fmt: skip
 
     def __init__(self):
@@ -75,6 +75,7 @@ class Sm:
         self.schedulers = [0.0] * SCHEDULERS  # when each has issued what it was given
         self.shared = SharedPort()
         self.constants: set[int] = set()  # lines of the launch's parameters
+        self.code: set = set()  # blocks of programs that have been executed here
 
     def new_launch(self):
         """The first CTA of a launch starts here."""

@@ -147,7 +147,10 @@ class AsyncCopy:
 
     def tma_store(self, tensor, coords, src, rank, mode, reduction, mask):
         issued = {}  # a whole warp that stores one box takes the time of one: CuTe DSL's kernels elect no lane
-        for p in self.active(mask):
+        lanes = self.active(mask)
+        if not self.clock.moves_data and not reduction and not any(map(alu.is_array, (tensor, src, *coords))):
+            lanes = lanes[:1]  # which then need not be done again and again
+        for p in lanes:
             map_at = self.pick(tensor, p)
             tm = self.tensor_map(map_at, 2 if mode == "tile::scatter4" else rank)
             at = tuple(alu.signed(self.pick(c, p), 32) for c in coords)

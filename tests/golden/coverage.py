@@ -36,6 +36,7 @@ FAMILIES = {
     "cluster launch control": "copy: clusterlaunchcontrol",
     "tensor memory: alloc, ld, st, wait": "tcgen05: tcgen05.(alloc|dealloc|relinquish|ld|st|wait)",
     "tensor core: mma, cp, shift, commit, fence": "tcgen05: tcgen05.(mma|cp|shift|commit|fence)",
+    "tensor core of sm_90: wgmma": "wgmma",
 }
 
 
@@ -47,7 +48,7 @@ def family_of(name: str) -> str:
 
 def refused() -> set[str]:
     """Instructions that are known by name only."""
-    return {"tcgen05.mma.sp", "tcgen05.mma.ws", "tcgen05.ld.red"}
+    return {"tcgen05.mma.sp", "tcgen05.mma.ws", "tcgen05.ld.red", "wgmma.mma_async.sp"}
 
 
 def instruction_of(form: str) -> str | None:

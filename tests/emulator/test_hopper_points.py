@@ -1,0 +1,37 @@
+"""CUTLASS's kernels on an H200 (tests/timing/hopper.py): what was held out, and that the table says what the files do."""
+
+import json
+from pathlib import Path
+
+import emulator
+from tests.timing import hopper
+
+MEASURED = json.loads(hopper.TABLE.read_text())
+MODELLED = json.loads(hopper.MODELLED.read_text())
+
+
+def test_half_of_the_kernels_is_held_out():
+    held_out = [k for k in hopper.KERNELS if k.held_out]
+    assert len(hopper.KERNELS) >= 8 and 2 * len(held_out) == len(hopper.KERNELS)
+
+
+def test_every_point_was_timed_and_modelled():
+    names = [name for name, _, _ in hopper.points() if not name.endswith("compare")]
+    assert len(names) * len(hopper.TIMINGS) >= 30
+    assert set(names) == set(MEASURED["points"]) >= set(MODELLED)
+    assert {name for name, _, _ in hopper.points()} - set(names) == set(MEASURED["outputs"])
+
+
+def test_the_table_is_of_these_files():
+    text = (Path(emulator.__file__).parent / "VALIDATION.md").read_text()
+    assert hopper.table(MEASURED["points"], MODELLED) in text
+
+
+def test_errors_and_order():
+    names = [name for name in MEASURED["points"] if name.startswith("dense 128x128 f16/1024")]
+    exact = {name: {t: MEASURED["points"][name][t][0] for t in hopper.TIMINGS} for name in names}
+    assert "Fitted: 4 points, median error 0." in hopper.table(MEASURED["points"], exact)
+    right, pairs = hopper.order(MEASURED["points"], exact)
+    assert right == pairs > 0
+    turned = dict(zip(exact, reversed(exact.values()), strict=True))
+    assert hopper.order(MEASURED["points"], turned) == (0, pairs)
