@@ -63,6 +63,40 @@ if __name__ == "__main__":
     assert done.stdout.split() == ["10", "42", "cuda:0", "(10,", "0)"]
 
 
+def test_the_machine_is_chosen_for_the_script_and_its_children(tmp_path):
+    script = """
+import os, subprocess, sys
+from kernel import doubled
+import torch
+import cuda.bindings.driver as driver
+
+what = "import torch; p = torch.cuda.get_device_properties(0); print(p.major, p.multi_processor_count)"
+print(doubled(5), os.environ["CUTE_DSL_ARCH"], torch.cuda.get_device_name())
+print(driver.cuDeviceGetAttribute(driver.CUdevice_attribute(16), 0)[1])
+exec(what)
+print(subprocess.run([sys.executable, "-c", what], capture_output=True, text=True).stdout)
+"""
+    done = python(tmp_path, script, "--machine", "h200")
+    assert done.stdout.split() == ["10", "sm_90a", *"NVIDIA H200 (emulated) 132 9 132 9 132".split()], done.stderr
+    done = python(tmp_path, script)
+    assert done.stdout.split() == ["10", "sm_100a", *"NVIDIA B200 (emulated) 148 10 148 10 148".split()], done.stderr
+    assert python(tmp_path, script, "--machine", "h100").returncode == 2
+
+
+def test_another_machine_in_one_process_is_refused(tmp_path):
+    script = """
+import emulator, torch
+
+emulator.install("h200")
+try:
+    emulator.install("b200")
+except emulator.Unsupported as error:
+    print(error)
+"""
+    done = python(tmp_path, script, "--machine", "h200")
+    assert "set up for an NVIDIA H200" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("end, status", [("sys.exit(3)", 3), ("sys.exit()", 0), ("sys.exit('bye')", 1), ("1 / 0", 1)])
 def test_exit_status_is_the_scripts(tmp_path, end, status):
     done = python(tmp_path, f"import sys\n{end}\n")
