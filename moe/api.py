@@ -1,0 +1,160 @@
+"""`grouped_gemm_fp8`: what its tensors must be, and one launch of the kernel that `moe.tuning` chooses."""
+
+import ctypes
+import functools
+import threading
+
+import cutlass.cute as cute
+import torch
+from cutlass import Int64
+from cutlass.cute.runtime import make_ptr
+
+from moe.kernel import BLOCK_K, GROUPS, WORDS, Config, GroupedGemm
+from moe.schedule import MAX_EXPERTS
+from moe.tuning import choose
+
+E4M3, F32, BF16, I32 = torch.float8_e4m3fn, torch.float32, torch.bfloat16, torch.int32
+MAX_ROWS = 2**24  # tokens, N and K stay below: units of work are counted in 31 bits
+
+
+def grouped_gemm_fp8(
+    a: torch.Tensor,
+    a_scale: torch.Tensor,
+    b: torch.Tensor,
+    b_scale: torch.Tensor,
+    m_indptr: torch.Tensor,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """out[r] = sum over blocks of 128 of K of (a[r] . b[e]) * (a_scale * b_scale), for the rows r of every expert e.
+
+    a [total_M, K] and b [E, N, K] e4m3, a_scale [K/128, total_M] and b_scale [E, N/128, K/128] f32 of any sign, m_indptr
+    [E+1] int32, out [total_M, N] bf16; all contiguous and on one GPU. Rows m_indptr[e] to m_indptr[e+1] of a belong to
+    expert e: any number, also 0. Rows of no expert are not written; what m_indptr says of rows that a does not have, or
+    that an earlier expert has, is left out. N and K are multiples of 128, E is at most 512.
+    Each block's dot products are the tensor core's; a_scale * b_scale is rounded to f32, then multiplied and added in
+    one rounding; the sum is rounded once to bf16. Blocks are added in order, in a tile that was cut those of each part.
+    One kernel on torch's current stream. Writes and returns out, or a new tensor. ValueError if an operand is not so.
+    """
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dim() == 2 and b.dim() == 3):
+        raise ValueError("a must be a tensor [total_M, K] and b a tensor [E, N, K]")
+    total_m, k = a.shape
+    experts, n, _ = b.shape
+    expected = expectations(total_m, n, k, experts)
+    device = a.device
+    if out is None:
+        out = torch.empty((total_m, n), dtype=BF16, device=device)
+    tensors = (a, a_scale, b, b_scale, m_indptr, out)
+    for tensor, (_, dtype, shape, stride) in zip(tensors, expected):
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or tensor.dtype is not dtype
+            or tensor.shape != shape
+            or tensor.stride() != stride
+            or tensor.device != device
+        ):
+            complain(tensors, expected)
+            break
+    if total_m:
+        launcher(device, choose(total_m, experts, n, k))(tensors, total_m, n, k, experts)
+    return out
+
+
+@functools.lru_cache(maxsize=1024)
+def expectations(total_m: int, n: int, k: int, experts: int) -> tuple:
+    """(name, dtype, shape, stride) of each operand; ValueError if the kernel does not do these sizes."""
+    for name, operand, x, multiple, least, most in (
+        ("total_M", "a", total_m, 1, 0, MAX_ROWS),
+        ("N", "b", n, 128, 128, MAX_ROWS),
+        ("K", "a", k, BLOCK_K, BLOCK_K, MAX_ROWS),
+        ("E", "b", experts, 1, 1, MAX_EXPERTS),
+    ):
+        if not least <= x <= most or x % multiple:
+            rule = f"a multiple of {multiple} from {least} to {most}" if multiple > 1 else f"from {least} to {most}"
+            raise ValueError(f"{operand}: dimension {name} is {x}, but must be {rule}")
+    if (-(-total_m // 16) + experts) * (n // 128) * (k // BLOCK_K) >= 2**31:
+        raise ValueError(f"a: total_M = {total_m} with N = {n} and K = {k} is more than one launch can count")
+    blocks = k // BLOCK_K
+    return (
+        ("a", E4M3, (total_m, k), (k, 1)),
+        ("a_scale", F32, (blocks, total_m), (total_m, 1)),
+        ("b", E4M3, (experts, n, k), (n * k, k, 1)),
+        ("b_scale", F32, (experts, n // 128, blocks), (n // 128 * blocks, blocks, 1)),
+        ("m_indptr", I32, (experts + 1,), (1,)),
+        ("out", BF16, (total_m, n), (n, 1)),
+    )
+
+
+def complain(tensors: tuple, expected: tuple) -> None:
+    """ValueError that says which tensor is not as it must be. Strides of dimensions of one element do not matter."""
+    device = tensors[0].device
+    for tensor, (name, dtype, shape, stride) in zip(tensors, expected):
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"{name} is a {type(tensor).__name__}, but must be a tensor")
+        if tensor.dtype is not dtype:
+            raise ValueError(f"{name} has type {tensor.dtype}, but must have {dtype}")
+        if tensor.device != device:
+            raise ValueError(f"{name} is on {tensor.device}, but must be on {device}, as a is")
+        if tuple(tensor.shape) != shape:
+            for i, (size, must) in enumerate(zip(tensor.shape, shape)):
+                if len(tensor.shape) == len(shape) and size != must:
+                    raise ValueError(f"{name}: dimension {i} is {size}, but must be {must}")
+            raise ValueError(f"{name} has {tensor.dim()} dimensions, but must have the {len(shape)} of {shape}")
+        for i, (is_, must) in enumerate(zip(tensor.stride(), stride)):
+            if is_ != must and tensor.shape[i] > 1 and tensor.numel():
+                raise ValueError(f"{name}: dimension {i} has stride {is_}, but must have {must}: it must be contiguous")
+
+
+class Launcher:
+    """One compiled kernel on one GPU."""
+
+    def __init__(self, device: torch.device, config: Config):
+        self.lock = threading.Lock()  # of the words, from writing them to the end of the launch
+        self.words = (ctypes.c_int64 * WORDS)()
+        pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
+        executor = cute.compile(GroupedGemm(config), pointer).to()
+        arguments, _ = executor.generate_execution_args(pointer)
+        array = executor._get_invoke_packed_args(arguments)
+        self.keep = executor, arguments, array, pointer
+        self.function, self.packed, self.result = executor.capi_func, ctypes.addressof(array), executor.cuda_result
+        self.config, self.device = config, device
+        if device.type == "cuda":
+            sms = torch.cuda.get_device_properties(device).multi_processor_count
+            self.current = functools.partial(torch._C._cuda_getCurrentRawStream, device.index or 0)
+        else:
+            sms, self.current = emulated_sms(), int
+        self.grid = sms // config.cluster * config.cluster
+        self.scratch = {}
+
+    def addresses(self, stream: int) -> tuple[int, int]:
+        """Of the partial sums and their flags; launches in one order share them."""
+        if stream not in self.scratch:
+            size = self.grid * self.config.partial_bytes
+            flags = torch.zeros(self.grid * GROUPS, dtype=I32, device=self.device)
+            self.scratch[stream] = torch.empty(size, dtype=torch.uint8, device=self.device), flags
+        partials, flags = self.scratch[stream]
+        return partials.data_ptr(), flags.data_ptr()
+
+    def __call__(self, tensors: tuple, total_m: int, n: int, k: int, experts: int) -> None:
+        """Launch. The tensors must be as `expectations` says."""
+        stream = self.current()
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        for address, name in zip(addresses[::2], ("a", "b", "m_indptr")):
+            if address % 16 and name != "m_indptr":
+                raise ValueError(f"{name} has address {address:#x}, but must be aligned to 16 bytes")
+        if addresses[5] % 16:
+            raise ValueError(f"out has address {addresses[5]:#x}, but must be aligned to 16 bytes")
+        with self.lock:
+            self.words[:] = [*addresses, *self.addresses(stream), total_m, n, k, experts, self.grid, stream]
+            self.function(self.packed)
+            result = self.result.value
+        if result:
+            raise RuntimeError(f"launch failed with CUDA error {result}")
+
+
+def emulated_sms() -> int:
+    from emulator.device import DEVICE
+
+    return DEVICE.sms
+
+
+launcher = functools.lru_cache(maxsize=64)(Launcher)

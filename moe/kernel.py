@@ -1,0 +1,496 @@
+"""The grouped GEMM's kernel for sm_90a: the weights are the M side of wgmma, the tokens its N side.
+
+    TMA warp     weights, tokens ──► ring ┐
+    scale warps  a_scale * b_scale ─► ring ┴─► two warpgroups: wgmma of 128 of K, scaled and added in registers ──► out
+
+Each warpgroup has `blocks` x 64 of the tile's weight rows, and all of its tokens. While one of them scales and adds
+what it has multiplied, the tensor cores multiply for the other.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, Uint8, const_expr, range_constexpr
+from cutlass._mlir.dialects import cuda as cuda_ir
+from cutlass.cute.nvgpu import cpasync, warpgroup
+
+from moe.ptx import (
+    FIRST,
+    LAST,
+    divide,
+    fma,
+    let_next_kernel_start,
+    load_acquire,
+    load_global,
+    load_global_float,
+    load_global_floats,
+    load_shared,
+    load_shared_floats,
+    load_shared_words,
+    map_shared,
+    matrix_descriptor,
+    maximum,
+    mbarrier_arrive,
+    mbarrier_arrive_cluster,
+    mbarrier_expect,
+    mbarrier_init,
+    mbarrier_wait,
+    minimum,
+    pack_bfloat,
+    select,
+    store_global_floats,
+    store_global_words,
+    store_matrix,
+    store_release,
+    store_shared,
+    store_shared_float,
+    tensormap_address,
+    tensormap_prefetch,
+    tma_load,
+    wait_for_previous_kernel,
+    warpgroup_barrier,
+    wgmma_fp8,
+)
+from moe.schedule import MAX_EXPERTS, Shape, make_plan, piece_at, start_of
+
+BLOCK_K = 128  # K per scale, and per stage of the ring: one 128-byte swizzle row of e4m3
+GROUPS = 2  # consumer warpgroups
+GROUP_WARPS = 4
+GROUP_THREADS = 128
+SCALE_WARPS = 3  # each loads every third stage's scales, so that three loads are under way
+THREADS = GROUP_THREADS * (GROUPS + 1)
+TMA_WARP = GROUPS * GROUP_WARPS
+CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 128 * 232 + 128 * 40 < 65536
+SMEM = 227 * 1024
+CHUNK = 32  # tokens that a warp transposes at once
+SCRATCH = CHUNK * 16 * 2  # bytes for that: 16 weight rows of each token, in bf16
+MAX_STAGES = 12
+BARRIERS = 2 * 8 * MAX_STAGES
+TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
+WORDS = 14  # of the host's array
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of a kernel. They change its time; its result only through the order of f32 additions."""
+
+    tokens: int = 64  # of a tile: N of wgmma
+    blocks: int = 1  # 64 weight rows each, per warpgroup
+    cluster: int = 1  # CTAs that share operands
+    stages: int = 0  # ring depth; 0: as many as fit
+    weight_policy: str = FIRST
+    token_policy: str = LAST
+    pdl: bool = True
+
+    def __post_init__(self):
+        assert self.tokens in (16, 32, 64, 96, 128) and self.blocks in (1, 2) and self.cluster in (1, 2)
+
+    @property
+    def rows(self) -> int:
+        """Weight rows of a tile."""
+        return 64 * self.blocks * GROUPS
+
+    @property
+    def scale_row(self) -> int:
+        """Bytes of the scales of a quarter of a tile's tokens in shared memory: 16 more, for the banks."""
+        return self.tokens + 16
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of scales per stage: for each 128 weight rows, of every token."""
+        return max(self.rows // 128, 1) * 4 * self.scale_row
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes that TMA loads per stage: weights, then tokens."""
+        return (self.rows + self.tokens) * BLOCK_K
+
+    @property
+    def depth(self) -> int:
+        fixed = 1024 + BARRIERS + TABLES + GROUPS * GROUP_WARPS * SCRATCH
+        return self.stages or min(MAX_STAGES, (SMEM - fixed) // (self.stage_bytes + self.scale_bytes))
+
+    @property
+    def smem(self) -> int:
+        """Bytes of shared memory."""
+        fixed = 1024 + BARRIERS + TABLES + GROUPS * GROUP_WARPS * SCRATCH
+        return fixed + self.depth * (self.stage_bytes + self.scale_bytes)
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes of a CTA's sums of a tile that it does not finish."""
+        return self.rows * self.tokens * 4
+
+
+class Cta(NamedTuple):
+    """Addresses in shared memory, and the CTA's place in its cluster."""
+
+    rank: Int32
+    cluster: Int32
+    ring: Int32  # [stages, weights | tokens]
+    scales: Int32  # [stages, 128 weight rows, 4, scale_row]
+    scratch: Int32  # [warp, CHUNK, 16] bf16
+    full: Int32  # barriers [stages]
+    empty: Int32
+
+
+class Operands(NamedTuple):
+    """Addresses and sizes of the problem."""
+
+    a_scale: Int64
+    b_scale: Int64
+    out: Int64
+    partials: Int64  # [CTA, partial_bytes], of tiles that were cut
+    flags: Int64  # int32 [CTA, GROUPS]: 1 while there is one
+    total_m: Int32
+    n: Int32
+
+
+def swizzled(rows: int):
+    """Layout of a box of `rows` x 128 bytes in shared memory: K-major, 128-byte swizzle."""
+    atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, Uint8)
+    return cute.tile_to_shape(atom, (rows, BLOCK_K), (0, 1))
+
+
+def tma_atom(address: Int64, shape: tuple, stride: tuple, layout, box: tuple):
+    pointer = cute.make_ptr(Uint8, address, cute.AddressSpace.gmem, assumed_align=16)
+    tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=stride))
+    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), tensor, layout, box)[0]
+
+
+def token_tensormap(address: Int64, total_m: Int32, k: Int32, rows: int):
+    """TMA atom of A [total_m, k]: boxes of rows x 128."""
+    return tma_atom(address, (total_m, k), (cute.assume(k, 16), 1), swizzled(rows), (rows, BLOCK_K))
+
+
+def weight_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, rows: int):
+    """TMA atom of B [experts, n, k], innermost first: boxes of 128 x rows x 1. Rows from n on are zeros."""
+    layout = cute.composition(swizzled(rows), cute.make_layout((BLOCK_K, rows, 1), stride=(rows, 1, rows * BLOCK_K)))
+    stride = (1, cute.assume(Int64(k), 16), cute.assume(Int64(n) * Int64(k), 16))
+    return tma_atom(address, (k, n, experts), stride, layout, (BLOCK_K, rows, 1))
+
+
+class GroupedGemm:
+    """The kernel under one config. Sizes and addresses are an array of 64-bit words in host memory:
+
+    a, a_scale, b, b_scale, m_indptr, out, partials, flags, total_m, n, k, experts, CTAs in the grid, CUDA stream
+    """
+
+    def __init__(self, config: Config):
+        self.config = config
+
+    @cute.jit
+    def __call__(self, host: cute.Pointer):
+        """Encode the tensormaps and launch."""
+        words, config = cute.make_tensor(host, cute.make_layout(WORDS)), self.config
+        a, a_scale, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
+        total_m, n, k, experts, grid = [Int32(words[i]) for i in range(8, 13)]
+        of_a = token_tensormap(a, total_m, k, config.tokens // config.cluster)
+        of_b = weight_tensormap(b, experts, n, k, config.rows // config.cluster)
+        operands = Operands(a_scale, b_scale, out, partials, flags, total_m, n)
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[13].ir_value())
+        self.kernel(of_a, of_b, m_indptr, operands, k >> 7, experts).launch(
+            grid=(grid, 1, 1),
+            block=(THREADS, 1, 1),
+            cluster=(config.cluster, 1, 1),
+            smem=config.smem,
+            stream=stream,
+            use_pdl=config.pdl,
+            min_blocks_per_mp=1,
+        )
+
+    @cute.kernel
+    def kernel(self, of_a, of_b, m_indptr: Int64, operands: Operands, k_blocks: Int32, experts: Int32):
+        config = self.config
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        lane = cute.arch.lane_idx()
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        grid, _, _ = cute.arch.grid_dim()
+        rank, cluster = block % config.cluster, block // config.cluster
+        tokens_map, weights_map = tensormap_address(of_a), tensormap_address(of_b)
+
+        # Shared memory: ring | transposition scratch | scales | tables | barriers
+        ring = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
+        scratch = ring + config.depth * config.stage_bytes
+        scales = scratch + GROUPS * GROUP_WARPS * SCRATCH
+        table = scales + config.depth * config.scale_bytes
+        offsets = table + 4 * (MAX_EXPERTS + 1)
+        several = offsets + 4 * (MAX_EXPERTS + 1)
+        full = several + 8
+        empty = full + 8 * MAX_STAGES
+        cta = Cta(rank, cluster, ring, scales, scratch, full, empty)
+
+        if warp == TMA_WARP:
+            with cute.arch.elect_one():
+                tensormap_prefetch(tokens_map)
+                tensormap_prefetch(weights_map)
+                for i in range_constexpr(config.depth):
+                    mbarrier_init(full + 8 * i, 2)  # the TMA warp, which awaits bytes, and a scale warp
+                    mbarrier_init(empty + 8 * i, GROUPS * GROUP_WARPS * config.cluster)  # all consumer warps
+                cute.arch.mbarrier_init_fence()
+        if const_expr(config.cluster > 1):
+            cute.arch.cluster_arrive_relaxed()
+            cute.arch.cluster_wait()
+        if const_expr(config.pdl):
+            wait_for_previous_kernel()
+            let_next_kernel_start()
+
+        # The schedule
+        for i in cutlass.range(thread, experts + 1, THREADS, unroll=1):
+            store_shared(offsets + 4 * i, load_global(m_indptr + Int64(i) * 4))
+        cute.arch.sync_threads()
+        weight_blocks = (operands.n + (config.rows - 1)) // config.rows
+        if warp == 0:
+            self.make_table(offsets, table, several, operands.total_m, weight_blocks, experts, lane)
+        cute.arch.sync_threads()
+        shape = Shape(operands.n, k_blocks, weight_blocks, experts, grid // config.cluster)
+        plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
+
+        if warp >= TMA_WARP:
+            cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
+            if warp == TMA_WARP:
+                self.load(cta, plan, unit, tokens_map, weights_map)
+            else:
+                self.scale(cta, plan, unit, operands, warp - TMA_WARP - 1, lane)
+        else:
+            cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
+            self.consume(cta, plan, unit, operands, warp, lane, thread)
+        if const_expr(config.cluster > 1):  # arrivals and multicasts of the other CTA, before this one ends
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
+
+    @cute.jit
+    def make_table(self, offsets: Int32, table: Int32, several: Int32, total_m, weight_blocks, experts, lane):
+        """One warp: m_indptr clipped and made monotone, and how many cluster tiles there are before each expert."""
+        config = self.config
+        before, reach, most = Int32(0), Int32(0), Int32(0)
+        for base in cutlass.range(0, experts + 1, 32, unroll=1):
+            i = base + lane
+            offset = Int32(0)
+            if i <= experts:
+                offset = load_shared(offsets + 4 * i)
+            offset = maximum(minimum(offset, total_m), 0)
+            for step in range_constexpr(5):  # the largest so far: never below what came before
+                other = cute.arch.shuffle_sync_up(offset, 1 << step, mask_and_clamp=0)
+                offset = select(lane >= 1 << step, maximum(offset, other), offset)
+            offset = maximum(offset, reach)
+            if i <= experts:
+                store_shared(offsets + 4 * i, offset)
+            reach = cute.arch.shuffle_sync(offset, 31)
+            cute.arch.sync_warp()
+        for base in cutlass.range(0, experts, 32, unroll=1):
+            i = base + lane
+            tiles, depth = Int32(0), Int32(0)
+            if i < experts:
+                m = load_shared(offsets + 4 * i + 4) - load_shared(offsets + 4 * i)
+                token_tiles = (m + (config.tokens - 1)) // config.tokens
+                tiles, depth = token_tiles * weight_blocks, token_tiles
+                if const_expr(config.cluster == 2):
+                    tiles = (token_tiles >> 1) * weight_blocks + (token_tiles & 1) * ((weight_blocks + 1) >> 1)
+                    depth = (token_tiles + 1) >> 1
+            total = tiles
+            for step in range_constexpr(5):
+                other = cute.arch.shuffle_sync_up(total, 1 << step, mask_and_clamp=0)
+                total = total + select(lane >= 1 << step, other, 0)
+            if i < experts:
+                store_shared(table + 4 * i, before + total - tiles)
+            before = before + cute.arch.shuffle_sync(total, 31)
+            most = maximum(most, select(cute.arch.vote_any_sync(depth > 1), 1, 0))
+        if lane == 0:
+            store_shared(table + 4 * experts, before)
+            store_shared(several, most)
+
+    @cute.jit
+    def load(self, cta: Cta, plan, unit: Int32, tokens_map: Int64, weights_map: Int64):
+        """TMA warp: weights and tokens to the ring."""
+        config = self.config
+        half_rows, half_tokens = config.rows // config.cluster, config.tokens // config.cluster
+        with cute.arch.elect_one():
+            slot, phase = Int32(0), Int32(1)  # a fresh barrier passes parity 1
+            while unit < plan.end:
+                piece = piece_at(plan, config.rows, config.tokens, config.cluster, cta.rank, unit)
+                expert, token, row = piece.expert, piece.token, piece.row
+                own, other = piece.shares_weights, 1 - piece.shares_weights
+                for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
+                    mbarrier_wait(cta.empty + 8 * slot, phase)
+                    bar = cta.full + 8 * slot
+                    mbarrier_expect(bar, config.stage_bytes)
+                    weights = cta.ring + slot * config.stage_bytes
+                    tokens = weights + config.rows * BLOCK_K
+                    x = k * BLOCK_K
+                    if const_expr(config.cluster == 1):
+                        tma_load(weights, weights_map, (x, row, expert), bar, config.weight_policy, Int32(1), None)
+                        tma_load(tokens, tokens_map, (x, token), bar, config.token_policy, Int32(1), None)
+                    else:  # of the operand that is shared half, for both; of the other both halves
+                        first, only = cta.rank * own, Int32(1) << cta.rank
+                        mask = select(own != 0, 3, only)
+                        to, at = weights + first * (half_rows * BLOCK_K), row + first * half_rows
+                        tma_load(to, weights_map, (x, at, expert), bar, config.weight_policy, Int32(1), mask)
+                        to, at = weights + half_rows * BLOCK_K, row + half_rows
+                        tma_load(to, weights_map, (x, at, expert), bar, config.weight_policy, other, only)
+                        first, mask = cta.rank * other, select(own != 0, only, 3)
+                        to, at = tokens + first * (half_tokens * BLOCK_K), token + first * half_tokens
+                        tma_load(to, tokens_map, (x, at), bar, config.token_policy, Int32(1), mask)
+                        to, at = tokens + half_tokens * BLOCK_K, token + half_tokens
+                        tma_load(to, tokens_map, (x, at), bar, config.token_policy, own, only)
+                    slot = slot + 1
+                    wraps = slot == config.depth
+                    phase = select(wraps, phase ^ 1, phase)
+                    slot = select(wraps, 0, slot)
+                unit = piece.next
+
+    @cute.jit
+    def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
+        """A scale warp: a_scale * b_scale of every third stage. Loaded first, stored when the stage is free."""
+        config = self.config
+        per_lane = (config.tokens + 31) // 32
+        sets = config.scale_bytes // (4 * config.scale_row)
+        places = []  # of token `lane` + 32 * i: those that a thread of the tensor cores needs lie side by side
+        for i in range_constexpr(per_lane):
+            column = lane + 32 * i
+            places.append(((column >> 1) & 3) * config.scale_row + (column >> 3) * 8 + (column & 1) * 4)
+        count = Int32(0)  # stages before this piece
+        while unit < plan.end:
+            piece = piece_at(plan, config.rows, config.tokens, config.cluster, cta.rank, unit)
+            k_blocks, scale_blocks = plan.shape.k_blocks, plan.shape.n >> 7
+            conditions, addresses = [], []
+            for i in range_constexpr(per_lane):
+                token = piece.token + lane + 32 * i
+                conditions.append(select((token < piece.token_end) & (lane + 32 * i < config.tokens), 1, 0))
+                addresses.append(operands.a_scale + Int64(token) * 4)
+            b_rows = []
+            for i in range_constexpr(sets):
+                row = minimum((piece.row >> 7) + i, scale_blocks - 1)
+                b_rows.append(operands.b_scale + (Int64(piece.expert * scale_blocks + row) * Int64(k_blocks)) * 4)
+            stride = Int64(operands.total_m) * 4
+            skip = which - count % SCALE_WARPS
+            skip = skip + select(skip < 0, SCALE_WARPS, 0)
+            for i in cutlass.range(skip, piece.count, SCALE_WARPS, unroll=1):
+                k = Int64(piece.first + i)
+                of_tokens = [load_global_float(x + k * stride, c) for x, c in zip(addresses, conditions)]
+                of_weights = [load_global_float(x + k * 4, Int32(1)) for x in b_rows]
+                stage = divide(count + i, config.depth)
+                slot = count + i - stage * config.depth
+                mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
+                to = cta.scales + slot * config.scale_bytes
+                for j in range_constexpr(sets):
+                    for place, x in zip(places, of_tokens):
+                        if const_expr(config.tokens >= 32):
+                            store_shared_float(to + j * 4 * config.scale_row + place, x * of_weights[j])
+                        else:
+                            if lane < config.tokens:
+                                store_shared_float(to + j * 4 * config.scale_row + place, x * of_weights[j])
+                cute.arch.sync_warp()
+                mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
+            count = count + piece.count
+            unit = piece.next
+
+    @cute.jit
+    def consume(self, cta: Cta, plan, unit: Int32, operands: Operands, warp: Int32, lane: Int32, thread: Int32):
+        """A consumer warpgroup: its rows of each tile, multiplied, scaled and added in registers, and stored."""
+        config = self.config
+        group, quarter = warp >> 2, warp & 3
+        per_block = config.tokens // 2  # results of a thread for 64 weight rows
+        acc = cute.make_rmem_tensor((config.blocks * per_block,), Float32)
+        group_rows = group * (64 * config.blocks)
+        first_weights = matrix_descriptor(cta.ring + group_rows * BLOCK_K)
+        first_tokens = matrix_descriptor(cta.ring + config.rows * BLOCK_K)
+        of_scales = cta.scales + (lane & 3) * config.scale_row
+        if const_expr(config.rows > 128):
+            of_scales = of_scales + group * (4 * config.scale_row)
+        block_of_grid = cta.cluster * config.cluster + cta.rank
+        group_thread = thread & (GROUP_THREADS - 1)
+        partial = operands.partials + Int64(group * (config.partial_bytes // GROUPS) + group_thread * 16)
+        slot, phase = Int32(0), Int32(0)
+        while unit < plan.end:
+            piece = piece_at(plan, config.rows, config.tokens, config.cluster, cta.rank, unit)
+            for i in range_constexpr(config.blocks * per_block):
+                acc[i] = Float32(0.0)
+            for _ in cutlass.range(piece.count, unroll=1):
+                mbarrier_wait(cta.full + 8 * slot, phase)
+                stage = Int64(slot * (config.stage_bytes >> 4))
+                scales = []
+                for i in range_constexpr(config.tokens // 16):
+                    scales += load_shared_floats(of_scales + slot * config.scale_bytes + 16 * i)
+                for b in range_constexpr(config.blocks):
+                    weights = first_weights + stage + b * (64 * BLOCK_K >> 4)
+                    d = wgmma_fp8(config.tokens, weights, first_tokens + stage)
+                    if const_expr(b == config.blocks - 1):
+                        self.release(cta, slot, lane)
+                    for i in range_constexpr(per_block):
+                        column = i // 4 * 2 + i % 2
+                        acc[b * per_block + i] = fma(d[i], scales[column], acc[b * per_block + i])
+                slot = slot + 1
+                wraps = slot == config.depth
+                phase = select(wraps, phase ^ 1, phase)
+                slot = select(wraps, 0, slot)
+            if piece.first > 0:  # another cluster writes the result
+                to = partial + Int64(block_of_grid) * config.partial_bytes
+                for i in range_constexpr(config.blocks * per_block // 4):
+                    store_global_floats(to + i * (GROUP_THREADS * 16), [acc[4 * i + j] for j in range(4)])
+                warpgroup_barrier(group + 1)
+                if group_thread == 0:
+                    cute.arch.fence_acq_rel_gpu()
+                    store_release(operands.flags + Int64(block_of_grid * GROUPS + group) * 4, 1)
+            else:
+                if piece.first + piece.count < plan.shape.k_blocks:
+                    other = cta.cluster + 1
+                    while start_of(plan, other) < piece.end:
+                        block = other * config.cluster + cta.rank
+                        flag = operands.flags + Int64(block * GROUPS + group) * 4
+                        if group_thread == 0:
+                            while load_acquire(flag) == 0:
+                                pass
+                        warpgroup_barrier(group + 1)
+                        at = partial + Int64(block) * config.partial_bytes
+                        for i in range_constexpr(config.blocks * per_block // 4):
+                            x = load_global_floats(at + i * (GROUP_THREADS * 16))
+                            for j in range_constexpr(4):
+                                acc[4 * i + j] = acc[4 * i + j] + x[j]
+                        if group_thread == 0:
+                            store_release(flag, 0)
+                        other = other + 1
+                self.store(cta, piece, operands, acc, piece.row + group_rows + quarter * 16, warp, lane)
+            unit = piece.next
+
+    @cute.jit
+    def release(self, cta: Cta, slot: Int32, lane: Int32):
+        """This warp has read the slot: tell all that write to it."""
+        cute.arch.sync_warp()
+        bar = cta.empty + 8 * slot
+        if const_expr(self.config.cluster == 1):
+            mbarrier_arrive(bar, select(lane == 0, 1, 0))
+        else:
+            to = map_shared(bar, minimum(lane, self.config.cluster - 1))
+            mbarrier_arrive_cluster(to, select(lane < self.config.cluster, 1, 0))
+
+    @cute.jit
+    def store(self, cta: Cta, piece, operands: Operands, acc, row: Int32, warp: Int32, lane: Int32):
+        """Results [16 weight rows, tokens] of a warp and 64-row block, to out [tokens, weight rows] in bf16."""
+        config = self.config
+        per_block = config.tokens // 2
+        chunk = min(CHUNK, config.tokens)
+        scratch = cta.scratch + warp * SCRATCH
+        # A lane's row of an 8x8 matrix: a token's 8 weight rows; halves change places every 4 tokens, for the banks
+        token = (lane & 7) + ((lane >> 4) << 3)
+        write = scratch + token * 32 + ((((lane >> 3) ^ (token >> 2)) & 1) << 4)
+        token = lane >> 1
+        read = scratch + token * 32 + (((lane ^ (token >> 2)) & 1) << 4)
+        for b in range_constexpr(config.blocks):
+            first = row + b * 64 + (lane & 1) * 8
+            to = operands.out + (Int64(piece.token + token) * Int64(operands.n) + Int64(first)) * 2
+            left = select(first < operands.n, piece.token_end - piece.token - token, 0)
+            for c in range_constexpr(config.tokens // chunk):
+                for j in range_constexpr(chunk // 16):
+                    base = b * per_block + (c * chunk + j * 16) // 2
+                    matrices = [pack_bfloat(acc[base + 2 * i], acc[base + 2 * i + 1]) for i in range(4)]
+                    store_matrix(write + j * 512, matrices)
+                cute.arch.sync_warp()
+                for j in range_constexpr(chunk // 16):
+                    x = load_shared_words(read + j * 512)
+                    at = c * chunk + j * 16
+                    store_global_words(to + Int64(at) * Int64(operands.n) * 2, x, select(at < left, 1, 0))
+                cute.arch.sync_warp()

@@ -1,0 +1,254 @@
+"""The PTX that the kernels are written in: one function an instruction, with its section of the PTX ISA 9.1.
+
+Shared memory addresses are Int32; tensormaps, matrix descriptors and global addresses are Int64.
+"""
+
+from cutlass import Float32, Int16, Int32, Int64
+from cutlass._mlir import ir
+from cutlass._mlir.dialects import arith, llvm, math
+from cutlass._mlir.dialects import cute as cute_ir
+from cutlass._mlir.dialects import cute_nvgpu as nvgpu_ir
+from cutlass.cute import AddressSpace
+
+# Encoded L2 policies of a TMA copy: https://github.com/NVIDIA/cutlass/blob/7107b055/include/cute/arch/copy_sm90_desc.hpp#L186
+FIRST, NORMAL, LAST = "evict_first", "evict_normal", "evict_last"
+CACHE_POLICY = {NORMAL: 0x1000000000000000, FIRST: 0x12F0000000000000, LAST: 0x14F0000000000000}
+
+
+def ptx(text: str, constraints: str, *operands, result: str | None = None):
+    """Inline PTX: $0, $1, .. are the result, if any, then the operands (DSL numbers)."""
+    return llvm.inline_asm(
+        ir.Type.parse(result) if result else None,
+        [x.ir_value() for x in operands],
+        text,
+        constraints,
+        has_side_effects=True,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    )
+
+
+def ptx_if(condition: Int32, text: str, constraints: str, *operands) -> None:
+    """Inline PTX that is executed where condition, the last operand, is not 0."""
+    guard = f"{{ .reg .pred p; setp.ne.b32 p, ${len(operands)}, 0; @p {text} }}"
+    ptx(guard, f"{constraints},r".lstrip(","), *operands, condition)
+
+
+def unpack(struct, count: int, dtype) -> list:
+    """The members of what inline PTX with `count` results gave."""
+    mlir = dtype.mlir_type
+    return [dtype(llvm.extractvalue(mlir, struct, ir.DenseI64ArrayAttr.get([i]))) for i in range(count)]
+
+
+def structure(count: int, name: str) -> str:
+    return f"!llvm.struct<({', '.join([name] * count)})>"
+
+
+def select(condition, x, y) -> Int32:
+    """x if condition else y, without a branch."""
+    return Int32(arith.select(condition.ir_value(), Int32(x).ir_value(), Int32(y).ir_value()))
+
+
+def minimum(x, y) -> Int32:
+    return select(Int32(x) < Int32(y), x, y)
+
+
+def maximum(x, y) -> Int32:
+    return select(Int32(x) < Int32(y), y, x)
+
+
+def divide(x, y) -> Int32:
+    """Quotient of two numbers that are not negative; `//` would care for the signs."""
+    return Int32(arith.divui(Int32(x).ir_value(), Int32(y).ir_value()))
+
+
+# --------------------------------------------------------------------------------------------------- barriers and order
+
+
+def mbarrier_init(bar: Int32, count: int) -> None:
+    """mbarrier.init (9.7.13.15.9)."""
+    ptx("mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", bar, Int32(count))
+
+
+def mbarrier_expect(bar: Int32, size: int) -> None:
+    """mbarrier.arrive.expect_tx (9.7.13.15.13): an arrival that also awaits `size` bytes."""
+    ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", bar, Int32(size))
+
+
+def mbarrier_arrive(bar: Int32, condition) -> None:
+    """mbarrier.arrive (9.7.13.15.13), at a barrier of this CTA, where condition is not 0."""
+    ptx_if(condition, "mbarrier.arrive.shared::cta.b64 _, [$0];", "r", bar)
+
+
+def mbarrier_arrive_cluster(bar: Int32, condition) -> None:
+    """The same at a barrier of any CTA of the cluster: an address that map_shared gave."""
+    ptx_if(condition, "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];", "r", bar)
+
+
+def mbarrier_wait(bar: Int32, parity: Int32) -> None:
+    """mbarrier.try_wait (9.7.13.15.16) until the phase of this parity is complete; a fresh barrier passes parity 1."""
+    text = """{ .reg .pred p;
+        WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;
+        @p bra DONE;
+        bra WAIT;
+        DONE: }"""
+    ptx(text, "r,r", bar, parity)
+
+
+def map_shared(address: Int32, rank: Int32) -> Int32:
+    """mapa (9.7.9.24): the shared::cluster address of `address` in CTA `rank`."""
+    return Int32(ptx("mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", address, rank, result="i32"))
+
+
+def warpgroup_barrier(number: Int32) -> None:
+    """bar.sync (9.7.13.1) of the 128 threads of a warpgroup."""
+    ptx("bar.sync $0, 128;", "r", number)
+
+
+def wait_for_previous_kernel() -> None:
+    """griddepcontrol.wait (9.7.13.13): until the kernel before has ended and its writes are visible."""
+    ptx("griddepcontrol.wait;", "")
+
+
+def let_next_kernel_start() -> None:
+    """griddepcontrol.launch_dependents (9.7.13.13)."""
+    ptx("griddepcontrol.launch_dependents;", "")
+
+
+# --------------------------------------------------------------------------------------------------------------- memory
+
+
+def load_global(address: Int64) -> Int32:
+    """ld.global (9.7.9.8) of 4 bytes."""
+    return Int32(ptx("ld.global.b32 $0, [$1];", "=r,l", address, result="i32"))
+
+
+def load_global_float(address: Int64, condition: Int32) -> Float32:
+    """ld.global of an f32; 0 where condition is 0."""
+    text = "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.global.f32 $0, [$1]; }"
+    return Float32(ptx(text, "=&f,l,r", address, condition, result="f32"))
+
+
+def load_global_floats(address: Int64) -> list[Float32]:
+    """ld.global of 4 f32."""
+    struct = ptx("ld.global.v4.f32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,l", address, result=structure(4, "f32"))
+    return unpack(struct, 4, Float32)
+
+
+def store_global_floats(address: Int64, x: list[Float32]) -> None:
+    """st.global (9.7.9.11) of 4 f32."""
+    ptx("st.global.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f", address, *x)
+
+
+def store_global_words(address: Int64, x: list[Int32], condition: Int32) -> None:
+    """st.global of 16 bytes where condition is not 0."""
+    ptx_if(condition, "st.global.v4.b32 [$0], {$1, $2, $3, $4};", "l,r,r,r,r", address, *x)
+
+
+def load_acquire(address: Int64) -> Int32:
+    """ld.acquire.gpu (9.7.9.8)."""
+    return Int32(ptx("ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", address, result="i32"))
+
+
+def store_release(address: Int64, value: int) -> None:
+    """st.release.gpu (9.7.9.11)."""
+    ptx("st.release.gpu.global.b32 [$0], $1;", "l,r", address, Int32(value))
+
+
+def load_shared(address: Int32) -> Int32:
+    """ld.shared (9.7.9.8)."""
+    return Int32(ptx("ld.shared.b32 $0, [$1];", "=r,r", address, result="i32"))
+
+
+def load_shared_words(address: Int32) -> list[Int32]:
+    """ld.shared of 16 bytes."""
+    struct = ptx("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,r", address, result=structure(4, "i32"))
+    return unpack(struct, 4, Int32)
+
+
+def load_shared_floats(address: Int32) -> list[Float32]:
+    """ld.shared of 4 f32."""
+    struct = ptx("ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,r", address, result=structure(4, "f32"))
+    return unpack(struct, 4, Float32)
+
+
+def store_shared(address: Int32, value: Int32) -> None:
+    """st.shared (9.7.9.11)."""
+    ptx("st.shared.b32 [$0], $1;", "r,r", address, value)
+
+
+def store_shared_float(address: Int32, value: Float32) -> None:
+    """st.shared of an f32."""
+    ptx("st.shared.f32 [$0], $1;", "r,f", address, value)
+
+
+def store_matrix(address: Int32, matrices: list[Int32]) -> None:
+    """stmatrix.trans (9.7.14.5.16): column i of 16-bit matrix j [8, 8] to the 16 bytes at lane 8 * j + i's address."""
+    ptx("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r", address, *matrices)
+
+
+def tensormap_prefetch(tensormap: Int64) -> None:
+    """prefetch.tensormap (9.7.9.15)."""
+    ptx("prefetch.tensormap [$0];", "l", tensormap)
+
+
+def prefetch_line(address: Int64) -> None:
+    """prefetch.global.L2 (9.7.9.15): the 128 bytes around the address to L2."""
+    ptx("prefetch.global.L2 [$0];", "l", address)
+
+
+def tma_load(to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition, mask: Int32 | None) -> None:
+    """cp.async.bulk.tensor (9.7.9.25.5.2) of the box at these coordinates, innermost first.
+
+    With a mask: to the same place in each of these CTAs of the cluster, each of which has its own barrier signalled.
+    """
+    n, multicast = len(at), mask is not None
+    text = f"cp.async.bulk.tensor.{n}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    text += ".multicast::cluster" * multicast + ".L2::cache_hint"
+    text += f" [$0], [$1, {{{', '.join(f'${i + 4}' for i in range(n))}}}], [$2], "
+    text += f"${n + 4}, " * multicast + "$3;"
+    operands = to, tensormap, bar, Int64(CACHE_POLICY[policy]), *map(Int32, at), *([Int16(mask)] if multicast else [])
+    ptx_if(condition, text, "r,l,r,l" + ",r" * n + ",h" * multicast, *operands)
+
+
+def tensormap_address(atom) -> Int64:
+    """Generic address of the tensormap of a TMA atom that is a kernel parameter."""
+    pointer = cute_ir.PtrType.get(nvgpu_ir.TmaDescriptorTiledType.get(), AddressSpace.generic, 64)
+    return Int64(nvgpu_ir.get_tma_desc_addr(pointer, nvgpu_ir.atom_make_exec_tma(atom._trait.value)).toint())
+
+
+# ----------------------------------------------------------------------------------------------------------- arithmetic
+
+
+def pack_bfloat(low: Float32, high: Float32) -> Int32:
+    """cvt.rn.bf16x2 (9.7.9.21)."""
+    return Int32(ptx("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", low, high, result="i32"))
+
+
+def fma(x: Float32, y: Float32, z: Float32) -> Float32:
+    """x * y + z, rounded once."""
+    return Float32(math.fma(x.ir_value(), y.ir_value(), z.ir_value()))
+
+
+def wgmma_fp8(n: int, a: Int64, b: Int64) -> list[Float32]:
+    """wgmma.mma_async (9.7.15.5.2) of 128 of K, and wait: D [64, n] = A [64, 128] @ B [n, 128].T, e4m3 in, f32 out.
+
+    a, b: matrix descriptors (9.7.15.5.1.2) of K-major operands with 128-byte swizzle, of which 32 of K are 32 bytes.
+    Of D, a thread has (9.7.15.5.1.1) row 16 * warp + lane / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + lane % 4 * 2 + i % 2
+    as its result i.
+    """
+    count = n // 2
+    d = ", ".join(f"${i}" for i in range(count))
+    text = "{ .reg .pred none, some; .reg .b64 a, b; setp.ne.b32 none, 0, 0; setp.eq.b32 some, 0, 0;\n"
+    text += "wgmma.fence.sync.aligned;\n"
+    for step in range(4):
+        text += f"add.s64 a, ${count}, {2 * step}; add.s64 b, ${count + 1}, {2 * step};\n"
+        text += f"wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 {{{d}}}, a, b, {'some' if step else 'none'}, 1, 1;\n"
+    text += "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0; }"
+    struct = ptx(text, "=&f," * count + "l,l", a, b, result=structure(count, "f32"))
+    return unpack(struct, count, Float32)
+
+
+def matrix_descriptor(address: Int32) -> Int64:
+    """Shared memory matrix descriptor: K-major, 128-byte swizzle, groups of 8 rows 1024 bytes apart."""
+    return Int64(address >> 4) | Int64(1 << 62 | (1024 >> 4) << 32 | 1 << 16)
