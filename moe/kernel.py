@@ -19,13 +19,15 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 from moe.ptx import (
     FIRST,
     LAST,
+    await_turn,
     divide,
     fma,
+    give_turn,
     let_next_kernel_start,
     load_acquire,
-    load_global,
     load_global_float,
     load_global_floats,
+    load_relaxed,
     load_shared,
     load_shared_floats,
     load_shared_words,
@@ -49,6 +51,7 @@ from moe.ptx import (
     tensormap_address,
     tensormap_prefetch,
     tma_load,
+    tma_prefetch,
     wait_for_previous_kernel,
     warpgroup_barrier,
     wgmma_fp8,
@@ -67,6 +70,7 @@ SMEM = 227 * 1024
 CHUNK = 32  # tokens that a warp transposes at once
 SCRATCH = CHUNK * 16 * 2  # bytes for that: 16 weight rows of each token, in bf16
 MAX_STAGES = 12
+TURNS = 3  # named barriers 3 and 4; 1 and 2 are the warpgroups' own
 BARRIERS = 2 * 8 * MAX_STAGES
 TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
 WORDS = 14  # of the host's array
@@ -82,6 +86,8 @@ class Config:
     stages: int = 0  # ring depth; 0: as many as fit
     weight_policy: str = FIRST
     token_policy: str = LAST
+    ordered: bool = False  # the warpgroups multiply in turn, and scale and add while the other multiplies
+    prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
     pdl: bool = True
 
     def __post_init__(self):
@@ -218,13 +224,14 @@ class GroupedGemm:
         scales = scratch + GROUPS * GROUP_WARPS * SCRATCH
         table = scales + config.depth * config.scale_bytes
         offsets = table + 4 * (MAX_EXPERTS + 1)
-        several = offsets + 4 * (MAX_EXPERTS + 1)
+        several, changed = offsets + 4 * (MAX_EXPERTS + 1), offsets + 4 * (MAX_EXPERTS + 2)
         full = several + 8
         empty = full + 8 * MAX_STAGES
         cta = Cta(rank, cluster, ring, scales, scratch, full, empty)
 
         if warp == TMA_WARP:
             with cute.arch.elect_one():
+                store_shared(changed, Int32(0))
                 tensormap_prefetch(tokens_map)
                 tensormap_prefetch(weights_map)
                 for i in range_constexpr(config.depth):
@@ -234,19 +241,28 @@ class GroupedGemm:
         if const_expr(config.cluster > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
+
+        # The schedule. While the previous kernel ends, from what m_indptr has: if it changes until that has ended, again.
+        weight_blocks = (operands.n + (config.rows - 1)) // config.rows
+        shape = Shape(operands.n, k_blocks, weight_blocks, experts, grid // config.cluster)
+        entries = [thread + THREADS * i for i in range(-(-(MAX_EXPERTS + 1) // THREADS))]
+        exists = [select(i <= experts, 1, 0) for i in entries]
+        before = [load_relaxed(m_indptr + Int64(i) * 4, e) for i, e in zip(entries, exists)]
+        self.make_table(before, entries, exists, offsets, table, several, operands.total_m, weight_blocks, experts, warp, lane)
         if const_expr(config.pdl):
+            if const_expr(config.prefetch > 0):
+                if warp == TMA_WARP:
+                    plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
+                    self.prefetch(rank, plan, unit, weights_map)
             wait_for_previous_kernel()
             let_next_kernel_start()
-
-        # The schedule
-        for i in cutlass.range(thread, experts + 1, THREADS, unroll=1):
-            store_shared(offsets + 4 * i, load_global(m_indptr + Int64(i) * 4))
-        cute.arch.sync_threads()
-        weight_blocks = (operands.n + (config.rows - 1)) // config.rows
-        if warp == 0:
-            self.make_table(offsets, table, several, operands.total_m, weight_blocks, experts, lane)
-        cute.arch.sync_threads()
-        shape = Shape(operands.n, k_blocks, weight_blocks, experts, grid // config.cluster)
+            after = [load_relaxed(m_indptr + Int64(i) * 4, e) for i, e in zip(entries, exists)]
+            for x, y in zip(before, after):
+                if x != y:
+                    store_shared(changed, Int32(1))
+            cute.arch.sync_threads()
+            if load_shared(changed) != 0:
+                self.make_table(after, entries, exists, offsets, table, several, operands.total_m, weight_blocks, experts, warp, lane)
         plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
 
         if warp >= TMA_WARP:
@@ -263,7 +279,28 @@ class GroupedGemm:
             cute.arch.cluster_wait()
 
     @cute.jit
-    def make_table(self, offsets: Int32, table: Int32, several: Int32, total_m, weight_blocks, experts, lane):
+    def make_table(self, indptr, entries, exists, offsets, table, several, total_m, weight_blocks, experts, warp, lane):
+        """All threads: m_indptr [entries] to the schedule's tables in shared memory."""
+        for x, i, e in zip(indptr, entries, exists):
+            if e != 0:
+                store_shared(offsets + 4 * i, x)
+        cute.arch.sync_threads()
+        if warp == 0:
+            self.count_tiles(offsets, table, several, total_m, weight_blocks, experts, lane)
+        cute.arch.sync_threads()
+
+    @cute.jit
+    def prefetch(self, rank: Int32, plan, unit: Int32, weights_map: Int64):
+        """The first stages of this CTA's weights to L2."""
+        config = self.config
+        if unit < plan.end:
+            piece = piece_at(plan, config.rows, config.tokens, config.cluster, rank, unit)
+            with cute.arch.elect_one():
+                for i in cutlass.range(minimum(piece.count, config.prefetch), unroll=1):
+                    tma_prefetch(weights_map, ((piece.first + i) * BLOCK_K, piece.row, piece.expert))
+
+    @cute.jit
+    def count_tiles(self, offsets: Int32, table: Int32, several: Int32, total_m, weight_blocks, experts, lane):
         """One warp: m_indptr clipped and made monotone, and how many cluster tiles there are before each expert."""
         config = self.config
         before, reach, most = Int32(0), Int32(0), Int32(0)
@@ -404,11 +441,17 @@ class GroupedGemm:
         block_of_grid = cta.cluster * config.cluster + cta.rank
         group_thread = thread & (GROUP_THREADS - 1)
         partial = operands.partials + Int64(group * (config.partial_bytes // GROUPS) + group_thread * 16)
+        if const_expr(config.ordered):
+            if group == 1:
+                give_turn(TURNS, group)  # warpgroup 0 begins
         slot, phase = Int32(0), Int32(0)
         while unit < plan.end:
             piece = piece_at(plan, config.rows, config.tokens, config.cluster, cta.rank, unit)
             for i in range_constexpr(config.blocks * per_block):
                 acc[i] = Float32(0.0)
+            cut = (piece.first == 0) & (piece.count < plan.shape.k_blocks)
+            if cut & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first piece: long done
+                self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
             for _ in cutlass.range(piece.count, unroll=1):
                 mbarrier_wait(cta.full + 8 * slot, phase)
                 stage = Int64(slot * (config.stage_bytes >> 4))
@@ -417,7 +460,11 @@ class GroupedGemm:
                     scales += load_shared_floats(of_scales + slot * config.scale_bytes + 16 * i)
                 for b in range_constexpr(config.blocks):
                     weights = first_weights + stage + b * (64 * BLOCK_K >> 4)
-                    d = wgmma_fp8(config.tokens, weights, first_tokens + stage)
+                    if const_expr(config.ordered):
+                        await_turn(TURNS, group)
+                        d = wgmma_fp8(config.tokens, weights, first_tokens + stage, TURNS + 1 - group)
+                    else:
+                        d = wgmma_fp8(config.tokens, weights, first_tokens + stage, None)
                     if const_expr(b == config.blocks - 1):
                         self.release(cta, slot, lane)
                     for i in range_constexpr(per_block):
@@ -433,28 +480,41 @@ class GroupedGemm:
                     store_global_floats(to + i * (GROUP_THREADS * 16), [acc[4 * i + j] for j in range(4)])
                 warpgroup_barrier(group + 1)
                 if group_thread == 0:
-                    cute.arch.fence_acq_rel_gpu()
                     store_release(operands.flags + Int64(block_of_grid * GROUPS + group) * 4, 1)
             else:
-                if piece.first + piece.count < plan.shape.k_blocks:
-                    other = cta.cluster + 1
-                    while start_of(plan, other) < piece.end:
-                        block = other * config.cluster + cta.rank
-                        flag = operands.flags + Int64(block * GROUPS + group) * 4
-                        if group_thread == 0:
-                            while load_acquire(flag) == 0:
-                                pass
-                        warpgroup_barrier(group + 1)
-                        at = partial + Int64(block) * config.partial_bytes
-                        for i in range_constexpr(config.blocks * per_block // 4):
-                            x = load_global_floats(at + i * (GROUP_THREADS * 16))
-                            for j in range_constexpr(4):
-                                acc[4 * i + j] = acc[4 * i + j] + x[j]
-                        if group_thread == 0:
-                            store_release(flag, 0)
-                        other = other + 1
+                if cut & (plan.share < plan.shape.k_blocks):  # the rest is multiplied at the same time
+                    self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
                 self.store(cta, piece, operands, acc, piece.row + group_rows + quarter * 16, warp, lane)
             unit = piece.next
+        if const_expr(config.ordered):  # the turn that was given last
+            if group == 0:
+                await_turn(TURNS, group)
+
+    @cute.jit
+    def collect(self, plan, piece, cta: Cta, flags: Int64, partial: Int64, acc, group: Int32, thread: Int32):
+        """Add the sums of the clusters that have the rest of this tile, in their order."""
+        config, size = self.config, cute.size(acc)
+        first, clusters = cta.cluster + 1, plan.shape.clusters
+        for other in cutlass.range(first + thread, clusters, GROUP_THREADS, unroll=1):
+            if start_of(plan, other) < piece.end:
+                flag = flags + Int64((other * config.cluster + cta.rank) * GROUPS + group) * 4
+                while load_acquire(flag) == 0:
+                    pass
+                store_release(flag, 0)
+        warpgroup_barrier(group + 1)
+        together = 4 if size <= 32 else 1  # parts that are loaded at once
+        other = first
+        while start_of(plan, other) < piece.end:
+            parts = []
+            for i in range_constexpr(together):
+                block = (other + i) * config.cluster + cta.rank
+                exists = select(start_of(plan, other + i) < piece.end, 1, 0)
+                at = partial + Int64(block) * config.partial_bytes
+                parts.append([load_global_floats(at + j * (GROUP_THREADS * 16), exists) for j in range(size // 4)])
+            for part in parts:
+                for j in range_constexpr(size):
+                    acc[j] = acc[j] + part[j // 4][j % 4]
+            other = other + together
 
     @cute.jit
     def release(self, cta: Cta, slot: Int32, lane: Int32):

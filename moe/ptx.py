@@ -81,8 +81,11 @@ def mbarrier_arrive(bar: Int32, condition) -> None:
 
 
 def mbarrier_arrive_cluster(bar: Int32, condition) -> None:
-    """The same at a barrier of any CTA of the cluster: an address that map_shared gave."""
-    ptx_if(condition, "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];", "r", bar)
+    """The same at a barrier of any CTA of the cluster: an address that map_shared gave.
+
+    Without .release.cluster, for which ptxas puts a fence of the whole GPU in front: the warp has only read.
+    """
+    ptx_if(condition, "mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", bar)
 
 
 def mbarrier_wait(bar: Int32, parity: Int32) -> None:
@@ -105,6 +108,16 @@ def warpgroup_barrier(number: Int32) -> None:
     ptx("bar.sync $0, 128;", "r", number)
 
 
+def await_turn(number: int, group: Int32) -> None:
+    """bar.sync of 256 threads: warpgroup `group` waits at barrier number + group until the other has arrived there."""
+    ptx("bar.sync $0, 256;", "r", Int32(number) + group)
+
+
+def give_turn(number: int, group: Int32) -> None:
+    """bar.arrive: warpgroup `group` lets the other one go on."""
+    ptx("bar.arrive $0, 256;", "r", Int32(number + 1) - group)
+
+
 def wait_for_previous_kernel() -> None:
     """griddepcontrol.wait (9.7.13.13): until the kernel before has ended and its writes are visible."""
     ptx("griddepcontrol.wait;", "")
@@ -118,9 +131,10 @@ def let_next_kernel_start() -> None:
 # --------------------------------------------------------------------------------------------------------------- memory
 
 
-def load_global(address: Int64) -> Int32:
-    """ld.global (9.7.9.8) of 4 bytes."""
-    return Int32(ptx("ld.global.b32 $0, [$1];", "=r,l", address, result="i32"))
+def load_relaxed(address: Int64, condition) -> Int32:
+    """ld.relaxed.gpu (9.7.9.8): from L2, whatever L1 has; 0 where condition is 0."""
+    text = "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.relaxed.gpu.global.b32 $0, [$1]; }"
+    return Int32(ptx(text, "=&r,l,r", address, condition, result="i32"))
 
 
 def load_global_float(address: Int64, condition: Int32) -> Float32:
@@ -129,9 +143,11 @@ def load_global_float(address: Int64, condition: Int32) -> Float32:
     return Float32(ptx(text, "=&f,l,r", address, condition, result="f32"))
 
 
-def load_global_floats(address: Int64) -> list[Float32]:
-    """ld.global of 4 f32."""
-    struct = ptx("ld.global.v4.f32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,l", address, result=structure(4, "f32"))
+def load_global_floats(address: Int64, condition: Int32) -> list[Float32]:
+    """ld.global of 4 f32; 0 where condition is 0."""
+    text = "{ .reg .pred p; setp.ne.b32 p, $5, 0; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;"
+    text += " @p ld.global.v4.f32 {$0, $1, $2, $3}, [$4]; }"
+    struct = ptx(text, "=&f,=&f,=&f,=&f,l,r", address, condition, result=structure(4, "f32"))
     return unpack(struct, 4, Float32)
 
 
@@ -192,9 +208,11 @@ def tensormap_prefetch(tensormap: Int64) -> None:
     ptx("prefetch.tensormap [$0];", "l", tensormap)
 
 
-def prefetch_line(address: Int64) -> None:
-    """prefetch.global.L2 (9.7.9.15): the 128 bytes around the address to L2."""
-    ptx("prefetch.global.L2 [$0];", "l", address)
+def tma_prefetch(tensormap: Int64, at: tuple) -> None:
+    """cp.async.bulk.prefetch.tensor (9.7.9.25.5.4): the box at these coordinates to L2, a hint."""
+    places = ", ".join(f"${i + 1}" for i in range(len(at)))
+    text = f"cp.async.bulk.prefetch.tensor.{len(at)}d.L2.global.tile [$0, {{{places}}}];"
+    ptx(text, "l" + ",r" * len(at), tensormap, *map(Int32, at))
 
 
 def tma_load(to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition, mask: Int32 | None) -> None:
@@ -230,22 +248,26 @@ def fma(x: Float32, y: Float32, z: Float32) -> Float32:
     return Float32(math.fma(x.ir_value(), y.ir_value(), z.ir_value()))
 
 
-def wgmma_fp8(n: int, a: Int64, b: Int64) -> list[Float32]:
+def wgmma_fp8(n: int, a: Int64, b: Int64, next_turn: Int32 | None) -> list[Float32]:
     """wgmma.mma_async (9.7.15.5.2) of 128 of K, and wait: D [64, n] = A [64, 128] @ B [n, 128].T, e4m3 in, f32 out.
 
     a, b: matrix descriptors (9.7.15.5.1.2) of K-major operands with 128-byte swizzle, of which 32 of K are 32 bytes.
-    Of D, a thread has (9.7.15.5.1.1) row 16 * warp + lane / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + lane % 4 * 2 + i % 2
-    as its result i.
+    Of D a thread has (9.7.15.5.1.1), as its result i, row 16 * warp + lane / 4 + 8 * (i / 2 % 2) and column
+    8 * (i / 4) + lane % 4 * 2 + i % 2. next_turn: arrive at this barrier of 256 threads when half is done.
     """
     count = n // 2
-    d = ", ".join(f"${i}" for i in range(count))
+    d, in_turn = ", ".join(f"${i}" for i in range(count)), next_turn is not None
     text = "{ .reg .pred none, some; .reg .b64 a, b; setp.ne.b32 none, 0, 0; setp.eq.b32 some, 0, 0;\n"
     text += "wgmma.fence.sync.aligned;\n"
     for step in range(4):
         text += f"add.s64 a, ${count}, {2 * step}; add.s64 b, ${count + 1}, {2 * step};\n"
-        text += f"wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 {{{d}}}, a, b, {'some' if step else 'none'}, 1, 1;\n"
-    text += "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0; }"
-    struct = ptx(text, "=&f," * count + "l,l", a, b, result=structure(count, "f32"))
+        text += f"wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 "
+        text += f"{{{d}}}, a, b, {'some' if step else 'none'}, 1, 1;\n"
+        text += "wgmma.commit_group.sync.aligned;\n" if step == 3 or (in_turn and step == 1) else ""
+    text += f"wgmma.wait_group.sync.aligned 1;\nbar.arrive ${count + 2}, 256;\n" if in_turn else ""
+    text += "wgmma.wait_group.sync.aligned 0; }"
+    operands = [a, b] + [next_turn] * in_turn
+    struct = ptx(text, "=&f," * count + "l,l" + ",r" * in_turn, *operands, result=structure(count, "f32"))
     return unpack(struct, count, Float32)
 
 
