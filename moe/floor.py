@@ -62,16 +62,16 @@ class Loads:
             for i in cutlass.range(thread * 16, size, WRITERS * 16, unroll=1):
                 store_global_words(first + Int64(i), [Int32(0)] * 4, Int32(1))
         if thread == WRITERS:
-            b_copies, copies = Int32(b_copies), Int32(b_copies + a_copies)
+            first_a, copies = Int32(b_copies), Int32(b_copies + a_copies)
             text = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];"
             for i in cutlass.range(copies, unroll=1):
-                of_weights, turn = select(i < b_copies, 1, 0), i // RING
+                of_weights, turn = select(i < first_a, 1, 0), i // RING
                 slot = i - turn * RING
                 to, bar = ring + slot * COPY, full + 8 * slot
                 mbarrier_wait(bar, (turn & 1) ^ 1)  # the copy before; a fresh barrier passes parity 1
-                mbarrier_expect(bar, select(of_weights != 0, b_size, a_size))
+                mbarrier_expect(bar, select(of_weights != 0, Int32(b_size), Int32(a_size)))
                 from_b = b + (Int64(i) * grid + Int64(block)) * b_size  # all CTAs side by side
-                from_a = a + (Int64(i - b_copies) * grid + Int64(block)) * a_size
+                from_a = a + (Int64(i - first_a) * grid + Int64(block)) * a_size
                 ptx_if(of_weights, text, "r,l,r,r", to, from_b, Int32(b_size), bar)
                 ptx_if(1 - of_weights, text, "r,l,r,r", to, from_a, Int32(a_size), bar)
             issued = copies

@@ -65,7 +65,8 @@ GROUP_THREADS = 128
 SCALE_WARPS = 3  # each loads every third stage's scales, so that three loads are under way
 THREADS = GROUP_THREADS * (GROUPS + 1)
 TMA_WARP = GROUPS * GROUP_WARPS
-CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 128 * 232 + 128 * 40 < 65536
+SCALE_BATCH = 3  # stages whose scales such a warp loads at once
+CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 232 + 40 is 3 * 168, what the launch gives
 SMEM = 227 * 1024
 CHUNK = 32  # tokens that a warp transposes at once
 SCRATCH = CHUNK * 16 * 2  # bytes for that: 16 weight rows of each token, in bf16
@@ -405,23 +406,27 @@ class GroupedGemm:
             stride = Int64(operands.total_m) * 4
             skip = which - count % SCALE_WARPS
             skip = skip + select(skip < 0, SCALE_WARPS, 0)
-            for i in cutlass.range(skip, piece.count, SCALE_WARPS, unroll=1):
-                k = Int64(piece.first + i)
-                of_tokens = [load_global_float(x + k * stride, c) for x, c in zip(addresses, conditions)]
-                of_weights = [load_global_float(x + k * 4, Int32(1)) for x in b_rows]
-                stage = divide(count + i, config.depth)
-                slot = count + i - stage * config.depth
-                mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
-                to = cta.scales + slot * config.scale_bytes
-                for j in range_constexpr(sets):
-                    for place, x in zip(places, of_tokens):
-                        if const_expr(config.tokens >= 32):
-                            store_shared_float(to + j * 4 * config.scale_row + place, x * of_weights[j])
-                        else:
-                            if lane < config.tokens:
-                                store_shared_float(to + j * 4 * config.scale_row + place, x * of_weights[j])
-                cute.arch.sync_warp()
-                mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
+            for base in cutlass.range(skip, piece.count, SCALE_WARPS * SCALE_BATCH, unroll=1):
+                of_tokens, of_weights = [], []
+                for j in range_constexpr(SCALE_BATCH):
+                    k = piece.first + base + SCALE_WARPS * j
+                    wanted = select(k < piece.first + piece.count, 1, 0)
+                    at = [x + Int64(k) * stride for x in addresses]
+                    of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
+                    of_weights.append([load_global_float(x + Int64(k) * 4, wanted) for x in b_rows])
+                for j in range_constexpr(SCALE_BATCH):
+                    i = base + SCALE_WARPS * j
+                    if i < piece.count:
+                        stage = divide(count + i, config.depth)
+                        slot = count + i - stage * config.depth
+                        mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
+                        to = cta.scales + slot * config.scale_bytes
+                        for x, of_weight in enumerate(of_weights[j]):
+                            for place, of_token in zip(places, of_tokens[j]):
+                                if lane < config.tokens:
+                                    store_shared_float(to + x * 4 * config.scale_row + place, of_token * of_weight)
+                        cute.arch.sync_warp()
+                        mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
             count = count + piece.count
             unit = piece.next
 
