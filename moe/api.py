@@ -144,7 +144,9 @@ class Launcher:
         if addresses[5] % 16:
             raise ValueError(f"out has address {addresses[5]:#x}, but must be aligned to 16 bytes")
         with self.lock:
-            self.words[:] = [*addresses, *self.addresses(stream), total_m, n, k, experts, self.grid, stream]
+            search = 1 << (experts - 1).bit_length() >> 1
+            sizes = total_m, n, k, experts, search, self.grid
+            self.words[:] = [*addresses, *self.addresses(stream), *sizes, stream]
             self.function(self.packed)
             result = self.result.value
         if result:

@@ -67,14 +67,15 @@ THREADS = GROUP_THREADS * (GROUPS + 1)
 TMA_WARP = GROUPS * GROUP_WARPS
 SCALE_BATCH = 3  # stages whose scales such a warp loads at once
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 232 + 40 is 3 * 168, what the launch gives
-SMEM = 227 * 1024
+SMEM_OF_SM = 228 * 1024  # of which the system takes 1 KiB for each CTA
 CHUNK = 32  # tokens that a warp transposes at once
 SCRATCH = CHUNK * 16 * 2  # bytes for that: 16 weight rows of each token, in bf16
 MAX_STAGES = 12
 TURNS = 3  # named barriers 3 and 4; 1 and 2 are the warpgroups' own
 BARRIERS = 2 * 8 * MAX_STAGES
 TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
-WORDS = 14  # of the host's array
+FIXED_SMEM = 1024 + BARRIERS + TABLES + GROUPS * GROUP_WARPS * SCRATCH  # 1024: to align the ring
+WORDS = 15  # of the host's array
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,9 @@ class Config:
     stages: int = 0  # ring depth; 0: as many as fit
     weight_policy: str = FIRST
     token_policy: str = LAST
-    ordered: bool = False  # the warpgroups multiply in turn, and scale and add while the other multiplies
+    turn: int = 0  # the warpgroups multiply in turn, and scale and add while the other multiplies
+    resident: int = 1  # CTAs that fit an SM: with 2 the next call's are there before this one's end
+    burst: int = 1  # stages that are loaded together
     prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
     pdl: bool = True
 
@@ -116,14 +119,14 @@ class Config:
 
     @property
     def depth(self) -> int:
-        fixed = 1024 + BARRIERS + TABLES + GROUPS * GROUP_WARPS * SCRATCH
-        return self.stages or min(MAX_STAGES, (SMEM - fixed) // (self.stage_bytes + self.scale_bytes))
+        """Stages of the ring."""
+        room = SMEM_OF_SM // self.resident - 1024 - FIXED_SMEM
+        return self.stages or min(MAX_STAGES, room // (self.stage_bytes + self.scale_bytes))
 
     @property
     def smem(self) -> int:
         """Bytes of shared memory."""
-        fixed = 1024 + BARRIERS + TABLES + GROUPS * GROUP_WARPS * SCRATCH
-        return fixed + self.depth * (self.stage_bytes + self.scale_bytes)
+        return FIXED_SMEM + self.depth * (self.stage_bytes + self.scale_bytes)
 
     @property
     def partial_bytes(self) -> int:
@@ -182,7 +185,7 @@ def weight_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, rows: i
 class GroupedGemm:
     """The kernel under one config. Sizes and addresses are an array of 64-bit words in host memory:
 
-    a, a_scale, b, b_scale, m_indptr, out, partials, flags, total_m, n, k, experts, CTAs in the grid, CUDA stream
+    a, a_scale, b, b_scale, m_indptr, out, partials, flags, total_m, n, k, experts, first step of a search among them, CTAs in the grid, CUDA stream
     """
 
     def __init__(self, config: Config):
@@ -193,23 +196,26 @@ class GroupedGemm:
         """Encode the tensormaps and launch."""
         words, config = cute.make_tensor(host, cute.make_layout(WORDS)), self.config
         a, a_scale, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
-        total_m, n, k, experts, grid = [Int32(words[i]) for i in range(8, 13)]
+        total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
         of_a = token_tensormap(a, total_m, k, config.tokens // config.cluster)
         of_b = weight_tensormap(b, experts, n, k, config.rows // config.cluster)
         operands = Operands(a_scale, b_scale, out, partials, flags, total_m, n)
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[13].ir_value())
-        self.kernel(of_a, of_b, m_indptr, operands, k >> 7, experts).launch(
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[14].ir_value())
+        self.kernel(of_a, of_b, m_indptr, operands, k >> 7, experts, search).launch(
             grid=(grid, 1, 1),
             block=(THREADS, 1, 1),
             cluster=(config.cluster, 1, 1),
             smem=config.smem,
             stream=stream,
             use_pdl=config.pdl,
+            max_number_threads=[THREADS * 2, 1, 1] if config.resident == 2 else [0, 0, 0],  # caps the registers
             min_blocks_per_mp=1,
         )
 
     @cute.kernel
-    def kernel(self, of_a, of_b, m_indptr: Int64, operands: Operands, k_blocks: Int32, experts: Int32):
+    def kernel(
+        self, of_a, of_b, m_indptr: Int64, operands: Operands, k_blocks: Int32, experts: Int32, search: Int32
+    ):  # fmt: skip
         config = self.config
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
@@ -225,14 +231,13 @@ class GroupedGemm:
         scales = scratch + GROUPS * GROUP_WARPS * SCRATCH
         table = scales + config.depth * config.scale_bytes
         offsets = table + 4 * (MAX_EXPERTS + 1)
-        several, changed = offsets + 4 * (MAX_EXPERTS + 1), offsets + 4 * (MAX_EXPERTS + 2)
+        several = offsets + 4 * (MAX_EXPERTS + 1)
         full = several + 8
         empty = full + 8 * MAX_STAGES
         cta = Cta(rank, cluster, ring, scales, scratch, full, empty)
 
         if warp == TMA_WARP:
             with cute.arch.elect_one():
-                store_shared(changed, Int32(0))
                 tensormap_prefetch(tokens_map)
                 tensormap_prefetch(weights_map)
                 for i in range_constexpr(config.depth):
@@ -243,13 +248,10 @@ class GroupedGemm:
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
 
-        # The schedule. While the previous kernel ends, from what m_indptr has: if it changes until that has ended, again.
+        # The schedule, from what m_indptr has while the previous kernel ends; if it changes until then, once more
         weight_blocks = (operands.n + (config.rows - 1)) // config.rows
-        shape = Shape(operands.n, k_blocks, weight_blocks, experts, grid // config.cluster)
-        entries = [thread + THREADS * i for i in range(-(-(MAX_EXPERTS + 1) // THREADS))]
-        exists = [select(i <= experts, 1, 0) for i in entries]
-        before = [load_relaxed(m_indptr + Int64(i) * 4, e) for i, e in zip(entries, exists)]
-        self.make_table(before, entries, exists, offsets, table, several, operands.total_m, weight_blocks, experts, warp, lane)
+        shape = Shape(operands.n, k_blocks, weight_blocks, experts, search, grid // config.cluster)
+        self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
         if const_expr(config.pdl):
             if const_expr(config.prefetch > 0):
                 if warp == TMA_WARP:
@@ -257,37 +259,38 @@ class GroupedGemm:
                     self.prefetch(rank, plan, unit, weights_map)
             wait_for_previous_kernel()
             let_next_kernel_start()
-            after = [load_relaxed(m_indptr + Int64(i) * 4, e) for i, e in zip(entries, exists)]
-            for x, y in zip(before, after):
-                if x != y:
-                    store_shared(changed, Int32(1))
-            cute.arch.sync_threads()
-            if load_shared(changed) != 0:
-                self.make_table(after, entries, exists, offsets, table, several, operands.total_m, weight_blocks, experts, warp, lane)
+            changed = Int32(0)
+            for base in cutlass.range(0, experts + 1, 32, unroll=1):
+                i = minimum(base + lane, experts)
+                changed = changed | (load_relaxed(m_indptr + Int64(i) * 4) ^ load_shared(offsets + 4 * i))
+            if cute.arch.vote_any_sync(changed != 0):  # every warp sees the same
+                cute.arch.sync_threads()
+                self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
         plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
 
         if warp >= TMA_WARP:
-            cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
+            if const_expr(config.resident == 1):
+                cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
             if warp == TMA_WARP:
                 self.load(cta, plan, unit, tokens_map, weights_map)
             else:
                 self.scale(cta, plan, unit, operands, warp - TMA_WARP - 1, lane)
         else:
-            cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
+            if const_expr(config.resident == 1):
+                cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
             self.consume(cta, plan, unit, operands, warp, lane, thread)
         if const_expr(config.cluster > 1):  # arrivals and multicasts of the other CTA, before this one ends
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
 
     @cute.jit
-    def make_table(self, indptr, entries, exists, offsets, table, several, total_m, weight_blocks, experts, warp, lane):
-        """All threads: m_indptr [entries] to the schedule's tables in shared memory."""
-        for x, i, e in zip(indptr, entries, exists):
-            if e != 0:
-                store_shared(offsets + 4 * i, x)
+    def make_table(self, m_indptr: Int64, offsets, table, several, shape: Shape, total_m, warp, lane, thread):
+        """All threads: the schedule's tables in shared memory."""
+        for i in cutlass.range(thread, shape.experts + 1, THREADS, unroll=1):
+            store_shared(offsets + 4 * i, load_relaxed(m_indptr + Int64(i) * 4))
         cute.arch.sync_threads()
         if warp == 0:
-            self.count_tiles(offsets, table, several, total_m, weight_blocks, experts, lane)
+            self.count_tiles(offsets, table, several, total_m, shape.weight_blocks, shape.experts, lane)
         cute.arch.sync_threads()
 
     @cute.jit
@@ -345,40 +348,52 @@ class GroupedGemm:
     def load(self, cta: Cta, plan, unit: Int32, tokens_map: Int64, weights_map: Int64):
         """TMA warp: weights and tokens to the ring."""
         config = self.config
-        half_rows, half_tokens = config.rows // config.cluster, config.tokens // config.cluster
         with cute.arch.elect_one():
             slot, phase = Int32(0), Int32(1)  # a fresh barrier passes parity 1
             while unit < plan.end:
                 piece = piece_at(plan, config.rows, config.tokens, config.cluster, cta.rank, unit)
                 expert, token, row = piece.expert, piece.token, piece.row
-                own, other = piece.shares_weights, 1 - piece.shares_weights
-                for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
-                    mbarrier_wait(cta.empty + 8 * slot, phase)
-                    bar = cta.full + 8 * slot
-                    mbarrier_expect(bar, config.stage_bytes)
-                    weights = cta.ring + slot * config.stage_bytes
-                    tokens = weights + config.rows * BLOCK_K
-                    x = k * BLOCK_K
-                    if const_expr(config.cluster == 1):
-                        tma_load(weights, weights_map, (x, row, expert), bar, config.weight_policy, Int32(1), None)
-                        tma_load(tokens, tokens_map, (x, token), bar, config.token_policy, Int32(1), None)
-                    else:  # of the operand that is shared half, for both; of the other both halves
-                        first, only = cta.rank * own, Int32(1) << cta.rank
-                        mask = select(own != 0, 3, only)
-                        to, at = weights + first * (half_rows * BLOCK_K), row + first * half_rows
-                        tma_load(to, weights_map, (x, at, expert), bar, config.weight_policy, Int32(1), mask)
-                        to, at = weights + half_rows * BLOCK_K, row + half_rows
-                        tma_load(to, weights_map, (x, at, expert), bar, config.weight_policy, other, only)
-                        first, mask = cta.rank * other, select(own != 0, only, 3)
-                        to, at = tokens + first * (half_tokens * BLOCK_K), token + first * half_tokens
-                        tma_load(to, tokens_map, (x, at), bar, config.token_policy, Int32(1), mask)
-                        to, at = tokens + half_tokens * BLOCK_K, token + half_tokens
-                        tma_load(to, tokens_map, (x, at), bar, config.token_policy, own, only)
-                    slot = slot + 1
-                    wraps = slot == config.depth
-                    phase = select(wraps, phase ^ 1, phase)
-                    slot = select(wraps, 0, slot)
+                own = piece.shares_weights
+                end = piece.first + piece.count
+                for first_k in cutlass.range(piece.first, end, config.burst, unroll=1):
+                    if const_expr(config.burst > 1):
+                        ahead, ahead_phase = slot, phase
+                        for i in range_constexpr(config.burst):
+                            if first_k + i < end:
+                                mbarrier_wait(cta.empty + 8 * ahead, ahead_phase)
+                            ahead = ahead + 1
+                            ahead_phase = select(ahead == config.depth, ahead_phase ^ 1, ahead_phase)
+                            ahead = select(ahead == config.depth, 0, ahead)
+                    for k in cutlass.range(first_k, minimum(first_k + config.burst, end), unroll=1):
+                        if const_expr(config.burst == 1):
+                            mbarrier_wait(cta.empty + 8 * slot, phase)
+                        bar = cta.full + 8 * slot
+                        mbarrier_expect(bar, config.stage_bytes)
+                        weights = cta.ring + slot * config.stage_bytes
+                        self.load_stage(cta, weights_map, tokens_map, weights, bar, k * BLOCK_K, expert, row, token, own)
+                        slot = slot + 1
+                        phase = select(slot == config.depth, phase ^ 1, phase)
+                        slot = select(slot == config.depth, 0, slot)
                 unit = piece.next
+
+    def load_stage(self, cta: Cta, weights_map, tokens_map, weights, bar, x, expert, row, token, own) -> None:
+        """TMA copies of a stage at x of K. Of the operand that a cluster shares, each CTA loads half for both."""
+        config = self.config
+        tokens = weights + config.rows * BLOCK_K
+        if config.cluster == 1:
+            tma_load(weights, weights_map, (x, row, expert), bar, config.weight_policy, Int32(1), None)
+            tma_load(tokens, tokens_map, (x, token), bar, config.token_policy, Int32(1), None)
+            return
+        only, other = Int32(1) << cta.rank, 1 - own
+        for to, tensormap, at, policy, shared, rows in (
+            (weights, weights_map, (row, expert), config.weight_policy, own, config.rows // 2),
+            (tokens, tokens_map, (token,), config.token_policy, other, config.tokens // 2),
+        ):
+            first, mask = cta.rank * shared, select(shared != 0, 3, only)  # half, for both; or the first half
+            place = (x, at[0] + first * rows, *at[1:])
+            tma_load(to + first * (rows * BLOCK_K), tensormap, place, bar, policy, Int32(1), mask)
+            place = (x, at[0] + rows, *at[1:])  # and the second
+            tma_load(to + rows * BLOCK_K, tensormap, place, bar, policy, 1 - shared, only)
 
     @cute.jit
     def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
@@ -446,7 +461,7 @@ class GroupedGemm:
         block_of_grid = cta.cluster * config.cluster + cta.rank
         group_thread = thread & (GROUP_THREADS - 1)
         partial = operands.partials + Int64(group * (config.partial_bytes // GROUPS) + group_thread * 16)
-        if const_expr(config.ordered):
+        if const_expr(config.turn):
             if group == 1:
                 give_turn(TURNS, group)  # warpgroup 0 begins
         slot, phase = Int32(0), Int32(0)
@@ -465,20 +480,19 @@ class GroupedGemm:
                     scales += load_shared_floats(of_scales + slot * config.scale_bytes + 16 * i)
                 for b in range_constexpr(config.blocks):
                     weights = first_weights + stage + b * (64 * BLOCK_K >> 4)
-                    if const_expr(config.ordered):
+                    if const_expr(config.turn):
                         await_turn(TURNS, group)
-                        d = wgmma_fp8(config.tokens, weights, first_tokens + stage, TURNS + 1 - group)
+                        d = wgmma_fp8(config.tokens, weights, first_tokens + stage, config.turn, TURNS + 1 - group)
                     else:
-                        d = wgmma_fp8(config.tokens, weights, first_tokens + stage, None)
+                        d = wgmma_fp8(config.tokens, weights, first_tokens + stage, 0, None)
                     if const_expr(b == config.blocks - 1):
                         self.release(cta, slot, lane)
                     for i in range_constexpr(per_block):
                         column = i // 4 * 2 + i % 2
                         acc[b * per_block + i] = fma(d[i], scales[column], acc[b * per_block + i])
                 slot = slot + 1
-                wraps = slot == config.depth
-                phase = select(wraps, phase ^ 1, phase)
-                slot = select(wraps, 0, slot)
+                phase = select(slot == config.depth, phase ^ 1, phase)
+                slot = select(slot == config.depth, 0, slot)
             if piece.first > 0:  # another cluster writes the result
                 to = partial + Int64(block_of_grid) * config.partial_bytes
                 for i in range_constexpr(config.blocks * per_block // 4):
@@ -491,7 +505,7 @@ class GroupedGemm:
                     self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
                 self.store(cta, piece, operands, acc, piece.row + group_rows + quarter * 16, warp, lane)
             unit = piece.next
-        if const_expr(config.ordered):  # the turn that was given last
+        if const_expr(config.turn):  # the turn that was given last
             if group == 0:
                 await_turn(TURNS, group)
 

@@ -30,6 +30,7 @@ class Shape(NamedTuple):
     k_blocks: Int32  # 128 of K each
     weight_blocks: Int32  # of an expert: n / rows, rounded up
     experts: Int32
+    search: Int32  # first step of a binary search among them: the largest power of two below
     clusters: Int32
 
 
@@ -89,7 +90,7 @@ def piece_at(plan: Plan, rows: cutlass.Constexpr, tokens: cutlass.Constexpr, siz
     tile = divide(unit, shape.k_blocks)
     first = unit - tile * shape.k_blocks
     # The last expert whose tiles begin at or before this one
-    expert, step = Int32(0), Int32(MAX_EXPERTS // 2)
+    expert, step = Int32(0), shape.search
     while step > 0:
         probe = expert + step
         if probe < experts:
