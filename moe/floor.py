@@ -1,7 +1,8 @@
 """The floor of a memory-bound call: a kernel that loads the weights and activations once and writes the output's bytes.
 
 One CTA an SM copies its equal share through a ring of 6 bulk copies of up to 32 KiB; nothing is computed. It is
-launched as the GEMM is: programmatic dependent launch, griddepcontrol.wait first.
+launched as the GEMM is: programmatic dependent launch, griddepcontrol.wait first. Shares are one piece of memory each,
+or interleaved, copy by copy: which of the two DRAM likes better depends on the size.
 """
 
 import ctypes
@@ -10,7 +11,7 @@ import functools
 import cutlass
 import cutlass.cute as cute
 import torch
-from cutlass import Int32, Int64, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass._mlir.dialects import cuda as cuda_ir
 from cutlass.cute.runtime import make_ptr
 
@@ -32,6 +33,9 @@ WORDS = 10  # b, a, out; copies a CTA makes of b, their bytes; of a; bytes of ou
 
 
 class Loads:
+    def __init__(self, interleaved: bool):
+        self.interleaved = interleaved
+
     @cute.jit
     def __call__(self, host: cute.Pointer):
         words = cute.make_tensor(host, cute.make_layout(WORDS))
@@ -70,8 +74,11 @@ class Loads:
                 to, bar = ring + slot * COPY, full + 8 * slot
                 mbarrier_wait(bar, (turn & 1) ^ 1)  # the copy before; a fresh barrier passes parity 1
                 mbarrier_expect(bar, select(of_weights != 0, Int32(b_size), Int32(a_size)))
-                from_b = b + (Int64(i) * grid + Int64(block)) * b_size  # all CTAs side by side
-                from_a = a + (Int64(i - first_a) * grid + Int64(block)) * a_size
+                from_b, from_a = b + Int64(block) * b_size * b_copies, a + Int64(block) * a_size * a_copies
+                from_b, from_a = from_b + Int64(i) * b_size, from_a + Int64(i - first_a) * a_size
+                if const_expr(self.interleaved):
+                    from_b = b + (Int64(i) * grid + Int64(block)) * b_size
+                    from_a = a + (Int64(i - first_a) * grid + Int64(block)) * a_size
                 ptx_if(of_weights, text, "r,l,r,r", to, from_b, Int32(b_size), bar)
                 ptx_if(1 - of_weights, text, "r,l,r,r", to, from_a, Int32(a_size), bar)
             issued = copies
@@ -84,10 +91,10 @@ class Loads:
 class Floor:
     """floor(a, b, out): launch on the current stream of their GPU."""
 
-    def __init__(self):
+    def __init__(self, interleaved: bool):
         self.words = (ctypes.c_int64 * WORDS)()
         pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
-        executor = cute.compile(Loads(), pointer).to()
+        executor = cute.compile(Loads(interleaved), pointer).to()
         arguments, _ = executor.generate_execution_args(pointer)
         array = executor._get_invoke_packed_args(arguments)
         self.keep = executor, arguments, array, pointer

@@ -71,6 +71,9 @@ SMEM_OF_SM = 228 * 1024  # of which the system takes 1 KiB for each CTA
 CHUNK = 32  # tokens that a warp transposes at once
 SCRATCH = CHUNK * 16 * 2  # bytes for that: 16 weight rows of each token, in bf16
 MAX_STAGES = 12
+# SCALE_ORDER: scales of a stage in shared memory [128 weight rows, lane % 4, 8 tokens, 2]: those that a thread multiplies
+# with lie side by side, those of a pair of tokens the wrong way round. So a thread has them in registers of the other parity than its
+# results, which else all three operands of an FFMA share, and with it the register bank: it would take two cycles.
 TURNS = 3  # named barriers 3 and 4; 1 and 2 are the warpgroups' own
 BARRIERS = 2 * 8 * MAX_STAGES
 TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
@@ -95,7 +98,12 @@ class Config:
     pdl: bool = True
 
     def __post_init__(self):
-        assert self.tokens in (16, 32, 64, 96, 128) and self.blocks in (1, 2) and self.cluster in (1, 2)
+        assert self.tokens in (16, 32, 64, 128) and self.blocks in (1, 2) and self.cluster in (1, 2)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Token counts that have a loop of their own, the widest first: a tile takes the least that holds its tokens."""
+        return tuple(x for x in (128, 64, 32, 16) if x <= self.tokens)
 
     @property
     def rows(self) -> int:
@@ -197,11 +205,11 @@ class GroupedGemm:
         words, config = cute.make_tensor(host, cute.make_layout(WORDS)), self.config
         a, a_scale, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
         total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
-        of_a = token_tensormap(a, total_m, k, config.tokens // config.cluster)
-        of_b = weight_tensormap(b, experts, n, k, config.rows // config.cluster)
+        tensormaps = [token_tensormap(a, total_m, k, width // config.cluster) for width in config.widths]
+        tensormaps.append(weight_tensormap(b, experts, n, k, config.rows // config.cluster))
         operands = Operands(a_scale, b_scale, out, partials, flags, total_m, n)
         stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[14].ir_value())
-        self.kernel(of_a, of_b, m_indptr, operands, k >> 7, experts, search).launch(
+        self.kernel(tuple(tensormaps), m_indptr, operands, k >> 7, experts, search).launch(
             grid=(grid, 1, 1),
             block=(THREADS, 1, 1),
             cluster=(config.cluster, 1, 1),
@@ -214,7 +222,7 @@ class GroupedGemm:
 
     @cute.kernel
     def kernel(
-        self, of_a, of_b, m_indptr: Int64, operands: Operands, k_blocks: Int32, experts: Int32, search: Int32
+        self, tensormaps: tuple, m_indptr: Int64, operands: Operands, k_blocks: Int32, experts: Int32, search: Int32
     ):  # fmt: skip
         config = self.config
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -223,7 +231,8 @@ class GroupedGemm:
         block, _, _ = cute.arch.block_idx()
         grid, _, _ = cute.arch.grid_dim()
         rank, cluster = block % config.cluster, block // config.cluster
-        tokens_map, weights_map = tensormap_address(of_a), tensormap_address(of_b)
+        tokens_map = tensormap_address(tensormaps[0])  # kernel parameters lie side by side: 128 bytes each
+        weights_map = tokens_map + 128 * len(config.widths)
 
         # Shared memory: ring | transposition scratch | scales | tables | barriers
         ring = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
@@ -238,8 +247,8 @@ class GroupedGemm:
 
         if warp == TMA_WARP:
             with cute.arch.elect_one():
-                tensormap_prefetch(tokens_map)
-                tensormap_prefetch(weights_map)
+                for i in range_constexpr(len(config.widths) + 1):
+                    tensormap_prefetch(tokens_map + 128 * i)
                 for i in range_constexpr(config.depth):
                     mbarrier_init(full + 8 * i, 2)  # the TMA warp, which awaits bytes, and a scale warp
                     mbarrier_init(empty + 8 * i, GROUPS * GROUP_WARPS * config.cluster)  # all consumer warps
@@ -298,7 +307,7 @@ class GroupedGemm:
         """The first stages of this CTA's weights to L2."""
         config = self.config
         if unit < plan.end:
-            piece = piece_at(plan, config.rows, config.tokens, config.cluster, rank, unit)
+            piece = piece_at(plan, config, rank, unit)
             with cute.arch.elect_one():
                 for i in cutlass.range(minimum(piece.count, config.prefetch), unroll=1):
                     tma_prefetch(weights_map, ((piece.first + i) * BLOCK_K, piece.row, piece.expert))
@@ -351,8 +360,9 @@ class GroupedGemm:
         with cute.arch.elect_one():
             slot, phase = Int32(0), Int32(1)  # a fresh barrier passes parity 1
             while unit < plan.end:
-                piece = piece_at(plan, config.rows, config.tokens, config.cluster, cta.rank, unit)
-                expert, token, row = piece.expert, piece.token, piece.row
+                piece = piece_at(plan, config, cta.rank, unit)
+                expert, token, row, width = piece.expert, piece.token, piece.row, piece.width
+                tokens_of = tokens_map + Int64(piece.narrow) * 128
                 own = piece.shares_weights
                 end = piece.first + piece.count
                 for first_k in cutlass.range(piece.first, end, config.burst, unroll=1):
@@ -368,15 +378,17 @@ class GroupedGemm:
                         if const_expr(config.burst == 1):
                             mbarrier_wait(cta.empty + 8 * slot, phase)
                         bar = cta.full + 8 * slot
-                        mbarrier_expect(bar, config.stage_bytes)
+                        mbarrier_expect(bar, (width + config.rows) * BLOCK_K)
                         weights = cta.ring + slot * config.stage_bytes
-                        self.load_stage(cta, weights_map, tokens_map, weights, bar, k * BLOCK_K, expert, row, token, own)
+                        self.load_stage(
+                            cta, weights_map, tokens_of, weights, bar, k * BLOCK_K, expert, row, token, width, own
+                        )
                         slot = slot + 1
                         phase = select(slot == config.depth, phase ^ 1, phase)
                         slot = select(slot == config.depth, 0, slot)
                 unit = piece.next
 
-    def load_stage(self, cta: Cta, weights_map, tokens_map, weights, bar, x, expert, row, token, own) -> None:
+    def load_stage(self, cta: Cta, weights_map, tokens_map, weights, bar, x, expert, row, token, width, own) -> None:
         """TMA copies of a stage at x of K. Of the operand that a cluster shares, each CTA loads half for both."""
         config = self.config
         tokens = weights + config.rows * BLOCK_K
@@ -387,7 +399,7 @@ class GroupedGemm:
         only, other = Int32(1) << cta.rank, 1 - own
         for to, tensormap, at, policy, shared, rows in (
             (weights, weights_map, (row, expert), config.weight_policy, own, config.rows // 2),
-            (tokens, tokens_map, (token,), config.token_policy, other, config.tokens // 2),
+            (tokens, tokens_map, (token,), config.token_policy, other, width >> 1),
         ):
             first, mask = cta.rank * shared, select(shared != 0, 3, only)  # half, for both; or the first half
             place = (x, at[0] + first * rows, *at[1:])
@@ -401,18 +413,18 @@ class GroupedGemm:
         config = self.config
         per_lane = (config.tokens + 31) // 32
         sets = config.scale_bytes // (4 * config.scale_row)
-        places = []  # of token `lane` + 32 * i: those that a thread of the tensor cores needs lie side by side
+        places = []  # of token `lane` + 32 * i, see SCALE_ORDER
         for i in range_constexpr(per_lane):
             column = lane + 32 * i
-            places.append(((column >> 1) & 3) * config.scale_row + (column >> 3) * 8 + (column & 1) * 4)
+            places.append(((column >> 1) & 3) * config.scale_row + (column >> 3) * 8 + ((column & 1) ^ 1) * 4)
         count = Int32(0)  # stages before this piece
         while unit < plan.end:
-            piece = piece_at(plan, config.rows, config.tokens, config.cluster, cta.rank, unit)
+            piece = piece_at(plan, config, cta.rank, unit)
             k_blocks, scale_blocks = plan.shape.k_blocks, plan.shape.n >> 7
             conditions, addresses = [], []
             for i in range_constexpr(per_lane):
                 token = piece.token + lane + 32 * i
-                conditions.append(select((token < piece.token_end) & (lane + 32 * i < config.tokens), 1, 0))
+                conditions.append(select(lane + 32 * i < piece.tokens, 1, 0))
                 addresses.append(operands.a_scale + Int64(token) * 4)
             b_rows = []
             for i in range_constexpr(sets):
@@ -453,11 +465,6 @@ class GroupedGemm:
         per_block = config.tokens // 2  # results of a thread for 64 weight rows
         acc = cute.make_rmem_tensor((config.blocks * per_block,), Float32)
         group_rows = group * (64 * config.blocks)
-        first_weights = matrix_descriptor(cta.ring + group_rows * BLOCK_K)
-        first_tokens = matrix_descriptor(cta.ring + config.rows * BLOCK_K)
-        of_scales = cta.scales + (lane & 3) * config.scale_row
-        if const_expr(config.rows > 128):
-            of_scales = of_scales + group * (4 * config.scale_row)
         block_of_grid = cta.cluster * config.cluster + cta.rank
         group_thread = thread & (GROUP_THREADS - 1)
         partial = operands.partials + Int64(group * (config.partial_bytes // GROUPS) + group_thread * 16)
@@ -466,37 +473,21 @@ class GroupedGemm:
                 give_turn(TURNS, group)  # warpgroup 0 begins
         slot, phase = Int32(0), Int32(0)
         while unit < plan.end:
-            piece = piece_at(plan, config.rows, config.tokens, config.cluster, cta.rank, unit)
+            piece = piece_at(plan, config, cta.rank, unit)
             for i in range_constexpr(config.blocks * per_block):
                 acc[i] = Float32(0.0)
             cut = (piece.first == 0) & (piece.count < plan.shape.k_blocks)
             if cut & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first piece: long done
                 self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
-            for _ in cutlass.range(piece.count, unroll=1):
-                mbarrier_wait(cta.full + 8 * slot, phase)
-                stage = Int64(slot * (config.stage_bytes >> 4))
-                scales = []
-                for i in range_constexpr(config.tokens // 16):
-                    scales += load_shared_floats(of_scales + slot * config.scale_bytes + 16 * i)
-                for b in range_constexpr(config.blocks):
-                    weights = first_weights + stage + b * (64 * BLOCK_K >> 4)
-                    if const_expr(config.turn):
-                        await_turn(TURNS, group)
-                        d = wgmma_fp8(config.tokens, weights, first_tokens + stage, config.turn, TURNS + 1 - group)
-                    else:
-                        d = wgmma_fp8(config.tokens, weights, first_tokens + stage, 0, None)
-                    if const_expr(b == config.blocks - 1):
-                        self.release(cta, slot, lane)
-                    for i in range_constexpr(per_block):
-                        column = i // 4 * 2 + i % 2
-                        acc[b * per_block + i] = fma(d[i], scales[column], acc[b * per_block + i])
-                slot = slot + 1
-                phase = select(slot == config.depth, phase ^ 1, phase)
-                slot = select(slot == config.depth, 0, slot)
+            count, width = piece.count, piece.width
+            for tokens in config.widths:
+                if width == tokens:
+                    slot, phase = self.multiply(cta, tokens, count, slot, phase, acc, group, lane)
             if piece.first > 0:  # another cluster writes the result
                 to = partial + Int64(block_of_grid) * config.partial_bytes
                 for i in range_constexpr(config.blocks * per_block // 4):
-                    store_global_floats(to + i * (GROUP_THREADS * 16), [acc[4 * i + j] for j in range(4)])
+                    used = select(i * 8 % config.tokens < width, 1, 0)
+                    store_global_floats(to + i * (GROUP_THREADS * 16), [acc[4 * i + j] for j in range(4)], used)
                 warpgroup_barrier(group + 1)
                 if group_thread == 0:
                     store_release(operands.flags + Int64(block_of_grid * GROUPS + group) * 4, 1)
@@ -508,6 +499,40 @@ class GroupedGemm:
         if const_expr(config.turn):  # the turn that was given last
             if group == 0:
                 await_turn(TURNS, group)
+
+    @cute.jit
+    def multiply(
+        self, cta: Cta, tokens: cutlass.Constexpr, count: Int32, slot: Int32, phase: Int32, acc, group: Int32, lane: Int32
+    ):  # fmt: skip
+        """Multiply, scale and add so many stages of a tile with this many tokens. The next slot, and its phase."""
+        config = self.config
+        per_block, stride = tokens // 2, config.tokens // 2
+        first_weights = matrix_descriptor(cta.ring + group * (64 * config.blocks * BLOCK_K))
+        first_tokens = matrix_descriptor(cta.ring + config.rows * BLOCK_K)
+        of_scales = cta.scales + (lane & 3) * config.scale_row
+        if const_expr(config.rows > 128):
+            of_scales = of_scales + group * (4 * config.scale_row)
+        for _ in cutlass.range(count, unroll=1):
+            mbarrier_wait(cta.full + 8 * slot, phase)
+            stage = Int64(slot * (config.stage_bytes >> 4))
+            scales = []
+            for i in range_constexpr(tokens // 16):
+                scales += load_shared_floats(of_scales + slot * config.scale_bytes + 16 * i)
+            for b in range_constexpr(config.blocks):
+                weights, next_turn = first_weights + stage + b * (64 * BLOCK_K >> 4), None
+                if const_expr(config.turn):
+                    await_turn(TURNS, group)
+                    next_turn = TURNS + 1 - group
+                d = wgmma_fp8(tokens, weights, first_tokens + stage, config.turn, next_turn)
+                if const_expr(b == config.blocks - 1):
+                    self.release(cta, slot, lane)
+                for i in range_constexpr(per_block):
+                    scale = scales[(i // 4 * 2 + i % 2) ^ 1]  # SCALE_ORDER
+                    acc[b * stride + i] = fma(d[i], scale, acc[b * stride + i])
+            slot = slot + 1
+            phase = select(slot == config.depth, phase ^ 1, phase)
+            slot = select(slot == config.depth, 0, slot)
+        return slot, phase
 
     @cute.jit
     def collect(self, plan, piece, cta: Cta, flags: Int64, partial: Int64, acc, group: Int32, thread: Int32):
@@ -529,7 +554,11 @@ class GroupedGemm:
                 block = (other + i) * config.cluster + cta.rank
                 exists = select(start_of(plan, other + i) < piece.end, 1, 0)
                 at = partial + Int64(block) * config.partial_bytes
-                parts.append([load_global_floats(at + j * (GROUP_THREADS * 16), exists) for j in range(size // 4)])
+                part = []
+                for j in range_constexpr(size // 4):
+                    used = exists & select(j * 8 % config.tokens < piece.width, 1, 0)
+                    part.append(load_global_floats(at + j * (GROUP_THREADS * 16), used))
+                parts.append(part)
             for part in parts:
                 for j in range_constexpr(size):
                     acc[j] = acc[j] + part[j // 4][j % 4]
@@ -561,15 +590,17 @@ class GroupedGemm:
         for b in range_constexpr(config.blocks):
             first = row + b * 64 + (lane & 1) * 8
             to = operands.out + (Int64(piece.token + token) * Int64(operands.n) + Int64(first)) * 2
-            left = select(first < operands.n, piece.token_end - piece.token - token, 0)
+            n, tokens = operands.n, piece.tokens
+            left = select(first < n, tokens - token, 0)
             for c in range_constexpr(config.tokens // chunk):
-                for j in range_constexpr(chunk // 16):
-                    base = b * per_block + (c * chunk + j * 16) // 2
-                    matrices = [pack_bfloat(acc[base + 2 * i], acc[base + 2 * i + 1]) for i in range(4)]
-                    store_matrix(write + j * 512, matrices)
-                cute.arch.sync_warp()
-                for j in range_constexpr(chunk // 16):
-                    x = load_shared_words(read + j * 512)
-                    at = c * chunk + j * 16
-                    store_global_words(to + Int64(at) * Int64(operands.n) * 2, x, select(at < left, 1, 0))
-                cute.arch.sync_warp()
+                if c * chunk < tokens:
+                    for j in range_constexpr(chunk // 16):
+                        base = b * per_block + (c * chunk + j * 16) // 2
+                        matrices = [pack_bfloat(acc[base + 2 * i], acc[base + 2 * i + 1]) for i in range(4)]
+                        store_matrix(write + j * 512, matrices)
+                    cute.arch.sync_warp()
+                    for j in range_constexpr(chunk // 16):
+                        x = load_shared_words(read + j * 512)
+                        at = c * chunk + j * 16
+                        store_global_words(to + Int64(at) * Int64(n) * 2, x, select(at < left, 1, 0))
+                    cute.arch.sync_warp()

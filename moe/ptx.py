@@ -150,9 +150,9 @@ def load_global_floats(address: Int64, condition: Int32) -> list[Float32]:
     return unpack(struct, 4, Float32)
 
 
-def store_global_floats(address: Int64, x: list[Float32]) -> None:
-    """st.global (9.7.9.11) of 4 f32."""
-    ptx("st.global.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f", address, *x)
+def store_global_floats(address: Int64, x: list[Float32], condition: Int32) -> None:
+    """st.global (9.7.9.11) of 4 f32 where condition is not 0."""
+    ptx_if(condition, "st.global.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f", address, *x)
 
 
 def store_global_words(address: Int64, x: list[Int32], condition: Int32) -> None:

@@ -51,7 +51,9 @@ class Piece(NamedTuple):
 
     expert: Int32
     token: Int32  # first row of A
-    token_end: Int32  # rows from there on are other experts'
+    tokens: Int32  # of these rows, at most those of a tile
+    width: Int32  # how many are loaded and multiplied: the least of the widths that the kernel has
+    narrow: Int32  # its number among the widths, from the widest, which is 0
     row: Int32  # first weight row; at n or above if the CTA has none
     shares_weights: Int32  # 1 if both CTAs of the cluster have the same weights, 0 if they have the same tokens
     first: Int32  # K block
@@ -83,8 +85,9 @@ def make_plan(shape: Shape, table: Int32, offsets: Int32, several: Int32, cluste
 
 
 @cute.jit
-def piece_at(plan: Plan, rows: cutlass.Constexpr, tokens: cutlass.Constexpr, size: cutlass.Constexpr, rank: Int32, unit: Int32):
-    """The piece at a unit, for CTA `rank` of a cluster of `size`."""
+def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
+    """The piece at a unit, for CTA `rank` of its cluster; config: of the kernel, its tiles and cluster."""
+    tokens, widths = config.tokens, config.widths
     shape, table, experts = plan.shape, plan.table, plan.shape.experts
     weight_blocks = shape.weight_blocks
     tile = divide(unit, shape.k_blocks)
@@ -102,7 +105,7 @@ def piece_at(plan: Plan, rows: cutlass.Constexpr, tokens: cutlass.Constexpr, siz
     token_tiles = divide(token_end - token + (tokens - 1), tokens)
     shares_weights = Int32(0)
     block, column = Int32(0), Int32(0)
-    if const_expr(size == 1):
+    if const_expr(config.cluster == 1):
         block = divide(local, token_tiles)
         column = local - block * token_tiles
     else:
@@ -117,4 +120,10 @@ def piece_at(plan: Plan, rows: cutlass.Constexpr, tokens: cutlass.Constexpr, siz
     count = minimum(shape.k_blocks - first, plan.end - unit)
     end = unit + shape.k_blocks - first
     token = token + column * tokens
-    return Piece(expert, token, token_end, block * rows, shares_weights, first, count, end, unit + count + plan.skip)
+    valid = minimum(token_end - token, tokens)
+    width, narrow = Int32(tokens), Int32(0)
+    for i, narrower in enumerate(widths[1:]):
+        width = select(valid <= narrower, narrower, width)
+        narrow = select(valid <= narrower, i + 1, narrow)
+    following = unit + count + plan.skip
+    return Piece(expert, token, valid, width, narrow, block * config.rows, shares_weights, first, count, end, following)
