@@ -1,4 +1,4 @@
-"""`python -m emulator`: run scripts on the emulated B200, list what a PTX file needs."""
+"""`python -m emulator`: run scripts on the emulated B200 or H200, list what a PTX file needs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from .chip import CHIPS
 from .errors import Unsupported
 from .ptx.parse import Kernel, parse
 from .ptx.program import BlockWriter, Program
@@ -15,24 +16,25 @@ from .ptx.program import BlockWriter, Program
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def cli():
-    """An emulated B200 for CuTe DSL scripts and sm_100a PTX."""
+    """An emulated B200 or H200 for CuTe DSL scripts and PTX of sm_100a or sm_90a."""
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--schedule", type=click.IntRange(0), default=0, show_default=True, help="Seed of the order of events.")
+@click.option("--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on.")
 @click.option("--checks/--no-checks", default=True, show_default=True, help="Look for races and wrong accesses.")
 @click.option("--installs", is_flag=True, help="Let SCRIPT install packages; else that is refused.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(schedule, checks, installs, script, args):
-    """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated B200.
+def run(schedule, machine, checks, installs, script, args):
+    """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated machine.
 
     Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
     script's, or 1 if the emulator found a fault. The script runs with your rights: read it first.
     """
     from .serve.run import run
 
-    sys.exit(run(script, list(args), schedule, checks, installs))
+    sys.exit(run(script, list(args), schedule, checks, installs, machine))
 
 
 class Probe(BlockWriter):

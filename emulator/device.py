@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .arena import PAGE, Heap
+from .chip import B200
 from .errors import EmulatorError, Unsupported
 from .machine.launch import Launch
 from .machine.schedule import Schedule
@@ -95,6 +96,7 @@ class Device:
     """The one device of this process."""
 
     def __init__(self):
+        self.chip = B200
         self.memory = GlobalMemory()
         self.session = Session()
         self._modules: dict[str, LoadedModule] = {}
@@ -150,13 +152,13 @@ class Device:
                 raise
         if session.recorded is not None:
             arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)
-            session.recorded.append(Recorded(arguments, options))
+            session.recorded.append(Recorded(arguments, options | {"chip": self.chip}))
             return
         try:
             launch = Launch(
                 module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory,
                 schedule=session.schedule, checks=session.checks, number=session.launches,
-                predecessor=session.predecessor, **options,
+                predecessor=session.predecessor, chip=self.chip, **options,
             )  # fmt: skip
             session.predecessor = launch.dependencies
             launch.run()

@@ -22,6 +22,9 @@ KINDS = {
     "tmem-leak": "A CTA exits with tensor memory allocated.",
     "tmem-shape": "A shape or repetition of tcgen05.ld, .st or .cp that does not exist.",
     "tmem-race": "Tensor memory or a register of tcgen05.ld is touched before the operation on it was waited for.",
+    # registers of wgmma
+    "wgmma-race": "A register is touched while an unfinished wgmma uses it, before wgmma.wait_group.",
+    "missing-wgmma-fence": "A wgmma uses a register that was written with no wgmma.fence since.",
     # synchronisation
     "mbarrier": "An mbarrier is misused: not initialised or not visibly so, initialised twice, overwritten, read, "
     "freed in use, more arrivals or more transaction bytes than its phase expects.",

@@ -73,8 +73,11 @@ def decode(desc: int) -> MatrixDescriptor:
 
 @lru_cache(maxsize=8192)
 def _chunks(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> tuple[np.ndarray, int, int]:
+    return layout(decode(desc), rows, k, mn_major, elem_bits)
+
+
+def layout(d: MatrixDescriptor, rows: int, k: int, mn_major: bool, elem_bits: int) -> tuple[np.ndarray, int, int]:
     """Chunk numbers (address / 16), K-major [rows, k bytes / 16] or MN-major [k, row bytes / 16]; their byte range."""
-    d = decode(desc)
     contiguous = (rows if mn_major else k) * elem_bits // 8
     assert contiguous % CHUNK == 0, f"{contiguous} contiguous bytes are not whole 16-byte chunks"
     c = np.arange(contiguous // CHUNK)[None, :]
@@ -118,5 +121,10 @@ def load_operand(smem: np.ndarray, desc: int, rows: int, k: int, mn_major: bool,
     index, _, hi = _chunks(desc, rows, k, mn_major, elem_bits)
     if hi > smem.size:
         raise Fault("out-of-bounds", f"operand of descriptor {desc:#018x} ends at {hi:#x} of {smem.size:#x} bytes")
+    return gather(smem, index, mn_major, elem_bits)
+
+
+def gather(smem: np.ndarray, index: np.ndarray, mn_major: bool, elem_bits: int) -> np.ndarray:
+    """The elements of the chunks of a `layout`, as `load_operand` returns them."""
     elements = smem.view(_CHUNK_DTYPE).take(index).view(f"u{max(elem_bits // 8, 1)}")
     return elements.T if mn_major else elements

@@ -100,6 +100,10 @@ class Clock(ABC):
     def mma(self, group, description, pair: bool, a_in_tmem: bool) -> float: ...
 
     @abstractmethod
+    def wgmma(self, group, form) -> float:
+        """When a wgmma.mma_async is complete whose fourth warp has just come; those before it may take longer."""
+
+    @abstractmethod
     def tensor_copy(self, group, pair: bool) -> float: ...
 
     @abstractmethod

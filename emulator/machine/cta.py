@@ -79,6 +79,7 @@ class Cta:
         self.tmem = TensorMemory(self._uninitialised, launch.seed_of(self.index) if launch.checks else 0)
         self.pipe = Pipe(launch.engine)
         self.accumulating: list = []
+        self.warpgroups: dict = {}  # those that have issued a wgmma
         self.exited = False
         self.triggered = False  # griddepcontrol.launch_dependents
         self.travelling: list = []  # arrivals under way to mbarriers here: their origins

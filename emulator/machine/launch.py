@@ -8,8 +8,8 @@ import random
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from ..chip import B200
-from ..errors import Fault, Hang
+from ..chip import B200, Chip
+from ..errors import Fault, Hang, Unsupported
 from ..ptx.program import Program
 from ..ptx.syntax import Symbol, leaves
 from ..state.dependency import Dependencies
@@ -22,6 +22,7 @@ from .placement import Placement
 from .schedule import FunctionalClock, Schedule
 
 _BLAS = ThreadpoolController()
+ONLY_OF = {"wgmma": "sm_90a", "tcgen05": "sm_100a"}  # instructions that no other of our machines has
 
 
 class Owner:
@@ -71,9 +72,10 @@ class Launch:
         placement: Placement | None = None,
         owner: Owner = Owner(),
         predecessor: Dependencies | None = None,
+        chip: Chip = B200,
     ):
         kernel = program.kernel
-        self.program, self.memory, self.checks, self.number = program, memory, checks, number
+        self.program, self.memory, self.checks, self.number, self.chip = program, memory, checks, number, chip
         self.grid, self.block = grid, block
         required = kernel.directives.get("reqnctapercluster")
         self.explicit_cluster = bool(cluster or required)
@@ -89,7 +91,7 @@ class Launch:
         self.schedule, self.owner = schedule, owner
         self.engine = engine or Engine()
         self.clock = clock or FunctionalClock(schedule, self.engine)
-        self.placement = placement or Placement(B200.sms, B200.shared_per_sm, B200.threads_per_sm, B200.ctas_per_sm)
+        self.placement = placement or Placement(chip.sms, chip.shared_per_sm, chip.threads_per_sm, chip.ctas_per_sm)
         self.sms = len(self.placement.sms)
         self.costs = self.clock.costs(program)
         self._validate()
@@ -102,11 +104,14 @@ class Launch:
 
     def _validate(self):
         kernel = self.program.kernel
+        for family, arch in ONLY_OF.items():
+            if arch != self.chip.arch and any(i.op.startswith(family) for i in kernel.instrs):
+                raise Unsupported(f"{family} on an {self.chip.name}: it is of {arch}, a machine to be chosen by name")
         limits = (2**31 - 1, 65535, 65535)
         if any(not 1 <= g <= m for g, m in zip(self.grid, limits, strict=True)):
             raise Fault("launch", f"grid {self.grid}: every dimension must be at least 1 and at most {limits}")
         threads = math.prod(self.block)
-        if not 1 <= threads <= B200.threads_per_cta or self.block[2] > 64:
+        if not 1 <= threads <= self.chip.threads_per_cta or self.block[2] > 64:
             raise Fault("launch", f"block {self.block}: 1 to 1024 threads")
         required = kernel.directives.get("reqntid")
         if required and tuple((*required, 1, 1)[:3]) != self.block:
@@ -136,11 +141,11 @@ class Launch:
             if not v.size:
                 offset = -(-offset // v.align) * v.align if static else offset
                 self.shared_symbols[v.name] = offset
-        if offset - BASE + self.dynamic_shared > B200.shared_per_cta:
+        if offset - BASE + self.dynamic_shared > self.chip.shared_per_cta:
             raise Fault(
                 "launch",
                 f"{offset - BASE} static + {self.dynamic_shared} dynamic bytes of shared memory; "
-                f"a block has {B200.shared_per_cta}",
+                f"a block has {self.chip.shared_per_cta}",
             )
         self.shared_bytes = offset + self.dynamic_shared
         local = 0

@@ -100,6 +100,9 @@ class FunctionalClock(Clock):
     def mma(self, group, description, pair: bool, a_in_tmem: bool) -> float:
         return group.t + self._delay("mma")
 
+    def wgmma(self, group, form) -> float:
+        return group.t + self._delay("mma")
+
     def tensor_copy(self, group, pair: bool) -> float:
         return group.t + self._delay("mma")
 

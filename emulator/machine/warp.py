@@ -21,6 +21,7 @@ from ..units.async_copy import AsyncCopy
 from ..units.barriers import Barriers
 from ..units.tcgen05 import TensorCore
 from ..units.tensor_maps import TensorMaps
+from ..units.wgmma import IN_USE, Issued, WarpgroupMma
 from .special import TIMERS, special_register
 
 FULL = 0xFFFFFFFF
@@ -90,6 +91,7 @@ class Warp:
         self.bulk: dict[int, object] = {}  # lane -> its bulk async-groups
         self.copies: list = []  # cp.async groups
         self.remote_arrivals: list = []  # at mbarriers of other CTAs, under way
+        self.wgmmas = Issued()
         self.local: np.ndarray | None = None
         self.waiting_to_converge: dict[int, list] = {}
         self.threads = threads
@@ -112,7 +114,7 @@ class Warp:
         return here.bit_count()
 
 
-class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):
+class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore, WarpgroupMma):
     """lanes: int64 [n] lane numbers, ascending. R: one value per register (see alu)."""
 
     pending = Pending()
@@ -181,7 +183,7 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):
             if not e.where:
                 e.where = self.where(sys.exc_info()[2])
             raise
-        except (TypeError, AttributeError, IndexError, ValueError, OverflowError) as e:
+        except (TypeError, AttributeError, IndexError, KeyError, ValueError, OverflowError) as e:
             raise self.internal(e, sys.exc_info()[2]) from e
         if following == BLOCKED:
             if self.waiting_for is None:
@@ -214,6 +216,10 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore):
                 value = local.get(f"r{index}", 0)
                 if value is None:
                     return Fault("uninitialized-register", f"{name} is read before anything was written to it", where)
+                if type(value) in IN_USE:
+                    return Fault(
+                        "wgmma-race", f"{name} is read, or moved and read, before wgmma.wait_group: {value}", where
+                    )
         return EmulatorError(f"internal error {type(error).__name__}: {error}", where)
 
     def frame_locals(self, trace) -> dict:

@@ -14,7 +14,7 @@ import numpy as np
 from ..formats.tensormap import TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
-from . import issue
+from . import issue, wgmma
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
 from .sm import FORGOTTEN, SCHEDULERS, Sm
@@ -364,6 +364,9 @@ class TimingClock(Clock):
         for c in ctas:
             self.trace.tensor(group, c, start, start + interval)
         return done
+
+    def wgmma(self, group, form) -> float:
+        return wgmma.issue(self, group, form)
 
     @staticmethod
     def _operand_rows(description, pair: bool, a_in_tmem: bool) -> list[int]:

@@ -13,7 +13,7 @@ from ..errors import Unsupported
 from ..formats import alu, convert, lanes
 from .isa import BLOCKING, Mods, lookup
 from .isa.registry import ENDS_BLOCK
-from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, float_immediate, leaves
+from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, Vec, float_immediate, leaves
 
 BLOCKED, EXIT, SPLIT = -1, -2, -3
 
@@ -55,8 +55,12 @@ class Program:
                 isinstance(o, Special) and o.name.startswith("clock") for o in instr.operands
             ):
                 leaders.add(i)  # a clock is read when what comes before has been issued
-            if instr.op.startswith("tcgen05.wait"):
+            if instr.op.startswith(("tcgen05.wait", "wgmma.wait")):
                 leaders.add(i + 1)  # it delivers registers: what reads them must load them afterwards
+            if instr.op.startswith("wgmma.fence"):
+                leaders.add(i)  # it looks at registers, which must be back in their places
+            if (handler := lookup(instr)) is not None and handler.in_place:
+                leaders.update((i, i + 1))
         for table in self.kernel.branch_tables.values():
             leaders.update(table)
         # A label behind the last instruction needs a block too: it falls off the end, which is an exit.
@@ -106,7 +110,7 @@ class Program:
             best = next((c for c in candidates if post[c] & ~(1 << n) == strict & ~(1 << n)), -1)
             self.join.append(best)
         # Liveness
-        self.use, self.define = [], []
+        self.use, self.define, self.in_place = [], [], []
         for b in range(n):
             used = defined = 0
             for reads, writes in self.effects[self.start[b] : self.end[b]]:
@@ -117,6 +121,7 @@ class Program:
                     defined |= 1 << r
             self.use.append(used)
             self.define.append(defined)
+            self.in_place.append(self.registers_in_place(b))
         live = list(self.use)
         changed = True
         while changed:
@@ -181,12 +186,12 @@ class Program:
                     work.append(s)
 
     def find_results(self):
-        """results[i]: the registers that at store i may hold what comes from a tcgen05.ld by whatever way but memory.
+        """results[i]: the registers that at store i may hold what comes from the tensor core by any way but memory.
 
         A bit each. A register that is used again for something else does not hold it any more.
         """
         self.results: dict[int, int] = {}
-        loads = [instr.op.startswith("tcgen05.ld.") for instr in self.kernel.instrs]
+        loads = [instr.op.startswith(("tcgen05.ld.", "wgmma.mma_async.")) for instr in self.kernel.instrs]
         stores = [instr.op.startswith("st") for instr in self.kernel.instrs]
         before = [0] * len(self.start)
         work = list(range(len(self.start))) if any(loads) else []
@@ -204,6 +209,13 @@ class Program:
                     before[s] |= now
                     work.append(s)
 
+    def registers_in_place(self, block: int) -> int:
+        """Those that the block's code neither loads nor saves, a bit each: see Handler.in_place."""
+        instrs = self.kernel.instrs[self.start[block] : self.end[block]]
+        if not instrs or (handler := lookup(instrs[0])) is None or not handler.in_place:
+            return 0
+        return sum(1 << r for o in instrs[0].operands if isinstance(o, Vec) for r in _registers(o))
+
     def live_registers(self, block: int) -> list[int]:
         """Numbers of the registers that block `block` or a later one reads."""
         if self._live_lists[block] is None:
@@ -217,6 +229,8 @@ class Program:
         writes, reads = set(), set()
         for i, o in enumerate(instr.operands):
             (writes if i < count else reads).update(_registers(o))
+        if handler and handler.in_place:
+            reads |= writes
         if instr.guard is not None:
             reads.add(instr.guard.index)
             reads |= writes
@@ -391,14 +405,14 @@ class BlockWriter:
                 self.emit(f"r{i} = R[{i}]")
 
     def are_results(self, operands) -> bool:
-        """Whether all of these are registers that may come from a tcgen05.ld, which gives no values in a timed run."""
+        """Whether all of these are registers that may come from the tensor core, which has no values in a timed run."""
         return all(isinstance(o, Reg) and self.results >> o.index & 1 for o in operands)
 
     # -- leaving -----------------------------------------------------------------------------------------------
     def save(self):
         """Write back the registers that later blocks read."""
         live = self.program.live_out[self.index]
-        bits = self.program.define[self.index] & live
+        bits = self.program.define[self.index] & live & ~self.program.in_place[self.index]
         for i in range(bits.bit_length()):
             if bits >> i & 1:
                 self.emit(f"R[{i}] = r{i}")
@@ -415,7 +429,7 @@ class BlockWriter:
 
     def finish(self) -> tuple[str, dict[int, Instr]]:
         lines = ["def block(g):", "    R = g.R"]
-        used = self.program.use[self.index]
+        used = self.program.use[self.index] & ~self.program.in_place[self.index]
         # a guarded write reads the old value, and a register saved on one path only must exist
         for i in range(used.bit_length()):
             if used >> i & 1:

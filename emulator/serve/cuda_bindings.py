@@ -13,24 +13,24 @@ import sys
 
 import numpy as np
 
-from ..chip import B200, SYSTEM_SHARED
+from ..chip import SYSTEM_SHARED
 from ..device import DEVICE, allocate
 from ..errors import Unsupported
 
 VERSION = 13000
 ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for
-    1: B200.threads_per_cta,
-    8: B200.shared_by_default,
-    10: 32,  # warp size
-    16: B200.sms,
-    38: B200.l2,
-    39: B200.threads_per_sm,
-    75: B200.capability[0],
-    76: B200.capability[1],
-    81: B200.shared_per_sm,
-    82: B200.registers_per_sm,
-    97: B200.shared_per_cta,
-    106: B200.ctas_per_sm,
+    1: lambda chip: chip.threads_per_cta,
+    8: lambda chip: chip.shared_by_default,
+    10: lambda chip: 32,  # warp size
+    16: lambda chip: chip.sms,
+    38: lambda chip: chip.l2,
+    39: lambda chip: chip.threads_per_sm,
+    75: lambda chip: chip.capability[0],
+    76: lambda chip: chip.capability[1],
+    81: lambda chip: chip.shared_per_sm,
+    82: lambda chip: chip.registers_per_sm,
+    97: lambda chip: chip.shared_per_cta,
+    106: lambda chip: chip.ctas_per_sm,
 }
 
 _handles = itertools.count(1)
@@ -41,7 +41,7 @@ _warned: set[str] = set()
 def attribute(number) -> int:
     if int(number) not in ATTRIBUTES:
         raise Unsupported(f"device attribute {number!r}")
-    return ATTRIBUTES[int(number)]
+    return ATTRIBUTES[int(number)](DEVICE.chip)
 
 
 def elapsed() -> float:
@@ -91,12 +91,12 @@ def _fill(target, dtype, value, count) -> None:
 
 
 def max_active_clusters(config) -> int:
-    """By shared memory and multiprocessors alone: where hardware places clusters inside a GPC is not modelled."""
+    """As if a CTA took a multiprocessor: of an H200 what its driver says, of a B200 as many as there are SMs for."""
     size = 1
     for a in config.attrs:
         if a.id == type(a.id).CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
             size = a.value.clusterDim.x * a.value.clusterDim.y * a.value.clusterDim.z
-    return B200.sms // size
+    return DEVICE.chip.active_clusters(size)
 
 
 def _serve(module, ok, calls: dict, pattern: str) -> None:
@@ -145,9 +145,9 @@ def install() -> None:
         "cuDriverGetVersion": lambda: VERSION,
         "cuDeviceGetCount": lambda: 1,
         "cuDeviceGet": lambda n: d.CUdevice(n),
-        "cuDeviceGetName": lambda size, device: B200.name.encode()[:size],
+        "cuDeviceGetName": lambda size, device: DEVICE.chip.name.encode()[:size],
         "cuDeviceGetAttribute": lambda a, device: attribute(a),
-        "cuDeviceTotalMem": lambda device: B200.memory,
+        "cuDeviceTotalMem": lambda device: DEVICE.chip.memory,
         "cuCtxGetCurrent": lambda: d.CUcontext(1),
         "cuCtxGetDevice": lambda: d.CUdevice(0),
         "cuCtxCreate": lambda *_: d.CUcontext(1),
@@ -173,8 +173,12 @@ def install() -> None:
         "cuLibraryEnumerateKernels": lambda n, library: [d.CUkernel(next(_handles)) for _ in range(n)],
         "cuKernelGetFunction": lambda kernel: d.CUfunction(int(kernel)),
         "cuFuncSetAttribute": nothing, "cuKernelSetAttribute": nothing, "cuLibraryUnload": nothing,
-        "cuOccupancyAvailableDynamicSMemPerBlock": lambda f, n, threads: B200.shared_per_sm // n - SYSTEM_SHARED,
-        "cuOccupancyMaxActiveBlocksPerMultiprocessor": lambda f, threads, size: B200.resident_ctas(size, threads),
+        "cuOccupancyAvailableDynamicSMemPerBlock": lambda f, n, threads: (
+            DEVICE.chip.shared_per_sm // n - SYSTEM_SHARED
+        ),
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor": lambda f, threads, size: (
+            DEVICE.chip.resident_ctas(size, threads)
+        ),
         "cuOccupancyMaxActiveClusters": lambda f, config: max_active_clusters(config),
     } | {f"cu{name}": f for name, f in memory.items()}, "cu[A-Z].*")  # fmt: skip
 

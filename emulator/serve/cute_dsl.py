@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 
-from ..chip import B200
+from ..chip import chip_of
 from ..device import DEVICE, LoadedModule
 from ..errors import EmulatorError, Unsupported
 from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, NBYTES, TensorMap, encode
@@ -86,9 +86,7 @@ def _unload_library(library):
 
 @_callback("_cudaDeviceGetAttribute", _ptr, _i32, _i32)
 def _device_attribute(value, attribute, device):
-    if attribute not in cuda_bindings.ATTRIBUTES:
-        raise Unsupported(f"cudaDeviceGetAttribute({attribute})")
-    _i32.from_address(value).value = cuda_bindings.ATTRIBUTES[attribute]
+    _i32.from_address(value).value = cuda_bindings.attribute(attribute)
     return SUCCESS
 
 
@@ -128,7 +126,7 @@ def _set_function_attribute(kernel, attribute, value):
 
 @_callback("_cudaOccupancyMaxActiveBlocksPerMultiprocessor", _ptr, _ptr, _i32, _u64)
 def _occupancy(blocks, kernel, threads, dynamic_shared):
-    _i32.from_address(blocks).value = B200.resident_ctas(dynamic_shared, threads)
+    _i32.from_address(blocks).value = DEVICE.chip.resident_ctas(dynamic_shared, threads)
     return SUCCESS
 
 
@@ -187,16 +185,33 @@ def configure() -> None:
         folder = tempfile.mkdtemp(prefix="emulator-ptx-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.makedirs(folder, exist_ok=True)
-    os.environ["CUTE_DSL_ARCH"] = "sm_100a"
+    os.environ["CUTE_DSL_ARCH"] = DEVICE.chip.arch
     os.environ["CUTE_DSL_DUMP_DIR"] = folder
     os.environ["CUTE_DSL_KEEP_PTX"] = "1"  # up to 4.5
     os.environ["CUTE_DSL_KEEP"] = "ptx"  # since 4.6
     os.environ.setdefault("CUTE_DSL_LINEINFO", "1")
 
 
+def install(machine: str | None = None) -> None:
+    """Patch CuTe DSL and `cuda.bindings`. Call it before `import cutlass`, or the first compile.
+
+    machine: "b200" or "h200", of which the device is one from now on; a B200 if nobody says anything.
+    """
+    if machine is not None:
+        choose(machine)
+    _install()
+
+
+def choose(machine: str) -> None:
+    """Make the device one of these machines. Raises Unsupported once something else was compiled for."""
+    chip = chip_of(machine)
+    if configure.cache_info().currsize and chip is not DEVICE.chip:
+        raise Unsupported(f"machine {machine}: this process has been set up for an {DEVICE.chip.name}")
+    DEVICE.chip = chip
+
+
 @functools.cache
-def install() -> None:
-    """Patch CuTe DSL and `cuda.bindings`, once per process. Call it before `import cutlass`, or the first compile."""
+def _install() -> None:
     configure()
     from cutlass.base_dsl.common import DSLCudaRuntimeError
     from cutlass.base_dsl.compiler import Compiler

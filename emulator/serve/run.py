@@ -1,4 +1,4 @@
-"""Run a Python script, unchanged, as on a machine with a B200: `python -m emulator run SCRIPT.py [ARGS...]`."""
+"""Run a Python script, unchanged, as on a B200 or an H200: `python -m emulator run SCRIPT.py [ARGS...]`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 
 from ..device import DEVICE, Session
 from ..machine.schedule import Schedule
+from . import cute_dsl
 from . import installs as installing
 
-SCHEDULE, CHECKS = "EMULATOR_SCHEDULE", "EMULATOR_CHECKS"  # for the processes that the script starts
+# For the processes that the script starts
+SCHEDULE, CHECKS, MACHINE = "EMULATOR_SCHEDULE", "EMULATOR_CHECKS", "EMULATOR_MACHINE"
 
 
 class _Loud(list):
@@ -22,8 +24,15 @@ class _Loud(list):
         print(f"emulator: {text}", file=sys.stderr, flush=True)
 
 
+def configure() -> None:
+    """Set what CuTe DSL reads when it is imported, for the machine that the environment asks for."""
+    cute_dsl.choose(os.environ.get(MACHINE, "b200"))
+    cute_dsl.configure()
+
+
 def install() -> None:
-    """Serve the cuda device in this process, under the schedule and checks that the environment asks for."""
+    """Serve the cuda device in this process: machine, schedule and checks are those that the environment asks for."""
+    configure()
     from . import torch_cuda
 
     installing.forbid()
@@ -33,16 +42,24 @@ def install() -> None:
     )
 
 
-def run(script: str, args: list[str], schedule: int = 0, checks: bool = True, installs: bool = False) -> int:
+def run(
+    script: str,
+    args: list[str],
+    schedule: int = 0,
+    checks: bool = True,
+    installs: bool = False,
+    machine: str = "b200",
+) -> int:
     """Run the script as `python script args` would; returns its exit status, or 1 if a launch failed here.
 
-    installs: whether it may install packages; what else it may do, it may do with the user's rights.
+    installs: whether it may install packages; what else it may do, it may do with the user's rights. machine: a key of
+    chip.CHIPS.
     """
     here = Path(__file__).resolve().parent
     root = str(here.parents[1])  # where emulator/ is
     path = [str(here / "startup"), root, os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(p for p in path if p)
-    os.environ[SCHEDULE], os.environ[CHECKS] = str(schedule), str(int(checks))
+    os.environ[SCHEDULE], os.environ[CHECKS], os.environ[MACHINE] = str(schedule), str(int(checks)), machine
     os.environ[installing.ALLOWED] = str(int(installs))
     install()
     sys.argv = [script, *args]

@@ -21,7 +21,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..chip import B200
 from ..device import DEVICE
 from ..errors import Unsupported
 from . import cuda_bindings, cute_dsl
@@ -315,12 +314,13 @@ class _Context:
 
 
 def _properties(device=None):
+    chip = DEVICE.chip
     return types.SimpleNamespace(
-        name=B200.name, major=B200.capability[0], minor=B200.capability[1], multi_processor_count=B200.sms,
-        warp_size=32, total_memory=B200.memory, L2_cache_size=B200.l2, regs_per_multiprocessor=B200.registers_per_sm,
-        max_threads_per_multi_processor=B200.threads_per_sm, max_threads_per_block=B200.threads_per_cta,
-        shared_memory_per_block=B200.shared_by_default, shared_memory_per_block_optin=B200.shared_per_cta,
-        shared_memory_per_multiprocessor=B200.shared_per_sm, is_integrated=False, is_multi_gpu_board=False,
+        name=chip.name, major=chip.capability[0], minor=chip.capability[1], multi_processor_count=chip.sms,
+        warp_size=32, total_memory=chip.memory, L2_cache_size=chip.l2, regs_per_multiprocessor=chip.registers_per_sm,
+        max_threads_per_multi_processor=chip.threads_per_sm, max_threads_per_block=chip.threads_per_cta,
+        shared_memory_per_block=chip.shared_by_default, shared_memory_per_block_optin=chip.shared_per_cta,
+        shared_memory_per_multiprocessor=chip.shared_per_sm, is_integrated=False, is_multi_gpu_board=False,
     )  # fmt: skip
 
 
@@ -347,7 +347,7 @@ def _memory_allocated(device=None) -> int:
 
 def _facade() -> dict:
     """What replaces the names of `torch.cuda`."""
-    total = B200.memory
+    total = DEVICE.chip.memory
     return {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -356,10 +356,10 @@ def _facade() -> dict:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "set_device": _set_device,
-        "get_device_capability": lambda device=None: (10, 0),
-        "get_device_name": lambda device=None: B200.name,
+        "get_device_capability": lambda device=None: DEVICE.chip.capability,
+        "get_device_name": lambda device=None: DEVICE.chip.name,
         "get_device_properties": _properties,
-        "get_arch_list": lambda: ["sm_100"],
+        "get_arch_list": lambda: [DEVICE.chip.arch.rstrip("a")],
         "synchronize": lambda device=None: cuda_bindings.synchronize(),
         "Event": Event,
         "Stream": Stream,

@@ -125,7 +125,7 @@ class SharedMemory:
             if int(self.valid_views[size][offset // size]) != self.all_valid[size]:
                 self.explain_invalid(offset, offset + size)
             if by is not None:
-                self._check_order(offset, offset + size, by, "read")
+                self.check_order(offset, offset + size, by, "read")
         return int(self.views[size][offset // size])
 
     def gather(self, offsets: np.ndarray, size: int, by: Actor | None) -> np.ndarray:
@@ -140,7 +140,7 @@ class SharedMemory:
                     late = self.written_at[words] > by.seen
                     if late.any():
                         for word in words[late].tolist():
-                            self._check_order(word * WORD, word * WORD + WORD, by, "read")
+                            self.check_order(word * WORD, word * WORD + WORD, by, "read")
         return self.views[size][index]
 
     @staticmethod
@@ -239,7 +239,7 @@ class SharedMemory:
             "warp last waited for anything",
         )
 
-    def _check_order(self, lo: int, hi: int, by: Actor, what, chunks: np.ndarray | None = None):
+    def check_order(self, lo: int, hi: int, by: Actor, what, chunks: np.ndarray | None = None):
         """Whatever others wrote in the range must have been waited for."""
         first = lo // WORD
         words = slice(first, -(-hi // WORD))
@@ -286,7 +286,7 @@ class SharedMemory:
             if writes:
                 self.check_write(lo, hi, what, owner)
                 if by is not None:
-                    self._check_order(lo, hi, by, what)
+                    self.check_order(lo, hi, by, what)
                     late = self.read_at[lo // CHUNK : -(-hi // CHUNK)] > by.seen
                     if late.any():
                         self._unordered(lo // CHUNK * CHUNK + int(np.flatnonzero(late)[0]) * CHUNK, what)
@@ -295,7 +295,7 @@ class SharedMemory:
             else:
                 self.check_read(lo, hi, what, chunks)
                 if by is not None:
-                    self._check_order(lo, hi, by, what, chunks)
+                    self.check_order(lo, hi, by, what, chunks)
                 if whole and not self.valid[lo:hi].all():
                     bad = lo + int(np.flatnonzero(~self.valid[lo:hi])[0])
                     raise Fault(

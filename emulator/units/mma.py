@@ -7,22 +7,11 @@ mmasim/simulator, "tcgen05mma" and "tcgen05mma_block_scale") presents as bit-acc
   * a term is, for packed FP4 kinds, the exact dot product of 16 elements of a row of A and of B times their two scale
     factors, with the exponent e(sa) + e(sb); for the other kinds it is one product a * b * sa * sb, with the exponent
     e(a) + e(b) + e(sa) + e(sb); C is one more term. Exponents are those of `element_types.ElementType.exponents`;
-  * every term is truncated towards zero to a multiple of 2 ** (largest exponent - F), with F = 35 for packed FP4 kinds
-    and 25 for the others; the truncated terms are added exactly;
-  * the sum is rounded towards zero to f32, or to nearest even to f16. Sums out of range become infinities, zeros are
-    positive;
-  * a NaN anywhere gives 0x7FFFFFFF (f16: 0x7FFF).
+  * terms are added as dot_add.py says, with F = 35 for packed FP4 kinds and 25 for the others.
 MMA-Sim covers infinities in the one-product kinds (IEEE rules) but not an infinite C of the packed FP4 kinds, nor 4-bit
 and 6-bit elements of f8f6f4 and mxf8f6f4: the same rules are applied to them here [inferred].
 
-Most sums are truncated nowhere, and BLAS computes them. Let all terms be multiples of 2 ** q, e_max a bound of all
-exponents, and unit = 2 ** (e_max - F). If q >= e_max - F and C is a multiple of unit, nothing is truncated. Then
-  * a term is below 2 ** (e_max + 12) in magnitude (FP4: 16 products of at most 36, times two significands below 2), and
-    there are few: the sum, with C, is a multiple of unit below 2 ** (e_max + 15). So is every partial sum of products,
-    in any order, as products are multiples of 2 ** q too. 15 + F <= 50 bits: float64 arithmetic makes no error;
-  * if moreover the magnitudes, with C, add up to at most 2 ** (q + 24) and C is a multiple of 2 ** q, every partial
-    sum fits float32, float32 arithmetic makes no error, and nothing is left to round.
-Otherwise the terms are aligned one by one (`_aligned_sum`).
+Most sums are truncated nowhere, and BLAS computes them (dot_add.py).
 
 Tensor memory layouts: [read from CUTLASS include/cute/atom/mma_traits_sm100_frag.hpp, the ISA has figures only].
 """
@@ -42,15 +31,13 @@ from ..formats.element_types import (
     F16,
     F32,
     S32,
-    ZERO_EXPONENT,
     ElementType,
-    lowest_bits,
     unpack_slots,
 )
 from ..formats.instruction_descriptor import InstructionDescriptor, MmaForm
 from ..state.tensor_memory import TensorMemory
+from .dot_add import aligned_sum, dot_add, exact_sum, exact_type, round_f32
 
-NAN_F32, NAN_F16 = np.uint32(0x7FFFFFFF).view(np.float32), np.uint16(0x7FFF).view(np.float16)
 _FP4_GROUP = 16  # elements whose dot product is exact
 _FP4_FRACTION, _PRODUCT_FRACTION = 35, 25  # bits kept below the largest exponent
 
@@ -105,13 +92,11 @@ def _mma_fp4(idesc, a, b, c, sfa, sfb) -> np.ndarray:
     )  # E2M1 products: multiples of 1/4
     bound = 36 * idesc.k * float(scale.values[sfa].max()) * float(scale.values[sfb].max())  # NaN if a scale factor is
     if np.isfinite(bound):
-        dtype = _exact_type(q, bound, ea, eb)
+        dtype = exact_type(q, bound, ea, eb)
         values = scale.values.astype(dtype)
-        result = _exact_sum(
-            _scaled(av, values[sfa]), _scaled(bv, values[sfb]), c, F32, ea + eb, q, bound, _FP4_FRACTION
-        )
+        result = exact_sum(_scaled(av, values[sfa]), _scaled(bv, values[sfb]), c, F32, ea + eb, q, bound, _FP4_FRACTION)
         if result is not None:
-            return _round_f32(result)
+            return round_f32(result)
     return _aligned_fp4(scale, av, bv, c, sfa, sfb)
 
 
@@ -119,46 +104,6 @@ def _scaled(elements: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """elements [rows, K] times the scale factors [rows, nsf] of their K blocks, in the type of the latter."""
     rows, nsf = scales.shape
     return (elements.reshape(rows, nsf, -1) * scales[:, :, None]).reshape(rows, -1)
-
-
-def _exact_type(q: int, bound: float, ea: int, eb: int) -> type:
-    """float32 if it holds A, of exponents up to ea, B, of up to eb, and all sums of their products, else float64.
-
-    The limit of 64 on exponents keeps operands, sums and C far from overflow and from subnormals.
-    """
-    return np.float32 if abs(q) <= 64 and max(ea, eb) <= 64 and bound <= 2.0 ** (q + 24) else np.float64
-
-
-def _exact_sum(a, b, c, d_type: ElementType, e_max: int, q: int, bound: float, fraction_bits: int) -> np.ndarray | None:
-    """a [M, K] @ b.T [K, N] + c if the module docstring proves that no bit of it gets lost, else None.
-
-    Requires: terms are multiples of 2 ** q with exponents of at most e_max, and sums of their magnitudes at most
-    `bound`. a and b are of `_exact_type`.
-    """
-    e_max = max(e_max, ZERO_EXPONENT)  # zeros, C for instance, take part with it
-    if q < e_max - fraction_bits:
-        return None
-    if c is None:
-        return a @ b.T + a.dtype.type(0)  # + 0: no negative zeros
-    if c.dtype == np.float16:
-        c = c.astype(np.float32)
-    c_max = max(-float(c.min()), float(c.max()))
-    if not np.isfinite(c_max):  # min and max of an array with a NaN are NaN
-        return None
-    if a.dtype == np.float32 and bound + c_max <= 2.0 ** (q + 24) and c_max < 2.0 ** (q + 22) and _all_multiples(c, q):
-        return a @ b.T + c + np.float32(0)
-    unit = max(e_max, int(d_type.exponents(np.float64(c_max)))) - fraction_bits
-    c = c.astype(np.float64)
-    if q < unit or not _all_multiples(c, unit):
-        return None
-    return (a @ b.T).astype(np.float64) + c + 0.0
-
-
-def _all_multiples(c: np.ndarray, exponent: int) -> bool:
-    """Whether all of c are multiples of 2 ** exponent, given |c| < 2 ** (exponent + 22), for float64 + 51."""
-    digits = 23 if c.dtype == np.float32 else 52
-    magic = c.dtype.type(1.5 * 2.0 ** (digits + exponent))  # its unit in the last place is 2 ** exponent
-    return bool(((c + magic) - magic == c).all())
 
 
 def _aligned_fp4(scale: ElementType, av, bv, c, sfa, sfb) -> np.ndarray:
@@ -170,7 +115,7 @@ def _aligned_fp4(scale: ElementType, av, bv, c, sfa, sfb) -> np.ndarray:
     terms = dots * (sa[:, :, None] * sb[:, None, :])  # float64 [groups, M, N], exact
     e_max = (scale.exponent_table[sfa][:, :, None] + scale.exponent_table[sfb][:, None, :]).max(0)
     special = np.where(np.isnan(sa).any(0)[:, None] | np.isnan(sb).any(0), np.nan, 0.0)
-    return _aligned_sum(terms, e_max, special, c, F32, _FP4_FRACTION)
+    return aligned_sum(terms, e_max, special, c, F32, _FP4_FRACTION)
 
 
 @np.errstate(invalid="ignore")  # signalling NaN, infinity times zero
@@ -182,66 +127,8 @@ def _mma_products(idesc, a, b, c, sfa, sfb) -> np.ndarray:
         scale, sa, sb = F32, np.ones((len(av), 1)), np.ones((len(bv), 1))
     else:
         scale, sa, sb = idesc.scale_type, idesc.scale_type.values[sfa], idesc.scale_type.values[sfb]  # [rows, 1]
-    a_scaled, b_scaled = av * sa, bv * sb
-    special = np.zeros((len(av), len(bv)))
-    if not (np.isfinite(a_scaled).all() and np.isfinite(b_scaled).all()):
-        # what is not finite makes its own row or column special, whose terms count for nothing, and no other
-        special = a_scaled @ b_scaled.T
-        special = np.where(np.isfinite(special), 0.0, special)
     ea, eb = idesc.a_type.exponents(av) + scale.exponents(sa), idesc.b_type.exponents(bv) + scale.exponents(sb)
-    if not special.any():
-        q = int(lowest_bits(a_scaled).min() + lowest_bits(b_scaled).min())
-        bound = idesc.k * float(np.abs(a_scaled).max()) * float(np.abs(b_scaled).max())
-        dtype = _exact_type(q, bound, int(ea.max()), int(eb.max()))
-        a_typed, b_typed = a_scaled.astype(dtype), b_scaled.astype(dtype)
-        e_max = int(ea.max() + eb.max())
-        result = _exact_sum(a_typed, b_typed, c, idesc.d_type, e_max, q, bound, _PRODUCT_FRACTION)
-        if result is not None:
-            return _round_f16(result) if idesc.d_type is F16 else _round_f32(result)
-    e_max = ea[:, None, 0] + eb[:, 0]
-    for k in range(1, idesc.k):
-        e_max = np.maximum(e_max, ea[:, None, k] + eb[:, k])
-    terms = (a_scaled[:, None, k] * b_scaled[:, k] for k in range(idesc.k))
-    return _aligned_sum(terms, e_max, special, c, idesc.d_type, _PRODUCT_FRACTION)
-
-
-@np.errstate(invalid="ignore")
-def _aligned_sum(terms, e_max, special, c, d_type: ElementType, fraction_bits: int) -> np.ndarray:
-    """The model term by term. terms: exact float64 [M, N] each; e_max: their largest exponent, int [M, N]; special:
-    float64 [M, N], not zero where a term is infinite or NaN, whose terms are then ignored. Returns D."""
-    c = np.zeros(special.shape) if c is None else c.astype(np.float64)
-    special = special + np.where(np.isfinite(c), 0.0, c)
-    c = np.where(np.isfinite(c), c, 0.0)
-    e_max = np.maximum(e_max, d_type.exponents(c))
-    to_units = np.ldexp(1.0, fraction_bits - e_max)
-    total = np.trunc(c * to_units)
-    for term in terms:
-        total += np.trunc(term * to_units)
-    result = np.where(special == 0, np.ldexp(total, e_max - fraction_bits), special)
-    return _round_f16(result) if d_type is F16 else _round_f32(result)
-
-
-def _round_f32(x: np.ndarray) -> np.ndarray:
-    """Towards zero, but to infinity from 2 ** 128 on; zeros become positive, NaN becomes NAN_F32."""
-    if x.dtype == np.float32:  # exact already
-        return x
-    with np.errstate(over="ignore"):
-        y = (x.view(np.int64) & -(1 << 29)).view(np.float64).astype(np.float32)  # without the 52 - 23 low bits
-    tiny = np.abs(x) < 2.0**-126
-    if tiny.any():
-        y[tiny] = np.trunc(x[tiny] * 2.0**149) * 2.0**-149 + 0.0
-    nan = np.isnan(x)
-    if nan.any():
-        y[nan] = NAN_F32
-    return y
-
-
-def _round_f16(x: np.ndarray) -> np.ndarray:
-    """To nearest even; zeros become positive, NaN becomes NAN_F16."""
-    with np.errstate(over="ignore"):
-        y = x.astype(np.float16) + np.float16(0)
-    y[np.isnan(x)] = NAN_F16
-    return y
+    return dot_add(av * sa, bv * sb, ea, eb, c, idesc.d_type, _PRODUCT_FRACTION)
 
 
 # ---- operands and accumulators ----

@@ -48,7 +48,7 @@ tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16.collector::a::use [r
 tcgen05.mma.cta_group::1.kind::tf32.ashift.collector::a::discard [r0], [r1], d1, r2, p;
 tcgen05.shift.cta_group::1.down [r0];
 """
-TEXTS = [*(c.ptx for c in CASES), *(HEADER + k.ptx for k in KERNELS.values()), HEADER + entry("others", OTHERS)]
+TEXTS = [*(c.ptx for c in CASES), *(k.header + k.ptx for k in KERNELS.values()), HEADER + entry("others", OTHERS)]
 
 
 def refusal(program: Program, instruction: Instr) -> str | None:

@@ -10,8 +10,10 @@ import pytest
 from golden.case import Buffer, Case, Result, TensorMap
 from golden.cases import CASES
 from golden.coverage import rows, tables
+from machines import machine
 
 import emulator
+from emulator.chip import H200
 from emulator.errors import Fault
 
 HERE = pathlib.Path(__file__).parents[1] / "golden"
@@ -97,7 +99,8 @@ def test_goldens_are_of_these_cases():
 def launch(case: Case, args: list) -> None:
     for position, kernel in enumerate(case.kernels):
         options = {"cluster": case.cluster, "shared": case.shared, "pdl": case.pdl and position > 0}
-        emulator.launch(case.ptx, kernel, case.grid, case.block, args, **options)
+        with machine(H200):
+            emulator.launch(case.ptx, kernel, case.grid, case.block, args, **options)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.faults], ids=lambda case: case.name)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 from corpus.bugs import BUGS
-from corpus.kernels import HEADER, KERNELS
+from corpus.kernels import KERNELS
+from machines import machine
 
 import emulator
 from emulator.errors import KINDS
@@ -21,9 +22,10 @@ def run(kernel, schedule: int, ptx: str = "", launches=(), read_only: str = "", 
         arguments.append(emulator.device_tensors(source, "source"))
     if read_only:
         emulator.protect(arguments[("out", "source").index(read_only)])
-    with emulator.session(schedule, checks):
+    with emulator.session(schedule, checks), machine(kernel.chip):
         for name, grid, block, cluster, dependent in launches or kernel.launches:
-            emulator.launch(HEADER + (ptx or kernel.ptx), name, grid, block, arguments, cluster=cluster, pdl=dependent)
+            text = kernel.header + (ptx or kernel.ptx)
+            emulator.launch(text, name, grid, block, arguments, cluster=cluster, pdl=dependent)
     return arguments[0].numpy().view(np.uint32)
 
 

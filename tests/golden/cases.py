@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 
-from . import barrier, bulk, cluster, control, faults, floats, integer, memory, tensormap, tma, warp
+from . import barrier, bulk, cluster, control, faults, floats, integer, memory, tensormap, tma, warp, wgmma
 from .case import Case
 
 GROUPS = {
     m.__name__.rsplit(".", 1)[1]: m.CASES
-    for m in (integer, floats, warp, memory, control, barrier, cluster, bulk, tma, tensormap, faults)
+    for m in (integer, floats, warp, memory, control, barrier, cluster, bulk, tma, tensormap, wgmma, faults)
 }
 CASES: list[Case] = [case for group in GROUPS.values() for case in group]
 assert len({case.name for case in CASES}) == len(CASES)

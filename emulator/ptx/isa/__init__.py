@@ -3,7 +3,7 @@
 `lookup` finds the handler of one; registry.py says what a handler is.
 """
 
-from . import arithmetic, barrier, control, convert, copy, logic, memory, tcgen05, warp  # noqa: F401
+from . import arithmetic, barrier, control, convert, copy, logic, memory, tcgen05, warp, wgmma  # noqa: F401
 from .registry import HANDLERS, Mods, lookup
 
 BLOCKING = tuple(h.name for h in HANDLERS.values() if h.blocking)

@@ -29,7 +29,8 @@ class Handler:
     """emit(w, i, m) writes the instruction, see above; it returns True if it left the block.
 
     dst: how many leading operands are written; blocking: it may have to wait, and so starts a block; collective: all
-    lanes that are together execute it, or none.
+    lanes that are together execute it, or none; in_place: alone in its block, it uses the registers of its vectors in
+    g.R, by their numbers.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Handler:
     dst: int | Callable[[Instr], int]
     blocking: bool
     collective: bool
+    in_place: bool
 
     def destinations(self, instr: Instr) -> int:
         return self.dst(instr) if callable(self.dst) else self.dst
@@ -47,13 +49,14 @@ def op(
     dst: int | Callable[[Instr], int] = 1,
     blocking: bool = False,
     collective: bool = False,
+    in_place: bool = False,
 ):
     """Register a function as the emitter of the opcodes that begin with `names`; the rest as in Handler."""
 
     def register(function):
         for name in names:
             assert name not in HANDLERS, name
-            HANDLERS[name] = Handler(name, function, dst, blocking, collective)
+            HANDLERS[name] = Handler(name, function, dst, blocking, collective, in_place)
         return function
 
     return register

@@ -27,12 +27,10 @@ class InstallAfterImport:
             if cls in sys.meta_path:
                 sys.meta_path.remove(cls)
             sys.path.append(os.path.abspath(os.path.join(HERE, *[os.pardir] * 3)))  # where emulator/ is
-            from emulator.serve import cute_dsl
+            from emulator.serve.run import configure, install
 
-            cute_dsl.configure()
+            configure()
             execute(module)
-            from emulator.serve.run import install
-
             install()
 
         spec.loader.exec_module = execute_and_install

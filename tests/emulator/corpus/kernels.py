@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from emulator.chip import B200, H200, Chip
 from emulator.formats.tensormap import TensorMap, encode
 
 HEADER = ".version 8.8\n.target sm_100a\n.address_size 64\n"
@@ -20,7 +21,7 @@ MATRIX = 128 >> 4 << 16 | 256 >> 4 << 32 | 1 << 46
 
 @dataclass(frozen=True)
 class Kernel:
-    """launches: the kernels of `ptx` to run in order, each with (grid, block, cluster, dependent launch).
+    """launches: the kernels of `ptx` to run in order on `chip`, each with (grid, block, cluster, dependent launch).
 
     Every kernel takes the output and, if `source` is not empty, the input: 32-bit words.
     """
@@ -30,6 +31,11 @@ class Kernel:
     expected: np.ndarray  # 32-bit words of the output
     source: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint32))
     launches: tuple = ()
+    chip: Chip = B200
+
+    @property
+    def header(self) -> str:
+        return HEADER.replace(B200.arch, self.chip.arch)
 
 
 def entry(name: str, body: str, source: bool = False, shared: str = "") -> str:
@@ -276,6 +282,62 @@ mov.b32 r0, f3;
     ptx = entry("product", body, shared=_TILE)
     ones = np.full(ROWS, 2 * DEPTH, np.float32).view(np.uint32)
     return Kernel("product", ptx, ones, launches=(("product", 1, 128, None, False),))
+
+
+_WGMMA = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {f0, f1, f2, f3}, "
+_BEHIND = "p, 1, 1, 0, 0;"
+
+
+def _warpgroup() -> Kernel:
+    """Products of sm_90, on an accumulator that begins with the thread's number: A from shared memory and registers."""
+    body = f"""
+{_operands().replace("32, r1", "16, r1").replace("st.shared.v4.b32 [r1+16], {r10, r10, r10, r10};", "")}
+{FENCE}
+bar.sync 0;
+mov.u32 r1, a;
+shr.u32 r1, r1, 4;
+cvt.u64.u32 d0, r1;
+or.b64 d0, d0, {MATRIX & ~(1 << 46)};
+mov.u32 r1, b;
+shr.u32 r1, r1, 4;
+cvt.u64.u32 d1, r1;
+or.b64 d1, d1, {MATRIX & ~(1 << 46)};
+cvt.rn.f32.u32 f0, t;
+mov.b32 f1, f0;
+mov.b32 f2, f0;
+mov.b32 f3, f0;
+and.b32 r2, t, 1;
+shl.b32 r2, r2, 10;
+mad.lo.u32 r2, r2, 0x10001, r10;
+mov.b32 r3, r2;
+mov.b32 r4, r2;
+mov.b32 r5, r2;
+setp.eq.u32 p, t, t;
+wgmma.fence.sync.aligned; // first
+{_WGMMA} d0, d1, {_BEHIND}
+{_WGMMA} {{r2, r3, r4, r5}}, d1, p, 1, 1, 0;
+wgmma.commit_group.sync.aligned; // first
+wgmma.wait_group.sync.aligned 0; // first
+sub.u32 r6, r2, r3;
+add.f32 f0, f0, 0f3f800000;
+mov.u32 r1, a;
+mad.lo.u32 r1, t, 16, r1;
+mov.b32 r7, 0x40004000;
+st.shared.v4.b32 [r1], {{r7, r7, r7, r7}};
+{FENCE} // second
+bar.sync 0; // second
+wgmma.fence.sync.aligned; // second
+{_WGMMA} d0, d1, p, 1, -1, 0, 0;
+wgmma.commit_group.sync.aligned; // second
+wgmma.wait_group.sync.aligned 0; // second
+cvt.rzi.u32.f32 r0, f0;
+add.u32 r0, r0, r6;
+{STORE}
+"""
+    ptx = entry("warpgroup", body, shared=".align 128 .b8 a[2048]; .align 128 .b8 b[256]")
+    # 16 ones; 8 ones and 8 twos; one; less 16 twos
+    expected = np.arange(128, dtype=np.uint32) + 16 + 24 + 1 - 32
+    return Kernel("warpgroup", ptx, expected, launches=(("warpgroup", 1, 128, None, False),), chip=H200)
 
 
 def _tiles() -> Kernel:
@@ -552,6 +614,7 @@ KERNELS = {
         _ring(),
         _store(),
         _product(),
+        _warpgroup(),
         _tiles(),
         _tensor_memory(),
         _pair(),

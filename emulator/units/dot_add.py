@@ -1,0 +1,134 @@
+"""How tensor cores add: products and an accumulator, aligned to the largest exponent, truncated, added, rounded once.
+
+No ISA defines it. The model is the one that microsoft/MMA-Sim (https://github.com/microsoft/MMA-Sim, mmasim/simulator)
+presents as bit-accurate [read there]; its parameter is F, the bits that are kept below the largest exponent:
+  * C is one more term beside the products. Exponents are those of `element_types.ElementType.exponents`;
+  * every term is truncated towards zero to a multiple of 2 ** (largest exponent - F); then they are added exactly;
+  * the sum is rounded towards zero to f32, or to nearest even to f16. Sums out of range become infinities, zeros are
+    positive;
+  * a NaN anywhere gives 0x7FFFFFFF (f16: 0x7FFF).
+
+Most sums are truncated nowhere, and BLAS computes them. Let all terms be multiples of 2 ** q, e_max a bound of all
+exponents, and unit = 2 ** (e_max - F). If q >= e_max - F and C is a multiple of unit, nothing is truncated. Then
+  * a term is below 2 ** (e_max + 12) in magnitude (FP4: 16 products of at most 36, times two significands below 2), and
+    there are few: the sum, with C, is a multiple of unit below 2 ** (e_max + 15). So is every partial sum of products,
+    in any order, as products are multiples of 2 ** q too. 15 + F <= 50 bits: float64 arithmetic makes no error;
+  * if moreover the magnitudes, with C, add up to at most 2 ** (q + 24) and C is a multiple of 2 ** q, every partial
+    sum fits float32, float32 arithmetic makes no error, and nothing is left to round.
+Otherwise the terms are aligned one by one (`aligned_sum`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..formats.element_types import F16, ZERO_EXPONENT, ElementType, lowest_bits
+
+NAN_F32, NAN_F16 = np.uint32(0x7FFFFFFF).view(np.float32), np.uint16(0x7FFF).view(np.float16)
+
+
+@np.errstate(invalid="ignore")  # signalling NaN, infinity times zero
+def dot_add(a, b, ea, eb, c, d_type: ElementType, fraction_bits: int) -> np.ndarray:
+    """a @ b.T + c, each product a term.
+
+    a, b: exact float64 [M, K], [N, K]; ea, eb: exponents of their elements, int of the same shapes; c [M, N] in D's
+    type, or None for zero. Returns [M, N] in D's type.
+    """
+    special = np.zeros((len(a), len(b)))
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        # what is not finite makes its own row or column special, whose terms count for nothing, and no other
+        special = a @ b.T
+        special = np.where(np.isfinite(special), 0.0, special)
+    k = a.shape[1]
+    if not special.any():
+        q = int(lowest_bits(a).min() + lowest_bits(b).min())
+        bound = k * float(np.abs(a).max()) * float(np.abs(b).max())
+        dtype = exact_type(q, bound, int(ea.max()), int(eb.max()))
+        e_max = int(ea.max() + eb.max())
+        result = exact_sum(a.astype(dtype), b.astype(dtype), c, d_type, e_max, q, bound, fraction_bits)
+        if result is not None:
+            return round_f16(result) if d_type is F16 else round_f32(result)
+    e_max = ea[:, None, 0] + eb[:, 0]
+    for i in range(1, k):
+        e_max = np.maximum(e_max, ea[:, None, i] + eb[:, i])
+    terms = (a[:, None, i] * b[:, i] for i in range(k))
+    return aligned_sum(terms, e_max, special, c, d_type, fraction_bits)
+
+
+def exact_type(q: int, bound: float, ea: int, eb: int) -> type:
+    """float32 if it holds A, of exponents up to ea, B, of up to eb, and all sums of their products, else float64.
+
+    The limit of 64 on exponents keeps operands, sums and C far from overflow and from subnormals.
+    """
+    return np.float32 if abs(q) <= 64 and max(ea, eb) <= 64 and bound <= 2.0 ** (q + 24) else np.float64
+
+
+def exact_sum(a, b, c, d_type: ElementType, e_max: int, q: int, bound: float, fraction_bits: int) -> np.ndarray | None:
+    """a [M, K] @ b.T [K, N] + c if the module docstring proves that no bit of it gets lost, else None.
+
+    Requires: terms are multiples of 2 ** q with exponents of at most e_max, and sums of their magnitudes at most
+    `bound`. a and b are of `exact_type`.
+    """
+    e_max = max(e_max, ZERO_EXPONENT)  # zeros, C for instance, take part with it
+    if q < e_max - fraction_bits:
+        return None
+    if c is None:
+        return a @ b.T + a.dtype.type(0)  # + 0: no negative zeros
+    if c.dtype == np.float16:
+        c = c.astype(np.float32)
+    c_max = max(-float(c.min()), float(c.max()))
+    if not np.isfinite(c_max):  # min and max of an array with a NaN are NaN
+        return None
+    if a.dtype == np.float32 and bound + c_max <= 2.0 ** (q + 24) and c_max < 2.0 ** (q + 22) and _all_multiples(c, q):
+        return a @ b.T + c + np.float32(0)
+    unit = max(e_max, int(d_type.exponents(np.float64(c_max)))) - fraction_bits
+    c = c.astype(np.float64)
+    if q < unit or not _all_multiples(c, unit):
+        return None
+    return (a @ b.T).astype(np.float64) + c + 0.0
+
+
+def _all_multiples(c: np.ndarray, exponent: int) -> bool:
+    """Whether all of c are multiples of 2 ** exponent, given |c| < 2 ** (exponent + 22), for float64 + 51."""
+    digits = 23 if c.dtype == np.float32 else 52
+    magic = c.dtype.type(1.5 * 2.0 ** (digits + exponent))  # its unit in the last place is 2 ** exponent
+    return bool(((c + magic) - magic == c).all())
+
+
+@np.errstate(invalid="ignore")
+def aligned_sum(terms, e_max, special, c, d_type: ElementType, fraction_bits: int) -> np.ndarray:
+    """The model term by term. terms: exact float64 [M, N] each; e_max: their largest exponent, int [M, N]; special:
+    float64 [M, N], not zero where a term is infinite or NaN, whose terms are then ignored. Returns D."""
+    c = np.zeros(special.shape) if c is None else c.astype(np.float64)
+    special = special + np.where(np.isfinite(c), 0.0, c)
+    c = np.where(np.isfinite(c), c, 0.0)
+    e_max = np.maximum(e_max, d_type.exponents(c))
+    to_units = np.ldexp(1.0, fraction_bits - e_max)
+    total = np.trunc(c * to_units)
+    for term in terms:
+        total += np.trunc(term * to_units)
+    result = np.where(special == 0, np.ldexp(total, e_max - fraction_bits), special)
+    return round_f16(result) if d_type is F16 else round_f32(result)
+
+
+def round_f32(x: np.ndarray) -> np.ndarray:
+    """Towards zero, but to infinity from 2 ** 128 on; zeros become positive, NaN becomes NAN_F32."""
+    if x.dtype == np.float32:  # exact already
+        return x
+    with np.errstate(over="ignore"):
+        y = (x.view(np.int64) & -(1 << 29)).view(np.float64).astype(np.float32)  # without the 52 - 23 low bits
+    tiny = np.abs(x) < 2.0**-126
+    if tiny.any():
+        y[tiny] = np.trunc(x[tiny] * 2.0**149) * 2.0**-149 + 0.0
+    nan = np.isnan(x)
+    if nan.any():
+        y[nan] = NAN_F32
+    return y
+
+
+def round_f16(x: np.ndarray) -> np.ndarray:
+    """To nearest even; zeros become positive, NaN becomes NAN_F16."""
+    with np.errstate(over="ignore"):
+        y = x.astype(np.float16) + np.float16(0)
+    y[np.isnan(x)] = NAN_F16
+    return y

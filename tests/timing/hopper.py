@@ -1,0 +1,407 @@
+"""Whole kernels on an H200 that are not ours: CUTLASS's examples for Hopper, timed on the card and on the model.
+
+    git clone --branch v4.5.2 --depth 1 https://github.com/NVIDIA/cutlass
+    python -m tests.timing.hopper compile FOLDER CUTLASS   where CuTe DSL is: cubins, PTX, launches go to FOLDER
+    python3 -m tests.timing.hopper run FOLDER              where the H200 is, with NumPy: writes FOLDER/hopper.json
+    python -m tests.timing.hopper model FOLDER [--only WORD] [--half fitted|held-out] [--write emulator/VALIDATION.md]
+
+A script (examples/python/CuTeDSL/cute/hopper/kernel) runs with its own host code as on an H200; what it would launch is
+caught: the kernel, its grid, its parameters. The card gets the same cubin and parameters with the addresses of its own
+tensors, the model the PTX that the cubin was made of. Inputs are noise, the same on both; a point with `compare` is
+also executed by the emulator, whose output must be that of the card, bit for bit. Nothing of CUTLASS is kept in this
+repository: hopper.json beside this file has times, and digests of what was timed.
+
+Timings, in microseconds per launch: "cold" a fill of 1 GiB, then 3 launches on 3 inputs between two events; "warm" 3
+launches on one input, after one that was not timed.
+Half of the kernels (a script, its tile and types) is held out: KERNELS says which; it was written down before the first
+point was modelled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import functools
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = Path(__file__).with_suffix(".json")
+SCRIPTS = "examples/python/CuTeDSL/cute/hopper/kernel"
+LAUNCHES = 3
+TIMINGS = "cold", "warm"
+SMALL = 1 << 16  # bytes: what is smaller than that may hold addresses, and is taken along as it is
+FP8 = "--a_dtype Float8E4M3FN --b_dtype Float8E4M3FN"
+INT8 = "--a_dtype Int8 --b_dtype Int8 --c_dtype Int32 --acc_dtype Int32"
+DENSE, PERSISTENT = "dense_gemm/dense_gemm.py", "dense_gemm/dense_gemm_persistent.py"
+TWO_ACC, GROUPED = "dense_gemm/dense_gemm_fp8_2xacc.py", "grouped_gemm/grouped_gemm.py"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A script with a tile and types; its runs: other arguments."""
+
+    name: str
+    script: str
+    arguments: str
+    held_out: bool
+    runs: tuple[str, ...]
+
+
+def _sizes(*sizes: str) -> tuple[str, ...]:
+    return tuple(f"--mnkl {size},1" for size in sizes)
+
+
+KERNELS = (
+    Kernel("dense 128x128 f16", DENSE, "--tile_shape_mn 128,128", False,
+           (*_sizes("1024,1024,1024", "2048,1024,512"), "--mnkl 1024,1024,1024,1 --cluster_shape_mn 2,1")),
+    Kernel("dense 128x256 f16", DENSE, "--tile_shape_mn 128,256", True,
+           (*_sizes("1024,2048,1024", "512,1024,4096"), "--mnkl 1024,2048,1024,1 --cluster_shape_mn 2,1")),
+    Kernel("dense 64x64 f16", DENSE, "--tile_shape_mn 64,64", True, _sizes("512,512,2048", "1024,1024,512")),
+    Kernel("dense 128x128 e4m3", DENSE, f"{FP8} --tile_shape_mn 128,128", True,
+           _sizes("1024,1024,2048", "2048,1024,1024")),
+    Kernel("dense 128x64 s8", DENSE, f"{INT8} --tile_shape_mn 128,64", False,
+           _sizes("1024,1024,2048", "512,512,4096")),
+    Kernel("persistent 128x128 f16", PERSISTENT, "--tile_shape_mn 128,128", True,
+           (*_sizes("1024,1024,1024", "2048,2048,512"), "--mnkl 2048,2048,512,1 --cluster_shape_mn 2,1")),
+    Kernel("persistent 128x256 f16", PERSISTENT, "--tile_shape_mn 128,256", False,
+           _sizes("1024,2048,1024", "2048,2048,1024")),
+    Kernel("persistent 128x128 e4m3", PERSISTENT, f"{FP8} --tile_shape_mn 128,128", False,
+           _sizes("1024,1024,2048", "2048,2048,1024")),
+    Kernel("2xacc 128x128 e4m3", TWO_ACC, "--tile_shape_mn 128,128", False, _sizes("1024,1024,1024", "2048,1024,2048")),
+    Kernel("2xacc 128x64 e4m3", TWO_ACC, "--tile_shape_mn 128,64", True, _sizes("1024,1024,1024", "512,512,4096")),
+    Kernel("grouped 128x128 f16", GROUPED, "--tile_shape_mn 128,128 --num_groups 4", False,
+           ("--problem_sizes_mnkl (512,512,512,1),(256,1024,512,1),(128,512,1024,1),(640,512,512,1)",
+            "--problem_sizes_mnkl (512,1024,1024,1),(512,1024,1024,1),(512,1024,1024,1),(512,1024,1024,1)")),
+    Kernel("grouped 128x64 f16", GROUPED, "--tile_shape_mn 128,64 --num_groups 4", True,
+           ("--problem_sizes_mnkl (512,512,512,1),(256,1024,512,1),(128,512,1024,1),(640,512,512,1)",
+            "--problem_sizes_mnkl (256,1024,2048,1),(256,1024,2048,1),(256,1024,2048,1),(256,1024,2048,1)")),
+)  # fmt: skip
+COMPARED = {  # small runs whose output is compared, too: one of each kernel
+    k.name: "--mnkl 256,256,512,1" for k in KERNELS if k.script != GROUPED
+}
+
+
+def points() -> list[tuple[str, Kernel, str]]:
+    """(name, kernel, arguments) of every launch that is timed, cold and warm, and of those that are only compared."""
+    found = [(f"{k.name}/{_name(run)}", k, f"{k.arguments} {run}") for k in KERNELS for run in k.runs]
+    compared = [(f"{k.name}/compare", k, f"{k.arguments} {COMPARED[k.name]}") for k in KERNELS if k.name in COMPARED]
+    return found + compared
+
+
+def _name(run: str) -> str:
+    words = run.split()
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    cluster = options.get("--cluster_shape_mn")
+    size = options.get("--mnkl", options.get("--problem_sizes_mnkl"))
+    return size.removesuffix(",1").replace(",", "x", 2) + (f" cluster {cluster.replace(',', 'x')}" if cluster else "")
+
+
+# ------------------------------------------------------------------------------------------------ here: with CuTe DSL
+
+
+def compile_all(folder: Path, cutlass: Path, only: str) -> None:
+    """Writes launches.json, a cubin and a PTX file for every kernel that a point needs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "launches.json"
+    launches = json.loads(file.read_text()) if file.exists() else {}
+    for name, kernel, arguments in points():
+        if only in name and name not in launches:
+            request = [str(folder), str(cutlass / SCRIPTS / kernel.script), *arguments.split(), "--skip_ref_check"]
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", "-m", "tests.timing.hopper", "child", *request],
+                cwd=ROOT, capture_output=True, text=True,
+            )  # fmt: skip
+            if done.returncode:
+                raise SystemExit(f"{name}: {done.stdout[-2000:]}{done.stderr[-3000:]}")
+            launches[name] = json.loads(done.stdout.splitlines()[-1])
+            file.write_text(json.dumps(launches, indent=1))
+            print(name, launches[name]["grid"], launches[name]["kernel"][:60], flush=True)
+
+
+def child(folder: Path, script: str, arguments: list[str]) -> None:
+    """Prints the launch of a script as JSON, and writes what it launches to the folder."""
+    import runpy
+    import tempfile
+
+    os.environ["EMULATOR_MACHINE"] = "h200"
+    dump = Path(tempfile.mkdtemp(prefix="hopper-"))
+    os.environ["EMULATOR_PTX"] = str(dump)
+    from emulator.device import DEVICE
+    from emulator.serve import run
+
+    run.configure()
+    os.environ |= {"CUTE_DSL_KEEP": "ptx,cubin", "CUTE_DSL_KEEP_CUBIN": "1"}
+    run.install()
+    from cutlass.cute import testing
+
+    caught = []
+
+    def catch(*args, **options):
+        caught.append((args, options))
+
+    adopt, alive = DEVICE.adopt, []
+    DEVICE.adopt = lambda array, name: (alive.append(array), adopt(array, name))  # tables name tensors that were freed
+    if not script.endswith(GROUPED):  # others launch only what converts inputs, which are replaced by noise
+        DEVICE.launch = catch
+
+    def benchmark(call, *, workspace_generator, **_):
+        work = workspace_generator()
+        caught.clear()
+        DEVICE.launch = catch
+        call(*work.args, **work.kwargs)
+        (launch,) = caught
+        caught.append(describe(*launch))
+        return 1.0
+
+    testing.benchmark = benchmark
+
+    def describe(args, options) -> dict:
+        module, kernel, grid, block, params = args
+        image = module.text.encode()
+        name = hashlib.sha256(image).hexdigest()[:16]
+        (folder / f"{name}.ptx").write_bytes(image)
+        stem = next(
+            p for p in dump.iterdir() if p.suffix == ".ptx" and p.read_bytes().rstrip(b"\0") == image.rstrip(b"\0")
+        )
+        (folder / f"{name}.cubin").write_bytes(next(dump.glob(f"{stem.stem}*.cubin")).read_bytes())
+        tensors: list[dict] = []
+        starts: dict[int, int] = {}
+        moves = relocate(DEVICE.memory, params, tensors, starts)
+        return {
+            "image": name, "kernel": kernel, "grid": grid, "block": block, "cluster": options["cluster"],
+            "shared": options["dynamic_shared"], "pdl": options["pdl"], "params": base64.b64encode(params).decode(),
+            "moves": moves, "tensors": tensors,
+            "parameters": [(p.offset, p.size) for p in module.program(kernel).kernel.params],
+        }  # fmt: skip
+
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).parent))
+    runpy.run_path(script, run_name="__main__")
+    print(json.dumps(caught[-1]))
+
+
+def relocate(memory, data: bytes, tensors: list[dict], starts: dict[int, int]) -> list[tuple[int, int, int]]:
+    """Where addresses stand in `data`: (offset, number of the tensor, offset in it). New tensors are added.
+
+    A tensor has its "bytes" and, if it is small, its "content" and the addresses in that, else it is noise.
+    """
+    moves = []
+    for at, word in enumerate(np.frombuffer(data[: len(data) // 8 * 8], np.uint64).tolist()):
+        if not memory.covers(word, 1):
+            continue
+        region = memory.find(word, 1, False)
+        if region.start not in starts:
+            starts[region.start] = len(tensors)
+            tensors.append({"bytes": region.size})
+            if region.size < SMALL:
+                content = bytes(memory.view(region.start, region.size))
+                tensors[starts[region.start]] |= {"content": base64.b64encode(content).decode()}
+                tensors[starts[region.start]]["moves"] = relocate(memory, content, tensors, starts)
+        moves.append((8 * at, starts[region.start], word - region.start))
+    return moves
+
+
+# --------------------------------------------------------------------------------------------------------------- both
+
+
+def patched(data: bytes, moves: list, addresses: list[int]) -> bytes:
+    """With the addresses of tensors in their places."""
+    data = bytearray(data)
+    for at, tensor, offset in moves:
+        data[at : at + 8] = (addresses[tensor] + offset).to_bytes(8, "little")
+    return bytes(data)
+
+
+@functools.lru_cache(maxsize=8)
+def _noise(nbytes: int, seed: int) -> np.ndarray:
+    from tests.golden.case import noise
+
+    return noise(nbytes, seed)
+
+
+def contents(launch: dict, addresses: list[int], kind: str) -> list[np.ndarray]:
+    """What the tensors of a launch hold before it, uint8. kind: the type of A and B."""
+    out = []
+    for n, tensor in enumerate(launch["tensors"]):
+        if "content" in tensor:
+            out.append(
+                np.frombuffer(patched(base64.b64decode(tensor["content"]), tensor["moves"], addresses), np.uint8)
+            )
+            continue
+        data = _noise(tensor["bytes"], 1000 + n)
+        if kind == "f16":  # magnitudes from 2 ** -3 to 2
+            data = ((data.view(np.uint16) & 0x8FFF) | 0x3000).view(np.uint8)
+        elif kind == "e4m3":  # from 2 ** -3 to 2
+            data = (data & 0x9F) | 0x20
+        out.append(data)
+    return out
+
+
+def digest(folder: Path, launch: dict) -> str:
+    """Changes with anything that the GPU saw, but for addresses and names of source files."""
+    text = (folder / f"{launch['image']}.ptx").read_text().rstrip("\0").splitlines()
+    lines = [x for x in text if not x.lstrip().startswith((".file", ".loc"))]
+    known = {k: v for k, v in launch.items() if k not in ("params", "image", "tensors")}
+    return hashlib.sha256("\n".join([*lines, json.dumps(known, sort_keys=True)]).encode()).hexdigest()[:16]
+
+
+# --------------------------------------------------------------------------------------------------- there: on the H200
+
+
+def run(folder: Path, only: str) -> None:
+    """Times every launch of the folder, cold and warm, in two rounds, and keeps the outputs of those to be compared.
+
+    Adds to what the folder has of others: a launch that fails spoils its process.
+    """
+    import datetime
+
+    from evaluation.cuda_driver import Gpu, Timer, nvidia_smi
+
+    launches = json.loads((folder / "launches.json").read_text())
+    gpu, smi = Gpu(), [nvidia_smi()]
+    file, kept = folder / "hopper.json", folder / "hopper_outputs.npz"
+    result = json.loads(file.read_text())["points"] if file.exists() else {}
+    outputs = dict(np.load(kept)) if kept.exists() else {}
+    timer = Timer(gpu)
+    contestants, made = {}, {}
+    for name, x in launches.items():
+        if only not in name:
+            continue
+        kind = name.split("/")[0].split()[-1]
+        if x["image"] not in made:
+            made[x["image"]] = gpu.kernel((folder / f"{x['image']}.cubin").read_bytes(), x["kernel"], x["shared"])
+        shape = made[x["image"]], tuple(x["grid"]), tuple(x["block"])
+        prepared, compared = [], name.endswith("compare")
+        for _ in range(1 if compared else LAUNCHES):
+            addresses = [gpu.allocate(t["bytes"]) for t in x["tensors"]]
+            before = contents(x, addresses, kind)
+            for address, data in zip(addresses, before, strict=True):
+                gpu.write(address, data)
+            params = patched(base64.b64decode(x["params"]), x["moves"], addresses)
+            args = [params[at : at + size] for at, size in x["parameters"]]
+            prepared.append(gpu.launch(*shape, args, tuple(x["cluster"] or ()), x["shared"], x["pdl"]))
+        prepared[0]()
+        gpu.sync()
+        if compared:
+            after = [gpu.read(a, t["bytes"]) for a, t in zip(addresses, x["tensors"], strict=True)]
+            outputs |= {f"{name}/{n}": b for n, (a, b) in enumerate(zip(before, after)) if not np.array_equal(a, b)}
+            np.savez_compressed(kept, **outputs)
+        else:
+            contestants[name, "cold"], contestants[name, "warm"] = prepared, prepared[:1] * LAUNCHES
+    rounds = {key: [] for key in contestants}
+    for _ in range(2):
+        for key, prepared in contestants.items():
+            before = None if key[1] == "cold" else (timer.flush, prepared[0])
+            rounds[key].append(float(np.median(timer.rounds(prepared, 11, before))))
+    smi.append(nvidia_smi())
+    for (name, timing), us in rounds.items():
+        entry = result.setdefault(name, {"digest": digest(folder, launches[name])})
+        entry[timing] = [round(x, 3) for x in us]
+    machine = {**gpu.describe(), "nvidia-smi": smi, "date": datetime.date.today().isoformat()}
+    file.write_text(json.dumps({"machine": machine, "points": result}, indent=1))
+
+
+# ----------------------------------------------------------------------------------------------------------- the model
+
+
+def _here(launch: dict, name: str, copies: int) -> list[tuple[list, bytes]]:
+    """(arrays, parameters) of so many copies of a launch's tensors in the emulated device's memory."""
+    from emulator.device import DEVICE, allocate
+
+    out = []
+    for _ in range(copies):
+        arrays = [allocate(t["bytes"]) for t in launch["tensors"]]
+        for array in arrays:
+            DEVICE.adopt(array, "tensor")
+        addresses = [array.ctypes.data for array in arrays]
+        for array, data in zip(arrays, contents(launch, addresses, name.split("/")[0].split()[-1]), strict=True):
+            array[:] = data
+        out.append((arrays, patched(base64.b64decode(launch["params"]), launch["moves"], addresses)))
+    return out
+
+
+def _launch(folder: Path, x: dict, params: bytes) -> None:
+    from emulator.chip import H200
+    from emulator.device import DEVICE
+
+    DEVICE.chip = H200
+    module = DEVICE.module((folder / f"{x['image']}.ptx").read_text())
+    cluster = None if x["cluster"] is None else tuple(x["cluster"])
+    DEVICE.launch(
+        module, x["kernel"], tuple(x["grid"]), tuple(x["block"]), params,
+        cluster=cluster, dynamic_shared=x["shared"], pdl=x["pdl"],
+    )  # fmt: skip
+
+
+def model(folder: Path, name: str, x: dict, timing: str, profile) -> float:
+    """Microseconds per launch."""
+    import emulator
+
+    warm = timing == "warm"
+    if warm:
+        profile = profile.with_({"l2.dirty_at_start": 0.0})
+    inputs = _here(x, name, 1 if warm else LAUNCHES)
+    with emulator.timing(profile) as timed:
+        for i in range(LAUNCHES + warm):
+            _launch(folder, x, inputs[i % len(inputs)][1])
+    first = timed.ends_us[0] if warm else 0.0
+    return (timed.ends_us[-1] - first + profile["launch"]["events_ns"] / 1e3) / LAUNCHES
+
+
+def compare(folder: Path, name: str, x: dict) -> list[int]:
+    """Executes a launch; the tensors whose bytes are not those of the card."""
+    import emulator
+
+    outputs = np.load(folder / "hopper_outputs.npz")
+    ((arrays, params),) = _here(x, name, 1)
+    with emulator.session():
+        _launch(folder, x, params)
+    return [int(k.rsplit("/", 1)[1]) for k in outputs if k.startswith(f"{name}/")
+            and not np.array_equal(outputs[k], arrays[int(k.rsplit("/", 1)[1])])]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("compile", "run", "model", "compare"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("cutlass", nargs="?", type=Path)
+    parser.add_argument("--only", default="", help="points whose name contains this")
+    parser.add_argument("--half", choices=("fitted", "held-out"))
+    parser.add_argument("--set", nargs="*", default=[], help="figures to replace: unit.figure=value")
+    options = parser.parse_args()
+    folder = options.folder.resolve()
+    if options.what == "compile":
+        return compile_all(folder, options.cutlass.resolve(), options.only)
+    if options.what == "run":
+        return run(folder, options.only)
+    launches = json.loads((folder / "launches.json").read_text())
+    from emulator.model.profile import load
+
+    profile = load("h200").with_({k: float(v) for k, v in (s.split("=") for s in options.set)})
+    measured = json.loads(TABLE.read_text())["points"] if TABLE.exists() else {}
+    for name, kernel, _ in points():
+        if options.only not in name or options.half not in (None, "held-out" if kernel.held_out else "fitted"):
+            continue
+        if options.what == "compare" and name.endswith("compare"):
+            print(name, "differs in tensors", compare(folder, name, launches[name]))
+        elif options.what == "model" and not name.endswith("compare"):
+            for timing in TIMINGS:
+                us = model(folder, name, launches[name], timing, profile)
+                of = statistics.median(measured[name][timing]) if name in measured else float("nan")
+                print(f"{us:9.2f} {of:9.2f} {us / of - 1:+7.1%} {name} {timing}", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["child"]:
+        child(Path(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    else:
+        main()
