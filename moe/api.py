@@ -27,10 +27,10 @@ def grouped_gemm_fp8(
 ) -> torch.Tensor:
     """out[r] = sum over blocks of 128 of K of (a[r] . b[e]) * (a_scale * b_scale), for the rows r of every expert e.
 
-    a [total_M, K] and b [E, N, K] e4m3, a_scale [K/128, total_M] and b_scale [E, N/128, K/128] f32 of any sign, m_indptr
-    [E+1] int32, out [total_M, N] bf16; all contiguous and on one GPU. Rows m_indptr[e] to m_indptr[e+1] of a belong to
-    expert e: any number, also 0. Rows of no expert are not written; what m_indptr says of rows that a does not have, or
-    that an earlier expert has, is left out. N and K are multiples of 128, E is at most 512.
+    a [total_M, K] and b [E, N, K] e4m3, a_scale [K/128, total_M] and b_scale [E, N/128, K/128] f32 of any sign,
+    m_indptr [E+1] int32, out [total_M, N] bf16; all contiguous and on one GPU. Rows m_indptr[e] to m_indptr[e+1] of a
+    belong to expert e: any number, also 0. Rows of no expert are not written; what m_indptr says of rows that a does
+    not have, or that an earlier expert has, is left out. N and K are multiples of 128, E is at most 512.
     Each block's dot products are the tensor core's; a_scale * b_scale is rounded to f32, then multiplied and added in
     one rounding; the sum is rounded once to bf16. Blocks are added in order, in a tile that was cut those of each part.
     One kernel on torch's current stream. Writes and returns out, or a new tensor. ValueError if an operand is not so.
@@ -119,18 +119,17 @@ class Launcher:
         self.config, self.device = config, device
         if device.type == "cuda":
             sms = torch.cuda.get_device_properties(device).multi_processor_count
-            self.current = functools.partial(torch._C._cuda_getCurrentRawStream, device.index or 0)
+            self.current, self.scratch = functools.partial(torch._C._cuda_getCurrentRawStream, device.index or 0), {}
         else:
-            sms, self.current = emulated_sms(), int
-        self.grid = sms // config.cluster * config.cluster
-        self.scratch = {}
+            sms, self.current, self.scratch = emulated_sms(), int, {}
+        self.grid = sms // config.cluster * config.cluster  # CTAs
 
     def addresses(self, stream: int) -> tuple[int, int]:
-        """Of the partial sums and their flags; launches in one order share them."""
+        """Of the partial sums and their flags, which launches in one order share."""
         if stream not in self.scratch:
-            size = self.grid * self.config.partial_bytes
-            flags = torch.zeros(self.grid * GROUPS, dtype=I32, device=self.device)
-            self.scratch[stream] = torch.empty(size, dtype=torch.uint8, device=self.device), flags
+            partials = torch.empty(self.grid * self.config.partial_bytes, dtype=torch.uint8, device=self.device)
+            scratch = partials, torch.zeros(self.grid * GROUPS, dtype=I32, device=self.device)
+            self.scratch[stream] = scratch if self.device.type == "cuda" else emulated(scratch)
         partials, flags = self.scratch[stream]
         return partials.data_ptr(), flags.data_ptr()
 
@@ -138,11 +137,9 @@ class Launcher:
         """Launch. The tensors must be as `expectations` says."""
         stream = self.current()
         addresses = [tensor.data_ptr() for tensor in tensors]
-        for address, name in zip(addresses[::2], ("a", "b", "m_indptr")):
-            if address % 16 and name != "m_indptr":
-                raise ValueError(f"{name} has address {address:#x}, but must be aligned to 16 bytes")
-        if addresses[5] % 16:
-            raise ValueError(f"out has address {addresses[5]:#x}, but must be aligned to 16 bytes")
+        if (addresses[0] | addresses[2] | addresses[5]) % 16:
+            name = next(name for name, i in (("a", 0), ("b", 2), ("out", 5)) if addresses[i] % 16)
+            raise ValueError(f"{name} starts at an address that is not a multiple of 16, but must")
         with self.lock:
             search = 1 << (experts - 1).bit_length() >> 1
             sizes = total_m, n, k, experts, search, self.grid
@@ -154,9 +151,17 @@ class Launcher:
 
 
 def emulated_sms() -> int:
-    from emulator.device import DEVICE
+    """SMs of the emulated GPU, whose memory is the CPU's."""
+    from emulator import DEVICE
 
-    return DEVICE.sms
+    return DEVICE.chip.sms
+
+
+def emulated(tensors: tuple) -> tuple:
+    """Tensors in the memory of the emulated GPU."""
+    from emulator import device_tensors
+
+    return device_tensors(tensors, "scratch")
 
 
 launcher = functools.lru_cache(maxsize=64)(Launcher)

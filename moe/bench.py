@@ -1,8 +1,9 @@
 """Times grouped_gemm_fp8 and the peers that are installed on this GPU: python -m moe.bench --json FILE
 
-A timing is CALLS calls back to back between two events, on sets of inputs that together are larger than L2, after a fill
-that flushes it; the median of --repeats timings, contestants in random order each time. All contestants work on the same
-numbers; what a peer needs padded or laid out otherwise is made beforehand, and what it computes on padding is its own.
+A timing is CALLS calls back to back between two events, on sets of inputs that together are larger than L2, after a
+fill that flushes it; the median of --repeats timings, contestants in random order each time. All contestants work on
+the same numbers; what a peer needs padded or laid out otherwise is made beforehand, and what it computes on padding is
+its own.
 
 Floor: the time of a kernel that only loads the operands and writes as many bytes (moe.floor), or of the multiplications
 at the card's dense FP8 rate, whichever is longer.

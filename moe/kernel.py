@@ -67,13 +67,13 @@ THREADS = GROUP_THREADS * (GROUPS + 1)
 TMA_WARP = GROUPS * GROUP_WARPS
 SCALE_BATCH = 3  # stages whose scales such a warp loads at once
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 232 + 40 is 3 * 168, what the launch gives
-SMEM_OF_SM = 228 * 1024  # of which the system takes 1 KiB for each CTA
+SMEM = 227 * 1024
 CHUNK = 32  # tokens that a warp transposes at once
 SCRATCH = CHUNK * 16 * 2  # bytes for that: 16 weight rows of each token, in bf16
 MAX_STAGES = 12
-# SCALE_ORDER: scales of a stage in shared memory [128 weight rows, lane % 4, 8 tokens, 2]: those that a thread multiplies
-# with lie side by side, those of a pair of tokens the wrong way round. So a thread has them in registers of the other parity than its
-# results, which else all three operands of an FFMA share, and with it the register bank: it would take two cycles.
+# SCALE_ORDER: scales of a stage in shared memory [128 weight rows, lane % 4, 8 tokens, 2]: what a thread needs lies
+# side by side, those of a pair of tokens the wrong way round. So they come to registers of the other parity than the
+# results, which all three operands of an FFMA would share otherwise, and with it the register bank.
 TURNS = 3  # named barriers 3 and 4; 1 and 2 are the warpgroups' own
 BARRIERS = 2 * 8 * MAX_STAGES
 TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
@@ -91,8 +91,7 @@ class Config:
     stages: int = 0  # ring depth; 0: as many as fit
     weight_policy: str = FIRST
     token_policy: str = LAST
-    turn: int = 0  # the warpgroups multiply in turn, and scale and add while the other multiplies
-    resident: int = 1  # CTAs that fit an SM: with 2 the next call's are there before this one's end
+    in_turn: bool = False  # the warpgroups multiply in turn, and scale and add while the other multiplies
     burst: int = 1  # stages that are loaded together
     prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
     pdl: bool = True
@@ -102,7 +101,7 @@ class Config:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Token counts that have a loop of their own, the widest first: a tile takes the least that holds its tokens."""
+        """Token counts with a loop of their own, the widest first: a tile takes the least that holds its tokens."""
         return tuple(x for x in (128, 64, 32, 16) if x <= self.tokens)
 
     @property
@@ -128,7 +127,7 @@ class Config:
     @property
     def depth(self) -> int:
         """Stages of the ring."""
-        room = SMEM_OF_SM // self.resident - 1024 - FIXED_SMEM
+        room = SMEM - FIXED_SMEM
         return self.stages or min(MAX_STAGES, room // (self.stage_bytes + self.scale_bytes))
 
     @property
@@ -193,7 +192,8 @@ def weight_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, rows: i
 class GroupedGemm:
     """The kernel under one config. Sizes and addresses are an array of 64-bit words in host memory:
 
-    a, a_scale, b, b_scale, m_indptr, out, partials, flags, total_m, n, k, experts, first step of a search among them, CTAs in the grid, CUDA stream
+    addresses of a, a_scale, b, b_scale, m_indptr, out, partials, flags; total_m, n, k, experts, first step of a search
+    among them, CTAs in the grid; CUDA stream
     """
 
     def __init__(self, config: Config):
@@ -216,8 +216,7 @@ class GroupedGemm:
             smem=config.smem,
             stream=stream,
             use_pdl=config.pdl,
-            max_number_threads=[THREADS * 2, 1, 1] if config.resident == 2 else [0, 0, 0],  # caps the registers
-            min_blocks_per_mp=1,
+            min_blocks_per_mp=1,  # setmaxnreg needs a register cap at entry
         )
 
     @cute.kernel
@@ -278,15 +277,13 @@ class GroupedGemm:
         plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
 
         if warp >= TMA_WARP:
-            if const_expr(config.resident == 1):
-                cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
+            cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
             if warp == TMA_WARP:
                 self.load(cta, plan, unit, tokens_map, weights_map)
             else:
                 self.scale(cta, plan, unit, operands, warp - TMA_WARP - 1, lane)
         else:
-            if const_expr(config.resident == 1):
-                cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
+            cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
             self.consume(cta, plan, unit, operands, warp, lane, thread)
         if const_expr(config.cluster > 1):  # arrivals and multicasts of the other CTA, before this one ends
             cute.arch.cluster_arrive()
@@ -468,7 +465,7 @@ class GroupedGemm:
         block_of_grid = cta.cluster * config.cluster + cta.rank
         group_thread = thread & (GROUP_THREADS - 1)
         partial = operands.partials + Int64(group * (config.partial_bytes // GROUPS) + group_thread * 16)
-        if const_expr(config.turn):
+        if const_expr(config.in_turn):
             if group == 1:
                 give_turn(TURNS, group)  # warpgroup 0 begins
         slot, phase = Int32(0), Int32(0)
@@ -496,13 +493,14 @@ class GroupedGemm:
                     self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
                 self.store(cta, piece, operands, acc, piece.row + group_rows + quarter * 16, warp, lane)
             unit = piece.next
-        if const_expr(config.turn):  # the turn that was given last
+        if const_expr(config.in_turn):  # the turn that was given last
             if group == 0:
                 await_turn(TURNS, group)
 
     @cute.jit
     def multiply(
-        self, cta: Cta, tokens: cutlass.Constexpr, count: Int32, slot: Int32, phase: Int32, acc, group: Int32, lane: Int32
+        self, cta: Cta, tokens: cutlass.Constexpr, count: Int32, slot: Int32, phase: Int32, acc, group: Int32,
+        lane: Int32,
     ):  # fmt: skip
         """Multiply, scale and add so many stages of a tile with this many tokens. The next slot, and its phase."""
         config = self.config
@@ -520,10 +518,10 @@ class GroupedGemm:
                 scales += load_shared_floats(of_scales + slot * config.scale_bytes + 16 * i)
             for b in range_constexpr(config.blocks):
                 weights, next_turn = first_weights + stage + b * (64 * BLOCK_K >> 4), None
-                if const_expr(config.turn):
+                if const_expr(config.in_turn):
                     await_turn(TURNS, group)
                     next_turn = TURNS + 1 - group
-                d = wgmma_fp8(tokens, weights, first_tokens + stage, config.turn, next_turn)
+                d = wgmma_fp8(tokens, weights, first_tokens + stage, next_turn)
                 if const_expr(b == config.blocks - 1):
                     self.release(cta, slot, lane)
                 for i in range_constexpr(per_block):

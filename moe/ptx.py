@@ -247,26 +247,23 @@ def fma(x: Float32, y: Float32, z: Float32) -> Float32:
     return Float32(math.fma(x.ir_value(), y.ir_value(), z.ir_value()))
 
 
-def wgmma_fp8(n: int, a: Int64, b: Int64, turn: int, next_turn: Int32 | None) -> list[Float32]:
+def wgmma_fp8(n: int, a: Int64, b: Int64, next_turn: Int32 | None) -> list[Float32]:
     """wgmma.mma_async (9.7.15.5.2) of 128 of K, and wait: D [64, n] = A [64, 128] @ B [n, 128].T, e4m3 in, f32 out.
 
     a, b: matrix descriptors (9.7.15.5.1.2) of K-major operands with 128-byte swizzle, of which 32 of K are 32 bytes.
     Of D a thread has (9.7.15.5.1.1), as its result i, row 16 * warp + lane / 4 + 8 * (i / 2 % 2) and column
-    8 * (i / 4) + lane % 4 * 2 + i % 2. next_turn: arrive at this barrier of 256 threads when half is done.
+    8 * (i / 4) + lane % 4 * 2 + i % 2. next_turn: arrive at this barrier of 256 threads when half is issued.
     """
     count = n // 2
     d, in_turn = ", ".join(f"${i}" for i in range(count)), next_turn is not None
-    arrive = f"bar.arrive ${count + 2}, 256;\n"
     text = "{ .reg .pred none, some; .reg .b64 a, b; setp.ne.b32 none, 0, 0; setp.eq.b32 some, 0, 0;\n"
     text += "wgmma.fence.sync.aligned;\n"
     for step in range(4):
         text += f"add.s64 a, ${count}, {2 * step}; add.s64 b, ${count + 1}, {2 * step};\n"
         text += f"wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 "
         text += f"{{{d}}}, a, b, {'some' if step else 'none'}, 1, 1;\n"
-        text += "wgmma.commit_group.sync.aligned;\n" if step == 3 or (in_turn and step == turn - 5) else ""
-        text += arrive if in_turn and step == turn - 1 else ""
-    text += f"wgmma.wait_group.sync.aligned 1;\n{arrive}" if in_turn and turn > 4 else ""
-    text += "wgmma.wait_group.sync.aligned 0; }"
+        text += f"bar.arrive ${count + 2}, 256;\n" if in_turn and step == 1 else ""
+    text += "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0; }"
     operands = [a, b] + [next_turn] * in_turn
     struct = ptx(text, "=&f," * count + "l,l" + ",r" * in_turn, *operands, result=structure(count, "f32"))
     return unpack(struct, count, Float32)
