@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import struct
 import threading
 
 import cutlass.cute as cute
@@ -14,6 +15,7 @@ from moe.schedule import MAX_EXPERTS
 from moe.tuning import choose
 
 E4M3, F32, BF16, I32 = torch.float8_e4m3fn, torch.float32, torch.bfloat16, torch.int32
+WORD_STRUCT = struct.Struct(f"{WORDS}q")
 MAX_ROWS = 2**24  # tokens, N and K stay below: units of work are counted in 31 bits
 
 
@@ -37,29 +39,15 @@ def grouped_gemm_fp8(
     """
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dim() == 2 and b.dim() == 3):
         raise ValueError("a must be a tensor [total_M, K] and b a tensor [E, N, K]")
-    total_m, k = a.shape
-    experts, n, _ = b.shape
-    expected = expectations(total_m, n, k, experts)
-    device = a.device
+    call = plan(a.shape, b.shape, a.get_device())
     if out is None:
-        out = torch.empty((total_m, n), dtype=BF16, device=device)
-    tensors = (a, a_scale, b, b_scale, m_indptr, out)
-    for tensor, (_, dtype, shape, stride) in zip(tensors, expected):
-        if (
-            not isinstance(tensor, torch.Tensor)
-            or tensor.dtype is not dtype
-            or tensor.shape != shape
-            or tensor.stride() != stride
-            or tensor.device != device
-        ):
-            complain(tensors, expected)
-            break
-    if total_m:
-        launcher(device, choose(total_m, experts, n, k))(tensors, total_m, n, k, experts)
+        out = torch.empty(call.out_shape, dtype=BF16, device=a.device)
+        if a.get_device() < 0:
+            (out,) = emulated((out,))
+    call((a, a_scale, b, b_scale, m_indptr, out))
     return out
 
 
-@functools.lru_cache(maxsize=1024)
 def expectations(total_m: int, n: int, k: int, experts: int) -> tuple:
     """(name, dtype, shape, stride) of each operand; ValueError if the kernel does not do these sizes."""
     for name, operand, x, multiple, least, most in (
@@ -104,6 +92,41 @@ def complain(tensors: tuple, expected: tuple) -> None:
                 raise ValueError(f"{name}: dimension {i} has stride {is_}, but must have {must}: it must be contiguous")
 
 
+class Plan:
+    """A call with operands of these sizes on this GPU (its index; -1: an emulated one)."""
+
+    def __init__(self, total_m: int, n: int, k: int, experts: int, device: int):
+        self.expected = expectations(total_m, n, k, experts)
+        self.must = [(dtype, torch.Size(shape)) for _, dtype, shape, _ in self.expected]
+        self.out_shape, self.sizes, self.device, self.total_m = (total_m, n), (total_m, n, k, experts), device, total_m
+        self.config, self.launcher = choose(total_m, experts, n, k), None
+
+    def __call__(self, tensors: tuple) -> None:
+        """Launch; ValueError unless the tensors are as they must be."""
+        device = self.device
+        for tensor, (dtype, shape) in zip(tensors, self.must):
+            if (
+                not isinstance(tensor, torch.Tensor)
+                or tensor.dtype is not dtype
+                or tensor.shape != shape
+                or not tensor.is_contiguous()
+                or tensor.get_device() != device
+                or device < 0  # an emulated GPU, whose memory is the CPU's: several kinds of tensors have no index
+            ):
+                complain(tensors, self.expected)
+                break
+        if self.total_m:
+            if self.launcher is None:
+                self.launcher = launcher(tensors[0].device, self.config)
+            self.launcher(tensors, *self.sizes)
+
+
+@functools.lru_cache(maxsize=4096)
+def plan(of_a: torch.Size, of_b: torch.Size, device: int) -> Plan:
+    """The call for these shapes of a and b; ValueError if the kernel does not do their sizes."""
+    return Plan(of_a[0], of_b[1], of_a[1], of_b[0], device)
+
+
 class Launcher:
     """One compiled kernel on one GPU."""
 
@@ -129,9 +152,9 @@ class Launcher:
         if stream not in self.scratch:
             partials = torch.empty(self.grid * self.config.partial_bytes, dtype=torch.uint8, device=self.device)
             scratch = partials, torch.zeros(self.grid * GROUPS, dtype=I32, device=self.device)
-            self.scratch[stream] = scratch if self.device.type == "cuda" else emulated(scratch)
-        partials, flags = self.scratch[stream]
-        return partials.data_ptr(), flags.data_ptr()
+            scratch = scratch if self.device.type == "cuda" else emulated(scratch)
+            self.scratch[stream] = scratch[0].data_ptr(), scratch[1].data_ptr(), scratch  # which own the memory
+        return self.scratch[stream][:2]
 
     def __call__(self, tensors: tuple, total_m: int, n: int, k: int, experts: int) -> None:
         """Launch. The tensors must be as `expectations` says."""
@@ -140,10 +163,10 @@ class Launcher:
         if (addresses[0] | addresses[2] | addresses[5]) % 16:
             name = next(name for name, i in (("a", 0), ("b", 2), ("out", 5)) if addresses[i] % 16)
             raise ValueError(f"{name} starts at an address that is not a multiple of 16, but must")
+        search = 1 << (experts - 1).bit_length() >> 1
+        sizes = total_m, n, k, experts, search, self.grid
         with self.lock:
-            search = 1 << (experts - 1).bit_length() >> 1
-            sizes = total_m, n, k, experts, search, self.grid
-            self.words[:] = [*addresses, *self.addresses(stream), *sizes, stream]
+            WORD_STRUCT.pack_into(self.words, 0, *addresses, *self.addresses(stream), *sizes, stream)
             self.function(self.packed)
             result = self.result.value
         if result:
@@ -161,7 +184,7 @@ def emulated(tensors: tuple) -> tuple:
     """Tensors in the memory of the emulated GPU."""
     from emulator import device_tensors
 
-    return device_tensors(tensors, "scratch")
+    return device_tensors(tensors, "made by grouped_gemm_fp8")
 
 
 launcher = functools.lru_cache(maxsize=64)(Launcher)
