@@ -41,6 +41,7 @@ from moe.ptx import (
     mbarrier_wait,
     minimum,
     pack_bfloat,
+    pause,
     select,
     store_global_floats,
     store_global_words,
@@ -541,7 +542,7 @@ class GroupedGemm:
             if start_of(plan, other) < piece.end:
                 flag = flags + Int64((other * config.cluster + cta.rank) * GROUPS + group) * 4
                 while load_acquire(flag) == 0:
-                    pass
+                    pause()
                 store_release(flag, 0)
         warpgroup_barrier(group + 1)
         together = 4 if size <= 32 else 1  # parts that are loaded at once

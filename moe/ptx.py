@@ -123,6 +123,11 @@ def wait_for_previous_kernel() -> None:
     ptx("griddepcontrol.wait;", "")
 
 
+def pause() -> None:
+    """nanosleep (9.7.13.10) of about 64 ns, between two looks at a flag."""
+    ptx("nanosleep.u32 64;", "")
+
+
 def let_next_kernel_start() -> None:
     """griddepcontrol.launch_dependents (9.7.13.13)."""
     ptx("griddepcontrol.launch_dependents;", "")
