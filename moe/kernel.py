@@ -63,7 +63,6 @@ BLOCK_K = 128  # K per scale, and per stage of the ring: one 128-byte swizzle ro
 GROUPS = 2  # consumer warpgroups
 GROUP_WARPS = 4
 GROUP_THREADS = 128
-SCALE_WARPS = 3  # each loads every third stage's scales, so that three loads are under way
 THREADS = GROUP_THREADS * (GROUPS + 1)
 TMA_WARP = GROUPS * GROUP_WARPS
 SCALE_BATCH = 3  # stages whose scales such a warp loads at once
@@ -76,7 +75,7 @@ MAX_STAGES = 12
 # side by side, those of a pair of tokens the wrong way round. So they come to registers of the other parity than the
 # results, which all three operands of an FFMA would share otherwise, and with it the register bank.
 TURNS = 3  # named barriers 3 and 4; 1 and 2 are the warpgroups' own
-BARRIERS = 2 * 8 * MAX_STAGES
+BARRIERS = 2 * 8 * MAX_STAGES + 64  # the last of which back ends may use
 TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
 FIXED_SMEM = 1024 + BARRIERS + TABLES + GROUPS * GROUP_WARPS * SCRATCH  # 1024: to align the ring
 WORDS = 15  # of the host's array
@@ -152,6 +151,7 @@ class Cta(NamedTuple):
     scratch: Int32  # [warp, CHUNK, 16] bf16
     full: Int32  # barriers [stages]
     empty: Int32
+    own: Int32  # 64 bytes of the back end
 
 
 class Operands(NamedTuple):
@@ -197,8 +197,24 @@ class GroupedGemm:
     among them, CTAs in the grid; CUDA stream
     """
 
+    scale_warps = 3  # each loads every third stage's scales, so that three loads are under way
+
     def __init__(self, config: Config):
         self.config = config
+
+    # What a back end without wgmma does otherwise, beside `multiply` and `store`
+
+    def init_barriers(self, cta: Cta) -> None:
+        """One thread: barriers of its own."""
+
+    def begin(self, cta: Cta, warp: Int32) -> None:
+        """All threads, before they first meet."""
+
+    def issue(self, cta: Cta, plan, unit: Int32) -> None:
+        """A warp of its own, the one that is no scale warp."""
+
+    def finish(self, cta: Cta, warp: Int32) -> None:
+        """All threads, at the end."""
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
@@ -243,7 +259,7 @@ class GroupedGemm:
         several = offsets + 4 * (MAX_EXPERTS + 1)
         full = several + 8
         empty = full + 8 * MAX_STAGES
-        cta = Cta(rank, cluster, ring, scales, scratch, full, empty)
+        cta = Cta(rank, cluster, ring, scales, scratch, full, empty, empty + 8 * MAX_STAGES)
 
         if warp == TMA_WARP:
             with cute.arch.elect_one():
@@ -252,7 +268,9 @@ class GroupedGemm:
                 for i in range_constexpr(config.depth):
                     mbarrier_init(full + 8 * i, 2)  # the TMA warp, which awaits bytes, and a scale warp
                     mbarrier_init(empty + 8 * i, GROUPS * GROUP_WARPS * config.cluster)  # all consumer warps
+                self.init_barriers(cta)
                 cute.arch.mbarrier_init_fence()
+        self.begin(cta, warp)
         if const_expr(config.cluster > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
@@ -279,13 +297,17 @@ class GroupedGemm:
 
         if warp >= TMA_WARP:
             cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
+            first_scale_warp = TMA_WARP + 4 - self.scale_warps
             if warp == TMA_WARP:
                 self.load(cta, plan, unit, tokens_map, weights_map)
+            elif warp < first_scale_warp:
+                self.issue(cta, plan, unit)
             else:
-                self.scale(cta, plan, unit, operands, warp - TMA_WARP - 1, lane)
+                self.scale(cta, plan, unit, operands, warp - first_scale_warp, lane)
         else:
             cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
             self.consume(cta, plan, unit, operands, warp, lane, thread)
+        self.finish(cta, warp)
         if const_expr(config.cluster > 1):  # arrivals and multicasts of the other CTA, before this one ends
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
@@ -405,16 +427,20 @@ class GroupedGemm:
             place = (x, at[0] + rows, *at[1:])  # and the second
             tma_load(to + rows * BLOCK_K, tensormap, place, bar, policy, 1 - shared, only)
 
+    def scale_place(self, column: Int32) -> Int32:
+        """Byte of a token's scale in its stage: SCALE_ORDER."""
+        return ((column >> 1) & 3) * self.config.scale_row + (column >> 3) * 8 + ((column & 1) ^ 1) * 4
+
     @cute.jit
     def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
         """A scale warp: a_scale * b_scale of every third stage. Loaded first, stored when the stage is free."""
         config = self.config
         per_lane = (config.tokens + 31) // 32
         sets = config.scale_bytes // (4 * config.scale_row)
-        places = []  # of token `lane` + 32 * i, see SCALE_ORDER
+        places = []  # of token `lane` + 32 * i
         for i in range_constexpr(per_lane):
             column = lane + 32 * i
-            places.append(((column >> 1) & 3) * config.scale_row + (column >> 3) * 8 + ((column & 1) ^ 1) * 4)
+            places.append(self.scale_place(column))
         count = Int32(0)  # stages before this piece
         while unit < plan.end:
             piece = piece_at(plan, config, cta.rank, unit)
@@ -429,18 +455,18 @@ class GroupedGemm:
                 row = minimum((piece.row >> 7) + i, scale_blocks - 1)
                 b_rows.append(operands.b_scale + (Int64(piece.expert * scale_blocks + row) * Int64(k_blocks)) * 4)
             stride = Int64(operands.total_m) * 4
-            skip = which - count % SCALE_WARPS
-            skip = skip + select(skip < 0, SCALE_WARPS, 0)
-            for base in cutlass.range(skip, piece.count, SCALE_WARPS * SCALE_BATCH, unroll=1):
+            skip = which - count % self.scale_warps
+            skip = skip + select(skip < 0, self.scale_warps, 0)
+            for base in cutlass.range(skip, piece.count, self.scale_warps * SCALE_BATCH, unroll=1):
                 of_tokens, of_weights = [], []
                 for j in range_constexpr(SCALE_BATCH):
-                    k = piece.first + base + SCALE_WARPS * j
+                    k = piece.first + base + self.scale_warps * j
                     wanted = select(k < piece.first + piece.count, 1, 0)
                     at = [x + Int64(k) * stride for x in addresses]
                     of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
                     of_weights.append([load_global_float(x + Int64(k) * 4, wanted) for x in b_rows])
                 for j in range_constexpr(SCALE_BATCH):
-                    i = base + SCALE_WARPS * j
+                    i = base + self.scale_warps * j
                     if i < piece.count:
                         stage = divide(count + i, config.depth)
                         slot = count + i - stage * config.depth
@@ -459,17 +485,16 @@ class GroupedGemm:
     def consume(self, cta: Cta, plan, unit: Int32, operands: Operands, warp: Int32, lane: Int32, thread: Int32):
         """A consumer warpgroup: its rows of each tile, multiplied, scaled and added in registers, and stored."""
         config = self.config
-        group, quarter = warp >> 2, warp & 3
+        group = warp >> 2
         per_block = config.tokens // 2  # results of a thread for 64 weight rows
         acc = cute.make_rmem_tensor((config.blocks * per_block,), Float32)
-        group_rows = group * (64 * config.blocks)
         block_of_grid = cta.cluster * config.cluster + cta.rank
         group_thread = thread & (GROUP_THREADS - 1)
         partial = operands.partials + Int64(group * (config.partial_bytes // GROUPS) + group_thread * 16)
         if const_expr(config.in_turn):
             if group == 1:
                 give_turn(TURNS, group)  # warpgroup 0 begins
-        slot, phase = Int32(0), Int32(0)
+        slot, phase, done = Int32(0), Int32(0), Int32(0)
         while unit < plan.end:
             piece = piece_at(plan, config, cta.rank, unit)
             for i in range_constexpr(config.blocks * per_block):
@@ -480,7 +505,8 @@ class GroupedGemm:
             count, width = piece.count, piece.width
             for tokens in config.widths:
                 if width == tokens:
-                    slot, phase = self.multiply(cta, tokens, count, slot, phase, acc, group, lane)
+                    slot, phase = self.multiply(cta, tokens, count, done, slot, phase, acc, warp, lane)
+            done = done + count
             if piece.first > 0:  # another cluster writes the result
                 to = partial + Int64(block_of_grid) * config.partial_bytes
                 for i in range_constexpr(config.blocks * per_block // 4):
@@ -492,7 +518,7 @@ class GroupedGemm:
             else:
                 if cut & (plan.share < plan.shape.k_blocks):  # the rest is multiplied at the same time
                     self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
-                self.store(cta, piece, operands, acc, piece.row + group_rows + quarter * 16, warp, lane)
+                self.store(cta, piece, operands, acc, warp, lane)
             unit = piece.next
         if const_expr(config.in_turn):  # the turn that was given last
             if group == 0:
@@ -500,11 +526,14 @@ class GroupedGemm:
 
     @cute.jit
     def multiply(
-        self, cta: Cta, tokens: cutlass.Constexpr, count: Int32, slot: Int32, phase: Int32, acc, group: Int32,
-        lane: Int32,
+        self, cta: Cta, tokens: cutlass.Constexpr, count: Int32, done: Int32, slot: Int32, phase: Int32, acc,
+        warp: Int32, lane: Int32,
     ):  # fmt: skip
-        """Multiply, scale and add so many stages of a tile with this many tokens. The next slot, and its phase."""
-        config = self.config
+        """Multiply, scale and add `count` stages of a tile with this many tokens, after `done` of others.
+
+        Returns the next slot, and its phase.
+        """
+        config, group = self.config, warp >> 2
         per_block, stride = tokens // 2, config.tokens // 2
         first_weights = matrix_descriptor(cta.ring + group * (64 * config.blocks * BLOCK_K))
         first_tokens = matrix_descriptor(cta.ring + config.rows * BLOCK_K)
@@ -575,12 +604,13 @@ class GroupedGemm:
             mbarrier_arrive_cluster(to, select(lane < self.config.cluster, 1, 0))
 
     @cute.jit
-    def store(self, cta: Cta, piece, operands: Operands, acc, row: Int32, warp: Int32, lane: Int32):
+    def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
         """Results [16 weight rows, tokens] of a warp and 64-row block, to out [tokens, weight rows] in bf16."""
         config = self.config
         per_block = config.tokens // 2
         chunk = min(CHUNK, config.tokens)
         scratch = cta.scratch + warp * SCRATCH
+        row = piece.row + (warp >> 2) * (64 * config.blocks) + (warp & 3) * 16
         # A lane's row of an 8x8 matrix: a token's 8 weight rows; halves change places every 4 tokens, for the banks
         token = (lane & 7) + ((lane >> 4) << 3)
         write = scratch + token * 32 + ((((lane >> 3) ^ (token >> 2)) & 1) << 4)

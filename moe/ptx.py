@@ -175,6 +175,12 @@ def store_release(address: Int64, value: int) -> None:
     ptx("st.release.gpu.global.b32 [$0], $1;", "l,r", address, Int32(value))
 
 
+def store_global_bfloat(address: Int64, x: Float32, condition: Int32) -> None:
+    """cvt.rn.bf16 and st.global of 2 bytes where condition is not 0."""
+    text = "{ .reg .pred p; .reg .b16 h; setp.ne.b32 p, $2, 0; cvt.rn.bf16.f32 h, $1; @p st.global.b16 [$0], h; }"
+    ptx(text, "l,f,r", address, x, condition)
+
+
 def load_shared(address: Int32) -> Int32:
     """ld.shared (9.7.9.8)."""
     return Int32(ptx("ld.shared.b32 $0, [$1];", "=r,r", address, result="i32"))
@@ -272,6 +278,41 @@ def wgmma_fp8(n: int, a: Int64, b: Int64, next_turn: Int32 | None) -> list[Float
     operands = [a, b] + [next_turn] * in_turn
     struct = ptx(text, "=&f," * count + "l,l" + ",r" * in_turn, *operands, result=structure(count, "f32"))
     return unpack(struct, count, Float32)
+
+
+def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int) -> None:
+    """tcgen05.mma.kind::f8f6f4 (9.7.16.10.9): D [128, n] (+)= A [128, 32] @ B [n, 32].T, D in tensor memory."""
+    text = "{ .reg .pred p; setp.ne.b32 p, $4, 0; tcgen05.mma.cta_group::1.kind::f8f6f4 [$0], $1, $2, $3, p; }"
+    ptx(text, "r,l,l,r,r", d, a, b, idesc, Int32(accumulate))
+
+
+def mma_commit(bar: Int32) -> None:
+    """tcgen05.commit (9.7.16.11.1): arrive when all tcgen05.mma that this thread has issued are done."""
+    ptx("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [$0];", "r", bar)
+
+
+def tmem_alloc(to: Int32, columns: int) -> None:
+    """tcgen05.alloc (9.7.16.7.1), and relinquish the right to more; the address goes to shared memory."""
+    ptx(f"tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [$0], {columns};", "r", to)
+    ptx("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;", "")
+
+
+def tmem_dealloc(tmem: Int32, columns: int) -> None:
+    """tcgen05.dealloc (9.7.16.7.1)."""
+    ptx(f"tcgen05.dealloc.cta_group::1.sync.aligned.b32 $0, {columns};", "r", tmem)
+
+
+def tmem_load(tmem: Int32, columns: int) -> list[Float32]:
+    """tcgen05.ld and its wait (9.7.16.8): this warp's 32 lanes x columns, a lane and all columns to a thread."""
+    registers = ", ".join(f"${i}" for i in range(columns))
+    text = f"tcgen05.ld.sync.aligned.32x32b.x{columns}.b32 {{{registers}}}, [${columns}];"
+    text += " tcgen05.wait::ld.sync.aligned;"
+    return unpack(ptx(text, "=f," * columns + "r", tmem, result=structure(columns, "f32")), columns, Float32)
+
+
+def tcgen05_fence(side: str) -> None:
+    """tcgen05.fence (9.7.16.11.2): "before" or "after" a synchronisation with other threads."""
+    ptx(f"tcgen05.fence::{side}_thread_sync;", "")
 
 
 def matrix_descriptor(address: Int32) -> Int64:
