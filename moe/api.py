@@ -12,6 +12,7 @@ from cutlass.cute.runtime import make_ptr
 
 from moe.kernel import BLOCK_K, GROUPS, WORDS, Config, GroupedGemm
 from moe.schedule import MAX_EXPERTS
+from moe.sm100 import GroupedGemmSm100
 from moe.tuning import choose
 
 E4M3, F32, BF16, I32 = torch.float8_e4m3fn, torch.float32, torch.bfloat16, torch.int32
@@ -117,7 +118,8 @@ class Plan:
                 break
         if self.total_m:
             if self.launcher is None:
-                self.launcher = launcher(tensors[0].device, self.config)
+                of = tensors[0].device
+                self.launcher = launcher(of, back_end(of).supported(self.config))
             self.launcher(tensors, *self.sizes)
 
 
@@ -134,7 +136,7 @@ class Launcher:
         self.lock = threading.Lock()  # of the words, from writing them to the end of the launch
         self.words = (ctypes.c_int64 * WORDS)()
         pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
-        executor = cute.compile(GroupedGemm(config), pointer).to()
+        executor = cute.compile(back_end(device)(config), pointer).to()
         arguments, _ = executor.generate_execution_args(pointer)
         array = executor._get_invoke_packed_args(arguments)
         self.keep = executor, arguments, array, pointer
@@ -144,7 +146,7 @@ class Launcher:
             sms = torch.cuda.get_device_properties(device).multi_processor_count
             self.current, self.scratch = functools.partial(torch._C._cuda_getCurrentRawStream, device.index or 0), {}
         else:
-            sms, self.current, self.scratch = emulated_sms(), int, {}
+            sms, self.current, self.scratch = emulated_chip().sms, int, {}
         self.grid = sms // config.cluster * config.cluster  # CTAs
 
     def addresses(self, stream: int) -> tuple[int, int]:
@@ -173,11 +175,21 @@ class Launcher:
             raise RuntimeError(f"launch failed with CUDA error {result}")
 
 
-def emulated_sms() -> int:
-    """SMs of the emulated GPU, whose memory is the CPU's."""
+def emulated_chip():
+    """The emulated GPU, whose memory is the CPU's."""
     from emulator import DEVICE
 
-    return DEVICE.chip.sms
+    return DEVICE.chip
+
+
+@functools.cache
+def back_end(device: torch.device) -> type[GroupedGemm]:
+    """The kernel for this GPU. Raises ValueError if there is none."""
+    on_gpu = device.type == "cuda"
+    capability = torch.cuda.get_device_capability(device) if on_gpu else emulated_chip().capability
+    if capability not in ((9, 0), (10, 0)):
+        raise ValueError(f"a is on a GPU of compute capability {capability}, but must be on one of (9, 0) or (10, 0)")
+    return GroupedGemm if capability == (9, 0) else GroupedGemmSm100
 
 
 def emulated(tensors: tuple) -> tuple:

@@ -1,7 +1,7 @@
 """Checks grouped_gemm_fp8 against the exact reference: python -m moe.check
 
-On a Hopper GPU if there is one, else on an emulated H200, where every access of memory and every order of events is
-checked, too. Each case runs under every config that `moe.tuning` may choose.
+On a Hopper or Blackwell GPU if there is one, else on an emulated one, where every access of memory and every order of
+events is checked, too. Each case runs under every config that `moe.tuning` may choose.
 """
 
 import dataclasses
@@ -88,6 +88,7 @@ def run(case: Case, config, schedule: int = 0, device: str = "cpu", written: boo
     out = torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
     if not rows:
         return error(api.grouped_gemm_fp8(*operands, out), operands)
+    config = api.back_end(torch.device(device)).supported(config)
     launcher = api.launcher(torch.device(device), config)
     if device == "cpu":
         import emulator
@@ -107,14 +108,15 @@ def run(case: Case, config, schedule: int = 0, device: str = "cpu", written: boo
 
 
 @click.command()
+@click.option("--emulated", type=click.Choice(["h200", "b200"]), help="This GPU instead of a real one.")
 @click.option("--schedules", type=click.IntRange(1), default=1, show_default=True, help="Orders of events, emulated.")
-def main(schedules: int) -> None:
+def main(emulated: str | None, schedules: int) -> None:
     """Check every case under every config."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cuda" if torch.cuda.is_available() and not emulated else "cpu"
     if device == "cpu":
         import emulator
 
-        emulator.install("h200")  # before CuTe DSL is imported
+        emulator.install(emulated or "h200")  # before CuTe DSL is imported
     from moe.tuning import CONFIGS
 
     worst = 0.0
@@ -128,7 +130,7 @@ def main(schedules: int) -> None:
                         f"{name}, {config}, schedule {schedule}: error {found:.3g} > {BOUND:.3g}"
                     )
         click.echo(f"ok {name}")
-    where = torch.cuda.get_device_name() if device == "cuda" else "an emulated H200"
+    where = torch.cuda.get_device_name() if device == "cuda" else f"an emulated {(emulated or 'h200').upper()}"
     click.echo(
         f"{len(CASES)} cases x {len(CONFIGS)} configs on {where}: largest error {worst:.3g}, allowed {BOUND:.3g}"
     )

@@ -202,6 +202,11 @@ class GroupedGemm:
     def __init__(self, config: Config):
         self.config = config
 
+    @staticmethod
+    def supported(config: Config) -> Config:
+        """The nearest config that this back end has."""
+        return config
+
     # What a back end without wgmma does otherwise, beside `multiply` and `store`
 
     def init_barriers(self, cta: Cta) -> None:

@@ -8,6 +8,8 @@ A tile has 128 weight rows, the lanes of tensor memory; each warpgroup has half 
 loads, ring, scales and cut tiles are those of kernel.py.
 """
 
+from dataclasses import replace
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, range_constexpr
@@ -40,6 +42,10 @@ class GroupedGemmSm100(GroupedGemm):
     """The kernel for a B200."""
 
     scale_warps = 2
+
+    @staticmethod
+    def supported(config: Config) -> Config:
+        return replace(config, blocks=1, in_turn=False)
 
     def __init__(self, config: Config):
         assert config.blocks == 1 and not config.in_turn
@@ -141,4 +147,3 @@ class GroupedGemmSm100(GroupedGemm):
         to = operands.out + (Int64(piece.token + first) * Int64(n) + Int64(row)) * 2
         for j in range_constexpr(config.tokens // 2):
             store_global_bfloat(to + Int64(j) * Int64(n) * 2, acc[j], select(j < left, 1, 0))
-
