@@ -7,6 +7,7 @@ import threading
 
 import cutlass.cute as cute
 import torch
+from cuda.bindings import runtime
 from cutlass import Int64
 from cutlass.cute.runtime import make_ptr
 
@@ -31,9 +32,9 @@ def grouped_gemm_fp8(
     """out[r] = sum over blocks of 128 of K of (a[r] . b[e]) * (a_scale * b_scale), for the rows r of every expert e.
 
     a [total_M, K] and b [E, N, K] e4m3, a_scale [K/128, total_M] and b_scale [E, N/128, K/128] f32 of any sign,
-    m_indptr [E+1] int32, out [total_M, N] bf16; all contiguous and on one GPU. Rows m_indptr[e] to m_indptr[e+1] of a
-    belong to expert e: any number, also 0. Rows of no expert are not written; what m_indptr says of rows that a does
-    not have, or that an earlier expert has, is left out. N and K are multiples of 128, E is at most 512.
+    m_indptr [E+1] int32, out [total_M, N] bf16; all contiguous and on the current GPU. Rows m_indptr[e] to
+    m_indptr[e+1] of a belong to expert e: any number, also 0. Rows of no expert are not written; what m_indptr says of
+    rows that a does not have, or that an earlier expert has, is left out. N and K are multiples of 128, E at most 512.
     Each block's dot products are the tensor core's; a_scale * b_scale is rounded to f32, then multiplied and added in
     one rounding; the sum is rounded once to bf16. Blocks are added in order, in a tile that was cut those of each part.
     One kernel on torch's current stream. Writes and returns out, or a new tensor. ValueError if an operand is not so.
@@ -142,24 +143,32 @@ class Launcher:
         self.keep = executor, arguments, array, pointer
         self.function, self.packed, self.result = executor.capi_func, ctypes.addressof(array), executor.cuda_result
         self.config, self.device = config, device
-        if device.type == "cuda":
+        self.scratch, self.index = {}, (device.index or 0) if device.type == "cuda" else -1
+        if self.index >= 0:
             sms = torch.cuda.get_device_properties(device).multi_processor_count
-            self.current, self.scratch = functools.partial(torch._C._cuda_getCurrentRawStream, device.index or 0), {}
+            self.current = functools.partial(torch._C._cuda_getCurrentRawStream, self.index)
         else:
-            sms, self.current, self.scratch = emulated_chip().sms, int, {}
+            sms, self.current = emulated_chip().sms, int
         self.grid = sms // config.cluster * config.cluster  # CTAs
 
     def addresses(self, stream: int) -> tuple[int, int]:
-        """Of the partial sums and their flags, which launches in one order share."""
+        """Of the partial sums and their flags, which launches in one order share: of a stream, or captured together.
+
+        What is allocated while a graph is captured is that graph's, and its zeros are written when it is replayed.
+        """
+        if self.index >= 0 and torch.cuda.is_current_stream_capturing():
+            stream = ("capture", runtime.cudaStreamGetCaptureInfo(stream)[2])
         if stream not in self.scratch:
             partials = torch.empty(self.grid * self.config.partial_bytes, dtype=torch.uint8, device=self.device)
             scratch = partials, torch.zeros(self.grid * GROUPS, dtype=I32, device=self.device)
-            scratch = scratch if self.device.type == "cuda" else emulated(scratch)
+            scratch = scratch if self.index >= 0 else emulated(scratch)
             self.scratch[stream] = scratch[0].data_ptr(), scratch[1].data_ptr(), scratch  # which own the memory
         return self.scratch[stream][:2]
 
     def __call__(self, tensors: tuple, total_m: int, n: int, k: int, experts: int) -> None:
         """Launch. The tensors must be as `expectations` says."""
+        if self.index >= 0 and torch.cuda.current_device() != self.index:
+            raise ValueError(f"a is on {self.device}, but must be on torch's current device")
         stream = self.current()
         addresses = [tensor.data_ptr() for tensor in tensors]
         if (addresses[0] | addresses[2] | addresses[5]) % 16:

@@ -68,6 +68,21 @@ def test_no_rows_is_no_launch():
     assert out.shape == (0, 128) and out.dtype == torch.bfloat16
 
 
+def test_scratch_memory_of_captured_launches(monkeypatch):
+    """Launches that are captured together share scratch memory, with nothing else: it is zeroed when they are replayed."""
+    launcher, capture = object.__new__(api.Launcher), [0]
+    launcher.scratch, launcher.index, launcher.grid = {}, 0, 2
+    launcher.config, launcher.device = Config(tokens=16), torch.device("cpu")
+    info = lambda stream: (0, 1, capture[0], None)  # noqa: E731
+    monkeypatch.setattr(api.runtime, "cudaStreamGetCaptureInfo", info)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capture[0] > 0)
+    seen = []
+    for capture[0] in (0, 1, 1, 2, 0):
+        seen.append(launcher.addresses(7))
+    eager, first, again, second, later = seen
+    assert first == again and eager == later and len({eager, first, second}) == 3
+
+
 @pytest.mark.parametrize("tokens", [16, 32, 64, 128])
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_shared_memory(tokens, blocks):
