@@ -69,7 +69,7 @@ def test_no_rows_is_no_launch():
 
 
 def test_scratch_memory_of_captured_launches(monkeypatch):
-    """Launches that are captured together share scratch memory, with nothing else: it is zeroed when they are replayed."""
+    """Launches that are captured together share scratch memory, and with nothing else: replays write its zeros."""
     launcher, capture = object.__new__(api.Launcher), [0]
     launcher.scratch, launcher.index, launcher.grid = {}, 0, 2
     launcher.config, launcher.device = Config(tokens=16), torch.device("cpu")
