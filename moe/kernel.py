@@ -88,13 +88,9 @@ class Config:
     tokens: int = 64  # of a tile: N of wgmma
     blocks: int = 1  # 64 weight rows each, per warpgroup
     cluster: int = 1  # CTAs that share operands
-    stages: int = 0  # ring depth; 0: as many as fit
-    weight_policy: str = FIRST
-    token_policy: str = LAST
     in_turn: bool = False  # the warpgroups multiply in turn, and scale and add while the other multiplies
     burst: int = 1  # stages that are loaded together
     prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
-    pdl: bool = True
 
     def __post_init__(self):
         assert self.tokens in (16, 32, 64, 128) and self.blocks in (1, 2) and self.cluster in (1, 2)
@@ -128,7 +124,7 @@ class Config:
     def depth(self) -> int:
         """Stages of the ring."""
         room = SMEM - FIXED_SMEM
-        return self.stages or min(MAX_STAGES, room // (self.stage_bytes + self.scale_bytes))
+        return min(MAX_STAGES, room // (self.stage_bytes + self.scale_bytes))
 
     @property
     def smem(self) -> int:
@@ -237,7 +233,7 @@ class GroupedGemm:
             cluster=(config.cluster, 1, 1),
             smem=config.smem,
             stream=stream,
-            use_pdl=config.pdl,
+            use_pdl=True,
             min_blocks_per_mp=1,  # setmaxnreg needs a register cap at entry
         )
 
@@ -284,20 +280,19 @@ class GroupedGemm:
         weight_blocks = (operands.n + (config.rows - 1)) // config.rows
         shape = Shape(operands.n, k_blocks, weight_blocks, experts, search, grid // config.cluster)
         self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
-        if const_expr(config.pdl):
-            if const_expr(config.prefetch > 0):
-                if warp == TMA_WARP:
-                    plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
-                    self.prefetch(rank, plan, unit, weights_map)
-            wait_for_previous_kernel()
-            let_next_kernel_start()
-            changed = Int32(0)
-            for base in cutlass.range(0, experts + 1, 32, unroll=1):
-                i = minimum(base + lane, experts)
-                changed = changed | (load_relaxed(m_indptr + Int64(i) * 4) ^ load_shared(offsets + 4 * i))
-            if cute.arch.vote_any_sync(changed != 0):  # every warp sees the same
-                cute.arch.sync_threads()
-                self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
+        if const_expr(config.prefetch > 0):
+            if warp == TMA_WARP:
+                plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
+                self.prefetch(rank, plan, unit, weights_map)
+        wait_for_previous_kernel()
+        let_next_kernel_start()
+        changed = Int32(0)
+        for base in cutlass.range(0, experts + 1, 32, unroll=1):
+            i = minimum(base + lane, experts)
+            changed = changed | (load_relaxed(m_indptr + Int64(i) * 4) ^ load_shared(offsets + 4 * i))
+        if cute.arch.vote_any_sync(changed != 0):  # every warp sees the same
+            cute.arch.sync_threads()
+            self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
         plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
 
         if warp >= TMA_WARP:
@@ -418,13 +413,13 @@ class GroupedGemm:
         config = self.config
         tokens = weights + config.rows * BLOCK_K
         if config.cluster == 1:
-            tma_load(weights, weights_map, (x, row, expert), bar, config.weight_policy, Int32(1), None)
-            tma_load(tokens, tokens_map, (x, token), bar, config.token_policy, Int32(1), None)
+            tma_load(weights, weights_map, (x, row, expert), bar, FIRST, Int32(1), None)
+            tma_load(tokens, tokens_map, (x, token), bar, LAST, Int32(1), None)
             return
         only, other = Int32(1) << cta.rank, 1 - own
         for to, tensormap, at, policy, shared, rows in (
-            (weights, weights_map, (row, expert), config.weight_policy, own, config.rows // 2),
-            (tokens, tokens_map, (token,), config.token_policy, other, width >> 1),
+            (weights, weights_map, (row, expert), FIRST, own, config.rows // 2),
+            (tokens, tokens_map, (token,), LAST, other, width >> 1),
         ):
             first, mask = cta.rank * shared, select(shared != 0, 3, only)  # half, for both; or the first half
             place = (x, at[0] + first * rows, *at[1:])
