@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import utils
-from evaluation import modelled, uncertainty
+from evaluation import fp8, modelled, uncertainty
 from evaluation.check import check as check_submission
 from evaluation.check import review_available, task_of_file
 from evaluation.compile_time import LIMITS
@@ -41,10 +41,13 @@ def cli():
 TASK_OPTION = click.option(
     "--task", type=click.Choice([*TASKS]), help="Instead of the task that the cases or the submission's header name."
 )
+ANY_TASK_OPTION = click.option(
+    "--task", type=click.Choice([*TASKS, fp8.TASK]), help=f"The cases' or the header's is another; {fp8.TASK}: moe/."
+)
 EXAMPLE = "m: [96, 128]; n: [128, 256]; k: [256, 512]; g: 2; seed: 1111"
 CASE_OPTIONS = (
     click.option("--submission", default=str(ROOT / "submission.py"), show_default="submission.py", metavar="FILE"),
-    TASK_OPTION,
+    ANY_TASK_OPTION,
     click.option("--tests", metavar="FILE", help="Cases to run, one per line, instead of the task's."),
     click.option("--spec", metavar="CASE", multiple=True, help=f'A case to run: "{EXAMPLE}".'),
     click.option("--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto", show_default=True),
@@ -309,6 +312,15 @@ def describe_device(device: str) -> str:
 
 def run(section, submission, task, tests, spec, device, json_file, schedules, jobs, timeout, memory, secret) -> int:
     """Exit code: 0 only if every case ran and passed."""
+    if task == fp8.TASK:
+        given = click.get_current_context()
+        for name in given.params:
+            if given.get_parameter_source(name).name != "DEFAULT" and name not in fp8.TAKES[section]:
+                raise Failure(f"--task {task} does not take --{name.removesuffix('_file').replace('_', '-')} here")
+        try:
+            return fp8.run(section, device, schedules, json_file)
+        except ValueError as error:
+            raise Failure(str(error)) from None
     cases = read_cases(section, tests, spec, task, submission)
     device = choose_device(device)
     submission = checked(submission)

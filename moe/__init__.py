@@ -1,0 +1,12 @@
+"""FP8 grouped GEMM for mixture-of-experts layers: README.md beside this file."""
+
+__all__ = ["grouped_gemm_fp8"]
+
+
+def __getattr__(name: str):
+    """CuTe DSL is imported with the function: whoever wants the emulated GPU installs that before."""
+    if name == "grouped_gemm_fp8":
+        from moe.api import grouped_gemm_fp8
+
+        return grouped_gemm_fp8
+    raise AttributeError(f"module moe has no {name}")

@@ -1,0 +1,211 @@
+"""`grouped_gemm_fp8`: what its tensors must be, and one launch of the kernel that `moe.tuning` chooses."""
+
+import ctypes
+import functools
+import struct
+import threading
+
+import cutlass.cute as cute
+import torch
+from cuda.bindings import runtime
+from cutlass import Int64
+from cutlass.cute.runtime import make_ptr
+
+from moe.kernel import BLOCK_K, GROUPS, WORDS, Config, GroupedGemm
+from moe.schedule import MAX_EXPERTS
+from moe.sm100 import GroupedGemmSm100
+from moe.tuning import choose
+
+E4M3, F32, BF16, I32 = torch.float8_e4m3fn, torch.float32, torch.bfloat16, torch.int32
+WORD_STRUCT = struct.Struct(f"{WORDS}q")
+MAX_ROWS = 2**24  # tokens, N and K stay below: units of work are counted in 31 bits
+
+
+def grouped_gemm_fp8(
+    a: torch.Tensor,
+    a_scale: torch.Tensor,
+    b: torch.Tensor,
+    b_scale: torch.Tensor,
+    m_indptr: torch.Tensor,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """out[r] = sum over blocks of 128 of K of (a[r] . b[e]) * (a_scale * b_scale), for the rows r of every expert e.
+
+    a [total_M, K] and b [E, N, K] e4m3, a_scale [K/128, total_M] and b_scale [E, N/128, K/128] f32 of any sign,
+    m_indptr [E+1] int32, out [total_M, N] bf16; all contiguous and on the current GPU. Rows m_indptr[e] to
+    m_indptr[e+1] of a belong to expert e: any number, also 0. Rows of no expert are not written; what m_indptr says of
+    rows that a does not have, or that an earlier expert has, is left out. N and K are multiples of 128, E at most 512.
+    Each block's dot products are the tensor core's; a_scale * b_scale is rounded to f32, then multiplied and added in
+    one rounding; the sum is rounded once to bf16. Blocks are added in order, in a tile that was cut those of each part.
+    One kernel on torch's current stream. Writes and returns out, or a new tensor. ValueError if an operand is not so.
+    """
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dim() == 2 and b.dim() == 3):
+        raise ValueError("a must be a tensor [total_M, K] and b a tensor [E, N, K]")
+    call = plan(a.shape, b.shape, a.get_device())
+    if out is None:
+        out = torch.empty(call.out_shape, dtype=BF16, device=a.device)
+        if a.get_device() < 0:
+            (out,) = emulated((out,))
+    call((a, a_scale, b, b_scale, m_indptr, out))
+    return out
+
+
+def expectations(total_m: int, n: int, k: int, experts: int) -> tuple:
+    """(name, dtype, shape, stride) of each operand; ValueError if the kernel does not do these sizes."""
+    for name, operand, x, multiple, least, most in (
+        ("total_M", "a", total_m, 1, 0, MAX_ROWS),
+        ("N", "b", n, 128, 128, MAX_ROWS),
+        ("K", "a", k, BLOCK_K, BLOCK_K, MAX_ROWS),
+        ("E", "b", experts, 1, 1, MAX_EXPERTS),
+    ):
+        if not least <= x <= most or x % multiple:
+            rule = f"a multiple of {multiple} from {least} to {most}" if multiple > 1 else f"from {least} to {most}"
+            raise ValueError(f"{operand}: dimension {name} is {x}, but must be {rule}")
+    if (-(-total_m // 16) + experts) * (n // 128) * (k // BLOCK_K) >= 2**31:
+        raise ValueError(f"a: total_M = {total_m} with N = {n} and K = {k} is more than one launch can count")
+    blocks = k // BLOCK_K
+    return (
+        ("a", E4M3, (total_m, k), (k, 1)),
+        ("a_scale", F32, (blocks, total_m), (total_m, 1)),
+        ("b", E4M3, (experts, n, k), (n * k, k, 1)),
+        ("b_scale", F32, (experts, n // 128, blocks), (n // 128 * blocks, blocks, 1)),
+        ("m_indptr", I32, (experts + 1,), (1,)),
+        ("out", BF16, (total_m, n), (n, 1)),
+    )
+
+
+def complain(tensors: tuple, expected: tuple) -> None:
+    """ValueError that says which tensor is not as it must be. Strides of dimensions of one element do not matter."""
+    device = tensors[0].device
+    for tensor, (name, dtype, shape, stride) in zip(tensors, expected):
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"{name} is a {type(tensor).__name__}, but must be a tensor")
+        if tensor.dtype is not dtype:
+            raise ValueError(f"{name} has type {tensor.dtype}, but must have {dtype}")
+        if tensor.device != device:
+            raise ValueError(f"{name} is on {tensor.device}, but must be on {device}, as a is")
+        if tuple(tensor.shape) != shape:
+            for i, (size, must) in enumerate(zip(tensor.shape, shape)):
+                if len(tensor.shape) == len(shape) and size != must:
+                    raise ValueError(f"{name}: dimension {i} is {size}, but must be {must}")
+            raise ValueError(f"{name} has {tensor.dim()} dimensions, but must have the {len(shape)} of {shape}")
+        for i, (is_, must) in enumerate(zip(tensor.stride(), stride)):
+            if is_ != must and tensor.shape[i] > 1 and tensor.numel():
+                raise ValueError(f"{name}: dimension {i} has stride {is_}, but must have {must}: it must be contiguous")
+
+
+class Plan:
+    """A call with operands of these sizes on this GPU (its index; -1: an emulated one)."""
+
+    def __init__(self, total_m: int, n: int, k: int, experts: int, device: int):
+        self.expected = expectations(total_m, n, k, experts)
+        self.must = [(dtype, torch.Size(shape)) for _, dtype, shape, _ in self.expected]
+        self.out_shape, self.sizes, self.device, self.total_m = (total_m, n), (total_m, n, k, experts), device, total_m
+        self.config, self.launcher = choose(total_m, experts, n, k), None
+
+    def __call__(self, tensors: tuple) -> None:
+        """Launch; ValueError unless the tensors are as they must be."""
+        device = self.device
+        for tensor, (dtype, shape) in zip(tensors, self.must):
+            if (
+                not isinstance(tensor, torch.Tensor)
+                or tensor.dtype is not dtype
+                or tensor.shape != shape
+                or not tensor.is_contiguous()
+                or tensor.get_device() != device
+                or device < 0  # an emulated GPU, whose memory is the CPU's: several kinds of tensors have no index
+            ):
+                complain(tensors, self.expected)
+                break
+        if self.total_m:
+            if self.launcher is None:
+                of = tensors[0].device
+                self.launcher = launcher(of, back_end(of).supported(self.config))
+            self.launcher(tensors, *self.sizes)
+
+
+@functools.lru_cache(maxsize=4096)
+def plan(of_a: torch.Size, of_b: torch.Size, device: int) -> Plan:
+    """The call for these shapes of a and b; ValueError if the kernel does not do their sizes."""
+    return Plan(of_a[0], of_b[1], of_a[1], of_b[0], device)
+
+
+class Launcher:
+    """One compiled kernel on one GPU."""
+
+    def __init__(self, device: torch.device, config: Config):
+        self.lock = threading.Lock()  # of the words, from writing them to the end of the launch
+        self.words = (ctypes.c_int64 * WORDS)()
+        pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
+        executor = cute.compile(back_end(device)(config), pointer).to()
+        arguments, _ = executor.generate_execution_args(pointer)
+        array = executor._get_invoke_packed_args(arguments)
+        self.keep = executor, arguments, array, pointer
+        self.function, self.packed, self.result = executor.capi_func, ctypes.addressof(array), executor.cuda_result
+        self.config, self.device = config, device
+        self.scratch, self.index = {}, (device.index or 0) if device.type == "cuda" else -1
+        if self.index >= 0:
+            sms = torch.cuda.get_device_properties(device).multi_processor_count
+            self.current = functools.partial(torch._C._cuda_getCurrentRawStream, self.index)
+        else:
+            sms, self.current = emulated_chip().sms, int
+        self.grid = sms // config.cluster * config.cluster  # CTAs
+
+    def addresses(self, stream: int) -> tuple[int, int]:
+        """Of the partial sums and their flags, which launches in one order share: of a stream, or captured together.
+
+        What is allocated while a graph is captured is that graph's, and its zeros are written when it is replayed.
+        """
+        if self.index >= 0 and torch.cuda.is_current_stream_capturing():
+            stream = ("capture", runtime.cudaStreamGetCaptureInfo(stream)[2])
+        if stream not in self.scratch:
+            partials = torch.empty(self.grid * self.config.partial_bytes, dtype=torch.uint8, device=self.device)
+            scratch = partials, torch.zeros(self.grid * GROUPS, dtype=I32, device=self.device)
+            scratch = scratch if self.index >= 0 else emulated(scratch)
+            self.scratch[stream] = scratch[0].data_ptr(), scratch[1].data_ptr(), scratch  # which own the memory
+        return self.scratch[stream][:2]
+
+    def __call__(self, tensors: tuple, total_m: int, n: int, k: int, experts: int) -> None:
+        """Launch. The tensors must be as `expectations` says."""
+        if self.index >= 0 and torch.cuda.current_device() != self.index:
+            raise ValueError(f"a is on {self.device}, but must be on torch's current device")
+        stream = self.current()
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        if (addresses[0] | addresses[2] | addresses[5]) % 16:
+            name = next(name for name, i in (("a", 0), ("b", 2), ("out", 5)) if addresses[i] % 16)
+            raise ValueError(f"{name} starts at an address that is not a multiple of 16, but must")
+        search = 1 << (experts - 1).bit_length() >> 1
+        sizes = total_m, n, k, experts, search, self.grid
+        with self.lock:
+            WORD_STRUCT.pack_into(self.words, 0, *addresses, *self.addresses(stream), *sizes, stream)
+            self.function(self.packed)
+            result = self.result.value
+        if result:
+            raise RuntimeError(f"launch failed with CUDA error {result}")
+
+
+def emulated_chip():
+    """The emulated GPU, whose memory is the CPU's."""
+    from emulator import DEVICE
+
+    return DEVICE.chip
+
+
+@functools.cache
+def back_end(device: torch.device) -> type[GroupedGemm]:
+    """The kernel for this GPU. Raises ValueError if there is none."""
+    on_gpu = device.type == "cuda"
+    capability = torch.cuda.get_device_capability(device) if on_gpu else emulated_chip().capability
+    if capability not in ((9, 0), (10, 0)):
+        raise ValueError(f"a is on a GPU of compute capability {capability}, but must be on one of (9, 0) or (10, 0)")
+    return GroupedGemm if capability == (9, 0) else GroupedGemmSm100
+
+
+def emulated(tensors: tuple) -> tuple:
+    """Tensors in the memory of the emulated GPU."""
+    from emulator import device_tensors
+
+    return device_tensors(tensors, "made by grouped_gemm_fp8")
+
+
+launcher = functools.lru_cache(maxsize=64)(Launcher)

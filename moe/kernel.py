@@ -1,0 +1,635 @@
+"""The grouped GEMM's kernel for sm_90a: the weights are the M side of wgmma, the tokens its N side.
+
+    TMA warp     weights, tokens ──► ring ┐
+    scale warps  a_scale * b_scale ─► ring ┴─► two warpgroups: wgmma of 128 of K, scaled and added in registers ──► out
+
+Each warpgroup has `blocks` x 64 of the tile's weight rows, and all of its tokens. While one of them scales and adds
+what it has multiplied, the tensor cores multiply for the other.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, Uint8, const_expr, range_constexpr
+from cutlass._mlir.dialects import cuda as cuda_ir
+from cutlass.cute.nvgpu import cpasync, warpgroup
+
+from moe.ptx import (
+    FIRST,
+    LAST,
+    await_turn,
+    divide,
+    fma,
+    give_turn,
+    let_next_kernel_start,
+    load_acquire,
+    load_global_float,
+    load_global_floats,
+    load_relaxed,
+    load_shared,
+    load_shared_floats,
+    load_shared_words,
+    map_shared,
+    matrix_descriptor,
+    maximum,
+    mbarrier_arrive,
+    mbarrier_arrive_cluster,
+    mbarrier_expect,
+    mbarrier_init,
+    mbarrier_wait,
+    minimum,
+    pack_bfloat,
+    pause,
+    select,
+    store_global_floats,
+    store_global_words,
+    store_matrix,
+    store_release,
+    store_shared,
+    store_shared_float,
+    tensormap_address,
+    tensormap_prefetch,
+    tma_load,
+    tma_prefetch,
+    wait_for_previous_kernel,
+    warpgroup_barrier,
+    wgmma_fp8,
+)
+from moe.schedule import MAX_EXPERTS, Shape, make_plan, piece_at, start_of
+
+BLOCK_K = 128  # K per scale, and per stage of the ring: one 128-byte swizzle row of e4m3
+GROUPS = 2  # consumer warpgroups
+GROUP_WARPS = 4
+GROUP_THREADS = 128
+THREADS = GROUP_THREADS * (GROUPS + 1)
+TMA_WARP = GROUPS * GROUP_WARPS
+SCALE_BATCH = 3  # stages whose scales such a warp loads at once
+CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 232 + 40 is 3 * 168, what the launch gives
+SMEM = 227 * 1024
+CHUNK = 32  # tokens that a warp transposes at once
+SCRATCH = CHUNK * 16 * 2  # bytes for that: 16 weight rows of each token, in bf16
+MAX_STAGES = 12
+# SCALE_ORDER: scales of a stage in shared memory [128 weight rows, lane % 4, 8 tokens, 2]: what a thread needs lies
+# side by side, those of a pair of tokens the wrong way round. So they come to registers of the other parity than the
+# results, which all three operands of an FFMA would share otherwise, and with it the register bank.
+TURNS = 3  # named barriers 3 and 4; 1 and 2 are the warpgroups' own
+BARRIERS = 2 * 8 * MAX_STAGES + 64  # the last of which back ends may use
+TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
+FIXED_SMEM = 1024 + BARRIERS + TABLES + GROUPS * GROUP_WARPS * SCRATCH  # 1024: to align the ring
+WORDS = 15  # of the host's array
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of a kernel. They change its time; its result only through the order of f32 additions."""
+
+    tokens: int = 64  # of a tile: N of wgmma
+    blocks: int = 1  # 64 weight rows each, per warpgroup
+    cluster: int = 1  # CTAs that share operands
+    in_turn: bool = False  # the warpgroups multiply in turn, and scale and add while the other multiplies
+    burst: int = 1  # stages that are loaded together
+    prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
+
+    def __post_init__(self):
+        assert self.tokens in (16, 32, 64, 128) and self.blocks in (1, 2) and self.cluster in (1, 2)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Token counts with a loop of their own, the widest first: a tile takes the least that holds its tokens."""
+        return tuple(x for x in (128, 64, 32, 16) if x <= self.tokens)
+
+    @property
+    def rows(self) -> int:
+        """Weight rows of a tile."""
+        return 64 * self.blocks * GROUPS
+
+    @property
+    def scale_row(self) -> int:
+        """Bytes of the scales of a quarter of a tile's tokens in shared memory: 16 more, for the banks."""
+        return self.tokens + 16
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of scales per stage: for each 128 weight rows, of every token."""
+        return max(self.rows // 128, 1) * 4 * self.scale_row
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes that TMA loads per stage: weights, then tokens."""
+        return (self.rows + self.tokens) * BLOCK_K
+
+    @property
+    def depth(self) -> int:
+        """Stages of the ring."""
+        room = SMEM - FIXED_SMEM
+        return min(MAX_STAGES, room // (self.stage_bytes + self.scale_bytes))
+
+    @property
+    def smem(self) -> int:
+        """Bytes of shared memory."""
+        return FIXED_SMEM + self.depth * (self.stage_bytes + self.scale_bytes)
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes of a CTA's sums of a tile that it does not finish."""
+        return self.rows * self.tokens * 4
+
+
+class Cta(NamedTuple):
+    """Addresses in shared memory, and the CTA's place in its cluster."""
+
+    rank: Int32
+    cluster: Int32
+    ring: Int32  # [stages, weights | tokens]
+    scales: Int32  # [stages, 128 weight rows, 4, scale_row]
+    scratch: Int32  # [warp, CHUNK, 16] bf16
+    full: Int32  # barriers [stages]
+    empty: Int32
+    own: Int32  # 64 bytes of the back end
+
+
+class Operands(NamedTuple):
+    """Addresses and sizes of the problem."""
+
+    a_scale: Int64
+    b_scale: Int64
+    out: Int64
+    partials: Int64  # [CTA, partial_bytes], of tiles that were cut
+    flags: Int64  # int32 [CTA, GROUPS]: 1 while there is one
+    total_m: Int32
+    n: Int32
+
+
+def swizzled(rows: int):
+    """Layout of a box of `rows` x 128 bytes in shared memory: K-major, 128-byte swizzle."""
+    atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, Uint8)
+    return cute.tile_to_shape(atom, (rows, BLOCK_K), (0, 1))
+
+
+def tma_atom(address: Int64, shape: tuple, stride: tuple, layout, box: tuple):
+    pointer = cute.make_ptr(Uint8, address, cute.AddressSpace.gmem, assumed_align=16)
+    tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=stride))
+    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), tensor, layout, box)[0]
+
+
+def token_tensormap(address: Int64, total_m: Int32, k: Int32, rows: int):
+    """TMA atom of A [total_m, k]: boxes of rows x 128."""
+    return tma_atom(address, (total_m, k), (cute.assume(k, 16), 1), swizzled(rows), (rows, BLOCK_K))
+
+
+def weight_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, rows: int):
+    """TMA atom of B [experts, n, k], innermost first: boxes of 128 x rows x 1. Rows from n on are zeros."""
+    layout = cute.composition(swizzled(rows), cute.make_layout((BLOCK_K, rows, 1), stride=(rows, 1, rows * BLOCK_K)))
+    stride = (1, cute.assume(Int64(k), 16), cute.assume(Int64(n) * Int64(k), 16))
+    return tma_atom(address, (k, n, experts), stride, layout, (BLOCK_K, rows, 1))
+
+
+class GroupedGemm:
+    """The kernel under one config. Sizes and addresses are an array of 64-bit words in host memory:
+
+    addresses of a, a_scale, b, b_scale, m_indptr, out, partials, flags; total_m, n, k, experts, first step of a search
+    among them, CTAs in the grid; CUDA stream
+    """
+
+    scale_warps = 3  # each loads every third stage's scales, so that three loads are under way
+
+    def __init__(self, config: Config):
+        self.config = config
+
+    @staticmethod
+    def supported(config: Config) -> Config:
+        """The nearest config that this back end has."""
+        return config
+
+    # What a back end without wgmma does otherwise, beside `multiply` and `store`
+
+    def init_barriers(self, cta: Cta) -> None:
+        """One thread: barriers of its own."""
+
+    def begin(self, cta: Cta, warp: Int32) -> None:
+        """All threads, before they first meet."""
+
+    def issue(self, cta: Cta, plan, unit: Int32) -> None:
+        """A warp of its own, the one that is no scale warp."""
+
+    def finish(self, cta: Cta, warp: Int32) -> None:
+        """All threads, at the end."""
+
+    @cute.jit
+    def __call__(self, host: cute.Pointer):
+        """Encode the tensormaps and launch."""
+        words, config = cute.make_tensor(host, cute.make_layout(WORDS)), self.config
+        a, a_scale, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
+        total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
+        tensormaps = [token_tensormap(a, total_m, k, width // config.cluster) for width in config.widths]
+        tensormaps.append(weight_tensormap(b, experts, n, k, config.rows // config.cluster))
+        operands = Operands(a_scale, b_scale, out, partials, flags, total_m, n)
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[14].ir_value())
+        self.kernel(tuple(tensormaps), m_indptr, operands, k >> 7, experts, search).launch(
+            grid=(grid, 1, 1),
+            block=(THREADS, 1, 1),
+            cluster=(config.cluster, 1, 1),
+            smem=config.smem,
+            stream=stream,
+            use_pdl=True,
+            min_blocks_per_mp=1,  # setmaxnreg needs a register cap at entry
+        )
+
+    @cute.kernel
+    def kernel(
+        self, tensormaps: tuple, m_indptr: Int64, operands: Operands, k_blocks: Int32, experts: Int32, search: Int32
+    ):  # fmt: skip
+        config = self.config
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        lane = cute.arch.lane_idx()
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        grid, _, _ = cute.arch.grid_dim()
+        rank, cluster = block % config.cluster, block // config.cluster
+        tokens_map = tensormap_address(tensormaps[0])  # kernel parameters lie side by side: 128 bytes each
+        weights_map = tokens_map + 128 * len(config.widths)
+
+        # Shared memory: ring | transposition scratch | scales | tables | barriers
+        ring = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
+        scratch = ring + config.depth * config.stage_bytes
+        scales = scratch + GROUPS * GROUP_WARPS * SCRATCH
+        table = scales + config.depth * config.scale_bytes
+        offsets = table + 4 * (MAX_EXPERTS + 1)
+        several = offsets + 4 * (MAX_EXPERTS + 1)
+        full = several + 8
+        empty = full + 8 * MAX_STAGES
+        cta = Cta(rank, cluster, ring, scales, scratch, full, empty, empty + 8 * MAX_STAGES)
+
+        if warp == TMA_WARP:
+            with cute.arch.elect_one():
+                for i in range_constexpr(len(config.widths) + 1):
+                    tensormap_prefetch(tokens_map + 128 * i)
+                for i in range_constexpr(config.depth):
+                    mbarrier_init(full + 8 * i, 2)  # the TMA warp, which awaits bytes, and a scale warp
+                    mbarrier_init(empty + 8 * i, GROUPS * GROUP_WARPS * config.cluster)  # all consumer warps
+                self.init_barriers(cta)
+                cute.arch.mbarrier_init_fence()
+        self.begin(cta, warp)
+        if const_expr(config.cluster > 1):
+            cute.arch.cluster_arrive_relaxed()
+            cute.arch.cluster_wait()
+
+        # The schedule, from what m_indptr has while the previous kernel ends; if it changes until then, once more
+        weight_blocks = (operands.n + (config.rows - 1)) // config.rows
+        shape = Shape(operands.n, k_blocks, weight_blocks, experts, search, grid // config.cluster)
+        self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
+        if const_expr(config.prefetch > 0):
+            if warp == TMA_WARP:
+                plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
+                self.prefetch(rank, plan, unit, weights_map)
+        wait_for_previous_kernel()
+        let_next_kernel_start()
+        changed = Int32(0)
+        for base in cutlass.range(0, experts + 1, 32, unroll=1):
+            i = minimum(base + lane, experts)
+            changed = changed | (load_relaxed(m_indptr + Int64(i) * 4) ^ load_shared(offsets + 4 * i))
+        if cute.arch.vote_any_sync(changed != 0):  # every warp sees the same
+            cute.arch.sync_threads()
+            self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
+        plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
+
+        if warp >= TMA_WARP:
+            cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
+            first_scale_warp = TMA_WARP + 4 - self.scale_warps
+            if warp == TMA_WARP:
+                self.load(cta, plan, unit, tokens_map, weights_map)
+            elif warp < first_scale_warp:
+                self.issue(cta, plan, unit)
+            else:
+                self.scale(cta, plan, unit, operands, warp - first_scale_warp, lane)
+        else:
+            cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
+            self.consume(cta, plan, unit, operands, warp, lane, thread)
+        self.finish(cta, warp)
+        if const_expr(config.cluster > 1):  # arrivals and multicasts of the other CTA, before this one ends
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
+
+    @cute.jit
+    def make_table(self, m_indptr: Int64, offsets, table, several, shape: Shape, total_m, warp, lane, thread):
+        """All threads: the schedule's tables in shared memory."""
+        for i in cutlass.range(thread, shape.experts + 1, THREADS, unroll=1):
+            store_shared(offsets + 4 * i, load_relaxed(m_indptr + Int64(i) * 4))
+        cute.arch.sync_threads()
+        if warp == 0:
+            self.count_tiles(offsets, table, several, total_m, shape.weight_blocks, shape.experts, lane)
+        cute.arch.sync_threads()
+
+    @cute.jit
+    def prefetch(self, rank: Int32, plan, unit: Int32, weights_map: Int64):
+        """The first stages of this CTA's weights to L2."""
+        config = self.config
+        if unit < plan.end:
+            piece = piece_at(plan, config, rank, unit)
+            with cute.arch.elect_one():
+                for i in cutlass.range(minimum(piece.count, config.prefetch), unroll=1):
+                    tma_prefetch(weights_map, ((piece.first + i) * BLOCK_K, piece.row, piece.expert))
+
+    @cute.jit
+    def count_tiles(self, offsets: Int32, table: Int32, several: Int32, total_m, weight_blocks, experts, lane):
+        """One warp: m_indptr clipped and made monotone, and how many cluster tiles there are before each expert."""
+        config = self.config
+        before, reach, most = Int32(0), Int32(0), Int32(0)
+        for base in cutlass.range(0, experts + 1, 32, unroll=1):
+            i = base + lane
+            offset = Int32(0)
+            if i <= experts:
+                offset = load_shared(offsets + 4 * i)
+            offset = maximum(minimum(offset, total_m), 0)
+            for step in range_constexpr(5):  # the largest so far: never below what came before
+                other = cute.arch.shuffle_sync_up(offset, 1 << step, mask_and_clamp=0)
+                offset = select(lane >= 1 << step, maximum(offset, other), offset)
+            offset = maximum(offset, reach)
+            if i <= experts:
+                store_shared(offsets + 4 * i, offset)
+            reach = cute.arch.shuffle_sync(offset, 31)
+            cute.arch.sync_warp()
+        for base in cutlass.range(0, experts, 32, unroll=1):
+            i = base + lane
+            tiles, depth = Int32(0), Int32(0)
+            if i < experts:
+                m = load_shared(offsets + 4 * i + 4) - load_shared(offsets + 4 * i)
+                token_tiles = (m + (config.tokens - 1)) // config.tokens
+                tiles, depth = token_tiles * weight_blocks, token_tiles
+                if const_expr(config.cluster == 2):
+                    tiles = (token_tiles >> 1) * weight_blocks + (token_tiles & 1) * ((weight_blocks + 1) >> 1)
+                    depth = (token_tiles + 1) >> 1
+            total = tiles
+            for step in range_constexpr(5):
+                other = cute.arch.shuffle_sync_up(total, 1 << step, mask_and_clamp=0)
+                total = total + select(lane >= 1 << step, other, 0)
+            if i < experts:
+                store_shared(table + 4 * i, before + total - tiles)
+            before = before + cute.arch.shuffle_sync(total, 31)
+            most = maximum(most, select(cute.arch.vote_any_sync(depth > 1), 1, 0))
+        if lane == 0:
+            store_shared(table + 4 * experts, before)
+            store_shared(several, most)
+
+    @cute.jit
+    def load(self, cta: Cta, plan, unit: Int32, tokens_map: Int64, weights_map: Int64):
+        """TMA warp: weights and tokens to the ring."""
+        config = self.config
+        with cute.arch.elect_one():
+            slot, phase = Int32(0), Int32(1)  # a fresh barrier passes parity 1
+            while unit < plan.end:
+                piece = piece_at(plan, config, cta.rank, unit)
+                expert, token, row, width = piece.expert, piece.token, piece.row, piece.width
+                tokens_of = tokens_map + Int64(piece.narrow) * 128
+                own = piece.shares_weights
+                end = piece.first + piece.count
+                for first_k in cutlass.range(piece.first, end, config.burst, unroll=1):
+                    if const_expr(config.burst > 1):
+                        ahead, ahead_phase = slot, phase
+                        for i in range_constexpr(config.burst):
+                            if first_k + i < end:
+                                mbarrier_wait(cta.empty + 8 * ahead, ahead_phase)
+                            ahead = ahead + 1
+                            ahead_phase = select(ahead == config.depth, ahead_phase ^ 1, ahead_phase)
+                            ahead = select(ahead == config.depth, 0, ahead)
+                    for k in cutlass.range(first_k, minimum(first_k + config.burst, end), unroll=1):
+                        if const_expr(config.burst == 1):
+                            mbarrier_wait(cta.empty + 8 * slot, phase)
+                        bar = cta.full + 8 * slot
+                        mbarrier_expect(bar, (width + config.rows) * BLOCK_K)
+                        weights = cta.ring + slot * config.stage_bytes
+                        self.load_stage(
+                            cta, weights_map, tokens_of, weights, bar, k * BLOCK_K, expert, row, token, width, own
+                        )
+                        slot = slot + 1
+                        phase = select(slot == config.depth, phase ^ 1, phase)
+                        slot = select(slot == config.depth, 0, slot)
+                unit = piece.next
+
+    def load_stage(self, cta: Cta, weights_map, tokens_map, weights, bar, x, expert, row, token, width, own) -> None:
+        """TMA copies of a stage at x of K. Of the operand that a cluster shares, each CTA loads half for both."""
+        config = self.config
+        tokens = weights + config.rows * BLOCK_K
+        if config.cluster == 1:
+            tma_load(weights, weights_map, (x, row, expert), bar, FIRST, Int32(1), None)
+            tma_load(tokens, tokens_map, (x, token), bar, LAST, Int32(1), None)
+            return
+        only, other = Int32(1) << cta.rank, 1 - own
+        for to, tensormap, at, policy, shared, rows in (
+            (weights, weights_map, (row, expert), FIRST, own, config.rows // 2),
+            (tokens, tokens_map, (token,), LAST, other, width >> 1),
+        ):
+            first, mask = cta.rank * shared, select(shared != 0, 3, only)  # half, for both; or the first half
+            place = (x, at[0] + first * rows, *at[1:])
+            tma_load(to + first * (rows * BLOCK_K), tensormap, place, bar, policy, Int32(1), mask)
+            place = (x, at[0] + rows, *at[1:])  # and the second
+            tma_load(to + rows * BLOCK_K, tensormap, place, bar, policy, 1 - shared, only)
+
+    def scale_place(self, column: Int32) -> Int32:
+        """Byte of a token's scale in its stage: SCALE_ORDER."""
+        return ((column >> 1) & 3) * self.config.scale_row + (column >> 3) * 8 + ((column & 1) ^ 1) * 4
+
+    @cute.jit
+    def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
+        """A scale warp: a_scale * b_scale of every third stage. Loaded first, stored when the stage is free."""
+        config = self.config
+        per_lane = (config.tokens + 31) // 32
+        sets = config.scale_bytes // (4 * config.scale_row)
+        places = []  # of token `lane` + 32 * i
+        for i in range_constexpr(per_lane):
+            column = lane + 32 * i
+            places.append(self.scale_place(column))
+        count = Int32(0)  # stages before this piece
+        while unit < plan.end:
+            piece = piece_at(plan, config, cta.rank, unit)
+            k_blocks, scale_blocks = plan.shape.k_blocks, plan.shape.n >> 7
+            conditions, addresses = [], []
+            for i in range_constexpr(per_lane):
+                token = piece.token + lane + 32 * i
+                conditions.append(select(lane + 32 * i < piece.tokens, 1, 0))
+                addresses.append(operands.a_scale + Int64(token) * 4)
+            b_rows = []
+            for i in range_constexpr(sets):
+                row = minimum((piece.row >> 7) + i, scale_blocks - 1)
+                b_rows.append(operands.b_scale + (Int64(piece.expert * scale_blocks + row) * Int64(k_blocks)) * 4)
+            stride = Int64(operands.total_m) * 4
+            skip = which - count % self.scale_warps
+            skip = skip + select(skip < 0, self.scale_warps, 0)
+            for base in cutlass.range(skip, piece.count, self.scale_warps * SCALE_BATCH, unroll=1):
+                of_tokens, of_weights = [], []
+                for j in range_constexpr(SCALE_BATCH):
+                    k = piece.first + base + self.scale_warps * j
+                    wanted = select(k < piece.first + piece.count, 1, 0)
+                    at = [x + Int64(k) * stride for x in addresses]
+                    of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
+                    of_weights.append([load_global_float(x + Int64(k) * 4, wanted) for x in b_rows])
+                for j in range_constexpr(SCALE_BATCH):
+                    i = base + self.scale_warps * j
+                    if i < piece.count:
+                        stage = divide(count + i, config.depth)
+                        slot = count + i - stage * config.depth
+                        mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
+                        to = cta.scales + slot * config.scale_bytes
+                        for x, of_weight in enumerate(of_weights[j]):
+                            for place, of_token in zip(places, of_tokens[j]):
+                                if lane < config.tokens:
+                                    store_shared_float(to + x * 4 * config.scale_row + place, of_token * of_weight)
+                        cute.arch.sync_warp()
+                        mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
+            count = count + piece.count
+            unit = piece.next
+
+    @cute.jit
+    def consume(self, cta: Cta, plan, unit: Int32, operands: Operands, warp: Int32, lane: Int32, thread: Int32):
+        """A consumer warpgroup: its rows of each tile, multiplied, scaled and added in registers, and stored."""
+        config = self.config
+        group = warp >> 2
+        per_block = config.tokens // 2  # results of a thread for 64 weight rows
+        acc = cute.make_rmem_tensor((config.blocks * per_block,), Float32)
+        block_of_grid = cta.cluster * config.cluster + cta.rank
+        group_thread = thread & (GROUP_THREADS - 1)
+        partial = operands.partials + Int64(group * (config.partial_bytes // GROUPS) + group_thread * 16)
+        if const_expr(config.in_turn):
+            if group == 1:
+                give_turn(TURNS, group)  # warpgroup 0 begins
+        slot, phase, done = Int32(0), Int32(0), Int32(0)
+        while unit < plan.end:
+            piece = piece_at(plan, config, cta.rank, unit)
+            for i in range_constexpr(config.blocks * per_block):
+                acc[i] = Float32(0.0)
+            cut = (piece.first == 0) & (piece.count < plan.shape.k_blocks)
+            if cut & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first piece: long done
+                self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
+            count, width = piece.count, piece.width
+            for tokens in config.widths:
+                if width == tokens:
+                    slot, phase = self.multiply(cta, tokens, count, done, slot, phase, acc, warp, lane)
+            done = done + count
+            if piece.first > 0:  # another cluster writes the result
+                to = partial + Int64(block_of_grid) * config.partial_bytes
+                for i in range_constexpr(config.blocks * per_block // 4):
+                    used = select(i * 8 % config.tokens < width, 1, 0)
+                    store_global_floats(to + i * (GROUP_THREADS * 16), [acc[4 * i + j] for j in range(4)], used)
+                warpgroup_barrier(group + 1)
+                if group_thread == 0:
+                    store_release(operands.flags + Int64(block_of_grid * GROUPS + group) * 4, 1)
+            else:
+                if cut & (plan.share < plan.shape.k_blocks):  # the rest is multiplied at the same time
+                    self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
+                self.store(cta, piece, operands, acc, warp, lane)
+            unit = piece.next
+        if const_expr(config.in_turn):  # the turn that was given last
+            if group == 0:
+                await_turn(TURNS, group)
+
+    @cute.jit
+    def multiply(
+        self, cta: Cta, tokens: cutlass.Constexpr, count: Int32, done: Int32, slot: Int32, phase: Int32, acc,
+        warp: Int32, lane: Int32,
+    ):  # fmt: skip
+        """Multiply, scale and add `count` stages of a tile with this many tokens, after `done` of others.
+
+        Returns the next slot, and its phase.
+        """
+        config, group = self.config, warp >> 2
+        per_block, stride = tokens // 2, config.tokens // 2
+        first_weights = matrix_descriptor(cta.ring + group * (64 * config.blocks * BLOCK_K))
+        first_tokens = matrix_descriptor(cta.ring + config.rows * BLOCK_K)
+        of_scales = cta.scales + (lane & 3) * config.scale_row
+        if const_expr(config.rows > 128):
+            of_scales = of_scales + group * (4 * config.scale_row)
+        for _ in cutlass.range(count, unroll=1):
+            mbarrier_wait(cta.full + 8 * slot, phase)
+            stage = Int64(slot * (config.stage_bytes >> 4))
+            scales = []
+            for i in range_constexpr(tokens // 16):
+                scales += load_shared_floats(of_scales + slot * config.scale_bytes + 16 * i)
+            for b in range_constexpr(config.blocks):
+                weights, next_turn = first_weights + stage + b * (64 * BLOCK_K >> 4), None
+                if const_expr(config.in_turn):
+                    await_turn(TURNS, group)
+                    next_turn = TURNS + 1 - group
+                d = wgmma_fp8(tokens, weights, first_tokens + stage, next_turn)
+                if const_expr(b == config.blocks - 1):
+                    self.release(cta, slot, lane)
+                for i in range_constexpr(per_block):
+                    scale = scales[(i // 4 * 2 + i % 2) ^ 1]  # SCALE_ORDER
+                    acc[b * stride + i] = fma(d[i], scale, acc[b * stride + i])
+            slot = slot + 1
+            phase = select(slot == config.depth, phase ^ 1, phase)
+            slot = select(slot == config.depth, 0, slot)
+        return slot, phase
+
+    @cute.jit
+    def collect(self, plan, piece, cta: Cta, flags: Int64, partial: Int64, acc, group: Int32, thread: Int32):
+        """Add the sums of the clusters that have the rest of this tile, in their order."""
+        config, size = self.config, cute.size(acc)
+        first, clusters = cta.cluster + 1, plan.shape.clusters
+        for other in cutlass.range(first + thread, clusters, GROUP_THREADS, unroll=1):
+            if start_of(plan, other) < piece.end:
+                flag = flags + Int64((other * config.cluster + cta.rank) * GROUPS + group) * 4
+                while load_acquire(flag) == 0:
+                    pause()
+                store_release(flag, 0)
+        warpgroup_barrier(group + 1)
+        together = 4 if size <= 32 else 1  # parts that are loaded at once
+        other = first
+        while start_of(plan, other) < piece.end:
+            parts = []
+            for i in range_constexpr(together):
+                block = (other + i) * config.cluster + cta.rank
+                exists = select(start_of(plan, other + i) < piece.end, 1, 0)
+                at = partial + Int64(block) * config.partial_bytes
+                part = []
+                for j in range_constexpr(size // 4):
+                    used = exists & select(j * 8 % config.tokens < piece.width, 1, 0)
+                    part.append(load_global_floats(at + j * (GROUP_THREADS * 16), used))
+                parts.append(part)
+            for part in parts:
+                for j in range_constexpr(size):
+                    acc[j] = acc[j] + part[j // 4][j % 4]
+            other = other + together
+
+    @cute.jit
+    def release(self, cta: Cta, slot: Int32, lane: Int32):
+        """This warp has read the slot: tell all that write to it."""
+        cute.arch.sync_warp()
+        bar = cta.empty + 8 * slot
+        if const_expr(self.config.cluster == 1):
+            mbarrier_arrive(bar, select(lane == 0, 1, 0))
+        else:
+            to = map_shared(bar, minimum(lane, self.config.cluster - 1))
+            mbarrier_arrive_cluster(to, select(lane < self.config.cluster, 1, 0))
+
+    @cute.jit
+    def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
+        """Results [16 weight rows, tokens] of a warp and 64-row block, to out [tokens, weight rows] in bf16."""
+        config = self.config
+        per_block = config.tokens // 2
+        chunk = min(CHUNK, config.tokens)
+        scratch = cta.scratch + warp * SCRATCH
+        row = piece.row + (warp >> 2) * (64 * config.blocks) + (warp & 3) * 16
+        # A lane's row of an 8x8 matrix: a token's 8 weight rows; halves change places every 4 tokens, for the banks
+        token = (lane & 7) + ((lane >> 4) << 3)
+        write = scratch + token * 32 + ((((lane >> 3) ^ (token >> 2)) & 1) << 4)
+        token = lane >> 1
+        read = scratch + token * 32 + (((lane ^ (token >> 2)) & 1) << 4)
+        for b in range_constexpr(config.blocks):
+            first = row + b * 64 + (lane & 1) * 8
+            to = operands.out + (Int64(piece.token + token) * Int64(operands.n) + Int64(first)) * 2
+            n, tokens = operands.n, piece.tokens
+            left = select(first < n, tokens - token, 0)
+            for c in range_constexpr(config.tokens // chunk):
+                if c * chunk < tokens:
+                    for j in range_constexpr(chunk // 16):
+                        base = b * per_block + (c * chunk + j * 16) // 2
+                        matrices = [pack_bfloat(acc[base + 2 * i], acc[base + 2 * i + 1]) for i in range(4)]
+                        store_matrix(write + j * 512, matrices)
+                    cute.arch.sync_warp()
+                    for j in range_constexpr(chunk // 16):
+                        x = load_shared_words(read + j * 512)
+                        at = c * chunk + j * 16
+                        store_global_words(to + Int64(at) * Int64(n) * 2, x, select(at < left, 1, 0))
+                    cute.arch.sync_warp()

@@ -1,0 +1,320 @@
+"""The PTX that the kernels are written in: one function an instruction, with its section of the PTX ISA 9.1.
+
+Shared memory addresses are Int32; tensormaps, matrix descriptors and global addresses are Int64.
+"""
+
+from cutlass import Float32, Int16, Int32, Int64
+from cutlass._mlir import ir
+from cutlass._mlir.dialects import arith, llvm, math
+from cutlass._mlir.dialects import cute as cute_ir
+from cutlass._mlir.dialects import cute_nvgpu as nvgpu_ir
+from cutlass.cute import AddressSpace
+
+# Encoded L2 policies of a TMA copy: https://github.com/NVIDIA/cutlass/blob/7107b055/include/cute/arch/copy_sm90_desc.hpp#L186
+FIRST, NORMAL, LAST = "evict_first", "evict_normal", "evict_last"
+CACHE_POLICY = {NORMAL: 0x1000000000000000, FIRST: 0x12F0000000000000, LAST: 0x14F0000000000000}
+
+
+def ptx(text: str, constraints: str, *operands, result: str | None = None):
+    """Inline PTX: $0, $1, .. are the result, if any, then the operands (DSL numbers)."""
+    return llvm.inline_asm(
+        ir.Type.parse(result) if result else None,
+        [x.ir_value() for x in operands],
+        text,
+        constraints,
+        has_side_effects=True,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    )
+
+
+def ptx_if(condition: Int32, text: str, constraints: str, *operands) -> None:
+    """Inline PTX that is executed where condition, the last operand, is not 0."""
+    guard = f"{{ .reg .pred p; setp.ne.b32 p, ${len(operands)}, 0; @p {text} }}"
+    ptx(guard, f"{constraints},r".lstrip(","), *operands, condition)
+
+
+def unpack(struct, count: int, dtype) -> list:
+    """The members of what inline PTX with `count` results gave."""
+    mlir = dtype.mlir_type
+    return [dtype(llvm.extractvalue(mlir, struct, ir.DenseI64ArrayAttr.get([i]))) for i in range(count)]
+
+
+def structure(count: int, name: str) -> str:
+    return f"!llvm.struct<({', '.join([name] * count)})>"
+
+
+def select(condition, x, y) -> Int32:
+    """x if condition else y, without a branch."""
+    return Int32(arith.select(condition.ir_value(), Int32(x).ir_value(), Int32(y).ir_value()))
+
+
+def minimum(x, y) -> Int32:
+    return select(Int32(x) < Int32(y), x, y)
+
+
+def maximum(x, y) -> Int32:
+    return select(Int32(x) < Int32(y), y, x)
+
+
+def divide(x, y) -> Int32:
+    """Quotient of two numbers that are not negative; `//` would care for the signs."""
+    return Int32(arith.divui(Int32(x).ir_value(), Int32(y).ir_value()))
+
+
+# --------------------------------------------------------------------------------------------------- barriers and order
+
+
+def mbarrier_init(bar: Int32, count: int) -> None:
+    """mbarrier.init (9.7.13.15.9)."""
+    ptx("mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", bar, Int32(count))
+
+
+def mbarrier_expect(bar: Int32, size: int) -> None:
+    """mbarrier.arrive.expect_tx (9.7.13.15.13): an arrival that also awaits `size` bytes."""
+    ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", bar, Int32(size))
+
+
+def mbarrier_arrive(bar: Int32, condition) -> None:
+    """mbarrier.arrive (9.7.13.15.13), at a barrier of this CTA, where condition is not 0."""
+    ptx_if(condition, "mbarrier.arrive.shared::cta.b64 _, [$0];", "r", bar)
+
+
+def mbarrier_arrive_cluster(bar: Int32, condition) -> None:
+    """The same at a barrier of any CTA of the cluster: an address that map_shared gave.
+
+    Without .release.cluster, for which ptxas puts a fence of the whole GPU in front: the warp has only read.
+    """
+    ptx_if(condition, "mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", bar)
+
+
+def mbarrier_wait(bar: Int32, parity: Int32) -> None:
+    """mbarrier.try_wait (9.7.13.15.16) until the phase of this parity is complete; a fresh barrier passes parity 1."""
+    text = """{ .reg .pred p;
+        WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;
+        @p bra DONE;
+        bra WAIT;
+        DONE: }"""
+    ptx(text, "r,r", bar, parity)
+
+
+def map_shared(address: Int32, rank: Int32) -> Int32:
+    """mapa (9.7.9.24): the shared::cluster address of `address` in CTA `rank`."""
+    return Int32(ptx("mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", address, rank, result="i32"))
+
+
+def warpgroup_barrier(number: Int32) -> None:
+    """bar.sync (9.7.13.1) of the 128 threads of a warpgroup."""
+    ptx("bar.sync $0, 128;", "r", number)
+
+
+def await_turn(number: int, group: Int32) -> None:
+    """bar.sync of 256 threads: warpgroup `group` waits at barrier number + group until the other has arrived there."""
+    ptx("bar.sync $0, 256;", "r", Int32(number) + group)
+
+
+def give_turn(number: int, group: Int32) -> None:
+    """bar.arrive: warpgroup `group` lets the other one go on."""
+    ptx("bar.arrive $0, 256;", "r", Int32(number + 1) - group)
+
+
+def wait_for_previous_kernel() -> None:
+    """griddepcontrol.wait (9.7.13.13): until the kernel before has ended and its writes are visible."""
+    ptx("griddepcontrol.wait;", "")
+
+
+def pause() -> None:
+    """nanosleep (9.7.13.10) of about 64 ns, between two looks at a flag."""
+    ptx("nanosleep.u32 64;", "")
+
+
+def let_next_kernel_start() -> None:
+    """griddepcontrol.launch_dependents (9.7.13.13)."""
+    ptx("griddepcontrol.launch_dependents;", "")
+
+
+# --------------------------------------------------------------------------------------------------------------- memory
+
+
+def load_relaxed(address: Int64) -> Int32:
+    """ld.relaxed.gpu (9.7.9.8): from L2, whatever L1 has."""
+    return Int32(ptx("ld.relaxed.gpu.global.b32 $0, [$1];", "=r,l", address, result="i32"))
+
+
+def load_global_float(address: Int64, condition: Int32) -> Float32:
+    """ld.global of an f32; 0 where condition is 0."""
+    text = "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.global.f32 $0, [$1]; }"
+    return Float32(ptx(text, "=&f,l,r", address, condition, result="f32"))
+
+
+def load_global_floats(address: Int64, condition: Int32) -> list[Float32]:
+    """ld.global of 4 f32; 0 where condition is 0."""
+    text = "{ .reg .pred p; setp.ne.b32 p, $5, 0; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;"
+    text += " @p ld.global.v4.f32 {$0, $1, $2, $3}, [$4]; }"
+    struct = ptx(text, "=&f,=&f,=&f,=&f,l,r", address, condition, result=structure(4, "f32"))
+    return unpack(struct, 4, Float32)
+
+
+def store_global_floats(address: Int64, x: list[Float32], condition: Int32) -> None:
+    """st.global (9.7.9.11) of 4 f32 where condition is not 0."""
+    ptx_if(condition, "st.global.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f", address, *x)
+
+
+def store_global_words(address: Int64, x: list[Int32], condition: Int32) -> None:
+    """st.global of 16 bytes where condition is not 0."""
+    ptx_if(condition, "st.global.v4.b32 [$0], {$1, $2, $3, $4};", "l,r,r,r,r", address, *x)
+
+
+def load_acquire(address: Int64) -> Int32:
+    """ld.acquire.gpu (9.7.9.8)."""
+    return Int32(ptx("ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", address, result="i32"))
+
+
+def store_release(address: Int64, value: int) -> None:
+    """st.release.gpu (9.7.9.11)."""
+    ptx("st.release.gpu.global.b32 [$0], $1;", "l,r", address, Int32(value))
+
+
+def store_global_bfloat(address: Int64, x: Float32, condition: Int32) -> None:
+    """cvt.rn.bf16 and st.global of 2 bytes where condition is not 0."""
+    text = "{ .reg .pred p; .reg .b16 h; setp.ne.b32 p, $2, 0; cvt.rn.bf16.f32 h, $1; @p st.global.b16 [$0], h; }"
+    ptx(text, "l,f,r", address, x, condition)
+
+
+def load_shared(address: Int32) -> Int32:
+    """ld.shared (9.7.9.8)."""
+    return Int32(ptx("ld.shared.b32 $0, [$1];", "=r,r", address, result="i32"))
+
+
+def load_shared_words(address: Int32) -> list[Int32]:
+    """ld.shared of 16 bytes."""
+    struct = ptx("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,r", address, result=structure(4, "i32"))
+    return unpack(struct, 4, Int32)
+
+
+def load_shared_floats(address: Int32) -> list[Float32]:
+    """ld.shared of 4 f32."""
+    struct = ptx("ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,r", address, result=structure(4, "f32"))
+    return unpack(struct, 4, Float32)
+
+
+def store_shared(address: Int32, value: Int32) -> None:
+    """st.shared (9.7.9.11)."""
+    ptx("st.shared.b32 [$0], $1;", "r,r", address, value)
+
+
+def store_shared_float(address: Int32, value: Float32) -> None:
+    """st.shared of an f32."""
+    ptx("st.shared.f32 [$0], $1;", "r,f", address, value)
+
+
+def store_matrix(address: Int32, matrices: list[Int32]) -> None:
+    """stmatrix.trans (9.7.14.5.16): column i of 16-bit matrix j [8, 8] to the 16 bytes at lane 8 * j + i's address."""
+    ptx("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r", address, *matrices)
+
+
+def tensormap_prefetch(tensormap: Int64) -> None:
+    """prefetch.tensormap (9.7.9.15)."""
+    ptx("prefetch.tensormap [$0];", "l", tensormap)
+
+
+def tma_prefetch(tensormap: Int64, at: tuple) -> None:
+    """cp.async.bulk.prefetch.tensor (9.7.9.25.5.4): the box at these coordinates to L2, a hint."""
+    places = ", ".join(f"${i + 1}" for i in range(len(at)))
+    text = f"cp.async.bulk.prefetch.tensor.{len(at)}d.L2.global.tile [$0, {{{places}}}];"
+    ptx(text, "l" + ",r" * len(at), tensormap, *map(Int32, at))
+
+
+def tma_load(to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition, mask: Int32 | None) -> None:
+    """cp.async.bulk.tensor (9.7.9.25.5.2) of the box at these coordinates, innermost first.
+
+    With a mask: to the same place in each of these CTAs of the cluster, each of which has its own barrier signalled.
+    """
+    n, multicast = len(at), mask is not None
+    text = f"cp.async.bulk.tensor.{n}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    text += ".multicast::cluster" * multicast + ".L2::cache_hint"
+    text += f" [$0], [$1, {{{', '.join(f'${i + 4}' for i in range(n))}}}], [$2], "
+    text += f"${n + 4}, " * multicast + "$3;"
+    operands = to, tensormap, bar, Int64(CACHE_POLICY[policy]), *map(Int32, at), *([Int16(mask)] if multicast else [])
+    ptx_if(condition, text, "r,l,r,l" + ",r" * n + ",h" * multicast, *operands)
+
+
+def tensormap_address(atom) -> Int64:
+    """Generic address of the tensormap of a TMA atom that is a kernel parameter."""
+    pointer = cute_ir.PtrType.get(nvgpu_ir.TmaDescriptorTiledType.get(), AddressSpace.generic, 64)
+    return Int64(nvgpu_ir.get_tma_desc_addr(pointer, nvgpu_ir.atom_make_exec_tma(atom._trait.value)).toint())
+
+
+# ----------------------------------------------------------------------------------------------------------- arithmetic
+
+
+def pack_bfloat(low: Float32, high: Float32) -> Int32:
+    """cvt.rn.bf16x2 (9.7.9.21)."""
+    return Int32(ptx("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", low, high, result="i32"))
+
+
+def fma(x: Float32, y: Float32, z: Float32) -> Float32:
+    """x * y + z, rounded once."""
+    return Float32(math.fma(x.ir_value(), y.ir_value(), z.ir_value()))
+
+
+def wgmma_fp8(n: int, a: Int64, b: Int64, next_turn: Int32 | None) -> list[Float32]:
+    """wgmma.mma_async (9.7.15.5.2) of 128 of K, and wait: D [64, n] = A [64, 128] @ B [n, 128].T, e4m3 in, f32 out.
+
+    a, b: matrix descriptors (9.7.15.5.1.2) of K-major operands with 128-byte swizzle, of which 32 of K are 32 bytes.
+    Of D a thread has (9.7.15.5.1.1), as its result i, row 16 * warp + lane / 4 + 8 * (i / 2 % 2) and column
+    8 * (i / 4) + lane % 4 * 2 + i % 2. next_turn: arrive at this barrier of 256 threads when half is issued.
+    """
+    count = n // 2
+    d, in_turn = ", ".join(f"${i}" for i in range(count)), next_turn is not None
+    text = "{ .reg .pred none, some; .reg .b64 a, b; setp.ne.b32 none, 0, 0; setp.eq.b32 some, 0, 0;\n"
+    text += "wgmma.fence.sync.aligned;\n"
+    for step in range(4):
+        text += f"add.s64 a, ${count}, {2 * step}; add.s64 b, ${count + 1}, {2 * step};\n"
+        text += f"wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 "
+        text += f"{{{d}}}, a, b, {'some' if step else 'none'}, 1, 1;\n"
+        text += f"bar.arrive ${count + 2}, 256;\n" if in_turn and step == 1 else ""
+    text += "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0; }"
+    operands = [a, b] + [next_turn] * in_turn
+    struct = ptx(text, "=&f," * count + "l,l" + ",r" * in_turn, *operands, result=structure(count, "f32"))
+    return unpack(struct, count, Float32)
+
+
+def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int) -> None:
+    """tcgen05.mma.kind::f8f6f4 (9.7.16.10.9): D [128, n] (+)= A [128, 32] @ B [n, 32].T, D in tensor memory."""
+    text = "{ .reg .pred p; setp.ne.b32 p, $4, 0; tcgen05.mma.cta_group::1.kind::f8f6f4 [$0], $1, $2, $3, p; }"
+    ptx(text, "r,l,l,r,r", d, a, b, idesc, Int32(accumulate))
+
+
+def mma_commit(bar: Int32) -> None:
+    """tcgen05.commit (9.7.16.11.1): arrive when all tcgen05.mma that this thread has issued are done."""
+    ptx("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [$0];", "r", bar)
+
+
+def tmem_alloc(to: Int32, columns: int) -> None:
+    """tcgen05.alloc (9.7.16.7.1), and relinquish the right to more; the address goes to shared memory."""
+    ptx(f"tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [$0], {columns};", "r", to)
+    ptx("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;", "")
+
+
+def tmem_dealloc(tmem: Int32, columns: int) -> None:
+    """tcgen05.dealloc (9.7.16.7.1)."""
+    ptx(f"tcgen05.dealloc.cta_group::1.sync.aligned.b32 $0, {columns};", "r", tmem)
+
+
+def tmem_load(tmem: Int32, columns: int) -> list[Float32]:
+    """tcgen05.ld and its wait (9.7.16.8): this warp's 32 lanes x columns, a lane and all columns to a thread."""
+    registers = ", ".join(f"${i}" for i in range(columns))
+    text = f"tcgen05.ld.sync.aligned.32x32b.x{columns}.b32 {{{registers}}}, [${columns}];"
+    text += " tcgen05.wait::ld.sync.aligned;"
+    return unpack(ptx(text, "=f," * columns + "r", tmem, result=structure(columns, "f32")), columns, Float32)
+
+
+def tcgen05_fence(side: str) -> None:
+    """tcgen05.fence (9.7.16.11.2): "before" or "after" a synchronisation with other threads."""
+    ptx(f"tcgen05.fence::{side}_thread_sync;", "")
+
+
+def matrix_descriptor(address: Int32) -> Int64:
+    """Shared memory matrix descriptor: K-major, 128-byte swizzle, groups of 8 rows 1024 bytes apart."""
+    return Int64(address >> 4) | Int64(1 << 62 | (1024 >> 4) << 32 | 1 << 16)

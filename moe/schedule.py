@@ -1,0 +1,129 @@
+"""Who multiplies what: the schedule that every cluster makes for itself on the GPU, from m_indptr.
+
+A tile is `rows` weight rows x `tokens` tokens of one expert. A cluster of two CTAs takes two tiles at once, which share
+an operand: two token tiles of the same weights if the expert has two left, else two weight blocks with the same tokens.
+Units are K blocks (128 of K) of such cluster tiles, in the order expert, weight block, token tile (the last fastest).
+
+    one token tile an expert      every cluster takes an equal share of all units in a row, so it may begin and end
+    (decode: memory binds)        inside a tile; weights are read once
+    more                          clusters take whole tiles in turn: the same weights are multiplied with all tokens
+    (prefill: tensor cores bind)  at about the same time, and come from L2 but for the first time
+
+Of a tile that was cut the cluster with its first unit writes the result; the others give it their sums.
+"""
+
+from typing import NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, const_expr
+
+from moe.ptx import divide, load_shared, minimum, select
+
+MAX_EXPERTS = 512
+
+
+class Shape(NamedTuple):
+    """The part of the problem that the host knows, and the grid."""
+
+    n: Int32
+    k_blocks: Int32  # 128 of K each
+    weight_blocks: Int32  # of an expert: n / rows, rounded up
+    experts: Int32
+    search: Int32  # first step of a binary search among them: the largest power of two below
+    clusters: Int32
+
+
+class Plan(NamedTuple):
+    """The schedule, in shared memory and of this cluster."""
+
+    shape: Shape
+    table: Int32  # shared memory [experts + 1]: cluster tiles of the experts before
+    offsets: Int32  # shared memory [experts + 1]: m_indptr, made monotone and clipped to total_m
+    share: Int32  # units of a cluster, rounded down, if shares are contiguous
+    longer: Int32  # how many clusters, the first ones, have one more
+    skip: Int32  # units from the end of a piece to the next one's start: 0 if shares are contiguous
+    end: Int32  # of this cluster's units
+
+
+class Piece(NamedTuple):
+    """K blocks of a tile, of one CTA."""
+
+    expert: Int32
+    token: Int32  # first row of A
+    tokens: Int32  # of these rows, at most those of a tile
+    width: Int32  # how many are loaded and multiplied: the least of the widths that the kernel has
+    narrow: Int32  # its number among the widths, from the widest, which is 0
+    row: Int32  # first weight row; at n or above if the CTA has none
+    shares_weights: Int32  # 1 if both CTAs of the cluster have the same weights, 0 if they have the same tokens
+    first: Int32  # K block
+    count: Int32  # K blocks
+    end: Int32  # unit after the tile's last
+    next: Int32  # unit at which this cluster goes on
+
+
+@cute.jit
+def start_of(plan: Plan, cluster: Int32) -> Int32:
+    """First unit of a cluster, if shares are contiguous."""
+    return cluster * plan.share + minimum(cluster, plan.longer)
+
+
+@cute.jit
+def make_plan(shape: Shape, table: Int32, offsets: Int32, several: Int32, cluster: Int32):
+    """(Plan, first unit) of a cluster; several: whether an expert has more than one token tile."""
+    tiles = load_shared(table + 4 * shape.experts)
+    units = tiles * shape.k_blocks
+    share = divide(units, shape.clusters)
+    longer = units - share * shape.clusters
+    start = cluster * share + minimum(cluster, longer)
+    end = start + share + select(cluster < longer, 1, 0)
+    in_turn = several != 0
+    skip = select(in_turn, (shape.clusters - 1) * shape.k_blocks, 0)
+    end = select(in_turn, units, end)
+    start = select(in_turn, cluster * shape.k_blocks, start)
+    return Plan(shape, table, offsets, share, longer, skip, end), start
+
+
+@cute.jit
+def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
+    """The piece at a unit, for CTA `rank` of its cluster; config: of the kernel, its tiles and cluster."""
+    tokens, widths = config.tokens, config.widths
+    shape, table, experts = plan.shape, plan.table, plan.shape.experts
+    weight_blocks = shape.weight_blocks
+    tile = divide(unit, shape.k_blocks)
+    first = unit - tile * shape.k_blocks
+    # The last expert whose tiles begin at or before this one
+    expert, step = Int32(0), shape.search
+    while step > 0:
+        probe = expert + step
+        if probe < experts:
+            if load_shared(table + 4 * probe) <= tile:
+                expert = probe
+        step = step >> 1
+    local = tile - load_shared(table + 4 * expert)
+    token, token_end = load_shared(plan.offsets + 4 * expert), load_shared(plan.offsets + 4 * expert + 4)
+    token_tiles = divide(token_end - token + (tokens - 1), tokens)
+    shares_weights = Int32(0)
+    block, column = Int32(0), Int32(0)
+    if const_expr(config.cluster == 1):
+        block = divide(local, token_tiles)
+        column = local - block * token_tiles
+    else:
+        pairs = token_tiles >> 1
+        paired = pairs * weight_blocks
+        shares_weights = select(local < paired, 1, 0)
+        block = 2 * (local - paired) + rank
+        column = token_tiles - 1
+        if local < paired:
+            block = divide(local, pairs)
+            column = 2 * (local - block * pairs) + rank
+    count = minimum(shape.k_blocks - first, plan.end - unit)
+    end = unit + shape.k_blocks - first
+    token = token + column * tokens
+    valid = minimum(token_end - token, tokens)
+    width, narrow = Int32(tokens), Int32(0)
+    for i, narrower in enumerate(widths[1:]):
+        width = select(valid <= narrower, narrower, width)
+        narrow = select(valid <= narrower, i + 1, narrow)
+    following = unit + count + plan.skip
+    return Piece(expert, token, valid, width, narrow, block * config.rows, shares_weights, first, count, end, following)

@@ -1,0 +1,149 @@
+"""The tensor core's part for sm_100a: tcgen05.mma into two accumulators in tensor memory, in turn.
+
+    TMA warp, 2 scale warps ──► ring ──► MMA warp: tcgen05.mma of 128 of K ──► accumulator 0 or 1 (tensor memory)
+                                                                                       │
+                          2 warpgroups: tcgen05.ld, sum = fma(d, scale, sum) in registers ──► bf16 ──► out
+
+A tile has 128 weight rows, the lanes of tensor memory; each warpgroup has half of the tokens, its columns. Schedule,
+loads, ring, scales and cut tiles are those of kernel.py.
+"""
+
+from dataclasses import replace
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, range_constexpr
+
+from moe.kernel import BLOCK_K, TMA_WARP, Config, Cta, GroupedGemm, Operands
+from moe.ptx import (
+    fma,
+    load_shared,
+    load_shared_floats,
+    mbarrier_arrive,
+    mbarrier_init,
+    mbarrier_wait,
+    minimum,
+    mma_commit,
+    mma_fp8,
+    select,
+    store_global_bfloat,
+    tcgen05_fence,
+    tmem_alloc,
+    tmem_dealloc,
+    tmem_load,
+)
+from moe.schedule import piece_at
+
+COLUMNS = 128  # of an accumulator: the widest tile's tokens
+CONSUMER_WARPS = 8
+
+
+class GroupedGemmSm100(GroupedGemm):
+    """The kernel for a B200."""
+
+    scale_warps = 2
+
+    @staticmethod
+    def supported(config: Config) -> Config:
+        return replace(config, blocks=1, in_turn=False)
+
+    def __init__(self, config: Config):
+        assert config.blocks == 1 and not config.in_turn
+        super().__init__(config)
+
+    # The back end's own shared memory: acc_full [2], acc_empty [2], the address of tensor memory
+
+    def init_barriers(self, cta: Cta) -> None:
+        for i in range(2):
+            mbarrier_init(cta.own + 8 * i, 1)  # the commit
+            mbarrier_init(cta.own + 16 + 8 * i, CONSUMER_WARPS)
+
+    @cute.jit
+    def begin(self, cta: Cta, warp: Int32):
+        """All threads, before they first meet: tensor memory."""
+        if warp == TMA_WARP + 1:
+            tmem_alloc(cta.own + 32, 2 * COLUMNS)
+            tcgen05_fence("before")
+
+    @cute.jit
+    def finish(self, cta: Cta, warp: Int32):
+        tcgen05_fence("before")
+        cute.arch.sync_threads()
+        if warp == TMA_WARP + 1:
+            tcgen05_fence("after")
+            tmem_dealloc(load_shared(cta.own + 32), 2 * COLUMNS)
+
+    def scale_place(self, column: Int32) -> Int32:
+        """All lanes need the same scale at once: in the order of the columns."""
+        return column * 4
+
+    @cute.jit
+    def issue(self, cta: Cta, plan, unit: Int32):
+        """MMA warp: D [128 weight rows, tokens] of every stage."""
+        config = self.config
+        tcgen05_fence("after")
+        tmem = load_shared(cta.own + 32)
+        with cute.arch.elect_one():
+            slot, phase, acc, acc_phase = Int32(0), Int32(0), Int32(0), Int32(1)
+            while unit < plan.end:
+                piece = piece_at(plan, config, cta.rank, unit)
+                # Instruction descriptor (9.7.16.4.2): e4m3 x e4m3, f32 out, M = 128, N = width
+                idesc = Int32(128 >> 4 << 24 | 1 << 4) | (piece.width >> 3 << 17)
+                for _ in cutlass.range(piece.count, unroll=1):
+                    mbarrier_wait(cta.full + 8 * slot, phase)
+                    mbarrier_wait(cta.own + 16 + 8 * acc, acc_phase)
+                    tcgen05_fence("after")
+                    # Matrix descriptors (9.7.16.4.1): version 1, 128-byte swizzle, groups of 8 rows 1024 bytes apart
+                    weights = Int64(cta.ring + slot * config.stage_bytes >> 4) | Int64(2 << 61 | 1 << 46 | 64 << 32)
+                    tokens = weights + Int64(config.rows * BLOCK_K >> 4)
+                    for j in range_constexpr(BLOCK_K // 32):
+                        mma_fp8(tmem + acc * COLUMNS, weights + 2 * j, tokens + 2 * j, idesc, int(j > 0))
+                    mma_commit(cta.own + 8 * acc)
+                    acc_phase = acc_phase ^ acc
+                    acc = 1 - acc
+                    slot = slot + 1
+                    phase = select(slot == config.depth, phase ^ 1, phase)
+                    slot = select(slot == config.depth, 0, slot)
+                unit = piece.next
+
+    @cute.jit
+    def multiply(
+        self, cta: Cta, tokens: cutlass.Constexpr, count: Int32, done: Int32, slot: Int32, phase: Int32, acc,
+        warp: Int32, lane: Int32,
+    ):  # fmt: skip
+        """Scale and add what the MMA warp multiplies. A thread has one weight row and half of the tokens."""
+        config, columns = self.config, tokens // 2
+        first = (warp >> 2) * columns
+        tmem = load_shared(cta.own + 32) + ((warp & 3) << 21) + first
+        for i in cutlass.range(count, unroll=1):
+            turn = done + i
+            which = turn & 1
+            mbarrier_wait(cta.full + 8 * slot, phase)  # the scales
+            mbarrier_wait(cta.own + 8 * which, (turn >> 1) & 1)
+            tcgen05_fence("after")
+            d = tmem_load(tmem + which * COLUMNS, columns)
+            scales = []
+            for j in range_constexpr(columns // 4):
+                scales += load_shared_floats(cta.scales + slot * config.scale_bytes + 4 * first + 16 * j)
+            tcgen05_fence("before")
+            cute.arch.sync_warp()
+            mbarrier_arrive(cta.own + 16 + 8 * which, select(lane == 0, 1, 0))
+            self.release(cta, slot, lane)
+            for j in range_constexpr(columns):
+                acc[j] = fma(d[j], scales[j], acc[j])
+            slot = slot + 1
+            phase = select(slot == config.depth, phase ^ 1, phase)
+            slot = select(slot == config.depth, 0, slot)
+        return slot, phase
+
+    @cute.jit
+    def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
+        """A thread's weight row to out [tokens, weight rows]: a warp writes 64 bytes of a token at once."""
+        config = self.config
+        row, columns = piece.row + (warp & 3) * 32 + lane, piece.width >> 1
+        first = (warp >> 2) * columns
+        n, left = operands.n, minimum(piece.tokens - first, columns)
+        left = select(row < n, left, 0)
+        to = operands.out + (Int64(piece.token + first) * Int64(n) + Int64(row)) * 2
+        for j in range_constexpr(config.tokens // 2):
+            store_global_bfloat(to + Int64(j) * Int64(n) * 2, acc[j], select(j < left, 1, 0))

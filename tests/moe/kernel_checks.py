@@ -1,0 +1,97 @@
+"""The kernel on the emulated GPU that MOE_MACHINE names: right for every shape, order of events and config.
+
+All checks of the emulator are on. test_moe_kernel.py runs this, in a process for each machine: a process has one.
+"""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import emulator
+from tests import quick_dsl
+
+
+@pytest.fixture(scope="module")
+def moe():
+    """moe.check, its kernels compiled into the emulator."""
+    emulator.install(MACHINE)
+    quick_dsl.install()
+    from moe import check
+
+    return check
+
+
+MACHINE = os.environ["MOE_MACHINE"]
+NAMES = ["even", "ragged", "one expert has all", "several token tiles", "cut into many parts", "nan"]
+
+
+@pytest.mark.parametrize("config", range(5))
+@pytest.mark.parametrize("name", NAMES)
+def test_cases(moe, name, config):
+    from moe.tuning import CONFIGS
+
+    assert moe.run(moe.CASES[name], CONFIGS[config]) <= moe.BOUND
+
+
+@pytest.mark.parametrize("schedule", range(1, 9))
+def test_orders_of_events(moe, schedule):
+    """One class of operation after the other is late, then all: clusters, turns, cut tiles and bursts included."""
+    from moe.tuning import FEW, MORE
+
+    assert moe.run(moe.CASES["ragged"], MORE, schedule) <= moe.BOUND
+    assert moe.run(moe.CASES["cut into many parts"], FEW, schedule) <= moe.BOUND
+
+
+def test_waits_for_the_previous_kernel(moe):
+    """Nothing that the launch before may have written is touched before that has ended, but for hints."""
+    from moe.tuning import MORE
+
+    assert moe.run(moe.CASES["ragged"], MORE, written=True) <= moe.BOUND
+
+
+def test_m_indptr_that_lies_stays_inside(moe):
+    """Backwards and beyond the rows that there are: the emulator sees every access outside of the tensors."""
+    from moe.tuning import SOME
+
+    assert moe.run(moe.CASES["m_indptr not monotone"], SOME) <= moe.BOUND
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.integers(0, 70), min_size=1, max_size=40), st.sampled_from([128, 256, 384]), st.sampled_from([128, 384])
+)
+@example([0] * 39 + [1], 128, 128)
+@example([129], 256, 128)
+@example([1] * 33, 128, 128)  # more experts than lanes
+def test_ragged_experts(moe, ms, n, k):
+    from moe.tuning import MORE, SOME
+
+    for config in (SOME, MORE):
+        assert moe.run(moe.Case(tuple(ms), n, k, seed=len(ms)), config) <= moe.BOUND
+
+
+@pytest.mark.parametrize("fault", ["no scales", "the next expert's rows are stored", "no partial sums"])
+def test_planted_faults_are_seen(moe, monkeypatch, fault):
+    """What the tests above are worth: each of these kernels fails."""
+    from moe import api, kernel, sm100
+    from moe.tuning import SOME
+
+    part, store = (kernel, "store_global_words") if MACHINE == "h200" else (sm100, "store_global_bfloat")
+    real_fma, real_store, real_flag = kernel.fma, getattr(part, store), kernel.load_global_floats
+    if fault == "no scales":
+        monkeypatch.setattr(part, "fma", lambda d, scale, acc: real_fma(d, d, acc))
+    elif fault == "the next expert's rows are stored":
+        monkeypatch.setattr(part, store, lambda at, x, c: real_store(at, x, kernel.Int32(1)))
+    else:
+        monkeypatch.setattr(kernel, "load_global_floats", lambda at, c: real_flag(at, c & 0))
+    api.launcher.cache_clear()
+    try:
+        case = moe.CASES["cut into many parts" if fault == "no partial sums" else "ragged"]
+        try:
+            assert moe.run(case, SOME) > moe.BOUND
+        except emulator.EmulatorError:
+            pass  # it wrote outside of out
+    finally:
+        api.launcher.cache_clear()
