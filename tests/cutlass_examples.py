@@ -121,7 +121,7 @@ kernel/dense_gemm/dense_gemm.py --mnkl 128,128,192,2 --tile_shape_mn 64,64 --clu
 kernel/dense_gemm/dense_gemm.py --mnkl 128,128,128,1 --a_major m --b_major n --c_major m --acc_dtype Float16
 kernel/dense_gemm/dense_gemm.py --mnkl 200,136,72,1 --a_major m --c_dtype Float32
 kernel/dense_gemm/dense_gemm.py --mnkl 256,128,256,1 {FP8} --c_dtype Float16
-kernel/dense_gemm/dense_gemm.py --mnkl 128,128,256,1 --a_dtype Float8E4M3FN --b_dtype Float8E5M2 --c_dtype Float32
+kernel/dense_gemm/dense_gemm.py --mnkl 128,128,128,1 --a_dtype Float8E4M3FN --b_dtype Float8E5M2 --c_dtype Float16
 kernel/dense_gemm/dense_gemm.py --mnkl 128,128,256,1 --a_dtype Int8 --b_dtype Int8 --c_dtype Int32 --acc_dtype Int32 --tile_shape_mn 128,64
 kernel/dense_gemm/dense_gemm.py --mnkl 128,128,256,1 --a_dtype Uint8 --b_dtype Int8 --c_dtype Int32 --acc_dtype Int32 --tile_shape_mn 64,64
 kernel/dense_gemm/dense_gemm_persistent.py --mnkl 256,256,256,1
@@ -129,8 +129,8 @@ kernel/dense_gemm/dense_gemm_persistent.py --mnkl 512,512,128,1 --tile_shape_mn 
 kernel/dense_gemm/dense_gemm_persistent.py --mnkl 256,256,256,1 {FP8}
 kernel/dense_gemm/dense_gemm_fp8_2xacc.py --mnkl 256,256,256,1
 kernel/dense_gemm/dense_gemm_fp8_2xacc.py --mnkl 256,256,256,1 --tile_shape_mn 128,64 --cluster_shape_mn 1,1
-kernel/grouped_gemm/grouped_gemm.py --num_groups 2 --problem_sizes_mnkl (128,128,128,1),(200,136,64,1)
-kernel/grouped_gemm/grouped_gemm.py --num_groups 2 --problem_sizes_mnkl (128,128,128,1),(64,256,64,1) --tensormap_update_mode GMEM --tile_shape_mn 128,64
+kernel/grouped_gemm/grouped_gemm.py --iterations 0 --num_groups 2 --problem_sizes_mnkl (128,128,128,1),(200,136,64,1)
+kernel/grouped_gemm/grouped_gemm.py --iterations 0 --num_groups 2 --problem_sizes_mnkl (128,128,128,1),(64,256,64,1) --tensormap_update_mode GMEM --tile_shape_mn 128,64
 """
 
 

@@ -29,4 +29,4 @@ def issue(clock, group, form: WgmmaForm) -> float:
     sm.tensor = start + busy
     sm.shared.read_operands(clock.engine.now, start, sm.tensor, nbytes / (busy * LINE))
     clock.trace.tensor(group, group.cta, start, sm.tensor)
-    return sm.tensor + figures["latency_cycles"] + min((form.n + M) * K_BYTES / LINE, FETCH)
+    return sm.tensor + figures["latency_cycles"] + min(nbytes / LINE, FETCH)

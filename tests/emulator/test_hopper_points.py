@@ -1,4 +1,4 @@
-"""CUTLASS's kernels on an H200 (tests/timing/hopper.py): what was held out, and whether the table is of the files."""
+"""CUTLASS's kernels on an H200 (tests/timing/hopper.py): what was held out, and that the table is of the files."""
 
 import json
 from pathlib import Path
