@@ -15,7 +15,7 @@ from ..formats.tensormap import TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
 from . import issue, wgmma
-from .halves import gpc_of, half_of
+from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
 from .sm import FORGOTTEN, SCHEDULERS, Sm
@@ -141,9 +141,10 @@ class TimingClock(Clock):
         return landing
 
     def _sharing(self, first: int, size: int) -> int:
-        """Names the SMs whose requests for one line can meet: those of a cluster, or of a GPC. first: SM of the
-        cluster; size: its SMs."""
-        return gpc_of(first, size, len(self.sms)) if self.p["l2"]["meet_in_gpc"] else first
+        """Names the SMs whose requests for one line can meet: those of a cluster, or every eighth of them. first: SM of
+        the cluster; size: its SMs."""
+        among = int(self.p["l2"]["meeting"])
+        return first // size % among if among else first
 
     def decided(self, when: float) -> float:
         return max(self._served.pop(when, when), self.engine.now)

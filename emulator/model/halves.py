@@ -28,14 +28,9 @@ def homes(first: int, lines: int) -> np.ndarray:
     return parity(np.arange(first, first + lines) // BLOCK).astype(np.int8)
 
 
-def gpc_of(first: int, size: int, sms: int) -> int:
-    """The GPC of a cluster of `size` CTAs (1: none) that begins at SM `first` of `sms`, in the order of their use."""
-    return first * len(HALVES) // sms if size == 1 else first // size % len(HALVES)
-
-
 def half_of(first: int, size: int, sms: int) -> int:
-    """The half of such a cluster."""
-    return HALVES[gpc_of(first, size, sms)]
+    """The half of a cluster of `size` CTAs (1: none) that begins at SM `first` of `sms`, in the order of their use."""
+    return HALVES[first * len(HALVES) // sms if size == 1 else first // size % len(HALVES)]
 
 
 class Links:
