@@ -149,8 +149,11 @@ class Worker:
         return f"the submission's process exited with code {code}{last}"
 
     def dead(self) -> bool:
+        """Whether all of its threads have ended: only then is there an exit code."""
         try:
-            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            process = Path(f"/proc/{self.pid}")
+            ended = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            return ended and len(list((process / "task").iterdir())) == 1
         except OSError:
             return True
 
