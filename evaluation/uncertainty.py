@@ -43,7 +43,8 @@ def interval(us: float, pdl: bool) -> tuple[float, float]:
 
 def best_public(args: dict) -> dict | None:
     """The public kernel that the model finds fastest on a case of sizes m, n, k, of those in the file."""
-    of_case = [p for p in POINTS["plain"] if all(p[size] == args[size] for size in "mnk") and p["in a row"]]
+    sizes = json.loads(json.dumps([args[size] for size in "mnk"]))  # lists, as the file has them
+    of_case = [p for p in POINTS["plain"] if [p[size] for size in "mnk"] == sizes and p["in a row"]]
     return min(of_case, key=lambda point: point["modelled_us"], default=None)
 
 

@@ -1,8 +1,13 @@
 """Intervals of modelled times: what they rest on, and that they say what the known errors say."""
 
+from pathlib import Path
+
 import pytest
 
 from evaluation import uncertainty
+from task import read_task_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_known_errors_lie_within_the_intervals():
@@ -36,3 +41,11 @@ def test_pdl_adds_its_own_error(monkeypatch):
 
 def test_the_mean_of_intervals():
     assert uncertainty.mean_interval([(1.0, 4.0), (4.0, 9.0)]) == pytest.approx((2.0, 6.0))
+
+
+@pytest.mark.parametrize("file", ["task.yml", "task_dual.yml"])
+def test_each_benchmark_has_a_public_kernel(file):
+    """As the command line asks: with the sizes that the task's file has."""
+    for case in read_task_yaml((ROOT / file).read_text(), "benchmarks"):
+        same = uncertainty.best_public(case.args)
+        assert same is not None and same["modelled_us"] > 0, case.args
