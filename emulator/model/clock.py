@@ -76,7 +76,7 @@ class TimingClock(Clock):
         cycles, slots = cost
         sm = self.sms[group.cta.sm]
         code = group.program, group.pc
-        if code not in sm.code:  # no SM has executed it since the flush before the measurement
+        if code not in sm.code:  # this SM has not executed it since the flush before the measurement
             sm.code.add(code)
             cycles += self.code_cycles * (group.program.end[group.pc] - group.program.start[group.pc])
         free, which = sm.schedulers, group.warp.index % SCHEDULERS

@@ -16,16 +16,12 @@ LANES = 16  # of a link; one alone, without uneven luck, is 2 % faster where sev
 HALVES = (0, 1, 1, 1, 0, 0, 0, 1)  # of the GPCs, in the order in which they get CTAs
 
 
-def parity(numbers: np.ndarray) -> np.ndarray:
-    """Of the bits of each number below 2**32: 0 or 1."""
-    for shift in (16, 8, 4, 2, 1):
-        numbers = numbers ^ numbers >> shift
-    return numbers & 1
-
-
 def homes(first: int, lines: int) -> np.ndarray:
-    """The half of each of `lines` lines, the first of which has number `first`: int8 [lines]."""
-    return parity(np.arange(first, first + lines) // BLOCK).astype(np.int8)
+    """int8 [lines], the first of which has number `first`: the half of each, by the parity of its block's bits."""
+    bits = np.arange(first, first + lines) // BLOCK
+    for shift in (16, 8, 4, 2, 1):
+        bits ^= bits >> shift
+    return (bits & 1).astype(np.int8)
 
 
 def half_of(first: int, size: int, sms: int) -> int:

@@ -175,12 +175,11 @@ class MemoryModel:
 
     def _found(self, region: L2Region, index: slice | np.ndarray, half: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Of the lines at `index`: whether a half, or the home of each, has them, and since when or from when on."""
-        limits = self.inserted[0] - self.capacity, self.inserted[1] - self.capacity
         if half is not None:
-            return region.stamp[half, index] > limits[half], region.ready[half, index]
-        home = region.home[index]
-        there, ready = (np.where(home, *each[::-1, index]) for each in (region.stamp, region.ready))
-        return there > np.where(home, limits[1], limits[0]), ready
+            return region.stamp[half, index] > self.inserted[half] - self.capacity, region.ready[half, index]
+        at = self._pick(index, slice(None))
+        home = region.home[at]
+        return region.stamp[home, at] > np.array(self.inserted)[home] - self.capacity, region.ready[home, at]
 
     def _miss(self, region: L2Region, missing: slice | np.ndarray, half: int | None, time: float) -> tuple[int, float]:
         """Lines that a half does not have come from the other one, or from the HBM: how many from there, when the last.
