@@ -138,15 +138,13 @@ def compile_all(folder: Path, cutlass: Path, only: str) -> None:
 def child(folder: Path, script: str, arguments: list[str]) -> None:
     """Prints the launch of a script as JSON, and writes what it launches to the folder."""
     import runpy
-    import tempfile
 
-    os.environ["EMULATOR_MACHINE"] = "h200"
-    dump = Path(tempfile.mkdtemp(prefix="hopper-"))
-    os.environ["EMULATOR_PTX"] = str(dump)
+    os.environ |= {"EMULATOR_MACHINE": "h200", "CUTE_DSL_LINEINFO": "0"}
     from emulator.device import DEVICE
     from emulator.serve import run
 
     run.configure()
+    dump = Path(os.environ["CUTE_DSL_DUMP_DIR"])
     os.environ |= {"CUTE_DSL_KEEP": "ptx,cubin", "CUTE_DSL_KEEP_CUBIN": "1"}
     run.install()
     from cutlass.cute import testing
