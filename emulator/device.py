@@ -73,8 +73,10 @@ class Session:
 
     schedule: Schedule = field(default_factory=Schedule)
     checks: bool = True
+    most: int = 1  # findings, before launches fail
     launches: int = 0
     findings: list[str] = field(default_factory=list)
+    errors: list[EmulatorError] = field(default_factory=list)  # the findings
     failure: EmulatorError | None = None
     predecessor: Dependencies | None = None  # of the last launch
     recorded: list | None = None  # launches to be timed instead of run
@@ -82,6 +84,23 @@ class Session:
     def report(self) -> list[str]:
         """One text for each fault, hang or refusal."""
         return list(self.findings)
+
+    def new(self, faults: list[EmulatorError]) -> list[EmulatorError]:
+        """Those that are not among the findings."""
+        known = {error.lines for error in self.errors}
+        return [fault for fault in faults if fault.lines not in known]
+
+    def goes_on(self, faults: list[EmulatorError]) -> bool:
+        """Whether there may be more findings than there are and these."""
+        return len(self.errors) + len(self.new(faults)) < self.most
+
+    def add(self, error: EmulatorError) -> None:
+        """A finding. With the last one that is wanted, launches fail from here on."""
+        if self.new([error]):
+            self.errors.append(error)
+            self.findings.append(str(error))
+        if self.failure is None and len(self.errors) >= self.most:
+            self.failure = error
 
 
 @dataclass
@@ -154,35 +173,40 @@ class Device:
             arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)
             session.recorded.append(Recorded(arguments, options | {"chip": self.chip}))
             return
+        found: list[EmulatorError] = []
         try:
             launch = Launch(
                 module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory,
                 schedule=session.schedule, checks=session.checks, number=session.launches,
-                predecessor=session.predecessor, chip=self.chip, **options,
+                predecessor=session.predecessor, chip=self.chip,
+                collect=session.goes_on if session.most > 1 else None, **options,
             )  # fmt: skip
-            session.predecessor = launch.dependencies
+            session.predecessor, found = launch.dependencies, launch.faults
             launch.run()
         except EmulatorError as e:
-            self.fail(e)
-            raise
+            found = [*found, e]
+        for error in found:
+            self.fail(error)
+        if session.failure is not None:
+            raise session.failure
 
     def fail(self, error: EmulatorError) -> None:
-        """Keep the first failure of the session; CUDA, too, reports a failed launch at every later call."""
+        """Keep it as a finding; CUDA, too, reports a failed launch at every later call."""
         if self.session.failure is None:
-            self.session.failure = error
-            self.session.findings.append(str(error))
+            self.session.add(error)
 
 
 DEVICE = Device()
 
 
 @contextlib.contextmanager
-def session(schedule: int = 0, checks: bool = True):
+def session(schedule: int = 0, checks: bool = True, most: int = 1):
     """Launches in this block run under a schedule (a seed, see machine/schedule.py) and with or without checks.
 
-    A failure of a launch that host code swallowed is raised on leaving.
+    A failure of a launch that host code swallowed is raised on leaving. With `most` above 1, launches go on, where they
+    can, until there are so many findings; a launch that cannot go on ends without a word to the host.
     """
-    outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks)
+    outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks, most)
     here = DEVICE.session
     try:
         yield here

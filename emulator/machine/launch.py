@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import heapq
 import math
 import random
+import sys
+from collections.abc import Callable
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from ..chip import B200, Chip
-from ..errors import Fault, Hang, Unsupported
+from ..errors import EmulatorError, Fault, Hang, Unsupported
+from ..formats.lanes import ranges
 from ..ptx.program import Program
 from ..ptx.syntax import Symbol, leaves
 from ..state.dependency import Dependencies
@@ -20,9 +25,17 @@ from .cta import Cluster
 from .engine import Engine
 from .placement import Placement
 from .schedule import FunctionalClock, Schedule
+from .warp import place_of
 
 _BLAS = ThreadpoolController()
 ONLY_OF = {"wgmma": "sm_90a", "tcgen05": "sm_100a"}  # instructions that no other of our machines has
+
+
+PATIENCE = 5_000  # turns of other warps in which somebody may write what has been read too early
+
+
+class Enough(Exception):
+    """Who collects the faults of a launch has enough of them."""
 
 
 class Owner:
@@ -73,7 +86,10 @@ class Launch:
         owner: Owner = Owner(),
         predecessor: Dependencies | None = None,
         chip: Chip = B200,
+        collect: Callable[[list[Fault]], bool] | None = None,
     ):
+        """collect: whether to go on after these faults, after which a kernel can; without it, none goes on."""
+        self.collect, self.faults = collect, []
         kernel = program.kernel
         self.program, self.memory, self.checks, self.number, self.chip = program, memory, checks, number, chip
         self.grid, self.block = grid, block
@@ -212,12 +228,52 @@ class Launch:
         group.cta.triggered = True
         self.owner.launch_dependents(group.cta)
 
+    # -- findings ----------------------------------------------------------------------------------------------
+    def found(self, fault: Fault):
+        """A fault after which the kernel could go on: where nobody collects them, it may not."""
+        if self.collect is None:
+            raise fault
+        fault.where = fault.where or place_of(sys._getframe(1))
+        if any(fault.lines == other.lines for other in self.faults):
+            return
+        self.faults.append(fault)
+        if not self.collect(self.faults):
+            raise Enough
+
+    def await_writer(self, fault: Fault):
+        """Something was read that nothing had written: let the other warps go on, to see whether one of them does."""
+        heap, self.engine.nested = self.engine.heap, False
+        for _ in range(PATIENCE):
+            if not heap or fault.written_by():
+                break
+            self.engine.now, _, call = heapq.heappop(heap)
+            with contextlib.suppress(EmulatorError):
+                call()
+        self.explain(fault, "that nobody writes later, as far as others get without this warp" if not heap else "")
+
+    @staticmethod
+    def explain(fault: Fault, otherwise: str = ""):
+        """Say who has written meanwhile what nothing had written."""
+        writer = fault.written_by()
+        fault.message += f" yet: {writer} writes it later" if writer else f", and {otherwise}" if otherwise else ""
+
     # -- running -----------------------------------------------------------------------------------------------
     def run(self):
         # Small matrix products gain nothing from BLAS threads, and lose much where cores are shared.
         with _BLAS.limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
-            self.start_clusters()
-            self.engine.run(self.stalled)
+            try:
+                self.start_clusters()
+                self.engine.run(self.stalled)
+            except Enough:
+                return
+            except Fault as fault:
+                if fault.written_by:
+                    self.await_writer(fault)
+                raise
+            finally:
+                for fault in self.faults:
+                    if fault.written_by:
+                        self.explain(fault)
         if self.running:
             raise Hang("\n".join(self.waiting()))
 
@@ -246,17 +302,24 @@ class Launch:
         return hasattr(group.waiting_for, "waiters") and "mbarrier.try_wait" in self.program.kernel.instrs[start].op
 
     def waiting(self) -> list[str]:
-        lines = [f"no warp of {self.program.kernel.name} can go on:"]
+        """Who waits where for what: one line for all warps that wait alike, each perhaps in its own CTA."""
+        alike: dict[str, list] = {}
         for g in self.groups():
             instr = self.program.kernel.instrs[self.program.start[g.pc]]
-            lanes = "" if g.n == g.warp.threads else f" lanes {g.lanes.tolist()}"
-            text = f"  {g.warp}{lanes} at PTX line {instr.line} ({instr.op})"
-            text += f" waits for {g.waiting_for}"
+            lanes = "" if g.n == g.warp.threads else f" lanes {ranges(g.lanes)}"
+            text = f"{lanes} at PTX line {instr.line} ({instr.op}) waits for {g.waiting_for}"
             if "try_wait" in instr.op:
                 text += f" to complete the phase of parity {g.awaited & 1 if g.awaited < 2 else g.awaited >> 63}"
             if instr.loc:
                 text += f" ({instr.loc})"
-            lines.append(text)
-            if len(lines) > 40:
-                return lines + ["  ..."]
-        return lines
+            alike.setdefault(text.replace(f"CTA {g.cta.ctaid}", "its CTA"), []).append((g.warp, text))
+        lines = [f"no warp of {self.program.kernel.name} can go on:"]
+        for warps in alike.values():
+            first, text = warps[0]
+            more = ""
+            if len(warps) > 1:
+                ctas = len({warp.cta for warp, _ in warps})
+                more = f"; and so do {len(warps) - 1} more: warps {ranges(sorted({w.index for w, _ in warps}))}"
+                more += f" of {ctas} CTAs" if ctas > 1 else " of this CTA"
+            lines.append(f"  {first}{text}{more}")
+        return lines if len(lines) <= 40 else [*lines[:40], f"  and {len(lines) - 40} more kinds of waiting warps"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass, field
 
@@ -100,6 +101,10 @@ class Instr:
     line: int
     text: str
     loc: str = ""
+
+    def shown(self) -> str:
+        """Its text for a report: of long lists of registers only the ends."""
+        return re.sub(r"\{([^{},]+),([^{}]{40,}),([^{},]+)\}", r"{\1, ..,\3}", self.text)
 
     @property
     def parts(self) -> list[str]:

@@ -32,10 +32,10 @@ class MBarrier(Waitable):
     The transaction count may dip below zero: data can land before the arrive.expect_tx that announces it.
     """
 
-    __slots__ = ("name", "expected", "pending", "tx", "phase", "owner", "born", "fenced")
+    __slots__ = ("name", "expected", "pending", "tx", "phase", "owner", "born", "fenced", "made_by")
 
-    def __init__(self, count: int, name: str, by: Actor):
-        """by: the warp that executes mbarrier.init."""
+    def __init__(self, count: int, name: str, by: Actor, who: object = None):
+        """by: the warp that executes mbarrier.init, `who`."""
         super().__init__()
         if not 1 <= count <= MAX_COUNT:
             raise Fault("mbarrier", f"{name}: init with count {count}, allowed are 1..{MAX_COUNT}")
@@ -43,13 +43,14 @@ class MBarrier(Waitable):
         self.expected = self.pending = count
         self.tx = 0
         self.phase = 0
-        self.owner, self.born = by.uid, by.order.next()
+        self.owner, self.born, self.made_by = by.uid, by.order.next(who), who
         self.fenced = False  # whether asynchronous operations see the initialised object
 
     def check_visible(self, by: Actor, asynchronous: bool):
         """The init must have been made visible to a warp that uses the object, and to the async proxy."""
         if by.uid != self.owner and by.seen < self.born:
-            raise Fault("mbarrier", f"{self.name} is used by a warp that has not waited for its init by another")
+            message = f"{self.name} is used by a warp that has not waited for its init by another"
+            raise Fault("mbarrier", message + f": {self.made_by}" * (self.made_by is not None))
         if asynchronous and not self.fenced:
             raise Fault(
                 "mbarrier",

@@ -118,7 +118,7 @@ class Barriers:
                 del cta.smem.barriers[offset]
             cta.smem.check_write(offset, offset + 8, "mbarrier.init")
             name = f"mbarrier at shared {offset:#x} of CTA {cta.ctaid}"
-            cta.smem.add_barrier(offset, MBarrier(arrivals, name, self.warp.actor))
+            cta.smem.add_barrier(offset, MBarrier(arrivals, name, self.warp.actor, self.origin("mbarrier.init")))
             made[cta.rank, offset] = arrivals
 
     def mbarrier_inval(self, address, mask):
