@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -21,20 +22,33 @@ def cli():
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--schedule", type=click.IntRange(0), default=0, show_default=True, help="Seed of the order of events.")
+@click.option("--schedules", type=click.IntRange(1), metavar="N", help="Run SCRIPT N times, with seeds 0 to N - 1.")
 @click.option("--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on.")
 @click.option("--checks/--no-checks", default=True, show_default=True, help="Look for races and wrong accesses.")
+@click.option("--keep-going", "most", type=click.IntRange(1), default=1, metavar="N", help="Stop at the Nth finding.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False), metavar="FILE", help="Write the findings there.")
 @click.option("--installs", is_flag=True, help="Let SCRIPT install packages; else that is refused.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(schedule, machine, checks, installs, script, args):
+def run(schedule, schedules, machine, checks, most, json_file, installs, script, args):
     """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated machine.
 
     Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
     script's, or 1 if the emulator found a fault. The script runs with your rights: read it first.
     """
-    from .serve.run import run
+    from .serve.run import Options, run_once, run_schedules
 
-    sys.exit(run(script, list(args), schedule, checks, installs, machine))
+    options = Options(schedule, checks, machine, most)
+    if schedules:
+        report = run_schedules(script, list(args), options, installs, schedules)
+    else:
+        report = run_once(script, list(args), options, installs)
+    if json_file:
+        try:
+            Path(json_file).write_text(json.dumps(report, indent=1) + "\n")
+        except OSError as error:
+            raise click.ClickException(f"cannot write {json_file}: {error.strerror}") from None
+    sys.exit(report["exit_status"])
 
 
 class Probe(BlockWriter):

@@ -103,7 +103,8 @@ class Launch:
             f"launch {number} ({kernel.name})", memory, predecessor if pdl else None, triggers, checks
         )
         self.depends = bool(self.dependencies.before)
-        self.changed_maps: dict[int, set[int]] = {}  # address of a tensor map -> CTAs that have acquired the change
+        # Address of a tensor map -> (the instruction that changed it, CTAs that have acquired the change)
+        self.changed_maps: dict[int, tuple[object, set[int]]] = {}
         self.schedule, self.owner = schedule, owner
         self.engine = engine or Engine()
         self.clock = clock or FunctionalClock(schedule, self.engine)

@@ -201,7 +201,7 @@ def configure() -> None:
     os.environ["CUTE_DSL_KEEP_PTX"] = "1"  # up to 4.5
     os.environ["CUTE_DSL_KEEP"] = "ptx"  # since 4.6
     os.environ.setdefault("CUTE_DSL_LINEINFO", "1")
-    warnings.filterwarnings("ignore", "Cache is disabled as user wants to generate PTX", UserWarning)  # the emulator does
+    warnings.filterwarnings("ignore", "Cache is disabled as user wants to generate PTX", UserWarning)  # we want to
 
 
 def install(machine: str | None = None) -> None:

@@ -68,7 +68,8 @@ def fragment(shape: str, num: int, packed: bool = False, half_split: int = 0) ->
 
 
 class TensorMemory:
-    """`report` receives the faults after which a kernel could go on, as reads of uninitialised cells; it may raise them.
+    """`report` receives the faults after which a kernel could go on, as reads of uninitialised cells; by default it
+    raises them. order: of the cluster's events.
 
     seed: what a previous kernel left in the cells; the same in all four partitions, so that stale scale factors pass
     for replicated. 0 leaves zeros.

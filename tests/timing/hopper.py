@@ -139,7 +139,7 @@ def child(folder: Path, script: str, arguments: list[str]) -> None:
     """Prints the launch of a script as JSON, and writes what it launches to the folder."""
     import runpy
 
-    os.environ |= {"EMULATOR_MACHINE": "h200", "CUTE_DSL_LINEINFO": "0"}
+    os.environ |= {"EMULATOR_RUN": '{"machine": "h200"}', "CUTE_DSL_LINEINFO": "0"}
     from emulator.device import DEVICE
     from emulator.serve import run
 
