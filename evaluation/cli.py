@@ -17,7 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import utils
-from evaluation import fp8, modelled, uncertainty
+from emulator.model import uncertainty
+from evaluation import fp8, modelled
 from evaluation.check import check as check_submission
 from evaluation.check import review_available, task_of_file
 from evaluation.compile_time import LIMITS

@@ -9,9 +9,8 @@ and without (worklog/h200_loads.py): a time with PDL is as uncertain as one with
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
-
-from evaluation.statistics import geometric_mean
 
 POINTS = json.loads(Path(__file__).with_name("whole_kernels.json").read_text())
 BASIS = (
@@ -57,5 +56,5 @@ def _at(values: list[float], place: float) -> float:
 
 def mean_interval(intervals: list[tuple[float, float]]) -> tuple[float, float]:
     """Of a geometric mean, as if all cases were wrong in the same direction: errors of one kernel's cases are alike."""
-    low, high = (geometric_mean(side) for side in zip(*intervals, strict=True))
+    low, high = map(statistics.geometric_mean, zip(*intervals, strict=True))
     return low, high
