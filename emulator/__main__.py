@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from .chip import CHIPS
-from .errors import Unsupported
+from .errors import EmulatorError, Unsupported
+from .model import uncertainty
 from .ptx.parse import Kernel, parse
 from .ptx.program import BlockWriter, Program
 
@@ -43,12 +44,48 @@ def run(schedule, schedules, machine, checks, most, json_file, installs, script,
         report = run_schedules(script, list(args), options, installs, schedules)
     else:
         report = run_once(script, list(args), options, installs)
-    if json_file:
-        try:
-            Path(json_file).write_text(json.dumps(report, indent=1) + "\n")
-        except OSError as error:
-            raise click.ClickException(f"cannot write {json_file}: {error.strerror}") from None
+    write_json(json_file, report)
     sys.exit(report["exit_status"])
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on.")
+@click.option("--launches", type=click.IntRange(1), default=8, show_default=True, help="Time so many, the first ones.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("emulator-profile"), show_default=True,
+    metavar="DIR", help="For timeline.json.gz and overview.png.",
+)  # fmt: skip
+@click.option("--json", "json_file", type=click.Path(dir_okay=False), metavar="FILE", help="Write the report there.")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def profile(machine, launches, out, json_file, script, args):
+    """Model the times of what SCRIPT launches, what its kernels use, and where the time goes.
+
+    The launches of this process are recorded while SCRIPT runs, and timed back to back when it has ended. Products are
+    not computed: a check of SCRIPT's own will fail. timeline.json.gz is for https://ui.perfetto.dev. The script runs
+    with your rights: read it first.
+    """
+    from .model import report
+    from .serve.profile import profile
+
+    try:
+        found = profile(script, list(args), machine, out, launches)
+    except EmulatorError as error:
+        raise click.ClickException(str(error)) from None
+    for line in report.lines(found):
+        click.echo(line)
+    click.echo(f"Times are modelled, not measured (profile {machine}; {found['validation']}; emulator/VALIDATION.md).")
+    click.echo(f"{uncertainty.BASIS}.")
+    click.echo(f"{out}: timeline.json.gz, overview.png")
+    write_json(json_file, found)
+
+
+def write_json(path: str | None, report: dict) -> None:
+    try:
+        if path:
+            Path(path).write_text(json.dumps(report, indent=1) + "\n")
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
 
 
 class Probe(BlockWriter):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import mmap
 import weakref
 from collections.abc import Callable
@@ -31,8 +32,9 @@ GUARD = 512  # bytes around every allocation that no kernel may touch
 class LoadedModule:
     """A parsed module with its .global and .const variables in device memory."""
 
-    def __init__(self, text: str, memory: GlobalMemory, name: str):
+    def __init__(self, text: str, memory: GlobalMemory, name: str, machine_code: bytes | None = None):
         module = parse(text)
+        self.machine_code = machine_code
         self.text, self.module = text, module
         self.programs: dict[str, Program] = {}
         self.symbols: dict[str, int] = {}
@@ -51,7 +53,7 @@ class LoadedModule:
         if kernel not in self.programs:
             if kernel not in self.module.kernels:
                 raise Unsupported(f"no kernel {kernel} in this module; it has {', '.join(self.module.kernels)}")
-            self.programs[kernel] = Program(self.module.kernels[kernel], self.name)
+            self.programs[kernel] = Program(self.module.kernels[kernel], self.name, self.machine_code)
         return self.programs[kernel]
 
 
@@ -80,6 +82,8 @@ class Session:
     failure: EmulatorError | None = None
     predecessor: Dependencies | None = None  # of the last launch
     recorded: list | None = None  # launches to be timed instead of run
+    most_recorded: float = math.inf  # later launches are left out
+    kept: list | None = None  # memory that recorded launches may need when the script has freed it
 
     def report(self) -> list[str]:
         """One text for each fault, hang or refusal."""
@@ -128,6 +132,8 @@ class Device:
     # -- memory ------------------------------------------------------------------------------------------------
     def adopt(self, array: np.ndarray, name: str) -> None:
         """Register an array's bytes; they are forgotten when the array goes."""
+        if self.session.kept is not None:
+            self.session.kept.append(array)
         region = self.memory.register(array.ctypes.data, array.nbytes, name)
         weakref.finalize(array, self._forget, region)
 
@@ -148,10 +154,10 @@ class Device:
         return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
     # -- modules and launches ----------------------------------------------------------------------------------
-    def module(self, text: str, name: str = "ptx") -> LoadedModule:
-        """Parse PTX text, once for each text."""
+    def module(self, text: str, name: str = "ptx", machine_code: bytes | None = None) -> LoadedModule:
+        """Parse PTX text, once for each text. machine_code: what ptxas made of it."""
         if text not in self._modules:
-            self._modules[text] = LoadedModule(text, self.memory, name)
+            self._modules[text] = LoadedModule(text, self.memory, name, machine_code)
         return self._modules[text]
 
     def launch(self, module: LoadedModule, kernel: str, grid, block, params: bytes, **options) -> None:
@@ -170,6 +176,8 @@ class Device:
                 self.fail(e)
                 raise
         if session.recorded is not None:
+            if session.launches > session.most_recorded:
+                return
             arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)
             session.recorded.append(Recorded(arguments, options | {"chip": self.chip}))
             return

@@ -28,7 +28,7 @@ import emulator
 import reference
 import task
 import utils
-from emulator.model import timeline, uncertainty
+from emulator.model import report, uncertainty
 from emulator.model.profile import load
 from emulator.model.run import TimedRun
 from emulator.model.steady import Steady
@@ -160,7 +160,8 @@ def serve(request: Request) -> dict:
     if not request.extrapolate:
         steady.ends = [run.launches[count - 1].end for count in launches]
     if request.timeline:
-        reply["breakdown"] = timeline.write(run, trace, Path(request.timeline))
+        found = report.report(run, trace, Path(request.timeline))
+        reply |= {key: found[key] for key in ("breakdown", "kernels")}
     return reply | replied(run, steady, launches[0])
 
 

@@ -131,7 +131,9 @@ class Cta:
     def tmem_alloc(self, columns: int) -> int:
         """Base column. There must be room."""
         self.resources.columns += columns
-        return self.tmem.alloc(columns)
+        base = self.tmem.alloc(columns)
+        self.launch.tmem_columns = max(self.launch.tmem_columns, sum(self.tmem.allocations.values()))
+        return base
 
     def tmem_dealloc(self, address: int, columns: int):
         self.tmem.dealloc(address, columns)

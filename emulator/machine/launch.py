@@ -118,6 +118,7 @@ class Launch:
         self.running: set[Cluster] = set()
         self.last_store = 0.0  # when the last store is acknowledged (timing)
         self._stall_mark = -1
+        self.tmem_columns = 0  # the most that a CTA had at once
 
     def _validate(self):
         kernel = self.program.kernel

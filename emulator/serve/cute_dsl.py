@@ -32,7 +32,7 @@ _u32, _u64, _i32, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctype
 _libraries: dict[int, LoadedModule] = {}
 _kernels: dict[int, tuple[LoadedModule, str]] = {}
 _callbacks: dict[str, object] = {}
-_loading: list[str] = []  # PTX text of the library that is being loaded
+_loading: list[tuple[str, bytes | None]] = []  # PTX and machine code of the library that is being loaded
 
 
 class _Attribute(ctypes.Structure):
@@ -70,7 +70,8 @@ def _callback(name: str, *arguments):
 @_callback("_cudaLibraryLoadData", _ptr, _ptr, _ptr, _ptr, _u32, _ptr, _ptr, _u32)
 def _load_library(library, code, *_):
     handle = len(_libraries) + 1
-    _libraries[handle] = DEVICE.module(_loading[-1])
+    text, machine_code = _loading[-1]
+    _libraries[handle] = DEVICE.module(text, machine_code=machine_code)
     _u64.from_address(library).value = handle
     return SUCCESS
 
@@ -198,8 +199,8 @@ def configure() -> None:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["CUTE_DSL_ARCH"] = DEVICE.chip.arch
     os.environ["CUTE_DSL_DUMP_DIR"] = folder
-    os.environ["CUTE_DSL_KEEP_PTX"] = "1"  # up to 4.5
-    os.environ["CUTE_DSL_KEEP"] = "ptx"  # since 4.6
+    os.environ["CUTE_DSL_KEEP_PTX"] = os.environ["CUTE_DSL_KEEP_CUBIN"] = "1"  # up to 4.5
+    os.environ["CUTE_DSL_KEEP"] = "ptx,cubin"  # since 4.6
     os.environ.setdefault("CUTE_DSL_LINEINFO", "1")
     warnings.filterwarnings("ignore", "Cache is disabled as user wants to generate PTX", UserWarning)  # we want to
 
@@ -249,7 +250,7 @@ def _install() -> None:
             raise Unsupported("the DSL kept no PTX: emulator.install() must run before the first cute.compile")
         text = source_lines.resolved(text)
         keep(text)
-        _loading.append(text)
+        _loading.append((text, self.artifacts.CUBIN))
         try:
             return load(self)
         finally:

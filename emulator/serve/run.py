@@ -80,16 +80,18 @@ def install() -> None:
     DEVICE.session = Loud(Schedule(options.schedule), options.checks, options.most, file=options.findings)
 
 
-def run(script: str, args: list[str], options: Options, installs: bool = False) -> int:
+def run(script: str, args: list[str], options: Options, installs: bool = False, session: Session | None = None) -> int:
     """Run the script as `python script args` would; returns its exit status, or 1 if a launch failed here.
 
-    installs: whether it may install packages; what else it may do, it may do with the user's rights.
+    installs: whether it may install packages; what else it may do, it may do with the user's rights. session: of the
+    launches of this process, if not that of the options.
     """
     path = [str(Path(__file__).parent / "startup"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(p for p in path if p)
     os.environ[OPTIONS] = json.dumps(vars(options))
     os.environ[installing.ALLOWED] = str(int(installs))
     install()
+    DEVICE.session = session or DEVICE.session
     sys.argv = [script, *args]
     sys.path[0] = str(Path(script).resolve().parent)
     sys.path.append(str(ROOT))  # which was there as the current folder, or not at all
