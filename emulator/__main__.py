@@ -27,11 +27,12 @@ def cli():
 @click.option("--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on.")
 @click.option("--checks/--no-checks", default=True, show_default=True, help="Look for races and wrong accesses.")
 @click.option("--keep-going", "most", type=click.IntRange(1), default=1, metavar="N", help="Stop at the Nth finding.")
+@click.option("--timed", is_flag=True, help="Times between events are modelled; else they are nan.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), metavar="FILE", help="Write the findings there.")
 @click.option("--installs", is_flag=True, help="Let SCRIPT install packages; else that is refused.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(schedule, schedules, machine, checks, most, json_file, installs, script, args):
+def run(schedule, schedules, machine, checks, most, timed, json_file, installs, script, args):
     """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated machine.
 
     Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
@@ -39,7 +40,7 @@ def run(schedule, schedules, machine, checks, most, json_file, installs, script,
     """
     from .serve.run import Options, run_once, run_schedules
 
-    options = Options(schedule, checks, machine, most)
+    options = Options(schedule, checks, machine, most, timed)
     if schedules:
         report = run_schedules(script, list(args), options, installs, schedules)
     else:
@@ -75,7 +76,8 @@ def profile(machine, launches, out, json_file, script, args):
     for line in report.lines(found):
         click.echo(line)
     click.echo(f"Times are modelled, not measured (profile {machine}; {found['validation']}; emulator/VALIDATION.md).")
-    click.echo(f"{uncertainty.BASIS}.")
+    if machine == uncertainty.MACHINE:
+        click.echo(f"{uncertainty.BASIS}.")
     click.echo(f"{out}: timeline.json.gz, overview.png")
     write_json(json_file, found)
 

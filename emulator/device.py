@@ -83,7 +83,8 @@ class Session:
     predecessor: Dependencies | None = None  # of the last launch
     recorded: list | None = None  # launches to be timed instead of run
     most_recorded: float = math.inf  # later launches are left out
-    kept: list | None = None  # memory that recorded launches may need when the script has freed it
+    timed: list[Recorded] | None = None  # launches that have run, to be timed if somebody asks
+    kept: list | None = None  # memory that launches to be timed may need when the script has freed it
 
     def report(self) -> list[str]:
         """One text for each fault, hang or refusal."""
@@ -175,12 +176,15 @@ class Device:
             except EmulatorError as e:
                 self.fail(e)
                 raise
-        if session.recorded is not None:
-            if session.launches > session.most_recorded:
-                return
+        if session.recorded is not None or session.timed is not None:
             arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)
-            session.recorded.append(Recorded(arguments, options | {"chip": self.chip}))
-            return
+            recorded = Recorded(arguments, options | {"chip": self.chip})
+            if session.timed is not None:
+                session.timed.append(recorded)
+            else:
+                if session.launches <= session.most_recorded:
+                    session.recorded.append(recorded)
+                return
         found: list[EmulatorError] = []
         try:
             launch = Launch(

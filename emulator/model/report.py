@@ -42,7 +42,7 @@ def of_launch(launch: TimedLaunch) -> dict:
         "launch": launch.number,
         "kernel": launch.launch.program.kernel.name,
         "us": time,
-        "us_interval": list(uncertainty.interval(time, launch.launch.pdl)),
+        "us_interval": uncertainty.interval_on(launch.run.profile.name, time, launch.launch.pdl),
         "start_us": us(launch.start),
         "end_us": us(launch.end),
         "pdl": launch.launch.pdl,
@@ -83,7 +83,7 @@ def row(run: TimedRun, trace: Trace, numbers: list[int]) -> dict:
         "kernel": launch.program.kernel.name,
         "launches": numbers,
         "us": mean(times),
-        "us_interval": list(uncertainty.interval(mean(times), launch.pdl)),
+        "us_interval": uncertainty.interval_on(profile.name, mean(times), launch.pdl),
         "grid": list(launch.grid),
         "cluster": list(launch.cluster),
         "threads": threads,
@@ -122,9 +122,8 @@ def lines(found: dict) -> list[str]:
     """The report as plain text."""
     out = [f"{'launch':>6} {'us':>9} {'may be':>15} {'starts':>9} {'ends':>9}  kernel"]
     for one in found["launches"]:
-        low, high = one["us_interval"]
         name = shown(one["kernel"]) + ", dependent" * one["pdl"]
-        times = f"{one['us']:9.2f} {f'{low:.2f}..{high:.2f}':>15} {one['start_us']:9.2f} {one['end_us']:9.2f}"
+        times = f"{one['us']:9.2f} {between(one):>15} {one['start_us']:9.2f} {one['end_us']:9.2f}"
         out.append(f"{one['launch']:6} {times}  {name}")
     for kernel in found["kernels"]:
         out += ["", *kernel_lines(kernel)]
@@ -138,9 +137,8 @@ def kernel_lines(kernel: dict) -> list[str]:
     grid, cluster = (" x ".join(map(str, kernel[name])) for name in ("grid", "cluster"))
     moved = ", ".join(f"{name} {size(count)}" for name, count in kernel["moved_bytes"].items() if count)
     floors = ", ".join(f"{name} {us:.2f} us" for name, us in kernel["floors_us"].items())
-    low, high = kernel["us_interval"]
     return [
-        f"{shown(kernel['kernel'])}: {len(kernel['launches'])} x {kernel['us']:.2f} us ({low:.2f}..{high:.2f})",
+        f"{shown(kernel['kernel'])}: {len(kernel['launches'])} x {kernel['us']:.2f} us ({between(kernel)})",
         f"  grid {grid}, cluster {cluster}, {kernel['threads']} threads",
         f"  registers per thread: {registers}; stack (spills, arrays): {stack} bytes",
         f"  shared memory {kernel['shared_bytes']} bytes, tensor memory {kernel['tensor_memory_columns']} columns",
@@ -148,6 +146,11 @@ def kernel_lines(kernel: dict) -> list[str]:
         f"  moved: {moved or 'nothing'}; HBM {size(kernel['hbm_bytes'])}; {kernel['flops'] / 1e9:.3f} GFLOP by MMAs",
         f"  floors: {floors}",
     ]
+
+
+def between(timed: dict) -> str:
+    """Where a time may lie, if that is known."""
+    return "{:.2f}..{:.2f}".format(*timed["us_interval"]) if timed["us_interval"] else "unknown"
 
 
 def breakdown_lines(breakdown: dict) -> list[str]:

@@ -17,6 +17,7 @@ BASIS = (
     "may be: nine of ten known errors of the model are smaller, those of public kernels on a B200; with programmatic "
     "dependent launch, whose errors only an H200 shows, theirs are added. See emulator/VALIDATION.md"
 )
+MACHINE = "b200"  # profile of the machine whose kernels they are
 COVERED = 0.9  # share of the known errors that lie within an interval
 
 
@@ -45,6 +46,11 @@ def best_public(args: dict) -> dict | None:
     sizes = json.loads(json.dumps([args[size] for size in "mnk"]))  # lists, as the file has them
     of_case = [p for p in POINTS["plain"] if [p[size] for size in "mnk"] == sizes and p["in a row"]]
     return min(of_case, key=lambda point: point["modelled_us"], default=None)
+
+
+def interval_on(profile: str, us: float, pdl: bool) -> list[float] | None:
+    """`interval` as JSON has it, if the profile is that of the machine whose whole kernels are known."""
+    return list(interval(us, pdl)) if profile == MACHINE else None
 
 
 def _at(values: list[float], place: float) -> float:

@@ -199,8 +199,7 @@ def configure() -> None:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["CUTE_DSL_ARCH"] = DEVICE.chip.arch
     os.environ["CUTE_DSL_DUMP_DIR"] = folder
-    os.environ["CUTE_DSL_KEEP_PTX"] = os.environ["CUTE_DSL_KEEP_CUBIN"] = "1"  # up to 4.5
-    os.environ["CUTE_DSL_KEEP"] = "ptx,cubin"  # since 4.6
+    os.environ["CUTE_DSL_KEEP"] = "ptx,cubin"
     os.environ.setdefault("CUTE_DSL_LINEINFO", "1")
     warnings.filterwarnings("ignore", "Cache is disabled as user wants to generate PTX", UserWarning)  # we want to
 

@@ -30,14 +30,15 @@ OPTIONS = "EMULATOR_RUN"
 class Options:
     """What a run is to be like, in the script's process and those that it starts.
 
-    machine: a key of chip.CHIPS. most: findings before launches fail. findings: a file that gets a line of JSON for
-    each finding.
+    machine: a key of chip.CHIPS. most: findings before launches fail. timed: whether the model times what is between
+    events. findings: a file that gets a line of JSON for each finding.
     """
 
     schedule: int = 0
     checks: bool = True
     machine: str = "b200"
     most: int = 1
+    timed: bool = False
     findings: str = ""
 
     @classmethod
@@ -77,7 +78,10 @@ def install() -> None:
     options = Options.of_environment()
     installing.forbid()
     torch_cuda.install()
-    DEVICE.session = Loud(Schedule(options.schedule), options.checks, options.most, file=options.findings)
+    session = Loud(Schedule(options.schedule), options.checks, options.most, file=options.findings)
+    if options.timed:
+        session.timed, session.kept = [], []
+    DEVICE.session = session
 
 
 def run(script: str, args: list[str], options: Options, installs: bool = False, session: Session | None = None) -> int:
@@ -129,6 +133,7 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
             report = Path(folder, "report.json")
             command = [sys.executable, "-m", "emulator", "run", "--schedule", str(seed), "--machine", options.machine]
             command += ["--keep-going", str(options.most), "--json", str(report), *["--installs"] * installs]
+            command += ["--timed"] * options.timed
             command += [*["--no-checks"] * (not options.checks), script, *args]
             path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
             status = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}).returncode
