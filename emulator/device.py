@@ -14,7 +14,7 @@ import numpy as np
 
 from .arena import PAGE, Heap
 from .chip import B200
-from .errors import EmulatorError, Unsupported
+from .errors import EmulatorError, Fault, Hang, Unsupported
 from .machine.launch import Launch
 from .machine.schedule import Schedule
 from .model.profile import Profile, load
@@ -121,6 +121,7 @@ class Device:
 
     def __init__(self):
         self.chip = B200
+        self.served = False  # CuTe DSL's host code launches here
         self.memory = GlobalMemory()
         self.session = Session()
         self._modules: dict[str, LoadedModule] = {}
@@ -204,6 +205,8 @@ class Device:
 
     def fail(self, error: EmulatorError) -> None:
         """Keep it as a finding; CUDA, too, reports a failed launch at every later call."""
+        if isinstance(error, (Fault, Hang)):
+            error.__traceback__ = None  # how the emulator got there helps nobody
         if self.session.failure is None:
             self.session.add(error)
 
@@ -225,6 +228,8 @@ def session(schedule: int = 0, checks: bool = True, most: int = 1):
     except Exception as e:
         if here.failure is not None and e is not here.failure:
             raise here.failure from e  # the host code only saw an error number
+        if type(e).__name__ == "DSLCudaRuntimeError" and not DEVICE.served:
+            raise Unsupported("CuTe DSL asked a GPU: emulator.install() must run before the first cute.compile") from e
         raise
     finally:
         DEVICE.session = outer

@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -260,3 +261,9 @@ def _install() -> None:
     # Else it cannot be unpickled, and a pool of processes whose result it is waits for ever.
     DSLCudaRuntimeError.__reduce__ = lambda error: (type(error), (error._error_code, error._error_name))
     cuda_bindings.install()
+    DEVICE.served = True
+    # CuTe DSL 4.5 leaves this folder on sys.path, and its `utils` hides everybody else's.
+    import cutlass
+
+    own = os.path.join(os.path.dirname(os.path.abspath(cutlass.__file__)), "base_dsl")
+    sys.path[:] = [path for path in sys.path if path != own]
