@@ -59,8 +59,8 @@ class EmulatorError(Exception):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Its kind and the PTX lines that it names: alike for what one mistake does again and again."""
-        return self.kind, *re.findall(r"PTX line (\d+)", f"{self.message} {self.where}")
+        """Its kind, kernel and PTX line, of a hang all lines: alike for what one mistake does again and again."""
+        return self.kind, *re.findall(r"(?:kernel|PTX line) ([^\s,:]+)", self.where or self.message)
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}" + (f"\n  at {self.where}" if self.where else "")

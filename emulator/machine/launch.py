@@ -251,13 +251,13 @@ class Launch:
             self.engine.now, _, call = heapq.heappop(heap)
             with contextlib.suppress(EmulatorError):
                 call()
-        self.explain(fault, "that nobody writes later, as far as others get without this warp" if not heap else "")
 
-    @staticmethod
-    def explain(fault: Fault, otherwise: str = ""):
+    def explain(self, fault: Fault):
         """Say who has written meanwhile what nothing had written."""
-        writer = fault.written_by()
-        fault.message += f" yet: {writer} writes it later" if writer else f", and {otherwise}" if otherwise else ""
+        if writer := fault.written_by():
+            fault.message += f" yet: {writer} writes it later"
+        elif not self.engine.heap:
+            fault.message += ", and that nobody writes later, as far as others get without this warp"
 
     # -- running -----------------------------------------------------------------------------------------------
     def run(self):
@@ -267,10 +267,14 @@ class Launch:
                 self.start_clusters()
                 self.engine.run(self.stalled)
             except Enough:
+                self.collect = None
+                if self.faults[-1].written_by:
+                    self.await_writer(self.faults[-1])
                 return
             except Fault as fault:
                 if fault.written_by:
                     self.await_writer(fault)
+                    self.explain(fault)
                 raise
             finally:
                 for fault in self.faults:
