@@ -19,6 +19,7 @@ from .machine.launch import Launch
 from .machine.schedule import Schedule
 from .model.profile import Profile, load
 from .model.run import Recorded, TimedRun
+from .model.tally import tallied
 from .model.trace import Trace
 from .ptx.parse import parse
 from .ptx.program import Program
@@ -114,6 +115,7 @@ class Timed:
 
     ends_us: list[float] = field(default_factory=list)
     run: TimedRun | None = None
+    counted: list[dict[str, int]] = field(default_factory=list)  # what launches moved and multiplied, if it is traced
 
 
 class Device:
@@ -252,7 +254,10 @@ def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=N
         yield timed
         machine = load(profile) if isinstance(profile, str) else profile
         try:
-            timed.run = TimedRun(machine, DEVICE.memory, here.recorded, trace, enough).run()
+            timed.run = TimedRun(machine, DEVICE.memory, here.recorded, trace, enough)
+            if trace is not None:
+                timed.counted = [tallied(one.launch) for one in timed.run.launches]
+            timed.run.run()
         finally:
             for recorded in here.recorded:
                 for region in recorded.held:

@@ -160,7 +160,7 @@ def serve(request: Request) -> dict:
     if not request.extrapolate:
         steady.ends = [run.launches[count - 1].end for count in launches]
     if request.timeline:
-        found = report.report(run, trace, Path(request.timeline))
+        found = report.report(run, trace, timed.counted, Path(request.timeline))
         reply |= {key: found[key] for key in ("breakdown", "kernels")}
     return reply | replied(run, steady, launches[0])
 

@@ -20,15 +20,18 @@ MOVED = {  # what is shown of the counts of tally.py: bytes
 }  # fmt: skip
 
 
-def report(run: TimedRun, trace: Trace, folder: Path) -> dict:
-    """Writes timeline.json.gz and overview.png to the folder; returns what emulator/README.md says of JSON reports."""
+def report(run: TimedRun, trace: Trace, counted: list[dict[str, int]], folder: Path) -> dict:
+    """Writes timeline.json.gz and overview.png to the folder; returns what emulator/README.md says of JSON reports.
+
+    counted: what each launch moved and multiplied, see tally.py.
+    """
     launches = [of_launch(launch) for launch in run.launches if launch.end is not None]
     return {
         "kind": "modelled",
         "profile": run.profile.name,
         "validation": run.profile.validation,
         "launches": launches,
-        "kernels": kernels(run, trace),
+        "kernels": kernels(run, trace, counted),
         "breakdown": timeline.write(run, trace, folder),
         "folder": str(folder),
     }
@@ -49,7 +52,7 @@ def of_launch(launch: TimedLaunch) -> dict:
     }
 
 
-def kernels(run: TimedRun, trace: Trace) -> list[dict]:
+def kernels(run: TimedRun, trace: Trace, counted: list[dict[str, int]]) -> list[dict]:
     """A row for each kernel and geometry: resources, and, in the mean of its launches, bytes, FLOPs and the floors."""
     rows: dict[tuple, list[int]] = {}
     for n, timed in enumerate(run.launches):
@@ -57,10 +60,10 @@ def kernels(run: TimedRun, trace: Trace) -> list[dict]:
         if timed.end is not None:
             key = id(launch.program), launch.grid, launch.block, launch.cluster, launch.dynamic_shared, launch.pdl
             rows.setdefault(key, []).append(n)
-    return [row(run, trace, numbers) for numbers in rows.values()]
+    return [row(run, trace, counted, numbers) for numbers in rows.values()]
 
 
-def row(run: TimedRun, trace: Trace, numbers: list[int]) -> dict:
+def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: list[int]) -> dict:
     """Of the launches with these numbers, which are alike."""
     profile, chosen = run.profile, [run.launches[n] for n in numbers]
     launch = chosen[-1].launch
@@ -92,9 +95,9 @@ def row(run: TimedRun, trace: Trace, numbers: list[int]) -> dict:
         "shared_bytes": shared,
         "tensor_memory_columns": launch.tmem_columns,
         **resident(launch.chip, threads, shared, used.get("registers"), launch.tmem_columns),
-        "moved_bytes": {name: mean(run.counted[n][c] for n in numbers for c in of) for name, of in MOVED.items()},
+        "moved_bytes": {name: mean(counted[n][c] for n in numbers for c in of) for name, of in MOVED.items()},
         "hbm_bytes": hbm,
-        "flops": mean(run.counted[n]["flops"] for n in numbers),
+        "flops": mean(counted[n]["flops"] for n in numbers),
         "floors_us": {
             "HBM": hbm / (profile["hbm"]["read_tb_s"] * 1e6),
             "tensor cores": profile.us(busy / len(run.placement.sms)),

@@ -18,7 +18,6 @@ from ..machine.placement import Placement
 from ..state.barrier import Waitable
 from .clock import TimingClock
 from .profile import Profile
-from .tally import tallied
 
 
 @dataclass
@@ -135,8 +134,6 @@ class TimedRun:
         self.placement = Placement(int(sm["count"]), int(sm["shared_bytes"]), int(sm["threads"]), int(sm["ctas"]))
         self.launches = [TimedLaunch(self, n, r) for n, r in enumerate(recorded)]
         self.active: list[TimedLaunch] = []
-        # What each launch moves and multiplies, if the run is traced
-        self.counted = [tallied(timed.launch) for timed in self.launches] if trace else []
 
     def following(self, launch: TimedLaunch) -> TimedLaunch | None:
         n = launch.number + 1

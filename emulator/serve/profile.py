@@ -10,6 +10,7 @@ from ..errors import Unsupported
 from ..model.profile import load
 from ..model.report import report
 from ..model.run import TimedRun
+from ..model.tally import tallied
 from ..model.trace import Trace
 from . import run as running
 
@@ -37,5 +38,6 @@ def profile(script: str, args: list[str], machine: str, folder: Path, most: int)
         print(f"emulator: launch {done} of {len(recorded)}", file=sys.stderr, flush=True)
         return False
 
-    timed = TimedRun(load(machine), DEVICE.memory, recorded, trace, tell).run()
-    return {"script": script, "args": args, "exit_status": status} | report(timed, trace, folder)
+    timed = TimedRun(load(machine), DEVICE.memory, recorded, trace, tell)
+    counted = [tallied(one.launch) for one in timed.launches]
+    return {"script": script, "args": args, "exit_status": status} | report(timed.run(), trace, counted, folder)

@@ -296,11 +296,11 @@ class LaneAccess:
             origin = self.origin("st.async")
             op = cta.smem.begin(offset, offset + size * len(numbers), True, origin, self.warp.actor)
 
-            def land(cta=cta, offset=offset, barrier=barrier, numbers=numbers, op=op):
+            def land(cta=cta, offset=offset, barrier=barrier, numbers=numbers, op=op, origin=origin):
                 cta.smem.end(op)
                 for j, v in enumerate(numbers):
                     cta.smem.views[size][offset // size + j] = v
-                barrier.transaction(-size * len(numbers))
+                barrier.transaction(-size * len(numbers), origin)
 
             self.pass_dependency(barrier)
             self.later(self.clock.remote(self), origin, land)
@@ -339,10 +339,10 @@ class LaneAccess:
             barrier, v = self.barrier_at(self.pick(bar, p), True), self.pick(value, p)
             origin = self.origin("red.async")
 
-            def land(cta=cta, offset=offset, barrier=barrier, v=v):
+            def land(cta=cta, offset=offset, barrier=barrier, v=v, origin=origin):
                 old = cta.smem.load(offset, size, None)
                 cta.smem.views[size][offset // size] = alu.combine(what, kind, old, v)
-                barrier.transaction(-size)
+                barrier.transaction(-size, origin)
 
             self.later(self.clock.remote(self), origin, land)
 

@@ -287,7 +287,7 @@ class TensorCore:
             def arrive(targets=targets, barriers=barriers, origin=origin):
                 for cta, barrier in zip(targets, barriers, strict=True):
                     cta.travelling.remove(origin)
-                    barrier.arrive()
+                    barrier.arrive(who=origin)
 
             self._push(arrive, origin, self.clock.commit(self))
         self.hesitate()

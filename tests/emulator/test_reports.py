@@ -230,7 +230,7 @@ def test_warps_that_wait_alike_share_a_line():
     with pytest.raises(emulator.Hang) as hang:
         emulator.launch(WAITING, "stuck", 3, 128, [])
     head, line = str(hang.value).splitlines()
-    assert "warp 0 of CTA (0, 0, 0) at PTX line" in line
+    assert "warp 0 of CTA (0, 0, 0) at PTX line" in line and "0 transaction bytes outstanding, no arrival yet)" in line
     assert line.endswith("; and so do 11 more: warps 0-3 of 3 CTAs")
 
 

@@ -58,14 +58,19 @@ CTAS, LAUNCHES = 3, 4
 
 
 @pytest.fixture(scope="module")
-def traced():
-    """(run, trace) of LAUNCHES launches of CTAS CTAs."""
+def counted_too():
+    """(run, trace, what each launch moved) of LAUNCHES launches of CTAS CTAs."""
     source, target = (allocate(CTAS * BYTES) for _ in range(2))
     trace = Trace()
     with emulator.timing("b200", trace) as timed:
         for _ in range(LAUNCHES):
             emulator.launch(KERNEL, "copy", CTAS, 64, [source, target], shared=128 + BYTES)
-    return timed.run, trace
+    return timed.run, trace, timed.counted
+
+
+@pytest.fixture(scope="module")
+def traced(counted_too):
+    return counted_too[:2]
 
 
 def test_spans(traced):
@@ -151,9 +156,9 @@ def test_files(traced, tmp_path):
         assert all(a[1] <= b[0] + 1e-9 for a, b in zip(spans, spans[1:]))
 
 
-def test_what_a_kernel_uses(traced, tmp_path):
-    run, trace = traced
-    found = report.report(run, trace, tmp_path)
+def test_what_a_kernel_uses(counted_too, tmp_path):
+    run, trace, counted = counted_too
+    found = report.report(run, trace, counted, tmp_path)
     (kernel,) = found["kernels"]
     assert kernel["moved_bytes"] == {
         "TMA loads": CTAS * BYTES, "TMA stores": CTAS * BYTES, "thread loads": 0, "thread stores": 0
