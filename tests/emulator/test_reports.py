@@ -234,6 +234,15 @@ def test_warps_that_wait_alike_share_a_line():
     assert line.endswith("; and so do 11 more: warps 0-3 of 3 CTAs")
 
 
+def test_a_hang_names_who_last_arrived():
+    """Of two arrivals one comes."""
+    arrive = ".loc 1 5 0\n    mbarrier.arrive.shared::cta.b64 _, [bar];\nREADY:"
+    ptx = WAITING.replace("[bar], 1;", "[bar], 2;").replace("READY:", arrive) + '.file 1 "a.py"'
+    expected = r"1 of 2 arrivals pending, 0 .*, last arrival: mbarrier.arrive of warp 0 .*\(PTX line \d+, a.py:5\)"
+    with pytest.raises(emulator.Hang, match=expected):
+        emulator.launch(ptx, "stuck", 1, 32, [])
+
+
 TWO_RACES = (
     HEADER
     + """
