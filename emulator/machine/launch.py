@@ -100,7 +100,7 @@ class Launch:
         self.dynamic_shared, self.pdl = dynamic_shared, pdl
         triggers = any(i.op == "griddepcontrol.launch_dependents" for i in kernel.instrs)
         self.dependencies = Dependencies(
-            f"launch {number} ({kernel.name})", memory, predecessor if pdl else None, triggers, checks
+            f"launch {number} ({kernel.title})", memory, predecessor if pdl else None, triggers, checks
         )
         self.depends = bool(self.dependencies.before)
         # Address of a tensor map -> (the instruction that changed it, CTAs that have acquired the change)
@@ -319,7 +319,7 @@ class Launch:
             if instr.loc:
                 text += f" ({instr.loc})"
             alike.setdefault(text.replace(f"CTA {g.cta.ctaid}", "its CTA"), []).append((g.warp, text))
-        lines = [f"no warp of {self.program.kernel.name} can go on:"]
+        lines = [f"no warp of {self.program.kernel.title} can go on:"]
         for warps in alike.values():
             first, text = warps[0]
             more = ""

@@ -67,7 +67,7 @@ class Origin:
 
     def place(self) -> str:
         """For EmulatorError.where."""
-        return f"kernel {self.program.kernel.name}, {self.warp}" + at(self.instruction())
+        return f"kernel {self.program.kernel.title}, {self.warp}" + at(self.instruction())
 
 
 def at(instr) -> str:
@@ -261,7 +261,7 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore, WarpgroupMm
     def place(self, instr) -> str:
         """For EmulatorError.where: this group at an instruction."""
         lanes = "" if self.n == self.warp.threads else f", lanes {ranges(self.lanes)}"
-        return f"kernel {self.program.kernel.name}, {self.warp}{lanes}" + at(instr)
+        return f"kernel {self.program.kernel.title}, {self.warp}{lanes}" + at(instr)
 
     def origin(self, label: str) -> Origin:
         return Origin(label, self, sys._getframe(2).f_lineno)

@@ -44,6 +44,7 @@ def of_launch(launch: TimedLaunch) -> dict:
     return {
         "launch": launch.number,
         "kernel": launch.launch.program.kernel.name,
+        "title": launch.launch.program.kernel.title,
         "us": time,
         "us_interval": uncertainty.interval_on(launch.run.profile.name, time, launch.launch.pdl),
         "start_us": us(launch.start),
@@ -84,6 +85,7 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
     times = [of_launch(timed)["us"] for timed in chosen]
     return {
         "kernel": launch.program.kernel.name,
+        "title": launch.program.kernel.title,
         "launches": numbers,
         "us": mean(times),
         "us_interval": uncertainty.interval_on(profile.name, mean(times), launch.pdl),
@@ -125,7 +127,7 @@ def lines(found: dict) -> list[str]:
     """The report as plain text."""
     out = [f"{'launch':>6} {'us':>9} {'may be':>15} {'starts':>9} {'ends':>9}  kernel"]
     for one in found["launches"]:
-        name = shown(one["kernel"]) + ", dependent" * one["pdl"]
+        name = one["title"] + ", dependent" * one["pdl"]
         times = f"{one['us']:9.2f} {between(one):>15} {one['start_us']:9.2f} {one['end_us']:9.2f}"
         out.append(f"{one['launch']:6} {times}  {name}")
     for kernel in found["kernels"]:
@@ -141,7 +143,7 @@ def kernel_lines(kernel: dict) -> list[str]:
     moved = ", ".join(f"{name} {size(count)}" for name, count in kernel["moved_bytes"].items() if count)
     floors = ", ".join(f"{name} {us:.2f} us" for name, us in kernel["floors_us"].items())
     return [
-        f"{shown(kernel['kernel'])}: {len(kernel['launches'])} x {kernel['us']:.2f} us ({between(kernel)})",
+        f"{kernel['title']}: {len(kernel['launches'])} x {kernel['us']:.2f} us ({between(kernel)})",
         f"  grid {grid}, cluster {cluster}, {kernel['threads']} threads",
         f"  registers per thread: {registers}; stack (spills, arrays): {stack} bytes",
         f"  shared memory {kernel['shared_bytes']} bytes, tensor memory {kernel['tensor_memory_columns']} columns",
@@ -160,11 +162,6 @@ def breakdown_lines(breakdown: dict) -> list[str]:
     """Where the time of all SMs goes, as plain text."""
     shares = [f"  {100 * share:5.1f} %  {name}" for name, share in breakdown["shares"].items()]
     return ["time of all SMs in the interval between the last launches:", *shares, *breakdown["facts"]]
-
-
-def shown(name: str) -> str:
-    """A kernel's name, without what CuTe DSL adds for the types of its arguments if that is long."""
-    return name if len(name) <= 60 else f"{name[:57]}..."
 
 
 def size(count: float) -> str:

@@ -143,6 +143,11 @@ class Kernel:
     formals: tuple = ()
 
     @property
+    def title(self) -> str:
+        """Its name for a report: CuTe DSL adds the types of all arguments to it."""
+        return self.name if len(self.name) <= 60 else f"{self.name[:57]}..."
+
+    @property
     def param_bytes(self) -> int:
         return max((p.offset + p.size for p in self.params), default=0)
 
