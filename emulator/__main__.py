@@ -36,7 +36,7 @@ def run(schedule, schedules, machine, checks, most, timed, json_file, installs, 
     """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated machine.
 
     Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
-    script's, or 1 if the emulator found a fault. The script runs with your rights: read it first.
+    script's, or 1 if the emulator found a fault in it or in those. The script runs with your rights: read it first.
     """
     from .serve.run import Options, run_once, run_schedules
 

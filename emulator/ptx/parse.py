@@ -349,6 +349,8 @@ class _Parser:
         places = self.calls[tuple(words[1:4])] = (*calls, (file, number))
         shown = zip(("", *(name for name, _ in places)), places)
         self.loc = " > ".join(number if before == name else f"{name}:{number}" for before, (name, number) in shown)
+        if number == "0":  # of several lines at once: compilers say so by this
+            self.loc = ""
 
     def registers(self, text: str, scope: _Scope, kernel: Kernel, pos: int):
         match = re.match(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)$", text, re.DOTALL)

@@ -115,12 +115,13 @@ def run(script: str, args: list[str], options: Options, installs: bool = False, 
 
 
 def run_once(script: str, args: list[str], options: Options, installs: bool) -> dict:
-    """Run the script; what JSON reports say, see emulator/README.md."""
+    """Run the script; what emulator/README.md says of JSON reports."""
     with tempfile.TemporaryDirectory(prefix="emulator-run-") as folder:
         findings = Path(folder, "findings.jsonl")
         findings.touch()
         status = run(script, args, dataclasses.replace(options, findings=str(findings)), installs)
         found = [json.loads(line) for line in findings.read_text().splitlines()]
+    status = status or int(bool(found))  # of processes that it started, too
     runs = [{"schedule": options.schedule, "exit_status": status, "findings": found}]
     return {"script": script, "args": args, "machine": options.machine, "exit_status": status, "runs": runs}
 

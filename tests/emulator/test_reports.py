@@ -192,9 +192,10 @@ HEADER = ".version 8.8\n.target sm_100a\n.address_size 64\n"
 def test_ptx_line_of_an_inlined_function():
     body = ".loc 1 7 0\n.loc 2 3 0, function_name x, inlined_at 1 7 0\n.loc 2 1 0, function_name x, inlined_at 2 3 0\n"
     body += "mov.u32 r, 1;\n.loc 1 8 0\nmov.u32 r, 2;\n.loc 1 9 0, function_name x, inlined_at 2 4 0\nmov.u32 r, 3;"
+    body += "\n.loc 1 0 0\nmov.u32 r, 4;"
     text = f'.visible .entry k() {{ .reg .b32 r;\n{body} ret; }}\n.file 1 "a.py"\n.file 2 "b.py"'
     instrs = parse(HEADER + text).kernels["k"].instrs
-    assert [i.loc for i in instrs[:3]] == ["a.py:7 > b.py:3 > 1", "a.py:8", "b.py:4 > a.py:9"]
+    assert [i.loc for i in instrs[:4]] == ["a.py:7 > b.py:3 > 1", "a.py:8", "b.py:4 > a.py:9", ""]
 
 
 def test_long_lists_of_registers_are_cut():
@@ -324,6 +325,23 @@ def test_a_finding_is_not_told_twice():
         device.DEVICE.session.errors.remove(error)
         assert "race: told" not in shown and shown.endswith("the finding above\n") and "test_reports.py" in shown
         assert "told" in running.explained(error) and "told" in traceback.format_exc()
+
+
+def test_a_finding_in_a_process_that_the_script_starts_counts(tmp_path, monkeypatch):
+    def run(script, args, options, installs):
+        session = running.Loud(file=options.findings)
+        session.add(emulator.Fault("race", "m", "kernel k, PTX line 1"))
+        session.add(emulator.Fault("race", "m", "kernel k, PTX line 1"))
+        return 0
+
+    monkeypatch.setattr(running, "run", run)
+    script, report = tmp_path / "script.py", tmp_path / "report.json"
+    script.touch()
+    assert CliRunner().invoke(cli, ["run", "--json", str(report), str(script)]).exit_code == 1
+    found = {"kind": "race", "message": "m", "where": "kernel k, PTX line 1", "schedule": 0, "launch": 0}
+    runs = [{"schedule": 0, "exit_status": 1, "findings": [found]}]
+    expected = {"script": str(script), "args": [], "machine": "b200", "exit_status": 1, "runs": runs}
+    assert json.loads(report.read_text()) == expected
 
 
 def test_each_schedule_has_its_run(tmp_path, monkeypatch):
