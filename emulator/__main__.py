@@ -76,8 +76,7 @@ def profile(machine, launches, out, json_file, script, args):
     for line in report.lines(found):
         click.echo(line)
     click.echo(f"Times are modelled, not measured (profile {machine}; {found['validation']}; emulator/VALIDATION.md).")
-    if machine == uncertainty.MACHINE:
-        click.echo(f"{uncertainty.BASIS}.")
+    click.echo(f"{uncertainty.basis(machine)}.")
     click.echo(f"{out}: timeline.json.gz, overview.png")
     write_json(json_file, found)
 

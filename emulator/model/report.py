@@ -46,7 +46,7 @@ def of_launch(launch: TimedLaunch) -> dict:
         "kernel": launch.launch.program.kernel.name,
         "title": launch.launch.program.kernel.title,
         "us": time,
-        "us_interval": uncertainty.interval_on(launch.run.profile.name, time, launch.launch.pdl),
+        "us_interval": list(uncertainty.interval(time, launch.launch.pdl, launch.run.profile.name)),
         "start_us": us(launch.start),
         "end_us": us(launch.end),
         "pdl": launch.launch.pdl,
@@ -88,7 +88,7 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
         "title": launch.program.kernel.title,
         "launches": numbers,
         "us": mean(times),
-        "us_interval": uncertainty.interval_on(profile.name, mean(times), launch.pdl),
+        "us_interval": list(uncertainty.interval(mean(times), launch.pdl, profile.name)),
         "grid": list(launch.grid),
         "cluster": list(launch.cluster),
         "threads": threads,
@@ -154,8 +154,8 @@ def kernel_lines(kernel: dict) -> list[str]:
 
 
 def between(timed: dict) -> str:
-    """Where a time may lie, if that is known."""
-    return "{:.2f}..{:.2f}".format(*timed["us_interval"]) if timed["us_interval"] else "unknown"
+    """Where a time may lie."""
+    return "{:.2f}..{:.2f}".format(*timed["us_interval"])
 
 
 def breakdown_lines(breakdown: dict) -> list[str]:

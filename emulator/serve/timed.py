@@ -67,10 +67,10 @@ def modelled(launches: list[Recorded], key: tuple) -> float:
         time += profile.us(rule.total())
         simulated = len(rule.ends) * step
     pdl = any(recorded.options.get("pdl") for recorded in launches)
-    interval = uncertainty.interval_on(name, time, pdl)
-    may = ", it may be {:.2f} to {:.2f}".format(*interval) if interval else ""
+    low, high = uncertainty.interval(time, pdl, name)
     print(
-        f"emulator: {time:.2f} us between two events: modelled, not measured (profile {name}{may}); "
+        f"emulator: {time:.2f} us between two events: modelled, not measured (profile {name}, it may be "
+        f"{low:.2f} to {high:.2f}); "
         f"{len(launches)} launches, {simulated} of them simulated; nothing else takes time",
         file=sys.stderr,
     )

@@ -9,7 +9,7 @@ import pytest
 import emulator
 from emulator.chip import B200
 from emulator.device import DEVICE, Session, allocate
-from emulator.model import report, uncertainty
+from emulator.model import report
 from emulator.model.timeline import Timeline, write
 from emulator.model.trace import Trace
 from emulator.serve import timed
@@ -189,12 +189,6 @@ def test_what_a_kernel_uses(counted_too, tmp_path):
 def test_room_on_an_sm(threads, shared, registers, columns, ctas, limit):
     found = report.resident(B200, threads, shared, registers, columns)
     assert found == {"ctas_per_sm": ctas, "limited_by": limit}
-
-
-def test_a_profile_without_known_kernels_has_no_interval():
-    assert uncertainty.interval_on("h200", 10.0, False) is None
-    low, high = uncertainty.interval_on("b200", 10.0, False)
-    assert low < 10 < high
 
 
 def test_equal_calls_are_found():
