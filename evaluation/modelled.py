@@ -54,7 +54,7 @@ def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
     pdl = any(launch.launch.pdl for launch in run.launches[:launches])
     return {
         "us": time,
-        "us_interval": list(uncertainty.interval(time, pdl)),
+        "us_interval": list(uncertainty.interval(time, pdl, run.profile.name)),
         "pdl": pdl,
         "calls": steady.calls,
         "simulated": len(steady.ends),
