@@ -72,10 +72,10 @@ class FunctionalClock(Clock):
     def after(self, time: float, ns: float) -> float:
         return time + ns
 
-    def tma_load(self, group, tm, map_at: int, coords, nbytes: int, ctas) -> float:
+    def tma_load(self, group, tm, map_at: int, coords, nbytes: int, ctas, policy: int | None) -> float:
         return group.t + self._delay("tma")
 
-    def bulk_load(self, group, address: int, nbytes: int, ctas) -> float:
+    def bulk_load(self, group, address: int, nbytes: int, ctas, policy: int | None) -> float:
         return group.t + self._delay("tma")
 
     def shared_copy(self, group, nbytes: int) -> float:

@@ -40,6 +40,7 @@ def _evenly_spaced(lines: np.ndarray) -> Lines:
     return range(int(lines[0]), int(lines[-1]) + 1, steps[0]) if len(steps) == 1 else lines
 
 
+EVICT_FIRST = 0x12F0000000000000  # a cache policy, as createpolicy makes it and CUTLASS writes it down
 PARAMETER_LINE = 64  # bytes, measured: tests/timing, mechanisms/ld.param
 OPERAND_ROW = 32  # bytes of a row of A or B that an mma of any kind reads
 
@@ -120,14 +121,15 @@ class TimingClock(Clock):
         sm.tma = start + max(tma["issue_cycles"], nbytes / tma["bytes_per_cycle"])
         return start + tma["issue_cycles"]
 
-    def _arrive(self, group, start: float, lines: Lines, nbytes: int, ctas) -> float:
+    def _arrive(self, group, start: float, lines: Lines, nbytes: int, ctas, policy: int | None) -> float:
         tma, unit = self.p["tma"], self.p["sm"]
         sm = group.cta.sm
         cluster = self._sharing(sm - group.cta.rank, len(group.cta.cluster.ctas))
         fetched = self.memory.read_bytes
         first = done = start
         if len(lines):
-            first, done = self.memory.read(start, lines, nbytes, self.sms[sm].half, sm, len(ctas), cluster)
+            gone_first = policy == EVICT_FIRST
+            first, done = self.memory.read(start, lines, nbytes, self.sms[sm].half, sm, len(ctas), cluster, gone_first)
         landing = done + nbytes / tma["bytes_per_cycle"]  # the last request leaves that much after the first
         for cta in ctas:
             sm = self.sms[cta.sm]
@@ -153,15 +155,16 @@ class TimingClock(Clock):
         """The HBM does not serve requests in their order: those that wait behind take their share of the time."""
         return when + self.memory.overtaking()
 
-    def tma_load(self, group, tm: TensorMap, map_at: int, coords, nbytes: int, ctas) -> float:
+    def tma_load(self, group, tm: TensorMap, map_at: int, coords, nbytes: int, ctas, policy: int | None) -> float:
         start = self._issue(group, nbytes, self._descriptor(group, tm, map_at))
-        landing = self._arrive(group, start, self.lines(tm, coords), nbytes, ctas) + self.p["tma"]["tensor_cycles"]
+        landing = self._arrive(group, start, self.lines(tm, coords), nbytes, ctas, policy)
+        landing += self.p["tma"]["tensor_cycles"]
         self.trace.copy(group, "load", start, landing, nbytes)
         return landing
 
-    def bulk_load(self, group, address: int, nbytes: int, ctas) -> float:
+    def bulk_load(self, group, address: int, nbytes: int, ctas, policy: int | None) -> float:
         start = self._issue(group, nbytes)
-        landing = self._arrive(group, start, self._span(address, nbytes), nbytes, ctas)
+        landing = self._arrive(group, start, self._span(address, nbytes), nbytes, ctas, policy)
         self.trace.copy(group, "load", start, landing, nbytes)
         return landing
 

@@ -11,6 +11,8 @@ one that it pushes out has been written back: on an H200 that was filled before,
 serves a window in any order, so that the first of several copies ends late, and what lies in L2 waits while more than
 that window does. SMs of a cluster that ask for a line that waits to go to them share one trip through the crossbar.
 What prefetches have asked for comes in no order: a load that meets it on its way ends with the last of it.
+Lines that are loaded as L2::evict_first push each other out when they take a share of the L2: of 26 MB that an H200 has
+loaded so nothing is left (tests/timing/policies.py). Other policies make no difference here.
 The L2 has two halves (halves.py): lines of the other one cross a link on their first way to a half, unless only a
 prefetch asked for them.
 """
@@ -29,12 +31,13 @@ Lines = np.ndarray | range  # numbers (address // LINE) of distinct lines of one
 
 class L2Region:
     """One region's lines: the HBM channel of each, how much longer than the fastest it takes (cycles), its home, when
-    it is (or was) in each half of the L2, and how many bytes had been inserted there by then.
+    it is (or was) in each half of the L2, and how many bytes had been inserted there by then; of lines loaded as
+    evict_first, how many of those.
 
     `base` is a line number of our own: host addresses differ from run to run, and modelled times must not.
     """
 
-    __slots__ = ("first", "lines", "channel", "late", "home", "ready", "stamp")
+    __slots__ = ("first", "lines", "channel", "late", "home", "ready", "stamp", "turn")
 
     def __init__(self, start: int, size: int, base: int, channels: int, late: np.ndarray):
         self.first = start // LINE
@@ -47,6 +50,7 @@ class L2Region:
         self.home = halves.homes(base, lines)
         self.ready = np.full((2, lines), np.inf)  # [half, line]
         self.stamp = np.full((2, lines), -np.inf)
+        self.turn: np.ndarray | None = None  # [half, line], inf of the others
 
 
 class MemoryModel:
@@ -86,6 +90,8 @@ class MemoryModel:
         self.write_miss_cycles = l2["write_miss_cycles"]
         self.miss_cycles = hbm["latency_cycles"]
         self.inserted = [0.0, 0.0]  # bytes, by half
+        self.room_first = l2["evict_first_share"] * self.capacity  # of a half, for lines loaded as evict_first
+        self.inserted_first = [0.0, 0.0]
         # what the flush before the measurement left behind in each half, evenly
         self.flushed = [l2["dirty_at_start"] * self.capacity] * 2
         self.stored = [0.0, 0.0]  # bytes of lines stored since then
@@ -136,11 +142,12 @@ class MemoryModel:
         sm: int = 0,
         sharers: int = 1,
         cluster: int = 0,
+        gone_first: bool = False,
     ) -> tuple[float, float]:
         """Lines are requested at `time` for `sharers` SMs: when the first and the last leave the L2.
 
         half: which they belong to; None: the lines go to their homes only. sm: who asks; cluster: the first SM of its
-        cluster.
+        cluster; gone_first: as L2::evict_first.
         """
         region, index = self._locate(lines)
         if type(index) is not slice and len(index) < len(lines):  # a box may have rows of several regions
@@ -148,8 +155,9 @@ class MemoryModel:
             beyond = lines >= region.first + region.lines
             if beyond.any() and self.region(int(lines[beyond][0])) is not region:
                 share = nbytes * np.count_nonzero(beyond) / len(lines)
-                first, done = self.read(time, lines[~beyond], nbytes - share, half, sm, sharers, cluster)
-                return first, max(done, self.read(time, lines[beyond], share, half, sm, sharers, cluster)[1])
+                who = half, sm, sharers, cluster, gone_first
+                first, done = self.read(time, lines[~beyond], nbytes - share, *who)
+                return first, max(done, self.read(time, lines[beyond], share, *who)[1])
         there, ready = self._found(region, index, half)
         first = done = time + self.hit_cycles
         missing, held = index, 0.0
@@ -164,7 +172,7 @@ class MemoryModel:
             missing = self._pick(index, ~there)
         fetched = 0
         if not there.all():
-            fetched, arrival = self._miss(region, missing, half, time)
+            fetched, arrival = self._miss(region, missing, half, time, gone_first)
             done = max(done, arrival)
             if 2 * fetched > len(there):
                 first = time + self.miss_cycles
@@ -176,12 +184,22 @@ class MemoryModel:
     def _found(self, region: L2Region, index: slice | np.ndarray, half: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Of the lines at `index`: whether a half, or the home of each, has them, and since when or from when on."""
         if half is not None:
-            return region.stamp[half, index] > self.inserted[half] - self.capacity, region.ready[half, index]
+            return self._kept(region, half, index), region.ready[half, index]
         at = self._pick(index, slice(None))
         home = region.home[at]
-        return region.stamp[home, at] > np.array(self.inserted)[home] - self.capacity, region.ready[home, at]
+        kept = np.where(home == 0, self._kept(region, 0, at), self._kept(region, 1, at))
+        return kept, region.ready[home, at]
 
-    def _miss(self, region: L2Region, missing: slice | np.ndarray, half: int | None, time: float) -> tuple[int, float]:
+    def _kept(self, region: L2Region, half: int, at: slice | np.ndarray) -> np.ndarray:
+        """Which lines a half still has."""
+        kept = region.stamp[half, at] > self.inserted[half] - self.capacity
+        if region.turn is not None:
+            kept &= region.turn[half, at] > self.inserted_first[half] - self.room_first
+        return kept
+
+    def _miss(
+        self, region: L2Region, missing: slice | np.ndarray, half: int | None, time: float, gone_first: bool
+    ) -> tuple[int, float]:
         """Lines that a half does not have come from the other one, or from the HBM: how many from there, when the last.
 
         Those of the other half stay in both.
@@ -191,22 +209,22 @@ class MemoryModel:
         if half is not None:
             away = region.home[at] != half
             far = at[away]
-            kept = region.stamp[1 - half, far] > self.inserted[1 - half] - self.capacity
+            kept = self._kept(region, 1 - half, far)
             if kept.any():
                 at = np.concatenate((at[~away], far[~kept]))
                 arrival = max(time + self.hit_cycles, float(region.ready[1 - half, far[kept]].max())) + self.far_cycles
         if len(at):
             home = region.home[at]
-            back = self._insert(region, at[home == 0], 0) + self._insert(region, at[home == 1], 1)
+            back = sum(self._insert(region, at[home == side], side, gone_first) for side in (0, 1))
             if len(far):
-                back += self._insert(region, far, half)
+                back += self._insert(region, far, half, gone_first)
             self.each = each = self.line_cycles + back / (len(at) * LINE) * self.turn_cycles
             self.served = self._fetch(region.channel[at].tolist(), region.late[at].tolist(), time, each)
             arrival = max(arrival, self.served + self.miss_cycles)
             region.ready[home, at] = self.served + self.miss_cycles
             self.read_bytes += len(at) * LINE
         elif len(far):
-            self._write_back(self._insert(region, far, half))
+            self._write_back(self._insert(region, far, half, gone_first))
         if len(far):
             arrival = max(arrival, self.links.carry(half, self.engine.now, region.channel[far], LINE) + self.far_cycles)
             region.ready[half, far] = arrival
@@ -270,11 +288,18 @@ class MemoryModel:
         """
         return time + max(0.0, self.backlog(time) - self.window * self.each)
 
-    def _insert(self, region: L2Region, at: np.ndarray, half: int) -> float:
+    def _insert(self, region: L2Region, at: np.ndarray, half: int, gone_first: bool = False) -> float:
         """New lines push out old ones; returns how many bytes of those have been stored and must be written back."""
         n = len(at) * LINE
         self.inserted[half] += n
         region.stamp[half, at] = self.inserted[half]
+        if gone_first and self.room_first < self.capacity:
+            if region.turn is None:
+                region.turn = np.full((2, region.lines), np.inf)
+            self.inserted_first[half] += n
+            region.turn[half, at] = self.inserted_first[half]
+        elif region.turn is not None:
+            region.turn[half, at] = np.inf
         back = 0.0
         if self.flushed[half] > 0:
             back = min(self.flushed[half], self.flushed[half] * n / max(self.capacity - self.inserted[half] + n, n, 1))
@@ -310,7 +335,7 @@ class MemoryModel:
                 continue
             if there != half:
                 self.links.carry(there, self.engine.now, region.channel[mine], nbytes / len(at))
-            new = mine[region.stamp[there, mine] <= self.inserted[there] - self.capacity]
+            new = mine[~self._kept(region, there, mine)]
             region.stamp[1 - there, mine] = -np.inf
             if len(new):
                 region.ready[there, new] = time + self.hit_cycles

@@ -94,7 +94,7 @@ class AsyncCopy:
                 if len(starts):
                     self.launch.dependencies.note(self, starts, nbytes, write)
 
-    def tma_load(self, dst, tensor, coords, bar, rank, mode, multicast, pair, mask):
+    def tma_load(self, dst, tensor, coords, bar, rank, mode, multicast, pair, policy, mask):
         for p in self.active(mask):
             map_at = self.pick(tensor, p)
             tm = self.tensor_map(map_at, 2 if mode == "tile::gather4" else rank)
@@ -132,7 +132,8 @@ class AsyncCopy:
                     cta.smem.end(op)
                     barrier.transaction(-nbytes, origin)
 
-            self.arrive(self.clock.tma_load(self, tm, map_at, at, nbytes, targets), origin, land)
+            of_lane = self.pick(policy, p)
+            self.arrive(self.clock.tma_load(self, tm, map_at, at, nbytes, targets, of_lane), origin, land)
 
     def _copy_barrier(self, cta, owner, address: int, multicast: bool, pair: bool):
         """The mbarrier that a copy into `cta` signals: at the same offset there, or in one CTA of its pair."""
@@ -212,7 +213,7 @@ class AsyncCopy:
             self.clock.tma_prefetch(self, tm, map_at, at, tm.box_bytes)
 
     # -- bulk copies -------------------------------------------------------------------------------------------
-    def bulk_copy(self, dst, to, src, what, size, bar, multicast, mask, reduction=None):
+    def bulk_copy(self, dst, to, src, what, size, bar, multicast, policy, mask, reduction=None):
         for p in self.active(mask):
             n, a, b = self.pick(size, p), self.pick(to, p), self.pick(what, p)
             if n % 16 or a % 16 or b % 16:
@@ -221,11 +222,12 @@ class AsyncCopy:
                 continue
             origin = self.origin("bulk copy")
             if dst.startswith("shared"):
-                self._bulk_to_shared(p, a, src, b, n, self.pick(bar, p), multicast, origin, reduction)
+                at = self.pick(bar, p)
+                self._bulk_to_shared(p, a, src, b, n, at, multicast, self.pick(policy, p), origin, reduction)
             else:
                 self._bulk_to_global(p, a, b, n, origin, reduction)
 
-    def _bulk_to_shared(self, p, a, src, b, n, bar, multicast, origin, reduction):
+    def _bulk_to_shared(self, p, a, src, b, n, bar, multicast, policy, origin, reduction):
         owner, offset = self.shared_cta(a)
         targets = [owner] if multicast is None else self.multicast_ctas(self.pick(multicast, p))
         landing = []
@@ -262,7 +264,7 @@ class AsyncCopy:
         if src.startswith("shared"):
             when = self.clock.shared_copy(self, n)
         else:
-            when = self.clock.bulk_load(self, b, n, targets)
+            when = self.clock.bulk_load(self, b, n, targets, policy)
         self.arrive(when, origin, land)
 
     def _bulk_to_global(self, p, a, b, n, origin, reduction):

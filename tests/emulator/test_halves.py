@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import emulator
 from emulator.device import DEVICE, allocate
 from emulator.machine.engine import Engine
 from emulator.model import halves
+from emulator.model.clock import EVICT_FIRST
 from emulator.model.memory import MemoryModel
 from emulator.model.profile import load
 from tests.timing import validate
@@ -83,6 +85,43 @@ def test_what_is_stored_must_cross_again(memory, blocks):
     assert carried(memory) == pytest.approx([2 * 2048, 0])
     memory.write(0.0, lines(blocks[1]), 2048, half=0)
     assert carried(memory) == pytest.approx([2 * 2048, 2048])
+
+
+@pytest.mark.parametrize(("mb", "gone_first", "stays"), [(9, True, True), (13, True, False), (13, False, True)])
+def test_what_is_loaded_as_evict_first_pushes_itself_out(memory, mb, gone_first, stays):
+    """tests/timing/policies.py: of 8.7 MB nearly all comes from L2 again, of 13 little; half of them are far."""
+    data = allocate(mb * 10**6)
+    DEVICE.adopt(data, "data")
+    box, end = 4096 // 128, (data.ctypes.data + data.nbytes) // 128
+    boxes = [range(first, first + box) for first in range(data.ctypes.data // 128, end - box, box)]
+    for now in (0.0, 1e6):
+        memory.engine.now, before = now, memory.read_bytes
+        for i, lines in enumerate(boxes):
+            memory.read(now, lines, 4096, half=i % 2, gone_first=gone_first)
+    assert (memory.read_bytes == before) == stays
+
+
+POLICY = """.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry kernel(.param .u64 out)
+{
+  .reg .b64 o, p<4>;
+  ld.param.u64 o, [out];
+  createpolicy.fractional.L2::evict_first.b64 p0;
+  createpolicy.fractional.L2::evict_first.b64 p1, 1.0;
+  createpolicy.fractional.L2::evict_first.b64 p2, 0.5;
+  createpolicy.fractional.L2::evict_last.b64 p3;
+  st.global.u64 [o], p0; st.global.u64 [o+8], p1; st.global.u64 [o+16], p2; st.global.u64 [o+24], p3;
+  ret;
+}
+"""
+
+
+def test_createpolicy_says_which_lines_are_evicted_first():
+    policies = np.zeros(4, np.uint64)
+    emulator.launch(POLICY, "kernel", (1, 1, 1), 1, [policies])
+    assert (policies == EVICT_FIRST).tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize(("case", "error"), [(0, 0.15), (2, 0.1)])  # cards differ in which SMs a half has

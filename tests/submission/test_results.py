@@ -176,10 +176,16 @@ OTHERS = (  # each value of each hyperparameter in at least one
 VARIED = [(40, 272, 320), (300, 384, 64)]  # m, n, k
 
 
+def without_hints(config):
+    """A Config like it as far as results go: L2 policies and how many stages are prefetched are hints to the caches."""
+    policies = {name: "evict_first" for name in ("weight_policy", "token_policy", "store_policy")}
+    return dataclasses.replace(config, **policies, prefetch=min(config.prefetch, 1))
+
+
 @pytest.mark.parametrize("one_cluster, schedule", [(False, 0), (True, 8)])
 def test_mapped_configs_are_exact(submission, monkeypatch, one_cluster, schedule):
     mapped = [configs[:1] if one_cluster else configs for configs in submission.CONFIG_MAP.values()]
-    for config in {*itertools.chain(*mapped), submission.DEFAULT}:
+    for config in dict.fromkeys(map(without_hints, (*itertools.chain(*mapped), submission.DEFAULT))):
         if config.fresh_outputs:
             continue  # see below
         sms = config.cluster if one_cluster else config.sms

@@ -1,4 +1,4 @@
-"""Whole kernels on an H200 that are not ours: CUTLASS's examples for Hopper, timed on the card and on the model.
+"""Whole kernels on an H200, CUTLASS's examples for Hopper and our own, timed on the card and on the model.
 
     git clone --branch v4.5.2 --depth 1 https://github.com/NVIDIA/cutlass
     python -m tests.timing.hopper compile FOLDER CUTLASS   where CuTe DSL is: cubins, PTX, launches go to FOLDER
@@ -8,10 +8,11 @@
     python -m tests.timing.hopper table . --write emulator/VALIDATION.md
 
 A script (examples/python/CuTeDSL/cute/hopper/kernel) runs with its own host code as on an H200; what it would launch is
-caught: the kernel, its grid, its parameters. The card gets the same cubin and parameters with the addresses of its own
-tensors, the model the PTX that the cubin was made of. Inputs are noise, the same on both; a point with `compare` is
-also executed by the emulator, whose output must be that of the card, bit for bit. Nothing of CUTLASS is kept in this
-repository: hopper.json beside this file has times, and digests of what was timed.
+caught: the kernel, its grid, its parameters. So is what moe/ launches, and the load side of submission.py. The card
+gets the same cubin and parameters with the addresses of its own tensors, the model the PTX that the cubin was made of.
+Inputs are noise, the same on both; a point with `compare` is also executed by the emulator, whose output must be that
+of the card, bit for bit. Nothing of CUTLASS is kept in this repository: hopper.json beside this file has times, and
+digests of what was timed.
 
 Timings, in microseconds per launch: "cold" a fill of 1 GiB, then 3 launches on 3 inputs between two events; "warm" 3
 launches on one input, after one that was not timed.
@@ -47,6 +48,7 @@ FP8 = "--a_dtype Float8E4M3FN --b_dtype Float8E4M3FN"
 INT8 = "--a_dtype Int8 --b_dtype Int8 --c_dtype Int32 --acc_dtype Int32"
 DENSE, PERSISTENT = "dense_gemm/dense_gemm.py", "dense_gemm/dense_gemm_persistent.py"
 TWO_ACC, GROUPED = "dense_gemm/dense_gemm_fp8_2xacc.py", "grouped_gemm/grouped_gemm.py"
+MOE, LOADS = "moe", "worklog.h200_loads"  # ours: packages of this repository, launched by own_launch
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class Kernel:
 
 def _sizes(*sizes: str) -> tuple[str, ...]:
     return tuple(f"--mnkl {size},1" for size in sizes)
+
+
+def _experts(*sizes: str) -> tuple[str, ...]:
+    """Runs of the grouped GEMM: experts, rows of each, N, K."""
+    return tuple(f"--experts {size}" for size in sizes)
 
 
 KERNELS = (
@@ -93,9 +100,22 @@ KERNELS = (
     Kernel("grouped 128x64 f16", GROUPED, "--tile_shape_mn 128,64 --num_groups 4", True,
            ("--problem_sizes_mnkl (512,512,512,1),(256,1024,512,1),(128,512,1024,1),(640,512,512,1)",
             "--problem_sizes_mnkl (256,1024,2048,1),(256,1024,2048,1),(256,1024,2048,1),(256,1024,2048,1)")),
+    # Ours, with programmatic dependent launch but for the plain load side
+    Kernel("moe 16 e4m3", MOE, "--config {tokens:16,burst:4,prefetch:2}", True,
+           _experts("1,8,4096,7168", "4,8,7168,2048")),
+    Kernel("moe 64 cluster e4m3", MOE, "--config {tokens:64,cluster:2,prefetch:2}", False,
+           _experts("1,64,4096,7168", "4,64,7168,2048")),
+    Kernel("moe 128 cluster e4m3", MOE, "--config {tokens:128,cluster:2,prefetch:2,in_turn:1}", True,
+           _experts("1,64,4096,7168", "1,128,7168,2048", "1,512,7168,2048")),
+    Kernel("moe 128 two blocks e4m3", MOE, "--config {tokens:128,blocks:2,in_turn:1}", False,
+           _experts("1,128,7168,2048", "1,512,7168,2048")),
+    Kernel("load side, plain u8", LOADS, "--config {pdl:0}", False, ("--case 1", "--case 2", "--case 3")),
+    Kernel("load side, as submitted u8", LOADS, "--config {}", True, ("--case 1", "--case 2", "--case 3")),
 )  # fmt: skip
 COMPARED = {  # small runs whose output is compared, too: one of each kernel
-    k.name: "--mnkl 256,256,512,1" for k in KERNELS if k.script != GROUPED
+    k.name: "--experts 3,40,256,1024" if k.script == MOE else "--mnkl 256,256,512,1"
+    for k in KERNELS
+    if k.script not in (GROUPED, LOADS)
 }
 
 
@@ -110,7 +130,7 @@ def _name(run: str) -> str:
     words = run.split()
     options = dict(zip(words[::2], words[1::2], strict=True))
     cluster = options.get("--cluster_shape_mn")
-    size = options.get("--mnkl", options.get("--problem_sizes_mnkl"))
+    size = next(options[k] for k in ("--mnkl", "--problem_sizes_mnkl", "--experts", "--case") if k in options)
     return size.removesuffix(",1").replace(",", "x", 2) + (f" cluster {cluster.replace(',', 'x')}" if cluster else "")
 
 
@@ -124,7 +144,9 @@ def compile_all(folder: Path, cutlass: Path, only: str) -> None:
     launches = json.loads(file.read_text()) if file.exists() else {}
     for name, kernel, arguments in points():
         if only in name and name not in launches:
-            request = [str(folder), str(cutlass / SCRIPTS / kernel.script), *arguments.split(), "--skip_ref_check"]
+            own = kernel.script in (MOE, LOADS)
+            script = kernel.script if own else str(cutlass / SCRIPTS / kernel.script)
+            request = [str(folder), script, *arguments.split(), *([] if own else ["--skip_ref_check"])]
             done = subprocess.run(
                 [sys.executable, "-W", "ignore", "-m", "tests.timing.hopper", "child", *request],
                 cwd=ROOT, capture_output=True, text=True,
@@ -148,8 +170,6 @@ def child(folder: Path, script: str, arguments: list[str]) -> None:
     dump = Path(os.environ["CUTE_DSL_DUMP_DIR"])
     os.environ |= {"CUTE_DSL_KEEP": "ptx,cubin", "CUTE_DSL_KEEP_CUBIN": "1"}
     run.install()
-    from cutlass.cute import testing
-
     caught = []
 
     def catch(*args, **options):
@@ -168,8 +188,6 @@ def child(folder: Path, script: str, arguments: list[str]) -> None:
         (launch,) = caught
         caught.append(describe(*launch))
         return 1.0
-
-    testing.benchmark = benchmark
 
     def describe(args, options) -> dict:
         module, kernel, grid, block, params = args
@@ -190,10 +208,52 @@ def child(folder: Path, script: str, arguments: list[str]) -> None:
             "parameters": [(p.offset, p.size) for p in module.program(kernel).kernel.params],
         }  # fmt: skip
 
+    if script in (MOE, LOADS):
+        own_launch(script, dict(zip(arguments[::2], arguments[1::2], strict=True)))
+        (launch,) = caught
+        print(json.dumps(describe(*launch)))
+        return
+    from cutlass.cute import testing
+
+    testing.benchmark = benchmark
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).parent))
     runpy.run_path(script, run_name="__main__")
     print(json.dumps(caught[-1]))
+
+
+def own_launch(script: str, options: dict[str, str]) -> None:
+    """One launch of a kernel of this repository by its own host code."""
+    import torch
+
+    import emulator
+
+    pairs = (entry.split(":") for entry in options["--config"].strip("{}").split(",") if entry)
+    entries = {name: int(value) for name, value in pairs}
+    if script == LOADS:
+        from worklog import h200_loads
+
+        s, case = h200_loads.load_submission(), int(options["--case"])
+        made = s.Launch(*h200_loads.scaled(s, case, **{k: bool(v) for k, v in entries.items()}))
+        empty = [torch.empty(nbytes, dtype=torch.uint8) for nbytes in h200_loads.tensor_bytes(case)]
+        tensors = emulator.device_tensors(empty, copy=False)
+        made.words[: len(tensors)] = [tensor.data_ptr() for tensor in tensors]
+        return made()
+    from moe.api import launcher
+    from moe.kernel import Config
+
+    experts, m, n, k = map(int, options["--experts"].split(","))
+    generator = torch.Generator().manual_seed(1)
+    operands = (
+        torch.empty(experts * m, k, dtype=torch.uint8),
+        torch.randn(k // 128, experts * m, generator=generator),
+        torch.empty(experts, n, k, dtype=torch.uint8),
+        torch.randn(experts, n // 128, k // 128, generator=generator),
+        torch.arange(experts + 1, dtype=torch.int32) * m,
+        torch.empty(experts * m, n, dtype=torch.bfloat16),
+    )
+    tensors = emulator.device_tensors(operands)
+    launcher(torch.device("cpu"), Config(**entries))(tensors, experts * m, n, k, experts)
 
 
 def relocate(memory, data: bytes, tensors: list[dict], starts: dict[int, int]) -> list[tuple[int, int, int]]:
@@ -340,7 +400,7 @@ def _here(launch: dict, name: str, copies: int) -> list[tuple[list, bytes]]:
     return out
 
 
-def _launch(folder: Path, x: dict, params: bytes) -> None:
+def _launch(folder: Path, x: dict, params: bytes, pdl: bool = True) -> None:
     from emulator.chip import H200
     from emulator.device import DEVICE
 
@@ -349,21 +409,28 @@ def _launch(folder: Path, x: dict, params: bytes) -> None:
     cluster = None if x["cluster"] is None else tuple(x["cluster"])
     DEVICE.launch(
         module, x["kernel"], tuple(x["grid"]), tuple(x["block"]), params,
-        cluster=cluster, dynamic_shared=x["shared"], pdl=x["pdl"],
+        cluster=cluster, dynamic_shared=x["shared"], pdl=x["pdl"] and pdl,
     )  # fmt: skip
 
 
 def model(folder: Path, name: str, x: dict, profile) -> dict[str, float]:
-    """Microseconds per launch of each timing: three launches, two on inputs of their own and one on the last again."""
+    """Microseconds per launch of each timing, the first of which starts when all before has ended.
+
+    Without dependent launch a launch takes as long as the one before it: one on other inputs and one again suffice.
+    """
     import emulator
 
-    inputs = _here(x, name, 2)
+    order = (0, 1, 1) if not x["pdl"] else (0, 1, 2, 2, 2, 2)
+    inputs = _here(x, name, max(order) + 1)
     with emulator.timing(profile) as timed:
-        for i in (0, 1, 1):
-            _launch(folder, x, inputs[i][1])
-    first, second, third = timed.ends_us  # the second stands for those on other inputs, the third for those on one
+        for i, which in enumerate(order):
+            _launch(folder, x, inputs[which][1], pdl=i != LAUNCHES)
+    ends = timed.ends_us
     events = profile["launch"]["events_ns"] / 1e3 / LAUNCHES
-    return {"cold": (first + (LAUNCHES - 1) * (second - first)) / LAUNCHES + events, "warm": third - second + events}
+    if x["pdl"]:
+        return {"cold": ends[2] / LAUNCHES + events, "warm": (ends[5] - ends[2]) / LAUNCHES + events}
+    cold = (ends[0] + (LAUNCHES - 1) * (ends[1] - ends[0])) / LAUNCHES
+    return {"cold": cold + events, "warm": ends[2] - ends[1] + events}
 
 
 def compare(folder: Path, name: str, x: dict) -> list[str]:

@@ -15,6 +15,11 @@ def _operands(i, m: Mods) -> list:
     return list(i.operands[:-1] if m.take("L2::cache_hint") else i.operands)
 
 
+def _policy(w, i, m: Mods) -> str:
+    """A load's cache policy, or None."""
+    return w.read(i.operands[-1], 64) if "L2::cache_hint" in m.left else "None"
+
+
 def _rank(m: Mods) -> int:
     return int(m.one_of("1d", "2d", "3d", "4d", "5d")[0])
 
@@ -34,7 +39,7 @@ def _tensor_copy(w, i, m):
         raise Unsupported("im2col mode")
     for s in spaces:
         m.left.remove(s)
-    multicast, operands = m.take("multicast::cluster"), _operands(i, m)
+    policy, multicast, operands = _policy(w, i, m), m.take("multicast::cluster"), _operands(i, m)
     pair = m.one_of("cta_group::1", "cta_group::2", default=None)
     if spaces and spaces[-1] == "global" and len(spaces) == 2:  # load: dst, [map, coords], [mbar] {, mask}
         if not m.take("mbarrier::complete_tx::bytes"):
@@ -43,7 +48,7 @@ def _tensor_copy(w, i, m):
         mask = w.read(rest[0], 16) if multicast else "None"
         w.call(
             f"g.tma_load({w.address(dst)}, {w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(bar)}, "
-            f"{rank}, {mode!r}, {mask}, {pair == 'cta_group::2'}, {w.mask()})"
+            f"{rank}, {mode!r}, {mask}, {pair == 'cta_group::2'}, {policy}, {w.mask()})"
         )
     else:
         _tensor_store(w, m, operands, rank, mode, None)
@@ -98,7 +103,7 @@ def _ends(m: Mods) -> list[str]:
 @op("cp.async.bulk", dst=0)
 def _bulk(w, i, m):
     dst, src = _ends(m)
-    multicast = m.take("multicast::cluster")
+    policy, multicast = _policy(w, i, m), m.take("multicast::cluster")
     to, what, size, *rest = _operands(i, m)
     if m.take("cp_mask"):
         raise Unsupported(".cp_mask")
@@ -111,7 +116,7 @@ def _bulk(w, i, m):
         raise Unsupported("completion mechanism")
     w.call(
         f"g.bulk_copy({dst!r}, {w.address(to)}, {src!r}, {w.address(what)}, {w.read(size, 32)}, {bar}, {mask}, "
-        f"{w.mask()})"
+        f"{policy}, {w.mask()})"
     )
 
 
@@ -126,7 +131,7 @@ def _bulk_reduce(w, i, m):
     bar = w.address(operands[3]) if to_barrier else "None"
     w.call(
         f"g.bulk_copy({dst!r}, {w.address(operands[0])}, {src!r}, {w.address(operands[1])}, "
-        f"{w.read(operands[2], 32)}, {bar}, None, {w.mask()}, ({what!r}, {kind!r}))"
+        f"{w.read(operands[2], 32)}, {bar}, None, None, {w.mask()}, ({what!r}, {kind!r}))"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import Unsupported
-from ..syntax import SINK, Mem, Vec
+from ..syntax import SINK, Imm, Mem, Vec
 from .registry import CACHE_HINTS, SCOPES, Mods, flat, is_signed, op, width
 
 SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "const")
@@ -122,14 +122,19 @@ def _prefetch(w, i, m):
     w.call(f"g.prefetch({space!r}, {w.address(i.operands[0])}, {tensormap}, {w.mask()})")
 
 
+ONE = {0x3F800000, 0x3FF0000000000000}  # as a float or a double: all bytes
+
+
 @op("createpolicy", "applypriority", "discard", dst=lambda i: 1 if i.op.startswith("createpolicy") else 0)
 def _policy(w, i, m):
     """Cache policies are opaque 64-bit values: kept, never looked at by the functional units."""
+    for_all = all(isinstance(x, Imm) and x.value in ONE for x in i.operands[1:])
+    first = "L2::evict_first" in m.left and for_all
     m.drop(*CACHE_HINTS)
     m.drop("global", "L2")
     if i.op.startswith("createpolicy"):
         m.drop("fractional", "range", "cvt", "b64")
-        w.write(i.operands[0], repr(0x12F0000000000000))
+        w.write(i.operands[0], repr(0x12F0000000000000 if first else 0x1000000000000000))
 
 
 @op("mapa", dst=1)
