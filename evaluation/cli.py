@@ -18,7 +18,7 @@ from rich.table import Table
 import utils
 from emulator.model.profile import load
 from evaluation import compare as comparison
-from evaluation import fp8, modelled, uncertainty
+from evaluation import fp8, modelled, ranking, uncertainty
 from evaluation import sweep as sweeping
 from evaluation.check import check as check_submission
 from evaluation.check import review_available, task_of_file
@@ -274,7 +274,7 @@ def compared_json(sides, found: list[comparison.Compared], options: Options) -> 
         row |= {"difference_us": of_case.difference_us, "error_us": of_case.error_us, "tells": of_case.tells}
         rows.append(row)
     result |= {"cases": rows, "device": describe_device(options.device)}
-    return result | labelled(replies) | ({"ranking_error": uncertainty.ranking_error()} if replies else {})
+    return result | labelled(replies) | ({"ranking_error": ranking.error()} if replies else {})
 
 
 def authors_options(submission, device: str, profile, jobs: int, timeout: float, memory: float, **more) -> Options:

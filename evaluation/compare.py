@@ -7,7 +7,7 @@ with where their time goes; a difference is called one only if it is larger than
 
 import dataclasses
 
-from evaluation import modelled, uncertainty
+from evaluation import modelled, ranking
 from evaluation.configs import parse_config
 from evaluation.judge import configs_of, judge, measure_pairs, work
 from evaluation.show import Screen
@@ -81,7 +81,7 @@ def compared(case: TestCase, first: Verdict, second: Verdict, rounds: Stats | No
         found.difference_us, found.error_us = rounds.mean / 1e3, rounds.err / 1e3
         found.tells = abs(rounds.mean) > ERRORS * rounds.err
     else:
-        found.difference_us, found.tells = b - a, uncertainty.tells(a, b)
+        found.difference_us, found.tells = b - a, ranking.tells(a, b)
     return found
 
 
@@ -171,4 +171,4 @@ def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: list
         rows = [[name, f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}"] for name, a, b in gains(of_case)]
         screen.table(["<us", "A", "B", "B - A"], rows, title.format(number, *intervals))
     if timed := replies(found):
-        screen.line(f"Times are {modelled.label(timed)}. {uncertainty.ranking_basis()}.")
+        screen.line(f"Times are {modelled.label(timed)}. {ranking.basis()}.")

@@ -30,6 +30,7 @@ import utils
 from emulator.model import timeline
 from emulator.model.profile import load
 from emulator.model.run import TimedRun
+from emulator.model.timeline import Timeline
 from emulator.model.trace import Trace
 from evaluation import configs, uncertainty, worker
 from evaluation.jobs import share
@@ -142,7 +143,7 @@ def time_launches(
     run, counted = device.time(queue, load(profile), trace, steady)
     reply = replied(run, steady, launches)
     if breakdown:
-        reply["breakdown"] = timeline.Timeline(run, trace).breakdown()
+        reply["breakdown"] = Timeline(run, trace).breakdown()
     return reply, counted
 
 

@@ -12,7 +12,7 @@ import importlib.metadata
 import json
 from pathlib import Path
 
-from evaluation import modelled, uncertainty
+from evaluation import modelled, ranking
 from evaluation.judge import configs_of, judge, work
 from evaluation.show import Screen, count
 from evaluation.statistics import geometric_mean
@@ -186,8 +186,8 @@ def show(screen: Screen, rows: list[list[Outcome]], numbers: list[int]) -> None:
         screen.line(f"fastest: {described(best[0].change)}; to paste into the submission:")
         for outcome in best:
             screen.line(f"    {outcome.line}")
-    close = [same[0] for same in alike[1:] if mean(same[0]) and not uncertainty.tells(mean(best), mean(same[0]))]
+    close = [same[0] for same in alike[1:] if mean(same[0]) and not ranking.tells(mean(best), mean(same[0]))]
     if close:
-        screen.line(f"{count(len(close), 'other')} may be as fast or faster. {uncertainty.ranking_basis()}")
+        screen.line(f"{count(len(close), 'other')} may be as fast or faster. {ranking.basis()}")
     replies = [outcome.modelled for row in rows for outcome in row if outcome.modelled]
     screen.line(f"Times are {modelled.label(replies)}.")

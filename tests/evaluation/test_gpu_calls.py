@@ -66,20 +66,43 @@ def arena():
 
 
 @pytest.fixture
-def measured(arena, monkeypatch):
-    """measured(kernel): the verdict's times, or Refused."""
+def trial(arena, monkeypatch):
+    """trial(kernel): one of it, timed."""
     monkeypatch.setattr(bench.GpuCase, "device", "cpu")
+    heap = Heap(arena, BASE, BASE + SIZE)
 
-    def run(kernel):
+    def make(kernel):
         here = SimpleNamespace(
             options=Options("", "cuda", timed=True, secret=secrets.randbits(31)),
-            worker=Here(kernel, arena), arena=arena, heap=Heap(arena, BASE, BASE + SIZE),
+            worker=Here(kernel, arena), arena=arena, heap=heap,
         )  # fmt: skip
-        trial = bench.MeasuredTrial(Case(format_case(ARGS), ARGS), here)
-        trial.run(extra=True)
-        return trial.verdict
+        return bench.MeasuredTrial(Case(format_case(ARGS), ARGS), here)
+
+    return make
+
+
+@pytest.fixture
+def measured(trial):
+    """measured(kernel): the verdict's times, or Refused."""
+
+    def run(kernel):
+        made = trial(kernel)
+        made.run(extra=True)
+        return made.verdict
 
     return run
+
+
+def test_two_submissions_are_timed_in_turns(trial):
+    """Each with results of its own: what one has wrong is not the other's."""
+    first, second = trial(ref_kernel), trial(lambda data: [c.clone() for c in ref_kernel(data)])
+    rounds = bench.measure_in_turns([first, second])
+    assert (first.verdict.status, second.verdict.status, rounds.mean) == ("pass", "pass", 0.0)
+    assert first.verdict.us == second.verdict.us == NS / 1e3 and rounds.runs == first.verdict.times.runs >= 3
+    first, second = trial(ref_kernel), trial(lambda data: [c.clone().fill_(1) for _, _, c in data[0]])
+    assert bench.measure_in_turns([first, second]) is None
+    assert first.verdict.reason == "not timed: the other one has failed" and first.verdict.times is None
+    assert "elements differ" in second.verdict.reason and second.verdict.status == "fail"
 
 
 def test_the_reference_is_timed(measured):

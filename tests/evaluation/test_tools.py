@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from evaluation import bench, compare, configs, judge, sweep, uncertainty
+from evaluation import bench, compare, configs, judge, ranking, sweep
 from evaluation.cli import cli
 from evaluation.show import Screen
 from evaluation.statistics import Stats
@@ -225,11 +225,11 @@ def timed(us, interval=(1.0, 2.0)):
 
 def test_a_difference_below_the_ranking_error_is_none():
     case = parse_case(SPECS[0])
-    little = 1 + 0.9 * uncertainty.ranking_error()
+    little = 1 + 0.9 * ranking.error()
     for a, b, tells, words in (
         (10.0, 10.0 * little, False, "A faster, but less than the model can tell"),
         (10.0 * little, 10.0, False, "B faster, but less than the model can tell"),
-        (10.0, 10.0 * (1 + 1.1 * uncertainty.ranking_error()), True, "A faster"),
+        (10.0, 10.0 * (1 + 1.1 * ranking.error()), True, "A faster"),
         (10.0, 10.0, False, "no difference"),
     ):
         found = compare.compared(case, timed(a), timed(b))
