@@ -411,8 +411,8 @@ def run(
         **({} if secret is None else {"secret": secret}),
     )
     screen = Screen()
-    weights = [work(case) for case in cases]
-    with screen.progress(f"{section} on {describe_device(device)}", weights) as advance:
+    weights, workers = [work(case, timed) for case in cases], None if device == "cuda" else options.jobs
+    with screen.progress(f"{section} on {describe_device(device)}", weights, workers=workers) as advance:
         verdicts = judge([*cases], options, on_verdict=lambda index, verdict: advance(index))
     print_table(screen, numbers, cases, verdicts, timed)
     passed = all(verdict.status == "pass" for verdict in verdicts)

@@ -62,7 +62,7 @@ def interval_of(verdict: Verdict) -> list[float] | None:
         return None
     if verdict.times:
         return [verdict.us - ERRORS * verdict.times.err / 1e3, verdict.us + ERRORS * verdict.times.err / 1e3]
-    return list(verdict.modelled["us_interval"])
+    return verdict.modelled["us_interval"]
 
 
 def why(verdict: Verdict) -> str:
@@ -94,12 +94,12 @@ def run(screen: Screen, sides: list[Side], cases: list[TestCase], options: Optio
                 if "error" in reply:
                     raise ValueError(f"{name}: {reply['error']}")
                 screen.line(f"{name}: {reply['config']}")
-    weights = [work(case) for case in cases]
+    weights = [work(case, timed=True) for case in cases]
     if options.device == "cuda":
-        with screen.progress("pairs", weights) as advance:
+        with screen.progress("pairs", weights, workers=None) as advance:
             pairs = measure_pairs(cases, tuple(each), lambda index, pair: advance(index))
         return [compared(case, *pair) for case, pair in zip(cases, pairs)]
-    with screen.progress("compare", weights * 2, "run") as advance:
+    with screen.progress("compare", weights * 2, "run", options.jobs) as advance:
         of_each = [of_side for of_side in each for _ in cases]
         verdicts = judge(cases * 2, of_each, lambda index, verdict: advance(index))
     return [compared(case, *pair) for case, *pair in zip(cases, verdicts[: len(cases)], verdicts[len(cases) :])]
@@ -146,7 +146,10 @@ def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: list
         row = [str(number)]
         for verdict in of_case.verdicts:
             us, between = time_of(verdict), interval_of(verdict)
-            row += [f"{us:.2f}" if us else (verdict.status, "red"), "{:.2f} to {:.2f}".format(*between) if us else "-"]
+            row += [
+                f"{us:.2f}" if us else (verdict.status, "red"),
+                "{:.2f} to {:.2f}".format(*between) if between else "-",
+            ]
         difference, error = of_case.difference_us, of_case.error_us
         if difference is None:
             row += ["-", "-", ""]

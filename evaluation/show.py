@@ -49,18 +49,23 @@ class Screen:
         sys.stdout.flush()
 
     @contextlib.contextmanager
-    def progress(self, what: str, work: list[float], unit: str = "case"):
-        """Gives a function to be called with the index of each job that is done. work: of each job, in any unit."""
+    def progress(self, what: str, work: list[float], unit: str = "case", workers: int | None = 1):
+        """Gives a function to be called with the index of each job that is done.
+
+        work: seconds that each takes, about; once one is done only their ratios count. workers: that share them, or None
+        if the seconds are not those of this machine.
+        """
         begin, done, total = time.monotonic(), [], sum(work) or 1.0
+        expected = f", about {duration(max(total / workers, max(work, default=0)))}" if workers else ""
 
         def state() -> str:
             part = sum(work[index] for index in done) / total
             left = (time.monotonic() - begin) * (1 / part - 1) if part else 0.0
-            more = f", about {duration(left)} left" if part and len(done) < len(work) else ""
+            more = expected if not done else f", about {duration(left)} left" if len(done) < len(work) else ""
             return f"{len(done)} of {len(work)} done{more}"
 
         if self.plain:
-            print(f"{what}: {count(len(work), unit)}", file=sys.stderr, flush=True)
+            print(f"{what}: {count(len(work), unit)}{expected}", file=sys.stderr, flush=True)
 
             def advance(index: int) -> None:
                 done.append(index)

@@ -126,7 +126,8 @@ def judge_and_keep(
 ):
     """Runs what is `todo`, keys of `first`, and adds each result to the file as it comes. cases: by their spec."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as out, screen.progress("sweep", [work(cases[spec]) for spec, _ in todo], "run") as advance:
+    weights = [work(cases[spec], timed=True) for spec, _ in todo]
+    with file.open("a") as out, screen.progress("sweep", weights, "run", options.jobs) as advance:
 
         def done(index: int, verdict: Verdict) -> None:
             outcome = first[todo[index]]

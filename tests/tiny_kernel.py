@@ -31,6 +31,7 @@ WAIT:
     mbarrier.try_wait.parity.shared::cta.b64 p, [barrier], 0;
     @!p bra WAIT;
 FAIR:
+    bar.sync 0;
     ld.param.u32 %r2, [n];
     setp.ge.u32 p, %r1, %r2;
     @p bra END;

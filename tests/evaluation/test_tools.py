@@ -91,14 +91,18 @@ def test_sweep_shows_what_is_submitted_and_what_to_paste(swept):
 def test_sweep_runs_the_same_config_once_and_goes_on(swept, tmp_path):
     """2 cases x (as submitted = repeat=2, wrong, race, repeat=1); without --resume all of them again."""
     _, _, progress, _, kept = swept
-    assert progress[0] == "sweep: 8 runs" and progress[-1].startswith("sweep: 8 of 8 done, ")
+    assert progress[0] == "sweep: 8 runs, about 3 min" and progress[-1].startswith("sweep: 8 of 8 done, ")
     rows = kept.read_text().splitlines()
     assert len(rows) == 8
     shorter = tmp_path / "kept.jsonl"
     shorter.write_text("\n".join([*rows[:-1], rows[-1][:50]]))  # ended within a line
     arguments = ["--config", "repeat=1", "--grid", "repeat=2,4", "--jobs", 1, "--results", shorter, "--spec", SPECS[0]]
     code, output, progress = invoke("sweep", "--submission", TINY, *arguments, "--resume")
-    assert code == 0 and output[0].endswith(f"taken from {shorter}, 1 to run") and progress[0] == "sweep: 1 run"
+    assert (
+        code == 0
+        and output[0].endswith(f"taken from {shorter}, 1 to run")
+        and progress[0].startswith("sweep: 1 run, about ")
+    )
     changed = tmp_path / "submission.py"
     changed.write_text(TINY.read_text() + "\n# another file\n")
     before = sweep.kept(shorter)
@@ -108,14 +112,8 @@ def test_sweep_runs_the_same_config_once_and_goes_on(swept, tmp_path):
     assert sweep.key(outcome, options, changed.read_bytes()) not in before
 
 
-def test_a_sweep_s_figure_is_benchmark_s(swept, tmp_path):
-    """And a breakdown changes no time."""
-    file = tmp_path / "out.json"
-    of_map = tmp_path / "submission.py"
-    text = TINY.read_text().replace("(Config(), Config(repeat=1))", "(Config(repeat=1),)")
-    of_map.write_text(text.replace("    (((a, b, c),), _, ((sfa, sfb),), ((m, n, k, _),)) = data\n", LISTED))
-    code, output, _ = invoke("benchmark", "--submission", of_map, "--spec", SPECS[0], "--json", file)
-    (case,) = json.loads(file.read_text())["cases"]
+def test_a_sweep_s_figure_is_benchmark_s(swept, benchmarked):
+    (case,) = benchmarked["benchmark"]["cases"]
     (other,) = (c for c in swept[3]["cases"] if c["change"] == {"repeat": "1"} and c["spec"] == SPECS[0])
     assert case["us"] == other["us"]
 
@@ -302,9 +300,79 @@ def test_without_a_terminal_tables_are_plain(capsys, monkeypatch):
 
 
 def test_progress_is_visible_without_a_terminal(capsys):
-    with Screen().progress("things", [1.0, 3.0], "run") as advance:
+    with Screen().progress("things", [100.0, 300.0], "run", 2) as advance:
         advance(0)
         advance(1)
     first, second, third = capsys.readouterr().err.splitlines()
-    assert first == "things: 2 runs" and re.fullmatch(r"things: 1 of 2 done, about 0 s left, 0 s so far", second)
+    assert first == "things: 2 runs, about 5 min" and second == "things: 1 of 2 done, about 0 s left, 0 s so far"
     assert third == "things: 2 of 2 done, 0 s so far"
+
+
+# ---- JSON
+
+
+def tables() -> dict[str, dict[str, tuple[set[str], bool]]]:
+    """Section of JSON.md -> {key: (types, whether it is always there)}; `*` stands for any name."""
+    found, rows = {}, {}
+    for line in (ROOT / "evaluation" / "JSON.md").read_text().splitlines():
+        if line.startswith("## "):
+            rows = {}
+            found |= {name.strip(" `"): rows for name in line[3:].split(",")}
+        elif line.startswith("| `"):
+            keys, types, meaning = (cell.strip() for cell in line.strip("|").split("|"))
+            for key in keys.split(","):
+                rows[key.strip(" `")] = set(types.split(" or ")), "if " not in meaning[:3] and "null" not in types
+    return found
+
+
+TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+
+
+def undocumented(value, rows: dict, key: str = "") -> tuple[set[str], set[str]]:
+    """(what of a value the rows do not have or say otherwise, the rows that it has)."""
+    for row in (key, re.sub(r"(?<=\.)[^.]*$", "*", key)):
+        types = rows.get(row, ({}, None))[0]
+        kind = TYPES.get(type(value))
+        kind = "object" if isinstance(value, dict) else kind
+        if isinstance(value, list) and all(type(item) in (int, float) for item in value):
+            kind = "list of number"
+        if kind in types or (kind == "integer" and "number" in types):
+            return set(), {row}
+        if isinstance(value, dict) and "reply" in types:
+            wrong, used = undocumented(value, tables()["reply"])
+            return {f"{key}: {one}" for one in wrong}, used | {row}
+    if isinstance(value, (dict, list)):
+        items = value.items() if isinstance(value, dict) else (("[]", item) for item in value)
+        parts = [undocumented(item, rows, f"{key}{'.' if key and name != '[]' else ''}{name}") for name, item in items]
+        return set().union(*(wrong for wrong, _ in parts)), set().union(*(used for _, used in parts))
+    return {f"{key} = {value!r}"[:100]}, set()
+
+
+@pytest.fixture(scope="module")
+def benchmarked(tmp_path_factory):
+    """JSON of `test` and `benchmark` of a submission that takes other sizes, too."""
+    folder = tmp_path_factory.mktemp("benchmarked")
+    path = folder / "submission.py"
+    text = TINY.read_text().replace("(Config(), Config(repeat=1))", "(Config(repeat=1),)")
+    path.write_text(text.replace("    (((a, b, c),), _, ((sfa, sfb),), ((m, n, k, _),)) = data\n", LISTED))
+    found = {}
+    for command in ("test", "benchmark"):
+        code, output, _ = invoke(command, "--submission", path, "--spec", SPECS[0], "--json", folder / "out.json")
+        found[command] = json.loads((folder / "out.json").read_text())
+    return found
+
+
+def test_json_is_what_the_document_says(swept, both, benchmarked, tmp_path):
+    invoke("check", "--no-compile", TINY, "--json", tmp_path / "out.json")
+    written = {"sweep": swept[3], "compare": both[2], "check": json.loads((tmp_path / "out.json").read_text())}
+    replied = set()
+    for command, result in (written | benchmarked).items():
+        rows = tables()[command]
+        wrong, used = undocumented(result, rows)
+        assert not wrong, (command, wrong)
+        missing = {key for key, (_, always) in rows.items() if always} - used
+        assert not missing, (command, missing)
+        replied |= used & {*tables()["reply"]}
+    assert {*tables()["reply"]} - replied == {"error"}
+    for wrong in ({"command": 1}, {"commnd": "test"}, {"cases": [{"us": "4"}]}):
+        assert undocumented(wrong, tables()["test"])[0]
