@@ -52,8 +52,8 @@ class Screen:
     def progress(self, what: str, work: list[float], unit: str = "case", workers: int | None = 1):
         """Gives a function to be called with the index of each job that is done.
 
-        work: seconds that each takes, about; once one is done only their ratios count. workers: that share them, or None
-        if the seconds are not those of this machine.
+        work: seconds that each takes, about; once one is done only their ratios count. workers: that share them,
+        None if the seconds are not those of this machine.
         """
         begin, done, total = time.monotonic(), [], sum(work) or 1.0
         expected = f", about {duration(max(total / workers, max(work, default=0)))}" if workers else ""

@@ -1,6 +1,7 @@
 """The command line: cases, devices, table, JSON, exit codes, and one clear sentence for what it cannot do."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -44,6 +45,8 @@ def test_test_passes_and_writes_json(run, tmp_path):
     assert code == 0
     assert re.search(r"0 .*g 2, m 40\+24, n.*pass.*0", output)
     assert "1 case passed" in output
+    (head,) = [line for line in output.splitlines() if line.startswith("case")]
+    assert head.split() == ["case", "shapes", "result", "mismatches", "ulps", "seconds"]  # no times, no column
     result = json.loads((tmp_path / "out.json").read_text())
     (case,) = result.pop("cases")
     assert case.pop("seconds") >= 0
@@ -302,3 +305,14 @@ def test_script_runs_from_anywhere(honest, tmp_path):
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert process.returncode == 0 and "1 of 1 done" in process.stderr, process.stderr
     assert "1 case passed" in process.stdout
+
+
+def test_without_the_environment_it_says_what_to_do(tmp_path):
+    """-S: without the packages that are installed for this Python."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-S", str(ROOT / "eval.py"), "test"]
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 1 and process.stdout == ""
+    assert process.stderr == (
+        f"{sys.executable} has no torch: run `make setup` once, then `.venv/bin/python {ROOT / 'eval.py'} test`\n"
+    )
