@@ -193,6 +193,11 @@ class Bench:
         with self.worker.answering("import"):
             return [{str(name): str(value) for name, value in of.items()} for of in reply["configs"]]
 
+    def shared_memory(self, case: TestCase, options: Options) -> int:
+        """As of Modelling. Raises Refused."""
+        self.turn_to(options, case.args)
+        return Modelling(Trial(case, self)).shared_memory()
+
     def verdict(self, case: TestCase, extra: bool, options: Options) -> Verdict:
         """extra: with a call more, and sizes near those of the case."""
         verdict = Verdict(case.spec)
@@ -248,9 +253,9 @@ def serve(workers: int, fd: int) -> None:
             (what, *arguments), _ = channel.receive()
             if what == "pair":
                 channel.send(pair(benches, *arguments))
-            elif what == "configs":
+            elif what in ("configs", "shared_memory"):
                 try:
-                    channel.send(benches[0].configs(*arguments))
+                    channel.send(getattr(benches[0], what)(*arguments))
                 except Refused as error:
                     channel.send(error)
             else:
@@ -481,16 +486,37 @@ class Modelling:
         self.trial, self.worker, self.bench = trial, trial.worker, trial.bench
         self.rewritten = False
 
-    def time(self) -> dict:
-        """A reply of `modelled`. Raises NotTimed."""
+    @contextlib.contextmanager
+    def prepared(self, calls: int):
+        """In this block there are (a device, data, that of each call); the submission's process is a new one."""
         trial, bench = self.trial, self.bench
         data = trial.generate(trial.args, trial.hidden)
         self.worker.kill()  # the calls are the first of a process, as in any other run
         device = emulated.Device(bench.arena, BASE + OURS)
-        placed = [Placed(data, trial.task.on_host, bench.heap) for _ in range(trial.task.calls)]
+        placed = [Placed(data, trial.task.on_host, bench.heap) for _ in range(calls)]
         try:
             for one in placed:
                 device.register(one)
+            yield device, data, placed
+        finally:
+            for one in placed:
+                one.show(one)
+                one.release()
+            bench.arena.clear(BASE + OURS, bench.arena.size - OURS)
+
+    def shared_memory(self) -> int:
+        """Dynamic bytes that a call's launches ask for, at most; none is run. Raises Refused."""
+        with self.prepared(1) as (device, _, placed):
+            try:
+                (queue,), _ = self.note(device, placed)
+            finally:
+                self.worker.kill()
+        return max((queued.options["dynamic_shared"] for queued in queue), default=0)
+
+    def time(self) -> dict:
+        """A reply of `modelled`. Raises NotTimed."""
+        trial = self.trial
+        with self.prepared(trial.task.calls) as (device, data, placed):
             try:
                 queues, places = self.note(device, placed)
             except Refused as error:
@@ -509,11 +535,6 @@ class Modelling:
                 raise NotTimed("out of memory") from None
             finally:
                 trial.verdict.seconds += time.perf_counter() - begin
-        finally:
-            for one in placed:
-                one.show(one)
-                one.release()
-            bench.arena.clear(BASE + OURS, bench.arena.size - OURS)
 
     def note(self, device: emulated.Device, placed: list[Placed]) -> tuple[list, list]:
         """The launches of each call, and where each says that its results are."""

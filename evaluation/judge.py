@@ -34,7 +34,17 @@ from evaluation.statistics import Stats
 from evaluation.verdict import Options, Refused, Verdict, geomean_us
 from task import TestCase
 
-__all__ = ["Options", "Refused", "Verdict", "configs_of", "geomean_us", "judge", "measure_pairs", "stop"]
+__all__ = [
+    "Options",
+    "Refused",
+    "Verdict",
+    "configs_of",
+    "geomean_us",
+    "judge",
+    "measure_pairs",
+    "shared_memory",
+    "stop",
+]
 
 DIED = "evaluator: the judging process has died"
 
@@ -114,6 +124,12 @@ def configs_of(asked: list[tuple[dict, dict[str, str]]], options: Options) -> li
     if isinstance(found, Refused):
         raise found
     return found
+
+
+def shared_memory(case: TestCase, each: list[Options]) -> list[int | Refused]:
+    """Dynamic bytes of shared memory that the submission's launches ask for under each of the options."""
+    with benches(each[0], 1) as (bench,):
+        return [bench.ask("shared_memory", case, options, died=Refused(DIED)) for options in each]
 
 
 def measure_pairs(

@@ -10,16 +10,18 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import re
 from pathlib import Path
 
 from evaluation import modelled, ranking
-from evaluation.judge import configs_of, judge, work
+from evaluation.judge import Refused, configs_of, judge, shared_memory, work
 from evaluation.show import Screen, count
 from evaluation.statistics import geometric_mean
 from evaluation.verdict import Options, Verdict
 from task import TestCase
 
 ROOT = Path(__file__).resolve().parent.parent
+TOO_MUCH = re.compile(r"(\d+) static \+ (\d+) dynamic bytes of shared memory; a block has (\d+)")  # machine/launch.py
 RESULT = ("status", "reason", "us", "us_interval", "modelled")  # of an Outcome: what is kept
 
 
@@ -113,6 +115,8 @@ def run(
         screen.line(f"{count(len(old), 'result')} taken from {file}, {len(todo)} to run")
     if todo:
         judge_and_keep(screen, {case.spec: case for case in cases}, first, todo, keys, options, file)
+    for (spec, _), outcome in first.items():
+        outcome.reason += what_fits(next(case for case in cases if case.spec == spec), outcome, options)
     for row in rows:
         for outcome in row:
             same = first.get((outcome.spec, outcome.config), outcome)
@@ -139,6 +143,30 @@ def judge_and_keep(
 
         each = [dataclasses.replace(options, config=first[place].change) for place in todo]
         judge([cases[spec] for spec, _ in todo], each, done)
+
+
+def what_fits(case: TestCase, outcome: Outcome, options: Options) -> str:
+    """Of a config that needs more shared memory than there is and changes one number: the largest that does not, as if
+    bytes grew in proportion, then tried; or "". Of other outcomes "", too."""
+    found = TOO_MUCH.search(outcome.reason)
+    numbers = [name for name, text in outcome.change.items() if text.isdecimal()]
+    if not found or len(numbers) != 1:
+        return ""
+    (name,), (static, dynamic, there) = numbers, map(int, found.groups())
+    value = int(outcome.change[name])
+
+    def needed(*values: int) -> list:
+        each = [{**outcome.change, name: str(value)} for value in values]
+        return shared_memory(case, [dataclasses.replace(options, config=change) for change in each])
+
+    (less,) = needed(value - 1)
+    if isinstance(less, Refused) or less >= dynamic:
+        return ""
+    fits = value - -(-(static + dynamic - there) // (dynamic - less))
+    with_it, more = needed(fits, fits + 1)
+    if isinstance(with_it, Refused) or isinstance(more, Refused) or not with_it <= there - static < more:
+        return ""
+    return f"; {name}={fits} would fit"
 
 
 def described(change: dict[str, str]) -> str:

@@ -85,6 +85,7 @@ class Config:
     wrong: bool = False
     race: bool = False
     policy: str = "first"
+    kib: int = 0  # of shared memory that it has no use for
 
     def __post_init__(self):
         assert self.repeat in (1, 2, 4) and self.policy in ("first", "last")
@@ -99,5 +100,6 @@ def custom_kernel(data):
     (((a, b, c),), _, ((sfa, sfb),), ((m, n, k, _),)) = data
     config = CONFIG_MAP.get(((m,), n, k), (DEFAULT,))[0]
     pointers = [tensor.data_ptr() for tensor in (a, b, c, sfa, sfb)]
-    emulator.launch(KERNEL, "gemm", m, 64, [*pointers, n, config.repeat, int(config.wrong), int(config.race)])
+    numbers = n, config.repeat, int(config.wrong), int(config.race)
+    emulator.launch(KERNEL, "gemm", m, 64, [*pointers, *numbers], shared=1024 * config.kib)
     return [c]

@@ -68,7 +68,7 @@ def test_sweep_says_in_one_line_why_not(swept):
     assert reasons[2:] == [
         "not ranked: wrong=1: true or false",
         "not ranked: policy=foo: one of first, last",
-        "not ranked: nope=1: Config has no nope; it has repeat, wrong, race, policy",
+        "not ranked: nope=1: Config has no nope; it has repeat, wrong, race, policy, kib",
         "not ranked: wrong=true,race=true: wrong and racing is too much",
         "not ranked: repeat=3: one of 1, 2, 4",
     ]
@@ -80,7 +80,7 @@ def test_sweep_says_in_one_line_why_not(swept):
 
 def test_sweep_shows_what_is_submitted_and_what_to_paste(swept):
     _, output, _, result, _ = swept
-    assert "as submitted, case 0: repeat=2,wrong=False,race=False,policy=first" in output
+    assert "as submitted, case 0: repeat=2,wrong=False,race=False,policy=first,kib=0" in output
     at = output.index("fastest: repeat=1; to paste into the submission:")
     assert output[at + 1 : at + 3] == ["    ((2,), 16, 64): (Config(repeat=1),),", "    DEFAULT = Config(repeat=1)"]
     entry = eval(f"{{{output[at + 1]}}}", {"Config": tiny_kernel.Config})
@@ -97,16 +97,18 @@ def test_sweep_runs_the_same_config_once_and_goes_on(swept, tmp_path):
     shorter = tmp_path / "kept.jsonl"
     shorter.write_text("\n".join([*rows[:-1], rows[-1][:50]]))  # ended within a line
     arguments = ["--config", "repeat=1", "--grid", "repeat=2,4", "--jobs", 1, "--results", shorter, "--spec", SPECS[0]]
-    code, output, progress = invoke("sweep", "--submission", TINY, *arguments, "--resume")
+    code, output, progress = invoke("sweep", "--submission", TINY, *arguments, "--resume", "--config", "kib=300")
+    too_much = "launch: 24 static + 307200 dynamic bytes of shared memory; a block has 232448; kib=226 would fit"
+    assert f"not ranked: kib=300: {too_much}" in output
     assert (
-        code == 0
-        and output[0].endswith(f"taken from {shorter}, 1 to run")
-        and progress[0].startswith("sweep: 1 run, about ")
+        code == 1
+        and output[0].endswith(f"taken from {shorter}, 2 to run")
+        and progress[0].startswith("sweep: 2 runs, about ")
     )
     changed = tmp_path / "submission.py"
     changed.write_text(TINY.read_text() + "\n# another file\n")
     before = sweep.kept(shorter)
-    outcome = sweep.Outcome(SPECS[0], {}, "repeat=2,wrong=False,race=False,policy=first", None)
+    outcome = sweep.Outcome(SPECS[0], {}, "repeat=2,wrong=False,race=False,policy=first,kib=0", None)
     options = judge.Options(str(TINY), "emulated")
     assert sweep.key(outcome, options, TINY.read_bytes()) in before
     assert sweep.key(outcome, options, changed.read_bytes()) not in before
