@@ -137,7 +137,7 @@ def judge_and_keep(
             outcome = first[todo[index]]
             outcome.take(verdict)
             row = {"key": keys[todo[index]], **{name: getattr(outcome, name) for name in RESULT}}
-            out.write(json.dumps(row) + "\n")
+            out.write("\n" + json.dumps(row))  # the file may end within a line
             out.flush()
             advance(index)
 

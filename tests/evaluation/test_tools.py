@@ -92,26 +92,25 @@ def test_sweep_runs_the_same_config_once_and_goes_on(swept, tmp_path):
     """2 cases x (as submitted = repeat=2, wrong, race, repeat=1); without --resume all of them again."""
     _, _, progress, _, kept = swept
     assert progress[0] == "sweep: 8 runs, about 3 min" and progress[-1].startswith("sweep: 8 of 8 done, ")
+    before, options = sweep.kept(kept), judge.Options(str(TINY), "emulated")
+    assert len(kept.read_text().split()) > 8 and len(before) == 4  # those with a time
+
+    def key(config, text=TINY.read_bytes()):
+        return sweep.key(sweep.Outcome(SPECS[0], {}, config, None), options, text)
+
+    submitted = "repeat=2,wrong=False,race=False,policy=first,kib=0"
+    faster, slower = (submitted.replace("2", repeat) for repeat in "14")
+    assert key(submitted) in before and key(submitted, b"another file") not in before
     rows = kept.read_text().splitlines()
-    assert len(rows) == 8
+    (lost,) = (row for row in rows if key(faster) in row)
     shorter = tmp_path / "kept.jsonl"
-    shorter.write_text("\n".join([*rows[:-1], rows[-1][:50]]))  # ended within a line
+    shorter.write_text("\n".join([*(row for row in rows if row != lost), lost[:200]]))  # ended within a line
     arguments = ["--config", "repeat=1", "--grid", "repeat=2,4", "--jobs", 1, "--results", shorter, "--spec", SPECS[0]]
     code, output, progress = invoke("sweep", "--submission", TINY, *arguments, "--resume", "--config", "kib=300")
     too_much = "launch: 24 static + 307200 dynamic bytes of shared memory; a block has 232448; kib=226 would fit"
-    assert f"not ranked: kib=300: {too_much}" in output
-    assert (
-        code == 1
-        and output[0].endswith(f"taken from {shorter}, 2 to run")
-        and progress[0].startswith("sweep: 2 runs, about ")
-    )
-    changed = tmp_path / "submission.py"
-    changed.write_text(TINY.read_text() + "\n# another file\n")
-    before = sweep.kept(shorter)
-    outcome = sweep.Outcome(SPECS[0], {}, "repeat=2,wrong=False,race=False,policy=first,kib=0", None)
-    options = judge.Options(str(TINY), "emulated")
-    assert sweep.key(outcome, options, TINY.read_bytes()) in before
-    assert sweep.key(outcome, options, changed.read_bytes()) not in before
+    assert f"not ranked: kib=300: {too_much}" in output and code == 1
+    assert output[0] == f"1 result taken from {shorter}, 3 to run" and progress[0].startswith("sweep: 3 runs, about ")
+    assert sweep.kept(shorter).keys() == before.keys() | {key(slower)}
 
 
 def test_a_sweep_s_figure_is_benchmark_s(swept, benchmarked):
