@@ -169,12 +169,10 @@ class Worker:
 
 
 class Bench:
-    """What the cases of one process share."""
+    """What the cases of one process share. arena, heap: the shared memory, and the judge's part of it."""
 
-    def __init__(self, options: Options, nursery: Nursery, directory: str, judges: list[int]):
-        self.options = options
-        self.arena = Arena.create(OURS + int(options.memory * 2**30) // PAGE * PAGE)
-        self.heap = Heap(self.arena, BASE, BASE + OURS)
+    def __init__(self, options: Options, nursery: Nursery, directory: str, judges: list[int], arena: Arena, heap: Heap):
+        self.options, self.arena, self.heap = options, arena, heap
         self.worker = Worker(options, nursery, self.arena, directory, judges)
 
     def turn_to(self, options: Options, args: dict) -> None:
@@ -220,18 +218,21 @@ class Bench:
 
 def pair(benches: list[Bench], case: TestCase, both: list[Options]) -> tuple[Verdict, Verdict, Stats | None]:
     """Of a case on a GPU, timed with two submissions in turns; and by how much the second is slower, per round."""
-    trials, rounds = [], None
+    verdicts, rounds = [Verdict(case.spec) for _ in benches], None
     try:
+        trials = []
         for bench, options in zip(benches, both):
             bench.turn_to(options, case.args)
             trials.append(MeasuredTrial(case, bench))
+        verdicts = [trial.verdict for trial in trials]
         rounds = measure_in_turns(trials)
     except Exception as error:  # the judge's own failure is no pass either
-        trials[-1].verdict.reason = f"evaluator: {type(error).__name__}: {error}"
-    for bench, trial in zip(benches, trials):
-        trial.verdict.isolation = bench.worker.isolation
-    first, second = (trial.verdict for trial in trials)
-    return first, second, rounds
+        for bench, verdict in zip(benches, verdicts):
+            bench.worker.kill()
+            verdict.status, verdict.reason = "fail", f"evaluator: {type(error).__name__}: {error}"
+    for bench, verdict in zip(benches, verdicts):
+        verdict.isolation = bench.worker.isolation
+    return *verdicts, rounds
 
 
 def serve(workers: int, fd: int) -> None:
@@ -244,11 +245,14 @@ def serve(workers: int, fd: int) -> None:
         if options.device != "cuda":
             resource.setrlimit(resource.RLIMIT_DATA, (int((options.memory + HELD) * 2**30),) * 2)
         judges += [pid for nursery in nurseries for pid in nursery.pids()]
-        benches = []
-        for number, nursery in enumerate(nurseries):
+        arena = Arena.create(OURS + int(options.memory * 2**30) // PAGE * PAGE)
+        heap, benches = Heap(arena, BASE, BASE + OURS), []
+        for number, nursery in enumerate(
+            nurseries
+        ):  # submissions that are timed in turns share the memory, at one place
             own = os.path.join(directory, str(number))
             os.mkdir(own, 0o711)
-            benches.append(Bench(options, nursery, own, judges))
+            benches.append(Bench(options, nursery, own, judges, arena, heap))
         while True:
             (what, *arguments), _ = channel.receive()
             if what == "pair":

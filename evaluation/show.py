@@ -42,7 +42,7 @@ class Screen:
         if title:
             print(title)
         cells = [names] + [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in rows]
-        widths = [max(map(len, column)) for column in zip(*cells)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         for row in cells:
             aligned = (cell.ljust(n) if text else cell.rjust(n) for cell, n, text in zip(row, widths, texts))
             print("  ".join(aligned).rstrip())

@@ -94,6 +94,7 @@ class Config:
 
 CONFIG_MAP = {((2,), 16, 64): (Config(), Config(repeat=1))}
 DEFAULT = Config()
+CASE = {"m": (2,), "n": (16,), "k": (64,), "g": 1, "seed": 3}
 
 
 def custom_kernel(data):
