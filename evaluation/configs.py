@@ -24,7 +24,7 @@ class Unusable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """The Config of a case after some changes. line: the entry of the submission's table that makes it the case's."""
+    """The Config of a case after some changes. line: the entry of the submission's table that makes it the first."""
 
     config: object
     several: bool  # the table's entries are tuples
@@ -109,8 +109,8 @@ def chosen(module, args: dict, changes: dict[str, str]) -> Chosen:
     if not dataclasses.is_dataclass(config) or not isinstance(table, dict):
         raise Unusable(f"the submission has no dataclass `Config` and no dict `{table_name}` to choose from")
     several = any(isinstance(entry, tuple) for entry in table.values())
-    base = table.get(key, getattr(module, default, None)) or config()
-    base = base[0] if isinstance(base, tuple) else base
+    entry = table.get(key, getattr(module, default, None)) or config()
+    base = entry[0] if isinstance(entry, tuple) else entry
     types = {field.name: type(getattr(base, field.name)) for field in dataclasses.fields(config)}
     if unknown := [name for name in changes if name not in types]:
         raise Unusable(f"Config has no {', '.join(unknown)}; it has {', '.join(types)}")
@@ -125,10 +125,17 @@ def chosen(module, args: dict, changes: dict[str, str]) -> Chosen:
         made = dataclasses.replace(base, **values)
     except Exception as error:
         raise Unusable(_refusal(error, changes)) from None
-    given = [f.name for f in dataclasses.fields(config) if getattr(made, f.name) != f.default]
-    text = f"Config({', '.join(f'{name}={getattr(made, name)!r}' for name in given)})"
-    line = f"{key}: {f'({text},)' if several else text}," if key in table else f"{default} = {text}"
+    others = [other for other in entry if other != made] if isinstance(entry, tuple) else []  # to choose among
+    texts = ", ".join(map(_written, [made, *others]))
+    alone = "" if others else ","
+    line = f"{key}: {f'({texts}{alone})' if several else texts}," if key in table else f"{default} = {texts}"
     return Chosen(made, several, line)
+
+
+def _written(config) -> str:
+    """`Config(stages=4)`: what differs from the defaults."""
+    given = [f.name for f in dataclasses.fields(config) if getattr(config, f.name) != f.default]
+    return f"Config({', '.join(f'{name}={getattr(config, name)!r}' for name in given)})"
 
 
 def choose(module, args: dict, changes: dict[str, str]) -> None:

@@ -92,7 +92,7 @@ class Config:
         assert not (self.wrong and self.race), "wrong and racing is too much"
 
 
-CONFIG_MAP = {((2,), 16, 64): (Config(), Config(repeat=1))}
+CONFIG_MAP = {((2,), 16, 64): (Config(), Config(repeat=1), Config(kib=8))}
 DEFAULT = Config()
 CASE = {"m": (2,), "n": (16,), "k": (64,), "g": 1, "seed": 3}
 

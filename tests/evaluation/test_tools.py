@@ -82,9 +82,13 @@ def test_sweep_shows_what_is_submitted_and_what_to_paste(swept):
     _, output, _, result, _ = swept
     assert "as submitted, case 0: repeat=2,wrong=False,race=False,policy=first,kib=0" in output
     at = output.index("fastest: repeat=1; to paste into the submission:")
-    assert output[at + 1 : at + 3] == ["    ((2,), 16, 64): (Config(repeat=1),),", "    DEFAULT = Config(repeat=1)"]
+    assert output[at + 1 : at + 3] == [
+        "    ((2,), 16, 64): (Config(repeat=1), Config(), Config(kib=8)),",
+        "    DEFAULT = Config(repeat=1)",
+    ]
+    of = tiny_kernel.Config
     entry = eval(f"{{{output[at + 1]}}}", {"Config": tiny_kernel.Config})
-    assert entry == {((2,), 16, 64): (tiny_kernel.Config(repeat=1),)}
+    assert entry == {((2,), 16, 64): tuple(map(of, (1, 2))) + (of(kib=8),)}
     assert "Times are modelled (profile b200;" in output[-1]
 
 
@@ -354,7 +358,7 @@ def benchmarked(tmp_path_factory):
     """JSON of `test` and `benchmark` of a submission that takes other sizes, too."""
     folder = tmp_path_factory.mktemp("benchmarked")
     path = folder / "submission.py"
-    text = TINY.read_text().replace("(Config(), Config(repeat=1))", "(Config(repeat=1),)")
+    text = TINY.read_text().replace("(Config(), Config(repeat=1), Config(kib=8))", "(Config(repeat=1),)")
     path.write_text(text.replace("    (((a, b, c),), _, ((sfa, sfb),), ((m, n, k, _),)) = data\n", LISTED))
     found = {}
     for command in ("test", "benchmark"):
