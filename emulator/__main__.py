@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import click
 
 from .chip import CHIPS
-from .errors import Unsupported
+from .errors import EmulatorError, Unsupported
+from .model import uncertainty
 from .ptx.parse import Kernel, parse
 from .ptx.program import BlockWriter, Program
 
@@ -21,20 +23,70 @@ def cli():
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--schedule", type=click.IntRange(0), default=0, show_default=True, help="Seed of the order of events.")
+@click.option("--schedules", type=click.IntRange(1), metavar="N", help="Run SCRIPT N times, with seeds 0 to N - 1.")
 @click.option("--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on.")
 @click.option("--checks/--no-checks", default=True, show_default=True, help="Look for races and wrong accesses.")
+@click.option("--keep-going", "most", type=click.IntRange(1), default=1, metavar="N", help="Stop at the Nth finding.")
+@click.option("--timed", is_flag=True, help="Times between events are modelled; else they are nan.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False), metavar="FILE", help="Write the findings there.")
 @click.option("--installs", is_flag=True, help="Let SCRIPT install packages; else that is refused.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(schedule, machine, checks, installs, script, args):
+def run(schedule, schedules, machine, checks, most, timed, json_file, installs, script, args):
     """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated machine.
 
     Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
-    script's, or 1 if the emulator found a fault. The script runs with your rights: read it first.
+    script's, or 1 if the emulator found a fault in it or in those. The script runs with your rights: read it first.
     """
-    from .serve.run import run
+    from .serve.run import Options, run_once, run_schedules
 
-    sys.exit(run(script, list(args), schedule, checks, installs, machine))
+    options = Options(schedule, checks, machine, most, timed)
+    if schedules:
+        report = run_schedules(script, list(args), options, installs, schedules)
+    else:
+        report = run_once(script, list(args), options, installs)
+    write_json(json_file, report)
+    sys.exit(report["exit_status"])
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on.")
+@click.option("--launches", type=click.IntRange(1), default=8, show_default=True, help="Time so many, the first ones.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("emulator-profile"), show_default=True,
+    metavar="DIR", help="For timeline.json.gz and overview.png.",
+)  # fmt: skip
+@click.option("--json", "json_file", type=click.Path(dir_okay=False), metavar="FILE", help="Write the report there.")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def profile(machine, launches, out, json_file, script, args):
+    """Model the times of what SCRIPT launches, what its kernels use, and where the time goes.
+
+    The launches of this process are recorded while SCRIPT runs, and timed back to back when it has ended. Products are
+    not computed: a check of SCRIPT's own will fail. timeline.json.gz is for https://ui.perfetto.dev. The script runs
+    with your rights: read it first.
+    """
+    from .model import report
+    from .serve.profile import profile
+
+    try:
+        found = profile(script, list(args), machine, out, launches)
+    except EmulatorError as error:
+        raise click.ClickException(str(error)) from None
+    for line in report.lines(found):
+        click.echo(line)
+    click.echo(f"Times are modelled, not measured (profile {machine}; {found['validation']}; emulator/VALIDATION.md).")
+    click.echo(f"{uncertainty.basis(machine)}.")
+    click.echo(f"{out}: timeline.json.gz, overview.png")
+    write_json(json_file, found)
+
+
+def write_json(path: str | None, report: dict) -> None:
+    try:
+        if path:
+            Path(path).write_text(json.dumps(report, indent=1) + "\n")
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
 
 
 class Probe(BlockWriter):

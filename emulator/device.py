@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import mmap
 import weakref
 from collections.abc import Callable
@@ -13,11 +14,12 @@ import numpy as np
 
 from .arena import PAGE, Heap
 from .chip import B200
-from .errors import EmulatorError, Unsupported
+from .errors import EmulatorError, Fault, Hang, Unsupported
 from .machine.launch import Launch
 from .machine.schedule import Schedule
 from .model.profile import Profile, load
 from .model.run import Recorded, TimedRun
+from .model.tally import tallied
 from .model.trace import Trace
 from .ptx.parse import parse
 from .ptx.program import Program
@@ -31,8 +33,9 @@ GUARD = 512  # bytes around every allocation that no kernel may touch
 class LoadedModule:
     """A parsed module with its .global and .const variables in device memory."""
 
-    def __init__(self, text: str, memory: GlobalMemory, name: str):
+    def __init__(self, text: str, memory: GlobalMemory, name: str, machine_code: bytes | None = None):
         module = parse(text)
+        self.machine_code = machine_code
         self.text, self.module = text, module
         self.programs: dict[str, Program] = {}
         self.symbols: dict[str, int] = {}
@@ -51,7 +54,7 @@ class LoadedModule:
         if kernel not in self.programs:
             if kernel not in self.module.kernels:
                 raise Unsupported(f"no kernel {kernel} in this module; it has {', '.join(self.module.kernels)}")
-            self.programs[kernel] = Program(self.module.kernels[kernel], self.name)
+            self.programs[kernel] = Program(self.module.kernels[kernel], self.name, self.machine_code)
         return self.programs[kernel]
 
 
@@ -73,15 +76,37 @@ class Session:
 
     schedule: Schedule = field(default_factory=Schedule)
     checks: bool = True
+    most: int = 1  # findings, before launches fail
     launches: int = 0
     findings: list[str] = field(default_factory=list)
+    errors: list[EmulatorError] = field(default_factory=list)  # the findings
     failure: EmulatorError | None = None
     predecessor: Dependencies | None = None  # of the last launch
     recorded: list | None = None  # launches to be timed instead of run
+    most_recorded: float = math.inf  # later launches are left out
+    timed: list[Recorded] | None = None  # launches that have run, to be timed if somebody asks
+    kept: list | None = None  # memory that launches to be timed may need when the script has freed it
 
     def report(self) -> list[str]:
         """One text for each fault, hang or refusal."""
         return list(self.findings)
+
+    def new(self, faults: list[EmulatorError]) -> list[EmulatorError]:
+        """Those that are not among the findings."""
+        known = {error.lines for error in self.errors}
+        return [fault for fault in faults if fault.lines not in known]
+
+    def goes_on(self, faults: list[EmulatorError]) -> bool:
+        """Whether there may be more findings than there are and these."""
+        return len(self.errors) + len(self.new(faults)) < self.most
+
+    def add(self, error: EmulatorError) -> None:
+        """A finding. With the last one that is wanted, launches fail from here on."""
+        if self.new([error]):
+            self.errors.append(error)
+            self.findings.append(str(error))
+        if self.failure is None and len(self.errors) >= self.most:
+            self.failure = error
 
 
 @dataclass
@@ -90,6 +115,7 @@ class Timed:
 
     ends_us: list[float] = field(default_factory=list)
     run: TimedRun | None = None
+    counted: list[dict[str, int]] = field(default_factory=list)  # what launches moved and multiplied, if it is traced
 
 
 class Device:
@@ -97,6 +123,7 @@ class Device:
 
     def __init__(self):
         self.chip = B200
+        self.served = False  # CuTe DSL's host code launches here
         self.memory = GlobalMemory()
         self.session = Session()
         self._modules: dict[str, LoadedModule] = {}
@@ -109,6 +136,8 @@ class Device:
     # -- memory ------------------------------------------------------------------------------------------------
     def adopt(self, array: np.ndarray, name: str) -> None:
         """Register an array's bytes; they are forgotten when the array goes."""
+        if self.session.kept is not None:
+            self.session.kept.append(array)
         region = self.memory.register(array.ctypes.data, array.nbytes, name)
         weakref.finalize(array, self._forget, region)
 
@@ -129,10 +158,10 @@ class Device:
         return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
     # -- modules and launches ----------------------------------------------------------------------------------
-    def module(self, text: str, name: str = "ptx") -> LoadedModule:
-        """Parse PTX text, once for each text."""
+    def module(self, text: str, name: str = "ptx", machine_code: bytes | None = None) -> LoadedModule:
+        """Parse PTX text, once for each text. machine_code: what ptxas made of it."""
         if text not in self._modules:
-            self._modules[text] = LoadedModule(text, self.memory, name)
+            self._modules[text] = LoadedModule(text, self.memory, name, machine_code)
         return self._modules[text]
 
     def launch(self, module: LoadedModule, kernel: str, grid, block, params: bytes, **options) -> None:
@@ -150,45 +179,59 @@ class Device:
             except EmulatorError as e:
                 self.fail(e)
                 raise
-        if session.recorded is not None:
+        if session.recorded is not None or session.timed is not None:
             arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)
-            session.recorded.append(Recorded(arguments, options | {"chip": self.chip}))
-            return
+            recorded = Recorded(arguments, options | {"chip": self.chip})
+            if session.timed is not None:
+                session.timed.append(recorded)
+            else:
+                if session.launches <= session.most_recorded:
+                    session.recorded.append(recorded)
+                return
+        found: list[EmulatorError] = []
         try:
             launch = Launch(
                 module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory,
                 schedule=session.schedule, checks=session.checks, number=session.launches,
-                predecessor=session.predecessor, chip=self.chip, **options,
+                predecessor=session.predecessor, chip=self.chip,
+                collect=session.goes_on if session.most > 1 else None, **options,
             )  # fmt: skip
-            session.predecessor = launch.dependencies
+            session.predecessor, found = launch.dependencies, launch.faults
             launch.run()
         except EmulatorError as e:
-            self.fail(e)
-            raise
+            found = [*found, e]
+        for error in found:
+            self.fail(error)
+        if session.failure is not None:
+            raise session.failure
 
     def fail(self, error: EmulatorError) -> None:
-        """Keep the first failure of the session; CUDA, too, reports a failed launch at every later call."""
+        """Keep it as a finding; CUDA, too, reports a failed launch at every later call."""
+        if isinstance(error, (Fault, Hang)):
+            error.__traceback__ = None  # how the emulator got there helps nobody
         if self.session.failure is None:
-            self.session.failure = error
-            self.session.findings.append(str(error))
+            self.session.add(error)
 
 
 DEVICE = Device()
 
 
 @contextlib.contextmanager
-def session(schedule: int = 0, checks: bool = True):
+def session(schedule: int = 0, checks: bool = True, most: int = 1):
     """Launches in this block run under a schedule (a seed, see machine/schedule.py) and with or without checks.
 
-    A failure of a launch that host code swallowed is raised on leaving.
+    A failure of a launch that host code swallowed is raised on leaving. With `most` above 1, launches go on, where they
+    can, until there are so many findings; a launch that cannot go on ends without a word to the host.
     """
-    outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks)
+    outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks, most)
     here = DEVICE.session
     try:
         yield here
     except Exception as e:
         if here.failure is not None and e is not here.failure:
             raise here.failure from e  # the host code only saw an error number
+        if type(e).__name__ == "DSLCudaRuntimeError" and not DEVICE.served:
+            raise Unsupported("CuTe DSL asked a GPU: emulator.install() must run before the first cute.compile") from e
         raise
     finally:
         DEVICE.session = outer
@@ -211,7 +254,10 @@ def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=N
         yield timed
         machine = load(profile) if isinstance(profile, str) else profile
         try:
-            timed.run = TimedRun(machine, DEVICE.memory, here.recorded, trace, enough).run()
+            timed.run = TimedRun(machine, DEVICE.memory, here.recorded, trace, enough)
+            if trace is not None:
+                timed.counted = [tallied(one.launch) for one in timed.run.launches]
+            timed.run.run()
         finally:
             for recorded in here.recorded:
                 for region in recorded.held:

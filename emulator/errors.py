@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 KINDS = {
     # memory
     "uninitialized-read": "Shared memory is read that nothing has written since the CTA started.",
@@ -54,6 +57,11 @@ class EmulatorError(Exception):
         self.message = message
         self.where = where
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Its kind, kernel and PTX line, of a hang all lines: alike for what one mistake does again and again."""
+        return self.kind, *re.findall(r"(?:kernel|PTX line) ([^\s,:]+)", self.where or self.message)
+
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}" + (f"\n  at {self.where}" if self.where else "")
 
@@ -71,6 +79,13 @@ class Fault(EmulatorError):
         assert kind in KINDS, kind
         super().__init__(message, where)
         self.kind = kind
+        # If something was read too early: by now, who has written it, or None
+        self.written_by: Callable[[], str | None] | None = None
+
+
+def stop(fault: Fault) -> None:
+    """What happens to a fault that nobody collects."""
+    raise fault
 
 
 class Hang(EmulatorError):

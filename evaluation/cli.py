@@ -16,9 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import utils
+from emulator.model import report, uncertainty
 from emulator.model.profile import load
 from evaluation import compare as comparison
-from evaluation import fp8, modelled, ranking, uncertainty
+from evaluation import fp8, modelled, ranking
 from evaluation import sweep as sweeping
 from evaluation.check import check as check_submission
 from evaluation.check import review_available, task_of_file
@@ -174,8 +175,9 @@ def profile(submission, task, case, spec, profile, jobs, timeout, json_file, out
         for name, share in reply["breakdown"]["shares"].items():
             table.add_row(name, f"{100 * share:.1f}")
         console.print(table)
-        for line in reply["breakdown"]["facts"]:
-            console.print(f"  {line}", highlight=False, soft_wrap=True)
+        uses = [line for kernel in reply["kernels"] for line in report.kernel_lines(kernel)]
+        for line in (*reply["breakdown"]["facts"], *uses):
+            console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
         console.print(f"  {folder}: timeline.json.gz, overview.png", highlight=False, soft_wrap=True)
     finish_modelled(console, json_file, [c for _, c in cases], replies, "profile")
 

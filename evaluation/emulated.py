@@ -11,11 +11,11 @@ import numpy as np
 
 from emulator.arena import Arena
 from emulator.errors import EmulatorError, Fault
-from emulator.machine.clock import Clock
 from emulator.machine.launch import Launch
 from emulator.machine.schedule import Schedule
 from emulator.model.profile import Profile
 from emulator.model.run import Recorded, TimedRun
+from emulator.model.tally import tallied
 from emulator.ptx.parse import parse
 from emulator.ptx.program import Program
 from emulator.state.dependency import Dependencies
@@ -52,46 +52,6 @@ class Queued:
 SPINNING = 0.1  # share of its accesses to global memory by which one run of a launch may differ from another: polling
 
 
-class Tally:
-    """A clock that also counts what a launch moves and multiplies, which no schedule and no clock changes."""
-
-    def __init__(self, clock: Clock):
-        copies = "tma_load", "bulk_load", "tma_store", "bulk_store"
-        self.counted = dict.fromkeys([*copies, "global_load", "global_store", "mma"], 0)  # bytes, the number of MMAs
-        self._clock = clock
-        for name in dir(clock):  # not by __getattr__, at every instruction
-            if not name.startswith("_") and name not in self.counted:
-                setattr(self, name, getattr(clock, name))
-
-    def tma_load(self, group, tm, map_at, coords, nbytes, ctas):
-        self.counted["tma_load"] += nbytes
-        return self._clock.tma_load(group, tm, map_at, coords, nbytes, ctas)
-
-    def bulk_load(self, group, address, nbytes, ctas):
-        self.counted["bulk_load"] += nbytes
-        return self._clock.bulk_load(group, address, nbytes, ctas)
-
-    def tma_store(self, group, tm, map_at, coords, nbytes):
-        self.counted["tma_store"] += nbytes
-        return self._clock.tma_store(group, tm, map_at, coords, nbytes)
-
-    def bulk_store(self, group, address, nbytes):
-        self.counted["bulk_store"] += nbytes
-        return self._clock.bulk_store(group, address, nbytes)
-
-    def global_load(self, group, addresses, size):
-        self.counted["global_load"] += len(addresses) * size
-        return self._clock.global_load(group, addresses, size)
-
-    def global_store(self, group, addresses, size, row=False):
-        self.counted["global_store"] += len(addresses) * size
-        return self._clock.global_store(group, addresses, size, row)
-
-    def mma(self, group, description, pair, a_in_tmem):
-        self.counted["mma"] += 1
-        return self._clock.mma(group, description, pair, a_in_tmem)
-
-
 def alike(counts: list[dict[str, int]], others: list[dict[str, int]]) -> bool:
     """Whether launches have moved and multiplied the same."""
     for one, other in zip(counts, others, strict=True):
@@ -105,12 +65,6 @@ def alike(counts: list[dict[str, int]], others: list[dict[str, int]]) -> bool:
 def internal(error: Exception) -> EmulatorError:
     """What the emulator trips over is a finding, too."""
     return EmulatorError(f"internal error: {type(error).__name__}: {error}")
-
-
-def tallied(launch: Launch) -> dict[str, int]:
-    """The counts of a launch that has not started, which grow as it runs."""
-    launch.clock = Tally(launch.clock)
-    return launch.clock.counted
 
 
 class Device:

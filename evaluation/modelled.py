@@ -4,7 +4,8 @@ What is predicted is what the grader measures: calls back to back, each on input
 the dirty lines of the flush; the end of the last call over the number of calls. Time on the host is not in it: on a
 B200 the next call is queued while the GPU works.
 
-Simulating 15 calls takes minutes, but they soon repeat themselves. `Steady` stops then and extrapolates, and says so.
+Simulating 15 calls takes minutes, but they soon repeat themselves. `Steady` (emulator/model/steady.py) stops then
+and extrapolates, and says so.
 `eval.py benchmark`, `sweep` and `compare` time launches that the judge has taken from the submission's process
 (`bench.Modelling`). `profile` asks for a time here: the submission is imported and timed in one process, nothing of it
 is checked, and nothing of it is held against a submission that cheats its author.
@@ -27,87 +28,21 @@ import emulator
 import reference
 import task
 import utils
-from emulator.model import timeline
+from emulator.model import report, uncertainty
 from emulator.model.profile import load
 from emulator.model.run import TimedRun
+from emulator.model.steady import Steady
 from emulator.model.timeline import Timeline
 from emulator.model.trace import Trace
-from evaluation import configs, uncertainty, worker
+from evaluation import configs, worker
 from evaluation.jobs import share
 from evaluation.statistics import geometric_mean
 from evaluation.verdict import MEMORY_BANDWIDTH
 from task import read_task_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-AGREEMENT = 0.01  # of two consecutive intervals that count as equal
 # Of each task's four benchmarks, in microseconds.
 SPEED_OF_LIGHT = {"nvfp4_group_gemm": (18.833, 10.667, 2.406, 1.525), "nvfp4_dual_gemm": (4.708, 8.714, 2.125, 6.535)}
-
-
-class Steady:
-    """Asked at the end of each launch whether enough calls have run (the `enough` of emulator.timing); then `total`.
-
-    Calls differ while L2 still holds dirty lines of the flush: each line that is read pushes one out to memory. So an
-    interval between the ends of two calls is "dirty", "clean", or mixed and not used. Once two consecutive ones of a
-    kind agree within AGREEMENT, or four within four times that, all the rest of that kind is taken to be like their
-    mean: remaining dirty lines are dropped at once, and clean calls simulated in their turn until they agree, too.
-    """
-
-    def __init__(self, launches: list[int]):
-        """launches[i]: how many launches the first i + 1 calls make."""
-        self.launches = launches
-        self.ends: list[float] = []  # cycles
-        self.dirty: list[float] = []  # bytes left at each of them
-        self.interval: dict[str, float] = {}  # kind -> cycles from call to call, once steady
-        self.skipped = 0.0  # dirty calls that were left out
-
-    @property
-    def calls(self) -> int:
-        return len(self.launches)
-
-    def __call__(self, run) -> bool:
-        count = self.launches[len(self.ends)]
-        if any(launch.end is None for launch in run.launches[:count]):
-            return False
-        memory = run.clock.memory
-        self.ends.append(max(launch.end for launch in run.launches[:count]))
-        self.dirty.append(memory.dirty)
-        left = self.calls - len(self.ends)
-        kind, agreed = self.agreed()
-        if agreed is None or kind in self.interval or not left:
-            return not left
-        self.interval[kind] = agreed
-        if kind == "clean":
-            return True
-        cleaned = self.dirty[-2] - self.dirty[-1]  # by a call; one that loads nothing cleans nothing
-        dirty_calls = memory.dirty / cleaned if cleaned else math.inf
-        self.skipped = min(dirty_calls, left)
-        memory.skip_flush()
-        return dirty_calls >= left
-
-    def kind(self, i: int) -> str | None:
-        """What the interval that ends with call i is; the first call has none."""
-        if i < 1:
-            return None
-        return "dirty" if self.dirty[i] else None if self.dirty[i - 1] else "clean"
-
-    def agreed(self) -> tuple[str | None, float | None]:
-        """The kind of the latest interval, and the length on which those of its kind agree by now."""
-        kind = self.kind(len(self.ends) - 1)
-        for count, tolerance in ((2, AGREEMENT), (4, 4 * AGREEMENT)):
-            recent = range(len(self.ends) - count, len(self.ends))
-            lengths = [self.ends[i] - self.ends[i - 1] for i in recent if kind is not None and self.kind(i) == kind]
-            mean = sum(lengths) / count
-            if len(lengths) == count and max(lengths) - min(lengths) <= tolerance * mean:
-                return kind, mean
-        return kind, None
-
-    def total(self) -> float:
-        """Cycles of all calls."""
-        if len(self.ends) == self.calls and not self.skipped:
-            return self.ends[-1]
-        dirty, clean = (self.interval.get(kind, self.ends[-1] - self.ends[-2]) for kind in ("dirty", "clean"))
-        return self.ends[-1] + self.skipped * dirty + (self.calls - len(self.ends) - self.skipped) * clean
 
 
 def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
@@ -120,7 +55,7 @@ def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
     pdl = any(launch.launch.pdl for launch in run.launches[:launches])
     return {
         "us": time,
-        "us_interval": list(uncertainty.interval(time, pdl)),
+        "us_interval": list(uncertainty.interval(time, pdl, run.profile.name)),
         "pdl": pdl,
         "calls": steady.calls,
         "simulated": len(steady.ends),
@@ -200,7 +135,8 @@ def serve(request: Request) -> dict:
     if not request.extrapolate:
         steady.ends = [run.launches[count - 1].end for count in launches]
     if request.timeline:
-        reply["breakdown"] = timeline.write(run, trace, Path(request.timeline))
+        found = report.report(run, trace, timed.counted, Path(request.timeline))
+        reply |= {key: found[key] for key in ("breakdown", "kernels")}
     return reply | replied(run, steady, launches[0])
 
 

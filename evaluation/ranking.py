@@ -7,7 +7,7 @@ problem the errors are alike, so that an order may be right where intervals over
 import itertools
 import json
 
-from evaluation import uncertainty
+from emulator.model import uncertainty
 
 
 def known_pairs() -> list[tuple[float, bool]]:

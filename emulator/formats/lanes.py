@@ -14,6 +14,17 @@ from ..errors import Fault
 from . import alu
 
 
+def ranges(numbers) -> str:
+    """Ascending integers as text, neighbours together: `0-3, 8`."""
+    parts: list[list[int]] = []
+    for n in map(int, numbers):
+        if parts and parts[-1][-1] == n - 1:
+            parts[-1][1:] = [n]
+        else:
+            parts.append([n])
+    return ", ".join("-".join(map(str, part)) for part in parts)
+
+
 @functools.cache
 def lane_mask(lanes: bytes) -> int:
     """Bit mask of lane numbers (int64)."""

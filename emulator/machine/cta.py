@@ -75,8 +75,9 @@ class Cta:
         self.sm, self.resources = sm, launch.placement.sms[sm]
         grid = launch.grid
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
-        self.smem = SharedMemory(launch.shared_bytes, launch.checks, launch.seed_of(self.index), cluster.order)
-        self.tmem = TensorMemory(self._uninitialised, launch.seed_of(self.index) if launch.checks else 0)
+        seed, order = launch.seed_of(self.index), cluster.order
+        self.smem = SharedMemory(launch.shared_bytes, launch.checks, seed, order, launch.found)
+        self.tmem = TensorMemory(self._found, seed if launch.checks else 0, order)
         self.pipe = Pipe(launch.engine)
         self.accumulating: list = []
         self.warpgroups: dict = {}  # those that have issued a wgmma
@@ -130,17 +131,19 @@ class Cta:
     def tmem_alloc(self, columns: int) -> int:
         """Base column. There must be room."""
         self.resources.columns += columns
-        return self.tmem.alloc(columns)
+        base = self.tmem.alloc(columns)
+        self.launch.tmem_columns = max(self.launch.tmem_columns, sum(self.tmem.allocations.values()))
+        return base
 
     def tmem_dealloc(self, address: int, columns: int):
         self.tmem.dealloc(address, columns)
         self.resources.columns -= columns
         self.resources.wake()
 
-    def _uninitialised(self, fault: Fault):
+    def _found(self, fault: Fault):
         """A tile may be larger than the data: an mma reads stale scale factors for rows that nobody will store."""
         if self.launch.checks and "scale factors" not in fault.message:
-            raise fault
+            self.launch.found(fault)
 
     # -- the end -----------------------------------------------------------------------------------------------
     def lanes_exited(self, warp: Warp, lanes: np.ndarray):
@@ -159,18 +162,16 @@ class Cta:
         if not self.launch.checks:
             return
         for op in self.smem.in_flight:
-            raise Fault("unfinished", f"CTA {self.ctaid} exits while {op.what} is still under way in its shared memory")
+            message = f"CTA {self.ctaid} exits while {op.what} is still under way in its shared memory"
+            self.launch.found(Fault("unfinished", message))
         for op in (groups.forgotten() for warp in self.warps for groups in warp.bulk.values()):
             if op is not None:
-                raise Fault(
-                    "unfinished",
-                    f"CTA {self.ctaid} exits and no cp.async.bulk.wait_group has waited for {op.what}, "
-                    "which may still read its shared memory",
-                )
+                message = f"CTA {self.ctaid} exits and no cp.async.bulk.wait_group has waited for {op.what}"
+                self.launch.found(Fault("unfinished", message + ", which may still read its shared memory"))
         for origin in self.travelling:
-            raise Fault(
-                "unfinished", f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way"
-            )
+            message = f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way"
+            self.launch.found(Fault("unfinished", message))
         for op in self.accumulating:
-            raise Fault("unfinished", f"CTA {self.ctaid} exits while {op.what} is under way in its tensor memory")
+            message = f"CTA {self.ctaid} exits while {op.what} is under way in its tensor memory"
+            self.launch.found(Fault("unfinished", message))
         self.tmem.check_exit()

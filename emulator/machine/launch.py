@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import heapq
 import math
 import random
+import sys
+from collections.abc import Callable
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from ..chip import B200, Chip
-from ..errors import Fault, Hang, Unsupported
+from ..errors import EmulatorError, Fault, Hang, Unsupported
+from ..formats.lanes import ranges
 from ..ptx.program import Program
 from ..ptx.syntax import Symbol, leaves
 from ..state.dependency import Dependencies
@@ -20,9 +25,17 @@ from .cta import Cluster
 from .engine import Engine
 from .placement import Placement
 from .schedule import FunctionalClock, Schedule
+from .warp import place_of
 
 _BLAS = ThreadpoolController()
 ONLY_OF = {"wgmma": "sm_90a", "tcgen05": "sm_100a"}  # instructions that no other of our machines has
+
+
+PATIENCE = 5_000  # turns of other warps in which somebody may write what has been read too early
+
+
+class Enough(Exception):
+    """Who collects the faults of a launch has enough of them."""
 
 
 class Owner:
@@ -73,7 +86,10 @@ class Launch:
         owner: Owner = Owner(),
         predecessor: Dependencies | None = None,
         chip: Chip = B200,
+        collect: Callable[[list[Fault]], bool] | None = None,
     ):
+        """collect: whether to go on after these faults, after which a kernel can; without it, none goes on."""
+        self.collect, self.faults = collect, []
         kernel = program.kernel
         self.program, self.memory, self.checks, self.number, self.chip = program, memory, checks, number, chip
         self.grid, self.block = grid, block
@@ -84,10 +100,11 @@ class Launch:
         self.dynamic_shared, self.pdl = dynamic_shared, pdl
         triggers = any(i.op == "griddepcontrol.launch_dependents" for i in kernel.instrs)
         self.dependencies = Dependencies(
-            f"launch {number} ({kernel.name})", memory, predecessor if pdl else None, triggers, checks
+            f"launch {number} ({kernel.title})", memory, predecessor if pdl else None, triggers, checks
         )
         self.depends = bool(self.dependencies.before)
-        self.changed_maps: dict[int, set[int]] = {}  # address of a tensor map -> CTAs that have acquired the change
+        # Address of a tensor map -> (the instruction that changed it, CTAs that have acquired the change)
+        self.changed_maps: dict[int, tuple[object, set[int]]] = {}
         self.schedule, self.owner = schedule, owner
         self.engine = engine or Engine()
         self.clock = clock or FunctionalClock(schedule, self.engine)
@@ -101,6 +118,7 @@ class Launch:
         self.running: set[Cluster] = set()
         self.last_store = 0.0  # when the last store is acknowledged (timing)
         self._stall_mark = -1
+        self.tmem_columns = 0  # the most that a CTA had at once
 
     def _validate(self):
         kernel = self.program.kernel
@@ -212,12 +230,56 @@ class Launch:
         group.cta.triggered = True
         self.owner.launch_dependents(group.cta)
 
+    # -- findings ----------------------------------------------------------------------------------------------
+    def found(self, fault: Fault):
+        """A fault after which the kernel could go on: where nobody collects them, it may not."""
+        if self.collect is None:
+            raise fault
+        fault.where = fault.where or place_of(sys._getframe(1))
+        if any(fault.lines == other.lines for other in self.faults):
+            return
+        self.faults.append(fault)
+        if not self.collect(self.faults):
+            raise Enough
+
+    def await_writer(self, fault: Fault):
+        """Something was read that nothing had written: let the other warps go on, to see whether one of them does."""
+        heap, self.engine.nested = self.engine.heap, False
+        for _ in range(PATIENCE):
+            if not heap or fault.written_by():
+                break
+            self.engine.now, _, call = heapq.heappop(heap)
+            with contextlib.suppress(EmulatorError):
+                call()
+
+    def explain(self, fault: Fault):
+        """Say who has written meanwhile what nothing had written."""
+        if writer := fault.written_by():
+            fault.message += f" yet: {writer} writes it later"
+        elif not self.engine.heap:
+            fault.message += ", and that nobody writes later, as far as others get without this warp"
+
     # -- running -----------------------------------------------------------------------------------------------
     def run(self):
         # Small matrix products gain nothing from BLAS threads, and lose much where cores are shared.
         with _BLAS.limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
-            self.start_clusters()
-            self.engine.run(self.stalled)
+            try:
+                self.start_clusters()
+                self.engine.run(self.stalled)
+            except Enough:
+                self.collect = None
+                if self.faults[-1].written_by:
+                    self.await_writer(self.faults[-1])
+                return
+            except Fault as fault:
+                if fault.written_by:
+                    self.await_writer(fault)
+                    self.explain(fault)
+                raise
+            finally:
+                for fault in self.faults:
+                    if fault.written_by:
+                        self.explain(fault)
         if self.running:
             raise Hang("\n".join(self.waiting()))
 
@@ -246,17 +308,24 @@ class Launch:
         return hasattr(group.waiting_for, "waiters") and "mbarrier.try_wait" in self.program.kernel.instrs[start].op
 
     def waiting(self) -> list[str]:
-        lines = [f"no warp of {self.program.kernel.name} can go on:"]
+        """Who waits where for what: one line for all warps that wait alike, each perhaps in its own CTA."""
+        alike: dict[str, list] = {}
         for g in self.groups():
             instr = self.program.kernel.instrs[self.program.start[g.pc]]
-            lanes = "" if g.n == g.warp.threads else f" lanes {g.lanes.tolist()}"
-            text = f"  {g.warp}{lanes} at PTX line {instr.line} ({instr.op})"
-            text += f" waits for {g.waiting_for}"
+            lanes = "" if g.n == g.warp.threads else f" lanes {ranges(g.lanes)}"
+            text = f"{lanes} at PTX line {instr.line} ({instr.op}) waits for {g.waiting_for}"
             if "try_wait" in instr.op:
                 text += f" to complete the phase of parity {g.awaited & 1 if g.awaited < 2 else g.awaited >> 63}"
             if instr.loc:
                 text += f" ({instr.loc})"
-            lines.append(text)
-            if len(lines) > 40:
-                return lines + ["  ..."]
-        return lines
+            alike.setdefault(text.replace(f"CTA {g.cta.ctaid}", "its CTA"), []).append((g.warp, text))
+        lines = [f"no warp of {self.program.kernel.title} can go on:"]
+        for warps in alike.values():
+            first, text = warps[0]
+            more = ""
+            if len(warps) > 1:
+                ctas = len({warp.cta for warp, _ in warps})
+                more = f"; and so do {len(warps) - 1} more: warps {ranges(sorted({w.index for w, _ in warps}))}"
+                more += f" of {ctas} CTAs" if ctas > 1 else " of this CTA"
+            lines.append(f"  {first}{text}{more}")
+        return lines if len(lines) <= 40 else [*lines[:40], f"  and {len(lines) - 40} more kinds of waiting warps"]

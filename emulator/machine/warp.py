@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import EmulatorError, Fault, Unsupported
 from ..formats import alu
-from ..formats.lanes import as_array, elect, lane_mask
+from ..formats.lanes import as_array, elect, lane_mask, ranges
 from ..ptx.program import BLOCKED, EXIT, SPLIT
 from ..state.order import Actor
 from ..units.access import LaneAccess
@@ -67,11 +67,27 @@ class Origin:
 
     def place(self) -> str:
         """For EmulatorError.where."""
-        instr = self.instruction()
-        text = f"kernel {self.program.kernel.name}, {self.warp}"
-        if instr is not None:
-            text += f", PTX line {instr.line}: {instr.text}" + (f" ({instr.loc})" if instr.loc else "")
-        return text
+        return f"kernel {self.program.kernel.title}, {self.warp}" + at(self.instruction())
+
+
+def at(instr) -> str:
+    """An instruction, for EmulatorError.where."""
+    if instr is None:
+        return ""
+    return f", PTX line {instr.line}: {instr.shown()}" + (f" ({instr.loc})" if instr.loc else "")
+
+
+def place_of(frame) -> str:
+    """Where the emulated program is that this frame works for, for EmulatorError.where."""
+    while frame is not None:
+        local = frame.f_locals
+        group, origin = local.get("g"), local.get("origin")
+        if isinstance(group, Group) and frame.f_code.co_filename.startswith(group.program.source_name):
+            return group.place(group.program.instruction_at(group.pc, frame.f_lineno))
+        if isinstance(origin, Origin) and frame.f_code.co_name in ("run", "call"):  # of `later` and Group._push
+            return origin.place()
+        frame = frame.f_back
+    return ""
 
 
 class Warp:
@@ -240,14 +256,12 @@ class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore, WarpgroupMm
         return instrs[start] if start < len(instrs) else None
 
     def where(self, trace=None) -> str:
-        instr = self.current(trace)
-        lanes = "" if self.n == self.warp.threads else f", lanes {self.lanes.tolist()}"
-        text = f"kernel {self.program.kernel.name}, {self.warp}{lanes}"
-        if instr is not None:
-            text += f", PTX line {instr.line}: {instr.text}"
-            if instr.loc:
-                text += f" ({instr.loc})"
-        return text
+        return self.place(self.current(trace))
+
+    def place(self, instr) -> str:
+        """For EmulatorError.where: this group at an instruction."""
+        lanes = "" if self.n == self.warp.threads else f", lanes {ranges(self.lanes)}"
+        return f"kernel {self.program.kernel.title}, {self.warp}{lanes}" + at(instr)
 
     def origin(self, label: str) -> Origin:
         return Origin(label, self, sys._getframe(2).f_lineno)

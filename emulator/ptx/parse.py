@@ -111,6 +111,7 @@ class _Parser:
             int(n): name for n, name in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', self.text, re.MULTILINE)
         }
         self.loc = ""
+        self.calls: dict[tuple[str, ...], tuple] = {}  # file, line, column of a .loc -> (file, line) of all its calls
         self.module = Module({}, {}, {}, "", "")
         self.newlines = [m.start() for m in re.finditer("\n", self.text)]
 
@@ -300,8 +301,7 @@ class _Parser:
                 self.pos += 1
                 continue
             if re.compile(r"\.loc\s").match(self.text, self.pos):
-                words = self.rest_of_line().replace(",", " ").split()
-                self.loc = f"{self.files.get(int(words[1]), '?')}:{words[2]}"
+                self.location(self.rest_of_line())
                 continue
             label = re.compile(r"([\w$%]+)\s*:(?!:)").match(self.text, self.pos)
             if label:
@@ -336,6 +336,21 @@ class _Parser:
                 kernel.instrs.append(self.instruction(text, start, scope))
                 scope_of.append(scope)
         self.resolve_labels(kernel, scope_of, tables)
+
+    def location(self, line: str):
+        """.loc (11.5.3): what follows comes from `file:line`; of a function that was inlined, from
+        `file:line of the call > file:line`, the outermost call first and a file that stays the same said once."""
+        words = line.replace(",", " ").split()
+        file, number = self.files.get(int(words[1]), "?"), words[2]
+        calls = ()
+        if "inlined_at" in words:
+            at = tuple(words[words.index("inlined_at") + 1 :][:3])
+            calls = self.calls.get(at) or ((self.files.get(int(at[0]), "?"), at[1]),)
+        places = self.calls[tuple(words[1:4])] = (*calls, (file, number))
+        shown = zip(("", *(name for name, _ in places)), places)
+        self.loc = " > ".join(number if before == name else f"{name}:{number}" for before, (name, number) in shown)
+        if number == "0":  # of several lines at once: compilers say so by this
+            self.loc = ""
 
     def registers(self, text: str, scope: _Scope, kernel: Kernel, pos: int):
         match = re.match(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)$", text, re.DOTALL)

@@ -30,8 +30,9 @@ class Program:
     registers that block i or its successors read.
     """
 
-    def __init__(self, kernel: Kernel, name: str = "ptx"):
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, name: str = "ptx", machine_code: bytes | None = None):
+        """machine_code: the cubin that ptxas made of the module, where there is one."""
+        self.kernel, self.machine_code = kernel, machine_code
         self.source_name = f"<{name}>"
         self.split_blocks()
         self.blocks = [None] * len(self.start)

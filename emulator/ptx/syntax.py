@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass, field
 
@@ -101,6 +102,10 @@ class Instr:
     text: str
     loc: str = ""
 
+    def shown(self) -> str:
+        """Its text for a report: of long lists of registers only the ends."""
+        return re.sub(r"\{([^{},]+),([^{}]{40,}),([^{},]+)\}", r"{\1, ..,\3}", self.text)
+
     @property
     def parts(self) -> list[str]:
         return self.op.split(".")
@@ -136,6 +141,11 @@ class Kernel:
     branch_tables: dict[str, list[int]] = field(default_factory=dict)
     results: tuple = ()
     formals: tuple = ()
+
+    @property
+    def title(self) -> str:
+        """Its name for a report: CuTe DSL adds the types of all arguments to it."""
+        return self.name if len(self.name) <= 60 else f"{self.name[:57]}..."
 
     @property
     def param_bytes(self) -> int:

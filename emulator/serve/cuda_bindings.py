@@ -16,6 +16,7 @@ import numpy as np
 from ..chip import SYSTEM_SHARED
 from ..device import DEVICE, allocate
 from ..errors import Unsupported
+from . import timed
 
 VERSION = 13000
 ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for
@@ -36,6 +37,7 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for
 _handles = itertools.count(1)
 _allocations: dict[int, np.ndarray] = {}  # cuMemAlloc address -> its memory
 _warned: set[str] = set()
+_events: dict[int, int | None] = {}  # what they have recorded
 
 
 def attribute(number) -> int:
@@ -44,12 +46,23 @@ def attribute(number) -> int:
     return ATTRIBUTES[int(number)](DEVICE.chip)
 
 
-def elapsed() -> float:
-    """Milliseconds between two events: not a number, said once on stderr. A result must not look like a measurement."""
+def elapsed(start: int | None, end: int | None) -> float:
+    """Milliseconds between what two events recorded: under `run --timed` of the model, else not a number.
+
+    Which is said once on stderr: a result must not look like a measurement.
+    """
+    if timed.on():
+        return timed.elapsed(start, end)
     if "elapsed" not in _warned:
         _warned.add("elapsed")
-        print("emulator: there is no GPU to time here; times between events are nan", file=sys.stderr)
+        text = "there is no GPU to time here; times between events are nan, or modelled ones with `run --timed`"
+        print(f"emulator: {text}", file=sys.stderr)
     return float("nan")
+
+
+def record(event) -> None:
+    """An event of the driver or the runtime."""
+    _events[int(event)] = timed.now()
 
 
 def synchronize() -> None:
@@ -160,9 +173,9 @@ def install() -> None:
         "cuStreamDestroy": nothing, "cuStreamWaitEvent": nothing,
         "cuStreamSynchronize": lambda s: synchronize(),
         "cuEventCreate": lambda flags: d.CUevent(next(_handles)),
-        "cuEventRecord": nothing, "cuEventDestroy": nothing,
+        "cuEventRecord": lambda e, *_: record(e), "cuEventDestroy": nothing,
         "cuEventSynchronize": lambda e: synchronize(),
-        "cuEventElapsedTime": lambda start, end: elapsed(),
+        "cuEventElapsedTime": lambda *events: elapsed(*(_events.get(int(e)) for e in events)),
         "cuMemAlloc": lambda n: d.CUdeviceptr(allocate_bytes(n)),
         "cuMemAllocAsync": lambda n, s: d.CUdeviceptr(allocate_bytes(n)),
         "cuMemFree": free_bytes, "cuMemFreeAsync": lambda p, s: free_bytes(p),
@@ -196,9 +209,9 @@ def install() -> None:
         "cudaStreamSynchronize": lambda s: synchronize(),
         "cudaEventCreate": lambda: r.cudaEvent_t(next(_handles)),
         "cudaEventCreateWithFlags": lambda flags: r.cudaEvent_t(next(_handles)),
-        "cudaEventRecord": nothing, "cudaEventDestroy": nothing,
+        "cudaEventRecord": lambda e, *_: record(e), "cudaEventDestroy": nothing,
         "cudaEventSynchronize": lambda e: synchronize(),
-        "cudaEventElapsedTime": lambda start, end: elapsed(),
+        "cudaEventElapsedTime": lambda *events: elapsed(*(_events.get(int(e)) for e in events)),
         "cudaMalloc": allocate_bytes, "cudaFree": free_bytes,
         "cudaMemcpy": lambda p, q, n, kind: _copy(p, q, n),
         "cudaMemcpyAsync": lambda p, q, n, kind, s: _copy(p, q, n),

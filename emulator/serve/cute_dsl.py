@@ -10,17 +10,22 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import hashlib
 import os
+import re
 import shutil
+import sys
 import tempfile
+import warnings
+from pathlib import Path
 
 from ..chip import chip_of
 from ..device import DEVICE, LoadedModule
 from ..errors import EmulatorError, Unsupported
 from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, NBYTES, TensorMap, encode
-from . import cuda_bindings
+from . import cuda_bindings, source_lines
 
-KEEP_PTX = "EMULATOR_PTX"  # environment: a folder for the PTX of what CuTe DSL compiles, which is else forgotten
+KEEP_PTX = "EMULATOR_PTX"  # environment: a folder for the PTX of what CuTe DSL compiles, as it is run here
 SUCCESS, LAUNCH_FAILURE = 0, 719
 CLUSTER, COOPERATIVE, PROGRAMMATIC, PREFERRED_CLUSTER = 4, 2, 6, 11  # cudaLaunchAttributeID
 _u32, _u64, _i32, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p
@@ -28,7 +33,7 @@ _u32, _u64, _i32, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctype
 _libraries: dict[int, LoadedModule] = {}
 _kernels: dict[int, tuple[LoadedModule, str]] = {}
 _callbacks: dict[str, object] = {}
-_loading: list[str] = []  # PTX text of the library that is being loaded
+_loading: list[tuple[str, bytes | None]] = []  # PTX and machine code of the library that is being loaded
 
 
 class _Attribute(ctypes.Structure):
@@ -66,7 +71,8 @@ def _callback(name: str, *arguments):
 @_callback("_cudaLibraryLoadData", _ptr, _ptr, _ptr, _ptr, _u32, _ptr, _ptr, _u32)
 def _load_library(library, code, *_):
     handle = len(_libraries) + 1
-    _libraries[handle] = DEVICE.module(_loading[-1])
+    text, machine_code = _loading[-1]
+    _libraries[handle] = DEVICE.module(text, machine_code=machine_code)
     _u64.from_address(library).value = handle
     return SUCCESS
 
@@ -177,19 +183,26 @@ def _launch(kernel, grid, block, arguments, dynamic_shared, cluster, pdl):
     return SUCCESS
 
 
+def keep(text: str) -> None:
+    """Write PTX to the folder that the environment names: a file for each kernel and whatever else makes it another."""
+    folder = os.environ.get(KEEP_PTX)
+    if folder:
+        os.makedirs(folder, exist_ok=True)
+        kernel = re.search(r"\.entry\s+([\w$]+)", text)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        Path(folder, f"{kernel[1][:120] if kernel else 'no_kernel'}-{digest}.ptx").write_text(text)
+
+
 @functools.cache
 def configure() -> None:
     """Set what CuTe DSL reads from the environment when it is imported: the target, and to keep the PTX."""
-    folder = os.environ.get(KEEP_PTX)
-    if not folder:
-        folder = tempfile.mkdtemp(prefix="emulator-ptx-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.makedirs(folder, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix="emulator-ptx-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["CUTE_DSL_ARCH"] = DEVICE.chip.arch
     os.environ["CUTE_DSL_DUMP_DIR"] = folder
-    os.environ["CUTE_DSL_KEEP_PTX"] = "1"  # up to 4.5
-    os.environ["CUTE_DSL_KEEP"] = "ptx"  # since 4.6
+    os.environ["CUTE_DSL_KEEP"] = "ptx,cubin"
     os.environ.setdefault("CUTE_DSL_LINEINFO", "1")
+    warnings.filterwarnings("ignore", "Cache is disabled as user wants to generate PTX", UserWarning)  # we want to
 
 
 def install(machine: str | None = None) -> None:
@@ -235,13 +248,22 @@ def _install() -> None:
         text = self.artifacts.PTX if self.artifacts is not None else None
         if not text:
             raise Unsupported("the DSL kept no PTX: emulator.install() must run before the first cute.compile")
-        _loading.append(text)
+        text = source_lines.resolved(text)
+        keep(text)
+        _loading.append((text, self.artifacts.CUBIN))
         try:
             return load(self)
         finally:
             _loading.pop()
 
     CudaDialectJitCompiledFunction._load_cuda_library = load_cuda_library
+    source_lines.install()
     # Else it cannot be unpickled, and a pool of processes whose result it is waits for ever.
     DSLCudaRuntimeError.__reduce__ = lambda error: (type(error), (error._error_code, error._error_name))
     cuda_bindings.install()
+    DEVICE.served = True
+    # CuTe DSL 4.5 leaves this folder on sys.path, and its `utils` hides everybody else's.
+    import cutlass
+
+    own = os.path.join(os.path.dirname(os.path.abspath(cutlass.__file__)), "base_dsl")
+    sys.path[:] = [path for path in sys.path if path != own]

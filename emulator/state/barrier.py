@@ -32,10 +32,10 @@ class MBarrier(Waitable):
     The transaction count may dip below zero: data can land before the arrive.expect_tx that announces it.
     """
 
-    __slots__ = ("name", "expected", "pending", "tx", "phase", "owner", "born", "fenced")
+    __slots__ = ("name", "expected", "pending", "tx", "phase", "owner", "born", "fenced", "made_by", "last")
 
-    def __init__(self, count: int, name: str, by: Actor):
-        """by: the warp that executes mbarrier.init."""
+    def __init__(self, count: int, name: str, by: Actor, who: object = None):
+        """by: the warp that executes mbarrier.init, `who`."""
         super().__init__()
         if not 1 <= count <= MAX_COUNT:
             raise Fault("mbarrier", f"{name}: init with count {count}, allowed are 1..{MAX_COUNT}")
@@ -43,13 +43,15 @@ class MBarrier(Waitable):
         self.expected = self.pending = count
         self.tx = 0
         self.phase = 0
-        self.owner, self.born = by.uid, by.order.next()
+        self.owner, self.born, self.made_by = by.uid, by.order.next(who), who
+        self.last: object = None  # the instruction that last arrived or completed bytes
         self.fenced = False  # whether asynchronous operations see the initialised object
 
     def check_visible(self, by: Actor, asynchronous: bool):
         """The init must have been made visible to a warp that uses the object, and to the async proxy."""
         if by.uid != self.owner and by.seen < self.born:
-            raise Fault("mbarrier", f"{self.name} is used by a warp that has not waited for its init by another")
+            message = f"{self.name} is used by a warp that has not waited for its init by another"
+            raise Fault("mbarrier", message + f": {self.made_by}" * (self.made_by is not None))
         if asynchronous and not self.fenced:
             raise Fault(
                 "mbarrier",
@@ -71,7 +73,16 @@ class MBarrier(Waitable):
         """The opaque state that arrive returns: phase and pending count before the arrival."""
         return (self.phase & 1) << 63 | self.pending << 1
 
-    def arrive(self, count: int = 1, expect: int | None = None, drop: bool = False, no_complete: bool = False) -> int:
+    def arrive(
+        self,
+        count: int = 1,
+        expect: int | None = None,
+        drop: bool = False,
+        no_complete: bool = False,
+        who: object = None,
+    ) -> int:
+        """Returns the token. who: names the instruction."""
+        self.last = who
         if expect is not None:
             self._expect(expect)
         state = self.token()
@@ -96,8 +107,9 @@ class MBarrier(Waitable):
         if abs(self.tx) > MAX_TX:
             raise Fault("mbarrier", f"{self.name}: transaction count {self.tx} beyond {MAX_TX}")
 
-    def transaction(self, count: int):
-        """expect_tx with a positive, complete_tx with a negative count."""
+    def transaction(self, count: int, who: object = None):
+        """expect_tx with a positive, complete_tx with a negative count. who: names the instruction."""
+        self.last = who
         self._expect(count)
         self._maybe_complete()
 
@@ -117,9 +129,10 @@ class MBarrier(Waitable):
         return (self.phase & 1) != state >> 63
 
     def __str__(self):
+        last = f"last arrival: {self.last}" if self.last else "no arrival yet"
         return (
             f"{self.name} (phase {self.phase}, {self.pending} of {self.expected} arrivals pending, "
-            f"{self.tx} transaction bytes outstanding)"
+            f"{self.tx} transaction bytes outstanding, {last})"
         )
 
 

@@ -96,8 +96,6 @@ class Dependencies:
             use = other.conflicts(region, lines, write)
             if use:
                 when = "before griddepcontrol.wait" if group.warp.depends else "which has not waited for it"
-                raise Fault(
-                    "missing-dependency-wait",
-                    f"{'write' if write else 'read'} of {region.name}, "
-                    f"which {other.name} {use} and may still run, {when}",
-                )
+                access = "write" if write else "read"
+                message = f"{access} of {region.name}, which {other.name} {use} and may still run, {when}"
+                group.launch.found(Fault("missing-dependency-wait", message))

@@ -19,6 +19,7 @@ SHARED_WINDOW = 1 << 60
 LOCAL_WINDOW = 2 << 60
 PARAM_WINDOW = 3 << 60
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "const": 0, "global": 0}
+FAR = 1 << 20  # bytes from every tensor of the device: an address that no arithmetic has gone wrong with
 
 
 @dataclass
@@ -114,7 +115,10 @@ class GlobalMemory:
         if at + 1 < len(self.regions):
             r = self.regions[at + 1]
             near.append(f"{r.start - address} bytes before {r.name}")
-        return f"{what} is outside global memory: " + (", ".join(near) or "none is registered")
+        text = f"{what} is outside global memory: " + (", ".join(near) or "none is registered")
+        if all(not -FAR < address - edge < FAR for r in self.regions for edge in (r.start, r.end)):
+            text += "; a tensor of the host becomes one of the device by emulator.device_tensors"
+        return text
 
     def view(self, address: int, size: int, write: bool = False) -> np.ndarray:
         """Live uint8 view of a range that lies in one region."""

@@ -12,16 +12,24 @@ from __future__ import annotations
 
 
 class Order:
-    """The events of one cluster, counted."""
+    """The events of one cluster, counted; and who they were, for reports."""
 
-    __slots__ = ("now",)
+    __slots__ = ("now", "log")
 
     def __init__(self):
         self.now = 0
+        self.log: list[object] = []
 
-    def next(self) -> int:
+    def next(self, who: object = None) -> int:
+        """The number of a new event. who: what str() of which names the instruction."""
         self.now += 1
+        self.log.append(who)
         return self.now
+
+    def who(self, number: int) -> str:
+        """The instruction whose event this is; 0 is none's."""
+        who = self.log[number - 1] if number else None
+        return "another warp" if who is None else str(who)
 
 
 class Actor:

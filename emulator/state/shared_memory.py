@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import Fault
+from ..errors import Fault, stop
 from .order import Actor, Order
 
 BASE = 0x400  # the first 1 KiB belongs to the system; user data starts behind it
@@ -56,8 +56,10 @@ class Unfenced:
 class SharedMemory:
     """size: bytes from offset 0, so the reserved first KiB is included. order: that of the cluster."""
 
-    def __init__(self, size: int, checks: bool, seed: int = 0, order: Order | None = None):
+    def __init__(self, size: int, checks: bool, seed: int = 0, order: Order | None = None, report=stop):
+        """report: gets the faults after which a kernel could go on; it may raise them."""
         size = -(-size // 16) * 16
+        self.report = report
         self.size = size
         self.checks = checks
         self.order = order or Order()
@@ -150,8 +152,8 @@ class SharedMemory:
             return index * 2, index * 2 + 1
         return (index if size == WORD else index * size // WORD,)
 
-    def store(self, offset: int, size: int, value: int, by: Actor, lanes: int) -> None:
-        """lanes: the lanes that write, a bit each."""
+    def store(self, offset: int, size: int, value: int, by: Actor, lanes: int, who: object = None) -> None:
+        """lanes: the lanes that write, a bit each. who: names the instruction."""
         self._bounds(offset, offset + size, "write")
         if self.absent_start <= offset < self.absent_end:
             self._bring_in(offset, offset + size)
@@ -159,18 +161,20 @@ class SharedMemory:
             raise Fault("misaligned", f"{size}-byte write of shared memory at {offset:#x}")
         if self.checks:
             self.check_write(offset, offset + size, "write")
-            self._mark_writes((np.arange(offset // WORD, -(-(offset + size) // WORD)),), size, by, lanes)
+            self._mark_writes((np.arange(offset // WORD, -(-(offset + size) // WORD)),), size, by, lanes, who)
         self.valid[offset : offset + size] = True
         self.views[size][offset // size] = value
 
-    def scatter(self, offsets: np.ndarray, size: int, values: np.ndarray, by: Actor, lanes: int) -> None:
+    def scatter(
+        self, offsets: np.ndarray, size: int, values: np.ndarray, by: Actor, lanes: int, who: object = None
+    ) -> None:
         index = self._index(offsets, size, "write")
         if self.checks:
             lo, hi = int(index.min()) * size, (int(index.max()) + 1) * size
             if self.is_busy(lo, hi):
                 for offset in index.tolist():
                     self.check_write(offset * size, (offset + 1) * size, "write")
-            self._mark_writes(self._words(index, size), size, by, lanes)
+            self._mark_writes(self._words(index, size), size, by, lanes, who)
         self.valid_views[size][index] = self.all_valid[size]
         self.views[size][index] = values
 
@@ -178,11 +182,23 @@ class SharedMemory:
     def explain_invalid(self, lo: int, hi: int):
         for op in self.in_flight:
             if op.writes and op.touches(lo, hi):
-                raise Fault("race", f"read of shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing")
+                message = f"read of shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
+                return self.report(Fault("race", message))
         for offset, barrier in self.barriers.items():
             if offset < hi and lo < offset + 8:
-                raise Fault("mbarrier", f"read of shared memory [{lo:#x}, {hi:#x}), the opaque object {barrier}")
-        raise Fault("uninitialized-read", f"read of shared memory [{lo:#x}, {hi:#x}) that nothing has written")
+                message = f"read of shared memory [{lo:#x}, {hi:#x}), the opaque object {barrier}"
+                return self.report(Fault("mbarrier", message))
+        self._unwritten(lo, hi, f"read of shared memory [{lo:#x}, {hi:#x}) that nothing has written")
+
+    def _unwritten(self, lo: int, hi: int, message: str):
+        def written_by():
+            if self.valid[lo:hi].all():
+                return self.order.who(int(self.written_at[lo // WORD : -(-hi // WORD)].max()))
+            return None
+
+        fault = Fault("uninitialized-read", message)
+        fault.written_by = written_by
+        self.report(fault)
 
     def is_busy(self, lo: int, hi: int) -> bool:
         """Whether a write anywhere in the range could be wrong."""
@@ -201,21 +217,21 @@ class SharedMemory:
         for op in self.in_flight:
             if op.touches(lo, hi) and not (owner is not None and op.owner is owner):
                 verb = "is still writing" if op.writes else "still reads"
-                raise Fault("race", f"{what} of shared memory [{lo:#x}, {hi:#x}) that {op.what} {verb}")
+                self.report(Fault("race", f"{what} of shared memory [{lo:#x}, {hi:#x}) that {op.what} {verb}"))
         if lo < self.barriers_end and self.barriers_start < hi:
             for offset, barrier in self.barriers.items():
                 if offset < hi and lo < offset + 8:
                     raise Fault("mbarrier", f"{what} of shared memory over {barrier}")
 
-    def _mark_writes(self, all_words: tuple[np.ndarray, ...], size: int, by: Actor, lanes: int):
+    def _mark_writes(self, all_words: tuple[np.ndarray, ...], size: int, by: Actor, lanes: int, who: object):
         """Generic stores of a warp: check that nobody's asynchronous work is in their way, and remember them."""
-        now = self.order.next()
+        now = self.order.next(who)
         for words in all_words:
             late = (self.read_at[words // (CHUNK // WORD)] > by.seen) | (
                 (self.written_at[words] > by.seen) & (self.writer[words] == ASYNC)
             )
             if late.any():
-                self._unordered(int(words[late][0]) * WORD, "write")
+                self._unordered(int(words[late][0]) * WORD, "write", by)
             writer = by.uid
             if size < WORD:
                 before = self.writer[words]
@@ -232,12 +248,13 @@ class SharedMemory:
             mine.unfenced |= lanes
             mine.unpublished |= lanes
 
-    def _unordered(self, at: int, what):
-        raise Fault(
-            "race",
-            f"{what} of shared memory at {at:#x}, which an asynchronous operation or another warp has used since this "
-            "warp last waited for anything",
-        )
+    def _unordered(self, at: int, what, by: Actor):
+        """An access of a byte that others have written, or asynchronous operations read, since `by` last waited."""
+        written, read = int(self.written_at[at // WORD]), int(self.read_at[at // CHUNK])
+        others = written > by.seen and self.writer[at // WORD] != by.uid
+        use, number = ("written", written) if others else ("read", read)
+        message = f"{what} of shared memory at {at:#x}, which {self.order.who(number)} has {use}"
+        self.report(Fault("race", f"{message} since this warp last waited for anything"))
 
     def check_order(self, lo: int, hi: int, by: Actor, what, chunks: np.ndarray | None = None):
         """Whatever others wrote in the range must have been waited for."""
@@ -249,25 +266,22 @@ class SharedMemory:
         late = (self.written_at[words] > by.seen) & (writer != by.uid) & (writer != MIXED)
         for word in np.flatnonzero(late).tolist() if late.any() else ():
             if chunks is None or (chunks == (first + word) * WORD // CHUNK).any():
-                self._unordered((first + word) * WORD, what)
+                return self._unordered((first + word) * WORD, what, by)
 
     def check_read(self, lo: int, hi: int, what, chunks: np.ndarray | None = None):
         """An asynchronous read begins: nothing may be in flight to it, nor unfenced generic writes."""
         for op in self.in_flight:
             if op.writes and op.touches(lo, hi):
-                raise Fault(
-                    "race", f"{what} reads shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
-                )
+                message = f"{what} reads shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
+                self.report(Fault("race", message))
         first = lo // WORD
         dirty = self.dirty[first : -(-hi // WORD)] if self.unfenced else None
         if dirty is not None and dirty.any():
             for word in (np.flatnonzero(dirty) + first).tolist():
                 if chunks is None or (chunks == word * WORD // CHUNK).any():
-                    raise Fault(
-                        "missing-proxy-fence",
-                        f"{what} reads shared memory at {word * WORD:#x}, written by generic stores with no "
-                        "fence.proxy.async since",
-                    )
+                    who = self.order.who(int(self.written_at[word]))
+                    message = f"{what} reads shared memory at {word * WORD:#x}, written by {who}"
+                    return self.report(Fault("missing-proxy-fence", f"{message} with no fence.proxy.async since"))
 
     # -- asynchronous operations -------------------------------------------------------------------------------
     def begin(
@@ -289,7 +303,7 @@ class SharedMemory:
                     self.check_order(lo, hi, by, what)
                     late = self.read_at[lo // CHUNK : -(-hi // CHUNK)] > by.seen
                     if late.any():
-                        self._unordered(lo // CHUNK * CHUNK + int(np.flatnonzero(late)[0]) * CHUNK, what)
+                        self._unordered(lo // CHUNK * CHUNK + int(np.flatnonzero(late)[0]) * CHUNK, what, by)
                 self.valid[lo:hi] = False
                 self.dirty[lo // WORD : -(-hi // WORD)] = 0
             else:
@@ -298,9 +312,7 @@ class SharedMemory:
                     self.check_order(lo, hi, by, what, chunks)
                 if whole and not self.valid[lo:hi].all():
                     bad = lo + int(np.flatnonzero(~self.valid[lo:hi])[0])
-                    raise Fault(
-                        "uninitialized-read", f"{what} reads shared memory at {bad:#x}, which nothing has written"
-                    )
+                    self._unwritten(bad, bad + 1, f"{what} reads shared memory at {bad:#x}, which nothing has written")
             self.in_flight.append(op)
         return op
 
@@ -310,11 +322,11 @@ class SharedMemory:
             if op.writes:
                 self.valid[op.lo : op.hi] = True
                 words = slice(op.lo // WORD, -(-op.hi // WORD))
-                self.written_at[words], self.writer[words] = self.order.next(), writer
+                self.written_at[words], self.writer[words] = self.order.next(op.what), writer
             elif op.chunks is None:
-                self.read_at[op.lo // CHUNK : -(-op.hi // CHUNK)] = self.order.next()
+                self.read_at[op.lo // CHUNK : -(-op.hi // CHUNK)] = self.order.next(op.what)
             else:
-                self.read_at[op.chunks] = self.order.next()
+                self.read_at[op.chunks] = self.order.next(op.what)
 
     # -- proxy fences ------------------------------------------------------------------------------------------
     def publish(self, uid: int, lanes: int):
@@ -344,6 +356,6 @@ class SharedMemory:
                 words[words == mark] = 0
                 del self.unfenced[mark]
 
-    def begin_end_write(self, offset: int, size: int, by: Actor):
+    def begin_end_write(self, offset: int, size: int, by: Actor, who: object):
         """A write by a unit that completes at once (tcgen05.alloc)."""
-        self.end(self.begin(offset, offset + size, True, "tcgen05.alloc", by), by.uid)
+        self.end(self.begin(offset, offset + size, True, who, by), by.uid)

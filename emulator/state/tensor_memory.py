@@ -19,10 +19,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..errors import Fault
+from ..errors import Fault, stop
 from ..formats.element_types import CONTAINER_SHIFT, unpack_slots
 from ..formats.matrix_descriptor import load_operand
-from .order import Actor
+from .order import Actor, Order
 
 LANES, COLUMNS = 128, 512
 _MAX_NUM = {"32x32b": 128, "16x64b": 128, "16x128b": 64, "16x256b": 32, "16x32bx2": 128}  # Table 49
@@ -37,10 +37,6 @@ _COPIES = {
     ("4x256b", None): (4, 32, tuple((row, 1, (32 * row,)) for row in range(4))),
 }
 _PACKED = {"b4x16_p64": 4, "b6x16_p32": 6}  # source format of tcgen05.cp -> bits of an element
-
-
-def _raise(fault: Fault) -> None:
-    raise fault
 
 
 @lru_cache(maxsize=256)
@@ -72,7 +68,8 @@ def fragment(shape: str, num: int, packed: bool = False, half_split: int = 0) ->
 
 
 class TensorMemory:
-    """`report` receives a Fault for every read of uninitialised cells; by default it raises it.
+    """`report` receives the faults after which a kernel could go on, as reads of uninitialised cells; by default it
+    raises them. order: of the cluster's events.
 
     seed: what a previous kernel left in the cells; the same in all four partitions, so that stale scale factors pass
     for replicated. 0 leaves zeros.
@@ -80,7 +77,7 @@ class TensorMemory:
     order[what, quadrant, column]: when cells were last written or read, and by which warp (see order.py).
     """
 
-    def __init__(self, report: Callable[[Fault], None] = _raise, seed: int = 0):
+    def __init__(self, report: Callable[[Fault], None] = stop, seed: int = 0, order: Order | None = None):
         self.cells = np.zeros((LANES, COLUMNS), np.uint32)
         if seed:
             garbage = np.random.default_rng(seed).integers(0, 2**32, (32, COLUMNS), np.uint32)
@@ -92,6 +89,7 @@ class TensorMemory:
         self._last_size = COLUMNS
         self._relinquished = False
         self._report = report
+        self._order = order or Order()
 
     # ---- allocation
 
@@ -138,7 +136,8 @@ class TensorMemory:
     def check_exit(self) -> None:
         """To be called when the CTA has exited."""
         if self.allocations:
-            raise Fault("tmem-leak", f"kernel exits with tensor memory allocated (base: columns): {self.allocations}")
+            message = f"kernel exits with tensor memory allocated (base: columns): {self.allocations}"
+            self._report(Fault("tmem-leak", message))
 
     # ---- who may touch what
 
@@ -146,8 +145,8 @@ class TensorMemory:
         """Columns lo..hi-1 have been written; uid: the warp, 0 for the tensor core."""
         self.written_at[quadrants, lo:hi], self.writer[quadrants, lo:hi] = now, uid
 
-    def note_read(self, quadrant: int, lo: int, hi: int, by: Actor) -> None:
-        self.read_at[quadrant, lo:hi], self.reader[quadrant, lo:hi] = by.order.next(), by.uid
+    def note_read(self, quadrant: int, lo: int, hi: int, by: Actor, who: object = None) -> None:
+        self.read_at[quadrant, lo:hi], self.reader[quadrant, lo:hi] = by.order.next(who), by.uid
 
     def check_order(self, quadrants, lo: int, hi: int, by: Actor, write: bool, what, in_pipe: bool = False) -> None:
         """A warp must have waited for what others did to the columns; in_pipe: but for the tensor core, whose work is
@@ -158,12 +157,9 @@ class TensorMemory:
                 late &= who[quadrants, lo:hi] != 0
             if late.any():
                 column = lo + int(np.flatnonzero(late.reshape(-1, hi - lo).any(0))[0])
-                self._report(
-                    Fault(
-                        "tmem-race",
-                        f"{what} at column {column}, which others have {verb} since this warp last waited for anything",
-                    )
-                )
+                other = by.order.who(int(np.where(late, at[quadrants, lo:hi], 0).max()))
+                message = f"{what} at column {column}, which {other} has {verb}"
+                self._report(Fault("tmem-race", f"{message} since this warp last waited for anything"))
             if not write:
                 return
 
@@ -187,9 +183,14 @@ class TensorMemory:
             self._report_uninitialised(lane + 32 * int(group) + int(row), column + int(col), what)
 
     def _report_uninitialised(self, lane: int, column: int, what: str) -> None:
-        self._report(
-            Fault("tmem-uninitialised", f"{what} reads lane {lane}, column {column}, which nothing has written")
-        )
+        def written_by():
+            if self.written[lane, column]:
+                return self._order.who(int(self.written_at[lane // 32, column]))
+            return None
+
+        fault = Fault("tmem-uninitialised", f"{what} reads lane {lane}, column {column}, which nothing has written")
+        fault.written_by = written_by
+        self._report(fault)
 
     def read(self, lane: int, lanes: int, column: int, columns: int, what: str) -> np.ndarray:
         """A view of the cells, uint32 [lanes, columns]. `what` names the reader in faults."""

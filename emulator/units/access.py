@@ -211,6 +211,7 @@ class LaneAccess:
             values = tuple(v.astype(np.uint64) if alu.is_array(v) else v for v in values)
             size = 8
         count = len(values)
+        who = self.origin("store") if space == "shared" and self.launch.checks else None
         if self.n == 1 and space != "local":
             if mask is not True and not bool(np.asarray(mask).any()):
                 return
@@ -222,7 +223,7 @@ class LaneAccess:
             elif space == "shared":
                 self.clock.shared_access(self, address, size * count)
             for k, v in enumerate(values):
-                self.store_one(space, address + k * size, size, self.pick(v, 0) & alu.MASK[8 * size])
+                self.store_one(space, address + k * size, size, self.pick(v, 0) & alu.MASK[8 * size], who)
             if space == "global":
                 self.note_global(address, size * count, True)
             return
@@ -247,23 +248,24 @@ class LaneAccess:
         if not row or not self.launch.memory.store_row(int(addresses[0]), size, values, len(addresses)):
             for k, v in enumerate(values):
                 v = v if alu.is_array(v) else np.full(len(addresses), v, alu.U[ELEMENT[size]])
-                self.scatter(space, addresses + np.uint64(k * size), size, v.astype(f"u{size}"), lanes)
+                self.scatter(space, addresses + np.uint64(k * size), size, v.astype(f"u{size}"), lanes, who)
         if space == "global":
             self.note_global(addresses, width, True)
 
-    def store_one(self, space: str, address: int, size: int, value: int):
+    def store_one(self, space: str, address: int, size: int, value: int, who: object = None):
+        """who: names the instruction, if it stores to shared memory."""
         if size == 16:
             for k in (0, 1):
-                self.store_one(space, address + 8 * k, 8, value >> 64 * k & alu.MASK[64])
+                self.store_one(space, address + 8 * k, 8, value >> 64 * k & alu.MASK[64], who)
         elif space == "global":
             self.launch.memory.store(address, size, value)
         elif space == "shared":
             cta, offset = self.shared_cta(address)
-            cta.smem.store(offset, size, value, self.warp.actor, self.lane_mask)
+            cta.smem.store(offset, size, value, self.warp.actor, self.lane_mask, who)
         else:
             raise Unsupported(f"store to {space}")
 
-    def scatter(self, space: str, addresses: np.ndarray, size: int, values: np.ndarray, lanes):
+    def scatter(self, space: str, addresses: np.ndarray, size: int, values: np.ndarray, lanes, who: object = None):
         if space == "global":
             self.launch.memory.scatter(addresses, size, values)
         elif space == "shared":
@@ -271,12 +273,13 @@ class LaneAccess:
             writers = self.lane_mask if lanes is None else sum(1 << lane for lane in self.lanes[lanes].tolist())
             if (ranks == ranks[0]).all():
                 cta, _ = self.shared_cta(int(addresses[0]))
-                cta.smem.scatter(addresses & np.uint64(OFFSET_MASK), size, values, self.warp.actor, writers)
+                cta.smem.scatter(addresses & np.uint64(OFFSET_MASK), size, values, self.warp.actor, writers, who)
                 return
             for rank in np.unique(ranks).tolist():
                 here = ranks == rank
                 cta, _ = self.shared_cta(rank << RANK_SHIFT)
-                cta.smem.scatter(addresses[here] & np.uint64(OFFSET_MASK), size, values[here], self.warp.actor, writers)
+                offsets = addresses[here] & np.uint64(OFFSET_MASK)
+                cta.smem.scatter(offsets, size, values[here], self.warp.actor, writers, who)
         elif space == "local":
             self.local_memory(size)[self.local_index(addresses, size, lanes)] = values
         else:
@@ -293,11 +296,11 @@ class LaneAccess:
             origin = self.origin("st.async")
             op = cta.smem.begin(offset, offset + size * len(numbers), True, origin, self.warp.actor)
 
-            def land(cta=cta, offset=offset, barrier=barrier, numbers=numbers, op=op):
+            def land(cta=cta, offset=offset, barrier=barrier, numbers=numbers, op=op, origin=origin):
                 cta.smem.end(op)
                 for j, v in enumerate(numbers):
                     cta.smem.views[size][offset // size + j] = v
-                barrier.transaction(-size * len(numbers))
+                barrier.transaction(-size * len(numbers), origin)
 
             self.pass_dependency(barrier)
             self.later(self.clock.remote(self), origin, land)
@@ -308,6 +311,7 @@ class LaneAccess:
         size = TYPE_BITS[kind] // 8
         ftz = space == "global" and kind == "f32"  # 9.7.13.13: in shared memory subnormals are kept
         olds = [[0] * self.n for _ in range(count)]
+        who = self.origin("atomic") if space == "shared" and self.launch.checks else None
         for p in self.active(mask):
             a = self.pick(address, p)
             for k in range(count):
@@ -315,7 +319,7 @@ class LaneAccess:
                 at = a + k * size
                 old = self.load_one(space, at, size, True)
                 olds[k][p] = old
-                self.store_one(space, at, size, alu.combine(what, kind, old, *new, ftz=ftz))
+                self.store_one(space, at, size, alu.combine(what, kind, old, *new, ftz=ftz), who)
             if space == "global":
                 self.note_global(a, size * count, True)
         self.engine.progress += 1
@@ -335,10 +339,10 @@ class LaneAccess:
             barrier, v = self.barrier_at(self.pick(bar, p), True), self.pick(value, p)
             origin = self.origin("red.async")
 
-            def land(cta=cta, offset=offset, barrier=barrier, v=v):
+            def land(cta=cta, offset=offset, barrier=barrier, v=v, origin=origin):
                 old = cta.smem.load(offset, size, None)
                 cta.smem.views[size][offset // size] = alu.combine(what, kind, old, v)
-                barrier.transaction(-size)
+                barrier.transaction(-size, origin)
 
             self.later(self.clock.remote(self), origin, land)
 
@@ -383,7 +387,7 @@ class LaneAccess:
         if trans:
             matrices = np.ascontiguousarray(matrices.swapaxes(1, 2))
         each = rows[:, None] + 8 * np.arange(2, dtype=np.uint64)[None, :]
-        self.scatter("shared", each.ravel(), 8, matrices.view(np.uint64).ravel(), None)
+        self.scatter("shared", each.ravel(), 8, matrices.view(np.uint64).ravel(), None, self.origin("stmatrix"))
 
     def movmatrix(self, value):
         """Transposes a matrix that lies in one register of every lane, as ldmatrix leaves it."""

@@ -123,14 +123,14 @@ class AsyncCopy:
                 for cta in ctas:
                     swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom, tm.row_bytes)
 
-            def land(bring=bring, targets=targets, landing=landing, nbytes=nbytes):
+            def land(bring=bring, targets=targets, landing=landing, nbytes=nbytes, origin=origin):
                 if self.clock.moves_data:
                     bring(targets)
                 for cta, op, barrier in landing:
                     if not self.clock.moves_data:
                         cta.smem.leave_out(op.lo, op.hi, partial(bring, [cta]))
                     cta.smem.end(op)
-                    barrier.transaction(-nbytes)
+                    barrier.transaction(-nbytes, origin)
 
             self.arrive(self.clock.tma_load(self, tm, map_at, at, nbytes, targets), origin, land)
 
@@ -257,7 +257,7 @@ class AsyncCopy:
                 else:
                     target[:] = image
                     cta.smem.end(op)
-                barrier.transaction(-n)
+                barrier.transaction(-n, origin)
 
         if src.startswith("shared"):
             when = self.clock.shared_copy(self, n)
@@ -365,7 +365,7 @@ class AsyncCopy:
             for group in groups:
                 self._land_copies(group)
             for barrier in barriers:
-                barrier.arrive()
+                barrier.arrive(who=origin)
 
         self.later(self.clock.shared_copy(self, 0), origin, land)
 
@@ -384,14 +384,14 @@ class AsyncCopy:
                 op = c.smem.begin(offset, offset + 16, True, origin, self.warp.actor)
                 ops.append((c, op, c.barrier(barrier_address & OFFSET_MASK, self.warp, True)))
 
-            def land(offset=offset, ops=ops):
+            def land(offset=offset, ops=ops, origin=origin):
                 first = self.launch.take_pending_cluster()
                 # The 16 bytes are opaque to programs: valid flag, then the first CTA's x, y, z.
                 words = [0, 0, 0, 0] if first is None else [1, *first]
                 for cta, op, barrier in ops:
                     cta.smem.bytes[offset : offset + 16] = np.array(words, np.uint32).view(np.uint8)
                     cta.smem.end(op)
-                    barrier.transaction(-16)
+                    barrier.transaction(-16, origin)
 
             self.later(self.clock.remote(self), origin, land)
 

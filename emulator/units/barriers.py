@@ -118,7 +118,7 @@ class Barriers:
                 del cta.smem.barriers[offset]
             cta.smem.check_write(offset, offset + 8, "mbarrier.init")
             name = f"mbarrier at shared {offset:#x} of CTA {cta.ctaid}"
-            cta.smem.add_barrier(offset, MBarrier(arrivals, name, self.warp.actor))
+            cta.smem.add_barrier(offset, MBarrier(arrivals, name, self.warp.actor, self.origin("mbarrier.init")))
             made[cta.rank, offset] = arrivals
 
     def mbarrier_inval(self, address, mask):
@@ -132,7 +132,7 @@ class Barriers:
         self.engine.progress += 1
         if scope:
             self.publish(mask)
-        states, released = np.zeros(self.n, np.uint64), False
+        states, released, origin = np.zeros(self.n, np.uint64), False, self.origin("mbarrier.arrive")
         for p in self.active(mask):
             a = self.pick(address, p)
             tx = None if expect is None else self.pick(expect, p)
@@ -144,22 +144,22 @@ class Barriers:
                 if scope == "cluster" and not released:  # it leaves when all that the warp did is performed there
                     self.t += self.clock.release()
                     released = True
-                self.remote_arrive(cta, barrier, self.pick(count, p))
+                self.remote_arrive(cta, barrier, self.pick(count, p), origin)
             else:
-                states[p] = barrier.arrive(self.pick(count, p), tx, drop, no_complete)
+                states[p] = barrier.arrive(self.pick(count, p), tx, drop, no_complete, origin)
         self.hesitate()
         return int(states[0]) if self.n == 1 else states
 
-    def remote_arrive(self, cta, barrier: MBarrier, count: int):
+    def remote_arrive(self, cta, barrier: MBarrier, count: int, origin):
         """An arrive at another CTA's barrier travels, but no longer than to the warp's next release."""
-        travelling, origin = self.warp.remote_arrivals, self.origin("mbarrier.arrive")
+        travelling = self.warp.remote_arrivals
         cta.travelling.append(origin)
 
         def land():
             if land in travelling:
                 travelling.remove(land)
                 cta.travelling.remove(origin)
-                barrier.arrive(count)
+                barrier.arrive(count, who=origin)
 
         travelling.append(land)
         self.later(self.clock.remote(self), origin, land)
@@ -167,8 +167,8 @@ class Barriers:
     def mbarrier_tx(self, address, count, mask):
         self.engine.progress += 1
         for p in self.active(mask):
-            n = self.pick(count, p)
-            self.barrier_at(self.pick(address, p)).transaction(n)
+            n, origin = self.pick(count, p), self.origin("mbarrier.expect_tx")
+            self.barrier_at(self.pick(address, p)).transaction(n, origin)
 
     def mbarrier_try_wait(self, address, phase, parity: bool, limit: int | None) -> bool:
         """Suspends until the phase completes or the time limit strikes: after `limit` ns, or when nothing moves."""

@@ -81,7 +81,7 @@ class TensorCore:
         self.token = None
         base = all_here.results[all_here.ctas.index(self.cta)]
         cta, offset = self.shared_cta(self.pick(address, 0) & 0xFFFFFFFF)
-        cta.smem.begin_end_write(offset, 4, self.warp.actor)
+        cta.smem.begin_end_write(offset, 4, self.warp.actor, self.origin("tcgen05.alloc"))
         cta.smem.views[4][offset // 4] = base
         return True
 
@@ -114,9 +114,8 @@ class TensorCore:
     def check_tmem(self, lo: int, hi: int, what: str):
         for op in self.cta.accumulating if self.launch.checks else ():
             if op.lo < hi and lo < op.hi:
-                raise Fault(
-                    "tmem-race", f"{what} of tensor memory columns {lo}..{hi - 1} that {op.what} has not finished"
-                )
+                message = f"{what} of tensor memory columns {lo}..{hi - 1} that {op.what} has not finished"
+                self.launch.found(Fault("tmem-race", message))
 
     # -- mma, cp, shift, commit --------------------------------------------------------------------------------
     def tensor_ctas(self, pair: bool) -> list:
@@ -170,7 +169,8 @@ class TensorCore:
             for g in warp.groups:
                 for _, first, last, store in g.stores:
                     if first < lo + columns and lo < last:
-                        raise Fault("tmem-race", f"{origin} reads column {lo} that {store} may not have written yet")
+                        message = f"{origin} reads column {lo} that {store} may not have written yet"
+                        self.launch.found(Fault("tmem-race", message))
         cta.tmem.check_order(ALL, lo, lo + columns, self.warp.actor, False, origin, in_pipe=True)
 
     def _begin_write(self, cta, op: Accumulating, lanes, origin):
@@ -182,7 +182,7 @@ class TensorCore:
 
     def _landed(self, writing):
         """Operations of the tensor core have written their columns."""
-        now = self.warp.actor.order.next()
+        now = self.warp.actor.order.next(writing[0][1].what)
         for cta, op in writing:
             cta.accumulating.remove(op)
             cta.tmem.note_write(ALL, op.lo, op.hi, now)
@@ -215,15 +215,12 @@ class TensorCore:
             for g in warp.groups:
                 for load in g.loads:
                     if load.lo < hi and lo < load.hi and (delivered or not load.delivered):
-                        raise Fault(
-                            "tmem-race",
-                            f"{what} of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read",
-                        )
+                        message = f"{what} of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read"
+                        self.launch.found(Fault("tmem-race", message))
                 for _, first, last, store in g.stores:
                     if first < hi and lo < last:
-                        raise Fault(
-                            "tmem-race", f"{what} of tensor memory columns {lo}..{hi - 1} that {store} may still write"
-                        )
+                        message = f"{what} of tensor memory columns {lo}..{hi - 1} that {store} may still write"
+                        self.launch.found(Fault("tmem-race", message))
 
     def tcgen05_cp(self, shape, multicast, packed, pair, address, desc, mask):
         for p in self.active(mask):
@@ -290,7 +287,7 @@ class TensorCore:
             def arrive(targets=targets, barriers=barriers, origin=origin):
                 for cta, barrier in zip(targets, barriers, strict=True):
                     cta.travelling.remove(origin)
-                    barrier.arrive()
+                    barrier.arrive(who=origin)
 
             self._push(arrive, origin, self.clock.commit(self))
         self.hesitate()
@@ -313,9 +310,8 @@ class TensorCore:
         tmem = self.cta.tmem
         for _, first, last, store in self.stores if self.launch.checks else ():
             if first < hi and lo < last:
-                raise Fault(
-                    "tmem-race", f"read of tensor memory columns {lo}..{hi - 1} that {store} may not have written yet"
-                )
+                message = f"read of tensor memory columns {lo}..{hi - 1} that {store} may not have written yet"
+                self.launch.found(Fault("tmem-race", message))
 
         def fetch():
             if not self.clock.moves_data:
@@ -343,7 +339,7 @@ class TensorCore:
         self.need_whole_warp("tcgen05.wait")
         self.deliver_loads()
         for load in self.loads:
-            self.cta.tmem.note_read(self.warp.index % 4, load.lo, load.hi, self.warp.actor)
+            self.cta.tmem.note_read(self.warp.index % 4, load.lo, load.hi, self.warp.actor, load.origin)
         self.loads.clear()
         return True
 
@@ -357,9 +353,8 @@ class TensorCore:
         quadrant, tmem = self.warp.index % 4, self.cta.tmem
         for load in self.loads if self.launch.checks else ():
             if load.lo < hi and lo < load.hi and not load.delivered:
-                raise Fault(
-                    "tmem-race", f"write of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read"
-                )
+                message = f"write of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read"
+                self.launch.found(Fault("tmem-race", message))
         if self.launch.checks:
             tmem.check_order(quadrant, lo, hi, self.warp.actor, True, "write of tensor memory")
 
@@ -373,11 +368,11 @@ class TensorCore:
 
     def tcgen05_wait_st(self) -> bool:
         self.need_whole_warp("tcgen05.wait")
-        for land, lo, hi, _ in self.stores:
+        for land, lo, hi, origin in self.stores:
             if land is not None:
                 land()
             actor = self.warp.actor
-            self.cta.tmem.note_write(self.warp.index % 4, lo, hi, actor.order.next(), actor.uid)
+            self.cta.tmem.note_write(self.warp.index % 4, lo, hi, actor.order.next(origin), actor.uid)
         self.stores.clear()
         return True
 

@@ -14,13 +14,11 @@ class TensorMaps:
 
     def tensor_map(self, address: int, rank: int) -> tensormap.TensorMap:
         """The tensor map at a generic address, for an instruction of so many dimensions."""
-        seen_by = self.launch.changed_maps.get(address)
-        if self.launch.checks and seen_by is not None and self.cta.index not in seen_by:
-            raise Fault(
-                "missing-proxy-fence",
-                f"the tensor map at {address:#x} has changed in this launch; "
-                "no fence.proxy.tensormap acquired it in this CTA",
-            )
+        changed_by, seen_by = self.launch.changed_maps.get(address, (None, ()))
+        if self.launch.checks and changed_by and self.cta.index not in seen_by:
+            message = f"the tensor map at {address:#x}, which {changed_by} has changed"
+            message += ", is used with no fence.proxy.tensormap to acquire it in this CTA"
+            self.launch.found(Fault("missing-proxy-fence", message))
         tm = tensormap.decode(self.descriptor_bytes(address))
         if tm.rank != rank:
             raise Fault("tensormap", f"{rank}-D instruction with a tensormap of rank {tm.rank}")
@@ -48,7 +46,7 @@ class TensorMaps:
                 target = cta.smem.bytes[offset : offset + 128]
             else:
                 target = self.launch.memory.view(a, 128, True)
-                self.launch.changed_maps[a] = set()
+                self.launch.changed_maps[a] = self.origin("tensormap.replace"), set()
             raw = bytearray(target.tobytes())
             tensormap.replace(raw, field, order, self.pick(value, p))
             target[:] = np.frombuffer(raw, np.uint8)
@@ -61,10 +59,11 @@ class TensorMaps:
                 raise Fault("misaligned", f"tensormap.cp_fenceproxy from {what:#x} to {to:#x}")
             cta, offset = self.shared_cta(what & 0xFFFFFFFF)
             self.launch.memory.view(to, 128, True)[:] = cta.smem.bytes[offset : offset + 128]
-            self.launch.changed_maps[to] = set()
+            self.launch.changed_maps[to] = self.origin("tensormap.cp_fenceproxy"), set()
 
     def tensormap_acquire(self, address):
         """fence.proxy.tensormap::generic.acquire: this CTA's later copies see the descriptor as it is now."""
         self.clock.tensormap_acquire(self)
         for p in self.active(True):
-            self.launch.changed_maps.get(self.pick(address, p), set()).add(self.cta.index)
+            if changed := self.launch.changed_maps.get(self.pick(address, p)):
+                changed[1].add(self.cta.index)

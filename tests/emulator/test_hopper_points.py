@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import emulator
+from emulator.model import uncertainty
 from tests.timing import hopper
 
 MEASURED = json.loads(hopper.TABLE.read_text())
@@ -25,6 +26,15 @@ def test_every_point_was_timed_and_modelled():
 def test_the_table_is_of_these_files():
     text = (Path(emulator.__file__).parent / "VALIDATION.md").read_text()
     assert hopper.table(MEASURED["points"], MODELLED) in text
+
+
+def test_the_intervals_are_of_these_files():
+    assert uncertainty.POINTS_H200 == hopper.errors(MEASURED["points"], MODELLED)
+    within = []
+    for measured, modelled in uncertainty.POINTS_H200.values():
+        low, high = uncertainty.interval(modelled, False, "h200")
+        within.append(low <= measured <= high)
+    assert uncertainty.COVERED - 0.03 <= sum(within) / len(within) < 1
 
 
 def test_errors_and_order():

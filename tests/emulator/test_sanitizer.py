@@ -11,6 +11,12 @@ import emulator
 from emulator.errors import KINDS
 
 SCHEDULES = range(21)
+PARTIES = "race", "tmem-race", "wgmma-race", "missing-proxy-fence"  # kinds that name the line of each side
+NEVER_WRITTEN = {  # bugs that read what nobody comes to write, not even later
+    "copy: shared memory read that nothing writes", "store: more bytes stored than written",
+    "product: first product accumulates", "product: cells read that the product does not write",
+    "tensor_memory: cells read that nothing writes", "pair: a third of the arrivals counted",
+}  # fmt: skip
 
 
 def run(kernel, schedule: int, ptx: str = "", launches=(), read_only: str = "", checks: bool = True) -> np.ndarray:
@@ -51,6 +57,10 @@ def test_bug_is_found_and_named(bug):
             run(kernel, schedule, ptx, bug.launches, bug.read_only)
         except emulator.EmulatorError as error:
             assert error.kind in bug.kinds, error
+            assert error.kind not in PARTIES or str(error).count("PTX line") >= 2, error
+            if error.kind in ("uninitialized-read", "tmem-uninitialised"):
+                never = f"{bug.kernel}: {bug.name}" in NEVER_WRITTEN
+                assert ("nobody writes later" if never else " yet: ") in error.message, error
             assert "PTX line" in str(error) and "warp" in str(error) or error.kind == "launch", error
             assert bug.late or schedule == 0, f"only schedule {schedule} finds it"
             return

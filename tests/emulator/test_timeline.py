@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 import emulator
-from emulator.device import allocate
+from emulator.chip import B200
+from emulator.device import DEVICE, Session, allocate
+from emulator.model import report
 from emulator.model.timeline import Timeline, write
 from emulator.model.trace import Trace
+from emulator.serve import timed
 
 BYTES = 4096
 # Warp 0 loads BYTES into shared memory, warp 1 waits for them and stores them back with one bulk copy.
@@ -55,14 +58,19 @@ CTAS, LAUNCHES = 3, 4
 
 
 @pytest.fixture(scope="module")
-def traced():
-    """(run, trace) of LAUNCHES launches of CTAS CTAs."""
+def counted_too():
+    """(run, trace, what each launch moved) of LAUNCHES launches of CTAS CTAs."""
     source, target = (allocate(CTAS * BYTES) for _ in range(2))
     trace = Trace()
     with emulator.timing("b200", trace) as timed:
         for _ in range(LAUNCHES):
             emulator.launch(KERNEL, "copy", CTAS, 64, [source, target], shared=128 + BYTES)
-    return timed.run, trace
+    return timed.run, trace, timed.counted
+
+
+@pytest.fixture(scope="module")
+def traced(counted_too):
+    return counted_too[:2]
 
 
 def test_spans(traced):
@@ -146,6 +154,64 @@ def test_files(traced, tmp_path):
     for spans in tracks.values():
         spans.sort()
         assert all(a[1] <= b[0] + 1e-9 for a, b in zip(spans, spans[1:]))
+
+
+def test_what_a_kernel_uses(counted_too, tmp_path):
+    run, trace, counted = counted_too
+    found = report.report(run, trace, counted, tmp_path)
+    (kernel,) = found["kernels"]
+    assert kernel["moved_bytes"] == {
+        "TMA loads": CTAS * BYTES, "TMA stores": CTAS * BYTES, "thread loads": 0, "thread stores": 0
+    }  # fmt: skip
+    assert (kernel["grid"], kernel["threads"], kernel["shared_bytes"]) == ([CTAS, 1, 1], 64, 128 + BYTES)
+    assert kernel["registers"] is None and kernel["flops"] == 0 == kernel["floors_us"]["tensor cores"]
+    read, written = (sum(row[i] for row in run.clock.memory.log) for i in (1, 2))
+    assert kernel["hbm_bytes"] == pytest.approx((read + written) / LAUNCHES)
+    assert kernel["floors_us"]["HBM"] == pytest.approx(kernel["hbm_bytes"] / run.profile["hbm"]["read_tb_s"] / 1e6)
+    assert kernel["floors_us"]["HBM"] < kernel["us"]
+    ends = run.ends_us()
+    assert [one["us"] for one in found["launches"]] == pytest.approx(np.diff([0.0, *ends]))
+    assert kernel["us"] == pytest.approx(ends[-1] / LAUNCHES)
+    text = "\n".join(report.lines(found))
+    assert "registers per thread: unknown" in text and "CTAs per SM: 32, limited by CTAs" in text
+
+
+@pytest.mark.parametrize(
+    "threads, shared, registers, columns, ctas, limit",
+    [
+        (224, 224_256, 51, 512, 1, "shared memory"),
+        (256, 0, 128, 0, 2, "registers"),  # 8 warps of 32 * 128 registers: half of 65536
+        (256, 0, 129, 0, 1, "registers"),
+        (128, 16_000, 32, 256, 2, "tensor memory"),
+        (1000, 0, None, 0, 2, "threads"),
+    ],
+)
+def test_room_on_an_sm(threads, shared, registers, columns, ctas, limit):
+    found = report.resident(B200, threads, shared, registers, columns)
+    assert found == {"ctas_per_sm": ctas, "limited_by": limit}
+
+
+def test_equal_calls_are_found():
+    assert [timed.period(tuple(key)) for key in ("", "a", "aaaa", "abab", "aba", "abcabc")] == [0, 1, 1, 2, 3, 3]
+
+
+def test_timing_what_has_run_leaves_memory_alone(monkeypatch):
+    source, target = (allocate(CTAS * BYTES) for _ in range(2))
+    source[:] = 7
+    session = Session(timed=[], kept=[])
+    monkeypatch.setattr(DEVICE, "session", session)
+    for array in (source, target):
+        DEVICE.adopt(array, "array")
+    for _ in range(LAUNCHES):
+        emulator.launch(KERNEL, "copy", CTAS, 64, [source, target], shared=128 + BYTES)
+    assert (target == 7).all() and len(session.timed) == LAUNCHES == timed.now()
+    source[:] = 5
+    one, all_of_them = timed.elapsed(0, 1), timed.elapsed(0, LAUNCHES)
+    assert (target == 7).all()
+    assert 0.003 < one < all_of_them < LAUNCHES * one
+    assert timed.elapsed(1, 2) == one  # alike
+    with pytest.raises(RuntimeError, match="not recorded"):
+        timed.elapsed(None, 2)
 
 
 def test_a_run_without_a_trace_is_the_same(traced):

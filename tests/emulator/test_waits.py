@@ -154,7 +154,7 @@ def test_a_wait_awaits_old_groups_only():
 
 # -- mbarriers ---------------------------------------------------------------------------------------------------------
 def test_an_announced_arrival_is_of_one_phase():
-    warp = SimpleNamespace(uid=1, seen=0, order=SimpleNamespace(next=lambda: 1))
+    warp = SimpleNamespace(uid=1, seen=0, order=SimpleNamespace(next=lambda who: 1))
     bar = MBarrier(2, "bar", warp)
     bar.announce()
     bar.arrive(2)

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 
 import emulator
 from emulator.device import allocate
+from emulator.model import uncertainty
 from emulator.model.profile import load
-from evaluation import modelled, uncertainty
+from evaluation import modelled
 from evaluation.cli import cli
 from task import parse_case
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluation import ranking, uncertainty
+from emulator.model import uncertainty
+from evaluation import ranking
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluation import uncertainty
+from emulator.model import uncertainty
 from task import read_task_yaml
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 import pytest
 
 import submission
+from emulator.formats.cubin import resources, sections
 from tests.submission.test_host import SCHEDULE
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -63,21 +64,10 @@ def compile_submission(python, folder, *kernels: tuple[int, dict, bool], root=RO
     return [(ptx, base64.b64decode(cubin)) for ptx, cubin in json.loads(done.stderr.splitlines()[-1])]
 
 
-def resources(cubin: bytes) -> dict[str, int]:
-    """Registers per thread, and bytes of stack frame (where spills live), from the .nv.info section of an ELF cubin.
-
-    Its records are (format, attribute, size or value); these three attributes hold pairs (symbol, number).
-    """
-    info, at, found = sections(cubin)[".nv.info"], 0, {}
-    while at < len(info):
-        form, attribute, value = struct.unpack_from("<BBH", info, at)
-        at += 4
-        if form == 4:
-            name = {0x11: "frame", 0x12: "min stack", 0x2F: "registers"}.get(attribute)
-            if name:
-                found[name] = max(found.get(name, 0), struct.unpack_from("<I", info, at + 4)[0])
-            at += value
-    return found
+def most_used(cubin: bytes) -> dict[str, int]:
+    """The most that the kernel, or a function that it calls, has of each: registers, bytes of stack."""
+    of_each = resources(cubin).values()
+    return {name: max(used.get(name, 0) for used in of_each) for name in ("frame", "min stack", "registers")}
 
 
 # The lowest 9 bits of a machine instruction of sm_100a, as nvdisasm 13.1 reads these kernels. UTCOMMA: tcgen05.mma of
@@ -88,14 +78,6 @@ OPCODES = {
     0x02E: "ACQBULK", 0x02D: "PREEXIT", 0x18F: "CCTL", 0x186: "STG", 0x183: "LDL", 0x187: "STL", 0x108: "MUFU",
     0x17F: "STG of 32 bytes",
 }  # fmt: skip
-
-
-def sections(cubin: bytes) -> dict[str, bytes]:
-    """The sections of an ELF file."""
-    offset, count, names = struct.unpack_from("<Q", cubin, 40)[0], *struct.unpack_from("<HH", cubin, 60)
-    headers = [struct.unpack_from("<IIQQQQ", cubin, offset + 64 * i) for i in range(count)]
-    start = headers[names][4]
-    return {cubin[start + h[0] :].partition(b"\0")[0].decode(): cubin[h[4] : h[4] + h[5]] for h in headers}
 
 
 def instructions(cubin: bytes) -> dict[str, int]:
@@ -145,7 +127,7 @@ def test_shipped_configs_do_not_spill(tmp_path, python):
     compiled = compile_submission(python, tmp_path, *((groups, config, False) for groups, config in SHIPPED))
     for (groups, config), (ptx, cubin) in zip(SHIPPED, compiled, strict=True):
         check_ptx(ptx, groups, config)
-        used = resources(cubin)
+        used = most_used(cubin)
         assert used["frame"] == used["min stack"] == 0, config
         assert used["registers"] <= 80, config
         check_sass(cubin, ptx, config)
@@ -156,7 +138,8 @@ def test_other_configs_compile(tmp_path, python):
     compiled = compile_submission(python, tmp_path, *((2, config, False) for config in OTHERS))
     for config, (ptx, cubin) in zip(OTHERS, compiled, strict=True):
         check_ptx(ptx, 2, config)
-        assert resources(cubin)["frame"] == 0, config
+        used = most_used(cubin)
+        assert used["frame"] == 0, config
         check_sass(cubin, ptx, config)
 
 
@@ -166,7 +149,7 @@ def test_the_dual_gemm_does_not_spill(tmp_path, python):
     assert ".local" not in ptx and ptx.count("tcgen05.mma.") == 4
     assert ptx.count("ex2.approx") == 16  # one for each element that a lane has at a time
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.4d\.shared", ptx)) == 3  # both B, and the scales of each
-    used = resources(cubin)
+    used = most_used(cubin)
     assert used["frame"] == used["min stack"] == 0
     assert used["registers"] <= 80
     check_sass(cubin, ptx, asdict(submission.DUAL_DEFAULT))
@@ -200,5 +183,6 @@ def test_local_memory_would_be_seen(tmp_path):
     """An array indexed at run time needs a stack frame."""
     (tmp_path / "submission.py").write_text(LOCAL_MEMORY)
     ((ptx, cubin),) = compile_submission(sys.executable, tmp_path, (1, {}, False), root=tmp_path)
-    assert ".local" in ptx and resources(cubin)["frame"] >= 2048
+    used = most_used(cubin)
+    assert ".local" in ptx and used["frame"] >= 2048
     assert instructions(cubin).keys() >= {"LDL", "STL"}

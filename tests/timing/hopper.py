@@ -38,6 +38,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE, MODELLED = Path(__file__).with_suffix(".json"), Path(__file__).with_name("modelled_hopper.json")
+WHOLE = Path(__file__).parents[2] / "emulator" / "model" / "whole_kernels_h200.json"
 SCRIPTS = "examples/python/CuTeDSL/cute/hopper/kernel"
 LAUNCHES = 3
 TIMINGS = "cold", "warm"
@@ -138,15 +139,13 @@ def compile_all(folder: Path, cutlass: Path, only: str) -> None:
 def child(folder: Path, script: str, arguments: list[str]) -> None:
     """Prints the launch of a script as JSON, and writes what it launches to the folder."""
     import runpy
-    import tempfile
 
-    os.environ["EMULATOR_MACHINE"] = "h200"
-    dump = Path(tempfile.mkdtemp(prefix="hopper-"))
-    os.environ["EMULATOR_PTX"] = str(dump)
+    os.environ |= {"EMULATOR_RUN": '{"machine": "h200"}', "CUTE_DSL_LINEINFO": "0"}
     from emulator.device import DEVICE
     from emulator.serve import run
 
     run.configure()
+    dump = Path(os.environ["CUTE_DSL_DUMP_DIR"])
     os.environ |= {"CUTE_DSL_KEEP": "ptx,cubin", "CUTE_DSL_KEEP_CUBIN": "1"}
     run.install()
     from cutlass.cute import testing
@@ -410,6 +409,15 @@ def table(measured: dict, modelled: dict) -> str:
     return "\n".join(lines)
 
 
+def errors(measured: dict, modelled: dict) -> dict[str, list[float]]:
+    """Point -> [measured, modelled] us: what emulator/model/uncertainty.py makes its intervals of an H200 from."""
+    return {
+        f"{name}, {timing}": [round(statistics.median(measured[name][timing]), 3), modelled[name][timing]]
+        for name in modelled
+        for timing in TIMINGS
+    }
+
+
 def order(measured: dict, modelled: dict) -> tuple[int, int]:
     """(pairs in the right order, pairs) of points on one problem, timed alike, more than 5 % apart."""
     right = pairs = 0
@@ -461,6 +469,8 @@ def main() -> None:
         from .validate import write_table
 
         write_table(options.write, "hopper", table(measured, modelled))
+        lines = (f" {json.dumps(name)}: {json.dumps(pair)}" for name, pair in errors(measured, modelled).items())
+        WHOLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     else:
         print(table(measured, modelled))
 

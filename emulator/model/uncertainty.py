@@ -4,26 +4,40 @@ whole_kernels.json has them, each with its time on silicon and the model's. `pla
 of which uses programmatic dependent launch (PDL); emulator/VALIDATION.md has the table. `dependent`: nobody has
 published a kernel with PDL, so the load side of this repo's submission stands for them, measured on an H200 with PDL
 and without (worklog/h200_loads.py): a time with PDL is as uncertain as one without, and as PDL makes it on top.
+
+whole_kernels_h200.json: CUTLASS's kernels on an H200, for times on that machine: point -> measured, modelled us.
+`python -m tests.timing.hopper table . --write emulator/VALIDATION.md` writes it, with the table there.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 
-from evaluation.statistics import geometric_mean
-
 POINTS = json.loads(Path(__file__).with_name("whole_kernels.json").read_text())
-BASIS = (
-    "may be: nine of ten known errors of the model are smaller, those of public kernels on a B200; with programmatic "
-    "dependent launch, whose errors only an H200 shows, theirs are added. See emulator/VALIDATION.md"
-)
+POINTS_H200 = json.loads(Path(__file__).with_name("whole_kernels_h200.json").read_text())
+
+
+def basis(machine: str) -> str:
+    """What intervals rest on, as a sentence without its full stop. machine: b200 or h200."""
+    whose = {"b200": "public kernels on a B200", "h200": "CUTLASS's kernels on an H200"}[machine]
+    return (
+        f"may be: nine of ten known errors of the model are smaller, those of {whose}; with programmatic dependent "
+        "launch, whose errors only an H200 shows, theirs are added. See emulator/VALIDATION.md"
+    )
+
+
+BASIS = basis("b200")
 COVERED = 0.9  # share of the known errors that lie within an interval
 
 
-def errors(pdl: bool) -> list[float]:
+def errors(pdl: bool, machine: str = "b200") -> list[float]:
     """Signed relative errors of the model, ascending: -0.1 is a modelled time that is 10 % too short."""
-    plain = [point["modelled_us"] / point["published_us"] for point in POINTS["plain"]]
+    if machine == "h200":
+        plain = [modelled / measured for measured, modelled in POINTS_H200.values()]
+    else:
+        plain = [point["modelled_us"] / point["published_us"] for point in POINTS["plain"]]
     if not pdl:
         return sorted(ratio - 1 for ratio in plain)
     added = [
@@ -33,9 +47,9 @@ def errors(pdl: bool) -> list[float]:
     return sorted(ratio * more - 1 for ratio in plain for more in added)
 
 
-def interval(us: float, pdl: bool) -> tuple[float, float]:
-    """Where the time on a B200 may lie of which the model says `us` microseconds: COVERED of the known errors."""
-    known = errors(pdl)
+def interval(us: float, pdl: bool, machine: str = "b200") -> tuple[float, float]:
+    """Where the time on the machine may lie of which the model says `us` microseconds: COVERED of the known errors."""
+    known = errors(pdl, machine)
     left_out = (1 - COVERED) / 2 * (len(known) - 1)
     low, high = (_at(known, place) for place in (left_out, len(known) - 1 - left_out))
     return us / (1 + high), us / (1 + low)
@@ -57,5 +71,5 @@ def _at(values: list[float], place: float) -> float:
 
 def mean_interval(intervals: list[tuple[float, float]]) -> tuple[float, float]:
     """Of a geometric mean, as if all cases were wrong in the same direction: errors of one kernel's cases are alike."""
-    low, high = (geometric_mean(side) for side in zip(*intervals, strict=True))
+    low, high = map(statistics.geometric_mean, zip(*intervals, strict=True))
     return low, high

@@ -1,0 +1,43 @@
+"""Time what a script launches on the model: `python -m emulator profile SCRIPT.py [ARGS...]`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ..device import DEVICE, Session
+from ..errors import Unsupported
+from ..model.profile import load
+from ..model.report import report
+from ..model.run import TimedRun
+from ..model.tally import tallied
+from ..model.trace import Trace
+from . import run as running
+
+
+def profile(script: str, args: list[str], machine: str, folder: Path, most: int) -> dict:
+    """Run the script with its first `most` launches recorded, then these back to back on the model; see report().
+
+    What the launches would compute is not computed: the script finds zeros, or what was there. If it ends with an error
+    for that, what it launched before is timed. Raises Unsupported if it launched nothing, or what stops the launches.
+    """
+    options = running.Options(machine=machine)
+    recording = running.Loud(recorded=[], most_recorded=most, kept=[])
+    status = running.run(script, args, options, session=recording)
+    recorded = recording.recorded
+    if not recorded:
+        raise Unsupported(f"{script} launched no kernel in this process: nothing to time")
+    left_out = recording.launches - len(recorded)
+    more = f", {left_out} more left out" * bool(left_out)
+    print(f"emulator: modelling {len(recorded)} launches{more}", file=sys.stderr)
+    DEVICE.session = Session()
+    trace = Trace()
+
+    def tell(run: TimedRun) -> bool:
+        done = sum(launch.end is not None for launch in run.launches)
+        print(f"emulator: launch {done} of {len(recorded)}", file=sys.stderr, flush=True)
+        return False
+
+    timed = TimedRun(load(machine), DEVICE.memory, recorded, trace, tell)
+    counted = [tallied(one.launch) for one in timed.launches]
+    return {"script": script, "args": args, "exit_status": status} | report(timed.run(), trace, counted, folder)

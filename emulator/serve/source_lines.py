@@ -1,0 +1,106 @@
+"""Source lines for what CuTe DSL compiles, with the calls that lead there.
+
+The DSL gives an operation the line of the user's code that called its API, or, if it was built by hand (inline PTX in a
+plain Python helper), that of the decorated host function. Here every operation of a kernel gets all lines from the
+kernel's body down to it. Neither MLIR nor NVVM keeps calls between functions that do not exist for them, so the calls
+travel as numbers in the column of the location, which LLVM keeps in 16 bits, and become what PTX has for them, `.loc`
+with `inlined_at` (PTX ISA 11.5.3), in the text that the emulator runs. No instruction differs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+
+FIRST, LAST = 10_000, 65_535  # columns that are numbers of calls
+ENTRY = "kernel_wrapper"  # the function of the DSL that calls the body of a kernel
+
+Call = tuple[str, int, str]  # file, line, function
+_calls: list[tuple[Call, ...]] = []  # outermost first; number - FIRST is the index
+_numbers: dict[tuple[Call, ...], int] = {}
+_LOC = re.compile(r"^([ \t]*\.loc[ \t]+)(\d+)[ \t]+(\d+)[ \t]+(\d+)[ \t]*$", re.MULTILINE)
+_FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"]*)"', re.MULTILINE)
+
+
+def calls(frame, library: str) -> tuple[Call, ...]:
+    """The lines of the user's code from the body of a kernel to this frame; () where no kernel is being traced.
+
+    library: where the DSL lies. A part of a function that the DSL calls back (the body of a loop) stands for all of it.
+    """
+    found: list[Call] = []
+    inner, called_back = None, False
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(library):
+            if code.co_name == ENTRY:
+                return tuple(found[::-1])
+            called_back = True
+        elif code.co_filename != __file__:
+            place = code.co_filename, frame.f_lineno
+            part = called_back and inner is not None and inner in code.co_consts
+            if not part and (not found or found[-1][:2] != place):  # a comprehension is a call on the same line
+                found.append((*place, code.co_name))
+            inner, called_back = code, False
+        frame = frame.f_back
+    return ()
+
+
+def number_of(found: tuple[Call, ...]) -> int:
+    """The column that stands for these calls; 0, which stands for none, if all are taken."""
+    if found not in _numbers and FIRST + len(_calls) <= LAST:
+        _numbers[found] = FIRST + len(_calls)
+        _calls.append(found)
+    return _numbers.get(found, 0)
+
+
+def install() -> None:
+    """Patch the DSL: both of its versions build every operation by one of these two methods of OpView."""
+    import cutlass
+    from cutlass._mlir import ir
+
+    library = os.path.dirname(os.path.abspath(cutlass.__file__))
+
+    def located(build):
+        @functools.wraps(build)
+        def build_located(self, *args, **options):
+            if "loc" in options and (found := calls(sys._getframe(1), library)):
+                file, line, function = found[-1]
+                place = ir.Location.file(file, line, number_of(found))
+                options["loc"] = ir.Location.name(function, childLoc=place)
+            return build(self, *args, **options)
+
+        return build_located
+
+    ir.OpView.__init__ = located(ir.OpView.__init__)
+    if isinstance(generic := vars(ir.OpView).get("build_generic"), classmethod):
+        build = located(lambda cls, *args, **options: generic.__get__(None, cls)(*args, **options))
+        ir.OpView.build_generic = classmethod(build)
+
+
+def resolved(text: str) -> str:
+    """PTX with the calls in the place of their numbers."""
+    files = {name: int(number) for number, name in _FILE.findall(text)}
+    functions: dict[str, str] = {}  # name -> its label in .debug_str
+
+    def lines(match) -> str:
+        start, file, line, column = match.groups()
+        if not FIRST <= int(column) < FIRST + len(_calls):
+            return match[0]
+        at, out = "", []
+        for name, number, function in _calls[int(column) - FIRST]:
+            place = f"{files.setdefault(name, len(files) + 1)} {number} 0"
+            label = functions.setdefault(function, f"$L__function{len(functions)}")
+            out.append(f"{start}{place}" + (f", function_name {label}, inlined_at {at}" if at else ""))
+            at = place
+        return "\n".join(out)
+
+    known = len(files)
+    text = _LOC.sub(lines, text.rstrip("\0"))
+    if functions:
+        names = ((label, [*name.encode(), 0]) for name, label in functions.items())
+        strings = "\n".join(f"{label}:\n.b8 {', '.join(map(str, name))}" for label, name in names)
+        text += "".join(f'\n\t.file\t{number} "{name}"' for name, number in [*files.items()][known:])
+        text += f"\n\t.section\t.debug_str\n\t{{\n{strings}\n\t}}\n"
+    return text
