@@ -10,10 +10,6 @@ from pathlib import Path
 
 import click
 import torch
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 import utils
 from emulator.model import report, uncertainty
@@ -164,22 +160,27 @@ def profile(submission, task, case, spec, profile, jobs, timeout, json_file, out
         modelled.Request(checked(submission), c.args, profile, calls, extrapolate=False, timeline=folder)
         for (_, c), folder in zip(cases, folders)
     ]
-    console = Console()
-    replies = simulate(console, "profiles", requests, jobs, timeout)
+    screen = Screen()
+    with screen.progress("modelling profiles", [1.0] * len(requests), workers=None) as advance:
+        replies = modelled.ask_all(requests, jobs, timeout, lambda index, reply: advance(index))
     for (number, case), reply, folder in zip(cases, replies, folders):
         if "error" in reply:
-            console.print(f"[red]case {number}[/]: {escape(reply['error'])}", highlight=False, soft_wrap=True)
+            screen.line((f"case {number}", "red"), f": {reply['error']}")
             continue
-        table = Table("share of the steady interval", title=f"case {number}: {shapes(case.args)}", title_justify="left")
-        table.add_column("%", justify="right")
-        for name, share in reply["breakdown"]["shares"].items():
-            table.add_row(name, f"{100 * share:.1f}")
-        console.print(table)
+        rows = [[name, f"{100 * share:.1f}"] for name, share in reply["breakdown"]["shares"].items()]
+        screen.table(["<share of the steady interval", "%"], rows, f"case {number}: {shapes(case.args)}")
         uses = [line for kernel in reply["kernels"] for line in report.kernel_lines(kernel)]
-        for line in (*reply["breakdown"]["facts"], *uses):
-            console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
-        console.print(f"  {folder}: timeline.json.gz, overview.png", highlight=False, soft_wrap=True)
-    finish_modelled(console, json_file, [c for _, c in cases], replies, "profile")
+        for line in (*reply["breakdown"]["facts"], *uses, f"{folder}: timeline.json.gz, overview.png"):
+            screen.line(f"  {line}")
+    good = [reply for reply in replies if "error" not in reply]
+    if not good and all(reply.get("unusable") for reply in replies):
+        raise Failure(replies[0]["error"])
+    if good:
+        screen.line(f"Times are {modelled.label(good)}.")
+    if json_file:
+        rows = [{"spec": c.spec, "us": None} | reply for (_, c), reply in zip(cases, replies)]
+        dump_json(json_file, {"kind": "modelled", "command": "profile", "cases": rows})
+    sys.exit(0 if good else 1)
 
 
 @cli.command()
@@ -292,27 +293,6 @@ def authors_options(submission, device: str, profile, jobs: int, timeout: float,
 def labelled(replies: list[dict]) -> dict:
     """What modelled times have to be read with."""
     return {"profile": replies[0]["profile"], "label": modelled.label(replies)} if replies else {}
-
-
-def simulate(console: Console, what: str, requests: list[modelled.Request], jobs: int, timeout: float) -> list[dict]:
-    """Replies in the order of the requests, behind a progress bar."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task(f"modelling {what}", total=len(requests))
-        return modelled.ask_all(requests, jobs, timeout, lambda index, reply: progress.advance(bar))
-
-
-def finish_modelled(console: Console, json_file, cases, replies, what: str) -> None:
-    """Label, JSON and exit code of the commands that only model: 0 if anything could be modelled."""
-    good = [reply for reply in replies if "error" not in reply]
-    if not good and all(reply.get("unusable") for reply in replies):
-        raise Failure(replies[0]["error"])
-    if good:
-        console.print(f"Times are {modelled.label(good)}.", highlight=False, soft_wrap=True)
-    if json_file:
-        rows = [{"spec": case.spec, "us": None} | reply for case, reply in zip(cases, replies)]
-        dump_json(json_file, {"kind": "modelled", "command": what, "cases": rows})
-    sys.exit(0 if good else 1)
 
 
 def checked(submission: str) -> str:
