@@ -25,7 +25,12 @@ if __name__ == "__main__" and not os.getenv("POPCORN_FD"):
 
         interrupt.install()  # before torch, whose import takes seconds
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    if os.getenv("POPCORN_FD") or error.name != "torch":
+        raise
+    sys.exit(f"{sys.executable} has no torch: run `make setup` once, then `.venv/bin/python {' '.join(sys.argv)}`")
 
 import utils
 from evaluation.statistics import Stats, calculate_stats, precise_enough
@@ -298,7 +303,7 @@ def main() -> int | None:
     except ModuleNotFoundError as error:
         if error.name not in ("evaluation", "click", "rich"):
             raise
-        print(f"POPCORN_FD is not set, and the command line needs {error.name}.", file=sys.stderr)
+        print(f"POPCORN_FD is not set, and the command line needs {error.name}: see `make setup`.", file=sys.stderr)
         return NO_PIPE
     return cli()
 

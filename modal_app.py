@@ -21,6 +21,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal, get_args
 
 import modal
 
@@ -29,6 +30,9 @@ REMOTE = "/root/group-gemm"
 SOURCES = ("emulator", "evaluation", "eval.py", "reference.py", "task.py", "utils.py", "submission.py")
 TIMEOUT_S = 1800
 CONTAINERS = 8  # B200s that a sweep rents at once
+# Of the command line, where --help lists them: those of evaluation.runs and reference.py, whose imports take seconds.
+Mode = Literal["test", "benchmark", "leaderboard", "profile", "sweep", "calibrate"]
+TaskName = Literal["", "nvfp4_group_gemm", "nvfp4_dual_gemm"]  # "": that of the submission's header
 
 # The grader's: https://github.com/gpu-mode/kernelbot/blob/4bdd839a/src/runners/modal_runner.py
 image = (
@@ -70,9 +74,13 @@ def sweep_configs(grid: str = "") -> list[dict]:
     Sharers go their own ways where they must for it.
     """
     if grid:
-        from evaluation.cli import parse_grid
+        from evaluation.configs import parse_grid
 
-        return [{}] + [{name: literal(value) for name, value in point.items()} for point in parse_grid(grid)]
+        try:
+            points = parse_grid(grid)
+        except ValueError as error:
+            raise SystemExit(str(error)) from None
+        return [{}] + [{name: literal(value) for name, value in point.items()} for point in points]
     import submission
 
     values = {
@@ -190,9 +198,9 @@ def rent(gpu: str) -> Callable:
 
 @app.local_entrypoint()
 def main(
-    mode: str = "test",
+    mode: Mode = "test",
     submission: str = str(ROOT / "submission.py"),
-    task: str = "",
+    task: TaskName = "",
     gpu: str = "B200",
     json: str = "",
     grid: str = "",
@@ -220,10 +228,22 @@ def command_line() -> None:
         except modal.exception.Error as error:
             raise SystemExit(f"Modal: {type(error).__name__}: {error}") from None
 
-    defaults = {"mode": "test", "submission": str(ROOT / "submission.py"), "task": ""}
-    defaults |= {"gpu": "B200", "json": "", "grid": ""}
-    options = [click.Option([f"--{name}"], default=value, show_default=True) for name, value in defaults.items()]
-    click.Command("modal_app.py", params=options, callback=start, help=__doc__)()
+    wanted = {
+        "mode": ("test", click.Choice(get_args(Mode)), "What to do."),
+        "submission": (str(ROOT / "submission.py"), str, "The file to run."),
+        "task": ("", click.Choice(get_args(TaskName)), "Instead of the task that the submission's header names."),
+        "gpu": ("B200", str, "Modal's name of the GPU to rent."),
+        "json": ("", str, "A file for the rows, too."),
+        "grid": ("", str, "sweep: 'A=1,2 B=3..5', all combinations."),
+    }
+    text = __doc__.replace("\n\n    modal", "\n\n\b\n    modal", 1)  # lines as they are
+    options = [
+        click.Option([f"--{name}"], default=default, show_default=True, type=kind, help=what)
+        for name, (default, kind, what) in wanted.items()
+    ]
+    click.Command(
+        "modal_app.py", params=options, callback=start, help=text, context_settings={"max_content_width": 120}
+    )()
 
 
 if __name__ == "__main__":

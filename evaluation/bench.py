@@ -19,7 +19,7 @@ from emulator.errors import EmulatorError
 from evaluation import emulated, inputs, modelled
 from evaluation.placed import Placed
 from evaluation.sandbox import Channel, Nursery
-from evaluation.statistics import calculate_stats, precise_enough
+from evaluation.statistics import Stats, calculate_stats, precise_enough
 from evaluation.verdict import Options, Refused, Verdict, check_time, compare, ulps
 from task import TestCase, combine_seeds
 
@@ -58,6 +58,7 @@ class Worker:
 
     def __init__(self, options: Options, nursery: Nursery, arena: Arena, directory: str, judges: list[int]):
         self.options, self.nursery, self.arena, self.directory, self.judges = options, nursery, arena, directory, judges
+        self.config = None  # (sizes, changes) for configs.choose
         self.pid, self.isolation, self.log = None, None, Path(directory, "log")
         self.started = 0
 
@@ -68,7 +69,8 @@ class Worker:
         os.mkdir(scratch)
         os.chmod(scratch, 0o777)  # whichever user the worker will be
         told = {
-            "submission": os.path.abspath(options.submission), "device": options.device, "scratch": scratch,
+            "submission": os.path.abspath(options.submission), "config": self.config, "device": options.device,
+            "scratch": scratch,
             "memory": int(options.memory * 2**30), "threads": max(1, (os.cpu_count() or 1) // options.jobs),
             "judges": [os.getpid(), *self.judges], "size": self.arena.size, "heap": BASE + OURS,
         }  # fmt: skip
@@ -167,18 +169,38 @@ class Worker:
 
 
 class Bench:
-    """What the cases of one process share."""
+    """What the cases of one process share. arena, heap: the shared memory, and the judge's part of it."""
 
-    def __init__(self, options: Options, nursery: Nursery, directory: str, judges: list[int]):
-        self.options = options
-        self.arena = Arena.create(OURS + int(options.memory * 2**30) // PAGE * PAGE)
-        self.heap = Heap(self.arena, BASE, BASE + OURS)
+    def __init__(self, options: Options, nursery: Nursery, directory: str, judges: list[int], arena: Arena, heap: Heap):
+        self.options, self.arena, self.heap = options, arena, heap
         self.worker = Worker(options, nursery, self.arena, directory, judges)
 
-    def verdict(self, case: TestCase, extra: bool) -> Verdict:
+    def turn_to(self, options: Options, args: dict) -> None:
+        """What follows is a case of these arguments, under these options."""
+        config = None
+        if options.config is not None:
+            config = {name: value for name, value in args.items() if name != "seed"}, options.config
+        if (options.submission, config) != (self.options.submission, self.worker.config):
+            self.worker.kill()
+        self.options = self.worker.options = options
+        self.worker.config = config
+
+    def configs(self, asked: list[tuple[dict, dict]]) -> list[dict]:
+        """As configs.described. Raises Refused."""
+        reply = self.worker.ask("import", op="configs", asked=asked)
+        with self.worker.answering("import"):
+            return [{str(name): str(value) for name, value in of.items()} for of in reply["configs"]]
+
+    def shared_memory(self, case: TestCase, options: Options) -> int:
+        """As of Modelling. Raises Refused."""
+        self.turn_to(options, case.args)
+        return Modelling(Trial(case, self)).shared_memory()
+
+    def verdict(self, case: TestCase, extra: bool, options: Options) -> Verdict:
         """extra: with a call more, and sizes near those of the case."""
         verdict = Verdict(case.spec)
         try:
+            self.turn_to(options, case.args)
             trial = (MeasuredTrial if self.options.timed and self.options.device == "cuda" else Trial)(case, self)
             verdict = trial.verdict
             trial.run(extra)
@@ -194,22 +216,59 @@ class Bench:
         return verdict
 
 
-def serve(fd: int) -> None:
-    """The process's main function."""
-    nursery = Nursery.fork()  # before there is anything in memory that a worker must not see
+def pair(benches: list[Bench], case: TestCase, both: list[Options]) -> tuple[Verdict, Verdict, Stats | None]:
+    """Of a case on a GPU, timed with two submissions in turns; and by how much the second is slower, per round."""
+    verdicts, rounds = [Verdict(case.spec) for _ in benches], None
+    try:
+        trials = []
+        for bench, options in zip(benches, both):
+            bench.turn_to(options, case.args)
+            trials.append(MeasuredTrial(case, bench))
+        verdicts = [trial.verdict for trial in trials]
+        rounds = measure_in_turns(trials)
+    except Exception as error:  # the judge's own failure is no pass either
+        for bench, verdict in zip(benches, verdicts):
+            bench.worker.kill()
+            verdict.status, verdict.reason = "fail", f"evaluator: {type(error).__name__}: {error}"
+    for bench, verdict in zip(benches, verdicts):
+        verdict.isolation = bench.worker.isolation
+    return *verdicts, rounds
+
+
+def serve(workers: int, fd: int) -> None:
+    """The process's main function. workers: how many submissions it may have to hold at once."""
+    nurseries = [Nursery.fork() for _ in range(workers)]  # before there is what a worker must not see
     channel = Channel(socket.socket(fileno=fd))
     try:
         (options, directory, judges), _ = channel.receive()
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // options.jobs))
         if options.device != "cuda":
             resource.setrlimit(resource.RLIMIT_DATA, (int((options.memory + HELD) * 2**30),) * 2)
-        bench = Bench(options, nursery, directory, [*nursery.pids(), *judges])
+        judges += [pid for nursery in nurseries for pid in nursery.pids()]
+        arena = Arena.create(OURS + int(options.memory * 2**30) // PAGE * PAGE)
+        heap, benches = Heap(arena, BASE, BASE + OURS), []
+        for number, nursery in enumerate(
+            nurseries
+        ):  # submissions that are timed in turns share the memory, at one place
+            own = os.path.join(directory, str(number))
+            os.mkdir(own, 0o711)
+            benches.append(Bench(options, nursery, own, judges, arena, heap))
         while True:
-            channel.send(bench.verdict(*channel.receive()[0]))
+            (what, *arguments), _ = channel.receive()
+            if what == "pair":
+                channel.send(pair(benches, *arguments))
+            elif what in ("configs", "shared_memory"):
+                try:
+                    channel.send(getattr(benches[0], what)(*arguments))
+                except Refused as error:
+                    channel.send(error)
+            else:
+                channel.send(benches[0].verdict(*arguments))
     except EOFError:
         pass
     finally:
-        nursery.close()
+        for nursery in nurseries:
+            nursery.close()
 
 
 def near(args: dict, rng: np.random.Generator) -> dict:
@@ -431,16 +490,37 @@ class Modelling:
         self.trial, self.worker, self.bench = trial, trial.worker, trial.bench
         self.rewritten = False
 
-    def time(self) -> dict:
-        """A reply of `modelled`. Raises NotTimed."""
+    @contextlib.contextmanager
+    def prepared(self, calls: int):
+        """In this block there are (a device, data, that of each call); the submission's process is a new one."""
         trial, bench = self.trial, self.bench
         data = trial.generate(trial.args, trial.hidden)
         self.worker.kill()  # the calls are the first of a process, as in any other run
         device = emulated.Device(bench.arena, BASE + OURS)
-        placed = [Placed(data, trial.task.on_host, bench.heap) for _ in range(trial.task.calls)]
+        placed = [Placed(data, trial.task.on_host, bench.heap) for _ in range(calls)]
         try:
             for one in placed:
                 device.register(one)
+            yield device, data, placed
+        finally:
+            for one in placed:
+                one.show(one)
+                one.release()
+            bench.arena.clear(BASE + OURS, bench.arena.size - OURS)
+
+    def shared_memory(self) -> int:
+        """Dynamic bytes that a call's launches ask for, at most; none is run. Raises Refused."""
+        with self.prepared(1) as (device, _, placed):
+            try:
+                (queue,), _ = self.note(device, placed)
+            finally:
+                self.worker.kill()
+        return max((queued.options["dynamic_shared"] for queued in queue), default=0)
+
+    def time(self) -> dict:
+        """A reply of `modelled`. Raises NotTimed."""
+        trial = self.trial
+        with self.prepared(trial.task.calls) as (device, data, placed):
             try:
                 queues, places = self.note(device, placed)
             except Refused as error:
@@ -459,11 +539,6 @@ class Modelling:
                 raise NotTimed("out of memory") from None
             finally:
                 trial.verdict.seconds += time.perf_counter() - begin
-        finally:
-            for one in placed:
-                one.show(one)
-                one.release()
-            bench.arena.clear(BASE + OURS, bench.arena.size - OURS)
 
     def note(self, device: emulated.Device, placed: list[Placed]) -> tuple[list, list]:
         """The launches of each call, and where each says that its results are."""
@@ -523,7 +598,8 @@ class Modelling:
         for one in placed:  # each call loads what the audited one will
             one.show(placed[0])
         placed[0].fill(data)
-        reply, counted = modelled.time_launches(device, launches, len(first), trial.task.calls)
+        profile, breakdown = trial.options.profile, trial.options.breakdown
+        reply, counted = modelled.time_launches(device, launches, len(first), trial.task.calls, profile, breakdown)
         ended = [counted[i : i + len(first)] for i in range(0, reply["simulated"] * len(first), len(first))]
         if not all(emulated.alike(counts, ended[0]) for counts in ended):
             raise NotTimed("calls with equal launches do not load, store and multiply the same")
@@ -613,23 +689,69 @@ class MeasuredTrial(Trial):
     def call(self, fresh: bool, audit: bool = False) -> float:
         return self.case.repeat(fresh, audit, timed=True)
 
-    def run(self, extra: bool) -> None:
+    @contextlib.contextmanager
+    def set_up(self):
+        """In this block the inputs are on the GPU."""
         self.case = GpuCase(self, self.args, self.task.calls, self.task.calls)
         try:
-            self.time(inputs.read_bytes(self.case.data))
+            yield inputs.read_bytes(self.case.data)
         finally:
             self.case.release()
+
+    def run(self, extra: bool) -> None:
+        with self.set_up() as read:
+            measure([self], read)
         if extra:
             GpuCase(self, near(self.args, self.rng)).once()
 
-    def time(self, read: int) -> None:
-        """read: bytes that a call has to read."""
-        self.call(fresh=False, audit=True)  # compiles, too
-        durations, begin = [], time.perf_counter_ns()
-        while len(durations) < 100 and not precise_enough(durations, time.perf_counter_ns() - begin, 30e9):
-            audit = self.rng.random() < AUDITED
-            ns = self.call(fresh=True, audit=audit)
+
+def measure(trials: list[MeasuredTrial], read: int) -> list[list[float]]:
+    """Times trials, in an order that is drawn for each round, until each is precise enough; the nanoseconds of each
+    trial and round. read: bytes that a call has to read. Raises Refused, whose `trial` is the one that failed."""
+
+    def call(trial: MeasuredTrial, **how) -> float:
+        try:
+            ns = trial.call(**how)
             check_time(ns, read)
-            durations += [] if audit else [ns]
-        self.call(fresh=True, audit=True)
-        self.verdict.times = calculate_stats(durations)
+        except Refused as error:
+            error.trial = trial
+            raise
+        return ns
+
+    def precise() -> bool:
+        spent = (time.perf_counter_ns() - begin) / len(trials)
+        return all(precise_enough(ns, spent, 30e9) for ns in durations)
+
+    for trial in trials:
+        call(trial, fresh=False, audit=True)  # compiles, too
+    rng, durations, begin = trials[0].rng, [[] for _ in trials], time.perf_counter_ns()
+    while len(durations[0]) < 100 and not precise():
+        audit = rng.random() < AUDITED
+        for i in rng.permutation(len(trials)):
+            ns = call(trials[i], fresh=True, audit=audit)
+            durations[i] += [] if audit else [ns]
+    for trial, ns in zip(trials, durations):
+        call(trial, fresh=True, audit=True)
+        trial.verdict.times = calculate_stats(ns)
+    return durations
+
+
+def measure_in_turns(trials: list[MeasuredTrial]) -> Stats | None:
+    """Verdicts on two trials that are timed together; by how many nanoseconds the second takes longer, per round, or
+    None where one has failed."""
+    try:
+        with contextlib.ExitStack() as stack:
+            reads = []
+            for trial in trials:
+                failed = trial
+                reads.append(stack.enter_context(trial.set_up()))
+            first, second = measure(trials, *reads[:1])
+    except Refused as error:
+        failed = getattr(error, "trial", failed)
+        for trial in trials:
+            trial.verdict.reason = str(error) if trial is failed else "not timed: the other one has failed"
+            trial.verdict.times = None
+        return None
+    for trial in trials:
+        trial.verdict.status, trial.verdict.reason = "pass", ""
+    return calculate_stats([b - a for a, b in zip(first, second)])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.metadata
-import itertools
 import json
 import os
 import platform
@@ -11,23 +10,25 @@ from pathlib import Path
 
 import click
 import torch
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 import utils
 from emulator.model import report, uncertainty
-from evaluation import fp8, modelled
+from emulator.model.profile import load
+from evaluation import compare as comparison
+from evaluation import fp8, modelled, ranking
+from evaluation import sweep as sweeping
 from evaluation.check import check as check_submission
 from evaluation.check import review_available, task_of_file
 from evaluation.compile_time import LIMITS
-from evaluation.judge import Options, Verdict, geomean_us, judge
+from evaluation.configs import parse_config, parse_grid
+from evaluation.judge import Options, Refused, Verdict, geomean_us, judge, work
+from evaluation.show import Screen, count
 from reference import DUAL_GEMM, TASKS, task_of
 from task import Task, TestCase, parse_case, read_task_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "worklog" / "runs" / "profile"
+SWEPT = ROOT / "worklog" / "runs" / "sweep.jsonl"
 
 
 class Failure(click.ClickException):
@@ -46,11 +47,17 @@ ANY_TASK_OPTION = click.option(
     "--task", type=click.Choice([*TASKS, fp8.TASK]), help=f"The cases' or the header's is another; {fp8.TASK}: moe/."
 )
 EXAMPLE = "m: [96, 128]; n: [128, 256]; k: [256, 512]; g: 2; seed: 1111"
+TESTS_OPTION = click.option(
+    "--tests", metavar="FILE", help="Cases, one per line, # begins a comment, instead of the task's."
+)
+CASE_OPTION = click.option("--case", type=click.IntRange(0), help="Number of the one case to run; all by default.")
+SPEC_OPTION = click.option("--spec", metavar="CASE", multiple=True, help=f'A case to run: "{EXAMPLE}".')
 CASE_OPTIONS = (
     click.option("--submission", default=str(ROOT / "submission.py"), show_default="submission.py", metavar="FILE"),
     ANY_TASK_OPTION,
-    click.option("--tests", metavar="FILE", help="Cases to run, one per line, instead of the task's."),
-    click.option("--spec", metavar="CASE", multiple=True, help=f'A case to run: "{EXAMPLE}".'),
+    TESTS_OPTION,
+    CASE_OPTION,
+    SPEC_OPTION,
     click.option("--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto", show_default=True),
     click.option("--json", "json_file", metavar="FILE", help="Write the results there, too."),
     click.option("--schedules", type=click.IntRange(1), default=1, help="Orders of warps to try per case, emulated."),
@@ -71,7 +78,12 @@ def case_options(command):
 @cli.command()
 @case_options
 def test(**options):
-    """Check the results of the ten test cases, within the task's tolerance; the emulator's of the group GEMM: equal."""
+    """Check the results of the ten test cases: on the emulator those of the group GEMM have to be equal to the exact
+    ones, all others within the task's tolerance.
+
+    mismatches: elements, over all calls, that are not the exact result, rounded once. ulps: by how many float16 numbers
+    the worst of them is off. `pass` beside both is within the tolerance.
+    """
     sys.exit(run("tests", **options))
 
 
@@ -80,7 +92,7 @@ def test(**options):
 def benchmark(**options):
     """Check the four benchmark cases and time them: 15 calls back to back, as the grader does.
 
-    Without a B200 the times are modelled, not measured.
+    Without a B200 the times are modelled, not measured. Minutes for a case.
     """
     sys.exit(run("benchmarks", **options))
 
@@ -107,7 +119,7 @@ def check(file, compiled, json_file):
     if not review_available():
         click.echo("KernelGuard, the bot's automatic review, is not installed (pip install kernelguard): not run.")
     errors = sum(f.severity == "error" for f in findings)
-    click.echo(f"{errors} errors, {len(findings) - errors} warnings in {file}")
+    click.echo(f"{count(errors, 'error')}, {count(len(findings) - errors, 'warning')} in {file}")
     if json_file:
         rows = [{**dataclasses.asdict(f), "link": f.link} for f in findings]
         try:
@@ -120,8 +132,8 @@ def check(file, compiled, json_file):
 TUNING_OPTIONS = (
     click.option("--submission", default=str(ROOT / "submission.py"), show_default="submission.py", metavar="FILE"),
     TASK_OPTION,
-    click.option("--case", type=click.IntRange(0), help="Number of the benchmark case; all by default."),
-    click.option("--spec", metavar="CASE", multiple=True, help=f'A case instead of the task\'s: "{EXAMPLE}".'),
+    CASE_OPTION,
+    SPEC_OPTION,
     click.option("--profile", default="b200", show_default=True, help="Machine: emulator/model/profiles/NAME.toml."),
     click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes."),
     click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds per run."),
@@ -148,78 +160,139 @@ def profile(submission, task, case, spec, profile, jobs, timeout, json_file, out
         modelled.Request(checked(submission), c.args, profile, calls, extrapolate=False, timeline=folder)
         for (_, c), folder in zip(cases, folders)
     ]
-    console = Console()
-    replies = simulate(console, "profiles", requests, jobs, timeout)
+    screen = Screen()
+    with screen.progress("modelling profiles", [1.0] * len(requests), workers=None) as advance:
+        replies = modelled.ask_all(requests, jobs, timeout, lambda index, reply: advance(index))
     for (number, case), reply, folder in zip(cases, replies, folders):
         if "error" in reply:
-            console.print(f"[red]case {number}[/]: {escape(reply['error'])}", highlight=False, soft_wrap=True)
+            screen.line((f"case {number}", "red"), f": {reply['error']}")
             continue
-        table = Table("share of the steady interval", title=f"case {number}: {shapes(case.args)}", title_justify="left")
-        table.add_column("%", justify="right")
-        for name, share in reply["breakdown"]["shares"].items():
-            table.add_row(name, f"{100 * share:.1f}")
-        console.print(table)
+        rows = [[name, f"{100 * share:.1f}"] for name, share in reply["breakdown"]["shares"].items()]
+        screen.table(["<share of the steady interval", "%"], rows, f"case {number}: {shapes(case.args)}")
         uses = [line for kernel in reply["kernels"] for line in report.kernel_lines(kernel)]
-        for line in (*reply["breakdown"]["facts"], *uses):
-            console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
-        console.print(f"  {folder}: timeline.json.gz, overview.png", highlight=False, soft_wrap=True)
-    finish_modelled(console, json_file, [c for _, c in cases], replies, "profile")
+        for line in (*reply["breakdown"]["facts"], *uses, f"{folder}: timeline.json.gz, overview.png"):
+            screen.line(f"  {line}")
+    good = [reply for reply in replies if "error" not in reply]
+    if not good and all(reply.get("unusable") for reply in replies):
+        raise Failure(replies[0]["error"])
+    if good:
+        screen.line(f"Times are {modelled.label(good)}.")
+    if json_file:
+        rows = [{"spec": c.spec, "us": None} | reply for (_, c), reply in zip(cases, replies)]
+        dump_json(json_file, {"kind": "modelled", "command": "profile", "cases": rows})
+    sys.exit(0 if good else 1)
 
 
 @cli.command()
 @tuning_options
 @click.option("--config", "configs", multiple=True, metavar="A=1,B=2", help="Entries of Config to change; repeatable.")
-@click.option("--grid", metavar="'A=1,2 B=3,4'", help="All combinations of these entries.")
-@click.option("--calls", type=click.IntRange(2), default=3, show_default=True, help="Calls; the last interval counts.")
-def sweep(submission, task, case, spec, profile, jobs, timeout, json_file, configs, grid, calls):
-    """Model the submission under many configs and rank them. Needs `Config` and `CONFIG_MAP` in the submission."""
-    changes = [{}, *map(parse_config, configs), *parse_grid(grid)]
-    cases = chosen_cases(submission, task, case, spec)
-    asked = [(number, c, change) for number, c in cases for change in changes]
-    requests = [
-        modelled.Request(checked(submission), c.args, profile, calls, extrapolate=False, config=change)
-        for _, c, change in asked
-    ]
-    console = Console()
+@click.option("--grid", metavar="'A=1,2 B=3..5'", help="All combinations of these entries; 3..5 is 3, 4 and 5.")
+@click.option(
+    "--results", default=str(SWEPT), show_default="worklog/runs/sweep.jsonl", metavar="FILE", help="Where to keep them."
+)
+@click.option("--resume", is_flag=True, help="Take from --results what an earlier run has timed.")
+@click.option("--memory", type=click.FloatRange(1), default=12.0, show_default=True, help="GiB per process.")
+def sweep(submission, task, case, spec, profile, jobs, timeout, json_file, configs, grid, results, resume, memory):
+    """Judge and time the submission under many configs, as `benchmark` does, and rank them by modelled time.
+
+    Needs `Config` and `CONFIG_MAP` in the submission. Entries that Config refuses, wrong results and races are not
+    ranked; then the exit code is 1. Minutes for a config and a case; results are kept as they come.
+    """
+    try:
+        changes = [{}, *map(parse_config, configs), *parse_grid(grid)]
+    except ValueError as error:
+        raise Failure(str(error)) from None
     if len(changes) == 1:
         raise Failure("nothing to try: give --config or --grid")
-    replies = simulate(console, "configs", requests, jobs, timeout)
-    for reply in replies:
-        if "error" not in reply:
-            reply["us"] = reply["ends_us"][-1] - reply["ends_us"][-2]
-    for number, case in cases:
-        table = Table(title=f"case {number}: {shapes(case.args)}", title_justify="left")
-        for name in ("rank", "us"):
-            table.add_column(name, justify="right")
-        table.add_column("config")
-        rows = [(change, reply) for (n, _, change), reply in zip(asked, replies) if n == number]
-        rows.sort(key=lambda row: row[1].get("us", float("inf")))
-        for rank, (change, reply) in enumerate(rows, 1):
-            text = escape(",".join(f"{k}={v}" for k, v in change.items()) or "as submitted")
-            good = "error" not in reply
-            reason = "" if good else f" [red]{escape(reply['error'])}[/]"
-            table.add_row(str(rank) if good else "-", f"{reply['us']:.2f}" if good else "invalid", text + reason)
-        console.print(table)
-    finish_modelled(console, json_file, [c for _, c, _ in asked], replies, "sweep", [change for _, _, change in asked])
+    numbers, cases = zip(*chosen_cases(submission, task, case, spec))
+    options = authors_options(checked(submission), "emulated", profile, jobs, timeout, memory)
+    screen = Screen()
+    try:
+        rows = sweeping.run(screen, [*cases], changes, options, Path(results), resume)
+    except (ValueError, Refused) as error:
+        raise Failure(str(error)) from None
+    except OSError as error:
+        raise Failure(f"cannot keep the results: {error}") from None
+    sweeping.show(screen, rows, numbers)
+    if json_file:
+        replies = [outcome.modelled for row in rows for outcome in row if outcome.modelled]
+        ranking = [{"change": row[0].change, "geomean_us": sweeping.mean(row)} for row in rows]
+        ranking.sort(key=lambda row: row["geomean_us"] or float("inf"))
+        result = {"command": "sweep", "kind": "modelled" if replies else "none", "submission": options.submission}
+        result |= {"cases": [dataclasses.asdict(outcome) for row in rows for outcome in row], "ranking": ranking}
+        dump_json(json_file, result | labelled(replies))
+    sys.exit(0 if all(sweeping.mean(row) for row in rows) else 1)
 
 
-def parse_config(text: str) -> dict[str, str]:
-    """`stages=4,gran=32` -> {"stages": "4", "gran": "32"}; raises Failure."""
-    pairs = [part.split("=") for part in text.split(",") if part.strip()]
-    if not pairs or any(len(pair) != 2 or not all(map(str.strip, pair)) for pair in pairs):
-        raise Failure(f"'{text}' is no config: expected name=value,name=value")
-    return {name.strip(): value.strip() for name, value in pairs}
+@cli.command()
+@click.argument("sides", nargs=2, metavar="A B")
+@TASK_OPTION
+@TESTS_OPTION
+@CASE_OPTION
+@SPEC_OPTION
+@click.option("--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto", show_default=True)
+@click.option("--profile", default="b200", show_default=True, help="Machine: emulator/model/profiles/NAME.toml.")
+@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes.")
+@click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds per run.")
+@click.option("--memory", type=click.FloatRange(1), default=12.0, show_default=True, help="GiB per process, emulated.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the results there, too.")
+def compare(sides, task, tests, spec, case, device, profile, jobs, timeout, memory, json_file):
+    """Time two submissions on the benchmark cases: which is faster, by what, and whether that can be told.
+
+    A and B: FILE, or FILE:NAME=VALUE,NAME=VALUE with these entries of its Config changed. On a B200 both are measured
+    in one run, in turns; elsewhere both are modelled, minutes for a case, and the difference is also given by where
+    the time goes.
+    """
+    try:
+        sides = [comparison.Side.parse(text) for text in sides]
+    except ValueError as error:
+        raise Failure(str(error)) from None
+    for side in sides:
+        side.submission = checked(side.submission)
+    numbers, cases = zip(*chosen_cases(sides[0].submission, task, case, spec, "benchmarks", tests))
+    device = choose_device(device)
+    options = authors_options(sides[0].submission, device, profile, jobs, timeout, memory, breakdown=True)
+    screen = Screen()
+    try:
+        found = comparison.run(screen, sides, [*cases], options)
+    except (ValueError, Refused) as error:
+        raise Failure(str(error)) from None
+    comparison.show(screen, sides, found, numbers)
+    if json_file:
+        dump_json(json_file, compared_json(sides, found, options))
+    sys.exit(0 if all(of_case.difference_us is not None for of_case in found) else 1)
 
 
-def parse_grid(text: str | None) -> list[dict[str, str]]:
-    """`stages=3,4 gran=32,64` -> the four combinations; raises Failure."""
-    axes = []
-    for part in (text or "").split():
-        name, equals, values = part.partition("=")
-        if not name or not equals or not all(values.split(",")):
-            raise Failure(f"'{part}' is no axis of a grid: expected name=value,value")
-        axes.append([(name, value) for value in values.split(",")])
-    return [dict(point) for point in itertools.product(*axes)] if axes else []
+def compared_json(sides, found: list[comparison.Compared], options: Options) -> dict:
+    replies = comparison.replies(found)
+    measured = any(verdict.times for of_case in found for verdict in of_case.verdicts)
+    result = {"command": "compare", "kind": "modelled" if replies else "measured" if measured else "none"}
+    result |= {name: dataclasses.asdict(side) for name, side in zip("ab", sides)}
+    rows = []
+    for of_case in found:
+        row = {"spec": of_case.case.spec}
+        for name, verdict in zip("ab", of_case.verdicts):
+            row[name] = {"status": verdict.status, "reason": verdict.reason, "us": comparison.time_of(verdict)}
+            row[name] |= {"us_interval": comparison.interval_of(verdict), "modelled": verdict.modelled}
+        row |= {"difference_us": of_case.difference_us, "error_us": of_case.error_us, "tells": of_case.tells}
+        rows.append(row)
+    result |= {"cases": rows, "device": describe_device(options.device)}
+    return result | labelled(replies) | ({"ranking_error": ranking.error()} if replies else {})
+
+
+def authors_options(submission, device: str, profile, jobs: int, timeout: float, memory: float, **more) -> Options:
+    """Of the commands for whoever writes a submission: `benchmark` without calls at other sizes."""
+    calls = {"timed": True, "calls": 1, "extra": False, "jobs": 1 if device == "cuda" else jobs}
+    try:
+        load(profile)
+    except (OSError, ValueError) as error:
+        raise Failure(str(error)) from None
+    return Options(submission, device, profile=profile, timeout=timeout, memory=memory, **calls, **more)
+
+
+def labelled(replies: list[dict]) -> dict:
+    """What modelled times have to be read with."""
+    return {"profile": replies[0]["profile"], "label": modelled.label(replies)} if replies else {}
 
 
 def checked(submission: str) -> str:
@@ -228,35 +301,14 @@ def checked(submission: str) -> str:
     return os.path.abspath(submission)
 
 
-def chosen_cases(submission: str, task: str | None, case: int | None, spec) -> list[tuple[int, TestCase]]:
-    """(number, case): benchmark cases, one or all, or those of --spec."""
-    cases = list(enumerate(read_cases("benchmarks", None, spec, task, submission)))
+def chosen_cases(
+    submission: str, task: str | None, case: int | None, spec, section: str = "benchmarks", tests: str | None = None
+) -> list[tuple[int, TestCase]]:
+    """(number, case): those of --tests, of --spec or of the task, one or all."""
+    cases = list(enumerate(read_cases(section, tests, spec, task, submission)))
     if case is not None and case >= len(cases):
         raise Failure(f"there is no case {case}: the last is {len(cases) - 1}")
     return cases if case is None else [cases[case]]
-
-
-def simulate(console: Console, what: str, requests: list[modelled.Request], jobs: int, timeout: float) -> list[dict]:
-    """Replies in the order of the requests, behind a progress bar."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task(f"modelling {what}", total=len(requests))
-        return modelled.ask_all(requests, jobs, timeout, lambda index, reply: progress.advance(bar))
-
-
-def finish_modelled(console: Console, json_file, cases, replies, what: str, configs=None) -> None:
-    """Label, JSON and exit code of the commands that only model: 0 if anything could be modelled."""
-    good = [reply for reply in replies if "error" not in reply]
-    if not good and all(reply.get("unusable") for reply in replies):
-        raise Failure(replies[0]["error"])
-    if good:
-        console.print(f"Times are {modelled.label(good)}.", highlight=False, soft_wrap=True)
-    if json_file:
-        rows = [{"spec": case.spec, "us": None} | reply for case, reply in zip(cases, replies)]
-        for row, config in zip(rows, configs or ()):
-            row["change"] = config
-        dump_json(json_file, {"kind": "modelled", "command": what, "cases": rows})
-    sys.exit(0 if good else 1)
 
 
 def task_cases(task: Task, section: str) -> list[TestCase]:
@@ -274,7 +326,8 @@ def read_cases(
         if spec:
             cases = [parse_case(line) for line in spec]
         elif tests:
-            cases = [parse_case(line) for line in Path(tests).read_text().splitlines() if line.strip()]
+            lines = [line.partition("#")[0].strip() for line in Path(tests).read_text().splitlines()]
+            cases = [parse_case(line) for line in lines if line]
         else:
             cases = task_cases(TASKS[task] if task else task_of_file(Path(submission)), section)
     except (OSError, UnicodeDecodeError) as error:
@@ -312,7 +365,9 @@ def describe_device(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else f"emulated B200 on {platform.machine()}"
 
 
-def run(section, submission, task, tests, spec, device, json_file, schedules, jobs, timeout, memory, secret) -> int:
+def run(
+    section, submission, task, tests, case, spec, device, json_file, schedules, jobs, timeout, memory, secret
+) -> int:
     """Exit code: 0 only if every case ran and passed."""
     if task == fp8.TASK:
         given = click.get_current_context()
@@ -323,7 +378,7 @@ def run(section, submission, task, tests, spec, device, json_file, schedules, jo
             return fp8.run(section, device, schedules, json_file)
         except ValueError as error:
             raise Failure(str(error)) from None
-    cases = read_cases(section, tests, spec, task, submission)
+    numbers, cases = zip(*chosen_cases(submission, task, case, spec, section, tests))
     device = choose_device(device)
     submission = checked(submission)
     timed = section == "benchmarks"
@@ -337,31 +392,31 @@ def run(section, submission, task, tests, spec, device, json_file, schedules, jo
         memory=memory,
         **({} if secret is None else {"secret": secret}),
     )
-    console = Console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task(f"{section} on {describe_device(device)}", total=len(cases))
-        verdicts = judge(cases, options, on_verdict=lambda index, verdict: progress.advance(bar))
-    print_table(console, cases, verdicts)
+    screen = Screen()
+    weights, workers = [work(case, timed) for case in cases], None if device == "cuda" else options.jobs
+    with screen.progress(f"{section} on {describe_device(device)}", weights, workers=workers) as advance:
+        verdicts = judge([*cases], options, on_verdict=lambda index, verdict: advance(index))
+    print_table(screen, numbers, cases, verdicts, timed)
     passed = all(verdict.status == "pass" for verdict in verdicts)
     replies = None
     if timed and device != "cuda":
         replies = [verdict.modelled or {"error": verdict.reason} for verdict in verdicts]
-        show_modelled(console, cases, replies)
+        show_modelled(screen, numbers, cases, replies)
     if held := {verdict.isolation for verdict in verdicts} - {None}:
-        console.print(f"the submission's process: {'; '.join(sorted(held))}", highlight=False, soft_wrap=True)
+        screen.line(f"the submission's process: {'; '.join(sorted(held))}")
     if passed:
-        console.print(f"[green]all {len(cases)} cases passed[/]")
+        screen.line((f"{'all ' if len(cases) > 1 else ''}{count(len(cases), 'case')} passed", "green"))
     else:
         failed = sum(verdict.status != "pass" for verdict in verdicts)
-        console.print(f"[red]{failed} of {len(cases)} cases failed[/] (repeat with --secret {options.secret})")
+        again = f" (repeat with --secret {options.secret})"
+        screen.line((f"{failed} of {count(len(cases), 'case')} failed", "red"), again)
     if json_file:
-        write_json(json_file, verdicts, options, replies)
+        write_json(json_file, section, verdicts, options, replies)
     return 0 if passed and not (replies and any("error" in reply for reply in replies)) else 1
 
 
-def show_modelled(console: Console, cases: list[TestCase], replies: list[dict]) -> None:
-    """Prints the modelled times of the cases, or why there is none; a reply of `modelled` for each case."""
+def show_modelled(screen: Screen, numbers, cases, replies: list[dict]) -> None:
+    """Shows the modelled times of the cases, or why there is none; a reply of `modelled` for each case."""
     good = [reply for reply in replies if "error" not in reply]
     if good:
         limits = {}  # (M, N, K) -> speed of light
@@ -369,19 +424,9 @@ def show_modelled(console: Console, cases: list[TestCase], replies: list[dict]) 
             limits |= zip(
                 [mnk(case.args) for case in task_cases(task, "benchmarks")], modelled.SPEED_OF_LIGHT[task.name]
             )
-        table = Table(title=f"us per call, {modelled.label(good)}", title_justify="left")
-        columns = (
-            "case",
-            "us",
-            "it may be",
-            "calls simulated",
-            "speed of light",
-            "% of it",
-            "best public kernel, modelled",
-        )
-        for name in columns:
-            table.add_column(name, justify="right")
-        for i, (case, reply) in enumerate(zip(cases, replies)):
+        columns = ("case", "us", "it may be", "calls simulated", "speed of light", "% of it")
+        rows = []
+        for number, case, reply in zip(numbers, cases, replies):
             limit, public = limits.get(mnk(case.args)), uncertainty.best_public(case.args)
             if "error" not in reply:
                 share = f"{100 * limit / reply['us']:.0f}" if limit else "-"
@@ -389,15 +434,15 @@ def show_modelled(console: Console, cases: list[TestCase], replies: list[dict]) 
                 low, high = reply["us_interval"]
                 other = f"{public['modelled_us']:.2f}, {public['kernel']}" if public else "-"
                 between = f"{low:.2f} to {high:.2f}"
-                table.add_row(str(i), f"{reply['us']:.2f}", between, simulated, str(limit or "-"), share, other)
-        console.print(table)
-    for i, reply in enumerate(replies):
+                rows.append([str(number), f"{reply['us']:.2f}", between, simulated, str(limit or "-"), share, other])
+        screen.table([*columns, "<best public kernel, modelled"], rows, f"us per call, {modelled.label(good)}")
+    for number, reply in zip(numbers, replies):
         if "error" in reply:
-            console.print(f"[red]case {i} not timed[/]: {escape(reply['error'])}", highlight=False, soft_wrap=True)
+            screen.line((f"case {number} not timed", "red"), f": {reply['error']}")
     if mean := modelled.geomean_us(replies):
         low, high = modelled.geomean_interval(replies)
-        console.print(f"geometric mean: {mean:.3f} us (modelled; it may be {low:.2f} to {high:.2f})")
-        console.print(uncertainty.BASIS, highlight=False, soft_wrap=True)
+        screen.line(f"geometric mean: {mean:.3f} us (modelled; it may be {low:.2f} to {high:.2f})")
+        screen.line(uncertainty.BASIS)
 
 
 def mnk(args: dict) -> tuple:
@@ -412,27 +457,33 @@ def shapes(args: dict) -> str:
     return f"g {args['g']}, " + ", ".join(f"{key} {'+'.join(map(str, values))}" for key, values in sizes.items())
 
 
-def print_table(console: Console, cases: list[TestCase], verdicts: list[Verdict]) -> None:
-    table = Table()
-    for name, justify in (("case", "right"), ("shapes", "left"), ("result", "left")):
-        table.add_column(name, justify=justify)
-    for name in ("mismatches", "ulps", "seconds", "us"):
-        table.add_column(name, justify="right")
-    for i, (case, verdict) in enumerate(zip(cases, verdicts)):
+def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], timed: bool) -> None:
+    """timed: with the times that were measured."""
+    timed = timed and any(verdict.times for verdict in verdicts)
+    rows = []
+    for number, case, verdict in zip(numbers, cases, verdicts):
         colour = "green" if verdict.status == "pass" else "red"
         mismatches, ulps = ("-" if x is None else str(x) for x in (verdict.mismatches, verdict.ulps))
-        us = f"{verdict.us:.2f} ± {verdict.times.err / 1e3:.2f}" if verdict.times else "-"
-        result, seconds = f"[{colour}]{verdict.status}[/]", f"{verdict.seconds:.1f}"
-        table.add_row(str(i), shapes(case.args), result, mismatches, ulps, seconds, us)
-    console.print(table)
-    for i, verdict in enumerate(verdicts):
+        row = [str(number), shapes(case.args), (verdict.status, colour), mismatches, ulps, f"{verdict.seconds:.1f}"]
+        if timed:
+            row.append(f"{verdict.us:.2f} ± {verdict.times.err / 1e3:.2f}" if verdict.times else "-")
+        rows.append(row)
+    columns = ["case", "<shapes", "<result", "mismatches", "ulps", "seconds", *(["us"] if timed else [])]
+    screen.table(columns, rows)
+    for number, verdict in zip(numbers, verdicts):
         if verdict.reason:
-            console.print(f"[red]case {i}[/]: {escape(verdict.reason)}", highlight=False, soft_wrap=True)
+            screen.line((f"case {number}", "red"), f": {verdict.reason}")
+    if any(verdict.ulps for verdict in verdicts):
+        screen.line(
+            "mismatches: not the exact result, rounded once; ulps: the worst of them; pass: within the tolerance"
+        )
     if mean := geomean_us(verdicts):
-        console.print(f"geometric mean: {mean:.3f} us")
+        screen.line(f"geometric mean: {mean:.3f} us")
 
 
-def write_json(path: str, verdicts: list[Verdict], options: Options, replies: list[dict] | None = None) -> None:
+def write_json(
+    path: str, section: str, verdicts: list[Verdict], options: Options, replies: list[dict] | None = None
+) -> None:
     """replies: what was modelled, if times are not measured."""
     mean = modelled.geomean_us(replies) if replies else geomean_us(verdicts)
     rows = []
@@ -449,6 +500,7 @@ def write_json(path: str, verdicts: list[Verdict], options: Options, replies: li
         rows.append(row)
     modelled_any = replies and any("us" in reply for reply in replies)
     result = {
+        "command": section.removesuffix("s"),
         "cases": rows,
         "geomean_us": mean,
         "kind": "modelled" if modelled_any else "measured" if mean else "none",
@@ -460,8 +512,7 @@ def write_json(path: str, verdicts: list[Verdict], options: Options, replies: li
         "isolation": sorted({verdict.isolation for verdict in verdicts} - {None}),
     }
     if modelled_any:
-        result["profile"] = modelled.Request.profile
-        result["label"] = modelled.label(replies)
+        result |= labelled([reply for reply in replies if "error" not in reply])
         result["geomean_us_interval"] = modelled.geomean_interval(replies) if mean else None
     dump_json(path, result)
 

@@ -7,8 +7,12 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
+import time
 
-from evaluation import isolation
+from evaluation import isolation, jobs
+
+PATIENCE_S = 1.0  # for threads that share jobs to see that nothing works any more
 
 
 def install() -> None:
@@ -23,10 +27,20 @@ def install() -> None:
         for ignored in (signal.SIGINT, signal.SIGTERM):
             signal.signal(ignored, signal.SIG_IGN)
         with contextlib.suppress(BaseException):
-            isolation.kill_children()
-            shutil.rmtree(folder, ignore_errors=True)
             shown = "\x1b[?25h" if sys.stdout.isatty() else ""  # a progress bar hides the cursor
-            os.write(2, f"{shown}\ninterrupted by {signal.Signals(number).name}\n".encode())
+            stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+            for output in (1, 2):  # what other threads say about what is gone is of no interest
+                os.dup2(nowhere, output)
+            patience = time.monotonic() + PATIENCE_S
+            while True:  # threads may start what this kills until their jobs, for which there is no folder, have failed
+                isolation.kill_children()
+                shutil.rmtree(folder, ignore_errors=True)
+                working = any(thread.name == jobs.THREAD and thread.is_alive() for thread in threading.enumerate())
+                if not working or time.monotonic() > patience:
+                    break
+                time.sleep(0.005)
+            isolation.kill_children()
+            os.write(stderr, f"{shown}\ninterrupted by {signal.Signals(number).name}\n".encode())
         os._exit(128 + number)
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -13,6 +13,7 @@ import ctypes
 import errno
 import os
 import signal
+import time
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # linux/prctl.h
@@ -53,13 +54,18 @@ def children() -> list[int]:
 
 
 def kill_children(spare: frozenset[int] = frozenset()) -> None:
-    """Ends all children but those to be spared, and theirs, which become ours; see adopt_orphans."""
+    """Ends all children but those to be spared, and theirs, which become ours; see adopt_orphans.
+
+    All are killed before one is waited for, and none is waited for alone: another thread may be about to do that.
+    """
     while found := [pid for pid in children() if pid not in spare]:
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        for pid in found:
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.001)
 
 
 def _set_capabilities(mask: int) -> None:

@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+THREAD = "shares jobs"  # the name of the threads
+
 
 def share(jobs: Iterable, workers: Sequence, work: Callable, done: Callable) -> None:
     """work(worker, job) for every job, in their order, by whichever worker is free; done(job, result), one at a time.
@@ -21,7 +23,7 @@ def share(jobs: Iterable, workers: Sequence, work: Callable, done: Callable) -> 
             with lock:
                 done(job, result)
 
-    threads = [threading.Thread(target=serve, args=(worker,), daemon=True) for worker in workers]
+    threads = [threading.Thread(target=serve, args=(worker,), name=THREAD, daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -30,10 +30,23 @@ import tempfile
 import numpy as np
 
 from evaluation import isolation, jobs, sandbox
+from evaluation.statistics import Stats
 from evaluation.verdict import Options, Refused, Verdict, geomean_us
 from task import TestCase
 
-__all__ = ["Options", "Refused", "Verdict", "geomean_us", "judge", "stop"]
+__all__ = [
+    "Options",
+    "Refused",
+    "Verdict",
+    "configs_of",
+    "geomean_us",
+    "judge",
+    "measure_pairs",
+    "shared_memory",
+    "stop",
+]
+
+DIED = "evaluator: the judging process has died"
 
 _nursery: sandbox.Nursery | None = None
 
@@ -59,22 +72,26 @@ def stop() -> None:
 
 
 class Bench:
-    """A process that judges one case after the other."""
+    """A process that judges one case after the other. submissions: how many it has to hold at once."""
 
-    def __init__(self, of: sandbox.Nursery, options: Options, directory: str):
+    def __init__(self, of: sandbox.Nursery, options: Options, directory: str, submissions: int = 1):
         self.nursery = of
         mine, theirs = sandbox.pair()
-        self.pid = of.start("bench.serve", fds=(theirs.fileno(),))
+        self.pid = of.start("bench.serve", submissions, fds=(theirs.fileno(),))
         theirs.close()
         self.channel = sandbox.Channel(mine)
         self.channel.send((options, directory, [os.getpid(), *of.pids()]))
 
-    def judge(self, case: TestCase, extra: bool) -> Verdict:
+    def ask(self, *request, died):
+        """The reply, or `died`."""
         try:
-            self.channel.send((case, extra))
+            self.channel.send(request)
             return self.channel.receive()[0]
         except (EOFError, OSError):
-            return Verdict(case.spec, reason="evaluator: the judging process has died")
+            return died
+
+    def judge(self, case: TestCase, extra: bool, options: Options) -> Verdict:
+        return self.ask("case", case, extra, options, died=Verdict(case.spec, reason=DIED))
 
     def end(self) -> None:
         self.channel.close()
@@ -82,36 +99,82 @@ class Bench:
             self.nursery.end(self.pid)
 
 
-def judge(cases: list[TestCase], options: Options, on_verdict=lambda index, verdict: None) -> list[Verdict]:
-    """One verdict per case, in the order of the cases; `on_verdict` is called as they come in."""
+@contextlib.contextmanager
+def benches(options: Options, count: int, submissions: int = 1):
+    """So many of them, ended with this block."""
+    with tempfile.TemporaryDirectory(prefix="group-gemm-", ignore_cleanup_errors=True) as root:
+        os.chmod(root, 0o711)  # the worker, another user, has a folder inside
+        parent, started = nursery(), []
+        try:
+            for i in range(count):
+                directory = os.path.join(root, str(i))
+                os.mkdir(directory, 0o711)
+                started.append(Bench(parent, options, directory, submissions))
+            yield started
+        finally:
+            for bench in started:
+                bench.end()
+
+
+def configs_of(asked: list[tuple[dict, dict[str, str]]], options: Options) -> list[dict]:
+    """What the submission's Config is for each (arguments of a case, changes): {"config": all of it, "line": the entry
+    of its table}, or {"error": one sentence}. Raises Refused where the submission cannot be imported."""
+    with benches(options, 1) as (bench,):
+        found = bench.ask("configs", asked, died=Refused(DIED))
+    if isinstance(found, Refused):
+        raise found
+    return found
+
+
+def shared_memory(case: TestCase, each: list[Options]) -> list[int | Refused]:
+    """Dynamic bytes of shared memory that the submission's launches ask for under each of the options."""
+    with benches(each[0], 1) as (bench,):
+        return [bench.ask("shared_memory", case, options, died=Refused(DIED)) for options in each]
+
+
+def measure_pairs(
+    cases: list[TestCase], both: tuple[Options, Options], on_pair=lambda index, pair: None
+) -> list[tuple[Verdict, Verdict, Stats | None]]:
+    """Two submissions on a GPU, timed in turns: for each case both verdicts, and by how many nanoseconds a call of the
+    second takes longer than one of the first in the same round, None where one failed."""
+    pairs = []
+    with benches(both[0], 1, submissions=2) as (bench,):
+        for index, case in enumerate(cases):
+            died = *(Verdict(case.spec, reason=DIED) for _ in both), None
+            pairs.append(bench.ask("pair", case, [*both], died=died))
+            on_pair(index, pairs[-1])
+    return pairs
+
+
+def judge(
+    cases: list[TestCase], options: Options | list[Options], on_verdict=lambda index, verdict: None
+) -> list[Verdict]:
+    """One verdict per case, in the order of the cases; `on_verdict` is called as they come in.
+
+    options: for all cases, or for each, which then agree in all but the submission and its config.
+    """
+    each = [options] * len(cases) if isinstance(options, Options) else options
+    if not cases:
+        return []
+    options = each[0]
     verdicts = [Verdict(case.spec) for case in cases]
     rng = np.random.default_rng(options.secret)
     order = rng.permutation(len(cases)).tolist()
-    extra = order[0] if order else None  # the case that gets other sizes and a call more
+    extra = order[0] if options.extra else None  # the case that gets other sizes and a call more
     if options.timed:
-        order.sort(key=lambda index: -work(cases[index]))  # what takes longest, first
+        order.sort(key=lambda index: -work(cases[index], timed=True))  # what takes longest, first
 
     def done(index: int, verdict: Verdict) -> None:
         verdicts[index] = verdict
         on_verdict(index, verdict)
 
-    with tempfile.TemporaryDirectory(prefix="group-gemm-", ignore_cleanup_errors=True) as root:
-        os.chmod(root, 0o711)  # the worker, another user, has a folder inside
-        parent = nursery()
-        benches = []
-        try:
-            for i in range(min(options.jobs, len(cases))):
-                directory = os.path.join(root, str(i))
-                os.mkdir(directory, 0o711)
-                benches.append(Bench(parent, options, directory))
-            jobs.share(order, benches, lambda bench, index: bench.judge(cases[index], index == extra), done)
-        finally:
-            for bench in benches:
-                bench.end()
+    with benches(options, min(options.jobs, len(cases))) as workers:
+        jobs.share(order, workers, lambda bench, index: bench.judge(cases[index], index == extra, each[index]), done)
     return verdicts
 
 
-def work(case: TestCase) -> int:
-    """Multiplications, about."""
-    sizes = ([case.args[x]] if isinstance(case.args[x], int) else case.args[x] for x in "mnk")
-    return sum(m * n * k for m, n, k in zip(*sizes))
+def work(case: TestCase, timed: bool = False) -> float:
+    """Seconds of one core that the emulator takes, about: within a factor of two for submission.py on an x86 core."""
+    sizes = [*zip(*([case.args[x]] if isinstance(case.args[x], int) else case.args[x] for x in "mnk"))]
+    multiplied, written = sum(m * n * k for m, n, k in sizes), sum(m * n for m, n, _ in sizes)
+    return 25 + 2.5e-9 * multiplied if timed else 3 + 6e-9 * multiplied + 3e-6 * written

@@ -4,11 +4,11 @@ What is predicted is what the grader measures: calls back to back, each on input
 the dirty lines of the flush; the end of the last call over the number of calls. Time on the host is not in it: on a
 B200 the next call is queued while the GPU works.
 
-Simulating 15 calls takes minutes, but they soon repeat themselves. `Steady` (emulator/model/steady.py) stops then and
-extrapolates, and says so.
-`eval.py benchmark` times launches that the judge has taken from the submission's process (`bench.Modelling`). The tools
-for whoever writes a submission, `profile` and `sweep`, ask for a time here: the submission is imported and timed in one
-process, nothing of it is checked, and nothing of it is held against a submission that cheats its author.
+Simulating 15 calls takes minutes, but they soon repeat themselves. `Steady` (emulator/model/steady.py) stops then
+and extrapolates, and says so.
+`eval.py benchmark`, `sweep` and `compare` time launches that the judge has taken from the submission's process
+(`bench.Modelling`). `profile` asks for a time here: the submission is imported and timed in one process, nothing of it
+is checked, and nothing of it is held against a submission that cheats its author.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ from emulator.model import report, uncertainty
 from emulator.model.profile import load
 from emulator.model.run import TimedRun
 from emulator.model.steady import Steady
+from emulator.model.timeline import Timeline
 from emulator.model.trace import Trace
 from evaluation import configs, worker
 from evaluation.jobs import share
@@ -66,11 +67,19 @@ def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
     }
 
 
-def time_launches(device, queue: list, launches: int, calls: int) -> tuple[dict, list[dict]]:
-    """(a reply, what each launch moved and multiplied) of an `emulated.Device`'s queue of `calls` calls."""
-    steady = Steady([launches * (i + 1) for i in range(calls)])
-    run, counted = device.time(queue, load(Request.profile), enough=steady)
-    return replied(run, steady, launches), counted
+def time_launches(
+    device, queue: list, launches: int, calls: int, profile: str = "b200", breakdown: bool = False
+) -> tuple[dict, list[dict]]:
+    """(a reply, what each launch moved and multiplied) of an `emulated.Device`'s queue of `calls` calls.
+
+    breakdown: the reply has one, of the last but one interval between launches that was simulated.
+    """
+    steady, trace = Steady([launches * (i + 1) for i in range(calls)]), Trace() if breakdown else None
+    run, counted = device.time(queue, load(profile), trace, steady)
+    reply = replied(run, steady, launches)
+    if breakdown:
+        reply["breakdown"] = Timeline(run, trace).breakdown()
+    return reply, counted
 
 
 def speed_of_light(args: dict) -> float:
@@ -86,52 +95,20 @@ def speed_of_light(args: dict) -> float:
     return (numbers / 2 + numbers / reference.BLOCK) / MEMORY_BANDWIDTH * 1e6
 
 
-class Unusable(Exception):
-    """What the submission lacks for the request, in one sentence."""
-
-
 @dataclasses.dataclass
 class Request:
-    """What to time. config: entries of the submission's Config that differ from those it has for the case, if any."""
+    """What to time."""
 
     submission: str
     args: dict  # m, n, k, g or l, seed
     profile: str = "b200"
     calls: int = 0  # 0: as many as the grader times together
     extrapolate: bool = True
-    config: dict[str, str] | None = None
     timeline: str | None = None  # where to write one
     memory: float = 16.0  # GiB of private memory
 
 
 # ---- in the child process
-
-
-def choose_config(module, args: dict, changes: dict[str, str]) -> str:
-    """Puts `changes` into the Config, the first of several, that the submission has for this case (see `configs`), or
-    into its default, or Config(); returns all of it as text."""
-    table_name, default, key = configs.names(args)
-    config, table = getattr(module, "Config", None), getattr(module, table_name, None)
-    if not dataclasses.is_dataclass(config) or not isinstance(table, dict):
-        raise Unusable(f"the submission has no dataclass `Config` and no dict `{table_name}` to choose from")
-    several = any(isinstance(entry, tuple) for entry in table.values())
-    base = table.get(key, getattr(module, default, None)) or config()
-    base = base[0] if isinstance(base, tuple) else base
-    types = {field.name: type(getattr(base, field.name)) for field in dataclasses.fields(config)}
-    if unknown := [name for name in changes if name not in types]:
-        raise Unusable(f"Config has no {', '.join(unknown)}; it has {', '.join(types)}")
-    values = {}
-    for name, text in changes.items():
-        try:
-            values[name] = {"true": True, "false": False}[text.lower()] if types[name] is bool else types[name](text)
-        except (KeyError, ValueError):
-            raise Unusable(f"{name} = {text} is no {types[name].__name__}") from None
-    chosen = dataclasses.replace(base, **values)
-    for known in [key, *table]:
-        table[known] = (chosen,) if several else chosen
-    if hasattr(module, default):
-        setattr(module, default, chosen)
-    return ",".join(f"{name}={getattr(chosen, name)}" for name in types)
 
 
 def serve(request: Request) -> dict:
@@ -140,8 +117,6 @@ def serve(request: Request) -> dict:
     guards = worker.Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulator"))])
     kernel = worker.load_submission(request.submission)
     reply = {}
-    if request.config is not None:
-        reply["config"] = choose_config(sys.modules["submission"], request.args, request.config)
     kind = reference.task_of(request.args)
     data, calls = kind.generate_input(**request.args), request.calls or kind.calls
     launches, trace = [], Trace() if request.timeline else None
@@ -153,9 +128,9 @@ def serve(request: Request) -> dict:
             held.append((given, kernel(given)))  # as the grader holds both: what one call allocates is no other call's
             launches.append(len(emulator.DEVICE.session.recorded))
         if not launches[-1]:
-            raise Unusable("custom_kernel launched no kernel of its own: nothing to time")
+            raise configs.Unusable("custom_kernel launched no kernel of its own: nothing to time")
     if replaced := guards.replaced():
-        raise Unusable("; ".join(replaced))
+        raise configs.Unusable("; ".join(replaced))
     run = timed.run
     if not request.extrapolate:
         steady.ends = [run.launches[count - 1].end for count in launches]
@@ -172,7 +147,7 @@ def child() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (int(request.memory * 2**30),) * 2)
     try:
         answer = serve(request)
-    except Unusable as error:
+    except configs.Unusable as error:
         answer = {"error": str(error), "unusable": True}
     except BaseException as error:
         answer = {"error": worker.explain(error)}
@@ -243,7 +218,7 @@ def geomean_interval(replies: list[dict]) -> tuple[float, float]:
 def label(replies: list[dict]) -> str:
     """What must stand wherever modelled times do."""
     first = next(reply for reply in replies if "error" not in reply)
-    return f"modelled (profile {first['profile']}; validation error {first['validation']}; see emulator/README.md)"
+    return f"modelled (profile {first['profile']}; validation error {first['validation']}; see emulator/VALIDATION.md)"
 
 
 if __name__ == "__main__":

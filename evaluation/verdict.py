@@ -14,11 +14,15 @@ MEMORY_BANDWIDTH = 8e12  # bytes/s of a B200: https://www.nvidia.com/en-us/data-
 
 @dataclasses.dataclass
 class Options:
-    """What is common to all cases of a run."""
+    """How a case is judged."""
 
     submission: str
     device: str  # cuda | emulated
+    config: dict[str, str] | None = None  # entries of the submission's Config to change, see configs.py; None: no look
     timed: bool = False  # measured on cuda, else modelled
+    profile: str = "b200"  # the machine whose times are modelled: emulator/model/profiles
+    breakdown: bool = False  # with the modelled times, where they go
+    extra: bool = True  # one case, which only the judge knows, gets a call more, and other sizes
     calls: int = 2  # calls per case, each with other inputs and, emulated, under another schedule; measured: the task's
     jobs: int = 2  # processes
     timeout: float = 300.0  # seconds for one call (all calls of one timing)

@@ -25,7 +25,7 @@ import reference
 import task
 import utils
 from emulator.arena import Arena, Heap
-from evaluation import inputs, isolation
+from evaluation import configs, inputs, isolation
 from evaluation.placed import rebuilt, tensor_at
 
 FOREIGN = (  # what the evaluator uses of other people's modules
@@ -288,8 +288,9 @@ def explain(error: BaseException) -> str:
 def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
     """Serves requests until the judge closes the connection.
 
-    options: submission, device, memory (bytes), threads, scratch (a folder), judges (process ids), size and heap (of
-    the shared memory, and where the submission's part begins).
+    options: submission, config (None, or sizes and changes, of configs.choose), device, memory (bytes), threads,
+    scratch (a folder), judges (process ids), size and heap (of the shared memory, and where the submission's part
+    begins).
     """
     os.setsid()
     os.dup2(log_fd, 1)
@@ -329,6 +330,8 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (options["memory"],) * 2)
         guards = Guards([reference, task, utils, inputs, sys.modules[__name__], *device.guarded])
         kernel = load_submission(options["submission"])
+        if options["config"]:
+            configs.choose(sys.modules["submission"], *options["config"])
         problems = guards.replaced()
     except BaseException as error:
         traceback.print_exc()
@@ -349,6 +352,8 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
             elif what == "call":
                 reply = device.call(kernel, request["number"], request["schedule"], request["record"])
                 answer(error="; ".join(guards.replaced()) or None, **reply)
+            elif what == "configs":
+                answer(error=None, configs=configs.described(sys.modules["submission"], request["asked"]))
             elif what == "case":
                 case = None  # release the previous one first
                 kind = reference.TASKS[request["task"]]

@@ -426,7 +426,7 @@ def test_command_line(tmp_path, monkeypatch):
     result = CliRunner().invoke(cli, ["check", str(path), "--json", str(tmp_path / "out.json")])
     assert result.exit_code == 1
     assert f"{path}:3:1: error [import] the grader's image has no package cupy\n    {RULES['import']}" in result.output
-    assert "Nothing was compiled" in result.output and "1 errors, 0 warnings" in result.output
+    assert "Nothing was compiled" in result.output and "1 error, 0 warnings" in result.output
     (row,) = json.loads((tmp_path / "out.json").read_text())["findings"]
     assert (row["rule"], row["line"], row["link"]) == ("import", 3, RULES["import"])
     missing = CliRunner().invoke(cli, ["check", str(tmp_path / "none.py")])

@@ -1,6 +1,7 @@
 """The command line: cases, devices, table, JSON, exit codes, and one clear sentence for what it cannot do."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -43,7 +44,9 @@ def test_test_passes_and_writes_json(run, tmp_path):
     code, output = run("test", "--spec", SMALL, "--json", str(tmp_path / "out.json"), "--secret", "5")
     assert code == 0
     assert re.search(r"0 .*g 2, m 40\+24, n.*pass.*0", output)
-    assert "all 1 cases passed" in output
+    assert "1 case passed" in output
+    (head,) = [line for line in output.splitlines() if line.startswith("case")]
+    assert head.split() == ["case", "shapes", "result", "mismatches", "ulps", "seconds"]  # no times, no column
     result = json.loads((tmp_path / "out.json").read_text())
     (case,) = result.pop("cases")
     assert case.pop("seconds") >= 0
@@ -53,7 +56,7 @@ def test_test_passes_and_writes_json(run, tmp_path):
     assert set(result.pop("versions")) == {"python", "torch", "nvidia-cutlass-dsl"}
     (isolation,) = result.pop("isolation")
     assert "the judge's memory and files out of reach" in isolation
-    assert result == {"geomean_us": None, "kind": "none", "secret": 5}
+    assert result == {"command": "test", "geomean_us": None, "kind": "none", "secret": 5}
 
 
 def test_one_wrong_element_in_one_case_fails_the_run(run, honest, tmp_path):
@@ -62,11 +65,13 @@ def test_one_wrong_element_in_one_case_fails_the_run(run, honest, tmp_path):
         "    if len(out) == 2:\n        out[1][3, 4] += 1\n    return out\n"
     )
     cases = tmp_path / "cases.txt"
-    cases.write_text(f"{SMALL}\nm: [8]; n: [16]; k: [64]; g: 1; seed: 3\n")
+    cases.write_text(f"# two cases\n{SMALL} # one\n\nm: [8]; n: [16]; k: [64]; g: 1; seed: 3\n")
     code, output = run("test", "--tests", str(cases), "--json", str(tmp_path / "out.json"))
     assert code == 1
     assert re.search(r"case 0: group 1: 1 of 768 elements differ, first at \[3, 4\]: \S+ instead of", output)
     assert "1 of 2 cases failed" in output
+    code, output = run("test", "--tests", str(cases), "--case", "1")
+    assert code == 0 and re.search(r"\n +1  g 1, m 8, .*\n", output) and "1 case passed" in output
     cases = json.loads((tmp_path / "out.json").read_text())["cases"]
     assert [(case["status"], case["mismatches"]) for case in cases] == [("fail", 1), ("pass", 0)]
 
@@ -159,6 +164,7 @@ def test_what_a_dual_gemm_may_not_do(run, honest, body, reason):
         (["--spec", SMALL.replace("g: 2", "g: 3")], "one size for each of the g = 3 groups is needed"),
         (["--tests", "no-such-file"], "cannot read the cases: [Errno 2]"),
         (["--tests", "/dev/null"], "no cases in /dev/null"),
+        (["--case", "10"], "there is no case 10: the last is 9"),
         (["--tests", "x", "--spec", SMALL], "--tests and --spec exclude each other"),
         (["--device", "cuda"], "--device cuda needs a GPU of compute capability 10.0 (B200); found: "),
         (["--submission", "no-such-file.py"], "there is no submission no-such-file.py"),
@@ -269,7 +275,7 @@ class Repeats(bench.MeasuredTrial):
 
 def test_timed_repeats_are_fresh_and_audited_at_random():
     trial = Repeats()
-    trial.time(read=10_000)
+    bench.measure([trial], read=10_000)
     assert trial.calls[0] == (False, True)
     assert all(fresh for fresh, _ in trial.calls[1:])
     audits = [audit for _, audit in trial.calls]
@@ -281,7 +287,7 @@ def test_timed_repeats_are_fresh_and_audited_at_random():
 
 def test_impossible_time_is_refused():
     with pytest.raises(judge.Refused, match="is not a time"):
-        Repeats(float("nan")).time(read=10_000)
+        bench.measure([Repeats(float("nan"))], read=10_000)
 
 
 def test_geometric_mean_needs_every_case():
@@ -297,5 +303,16 @@ def test_geometric_mean_needs_every_case():
 def test_script_runs_from_anywhere(honest, tmp_path):
     command = [sys.executable, str(ROOT / "eval.py"), "test", "--submission", str(honest), "--spec", SMALL]
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert (process.returncode, process.stderr) == (0, ""), process.stderr
-    assert "all 1 cases passed" in process.stdout
+    assert process.returncode == 0 and "1 of 1 done" in process.stderr, process.stderr
+    assert "1 case passed" in process.stdout
+
+
+def test_without_the_environment_it_says_what_to_do(tmp_path):
+    """-S: without the packages that are installed for this Python."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-S", str(ROOT / "eval.py"), "test"]
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 1 and process.stdout == ""
+    assert process.stderr == (
+        f"{sys.executable} has no torch: run `make setup` once, then `.venv/bin/python {ROOT / 'eval.py'} test`\n"
+    )

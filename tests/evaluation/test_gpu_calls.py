@@ -9,11 +9,13 @@ import torch
 
 import reference
 from emulator.arena import BASE, PAGE, Arena, Heap
-from evaluation import bench, inputs, worker
+from evaluation import bench, inputs, judge, worker
+from evaluation.sandbox import Nursery
 from evaluation.verdict import Options, Refused
 from reference import ref_kernel
 from task import TestCase as Case
 from task import format_case
+from tests import tiny_kernel
 
 ARGS = {"m": (40, 24), "n": (48, 32), "k": (128, 64), "g": 2, "seed": 1}
 SIZE = 2**28 // PAGE * PAGE
@@ -66,20 +68,43 @@ def arena():
 
 
 @pytest.fixture
-def measured(arena, monkeypatch):
-    """measured(kernel): the verdict's times, or Refused."""
+def trial(arena, monkeypatch):
+    """trial(kernel): one of it, timed."""
     monkeypatch.setattr(bench.GpuCase, "device", "cpu")
+    heap = Heap(arena, BASE, BASE + SIZE)
 
-    def run(kernel):
+    def make(kernel):
         here = SimpleNamespace(
             options=Options("", "cuda", timed=True, secret=secrets.randbits(31)),
-            worker=Here(kernel, arena), arena=arena, heap=Heap(arena, BASE, BASE + SIZE),
+            worker=Here(kernel, arena), arena=arena, heap=heap,
         )  # fmt: skip
-        trial = bench.MeasuredTrial(Case(format_case(ARGS), ARGS), here)
-        trial.run(extra=True)
-        return trial.verdict
+        return bench.MeasuredTrial(Case(format_case(ARGS), ARGS), here)
+
+    return make
+
+
+@pytest.fixture
+def measured(trial):
+    """measured(kernel): the verdict's times, or Refused."""
+
+    def run(kernel):
+        made = trial(kernel)
+        made.run(extra=True)
+        return made.verdict
 
     return run
+
+
+def test_two_submissions_are_timed_in_turns(trial):
+    """Each with results of its own: what one has wrong is not the other's."""
+    first, second = trial(ref_kernel), trial(lambda data: [c.clone() for c in ref_kernel(data)])
+    rounds = bench.measure_in_turns([first, second])
+    assert (first.verdict.status, second.verdict.status, rounds.mean) == ("pass", "pass", 0.0)
+    assert first.verdict.us == second.verdict.us == NS / 1e3 and rounds.runs == first.verdict.times.runs >= 3
+    first, second = trial(ref_kernel), trial(lambda data: [c.clone().fill_(1) for _, _, c in data[0]])
+    assert bench.measure_in_turns([first, second]) is None
+    assert first.verdict.reason == "not timed: the other one has failed" and first.verdict.times is None
+    assert "elements differ" in second.verdict.reason and second.verdict.status == "fail"
 
 
 def test_the_reference_is_timed(measured):
@@ -207,3 +232,34 @@ def test_a_mode_left_entered_is_seen(measured):
             measured(kernel)
     finally:
         modes[0].__exit__(None, None, None)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs it")
+def test_without_a_gpu_no_pair_passes(honest):
+    options = Options(str(honest), "cuda", timed=True, jobs=1)
+    ((first, second, rounds),) = judge.measure_pairs([Case(format_case(ARGS), ARGS)], (options, options))
+    assert rounds is None and first.status == second.status == "fail"
+    assert first.reason == second.reason and first.reason.startswith("evaluator: "), first.reason
+
+
+def test_two_submissions_have_processes_at_once(arena, tmp_path):
+    """And one that ends takes nothing of the other's with it."""
+    tmp_path.chmod(0o711)
+    for parent in tmp_path.parents[:3]:
+        parent.chmod(0o755)
+    case, benches, nurseries = tiny_kernel.CASE, [], [Nursery.spawn() for _ in range(2)]
+    for name, nursery in zip("ab", nurseries):
+        (tmp_path / name).mkdir()
+        options = Options(tiny_kernel.__file__, "cuda", jobs=1)
+        benches.append(bench.Bench(options, nursery, str(tmp_path / name), [], arena, Heap(arena, BASE, BASE + SIZE)))
+    try:
+        first, second = benches
+        for one in (first, second, first):
+            assert one.configs([(case, {"repeat": "4"})])[0]["config"].startswith("repeat=4,")
+        assert first.worker.pid != second.worker.pid and not second.worker.dead()
+        first.worker.kill()
+        assert not second.worker.dead() and "error" not in second.configs([(case, {})])[0]
+    finally:
+        for one, nursery in zip(benches, nurseries):
+            one.worker.kill()
+            nursery.close()

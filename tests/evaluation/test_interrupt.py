@@ -56,8 +56,39 @@ def test_nothing_is_left(number, code, when, tmp_path):
     spent = time.monotonic() - begin
     mark.unlink(missing_ok=True)
     assert process.returncode == code, errors
-    assert errors.strip() == f"interrupted by {number.name}"
+    assert errors.strip().splitlines()[-1] == f"interrupted by {number.name}" and "Traceback" not in errors
     assert spent < 1.5  # a second on a machine that does nothing else
     assert os.listdir(temporary) == []
     os.rmdir(temporary)
     assert not [pid for pid, environ in processes().items() if f"THIS_TEST={mark}" in environ]
+
+
+SHARING = """
+import subprocess, sys, tempfile
+from evaluation import interrupt, jobs
+interrupt.install()
+
+def work(worker, job):
+    with tempfile.TemporaryDirectory() as folder:
+        print("started", flush=True)
+        subprocess.run([sys.executable, "-c", "while True: pass"])
+
+jobs.share(range(1000), range(4), work, lambda job, result: None)
+"""
+
+
+def test_threads_that_start_processes_leave_none_and_no_traceback(tmp_path):
+    """Each that is killed would be followed by that of the thread's next job; and the folder of its files is gone."""
+    mark = f"sharing-{os.getpid()}-{tmp_path.name}"
+    command, environment = [sys.executable, "-c", SHARING], os.environ | {"PYTHONPATH": str(ROOT), "THIS_TEST": mark}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    for _ in range(4):
+        process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    try:
+        errors = process.communicate(timeout=10)[1].decode()
+    finally:
+        left = [pid for pid, environ in processes().items() if f"THIS_TEST={mark}" in environ]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert (process.returncode, errors.strip(), left) == (130, "interrupted by SIGINT", [])

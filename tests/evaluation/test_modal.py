@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import modal
 import modal._image
@@ -14,6 +15,7 @@ import pytest
 import modal_app
 from emulator.model.profile import load
 from evaluation import calibrate, protocol, runs
+from reference import TASKS
 from task import read_task_yaml
 
 ROOT = Path(modal_app.__file__).parent
@@ -355,3 +357,19 @@ def test_modal_run_knows_the_options():
     command = [sys.executable, "-m", "modal", "run", "modal_app.py", "--help"]
     text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90).stdout
     assert all(f"--{option} " in text for option in ("mode", "submission", "task", "gpu", "json", "grid"))
+    assert "[test|benchmark|leaderboard|profile|sweep|calibrate]" in "".join(text.split())
+
+
+def test_help_lists_the_choices_that_there_are(monkeypatch, capsys):
+    assert get_args(modal_app.Mode) == runs.MODES and get_args(modal_app.TaskName) == ("", *TASKS)
+    for arguments, code, expected in (
+        (["--help"], 0, "[test|benchmark|leaderboard|profile|sweep|calibrate]"),
+        (["--mode", "speed"], 2, "'speed' is not one of 'test', 'benchmark'"),
+        (["--mode", "sweep", "--grid", "stages=4..3"], "'4..3' is no range", ""),
+    ):
+        monkeypatch.setattr(sys, "argv", ["modal_app.py", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            modal_app.command_line()
+        assert str(ended.value.code).startswith(str(code))
+        output = capsys.readouterr()
+        assert expected in "".join((output.out + output.err).split()) or expected in output.err

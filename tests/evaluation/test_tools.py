@@ -1,0 +1,383 @@
+"""`sweep` and `compare`: what is ranked is right, what is not says why, results are kept, and a difference is one only
+if it can be told. The submission is tests/tiny_kernel.py, which takes nothing to compile."""
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from evaluation import bench, compare, configs, judge, ranking, sweep
+from evaluation.cli import cli
+from evaluation.show import Screen
+from evaluation.statistics import Stats
+from evaluation.verdict import Refused, Verdict
+from task import parse_case
+from tests import tiny_kernel
+
+ROOT = Path(judge.__file__).resolve().parent.parent
+TINY = ROOT / "tests" / "tiny_kernel.py"
+SPECS = ["m: [2]; n: [16]; k: [64]; g: 1; seed: 3", "m: [1]; n: [32]; k: [64]; g: 1; seed: 3"]
+
+
+def invoke(*arguments):
+    """(exit code, lines of standard output, lines of standard error)."""
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout.splitlines(), result.stderr.splitlines()
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """One sweep over two cases: (exit code, output, progress, JSON, where results are kept)."""
+    folder = tmp_path_factory.mktemp("swept")
+    kept, file = folder / "new" / "kept.jsonl", folder / "out.json"
+    asked = ["wrong=true", "race=true", "wrong=1", "policy=foo", "nope=1", "repeat=2", "wrong=true,race=true"]
+    arguments = [part for text in asked for part in ("--config", text)]
+    arguments += [part for spec in SPECS for part in ("--spec", spec)]
+    arguments += ["--grid", "repeat=1..3", "--jobs", 1, "--results", kept, "--json", file]
+    code, output, progress = invoke("sweep", "--submission", TINY, *arguments)
+    return code, output, progress, json.loads(file.read_text()), kept
+
+
+def test_sweep_ranks_what_is_right(swept):
+    code, output, _, result, _ = swept
+    assert code == 1  # not all could be ranked
+    at = output.index(next(line for line in output if line.startswith("rank")))
+    assert output[at].split() == ["rank", "case", "0", "case", "1", "geomean", "config"]
+    assert re.match(r" +1 +16\.\d\d +16\.\d\d +16\.\d{3}  repeat=1$", output[at + 1])
+    assert re.match(r" +2 +29\.\d\d +29\.\d\d +29\.\d{3}  as submitted = repeat=2$", output[at + 2])
+    assert re.match(r" +- +fail +fail +-  wrong=true$", output[at + 3])
+    assert result["ranking"][0]["change"] == {"repeat": "1"} and result["kind"] == "modelled"
+    times = [outcome["us"] for outcome in result["cases"] if outcome["change"] == {"repeat": "1"}]
+    assert result["ranking"][0]["geomean_us"] == pytest.approx((times[0] * times[1]) ** 0.5)
+    assert [row["change"] for row in result["ranking"] if row["geomean_us"]] == [
+        {"repeat": "1"},
+        {},
+        *[{"repeat": "2"}] * 2,
+    ]
+
+
+def test_sweep_says_in_one_line_why_not(swept):
+    _, output, _, result, _ = swept
+    reasons = [line for line in output if line.startswith("not ranked")]
+    assert reasons[0].startswith("not ranked: wrong=true: group 0: 32 of 32 elements differ") and "NaN" in reasons[0]
+    assert reasons[1].startswith("not ranked: race=true: race: read of shared memory ")
+    assert reasons[2:] == [
+        "not ranked: wrong=1: true or false",
+        "not ranked: policy=foo: one of first, last",
+        "not ranked: nope=1: Config has no nope; it has repeat, wrong, race, policy, kib",
+        "not ranked: wrong=true,race=true: wrong and racing is too much",
+        "not ranked: repeat=3: one of 1, 2, 4",
+    ]
+    status = {json.dumps(outcome["change"]): outcome["status"] for outcome in result["cases"]}
+    assert status['{"wrong": "true"}'] == status['{"race": "true"}'] == "fail"
+    assert status['{"repeat": "3"}'] == "invalid"
+    assert all((outcome["us"] is None) == (outcome["status"] != "pass") for outcome in result["cases"])
+
+
+def test_sweep_shows_what_is_submitted_and_what_to_paste(swept):
+    _, output, _, result, _ = swept
+    assert "as submitted, case 0: repeat=2,wrong=False,race=False,policy=first,kib=0" in output
+    at = output.index("fastest: repeat=1; to paste into the submission:")
+    assert output[at + 1 : at + 3] == [
+        "    ((2,), 16, 64): (Config(repeat=1), Config(), Config(kib=8)),",
+        "    DEFAULT = Config(repeat=1)",
+    ]
+    of = tiny_kernel.Config
+    entry = eval(f"{{{output[at + 1]}}}", {"Config": tiny_kernel.Config})
+    assert entry == {((2,), 16, 64): tuple(map(of, (1, 2))) + (of(kib=8),)}
+    assert "Times are modelled (profile b200;" in output[-1]
+
+
+def test_sweep_runs_the_same_config_once_and_goes_on(swept, tmp_path):
+    """2 cases x (as submitted = repeat=2, wrong, race, repeat=1); without --resume all of them again."""
+    _, _, progress, _, kept = swept
+    assert progress[0] == "sweep: 8 runs, about 3 min" and progress[-1].startswith("sweep: 8 of 8 done, ")
+    before, options = sweep.kept(kept), judge.Options(str(TINY), "emulated")
+    assert len(kept.read_text().split()) > 8 and len(before) == 4  # those with a time
+
+    def key(config, text=TINY.read_bytes()):
+        return sweep.key(sweep.Outcome(SPECS[0], {}, config, None), options, text)
+
+    submitted = "repeat=2,wrong=False,race=False,policy=first,kib=0"
+    faster, slower = (submitted.replace("2", repeat) for repeat in "14")
+    assert key(submitted) in before and key(submitted, b"another file") not in before
+    rows = kept.read_text().splitlines()
+    (lost,) = (row for row in rows if key(faster) in row)
+    shorter = tmp_path / "kept.jsonl"
+    shorter.write_text("\n".join([*(row for row in rows if row != lost), lost[:200]]))  # ended within a line
+    arguments = ["--config", "repeat=1", "--grid", "repeat=2,4", "--jobs", 1, "--results", shorter, "--spec", SPECS[0]]
+    code, output, progress = invoke("sweep", "--submission", TINY, *arguments, "--resume", "--config", "kib=300")
+    too_much = "launch: 24 static + 307200 dynamic bytes of shared memory; a block has 232448; kib=226 would fit"
+    assert f"not ranked: kib=300: {too_much}" in output and code == 1
+    assert output[0] == f"1 result taken from {shorter}, 3 to run" and progress[0].startswith("sweep: 3 runs, about ")
+    assert sweep.kept(shorter).keys() == before.keys() | {key(slower)}
+
+
+def test_a_sweep_s_figure_is_benchmark_s(swept, benchmarked):
+    (case,) = benchmarked["benchmark"]["cases"]
+    (other,) = (c for c in swept[3]["cases"] if c["change"] == {"repeat": "1"} and c["spec"] == SPECS[0])
+    assert case["us"] == other["us"]
+
+
+LISTED = """    (((a, b, c),), _, ((sfa, sfb),), ((m, n, k, _),)) = data
+    if (m, n, k) != (2, 16, 64):  # `benchmark` asks for other sizes, too
+        from reference import ref_kernel
+        return ref_kernel(data)
+"""
+
+
+def test_one_sentence_for_what_cannot_be_swept(tmp_path):
+    plain = tmp_path / "submission.py"
+    plain.write_text("def custom_kernel(data):\n    return 1\n")
+    broken = tmp_path / "broken.py"
+    broken.write_text("import nothing_of_that_name\n")
+    results = ["--results", tmp_path / "kept.jsonl"]
+    for arguments, sentence in (
+        (["--config", "stages"], "'stages' is no config: expected name=value,name=value"),
+        (["--config", "=3"], "'=3' is no config"),
+        (["--grid", "stages=3,,4"], "'stages=3,,4' is no axis of a grid"),
+        (["--grid", "stages=4..3"], "'4..3' is no range: expected first..last, two integers, not descending"),
+        (["--grid", "stages=1 stages=2"], "'stages=2': stages is given twice"),
+        ([], "nothing to try: give --config or --grid"),
+        (["--case", 9, "--config", "a=1"], "there is no case 9: the last is 3"),
+        (["--profile", "b300", "--config", "a=1"], "no machine profile 'b300'"),
+        (["--config", "a=1", "--submission", plain], "no dataclass `Config` and no dict `CONFIG_MAP`"),
+        (["--config", "a=1", "--submission", broken], "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+    ):
+        code, _, errors = invoke("sweep", *results, *arguments)
+        assert code == 2 and sentence in " ".join(errors), (errors, sentence)
+
+
+def test_grid():
+    points = configs.parse_grid("stages=3,5..6 gran=32,64")
+    assert points == [{"stages": s, "gran": g} for s in ("3", "5", "6") for g in ("32", "64")]
+    assert configs.parse_grid(None) == []
+    with pytest.raises(ValueError, match="1000000 points; more than"):
+        configs.parse_grid("a=1..1000 b=1..1000")
+
+
+def test_a_config_is_that_of_all_cases():
+    """Else the near sizes that a benchmark tries would run on another."""
+    of = tiny_kernel
+    module = SimpleNamespace(Config=of.Config, CONFIG_MAP=dict(of.CONFIG_MAP), DEFAULT=of.DEFAULT)
+    configs.choose(module, parse_case(SPECS[1]).args, {"repeat": "4", "wrong": "False"})
+    assert {*module.CONFIG_MAP.values()} == {(module.DEFAULT,)} and module.DEFAULT == of.Config(4)
+    with pytest.raises(configs.Unusable, match="no dataclass `Config` and no dict `CONFIG_MAP`"):
+        configs.choose(SimpleNamespace(Config=dict), parse_case(SPECS[1]).args, {})
+    with pytest.raises(configs.Unusable, match="repeat=two: expected int"):
+        configs.choose(module, parse_case(SPECS[1]).args, {"repeat": "two"})
+
+
+# ---- compare
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """As submitted against three changes, one of them wrong: (exit code, output, JSON)."""
+    file = tmp_path_factory.mktemp("compared") / "out.json"
+    code, output, _ = invoke("compare", TINY, f"{TINY}:repeat=1", "--spec", SPECS[0], "--jobs", 1, "--json", file)
+    return code, output, json.loads(file.read_text())
+
+
+def test_compare_says_what_differs(both, swept):
+    code, output, result = both
+    (case,) = result["cases"]
+    assert code == 0 and result["kind"] == "modelled" and case["tells"] is True
+    assert case["difference_us"] == pytest.approx(case["b"]["us"] - case["a"]["us"]) and case["difference_us"] < -10
+    assert case["a"]["us"] == swept[3]["cases"][0]["us"]
+    assert [*result["b"].items()] == [("submission", str(TINY)), ("change", {"repeat": "1"})]
+    line = next(line for line in output if line.split()[:1] == ["0"])
+    assert re.match(r" +0 +29\.\d+ +[\d.]+ to [\d.]+ +16\.\d+ +[\d.]+ to [\d.]+ +-13\.\d{3} +-45\.\d +B faster$", line)
+    at = next(i for i, line in enumerate(output) if "an interval between launches" in line)
+    gained = {line.rsplit(None, 3)[0]: [*map(float, line.split()[-3:])] for line in output[at + 2 : at + 5]}
+    a, b, difference = gained["SM idle, other SMs run"]  # 2 CTAs on 148 SMs
+    assert difference == pytest.approx(b - a, abs=0.011) and difference < -10
+    shares = case["a"]["modelled"]["breakdown"]
+    assert a == pytest.approx(shares["interval_us"] * shares["shares"]["SM idle, other SMs run"], abs=0.006)
+
+
+def test_compare_gives_no_difference_to_what_is_wrong(tmp_path):
+    file = tmp_path / "out.json"
+    code, output, _ = invoke("compare", f"{TINY}:race=true", TINY, "--spec", SPECS[0], "--jobs", 1, "--json", file)
+    (case,) = json.loads(file.read_text())["cases"]
+    assert code == 1 and case["difference_us"] is None and case["a"]["us"] is None and case["b"]["us"] > 0
+    assert any(line.startswith("case 0, A: race: read of shared memory") for line in output)
+
+
+@pytest.mark.parametrize(
+    "sides, sentence",
+    [
+        (["none.py", TINY], "there is no submission none.py"),
+        ([TINY, f"{TINY}:repeat=3"], "B: repeat=3: one of 1, 2, 4"),
+        ([TINY, f"{TINY}:=3"], "'=3' is no config"),
+        ([f"{TINY}:repeat", TINY], f"there is no submission {TINY}:repeat"),
+    ],
+)
+def test_one_sentence_for_what_cannot_be_compared(sides, sentence):
+    code, _, errors = invoke("compare", *sides, "--spec", SPECS[0])
+    assert code == 2 and sentence in " ".join(errors), errors
+
+
+def timed(us, interval=(1.0, 2.0)):
+    return Verdict("", "pass", "", modelled={"us": us, "us_interval": list(interval)})
+
+
+def test_a_difference_below_the_ranking_error_is_none():
+    case = parse_case(SPECS[0])
+    little = 1 + 0.9 * ranking.error()
+    for a, b, tells, words in (
+        (10.0, 10.0 * little, False, "A faster, but less than the model can tell"),
+        (10.0 * little, 10.0, False, "B faster, but less than the model can tell"),
+        (10.0, 10.0 * (1 + 1.1 * ranking.error()), True, "A faster"),
+        (10.0, 10.0, False, "no difference"),
+    ):
+        found = compare.compared(case, timed(a), timed(b))
+        assert (found.tells, compare.verdict_in_words(found)) == (tells, words)
+
+
+def test_a_measured_difference_is_held_against_its_own_noise():
+    case, times = parse_case(SPECS[0]), Stats(9, 5000.0, 30.0, 10.0, 1.0, 2.0)
+    first, second = Verdict("", "pass", times=times), Verdict("", "pass", times=times)
+    for mean, err, words in ((-25.0, 10.0, "B faster"), (15.0, 10.0, "within the noise")):
+        found = compare.compared(case, first, second, Stats(9, mean, 1.0, err, 1.0, 2.0))
+        assert compare.verdict_in_words(found) == words and found.difference_us == mean / 1e3
+    assert compare.interval_of(first) == pytest.approx([4.98, 5.02])
+
+
+class InTurns(bench.MeasuredTrial):
+    """A trial on no GPU: both drift alike, by far more than they differ."""
+
+    now, order = 0.0, []
+
+    def __init__(self, name, more, fails_at=None):
+        self.name, self.more, self.fails_at, self.calls = name, more, fails_at, 0
+        self.verdict, self.rng = Verdict("timed"), bench.np.random.default_rng(7)
+
+    def set_up(self):
+        return bench.contextlib.nullcontext(10_000)
+
+    def call(self, fresh, audit=False):
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise Refused("3 elements differ")
+        InTurns.now += 1.0
+        InTurns.order.append(self.name)
+        return 1e5 + 500.0 * (InTurns.now // 2) + self.more + (1e6 if audit else 0)
+
+
+def test_both_are_timed_in_one_run_in_an_order_that_is_drawn():
+    InTurns.order.clear()
+    first, second = InTurns("A", 0.0), InTurns("B", 2000.0)
+    rounds = bench.measure_in_turns([first, second])
+    assert first.verdict.status == second.verdict.status == "pass"
+    turns = ["".join(InTurns.order[i : i + 2]) for i in range(2, len(InTurns.order) - 2, 2)]
+    assert {*turns} == {"AB", "BA"} and 30 < turns.count("AB") < len(turns) - 30
+    assert rounds.runs == 100 == first.verdict.times.runs and rounds.mean == pytest.approx(2000.0, abs=200)
+    assert rounds.err < 60 < first.verdict.times.err  # what drifts is in both
+
+
+def test_what_fails_in_turns_is_named():
+    first, second = InTurns("A", 0.0), InTurns("B", 0.0, fails_at=5)
+    assert bench.measure_in_turns([first, second]) is None
+    assert (first.verdict.status, first.verdict.reason) == ("fail", "not timed: the other one has failed")
+    assert (second.verdict.status, second.verdict.reason) == ("fail", "3 elements differ")
+
+
+# ---- what is shown
+
+
+def test_without_a_terminal_tables_are_plain(capsys, monkeypatch):
+    screen = Screen()
+    assert screen.plain
+    screen.table(["<what", "us"], [["a [b]", "1.00"], [("long name " * 20, "red"), "10.00"]], "title")
+    screen.line(("red", "red"), " line [x]")
+    title, head, first, second, line = capsys.readouterr().out.splitlines()
+    assert (title, line) == ("title", "red line [x]") and len(head) == len(first) == len(second) > 200
+    assert first.split() == ["a", "[b]", "1.00"] and head.endswith("     us")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich: as on a terminal
+    assert not Screen().plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert Screen().plain
+
+
+def test_progress_is_visible_without_a_terminal(capsys):
+    with Screen().progress("things", [100.0, 300.0], "run", 2) as advance:
+        advance(0)
+        advance(1)
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first == "things: 2 runs, about 5 min" and second == "things: 1 of 2 done, about 0 s left, 0 s so far"
+    assert third == "things: 2 of 2 done, 0 s so far"
+
+
+# ---- JSON
+
+
+def tables() -> dict[str, dict[str, tuple[set[str], bool]]]:
+    """Section of JSON.md -> {key: (types, whether it is always there)}; `*` stands for any name."""
+    found, rows = {}, {}
+    for line in (ROOT / "evaluation" / "JSON.md").read_text().splitlines():
+        if line.startswith("## "):
+            rows = {}
+            found |= {name.strip(" `"): rows for name in line[3:].split(",")}
+        elif line.startswith("| `"):
+            keys, types, meaning = (cell.strip() for cell in line.strip("|").split("|"))
+            for key in keys.split(","):
+                rows[key.strip(" `")] = set(types.split(" or ")), "if " not in meaning[:3] and "null" not in types
+    return found
+
+
+TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+
+
+def undocumented(value, rows: dict, key: str = "") -> tuple[set[str], set[str]]:
+    """(what of a value the rows do not have or say otherwise, the rows that it has)."""
+    for row in (key, re.sub(r"(?<=\.)[^.]*$", "*", key)):
+        types = rows.get(row, ({}, None))[0]
+        kind = TYPES.get(type(value))
+        kind = "object" if isinstance(value, dict) else kind
+        if isinstance(value, list) and all(type(item) in (int, float) for item in value):
+            kind = "list of number"
+        if kind in types or (kind == "integer" and "number" in types):
+            return set(), {row}
+        if isinstance(value, dict) and "reply" in types:
+            wrong, used = undocumented(value, tables()["reply"])
+            return {f"{key}: {one}" for one in wrong}, used | {row}
+    if isinstance(value, (dict, list)):
+        items = value.items() if isinstance(value, dict) else (("[]", item) for item in value)
+        parts = [undocumented(item, rows, f"{key}{'.' if key and name != '[]' else ''}{name}") for name, item in items]
+        return set().union(*(wrong for wrong, _ in parts)), set().union(*(used for _, used in parts))
+    return {f"{key} = {value!r}"[:100]}, set()
+
+
+@pytest.fixture(scope="module")
+def benchmarked(tmp_path_factory):
+    """JSON of `test` and `benchmark` of a submission that takes other sizes, too."""
+    folder = tmp_path_factory.mktemp("benchmarked")
+    path = folder / "submission.py"
+    text = TINY.read_text().replace("(Config(), Config(repeat=1), Config(kib=8))", "(Config(repeat=1),)")
+    path.write_text(text.replace("    (((a, b, c),), _, ((sfa, sfb),), ((m, n, k, _),)) = data\n", LISTED))
+    found = {}
+    for command in ("test", "benchmark"):
+        code, output, _ = invoke(command, "--submission", path, "--spec", SPECS[0], "--json", folder / "out.json")
+        found[command] = json.loads((folder / "out.json").read_text())
+    return found
+
+
+def test_json_is_what_the_document_says(swept, both, benchmarked, tmp_path):
+    invoke("check", "--no-compile", TINY, "--json", tmp_path / "out.json")
+    written = {"sweep": swept[3], "compare": both[2], "check": json.loads((tmp_path / "out.json").read_text())}
+    replied = set()
+    for command, result in (written | benchmarked).items():
+        rows = tables()[command]
+        wrong, used = undocumented(result, rows)
+        assert not wrong, (command, wrong)
+        missing = {key for key, (_, always) in rows.items() if always} - used
+        assert not missing, (command, missing)
+        replied |= used & {*tables()["reply"]}
+    assert {*tables()["reply"]} - replied == {"error"}
+    for wrong in ({"command": 1}, {"commnd": "test"}, {"cases": [{"us": "4"}]}):
+        assert undocumented(wrong, tables()["test"])[0]
