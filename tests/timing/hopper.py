@@ -74,7 +74,7 @@ def _experts(*sizes: str) -> tuple[str, ...]:
 KERNELS = (
     Kernel("dense 128x128 f16", DENSE, "--tile_shape_mn 128,128", False,
            (*_sizes("1024,1024,1024", "2048,1024,512", "128,128,4096"),
-            "--mnkl 1024,1024,1024,1 --cluster_shape_mn 2,1")),
+            "--mnkl 1024,1024,1024,1 --cluster_shape_mn 2,1", "--mnkl 512,1024,1024,4")),
     Kernel("dense 128x256 f16", DENSE, "--tile_shape_mn 128,256", True,
            (*_sizes("1024,2048,1024", "512,1024,4096", "128,256,4096"),
             "--mnkl 1024,2048,1024,1 --cluster_shape_mn 2,1")),
