@@ -11,7 +11,7 @@ from cuda.bindings import runtime
 from cutlass import Int64
 from cutlass.cute.runtime import make_ptr
 
-from moe.kernel import BLOCK_K, GROUPS, WORDS, Config, GroupedGemm
+from moe.kernel import BLOCK_K, WORDS, Config, GroupedGemm
 from moe.schedule import MAX_EXPERTS
 from moe.sm100 import GroupedGemmSm100
 from moe.tuning import choose
@@ -137,7 +137,7 @@ class Launcher:
         self.lock = threading.Lock()  # of the words, from writing them to the end of the launch
         self.words = (ctypes.c_int64 * WORDS)()
         pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
-        executor = cute.compile(back_end(device)(config), pointer).to()
+        executor = cute.compile(back_end(device).of(config), pointer).to()
         arguments, _ = executor.generate_execution_args(pointer)
         array = executor._get_invoke_packed_args(arguments)
         self.keep = executor, arguments, array, pointer
@@ -160,7 +160,7 @@ class Launcher:
             stream = ("capture", runtime.cudaStreamGetCaptureInfo(stream)[2])
         if stream not in self.scratch:
             partials = torch.empty(self.grid * self.config.partial_bytes, dtype=torch.uint8, device=self.device)
-            scratch = partials, torch.zeros(self.grid * GROUPS, dtype=I32, device=self.device)
+            scratch = partials, torch.zeros(self.grid * self.config.groups, dtype=I32, device=self.device)
             scratch = scratch if self.index >= 0 else emulated(scratch)
             self.scratch[stream] = scratch[0].data_ptr(), scratch[1].data_ptr(), scratch  # which own the memory
         return self.scratch[stream][:2]

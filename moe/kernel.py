@@ -53,6 +53,7 @@ from moe.ptx import (
     tensormap_prefetch,
     tma_load,
     tma_prefetch,
+    uniform,
     wait_for_previous_kernel,
     warpgroup_barrier,
     wgmma_fp8,
@@ -60,24 +61,20 @@ from moe.ptx import (
 from moe.schedule import MAX_EXPERTS, Shape, make_plan, piece_at, start_of
 
 BLOCK_K = 128  # K per scale, and per stage of the ring: one 128-byte swizzle row of e4m3
-GROUPS = 2  # consumer warpgroups
 GROUP_WARPS = 4
 GROUP_THREADS = 128
-THREADS = GROUP_THREADS * (GROUPS + 1)
-TMA_WARP = GROUPS * GROUP_WARPS
-SCALE_BATCH = 3  # stages whose scales such a warp loads at once
-CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 232 + 40 is 3 * 168, what the launch gives
+# Registers of a thread, by consumer warpgroups: what the launch gives is 3 * 168 or 4 * 128
+CONSUMER_REGISTERS, PRODUCER_REGISTERS = {2: 232, 3: 160}, {2: 40, 3: 32}
 SMEM = 227 * 1024
 CHUNK = 32  # tokens that a warp transposes at once
-SCRATCH = CHUNK * 16 * 2  # bytes for that: 16 weight rows of each token, in bf16
 MAX_STAGES = 12
+BANKS = 1, 0, 3, 2  # of 4 sums, in the aligned registers of a vector: not in the banks of the results added to them
 # SCALE_ORDER: scales of a stage in shared memory [128 weight rows, lane % 4, 8 tokens, 2]: what a thread needs lies
 # side by side, those of a pair of tokens the wrong way round. So they come to registers of the other parity than the
 # results, which all three operands of an FFMA would share otherwise, and with it the register bank.
 TURNS = 3  # named barriers 3 and 4; 1 and 2 are the warpgroups' own
 BARRIERS = 2 * 8 * MAX_STAGES + 64  # the last of which back ends may use
 TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
-FIXED_SMEM = 1024 + BARRIERS + TABLES + GROUPS * GROUP_WARPS * SCRATCH  # 1024: to align the ring
 WORDS = 15  # of the host's array
 
 
@@ -91,29 +88,69 @@ class Config:
     in_turn: bool = False  # the warpgroups multiply in turn, and scale and add while the other multiplies
     burst: int = 1  # stages that are loaded together
     prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
+    groups: int = 2  # consumer warpgroups
+    tokens_on_m: bool = False  # tokens are the M side of wgmma, 64 * blocks a warpgroup; else weights are
+    ahead: bool = False  # a warpgroup has its next wgmma issued while it scales and adds
+    wide: int = 1  # 128 weight rows each, with tokens on M
 
     def __post_init__(self):
-        assert self.tokens in (16, 32, 64, 128) and self.blocks in (1, 2) and self.cluster in (1, 2)
+        assert self.blocks in (1, 2) and self.cluster in (1, 2) and self.groups in (2, 3)
+        if self.tokens_on_m:
+            assert self.tokens == 64 * self.blocks * self.groups
+            assert not self.ahead or self.blocks == self.wide == 1 and not self.in_turn
+        else:
+            assert self.tokens in (16, 32, 64, 128) and self.groups == 2 and not self.ahead and self.wide == 1
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Token counts with a loop of their own, the widest first: a tile takes the least that holds its tokens."""
+        """Token counts that are loaded, the widest first: a tile takes the least that holds its tokens."""
+        if self.tokens_on_m:
+            return tuple(range(self.tokens, 0, -64))
         return tuple(x for x in (128, 64, 32, 16) if x <= self.tokens)
+
+    @property
+    def threads(self) -> int:
+        return GROUP_THREADS * (self.groups + 1)
+
+    @property
+    def tma_warp(self) -> int:
+        """The first warp behind the consumers'."""
+        return self.groups * GROUP_WARPS
 
     @property
     def rows(self) -> int:
         """Weight rows of a tile."""
-        return 64 * self.blocks * GROUPS
+        return 128 * self.wide if self.tokens_on_m else 64 * self.blocks * self.groups
+
+    @property
+    def sums(self) -> int:
+        """Results of a consumer thread."""
+        return self.rows * self.tokens // (GROUP_THREADS * self.groups)
 
     @property
     def scale_row(self) -> int:
         """Bytes of the scales of a quarter of a tile's tokens in shared memory: 16 more, for the banks."""
-        return self.tokens + 16
+        return 2 * self.tokens if self.tokens_on_m else self.tokens + 16
 
     @property
     def scale_bytes(self) -> int:
         """Bytes of scales per stage: for each 128 weight rows, of every token."""
         return max(self.rows // 128, 1) * 4 * self.scale_row
+
+    @property
+    def scale_batch(self) -> int:
+        """Stages whose scales a warp loads at once: as many as it has registers for."""
+        return 3 if self.tokens <= 128 else 1
+
+    @property
+    def scratch(self) -> int:
+        """Bytes in which a warp transposes results: [16 tokens, 64 weight rows] or [CHUNK tokens, 16] in bf16."""
+        return 2048 if self.tokens_on_m else CHUNK * 16 * 2
+
+    @property
+    def fixed_smem(self) -> int:
+        """Bytes of shared memory beside the ring's; 1024 to align that."""
+        return 1024 + BARRIERS + TABLES + self.groups * GROUP_WARPS * self.scratch
 
     @property
     def stage_bytes(self) -> int:
@@ -123,13 +160,13 @@ class Config:
     @property
     def depth(self) -> int:
         """Stages of the ring."""
-        room = SMEM - FIXED_SMEM
+        room = SMEM - self.fixed_smem
         return min(MAX_STAGES, room // (self.stage_bytes + self.scale_bytes))
 
     @property
     def smem(self) -> int:
         """Bytes of shared memory."""
-        return FIXED_SMEM + self.depth * (self.stage_bytes + self.scale_bytes)
+        return self.fixed_smem + self.depth * (self.stage_bytes + self.scale_bytes)
 
     @property
     def partial_bytes(self) -> int:
@@ -203,6 +240,13 @@ class GroupedGemm:
         """The nearest config that this back end has."""
         return config
 
+    @classmethod
+    def of(cls, config: Config) -> "GroupedGemm":
+        """The kernel under this config."""
+        from moe.sm90_tokens import TokensOnM
+
+        return (TokensOnM if config.tokens_on_m else cls)(config)
+
     # What a back end without wgmma does otherwise, beside `multiply` and `store`
 
     def init_barriers(self, cta: Cta) -> None:
@@ -229,7 +273,7 @@ class GroupedGemm:
         stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[14].ir_value())
         self.kernel(tuple(tensormaps), m_indptr, operands, k >> 7, experts, search).launch(
             grid=(grid, 1, 1),
-            block=(THREADS, 1, 1),
+            block=(config.threads, 1, 1),
             cluster=(config.cluster, 1, 1),
             smem=config.smem,
             stream=stream,
@@ -254,7 +298,7 @@ class GroupedGemm:
         # Shared memory: ring | transposition scratch | scales | tables | barriers
         ring = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
         scratch = ring + config.depth * config.stage_bytes
-        scales = scratch + GROUPS * GROUP_WARPS * SCRATCH
+        scales = scratch + config.groups * GROUP_WARPS * config.scratch
         table = scales + config.depth * config.scale_bytes
         offsets = table + 4 * (MAX_EXPERTS + 1)
         several = offsets + 4 * (MAX_EXPERTS + 1)
@@ -262,13 +306,13 @@ class GroupedGemm:
         empty = full + 8 * MAX_STAGES
         cta = Cta(rank, cluster, ring, scales, scratch, full, empty, empty + 8 * MAX_STAGES)
 
-        if warp == TMA_WARP:
+        if warp == config.tma_warp:
             with cute.arch.elect_one():
                 for i in range_constexpr(len(config.widths) + 1):
                     tensormap_prefetch(tokens_map + 128 * i)
                 for i in range_constexpr(config.depth):
                     mbarrier_init(full + 8 * i, 2)  # the TMA warp, which awaits bytes, and a scale warp
-                    mbarrier_init(empty + 8 * i, GROUPS * GROUP_WARPS * config.cluster)  # all consumer warps
+                    mbarrier_init(empty + 8 * i, config.groups * GROUP_WARPS * config.cluster)  # all consumer warps
                 self.init_barriers(cta)
                 cute.arch.mbarrier_init_fence()
         self.begin(cta, warp)
@@ -281,7 +325,7 @@ class GroupedGemm:
         shape = Shape(operands.n, k_blocks, weight_blocks, experts, search, grid // config.cluster)
         self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
         if const_expr(config.prefetch > 0):
-            if warp == TMA_WARP:
+            if warp == config.tma_warp:
                 plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
                 self.prefetch(rank, plan, unit, weights_map)
         wait_for_previous_kernel()
@@ -295,17 +339,17 @@ class GroupedGemm:
             self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
         plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
 
-        if warp >= TMA_WARP:
-            cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
-            first_scale_warp = TMA_WARP + 4 - self.scale_warps
-            if warp == TMA_WARP:
+        if warp >= config.tma_warp:
+            cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS[config.groups])
+            first_scale_warp = config.tma_warp + 4 - self.scale_warps
+            if warp == config.tma_warp:
                 self.load(cta, plan, unit, tokens_map, weights_map)
             elif warp < first_scale_warp:
                 self.issue(cta, plan, unit)
             else:
                 self.scale(cta, plan, unit, operands, warp - first_scale_warp, lane)
         else:
-            cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
+            cute.arch.setmaxregister_increase(CONSUMER_REGISTERS[config.groups])
             self.consume(cta, plan, unit, operands, warp, lane, thread)
         self.finish(cta, warp)
         if const_expr(config.cluster > 1):  # arrivals and multicasts of the other CTA, before this one ends
@@ -315,7 +359,7 @@ class GroupedGemm:
     @cute.jit
     def make_table(self, m_indptr: Int64, offsets, table, several, shape: Shape, total_m, warp, lane, thread):
         """All threads: the schedule's tables in shared memory."""
-        for i in cutlass.range(thread, shape.experts + 1, THREADS, unroll=1):
+        for i in cutlass.range(thread, shape.experts + 1, self.config.threads, unroll=1):
             store_shared(offsets + 4 * i, load_relaxed(m_indptr + Int64(i) * 4))
         cute.arch.sync_threads()
         if warp == 0:
@@ -431,6 +475,8 @@ class GroupedGemm:
         """Byte of a token's scale in its stage: SCALE_ORDER."""
         return ((column >> 1) & 3) * self.config.scale_row + (column >> 3) * 8 + ((column & 1) ^ 1) * 4
 
+    store_scale = staticmethod(store_shared_float)
+
     @cute.jit
     def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
         """A scale warp: a_scale * b_scale of every third stage. Loaded first, stored when the stage is free."""
@@ -457,15 +503,15 @@ class GroupedGemm:
             stride = Int64(operands.total_m) * 4
             skip = which - count % self.scale_warps
             skip = skip + select(skip < 0, self.scale_warps, 0)
-            for base in cutlass.range(skip, piece.count, self.scale_warps * SCALE_BATCH, unroll=1):
+            for base in cutlass.range(skip, piece.count, self.scale_warps * config.scale_batch, unroll=1):
                 of_tokens, of_weights = [], []
-                for j in range_constexpr(SCALE_BATCH):
+                for j in range_constexpr(config.scale_batch):
                     k = piece.first + base + self.scale_warps * j
                     wanted = select(k < piece.first + piece.count, 1, 0)
                     at = [x + Int64(k) * stride for x in addresses]
                     of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
                     of_weights.append([load_global_float(x + Int64(k) * 4, wanted) for x in b_rows])
-                for j in range_constexpr(SCALE_BATCH):
+                for j in range_constexpr(config.scale_batch):
                     i = base + self.scale_warps * j
                     if i < piece.count:
                         stage = divide(count + i, config.depth)
@@ -475,7 +521,7 @@ class GroupedGemm:
                         for x, of_weight in enumerate(of_weights[j]):
                             for place, of_token in zip(places, of_tokens[j]):
                                 if lane < config.tokens:
-                                    store_shared_float(to + x * 4 * config.scale_row + place, of_token * of_weight)
+                                    self.store_scale(to + x * 4 * config.scale_row + place, of_token * of_weight)
                         cute.arch.sync_warp()
                         mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
             count = count + piece.count
@@ -486,35 +532,31 @@ class GroupedGemm:
         """A consumer warpgroup: its rows of each tile, multiplied, scaled and added in registers, and stored."""
         config = self.config
         group = warp >> 2
-        per_block = config.tokens // 2  # results of a thread for 64 weight rows
-        acc = cute.make_rmem_tensor((config.blocks * per_block,), Float32)
+        acc = cute.make_rmem_tensor((config.sums,), Float32)
         block_of_grid = cta.cluster * config.cluster + cta.rank
         group_thread = thread & (GROUP_THREADS - 1)
-        partial = operands.partials + Int64(group * (config.partial_bytes // GROUPS) + group_thread * 16)
+        partial = operands.partials + Int64(group * (config.partial_bytes // config.groups) + group_thread * 16)
         if const_expr(config.in_turn):
             if group == 1:
                 give_turn(TURNS, group)  # warpgroup 0 begins
         slot, phase, done = Int32(0), Int32(0), Int32(0)
         while unit < plan.end:
             piece = piece_at(plan, config, cta.rank, unit)
-            for i in range_constexpr(config.blocks * per_block):
+            for i in range_constexpr(config.sums):
                 acc[i] = Float32(0.0)
             cut = (piece.first == 0) & (piece.count < plan.shape.k_blocks)
             if cut & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first piece: long done
                 self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
-            count, width = piece.count, piece.width
-            for tokens in config.widths:
-                if width == tokens:
-                    slot, phase = self.multiply(cta, tokens, count, done, slot, phase, acc, warp, lane)
-            done = done + count
+            slot, phase = self.multiply_piece(cta, piece, done, slot, phase, acc, warp, lane)
+            done = done + piece.count
             if piece.first > 0:  # another cluster writes the result
                 to = partial + Int64(block_of_grid) * config.partial_bytes
-                for i in range_constexpr(config.blocks * per_block // 4):
-                    used = select(i * 8 % config.tokens < width, 1, 0)
-                    store_global_floats(to + i * (GROUP_THREADS * 16), [acc[4 * i + j] for j in range(4)], used)
+                for i in range_constexpr(config.sums // 4):
+                    used = self.is_used(piece, group, i)
+                    store_global_floats(to + i * (GROUP_THREADS * 16), [acc[4 * i + j] for j in BANKS], used)
                 warpgroup_barrier(group + 1)
                 if group_thread == 0:
-                    store_release(operands.flags + Int64(block_of_grid * GROUPS + group) * 4, 1)
+                    store_release(operands.flags + Int64(block_of_grid * config.groups + group) * 4, 1)
             else:
                 if cut & (plan.share < plan.shape.k_blocks):  # the rest is multiplied at the same time
                     self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
@@ -523,6 +565,19 @@ class GroupedGemm:
         if const_expr(config.in_turn):  # the turn that was given last
             if group == 0:
                 await_turn(TURNS, group)
+
+    def is_used(self, piece, group: Int32, i: int) -> Int32:
+        """1 if results 4 * i and on of a thread are of tokens that were multiplied."""
+        return select(i * 8 % self.config.tokens < piece.width, 1, 0)
+
+    @cute.jit
+    def multiply_piece(self, cta: Cta, piece, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
+        """Multiply, scale and add a piece, after `done` stages of others. Returns the next slot, and its phase."""
+        count, width = piece.count, piece.width
+        for tokens in self.config.widths:
+            if width == tokens:
+                slot, phase = self.multiply(cta, tokens, count, done, slot, phase, acc, warp, lane)
+        return slot, phase
 
     @cute.jit
     def multiply(
@@ -542,7 +597,7 @@ class GroupedGemm:
             of_scales = of_scales + group * (4 * config.scale_row)
         for _ in cutlass.range(count, unroll=1):
             mbarrier_wait(cta.full + 8 * slot, phase)
-            stage = Int64(slot * (config.stage_bytes >> 4))
+            stage = slot * (config.stage_bytes >> 4)
             scales = []
             for i in range_constexpr(tokens // 16):
                 scales += load_shared_floats(of_scales + slot * config.scale_bytes + 16 * i)
@@ -551,7 +606,7 @@ class GroupedGemm:
                 if const_expr(config.in_turn):
                     await_turn(TURNS, group)
                     next_turn = TURNS + 1 - group
-                d = wgmma_fp8(tokens, weights, first_tokens + stage, next_turn)
+                d = wgmma_fp8(tokens, uniform(weights), uniform(first_tokens + stage), next_turn)
                 if const_expr(b == config.blocks - 1):
                     self.release(cta, slot, lane)
                 for i in range_constexpr(per_block):
@@ -569,12 +624,12 @@ class GroupedGemm:
         first, clusters = cta.cluster + 1, plan.shape.clusters
         for other in cutlass.range(first + thread, clusters, GROUP_THREADS, unroll=1):
             if start_of(plan, other) < piece.end:
-                flag = flags + Int64((other * config.cluster + cta.rank) * GROUPS + group) * 4
+                flag = flags + Int64((other * config.cluster + cta.rank) * config.groups + group) * 4
                 while load_acquire(flag) == 0:
                     pause()
                 store_release(flag, 0)
         warpgroup_barrier(group + 1)
-        together = 4 if size <= 32 else 1  # parts that are loaded at once
+        together = 4 if size <= 32 else 2 if size <= 64 else 1  # parts that are loaded at once
         other = first
         while start_of(plan, other) < piece.end:
             parts = []
@@ -584,12 +639,12 @@ class GroupedGemm:
                 at = partial + Int64(block) * config.partial_bytes
                 part = []
                 for j in range_constexpr(size // 4):
-                    used = exists & select(j * 8 % config.tokens < piece.width, 1, 0)
+                    used = exists & self.is_used(piece, group, j)
                     part.append(load_global_floats(at + j * (GROUP_THREADS * 16), used))
                 parts.append(part)
             for part in parts:
                 for j in range_constexpr(size):
-                    acc[j] = acc[j] + part[j // 4][j % 4]
+                    acc[j] = acc[j] + part[j // 4][BANKS[j % 4]]
             other = other + together
 
     @cute.jit
@@ -609,7 +664,7 @@ class GroupedGemm:
         config = self.config
         per_block = config.tokens // 2
         chunk = min(CHUNK, config.tokens)
-        scratch = cta.scratch + warp * SCRATCH
+        scratch = cta.scratch + warp * config.scratch
         row = piece.row + (warp >> 2) * (64 * config.blocks) + (warp & 3) * 16
         # A lane's row of an 8x8 matrix: a token's 8 weight rows; halves change places every 4 tokens, for the banks
         token = (lane & 7) + ((lane >> 4) << 3)
