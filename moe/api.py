@@ -11,7 +11,7 @@ from cuda.bindings import runtime
 from cutlass import Int64
 from cutlass.cute.runtime import make_ptr
 
-from moe.kernel import BLOCK_K, WORDS, Config, GroupedGemm
+from moe.kernel import BLOCK_K, GROUPS, PARTS, WORDS, Config, GroupedGemm
 from moe.schedule import MAX_EXPERTS
 from moe.sm100 import GroupedGemmSm100
 from moe.tuning import choose
@@ -146,9 +146,12 @@ class Launcher:
         self.scratch, self.index = {}, (device.index or 0) if device.type == "cuda" else -1
         if self.index >= 0:
             sms = torch.cuda.get_device_properties(device).multi_processor_count
+            # What torch.cuda.current_device, is_current_stream_capturing and current_stream call, without their checks
+            self.current_device, self.capturing = torch._C._cuda_getDevice, torch._C._cuda_isCurrentStreamCapturing
             self.current = functools.partial(torch._C._cuda_getCurrentRawStream, self.index)
         else:
             sms, self.current = emulated_chip().sms, int
+            self.current_device, self.capturing = lambda: self.index, bool
         self.grid = sms // config.cluster * config.cluster  # CTAs
 
     def addresses(self, stream: int) -> tuple[int, int]:
@@ -156,28 +159,29 @@ class Launcher:
 
         What is allocated while a graph is captured is that graph's, and its zeros are written when it is replayed.
         """
-        if self.index >= 0 and torch.cuda.is_current_stream_capturing():
+        if self.capturing():
             stream = ("capture", runtime.cudaStreamGetCaptureInfo(stream)[2])
         if stream not in self.scratch:
-            partials = torch.empty(self.grid * self.config.partial_bytes, dtype=torch.uint8, device=self.device)
-            scratch = partials, torch.zeros(self.grid * self.config.groups, dtype=I32, device=self.device)
+            partials = torch.empty(PARTS * self.grid * self.config.partial_bytes, dtype=torch.uint8, device=self.device)
+            scratch = partials, torch.zeros(PARTS * self.grid * GROUPS, dtype=I32, device=self.device)
             scratch = scratch if self.index >= 0 else emulated(scratch)
             self.scratch[stream] = scratch[0].data_ptr(), scratch[1].data_ptr(), scratch  # which own the memory
         return self.scratch[stream][:2]
 
     def __call__(self, tensors: tuple, total_m: int, n: int, k: int, experts: int) -> None:
         """Launch. The tensors must be as `expectations` says."""
-        if self.index >= 0 and torch.cuda.current_device() != self.index:
+        if self.current_device() != self.index:
             raise ValueError(f"a is on {self.device}, but must be on torch's current device")
         stream = self.current()
         addresses = [tensor.data_ptr() for tensor in tensors]
         if (addresses[0] | addresses[2] | addresses[5]) % 16:
             name = next(name for name, i in (("a", 0), ("b", 2), ("out", 5)) if addresses[i] % 16)
             raise ValueError(f"{name} starts at an address that is not a multiple of 16, but must")
-        search = 1 << (experts - 1).bit_length() >> 1
-        sizes = total_m, n, k, experts, search, self.grid
+        search, scratch = 1 << (experts - 1).bit_length() >> 1, self.addresses(stream)
         with self.lock:
-            WORD_STRUCT.pack_into(self.words, 0, *addresses, *self.addresses(stream), *sizes, stream)
+            WORD_STRUCT.pack_into(
+                self.words, 0, *addresses, *scratch, total_m, n, k, experts, search, self.grid, stream
+            )
             self.function(self.packed)
             result = self.result.value
         if result:

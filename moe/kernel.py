@@ -61,13 +61,17 @@ from moe.ptx import (
 from moe.schedule import MAX_EXPERTS, Shape, make_plan, piece_at, start_of
 
 BLOCK_K = 128  # K per scale, and per stage of the ring: one 128-byte swizzle row of e4m3
+GROUPS = 2  # consumer warpgroups
 GROUP_WARPS = 4
 GROUP_THREADS = 128
-# Registers of a thread, by consumer warpgroups: what the launch gives is 3 * 168 or 4 * 128
-CONSUMER_REGISTERS, PRODUCER_REGISTERS = {2: 232, 3: 160}, {2: 40, 3: 32}
+THREADS = GROUP_THREADS * (GROUPS + 1)
+TMA_WARP = GROUPS * GROUP_WARPS
+SCALE_BATCH = 3  # stages whose scales such a warp loads at once
+CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 232 + 40 is 3 * 168, what the launch gives
 SMEM = 227 * 1024
 CHUNK = 32  # tokens that a warp transposes at once
 MAX_STAGES = 12
+PARTS = 2  # of tiles, that a CTA may give at once: its first piece may be one, and its last
 BANKS = 1, 0, 3, 2  # of 4 sums, in the aligned registers of a vector: not in the banks of the results added to them
 # SCALE_ORDER: scales of a stage in shared memory [128 weight rows, lane % 4, 8 tokens, 2]: what a thread needs lies
 # side by side, those of a pair of tokens the wrong way round. So they come to registers of the other parity than the
@@ -88,44 +92,26 @@ class Config:
     in_turn: bool = False  # the warpgroups multiply in turn, and scale and add while the other multiplies
     burst: int = 1  # stages that are loaded together
     prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
-    groups: int = 2  # consumer warpgroups
-    tokens_on_m: bool = False  # tokens are the M side of wgmma, 64 * blocks a warpgroup; else weights are
-    ahead: bool = False  # a warpgroup has its next wgmma issued while it scales and adds
-    wide: int = 1  # 128 weight rows each, with tokens on M
+    tokens_on_m: bool = False  # tokens are the M side of wgmma, 64 of each warpgroup (sm90_tokens.py); else weights are
 
     def __post_init__(self):
-        assert self.blocks in (1, 2) and self.cluster in (1, 2) and self.groups in (2, 3)
-        if self.tokens_on_m:
-            assert self.tokens == 64 * self.blocks * self.groups
-            assert not self.ahead or self.blocks == self.wide == 1 and not self.in_turn
-        else:
-            assert self.tokens in (16, 32, 64, 128) and self.groups == 2 and not self.ahead and self.wide == 1
+        assert self.tokens in (16, 32, 64, 128) and self.blocks in (1, 2) and self.cluster in (1, 2)
+        assert not self.tokens_on_m or (self.tokens, self.blocks, self.in_turn) == (128, 1, False)
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Token counts that are loaded, the widest first: a tile takes the least that holds its tokens."""
-        if self.tokens_on_m:
-            return tuple(range(self.tokens, 0, -64))
-        return tuple(x for x in (128, 64, 32, 16) if x <= self.tokens)
-
-    @property
-    def threads(self) -> int:
-        return GROUP_THREADS * (self.groups + 1)
-
-    @property
-    def tma_warp(self) -> int:
-        """The first warp behind the consumers'."""
-        return self.groups * GROUP_WARPS
+        return tuple(x for x in (128, 64, 32, 16) if x <= self.tokens and (x >= 64 or not self.tokens_on_m))
 
     @property
     def rows(self) -> int:
         """Weight rows of a tile."""
-        return 128 * self.wide if self.tokens_on_m else 64 * self.blocks * self.groups
+        return 64 * self.blocks * GROUPS
 
     @property
     def sums(self) -> int:
         """Results of a consumer thread."""
-        return self.rows * self.tokens // (GROUP_THREADS * self.groups)
+        return self.rows * self.tokens // (GROUP_THREADS * GROUPS)
 
     @property
     def scale_row(self) -> int:
@@ -138,11 +124,6 @@ class Config:
         return max(self.rows // 128, 1) * 4 * self.scale_row
 
     @property
-    def scale_batch(self) -> int:
-        """Stages whose scales a warp loads at once: as many as it has registers for."""
-        return 3 if self.tokens <= 128 else 1
-
-    @property
     def scratch(self) -> int:
         """Bytes in which a warp transposes results: [16 tokens, 64 weight rows] or [CHUNK tokens, 16] in bf16."""
         return 2048 if self.tokens_on_m else CHUNK * 16 * 2
@@ -150,7 +131,7 @@ class Config:
     @property
     def fixed_smem(self) -> int:
         """Bytes of shared memory beside the ring's; 1024 to align that."""
-        return 1024 + BARRIERS + TABLES + self.groups * GROUP_WARPS * self.scratch
+        return 1024 + BARRIERS + TABLES + GROUPS * GROUP_WARPS * self.scratch
 
     @property
     def stage_bytes(self) -> int:
@@ -193,8 +174,8 @@ class Operands(NamedTuple):
     a_scale: Int64
     b_scale: Int64
     out: Int64
-    partials: Int64  # [CTA, partial_bytes], of tiles that were cut
-    flags: Int64  # int32 [CTA, GROUPS]: 1 while there is one
+    partials: Int64  # [PARTS * CTA, partial_bytes], of tiles that were cut
+    flags: Int64  # int32 [PARTS * CTA, GROUPS]: not 0 while there is one
     total_m: Int32
     n: Int32
 
@@ -273,7 +254,7 @@ class GroupedGemm:
         stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[14].ir_value())
         self.kernel(tuple(tensormaps), m_indptr, operands, k >> 7, experts, search).launch(
             grid=(grid, 1, 1),
-            block=(config.threads, 1, 1),
+            block=(THREADS, 1, 1),
             cluster=(config.cluster, 1, 1),
             smem=config.smem,
             stream=stream,
@@ -298,7 +279,7 @@ class GroupedGemm:
         # Shared memory: ring | transposition scratch | scales | tables | barriers
         ring = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
         scratch = ring + config.depth * config.stage_bytes
-        scales = scratch + config.groups * GROUP_WARPS * config.scratch
+        scales = scratch + GROUPS * GROUP_WARPS * config.scratch
         table = scales + config.depth * config.scale_bytes
         offsets = table + 4 * (MAX_EXPERTS + 1)
         several = offsets + 4 * (MAX_EXPERTS + 1)
@@ -306,13 +287,13 @@ class GroupedGemm:
         empty = full + 8 * MAX_STAGES
         cta = Cta(rank, cluster, ring, scales, scratch, full, empty, empty + 8 * MAX_STAGES)
 
-        if warp == config.tma_warp:
+        if warp == TMA_WARP:
             with cute.arch.elect_one():
                 for i in range_constexpr(len(config.widths) + 1):
                     tensormap_prefetch(tokens_map + 128 * i)
                 for i in range_constexpr(config.depth):
                     mbarrier_init(full + 8 * i, 2)  # the TMA warp, which awaits bytes, and a scale warp
-                    mbarrier_init(empty + 8 * i, config.groups * GROUP_WARPS * config.cluster)  # all consumer warps
+                    mbarrier_init(empty + 8 * i, GROUPS * GROUP_WARPS * config.cluster)  # all consumer warps
                 self.init_barriers(cta)
                 cute.arch.mbarrier_init_fence()
         self.begin(cta, warp)
@@ -325,7 +306,7 @@ class GroupedGemm:
         shape = Shape(operands.n, k_blocks, weight_blocks, experts, search, grid // config.cluster)
         self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
         if const_expr(config.prefetch > 0):
-            if warp == config.tma_warp:
+            if warp == TMA_WARP:
                 plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
                 self.prefetch(rank, plan, unit, weights_map)
         wait_for_previous_kernel()
@@ -339,17 +320,17 @@ class GroupedGemm:
             self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
         plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
 
-        if warp >= config.tma_warp:
-            cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS[config.groups])
-            first_scale_warp = config.tma_warp + 4 - self.scale_warps
-            if warp == config.tma_warp:
+        if warp >= TMA_WARP:
+            cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
+            first_scale_warp = TMA_WARP + 4 - self.scale_warps
+            if warp == TMA_WARP:
                 self.load(cta, plan, unit, tokens_map, weights_map)
             elif warp < first_scale_warp:
                 self.issue(cta, plan, unit)
             else:
                 self.scale(cta, plan, unit, operands, warp - first_scale_warp, lane)
         else:
-            cute.arch.setmaxregister_increase(CONSUMER_REGISTERS[config.groups])
+            cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
             self.consume(cta, plan, unit, operands, warp, lane, thread)
         self.finish(cta, warp)
         if const_expr(config.cluster > 1):  # arrivals and multicasts of the other CTA, before this one ends
@@ -359,7 +340,7 @@ class GroupedGemm:
     @cute.jit
     def make_table(self, m_indptr: Int64, offsets, table, several, shape: Shape, total_m, warp, lane, thread):
         """All threads: the schedule's tables in shared memory."""
-        for i in cutlass.range(thread, shape.experts + 1, self.config.threads, unroll=1):
+        for i in cutlass.range(thread, shape.experts + 1, THREADS, unroll=1):
             store_shared(offsets + 4 * i, load_relaxed(m_indptr + Int64(i) * 4))
         cute.arch.sync_threads()
         if warp == 0:
@@ -503,15 +484,15 @@ class GroupedGemm:
             stride = Int64(operands.total_m) * 4
             skip = which - count % self.scale_warps
             skip = skip + select(skip < 0, self.scale_warps, 0)
-            for base in cutlass.range(skip, piece.count, self.scale_warps * config.scale_batch, unroll=1):
+            for base in cutlass.range(skip, piece.count, self.scale_warps * SCALE_BATCH, unroll=1):
                 of_tokens, of_weights = [], []
-                for j in range_constexpr(config.scale_batch):
+                for j in range_constexpr(SCALE_BATCH):
                     k = piece.first + base + self.scale_warps * j
                     wanted = select(k < piece.first + piece.count, 1, 0)
                     at = [x + Int64(k) * stride for x in addresses]
                     of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
                     of_weights.append([load_global_float(x + Int64(k) * 4, wanted) for x in b_rows])
-                for j in range_constexpr(config.scale_batch):
+                for j in range_constexpr(SCALE_BATCH):
                     i = base + self.scale_warps * j
                     if i < piece.count:
                         stage = divide(count + i, config.depth)
@@ -535,7 +516,7 @@ class GroupedGemm:
         acc = cute.make_rmem_tensor((config.sums,), Float32)
         block_of_grid = cta.cluster * config.cluster + cta.rank
         group_thread = thread & (GROUP_THREADS - 1)
-        partial = operands.partials + Int64(group * (config.partial_bytes // config.groups) + group_thread * 16)
+        partial = operands.partials + Int64(group * (config.partial_bytes // GROUPS) + group_thread * 16)
         if const_expr(config.in_turn):
             if group == 1:
                 give_turn(TURNS, group)  # warpgroup 0 begins
@@ -549,22 +530,41 @@ class GroupedGemm:
                 self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
             slot, phase = self.multiply_piece(cta, piece, done, slot, phase, acc, warp, lane)
             done = done + piece.count
-            if piece.first > 0:  # another cluster writes the result
+            if (piece.count < plan.shape.k_blocks) & self.adds_together(plan):
+                self.give_part(piece, operands, acc, block_of_grid, group, group_thread)
+            elif piece.first > 0:  # another cluster writes the result
                 to = partial + Int64(block_of_grid) * config.partial_bytes
                 for i in range_constexpr(config.sums // 4):
                     used = self.is_used(piece, group, i)
                     store_global_floats(to + i * (GROUP_THREADS * 16), [acc[4 * i + j] for j in BANKS], used)
                 warpgroup_barrier(group + 1)
                 if group_thread == 0:
-                    store_release(operands.flags + Int64(block_of_grid * config.groups + group) * 4, 1)
+                    store_release(operands.flags + Int64(block_of_grid * GROUPS + group) * 4, 1)
             else:
                 if cut & (plan.share < plan.shape.k_blocks):  # the rest is multiplied at the same time
                     self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
                 self.store(cta, piece, operands, acc, warp, lane)
             unit = piece.next
+        if self.adds_together(plan):
+            unit = start_of(plan, cta.cluster)
+            while unit < plan.end:
+                piece = piece_at(plan, config, cta.rank, unit)
+                if piece.count < plan.shape.k_blocks:
+                    self.add_parts(plan, piece, cta, operands, group, warp, lane)
+                unit = piece.next
         if const_expr(config.in_turn):  # the turn that was given last
             if group == 0:
                 await_turn(TURNS, group)
+
+    def adds_together(self, plan):
+        """Whether all clusters that have a part of a tile add it together, each some columns; else the first does."""
+        return cutlass.Boolean(False)
+
+    def give_part(self, piece, operands: Operands, acc, block: Int32, group: Int32, thread: Int32) -> None:
+        """Hand a part of a tile to all that add it."""
+
+    def add_parts(self, plan, piece, cta: Cta, operands: Operands, group: Int32, warp: Int32, lane: Int32) -> None:
+        """Add this cluster's columns of a tile, and store them."""
 
     def is_used(self, piece, group: Int32, i: int) -> Int32:
         """1 if results 4 * i and on of a thread are of tokens that were multiplied."""
@@ -624,7 +624,7 @@ class GroupedGemm:
         first, clusters = cta.cluster + 1, plan.shape.clusters
         for other in cutlass.range(first + thread, clusters, GROUP_THREADS, unroll=1):
             if start_of(plan, other) < piece.end:
-                flag = flags + Int64((other * config.cluster + cta.rank) * config.groups + group) * 4
+                flag = flags + Int64((other * config.cluster + cta.rank) * GROUPS + group) * 4
                 while load_acquire(flag) == 0:
                     pause()
                 store_release(flag, 0)

@@ -183,6 +183,11 @@ def store_release(address: Int64, value: int) -> None:
     ptx("st.release.gpu.global.b32 [$0], $1;", "l,r", address, Int32(value))
 
 
+def add_release(address: Int64, value: int) -> Int32:
+    """atom.add.acq_rel.gpu (9.7.13.4): what was there before."""
+    return Int32(ptx("atom.add.acq_rel.gpu.global.u32 $0, [$1], $2;", "=r,l,r", address, Int32(value), result="i32"))
+
+
 def store_global_bfloat(address: Int64, x: Float32, condition: Int32) -> None:
     """cvt.rn.bf16 and st.global of 2 bytes where condition is not 0."""
     text = "{ .reg .pred p; .reg .b16 h; setp.ne.b32 p, $2, 0; cvt.rn.bf16.f32 h, $1; @p st.global.b16 [$0], h; }"
@@ -222,7 +227,7 @@ def store_shared_twice(address: Int32, value: Float32) -> None:
 
 
 def store_matrix(address: Int32, matrices: list[Int32], columns: bool = True) -> None:
-    """stmatrix (9.7.14.5.16): column (or row) i of 16-bit matrix j [8, 8] to the 16 bytes at lane 8 * j + i's address."""
+    """stmatrix (9.7.14.5.16): column or row i of 16-bit matrix j [8, 8] to the 16 bytes at lane 8 * j + i's address."""
     form = "stmatrix.sync.aligned.m8n8.x4" + ".trans" * columns
     ptx(f"{form}.shared::cta.b16 [$0], {{$1, $2, $3, $4}};", "r,r,r,r,r", address, *matrices)
 

@@ -14,7 +14,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, range_constexpr
 
-from moe.kernel import BLOCK_K, Config, Cta, GroupedGemm, Operands
+from moe.kernel import BLOCK_K, TMA_WARP, Config, Cta, GroupedGemm, Operands
 from moe.ptx import (
     fma,
     load_shared,
@@ -45,8 +45,7 @@ class GroupedGemmSm100(GroupedGemm):
 
     @staticmethod
     def supported(config: Config) -> Config:
-        narrow = dict(tokens=min(config.tokens, COLUMNS), groups=2, tokens_on_m=False, ahead=False, wide=1)
-        return replace(config, blocks=1, in_turn=False, **narrow)
+        return replace(config, blocks=1, in_turn=False, tokens_on_m=False)
 
     @classmethod
     def of(cls, config: Config) -> GroupedGemm:
@@ -66,7 +65,7 @@ class GroupedGemmSm100(GroupedGemm):
     @cute.jit
     def begin(self, cta: Cta, warp: Int32):
         """All threads, before they first meet: tensor memory."""
-        if warp == self.config.tma_warp + 1:
+        if warp == TMA_WARP + 1:
             tmem_alloc(cta.own + 32, 2 * COLUMNS)
             tcgen05_fence("before")
 
@@ -74,7 +73,7 @@ class GroupedGemmSm100(GroupedGemm):
     def finish(self, cta: Cta, warp: Int32):
         tcgen05_fence("before")
         cute.arch.sync_threads()
-        if warp == self.config.tma_warp + 1:
+        if warp == TMA_WARP + 1:
             tcgen05_fence("after")
             tmem_dealloc(load_shared(cta.own + 32), 2 * COLUMNS)
 
