@@ -11,7 +11,7 @@ from cuda.bindings import runtime
 from cutlass import Int64
 from cutlass.cute.runtime import make_ptr
 
-from moe.kernel import BLOCK_K, GROUPS, PARTS, WORDS, Config, GroupedGemm
+from moe.kernel import BLOCK_K, GROUPS, WORDS, Config, GroupedGemm
 from moe.schedule import MAX_EXPERTS
 from moe.sm100 import GroupedGemmSm100
 from moe.tuning import choose
@@ -162,8 +162,8 @@ class Launcher:
         if self.capturing():
             stream = ("capture", runtime.cudaStreamGetCaptureInfo(stream)[2])
         if stream not in self.scratch:
-            partials = torch.empty(PARTS * self.grid * self.config.partial_bytes, dtype=torch.uint8, device=self.device)
-            scratch = partials, torch.zeros(PARTS * self.grid * GROUPS, dtype=I32, device=self.device)
+            partials = torch.empty(self.grid * self.config.partial_bytes, dtype=torch.uint8, device=self.device)
+            scratch = partials, torch.zeros(self.grid * GROUPS, dtype=I32, device=self.device)
             scratch = scratch if self.index >= 0 else emulated(scratch)
             self.scratch[stream] = scratch[0].data_ptr(), scratch[1].data_ptr(), scratch  # which own the memory
         return self.scratch[stream][:2]

@@ -1,10 +1,10 @@
-"""The grouped GEMM's kernel for sm_90a: the weights are the M side of wgmma, the tokens its N side.
+"""The grouped GEMM's kernel: the frame, and the tensor core's part for sm_90a where experts have few tokens.
 
     TMA warp     weights, tokens ──► ring ┐
     scale warps  a_scale * b_scale ─► ring ┴─► two warpgroups: wgmma of 128 of K, scaled and added in registers ──► out
 
-Each warpgroup has `blocks` x 64 of the tile's weight rows, and all of its tokens. While one of them scales and adds
-what it has multiplied, the tensor cores multiply for the other.
+Weights are the M side of wgmma here, tokens its N side, so that few tokens cost little: each warpgroup has 64 of the
+tile's 128 weight rows, and all of its tokens. For many tokens it is the other way round: sm90_tokens.py.
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,8 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 from moe.ptx import (
     FIRST,
     LAST,
-    await_turn,
     divide,
     fma,
-    give_turn,
     let_next_kernel_start,
     load_acquire,
     load_global_float,
@@ -71,12 +69,10 @@ CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 232 + 40 is
 SMEM = 227 * 1024
 CHUNK = 32  # tokens that a warp transposes at once
 MAX_STAGES = 12
-PARTS = 2  # of tiles, that a CTA may give at once: its first piece may be one, and its last
 BANKS = 1, 0, 3, 2  # of 4 sums, in the aligned registers of a vector: not in the banks of the results added to them
-# SCALE_ORDER: scales of a stage in shared memory [128 weight rows, lane % 4, 8 tokens, 2]: what a thread needs lies
+# SCALE_ORDER: scales of a stage in shared memory [lane % 4, 8 tokens, 2]: what a thread needs lies
 # side by side, those of a pair of tokens the wrong way round. So they come to registers of the other parity than the
 # results, which all three operands of an FFMA would share otherwise, and with it the register bank.
-TURNS = 3  # named barriers 3 and 4; 1 and 2 are the warpgroups' own
 BARRIERS = 2 * 8 * MAX_STAGES + 64  # the last of which back ends may use
 TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
 WORDS = 15  # of the host's array
@@ -87,16 +83,14 @@ class Config:
     """Hyperparameters of a kernel. They change its time; its result only through the order of f32 additions."""
 
     tokens: int = 64  # of a tile: N of wgmma
-    blocks: int = 1  # 64 weight rows each, per warpgroup
     cluster: int = 1  # CTAs that share operands
-    in_turn: bool = False  # the warpgroups multiply in turn, and scale and add while the other multiplies
     burst: int = 1  # stages that are loaded together
     prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
     tokens_on_m: bool = False  # tokens are the M side of wgmma, 64 of each warpgroup (sm90_tokens.py); else weights are
 
     def __post_init__(self):
-        assert self.tokens in (16, 32, 64, 128) and self.blocks in (1, 2) and self.cluster in (1, 2)
-        assert not self.tokens_on_m or (self.tokens, self.blocks, self.in_turn) == (128, 1, False)
+        assert self.tokens in (16, 32, 64, 128) and self.cluster in (1, 2)
+        assert self.tokens == 128 or not self.tokens_on_m
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -106,7 +100,7 @@ class Config:
     @property
     def rows(self) -> int:
         """Weight rows of a tile."""
-        return 64 * self.blocks * GROUPS
+        return 64 * GROUPS
 
     @property
     def sums(self) -> int:
@@ -120,8 +114,8 @@ class Config:
 
     @property
     def scale_bytes(self) -> int:
-        """Bytes of scales per stage: for each 128 weight rows, of every token."""
-        return max(self.rows // 128, 1) * 4 * self.scale_row
+        """Bytes of scales per stage: a_scale * b_scale of every token."""
+        return 4 * self.scale_row
 
     @property
     def scratch(self) -> int:
@@ -161,7 +155,7 @@ class Cta(NamedTuple):
     rank: Int32
     cluster: Int32
     ring: Int32  # [stages, weights | tokens]
-    scales: Int32  # [stages, 128 weight rows, 4, scale_row]
+    scales: Int32  # [stages, 4, scale_row]
     scratch: Int32  # [warp, CHUNK, 16] bf16
     full: Int32  # barriers [stages]
     empty: Int32
@@ -174,8 +168,8 @@ class Operands(NamedTuple):
     a_scale: Int64
     b_scale: Int64
     out: Int64
-    partials: Int64  # [PARTS * CTA, partial_bytes], of tiles that were cut
-    flags: Int64  # int32 [PARTS * CTA, GROUPS]: not 0 while there is one
+    partials: Int64  # [CTA, partial_bytes], of tiles that were cut
+    flags: Int64  # int32 [CTA, GROUPS]: 1 while there is one
     total_m: Int32
     n: Int32
 
@@ -463,7 +457,6 @@ class GroupedGemm:
         """A scale warp: a_scale * b_scale of every third stage. Loaded first, stored when the stage is free."""
         config = self.config
         per_lane = (config.tokens + 31) // 32
-        sets = config.scale_bytes // (4 * config.scale_row)
         places = []  # of token `lane` + 32 * i
         for i in range_constexpr(per_lane):
             column = lane + 32 * i
@@ -477,10 +470,8 @@ class GroupedGemm:
                 token = piece.token + lane + 32 * i
                 conditions.append(select(lane + 32 * i < piece.tokens, 1, 0))
                 addresses.append(operands.a_scale + Int64(token) * 4)
-            b_rows = []
-            for i in range_constexpr(sets):
-                row = minimum((piece.row >> 7) + i, scale_blocks - 1)
-                b_rows.append(operands.b_scale + (Int64(piece.expert * scale_blocks + row) * Int64(k_blocks)) * 4)
+            row = minimum(piece.row >> 7, scale_blocks - 1)
+            of_row = operands.b_scale + (Int64(piece.expert * scale_blocks + row) * Int64(k_blocks)) * 4
             stride = Int64(operands.total_m) * 4
             skip = which - count % self.scale_warps
             skip = skip + select(skip < 0, self.scale_warps, 0)
@@ -491,7 +482,7 @@ class GroupedGemm:
                     wanted = select(k < piece.first + piece.count, 1, 0)
                     at = [x + Int64(k) * stride for x in addresses]
                     of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
-                    of_weights.append([load_global_float(x + Int64(k) * 4, wanted) for x in b_rows])
+                    of_weights.append(load_global_float(of_row + Int64(k) * 4, wanted))
                 for j in range_constexpr(SCALE_BATCH):
                     i = base + self.scale_warps * j
                     if i < piece.count:
@@ -499,10 +490,9 @@ class GroupedGemm:
                         slot = count + i - stage * config.depth
                         mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
                         to = cta.scales + slot * config.scale_bytes
-                        for x, of_weight in enumerate(of_weights[j]):
-                            for place, of_token in zip(places, of_tokens[j]):
-                                if lane < config.tokens:
-                                    self.store_scale(to + x * 4 * config.scale_row + place, of_token * of_weight)
+                        for place, of_token in zip(places, of_tokens[j]):
+                            if lane < config.tokens:
+                                self.store_scale(to + place, of_token * of_weights[j])
                         cute.arch.sync_warp()
                         mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
             count = count + piece.count
@@ -517,9 +507,6 @@ class GroupedGemm:
         block_of_grid = cta.cluster * config.cluster + cta.rank
         group_thread = thread & (GROUP_THREADS - 1)
         partial = operands.partials + Int64(group * (config.partial_bytes // GROUPS) + group_thread * 16)
-        if const_expr(config.in_turn):
-            if group == 1:
-                give_turn(TURNS, group)  # warpgroup 0 begins
         slot, phase, done = Int32(0), Int32(0), Int32(0)
         while unit < plan.end:
             piece = piece_at(plan, config, cta.rank, unit)
@@ -530,9 +517,7 @@ class GroupedGemm:
                 self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
             slot, phase = self.multiply_piece(cta, piece, done, slot, phase, acc, warp, lane)
             done = done + piece.count
-            if (piece.count < plan.shape.k_blocks) & self.adds_together(plan):
-                self.give_part(piece, operands, acc, block_of_grid, group, group_thread)
-            elif piece.first > 0:  # another cluster writes the result
+            if piece.first > 0:  # another cluster writes the result
                 to = partial + Int64(block_of_grid) * config.partial_bytes
                 for i in range_constexpr(config.sums // 4):
                     used = self.is_used(piece, group, i)
@@ -545,26 +530,6 @@ class GroupedGemm:
                     self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
                 self.store(cta, piece, operands, acc, warp, lane)
             unit = piece.next
-        if self.adds_together(plan):
-            unit = start_of(plan, cta.cluster)
-            while unit < plan.end:
-                piece = piece_at(plan, config, cta.rank, unit)
-                if piece.count < plan.shape.k_blocks:
-                    self.add_parts(plan, piece, cta, operands, group, warp, lane)
-                unit = piece.next
-        if const_expr(config.in_turn):  # the turn that was given last
-            if group == 0:
-                await_turn(TURNS, group)
-
-    def adds_together(self, plan):
-        """Whether all clusters that have a part of a tile add it together, each some columns; else the first does."""
-        return cutlass.Boolean(False)
-
-    def give_part(self, piece, operands: Operands, acc, block: Int32, group: Int32, thread: Int32) -> None:
-        """Hand a part of a tile to all that add it."""
-
-    def add_parts(self, plan, piece, cta: Cta, operands: Operands, group: Int32, warp: Int32, lane: Int32) -> None:
-        """Add this cluster's columns of a tile, and store them."""
 
     def is_used(self, piece, group: Int32, i: int) -> Int32:
         """1 if results 4 * i and on of a thread are of tokens that were multiplied."""
@@ -589,29 +554,19 @@ class GroupedGemm:
         Returns the next slot, and its phase.
         """
         config, group = self.config, warp >> 2
-        per_block, stride = tokens // 2, config.tokens // 2
-        first_weights = matrix_descriptor(cta.ring + group * (64 * config.blocks * BLOCK_K))
+        weights = matrix_descriptor(cta.ring + group * (64 * BLOCK_K))
         first_tokens = matrix_descriptor(cta.ring + config.rows * BLOCK_K)
         of_scales = cta.scales + (lane & 3) * config.scale_row
-        if const_expr(config.rows > 128):
-            of_scales = of_scales + group * (4 * config.scale_row)
         for _ in cutlass.range(count, unroll=1):
             mbarrier_wait(cta.full + 8 * slot, phase)
             stage = slot * (config.stage_bytes >> 4)
             scales = []
             for i in range_constexpr(tokens // 16):
                 scales += load_shared_floats(of_scales + slot * config.scale_bytes + 16 * i)
-            for b in range_constexpr(config.blocks):
-                weights, next_turn = first_weights + stage + b * (64 * BLOCK_K >> 4), None
-                if const_expr(config.in_turn):
-                    await_turn(TURNS, group)
-                    next_turn = TURNS + 1 - group
-                d = wgmma_fp8(tokens, uniform(weights), uniform(first_tokens + stage), next_turn)
-                if const_expr(b == config.blocks - 1):
-                    self.release(cta, slot, lane)
-                for i in range_constexpr(per_block):
-                    scale = scales[(i // 4 * 2 + i % 2) ^ 1]  # SCALE_ORDER
-                    acc[b * stride + i] = fma(d[i], scale, acc[b * stride + i])
+            d = wgmma_fp8(tokens, uniform(weights + stage), uniform(first_tokens + stage))
+            self.release(cta, slot, lane)
+            for i in range_constexpr(tokens // 2):
+                acc[i] = fma(d[i], scales[(i // 4 * 2 + i % 2) ^ 1], acc[i])  # SCALE_ORDER
             slot = slot + 1
             phase = select(slot == config.depth, phase ^ 1, phase)
             slot = select(slot == config.depth, 0, slot)
@@ -660,31 +615,28 @@ class GroupedGemm:
 
     @cute.jit
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
-        """Results [16 weight rows, tokens] of a warp and 64-row block, to out [tokens, weight rows] in bf16."""
+        """Results [16 weight rows, tokens] of a warp, to out [tokens, weight rows] in bf16."""
         config = self.config
-        per_block = config.tokens // 2
         chunk = min(CHUNK, config.tokens)
         scratch = cta.scratch + warp * config.scratch
-        row = piece.row + (warp >> 2) * (64 * config.blocks) + (warp & 3) * 16
         # A lane's row of an 8x8 matrix: a token's 8 weight rows; halves change places every 4 tokens, for the banks
         token = (lane & 7) + ((lane >> 4) << 3)
         write = scratch + token * 32 + ((((lane >> 3) ^ (token >> 2)) & 1) << 4)
         token = lane >> 1
         read = scratch + token * 32 + (((lane ^ (token >> 2)) & 1) << 4)
-        for b in range_constexpr(config.blocks):
-            first = row + b * 64 + (lane & 1) * 8
-            to = operands.out + (Int64(piece.token + token) * Int64(operands.n) + Int64(first)) * 2
-            n, tokens = operands.n, piece.tokens
-            left = select(first < n, tokens - token, 0)
-            for c in range_constexpr(config.tokens // chunk):
-                if c * chunk < tokens:
-                    for j in range_constexpr(chunk // 16):
-                        base = b * per_block + (c * chunk + j * 16) // 2
-                        matrices = [pack_bfloat(acc[base + 2 * i], acc[base + 2 * i + 1]) for i in range(4)]
-                        store_matrix(write + j * 512, matrices)
-                    cute.arch.sync_warp()
-                    for j in range_constexpr(chunk // 16):
-                        x = load_shared_words(read + j * 512)
-                        at = c * chunk + j * 16
-                        store_global_words(to + Int64(at) * Int64(n) * 2, x, select(at < left, 1, 0))
-                    cute.arch.sync_warp()
+        first = piece.row + (warp >> 2) * 64 + (warp & 3) * 16 + (lane & 1) * 8
+        to = operands.out + (Int64(piece.token + token) * Int64(operands.n) + Int64(first)) * 2
+        n, tokens = operands.n, piece.tokens
+        left = select(first < n, tokens - token, 0)
+        for c in range_constexpr(config.tokens // chunk):
+            if c * chunk < tokens:
+                for j in range_constexpr(chunk // 16):
+                    base = (c * chunk + j * 16) // 2
+                    matrices = [pack_bfloat(acc[base + 2 * i], acc[base + 2 * i + 1]) for i in range(4)]
+                    store_matrix(write + j * 512, matrices)
+                cute.arch.sync_warp()
+                for j in range_constexpr(chunk // 16):
+                    x = load_shared_words(read + j * 512)
+                    at = c * chunk + j * 16
+                    store_global_words(to + Int64(at) * Int64(n) * 2, x, select(at < left, 1, 0))
+                cute.arch.sync_warp()

@@ -116,16 +116,6 @@ def warpgroup_barrier(number: Int32) -> None:
     ptx("bar.sync $0, 128;", "r", number)
 
 
-def await_turn(number: int, group: Int32) -> None:
-    """bar.sync of 256 threads: warpgroup `group` waits at barrier number + group until the other has arrived there."""
-    ptx("bar.sync $0, 256;", "r", Int32(number) + group)
-
-
-def give_turn(number: int, group: Int32) -> None:
-    """bar.arrive: warpgroup `group` lets the other one go on."""
-    ptx("bar.arrive $0, 256;", "r", Int32(number + 1) - group)
-
-
 def wait_for_previous_kernel() -> None:
     """griddepcontrol.wait (9.7.13.13): until the kernel before has ended and its writes are visible."""
     ptx("griddepcontrol.wait;", "")
@@ -181,11 +171,6 @@ def load_acquire(address: Int64) -> Int32:
 def store_release(address: Int64, value: int) -> None:
     """st.release.gpu (9.7.9.11)."""
     ptx("st.release.gpu.global.b32 [$0], $1;", "l,r", address, Int32(value))
-
-
-def add_release(address: Int64, value: int) -> Int32:
-    """atom.add.acq_rel.gpu (9.7.13.4): what was there before."""
-    return Int32(ptx("atom.add.acq_rel.gpu.global.u32 $0, [$1], $2;", "=r,l,r", address, Int32(value), result="i32"))
 
 
 def store_global_bfloat(address: Int64, x: Float32, condition: Int32) -> None:
@@ -277,17 +262,16 @@ def fma(x: Float32, y: Float32, z: Float32) -> Float32:
     return Float32(math.fma(x.ir_value(), y.ir_value(), z.ir_value()))
 
 
-def wgmma_fp8(n: int, a: Int32, b: Int32, next_turn: Int32 | None = None, wait: bool = True) -> list[Float32]:
+def wgmma_fp8(n: int, a: Int32, b: Int32, wait: bool = True) -> list[Float32]:
     """wgmma.mma_async (9.7.15.5.2) of 128 of K, and wait: D [64, n] = A [64, 128] @ B [n, 128].T, e4m3 in, f32 out.
 
     a, b: low words of the matrix descriptors (9.7.15.5.1.2) of K-major operands with 128-byte swizzle, of which 32 of K
     are 32 bytes. If they come from `uniform`, each step's are made in uniform registers, where wgmma wants them.
     Of D a thread has (9.7.15.5.1.1), as its result i, row 16 * warp + lane / 4 + 8 * (i / 2 % 2) and column
-    8 * (i / 4) + lane % 4 * 2 + i % 2. next_turn: arrive at this barrier of 256 threads when half is issued.
-    Without the wait: only `fma_in_order` behind a `wgmma_wait` may read D.
+    8 * (i / 4) + lane % 4 * 2 + i % 2. Without the wait: only `fma_in_order` behind a `wgmma_wait` may read D.
     """
     count = n // 2
-    d, in_turn = ", ".join(f"${i}" for i in range(count)), next_turn is not None
+    d = ", ".join(f"${i}" for i in range(count))
     text = "{ .reg .pred none, some; .reg .b32 x, y; .reg .b64 a, b; setp.ne.b32 none, 0, 0; setp.eq.b32 some, 0, 0;\n"
     text += "wgmma.fence.sync.aligned;\n"
     for step in range(4):
@@ -295,11 +279,8 @@ def wgmma_fp8(n: int, a: Int32, b: Int32, next_turn: Int32 | None = None, wait: 
         text += f"mov.b64 a, {{x, {DESCRIPTOR >> 32}}}; mov.b64 b, {{y, {DESCRIPTOR >> 32}}};\n"
         text += f"wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 "
         text += f"{{{d}}}, a, b, {'some' if step else 'none'}, 1, 1;\n"
-        text += f"bar.arrive ${count + 2}, 256;\n" if in_turn and step == 1 else ""
     text += "wgmma.commit_group.sync.aligned;\n" + "wgmma.wait_group.sync.aligned 0;" * wait + " }"
-    operands = [a, b] + [next_turn] * in_turn
-    struct = ptx(text, "=&f," * count + "r,r" + ",r" * in_turn, *operands, result=structure(count, "f32"))
-    return unpack(struct, count, Float32)
+    return unpack(ptx(text, "=&f," * count + "r,r", a, b, result=structure(count, "f32")), count, Float32)
 
 
 def wgmma_wait(pending: int) -> None:

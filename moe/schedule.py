@@ -18,7 +18,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr
 
-from moe.ptx import divide, load_shared, maximum, minimum, select
+from moe.ptx import divide, load_shared, minimum, select
 
 MAX_EXPERTS = 512
 
@@ -66,14 +66,6 @@ class Piece(NamedTuple):
 def start_of(plan: Plan, cluster: Int32) -> Int32:
     """First unit of a cluster, if shares are contiguous."""
     return cluster * plan.share + minimum(cluster, plan.longer)
-
-
-@cute.jit
-def cluster_of(plan: Plan, unit: Int32) -> Int32:
-    """Which cluster has this unit, if shares are contiguous."""
-    of_longer = plan.longer * (plan.share + 1)
-    rest = plan.longer + divide(maximum(unit - of_longer, 0), maximum(plan.share, 1))
-    return select(unit < of_longer, divide(unit, plan.share + 1), rest)
 
 
 @cute.jit

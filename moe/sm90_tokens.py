@@ -9,43 +9,29 @@ leaves registers for a second result: a warpgroup issues its next multiplication
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, range_constexpr
+from cutlass import Int32, Int64, range_constexpr
 
-from moe.kernel import BANKS, BLOCK_K, GROUP_THREADS, GROUPS, PARTS, Cta, GroupedGemm, Operands
+from moe.kernel import BLOCK_K, Cta, GroupedGemm, Operands
 from moe.ptx import (
-    add_release,
-    divide,
     fma_in_order,
-    load_acquire,
-    load_global_floats,
     load_shared_floats,
     load_shared_words,
     matrix_descriptor,
     mbarrier_test,
     mbarrier_wait,
-    minimum,
     pack_bfloat,
-    pause,
     select,
-    store_global_floats,
     store_global_words,
     store_matrix,
-    store_release,
     store_shared_twice,
     uniform,
-    warpgroup_barrier,
     wgmma_fp8,
     wgmma_wait,
 )
-from moe.schedule import cluster_of
 
 ROWS = 64  # tokens of a warpgroup
 COLUMNS = 128  # weight rows of a tile, and of a scale
 SUMS = COLUMNS // 2  # of a thread
-GROUP_BYTES = SUMS * 128 * 4  # of a warpgroup's part of a tile
-UNIT = 8  # sums of a thread, 16 columns, that are added by one of the clusters that have parts of a tile
-UNITS = SUMS // UNIT
-AT_ONCE = 8  # parts that are loaded together
 HALF = 64  # weight rows that a warp stores at once
 # A thread's results, those of the same register bank together: each bank has a copy of their scale
 IN_BANKS = tuple(4 * i + bank for bank in range(4) for i in range(SUMS // 4))
@@ -149,75 +135,6 @@ class TokensOnM(GroupedGemm):
         else:
             self.add(cta, acc, d, 0, lane)
         return slot, phase
-
-    # A problem of fewer tiles than clusters: all that have a part of a tile write it to scratch memory, then each adds
-    # some of the columns of all parts. A CTA has at most two such pieces: slot 1 is for the one that begins its tile.
-
-    def adds_together(self, plan):
-        return (plan.skip == 0) & (plan.share < plan.shape.k_blocks)
-
-    @cute.jit
-    def give_part(self, piece, operands: Operands, acc, block: Int32, group: Int32, thread: Int32):
-        if group * ROWS < piece.width:
-            part = PARTS * block + select(piece.first == 0, 1, 0)
-            to = operands.partials + Int64(part) * self.config.partial_bytes + Int64(group * GROUP_BYTES + thread * 16)
-            for i in range_constexpr(SUMS // 4):
-                store_global_floats(to + i * (GROUP_THREADS * 16), [acc[4 * i + j] for j in BANKS], Int32(1))
-            warpgroup_barrier(group + 1)
-            if thread == 0:
-                store_release(operands.flags + Int64(part * GROUPS + group) * 4, 1)
-
-    @cute.jit
-    def add_parts(self, plan, piece, cta: Cta, operands: Operands, group: Int32, warp: Int32, lane: Int32):
-        config, n = self.config, operands.n
-        thread = (warp & 3) * 32 + lane
-        first = cluster_of(plan, piece.end - plan.shape.k_blocks)
-        parts = cluster_of(plan, piece.end - 1) - first + 1
-        at = cta.cluster - first
-        low, high = divide(at * UNITS, parts), divide((at + 1) * UNITS, parts)
-        if (group * ROWS < piece.width) & (low < high):
-            for i in cutlass.range(thread, parts, GROUP_THREADS, unroll=1):
-                flag = operands.flags + Int64(self.part_of(first, i, cta.rank) * GROUPS + group) * 4
-                while load_acquire(flag) == 0:
-                    pause()
-            warpgroup_barrier(group + 1)
-            base = operands.partials + Int64(group * GROUP_BYTES + thread * 16)
-            scratch = cta.scratch + warp * config.scratch
-            token = (lane & 7) + ((lane >> 3 & 1) << 3)  # as in `store`, but 32 bytes a token
-            write = scratch + token * 32 + (((lane >> 4) ^ (token >> 2) & 1) << 4)
-            token = lane >> 1
-            read = scratch + token * 32 + (((lane ^ (token >> 2)) & 1) << 4)
-            row, column = (warp >> 2) * ROWS + (warp & 3) * 16 + token, piece.row + (lane & 1) * 8
-            address = operands.out + (Int64(piece.token + row) * Int64(n) + Int64(column)) * 2
-            inside = select(row < piece.tokens, 1, 0) & select(column < n, 1, 0)
-            for unit in cutlass.range(low, high, unroll=1):
-                sums = cute.make_rmem_tensor((UNIT,), Float32)
-                for j in range_constexpr(UNIT):
-                    sums[j] = Float32(0.0)
-                for begin in cutlass.range(0, parts, AT_ONCE, unroll=1):
-                    loaded = []
-                    for i in range_constexpr(AT_ONCE):
-                        part = Int64(self.part_of(first, begin + i, cta.rank)) * config.partial_bytes
-                        exists = select(begin + i < parts, 1, 0)
-                        for half in range_constexpr(UNIT // 4):
-                            offset = (unit * (UNIT // 4) + half) * (GROUP_THREADS * 16)
-                            loaded.append(load_global_floats(base + part + Int64(offset), exists))
-                    for i in range_constexpr(AT_ONCE):
-                        for j in range_constexpr(UNIT):
-                            sums[j] = sums[j] + loaded[i * (UNIT // 4) + j // 4][BANKS[j % 4]]
-                store_matrix(write, [pack_bfloat(sums[2 * x], sums[2 * x + 1]) for x in range(4)], columns=False)
-                cute.arch.sync_warp()
-                store_global_words(address + Int64(unit * 32), load_shared_words(read), inside)
-                cute.arch.sync_warp()
-            warpgroup_barrier(group + 1)  # all have read: the last of the clusters that do takes the flags back
-            for i in cutlass.range(thread, parts, GROUP_THREADS, unroll=1):
-                flag = operands.flags + Int64(self.part_of(first, i, cta.rank) * GROUPS + group) * 4
-                if add_release(flag, 1) == minimum(parts, UNITS):
-                    store_release(flag, 0)
-
-    def part_of(self, first: Int32, i: Int32, rank: Int32) -> Int32:
-        """Where part i of a tile lies, of which cluster `first` has the beginning."""
-        return PARTS * ((first + i) * self.config.cluster + rank) + select(i == 0, 1, 0)
 
     @cute.jit
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
