@@ -24,7 +24,8 @@ def moe():
 
 
 MACHINE = os.environ["MOE_MACHINE"]
-NAMES = ["even", "ragged", "one expert has all", "several token tiles", "cut into many parts", "nan"]
+NAMES = ["even", "ragged", "one expert has all", "several token tiles", "cut into many parts"]
+NAMES += ["the ring goes round", "nan"]
 
 
 @pytest.mark.parametrize("config", range(3))
@@ -73,7 +74,11 @@ def test_ragged_experts(moe, ms, n, k):
     assert moe.run(moe.Case(tuple(ms), n, k, seed=len(ms)), config) <= moe.BOUND
 
 
-@pytest.mark.parametrize("fault", ["no scales", "the next expert's rows are stored", "no partial sums"])
+FAULTS = ["no scales", "the next expert's rows are stored", "no partial sums"]
+FAULTS += ["results are read too early", "a stage is released too early"] * (MACHINE == "h200")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(moe, monkeypatch, fault):
     """What the tests above are worth: each of these kernels fails."""
     from moe import api, kernel, sm90_tokens, sm100
@@ -87,11 +92,31 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
         monkeypatch.setattr(part, fma, lambda d, scale, acc: real_fma(d, d, acc))
     elif fault == "the next expert's rows are stored":
         monkeypatch.setattr(part, store, lambda at, x, c: real_store(at, x, kernel.Int32(1)))
+    elif fault == "results are read too early":
+        wait = part.wgmma_wait
+        monkeypatch.setattr(part, "wgmma_wait", lambda under_way: wait(under_way + 1))
+    elif fault == "a stage is released too early":
+        release, issue = part.TokensOnM.release, part.TokensOnM.issue_stage
+        monkeypatch.setattr(part.TokensOnM, "release", lambda *_: None)
+
+        def both(self, bases, slot, a, b):
+            release(self, both.cta, slot, both.lane)
+            return issue(self, bases, slot, a, b)
+
+        step = part.TokensOnM.multiply
+
+        def multiply(self, cta, count, slot, phase, acc, warp, lane):
+            both.cta, both.lane = cta, lane
+            return step(self, cta, count, slot, phase, acc, warp, lane)
+
+        monkeypatch.setattr(part.TokensOnM, "issue_stage", both)
+        monkeypatch.setattr(part.TokensOnM, "multiply", multiply)
     else:
         monkeypatch.setattr(kernel, "load_global_floats", lambda at, c: real_flag(at, c & 0))
     api.launcher.cache_clear()
     try:
-        case = moe.CASES["cut into many parts" if fault == "no partial sums" else "ragged"]
+        cases = {"no partial sums": "cut into many parts", "a stage is released too early": "the ring goes round"}
+        case = moe.CASES[cases.get(fault, "ragged")]
         try:
             assert moe.run(case, MORE) > moe.BOUND
         except emulator.EmulatorError:
