@@ -109,7 +109,7 @@ class Config:
 
     @property
     def scale_row(self) -> int:
-        """Bytes of the scales of a quarter of a tile's tokens in shared memory: 16 more, for the banks; or all twice."""
+        """Bytes of the scales of a quarter of a tile's tokens in shared memory: 16 more for the banks, or all twice."""
         return 2 * self.tokens if self.tokens_on_m else self.tokens + 16
 
     @property
