@@ -100,8 +100,8 @@ KERNELS = (
     Kernel("grouped 128x64 f16", GROUPED, "--tile_shape_mn 128,64 --num_groups 4", True,
            ("--problem_sizes_mnkl (512,512,512,1),(256,1024,512,1),(128,512,1024,1),(640,512,512,1)",
             "--problem_sizes_mnkl (256,1024,2048,1),(256,1024,2048,1),(256,1024,2048,1),(256,1024,2048,1)")),
-    # Ours, with programmatic dependent launch but for the plain load side; moe's kernels as of commit 949122b (`compile`
-    # wants that commit's moe/: its configs have changed since)
+    # Ours, with programmatic dependent launch but for the plain load side; moe's kernels as of commit 949122b, whose
+    # moe/ `compile` wants: its configs have changed since
     Kernel("moe 16 e4m3", MOE, "--config {tokens:16,burst:4,prefetch:2}", True,
            _experts("1,8,4096,7168", "4,8,7168,2048")),
     Kernel("moe 64 cluster e4m3", MOE, "--config {tokens:64,cluster:2,prefetch:2}", False,
