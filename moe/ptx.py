@@ -57,6 +57,21 @@ def maximum(x, y) -> Int32:
     return select(Int32(x) < Int32(y), y, x)
 
 
+def select_float(condition, x, y) -> Float32:
+    """x if condition else y, without a branch."""
+    return Float32(arith.select(condition.ir_value(), Float32(x).ir_value(), Float32(y).ir_value()))
+
+
+def as_float(x: Int32) -> Float32:
+    """The f32 that has these bits."""
+    return Float32(arith.bitcast(Float32.mlir_type, x.ir_value()))
+
+
+def as_int(x: Float32) -> Int32:
+    """The bits of an f32."""
+    return Int32(arith.bitcast(Int32.mlir_type, x.ir_value()))
+
+
 def divide(x, y) -> Int32:
     """Quotient of two numbers that are not negative; `//` would care for the signs."""
     return Int32(arith.divui(Int32(x).ir_value(), Int32(y).ir_value()))
@@ -108,6 +123,11 @@ def warpgroup_barrier(number: Int32) -> None:
     ptx("bar.sync $0, 128;", "r", number)
 
 
+def consumer_barrier(number: int) -> None:
+    """bar.sync of the 256 threads of both warpgroups."""
+    ptx("bar.sync $0, 256;", "r", Int32(number))
+
+
 def await_turn(number: int, group: Int32) -> None:
     """bar.sync of 256 threads: warpgroup `group` waits at barrier number + group until the other has arrived there."""
     ptx("bar.sync $0, 256;", "r", Int32(number) + group)
@@ -141,6 +161,17 @@ def load_relaxed(address: Int64) -> Int32:
     return Int32(ptx("ld.relaxed.gpu.global.b32 $0, [$1];", "=r,l", address, result="i32"))
 
 
+def load_relaxed_if(address: Int64, condition: Int32) -> Int32:
+    """ld.relaxed.gpu; 0 where condition is 0."""
+    text = "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.relaxed.gpu.global.b32 $0, [$1]; }"
+    return Int32(ptx(text, "=&r,l,r", address, condition, result="i32"))
+
+
+def atomic_inc(address: Int64, last: Int32) -> Int32:
+    """atom.inc.acq_rel.gpu (9.7.13.6): counts up to `last`, then from 0 again; the value before."""
+    return Int32(ptx("atom.acq_rel.gpu.global.inc.u32 $0, [$1], $2;", "=r,l,r", address, last, result="i32"))
+
+
 def load_global_float(address: Int64, condition: Int32) -> Float32:
     """ld.global of an f32; 0 where condition is 0."""
     text = "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.global.f32 $0, [$1]; }"
@@ -155,6 +186,14 @@ def load_global_floats(address: Int64, condition: Int32) -> list[Float32]:
     return unpack(struct, 4, Float32)
 
 
+def load_global_words(address: Int64, condition: Int32) -> list[Int32]:
+    """ld.global of 16 bytes; 0 where condition is 0."""
+    text = "{ .reg .pred p; setp.ne.b32 p, $5, 0; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;"
+    text += " @p ld.global.v4.b32 {$0, $1, $2, $3}, [$4]; }"
+    struct = ptx(text, "=&r,=&r,=&r,=&r,l,r", address, condition, result=structure(4, "i32"))
+    return unpack(struct, 4, Int32)
+
+
 def store_global_floats(address: Int64, x: list[Float32], condition: Int32) -> None:
     """st.global (9.7.9.11) of 4 f32 where condition is not 0."""
     ptx_if(condition, "st.global.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f", address, *x)
@@ -163,6 +202,11 @@ def store_global_floats(address: Int64, x: list[Float32], condition: Int32) -> N
 def store_global_words(address: Int64, x: list[Int32], condition: Int32) -> None:
     """st.global of 16 bytes where condition is not 0."""
     ptx_if(condition, "st.global.v4.b32 [$0], {$1, $2, $3, $4};", "l,r,r,r,r", address, *x)
+
+
+def store_global_word(address: Int64, x: Int32, condition: Int32) -> None:
+    """st.global of 4 bytes where condition is not 0."""
+    ptx_if(condition, "st.global.b32 [$0], $1;", "l,r", address, x)
 
 
 def load_acquire(address: Int64) -> Int32:
@@ -206,6 +250,18 @@ def store_shared(address: Int32, value: Int32) -> None:
 def store_shared_float(address: Int32, value: Float32) -> None:
     """st.shared of an f32."""
     ptx("st.shared.f32 [$0], $1;", "r,f", address, value)
+
+
+def load_shared_float(address: Int32) -> Float32:
+    """ld.shared of an f32."""
+    return Float32(ptx("ld.shared.f32 $0, [$1];", "=f,r", address, result="f32"))
+
+
+def store_shared_e4m3(address: Int32, other: Int32, x: Float32, y: Float32) -> None:
+    """cvt.rn.satfinite.e4m3x2 (9.7.9.21) of x and y, and st.shared of a byte each, x at `address`, y at `other`."""
+    text = "{ .reg .b16 h, l; cvt.rn.satfinite.e4m3x2.f32 h, $3, $2; st.shared.b8 [$0], h;"
+    text += " shr.u16 l, h, 8; st.shared.b8 [$1], l; }"
+    ptx(text, "r,r,f,f", address, other, x, y)
 
 
 def store_matrix(address: Int32, matrices: list[Int32]) -> None:
