@@ -1,0 +1,314 @@
+"""The layer's first GEMM for sm_90a: gathers its token rows, and leaves silu(gate) * up in e4m3 with its scales.
+
+The grouped GEMM of kernel.py with tiles of 128 weight rows of up and the same 128 of gate. Each warpgroup has 64 of
+both, so a thread has up and gate of the same column and token in two registers. 128 columns of the product are one
+block of the next GEMM's K: the tile's CTA knows its scale.
+"""
+
+from typing import NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, Uint8, const_expr, range_constexpr
+from cutlass._mlir.dialects import cuda as cuda_ir
+
+from moe.definition import LARGEST
+from moe.kernel import (
+    BLOCK_K,
+    FIRST,
+    LAST,
+    TURNS,
+    Config,
+    Cta,
+    GroupedGemm,
+    swizzled,
+    tma_atom,
+)
+from moe.ptx import (
+    await_turn,
+    consumer_barrier,
+    divide,
+    fma,
+    load_global_float,
+    load_relaxed_if,
+    load_shared_float,
+    load_shared_floats,
+    load_shared_words,
+    matrix_descriptor,
+    mbarrier_arrive,
+    mbarrier_wait,
+    minimum,
+    select,
+    select_float,
+    store_global_word,
+    store_global_words,
+    store_shared_e4m3,
+    store_shared_float,
+    tensormap_address,
+    tma_load,
+    tma_prefetch,
+    wait_for_previous_kernel,
+    wgmma_fp8,
+)
+from moe.ptx import as_int as bits_of
+from moe.schedule import piece_at
+
+THREADS = 384  # two consumer warpgroups, and the warps that load
+WARP_SCRATCH = 1024  # bytes that each of the 8 consumer warps has
+SCALE_BATCH = 3  # stages whose scales a warp loads at once
+HALF = 128  # columns of the product that a tile has: weight rows of up, and as many of gate
+WORDS = 18
+LOG2_E = 1.4426950408889634
+
+
+class Operands(NamedTuple):
+    """Addresses and sizes of the problem."""
+
+    a_scale: Int64
+    b_scale: Int64
+    rows: Int64
+    c: Int64
+    c_scale: Int64
+    partials: Int64
+    flags: Int64
+    total_m: Int32  # rows that there is room for
+    n: Int32  # of up and gate together
+    tokens: Int32
+    token_row: cute.CopyAtom  # tensormap of one row of a
+
+
+def row_tensormap(address: Int64, tokens: Int32, k: Int32):
+    """TMA atom of A [tokens, k]: boxes of 1 x 128, which go where the 128-byte swizzle of their address has them."""
+    layout = cute.make_composed_layout(cute.make_swizzle(3, 4, 3), 0, cute.make_layout((1, BLOCK_K), stride=(BLOCK_K, 1)))
+    return tma_atom(address, (tokens, k), (cute.assume(k, 16), 1), layout, (1, BLOCK_K))
+
+
+def halves_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32):
+    """TMA atom of B [experts, up | gate, n / 2, k], innermost first: boxes of 128 x 128 x 1 x 1."""
+    box = (BLOCK_K, HALF, 1, 1)
+    layout = cute.composition(swizzled(HALF), cute.make_layout(box, stride=(HALF, 1, HALF * BLOCK_K, HALF * BLOCK_K)))
+    half = Int64(n >> 1) * Int64(k)
+    stride = (1, cute.assume(Int64(k), 16), cute.assume(half, 16), cute.assume(2 * half, 16))
+    return tma_atom(address, (k, n >> 1, 2, experts), stride, layout, box)
+
+
+FEW = Config(tokens=16, blocks=2, prefetch=2)
+SOME = Config(tokens=64, blocks=2, prefetch=2)
+MANY = Config(tokens=128, blocks=2, in_turn=True)
+CONFIGS = FEW, SOME, MANY
+
+
+def choose(rows: int, experts: int) -> Config:
+    """The config for this many rows in all, as far as the host can know."""
+    mean = -(-rows // experts)
+    return FEW if mean <= 16 else SOME if mean <= 64 else MANY
+
+
+class GatheredGemm(GroupedGemm):
+    """The kernel under one of CONFIGS. Words: addresses of hidden_states e4m3 [T, K], their scales f32
+    [K/128, T], weights e4m3 [E, n, K] and scales f32 [E, n/128, K/128], m_indptr int32 [E + 1], rows int32 [total_m]
+    (the token of each row), c e4m3 [total_m, n/2], its scales f32 [n/256, total_m], partials, flags; total_m, n, K, E,
+    first step of a search among them, CTAs; T; CUDA stream.
+    """
+
+    @cute.jit
+    def __call__(self, host: cute.Pointer):
+        """Encode the tensormaps and launch."""
+        words, config = cute.make_tensor(host, cute.make_layout(WORDS)), self.config
+        a, a_scale, b, b_scale, m_indptr, rows, c, c_scale, partials, flags = [words[i] for i in range(10)]
+        total_m, n, k, experts, search, grid, tokens = [Int32(words[i]) for i in range(10, 17)]
+        row = row_tensormap(a, tokens, k)
+        tensormaps = (*[row] * len(config.widths), halves_tensormap(b, experts, n, k))
+        operands = Operands(a_scale, b_scale, rows, c, c_scale, partials, flags, total_m, n, tokens, row)
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[17].ir_value())
+        self.kernel(tensormaps, m_indptr, operands, k >> 7, experts, search).launch(
+            grid=(grid, 1, 1),
+            block=(THREADS, 1, 1),
+            cluster=(1, 1, 1),
+            smem=config.smem,
+            stream=stream,
+            use_pdl=True,
+            min_blocks_per_mp=1,
+        )
+
+    def make_table(self, *arguments) -> None:
+        """The kernel before this one is routing, which writes m_indptr: nothing is known until it has ended."""
+        wait_for_previous_kernel()
+        super().make_table(*arguments)
+
+    @cute.jit
+    def prefetch(self, rank: Int32, plan, unit: Int32, weights_map: Int64):
+        """The first stages of this CTA's weights to L2."""
+        if unit < plan.end:
+            piece = piece_at(plan, self.config, rank, unit)
+            with cute.arch.elect_one():
+                for i in cutlass.range(minimum(piece.count, self.config.prefetch), unroll=1):
+                    for half in range_constexpr(2):
+                        tma_prefetch(weights_map, ((piece.first + i) * BLOCK_K, piece.row >> 1, half, piece.expert))
+
+    def load_stage(self, cta: Cta, weights_map, tokens_map, weights, bar, x, expert, row, token, width, own) -> None:
+        """The weights' TMA copies of a stage: 128 rows of up, then of gate. Tokens are the scale warps' part."""
+        for half in range(2):
+            to = weights + half * (HALF * BLOCK_K)
+            tma_load(to, weights_map, (x, row >> 1, half, expert), bar, FIRST, Int32(1), None)
+
+    @cute.jit
+    def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
+        """A scale warp: token rows of every third stage, a copy a row, and a_scale * b_scale for up and for gate."""
+        config = self.config
+        per_lane = (config.tokens + 31) // 32
+        tokens_map = tensormap_address(operands.token_row)
+        places = []  # of token `lane` + 32 * i
+        for i in range_constexpr(per_lane):
+            places.append(self.scale_place(lane + 32 * i))
+        count = Int32(0)  # stages before this piece
+        while unit < plan.end:
+            piece = piece_at(plan, config, cta.rank, unit)
+            k_blocks, scale_blocks = plan.shape.k_blocks, operands.n >> 7
+            conditions, tokens = [], []
+            for i in range_constexpr(per_lane):
+                column = lane + 32 * i
+                there = select(column < piece.tokens, 1, 0)
+                token = load_relaxed_if(operands.rows + Int64(piece.token + column) * 4, there)
+                conditions.append(there)
+                tokens.append(select(there != 0, token, operands.tokens))  # beyond a's end: zeros
+            addresses = [operands.a_scale + Int64(token) * 4 for token in tokens]
+            b_rows = []
+            for half in range_constexpr(2):
+                row = piece.expert * scale_blocks + (piece.row >> 8) + half * (scale_blocks >> 1)
+                b_rows.append(operands.b_scale + Int64(row) * Int64(k_blocks) * 4)
+            stride = Int64(operands.tokens) * 4
+            skip = which - count % self.scale_warps
+            skip = skip + select(skip < 0, self.scale_warps, 0)
+            for base in cutlass.range(skip, piece.count, self.scale_warps * SCALE_BATCH, unroll=1):
+                of_tokens, of_weights = [], []
+                for j in range_constexpr(SCALE_BATCH):
+                    k = piece.first + base + self.scale_warps * j
+                    wanted = select(k < piece.first + piece.count, 1, 0)
+                    at = [x + Int64(k) * stride for x in addresses]
+                    of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
+                    of_weights.append([load_global_float(x + Int64(k) * 4, wanted) for x in b_rows])
+                for j in range_constexpr(SCALE_BATCH):
+                    i = base + self.scale_warps * j
+                    if i < piece.count:
+                        stage = divide(count + i, config.depth)
+                        slot = count + i - stage * config.depth
+                        mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
+                        to = cta.ring + slot * config.stage_bytes + config.rows * BLOCK_K
+                        for x in range_constexpr(per_lane):
+                            column = lane + 32 * x
+                            wanted = select(column < piece.width, 1, 0)
+                            place = ((piece.first + i) * BLOCK_K, tokens[x])
+                            tma_load(to + column * BLOCK_K, tokens_map, place, cta.full + 8 * slot, LAST, wanted, None)
+                        to = cta.scales + slot * config.scale_bytes
+                        for half, of_weight in enumerate(of_weights[j]):
+                            for in_set, of_token in zip(places, of_tokens[j]):
+                                if lane < config.tokens:
+                                    store_shared_float(to + half * 4 * config.scale_row + in_set, of_token * of_weight)
+                        cute.arch.sync_warp()
+                        mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
+            count = count + piece.count
+            unit = piece.next
+
+    @cute.jit
+    def multiply(
+        self, cta: Cta, tokens: cutlass.Constexpr, count: Int32, done: Int32, slot: Int32, phase: Int32, acc,
+        warp: Int32, lane: Int32,
+    ):  # fmt: skip
+        """As kernel.py's, but that each half, up and gate, has its own scales. Returns the next slot, and its phase."""
+        config, group = self.config, warp >> 2
+        per_block, stride = tokens // 2, config.tokens // 2
+        first_weights = matrix_descriptor(cta.ring + group * (64 * BLOCK_K))
+        first_tokens = matrix_descriptor(cta.ring + config.rows * BLOCK_K)
+        of_scales = cta.scales + (lane & 3) * config.scale_row
+        for _ in cutlass.range(count, unroll=1):
+            mbarrier_wait(cta.full + 8 * slot, phase)
+            stage = Int64(slot * (config.stage_bytes >> 4))
+            for half in range_constexpr(2):
+                scales = []
+                for i in range_constexpr(tokens // 16):
+                    at = of_scales + slot * config.scale_bytes + half * (4 * config.scale_row) + 16 * i
+                    scales += load_shared_floats(at)
+                weights, next_turn = first_weights + stage + half * (HALF * BLOCK_K >> 4), None
+                if const_expr(config.in_turn):
+                    await_turn(TURNS, group)
+                    next_turn = TURNS + 1 - group
+                d = wgmma_fp8(tokens, weights, first_tokens + stage, next_turn)
+                if const_expr(half == 1):
+                    self.release(cta, slot, lane)
+                for i in range_constexpr(per_block):
+                    scale = scales[(i // 4 * 2 + i % 2) ^ 1]  # SCALE_ORDER
+                    acc[half * stride + i] = fma(d[i], scale, acc[half * stride + i])
+            slot = slot + 1
+            phase = select(slot == config.depth, phase ^ 1, phase)
+            slot = select(slot == config.depth, 0, slot)
+        return slot, phase
+
+    @cute.jit
+    def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
+        """silu(gate) * up of both warpgroups, its largest of 128 columns, and both to memory.
+
+        Shared memory: the largest of each warp's 16 columns, f32 [8 warps, tokens]; then e4m3 of a warp [32 tokens, 16].
+        """
+        config = self.config
+        half = config.tokens // 2  # results of a thread for 64 weight rows
+        largest, bytes_of = cta.scratch, cta.scratch + WARP_SCRATCH * 4 + warp * (WARP_SCRATCH // 2)
+        for i in range_constexpr(half):
+            up, gate = acc[i], acc[half + i]
+            acc[i] = up * (gate * cute.arch.rcp_approx(Float32(1.0) + cute.math.exp2(gate * -LOG2_E, fastmath=True)))
+        consumer_barrier(BARRIER)  # the tile before this one has been read
+        for j in range_constexpr(config.tokens // 8):
+            for x in range_constexpr(2):
+                most = magnitude(acc[4 * j + x], acc[4 * j + 2 + x])
+                for step in (4, 8, 16):
+                    most = cute.arch.fmax(most, cute.arch.shuffle_sync_bfly(most, step))
+                acc[half + 2 * j + x] = most  # of gate's registers, which are free
+        if lane < 4:
+            for j in range_constexpr(config.tokens // 8):
+                for x in range_constexpr(2):
+                    token = 8 * j + 2 * lane + x
+                    store_shared_float(largest + (warp * config.tokens + token) * 4, acc[half + 2 * j + x])
+        consumer_barrier(BARRIER)
+        for j in range_constexpr(config.tokens // 8):
+            for x in range_constexpr(2):
+                most = Float32(0.0)
+                for other in range_constexpr(8):
+                    at = largest + (other * config.tokens + 8 * j + 2 * lane_of(lane) + x) * 4
+                    most = cute.arch.fmax(most, load_shared_float(at))
+                acc[half + 2 * j + x] = most
+        n, total_m = operands.n >> 1, operands.total_m
+        column = (piece.row >> 1) + warp * 16
+        to = operands.c + Int64(piece.token + lane) * Int64(n) + Int64(column)
+        for first in range_constexpr(0, config.tokens, 32):
+            if first < piece.tokens:
+                for j in range_constexpr(first // 8, min(first + 32, config.tokens) // 8):
+                    for x in range_constexpr(2):
+                        most = acc[half + 2 * j + x]
+                        inverse = select_float(most > 0.0, Float32(LARGEST) / most, Float32(0.0))
+                        at = bytes_of + (8 * j - first + 2 * lane_of(lane) + x) * 16 + (lane >> 2)
+                        store_shared_e4m3(at, at + 8, acc[4 * j + x] * inverse, acc[4 * j + 2 + x] * inverse)
+                cute.arch.sync_warp()
+                x = load_shared_words(bytes_of + minimum(lane, min(32, config.tokens) - 1) * 16)
+                store_global_words(to + Int64(first) * Int64(n), x, select(first + lane < piece.tokens, 1, 0))
+                cute.arch.sync_warp()
+        if warp < 4:
+            thread = warp * 32 + lane
+            if thread < piece.tokens:
+                most = Float32(0.0)
+                for other in range_constexpr(8):
+                    most = cute.arch.fmax(most, load_shared_float(largest + (other * config.tokens + thread) * 4))
+                to = operands.c_scale + (Int64(piece.row >> 8) * Int64(total_m) + Int64(piece.token + thread)) * 4
+                store_global_word(to, bits_of(most * Float32(1 / LARGEST)), Int32(1))
+
+
+BARRIER = TURNS + 2  # the named barrier of both warpgroups
+
+
+def lane_of(lane: Int32) -> Int32:
+    """Which pair of 8 tokens a lane has."""
+    return lane & 3
+
+
+def magnitude(x: Float32, y: Float32) -> Float32:
+    """The larger absolute value."""
+    return cute.arch.fmax(cute.math.absf(x), cute.math.absf(y))

@@ -1,0 +1,168 @@
+"""Checks the layer stage by stage, and as a whole, against moe.definition: python -m moe.layer_check
+
+On a Hopper GPU if there is one, at the definition's full size, else on an emulated one with small sizes, where every
+access of memory and every order of events is checked, too.
+"""
+
+import dataclasses
+import math
+
+import click
+import torch
+
+from moe import check
+from moe import definition as d
+
+BOUND = check.BOUND
+
+
+def case(name: str, sizes: d.Sizes, tokens: int, offset: int = 0, seed: int = 0) -> d.Inputs:
+    """Inputs with adversarial routing logits; without a bias, but for "random", so that equal logits are equal."""
+    inputs = d.draw(sizes, tokens, seed, offset)
+    x, local = inputs.routing_logits, slice(offset, offset + sizes.local)
+    g = torch.Generator().manual_seed(seed)
+    if name == "random":
+        return inputs
+    inputs.routing_bias.zero_()
+    if name == "ties":  # few different numbers; the last token has but one
+        x[:] = torch.randint(-1, 2, x.shape, generator=g) / 2
+        x[-1:] = 0.25
+    elif name == "equal groups":  # all groups have the same scores, in different orders
+        first = x[:, : d.GROUP].clone()
+        for group in range(d.GROUPS):
+            x[:, group * d.GROUP : (group + 1) * d.GROUP] = first.roll(group, 1)
+    elif name == "infinities":
+        x[torch.rand(x.shape, generator=g) < 0.1] = math.inf
+        x[torch.rand(x.shape, generator=g) < 0.5] = -math.inf
+        x[-1:] = -math.inf
+    elif name == "nan":
+        x[torch.rand(x.shape, generator=g) < 0.01] = math.nan
+    elif name == "all remote":
+        x[:, local] = -math.inf
+    elif name == "all on one expert":
+        x[:, local] = -math.inf
+        x[:, offset + sizes.local - 1] = 20
+    else:
+        assert name == "all local"  # as many as a token can have
+        x[:, local] += 10
+    return inputs
+
+
+LOGITS = "random", "ties", "equal groups", "infinities", "nan", "all remote", "all on one expert", "all local"
+
+
+def check_routing(x: d.Inputs, space) -> str | None:
+    """What is wrong with what the routing kernel left in space, which is on the CPU; None if nothing is."""
+    tokens, sizes, offset = x.hidden_states.shape[0], x.sizes, x.local_expert_offset
+    chosen, weights = d.route(x.routing_logits, x.routing_bias, x.routed_scaling_factor)
+    m_indptr, rows, places = d.lists(chosen, offset, sizes.local)
+    expected = d.local_weights(chosen, weights, offset, sizes.local)
+    for name, found, must in (
+        ("m_indptr", space.m_indptr, m_indptr),
+        ("rows", space.rows[: len(rows)], rows),
+        ("places", space.places[:tokens], places),
+    ):
+        if not torch.equal(found, must):
+            at = (found != must).nonzero()[0].tolist()
+            return f"{name}{at} is {found[tuple(at)].item()}, not {must[tuple(at)].item()}"
+    found = space.weights[:tokens]
+    if not torch.allclose(found, expected, rtol=1e-5, atol=0, equal_nan=True):
+        return f"weights are off by up to {((found - expected).abs() / expected.abs()).nan_to_num(0).max():.2g} of theirs"
+    return None
+
+
+def check_product(x: d.Inputs, space) -> str | None:
+    """The same of GEMM1, given what routing left: each value, times its scale, against silu(gate) * up."""
+    used = int(space.m_indptr[-1])
+    rows = space.rows[:used]
+    exact = d.product(x, rows, space.m_indptr).double()
+    # How far up and gate may be off: BOUND of the sum of absolute values; silu's slope is below 1.1
+    a = x.hidden_states.view(torch.uint8)[rows.long()].view(d.E4M3)
+    size = check.magnitudes(a, x.hidden_states_scale[:, rows.long()], x.gemm1_weights, x.gemm1_weights_scale, space.m_indptr)
+    g = check.reference(a, x.hidden_states_scale[:, rows.long()], x.gemm1_weights, x.gemm1_weights_scale, space.m_indptr)
+    (up, gate), (of_up, of_gate) = g.double().chunk(2, 1), (BOUND * size.double()).chunk(2, 1)
+    silu = torch.nn.functional.silu(gate)
+    off = of_up * (silu.abs() + 1.1 * of_gate) + 1.1 * of_gate * up.abs()
+    scale = space.c_scale[:, :used].double().T
+    most = exact.view(used, -1, 128).abs().amax(2)
+    may = off.view(used, -1, 128).amax(2)
+    wrong = (scale * 448 - most).abs() > may + 1e-6 * most
+    if wrong.any():
+        at = tuple(wrong.nonzero()[0].tolist())
+        return f"the scale of row, block {list(at)} is {scale[at]:.6g}, not {most[at] / 448:.6g} +- {may[at] / 448:.2g}"
+    scale = scale.repeat_interleave(128, 1)
+    found = space.c[:used].float().double() * scale
+    # e4m3 keeps 4 bits, and 2^-9 at least
+    wrong = (found - exact).abs() > off * (1 + 2**-4) + exact.abs() * 2**-4 * 1.001 + scale * 2**-10 * 1.001
+    if wrong.any():
+        at = tuple(wrong.nonzero()[0].tolist())
+        return f"c{list(at)} is {found[at]:.6g}, not {exact[at]:.6g}; {wrong.sum()} are wrong"
+    return None
+
+
+def check_second(x: d.Inputs, space) -> str | None:
+    """The same of GEMM2, given what GEMM1 left."""
+    used = int(space.m_indptr[-1])
+    operands = space.c[:used], space.c_scale[:, :used], x.gemm2_weights, x.gemm2_weights_scale, space.m_indptr
+    found = check.error(space.o[:used], operands)
+    return f"o is off by {found:.3g} of its sum of absolute values, more than {BOUND:.3g}" if not found <= BOUND else None
+
+
+def check_output(x: d.Inputs, space, output: torch.Tensor) -> str | None:
+    """The same of finalise, given what GEMM2 and routing left: bit for bit."""
+    tokens = x.hidden_states.shape[0]
+    expected = d.combined(space.o, space.places[:tokens], space.weights[:tokens])
+    bad = output.view(torch.int16) != expected.view(torch.int16)
+    return f"{bad.sum()} outputs differ" if bad.any() else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Of one call of the layer."""
+
+    wrong: str | None  # the first stage that is wrong, and how
+    matched: float  # share of outputs within the contest's tolerance, of which 0.9 must be
+    to_exact: float  # distance from the definition's result, of its norm
+    to_quantised: float  # and from what the kernels should give
+
+
+# The largest distance from quantised_layer that is allowed: sums that the tensor core rounds otherwise make a value of
+# e4m3 its neighbour here and there.
+CLOSE = 0.01
+FAR = 0.05  # and from the exact result, which is not quantised in between
+
+
+def compare(x: d.Inputs, space, output: torch.Tensor) -> Result:
+    """Every stage against what the one before left, and the whole. x, space, output: on one device, also a CPU."""
+    wrong = None
+    if x.hidden_states.shape[0]:
+        for stage, found in (
+            ("routing", check_routing(x, space)),
+            ("GEMM1", check_product(x, space)),
+            ("GEMM2", check_second(x, space)),
+            ("finalise", check_output(x, space, output)),
+        ):
+            wrong = wrong or (f"{stage}: {found}" if found else None)
+    exact = d.layer(x)
+    result = Result(wrong, d.matched(output, exact), d.distance(output, exact), d.distance(output, d.quantised_layer(x)))
+    if not wrong and not (result.matched >= 0.9 and result.to_exact <= FAR and result.to_quantised <= CLOSE):
+        return dataclasses.replace(result, wrong=f"the result: {result}")
+    return result
+
+
+def emulated(x: d.Inputs, schedule: int = 0, **given) -> tuple:
+    """(space, output) of one call on the emulated GPU. given: attributes of the layer to set, such as sms."""
+    import emulator
+    from moe.layer import Layer
+
+    tokens = x.hidden_states.shape[0]
+    layer = Layer(torch.device("cpu"), x.sizes)
+    for name, value in given.items():
+        setattr(layer, name, value)
+    output = torch.full((tokens, x.sizes.hidden), math.nan, dtype=d.BF16)
+    with emulator.session(schedule=schedule):
+        (*tensors, output) = emulator.device_tensors((*x.tensors(), output))
+        emulator.protect(tensors)
+        emulator.written(tensors)
+        layer(x.replaced(tensors), output)
+        return layer.space(tokens), output
