@@ -173,7 +173,7 @@ def quantised(c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     Scale = that * (1/448), value = c * (448 / that), each rounded to f32, in that order; blocks of zeros have scale 0.
     """
-    blocks = c.view(c.shape[0], -1, BLOCK_K)
+    blocks = c.view(c.shape[0], c.shape[1] // BLOCK_K, BLOCK_K)
     most = blocks.abs().amax(2)
     inverse = torch.where(most > 0, LARGEST / most, 0)
     values = (blocks * inverse[..., None]).clamp(-LARGEST, LARGEST).to(E4M3)

@@ -62,8 +62,7 @@ def run(
         gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale,
     )  # fmt: skip
     layer, x = checked(tensors, local_expert_offset, routed_scaling_factor, output)
-    if hidden_states.shape[0]:
-        layer(x, output)
+    layer(x, output)
 
 
 def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) -> tuple["Layer", Inputs]:
@@ -193,10 +192,12 @@ class Layer:
         return Space(room, *(tensors if self.index >= 0 else api.emulated(tensors)))
 
     def __call__(self, x: Inputs, output: torch.Tensor) -> None:
-        """The four launches. x and output must be as `checked` says."""
+        """The four launches; none if there are no tokens. x and output must be as `checked` says."""
         if self.index >= 0 and torch.cuda.current_device() != self.index:
             raise ValueError(f"hidden_states is on {self.device}, but must be on torch's current device")
         tokens = x.hidden_states.shape[0]
+        if not tokens:
+            return
         space = self.space(tokens)
         first, second = self.configs(tokens)
         self.route(x, space)
