@@ -135,7 +135,7 @@ def lists(chosen: torch.Tensor, offset: int, local: int) -> tuple[torch.Tensor, 
 
 
 def dequantised(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Values [.., n, k] times scales [.., n or n/128, k/128], rounded to f32 as the definition does, then in float64."""
+    """Values [.., n, k] times scales [.., n or n/128, k/128], rounded to f32 as the definition does, in float64."""
     scale = scale.repeat_interleave(BLOCK_K, -1)
     if scale.shape[-2] != x.shape[-2]:
         scale = scale.repeat_interleave(128, -2)
@@ -181,7 +181,7 @@ def quantised(c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def combined(o: torch.Tensor, places: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """[T, H] bf16: f32 sum of each token's rows of o [rows, H] bf16 times its weights [T, 8], one fma each, in order."""
+    """[T, H] bf16: the f32 sum of a token's rows of o [rows, H] bf16 times its weights [T, 8], by fma, in order."""
     out = torch.zeros(places.shape[0], o.shape[1], dtype=F32, device=o.device)
     for j in range(TOP_K):
         used = places[:, j] >= 0

@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, Uint8, const_expr, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from cutlass._mlir.dialects import cuda as cuda_ir
 
 from moe.definition import LARGEST
 from moe.kernel import (
     BLOCK_K,
     FIRST,
-    LAST,
     TURNS,
     Config,
     Cta,
@@ -24,10 +23,14 @@ from moe.kernel import (
     swizzled,
     tma_atom,
 )
+from moe.ptx import as_int as bits_of
 from moe.ptx import (
     await_turn,
     consumer_barrier,
+    copy_async,
+    copy_async_arrive,
     divide,
+    fence_proxy_async,
     fma,
     load_global_float,
     load_relaxed_if,
@@ -36,6 +39,7 @@ from moe.ptx import (
     load_shared_words,
     matrix_descriptor,
     mbarrier_arrive,
+    mbarrier_expect,
     mbarrier_wait,
     minimum,
     select,
@@ -44,18 +48,16 @@ from moe.ptx import (
     store_global_words,
     store_shared_e4m3,
     store_shared_float,
-    tensormap_address,
     tma_load,
     tma_prefetch,
     wait_for_previous_kernel,
     wgmma_fp8,
 )
-from moe.ptx import as_int as bits_of
 from moe.schedule import piece_at
 
 THREADS = 384  # two consumer warpgroups, and the warps that load
 WARP_SCRATCH = 1024  # bytes that each of the 8 consumer warps has
-SCALE_BATCH = 3  # stages whose scales a warp loads at once
+SCALE_BATCH = 2  # stages whose scales a warp loads at once
 HALF = 128  # columns of the product that a tile has: weight rows of up, and as many of gate
 WORDS = 18
 LOG2_E = 1.4426950408889634
@@ -64,6 +66,7 @@ LOG2_E = 1.4426950408889634
 class Operands(NamedTuple):
     """Addresses and sizes of the problem."""
 
+    a: Int64
     a_scale: Int64
     b_scale: Int64
     rows: Int64
@@ -74,13 +77,6 @@ class Operands(NamedTuple):
     total_m: Int32  # rows that there is room for
     n: Int32  # of up and gate together
     tokens: Int32
-    token_row: cute.CopyAtom  # tensormap of one row of a
-
-
-def row_tensormap(address: Int64, tokens: Int32, k: Int32):
-    """TMA atom of A [tokens, k]: boxes of 1 x 128, which go where the 128-byte swizzle of their address has them."""
-    layout = cute.make_composed_layout(cute.make_swizzle(3, 4, 3), 0, cute.make_layout((1, BLOCK_K), stride=(BLOCK_K, 1)))
-    return tma_atom(address, (tokens, k), (cute.assume(k, 16), 1), layout, (1, BLOCK_K))
 
 
 def halves_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32):
@@ -117,9 +113,9 @@ class GatheredGemm(GroupedGemm):
         words, config = cute.make_tensor(host, cute.make_layout(WORDS)), self.config
         a, a_scale, b, b_scale, m_indptr, rows, c, c_scale, partials, flags = [words[i] for i in range(10)]
         total_m, n, k, experts, search, grid, tokens = [Int32(words[i]) for i in range(10, 17)]
-        row = row_tensormap(a, tokens, k)
-        tensormaps = (*[row] * len(config.widths), halves_tensormap(b, experts, n, k))
-        operands = Operands(a_scale, b_scale, rows, c, c_scale, partials, flags, total_m, n, tokens, row)
+        # The kernel takes the last one for the weights; tokens come without
+        tensormaps = (halves_tensormap(b, experts, n, k),) * (len(config.widths) + 1)
+        operands = Operands(a, a_scale, b_scale, rows, c, c_scale, partials, flags, total_m, n, tokens)
         stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[17].ir_value())
         self.kernel(tensormaps, m_indptr, operands, k >> 7, experts, search).launch(
             grid=(grid, 1, 1),
@@ -146,18 +142,43 @@ class GatheredGemm(GroupedGemm):
                     for half in range_constexpr(2):
                         tma_prefetch(weights_map, ((piece.first + i) * BLOCK_K, piece.row >> 1, half, piece.expert))
 
-    def load_stage(self, cta: Cta, weights_map, tokens_map, weights, bar, x, expert, row, token, width, own) -> None:
-        """The weights' TMA copies of a stage: 128 rows of up, then of gate. Tokens are the scale warps' part."""
-        for half in range(2):
-            to = weights + half * (HALF * BLOCK_K)
-            tma_load(to, weights_map, (x, row >> 1, half, expert), bar, FIRST, Int32(1), None)
+    @cute.jit
+    def load(self, cta: Cta, plan, unit: Int32, tokens_map: Int64, weights_map: Int64):
+        """TMA warp: weights to the ring, 128 rows of up, then of gate. Tokens are the scale warps' part."""
+        config = self.config
+        with cute.arch.elect_one():
+            slot, phase = Int32(0), Int32(1)  # a fresh barrier passes parity 1
+            while unit < plan.end:
+                piece = piece_at(plan, config, cta.rank, unit)
+                row, expert = piece.row >> 1, piece.expert
+                for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
+                    mbarrier_wait(cta.empty + 8 * slot, phase)
+                    bar, to = cta.full + 8 * slot, cta.ring + slot * config.stage_bytes
+                    mbarrier_expect(bar, config.rows * BLOCK_K)
+                    for half in range_constexpr(2):
+                        at = (k * BLOCK_K, row, half, expert)
+                        tma_load(to + half * (HALF * BLOCK_K), weights_map, at, bar, FIRST, Int32(1), None)
+                    slot = slot + 1
+                    phase = select(slot == config.depth, phase ^ 1, phase)
+                    slot = select(slot == config.depth, 0, slot)
+                unit = piece.next
+
+    @cute.jit
+    def gather(self, to: Int32, source: Int64, k: Int32, tokens: list, piece, lane: Int32):
+        """A warp: the rows of a stage, 8 lanes a row, swizzled by 128 bytes. tokens: of rows `lane` + 32 * i."""
+        first, row_bytes = lane >> 3, Int64(k)
+        for i in range_constexpr(self.config.tokens // 4):
+            row = 4 * i + first
+            token = cute.arch.shuffle_sync(tokens[i // 8], (4 * i & 31) + first)
+            place = to + i * (4 * BLOCK_K) + first * BLOCK_K + (((lane & 7) ^ (4 * i & 4) ^ first) << 4)
+            size, wanted = select(row < piece.tokens, 16, 0), select(4 * i < piece.width, 1, 0)
+            copy_async(place, source + Int64(token) * row_bytes, size, wanted)
 
     @cute.jit
     def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
-        """A scale warp: token rows of every third stage, a copy a row, and a_scale * b_scale for up and for gate."""
+        """A scale warp: token rows of every third stage, and a_scale * b_scale for up and for gate."""
         config = self.config
         per_lane = (config.tokens + 31) // 32
-        tokens_map = tensormap_address(operands.token_row)
         places = []  # of token `lane` + 32 * i
         for i in range_constexpr(per_lane):
             places.append(self.scale_place(lane + 32 * i))
@@ -169,9 +190,8 @@ class GatheredGemm(GroupedGemm):
             for i in range_constexpr(per_lane):
                 column = lane + 32 * i
                 there = select(column < piece.tokens, 1, 0)
-                token = load_relaxed_if(operands.rows + Int64(piece.token + column) * 4, there)
                 conditions.append(there)
-                tokens.append(select(there != 0, token, operands.tokens))  # beyond a's end: zeros
+                tokens.append(load_relaxed_if(operands.rows + Int64(piece.token + column) * 4, there))
             addresses = [operands.a_scale + Int64(token) * 4 for token in tokens]
             b_rows = []
             for half in range_constexpr(2):
@@ -194,19 +214,18 @@ class GatheredGemm(GroupedGemm):
                         stage = divide(count + i, config.depth)
                         slot = count + i - stage * config.depth
                         mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
+                        bar = cta.full + 8 * slot
                         to = cta.ring + slot * config.stage_bytes + config.rows * BLOCK_K
-                        for x in range_constexpr(per_lane):
-                            column = lane + 32 * x
-                            wanted = select(column < piece.width, 1, 0)
-                            place = ((piece.first + i) * BLOCK_K, tokens[x])
-                            tma_load(to + column * BLOCK_K, tokens_map, place, cta.full + 8 * slot, LAST, wanted, None)
+                        source = operands.a + Int64((piece.first + i) * BLOCK_K + (lane & 7) * 16)
+                        self.gather(to, source, k_blocks * BLOCK_K, tokens, piece, lane)
+                        copy_async_arrive(bar)
                         to = cta.scales + slot * config.scale_bytes
                         for half, of_weight in enumerate(of_weights[j]):
                             for in_set, of_token in zip(places, of_tokens[j]):
                                 if lane < config.tokens:
                                     store_shared_float(to + half * 4 * config.scale_row + in_set, of_token * of_weight)
                         cute.arch.sync_warp()
-                        mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
+                        mbarrier_arrive(bar, select(lane == 0, 1, 0))
             count = count + piece.count
             unit = piece.next
 
@@ -223,6 +242,7 @@ class GatheredGemm(GroupedGemm):
         of_scales = cta.scales + (lane & 3) * config.scale_row
         for _ in cutlass.range(count, unroll=1):
             mbarrier_wait(cta.full + 8 * slot, phase)
+            fence_proxy_async()  # the tokens did not come by TMA
             stage = Int64(slot * (config.stage_bytes >> 4))
             for half in range_constexpr(2):
                 scales = []
@@ -248,7 +268,7 @@ class GatheredGemm(GroupedGemm):
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
         """silu(gate) * up of both warpgroups, its largest of 128 columns, and both to memory.
 
-        Shared memory: the largest of each warp's 16 columns, f32 [8 warps, tokens]; then e4m3 of a warp [32 tokens, 16].
+        Shared memory: the largest of each warp's 16 columns, f32 [8, tokens]; then e4m3 of a warp [32 tokens, 16].
         """
         config = self.config
         half = config.tokens // 2  # results of a thread for 64 weight rows

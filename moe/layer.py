@@ -5,9 +5,9 @@
                                                         ▼                  ▼                ▼
     hidden_states, W13 ──────────────────────────► GEMM1, SwiGLU ─► c ─► GEMM2 ─► o ─► finalise ─► output
 
-Each is a dependent launch that waits for the one before it before it touches memory and lets the next one start only
-after that: so whatever an earlier kernel of the layer wrote, or the one before the layer, is there. GEMM2 reads m_indptr
-before it waits, which is why GEMM1 must have waited by then.
+Each is a dependent launch that waits for the one before it before it touches memory, and lets the next one start only
+after that: so whatever earlier kernels wrote is there. GEMM2 reads m_indptr before it waits, which is why GEMM1 must
+have waited by then.
 """
 
 import functools
@@ -152,13 +152,11 @@ class Layer:
 
     def __init__(self, device: torch.device, sizes: Sizes):
         if api.back_end(device) is not GroupedGemm:
-            raise ValueError("hidden_states is on a Blackwell GPU, for which GEMM1 is not written yet; it must be on a Hopper")
+            raise ValueError("hidden_states is on a Blackwell GPU, for which GEMM1 is not written yet, not on a Hopper")
         self.device, self.sizes, self.spaces = device, sizes, {}
         self.index = (device.index or 0) if device.type == "cuda" else -1
         on_gpu = self.index >= 0
-        self.sms = (
-            torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else api.emulated_chip().sms
-        )
+        self.sms = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else api.emulated_chip().sms
         self.current = functools.partial(torch._C._cuda_getCurrentRawStream, self.index) if on_gpu else int
 
     def configs(self, tokens: int) -> tuple[Config, Config]:
@@ -236,4 +234,3 @@ class Layer:
 
 
 layer_of = functools.lru_cache(maxsize=16)(Layer)
-

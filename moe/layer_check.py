@@ -7,7 +7,6 @@ access of memory and every order of events is checked, too.
 import dataclasses
 import math
 
-import click
 import torch
 
 from moe import definition as d
@@ -67,7 +66,8 @@ def check_routing(x: d.Inputs, space) -> str | None:
             return f"{name}{at} is {found[tuple(at)].item()}, not {must[tuple(at)].item()}"
     found = space.weights[:tokens]
     if not torch.allclose(found, expected, rtol=1e-5, atol=0, equal_nan=True):
-        return f"weights are off by up to {((found - expected).abs() / expected.abs()).nan_to_num(0).max():.2g} of theirs"
+        off = ((found - expected).abs() / expected.abs()).nan_to_num(0).max()
+        return f"weights are off by up to {off:.2g} of theirs"
     return None
 
 

@@ -269,6 +269,21 @@ def store_matrix(address: Int32, matrices: list[Int32]) -> None:
     ptx("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r", address, *matrices)
 
 
+def copy_async(to: Int32, source: Int64, size: Int32, condition: Int32) -> None:
+    """cp.async (9.7.9.25.3.1) of 16 bytes where condition is not 0: `size` of them, then zeros."""
+    ptx_if(condition, "cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r", to, source, size)
+
+
+def copy_async_arrive(bar: Int32) -> None:
+    """cp.async.mbarrier.arrive (9.7.13.15.17): announce an arrival, made when this thread's copies are done."""
+    ptx("cp.async.mbarrier.arrive.shared::cta.b64 [$0];", "r", bar)
+
+
+def fence_proxy_async() -> None:
+    """fence.proxy.async (9.7.13.4) for shared memory: tensor cores see what barriers gave this thread."""
+    ptx("fence.proxy.async.shared::cta;", "")
+
+
 def tensormap_prefetch(tensormap: Int64) -> None:
     """prefetch.tensormap (9.7.9.15)."""
     ptx("prefetch.tensormap [$0];", "l", tensormap)

@@ -77,8 +77,8 @@ class Routing:
     rows int32 [up to 8 T], places int32 [T, 8], weights f32 [T, 8], counts int32 [CTAs, 32], barrier int32 [2], which
     is 0 at first; T, local, offset, tokens of a CTA, CTAs, bits of the factor; CUDA stream.
 
-    rows: the token of each row. places, weights: the rows of each token and their weights, local experts ascending; then
-    -1 and 0.
+    rows: the token of each row. places, weights: the rows of each token and their weights, local experts ascending;
+    then -1 and 0.
     """
 
     @cute.jit
