@@ -57,7 +57,6 @@ from moe.schedule import piece_at
 
 THREADS = 384  # two consumer warpgroups, and the warps that load
 WARP_SCRATCH = 1024  # bytes that each of the 8 consumer warps has
-SCALE_BATCH = 2  # stages whose scales a warp loads at once
 HALF = 128  # columns of the product that a tile has: weight rows of up, and as many of gate
 WORDS = 18
 LOG2_E = 1.4426950408889634
@@ -88,16 +87,16 @@ def halves_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32):
     return tma_atom(address, (k, n >> 1, 2, experts), stride, layout, box)
 
 
-FEW = Config(tokens=16, blocks=2, prefetch=2)
-SOME = Config(tokens=64, blocks=2, prefetch=2)
+# Measured on an H200 (README.md): tiles of more tokens load weights less often, of fewer keep more stages under way
+FEW, SOME, MORE = [Config(tokens=tokens, blocks=2, prefetch=2) for tokens in (16, 32, 64)]
 MANY = Config(tokens=128, blocks=2, in_turn=True)
-CONFIGS = FEW, SOME, MANY
+CONFIGS = FEW, SOME, MORE, MANY
 
 
 def choose(rows: int, experts: int) -> Config:
     """The config for this many rows in all, as far as the host can know."""
     mean = -(-rows // experts)
-    return FEW if mean <= 16 else SOME if mean <= 64 else MANY
+    return next((c for most, c in ((1, FEW), (16, SOME), (64, MORE)) if mean <= most), MANY)
 
 
 class GatheredGemm(GroupedGemm):
@@ -200,32 +199,26 @@ class GatheredGemm(GroupedGemm):
             stride = Int64(operands.tokens) * 4
             skip = which - count % self.scale_warps
             skip = skip + select(skip < 0, self.scale_warps, 0)
-            for base in cutlass.range(skip, piece.count, self.scale_warps * SCALE_BATCH, unroll=1):
-                of_tokens, of_weights = [], []
-                for j in range_constexpr(SCALE_BATCH):
-                    k = piece.first + base + self.scale_warps * j
-                    wanted = select(k < piece.first + piece.count, 1, 0)
-                    at = [x + Int64(k) * stride for x in addresses]
-                    of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
-                    of_weights.append([load_global_float(x + Int64(k) * 4, wanted) for x in b_rows])
-                for j in range_constexpr(SCALE_BATCH):
-                    i = base + self.scale_warps * j
-                    if i < piece.count:
-                        stage = divide(count + i, config.depth)
-                        slot = count + i - stage * config.depth
-                        mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
-                        bar = cta.full + 8 * slot
-                        to = cta.ring + slot * config.stage_bytes + config.rows * BLOCK_K
-                        source = operands.a + Int64((piece.first + i) * BLOCK_K + (lane & 7) * 16)
-                        self.gather(to, source, k_blocks * BLOCK_K, tokens, piece, lane)
-                        copy_async_arrive(bar)
-                        to = cta.scales + slot * config.scale_bytes
-                        for half, of_weight in enumerate(of_weights[j]):
-                            for in_set, of_token in zip(places, of_tokens[j]):
-                                if lane < config.tokens:
-                                    store_shared_float(to + half * 4 * config.scale_row + in_set, of_token * of_weight)
-                        cute.arch.sync_warp()
-                        mbarrier_arrive(bar, select(lane == 0, 1, 0))
+            for i in cutlass.range(skip, piece.count, self.scale_warps, unroll=1):
+                k = piece.first + i
+                of_tokens = [load_global_float(x + Int64(k) * stride, c) for x, c in zip(addresses, conditions)]
+                of_weights = [load_global_float(x + Int64(k) * 4, Int32(1)) for x in b_rows]
+                stage = divide(count + i, config.depth)
+                slot = count + i - stage * config.depth
+                bar = cta.full + 8 * slot
+                mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
+                to = cta.ring + slot * config.stage_bytes + config.rows * BLOCK_K
+                source = operands.a + Int64(k * BLOCK_K + (lane & 7) * 16)
+                self.gather(to, source, k_blocks * BLOCK_K, tokens, piece, lane)
+                copy_async_arrive(bar)
+                to = cta.scales + slot * config.scale_bytes
+                for half in range_constexpr(2):
+                    for in_set, of_token in zip(places, of_tokens):
+                        if lane < config.tokens:
+                            at = to + half * 4 * config.scale_row + in_set
+                            store_shared_float(at, of_token * of_weights[half])
+                cute.arch.sync_warp()
+                mbarrier_arrive(bar, select(lane == 0, 1, 0))
             count = count + piece.count
             unit = piece.next
 

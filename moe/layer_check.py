@@ -7,6 +7,7 @@ access of memory and every order of events is checked, too.
 import dataclasses
 import math
 
+import click
 import torch
 
 from moe import definition as d
@@ -158,19 +159,108 @@ def compare(x: d.Inputs, space, output: torch.Tensor) -> Result:
     return result
 
 
-def emulated(x: d.Inputs, schedule: int = 0, **given) -> tuple:
-    """(space, output) of one call on the emulated GPU. given: attributes of the layer to set, such as sms."""
+def emulated(x: d.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None = None, routing_only: bool = False):
+    """(space, output) of one call on the emulated GPU, of which so many SMs are used.
+
+    The inputs may only be read, and as if the launch before had written them. configs: of the GEMMs.
+    """
     import emulator
     from moe.layer import Layer
 
     tokens = x.hidden_states.shape[0]
     layer = Layer(torch.device("cpu"), x.sizes)
-    for name, value in given.items():
-        setattr(layer, name, value)
+    layer.sms = sms
+    if configs:
+        layer.configs = lambda tokens: configs
     output = torch.full((tokens, x.sizes.hidden), math.nan, dtype=d.BF16)
     with emulator.session(schedule=schedule):
         (*tensors, output) = emulator.device_tensors((*x.tensors(), output))
         emulator.protect(tensors)
         emulator.written(tensors)
-        layer(x.replaced(tensors), output)
-        return layer.space(tokens), output
+        space = layer.space(tokens)
+        if routing_only:
+            layer.route(x.replaced(tensors), space)
+        else:
+            layer(x.replaced(tensors), output)
+        return space, output
+
+
+def check_emulated(schedules: int) -> None:
+    """Small cases, under every config of GEMM1."""
+    from moe.gemm1 import CONFIGS
+    from moe.tuning import SOME
+
+    sizes = d.Sizes(hidden=256, intermediate=256, local=4)
+    for name in LOGITS:
+        for tokens in (1, 50):
+            x = case(name, sizes, tokens, 32)
+            for schedule in range(schedules):
+                complain(f"routing, {name}, T = {tokens}", check_routing(x, emulated(x, schedule, 3, None, True)[0]))
+        click.echo(f"ok routing, {name}")
+    for config in CONFIGS:
+        for name, tokens in (("all local", 20), ("random", 40), ("all remote", 3), ("all on one expert", 5)):
+            x = case(name, sizes, tokens, 32)
+            for schedule in range(schedules):
+                result = compare(x, *emulated(x, schedule, configs=(config, SOME)))
+                complain(f"{name}, T = {tokens}, {config}", result.wrong)
+        click.echo(f"ok layer, {config}")
+
+
+def check_on_gpu() -> None:
+    """The definition's size, in eager calls and replayed from a CUDA graph."""
+    from moe.layer import layer_of, run
+
+    sizes, device = d.Sizes(), torch.device("cuda", torch.cuda.current_device())
+    x = d.draw(sizes, 1, device="cuda")
+    for name in LOGITS:
+        for tokens, offset in ((1, 0), (300, 64), (2048, 32), (5000, 17)):
+            y = case(name, dataclasses.replace(sizes, hidden=128, intermediate=128), tokens, offset)
+            y = y.replaced(tuple(t.cuda() for t in y.tensors()))
+            layer = layer_of(device, y.sizes)
+            layer.route(y, layer.space(tokens))
+            complain(f"routing, {name}, T = {tokens}", check_routing(y, layer.space(tokens)))
+        click.echo(f"ok routing, {name}")
+    for tokens in (1, 7, 64, 901, 2048):
+        of_tokens = d.draw(dataclasses.replace(sizes, local=1), tokens, tokens, 0, "cuda")
+        names = "routing_logits", "hidden_states", "hidden_states_scale"
+        x = dataclasses.replace(x, **{name: getattr(of_tokens, name) for name in names})
+        output = torch.full((tokens, sizes.hidden), math.nan, dtype=d.BF16, device="cuda")
+        arguments = *x.tensors(), x.local_expert_offset, x.routed_scaling_factor, output
+        run(*arguments)
+        result = compare(x, layer_of(device, sizes).space(tokens), output)
+        complain(f"T = {tokens}", result.wrong)
+        first, graph = output.clone(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run(*arguments)
+        for again in (lambda: run(*arguments), graph.replay):
+            output.fill_(math.nan)
+            again()
+            same = torch.equal(output.view(torch.int16), first.view(torch.int16))
+            complain(f"T = {tokens}", None if same else "other bits in another call")
+        click.echo(
+            f"ok T = {tokens}: {result.matched:.4f} within the contest's tolerance, {result.to_exact:.4f} of the norm "
+            f"from the definition, {result.to_quantised:.4f} from what the kernels should give; the same bits again"
+        )
+
+
+def complain(what: str, wrong: str | None) -> None:
+    if wrong:
+        raise click.ClickException(f"{what}: {wrong}")
+
+
+@click.command()
+@click.option("--emulated", "machine", type=click.Choice(["h200"]), help="This GPU instead of a real one.")
+@click.option("--schedules", type=click.IntRange(1), default=1, show_default=True, help="Orders of events, emulated.")
+def main(machine: str | None, schedules: int) -> None:
+    """Check the layer, stage by stage."""
+    if torch.cuda.is_available() and not machine:
+        check_on_gpu()
+        return
+    import emulator
+
+    emulator.install(machine or "h200")  # before CuTe DSL is imported
+    check_emulated(schedules)
+
+
+if __name__ == "__main__":
+    main()
