@@ -59,8 +59,7 @@ class Inputs:
 def draw(sizes: Sizes, tokens: int, seed: int = 0, offset: int = 0, device: str = "cpu") -> Inputs:
     """Inputs as the definition's workloads have them: randn clamped to +-2 in e4m3, scales randn, of any sign.
 
-    The workloads' real logits are not public; these are randn, plus a bias of randn / 32, plus 1 for local experts,
-    which then get about twice their share.
+    The workloads' real logits are not public; these are randn, with a bias of randn / 32.
     """
     g = torch.Generator(device).manual_seed(seed)
 
@@ -74,10 +73,8 @@ def draw(sizes: Sizes, tokens: int, seed: int = 0, offset: int = 0, device: str 
         return x
 
     h, i, e = sizes.hidden, sizes.intermediate, sizes.local
-    logits = normal(tokens, EXPERTS)
-    logits[:, offset : offset + e] += 1
     return Inputs(
-        logits, (normal(EXPERTS) / 32).to(BF16), fp8(tokens, h), normal(h // 128, tokens),
+        normal(tokens, EXPERTS), (normal(EXPERTS) / 32).to(BF16), fp8(tokens, h), normal(h // 128, tokens),
         fp8(e, 2 * i, h), normal(e, 2 * i // 128, h // 128), fp8(e, h, i), normal(e, h // 128, i // 128), offset,
     )  # fmt: skip
 

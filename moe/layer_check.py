@@ -41,7 +41,7 @@ def case(name: str, sizes: d.Sizes, tokens: int, offset: int = 0, seed: int = 0)
     elif name == "all on one expert":
         x -= 4
         x[:, local] = -math.inf
-        x[:, offset + sizes.local - 1] = 20
+        x[:, min(offset + sizes.local, d.EXPERTS) - 1] = 20
     else:
         assert name == "all local"  # as many as a token can have
         x[:, local] += 10

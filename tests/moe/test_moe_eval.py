@@ -1,5 +1,6 @@
-"""`eval.py test|benchmark --task fp8_grouped_gemm`: what is run, and what is refused."""
+"""`eval.py test|benchmark --task fp8_grouped_gemm|fp8_moe`: what is run, and what is refused."""
 
+import importlib.util
 import sys
 
 import pytest
@@ -9,11 +10,11 @@ from evaluation import fp8
 from evaluation.cli import cli
 
 
-def called(monkeypatch, *arguments, code=0):
-    """Result of `eval.py ARGUMENTS --task fp8_grouped_gemm`, and the commands that it ran, which end with this code."""
+def called(monkeypatch, *arguments, code=0, task="fp8_grouped_gemm"):
+    """Result of `eval.py ARGUMENTS --task TASK`, and the commands that it ran, which end with this code."""
     commands = []
     monkeypatch.setattr(fp8.subprocess, "call", lambda command: commands.append(command[1:]) or code)
-    return CliRunner().invoke(cli, [*arguments, "--task", fp8.TASK]), commands
+    return CliRunner().invoke(cli, [*arguments, "--task", task]), commands
 
 
 def test_tests_run_on_both_emulated_gpus(monkeypatch):
@@ -21,6 +22,17 @@ def test_tests_run_on_both_emulated_gpus(monkeypatch):
     check = ["-m", "moe.check", "--schedules", "20", "--emulated"]
     assert result.exit_code == 0 and commands == [[*check, "h200"], [*check, "b200"]]
     assert sys.executable
+
+
+def test_the_layer_runs_where_it_is_written_for(monkeypatch):
+    result, commands = called(monkeypatch, "test", "--device", "emulated", task="fp8_moe")
+    assert result.exit_code == 0
+    assert commands == [["-m", "moe.layer_check", "--schedules", "1", "--emulated", "h200"]]
+
+
+@pytest.mark.parametrize("task", fp8.TASKS)
+def test_what_is_run_is_there(task):
+    assert all(importlib.util.find_spec(module) for module in fp8.TASKS[task][:2])
 
 
 def test_a_failure_is_the_exit_code(monkeypatch):
