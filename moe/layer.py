@@ -151,8 +151,6 @@ class Layer:
     """The layer's kernels for these sizes on one GPU. Each stage is one launch, and can be called on its own."""
 
     def __init__(self, device: torch.device, sizes: Sizes):
-        if api.back_end(device) is not GroupedGemm:
-            raise ValueError("hidden_states is on a Blackwell GPU, for which GEMM1 is not written yet, not on a Hopper")
         self.device, self.sizes, self.spaces = device, sizes, {}
         self.index = (device.index or 0) if device.type == "cuda" else -1
         on_gpu = self.index >= 0
@@ -191,6 +189,8 @@ class Layer:
 
     def __call__(self, x: Inputs, output: torch.Tensor) -> None:
         """The four launches; none if there are no tokens. x and output must be as `checked` says."""
+        if api.back_end(self.device) is not GroupedGemm:
+            raise ValueError("hidden_states is on a Blackwell GPU, for which GEMM1 is not written yet, not on a Hopper")
         if self.index >= 0 and torch.cuda.current_device() != self.index:
             raise ValueError(f"hidden_states is on {self.device}, but must be on torch's current device")
         tokens = x.hidden_states.shape[0]

@@ -1,8 +1,9 @@
 """Times the layer and its stages on this GPU: python -m moe.layer_bench --json FILE
 
 A timing is CALLS calls back to back between two events, after a fill that flushes L2; the median of --repeats timings.
-The calls go round several sets of tokens, with the same weights: those of all local experts are 1.4 GB. Stages are
-timed apart, each on what the one before left; the whole as it is called, and as a CUDA graph of all the calls.
+The calls go round several sets of tokens, with the same weights: those of all local experts are 1.4 GB. A set has at
+least one row. Stages are timed apart, each on what the one before left; the whole as it is called, and as a CUDA graph
+of all the calls.
 
 Floors: moe.floor's copies of the weights of the experts that have rows, and of the rows; for finalise, a copy by torch
 of as many bytes as it reads and writes. There are no peers here yet.
@@ -10,6 +11,8 @@ of as many bytes as it reads and writes. There are no peers here yet.
 
 import dataclasses
 import datetime
+import functools
+import itertools
 import json
 import statistics
 import time
@@ -74,18 +77,20 @@ def timed(calls: list[Callable], repeats: int, fill: torch.Tensor, each: int = C
 
 
 def measure(layer: Layer, weights: d.Inputs, tokens: int, repeats: int, fill: torch.Tensor) -> dict:
-    sets = [draw(layer, weights, tokens, seed) for seed in range(3 if tokens > 900 else 12)]
+    drawn = (draw(layer, weights, tokens, seed) for seed in range(10**6))
+    sets = list(itertools.islice((s for s in drawn if s.rows), 3 if tokens > 900 else 12))
     turns = [sets[i % len(sets)] for i in range(CALLS)]
     first, second = layer.configs(tokens)
     copies = [torch.empty(s.rows + tokens, layer.sizes.hidden, dtype=d.BF16, device="cuda") for s in sets]
     halves = [x.view(2, -1) for x in (y.flatten()[: y.numel() // 2 * 2] for y in copies)]
     floors = []
-    for interleaved in (False, True):
-        floor = Floor(interleaved)
-        floors.append([
-            [lambda s=s: floor(s.x.hidden_states, s.x.gemm1_weights[: s.experts], s.space.c[: s.rows]) for s in turns],
-            [lambda s=s: floor(s.space.c[: s.rows], s.x.gemm2_weights[: s.experts], s.space.o[: s.rows]) for s in turns],
-        ])  # fmt: skip
+    for floor in (Floor(False), Floor(True)):
+        first_floor, second_floor = [], []
+        for s in turns:
+            c, o = s.space.c[: s.rows], s.space.o[: s.rows]
+            first_floor.append(functools.partial(floor, s.x.hidden_states, s.x.gemm1_weights[: s.experts], c))
+            second_floor.append(functools.partial(floor, c, s.x.gemm2_weights[: s.experts], o))
+        floors.append((first_floor, second_floor))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for s in turns:
@@ -100,9 +105,8 @@ def measure(layer: Layer, weights: d.Inputs, tokens: int, repeats: int, fill: to
     }
     us = {name: timed(x, repeats, fill) for name, x in calls.items()}
     us["whole, in a graph"] = timed([graph.replay], repeats, fill)
-    busy = all(s.experts for s in sets)
     for i, name in enumerate(("GEMM1", "GEMM2")):
-        us[f"floor of {name}"] = min(timed(x[i], repeats, fill) for x in floors) if busy else None
+        us[f"floor of {name}"] = min(timed(x[i], repeats, fill) for x in floors)
     torch.cuda.synchronize()
     begin = time.perf_counter()
     for call in calls["whole"]:
@@ -123,7 +127,7 @@ def table(rows: list[dict]) -> str:
     """Markdown; microseconds."""
     lines = [f"| T | rows | experts | {' | '.join(COLUMNS)} |", "|---" * (3 + len(COLUMNS)) + "|"]
     for row in rows:
-        us = ["" if row["us"][name] is None else f"{row['us'][name]:.1f}" for name in COLUMNS]
+        us = [f"{row['us'][name]:.1f}" for name in COLUMNS]
         lines.append(f"| {row['T']} | {row['rows']:.0f} | {row['experts']:.0f} | {' | '.join(us)} |")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""The layer: what it refuses, and its kernels on an emulated H200, in a process of their own: layer_checks.py."""
+"""The layer: what it refuses, and its kernels on emulated GPUs, in a process for each: layer_checks.py."""
 
 import os
 import subprocess
@@ -19,9 +19,10 @@ SIZES = d.Sizes(hidden=256, intermediate=128, local=4)
 
 
 @pytest.mark.slow
-def test_kernels():
+@pytest.mark.parametrize("machine", ["h200", "b200"])
+def test_kernels(machine):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "layer_checks.py")]
-    env = os.environ | {"MOE_MACHINE": "h200"}
+    env = os.environ | {"MOE_MACHINE": machine}
     done = subprocess.run(command, cwd=HERE.parents[1], env=env, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-8000:] + done.stderr[-2000:]
 
