@@ -11,6 +11,7 @@ have waited by then.
 """
 
 import functools
+import math
 import numbers
 from typing import NamedTuple
 
@@ -65,12 +66,10 @@ def run(
     layer(x, output)
 
 
-def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) -> tuple["Layer", Inputs]:
-    """The layer for these operands; ValueError if there is none."""
-    for name, tensor, dims in (("hidden_states", tensors[2], 2), ("gemm2_weights", tensors[6], 3)):
-        if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
-            raise ValueError(f"{name} must be a tensor of {dims} dimensions")
-    (tokens, h), (e, _, i) = tensors[2].shape, tensors[6].shape
+@functools.lru_cache(maxsize=4096)
+def expectations(hidden_states: torch.Size, gemm2_weights: torch.Size) -> tuple:
+    """(name, dtype, shape, stride) of each tensor, in the order of `run`; ValueError if sizes are not the layer's."""
+    (tokens, h), (e, _, i) = hidden_states, gemm2_weights
     for name, dimension, size, multiple, least, most in (
         ("hidden_states", "T", tokens, 1, 0, MAX_TOKENS),
         ("hidden_states", "H", h, 128, 128, api.MAX_ROWS),
@@ -80,39 +79,56 @@ def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) ->
         if not least <= size <= most or size % multiple:
             rule = f"a multiple of {multiple} from {least} to {most}" if multiple > 1 else f"from {least} to {most}"
             raise ValueError(f"{name}: dimension {dimension} is {size}, but must be {rule}")
+
+    def contiguous(name: str, dtype: torch.dtype, *shape: int) -> tuple:
+        return name, dtype, torch.Size(shape), tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+    return (
+        contiguous("routing_logits", F32, tokens, EXPERTS),
+        contiguous("routing_bias", BF16, EXPERTS),
+        contiguous("hidden_states", E4M3, tokens, h),
+        contiguous("hidden_states_scale", F32, h // 128, tokens),
+        contiguous("gemm1_weights", E4M3, e, 2 * i, h),
+        contiguous("gemm1_weights_scale", F32, e, 2 * i // 128, h // 128),
+        contiguous("gemm2_weights", E4M3, e, h, i),
+        contiguous("gemm2_weights_scale", F32, e, h // 128, i // 128),
+        contiguous("output", BF16, tokens, h),
+    )
+
+
+def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) -> tuple["Layer", Inputs]:
+    """The layer for these operands; ValueError if there is none."""
+    for name, tensor, dims in (("hidden_states", tensors[2], 2), ("gemm2_weights", tensors[6], 3)):
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
+            raise ValueError(f"{name} must be a tensor of {dims} dimensions")
+    expected, device, everything = (
+        expectations(tensors[2].shape, tensors[6].shape),
+        tensors[2].device,
+        (*tensors, output),
+    )
+    for tensor, (_, dtype, shape, _) in zip(everything, expected):
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or tensor.dtype is not dtype
+            or tensor.shape != shape
+            or not tensor.is_contiguous()
+            or tensor.device != device
+        ):
+            api.complain((tensors[2], *everything), (expected[2], *expected))
     for name, x in (("local_expert_offset", offset), ("routed_scaling_factor", factor)):
         if isinstance(x, torch.Tensor) or not isinstance(x, numbers.Real):
             raise ValueError(f"{name} is a {type(x).__name__}, but must be a number of the host's")
     if not 0 <= offset < EXPERTS:
         raise ValueError(f"local_expert_offset is {offset}, but must be from 0 to {EXPERTS - 1}")
-
-    def contiguous(name: str, dtype: torch.dtype, *shape: int) -> tuple:
-        strides = [1]
-        for size in shape[:0:-1]:
-            strides.insert(0, strides[0] * size)
-        return name, dtype, shape, tuple(strides)
-
-    api.complain(
-        (tensors[2], *tensors, output),
-        (
-            contiguous("hidden_states", E4M3, tokens, h),
-            contiguous("routing_logits", F32, tokens, EXPERTS),
-            contiguous("routing_bias", BF16, EXPERTS),
-            contiguous("hidden_states", E4M3, tokens, h),
-            contiguous("hidden_states_scale", F32, h // 128, tokens),
-            contiguous("gemm1_weights", E4M3, e, 2 * i, h),
-            contiguous("gemm1_weights_scale", F32, e, 2 * i // 128, h // 128),
-            contiguous("gemm2_weights", E4M3, e, h, i),
-            contiguous("gemm2_weights_scale", F32, e, h // 128, i // 128),
-            contiguous("output", BF16, tokens, h),
-        ),
+    for i in ALIGNED:
+        if everything[i].data_ptr() % 16:
+            raise ValueError(f"{expected[i][0]} starts at an address that is not a multiple of 16, but must")
+    return layer_of(device, Sizes(expected[2][2][1], expected[6][2][2], expected[6][2][0])), Inputs(
+        *tensors, offset, factor
     )
-    x = Inputs(*tensors, int(offset), float(factor))
-    names = "routing_logits", "routing_bias", "hidden_states", "gemm1_weights", "gemm2_weights"
-    for name, tensor in [*[(name, getattr(x, name)) for name in names], ("output", output)]:
-        if tensor.data_ptr() % 16:
-            raise ValueError(f"{name} starts at an address that is not a multiple of 16, but must")
-    return layer_of(tensors[2].device, Sizes(h, i, e)), x
+
+
+ALIGNED = 0, 1, 2, 4, 6, 8  # which of the tensors are read or written by 16 bytes
 
 
 class Space(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from moe import definition as d
-from moe import layer
+from moe import layer, pack
 from moe.gemm1 import CONFIGS, choose
 from moe.kernel import SMEM
 from moe.routing import MAX_CHUNK, MAX_CTAS, grid_of
@@ -100,3 +100,22 @@ def test_configs():
     """Every config is chosen for some T, and fits into shared memory with stages for all three scale warps."""
     assert {choose(tokens, 32) for tokens in (1, 64, 512, 2048, 4096)} == set(CONFIGS)
     assert all(config.smem <= SMEM and config.depth >= 4 for config in CONFIGS)
+
+
+def test_packed(tmp_path):
+    """It is complete: imported from elsewhere, as FlashInfer-Bench does, it has the definition's arguments."""
+    packed = pack.solution("name", "author")
+    for source in packed["sources"]:
+        file = tmp_path / "fib_python_name" / source["path"]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source["content"])
+    path, function = packed["spec"]["entry_point"].split("::")
+    code = (
+        f"import inspect, fib_python_name.{path.removesuffix('.py')} as m; import moe.layer; print(moe.layer.__file__);"
+    )
+    code += f" print(*inspect.signature(m.{function}).parameters)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)},
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    where, parameters = done.stdout.splitlines()
+    assert where.startswith(str(tmp_path)) and parameters.split() == [*vars(d.draw(SIZES, 0)), "output"]
