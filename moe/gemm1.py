@@ -15,7 +15,6 @@ from cutlass._mlir.dialects import cuda as cuda_ir
 from moe.definition import LARGEST
 from moe.kernel import (
     BLOCK_K,
-    FIRST,
     TURNS,
     Config,
     Cta,
@@ -23,8 +22,8 @@ from moe.kernel import (
     swizzled,
     tma_atom,
 )
-from moe.ptx import as_int as bits_of
 from moe.ptx import (
+    FIRST,
     await_turn,
     consumer_barrier,
     copy_async,
@@ -53,6 +52,7 @@ from moe.ptx import (
     wait_for_previous_kernel,
     wgmma_fp8,
 )
+from moe.ptx import as_int as bits_of
 from moe.schedule import piece_at
 
 THREADS = 384  # two consumer warpgroups, and the warps that load
