@@ -236,7 +236,7 @@ class GatheredGemm(GroupedGemm):
         for _ in cutlass.range(count, unroll=1):
             mbarrier_wait(cta.full + 8 * slot, phase)
             fence_proxy_async()  # the tokens did not come by TMA
-            stage = Int64(slot * (config.stage_bytes >> 4))
+            stage = slot * (config.stage_bytes >> 4)
             for half in range_constexpr(2):
                 scales = []
                 for i in range_constexpr(tokens // 16):

@@ -230,6 +230,11 @@ def load_shared(address: Int32) -> Int32:
     return Int32(ptx("ld.shared.b32 $0, [$1];", "=r,r", address, result="i32"))
 
 
+def load_shared_float(address: Int32) -> Float32:
+    """ld.shared of an f32."""
+    return Float32(ptx("ld.shared.f32 $0, [$1];", "=f,r", address, result="f32"))
+
+
 def load_shared_words(address: Int32) -> list[Int32]:
     """ld.shared of 16 bytes."""
     struct = ptx("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,r", address, result=structure(4, "i32"))
@@ -242,6 +247,13 @@ def load_shared_floats(address: Int32) -> list[Float32]:
     return unpack(struct, 4, Float32)
 
 
+def store_shared_e4m3(address: Int32, other: Int32, x: Float32, y: Float32) -> None:
+    """cvt.rn.satfinite.e4m3x2 (9.7.9.21) of x and y, and st.shared of a byte each, x at `address`, y at `other`."""
+    text = "{ .reg .b16 h, l; cvt.rn.satfinite.e4m3x2.f32 h, $3, $2; st.shared.b8 [$0], h;"
+    text += " shr.u16 l, h, 8; st.shared.b8 [$1], l; }"
+    ptx(text, "r,r,f,f", address, other, x, y)
+
+
 def store_shared(address: Int32, value: Int32) -> None:
     """st.shared (9.7.9.11)."""
     ptx("st.shared.b32 [$0], $1;", "r,r", address, value)
@@ -250,18 +262,6 @@ def store_shared(address: Int32, value: Int32) -> None:
 def store_shared_float(address: Int32, value: Float32) -> None:
     """st.shared of an f32."""
     ptx("st.shared.f32 [$0], $1;", "r,f", address, value)
-
-
-def load_shared_float(address: Int32) -> Float32:
-    """ld.shared of an f32."""
-    return Float32(ptx("ld.shared.f32 $0, [$1];", "=f,r", address, result="f32"))
-
-
-def store_shared_e4m3(address: Int32, other: Int32, x: Float32, y: Float32) -> None:
-    """cvt.rn.satfinite.e4m3x2 (9.7.9.21) of x and y, and st.shared of a byte each, x at `address`, y at `other`."""
-    text = "{ .reg .b16 h, l; cvt.rn.satfinite.e4m3x2.f32 h, $3, $2; st.shared.b8 [$0], h;"
-    text += " shr.u16 l, h, 8; st.shared.b8 [$1], l; }"
-    ptx(text, "r,r,f,f", address, other, x, y)
 
 
 def store_matrix(address: Int32, matrices: list[Int32]) -> None:
