@@ -25,6 +25,7 @@ from moe.finalise import Finalise
 from moe.gemm1 import WORDS as GEMM1_WORDS
 from moe.gemm1 import GatheredGemm
 from moe.gemm1 import choose as choose_gemm1
+from moe.gemm1_sm100 import GatheredGemmSm100
 from moe.kernel import Config, GroupedGemm
 from moe.launch import Program, float_bits
 from moe.routing import MAX_CTAS, MAX_LOCAL, MAX_TOKENS, Routing, grid_of
@@ -160,7 +161,12 @@ def finalise_program(device: torch.device) -> Program:
 
 @functools.cache
 def gemm1_program(device: torch.device, config: Config) -> Program:
-    return Program(GatheredGemm(config), GEMM1_WORDS)
+    return Program(gemm1_of(device)(config), GEMM1_WORDS)
+
+
+def gemm1_of(device: torch.device) -> type[GatheredGemm]:
+    """GEMM1's kernel for this GPU. Raises ValueError if there is none."""
+    return GatheredGemm if api.back_end(device) is GroupedGemm else GatheredGemmSm100
 
 
 class Layer:
@@ -177,7 +183,8 @@ class Layer:
         """Of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = -(-tokens * TOP_K * e // EXPERTS)
-        return choose_gemm1(rows, e), choose(rows, e, h, i)
+        first, second = gemm1_of(self.device), api.back_end(self.device)
+        return first.supported(choose_gemm1(rows, e)), second.supported(choose(rows, e, h, i))
 
     def space(self, tokens: int) -> Space:
         """For this many tokens, on torch's current stream: launches in one order share it, or captured together."""
@@ -205,8 +212,6 @@ class Layer:
 
     def __call__(self, x: Inputs, output: torch.Tensor) -> None:
         """The four launches; none if there are no tokens. x and output must be as `checked` says."""
-        if api.back_end(self.device) is not GroupedGemm:
-            raise ValueError("hidden_states is on a Blackwell GPU, for which GEMM1 is not written yet, not on a Hopper")
         if self.index >= 0 and torch.cuda.current_device() != self.index:
             raise ValueError(f"hidden_states is on {self.device}, but must be on torch's current device")
         tokens = x.hidden_states.shape[0]

@@ -1,7 +1,7 @@
 """Checks the layer stage by stage, and as a whole, against moe.definition: python -m moe.layer_check
 
-On a Hopper GPU if there is one, at the definition's full size, else on an emulated one with small sizes, where every
-access of memory and every order of events is checked, too.
+On a Hopper or Blackwell GPU if there is one, at the definition's full size, else on an emulated one with small sizes,
+where every access of memory and every order of events is checked, too.
 """
 
 import dataclasses
@@ -187,7 +187,9 @@ def emulated(x: d.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None
 
 def check_emulated(schedules: int) -> None:
     """Small cases, under every config of GEMM1."""
+    from moe import api
     from moe.gemm1 import CONFIGS
+    from moe.layer import gemm1_of
     from moe.tuning import SOME
 
     sizes = d.Sizes(hidden=256, intermediate=256, local=4)
@@ -197,11 +199,13 @@ def check_emulated(schedules: int) -> None:
             for schedule in range(schedules):
                 complain(f"routing, {name}, T = {tokens}", check_routing(x, emulated(x, schedule, 3, None, True)[0]))
         click.echo(f"ok routing, {name}")
-    for config in CONFIGS:
+    device = torch.device("cpu")
+    second = api.back_end(device).supported(SOME)
+    for config in map(gemm1_of(device).supported, CONFIGS):
         for name, tokens in (("all local", 20), ("random", 40), ("all remote", 3), ("all on one expert", 5)):
             x = case(name, sizes, tokens, 32)
             for schedule in range(schedules):
-                result = compare(x, *emulated(x, schedule, configs=(config, SOME)))
+                result = compare(x, *emulated(x, schedule, configs=(config, second)))
                 complain(f"{name}, T = {tokens}, {config}", result.wrong)
         click.echo(f"ok layer, {config}")
 
@@ -249,7 +253,7 @@ def complain(what: str, wrong: str | None) -> None:
 
 
 @click.command()
-@click.option("--emulated", "machine", type=click.Choice(["h200"]), help="This GPU instead of a real one.")
+@click.option("--emulated", "machine", type=click.Choice(["h200", "b200"]), help="This GPU instead of a real one.")
 @click.option("--schedules", type=click.IntRange(1), default=1, show_default=True, help="Orders of events, emulated.")
 def main(machine: str | None, schedules: int) -> None:
     """Check the layer, stage by stage."""

@@ -225,6 +225,13 @@ def store_global_bfloat(address: Int64, x: Float32, condition: Int32) -> None:
     ptx(text, "l,f,r", address, x, condition)
 
 
+def store_global_e4m3(address: Int64, other: Int64, x: Float32, y: Float32, condition: Int32) -> None:
+    """cvt.rn.satfinite.e4m3x2 of x and y, and st.global of a byte each; y to `other` where condition is not 0."""
+    text = "{ .reg .b16 h, l; .reg .pred p; setp.ne.b32 p, $4, 0; cvt.rn.satfinite.e4m3x2.f32 h, $3, $2;"
+    text += " st.global.b8 [$0], h; shr.u16 l, h, 8; @p st.global.b8 [$1], l; }"
+    ptx(text, "l,l,f,f,r", address, other, x, y, condition)
+
+
 def load_shared(address: Int32) -> Int32:
     """ld.shared (9.7.9.8)."""
     return Int32(ptx("ld.shared.b32 $0, [$1];", "=r,r", address, result="i32"))
