@@ -66,6 +66,11 @@ def no_kernels(monkeypatch):
         ("local_expert_offset", torch.tensor, "local_expert_offset is a Tensor, but must be a number of the host's"),
         ("routed_scaling_factor", str, "routed_scaling_factor is a str, but must be a number of the host's"),
         ("output", lambda t: t.half(), "output has type torch.float16, but must have torch.bfloat16"),
+        (
+            "output",
+            lambda t: torch.empty(769, dtype=t.dtype)[1:].view(3, 256),
+            "output starts at an address that is not",
+        ),
         ("output", lambda t: t.T.contiguous().T, "output: dimension 0 has stride 1, but must have 256"),
     ],
 )
