@@ -57,6 +57,7 @@ from moe.schedule import piece_at
 
 THREADS = 384  # two consumer warpgroups, and the warps that load
 WARP_SCRATCH = 1024  # bytes that each of the 8 consumer warps has
+BARRIER = TURNS + 2  # the named barrier of both warpgroups
 HALF = 128  # columns of the product that a tile has: weight rows of up, and as many of gate
 WORDS = 18
 LOG2_E = 1.4426950408889634
@@ -264,7 +265,8 @@ class GatheredGemm(GroupedGemm):
         Shared memory: the largest of each warp's 16 columns, f32 [8, tokens]; then e4m3 of a warp [32 tokens, 16].
         """
         config = self.config
-        half = config.tokens // 2  # results of a thread for 64 weight rows
+        half = config.tokens // 2  # results of a thread for 64 weight rows: 4 for 8 tokens, 2 of these in 2 columns
+        pair = lane & 3
         largest, bytes_of = cta.scratch, cta.scratch + WARP_SCRATCH * 4 + warp * (WARP_SCRATCH // 2)
         for i in range_constexpr(half):
             up, gate = acc[i], acc[half + i]
@@ -279,14 +281,14 @@ class GatheredGemm(GroupedGemm):
         if lane < 4:
             for j in range_constexpr(config.tokens // 8):
                 for x in range_constexpr(2):
-                    token = 8 * j + 2 * lane + x
+                    token = 8 * j + 2 * pair + x
                     store_shared_float(largest + (warp * config.tokens + token) * 4, acc[half + 2 * j + x])
         consumer_barrier(BARRIER)
         for j in range_constexpr(config.tokens // 8):
             for x in range_constexpr(2):
                 most = Float32(0.0)
                 for other in range_constexpr(8):
-                    at = largest + (other * config.tokens + 8 * j + 2 * lane_of(lane) + x) * 4
+                    at = largest + (other * config.tokens + 8 * j + 2 * pair + x) * 4
                     most = cute.arch.fmax(most, load_shared_float(at))
                 acc[half + 2 * j + x] = most
         n, total_m = operands.n >> 1, operands.total_m
@@ -298,7 +300,7 @@ class GatheredGemm(GroupedGemm):
                     for x in range_constexpr(2):
                         most = acc[half + 2 * j + x]
                         inverse = select_float(most > 0.0, Float32(LARGEST) / most, Float32(0.0))
-                        at = bytes_of + (8 * j - first + 2 * lane_of(lane) + x) * 16 + (lane >> 2)
+                        at = bytes_of + (8 * j - first + 2 * pair + x) * 16 + (lane >> 2)
                         store_shared_e4m3(at, at + 8, acc[4 * j + x] * inverse, acc[4 * j + 2 + x] * inverse)
                 cute.arch.sync_warp()
                 x = load_shared_words(bytes_of + minimum(lane, min(32, config.tokens) - 1) * 16)
@@ -312,14 +314,6 @@ class GatheredGemm(GroupedGemm):
                     most = cute.arch.fmax(most, load_shared_float(largest + (other * config.tokens + thread) * 4))
                 to = operands.c_scale + (Int64(piece.row >> 8) * Int64(total_m) + Int64(piece.token + thread)) * 4
                 store_global_word(to, bits_of(most * Float32(1 / LARGEST)), Int32(1))
-
-
-BARRIER = TURNS + 2  # the named barrier of both warpgroups
-
-
-def lane_of(lane: Int32) -> Int32:
-    """Which pair of 8 tokens a lane has."""
-    return lane & 3
 
 
 def magnitude(x: Float32, y: Float32) -> Float32:
