@@ -137,7 +137,7 @@ class Launcher:
         self.lock = threading.Lock()  # of the words, from writing them to the end of the launch
         self.words = (ctypes.c_int64 * WORDS)()
         pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
-        executor = cute.compile(back_end(device)(config), pointer).to()
+        executor = cute.compile(back_end(device).of(config), pointer).to()
         arguments, _ = executor.generate_execution_args(pointer)
         array = executor._get_invoke_packed_args(arguments)
         self.keep = executor, arguments, array, pointer
@@ -146,9 +146,12 @@ class Launcher:
         self.scratch, self.index = {}, (device.index or 0) if device.type == "cuda" else -1
         if self.index >= 0:
             sms = torch.cuda.get_device_properties(device).multi_processor_count
+            # What torch.cuda.current_device, is_current_stream_capturing and current_stream call, without their checks
+            self.current_device, self.capturing = torch._C._cuda_getDevice, torch._C._cuda_isCurrentStreamCapturing
             self.current = functools.partial(torch._C._cuda_getCurrentRawStream, self.index)
         else:
             sms, self.current = emulated_chip().sms, int
+            self.current_device, self.capturing = lambda: self.index, bool
         self.grid = sms // config.cluster * config.cluster  # CTAs
 
     def addresses(self, stream: int) -> tuple[int, int]:
@@ -156,7 +159,7 @@ class Launcher:
 
         What is allocated while a graph is captured is that graph's, and its zeros are written when it is replayed.
         """
-        if self.index >= 0 and torch.cuda.is_current_stream_capturing():
+        if self.capturing():
             stream = ("capture", runtime.cudaStreamGetCaptureInfo(stream)[2])
         if stream not in self.scratch:
             partials = torch.empty(self.grid * self.config.partial_bytes, dtype=torch.uint8, device=self.device)
@@ -167,17 +170,18 @@ class Launcher:
 
     def __call__(self, tensors: tuple, total_m: int, n: int, k: int, experts: int) -> None:
         """Launch. The tensors must be as `expectations` says."""
-        if self.index >= 0 and torch.cuda.current_device() != self.index:
+        if self.current_device() != self.index:
             raise ValueError(f"a is on {self.device}, but must be on torch's current device")
         stream = self.current()
         addresses = [tensor.data_ptr() for tensor in tensors]
         if (addresses[0] | addresses[2] | addresses[5]) % 16:
             name = next(name for name, i in (("a", 0), ("b", 2), ("out", 5)) if addresses[i] % 16)
             raise ValueError(f"{name} starts at an address that is not a multiple of 16, but must")
-        search = 1 << (experts - 1).bit_length() >> 1
-        sizes = total_m, n, k, experts, search, self.grid
+        search, scratch = 1 << (experts - 1).bit_length() >> 1, self.addresses(stream)
         with self.lock:
-            WORD_STRUCT.pack_into(self.words, 0, *addresses, *self.addresses(stream), *sizes, stream)
+            WORD_STRUCT.pack_into(
+                self.words, 0, *addresses, *scratch, total_m, n, k, experts, search, self.grid, stream
+            )
             self.function(self.packed)
             result = self.result.value
         if result:

@@ -5,6 +5,7 @@ both, so a thread has up and gate of the same column and token in two registers.
 block of the next GEMM's K: the tile's CTA knows its scale.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import cutlass
@@ -15,7 +16,6 @@ from cutlass._mlir.dialects import cuda as cuda_ir
 from moe.definition import LARGEST
 from moe.kernel import (
     BLOCK_K,
-    TURNS,
     Config,
     Cta,
     GroupedGemm,
@@ -30,7 +30,8 @@ from moe.ptx import (
     copy_async_arrive,
     divide,
     fence_proxy_async,
-    fma,
+    fma_in_order,
+    give_turn,
     load_global_float,
     load_relaxed_if,
     load_shared_float,
@@ -49,15 +50,17 @@ from moe.ptx import (
     store_shared_float,
     tma_load,
     tma_prefetch,
+    uniform,
     wait_for_previous_kernel,
     wgmma_fp8,
+    wgmma_wait,
 )
 from moe.ptx import as_int as bits_of
 from moe.schedule import piece_at
 
 THREADS = 384  # two consumer warpgroups, and the warps that load
 WARP_SCRATCH = 1024  # bytes that each of the 8 consumer warps has
-BARRIER = TURNS + 2  # the named barrier of both warpgroups
+TURNS, BARRIER = 3, 5  # named barriers: 3 and 4, and one of both warpgroups; 1 and 2 are the warpgroups' own
 HALF = 128  # columns of the product that a tile has: weight rows of up, and as many of gate
 WORDS = 18
 LOG2_E = 1.4426950408889634
@@ -88,13 +91,32 @@ def halves_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32):
     return tma_atom(address, (k, n >> 1, 2, experts), stride, layout, box)
 
 
-# Measured on an H200 (README.md): tiles of more tokens load weights less often, of fewer keep more stages under way
-FEW, SOME, MORE = [Config(tokens=tokens, blocks=2, prefetch=2) for tokens in (16, 32, 64)]
-MANY = Config(tokens=128, blocks=2, in_turn=True)
+@dataclass(frozen=True)
+class Tiles(Config):
+    """Of 128 weight rows of up and the same of gate, each half with its own scales; weights are on M, no clusters."""
+
+    in_turn: bool = False  # the warpgroups multiply in turn, and scale and add while the other multiplies
+
+    @property
+    def rows(self) -> int:
+        return 2 * HALF
+
+    @property
+    def sums(self) -> int:
+        return self.tokens
+
+    @property
+    def scale_bytes(self) -> int:
+        return 2 * 4 * self.scale_row
+
+
+# Measured on an H200 (LAYER.md): tiles of more tokens load weights less often, of fewer keep more stages under way
+FEW, SOME, MORE = [Tiles(tokens=tokens, prefetch=2) for tokens in (16, 32, 64)]
+MANY = Tiles(tokens=128, in_turn=True)
 CONFIGS = FEW, SOME, MORE, MANY
 
 
-def choose(rows: int, experts: int) -> Config:
+def choose(rows: int, experts: int) -> Tiles:
     """The config for this many rows in all, as far as the host can know."""
     mean = -(-rows // experts)
     return next((c for most, c in ((1, FEW), (16, SOME), (64, MORE)) if mean <= most), MANY)
@@ -223,6 +245,24 @@ class GatheredGemm(GroupedGemm):
             count = count + piece.count
             unit = piece.next
 
+    def consume(self, cta: Cta, plan, unit: Int32, operands: Operands, warp: Int32, lane: Int32, thread: Int32) -> None:
+        """As kernel.py's, with the first turn given before it, and the last one taken behind."""
+        if self.config.in_turn:
+            self.give_first(warp)
+        super().consume(cta, plan, unit, operands, warp, lane, thread)
+        if self.config.in_turn:
+            self.take_last(warp)
+
+    @cute.jit
+    def give_first(self, warp: Int32):
+        if warp >> 2 == 1:
+            give_turn(TURNS, warp >> 2)  # warpgroup 0 begins
+
+    @cute.jit
+    def take_last(self, warp: Int32):
+        if warp >> 2 == 0:
+            await_turn(TURNS, warp >> 2)
+
     @cute.jit
     def multiply(
         self, cta: Cta, tokens: cutlass.Constexpr, count: Int32, done: Int32, slot: Int32, phase: Int32, acc,
@@ -230,7 +270,7 @@ class GatheredGemm(GroupedGemm):
     ):  # fmt: skip
         """As kernel.py's, but that each half, up and gate, has its own scales. Returns the next slot, and its phase."""
         config, group = self.config, warp >> 2
-        per_block, stride = tokens // 2, config.tokens // 2
+        per_half, stride = tokens // 2, config.tokens // 2
         first_weights = matrix_descriptor(cta.ring + group * (64 * BLOCK_K))
         first_tokens = matrix_descriptor(cta.ring + config.rows * BLOCK_K)
         of_scales = cta.scales + (lane & 3) * config.scale_row
@@ -243,16 +283,18 @@ class GatheredGemm(GroupedGemm):
                 for i in range_constexpr(tokens // 16):
                     at = of_scales + slot * config.scale_bytes + half * (4 * config.scale_row) + 16 * i
                     scales += load_shared_floats(at)
-                weights, next_turn = first_weights + stage + half * (HALF * BLOCK_K >> 4), None
+                weights = first_weights + stage + half * (HALF * BLOCK_K >> 4)
                 if const_expr(config.in_turn):
                     await_turn(TURNS, group)
-                    next_turn = TURNS + 1 - group
-                d = wgmma_fp8(tokens, weights, first_tokens + stage, next_turn)
+                d = wgmma_fp8(tokens, uniform(weights), uniform(first_tokens + stage), wait=False)
+                if const_expr(config.in_turn):
+                    give_turn(TURNS, group)
+                wgmma_wait(0)
                 if const_expr(half == 1):
                     self.release(cta, slot, lane)
-                for i in range_constexpr(per_block):
+                for i in range_constexpr(per_half):
                     scale = scales[(i // 4 * 2 + i % 2) ^ 1]  # SCALE_ORDER
-                    acc[half * stride + i] = fma(d[i], scale, acc[half * stride + i])
+                    acc[half * stride + i] = fma_in_order(d[i], scale, acc[half * stride + i])
             slot = slot + 1
             phase = select(slot == config.depth, phase ^ 1, phase)
             slot = select(slot == config.depth, 0, slot)

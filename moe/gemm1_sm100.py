@@ -13,8 +13,8 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
 
 from moe.definition import LARGEST
-from moe.gemm1 import HALF, LOG2_E, GatheredGemm, Operands
-from moe.kernel import BLOCK_K, Config, Cta, GroupedGemm
+from moe.gemm1 import HALF, LOG2_E, GatheredGemm, Operands, Tiles
+from moe.kernel import BLOCK_K, Cta, GroupedGemm
 from moe.ptx import (
     as_float,
     as_int,
@@ -51,11 +51,11 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
     """The kernel for a B200; the words are those of GatheredGemm."""
 
     @staticmethod
-    def supported(config: Config) -> Config:
+    def supported(config: Tiles) -> Tiles:
         return replace(config, in_turn=False)
 
-    def __init__(self, config: Config):
-        assert config.blocks == 2 and not config.in_turn
+    def __init__(self, config: Tiles):
+        assert not config.in_turn
         GroupedGemm.__init__(self, config)
 
     @cute.jit

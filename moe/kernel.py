@@ -1,10 +1,10 @@
-"""The grouped GEMM's kernel for sm_90a: the weights are the M side of wgmma, the tokens its N side.
+"""The grouped GEMM's kernel: the frame, and the tensor core's part for sm_90a where experts have few tokens.
 
     TMA warp     weights, tokens ──► ring ┐
     scale warps  a_scale * b_scale ─► ring ┴─► two warpgroups: wgmma of 128 of K, scaled and added in registers ──► out
 
-Each warpgroup has `blocks` x 64 of the tile's weight rows, and all of its tokens. While one of them scales and adds
-what it has multiplied, the tensor cores multiply for the other.
+Weights are the M side of wgmma here, tokens its N side, so that few tokens cost little: each warpgroup has 64 of the
+tile's 128 weight rows, and all of its tokens. For many tokens it is the other way round: sm90_tokens.py.
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,8 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 from moe.ptx import (
     FIRST,
     LAST,
-    await_turn,
     divide,
     fma,
-    give_turn,
     let_next_kernel_start,
     load_acquire,
     load_global_float,
@@ -53,6 +51,7 @@ from moe.ptx import (
     tensormap_prefetch,
     tma_load,
     tma_prefetch,
+    uniform,
     wait_for_previous_kernel,
     warpgroup_barrier,
     wgmma_fp8,
@@ -69,15 +68,13 @@ SCALE_BATCH = 3  # stages whose scales such a warp loads at once
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 232 + 40 is 3 * 168, what the launch gives
 SMEM = 227 * 1024
 CHUNK = 32  # tokens that a warp transposes at once
-SCRATCH = CHUNK * 16 * 2  # bytes for that: 16 weight rows of each token, in bf16
 MAX_STAGES = 12
-# SCALE_ORDER: scales of a stage in shared memory [128 weight rows, lane % 4, 8 tokens, 2]: what a thread needs lies
+BANKS = 1, 0, 3, 2  # of 4 sums, in the aligned registers of a vector: not in the banks of the results added to them
+# SCALE_ORDER: scales of a stage in shared memory [lane % 4, 8 tokens, 2]: what a thread needs lies
 # side by side, those of a pair of tokens the wrong way round. So they come to registers of the other parity than the
 # results, which all three operands of an FFMA would share otherwise, and with it the register bank.
-TURNS = 3  # named barriers 3 and 4; 1 and 2 are the warpgroups' own
 BARRIERS = 2 * 8 * MAX_STAGES + 64  # the last of which back ends may use
 TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
-FIXED_SMEM = 1024 + BARRIERS + TABLES + GROUPS * GROUP_WARPS * SCRATCH  # 1024: to align the ring
 WORDS = 15  # of the host's array
 
 
@@ -86,34 +83,49 @@ class Config:
     """Hyperparameters of a kernel. They change its time; its result only through the order of f32 additions."""
 
     tokens: int = 64  # of a tile: N of wgmma
-    blocks: int = 1  # 64 weight rows each, per warpgroup
     cluster: int = 1  # CTAs that share operands
-    in_turn: bool = False  # the warpgroups multiply in turn, and scale and add while the other multiplies
     burst: int = 1  # stages that are loaded together
     prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
+    tokens_on_m: bool = False  # tokens are the M side of wgmma, 64 of each warpgroup (sm90_tokens.py); else weights are
 
     def __post_init__(self):
-        assert self.tokens in (16, 32, 64, 128) and self.blocks in (1, 2) and self.cluster in (1, 2)
+        assert self.tokens in (16, 32, 64, 128) and self.cluster in (1, 2)
+        assert self.tokens == 128 or not self.tokens_on_m
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Token counts with a loop of their own, the widest first: a tile takes the least that holds its tokens."""
-        return tuple(x for x in (128, 64, 32, 16) if x <= self.tokens)
+        """Token counts that are loaded, the widest first: a tile takes the least that holds its tokens."""
+        return tuple(x for x in (128, 64, 32, 16) if x <= self.tokens and (x >= 64 or not self.tokens_on_m))
 
     @property
     def rows(self) -> int:
         """Weight rows of a tile."""
-        return 64 * self.blocks * GROUPS
+        return 64 * GROUPS
+
+    @property
+    def sums(self) -> int:
+        """Results of a consumer thread."""
+        return self.rows * self.tokens // (GROUP_THREADS * GROUPS)
 
     @property
     def scale_row(self) -> int:
         """Bytes of the scales of a quarter of a tile's tokens in shared memory: 16 more, for the banks."""
-        return self.tokens + 16
+        return 2 * self.tokens if self.tokens_on_m else self.tokens + 16
 
     @property
     def scale_bytes(self) -> int:
-        """Bytes of scales per stage: for each 128 weight rows, of every token."""
-        return max(self.rows // 128, 1) * 4 * self.scale_row
+        """Bytes of scales per stage: a_scale * b_scale of every token."""
+        return 4 * self.scale_row
+
+    @property
+    def scratch(self) -> int:
+        """Bytes in which a warp transposes results: [16 tokens, 64 weight rows] or [CHUNK tokens, 16] in bf16."""
+        return 2048 if self.tokens_on_m else CHUNK * 16 * 2
+
+    @property
+    def fixed_smem(self) -> int:
+        """Bytes of shared memory beside the ring's; 1024 to align that."""
+        return 1024 + BARRIERS + TABLES + GROUPS * GROUP_WARPS * self.scratch
 
     @property
     def stage_bytes(self) -> int:
@@ -123,13 +135,13 @@ class Config:
     @property
     def depth(self) -> int:
         """Stages of the ring."""
-        room = SMEM - FIXED_SMEM
+        room = SMEM - self.fixed_smem
         return min(MAX_STAGES, room // (self.stage_bytes + self.scale_bytes))
 
     @property
     def smem(self) -> int:
         """Bytes of shared memory."""
-        return FIXED_SMEM + self.depth * (self.stage_bytes + self.scale_bytes)
+        return self.fixed_smem + self.depth * (self.stage_bytes + self.scale_bytes)
 
     @property
     def partial_bytes(self) -> int:
@@ -143,7 +155,7 @@ class Cta(NamedTuple):
     rank: Int32
     cluster: Int32
     ring: Int32  # [stages, weights | tokens]
-    scales: Int32  # [stages, 128 weight rows, 4, scale_row]
+    scales: Int32  # [stages, 4, scale_row]
     scratch: Int32  # [warp, CHUNK, 16] bf16
     full: Int32  # barriers [stages]
     empty: Int32
@@ -203,6 +215,13 @@ class GroupedGemm:
         """The nearest config that this back end has."""
         return config
 
+    @classmethod
+    def of(cls, config: Config) -> "GroupedGemm":
+        """The kernel under this config."""
+        from moe.sm90_tokens import TokensOnM
+
+        return (TokensOnM if config.tokens_on_m else cls)(config)
+
     # What a back end without wgmma does otherwise, beside `multiply` and `store`
 
     def init_barriers(self, cta: Cta) -> None:
@@ -254,7 +273,7 @@ class GroupedGemm:
         # Shared memory: ring | transposition scratch | scales | tables | barriers
         ring = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
         scratch = ring + config.depth * config.stage_bytes
-        scales = scratch + GROUPS * GROUP_WARPS * SCRATCH
+        scales = scratch + GROUPS * GROUP_WARPS * config.scratch
         table = scales + config.depth * config.scale_bytes
         offsets = table + 4 * (MAX_EXPERTS + 1)
         several = offsets + 4 * (MAX_EXPERTS + 1)
@@ -431,12 +450,13 @@ class GroupedGemm:
         """Byte of a token's scale in its stage: SCALE_ORDER."""
         return ((column >> 1) & 3) * self.config.scale_row + (column >> 3) * 8 + ((column & 1) ^ 1) * 4
 
+    store_scale = staticmethod(store_shared_float)
+
     @cute.jit
     def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
         """A scale warp: a_scale * b_scale of every third stage. Loaded first, stored when the stage is free."""
         config = self.config
         per_lane = (config.tokens + 31) // 32
-        sets = config.scale_bytes // (4 * config.scale_row)
         places = []  # of token `lane` + 32 * i
         for i in range_constexpr(per_lane):
             column = lane + 32 * i
@@ -450,10 +470,8 @@ class GroupedGemm:
                 token = piece.token + lane + 32 * i
                 conditions.append(select(lane + 32 * i < piece.tokens, 1, 0))
                 addresses.append(operands.a_scale + Int64(token) * 4)
-            b_rows = []
-            for i in range_constexpr(sets):
-                row = minimum((piece.row >> 7) + i, scale_blocks - 1)
-                b_rows.append(operands.b_scale + (Int64(piece.expert * scale_blocks + row) * Int64(k_blocks)) * 4)
+            row = minimum(piece.row >> 7, scale_blocks - 1)
+            of_row = operands.b_scale + (Int64(piece.expert * scale_blocks + row) * Int64(k_blocks)) * 4
             stride = Int64(operands.total_m) * 4
             skip = which - count % self.scale_warps
             skip = skip + select(skip < 0, self.scale_warps, 0)
@@ -464,7 +482,7 @@ class GroupedGemm:
                     wanted = select(k < piece.first + piece.count, 1, 0)
                     at = [x + Int64(k) * stride for x in addresses]
                     of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
-                    of_weights.append([load_global_float(x + Int64(k) * 4, wanted) for x in b_rows])
+                    of_weights.append(load_global_float(of_row + Int64(k) * 4, wanted))
                 for j in range_constexpr(SCALE_BATCH):
                     i = base + self.scale_warps * j
                     if i < piece.count:
@@ -472,10 +490,9 @@ class GroupedGemm:
                         slot = count + i - stage * config.depth
                         mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
                         to = cta.scales + slot * config.scale_bytes
-                        for x, of_weight in enumerate(of_weights[j]):
-                            for place, of_token in zip(places, of_tokens[j]):
-                                if lane < config.tokens:
-                                    store_shared_float(to + x * 4 * config.scale_row + place, of_token * of_weight)
+                        for place, of_token in zip(places, of_tokens[j]):
+                            if lane < config.tokens:
+                                self.store_scale(to + place, of_token * of_weights[j])
                         cute.arch.sync_warp()
                         mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
             count = count + piece.count
@@ -486,32 +503,25 @@ class GroupedGemm:
         """A consumer warpgroup: its rows of each tile, multiplied, scaled and added in registers, and stored."""
         config = self.config
         group = warp >> 2
-        per_block = config.tokens // 2  # results of a thread for 64 weight rows
-        acc = cute.make_rmem_tensor((config.blocks * per_block,), Float32)
+        acc = cute.make_rmem_tensor((config.sums,), Float32)
         block_of_grid = cta.cluster * config.cluster + cta.rank
         group_thread = thread & (GROUP_THREADS - 1)
         partial = operands.partials + Int64(group * (config.partial_bytes // GROUPS) + group_thread * 16)
-        if const_expr(config.in_turn):
-            if group == 1:
-                give_turn(TURNS, group)  # warpgroup 0 begins
         slot, phase, done = Int32(0), Int32(0), Int32(0)
         while unit < plan.end:
             piece = piece_at(plan, config, cta.rank, unit)
-            for i in range_constexpr(config.blocks * per_block):
+            for i in range_constexpr(config.sums):
                 acc[i] = Float32(0.0)
             cut = (piece.first == 0) & (piece.count < plan.shape.k_blocks)
             if cut & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first piece: long done
                 self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
-            count, width = piece.count, piece.width
-            for tokens in config.widths:
-                if width == tokens:
-                    slot, phase = self.multiply(cta, tokens, count, done, slot, phase, acc, warp, lane)
-            done = done + count
+            slot, phase = self.multiply_piece(cta, piece, done, slot, phase, acc, warp, lane)
+            done = done + piece.count
             if piece.first > 0:  # another cluster writes the result
                 to = partial + Int64(block_of_grid) * config.partial_bytes
-                for i in range_constexpr(config.blocks * per_block // 4):
-                    used = select(i * 8 % config.tokens < width, 1, 0)
-                    store_global_floats(to + i * (GROUP_THREADS * 16), [acc[4 * i + j] for j in range(4)], used)
+                for i in range_constexpr(config.sums // 4):
+                    used = self.is_used(piece, group, i)
+                    store_global_floats(to + i * (GROUP_THREADS * 16), [acc[4 * i + j] for j in BANKS], used)
                 warpgroup_barrier(group + 1)
                 if group_thread == 0:
                     store_release(operands.flags + Int64(block_of_grid * GROUPS + group) * 4, 1)
@@ -520,9 +530,19 @@ class GroupedGemm:
                     self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
                 self.store(cta, piece, operands, acc, warp, lane)
             unit = piece.next
-        if const_expr(config.in_turn):  # the turn that was given last
-            if group == 0:
-                await_turn(TURNS, group)
+
+    def is_used(self, piece, group: Int32, i: int) -> Int32:
+        """1 if results 4 * i and on of a thread are of tokens that were multiplied."""
+        return select(i * 8 % self.config.tokens < piece.width, 1, 0)
+
+    @cute.jit
+    def multiply_piece(self, cta: Cta, piece, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
+        """Multiply, scale and add a piece, after `done` stages of others. Returns the next slot, and its phase."""
+        count, width = piece.count, piece.width
+        for tokens in self.config.widths:
+            if width == tokens:
+                slot, phase = self.multiply(cta, tokens, count, done, slot, phase, acc, warp, lane)
+        return slot, phase
 
     @cute.jit
     def multiply(
@@ -534,29 +554,19 @@ class GroupedGemm:
         Returns the next slot, and its phase.
         """
         config, group = self.config, warp >> 2
-        per_block, stride = tokens // 2, config.tokens // 2
-        first_weights = matrix_descriptor(cta.ring + group * (64 * config.blocks * BLOCK_K))
+        weights = matrix_descriptor(cta.ring + group * (64 * BLOCK_K))
         first_tokens = matrix_descriptor(cta.ring + config.rows * BLOCK_K)
         of_scales = cta.scales + (lane & 3) * config.scale_row
-        if const_expr(config.rows > 128):
-            of_scales = of_scales + group * (4 * config.scale_row)
         for _ in cutlass.range(count, unroll=1):
             mbarrier_wait(cta.full + 8 * slot, phase)
-            stage = Int64(slot * (config.stage_bytes >> 4))
+            stage = slot * (config.stage_bytes >> 4)
             scales = []
             for i in range_constexpr(tokens // 16):
                 scales += load_shared_floats(of_scales + slot * config.scale_bytes + 16 * i)
-            for b in range_constexpr(config.blocks):
-                weights, next_turn = first_weights + stage + b * (64 * BLOCK_K >> 4), None
-                if const_expr(config.in_turn):
-                    await_turn(TURNS, group)
-                    next_turn = TURNS + 1 - group
-                d = wgmma_fp8(tokens, weights, first_tokens + stage, next_turn)
-                if const_expr(b == config.blocks - 1):
-                    self.release(cta, slot, lane)
-                for i in range_constexpr(per_block):
-                    scale = scales[(i // 4 * 2 + i % 2) ^ 1]  # SCALE_ORDER
-                    acc[b * stride + i] = fma(d[i], scale, acc[b * stride + i])
+            d = wgmma_fp8(tokens, uniform(weights + stage), uniform(first_tokens + stage))
+            self.release(cta, slot, lane)
+            for i in range_constexpr(tokens // 2):
+                acc[i] = fma(d[i], scales[(i // 4 * 2 + i % 2) ^ 1], acc[i])  # SCALE_ORDER
             slot = slot + 1
             phase = select(slot == config.depth, phase ^ 1, phase)
             slot = select(slot == config.depth, 0, slot)
@@ -574,7 +584,7 @@ class GroupedGemm:
                     pause()
                 store_release(flag, 0)
         warpgroup_barrier(group + 1)
-        together = 4 if size <= 32 else 1  # parts that are loaded at once
+        together = 4 if size <= 32 else 2 if size <= 64 else 1  # parts that are loaded at once
         other = first
         while start_of(plan, other) < piece.end:
             parts = []
@@ -584,12 +594,12 @@ class GroupedGemm:
                 at = partial + Int64(block) * config.partial_bytes
                 part = []
                 for j in range_constexpr(size // 4):
-                    used = exists & select(j * 8 % config.tokens < piece.width, 1, 0)
+                    used = exists & self.is_used(piece, group, j)
                     part.append(load_global_floats(at + j * (GROUP_THREADS * 16), used))
                 parts.append(part)
             for part in parts:
                 for j in range_constexpr(size):
-                    acc[j] = acc[j] + part[j // 4][j % 4]
+                    acc[j] = acc[j] + part[j // 4][BANKS[j % 4]]
             other = other + together
 
     @cute.jit
@@ -605,31 +615,28 @@ class GroupedGemm:
 
     @cute.jit
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
-        """Results [16 weight rows, tokens] of a warp and 64-row block, to out [tokens, weight rows] in bf16."""
+        """Results [16 weight rows, tokens] of a warp, to out [tokens, weight rows] in bf16."""
         config = self.config
-        per_block = config.tokens // 2
         chunk = min(CHUNK, config.tokens)
-        scratch = cta.scratch + warp * SCRATCH
-        row = piece.row + (warp >> 2) * (64 * config.blocks) + (warp & 3) * 16
+        scratch = cta.scratch + warp * config.scratch
         # A lane's row of an 8x8 matrix: a token's 8 weight rows; halves change places every 4 tokens, for the banks
         token = (lane & 7) + ((lane >> 4) << 3)
         write = scratch + token * 32 + ((((lane >> 3) ^ (token >> 2)) & 1) << 4)
         token = lane >> 1
         read = scratch + token * 32 + (((lane ^ (token >> 2)) & 1) << 4)
-        for b in range_constexpr(config.blocks):
-            first = row + b * 64 + (lane & 1) * 8
-            to = operands.out + (Int64(piece.token + token) * Int64(operands.n) + Int64(first)) * 2
-            n, tokens = operands.n, piece.tokens
-            left = select(first < n, tokens - token, 0)
-            for c in range_constexpr(config.tokens // chunk):
-                if c * chunk < tokens:
-                    for j in range_constexpr(chunk // 16):
-                        base = b * per_block + (c * chunk + j * 16) // 2
-                        matrices = [pack_bfloat(acc[base + 2 * i], acc[base + 2 * i + 1]) for i in range(4)]
-                        store_matrix(write + j * 512, matrices)
-                    cute.arch.sync_warp()
-                    for j in range_constexpr(chunk // 16):
-                        x = load_shared_words(read + j * 512)
-                        at = c * chunk + j * 16
-                        store_global_words(to + Int64(at) * Int64(n) * 2, x, select(at < left, 1, 0))
-                    cute.arch.sync_warp()
+        first = piece.row + (warp >> 2) * 64 + (warp & 3) * 16 + (lane & 1) * 8
+        to = operands.out + (Int64(piece.token + token) * Int64(operands.n) + Int64(first)) * 2
+        n, tokens = operands.n, piece.tokens
+        left = select(first < n, tokens - token, 0)
+        for c in range_constexpr(config.tokens // chunk):
+            if c * chunk < tokens:
+                for j in range_constexpr(chunk // 16):
+                    base = (c * chunk + j * 16) // 2
+                    matrices = [pack_bfloat(acc[base + 2 * i], acc[base + 2 * i + 1]) for i in range(4)]
+                    store_matrix(write + j * 512, matrices)
+                cute.arch.sync_warp()
+                for j in range_constexpr(chunk // 16):
+                    x = load_shared_words(read + j * 512)
+                    at = c * chunk + j * 16
+                    store_global_words(to + Int64(at) * Int64(n) * 2, x, select(at < left, 1, 0))
+                cute.arch.sync_warp()

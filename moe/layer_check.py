@@ -190,7 +190,7 @@ def check_emulated(schedules: int) -> None:
     from moe import api
     from moe.gemm1 import CONFIGS
     from moe.layer import gemm1_of
-    from moe.tuning import SOME
+    from moe.tuning import MORE
 
     sizes = d.Sizes(hidden=256, intermediate=256, local=4)
     for name in LOGITS:
@@ -200,7 +200,7 @@ def check_emulated(schedules: int) -> None:
                 complain(f"routing, {name}, T = {tokens}", check_routing(x, emulated(x, schedule, 3, None, True)[0]))
         click.echo(f"ok routing, {name}")
     device = torch.device("cpu")
-    second = api.back_end(device).supported(SOME)
+    second = api.back_end(device).supported(MORE)
     for config in map(gemm1_of(device).supported, CONFIGS):
         for name, tokens in (("all local", 20), ("random", 40), ("all remote", 3), ("all on one expert", 5)):
             x = case(name, sizes, tokens, 32)

@@ -3,6 +3,7 @@
 Shared memory addresses are Int32; tensormaps, matrix descriptors and global addresses are Int64.
 """
 
+import cutlass.cute as cute
 from cutlass import Float32, Int16, Int32, Int64
 from cutlass._mlir import ir
 from cutlass._mlir.dialects import arith, llvm, math
@@ -12,6 +13,7 @@ from cutlass.cute import AddressSpace
 
 # Encoded L2 policies of a TMA copy: https://github.com/NVIDIA/cutlass/blob/7107b055/include/cute/arch/copy_sm90_desc.hpp#L186
 FIRST, NORMAL, LAST = "evict_first", "evict_normal", "evict_last"
+DESCRIPTOR = 1 << 62 | (1024 >> 4) << 32 | 1 << 16  # of matrices in shared memory, without their address
 CACHE_POLICY = {NORMAL: 0x1000000000000000, FIRST: 0x12F0000000000000, LAST: 0x14F0000000000000}
 
 
@@ -111,6 +113,12 @@ def mbarrier_wait(bar: Int32, parity: Int32) -> None:
         bra WAIT;
         DONE: }"""
     ptx(text, "r,r", bar, parity)
+
+
+def mbarrier_test(bar: Int32, parity: Int32) -> Int32:
+    """mbarrier.test_wait (9.7.13.15.16): 1 if the phase of this parity is complete, at once."""
+    text = "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [$1], $2; selp.b32 $0, 1, 0, p; }"
+    return Int32(ptx(text, "=r,r,r", bar, parity, result="i32"))
 
 
 def map_shared(address: Int32, rank: Int32) -> Int32:
@@ -271,9 +279,15 @@ def store_shared_float(address: Int32, value: Float32) -> None:
     ptx("st.shared.f32 [$0], $1;", "r,f", address, value)
 
 
-def store_matrix(address: Int32, matrices: list[Int32]) -> None:
-    """stmatrix.trans (9.7.14.5.16): column i of 16-bit matrix j [8, 8] to the 16 bytes at lane 8 * j + i's address."""
-    ptx("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r", address, *matrices)
+def store_shared_twice(address: Int32, value: Float32) -> None:
+    """st.shared of an f32 and, behind it, the same."""
+    ptx("st.shared.v2.f32 [$0], {$1, $1};", "r,f", address, value)
+
+
+def store_matrix(address: Int32, matrices: list[Int32], columns: bool = True) -> None:
+    """stmatrix (9.7.14.5.16): column or row i of 16-bit matrix j [8, 8] to the 16 bytes at lane 8 * j + i's address."""
+    form = "stmatrix.sync.aligned.m8n8.x4" + ".trans" * columns
+    ptx(f"{form}.shared::cta.b16 [$0], {{$1, $2, $3, $4}};", "r,r,r,r,r", address, *matrices)
 
 
 def copy_async(to: Int32, source: Int64, size: Int32, condition: Int32) -> None:
@@ -336,26 +350,35 @@ def fma(x: Float32, y: Float32, z: Float32) -> Float32:
     return Float32(math.fma(x.ir_value(), y.ir_value(), z.ir_value()))
 
 
-def wgmma_fp8(n: int, a: Int64, b: Int64, next_turn: Int32 | None) -> list[Float32]:
+def wgmma_fp8(n: int, a: Int32, b: Int32, wait: bool = True) -> list[Float32]:
     """wgmma.mma_async (9.7.15.5.2) of 128 of K, and wait: D [64, n] = A [64, 128] @ B [n, 128].T, e4m3 in, f32 out.
 
-    a, b: matrix descriptors (9.7.15.5.1.2) of K-major operands with 128-byte swizzle, of which 32 of K are 32 bytes.
+    a, b: low words of the matrix descriptors (9.7.15.5.1.2) of K-major operands with 128-byte swizzle, of which 32 of K
+    are 32 bytes. If they come from `uniform`, each step's are made in uniform registers, where wgmma wants them.
     Of D a thread has (9.7.15.5.1.1), as its result i, row 16 * warp + lane / 4 + 8 * (i / 2 % 2) and column
-    8 * (i / 4) + lane % 4 * 2 + i % 2. next_turn: arrive at this barrier of 256 threads when half is issued.
+    8 * (i / 4) + lane % 4 * 2 + i % 2. Without the wait: only `fma_in_order` behind a `wgmma_wait` may read D.
     """
     count = n // 2
-    d, in_turn = ", ".join(f"${i}" for i in range(count)), next_turn is not None
-    text = "{ .reg .pred none, some; .reg .b64 a, b; setp.ne.b32 none, 0, 0; setp.eq.b32 some, 0, 0;\n"
+    d = ", ".join(f"${i}" for i in range(count))
+    text = "{ .reg .pred none, some; .reg .b32 x, y; .reg .b64 a, b; setp.ne.b32 none, 0, 0; setp.eq.b32 some, 0, 0;\n"
     text += "wgmma.fence.sync.aligned;\n"
     for step in range(4):
-        text += f"add.s64 a, ${count}, {2 * step}; add.s64 b, ${count + 1}, {2 * step};\n"
+        text += f"add.s32 x, ${count}, {2 * step}; add.s32 y, ${count + 1}, {2 * step};\n"
+        text += f"mov.b64 a, {{x, {DESCRIPTOR >> 32}}}; mov.b64 b, {{y, {DESCRIPTOR >> 32}}};\n"
         text += f"wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 "
         text += f"{{{d}}}, a, b, {'some' if step else 'none'}, 1, 1;\n"
-        text += f"bar.arrive ${count + 2}, 256;\n" if in_turn and step == 1 else ""
-    text += "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0; }"
-    operands = [a, b] + [next_turn] * in_turn
-    struct = ptx(text, "=&f," * count + "l,l" + ",r" * in_turn, *operands, result=structure(count, "f32"))
-    return unpack(struct, count, Float32)
+    text += "wgmma.commit_group.sync.aligned;\n" + "wgmma.wait_group.sync.aligned 0;" * wait + " }"
+    return unpack(ptx(text, "=&f," * count + "r,r", a, b, result=structure(count, "f32")), count, Float32)
+
+
+def wgmma_wait(pending: int) -> None:
+    """wgmma.wait_group (9.7.15.7.3): until at most so many of this warp's groups are under way."""
+    ptx(f"wgmma.wait_group.sync.aligned {pending};", "")
+
+
+def fma_in_order(x: Float32, y: Float32, z: Float32) -> Float32:
+    """x * y + z, rounded once; not moved before a wgmma_wait, since both have side effects for the compiler."""
+    return Float32(ptx("fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", x, y, z, result="f32"))
 
 
 def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int) -> None:
@@ -393,6 +416,11 @@ def tcgen05_fence(side: str) -> None:
     ptx(f"tcgen05.fence::{side}_thread_sync;", "")
 
 
-def matrix_descriptor(address: Int32) -> Int64:
-    """Shared memory matrix descriptor: K-major, 128-byte swizzle, groups of 8 rows 1024 bytes apart."""
-    return Int64(address >> 4) | Int64(1 << 62 | (1024 >> 4) << 32 | 1 << 16)
+def matrix_descriptor(address: Int32) -> Int32:
+    """Low word of a shared memory matrix descriptor: K-major, 128-byte swizzle, groups of 8 rows 1024 bytes apart."""
+    return (address >> 4) | (DESCRIPTOR & 0xFFFFFFFF)
+
+
+def uniform(x: Int32) -> Int32:
+    """What lane 0 has, which all lanes have, too: the compiler keeps it and what comes of it in uniform registers."""
+    return cute.arch.make_warp_uniform(x)

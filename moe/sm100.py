@@ -45,10 +45,14 @@ class GroupedGemmSm100(GroupedGemm):
 
     @staticmethod
     def supported(config: Config) -> Config:
-        return replace(config, blocks=1, in_turn=False)
+        return replace(config, tokens_on_m=False)
+
+    @classmethod
+    def of(cls, config: Config) -> GroupedGemm:
+        return cls(config)
 
     def __init__(self, config: Config):
-        assert config.blocks == 1 and not config.in_turn
+        assert not config.tokens_on_m
         super().__init__(config)
 
     # The back end's own shared memory: acc_full [2], acc_empty [2], the address of tensor memory

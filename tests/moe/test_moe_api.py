@@ -6,7 +6,7 @@ import torch
 from moe import api, grouped_gemm_fp8
 from moe.check import Case
 from moe.kernel import BARRIERS, SMEM, TABLES, Config
-from moe.tuning import CONFIGS, MANY, SMALL, choose
+from moe.tuning import ALONE, CONFIGS, FEW, MORE, choose
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_scratch_memory_of_captured_launches(monkeypatch):
     launcher.config, launcher.device = Config(tokens=16), torch.device("cpu")
     info = lambda stream: (0, 1, capture[0], None)  # noqa: E731
     monkeypatch.setattr(api.runtime, "cudaStreamGetCaptureInfo", info)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capture[0] > 0)
+    launcher.capturing = lambda: capture[0] > 0
     seen = []
     for capture[0] in (0, 1, 1, 2, 0):
         seen.append(launcher.addresses(7))
@@ -83,20 +83,20 @@ def test_scratch_memory_of_captured_launches(monkeypatch):
     assert first == again and eager == later and len({eager, first, second}) == 3
 
 
-@pytest.mark.parametrize("tokens", [16, 32, 64, 128])
-@pytest.mark.parametrize("blocks", [1, 2])
-def test_shared_memory(tokens, blocks):
+@pytest.mark.parametrize("tokens, tokens_on_m", [(16, False), (32, False), (64, False), (128, False), (128, True)])
+def test_shared_memory(tokens, tokens_on_m):
     """It fits, with a ring of as many stages as do; whatever is addressed by 1024 bytes or 16 is aligned to them."""
-    config = Config(tokens=tokens, blocks=blocks)
+    config = Config(tokens=tokens, tokens_on_m=tokens_on_m)
     assert config.smem <= SMEM < config.smem + config.stage_bytes + config.scale_bytes
     assert config.stage_bytes % 1024 == 0 and config.scale_bytes % 16 == 0 and (TABLES + BARRIERS) % 8 == 0
 
 
 def test_choose():
-    """Every config is chosen for some sizes, and smaller tiles only where they leave less of the GPU without work."""
+    """Every config is chosen for some sizes; clusters of two tiles only where there are two for every SM."""
     sizes = [
         (e * m, e, n, k) for e in (1, 4, 8, 32) for m in (8, 64, 128, 512) for n, k in ((4096, 7168), (7168, 2048))
     ]
     assert {choose(*x) for x in sizes} == set(CONFIGS)
-    assert choose(512, 1, 4096, 7168) == SMALL  # 64 tiles of 256 rows for 132 SMs
-    assert choose(4096, 8, 7168, 7168) == MANY
+    assert choose(64, 8, 4096, 7168) == FEW
+    assert choose(1024, 8, 7168, 7168) == MORE
+    assert choose(512, 4, 7168, 7168) == ALONE  # 224 tiles for 132 SMs
