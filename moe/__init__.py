@@ -1,6 +1,6 @@
-"""FP8 grouped GEMM for mixture-of-experts layers: README.md beside this file."""
+"""FP8 grouped GEMM for mixture-of-experts layers, and the layer itself: README.md beside this file."""
 
-__all__ = ["grouped_gemm_fp8"]
+__all__ = ["grouped_gemm_fp8", "run"]
 
 
 def __getattr__(name: str):
@@ -9,4 +9,8 @@ def __getattr__(name: str):
         from moe.api import grouped_gemm_fp8
 
         return grouped_gemm_fp8
+    if name == "run":
+        from moe.layer import run
+
+        return run
     raise AttributeError(f"module moe has no {name}")

@@ -83,7 +83,7 @@ def complain(tensors: tuple, expected: tuple) -> None:
         if tensor.dtype is not dtype:
             raise ValueError(f"{name} has type {tensor.dtype}, but must have {dtype}")
         if tensor.device != device:
-            raise ValueError(f"{name} is on {tensor.device}, but must be on {device}, as a is")
+            raise ValueError(f"{name} is on {tensor.device}, but must be on {device}, as {expected[0][0]} is")
         if tuple(tensor.shape) != shape:
             for i, (size, must) in enumerate(zip(tensor.shape, shape)):
                 if len(tensor.shape) == len(shape) and size != must:

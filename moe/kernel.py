@@ -258,7 +258,7 @@ class GroupedGemm:
 
     @cute.kernel
     def kernel(
-        self, tensormaps: tuple, m_indptr: Int64, operands: Operands, k_blocks: Int32, experts: Int32, search: Int32
+        self, tensormaps: tuple, m_indptr: Int64, operands: tuple, k_blocks: Int32, experts: Int32, search: Int32
     ):  # fmt: skip
         config = self.config
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())

@@ -59,6 +59,21 @@ def maximum(x, y) -> Int32:
     return select(Int32(x) < Int32(y), y, x)
 
 
+def select_float(condition, x, y) -> Float32:
+    """x if condition else y, without a branch."""
+    return Float32(arith.select(condition.ir_value(), Float32(x).ir_value(), Float32(y).ir_value()))
+
+
+def as_float(x: Int32) -> Float32:
+    """The f32 that has these bits."""
+    return Float32(arith.bitcast(Float32.mlir_type, x.ir_value()))
+
+
+def as_int(x: Float32) -> Int32:
+    """The bits of an f32."""
+    return Int32(arith.bitcast(Int32.mlir_type, x.ir_value()))
+
+
 def divide(x, y) -> Int32:
     """Quotient of two numbers that are not negative; `//` would care for the signs."""
     return Int32(arith.divui(Int32(x).ir_value(), Int32(y).ir_value()))
@@ -116,6 +131,21 @@ def warpgroup_barrier(number: Int32) -> None:
     ptx("bar.sync $0, 128;", "r", number)
 
 
+def consumer_barrier(number: int) -> None:
+    """bar.sync of the 256 threads of both warpgroups."""
+    ptx("bar.sync $0, 256;", "r", Int32(number))
+
+
+def await_turn(number: int, group: Int32) -> None:
+    """bar.sync of 256 threads: warpgroup `group` waits at barrier number + group until the other has arrived there."""
+    ptx("bar.sync $0, 256;", "r", Int32(number) + group)
+
+
+def give_turn(number: int, group: Int32) -> None:
+    """bar.arrive: warpgroup `group` lets the other one go on."""
+    ptx("bar.arrive $0, 256;", "r", Int32(number + 1) - group)
+
+
 def wait_for_previous_kernel() -> None:
     """griddepcontrol.wait (9.7.13.13): until the kernel before has ended and its writes are visible."""
     ptx("griddepcontrol.wait;", "")
@@ -139,6 +169,17 @@ def load_relaxed(address: Int64) -> Int32:
     return Int32(ptx("ld.relaxed.gpu.global.b32 $0, [$1];", "=r,l", address, result="i32"))
 
 
+def load_relaxed_if(address: Int64, condition: Int32) -> Int32:
+    """ld.relaxed.gpu; 0 where condition is 0."""
+    text = "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.relaxed.gpu.global.b32 $0, [$1]; }"
+    return Int32(ptx(text, "=&r,l,r", address, condition, result="i32"))
+
+
+def atomic_inc(address: Int64, last: Int32) -> Int32:
+    """atom.inc.acq_rel.gpu (9.7.13.6): counts up to `last`, then from 0 again; the value before."""
+    return Int32(ptx("atom.acq_rel.gpu.global.inc.u32 $0, [$1], $2;", "=r,l,r", address, last, result="i32"))
+
+
 def load_global_float(address: Int64, condition: Int32) -> Float32:
     """ld.global of an f32; 0 where condition is 0."""
     text = "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.global.f32 $0, [$1]; }"
@@ -153,6 +194,14 @@ def load_global_floats(address: Int64, condition: Int32) -> list[Float32]:
     return unpack(struct, 4, Float32)
 
 
+def load_global_words(address: Int64, condition: Int32) -> list[Int32]:
+    """ld.global of 16 bytes; 0 where condition is 0."""
+    text = "{ .reg .pred p; setp.ne.b32 p, $5, 0; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;"
+    text += " @p ld.global.v4.b32 {$0, $1, $2, $3}, [$4]; }"
+    struct = ptx(text, "=&r,=&r,=&r,=&r,l,r", address, condition, result=structure(4, "i32"))
+    return unpack(struct, 4, Int32)
+
+
 def store_global_floats(address: Int64, x: list[Float32], condition: Int32) -> None:
     """st.global (9.7.9.11) of 4 f32 where condition is not 0."""
     ptx_if(condition, "st.global.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f", address, *x)
@@ -161,6 +210,11 @@ def store_global_floats(address: Int64, x: list[Float32], condition: Int32) -> N
 def store_global_words(address: Int64, x: list[Int32], condition: Int32) -> None:
     """st.global of 16 bytes where condition is not 0."""
     ptx_if(condition, "st.global.v4.b32 [$0], {$1, $2, $3, $4};", "l,r,r,r,r", address, *x)
+
+
+def store_global_word(address: Int64, x: Int32, condition: Int32) -> None:
+    """st.global of 4 bytes where condition is not 0."""
+    ptx_if(condition, "st.global.b32 [$0], $1;", "l,r", address, x)
 
 
 def load_acquire(address: Int64) -> Int32:
@@ -179,9 +233,21 @@ def store_global_bfloat(address: Int64, x: Float32, condition: Int32) -> None:
     ptx(text, "l,f,r", address, x, condition)
 
 
+def store_global_e4m3(address: Int64, other: Int64, x: Float32, y: Float32, condition: Int32) -> None:
+    """cvt.rn.satfinite.e4m3x2 of x and y, and st.global of a byte each; y to `other` where condition is not 0."""
+    text = "{ .reg .b16 h, l; .reg .pred p; setp.ne.b32 p, $4, 0; cvt.rn.satfinite.e4m3x2.f32 h, $3, $2;"
+    text += " st.global.b8 [$0], h; shr.u16 l, h, 8; @p st.global.b8 [$1], l; }"
+    ptx(text, "l,l,f,f,r", address, other, x, y, condition)
+
+
 def load_shared(address: Int32) -> Int32:
     """ld.shared (9.7.9.8)."""
     return Int32(ptx("ld.shared.b32 $0, [$1];", "=r,r", address, result="i32"))
+
+
+def load_shared_float(address: Int32) -> Float32:
+    """ld.shared of an f32."""
+    return Float32(ptx("ld.shared.f32 $0, [$1];", "=f,r", address, result="f32"))
 
 
 def load_shared_words(address: Int32) -> list[Int32]:
@@ -194,6 +260,13 @@ def load_shared_floats(address: Int32) -> list[Float32]:
     """ld.shared of 4 f32."""
     struct = ptx("ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,r", address, result=structure(4, "f32"))
     return unpack(struct, 4, Float32)
+
+
+def store_shared_e4m3(address: Int32, other: Int32, x: Float32, y: Float32) -> None:
+    """cvt.rn.satfinite.e4m3x2 (9.7.9.21) of x and y, and st.shared of a byte each, x at `address`, y at `other`."""
+    text = "{ .reg .b16 h, l; cvt.rn.satfinite.e4m3x2.f32 h, $3, $2; st.shared.b8 [$0], h;"
+    text += " shr.u16 l, h, 8; st.shared.b8 [$1], l; }"
+    ptx(text, "r,r,f,f", address, other, x, y)
 
 
 def store_shared(address: Int32, value: Int32) -> None:
@@ -215,6 +288,21 @@ def store_matrix(address: Int32, matrices: list[Int32], columns: bool = True) ->
     """stmatrix (9.7.14.5.16): column or row i of 16-bit matrix j [8, 8] to the 16 bytes at lane 8 * j + i's address."""
     form = "stmatrix.sync.aligned.m8n8.x4" + ".trans" * columns
     ptx(f"{form}.shared::cta.b16 [$0], {{$1, $2, $3, $4}};", "r,r,r,r,r", address, *matrices)
+
+
+def copy_async(to: Int32, source: Int64, size: Int32, condition: Int32) -> None:
+    """cp.async (9.7.9.25.3.1) of 16 bytes where condition is not 0: `size` of them, then zeros."""
+    ptx_if(condition, "cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r", to, source, size)
+
+
+def copy_async_arrive(bar: Int32) -> None:
+    """cp.async.mbarrier.arrive (9.7.13.15.17): announce an arrival, made when this thread's copies are done."""
+    ptx("cp.async.mbarrier.arrive.shared::cta.b64 [$0];", "r", bar)
+
+
+def fence_proxy_async() -> None:
+    """fence.proxy.async (9.7.13.4) for shared memory: tensor cores see what barriers gave this thread."""
+    ptx("fence.proxy.async.shared::cta;", "")
 
 
 def tensormap_prefetch(tensormap: Int64) -> None:

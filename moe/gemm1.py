@@ -1,0 +1,363 @@
+"""The layer's first GEMM for sm_90a: gathers its token rows, and leaves silu(gate) * up in e4m3 with its scales.
+
+The grouped GEMM of kernel.py with tiles of 128 weight rows of up and the same 128 of gate. Each warpgroup has 64 of
+both, so a thread has up and gate of the same column and token in two registers. 128 columns of the product are one
+block of the next GEMM's K: the tile's CTA knows its scale.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
+from cutlass._mlir.dialects import cuda as cuda_ir
+
+from moe.definition import LARGEST
+from moe.kernel import (
+    BLOCK_K,
+    Config,
+    Cta,
+    GroupedGemm,
+    swizzled,
+    tma_atom,
+)
+from moe.ptx import (
+    FIRST,
+    await_turn,
+    consumer_barrier,
+    copy_async,
+    copy_async_arrive,
+    divide,
+    fence_proxy_async,
+    fma_in_order,
+    give_turn,
+    load_global_float,
+    load_relaxed_if,
+    load_shared_float,
+    load_shared_floats,
+    load_shared_words,
+    matrix_descriptor,
+    mbarrier_arrive,
+    mbarrier_expect,
+    mbarrier_wait,
+    minimum,
+    select,
+    select_float,
+    store_global_word,
+    store_global_words,
+    store_shared_e4m3,
+    store_shared_float,
+    tma_load,
+    tma_prefetch,
+    uniform,
+    wait_for_previous_kernel,
+    wgmma_fp8,
+    wgmma_wait,
+)
+from moe.ptx import as_int as bits_of
+from moe.schedule import piece_at
+
+THREADS = 384  # two consumer warpgroups, and the warps that load
+WARP_SCRATCH = 1024  # bytes that each of the 8 consumer warps has
+TURNS, BARRIER = 3, 5  # named barriers: 3 and 4, and one of both warpgroups; 1 and 2 are the warpgroups' own
+HALF = 128  # columns of the product that a tile has: weight rows of up, and as many of gate
+WORDS = 18
+LOG2_E = 1.4426950408889634
+
+
+class Operands(NamedTuple):
+    """Addresses and sizes of the problem."""
+
+    a: Int64
+    a_scale: Int64
+    b_scale: Int64
+    rows: Int64
+    c: Int64
+    c_scale: Int64
+    partials: Int64
+    flags: Int64
+    total_m: Int32  # rows that there is room for
+    n: Int32  # of up and gate together
+    tokens: Int32
+
+
+def halves_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32):
+    """TMA atom of B [experts, up | gate, n / 2, k], innermost first: boxes of 128 x 128 x 1 x 1."""
+    box = (BLOCK_K, HALF, 1, 1)
+    layout = cute.composition(swizzled(HALF), cute.make_layout(box, stride=(HALF, 1, HALF * BLOCK_K, HALF * BLOCK_K)))
+    half = Int64(n >> 1) * Int64(k)
+    stride = (1, cute.assume(Int64(k), 16), cute.assume(half, 16), cute.assume(2 * half, 16))
+    return tma_atom(address, (k, n >> 1, 2, experts), stride, layout, box)
+
+
+@dataclass(frozen=True)
+class Tiles(Config):
+    """Of 128 weight rows of up and the same of gate, each half with its own scales; weights are on M, no clusters."""
+
+    in_turn: bool = False  # the warpgroups multiply in turn, and scale and add while the other multiplies
+
+    @property
+    def rows(self) -> int:
+        return 2 * HALF
+
+    @property
+    def sums(self) -> int:
+        return self.tokens
+
+    @property
+    def scale_bytes(self) -> int:
+        return 2 * 4 * self.scale_row
+
+
+# Measured on an H200 (LAYER.md): tiles of more tokens load weights less often, of fewer keep more stages under way
+FEW, SOME, MORE = [Tiles(tokens=tokens, prefetch=2) for tokens in (16, 32, 64)]
+MANY = Tiles(tokens=128, in_turn=True)
+CONFIGS = FEW, SOME, MORE, MANY
+
+
+def choose(rows: int, experts: int) -> Tiles:
+    """The config for this many rows in all, as far as the host can know."""
+    mean = -(-rows // experts)
+    return next((c for most, c in ((1, FEW), (16, SOME), (64, MORE)) if mean <= most), MANY)
+
+
+class GatheredGemm(GroupedGemm):
+    """The kernel under one of CONFIGS. Words: addresses of hidden_states e4m3 [T, K], their scales f32
+    [K/128, T], weights e4m3 [E, n, K] and scales f32 [E, n/128, K/128], m_indptr int32 [E + 1], rows int32 [total_m]
+    (the token of each row), c e4m3 [total_m, n/2], its scales f32 [n/256, total_m], partials, flags; total_m, n, K, E,
+    first step of a search among them, CTAs; T; CUDA stream.
+    """
+
+    @cute.jit
+    def __call__(self, host: cute.Pointer):
+        """Encode the tensormaps and launch."""
+        words, config = cute.make_tensor(host, cute.make_layout(WORDS)), self.config
+        a, a_scale, b, b_scale, m_indptr, rows, c, c_scale, partials, flags = [words[i] for i in range(10)]
+        total_m, n, k, experts, search, grid, tokens = [Int32(words[i]) for i in range(10, 17)]
+        # The kernel takes the last one for the weights; tokens come without
+        tensormaps = (halves_tensormap(b, experts, n, k),) * (len(config.widths) + 1)
+        operands = Operands(a, a_scale, b_scale, rows, c, c_scale, partials, flags, total_m, n, tokens)
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[17].ir_value())
+        self.kernel(tensormaps, m_indptr, operands, k >> 7, experts, search).launch(
+            grid=(grid, 1, 1),
+            block=(THREADS, 1, 1),
+            cluster=(1, 1, 1),
+            smem=config.smem,
+            stream=stream,
+            use_pdl=True,
+            min_blocks_per_mp=1,
+        )
+
+    def make_table(self, *arguments) -> None:
+        """The kernel before this one is routing, which writes m_indptr: nothing is known until it has ended."""
+        wait_for_previous_kernel()
+        super().make_table(*arguments)
+
+    @cute.jit
+    def prefetch(self, rank: Int32, plan, unit: Int32, weights_map: Int64):
+        """The first stages of this CTA's weights to L2."""
+        if unit < plan.end:
+            piece = piece_at(plan, self.config, rank, unit)
+            with cute.arch.elect_one():
+                for i in cutlass.range(minimum(piece.count, self.config.prefetch), unroll=1):
+                    for half in range_constexpr(2):
+                        tma_prefetch(weights_map, ((piece.first + i) * BLOCK_K, piece.row >> 1, half, piece.expert))
+
+    @cute.jit
+    def load(self, cta: Cta, plan, unit: Int32, tokens_map: Int64, weights_map: Int64):
+        """TMA warp: weights to the ring, 128 rows of up, then of gate. Tokens are the scale warps' part."""
+        config = self.config
+        with cute.arch.elect_one():
+            slot, phase = Int32(0), Int32(1)  # a fresh barrier passes parity 1
+            while unit < plan.end:
+                piece = piece_at(plan, config, cta.rank, unit)
+                row, expert = piece.row >> 1, piece.expert
+                for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
+                    mbarrier_wait(cta.empty + 8 * slot, phase)
+                    bar, to = cta.full + 8 * slot, cta.ring + slot * config.stage_bytes
+                    mbarrier_expect(bar, config.rows * BLOCK_K)
+                    for half in range_constexpr(2):
+                        at = (k * BLOCK_K, row, half, expert)
+                        tma_load(to + half * (HALF * BLOCK_K), weights_map, at, bar, FIRST, Int32(1), None)
+                    slot = slot + 1
+                    phase = select(slot == config.depth, phase ^ 1, phase)
+                    slot = select(slot == config.depth, 0, slot)
+                unit = piece.next
+
+    @cute.jit
+    def gather(self, to: Int32, source: Int64, k: Int32, tokens: list, piece, lane: Int32):
+        """A warp: the rows of a stage, 8 lanes a row, swizzled by 128 bytes. tokens: of rows `lane` + 32 * i."""
+        first, row_bytes = lane >> 3, Int64(k)
+        for i in range_constexpr(self.config.tokens // 4):
+            row = 4 * i + first
+            token = cute.arch.shuffle_sync(tokens[i // 8], (4 * i & 31) + first)
+            place = to + i * (4 * BLOCK_K) + first * BLOCK_K + (((lane & 7) ^ (4 * i & 4) ^ first) << 4)
+            size, wanted = select(row < piece.tokens, 16, 0), select(4 * i < piece.width, 1, 0)
+            copy_async(place, source + Int64(token) * row_bytes, size, wanted)
+
+    @cute.jit
+    def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
+        """A scale warp: token rows of every third stage, and a_scale * b_scale for up and for gate."""
+        config = self.config
+        per_lane = (config.tokens + 31) // 32
+        places = []  # of token `lane` + 32 * i
+        for i in range_constexpr(per_lane):
+            places.append(self.scale_place(lane + 32 * i))
+        count = Int32(0)  # stages before this piece
+        while unit < plan.end:
+            piece = piece_at(plan, config, cta.rank, unit)
+            k_blocks, scale_blocks = plan.shape.k_blocks, operands.n >> 7
+            conditions, tokens = [], []
+            for i in range_constexpr(per_lane):
+                column = lane + 32 * i
+                there = select(column < piece.tokens, 1, 0)
+                conditions.append(there)
+                tokens.append(load_relaxed_if(operands.rows + Int64(piece.token + column) * 4, there))
+            addresses = [operands.a_scale + Int64(token) * 4 for token in tokens]
+            b_rows = []
+            for half in range_constexpr(2):
+                row = piece.expert * scale_blocks + (piece.row >> 8) + half * (scale_blocks >> 1)
+                b_rows.append(operands.b_scale + Int64(row) * Int64(k_blocks) * 4)
+            stride = Int64(operands.tokens) * 4
+            skip = which - count % self.scale_warps
+            skip = skip + select(skip < 0, self.scale_warps, 0)
+            for i in cutlass.range(skip, piece.count, self.scale_warps, unroll=1):
+                k = piece.first + i
+                of_tokens = [load_global_float(x + Int64(k) * stride, c) for x, c in zip(addresses, conditions)]
+                of_weights = [load_global_float(x + Int64(k) * 4, Int32(1)) for x in b_rows]
+                stage = divide(count + i, config.depth)
+                slot = count + i - stage * config.depth
+                bar = cta.full + 8 * slot
+                mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
+                to = cta.ring + slot * config.stage_bytes + config.rows * BLOCK_K
+                source = operands.a + Int64(k * BLOCK_K + (lane & 7) * 16)
+                self.gather(to, source, k_blocks * BLOCK_K, tokens, piece, lane)
+                copy_async_arrive(bar)
+                to = cta.scales + slot * config.scale_bytes
+                for half in range_constexpr(2):
+                    for in_set, of_token in zip(places, of_tokens):
+                        if lane < config.tokens:
+                            at = to + half * 4 * config.scale_row + in_set
+                            store_shared_float(at, of_token * of_weights[half])
+                cute.arch.sync_warp()
+                mbarrier_arrive(bar, select(lane == 0, 1, 0))
+            count = count + piece.count
+            unit = piece.next
+
+    def consume(self, cta: Cta, plan, unit: Int32, operands: Operands, warp: Int32, lane: Int32, thread: Int32) -> None:
+        """As kernel.py's, with the first turn given before it, and the last one taken behind."""
+        if self.config.in_turn:
+            self.give_first(warp)
+        super().consume(cta, plan, unit, operands, warp, lane, thread)
+        if self.config.in_turn:
+            self.take_last(warp)
+
+    @cute.jit
+    def give_first(self, warp: Int32):
+        if warp >> 2 == 1:
+            give_turn(TURNS, warp >> 2)  # warpgroup 0 begins
+
+    @cute.jit
+    def take_last(self, warp: Int32):
+        if warp >> 2 == 0:
+            await_turn(TURNS, warp >> 2)
+
+    @cute.jit
+    def multiply(
+        self, cta: Cta, tokens: cutlass.Constexpr, count: Int32, done: Int32, slot: Int32, phase: Int32, acc,
+        warp: Int32, lane: Int32,
+    ):  # fmt: skip
+        """As kernel.py's, but that each half, up and gate, has its own scales. Returns the next slot, and its phase."""
+        config, group = self.config, warp >> 2
+        per_half, stride = tokens // 2, config.tokens // 2
+        first_weights = matrix_descriptor(cta.ring + group * (64 * BLOCK_K))
+        first_tokens = matrix_descriptor(cta.ring + config.rows * BLOCK_K)
+        of_scales = cta.scales + (lane & 3) * config.scale_row
+        for _ in cutlass.range(count, unroll=1):
+            mbarrier_wait(cta.full + 8 * slot, phase)
+            fence_proxy_async()  # the tokens did not come by TMA
+            stage = slot * (config.stage_bytes >> 4)
+            for half in range_constexpr(2):
+                scales = []
+                for i in range_constexpr(tokens // 16):
+                    at = of_scales + slot * config.scale_bytes + half * (4 * config.scale_row) + 16 * i
+                    scales += load_shared_floats(at)
+                weights = first_weights + stage + half * (HALF * BLOCK_K >> 4)
+                if const_expr(config.in_turn):
+                    await_turn(TURNS, group)
+                d = wgmma_fp8(tokens, uniform(weights), uniform(first_tokens + stage), wait=False)
+                if const_expr(config.in_turn):
+                    give_turn(TURNS, group)
+                wgmma_wait(0)
+                if const_expr(half == 1):
+                    self.release(cta, slot, lane)
+                for i in range_constexpr(per_half):
+                    scale = scales[(i // 4 * 2 + i % 2) ^ 1]  # SCALE_ORDER
+                    acc[half * stride + i] = fma_in_order(d[i], scale, acc[half * stride + i])
+            slot = slot + 1
+            phase = select(slot == config.depth, phase ^ 1, phase)
+            slot = select(slot == config.depth, 0, slot)
+        return slot, phase
+
+    @cute.jit
+    def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
+        """silu(gate) * up of both warpgroups, its largest of 128 columns, and both to memory.
+
+        Shared memory: the largest of each warp's 16 columns, f32 [8, tokens]; then e4m3 of a warp [32 tokens, 16].
+        """
+        config = self.config
+        half = config.tokens // 2  # results of a thread for 64 weight rows: 4 for 8 tokens, 2 of these in 2 columns
+        pair = lane & 3
+        largest, bytes_of = cta.scratch, cta.scratch + WARP_SCRATCH * 4 + warp * (WARP_SCRATCH // 2)
+        for i in range_constexpr(half):
+            up, gate = acc[i], acc[half + i]
+            acc[i] = up * (gate * cute.arch.rcp_approx(Float32(1.0) + cute.math.exp2(gate * -LOG2_E, fastmath=True)))
+        consumer_barrier(BARRIER)  # the tile before this one has been read
+        for j in range_constexpr(config.tokens // 8):
+            for x in range_constexpr(2):
+                most = magnitude(acc[4 * j + x], acc[4 * j + 2 + x])
+                for step in (4, 8, 16):
+                    most = cute.arch.fmax(most, cute.arch.shuffle_sync_bfly(most, step))
+                acc[half + 2 * j + x] = most  # of gate's registers, which are free
+        if lane < 4:
+            for j in range_constexpr(config.tokens // 8):
+                for x in range_constexpr(2):
+                    token = 8 * j + 2 * pair + x
+                    store_shared_float(largest + (warp * config.tokens + token) * 4, acc[half + 2 * j + x])
+        consumer_barrier(BARRIER)
+        for j in range_constexpr(config.tokens // 8):
+            for x in range_constexpr(2):
+                most = Float32(0.0)
+                for other in range_constexpr(8):
+                    at = largest + (other * config.tokens + 8 * j + 2 * pair + x) * 4
+                    most = cute.arch.fmax(most, load_shared_float(at))
+                acc[half + 2 * j + x] = most
+        n, total_m = operands.n >> 1, operands.total_m
+        column = (piece.row >> 1) + warp * 16
+        to = operands.c + Int64(piece.token + lane) * Int64(n) + Int64(column)
+        for first in range_constexpr(0, config.tokens, 32):
+            if first < piece.tokens:
+                for j in range_constexpr(first // 8, min(first + 32, config.tokens) // 8):
+                    for x in range_constexpr(2):
+                        most = acc[half + 2 * j + x]
+                        inverse = select_float(most > 0.0, Float32(LARGEST) / most, Float32(0.0))
+                        at = bytes_of + (8 * j - first + 2 * pair + x) * 16 + (lane >> 2)
+                        store_shared_e4m3(at, at + 8, acc[4 * j + x] * inverse, acc[4 * j + 2 + x] * inverse)
+                cute.arch.sync_warp()
+                x = load_shared_words(bytes_of + minimum(lane, min(32, config.tokens) - 1) * 16)
+                store_global_words(to + Int64(first) * Int64(n), x, select(first + lane < piece.tokens, 1, 0))
+                cute.arch.sync_warp()
+        if warp < 4:
+            thread = warp * 32 + lane
+            if thread < piece.tokens:
+                most = Float32(0.0)
+                for other in range_constexpr(8):
+                    most = cute.arch.fmax(most, load_shared_float(largest + (other * config.tokens + thread) * 4))
+                to = operands.c_scale + (Int64(piece.row >> 8) * Int64(total_m) + Int64(piece.token + thread)) * 4
+                store_global_word(to, bits_of(most * Float32(1 / LARGEST)), Int32(1))
+
+
+def magnitude(x: Float32, y: Float32) -> Float32:
+    """The larger absolute value."""
+    return cute.arch.fmax(cute.math.absf(x), cute.math.absf(y))

@@ -1,0 +1,257 @@
+"""The DeepSeek-V3 MoE layer in FP8, in four launches: routing, GEMM1, GEMM2, finalise.
+
+    logits, bias ─► routing ─► m_indptr, rows ──────────┬──────────────────┐
+                       └─────► places, weights ─────────┼──────────────────┼────────────────┐
+                                                        ▼                  ▼                ▼
+    hidden_states, W13 ──────────────────────────► GEMM1, SwiGLU ─► c ─► GEMM2 ─► o ─► finalise ─► output
+
+Each is a dependent launch that waits for the one before it before it touches memory, and lets the next one start only
+after that: so whatever earlier kernels wrote is there. GEMM2 reads m_indptr before it waits, which is why GEMM1 must
+have waited by then.
+"""
+
+import functools
+import math
+import numbers
+from typing import NamedTuple
+
+import torch
+from cuda.bindings import runtime
+
+from moe import api
+from moe.definition import BF16, E4M3, EXPERTS, F32, TOP_K, Inputs, Sizes
+from moe.finalise import WORDS as FINALISE_WORDS
+from moe.finalise import Finalise
+from moe.gemm1 import WORDS as GEMM1_WORDS
+from moe.gemm1 import GatheredGemm
+from moe.gemm1 import choose as choose_gemm1
+from moe.gemm1_sm100 import GatheredGemmSm100
+from moe.kernel import Config, GroupedGemm
+from moe.launch import Program, float_bits
+from moe.routing import MAX_CTAS, MAX_LOCAL, MAX_TOKENS, Routing, grid_of
+from moe.routing import WORDS as ROUTING_WORDS
+from moe.tuning import choose
+
+I32 = torch.int32
+
+
+def run(
+    routing_logits: torch.Tensor,
+    routing_bias: torch.Tensor,
+    hidden_states: torch.Tensor,
+    hidden_states_scale: torch.Tensor,
+    gemm1_weights: torch.Tensor,
+    gemm1_weights_scale: torch.Tensor,
+    gemm2_weights: torch.Tensor,
+    gemm2_weights_scale: torch.Tensor,
+    local_expert_offset: int,
+    routed_scaling_factor: float,
+    output: torch.Tensor,
+) -> None:
+    """output[t] = sum over token t's local experts e of weight * (silu(gate) * up) W2[e], gate and up = x[t] W13[e].
+
+    routing_logits [T, 256] f32, routing_bias [256] bf16, hidden_states [T, H] e4m3, its scales [H/128, T] f32,
+    gemm1_weights [E, 2I, H] e4m3 (up, then gate), scales [E, 2I/128, H/128] f32, gemm2_weights [E, H, I] e4m3, scales
+    [E, H/128, I/128] f32, output [T, H] bf16; all contiguous and on the current GPU. T is at most 16384, also 0; E at
+    most 32; H and I are multiples of 128. Local expert i is expert local_expert_offset + i of 256. How experts are
+    chosen and weighted, and what of this is rounded: moe.definition. silu(gate) * up is rounded to e4m3 with a scale
+    for 128 columns, which the definition does not do: 2 to 3 % of the result's norm, within its tolerance.
+    Four kernels on torch's current stream, nothing returns to the host, the same bits every time. Memory is allocated
+    by the first call of a size class (T rounded up to a power of two) on a stream. ValueError if an operand is not so.
+    """
+    tensors = (
+        routing_logits, routing_bias, hidden_states, hidden_states_scale,
+        gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale,
+    )  # fmt: skip
+    layer, x = checked(tensors, local_expert_offset, routed_scaling_factor, output)
+    layer(x, output)
+
+
+@functools.lru_cache(maxsize=4096)
+def expectations(hidden_states: torch.Size, gemm2_weights: torch.Size) -> tuple:
+    """(name, dtype, shape, stride) of each tensor, in the order of `run`; ValueError if sizes are not the layer's."""
+    (tokens, h), (e, _, i) = hidden_states, gemm2_weights
+    for name, dimension, size, multiple, least, most in (
+        ("hidden_states", "T", tokens, 1, 0, MAX_TOKENS),
+        ("hidden_states", "H", h, 128, 128, api.MAX_ROWS),
+        ("gemm2_weights", "I", i, 128, 128, api.MAX_ROWS),
+        ("gemm2_weights", "E", e, 1, 1, MAX_LOCAL),
+    ):
+        if not least <= size <= most or size % multiple:
+            rule = f"a multiple of {multiple} from {least} to {most}" if multiple > 1 else f"from {least} to {most}"
+            raise ValueError(f"{name}: dimension {dimension} is {size}, but must be {rule}")
+
+    def contiguous(name: str, dtype: torch.dtype, *shape: int) -> tuple:
+        return name, dtype, torch.Size(shape), tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+    return (
+        contiguous("routing_logits", F32, tokens, EXPERTS),
+        contiguous("routing_bias", BF16, EXPERTS),
+        contiguous("hidden_states", E4M3, tokens, h),
+        contiguous("hidden_states_scale", F32, h // 128, tokens),
+        contiguous("gemm1_weights", E4M3, e, 2 * i, h),
+        contiguous("gemm1_weights_scale", F32, e, 2 * i // 128, h // 128),
+        contiguous("gemm2_weights", E4M3, e, h, i),
+        contiguous("gemm2_weights_scale", F32, e, h // 128, i // 128),
+        contiguous("output", BF16, tokens, h),
+    )
+
+
+def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) -> tuple["Layer", Inputs]:
+    """The layer for these operands; ValueError if there is none."""
+    for name, tensor, dims in (("hidden_states", tensors[2], 2), ("gemm2_weights", tensors[6], 3)):
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
+            raise ValueError(f"{name} must be a tensor of {dims} dimensions")
+    expected, device, everything = (
+        expectations(tensors[2].shape, tensors[6].shape),
+        tensors[2].device,
+        (*tensors, output),
+    )
+    for tensor, (_, dtype, shape, _) in zip(everything, expected):
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or tensor.dtype is not dtype
+            or tensor.shape != shape
+            or not tensor.is_contiguous()
+            or tensor.device != device
+        ):
+            api.complain((tensors[2], *everything), (expected[2], *expected))
+    for name, x in (("local_expert_offset", offset), ("routed_scaling_factor", factor)):
+        if isinstance(x, torch.Tensor) or not isinstance(x, numbers.Real):
+            raise ValueError(f"{name} is a {type(x).__name__}, but must be a number of the host's")
+    if not 0 <= offset < EXPERTS:
+        raise ValueError(f"local_expert_offset is {offset}, but must be from 0 to {EXPERTS - 1}")
+    for i in ALIGNED:
+        if everything[i].data_ptr() % 16:
+            raise ValueError(f"{expected[i][0]} starts at an address that is not a multiple of 16, but must")
+    return layer_of(device, Sizes(expected[2][2][1], expected[6][2][2], expected[6][2][0])), Inputs(
+        *tensors, offset, factor
+    )
+
+
+ALIGNED = 0, 1, 2, 4, 6, 8  # which of the tensors are read or written by 16 bytes
+
+
+class Space(NamedTuple):
+    """What the kernels leave each other, for up to `room` tokens."""
+
+    room: int
+    m_indptr: torch.Tensor  # int32 [E + 1]
+    rows: torch.Tensor  # int32 [room * min(8, E)]: the token of each row
+    places: torch.Tensor  # int32 [room, 8]: the rows of each token, then -1
+    weights: torch.Tensor  # f32 [room, 8]: of these rows
+    counts: torch.Tensor  # int32 [CTAs, 32]
+    barrier: torch.Tensor  # int32 [2], 0 at first
+    c: torch.Tensor  # e4m3 [rows, I]
+    c_scale: torch.Tensor  # f32 [I/128, rows]
+    partials: torch.Tensor  # of GEMM1's tiles that were cut, and their flags
+    flags: torch.Tensor  # int32 [CTAs, 2], 0 at first
+    o: torch.Tensor  # bf16 [rows, H]
+
+
+@functools.cache
+def routing_program(device: torch.device) -> Program:
+    return Program(Routing(), ROUTING_WORDS)
+
+
+@functools.cache
+def finalise_program(device: torch.device) -> Program:
+    return Program(Finalise(), FINALISE_WORDS)
+
+
+@functools.cache
+def gemm1_program(device: torch.device, config: Config) -> Program:
+    return Program(gemm1_of(device)(config), GEMM1_WORDS)
+
+
+def gemm1_of(device: torch.device) -> type[GatheredGemm]:
+    """GEMM1's kernel for this GPU. Raises ValueError if there is none."""
+    return GatheredGemm if api.back_end(device) is GroupedGemm else GatheredGemmSm100
+
+
+class Layer:
+    """The layer's kernels for these sizes on one GPU. Each stage is one launch, and can be called on its own."""
+
+    def __init__(self, device: torch.device, sizes: Sizes):
+        self.device, self.sizes, self.spaces = device, sizes, {}
+        self.index = (device.index or 0) if device.type == "cuda" else -1
+        on_gpu = self.index >= 0
+        self.sms = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else api.emulated_chip().sms
+        self.current = functools.partial(torch._C._cuda_getCurrentRawStream, self.index) if on_gpu else int
+
+    def configs(self, tokens: int) -> tuple[Config, Config]:
+        """Of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
+        h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
+        rows = -(-tokens * TOP_K * e // EXPERTS)
+        first, second = gemm1_of(self.device), api.back_end(self.device)
+        return first.supported(choose_gemm1(rows, e)), second.supported(choose(rows, e, h, i))
+
+    def space(self, tokens: int) -> Space:
+        """For this many tokens, on torch's current stream: launches in one order share it, or captured together."""
+        stream, room = self.current(), max(16, 1 << (tokens - 1).bit_length())
+        if self.index >= 0 and torch.cuda.is_current_stream_capturing():
+            stream = ("capture", runtime.cudaStreamGetCaptureInfo(stream)[2])
+        if (stream, room) not in self.spaces:
+            self.spaces[stream, room] = self.allocate(room)
+        return self.spaces[stream, room]
+
+    def allocate(self, room: int) -> Space:
+        h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
+        rows = room * min(TOP_K, e)
+        partials = max(self.configs(tokens)[0].partial_bytes for tokens in (room // 2 + 1, room)) * self.sms
+
+        def empty(*shape: int, dtype: torch.dtype = I32) -> torch.Tensor:
+            return torch.empty(shape, dtype=dtype, device=self.device)
+
+        tensors = (
+            empty(e + 1), empty(rows), empty(room, TOP_K), empty(room, TOP_K, dtype=F32), empty(MAX_CTAS, MAX_LOCAL),
+            empty(2).zero_(), empty(rows, i, dtype=E4M3), empty(i // 128, rows, dtype=F32),
+            empty(partials, dtype=torch.uint8), empty(self.sms, 2).zero_(), empty(rows, h, dtype=BF16),
+        )  # fmt: skip
+        return Space(room, *(tensors if self.index >= 0 else api.emulated(tensors)))
+
+    def __call__(self, x: Inputs, output: torch.Tensor) -> None:
+        """The four launches; none if there are no tokens. x and output must be as `checked` says."""
+        if self.index >= 0 and torch.cuda.current_device() != self.index:
+            raise ValueError(f"hidden_states is on {self.device}, but must be on torch's current device")
+        tokens = x.hidden_states.shape[0]
+        if not tokens:
+            return
+        space = self.space(tokens)
+        first, second = self.configs(tokens)
+        self.route(x, space)
+        self.gemm1(x, space, first)
+        self.gemm2(x, space, second)
+        self.finalise(space, output)
+
+    def route(self, x: Inputs, space: Space) -> None:
+        """To m_indptr, rows, places, weights."""
+        tokens = x.hidden_states.shape[0]
+        grid, chunk = grid_of(tokens, self.sms)
+        tensors = x.routing_logits, x.routing_bias, *space[1:7]
+        sizes = tokens, self.sizes.local, x.local_expert_offset, chunk, grid, float_bits(x.routed_scaling_factor)
+        routing_program(self.device)(*[t.data_ptr() for t in tensors], *sizes, self.current())
+
+    def gemm1(self, x: Inputs, space: Space, config: Config) -> None:
+        """From m_indptr and rows to c, c_scale."""
+        h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
+        tensors = (
+            x.hidden_states, x.hidden_states_scale, x.gemm1_weights, x.gemm1_weights_scale, space.m_indptr, space.rows,
+            space.c, space.c_scale, space.partials, space.flags,
+        )  # fmt: skip
+        sizes = space.rows.shape[0], 2 * i, h, e, 1 << (e - 1).bit_length() >> 1, self.sms, x.hidden_states.shape[0]
+        gemm1_program(self.device, config)(*[t.data_ptr() for t in tensors], *sizes, self.current())
+
+    def gemm2(self, x: Inputs, space: Space, config: Config) -> None:
+        """From m_indptr, c and c_scale to o."""
+        operands = space.c, space.c_scale, x.gemm2_weights, x.gemm2_weights_scale, space.m_indptr, space.o
+        rows, sizes = space.rows.shape[0], self.sizes
+        api.launcher(self.device, config)(operands, rows, sizes.hidden, sizes.intermediate, sizes.local)
+
+    def finalise(self, space: Space, output: torch.Tensor) -> None:
+        """From o, places and weights to output."""
+        tensors = space.o, space.places, space.weights, output
+        finalise_program(self.device)(*[t.data_ptr() for t in tensors], *output.shape, self.current())
+
+
+layer_of = functools.lru_cache(maxsize=16)(Layer)

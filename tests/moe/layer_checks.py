@@ -1,0 +1,135 @@
+"""The layer on the emulated GPU that MOE_MACHINE names: right for adversarial routing, and stage by stage.
+
+All checks of the emulator are on. test_moe_layer.py runs this, in a process for each machine; moe.layer_check has more
+cases, every config of GEMM1 among them.
+"""
+
+import importlib
+import os
+
+import pytest
+import torch
+
+import emulator
+from tests import quick_dsl
+
+MACHINE = os.environ["MOE_MACHINE"]
+
+
+@pytest.fixture(scope="module")
+def check():
+    """moe.layer_check, its kernels compiled into the emulator."""
+    emulator.install(MACHINE)
+    quick_dsl.install()
+    from moe import layer_check
+
+    return layer_check
+
+
+@pytest.fixture(scope="module")
+def sizes(check):
+    return check.d.Sizes(hidden=256, intermediate=256, local=4)
+
+
+NAMES = ["random", "ties", "equal groups", "infinities", "nan", "all remote", "all on one expert", "all local"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_routing(check, sizes, name):
+    """Index by index: tokens in three CTAs, of which each has several for a warp; and a single one."""
+    for tokens, offset in ((50, 32), (1, 0), (16, 254)):
+        x = check.case(name, sizes, tokens, offset)
+        assert check.check_routing(x, check.emulated(x, 0, 3, None, True)[0]) is None
+
+
+def test_routing_orders_of_events(check, sizes):
+    x = check.case("ties", sizes, 35, 30)
+    for schedule in range(1, 7):
+        assert check.check_routing(x, check.emulated(x, schedule, 3, None, True)[0]) is None
+
+
+def finalised(check) -> str | None:
+    """What is wrong with finalise's sums, NaN and infinities included; the last threads have no columns."""
+    from moe.layer import Layer
+
+    layer, tokens, g = Layer(torch.device("cpu"), check.d.Sizes(1152, 128, 8)), 5, torch.Generator().manual_seed(0)
+    with emulator.session():
+        space = layer.space(tokens)
+        space.o.copy_(torch.randn(space.o.shape, generator=g))
+        space.o[3, 7], space.o[9, 1000] = torch.nan, torch.inf
+        space.weights.copy_(torch.randn(space.weights.shape, generator=g))
+        space.places.copy_(torch.arange(space.places.numel()).view_as(space.places) * 7 % space.o.shape[0])
+        for token, used in enumerate((8, 0, 1, 5, 2)):
+            space.places[token, used:] = -1
+        output = emulator.device_tensors(torch.full((tokens, 1152), torch.nan, dtype=torch.bfloat16))
+        emulator.written((space.o, space.places, space.weights))
+        layer.finalise(space, output)
+    return check.check_output(check.d.draw(check.d.Sizes(128, 128, 1), tokens), space, output)
+
+
+def test_finalise(check):
+    assert finalised(check) is None
+
+
+def both(first, second) -> tuple:
+    """The configs of GEMM1 and GEMM2 that this machine has nearest to these."""
+    from moe import api, layer
+
+    device = torch.device("cpu")
+    return layer.gemm1_of(device).supported(first), api.back_end(device).supported(second)
+
+
+@pytest.mark.parametrize("which, name, tokens, schedules", [(0, "random", 40, 2), (3, "all on one expert", 75, 1)])
+def test_layer(check, sizes, which, name, tokens, schedules):
+    """Each stage against what the one before left: tiles that are cut, full, and almost empty."""
+    from moe.gemm1 import CONFIGS
+    from moe.tuning import FEW
+
+    x = check.case(name, sizes, tokens, 32)
+    for schedule in range(schedules):
+        result = check.compare(x, *check.emulated(x, schedule, configs=both(CONFIGS[which], FEW)))
+        assert result.wrong is None
+
+
+def test_run(check, sizes, monkeypatch):
+    """moe.run itself, twice in the same memory: nothing of the call before is left. No tokens are no launch."""
+    import moe
+    from moe import layer
+
+    monkeypatch.setattr(layer.layer_of(torch.device("cpu"), sizes), "sms", 6)
+    for name, tokens in (("all local", 7), ("all remote", 5), ("random", 0)):
+        x = check.case(name, sizes, tokens, 32)
+        with emulator.session():
+            output = emulator.device_tensors(torch.full((tokens, 256), torch.nan, dtype=torch.bfloat16))
+            moe.run(*emulator.device_tensors(x.tensors()), 32, 2.5, output)
+        assert check.d.matched(output, check.d.layer(x)) >= 0.9 and output.shape == (tokens, 256)
+
+
+FAULTS = {
+    "routing": ("moe.routing", "TOP_GROUPS", 3),
+    "finalise": ("moe.finalise", "fma", lambda x, y, z: x + z),
+    "gemm1": ("moe.gemm1", "load_relaxed_if", lambda at, condition: condition),  # the rows of other tokens
+}
+
+
+@pytest.mark.parametrize("stage", FAULTS)
+def test_planted_faults_are_seen(check, sizes, monkeypatch, stage):
+    """What the tests above are worth: each of these kernels fails."""
+    from moe import layer
+    from moe.gemm1 import FEW
+    from moe.tuning import FEW as SECOND
+
+    module, name, value = FAULTS[stage]
+    program = getattr(layer, f"{stage}_program")
+    monkeypatch.setattr(importlib.import_module(module), name, value)
+    program.cache_clear()
+    x = check.case("all local", sizes, 3, 32)
+    try:
+        if stage == "routing":
+            assert check.check_routing(x, check.emulated(x, routing_only=True)[0])
+        elif stage == "finalise":
+            assert finalised(check)
+        else:
+            assert check.compare(x, *check.emulated(x, 0, 2, both(FEW, SECOND))).wrong.startswith("GEMM1")
+    finally:
+        program.cache_clear()

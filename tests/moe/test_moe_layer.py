@@ -1,0 +1,126 @@
+"""The layer: what it refuses, and its kernels on emulated GPUs, in a process for each: layer_checks.py."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from moe import definition as d
+from moe import layer, pack
+from moe.gemm1 import CONFIGS, choose
+from moe.kernel import SMEM
+from moe.routing import MAX_CHUNK, MAX_CTAS, grid_of
+
+HERE = Path(__file__).parent
+SIZES = d.Sizes(hidden=256, intermediate=128, local=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["h200", "b200"])
+def test_kernels(machine):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "layer_checks.py")]
+    env = os.environ | {"MOE_MACHINE": machine}
+    done = subprocess.run(command, cwd=HERE.parents[1], env=env, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+def operands() -> dict:
+    x = d.draw(SIZES, 3)
+    return vars(x) | {"output": torch.empty(3, 256, dtype=torch.bfloat16)}
+
+
+@pytest.fixture(autouse=True)
+def no_kernels(monkeypatch):
+    monkeypatch.setattr(layer, "layer_of", lambda *_: pytest.fail("it was not refused"))
+
+
+@pytest.mark.parametrize(
+    "name, change, sentence",
+    [
+        ("hidden_states", lambda t: t[0], "hidden_states must be a tensor of 2 dimensions"),
+        (
+            "hidden_states",
+            lambda t: t.float(),
+            "hidden_states has type torch.float32, but must have torch.float8_e4m3fn",
+        ),
+        (
+            "hidden_states",
+            lambda t: t[:, :200],
+            "hidden_states: dimension H is 200, but must be a multiple of 128 from",
+        ),
+        ("routing_logits", lambda t: t[:, :128], "routing_logits: dimension 1 is 128, but must be 256"),
+        ("routing_bias", lambda t: t.float(), "routing_bias has type torch.float32, but must have torch.bfloat16"),
+        ("hidden_states_scale", lambda t: t.T, "hidden_states_scale: dimension 0 is 3, but must be 2"),
+        ("gemm1_weights", lambda t: t[:, :128], "gemm1_weights: dimension 1 is 128, but must be 256"),
+        ("gemm1_weights_scale", lambda t: t.double(), "gemm1_weights_scale has type torch.float64"),
+        ("gemm2_weights", lambda t: t[:0], "gemm2_weights: dimension E is 0, but must be from 1 to 32"),
+        (
+            "gemm2_weights_scale",
+            lambda t: t.to("meta"),
+            "gemm2_weights_scale is on meta, but must be on cpu, as hidden",
+        ),
+        ("local_expert_offset", lambda x: 256, "local_expert_offset is 256, but must be from 0 to 255"),
+        ("local_expert_offset", torch.tensor, "local_expert_offset is a Tensor, but must be a number of the host's"),
+        ("routed_scaling_factor", str, "routed_scaling_factor is a str, but must be a number of the host's"),
+        ("output", lambda t: t.half(), "output has type torch.float16, but must have torch.bfloat16"),
+        (
+            "output",
+            lambda t: torch.empty(769, dtype=t.dtype)[1:].view(3, 256),
+            "output starts at an address that is not",
+        ),
+        ("output", lambda t: t.T.contiguous().T, "output: dimension 0 has stride 1, but must have 256"),
+    ],
+)
+def test_refused(name, change, sentence):
+    given = operands()
+    given[name] = change(given[name])
+    with pytest.raises(ValueError, match="^" + sentence.replace("[", r"\[").replace("(", r"\(")):
+        layer.run(**given)
+
+
+def test_good_operands_reach_the_layer():
+    """The test of the tests above."""
+    with pytest.raises(pytest.fail.Exception, match="it was not refused"):
+        layer.run(**operands())
+
+
+def test_more_tokens_than_routing_does_are_refused():
+    x = d.draw(d.Sizes(128, 128, 1), 16385)
+    with pytest.raises(ValueError, match="^hidden_states: dimension T is 16385, but must be from 0 to 16384"):
+        layer.run(*vars(x).values(), torch.empty(16385, 128, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("sms", [4 * 33, 148])
+def test_routing_grid(sms):
+    """Every token has a place, in no more CTAs than run at once, and masks fit into shared memory."""
+    for tokens in [*range(1, 300), 2047, 2048, 2049, 16383, 16384]:
+        grid, chunk = grid_of(tokens, sms)
+        assert (grid - 1) * chunk < tokens <= grid * chunk and grid <= min(sms, MAX_CTAS) and chunk <= MAX_CHUNK
+
+
+def test_configs():
+    """Every config is chosen for some T, and fits into shared memory with stages for all three scale warps."""
+    assert {choose(tokens, 32) for tokens in (1, 64, 512, 2048, 4096)} == set(CONFIGS)
+    assert all(config.smem <= SMEM and config.depth >= 4 for config in CONFIGS)
+
+
+def test_packed(tmp_path):
+    """It is complete: imported from elsewhere, as FlashInfer-Bench does, it has the definition's arguments."""
+    packed = pack.solution("name", "author")
+    for source in packed["sources"]:
+        file = tmp_path / "fib_python_name" / source["path"]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source["content"])
+    path, function = packed["spec"]["entry_point"].split("::")
+    code = (
+        f"import inspect, fib_python_name.{path.removesuffix('.py')} as m; import moe.layer; print(moe.layer.__file__);"
+    )
+    code += f" print(*inspect.signature(m.{function}).parameters)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)},
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    where, parameters = done.stdout.splitlines()
+    assert where.startswith(str(tmp_path)) and parameters.split() == [*vars(d.draw(SIZES, 0)), "output"]
