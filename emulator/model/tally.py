@@ -21,13 +21,13 @@ class Tally:
             if not name.startswith("_") and name not in self.counted:
                 setattr(self, name, getattr(clock, name))
 
-    def tma_load(self, group, tm, map_at, coords, nbytes, ctas):
+    def tma_load(self, group, tm, map_at, coords, nbytes, ctas, policy):
         self.counted["tma_load"] += nbytes
-        return self._clock.tma_load(group, tm, map_at, coords, nbytes, ctas)
+        return self._clock.tma_load(group, tm, map_at, coords, nbytes, ctas, policy)
 
-    def bulk_load(self, group, address, nbytes, ctas):
+    def bulk_load(self, group, address, nbytes, ctas, policy):
         self.counted["bulk_load"] += nbytes
-        return self._clock.bulk_load(group, address, nbytes, ctas)
+        return self._clock.bulk_load(group, address, nbytes, ctas, policy)
 
     def tma_store(self, group, tm, map_at, coords, nbytes):
         self.counted["tma_store"] += nbytes

@@ -5,7 +5,7 @@ of which uses programmatic dependent launch (PDL); emulator/VALIDATION.md has th
 published a kernel with PDL, so the load side of this repo's submission stands for them, measured on an H200 with PDL
 and without (worklog/h200_loads.py): a time with PDL is as uncertain as one without, and as PDL makes it on top.
 
-whole_kernels_h200.json: CUTLASS's kernels on an H200, for times on that machine: point -> measured, modelled us.
+whole_kernels_h200.json: CUTLASS's kernels and our own on an H200, for times on that machine: point -> measured, modelled us.
 `python -m tests.timing.hopper table . --write emulator/VALIDATION.md` writes it, with the table there.
 """
 
@@ -21,7 +21,7 @@ POINTS_H200 = json.loads(Path(__file__).with_name("whole_kernels_h200.json").rea
 
 def basis(machine: str) -> str:
     """What intervals rest on, as a sentence without its full stop. machine: b200 or h200."""
-    whose = {"b200": "public kernels on a B200", "h200": "CUTLASS's kernels on an H200"}[machine]
+    whose = {"b200": "public kernels on a B200", "h200": "CUTLASS's kernels and our own on an H200"}[machine]
     return (
         f"may be: nine of ten known errors of the model are smaller, those of {whose}; with programmatic dependent "
         "launch, whose errors only an H200 shows, theirs are added. See emulator/VALIDATION.md"
