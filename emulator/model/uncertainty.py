@@ -5,8 +5,8 @@ of which uses programmatic dependent launch (PDL); emulator/VALIDATION.md has th
 published a kernel with PDL, so the load side of this repo's submission stands for them, measured on an H200 with PDL
 and without (worklog/h200_loads.py): a time with PDL is as uncertain as one without, and as PDL makes it on top.
 
-whole_kernels_h200.json: CUTLASS's kernels and our own on an H200, for times on that machine: point -> measured, modelled us.
-`python -m tests.timing.hopper table . --write emulator/VALIDATION.md` writes it, with the table there.
+whole_kernels_h200.json: CUTLASS's kernels and our own on an H200, for times on that machine: point -> measured,
+modelled us. `python -m tests.timing.hopper table . --write emulator/VALIDATION.md` writes it, with the table there.
 """
 
 from __future__ import annotations

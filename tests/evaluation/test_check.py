@@ -434,8 +434,12 @@ def test_command_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_submission_passes():
-    command = [sys.executable, "eval.py", "check"]
+def test_the_submission_passes(tmp_path):
+    """With the first guess of each case: `eval.py check` compiles 44 kernels, as does test_machine_code.py."""
+    path = tmp_path / "submission.py"
+    lines = [f"for _ in {name}:\n    {name}[_] = {name}[_][:1]" for name in ("CONFIG_MAP", "DUAL_CONFIG_MAP")]
+    path.write_text("\n".join([(ROOT / "submission.py").read_text(), *lines, ""]))
+    command = [sys.executable, "eval.py", "check", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 errors, 0 warnings" in done.stdout

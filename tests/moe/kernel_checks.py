@@ -38,12 +38,14 @@ def test_cases(moe, name, config):
 
 @pytest.mark.parametrize("schedule", range(1, 9))
 def test_orders_of_events(moe, schedule):
-    """One class of operation after the other is late, then all: clusters, cut tiles and bursts included."""
+    """One class of operation after the other is late, then all: clusters, cut tiles and bursts included.
+
+    `python -m moe.check` has all cases of all configs in ten orders.
+    """
     from moe.tuning import ALONE, FEW, MORE
 
-    assert moe.run(moe.CASES["ragged"], MORE, schedule) <= moe.BOUND
-    for config in (FEW, ALONE):
-        assert moe.run(moe.CASES["cut into many parts"], config, schedule) <= moe.BOUND
+    case, config = (("ragged", MORE), ("cut into many parts", FEW), ("cut into many parts", ALONE))[schedule % 3]
+    assert moe.run(moe.CASES[case], config, schedule) <= moe.BOUND
 
 
 def test_waits_for_the_previous_kernel(moe):
@@ -60,7 +62,7 @@ def test_m_indptr_that_lies_stays_inside(moe):
     assert moe.run(moe.CASES["m_indptr not monotone"], MORE) <= moe.BOUND
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.integers(0, 70), min_size=1, max_size=40), st.sampled_from([128, 256, 384]), st.sampled_from([128, 384])
 )

@@ -17,6 +17,7 @@ import emulator
 from evaluation.verdict import ulps
 from reference import DUAL_GEMM, NAN_SCALE, dual_sums, generate_dual_input, reorder_scales, silu_product
 from tests.submission.fake_executor import FakeExecutor
+from tests.submission.test_results import without_hints
 
 ONE = 0x38  # e4m3
 NAMES = "a b1 b2 sfa sfb1 sfb2 sfa_permuted sfb1_permuted sfb2_permuted c".split()
@@ -172,7 +173,7 @@ def test_other_configs(submission, config, entries):
 
 
 def test_benchmark_configs(submission, config):
-    for chosen in {*itertools.chain(*submission.DUAL_CONFIG_MAP.values())}:
+    for chosen in dict.fromkeys(map(without_hints, itertools.chain(*submission.DUAL_CONFIG_MAP.values()))):
         config(**{**vars(chosen), "sms": 6})
         check_exact(submission, exact_input(chosen.tokens + 40, 288, 320, seed=4))
 

@@ -42,6 +42,8 @@ CONFIGS = [(len(ms), config) for (ms, _, _), configs in submission.CONFIG_MAP.it
 CONFIGS = [(2, submission.DEFAULT), *((groups, replace(config, **SCHEDULE)) for groups, config in CONFIGS)]
 ONE_SHARER = [(groups, replace(config, sharers=1, sms=148)) for groups, config in CONFIGS]
 SHIPPED = [(groups, asdict(config)) for groups, config in dict.fromkeys((*CONFIGS, *ONE_SHARER))]
+# L2 policies are words that the machine code loads: one kernel of those that differ in nothing else
+SHIPPED = list({(n, *(v for k, v in c.items() if "policy" not in k)): (n, c) for n, c in SHIPPED}.values())
 # The grader has the pinned DSL; the newest one shall compile the default and the first guess of each case
 FIRST = [SHIPPED[0], *((len(ms), asdict(configs[0])) for (ms, _, _), configs in submission.CONFIG_MAP.items())]
 OTHERS = [
