@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import multiprocessing
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -30,7 +31,7 @@ try:
 except ModuleNotFoundError as error:
     if os.getenv("POPCORN_FD") or error.name != "torch":
         raise
-    sys.exit(f"{sys.executable} has no torch: run `make setup` once, then `.venv/bin/python {' '.join(sys.argv)}`")
+    sys.exit(f"{sys.executable} has no torch: run `make setup` once, then `.venv/bin/python {shlex.join(sys.argv)}`")
 
 import utils
 from evaluation.statistics import Stats, calculate_stats, precise_enough

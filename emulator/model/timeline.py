@@ -194,7 +194,8 @@ class Timeline:
                 order = "before" if gap < 0 else "after"
                 facts.append(f"first CTA of the next launch {abs(gap):.2f} us {order} its end")
         total = {name: us for name, us in sorted(waits.items(), key=lambda item: -item[1])[:6]}
-        facts += [f"a warp waits, in us: {', '.join(f'{name} {us:.2f}' for name, us in total.items())}"]
+        if total:
+            facts += [f"a warp waits, in us: {', '.join(f'{name} {us:.2f}' for name, us in total.items())}"]
         return {
             "interval_us": self.us(interval),
             "shares": {name: share for name, share in shares.items() if share >= 0.0005},

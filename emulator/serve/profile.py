@@ -29,7 +29,8 @@ def profile(script: str, args: list[str], machine: str, folder: Path, most: int)
         raise Unsupported(f"{script} launched no kernel in this process: nothing to time")
     left_out = recording.launches - len(recorded)
     more = f", {left_out} more left out" * bool(left_out)
-    print(f"emulator: modelling {len(recorded)} launches{more}", file=sys.stderr)
+    what = "1 launch" if len(recorded) == 1 else f"{len(recorded)} launches"
+    print(f"emulator: modelling {what}{more}; nothing was computed for the script to check", file=sys.stderr)
     DEVICE.session = Session()
     trace = Trace()
 

@@ -71,7 +71,7 @@ def modelled(launches: list[Recorded], key: tuple) -> float:
     print(
         f"emulator: {time:.2f} us between two events: modelled, not measured (profile {name}, it may be "
         f"{low:.2f} to {high:.2f}); "
-        f"{len(launches)} launches, {simulated} of them simulated; nothing else takes time",
+        f"{len(launches)} launch{'es' * (len(launches) > 1)}, {simulated} of them simulated; nothing else takes time",
         file=sys.stderr,
     )
     return time
