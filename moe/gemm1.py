@@ -11,7 +11,6 @@ from typing import NamedTuple
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
-from cutlass._mlir.dialects import cuda as cuda_ir
 
 from moe.definition import LARGEST
 from moe.kernel import (
@@ -58,7 +57,6 @@ from moe.ptx import (
 from moe.ptx import as_int as bits_of
 from moe.schedule import piece_at
 
-THREADS = 384  # two consumer warpgroups, and the warps that load
 WARP_SCRATCH = 1024  # bytes that each of the 8 consumer warps has
 TURNS, BARRIER = 3, 5  # named barriers: 3 and 4, and one of both warpgroups; 1 and 2 are the warpgroups' own
 HALF = 128  # columns of the product that a tile has: weight rows of up, and as many of gate
@@ -138,16 +136,7 @@ class GatheredGemm(GroupedGemm):
         # The kernel takes the last one for the weights; tokens come without
         tensormaps = (halves_tensormap(b, experts, n, k),) * (len(config.widths) + 1)
         operands = Operands(a, a_scale, b_scale, rows, c, c_scale, partials, flags, total_m, n, tokens)
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[17].ir_value())
-        self.kernel(tensormaps, m_indptr, operands, k >> 7, experts, search).launch(
-            grid=(grid, 1, 1),
-            block=(THREADS, 1, 1),
-            cluster=(1, 1, 1),
-            smem=config.smem,
-            stream=stream,
-            use_pdl=True,
-            min_blocks_per_mp=1,
-        )
+        self.launch(grid, words[17], tensormaps, m_indptr, operands, k >> 7, experts, search)
 
     def make_table(self, *arguments) -> None:
         """The kernel before this one is routing, which writes m_indptr: nothing is known until it has ended."""
@@ -180,9 +169,7 @@ class GatheredGemm(GroupedGemm):
                     for half in range_constexpr(2):
                         at = (k * BLOCK_K, row, half, expert)
                         tma_load(to + half * (HALF * BLOCK_K), weights_map, at, bar, FIRST, Int32(1), None)
-                    slot = slot + 1
-                    phase = select(slot == config.depth, phase ^ 1, phase)
-                    slot = select(slot == config.depth, 0, slot)
+                    slot, phase = self.after(slot, phase)
                 unit = piece.next
 
     @cute.jit
@@ -295,9 +282,7 @@ class GatheredGemm(GroupedGemm):
                 for i in range_constexpr(per_half):
                     scale = scales[(i // 4 * 2 + i % 2) ^ 1]  # SCALE_ORDER
                     acc[half * stride + i] = fma_in_order(d[i], scale, acc[half * stride + i])
-            slot = slot + 1
-            phase = select(slot == config.depth, phase ^ 1, phase)
-            slot = select(slot == config.depth, 0, slot)
+            slot, phase = self.after(slot, phase)
         return slot, phase
 
     @cute.jit
@@ -311,8 +296,7 @@ class GatheredGemm(GroupedGemm):
         pair = lane & 3
         largest, bytes_of = cta.scratch, cta.scratch + WARP_SCRATCH * 4 + warp * (WARP_SCRATCH // 2)
         for i in range_constexpr(half):
-            up, gate = acc[i], acc[half + i]
-            acc[i] = up * (gate * cute.arch.rcp_approx(Float32(1.0) + cute.math.exp2(gate * -LOG2_E, fastmath=True)))
+            acc[i] = product(acc[i], acc[half + i])
         consumer_barrier(BARRIER)  # the tile before this one has been read
         for j in range_constexpr(config.tokens // 8):
             for x in range_constexpr(2):
@@ -340,10 +324,9 @@ class GatheredGemm(GroupedGemm):
             if first < piece.tokens:
                 for j in range_constexpr(first // 8, min(first + 32, config.tokens) // 8):
                     for x in range_constexpr(2):
-                        most = acc[half + 2 * j + x]
-                        inverse = select_float(most > 0.0, Float32(LARGEST) / most, Float32(0.0))
+                        factor = inverse(acc[half + 2 * j + x])
                         at = bytes_of + (8 * j - first + 2 * pair + x) * 16 + (lane >> 2)
-                        store_shared_e4m3(at, at + 8, acc[4 * j + x] * inverse, acc[4 * j + 2 + x] * inverse)
+                        store_shared_e4m3(at, at + 8, acc[4 * j + x] * factor, acc[4 * j + 2 + x] * factor)
                 cute.arch.sync_warp()
                 x = load_shared_words(bytes_of + minimum(lane, min(32, config.tokens) - 1) * 16)
                 store_global_words(to + Int64(first) * Int64(n), x, select(first + lane < piece.tokens, 1, 0))
@@ -356,6 +339,16 @@ class GatheredGemm(GroupedGemm):
                     most = cute.arch.fmax(most, load_shared_float(largest + (other * config.tokens + thread) * 4))
                 to = operands.c_scale + (Int64(piece.row >> 8) * Int64(total_m) + Int64(piece.token + thread)) * 4
                 store_global_word(to, bits_of(most * Float32(1 / LARGEST)), Int32(1))
+
+
+def product(up: Float32, gate: Float32) -> Float32:
+    """silu(gate) * up."""
+    return up * (gate * cute.arch.rcp_approx(Float32(1.0) + cute.math.exp2(gate * -LOG2_E, fastmath=True)))
+
+
+def inverse(most: Float32) -> Float32:
+    """What makes the largest value that of e4m3; 0 if all are."""
+    return select_float(most > 0.0, Float32(LARGEST) / most, Float32(0.0))
 
 
 def magnitude(x: Float32, y: Float32) -> Float32:

@@ -245,13 +245,16 @@ class GroupedGemm:
         tensormaps = [token_tensormap(a, total_m, k, width // config.cluster) for width in config.widths]
         tensormaps.append(weight_tensormap(b, experts, n, k, config.rows // config.cluster))
         operands = Operands(a_scale, b_scale, out, partials, flags, total_m, n)
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[14].ir_value())
-        self.kernel(tuple(tensormaps), m_indptr, operands, k >> 7, experts, search).launch(
+        self.launch(grid, words[14], tuple(tensormaps), m_indptr, operands, k >> 7, experts, search)
+
+    def launch(self, grid: Int32, stream: Int64, *arguments) -> None:
+        """The kernel with these arguments, as a dependent launch."""
+        self.kernel(*arguments).launch(
             grid=(grid, 1, 1),
             block=(THREADS, 1, 1),
-            cluster=(config.cluster, 1, 1),
-            smem=config.smem,
-            stream=stream,
+            cluster=(self.config.cluster, 1, 1),
+            smem=self.config.smem,
+            stream=cuda_ir.cast(cuda_ir.StreamType.get(), stream.ir_value()),
             use_pdl=True,
             min_blocks_per_mp=1,  # setmaxnreg needs a register cap at entry
         )
@@ -410,9 +413,7 @@ class GroupedGemm:
                         for i in range_constexpr(config.burst):
                             if first_k + i < end:
                                 mbarrier_wait(cta.empty + 8 * ahead, ahead_phase)
-                            ahead = ahead + 1
-                            ahead_phase = select(ahead == config.depth, ahead_phase ^ 1, ahead_phase)
-                            ahead = select(ahead == config.depth, 0, ahead)
+                            ahead, ahead_phase = self.after(ahead, ahead_phase)
                     for k in cutlass.range(first_k, minimum(first_k + config.burst, end), unroll=1):
                         if const_expr(config.burst == 1):
                             mbarrier_wait(cta.empty + 8 * slot, phase)
@@ -422,9 +423,7 @@ class GroupedGemm:
                         self.load_stage(
                             cta, weights_map, tokens_of, weights, bar, k * BLOCK_K, expert, row, token, width, own
                         )
-                        slot = slot + 1
-                        phase = select(slot == config.depth, phase ^ 1, phase)
-                        slot = select(slot == config.depth, 0, slot)
+                        slot, phase = self.after(slot, phase)
                 unit = piece.next
 
     def load_stage(self, cta: Cta, weights_map, tokens_map, weights, bar, x, expert, row, token, width, own) -> None:
@@ -567,9 +566,7 @@ class GroupedGemm:
             self.release(cta, slot, lane)
             for i in range_constexpr(tokens // 2):
                 acc[i] = fma(d[i], scales[(i // 4 * 2 + i % 2) ^ 1], acc[i])  # SCALE_ORDER
-            slot = slot + 1
-            phase = select(slot == config.depth, phase ^ 1, phase)
-            slot = select(slot == config.depth, 0, slot)
+            slot, phase = self.after(slot, phase)
         return slot, phase
 
     @cute.jit
@@ -601,6 +598,12 @@ class GroupedGemm:
                 for j in range_constexpr(size):
                     acc[j] = acc[j] + part[j // 4][BANKS[j % 4]]
             other = other + together
+
+    def after(self, slot: Int32, phase: Int32) -> tuple[Int32, Int32]:
+        """The next slot of the ring, and its phase."""
+        slot = slot + 1
+        phase = select(slot == self.config.depth, phase ^ 1, phase)
+        return select(slot == self.config.depth, 0, slot), phase
 
     @cute.jit
     def release(self, cta: Cta, slot: Int32, lane: Int32):

@@ -42,6 +42,7 @@ class GroupedGemmSm100(GroupedGemm):
     """The kernel for a B200."""
 
     scale_warps = 2
+    parts = 1  # of 128 weight rows each, that a stage multiplies with the same tokens; each has two accumulators
 
     @staticmethod
     def supported(config: Config) -> Config:
@@ -66,7 +67,7 @@ class GroupedGemmSm100(GroupedGemm):
     def begin(self, cta: Cta, warp: Int32):
         """All threads, before they first meet: tensor memory."""
         if warp == TMA_WARP + 1:
-            tmem_alloc(cta.own + 32, 2 * COLUMNS)
+            tmem_alloc(cta.own + 32, 2 * self.parts * COLUMNS)
             tcgen05_fence("before")
 
     @cute.jit
@@ -75,7 +76,10 @@ class GroupedGemmSm100(GroupedGemm):
         cute.arch.sync_threads()
         if warp == TMA_WARP + 1:
             tcgen05_fence("after")
-            tmem_dealloc(load_shared(cta.own + 32), 2 * COLUMNS)
+            tmem_dealloc(load_shared(cta.own + 32), 2 * self.parts * COLUMNS)
+
+    def before_mma(self) -> None:
+        """The MMA warp, when a stage has come: what its operands need beside that."""
 
     def scale_place(self, column: Int32) -> Int32:
         """All lanes need the same scale at once: in the order of the columns."""
@@ -83,7 +87,7 @@ class GroupedGemmSm100(GroupedGemm):
 
     @cute.jit
     def issue(self, cta: Cta, plan, unit: Int32):
-        """MMA warp: D [128 weight rows, tokens] of every stage."""
+        """MMA warp: D [128 weight rows, tokens] of every part of every stage."""
         config = self.config
         tcgen05_fence("after")
         tmem = load_shared(cta.own + 32)
@@ -97,17 +101,19 @@ class GroupedGemmSm100(GroupedGemm):
                     mbarrier_wait(cta.full + 8 * slot, phase)
                     mbarrier_wait(cta.own + 16 + 8 * acc, acc_phase)
                     tcgen05_fence("after")
+                    self.before_mma()
                     # Matrix descriptors (9.7.16.4.1): version 1, 128-byte swizzle, groups of 8 rows 1024 bytes apart
                     weights = Int64(cta.ring + slot * config.stage_bytes >> 4) | Int64(2 << 61 | 1 << 46 | 64 << 32)
                     tokens = weights + Int64(config.rows * BLOCK_K >> 4)
-                    for j in range_constexpr(BLOCK_K // 32):
-                        mma_fp8(tmem + acc * COLUMNS, weights + 2 * j, tokens + 2 * j, idesc, int(j > 0))
+                    for part in range_constexpr(self.parts):
+                        of_part = weights + Int64(part * (128 * BLOCK_K >> 4))
+                        d = tmem + (2 * part + acc) * COLUMNS
+                        for j in range_constexpr(BLOCK_K // 32):
+                            mma_fp8(d, of_part + 2 * j, tokens + 2 * j, idesc, int(j > 0))
                     mma_commit(cta.own + 8 * acc)
                     acc_phase = acc_phase ^ acc
                     acc = 1 - acc
-                    slot = slot + 1
-                    phase = select(slot == config.depth, phase ^ 1, phase)
-                    slot = select(slot == config.depth, 0, slot)
+                    slot, phase = self.after(slot, phase)
                 unit = piece.next
 
     @cute.jit
@@ -135,9 +141,7 @@ class GroupedGemmSm100(GroupedGemm):
             self.release(cta, slot, lane)
             for j in range_constexpr(columns):
                 acc[j] = fma(d[j], scales[j], acc[j])
-            slot = slot + 1
-            phase = select(slot == config.depth, phase ^ 1, phase)
-            slot = select(slot == config.depth, 0, slot)
+            slot, phase = self.after(slot, phase)
         return slot, phase
 
     @cute.jit

@@ -58,13 +58,6 @@ class TokensOnM(GroupedGemm):
         return slot, phase
 
     @cute.jit
-    def after(self, slot: Int32, phase: Int32):
-        """The next slot, and its phase."""
-        slot = slot + 1
-        phase = select(slot == self.config.depth, phase ^ 1, phase)
-        return select(slot == self.config.depth, 0, slot), phase
-
-    @cute.jit
     def skip(self, cta: Cta, count: Int32, slot: Int32, phase: Int32, lane: Int32):
         """Stages of a tile none of whose tokens are this warpgroup's."""
         for _ in cutlass.range(count, unroll=1):
