@@ -1,23 +1,17 @@
 """`grouped_gemm_fp8`: what its tensors must be, and one launch of the kernel that `moe.tuning` chooses."""
 
-import ctypes
 import functools
-import struct
-import threading
 
-import cutlass.cute as cute
 import torch
 from cuda.bindings import runtime
-from cutlass import Int64
-from cutlass.cute.runtime import make_ptr
 
 from moe.kernel import BLOCK_K, GROUPS, WORDS, Config, GroupedGemm
-from moe.schedule import MAX_EXPERTS
+from moe.launch import Program
+from moe.schedule import MAX_EXPERTS, first_step
 from moe.sm100 import GroupedGemmSm100
 from moe.tuning import choose
 
 E4M3, F32, BF16, I32 = torch.float8_e4m3fn, torch.float32, torch.bfloat16, torch.int32
-WORD_STRUCT = struct.Struct(f"{WORDS}q")
 MAX_ROWS = 2**24  # tokens, N and K stay below: units of work are counted in 31 bits
 
 
@@ -58,9 +52,7 @@ def expectations(total_m: int, n: int, k: int, experts: int) -> tuple:
         ("K", "a", k, BLOCK_K, BLOCK_K, MAX_ROWS),
         ("E", "b", experts, 1, 1, MAX_EXPERTS),
     ):
-        if not least <= x <= most or x % multiple:
-            rule = f"a multiple of {multiple} from {least} to {most}" if multiple > 1 else f"from {least} to {most}"
-            raise ValueError(f"{operand}: dimension {name} is {x}, but must be {rule}")
+        require(operand, name, x, multiple, least, most)
     if (-(-total_m // 16) + experts) * (n // 128) * (k // BLOCK_K) >= 2**31:
         raise ValueError(f"a: total_M = {total_m} with N = {n} and K = {k} is more than one launch can count")
     blocks = k // BLOCK_K
@@ -72,6 +64,13 @@ def expectations(total_m: int, n: int, k: int, experts: int) -> tuple:
         ("m_indptr", I32, (experts + 1,), (1,)),
         ("out", BF16, (total_m, n), (n, 1)),
     )
+
+
+def require(operand: str, dimension: str, size: int, multiple: int, least: int, most: int) -> None:
+    """ValueError unless a dimension has an allowed size."""
+    if not least <= size <= most or size % multiple:
+        rule = f"a multiple of {multiple} from {least} to {most}" if multiple > 1 else f"from {least} to {most}"
+        raise ValueError(f"{operand}: dimension {dimension} is {size}, but must be {rule}")
 
 
 def complain(tensors: tuple, expected: tuple) -> None:
@@ -134,14 +133,7 @@ class Launcher:
     """One compiled kernel on one GPU."""
 
     def __init__(self, device: torch.device, config: Config):
-        self.lock = threading.Lock()  # of the words, from writing them to the end of the launch
-        self.words = (ctypes.c_int64 * WORDS)()
-        pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
-        executor = cute.compile(back_end(device).of(config), pointer).to()
-        arguments, _ = executor.generate_execution_args(pointer)
-        array = executor._get_invoke_packed_args(arguments)
-        self.keep = executor, arguments, array, pointer
-        self.function, self.packed, self.result = executor.capi_func, ctypes.addressof(array), executor.cuda_result
+        self.program = Program(back_end(device).of(config), WORDS)
         self.config, self.device = config, device
         self.scratch, self.index = {}, (device.index or 0) if device.type == "cuda" else -1
         if self.index >= 0:
@@ -160,7 +152,7 @@ class Launcher:
         What is allocated while a graph is captured is that graph's, and its zeros are written when it is replayed.
         """
         if self.capturing():
-            stream = ("capture", runtime.cudaStreamGetCaptureInfo(stream)[2])
+            stream = captured(stream)
         if stream not in self.scratch:
             partials = torch.empty(self.grid * self.config.partial_bytes, dtype=torch.uint8, device=self.device)
             scratch = partials, torch.zeros(self.grid * GROUPS, dtype=I32, device=self.device)
@@ -177,15 +169,13 @@ class Launcher:
         if (addresses[0] | addresses[2] | addresses[5]) % 16:
             name = next(name for name, i in (("a", 0), ("b", 2), ("out", 5)) if addresses[i] % 16)
             raise ValueError(f"{name} starts at an address that is not a multiple of 16, but must")
-        search, scratch = 1 << (experts - 1).bit_length() >> 1, self.addresses(stream)
-        with self.lock:
-            WORD_STRUCT.pack_into(
-                self.words, 0, *addresses, *scratch, total_m, n, k, experts, search, self.grid, stream
-            )
-            self.function(self.packed)
-            result = self.result.value
-        if result:
-            raise RuntimeError(f"launch failed with CUDA error {result}")
+        sizes = total_m, n, k, experts, first_step(experts), self.grid
+        self.program(*addresses, *self.addresses(stream), *sizes, stream)
+
+
+def captured(stream: int) -> tuple:
+    """What names the graph that is being captured on a stream: its launches are in one order."""
+    return "capture", runtime.cudaStreamGetCaptureInfo(stream)[2]
 
 
 def emulated_chip():

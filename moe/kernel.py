@@ -40,6 +40,7 @@ from moe.ptx import (
     minimum,
     pack_bfloat,
     pause,
+    prefix_sum,
     select,
     store_global_floats,
     store_global_words,
@@ -383,10 +384,7 @@ class GroupedGemm:
                 if const_expr(config.cluster == 2):
                     tiles = (token_tiles >> 1) * weight_blocks + (token_tiles & 1) * ((weight_blocks + 1) >> 1)
                     depth = (token_tiles + 1) >> 1
-            total = tiles
-            for step in range_constexpr(5):
-                other = cute.arch.shuffle_sync_up(total, 1 << step, mask_and_clamp=0)
-                total = total + select(lane >= 1 << step, other, 0)
+            total = prefix_sum(tiles, lane)
             if i < experts:
                 store_shared(table + 4 * i, before + total - tiles)
             before = before + cute.arch.shuffle_sync(total, 31)

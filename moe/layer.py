@@ -16,7 +16,6 @@ import numbers
 from typing import NamedTuple
 
 import torch
-from cuda.bindings import runtime
 
 from moe import api
 from moe.definition import BF16, E4M3, EXPERTS, F32, TOP_K, Inputs, Sizes
@@ -30,6 +29,7 @@ from moe.kernel import Config, GroupedGemm
 from moe.launch import Program, float_bits
 from moe.routing import MAX_CTAS, MAX_LOCAL, MAX_TOKENS, Routing, grid_of
 from moe.routing import WORDS as ROUTING_WORDS
+from moe.schedule import first_step
 from moe.tuning import choose
 
 I32 = torch.int32
@@ -77,9 +77,7 @@ def expectations(hidden_states: torch.Size, gemm2_weights: torch.Size) -> tuple:
         ("gemm2_weights", "I", i, 128, 128, api.MAX_ROWS),
         ("gemm2_weights", "E", e, 1, 1, MAX_LOCAL),
     ):
-        if not least <= size <= most or size % multiple:
-            rule = f"a multiple of {multiple} from {least} to {most}" if multiple > 1 else f"from {least} to {most}"
-            raise ValueError(f"{name}: dimension {dimension} is {size}, but must be {rule}")
+        api.require(name, dimension, size, multiple, least, most)
 
     def contiguous(name: str, dtype: torch.dtype, *shape: int) -> tuple:
         return name, dtype, torch.Size(shape), tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
@@ -102,11 +100,8 @@ def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) ->
     for name, tensor, dims in (("hidden_states", tensors[2], 2), ("gemm2_weights", tensors[6], 3)):
         if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
             raise ValueError(f"{name} must be a tensor of {dims} dimensions")
-    expected, device, everything = (
-        expectations(tensors[2].shape, tensors[6].shape),
-        tensors[2].device,
-        (*tensors, output),
-    )
+    expected, device = expectations(tensors[2].shape, tensors[6].shape), tensors[2].device
+    everything = *tensors, output
     for tensor, (_, dtype, shape, _) in zip(everything, expected):
         if (
             not isinstance(tensor, torch.Tensor)
@@ -124,9 +119,8 @@ def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) ->
     for i in ALIGNED:
         if everything[i].data_ptr() % 16:
             raise ValueError(f"{expected[i][0]} starts at an address that is not a multiple of 16, but must")
-    return layer_of(device, Sizes(expected[2][2][1], expected[6][2][2], expected[6][2][0])), Inputs(
-        *tensors, offset, factor
-    )
+    local, hidden, intermediate = tensors[6].shape
+    return layer_of(device, Sizes(hidden, intermediate, local)), Inputs(*tensors, offset, factor)
 
 
 ALIGNED = 0, 1, 2, 4, 6, 8  # which of the tensors are read or written by 16 bytes
@@ -190,7 +184,7 @@ class Layer:
         """For this many tokens, on torch's current stream: launches in one order share it, or captured together."""
         stream, room = self.current(), max(16, 1 << (tokens - 1).bit_length())
         if self.index >= 0 and torch.cuda.is_current_stream_capturing():
-            stream = ("capture", runtime.cudaStreamGetCaptureInfo(stream)[2])
+            stream = api.captured(stream)
         if (stream, room) not in self.spaces:
             self.spaces[stream, room] = self.allocate(room)
         return self.spaces[stream, room]
@@ -239,7 +233,7 @@ class Layer:
             x.hidden_states, x.hidden_states_scale, x.gemm1_weights, x.gemm1_weights_scale, space.m_indptr, space.rows,
             space.c, space.c_scale, space.partials, space.flags,
         )  # fmt: skip
-        sizes = space.rows.shape[0], 2 * i, h, e, 1 << (e - 1).bit_length() >> 1, self.sms, x.hidden_states.shape[0]
+        sizes = space.rows.shape[0], 2 * i, h, e, first_step(e), self.sms, x.hidden_states.shape[0]
         gemm1_program(self.device, config)(*[t.data_ptr() for t in tensors], *sizes, self.current())
 
     def gemm2(self, x: Inputs, space: Space, config: Config) -> None:

@@ -74,6 +74,14 @@ def as_int(x: Float32) -> Int32:
     return Int32(arith.bitcast(Int32.mlir_type, x.ir_value()))
 
 
+def prefix_sum(x: Int32, lane: Int32) -> Int32:
+    """Of a warp's lanes up to and with this one."""
+    for step in range(5):
+        other = cute.arch.shuffle_sync_up(x, 1 << step, mask_and_clamp=0)
+        x = x + select(lane >= 1 << step, other, 0)
+    return x
+
+
 def divide(x, y) -> Int32:
     """Quotient of two numbers that are not negative; `//` would care for the signs."""
     return Int32(arith.divui(Int32(x).ir_value(), Int32(y).ir_value()))

@@ -30,6 +30,7 @@ from moe.ptx import (
     maximum,
     minimum,
     pause,
+    prefix_sum,
     select,
     select_float,
     store_global_word,
@@ -151,10 +152,7 @@ class Routing:
             for j in range_constexpr(WARPS):
                 before = before + load_shared(partial + (j * 64 + lane) * 4)
                 total = total + load_shared(partial + (j * 64 + 32 + lane) * 4)
-            end = total  # of this lane's expert
-            for step in range_constexpr(5):
-                other = cute.arch.shuffle_sync_up(end, 1 << step, mask_and_clamp=0)
-                end = end + select(lane >= 1 << step, other, 0)
+            end = prefix_sum(total, lane)  # of this lane's expert
             if (block == 0) & (lane < local):
                 store_global_word(m_indptr + Int64(lane) * 4 + 4, end, Int32(1))
                 store_global_word(m_indptr, Int32(0), select(lane == 0, 1, 0))

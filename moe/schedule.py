@@ -12,6 +12,7 @@ Units are K blocks (128 of K) of such cluster tiles, in the order expert, weight
 Of a tile that was cut the cluster with its first unit writes the result; the others give it their sums.
 """
 
+import functools
 from typing import NamedTuple
 
 import cutlass
@@ -60,6 +61,12 @@ class Piece(NamedTuple):
     count: Int32  # K blocks
     end: Int32  # unit after the tile's last
     next: Int32  # unit at which this cluster goes on
+
+
+@functools.cache
+def first_step(experts: int) -> int:
+    """Of a binary search among so many: Shape.search."""
+    return 1 << (experts - 1).bit_length() >> 1
 
 
 @cute.jit

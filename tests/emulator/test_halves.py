@@ -8,7 +8,6 @@ import pytest
 
 import emulator
 from emulator.device import DEVICE, allocate
-from emulator.machine.engine import Engine
 from emulator.model import halves
 from emulator.model.clock import EVICT_FIRST
 from emulator.model.memory import MemoryModel
@@ -19,11 +18,6 @@ from worklog.h200_loads import MODES, MORE
 
 H200 = load("h200")
 BLOCK = halves.BLOCK
-
-
-@pytest.fixture
-def memory() -> MemoryModel:
-    return MemoryModel(H200.with_({"l2.dirty_at_start": 0.0}), DEVICE.memory, Engine())
 
 
 @pytest.fixture

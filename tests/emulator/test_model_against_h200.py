@@ -12,8 +12,6 @@ import pytest
 
 import emulator
 from emulator.device import DEVICE, allocate
-from emulator.machine.engine import Engine
-from emulator.model.memory import MemoryModel
 from emulator.model.profile import load
 from emulator.model.sm import SharedPort
 from tests.timing import pdl_chain, validate
@@ -84,11 +82,6 @@ def test_loads_and_stores(name):
 
 
 MEETING = ((0, 1, 0), (575, 1, 0.25), (5000, 1, 1), (5000, 0, 0), (5000, 2, 0))
-
-
-@pytest.fixture
-def memory() -> MemoryModel:
-    return MemoryModel(H200.with_({"l2.dirty_at_start": 0.0}), DEVICE.memory, Engine())
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The layer on the emulated GPU that MOE_MACHINE names: right for adversarial routing, and stage by stage.
 
-All checks of the emulator are on. test_moe_layer.py runs this, in a process for each machine; moe.layer_check has more
+All checks of the emulator are on. test_moe_kernel.py runs this, in a process for each machine; moe.layer_check has more
 cases, every config of GEMM1 among them.
 """
 

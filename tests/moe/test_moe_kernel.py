@@ -1,4 +1,4 @@
-"""The kernels on an emulated H200 and an emulated B200: kernel_checks.py, in a process for each."""
+"""The kernels and the layer on an emulated H200 and an emulated B200, in a process for each."""
 
 import os
 import subprocess
@@ -12,8 +12,9 @@ HERE = Path(__file__).parent
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", ["h200", "b200"])
-def test_kernel(machine):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "kernel_checks.py")]
+@pytest.mark.parametrize("checks", ["kernel_checks.py", "layer_checks.py"])
+def test_kernels(checks, machine):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / checks)]
     env = os.environ | {"MOE_MACHINE": machine}
     done = subprocess.run(command, cwd=HERE.parents[1], env=env, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-8000:] + done.stderr[-2000:]

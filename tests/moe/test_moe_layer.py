@@ -1,9 +1,8 @@
-"""The layer: what it refuses, and its kernels on emulated GPUs, in a process for each: layer_checks.py."""
+"""The layer: what it refuses, its configs, what is packed. Its kernels: layer_checks.py."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,17 +13,7 @@ from moe.gemm1 import CONFIGS, choose
 from moe.kernel import SMEM
 from moe.routing import MAX_CHUNK, MAX_CTAS, grid_of
 
-HERE = Path(__file__).parent
 SIZES = d.Sizes(hidden=256, intermediate=128, local=4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("machine", ["h200", "b200"])
-def test_kernels(machine):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "layer_checks.py")]
-    env = os.environ | {"MOE_MACHINE": machine}
-    done = subprocess.run(command, cwd=HERE.parents[1], env=env, capture_output=True, text=True, timeout=1800)
-    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-8000:] + done.stderr[-2000:]
 
 
 def operands() -> dict:

@@ -1,0 +1,14 @@
+"""What tests of the timing model share."""
+
+import pytest
+
+from emulator.device import DEVICE
+from emulator.machine.engine import Engine
+from emulator.model.memory import MemoryModel
+from emulator.model.profile import load
+
+
+@pytest.fixture
+def memory() -> MemoryModel:
+    """An H200's, whose L2 has nothing to be written back."""
+    return MemoryModel(load("h200").with_({"l2.dirty_at_start": 0.0}), DEVICE.memory, Engine())
