@@ -247,9 +247,7 @@ def serve(workers: int, fd: int) -> None:
         judges += [pid for nursery in nurseries for pid in nursery.pids()]
         arena = Arena.create(OURS + int(options.memory * 2**30) // PAGE * PAGE)
         heap, benches = Heap(arena, BASE, BASE + OURS), []
-        for number, nursery in enumerate(
-            nurseries
-        ):  # submissions that are timed in turns share the memory, at one place
+        for number, nursery in enumerate(nurseries):  # all use the one arena: each knows it at the same addresses
             own = os.path.join(directory, str(number))
             os.mkdir(own, 0o711)
             benches.append(Bench(options, nursery, own, judges, arena, heap))

@@ -11,6 +11,7 @@ import bisect
 
 import numpy as np
 
+from ..formats.cache_policy import EVICT_FIRST
 from ..formats.tensormap import TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
@@ -40,7 +41,6 @@ def _evenly_spaced(lines: np.ndarray) -> Lines:
     return range(int(lines[0]), int(lines[-1]) + 1, steps[0]) if len(steps) == 1 else lines
 
 
-EVICT_FIRST = 0x12F0000000000000  # a cache policy, as createpolicy makes it and CUTLASS writes it down
 PARAMETER_LINE = 64  # bytes, measured: tests/timing, mechanisms/ld.param
 OPERAND_ROW = 32  # bytes of a row of A or B that an mma of any kind reads
 

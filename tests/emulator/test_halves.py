@@ -8,8 +8,8 @@ import pytest
 
 import emulator
 from emulator.device import DEVICE, allocate
+from emulator.formats.cache_policy import EVICT_FIRST
 from emulator.model import halves
-from emulator.model.clock import EVICT_FIRST
 from emulator.model.memory import MemoryModel
 from emulator.model.profile import load
 from tests.timing import validate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...errors import Unsupported
+from ...formats.cache_policy import EVICT_FIRST, EVICT_NORMAL
 from ..syntax import SINK, Imm, Mem, Vec
 from .registry import CACHE_HINTS, SCOPES, Mods, flat, is_signed, op, width
 
@@ -134,7 +135,7 @@ def _policy(w, i, m):
     m.drop("global", "L2")
     if i.op.startswith("createpolicy"):
         m.drop("fractional", "range", "cvt", "b64")
-        w.write(i.operands[0], repr(0x12F0000000000000 if first else 0x1000000000000000))
+        w.write(i.operands[0], repr(EVICT_FIRST if first else EVICT_NORMAL))
 
 
 @op("mapa", dst=1)
