@@ -176,6 +176,18 @@ CONTESTANTS = {OURS: ours, **{name: functools.partial(loads_only, i == 1) for i,
 # ---------------------------------------------------------------------------------------------------------- measurement
 
 
+def elapsed(calls: list[Callable], fill: torch.Tensor, value: int) -> float:
+    """Microseconds of these calls back to back, after a fill that flushes L2."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    fill.fill_(value)
+    start.record()
+    for call in calls:
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) * 1000
+
+
 def time_row(row: Row, contestants: dict[str, Callable], repeats: int, rng: random.Random) -> dict:
     """Microseconds a call of each contestant: median, and the whole list."""
     size = len(row.ms) * row.n * row.k + sum(row.ms) * (row.k + 2 * row.n)
@@ -197,19 +209,13 @@ def time_row(row: Row, contestants: dict[str, Callable], repeats: int, rng: rand
             reference = result.float().clone()
         elif result is not None:  # by how much the peer's result differs, to see that it does the same work
             errors[name] = ((result.float() - reference).norm() / reference.norm()).item()
-        calls[name] = [call for call, _ in made]
+        calls[name] = [made[i % len(sets)][0] for i in range(CALLS)]
     fill, times = torch.empty(FLUSH, dtype=torch.uint8, device="cuda"), {name: [] for name in calls}
     for repeat in range(repeats + 1):
         for name in rng.sample(list(calls), len(calls)):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            fill.fill_(repeat)
-            start.record()
-            for i in range(CALLS):
-                calls[name][i % len(sets)]()
-            end.record()
-            torch.cuda.synchronize()
+            us = elapsed(calls[name], fill, repeat) / CALLS
             if repeat:  # the first warms up
-                times[name].append(start.elapsed_time(end) * 1000 / CALLS)
+                times[name].append(us)
     medians = {name: statistics.median(x) for name, x in times.items()}
     return {"us": medians, "difference": errors, "refused": refused, "sets": len(sets), "all": times}
 

@@ -24,11 +24,10 @@ import torch
 
 from moe import definition as d
 from moe import run
+from moe.bench import CALLS, FLUSH, elapsed
 from moe.floor import Floor
 from moe.layer import Layer, Space
 
-CALLS = 15
-FLUSH = 2 << 30  # bytes
 TOKENS = (1, 7, 16, 64, 256, 901, 2048, 4096, 11948, 14107)
 
 
@@ -60,20 +59,10 @@ def draw(layer: Layer, weights: d.Inputs, tokens: int, seed: int) -> Set:
     return Set(x, space, output, int(counts.sum()), int((counts > 0).sum()))
 
 
-def timed(calls: list[Callable], repeats: int, fill: torch.Tensor, each: int = CALLS) -> float:
-    """Microseconds of one of `each` calls."""
-    times = []
-    for repeat in range(repeats + 1):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        fill.fill_(repeat)
-        start.record()
-        for call in calls:
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        if repeat:  # the first warms up
-            times.append(start.elapsed_time(end) * 1000 / each)
-    return statistics.median(times)
+def timed(calls: list[Callable], repeats: int, fill: torch.Tensor) -> float:
+    """Microseconds of one of CALLS calls, which `calls` make together."""
+    times = [elapsed(calls, fill, repeat) / CALLS for repeat in range(repeats + 1)]
+    return statistics.median(times[1:])  # the first warms up
 
 
 def measure(layer: Layer, weights: d.Inputs, tokens: int, repeats: int, fill: torch.Tensor) -> dict:
