@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
+import task
 from evaluation import judge as judging
 from evaluation import sandbox
-from task import TestCase, format_case
 
 SUBMISSION = Path(__file__).parents[2] / "submission.py"
 DEFAULT = "DEFAULT = Config(gran=32)"
@@ -385,7 +385,7 @@ def judge(path: Path, *problems):
     """The verdicts of `eval.py test --jobs 1 --secret 1`, one for each (m, n, k)."""
     cases = [{"m": m, "n": n, "k": k, "g": len(m), "seed": 1} for m, n, k in problems]
     options = judging.Options(str(path), "emulated", jobs=1, timeout=60, secret=1)
-    return judging.judge([TestCase(format_case(case), case) for case in cases], options)
+    return judging.judge([task.TestCase(task.format_case(case), case) for case in cases], options)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
