@@ -131,7 +131,7 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
     ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): candidates(
         replace(TUNED, token_box=32, epilogue_warps=8, prefetch=2, token_policy=NORMAL, store_policy=LAST),
         {"prefetch": 0},
-        {"prefetch": 6},
+        {"fresh_outputs": True},
         {"token_policy": LAST, "store_policy": NORMAL},
         {"epilogue_warps": 4},
         {"stages": 4},
@@ -147,7 +147,7 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
     ((192, 320), 3072, 4096): candidates(
         replace(TUNED, sharers=2, tokens=96, prefetch=3, sms=144, **NO_POLICY | {"store_policy": LAST}),
         {"prefetch": 0},
-        {"prefetch": 6},
+        {"fresh_outputs": True},
         {"sharers": 1, "sms": 148},
         {"token_box": 32},
         {"weight_policy": FIRST, "token_policy": LAST, "store_policy": NORMAL},
@@ -155,7 +155,7 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
     ((128, 384), 4096, 1536): candidates(
         replace(TUNED, tokens=128, token_box=64, prefetch=3),
         {"prefetch": 0},
-        {"prefetch": 6},
+        {"fresh_outputs": True},
         {"epilogue_warps": 8},
         {"token_box": 32},
         NO_POLICY,

@@ -195,11 +195,11 @@ def test_mapped_configs_are_exact(submission, monkeypatch, one_cluster, schedule
     submission.plan.cache_clear()
 
 
-@pytest.mark.parametrize("epilogue_warps", [4, 8])
-def test_fresh_outputs_are_exact(tmp_path, judged, epilogue_warps):
+@pytest.mark.parametrize("changes", ["epilogue_warps=8", "sharers=2, gran=128"])
+def test_fresh_outputs_are_exact(tmp_path, judged, changes):
     """Which only a worker's torch makes in the device's memory; on four SMs, with odd groups and parts of tiles."""
-    path, changes = tmp_path / "submission.py", f"fresh_outputs=True, epilogue_warps={epilogue_warps}, sms=4"
-    path.write_text(f"{SOURCE}\nDEFAULT = replace(DEFAULT, {changes})\n")
+    path = tmp_path / "submission.py"
+    path.write_text(f"{SOURCE}\nDEFAULT = replace(DEFAULT, fresh_outputs=True, sms=4, {changes})\n")
     verdicts = judged(path, *([*zip(*sizes)] for sizes in (VARIED, [(1, 16, 64), (0, 32, 64), (513, 144, 320)])))
     assert [(verdict.status, verdict.reason, verdict.ulps) for verdict in verdicts] == [("pass", "", 0)] * 2
 
