@@ -1,20 +1,22 @@
 """The tensor core's part for sm_90a with tokens on the M side of wgmma, weights on its N side: for experts of many.
 
-    warpgroup:  wgmma of block i + 1 ─────────────► e          of a tile of 128 tokens x 128 weight rows each
-                sum = fma(d, scale, sum) of block i    d, e    warpgroup has 64 tokens; d and e change places
+    tile: 128 tokens x 128 or 256 weight rows; a warpgroup has 64 of the tokens, and 128 weight rows at a time:
+          d = wgmma of 128 of K      | the other warpgroup's wgmma runs
+          sum = fma(d, scale, sum)   | while this one scales and adds
 
-A thread has two of the tokens, so it needs two scales a block; with weights on M it needs one for every other sum. That
-leaves registers for a second result: a warpgroup issues its next multiplication before it scales and adds the last.
+A thread has two of the tokens, so it needs two scales for 128 weight rows; with weights on M it needs one for every
+other sum. So the scales of tokens and weights come to shared memory as they are, and the threads multiply them.
 """
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, range_constexpr
+from cutlass import Float32, Int32, Int64, range_constexpr
 
-from moe.kernel import BLOCK_K, Cta, GroupedGemm, Operands
+from moe.kernel import BLOCK_K, SCALE_BOX, Cta, GroupedGemm, Operands, scale_tensormap
 from moe.ptx import (
+    NORMAL,
     fma_in_order,
-    load_shared_floats,
+    load_shared_float,
     load_shared_words,
     matrix_descriptor,
     mbarrier_test,
@@ -24,21 +26,20 @@ from moe.ptx import (
     store_global_words,
     store_matrix,
     store_shared_twice,
+    tma_load,
     uniform,
     wgmma_fp8,
-    wgmma_wait,
 )
 
 ROWS = 64  # tokens of a warpgroup
-COLUMNS = 128  # weight rows of a tile, and of a scale
-SUMS = COLUMNS // 2  # of a thread
+COLUMNS = 128  # weight rows of a multiplication at most, and of a scale
 HALF = 64  # weight rows that a warp stores at once
-# A thread's results, those of the same register bank together: each bank has a copy of their scale
-IN_BANKS = tuple(4 * i + bank for bank in range(4) for i in range(SUMS // 4))
+# A thread's results of 128 weight rows, those of the same register bank together
+IN_BANKS = tuple(4 * i + bank for bank in range(4) for i in range(COLUMNS // 8))
 
 
 class TokensOnM(GroupedGemm):
-    """The kernel with tokens on M."""
+    """What kernels with tokens on M have in common."""
 
     def scale_place(self, column: Int32) -> Int32:
         """Two tokens 8 apart, which a thread has, in 16 bytes: the second one's scale twice, the first one's twice."""
@@ -52,7 +53,7 @@ class TokensOnM(GroupedGemm):
     @cute.jit
     def multiply_piece(self, cta: Cta, piece, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
         if (warp >> 2) * ROWS < piece.width:
-            slot, phase = self.multiply(cta, piece.count, slot, phase, acc, warp, lane)
+            slot, phase = self.multiply(cta, piece, slot, phase, acc, warp, lane)
         else:
             slot, phase = self.skip(cta, piece.count, slot, phase, lane)
         return slot, phase
@@ -66,87 +67,98 @@ class TokensOnM(GroupedGemm):
             slot, phase = self.after(slot, phase)
         return slot, phase
 
-    def words(self, bases: tuple, slot: Int32) -> tuple[Int32, Int32]:
-        """Low words of the descriptors of a stage's tokens and weights."""
-        stage = slot * (self.config.stage_bytes >> 4)
-        return bases[0] + stage, bases[1] + stage
+class GroupedGemmTokensOnM(TokensOnM):
+    """The grouped GEMM with tokens on M. Scales come by TMA: those of a stage's tokens, and one for 128 weight rows.
 
-    def issue_stage(self, bases: tuple, slot: Int32, a: Int32, b: Int32) -> tuple:
-        """Load a stage's scales and begin to multiply. Returns what `add` needs."""
-        scales = load_shared_floats(bases[2] + slot * self.config.scale_bytes)
-        return wgmma_fp8(COLUMNS, a, b, wait=False), scales, slot
+    TMA wants them to begin on 16 bytes, so it loads from a multiple of 4 on, and 4 more.
+    """
 
-    @cute.jit
-    def add(self, cta: Cta, acc, stage: tuple, under_way: cutlass.Constexpr, lane: Int32):
-        """Await a stage's results but not those of so many later ones, scale and add them.
+    scale_warps = 0
 
-        The operands of each fma are in three of the four register banks.
-        """
-        d, scales, slot = stage
-        wgmma_wait(under_way)
-        self.release(cta, slot, lane)
-        for i in IN_BANKS:
-            acc[i] = fma_in_order(d[i], scales[(i & 3) ^ 2], acc[i])
+    def __init__(self, config):
+        super().__init__(config)
+        self.columns = min(COLUMNS, config.rows)  # of a multiplication
+        self.parts = config.rows // self.columns
+        self.weight_scales = config.scale_bytes - SCALE_BOX * self.parts  # where they lie behind those of tokens
+        self.scale_load = 4 * (config.tokens + 4) + 16 * self.parts  # bytes a stage
 
-    @cute.jit
-    def step(self, cta: Cta, acc, last: tuple, now: tuple, slot: Int32, phase: Int32, bases: tuple, lane: Int32):
-        """Issue the stage at `slot`; meanwhile look whether the next one is full, and add the one before, `last`.
+    def scale_tensormaps(self, a_scale: Int64, b_scale: Int64, total_m: Int32, n: Int32, k: Int32, experts: Int32):
+        of_tokens = scale_tensormap(a_scale, total_m * (k >> 7), self.config.tokens + 4)
+        return [of_tokens, scale_tensormap(b_scale, experts * (n >> 7) * (k >> 7), 4)]
 
-        now: (whether this stage was seen to be full, its descriptors). Returns last, now, slot and phase of the next.
-        """
-        ready, a, b = now
-        if ready == 0:
-            mbarrier_wait(cta.full + 8 * slot, phase)
-        issued = self.issue_stage(bases, slot, a, b)
-        slot, phase = self.after(slot, phase)
-        a, b = self.words(bases, slot)
-        now = mbarrier_test(cta.full + 8 * slot, phase), a, b
-        self.add(cta, acc, last, 1, lane)
-        return issued, now, slot, phase
+    def places(self, piece, k: Int32, part: int) -> tuple[Int32, Int32]:
+        """Numbers of the scales of K block k: of the first token, and of a part of the weight rows."""
+        shape, row = piece.shape, (piece.row >> 7) + part
+        return k * shape.total_m + piece.token, (piece.expert * (shape.n >> 7) + row) * shape.k_blocks + k
+
+    def load_scales(self, cta: Cta, piece, scale_maps: Int64, slot: Int32, bar: Int32, k: Int32) -> None:
+        to = cta.scales + slot * self.config.scale_bytes
+        only = None if self.config.cluster == 1 else Int32(1) << cta.rank
+        token, _ = self.places(piece, k, 0)
+        tma_load(to, scale_maps, (token & -4,), bar, NORMAL, Int32(1), only)
+        for i in range(self.parts):
+            _, row = self.places(piece, k, i)
+            at = to + self.weight_scales + SCALE_BOX * i
+            tma_load(at, scale_maps + 128, (row & -4,), bar, NORMAL, Int32(1), only)
 
     @cute.jit
-    def multiply(self, cta: Cta, count: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
-        """Multiply, scale and add `count` stages of a tile. Returns the next slot, and its phase."""
-        cta = cta._replace(full=uniform(cta.full), empty=uniform(cta.empty))
+    def multiply(self, cta: Cta, piece, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
+        """Multiply, scale and add the stages of a piece. Returns the next slot, and its phase."""
+        config = self.config
+        cta = cta._replace(full=uniform(cta.full), empty=uniform(cta.empty), scales=uniform(cta.scales))
         first = (warp >> 2) * ROWS
-        tokens = matrix_descriptor(cta.ring + (self.config.rows + first) * BLOCK_K)
-        scales = cta.scales + (first + (warp & 3) * 16) * 8 + (lane >> 2) * 16
-        bases = tokens, matrix_descriptor(cta.ring), scales
-        mbarrier_wait(cta.full + 8 * slot, phase)
-        d = self.issue_stage(bases, slot, *map(uniform, self.words(bases, slot)))
-        slot, phase = self.after(slot, phase)
-        ready, a, b = Int32(0), *self.words(bases, slot)
-        for _ in cutlass.range((count - 1) >> 1, unroll=1):
-            now = ready, uniform(a), uniform(b)
-            e, (ready, a, b), slot, phase = self.step(cta, acc, d, now, slot, phase, bases, lane)
-            now = ready, uniform(a), uniform(b)
-            d, (ready, a, b), slot, phase = self.step(cta, acc, e, now, slot, phase, bases, lane)
-        if count & 1 == 0:
-            now = ready, uniform(a), uniform(b)
-            e, (ready, a, b), slot, phase = self.step(cta, acc, d, now, slot, phase, bases, lane)
-            self.add(cta, acc, e, 0, lane)
-        else:
-            self.add(cta, acc, d, 0, lane)
+        tokens = uniform(matrix_descriptor(cta.ring + (config.rows + first) * BLOCK_K))
+        weights = uniform(matrix_descriptor(cta.ring))
+        of_tokens = cta.scales + (first + (warp & 3) * 16 + (lane >> 2)) * 4
+        of_weights = cta.scales + self.weight_scales
+        sums = self.columns // 2  # of a multiplication
+        ready = mbarrier_test(cta.full + 8 * slot, phase)
+        d = [Float32(0.0)] * sums
+        for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
+            if ready == 0:
+                mbarrier_wait(cta.full + 8 * slot, phase)
+            stage, scales = uniform(slot * (config.stage_bytes >> 4)), slot * config.scale_bytes
+            token_scales, weight_scales = [], []
+            for i in range_constexpr(2):  # tokens that are 8 apart
+                place, _ = self.places(piece, k, 0)
+                token_scales.append(load_shared_float(of_tokens + scales + ((place & 3) << 2) + 32 * i))
+            for i in range_constexpr(self.parts):
+                _, place = self.places(piece, k, i)
+                weight_scales.append(load_shared_float(of_weights + scales + ((place & 3) << 2) + SCALE_BOX * i))
+            this = slot
+            slot, phase = self.after(slot, phase)
+            for part in range_constexpr(self.parts):
+                rows = weights + part * (self.columns * BLOCK_K >> 4)
+                d = wgmma_fp8(self.columns, tokens + stage, rows + stage, into=d)
+                if part == self.parts - 1:
+                    self.release(cta, this, lane)
+                    ready = mbarrier_test(cta.full + 8 * slot, phase)
+                scale = [x * weight_scales[part] for x in token_scales]
+                for i in [x for x in IN_BANKS if x < sums]:
+                    at = part * sums + i
+                    acc[at] = fma_in_order(d[i], scale[i // 2 % 2], acc[at])
         return slot, phase
 
     @cute.jit
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
-        """Results [16 tokens, 64 weight rows] of a warp at a time, to out in bf16: 128 bytes of a token together."""
+        """Results [16 tokens, 64 or 32 weight rows] of a warp at a time, to out in bf16: those of a token together."""
+        half_rows = min(HALF, self.config.rows)
+        lanes = half_rows // 8  # that store a token's
         n, scratch = operands.n, cta.scratch + warp * self.config.scratch
         token = (lane & 7) + ((lane >> 3 & 1) << 3)  # whose row of a matrix this lane has; 16 bytes swizzled by it
         write, swizzle, right = scratch + token * 128, token & 7, lane >> 4
         first = (warp >> 2) * ROWS + (warp & 3) * 16
         if first < piece.tokens:
-            for half in range_constexpr(COLUMNS // HALF):
-                for i in range_constexpr(HALF // 16):
-                    base = half * (HALF // 2) + 8 * i
+            for half in range_constexpr(self.config.rows // half_rows):
+                for i in range_constexpr(half_rows // 16):
+                    base = half * (half_rows // 2) + 8 * i
                     matrices = [pack_bfloat(acc[base + 2 * x], acc[base + 2 * x + 1]) for x in range(4)]
                     store_matrix(write + (((2 * i + right) ^ swizzle) << 4), matrices, columns=False)
                 cute.arch.sync_warp()
-                for i in range_constexpr(4):
-                    at = (lane >> 3) + 4 * i
-                    x = load_shared_words(scratch + at * 128 + (((lane & 7) ^ (at & 7)) << 4))
-                    row, column = first + at, piece.row + half * HALF + (lane & 7) * 8
+                for i in range_constexpr(lanes // 2):
+                    at, chunk = lane // lanes + (32 // lanes) * i, lane % lanes
+                    x = load_shared_words(scratch + at * 128 + ((chunk ^ (at & 7)) << 4))
+                    row, column = first + at, piece.row + half * half_rows + chunk * 8
                     address = operands.out + (Int64(piece.token + row) * Int64(n) + Int64(column)) * 2
                     inside = select(row < piece.tokens, 1, 0) & select(column < n, 1, 0)
                     store_global_words(address, x, inside)
