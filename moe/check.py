@@ -52,6 +52,7 @@ CASES = {
     "several token tiles": Case((130, 1, 257), 128, 256),
     "a single row": Case((0, 1), 128, 128),
     "cut into many parts": Case((9,), 128, 128 * 13),
+    "whole tiles, then shares": Case((130,), 128 * 7, 128 * 5),
     "the ring goes round": Case((260,), 128, 128 * 14),
     "nan": Case((7, 20, 6), 256, 256, "nan"),
     "no rows": Case((0, 0), 128, 128),

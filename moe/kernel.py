@@ -68,7 +68,6 @@ TMA_WARP = GROUPS * GROUP_WARPS
 SCALE_BATCH = 3  # stages whose scales such a warp loads at once
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 232 + 40 is 3 * 168, what the launch gives
 SMEM = 227 * 1024
-SCALE_BOX = 128  # bytes: boxes of scales that TMA loads to shared memory begin at multiples
 CHUNK = 32  # tokens that a warp transposes at once
 MAX_STAGES = 12
 BANKS = 1, 0, 3, 2  # of 4 sums, in the aligned registers of a vector: not in the banks of the results added to them
@@ -89,11 +88,11 @@ class Config:
     burst: int = 1  # stages that are loaded together
     prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
     tokens_on_m: bool = False  # tokens are the M side of wgmma, 64 of each warpgroup (sm90_tokens.py); else weights are
-    weights: int = 128  # rows of a tile; others than 128 with tokens on M only
+    weights: int = 128  # rows of a tile; or 256, with tokens on M
 
     def __post_init__(self):
         assert self.tokens in (16, 32, 64, 128) and self.cluster in (1, 2)
-        assert self.tokens == 128 and self.weights in (32, 64, 128, 256) if self.tokens_on_m else self.weights == 128
+        assert self.tokens == 128 and self.weights in (128, 256) if self.tokens_on_m else self.weights == 128
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -117,9 +116,8 @@ class Config:
 
     @property
     def scale_bytes(self) -> int:
-        """Bytes of scales per stage: a_scale * b_scale of every token; or those of tokens, then of 128 weight rows."""
-        boxes = 4 * self.tokens // SCALE_BOX + 1 + -(-self.weights // 128)
-        return boxes * SCALE_BOX if self.tokens_on_m else 4 * self.scale_row
+        """Bytes of scales per stage: a_scale * b_scale of every token; with tokens on M those of tokens, of weights."""
+        return 4 * self.tokens + 16 if self.tokens_on_m else 4 * self.scale_row
 
     @property
     def scratch(self) -> int:
@@ -150,7 +148,7 @@ class Config:
     @property
     def least(self) -> int:
         """K blocks of a share: as many as take the time in which sums of a part are written and added."""
-        return max(4, self.sums // 16)
+        return max(1, self.sums // 16)
 
     @property
     def partial_bytes(self) -> int:
@@ -200,13 +198,6 @@ def token_tensormap(address: Int64, total_m: Int32, k: Int32, rows: int):
     return tma_atom(address, (total_m, k), (cute.assume(k, 16), 1), swizzled(rows), (rows, BLOCK_K))
 
 
-def scale_tensormap(address: Int64, count: Int32, box: int):
-    """TMA atom of `count` f32 in a row: boxes of `box`, which begin at multiples of 4. Beyond the last are zeros."""
-    pointer = cute.make_ptr(Float32, address, cute.AddressSpace.gmem, assumed_align=16)
-    tensor = cute.make_tensor(pointer, cute.make_layout((count,), stride=(1,)))
-    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), tensor, cute.make_layout((box,)), (box,))[0]
-
-
 def weight_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, rows: int):
     """TMA atom of B [experts, n, k], innermost first: boxes of 128 x rows x 1. Rows from n on are zeros."""
     layout = cute.composition(swizzled(rows), cute.make_layout((BLOCK_K, rows, 1), stride=(rows, 1, rows * BLOCK_K)))
@@ -222,7 +213,6 @@ class GroupedGemm:
     """
 
     scale_warps = 3  # each loads every third stage's scales, so that three loads are under way
-    scale_load = 0  # bytes of scales that TMA loads instead
 
     def __init__(self, config: Config):
         self.config = config
@@ -238,15 +228,6 @@ class GroupedGemm:
         from moe.sm90_tokens import GroupedGemmTokensOnM
 
         return (GroupedGemmTokensOnM if config.tokens_on_m else cls)(config)
-
-    # What TMA does if no warps store the scales
-
-    def scale_tensormaps(self, a_scale: Int64, b_scale: Int64, total_m: Int32, n: Int32, k: Int32, experts: Int32):
-        """TMA atoms of scales."""
-        return []
-
-    def load_scales(self, cta: Cta, piece, scale_maps: Int64, slot: Int32, bar: Int32, k: Int32) -> None:
-        """TMA copies of the scales of K block k, of `scale_load` bytes, to a slot."""
 
     # What a back end without wgmma does otherwise, beside `multiply` and `store`
 
@@ -270,7 +251,6 @@ class GroupedGemm:
         total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
         tensormaps = [token_tensormap(a, total_m, k, width // config.cluster) for width in config.widths]
         tensormaps.append(weight_tensormap(b, experts, n, k, config.rows // config.cluster))
-        tensormaps += self.scale_tensormaps(a_scale, b_scale, total_m, n, k, experts)
         operands = Operands(a_scale, b_scale, out, partials, flags, total_m, n)
         self.launch(grid, words[14], tuple(tensormaps), m_indptr, operands, k >> 7, experts, search)
 
@@ -313,11 +293,10 @@ class GroupedGemm:
 
         if warp == TMA_WARP:
             with cute.arch.elect_one():
-                for i in range_constexpr(len(tensormaps)):
+                for i in range_constexpr(len(config.widths) + 1):
                     tensormap_prefetch(tokens_map + 128 * i)
                 for i in range_constexpr(config.depth):
-                    # the TMA warp, which awaits bytes, and a scale warp
-                    mbarrier_init(full + 8 * i, 2 if self.scale_warps else 1)
+                    mbarrier_init(full + 8 * i, 2)  # the TMA warp, which awaits bytes, and a scale warp
                     mbarrier_init(empty + 8 * i, GROUPS * GROUP_WARPS * config.cluster)  # all consumer warps
                 self.init_barriers(cta)
                 cute.arch.mbarrier_init_fence()
@@ -328,11 +307,11 @@ class GroupedGemm:
 
         # The schedule, from what m_indptr has while the previous kernel ends; if it changes until then, once more
         weight_blocks = (operands.n + (config.rows - 1)) // config.rows
-        shape = Shape(operands.n, k_blocks, weight_blocks, experts, search, grid // config.cluster, operands.total_m)
+        shape = Shape(operands.n, k_blocks, weight_blocks, experts, search, grid // config.cluster)
         self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
         if const_expr(config.prefetch > 0):
             if warp == TMA_WARP:
-                plan, unit = make_plan(shape, config.least, table, offsets, load_shared(several), cluster)
+                plan, unit = make_plan(config, shape, table, offsets, load_shared(several), cluster)
                 self.prefetch(rank, plan, unit, weights_map)
         wait_for_previous_kernel()
         let_next_kernel_start()
@@ -343,7 +322,7 @@ class GroupedGemm:
         if cute.arch.vote_any_sync(changed != 0):  # every warp sees the same
             cute.arch.sync_threads()
             self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
-        plan, unit = make_plan(shape, config.least, table, offsets, load_shared(several), cluster)
+        plan, unit = make_plan(config, shape, table, offsets, load_shared(several), cluster)
 
         if warp >= TMA_WARP:
             cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
@@ -443,12 +422,11 @@ class GroupedGemm:
                         if const_expr(config.burst == 1):
                             mbarrier_wait(cta.empty + 8 * slot, phase)
                         bar = cta.full + 8 * slot
-                        mbarrier_expect(bar, (width + config.rows) * BLOCK_K + self.scale_load)
+                        mbarrier_expect(bar, (width + config.rows) * BLOCK_K)
                         weights = cta.ring + slot * config.stage_bytes
                         self.load_stage(
                             cta, weights_map, tokens_of, weights, bar, k * BLOCK_K, expert, row, token, width, own
                         )
-                        self.load_scales(cta, piece, weights_map + 128, slot, bar, k)
                         slot, phase = self.after(slot, phase)
                 unit = piece.next
 

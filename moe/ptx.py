@@ -270,6 +270,12 @@ def load_shared_floats(address: Int32) -> list[Float32]:
     return unpack(struct, 4, Float32)
 
 
+def load_shared_pair(address: Int32) -> list[Float32]:
+    """ld.shared of 2 f32."""
+    struct = ptx("ld.shared.v2.f32 {$0, $1}, [$2];", "=f,=f,r", address, result=structure(2, "f32"))
+    return unpack(struct, 2, Float32)
+
+
 def store_shared_e4m3(address: Int32, other: Int32, x: Float32, y: Float32) -> None:
     """cvt.rn.satfinite.e4m3x2 (9.7.9.21) of x and y, and st.shared of a byte each, x at `address`, y at `other`."""
     text = "{ .reg .b16 h, l; cvt.rn.satfinite.e4m3x2.f32 h, $3, $2; st.shared.b8 [$0], h;"
@@ -301,6 +307,11 @@ def store_matrix(address: Int32, matrices: list[Int32], columns: bool = True) ->
 def copy_async(to: Int32, source: Int64, size: Int32, condition: Int32) -> None:
     """cp.async (9.7.9.25.3.1) of 16 bytes where condition is not 0: `size` of them, then zeros."""
     ptx_if(condition, "cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r", to, source, size)
+
+
+def copy_async_word(to: Int32, source: Int64) -> None:
+    """cp.async of 4 bytes."""
+    ptx("cp.async.ca.shared.global [$0], [$1], 4;", "r,l", to, source)
 
 
 def copy_async_arrive(bar: Int32) -> None:

@@ -7,8 +7,8 @@ Units are K blocks (128 of K) of such cluster tiles, in the order expert, weight
     one token tile an expert      every cluster takes an equal share of all units in a row, so it may begin and end
     (decode: memory binds)        inside a tile; weights are read once
     more                          clusters take whole tiles in turn: the same weights are multiplied with all tokens
-    (prefill: tensor cores bind)  at about the same time, and come from L2 but for the first time; if the last turn
-                                  would leave many clusters idle, its tiles are cut into equal shares
+    (prefill: tensor cores bind)  at about the same time, and come from L2 but for the first time; if in the last turn
+                                  many clusters would have none, its tiles are cut into equal shares
 
 Of a tile that was cut the cluster with its first unit writes the result; the others give it their sums.
 """
@@ -34,7 +34,6 @@ class Shape(NamedTuple):
     experts: Int32
     search: Int32  # first step of a binary search among them: the largest power of two below
     clusters: Int32
-    total_m: Int32
 
 
 class Plan(NamedTuple):
@@ -43,11 +42,11 @@ class Plan(NamedTuple):
     shape: Shape
     table: Int32  # shared memory [experts + 1]: cluster tiles of the experts before
     offsets: Int32  # shared memory [experts + 1]: m_indptr, made monotone and clipped to total_m
-    base: Int32  # units before this one are dealt in whole tiles, those from it on in equal shares
     units: Int32  # of all tiles
-    share: Int32  # units of a cluster from `base` on, rounded down
+    whole: Int32  # units before this one are dealt in whole tiles, those from it on in equal shares
+    share: Int32  # units of a cluster from `whole` on, rounded down
     longer: Int32  # how many clusters, the first ones, have one more
-    start: Int32  # this cluster's share
+    start: Int32  # of this cluster's share
     end: Int32
 
 
@@ -65,7 +64,6 @@ class Piece(NamedTuple):
     count: Int32  # K blocks
     end: Int32  # unit after the tile's last
     next: Int32  # unit at which this cluster goes on
-    shape: Shape
 
 
 @functools.cache
@@ -77,31 +75,27 @@ def first_step(experts: int) -> int:
 @cute.jit
 def start_of(plan: Plan, cluster: Int32) -> Int32:
     """First unit of a cluster's share."""
-    return minimum(plan.base + cluster * plan.share + minimum(cluster, plan.longer), plan.units)
+    return minimum(plan.whole + cluster * plan.share + minimum(cluster, plan.longer), plan.units)
 
 
 @cute.jit
-def make_plan(shape: Shape, least: int, table: Int32, offsets: Int32, several: Int32, cluster: Int32):
+def make_plan(config: cutlass.Constexpr, shape: Shape, table: Int32, offsets: Int32, several: Int32, cluster: Int32):
     """(Plan, first unit) of a cluster; several: whether an expert has more than one token tile.
 
-    least: units that a share has at least, so that a tile is cut into few parts. What adding the parts costs is about
-    as many units, too: if shares would save less, the last tiles of many, or tiles for which there are clusters enough,
-    are dealt whole.
+    A share has at least config.least units, so that a tile is cut into few parts. What adding them costs is about as
+    many units, too: where shares of the last tiles would save less, these are dealt whole.
     """
-    tiles, clusters = load_shared(table + 4 * shape.experts), shape.clusters
-    units = tiles * shape.k_blocks
-    rounds = divide(tiles, clusters)
-    rest = tiles - rounds * clusters
-    rounds = select(several != 0, rounds, 0)
-    whole = (clusters - rest) * shape.k_blocks <= least * clusters
-    base = select(whole & (tiles - rounds * clusters <= clusters), units, rounds * clusters * shape.k_blocks)
-    share = divide(units - base, clusters)
-    longer = select(share < least, 0, units - base - share * clusters)
-    share = maximum(share, least)
-    plan = Plan(shape, table, offsets, base, units, share, longer, Int32(0), Int32(0))
+    tiles, clusters, least = load_shared(table + 4 * shape.experts), shape.clusters, config.least
+    units, rounds = tiles * shape.k_blocks, divide(tiles, clusters)
+    saved = (clusters - (tiles - rounds * clusters)) * shape.k_blocks  # units in which clusters had nothing to do
+    whole = select(saved > least * clusters, rounds * clusters * shape.k_blocks, units)
+    whole = select(several != 0, whole, 0)
+    share = divide(units - whole, clusters)
+    longer = select(share < least, 0, units - whole - share * clusters)
+    plan = Plan(shape, table, offsets, units, whole, maximum(share, least), longer, Int32(0), Int32(0))
     plan = plan._replace(start=start_of(plan, cluster), end=start_of(plan, cluster + 1))
     first = cluster * shape.k_blocks
-    return plan, select(first < base, first, plan.start)
+    return plan, select(first < whole, first, plan.start)
 
 
 @cute.jit
@@ -137,7 +131,7 @@ def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
         if local < paired:
             block = divide(local, pairs)
             column = 2 * (local - block * pairs) + rank
-    count = minimum(shape.k_blocks - first, select(unit < plan.base, shape.k_blocks, plan.end - unit))
+    count = minimum(shape.k_blocks - first, select(unit < plan.whole, shape.k_blocks, plan.end - unit))
     end = unit + shape.k_blocks - first
     token = token + column * tokens
     valid = minimum(token_end - token, tokens)
@@ -146,6 +140,5 @@ def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
         width = select(valid <= narrower, narrower, width)
         narrow = select(valid <= narrower, i + 1, narrow)
     dealt = unit + shape.clusters * shape.k_blocks
-    following = select(unit >= plan.base, unit + count, select(dealt < plan.base, dealt, plan.start))
-    row = block * config.rows
-    return Piece(expert, token, valid, width, narrow, row, shares_weights, first, count, end, following, shape)
+    following = select(unit >= plan.whole, unit + count, select(dealt < plan.whole, dealt, plan.start))
+    return Piece(expert, token, valid, width, narrow, block * config.rows, shares_weights, first, count, end, following)

@@ -1,41 +1,46 @@
 """The tensor core's part for sm_90a with tokens on the M side of wgmma, weights on its N side: for experts of many.
 
-    tile: 128 tokens x 128 or 256 weight rows; a warpgroup has 64 of the tokens, and 128 weight rows at a time:
-          d = wgmma of 128 of K      | the other warpgroup's wgmma runs
-          sum = fma(d, scale, sum)   | while this one scales and adds
+    tile: 128 tokens x 128 or 256 weight rows. A warpgroup has 64 of the tokens, and 128 weight rows at a time:
+          d = wgmma of 128 of K      | while the other scales and adds
+          sum = fma(d, scale, sum)   | while the other multiplies
 
 A thread has two of the tokens, so it needs two scales for 128 weight rows; with weights on M it needs one for every
-other sum. So the scales of tokens and weights come to shared memory as they are, and the threads multiply them.
+other sum.
 """
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
 
-from moe.kernel import BLOCK_K, SCALE_BOX, Cta, GroupedGemm, Operands, scale_tensormap
+from moe.kernel import BLOCK_K, Cta, GroupedGemm, Operands
 from moe.ptx import (
-    NORMAL,
+    copy_async_arrive,
+    copy_async_word,
     fma_in_order,
     load_shared_float,
+    load_shared_pair,
     load_shared_words,
     matrix_descriptor,
+    mbarrier_arrive,
     mbarrier_test,
     mbarrier_wait,
+    minimum,
     pack_bfloat,
     select,
     store_global_words,
     store_matrix,
     store_shared_twice,
-    tma_load,
     uniform,
     wgmma_fp8,
 )
+from moe.schedule import piece_at
 
 ROWS = 64  # tokens of a warpgroup
-COLUMNS = 128  # weight rows of a multiplication at most, and of a scale
+COLUMNS = 128  # weight rows of a multiplication, and of a scale
+SUMS = COLUMNS // 2  # of a thread, of one multiplication
 HALF = 64  # weight rows that a warp stores at once
-# A thread's results of 128 weight rows, those of the same register bank together
-IN_BANKS = tuple(4 * i + bank for bank in range(4) for i in range(COLUMNS // 8))
+# A thread's results of a multiplication, those of the same register bank together
+IN_BANKS = tuple(4 * i + bank for bank in range(4) for i in range(SUMS // 4))
 
 
 class TokensOnM(GroupedGemm):
@@ -53,7 +58,7 @@ class TokensOnM(GroupedGemm):
     @cute.jit
     def multiply_piece(self, cta: Cta, piece, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
         if (warp >> 2) * ROWS < piece.width:
-            slot, phase = self.multiply(cta, piece, slot, phase, acc, warp, lane)
+            slot, phase = self.multiply(cta, piece.count, slot, phase, acc, warp, lane)
         else:
             slot, phase = self.skip(cta, piece.count, slot, phase, lane)
         return slot, phase
@@ -67,98 +72,95 @@ class TokensOnM(GroupedGemm):
             slot, phase = self.after(slot, phase)
         return slot, phase
 
+
 class GroupedGemmTokensOnM(TokensOnM):
-    """The grouped GEMM with tokens on M. Scales come by TMA: those of a stage's tokens, and one for 128 weight rows.
+    """The grouped GEMM with tokens on M. Scales come to the ring as they are: those of tokens, then of weights."""
 
-    TMA wants them to begin on 16 bytes, so it loads from a multiple of 4 on, and 4 more.
-    """
-
-    scale_warps = 0
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.columns = min(COLUMNS, config.rows)  # of a multiplication
-        self.parts = config.rows // self.columns
-        self.weight_scales = config.scale_bytes - SCALE_BOX * self.parts  # where they lie behind those of tokens
-        self.scale_load = 4 * (config.tokens + 4) + 16 * self.parts  # bytes a stage
-
-    def scale_tensormaps(self, a_scale: Int64, b_scale: Int64, total_m: Int32, n: Int32, k: Int32, experts: Int32):
-        of_tokens = scale_tensormap(a_scale, total_m * (k >> 7), self.config.tokens + 4)
-        return [of_tokens, scale_tensormap(b_scale, experts * (n >> 7) * (k >> 7), 4)]
-
-    def places(self, piece, k: Int32, part: int) -> tuple[Int32, Int32]:
-        """Numbers of the scales of K block k: of the first token, and of a part of the weight rows."""
-        shape, row = piece.shape, (piece.row >> 7) + part
-        return k * shape.total_m + piece.token, (piece.expert * (shape.n >> 7) + row) * shape.k_blocks + k
-
-    def load_scales(self, cta: Cta, piece, scale_maps: Int64, slot: Int32, bar: Int32, k: Int32) -> None:
-        to = cta.scales + slot * self.config.scale_bytes
-        only = None if self.config.cluster == 1 else Int32(1) << cta.rank
-        token, _ = self.places(piece, k, 0)
-        tma_load(to, scale_maps, (token & -4,), bar, NORMAL, Int32(1), only)
-        for i in range(self.parts):
-            _, row = self.places(piece, k, i)
-            at = to + self.weight_scales + SCALE_BOX * i
-            tma_load(at, scale_maps + 128, (row & -4,), bar, NORMAL, Int32(1), only)
+    scale_warps = 1
 
     @cute.jit
-    def multiply(self, cta: Cta, piece, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
-        """Multiply, scale and add the stages of a piece. Returns the next slot, and its phase."""
+    def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
+        """The scale warp: asynchronous copies, two tokens 8 apart, which a thread has, side by side."""
         config = self.config
+        slot, phase = Int32(0), Int32(1)
+        places = []  # of token `lane` + 32 * i
+        for i in range_constexpr(config.tokens // 32):
+            column = lane + 32 * i
+            places.append((column >> 4) * 64 + (column & 7) * 8 + (column >> 3 & 1) * 4)
+        of_weights = config.tokens * 4 + lane * 4
+        while unit < plan.end:
+            piece = piece_at(plan, config, cta.rank, unit)
+            k_blocks, scale_blocks = plan.shape.k_blocks, plan.shape.n >> 7
+            stride, tokens = Int64(operands.total_m) * 4, []
+            for i in range_constexpr(len(places)):  # the last ones may be no tokens of this tile, but are in memory
+                token = minimum(piece.token + lane + 32 * i, operands.total_m - 1)
+                tokens.append(operands.a_scale + Int64(token) * 4)
+            row = minimum((piece.row >> 7) + lane, scale_blocks - 1)
+            weights = operands.b_scale + Int64(piece.expert * scale_blocks + row) * Int64(k_blocks) * 4
+            for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
+                mbarrier_wait(cta.empty + 8 * slot, phase)
+                to = cta.scales + slot * config.scale_bytes
+                for place, of_token in zip(places, tokens):
+                    copy_async_word(to + place, of_token + Int64(k) * stride)
+                if lane < config.rows // COLUMNS:
+                    copy_async_word(to + of_weights, weights + Int64(k) * 4)
+                bar = cta.full + 8 * slot
+                copy_async_arrive(bar)
+                cute.arch.sync_warp()
+                mbarrier_arrive(bar, select(lane == 0, 1, 0))
+                slot, phase = self.after(slot, phase)
+            unit = piece.next
+
+    @cute.jit
+    def multiply(self, cta: Cta, count: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
+        """Multiply, scale and add `count` stages of a tile. Returns the next slot, and its phase."""
+        config, parts = self.config, self.config.rows // COLUMNS
         cta = cta._replace(full=uniform(cta.full), empty=uniform(cta.empty), scales=uniform(cta.scales))
         first = (warp >> 2) * ROWS
         tokens = uniform(matrix_descriptor(cta.ring + (config.rows + first) * BLOCK_K))
         weights = uniform(matrix_descriptor(cta.ring))
-        of_tokens = cta.scales + (first + (warp & 3) * 16 + (lane >> 2)) * 4
-        of_weights = cta.scales + self.weight_scales
-        sums = self.columns // 2  # of a multiplication
+        of_tokens = cta.scales + (first + (warp & 3) * 16) * 4 + (lane >> 2) * 8
+        of_weights = cta.scales + config.tokens * 4
         ready = mbarrier_test(cta.full + 8 * slot, phase)
-        d = [Float32(0.0)] * sums
-        for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
+        d = [Float32(0.0)] * SUMS
+        for _ in cutlass.range(count, unroll=1):
             if ready == 0:
                 mbarrier_wait(cta.full + 8 * slot, phase)
             stage, scales = uniform(slot * (config.stage_bytes >> 4)), slot * config.scale_bytes
-            token_scales, weight_scales = [], []
-            for i in range_constexpr(2):  # tokens that are 8 apart
-                place, _ = self.places(piece, k, 0)
-                token_scales.append(load_shared_float(of_tokens + scales + ((place & 3) << 2) + 32 * i))
-            for i in range_constexpr(self.parts):
-                _, place = self.places(piece, k, i)
-                weight_scales.append(load_shared_float(of_weights + scales + ((place & 3) << 2) + SCALE_BOX * i))
+            token_scales = load_shared_pair(of_tokens + scales)
+            weight_scales = [load_shared_float(of_weights + scales + 4 * i) for i in range(parts)]
             this = slot
             slot, phase = self.after(slot, phase)
-            for part in range_constexpr(self.parts):
-                rows = weights + part * (self.columns * BLOCK_K >> 4)
-                d = wgmma_fp8(self.columns, tokens + stage, rows + stage, into=d)
-                if part == self.parts - 1:
+            for part in range_constexpr(parts):
+                rows = weights + part * (COLUMNS * BLOCK_K >> 4)
+                d = wgmma_fp8(COLUMNS, tokens + stage, rows + stage, into=d)
+                if part == parts - 1:
                     self.release(cta, this, lane)
                     ready = mbarrier_test(cta.full + 8 * slot, phase)
                 scale = [x * weight_scales[part] for x in token_scales]
-                for i in [x for x in IN_BANKS if x < sums]:
-                    at = part * sums + i
+                for i in IN_BANKS:
+                    at = part * SUMS + i
                     acc[at] = fma_in_order(d[i], scale[i // 2 % 2], acc[at])
         return slot, phase
 
     @cute.jit
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
-        """Results [16 tokens, 64 or 32 weight rows] of a warp at a time, to out in bf16: those of a token together."""
-        half_rows = min(HALF, self.config.rows)
-        lanes = half_rows // 8  # that store a token's
+        """Results [16 tokens, 64 weight rows] of a warp at a time, to out in bf16: 128 bytes of a token together."""
         n, scratch = operands.n, cta.scratch + warp * self.config.scratch
         token = (lane & 7) + ((lane >> 3 & 1) << 3)  # whose row of a matrix this lane has; 16 bytes swizzled by it
         write, swizzle, right = scratch + token * 128, token & 7, lane >> 4
         first = (warp >> 2) * ROWS + (warp & 3) * 16
         if first < piece.tokens:
-            for half in range_constexpr(self.config.rows // half_rows):
-                for i in range_constexpr(half_rows // 16):
-                    base = half * (half_rows // 2) + 8 * i
+            for half in range_constexpr(self.config.rows // HALF):
+                for i in range_constexpr(HALF // 16):
+                    base = half * (HALF // 2) + 8 * i
                     matrices = [pack_bfloat(acc[base + 2 * x], acc[base + 2 * x + 1]) for x in range(4)]
                     store_matrix(write + (((2 * i + right) ^ swizzle) << 4), matrices, columns=False)
                 cute.arch.sync_warp()
-                for i in range_constexpr(lanes // 2):
-                    at, chunk = lane // lanes + (32 // lanes) * i, lane % lanes
-                    x = load_shared_words(scratch + at * 128 + ((chunk ^ (at & 7)) << 4))
-                    row, column = first + at, piece.row + half * half_rows + chunk * 8
+                for i in range_constexpr(4):
+                    at = (lane >> 3) + 4 * i
+                    x = load_shared_words(scratch + at * 128 + (((lane & 7) ^ (at & 7)) << 4))
+                    row, column = first + at, piece.row + half * HALF + (lane & 7) * 8
                     address = operands.out + (Int64(piece.token + row) * Int64(n) + Int64(column)) * 2
                     inside = select(row < piece.tokens, 1, 0) & select(column < n, 1, 0)
                     store_global_words(address, x, inside)

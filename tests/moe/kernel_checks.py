@@ -28,12 +28,18 @@ NAMES = ["even", "ragged", "one expert has all", "several token tiles", "cut int
 NAMES += ["the ring goes round", "nan"]
 
 
-@pytest.mark.parametrize("config", range(3))
+@pytest.mark.parametrize("config", ["FEW", "ALONE", "MANY"])  # the other one's are below
 @pytest.mark.parametrize("name", NAMES)
 def test_cases(moe, name, config):
-    from moe.tuning import CONFIGS
+    from moe import tuning
 
-    assert moe.run(moe.CASES[name], CONFIGS[config]) <= moe.BOUND
+    assert moe.run(moe.CASES[name], getattr(tuning, config)) <= moe.BOUND
+
+
+def test_whole_tiles_then_shares(moe):
+    from moe.tuning import ALONE
+
+    assert moe.run(moe.CASES["whole tiles, then shares"], ALONE) <= moe.BOUND
 
 
 @pytest.mark.parametrize("schedule", range(1, 9))
@@ -42,9 +48,9 @@ def test_orders_of_events(moe, schedule):
 
     `python -m moe.check` has all cases of all configs in ten orders.
     """
-    from moe.tuning import ALONE, FEW, MORE
+    from moe.tuning import FEW, MANY, MORE
 
-    case, config = (("ragged", MORE), ("cut into many parts", FEW), ("cut into many parts", ALONE))[schedule % 3]
+    case, config = (("ragged", MORE), ("cut into many parts", FEW), ("cut into many parts", MANY))[schedule % 3]
     assert moe.run(moe.CASES[case], config, schedule) <= moe.BOUND
 
 
