@@ -148,7 +148,7 @@ class Config:
     @property
     def least(self) -> int:
         """K blocks of a share: as many as take the time in which sums of a part are written and added."""
-        return max(1, self.sums // 16)
+        return max(4, self.sums // 16)
 
     @property
     def partial_bytes(self) -> int:
