@@ -44,7 +44,7 @@ IN_BANKS = tuple(4 * i + bank for bank in range(4) for i in range(SUMS // 4))
 
 
 class TokensOnM(GroupedGemm):
-    """What kernels with tokens on M have in common."""
+    """What kernels with tokens on M have in common; and where scale warps store products, if there are such."""
 
     def scale_place(self, column: Int32) -> Int32:
         """Two tokens 8 apart, which a thread has, in 16 bytes: the second one's scale twice, the first one's twice."""
