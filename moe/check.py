@@ -53,7 +53,7 @@ CASES = {
     "a single row": Case((0, 1), 128, 128),
     "cut into many parts": Case((9,), 128, 128 * 13),
     "whole tiles, then shares": Case((130,), 128 * 7, 128 * 5),
-    "the ring goes round": Case((260,), 128, 128 * 14),
+    "the ring goes round": Case((130,), 384, 128 * 14),
     "nan": Case((7, 20, 6), 256, 256, "nan"),
     "no rows": Case((0, 0), 128, 128),
     "m_indptr not monotone": Case((16, 16, 16), 128, 128, "indptr"),

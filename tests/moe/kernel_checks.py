@@ -101,24 +101,27 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
     elif fault == "the next expert's rows are stored":
         monkeypatch.setattr(part, store, lambda at, x, c: real_store(at, x, kernel.Int32(1)))
     elif fault == "results are read too early":
-        wait = part.wgmma_wait
-        monkeypatch.setattr(part, "wgmma_wait", lambda under_way: wait(under_way + 1))
+        multiplied = part.wgmma_fp8
+        monkeypatch.setattr(part, "wgmma_fp8", lambda *xs, into: multiplied(*xs, wait=False, into=into))
     elif fault == "a stage is released too early":
-        release, issue = part.TokensOnM.release, part.TokensOnM.issue_stage
-        monkeypatch.setattr(part.TokensOnM, "release", lambda *_: None)
+        gemm, at = part.GroupedGemmTokensOnM, []
+        release, after, multiply = gemm.release, gemm.after, gemm.multiply
+        monkeypatch.setattr(gemm, "release", lambda *_: None)
 
-        def both(self, bases, slot, a, b):
-            release(self, both.cta, slot, both.lane)
-            return issue(self, bases, slot, a, b)
+        def released(self, slot, phase):
+            """Of a consumer this is called before it multiplies."""
+            if at:
+                release(self, at[0], slot, at[1])
+            return after(self, slot, phase)
 
-        step = part.TokensOnM.multiply
+        def remembered(self, cta, count, slot, phase, acc, warp, lane):
+            at[:] = cta, lane
+            slot, phase = multiply(self, cta, count, slot, phase, acc, warp, lane)
+            at.clear()
+            return slot, phase
 
-        def multiply(self, cta, count, slot, phase, acc, warp, lane):
-            both.cta, both.lane = cta, lane
-            return step(self, cta, count, slot, phase, acc, warp, lane)
-
-        monkeypatch.setattr(part.TokensOnM, "issue_stage", both)
-        monkeypatch.setattr(part.TokensOnM, "multiply", multiply)
+        monkeypatch.setattr(gemm, "after", released)
+        monkeypatch.setattr(gemm, "multiply", remembered)
     else:
         monkeypatch.setattr(kernel, "load_global_floats", lambda at, c: real_flag(at, c & 0))
     api.launcher.cache_clear()
