@@ -98,24 +98,29 @@ class Plan:
 
     def __init__(self, total_m: int, n: int, k: int, experts: int, device: int):
         self.expected = expectations(total_m, n, k, experts)
-        self.must = [(dtype, torch.Size(shape)) for _, dtype, shape, _ in self.expected]
+        self.dtypes = tuple(dtype for _, dtype, _, _ in self.expected)
+        self.shapes = tuple(torch.Size(self.expected[i][2]) for i in (1, 3, 4, 5))
         self.out_shape, self.sizes, self.device, self.total_m = (total_m, n), (total_m, n, k, experts), device, total_m
         self.config, self.launcher = choose(total_m, experts, n, k), None
 
     def __call__(self, tensors: tuple) -> None:
         """Launch; ValueError unless the tensors are as they must be."""
+        a, a_scale, b, b_scale, m_indptr, out = tensors
         device = self.device
-        for tensor, (dtype, shape) in zip(tensors, self.must):
-            if (
-                not isinstance(tensor, torch.Tensor)
-                or tensor.dtype is not dtype
-                or tensor.shape != shape
-                or not tensor.is_contiguous()
-                or tensor.get_device() != device
-                or device < 0  # an emulated GPU, whose memory is the CPU's: several kinds of tensors have no index
-            ):
-                complain(tensors, self.expected)
-                break
+        try:  # the shapes of a and b led here
+            right = (
+                (a.dtype, a_scale.dtype, b.dtype, b_scale.dtype, m_indptr.dtype, out.dtype) == self.dtypes
+                and (a_scale.shape, b_scale.shape, m_indptr.shape, out.shape) == self.shapes
+                and a.get_device() == a_scale.get_device() == b.get_device() == b_scale.get_device() == device
+                and m_indptr.get_device() == out.get_device() == device
+                and a.is_contiguous() and a_scale.is_contiguous() and b.is_contiguous() and b_scale.is_contiguous()
+                and m_indptr.is_contiguous() and out.is_contiguous()
+                and device >= 0  # an emulated GPU's memory is the CPU's: several kinds of tensors have no index
+            )  # fmt: skip
+        except AttributeError:  # no tensor
+            right = False
+        if not right:
+            complain(tensors, self.expected)
         if self.total_m:
             if self.launcher is None:
                 of = tensors[0].device

@@ -88,10 +88,11 @@ class Config:
     burst: int = 1  # stages that are loaded together
     prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
     tokens_on_m: bool = False  # tokens are the M side of wgmma, 64 of each warpgroup (sm90_tokens.py); else weights are
+    weights: int = 128  # rows of a tile; or 256, with tokens on M
 
     def __post_init__(self):
         assert self.tokens in (16, 32, 64, 128) and self.cluster in (1, 2)
-        assert self.tokens == 128 or not self.tokens_on_m
+        assert self.tokens == 128 and self.weights in (128, 256) if self.tokens_on_m else self.weights == 128
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -101,7 +102,7 @@ class Config:
     @property
     def rows(self) -> int:
         """Weight rows of a tile."""
-        return 64 * GROUPS
+        return self.weights
 
     @property
     def sums(self) -> int:
@@ -115,8 +116,8 @@ class Config:
 
     @property
     def scale_bytes(self) -> int:
-        """Bytes of scales per stage: a_scale * b_scale of every token."""
-        return 4 * self.scale_row
+        """Bytes of scales per stage: a_scale * b_scale of every token; with tokens on M those of tokens, of weights."""
+        return 4 * self.tokens + 16 if self.tokens_on_m else 4 * self.scale_row
 
     @property
     def scratch(self) -> int:
@@ -143,6 +144,11 @@ class Config:
     def smem(self) -> int:
         """Bytes of shared memory."""
         return self.fixed_smem + self.depth * (self.stage_bytes + self.scale_bytes)
+
+    @property
+    def least(self) -> int:
+        """K blocks of a share: as many as take the time in which sums of a part are written and added."""
+        return max(4, self.sums // 16)
 
     @property
     def partial_bytes(self) -> int:
@@ -219,9 +225,9 @@ class GroupedGemm:
     @classmethod
     def of(cls, config: Config) -> "GroupedGemm":
         """The kernel under this config."""
-        from moe.sm90_tokens import TokensOnM
+        from moe.sm90_tokens import GroupedGemmTokensOnM
 
-        return (TokensOnM if config.tokens_on_m else cls)(config)
+        return (GroupedGemmTokensOnM if config.tokens_on_m else cls)(config)
 
     # What a back end without wgmma does otherwise, beside `multiply` and `store`
 
@@ -305,7 +311,7 @@ class GroupedGemm:
         self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
         if const_expr(config.prefetch > 0):
             if warp == TMA_WARP:
-                plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
+                plan, unit = make_plan(config, shape, table, offsets, load_shared(several), cluster)
                 self.prefetch(rank, plan, unit, weights_map)
         wait_for_previous_kernel()
         let_next_kernel_start()
@@ -316,7 +322,7 @@ class GroupedGemm:
         if cute.arch.vote_any_sync(changed != 0):  # every warp sees the same
             cute.arch.sync_threads()
             self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
-        plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
+        plan, unit = make_plan(config, shape, table, offsets, load_shared(several), cluster)
 
         if warp >= TMA_WARP:
             cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
@@ -579,22 +585,24 @@ class GroupedGemm:
                     pause()
                 store_release(flag, 0)
         warpgroup_barrier(group + 1)
-        together = 4 if size <= 32 else 2 if size <= 64 else 1  # parts that are loaded at once
+        together = 4 if size <= 32 else 2 if size <= 64 else 1  # parts that are loaded at once,
+        chunk = min(size, 64)  # so many sums of each
         other = first
         while start_of(plan, other) < piece.end:
-            parts = []
-            for i in range_constexpr(together):
-                block = (other + i) * config.cluster + cta.rank
-                exists = select(start_of(plan, other + i) < piece.end, 1, 0)
-                at = partial + Int64(block) * config.partial_bytes
-                part = []
-                for j in range_constexpr(size // 4):
-                    used = exists & self.is_used(piece, group, j)
-                    part.append(load_global_floats(at + j * (GROUP_THREADS * 16), used))
-                parts.append(part)
-            for part in parts:
-                for j in range_constexpr(size):
-                    acc[j] = acc[j] + part[j // 4][BANKS[j % 4]]
+            for base in range_constexpr(0, size, chunk):
+                parts = []
+                for i in range_constexpr(together):
+                    block = (other + i) * config.cluster + cta.rank
+                    exists = select(start_of(plan, other + i) < piece.end, 1, 0)
+                    at = partial + Int64(block) * config.partial_bytes
+                    part = []
+                    for j in range_constexpr(base // 4, (base + chunk) // 4):
+                        used = exists & self.is_used(piece, group, j)
+                        part.append(load_global_floats(at + j * (GROUP_THREADS * 16), used))
+                    parts.append(part)
+                for part in parts:
+                    for j in range_constexpr(chunk):
+                        acc[base + j] = acc[base + j] + part[j // 4][BANKS[j % 4]]
             other = other + together
 
     def after(self, slot: Int32, phase: Int32) -> tuple[Int32, Int32]:

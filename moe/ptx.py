@@ -270,6 +270,12 @@ def load_shared_floats(address: Int32) -> list[Float32]:
     return unpack(struct, 4, Float32)
 
 
+def load_shared_pair(address: Int32) -> list[Float32]:
+    """ld.shared of 2 f32."""
+    struct = ptx("ld.shared.v2.f32 {$0, $1}, [$2];", "=f,=f,r", address, result=structure(2, "f32"))
+    return unpack(struct, 2, Float32)
+
+
 def store_shared_e4m3(address: Int32, other: Int32, x: Float32, y: Float32) -> None:
     """cvt.rn.satfinite.e4m3x2 (9.7.9.21) of x and y, and st.shared of a byte each, x at `address`, y at `other`."""
     text = "{ .reg .b16 h, l; cvt.rn.satfinite.e4m3x2.f32 h, $3, $2; st.shared.b8 [$0], h;"
@@ -301,6 +307,11 @@ def store_matrix(address: Int32, matrices: list[Int32], columns: bool = True) ->
 def copy_async(to: Int32, source: Int64, size: Int32, condition: Int32) -> None:
     """cp.async (9.7.9.25.3.1) of 16 bytes where condition is not 0: `size` of them, then zeros."""
     ptx_if(condition, "cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r", to, source, size)
+
+
+def copy_async_word(to: Int32, source: Int64) -> None:
+    """cp.async of 4 bytes."""
+    ptx("cp.async.ca.shared.global [$0], [$1], 4;", "r,l", to, source)
 
 
 def copy_async_arrive(bar: Int32) -> None:
@@ -358,25 +369,28 @@ def fma(x: Float32, y: Float32, z: Float32) -> Float32:
     return Float32(math.fma(x.ir_value(), y.ir_value(), z.ir_value()))
 
 
-def wgmma_fp8(n: int, a: Int32, b: Int32, wait: bool = True) -> list[Float32]:
+def wgmma_fp8(n: int, a: Int32, b: Int32, wait: bool = True, into: list[Float32] | None = None) -> list[Float32]:
     """wgmma.mma_async (9.7.15.5.2) of 128 of K, and wait: D [64, n] = A [64, 128] @ B [n, 128].T, e4m3 in, f32 out.
 
     a, b: low words of the matrix descriptors (9.7.15.5.1.2) of K-major operands with 128-byte swizzle, of which 32 of K
     are 32 bytes. If they come from `uniform`, each step's are made in uniform registers, where wgmma wants them.
     Of D a thread has (9.7.15.5.1.1), as its result i, row 16 * warp + lane / 4 + 8 * (i / 2 % 2) and column
     8 * (i / 4) + lane % 4 * 2 + i % 2. Without the wait: only `fma_in_order` behind a `wgmma_wait` may read D.
+    into: values that are needed no more, whose registers D takes; else the compiler may want twice as many.
     """
     count = n // 2
+    tied = count if into else 0
     d = ", ".join(f"${i}" for i in range(count))
     text = "{ .reg .pred none, some; .reg .b32 x, y; .reg .b64 a, b; setp.ne.b32 none, 0, 0; setp.eq.b32 some, 0, 0;\n"
     text += "wgmma.fence.sync.aligned;\n"
     for step in range(4):
-        text += f"add.s32 x, ${count}, {2 * step}; add.s32 y, ${count + 1}, {2 * step};\n"
+        text += f"add.s32 x, ${count + tied}, {2 * step}; add.s32 y, ${count + tied + 1}, {2 * step};\n"
         text += f"mov.b64 a, {{x, {DESCRIPTOR >> 32}}}; mov.b64 b, {{y, {DESCRIPTOR >> 32}}};\n"
         text += f"wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 "
         text += f"{{{d}}}, a, b, {'some' if step else 'none'}, 1, 1;\n"
     text += "wgmma.commit_group.sync.aligned;\n" + "wgmma.wait_group.sync.aligned 0;" * wait + " }"
-    return unpack(ptx(text, "=&f," * count + "r,r", a, b, result=structure(count, "f32")), count, Float32)
+    constraints = ("=f," if into else "=&f,") * count + "".join(f"{i}," for i in range(tied)) + "r,r"
+    return unpack(ptx(text, constraints, *(into or ()), a, b, result=structure(count, "f32")), count, Float32)
 
 
 def wgmma_wait(pending: int) -> None:

@@ -7,7 +7,8 @@ Units are K blocks (128 of K) of such cluster tiles, in the order expert, weight
     one token tile an expert      every cluster takes an equal share of all units in a row, so it may begin and end
     (decode: memory binds)        inside a tile; weights are read once
     more                          clusters take whole tiles in turn: the same weights are multiplied with all tokens
-    (prefill: tensor cores bind)  at about the same time, and come from L2 but for the first time
+    (prefill: tensor cores bind)  at about the same time, and come from L2 but for the first time; if in the last turn
+                                  many clusters would have none, its tiles are cut into equal shares
 
 Of a tile that was cut the cluster with its first unit writes the result; the others give it their sums.
 """
@@ -19,7 +20,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr
 
-from moe.ptx import divide, load_shared, minimum, select
+from moe.ptx import divide, load_shared, maximum, minimum, select
 
 MAX_EXPERTS = 512
 
@@ -41,10 +42,12 @@ class Plan(NamedTuple):
     shape: Shape
     table: Int32  # shared memory [experts + 1]: cluster tiles of the experts before
     offsets: Int32  # shared memory [experts + 1]: m_indptr, made monotone and clipped to total_m
-    share: Int32  # units of a cluster, rounded down, if shares are contiguous
+    units: Int32  # of all tiles
+    whole: Int32  # units before this one are dealt in whole tiles, those from it on in equal shares
+    share: Int32  # units of a cluster from `whole` on, rounded down
     longer: Int32  # how many clusters, the first ones, have one more
-    skip: Int32  # units from the end of a piece to the next one's start: 0 if shares are contiguous
-    end: Int32  # of this cluster's units
+    start: Int32  # of this cluster's share
+    end: Int32
 
 
 class Piece(NamedTuple):
@@ -71,24 +74,28 @@ def first_step(experts: int) -> int:
 
 @cute.jit
 def start_of(plan: Plan, cluster: Int32) -> Int32:
-    """First unit of a cluster, if shares are contiguous."""
-    return cluster * plan.share + minimum(cluster, plan.longer)
+    """First unit of a cluster's share."""
+    return minimum(plan.whole + cluster * plan.share + minimum(cluster, plan.longer), plan.units)
 
 
 @cute.jit
-def make_plan(shape: Shape, table: Int32, offsets: Int32, several: Int32, cluster: Int32):
-    """(Plan, first unit) of a cluster; several: whether an expert has more than one token tile."""
-    tiles = load_shared(table + 4 * shape.experts)
-    units = tiles * shape.k_blocks
-    share = divide(units, shape.clusters)
-    longer = units - share * shape.clusters
-    start = cluster * share + minimum(cluster, longer)
-    end = start + share + select(cluster < longer, 1, 0)
-    in_turn = several != 0
-    skip = select(in_turn, (shape.clusters - 1) * shape.k_blocks, 0)
-    end = select(in_turn, units, end)
-    start = select(in_turn, cluster * shape.k_blocks, start)
-    return Plan(shape, table, offsets, share, longer, skip, end), start
+def make_plan(config: cutlass.Constexpr, shape: Shape, table: Int32, offsets: Int32, several: Int32, cluster: Int32):
+    """(Plan, first unit) of a cluster; several: whether an expert has more than one token tile.
+
+    A share has at least config.least units, so that a tile is cut into few parts. What adding them costs is about as
+    many units, too: where shares of the last tiles would save less, these are dealt whole.
+    """
+    tiles, clusters, least = load_shared(table + 4 * shape.experts), shape.clusters, config.least
+    units, rounds = tiles * shape.k_blocks, divide(tiles, clusters)
+    saved = (clusters - (tiles - rounds * clusters)) * shape.k_blocks  # units in which clusters had nothing to do
+    whole = select(saved > least * clusters, rounds * clusters * shape.k_blocks, units)
+    whole = select(several != 0, whole, 0)
+    share = divide(units - whole, clusters)
+    longer = select(share < least, 0, units - whole - share * clusters)
+    plan = Plan(shape, table, offsets, units, whole, maximum(share, least), longer, Int32(0), Int32(0))
+    plan = plan._replace(start=start_of(plan, cluster), end=start_of(plan, cluster + 1))
+    first = cluster * shape.k_blocks
+    return plan, select(first < whole, first, plan.start)
 
 
 @cute.jit
@@ -124,7 +131,7 @@ def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
         if local < paired:
             block = divide(local, pairs)
             column = 2 * (local - block * pairs) + rank
-    count = minimum(shape.k_blocks - first, plan.end - unit)
+    count = minimum(shape.k_blocks - first, select(unit < plan.whole, shape.k_blocks, plan.end - unit))
     end = unit + shape.k_blocks - first
     token = token + column * tokens
     valid = minimum(token_end - token, tokens)
@@ -132,5 +139,6 @@ def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
     for i, narrower in enumerate(widths[1:]):
         width = select(valid <= narrower, narrower, width)
         narrow = select(valid <= narrower, i + 1, narrow)
-    following = unit + count + plan.skip
+    dealt = unit + shape.clusters * shape.k_blocks
+    following = select(unit >= plan.whole, unit + count, select(dealt < plan.whole, dealt, plan.start))
     return Piece(expert, token, valid, width, narrow, block * config.rows, shares_weights, first, count, end, following)

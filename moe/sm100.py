@@ -46,7 +46,7 @@ class GroupedGemmSm100(GroupedGemm):
 
     @staticmethod
     def supported(config: Config) -> Config:
-        return replace(config, tokens_on_m=False)
+        return replace(config, tokens_on_m=False, weights=128)
 
     @classmethod
     def of(cls, config: Config) -> GroupedGemm:

@@ -1,24 +1,30 @@
 """The tensor core's part for sm_90a with tokens on the M side of wgmma, weights on its N side: for experts of many.
 
-    warpgroup:  wgmma of block i + 1 ─────────────► e          of a tile of 128 tokens x 128 weight rows each
-                sum = fma(d, scale, sum) of block i    d, e    warpgroup has 64 tokens; d and e change places
+    tile: 128 tokens x 128 or 256 weight rows. A warpgroup has 64 of the tokens, and 128 weight rows at a time:
+          d = wgmma of 128 of K      | while the other scales and adds
+          sum = fma(d, scale, sum)   | while the other multiplies
 
-A thread has two of the tokens, so it needs two scales a block; with weights on M it needs one for every other sum. That
-leaves registers for a second result: a warpgroup issues its next multiplication before it scales and adds the last.
+A thread has two of the tokens, so it needs two scales for 128 weight rows; with weights on M it needs one for every
+other sum.
 """
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, range_constexpr
+from cutlass import Float32, Int32, Int64, range_constexpr
 
 from moe.kernel import BLOCK_K, Cta, GroupedGemm, Operands
 from moe.ptx import (
+    copy_async_arrive,
+    copy_async_word,
     fma_in_order,
-    load_shared_floats,
+    load_shared_float,
+    load_shared_pair,
     load_shared_words,
     matrix_descriptor,
+    mbarrier_arrive,
     mbarrier_test,
     mbarrier_wait,
+    minimum,
     pack_bfloat,
     select,
     store_global_words,
@@ -26,19 +32,19 @@ from moe.ptx import (
     store_shared_twice,
     uniform,
     wgmma_fp8,
-    wgmma_wait,
 )
+from moe.schedule import piece_at
 
 ROWS = 64  # tokens of a warpgroup
-COLUMNS = 128  # weight rows of a tile, and of a scale
-SUMS = COLUMNS // 2  # of a thread
+COLUMNS = 128  # weight rows of a multiplication, and of a scale
+SUMS = COLUMNS // 2  # of a thread, of one multiplication
 HALF = 64  # weight rows that a warp stores at once
-# A thread's results, those of the same register bank together: each bank has a copy of their scale
+# A thread's results of a multiplication, those of the same register bank together
 IN_BANKS = tuple(4 * i + bank for bank in range(4) for i in range(SUMS // 4))
 
 
 class TokensOnM(GroupedGemm):
-    """The kernel with tokens on M."""
+    """What kernels with tokens on M have in common; and where scale warps store products, if there are such."""
 
     def scale_place(self, column: Int32) -> Int32:
         """Two tokens 8 apart, which a thread has, in 16 bytes: the second one's scale twice, the first one's twice."""
@@ -66,67 +72,75 @@ class TokensOnM(GroupedGemm):
             slot, phase = self.after(slot, phase)
         return slot, phase
 
-    def words(self, bases: tuple, slot: Int32) -> tuple[Int32, Int32]:
-        """Low words of the descriptors of a stage's tokens and weights."""
-        stage = slot * (self.config.stage_bytes >> 4)
-        return bases[0] + stage, bases[1] + stage
 
-    def issue_stage(self, bases: tuple, slot: Int32, a: Int32, b: Int32) -> tuple:
-        """Load a stage's scales and begin to multiply. Returns what `add` needs."""
-        scales = load_shared_floats(bases[2] + slot * self.config.scale_bytes)
-        return wgmma_fp8(COLUMNS, a, b, wait=False), scales, slot
+class GroupedGemmTokensOnM(TokensOnM):
+    """The grouped GEMM with tokens on M. Scales come to the ring as they are: those of tokens, then of weights."""
+
+    scale_warps = 1
 
     @cute.jit
-    def add(self, cta: Cta, acc, stage: tuple, under_way: cutlass.Constexpr, lane: Int32):
-        """Await a stage's results but not those of so many later ones, scale and add them.
-
-        The operands of each fma are in three of the four register banks.
-        """
-        d, scales, slot = stage
-        wgmma_wait(under_way)
-        self.release(cta, slot, lane)
-        for i in IN_BANKS:
-            acc[i] = fma_in_order(d[i], scales[(i & 3) ^ 2], acc[i])
-
-    @cute.jit
-    def step(self, cta: Cta, acc, last: tuple, now: tuple, slot: Int32, phase: Int32, bases: tuple, lane: Int32):
-        """Issue the stage at `slot`; meanwhile look whether the next one is full, and add the one before, `last`.
-
-        now: (whether this stage was seen to be full, its descriptors). Returns last, now, slot and phase of the next.
-        """
-        ready, a, b = now
-        if ready == 0:
-            mbarrier_wait(cta.full + 8 * slot, phase)
-        issued = self.issue_stage(bases, slot, a, b)
-        slot, phase = self.after(slot, phase)
-        a, b = self.words(bases, slot)
-        now = mbarrier_test(cta.full + 8 * slot, phase), a, b
-        self.add(cta, acc, last, 1, lane)
-        return issued, now, slot, phase
+    def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
+        """The scale warp: asynchronous copies, two tokens 8 apart, which a thread has, side by side."""
+        config = self.config
+        slot, phase = Int32(0), Int32(1)
+        places = []  # of token `lane` + 32 * i
+        for i in range_constexpr(config.tokens // 32):
+            column = lane + 32 * i
+            places.append((column >> 4) * 64 + (column & 7) * 8 + (column >> 3 & 1) * 4)
+        of_weights = config.tokens * 4 + lane * 4
+        while unit < plan.end:
+            piece = piece_at(plan, config, cta.rank, unit)
+            k_blocks, scale_blocks = plan.shape.k_blocks, plan.shape.n >> 7
+            stride, tokens = Int64(operands.total_m) * 4, []
+            for i in range_constexpr(len(places)):  # the last ones may be no tokens of this tile, but are in memory
+                token = minimum(piece.token + lane + 32 * i, operands.total_m - 1)
+                tokens.append(operands.a_scale + Int64(token) * 4)
+            row = minimum((piece.row >> 7) + lane, scale_blocks - 1)
+            weights = operands.b_scale + Int64(piece.expert * scale_blocks + row) * Int64(k_blocks) * 4
+            for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
+                mbarrier_wait(cta.empty + 8 * slot, phase)
+                to = cta.scales + slot * config.scale_bytes
+                for place, of_token in zip(places, tokens):
+                    copy_async_word(to + place, of_token + Int64(k) * stride)
+                if lane < config.rows // COLUMNS:
+                    copy_async_word(to + of_weights, weights + Int64(k) * 4)
+                bar = cta.full + 8 * slot
+                copy_async_arrive(bar)
+                cute.arch.sync_warp()
+                mbarrier_arrive(bar, select(lane == 0, 1, 0))
+                slot, phase = self.after(slot, phase)
+            unit = piece.next
 
     @cute.jit
     def multiply(self, cta: Cta, count: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
         """Multiply, scale and add `count` stages of a tile. Returns the next slot, and its phase."""
-        cta = cta._replace(full=uniform(cta.full), empty=uniform(cta.empty))
+        config, parts = self.config, self.config.rows // COLUMNS
+        cta = cta._replace(full=uniform(cta.full), empty=uniform(cta.empty), scales=uniform(cta.scales))
         first = (warp >> 2) * ROWS
-        tokens = matrix_descriptor(cta.ring + (self.config.rows + first) * BLOCK_K)
-        scales = cta.scales + (first + (warp & 3) * 16) * 8 + (lane >> 2) * 16
-        bases = tokens, matrix_descriptor(cta.ring), scales
-        mbarrier_wait(cta.full + 8 * slot, phase)
-        d = self.issue_stage(bases, slot, *map(uniform, self.words(bases, slot)))
-        slot, phase = self.after(slot, phase)
-        ready, a, b = Int32(0), *self.words(bases, slot)
-        for _ in cutlass.range((count - 1) >> 1, unroll=1):
-            now = ready, uniform(a), uniform(b)
-            e, (ready, a, b), slot, phase = self.step(cta, acc, d, now, slot, phase, bases, lane)
-            now = ready, uniform(a), uniform(b)
-            d, (ready, a, b), slot, phase = self.step(cta, acc, e, now, slot, phase, bases, lane)
-        if count & 1 == 0:
-            now = ready, uniform(a), uniform(b)
-            e, (ready, a, b), slot, phase = self.step(cta, acc, d, now, slot, phase, bases, lane)
-            self.add(cta, acc, e, 0, lane)
-        else:
-            self.add(cta, acc, d, 0, lane)
+        tokens = uniform(matrix_descriptor(cta.ring + (config.rows + first) * BLOCK_K))
+        weights = uniform(matrix_descriptor(cta.ring))
+        of_tokens = cta.scales + (first + (warp & 3) * 16) * 4 + (lane >> 2) * 8
+        of_weights = cta.scales + config.tokens * 4
+        ready = mbarrier_test(cta.full + 8 * slot, phase)
+        d = [Float32(0.0)] * SUMS
+        for _ in cutlass.range(count, unroll=1):
+            if ready == 0:
+                mbarrier_wait(cta.full + 8 * slot, phase)
+            stage, scales = uniform(slot * (config.stage_bytes >> 4)), slot * config.scale_bytes
+            token_scales = load_shared_pair(of_tokens + scales)
+            weight_scales = [load_shared_float(of_weights + scales + 4 * i) for i in range(parts)]
+            this = slot
+            slot, phase = self.after(slot, phase)
+            for part in range_constexpr(parts):
+                rows = weights + part * (COLUMNS * BLOCK_K >> 4)
+                d = wgmma_fp8(COLUMNS, tokens + stage, rows + stage, into=d)
+                if part == parts - 1:
+                    self.release(cta, this, lane)
+                    ready = mbarrier_test(cta.full + 8 * slot, phase)
+                scale = [x * weight_scales[part] for x in token_scales]
+                for i in IN_BANKS:
+                    at = part * SUMS + i
+                    acc[at] = fma_in_order(d[i], scale[i // 2 % 2], acc[at])
         return slot, phase
 
     @cute.jit
@@ -137,7 +151,7 @@ class TokensOnM(GroupedGemm):
         write, swizzle, right = scratch + token * 128, token & 7, lane >> 4
         first = (warp >> 2) * ROWS + (warp & 3) * 16
         if first < piece.tokens:
-            for half in range_constexpr(COLUMNS // HALF):
+            for half in range_constexpr(self.config.rows // HALF):
                 for i in range_constexpr(HALF // 16):
                     base = half * (HALF // 2) + 8 * i
                     matrices = [pack_bfloat(acc[base + 2 * x], acc[base + 2 * x + 1]) for x in range(4)]

@@ -28,12 +28,18 @@ NAMES = ["even", "ragged", "one expert has all", "several token tiles", "cut int
 NAMES += ["the ring goes round", "nan"]
 
 
-@pytest.mark.parametrize("config", range(3))
+@pytest.mark.parametrize("config", ["FEW", "ALONE", "MANY"])  # the other one's are below
 @pytest.mark.parametrize("name", NAMES)
 def test_cases(moe, name, config):
-    from moe.tuning import CONFIGS
+    from moe import tuning
 
-    assert moe.run(moe.CASES[name], CONFIGS[config]) <= moe.BOUND
+    assert moe.run(moe.CASES[name], getattr(tuning, config)) <= moe.BOUND
+
+
+def test_whole_tiles_then_shares(moe):
+    from moe.tuning import ALONE
+
+    assert moe.run(moe.CASES["whole tiles, then shares"], ALONE) <= moe.BOUND
 
 
 @pytest.mark.parametrize("schedule", range(1, 9))
@@ -42,9 +48,9 @@ def test_orders_of_events(moe, schedule):
 
     `python -m moe.check` has all cases of all configs in ten orders.
     """
-    from moe.tuning import ALONE, FEW, MORE
+    from moe.tuning import FEW, MANY, MORE
 
-    case, config = (("ragged", MORE), ("cut into many parts", FEW), ("cut into many parts", ALONE))[schedule % 3]
+    case, config = (("ragged", MORE), ("cut into many parts", FEW), ("cut into many parts", MANY))[schedule % 3]
     assert moe.run(moe.CASES[case], config, schedule) <= moe.BOUND
 
 
@@ -95,24 +101,27 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
     elif fault == "the next expert's rows are stored":
         monkeypatch.setattr(part, store, lambda at, x, c: real_store(at, x, kernel.Int32(1)))
     elif fault == "results are read too early":
-        wait = part.wgmma_wait
-        monkeypatch.setattr(part, "wgmma_wait", lambda under_way: wait(under_way + 1))
+        multiplied = part.wgmma_fp8
+        monkeypatch.setattr(part, "wgmma_fp8", lambda *xs, into: multiplied(*xs, wait=False, into=into))
     elif fault == "a stage is released too early":
-        release, issue = part.TokensOnM.release, part.TokensOnM.issue_stage
-        monkeypatch.setattr(part.TokensOnM, "release", lambda *_: None)
+        gemm, at = part.GroupedGemmTokensOnM, []
+        release, after, multiply = gemm.release, gemm.after, gemm.multiply
+        monkeypatch.setattr(gemm, "release", lambda *_: None)
 
-        def both(self, bases, slot, a, b):
-            release(self, both.cta, slot, both.lane)
-            return issue(self, bases, slot, a, b)
+        def released(self, slot, phase):
+            """Of a consumer this is called before it multiplies."""
+            if at:
+                release(self, at[0], slot, at[1])
+            return after(self, slot, phase)
 
-        step = part.TokensOnM.multiply
+        def remembered(self, cta, count, slot, phase, acc, warp, lane):
+            at[:] = cta, lane
+            slot, phase = multiply(self, cta, count, slot, phase, acc, warp, lane)
+            at.clear()
+            return slot, phase
 
-        def multiply(self, cta, count, slot, phase, acc, warp, lane):
-            both.cta, both.lane = cta, lane
-            return step(self, cta, count, slot, phase, acc, warp, lane)
-
-        monkeypatch.setattr(part.TokensOnM, "issue_stage", both)
-        monkeypatch.setattr(part.TokensOnM, "multiply", multiply)
+        monkeypatch.setattr(gemm, "after", released)
+        monkeypatch.setattr(gemm, "multiply", remembered)
     else:
         monkeypatch.setattr(kernel, "load_global_floats", lambda at, c: real_flag(at, c & 0))
     api.launcher.cache_clear()

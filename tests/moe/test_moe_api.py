@@ -6,7 +6,7 @@ import torch
 from moe import api, grouped_gemm_fp8
 from moe.check import Case
 from moe.kernel import BARRIERS, SMEM, TABLES, Config
-from moe.tuning import ALONE, CONFIGS, FEW, MORE, choose
+from moe.tuning import ALONE, CONFIGS, FEW, MANY, MORE, choose
 
 
 @pytest.fixture(autouse=True)
@@ -83,10 +83,9 @@ def test_scratch_memory_of_captured_launches(monkeypatch):
     assert first == again and eager == later and len({eager, first, second}) == 3
 
 
-@pytest.mark.parametrize("tokens, tokens_on_m", [(16, False), (32, False), (64, False), (128, False), (128, True)])
-def test_shared_memory(tokens, tokens_on_m):
+@pytest.mark.parametrize("config", [*CONFIGS, Config(tokens=32), Config(tokens=64), Config(tokens=128)])
+def test_shared_memory(config):
     """It fits, with a ring of as many stages as do; whatever is addressed by 1024 bytes or 16 is aligned to them."""
-    config = Config(tokens=tokens, tokens_on_m=tokens_on_m)
     assert config.smem <= SMEM < config.smem + config.stage_bytes + config.scale_bytes
     assert config.stage_bytes % 1024 == 0 and config.scale_bytes % 16 == 0 and (TABLES + BARRIERS) % 8 == 0
 
@@ -99,4 +98,5 @@ def test_choose():
     assert {choose(*x) for x in sizes} == set(CONFIGS)
     assert choose(64, 8, 4096, 7168) == FEW
     assert choose(1024, 8, 7168, 7168) == MORE
+    assert choose(4096, 8, 7168, 7168) == MANY
     assert choose(512, 4, 7168, 7168) == ALONE  # 224 tiles for 132 SMs
