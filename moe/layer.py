@@ -155,7 +155,7 @@ def finalise_program(device: torch.device) -> Program:
 
 @functools.cache
 def gemm1_program(device: torch.device, config: Config) -> Program:
-    return Program(gemm1_of(device)(config), GEMM1_WORDS)
+    return Program(gemm1_of(device).of(config), GEMM1_WORDS)
 
 
 def gemm1_of(device: torch.device) -> type[GatheredGemm]:
@@ -233,7 +233,8 @@ class Layer:
             x.hidden_states, x.hidden_states_scale, x.gemm1_weights, x.gemm1_weights_scale, space.m_indptr, space.rows,
             space.c, space.c_scale, space.partials, space.flags,
         )  # fmt: skip
-        sizes = space.rows.shape[0], 2 * i, h, e, first_step(e), self.sms, x.hidden_states.shape[0]
+        grid = self.sms // config.cluster * config.cluster
+        sizes = space.rows.shape[0], 2 * i, h, e, first_step(e), grid, x.hidden_states.shape[0]
         gemm1_program(self.device, config)(*[t.data_ptr() for t in tensors], *sizes, self.current())
 
     def gemm2(self, x: Inputs, space: Space, config: Config) -> None:

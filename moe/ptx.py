@@ -277,6 +277,11 @@ def store_shared_e4m3(address: Int32, other: Int32, x: Float32, y: Float32) -> N
     ptx(text, "r,r,f,f", address, other, x, y)
 
 
+def store_shared_e4m3_pair(address: Int32, x: Float32, y: Float32) -> None:
+    """cvt.rn.satfinite.e4m3x2 of x and y, and st.shared of both, x first."""
+    ptx("{ .reg .b16 h; cvt.rn.satfinite.e4m3x2.f32 h, $2, $1; st.shared.b16 [$0], h; }", "r,f,f", address, x, y)
+
+
 def store_shared(address: Int32, value: Int32) -> None:
     """st.shared (9.7.9.11)."""
     ptx("st.shared.b32 [$0], $1;", "r,r", address, value)
