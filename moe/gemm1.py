@@ -220,12 +220,12 @@ class GatheredGemm(GroupedGemm):
                 unit = piece.next
 
     def no_stage(self, unit: Int32) -> tuple:
-        """Before the first stage that `prefetch_stage` does: K block, end of these, weight row, expert, sharing; unit."""
+        """Before the first: K block, end of these, weight row, expert, sharing; next unit."""
         return Int32(0), Int32(0), Int32(0), Int32(0), Int32(0), unit
 
     @cute.jit
     def prefetch_stage(self, cta: Cta, plan, weights_map: Int64, stage: tuple):
-        """A thread: the weights that this CTA loads in the stage behind `stage` to L2, if there is one. Returns that."""
+        """A thread: the weights of the stage behind this one, if there is one, to L2. Returns that stage."""
         k, end, row, expert, shared, unit = stage
         if (k == end) & (unit < plan.end):
             piece = piece_at(plan, self.config, cta.rank, unit)

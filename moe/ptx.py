@@ -330,6 +330,11 @@ def tma_prefetch(tensormap: Int64, at: tuple) -> None:
     ptx(text, "l" + ",r" * len(at), tensormap, *map(Int32, at))
 
 
+def bulk_prefetch(address: Int64, size: Int32, condition: Int32) -> None:
+    """cp.async.bulk.prefetch.L2 (9.7.9.25.4.3) of a multiple of 16 bytes where condition is not 0, a hint."""
+    ptx_if(condition, "cp.async.bulk.prefetch.L2.global [$0], $1;", "l,r", address, size)
+
+
 def tma_load(to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition, mask: Int32 | None) -> None:
     """cp.async.bulk.tensor (9.7.9.25.5.2) of the box at these coordinates, innermost first.
 
