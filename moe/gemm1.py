@@ -31,7 +31,6 @@ from moe.ptx import (
     fma_in_order,
     load_global_float,
     load_relaxed_if,
-    load_shared,
     load_shared_float,
     load_shared_floats,
     load_shared_words,
@@ -93,16 +92,7 @@ def halves_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32):
 class Tiles(Config):
     """Of 128 weight rows of up and the same of gate, each half with its own scales."""
 
-    cut_below: int = 0  # tiles are cut, for equal shares, if a cluster has fewer than so many
-    ahead: int = 0  # stages of weights that are prefetched to L2 before they are loaded
-
-    def __post_init__(self):
-        assert self.tokens in (16, 32, 64, 96, 128) and self.cluster in (1, 2)
-        assert self.tokens == 128 or not self.tokens_on_m
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        return tuple(x for x in (128, 96, 64, 32, 16) if x <= self.tokens and (x in (64, 128) or not self.tokens_on_m))
+    cut: bool = False  # equal shares also where an expert has several token tiles
 
     @property
     def rows(self) -> int:
@@ -118,15 +108,16 @@ class Tiles(Config):
 
 
 # Measured on an H200 (LAYER.md): tiles of more tokens load weights less often, of fewer keep more stages under way
-FEW, SOME, MORE = [Tiles(tokens=tokens, prefetch=2) for tokens in (16, 32, 64)]
-MANY = Tiles(tokens=128, tokens_on_m=True, cluster=2)
-CONFIGS = FEW, SOME, MORE, MANY
+FEW, SOME, MORE = [Tiles(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32, 64)]
+PAIRS = Tiles(tokens=64, cluster=2, burst=2, cut=True)
+MANY = Tiles(tokens=128, cluster=2, tokens_on_m=True, cut=True)
+CONFIGS = FEW, SOME, MORE, PAIRS, MANY
 
 
 def choose(rows: int, experts: int) -> Tiles:
     """The config for this many rows in all, as far as the host can know."""
     mean = -(-rows // experts)
-    return next((c for most, c in ((1, FEW), (16, SOME), (64, MORE)) if mean <= most), MANY)
+    return next((c for most, c in ((4, FEW), (16, SOME), (32, MORE), (64, PAIRS)) if mean <= most), MANY)
 
 
 class GatheredGemm(GroupedGemm):
@@ -157,15 +148,14 @@ class GatheredGemm(GroupedGemm):
         """The kernel before this one is routing, which writes m_indptr: nothing is known until it has ended."""
         wait_for_previous_kernel()
         super().make_table(m_indptr, offsets, table, several, shape, total_m, warp, lane, thread)
-        self.cut(table, several, shape, thread)
+        self.cut(several, thread)
 
     @cute.jit
-    def cut(self, table: Int32, several: Int32, shape, thread: Int32):
-        """Equal shares also where experts have several token tiles, if whole tiles were but a few rounds."""
-        if const_expr(self.config.cut_below > 0):
+    def cut(self, several: Int32, thread: Int32):
+        """The schedule's other way: whole tiles of few rounds would leave much of the last one empty."""
+        if const_expr(self.config.cut):
             if thread == 0:
-                if load_shared(table + 4 * shape.experts) < shape.clusters * self.config.cut_below:
-                    store_shared(several, Int32(0))
+                store_shared(several, Int32(0))
             cute.arch.sync_threads()
 
     @cute.jit
@@ -187,10 +177,6 @@ class GatheredGemm(GroupedGemm):
         config = self.config
         with cute.arch.elect_one():
             slot, phase = Int32(0), Int32(1)  # a fresh barrier passes parity 1
-            later = self.no_stage(unit)
-            if const_expr(config.ahead > 0):
-                for _ in cutlass.range(config.ahead, unroll=1):
-                    later = self.prefetch_stage(cta, plan, weights_map, later)
             while unit < plan.end:
                 piece = piece_at(plan, config, cta.rank, unit)
                 row, expert = piece.row >> 1, piece.expert
@@ -215,28 +201,7 @@ class GatheredGemm(GroupedGemm):
                             mine = Int32(1) if config.cluster == 1 else select(cta.rank == half, 1, 1 - shared)
                             tma_load(to + half * (HALF * BLOCK_K), weights_map, at, bar, FIRST, mine, to_both)
                         slot, phase = self.after(slot, phase)
-                        if const_expr(config.ahead > 0):
-                            later = self.prefetch_stage(cta, plan, weights_map, later)
                 unit = piece.next
-
-    def no_stage(self, unit: Int32) -> tuple:
-        """Before the first: K block, end of these, weight row, expert, sharing; next unit."""
-        return Int32(0), Int32(0), Int32(0), Int32(0), Int32(0), unit
-
-    @cute.jit
-    def prefetch_stage(self, cta: Cta, plan, weights_map: Int64, stage: tuple):
-        """A thread: the weights of the stage behind this one, if there is one, to L2. Returns that stage."""
-        k, end, row, expert, shared, unit = stage
-        if (k == end) & (unit < plan.end):
-            piece = piece_at(plan, self.config, cta.rank, unit)
-            k, end, unit = piece.first, piece.first + piece.count, piece.next
-            row, expert, shared = piece.row >> 1, piece.expert, piece.shares_weights
-        if k < end:
-            for half in range_constexpr(2):
-                if (shared == 0) | (cta.rank == half):
-                    tma_prefetch(weights_map, (k * BLOCK_K, row, half, expert))
-            k = k + 1
-        return k, end, row, expert, shared, unit
 
     @cute.jit
     def gather(self, to: Int32, source: Int64, k: Int32, tokens: list, piece, lane: Int32):

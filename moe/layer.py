@@ -10,6 +10,7 @@ after that: so whatever earlier kernels wrote is there. GEMM2 reads m_indptr bef
 have waited by then.
 """
 
+import dataclasses
 import functools
 import math
 import numbers
@@ -173,13 +174,19 @@ class Layer:
         on_gpu = self.index >= 0
         self.sms = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else api.emulated_chip().sms
         self.current = functools.partial(torch._C._cuda_getCurrentRawStream, self.index) if on_gpu else int
+        self.configs = functools.lru_cache(maxsize=4096)(self.configs)
 
     def configs(self, tokens: int) -> tuple[Config, Config]:
-        """Of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
+        """Of GEMM1 and GEMM2, for the rows that evenly spread tokens give.
+
+        GEMM2 knows its rows before GEMM1 has ended, so it prefetches as much as its ring holds, not two stages.
+        """
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = -(-tokens * TOP_K * e // EXPERTS)
         first, second = gemm1_of(self.device), api.back_end(self.device)
-        return first.supported(choose_gemm1(rows, e)), second.supported(choose(rows, e, h, i))
+        of_second = choose(rows, e, h, i)
+        of_second = dataclasses.replace(of_second, prefetch=of_second.depth)
+        return first.supported(choose_gemm1(rows, e)), second.supported(of_second)
 
     def grid(self, config: Config) -> int:
         """CTAs of a GEMM."""

@@ -144,16 +144,6 @@ def consumer_barrier(number: int) -> None:
     ptx("bar.sync $0, 256;", "r", Int32(number))
 
 
-def await_turn(number: int, group: Int32) -> None:
-    """bar.sync of 256 threads: warpgroup `group` waits at barrier number + group until the other has arrived there."""
-    ptx("bar.sync $0, 256;", "r", Int32(number) + group)
-
-
-def give_turn(number: int, group: Int32) -> None:
-    """bar.arrive: warpgroup `group` lets the other one go on."""
-    ptx("bar.arrive $0, 256;", "r", Int32(number + 1) - group)
-
-
 def wait_for_previous_kernel() -> None:
     """griddepcontrol.wait (9.7.13.13): until the kernel before has ended and its writes are visible."""
     ptx("griddepcontrol.wait;", "")

@@ -8,8 +8,8 @@
 
 So rows of an expert are in the order of the tokens, whatever runs when. What is chosen: moe.definition.route.
 
-Meanwhile memory has nothing to do. If the caller expects rows for every expert, further CTAs bring the weights to L2 that
-the next kernel's CTAs begin with if each expert has one tile of rows. That is a guess, but nothing waits for it.
+Meanwhile memory has nothing to do. If the caller expects rows for every expert, further CTAs bring to L2 the weights
+that the next kernel's CTAs begin with if each expert has one tile of rows: a guess, but nothing waits for it.
 """
 
 import cutlass

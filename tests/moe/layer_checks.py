@@ -48,6 +48,35 @@ def test_routing_orders_of_events(check, sizes):
         assert check.check_routing(x, check.emulated(x, schedule, 3, None, True)[0]) is None
 
 
+def test_early_weights(check, sizes, monkeypatch):
+    """What routing prefetches are the weights that GEMM1 begins with, where each expert has one tile of rows."""
+    from emulator.machine.clock import Clock
+    from moe import layer
+    from moe.gemm1 import FEW
+    from moe.tuning import FEW as SECOND
+
+    x, early, first = check.case("all local", sizes, 5, 32), set(), set()
+    k, n = sizes.hidden, sizes.intermediate
+    base = []
+
+    def of_routing(clock, group, address, nbytes):
+        early.update(range(address - base[0], address - base[0] + nbytes, 128))
+
+    def of_gemm1(clock, group, tm, map_at, at, nbytes):
+        if len(at) == 4:
+            first.update(((at[3] * 2 + at[2]) * n + at[1] + row) * k + at[0] for row in range(128))
+
+    monkeypatch.setattr(Clock, "bulk_prefetch", of_routing)
+    monkeypatch.setattr(Clock, "tma_prefetch", of_gemm1)
+    monkeypatch.setattr(layer, "LEAST_ROWS", 0)
+    route = layer.Layer.route
+    monkeypatch.setattr(
+        layer.Layer, "route", lambda self, x, s: base.append(x.gemm1_weights.data_ptr()) or route(self, x, s)
+    )
+    space, _ = check.emulated(x, 0, 5, both(FEW, SECOND))
+    assert all(0 < m <= FEW.tokens for m in space.m_indptr.diff()) and first and first <= early
+
+
 def finalised(check) -> str | None:
     """What is wrong with finalise's sums, NaN and infinities included; the last threads have no columns."""
     from moe.layer import Layer
@@ -79,9 +108,9 @@ def both(first, second) -> tuple:
     return layer.gemm1_of(device).supported(first), api.back_end(device).supported(second)
 
 
-@pytest.mark.parametrize("which, name, tokens, schedules", [(0, "random", 40, 2), (3, "all on one expert", 75, 1)])
+@pytest.mark.parametrize("which, name, tokens, schedules", [(0, "random", 40, 2), (4, "all on one expert", 140, 1)])
 def test_layer(check, sizes, which, name, tokens, schedules):
-    """Each stage against what the one before left: tiles that are cut, full, and almost empty."""
+    """Each stage against what the one before left: tiles cut, full, almost empty; clusters that share weights."""
     from moe.gemm1 import CONFIGS
     from moe.tuning import FEW
 
