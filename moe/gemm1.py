@@ -109,7 +109,7 @@ class Tiles(Config):
 
 # Measured on an H200 (LAYER.md): tiles of more tokens load weights less often, of fewer keep more stages under way
 FEW, SOME, MORE = [Tiles(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32, 64)]
-PAIRS = Tiles(tokens=64, cluster=2, burst=2, cut=True)
+PAIRS = Tiles(tokens=64, cluster=2, burst=2, prefetch=2, cut=True)
 MANY = Tiles(tokens=128, cluster=2, tokens_on_m=True, cut=True)
 CONFIGS = FEW, SOME, MORE, PAIRS, MANY
 
