@@ -55,25 +55,25 @@ def test_early_weights(check, sizes, monkeypatch):
     from moe.gemm1 import FEW
     from moe.tuning import FEW as SECOND
 
-    x, early, first = check.case("all local", sizes, 5, 32), set(), set()
-    k, n = sizes.hidden, sizes.intermediate
-    base = []
+    early, first = set(), set()  # rows of 128 bytes of the weights
 
     def of_routing(clock, group, address, nbytes):
-        early.update(range(address - base[0], address - base[0] + nbytes, 128))
+        early.update(range(address - start, address - start + nbytes, 128))
 
     def of_gemm1(clock, group, tm, map_at, at, nbytes):
-        if len(at) == 4:
-            first.update(((at[3] * 2 + at[2]) * n + at[1] + row) * k + at[0] for row in range(128))
+        k, row, half, expert = at
+        first.update(((expert * 2 + half) * sizes.intermediate + row + i) * sizes.hidden + k for i in range(128))
 
     monkeypatch.setattr(Clock, "bulk_prefetch", of_routing)
     monkeypatch.setattr(Clock, "tma_prefetch", of_gemm1)
     monkeypatch.setattr(layer, "LEAST_ROWS", 0)
-    route = layer.Layer.route
-    monkeypatch.setattr(
-        layer.Layer, "route", lambda self, x, s: base.append(x.gemm1_weights.data_ptr()) or route(self, x, s)
-    )
-    space, _ = check.emulated(x, 0, 5, both(FEW, SECOND))
+    x, one = check.case("all local", sizes, 5, 32), layer.Layer(torch.device("cpu"), sizes)
+    one.sms, one.configs = 5, lambda tokens: both(FEW, SECOND)
+    with emulator.session():
+        x = x.replaced(emulator.device_tensors(x.tensors()))
+        space, start = one.space(5), x.gemm1_weights.data_ptr()
+        one.route(x, space)
+        one.gemm1(x, space, one.configs(5)[0])
     assert all(0 < m <= FEW.tokens for m in space.m_indptr.diff()) and first and first <= early
 
 
