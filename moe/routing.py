@@ -95,27 +95,8 @@ class Routing:
         logits, bias, m_indptr, rows, places, weights, counts, barrier, early = [words[i] for i in range(9)]
         tokens, local, offset, chunk, grid, factor, n, k, gemm, cluster = [Int32(words[i]) for i in range(9, 19)]
         stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[19].ir_value())
-        self.kernel(
-            logits,
-            bias,
-            m_indptr,
-            rows,
-            places,
-            weights,
-            counts,
-            barrier,
-            tokens,
-            local,
-            offset,
-            chunk,
-            grid,
-            factor,
-            early,
-            n,
-            k,
-            gemm,
-            cluster,
-        ).launch(
+        problem = logits, bias, m_indptr, rows, places, weights, counts, barrier, tokens, local, offset, chunk, grid
+        self.kernel(*problem, factor, early, n, k, gemm, cluster).launch(
             grid=(grid + gemm, 1, 1),
             block=(THREADS, 1, 1),
             smem=4 * (MAX_CHUNK + WARPS * 2 * 32),
