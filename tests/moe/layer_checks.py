@@ -48,13 +48,14 @@ def test_routing_orders_of_events(check, sizes):
         assert check.check_routing(x, check.emulated(x, schedule, 3, None, True)[0]) is None
 
 
-def test_early_weights(check, sizes, monkeypatch):
+def test_early_weights(check, monkeypatch):
     """What routing prefetches are the weights that GEMM1 begins with, where each expert has one tile of rows."""
     from emulator.machine.clock import Clock
     from moe import layer
     from moe.gemm1 import FEW
     from moe.tuning import FEW as SECOND
 
+    sizes = check.d.Sizes(hidden=512, intermediate=256, local=4)
     early, first = set(), set()  # rows of 128 bytes of the weights
 
     def of_routing(clock, group, address, nbytes):
