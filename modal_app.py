@@ -4,6 +4,7 @@
     modal run modal_app.py --mode benchmark --submission FILE --json out.json
     modal run modal_app.py --mode sweep --grid "stages=3,4 store_boxes=1,2"
     modal run modal_app.py --mode benchmark --task nvfp4_dual_gemm
+    modal run modal_app.py --mode benchmark --task fp8_moe   # also fp8_grouped_gemm; and --mode test; and --gpu H200
 
 Modes: test and benchmark as `python eval.py` has them, leaderboard as the bot does it, profile (Nsight Compute or
 torch.profiler), sweep (one config per container), calibrate (a patch for the timing model's figures). The functions are
@@ -27,12 +28,13 @@ import modal
 
 ROOT = Path(__file__).resolve().parent
 REMOTE = "/root/group-gemm"
-SOURCES = ("emulator", "evaluation", "eval.py", "reference.py", "task.py", "utils.py", "submission.py")
+SOURCES = ("emulator", "evaluation", "moe", "eval.py", "reference.py", "task.py", "utils.py", "submission.py")
 TIMEOUT_S = 1800
 CONTAINERS = 8  # B200s that a sweep rents at once
 # Of the command line, where --help lists them: those of evaluation.runs and reference.py, whose imports take seconds.
 Mode = Literal["test", "benchmark", "leaderboard", "profile", "sweep", "calibrate"]
-TaskName = Literal["", "nvfp4_group_gemm", "nvfp4_dual_gemm"]  # "": that of the submission's header
+# "": that of the submission's header; those of FP8 are the kernels in moe/, whatever the submission is
+TaskName = Literal["", "nvfp4_group_gemm", "nvfp4_dual_gemm", "fp8_grouped_gemm", "fp8_moe"]
 
 # The grader's: https://github.com/gpu-mode/kernelbot/blob/4bdd839a/src/runners/modal_runner.py
 image = (
@@ -125,15 +127,20 @@ def commit() -> str:
 
 def requests(mode: str, submission: str, task: str, device: str, grid: str = "") -> list[dict]:
     """What to run; task "": that of the submission's header. Raises SystemExit with one sentence for what cannot be."""
+    from evaluation import fp8
     from evaluation.check import task_of_file
-    from evaluation.runs import MODES, specs
+    from evaluation.runs import MODES, MOE_MODES, specs
     from reference import TASKS
     from task import read_task_yaml
 
     if mode not in MODES:
         raise SystemExit(f"unknown mode '{mode}': there are {', '.join(MODES)}")
-    if task and task not in TASKS:
-        raise SystemExit(f"unknown task '{task}': there are {', '.join(TASKS)}")
+    if task and task not in (*TASKS, *fp8.TASKS):
+        raise SystemExit(f"unknown task '{task}': there are {', '.join((*TASKS, *fp8.TASKS))}")
+    if task in fp8.TASKS:
+        if mode not in MOE_MODES:
+            raise SystemExit(f"--task {task} has no mode '{mode}': there are {', '.join(MOE_MODES)}")
+        return [{"mode": mode, "task": task, "submission": "", "name": "moe", "device": device, "config": None}]
     try:
         text = Path(submission).read_text()
     except (OSError, UnicodeDecodeError) as error:

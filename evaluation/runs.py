@@ -23,12 +23,14 @@ import torch
 
 import utils
 from emulator.model.profile import load
-from evaluation import calibrate, protocol
+from evaluation import calibrate, fp8, protocol
 from evaluation.judge import Options, geomean_us, judge
 from evaluation.statistics import geometric_mean
 from task import TestCase, parse_case
 
+ROOT = Path(__file__).resolve().parent.parent
 MODES = ("test", "benchmark", "leaderboard", "profile", "sweep", "calibrate")
+MOE_MODES = ("test", "benchmark")  # of the tasks of evaluation.fp8
 PACKAGES = ("torch", "nvidia-cutlass-dsl", "cuda-python", "numpy")
 SMI = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu"
 NCU = "ncu --set full --nvtx --nvtx-include custom_kernel/ --import-source 1 -c 10 -f -o".split()  # as the bot
@@ -151,6 +153,41 @@ def calibrated(request: dict, files: dict[str, bytes]) -> dict:
     return {"cases": [], "passed": True, "geomean_us": None, "probes": result["probes"]}
 
 
+def of_moe(request: dict, files: dict[str, bytes]) -> dict:
+    """moe/'s own checks or bench, which are no submission: their output, and the bench's rows, are kept."""
+    checks, bench = fp8.TASKS[request["task"]]
+    timed = request["mode"] == "benchmark"
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder, "rows.json")
+        command = [sys.executable, "-m", *([bench, "--json", str(written)] if timed else [checks])]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        files[f"{request['task']}.txt"] = done.stdout
+        print(done.stdout.decode(errors="replace"), flush=True)
+        if timed and not done.returncode:
+            files[f"{request['task']}.json"] = written.read_bytes()
+    passed = done.returncode == 0
+    lines = done.stdout.decode(errors="replace").split("\n")
+    reason = "" if passed else next((x for x in reversed(lines) if x.strip()), f"exit code {done.returncode}")
+    cases = [{"spec": command[2], "status": "pass" if passed else "fail", "reason": reason, "us": None, "err_us": None}]
+    if timed and passed:
+        cases = [
+            {"spec": spec, "status": "pass", "reason": "", "us": us, "err_us": None}
+            for spec, us in moe_times(json.loads(files[f"{request['task']}.json"])["rows"])
+        ]
+    mean = geometric_mean(case["us"] for case in cases) if timed and passed else None
+    return {"cases": cases, "passed": passed, "geomean_us": mean}
+
+
+def moe_times(rows: list[dict]) -> list[tuple[str, float]]:
+    """(case, microseconds a call) of what moe.bench or moe.layer_bench wrote; of the layer, in a CUDA graph."""
+    return [
+        (f"t: {x['T']}", x["us"]["whole, in a graph"])
+        if "T" in x
+        else (f"m: {x['m']}; n: {x['n']}; k: {x['k']}", x["us"]["this"])
+        for x in rows
+    ]
+
+
 def run(request: dict) -> tuple[dict, dict[str, bytes]]:
     """Does what the request says. Raises nothing for what a submission or a machine may do: the row has the reason."""
     begin, before, files = time.monotonic(), nvidia_smi(), {}
@@ -173,7 +210,9 @@ def run(request: dict) -> tuple[dict, dict[str, bytes]]:
     else:
         try:
             mode = request["mode"]
-            if mode == "test":
+            if request["task"] in fp8.TASKS:
+                outcome = of_moe(request, files)
+            elif mode == "test":
                 outcome = judged(request, "tests")
             elif mode in ("benchmark", "sweep"):
                 outcome = judged(request, "benchmarks")

@@ -23,14 +23,12 @@ from moe.kernel import (
 )
 from moe.ptx import (
     FIRST,
-    await_turn,
     consumer_barrier,
     copy_async,
     copy_async_arrive,
     divide,
     fence_proxy_async,
     fma_in_order,
-    give_turn,
     load_global_float,
     load_relaxed_if,
     load_shared_float,
@@ -45,6 +43,7 @@ from moe.ptx import (
     select_float,
     store_global_word,
     store_global_words,
+    store_shared,
     store_shared_e4m3,
     store_shared_float,
     tma_load,
@@ -58,7 +57,7 @@ from moe.ptx import as_int as bits_of
 from moe.schedule import piece_at
 
 WARP_SCRATCH = 1024  # bytes that each of the 8 consumer warps has
-TURNS, BARRIER = 3, 5  # named barriers: 3 and 4, and one of both warpgroups; 1 and 2 are the warpgroups' own
+BARRIER = 3  # named barrier of both warpgroups; 1 and 2 are their own
 HALF = 128  # columns of the product that a tile has: weight rows of up, and as many of gate
 WORDS = 18
 LOG2_E = 1.4426950408889634
@@ -91,9 +90,9 @@ def halves_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32):
 
 @dataclass(frozen=True)
 class Tiles(Config):
-    """Of 128 weight rows of up and the same of gate, each half with its own scales; weights are on M, no clusters."""
+    """Of 128 weight rows of up and the same of gate, each half with its own scales."""
 
-    in_turn: bool = False  # the warpgroups multiply in turn, and scale and add while the other multiplies
+    cut: bool = False  # equal shares also where an expert has several token tiles
 
     @property
     def rows(self) -> int:
@@ -109,15 +108,16 @@ class Tiles(Config):
 
 
 # Measured on an H200 (LAYER.md): tiles of more tokens load weights less often, of fewer keep more stages under way
-FEW, SOME, MORE = [Tiles(tokens=tokens, prefetch=2) for tokens in (16, 32, 64)]
-MANY = Tiles(tokens=128, in_turn=True)
-CONFIGS = FEW, SOME, MORE, MANY
+FEW, SOME, MORE = [Tiles(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32, 64)]
+PAIRS = Tiles(tokens=64, cluster=2, burst=2, prefetch=2, cut=True)
+MANY = Tiles(tokens=128, cluster=2, tokens_on_m=True, cut=True)
+CONFIGS = FEW, SOME, MORE, PAIRS, MANY
 
 
 def choose(rows: int, experts: int) -> Tiles:
     """The config for this many rows in all, as far as the host can know."""
     mean = -(-rows // experts)
-    return next((c for most, c in ((1, FEW), (16, SOME), (64, MORE)) if mean <= most), MANY)
+    return next((c for most, c in ((4, FEW), (16, SOME), (32, MORE), (64, PAIRS)) if mean <= most), MANY)
 
 
 class GatheredGemm(GroupedGemm):
@@ -126,6 +126,12 @@ class GatheredGemm(GroupedGemm):
     (the token of each row), c e4m3 [total_m, n/2], its scales f32 [n/256, total_m], partials, flags; total_m, n, K, E,
     first step of a search among them, CTAs; T; CUDA stream.
     """
+
+    @classmethod
+    def of(cls, config: Tiles) -> "GatheredGemm":
+        from moe.gemm1_tokens import GatheredTokensOnM
+
+        return (GatheredTokensOnM if config.tokens_on_m else cls)(config)
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
@@ -138,10 +144,19 @@ class GatheredGemm(GroupedGemm):
         operands = Operands(a, a_scale, b_scale, rows, c, c_scale, partials, flags, total_m, n, tokens)
         self.launch(grid, words[17], tensormaps, m_indptr, operands, k >> 7, experts, search)
 
-    def make_table(self, *arguments) -> None:
+    def make_table(self, m_indptr, offsets, table, several, shape, total_m, warp, lane, thread) -> None:
         """The kernel before this one is routing, which writes m_indptr: nothing is known until it has ended."""
         wait_for_previous_kernel()
-        super().make_table(*arguments)
+        super().make_table(m_indptr, offsets, table, several, shape, total_m, warp, lane, thread)
+        self.cut(several, thread)
+
+    @cute.jit
+    def cut(self, several: Int32, thread: Int32):
+        """The schedule's other way: whole tiles of few rounds would leave much of the last one empty."""
+        if const_expr(self.config.cut):
+            if thread == 0:
+                store_shared(several, Int32(0))
+            cute.arch.sync_threads()
 
     @cute.jit
     def prefetch(self, rank: Int32, plan, unit: Int32, weights_map: Int64):
@@ -155,21 +170,37 @@ class GatheredGemm(GroupedGemm):
 
     @cute.jit
     def load(self, cta: Cta, plan, unit: Int32, tokens_map: Int64, weights_map: Int64):
-        """TMA warp: weights to the ring, 128 rows of up, then of gate. Tokens are the scale warps' part."""
+        """TMA warp: weights to the ring, 128 rows of up, then of gate. Tokens are the scale warps' part.
+
+        If a cluster's CTAs have the same weights, the first loads up for both, the second gate.
+        """
         config = self.config
         with cute.arch.elect_one():
             slot, phase = Int32(0), Int32(1)  # a fresh barrier passes parity 1
             while unit < plan.end:
                 piece = piece_at(plan, config, cta.rank, unit)
                 row, expert = piece.row >> 1, piece.expert
-                for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
-                    mbarrier_wait(cta.empty + 8 * slot, phase)
-                    bar, to = cta.full + 8 * slot, cta.ring + slot * config.stage_bytes
-                    mbarrier_expect(bar, config.rows * BLOCK_K)
-                    for half in range_constexpr(2):
-                        at = (k * BLOCK_K, row, half, expert)
-                        tma_load(to + half * (HALF * BLOCK_K), weights_map, at, bar, FIRST, Int32(1), None)
-                    slot, phase = self.after(slot, phase)
+                shared = piece.shares_weights
+                mask = select(shared != 0, 3, Int32(1) << cta.rank)
+                end = piece.first + piece.count
+                for first_k in cutlass.range(piece.first, end, config.burst, unroll=1):
+                    if const_expr(config.burst > 1):
+                        ahead, ahead_phase = slot, phase
+                        for i in range_constexpr(config.burst):
+                            if first_k + i < end:
+                                mbarrier_wait(cta.empty + 8 * ahead, ahead_phase)
+                            ahead, ahead_phase = self.after(ahead, ahead_phase)
+                    for k in cutlass.range(first_k, minimum(first_k + config.burst, end), unroll=1):
+                        if const_expr(config.burst == 1):
+                            mbarrier_wait(cta.empty + 8 * slot, phase)
+                        bar, to = cta.full + 8 * slot, cta.ring + slot * config.stage_bytes
+                        mbarrier_expect(bar, config.rows * BLOCK_K)
+                        for half in range_constexpr(2):
+                            at = (k * BLOCK_K, row, half, expert)
+                            to_both = None if config.cluster == 1 else mask
+                            mine = Int32(1) if config.cluster == 1 else select(cta.rank == half, 1, 1 - shared)
+                            tma_load(to + half * (HALF * BLOCK_K), weights_map, at, bar, FIRST, mine, to_both)
+                        slot, phase = self.after(slot, phase)
                 unit = piece.next
 
     @cute.jit
@@ -203,8 +234,9 @@ class GatheredGemm(GroupedGemm):
                 tokens.append(load_relaxed_if(operands.rows + Int64(piece.token + column) * 4, there))
             addresses = [operands.a_scale + Int64(token) * 4 for token in tokens]
             b_rows = []
+            block = minimum(piece.row >> 8, (scale_blocks >> 1) - 1)  # a CTA of a cluster may be past the last
             for half in range_constexpr(2):
-                row = piece.expert * scale_blocks + (piece.row >> 8) + half * (scale_blocks >> 1)
+                row = piece.expert * scale_blocks + block + half * (scale_blocks >> 1)
                 b_rows.append(operands.b_scale + Int64(row) * Int64(k_blocks) * 4)
             stride = Int64(operands.tokens) * 4
             skip = which - count % self.scale_warps
@@ -226,29 +258,11 @@ class GatheredGemm(GroupedGemm):
                     for in_set, of_token in zip(places, of_tokens):
                         if lane < config.tokens:
                             at = to + half * 4 * config.scale_row + in_set
-                            store_shared_float(at, of_token * of_weights[half])
+                            self.store_scale(at, of_token * of_weights[half])
                 cute.arch.sync_warp()
                 mbarrier_arrive(bar, select(lane == 0, 1, 0))
             count = count + piece.count
             unit = piece.next
-
-    def consume(self, cta: Cta, plan, unit: Int32, operands: Operands, warp: Int32, lane: Int32, thread: Int32) -> None:
-        """As kernel.py's, with the first turn given before it, and the last one taken behind."""
-        if self.config.in_turn:
-            self.give_first(warp)
-        super().consume(cta, plan, unit, operands, warp, lane, thread)
-        if self.config.in_turn:
-            self.take_last(warp)
-
-    @cute.jit
-    def give_first(self, warp: Int32):
-        if warp >> 2 == 1:
-            give_turn(TURNS, warp >> 2)  # warpgroup 0 begins
-
-    @cute.jit
-    def take_last(self, warp: Int32):
-        if warp >> 2 == 0:
-            await_turn(TURNS, warp >> 2)
 
     @cute.jit
     def multiply(
@@ -271,11 +285,7 @@ class GatheredGemm(GroupedGemm):
                     at = of_scales + slot * config.scale_bytes + half * (4 * config.scale_row) + 16 * i
                     scales += load_shared_floats(at)
                 weights = first_weights + stage + half * (HALF * BLOCK_K >> 4)
-                if const_expr(config.in_turn):
-                    await_turn(TURNS, group)
                 d = wgmma_fp8(tokens, uniform(weights), uniform(first_tokens + stage), wait=False)
-                if const_expr(config.in_turn):
-                    give_turn(TURNS, group)
                 wgmma_wait(0)
                 if const_expr(half == 1):
                     self.release(cta, slot, lane)
@@ -318,10 +328,11 @@ class GatheredGemm(GroupedGemm):
                     most = cute.arch.fmax(most, load_shared_float(at))
                 acc[half + 2 * j + x] = most
         n, total_m = operands.n >> 1, operands.total_m
+        tokens = select(piece.row < operands.n, piece.tokens, 0)  # that are stored
         column = (piece.row >> 1) + warp * 16
         to = operands.c + Int64(piece.token + lane) * Int64(n) + Int64(column)
         for first in range_constexpr(0, config.tokens, 32):
-            if first < piece.tokens:
+            if first < tokens:
                 for j in range_constexpr(first // 8, min(first + 32, config.tokens) // 8):
                     for x in range_constexpr(2):
                         factor = inverse(acc[half + 2 * j + x])
@@ -329,11 +340,11 @@ class GatheredGemm(GroupedGemm):
                         store_shared_e4m3(at, at + 8, acc[4 * j + x] * factor, acc[4 * j + 2 + x] * factor)
                 cute.arch.sync_warp()
                 x = load_shared_words(bytes_of + minimum(lane, min(32, config.tokens) - 1) * 16)
-                store_global_words(to + Int64(first) * Int64(n), x, select(first + lane < piece.tokens, 1, 0))
+                store_global_words(to + Int64(first) * Int64(n), x, select(first + lane < tokens, 1, 0))
                 cute.arch.sync_warp()
         if warp < 4:
             thread = warp * 32 + lane
-            if thread < piece.tokens:
+            if thread < tokens:
                 most = Float32(0.0)
                 for other in range_constexpr(8):
                     most = cute.arch.fmax(most, load_shared_float(largest + (other * config.tokens + thread) * 4))

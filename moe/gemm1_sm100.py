@@ -46,10 +46,10 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
 
     @staticmethod
     def supported(config: Tiles) -> Tiles:
-        return replace(config, in_turn=False)
+        return replace(config, cluster=1, tokens_on_m=False)
 
     def __init__(self, config: Tiles):
-        assert not config.in_turn
+        assert config.cluster == 1 and not config.tokens_on_m
         GroupedGemm.__init__(self, config)
 
     def before_mma(self) -> None:

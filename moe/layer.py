@@ -10,6 +10,7 @@ after that: so whatever earlier kernels wrote is there. GEMM2 reads m_indptr bef
 have waited by then.
 """
 
+import dataclasses
 import functools
 import math
 import numbers
@@ -123,6 +124,7 @@ def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) ->
     return layer_of(device, Sizes(hidden, intermediate, local)), Inputs(*tensors, offset, factor)
 
 
+LEAST_ROWS = 8  # of an expert in the mean, for hardly any to have none
 ALIGNED = 0, 1, 2, 4, 6, 8  # which of the tensors are read or written by 16 bytes
 
 
@@ -155,7 +157,7 @@ def finalise_program(device: torch.device) -> Program:
 
 @functools.cache
 def gemm1_program(device: torch.device, config: Config) -> Program:
-    return Program(gemm1_of(device)(config), GEMM1_WORDS)
+    return Program(gemm1_of(device).of(config), GEMM1_WORDS)
 
 
 def gemm1_of(device: torch.device) -> type[GatheredGemm]:
@@ -172,13 +174,23 @@ class Layer:
         on_gpu = self.index >= 0
         self.sms = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else api.emulated_chip().sms
         self.current = functools.partial(torch._C._cuda_getCurrentRawStream, self.index) if on_gpu else int
+        self.configs = functools.lru_cache(maxsize=4096)(self.configs)
 
     def configs(self, tokens: int) -> tuple[Config, Config]:
-        """Of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
+        """Of GEMM1 and GEMM2, for the rows that evenly spread tokens give.
+
+        GEMM2 knows its rows before GEMM1 has ended, so it prefetches as much as its ring holds, not two stages.
+        """
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = -(-tokens * TOP_K * e // EXPERTS)
         first, second = gemm1_of(self.device), api.back_end(self.device)
-        return first.supported(choose_gemm1(rows, e)), second.supported(choose(rows, e, h, i))
+        of_second = choose(rows, e, h, i)
+        of_second = dataclasses.replace(of_second, prefetch=of_second.depth)
+        return first.supported(choose_gemm1(rows, e)), second.supported(of_second)
+
+    def grid(self, config: Config) -> int:
+        """CTAs of a GEMM."""
+        return self.sms // config.cluster * config.cluster
 
     def space(self, tokens: int) -> Space:
         """For this many tokens, on torch's current stream: launches in one order share it, or captured together."""
@@ -220,11 +232,15 @@ class Layer:
 
     def route(self, x: Inputs, space: Space) -> None:
         """To m_indptr, rows, places, weights."""
-        tokens = x.hidden_states.shape[0]
+        tokens, i, e = x.hidden_states.shape[0], self.sizes.intermediate, self.sizes.local
         grid, chunk = grid_of(tokens, self.sms)
-        tensors = x.routing_logits, x.routing_bias, *space[1:7]
-        sizes = tokens, self.sizes.local, x.local_expert_offset, chunk, grid, float_bits(x.routed_scaling_factor)
-        routing_program(self.device)(*[t.data_ptr() for t in tensors], *sizes, self.current())
+        tensors = x.routing_logits, x.routing_bias, *space[1:7], x.gemm1_weights
+        sizes = tokens, e, x.local_expert_offset, chunk, grid, float_bits(x.routed_scaling_factor)
+        config, _ = self.configs(tokens)
+        mean = tokens * TOP_K // EXPERTS  # rows of an expert
+        early = self.grid(config) if LEAST_ROWS <= mean <= config.tokens // 2 else 0
+        of_gemm1 = 2 * i, self.sizes.hidden, early, config.cluster
+        routing_program(self.device)(*[t.data_ptr() for t in tensors], *sizes, *of_gemm1, self.current())
 
     def gemm1(self, x: Inputs, space: Space, config: Config) -> None:
         """From m_indptr and rows to c, c_scale."""
@@ -233,7 +249,7 @@ class Layer:
             x.hidden_states, x.hidden_states_scale, x.gemm1_weights, x.gemm1_weights_scale, space.m_indptr, space.rows,
             space.c, space.c_scale, space.partials, space.flags,
         )  # fmt: skip
-        sizes = space.rows.shape[0], 2 * i, h, e, first_step(e), self.sms, x.hidden_states.shape[0]
+        sizes = space.rows.shape[0], 2 * i, h, e, first_step(e), self.grid(config), x.hidden_states.shape[0]
         gemm1_program(self.device, config)(*[t.data_ptr() for t in tensors], *sizes, self.current())
 
     def gemm2(self, x: Inputs, space: Space, config: Config) -> None:

@@ -144,16 +144,6 @@ def consumer_barrier(number: int) -> None:
     ptx("bar.sync $0, 256;", "r", Int32(number))
 
 
-def await_turn(number: int, group: Int32) -> None:
-    """bar.sync of 256 threads: warpgroup `group` waits at barrier number + group until the other has arrived there."""
-    ptx("bar.sync $0, 256;", "r", Int32(number) + group)
-
-
-def give_turn(number: int, group: Int32) -> None:
-    """bar.arrive: warpgroup `group` lets the other one go on."""
-    ptx("bar.arrive $0, 256;", "r", Int32(number + 1) - group)
-
-
 def wait_for_previous_kernel() -> None:
     """griddepcontrol.wait (9.7.13.13): until the kernel before has ended and its writes are visible."""
     ptx("griddepcontrol.wait;", "")
@@ -283,6 +273,11 @@ def store_shared_e4m3(address: Int32, other: Int32, x: Float32, y: Float32) -> N
     ptx(text, "r,r,f,f", address, other, x, y)
 
 
+def store_shared_e4m3_pair(address: Int32, x: Float32, y: Float32) -> None:
+    """cvt.rn.satfinite.e4m3x2 of x and y, and st.shared of both, x first."""
+    ptx("{ .reg .b16 h; cvt.rn.satfinite.e4m3x2.f32 h, $2, $1; st.shared.b16 [$0], h; }", "r,f,f", address, x, y)
+
+
 def store_shared(address: Int32, value: Int32) -> None:
     """st.shared (9.7.9.11)."""
     ptx("st.shared.b32 [$0], $1;", "r,r", address, value)
@@ -334,6 +329,11 @@ def tma_prefetch(tensormap: Int64, at: tuple) -> None:
     places = ", ".join(f"${i + 1}" for i in range(len(at)))
     text = f"cp.async.bulk.prefetch.tensor.{len(at)}d.L2.global.tile [$0, {{{places}}}];"
     ptx(text, "l" + ",r" * len(at), tensormap, *map(Int32, at))
+
+
+def bulk_prefetch(address: Int64, size: Int32, condition: Int32) -> None:
+    """cp.async.bulk.prefetch.L2 (9.7.9.25.4.3) of a multiple of 16 bytes where condition is not 0, a hint."""
+    ptx_if(condition, "cp.async.bulk.prefetch.L2.global [$0], $1;", "l,r", address, size)
 
 
 def tma_load(to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition, mask: Int32 | None) -> None:

@@ -7,6 +7,9 @@
     warp 0              rows of its tokens, in their order
 
 So rows of an expert are in the order of the tokens, whatever runs when. What is chosen: moe.definition.route.
+
+Meanwhile memory has nothing to do. If the caller expects rows for every expert, further CTAs bring to L2 the weights
+that the next kernel's CTAs begin with if each expert has one tile of rows: a guess, but nothing waits for it.
 """
 
 import cutlass
@@ -20,6 +23,8 @@ from moe.ptx import (
     as_float,
     as_int,
     atomic_inc,
+    bulk_prefetch,
+    divide,
     let_next_kernel_start,
     load_acquire,
     load_global_floats,
@@ -47,7 +52,8 @@ MAX_LOCAL = 32  # local experts: a bit of a mask, and a lane, each
 MAX_TOKENS = 16384
 MAX_CHUNK = 128  # tokens of a CTA
 MAX_CTAS = 160
-WORDS = 15
+EARLY = 6  # stages of GEMM1, 128 of K each, that are prefetched for each of its CTAs
+WORDS = 20
 LOWEST, HIGHEST = -(2**31), 2**31 - 1
 
 
@@ -76,7 +82,8 @@ PRUNED_KEY = PRUNED_KEY - 2**32 if PRUNED_KEY >= 2**31 else PRUNED_KEY
 class Routing:
     """The kernel. Words: addresses of routing_logits f32 [T, 256], routing_bias bf16 [256], m_indptr int32 [local + 1],
     rows int32 [up to 8 T], places int32 [T, 8], weights f32 [T, 8], counts int32 [CTAs, 32], barrier int32 [2], which
-    is 0 at first; T, local, offset, tokens of a CTA, CTAs, bits of the factor; CUDA stream.
+    is 0 at first, gemm1_weights e4m3 [local, n, k]; T, local, offset, tokens of a CTA, CTAs, bits of the factor; n, k,
+    CTAs of GEMM1 and of its clusters, 0 if nothing is to be prefetched; CUDA stream.
 
     rows: the token of each row. places, weights: the rows of each token and their weights, local experts ascending;
     then -1 and 0.
@@ -85,13 +92,12 @@ class Routing:
     @cute.jit
     def __call__(self, host: cute.Pointer):
         words = cute.make_tensor(host, cute.make_layout(WORDS))
-        logits, bias, m_indptr, rows, places, weights, counts, barrier = [words[i] for i in range(8)]
-        tokens, local, offset, chunk, grid, factor = [Int32(words[i]) for i in range(8, 14)]
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[14].ir_value())
-        self.kernel(
-            logits, bias, m_indptr, rows, places, weights, counts, barrier, tokens, local, offset, chunk, factor
-        ).launch(
-            grid=(grid, 1, 1),
+        logits, bias, m_indptr, rows, places, weights, counts, barrier, early = [words[i] for i in range(9)]
+        tokens, local, offset, chunk, grid, factor, n, k, gemm, cluster = [Int32(words[i]) for i in range(9, 19)]
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[19].ir_value())
+        problem = logits, bias, m_indptr, rows, places, weights, counts, barrier, tokens, local, offset, chunk, grid
+        self.kernel(*problem, factor, early, n, k, gemm, cluster).launch(
+            grid=(grid + gemm, 1, 1),
             block=(THREADS, 1, 1),
             smem=4 * (MAX_CHUNK + WARPS * 2 * 32),
             stream=stream,
@@ -101,12 +107,42 @@ class Routing:
     @cute.kernel
     def kernel(
         self, logits: Int64, bias: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, counts: Int64,
-        barrier: Int64, tokens: Int32, local: Int32, offset: Int32, chunk: Int32, factor: Int32,
+        barrier: Int64, tokens: Int32, local: Int32, offset: Int32, chunk: Int32, grid: Int32, factor: Int32,
+        early: Int64, n: Int32, k: Int32, gemm: Int32, cluster: Int32,
+    ):  # fmt: skip
+        block, _, _ = cute.arch.block_idx()
+        if block < grid:
+            self.route(logits, bias, m_indptr, rows, places, weights, counts, barrier, tokens, local, offset, chunk,
+                       grid, factor, block)  # fmt: skip
+        else:
+            self.prefetch(early, local, n, k, gemm, cluster, block - grid)
+
+    @cute.jit
+    def prefetch(self, weights: Int64, local: Int32, n: Int32, k: Int32, ctas: Int32, cluster: Int32, cta: Int32):
+        """A thread a weight row: what moe.schedule gives this CTA of GEMM1 first, if an expert is one tile of rows."""
+        thread, _, _ = cute.arch.thread_idx()
+        k_blocks, blocks = k >> 7, n >> 8  # tiles of 128 rows of up and as many of gate
+        of_expert, clusters = divide(blocks + cluster - 1, cluster), divide(ctas, cluster)
+        number = divide(cta, cluster)
+        units = local * of_expert * k_blocks
+        share = divide(units, clusters)
+        unit = number * share + minimum(number, units - share * clusters)
+        tile = divide(unit, k_blocks)
+        first, expert = unit - tile * k_blocks, divide(tile, of_expert)
+        block = (tile - expert * of_expert) * cluster + cta - number * cluster
+        row = expert * n + block * 128 + (thread & 127) + select(thread & 128 != 0, n >> 1, 0)
+        wanted = select((thread < 256) & (block < blocks) & (unit < units), 1, 0)
+        size = minimum(k_blocks - first, EARLY) * 128
+        bulk_prefetch(weights + Int64(row) * Int64(k) + Int64(first) * 128, size, wanted)
+
+    @cute.jit
+    def route(
+        self, logits: Int64, bias: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, counts: Int64,
+        barrier: Int64, tokens: Int32, local: Int32, offset: Int32, chunk: Int32, grid: Int32, factor: Int32,
+        block: Int32,
     ):  # fmt: skip
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
-        block, _, _ = cute.arch.block_idx()
-        grid, _, _ = cute.arch.grid_dim()
         masks = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint()  # [tokens]: bit i: the token chose local expert i
         partial = masks + 4 * MAX_CHUNK  # [warps, 2, 32]
         wait_for_previous_kernel()

@@ -14,7 +14,7 @@ import pytest
 
 import modal_app
 from emulator.model.profile import load
-from evaluation import calibrate, protocol, runs
+from evaluation import calibrate, fp8, protocol, runs
 from reference import TASKS
 from task import read_task_yaml
 
@@ -304,9 +304,42 @@ def test_requests_hold_the_task_s_cases(tmp_path):
         (("speed", submission, ""), "unknown mode 'speed': there are test, benchmark"),
         (("test", str(tmp_path / "none.py"), ""), "cannot read the submission"),
         (("test", submission, "nvfp4_gemv"), "unknown task 'nvfp4_gemv': there are nvfp4_group_gemm, nvfp4_dual_gemm"),
+        (("sweep", submission, "fp8_moe"), "--task fp8_moe has no mode 'sweep': there are test, benchmark"),
     ):
         with pytest.raises(SystemExit, match=message):
             modal_app.requests(*arguments, "cuda")
+
+
+MOE_ROWS = {
+    "fp8_moe": [{"T": 7, "us": {"whole, in a graph": 100.0, "whole": 110.0}}],
+    "fp8_grouped_gemm": [{"m": [8, 8], "n": 4096, "k": 7168, "us": {"this": 100.0}}],
+}
+
+
+@pytest.mark.parametrize("task, spec", [("fp8_moe", "t: 7"), ("fp8_grouped_gemm", "m: [8, 8]; n: 4096; k: 7168")])
+def test_moe_is_checked_and_timed_by_its_own_commands(monkeypatch, task, spec):
+    """Whose output and rows are kept; what they print last is the reason of a failure."""
+    commands, code = [], 0
+
+    def command(arguments, **options):
+        if arguments[0] == "nvidia-smi":
+            raise FileNotFoundError
+        commands.append(arguments[2:])
+        if "--json" in arguments:
+            Path(arguments[-1]).write_text(json.dumps({"rows": MOE_ROWS[task]}))
+        return subprocess.CompletedProcess(arguments, code, b"one\nError: two\n\n")
+
+    monkeypatch.setattr(subprocess, "run", command)
+    for mode in runs.MOE_MODES:
+        (wanted,) = modal_app.requests(mode, "none", task, "emulated")
+        row, files = runs.run(wanted)
+        assert row["passed"] and row["task"] == task and files[f"{task}.txt"].startswith(b"one")
+    assert [(x["spec"], x["us"]) for x in row["cases"]] == [(spec, 100.0)] and row["geomean_us"] == pytest.approx(100)
+    modules = [x[0] for x in commands if x[0].startswith("moe.")]
+    assert modules == list(fp8.TASKS[task]) and json.loads(files[f"{task}.json"])["rows"] == MOE_ROWS[task]
+    code = 1
+    row, files = runs.run(wanted)
+    assert not row["passed"] and row["cases"][0]["reason"] == "Error: two" and row["geomean_us"] is None
 
 
 def test_another_gpu_is_asked_for(monkeypatch):
@@ -361,7 +394,7 @@ def test_modal_run_knows_the_options():
 
 
 def test_help_lists_the_choices_that_there_are(monkeypatch, capsys):
-    assert get_args(modal_app.Mode) == runs.MODES and get_args(modal_app.TaskName) == ("", *TASKS)
+    assert get_args(modal_app.Mode) == runs.MODES and get_args(modal_app.TaskName) == ("", *TASKS, *fp8.TASKS)
     for arguments, code, expected in (
         (["--help"], 0, "[test|benchmark|leaderboard|profile|sweep|calibrate]"),
         (["--mode", "speed"], 2, "'speed' is not one of 'test', 'benchmark'"),

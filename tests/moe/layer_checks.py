@@ -48,6 +48,36 @@ def test_routing_orders_of_events(check, sizes):
         assert check.check_routing(x, check.emulated(x, schedule, 3, None, True)[0]) is None
 
 
+def test_early_weights(check, monkeypatch):
+    """What routing prefetches are the weights that GEMM1 begins with, where each expert has one tile of rows."""
+    from emulator.machine.clock import Clock
+    from moe import layer
+    from moe.gemm1 import FEW
+    from moe.tuning import FEW as SECOND
+
+    sizes = check.d.Sizes(hidden=512, intermediate=256, local=4)
+    early, first = set(), set()  # rows of 128 bytes of the weights
+
+    def of_routing(clock, group, address, nbytes):
+        early.update(range(address - start, address - start + nbytes, 128))
+
+    def of_gemm1(clock, group, tm, map_at, at, nbytes):
+        k, row, half, expert = at
+        first.update(((expert * 2 + half) * sizes.intermediate + row + i) * sizes.hidden + k for i in range(128))
+
+    monkeypatch.setattr(Clock, "bulk_prefetch", of_routing)
+    monkeypatch.setattr(Clock, "tma_prefetch", of_gemm1)
+    monkeypatch.setattr(layer, "LEAST_ROWS", 0)
+    x, one = check.case("all local", sizes, 5, 32), layer.Layer(torch.device("cpu"), sizes)
+    one.sms, one.configs = 5, lambda tokens: both(FEW, SECOND)
+    with emulator.session():
+        x = x.replaced(emulator.device_tensors(x.tensors()))
+        space, start = one.space(5), x.gemm1_weights.data_ptr()
+        one.route(x, space)
+        one.gemm1(x, space, one.configs(5)[0])
+    assert all(0 < m <= FEW.tokens for m in space.m_indptr.diff()) and first and first <= early
+
+
 def finalised(check) -> str | None:
     """What is wrong with finalise's sums, NaN and infinities included; the last threads have no columns."""
     from moe.layer import Layer
@@ -79,9 +109,9 @@ def both(first, second) -> tuple:
     return layer.gemm1_of(device).supported(first), api.back_end(device).supported(second)
 
 
-@pytest.mark.parametrize("which, name, tokens, schedules", [(0, "random", 40, 2), (3, "all on one expert", 75, 1)])
+@pytest.mark.parametrize("which, name, tokens, schedules", [(0, "random", 40, 2), (4, "all on one expert", 140, 1)])
 def test_layer(check, sizes, which, name, tokens, schedules):
-    """Each stage against what the one before left: tiles that are cut, full, and almost empty."""
+    """Each stage against what the one before left: tiles cut, full, almost empty; clusters that share weights."""
     from moe.gemm1 import CONFIGS
     from moe.tuning import FEW
 

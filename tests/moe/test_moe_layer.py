@@ -1,14 +1,16 @@
 """The layer: what it refuses, its configs, what is packed. Its kernels: layer_checks.py."""
 
+import json
 import os
 import subprocess
 import sys
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from moe import definition as d
-from moe import layer, pack
+from moe import layer, layer_bench, pack
 from moe.gemm1 import CONFIGS, choose
 from moe.kernel import SMEM
 from moe.routing import MAX_CHUNK, MAX_CTAS, grid_of
@@ -92,8 +94,41 @@ def test_routing_grid(sms):
 
 def test_configs():
     """Every config is chosen for some T, and fits into shared memory with stages for all three scale warps."""
-    assert {choose(tokens, 32) for tokens in (1, 64, 512, 2048, 4096)} == set(CONFIGS)
+    assert {choose(tokens, 32) for tokens in (1, 64, 512, 1024, 2048, 4096)} == set(CONFIGS)
     assert all(config.smem <= SMEM and config.depth >= 4 for config in CONFIGS)
+
+
+def test_trace_set(tmp_path):
+    """The definition that is packed has the layer's tensors, and its reference the layer's result."""
+    axes = {"seq_len": 5} | {name: x["value"] for name, x in pack.definition()["axes"].items() if "value" in x}
+    h, i, e = (axes[f"{name}"] for name in ("hidden_size", "intermediate_size", "num_local_experts"))
+    specs = pack.definition()["inputs"] | pack.definition()["outputs"]
+    for name, dtype, shape, _ in layer.expectations(torch.Size((5, h)), torch.Size((e, h, i))):
+        assert str(dtype) == f"torch.{specs[name]['dtype']}" and [axes[x] for x in specs[name]["shape"]] == list(shape)
+    assert list(specs) == [*vars(d.draw(SIZES, 0)), "output"]
+    module, x = {}, d.draw(SIZES, 30, 0, 16)
+    exec(pack.REFERENCE, module)
+    assert d.distance(module["run"](*vars(x).values()), d.layer(x)) < 0.004  # rounded to bf16
+    arguments = ["--folder", str(tmp_path), "--author", "someone", "--tokens", "1,64"]
+    assert CliRunner().invoke(pack.main, arguments).exit_code == 0
+    lines = (tmp_path / "workloads" / "moe" / f"{pack.DEFINITION}.jsonl").read_text().splitlines()
+    assert [json.loads(x)["workload"]["axes"]["seq_len"] for x in lines] == [1, 64]
+    assert len(list(tmp_path.glob("*/moe/*.json"))) == 2
+    assert "nothing to write" in CliRunner().invoke(pack.main, ["--author", "someone"]).output
+
+
+def test_bars():
+    """What is said of a row: less is better; ratios are to the best peer."""
+    us = {name: 10.0 for name in layer_bench.COLUMNS} | {"whole": 30.0, "whole, in a graph": 20.0}
+    us |= {"floor of GEMM1": 9.6, "peer": 40.0, "peer, in a graph": 21.0}
+    row = {"T": 2048, "rows": 1, "experts": 1, "us": us, "peers": ["peer"], "ratio": 0.75, "ratio, in a graph": 20 / 21}
+    found = layer_bench.bars([row, row | {"T": 4096, "ratio": 0.5}])
+    met = {name: reached <= most for name, (reached, most) in found.items()}
+    assert met["GEMM1 over its floor, T = 2048"] and met["GEMM2 over its floor, T = 2048"]
+    assert met["ratio to the best peer up to T = 2048, geometric mean, as called"]
+    assert not met["the same, the worst row, in a graph"] and met["routing, T = 2048, us"]
+    assert not met["ratio to the best peer above T = 2048, the worst row, in a graph"]
+    assert layer_bench.peer_table([row], ", in a graph").splitlines()[-1] == "| 2048 | 20.0 | 21.0 | 0.952 |"
 
 
 def test_packed(tmp_path):
