@@ -88,6 +88,7 @@ class Config:
     burst: int = 1  # stages that are loaded together
     prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
     tokens_on_m: bool = False  # tokens are the M side of wgmma, 64 of each warpgroup (sm90_tokens.py); else weights are
+    shares_first: bool = False  # where clusters take whole tiles in turn, the first ones are cut into equal shares
 
     def __post_init__(self):
         assert self.tokens in (16, 32, 64, 128) and self.cluster in (1, 2)
@@ -97,6 +98,10 @@ class Config:
     def widths(self) -> tuple[int, ...]:
         """Token counts that are loaded, the widest first: a tile takes the least that holds its tokens."""
         return tuple(x for x in (128, 64, 32, 16) if x <= self.tokens and (x >= 64 or not self.tokens_on_m))
+
+    def grid(self, most: int, total_m: int, n: int, experts: int) -> int:
+        """CTAs for these sizes, of so many that fit the GPU."""
+        return most
 
     @property
     def rows(self) -> int:
@@ -223,6 +228,13 @@ class GroupedGemm:
 
         return (TokensOnM if config.tokens_on_m else cls)(config)
 
+    @staticmethod
+    def tuning():
+        """The module that chooses a config: `choose`, and `CONFIGS`, all that it may choose."""
+        from moe import tuning
+
+        return tuning
+
     # What a back end without wgmma does otherwise, beside `multiply` and `store`
 
     def init_barriers(self, cta: Cta) -> None:
@@ -305,7 +317,7 @@ class GroupedGemm:
         self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
         if const_expr(config.prefetch > 0):
             if warp == TMA_WARP:
-                plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
+                plan, unit = make_plan(config, shape, table, offsets, load_shared(several), cluster)
                 self.prefetch(rank, plan, unit, weights_map)
         wait_for_previous_kernel()
         let_next_kernel_start()
@@ -316,7 +328,7 @@ class GroupedGemm:
         if cute.arch.vote_any_sync(changed != 0):  # every warp sees the same
             cute.arch.sync_threads()
             self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
-        plan, unit = make_plan(shape, table, offsets, load_shared(several), cluster)
+        plan, unit = make_plan(config, shape, table, offsets, load_shared(several), cluster)
 
         if warp >= TMA_WARP:
             cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)

@@ -30,7 +30,6 @@ from moe.launch import Program, float_bits
 from moe.routing import MAX_CTAS, MAX_LOCAL, MAX_TOKENS, Routing, grid_of
 from moe.routing import WORDS as ROUTING_WORDS
 from moe.schedule import first_step
-from moe.tuning import choose
 
 I32 = torch.int32
 
@@ -177,8 +176,8 @@ class Layer:
         """Of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = -(-tokens * TOP_K * e // EXPERTS)
-        first, second = gemm1_of(self.device), api.back_end(self.device)
-        return first.supported(choose_gemm1(rows, e)), second.supported(choose(rows, e, h, i))
+        second = api.back_end(self.device).tuning().choose(rows, e, h, i)
+        return gemm1_of(self.device).supported(choose_gemm1(rows, e)), second
 
     def space(self, tokens: int) -> Space:
         """For this many tokens, on torch's current stream: launches in one order share it, or captured together."""

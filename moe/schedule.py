@@ -8,6 +8,8 @@ Units are K blocks (128 of K) of such cluster tiles, in the order expert, weight
     (decode: memory binds)        inside a tile; weights are read once
     more                          clusters take whole tiles in turn: the same weights are multiplied with all tokens
     (prefill: tensor cores bind)  at about the same time, and come from L2 but for the first time
+    more, config.shares_first     as that, but the first one to two tiles of all clusters are shared equally: none has a
+                                  tile more than others, and they do not all end their tiles at once
 
 Of a tile that was cut the cluster with its first unit writes the result; the others give it their sums.
 """
@@ -19,7 +21,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr
 
-from moe.ptx import divide, load_shared, minimum, select
+from moe.ptx import divide, load_shared, maximum, minimum, select
 
 MAX_EXPERTS = 512
 
@@ -45,6 +47,9 @@ class Plan(NamedTuple):
     longer: Int32  # how many clusters, the first ones, have one more
     skip: Int32  # units from the end of a piece to the next one's start: 0 if shares are contiguous
     end: Int32  # of this cluster's units
+    rest: Int32  # unit at which whole tiles in turn begin, if shares come first
+    stop: Int32  # of this cluster's share
+    turn: Int32  # its first whole tile
 
 
 class Piece(NamedTuple):
@@ -71,24 +76,31 @@ def first_step(experts: int) -> int:
 
 @cute.jit
 def start_of(plan: Plan, cluster: Int32) -> Int32:
-    """First unit of a cluster, if shares are contiguous."""
+    """First unit of a cluster's contiguous share."""
     return cluster * plan.share + minimum(cluster, plan.longer)
 
 
 @cute.jit
-def make_plan(shape: Shape, table: Int32, offsets: Int32, several: Int32, cluster: Int32):
+def make_plan(config: cutlass.Constexpr, shape: Shape, table: Int32, offsets: Int32, several: Int32, cluster: Int32):
     """(Plan, first unit) of a cluster; several: whether an expert has more than one token tile."""
     tiles = load_shared(table + 4 * shape.experts)
     units = tiles * shape.k_blocks
-    share = divide(units, shape.clusters)
-    longer = units - share * shape.clusters
-    start = cluster * share + minimum(cluster, longer)
-    end = start + share + select(cluster < longer, 1, 0)
     in_turn = several != 0
-    skip = select(in_turn, (shape.clusters - 1) * shape.k_blocks, 0)
-    end = select(in_turn, units, end)
-    start = select(in_turn, cluster * shape.k_blocks, start)
-    return Plan(shape, table, offsets, share, longer, skip, end), start
+    rest, of_round = units, shape.clusters * shape.k_blocks
+    if const_expr(config.shares_first):
+        rounds = select(in_turn, maximum(divide(tiles, shape.clusters) - 1, 0), 0)
+        rest = units - rounds * of_round
+        in_turn = rounds > 0
+    share = divide(rest, shape.clusters)
+    longer = rest - share * shape.clusters
+    start = cluster * share + minimum(cluster, longer)
+    stop = start + share + select(cluster < longer, 1, 0)
+    end = select(in_turn, units, stop)
+    skip = select(in_turn, of_round - shape.k_blocks, 0)
+    turn = rest + cluster * shape.k_blocks
+    if const_expr(not config.shares_first):
+        start = select(in_turn, cluster * shape.k_blocks, start)
+    return Plan(shape, table, offsets, share, longer, skip, end, rest, stop, turn), start
 
 
 @cute.jit
@@ -124,7 +136,10 @@ def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
         if local < paired:
             block = divide(local, pairs)
             column = 2 * (local - block * pairs) + rank
-    count = minimum(shape.k_blocks - first, plan.end - unit)
+    until = plan.end
+    if const_expr(config.shares_first):
+        until = select(unit < plan.rest, plan.stop, plan.end)
+    count = minimum(shape.k_blocks - first, until - unit)
     end = unit + shape.k_blocks - first
     token = token + column * tokens
     valid = minimum(token_end - token, tokens)
@@ -133,4 +148,7 @@ def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
         width = select(valid <= narrower, narrower, width)
         narrow = select(valid <= narrower, i + 1, narrow)
     following = unit + count + plan.skip
+    if const_expr(config.shares_first):
+        after = unit + count
+        following = select(unit < plan.rest, select(after == plan.stop, plan.turn, after), following)
     return Piece(expert, token, valid, width, narrow, block * config.rows, shares_weights, first, count, end, following)
