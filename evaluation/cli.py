@@ -131,7 +131,7 @@ def check(file, compiled, json_file):
 
 TUNING_OPTIONS = (
     click.option("--submission", default=str(ROOT / "submission.py"), show_default="submission.py", metavar="FILE"),
-    TASK_OPTION,
+    ANY_TASK_OPTION,
     CASE_OPTION,
     SPEC_OPTION,
     click.option("--profile", default="b200", show_default=True, help="Machine: emulator/model/profiles/NAME.toml."),
@@ -154,6 +154,13 @@ def tuning_options(command):
 @click.option("--calls", type=click.IntRange(3), default=4, show_default=True, help="Calls back to back.")
 def profile(submission, task, case, spec, profile, jobs, timeout, json_file, out, calls):
     """Model where the time goes: a breakdown, a picture, and a timeline for https://ui.perfetto.dev."""
+    if task in fp8.TASKS:
+        refuse_others("profile", task)
+        try:
+            cases = fp8.cases(task, case, spec)
+            sys.exit(fp8.profile(task, cases, out, profile, calls, jobs, timeout, json_file))
+        except (ValueError, OSError) as error:
+            raise Failure(str(error)) from None
     cases = chosen_cases(submission, task, case, spec)
     folders = [os.path.abspath(os.path.join(out, f"case{number}")) for number, _ in cases]
     requests = [
@@ -204,6 +211,13 @@ def sweep(submission, task, case, spec, profile, jobs, timeout, json_file, confi
         raise Failure(str(error)) from None
     if len(changes) == 1:
         raise Failure("nothing to try: give --config or --grid")
+    if task in fp8.TASKS:
+        refuse_others("sweep", task)
+        try:
+            cases = fp8.cases(task, case, spec)
+            sys.exit(fp8.swept(task, cases, changes, Path(results), resume, profile, jobs, timeout, memory, json_file))
+        except (ValueError, OSError) as error:
+            raise Failure(str(error)) from None
     numbers, cases = zip(*chosen_cases(submission, task, case, spec))
     options = authors_options(checked(submission), "emulated", profile, jobs, timeout, memory)
     screen = Screen()
@@ -370,13 +384,11 @@ def run(
 ) -> int:
     """Exit code: 0 only if every case ran and passed."""
     if task in fp8.TASKS:
-        given = click.get_current_context()
-        for name in given.params:
-            if given.get_parameter_source(name).name != "DEFAULT" and name not in fp8.TAKES[section]:
-                raise Failure(f"--task {task} does not take --{name.removesuffix('_file').replace('_', '-')} here")
+        refuse_others(section, task)
         try:
-            return fp8.run(task, section, device, schedules, json_file)
-        except ValueError as error:
+            options = {"jobs": jobs, "timeout": timeout, "memory": memory}
+            return fp8.run(task, section, device, schedules, json_file, case, spec, **options)
+        except (ValueError, OSError) as error:
             raise Failure(str(error)) from None
     numbers, cases = zip(*chosen_cases(submission, task, case, spec, section, tests))
     device = choose_device(device)
@@ -413,6 +425,14 @@ def run(
     if json_file:
         write_json(json_file, section, verdicts, options, replies)
     return 0 if passed and not (replies and any("error" in reply for reply in replies)) else 1
+
+
+def refuse_others(section: str, task: str) -> None:
+    """Failure if options were given that the command does not take for this one of fp8.TASKS."""
+    given = click.get_current_context()
+    for name in given.params:
+        if given.get_parameter_source(name).name != "DEFAULT" and name not in fp8.TAKES[section]:
+            raise Failure(f"--task {task} does not take --{name.removesuffix('_file').replace('_', '-')} here")
 
 
 def show_modelled(screen: Screen, numbers, cases, replies: list[dict]) -> None:

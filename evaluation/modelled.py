@@ -107,6 +107,12 @@ class Request:
     timeline: str | None = None  # where to write one
     memory: float = 16.0  # GiB of private memory
 
+    @property
+    def size(self) -> float:
+        """About how long it takes, in any unit."""
+        sizes = ([self.args[x]] if isinstance(self.args[x], int) else self.args[x] for x in "mnk")
+        return sum((m + n) * k for m, n, k in zip(*sizes))
+
 
 # ---- in the child process
 
@@ -157,13 +163,13 @@ def child() -> None:
 # ---- in the evaluator's process
 
 
-def ask(request: Request, timeout: float) -> dict:
-    """The reply to a request, or {"error": reason}."""
+def ask(request, timeout: float) -> dict:
+    """The reply to a request, or {"error": reason}. Its class's module, run as a script, serves it."""
     with tempfile.TemporaryDirectory(prefix="group-gemm-") as directory:
         files = [os.path.join(directory, name) for name in ("request.json", "reply.json")]
         Path(files[0]).write_text(json.dumps(dataclasses.asdict(request)))
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "evaluation.modelled", *files]
+        command = [sys.executable, "-m", type(request).__module__, *files]
         with open(os.path.join(directory, "log"), "wb") as log:
             process = subprocess.Popen(
                 command, cwd=directory, env=environment, stdout=log, stderr=log, start_new_session=True
@@ -186,20 +192,15 @@ def ask(request: Request, timeout: float) -> dict:
         return reply
 
 
-def ask_all(requests: list[Request], jobs: int, timeout: float, on_reply=lambda index, reply: None) -> list[dict]:
+def ask_all(requests: list, jobs: int, timeout: float, on_reply=lambda index, reply: None) -> list[dict]:
     """A reply to each request, the largest problems first; `on_reply` is called as they come in."""
     replies: list[dict] = [{"error": "not run"} for _ in requests]
-
-    def size(index: int) -> int:
-        args = requests[index].args
-        sizes = ([args[x]] if isinstance(args[x], int) else args[x] for x in "mnk")
-        return sum((m + n) * k for m, n, k in zip(*sizes))
 
     def done(index: int, reply: dict) -> None:
         replies[index] = reply
         on_reply(index, reply)
 
-    order = sorted(range(len(requests)), key=size, reverse=True)
+    order = sorted(range(len(requests)), key=lambda index: requests[index].size, reverse=True)
     processes = range(min(jobs, len(requests)))
     share(order, processes, lambda _, index: ask(requests[index], timeout), done)
     return replies

@@ -9,7 +9,6 @@ from moe.kernel import BLOCK_K, GROUPS, WORDS, Config, GroupedGemm
 from moe.launch import Program
 from moe.schedule import MAX_EXPERTS, first_step
 from moe.sm100 import GroupedGemmSm100
-from moe.tuning import choose
 
 E4M3, F32, BF16, I32 = torch.float8_e4m3fn, torch.float32, torch.bfloat16, torch.int32
 MAX_ROWS = 2**24  # tokens, N and K stay below: units of work are counted in 31 bits
@@ -101,7 +100,7 @@ class Plan:
         self.dtypes = tuple(dtype for _, dtype, _, _ in self.expected)
         self.shapes = tuple(torch.Size(self.expected[i][2]) for i in (1, 3, 4, 5))
         self.out_shape, self.sizes, self.device, self.total_m = (total_m, n), (total_m, n, k, experts), device, total_m
-        self.config, self.launcher = choose(total_m, experts, n, k), None
+        self.launcher = None
 
     def __call__(self, tensors: tuple) -> None:
         """Launch; ValueError unless the tensors are as they must be."""
@@ -123,8 +122,8 @@ class Plan:
             complain(tensors, self.expected)
         if self.total_m:
             if self.launcher is None:
-                of = tensors[0].device
-                self.launcher = launcher(of, back_end(of).supported(self.config))
+                of, (total_m, n, k, experts) = tensors[0].device, self.sizes
+                self.launcher = launcher(of, back_end(of).tuning().choose(total_m, experts, n, k))
             self.launcher(tensors, *self.sizes)
 
 
@@ -174,7 +173,8 @@ class Launcher:
         if (addresses[0] | addresses[2] | addresses[5]) % 16:
             name = next(name for name, i in (("a", 0), ("b", 2), ("out", 5)) if addresses[i] % 16)
             raise ValueError(f"{name} starts at an address that is not a multiple of 16, but must")
-        sizes = total_m, n, k, experts, first_step(experts), self.grid
+        grid = self.config.grid(self.grid, total_m, n, experts)
+        sizes = total_m, n, k, experts, first_step(experts), grid
         self.program(*addresses, *self.addresses(stream), *sizes, stream)
 
 

@@ -89,6 +89,7 @@ class Config:
     prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
     tokens_on_m: bool = False  # tokens are the M side of wgmma, 64 of each warpgroup (sm90_tokens.py); else weights are
     weights: int = 128  # rows of a tile; or 256, with tokens on M
+    shares_first: bool = False  # where clusters take whole tiles in turn, the first ones are cut, not the last ones
 
     def __post_init__(self):
         assert self.tokens in (16, 32, 64, 128) and self.cluster in (1, 2)
@@ -98,6 +99,10 @@ class Config:
     def widths(self) -> tuple[int, ...]:
         """Token counts that are loaded, the widest first: a tile takes the least that holds its tokens."""
         return tuple(x for x in (128, 64, 32, 16) if x <= self.tokens and (x >= 64 or not self.tokens_on_m))
+
+    def grid(self, most: int, total_m: int, n: int, experts: int) -> int:
+        """CTAs for these sizes, of so many that fit the GPU."""
+        return most
 
     @property
     def rows(self) -> int:
@@ -228,6 +233,13 @@ class GroupedGemm:
         from moe.sm90_tokens import GroupedGemmTokensOnM
 
         return (GroupedGemmTokensOnM if config.tokens_on_m else cls)(config)
+
+    @staticmethod
+    def tuning():
+        """The module that chooses a config: `choose`, and `CONFIGS`, all that it may choose."""
+        from moe import tuning
+
+        return tuning
 
     # What a back end without wgmma does otherwise, beside `multiply` and `store`
 

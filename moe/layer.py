@@ -31,7 +31,6 @@ from moe.launch import Program, float_bits
 from moe.routing import MAX_CTAS, MAX_LOCAL, MAX_TOKENS, Routing, grid_of
 from moe.routing import WORDS as ROUTING_WORDS
 from moe.schedule import first_step
-from moe.tuning import choose
 
 I32 = torch.int32
 
@@ -183,10 +182,9 @@ class Layer:
         """
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = -(-tokens * TOP_K * e // EXPERTS)
-        first, second = gemm1_of(self.device), api.back_end(self.device)
-        of_second = choose(rows, e, h, i)
-        of_second = dataclasses.replace(of_second, prefetch=of_second.depth)
-        return first.supported(choose_gemm1(rows, e)), second.supported(of_second)
+        second = api.back_end(self.device).tuning().choose(rows, e, h, i)
+        second = dataclasses.replace(second, prefetch=second.depth)
+        return gemm1_of(self.device).supported(choose_gemm1(rows, e)), second
 
     def grid(self, config: Config) -> int:
         """CTAs of a GEMM."""

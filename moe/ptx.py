@@ -283,6 +283,11 @@ def store_shared(address: Int32, value: Int32) -> None:
     ptx("st.shared.b32 [$0], $1;", "r,r", address, value)
 
 
+def store_shared_words(address: Int32, x: list[Int32]) -> None:
+    """st.shared of 16 bytes."""
+    ptx("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", "r,r,r,r,r", address, *x)
+
+
 def store_shared_float(address: Int32, value: Float32) -> None:
     """st.shared of an f32."""
     ptx("st.shared.f32 [$0], $1;", "r,f", address, value)
@@ -403,6 +408,18 @@ def fma_in_order(x: Float32, y: Float32, z: Float32) -> Float32:
     return Float32(ptx("fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", x, y, z, result="f32"))
 
 
+def twice(x: Float32) -> Int64:
+    """A pair of the same f32, for `fma_pair`."""
+    return Int64(ptx("mov.b64 $0, {$1, $1};", "=l,f", x, result="i64"))
+
+
+def fma_pair(x: Float32, y: Float32, scales: Int64, u: Float32, v: Float32) -> list[Float32]:
+    """fma.rn.f32x2 (9.7.3.6), of sm_100: x * scale + u and y * scale + v, each rounded once; as fma_in_order."""
+    text = "{ .reg .b64 a, c; mov.b64 a, {$2, $3}; mov.b64 c, {$5, $6};"
+    text += " fma.rn.f32x2 c, a, $4, c; mov.b64 {$0, $1}, c; }"
+    return unpack(ptx(text, "=f,=f,f,f,l,f,f", x, y, scales, u, v, result=structure(2, "f32")), 2, Float32)
+
+
 def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int) -> None:
     """tcgen05.mma.kind::f8f6f4 (9.7.16.10.9): D [128, n] (+)= A [128, 32] @ B [n, 32].T, D in tensor memory."""
     text = "{ .reg .pred p; setp.ne.b32 p, $4, 0; tcgen05.mma.cta_group::1.kind::f8f6f4 [$0], $1, $2, $3, p; }"
@@ -425,12 +442,20 @@ def tmem_dealloc(tmem: Int32, columns: int) -> None:
     ptx(f"tcgen05.dealloc.cta_group::1.sync.aligned.b32 $0, {columns};", "r", tmem)
 
 
-def tmem_load(tmem: Int32, columns: int) -> list[Float32]:
-    """tcgen05.ld and its wait (9.7.16.8): this warp's 32 lanes x columns, a lane and all columns to a thread."""
+def tmem_load(tmem: Int32, columns: int, wait: bool = True) -> list[Float32]:
+    """tcgen05.ld and its wait (9.7.16.8): this warp's 32 lanes x columns, a lane and all columns to a thread.
+
+    Without the wait: only what has side effects for the compiler, behind a `tmem_load_wait`, may read them.
+    """
     registers = ", ".join(f"${i}" for i in range(columns))
     text = f"tcgen05.ld.sync.aligned.32x32b.x{columns}.b32 {{{registers}}}, [${columns}];"
-    text += " tcgen05.wait::ld.sync.aligned;"
+    text += " tcgen05.wait::ld.sync.aligned;" * wait
     return unpack(ptx(text, "=f," * columns + "r", tmem, result=structure(columns, "f32")), columns, Float32)
+
+
+def tmem_load_wait() -> None:
+    """tcgen05.wait::ld (9.7.16.8.3): until all of this thread's loads of tensor memory are done."""
+    ptx("tcgen05.wait::ld.sync.aligned;", "")
 
 
 def tcgen05_fence(side: str) -> None:

@@ -9,6 +9,8 @@ Units are K blocks (128 of K) of such cluster tiles, in the order expert, weight
     more                          clusters take whole tiles in turn: the same weights are multiplied with all tokens
     (prefill: tensor cores bind)  at about the same time, and come from L2 but for the first time; if in the last turn
                                   many clusters would have none, its tiles are cut into equal shares
+    more, config.shares_first     as that, but the first one to two tiles of all clusters are shared equally: none has a
+                                  tile more than others, and they do not all end their tiles at once
 
 Of a tile that was cut the cluster with its first unit writes the result; the others give it their sums.
 """
@@ -42,12 +44,16 @@ class Plan(NamedTuple):
     shape: Shape
     table: Int32  # shared memory [experts + 1]: cluster tiles of the experts before
     offsets: Int32  # shared memory [experts + 1]: m_indptr, made monotone and clipped to total_m
-    units: Int32  # of all tiles
-    whole: Int32  # units before this one are dealt in whole tiles, those from it on in equal shares
-    share: Int32  # units of a cluster from `whole` on, rounded down
+    dealt: Int32  # the units from this one on are dealt in whole tiles,
+    dealt_end: Int32  # up to this one
+    shared: Int32  # those from this one on in equal shares,
+    shared_end: Int32  # up to this one
+    share: Int32  # units of a share, rounded down
     longer: Int32  # how many clusters, the first ones, have one more
-    start: Int32  # of this cluster's share
-    end: Int32
+    first: Int32  # whole tile of this cluster
+    start: Int32  # of its share
+    stop: Int32
+    end: Int32  # of all its units
 
 
 class Piece(NamedTuple):
@@ -75,7 +81,7 @@ def first_step(experts: int) -> int:
 @cute.jit
 def start_of(plan: Plan, cluster: Int32) -> Int32:
     """First unit of a cluster's share."""
-    return minimum(plan.whole + cluster * plan.share + minimum(cluster, plan.longer), plan.units)
+    return minimum(plan.shared + cluster * plan.share + minimum(cluster, plan.longer), plan.shared_end)
 
 
 @cute.jit
@@ -86,16 +92,28 @@ def make_plan(config: cutlass.Constexpr, shape: Shape, table: Int32, offsets: In
     many units, too: where shares of the last tiles would save less, these are dealt whole.
     """
     tiles, clusters, least = load_shared(table + 4 * shape.experts), shape.clusters, config.least
-    units, rounds = tiles * shape.k_blocks, divide(tiles, clusters)
-    saved = (clusters - (tiles - rounds * clusters)) * shape.k_blocks  # units in which clusters had nothing to do
-    whole = select(saved > least * clusters, rounds * clusters * shape.k_blocks, units)
+    units, rounds, of_round = tiles * shape.k_blocks, divide(tiles, clusters), clusters * shape.k_blocks
+    if const_expr(config.shares_first):
+        whole = maximum(rounds - 1, 0) * of_round
+    else:
+        saved = (clusters - (tiles - rounds * clusters)) * shape.k_blocks  # units in which clusters had nothing to do
+        whole = select(saved > least * clusters, rounds * of_round, units)
     whole = select(several != 0, whole, 0)
-    share = divide(units - whole, clusters)
-    longer = select(share < least, 0, units - whole - share * clusters)
-    plan = Plan(shape, table, offsets, units, whole, maximum(share, least), longer, Int32(0), Int32(0))
-    plan = plan._replace(start=start_of(plan, cluster), end=start_of(plan, cluster + 1))
-    first = cluster * shape.k_blocks
-    return plan, select(first < whole, first, plan.start)
+    rest = units - whole
+    share = divide(rest, clusters)
+    longer = select(share < least, 0, rest - share * clusters)
+    dealt = rest if const_expr(config.shares_first) else Int32(0)
+    shared = Int32(0) if const_expr(config.shares_first) else whole
+    plan = Plan(
+        shape, table, offsets, dealt, dealt + whole, shared, shared + rest, maximum(share, least), longer,
+        dealt + cluster * shape.k_blocks, Int32(0), Int32(0), Int32(0),
+    )  # fmt: skip
+    start, stop, has_whole = start_of(plan, cluster), start_of(plan, cluster + 1), plan.first < plan.dealt_end
+    if const_expr(config.shares_first):
+        end, first = select(has_whole, units, stop), select(start < stop, start, plan.first)
+    else:
+        end, first = stop, select(has_whole, plan.first, start)
+    return plan._replace(start=start, stop=stop, end=end), first
 
 
 @cute.jit
@@ -131,7 +149,8 @@ def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
         if local < paired:
             block = divide(local, pairs)
             column = 2 * (local - block * pairs) + rank
-    count = minimum(shape.k_blocks - first, select(unit < plan.whole, shape.k_blocks, plan.end - unit))
+    whole = (unit >= plan.dealt) & (unit < plan.dealt_end)
+    count = minimum(shape.k_blocks - first, select(whole, shape.k_blocks, plan.stop - unit))
     end = unit + shape.k_blocks - first
     token = token + column * tokens
     valid = minimum(token_end - token, tokens)
@@ -139,6 +158,9 @@ def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
     for i, narrower in enumerate(widths[1:]):
         width = select(valid <= narrower, narrower, width)
         narrow = select(valid <= narrower, i + 1, narrow)
-    dealt = unit + shape.clusters * shape.k_blocks
-    following = select(unit >= plan.whole, unit + count, select(dealt < plan.whole, dealt, plan.start))
+    after, dealt = unit + count, unit + shape.clusters * shape.k_blocks
+    if const_expr(config.shares_first):
+        following = select(whole, dealt, select(after == plan.stop, plan.first, after))
+    else:
+        following = select(whole, select(dealt < plan.dealt_end, dealt, plan.start), after)
     return Piece(expert, token, valid, width, narrow, block * config.rows, shares_weights, first, count, end, following)

@@ -43,18 +43,25 @@ class GroupedGemmSm100(GroupedGemm):
 
     scale_warps = 2
     parts = 1  # of 128 weight rows each, that a stage multiplies with the same tokens; each has two accumulators
+    columns = COLUMNS  # of an accumulator
 
     @staticmethod
     def supported(config: Config) -> Config:
-        return replace(config, tokens_on_m=False, weights=128)
+        from moe.sm100_tokens import Tiles
+
+        return config if isinstance(config, Tiles) else replace(config, tokens_on_m=False, weights=128)
+
+    @staticmethod
+    def tuning():
+        from moe import tuning_sm100
+
+        return tuning_sm100
 
     @classmethod
     def of(cls, config: Config) -> GroupedGemm:
-        return cls(config)
+        from moe.sm100_tokens import TokensOnLanes
 
-    def __init__(self, config: Config):
-        assert not config.tokens_on_m
-        super().__init__(config)
+        return (TokensOnLanes if config.tokens_on_m else cls)(config)
 
     # The back end's own shared memory: acc_full [2], acc_empty [2], the address of tensor memory
 
@@ -67,7 +74,7 @@ class GroupedGemmSm100(GroupedGemm):
     def begin(self, cta: Cta, warp: Int32):
         """All threads, before they first meet: tensor memory."""
         if warp == TMA_WARP + 1:
-            tmem_alloc(cta.own + 32, 2 * self.parts * COLUMNS)
+            tmem_alloc(cta.own + 32, 2 * self.parts * self.columns)
             tcgen05_fence("before")
 
     @cute.jit
@@ -76,7 +83,7 @@ class GroupedGemmSm100(GroupedGemm):
         cute.arch.sync_threads()
         if warp == TMA_WARP + 1:
             tcgen05_fence("after")
-            tmem_dealloc(load_shared(cta.own + 32), 2 * self.parts * COLUMNS)
+            tmem_dealloc(load_shared(cta.own + 32), 2 * self.parts * self.columns)
 
     def before_mma(self) -> None:
         """The MMA warp, when a stage has come: what its operands need beside that."""
@@ -85,9 +92,17 @@ class GroupedGemmSm100(GroupedGemm):
         """All lanes need the same scale at once: in the order of the columns."""
         return column * 4
 
+    def operands_of(self, stage: Int32) -> tuple[Int32, Int32]:
+        """Where A, the operand on the lanes, and B of a stage lie in shared memory."""
+        return stage, stage + self.config.rows * BLOCK_K
+
+    def width_of(self, piece) -> Int32:
+        """N of the MMA."""
+        return piece.width
+
     @cute.jit
     def issue(self, cta: Cta, plan, unit: Int32):
-        """MMA warp: D [128 weight rows, tokens] of every part of every stage."""
+        """MMA warp: D [128 of A, B] of every part of every stage."""
         config = self.config
         tcgen05_fence("after")
         tmem = load_shared(cta.own + 32)
@@ -96,20 +111,20 @@ class GroupedGemmSm100(GroupedGemm):
             while unit < plan.end:
                 piece = piece_at(plan, config, cta.rank, unit)
                 # Instruction descriptor (9.7.16.4.2): e4m3 x e4m3, f32 out, M = 128, N = width
-                idesc = Int32(128 >> 4 << 24 | 1 << 4) | (piece.width >> 3 << 17)
+                idesc = Int32(128 >> 4 << 24 | 1 << 4) | (self.width_of(piece) >> 3 << 17)
                 for _ in cutlass.range(piece.count, unroll=1):
                     mbarrier_wait(cta.full + 8 * slot, phase)
                     mbarrier_wait(cta.own + 16 + 8 * acc, acc_phase)
                     tcgen05_fence("after")
                     self.before_mma()
                     # Matrix descriptors (9.7.16.4.1): version 1, 128-byte swizzle, groups of 8 rows 1024 bytes apart
-                    weights = Int64(cta.ring + slot * config.stage_bytes >> 4) | Int64(2 << 61 | 1 << 46 | 64 << 32)
-                    tokens = weights + Int64(config.rows * BLOCK_K >> 4)
+                    of_a, of_b = self.operands_of(cta.ring + slot * config.stage_bytes)
+                    a, b = [Int64(x >> 4) | Int64(2 << 61 | 1 << 46 | 64 << 32) for x in (of_a, of_b)]
                     for part in range_constexpr(self.parts):
-                        of_part = weights + Int64(part * (128 * BLOCK_K >> 4))
-                        d = tmem + (2 * part + acc) * COLUMNS
+                        of_part = a + Int64(part * (128 * BLOCK_K >> 4))
+                        d = tmem + (2 * part + acc) * self.columns
                         for j in range_constexpr(BLOCK_K // 32):
-                            mma_fp8(d, of_part + 2 * j, tokens + 2 * j, idesc, int(j > 0))
+                            mma_fp8(d, of_part + 2 * j, b + 2 * j, idesc, int(j > 0))
                     mma_commit(cta.own + 8 * acc)
                     acc_phase = acc_phase ^ acc
                     acc = 1 - acc

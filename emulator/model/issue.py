@@ -28,6 +28,7 @@ SPECIFIC = (  # (beginning of the operation, what it contains) -> class; the fir
     ("atom", ".shared", "shared_atomic"), ("atom", "", "global_atomic"), ("bar.warp.sync", "", "vote"),
     ("barrier.warp.sync", "", "vote"), ("tensormap.replace", "", "replace_tensormap"),
     ("cp.async.bulk.tensor", "", "tensor_copy"),
+    ("fma", ".f32x2", "packed"), ("mul", ".f32x2", "packed"), ("add", ".f32x2", "packed"), ("sub", ".f32x2", "packed"),
     ("wgmma.fence", "", "wgmma_sync"), ("wgmma.commit", "", "wgmma_sync"), ("wgmma.wait", "", "wgmma_sync"),
 )  # fmt: skip
 

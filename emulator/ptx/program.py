@@ -187,13 +187,14 @@ class Program:
                     work.append(s)
 
     def find_results(self):
-        """results[i]: the registers that at store i may hold what comes from the tensor core by any way but memory.
+        """results[i]: the registers that at store i, move i, or arithmetic i of floating point numbers may hold what
+        comes from the tensor core by any way but memory.
 
         A bit each. A register that is used again for something else does not hold it any more.
         """
         self.results: dict[int, int] = {}
         loads = [instr.op.startswith(("tcgen05.ld.", "wgmma.mma_async.")) for instr in self.kernel.instrs]
-        stores = [instr.op.startswith("st") for instr in self.kernel.instrs]
+        asking = [instr.op.startswith(("st", "mov", "fma", "mul", "add", "sub", "mad")) for instr in self.kernel.instrs]
         before = [0] * len(self.start)
         work = list(range(len(self.start))) if any(loads) else []
         while work:
@@ -201,7 +202,7 @@ class Program:
             now = before[b]
             for i in range(self.start[b], self.end[b]):
                 reads, writes = self.effects[i]
-                if stores[i]:
+                if asking[i]:
                     self.results[i] = now
                 written = sum(1 << r for r in writes)
                 now = now | written if loads[i] or any(now >> r & 1 for r in reads) else now & ~written
@@ -276,6 +277,7 @@ class BlockWriter:
         self.results = 0  # what the next instruction's registers may hold, see Program.find_results
         self.constants = {"alu": alu, "convert": convert, "lanes": lanes, "select": alu.select}
         self.temps = 0
+        self.asks = False  # whether the code asks if the tensor core computes
         self.indent = "    "
 
     def emit(self, line: str):
@@ -409,6 +411,13 @@ class BlockWriter:
         """Whether all of these are registers that may come from the tensor core, which has no values in a timed run."""
         return all(isinstance(o, Reg) and self.results >> o.index & 1 for o in operands)
 
+    def made_of(self, operands, value: str) -> str:
+        """Expression for a value that is computed from operands: 0 in a timed run, if one may be the tensor core's."""
+        if not any(self.are_results([o]) for o in operands):
+            return value
+        self.asks = True
+        return f"{value} if moves_data else 0"
+
     # -- leaving -----------------------------------------------------------------------------------------------
     def save(self):
         """Write back the registers that later blocks read."""
@@ -429,7 +438,7 @@ class BlockWriter:
         self.emit(f"if {guard}not ({condition}): return {BLOCKED}")
 
     def finish(self) -> tuple[str, dict[int, Instr]]:
-        lines = ["def block(g):", "    R = g.R"]
+        lines = ["def block(g):", "    R = g.R", *["    moves_data = g.clock.moves_data"] * self.asks]
         used = self.program.use[self.index] & ~self.program.in_place[self.index]
         # a guarded write reads the old value, and a register saved on one path only must exist
         for i in range(used.bit_length()):

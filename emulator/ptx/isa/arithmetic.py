@@ -25,9 +25,10 @@ def _apply(w, i, kind: str, function: str, args: str):
         half = kind[:-2]
         packed = "packed64" if half == "f32" else "packed"
         call = f"{function}({half!r}, {', '.join(names)}, {args})"
-        w.write(i.operands[0], f"alu.{packed}(lambda {', '.join(names)}: {call}, {', '.join(sources)})")
+        value = f"alu.{packed}(lambda {', '.join(names)}: {call}, {', '.join(sources)})"
     else:
-        w.write(i.operands[0], f"{function}({kind!r}, {', '.join(sources)}, {args})")
+        value = f"{function}({kind!r}, {', '.join(sources)}, {args})"
+    w.write(i.operands[0], w.made_of(i.operands[1:], value))
 
 
 def _type(m: Mods) -> str:

@@ -234,7 +234,8 @@ def _mov(w, i, m):
         value = w.temp()
         w.emit(f"{value} = {w.read(s, bits)}")
         for n, item in enumerate(flat(d)):
-            w.write(item, f"alu.resize(({value} >> {part * n}) & {(1 << part) - 1}, {max(part, 16)})")
+            one = f"alu.resize(({value} >> {part * n}) & {(1 << part) - 1}, {max(part, 16)})"
+            w.write(item, w.made_of([s], one))
     elif isinstance(s, Vec):  # pack
         part = bits // len(s.items)
         if bits == 128:
@@ -243,7 +244,7 @@ def _mov(w, i, m):
             w.write(d, f"alu.pack128({w.read(s.items[0], 64)}, {w.read(s.items[1], 64)})")
             return
         terms = [f"(alu.extend({w.read(o, part)}, {part}, False, {bits}) << {part * n})" for n, o in enumerate(s.items)]
-        w.write(d, " | ".join(terms))
+        w.write(d, w.made_of(s.items, " | ".join(terms)))
     elif isinstance(s, (Special, Symbol)):
         w.write(d, f"alu.resize({w.read(s, bits)}, {bits})")
     else:

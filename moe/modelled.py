@@ -1,0 +1,93 @@
+"""Calls of the grouped GEMM and of the layer on the emulated GPU, for a timing model: launched, but with no values.
+
+Only what decides a kernel's course has contents: m_indptr, and the layer's logits. All else is zeros that nobody has
+written, which cost no memory. Import this after emulator.install.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+
+import emulator
+from moe import api
+from moe import definition as d
+from moe.kernel import Config
+from moe.layer import Layer
+
+LEAST = 200 << 20  # bytes of all sets of inputs, beyond the L2
+STAGES = "routing", "GEMM1", "GEMM2", "finalise"
+
+
+def changed(config: Config, change: dict[str, str]) -> Config:
+    """The config with these entries, as they are written, in place of its own. Raises ValueError."""
+    fields = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    if unknown := [name for name in change if name not in fields]:
+        raise ValueError(f"{type(config).__name__} has no {', '.join(unknown)}; it has {', '.join(fields)}")
+    values = {}
+    for name, text in change.items():
+        try:
+            values[name] = {"true": True, "false": False}[text.lower()] if fields[name] is bool else int(text)
+        except (KeyError, ValueError):
+            expected = "true or false" if fields[name] is bool else "an integer"
+            raise ValueError(f"{name}={text}: expected {expected}") from None
+    try:
+        return dataclasses.replace(config, **values)
+    except AssertionError:
+        raise ValueError(f"{type(config).__name__} does not take {change}") from None
+
+
+def config_of(ms: tuple[int, ...], n: int, k: int, change: dict[str, str]) -> Config:
+    """What this GPU's table has for a problem, changed. Raises ValueError."""
+    config = api.back_end(torch.device("cpu")).tuning().choose(sum(ms), len(ms), n, k)
+    return changed(config, change)
+
+
+def grouped_gemm(ms: tuple[int, ...], n: int, k: int, config: Config, calls: int) -> list[Callable]:
+    """So many calls on sets of inputs in turn, which together do not fit L2. ms: rows of each expert."""
+    experts, rows = len(ms), sum(ms)
+    size = experts * n * k + rows * (k + 2 * n)
+    m_indptr = torch.tensor([sum(ms[:e]) for e in range(experts + 1)], dtype=torch.int32)
+
+    def draw() -> tuple:
+        empty = (
+            torch.empty(rows, k, dtype=d.E4M3), torch.empty(k // 128, rows),
+            torch.empty(experts, n, k, dtype=d.E4M3), torch.empty(experts, n // 128, k // 128),
+        )  # fmt: skip
+        out = emulator.device_tensors(torch.empty(rows, n, dtype=d.BF16), copy=False)
+        return *emulator.device_tensors(empty, copy=False), emulator.device_tensors(m_indptr), out
+
+    launcher = api.launcher(torch.device("cpu"), config)
+    sets = [draw() for _ in range(min(calls, max(3, -(-LEAST // size))))]
+    return [lambda x=sets[i % len(sets)]: launcher(x, rows, n, k, experts) for i in range(calls)]
+
+
+def layer(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tuple[int, int]]]:
+    """(calls, of each set of tokens its rows and the experts that have some); a call is a launch of each of STAGES.
+
+    Logits are drawn as moe.layer_bench draws them, a set with no rows left out; weights are the same in all calls.
+    """
+    sizes = d.Sizes()
+    made = Layer(torch.device("cpu"), sizes)
+    h, i, e = sizes.hidden, sizes.intermediate, sizes.local
+    weights = emulator.device_tensors(
+        (
+            torch.empty(e, 2 * i, h, dtype=d.E4M3), torch.empty(e, 2 * i // 128, h // 128),
+            torch.empty(e, h, i, dtype=d.E4M3), torch.empty(e, h // 128, i // 128),
+        ),
+        copy=False,
+    )  # fmt: skip
+    drawn, counts, seed = [], [], 0
+    while len(drawn) < sets:
+        x = d.draw(dataclasses.replace(sizes, hidden=128, intermediate=128, local=1), tokens, seed)
+        chosen, _ = d.route(x.routing_logits, x.routing_bias, x.routed_scaling_factor)
+        rows_of = torch.bincount(chosen.flatten(), minlength=d.EXPERTS)[:e]
+        seed += 1
+        if rows_of.sum():
+            routing = emulator.device_tensors((x.routing_logits, x.routing_bias))
+            hidden = torch.empty(tokens, h, dtype=d.E4M3), torch.empty(h // 128, tokens)
+            inputs = d.Inputs(*routing, *emulator.device_tensors(hidden, copy=False), *weights)
+            output = emulator.device_tensors(torch.empty(tokens, h, dtype=d.BF16), copy=False)
+            drawn.append((inputs, output))
+            counts.append((int(rows_of.sum()), int((rows_of > 0).sum())))
+    return [lambda s=drawn[c % sets]: made(*s) for c in range(calls)], counts

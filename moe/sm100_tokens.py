@@ -1,0 +1,227 @@
+"""The tensor core's part for sm_100a with tokens on the lanes of tensor memory, for experts of many tokens.
+
+    MMA warp:  128 tokens x 256 weight rows, 128 of K ──► accumulator 0 or 1, of 256 columns each: all of tensor memory
+    a thread:  one token, half of the columns, of one b_scale; a_scale * b_scale is one number a block;
+               tcgen05.ld, sum = fma(d, scale, sum) two at once ──► bf16 ──► through shared memory ──► out
+
+Of a thread's 128 results 96 are in registers at once, and the last 32 come while two thirds of these are added. A tile
+has 128 weight rows instead where there are few tiles: less to add up where one is cut.
+"""
+
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr, range_constexpr
+
+from moe.kernel import BLOCK_K, Config, Cta, Operands
+from moe.ptx import (
+    divide,
+    fma_pair,
+    load_global_float,
+    load_shared,
+    load_shared_float,
+    load_shared_words,
+    mbarrier_arrive,
+    mbarrier_wait,
+    minimum,
+    pack_bfloat,
+    select,
+    store_global_words,
+    store_shared_float,
+    store_shared_words,
+    tcgen05_fence,
+    tmem_load,
+    tmem_load_wait,
+    twice,
+)
+from moe.schedule import piece_at
+from moe.sm100 import GroupedGemmSm100
+
+TOKENS = 128  # of a tile: the lanes of tensor memory
+PART = 32  # columns that come from tensor memory at once
+BATCH = 2  # stages whose scales a warp loads at once
+
+
+@dataclass(frozen=True)
+class Tiles(Config):
+    """Of 128 tokens x weights, which are the columns of an accumulator. cluster: 2 share weights, or tokens."""
+
+    tokens: int = TOKENS
+    tokens_on_m: bool = True
+    weights: int = 256
+    shares_first: bool = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        assert self.tokens == TOKENS and self.tokens_on_m
+
+    def grid(self, most: int, total_m: int, n: int, experts: int) -> int:
+        """As many CTAs as have equally many whole tiles of even experts, if that leaves no more than a quarter idle.
+
+        Three quarters of the SMs load as fast as the HBM can, and no sums of cut tiles go through memory. Where the
+        tensor cores bind, this pays only if a CTA has no second tile.
+        """
+        tiles = experts * -(-total_m // (experts * TOKENS)) * -(-n // self.rows)
+        of_each = -(-tiles // most)
+        fewer = -(-tiles // (of_each * self.cluster)) * self.cluster
+        return fewer if 4 * fewer >= 3 * most and (self.cluster == 1 or of_each == 1) else most
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return (TOKENS,)
+
+    @property
+    def scale_bytes(self) -> int:
+        """a_scale * b_scale of every token, for the first half of the columns and for the second."""
+        return 2 * 4 * TOKENS
+
+
+class TokensOnLanes(GroupedGemmSm100):
+    """The kernel with tokens on the lanes."""
+
+    def __init__(self, config: Tiles):
+        super().__init__(config)
+        self.columns, self.half = config.rows, config.rows // 2  # of an accumulator, and of a thread
+
+    def operands_of(self, stage: Int32) -> tuple[Int32, Int32]:
+        """Where A and B of a stage lie: tokens behind the weights."""
+        return stage + self.config.rows * BLOCK_K, stage
+
+    def width_of(self, piece) -> Int32:
+        return Int32(self.config.rows)
+
+    def is_used(self, piece, group: Int32, i: int) -> Int32:
+        return select((cute.arch.warp_idx() & 3) * 32 < piece.tokens, 1, 0)
+
+    @cute.jit
+    def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
+        """A scale warp: every other stage's, for both halves of the columns."""
+        config = self.config
+        count = Int32(0)  # stages before this piece
+        while unit < plan.end:
+            piece = piece_at(plan, config, cta.rank, unit)
+            k_blocks, scale_blocks = plan.shape.k_blocks, plan.shape.n >> 7
+            conditions, addresses, of_rows = [], [], []
+            for i in range_constexpr(TOKENS // 32):
+                conditions.append(select(lane + 32 * i < piece.tokens, 1, 0))
+                addresses.append(operands.a_scale + Int64(piece.token + lane + 32 * i) * 4)
+            for half in range_constexpr(2):
+                column = piece.row + half * self.half
+                row = piece.expert * scale_blocks + minimum(column >> 7, scale_blocks - 1)
+                of_rows.append(operands.b_scale + Int64(row) * Int64(k_blocks) * 4)
+            stride = Int64(operands.total_m) * 4
+            skip = (which + count) & 1
+            for base in cutlass.range(skip, piece.count, self.scale_warps * BATCH, unroll=1):
+                of_tokens, of_weights = [], []
+                for j in range_constexpr(BATCH):
+                    k = piece.first + base + self.scale_warps * j
+                    wanted = select(k < piece.first + piece.count, 1, 0)
+                    at = [x + Int64(k) * stride for x in addresses]
+                    of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
+                    of_weights.append([load_global_float(x + Int64(k) * 4, wanted) for x in of_rows])
+                for j in range_constexpr(BATCH):
+                    i = base + self.scale_warps * j
+                    if i < piece.count:
+                        stage = divide(count + i, config.depth)
+                        slot = count + i - stage * config.depth
+                        mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
+                        to = cta.scales + slot * config.scale_bytes + lane * 4
+                        for half in range_constexpr(2):
+                            for x in range_constexpr(TOKENS // 32):
+                                product = of_tokens[j][x] * of_weights[j][half]
+                                store_shared_float(to + half * (4 * TOKENS) + x * 128, product)
+                        cute.arch.sync_warp()
+                        mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
+            count = count + piece.count
+            unit = piece.next
+
+    @cute.jit
+    def multiply_piece(self, cta: Cta, piece, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
+        """Scale and add what the MMA warp multiplies, or let a piece pass that has no tokens of this warp's."""
+        if (warp & 3) * 32 < piece.tokens:
+            slot, phase = self.multiply(cta, piece.count, done, slot, phase, acc, warp, lane)
+        else:
+            slot, phase = self.skip(cta, piece.count, done, slot, phase, lane)
+        return slot, phase
+
+    @cute.jit
+    def skip(self, cta: Cta, count: Int32, done: Int32, slot: Int32, phase: Int32, lane: Int32):
+        for i in cutlass.range(count, unroll=1):
+            turn = done + i
+            mbarrier_wait(cta.own + 8 * (turn & 1), (turn >> 1) & 1)
+            mbarrier_wait(cta.full + 8 * slot, phase)
+            self.release(cta, slot, lane)
+            mbarrier_arrive(cta.own + 16 + 8 * (turn & 1), select(lane == 0, 1, 0))
+            slot, phase = self.after(slot, phase)
+        return slot, phase
+
+    @cute.jit
+    def multiply(self, cta: Cta, count: Int32, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
+        """Of `count` stages after `done` others. A thread has one token and half of the columns."""
+        config = self.config
+        first = (warp >> 2) * self.half
+        tmem = load_shared(cta.own + 32) + ((warp & 3) << 21) + first
+        scales = cta.scales + (warp >> 2) * (4 * TOKENS) + ((warp & 3) * 32 + lane) * 4
+        for i in cutlass.range(count, unroll=1):
+            turn = done + i
+            which = turn & 1
+            mbarrier_wait(cta.own + 8 * which, (turn >> 1) & 1)
+            tcgen05_fence("after")
+            at = tmem + which * config.rows
+            d = [tmem_load(at + x, PART, wait=False) for x in range(0, min(self.half, 3 * PART), PART)]
+            # While they come: the scale, and then nobody needs the stage any more
+            mbarrier_wait(cta.full + 8 * slot, phase)
+            scale = twice(load_shared_float(scales + slot * config.scale_bytes))
+            self.release(cta, slot, lane)
+            tmem_load_wait()
+            last = self.half // PART - 1
+            if const_expr(last == 3):  # it comes while two others are added
+                self.add(acc, d[0], scale, 0)
+                d.append(tmem_load(at + 3 * PART, PART, wait=False))
+                self.add(acc, d[1], scale, 1)
+                self.add(acc, d[2], scale, 2)
+                tmem_load_wait()
+            tcgen05_fence("before")
+            cute.arch.sync_warp()
+            mbarrier_arrive(cta.own + 16 + 8 * which, select(lane == 0, 1, 0))
+            for part in range_constexpr(last if last == 3 else 0, last + 1):
+                self.add(acc, d[part], scale, part)
+            slot, phase = self.after(slot, phase)
+        return slot, phase
+
+    def add(self, acc, d: list, scale: Int64, part: int) -> None:
+        """sum = fma(d, scale, sum) of a part of the columns."""
+        for j in range(0, PART, 2):
+            to = PART * part + j
+            acc[to], acc[to + 1] = fma_pair(d[j], d[j + 1], scale, acc[to], acc[to + 1])
+
+    @cute.jit
+    def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
+        """Results [32 tokens, half of the columns] of a warp to out in bf16, 16 tokens x 64 columns at once.
+
+        They go through shared memory, so that whole lines are stored. There a token has 128 bytes, its parts of 16
+        swizzled by the token, for the banks.
+        """
+        n = operands.n
+        scratch = cta.scratch + warp * self.config.scratch
+        first = (warp & 3) * 32
+        write, swizzle = scratch + (lane & 15) * 128, lane & 7
+        token, part = lane >> 3, lane & 7  # of 4 tokens that are stored at once
+        column = piece.row + (warp >> 2) * self.half
+        to = operands.out + (Int64(piece.token + first + token) * Int64(n) + Int64(column + part * 8)) * 2
+        left = select(column < n, piece.tokens - first - token, 0)
+        if first < piece.tokens:
+            for c in range_constexpr(self.half // 64):
+                words = [pack_bfloat(acc[c * 64 + 2 * i], acc[c * 64 + 2 * i + 1]) for i in range(32)]
+                for tokens in range_constexpr(2):
+                    if lane >> 4 == tokens:
+                        for x in range_constexpr(8):
+                            store_shared_words(write + ((x ^ swizzle) << 4), words[4 * x : 4 * x + 4])
+                    cute.arch.sync_warp()
+                    for i in range_constexpr(4):
+                        row = 4 * i + token
+                        found = load_shared_words(scratch + row * 128 + ((part ^ (row & 7)) << 4))
+                        at = to + (Int64(16 * tokens + 4 * i) * Int64(n) + c * 64) * 2
+                        store_global_words(at, found, select(16 * tokens + 4 * i < left, 1, 0))
+                    cute.arch.sync_warp()

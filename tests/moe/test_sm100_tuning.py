@@ -1,0 +1,46 @@
+"""Which kernel, and how many CTAs, a problem runs on on a B200."""
+
+import pytest
+
+from moe.kernel import SMEM, Config
+from moe.sm100_tokens import Tiles
+from moe.tuning_sm100 import ALONE, CONFIGS, FEW, MANY, MORE, choose
+
+
+def test_choose():
+    """Every config for some sizes; wide tiles where each SM has one."""
+    assert choose(64, 8, 4096, 7168) == FEW and choose(4096, 8, 7168, 7168) == MANY
+    assert choose(64, 1, 7168, 7168) == ALONE and choose(512, 8, 7168, 2048) == choose(512, 4, 7168, 7168) == MORE
+    assert {FEW, ALONE, MORE, MANY} == set(CONFIGS)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_shared_memory(config):
+    """As many stages as fit, each where the tensor core's descriptors can say."""
+    assert config.smem <= SMEM and config.depth >= 4 and config.stage_bytes % 1024 == 0
+
+
+@pytest.mark.parametrize(
+    "experts, m, n, ctas",
+    [
+        (8, 64, 7168, 112),  # two tiles each
+        (8, 128, 4096, 128),  # one
+        (8, 129, 4096, 128),  # two
+        (1, 64, 7168, 148),  # 28 tiles: all SMs share them
+        (32, 64, 7168, 128),
+    ],
+)
+def test_ctas_have_whole_tiles(experts, m, n, ctas):
+    assert MORE.grid(148, experts * m, n, experts) == ctas
+    assert Config().grid(148, experts * m, n, experts) == 148
+
+
+def test_tensor_cores_are_not_left_idle():
+    """112 tiles at once, but not 896 in seven rounds of 128."""
+    assert MANY.grid(148, 512, 7168, 1) == 112 and MANY.grid(148, 4096, 7168, 8) == 148
+
+
+def test_tiles_refuse_what_they_are_not():
+    for wrong in ({"weights": 64}, {"tokens": 64}, {"tokens_on_m": False}):
+        with pytest.raises(AssertionError):
+            Tiles(**wrong)
