@@ -66,6 +66,7 @@ class MemoryModel:
         self.turn_cycles = LINE * self.channels / p.bytes_per_cycle(hbm["write_between_reads_tb_s"])
         self.free_until = 0.0  # when all channels are free
         self.served = 0.0  # when the HBM has served the latest read
+        self.awaited = 0.0  # when it has served all that the latest read waits for, 0 if that is nothing
         self.each = self.line_cycles  # what the latest line took, with what it pushed out
         self.window, self.overtaken_share = hbm["window_lines"], hbm["overtaking_share"]
         # 4096 quantiles of what a line takes longer than the fastest
@@ -76,6 +77,7 @@ class MemoryModel:
         self.far_cycles = l2["far_cycles"]
         self.read_rate = p.bytes_per_cycle(l2["tb_s"])
         self.shared_rate = p.bytes_per_cycle(l2["shared_tb_s"])
+        self.met_rate = p.bytes_per_cycle(l2["met_tb_s"])
         self.prefetch_rate = p.bytes_per_cycle(l2["prefetch_tb_s"])
         self.write_rate = p.bytes_per_cycle(l2["write_tb_s"])
         self.write_request_cycles = l2["write_request_cycles"]
@@ -160,10 +162,11 @@ class MemoryModel:
                 return first, max(done, self.read(time, lines[beyond], share, *who)[1])
         there, ready = self._found(region, index, half)
         first = done = time + self.hit_cycles
-        missing, held = index, 0.0
+        missing, held, self.awaited = index, 0.0, 0.0
         if there.any():
             hits = ready[there]
             done = max(done, float(hits.max()))
+            self.awaited = float(hits.max()) - self.miss_cycles
             if done > first and self.prefetched > time and nbytes:
                 done = held = max(done, self.prefetched)
             elif len(hits) == len(there) and self.free_until > time:
@@ -223,6 +226,7 @@ class MemoryModel:
             arrival = max(arrival, self.served + self.miss_cycles)
             region.ready[home, at] = self.served + self.miss_cycles
             self.read_bytes += len(at) * LINE
+            self.awaited = max(self.awaited, self.served)
         elif len(far):
             self._write_back(self._insert(region, far, half, gone_first))
         if len(far):
@@ -241,8 +245,7 @@ class MemoryModel:
         key = (cluster, int(lines[0]), len(lines))
         turn, who = self.waiting.get(key, (0.0, sm))
         met = min(1.0, max(0.0, turn - time) / self.merge_cycles) ** 2 if who != sm else 0.0
-        unique, shared = 1 - met, sharers - 1 + met
-        busy = nbytes * (unique / self.read_rate + shared / self.shared_rate)
+        busy = nbytes * ((1 - met) / self.read_rate + met / self.met_rate + (sharers - 1) / self.shared_rate)
         late = 0.0
         if held:
             come = max(0.0, time - self.prefetching) / (held - self.prefetching)

@@ -81,7 +81,7 @@ def test_loads_and_stores(name):
     check(name, MEDIAN)
 
 
-MEETING = ((0, 1, 0), (575, 1, 0.25), (5000, 1, 1), (5000, 0, 0), (5000, 2, 0))
+MEETING = ((0, 1, 0), (300, 1, 0.25), (5000, 1, 1), (5000, 0, 0), (5000, 2, 0))
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_lines_meet_where_they_wait_for_the_crossbar(memory, first, backlog, sm,
     memory.read(0.0, range(first, first + 128), 16384, sm=0, cluster=0)
     begin = memory.read_port
     memory.read(0.0, range(first, first + 128), 16384, sm=sm, cluster=sm // 2 * 2)
-    expected = 16384 * ((1 - shared) / memory.read_rate + shared / memory.shared_rate)
+    expected = 16384 * ((1 - shared) / memory.read_rate + shared / memory.met_rate)
     assert memory.read_port - begin == pytest.approx(expected)
 
 

@@ -36,97 +36,133 @@ OPERATIONS = {  # name -> (PTX, whether r20 is there when it is done)
     **{x: (f"{x};", False)
        for x in ("fence.acq_rel.cta", "fence.acq_rel.cluster", "fence.acq_rel.gpu", "fence.acq_rel.sys", "fence.sc.gpu",
                  "membar.gl")},
-}  # fmt: skip
+    "two fences.acq_rel.gpu": ("fence.acq_rel.gpu; fence.acq_rel.gpu;", False),
+    "two st.release.gpu": ("st.release.gpu.global.u32 [flag], r0; st.release.gpu.global.u32 [flag], r0;", False),
+    "fence.acq_rel.gpu, st.relaxed.gpu": ("fence.acq_rel.gpu; st.relaxed.gpu.global.u32 [flag], r0;", False),
+    "a fence.acq_rel.gpu long after one": (
+        "fence.acq_rel.gpu; mov.u64 start, %clock64;\n"
+        "REST: mov.u64 stop, %clock64; sub.u64 d, stop, start; setp.lt.u64 p, d, 3000; @p bra REST;\n"
+        "  mov.u64 start, %clock64; fence.acq_rel.gpu;", False),
+    **{f"mbarrier.arrive{x}": (f"mbarrier.arrive{x}.shared::cluster.b64 _, [r5];", False)
+       for x in (".release.cluster", ".release.cta", ".relaxed.cluster")},
+}
+COLLECTIVE = {  # which all threads execute
+    f"barrier.cluster{x}": (f"barrier.cluster.arrive{x}.aligned; barrier.cluster.wait.aligned;", False)
+    for x in (".release", ".relaxed")
+}
+CLUSTERED = (*(x for x in OPERATIONS if x.startswith("mbarrier")), *COLLECTIVE)  # those run in clusters of two
 
 
 @dataclass(frozen=True)
 class Operation:
-    """what: of OPERATIONS; stores: rows of each warp that stores, which are warp 0 (own) or four others; copies: of 16
-    KiB, into shared memory ("loads") or out of it ("bulk stores"), that another warp begins; meet: whether a barrier of
-    the CTA stands between; grid: CTAs; cold: after a fill."""
+    """what: of OPERATIONS or COLLECTIVE; stores: rows of each warp that stores, which are warp 0 (own) or four others;
+    copies: of 16 KiB, into shared memory ("loads") or out of it ("bulk stores"), that another warp begins; words: loads
+    of a word of a line of its own by each thread of four other warps; meet: whether a barrier of the CTA stands
+    between; grid: CTAs; cold: after a fill."""
 
     what: str
     stores: int = 0
     own: bool = True
     loads: int = 0
     bulk_stores: int = 0
+    words: int = 0
     meet: bool = True
     grid: int = 1
     cold: bool = False
-
-    @property
-    def name(self) -> str:
-        behind = [f"{self.stores} stores of {'its warp' if self.own else 'each of 4 other warps'}"] * (self.stores > 0)
-        behind += [f"{self.loads} copies"] * (self.loads > 0) + [f"{self.bulk_stores} bulk stores"] * (self.bulk_stores > 0)
-        text = self.what + (" behind " + ", ".join(behind) if behind else "")
-        return text + ", no barrier" * (not self.meet) + f", {self.grid} CTAs" * (self.grid > 1) + ", cold" * self.cold
 
     block = 32 * WARPS
     shared = 1024 + 8 * COPY
 
     @property
-    def nbytes(self) -> int:
-        """Of a CTA's rounds, the rows and the copies."""
-        return ROUNDS * self.each
+    def cluster(self) -> int:
+        return 2 if self.what in CLUSTERED else 1
+
+    @property
+    def name(self) -> str:
+        behind = [f"{self.stores} stores of {'its warp' if self.own else 'each of 4 other warps'}"] * (self.stores > 0)
+        behind += [f"{self.loads} copies"] * (self.loads > 0)
+        behind += [f"{self.bulk_stores} bulk stores"] * (self.bulk_stores > 0)
+        behind += [f"{self.words} loads of each of 4 other warps"] * (self.words > 0)
+        text = self.what + (" behind " + ", ".join(behind) if behind else "")
+        return text + ", no barrier" * (not self.meet) + f", {self.grid} CTAs" * (self.grid > 1) + ", cold" * self.cold
 
     @property
     def each(self) -> int:
-        return max(self.stores * WARPS * ROW + (self.loads + self.bulk_stores) * COPY, 128)
+        """Bytes of a round of a CTA: rows, then copies, then words."""
+        return max(self.stores * WARPS * ROW + (self.loads + self.bulk_stores) * COPY + self.words * WARPS * 4096, 128)
+
+    @property
+    def nbytes(self) -> int:
+        return ROUNDS * self.each
 
     @property
     def ptx(self) -> str:
-        text, value = OPERATIONS[self.what]
-        rows = "".join(f"  st.global.v4.u32 [at+{i * ROW}], {{r0, r1, r2, r3}};\n" for i in range(self.stores))
-        who = "setp.ne.u32 p, warp, 0;" if self.own else "sub.u32 r7, warp, 1; setp.gt.u32 p, r7, 3;"
-        begin = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [smem], {self.loads * COPY};" if self.loads else ""
-        begin += "".join(
-            "\n  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+        text, value = (OPERATIONS | COLLECTIVE)[self.what]
+        collective, clusters = self.what in COLLECTIVE, self.cluster > 1
+        meet = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" if clusters else "bar.sync 0;"
+        others = "sub.u32 r7, warp, 1; setp.gt.u32 p, r7, 3;"
+        storing = "setp.ne.u32 p, warp, 0;" if self.own and not self.words else others
+        rows = [f"st.global.v4.u32 [at+{i * ROW}], {{r0, r1, r2, r3}};" for i in range(self.stores)]
+        rows += [f"ld.relaxed.gpu.global.u32 x{i}, [word+{4096 * i}];" for i in range(self.words)]
+        copies = [f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [smem], {self.loads * COPY};"] * (self.loads > 0)
+        copies += [
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
             f" [r4+{1024 + i * COPY}], [to+{i * COPY}], {COPY}, [smem];"
             for i in range(self.loads)
-        )
-        begin += "".join(
-            f"\n  cp.async.bulk.global.shared::cta.bulk_group [to+{i * COPY}], [r4+{1024 + i * COPY}], {COPY};"
+        ]
+        copies += [
+            f"cp.async.bulk.global.shared::cta.bulk_group [to+{i * COPY}], [r4+{1024 + i * COPY}], {COPY};"
             for i in range(self.bulk_stores)
-        )
-        begin += "\n  cp.async.bulk.commit_group;" * (self.bulk_stores > 0)
-        end = "cp.async.bulk.wait_group 0;" * (self.bulk_stores > 0)
+        ]
+        landed = []
         if self.loads:
-            end += "\nLANDED: mbarrier.try_wait.parity.shared::cta.b64 p, [smem], phase; @!p bra LANDED;\n"
-            end += "  xor.b32 phase, phase, 1;"
-        settle = "setp.eq.u32 p, r20, 0x7fabcdef; @p bra END;" if value else ""
+            landed = ["LANDED: mbarrier.try_wait.parity.shared::cta.b64 p, [smem], phase; @!p bra LANDED;"]
+            landed += ["xor.b32 phase, phase, 1;"]
+        if self.bulk_stores:
+            copies, landed = [*copies, "cp.async.bulk.commit_group;"], ["cp.async.bulk.wait_group 0;"]
         return f"""{HEADER}.extern .shared .align 1024 .b8 smem[];
 .visible .entry kernel(.param .u64 out, .param .u64 data, .param .u64 flags)
 {{
-  .reg .pred p, q; .reg .b32 r<24>, warp, phase; .reg .b64 at, to, flag, o, d, begin, start, stop;
+  .reg .pred p, q; .reg .b32 r<24>, warp, phase, x<16>; .reg .b64 at, to, word, flag, o, d, begin, start, stop;
   mov.u32 r0, %tid.x; shr.u32 warp, r0, 5; and.b32 r1, r0, 31; mov.u32 r2, %ctaid.x; mov.u32 r3, 0; mov.u32 r4, smem;
   ld.param.u64 o, [out]; mul.wide.u32 d, r2, {8 * ROUNDS}; add.u64 o, o, d;
   ld.param.u64 flag, [flags]; mul.wide.u32 d, r2, 128; add.u64 flag, flag, d;
-  ld.param.u64 at, [data]; mul.wide.u32 d, r2, {self.nbytes}; add.u64 at, at, d; add.u64 to, at, {self.stores * WARPS * ROW};
-  mad.lo.u32 r6, warp, {self.stores * ROW}, 0; mad.lo.u32 r6, r1, 16, r6; cvt.u64.u32 d, r6; add.u64 at, at, d;
-  setp.eq.u32 p, r0, 0; @p mbarrier.init.shared::cta.b64 [smem], 1; @p fence.mbarrier_init.release.cluster;
-  mov.u32 phase, 0; setp.eq.u32 q, r0, {32 * WARPS - 32};
+  ld.param.u64 at, [data]; mul.wide.u32 d, r2, {self.nbytes}; add.u64 at, at, d;
+  add.u64 to, at, {self.stores * WARPS * ROW}; mad.wide.u32 word, r0, 128, to;
+  mul.lo.u32 r6, warp, {self.stores * ROW}; mad.lo.u32 r6, r1, 16, r6; cvt.u64.u32 d, r6; add.u64 at, at, d;
+  setp.eq.u32 p, r0, 0; add.u32 r5, r4, 8; mov.u32 r9, 0;
+  @p mbarrier.init.shared::cta.b64 [smem], 1; @p mbarrier.init.shared::cta.b64 [r5], 1;
+  @p fence.mbarrier_init.release.cluster;
+  mov.u32 r6, %cluster_ctarank; xor.b32 r6, r6, 1; {"mapa.shared::cluster.u32 r5, r5, r6;" if clusters else ""}
+  mov.u32 phase, 0; setp.eq.u32 q, warp, {WARPS - 1}; setp.eq.and.u32 q, r1, 0, q;
+  {meet}
 .pragma "nounroll";
 AGAIN:
   bar.sync 0; mov.u64 start, %clock64;
 SPIN: mov.u64 stop, %clock64; sub.u64 d, stop, start; setp.lt.u64 p, d, 3000; @p bra SPIN;
-  bar.sync 0;
+  {meet}
   mov.u64 begin, %clock64;
   @!q bra STORE;
-  {begin}
-STORE: {who} @p bra STORED;
-{rows}STORED: {"bar.sync 0;" if self.meet else ""}
-  setp.ne.u32 p, r0, 0; @p bra DONE;
+  {" ".join(copies)}
+STORE: {storing} @p bra STORED;
+  {" ".join(rows)}
+STORED: {"bar.sync 0;" if self.meet else ""}
+  {"" if collective else "setp.ne.u32 p, r0, 0; @p bra DONE;"}
   mov.u64 start, %clock64;
   {text}
-  {settle}
+  {"setp.eq.u32 p, r20, 0x7fabcdef; @p bra END;" if value else ""}
   mov.u64 stop, %clock64;
+  setp.ne.u32 p, r0, 0; @p bra DONE;
   sub.u64 d, stop, begin; cvt.u32.u64 r7, d; sub.u64 d, stop, start; cvt.u32.u64 r8, d;
   st.global.v2.u32 [o], {{r7, r8}}; add.u64 o, o, 8;
-DONE: @!q bra LEFT;
-  {end}
-LEFT: add.u64 at, at, {self.each}; add.u64 to, to, {self.each};
+DONE: {"".join(f"xor.b32 r9, r9, x{i}; " for i in range(self.words))}
+  @!q bra LEFT;
+  {" ".join(landed)}
+LEFT: add.u64 at, at, {self.each}; add.u64 to, to, {self.each}; add.u64 word, word, {self.each};
   add.u32 r3, r3, 1; setp.lt.u32 p, r3, {ROUNDS}; @p bra AGAIN;
-END: ret;
+  setp.eq.u32 p, r9, 0x7fabcdef; @p st.global.u32 [o], r9;
+END: {meet if clusters else ""}
+  ret;
 }}
 """
 
@@ -144,7 +180,7 @@ class HandOver:
     partner: int = 1
     apart: int = 128
 
-    grid, block, shared, cold, nbytes = SMS, 128, 200 << 10, False, 2 * 16 * 2048
+    grid, block, shared, cold, nbytes, cluster = SMS, 128, 200 << 10, False, 2 * 16 * 2048, 1
 
     @property
     def name(self) -> str:
@@ -158,9 +194,9 @@ class HandOver:
     def ptx(self) -> str:
         rows = range(self.rows)
         store = "".join(f"  st.global.v4.u32 [mine+{i * 2048}], {{r0, r1, r2, r3}};\n" for i in rows)
-        load = "".join(
-            f"  ld.global.v4.u32 {{x{4 * i}, x{4 * i + 1}, x{4 * i + 2}, x{4 * i + 3}}}, [theirs+{i * 2048}];\n" for i in rows
-        ) + "".join(f"  xor.b32 r10, r10, x{4 * i + j};\n" for i in rows for j in range(4))
+        values = ["{{x{}, x{}, x{}, x{}}}".format(*range(4 * i, 4 * i + 4)) for i in rows]
+        load = "".join(f"  ld.global.v4.u32 {values[i]}, [theirs+{i * 2048}];\n" for i in rows)
+        load += "".join(f"  xor.b32 r10, r10, x{i};\n" for i in range(4 * self.rows))
         clear = "st.release.gpu.global.u32 [seen+64], r3;" if self.clear else ""
         sleep = f"nanosleep.u32 {self.sleep};" if self.sleep else ""
         return f"""{HEADER}.visible .entry kernel(.param .u64 out, .param .u64 data, .param .u64 flags)
@@ -204,7 +240,7 @@ def digest(point: Point) -> str:
 
 
 def points() -> list[Point]:
-    found: list[Point] = [Operation(what) for what in OPERATIONS]
+    found: list[Point] = [Operation(x, grid=2 if x in CLUSTERED else 1) for x in OPERATIONS | COLLECTIVE]
     behind = ("st.release.gpu", "fence.acq_rel.gpu")
     found += [Operation(x, n, grid=g, cold=c)
               for x in behind for n in (1, 4, 16) for g, c in ((1, False), (1, True), (SMS, False), (SMS, True))]
@@ -213,8 +249,14 @@ def points() -> list[Point]:
               for n in (1, 4, 16) for m in (True, False) for g, c in ((1, False), (1, True), (SMS, True))]
     found += [Operation("st.release.gpu", loads=n, grid=g, cold=True) for n in (1, 8) for g in (1, SMS)]
     found += [Operation("st.release.gpu", bulk_stores=n, grid=g) for n in (1, 4) for g in (1, SMS)]
-    found += [Operation(x, 4) for x in OPERATIONS if "release" in x or "fence" in x or "acq_rel" in x or "membar" in x
-              if x not in behind]
+    found += [Operation(x, 4) for x in OPERATIONS
+              if "release" in x or "fence" in x or "acq_rel" in x or "membar" in x if x not in (*behind, *CLUSTERED)]
+    found += [Operation(x, n, loads=c, grid=2, cold=c > 0)
+              for x in CLUSTERED for n, c in ((4, 0), (16, 0), (0, 1), (0, 8))]
+    found += [Operation(x, loads=8, cold=True) for x in ("st.release.cta", "fence.acq_rel.cta", "fence.acq_rel.gpu",
+                                                         "ld.acquire.gpu", "st.relaxed.gpu")]
+    found += [Operation("st.release.gpu", words=n, grid=g, cold=True) for n in (1, 8) for g in (1, SMS)]
+    found += [Operation("st.relaxed.gpu", bulk_stores=4)]
     found += [Operation("ld.acquire.gpu", 4), Operation("ld.relaxed.gpu", 4)]
     weak, strong = ("relaxed.gpu", "relaxed.gpu"), ("release.gpu", "acquire.gpu")
     found += [HandOver(o, partner=p, apart=a) for o in (weak, strong) for p in (1, 2, 40, 70, 131) for a in (128, 4096)]
@@ -244,7 +286,8 @@ def run(file: Path) -> None:
     try:
         for point in points():
             kernel, seen = gpu.kernel(point.ptx, shared=point.shared), []
-            launch = gpu.launch(kernel, point.grid, point.block, [out, data, flags], shared=point.shared)
+            launch = gpu.launch(kernel, point.grid, point.block, [out, data, flags],
+                                point.cluster if point.cluster > 1 else None, point.shared)
             for _ in range(7):
                 gpu.fill(flags, 0, 1 << 16)
                 if point.cold:
@@ -279,7 +322,10 @@ def on_the_model(point: Point, profile) -> list[float]:
     with emulator.timing(profile):
         for _ in range(1 if point.cold else 2):
             arrays[2][:] = 0
-            emulator.launch(point.ptx, "kernel", point.grid, point.block, arrays, shared=point.shared)
+            cluster = point.cluster if point.cluster > 1 else None
+            emulator.launch(
+                point.ptx, "kernel", point.grid, point.block, arrays, cluster=cluster, shared=point.shared
+            )
     return _median(arrays[0].view(np.uint32)[: point.grid * ROUNDS * 2].reshape(point.grid, ROUNDS, 2), point)
 
 
