@@ -121,11 +121,11 @@ class TimingClock(Clock):
         sm.tma = start + max(tma["issue_cycles"], nbytes / tma["bytes_per_cycle"])
         return start + tma["issue_cycles"]
 
-    def _arrive(self, group, start: float, lines: Lines, nbytes: int, ctas, policy: int | None, tensor: bool) -> float:
-        """When all of a copy has landed."""
+    def _arrive(self, group, start: float, lines: Lines, nbytes: int, ctas, policy: int | None) -> float:
         tma, unit = self.p["tma"], self.p["sm"]
         sm = group.cta.sm
         cluster = self._sharing(sm - group.cta.rank, len(group.cta.cluster.ctas))
+        fetched = self.memory.read_bytes
         first = done = start
         if len(lines):
             gone_first = policy == EVICT_FIRST
@@ -137,12 +137,11 @@ class TimingClock(Clock):
             landing = max(landing, sm.ingest)
         if len(ctas) > 1:
             landing += tma["multicast_cycles"]
-        landing += tma["latency_cycles"] + tensor * tma["tensor_cycles"]
+        landing += tma["latency_cycles"]
         mine = self.sms[group.cta.sm]
         mine.come = max(mine.come, landing)
-        in_order = tensor and self.p["hbm"]["tensor_in_order"]
-        if len(lines) and self.memory.awaited > self.engine.now and not in_order:
-            self._served[landing] = self.memory.awaited
+        if self.memory.read_bytes > fetched:
+            self._served[landing] = self.memory.served
         return landing
 
     def _sharing(self, first: int, size: int) -> int:
@@ -162,13 +161,14 @@ class TimingClock(Clock):
 
     def tma_load(self, group, tm: TensorMap, map_at: int, coords, nbytes: int, ctas, policy: int | None) -> float:
         start = self._issue(group, nbytes, self._descriptor(group, tm, map_at))
-        landing = self._arrive(group, start, self.lines(tm, coords), nbytes, ctas, policy, True)
+        landing = self._arrive(group, start, self.lines(tm, coords), nbytes, ctas, policy)
+        landing += self.p["tma"]["tensor_cycles"]
         self.trace.copy(group, "load", start, landing, nbytes)
         return landing
 
     def bulk_load(self, group, address: int, nbytes: int, ctas, policy: int | None) -> float:
         start = self._issue(group, nbytes)
-        landing = self._arrive(group, start, self._span(address, nbytes), nbytes, ctas, policy, False)
+        landing = self._arrive(group, start, self._span(address, nbytes), nbytes, ctas, policy)
         self.trace.copy(group, "load", start, landing, nbytes)
         return landing
 

@@ -66,7 +66,6 @@ class MemoryModel:
         self.turn_cycles = LINE * self.channels / p.bytes_per_cycle(hbm["write_between_reads_tb_s"])
         self.free_until = 0.0  # when all channels are free
         self.served = 0.0  # when the HBM has served the latest read
-        self.awaited = 0.0  # when it has served all that the latest read waits for, 0 if that is nothing
         self.each = self.line_cycles  # what the latest line took, with what it pushed out
         self.window, self.overtaken_share = hbm["window_lines"], hbm["overtaking_share"]
         # 4096 quantiles of what a line takes longer than the fastest
@@ -162,11 +161,10 @@ class MemoryModel:
                 return first, max(done, self.read(time, lines[beyond], share, *who)[1])
         there, ready = self._found(region, index, half)
         first = done = time + self.hit_cycles
-        missing, held, self.awaited = index, 0.0, 0.0
+        missing, held = index, 0.0
         if there.any():
             hits = ready[there]
             done = max(done, float(hits.max()))
-            self.awaited = float(hits.max()) - self.miss_cycles
             if done > first and self.prefetched > time and nbytes:
                 done = held = max(done, self.prefetched)
             elif len(hits) == len(there) and self.free_until > time:
@@ -226,7 +224,6 @@ class MemoryModel:
             arrival = max(arrival, self.served + self.miss_cycles)
             region.ready[home, at] = self.served + self.miss_cycles
             self.read_bytes += len(at) * LINE
-            self.awaited = max(self.awaited, self.served)
         elif len(far):
             self._write_back(self._insert(region, far, half, gone_first))
         if len(far):

@@ -309,10 +309,8 @@ def on_the_model(point: Point, profile) -> list[float]:
     import numpy as np
 
     import emulator
-    from emulator.chip import H200
     from emulator.device import DEVICE, allocate
 
-    DEVICE.chip = H200
     arrays = [allocate(n) for n in (SMS * ROUNDS * 8, max(point.grid * point.nbytes, 1 << 16), 1 << 16)]
     for array in arrays:
         array[:] = 0

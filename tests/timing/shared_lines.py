@@ -83,10 +83,8 @@ def on_the_model(pattern: Pattern, profile) -> dict[str, list[float]]:
     import numpy as np
 
     import emulator
-    from emulator.chip import H200
     from emulator.device import DEVICE, allocate
 
-    DEVICE.chip = H200
     blocks = table(pattern)
     data, lists, *outs = (allocate(n) for n in (BLOCKS * BLOCK, 1 << 20, 1 << 12, 1 << 12))
     lists[: blocks.nbytes] = blocks.ravel().view(np.uint8)

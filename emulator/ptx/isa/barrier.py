@@ -54,6 +54,7 @@ def _cluster_wait(w, i, m):
 
 @op("fence", "membar", dst=0, blocking=True)
 def _fence(w, i, m):
+    m.take("sc", "acq_rel", "acquire", "release")
     m.take("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
     if not m.take("cta") and m.take(*FENCED, "gl"):
         w.wait_unless("g.fenced('fence')")

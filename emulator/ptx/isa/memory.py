@@ -22,8 +22,8 @@ def _order(m: Mods) -> str:
 
 
 def _release(w, m: Mods) -> str:
-    """The order of an instruction that releases: in global memory, as a fence of its scope in front of it."""
-    if any(scope in m.left for scope in FENCED) and not any(part.startswith("shared") for part in m.left):
+    """The order of an instruction that releases: beyond its CTA it waits as if a fence were in front of it."""
+    if any(scope in m.left for scope in FENCED):
         w.wait_unless("g.fenced('store')")
     return _order(m)
 
@@ -94,15 +94,10 @@ def _st_async(w, i, m):
 ATOMIC = ("add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas")
 
 
-@op("atom.release", "atom.acq_rel", dst=1, blocking=True)
+@op("atom.release", "atom.acq_rel", "red.release", dst=lambda i: 1 if i.op.startswith("atom") else 0, blocking=True)
 def _atom_release(w, i, m):
     _release(w, m)
     _atom(w, i, m)
-
-
-@op("red.release", "red.acq_rel", dst=0, blocking=True)
-def _red_release(w, i, m):
-    _atom_release(w, i, m)
 
 
 @op("atom", "red", dst=lambda i: 1 if i.op.startswith("atom") else 0)
