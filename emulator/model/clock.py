@@ -16,7 +16,7 @@ from ..formats.tensormap import TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
 from . import fences, issue, wgmma
-from .halves import half_of, neighbours
+from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
 from .sm import FORGOTTEN, SCHEDULERS, Sm
@@ -145,12 +145,10 @@ class TimingClock(Clock):
         return landing
 
     def _sharing(self, first: int, size: int) -> int:
-        """Names the SMs whose requests for one line can meet: those of a cluster, or of a part of a GPC.
-
-        first: SM of the cluster; size: its SMs.
-        """
-        groups = int(self.p["l2"]["meeting"])
-        return neighbours(first, size, len(self.sms), groups) if groups else first
+        """Names the SMs whose requests for one line can meet: those of a cluster, or every eighth of them. first: SM of
+        the cluster; size: its SMs."""
+        among = int(self.p["l2"]["meeting"])
+        return first // size % among if among else first
 
     def decided(self, when: float) -> float:
         return max(self._served.pop(when, when), self.engine.now)

@@ -29,15 +29,6 @@ def half_of(first: int, size: int, sms: int) -> int:
     return HALVES[first * len(HALVES) // sms if size == 1 else first // size % len(HALVES)]
 
 
-def neighbours(first: int, size: int, sms: int, groups: int) -> int:
-    """The one of `groups` groups of SMs, some to a GPC, that has a cluster of `size` CTAs (1: none) from `first` on."""
-    if size == 1:
-        return first * groups // sms
-    gpcs = len(HALVES)
-    before, gpc = divmod(first // size, gpcs)
-    return gpc * (groups // gpcs) + min(before * size * groups // sms, groups // gpcs - 1)
-
-
 class Links:
     """One to each half, for what it gets from the other: lines read, and data to be stored there."""
 

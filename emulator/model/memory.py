@@ -76,7 +76,6 @@ class MemoryModel:
         self.far_cycles = l2["far_cycles"]
         self.read_rate = p.bytes_per_cycle(l2["tb_s"])
         self.shared_rate = p.bytes_per_cycle(l2["shared_tb_s"])
-        self.met_rate = p.bytes_per_cycle(l2["met_tb_s"])
         self.prefetch_rate = p.bytes_per_cycle(l2["prefetch_tb_s"])
         self.write_rate = p.bytes_per_cycle(l2["write_tb_s"])
         self.write_request_cycles = l2["write_request_cycles"]
@@ -242,7 +241,8 @@ class MemoryModel:
         key = (cluster, int(lines[0]), len(lines))
         turn, who = self.waiting.get(key, (0.0, sm))
         met = min(1.0, max(0.0, turn - time) / self.merge_cycles) ** 2 if who != sm else 0.0
-        busy = nbytes * ((1 - met) / self.read_rate + met / self.met_rate + (sharers - 1) / self.shared_rate)
+        unique, shared = 1 - met, sharers - 1 + met
+        busy = nbytes * (unique / self.read_rate + shared / self.shared_rate)
         late = 0.0
         if held:
             come = max(0.0, time - self.prefetching) / (held - self.prefetching)
