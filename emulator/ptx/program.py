@@ -52,8 +52,10 @@ class Program:
                     leaders.add(o.index)
             if base in ENDS_BLOCK:
                 leaders.add(i + 1)
-            if (handler := lookup(instr)) and handler.blocking or any(
-                isinstance(o, Special) and o.name.startswith("clock") for o in instr.operands
+            if (
+                (handler := lookup(instr))
+                and handler.blocking
+                or any(isinstance(o, Special) and o.name.startswith("clock") for o in instr.operands)
             ):
                 leaders.add(i)  # a clock is read when what comes before has been issued
             if instr.op.startswith(("tcgen05.wait", "wgmma.wait")):

@@ -246,7 +246,7 @@ def test_the_tensor_core_reads_its_operands_first():
 FENCES = (
     "st.release.gpu",
     "fence.acq_rel.gpu",
-    "a fence.acq_rel.gpu long after one",
+    "two fences.acq_rel.gpu",
     "st.release.gpu behind 16 stores of its warp",
     "st.release.gpu behind 4 stores of each of 4 other warps",
     "atom.acq_rel.gpu behind 4 stores of its warp",

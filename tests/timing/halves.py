@@ -38,6 +38,7 @@ DONE: ret;
 }
 """
 
+
 def copies(block: int = BLOCK, stages: int = STAGES, who: str = "%smid") -> str:
     """Arguments: out (u64 [SM]: cycles), first block, lists (u32 [SM][count]: blocks), count. A list of an SM that
     copies nothing begins with ~0. who: what tells whose list a CTA has."""

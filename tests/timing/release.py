@@ -26,25 +26,43 @@ WARPS = 6  # 0 has the operation, 1 to 4 store where "others" do, 5 copies
 HEADER = ".version 8.8\n.target sm_90a\n.address_size 64\n"
 OPERATIONS = {  # name -> (PTX, whether r20 is there when it is done)
     "nothing": ("", False),
-    **{f"st.{x}": (f"st.{x}.global.u32 [flag], r0;", False)
-       for x in ("relaxed.gpu", "release.cta", "release.cluster", "release.gpu", "release.sys")},
-    **{f"ld.{x}": (f"ld.{x}.global.u32 r20, [flag];", True)
-       for x in ("relaxed.gpu", "acquire.cta", "acquire.cluster", "acquire.gpu", "acquire.sys")},
-    **{f"atom.{x}": (f"atom.{x}.global.add.u32 r20, [flag], 1;", True)
-       for x in ("relaxed.gpu", "acquire.gpu", "release.gpu", "acq_rel.gpu")},
+    **{
+        f"st.{x}": (f"st.{x}.global.u32 [flag], r0;", False)
+        for x in ("relaxed.gpu", "release.cta", "release.cluster", "release.gpu", "release.sys")
+    },
+    **{
+        f"ld.{x}": (f"ld.{x}.global.u32 r20, [flag];", True)
+        for x in ("relaxed.gpu", "acquire.cta", "acquire.cluster", "acquire.gpu", "acquire.sys")
+    },
+    **{
+        f"atom.{x}": (f"atom.{x}.global.add.u32 r20, [flag], 1;", True)
+        for x in ("relaxed.gpu", "acquire.gpu", "release.gpu", "acq_rel.gpu")
+    },
     **{f"red.{x}": (f"red.{x}.global.add.u32 [flag], 1;", False) for x in ("relaxed.gpu", "release.gpu")},
-    **{x: (f"{x};", False)
-       for x in ("fence.acq_rel.cta", "fence.acq_rel.cluster", "fence.acq_rel.gpu", "fence.acq_rel.sys", "fence.sc.gpu",
-                 "membar.gl")},
+    **{
+        x: (f"{x};", False)
+        for x in (
+            "fence.acq_rel.cta",
+            "fence.acq_rel.cluster",
+            "fence.acq_rel.gpu",
+            "fence.acq_rel.sys",
+            "fence.sc.gpu",
+            "membar.gl",
+        )
+    },
     "two fences.acq_rel.gpu": ("fence.acq_rel.gpu; fence.acq_rel.gpu;", False),
     "two st.release.gpu": ("st.release.gpu.global.u32 [flag], r0; st.release.gpu.global.u32 [flag], r0;", False),
     "fence.acq_rel.gpu, st.relaxed.gpu": ("fence.acq_rel.gpu; st.relaxed.gpu.global.u32 [flag], r0;", False),
     "a fence.acq_rel.gpu long after one": (
         "fence.acq_rel.gpu; mov.u64 start, %clock64;\n"
         "REST: mov.u64 stop, %clock64; sub.u64 d, stop, start; setp.lt.u64 p, d, 3000; @p bra REST;\n"
-        "  mov.u64 start, %clock64; fence.acq_rel.gpu;", False),
-    **{f"mbarrier.arrive{x}": (f"mbarrier.arrive{x}.shared::cluster.b64 _, [r5];", False)
-       for x in (".release.cluster", ".release.cta", ".relaxed.cluster")},
+        "  mov.u64 start, %clock64; fence.acq_rel.gpu;",
+        False,
+    ),
+    **{
+        f"mbarrier.arrive{x}": (f"mbarrier.arrive{x}.shared::cluster.b64 _, [r5];", False)
+        for x in (".release.cluster", ".release.cta", ".relaxed.cluster")
+    },
 }
 COLLECTIVE = {  # which all threads execute
     f"barrier.cluster{x}": (f"barrier.cluster.arrive{x}.aligned; barrier.cluster.wait.aligned;", False)
@@ -242,27 +260,46 @@ def digest(point: Point) -> str:
 def points() -> list[Point]:
     found: list[Point] = [Operation(x, grid=2 if x in CLUSTERED else 1) for x in OPERATIONS | COLLECTIVE]
     behind = ("st.release.gpu", "fence.acq_rel.gpu")
-    found += [Operation(x, n, grid=g, cold=c)
-              for x in behind for n in (1, 4, 16) for g, c in ((1, False), (1, True), (SMS, False), (SMS, True))]
+    found += [
+        Operation(x, n, grid=g, cold=c)
+        for x in behind
+        for n in (1, 4, 16)
+        for g, c in ((1, False), (1, True), (SMS, False), (SMS, True))
+    ]
     found += [Operation("st.release.gpu", 64, cold=c) for c in (False, True)]
-    found += [Operation("st.release.gpu", n, own=False, meet=m, grid=g, cold=c)
-              for n in (1, 4, 16) for m in (True, False) for g, c in ((1, False), (1, True), (SMS, True))]
+    found += [
+        Operation("st.release.gpu", n, own=False, meet=m, grid=g, cold=c)
+        for n in (1, 4, 16)
+        for m in (True, False)
+        for g, c in ((1, False), (1, True), (SMS, True))
+    ]
     found += [Operation("st.release.gpu", loads=n, grid=g, cold=True) for n in (1, 8) for g in (1, SMS)]
     found += [Operation("st.release.gpu", bulk_stores=n, grid=g) for n in (1, 4) for g in (1, SMS)]
-    found += [Operation(x, 4) for x in OPERATIONS
-              if "release" in x or "fence" in x or "acq_rel" in x or "membar" in x if x not in (*behind, *CLUSTERED)]
-    found += [Operation(x, n, loads=c, grid=2, cold=c > 0)
-              for x in CLUSTERED for n, c in ((4, 0), (16, 0), (0, 1), (0, 8))]
-    found += [Operation(x, loads=8, cold=True) for x in ("st.release.cta", "fence.acq_rel.cta", "fence.acq_rel.gpu",
-                                                         "ld.acquire.gpu", "st.relaxed.gpu")]
+    found += [
+        Operation(x, 4)
+        for x in OPERATIONS
+        if "release" in x or "fence" in x or "acq_rel" in x or "membar" in x
+        if x not in (*behind, *CLUSTERED)
+    ]
+    found += [
+        Operation(x, n, loads=c, grid=2, cold=c > 0) for x in CLUSTERED for n, c in ((4, 0), (16, 0), (0, 1), (0, 8))
+    ]
+    found += [
+        Operation(x, loads=8, cold=True)
+        for x in ("st.release.cta", "fence.acq_rel.cta", "fence.acq_rel.gpu", "ld.acquire.gpu", "st.relaxed.gpu")
+    ]
     found += [Operation("st.release.gpu", words=n, grid=g, cold=True) for n in (1, 8) for g in (1, SMS)]
     found += [Operation("st.relaxed.gpu", bulk_stores=4)]
     found += [Operation("ld.acquire.gpu", 4), Operation("ld.relaxed.gpu", 4)]
     weak, strong = ("relaxed.gpu", "relaxed.gpu"), ("release.gpu", "acquire.gpu")
     found += [HandOver(o, partner=p, apart=a) for o in (weak, strong) for p in (1, 2, 40, 70, 131) for a in (128, 4096)]
     found += [HandOver(strong, sleep=64, partner=p) for p in (1, 70)]
-    found += [HandOver(strong, rows, s, c, partner=p)
-              for rows in (2, 8) for s, c in ((0, False), (64, False), (64, True)) for p in (1, 70)]
+    found += [
+        HandOver(strong, rows, s, c, partner=p)
+        for rows in (2, 8)
+        for s, c in ((0, False), (64, False), (64, True))
+        for p in (1, 70)
+    ]
     return found  # fmt: skip
 
 
@@ -286,8 +323,14 @@ def run(file: Path) -> None:
     try:
         for point in points():
             kernel, seen = gpu.kernel(point.ptx, shared=point.shared), []
-            launch = gpu.launch(kernel, point.grid, point.block, [out, data, flags],
-                                point.cluster if point.cluster > 1 else None, point.shared)
+            launch = gpu.launch(
+                kernel,
+                point.grid,
+                point.block,
+                [out, data, flags],
+                point.cluster if point.cluster > 1 else None,
+                point.shared,
+            )
             for _ in range(7):
                 gpu.fill(flags, 0, 1 << 16)
                 if point.cold:
@@ -321,9 +364,7 @@ def on_the_model(point: Point, profile) -> list[float]:
         for _ in range(1 if point.cold else 2):
             arrays[2][:] = 0
             cluster = point.cluster if point.cluster > 1 else None
-            emulator.launch(
-                point.ptx, "kernel", point.grid, point.block, arrays, cluster=cluster, shared=point.shared
-            )
+            emulator.launch(point.ptx, "kernel", point.grid, point.block, arrays, cluster=cluster, shared=point.shared)
     return _median(arrays[0].view(np.uint32)[: point.grid * ROUNDS * 2].reshape(point.grid, ROUNDS, 2), point)
 
 

@@ -44,7 +44,7 @@ def table(pattern: Pattern):
         size, apart = pattern
         cta = np.arange(128)
         group = cta // (size * apart) * apart + cta % apart
-        return np.tile(blocks[: 1024].reshape(128, 8)[group], (1, COUNT // 8)).astype(np.int32)
+        return np.tile(blocks[:1024].reshape(128, 8)[group], (1, COUNT // 8)).astype(np.int32)
     batches, columns, rows = pattern
     of_rows = blocks[: batches * rows * half].reshape(batches, rows, half)
     of_columns = blocks[BLOCKS // 2 :][: batches * columns * half].reshape(batches, columns, half)
