@@ -85,9 +85,12 @@ class Clock(ABC):
     def remote(self, group) -> float:
         """An arrival or store at another CTA, a result of cluster launch control."""
 
-    @abstractmethod
-    def release(self) -> float:
-        """Ticks for which a warp stops before it arrives in another CTA, until its cluster sees what it did."""
+    def fence(self, group, what: str) -> float:
+        """Until when a warp stops so that its cluster or all see what it did.
+
+        what: a "fence", a "barrier.cluster.arrive", an "mbarrier.arrive" in another CTA, or a "store" with release.
+        """
+        return group.t
 
     @abstractmethod
     def tma_store(self, group, tm, map_at: int, coords, nbytes: int) -> tuple[float, float]:

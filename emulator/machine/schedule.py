@@ -84,9 +84,6 @@ class FunctionalClock(Clock):
     def remote(self, group) -> float:
         return group.t + self._delay("remote")
 
-    def release(self) -> float:
-        return 0
-
     def tma_store(self, group, tm, map_at: int, coords, nbytes: int) -> tuple[float, float]:
         return self._store(group)
 

@@ -19,6 +19,7 @@ from ..state.order import Actor
 from ..units.access import LaneAccess
 from ..units.async_copy import AsyncCopy
 from ..units.barriers import Barriers
+from ..units.fences import Fences
 from ..units.tcgen05 import TensorCore
 from ..units.tensor_maps import TensorMaps
 from ..units.wgmma import IN_USE, Issued, WarpgroupMma
@@ -130,7 +131,7 @@ class Warp:
         return here.bit_count()
 
 
-class Group(LaneAccess, Barriers, AsyncCopy, TensorMaps, TensorCore, WarpgroupMma):
+class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, WarpgroupMma):
     """lanes: int64 [n] lane numbers, ascending. R: one value per register (see alu)."""
 
     pending = Pending()

@@ -15,7 +15,7 @@ from ..formats.cache_policy import EVICT_FIRST
 from ..formats.tensormap import TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
-from . import issue, wgmma
+from . import fences, issue, wgmma
 from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
@@ -138,6 +138,8 @@ class TimingClock(Clock):
         if len(ctas) > 1:
             landing += tma["multicast_cycles"]
         landing += tma["latency_cycles"]
+        mine = self.sms[group.cta.sm]
+        mine.come = max(mine.come, landing)
         if self.memory.read_bytes > fetched:
             self._served[landing] = self.memory.served
         return landing
@@ -178,8 +180,8 @@ class TimingClock(Clock):
     def remote(self, group) -> float:
         return group.t + self.p["sync"]["remote_cycles"]
 
-    def release(self) -> float:
-        return self.p["sync"]["release_cycles"]
+    def fence(self, group, what: str) -> float:
+        return max(group.t, fences.passed(what, group.t, self.sms[group.cta.sm], self.p["sync"], self.figures))
 
     def tma_store(self, group, tm: TensorMap, map_at: int, coords, nbytes: int) -> tuple[float, float]:
         return self._store(group, self.lines(tm, coords), nbytes, self._descriptor(group, tm, map_at))
@@ -192,7 +194,7 @@ class TimingClock(Clock):
         sm = self.sms[group.cta.sm]
         sm.egress = sm.shared.turns(max(sm.egress, start), nbytes / tma["store_bytes_per_cycle"])
         read = sm.egress + tma["store_latency_cycles"]
-        written = max(read, self._write(sm, lines, nbytes)) if len(lines) else read
+        written = max(read, self._write(sm, lines, nbytes)[1]) if len(lines) else read
         group.launch.last_store = max(group.launch.last_store, written)
         self.trace.copy(group, "store", start, written, nbytes)
         # On an H200 wait_group returns a cycle after wait_group.read; only the grid's end waits for the L2.
@@ -217,11 +219,11 @@ class TimingClock(Clock):
         sm.prefetches = max(sm.prefetches, group.t) + len(lines)
         self.memory.prefetch(sm.prefetches, lines, len(lines) * LINE)
 
-    def _write(self, sm: Sm, lines: Lines, nbytes: int) -> float:
-        """What has left an SM: when it is acknowledged. The SM has to wait where the L2 does not keep up."""
+    def _write(self, sm: Sm, lines: Lines, nbytes: int) -> tuple[float, float]:
+        """What leaves an SM, which waits where the L2 does not keep up: when the L2 has it, and acknowledges it."""
         taken, acknowledged = self.memory.write(sm.egress, lines, nbytes, sm.half)
         sm.egress = max(sm.egress, taken - self.p["sm"]["store_queue_cycles"])
-        return acknowledged
+        return taken, acknowledged
 
     @staticmethod
     def _descriptor(group, tm: TensorMap, map_at: int):
@@ -276,7 +278,8 @@ class TimingClock(Clock):
         unit = self.p["sm"]
         busy = max(len(lines) * unit["store_instruction_cycles"], nbytes / unit["store_bytes_per_cycle"])
         sm.egress = max(sm.egress, group.t) + busy
-        done = self._write(sm, lines, nbytes)
+        taken, done = self._write(sm, lines, nbytes)
+        sm.stored_since_fence, sm.drained = True, max(sm.drained, taken)
         group.t = max(group.t, sm.egress - unit["store_queue_cycles"])  # the store queue is finite
         group.launch.last_store = max(group.launch.last_store, done)
 
@@ -290,6 +293,7 @@ class TimingClock(Clock):
         asked = asked if waited == group.t else group.t
         sm = group.cta.sm
         come = self.memory.read(asked, lines, len(lines) * LINE, self.sms[sm].half, sm)[1] + self.p["sm"]["load_cycles"]
+        self.sms[sm].come = max(self.sms[sm].come, come)
         group.t = max(group.t, come - self.figures["global_load"][1])
         group.global_loads = asked, group.t
 

@@ -63,7 +63,7 @@ class Sm:
 
     __slots__ = (
         "decode", "tma", "ingest", "egress", "tensor", "copy", "load", "prefetches", "seen", "launch", "host",
-        "schedulers", "shared", "constants", "half", "code",
+        "schedulers", "shared", "constants", "half", "code", "drained", "come", "stored_since_fence",
     )  # fmt: skip
 
     def __init__(self):
@@ -72,6 +72,8 @@ class Sm:
         self.launch = -1  # which one last used tensor maps here
         self.host = -1  # which one last started a CTA here
         self.half = 0  # of the L2, that serves it
+        self.drained = self.come = 0.0  # when all that threads have stored has left, and all that was loaded has come
+        self.stored_since_fence = False
         self.schedulers = [0.0] * SCHEDULERS  # when each has issued what it was given
         self.shared = SharedPort()
         self.constants: set[int] = set()  # lines of the launch's parameters
@@ -80,6 +82,7 @@ class Sm:
     def new_launch(self):
         """The first CTA of a launch starts here."""
         self.constants.clear()
+        self.stored_since_fence = False
 
     def remember(self, key, ready: float, room: float):
         self.seen[key] = ready

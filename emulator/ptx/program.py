@@ -11,7 +11,7 @@ from random import Random
 
 from ..errors import Unsupported
 from ..formats import alu, convert, lanes
-from .isa import BLOCKING, Mods, lookup
+from .isa import Mods, lookup
 from .isa.registry import ENDS_BLOCK
 from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, Vec, float_immediate, leaves
 
@@ -52,8 +52,10 @@ class Program:
                     leaders.add(o.index)
             if base in ENDS_BLOCK:
                 leaders.add(i + 1)
-            if instr.op.startswith(BLOCKING) or any(
-                isinstance(o, Special) and o.name.startswith("clock") for o in instr.operands
+            if (
+                (handler := lookup(instr))
+                and handler.blocking
+                or any(isinstance(o, Special) and o.name.startswith("clock") for o in instr.operands)
             ):
                 leaders.add(i)  # a clock is read when what comes before has been issued
             if instr.op.startswith(("tcgen05.wait", "wgmma.wait")):

@@ -1,7 +1,7 @@
-"""Barriers, fences and waits of a group of lanes (PTX ISA 9.7.13): what makes threads rely on each other.
+"""Barriers and waits of a group of lanes (PTX ISA 9.7.13): what makes threads rely on each other.
 
-Named barriers of a CTA and the barrier of a cluster (9.7.13.1-3), mbarriers (9.7.13.15), fences (9.7.13.4), and
-griddepcontrol (9.7.13.13), which makes a launch rely on the one before.
+Named barriers of a CTA and the barrier of a cluster (9.7.13.1-3), mbarriers (9.7.13.15), and
+griddepcontrol (9.7.13.13), which makes a launch rely on the one before. Fences are in fences.py.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Barriers:
             self.pass_dependency(barrier)
             if cta is not self.cta and expect is None and not drop and not no_complete:
                 if scope == "cluster" and not released:  # it leaves when all that the warp did is performed there
-                    self.t += self.clock.release()
+                    self.t = self.clock.fence(self, "mbarrier.arrive")
                     released = True
                 self.remote_arrive(cta, barrier, self.pick(count, p), origin)
             else:
@@ -217,61 +217,6 @@ class Barriers:
     @staticmethod
     def mbarrier_pending_count(state):
         return (state >> 1) & 0xFFFFF if not alu.is_array(state) else ((state >> 1) & 0xFFFFF).astype(np.uint32)
-
-    # -- fences ------------------------------------------------------------------------------------------------
-    def fence(self):
-        """fence and membar (9.7.13.4): releases and acquires."""
-        self.release()
-        self.publish()
-        self.waited()
-
-    def fence_proxy_async(self, mask, ctas=None):
-        """The async proxy sees what these lanes have written to shared memory, mbarriers they initialised included.
-
-        ctas: of which CTAs, where not of all in the cluster.
-        """
-        lanes = self.lanes_of(mask)
-        for cta in ctas or self.cta.cluster.ctas:
-            if cta.smem.unfenced:
-                cta.smem.fence(self.warp.actor.uid, lanes)
-        self.fence_mbarrier_init(ctas)
-
-    def fence_mbarrier_init(self, ctas=None):
-        for cta in ctas or self.cta.cluster.ctas:
-            for barrier in cta.smem.barriers.values():
-                barrier.fence(self.warp.actor)
-
-    def fence_proxy_release(self, mask):
-        """fence.proxy.async::generic.release: of what is in this CTA's memory, before an arrival, a relaxed one too."""
-        self.fence_proxy_async(mask, [self.cta])
-        self.release()
-
-    def fence_proxy_acquire(self, mask):
-        """fence.proxy.async::generic.acquire: of what is in the cluster's memory, behind a wait, a relaxed one too."""
-        self.waited()
-        self.fence_proxy_async(mask)
-
-    def publish(self, mask=True):
-        """What lanes of this warp wrote to shared memory is visible to whoever waits for them."""
-        if not self.launch.checks:
-            return
-        lanes = self.lanes_of(mask)
-        for cta in self.cta.cluster.ctas:
-            if cta.smem.unfenced:
-                cta.smem.publish(self.warp.actor.uid, lanes)
-
-    def release(self):
-        """What this warp did is performed for those who acquire (8.8)."""
-        for land in list(self.warp.remote_arrivals):
-            land()
-
-    def waited(self):
-        """This warp may rely on all that has happened in its cluster so far."""
-        self.warp.actor.waited()
-
-    def tcgen05_fence(self, before: bool):
-        if not before:  # composes with a relaxed wait (9.7.16.6.3)
-            self.warp.actor.seen = max(self.warp.actor.seen, self.warp.relaxed_wait)
 
     # -- dependent launches ------------------------------------------------------------------------------------
     def grid_dependency_wait(self) -> bool:

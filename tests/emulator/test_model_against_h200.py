@@ -5,6 +5,7 @@ python -m tests.timing.validate     # all of them
 
 import gc
 import hashlib
+import json
 import math
 import statistics
 
@@ -12,9 +13,10 @@ import pytest
 
 import emulator
 from emulator.device import DEVICE, allocate
+from emulator.model import fences
 from emulator.model.profile import load
-from emulator.model.sm import SharedPort
-from tests.timing import pdl_chain, validate
+from emulator.model.sm import SharedPort, Sm
+from tests.timing import pdl_chain, release, validate
 from tests.timing.points import POINTS
 
 MEDIAN, WORST = 0.10, 0.25
@@ -239,3 +241,36 @@ def test_the_tensor_core_reads_its_operands_first():
         while port.access(0.0, 4) < 6000:
             passed += 4
         assert passed * 128 / 6000 == pytest.approx(left, rel=WORST)
+
+
+FENCES = (
+    "st.release.gpu",
+    "fence.acq_rel.gpu",
+    "two fences.acq_rel.gpu",
+    "st.release.gpu behind 16 stores of its warp",
+    "st.release.gpu behind 4 stores of each of 4 other warps",
+    "atom.acq_rel.gpu behind 4 stores of its warp",
+    "st.release.gpu behind 8 copies, cold",
+    "mbarrier.arrive.release.cluster behind 8 copies, 2 CTAs, cold",
+    "barrier.cluster.release behind 4 stores of its warp, 2 CTAs",
+    "hand-over to CTA 1, st.release.gpu, ld.acquire.gpu, 2 rows, nanosleep 64, another release",
+)
+
+
+@pytest.mark.parametrize("name", FENCES)
+def test_releases_wait_for_what_the_sm_has_under_way(name):
+    point = next(p for p in release.points() if p.name == name)
+    measured = json.loads(release.TABLE.read_text())["points"][name]
+    assert measured["digest"] == release.digest(point)
+    assert release.on_the_model(point, H200)[0] == pytest.approx(measured["cycles"][0], rel=MEDIAN)
+
+
+def test_a_release_in_the_cta_and_bulk_stores_do_not_wait():
+    """Behind 8 copies a release in the CTA goes on at once, and none waits for what the TMA unit stores."""
+    in_cta, stored = release.Operation("st.release.cta", loads=8, cold=True), Sm()
+    assert release.on_the_model(in_cta, H200)[1] < 50
+    idle = fences.passed("store", 1000.0, stored, H200["sync"], {})
+    stored.egress = 5000.0  # what the TMA unit stores leaves until then
+    assert fences.passed("store", 1000.0, stored, H200["sync"], {}) == idle
+    stored.drained = 5000.0
+    assert fences.passed("store", 1000.0, stored, H200["sync"], {}) > 5000

@@ -38,16 +38,18 @@ DONE: ret;
 }
 """
 
-# Arguments: out (u64 [SM]: cycles), first block, lists (u32 [SM][count]: blocks), count. A list of an SM that copies
-# nothing begins with ~0.
-COPY = f""".version 8.0
+
+def copies(block: int = BLOCK, stages: int = STAGES, who: str = "%smid") -> str:
+    """Arguments: out (u64 [SM]: cycles), first block, lists (u32 [SM][count]: blocks), count. A list of an SM that
+    copies nothing begins with ~0. who: what tells whose list a CTA has."""
+    return f""".version 8.0
 .target sm_90
 .address_size 64
 .extern .shared .align 128 .b8 smem[];
 .visible .entry kernel(.param .u64 out, .param .u64 at, .param .u64 lists, .param .u32 count)
 {{
   .reg .pred p; .reg .b32 r<16>, lane, done, stage, phase, which; .reg .b64 a, o, l, d, start, stop;
-  mov.u32 r0, %smid; mov.u32 r1, smem; mov.u32 lane, %tid.x; ld.param.u32 r2, [count]; ld.param.u64 a, [at];
+  mov.u32 r0, {who}; mov.u32 r1, smem; mov.u32 lane, %tid.x; ld.param.u32 r2, [count]; ld.param.u64 a, [at];
   ld.param.u64 l, [lists]; mul.lo.u32 r6, r0, r2; mul.wide.u32 d, r6, 4; add.u64 l, l, d;
   ld.param.u64 o, [out]; mul.wide.u32 d, r0, 8; add.u64 o, o, d;
   add.u32 which, r1, {LIST}; mov.b32 r3, lane;
@@ -59,30 +61,33 @@ LISTED: bar.warp.sync 0xffffffff;
   setp.ne.u32 p, lane, 0; @p bra DONE;
   mov.b32 done, 0;
 INIT: mad.lo.u32 r5, done, 8, r1; mbarrier.init.shared::cta.b64 [r5], 1;
-  add.u32 done, done, 1; setp.lt.u32 p, done, {STAGES}; @p bra INIT;
+  add.u32 done, done, 1; setp.lt.u32 p, done, {stages}; @p bra INIT;
   fence.mbarrier_init.release.cluster;
   mov.b32 done, 0; mov.b32 stage, 0; mov.b32 phase, 1;
   mov.u64 start, %clock64;
 NEXT: ld.shared.u32 r4, [which]; add.u32 which, which, 4;
-  mad.lo.u32 r5, stage, 8, r1; mad.lo.u32 r6, stage, {BLOCK}, r1;
-  setp.lt.u32 p, done, {STAGES}; @p bra FREE;
+  mad.lo.u32 r5, stage, 8, r1; mad.lo.u32 r6, stage, {block}, r1;
+  setp.lt.u32 p, done, {stages}; @p bra FREE;
 WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [r5], phase; @!p bra WAIT;
-FREE: mbarrier.arrive.expect_tx.shared::cta.b64 _, [r5], {BLOCK};
-  mul.wide.u32 d, r4, {BLOCK}; add.u64 d, d, a;
-  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r6+{RING}], [d], {BLOCK}, [r5];
-  add.u32 done, done, 1; add.u32 stage, stage, 1; setp.eq.u32 p, stage, {STAGES}; @!p bra MORE;
+FREE: mbarrier.arrive.expect_tx.shared::cta.b64 _, [r5], {block};
+  mul.wide.u32 d, r4, {block}; add.u64 d, d, a;
+  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r6+{RING}], [d], {block}, [r5];
+  add.u32 done, done, 1; add.u32 stage, stage, 1; setp.eq.u32 p, stage, {stages}; @!p bra MORE;
   mov.b32 stage, 0; xor.b32 phase, phase, 1;
 MORE: setp.lt.u32 p, done, r2; @p bra NEXT;
   mov.b32 done, 0;
 EACH: mad.lo.u32 r5, stage, 8, r1;
 LAST: mbarrier.try_wait.parity.shared::cta.b64 p, [r5], phase; @!p bra LAST;
-  add.u32 stage, stage, 1; setp.eq.u32 p, stage, {STAGES}; @!p bra STAY;
+  add.u32 stage, stage, 1; setp.eq.u32 p, stage, {stages}; @!p bra STAY;
   mov.b32 stage, 0; xor.b32 phase, phase, 1;
-STAY: add.u32 done, done, 1; setp.lt.u32 p, done, {STAGES}; @p bra EACH;
+STAY: add.u32 done, done, 1; setp.lt.u32 p, done, {stages}; @p bra EACH;
   mov.u64 stop, %clock64; sub.u64 stop, stop, start; st.global.u64 [o], stop;
 DONE: ret;
 }}
 """
+
+
+COPY = copies()
 
 # Arguments: out (u32 [CTA]: its SM). CTAs stay until all have started.
 WHERE = """.version 8.0

@@ -110,6 +110,15 @@ KERNELS = (
            _experts("1,64,4096,7168", "1,128,7168,2048", "1,512,7168,2048")),
     Kernel("moe 128 two blocks e4m3", MOE, "--config {tokens:128,blocks:2,in_turn:1}", False,
            _experts("1,128,7168,2048", "1,512,7168,2048")),
+    # moe's as of commit 86147da, each in the half of the one that it replaces
+    Kernel("moe FEW e4m3", MOE, "--config {tokens:16,burst:4,prefetch:2}", True,
+           _experts("1,8,4096,7168", "4,8,7168,2048")),
+    Kernel("moe 64 later e4m3", MOE, "--config {tokens:64,cluster:2,prefetch:2}", False,
+           _experts("1,64,4096,7168", "4,64,7168,2048")),
+    Kernel("moe MORE e4m3", MOE, "--config {tokens:128,tokens_on_m:1,cluster:2,prefetch:2}", True,
+           _experts("1,64,4096,7168", "1,128,7168,2048", "4,128,7168,2048")),
+    Kernel("moe ALONE e4m3", MOE, "--config {tokens:128,tokens_on_m:1,prefetch:2}", False,
+           _experts("1,128,7168,2048", "1,512,7168,2048")),
     Kernel("load side, plain u8", LOADS, "--config {pdl:0}", False, ("--case 1", "--case 2", "--case 3")),
     Kernel("load side, as submitted u8", LOADS, "--config {}", True, ("--case 1", "--case 2", "--case 3")),
 )  # fmt: skip

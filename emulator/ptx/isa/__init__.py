@@ -6,6 +6,4 @@
 from . import arithmetic, barrier, control, convert, copy, logic, memory, tcgen05, warp, wgmma  # noqa: F401
 from .registry import HANDLERS, Mods, lookup
 
-BLOCKING = tuple(h.name for h in HANDLERS.values() if h.blocking)
-
-__all__ = ["BLOCKING", "HANDLERS", "Mods", "lookup"]
+__all__ = ["HANDLERS", "Mods", "lookup"]

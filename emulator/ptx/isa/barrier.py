@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...errors import Unsupported
 from ..syntax import SINK, Mem
-from .registry import SCOPES, Mods, op
+from .registry import FENCED, Mods, op
 
 
 @op("bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync", dst=0, blocking=True, collective=True)
@@ -33,11 +33,16 @@ def _bar_red(w, i, m):
     w.write(i.operands[0], "g.bar_result()")
 
 
-@op("barrier.cluster.arrive", dst=0, collective=True)
+@op("barrier.cluster.arrive.relaxed", dst=0, collective=True)
+def _cluster_arrive_relaxed(w, i, m):
+    w.call(f"g.cluster_arrive(False, {m.take('aligned')})")
+
+
+@op("barrier.cluster.arrive", dst=0, blocking=True, collective=True)
 def _cluster_arrive(w, i, m):
-    relaxed = m.one_of("release", "relaxed", default="release") == "relaxed"
-    aligned = m.take("aligned")
-    w.call(f"g.cluster_arrive({not relaxed}, {aligned})")
+    m.take("release")
+    w.wait_unless("g.fenced('barrier.cluster.arrive')")
+    w.call(f"g.cluster_arrive(True, {m.take('aligned')})")
 
 
 @op("barrier.cluster.wait", dst=0, blocking=True, collective=True)
@@ -47,11 +52,12 @@ def _cluster_wait(w, i, m):
     w.wait_unless("g.cluster_wait()")
 
 
-@op("fence", "membar", dst=0)
+@op("fence", "membar", dst=0, blocking=True)
 def _fence(w, i, m):
     m.take("sc", "acq_rel", "acquire", "release")
     m.take("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
-    m.take(*SCOPES, "gl")
+    if not m.take("cta") and m.take(*FENCED, "gl"):
+        w.wait_unless("g.fenced('fence')")
     w.call("g.fence()")
 
 
@@ -86,7 +92,7 @@ def _fence_proxy_alias(w, i, m):
 @op("fence.proxy.tensormap::generic", dst=0)
 def _fence_tensormap(w, i, m):
     kind = m.one_of("acquire", "release")
-    m.take(*SCOPES)
+    m.take("cta", *FENCED)
     if kind == "acquire":  # a release is that of the arrive or store behind it
         w.call(f"g.tensormap_acquire({w.address(i.operands[0])})")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...errors import Unsupported
 from ...formats.cache_policy import EVICT_FIRST, EVICT_NORMAL
 from ..syntax import SINK, Imm, Mem, Vec
-from .registry import CACHE_HINTS, SCOPES, Mods, flat, is_signed, op, width
+from .registry import CACHE_HINTS, FENCED, SCOPES, Mods, flat, is_signed, op, width
 
 SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "const")
 
@@ -19,6 +19,13 @@ def _order(m: Mods) -> str:
     order = m.one_of("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", default="mmio" if mmio else "weak")
     m.take(*SCOPES)
     return order
+
+
+def _release(w, m: Mods) -> str:
+    """The order of an instruction that releases: beyond its CTA it waits as if a fence were in front of it."""
+    if any(scope in m.left for scope in FENCED):
+        w.wait_unless("g.fenced('store')")
+    return _order(m)
 
 
 def _vector(m: Mods) -> int:
@@ -50,10 +57,16 @@ def _ld(w, i, m):
         w.write(item, value)
 
 
+@op("st.release", dst=0, blocking=True)
+def _st_release(w, i, m):
+    _release(w, m)
+    w.call(f"g.publish({w.mask()})")
+    _st(w, i, m)
+
+
 @op("st", dst=0)
 def _st(w, i, m):
-    if _order(m) == "release":
-        w.call(f"g.publish({w.mask()})")
+    _order(m)
     space = _space(m)
     m.drop(*CACHE_HINTS)
     count, kind = _vector(m), m.type()
@@ -79,6 +92,12 @@ def _st_async(w, i, m):
 
 
 ATOMIC = ("add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas")
+
+
+@op("atom.release", "atom.acq_rel", "red.release", dst=lambda i: 1 if i.op.startswith("atom") else 0, blocking=True)
+def _atom_release(w, i, m):
+    _release(w, m)
+    _atom(w, i, m)
 
 
 @op("atom", "red", dst=lambda i: 1 if i.op.startswith("atom") else 0)

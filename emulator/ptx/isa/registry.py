@@ -14,6 +14,7 @@ from ..syntax import TYPE_BITS, Instr, Pair, Vec
 
 ENDS_BLOCK = {"bra", "brx", "ret", "exit", "trap"}
 SCOPES = ("cta", "cluster", "gpu", "sys")
+FENCED = SCOPES[1:]  # those at which a release waits until all that the thread did is performed
 # What changes speed and never values: operators of ld and st (9.7.9.1), priorities of eviction (9.7.9.2), sizes of
 # prefetches and cache policies (9.7.9.8)
 CACHE_HINTS = (
