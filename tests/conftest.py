@@ -20,11 +20,6 @@ def custom_kernel(data):
 """
 
 
-def pytest_collection_modifyitems(items):
-    """Tests that run a file of tests of their own, for minutes, are begun first: else a core waits for the last one."""
-    items.sort(key=lambda item: item.path.name != "test_moe_kernel.py")
-
-
 @pytest.fixture(scope="module", autouse=True)
 def freed_memory_is_given_back():
     """glibc keeps what was freed: 10 GB in a process that has modelled many launches."""
