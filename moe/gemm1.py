@@ -168,40 +168,20 @@ class GatheredGemm(GroupedGemm):
                     for half in range_constexpr(2):
                         tma_prefetch(weights_map, ((piece.first + i) * BLOCK_K, piece.row >> 1, half, piece.expert))
 
-    @cute.jit
-    def load(self, cta: Cta, plan, unit: Int32, tokens_map: Int64, weights_map: Int64):
-        """TMA warp: weights to the ring, 128 rows of up, then of gate. Tokens are the scale warps' part.
+    def load_stage(self, cta: Cta, piece, weights_map, tokens_map, slot: Int32, x: Int32) -> None:
+        """TMA copies of a stage's weights, 128 rows of up, then of gate. Tokens are the scale warps' part.
 
         If a cluster's CTAs have the same weights, the first loads up for both, the second gate.
         """
-        config = self.config
-        with cute.arch.elect_one():
-            slot, phase = Int32(0), Int32(1)  # a fresh barrier passes parity 1
-            while unit < plan.end:
-                piece = piece_at(plan, config, cta.rank, unit)
-                row, expert = piece.row >> 1, piece.expert
-                shared = piece.shares_weights
-                mask = select(shared != 0, 3, Int32(1) << cta.rank)
-                end = piece.first + piece.count
-                for first_k in cutlass.range(piece.first, end, config.burst, unroll=1):
-                    if const_expr(config.burst > 1):
-                        ahead, ahead_phase = slot, phase
-                        for i in range_constexpr(config.burst):
-                            if first_k + i < end:
-                                mbarrier_wait(cta.empty + 8 * ahead, ahead_phase)
-                            ahead, ahead_phase = self.after(ahead, ahead_phase)
-                    for k in cutlass.range(first_k, minimum(first_k + config.burst, end), unroll=1):
-                        if const_expr(config.burst == 1):
-                            mbarrier_wait(cta.empty + 8 * slot, phase)
-                        bar, to = cta.full + 8 * slot, cta.ring + slot * config.stage_bytes
-                        mbarrier_expect(bar, config.rows * BLOCK_K)
-                        for half in range_constexpr(2):
-                            at = (k * BLOCK_K, row, half, expert)
-                            to_both = None if config.cluster == 1 else mask
-                            mine = Int32(1) if config.cluster == 1 else select(cta.rank == half, 1, 1 - shared)
-                            tma_load(to + half * (HALF * BLOCK_K), weights_map, at, bar, FIRST, mine, to_both)
-                        slot, phase = self.after(slot, phase)
-                unit = piece.next
+        config, bar, shared = self.config, cta.full + 8 * slot, piece.shares_weights
+        weights = cta.ring + slot * config.stage_bytes
+        mbarrier_expect(bar, config.rows * BLOCK_K)
+        for half in range(2):
+            mine, mask = Int32(1), None
+            if config.cluster == 2:
+                mine, mask = select(cta.rank == half, 1, 1 - shared), select(shared != 0, 3, Int32(1) << cta.rank)
+            at = (x, piece.row >> 1, half, piece.expert)
+            tma_load(weights + half * (HALF * BLOCK_K), weights_map, at, bar, FIRST, mine, mask)
 
     @cute.jit
     def gather(self, to: Int32, source: Int64, k: Int32, tokens: list, piece, lane: Int32):

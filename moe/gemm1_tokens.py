@@ -40,14 +40,6 @@ class GatheredTokensOnM(GatheredGemm, TokensOnM):
     """The kernel with tokens on M; the words are those of GatheredGemm."""
 
     @cute.jit
-    def multiply_piece(self, cta: Cta, piece, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
-        if (warp >> 2) * ROWS < piece.width:
-            slot, phase = self.multiply(cta, piece.count, slot, phase, acc, warp, lane)
-        else:
-            slot, phase = self.skip(cta, piece.count, slot, phase, lane)
-        return slot, phase
-
-    @cute.jit
     def multiply(self, cta: Cta, count: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
         """Multiply, scale and add `count` stages of a tile. Returns the next slot, and its phase."""
         config, group = self.config, warp >> 2

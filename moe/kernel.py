@@ -419,9 +419,7 @@ class GroupedGemm:
             slot, phase = Int32(0), Int32(1)  # a fresh barrier passes parity 1
             while unit < plan.end:
                 piece = piece_at(plan, config, cta.rank, unit)
-                expert, token, row, width = piece.expert, piece.token, piece.row, piece.width
                 tokens_of = tokens_map + Int64(piece.narrow) * 128
-                own = piece.shares_weights
                 end = piece.first + piece.count
                 for first_k in cutlass.range(piece.first, end, config.burst, unroll=1):
                     if const_expr(config.burst > 1):
@@ -433,27 +431,24 @@ class GroupedGemm:
                     for k in cutlass.range(first_k, minimum(first_k + config.burst, end), unroll=1):
                         if const_expr(config.burst == 1):
                             mbarrier_wait(cta.empty + 8 * slot, phase)
-                        bar = cta.full + 8 * slot
-                        mbarrier_expect(bar, (width + config.rows) * BLOCK_K)
-                        weights = cta.ring + slot * config.stage_bytes
-                        self.load_stage(
-                            cta, weights_map, tokens_of, weights, bar, k * BLOCK_K, expert, row, token, width, own
-                        )
+                        self.load_stage(cta, piece, weights_map, tokens_of, slot, k * BLOCK_K)
                         slot, phase = self.after(slot, phase)
                 unit = piece.next
 
-    def load_stage(self, cta: Cta, weights_map, tokens_map, weights, bar, x, expert, row, token, width, own) -> None:
+    def load_stage(self, cta: Cta, piece, weights_map, tokens_map, slot: Int32, x: Int32) -> None:
         """TMA copies of a stage at x of K. Of the operand that a cluster shares, each CTA loads half for both."""
-        config = self.config
+        config, bar = self.config, cta.full + 8 * slot
+        mbarrier_expect(bar, (piece.width + config.rows) * BLOCK_K)
+        weights = cta.ring + slot * config.stage_bytes
         tokens = weights + config.rows * BLOCK_K
         if config.cluster == 1:
-            tma_load(weights, weights_map, (x, row, expert), bar, FIRST, Int32(1), None)
-            tma_load(tokens, tokens_map, (x, token), bar, LAST, Int32(1), None)
+            tma_load(weights, weights_map, (x, piece.row, piece.expert), bar, FIRST, Int32(1), None)
+            tma_load(tokens, tokens_map, (x, piece.token), bar, LAST, Int32(1), None)
             return
-        only, other = Int32(1) << cta.rank, 1 - own
+        only, own = Int32(1) << cta.rank, piece.shares_weights
         for to, tensormap, at, policy, shared, rows in (
-            (weights, weights_map, (row, expert), FIRST, own, config.rows // 2),
-            (tokens, tokens_map, (token,), LAST, other, width >> 1),
+            (weights, weights_map, (piece.row, piece.expert), FIRST, own, config.rows // 2),
+            (tokens, tokens_map, (piece.token,), LAST, 1 - own, piece.width >> 1),
         ):
             first, mask = cta.rank * shared, select(shared != 0, 3, only)  # half, for both; or the first half
             place = (x, at[0] + first * rows, *at[1:])
