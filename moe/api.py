@@ -149,6 +149,11 @@ class Launcher:
             sms, self.current = emulated_chip().sms, int
             self.current_device, self.capturing = lambda: self.index, bool
         self.grid = sms // config.cluster * config.cluster  # CTAs
+        self.sizes = functools.lru_cache(maxsize=4096)(self.sizes)
+
+    def sizes(self, most: int, total_m: int, n: int, k: int, experts: int) -> tuple[int, ...]:
+        """What the kernel wants to know of a problem."""
+        return total_m, n, k, experts, first_step(experts), self.config.grid(most, total_m, n, experts)
 
     def addresses(self, stream: int) -> tuple[int, int]:
         """Of the partial sums and their flags, which launches in one order share: of a stream, or captured together.
@@ -173,8 +178,7 @@ class Launcher:
         if (addresses[0] | addresses[2] | addresses[5]) % 16:
             name = next(name for name, i in (("a", 0), ("b", 2), ("out", 5)) if addresses[i] % 16)
             raise ValueError(f"{name} starts at an address that is not a multiple of 16, but must")
-        grid = self.config.grid(self.grid, total_m, n, experts)
-        sizes = total_m, n, k, experts, first_step(experts), grid
+        sizes = self.sizes(self.grid, total_m, n, k, experts)
         self.program(*addresses, *self.addresses(stream), *sizes, stream)
 
 

@@ -104,7 +104,7 @@ class Tiles(Config):
 
     @property
     def scale_bytes(self) -> int:
-        return 2 * 4 * self.scale_row
+        return super().scale_bytes if self.tokens_on_m else 2 * 4 * self.scale_row
 
 
 # Measured on an H200 (LAYER.md): tiles of more tokens load weights less often, of fewer keep more stages under way
@@ -196,7 +196,7 @@ class GatheredGemm(GroupedGemm):
 
     @cute.jit
     def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
-        """A scale warp: token rows of every third stage, and a_scale * b_scale for up and for gate."""
+        """A scale warp: token rows of every third stage, and their scales."""
         config = self.config
         per_lane = (config.tokens + 31) // 32
         places = []  # of token `lane` + 32 * i
@@ -232,17 +232,21 @@ class GatheredGemm(GroupedGemm):
                 to = cta.ring + slot * config.stage_bytes + config.rows * BLOCK_K
                 source = operands.a + Int64(k * BLOCK_K + (lane & 7) * 16)
                 self.gather(to, source, k_blocks * BLOCK_K, tokens, piece, lane)
-                copy_async_arrive(bar)
                 to = cta.scales + slot * config.scale_bytes
-                for half in range_constexpr(2):
-                    for in_set, of_token in zip(places, of_tokens):
-                        if lane < config.tokens:
-                            at = to + half * 4 * config.scale_row + in_set
-                            self.store_scale(at, of_token * of_weights[half])
+                self.store_scales(to, bar, places, of_tokens, of_weights, lane)
                 cute.arch.sync_warp()
                 mbarrier_arrive(bar, select(lane == 0, 1, 0))
             count = count + piece.count
             unit = piece.next
+
+    @cute.jit
+    def store_scales(self, to: Int32, bar: Int32, places: list, of_tokens: list, of_weights: list, lane: Int32):
+        """a_scale * b_scale for up and for gate; the copies of the rows are announced before."""
+        copy_async_arrive(bar)
+        for half in range_constexpr(2):
+            for place, of_token in zip(places, of_tokens):
+                if lane < self.config.tokens:
+                    store_shared_float(to + half * 4 * self.config.scale_row + place, of_token * of_weights[half])
 
     @cute.jit
     def multiply(

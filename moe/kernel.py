@@ -57,7 +57,7 @@ from moe.ptx import (
     warpgroup_barrier,
     wgmma_fp8,
 )
-from moe.schedule import MAX_EXPERTS, Shape, make_plan, piece_at, start_of
+from moe.schedule import MAX_EXPERTS, PIECE_BYTES, Shape, make_plan, piece_at, read_piece, start_of, write_piece
 
 BLOCK_K = 128  # K per scale, and per stage of the ring: one 128-byte swizzle row of e4m3
 GROUPS = 2  # consumer warpgroups
@@ -75,6 +75,7 @@ BANKS = 1, 0, 3, 2  # of 4 sums, in the aligned registers of a vector: not in th
 # side by side, those of a pair of tokens the wrong way round. So they come to registers of the other parity than the
 # results, which all three operands of an FFMA would share otherwise, and with it the register bank.
 BARRIERS = 2 * 8 * MAX_STAGES + 64  # the last of which back ends may use
+PIECES = PIECE_BYTES * MAX_STAGES
 TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
 WORDS = 15  # of the host's array
 
@@ -88,12 +89,12 @@ class Config:
     burst: int = 1  # stages that are loaded together
     prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
     tokens_on_m: bool = False  # tokens are the M side of wgmma, 64 of each warpgroup (sm90_tokens.py); else weights are
-    weights: int = 128  # rows of a tile; or 256, with tokens on M
+    weights: int = 128  # rows of a tile; others with tokens on M only
     shares_first: bool = False  # where clusters take whole tiles in turn, the first ones are cut, not the last ones
 
     def __post_init__(self):
         assert self.tokens in (16, 32, 64, 128) and self.cluster in (1, 2)
-        assert self.tokens == 128 and self.weights in (128, 256) if self.tokens_on_m else self.weights == 128
+        assert self.tokens == 128 and self.weights in (32, 64, 128, 256) if self.tokens_on_m else self.weights == 128
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -101,8 +102,13 @@ class Config:
         return tuple(x for x in (128, 64, 32, 16) if x <= self.tokens and (x >= 64 or not self.tokens_on_m))
 
     def grid(self, most: int, total_m: int, n: int, experts: int) -> int:
-        """CTAs for these sizes, of so many that fit the GPU."""
-        return most
+        """CTAs for these sizes, of so many that fit the GPU: as many as tiles, where nearly every CTA has one.
+
+        Experts are taken to be even. With weights on M tiles are small, and equal shares of them cost little.
+        """
+        tiles = experts * -(-total_m // (experts * self.tokens)) * -(-n // self.rows)
+        whole = self.tokens_on_m and tiles <= most <= 1.25 * tiles
+        return -(-tiles // self.cluster) * self.cluster if whole else most
 
     @property
     def rows(self) -> int:
@@ -116,8 +122,8 @@ class Config:
 
     @property
     def scale_row(self) -> int:
-        """Bytes of the scales of a quarter of a tile's tokens in shared memory: 16 more for the banks, or all twice."""
-        return 2 * self.tokens if self.tokens_on_m else self.tokens + 16
+        """Bytes of the scales of a quarter of a tile's tokens in shared memory, 16 more for the banks."""
+        return self.tokens + 16
 
     @property
     def scale_bytes(self) -> int:
@@ -132,7 +138,7 @@ class Config:
     @property
     def fixed_smem(self) -> int:
         """Bytes of shared memory beside the ring's; 1024 to align that."""
-        return 1024 + BARRIERS + TABLES + GROUPS * GROUP_WARPS * self.scratch
+        return 1024 + BARRIERS + PIECES + TABLES + GROUPS * GROUP_WARPS * self.scratch
 
     @property
     def stage_bytes(self) -> int:
@@ -172,6 +178,7 @@ class Cta(NamedTuple):
     full: Int32  # barriers [stages]
     empty: Int32
     own: Int32  # 64 bytes of the back end
+    pieces: Int32  # [stages, PIECE_BYTES], where a stage is the first of one
 
 
 class Operands(NamedTuple):
@@ -292,7 +299,7 @@ class GroupedGemm:
         tokens_map = tensormap_address(tensormaps[0])  # kernel parameters lie side by side: 128 bytes each
         weights_map = tokens_map + 128 * len(config.widths)
 
-        # Shared memory: ring | transposition scratch | scales | tables | barriers
+        # Shared memory: ring | scratch of the stores | scales | tables | barriers | pieces
         ring = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
         scratch = ring + config.depth * config.stage_bytes
         scales = scratch + GROUPS * GROUP_WARPS * config.scratch
@@ -301,7 +308,8 @@ class GroupedGemm:
         several = offsets + 4 * (MAX_EXPERTS + 1)
         full = several + 8
         empty = full + 8 * MAX_STAGES
-        cta = Cta(rank, cluster, ring, scales, scratch, full, empty, empty + 8 * MAX_STAGES)
+        own = empty + 8 * MAX_STAGES
+        cta = Cta(rank, cluster, ring, scales, scratch, full, empty, own, own + 64)
 
         if warp == TMA_WARP:
             with cute.arch.elect_one():
@@ -413,12 +421,14 @@ class GroupedGemm:
 
     @cute.jit
     def load(self, cta: Cta, plan, unit: Int32, tokens_map: Int64, weights_map: Int64):
-        """TMA warp: weights and tokens to the ring."""
+        """TMA warp: weights and tokens to the ring, and with the first stage of a piece what it is."""
         config = self.config
         with cute.arch.elect_one():
             slot, phase = Int32(0), Int32(1)  # a fresh barrier passes parity 1
             while unit < plan.end:
                 piece = piece_at(plan, config, cta.rank, unit)
+                mbarrier_wait(cta.empty + 8 * slot, phase)
+                write_piece(cta.pieces + slot * PIECE_BYTES, piece)
                 tokens_of = tokens_map + Int64(piece.narrow) * 128
                 end = piece.first + piece.count
                 for first_k in cutlass.range(piece.first, end, config.burst, unroll=1):
@@ -460,8 +470,6 @@ class GroupedGemm:
         """Byte of a token's scale in its stage: SCALE_ORDER."""
         return ((column >> 1) & 3) * self.config.scale_row + (column >> 3) * 8 + ((column & 1) ^ 1) * 4
 
-    store_scale = staticmethod(store_shared_float)
-
     @cute.jit
     def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
         """A scale warp: a_scale * b_scale of every third stage. Loaded first, stored when the stage is free."""
@@ -502,7 +510,7 @@ class GroupedGemm:
                         to = cta.scales + slot * config.scale_bytes
                         for place, of_token in zip(places, of_tokens[j]):
                             if lane < config.tokens:
-                                self.store_scale(to + place, of_token * of_weights[j])
+                                store_shared_float(to + place, of_token * of_weights[j])
                         cute.arch.sync_warp()
                         mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
             count = count + piece.count
@@ -519,9 +527,10 @@ class GroupedGemm:
         partial = operands.partials + Int64(group * (config.partial_bytes // GROUPS) + group_thread * 16)
         slot, phase, done = Int32(0), Int32(0), Int32(0)
         while unit < plan.end:
-            piece = piece_at(plan, config, cta.rank, unit)
             for i in range_constexpr(config.sums):
                 acc[i] = Float32(0.0)
+            mbarrier_wait(cta.full + 8 * slot, phase)
+            piece = read_piece(cta.pieces + slot * PIECE_BYTES)
             cut = (piece.first == 0) & (piece.count < plan.shape.k_blocks)
             if cut & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first piece: long done
                 self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)

@@ -293,11 +293,6 @@ def store_shared_float(address: Int32, value: Float32) -> None:
     ptx("st.shared.f32 [$0], $1;", "r,f", address, value)
 
 
-def store_shared_twice(address: Int32, value: Float32) -> None:
-    """st.shared of an f32 and, behind it, the same."""
-    ptx("st.shared.v2.f32 [$0], {$1, $1};", "r,f", address, value)
-
-
 def store_matrix(address: Int32, matrices: list[Int32], columns: bool = True) -> None:
     """stmatrix (9.7.14.5.16): column or row i of 16-bit matrix j [8, 8] to the 16 bytes at lane 8 * j + i's address."""
     form = "stmatrix.sync.aligned.m8n8.x4" + ".trans" * columns

@@ -22,7 +22,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr
 
-from moe.ptx import divide, load_shared, maximum, minimum, select
+from moe.ptx import divide, load_shared, load_shared_words, maximum, minimum, select, store_shared_words
 
 MAX_EXPERTS = 512
 
@@ -72,6 +72,22 @@ class Piece(NamedTuple):
     next: Int32  # unit at which this cluster goes on
 
 
+PIECE_BYTES = 48  # of a piece in shared memory
+
+
+def write_piece(at: Int32, piece: Piece) -> None:
+    """One thread: to shared memory, for those who have no time to find it themselves."""
+    fields = [*piece, Int32(0)]
+    for i in range(0, len(fields), 4):
+        store_shared_words(at + 4 * i, fields[i : i + 4])
+
+
+def read_piece(at: Int32) -> Piece:
+    """What write_piece left there."""
+    words = [word for i in range(0, PIECE_BYTES, 16) for word in load_shared_words(at + i)]
+    return Piece(*words[: len(Piece._fields)])
+
+
 @functools.cache
 def first_step(experts: int) -> int:
     """Of a binary search among so many: Shape.search."""
@@ -98,7 +114,7 @@ def make_plan(config: cutlass.Constexpr, shape: Shape, table: Int32, offsets: In
     else:
         saved = (clusters - (tiles - rounds * clusters)) * shape.k_blocks  # units in which clusters had nothing to do
         whole = select(saved > least * clusters, rounds * of_round, units)
-    whole = select(several != 0, whole, 0)
+    whole = select((several != 0) | (tiles <= clusters), whole, 0)
     rest = units - whole
     share = divide(rest, clusters)
     longer = select(share < least, 0, rest - share * clusters)

@@ -32,7 +32,7 @@ from moe.ptx import (
     tmem_dealloc,
     tmem_load,
 )
-from moe.schedule import piece_at
+from moe.schedule import PIECE_BYTES, read_piece
 
 COLUMNS = 128  # of an accumulator: the widest tile's tokens
 CONSUMER_WARPS = 8
@@ -109,7 +109,8 @@ class GroupedGemmSm100(GroupedGemm):
         with cute.arch.elect_one():
             slot, phase, acc, acc_phase = Int32(0), Int32(0), Int32(0), Int32(1)
             while unit < plan.end:
-                piece = piece_at(plan, config, cta.rank, unit)
+                mbarrier_wait(cta.full + 8 * slot, phase)
+                piece = read_piece(cta.pieces + slot * PIECE_BYTES)
                 # Instruction descriptor (9.7.16.4.2): e4m3 x e4m3, f32 out, M = 128, N = width
                 idesc = Int32(128 >> 4 << 24 | 1 << 4) | (self.width_of(piece) >> 3 << 17)
                 for _ in cutlass.range(piece.count, unroll=1):

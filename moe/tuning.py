@@ -6,11 +6,15 @@ from moe.kernel import Config
 
 SMS = 132
 FEW = Config(tokens=16, burst=4, prefetch=2)  # most bytes in flight; 213.6 us for 32 x 8, N = 4096; no bursts: 215.7
+# Tokens on M. In pairs, for more tiles than SMs:
 MORE = Config(tokens=128, tokens_on_m=True, cluster=2, prefetch=2)  # 283.7 us for 32 x 128, N = 4096; ALONE: 302.9
-ALONE = Config(tokens=128, tokens_on_m=True, prefetch=2)  # 17.3 us for 1 x 128, N = 4096; MORE: 17.8, MANY: 24.2
 MANY = Config(tokens=128, tokens_on_m=True, cluster=2, weights=256, prefetch=2)  # 380.8 us for 8 x 512; ALONE: 401.7
-SHORT = Config(tokens=64, burst=2, prefetch=2)  # 9.3 us for 1 x 128, N = 7168, K = 2048; ALONE, cut tiles: 12.0
-CONFIGS = FEW, MORE, ALONE, MANY, SHORT
+# A whole tile for nearly every SM, so that none is cut; in brackets what was fastest with tiles of 128 rows:
+WIDE = Config(tokens=128, tokens_on_m=True, weights=256, prefetch=2)  # 1 x 512, N = K = 7168: 44.9 us (49.6)
+ALONE = Config(tokens=128, tokens_on_m=True, prefetch=2)  # 4 x 64, N = 4096: 31.9 us; MORE: 32.2
+NARROW = Config(tokens=128, tokens_on_m=True, weights=64, prefetch=2)  # 1 x 128, N = K = 7168: 17.7 us (21.4)
+THIN = Config(tokens=128, tokens_on_m=True, weights=32, prefetch=2)  # 1 x 128, N = 4096, K = 7168: 14.0 us (17.1)
+CONFIGS = FEW, MORE, MANY, WIDE, ALONE, NARROW, THIN
 
 
 @functools.lru_cache(maxsize=1024)
@@ -19,9 +23,10 @@ def choose(total_m: int, experts: int, n: int, k: int) -> Config:
     mean = -(-total_m // experts)
     if mean <= 16:
         return FEW
-    blocks = experts * (n // 128)
-    if 64 < mean <= 128 and k <= 2048 and 0.8 * SMS < 2 * blocks <= SMS:  # a whole tile of 64 tokens for each SM
-        return SHORT
-    if blocks * -(-mean // 128) < 2 * SMS:
-        return ALONE
-    return MORE if mean <= 128 else MANY
+    wide = (WIDE,) * (mean > 128 or k <= 2048)  # 4 x 64, N = K = 7168: 57.4 us, with tiles that are cut 54.8
+    for config in (*wide, ALONE, NARROW, THIN):
+        if config.grid(SMS, total_m, n, experts) < SMS:
+            return config
+    if mean > 128:
+        return MANY
+    return ALONE if mean <= 64 and experts * -(-n // 128) < 2 * SMS else MORE  # 4 x 64, N = K = 7168: 54.8 us; 55.1

@@ -43,6 +43,13 @@ def test_cases(moe, name, config):
     assert moe.run(moe.CASES[name], getattr(tuned(), config)) <= moe.BOUND
 
 
+@pytest.mark.skipif(MACHINE != "h200", reason="a B200 has no tiles of so few rows")
+@pytest.mark.parametrize("name", ["ragged", "several token tiles"])
+def test_thin_tiles(moe, name):
+    """A token's rows of a tile are half a line, a scale is of four tiles."""
+    assert moe.run(moe.CASES[name], tuned().THIN) <= moe.BOUND
+
+
 def test_whole_tiles_and_shares(moe):
     """Either order: the machines differ in it."""
     name, config = ("shares, then whole tiles", "MANY") if MACHINE == "b200" else ("whole tiles, then shares", "ALONE")
