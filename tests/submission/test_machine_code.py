@@ -40,7 +40,8 @@ PYTHONS = [
 ]
 CONFIGS = [(len(ms), config) for (ms, _, _), configs in submission.CONFIG_MAP.items() for config in configs]
 CONFIGS = [(2, submission.DEFAULT), *((groups, replace(config, **SCHEDULE)) for groups, config in CONFIGS)]
-ONE_SHARER = [(groups, replace(config, sharers=1, sms=148)) for groups, config in CONFIGS]
+GUESSES = [(len(ms), replace(configs[0], **SCHEDULE)) for (ms, _, _), configs in submission.CONFIG_MAP.items()]
+ONE_SHARER = [(groups, replace(config, sharers=1, sms=148)) for groups, config in GUESSES]
 SHIPPED = [(groups, asdict(config)) for groups, config in dict.fromkeys((*CONFIGS, *ONE_SHARER))]
 # L2 policies are words that the machine code loads: one kernel of those that differ in nothing else
 SHIPPED = list({(n, *(v for k, v in c.items() if "policy" not in k)): (n, c) for n, c in SHIPPED}.values())
