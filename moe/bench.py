@@ -267,8 +267,8 @@ def geomeans(rows: list[dict]) -> dict[str, float]:
     """Geometric means of the ratios to the best peer."""
 
     def geomean(chosen):
-        logs = [math.log(x["ratio"]) for x in chosen if x["ratio"]]
-        return math.exp(statistics.mean(logs)) if logs else math.nan
+        ratios = [x["ratio"] for x in chosen if x["ratio"]]
+        return statistics.geometric_mean(ratios) if ratios else math.nan
 
     small = [x for x in rows if sum(x["m"]) / x["experts"] <= 128]
     large = [x for x in rows if sum(x["m"]) / x["experts"] > 128]

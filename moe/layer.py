@@ -219,10 +219,12 @@ class Layer:
         if self.index >= 0 and torch.cuda.current_device() != self.index:
             raise ValueError(f"hidden_states is on {self.device}, but must be on torch's current device")
         tokens = x.hidden_states.shape[0]
-        if not tokens:
-            return
-        space = self.space(tokens)
-        first, second = self.configs(tokens)
+        if tokens:
+            self.launch(x, self.space(tokens), output)
+
+    def launch(self, x: Inputs, space: Space, output: torch.Tensor) -> None:
+        """One stage after the other."""
+        first, second = self.configs(x.hidden_states.shape[0])
         self.route(x, space)
         self.gemm1(x, space, first)
         self.gemm2(x, space, second)

@@ -14,7 +14,6 @@ import datetime
 import functools
 import itertools
 import json
-import math
 import random
 import statistics
 import time
@@ -62,11 +61,7 @@ def draw(layer: Layer, weights: d.Inputs, tokens: int, seed: int) -> Set:
     x = dataclasses.replace(weights, **{name: getattr(drawn, name) for name in names})
     space = layer.allocate(layer.space(tokens).room)
     output = torch.empty(tokens, layer.sizes.hidden, dtype=d.BF16, device="cuda")
-    first, second = layer.configs(tokens)
-    layer.route(x, space)
-    layer.gemm1(x, space, first)
-    layer.gemm2(x, space, second)
-    layer.finalise(space, output)
+    layer.launch(x, space, output)
     return Set(x, space, output, space.m_indptr.diff().tolist())
 
 
@@ -179,10 +174,6 @@ def peer_table(rows: list[dict], mode: str) -> str:
     return lines_of(["T", "this", *names, "ratio to the best"], body)
 
 
-def geomean(x: list[float]) -> float:
-    return math.exp(statistics.mean(map(math.log, x))) if x else math.nan
-
-
 def bars(rows: list[dict]) -> dict[str, tuple[float, float]]:
     """(reached, wanted) of each bar that these rows have something for; less is better."""
     found = {}
@@ -191,7 +182,7 @@ def bars(rows: list[dict]) -> dict[str, tuple[float, float]]:
         many = [x["ratio" + mode] for x in rows if x["T"] > FEW and x["ratio" + mode]]
         how = mode or ", as called"
         if few:
-            found[f"ratio to the best peer up to T = {FEW}, geometric mean{how}"] = geomean(few), 0.78
+            found[f"ratio to the best peer up to T = {FEW}, geometric mean{how}"] = statistics.geometric_mean(few), 0.78
             found[f"the same, the worst row{how}"] = max(few), 0.90
         if many:
             found[f"ratio to the best peer above T = {FEW}, the worst row{how}"] = max(many), 0.92
