@@ -121,7 +121,10 @@ class TimingClock(Clock):
         sm.tma = start + max(tma["issue_cycles"], nbytes / tma["bytes_per_cycle"])
         return start + tma["issue_cycles"]
 
-    def _arrive(self, group, start: float, lines: Lines, nbytes: int, ctas, policy: int | None) -> float:
+    def _arrive(
+        self, group, start: float, lines: Lines, nbytes: int, ctas, policy: int | None, last: float = 0.0
+    ) -> float:
+        """When all of a copy has landed. last: cycles that it takes at its end, beyond what all copies take."""
         tma, unit = self.p["tma"], self.p["sm"]
         sm = group.cta.sm
         cluster = self._sharing(sm - group.cta.rank, len(group.cta.cluster.ctas))
@@ -137,7 +140,7 @@ class TimingClock(Clock):
             landing = max(landing, sm.ingest)
         if len(ctas) > 1:
             landing += tma["multicast_cycles"]
-        landing += tma["latency_cycles"]
+        landing += tma["latency_cycles"] + last
         mine = self.sms[group.cta.sm]
         mine.come = max(mine.come, landing)
         if self.memory.read_bytes > fetched:
@@ -159,8 +162,8 @@ class TimingClock(Clock):
 
     def tma_load(self, group, tm: TensorMap, map_at: int, coords, nbytes: int, ctas, policy: int | None) -> float:
         start = self._issue(group, nbytes, self._descriptor(group, tm, map_at))
-        landing = self._arrive(group, start, self.lines(tm, coords), nbytes, ctas, policy)
-        landing += self.p["tma"]["tensor_cycles"]
+        last = self.p["tma"]["tensor_cycles"]
+        landing = self._arrive(group, start, self.lines(tm, coords), nbytes, ctas, policy, last)
         self.trace.copy(group, "load", start, landing, nbytes)
         return landing
 

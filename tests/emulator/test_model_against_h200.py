@@ -202,6 +202,19 @@ def test_lanes_prefetch_their_lines():
     assert cycles[0] > cycles[31] > cycles[32] + miss / 2, cycles
 
 
+def test_a_tensor_copy_from_dram_is_overtaken_as_a_bulk_copy_is():
+    """It takes as much longer as silicon says: 34 cycles of some 1700."""
+    names = [f"latency/{kind} load/DRAM/16384 B/132 CTAs" for kind in ("tensor", "bulk")]
+    modelled = [validate.model(next(p for p in POINTS if p.name == name), H200) for name in names]
+    measured = [validate.measured()[name] for name in names]
+    assert modelled[0] - modelled[1] == pytest.approx(measured[0] - measured[1], abs=10)
+
+
+@pytest.mark.parametrize("what", ["of each lane", "uniform"])
+def test_a_division_takes_as_long_as_measured(what):
+    check(f"mechanisms/div.u32/{what}", 0.02)
+
+
 def test_the_model_is_deterministic():
     point = next(p for p in POINTS if p.name == "latency/bulk load/DRAM/16384 B/132 CTAs")
     assert validate.model(point, H200) == validate.model(point, H200)

@@ -37,6 +37,8 @@ from pathlib import Path
 
 import numpy as np
 
+from . import command
+
 ROOT = Path(__file__).resolve().parents[2]
 TABLE, MODELLED = Path(__file__).with_suffix(".json"), Path(__file__).with_name("modelled_hopper.json")
 WHOLE = Path(__file__).parents[2] / "emulator" / "model" / "whole_kernels_h200.json"
@@ -514,7 +516,7 @@ def main() -> None:
     parser.add_argument("cutlass", nargs="?", type=Path)
     parser.add_argument("--only", default="", help="points whose name contains this")
     parser.add_argument("--half", choices=("fitted", "held-out"))
-    parser.add_argument("--set", nargs="*", default=[], help="figures to replace: unit.figure=value")
+    command.add_set(parser)
     parser.add_argument("--write", type=Path, help="the file whose table is replaced")
     options = parser.parse_args()
     folder = options.folder.resolve()
@@ -522,12 +524,10 @@ def main() -> None:
         return compile_all(folder, options.cutlass.resolve(), options.only)
     if options.what == "run":
         return run(folder, options.only)
-    from emulator.model.profile import load
-
     measured = json.loads(TABLE.read_text())["points"] if TABLE.exists() else {}
     modelled = json.loads(MODELLED.read_text()) if MODELLED.exists() else {}
     if options.what != "table":
-        profile = load("h200").with_({k: float(v) for k, v in (s.split("=") for s in options.set)})
+        profile = command.profile_with(options.set)
         launches = json.loads((folder / "launches.json").read_text())
         for name, kernel, _ in points():
             if options.only not in name or options.half not in (None, "held-out" if kernel.held_out else "fitted"):

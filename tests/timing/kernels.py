@@ -388,6 +388,12 @@ def chain(name: str, steps: int = 256) -> str:
     return probe(_SEEDS, f"  {CHAINS[name][0]}\n" * steps + last, settle="%r30")
 
 
+def divisions(uniform: bool, steps: int = 16) -> str:
+    """Dependent div.u32, of registers: the same of all lanes, or not."""
+    setup = "  add.u32 %r10, %r3, 7; add.u32 %r11, %r3, 0x70000000;\n" if uniform else _SEEDS
+    return probe(setup, "  div.u32 %r10, %r11, %r10;\n" * steps, settle="%r10")
+
+
 def independent(name: str, steps: int = 64) -> str:
     """Issue rate: 8 * `steps` instructions without near dependences in every warp, then bar.sync."""
     form = {
@@ -432,6 +438,13 @@ def load_chase(space: str, stride: int = 4096, steps: int = 16) -> str:
     cache = "cg" if stride else "ca"  # always the same address: from L1
     step = f"  ld.global.{cache}.u64 %rd6, [%rd3]; and.b64 %rd6, %rd6, %rd4;"
     step += f" add.u64 %rd3, %rd3, %rd6; add.u64 %rd3, %rd3, {stride};\n"
+    return probe(setup, step * steps + "  cvt.u32.u64 %r10, %rd3;\n", (".u64 src", ".u64 zero"), settle="%r10")
+
+
+def one_word(steps: int = 4) -> str:
+    """Dependent ld.relaxed.gpu of the same word by all warps (arguments: src, a zero)."""
+    setup = "  ld.param.u64 %rd3, [src]; ld.param.u64 %rd4, [zero];\n"
+    step = "  ld.relaxed.gpu.global.u64 %rd6, [%rd3]; and.b64 %rd6, %rd6, %rd4; add.u64 %rd3, %rd3, %rd6;\n"
     return probe(setup, step * steps + "  cvt.u32.u64 %r10, %rd3;\n", (".u64 src", ".u64 zero"), settle="%r10")
 
 

@@ -574,6 +574,22 @@ def _latencies() -> list[Point]:
             for stride in (8, 64, 256)
             for what, slots in (("first", (0, 1, 1)), ("again", (1, None, 1)))
         ),
+        *(
+            clock(f"mechanisms/div.u32/{what}", "divisions", {"uniform": what == "uniform"}, per=16)
+            for what in ("of each lane", "uniform")
+        ),
+        *(
+            clock(
+                f"mechanisms/ld.relaxed.gpu/the same word/{warps} warps/{grid} CTAs",
+                "one_word",
+                {},
+                (Source(64), 0),
+                block=32 * warps,
+                grid=grid,
+                per=4,
+            )
+            for grid, warps in ((1, 1), (1, 12), (SMS, 1), (SMS, 12))
+        ),
         clock("latency/atom.shared", "atomics", {"space": "shared"}, per=16, shared=shared),
         clock("latency/atom.global", "atomics", {"space": "global"}, (Output(4),), per=16),
     ]

@@ -12,11 +12,12 @@ sees the flag, has a barrier, loads the rows. Two CTAs do so in turn; the value 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+
+from . import command
 
 TABLE = Path(__file__).with_suffix(".json")
 ROUNDS, SMS = 5, 132
@@ -368,10 +369,7 @@ def on_the_model(point: Point, profile) -> list[float]:
     return _median(arrays[0].view(np.uint32)[: point.grid * ROUNDS * 2].reshape(point.grid, ROUNDS, 2), point)
 
 
-def model(only: str, settings: list[str]) -> None:
-    from emulator.model.profile import load
-
-    profile = load("h200").with_({k: float(v) for k, v in (s.split("=") for s in settings)})
+def model(only: str, profile) -> None:
     known = json.loads(TABLE.read_text())["points"] if TABLE.exists() else {}
     for point in points():
         if only in point.name:
@@ -382,10 +380,4 @@ def model(only: str, settings: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "model"))
-    parser.add_argument("file", nargs="?", type=Path, default=TABLE)
-    parser.add_argument("--only", default="", help="points whose name contains this")
-    parser.add_argument("--set", nargs="*", default=[], help="figures to replace: unit.figure=value")
-    options = parser.parse_args()
-    run(options.file) if options.what == "run" else model(options.only, options.set)
+    command.main(__doc__, TABLE, run, model)

@@ -10,10 +10,10 @@ eight of them again and again. Cycles of the slowest CTA and of the median one: 
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
+from . import command
 from .halves import SHARED, copies
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -97,10 +97,7 @@ def on_the_model(pattern: Pattern, profile) -> dict[str, list[float]]:
     return {when: [float(c.max()), float(np.median(c))] for when, c in zip(("cold", "again"), cycles)}
 
 
-def model(only: str, settings: list[str]) -> None:
-    from emulator.model.profile import load
-
-    profile = load("h200").with_({k: float(v) for k, v in (s.split("=") for s in settings)})
+def model(only: str, profile) -> None:
     known = json.loads(TABLE.read_text())["cycles"] if TABLE.exists() else {}
     for pattern in PATTERNS + GROUPS:
         if only in name(pattern):
@@ -112,10 +109,4 @@ def model(only: str, settings: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "model"))
-    parser.add_argument("file", nargs="?", type=Path, default=TABLE)
-    parser.add_argument("--only", default="", help="patterns whose name contains this")
-    parser.add_argument("--set", nargs="*", default=[], help="figures to replace: unit.figure=value")
-    options = parser.parse_args()
-    run(options.file) if options.what == "run" else model(options.only, options.set)
+    command.main(__doc__, TABLE, run, model)

@@ -27,9 +27,9 @@ import numpy as np
 import emulator
 from emulator.device import DEVICE, allocate
 from emulator.formats import tensormap
-from emulator.model.profile import Profile, load
+from emulator.model.profile import Profile
 
-from . import kernels
+from . import command, kernels
 from .points import POINTS, Map, MapList, Output, Point, Source, Zeros
 
 TABLE = Path(__file__).with_name("h200.json")
@@ -262,13 +262,13 @@ def main():
     parser.add_argument("--half", choices=("fitted", "held-out"), help="only this half")
     parser.add_argument("--sample", type=int, help="so many points of each family that has a bar")
     parser.add_argument("--list", action="store_true", help="a line for each point")
-    parser.add_argument("--set", nargs="*", default=[], help="figures to replace: unit.figure=value")
+    command.add_set(parser)
     parser.add_argument("--write", type=Path, help="the file whose table is replaced")
     parser.add_argument("--results", type=Path, help="a line for each point that has been run, by model")
     parser.add_argument("--known", action="store_true", help="only points that the results have")
     parser.add_argument("--profile", default="h200")
     options = parser.parse_args()
-    profile = load(options.profile).with_({k: float(v) for k, v in (s.split("=") for s in options.set)})
+    profile = command.profile_with(options.set, options.profile)
     results = Results(options.results, profile)
     values, out, rows = measured(), held_out(), []
     start = time.time()
