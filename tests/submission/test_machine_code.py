@@ -144,10 +144,16 @@ def test_shipped_configs_do_not_spill(tmp_path, python, kernels):
         check_sass(cubin, ptx, config)
 
 
-@pytest.mark.parametrize("python", PYTHONS)
-def test_other_configs_compile(tmp_path, python):
-    compiled = compile_submission(python, tmp_path, *((2, config, False) for config in OTHERS))
-    for config, (ptx, cubin) in zip(OTHERS, compiled, strict=True):
+@pytest.mark.parametrize(
+    "python, configs",
+    [
+        pytest.param(sys.executable, OTHERS, id="pinned"),
+        pytest.param(NEWEST, OTHERS[-1:], id="newest", marks=pytest.mark.newest),
+    ],
+)
+def test_other_configs_compile(tmp_path, python, configs):
+    compiled = compile_submission(python, tmp_path, *((2, config, False) for config in configs))
+    for config, (ptx, cubin) in zip(configs, compiled, strict=True):
         check_ptx(ptx, 2, config)
         used = most_used(cubin)
         assert used["frame"] == 0, config
