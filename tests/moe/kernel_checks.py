@@ -56,7 +56,7 @@ def test_whole_tiles_and_shares(moe):
     assert moe.run(moe.CASES[name], getattr(tuned(), config)) <= moe.BOUND
 
 
-@pytest.mark.parametrize("schedule", range(1, 9))
+@pytest.mark.parametrize("schedule", range(1, 7))
 def test_orders_of_events(moe, schedule):
     """One class of operation after the other is late, then all: clusters, cut tiles and bursts included.
 
