@@ -72,12 +72,12 @@ class Piece(NamedTuple):
     next: Int32  # unit at which this cluster goes on
 
 
-PIECE_BYTES = 48  # of a piece in shared memory
+PIECE_BYTES = 16 * -(-len(Piece._fields) // 4)  # of a piece in shared memory
 
 
 def write_piece(at: Int32, piece: Piece) -> None:
     """One thread: to shared memory, for those who have no time to find it themselves."""
-    fields = [*piece, Int32(0)]
+    fields = [*piece] + [Int32(0)] * (PIECE_BYTES // 4 - len(piece))
     for i in range(0, len(fields), 4):
         store_shared_words(at + 4 * i, fields[i : i + 4])
 

@@ -70,9 +70,7 @@ class TokensOnM(GroupedGemm):
         """Multiply, scale and add `count` stages of a tile. Returns the next slot, and its phase."""
         config, columns = self.config, min(self.config.rows, COLUMNS)
         parts, sums = config.rows // columns, columns // 2  # multiplications of a stage; a thread's results of one
-        in_banks = [
-            4 * i + bank for bank in range(4) for i in range(sums // 4)
-        ]  # those of the same register bank together
+        in_banks = [4 * i + bank for bank in range(4) for i in range(sums // 4)]  # those of a register bank together
         cta = cta._replace(full=uniform(cta.full), empty=uniform(cta.empty), scales=uniform(cta.scales))
         first = (warp >> 2) * ROWS
         tokens = uniform(matrix_descriptor(cta.ring + (config.rows + first) * BLOCK_K))
