@@ -101,14 +101,17 @@ class Config:
         """Token counts that are loaded, the widest first: a tile takes the least that holds its tokens."""
         return tuple(x for x in (128, 64, 32, 16) if x <= self.tokens and (x >= 64 or not self.tokens_on_m))
 
-    def grid(self, most: int, total_m: int, n: int, experts: int) -> int:
-        """CTAs for these sizes, of so many that fit the GPU: as many as tiles, where nearly every CTA has one.
+    def one_each(self, most: int, total_m: int, n: int, experts: int) -> int:
+        """CTAs that have a whole tile each, if that is nearly all of so many that fit the GPU; else 0.
 
         Experts are taken to be even. With weights on M tiles are small, and equal shares of them cost little.
         """
         tiles = experts * -(-total_m // (experts * self.tokens)) * -(-n // self.rows)
-        whole = self.tokens_on_m and tiles <= most <= 1.25 * tiles
-        return -(-tiles // self.cluster) * self.cluster if whole else most
+        return -(-tiles // self.cluster) * self.cluster if self.tokens_on_m and tiles <= most <= 1.25 * tiles else 0
+
+    def grid(self, most: int, total_m: int, n: int, experts: int) -> int:
+        """CTAs for these sizes, of so many that fit the GPU."""
+        return self.one_each(most, total_m, n, experts) or most
 
     @property
     def rows(self) -> int:
@@ -295,7 +298,9 @@ class GroupedGemm:
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         grid, _, _ = cute.arch.grid_dim()
-        rank, cluster = block % config.cluster, block // config.cluster
+        # The rest of a tile that is cut is a later share's. GPUs start CTAs in the order of their numbers: given to an
+        # earlier one it is under way, and will end, also where other kernels leave no room for all CTAs at once.
+        rank, cluster = block % config.cluster, (grid - 1 - block) // config.cluster
         tokens_map = tensormap_address(tensormaps[0])  # kernel parameters lie side by side: 128 bytes each
         weights_map = tokens_map + 128 * len(config.widths)
 

@@ -25,7 +25,7 @@ def choose(total_m: int, experts: int, n: int, k: int) -> Config:
         return FEW
     wide = (WIDE,) * (mean > 128 or k <= 2048)  # 4 x 64, N = K = 7168: 57.4 us, with tiles that are cut 54.8
     for config in (*wide, ALONE, NARROW, THIN):
-        if config.grid(SMS, total_m, n, experts) < SMS:
+        if config.one_each(SMS, total_m, n, experts):
             return config
     if mean > 128:
         return MANY

@@ -3,6 +3,7 @@
 All checks of the emulator are on. test_moe_kernel.py runs this, in a process for each machine: a process has one.
 """
 
+import dataclasses
 import os
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import emulator
+import emulator.device
 from tests import quick_dsl
 
 
@@ -75,6 +77,14 @@ def test_waits_for_the_previous_kernel(moe):
 def test_m_indptr_that_lies_stays_inside(moe):
     """Backwards and beyond the rows that there are: the emulator sees every access outside of the tensors."""
     assert moe.run(moe.CASES["m_indptr not monotone"], tuned().MORE) <= moe.BOUND
+
+
+@pytest.mark.parametrize("config", ["FEW", "MORE"])
+def test_no_room_for_all_ctas(moe, monkeypatch, config):
+    """Other kernels have all SMs but one cluster's: whoever waits, waits for CTAs that have started. (Else: forever.)"""
+    config, device = getattr(tuned(), config), emulator.device.DEVICE
+    monkeypatch.setattr(device, "chip", dataclasses.replace(device.chip, sms=config.cluster))
+    assert moe.run(moe.CASES["cut into many parts"], config) <= moe.BOUND
 
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
