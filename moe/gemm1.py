@@ -108,16 +108,16 @@ class Tiles(Config):
 
 
 # Measured on an H200 (LAYER.md): tiles of more tokens load weights less often, of fewer keep more stages under way
-FEW, SOME, MORE = [Tiles(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32, 64)]
+FEW, SOME = [Tiles(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32)]
 PAIRS = Tiles(tokens=64, cluster=2, burst=2, prefetch=2, cut=True)
 MANY = Tiles(tokens=128, cluster=2, tokens_on_m=True, cut=True)
-CONFIGS = FEW, SOME, MORE, PAIRS, MANY
+CONFIGS = FEW, SOME, PAIRS, MANY
 
 
 def choose(rows: int, experts: int) -> Tiles:
     """The config for this many rows in all, as far as the host can know."""
     mean = -(-rows // experts)
-    return next((c for most, c in ((4, FEW), (16, SOME), (32, MORE), (64, PAIRS)) if mean <= most), MANY)
+    return next((c for most, c in ((4, FEW), (16, SOME), (64, PAIRS)) if mean <= most), MANY)
 
 
 class GatheredGemm(GroupedGemm):

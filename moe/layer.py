@@ -182,7 +182,7 @@ class Layer:
         """
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = -(-tokens * TOP_K * e // EXPERTS)
-        second = api.back_end(self.device).tuning().choose(rows, e, h, i)
+        second = api.back_end(self.device).tuning().choose(rows, e, h, i, routed=True)
         second = dataclasses.replace(second, prefetch=second.depth)
         return gemm1_of(self.device).supported(choose_gemm1(rows, e)), second
 

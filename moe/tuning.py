@@ -18,8 +18,8 @@ CONFIGS = FEW, MORE, MANY, WIDE, ALONE, NARROW, THIN
 
 
 @functools.lru_cache(maxsize=1024)
-def choose(total_m: int, experts: int, n: int, k: int) -> Config:
-    """The config for these sizes. Of the experts' sizes the host knows only the mean."""
+def choose(total_m: int, experts: int, n: int, k: int, routed: bool = False) -> Config:
+    """The config for these sizes. Of the experts' sizes the host knows only the mean; routed: they are uneven."""
     mean = -(-total_m // experts)
     if mean <= 16:
         return FEW
@@ -27,6 +27,8 @@ def choose(total_m: int, experts: int, n: int, k: int) -> Config:
     for config in (*wide, ALONE, NARROW, THIN):
         if config.one_each(SMS, total_m, n, experts):
             return config
-    if mean > 128:
+    if mean > 128 or routed and mean > 96:  # the layer's GEMM2 at T = 4096: 177 us, MORE 184
         return MANY
-    return ALONE if mean <= 64 and experts * -(-n // 128) < 2 * SMS else MORE  # 4 x 64, N = K = 7168: 54.8 us; 55.1
+    if mean <= 64 and (routed and mean > 48 or experts * -(-n // 128) < 2 * SMS):
+        return ALONE  # 4 x 64, N = K = 7168: 54.8 us, MORE 55.1; the layer's GEMM2 at T = 2048: 133.0, 138.7
+    return MORE

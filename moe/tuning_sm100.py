@@ -14,8 +14,8 @@ CONFIGS = FEW, ALONE, MORE, MANY
 
 
 @functools.lru_cache(maxsize=1024)
-def choose(total_m: int, experts: int, n: int, k: int) -> Config:
-    """The config for these sizes. Of the experts' sizes the host knows only the mean."""
+def choose(total_m: int, experts: int, n: int, k: int, routed: bool = False) -> Config:
+    """The config for these sizes. Of the experts' sizes the host knows only the mean; routed: not looked at."""
     mean = -(-total_m // experts)
     if mean <= 16:
         return FEW

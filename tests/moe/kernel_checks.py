@@ -81,7 +81,7 @@ def test_m_indptr_that_lies_stays_inside(moe):
 
 @pytest.mark.parametrize("config", ["FEW", "MORE"])
 def test_no_room_for_all_ctas(moe, monkeypatch, config):
-    """Other kernels have all SMs but one cluster's: whoever waits, waits for CTAs that have started. (Else: forever.)"""
+    """Other kernels have all SMs but one cluster's: whoever waits, waits for CTAs that have started."""
     config, device = getattr(tuned(), config), emulator.device.DEVICE
     monkeypatch.setattr(device, "chip", dataclasses.replace(device.chip, sms=config.cluster))
     assert moe.run(moe.CASES["cut into many parts"], config) <= moe.BOUND
