@@ -91,7 +91,6 @@ def run(case: Case, config, schedule: int = 0, device: str = "cpu", written: boo
     out = torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
     if not rows:
         return error(api.grouped_gemm_fp8(*operands, out), operands)
-    config = api.back_end(torch.device(device)).supported(config)
     launcher = api.launcher(torch.device(device), config)
     if device == "cpu":
         import emulator

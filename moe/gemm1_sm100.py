@@ -6,8 +6,6 @@
 So the 128 columns of a scale are the lanes of the four warps of a warpgroup.
 """
 
-from dataclasses import replace
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
@@ -37,6 +35,17 @@ from moe.ptx import (
 from moe.sm100 import COLUMNS, GroupedGemmSm100
 
 CHUNK = 32  # columns that a thread has in registers beside its sums
+FEW, SOME = [Tiles(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32)]
+# No clusters here, so tiles of as many tokens as tensor memory has room for: what has 64 loads most weights twice, both
+# times from memory. Modelled, GEMM1 at T = 2048: XXX us for 236.6
+MANY = Tiles(tokens=128, prefetch=2, cut=True)
+CONFIGS = FEW, SOME, MANY
+
+
+def choose(rows: int, experts: int) -> Tiles:
+    """The config for this many rows in all, as far as the host can know."""
+    mean = -(-rows // experts)
+    return FEW if mean <= 4 else SOME if mean <= 16 else MANY
 
 
 class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
@@ -45,8 +54,10 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
     parts = 2  # up, gate
 
     @staticmethod
-    def supported(config: Tiles) -> Tiles:
-        return replace(config, cluster=1, tokens_on_m=False)
+    def tuning():
+        from moe import gemm1_sm100
+
+        return gemm1_sm100
 
     def __init__(self, config: Tiles):
         assert config.cluster == 1 and not config.tokens_on_m

@@ -232,11 +232,6 @@ class GroupedGemm:
     def __init__(self, config: Config):
         self.config = config
 
-    @staticmethod
-    def supported(config: Config) -> Config:
-        """The nearest config that this back end has."""
-        return config
-
     @classmethod
     def of(cls, config: Config) -> "GroupedGemm":
         """The kernel under this config."""

@@ -24,7 +24,6 @@ from moe.finalise import WORDS as FINALISE_WORDS
 from moe.finalise import Finalise
 from moe.gemm1 import WORDS as GEMM1_WORDS
 from moe.gemm1 import GatheredGemm
-from moe.gemm1 import choose as choose_gemm1
 from moe.gemm1_sm100 import GatheredGemmSm100
 from moe.kernel import Config, GroupedGemm
 from moe.launch import Program, float_bits
@@ -184,7 +183,7 @@ class Layer:
         rows = -(-tokens * TOP_K * e // EXPERTS)
         second = api.back_end(self.device).tuning().choose(rows, e, h, i, routed=True)
         second = dataclasses.replace(second, prefetch=second.depth)
-        return gemm1_of(self.device).supported(choose_gemm1(rows, e)), second
+        return gemm1_of(self.device).tuning().choose(rows, e), second
 
     def grid(self, config: Config) -> int:
         """CTAs of a GEMM."""

@@ -195,9 +195,7 @@ def emulated(x: d.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None
 def check_emulated(schedules: int) -> None:
     """Small cases, under every config of GEMM1."""
     from moe import api
-    from moe.gemm1 import CONFIGS
     from moe.layer import gemm1_of
-    from moe.tuning import MORE
 
     sizes = d.Sizes(hidden=256, intermediate=256, local=4)
     for name in LOGITS:
@@ -207,8 +205,8 @@ def check_emulated(schedules: int) -> None:
                 complain(f"routing, {name}, T = {tokens}", check_routing(x, emulated(x, schedule, 3, None, True)[0]))
         click.echo(f"ok routing, {name}")
     device = torch.device("cpu")
-    second = api.back_end(device).supported(MORE)
-    for config in map(gemm1_of(device).supported, CONFIGS):
+    second = api.back_end(device).tuning().MORE
+    for config in gemm1_of(device).tuning().CONFIGS:
         for name, tokens in (("all local", 20), ("random", 40), ("all remote", 3), ("all on one expert", 5)):
             x = case(name, sizes, tokens, 32)
             for schedule in range(schedules):

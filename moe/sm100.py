@@ -8,8 +8,6 @@ A tile has 128 weight rows, the lanes of tensor memory; each warpgroup has half 
 loads, ring, scales and cut tiles are those of kernel.py.
 """
 
-from dataclasses import replace
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, range_constexpr
@@ -44,12 +42,6 @@ class GroupedGemmSm100(GroupedGemm):
     scale_warps = 2
     parts = 1  # of 128 weight rows each, that a stage multiplies with the same tokens; each has two accumulators
     columns = COLUMNS  # of an accumulator
-
-    @staticmethod
-    def supported(config: Config) -> Config:
-        from moe.sm100_tokens import Tiles
-
-        return config if isinstance(config, Tiles) else replace(config, tokens_on_m=False, weights=128)
 
     @staticmethod
     def tuning():

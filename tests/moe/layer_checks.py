@@ -52,8 +52,6 @@ def test_early_weights(check, monkeypatch):
     """What routing prefetches are the weights that GEMM1 begins with, where each expert has one tile of rows."""
     from emulator.machine.clock import Clock
     from moe import layer
-    from moe.gemm1 import FEW
-    from moe.tuning import FEW as SECOND
 
     sizes = check.d.Sizes(hidden=512, intermediate=256, local=4)
     early, first = set(), set()  # rows of 128 bytes of the weights
@@ -69,13 +67,13 @@ def test_early_weights(check, monkeypatch):
     monkeypatch.setattr(Clock, "tma_prefetch", of_gemm1)
     monkeypatch.setattr(layer, "LEAST_ROWS", 0)
     x, one = check.case("all local", sizes, 5, 32), layer.Layer(torch.device("cpu"), sizes)
-    one.sms, one.configs = 5, lambda tokens: both(FEW, SECOND)
+    one.sms, one.configs = 5, lambda tokens: configs(0)
     with emulator.session():
         x = x.replaced(emulator.device_tensors(x.tensors()))
         space, start = one.space(5), x.gemm1_weights.data_ptr()
         one.route(x, space)
         one.gemm1(x, space, one.configs(5)[0])
-    assert all(0 < m <= FEW.tokens for m in space.m_indptr.diff()) and first and first <= early
+    assert all(0 < m <= configs(0)[0].tokens for m in space.m_indptr.diff()) and first and first <= early
 
 
 def finalised(check) -> str | None:
@@ -101,23 +99,20 @@ def test_finalise(check):
     assert finalised(check) is None
 
 
-def both(first, second) -> tuple:
-    """The configs of GEMM1 and GEMM2 that this machine has nearest to these."""
+def configs(which: int) -> tuple:
+    """Of this machine's configs of GEMM1 that one, and the GEMM2's for the fewest rows."""
     from moe import api, layer
 
     device = torch.device("cpu")
-    return layer.gemm1_of(device).supported(first), api.back_end(device).supported(second)
+    return layer.gemm1_of(device).tuning().CONFIGS[which], api.back_end(device).tuning().FEW
 
 
-@pytest.mark.parametrize("which, name, tokens, schedules", [(0, "random", 40, 2), (3, "all on one expert", 140, 1)])
+@pytest.mark.parametrize("which, name, tokens, schedules", [(0, "random", 40, 2), (-1, "all on one expert", 140, 1)])
 def test_layer(check, sizes, which, name, tokens, schedules):
     """Each stage against what the one before left: tiles cut, full, almost empty; clusters that share weights."""
-    from moe.gemm1 import CONFIGS
-    from moe.tuning import FEW
-
     x = check.case(name, sizes, tokens, 32)
     for schedule in range(schedules):
-        result = check.compare(x, *check.emulated(x, schedule, configs=both(CONFIGS[which], FEW)))
+        result = check.compare(x, *check.emulated(x, schedule, configs=configs(which)))
         assert result.wrong is None
 
 
@@ -146,8 +141,6 @@ FAULTS = {
 def test_planted_faults_are_seen(check, sizes, monkeypatch, stage):
     """What the tests above are worth: each of these kernels fails."""
     from moe import layer
-    from moe.gemm1 import FEW
-    from moe.tuning import FEW as SECOND
 
     module, name, value = FAULTS[stage]
     program = getattr(layer, f"{stage}_program")
@@ -160,6 +153,6 @@ def test_planted_faults_are_seen(check, sizes, monkeypatch, stage):
         elif stage == "finalise":
             assert finalised(check)
         else:
-            assert check.compare(x, *check.emulated(x, 0, 2, both(FEW, SECOND))).wrong.startswith("GEMM1")
+            assert check.compare(x, *check.emulated(x, 0, 2, configs(0))).wrong.startswith("GEMM1")
     finally:
         program.cache_clear()

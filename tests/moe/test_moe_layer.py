@@ -10,8 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from moe import definition as d
-from moe import layer, layer_bench, pack
-from moe.gemm1 import CONFIGS, choose
+from moe import gemm1, gemm1_sm100, layer, layer_bench, pack
 from moe.kernel import SMEM
 from moe.routing import MAX_CHUNK, MAX_CTAS, grid_of
 
@@ -94,8 +93,9 @@ def test_routing_grid(sms):
 
 def test_configs():
     """Every config is chosen for some T, and fits into shared memory with stages for all three scale warps."""
-    assert {choose(tokens, 32) for tokens in (1, 64, 512, 1024, 2048, 4096)} == set(CONFIGS)
-    assert all(config.smem <= SMEM and config.depth >= 4 for config in CONFIGS)
+    for tuning in (gemm1, gemm1_sm100):
+        assert {tuning.choose(tokens, 32) for tokens in (1, 64, 512, 1024, 2048, 4096)} == set(tuning.CONFIGS)
+        assert all(config.smem <= SMEM and config.depth >= 4 for config in tuning.CONFIGS)
 
 
 def test_trace_set(tmp_path):
