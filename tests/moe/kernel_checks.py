@@ -79,10 +79,9 @@ def test_m_indptr_that_lies_stays_inside(moe):
     assert moe.run(moe.CASES["m_indptr not monotone"], tuned().MORE) <= moe.BOUND
 
 
-@pytest.mark.parametrize("config", ["FEW", "MORE"])
-def test_no_room_for_all_ctas(moe, monkeypatch, config):
+def test_no_room_for_all_ctas(moe, monkeypatch):
     """Other kernels have all SMs but one cluster's: whoever waits, waits for CTAs that have started."""
-    config, device = getattr(tuned(), config), emulator.device.DEVICE
+    config, device = tuned().MORE, emulator.device.DEVICE
     monkeypatch.setattr(device, "chip", dataclasses.replace(device.chip, sms=config.cluster))
     assert moe.run(moe.CASES["cut into many parts"], config) <= moe.BOUND
 
