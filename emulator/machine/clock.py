@@ -52,8 +52,8 @@ class Clock(ABC):
         return group.t
 
     @abstractmethod
-    def wake(self) -> float:
-        """Ticks before a woken warp runs."""
+    def wake(self, sm: int, time: float) -> float:
+        """Ticks before a warp of an SM runs that is woken at `time`."""
 
     @abstractmethod
     def hesitation(self) -> float:

@@ -90,8 +90,8 @@ class TimingClock(Clock):
     def ticks(self, group) -> float:
         return self.clocks.ticks(group.cta.sm, group.t)
 
-    def wake(self) -> float:
-        return self.p["sync"]["wake_cycles"]
+    def wake(self, sm: int, time: float) -> float:
+        return self.p["sync"]["wake_cycles"] * self.clocks.slower(sm, time)
 
     def hesitation(self) -> float:
         return 0.0

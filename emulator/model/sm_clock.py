@@ -28,7 +28,10 @@ class Clocked:
 
     def missed(self, time: float) -> float:
         """Ticks that it has not made until then."""
-        low = max(0.0, min(time, self.until) - self.at) if time > self.at else time - self.at
+        if time > self.at:
+            low = max(0.0, min(time, self.until) - self.at)
+        else:  # a warp that lags behind
+            low = min(0.0, max(time, self.since) - self.at)
         return self.lost + low * (1 - 1 / self.slower)
 
 
@@ -55,12 +58,14 @@ class SmClocks:
         return clock.slower if time < clock.until else 1.0
 
     def works(self, sm: int, now: float, start: float, cycles: float) -> float:
-        """An SM's tensor core is given work of so many of its cycles, from `start` on: how many of the fastest clock."""
+        """A tensor core gets so many of its SM's cycles of work, from `start` on: how many of the fastest clock."""
         if not self.sinks:
             return cycles
         clock = self.clocks[sm]
-        clock.lost, clock.at = clock.missed(now), now
-        if start >= clock.until:
+        sinks = start >= clock.until
+        counted = start if sinks else now
+        clock.lost, clock.at = clock.missed(counted), counted
+        if sinks:
             clock.since = start
         base = self.onset if start < clock.since + self.onset_cycles else self.low
         if now > self.worked_at:

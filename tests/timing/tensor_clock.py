@@ -1,6 +1,7 @@
 """What the tensor core's work does to the clock of an H200's SMs, and what operands that are not zero do to its rate.
 
     python3 -m tests.timing.tensor_clock run FILE     on an H200, with NumPy and libcuda.so.1
+    python -m tests.timing.tensor_clock model         the same PTX on the model, beside tensor_clock.json
 
 A warpgroup of each SM repeats groups of 8 wgmma.mma_async (m64, A and B in shared memory, PTX ISA 9.7.15), between two
 groups it may rest. Another warp reads clock64 and %globaltimer (PTX ISA 10) every EVERY ns, at a change of the timer:
@@ -13,6 +14,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+
+from . import command
 
 TABLE = Path(__file__).with_suffix(".json")
 ROUNDS, SMS = 9, 132
@@ -142,6 +145,28 @@ def contents(kind: str, data: str):
     return (out & 0x9F) | 0x20 if kind == "e4m3" else out
 
 
+def summary(load: Load, seen) -> dict:
+    """seen: int64 [round, SM, sample, 2]: (cycles, ns of the end) of the tensor core, then samples (clock, ns)."""
+    import numpy as np
+
+    cycles, ended = seen[:, :, 0, 0], seen[:, :, 0, 1]
+    steps = np.diff(seen[:, :, 1:], axis=2)
+    ghz = steps[..., 0] / np.maximum(steps[..., 1], 1)
+    begins = seen[:, :, 1:2, 1] + REST  # the first sample is taken at once
+    low, high = seen[:, :, 1:-1, 1], seen[:, :, 2:, 1]
+    slices = [low > ended[..., None] + 2 * load.every, high <= begins - 500]
+    for i in range(SAMPLES):
+        start = begins + i * load.every
+        slices.append((low >= start) & (low < start + load.every) & (high <= ended[..., None]))
+    after, before, *meanwhile = [round(float(ghz[w].mean()), 4) if w.any() else None for w in slices]
+    return {
+        "cycles": round(float(np.median(cycles)) / load.groups / 8, 2),
+        "before": before,
+        "meanwhile": [x for x in meanwhile if x is not None],
+        "after": after,
+    }
+
+
 def run(file: Path) -> None:
     import numpy as np
 
@@ -159,31 +184,47 @@ def run(file: Path) -> None:
             gpu.fill(out, 0, SMS * size)
             flush()
             launch()
-            seen.append(gpu.read(out, load.sms * size).view(np.uint64).reshape(load.sms, SAMPLES + 1, 2))
-        seen = np.array(seen[1:]).astype(np.int64)  # [round, SM, (cycles, end), then samples, (clock, ns)]
-        cycles, ended = seen[:, :, 0, 0], seen[:, :, 0, 1]
-        steps = np.diff(seen[:, :, 1:], axis=2)
-        ghz = steps[..., 0] / steps[..., 1]
-        begins = seen[:, :, 1:2, 1] + REST  # within the first slice's length
-        low, high = seen[:, :, 1:-1, 1], seen[:, :, 2:, 1]
-        slices = {
-            "before": high <= begins - 500,
-            "after": low >= ended[..., None] + 2 * load.every,
-            **{i: (low >= begins + i * load.every) & (low < begins + (i + 1) * load.every)
-               & (high <= ended[..., None]) for i in range(SAMPLES)},
-        }  # fmt: skip
-        means = {k: [round(float(x), 4) for x in (ghz[w].mean(), np.median(ghz[w]))] for k, w in slices.items() if w.any()}
-        found[load.name] = {
-            "cycles": round(float(np.median(cycles)) / load.groups / 8, 2),
-            "before": means.pop("before", None), "after": means.pop("after", None), "meanwhile": list(means.values()),
-            "ns of a tick": int(np.gcd.reduce(np.unique(steps[..., 1])[:50])),
-        }  # fmt: skip
-        print(load.name, found[load.name]["cycles"], found[load.name]["before"], list(means.values())[:8], flush=True)
-        smi.append(nvidia_smi())
-        file.write_text(json.dumps({"machine": gpu.describe() | {"nvidia-smi": smi}, "points": found}) + "\n")
+            seen.append(gpu.read(out, load.sms * size).view(np.int64).reshape(load.sms, SAMPLES + 1, 2))
+        found[load.name] = summary(load, np.array(seen[1:]))
+    smi.append(nvidia_smi())
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in found.items())
+    head = json.dumps({"machine": gpu.describe() | {"nvidia-smi": smi}}, indent=1)[:-2]
+    file.write_text(f'{head},\n "points": {{\n{lines}\n }}\n}}\n')
+
+
+def on_the_model(load: Load, profile) -> dict:
+    """As of `run`. A tick of the model's timer is a cycle of its fastest clock."""
+    import numpy as np
+
+    import emulator
+    from emulator.chip import H200
+    from emulator.device import DEVICE, allocate
+
+    DEVICE.chip, ghz = H200, profile.clock_ghz
+    out, src = allocate(load.sms * 16 * (SAMPLES + 1)), allocate(OPERANDS)
+    out[:], src[:] = 0, contents(load.kind, load.data)
+    for array in (out, src):
+        DEVICE.adopt(array, "data")
+    with emulator.timing(profile):
+        emulator.launch(load.ptx, "kernel", load.sms, 160, [out, src, load.groups], shared=SHARED)
+    seen = out.view(np.int64).reshape(1, load.sms, SAMPLES + 1, 2)
+    found = summary(load, seen)
+    return found | {
+        "before": found["before"] and found["before"] * ghz,
+        "meanwhile": [x * ghz for x in found["meanwhile"]],
+        "after": found["after"] and found["after"] * ghz,
+    }
+
+
+def model(only: str, profile) -> None:
+    known = json.loads(TABLE.read_text())["points"] if TABLE.exists() else {}
+    for load in loads():
+        if only in load.name:
+            of, is_ = known.get(load.name, {}), on_the_model(load, profile)
+            print(f"{is_['cycles']:8.2f} {of.get('cycles', float('nan')):8.2f}  {load.name}", flush=True)
+            print("    model", *(f"{x:.3f}" for x in is_["meanwhile"][:12]))
+            print("    H200 ", *(f"{x:.3f}" for x in of.get("meanwhile", [])[:12]))
 
 
 if __name__ == "__main__":
-    import sys
-
-    run(Path(sys.argv[2]) if len(sys.argv) > 2 else TABLE)
+    command.main(__doc__, TABLE, run, model)
