@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import statistics
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -330,9 +330,8 @@ def test_what_a_warp_does_takes_longer_while_its_clock_is_low():
     for what in ("block", "shared", "wake"):
         took = []
         for sm in (0, 1):
-            program = SimpleNamespace(start=[0], end=[0])
-            cta, warp = SimpleNamespace(sm=sm), SimpleNamespace(index=0)
-            group = SimpleNamespace(cta=cta, warp=warp, t=10.0, begun=10.0, pc=0, program=program)
+            group = Mock(t=10.0, begun=10.0, pc=0)
+            group.cta.sm, group.warp.index, group.program.start, group.program.end = sm, 0, [0], [0]
             if what == "block":
                 took.append(clock.executed(group, (100.0, 80.0)) - 10)
             elif what == "shared":
