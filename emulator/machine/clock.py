@@ -47,9 +47,13 @@ class Clock(ABC):
     def executed(self, group, cost) -> float:
         """When a group has executed a block that it began at its time."""
 
+    def ticks(self, group) -> float:
+        """What the clock of a group's SM says."""
+        return group.t
+
     @abstractmethod
-    def wake(self) -> float:
-        """Ticks before a woken warp runs."""
+    def wake(self, sm: int, time: float) -> float:
+        """Ticks before a warp of an SM runs that is woken at `time`."""
 
     @abstractmethod
     def hesitation(self) -> float:
@@ -136,8 +140,8 @@ class Clock(ABC):
     def global_store(self, group, addresses, size: int, row: bool = False) -> None:
         """Lanes of a group store to global memory; row: each begins where the one before it ends."""
 
-    def global_load(self, group, addresses, size: int) -> None:
-        """Lanes of a group load from global memory."""
+    def global_load(self, group, addresses, size: int, strong: bool) -> None:
+        """Lanes of a group load from global memory; strong: volatile, relaxed or acquire, which passes the L1."""
 
     def parameter_load(self, group, addresses) -> None:
         """Lanes of a group load from the parameters."""

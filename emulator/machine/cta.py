@@ -99,7 +99,7 @@ class Cta:
             lanes = np.arange(warp.live_mask.bit_length())
             warp.started = time
             group = Group(warp, lanes, list(registers), 0, None, time)
-            launch.engine.at(time + launch.clock.wake(), group.run)
+            launch.engine.at(time + launch.clock.wake(self.sm, time), group.run)
 
     # -- barriers ----------------------------------------------------------------------------------------------
     def barrier(self, offset: int, warp: Warp, asynchronous: bool = False) -> MBarrier:

@@ -57,7 +57,7 @@ class FunctionalClock(Clock):
     def executed(self, group, cost: float) -> float:
         return group.t + cost
 
-    def wake(self) -> float:
+    def wake(self, sm: int, time: float) -> float:
         """Seeds differ in who goes first."""
         return 0 if self.schedule.seed == 0 else self.random.random() * 60
 

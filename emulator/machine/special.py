@@ -16,7 +16,7 @@ def special_register(group, name: str):
     cta, launch = group.cta, group.launch
     base, _, axis = name.partition(".")
     if name in TIMERS:
-        return _timer(int(group.t), name)
+        return _timer(int(group.t if name.startswith("globaltimer") else group.clock.ticks(group)), name)
     if base == "tid":
         return _per_lane(_thread_index(group, launch.block, axis))
     if base == "laneid":

@@ -165,7 +165,8 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
     # -- running -----------------------------------------------------------------------------------------------
     def wake(self):
         self.engine.progress += 1
-        self.t = max(self.t, self.engine.now) + self.clock.wake()
+        woken = max(self.t, self.engine.now)
+        self.t = woken + self.clock.wake(self.cta.sm, woken)
         self.engine.at(self.t, self.run)
 
     def run(self):

@@ -20,6 +20,7 @@ from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
 from .sm import FORGOTTEN, SCHEDULERS, Sm
+from .sm_clock import SmClocks
 
 
 def interpolate(n: int, ns: list[float], values: list[float]) -> float:
@@ -57,6 +58,7 @@ class TimingClock(Clock):
         if trace is not None:
             self.trace, self.memory.log = trace, []
         self.sms = [Sm() for _ in range(int(profile["sm"]["count"]))]
+        self.clocks = SmClocks(profile, len(self.sms))
         self.figures = {k: tuple(v) for k, v in profile["issue"].items()}
         self._costs: dict[int, list[tuple[float, float]]] = {}
         self._wavefronts: dict[tuple, int] = {}  # of an access to shared memory, by where its lanes' addresses lie
@@ -76,16 +78,20 @@ class TimingClock(Clock):
         """A block takes as long as its dependences say, or until its warp's scheduler has had the slots for it."""
         cycles, slots = cost
         sm = self.sms[group.cta.sm]
+        slower = self.clocks.slower(group.cta.sm, group.begun)
         code = group.program, group.pc
         if code not in sm.code:  # this SM has not executed it since the flush before the measurement
             sm.code.add(code)
             cycles += self.code_cycles * (group.program.end[group.pc] - group.program.start[group.pc])
         free, which = sm.schedulers, group.warp.index % SCHEDULERS
-        end = free[which] = max(free[which], group.begun) + slots
-        return max(group.t + cycles, end)
+        end = free[which] = max(free[which], group.begun) + slots * slower
+        return max(group.t + cycles * slower, end)
 
-    def wake(self) -> float:
-        return self.p["sync"]["wake_cycles"]
+    def ticks(self, group) -> float:
+        return self.clocks.ticks(group.cta.sm, group.t)
+
+    def wake(self, sm: int, time: float) -> float:
+        return self.p["sync"]["wake_cycles"] * self.clocks.slower(sm, time)
 
     def hesitation(self) -> float:
         return 0.0
@@ -116,10 +122,12 @@ class TimingClock(Clock):
         tma = self.p["tma"]
         sm = self.sms[group.cta.sm]
         taken = max(sm.decode, group.t)
-        sm.decode = taken + tma["issue_cycles"]
+        slower = self.clocks.slower(group.cta.sm, group.t)
+        issue = tma["issue_cycles"] * slower
+        sm.decode = taken + issue
         start = max(sm.tma, taken if key is None else self._descriptor_ready(group, key, taken))
-        sm.tma = start + max(tma["issue_cycles"], nbytes / tma["bytes_per_cycle"])
-        return start + tma["issue_cycles"]
+        sm.tma = start + max(issue, nbytes / tma["bytes_per_cycle"] * slower)
+        return start + issue
 
     def _arrive(
         self, group, start: float, lines: Lines, nbytes: int, ctas, policy: int | None, last: float = 0.0
@@ -133,10 +141,12 @@ class TimingClock(Clock):
         if len(lines):
             gone_first = policy == EVICT_FIRST
             first, done = self.memory.read(start, lines, nbytes, self.sms[sm].half, sm, len(ctas), cluster, gone_first)
-        landing = done + nbytes / tma["bytes_per_cycle"]  # the last request leaves that much after the first
+        slower = self.clocks.slower(sm, group.t)
+        landing = done + nbytes / tma["bytes_per_cycle"] * slower  # the last request leaves that much after the first
         for cta in ctas:
             sm = self.sms[cta.sm]
-            sm.ingest = max(sm.ingest, first) + nbytes / unit["ingest_bytes_per_cycle"]
+            slower = self.clocks.slower(cta.sm, group.t)
+            sm.ingest = max(sm.ingest, first) + nbytes / unit["ingest_bytes_per_cycle"] * slower
             landing = max(landing, sm.ingest)
         if len(ctas) > 1:
             landing += tma["multicast_cycles"]
@@ -286,7 +296,7 @@ class TimingClock(Clock):
         group.t = max(group.t, sm.egress - unit["store_queue_cycles"])  # the store queue is finite
         group.launch.last_store = max(group.launch.last_store, done)
 
-    def global_load(self, group, addresses: np.ndarray, size: int) -> None:
+    def global_load(self, group, addresses: np.ndarray, size: int, strong: bool) -> None:
         """The block's cost has the latency of an L2 hit; a warp waits for what comes later.
 
         Loads of one block are taken to be under way together.
@@ -295,7 +305,10 @@ class TimingClock(Clock):
         asked, waited = group.global_loads
         asked = asked if waited == group.t else group.t
         sm = group.cta.sm
-        come = self.memory.read(asked, lines, len(lines) * LINE, self.sms[sm].half, sm)[1] + self.p["sm"]["load_cycles"]
+        half = self.sms[sm].half
+        come = self.memory.read(asked, lines, len(lines) * LINE, half, sm)[1] + self.p["sm"]["load_cycles"]
+        if strong and len(lines) == 1:  # of others the L1 makes one of all that the SM's warps ask for
+            come += self.memory.in_turn(asked, int(lines[0]), half)
         self.sms[sm].come = max(self.sms[sm].come, come)
         group.t = max(group.t, come - self.figures["global_load"][1])
         group.global_loads = asked, group.t
@@ -313,8 +326,9 @@ class TimingClock(Clock):
         sm = self.sms[group.cta.sm]
         wavefronts = self._wavefronts_of(addresses, size) if isinstance(addresses, np.ndarray) else 1
         unit, issued = self.p["sm"], self.figures["shared"][0]
-        passed = sm.shared.access(group.begun, wavefronts) - unit["shared_queue_cycles"]
-        group.t = max(group.t + wavefronts * unit["wavefront_cycles"] - issued, group.t, passed)
+        slower = self.clocks.slower(group.cta.sm, group.begun)
+        passed = sm.shared.access(group.begun, wavefronts * slower) - unit["shared_queue_cycles"]
+        group.t = max(group.t + (wavefronts * unit["wavefront_cycles"] - issued) * slower, group.t, passed)
 
     def _wavefronts_of(self, addresses: np.ndarray, size: int) -> int:
         """Cycles of an access: 128 bytes of lanes at a time, and of those one word a bank (PTX ISA has no word on it;

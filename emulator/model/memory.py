@@ -86,6 +86,8 @@ class MemoryModel:
         self.merge_cycles = l2["merge_cycles"]
         # (cluster, first line, lines) -> when their turn at the crossbar comes, and for which SM
         self.waiting: dict[tuple, tuple[float, int]] = {}
+        self.one_line_cycles = 1 / l2["one_line_requests"] if "one_line_requests" in l2 else 0.0
+        self.one_line: dict[tuple[int, int], float] = {}  # (half, line) -> when it has given what it was asked for
         self.hit_cycles, self.loaded_cycles = l2["hit_cycles"], l2["loaded_cycles"]
         self.write_miss_cycles = l2["write_miss_cycles"]
         self.miss_cycles = hbm["latency_cycles"]
@@ -256,6 +258,17 @@ class MemoryModel:
             self.waiting[key] = begin, sm
         passed = max(self.read_port, time + busy)
         return max(passed + min(self.loaded_cycles, passed - busy - time), late)
+
+    def in_turn(self, time: float, line: int, half: int) -> float:
+        """For how long a warp's request for a line, at `time`, waits behind those of others for the same one: each half
+        answers one after the other. (All SMs' flags and counters, tests/timing, mechanisms/ld.relaxed.gpu.)"""
+        if not self.one_line_cycles:
+            return 0.0
+        if len(self.one_line) > 8192:
+            self.one_line = {k: free for k, free in self.one_line.items() if free > self.engine.now}
+        begin = max(time, self.one_line.get((half, line), 0.0))
+        self.one_line[half, line] = begin + self.one_line_cycles
+        return begin - time
 
     def _fetch(self, channels: list[int], late: list[float], time: float, each: float) -> float:
         """Each channel serves its lines one after the other, `each` cycles a line; when the last has come.

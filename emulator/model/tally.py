@@ -37,9 +37,9 @@ class Tally:
         self.counted["bulk_store"] += nbytes
         return self._clock.bulk_store(group, address, nbytes)
 
-    def global_load(self, group, addresses, size):
+    def global_load(self, group, addresses, size, strong):
         self.counted["global_load"] += len(addresses) * size
-        return self._clock.global_load(group, addresses, size)
+        return self._clock.global_load(group, addresses, size, strong)
 
     def global_store(self, group, addresses, size, row=False):
         self.counted["global_store"] += len(addresses) * size

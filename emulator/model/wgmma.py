@@ -24,9 +24,10 @@ def issue(clock, group, form: WgmmaForm) -> float:
     busy = form.n * figures["cycles_per_column"]
     if form.a_in_registers:
         busy = max(busy, figures["register_a_cycles"]) + figures["register_cycles"]
-    busy = max(busy, nbytes / LINE) * figures["load_factor"]
+    busy = max(busy, nbytes / LINE)
     start = max(sm.tensor, group.t)
-    sm.tensor = start + busy
+    took = clock.clocks.works(group.cta.sm, clock.engine.now, start, busy)
+    sm.tensor = start + took
     sm.shared.read_operands(clock.engine.now, start, sm.tensor, nbytes / (busy * LINE))
     clock.trace.tensor(group, group.cta, start, sm.tensor)
-    return sm.tensor + figures["latency_cycles"] + min(nbytes / LINE, FETCH)
+    return sm.tensor + (figures["latency_cycles"] + min(nbytes / LINE, FETCH)) * took / busy

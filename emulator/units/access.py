@@ -141,7 +141,7 @@ class LaneAccess:
     def _loaded(self, space: str, addresses, size: int, strong: bool):
         if space == "global":
             self.note_global(addresses, size, False)
-            self.clock.global_load(self, np.atleast_1d(addresses), size)
+            self.clock.global_load(self, np.atleast_1d(addresses), size, strong)
         elif space == "shared":
             self.clock.shared_access(self, addresses, size)
         elif space == "param":

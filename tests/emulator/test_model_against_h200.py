@@ -3,20 +3,26 @@
 python -m tests.timing.validate     # all of them
 """
 
+import dataclasses
 import gc
 import hashlib
 import json
 import math
 import statistics
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 import emulator
 from emulator.device import DEVICE, allocate
+from emulator.machine.engine import Engine
 from emulator.model import fences
+from emulator.model.clock import TimingClock
 from emulator.model.profile import load
 from emulator.model.sm import SharedPort, Sm
-from tests.timing import pdl_chain, release, validate
+from emulator.model.sm_clock import SmClocks
+from tests.timing import gpc_clock, pdl_chain, release, tensor_clock, validate
 from tests.timing.points import POINTS
 
 MEDIAN, WORST = 0.10, 0.25
@@ -254,6 +260,86 @@ def test_the_tensor_core_reads_its_operands_first():
         while port.access(0.0, 4) < 6000:
             passed += 4
         assert passed * 128 / 6000 == pytest.approx(left, rel=WORST)
+
+
+def test_the_clock_sinks_while_the_tensor_core_works():
+    """60 us of wgmmas on one SM: as many cycles as measured, of a clock that is as low as measured."""
+    work = tensor_clock.Load("f16", 128, sms=1)
+    measured = json.loads(tensor_clock.TABLE.read_text())["points"][work.name]
+    modelled = tensor_clock.on_the_model(work, H200)
+    assert modelled["cycles"] == pytest.approx(measured["cycles"], rel=0.01)
+    for slices, error in ((slice(0, 1), 0.01), (slice(1, 2), 0.02), (slice(2, 30), 0.005)):
+        low = [statistics.mean(x["meanwhile"][slices]) for x in (modelled, measured)]
+        assert low[0] == pytest.approx(low[1], rel=error)
+    assert modelled["before"] == pytest.approx(measured["before"], rel=0.005)
+
+
+def test_the_clock_sinks_further_where_all_tensor_cores_work():
+    """From 2 us on, against the mean of what types and shapes have done on noise; of a quarter of the SMs, too."""
+    points = json.loads(tensor_clock.TABLE.read_text())["points"]
+    for sms in (132, 33):
+        clocks, each = SmClocks(H200, 132), 128.0
+        for now in range(0, 20000, 128):
+            for sm in range(sms):
+                clocks.works(sm, now, now, each)
+        of = [x["meanwhile"][1:6] for name, x in points.items() if f"noise, {sms} SMs, 60 us" in name]
+        of = statistics.mean(x for each in of if each for x in each)
+        assert 1.98 / clocks.slower(0, now) == pytest.approx(of, rel=0.01)
+
+
+def test_the_clock_is_back_after_the_last_wgmma_as_soon_as_measured():
+    """By the ticks that it loses until 4 us later, in the mean of runs on one SM and on all."""
+    works = json.loads(gpc_clock.TABLE.read_text())["works"]
+    edges, lost = gpc_clock.FROM_LAST, []
+    for name in ("1 workers", "8 workers", "short 64 groups zeros", "short 64 groups"):
+        ghz = zip(edges, edges[1:], works[name]["from the last"])
+        lost.append(sum((works[name]["before"] - x) * (high - low) for low, high, x in ghz))
+    clocks = SmClocks(H200, 132)
+    end = sum(clocks.works(0, at, at, 64.0) and 64.0 for at in range(0, 7000, 64))
+    ticks = [clocks.ticks(0, time) for time in (end, end + H200.cycles(4000))]
+    assert H200.cycles(4000) - (ticks[1] - ticks[0]) == pytest.approx(statistics.mean(lost), rel=0.15)
+
+
+@pytest.mark.parametrize("warps", [8, 12, 16, 24, 32])
+def test_one_line_answers_one_request_after_the_other(memory, warps):
+    """That each of `warps` warps of all SMs has sent; before they wait, all have the latency of one on its own."""
+    measured = validate.measured()
+    alone = measured["mechanisms/ld.relaxed.gpu/the same word/1 warps/132 CTAs"]
+    waits = [memory.in_turn(0.0, 7, sm % 2) for _ in range(warps) for sm in range(132)]
+    of = measured[f"mechanisms/ld.relaxed.gpu/the same word/{warps} warps/132 CTAs"]
+    assert max(alone, max(waits)) == pytest.approx(of, rel=0.06)
+    assert memory.in_turn(0.0, 8, 0) == 0
+
+
+def test_only_loads_past_the_l1_wait_for_each_other():
+    """One word, loaded four times in a block, from an L2 that answers a request in 100 cycles: strong loads wait."""
+    slow = H200.with_({"l2.one_line_requests": 0.01})
+    for what, waits in (("ld.relaxed.gpu", 3 * 100), ("ld", 0)):
+        point = next(p for p in POINTS if p.name == f"mechanisms/{what}/the same word, cold/1 warps/1 CTAs")
+        point = dataclasses.replace(point, options=point.options | {"steps": 4})
+        found = [validate.model(point, profile) for profile in (H200, slow)]
+        assert found[1] - found[0] == pytest.approx(waits, abs=2)
+
+
+def test_what_a_warp_does_takes_longer_while_its_clock_is_low():
+    """A block, an access of shared memory and waking up, of an SM that has just multiplied, and of one that has not."""
+    clock = TimingClock(H200, DEVICE.memory, Engine())
+    clock.clocks.works(1, 0.0, 0.0, 64.0)
+    slower = clock.clocks.slower(1, 10.0)
+    assert slower == pytest.approx(1.98 / H200["tensor_clock"]["onset_ghz"], rel=0.01)
+    for what in ("block", "shared", "wake"):
+        took = []
+        for sm in (0, 1):
+            group = Mock(t=10.0, begun=10.0, pc=0)
+            group.cta.sm, group.warp.index, group.program.start, group.program.end = sm, 0, [0], [0]
+            if what == "block":
+                took.append(clock.executed(group, (100.0, 80.0)) - 10)
+            elif what == "shared":
+                clock.shared_access(group, np.arange(32, dtype=np.uint64) * 128, 4)  # of one bank
+                took.append(group.t - 10)
+            else:
+                took.append(clock.wake(sm, 10.0))
+        assert took[1] == pytest.approx(took[0] * slower)
 
 
 FENCES = (

@@ -441,10 +441,14 @@ def load_chase(space: str, stride: int = 4096, steps: int = 16) -> str:
     return probe(setup, step * steps + "  cvt.u32.u64 %r10, %rd3;\n", (".u64 src", ".u64 zero"), settle="%r10")
 
 
-def one_word(steps: int = 4) -> str:
-    """Dependent ld.relaxed.gpu of the same word by all warps (arguments: src, a zero)."""
+def one_word(steps: int = 4, load: str = "ld.relaxed.gpu", apart: int = 0, of: int = 0) -> str:
+    """Dependent loads by all warps: of the same word, or each of one `apart` bytes from that of the warp before, `of`
+    different words in all (arguments: src, a zero)."""
     setup = "  ld.param.u64 %rd3, [src]; ld.param.u64 %rd4, [zero];\n"
-    step = "  ld.relaxed.gpu.global.u64 %rd6, [%rd3]; and.b64 %rd6, %rd6, %rd4; add.u64 %rd3, %rd3, %rd6;\n"
+    if apart:
+        setup += "  mov.u32 %r6, %ntid.x; mad.lo.u32 %r6, %r3, %r6, %r0; shr.u32 %r6, %r6, 5;\n"
+        setup += f"  rem.u32 %r6, %r6, {of}; mul.wide.u32 %rd5, %r6, {apart}; add.u64 %rd3, %rd3, %rd5;\n"
+    step = f"  {load}.global.u64 %rd6, [%rd3]; and.b64 %rd6, %rd6, %rd4; add.u64 %rd3, %rd3, %rd6;\n"
     return probe(setup, step * steps + "  cvt.u32.u64 %r10, %rd3;\n", (".u64 src", ".u64 zero"), settle="%r10")
 
 

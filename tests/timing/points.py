@@ -475,6 +475,16 @@ def _copies() -> list[Point]:
                     {"stages": stages, "chunk": chunk}, (Source(SMS * stages * chunk),), grid=SMS, written=stages,
                     timing=f"clock {state}", shared=kernels.RING + stages * chunk, slots=(i, i + 1, 1),
                 ))  # fmt: skip
+    for stages, chunk, grid in (
+        *((stages, 16384, SMS) for stages in (1, 2, 6)),
+        *((stages, chunk, SMS) for chunk in (4096, 8192) for stages in (1, 12)),
+        *((12, 16384, grid) for grid in (1, 8, 33, 66, 99)),
+    ):  # from L2: "slots" has each copy's
+        points.append(clock(
+            f"mechanisms/bursts/fill/{stages}x{chunk >> 10}K/warm/copy 0/{grid} CTAs", "ring_fill",
+            {"stages": stages, "chunk": chunk}, (Source(grid * stages * chunk),), grid=grid, written=stages,
+            timing="clock warm", shared=kernels.RING + 12 * 16384, slots=(0, 1, 1),
+        ))  # fmt: skip
     for nbytes in (4096, 16384, 65536):
         for where in ("L2", "DRAM"):
             for touched, together in ((False, False), (True, False), (False, True), (True, True)):
@@ -588,7 +598,50 @@ def _latencies() -> list[Point]:
                 grid=grid,
                 per=4,
             )
-            for grid, warps in ((1, 1), (1, 12), (SMS, 1), (SMS, 12))
+            for grid, warps in (
+                *((1, 1), (1, 12), (SMS, 1), (SMS, 12)),
+                *((SMS, warps) for warps in (2, 4, 6, 8, 16, 24, 32)),
+                *((grid, 12) for grid in (16, 33, 66, 99)),
+            )
+        ),
+        *(
+            clock(
+                f"mechanisms/ld.relaxed.gpu/{what}/{warps} warps/{SMS} CTAs",
+                "one_word",
+                {"apart": apart, "of": of},
+                (Source(apart * of), 0),
+                block=32 * warps,
+                grid=SMS,
+                per=4,
+            )
+            for what, apart, of in (("4 words of a line", 32, 4), ("12 lines", 128, 12), ("a line each", 128, 4224))
+            for warps in (12, 32)
+        ),
+        *(
+            clock(
+                f"mechanisms/ld.acquire.gpu/the same word/{warps} warps/{grid} CTAs",
+                "one_word",
+                {"load": "ld.acquire.gpu"},
+                (Source(64), 0),
+                block=32 * warps,
+                grid=grid,
+                per=4,
+            )
+            for grid, warps in ((1, 1), (1, 12), (SMS, 12))
+        ),
+        *(
+            clock(
+                f"mechanisms/{load}/the same word, cold/{warps} warps/{grid} CTAs",
+                "one_word",
+                {"load": load, "steps": 1},
+                (Source(64), 0),
+                block=32 * warps,
+                grid=grid,
+                timing="clock cold",
+                slots=(0, 1, 1),
+            )
+            for load in ("ld.relaxed.gpu", "ld")
+            for grid, warps in ((1, 1), (SMS, 1), (SMS, 12))
         ),
         clock("latency/atom.shared", "atomics", {"space": "shared"}, per=16, shared=shared),
         clock("latency/atom.global", "atomics", {"space": "global"}, (Output(4),), per=16),
