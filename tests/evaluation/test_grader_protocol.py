@@ -19,7 +19,7 @@ ONE = "m: [8]; n: [16]; k: [64]; g: 1; seed: 7"
 
 @pytest.fixture
 def call_grader(honest, monkeypatch, capfd):
-    """As run_grader, in this process: importing torch takes seconds. The worker has a process of its own all the same."""
+    """As run_grader, in this process: importing torch takes seconds. The worker has one of its own all the same."""
 
     def call(mode: str, cases: str, **environment):
         monkeypatch.chdir(honest.parent)
