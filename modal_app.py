@@ -27,7 +27,7 @@ from typing import Literal, get_args
 import modal
 
 ROOT = Path(__file__).resolve().parent
-REMOTE = "/root/group-gemm"
+REMOTE = "/opt/group-gemm"
 SOURCES = ("emulator", "evaluation", "moe", "eval.py", "reference.py", "task.py", "utils.py", "submission.py")
 TIMEOUT_S = 1800
 CONTAINERS = 8  # B200s that a sweep rents at once

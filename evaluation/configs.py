@@ -101,6 +101,24 @@ def _range(item: str) -> list[str]:
 # ---- in the submission's process
 
 
+def changed(base, changes: dict[str, str]):
+    """The Config with these entries, as they are written, in place of its own. Raises Unusable."""
+    types = {field.name: type(getattr(base, field.name)) for field in dataclasses.fields(base)}
+    if unknown := [name for name in changes if name not in types]:
+        raise Unusable(f"{type(base).__name__} has no {', '.join(unknown)}; it has {', '.join(types)}")
+    values = {}
+    for name, text in changes.items():
+        try:
+            values[name] = {"true": True, "false": False}[text.lower()] if types[name] is bool else types[name](text)
+        except (KeyError, ValueError):
+            expected = "true or false" if types[name] is bool else f"expected {types[name].__name__}"
+            raise Unusable(f"{name}={text}: {expected}") from None
+    try:
+        return dataclasses.replace(base, **values)
+    except Exception as error:
+        raise Unusable(_refusal(error, changes)) from None
+
+
 def chosen(module, args: dict, changes: dict[str, str]) -> Chosen:
     """`changes` of the Config, the first of several, that the submission has for this case, or of its default, or of
     Config(). Raises Unusable."""
@@ -111,20 +129,7 @@ def chosen(module, args: dict, changes: dict[str, str]) -> Chosen:
     several = any(isinstance(entry, tuple) for entry in table.values())
     entry = table.get(key, getattr(module, default, None)) or config()
     base = entry[0] if isinstance(entry, tuple) else entry
-    types = {field.name: type(getattr(base, field.name)) for field in dataclasses.fields(config)}
-    if unknown := [name for name in changes if name not in types]:
-        raise Unusable(f"Config has no {', '.join(unknown)}; it has {', '.join(types)}")
-    values = {}
-    for name, text in changes.items():
-        try:
-            values[name] = {"true": True, "false": False}[text.lower()] if types[name] is bool else types[name](text)
-        except (KeyError, ValueError):
-            expected = "true or false" if types[name] is bool else f"expected {types[name].__name__}"
-            raise Unusable(f"{name}={text}: {expected}") from None
-    try:
-        made = dataclasses.replace(base, **values)
-    except Exception as error:
-        raise Unusable(_refusal(error, changes)) from None
+    made = changed(base, changes)
     others = [other for other in entry if other != made] if isinstance(entry, tuple) else []  # to choose among
     texts = ", ".join(map(_written, [made, *others]))
     alone = "" if others else ","

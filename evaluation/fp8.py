@@ -15,7 +15,6 @@ import dataclasses
 import hashlib
 import importlib
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +26,7 @@ from emulator.model import report, uncertainty
 from emulator.model.profile import load
 from emulator.model.steady import Steady
 from emulator.model.trace import Trace
-from evaluation import modelled, sweep, worker
+from evaluation import configs, modelled, sweep
 from evaluation.show import Screen
 from task import TestCase, parse_case
 
@@ -149,50 +148,33 @@ def serve(request: Request) -> dict:
         each = len(launches.STAGES)
         more = {"rows": [rows for rows, _ in drawn], "experts": [experts for _, experts in drawn]}
     else:
-        config, each = launches.config_of(tuple(args["m"]), args["n"], args["k"], request.change), 1
+        config = launches.config_of(tuple(args["m"]), args["n"], args["k"])
+        config, each = configs.changed(config, request.change), 1
         if request.check:
             check_config(config)
         calls = launches.grouped_gemm(tuple(args["m"]), args["n"], args["k"], config, request.calls)
         more = {"config": str(config)}
-    steady = Steady([each * (i + 1) for i in range(len(calls))])
+    ends = [each * (i + 1) for i in range(len(calls))]
+    steady = Steady(ends)
     with emulator.timing(request.profile, trace, steady if request.extrapolate else None) as timed:
         for call in calls:
             call()
-    run = timed.run
-    if not request.extrapolate:
-        steady.ends = [run.launches[each * (i + 1) - 1].end for i in range(len(calls))]
+    reply = modelled.timed_reply(request, timed, steady, trace, ends)
     if request.task == "fp8_moe":
         last = len(steady.ends) * each
-        us = [report.of_launch(launch)["us"] for launch in run.launches[last - each : last]]
+        us = [report.of_launch(launch)["us"] for launch in timed.run.launches[last - each : last]]
         more["stages_us"] = dict(zip(launches.STAGES, us))
-    if request.timeline:
-        found = report.report(run, trace, timed.counted, Path(request.timeline))
-        more |= {key: found[key] for key in ("breakdown", "kernels")}
-    return more | modelled.replied(run, steady, each)
+    return reply | more
 
 
 def check_config(config) -> None:
-    """Raises ValueError unless the kernel is right under this config, with all checks of the emulator."""
+    """Raises configs.Unusable unless the kernel is right under this config, with all checks of the emulator."""
     from moe import check
 
     for name in CHECKED:
         error = check.run(check.CASES[name], config)
         if not error <= check.BOUND:
-            raise ValueError(f"wrong results on '{name}': error {error:.3g}, allowed {check.BOUND:.3g}")
-
-
-def child() -> None:
-    """`python -m evaluation.fp8 REQUEST REPLY`: both files hold JSON."""
-    request, reply = map(Path, sys.argv[1:])
-    request = Request(**json.loads(request.read_text()))
-    resource.setrlimit(resource.RLIMIT_DATA, (int(request.memory * 2**30),) * 2)
-    try:
-        answer = serve(request)
-    except ValueError as error:
-        answer = {"error": str(error)}
-    except BaseException as error:
-        answer = {"error": worker.explain(error)}
-    reply.write_text(json.dumps(answer))
+            raise configs.Unusable(f"wrong results on '{name}': error {error:.3g}, allowed {check.BOUND:.3g}")
 
 
 # ---- in the evaluator's process
@@ -353,4 +335,5 @@ def key(request: Request) -> str:
 
 
 if __name__ == "__main__":
-    importlib.import_module("evaluation.fp8").child()  # under its own name, which pickles know
+    own = importlib.import_module("evaluation.fp8")  # under its own name, which pickles know
+    modelled.child(own.Request, own.serve)

@@ -122,7 +122,6 @@ def serve(request: Request) -> dict:
     emulator.install()  # before the submission imports the DSL
     guards = worker.Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulator"))])
     kernel = worker.load_submission(request.submission)
-    reply = {}
     kind = reference.task_of(request.args)
     data, calls = kind.generate_input(**request.args), request.calls or kind.calls
     launches, trace = [], Trace() if request.timeline else None
@@ -137,19 +136,24 @@ def serve(request: Request) -> dict:
             raise configs.Unusable("custom_kernel launched no kernel of its own: nothing to time")
     if replaced := guards.replaced():
         raise configs.Unusable("; ".join(replaced))
-    run = timed.run
+    return timed_reply(request, timed, steady, trace, launches)
+
+
+def timed_reply(request, timed, steady: Steady, trace: Trace | None, launches: list[int]) -> dict:
+    """What the process replies of calls that have been timed. launches: so many there were up to the end of each."""
     if not request.extrapolate:
-        steady.ends = [run.launches[count - 1].end for count in launches]
+        steady.ends = [timed.run.launches[count - 1].end for count in launches]
+    reply = replied(timed.run, steady, launches[0])
     if request.timeline:
-        found = report.report(run, trace, timed.counted, Path(request.timeline))
+        found = report.report(timed.run, trace, timed.counted, Path(request.timeline))
         reply |= {key: found[key] for key in ("breakdown", "kernels")}
-    return reply | replied(run, steady, launches[0])
+    return reply
 
 
-def child() -> None:
-    """`python -m evaluation.modelled REQUEST REPLY`: both files hold JSON."""
+def child(kind: type, serve) -> None:
+    """`python -m MODULE REQUEST REPLY`: both files hold JSON. kind: the request's class, which `serve` replies to."""
     request, reply = map(Path, sys.argv[1:])
-    request = Request(**json.loads(request.read_text()))
+    request = kind(**json.loads(request.read_text()))
     resource.setrlimit(resource.RLIMIT_DATA, (int(request.memory * 2**30),) * 2)
     try:
         answer = serve(request)
@@ -223,4 +227,5 @@ def label(replies: list[dict]) -> str:
 
 
 if __name__ == "__main__":
-    importlib.import_module("evaluation.modelled").child()  # under its own name, which Guards and pickles know
+    own = importlib.import_module("evaluation.modelled")  # under its own name, which Guards and pickles know
+    own.child(own.Request, own.serve)

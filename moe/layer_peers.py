@@ -23,6 +23,7 @@ import triton.language as tl
 
 from moe.bench import elapsed
 from moe.definition import BF16, E4M3, EXPERTS, F32, TOP_K, Inputs
+from moe.layer_bench import captured
 
 BLOCK = 128
 I32 = torch.int32
@@ -408,11 +409,8 @@ class Peers:
         for first, second in sglang_configs(x.hidden_states.shape[0], x.sizes.local, x.sizes.intermediate):
             calls = [SGLang(*xo, self.gate_first, first, second, self.memory) for xo in zip(inputs, outputs)]
             ready(calls)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                for call in calls:
-                    call()
-            tried.append((min(elapsed([graph.replay], fill, i) for i in range(3)), len(tried), calls))
+            graph = captured(calls)
+            tried.append((min(elapsed(graph, fill, i) for i in range(3)), len(tried), calls))
         return min(tried)[2]
 
 

@@ -19,28 +19,9 @@ LEAST = 200 << 20  # bytes of all sets of inputs, beyond the L2
 STAGES = "routing", "GEMM1", "GEMM2", "finalise"
 
 
-def changed(config: Config, change: dict[str, str]) -> Config:
-    """The config with these entries, as they are written, in place of its own. Raises ValueError."""
-    fields = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
-    if unknown := [name for name in change if name not in fields]:
-        raise ValueError(f"{type(config).__name__} has no {', '.join(unknown)}; it has {', '.join(fields)}")
-    values = {}
-    for name, text in change.items():
-        try:
-            values[name] = {"true": True, "false": False}[text.lower()] if fields[name] is bool else int(text)
-        except (KeyError, ValueError):
-            expected = "true or false" if fields[name] is bool else "an integer"
-            raise ValueError(f"{name}={text}: expected {expected}") from None
-    try:
-        return dataclasses.replace(config, **values)
-    except AssertionError:
-        raise ValueError(f"{type(config).__name__} does not take {change}") from None
-
-
-def config_of(ms: tuple[int, ...], n: int, k: int, change: dict[str, str]) -> Config:
-    """What this GPU's table has for a problem, changed. Raises ValueError."""
-    config = api.back_end(torch.device("cpu")).tuning().choose(sum(ms), len(ms), n, k)
-    return changed(config, change)
+def config_of(ms: tuple[int, ...], n: int, k: int) -> Config:
+    """What this GPU's table has for a problem."""
+    return api.back_end(torch.device("cpu")).tuning().choose(sum(ms), len(ms), n, k)
 
 
 def grouped_gemm(ms: tuple[int, ...], n: int, k: int, config: Config, calls: int) -> list[Callable]:

@@ -43,7 +43,7 @@ def submission(tmp_path):
 @pytest.mark.parametrize("cheat", those("caught"))
 def test_cheat_is_caught(cheat, submission, judged):
     hangs = cheat.stem.startswith("hangs")
-    (verdict,) = judged(submission(cheat), SIZES, timeout=12 if hangs else 60, calls=4)
+    (verdict,) = judged(submission(cheat), SIZES, timeout=5 if hangs else 60, calls=4)
     assert verdict.status == "fail"
     assert re.search(reason(cheat, "caught"), verdict.reason), verdict.reason
 

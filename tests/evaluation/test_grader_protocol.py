@@ -17,6 +17,30 @@ SMALL = "m: [40, 24]; n: [48, 32]; k: [128, 64]; g: 2; seed: 1111"
 ONE = "m: [8]; n: [16]; k: [64]; g: 1; seed: 7"
 
 
+@pytest.fixture
+def call_grader(honest, monkeypatch, capfd):
+    """As run_grader, in this process: importing torch takes seconds. The worker has one of its own all the same."""
+
+    def call(mode: str, cases: str, **environment):
+        monkeypatch.chdir(honest.parent)
+        monkeypatch.syspath_prepend(honest.parent)  # of the worker, too
+        Path("cases.txt").write_text(cases)
+        read, write = os.pipe()
+        for name, value in {"POPCORN_FD": str(write), **environment}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["eval.py", mode, "cases.txt"])
+        code = grader.main()
+        if code in (grader.BAD_ARGUMENTS, grader.BAD_CASES, grader.NO_PIPE):  # before it had a file to close
+            os.close(write)
+        os.set_blocking(read, False)  # a grader that leaves its end open fails here and does not hang
+        with open(read, "rb", buffering=0) as pipe:
+            text = (pipe.read(2**16) or b"").decode()
+        lines = dict(line.split(": ", 1) for line in text.splitlines())
+        return code, lines, "".join(capfd.readouterr())
+
+    return call
+
+
 def run_grader(folder: Path, mode: str, cases: str, **environment):
     """(exit code, lines on the pipe as the grader's dict, stdout + stderr), in a folder laid out as the grader does."""
     for name in ("eval.py", "task.py", "utils.py", "reference.py"):
@@ -55,23 +79,23 @@ def test_test_mode(honest):
     }
 
 
-def test_dual_gemm(honest):
+def test_dual_gemm(honest, call_grader):
     dual = "m: 40; n: 32; k: 128; l: 2; seed: 1111"
     honest.write_text("from reference import dual_ref_kernel as custom_kernel\n")
-    code, lines, _ = run_grader(honest.parent, "test", f"{dual}\n{dual}\n")
+    code, lines, _ = call_grader("test", f"{dual}\n{dual}\n")
     assert (code, lines["test.1.spec"], lines["test.1.status"], lines["check"]) == (0, dual, "pass", "pass")
     honest.write_text(
         "from reference import dual_ref_kernel\ndef custom_kernel(data):\n    return dual_ref_kernel(data) * 1.01\n"
     )
-    code, lines, _ = run_grader(honest.parent, "test", dual)
+    code, lines, _ = call_grader("test", dual)
     assert (code, lines["test.0.status"], lines["check"]) == (112, "fail", "fail")
     assert "mismatch found! custom implementation doesn't match reference: 0" in lines["test.0.error"]
 
 
-def test_wrong_results_fail_their_case_only(honest):
+def test_wrong_results_fail_their_case_only(honest, call_grader):
     honest.write_text(honest.read_text() + "\nright = custom_kernel\n" + "def custom_kernel(data):\n"
                       "    return [c + len(data[3]) - 1 for c in right(data)]\n")  # fmt: skip
-    code, lines, _ = run_grader(honest.parent, "test", f"{SMALL}\n{ONE}\n")
+    code, lines, _ = call_grader("test", f"{SMALL}\n{ONE}\n")
     assert code == 112
     assert lines["test.0.status"] == "fail"
     assert "mismatch found! custom implementation doesn't match reference: 0" in lines["test.0.error"]
@@ -87,9 +111,9 @@ def test_wrong_results_fail_their_case_only(honest):
         ("return []", "output length mismatch: got 0, expected 1"),
     ],
 )
-def test_a_submission_that_raises_or_exits_fails(honest, body, error):
+def test_a_submission_that_raises_or_exits_fails(honest, call_grader, body, error):
     honest.write_text(f"def custom_kernel(data):\n    {body}\n")
-    code, lines, _ = run_grader(honest.parent, "test", ONE)
+    code, lines, _ = call_grader("test", ONE)
     assert code == 112
     assert lines["test.0.error"].startswith(error)
     assert (lines["test.0.status"], lines["check"]) == ("fail", "fail")
@@ -107,7 +131,7 @@ def test_a_submission_cannot_write_to_the_grader(honest):
     assert "no such descriptor\ncheck: pass" in printed
 
 
-def test_secret_seed_changes_the_inputs_and_stays_secret(honest):
+def test_secret_seed_changes_the_inputs_and_stays_secret(honest, call_grader):
     honest.write_text(
         "import os\nfrom reference import ref_kernel\n"
         "def custom_kernel(data):\n"
@@ -115,7 +139,7 @@ def test_secret_seed_changes_the_inputs_and_stays_secret(honest):
         "    print('digest', data[0][0][1].view(__import__('torch').uint8).double().sum().item())\n"
         "    return ref_kernel(data)\n"
     )
-    printed = [run_grader(honest.parent, "test", ONE, **env)[2] for env in ({}, {"POPCORN_SEED": "123456"})]
+    printed = [call_grader("test", ONE, **env)[2] for env in ({}, {"POPCORN_SEED": "123456"})]
     seeds = [7, task.combine_seeds(7, 123456)]
     for text, seed in zip(printed, seeds):
         (((_, b, _),), *_) = reference.generate_input((8,), (16,), (64,), 1, seed)
@@ -123,8 +147,8 @@ def test_secret_seed_changes_the_inputs_and_stays_secret(honest):
 
 
 @pytest.mark.parametrize("mode", ["benchmark", "leaderboard", "profile"])
-def test_no_times_without_a_gpu(honest, mode):
-    code, lines, _ = run_grader(honest.parent, mode, f"{SMALL}\n{ONE}\n")
+def test_no_times_without_a_gpu(call_grader, mode):
+    code, lines, _ = call_grader(mode, f"{SMALL}\n{ONE}\n")
     assert code == 112
     assert lines["benchmark-count"] == "2"
     assert lines["benchmark.1.spec"] == ONE
@@ -144,8 +168,8 @@ def test_no_times_without_a_gpu(honest, mode):
         ("test", ONE, {"POPCORN_FD": "987"}, 111),
     ],
 )
-def test_exit_codes(honest, mode, cases, environment, code):
-    assert run_grader(honest.parent, mode, cases, **environment)[0] == code
+def test_exit_codes(call_grader, mode, cases, environment, code):
+    assert call_grader(mode, cases, **environment)[0] == code
 
 
 def test_missing_case_file(honest):

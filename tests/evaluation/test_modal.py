@@ -65,8 +65,8 @@ def test_image_and_function(monkeypatch):
     for package in ("nvidia-cutlass-dsl==4.5.2", "'cuda-python[all]==13.0'", "numpy~=2.3", "torch==2.12.0"):
         assert package in text
     assert text.index("torch==") > text.index("cuda-python")  # its CUDA libraries win
-    assert "ENV PYTHONPATH=/root/group-gemm" in lines and "WORKDIR /root/group-gemm" in lines
-    assert dict(mounts) == {name: f"/root/group-gemm/{name}" for name in modal_app.SOURCES}
+    assert "ENV PYTHONPATH=/opt/group-gemm" in lines and "WORKDIR /opt/group-gemm" in lines
+    assert dict(mounts) == {name: f"/opt/group-gemm/{name}" for name in modal_app.SOURCES}
     assert all((ROOT / name).exists() for name in modal_app.SOURCES)
     assert {*protocol.FILES, "emulator", "evaluation"} <= set(modal_app.SOURCES)
     assert isinstance(fresh.rented, modal.Function) and fresh.rented._spec_.gpus == "B200"

@@ -12,7 +12,6 @@ import pytest
 
 import task
 from evaluation import judge as judging
-from evaluation import sandbox
 
 SUBMISSION = Path(__file__).parents[2] / "submission.py"
 DEFAULT = "DEFAULT = Config(gran=32)"
@@ -358,16 +357,6 @@ BLIND_SPOTS = [
         "",
     ),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def preloaded():
-    """The judge's processes are forked from one that has the DSL and the emulator: seconds less for each."""
-    judging.stop()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judging, "_nursery", sandbox.Nursery.spawn("tests.submission.preload"))
-        yield
-        judging.stop()
 
 
 def plant(edits: list[tuple[str, str]], directory: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What a judge's worker imports anyway. The fault tests import it once, in the process that their workers fork from."""
+"""What a judge's worker imports anyway: tests import it once, in the process that the judge's are forked from."""
 
 import os
 import tempfile
