@@ -200,13 +200,17 @@ def on_the_model(load: Load, profile) -> dict:
     from emulator.chip import H200
     from emulator.device import DEVICE, allocate
 
-    DEVICE.chip, ghz = H200, profile.clock_ghz
+    ghz = profile.clock_ghz
     out, src = allocate(load.sms * 16 * (SAMPLES + 1)), allocate(OPERANDS)
     out[:], src[:] = 0, contents(load.kind, load.data)
     for array in (out, src):
         DEVICE.adopt(array, "data")
-    with emulator.timing(profile):
-        emulator.launch(load.ptx, "kernel", load.sms, 160, [out, src, load.groups], shared=SHARED)
+    before, DEVICE.chip = DEVICE.chip, H200
+    try:
+        with emulator.timing(profile):
+            emulator.launch(load.ptx, "kernel", load.sms, 160, [out, src, load.groups], shared=SHARED)
+    finally:
+        DEVICE.chip = before
     seen = out.view(np.int64).reshape(1, load.sms, SAMPLES + 1, 2)
     found = summary(load, seen)
     return found | {
