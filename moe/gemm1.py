@@ -43,7 +43,6 @@ from moe.ptx import (
     select_float,
     store_global_word,
     store_global_words,
-    store_shared,
     store_shared_e4m3,
     store_shared_float,
     tma_load,
@@ -92,7 +91,11 @@ def halves_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32):
 class Tiles(Config):
     """Of 128 weight rows of up and the same of gate, each half with its own scales."""
 
-    cut: bool = False  # equal shares also where an expert has several token tiles
+    cut: bool = False  # equal shares also where an expert has several token tiles: few rounds leave much of the last
+
+    @property
+    def in_turn(self) -> bool | None:
+        return False if self.cut else super().in_turn
 
     @property
     def rows(self) -> int:
@@ -110,7 +113,7 @@ class Tiles(Config):
 # Measured on an H200 (LAYER.md): tiles of more tokens load weights less often, of fewer keep more stages under way
 FEW, SOME = [Tiles(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32)]
 PAIRS = Tiles(tokens=64, cluster=2, burst=2, prefetch=2, cut=True)
-MANY = Tiles(tokens=128, cluster=2, tokens_on_m=True, cut=True)
+MANY = Tiles(tokens=128, cluster=2, tokens_on_m=True)
 CONFIGS = FEW, SOME, PAIRS, MANY
 
 
@@ -150,19 +153,10 @@ class GatheredGemm(GroupedGemm):
         operands = Operands(a, a_scale, b_scale, rows, c, c_scale, partials, flags, total_m, n, tokens)
         self.launch(grid, words[17], tensormaps, m_indptr, operands, k >> 7, experts, search)
 
-    def make_table(self, m_indptr, offsets, table, several, shape, total_m, warp, lane, thread) -> None:
+    def make_table(self, m_indptr, offsets, table, in_turn, shape, total_m, warp, lane, thread) -> None:
         """The kernel before this one is routing, which writes m_indptr: nothing is known until it has ended."""
         wait_for_previous_kernel()
-        super().make_table(m_indptr, offsets, table, several, shape, total_m, warp, lane, thread)
-        self.cut(several, thread)
-
-    @cute.jit
-    def cut(self, several: Int32, thread: Int32):
-        """The schedule's other way: whole tiles of few rounds would leave much of the last one empty."""
-        if const_expr(self.config.cut):
-            if thread == 0:
-                store_shared(several, Int32(0))
-            cute.arch.sync_threads()
+        super().make_table(m_indptr, offsets, table, in_turn, shape, total_m, warp, lane, thread)
 
     @cute.jit
     def prefetch(self, rank: Int32, plan, unit: Int32, weights_map: Int64):

@@ -114,6 +114,11 @@ class Config:
         return self.one_each(most, total_m, n, experts) or most
 
     @property
+    def in_turn(self) -> bool | None:
+        """Whether clusters take whole tiles in turn, not equal shares; None: if an expert has several token tiles."""
+        return True if self.tokens_on_m else None
+
+    @property
     def rows(self) -> int:
         """Weight rows of a tile."""
         return self.weights
@@ -305,8 +310,8 @@ class GroupedGemm:
         scales = scratch + GROUPS * GROUP_WARPS * config.scratch
         table = scales + config.depth * config.scale_bytes
         offsets = table + 4 * (MAX_EXPERTS + 1)
-        several = offsets + 4 * (MAX_EXPERTS + 1)
-        full = several + 8
+        in_turn = offsets + 4 * (MAX_EXPERTS + 1)
+        full = in_turn + 8
         empty = full + 8 * MAX_STAGES
         own = empty + 8 * MAX_STAGES
         cta = Cta(rank, cluster, ring, scales, scratch, full, empty, own, own + 64)
@@ -328,10 +333,10 @@ class GroupedGemm:
         # The schedule, from what m_indptr has while the previous kernel ends; if it changes until then, once more
         weight_blocks = (operands.n + (config.rows - 1)) // config.rows
         shape = Shape(operands.n, k_blocks, weight_blocks, experts, search, grid // config.cluster)
-        self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
+        self.make_table(m_indptr, offsets, table, in_turn, shape, operands.total_m, warp, lane, thread)
         if const_expr(config.prefetch > 0):
             if warp == TMA_WARP:
-                plan, unit = make_plan(config, shape, table, offsets, load_shared(several), cluster)
+                plan, unit = make_plan(config, shape, table, offsets, load_shared(in_turn), cluster)
                 self.prefetch(rank, plan, unit, weights_map)
         wait_for_previous_kernel()
         let_next_kernel_start()
@@ -341,8 +346,8 @@ class GroupedGemm:
             changed = changed | (load_relaxed(m_indptr + Int64(i) * 4) ^ load_shared(offsets + 4 * i))
         if cute.arch.vote_any_sync(changed != 0):  # every warp sees the same
             cute.arch.sync_threads()
-            self.make_table(m_indptr, offsets, table, several, shape, operands.total_m, warp, lane, thread)
-        plan, unit = make_plan(config, shape, table, offsets, load_shared(several), cluster)
+            self.make_table(m_indptr, offsets, table, in_turn, shape, operands.total_m, warp, lane, thread)
+        plan, unit = make_plan(config, shape, table, offsets, load_shared(in_turn), cluster)
 
         if warp >= TMA_WARP:
             cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
@@ -362,13 +367,13 @@ class GroupedGemm:
             cute.arch.cluster_wait()
 
     @cute.jit
-    def make_table(self, m_indptr: Int64, offsets, table, several, shape: Shape, total_m, warp, lane, thread):
+    def make_table(self, m_indptr: Int64, offsets, table, in_turn, shape: Shape, total_m, warp, lane, thread):
         """All threads: the schedule's tables in shared memory."""
         for i in cutlass.range(thread, shape.experts + 1, THREADS, unroll=1):
             store_shared(offsets + 4 * i, load_relaxed(m_indptr + Int64(i) * 4))
         cute.arch.sync_threads()
         if warp == 0:
-            self.count_tiles(offsets, table, several, total_m, shape.weight_blocks, shape.experts, lane)
+            self.count_tiles(offsets, table, in_turn, total_m, shape.weight_blocks, shape.experts, lane)
         cute.arch.sync_threads()
 
     @cute.jit
@@ -382,7 +387,7 @@ class GroupedGemm:
                     tma_prefetch(weights_map, ((piece.first + i) * BLOCK_K, piece.row, piece.expert))
 
     @cute.jit
-    def count_tiles(self, offsets: Int32, table: Int32, several: Int32, total_m, weight_blocks, experts, lane):
+    def count_tiles(self, offsets: Int32, table: Int32, in_turn: Int32, total_m, weight_blocks, experts, lane):
         """One warp: m_indptr clipped and made monotone, and how many cluster tiles there are before each expert."""
         config = self.config
         before, reach, most = Int32(0), Int32(0), Int32(0)
@@ -417,7 +422,7 @@ class GroupedGemm:
             most = maximum(most, select(cute.arch.vote_any_sync(depth > 1), 1, 0))
         if lane == 0:
             store_shared(table + 4 * experts, before)
-            store_shared(several, most)
+            store_shared(in_turn, most if config.in_turn is None else Int32(config.in_turn))
 
     @cute.jit
     def load(self, cta: Cta, plan, unit: Int32, tokens_map: Int64, weights_map: Int64):

@@ -4,13 +4,15 @@ A tile is `rows` weight rows x `tokens` tokens of one expert. A cluster of two C
 an operand: two token tiles of the same weights if the expert has two left, else two weight blocks with the same tokens.
 Units are K blocks (128 of K) of such cluster tiles, in the order expert, weight block, token tile (the last fastest).
 
-    one token tile an expert      every cluster takes an equal share of all units in a row, so it may begin and end
-    (decode: memory binds)        inside a tile; weights are read once
-    more                          clusters take whole tiles in turn: the same weights are multiplied with all tokens
-    (prefill: tensor cores bind)  at about the same time, and come from L2 but for the first time; if in the last turn
-                                  many clusters would have none, its tiles are cut into equal shares
-    more, config.shares_first     as that, but the first one to two tiles of all clusters are shared equally: none has a
-                                  tile more than others, and they do not all end their tiles at once
+    equal shares       every cluster takes an equal share of all units in a row, so it may begin and end inside a tile;
+                       weights are read once (decode: memory binds)
+    whole tiles        clusters take them in turn: the same weights are multiplied with all tokens, and the same tokens
+                       with neighbouring weights, at about the same time, and come from L2 but for the first time; if in
+                       the last turn many clusters would have none, its tiles are cut into equal shares
+    shares first       as that, but the first one to two tiles of all clusters are shared equally: none has a tile more
+                       than others, and they do not all end their tiles at once
+
+Which of the first two it is Config.in_turn says: with weights on M, whether an expert has more tokens than a tile.
 
 Of a tile that was cut the cluster with its first unit writes the result; the others give it their sums.
 """
@@ -101,8 +103,8 @@ def start_of(plan: Plan, cluster: Int32) -> Int32:
 
 
 @cute.jit
-def make_plan(config: cutlass.Constexpr, shape: Shape, table: Int32, offsets: Int32, several: Int32, cluster: Int32):
-    """(Plan, first unit) of a cluster; several: whether an expert has more than one token tile.
+def make_plan(config: cutlass.Constexpr, shape: Shape, table: Int32, offsets: Int32, in_turn: Int32, cluster: Int32):
+    """(Plan, first unit) of a cluster; in_turn: 0 for equal shares, else whole tiles in turn.
 
     A share has at least config.least units, so that a tile is cut into few parts. What adding them costs is about as
     many units, too: where shares of the last tiles would save less, these are dealt whole.
@@ -114,7 +116,7 @@ def make_plan(config: cutlass.Constexpr, shape: Shape, table: Int32, offsets: In
     else:
         saved = (clusters - (tiles - rounds * clusters)) * shape.k_blocks  # units in which clusters had nothing to do
         whole = select(saved > least * clusters, rounds * of_round, units)
-    whole = select((several != 0) | (tiles <= clusters), whole, 0)
+    whole = select((in_turn != 0) | (tiles <= clusters), whole, 0)
     rest = units - whole
     share = divide(rest, clusters)
     longer = select(share < least, 0, rest - share * clusters)

@@ -67,6 +67,10 @@ class Tiles(Config):
         return fewer if self.cluster == 1 and 4 * fewer >= 3 * most else most
 
     @property
+    def in_turn(self) -> bool | None:
+        return None  # what binds an H200 here, between the halves of L2, is not modelled
+
+    @property
     def widths(self) -> tuple[int, ...]:
         return (TOKENS,)
 

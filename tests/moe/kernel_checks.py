@@ -7,6 +7,7 @@ import dataclasses
 import os
 
 import pytest
+import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +57,18 @@ def test_whole_tiles_and_shares(moe):
     """Either order: the machines differ in it."""
     name, config = ("shares, then whole tiles", "MANY") if MACHINE == "b200" else ("whole tiles, then shares", "ALONE")
     assert moe.run(moe.CASES[name], getattr(tuned(), config)) <= moe.BOUND
+
+
+@pytest.mark.skipif(MACHINE != "h200", reason="a B200 shares these equally")
+def test_one_token_tile_an_expert_in_whole_tiles(moe):
+    """Eight tiles of six clusters: equal shares would cut some of them, whose sums go through scratch memory."""
+    from moe import api
+
+    case, config = moe.Case((20,) * 8, 256, 640), tuned().MORE
+    assert moe.run(case, config) <= moe.BOUND
+    ((_, _, (partials, _)),) = api.launcher(torch.device("cpu"), config).scratch.values()
+    partials.fill_(0x55)
+    assert moe.run(case, config) <= moe.BOUND and (partials == 0x55).all()
 
 
 @pytest.mark.parametrize("schedule", range(1, 9))
