@@ -10,11 +10,11 @@ import pytest
 from golden.case import Buffer, Case, Result, TensorMap
 from golden.cases import CASES
 from golden.coverage import rows, tables
-from machines import machine
 
 import emulator
 from emulator.chip import H200
 from emulator.errors import Fault
+from tests.machines import machine
 
 HERE = pathlib.Path(__file__).parents[1] / "golden"
 GOLDEN = np.load(HERE / "h200.npz")

@@ -5,10 +5,10 @@ import pytest
 import torch
 from corpus.bugs import BUGS
 from corpus.kernels import KERNELS
-from machines import machine
 
 import emulator
 from emulator.errors import KINDS
+from tests.machines import machine
 
 SCHEDULES = range(21)
 PARTIES = "race", "tmem-race", "wgmma-race", "missing-proxy-fence"  # kinds that name the line of each side

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 from golden import wgmma
-from machines import machine
 from test_recordings import GOLDEN
 
 import emulator
@@ -14,6 +13,7 @@ from emulator.formats.element_types import E4M3
 from emulator.formats.fragments import load_d
 from emulator.ptx.parse import parse
 from emulator.ptx.program import Program
+from tests.machines import machine
 from tests.timing.wgmma import ROUNDS, SHARED, TABLE, rates
 
 CASES = {case.name: case for case in wgmma.CASES}

@@ -18,6 +18,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from .tensor_clock import contents, group
+
 TABLE = Path(__file__).with_suffix(".json")
 ROUNDS, SMS, SAMPLES = 5, 132, 256
 SHARED = 200 << 10  # one CTA an SM
@@ -78,15 +80,7 @@ class Work:
     @property
     def ptx(self) -> str:
         registers = self.n // 2
-        accumulators = ", ".join(f"d{i}" for i in range(registers))
-        wgmmas = "".join(
-            f"  wgmma.mma_async.sync.aligned.m64n{self.n}k16.f32.f16.f16 {{{accumulators}}}, "
-            f"a{i % 4}, b{i % 4}, q, 1, 1, 0, 0;\n"
-            for i in range(self.count)
-        )
-        steps = "".join(
-            f"  add.u64 a{i}, a0, {i * 2048 >> 4}; add.u64 b{i}, b0, {i * self.n * 32 >> 4};\n" for i in range(1, 4)
-        )
+        steps, wgmmas = group(f"m64n{self.n}k16.f32.f16.f16", self.n, ", 1, 1, 0, 0", self.count)
         clear = "".join(f"  mov.b32 d{i}, 0;\n" for i in range(registers))
         idle = (
             f"  mov.u64 now, %clock64; add.u64 t, now, {self.rest};\n"
@@ -226,8 +220,6 @@ def run(file: Path) -> None:
     import numpy as np
 
     from evaluation.cuda_driver import Gpu, Timer, nvidia_smi
-
-    from .tensor_clock import contents
 
     gpu, found, smi = Gpu(), {}, [nvidia_smi()]
     flush, size = Timer(gpu).flush, 16 * (SAMPLES + 4)

@@ -27,6 +27,14 @@ SAMPLES = 64
 TYPES = {"f16": (16, "f32"), "e4m3": (8, "f32"), "s8": (8, "s32")}  # bits, accumulator
 
 
+def group(shape: str, n: int, tail: str, count: int = 8) -> tuple[str, str]:
+    """PTX: the descriptors of k-steps 1 to 3, from those of the first; `count` wgmmas, on the four in turn."""
+    d = ", ".join(f"d{i}" for i in range(n // 2))
+    wgmmas = (f"  wgmma.mma_async.sync.aligned.{shape} {{{d}}}, a{i % 4}, b{i % 4}, q{tail};\n" for i in range(count))
+    steps = (f"  add.u64 a{i}, a0, {i * 2048 >> 4}; add.u64 b{i}, b0, {i * n * 32 >> 4};\n" for i in range(1, 4))
+    return "".join(steps), "".join(wgmmas)
+
+
 @dataclass(frozen=True)
 class Load:
     """n: N of the shape; kind: of A and B; data: "noise" or "zeros"; sms: how many; us: how long, about; rest: cycles
@@ -54,16 +62,8 @@ class Load:
     def ptx(self) -> str:
         bits, d = TYPES[self.kind]
         registers = self.n // 2
-        accumulators = ", ".join(f"d{i}" for i in range(registers))
         tail = ", 1, 1, 0, 0" if bits == 16 else ", 1, 1" if self.kind == "e4m3" else ""
-        shape = f"m64n{self.n}k{256 // bits}.{d}.{self.kind}.{self.kind}"
-        wgmmas = "".join(
-            f"  wgmma.mma_async.sync.aligned.{shape} {{{accumulators}}}, a{i % 4}, b{i % 4}, q{tail};\n"
-            for i in range(8)
-        )
-        steps = "".join(
-            f"  add.u64 a{i}, a0, {i * 2048 >> 4}; add.u64 b{i}, b0, {i * self.n * 32 >> 4};\n" for i in range(1, 4)
-        )
+        steps, wgmmas = group(f"m64n{self.n}k{256 // bits}.{d}.{self.kind}.{self.kind}", self.n, tail)
         clear = "".join(f"  mov.b32 d{i}, 0;\n" for i in range(registers))
         rest = (
             f"  mov.u64 now, %clock64; add.u64 t, now, {self.rest};\n"
@@ -199,18 +199,15 @@ def on_the_model(load: Load, profile) -> dict:
     import emulator
     from emulator.chip import H200
     from emulator.device import DEVICE, allocate
+    from tests.machines import machine
 
     ghz = profile.clock_ghz
     out, src = allocate(load.sms * 16 * (SAMPLES + 1)), allocate(OPERANDS)
     out[:], src[:] = 0, contents(load.kind, load.data)
     for array in (out, src):
         DEVICE.adopt(array, "data")
-    before, DEVICE.chip = DEVICE.chip, H200
-    try:
-        with emulator.timing(profile):
-            emulator.launch(load.ptx, "kernel", load.sms, 160, [out, src, load.groups], shared=SHARED)
-    finally:
-        DEVICE.chip = before
+    with machine(H200), emulator.timing(profile):
+        emulator.launch(load.ptx, "kernel", load.sms, 160, [out, src, load.groups], shared=SHARED)
     seen = out.view(np.int64).reshape(1, load.sms, SAMPLES + 1, 2)
     found = summary(load, seen)
     return found | {
