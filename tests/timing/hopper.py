@@ -415,14 +415,15 @@ def _here(launch: dict, name: str, copies: int) -> list[tuple[list, bytes]]:
 def _launch(folder: Path, x: dict, params: bytes, pdl: bool = True) -> None:
     from emulator.chip import H200
     from emulator.device import DEVICE
+    from tests.machines import machine
 
-    DEVICE.chip = H200
     module = DEVICE.module((folder / f"{x['image']}.ptx").read_text())
     cluster = None if x["cluster"] is None else tuple(x["cluster"])
-    DEVICE.launch(
-        module, x["kernel"], tuple(x["grid"]), tuple(x["block"]), params,
-        cluster=cluster, dynamic_shared=x["shared"], pdl=x["pdl"] and pdl,
-    )  # fmt: skip
+    with machine(H200):
+        DEVICE.launch(
+            module, x["kernel"], tuple(x["grid"]), tuple(x["block"]), params,
+            cluster=cluster, dynamic_shared=x["shared"], pdl=x["pdl"] and pdl,
+        )  # fmt: skip
 
 
 def model(folder: Path, name: str, x: dict, profile) -> dict[str, float]:

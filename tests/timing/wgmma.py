@@ -134,11 +134,11 @@ def model() -> None:
 
     import emulator
     from emulator.chip import H200
+    from tests.machines import machine
 
-    emulator.DEVICE.chip = H200
     for rate in rates():
         out = np.zeros(64, np.uint64)
-        with emulator.timing("h200"):
+        with machine(H200), emulator.timing("h200"):
             emulator.launch(rate.ptx, "kernel", 1, 128 * rate.warpgroups, [out], shared=SHARED)
         cycles = int(out[0]) / ROUNDS
         known = json.loads(TABLE.read_text())["points"].get(rate.name) if TABLE.exists() else None
