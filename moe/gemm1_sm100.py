@@ -6,6 +6,8 @@
 So the 128 columns of a scale are the lanes of the four warps of a warpgroup.
 """
 
+from dataclasses import dataclass
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
@@ -33,12 +35,32 @@ from moe.ptx import (
     warpgroup_barrier,
 )
 from moe.sm100 import COLUMNS, GroupedGemmSm100
+from moe.sm100_tokens import TOKENS
 
 CHUNK = 32  # columns that a thread has in registers beside its sums
+
+
+@dataclass(frozen=True)
+class Lanes(Tiles):
+    """Of 128 tokens on the lanes."""
+
+    tokens: int = TOKENS
+    tokens_on_m: bool = True
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return (TOKENS,)
+
+    @property
+    def scale_bytes(self) -> int:
+        """a_scale * b_scale of every token, for up and for gate."""
+        return 2 * 4 * self.scale_row
+
+
 # Not tuned. Of 64 tokens, modelled at T = 2048: 236.6 us; of 128, which load each weight once: 232.2 us
 FEW, SOME = [Tiles(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32)]
 MORE = Tiles(tokens=64, burst=2, prefetch=2, cut=True)
-MANY = Tiles(tokens=128, cut=True)
+MANY = Lanes(prefetch=2, cut=True)
 CONFIGS = FEW, SOME, MORE, MANY
 
 
@@ -53,6 +75,12 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
 
     parts = 2  # up, gate
 
+    @classmethod
+    def of(cls, config: Tiles) -> GatheredGemm:
+        from moe.gemm1_sm100_tokens import GatheredTokensOnLanes
+
+        return (GatheredTokensOnLanes if config.tokens_on_m else cls)(config)
+
     @staticmethod
     def tuning():
         from moe import gemm1_sm100
@@ -60,7 +88,7 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
         return gemm1_sm100
 
     def __init__(self, config: Tiles):
-        assert config.cluster == 1 and not config.tokens_on_m
+        assert config.cluster == 1
         GroupedGemm.__init__(self, config)
 
     def before_mma(self) -> None:
