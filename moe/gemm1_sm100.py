@@ -57,17 +57,16 @@ class Lanes(Tiles):
         return 2 * 4 * self.scale_row
 
 
-# Not tuned. Of 64 tokens, modelled at T = 2048: 236.6 us; of 128, which load each weight once: 232.2 us
+# Modelled, LAYER.md: there was none to measure
 FEW, SOME = [Tiles(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32)]
-MORE = Tiles(tokens=64, burst=2, prefetch=2, cut=True)
-MANY = Lanes(prefetch=2, cut=True)
-CONFIGS = FEW, SOME, MORE, MANY
+MORE = Lanes(prefetch=2, cut=True)
+CONFIGS = FEW, SOME, MORE
 
 
 def choose(rows: int, experts: int) -> Tiles:
     """The config for this many rows in all, as far as the host can know."""
     mean = -(-rows // experts)
-    return next((c for most, c in ((4, FEW), (16, SOME), (64, MORE)) if mean <= most), MANY)
+    return next((c for most, c in ((4, FEW), (16, SOME)) if mean <= most), MORE)
 
 
 class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
