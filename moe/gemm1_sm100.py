@@ -1,9 +1,9 @@
-"""The layer's first GEMM for sm_100a: gemm1.py's loads, sm100.py's way to multiply.
+"""The layer's first GEMM for sm_100a: gemm1.py's loads, sm100.py's way to multiply. For experts of few tokens.
 
     MMA warp: up ─► accumulators 0, 1; gate ─► 2, 3 (of 128 columns in tensor memory), two of a stage
     a thread: one row of up, the same of gate, half of the tokens
 
-So the 128 columns of a scale are the lanes of the four warps of a warpgroup.
+So the 128 columns of a scale are the lanes of the four warps of a warpgroup. More tokens: gemm1_sm100_tokens.py.
 """
 
 from dataclasses import dataclass
@@ -36,8 +36,6 @@ from moe.ptx import (
 )
 from moe.sm100 import COLUMNS, GroupedGemmSm100
 from moe.sm100_tokens import TOKENS
-
-CHUNK = 32  # columns that a thread has in registers beside its sums
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,6 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
     ):  # fmt: skip
         """Scale and add what the MMA warp multiplies: a row of up and of gate, and half of the tokens."""
         config, columns, stride = self.config, tokens // 2, self.config.tokens // 2
-        chunk = min(CHUNK, columns)
         first = (warp >> 2) * columns
         tmem = load_shared(cta.own + 32) + ((warp & 3) << 21) + first
         for i in cutlass.range(count, unroll=1):
@@ -110,15 +107,14 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
             mbarrier_wait(cta.own + 8 * which, (turn >> 1) & 1)
             tcgen05_fence("after")
             for half in range_constexpr(2):
-                for begin in range_constexpr(0, columns, chunk):
-                    d = tmem_load(tmem + (2 * half + which) * COLUMNS + begin, chunk)
-                    at = cta.scales + slot * config.scale_bytes + half * (4 * config.scale_row) + 4 * (first + begin)
-                    scales = []
-                    for j in range_constexpr(chunk // 4):
-                        scales += load_shared_floats(at + 16 * j)
-                    for j in range_constexpr(chunk):
-                        to = half * stride + begin + j
-                        acc[to] = fma(d[j], scales[j], acc[to])
+                d = tmem_load(tmem + (2 * half + which) * COLUMNS, columns)
+                at = cta.scales + slot * config.scale_bytes + half * (4 * config.scale_row) + 4 * first
+                scales = []
+                for j in range_constexpr(columns // 4):
+                    scales += load_shared_floats(at + 16 * j)
+                for j in range_constexpr(columns):
+                    to = half * stride + j
+                    acc[to] = fma(d[j], scales[j], acc[to])
             tcgen05_fence("before")
             cute.arch.sync_warp()
             mbarrier_arrive(cta.own + 16 + 8 * which, select(lane == 0, 1, 0))
