@@ -1,10 +1,12 @@
-"""The layer's first GEMM for sm_100a: gemm1.py's loads, sm100.py's way to multiply.
+"""The layer's first GEMM for sm_100a: gemm1.py's loads, sm100.py's way to multiply. For experts of few tokens.
 
     MMA warp: up ─► accumulators 0, 1; gate ─► 2, 3 (of 128 columns in tensor memory), two of a stage
     a thread: one row of up, the same of gate, half of the tokens
 
-So the 128 columns of a scale are the lanes of the four warps of a warpgroup.
+So the 128 columns of a scale are the lanes of the four warps of a warpgroup. More tokens: gemm1_sm100_tokens.py.
 """
+
+from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
@@ -33,25 +35,48 @@ from moe.ptx import (
     warpgroup_barrier,
 )
 from moe.sm100 import COLUMNS, GroupedGemmSm100
+from moe.sm100_tokens import TOKENS
 
-CHUNK = 32  # columns that a thread has in registers beside its sums
-# Not tuned. Of 64 tokens, modelled at T = 2048: 236.6 us; of 128, which load each weight once: 232.2 us
+
+@dataclass(frozen=True)
+class Lanes(Tiles):
+    """Of 128 tokens on the lanes."""
+
+    tokens: int = TOKENS
+    tokens_on_m: bool = True
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return (TOKENS,)
+
+    @property
+    def scale_bytes(self) -> int:
+        """a_scale * b_scale of every token, for up and for gate."""
+        return 2 * 4 * self.scale_row
+
+
+# Modelled, LAYER.md: there was none to measure
 FEW, SOME = [Tiles(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32)]
-MORE = Tiles(tokens=64, burst=2, prefetch=2, cut=True)
-MANY = Tiles(tokens=128, cut=True)
-CONFIGS = FEW, SOME, MORE, MANY
+MORE = Lanes(prefetch=2, cut=True)
+CONFIGS = FEW, SOME, MORE
 
 
 def choose(rows: int, experts: int) -> Tiles:
     """The config for this many rows in all, as far as the host can know."""
     mean = -(-rows // experts)
-    return next((c for most, c in ((4, FEW), (16, SOME), (64, MORE)) if mean <= most), MANY)
+    return next((c for most, c in ((4, FEW), (16, SOME)) if mean <= most), MORE)
 
 
 class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
     """The kernel for a B200; the words are those of GatheredGemm."""
 
     parts = 2  # up, gate
+
+    @classmethod
+    def of(cls, config: Tiles) -> GatheredGemm:
+        from moe.gemm1_sm100_tokens import GatheredTokensOnLanes
+
+        return (GatheredTokensOnLanes if config.tokens_on_m else cls)(config)
 
     @staticmethod
     def tuning():
@@ -60,7 +85,7 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
         return gemm1_sm100
 
     def __init__(self, config: Tiles):
-        assert config.cluster == 1 and not config.tokens_on_m
+        assert config.cluster == 1
         GroupedGemm.__init__(self, config)
 
     def before_mma(self) -> None:
@@ -73,7 +98,6 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
     ):  # fmt: skip
         """Scale and add what the MMA warp multiplies: a row of up and of gate, and half of the tokens."""
         config, columns, stride = self.config, tokens // 2, self.config.tokens // 2
-        chunk = min(CHUNK, columns)
         first = (warp >> 2) * columns
         tmem = load_shared(cta.own + 32) + ((warp & 3) << 21) + first
         for i in cutlass.range(count, unroll=1):
@@ -83,15 +107,14 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
             mbarrier_wait(cta.own + 8 * which, (turn >> 1) & 1)
             tcgen05_fence("after")
             for half in range_constexpr(2):
-                for begin in range_constexpr(0, columns, chunk):
-                    d = tmem_load(tmem + (2 * half + which) * COLUMNS + begin, chunk)
-                    at = cta.scales + slot * config.scale_bytes + half * (4 * config.scale_row) + 4 * (first + begin)
-                    scales = []
-                    for j in range_constexpr(chunk // 4):
-                        scales += load_shared_floats(at + 16 * j)
-                    for j in range_constexpr(chunk):
-                        to = half * stride + begin + j
-                        acc[to] = fma(d[j], scales[j], acc[to])
+                d = tmem_load(tmem + (2 * half + which) * COLUMNS, columns)
+                at = cta.scales + slot * config.scale_bytes + half * (4 * config.scale_row) + 4 * first
+                scales = []
+                for j in range_constexpr(columns // 4):
+                    scales += load_shared_floats(at + 16 * j)
+                for j in range_constexpr(columns):
+                    to = half * stride + j
+                    acc[to] = fma(d[j], scales[j], acc[to])
             tcgen05_fence("before")
             cute.arch.sync_warp()
             mbarrier_arrive(cta.own + 16 + 8 * which, select(lane == 0, 1, 0))

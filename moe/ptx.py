@@ -144,6 +144,11 @@ def consumer_barrier(number: int) -> None:
     ptx("bar.sync $0, 256;", "r", Int32(number))
 
 
+def pair_barrier(number: Int32) -> None:
+    """bar.sync of the 64 threads of two warps."""
+    ptx("bar.sync $0, 64;", "r", number)
+
+
 def wait_for_previous_kernel() -> None:
     """griddepcontrol.wait (9.7.13.13): until the kernel before has ended and its writes are visible."""
     ptx("griddepcontrol.wait;", "")
@@ -362,6 +367,12 @@ def tensormap_address(atom) -> Int64:
 def pack_bfloat(low: Float32, high: Float32) -> Int32:
     """cvt.rn.bf16x2 (9.7.9.21)."""
     return Int32(ptx("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", low, high, result="i32"))
+
+
+def pack_e4m3(x: list[Float32]) -> Int32:
+    """cvt.rn.satfinite.e4m3x2 (9.7.9.21) of four, the first one lowest."""
+    text = "{ .reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, $2, $1; cvt.rn.satfinite.e4m3x2.f32 h, $4, $3;"
+    return Int32(ptx(text + " mov.b32 $0, {l, h}; }", "=r,f,f,f,f", *x, result="i32"))
 
 
 def fma(x: Float32, y: Float32, z: Float32) -> Float32:

@@ -163,25 +163,24 @@ class TokensOnLanes(GroupedGemmSm100):
     def multiply(self, cta: Cta, count: Int32, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
         """Of `count` stages after `done` others. A thread has one token and half of the columns."""
         config = self.config
-        first = (warp >> 2) * self.half
-        tmem = load_shared(cta.own + 32) + ((warp & 3) << 21) + first
-        scales = cta.scales + (warp >> 2) * (4 * TOKENS) + ((warp & 3) * 32 + lane) * 4
+        tmem = load_shared(cta.own + 32) + ((warp & 3) << 21)
+        parts = [tmem + self.column_of(warp >> 2, part) for part in range(self.half // PART)]
+        scales = [x + cta.scales + ((warp & 3) * 32 + lane) * 4 for x in self.scales_of(warp >> 2)]
         for i in cutlass.range(count, unroll=1):
             turn = done + i
             which = turn & 1
             mbarrier_wait(cta.own + 8 * which, (turn >> 1) & 1)
             tcgen05_fence("after")
-            at = tmem + which * config.rows
-            d = [tmem_load(at + x, PART, wait=False) for x in range(0, min(self.half, 3 * PART), PART)]
-            # While they come: the scale, and then nobody needs the stage any more
+            d = [tmem_load(x + which * config.rows, PART, wait=False) for x in parts[:3]]
+            # While they come: the scales, and then nobody needs the stage any more
             mbarrier_wait(cta.full + 8 * slot, phase)
-            scale = twice(load_shared_float(scales + slot * config.scale_bytes))
+            scale = [twice(load_shared_float(x + slot * config.scale_bytes)) for x in scales]
             self.release(cta, slot, lane)
             tmem_load_wait()
             last = self.half // PART - 1
             if const_expr(last == 3):  # it comes while two others are added
                 self.add(acc, d[0], scale, 0)
-                d.append(tmem_load(at + 3 * PART, PART, wait=False))
+                d.append(tmem_load(parts[3] + which * config.rows, PART, wait=False))
                 self.add(acc, d[1], scale, 1)
                 self.add(acc, d[2], scale, 2)
                 tmem_load_wait()
@@ -193,8 +192,17 @@ class TokensOnLanes(GroupedGemmSm100):
             slot, phase = self.after(slot, phase)
         return slot, phase
 
-    def add(self, acc, d: list, scale: Int64, part: int) -> None:
+    def column_of(self, group: Int32, part: int) -> Int32:
+        """Where a part of a warpgroup's columns begins in an accumulator."""
+        return group * self.half + part * PART
+
+    def scales_of(self, group: Int32) -> list[Int32]:
+        """Where a warpgroup's scales begin among a stage's, for equally many parts each."""
+        return [group * (4 * TOKENS)]
+
+    def add(self, acc, d: list, scales: list[Int64], part: int) -> None:
         """sum = fma(d, scale, sum) of a part of the columns."""
+        scale = scales[part * len(scales) // (self.half // PART)]
         for j in range(0, PART, 2):
             to = PART * part + j
             acc[to], acc[to + 1] = fma_pair(d[j], d[j + 1], scale, acc[to], acc[to + 1])

@@ -1,5 +1,6 @@
 """The layer: what it refuses, its configs, what is packed. Its kernels: layer_checks.py."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -96,6 +97,21 @@ def test_configs():
     for tuning in (gemm1, gemm1_sm100):
         assert {tuning.choose(tokens, 32) for tokens in (1, 64, 512, 1024, 2048, 4096)} == set(tuning.CONFIGS)
         assert all(config.smem <= SMEM and config.depth >= 4 for config in tuning.CONFIGS)
+
+
+def test_configs_of_a_b200():
+    """Tokens are on the lanes of tensor memory where weights there would take longer than they take from memory."""
+    assert [gemm1_sm100.choose(rows, 32).tokens_on_m for rows in (1, 512, 513, 2048, 16384)] == [0, 0, 1, 1, 1]
+
+
+def test_when_routing_prefetches(monkeypatch):
+    """From 8 to 32 rows an expert: beyond, some have two tiles of rows, and what GEMM1 begins with is not known."""
+    one, seen = layer.Layer(torch.device("cpu"), SIZES), []
+    monkeypatch.setattr(layer, "routing_program", lambda device: lambda *words: seen.append(words[-3] > 0))
+    for tokens in (255, 256, 1055, 1056, 2048):
+        x = dataclasses.replace(d.draw(SIZES, 1), hidden_states=torch.empty(tokens, 0))
+        one.route(x, one.space(tokens))
+    assert seen == [False, True, True, False, False]
 
 
 def test_trace_set(tmp_path):
