@@ -22,6 +22,14 @@ def custom_kernel(data):
 """
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests come first in each process's share, a run of neighbours (xdist's worksteal): none is begun last."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    slow, quick = [[x for x in items if bool(x.get_closest_marker("slow")) == y] for y in (True, False)]
+    share = -(-len(quick) // workers)
+    items[:] = [x for i in range(workers) for x in (*slow[i::workers], *quick[i * share : (i + 1) * share])]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def freed_memory_is_given_back():
     """glibc keeps what was freed: 10 GB in a process that has modelled many launches."""
