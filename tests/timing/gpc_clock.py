@@ -18,12 +18,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .tensor_clock import contents, group
+from .tensor_clock import OPERANDS, SHARED, SMS, B, contents, fill, group, samples
 
 TABLE = Path(__file__).with_suffix(".json")
-ROUNDS, SMS, SAMPLES = 5, 132, 256
-SHARED = 200 << 10  # one CTA an SM
-OPERANDS, B, COPY = 48 << 10, 16 << 10, 16384
+ROUNDS, SAMPLES = 5, 256
 REST, LONG = 6000, 20_000  # ns: before the first wgmma; of copies, which begin 2000 ns later
 FROM_FIRST = (0, 250, 500, 750, 1000, 1250, 1500, 2000, 4000, 16000)  # ns: edges of what is averaged
 FROM_LAST = (0, 250, 500, 750, 1000, 1250, 1500, 1750, 2000, 4000)
@@ -99,10 +97,7 @@ class Work:
   mov.u32 r0, %tid.x; mov.u32 r1, smem; mov.u32 r2, %ctaid.x; mov.u32 smid, %smid;
   ld.param.u64 s, [src]; ld.param.u64 o, [out];
   mul.wide.u32 t, smid, {16 * (SAMPLES + 4)}; add.u64 o, o, t;
-  mad.lo.u32 r3, r0, 16, r1; mul.wide.u32 t, r0, 16; add.u64 s, s, t; add.u32 r4, r1, {OPERANDS};
-FILL: ld.global.v4.u32 {{x, y, z, w}}, [s]; st.shared.v4.u32 [r3], {{x, y, z, w}};
-  add.u64 s, s, {192 * 16}; add.u32 r3, r3, {192 * 16}; setp.lt.u32 p, r3, r4; @p bra FILL;
-  setp.eq.u32 p, r0, 0; mov.u32 r5, 60000; add.u32 r5, r5, r1;
+{fill(192)}  setp.eq.u32 p, r0, 0; mov.u32 r5, 60000; add.u32 r5, r5, r1;
   @p mbarrier.init.shared::cta.b64 [r5], 1; @p mbarrier.init.shared::cta.b64 [r5+8], 1;
   @p mbarrier.init.shared::cta.b64 [r5+16], 1; @p mbarrier.init.shared::cta.b64 [r5+24], 1;
   fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta; bar.sync 0;
@@ -131,15 +126,7 @@ AGAIN:
 SAMPLE:
   setp.ne.u32 p, r0, 128; @p bra DONE;
   ld.param.u32 r6, [every]; cvt.u64.u32 ev, r6; add.u64 o, o, 48;
-  mov.b32 r7, 0; mov.u64 next, begun;
-MORE: mov.u64 last, %globaltimer;
-EDGE: mov.u64 now, %globaltimer; setp.eq.u64 p, now, last; @p bra EDGE;
-  setp.lt.u64 p, now, next; @p bra MORE;
-  mov.u64 c0, %clock64;
-  add.u64 o, o, 16; st.global.v2.u64 [o], {{c0, now}};
-  add.u64 next, now, ev;
-  add.u32 r7, r7, 1; setp.lt.u32 p, r7, {SAMPLES}; @p bra MORE;
-  bra DONE;
+{samples(SAMPLES, "ev")}  bra DONE;
 MEM:
   setp.ne.u32 p, r0, 160; @p bra DONE;
   ld.param.u64 m, [mem]; mul.wide.u32 t, r2, 65536; add.u64 m, m, t;

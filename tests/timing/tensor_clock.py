@@ -35,6 +35,27 @@ def group(shape: str, n: int, tail: str, count: int = 8) -> tuple[str, str]:
     return "".join(steps), "".join(wgmmas)
 
 
+def fill(threads: int) -> str:
+    """PTX: these threads bring OPERANDS bytes of `s` to shared memory."""
+    return f"""  mad.lo.u32 r3, r0, 16, r1; mul.wide.u32 t, r0, 16; add.u64 s, s, t; add.u32 r4, r1, {OPERANDS};
+FILL: ld.global.v4.u32 {{x, y, z, w}}, [s]; st.shared.v4.u32 [r3], {{x, y, z, w}};
+  add.u64 s, s, {threads * 16}; add.u32 r3, r3, {threads * 16}; setp.lt.u32 p, r3, r4; @p bra FILL;
+"""
+
+
+def samples(count: int, every: int | str) -> str:
+    """PTX: so many samples (clock64, ns) behind `o`, each at the timer's first change `every` ns after the last."""
+    return f"""  mov.b32 r7, 0; mov.u64 next, begun;
+MORE: mov.u64 last, %globaltimer;
+EDGE: mov.u64 now, %globaltimer; setp.eq.u64 p, now, last; @p bra EDGE;
+  setp.lt.u64 p, now, next; @p bra MORE;
+  mov.u64 c0, %clock64;
+  add.u64 o, o, 16; st.global.v2.u64 [o], {{c0, now}};
+  add.u64 next, now, {every};
+  add.u32 r7, r7, 1; setp.lt.u32 p, r7, {count}; @p bra MORE;
+"""
+
+
 @dataclass(frozen=True)
 class Load:
     """n: N of the shape; kind: of A and B; data: "noise" or "zeros"; sms: how many; us: how long, about; rest: cycles
@@ -81,10 +102,7 @@ class Load:
   .reg .{"f32" if d == "f32" else "b32"} d<{registers}>;
   mov.u32 r0, %tid.x; mov.u32 r1, smem; mov.u32 r2, %ctaid.x; ld.param.u64 s, [src]; ld.param.u64 o, [out];
   mul.wide.u32 t, r2, {16 * (SAMPLES + 1)}; add.u64 o, o, t;
-  mad.lo.u32 r3, r0, 16, r1; mul.wide.u32 t, r0, 16; add.u64 s, s, t; add.u32 r4, r1, {OPERANDS};
-FILL: ld.global.v4.u32 {{x, y, z, w}}, [s]; st.shared.v4.u32 [r3], {{x, y, z, w}};
-  add.u64 s, s, {160 * 16}; add.u32 r3, r3, {160 * 16}; setp.lt.u32 p, r3, r4; @p bra FILL;
-  fence.proxy.async.shared::cta; bar.sync 0;
+{fill(160)}  fence.proxy.async.shared::cta; bar.sync 0;
   mov.u64 begun, %globaltimer;
   setp.ge.u32 p, r0, 128; @p bra.uni SAMPLE;
   add.u64 next, begun, {REST};
@@ -105,15 +123,7 @@ AGAIN:
   bra.uni DONE;
 SAMPLE:
   setp.ne.u32 p, r0, 128; @p bra DONE;
-  mov.b32 r7, 0; mov.u64 next, begun;
-MORE: mov.u64 last, %globaltimer;
-EDGE: mov.u64 now, %globaltimer; setp.eq.u64 p, now, last; @p bra EDGE;
-  setp.lt.u64 p, now, next; @p bra MORE;
-  mov.u64 c0, %clock64;
-  add.u64 o, o, 16; st.global.v2.u64 [o], {{c0, now}};
-  add.u64 next, now, {self.every - 20};
-  add.u32 r7, r7, 1; setp.lt.u32 p, r7, {SAMPLES}; @p bra MORE;
-DONE: ret;
+{samples(SAMPLES, self.every - 20)}DONE: ret;
 }}
 """
 
