@@ -175,8 +175,8 @@ class Launcher:
             raise ValueError(f"a is on {self.device}, but must be on torch's current device")
         stream = self.current()
         addresses = [tensor.data_ptr() for tensor in tensors]
-        if (addresses[0] | addresses[2] | addresses[5]) % 16:
-            name = next(name for name, i in (("a", 0), ("b", 2), ("out", 5)) if addresses[i] % 16)
+        if (addresses[0] | addresses[1] | addresses[2] | addresses[5]) % 16:
+            name = next(name for name, i in (("a", 0), ("a_scale", 1), ("b", 2), ("out", 5)) if addresses[i] % 16)
             raise ValueError(f"{name} starts at an address that is not a multiple of 16, but must")
         sizes = self.sizes(self.grid, total_m, n, k, experts)
         self.program(*addresses, *self.addresses(stream), *sizes, stream)

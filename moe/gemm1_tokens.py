@@ -21,10 +21,11 @@ from moe.ptx import (
     select_float,
     store_global_word,
     store_global_words,
+    store_shared,
     store_shared_e4m3_pair,
     store_shared_float,
 )
-from moe.sm90_tokens import ROWS, TokensOnM
+from moe.sm90_tokens import BEGIN, ROWS, TokensOnM
 
 SUMS = HALF // 2  # of a thread, for up; and for gate
 
@@ -42,7 +43,9 @@ class GatheredTokensOnM(TokensOnM, GatheredGemm):
         for place, x in zip(places, of_tokens):
             store_shared_float(to + place, x)
         if lane < 2:
-            store_shared_float(to + 4 * (self.config.tokens + lane), select_float(lane == 0, *of_weights))
+            store_shared_float(to + self.config.weight_scales + 4 * lane, select_float(lane == 0, *of_weights))
+        if lane == 2:
+            store_shared(to + self.config.weight_scales + BEGIN, Int32(0))
         copy_async_arrive(bar)
 
     @cute.jit

@@ -136,7 +136,12 @@ class Config:
     @property
     def scale_bytes(self) -> int:
         """Bytes of scales per stage: a_scale * b_scale of every token; with tokens on M those of tokens, of weights."""
-        return 4 * self.tokens + 16 if self.tokens_on_m else 4 * self.scale_row
+        return self.weight_scales + 16 if self.tokens_on_m else 4 * self.scale_row
+
+    @property
+    def weight_scales(self) -> int:
+        """Byte at which those of weights begin, with tokens on M."""
+        return 4 * self.tokens + 16
 
     @property
     def scratch(self) -> int:

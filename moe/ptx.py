@@ -265,12 +265,6 @@ def load_shared_floats(address: Int32) -> list[Float32]:
     return unpack(struct, 4, Float32)
 
 
-def load_shared_pair(address: Int32) -> list[Float32]:
-    """ld.shared of 2 f32."""
-    struct = ptx("ld.shared.v2.f32 {$0, $1}, [$2];", "=f,=f,r", address, result=structure(2, "f32"))
-    return unpack(struct, 2, Float32)
-
-
 def store_shared_e4m3(address: Int32, other: Int32, x: Float32, y: Float32) -> None:
     """cvt.rn.satfinite.e4m3x2 (9.7.9.21) of x and y, and st.shared of a byte each, x at `address`, y at `other`."""
     text = "{ .reg .b16 h, l; cvt.rn.satfinite.e4m3x2.f32 h, $3, $2; st.shared.b8 [$0], h;"

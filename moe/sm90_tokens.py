@@ -10,18 +10,20 @@ other sum.
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from moe.kernel import BLOCK_K, Cta, GroupedGemm, Operands
 from moe.ptx import (
+    copy_async,
     copy_async_arrive,
     copy_async_word,
     divide,
     fma_in_order,
+    load_shared,
     load_shared_float,
-    load_shared_pair,
     load_shared_words,
     matrix_descriptor,
+    maximum,
     mbarrier_arrive,
     mbarrier_test,
     mbarrier_wait,
@@ -30,26 +32,29 @@ from moe.ptx import (
     select,
     store_global_words,
     store_matrix,
+    store_shared,
     uniform,
     wgmma_fp8,
+    wgmma_wait,
 )
 from moe.schedule import piece_at
 
 ROWS = 64  # tokens of a warpgroup
 COLUMNS = 128  # weight rows of a scale, and of a multiplication at most
 HALF = 64  # weight rows that a warp stores at once, at most
+BEGIN = 8  # bytes behind the first scale of weights: where the first token's scale is
 
 
 class TokensOnM(GroupedGemm):
     """What kernels with tokens on M have in common.
 
-    Scales come to the ring as they are: those of tokens, two of them 8 apart, which a thread has, side by side; then
-    those of weights, one for each multiplication.
+    Scales come to the ring as they are: those of tokens; then those of the weights of each multiplication, and the byte
+    at which the first token's is.
     """
 
     def scale_place(self, column: Int32) -> Int32:
-        """Byte of a token's scale in its stage."""
-        return (column >> 4) * 64 + (column & 7) * 8 + (column >> 3 & 1) * 4
+        """Byte of a token's scale behind the first one's."""
+        return 4 * column
 
     def is_used(self, piece, group: Int32, i: int) -> Int32:
         return select(group * ROWS < piece.width, 1, 0)
@@ -70,13 +75,12 @@ class TokensOnM(GroupedGemm):
         """Multiply, scale and add `count` stages of a tile. Returns the next slot, and its phase."""
         config, columns = self.config, min(self.config.rows, COLUMNS)
         parts, sums = config.rows // columns, columns // 2  # multiplications of a stage; a thread's results of one
-        in_banks = [4 * i + bank for bank in range(4) for i in range(sums // 4)]  # those of a register bank together
         cta = cta._replace(full=uniform(cta.full), empty=uniform(cta.empty), scales=uniform(cta.scales))
         first = (warp >> 2) * ROWS
         tokens = uniform(matrix_descriptor(cta.ring + (config.rows + first) * BLOCK_K))
         weights = uniform(matrix_descriptor(cta.ring))
-        of_tokens = cta.scales + (first + (warp & 3) * 16) * 4 + (lane >> 2) * 8
-        of_weights = cta.scales + config.tokens * 4
+        of_tokens = cta.scales + (first + (warp & 3) * 16 + (lane >> 2)) * 4
+        of_weights = cta.scales + config.weight_scales
         ready = mbarrier_test(cta.full + 8 * slot, phase)
         d = [Float32(0.0)] * sums
         for _ in cutlass.range(count, unroll=1):
@@ -84,20 +88,25 @@ class TokensOnM(GroupedGemm):
                 mbarrier_wait(cta.full + 8 * slot, phase)
             self.before_multiplication()
             stage, scales = uniform(slot * (config.stage_bytes >> 4)), slot * config.scale_bytes
-            token_scales = load_shared_pair(of_tokens + scales)
-            weight_scales = [load_shared_float(of_weights + scales + 4 * i) for i in range(parts)]
-            this = slot
+            this, scale = slot, []
             slot, phase = self.after(slot, phase)
             for part in range_constexpr(parts):
                 rows = weights + part * (columns * BLOCK_K >> 4)
-                d = wgmma_fp8(columns, tokens + stage, rows + stage, into=d)
-                if part == parts - 1:
-                    self.release(cta, this, lane)
+                d = wgmma_fp8(columns, tokens + stage, rows + stage, wait=False, into=d)
+                # Meanwhile what else would keep the tensor core waiting between two multiplications
+                if const_expr(part == 0):
+                    begin = load_shared(of_weights + scales + BEGIN)
+                    of_parts = [load_shared_float(of_weights + scales + 4 * i) for i in range(parts)]
+                    token_scales = [load_shared_float(of_tokens + scales + begin + 32 * i) for i in range(2)]
+                    scale = [[x * y for x in token_scales] for y in of_parts]
+                if const_expr(part == parts - 1):
                     ready = mbarrier_test(cta.full + 8 * slot, phase)
-                scale = [x * weight_scales[part] for x in token_scales]
-                for i in in_banks:
+                wgmma_wait(0)
+                if const_expr(part == parts - 1):
+                    self.release(cta, this, lane)
+                for i in range_constexpr(sums):
                     at = part * sums + i
-                    acc[at] = fma_in_order(d[i], scale[i // 2 % 2], acc[at])
+                    acc[at] = fma_in_order(d[i], scale[part][i // 2 % 2], acc[at])
         return slot, phase
 
     @cute.jit
@@ -120,26 +129,27 @@ class GroupedGemmTokensOnM(TokensOnM):
         """The scale warp: asynchronous copies."""
         config = self.config
         slot, phase = Int32(0), Int32(1)
-        places = []  # of token `lane` + 32 * i
-        for i in range_constexpr(config.tokens // 32):
-            places.append(self.scale_place(lane + 32 * i))
-        of_weights = config.tokens * 4 + lane * 4
         while unit < plan.end:
             piece = piece_at(plan, config, cta.rank, unit)
             k_blocks, scale_blocks = plan.shape.k_blocks, plan.shape.n >> 7
-            stride, tokens = Int64(operands.total_m) * 4, []
-            for i in range_constexpr(len(places)):  # the last ones may be no tokens of this tile, but are in memory
-                token = minimum(piece.token + lane + 32 * i, operands.total_m - 1)
-                tokens.append(operands.a_scale + Int64(token) * 4)
             row = minimum((piece.row >> 7) + lane, scale_blocks - 1)
             weights = operands.b_scale + Int64(piece.expert * scale_blocks + row) * Int64(k_blocks) * 4
             for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
                 mbarrier_wait(cta.empty + 8 * slot, phase)
                 to = cta.scales + slot * config.scale_bytes
-                for place, of_token in zip(places, tokens):
-                    copy_async_word(to + place, of_token + Int64(k) * stride)
+                # From 16 bytes of a_scale that begin at a multiple of 16 on, at or before the first token's
+                word = Int64(k) * Int64(operands.total_m) + Int64(piece.token)
+                begin = Int32(word & 3)
+                for i in range_constexpr(2):
+                    words = operands.total_m - (piece.token - begin + 4 * lane + 128 * i)  # from these 16 bytes on
+                    size = minimum(maximum(words, 0), 4) * 4
+                    source = operands.a_scale + ((word - Int64(begin)) + Int64(4 * lane + 128 * i)) * 4
+                    wanted = select(4 * lane + 128 * i < config.tokens + begin, 1, 0)
+                    copy_async(to + 16 * lane + 512 * i, source, size, wanted)
                 if lane < -(-config.rows // COLUMNS):
-                    copy_async_word(to + of_weights, weights + Int64(k) * 4)
+                    copy_async_word(to + config.weight_scales + 4 * lane, weights + Int64(k) * 4)
+                if lane == 0:
+                    store_shared(to + config.weight_scales + BEGIN, begin * 4)
                 bar = cta.full + 8 * slot
                 copy_async_arrive(bar)
                 cute.arch.sync_warp()

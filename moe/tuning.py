@@ -1,5 +1,6 @@
 """Which config of the kernel a problem runs on: measured on an H200, README.md."""
 
+import dataclasses
 import functools
 
 from moe.kernel import Config
@@ -9,12 +10,13 @@ FEW = Config(tokens=16, burst=4, prefetch=2)  # most bytes in flight; 213.6 us f
 # Tokens on M. In pairs, for more tiles than SMs:
 MORE = Config(tokens=128, tokens_on_m=True, cluster=2, prefetch=2)  # 283.7 us for 32 x 128, N = 4096; ALONE: 302.9
 MANY = Config(tokens=128, tokens_on_m=True, cluster=2, weights=256, prefetch=2)  # 380.8 us for 8 x 512; ALONE: 401.7
+SEVERAL = dataclasses.replace(MANY, burst=2)  # 35.6 us for 8 x 64, K = 2048; MANY: 36.5, MORE: 37.3
 # A whole tile for nearly every SM, so that none is cut; in brackets what was fastest with tiles of 128 rows:
 WIDE = Config(tokens=128, tokens_on_m=True, weights=256, prefetch=2)  # 1 x 512, N = K = 7168: 44.9 us (49.6)
 ALONE = Config(tokens=128, tokens_on_m=True, prefetch=2)  # 4 x 64, N = 4096: 31.9 us; MORE: 32.2
 NARROW = Config(tokens=128, tokens_on_m=True, weights=64, prefetch=2)  # 1 x 128, N = K = 7168: 17.7 us (21.4)
 THIN = Config(tokens=128, tokens_on_m=True, weights=32, prefetch=2)  # 1 x 128, N = 4096, K = 7168: 14.0 us (17.1)
-CONFIGS = FEW, MORE, MANY, WIDE, ALONE, NARROW, THIN
+CONFIGS = FEW, MORE, MANY, SEVERAL, WIDE, ALONE, NARROW, THIN
 
 
 @functools.lru_cache(maxsize=1024)
@@ -27,8 +29,8 @@ def choose(total_m: int, experts: int, n: int, k: int, routed: bool = False) -> 
     for config in (*wide, ALONE, NARROW, THIN):
         if config.one_each(SMS, total_m, n, experts):
             return config
-    if mean > 128 or routed and mean > 96:  # the layer's GEMM2 at T = 4096: 177 us, MORE 184
+    if mean > 128 or routed and mean > 96:  # the layer's GEMM2 at T = 4096: 185.2 us, SEVERAL 188.5, MORE 195.4
         return MANY
-    if mean <= 64 and (routed and mean > 48 or experts * -(-n // 128) < 2 * SMS):
-        return ALONE  # 4 x 64, N = K = 7168: 54.8 us, MORE 55.1; the layer's GEMM2 at T = 2048: 133.0, 138.7
-    return MORE
+    if k <= 2048 or n <= 4096:  # 32 x 64, N = K = 7168: 418 us, MORE 409
+        return SEVERAL
+    return ALONE if mean <= 64 and experts * -(-n // 128) < 2 * SMS else MORE  # 4 x 64, N = K = 7168: 54.8 us, 55.1

@@ -327,8 +327,10 @@ class AsyncCopy:
             cta, offset = self.shared_cta(a)
             actor = self.warp.actor  # several lanes may copy to one place, as CuTe DSL's blockwise_gemm.py has them do
             op = cta.smem.begin(offset, offset + size, True, self.origin("cp.async"), actor, owner=actor)
-            self.note_global(b, size, False)
-            self.open_copies().append((cta, offset, b, min(n, size), size, op))
+            n = min(n, size)  # 9.7.9.25.3.1: src-size bytes are read, zeros fill the rest
+            if n:
+                self.note_global(b, n, False)
+            self.open_copies().append((cta, offset, b, n, size, op))
 
     def open_copies(self) -> list:
         if not self.warp.copies:
@@ -339,7 +341,11 @@ class AsyncCopy:
         self.open_copies()
         self.warp.copies.append([])
 
-    def cp_async_wait(self, allowed: int) -> bool:
+    def cp_async_wait(self, allowed: int | None) -> bool:
+        """None: for all, those that are not committed too (wait_all, 9.7.9.25.3.3)."""
+        if allowed is None:
+            self.cp_async_commit()
+            allowed = 0
         groups = self.warp.copies
         while len(groups) - 1 > allowed:
             self._land_copies(groups.pop(0))

@@ -92,6 +92,18 @@ def test_m_indptr_that_lies_stays_inside(moe):
     assert moe.run(moe.CASES["m_indptr not monotone"], tuned().MORE) <= moe.BOUND
 
 
+@pytest.mark.parametrize("name", ["a", "a_scale", "b", "out"])
+def test_operands_are_aligned(moe, name):
+    from moe import grouped_gemm_fp8
+
+    operands = dict(zip(("a", "a_scale", "b", "b_scale", "m_indptr"), moe.CASES["even"].draw()))
+    operands["out"] = torch.empty(len(operands["a"]), operands["b"].shape[1], dtype=torch.bfloat16)
+    given = operands[name]
+    operands[name] = torch.empty(given.numel() + 1, dtype=given.dtype)[1:].view(given.shape)
+    with pytest.raises(ValueError, match=f"^{name} starts at an address that is not a multiple of 16, but must$"):
+        grouped_gemm_fp8(**operands)
+
+
 def test_no_room_for_all_ctas(moe, monkeypatch):
     """Other kernels have all SMs but one cluster's: whoever waits, waits for CTAs that have started."""
     config, device = tuned().MORE, emulator.device.DEVICE
@@ -131,8 +143,7 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
     elif fault == "the next expert's rows are stored":
         monkeypatch.setattr(part, "store_global_words", lambda at, x, c: real_store(at, x, kernel.Int32(1)))
     elif fault == "results are read too early":
-        multiplied = part.wgmma_fp8
-        monkeypatch.setattr(part, "wgmma_fp8", lambda *xs, into: multiplied(*xs, wait=False, into=into))
+        monkeypatch.setattr(part, "wgmma_wait", lambda pending: None)
     elif fault == "a stage is released too early":
         gemm, at = part.GroupedGemmTokensOnM, []
         release, after, multiply = gemm.release, gemm.after, gemm.multiply

@@ -166,7 +166,7 @@ def _cp_async_commit(w, i, m):
 
 @op("cp.async.wait_group", "cp.async.wait_all", dst=0, blocking=True, collective=True)
 def _cp_async_wait(w, i, m):
-    w.wait_unless(f"g.cp_async_wait({i.operands[0].value if i.operands else 0})")
+    w.wait_unless(f"g.cp_async_wait({i.operands[0].value if i.operands else None})")
 
 
 @op("cp.async.mbarrier.arrive", dst=0)

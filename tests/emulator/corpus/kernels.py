@@ -558,6 +558,30 @@ ld.shared.b32 r0, [r3];
     return Kernel("gather", ptx, WORDS[:64][::-1], WORDS, (("gather", 1, 64, None, False),))
 
 
+def _tail() -> Kernel:
+    """Per-thread asynchronous copies of what there is of 16 bytes, also none: the rest is zeros."""
+    body = f"""
+mov.u32 r1, buffer;
+mad.lo.u32 r2, t, 16, r1;
+mad.wide.u32 at, t, 16, src;
+mad.lo.s32 r3, t, -16, 56;
+max.s32 r3, r3, 0;
+min.s32 r3, r3, 16;
+setp.lt.u32 p, t, 5;
+@p cp.async.cg.shared.global [r2], [at], 16, r3;
+cp.async.wait_all;
+bar.warp.sync 0xffffffff;
+mov.b32 r0, 0;
+mad.lo.u32 r1, t, 4, r1;
+setp.lt.u32 p, t, 20;
+@p ld.shared.b32 r0, [r1];
+{STORE}
+"""
+    ptx = entry("tail", body, True, ".align 128 .b8 buffer[128]")
+    expected = np.concatenate((WORDS[:14], np.zeros(18, np.uint32)))
+    return Kernel("tail", ptx, expected, WORDS[:14], (("tail", 1, 32, None, False),))
+
+
 def _remap() -> Kernel:
     """A warp completes a tensor map in shared memory, hands it to the TMA unit and loads a box through it."""
     body = f"""
@@ -622,6 +646,7 @@ KERNELS = {
         _plain(),
         _chain(),
         _gather(),
+        _tail(),
         _remap(),
     )  # fmt: skip
 }
