@@ -21,11 +21,10 @@ from moe.ptx import (
     select_float,
     store_global_word,
     store_global_words,
-    store_shared,
     store_shared_e4m3_pair,
     store_shared_float,
 )
-from moe.sm90_tokens import BEGIN, ROWS, TokensOnM
+from moe.sm90_tokens import ROWS, TokensOnM
 
 SUMS = HALF // 2  # of a thread, for up; and for gate
 
@@ -44,8 +43,6 @@ class GatheredTokensOnM(TokensOnM, GatheredGemm):
             store_shared_float(to + place, x)
         if lane < 2:
             store_shared_float(to + self.config.weight_scales + 4 * lane, select_float(lane == 0, *of_weights))
-        if lane == 2:
-            store_shared(to + self.config.weight_scales + BEGIN, Int32(0))
         copy_async_arrive(bar)
 
     @cute.jit

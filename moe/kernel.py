@@ -136,12 +136,13 @@ class Config:
     @property
     def scale_bytes(self) -> int:
         """Bytes of scales per stage: a_scale * b_scale of every token; with tokens on M those of tokens, of weights."""
-        return self.weight_scales + 16 if self.tokens_on_m else 4 * self.scale_row
+        weights = 4 * -(-self.rows // BLOCK_K)
+        return -(-(self.weight_scales + weights) // 16) * 16 if self.tokens_on_m else 4 * self.scale_row
 
     @property
     def weight_scales(self) -> int:
-        """Byte at which those of weights begin, with tokens on M."""
-        return 4 * self.tokens + 16
+        """Byte at which those of weights begin, with tokens on M: there may be 3 others before the tokens'."""
+        return 4 * (self.tokens + 3)
 
     @property
     def scratch(self) -> int:
@@ -544,7 +545,7 @@ class GroupedGemm:
             cut = (piece.first == 0) & (piece.count < plan.shape.k_blocks)
             if cut & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first piece: long done
                 self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
-            slot, phase = self.multiply_piece(cta, piece, done, slot, phase, acc, warp, lane)
+            slot, phase = self.multiply_piece(cta, piece, operands, done, slot, phase, acc, warp, lane)
             done = done + piece.count
             if piece.first > 0:  # another cluster writes the result
                 to = partial + Int64(block_of_grid) * config.partial_bytes
@@ -565,7 +566,9 @@ class GroupedGemm:
         return select(i * 8 % self.config.tokens < piece.width, 1, 0)
 
     @cute.jit
-    def multiply_piece(self, cta: Cta, piece, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
+    def multiply_piece(
+        self, cta: Cta, piece, operands: Operands, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32
+    ):  # fmt: skip
         """Multiply, scale and add a piece, after `done` stages of others. Returns the next slot, and its phase."""
         count, width = piece.count, piece.width
         for tokens in self.config.widths:

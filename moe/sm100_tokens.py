@@ -140,7 +140,9 @@ class TokensOnLanes(GroupedGemmSm100):
             unit = piece.next
 
     @cute.jit
-    def multiply_piece(self, cta: Cta, piece, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
+    def multiply_piece(
+        self, cta: Cta, piece, operands: Operands, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32
+    ):  # fmt: skip
         """Scale and add what the MMA warp multiplies, or let a piece pass that has no tokens of this warp's."""
         if (warp & 3) * 32 < piece.tokens:
             slot, phase = self.multiply(cta, piece.count, done, slot, phase, acc, warp, lane)

@@ -19,7 +19,6 @@ from moe.ptx import (
     copy_async_word,
     divide,
     fma_in_order,
-    load_shared,
     load_shared_float,
     load_shared_words,
     matrix_descriptor,
@@ -32,7 +31,6 @@ from moe.ptx import (
     select,
     store_global_words,
     store_matrix,
-    store_shared,
     uniform,
     wgmma_fp8,
     wgmma_wait,
@@ -42,37 +40,48 @@ from moe.schedule import piece_at
 ROWS = 64  # tokens of a warpgroup
 COLUMNS = 128  # weight rows of a scale, and of a multiplication at most
 HALF = 64  # weight rows that a warp stores at once, at most
-BEGIN = 8  # bytes behind the first scale of weights: where the first token's scale is
 
 
 class TokensOnM(GroupedGemm):
     """What kernels with tokens on M have in common.
 
-    Scales come to the ring as they are: those of tokens; then those of the weights of each multiplication, and the byte
-    at which the first token's is.
+    Scales come to the ring as they are: those of tokens, then those of the weights of each multiplication.
     """
 
     def scale_place(self, column: Int32) -> Int32:
         """Byte of a token's scale behind the first one's."""
         return 4 * column
 
+    def scales_before(self, piece, operands: Operands, k: Int32) -> Int32:
+        """How many scales of others lie before those of the piece's tokens in its stage of K block k."""
+        return Int32(0)
+
     def is_used(self, piece, group: Int32, i: int) -> Int32:
         return select(group * ROWS < piece.width, 1, 0)
+
+    def load_scales(self, of_tokens: Int32, of_weights: Int32, parts: int) -> list[Float32]:
+        """Of a thread's two tokens, and of the weights of each multiplication."""
+        at = [of_tokens, of_tokens + 32, *(of_weights + 4 * i for i in range(parts))]
+        return [load_shared_float(x) for x in at]
 
     def before_multiplication(self) -> None:
         """A consumer thread, once it knows that a stage is full."""
 
     @cute.jit
-    def multiply_piece(self, cta: Cta, piece, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
+    def multiply_piece(
+        self, cta: Cta, piece, operands: Operands, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32
+    ):  # fmt: skip
         if (warp >> 2) * ROWS < piece.width:
-            slot, phase = self.multiply(cta, piece.count, slot, phase, acc, warp, lane)
+            slot, phase = self.multiply(cta, piece, operands, slot, phase, acc, warp, lane)
         else:
             slot, phase = self.skip(cta, piece.count, slot, phase, lane)
         return slot, phase
 
     @cute.jit
-    def multiply(self, cta: Cta, count: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
-        """Multiply, scale and add `count` stages of a tile. Returns the next slot, and its phase."""
+    def multiply(
+        self, cta: Cta, piece, operands: Operands, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32
+    ):  # fmt: skip
+        """Multiply, scale and add the stages of a piece. Returns the next slot, and its phase."""
         config, columns = self.config, min(self.config.rows, COLUMNS)
         parts, sums = config.rows // columns, columns // 2  # multiplications of a stage; a thread's results of one
         cta = cta._replace(full=uniform(cta.full), empty=uniform(cta.empty), scales=uniform(cta.scales))
@@ -83,27 +92,28 @@ class TokensOnM(GroupedGemm):
         of_weights = cta.scales + config.weight_scales
         ready = mbarrier_test(cta.full + 8 * slot, phase)
         d = [Float32(0.0)] * sums
-        for _ in cutlass.range(count, unroll=1):
+        for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
             if ready == 0:
                 mbarrier_wait(cta.full + 8 * slot, phase)
             self.before_multiplication()
             stage, scales = uniform(slot * (config.stage_bytes >> 4)), slot * config.scale_bytes
-            this, scale = slot, []
+            of_piece = of_tokens + scales + 4 * self.scales_before(piece, operands, k)
+            this, loaded, scale = slot, [], []
+            if const_expr(columns < COLUMNS):  # a multiplication is too short to load them meanwhile
+                loaded = self.load_scales(of_piece, of_weights + scales, parts)
             slot, phase = self.after(slot, phase)
             for part in range_constexpr(parts):
                 rows = weights + part * (columns * BLOCK_K >> 4)
                 d = wgmma_fp8(columns, tokens + stage, rows + stage, wait=False, into=d)
                 # Meanwhile what else would keep the tensor core waiting between two multiplications
                 if const_expr(part == 0):
-                    begin = load_shared(of_weights + scales + BEGIN)
-                    of_parts = [load_shared_float(of_weights + scales + 4 * i) for i in range(parts)]
-                    token_scales = [load_shared_float(of_tokens + scales + begin + 32 * i) for i in range(2)]
-                    scale = [[x * y for x in token_scales] for y in of_parts]
-                if const_expr(part == parts - 1):
-                    ready = mbarrier_test(cta.full + 8 * slot, phase)
+                    if const_expr(columns == COLUMNS):
+                        loaded = self.load_scales(of_piece, of_weights + scales, parts)
+                    scale = [[x * y for x in loaded[:2]] for y in loaded[2:]]
                 wgmma_wait(0)
                 if const_expr(part == parts - 1):
                     self.release(cta, this, lane)
+                    ready = mbarrier_test(cta.full + 8 * slot, phase)  # not earlier: a test that fails costs a wait
                 for i in range_constexpr(sums):
                     at = part * sums + i
                     acc[at] = fma_in_order(d[i], scale[part][i // 2 % 2], acc[at])
@@ -124,6 +134,10 @@ class GroupedGemmTokensOnM(TokensOnM):
 
     scale_warps = 1
 
+    def scales_before(self, piece, operands: Operands, k: Int32) -> Int32:
+        """They are copied from the multiple of 16 bytes at or before the first of them on."""
+        return (piece.token + k * operands.total_m) & 3
+
     @cute.jit
     def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
         """The scale warp: asynchronous copies."""
@@ -137,19 +151,15 @@ class GroupedGemmTokensOnM(TokensOnM):
             for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
                 mbarrier_wait(cta.empty + 8 * slot, phase)
                 to = cta.scales + slot * config.scale_bytes
-                # From 16 bytes of a_scale that begin at a multiple of 16 on, at or before the first token's
-                word = Int64(k) * Int64(operands.total_m) + Int64(piece.token)
-                begin = Int32(word & 3)
-                for i in range_constexpr(2):
-                    words = operands.total_m - (piece.token - begin + 4 * lane + 128 * i)  # from these 16 bytes on
-                    size = minimum(maximum(words, 0), 4) * 4
-                    source = operands.a_scale + ((word - Int64(begin)) + Int64(4 * lane + 128 * i)) * 4
-                    wanted = select(4 * lane + 128 * i < config.tokens + begin, 1, 0)
-                    copy_async(to + 16 * lane + 512 * i, source, size, wanted)
+                begin = self.scales_before(piece, operands, k)
+                left = operands.total_m - piece.token + begin  # of this row of a_scale
+                source = operands.a_scale + (Int64(k) * Int64(operands.total_m) + Int64(piece.token - begin)) * 4
+                size = minimum(maximum(left - 4 * lane, 0), 4) * 4
+                copy_async(to + 16 * lane, source + Int64(16 * lane), size, Int32(1))
+                if lane < minimum(begin, left - config.tokens):
+                    copy_async_word(to + 4 * (config.tokens + lane), source + Int64(4 * (config.tokens + lane)))
                 if lane < -(-config.rows // COLUMNS):
                     copy_async_word(to + config.weight_scales + 4 * lane, weights + Int64(k) * 4)
-                if lane == 0:
-                    store_shared(to + config.weight_scales + BEGIN, begin * 4)
                 bar = cta.full + 8 * slot
                 copy_async_arrive(bar)
                 cute.arch.sync_warp()

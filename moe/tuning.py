@@ -31,6 +31,6 @@ def choose(total_m: int, experts: int, n: int, k: int, routed: bool = False) -> 
             return config
     if mean > 128 or routed and mean > 96:  # the layer's GEMM2 at T = 4096: 185.2 us, SEVERAL 188.5, MORE 195.4
         return MANY
-    if k <= 2048 or n <= 4096:  # 32 x 64, N = K = 7168: 418 us, MORE 409
+    if k <= 2048:
         return SEVERAL
     return ALONE if mean <= 64 and experts * -(-n // 128) < 2 * SMS else MORE  # 4 x 64, N = K = 7168: 54.8 us, 55.1

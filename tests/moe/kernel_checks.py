@@ -155,9 +155,9 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
                 release(self, at[0], slot, at[1])
             return after(self, slot, phase)
 
-        def remembered(self, cta, count, slot, phase, acc, warp, lane):
+        def remembered(self, cta, piece, operands, slot, phase, acc, warp, lane):
             at[:] = cta, lane
-            slot, phase = multiply(self, cta, count, slot, phase, acc, warp, lane)
+            slot, phase = multiply(self, cta, piece, operands, slot, phase, acc, warp, lane)
             at.clear()
             return slot, phase
 

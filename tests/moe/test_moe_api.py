@@ -100,7 +100,7 @@ def test_choose():
     assert choose(4096, 8, 7168, 7168) == MANY
     assert choose(512, 4, 7168, 7168) == MORE  # 224 tiles of 128 rows for 132 SMs
     assert choose(4096, 32, 7168, 2048, routed=True) == MANY and choose(2048, 32, 7168, 2048, routed=True) == SEVERAL
-    assert choose(4096, 32, 7168, 2048) == choose(2048, 32, 4096, 7168) == SEVERAL
+    assert choose(4096, 32, 7168, 2048) == SEVERAL and choose(4096, 32, 4096, 7168) == MORE
     assert choose(512, 4, 7168, 2048) == WIDE and WIDE.grid(132, 512, 7168, 4) == 112
     assert choose(100, 1, 4096, 7168) == THIN and THIN.grid(132, 100, 4096, 1) == 128
     assert FEW.grid(132, 100, 16384, 1) == MORE.grid(132, 1024, 7168, 8) == THIN.grid(132, 1, 2048, 1) == 132
