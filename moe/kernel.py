@@ -65,7 +65,6 @@ GROUP_WARPS = 4
 GROUP_THREADS = 128
 THREADS = GROUP_THREADS * (GROUPS + 1)
 TMA_WARP = GROUPS * GROUP_WARPS
-SCALE_BATCH = 3  # stages whose scales such a warp loads at once
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 232 + 40 is 3 * 168, what the launch gives
 SMEM = 227 * 1024
 CHUNK = 32  # tokens that a warp transposes at once
@@ -238,7 +237,8 @@ class GroupedGemm:
     among them, CTAs in the grid; CUDA stream
     """
 
-    scale_warps = 3  # each loads every third stage's scales, so that three loads are under way
+    scale_warps = 3  # each loads every third stage's scales, so that three loads are under way,
+    scale_batch = 3  # and of so many of its stages at once
 
     def __init__(self, config: Config):
         self.config = config
@@ -481,6 +481,10 @@ class GroupedGemm:
         """Byte of a token's scale in its stage: SCALE_ORDER."""
         return ((column >> 1) & 3) * self.config.scale_row + (column >> 3) * 8 + ((column & 1) ^ 1) * 4
 
+    def scale_rows(self, piece, blocks: Int32) -> list[Int32]:
+        """Of the expert's `blocks` rows of b_scale: each is multiplied with all scales of tokens."""
+        return [minimum(piece.row >> 7, blocks - 1)]
+
     @cute.jit
     def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
         """A scale warp: a_scale * b_scale of every third stage. Loaded first, stored when the stage is free."""
@@ -499,29 +503,32 @@ class GroupedGemm:
                 token = piece.token + lane + 32 * i
                 conditions.append(select(lane + 32 * i < piece.tokens, 1, 0))
                 addresses.append(operands.a_scale + Int64(token) * 4)
-            row = minimum(piece.row >> 7, scale_blocks - 1)
-            of_row = operands.b_scale + (Int64(piece.expert * scale_blocks + row) * Int64(k_blocks)) * 4
+            of_rows = []
+            for row in self.scale_rows(piece, scale_blocks):
+                of_rows.append(operands.b_scale + Int64(piece.expert * scale_blocks + row) * Int64(k_blocks) * 4)
             stride = Int64(operands.total_m) * 4
             skip = which - count % self.scale_warps
             skip = skip + select(skip < 0, self.scale_warps, 0)
-            for base in cutlass.range(skip, piece.count, self.scale_warps * SCALE_BATCH, unroll=1):
+            for base in cutlass.range(skip, piece.count, self.scale_warps * self.scale_batch, unroll=1):
                 of_tokens, of_weights = [], []
-                for j in range_constexpr(SCALE_BATCH):
+                for j in range_constexpr(self.scale_batch):
                     k = piece.first + base + self.scale_warps * j
                     wanted = select(k < piece.first + piece.count, 1, 0)
                     at = [x + Int64(k) * stride for x in addresses]
                     of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
-                    of_weights.append(load_global_float(of_row + Int64(k) * 4, wanted))
-                for j in range_constexpr(SCALE_BATCH):
+                    of_weights.append([load_global_float(x + Int64(k) * 4, wanted) for x in of_rows])
+                for j in range_constexpr(self.scale_batch):
                     i = base + self.scale_warps * j
                     if i < piece.count:
                         stage = divide(count + i, config.depth)
                         slot = count + i - stage * config.depth
                         mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
                         to = cta.scales + slot * config.scale_bytes
-                        for place, of_token in zip(places, of_tokens[j]):
-                            if lane < config.tokens:
-                                store_shared_float(to + place, of_token * of_weights[j])
+                        for half, of_row in enumerate(of_weights[j]):
+                            first = to + half * (config.scale_bytes // len(of_rows))
+                            for place, of_token in zip(places, of_tokens[j]):
+                                if lane < config.tokens:
+                                    store_shared_float(first + place, of_token * of_row)
                         cute.arch.sync_warp()
                         mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
             count = count + piece.count

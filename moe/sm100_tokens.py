@@ -16,9 +16,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from moe.kernel import BLOCK_K, Config, Cta, Operands
 from moe.ptx import (
-    divide,
     fma_pair,
-    load_global_float,
     load_shared,
     load_shared_float,
     load_shared_words,
@@ -28,19 +26,16 @@ from moe.ptx import (
     pack_bfloat,
     select,
     store_global_words,
-    store_shared_float,
     store_shared_words,
     tcgen05_fence,
     tmem_load,
     tmem_load_wait,
     twice,
 )
-from moe.schedule import piece_at
 from moe.sm100 import GroupedGemmSm100
 
 TOKENS = 128  # of a tile: the lanes of tensor memory
 PART = 32  # columns that come from tensor memory at once
-BATCH = 2  # stages whose scales a warp loads at once
 
 
 @dataclass(frozen=True)
@@ -83,6 +78,8 @@ class Tiles(Config):
 class TokensOnLanes(GroupedGemmSm100):
     """The kernel with tokens on the lanes."""
 
+    scale_batch = 2
+
     def __init__(self, config: Tiles):
         super().__init__(config)
         self.columns, self.half = config.rows, config.rows // 2  # of an accumulator, and of a thread
@@ -97,47 +94,9 @@ class TokensOnLanes(GroupedGemmSm100):
     def is_used(self, piece, group: Int32, i: int) -> Int32:
         return select((cute.arch.warp_idx() & 3) * 32 < piece.tokens, 1, 0)
 
-    @cute.jit
-    def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
-        """A scale warp: every other stage's, for both halves of the columns."""
-        config = self.config
-        count = Int32(0)  # stages before this piece
-        while unit < plan.end:
-            piece = piece_at(plan, config, cta.rank, unit)
-            k_blocks, scale_blocks = plan.shape.k_blocks, plan.shape.n >> 7
-            conditions, addresses, of_rows = [], [], []
-            for i in range_constexpr(TOKENS // 32):
-                conditions.append(select(lane + 32 * i < piece.tokens, 1, 0))
-                addresses.append(operands.a_scale + Int64(piece.token + lane + 32 * i) * 4)
-            for half in range_constexpr(2):
-                column = piece.row + half * self.half
-                row = piece.expert * scale_blocks + minimum(column >> 7, scale_blocks - 1)
-                of_rows.append(operands.b_scale + Int64(row) * Int64(k_blocks) * 4)
-            stride = Int64(operands.total_m) * 4
-            skip = (which + count) & 1
-            for base in cutlass.range(skip, piece.count, self.scale_warps * BATCH, unroll=1):
-                of_tokens, of_weights = [], []
-                for j in range_constexpr(BATCH):
-                    k = piece.first + base + self.scale_warps * j
-                    wanted = select(k < piece.first + piece.count, 1, 0)
-                    at = [x + Int64(k) * stride for x in addresses]
-                    of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
-                    of_weights.append([load_global_float(x + Int64(k) * 4, wanted) for x in of_rows])
-                for j in range_constexpr(BATCH):
-                    i = base + self.scale_warps * j
-                    if i < piece.count:
-                        stage = divide(count + i, config.depth)
-                        slot = count + i - stage * config.depth
-                        mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
-                        to = cta.scales + slot * config.scale_bytes + lane * 4
-                        for half in range_constexpr(2):
-                            for x in range_constexpr(TOKENS // 32):
-                                product = of_tokens[j][x] * of_weights[j][half]
-                                store_shared_float(to + half * (4 * TOKENS) + x * 128, product)
-                        cute.arch.sync_warp()
-                        mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
-            count = count + piece.count
-            unit = piece.next
+    def scale_rows(self, piece, blocks: Int32) -> list[Int32]:
+        """One for each half of the columns."""
+        return [minimum((piece.row + half * self.half) >> 7, blocks - 1) for half in range(2)]
 
     @cute.jit
     def multiply_piece(

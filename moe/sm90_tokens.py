@@ -156,8 +156,9 @@ class GroupedGemmTokensOnM(TokensOnM):
                 source = operands.a_scale + (Int64(k) * Int64(operands.total_m) + Int64(piece.token - begin)) * 4
                 size = minimum(maximum(left - 4 * lane, 0), 4) * 4
                 copy_async(to + 16 * lane, source + Int64(16 * lane), size, Int32(1))
-                if lane < minimum(begin, left - config.tokens):
-                    copy_async_word(to + 4 * (config.tokens + lane), source + Int64(4 * (config.tokens + lane)))
+                if lane < begin:  # of tokens that there are: the others' are multiplied, too
+                    word = minimum(config.tokens + lane, left - 1)
+                    copy_async_word(to + 4 * (config.tokens + lane), source + Int64(4 * word))
                 if lane < -(-config.rows // COLUMNS):
                     copy_async_word(to + config.weight_scales + 4 * lane, weights + Int64(k) * 4)
                 bar = cta.full + 8 * slot

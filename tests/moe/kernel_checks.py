@@ -118,6 +118,7 @@ def test_no_room_for_all_ctas(moe, monkeypatch):
 @example([0] * 39 + [1], 128, 128)
 @example([129], 256, 128)
 @example([1] * 33, 128, 128)  # more experts than lanes
+@example([0, 1, 65], 128, 384)  # of 66 rows: scales begin at 1, 3 and 1 of 4 words
 def test_ragged_experts(moe, ms, n, k):
     config = (tuned().FEW, tuned().MORE)[len(ms) % 2]
     assert moe.run(moe.Case(tuple(ms), n, k, seed=len(ms)), config) <= moe.BOUND
