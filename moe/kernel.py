@@ -60,6 +60,7 @@ from moe.ptx import (
 from moe.schedule import MAX_EXPERTS, PIECE_BYTES, Shape, make_plan, piece_at, read_piece, start_of, write_piece
 
 BLOCK_K = 128  # K per scale, and per stage of the ring: one 128-byte swizzle row of e4m3
+BLOCK_N = 128  # weight rows per scale
 GROUPS = 2  # consumer warpgroups
 GROUP_WARPS = 4
 GROUP_THREADS = 128
@@ -135,7 +136,7 @@ class Config:
     @property
     def scale_bytes(self) -> int:
         """Bytes of scales per stage: a_scale * b_scale of every token; with tokens on M those of tokens, of weights."""
-        weights = 4 * -(-self.rows // BLOCK_K)
+        weights = 4 * -(-self.rows // BLOCK_N)
         return -(-(self.weight_scales + weights) // 16) * 16 if self.tokens_on_m else 4 * self.scale_row
 
     @property
@@ -487,7 +488,7 @@ class GroupedGemm:
 
     @cute.jit
     def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
-        """A scale warp: a_scale * b_scale of every third stage. Loaded first, stored when the stage is free."""
+        """A scale warp: a_scale * b_scale of its stages, by scale_rows. Loaded first, stored when the stage is free."""
         config = self.config
         per_lane = (config.tokens + 31) // 32
         places = []  # of token `lane` + 32 * i
@@ -524,11 +525,11 @@ class GroupedGemm:
                         slot = count + i - stage * config.depth
                         mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
                         to = cta.scales + slot * config.scale_bytes
-                        for half, of_row in enumerate(of_weights[j]):
-                            first = to + half * (config.scale_bytes // len(of_rows))
+                        for part, of_weight in enumerate(of_weights[j]):
+                            first = to + part * (config.scale_bytes // len(of_rows))
                             for place, of_token in zip(places, of_tokens[j]):
                                 if lane < config.tokens:
-                                    store_shared_float(first + place, of_token * of_row)
+                                    store_shared_float(first + place, of_token * of_weight)
                         cute.arch.sync_warp()
                         mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
             count = count + piece.count

@@ -12,7 +12,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
-from moe.kernel import BLOCK_K, Cta, GroupedGemm, Operands
+from moe.kernel import BLOCK_K, BLOCK_N, Cta, GroupedGemm, Operands
 from moe.ptx import (
     copy_async,
     copy_async_arrive,
@@ -38,7 +38,6 @@ from moe.ptx import (
 from moe.schedule import piece_at
 
 ROWS = 64  # tokens of a warpgroup
-COLUMNS = 128  # weight rows of a scale, and of a multiplication at most
 HALF = 64  # weight rows that a warp stores at once, at most
 
 
@@ -82,7 +81,7 @@ class TokensOnM(GroupedGemm):
         self, cta: Cta, piece, operands: Operands, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32
     ):  # fmt: skip
         """Multiply, scale and add the stages of a piece. Returns the next slot, and its phase."""
-        config, columns = self.config, min(self.config.rows, COLUMNS)
+        config, columns = self.config, min(self.config.rows, BLOCK_N)
         parts, sums = config.rows // columns, columns // 2  # multiplications of a stage; a thread's results of one
         cta = cta._replace(full=uniform(cta.full), empty=uniform(cta.empty), scales=uniform(cta.scales))
         first = (warp >> 2) * ROWS
@@ -99,7 +98,7 @@ class TokensOnM(GroupedGemm):
             stage, scales = uniform(slot * (config.stage_bytes >> 4)), slot * config.scale_bytes
             of_piece = of_tokens + scales + 4 * self.scales_before(piece, operands, k)
             this, loaded, scale = slot, [], []
-            if const_expr(columns < COLUMNS):  # a multiplication is too short to load them meanwhile
+            if const_expr(columns < BLOCK_N):  # a multiplication is too short to load them meanwhile
                 loaded = self.load_scales(of_piece, of_weights + scales, parts)
             slot, phase = self.after(slot, phase)
             for part in range_constexpr(parts):
@@ -107,7 +106,7 @@ class TokensOnM(GroupedGemm):
                 d = wgmma_fp8(columns, tokens + stage, rows + stage, wait=False, into=d)
                 # Meanwhile what else would keep the tensor core waiting between two multiplications
                 if const_expr(part == 0):
-                    if const_expr(columns == COLUMNS):
+                    if const_expr(columns == BLOCK_N):
                         loaded = self.load_scales(of_piece, of_weights + scales, parts)
                     scale = [[x * y for x in loaded[:2]] for y in loaded[2:]]
                 wgmma_wait(0)
@@ -159,7 +158,7 @@ class GroupedGemmTokensOnM(TokensOnM):
                 if lane < begin:  # of tokens that there are: the others' are multiplied, too
                     word = minimum(config.tokens + lane, left - 1)
                     copy_async_word(to + 4 * (config.tokens + lane), source + Int64(4 * word))
-                if lane < -(-config.rows // COLUMNS):
+                if lane < -(-config.rows // BLOCK_N):
                     copy_async_word(to + config.weight_scales + 4 * lane, weights + Int64(k) * 4)
                 bar = cta.full + 8 * slot
                 copy_async_arrive(bar)

@@ -192,6 +192,6 @@ BUGS = [
     bug("warpgroup", "exit while a product is under way", "unfinished", ("aligned 0; // second", "aligned 1;"), ("cvt.rzi.u32.f32 r0, f0;", "mov.u32 r0, t;")),
     # -- per-thread copies
     bug("gather", "copies not waited for", "race", ("cp.async.wait_group 0;", "")),
-    bug("tail", "more read than there is", "out-of-bounds", ("[at], 16, r3", "[at], 16")),
     bug("gather", "copies of others not waited for", "race uninitialized-read", ("bar.sync 0;\n", "")),
+    bug("tail", "more read than there is", "out-of-bounds", ("[at], 16, r3", "[at], 16")),
 ]  # fmt: skip
