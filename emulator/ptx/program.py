@@ -60,6 +60,10 @@ class Program:
                 leaders.add(i)  # a clock is read when what comes before has been issued
             if instr.op.startswith(("tcgen05.wait", "wgmma.wait")):
                 leaders.add(i + 1)  # it delivers registers: what reads them must load them afterwards
+            if instr.op.startswith("tcgen05.wait::ld"):
+                leaders.add(i)  # what comes before has been issued while the loads were under way
+            if instr.op.startswith("tcgen05.ld.") and not (i and instrs[i - 1].op.startswith("tcgen05.ld.")):
+                leaders.add(i)  # a load begins when what comes before has been issued
             if instr.op.startswith("wgmma.fence"):
                 leaders.add(i)  # it looks at registers, which must be back in their places
             if (handler := lookup(instr)) is not None and handler.in_place:
