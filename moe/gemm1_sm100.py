@@ -49,11 +49,6 @@ class Lanes(Tiles):
     def widths(self) -> tuple[int, ...]:
         return (TOKENS,)
 
-    @property
-    def scale_bytes(self) -> int:
-        """a_scale * b_scale of every token, for up and for gate."""
-        return 2 * 4 * self.scale_row
-
 
 # Modelled, LAYER.md: there was none to measure
 FEW, SOME = [Tiles(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32)]
@@ -99,12 +94,12 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
         """Scale and add what the MMA warp multiplies: a row of up and of gate, and half of the tokens."""
         config, columns, stride = self.config, tokens // 2, self.config.tokens // 2
         first = (warp >> 2) * columns
-        tmem = load_shared(cta.own + 32) + ((warp & 3) << 21) + first
+        tmem = self.tensor_memory(cta) + ((warp & 3) << 21) + first
         for i in cutlass.range(count, unroll=1):
             turn = done + i
             which = turn & 1
             mbarrier_wait(cta.full + 8 * slot, phase)  # the scales
-            mbarrier_wait(cta.own + 8 * which, (turn >> 1) & 1)
+            mbarrier_wait(self.acc_full(cta, which, 0), (turn >> 1) & 1)
             tcgen05_fence("after")
             for half in range_constexpr(2):
                 d = tmem_load(tmem + (2 * half + which) * COLUMNS, columns)
@@ -117,7 +112,7 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
                     acc[to] = fma(d[j], scales[j], acc[to])
             tcgen05_fence("before")
             cute.arch.sync_warp()
-            mbarrier_arrive(cta.own + 16 + 8 * which, select(lane == 0, 1, 0))
+            mbarrier_arrive(self.acc_empty(cta, which, 0), select(lane == 0, 1, 0))
             self.release(cta, slot, lane)
             slot, phase = self.after(slot, phase)
         return slot, phase

@@ -6,17 +6,24 @@
 Two threads, one of each warpgroup, know the largest of a token's 128 columns, which are one scale.
 """
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
 
 from moe.definition import LARGEST
-from moe.gemm1 import HALF, GatheredGemm, Operands, inverse, product
+from moe.gemm1 import HALF, Operands, inverse, product
 from moe.gemm1_sm100 import GatheredGemmSm100
-from moe.kernel import Cta
+from moe.kernel import BLOCK_K, Cta
 from moe.ptx import (
     as_int,
+    copy_async,
+    copy_async_arrive,
+    copy_async_word,
+    load_relaxed_if,
     load_shared_float,
     load_shared_words,
+    mbarrier_arrive,
+    mbarrier_wait,
     pack_e4m3,
     pair_barrier,
     select,
@@ -25,6 +32,7 @@ from moe.ptx import (
     store_shared_float,
     store_shared_words,
 )
+from moe.schedule import piece_at
 from moe.sm100_tokens import PART, TokensOnLanes
 
 COLUMNS = HALF // 2  # of a thread, of up; and of gate
@@ -35,7 +43,8 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
     """The kernel with tokens on the lanes; the words are those of GatheredGemm."""
 
     parts = 1  # up and gate are one operand of 256 rows
-    scale = GatheredGemm.scale
+    most_halves = 1
+    scale_warps = scale_arrivals = 2  # each copies every other 4 rows of every stage
 
     def column_of(self, group: Int32, part: int) -> Int32:
         """Two parts of up, then the same two of gate."""
@@ -43,7 +52,54 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
 
     def scales_of(self, group: Int32) -> list[Int32]:
         """Of up, of gate."""
-        return [Int32(0), Int32(4 * self.config.scale_row)]
+        return [Int32(0), Int32(4)]
+
+    def scales_before(self, piece, operands: Operands, k: Int32) -> Int32:
+        """They are copied one by one."""
+        return Int32(0)
+
+    @cute.jit
+    def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
+        """A scale warp: half of the token rows of every stage, 8 lanes a row, swizzled by 128 bytes; and scales."""
+        config = self.config
+        slot, phase = Int32(0), Int32(1)
+        first, copied = (
+            4 * which + (lane >> 3),
+            range(0, config.tokens, 8),
+        )  # this lane's first row, and those from it on
+        place = first * BLOCK_K + (((lane & 7) ^ first) << 4)
+        own = 32 * which + lane  # one of the tokens whose scales this lane copies, and 64 on the other
+        while unit < plan.end:
+            piece = piece_at(plan, config, cta.rank, unit)
+            k_blocks, scale_blocks = plan.shape.k_blocks, operands.n >> 7
+            rows = operands.rows + Int64(piece.token) * 4
+            left = piece.tokens - first
+            tokens = [load_relaxed_if(rows + Int64(i + first) * 4, select(i < left, 1, 0)) for i in copied]
+            scaled = []
+            for i in range_constexpr(2):
+                token = load_relaxed_if(rows + Int64(own + 64 * i) * 4, select(own + 64 * i < piece.tokens, 1, 0))
+                scaled.append(operands.a_scale + Int64(token) * 4)
+            row = piece.expert * scale_blocks + (piece.row >> 8) + (lane & 1) * (scale_blocks >> 1)  # of up, of gate
+            weights = operands.b_scale + Int64(row) * Int64(k_blocks) * 4
+            for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
+                mbarrier_wait(cta.empty + 8 * slot, phase)
+                to = cta.ring + slot * config.stage_bytes + config.rows * BLOCK_K + place
+                source = operands.a + Int64(k * BLOCK_K + (lane & 7) * 16)
+                for i, token in zip(copied, tokens):
+                    at = source + Int64(token) * Int64(k_blocks * BLOCK_K)
+                    copy_async(to + i * BLOCK_K, at, select(i < left, 16, 0), Int32(1))
+                to = cta.scales + slot * config.scale_bytes
+                for i in range_constexpr(2):
+                    at = scaled[i] + Int64(k) * Int64(operands.tokens) * 4
+                    copy_async_word(to + 4 * (own + 64 * i), at)
+                if own < 2:
+                    copy_async_word(to + config.weight_scales + 4 * own, weights + Int64(k) * 4)
+                bar = cta.full + 8 * slot
+                copy_async_arrive(bar)
+                cute.arch.sync_warp()
+                mbarrier_arrive(bar, select(lane == 0, 1, 0))
+                slot, phase = self.after(slot, phase)
+            unit = piece.next
 
     @cute.jit
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):

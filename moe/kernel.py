@@ -66,6 +66,7 @@ GROUP_WARPS = 4
 GROUP_THREADS = 128
 THREADS = GROUP_THREADS * (GROUPS + 1)
 TMA_WARP = GROUPS * GROUP_WARPS
+MMA_WARP = TMA_WARP + 1  # where the tensor core has one
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 232 + 40 is 3 * 168, what the launch gives
 SMEM = 227 * 1024
 CHUNK = 32  # tokens that a warp transposes at once
@@ -74,7 +75,8 @@ BANKS = 1, 0, 3, 2  # of 4 sums, in the aligned registers of a vector: not in th
 # SCALE_ORDER: scales of a stage in shared memory [lane % 4, 8 tokens, 2]: what a thread needs lies
 # side by side, those of a pair of tokens the wrong way round. So they come to registers of the other parity than the
 # results, which all three operands of an FFMA would share otherwise, and with it the register bank.
-BARRIERS = 2 * 8 * MAX_STAGES + 64  # the last of which back ends may use
+OWN = 80  # bytes of barriers that back ends may use
+BARRIERS = 2 * 8 * MAX_STAGES + OWN
 PIECES = PIECE_BYTES * MAX_STAGES
 TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
 WORDS = 15  # of the host's array
@@ -191,7 +193,7 @@ class Cta(NamedTuple):
     scratch: Int32  # [warp, CHUNK, 16] bf16
     full: Int32  # barriers [stages]
     empty: Int32
-    own: Int32  # 64 bytes of the back end
+    own: Int32  # OWN bytes of the back end
     pieces: Int32  # [stages, PIECE_BYTES], where a stage is the first of one
 
 
@@ -240,6 +242,7 @@ class GroupedGemm:
 
     scale_warps = 3  # each loads every third stage's scales, so that three loads are under way,
     scale_batch = 3  # and of so many of its stages at once
+    scale_arrivals = 1  # how many of them have a part of each stage
 
     def __init__(self, config: Config):
         self.config = config
@@ -267,7 +270,7 @@ class GroupedGemm:
         """All threads, before they first meet."""
 
     def issue(self, cta: Cta, plan, unit: Int32) -> None:
-        """A warp of its own, the one that is no scale warp."""
+        """The MMA warp."""
 
     def finish(self, cta: Cta, warp: Int32) -> None:
         """All threads, at the end."""
@@ -321,14 +324,14 @@ class GroupedGemm:
         full = in_turn + 8
         empty = full + 8 * MAX_STAGES
         own = empty + 8 * MAX_STAGES
-        cta = Cta(rank, cluster, ring, scales, scratch, full, empty, own, own + 64)
+        cta = Cta(rank, cluster, ring, scales, scratch, full, empty, own, own + OWN)
 
         if warp == TMA_WARP:
             with cute.arch.elect_one():
                 for i in range_constexpr(len(config.widths) + 1):
                     tensormap_prefetch(tokens_map + 128 * i)
                 for i in range_constexpr(config.depth):
-                    mbarrier_init(full + 8 * i, 2)  # the TMA warp, which awaits bytes, and a scale warp
+                    mbarrier_init(full + 8 * i, 1 + self.scale_arrivals)  # 1: the TMA warp, which awaits bytes
                     mbarrier_init(empty + 8 * i, GROUPS * GROUP_WARPS * config.cluster)  # all consumer warps
                 self.init_barriers(cta)
                 cute.arch.mbarrier_init_fence()
@@ -361,10 +364,10 @@ class GroupedGemm:
             first_scale_warp = TMA_WARP + 4 - self.scale_warps
             if warp == TMA_WARP:
                 self.load(cta, plan, unit, tokens_map, weights_map)
-            elif warp < first_scale_warp:
-                self.issue(cta, plan, unit)
-            else:
+            elif warp >= first_scale_warp:
                 self.scale(cta, plan, unit, operands, warp - first_scale_warp, lane)
+            elif warp == MMA_WARP:
+                self.issue(cta, plan, unit)
         else:
             cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
             self.consume(cta, plan, unit, operands, warp, lane, thread)
@@ -482,13 +485,9 @@ class GroupedGemm:
         """Byte of a token's scale in its stage: SCALE_ORDER."""
         return ((column >> 1) & 3) * self.config.scale_row + (column >> 3) * 8 + ((column & 1) ^ 1) * 4
 
-    def scale_rows(self, piece, blocks: Int32) -> list[Int32]:
-        """Of the expert's `blocks` rows of b_scale: each is multiplied with all scales of tokens."""
-        return [minimum(piece.row >> 7, blocks - 1)]
-
     @cute.jit
     def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
-        """A scale warp: a_scale * b_scale of its stages, by scale_rows. Loaded first, stored when the stage is free."""
+        """A scale warp: a_scale * b_scale of its stages. Loaded first, stored when the stage is free."""
         config = self.config
         per_lane = (config.tokens + 31) // 32
         places = []  # of token `lane` + 32 * i
@@ -504,9 +503,8 @@ class GroupedGemm:
                 token = piece.token + lane + 32 * i
                 conditions.append(select(lane + 32 * i < piece.tokens, 1, 0))
                 addresses.append(operands.a_scale + Int64(token) * 4)
-            of_rows = []
-            for row in self.scale_rows(piece, scale_blocks):
-                of_rows.append(operands.b_scale + Int64(piece.expert * scale_blocks + row) * Int64(k_blocks) * 4)
+            row = minimum(piece.row >> 7, scale_blocks - 1)
+            weights = operands.b_scale + Int64(piece.expert * scale_blocks + row) * Int64(k_blocks) * 4
             stride = Int64(operands.total_m) * 4
             skip = which - count % self.scale_warps
             skip = skip + select(skip < 0, self.scale_warps, 0)
@@ -517,7 +515,7 @@ class GroupedGemm:
                     wanted = select(k < piece.first + piece.count, 1, 0)
                     at = [x + Int64(k) * stride for x in addresses]
                     of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
-                    of_weights.append([load_global_float(x + Int64(k) * 4, wanted) for x in of_rows])
+                    of_weights.append(load_global_float(weights + Int64(k) * 4, wanted))
                 for j in range_constexpr(self.scale_batch):
                     i = base + self.scale_warps * j
                     if i < piece.count:
@@ -525,11 +523,9 @@ class GroupedGemm:
                         slot = count + i - stage * config.depth
                         mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
                         to = cta.scales + slot * config.scale_bytes
-                        for part, of_weight in enumerate(of_weights[j]):
-                            first = to + part * (config.scale_bytes // len(of_rows))
-                            for place, of_token in zip(places, of_tokens[j]):
-                                if lane < config.tokens:
-                                    store_shared_float(first + place, of_token * of_weight)
+                        for place, of_token in zip(places, of_tokens[j]):
+                            if lane < config.tokens:
+                                store_shared_float(to + place, of_token * of_weights[j])
                         cute.arch.sync_warp()
                         mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
             count = count + piece.count

@@ -12,7 +12,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, range_constexpr
 
-from moe.kernel import BLOCK_K, TMA_WARP, Config, Cta, GroupedGemm, Operands
+from moe.kernel import BLOCK_K, MMA_WARP, Config, Cta, GroupedGemm, Operands
 from moe.ptx import (
     fma,
     load_shared,
@@ -34,6 +34,7 @@ from moe.schedule import PIECE_BYTES, read_piece
 
 COLUMNS = 128  # of an accumulator: the widest tile's tokens
 CONSUMER_WARPS = 8
+ADDRESS = 64  # of tensor memory, where it lies behind the barriers
 
 
 class GroupedGemmSm100(GroupedGemm):
@@ -42,6 +43,7 @@ class GroupedGemmSm100(GroupedGemm):
     scale_warps = 2
     parts = 1  # of 128 weight rows each, that a stage multiplies with the same tokens; each has two accumulators
     columns = COLUMNS  # of an accumulator
+    halves = 1  # 2: of an accumulator's columns, one for each warpgroup, multiplied and handed over on their own
 
     @staticmethod
     def tuning():
@@ -55,27 +57,39 @@ class GroupedGemmSm100(GroupedGemm):
 
         return (TokensOnLanes if config.tokens_on_m else cls)(config)
 
-    # The back end's own shared memory: acc_full [2], acc_empty [2], the address of tensor memory
+    # The back end's own shared memory: acc_full [2, halves], acc_empty [2, halves], the address of tensor memory
+
+    def acc_full(self, cta: Cta, which: Int32, half) -> Int32:
+        """Barrier: there are results in an accumulator, or in one half of it."""
+        return cta.own + 8 * (self.halves * which + half)
+
+    def acc_empty(self, cta: Cta, which: Int32, half) -> Int32:
+        """Barrier: they have been read."""
+        return cta.own + 32 + 8 * (self.halves * which + half)
+
+    def tensor_memory(self, cta: Cta) -> Int32:
+        """Its address."""
+        return load_shared(cta.own + ADDRESS)
 
     def init_barriers(self, cta: Cta) -> None:
-        for i in range(2):
-            mbarrier_init(cta.own + 8 * i, 1)  # the commit
-            mbarrier_init(cta.own + 16 + 8 * i, CONSUMER_WARPS)
+        for i in range(2 * self.halves):
+            mbarrier_init(self.acc_full(cta, 0, i), 1)  # the commit
+            mbarrier_init(self.acc_empty(cta, 0, i), CONSUMER_WARPS // self.halves)
 
     @cute.jit
     def begin(self, cta: Cta, warp: Int32):
         """All threads, before they first meet: tensor memory."""
-        if warp == TMA_WARP + 1:
-            tmem_alloc(cta.own + 32, 2 * self.parts * self.columns)
+        if warp == MMA_WARP:
+            tmem_alloc(cta.own + ADDRESS, 2 * self.parts * self.columns)
             tcgen05_fence("before")
 
     @cute.jit
     def finish(self, cta: Cta, warp: Int32):
         tcgen05_fence("before")
         cute.arch.sync_threads()
-        if warp == TMA_WARP + 1:
+        if warp == MMA_WARP:
             tcgen05_fence("after")
-            tmem_dealloc(load_shared(cta.own + 32), 2 * self.parts * self.columns)
+            tmem_dealloc(self.tensor_memory(cta), 2 * self.parts * self.columns)
 
     def before_mma(self) -> None:
         """The MMA warp, when a stage has come: what its operands need beside that."""
@@ -97,28 +111,30 @@ class GroupedGemmSm100(GroupedGemm):
         """MMA warp: D [128 of A, B] of every part of every stage."""
         config = self.config
         tcgen05_fence("after")
-        tmem = load_shared(cta.own + 32)
+        tmem = self.tensor_memory(cta)
         with cute.arch.elect_one():
             slot, phase, acc, acc_phase = Int32(0), Int32(0), Int32(0), Int32(1)
             while unit < plan.end:
                 mbarrier_wait(cta.full + 8 * slot, phase)
                 piece = read_piece(cta.pieces + slot * PIECE_BYTES)
                 # Instruction descriptor (9.7.16.4.2): e4m3 x e4m3, f32 out, M = 128, N = width
-                idesc = Int32(128 >> 4 << 24 | 1 << 4) | (self.width_of(piece) >> 3 << 17)
+                idesc = Int32(128 >> 4 << 24 | 1 << 4) | (self.width_of(piece) // self.halves >> 3 << 17)
                 for _ in cutlass.range(piece.count, unroll=1):
                     mbarrier_wait(cta.full + 8 * slot, phase)
-                    mbarrier_wait(cta.own + 16 + 8 * acc, acc_phase)
-                    tcgen05_fence("after")
                     self.before_mma()
                     # Matrix descriptors (9.7.16.4.1): version 1, 128-byte swizzle, groups of 8 rows 1024 bytes apart
                     of_a, of_b = self.operands_of(cta.ring + slot * config.stage_bytes)
                     a, b = [Int64(x >> 4) | Int64(2 << 61 | 1 << 46 | 64 << 32) for x in (of_a, of_b)]
-                    for part in range_constexpr(self.parts):
-                        of_part = a + Int64(part * (128 * BLOCK_K >> 4))
-                        d = tmem + (2 * part + acc) * self.columns
-                        for j in range_constexpr(BLOCK_K // 32):
-                            mma_fp8(d, of_part + 2 * j, b + 2 * j, idesc, int(j > 0))
-                    mma_commit(cta.own + 8 * acc)
+                    for half in range_constexpr(self.halves):
+                        mbarrier_wait(self.acc_empty(cta, acc, half), acc_phase)
+                        tcgen05_fence("after")
+                        for part in range_constexpr(self.parts):
+                            of_part = a + Int64(part * (128 * BLOCK_K >> 4))
+                            of_half = b + Int64(half * (self.columns // self.halves * BLOCK_K >> 4))
+                            d = tmem + (2 * part + acc) * self.columns + half * (self.columns // self.halves)
+                            for j in range_constexpr(BLOCK_K // 32):
+                                mma_fp8(d, of_part + 2 * j, of_half + 2 * j, idesc, int(j > 0))
+                        mma_commit(self.acc_full(cta, acc, half))
                     acc_phase = acc_phase ^ acc
                     acc = 1 - acc
                     slot, phase = self.after(slot, phase)
@@ -132,12 +148,12 @@ class GroupedGemmSm100(GroupedGemm):
         """Scale and add what the MMA warp multiplies. A thread has one weight row and half of the tokens."""
         config, columns = self.config, tokens // 2
         first = (warp >> 2) * columns
-        tmem = load_shared(cta.own + 32) + ((warp & 3) << 21) + first
+        tmem = self.tensor_memory(cta) + ((warp & 3) << 21) + first
         for i in cutlass.range(count, unroll=1):
             turn = done + i
             which = turn & 1
             mbarrier_wait(cta.full + 8 * slot, phase)  # the scales
-            mbarrier_wait(cta.own + 8 * which, (turn >> 1) & 1)
+            mbarrier_wait(self.acc_full(cta, which, 0), (turn >> 1) & 1)
             tcgen05_fence("after")
             d = tmem_load(tmem + which * COLUMNS, columns)
             scales = []
@@ -145,7 +161,7 @@ class GroupedGemmSm100(GroupedGemm):
                 scales += load_shared_floats(cta.scales + slot * config.scale_bytes + 4 * first + 16 * j)
             tcgen05_fence("before")
             cute.arch.sync_warp()
-            mbarrier_arrive(cta.own + 16 + 8 * which, select(lane == 0, 1, 0))
+            mbarrier_arrive(self.acc_empty(cta, which, 0), select(lane == 0, 1, 0))
             self.release(cta, slot, lane)
             for j in range_constexpr(columns):
                 acc[j] = fma(d[j], scales[j], acc[j])

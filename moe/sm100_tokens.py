@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
+from moe.copied_scales import CopiedScales
 from moe.kernel import BLOCK_K, Config, Cta, Operands
 from moe.ptx import (
     fma_pair,
@@ -22,7 +23,6 @@ from moe.ptx import (
     load_shared_words,
     mbarrier_arrive,
     mbarrier_wait,
-    minimum,
     pack_bfloat,
     select,
     store_global_words,
@@ -69,20 +69,16 @@ class Tiles(Config):
     def widths(self) -> tuple[int, ...]:
         return (TOKENS,)
 
-    @property
-    def scale_bytes(self) -> int:
-        """a_scale * b_scale of every token, for the first half of the columns and for the second."""
-        return 2 * 4 * TOKENS
 
-
-class TokensOnLanes(GroupedGemmSm100):
+class TokensOnLanes(CopiedScales, GroupedGemmSm100):
     """The kernel with tokens on the lanes."""
 
-    scale_batch = 2
+    most_halves = 2
 
     def __init__(self, config: Tiles):
         super().__init__(config)
         self.columns, self.half = config.rows, config.rows // 2  # of an accumulator, and of a thread
+        self.halves = self.most_halves if config.rows == 256 else 1
 
     def operands_of(self, stage: Int32) -> tuple[Int32, Int32]:
         """Where A and B of a stage lie: tokens behind the weights."""
@@ -94,72 +90,87 @@ class TokensOnLanes(GroupedGemmSm100):
     def is_used(self, piece, group: Int32, i: int) -> Int32:
         return select((cute.arch.warp_idx() & 3) * 32 < piece.tokens, 1, 0)
 
-    def scale_rows(self, piece, blocks: Int32) -> list[Int32]:
-        """One for each half of the columns."""
-        return [minimum((piece.row + half * self.half) >> 7, blocks - 1) for half in range(2)]
-
     @cute.jit
     def multiply_piece(
         self, cta: Cta, piece, operands: Operands, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32
     ):  # fmt: skip
         """Scale and add what the MMA warp multiplies, or let a piece pass that has no tokens of this warp's."""
         if (warp & 3) * 32 < piece.tokens:
-            slot, phase = self.multiply(cta, piece.count, done, slot, phase, acc, warp, lane)
+            slot, phase = self.multiply(cta, piece, operands, done, slot, phase, acc, warp, lane)
         else:
-            slot, phase = self.skip(cta, piece.count, done, slot, phase, lane)
+            slot, phase = self.skip(cta, piece.count, done, slot, phase, warp, lane)
         return slot, phase
 
     @cute.jit
-    def skip(self, cta: Cta, count: Int32, done: Int32, slot: Int32, phase: Int32, lane: Int32):
+    def skip(self, cta: Cta, count: Int32, done: Int32, slot: Int32, phase: Int32, warp: Int32, lane: Int32):
+        half = self.half_of(warp)
         for i in cutlass.range(count, unroll=1):
             turn = done + i
-            mbarrier_wait(cta.own + 8 * (turn & 1), (turn >> 1) & 1)
+            self.wait_for_results(cta, turn, half)
             mbarrier_wait(cta.full + 8 * slot, phase)
             self.release(cta, slot, lane)
-            mbarrier_arrive(cta.own + 16 + 8 * (turn & 1), select(lane == 0, 1, 0))
+            mbarrier_arrive(self.acc_empty(cta, turn & 1, half), select(lane == 0, 1, 0))
             slot, phase = self.after(slot, phase)
         return slot, phase
 
     @cute.jit
-    def multiply(self, cta: Cta, count: Int32, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32):
-        """Of `count` stages after `done` others. A thread has one token and half of the columns."""
+    def multiply(
+        self, cta: Cta, piece, operands: Operands, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32
+    ):  # fmt: skip
+        """The stages of a piece, after `done` others. A thread has one token and half of the columns."""
         config = self.config
-        tmem = load_shared(cta.own + 32) + ((warp & 3) << 21)
+        tmem = self.tensor_memory(cta) + ((warp & 3) << 21)
         parts = [tmem + self.column_of(warp >> 2, part) for part in range(self.half // PART)]
-        scales = [x + cta.scales + ((warp & 3) * 32 + lane) * 4 for x in self.scales_of(warp >> 2)]
-        for i in cutlass.range(count, unroll=1):
+        of_token = cta.scales + ((warp & 3) * 32 + lane) * 4
+        of_weights = [cta.scales + config.weight_scales + x for x in self.scales_of(warp >> 2)]
+        count, half = self.half // PART, self.half_of(warp)
+        groups = [[0, 1], [2], [3]] if count == 4 else [[0], [1]]  # parts that are loaded at once
+        last = [Float32(0.0)] * PART  # part of the stage before, which is added while the first ones come
+        scale = [twice(Float32(0.0))] * len(of_weights)
+        self.wait_for_results(cta, done, half)
+        for i in cutlass.range(piece.count, unroll=1):
             turn = done + i
-            which = turn & 1
-            mbarrier_wait(cta.own + 8 * which, (turn >> 1) & 1)
             tcgen05_fence("after")
-            d = [tmem_load(x + which * config.rows, PART, wait=False) for x in parts[:3]]
-            # While they come: the scales, and then nobody needs the stage any more
-            mbarrier_wait(cta.full + 8 * slot, phase)
-            scale = [twice(load_shared_float(x + slot * config.scale_bytes)) for x in scales]
-            self.release(cta, slot, lane)
-            tmem_load_wait()
-            last = self.half // PART - 1
-            if const_expr(last == 3):  # it comes while two others are added
-                self.add(acc, d[0], scale, 0)
-                d.append(tmem_load(parts[3] + which * config.rows, PART, wait=False))
-                self.add(acc, d[1], scale, 1)
-                self.add(acc, d[2], scale, 2)
+            here = [(count - 1, last)]
+            for number, group in enumerate(groups):
+                coming = [(x, tmem_load(parts[x] + (turn & 1) * config.rows, PART, wait=False)) for x in group]
+                for x, d in here:
+                    self.add(acc, d, scale, x)
+                if const_expr(number == 0):
+                    mbarrier_wait(cta.full + 8 * slot, phase)
+                    scales, before = slot * config.scale_bytes, self.scales_before(piece, operands, piece.first + i)
+                    of_this = load_shared_float(of_token + scales + 4 * before)
+                    scale = [twice(of_this * load_shared_float(x + scales)) for x in of_weights]
+                if const_expr(number == 1):
+                    self.release(cta, slot, lane)
+                    slot, phase = self.after(slot, phase)
+                if const_expr(number == len(groups) - 1):
+                    if i + 1 < piece.count:
+                        self.wait_for_results(cta, turn + 1, half)
                 tmem_load_wait()
+                here = coming
+            last = here[0][1]
             tcgen05_fence("before")
             cute.arch.sync_warp()
-            mbarrier_arrive(cta.own + 16 + 8 * which, select(lane == 0, 1, 0))
-            for part in range_constexpr(last if last == 3 else 0, last + 1):
-                self.add(acc, d[part], scale, part)
-            slot, phase = self.after(slot, phase)
+            mbarrier_arrive(self.acc_empty(cta, turn & 1, half), select(lane == 0, 1, 0))
+        self.add(acc, last, scale, count - 1)
         return slot, phase
+
+    def half_of(self, warp: Int32):
+        """Of an accumulator, that has this warp's results."""
+        return warp >> 2 if self.halves == 2 else 0
+
+    def wait_for_results(self, cta: Cta, turn: Int32, half) -> None:
+        """Of stage `turn`, counted from the CTA's first."""
+        mbarrier_wait(self.acc_full(cta, turn & 1, half), (turn >> 1) & 1)
 
     def column_of(self, group: Int32, part: int) -> Int32:
         """Where a part of a warpgroup's columns begins in an accumulator."""
         return group * self.half + part * PART
 
     def scales_of(self, group: Int32) -> list[Int32]:
-        """Where a warpgroup's scales begin among a stage's, for equally many parts each."""
-        return [group * (4 * TOKENS)]
+        """Where a warpgroup's scales begin among those of a stage's weights, for equally many parts each."""
+        return [group * self.half >> 7 << 2]
 
     def add(self, acc, d: list, scales: list[Int64], part: int) -> None:
         """sum = fma(d, scale, sum) of a part of the columns."""
