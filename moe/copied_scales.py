@@ -6,7 +6,7 @@ asynchronous, so that one warp is enough.
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int32, Int64, const_expr
 
 from moe.kernel import BLOCK_N, Cta, Operands
 from moe.ptx import (
@@ -45,7 +45,9 @@ class CopiedScales:
             row = minimum((piece.row >> 7) + lane, scale_blocks - 1)
             weights = operands.b_scale + Int64(piece.expert * scale_blocks + row) * Int64(k_blocks) * 4
             for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
-                mbarrier_wait(cta.empty + 8 * slot, phase)
+                mbarrier_wait(cta.scales_empty + 8 * slot, phase)
+                if const_expr(config.rings == 2):
+                    self.announce(cta, slot, piece, k - piece.first, lane)
                 to = cta.scales + slot * config.scale_bytes
                 begin = self.scales_before(piece, operands, k)
                 left = operands.total_m - piece.token + begin  # of this row of a_scale
@@ -57,9 +59,9 @@ class CopiedScales:
                     copy_async_word(to + 4 * (config.tokens + lane), source + Int64(4 * word))
                 if lane < -(-config.rows // BLOCK_N):
                     copy_async_word(to + config.weight_scales + 4 * lane, weights + Int64(k) * 4)
-                bar = cta.full + 8 * slot
+                bar = cta.scales_full + 8 * slot
                 copy_async_arrive(bar)
                 cute.arch.sync_warp()
                 mbarrier_arrive(bar, select(lane == 0, 1, 0))
-                slot, phase = self.after(slot, phase)
+                slot, phase = self.after_scales(slot, phase)
             unit = piece.next

@@ -232,6 +232,15 @@ class GatheredGemm(GroupedGemm):
                 to = cta.ring + slot * config.stage_bytes + config.rows * BLOCK_K
                 source = operands.a + Int64(k * BLOCK_K + (lane & 7) * 16)
                 self.gather(to, source, k_blocks * BLOCK_K, tokens, piece, lane)
+                if const_expr(config.rings == 2):
+                    copy_async_arrive(bar)
+                    cute.arch.sync_warp()
+                    mbarrier_arrive(bar, select(lane == 0, 1, 0))
+                    stage = divide(count + i, config.scale_depth)
+                    slot = count + i - stage * config.scale_depth
+                    bar = cta.scales_full + 8 * slot
+                    mbarrier_wait(cta.scales_empty + 8 * slot, (stage & 1) ^ 1)
+                    self.announce(cta, slot, piece, i, lane)
                 to = cta.scales + slot * config.scale_bytes
                 self.store_scales(to, bar, places, of_tokens, of_weights, lane)
                 cute.arch.sync_warp()
@@ -338,7 +347,17 @@ class GatheredGemm(GroupedGemm):
 
 def product(up: Float32, gate: Float32) -> Float32:
     """silu(gate) * up."""
-    return up * (gate * cute.arch.rcp_approx(Float32(1.0) + cute.math.exp2(gate * -LOG2_E, fastmath=True)))
+    return products([up], [gate])[0]
+
+
+def products(up: list[Float32], gate: list[Float32]) -> list[Float32]:
+    """silu(gate) * up of each pair, step by step: none waits for another."""
+    x = [g * -LOG2_E for g in gate]
+    x = [cute.math.exp2(e, fastmath=True) for e in x]
+    x = [Float32(1.0) + e for e in x]
+    x = [cute.arch.rcp_approx(e) for e in x]
+    x = [g * e for g, e in zip(gate, x)]
+    return [u * e for u, e in zip(up, x)]
 
 
 def inverse(most: Float32) -> Float32:

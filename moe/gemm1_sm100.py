@@ -34,12 +34,12 @@ from moe.ptx import (
     tmem_load,
     warpgroup_barrier,
 )
-from moe.sm100 import COLUMNS, GroupedGemmSm100
+from moe.sm100 import COLUMNS, GroupedGemmSm100, TwoRings
 from moe.sm100_tokens import TOKENS
 
 
 @dataclass(frozen=True)
-class Lanes(Tiles):
+class Lanes(TwoRings, Tiles):
     """Of 128 tokens on the lanes."""
 
     tokens: int = TOKENS
@@ -50,8 +50,13 @@ class Lanes(Tiles):
         return (TOKENS,)
 
 
+@dataclass(frozen=True)
+class FewTokens(TwoRings, Tiles):
+    """Of weights on the lanes."""
+
+
 # Modelled, LAYER.md: there was none to measure
-FEW, SOME = [Tiles(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32)]
+FEW, SOME = [FewTokens(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32)]
 MORE = Lanes(prefetch=2, cut=True)
 CONFIGS = FEW, SOME, MORE
 
@@ -66,6 +71,7 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
     """The kernel for a B200; the words are those of GatheredGemm."""
 
     parts = 2  # up, gate
+    row_warps = 1
 
     @classmethod
     def of(cls, config: Tiles) -> GatheredGemm:
@@ -98,8 +104,8 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
         for i in cutlass.range(count, unroll=1):
             turn = done + i
             which = turn & 1
-            mbarrier_wait(cta.full + 8 * slot, phase)  # the scales
-            mbarrier_wait(self.acc_full(cta, which, 0), (turn >> 1) & 1)
+            mbarrier_wait(cta.scales_full + 8 * slot, phase)
+            mbarrier_wait(*self.results_of(cta, turn))
             tcgen05_fence("after")
             for half in range_constexpr(2):
                 d = tmem_load(tmem + (2 * half + which) * COLUMNS, columns)
@@ -112,9 +118,9 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
                     acc[to] = fma(d[j], scales[j], acc[to])
             tcgen05_fence("before")
             cute.arch.sync_warp()
-            mbarrier_arrive(self.acc_empty(cta, which, 0), select(lane == 0, 1, 0))
+            mbarrier_arrive(self.acc_empty(cta, turn), select(lane == 0, 1, 0))
             self.release(cta, slot, lane)
-            slot, phase = self.after(slot, phase)
+            slot, phase = self.after_scales(slot, phase)
         return slot, phase
 
     @cute.jit

@@ -11,7 +11,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
 
 from moe.definition import LARGEST
-from moe.gemm1 import HALF, Operands, inverse, product
+from moe.gemm1 import HALF, Operands, inverse, products
 from moe.gemm1_sm100 import GatheredGemmSm100
 from moe.kernel import BLOCK_K, Cta
 from moe.ptx import (
@@ -36,6 +36,7 @@ from moe.schedule import piece_at
 from moe.sm100_tokens import PART, TokensOnLanes
 
 COLUMNS = HALF // 2  # of a thread, of up; and of gate
+TOGETHER = 16  # products that are under way at once
 PAIRS = 4  # named barriers from this one on: of warp w and warp w + 4, which have the same tokens
 
 
@@ -43,8 +44,7 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
     """The kernel with tokens on the lanes; the words are those of GatheredGemm."""
 
     parts = 1  # up and gate are one operand of 256 rows
-    most_halves = 1
-    scale_warps = scale_arrivals = 2  # each copies every other 4 rows of every stage
+    scale_warps = scale_arrivals = row_warps = 2  # each copies every other 4 rows of every stage
 
     def column_of(self, group: Int32, part: int) -> Int32:
         """Two parts of up, then the same two of gate."""
@@ -62,7 +62,7 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
     def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
         """A scale warp: half of the token rows of every stage, 8 lanes a row, swizzled by 128 bytes; and scales."""
         config = self.config
-        slot, phase = Int32(0), Int32(1)
+        slot, phase, scale_slot, scale_phase = Int32(0), Int32(1), Int32(0), Int32(1)
         first, copied = (
             4 * which + (lane >> 3),
             range(0, config.tokens, 8),
@@ -75,12 +75,11 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
             rows = operands.rows + Int64(piece.token) * 4
             left = piece.tokens - first
             tokens = [load_relaxed_if(rows + Int64(i + first) * 4, select(i < left, 1, 0)) for i in copied]
-            scaled = []
+            scaled = []  # tokens
             for i in range_constexpr(2):
-                token = load_relaxed_if(rows + Int64(own + 64 * i) * 4, select(own + 64 * i < piece.tokens, 1, 0))
-                scaled.append(operands.a_scale + Int64(token) * 4)
+                there = select(own + 64 * i < piece.tokens, 1, 0)
+                scaled.append(load_relaxed_if(rows + Int64(own + 64 * i) * 4, there))
             row = piece.expert * scale_blocks + (piece.row >> 8) + (lane & 1) * (scale_blocks >> 1)  # of up, of gate
-            weights = operands.b_scale + Int64(row) * Int64(k_blocks) * 4
             for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
                 mbarrier_wait(cta.empty + 8 * slot, phase)
                 to = cta.ring + slot * config.stage_bytes + config.rows * BLOCK_K + place
@@ -88,18 +87,27 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
                 for i, token in zip(copied, tokens):
                     at = source + Int64(token) * Int64(k_blocks * BLOCK_K)
                     copy_async(to + i * BLOCK_K, at, select(i < left, 16, 0), Int32(1))
-                to = cta.scales + slot * config.scale_bytes
+                self.arrive(cta.full + 8 * slot, lane)
+                slot, phase = self.after(slot, phase)
+                mbarrier_wait(cta.scales_empty + 8 * scale_slot, scale_phase)
+                if which == 0:
+                    self.announce(cta, scale_slot, piece, k - piece.first, lane)
+                to = cta.scales + scale_slot * config.scale_bytes
                 for i in range_constexpr(2):
-                    at = scaled[i] + Int64(k) * Int64(operands.tokens) * 4
+                    at = operands.a_scale + Int64(k * operands.tokens + scaled[i]) * 4
                     copy_async_word(to + 4 * (own + 64 * i), at)
                 if own < 2:
-                    copy_async_word(to + config.weight_scales + 4 * own, weights + Int64(k) * 4)
-                bar = cta.full + 8 * slot
-                copy_async_arrive(bar)
-                cute.arch.sync_warp()
-                mbarrier_arrive(bar, select(lane == 0, 1, 0))
-                slot, phase = self.after(slot, phase)
+                    at = operands.b_scale + Int64(row * k_blocks + k) * 4
+                    copy_async_word(to + config.weight_scales + 4 * own, at)
+                self.arrive(cta.scales_full + 8 * scale_slot, lane)
+                scale_slot, scale_phase = self.after_scales(scale_slot, scale_phase)
             unit = piece.next
+
+    def arrive(self, bar: Int32, lane: Int32) -> None:
+        """A scale warp: when its copies are done."""
+        copy_async_arrive(bar)
+        cute.arch.sync_warp()
+        mbarrier_arrive(bar, select(lane == 0, 1, 0))
 
     @cute.jit
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
@@ -113,9 +121,12 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
         of_other = cta.scratch + (warp ^ 4) * self.config.scratch
         if first < piece.tokens:
             most = Float32(0.0)
-            for i in range_constexpr(COLUMNS):
-                acc[i] = product(acc[i], acc[COLUMNS + i])
-                most = cute.arch.fmax(most, cute.math.absf(acc[i]))
+            for i in range_constexpr(0, COLUMNS, TOGETHER):
+                columns = range(i, i + TOGETHER)
+                of_columns = products([acc[j] for j in columns], [acc[COLUMNS + j] for j in columns])
+                for j, x in zip(columns, of_columns):
+                    acc[j] = x
+                    most = cute.arch.fmax(most, cute.math.absf(x))
             store_shared_float(scratch + 4 * lane, most)
             pair_barrier(PAIRS + (warp & 3))
             most = cute.arch.fmax(most, load_shared_float(of_other + 4 * lane))

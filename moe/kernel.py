@@ -71,13 +71,15 @@ CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 232 + 40 is
 SMEM = 227 * 1024
 CHUNK = 32  # tokens that a warp transposes at once
 MAX_STAGES = 12
+SPARE_SCALES = 4  # stages that a ring of scales has more than the operands', where they have one
 BANKS = 1, 0, 3, 2  # of 4 sums, in the aligned registers of a vector: not in the banks of the results added to them
 # SCALE_ORDER: scales of a stage in shared memory [lane % 4, 8 tokens, 2]: what a thread needs lies
 # side by side, those of a pair of tokens the wrong way round. So they come to registers of the other parity than the
 # results, which all three operands of an FFMA would share otherwise, and with it the register bank.
-OWN = 80  # bytes of barriers that back ends may use
+OWN = 64  # bytes of barriers that back ends may use
 BARRIERS = 2 * 8 * MAX_STAGES + OWN
 PIECES = PIECE_BYTES * MAX_STAGES
+SCALE_RING = (MAX_STAGES + SPARE_SCALES) * (2 * 8 + PIECE_BYTES)  # bytes of its barriers and pieces
 TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
 WORDS = 15  # of the host's array
 
@@ -93,6 +95,8 @@ class Config:
     tokens_on_m: bool = False  # tokens are the M side of wgmma, 64 of each warpgroup (sm90_tokens.py); else weights are
     weights: int = 128  # rows of a tile; others with tokens on M only
     shares_first: bool = False  # where clusters take whole tiles in turn, the first ones are cut, not the last ones
+
+    rings = 1  # 2: scales have their own, as operands are done with before them
 
     def __post_init__(self):
         assert self.tokens in (16, 32, 64, 128) and self.cluster in (1, 2)
@@ -154,7 +158,8 @@ class Config:
     @property
     def fixed_smem(self) -> int:
         """Bytes of shared memory beside the ring's; 1024 to align that."""
-        return 1024 + BARRIERS + PIECES + TABLES + GROUPS * GROUP_WARPS * self.scratch
+        own_ring = (self.rings - 1) * (SCALE_RING + SPARE_SCALES * self.scale_bytes)
+        return 1024 + BARRIERS + PIECES + TABLES + GROUPS * GROUP_WARPS * self.scratch + own_ring
 
     @property
     def stage_bytes(self) -> int:
@@ -166,6 +171,11 @@ class Config:
         """Stages of the ring."""
         room = SMEM - self.fixed_smem
         return min(MAX_STAGES, room // (self.stage_bytes + self.scale_bytes))
+
+    @property
+    def scale_depth(self) -> int:
+        """Stages of the ring of scales."""
+        return self.depth + (self.rings - 1) * SPARE_SCALES
 
     @property
     def smem(self) -> int:
@@ -195,6 +205,10 @@ class Cta(NamedTuple):
     empty: Int32
     own: Int32  # OWN bytes of the back end
     pieces: Int32  # [stages, PIECE_BYTES], where a stage is the first of one
+    # The same of the ring of scales, if it is another one
+    scales_full: Int32
+    scales_empty: Int32
+    scale_pieces: Int32
 
 
 class Operands(NamedTuple):
@@ -233,6 +247,13 @@ def weight_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, rows: i
     return tma_atom(address, (k, n, experts), stride, layout, (BLOCK_K, rows, 1))
 
 
+def next_of(depth: int, slot: Int32, phase: Int32) -> tuple[Int32, Int32]:
+    """The next slot of a ring of so many, and its phase."""
+    slot = slot + 1
+    phase = select(slot == depth, phase ^ 1, phase)
+    return select(slot == depth, 0, slot), phase
+
+
 class GroupedGemm:
     """The kernel under one config. Sizes and addresses are an array of 64-bit words in host memory:
 
@@ -242,7 +263,6 @@ class GroupedGemm:
 
     scale_warps = 3  # each loads every third stage's scales, so that three loads are under way,
     scale_batch = 3  # and of so many of its stages at once
-    scale_arrivals = 1  # how many of them have a part of each stage
 
     def __init__(self, config: Config):
         self.config = config
@@ -264,7 +284,10 @@ class GroupedGemm:
     # What a back end without wgmma does otherwise, beside `multiply` and `store`
 
     def init_barriers(self, cta: Cta) -> None:
-        """One thread: barriers of its own."""
+        """One thread: those of the ring, and of its own."""
+        for i in range(self.config.depth):
+            mbarrier_init(cta.full + 8 * i, 2)  # the TMA warp, which awaits bytes, and a scale warp
+            mbarrier_init(cta.empty + 8 * i, GROUPS * GROUP_WARPS * self.config.cluster)  # all consumer warps
 
     def begin(self, cta: Cta, warp: Int32) -> None:
         """All threads, before they first meet."""
@@ -318,21 +341,24 @@ class GroupedGemm:
         ring = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
         scratch = ring + config.depth * config.stage_bytes
         scales = scratch + GROUPS * GROUP_WARPS * config.scratch
-        table = scales + config.depth * config.scale_bytes
+        table = scales + config.scale_depth * config.scale_bytes
         offsets = table + 4 * (MAX_EXPERTS + 1)
         in_turn = offsets + 4 * (MAX_EXPERTS + 1)
         full = in_turn + 8
         empty = full + 8 * MAX_STAGES
         own = empty + 8 * MAX_STAGES
-        cta = Cta(rank, cluster, ring, scales, scratch, full, empty, own, own + OWN)
+        pieces = own + OWN
+        rings = full, empty, pieces
+        if const_expr(config.rings == 2):
+            scales_full = pieces + PIECES
+            scales_empty = scales_full + 8 * (MAX_STAGES + SPARE_SCALES)
+            rings = scales_full, scales_empty, scales_empty + 8 * (MAX_STAGES + SPARE_SCALES)
+        cta = Cta(rank, cluster, ring, scales, scratch, full, empty, own, pieces, *rings)
 
         if warp == TMA_WARP:
             with cute.arch.elect_one():
                 for i in range_constexpr(len(config.widths) + 1):
                     tensormap_prefetch(tokens_map + 128 * i)
-                for i in range_constexpr(config.depth):
-                    mbarrier_init(full + 8 * i, 1 + self.scale_arrivals)  # 1: the TMA warp, which awaits bytes
-                    mbarrier_init(empty + 8 * i, GROUPS * GROUP_WARPS * config.cluster)  # all consumer warps
                 self.init_barriers(cta)
                 cute.arch.mbarrier_init_fence()
         self.begin(cta, warp)
@@ -459,6 +485,10 @@ class GroupedGemm:
                         self.load_stage(cta, piece, weights_map, tokens_of, slot, k * BLOCK_K)
                         slot, phase = self.after(slot, phase)
                 unit = piece.next
+            self.end_loads(cta, slot, phase)
+
+    def end_loads(self, cta: Cta, slot: Int32, phase: Int32) -> None:
+        """The TMA warp, when all copies have been issued."""
 
     def load_stage(self, cta: Cta, piece, weights_map, tokens_map, slot: Int32, x: Int32) -> None:
         """TMA copies of a stage at x of K. Of the operand that a cluster shares, each CTA loads half for both."""
@@ -519,17 +549,25 @@ class GroupedGemm:
                 for j in range_constexpr(self.scale_batch):
                     i = base + self.scale_warps * j
                     if i < piece.count:
-                        stage = divide(count + i, config.depth)
-                        slot = count + i - stage * config.depth
-                        mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
+                        stage = divide(count + i, config.scale_depth)
+                        slot = count + i - stage * config.scale_depth
+                        mbarrier_wait(cta.scales_empty + 8 * slot, (stage & 1) ^ 1)
+                        if const_expr(config.rings == 2):
+                            self.announce(cta, slot, piece, i, lane)
                         to = cta.scales + slot * config.scale_bytes
                         for place, of_token in zip(places, of_tokens[j]):
                             if lane < config.tokens:
                                 store_shared_float(to + place, of_token * of_weights[j])
                         cute.arch.sync_warp()
-                        mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
+                        mbarrier_arrive(cta.scales_full + 8 * slot, select(lane == 0, 1, 0))
             count = count + piece.count
             unit = piece.next
+
+    @cute.jit
+    def announce(self, cta: Cta, slot: Int32, piece, i: Int32, lane: Int32):
+        """A scale warp, with the first stage of a piece: what it is, for the consumers."""
+        if (i == 0) & (lane == 0):
+            write_piece(cta.scale_pieces + slot * PIECE_BYTES, piece)
 
     @cute.jit
     def consume(self, cta: Cta, plan, unit: Int32, operands: Operands, warp: Int32, lane: Int32, thread: Int32):
@@ -544,8 +582,8 @@ class GroupedGemm:
         while unit < plan.end:
             for i in range_constexpr(config.sums):
                 acc[i] = Float32(0.0)
-            mbarrier_wait(cta.full + 8 * slot, phase)
-            piece = read_piece(cta.pieces + slot * PIECE_BYTES)
+            mbarrier_wait(cta.scales_full + 8 * slot, phase)
+            piece = read_piece(cta.scale_pieces + slot * PIECE_BYTES)
             cut = (piece.first == 0) & (piece.count < plan.shape.k_blocks)
             if cut & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first piece: long done
                 self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
@@ -640,9 +678,11 @@ class GroupedGemm:
 
     def after(self, slot: Int32, phase: Int32) -> tuple[Int32, Int32]:
         """The next slot of the ring, and its phase."""
-        slot = slot + 1
-        phase = select(slot == self.config.depth, phase ^ 1, phase)
-        return select(slot == self.config.depth, 0, slot), phase
+        return next_of(self.config.depth, slot, phase)
+
+    def after_scales(self, slot: Int32, phase: Int32) -> tuple[Int32, Int32]:
+        """The same of the ring of scales."""
+        return next_of(self.config.scale_depth, slot, phase)
 
     @cute.jit
     def release(self, cta: Cta, slot: Int32, lane: Int32):

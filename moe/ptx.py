@@ -426,9 +426,17 @@ def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int) -> None
     ptx(text, "r,l,l,r,r", d, a, b, idesc, Int32(accumulate))
 
 
-def mma_commit(bar: Int32) -> None:
-    """tcgen05.commit (9.7.16.11.1): arrive when all tcgen05.mma that this thread has issued are done."""
-    ptx("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [$0];", "r", bar)
+def mma_commit(bar: Int32, ctas: int = 1) -> None:
+    """tcgen05.commit (9.7.16.11.1): arrive when all tcgen05.mma that this thread has issued are done.
+
+    ctas: so many of the cluster, each at its own barrier in the same place.
+    """
+    form = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster"
+    if ctas == 1:
+        ptx(f"{form}.b64 [$0];", "r", bar)
+    else:
+        text = f"{{ .reg .b16 m; cvt.u16.u32 m, $1; {form}.multicast::cluster.b64 [$0], m; }}"
+        ptx(text, "r,r", bar, Int32((1 << ctas) - 1))
 
 
 def tmem_alloc(to: Int32, columns: int) -> None:

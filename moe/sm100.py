@@ -8,9 +8,11 @@ A tile has 128 weight rows, the lanes of tensor memory; each warpgroup has half 
 loads, ring, scales and cut tiles are those of kernel.py.
 """
 
+from dataclasses import dataclass
+
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from moe.kernel import BLOCK_K, MMA_WARP, Config, Cta, GroupedGemm, Operands
 from moe.ptx import (
@@ -34,16 +36,27 @@ from moe.schedule import PIECE_BYTES, read_piece
 
 COLUMNS = 128  # of an accumulator: the widest tile's tokens
 CONSUMER_WARPS = 8
-ADDRESS = 64  # of tensor memory, where it lies behind the barriers
+
+
+class TwoRings:
+    """Part of a config: the operands' ring goes from the TMA warp to the MMA warp, the scales' to the consumers."""
+
+    rings = 2
+
+
+@dataclass(frozen=True)
+class FewTokens(TwoRings, Config):
+    """Of 128 weight rows, the lanes of tensor memory, x tokens."""
 
 
 class GroupedGemmSm100(GroupedGemm):
     """The kernel for a B200."""
 
     scale_warps = 2
+    scale_arrivals = 1  # how many of these have a part of each stage's scales,
+    row_warps = 0  # and of its tokens
     parts = 1  # of 128 weight rows each, that a stage multiplies with the same tokens; each has two accumulators
     columns = COLUMNS  # of an accumulator
-    halves = 1  # 2: of an accumulator's columns, one for each warpgroup, multiplied and handed over on their own
 
     @staticmethod
     def tuning():
@@ -57,30 +70,37 @@ class GroupedGemmSm100(GroupedGemm):
 
         return (TokensOnLanes if config.tokens_on_m else cls)(config)
 
-    # The back end's own shared memory: acc_full [2, halves], acc_empty [2, halves], the address of tensor memory
+    # The back end's own shared memory: acc_full [2], acc_empty [2], the address of tensor memory
 
-    def acc_full(self, cta: Cta, which: Int32, half) -> Int32:
-        """Barrier: there are results in an accumulator, or in one half of it."""
-        return cta.own + 8 * (self.halves * which + half)
+    def results_of(self, cta: Cta, turn: Int32) -> tuple[Int32, Int32]:
+        """acc_full and its parity of stage `turn`, counted from the CTA's first."""
+        return cta.own + 8 * (turn & 1), (turn >> 1) & 1
 
-    def acc_empty(self, cta: Cta, which: Int32, half) -> Int32:
-        """Barrier: they have been read."""
-        return cta.own + 32 + 8 * (self.halves * which + half)
+    def acc_empty(self, cta: Cta, turn: Int32) -> Int32:
+        """Barrier: the results of stage `turn` have been read."""
+        return cta.own + 16 + 8 * (turn & 1)
 
     def tensor_memory(self, cta: Cta) -> Int32:
         """Its address."""
-        return load_shared(cta.own + ADDRESS)
+        return load_shared(cta.own + 32)
 
     def init_barriers(self, cta: Cta) -> None:
-        for i in range(2 * self.halves):
-            mbarrier_init(self.acc_full(cta, 0, i), 1)  # the commit
-            mbarrier_init(self.acc_empty(cta, 0, i), CONSUMER_WARPS // self.halves)
+        config = self.config
+        for i in range(config.depth):
+            mbarrier_init(cta.full + 8 * i, 1 + self.row_warps)
+            mbarrier_init(cta.empty + 8 * i, config.cluster)  # commits
+        for i in range(config.scale_depth):
+            mbarrier_init(cta.scales_full + 8 * i, self.scale_arrivals)
+            mbarrier_init(cta.scales_empty + 8 * i, CONSUMER_WARPS)
+        for i in range(2):
+            mbarrier_init(cta.own + 8 * i, 1)  # the commit
+            mbarrier_init(cta.own + 16 + 8 * i, CONSUMER_WARPS)
 
     @cute.jit
     def begin(self, cta: Cta, warp: Int32):
         """All threads, before they first meet: tensor memory."""
         if warp == MMA_WARP:
-            tmem_alloc(cta.own + ADDRESS, 2 * self.parts * self.columns)
+            tmem_alloc(cta.own + 32, 2 * self.parts * self.columns)
             tcgen05_fence("before")
 
     @cute.jit
@@ -118,27 +138,40 @@ class GroupedGemmSm100(GroupedGemm):
                 mbarrier_wait(cta.full + 8 * slot, phase)
                 piece = read_piece(cta.pieces + slot * PIECE_BYTES)
                 # Instruction descriptor (9.7.16.4.2): e4m3 x e4m3, f32 out, M = 128, N = width
-                idesc = Int32(128 >> 4 << 24 | 1 << 4) | (self.width_of(piece) // self.halves >> 3 << 17)
+                idesc = Int32(128 >> 4 << 24 | 1 << 4) | (self.width_of(piece) >> 3 << 17)
                 for _ in cutlass.range(piece.count, unroll=1):
                     mbarrier_wait(cta.full + 8 * slot, phase)
+                    mbarrier_wait(cta.own + 16 + 8 * acc, acc_phase)
+                    tcgen05_fence("after")
                     self.before_mma()
                     # Matrix descriptors (9.7.16.4.1): version 1, 128-byte swizzle, groups of 8 rows 1024 bytes apart
                     of_a, of_b = self.operands_of(cta.ring + slot * config.stage_bytes)
                     a, b = [Int64(x >> 4) | Int64(2 << 61 | 1 << 46 | 64 << 32) for x in (of_a, of_b)]
-                    for half in range_constexpr(self.halves):
-                        mbarrier_wait(self.acc_empty(cta, acc, half), acc_phase)
-                        tcgen05_fence("after")
-                        for part in range_constexpr(self.parts):
-                            of_part = a + Int64(part * (128 * BLOCK_K >> 4))
-                            of_half = b + Int64(half * (self.columns // self.halves * BLOCK_K >> 4))
-                            d = tmem + (2 * part + acc) * self.columns + half * (self.columns // self.halves)
-                            for j in range_constexpr(BLOCK_K // 32):
-                                mma_fp8(d, of_part + 2 * j, of_half + 2 * j, idesc, int(j > 0))
-                        mma_commit(self.acc_full(cta, acc, half))
+                    for part in range_constexpr(self.parts):
+                        of_part = a + Int64(part * (128 * BLOCK_K >> 4))
+                        d = tmem + (2 * part + acc) * self.columns
+                        for j in range_constexpr(BLOCK_K // 32):
+                            mma_fp8(d, of_part + 2 * j, b + 2 * j, idesc, int(j > 0))
+                    mma_commit(cta.empty + 8 * slot, config.cluster)
+                    mma_commit(cta.own + 8 * acc)
                     acc_phase = acc_phase ^ acc
                     acc = 1 - acc
                     slot, phase = self.after(slot, phase)
                 unit = piece.next
+
+    @cute.jit
+    def end_loads(self, cta: Cta, slot: Int32, phase: Int32):
+        """Commits of the other CTA arrive here as long as there is a stage to be emptied."""
+        if const_expr(self.config.cluster > 1):
+            for _ in range_constexpr(self.config.depth):
+                mbarrier_wait(cta.empty + 8 * slot, phase)
+                slot, phase = self.after(slot, phase)
+
+    @cute.jit
+    def release(self, cta: Cta, slot: Int32, lane: Int32):
+        """This warp has read a slot of the ring of scales."""
+        cute.arch.sync_warp()
+        mbarrier_arrive(cta.scales_empty + 8 * slot, select(lane == 0, 1, 0))
 
     @cute.jit
     def multiply(
@@ -152,8 +185,8 @@ class GroupedGemmSm100(GroupedGemm):
         for i in cutlass.range(count, unroll=1):
             turn = done + i
             which = turn & 1
-            mbarrier_wait(cta.full + 8 * slot, phase)  # the scales
-            mbarrier_wait(self.acc_full(cta, which, 0), (turn >> 1) & 1)
+            mbarrier_wait(cta.scales_full + 8 * slot, phase)
+            mbarrier_wait(*self.results_of(cta, turn))
             tcgen05_fence("after")
             d = tmem_load(tmem + which * COLUMNS, columns)
             scales = []
@@ -161,11 +194,11 @@ class GroupedGemmSm100(GroupedGemm):
                 scales += load_shared_floats(cta.scales + slot * config.scale_bytes + 4 * first + 16 * j)
             tcgen05_fence("before")
             cute.arch.sync_warp()
-            mbarrier_arrive(self.acc_empty(cta, which, 0), select(lane == 0, 1, 0))
+            mbarrier_arrive(self.acc_empty(cta, turn), select(lane == 0, 1, 0))
             self.release(cta, slot, lane)
             for j in range_constexpr(columns):
                 acc[j] = fma(d[j], scales[j], acc[j])
-            slot, phase = self.after(slot, phase)
+            slot, phase = self.after_scales(slot, phase)
         return slot, phase
 
     @cute.jit

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from moe.copied_scales import CopiedScales
 from moe.kernel import BLOCK_K, Config, Cta, Operands
 from moe.ptx import (
     fma_pair,
-    load_shared,
     load_shared_float,
     load_shared_words,
     mbarrier_arrive,
@@ -32,14 +31,14 @@ from moe.ptx import (
     tmem_load_wait,
     twice,
 )
-from moe.sm100 import GroupedGemmSm100
+from moe.sm100 import GroupedGemmSm100, TwoRings
 
 TOKENS = 128  # of a tile: the lanes of tensor memory
 PART = 32  # columns that come from tensor memory at once
 
 
 @dataclass(frozen=True)
-class Tiles(Config):
+class Tiles(TwoRings, Config):
     """Of 128 tokens x weights, which are the columns of an accumulator. cluster: 2 share weights, or tokens."""
 
     tokens: int = TOKENS
@@ -48,7 +47,7 @@ class Tiles(Config):
     shares_first: bool = True
 
     def __post_init__(self):
-        super().__post_init__()
+        Config.__post_init__(self)
         assert self.tokens == TOKENS and self.tokens_on_m and self.weights >= 128
 
     def grid(self, most: int, total_m: int, n: int, experts: int) -> int:
@@ -73,12 +72,9 @@ class Tiles(Config):
 class TokensOnLanes(CopiedScales, GroupedGemmSm100):
     """The kernel with tokens on the lanes."""
 
-    most_halves = 2
-
     def __init__(self, config: Tiles):
         super().__init__(config)
         self.columns, self.half = config.rows, config.rows // 2  # of an accumulator, and of a thread
-        self.halves = self.most_halves if config.rows == 256 else 1
 
     def operands_of(self, stage: Int32) -> tuple[Int32, Int32]:
         """Where A and B of a stage lie: tokens behind the weights."""
@@ -98,19 +94,18 @@ class TokensOnLanes(CopiedScales, GroupedGemmSm100):
         if (warp & 3) * 32 < piece.tokens:
             slot, phase = self.multiply(cta, piece, operands, done, slot, phase, acc, warp, lane)
         else:
-            slot, phase = self.skip(cta, piece.count, done, slot, phase, warp, lane)
+            slot, phase = self.skip(cta, piece.count, done, slot, phase, lane)
         return slot, phase
 
     @cute.jit
-    def skip(self, cta: Cta, count: Int32, done: Int32, slot: Int32, phase: Int32, warp: Int32, lane: Int32):
-        half = self.half_of(warp)
+    def skip(self, cta: Cta, count: Int32, done: Int32, slot: Int32, phase: Int32, lane: Int32):
         for i in cutlass.range(count, unroll=1):
             turn = done + i
-            self.wait_for_results(cta, turn, half)
-            mbarrier_wait(cta.full + 8 * slot, phase)
+            mbarrier_wait(*self.results_of(cta, turn))
+            mbarrier_wait(cta.scales_full + 8 * slot, phase)
             self.release(cta, slot, lane)
-            mbarrier_arrive(self.acc_empty(cta, turn & 1, half), select(lane == 0, 1, 0))
-            slot, phase = self.after(slot, phase)
+            mbarrier_arrive(self.acc_empty(cta, turn), select(lane == 0, 1, 0))
+            slot, phase = self.after_scales(slot, phase)
         return slot, phase
 
     @cute.jit
@@ -123,46 +118,33 @@ class TokensOnLanes(CopiedScales, GroupedGemmSm100):
         parts = [tmem + self.column_of(warp >> 2, part) for part in range(self.half // PART)]
         of_token = cta.scales + ((warp & 3) * 32 + lane) * 4
         of_weights = [cta.scales + config.weight_scales + x for x in self.scales_of(warp >> 2)]
-        count, half = self.half // PART, self.half_of(warp)
-        groups = [[0, 1], [2], [3]] if count == 4 else [[0], [1]]  # parts that are loaded at once
-        last = [Float32(0.0)] * PART  # part of the stage before, which is added while the first ones come
-        scale = [twice(Float32(0.0))] * len(of_weights)
-        self.wait_for_results(cta, done, half)
+        last = self.half // PART - 1
         for i in cutlass.range(piece.count, unroll=1):
             turn = done + i
+            mbarrier_wait(*self.results_of(cta, turn))
             tcgen05_fence("after")
-            here = [(count - 1, last)]
-            for number, group in enumerate(groups):
-                coming = [(x, tmem_load(parts[x] + (turn & 1) * config.rows, PART, wait=False)) for x in group]
-                for x, d in here:
-                    self.add(acc, d, scale, x)
-                if const_expr(number == 0):
-                    mbarrier_wait(cta.full + 8 * slot, phase)
-                    scales, before = slot * config.scale_bytes, self.scales_before(piece, operands, piece.first + i)
-                    of_this = load_shared_float(of_token + scales + 4 * before)
-                    scale = [twice(of_this * load_shared_float(x + scales)) for x in of_weights]
-                if const_expr(number == 1):
-                    self.release(cta, slot, lane)
-                    slot, phase = self.after(slot, phase)
-                if const_expr(number == len(groups) - 1):
-                    if i + 1 < piece.count:
-                        self.wait_for_results(cta, turn + 1, half)
+            at = [x + (turn & 1) * config.rows for x in parts]
+            d = [tmem_load(x, PART, wait=False) for x in at[:3]]
+            # While they come: the scales, and then nobody needs the stage any more
+            mbarrier_wait(cta.scales_full + 8 * slot, phase)
+            scales, before = slot * config.scale_bytes, self.scales_before(piece, operands, piece.first + i)
+            scale = load_shared_float(of_token + scales + 4 * before)
+            scale = [twice(scale * load_shared_float(x + scales)) for x in of_weights]
+            self.release(cta, slot, lane)
+            slot, phase = self.after_scales(slot, phase)
+            tmem_load_wait()
+            if const_expr(last == 3):
+                self.add(acc, d[0], scale, 0)
+                d.append(tmem_load(at[3], PART, wait=False))
+                self.add(acc, d[1], scale, 1)
+                self.add(acc, d[2], scale, 2)
                 tmem_load_wait()
-                here = coming
-            last = here[0][1]
             tcgen05_fence("before")
             cute.arch.sync_warp()
-            mbarrier_arrive(self.acc_empty(cta, turn & 1, half), select(lane == 0, 1, 0))
-        self.add(acc, last, scale, count - 1)
+            mbarrier_arrive(self.acc_empty(cta, turn), select(lane == 0, 1, 0))
+            for part in range_constexpr(last if last == 3 else 0, last + 1):
+                self.add(acc, d[part], scale, part)
         return slot, phase
-
-    def half_of(self, warp: Int32):
-        """Of an accumulator, that has this warp's results."""
-        return warp >> 2 if self.halves == 2 else 0
-
-    def wait_for_results(self, cta: Cta, turn: Int32, half) -> None:
-        """Of stage `turn`, counted from the CTA's first."""
-        mbarrier_wait(self.acc_full(cta, turn & 1, half), (turn >> 1) & 1)
 
     def column_of(self, group: Int32, part: int) -> Int32:
         """Where a part of a warpgroup's columns begins in an accumulator."""
