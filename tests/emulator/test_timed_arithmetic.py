@@ -2,6 +2,7 @@
 
 import pytest
 
+import emulator
 from emulator.model import issue
 from emulator.model.profile import load
 from emulator.ptx.parse import parse
@@ -48,3 +49,29 @@ def test_a_packed_fma_takes_two_issue_slots(program):
     ops = {instr.op: issue.kind(instr) for instr in program.kernel.instrs}
     assert ops["fma.rn.f32x2"] == "packed" and ops["fma.rn.f32"] == "alu"
     assert figures["packed"][0] == 2 * figures["alu"][0]
+
+
+def test_a_load_of_tensor_memory_is_under_way_while_its_warp_goes_on():
+    """tcgen05.ld is asynchronous (9.7.16.8): what stands before it delays it, what stands before its wait does not."""
+    profile = load("b200").with_({"sm.code_cycles": 0})
+    steps, per_step = 40, profile["issue"]["alu"][1]
+
+    def cycles(*places: int) -> float:
+        """Of one warp that has a chain of so many steps before the load, before its wait, and behind that."""
+        chains = [" ".join(["add.u32 y, y, y;"] * (steps if place in places else 0)) for place in range(3)]
+        ptx = f""".version 8.8\n.target sm_100a\n.address_size 64
+            .visible .entry kernel() {{ .shared .b32 slot; .reg .b32 x, y, r;
+            tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 32; ld.shared.b32 x, [slot]; mov.u32 y, 1;
+            {chains[0]} tcgen05.ld.sync.aligned.32x32b.x1.b32 {{r}}, [x]; {chains[1]} tcgen05.wait::ld.sync.aligned;
+            {chains[2]} tcgen05.dealloc.cta_group::1.sync.aligned.b32 x, 32; nanosleep.u32 y; ret; }}"""
+        with emulator.timing(profile) as timed:
+            emulator.launch(ptx, "kernel", 1, 32, [])
+        return timed.ends_us[0] * 1000 * profile["sm"]["clock_ghz"]
+
+    none, chain = cycles(), steps * per_step
+    assert chain < profile["tensor"]["load_latency"]
+    slept = cycles(0) - none - chain  # y is 2 ** 40 % 2 ** 32 = 0 then, and was 1
+    assert abs(slept) < 2 * per_step
+    assert cycles(2) - none == pytest.approx(chain, abs=2 * per_step)
+    assert cycles(1) - none == pytest.approx(0, abs=2 * per_step)
+    assert cycles(0, 1) - none == pytest.approx(chain, abs=2 * per_step)
