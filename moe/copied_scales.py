@@ -23,7 +23,7 @@ from moe.schedule import piece_at
 
 
 class CopiedScales:
-    """Part of a kernel. A stage's scales are those of tokens, then those of the weights of each 128 rows."""
+    """Part of a kernel. A stage has the scales of tokens, then those of the weights, one for each 128 rows."""
 
     scale_warps = 1
 

@@ -1,5 +1,6 @@
-"""The layer's first GEMM for sm_100a, tokens on the lanes of tensor memory: gemm1.py's loads, sm100_tokens.py's way.
+"""The layer's first GEMM for sm_100a with tokens on the lanes of tensor memory, sm100_tokens.py's way to multiply.
 
+    2 scale warps: half of a stage's token rows each, by cp.async, and their scales
     MMA warp: 128 tokens x (128 of up | 128 of gate) ─► accumulator 0 or 1, of 256 columns each
     a thread: one token, 64 columns of up and the same 64 of gate: two scales a block
 
@@ -36,7 +37,7 @@ from moe.schedule import piece_at
 from moe.sm100_tokens import PART, TokensOnLanes
 
 COLUMNS = HALF // 2  # of a thread, of up; and of gate
-TOGETHER = 16  # products that are under way at once
+TOGETHER = 16  # products that a thread computes step by step
 PAIRS = 4  # named barriers from this one on: of warp w and warp w + 4, which have the same tokens
 
 
@@ -63,10 +64,7 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
         """A scale warp: half of the token rows of every stage, 8 lanes a row, swizzled by 128 bytes; and scales."""
         config = self.config
         slot, phase, scale_slot, scale_phase = Int32(0), Int32(1), Int32(0), Int32(1)
-        first, copied = (
-            4 * which + (lane >> 3),
-            range(0, config.tokens, 8),
-        )  # this lane's first row, and those from it on
+        first, copied = 4 * which + (lane >> 3), range(0, config.tokens, 8)  # rows that this lane copies: first + each
         place = first * BLOCK_K + (((lane & 7) ^ first) << 4)
         own = 32 * which + lane  # one of the tokens whose scales this lane copies, and 64 on the other
         while unit < plan.end:

@@ -199,13 +199,13 @@ class Cta(NamedTuple):
     rank: Int32
     cluster: Int32
     ring: Int32  # [stages, weights | tokens]
-    scales: Int32  # [stages, 4, scale_row]
+    scales: Int32  # [scale_depth, scale_bytes]
     scratch: Int32  # [warp, CHUNK, 16] bf16
     full: Int32  # barriers [stages]
     empty: Int32
     own: Int32  # OWN bytes of the back end
     pieces: Int32  # [stages, PIECE_BYTES], where a stage is the first of one
-    # The same of the ring of scales, if it is another one
+    # The same of the ring of scales: another one or, if they come and go with the operands, this one
     scales_full: Int32
     scales_empty: Int32
     scale_pieces: Int32

@@ -1,11 +1,12 @@
 """The tensor core's part for sm_100a: tcgen05.mma into two accumulators in tensor memory, in turn.
 
-    TMA warp, 2 scale warps ──► ring ──► MMA warp: tcgen05.mma of 128 of K ──► accumulator 0 or 1 (tensor memory)
-                                                                                       │
-                          2 warpgroups: tcgen05.ld, sum = fma(d, scale, sum) in registers ──► bf16 ──► out
+    TMA warp ──► ring ──► MMA warp: tcgen05.mma of 128 of K ──► accumulator 0 or 1 (tensor memory)
+                                                                        │
+    scale warps ──► their ring ──► 2 warpgroups: tcgen05.ld, sum = fma(d, scale, sum) in registers ──► bf16 ──► out
 
-A tile has 128 weight rows, the lanes of tensor memory; each warpgroup has half of the tokens, its columns. Schedule,
-loads, ring, scales and cut tiles are those of kernel.py.
+Two rings: a stage's operands are done with when its MMAs are, its scales one or two stages later. A tile has 128 weight
+rows, the lanes of tensor memory; each warpgroup has half of the tokens, its columns. Schedule, loads, scales and cut
+tiles are those of kernel.py.
 """
 
 from dataclasses import dataclass

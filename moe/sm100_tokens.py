@@ -47,7 +47,7 @@ class Tiles(TwoRings, Config):
     shares_first: bool = True
 
     def __post_init__(self):
-        Config.__post_init__(self)
+        super().__post_init__()
         assert self.tokens == TOKENS and self.tokens_on_m and self.weights >= 128
 
     def grid(self, most: int, total_m: int, n: int, experts: int) -> int:
@@ -125,7 +125,7 @@ class TokensOnLanes(CopiedScales, GroupedGemmSm100):
             tcgen05_fence("after")
             at = [x + (turn & 1) * config.rows for x in parts]
             d = [tmem_load(x, PART, wait=False) for x in at[:3]]
-            # While they come: the scales, and then nobody needs the stage any more
+            # While they come: the scales
             mbarrier_wait(cta.scales_full + 8 * slot, phase)
             scales, before = slot * config.scale_bytes, self.scales_before(piece, operands, piece.first + i)
             scale = load_shared_float(of_token + scales + 4 * before)
@@ -133,7 +133,7 @@ class TokensOnLanes(CopiedScales, GroupedGemmSm100):
             self.release(cta, slot, lane)
             slot, phase = self.after_scales(slot, phase)
             tmem_load_wait()
-            if const_expr(last == 3):
+            if const_expr(last == 3):  # it comes while two others are added
                 self.add(acc, d[0], scale, 0)
                 d.append(tmem_load(at[3], PART, wait=False))
                 self.add(acc, d[1], scale, 1)
