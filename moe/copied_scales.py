@@ -6,18 +6,15 @@ asynchronous, so that one warp is enough.
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr
+from cutlass import Int32, Int64
 
 from moe.kernel import BLOCK_N, Cta, Operands
 from moe.ptx import (
     copy_async,
-    copy_async_arrive,
     copy_async_word,
     maximum,
-    mbarrier_arrive,
     mbarrier_wait,
     minimum,
-    select,
 )
 from moe.schedule import piece_at
 
@@ -46,8 +43,7 @@ class CopiedScales:
             weights = operands.b_scale + Int64(piece.expert * scale_blocks + row) * Int64(k_blocks) * 4
             for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
                 mbarrier_wait(cta.scales_empty + 8 * slot, phase)
-                if const_expr(config.rings == 2):
-                    self.announce(cta, slot, piece, k - piece.first, lane)
+                self.announce(cta, slot, piece, k - piece.first, lane)
                 to = cta.scales + slot * config.scale_bytes
                 begin = self.scales_before(piece, operands, k)
                 left = operands.total_m - piece.token + begin  # of this row of a_scale
@@ -59,9 +55,6 @@ class CopiedScales:
                     copy_async_word(to + 4 * (config.tokens + lane), source + Int64(4 * word))
                 if lane < -(-config.rows // BLOCK_N):
                     copy_async_word(to + config.weight_scales + 4 * lane, weights + Int64(k) * 4)
-                bar = cta.scales_full + 8 * slot
-                copy_async_arrive(bar)
-                cute.arch.sync_warp()
-                mbarrier_arrive(bar, select(lane == 0, 1, 0))
+                self.arrive_behind_copies(cta.scales_full + 8 * slot, lane)
                 slot, phase = self.after_scales(slot, phase)
             unit = piece.next

@@ -233,9 +233,7 @@ class GatheredGemm(GroupedGemm):
                 source = operands.a + Int64(k * BLOCK_K + (lane & 7) * 16)
                 self.gather(to, source, k_blocks * BLOCK_K, tokens, piece, lane)
                 if const_expr(config.rings == 2):
-                    copy_async_arrive(bar)
-                    cute.arch.sync_warp()
-                    mbarrier_arrive(bar, select(lane == 0, 1, 0))
+                    self.arrive_behind_copies(bar, lane)
                     stage = divide(count + i, config.scale_depth)
                     slot = count + i - stage * config.scale_depth
                     bar = cta.scales_full + 8 * slot

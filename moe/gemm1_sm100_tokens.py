@@ -18,12 +18,10 @@ from moe.kernel import BLOCK_K, Cta
 from moe.ptx import (
     as_int,
     copy_async,
-    copy_async_arrive,
     copy_async_word,
     load_relaxed_if,
     load_shared_float,
     load_shared_words,
-    mbarrier_arrive,
     mbarrier_wait,
     pack_e4m3,
     pair_barrier,
@@ -85,7 +83,7 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
                 for i, token in zip(copied, tokens):
                     at = source + Int64(token) * Int64(k_blocks * BLOCK_K)
                     copy_async(to + i * BLOCK_K, at, select(i < left, 16, 0), Int32(1))
-                self.arrive(cta.full + 8 * slot, lane)
+                self.arrive_behind_copies(cta.full + 8 * slot, lane)
                 slot, phase = self.after(slot, phase)
                 mbarrier_wait(cta.scales_empty + 8 * scale_slot, scale_phase)
                 if which == 0:
@@ -97,15 +95,9 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
                 if own < 2:
                     at = operands.b_scale + Int64(row * k_blocks + k) * 4
                     copy_async_word(to + config.weight_scales + 4 * own, at)
-                self.arrive(cta.scales_full + 8 * scale_slot, lane)
+                self.arrive_behind_copies(cta.scales_full + 8 * scale_slot, lane)
                 scale_slot, scale_phase = self.after_scales(scale_slot, scale_phase)
             unit = piece.next
-
-    def arrive(self, bar: Int32, lane: Int32) -> None:
-        """A scale warp: when its copies are done."""
-        copy_async_arrive(bar)
-        cute.arch.sync_warp()
-        mbarrier_arrive(bar, select(lane == 0, 1, 0))
 
     @cute.jit
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):

@@ -19,6 +19,7 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 from moe.ptx import (
     FIRST,
     LAST,
+    copy_async_arrive,
     divide,
     fma,
     let_next_kernel_start,
@@ -552,8 +553,7 @@ class GroupedGemm:
                         stage = divide(count + i, config.scale_depth)
                         slot = count + i - stage * config.scale_depth
                         mbarrier_wait(cta.scales_empty + 8 * slot, (stage & 1) ^ 1)
-                        if const_expr(config.rings == 2):
-                            self.announce(cta, slot, piece, i, lane)
+                        self.announce(cta, slot, piece, i, lane)
                         to = cta.scales + slot * config.scale_bytes
                         for place, of_token in zip(places, of_tokens[j]):
                             if lane < config.tokens:
@@ -563,11 +563,18 @@ class GroupedGemm:
             count = count + piece.count
             unit = piece.next
 
+    def arrive_behind_copies(self, bar: Int32, lane: Int32) -> None:
+        """A warp: when the asynchronous copies that its lanes have issued are done."""
+        copy_async_arrive(bar)
+        cute.arch.sync_warp()
+        mbarrier_arrive(bar, select(lane == 0, 1, 0))
+
     @cute.jit
     def announce(self, cta: Cta, slot: Int32, piece, i: Int32, lane: Int32):
-        """A scale warp, with the first stage of a piece: what it is, for the consumers."""
-        if (i == 0) & (lane == 0):
-            write_piece(cta.scale_pieces + slot * PIECE_BYTES, piece)
+        """A scale warp, with the first stage of a piece: what it is, for consumers with a ring of their own."""
+        if const_expr(self.config.rings == 2):
+            if (i == 0) & (lane == 0):
+                write_piece(cta.scale_pieces + slot * PIECE_BYTES, piece)
 
     @cute.jit
     def consume(self, cta: Cta, plan, unit: Int32, operands: Operands, warp: Int32, lane: Int32, thread: Int32):
