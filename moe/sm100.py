@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass import Int32, Int64, range_constexpr
 
 from moe.kernel import BLOCK_K, MMA_WARP, Config, Cta, GroupedGemm, Operands
 from moe.ptx import (
@@ -162,11 +162,10 @@ class GroupedGemmSm100(GroupedGemm):
 
     @cute.jit
     def end_loads(self, cta: Cta, slot: Int32, phase: Int32):
-        """Commits of the other CTA arrive here as long as there is a stage to be emptied."""
-        if const_expr(self.config.cluster > 1):
-            for _ in range_constexpr(self.config.depth):
-                mbarrier_wait(cta.empty + 8 * slot, phase)
-                slot, phase = self.after(slot, phase)
+        """Commits arrive at this CTA's barriers, its own and the other one's, until every slot has been emptied."""
+        for _ in range_constexpr(self.config.depth):
+            mbarrier_wait(cta.empty + 8 * slot, phase)
+            slot, phase = self.after(slot, phase)
 
     @cute.jit
     def release(self, cta: Cta, slot: Int32, lane: Int32):
