@@ -39,8 +39,8 @@ def test_a_difference_counts_if_no_known_order_was_wrong_with_one_as_large(monke
 
 
 def test_what_the_readme_says_of_it():
-    """Of the points as they are: 8.7 %, the largest of the wrong ones among 90 pairs."""
+    """Of the points as they are: 8.8 %, the largest of the wrong ones among 90 pairs."""
     pairs = ranking.known_pairs()
     wrong = [difference for difference, right in pairs if not right]
-    assert len(pairs) == 90 and len(wrong) == 12 and ranking.error() == max(wrong)
+    assert len(pairs) == 90 and len(wrong) == 13 and ranking.error() == max(wrong)
     assert f"{100 * ranking.error():.1f} %" in (ROOT / "README.md").read_text()
