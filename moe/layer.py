@@ -122,7 +122,8 @@ def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) ->
     return layer_of(device, Sizes(hidden, intermediate, local)), Inputs(*tensors, offset, factor)
 
 
-LEAST_ROWS = 8  # of an expert in the mean, for hardly any to have none: from there on routing prefetches its weights
+LEAST_ROWS = 8  # of an expert in the mean, for hardly any to have none,
+MOST_ROWS = 32  # and to have more than a tile of GEMM1's: where routing prefetches its weights
 ALIGNED = 0, 1, 2, 4, 6, 8  # which of the tensors are read or written by 16 bytes
 
 
@@ -237,8 +238,7 @@ class Layer:
         sizes = tokens, e, x.local_expert_offset, chunk, grid, float_bits(x.routed_scaling_factor)
         config, _ = self.configs(tokens)
         mean = tokens * TOP_K // EXPERTS  # rows of an expert
-        # With half a tile of rows in the mean hardly any expert has more than a tile
-        early = self.grid(config) if LEAST_ROWS <= mean <= config.tokens // 2 else 0
+        early = self.grid(config) if LEAST_ROWS <= mean <= MOST_ROWS else 0
         of_gemm1 = 2 * i, self.sizes.hidden, early, config.cluster
         routing_program(self.device)(*[t.data_ptr() for t in tensors], *sizes, *of_gemm1, self.current())
 
