@@ -26,9 +26,9 @@ def grouped_gemm_fp8(
 
     a [total_M, K] and b [E, N, K] e4m3, a_scale [K/128, total_M] and b_scale [E, N/128, K/128] f32 of any sign,
     m_indptr [E+1] int32, out [total_M, N] bf16; all contiguous and on the current GPU, a, a_scale, b and out from a
-    multiple of 16 bytes on. Rows m_indptr[e] to
-    m_indptr[e+1] of a belong to expert e: any number, also 0. Rows of no expert are not written; what m_indptr says of
-    rows that a does not have, or that an earlier expert has, is left out. N and K are multiples of 128, E at most 512.
+    multiple of 16 bytes on. Rows m_indptr[e] to m_indptr[e+1] of a belong to expert e: any number, also 0. Rows of no
+    expert are not written; what m_indptr says of rows that a does not have, or that an earlier expert has, is left
+    out. N and K are multiples of 128, E at most 512.
     Each block's dot products are the tensor core's; a_scale * b_scale is rounded to f32, then multiplied and added in
     one rounding; the sum is rounded once to bf16. Blocks are added in order, in a tile that was cut those of each part.
     One kernel on torch's current stream. Writes and returns out, or a new tensor. ValueError if an operand is not so.

@@ -9,13 +9,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from moe.kernel import BLOCK_N, Cta, Operands
-from moe.ptx import (
-    copy_async,
-    copy_async_word,
-    maximum,
-    mbarrier_wait,
-    minimum,
-)
+from moe.ptx import copy_async, copy_async_word, maximum, mbarrier_wait, minimum
 from moe.schedule import piece_at
 
 

@@ -118,7 +118,7 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
                     acc[to] = fma(d[j], scales[j], acc[to])
             tcgen05_fence("before")
             cute.arch.sync_warp()
-            mbarrier_arrive(self.acc_empty(cta, turn), select(lane == 0, 1, 0))
+            mbarrier_arrive(self.acc_empty(cta, which), select(lane == 0, 1, 0))
             self.release(cta, slot, lane)
             slot, phase = self.after_scales(slot, phase)
         return slot, phase

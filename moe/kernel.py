@@ -68,6 +68,7 @@ GROUP_THREADS = 128
 THREADS = GROUP_THREADS * (GROUPS + 1)
 TMA_WARP = GROUPS * GROUP_WARPS
 MMA_WARP = TMA_WARP + 1  # where the tensor core has one
+SCALE_BATCH = 3  # stages whose scales a scale warp loads at once
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 232 + 40 is 3 * 168, what the launch gives
 SMEM = 227 * 1024
 CHUNK = 32  # tokens that a warp transposes at once
@@ -262,8 +263,7 @@ class GroupedGemm:
     among them, CTAs in the grid; CUDA stream
     """
 
-    scale_warps = 3  # each loads every third stage's scales, so that three loads are under way,
-    scale_batch = 3  # and of so many of its stages at once
+    scale_warps = 3  # each loads every third stage's scales, so that three loads are under way
 
     def __init__(self, config: Config):
         self.config = config
@@ -539,15 +539,15 @@ class GroupedGemm:
             stride = Int64(operands.total_m) * 4
             skip = which - count % self.scale_warps
             skip = skip + select(skip < 0, self.scale_warps, 0)
-            for base in cutlass.range(skip, piece.count, self.scale_warps * self.scale_batch, unroll=1):
+            for base in cutlass.range(skip, piece.count, self.scale_warps * SCALE_BATCH, unroll=1):
                 of_tokens, of_weights = [], []
-                for j in range_constexpr(self.scale_batch):
+                for j in range_constexpr(SCALE_BATCH):
                     k = piece.first + base + self.scale_warps * j
                     wanted = select(k < piece.first + piece.count, 1, 0)
                     at = [x + Int64(k) * stride for x in addresses]
                     of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
                     of_weights.append(load_global_float(weights + Int64(k) * 4, wanted))
-                for j in range_constexpr(self.scale_batch):
+                for j in range_constexpr(SCALE_BATCH):
                     i = base + self.scale_warps * j
                     if i < piece.count:
                         stage = divide(count + i, config.scale_depth)

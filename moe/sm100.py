@@ -73,13 +73,17 @@ class GroupedGemmSm100(GroupedGemm):
 
     # The back end's own shared memory: acc_full [2], acc_empty [2], the address of tensor memory
 
+    def acc_full(self, cta: Cta, which: Int32) -> Int32:
+        """Barrier: there are results in accumulator `which`."""
+        return cta.own + 8 * which
+
+    def acc_empty(self, cta: Cta, which: Int32) -> Int32:
+        """Barrier: they have been read."""
+        return cta.own + 16 + 8 * which
+
     def results_of(self, cta: Cta, turn: Int32) -> tuple[Int32, Int32]:
         """acc_full and its parity of stage `turn`, counted from the CTA's first."""
-        return cta.own + 8 * (turn & 1), (turn >> 1) & 1
-
-    def acc_empty(self, cta: Cta, turn: Int32) -> Int32:
-        """Barrier: the results of stage `turn` have been read."""
-        return cta.own + 16 + 8 * (turn & 1)
+        return self.acc_full(cta, turn & 1), (turn >> 1) & 1
 
     def tensor_memory(self, cta: Cta) -> Int32:
         """Its address."""
@@ -94,8 +98,8 @@ class GroupedGemmSm100(GroupedGemm):
             mbarrier_init(cta.scales_full + 8 * i, self.scale_arrivals)
             mbarrier_init(cta.scales_empty + 8 * i, CONSUMER_WARPS)
         for i in range(2):
-            mbarrier_init(cta.own + 8 * i, 1)  # the commit
-            mbarrier_init(cta.own + 16 + 8 * i, CONSUMER_WARPS)
+            mbarrier_init(self.acc_full(cta, i), 1)  # the commit
+            mbarrier_init(self.acc_empty(cta, i), CONSUMER_WARPS)
 
     @cute.jit
     def begin(self, cta: Cta, warp: Int32):
@@ -142,7 +146,7 @@ class GroupedGemmSm100(GroupedGemm):
                 idesc = Int32(128 >> 4 << 24 | 1 << 4) | (self.width_of(piece) >> 3 << 17)
                 for _ in cutlass.range(piece.count, unroll=1):
                     mbarrier_wait(cta.full + 8 * slot, phase)
-                    mbarrier_wait(cta.own + 16 + 8 * acc, acc_phase)
+                    mbarrier_wait(self.acc_empty(cta, acc), acc_phase)
                     tcgen05_fence("after")
                     self.before_mma()
                     # Matrix descriptors (9.7.16.4.1): version 1, 128-byte swizzle, groups of 8 rows 1024 bytes apart
@@ -154,7 +158,7 @@ class GroupedGemmSm100(GroupedGemm):
                         for j in range_constexpr(BLOCK_K // 32):
                             mma_fp8(d, of_part + 2 * j, b + 2 * j, idesc, int(j > 0))
                     mma_commit(cta.empty + 8 * slot, config.cluster)
-                    mma_commit(cta.own + 8 * acc)
+                    mma_commit(self.acc_full(cta, acc))
                     acc_phase = acc_phase ^ acc
                     acc = 1 - acc
                     slot, phase = self.after(slot, phase)
@@ -194,7 +198,7 @@ class GroupedGemmSm100(GroupedGemm):
                 scales += load_shared_floats(cta.scales + slot * config.scale_bytes + 4 * first + 16 * j)
             tcgen05_fence("before")
             cute.arch.sync_warp()
-            mbarrier_arrive(self.acc_empty(cta, turn), select(lane == 0, 1, 0))
+            mbarrier_arrive(self.acc_empty(cta, which), select(lane == 0, 1, 0))
             self.release(cta, slot, lane)
             for j in range_constexpr(columns):
                 acc[j] = fma(d[j], scales[j], acc[j])

@@ -104,7 +104,7 @@ class TokensOnLanes(CopiedScales, GroupedGemmSm100):
             mbarrier_wait(*self.results_of(cta, turn))
             mbarrier_wait(cta.scales_full + 8 * slot, phase)
             self.release(cta, slot, lane)
-            mbarrier_arrive(self.acc_empty(cta, turn), select(lane == 0, 1, 0))
+            mbarrier_arrive(self.acc_empty(cta, turn & 1), select(lane == 0, 1, 0))
             slot, phase = self.after_scales(slot, phase)
         return slot, phase
 
@@ -141,7 +141,7 @@ class TokensOnLanes(CopiedScales, GroupedGemmSm100):
                 tmem_load_wait()
             tcgen05_fence("before")
             cute.arch.sync_warp()
-            mbarrier_arrive(self.acc_empty(cta, turn), select(lane == 0, 1, 0))
+            mbarrier_arrive(self.acc_empty(cta, turn & 1), select(lane == 0, 1, 0))
             for part in range_constexpr(last if last == 3 else 0, last + 1):
                 self.add(acc, d[part], scale, part)
         return slot, phase
