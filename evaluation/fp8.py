@@ -144,8 +144,8 @@ def serve(request: Request) -> dict:
     args, more = request.args, {}
     trace = Trace() if request.timeline else None
     if request.task == "fp8_moe":
-        calls, drawn = launches.layer(args["t"], min(3, request.calls), request.calls)
-        each = len(launches.STAGES)
+        calls, drawn, stages = launches.layer(args["t"], min(3, request.calls), request.calls)
+        each = len(stages)
         more = {"rows": [rows for rows, _ in drawn], "experts": [experts for _, experts in drawn]}
     else:
         config = launches.config_of(tuple(args["m"]), args["n"], args["k"])
@@ -163,7 +163,7 @@ def serve(request: Request) -> dict:
     if request.task == "fp8_moe":
         last = len(steady.ends) * each
         us = [report.of_launch(launch)["us"] for launch in timed.run.launches[last - each : last]]
-        more["stages_us"] = dict(zip(launches.STAGES, us))
+        more["stages_us"] = dict(zip(stages, us))
     return reply | more
 
 

@@ -25,6 +25,10 @@ class CopiedScales:
         """
         return (piece.token + k * operands.total_m) & 3
 
+    def weight_block(self, piece, blocks: Int32, i: Int32) -> Int32:
+        """Which of the scales of an expert's weights, one for each 128 rows, is the stage's number i."""
+        return (piece.row >> 7) + i
+
     @cute.jit
     def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
         """The scale warp: asynchronous copies."""
@@ -33,7 +37,7 @@ class CopiedScales:
         while unit < plan.end:
             piece = piece_at(plan, config, cta.rank, unit)
             k_blocks, scale_blocks = plan.shape.k_blocks, plan.shape.n >> 7
-            row = minimum((piece.row >> 7) + lane, scale_blocks - 1)
+            row = minimum(self.weight_block(piece, scale_blocks, lane), scale_blocks - 1)
             weights = operands.b_scale + Int64(piece.expert * scale_blocks + row) * Int64(k_blocks) * 4
             for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
                 mbarrier_wait(cta.scales_empty + 8 * slot, phase)

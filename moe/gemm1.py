@@ -5,6 +5,7 @@ both, so a thread has up and gate of the same column and token in two registers.
 block of the next GEMM's K: the tile's CTA knows its scale.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,6 +92,7 @@ def halves_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32):
 class Tiles(Config):
     """Of 128 weight rows of up and the same of gate, each half with its own scales."""
 
+    permuted: bool = False  # the tokens' rows lie in the order of the experts: permute.py has copied them
     cut: bool = False  # equal shares also where an expert has several token tiles: few rounds leave much of the last
 
     @property
@@ -112,29 +114,31 @@ class Tiles(Config):
 
 # Measured on an H200 (LAYER.md): tiles of more tokens load weights less often, of fewer keep more stages under way
 FEW, SOME = [Tiles(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32)]
-PAIRS = Tiles(tokens=64, cluster=2, burst=2, prefetch=2, cut=True)
-MANY = Tiles(tokens=128, cluster=2, tokens_on_m=True)
-CONFIGS = FEW, SOME, PAIRS, MANY
+MANY = Tiles(tokens=128, cluster=2, tokens_on_m=True, permuted=True)
+SEVERAL = dataclasses.replace(MANY, burst=2, prefetch=2)
+CONFIGS = FEW, SOME, SEVERAL, MANY
 
 
 def choose(rows: int, experts: int) -> Tiles:
     """The config for this many rows in all, as far as the host can know."""
     mean = -(-rows // experts)
-    return next((c for most, c in ((4, FEW), (16, SOME), (64, PAIRS)) if mean <= most), MANY)
+    return next((c for most, c in ((4, FEW), (15, SOME), (64, SEVERAL)) if mean <= most), MANY)
 
 
 class GatheredGemm(GroupedGemm):
-    """The kernel under one of CONFIGS. Words: addresses of hidden_states e4m3 [T, K], their scales f32
-    [K/128, T], weights e4m3 [E, n, K] and scales f32 [E, n/128, K/128], m_indptr int32 [E + 1], rows int32 [total_m]
-    (the token of each row), c e4m3 [total_m, n/2], its scales f32 [n/256, total_m], partials, flags; total_m, n, K, E,
-    first step of a search among them, CTAs; T; CUDA stream.
+    """The kernel under one of CONFIGS. Words: addresses of hidden_states e4m3 [T, K], their scales f32 [K/128, T] (or
+    of both permuted, [total_m, K] and [K/128, total_m]), weights e4m3 [E, n, K] and scales f32 [E, n/128, K/128],
+    m_indptr int32 [E + 1], rows int32 [total_m] (the token of each row), c e4m3 [total_m, n/2], its scales f32
+    [n/256, total_m], partials, flags; total_m, n, K, E, first step of a search among them, CTAs; T; CUDA stream.
     """
+
+    early_table = False  # the kernel before this one is routing, which writes m_indptr
 
     @classmethod
     def of(cls, config: Tiles) -> "GatheredGemm":
-        from moe.gemm1_tokens import GatheredTokensOnM
+        from moe.gemm1_tokens import PermutedGemm
 
-        return (GatheredTokensOnM if config.tokens_on_m else cls)(config)
+        return (PermutedGemm if config.permuted else cls)(config)
 
     @staticmethod
     def tuning():
@@ -145,16 +149,21 @@ class GatheredGemm(GroupedGemm):
     @cute.jit
     def __call__(self, host: cute.Pointer):
         """Encode the tensormaps and launch."""
-        words, config = cute.make_tensor(host, cute.make_layout(WORDS)), self.config
+        words = cute.make_tensor(host, cute.make_layout(WORDS))
         a, a_scale, b, b_scale, m_indptr, rows, c, c_scale, partials, flags = [words[i] for i in range(10)]
         total_m, n, k, experts, search, grid, tokens = [Int32(words[i]) for i in range(10, 17)]
-        # The kernel takes the last one for the weights; tokens come without
-        tensormaps = (halves_tensormap(b, experts, n, k),) * (len(config.widths) + 1)
+        maps = *self.token_maps(a, total_m, k), halves_tensormap(b, experts, n, k)
         operands = Operands(a, a_scale, b_scale, rows, c, c_scale, partials, flags, total_m, n, tokens)
+        # The kernel takes the last one for the weights; tokens that it gathers come without
+        tensormaps = maps[-1:] * (len(self.config.widths) + 1 - len(maps)) + maps
         self.launch(grid, words[17], tensormaps, m_indptr, operands, k >> 7, experts, search)
 
+    def token_maps(self, a: Int64, total_m: Int32, k: Int32) -> list:
+        """TMA atoms of the tokens, one for each width."""
+        return []
+
     def make_table(self, m_indptr, offsets, table, in_turn, shape, total_m, warp, lane, thread) -> None:
-        """The kernel before this one is routing, which writes m_indptr: nothing is known until it has ended."""
+        """Nothing is known until routing has ended."""
         wait_for_previous_kernel()
         super().make_table(m_indptr, offsets, table, in_turn, shape, total_m, warp, lane, thread)
 
@@ -169,61 +178,48 @@ class GatheredGemm(GroupedGemm):
                         tma_prefetch(weights_map, ((piece.first + i) * BLOCK_K, piece.row >> 1, half, piece.expert))
 
     def load_stage(self, cta: Cta, piece, weights_map, tokens_map, slot: Int32, x: Int32) -> None:
-        """TMA copies of a stage's weights, 128 rows of up, then of gate. Tokens are the scale warps' part.
-
-        If a cluster's CTAs have the same weights, the first loads up for both, the second gate.
-        """
-        config, bar, shared = self.config, cta.full + 8 * slot, piece.shares_weights
-        weights = cta.ring + slot * config.stage_bytes
-        mbarrier_expect(bar, config.rows * BLOCK_K)
+        """TMA copies of a stage's weights, 128 rows of up, then of gate. Tokens are the scale warps' part."""
+        bar, weights = cta.full + 8 * slot, cta.ring + slot * self.config.stage_bytes
+        mbarrier_expect(bar, self.config.rows * BLOCK_K)
         for half in range(2):
-            mine, mask = Int32(1), None
-            if config.cluster == 2:
-                mine, mask = select(cta.rank == half, 1, 1 - shared), select(shared != 0, 3, Int32(1) << cta.rank)
             at = (x, piece.row >> 1, half, piece.expert)
-            tma_load(weights + half * (HALF * BLOCK_K), weights_map, at, bar, FIRST, mine, mask)
+            tma_load(weights + half * (HALF * BLOCK_K), weights_map, at, bar, FIRST, Int32(1), None)
 
     @cute.jit
-    def gather(self, to: Int32, source: Int64, k: Int32, tokens: list, piece, lane: Int32):
-        """A warp: the rows of a stage, 8 lanes a row, swizzled by 128 bytes. tokens: of rows `lane` + 32 * i."""
+    def gather(self, to: Int32, source: Int64, k: Int32, token: Int32, piece, lane: Int32):
+        """A warp: the rows of a stage, 8 lanes a row, swizzled by 128 bytes. token: of row `lane`."""
         first, row_bytes = lane >> 3, Int64(k)
         for i in range_constexpr(self.config.tokens // 4):
             row = 4 * i + first
-            token = cute.arch.shuffle_sync(tokens[i // 8], (4 * i & 31) + first)
+            of_row = cute.arch.shuffle_sync(token, row)
             place = to + i * (4 * BLOCK_K) + first * BLOCK_K + (((lane & 7) ^ (4 * i & 4) ^ first) << 4)
             size, wanted = select(row < piece.tokens, 16, 0), select(4 * i < piece.width, 1, 0)
-            copy_async(place, source + Int64(token) * row_bytes, size, wanted)
+            copy_async(place, source + Int64(of_row) * row_bytes, size, wanted)
 
     @cute.jit
     def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
-        """A scale warp: token rows of every third stage, and their scales."""
-        config = self.config
-        per_lane = (config.tokens + 31) // 32
-        places = []  # of token `lane` + 32 * i
-        for i in range_constexpr(per_lane):
-            places.append(self.scale_place(lane + 32 * i))
+        """A scale warp: token rows of every third stage, and a_scale * b_scale of them for up and for gate.
+
+        A lane has one of the tile's tokens.
+        """
+        config, place = self.config, self.scale_place(lane)
         count = Int32(0)  # stages before this piece
         while unit < plan.end:
             piece = piece_at(plan, config, cta.rank, unit)
             k_blocks, scale_blocks = plan.shape.k_blocks, operands.n >> 7
-            conditions, tokens = [], []
-            for i in range_constexpr(per_lane):
-                column = lane + 32 * i
-                there = select(column < piece.tokens, 1, 0)
-                conditions.append(there)
-                tokens.append(load_relaxed_if(operands.rows + Int64(piece.token + column) * 4, there))
-            addresses = [operands.a_scale + Int64(token) * 4 for token in tokens]
+            there = select(lane < piece.tokens, 1, 0)
+            token = load_relaxed_if(operands.rows + Int64(piece.token + lane) * 4, there)
+            address = operands.a_scale + Int64(token) * 4
             b_rows = []
-            block = minimum(piece.row >> 8, (scale_blocks >> 1) - 1)  # a CTA of a cluster may be past the last
             for half in range_constexpr(2):
-                row = piece.expert * scale_blocks + block + half * (scale_blocks >> 1)
+                row = piece.expert * scale_blocks + (piece.row >> 8) + half * (scale_blocks >> 1)
                 b_rows.append(operands.b_scale + Int64(row) * Int64(k_blocks) * 4)
             stride = Int64(operands.tokens) * 4
             skip = which - count % self.scale_warps
             skip = skip + select(skip < 0, self.scale_warps, 0)
             for i in cutlass.range(skip, piece.count, self.scale_warps, unroll=1):
                 k = piece.first + i
-                of_tokens = [load_global_float(x + Int64(k) * stride, c) for x, c in zip(addresses, conditions)]
+                of_token = load_global_float(address + Int64(k) * stride, there)
                 of_weights = [load_global_float(x + Int64(k) * 4, Int32(1)) for x in b_rows]
                 stage = divide(count + i, config.depth)
                 slot = count + i - stage * config.depth
@@ -231,7 +227,7 @@ class GatheredGemm(GroupedGemm):
                 mbarrier_wait(cta.empty + 8 * slot, (stage & 1) ^ 1)
                 to = cta.ring + slot * config.stage_bytes + config.rows * BLOCK_K
                 source = operands.a + Int64(k * BLOCK_K + (lane & 7) * 16)
-                self.gather(to, source, k_blocks * BLOCK_K, tokens, piece, lane)
+                self.gather(to, source, k_blocks * BLOCK_K, token, piece, lane)
                 if const_expr(config.rings == 2):
                     self.arrive_behind_copies(bar, lane)
                     stage = divide(count + i, config.scale_depth)
@@ -239,21 +235,16 @@ class GatheredGemm(GroupedGemm):
                     bar = cta.scales_full + 8 * slot
                     mbarrier_wait(cta.scales_empty + 8 * slot, (stage & 1) ^ 1)
                     self.announce(cta, slot, piece, i, lane)
-                to = cta.scales + slot * config.scale_bytes
-                self.store_scales(to, bar, places, of_tokens, of_weights, lane)
+                else:
+                    copy_async_arrive(bar)
+                to = cta.scales + slot * config.scale_bytes + place
+                if lane < config.tokens:
+                    for half in range_constexpr(2):
+                        store_shared_float(to + half * 4 * config.scale_row, of_token * of_weights[half])
                 cute.arch.sync_warp()
                 mbarrier_arrive(bar, select(lane == 0, 1, 0))
             count = count + piece.count
             unit = piece.next
-
-    @cute.jit
-    def store_scales(self, to: Int32, bar: Int32, places: list, of_tokens: list, of_weights: list, lane: Int32):
-        """a_scale * b_scale for up and for gate; the copies of the rows are announced before."""
-        copy_async_arrive(bar)
-        for half in range_constexpr(2):
-            for place, of_token in zip(places, of_tokens):
-                if lane < self.config.tokens:
-                    store_shared_float(to + half * 4 * self.config.scale_row + place, of_token * of_weights[half])
 
     @cute.jit
     def multiply(

@@ -1,49 +1,67 @@
-"""The layer's first GEMM for sm_90a with tokens on the M side of wgmma, for experts of many tokens: gemm1.py's loads.
+"""The layer's first GEMM for sm_90a where experts have many tokens: permuted by permute.py, on the M side of wgmma.
 
     warpgroup: 64 tokens x 128 weight rows of up ─► sums, then the same of gate; the other one multiplies meanwhile
 
-A thread has two tokens, so a block's scales are two numbers of these, one of up, one of gate, where gemm1.py's loads
-32 products for each. And four lanes know the largest of a token's 128 columns, which are one scale.
+All but the two halves of the weights and the stores is the grouped GEMM's. Four lanes know the largest of a token's 128
+columns, which are one scale.
 """
 
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
 
+from moe.copied_scales import CopiedScales
 from moe.definition import LARGEST
-from moe.gemm1 import HALF, GatheredGemm, Operands, inverse, product
-from moe.kernel import Cta
+from moe.gemm1 import HALF, GatheredGemm, Operands, Tiles, inverse, product
+from moe.kernel import BLOCK_K, Cta, GroupedGemm, token_tensormap
 from moe.ptx import (
+    FIRST,
+    LAST,
     as_int,
-    copy_async_arrive,
-    fence_proxy_async,
     load_shared_words,
+    mbarrier_expect,
     select,
     select_float,
     store_global_word,
     store_global_words,
     store_shared_e4m3_pair,
-    store_shared_float,
+    tma_load,
 )
 from moe.sm90_tokens import ROWS, TokensOnM
 
 SUMS = HALF // 2  # of a thread, for up; and for gate
 
 
-class GatheredTokensOnM(TokensOnM, GatheredGemm):
-    """The kernel with tokens on M; the words are those of GatheredGemm."""
+class PermutedGemm(CopiedScales, TokensOnM, GatheredGemm):
+    """The kernel with tokens on M, which nobody has to gather; the words are those of GatheredGemm."""
 
-    def before_multiplication(self) -> None:
-        """The tokens did not come by TMA."""
-        fence_proxy_async()
+    early_table = True  # the kernel before this one is permute, which has waited for routing: m_indptr is there
 
-    @cute.jit
-    def store_scales(self, to: Int32, bar: Int32, places: list, of_tokens: list, of_weights: list, lane: Int32):
-        """As they are; the copies are announced behind them, which is 5 % faster here (and slower there)."""
-        for place, x in zip(places, of_tokens):
-            store_shared_float(to + place, x)
-        if lane < 2:
-            store_shared_float(to + self.config.weight_scales + 4 * lane, select_float(lane == 0, *of_weights))
-        copy_async_arrive(bar)
+    def __init__(self, config: Tiles):
+        assert config.cluster == 2
+        super().__init__(config)
+
+    def token_maps(self, a: Int64, total_m: Int32, k: Int32) -> list:
+        config = self.config
+        return [token_tensormap(a, total_m, k, width // config.cluster) for width in config.widths]
+
+    def make_table(self, *arguments) -> None:
+        GroupedGemm.make_table(self, *arguments)
+
+    def weight_block(self, piece, blocks: Int32, i: Int32) -> Int32:
+        """Of up, of gate."""
+        return (piece.row >> 8) + i * (blocks >> 1)
+
+    def load_stage(self, cta: Cta, piece, weights_map, tokens_map, slot: Int32, x: Int32) -> None:
+        """TMA copies of a stage. If both CTAs have the same weights, the first loads up for both, the second gate."""
+        config, bar, shared = self.config, cta.full + 8 * slot, piece.shares_weights
+        weights = cta.ring + slot * config.stage_bytes
+        mbarrier_expect(bar, (piece.width + config.rows) * BLOCK_K)
+        for half in range(2):
+            mine, mask = select(cta.rank == half, 1, 1 - shared), select(shared != 0, 3, Int32(1) << cta.rank)
+            at = (x, piece.row >> 1, half, piece.expert)
+            tma_load(weights + half * (HALF * BLOCK_K), weights_map, at, bar, FIRST, mine, mask)
+        to = weights + config.rows * BLOCK_K
+        self.load_halves(cta, bar, to, tokens_map, x, (piece.token,), LAST, 1 - shared, piece.width >> 1)
 
     @cute.jit
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):

@@ -264,6 +264,7 @@ class GroupedGemm:
     """
 
     scale_warps = 3  # each loads every third stage's scales, so that three loads are under way
+    early_table = True  # the schedule is made before the previous kernel has ended
 
     def __init__(self, config: Config):
         self.config = config
@@ -377,13 +378,14 @@ class GroupedGemm:
                 self.prefetch(rank, plan, unit, weights_map)
         wait_for_previous_kernel()
         let_next_kernel_start()
-        changed = Int32(0)
-        for base in cutlass.range(0, experts + 1, 32, unroll=1):
-            i = minimum(base + lane, experts)
-            changed = changed | (load_relaxed(m_indptr + Int64(i) * 4) ^ load_shared(offsets + 4 * i))
-        if cute.arch.vote_any_sync(changed != 0):  # every warp sees the same
-            cute.arch.sync_threads()
-            self.make_table(m_indptr, offsets, table, in_turn, shape, operands.total_m, warp, lane, thread)
+        if const_expr(self.early_table):
+            changed = Int32(0)
+            for base in cutlass.range(0, experts + 1, 32, unroll=1):
+                i = minimum(base + lane, experts)
+                changed = changed | (load_relaxed(m_indptr + Int64(i) * 4) ^ load_shared(offsets + 4 * i))
+            if cute.arch.vote_any_sync(changed != 0):  # every warp sees the same
+                cute.arch.sync_threads()
+                self.make_table(m_indptr, offsets, table, in_turn, shape, operands.total_m, warp, lane, thread)
         plan, unit = make_plan(config, shape, table, offsets, load_shared(in_turn), cluster)
 
         if warp >= TMA_WARP:
@@ -501,16 +503,22 @@ class GroupedGemm:
             tma_load(weights, weights_map, (x, piece.row, piece.expert), bar, FIRST, Int32(1), None)
             tma_load(tokens, tokens_map, (x, piece.token), bar, LAST, Int32(1), None)
             return
-        only, own = Int32(1) << cta.rank, piece.shares_weights
-        for to, tensormap, at, policy, shared, rows in (
-            (weights, weights_map, (piece.row, piece.expert), FIRST, own, config.rows // 2),
-            (tokens, tokens_map, (piece.token,), LAST, 1 - own, piece.width >> 1),
-        ):
-            first, mask = cta.rank * shared, select(shared != 0, 3, only)  # half, for both; or the first half
-            place = (x, at[0] + first * rows, *at[1:])
-            tma_load(to + first * (rows * BLOCK_K), tensormap, place, bar, policy, Int32(1), mask)
-            place = (x, at[0] + rows, *at[1:])  # and the second
-            tma_load(to + rows * BLOCK_K, tensormap, place, bar, policy, 1 - shared, only)
+        own = piece.shares_weights
+        self.load_halves(
+            cta, bar, weights, weights_map, x, (piece.row, piece.expert), FIRST, own, self.config.rows // 2
+        )
+        self.load_halves(cta, bar, tokens, tokens_map, x, (piece.token,), LAST, 1 - own, piece.width >> 1)
+
+    def load_halves(
+        self, cta: Cta, bar: Int32, to: Int32, tensormap, x: Int32, at: tuple, policy: str, shared: Int32, rows
+    ) -> None:
+        """TMA copies of an operand, so many rows each; only one, for both CTAs of the cluster, if these share it."""
+        only = Int32(1) << cta.rank
+        first, mask = cta.rank * shared, select(shared != 0, 3, only)  # half, for both; or the first half
+        place = (x, at[0] + first * rows, *at[1:])
+        tma_load(to + first * (rows * BLOCK_K), tensormap, place, bar, policy, Int32(1), mask)
+        place = (x, at[0] + rows, *at[1:])  # and the second
+        tma_load(to + rows * BLOCK_K, tensormap, place, bar, policy, 1 - shared, only)
 
     def scale_place(self, column: Int32) -> Int32:
         """Byte of a token's scale in its stage: SCALE_ORDER."""
@@ -663,7 +671,7 @@ class GroupedGemm:
                     pause()
                 store_release(flag, 0)
         warpgroup_barrier(group + 1)
-        together = 4 if size <= 32 else 2 if size <= 64 else 1  # parts that are loaded at once,
+        together = 8 if size <= 16 else 4 if size <= 32 else 2 if size <= 64 else 1  # parts that are loaded at once,
         chunk = min(size, 64)  # so many sums of each
         other = first
         while start_of(plan, other) < piece.end:

@@ -1,4 +1,5 @@
-"""The DeepSeek-V3 MoE layer in FP8, in four launches: routing, GEMM1, GEMM2, finalise.
+"""The DeepSeek-V3 MoE layer in FP8, in four launches: routing, GEMM1, GEMM2, finalise; five where experts have many
+tokens, whose rows permute then copies for GEMM1, which gathers them itself else.
 
     logits, bias ─► routing ─► m_indptr, rows ──────────┬──────────────────┐
                        └─────► places, weights ─────────┼──────────────────┼────────────────┐
@@ -27,6 +28,9 @@ from moe.gemm1 import GatheredGemm
 from moe.gemm1_sm100 import GatheredGemmSm100
 from moe.kernel import Config, GroupedGemm
 from moe.launch import Program, float_bits
+from moe.permute import WORDS as PERMUTE_WORDS
+from moe.permute import Permute
+from moe.permute import grid_of as permute_grid_of
 from moe.routing import MAX_CTAS, MAX_LOCAL, MAX_TOKENS, Routing, grid_of
 from moe.routing import WORDS as ROUTING_WORDS
 from moe.schedule import first_step
@@ -55,8 +59,9 @@ def run(
     most 32; H and I are multiples of 128. Local expert i is expert local_expert_offset + i of 256. How experts are
     chosen and weighted, and what of this is rounded: moe.definition. silu(gate) * up is rounded to e4m3 with a scale
     for 128 columns, which the definition does not do: 2 to 3 % of the result's norm, within its tolerance.
-    Four kernels on torch's current stream, nothing returns to the host, the same bits every time. Memory is allocated
-    by the first call of a size class (T rounded up to a power of two) on a stream. ValueError if an operand is not so.
+    Four or five kernels on torch's current stream, nothing returns to the host, the same bits every time. Memory is
+    allocated by the first call of a size class (T rounded up to a power of two) on a stream. ValueError if an operand
+    is not so.
     """
     tensors = (
         routing_logits, routing_bias, hidden_states, hidden_states_scale,
@@ -142,11 +147,18 @@ class Space(NamedTuple):
     partials: torch.Tensor  # of GEMM1's tiles that were cut, and their flags
     flags: torch.Tensor  # int32 [CTAs, 2], 0 at first
     o: torch.Tensor  # bf16 [rows, H]
+    permuted: torch.Tensor  # e4m3 [rows, H]: tokens in the order of `rows`; none if GEMM1 gathers them
+    permuted_scale: torch.Tensor  # f32 [H/128, rows]
 
 
 @functools.cache
 def routing_program(device: torch.device) -> Program:
     return Program(Routing(), ROUTING_WORDS)
+
+
+@functools.cache
+def permute_program(device: torch.device) -> Program:
+    return Program(Permute(), PERMUTE_WORDS)
 
 
 @functools.cache
@@ -202,7 +214,9 @@ class Layer:
     def allocate(self, room: int) -> Space:
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = room * min(TOP_K, e)
-        partials = max(self.configs(tokens)[0].partial_bytes for tokens in (room // 2 + 1, room)) * self.sms
+        configs = [self.configs(tokens)[0] for tokens in (room // 2 + 1, room)]
+        partials = max(config.partial_bytes for config in configs) * self.sms
+        permuted = rows if any(config.permuted for config in configs) else 0
 
         def empty(*shape: int, dtype: torch.dtype = I32) -> torch.Tensor:
             return torch.empty(shape, dtype=dtype, device=self.device)
@@ -211,21 +225,29 @@ class Layer:
             empty(e + 1), empty(rows), empty(room, TOP_K), empty(room, TOP_K, dtype=F32), empty(MAX_CTAS, MAX_LOCAL),
             empty(2).zero_(), empty(rows, i, dtype=E4M3), empty(i // 128, rows, dtype=F32),
             empty(partials, dtype=torch.uint8), empty(self.sms, 2).zero_(), empty(rows, h, dtype=BF16),
+            empty(permuted, h, dtype=E4M3), empty(h // 128, permuted, dtype=F32),
         )  # fmt: skip
         return Space(room, *(tensors if self.index >= 0 else api.emulated(tensors)))
 
     def __call__(self, x: Inputs, output: torch.Tensor) -> None:
-        """The four launches; none if there are no tokens. x and output must be as `checked` says."""
+        """The launches; none if there are no tokens. x and output must be as `checked` says."""
         if self.index >= 0 and torch.cuda.current_device() != self.index:
             raise ValueError(f"hidden_states is on {self.device}, but must be on torch's current device")
         tokens = x.hidden_states.shape[0]
         if tokens:
             self.launch(x, self.space(tokens), output)
 
+    def stages(self, tokens: int) -> tuple[str, ...]:
+        """What is launched, in this order."""
+        first, _ = self.configs(tokens)
+        return "routing", *(("permute",) if first.permuted else ()), "GEMM1", "GEMM2", "finalise"
+
     def launch(self, x: Inputs, space: Space, output: torch.Tensor) -> None:
         """One stage after the other."""
         first, second = self.configs(x.hidden_states.shape[0])
         self.route(x, space)
+        if first.permuted:
+            self.permute(x, space)
         self.gemm1(x, space, first)
         self.gemm2(x, space, second)
         self.finalise(space, output)
@@ -239,14 +261,22 @@ class Layer:
         config, _ = self.configs(tokens)
         mean = tokens * TOP_K // EXPERTS  # rows of an expert
         early = self.grid(config) if LEAST_ROWS <= mean <= MOST_ROWS else 0
-        of_gemm1 = 2 * i, self.sizes.hidden, early, config.cluster
+        of_gemm1 = 2 * i, self.sizes.hidden, early, config.cluster, bool(config.in_turn)
         routing_program(self.device)(*[t.data_ptr() for t in tensors], *sizes, *of_gemm1, self.current())
 
+    def permute(self, x: Inputs, space: Space) -> None:
+        """From m_indptr and rows to permuted, permuted_scale."""
+        tensors = x.hidden_states, x.hidden_states_scale, *space[1:3], space.permuted, space.permuted_scale
+        tokens, rows = x.hidden_states.shape[0], space.rows.shape[0]
+        sizes = tokens, self.sizes.hidden, rows, self.sizes.local, permute_grid_of(rows, self.sms)
+        permute_program(self.device)(*[t.data_ptr() for t in tensors], *sizes, self.current())
+
     def gemm1(self, x: Inputs, space: Space, config: Config) -> None:
-        """From m_indptr and rows to c, c_scale."""
+        """From m_indptr and rows, or what permute left, to c, c_scale."""
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
+        tokens = (space.permuted, space.permuted_scale) if config.permuted else (x.hidden_states, x.hidden_states_scale)
         tensors = (
-            x.hidden_states, x.hidden_states_scale, x.gemm1_weights, x.gemm1_weights_scale, space.m_indptr, space.rows,
+            *tokens, x.gemm1_weights, x.gemm1_weights_scale, space.m_indptr, space.rows,
             space.c, space.c_scale, space.partials, space.flags,
         )  # fmt: skip
         sizes = space.rows.shape[0], 2 * i, h, e, first_step(e), self.grid(config), x.hidden_states.shape[0]

@@ -115,11 +115,14 @@ def measure(layer: Layer, weights: d.Inputs, tokens: int, repeats: int, peers, r
         whole[name] = [made[i % len(sets)] for i in range(CALLS)]
     calls = {
         "routing": [lambda s=s: layer.route(s.x, s.space) for s in turns],
+        "permute": [lambda s=s: layer.permute(s.x, s.space) for s in turns],
         "GEMM1": [lambda s=s: layer.gemm1(s.x, s.space, first) for s in turns],
         "GEMM2": [lambda s=s: layer.gemm2(s.x, s.space, second) for s in turns],
         "finalise": [lambda s=s: layer.finalise(s.space, s.output) for s in turns],
         **floors(layer, turns), **whole, **{name + GRAPH: captured(x) for name, x in whole.items()},
     }  # fmt: skip
+    if not first.permuted:
+        del calls["permute"]
     times = {name: [] for name in calls}
     for repeat in range(repeats + 1):
         for name in rng.sample(list(calls), len(calls)):
@@ -146,8 +149,8 @@ def measure(layer: Layer, weights: d.Inputs, tokens: int, repeats: int, peers, r
 # --------------------------------------------------------------------------------------------------------------- report
 
 COLUMNS = (
-    "routing", "GEMM1", "floor of GEMM1", "GEMM2", "floor of GEMM2", "finalise", "copy for finalise", "whole",
-    "whole, in a graph", "host",
+    "routing", "permute", "GEMM1", "floor of GEMM1", "GEMM2", "floor of GEMM2", "finalise", "copy for finalise",
+    "whole", "whole, in a graph", "host",
 )  # fmt: skip
 
 
@@ -158,7 +161,7 @@ def lines_of(head: list[str], rows: list[list[str]]) -> str:
 def table(rows: list[dict]) -> str:
     """Markdown; microseconds."""
     head = ["T", "rows", "experts", *COLUMNS]
-    cells = [[f"{x['us'][name]:.1f}" for name in COLUMNS] for x in rows]
+    cells = [[f"{x['us'][name]:.1f}" if name in x["us"] else "" for name in COLUMNS] for x in rows]
     return lines_of(head, [[str(x["T"]), f"{x['rows']:.0f}", f"{x['experts']:.0f}", *c] for x, c in zip(rows, cells)])
 
 

@@ -72,6 +72,19 @@ def check_routing(x: d.Inputs, space) -> str | None:
     return None
 
 
+def check_permuted(x: d.Inputs, space) -> str | None:
+    """The same of permute, given what routing left: bit for bit. Not all calls of the layer launch it."""
+    used = int(space.m_indptr[-1])
+    rows = space.rows[:used].long()
+    for name, found, must in (
+        ("permuted", space.permuted[:used].view(torch.uint8), x.hidden_states.view(torch.uint8)[rows]),
+        ("permuted_scale", space.permuted_scale[:, :used], x.hidden_states_scale[:, rows]),
+    ):
+        if not torch.equal(found, must):
+            return f"{name}{(found != must).nonzero()[0].tolist()} is wrong, and {(found != must).sum() - 1} others"
+    return None
+
+
 def check_product(x: d.Inputs, space) -> str | None:
     """The same of GEMM1, given what routing left: each value, times its scale, against silu(gate) * up."""
     used = int(space.m_indptr[-1])
@@ -166,10 +179,11 @@ def compare(x: d.Inputs, space, output: torch.Tensor) -> Result:
     return result
 
 
-def emulated(x: d.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None = None, routing_only: bool = False):
+def emulated(x: d.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None = None, last: str = ""):
     """(space, output) of one call on the emulated GPU, of which so many SMs are used.
 
-    The inputs may only be read, and as if the launch before had written them. configs: of the GEMMs.
+    The inputs may only be read, and as if the launch before had written them. configs: of the GEMMs. last: the
+    stage behind which it ends, routing or permute.
     """
     import emulator
     from moe.layer import Layer
@@ -185,8 +199,10 @@ def emulated(x: d.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None
         emulator.protect(tensors)
         emulator.written(tensors)
         space = layer.space(tokens)
-        if routing_only:
+        if last:
             layer.route(x.replaced(tensors), space)
+            if last == "permute":
+                layer.permute(x.replaced(tensors), space)
         else:
             layer(x.replaced(tensors), output)
         return space, output
@@ -202,7 +218,8 @@ def check_emulated(schedules: int) -> None:
         for tokens in (1, 50):
             x = case(name, sizes, tokens, 32)
             for schedule in range(schedules):
-                complain(f"routing, {name}, T = {tokens}", check_routing(x, emulated(x, schedule, 3, None, True)[0]))
+                space, _ = emulated(x, schedule, 3, last="routing")
+                complain(f"routing, {name}, T = {tokens}", check_routing(x, space))
         click.echo(f"ok routing, {name}")
     device = torch.device("cpu")
     second = api.back_end(device).tuning().MORE
@@ -226,10 +243,14 @@ def check_on_gpu() -> None:
             y = case(name, dataclasses.replace(sizes, hidden=128, intermediate=128), tokens, offset)
             y = y.replaced(tuple(t.cuda() for t in y.tensors()))
             layer = layer_of(device, y.sizes)
-            layer.route(y, layer.space(tokens))
-            complain(f"routing, {name}, T = {tokens}", check_routing(y, layer.space(tokens)))
-        click.echo(f"ok routing, {name}")
-    for tokens in (1, 7, 64, 901, 2048):
+            space = layer.space(tokens)
+            layer.route(y, space)
+            complain(f"routing, {name}, T = {tokens}", check_routing(y, space))
+            if "permute" in layer.stages(tokens):
+                layer.permute(y, space)
+                complain(f"permute, {name}, T = {tokens}", check_permuted(y, space))
+        click.echo(f"ok routing, permute, {name}")
+    for tokens in (1, 7, 64, 901, 2048, 4096):
         of_tokens = d.draw(dataclasses.replace(sizes, local=1), tokens, tokens, 0, "cuda")
         names = "routing_logits", "hidden_states", "hidden_states_scale"
         x = dataclasses.replace(x, **{name: getattr(of_tokens, name) for name in names})

@@ -16,7 +16,6 @@ from moe.kernel import Config
 from moe.layer import Layer
 
 LEAST = 200 << 20  # bytes of all sets of inputs, beyond the L2
-STAGES = "routing", "GEMM1", "GEMM2", "finalise"
 
 
 def config_of(ms: tuple[int, ...], n: int, k: int) -> Config:
@@ -43,8 +42,8 @@ def grouped_gemm(ms: tuple[int, ...], n: int, k: int, config: Config, calls: int
     return [lambda x=sets[i % len(sets)]: launcher(x, rows, n, k, experts) for i in range(calls)]
 
 
-def layer(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tuple[int, int]]]:
-    """(calls, of each set of tokens its rows and the experts that have some); a call is a launch of each of STAGES.
+def layer(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tuple[int, int]], tuple[str, ...]]:
+    """(calls, of each set of tokens its rows and the experts that have some, the stages that a call launches).
 
     Logits are drawn as moe.layer_bench draws them, a set with no rows left out; weights are the same in all calls.
     """
@@ -71,4 +70,4 @@ def layer(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tupl
             output = emulator.device_tensors(torch.empty(tokens, h, dtype=d.BF16), copy=False)
             drawn.append((inputs, output))
             counts.append((int(rows_of.sum()), int((rows_of > 0).sum())))
-    return [lambda s=drawn[c % sets]: made(*s) for c in range(calls)], counts
+    return [lambda s=drawn[c % sets]: made(*s) for c in range(calls)], counts, made.stages(tokens)

@@ -1,10 +1,10 @@
 """The layer's routing in one launch: each token's experts and weights, and the lists of the local experts' rows.
 
     a warp a token      scores, 4 of 8 groups, 8 experts ──► weights; a mask of its local experts stays in shared memory
-    warp 0 of each CTA  how many rows its tokens give each local expert ──► counts
+    each CTA            how many rows its tokens give each local expert ──► counts
     all CTAs            barrier over the grid
-    each CTA            counts of all, added up: where each expert's rows begin, and where those of its own tokens do
-    warp 0              rows of its tokens, in their order
+    each CTA            counts of all, added up: where each expert's rows begin, and where those of its own warps do
+    a warp              rows of its tokens, in their order
 
 So rows of an expert are in the order of the tokens, whatever runs when. What is chosen: moe.definition.route.
 
@@ -53,7 +53,7 @@ MAX_TOKENS = 16384
 MAX_CHUNK = 128  # tokens of a CTA
 MAX_CTAS = 160
 EARLY = 6  # stages of GEMM1, 128 of K each, that are prefetched for each of its CTAs
-WORDS = 20
+WORDS = 21
 LOWEST, HIGHEST = -(2**31), 2**31 - 1
 
 
@@ -83,7 +83,7 @@ class Routing:
     """The kernel. Words: addresses of routing_logits f32 [T, 256], routing_bias bf16 [256], m_indptr int32 [local + 1],
     rows int32 [up to 8 T], places int32 [T, 8], weights f32 [T, 8], counts int32 [CTAs, 32], barrier int32 [2], which
     is 0 at first, gemm1_weights e4m3 [local, n, k]; T, local, offset, tokens of a CTA, CTAs, bits of the factor; n, k,
-    CTAs of GEMM1 and of its clusters, 0 if nothing is to be prefetched; CUDA stream.
+    CTAs of GEMM1, 0 if nothing is to be prefetched, of its clusters, 1 if these take whole tiles in turn; CUDA stream.
 
     rows: the token of each row. places, weights: the rows of each token and their weights, local experts ascending;
     then -1 and 0.
@@ -93,13 +93,13 @@ class Routing:
     def __call__(self, host: cute.Pointer):
         words = cute.make_tensor(host, cute.make_layout(WORDS))
         logits, bias, m_indptr, rows, places, weights, counts, barrier, early = [words[i] for i in range(9)]
-        tokens, local, offset, chunk, grid, factor, n, k, gemm, cluster = [Int32(words[i]) for i in range(9, 19)]
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[19].ir_value())
+        tokens, local, offset, chunk, grid, factor, n, k, gemm, cluster, whole = [Int32(words[i]) for i in range(9, 20)]
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[20].ir_value())
         problem = logits, bias, m_indptr, rows, places, weights, counts, barrier, tokens, local, offset, chunk, grid
-        self.kernel(*problem, factor, early, n, k, gemm, cluster).launch(
+        self.kernel(*problem, factor, early, n, k, gemm, cluster, whole).launch(
             grid=(grid + gemm, 1, 1),
             block=(THREADS, 1, 1),
-            smem=4 * (MAX_CHUNK + WARPS * 2 * 32),
+            smem=4 * (MAX_CHUNK + WARPS * 3 * 32),
             stream=stream,
             use_pdl=True,
         )
@@ -108,17 +108,19 @@ class Routing:
     def kernel(
         self, logits: Int64, bias: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, counts: Int64,
         barrier: Int64, tokens: Int32, local: Int32, offset: Int32, chunk: Int32, grid: Int32, factor: Int32,
-        early: Int64, n: Int32, k: Int32, gemm: Int32, cluster: Int32,
+        early: Int64, n: Int32, k: Int32, gemm: Int32, cluster: Int32, whole: Int32,
     ):  # fmt: skip
         block, _, _ = cute.arch.block_idx()
         if block < grid:
             self.route(logits, bias, m_indptr, rows, places, weights, counts, barrier, tokens, local, offset, chunk,
                        grid, factor, block)  # fmt: skip
         else:
-            self.prefetch(early, local, n, k, gemm, cluster, block - grid)
+            self.prefetch(early, local, n, k, gemm, cluster, whole, block - grid)
 
     @cute.jit
-    def prefetch(self, weights: Int64, local: Int32, n: Int32, k: Int32, ctas: Int32, cluster: Int32, cta: Int32):
+    def prefetch(
+        self, weights: Int64, local: Int32, n: Int32, k: Int32, ctas: Int32, cluster: Int32, whole: Int32, cta: Int32
+    ):  # fmt: skip
         """A thread a weight row: what moe.schedule gives this CTA of GEMM1 first, if an expert is one tile of rows."""
         thread, _, _ = cute.arch.thread_idx()
         k_blocks, blocks = k >> 7, n >> 8  # tiles of 128 rows of up and as many of gate
@@ -127,6 +129,7 @@ class Routing:
         units = local * of_expert * k_blocks
         share = divide(units, clusters)
         unit = number * share + minimum(number, units - share * clusters)
+        unit = select(whole != 0, number * k_blocks, unit)
         tile = divide(unit, k_blocks)
         first, expert = unit - tile * k_blocks, divide(tile, of_expert)
         block = (tile - expert * of_expert) * cluster + cta - number * cluster
@@ -145,6 +148,7 @@ class Routing:
         lane = cute.arch.lane_idx()
         masks = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint()  # [tokens]: bit i: the token chose local expert i
         partial = masks + 4 * MAX_CHUNK  # [warps, 2, 32]
+        of_warps = partial + 4 * WARPS * 2 * 32  # [warps, 32]
         wait_for_previous_kernel()
         let_next_kernel_start()
 
@@ -153,19 +157,24 @@ class Routing:
             biases += [as_float(word << 16), as_float(word & -65536)]
         first = block * chunk
         count = minimum(tokens - first, chunk)
-        for i in cutlass.range(warp, count, WARPS, unroll=1):
+        share = divide(count + (WARPS - 1), WARPS)  # a warp's tokens lie side by side
+        begin, end = minimum(warp * share, count), minimum((warp + 1) * share, count)
+        own = Int32(0)  # rows that they give this lane's expert
+        for i in cutlass.range(begin, end, unroll=1):
             token = Int64(first + i)
             mask = self.choose(logits + token * (4 * EXPERTS), biases, places + token * (4 * TOP_K),
                                weights + token * (4 * TOP_K), offset, local, as_float(factor), lane)  # fmt: skip
+            own = own + ((mask >> lane) & 1)
             if lane == 0:
                 store_shared(masks + 4 * i, mask)
+        store_shared(of_warps + (warp * 32 + lane) * 4, own)
         cute.arch.sync_threads()
 
         if warp == 0:
-            own = Int32(0)
-            for i in cutlass.range(count, unroll=4):
-                own = own + ((load_shared(masks + 4 * i) >> lane) & 1)
-            store_global_word(counts + Int64(block * MAX_LOCAL + lane) * 4, own, Int32(1))
+            of_cta = Int32(0)
+            for j in range_constexpr(WARPS):
+                of_cta = of_cta + load_shared(of_warps + (j * 32 + lane) * 4)
+            store_global_word(counts + Int64(block * MAX_LOCAL + lane) * 4, of_cta, Int32(1))
             cute.arch.sync_warp()
             if lane == 0:
                 self.meet(barrier, grid)
@@ -188,18 +197,25 @@ class Routing:
             for j in range_constexpr(WARPS):
                 before = before + load_shared(partial + (j * 64 + lane) * 4)
                 total = total + load_shared(partial + (j * 64 + 32 + lane) * 4)
-            end = prefix_sum(total, lane)  # of this lane's expert
+            last = prefix_sum(total, lane)  # of this lane's expert
             if (block == 0) & (lane < local):
-                store_global_word(m_indptr + Int64(lane) * 4 + 4, end, Int32(1))
+                store_global_word(m_indptr + Int64(lane) * 4 + 4, last, Int32(1))
                 store_global_word(m_indptr, Int32(0), select(lane == 0, 1, 0))
-            place = end - total + before
-            for i in cutlass.range(count, unroll=1):
-                mask = load_shared(masks + 4 * i)
-                here = (mask >> lane) & 1
-                slot = cute.arch.popc(mask & ((Int32(1) << lane) - 1))
-                store_global_word(rows + Int64(place) * 4, first + i, here)
-                store_global_word(places + (Int64(first + i) * TOP_K + Int64(slot)) * 4, place, here)
-                place = place + here
+            place = last - total + before
+            for j in range_constexpr(WARPS):  # where each warp's rows begin, in the place of how many they are
+                at = of_warps + (j * 32 + lane) * 4
+                of_warp = load_shared(at)
+                store_shared(at, place)
+                place = place + of_warp
+        cute.arch.sync_threads()
+        place = load_shared(of_warps + (warp * 32 + lane) * 4)
+        for i in cutlass.range(begin, end, unroll=1):
+            mask = load_shared(masks + 4 * i)
+            here = (mask >> lane) & 1
+            slot = cute.arch.popc(mask & ((Int32(1) << lane) - 1))
+            store_global_word(rows + Int64(place) * 4, first + i, here)
+            store_global_word(places + (Int64(first + i) * TOP_K + Int64(slot)) * 4, place, here)
+            place = place + here
 
     @cute.jit
     def meet(self, barrier: Int64, grid: Int32):

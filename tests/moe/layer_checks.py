@@ -39,17 +39,29 @@ def test_routing(check, sizes, name):
     """Index by index: tokens in three CTAs, of which each has several for a warp; and a single one."""
     for tokens, offset in ((50, 32), (1, 0), (16, 254)):
         x = check.case(name, sizes, tokens, offset)
-        assert check.check_routing(x, check.emulated(x, 0, 3, None, True)[0]) is None
+        assert check.check_routing(x, check.emulated(x, 0, 3, last="routing")[0]) is None
 
 
 def test_routing_orders_of_events(check, sizes):
     x = check.case("ties", sizes, 35, 30)
     for schedule in range(1, 7):
-        assert check.check_routing(x, check.emulated(x, schedule, 3, None, True)[0]) is None
+        assert check.check_routing(x, check.emulated(x, schedule, 3, last="routing")[0]) is None
 
 
-def test_early_weights(check, monkeypatch):
-    """What routing prefetches are the weights that GEMM1 begins with, where each expert has one tile of rows."""
+@pytest.mark.skipif(MACHINE != "h200", reason="GEMM1 gathers all rows itself on a B200")
+@pytest.mark.parametrize("name, hidden, tokens", [("random", 256, 50), ("all on one expert", 7296, 21)])
+def test_permute(check, name, hidden, tokens):
+    """Bit by bit: CTAs with several times 8 rows, or fewer; rows that need a second round of loads."""
+    x = check.case(name, check.d.Sizes(hidden=hidden, intermediate=128, local=4), tokens, 32)
+    assert check.check_permuted(x, check.emulated(x, 0, 1, configs(-1), "permute")[0]) is None
+
+
+@pytest.mark.parametrize("which", [0, 2] if MACHINE == "h200" else [0])
+def test_early_weights(check, monkeypatch, which):
+    """What routing prefetches are the weights that GEMM1 begins with, where each expert has one tile of rows.
+
+    In equal shares, and in whole tiles in turn.
+    """
     from emulator.machine.clock import Clock
     from moe import layer
 
@@ -67,13 +79,15 @@ def test_early_weights(check, monkeypatch):
     monkeypatch.setattr(Clock, "tma_prefetch", of_gemm1)
     monkeypatch.setattr(layer, "LEAST_ROWS", 0)
     x, one = check.case("all local", sizes, 5, 32), layer.Layer(torch.device("cpu"), sizes)
-    one.sms, one.configs = 5, lambda tokens: configs(0)
+    one.sms, one.configs = 5, lambda tokens: configs(which)
     with emulator.session():
         x = x.replaced(emulator.device_tensors(x.tensors()))
         space, start = one.space(5), x.gemm1_weights.data_ptr()
         one.route(x, space)
+        if "permute" in one.stages(5):
+            one.permute(x, space)
         one.gemm1(x, space, one.configs(5)[0])
-    assert all(0 < m <= configs(0)[0].tokens for m in space.m_indptr.diff()) and first and first <= early
+    assert all(0 < m <= configs(which)[0].tokens for m in space.m_indptr.diff()) and first and first <= early
 
 
 def finalised(check) -> str | None:
@@ -133,11 +147,12 @@ def test_run(check, sizes, monkeypatch):
 FAULTS = {
     "routing": ("moe.routing", "TOP_GROUPS", 3),
     "finalise": ("moe.finalise", "fma", lambda x, y, z: x + z),
+    "permute": ("moe.permute", "minimum", lambda x, y: y),  # the last row's token
     "gemm1": ("moe.gemm1", "load_relaxed_if", lambda at, condition: condition),  # the rows of other tokens
 }
 
 
-@pytest.mark.parametrize("stage", FAULTS)
+@pytest.mark.parametrize("stage", [stage for stage in FAULTS if stage != "permute" or MACHINE == "h200"])
 def test_planted_faults_are_seen(check, sizes, monkeypatch, stage):
     """What the tests above are worth: each of these kernels fails."""
     from moe import layer
@@ -149,7 +164,9 @@ def test_planted_faults_are_seen(check, sizes, monkeypatch, stage):
     x = check.case("all local", sizes, 3, 32)
     try:
         if stage == "routing":
-            assert check.check_routing(x, check.emulated(x, routing_only=True)[0])
+            assert check.check_routing(x, check.emulated(x, last="routing")[0])
+        elif stage == "permute":
+            assert check.check_permuted(x, check.emulated(x, 0, 2, configs(-1), "permute")[0])
         elif stage == "finalise":
             assert finalised(check)
         else:
