@@ -58,7 +58,7 @@ def solution(name: str, author: str) -> dict:
         "name": name,
         "definition": DEFINITION,
         "author": author,
-        "description": "CuTe DSL: routing, GEMM1 with gather, SwiGLU and e4m3, GEMM2, finalise; four launches, sm_90a.",
+        "description": "CuTe DSL: routing, GEMM1 with gather, SwiGLU and e4m3, GEMM2, finalise; permute for many tokens; sm_90a.",
         "spec": {
             "language": "python",
             "target_hardware": ["NVIDIA H200"],
@@ -155,7 +155,7 @@ def write(file: Path, x: dict, indent: int | None = 1) -> None:
 @click.option("-o", "file", type=click.Path(path_type=Path), help="The JSON file to write.")
 @click.option("--folder", type=click.Path(path_type=Path), help="The trace set to write.")
 @click.option("--tokens", default=",".join(map(str, TOKENS)), show_default=True, help="Its values of T.")
-@click.option("--name", default="cute_dsl_four_launches", show_default=True)
+@click.option("--name", default="cute_dsl_moe", show_default=True)
 @click.option("--author", required=True, help="As the evaluator shows it.")
 def main(file: Path | None, folder: Path | None, tokens: str, name: str, author: str) -> None:
     """Write the layer as a FlashInfer-Bench solution, or with all that its evaluator needs."""
