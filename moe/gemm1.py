@@ -49,7 +49,6 @@ from moe.ptx import (
     tma_load,
     tma_prefetch,
     uniform,
-    wait_for_previous_kernel,
     wgmma_fp8,
     wgmma_wait,
 )
@@ -93,11 +92,6 @@ class Tiles(Config):
     """Of 128 weight rows of up and the same of gate, each half with its own scales."""
 
     permuted: bool = False  # the tokens' rows lie in the order of the experts: permute.py has copied them
-    cut: bool = False  # equal shares also where an expert has several token tiles: few rounds leave much of the last
-
-    @property
-    def in_turn(self) -> bool | None:
-        return False if self.cut else super().in_turn
 
     @property
     def rows(self) -> int:
@@ -132,7 +126,7 @@ class GatheredGemm(GroupedGemm):
     [n/256, total_m], partials, flags; total_m, n, K, E, first step of a search among them, CTAs; T; CUDA stream.
     """
 
-    early_table = False  # the kernel before this one is routing, which writes m_indptr
+    early_table = False  # the kernel before this one is routing
 
     @classmethod
     def of(cls, config: Tiles) -> "GatheredGemm":
@@ -161,11 +155,6 @@ class GatheredGemm(GroupedGemm):
     def token_maps(self, a: Int64, total_m: Int32, k: Int32) -> list:
         """TMA atoms of the tokens, one for each width."""
         return []
-
-    def make_table(self, m_indptr, offsets, table, in_turn, shape, total_m, warp, lane, thread) -> None:
-        """Nothing is known until routing has ended."""
-        wait_for_previous_kernel()
-        super().make_table(m_indptr, offsets, table, in_turn, shape, total_m, warp, lane, thread)
 
     @cute.jit
     def prefetch(self, rank: Int32, plan, unit: Int32, weights_map: Int64):

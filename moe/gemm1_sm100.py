@@ -46,6 +46,11 @@ class Lanes(TwoRings, Tiles):
     tokens_on_m: bool = True
 
     @property
+    def in_turn(self) -> bool:
+        """Equal shares also where an expert has several token tiles: few rounds leave much of the last."""
+        return False
+
+    @property
     def widths(self) -> tuple[int, ...]:
         return (TOKENS,)
 
@@ -57,7 +62,7 @@ class FewTokens(TwoRings, Tiles):
 
 # Modelled, LAYER.md: there was none to measure
 FEW, SOME = [FewTokens(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32)]
-MORE = Lanes(prefetch=2, cut=True)
+MORE = Lanes(prefetch=2)
 CONFIGS = FEW, SOME, MORE
 
 

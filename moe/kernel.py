@@ -264,7 +264,7 @@ class GroupedGemm:
     """
 
     scale_warps = 3  # each loads every third stage's scales, so that three loads are under way
-    early_table = True  # the schedule is made before the previous kernel has ended
+    early_table = True  # the schedule is made before the previous kernel has ended; else that writes m_indptr
 
     def __init__(self, config: Config):
         self.config = config
@@ -369,6 +369,8 @@ class GroupedGemm:
             cute.arch.cluster_wait()
 
         # The schedule, from what m_indptr has while the previous kernel ends; if it changes until then, once more
+        if const_expr(not self.early_table):
+            wait_for_previous_kernel()
         weight_blocks = (operands.n + (config.rows - 1)) // config.rows
         shape = Shape(operands.n, k_blocks, weight_blocks, experts, search, grid // config.cluster)
         self.make_table(m_indptr, offsets, table, in_turn, shape, operands.total_m, warp, lane, thread)

@@ -58,7 +58,7 @@ def solution(name: str, author: str) -> dict:
         "name": name,
         "definition": DEFINITION,
         "author": author,
-        "description": "CuTe DSL: routing, GEMM1 with gather, SwiGLU and e4m3, GEMM2, finalise; permute for many tokens; sm_90a.",
+        "description": "CuTe DSL, sm_90a: routing, (permute,) GEMM1 with SwiGLU and e4m3, GEMM2, finalise.",
         "spec": {
             "language": "python",
             "target_hardware": ["NVIDIA H200"],
