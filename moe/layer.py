@@ -7,8 +7,8 @@ tokens, whose rows permute then copies for GEMM1, which gathers them itself else
     hidden_states, W13 ──────────────────────────► GEMM1, SwiGLU ─► c ─► GEMM2 ─► o ─► finalise ─► output
 
 Each is a dependent launch that waits for the one before it before it touches memory, and lets the next one start only
-after that: so whatever earlier kernels wrote is there. GEMM2 reads m_indptr before it waits, which is why GEMM1 must
-have waited by then.
+after that: so whatever earlier kernels wrote is there. GEMM2, and GEMM1 behind permute, read m_indptr before they wait,
+which is why the kernel between them and routing must have waited by then.
 """
 
 import dataclasses
