@@ -422,7 +422,8 @@ def round_float(value: np.ndarray, kind: str, mode: str = "rn", ftz: bool = Fals
         bits = near.astype(F[width]).view(U[width])
     if ftz:
         bits = flush(bits, kind)
-    return np.where(np.isnan(value), U[width](NAN[kind]), bits).astype(U[width])
+    odd = np.isnan(value)
+    return np.where(odd, U[width](NAN[kind]), bits).astype(U[width]) if odd.any() else bits
 
 
 def _round_bf16(value: np.ndarray, mode: str) -> np.ndarray:
@@ -444,9 +445,23 @@ def _round_bf16(value: np.ndarray, mode: str) -> np.ndarray:
     return ((sign << 15) | ((mag >> 16) + up)).astype(np.uint16)
 
 
-def _two_sum(a: np.ndarray, b: np.ndarray, mode: str):
-    """(a + b rounded to nearest, what the rounding lost)."""
+TIE = 1 << 28  # of the 29 bits that a float64 has more than an f32: halfway between two
+
+
+def _rounds_alike(s: np.ndarray) -> bool:
+    """Whether f32 is as near to each of these sums as to the exact one, that was rounded to it: no tie, nothing odd."""
+    size = np.abs(s)
+    if not size.max() < np.inf or ((s.view(np.int64) & (2 * TIE - 1)) == TIE).any():
+        return False
+    small = size < 2.0**-126  # where f32 has fewer bits
+    return not (small.any() and size[small].any())
+
+
+def _two_sum(a: np.ndarray, b: np.ndarray, kind: str, mode: str):
+    """(a + b rounded to nearest, what the rounding lost); None for that where a second rounding does not need it."""
     s = a + b
+    if kind == "f32" and mode == "rn" and _rounds_alike(s):
+        return s, None
     t = s - a
     err = (a - (s - t)) + (b - t)
     if mode == "rm":
@@ -470,7 +485,7 @@ def fadd(kind: str, a, b, mode="rn", ftz=False, sat=False, sub=False):
     y = -y if sub else y
     if kind == "f64":
         return back(round_float(x + y, kind), a, b) if mode == "rn" else _fma64(np.ones_like(x), x, y, mode, a, b)
-    hi, lo = _two_sum(x, y, mode)
+    hi, lo = _two_sum(x, y, kind, mode)
     return finish(hi, lo, kind, mode, ftz, sat, False, a, b)
 
 
@@ -486,7 +501,7 @@ def ffma(kind: str, a, b, c, mode="rn", ftz=False, sat=False, relu=False):
     x, y, z = operands(kind, ftz, a, b, c)
     if kind == "f64":
         return _fma64(x, y, z, mode, a, b, c)
-    hi, lo = _two_sum(x * y, z, mode)  # the product of two f32 is exact in f64
+    hi, lo = _two_sum(x * y, z, kind, mode)  # the product of two f32 is exact in f64
     return finish(hi, lo, kind, mode, ftz, sat, relu, a, b, c)
 
 
