@@ -1,8 +1,10 @@
 """The layer: what it refuses, its configs, what is packed. Its kernels: layer_checks.py."""
 
+import base64
 import dataclasses
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -10,10 +12,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from emulator.formats.cubin import resources
 from moe import definition as d
 from moe import gemm1, gemm1_sm100, layer, layer_bench, pack
 from moe.kernel import SMEM
-from moe.routing import MAX_CHUNK, MAX_CTAS, grid_of
+from moe.routing import MAX_CHUNK, MAX_CTAS, THREADS, grid_of
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 SIZES = d.Sizes(hidden=256, intermediate=128, local=4)
 
@@ -112,6 +117,32 @@ def test_when_routing_prefetches(monkeypatch):
         x = dataclasses.replace(d.draw(SIZES, 1), hidden_states=torch.empty(tokens, 0))
         one.route(x, one.space(tokens))
     assert seen == [False, True, True, False, False]
+
+
+COMPILE = """
+import base64, ctypes, sys
+import cutlass.cute as cute
+from cutlass import Int64
+from cutlass.cute.runtime import make_ptr
+from moe.routing import WORDS, Routing
+from tests import quick_dsl
+quick_dsl.install()
+words = (ctypes.c_int64 * WORDS)()
+made = cute.compile(Routing(), make_ptr(Int64, ctypes.addressof(words), cute.AddressSpace.generic))
+print(base64.b64encode(made.artifacts.CUBIN).decode())
+"""
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_an_sm_has_room_for_two_ctas_of_routing(arch, tmp_path):
+    """Of its 65536 registers: those of two layers at once must all be under way, as they wait for each other."""
+    env = os.environ | {"CUTE_DSL_ARCH": arch, "CUTE_DSL_KEEP": "cubin", "CUTE_DSL_KEEP_CUBIN": "1"}
+    env |= {"CUTE_DSL_DUMP_DIR": str(tmp_path), "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([sys.executable, "-c", COMPILE], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = resources(base64.b64decode(done.stdout.splitlines()[-1]))
+    registers = max(used.get("registers", 0) for used in found.values())
+    assert 0 < registers * 2 * THREADS <= 65536, registers
 
 
 def test_trace_set(tmp_path):
