@@ -2,7 +2,8 @@
 
 CuTe DSL hashes all of its own files, 300 MB, in each process, for the key of a cache. And 4.5 looks up the source of
 every operation that it builds, a third of a compile: `inspect.getframeinfo` searches the file for the function that a
-line is in, and throws the function away. 4.8 does without that search.
+line is in, and throws the function away. 4.8 does without that search. Both ask of every frame whether its file is the
+DSL's own, and what a type is by what its constructor raises.
 """
 
 import dis
@@ -36,13 +37,16 @@ def frame_info(frame) -> SimpleNamespace:
 
 def install() -> None:
     """In this process, once CuTe DSL may be imported."""
+    from cutlass._mlir.dialects import arith
     from cutlass.cutlass_dsl import CuTeDSL
 
     version = hashlib.sha256(b"the one of this environment")
     CuTeDSL.get_version = lambda self: version
+    arith._isa = lambda x, kind: kind.isinstance(x)
     try:
         from cutlass.base_dsl._mlir_helpers import op
     except ImportError:  # a newer DSL
         return
+    op._is_framework_frame = functools.cache(op._is_framework_frame)
     if hasattr(dis, "Positions"):
         op.inspect = SimpleNamespace(getframeinfo=frame_info, currentframe=inspect.currentframe)
