@@ -130,6 +130,7 @@ def check_ptx(ptx: str, groups: int, config: dict) -> None:
     assert 128 * tensormaps + int(params[-1][1]) <= 32764
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "python, kernels",
     [
