@@ -93,6 +93,11 @@ class Tiles(Config):
 
     permuted: bool = False  # the tokens' rows lie in the order of the experts: permute.py has copied them
 
+    def __post_init__(self):
+        super().__post_init__()
+        assert self.cluster == (2 if self.permuted else 1)
+        assert self.tokens_on_m or (self.tokens <= 32 and not self.permuted)  # who gathers has a lane for each
+
     @property
     def rows(self) -> int:
         return 2 * HALF
@@ -146,15 +151,11 @@ class GatheredGemm(GroupedGemm):
         words = cute.make_tensor(host, cute.make_layout(WORDS))
         a, a_scale, b, b_scale, m_indptr, rows, c, c_scale, partials, flags = [words[i] for i in range(10)]
         total_m, n, k, experts, search, grid, tokens = [Int32(words[i]) for i in range(10, 17)]
-        maps = *self.token_maps(a, total_m, k), halves_tensormap(b, experts, n, k)
-        operands = Operands(a, a_scale, b_scale, rows, c, c_scale, partials, flags, total_m, n, tokens)
+        weights = halves_tensormap(b, experts, n, k)
         # The kernel takes the last one for the weights; tokens that it gathers come without
-        tensormaps = maps[-1:] * (len(self.config.widths) + 1 - len(maps)) + maps
-        self.launch(grid, words[17], tensormaps, m_indptr, operands, k >> 7, experts, search)
-
-    def token_maps(self, a: Int64, total_m: Int32, k: Int32) -> list:
-        """TMA atoms of the tokens, one for each width."""
-        return []
+        tokens_maps = self.token_maps(a, total_m, k) if self.config.permuted else [weights] * len(self.config.widths)
+        operands = Operands(a, a_scale, b_scale, rows, c, c_scale, partials, flags, total_m, n, tokens)
+        self.launch(grid, words[17], (*tokens_maps, weights), m_indptr, operands, k >> 7, experts, search)
 
     @cute.jit
     def prefetch(self, rank: Int32, plan, unit: Int32, weights_map: Int64):

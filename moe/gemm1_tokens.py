@@ -11,8 +11,8 @@ from cutlass import Float32, Int32, Int64, range_constexpr
 
 from moe.copied_scales import CopiedScales
 from moe.definition import LARGEST
-from moe.gemm1 import HALF, GatheredGemm, Operands, Tiles, inverse, product
-from moe.kernel import BLOCK_K, Cta, token_tensormap
+from moe.gemm1 import HALF, GatheredGemm, Operands, inverse, product
+from moe.kernel import BLOCK_K, Cta
 from moe.ptx import (
     FIRST,
     LAST,
@@ -35,14 +35,6 @@ class PermutedGemm(CopiedScales, TokensOnM, GatheredGemm):
     """The kernel with tokens on M, which nobody has to gather; the words are those of GatheredGemm."""
 
     early_table = True  # the kernel before this one is permute, which has waited for routing
-
-    def __init__(self, config: Tiles):
-        assert config.cluster == 2
-        super().__init__(config)
-
-    def token_maps(self, a: Int64, total_m: Int32, k: Int32) -> list:
-        config = self.config
-        return [token_tensormap(a, total_m, k, width // config.cluster) for width in config.widths]
 
     def weight_block(self, piece, blocks: Int32, i: Int32) -> Int32:
         """Of up, of gate."""

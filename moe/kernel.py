@@ -306,10 +306,14 @@ class GroupedGemm:
         words, config = cute.make_tensor(host, cute.make_layout(WORDS)), self.config
         a, a_scale, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
         total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
-        tensormaps = [token_tensormap(a, total_m, k, width // config.cluster) for width in config.widths]
-        tensormaps.append(weight_tensormap(b, experts, n, k, config.rows // config.cluster))
+        weights = weight_tensormap(b, experts, n, k, config.rows // config.cluster)
+        tensormaps = *self.token_maps(a, total_m, k), weights
         operands = Operands(a_scale, b_scale, out, partials, flags, total_m, n)
-        self.launch(grid, words[14], tuple(tensormaps), m_indptr, operands, k >> 7, experts, search)
+        self.launch(grid, words[14], tensormaps, m_indptr, operands, k >> 7, experts, search)
+
+    def token_maps(self, a: Int64, total_m: Int32, k: Int32) -> list:
+        """TMA atoms of the tokens, one for each width."""
+        return [token_tensormap(a, total_m, k, width // self.config.cluster) for width in self.config.widths]
 
     def launch(self, grid: Int32, stream: Int64, *arguments) -> None:
         """The kernel with these arguments, as a dependent launch."""
@@ -506,9 +510,7 @@ class GroupedGemm:
             tma_load(tokens, tokens_map, (x, piece.token), bar, LAST, Int32(1), None)
             return
         own = piece.shares_weights
-        self.load_halves(
-            cta, bar, weights, weights_map, x, (piece.row, piece.expert), FIRST, own, self.config.rows // 2
-        )
+        self.load_halves(cta, bar, weights, weights_map, x, (piece.row, piece.expert), FIRST, own, config.rows // 2)
         self.load_halves(cta, bar, tokens, tokens_map, x, (piece.token,), LAST, 1 - own, piece.width >> 1)
 
     def load_halves(

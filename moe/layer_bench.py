@@ -113,16 +113,15 @@ def measure(layer: Layer, weights: d.Inputs, tokens: int, repeats: int, peers, r
         x, y = torch.cat(outputs).float(), torch.cat([s.output for s in sets]).float()
         off[name] = ((x - y).norm() / y.norm()).item()
         whole[name] = [made[i % len(sets)] for i in range(CALLS)]
-    calls = {
+    of_stages = {
         "routing": [lambda s=s: layer.route(s.x, s.space) for s in turns],
         "permute": [lambda s=s: layer.permute(s.x, s.space) for s in turns],
         "GEMM1": [lambda s=s: layer.gemm1(s.x, s.space, first) for s in turns],
         "GEMM2": [lambda s=s: layer.gemm2(s.x, s.space, second) for s in turns],
         "finalise": [lambda s=s: layer.finalise(s.space, s.output) for s in turns],
-        **floors(layer, turns), **whole, **{name + GRAPH: captured(x) for name, x in whole.items()},
-    }  # fmt: skip
-    if not first.permuted:
-        del calls["permute"]
+    }
+    calls = {name: of_stages[name] for name in layer.stages(tokens)}
+    calls |= floors(layer, turns) | whole | {name + GRAPH: captured(x) for name, x in whole.items()}
     times = {name: [] for name in calls}
     for repeat in range(repeats + 1):
         for name in rng.sample(list(calls), len(calls)):

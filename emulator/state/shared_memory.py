@@ -139,11 +139,8 @@ class SharedMemory:
                 self.explain_invalid(bad, bad + size)
             if by is not None:
                 for words in self._words(index, size):
-                    late = self.written_at[words] > by.seen
-                    if late.any():
-                        writer = self.writer[words]
-                        late &= (writer != by.uid) & (writer != MIXED)
-                        for word in words[late].tolist():
+                    if self.written_at[words].max() > by.seen:
+                        for word in words[self._by_others(words, by)].tolist():
                             self._unordered(word * WORD, "read", by)
         return self.views[size][index]
 
@@ -258,15 +255,18 @@ class SharedMemory:
         message = f"{what} of shared memory at {at:#x}, which {self.order.who(number)} has {use}"
         self.report(Fault("race", f"{message} since this warp last waited for anything"))
 
+    def _by_others(self, words: slice | np.ndarray, by: Actor) -> np.ndarray:
+        """Which of these words others have written since `by` last waited."""
+        writer = self.writer[words]
+        return (self.written_at[words] > by.seen) & (writer != by.uid) & (writer != MIXED)
+
     def check_order(self, lo: int, hi: int, by: Actor, what, chunks: np.ndarray | None = None):
         """Whatever others wrote in the range must have been waited for."""
         first = lo // WORD
         words = slice(first, -(-hi // WORD))
         if self.written_at[words].max() <= by.seen:
             return
-        writer = self.writer[words]
-        late = (self.written_at[words] > by.seen) & (writer != by.uid) & (writer != MIXED)
-        for word in np.flatnonzero(late).tolist() if late.any() else ():
+        for word in np.flatnonzero(self._by_others(words, by)).tolist():
             if chunks is None or (chunks == (first + word) * WORD // CHUNK).any():
                 return self._unordered((first + word) * WORD, what, by)
 

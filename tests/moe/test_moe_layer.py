@@ -12,11 +12,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from emulator.formats.cubin import resources
 from moe import definition as d
 from moe import gemm1, gemm1_sm100, layer, layer_bench, pack
 from moe.kernel import SMEM
 from moe.routing import MAX_CHUNK, MAX_CTAS, THREADS, grid_of
+from tests.submission.test_machine_code import most_used
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -120,7 +120,7 @@ def test_when_routing_prefetches(monkeypatch):
 
 
 COMPILE = """
-import base64, ctypes, sys
+import base64, ctypes
 import cutlass.cute as cute
 from cutlass import Int64
 from cutlass.cute.runtime import make_ptr
@@ -140,8 +140,7 @@ def test_an_sm_has_room_for_two_ctas_of_routing(arch, tmp_path):
     env |= {"CUTE_DSL_DUMP_DIR": str(tmp_path), "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run([sys.executable, "-c", COMPILE], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = resources(base64.b64decode(done.stdout.splitlines()[-1]))
-    registers = max(used.get("registers", 0) for used in found.values())
+    registers = most_used(base64.b64decode(done.stdout.splitlines()[-1]))["registers"]
     assert 0 < registers * 2 * THREADS <= 65536, registers
 
 
