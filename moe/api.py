@@ -5,7 +5,7 @@ import functools
 import torch
 from cuda.bindings import runtime
 
-from moe.kernel import BLOCK_K, GROUPS, WORDS, Config, GroupedGemm
+from moe.kernel import BLOCK_K, EMPTY, GROUPS, WORDS, Config, GroupedGemm
 from moe.launch import Program
 from moe.schedule import MAX_EXPERTS, first_step
 from moe.sm100 import GroupedGemmSm100
@@ -159,12 +159,14 @@ class Launcher:
     def addresses(self, stream: int) -> tuple[int, int]:
         """Of the partial sums and their flags, which launches in one order share: of a stream, or captured together.
 
-        What is allocated while a graph is captured is that graph's, and its zeros are written when it is replayed.
+        What is allocated while a graph is captured is that graph's, and is filled when it is replayed.
         """
         if self.capturing():
             stream = captured(stream)
         if stream not in self.scratch:
-            partials = torch.empty(self.grid * self.config.partial_bytes, dtype=torch.uint8, device=self.device)
+            partials = torch.empty(self.grid * self.config.partial_bytes // 4, dtype=I32, device=self.device)
+            if self.config.polled:
+                partials.fill_(EMPTY)
             scratch = partials, torch.zeros(self.grid * GROUPS, dtype=I32, device=self.device)
             scratch = scratch if self.index >= 0 else emulated(scratch)
             self.scratch[stream] = scratch[0].data_ptr(), scratch[1].data_ptr(), scratch  # which own the memory

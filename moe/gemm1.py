@@ -22,8 +22,8 @@ from moe.kernel import (
     swizzled,
     tma_atom,
 )
+from moe.ptx import as_int as bits_of
 from moe.ptx import (
-    FIRST,
     consumer_barrier,
     copy_async,
     copy_async_arrive,
@@ -52,7 +52,6 @@ from moe.ptx import (
     wgmma_fp8,
     wgmma_wait,
 )
-from moe.ptx import as_int as bits_of
 from moe.schedule import piece_at
 
 WARP_SCRATCH = 1024  # bytes that each of the 8 consumer warps has
@@ -112,16 +111,16 @@ class Tiles(Config):
 
 
 # Measured on an H200 (LAYER.md): tiles of more tokens load weights less often, of fewer keep more stages under way
-FEW, SOME = [Tiles(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32)]
+FEW = Tiles(tokens=16, burst=2, prefetch=2)
 MANY = Tiles(tokens=128, cluster=2, tokens_on_m=True, permuted=True)
 SEVERAL = dataclasses.replace(MANY, burst=2, prefetch=2)
-CONFIGS = FEW, SOME, SEVERAL, MANY
+CONFIGS = FEW, SEVERAL, MANY
 
 
 def choose(rows: int, experts: int) -> Tiles:
     """The config for this many rows in all, as far as the host can know."""
     mean = -(-rows // experts)
-    return next((c for most, c in ((4, FEW), (15, SOME), (64, SEVERAL)) if mean <= most), MANY)
+    return FEW if mean <= 5 else SEVERAL if mean <= 64 else MANY
 
 
 class GatheredGemm(GroupedGemm):
@@ -169,11 +168,12 @@ class GatheredGemm(GroupedGemm):
 
     def load_stage(self, cta: Cta, piece, weights_map, tokens_map, slot: Int32, x: Int32) -> None:
         """TMA copies of a stage's weights, 128 rows of up, then of gate. Tokens are the scale warps' part."""
-        bar, weights = cta.full + 8 * slot, cta.ring + slot * self.config.stage_bytes
-        mbarrier_expect(bar, self.config.rows * BLOCK_K)
+        config, bar = self.config, cta.full + 8 * slot
+        weights = cta.ring + slot * config.stage_bytes
+        mbarrier_expect(bar, config.rows * BLOCK_K)
         for half in range(2):
             at = (x, piece.row >> 1, half, piece.expert)
-            tma_load(weights + half * (HALF * BLOCK_K), weights_map, at, bar, FIRST, Int32(1), None)
+            tma_load(weights + half * (HALF * BLOCK_K), weights_map, at, bar, config.weights_policy, Int32(1), None)
 
     @cute.jit
     def gather(self, to: Int32, source: Int64, k: Int32, token: Int32, piece, lane: Int32):

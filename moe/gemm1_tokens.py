@@ -14,7 +14,6 @@ from moe.definition import LARGEST
 from moe.gemm1 import HALF, GatheredGemm, Operands, inverse, product
 from moe.kernel import BLOCK_K, Cta
 from moe.ptx import (
-    FIRST,
     LAST,
     as_int,
     load_shared_words,
@@ -48,7 +47,7 @@ class PermutedGemm(CopiedScales, TokensOnM, GatheredGemm):
         for half in range(2):
             mine, mask = select(cta.rank == half, 1, 1 - shared), select(shared != 0, 3, Int32(1) << cta.rank)
             at = (x, piece.row >> 1, half, piece.expert)
-            tma_load(weights + half * (HALF * BLOCK_K), weights_map, at, bar, FIRST, mine, mask)
+            tma_load(weights + half * (HALF * BLOCK_K), weights_map, at, bar, config.weights_policy, mine, mask)
         to = weights + config.rows * BLOCK_K
         self.load_halves(cta, bar, to, tokens_map, x, (piece.token,), LAST, 1 - shared, piece.width >> 1)
 

@@ -19,14 +19,16 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 from moe.ptx import (
     FIRST,
     LAST,
+    NORMAL,
+    as_float,
     copy_async_arrive,
     divide,
     fma,
     let_next_kernel_start,
     load_acquire,
     load_global_float,
-    load_global_floats,
     load_relaxed,
+    load_relaxed_words_if,
     load_shared,
     load_shared_floats,
     load_shared_words,
@@ -43,9 +45,9 @@ from moe.ptx import (
     pause,
     prefix_sum,
     select,
-    store_global_floats,
     store_global_words,
     store_matrix,
+    store_relaxed_floats,
     store_release,
     store_shared,
     store_shared_float,
@@ -84,6 +86,7 @@ PIECES = PIECE_BYTES * MAX_STAGES
 SCALE_RING = (MAX_STAGES + SPARE_SCALES) * (2 * 8 + PIECE_BYTES)  # bytes of its barriers and pieces
 TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
 WORDS = 15  # of the host's array
+EMPTY = -1  # bits of a NaN that no arithmetic gives: its NaNs are 0x7fffffff
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,21 @@ class Config:
         return self.weights
 
     @property
+    def weights_policy(self) -> str:
+        """L2 policy of the weights, by which is faster on an H200: README.md."""
+        return FIRST if self.cluster == 1 else NORMAL
+
+    @property
     def sums(self) -> int:
         """Results of a consumer thread."""
         return self.rows * self.tokens // (GROUP_THREADS * GROUPS)
+
+    @property
+    def polled(self) -> bool:
+        """Whether the few sums of a part say themselves that they have come, so that a cut tile waits for one way
+        through L2, not for two and a fence. For that they must be EMPTY before, which costs more than a flag where
+        they are many: LAYER.md."""
+        return self.sums <= 16
 
     @property
     def scale_row(self) -> int:
@@ -219,8 +234,8 @@ class Operands(NamedTuple):
     a_scale: Int64
     b_scale: Int64
     out: Int64
-    partials: Int64  # [CTA, partial_bytes], of tiles that were cut
-    flags: Int64  # int32 [CTA, GROUPS]: 1 while there is one
+    partials: Int64  # f32 [CTA, partial_bytes / 4], of tiles that were cut; if polled, EMPTY where there is none
+    flags: Int64  # int32 [CTA, GROUPS]: 1 while there is one, if not polled
     total_m: Int32
     n: Int32
 
@@ -503,14 +518,14 @@ class GroupedGemm:
         """TMA copies of a stage at x of K. Of the operand that a cluster shares, each CTA loads half for both."""
         config, bar = self.config, cta.full + 8 * slot
         mbarrier_expect(bar, (piece.width + config.rows) * BLOCK_K)
-        weights = cta.ring + slot * config.stage_bytes
+        weights, policy = cta.ring + slot * config.stage_bytes, config.weights_policy
         tokens = weights + config.rows * BLOCK_K
         if config.cluster == 1:
-            tma_load(weights, weights_map, (x, piece.row, piece.expert), bar, FIRST, Int32(1), None)
+            tma_load(weights, weights_map, (x, piece.row, piece.expert), bar, policy, Int32(1), None)
             tma_load(tokens, tokens_map, (x, piece.token), bar, LAST, Int32(1), None)
             return
         own = piece.shares_weights
-        self.load_halves(cta, bar, weights, weights_map, x, (piece.row, piece.expert), FIRST, own, config.rows // 2)
+        self.load_halves(cta, bar, weights, weights_map, x, (piece.row, piece.expert), policy, own, config.rows // 2)
         self.load_halves(cta, bar, tokens, tokens_map, x, (piece.token,), LAST, 1 - own, piece.width >> 1)
 
     def load_halves(
@@ -612,10 +627,11 @@ class GroupedGemm:
                 to = partial + Int64(block_of_grid) * config.partial_bytes
                 for i in range_constexpr(config.sums // 4):
                     used = self.is_used(piece, group, i)
-                    store_global_floats(to + i * (GROUP_THREADS * 16), [acc[4 * i + j] for j in BANKS], used)
-                warpgroup_barrier(group + 1)
-                if group_thread == 0:
-                    store_release(operands.flags + Int64(block_of_grid * GROUPS + group) * 4, 1)
+                    store_relaxed_floats(to + i * (GROUP_THREADS * 16), [acc[4 * i + j] for j in BANKS], used)
+                if const_expr(not config.polled):
+                    warpgroup_barrier(group + 1)
+                    if group_thread == 0:
+                        store_release(operands.flags + Int64(block_of_grid * GROUPS + group) * 4, 1)
             else:
                 if cut & (plan.share < plan.shape.k_blocks):  # the rest is multiplied at the same time
                     self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
@@ -623,8 +639,8 @@ class GroupedGemm:
             unit = piece.next
 
     def is_used(self, piece, group: Int32, i: int) -> Int32:
-        """1 if results 4 * i and on of a thread are of tokens that were multiplied."""
-        return select(i * 8 % self.config.tokens < piece.width, 1, 0)
+        """1 if results 4 * i and on of a thread are of tokens that the tile has."""
+        return select(i * 8 % self.config.tokens < piece.tokens, 1, 0)
 
     @cute.jit
     def multiply_piece(
@@ -668,32 +684,47 @@ class GroupedGemm:
         """Add the sums of the clusters that have the rest of this tile, in their order."""
         config, size = self.config, cute.size(acc)
         first, clusters = cta.cluster + 1, plan.shape.clusters
-        for other in cutlass.range(first + thread, clusters, GROUP_THREADS, unroll=1):
-            if start_of(plan, other) < piece.end:
-                flag = flags + Int64((other * config.cluster + cta.rank) * GROUPS + group) * 4
-                while load_acquire(flag) == 0:
-                    pause()
-                store_release(flag, 0)
-        warpgroup_barrier(group + 1)
+        if const_expr(not config.polled):
+            for other in cutlass.range(first + thread, clusters, GROUP_THREADS, unroll=1):
+                if start_of(plan, other) < piece.end:
+                    flag = flags + Int64((other * config.cluster + cta.rank) * GROUPS + group) * 4
+                    while load_acquire(flag) == 0:
+                        pause()
+                    store_release(flag, 0)
+            warpgroup_barrier(group + 1)
         together = 8 if size <= 16 else 4 if size <= 32 else 2 if size <= 64 else 1  # parts that are loaded at once,
         chunk = min(size, 64)  # so many sums of each
+        found = cute.make_rmem_tensor((together * chunk,), Float32)
         other = first
         while start_of(plan, other) < piece.end:
             for base in range_constexpr(0, size, chunk):
-                parts = []
+                places = []
                 for i in range_constexpr(together):
-                    block = (other + i) * config.cluster + cta.rank
+                    at = partial + Int64((other + i) * config.cluster + cta.rank) * config.partial_bytes
                     exists = select(start_of(plan, other + i) < piece.end, 1, 0)
-                    at = partial + Int64(block) * config.partial_bytes
-                    part = []
                     for j in range_constexpr(base // 4, (base + chunk) // 4):
-                        used = exists & self.is_used(piece, group, j)
-                        part.append(load_global_floats(at + j * (GROUP_THREADS * 16), used))
-                    parts.append(part)
-                for part in parts:
+                        places.append((at + j * (GROUP_THREADS * 16), exists & self.is_used(piece, group, j)))
+                missing = self.load_parts(places, found)
+                if const_expr(config.polled):
+                    while cute.arch.vote_any_sync(missing != 0):
+                        pause()
+                        missing = self.load_parts(places, found)
+                    for i in range_constexpr(len(places)):
+                        store_global_words(places[i][0], [Int32(EMPTY)] * 4, places[i][1])  # for the next launch
+                for i in range_constexpr(together):
                     for j in range_constexpr(chunk):
-                        acc[base + j] = acc[base + j] + part[j // 4][BANKS[j % 4]]
+                        acc[base + j] = acc[base + j] + found[i * chunk + j]
             other = other + together
+
+    def load_parts(self, places: list[tuple[Int64, Int32]], found) -> Int32:
+        """Four sums from each place, 0 where its condition is 0. Returns 1 if one of them is EMPTY, else 0."""
+        missing = Int32(0)
+        for i, place in enumerate(places):
+            words = load_relaxed_words_if(*place)
+            for j in range(4):
+                found[4 * i + j] = as_float(words[BANKS[j]])
+                missing = select(words[j] == EMPTY, 1, missing)
+        return missing
 
     def after(self, slot: Int32, phase: Int32) -> tuple[Int32, Int32]:
         """The next slot of the ring, and its phase."""

@@ -26,7 +26,7 @@ from moe.finalise import Finalise
 from moe.gemm1 import WORDS as GEMM1_WORDS
 from moe.gemm1 import GatheredGemm
 from moe.gemm1_sm100 import GatheredGemmSm100
-from moe.kernel import Config, GroupedGemm
+from moe.kernel import EMPTY, Config, GroupedGemm
 from moe.launch import Program, float_bits
 from moe.permute import WORDS as PERMUTE_WORDS
 from moe.permute import Permute
@@ -144,7 +144,8 @@ class Space(NamedTuple):
     barrier: torch.Tensor  # int32 [2], 0 at first
     c: torch.Tensor  # e4m3 [rows, I]
     c_scale: torch.Tensor  # f32 [I/128, rows]
-    partials: torch.Tensor  # of GEMM1's tiles that were cut, and their flags
+    polled: torch.Tensor  # int32: partial sums of GEMM1's tiles that were cut, EMPTY at first, or
+    partials: torch.Tensor  # those of configs that do not poll, and their
     flags: torch.Tensor  # int32 [CTAs, 2], 0 at first
     o: torch.Tensor  # bf16 [rows, H]
     permuted: torch.Tensor  # e4m3 [rows, H]: tokens in the order of `rows`; none if GEMM1 gathers them
@@ -215,7 +216,10 @@ class Layer:
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = room * min(TOP_K, e)
         configs = [self.configs(tokens)[0] for tokens in (room // 2 + 1, room)]
-        partials = max(config.partial_bytes for config in configs) * self.sms
+        polled, partials = [
+            max((c.partial_bytes // 4 * self.sms for c in configs if c.polled == way), default=0)
+            for way in (True, False)
+        ]
         permuted = rows if any(config.permuted for config in configs) else 0
 
         def empty(*shape: int, dtype: torch.dtype = I32) -> torch.Tensor:
@@ -224,7 +228,7 @@ class Layer:
         tensors = (
             empty(e + 1), empty(rows), empty(room, TOP_K), empty(room, TOP_K, dtype=F32), empty(MAX_CTAS, MAX_LOCAL),
             empty(2).zero_(), empty(rows, i, dtype=E4M3), empty(i // 128, rows, dtype=F32),
-            empty(partials, dtype=torch.uint8), empty(self.sms, 2).zero_(), empty(rows, h, dtype=BF16),
+            empty(polled).fill_(EMPTY), empty(partials), empty(self.sms, 2).zero_(), empty(rows, h, dtype=BF16),
             empty(permuted, h, dtype=E4M3), empty(h // 128, permuted, dtype=F32),
         )  # fmt: skip
         return Space(room, *(tensors if self.index >= 0 else api.emulated(tensors)))
@@ -277,7 +281,7 @@ class Layer:
         tokens = (space.permuted, space.permuted_scale) if config.permuted else (x.hidden_states, x.hidden_states_scale)
         tensors = (
             *tokens, x.gemm1_weights, x.gemm1_weights_scale, space.m_indptr, space.rows,
-            space.c, space.c_scale, space.partials, space.flags,
+            space.c, space.c_scale, space.polled if config.polled else space.partials, space.flags,
         )  # fmt: skip
         sizes = space.rows.shape[0], 2 * i, h, e, first_step(e), self.grid(config), x.hidden_states.shape[0]
         gemm1_program(self.device, config)(*[t.data_ptr() for t in tensors], *sizes, self.current())

@@ -189,6 +189,14 @@ def load_global_float(address: Int64, condition: Int32) -> Float32:
     return Float32(ptx(text, "=&f,l,r", address, condition, result="f32"))
 
 
+def load_relaxed_words_if(address: Int64, condition: Int32) -> list[Int32]:
+    """ld.relaxed.gpu of 16 bytes, each word for itself (8.2.4); 0 where condition is 0."""
+    text = "{ .reg .pred p; setp.ne.b32 p, $5, 0; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;"
+    text += " @p ld.relaxed.gpu.global.v4.b32 {$0, $1, $2, $3}, [$4]; }"
+    struct = ptx(text, "=&r,=&r,=&r,=&r,l,r", address, condition, result=structure(4, "i32"))
+    return unpack(struct, 4, Int32)
+
+
 def load_global_floats(address: Int64, condition: Int32) -> list[Float32]:
     """ld.global of 4 f32; 0 where condition is 0."""
     text = "{ .reg .pred p; setp.ne.b32 p, $5, 0; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;"
@@ -205,9 +213,9 @@ def load_global_words(address: Int64, condition: Int32) -> list[Int32]:
     return unpack(struct, 4, Int32)
 
 
-def store_global_floats(address: Int64, x: list[Float32], condition: Int32) -> None:
-    """st.global (9.7.9.11) of 4 f32 where condition is not 0."""
-    ptx_if(condition, "st.global.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f", address, *x)
+def store_relaxed_floats(address: Int64, x: list[Float32], condition: Int32) -> None:
+    """st.relaxed.gpu (9.7.9.11) of 4 f32, each for itself (8.2.4), where condition is not 0."""
+    ptx_if(condition, "st.relaxed.gpu.global.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f", address, *x)
 
 
 def store_global_words(address: Int64, x: list[Int32], condition: Int32) -> None:

@@ -8,9 +8,10 @@ from moe.kernel import Config
 SMS = 132
 FEW = Config(tokens=16, burst=4, prefetch=2)  # most bytes in flight; 213.6 us for 32 x 8, N = 4096; no bursts: 215.7
 # Tokens on M. In pairs, for more tiles than SMs:
-MORE = Config(tokens=128, tokens_on_m=True, cluster=2, prefetch=2)  # 253.0 us for 32 x 128, N = 4096; MANY: 259.9
-MANY = Config(tokens=128, tokens_on_m=True, cluster=2, weights=256, prefetch=2)  # 355.7 us for 8 x 512; MORE: 388.6
-SEVERAL = dataclasses.replace(MANY, burst=2)  # 35.6 us for 8 x 64, K = 2048; MANY: 36.5, MORE: 37.3
+MORE = Config(tokens=128, tokens_on_m=True, cluster=2, burst=2, prefetch=2)  # 117.0 us for 8 x 128, N = K = 7168
+MANY = Config(tokens=128, tokens_on_m=True, cluster=2, weights=256, prefetch=2)  # 205.4 us for 8 x 512, N = 4096
+SEVERAL = dataclasses.replace(MANY, burst=2)  # 120.3 us for that of MORE, 210.7 for that of MANY; 32 x 64, N = 4096:
+#                                               228.4, MORE 232.1, MANY 239.6
 # A whole tile for nearly every SM, so that none is cut; in brackets what was fastest with tiles of 128 rows:
 WIDE = Config(tokens=128, tokens_on_m=True, weights=256, prefetch=2)  # 1 x 512, N = K = 7168: 44.9 us (49.6)
 ALONE = Config(tokens=128, tokens_on_m=True, prefetch=2)  # 4 x 64, N = 4096: 31.9 us; MORE: 32.2
@@ -23,14 +24,18 @@ CONFIGS = FEW, MORE, MANY, SEVERAL, WIDE, ALONE, NARROW, THIN
 def choose(total_m: int, experts: int, n: int, k: int, routed: bool = False) -> Config:
     """The config for these sizes. Of the experts' sizes the host knows only the mean; routed: they are uneven."""
     mean = -(-total_m // experts)
-    if mean <= 16:
+    if mean <= (8 if routed else 16):  # the layer's GEMM2 at T = 256: 108.1 us, SEVERAL 112.6; at 512: 126.8, 115.4
         return FEW
-    wide = (WIDE,) * (mean > 128 or k <= 2048)  # 4 x 64, N = K = 7168: 57.4 us, with tiles that are cut 54.8
+    wide = (WIDE,) * (mean > 128 or k <= 2048)  # 4 x 64, N = K = 7168: 57.4 us, ALONE 57.0
     for config in (*wide, ALONE, NARROW, THIN):
         if config.one_each(SMS, total_m, n, experts):
             return config
-    if mean > 128 or routed and mean > 96:  # the layer's GEMM2 at T = 4096: 185.2 us, SEVERAL 188.5, MORE 195.4
+    if mean > 128 or routed and mean > 96:  # the layer's GEMM2 at T = 4096: 166.3 us, SEVERAL 172.3, MORE 176.2
         return MANY
     if k <= 2048:
         return SEVERAL
-    return ALONE if mean <= 64 and experts * -(-n // 128) < 2 * SMS else MORE  # 4 x 64, N = K = 7168: 54.8 us, 55.1
+    if mean <= 64 and experts * -(-n // ALONE.rows) < 2 * SMS:  # 512 tokens, N = 4096: all of one expert 26.0 us,
+        return ALONE  # SEVERAL 31.3; evenly of 8 within 1 % of it
+    # Wide tiles that are too few leave SMs idle; between one and two for each are cut
+    wide = experts * -(-n // SEVERAL.rows)
+    return MORE if wide < 0.8 * SMS or SMS < wide < 2 * SMS else SEVERAL

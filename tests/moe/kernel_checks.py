@@ -72,6 +72,16 @@ def test_one_token_tile_an_expert_in_whole_tiles(moe):
     assert moe.run(case, config) <= moe.BOUND and (partials == 0x55).all()
 
 
+def test_partial_sums_are_left_empty(moe):
+    """Those of a launch must not be taken for the next one's."""
+    from moe import api, kernel
+
+    case, config = moe.CASES["cut into many parts"], tuned().FEW
+    assert moe.run(case, config) <= moe.BOUND
+    ((_, _, (partials, _)),) = api.launcher(torch.device("cpu"), config).scratch.values()
+    assert (partials == kernel.EMPTY).all()
+
+
 @pytest.mark.parametrize("schedule", range(1, 9))
 def test_orders_of_events(moe, schedule):
     """One class of operation after the other is late, then all: clusters, cut tiles and bursts included.
@@ -135,7 +145,7 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
     from moe import api, kernel, sm90_tokens, sm100_tokens
 
     part = sm100_tokens if MACHINE == "b200" else sm90_tokens
-    real_store, real_flag = part.store_global_words, kernel.load_global_floats
+    real_store, real_load = part.store_global_words, kernel.load_relaxed_words_if
     if fault == "no scales" and MACHINE == "b200":
         pair = part.fma_pair
         monkeypatch.setattr(part, "fma_pair", lambda x, y, scales, u, v: pair(x, y, part.twice(x), u, v))
@@ -166,7 +176,7 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
         monkeypatch.setattr(gemm, "after", released)
         monkeypatch.setattr(gemm, "multiply", remembered)
     else:
-        monkeypatch.setattr(kernel, "load_global_floats", lambda at, c: real_flag(at, c & 0))
+        monkeypatch.setattr(kernel, "load_relaxed_words_if", lambda at, c: real_load(at, c & 0))
     api.launcher.cache_clear()
     try:
         cases = {"no partial sums": "cut into many parts", "a stage is released too early": "the ring goes round"}

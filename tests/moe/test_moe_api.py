@@ -69,7 +69,7 @@ def test_no_rows_is_no_launch():
 
 
 def test_scratch_memory_of_captured_launches(monkeypatch):
-    """Launches that are captured together share scratch memory, and with nothing else: replays write its zeros."""
+    """Launches that are captured together share scratch memory, and with nothing else: replays fill it."""
     launcher, capture = object.__new__(api.Launcher), [0]
     launcher.scratch, launcher.index, launcher.grid = {}, 0, 2
     launcher.config, launcher.device = Config(tokens=16), torch.device("cpu")
@@ -98,9 +98,11 @@ def test_choose():
     assert choose(64, 8, 4096, 7168) == FEW
     assert choose(1024, 8, 7168, 7168) == MORE
     assert choose(4096, 8, 7168, 7168) == MANY
-    assert choose(512, 4, 7168, 7168) == MORE  # 224 tiles of 128 rows for 132 SMs
-    assert choose(4096, 32, 7168, 2048, routed=True) == MANY and choose(2048, 32, 7168, 2048, routed=True) == SEVERAL
-    assert choose(4096, 32, 7168, 2048) == SEVERAL and choose(4096, 32, 4096, 7168) == MORE
+    assert choose(512, 4, 7168, 7168) == SEVERAL  # 112 tiles of 256 rows for 132 SMs
+    assert choose(512, 4, 2560, 7168) == MORE  # 40
+    assert choose(4096, 32, 7168, 2048, routed=True) == MANY and choose(512, 32, 7168, 2048, routed=True) == SEVERAL
+    assert choose(256, 32, 7168, 2048, routed=True) == choose(512, 32, 7168, 2048) == FEW
+    assert choose(4096, 32, 7168, 2048) == choose(4096, 32, 4096, 7168) == SEVERAL
     assert choose(512, 4, 7168, 2048) == WIDE and WIDE.grid(132, 512, 7168, 4) == 112
     assert choose(100, 1, 4096, 7168) == THIN and THIN.grid(132, 100, 4096, 1) == 128
     assert FEW.grid(132, 100, 16384, 1) == MORE.grid(132, 1024, 7168, 8) == THIN.grid(132, 1, 2048, 1) == 132
