@@ -15,6 +15,7 @@ from evaluation.judge import Options, judge
 from task import TestCase, format_case
 from tests import quick_dsl
 
+quick_dsl.collect_garbage_rarely()
 HONEST = """from reference import ref_kernel
 
 def custom_kernel(data):
