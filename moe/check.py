@@ -39,7 +39,8 @@ class Case:
         if self.special == "nan":
             a.view(torch.uint8)[rows // 2, 3] = 0x7F
             b.view(torch.uint8)[-1, self.n // 3, self.k - 1] = 0xFF
-            a_scale[0, -1] = b_scale[-1, -1, 0] = torch.nan
+            a_scale[0, -1] = torch.nan
+            b_scale.view(torch.int32)[-1, -1, 0] = -1  # a NaN, too, of the bits that say that a partial sum is missing
         if self.special == "indptr":  # backwards, and beyond the rows that there are
             m_indptr[1], m_indptr[-1] = m_indptr[2] + 3, rows + 1000
         return a, a_scale, b, b_scale, m_indptr
@@ -56,6 +57,7 @@ CASES = {
     "shares, then whole tiles": Case((300, 0, 280), 1024, 256),
     "the ring goes round": Case((130,), 384, 128 * 14),
     "nan": Case((7, 20, 6), 256, 256, "nan"),
+    "nan, cut into many parts": Case((9,), 256, 128 * 13, "nan"),
     "no rows": Case((0, 0), 128, 128),
     "m_indptr not monotone": Case((16, 16, 16), 128, 128, "indptr"),
 }

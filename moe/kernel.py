@@ -86,7 +86,7 @@ PIECES = PIECE_BYTES * MAX_STAGES
 SCALE_RING = (MAX_STAGES + SPARE_SCALES) * (2 * 8 + PIECE_BYTES)  # bytes of its barriers and pieces
 TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
 WORDS = 15  # of the host's array
-EMPTY = -1  # bits of a NaN that no arithmetic gives: its NaNs are 0x7fffffff
+EMPTY = -1  # bits of a NaN that no arithmetic gives, whatever NaNs it is given: those are 0x7fffffff
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,9 @@ class Config:
 
     @property
     def polled(self) -> bool:
-        """Whether the few sums of a part say themselves that they have come, so that a cut tile waits for one way
-        through L2, not for two and a fence. For that they must be EMPTY before, which costs more than a flag where
-        they are many: LAYER.md."""
+        """Whether the sums of a cut tile's parts say themselves that they have come: by one way through L2, where a
+        flag behind them takes two and a fence. They must be EMPTY before, which costs more than that if they are many.
+        """
         return self.sums <= 16
 
     @property

@@ -36,6 +36,6 @@ def choose(total_m: int, experts: int, n: int, k: int, routed: bool = False) -> 
         return SEVERAL
     if mean <= 64 and experts * -(-n // ALONE.rows) < 2 * SMS:  # 512 tokens, N = 4096: all of one expert 26.0 us,
         return ALONE  # SEVERAL 31.3; evenly of 8 within 1 % of it
-    # Wide tiles that are too few leave SMs idle; between one and two for each are cut
-    wide = experts * -(-n // SEVERAL.rows)
-    return MORE if wide < 0.8 * SMS or SMS < wide < 2 * SMS else SEVERAL
+    # Tiles of 256 rows that are too few leave SMs idle; between one and two for each are cut
+    tiles = experts * -(-n // SEVERAL.rows)
+    return MORE if tiles < 0.8 * SMS or SMS < tiles < 2 * SMS else SEVERAL

@@ -38,7 +38,7 @@ def tuned():
 
 NAMES = ["even", "ragged", "one expert has all", "several token tiles", "cut into many parts", "nan"]
 CASES = [(name, config) for name in NAMES for config in ("FEW", "ALONE", "MANY")]  # the other ones' are below
-CASES += [("the ring goes round", config) for config in ("FEW", "MANY")]
+CASES += [("the ring goes round", config) for config in ("FEW", "MANY")] + [("nan, cut into many parts", "FEW")]
 CASES += [(name, "SEVERAL") for name in ("ragged", "the ring goes round")] * (MACHINE == "h200")
 
 
