@@ -7,6 +7,7 @@ starts a block, so that waiting means: return BLOCKED, run the same block again 
 
 from __future__ import annotations
 
+import functools
 from random import Random
 
 from ..errors import Unsupported
@@ -33,6 +34,7 @@ class Program:
     def __init__(self, kernel: Kernel, name: str = "ptx", machine_code: bytes | None = None):
         """machine_code: the cubin that ptxas made of the module, where there is one."""
         self.kernel, self.machine_code = kernel, machine_code
+        self.initial_registers = functools.lru_cache(maxsize=4)(self.initial_registers)
         self.source_name = f"<{name}>"
         self.split_blocks()
         self.blocks = [None] * len(self.start)
@@ -148,7 +150,7 @@ class Program:
             for s in self.successors[b]:
                 self.live_out[b] |= live[s]
 
-    def initial_registers(self, seed: int) -> list:
+    def initial_registers(self, seed: int) -> tuple:
         """What a warp starts with: None, which faults when read; garbage where only some paths read before a write.
 
         Compilers make such paths out of `if`s whose outcome does not matter there; the result must not depend on it.
@@ -161,7 +163,7 @@ class Program:
         for r in self.kernel.registers:
             if self.live[0] & written & 1 << r.index:
                 registers[r.index] = bool(random.getrandbits(1)) if r.bits == 1 else random.getrandbits(r.bits)
-        return registers
+        return tuple(registers)
 
     def find_deliveries(self):
         """deliveries[i]: registers that a tcgen05.ld may still owe when instruction i reads one of them.

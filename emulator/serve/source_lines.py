@@ -20,6 +20,7 @@ ENTRY = "kernel_wrapper"  # the function of the DSL that calls the body of a ker
 Call = tuple[str, int, str]  # file, line, function
 _calls: list[tuple[Call, ...]] = []  # outermost first; number - FIRST is the index
 _numbers: dict[tuple[Call, ...], int] = {}
+_innermost: tuple = (None, None)  # the user's frame that built the last operation, and what led there
 _LOC = re.compile(r"^([ \t]*\.loc[ \t]+)(\d+)[ \t]+(\d+)[ \t]+(\d+)[ \t]*$", re.MULTILINE)
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"]*)"', re.MULTILINE)
 
@@ -29,8 +30,30 @@ def calls(frame, library: str) -> tuple[Call, ...]:
 
     library: where the DSL lies. A part of a function that the DSL calls back (the body of a loop) stands for all of it.
     """
+    global _innermost
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(library):
+            if code.co_filename != __file__:
+                break
+        elif code.co_name == ENTRY:
+            return ()
+        frame = frame.f_back
+    else:
+        return ()
+    if _innermost[0] is not frame:  # while it runs, what has called it stays where it is
+        _innermost = frame, callers(frame, library)
+    outer = _innermost[1]
+    if outer is None:
+        return ()
+    here = code.co_filename, frame.f_lineno, code.co_name
+    return (*(outer[:-1] if outer and outer[-1][:2] == here[:2] else outer), here)
+
+
+def callers(frame, library: str) -> tuple[Call, ...] | None:
+    """The lines that led to this frame of the user's code, from the body of a kernel on; None if there is no kernel."""
     found: list[Call] = []
-    inner, called_back = None, False
+    inner, called_back, frame = frame.f_code, False, frame.f_back
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith(library):
@@ -39,12 +62,12 @@ def calls(frame, library: str) -> tuple[Call, ...]:
             called_back = True
         elif code.co_filename != __file__:
             place = code.co_filename, frame.f_lineno
-            part = called_back and inner is not None and inner in code.co_consts
+            part = called_back and inner in code.co_consts
             if not part and (not found or found[-1][:2] != place):  # a comprehension is a call on the same line
                 found.append((*place, code.co_name))
             inner, called_back = code, False
         frame = frame.f_back
-    return ()
+    return None
 
 
 def number_of(found: tuple[Call, ...]) -> int:
@@ -81,6 +104,8 @@ def install() -> None:
 
 def resolved(text: str) -> str:
     """PTX with the calls in the place of their numbers."""
+    global _innermost
+    _innermost = None, None  # what has been compiled need not be kept alive
     files = {name: int(number) for number, name in _FILE.findall(text)}
     functions: dict[str, str] = {}  # name -> its label in .debug_str
 
