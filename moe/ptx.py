@@ -189,28 +189,28 @@ def load_global_float(address: Int64, condition: Int32) -> Float32:
     return Float32(ptx(text, "=&f,l,r", address, condition, result="f32"))
 
 
+def load_16_bytes(instruction: str, address: Int64, condition: Int32, dtype) -> list:
+    """Four of a type by this instruction (9.7.9.8); 0 where condition is 0."""
+    letter, kind = ("f", "f32") if dtype is Float32 else ("r", "i32")
+    text = "{ .reg .pred p; setp.ne.b32 p, $5, 0; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;"
+    text += f" @p {instruction} {{$0, $1, $2, $3}}, [$4]; }}"
+    struct = ptx(text, f"=&{letter}," * 4 + "l,r", address, condition, result=structure(4, kind))
+    return unpack(struct, 4, dtype)
+
+
 def load_relaxed_words_if(address: Int64, condition: Int32) -> list[Int32]:
     """ld.relaxed.gpu of 16 bytes, each word for itself (8.2.4); 0 where condition is 0."""
-    text = "{ .reg .pred p; setp.ne.b32 p, $5, 0; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;"
-    text += " @p ld.relaxed.gpu.global.v4.b32 {$0, $1, $2, $3}, [$4]; }"
-    struct = ptx(text, "=&r,=&r,=&r,=&r,l,r", address, condition, result=structure(4, "i32"))
-    return unpack(struct, 4, Int32)
+    return load_16_bytes("ld.relaxed.gpu.global.v4.b32", address, condition, Int32)
 
 
 def load_global_floats(address: Int64, condition: Int32) -> list[Float32]:
     """ld.global of 4 f32; 0 where condition is 0."""
-    text = "{ .reg .pred p; setp.ne.b32 p, $5, 0; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;"
-    text += " @p ld.global.v4.f32 {$0, $1, $2, $3}, [$4]; }"
-    struct = ptx(text, "=&f,=&f,=&f,=&f,l,r", address, condition, result=structure(4, "f32"))
-    return unpack(struct, 4, Float32)
+    return load_16_bytes("ld.global.v4.f32", address, condition, Float32)
 
 
 def load_global_words(address: Int64, condition: Int32) -> list[Int32]:
     """ld.global of 16 bytes; 0 where condition is 0."""
-    text = "{ .reg .pred p; setp.ne.b32 p, $5, 0; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;"
-    text += " @p ld.global.v4.b32 {$0, $1, $2, $3}, [$4]; }"
-    struct = ptx(text, "=&r,=&r,=&r,=&r,l,r", address, condition, result=structure(4, "i32"))
-    return unpack(struct, 4, Int32)
+    return load_16_bytes("ld.global.v4.b32", address, condition, Int32)
 
 
 def store_relaxed_floats(address: Int64, x: list[Float32], condition: Int32) -> None:

@@ -100,7 +100,8 @@ def test_choose():
     assert choose(4096, 8, 7168, 7168) == MANY
     assert choose(512, 4, 7168, 7168) == SEVERAL  # 112 tiles of 256 rows for 132 SMs
     assert choose(512, 4, 2560, 7168) == MORE  # 40
-    assert choose(4096, 32, 7168, 2048, routed=True) == MANY and choose(512, 32, 7168, 2048, routed=True) == SEVERAL
+    assert choose(4096, 32, 7168, 2048, routed=True) == MANY and choose(2048, 32, 7168, 2048, routed=True) == SEVERAL
+    assert choose(512, 32, 7168, 2048, routed=True) == SEVERAL
     assert choose(256, 32, 7168, 2048, routed=True) == choose(512, 32, 7168, 2048) == FEW
     assert choose(4096, 32, 7168, 2048) == choose(4096, 32, 4096, 7168) == SEVERAL
     assert choose(512, 4, 7168, 2048) == WIDE and WIDE.grid(132, 512, 7168, 4) == 112
