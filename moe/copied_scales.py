@@ -8,7 +8,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from moe.kernel import BLOCK_N, Cta, Operands
+from moe.kernel import Cta, Operands
 from moe.ptx import copy_async, copy_async_word, maximum, mbarrier_wait, minimum
 from moe.schedule import piece_at
 
@@ -27,15 +27,14 @@ class CopiedScales:
 
     def weight_block(self, piece, blocks: Int32, i: Int32) -> Int32:
         """Which of the scales of an expert's weights, one for each 128 rows, is the stage's number i."""
-        return (piece.row >> 7) + i
+        return (piece.row + i * self.config.scale_rows) >> 7
 
     @cute.jit
-    def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
+    def scale(self, cta: Cta, plan, unit: Int32, piece, operands: Operands, which: Int32, lane: Int32):
         """The scale warp: asynchronous copies."""
         config = self.config
         slot, phase = Int32(0), Int32(1)
         while unit < plan.end:
-            piece = piece_at(plan, config, cta.rank, unit)
             k_blocks, scale_blocks = plan.shape.k_blocks, plan.shape.n >> 7
             row = minimum(self.weight_block(piece, scale_blocks, lane), scale_blocks - 1)
             weights = operands.b_scale + Int64(piece.expert * scale_blocks + row) * Int64(k_blocks) * 4
@@ -51,8 +50,9 @@ class CopiedScales:
                 if lane < begin:  # of tokens that there are: the others' are multiplied, too
                     word = minimum(config.tokens + lane, left - 1)
                     copy_async_word(to + 4 * (config.tokens + lane), source + Int64(4 * word))
-                if lane < -(-config.rows // BLOCK_N):
+                if lane < config.rows // config.scale_rows:
                     copy_async_word(to + config.weight_scales + 4 * lane, weights + Int64(k) * 4)
                 self.arrive_behind_copies(cta.scales_full + 8 * slot, lane)
                 slot, phase = self.after_scales(slot, phase)
             unit = piece.next
+            piece = piece_at(plan, config, cta.rank, unit)

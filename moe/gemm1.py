@@ -111,7 +111,7 @@ class Tiles(Config):
 
 
 # Measured on an H200 (LAYER.md): tiles of more tokens load weights less often, of fewer keep more stages under way
-FEW = Tiles(tokens=16, burst=2, prefetch=2)
+FEW = Tiles(tokens=16, burst=2)
 MANY = Tiles(tokens=128, cluster=2, tokens_on_m=True, permuted=True)
 SEVERAL = dataclasses.replace(MANY, burst=2, prefetch=2)
 CONFIGS = FEW, SEVERAL, MANY
@@ -157,14 +157,11 @@ class GatheredGemm(GroupedGemm):
         self.launch(grid, words[17], (*tokens_maps, weights), m_indptr, operands, k >> 7, experts, search)
 
     @cute.jit
-    def prefetch(self, rank: Int32, plan, unit: Int32, weights_map: Int64):
-        """The first stages of this CTA's weights to L2."""
-        if unit < plan.end:
-            piece = piece_at(plan, self.config, rank, unit)
-            with cute.arch.elect_one():
-                for i in cutlass.range(minimum(piece.count, self.config.prefetch), unroll=1):
-                    for half in range_constexpr(2):
-                        tma_prefetch(weights_map, ((piece.first + i) * BLOCK_K, piece.row >> 1, half, piece.expert))
+    def prefetch(self, piece, weights_map: Int64):
+        """The first stages of a piece's weights to L2."""
+        for i in cutlass.range(minimum(piece.count, self.config.prefetch), unroll=1):
+            for half in range_constexpr(2):
+                tma_prefetch(weights_map, ((piece.first + i) * BLOCK_K, piece.row >> 1, half, piece.expert))
 
     def load_stage(self, cta: Cta, piece, weights_map, tokens_map, slot: Int32, x: Int32) -> None:
         """TMA copies of a stage's weights, 128 rows of up, then of gate. Tokens are the scale warps' part."""
@@ -187,7 +184,7 @@ class GatheredGemm(GroupedGemm):
             copy_async(place, source + Int64(of_row) * row_bytes, size, wanted)
 
     @cute.jit
-    def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
+    def scale(self, cta: Cta, plan, unit: Int32, piece, operands: Operands, which: Int32, lane: Int32):
         """A scale warp: token rows of every third stage, and a_scale * b_scale of them for up and for gate.
 
         A lane has one of the tile's tokens.
@@ -195,7 +192,6 @@ class GatheredGemm(GroupedGemm):
         config, place = self.config, self.scale_place(lane)
         count = Int32(0)  # stages before this piece
         while unit < plan.end:
-            piece = piece_at(plan, config, cta.rank, unit)
             k_blocks, scale_blocks = plan.shape.k_blocks, operands.n >> 7
             there = select(lane < piece.tokens, 1, 0)
             token = load_relaxed_if(operands.rows + Int64(piece.token + lane) * 4, there)
@@ -235,6 +231,7 @@ class GatheredGemm(GroupedGemm):
                 mbarrier_arrive(bar, select(lane == 0, 1, 0))
             count = count + piece.count
             unit = piece.next
+            piece = piece_at(plan, config, cta.rank, unit)
 
     @cute.jit
     def multiply(

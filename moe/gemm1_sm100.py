@@ -61,8 +61,8 @@ class FewTokens(TwoRings, Tiles):
 
 
 # Modelled, LAYER.md: there was none to measure
-FEW, SOME = [FewTokens(tokens=tokens, burst=2, prefetch=2) for tokens in (16, 32)]
-MORE = Lanes(prefetch=2)
+FEW, SOME = [FewTokens(tokens=tokens, burst=2) for tokens in (16, 32)]
+MORE = Lanes()
 CONFIGS = FEW, SOME, MORE
 
 

@@ -58,7 +58,7 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
         return Int32(0)
 
     @cute.jit
-    def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
+    def scale(self, cta: Cta, plan, unit: Int32, piece, operands: Operands, which: Int32, lane: Int32):
         """A scale warp: half of the token rows of every stage, 8 lanes a row, swizzled by 128 bytes; and scales."""
         config = self.config
         slot, phase, scale_slot, scale_phase = Int32(0), Int32(1), Int32(0), Int32(1)
@@ -66,7 +66,6 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
         place = first * BLOCK_K + (((lane & 7) ^ first) << 4)
         own = 32 * which + lane  # one of the tokens whose scales this lane copies, and 64 on the other
         while unit < plan.end:
-            piece = piece_at(plan, config, cta.rank, unit)
             k_blocks, scale_blocks = plan.shape.k_blocks, operands.n >> 7
             rows = operands.rows + Int64(piece.token) * 4
             left = piece.tokens - first
@@ -98,6 +97,7 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
                 self.arrive_behind_copies(cta.scales_full + 8 * scale_slot, lane)
                 scale_slot, scale_phase = self.after_scales(scale_slot, scale_phase)
             unit = piece.next
+            piece = piece_at(plan, config, cta.rank, unit)
 
     @cute.jit
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):

@@ -7,6 +7,7 @@ Weights are the M side of wgmma here, tokens its N side, so that few tokens cost
 tile's 128 weight rows, and all of its tokens. For many tokens it is the other way round: sm90_tokens.py.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -105,7 +106,7 @@ class Config:
 
     def __post_init__(self):
         assert self.tokens in (16, 32, 64, 128) and self.cluster in (1, 2)
-        assert self.tokens == 128 and self.weights in (32, 64, 128, 256) if self.tokens_on_m else self.weights == 128
+        assert self.tokens == 128 and self.weights in (32, 64, 128, 224, 256) if self.tokens_on_m else self.weights == 128
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -152,6 +153,11 @@ class Config:
         return self.sums <= 16
 
     @property
+    def scale_rows(self) -> int:
+        """Weight rows of a tile that surely have one scale, with tokens on M: tiles may begin at any multiple of rows."""
+        return math.gcd(self.rows, BLOCK_N)
+
+    @property
     def scale_row(self) -> int:
         """Bytes of the scales of a quarter of a tile's tokens in shared memory, 16 more for the banks."""
         return self.tokens + 16
@@ -159,7 +165,7 @@ class Config:
     @property
     def scale_bytes(self) -> int:
         """Bytes of scales per stage: a_scale * b_scale of every token; with tokens on M those of tokens, of weights."""
-        weights = 4 * -(-self.rows // BLOCK_N)
+        weights = 4 * (self.rows // self.scale_rows)
         return -(-(self.weight_scales + weights) // 16) * 16 if self.tokens_on_m else 4 * self.scale_row
 
     @property
@@ -385,37 +391,35 @@ class GroupedGemm:
         self.begin(cta, warp)
         if const_expr(config.cluster > 1):
             cute.arch.cluster_arrive_relaxed()
-            cute.arch.cluster_wait()
 
-        # The schedule, from what m_indptr has while the previous kernel ends; if it changes until then, once more
+        # The schedule and the first piece, from what m_indptr has while the previous kernel ends, so that loads begin
+        # as soon as it has; if that changes until then, once more
         if const_expr(not self.early_table):
             wait_for_previous_kernel()
         weight_blocks = (operands.n + (config.rows - 1)) // config.rows
         shape = Shape(operands.n, k_blocks, weight_blocks, experts, search, grid // config.cluster)
-        self.make_table(m_indptr, offsets, table, in_turn, shape, operands.total_m, warp, lane, thread)
+        places = table, offsets, in_turn
+        plan, unit, piece = self.schedule(m_indptr, shape, operands, *places, rank, cluster, warp, lane, thread)
         if const_expr(config.prefetch > 0):
-            if warp == TMA_WARP:
-                plan, unit = make_plan(config, shape, table, offsets, load_shared(in_turn), cluster)
-                self.prefetch(rank, plan, unit, weights_map)
+            if (warp == TMA_WARP) & (unit < plan.end):
+                with cute.arch.elect_one():
+                    self.prefetch(piece, weights_map)
+        if const_expr(config.cluster > 1):
+            cute.arch.cluster_wait()
         wait_for_previous_kernel()
         let_next_kernel_start()
         if const_expr(self.early_table):
-            changed = Int32(0)
-            for base in cutlass.range(0, experts + 1, 32, unroll=1):
-                i = minimum(base + lane, experts)
-                changed = changed | (load_relaxed(m_indptr + Int64(i) * 4) ^ load_shared(offsets + 4 * i))
-            if cute.arch.vote_any_sync(changed != 0):  # every warp sees the same
+            if self.has_changed(m_indptr, offsets, experts, lane):  # every warp sees the same
                 cute.arch.sync_threads()
-                self.make_table(m_indptr, offsets, table, in_turn, shape, operands.total_m, warp, lane, thread)
-        plan, unit = make_plan(config, shape, table, offsets, load_shared(in_turn), cluster)
+                plan, unit, piece = self.schedule(m_indptr, shape, operands, *places, rank, cluster, warp, lane, thread)
 
         if warp >= TMA_WARP:
             cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
             first_scale_warp = TMA_WARP + 4 - self.scale_warps
             if warp == TMA_WARP:
-                self.load(cta, plan, unit, tokens_map, weights_map)
+                self.load(cta, plan, unit, piece, tokens_map, weights_map)
             elif warp >= first_scale_warp:
-                self.scale(cta, plan, unit, operands, warp - first_scale_warp, lane)
+                self.scale(cta, plan, unit, piece, operands, warp - first_scale_warp, lane)
             elif warp == MMA_WARP:
                 self.issue(cta, plan, unit)
         else:
@@ -427,44 +431,47 @@ class GroupedGemm:
             cute.arch.cluster_wait()
 
     @cute.jit
-    def make_table(self, m_indptr: Int64, offsets, table, in_turn, shape: Shape, total_m, warp, lane, thread):
-        """All threads: the schedule's tables in shared memory."""
+    def schedule(
+        self, m_indptr: Int64, shape: Shape, operands: Operands, table, offsets, in_turn, rank, cluster, warp, lane,
+        thread,
+    ):  # fmt: skip
+        """All threads: the schedule's tables in shared memory. Returns the plan, its first unit and the piece there."""
         for i in cutlass.range(thread, shape.experts + 1, THREADS, unroll=1):
             store_shared(offsets + 4 * i, load_relaxed(m_indptr + Int64(i) * 4))
         cute.arch.sync_threads()
         if warp == 0:
-            self.count_tiles(offsets, table, in_turn, total_m, shape.weight_blocks, shape.experts, lane)
+            self.count_tiles(offsets, table, in_turn, operands.total_m, shape.weight_blocks, shape.experts, lane)
         cute.arch.sync_threads()
+        plan, unit = make_plan(self.config, shape, table, offsets, load_shared(in_turn), cluster)
+        return plan, unit, piece_at(plan, self.config, rank, unit)
 
     @cute.jit
-    def prefetch(self, rank: Int32, plan, unit: Int32, weights_map: Int64):
-        """The first stages of this CTA's weights to L2."""
-        config = self.config
-        if unit < plan.end:
-            piece = piece_at(plan, config, rank, unit)
-            with cute.arch.elect_one():
-                for i in cutlass.range(minimum(piece.count, config.prefetch), unroll=1):
-                    tma_prefetch(weights_map, ((piece.first + i) * BLOCK_K, piece.row, piece.expert))
+    def has_changed(self, m_indptr: Int64, offsets: Int32, experts: Int32, lane: Int32):
+        """A warp: whether m_indptr is not what the schedule was made from."""
+        changed = Int32(0)
+        for base in cutlass.range(0, experts + 1, 64, unroll=1):
+            for half in range_constexpr(2):  # two loads under way
+                i = minimum(base + 32 * half + lane, experts)
+                changed = changed | (load_relaxed(m_indptr + Int64(i) * 4) ^ load_shared(offsets + 4 * i))
+        return cute.arch.vote_any_sync(changed != 0)
+
+    @cute.jit
+    def prefetch(self, piece, weights_map: Int64):
+        """The first stages of a piece's weights to L2."""
+        for i in cutlass.range(minimum(piece.count, self.config.prefetch), unroll=1):
+            tma_prefetch(weights_map, ((piece.first + i) * BLOCK_K, piece.row, piece.expert))
 
     @cute.jit
     def count_tiles(self, offsets: Int32, table: Int32, in_turn: Int32, total_m, weight_blocks, experts, lane):
         """One warp: m_indptr clipped and made monotone, and how many cluster tiles there are before each expert."""
         config = self.config
-        before, reach, most = Int32(0), Int32(0), Int32(0)
-        for base in cutlass.range(0, experts + 1, 32, unroll=1):
-            i = base + lane
-            offset = Int32(0)
-            if i <= experts:
-                offset = load_shared(offsets + 4 * i)
-            offset = maximum(minimum(offset, total_m), 0)
-            for step in range_constexpr(5):  # the largest so far: never below what came before
-                other = cute.arch.shuffle_sync_up(offset, 1 << step, mask_and_clamp=0)
-                offset = select(lane >= 1 << step, maximum(offset, other), offset)
-            offset = maximum(offset, reach)
-            if i <= experts:
-                store_shared(offsets + 4 * i, offset)
-            reach = cute.arch.shuffle_sync(offset, 31)
-            cute.arch.sync_warp()
+        before, most, wrong = Int32(0), Int32(0), Int32(0)
+        for base in cutlass.range(0, experts, 32, unroll=1):
+            i = minimum(base + lane, experts - 1)
+            start, end = load_shared(offsets + 4 * i), load_shared(offsets + 4 * i + 4)
+            wrong = select((start >= 0) & (start <= end) & (end <= total_m), wrong, 1)
+        if cute.arch.vote_any_sync(wrong != 0):
+            self.mend(offsets, total_m, experts, lane)
         for base in cutlass.range(0, experts, 32, unroll=1):
             i = base + lane
             tiles, depth = Int32(0), Int32(0)
@@ -485,30 +492,45 @@ class GroupedGemm:
             store_shared(in_turn, most if config.in_turn is None else Int32(config.in_turn))
 
     @cute.jit
-    def load(self, cta: Cta, plan, unit: Int32, tokens_map: Int64, weights_map: Int64):
+    def mend(self, offsets: Int32, total_m: Int32, experts: Int32, lane: Int32):
+        """One warp: m_indptr clipped and made monotone."""
+        reach = Int32(0)
+        for base in cutlass.range(0, experts + 1, 32, unroll=1):
+            i = base + lane
+            offset = Int32(0)
+            if i <= experts:
+                offset = load_shared(offsets + 4 * i)
+            offset = maximum(minimum(offset, total_m), 0)
+            for step in range_constexpr(5):  # the largest so far: never below what came before
+                other = cute.arch.shuffle_sync_up(offset, 1 << step, mask_and_clamp=0)
+                offset = select(lane >= 1 << step, maximum(offset, other), offset)
+            offset = maximum(offset, reach)
+            if i <= experts:
+                store_shared(offsets + 4 * i, offset)
+            reach = cute.arch.shuffle_sync(offset, 31)
+        cute.arch.sync_warp()
+
+    @cute.jit
+    def load(self, cta: Cta, plan, unit: Int32, piece, tokens_map: Int64, weights_map: Int64):
         """TMA warp: weights and tokens to the ring, and with the first stage of a piece what it is."""
         config = self.config
         with cute.arch.elect_one():
             slot, phase = Int32(0), Int32(1)  # a fresh barrier passes parity 1
             while unit < plan.end:
-                piece = piece_at(plan, config, cta.rank, unit)
                 mbarrier_wait(cta.empty + 8 * slot, phase)
                 write_piece(cta.pieces + slot * PIECE_BYTES, piece)
                 tokens_of = tokens_map + Int64(piece.narrow) * 128
                 end = piece.first + piece.count
-                for first_k in cutlass.range(piece.first, end, config.burst, unroll=1):
-                    if const_expr(config.burst > 1):
-                        ahead, ahead_phase = slot, phase
-                        for i in range_constexpr(config.burst):
-                            if first_k + i < end:
-                                mbarrier_wait(cta.empty + 8 * ahead, ahead_phase)
-                            ahead, ahead_phase = self.after(ahead, ahead_phase)
-                    for k in cutlass.range(first_k, minimum(first_k + config.burst, end), unroll=1):
-                        if const_expr(config.burst == 1):
-                            mbarrier_wait(cta.empty + 8 * slot, phase)
-                        self.load_stage(cta, piece, weights_map, tokens_of, slot, k * BLOCK_K)
-                        slot, phase = self.after(slot, phase)
+                for k in cutlass.range(piece.first, end, unroll=1):
+                    if (k - piece.first) % config.burst == 0:  # slots become free in their order: the last one's barrier
+                        last = slot + minimum(config.burst, end - k) - 1
+                        wraps = last >= config.depth
+                        last, last_phase = select(wraps, last - config.depth, last), select(wraps, phase ^ 1, phase)
+                        mbarrier_wait(cta.empty + 8 * last, last_phase)
+                    self.load_stage(cta, piece, weights_map, tokens_of, slot, k * BLOCK_K)
+                    slot, phase = self.after(slot, phase)
                 unit = piece.next
+                piece = piece_at(plan, config, cta.rank, unit)  # of no meaning behind the last
             self.end_loads(cta, slot, phase)
 
     def end_loads(self, cta: Cta, slot: Int32, phase: Int32) -> None:
@@ -544,7 +566,7 @@ class GroupedGemm:
         return ((column >> 1) & 3) * self.config.scale_row + (column >> 3) * 8 + ((column & 1) ^ 1) * 4
 
     @cute.jit
-    def scale(self, cta: Cta, plan, unit: Int32, operands: Operands, which: Int32, lane: Int32):
+    def scale(self, cta: Cta, plan, unit: Int32, piece, operands: Operands, which: Int32, lane: Int32):
         """A scale warp: a_scale * b_scale of its stages. Loaded first, stored when the stage is free."""
         config = self.config
         per_lane = (config.tokens + 31) // 32
@@ -554,7 +576,6 @@ class GroupedGemm:
             places.append(self.scale_place(column))
         count = Int32(0)  # stages before this piece
         while unit < plan.end:
-            piece = piece_at(plan, config, cta.rank, unit)
             k_blocks, scale_blocks = plan.shape.k_blocks, plan.shape.n >> 7
             conditions, addresses = [], []
             for i in range_constexpr(per_lane):
@@ -589,6 +610,7 @@ class GroupedGemm:
                         mbarrier_arrive(cta.scales_full + 8 * slot, select(lane == 0, 1, 0))
             count = count + piece.count
             unit = piece.next
+            piece = piece_at(plan, config, cta.rank, unit)
 
     def arrive_behind_copies(self, bar: Int32, lane: Int32) -> None:
         """A warp: when the asynchronous copies that its lanes have issued are done."""
@@ -693,7 +715,7 @@ class GroupedGemm:
                     store_release(flag, 0)
             warpgroup_barrier(group + 1)
         together = 8 if size <= 16 else 4 if size <= 32 else 2 if size <= 64 else 1  # parts that are loaded at once,
-        chunk = min(size, 64)  # so many sums of each
+        chunk = size if size <= 64 else size // 2  # so many sums of each
         found = cute.make_rmem_tensor((together * chunk,), Float32)
         other = first
         while start_of(plan, other) < piece.end:

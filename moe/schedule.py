@@ -152,7 +152,7 @@ def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
         step = step >> 1
     local = tile - load_shared(table + 4 * expert)
     token, token_end = load_shared(plan.offsets + 4 * expert), load_shared(plan.offsets + 4 * expert + 4)
-    token_tiles = divide(token_end - token + (tokens - 1), tokens)
+    token_tiles = maximum(divide(token_end - token + (tokens - 1), tokens), 1)
     shares_weights = Int32(0)
     block, column = Int32(0), Int32(0)
     if const_expr(config.cluster == 1):

@@ -1,12 +1,14 @@
 """The tensor core's part for sm_90a with tokens on the M side of wgmma, weights on its N side: for experts of many.
 
-    tile: 128 tokens x 128 or 256 weight rows. A warpgroup has 64 of the tokens, and 128 weight rows at a time:
+    tile: 128 tokens x 32 to 256 weight rows. A warpgroup has 64 of the tokens, and up to 128 weight rows at a time:
           d = wgmma of 128 of K      | while the other scales and adds
           sum = fma(d, scale, sum)   | while the other multiplies
 
 A thread has two of the tokens, so it needs two scales for 128 weight rows; with weights on M it needs one for every
 other sum.
 """
+
+import math
 
 import cutlass
 import cutlass.cute as cute
@@ -52,9 +54,10 @@ class TokensOnM(GroupedGemm):
     def is_used(self, piece, group: Int32, i: int) -> Int32:
         return select(group * ROWS < piece.width, 1, 0)
 
-    def load_scales(self, of_tokens: Int32, of_weights: Int32, parts: int) -> list[Float32]:
-        """Of a thread's two tokens, and of the weights of each multiplication."""
-        at = [of_tokens, of_tokens + 32, *(of_weights + 4 * i for i in range(parts))]
+    def load_scales(self, of_tokens: Int32, of_weights: Int32) -> list[Float32]:
+        """Of a thread's two tokens, and of each config.scale_rows weight rows."""
+        count = self.config.rows // self.config.scale_rows
+        at = [of_tokens, of_tokens + 32, *(of_weights + 4 * i for i in range(count))]
         return [load_shared_float(x) for x in at]
 
     def before_multiplication(self) -> None:
@@ -75,8 +78,9 @@ class TokensOnM(GroupedGemm):
         self, cta: Cta, piece, operands: Operands, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32
     ):  # fmt: skip
         """Multiply, scale and add the stages of a piece. Returns the next slot, and its phase."""
-        config, columns = self.config, min(self.config.rows, BLOCK_N)
-        parts, sums = config.rows // columns, columns // 2  # multiplications of a stage; a thread's results of one
+        config, parts = self.config, -(-self.config.rows // BLOCK_N)  # multiplications of a stage
+        columns, sums = config.rows // parts, config.rows // parts // 2  # of one; a thread's results of it
+        short = columns <= 64  # too short to load scales meanwhile
         cta = cta._replace(full=uniform(cta.full), empty=uniform(cta.empty), scales=uniform(cta.scales))
         first = (warp >> 2) * ROWS
         tokens = uniform(matrix_descriptor(cta.ring + (config.rows + first) * BLOCK_K))
@@ -92,16 +96,16 @@ class TokensOnM(GroupedGemm):
             stage, scales = uniform(slot * (config.stage_bytes >> 4)), slot * config.scale_bytes
             of_piece = of_tokens + scales + 4 * self.scales_before(piece, operands, k)
             this, loaded, scale = slot, [], []
-            if const_expr(columns < BLOCK_N):  # a multiplication is too short to load them meanwhile
-                loaded = self.load_scales(of_piece, of_weights + scales, parts)
+            if const_expr(short):
+                loaded = self.load_scales(of_piece, of_weights + scales)
             slot, phase = self.after(slot, phase)
             for part in range_constexpr(parts):
                 rows = weights + part * (columns * BLOCK_K >> 4)
                 d = wgmma_fp8(columns, tokens + stage, rows + stage, wait=False, into=d)
                 # Meanwhile what else would keep the tensor core waiting between two multiplications
                 if const_expr(part == 0):
-                    if const_expr(columns == BLOCK_N):
-                        loaded = self.load_scales(of_piece, of_weights + scales, parts)
+                    if const_expr(not short):
+                        loaded = self.load_scales(of_piece, of_weights + scales)
                     scale = [[x * y for x in loaded[:2]] for y in loaded[2:]]
                 wgmma_wait(0)
                 if const_expr(part == parts - 1):
@@ -109,7 +113,8 @@ class TokensOnM(GroupedGemm):
                     ready = mbarrier_test(cta.full + 8 * slot, phase)  # not earlier: a test that fails costs a wait
                 for i in range_constexpr(sums):
                     at = part * sums + i
-                    acc[at] = fma_in_order(d[i], scale[part][i // 2 % 2], acc[at])
+                    row = part * columns + i // 4 * 8
+                    acc[at] = fma_in_order(d[i], scale[row // config.scale_rows][i // 2 % 2], acc[at])
         return slot, phase
 
     @cute.jit
@@ -128,7 +133,7 @@ class GroupedGemmTokensOnM(CopiedScales, TokensOnM):
     @cute.jit
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
         """Results [16 tokens, 64 weight rows] of a warp at a time, to out in bf16: 128 bytes of a token together."""
-        n, scratch, width = operands.n, cta.scratch + warp * self.config.scratch, min(self.config.rows, HALF)
+        n, scratch, width = operands.n, cta.scratch + warp * self.config.scratch, math.gcd(self.config.rows, HALF)
         lanes = width // 8  # that store a token, 16 bytes each, swizzled by the token for the banks
         token, right = lane & 15, lane >> 4  # whose row of a matrix this lane has
         write, swizzle = scratch + token * (2 * width), (token & 7) * lanes >> 3

@@ -12,12 +12,15 @@ MORE = Config(tokens=128, tokens_on_m=True, cluster=2, burst=2, prefetch=2)  # 1
 MANY = Config(tokens=128, tokens_on_m=True, cluster=2, weights=256, prefetch=2)  # 205.4 us for 8 x 512, N = 4096
 SEVERAL = dataclasses.replace(MANY, burst=2)  # 120.3 us for that of MORE, 210.7 for that of MANY; 32 x 64, N = 4096:
 #                                               228.4, MORE 232.1, MANY 239.6
-# A whole tile for nearly every SM, so that none is cut; in brackets what was fastest with tiles of 128 rows:
+# Whole tiles for nearly every SM, so that none is cut. N = 7168 is 32 tiles of 224 rows:
+FITTED = Config(tokens=128, tokens_on_m=True, weights=224, prefetch=2)  # 4 x 128, K = 2048: 20.6 us, SEVERAL 22.0
+PAIRED = dataclasses.replace(SEVERAL, weights=224)  # 4 x 64, K = 7168: 53.6 us, SEVERAL 56.1, FITTED 55.6
+# In brackets what was fastest with tiles of 128 rows:
 WIDE = Config(tokens=128, tokens_on_m=True, weights=256, prefetch=2)  # 1 x 512, N = K = 7168: 44.9 us (49.6)
 ALONE = Config(tokens=128, tokens_on_m=True, prefetch=2)  # 4 x 64, N = 4096: 31.9 us; MORE: 32.2
 NARROW = Config(tokens=128, tokens_on_m=True, weights=64, prefetch=2)  # 1 x 128, N = K = 7168: 17.7 us (21.4)
 THIN = Config(tokens=128, tokens_on_m=True, weights=32, prefetch=2)  # 1 x 128, N = 4096, K = 7168: 14.0 us (17.1)
-CONFIGS = FEW, MORE, MANY, SEVERAL, WIDE, ALONE, NARROW, THIN
+CONFIGS = FEW, MORE, MANY, SEVERAL, FITTED, PAIRED, WIDE, ALONE, NARROW, THIN
 
 
 @functools.lru_cache(maxsize=1024)
@@ -26,6 +29,10 @@ def choose(total_m: int, experts: int, n: int, k: int, routed: bool = False) -> 
     mean = -(-total_m // experts)
     if mean <= (8 if routed else 16):  # the layer's GEMM2 at T = 256: 108.1 us, SEVERAL 112.6; at 512: 126.8, 115.4
         return FEW
+    tiles = experts * -(-mean // FITTED.tokens) * -(-n // FITTED.rows)
+    rounds = -(-tiles // SMS)
+    if rounds <= 4 and tiles > 0.95 * rounds * SMS:  # 8 x 512, N = K = 7168, 8 rounds: 366 us, MANY 361
+        return FITTED if mean > 128 or k <= 2048 else PAIRED
     wide = (WIDE,) * (mean > 128 or k <= 2048)  # 4 x 64, N = K = 7168: 57.4 us, ALONE 57.0
     for config in (*wide, ALONE, NARROW, THIN):
         if config.one_each(SMS, total_m, n, experts):
