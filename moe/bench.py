@@ -190,7 +190,7 @@ def elapsed(calls: list[Callable], fill: torch.Tensor, value: int) -> float:
 
 def time_row(row: Row, contestants: dict[str, Callable], repeats: int, rng: random.Random) -> dict:
     """Microseconds a call of each contestant: median, and the whole list."""
-    size = len(row.ms) * row.n * row.k + sum(row.ms) * (row.k + 2 * row.n)
+    size = sum(m > 0 for m in row.ms) * row.n * row.k + sum(row.ms) * (row.k + 2 * row.n)  # that a call touches
     sets = [Inputs.draw(row, seed) for seed in range(min(CALLS, max(3, -(-LEAST // size))))]
     calls, errors, refused = {}, {}, {}
     reference = None

@@ -6,7 +6,7 @@ asynchronous, so that one warp is enough.
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int32, Int64, const_expr
 
 from moe.kernel import Cta, Operands
 from moe.ptx import copy_async, copy_async_word, maximum, mbarrier_wait, minimum
@@ -35,6 +35,8 @@ class CopiedScales:
         config = self.config
         slot, phase = Int32(0), Int32(1)
         while unit < plan.end:
+            if const_expr(config.cluster == 2):  # made here, as it then is in uniform registers: 1 % of many tiles
+                piece = piece_at(plan, config, cta.rank, unit)
             k_blocks, scale_blocks = plan.shape.k_blocks, plan.shape.n >> 7
             row = minimum(self.weight_block(piece, scale_blocks, lane), scale_blocks - 1)
             weights = operands.b_scale + Int64(piece.expert * scale_blocks + row) * Int64(k_blocks) * 4
@@ -55,4 +57,5 @@ class CopiedScales:
                 self.arrive_behind_copies(cta.scales_full + 8 * slot, lane)
                 slot, phase = self.after_scales(slot, phase)
             unit = piece.next
-            piece = piece_at(plan, config, cta.rank, unit)
+            if const_expr(config.cluster == 1):  # early, for the first copies: 1 % of few
+                piece = piece_at(plan, config, cta.rank, unit)

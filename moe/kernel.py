@@ -106,7 +106,8 @@ class Config:
 
     def __post_init__(self):
         assert self.tokens in (16, 32, 64, 128) and self.cluster in (1, 2)
-        assert self.tokens == 128 and self.weights in (32, 64, 128, 224, 256) if self.tokens_on_m else self.weights == 128
+        rows = (32, 64, 128, 224, 256) if self.tokens_on_m else (128,)
+        assert self.weights in rows and (self.tokens == 128 or not self.tokens_on_m)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -154,7 +155,7 @@ class Config:
 
     @property
     def scale_rows(self) -> int:
-        """Weight rows of a tile that surely have one scale, with tokens on M: tiles may begin at any multiple of rows."""
+        """Weight rows of a tile that have one scale, with tokens on M, at whatever multiple of `rows` it begins."""
         return math.gcd(self.rows, BLOCK_N)
 
     @property
@@ -522,7 +523,9 @@ class GroupedGemm:
                 tokens_of = tokens_map + Int64(piece.narrow) * 128
                 end = piece.first + piece.count
                 for k in cutlass.range(piece.first, end, unroll=1):
-                    if (k - piece.first) % config.burst == 0:  # slots become free in their order: the last one's barrier
+                    if const_expr(config.burst == 1):
+                        mbarrier_wait(cta.empty + 8 * slot, phase)
+                    elif (k - piece.first) % config.burst == 0:  # slots become free in their order: the last one's
                         last = slot + minimum(config.burst, end - k) - 1
                         wraps = last >= config.depth
                         last, last_phase = select(wraps, last - config.depth, last), select(wraps, phase ^ 1, phase)

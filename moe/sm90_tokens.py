@@ -8,8 +8,6 @@ A thread has two of the tokens, so it needs two scales for 128 weight rows; with
 other sum.
 """
 
-import math
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
@@ -133,14 +131,16 @@ class GroupedGemmTokensOnM(CopiedScales, TokensOnM):
     @cute.jit
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
         """Results [16 tokens, 64 weight rows] of a warp at a time, to out in bf16: 128 bytes of a token together."""
-        n, scratch, width = operands.n, cta.scratch + warp * self.config.scratch, math.gcd(self.config.rows, HALF)
+        n, scratch, rows = operands.n, cta.scratch + warp * self.config.scratch, self.config.rows
+        width = min(HALF, rows)
         lanes = width // 8  # that store a token, 16 bytes each, swizzled by the token for the banks
         token, right = lane & 15, lane >> 4  # whose row of a matrix this lane has
         write, swizzle = scratch + token * (2 * width), (token & 7) * lanes >> 3
         first = (warp >> 2) * ROWS + (warp & 3) * 16
         if first < piece.tokens:
-            for part in range_constexpr(self.config.rows // width):
-                for i in range_constexpr(width // 16):
+            for part in range_constexpr(-(-rows // width)):
+                left = min(width, rows - part * width)
+                for i in range_constexpr(left // 16):
                     base = part * (width // 2) + 8 * i
                     matrices = [pack_bfloat(acc[base + 2 * x], acc[base + 2 * x + 1]) for x in range(4)]
                     store_matrix(write + (((2 * i + right) ^ swizzle) << 4), matrices, columns=False)
@@ -151,5 +151,7 @@ class GroupedGemmTokensOnM(CopiedScales, TokensOnM):
                     row, column = first + at, piece.row + part * width + own * 8
                     address = operands.out + (Int64(piece.token + row) * Int64(n) + Int64(column)) * 2
                     inside = select(row < piece.tokens, 1, 0) & select(column < n, 1, 0)
+                    if const_expr(left < width):
+                        inside = inside & select(own * 8 < left, 1, 0)
                     store_global_words(address, x, inside)
                 cute.arch.sync_warp()

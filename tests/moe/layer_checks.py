@@ -78,7 +78,8 @@ def test_early_weights(check, monkeypatch, which):
             tile, begun = stages.setdefault(group, ((row, expert), {k: None}))
             if tile == (row, expert) and len(begun | {k: None}) <= 2:
                 begun[k] = None
-                first.update(((expert * 2 + half) * sizes.intermediate + row + i) * sizes.hidden + k for i in range(128))
+                of_half = (expert * 2 + half) * sizes.intermediate + row
+                first.update((of_half + i) * sizes.hidden + k for i in range(128))
         return load(clock, group, tm, map_at, at, *rest)
 
     monkeypatch.setattr(Clock, "bulk_prefetch", of_routing)
