@@ -288,6 +288,11 @@ class GroupedGemm:
     scale_warps = 3  # each loads every third stage's scales, so that three loads are under way
     early_table = True  # the schedule is made before the previous kernel has ended; else that writes m_indptr
 
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether loads begin before m_indptr has been looked at again. Pairs may have begun with different schedules."""
+        return self.early_table and self.config.cluster == 1
+
     def __init__(self, config: Config):
         self.config = config
 
@@ -409,8 +414,17 @@ class GroupedGemm:
             cute.arch.cluster_wait()
         wait_for_previous_kernel()
         let_next_kernel_start()
+        ahead = Int32(0)  # stages of the first piece that are loaded before it is known to be right
+        if const_expr(self.loads_ahead):
+            if (warp == TMA_WARP) & (unit < plan.end):
+                ahead = minimum(piece.count, config.depth // config.burst * config.burst)
+                self.load_ahead(cta, piece, ahead, tokens_map, weights_map)
         if const_expr(self.early_table):
             if self.has_changed(m_indptr, offsets, experts, lane):  # every warp sees the same
+                if const_expr(self.loads_ahead):
+                    if warp == TMA_WARP:
+                        self.take_back(cta, ahead)
+                        ahead = Int32(0)
                 cute.arch.sync_threads()
                 plan, unit, piece = self.schedule(m_indptr, shape, operands, *places, rank, cluster, warp, lane, thread)
 
@@ -418,7 +432,7 @@ class GroupedGemm:
             cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
             first_scale_warp = TMA_WARP + 4 - self.scale_warps
             if warp == TMA_WARP:
-                self.load(cta, plan, unit, piece, tokens_map, weights_map)
+                self.load(cta, plan, unit, piece, ahead, tokens_map, weights_map)
             elif warp >= first_scale_warp:
                 self.scale(cta, plan, unit, piece, operands, warp - first_scale_warp, lane)
             elif warp == MMA_WARP:
@@ -512,17 +526,41 @@ class GroupedGemm:
         cute.arch.sync_warp()
 
     @cute.jit
-    def load(self, cta: Cta, plan, unit: Int32, piece, tokens_map: Int64, weights_map: Int64):
-        """TMA warp: weights and tokens to the ring, and with the first stage of a piece what it is."""
+    def load_ahead(self, cta: Cta, piece, ahead: Int32, tokens_map: Int64, weights_map: Int64):
+        """TMA warp: so many stages of the first piece to the ring, which is empty."""
+        with cute.arch.elect_one():
+            write_piece(cta.pieces, piece)
+            tokens_of = tokens_map + Int64(piece.narrow) * 128
+            for i in cutlass.range(ahead, unroll=1):
+                self.load_stage(cta, piece, weights_map, tokens_of, i, (piece.first + i) * BLOCK_K)
+
+    @cute.jit
+    def take_back(self, cta: Cta, ahead: Int32):
+        """TMA warp: await these stages, and leave their barriers as if nothing had come."""
+        with cute.arch.elect_one():
+            for i in cutlass.range(ahead, unroll=1):
+                bar = cta.full + 8 * i
+                mbarrier_arrive(bar, Int32(1))  # for the scale warp
+                mbarrier_wait(bar, Int32(0))
+                for _ in range_constexpr(2):  # a phase more, and its parity is that of a fresh one
+                    mbarrier_arrive(bar, Int32(1))
+
+    @cute.jit
+    def load(self, cta: Cta, plan, unit: Int32, piece, ahead: Int32, tokens_map: Int64, weights_map: Int64):
+        """TMA warp: weights and tokens to the ring, and with the first stage of a piece what it is.
+
+        ahead: stages of the first piece that load_ahead has loaded.
+        """
         config = self.config
         with cute.arch.elect_one():
-            slot, phase = Int32(0), Int32(1)  # a fresh barrier passes parity 1
+            slot, phase = select(ahead == config.depth, 0, ahead), select(ahead == config.depth, 0, 1)
             while unit < plan.end:
-                mbarrier_wait(cta.empty + 8 * slot, phase)
-                write_piece(cta.pieces + slot * PIECE_BYTES, piece)
+                if ahead == 0:
+                    mbarrier_wait(cta.empty + 8 * slot, phase)  # a fresh barrier passes parity 1
+                    write_piece(cta.pieces + slot * PIECE_BYTES, piece)
                 tokens_of = tokens_map + Int64(piece.narrow) * 128
                 end = piece.first + piece.count
-                for k in cutlass.range(piece.first, end, unroll=1):
+                for k in cutlass.range(piece.first + ahead, end, unroll=1):
                     if const_expr(config.burst == 1):
                         mbarrier_wait(cta.empty + 8 * slot, phase)
                     elif (k - piece.first) % config.burst == 0:  # slots become free in their order: the last one's
@@ -532,6 +570,7 @@ class GroupedGemm:
                         mbarrier_wait(cta.empty + 8 * last, last_phase)
                     self.load_stage(cta, piece, weights_map, tokens_of, slot, k * BLOCK_K)
                     slot, phase = self.after(slot, phase)
+                ahead = Int32(0)
                 unit = piece.next
                 piece = piece_at(plan, config, cta.rank, unit)  # of no meaning behind the last
             self.end_loads(cta, slot, phase)

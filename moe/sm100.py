@@ -58,6 +58,7 @@ class GroupedGemmSm100(GroupedGemm):
     row_warps = 0  # and of its tokens
     parts = 1  # of 128 weight rows each, that a stage multiplies with the same tokens; each has two accumulators
     columns = COLUMNS  # of an accumulator
+    loads_ahead = False  # barriers of a stage have other arrivals here
 
     @staticmethod
     def tuning():

@@ -98,6 +98,27 @@ def test_waits_for_the_previous_kernel(moe):
     assert moe.run(moe.CASES["ragged"], tuned().MORE, written=True) <= moe.BOUND
 
 
+@pytest.mark.parametrize("name", ["FEW", "MORE"] if MACHINE == "b200" else ["FEW", "MORE", "FITTED", "THIN"])
+def test_m_indptr_that_changes(moe, monkeypatch, name):
+    """The launch before writes m_indptr: what the schedule was first made from, and loads were begun for, is wrong."""
+    from moe import api, kernel
+
+    real, looks = kernel.load_relaxed, []
+
+    def half_at_first(address):
+        looks.append(address)
+        return real(address) >> 1 if len(looks) == 1 else real(address)
+
+    monkeypatch.setattr(kernel, "load_relaxed", half_at_first)
+    api.launcher.cache_clear()
+    try:
+        for schedule in (0, 3):
+            assert moe.run(moe.CASES["ragged"], getattr(tuned(), name), schedule) <= moe.BOUND
+    finally:
+        api.launcher.cache_clear()
+    assert len(looks) == 4  # for the schedule, twice to see whether it is right, for the schedule
+
+
 def test_m_indptr_that_lies_stays_inside(moe):
     """Backwards and beyond the rows that there are: the emulator sees every access outside of the tensors."""
     assert moe.run(moe.CASES["m_indptr not monotone"], tuned().MORE) <= moe.BOUND
