@@ -290,7 +290,7 @@ class GroupedGemm:
 
     @property
     def loads_ahead(self) -> bool:
-        """Whether loads begin before m_indptr has been looked at again. Pairs may have begun with different schedules."""
+        """Whether loads begin before m_indptr is looked at again. Pairs may have begun with different schedules."""
         return self.early_table and self.config.cluster == 1
 
     def __init__(self, config: Config):
