@@ -6,7 +6,7 @@ import torch
 from moe import api, grouped_gemm_fp8
 from moe.check import Case
 from moe.kernel import BARRIERS, SMEM, TABLES, Config
-from moe.tuning import CONFIGS, FEW, MANY, MORE, SEVERAL, THIN, WIDE, choose
+from moe.tuning import CONFIGS, FEW, FITTED, MANY, MORE, PAIRED, SEVERAL, THIN, WIDE, choose
 
 
 @pytest.fixture(autouse=True)
@@ -93,17 +93,20 @@ def test_shared_memory(config):
 def test_choose():
     """Every config is chosen for some sizes; whole tiles for nearly all SMs where there are such."""
     of_layers = (4096, 7168), (7168, 2048), (7168, 7168)
-    sizes = [(e * m, e, n, k) for e in (1, 4, 8, 32) for m in (8, 64, 128, 512) for n, k in of_layers]
+    sizes = [(e * m, e, n, k) for e in (1, 2, 4, 8, 16, 32) for m in (8, 64, 128, 512) for n, k in of_layers]
     assert {choose(*x) for x in sizes} == set(CONFIGS)
     assert choose(64, 8, 4096, 7168) == FEW
-    assert choose(1024, 8, 7168, 7168) == MORE
-    assert choose(4096, 8, 7168, 7168) == MANY
-    assert choose(512, 4, 7168, 7168) == SEVERAL  # 112 tiles of 256 rows for 132 SMs
+    assert choose(2048, 16, 4096, 7168) == MORE  # 256 tiles of 256 rows for 132 SMs
+    assert choose(896, 7, 4096, 7168) == SEVERAL  # 112
+    assert choose(512, 4, 7168, 7168) == choose(1024, 8, 7168, 7168) == PAIRED  # 128 and 256 tiles of 224 rows
+    assert choose(2048, 4, 7168, 7168) == FITTED  # 512
+    assert choose(4096, 8, 7168, 7168) == MANY  # 1024
     assert choose(512, 4, 2560, 7168) == MORE  # 40
     assert choose(4096, 32, 7168, 2048, routed=True) == MANY and choose(2048, 32, 7168, 2048, routed=True) == SEVERAL
     assert choose(512, 32, 7168, 2048, routed=True) == SEVERAL
     assert choose(256, 32, 7168, 2048, routed=True) == choose(512, 32, 7168, 2048) == FEW
     assert choose(4096, 32, 7168, 2048) == choose(4096, 32, 4096, 7168) == SEVERAL
-    assert choose(512, 4, 7168, 2048) == WIDE and WIDE.grid(132, 512, 7168, 4) == 112
+    assert choose(512, 4, 7168, 2048) == FITTED and FITTED.grid(132, 512, 7168, 4) == 128
+    assert choose(1024, 2, 4096, 7168) == WIDE and WIDE.grid(132, 1024, 4096, 2) == 128
     assert choose(100, 1, 4096, 7168) == THIN and THIN.grid(132, 100, 4096, 1) == 128
     assert FEW.grid(132, 100, 16384, 1) == MORE.grid(132, 1024, 7168, 8) == THIN.grid(132, 1, 2048, 1) == 132
