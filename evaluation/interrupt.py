@@ -31,10 +31,15 @@ def install() -> None:
             stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
             for output in (1, 2):  # what other threads say about what is gone is of no interest
                 os.dup2(nowhere, output)
+            gone = (
+                f"{folder}-gone"  # threads start no more of what is killed now: their next jobs, without a folder, fail
+            )
+            with contextlib.suppress(OSError):  # someone else has removed it
+                os.rename(folder, gone)
             patience = time.monotonic() + PATIENCE_S
-            while True:  # threads may start what this kills until their jobs, for which there is no folder, have failed
+            while True:
                 isolation.kill_children()
-                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(gone, ignore_errors=True)
                 working = any(thread.name == jobs.THREAD and thread.is_alive() for thread in threading.enumerate())
                 if not working or time.monotonic() > patience:
                     break

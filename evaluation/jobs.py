@@ -27,4 +27,5 @@ def share(jobs: Iterable, workers: Sequence, work: Callable, done: Callable) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        while thread.is_alive():  # Python calls no signal handler while it waits, if the signal came just before
+            thread.join(0.1)

@@ -73,7 +73,7 @@ def work(worker, job):
         print("started", flush=True)
         subprocess.run([sys.executable, "-c", "while True: pass"])
 
-jobs.share(range(1000), range(4), work, lambda job, result: None)
+jobs.share(range(1_000_000), range(4), work, lambda job, result: None)
 """
 
 
