@@ -149,7 +149,7 @@ class Launcher:
         else:
             sms, self.current = emulated_chip().sms, int
             self.current_device, self.capturing = lambda: self.index, bool
-        self.grid = sms // config.cluster * config.cluster  # CTAs
+        self.grid = sms // config.ctas * config.ctas  # CTAs
         self.sizes = functools.lru_cache(maxsize=4096)(self.sizes)
 
     def sizes(self, most: int, total_m: int, n: int, k: int, experts: int) -> tuple[int, ...]:

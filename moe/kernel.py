@@ -101,13 +101,15 @@ class Config:
     tokens_on_m: bool = False  # tokens are the M side of wgmma, 64 of each warpgroup (sm90_tokens.py); else weights are
     weights: int = 128  # rows of a tile; others with tokens on M only
     shares_first: bool = False  # where clusters take whole tiles in turn, the first ones are cut, not the last ones
+    halves: bool = False  # the CTAs of a cluster have each a half of a tile's K, and add their sums
 
     rings = 1  # 2: scales have their own, as operands are done with before them
 
     def __post_init__(self):
         assert self.tokens in (16, 32, 64, 128) and self.cluster in (1, 2)
-        rows = (32, 64, 128, 224, 256) if self.tokens_on_m else (128,)
+        rows = (64, 112, 128, 224, 256) if self.tokens_on_m else (128,)
         assert self.weights in rows and (self.tokens == 128 or not self.tokens_on_m)
+        assert not self.halves or self.tokens_on_m and self.cluster == 1
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -120,11 +122,17 @@ class Config:
         Experts are taken to be even. With weights on M tiles are small, and equal shares of them cost little.
         """
         tiles = experts * -(-total_m // (experts * self.tokens)) * -(-n // self.rows)
-        return -(-tiles // self.cluster) * self.cluster if self.tokens_on_m and tiles <= most <= 1.25 * tiles else 0
+        ctas = tiles * self.ctas if self.halves else -(-tiles // self.ctas) * self.ctas
+        return ctas if self.tokens_on_m and ctas <= most <= 1.25 * ctas else 0
 
     def grid(self, most: int, total_m: int, n: int, experts: int) -> int:
         """CTAs for these sizes, of so many that fit the GPU."""
         return self.one_each(most, total_m, n, experts) or most
+
+    @property
+    def ctas(self) -> int:
+        """CTAs of a cluster."""
+        return 2 if self.halves else self.cluster
 
     @property
     def in_turn(self) -> bool | None:
@@ -183,7 +191,12 @@ class Config:
     def fixed_smem(self) -> int:
         """Bytes of shared memory beside the ring's; 1024 to align that."""
         own_ring = (self.rings - 1) * (SCALE_RING + SPARE_SCALES * self.scale_bytes)
-        return 1024 + BARRIERS + PIECES + TABLES + GROUPS * GROUP_WARPS * self.scratch + own_ring
+        return 1024 + BARRIERS + PIECES + TABLES + GROUPS * GROUP_WARPS * self.scratch + own_ring + self.joined_bytes
+
+    @property
+    def joined_bytes(self) -> int:
+        """Bytes of the sums that come from the other CTA, of half of the warps."""
+        return self.partial_bytes // 2 if self.halves else 0
 
     @property
     def stage_bytes(self) -> int:
@@ -222,6 +235,7 @@ class Cta(NamedTuple):
 
     rank: Int32
     cluster: Int32
+    joined: Int32  # f32 [warp / 2, 4 sums, lane, 4], of the other CTA
     ring: Int32  # [stages, weights | tokens]
     scales: Int32  # [scale_depth, scale_bytes]
     scratch: Int32  # [warp, CHUNK, 16] bf16
@@ -347,7 +361,7 @@ class GroupedGemm:
         self.kernel(*arguments).launch(
             grid=(grid, 1, 1),
             block=(THREADS, 1, 1),
-            cluster=(self.config.cluster, 1, 1),
+            cluster=(self.config.ctas, 1, 1),
             smem=self.config.smem,
             stream=cuda_ir.cast(cuda_ir.StreamType.get(), stream.ir_value()),
             use_pdl=True,
@@ -366,14 +380,15 @@ class GroupedGemm:
         grid, _, _ = cute.arch.grid_dim()
         # The rest of a tile that is cut is a later share's. GPUs start CTAs in the order of their numbers: given to an
         # earlier one it is under way, and will end, also where other kernels leave no room for all CTAs at once.
-        rank, cluster = block % config.cluster, (grid - 1 - block) // config.cluster
+        rank, cluster = block % config.ctas, (grid - 1 - block) // config.ctas
         tokens_map = tensormap_address(tensormaps[0])  # kernel parameters lie side by side: 128 bytes each
         weights_map = tokens_map + 128 * len(config.widths)
 
-        # Shared memory: ring | scratch of the stores | scales | tables | barriers | pieces
+        # Shared memory: ring | scratch of the stores | sums of the other CTA | scales | tables | barriers | pieces
         ring = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
         scratch = ring + config.depth * config.stage_bytes
-        scales = scratch + GROUPS * GROUP_WARPS * config.scratch
+        joined = scratch + GROUPS * GROUP_WARPS * config.scratch
+        scales = joined + config.joined_bytes
         table = scales + config.scale_depth * config.scale_bytes
         offsets = table + 4 * (MAX_EXPERTS + 1)
         in_turn = offsets + 4 * (MAX_EXPERTS + 1)
@@ -386,7 +401,7 @@ class GroupedGemm:
             scales_full = pieces + PIECES
             scales_empty = scales_full + 8 * (MAX_STAGES + SPARE_SCALES)
             rings = scales_full, scales_empty, scales_empty + 8 * (MAX_STAGES + SPARE_SCALES)
-        cta = Cta(rank, cluster, ring, scales, scratch, full, empty, own, pieces, *rings)
+        cta = Cta(rank, cluster, joined, ring, scales, scratch, full, empty, own, pieces, *rings)
 
         if warp == TMA_WARP:
             with cute.arch.elect_one():
@@ -395,7 +410,7 @@ class GroupedGemm:
                 self.init_barriers(cta)
                 cute.arch.mbarrier_init_fence()
         self.begin(cta, warp)
-        if const_expr(config.cluster > 1):
+        if const_expr(config.ctas > 1):
             cute.arch.cluster_arrive_relaxed()
 
         # The schedule and the first piece, from what m_indptr has while the previous kernel ends, so that loads begin
@@ -403,14 +418,14 @@ class GroupedGemm:
         if const_expr(not self.early_table):
             wait_for_previous_kernel()
         weight_blocks = (operands.n + (config.rows - 1)) // config.rows
-        shape = Shape(operands.n, k_blocks, weight_blocks, experts, search, grid // config.cluster)
+        shape = Shape(operands.n, k_blocks, weight_blocks, experts, search, grid // config.ctas)
         places = table, offsets, in_turn
         plan, unit, piece = self.schedule(m_indptr, shape, operands, *places, rank, cluster, warp, lane, thread)
         if const_expr(config.prefetch > 0):
             if (warp == TMA_WARP) & (unit < plan.end):
                 with cute.arch.elect_one():
                     self.prefetch(piece, weights_map)
-        if const_expr(config.cluster > 1):
+        if const_expr(config.ctas > 1):
             cute.arch.cluster_wait()
         wait_for_previous_kernel()
         let_next_kernel_start()
@@ -441,9 +456,6 @@ class GroupedGemm:
             cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
             self.consume(cta, plan, unit, operands, warp, lane, thread)
         self.finish(cta, warp)
-        if const_expr(config.cluster > 1):  # arrivals and multicasts of the other CTA, before this one ends
-            cute.arch.cluster_arrive()
-            cute.arch.cluster_wait()
 
     @cute.jit
     def schedule(
@@ -575,8 +587,15 @@ class GroupedGemm:
                 piece = piece_at(plan, config, cta.rank, unit)  # of no meaning behind the last
             self.end_loads(cta, slot, phase)
 
-    def end_loads(self, cta: Cta, slot: Int32, phase: Int32) -> None:
-        """The TMA warp, when all copies have been issued."""
+    @cute.jit
+    def end_loads(self, cta: Cta, slot: Int32, phase: Int32):
+        """The TMA warp: until every slot has been emptied, arrivals come at this CTA's barriers, also of the other CTA.
+
+        A barrier of the cluster at the end would await results that are on their way to memory, too: 0.5 us.
+        """
+        for _ in range_constexpr(self.config.depth):
+            mbarrier_wait(cta.empty + 8 * slot, phase)
+            slot, phase = self.after(slot, phase)
 
     def load_stage(self, cta: Cta, piece, weights_map, tokens_map, slot: Int32, x: Int32) -> None:
         """TMA copies of a stage at x of K. Of the operand that a cluster shares, each CTA loads half for both."""
@@ -676,18 +695,25 @@ class GroupedGemm:
         block_of_grid = cta.cluster * config.cluster + cta.rank
         group_thread = thread & (GROUP_THREADS - 1)
         partial = operands.partials + Int64(group * (config.partial_bytes // GROUPS) + group_thread * 16)
-        slot, phase, done = Int32(0), Int32(0), Int32(0)
+        slot, phase, done, turn = Int32(0), Int32(0), Int32(0), Int32(0)
         while unit < plan.end:
             for i in range_constexpr(config.sums):
                 acc[i] = Float32(0.0)
             mbarrier_wait(cta.scales_full + 8 * slot, phase)
             piece = read_piece(cta.scale_pieces + slot * PIECE_BYTES)
             cut = (piece.first == 0) & (piece.count < plan.shape.k_blocks)
-            if cut & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first piece: long done
-                self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
+            if const_expr(not config.halves):
+                if cut & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first piece: long done
+                    self.collect(plan, piece, cta, operands.flags, partial, acc, group, group_thread)
             slot, phase = self.multiply_piece(cta, piece, operands, done, slot, phase, acc, warp, lane)
             done = done + piece.count
-            if piece.first > 0:  # another cluster writes the result
+            if const_expr(config.halves):
+                mine, turn = self.join(cta, piece, plan, turn, acc, warp, lane)
+                if mine:
+                    self.store(cta, piece, operands, acc, warp, lane)
+                elif piece.next >= plan.end:
+                    self.end_join(cta, turn, warp)
+            elif piece.first > 0:  # another cluster writes the result
                 to = partial + Int64(block_of_grid) * config.partial_bytes
                 for i in range_constexpr(config.sums // 4):
                     used = self.is_used(piece, group, i)

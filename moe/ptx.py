@@ -300,6 +300,12 @@ def store_shared_float(address: Int32, value: Float32) -> None:
     ptx("st.shared.f32 [$0], $1;", "r,f", address, value)
 
 
+def store_async_floats(address: Int32, x: list[Float32], bar: Int32) -> None:
+    """st.async (9.7.9.12) of 16 bytes that a barrier of the same CTA counts: addresses of map_shared."""
+    text = "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [$0], {$1, $2, $3, $4}, [$5];"
+    ptx(text, "r,f,f,f,f,r", address, *x, bar)
+
+
 def store_matrix(address: Int32, matrices: list[Int32], columns: bool = True) -> None:
     """stmatrix (9.7.14.5.16): column or row i of 16-bit matrix j [8, 8] to the 16 bytes at lane 8 * j + i's address."""
     form = "stmatrix.sync.aligned.m8n8.x4" + ".trans" * columns

@@ -12,6 +12,8 @@ Units are K blocks (128 of K) of such cluster tiles, in the order expert, weight
     shares first       as that, but the first one to two tiles of all clusters are shared equally: none has a tile more
                        than others, and they do not all end their tiles at once
 
+    halves             whole tiles, of each of which the two CTAs of a cluster multiply a half of K: for fewer tiles than SMs
+
 Which of the first two it is Config.in_turn says: with weights on M, whether an expert has more tokens than a tile.
 
 Of a tile that was cut the cluster with its first unit writes the result; the others give it their sums.
@@ -117,6 +119,8 @@ def make_plan(config: cutlass.Constexpr, shape: Shape, table: Int32, offsets: In
         saved = (clusters - (tiles - rounds * clusters)) * shape.k_blocks  # units in which clusters had nothing to do
         whole = select(saved > least * clusters, rounds * of_round, units)
     whole = select((in_turn != 0) | (tiles <= clusters), whole, 0)
+    if const_expr(config.halves):
+        whole = units
     rest = units - whole
     share = divide(rest, clusters)
     longer = select(share < least, 0, rest - share * clusters)
@@ -170,6 +174,10 @@ def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
     whole = (unit >= plan.dealt) & (unit < plan.dealt_end)
     count = minimum(shape.k_blocks - first, select(whole, shape.k_blocks, plan.stop - unit))
     end = unit + shape.k_blocks - first
+    if const_expr(config.halves):  # of a single block both have all
+        half = (shape.k_blocks + 1) >> 1
+        first = select(rank == 0, 0, shape.k_blocks - maximum(shape.k_blocks - half, 1))
+        count = select(rank == 0, half, shape.k_blocks - first)
     token = token + column * tokens
     valid = minimum(token_end - token, tokens)
     width, narrow = Int32(tokens), Int32(0)

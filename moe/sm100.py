@@ -166,13 +166,6 @@ class GroupedGemmSm100(GroupedGemm):
                 unit = piece.next
 
     @cute.jit
-    def end_loads(self, cta: Cta, slot: Int32, phase: Int32):
-        """Commits arrive at this CTA's barriers, its own and the other one's, until every slot has been emptied."""
-        for _ in range_constexpr(self.config.depth):
-            mbarrier_wait(cta.empty + 8 * slot, phase)
-            slot, phase = self.after(slot, phase)
-
-    @cute.jit
     def release(self, cta: Cta, slot: Int32, lane: Int32):
         """This warp has read a slot of the ring of scales."""
         cute.arch.sync_warp()

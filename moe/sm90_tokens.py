@@ -1,8 +1,11 @@
 """The tensor core's part for sm_90a with tokens on the M side of wgmma, weights on its N side: for experts of many.
 
-    tile: 128 tokens x 32 to 256 weight rows. A warpgroup has 64 of the tokens, and up to 128 weight rows at a time:
+    tile: 128 tokens x 64 to 256 weight rows. A warpgroup has 64 of the tokens, and up to 128 weight rows at a time:
           d = wgmma of 128 of K      | while the other scales and adds
           sum = fma(d, scale, sum)   | while the other multiplies
+
+If the CTAs of a cluster have halves of K, each stores the results of every other warp: of the others it gives the sums
+to the other CTA, through shared memory.
 
 A thread has two of the tokens, so it needs two scales for 128 weight rows; with weights on M it needs one for every
 other sum.
@@ -13,17 +16,22 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from moe.copied_scales import CopiedScales
-from moe.kernel import BLOCK_K, BLOCK_N, Cta, GroupedGemm, Operands
+from moe.kernel import BLOCK_K, BLOCK_N, GROUP_WARPS, Cta, GroupedGemm, Operands
 from moe.ptx import (
-    divide,
     fma_in_order,
     load_shared_float,
+    load_shared_floats,
     load_shared_words,
+    map_shared,
     matrix_descriptor,
+    mbarrier_arrive_cluster,
+    mbarrier_expect,
+    mbarrier_init,
     mbarrier_test,
     mbarrier_wait,
     pack_bfloat,
     select,
+    store_async_floats,
     store_global_words,
     store_matrix,
     uniform,
@@ -32,7 +40,7 @@ from moe.ptx import (
 )
 
 ROWS = 64  # tokens of a warpgroup
-HALF = 64  # weight rows that a warp stores at once, at most
+HALF = 64  # weight rows that a warp stores at once
 
 
 class TokensOnM(GroupedGemm):
@@ -115,6 +123,48 @@ class TokensOnM(GroupedGemm):
                     acc[at] = fma_in_order(d[i], scale[row // config.scale_rows][i // 2 % 2], acc[at])
         return slot, phase
 
+    def init_barriers(self, cta: Cta) -> None:
+        super().init_barriers(cta)
+        if self.config.halves:
+            for i in range(GROUP_WARPS):
+                mbarrier_init(cta.own + 8 * i, 1)  # sums of the other CTA have come: the warp that awaits them
+                mbarrier_init(cta.own + 8 * (GROUP_WARPS + i), 1)  # there is room for sums in the other CTA
+
+    @cute.jit
+    def join(self, cta: Cta, piece, plan, turn: Int32, acc, warp: Int32, lane: Int32):
+        """A warp: add the other CTA's sums, or give it mine. Returns whether it stores the results, and turn.
+
+        In each CTA they are every other warp's. turn: parity of how often this warp had sums to give or to take.
+        """
+        config = self.config
+        number, other = warp >> 1, cta.rank ^ 1
+        come, room = cta.own + 8 * number, cta.own + 8 * (GROUP_WARPS + number)
+        place = cta.joined + number * (config.joined_bytes // GROUP_WARPS) + lane * 16
+        first = (warp >> 2) * ROWS + (warp & 3) * 16
+        mine = (warp & 1) == cta.rank
+        if (first < piece.tokens) & (plan.shape.k_blocks > 1):
+            if mine:
+                if lane == 0:
+                    mbarrier_expect(come, config.joined_bytes // GROUP_WARPS)
+                mbarrier_wait(come, turn)
+                for i in range_constexpr(config.sums // 4):
+                    x = load_shared_floats(place + i * 512)
+                    for j in range_constexpr(4):
+                        acc[4 * i + j] = acc[4 * i + j] + x[j]
+                cute.arch.sync_warp()
+                mbarrier_arrive_cluster(map_shared(room, other), select(lane == 0, 1, 0))
+            else:
+                self.end_join(cta, turn, warp)
+                to, bar = map_shared(place, other), map_shared(come, other)
+                for i in range_constexpr(config.sums // 4):
+                    store_async_floats(to + i * 512, [acc[4 * i + j] for j in range(4)], bar)
+            turn = turn ^ 1
+        return mine, turn
+
+    def end_join(self, cta: Cta, turn: Int32, warp: Int32) -> None:
+        """A warp that has given sums: until the other CTA has added them."""
+        mbarrier_wait(cta.own + 8 * (GROUP_WARPS + (warp >> 1)), turn ^ 1)
+
     @cute.jit
     def skip(self, cta: Cta, count: Int32, slot: Int32, phase: Int32, lane: Int32):
         """Stages of a tile none of whose tokens are this warpgroup's."""
@@ -132,26 +182,24 @@ class GroupedGemmTokensOnM(CopiedScales, TokensOnM):
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
         """Results [16 tokens, 64 weight rows] of a warp at a time, to out in bf16: 128 bytes of a token together."""
         n, scratch, rows = operands.n, cta.scratch + warp * self.config.scratch, self.config.rows
-        width = min(HALF, rows)
-        lanes = width // 8  # that store a token, 16 bytes each, swizzled by the token for the banks
-        token, right = lane & 15, lane >> 4  # whose row of a matrix this lane has
-        write, swizzle = scratch + token * (2 * width), (token & 7) * lanes >> 3
+        token, right = lane & 15, lane >> 4  # whose row of a matrix this lane has, swizzled by the token for the banks
+        write = scratch + token * (2 * HALF)
         first = (warp >> 2) * ROWS + (warp & 3) * 16
         if first < piece.tokens:
-            for part in range_constexpr(-(-rows // width)):
-                left = min(width, rows - part * width)
+            for part in range_constexpr(-(-rows // HALF)):
+                left = min(HALF, rows - part * HALF)
                 for i in range_constexpr(left // 16):
-                    base = part * (width // 2) + 8 * i
+                    base = part * (HALF // 2) + 8 * i
                     matrices = [pack_bfloat(acc[base + 2 * x], acc[base + 2 * x + 1]) for x in range(4)]
-                    store_matrix(write + (((2 * i + right) ^ swizzle) << 4), matrices, columns=False)
+                    store_matrix(write + (((2 * i + right) ^ (token & 7)) << 4), matrices, columns=False)
                 cute.arch.sync_warp()
-                for i in range_constexpr(lanes // 2):
-                    at, own = divide(lane, lanes) + 32 // lanes * i, lane & (lanes - 1)
-                    x = load_shared_words(scratch + at * (2 * width) + ((own ^ ((at & 7) * lanes >> 3)) << 4))
-                    row, column = first + at, piece.row + part * width + own * 8
+                for i in range_constexpr(4):
+                    at, own = (lane >> 3) + 4 * i, lane & 7  # 8 lanes store a token
+                    x = load_shared_words(scratch + at * (2 * HALF) + ((own ^ (at & 7)) << 4))
+                    row, column = first + at, piece.row + part * HALF + own * 8
                     address = operands.out + (Int64(piece.token + row) * Int64(n) + Int64(column)) * 2
                     inside = select(row < piece.tokens, 1, 0) & select(column < n, 1, 0)
-                    if const_expr(left < width):
+                    if const_expr(left < HALF):
                         inside = inside & select(own * 8 < left, 1, 0)
                     store_global_words(address, x, inside)
                 cute.arch.sync_warp()

@@ -18,9 +18,10 @@ PAIRED = dataclasses.replace(SEVERAL, weights=224)  # 4 x 64, K = 7168: 53.6 us,
 # In brackets what was fastest with tiles of 128 rows:
 WIDE = Config(tokens=128, tokens_on_m=True, weights=256, prefetch=2)  # 1 x 512, N = K = 7168: 44.9 us (49.6)
 ALONE = Config(tokens=128, tokens_on_m=True, prefetch=2)  # 4 x 64, N = 4096: 31.9 us; MORE: 32.2
-NARROW = Config(tokens=128, tokens_on_m=True, weights=64, prefetch=2)  # 1 x 128, N = K = 7168: 17.7 us (21.4)
-THIN = Config(tokens=128, tokens_on_m=True, weights=32, prefetch=2)  # 1 x 128, N = 4096, K = 7168: 14.0 us (17.1)
-CONFIGS = FEW, MORE, MANY, SEVERAL, FITTED, PAIRED, WIDE, ALONE, NARROW, THIN
+NARROW = Config(tokens=128, tokens_on_m=True, weights=64, prefetch=2)  # 1 x 128, N = 7168, K = 2048: 7.9 us
+HALVED = dataclasses.replace(NARROW, halves=True)  # 1 x 128, N = 4096, K = 7168: 12.3 us, tiles of 32 rows 13.9 (17.1)
+SPLIT = dataclasses.replace(HALVED, weights=112)  # 1 x 128, N = K = 7168: 17.7 us, NARROW 18.1 (21.4); K = 2048: 8.3
+CONFIGS = FEW, MORE, MANY, SEVERAL, FITTED, PAIRED, WIDE, ALONE, NARROW, HALVED, SPLIT
 
 
 @functools.lru_cache(maxsize=1024)
@@ -34,7 +35,7 @@ def choose(total_m: int, experts: int, n: int, k: int, routed: bool = False) -> 
     if rounds <= 4 and tiles > 0.95 * rounds * SMS:  # 8 x 512, N = K = 7168, 8 rounds: 366 us, MANY 361
         return FITTED if mean > 128 or k <= 2048 else PAIRED
     wide = (WIDE,) * (mean > 128 or k <= 2048)  # 4 x 64, N = K = 7168: 57.4 us, ALONE 57.0
-    for config in (*wide, ALONE, NARROW, THIN):
+    for config in (*wide, ALONE, *(SPLIT,) * (k > 4096), NARROW, HALVED):
         if config.one_each(SMS, total_m, n, experts):
             return config
     if mean > 128 or routed and mean > 96:  # the layer's GEMM2 at T = 4096: 166.3 us, SEVERAL 172.3, MORE 176.2

@@ -47,11 +47,11 @@ def test_cases(moe, name, config):
     assert moe.run(moe.CASES[name], getattr(tuned(), config)) <= moe.BOUND
 
 
-@pytest.mark.skipif(MACHINE != "h200", reason="a B200 has no tiles of so few rows")
-@pytest.mark.parametrize("name", ["ragged", "several token tiles"])
-def test_thin_tiles(moe, name):
-    """A token's rows of a tile are half a line, a scale is of four tiles."""
-    assert moe.run(moe.CASES[name], tuned().THIN) <= moe.BOUND
+@pytest.mark.skipif(MACHINE != "h200", reason="no config of a B200 does it")
+@pytest.mark.parametrize("name", ["ragged", "several token tiles", "a single row"])
+def test_halves_of_k(moe, name):
+    """Sums go from one CTA of a cluster to the other, for several tiles in turn; of a single block of K they do not."""
+    assert moe.run(moe.CASES[name], tuned().HALVED, 3) <= moe.BOUND
 
 
 def test_whole_tiles_and_shares(moe):
@@ -98,7 +98,7 @@ def test_waits_for_the_previous_kernel(moe):
     assert moe.run(moe.CASES["ragged"], tuned().MORE, written=True) <= moe.BOUND
 
 
-@pytest.mark.parametrize("name", ["FEW", "MORE"] if MACHINE == "b200" else ["FEW", "MORE", "FITTED", "THIN"])
+@pytest.mark.parametrize("name", ["FEW", "MORE"] if MACHINE == "b200" else ["FEW", "MORE", "FITTED", "HALVED"])
 def test_m_indptr_that_changes(moe, monkeypatch, name):
     """The launch before writes m_indptr: what the schedule was first made from, and loads were begun for, is wrong."""
     from moe import api, kernel
@@ -158,6 +158,7 @@ def test_ragged_experts(moe, ms, n, k):
 
 FAULTS = ["no scales", "the next expert's rows are stored", "no partial sums"]
 FAULTS += ["results are read too early", "a stage is released too early"] * (MACHINE == "h200")
+FAULTS += ["sums are given before the last ones were taken", "a CTA ends too early"] * (MACHINE == "h200")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -177,6 +178,10 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
         monkeypatch.setattr(part, "store_global_words", lambda at, x, c: real_store(at, x, kernel.Int32(1)))
     elif fault == "results are read too early":
         monkeypatch.setattr(part, "wgmma_wait", lambda pending: None)
+    elif fault == "sums are given before the last ones were taken":
+        monkeypatch.setattr(part.GroupedGemmTokensOnM, "end_join", lambda *_: None)
+    elif fault == "a CTA ends too early":
+        monkeypatch.setattr(part.GroupedGemmTokensOnM, "end_loads", lambda *_: None)
     elif fault == "a stage is released too early":
         gemm, at = part.GroupedGemmTokensOnM, []
         release, after, multiply = gemm.release, gemm.after, gemm.multiply
@@ -201,9 +206,10 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
     api.launcher.cache_clear()
     try:
         cases = {"no partial sums": "cut into many parts", "a stage is released too early": "the ring goes round"}
+        cases["sums are given before the last ones were taken"] = "several token tiles"
         case = moe.CASES[cases.get(fault, "ragged")]
         try:
-            assert moe.run(case, tuned().MORE) > moe.BOUND
+            assert moe.run(case, tuned().HALVED if "sums are given" in fault else tuned().MORE) > moe.BOUND
         except emulator.EmulatorError:
             pass  # it wrote outside of out
     finally:

@@ -6,7 +6,7 @@ import torch
 from moe import api, grouped_gemm_fp8
 from moe.check import Case
 from moe.kernel import BARRIERS, SMEM, TABLES, Config
-from moe.tuning import CONFIGS, FEW, FITTED, MANY, MORE, PAIRED, SEVERAL, THIN, WIDE, choose
+from moe.tuning import CONFIGS, FEW, FITTED, HALVED, MANY, MORE, PAIRED, SEVERAL, WIDE, choose
 
 
 @pytest.fixture(autouse=True)
@@ -108,5 +108,5 @@ def test_choose():
     assert choose(4096, 32, 7168, 2048) == choose(4096, 32, 4096, 7168) == SEVERAL
     assert choose(512, 4, 7168, 2048) == FITTED and FITTED.grid(132, 512, 7168, 4) == 128
     assert choose(1024, 2, 4096, 7168) == WIDE and WIDE.grid(132, 1024, 4096, 2) == 128
-    assert choose(100, 1, 4096, 7168) == THIN and THIN.grid(132, 100, 4096, 1) == 128
-    assert FEW.grid(132, 100, 16384, 1) == MORE.grid(132, 1024, 7168, 8) == THIN.grid(132, 1, 2048, 1) == 132
+    assert choose(100, 1, 4096, 7168) == HALVED and HALVED.grid(132, 100, 4096, 1) == 128
+    assert FEW.grid(132, 100, 16384, 1) == MORE.grid(132, 1024, 7168, 8) == HALVED.grid(132, 1, 2048, 1) == 132
