@@ -101,7 +101,7 @@ class Plan:
         self.dtypes = tuple(dtype for _, dtype, _, _ in self.expected)
         self.shapes = tuple(torch.Size(self.expected[i][2]) for i in (1, 3, 4, 5))
         self.out_shape, self.sizes, self.device, self.total_m = (total_m, n), (total_m, n, k, experts), device, total_m
-        self.launcher = None
+        self.launcher = self.words = None
 
     def __call__(self, tensors: tuple) -> None:
         """Launch; ValueError unless the tensors are as they must be."""
@@ -124,8 +124,10 @@ class Plan:
         if self.total_m:
             if self.launcher is None:
                 of, (total_m, n, k, experts) = tensors[0].device, self.sizes
-                self.launcher = launcher(of, back_end(of).tuning().choose(total_m, experts, n, k))
-            self.launcher(tensors, *self.sizes)
+                made = launcher(of, back_end(of).tuning().choose(total_m, experts, n, k))
+                self.words = made.words(made.grid, *self.sizes)
+                self.launcher = made  # last, as other threads look at it
+            self.launcher.launch(tensors, self.words)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -140,7 +142,7 @@ class Launcher:
     def __init__(self, device: torch.device, config: Config):
         self.program = Program(back_end(device).of(config), WORDS)
         self.config, self.device = config, device
-        self.scratch, self.index = {}, (device.index or 0) if device.type == "cuda" else -1
+        self.scratch, self.owned, self.index = {}, {}, (device.index or 0) if device.type == "cuda" else -1
         if self.index >= 0:
             sms = torch.cuda.get_device_properties(device).multi_processor_count
             # What torch.cuda.current_device, is_current_stream_capturing and current_stream call, without their checks
@@ -149,10 +151,10 @@ class Launcher:
         else:
             sms, self.current = emulated_chip().sms, int
             self.current_device, self.capturing = lambda: self.index, bool
-        self.grid = sms // config.ctas * config.ctas  # CTAs
-        self.sizes = functools.lru_cache(maxsize=4096)(self.sizes)
+        self.grid = sms // config.launched * config.launched  # CTAs
+        self.words = functools.lru_cache(maxsize=4096)(self.words)
 
-    def sizes(self, most: int, total_m: int, n: int, k: int, experts: int) -> tuple[int, ...]:
+    def words(self, most: int, total_m: int, n: int, k: int, experts: int) -> tuple[int, ...]:
         """What the kernel wants to know of a problem."""
         return total_m, n, k, experts, first_step(experts), self.config.grid(most, total_m, n, experts)
 
@@ -169,11 +171,15 @@ class Launcher:
                 partials.fill_(EMPTY)
             scratch = partials, torch.zeros(self.grid * GROUPS, dtype=I32, device=self.device)
             scratch = scratch if self.index >= 0 else emulated(scratch)
-            self.scratch[stream] = scratch[0].data_ptr(), scratch[1].data_ptr(), scratch  # which own the memory
-        return self.scratch[stream][:2]
+            self.scratch[stream], self.owned[stream] = (scratch[0].data_ptr(), scratch[1].data_ptr()), scratch
+        return self.scratch[stream]
 
     def __call__(self, tensors: tuple, total_m: int, n: int, k: int, experts: int) -> None:
         """Launch. The tensors must be as `expectations` says."""
+        self.launch(tensors, self.words(self.grid, total_m, n, k, experts))
+
+    def launch(self, tensors: tuple, words: tuple[int, ...]) -> None:
+        """The same with what `words` gave for their sizes."""
         if self.current_device() != self.index:
             raise ValueError(f"a is on {self.device}, but must be on torch's current device")
         stream = self.current()
@@ -181,8 +187,7 @@ class Launcher:
         if (addresses[0] | addresses[1] | addresses[2] | addresses[5]) % 16:
             name = next(name for name, i in (("a", 0), ("a_scale", 1), ("b", 2), ("out", 5)) if addresses[i] % 16)
             raise ValueError(f"{name} starts at an address that is not a multiple of 16, but must")
-        sizes = self.sizes(self.grid, total_m, n, k, experts)
-        self.program(*addresses, *self.addresses(stream), *sizes, stream)
+        self.program(*addresses, *self.addresses(stream), *words, stream)
 
 
 def captured(stream: int) -> tuple:

@@ -201,7 +201,7 @@ class Layer:
 
     def grid(self, config: Config) -> int:
         """CTAs of a GEMM."""
-        return self.sms // config.cluster * config.cluster
+        return self.sms // config.launched * config.launched
 
     def space(self, tokens: int) -> Space:
         """For this many tokens, on torch's current stream: launches in one order share it, or captured together."""

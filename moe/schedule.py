@@ -12,7 +12,7 @@ Units are K blocks (128 of K) of such cluster tiles, in the order expert, weight
     shares first       as that, but the first one to two tiles of all clusters are shared equally: none has a tile more
                        than others, and they do not all end their tiles at once
 
-    halves             whole tiles, of each of which the two CTAs of a cluster multiply a half of K: for fewer tiles than SMs
+    halves             whole tiles; of each one the two CTAs of a cluster multiply a half of K: if tiles are few
 
 Which of the first two it is Config.in_turn says: with weights on M, whether an expert has more tokens than a tile.
 

@@ -50,6 +50,10 @@ class Tiles(TwoRings, Config):
         super().__post_init__()
         assert self.tokens == TOKENS and self.tokens_on_m and self.weights >= 128
 
+    @property
+    def launched(self) -> int:
+        return self.ctas
+
     def grid(self, most: int, total_m: int, n: int, experts: int) -> int:
         """As many CTAs as have equally many whole tiles of even experts, if that leaves no more than a quarter idle.
 

@@ -67,7 +67,7 @@ def test_one_token_tile_an_expert_in_whole_tiles(moe):
 
     case, config = moe.Case((20,) * 8, 256, 640), tuned().MORE
     assert moe.run(case, config) <= moe.BOUND
-    ((_, _, (partials, _)),) = api.launcher(torch.device("cpu"), config).scratch.values()
+    ((partials, _),) = api.launcher(torch.device("cpu"), config).owned.values()
     partials.fill_(0x55)
     assert moe.run(case, config) <= moe.BOUND and (partials == 0x55).all()
 
@@ -78,7 +78,7 @@ def test_partial_sums_are_left_empty(moe):
 
     case, config = moe.CASES["cut into many parts"], tuned().FEW
     assert moe.run(case, config) <= moe.BOUND
-    ((_, _, (partials, _)),) = api.launcher(torch.device("cpu"), config).scratch.values()
+    ((partials, _),) = api.launcher(torch.device("cpu"), config).owned.values()
     assert (partials == kernel.EMPTY).all()
 
 

@@ -71,7 +71,7 @@ def test_no_rows_is_no_launch():
 def test_scratch_memory_of_captured_launches(monkeypatch):
     """Launches that are captured together share scratch memory, and with nothing else: replays fill it."""
     launcher, capture = object.__new__(api.Launcher), [0]
-    launcher.scratch, launcher.index, launcher.grid = {}, 0, 2
+    launcher.scratch, launcher.owned, launcher.index, launcher.grid = {}, {}, 0, 2
     launcher.config, launcher.device = Config(tokens=16), torch.device("cpu")
     info = lambda stream: (0, 1, capture[0], None)  # noqa: E731
     monkeypatch.setattr(api.runtime, "cudaStreamGetCaptureInfo", info)
