@@ -76,7 +76,7 @@ class GatheredGemmSm100(GatheredGemm, GroupedGemmSm100):
     """The kernel for a B200; the words are those of GatheredGemm."""
 
     parts = 2  # up, gate
-    row_warps = 1
+    arrivals = 2
 
     @classmethod
     def of(cls, config: Tiles) -> GatheredGemm:

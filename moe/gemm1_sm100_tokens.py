@@ -43,7 +43,8 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
     """The kernel with tokens on the lanes; the words are those of GatheredGemm."""
 
     parts = 1  # up and gate are one operand of 256 rows
-    scale_warps = scale_arrivals = row_warps = 2  # each copies every other 4 rows of every stage
+    scale_warps = scale_arrivals = 2  # each copies every other 4 rows of every stage
+    arrivals = 3
 
     def column_of(self, group: Int32, part: int) -> Int32:
         """Two parts of up, then the same two of gate."""

@@ -81,8 +81,7 @@ BANKS = 1, 0, 3, 2  # of 4 sums, in the aligned registers of a vector: not in th
 # SCALE_ORDER: scales of a stage in shared memory [lane % 4, 8 tokens, 2]: what a thread needs lies
 # side by side, those of a pair of tokens the wrong way round. So they come to registers of the other parity than the
 # results, which all three operands of an FFMA would share otherwise, and with it the register bank.
-OWN = 64  # bytes of barriers that back ends may use
-BARRIERS = 2 * 8 * MAX_STAGES + OWN
+BARRIERS = 2 * 8 * MAX_STAGES
 PIECES = PIECE_BYTES * MAX_STAGES
 SCALE_RING = (MAX_STAGES + SPARE_SCALES) * (2 * 8 + PIECE_BYTES)  # bytes of its barriers and pieces
 TABLES = 2 * 4 * (MAX_EXPERTS + 1) + 8
@@ -104,6 +103,8 @@ class Config:
     halves: bool = False  # the CTAs of a cluster have each a half of a tile's K, and add their sums
 
     rings = 1  # 2: scales have their own, as operands are done with before them
+    own_bytes = 64  # of barriers that the back end may use
+    together = False  # the CTAs of a cluster multiply their tokens, with the same weights, by the same instructions
 
     def __post_init__(self):
         assert self.tokens in (16, 32, 64, 128) and self.cluster in (1, 2)
@@ -198,12 +199,19 @@ class Config:
     def fixed_smem(self) -> int:
         """Bytes of shared memory beside the ring's; 1024 to align that."""
         own_ring = (self.rings - 1) * (SCALE_RING + SPARE_SCALES * self.scale_bytes)
-        return 1024 + BARRIERS + PIECES + TABLES + GROUPS * GROUP_WARPS * self.scratch + own_ring + self.joined_bytes
+        barriers = BARRIERS + self.own_bytes
+        scratch = GROUPS * GROUP_WARPS * self.scratch
+        return 1024 + barriers + PIECES + TABLES + scratch + own_ring + self.joined_bytes
 
     @property
     def joined_bytes(self) -> int:
         """Bytes of the sums that come from the other CTA, of half of the warps."""
         return self.partial_bytes // 2 if self.halves else 0
+
+    @property
+    def weights_box(self) -> int:
+        """Weight rows that TMA loads at once."""
+        return self.rows // self.cluster
 
     @property
     def stage_bytes(self) -> int:
@@ -248,7 +256,7 @@ class Cta(NamedTuple):
     scratch: Int32  # [warp, CHUNK, 16] bf16
     full: Int32  # barriers [stages]
     empty: Int32
-    own: Int32  # OWN bytes of the back end
+    own: Int32  # own_bytes of the back end
     pieces: Int32  # [stages, PIECE_BYTES], where a stage is the first of one
     # The same of the ring of scales: another one or, if they come and go with the operands, this one
     scales_full: Int32
@@ -307,6 +315,8 @@ class GroupedGemm:
     """
 
     scale_warps = 3  # each loads every third stage's scales, so that three loads are under way
+    arrivals = 2  # at a stage's barrier: the TMA warp, which awaits bytes, and a scale warp
+    mma_warps = 1
     early_table = True  # the schedule is made before the previous kernel has ended; else that writes m_indptr
 
     @property
@@ -336,14 +346,14 @@ class GroupedGemm:
     def init_barriers(self, cta: Cta) -> None:
         """One thread: those of the ring, and of its own."""
         for i in range(self.config.depth):
-            mbarrier_init(cta.full + 8 * i, 2)  # the TMA warp, which awaits bytes, and a scale warp
+            mbarrier_init(cta.full + 8 * i, self.arrivals)
             mbarrier_init(cta.empty + 8 * i, GROUPS * GROUP_WARPS * self.config.cluster)  # all consumer warps
 
     def begin(self, cta: Cta, warp: Int32) -> None:
         """All threads, before they first meet."""
 
-    def issue(self, cta: Cta, plan, unit: Int32) -> None:
-        """The MMA warp."""
+    def issue(self, cta: Cta, plan, unit: Int32, which: Int32) -> None:
+        """An MMA warp."""
 
     def finish(self, cta: Cta, warp: Int32) -> None:
         """All threads, at the end."""
@@ -354,7 +364,7 @@ class GroupedGemm:
         words, config = cute.make_tensor(host, cute.make_layout(WORDS)), self.config
         a, a_scale, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
         total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
-        weights = weight_tensormap(b, experts, n, k, config.rows // config.cluster)
+        weights = weight_tensormap(b, experts, n, k, config.weights_box)
         tensormaps = *self.token_maps(a, total_m, k), weights
         operands = Operands(a_scale, b_scale, out, partials, flags, total_m, n)
         self.launch(grid, words[14], tensormaps, m_indptr, operands, k >> 7, experts, search)
@@ -402,7 +412,7 @@ class GroupedGemm:
         full = in_turn + 8
         empty = full + 8 * MAX_STAGES
         own = empty + 8 * MAX_STAGES
-        pieces = own + OWN
+        pieces = own + config.own_bytes
         rings = full, empty, pieces
         if const_expr(config.rings == 2):
             scales_full = pieces + PIECES
@@ -457,8 +467,8 @@ class GroupedGemm:
                 self.load(cta, plan, unit, piece, ahead, tokens_map, weights_map)
             elif warp >= first_scale_warp:
                 self.scale(cta, plan, unit, piece, operands, warp - first_scale_warp, lane)
-            elif warp == MMA_WARP:
-                self.issue(cta, plan, unit)
+            elif warp < MMA_WARP + self.mma_warps:
+                self.issue(cta, plan, unit, warp - MMA_WARP)
         else:
             cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
             self.consume(cta, plan, unit, operands, warp, lane, thread)
@@ -513,8 +523,11 @@ class GroupedGemm:
                 m = load_shared(offsets + 4 * i + 4) - load_shared(offsets + 4 * i)
                 token_tiles = (m + (config.tokens - 1)) // config.tokens
                 tiles, depth = token_tiles * weight_blocks, token_tiles
-                if const_expr(config.cluster == 2):
+                if const_expr(config.together):
+                    tiles = ((token_tiles + 1) >> 1) * weight_blocks
+                elif const_expr(config.cluster == 2):
                     tiles = (token_tiles >> 1) * weight_blocks + (token_tiles & 1) * ((weight_blocks + 1) >> 1)
+                if const_expr(config.cluster == 2):
                     depth = (token_tiles + 1) >> 1
             total = prefix_sum(tiles, lane)
             if i < experts:
@@ -559,9 +572,10 @@ class GroupedGemm:
         with cute.arch.elect_one():
             for i in cutlass.range(ahead, unroll=1):
                 bar = cta.full + 8 * i
-                mbarrier_arrive(bar, Int32(1))  # for the scale warp
+                for _ in range_constexpr(self.arrivals - 1):  # for others
+                    mbarrier_arrive(bar, Int32(1))
                 mbarrier_wait(bar, Int32(0))
-                for _ in range_constexpr(2):  # a phase more, and its parity is that of a fresh one
+                for _ in range_constexpr(self.arrivals):  # a phase more, and its parity is that of a fresh one
                     mbarrier_arrive(bar, Int32(1))
 
     @cute.jit

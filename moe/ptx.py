@@ -95,9 +95,13 @@ def mbarrier_init(bar: Int32, count: int) -> None:
     ptx("mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", bar, Int32(count))
 
 
-def mbarrier_expect(bar: Int32, size: int) -> None:
-    """mbarrier.arrive.expect_tx (9.7.13.15.13): an arrival that also awaits `size` bytes."""
-    ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", bar, Int32(size))
+def mbarrier_expect(bar: Int32, size: int, condition=1) -> None:
+    """mbarrier.arrive.expect_tx (9.7.13.15.13): an arrival that also awaits `size` bytes, where condition is not 0."""
+    text, operands = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", (bar, Int32(size))
+    if isinstance(condition, int) and condition == 1:
+        ptx(text, "r,r", *operands)
+    else:
+        ptx_if(condition, text, "r,r", *operands)
 
 
 def mbarrier_arrive(bar: Int32, condition) -> None:
@@ -349,14 +353,17 @@ def bulk_prefetch(address: Int64, size: Int32, condition: Int32) -> None:
     ptx_if(condition, "cp.async.bulk.prefetch.L2.global [$0], $1;", "l,r", address, size)
 
 
-def tma_load(to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition, mask: Int32 | None) -> None:
+def tma_load(
+    to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition, mask: Int32 | None, pair: bool = False
+) -> None:  # fmt: skip
     """cp.async.bulk.tensor (9.7.9.25.5.2) of the box at these coordinates, innermost first.
 
     With a mask: to the same place in each of these CTAs of the cluster, each of which has its own barrier signalled.
+    pair: the barrier may be the other CTA's.
     """
     n, multicast = len(at), mask is not None
     text = f"cp.async.bulk.tensor.{n}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-    text += ".multicast::cluster" * multicast + ".L2::cache_hint"
+    text += ".multicast::cluster" * multicast + ".cta_group::2" * pair + ".L2::cache_hint"
     text += f" [$0], [$1, {{{', '.join(f'${i + 4}' for i in range(n))}}}], [$2], "
     text += f"${n + 4}, " * multicast + "$3;"
     operands = to, tensormap, bar, Int64(CACHE_POLICY[policy]), *map(Int32, at), *([Int16(mask)] if multicast else [])
@@ -434,18 +441,22 @@ def fma_pair(x: Float32, y: Float32, scales: Int64, u: Float32, v: Float32) -> l
     return unpack(ptx(text, "=f,=f,f,f,l,f,f", x, y, scales, u, v, result=structure(2, "f32")), 2, Float32)
 
 
-def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int) -> None:
-    """tcgen05.mma.kind::f8f6f4 (9.7.16.10.9): D [128, n] (+)= A [128, 32] @ B [n, 32].T, D in tensor memory."""
-    text = "{ .reg .pred p; setp.ne.b32 p, $4, 0; tcgen05.mma.cta_group::1.kind::f8f6f4 [$0], $1, $2, $3, p; }"
+def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int, ctas: int = 1) -> None:
+    """tcgen05.mma.kind::f8f6f4 (9.7.16.10.9): D [128, n] (+)= A [128, 32] @ B [n, 32].T, D in tensor memory.
+
+    ctas: 2 have 128 rows of A and D each, and half of B.
+    """
+    text = "{ .reg .pred p; setp.ne.b32 p, $4, 0;"
+    text += f" tcgen05.mma.cta_group::{ctas}.kind::f8f6f4 [$0], $1, $2, $3, p; }}"
     ptx(text, "r,l,l,r,r", d, a, b, idesc, Int32(accumulate))
 
 
-def mma_commit(bar: Int32, ctas: int = 1) -> None:
+def mma_commit(bar: Int32, ctas: int = 1, group: int = 1) -> None:
     """tcgen05.commit (9.7.16.11.1): arrive when all tcgen05.mma that this thread has issued are done.
 
-    ctas: so many of the cluster, each at its own barrier in the same place.
+    ctas: so many of the cluster, each at its own barrier in the same place. group: CTAs of a tcgen05.mma.
     """
-    form = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster"
+    form = f"tcgen05.commit.cta_group::{group}.mbarrier::arrive::one.shared::cluster"
     if ctas == 1:
         ptx(f"{form}.b64 [$0];", "r", bar)
     else:
@@ -453,15 +464,15 @@ def mma_commit(bar: Int32, ctas: int = 1) -> None:
         ptx(text, "r,r", bar, Int32((1 << ctas) - 1))
 
 
-def tmem_alloc(to: Int32, columns: int) -> None:
+def tmem_alloc(to: Int32, columns: int, ctas: int = 1) -> None:
     """tcgen05.alloc (9.7.16.7.1), and relinquish the right to more; the address goes to shared memory."""
-    ptx(f"tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [$0], {columns};", "r", to)
-    ptx("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;", "")
+    ptx(f"tcgen05.alloc.cta_group::{ctas}.sync.aligned.shared::cta.b32 [$0], {columns};", "r", to)
+    ptx(f"tcgen05.relinquish_alloc_permit.cta_group::{ctas}.sync.aligned;", "")
 
 
-def tmem_dealloc(tmem: Int32, columns: int) -> None:
+def tmem_dealloc(tmem: Int32, columns: int, ctas: int = 1) -> None:
     """tcgen05.dealloc (9.7.16.7.1)."""
-    ptx(f"tcgen05.dealloc.cta_group::1.sync.aligned.b32 $0, {columns};", "r", tmem)
+    ptx(f"tcgen05.dealloc.cta_group::{ctas}.sync.aligned.b32 $0, {columns};", "r", tmem)
 
 
 def tmem_load(tmem: Int32, columns: int, wait: bool = True) -> list[Float32]:

@@ -163,7 +163,7 @@ def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
         block = divide(local, token_tiles)
         column = local - block * token_tiles
     else:
-        pairs = token_tiles >> 1
+        pairs = (token_tiles + int(config.together)) >> 1  # the second tile of the last may have no tokens
         paired = pairs * weight_blocks
         shares_weights = select(local < paired, 1, 0)
         block = 2 * (local - paired) + rank

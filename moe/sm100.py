@@ -54,11 +54,10 @@ class GroupedGemmSm100(GroupedGemm):
     """The kernel for a B200."""
 
     scale_warps = 2
-    scale_arrivals = 1  # how many of these have a part of each stage's scales,
-    row_warps = 0  # and of its tokens
+    scale_arrivals = 1  # how many of these have a part of each stage's scales
     parts = 1  # of 128 weight rows each, that a stage multiplies with the same tokens; each has two accumulators
     columns = COLUMNS  # of an accumulator
-    loads_ahead = False  # barriers of a stage have other arrivals here
+    arrivals = 1  # at a stage's barrier: the TMA warp, and warps that load its tokens
 
     @staticmethod
     def tuning():
@@ -68,9 +67,12 @@ class GroupedGemmSm100(GroupedGemm):
 
     @classmethod
     def of(cls, config: Config) -> GroupedGemm:
+        from moe.sm100_pairs import TokensOfPairs
         from moe.sm100_tokens import TokensOnLanes
 
-        return (TokensOnLanes if config.tokens_on_m else cls)(config)
+        if not config.tokens_on_m:
+            return cls(config)
+        return (TokensOfPairs if config.together else TokensOnLanes)(config)
 
     # The back end's own shared memory: acc_full [2], acc_empty [2], the address of tensor memory
 
@@ -93,7 +95,7 @@ class GroupedGemmSm100(GroupedGemm):
     def init_barriers(self, cta: Cta) -> None:
         config = self.config
         for i in range(config.depth):
-            mbarrier_init(cta.full + 8 * i, 1 + self.row_warps)
+            mbarrier_init(cta.full + 8 * i, self.arrivals)
             mbarrier_init(cta.empty + 8 * i, config.cluster)  # commits
         for i in range(config.scale_depth):
             mbarrier_init(cta.scales_full + 8 * i, self.scale_arrivals)
@@ -133,7 +135,7 @@ class GroupedGemmSm100(GroupedGemm):
         return piece.width
 
     @cute.jit
-    def issue(self, cta: Cta, plan, unit: Int32):
+    def issue(self, cta: Cta, plan, unit: Int32, which: Int32):
         """MMA warp: D [128 of A, B] of every part of every stage."""
         config = self.config
         tcgen05_fence("after")

@@ -39,7 +39,7 @@ PART = 32  # columns that come from tensor memory at once
 
 @dataclass(frozen=True)
 class Tiles(TwoRings, Config):
-    """Of 128 tokens x weights, which are the columns of an accumulator. cluster: 2 share weights, or tokens."""
+    """Of 128 tokens x weights, which are the columns of an accumulator."""
 
     tokens: int = TOKENS
     tokens_on_m: bool = True

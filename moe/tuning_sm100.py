@@ -4,13 +4,14 @@ import functools
 
 from moe.kernel import Config
 from moe.sm100 import FewTokens
+from moe.sm100_pairs import Pairs
 from moe.sm100_tokens import Tiles
 
 SMS = 148
 FEW = FewTokens(tokens=16, prefetch=2)  # weights on the lanes
 ALONE = Tiles(weights=128, prefetch=2)  # tokens on the lanes; where SMs share tiles, the sums are half as many
 MORE = Tiles(prefetch=2)  # where at least three quarters of the SMs have a tile
-MANY = Tiles(cluster=2, prefetch=2)
+MANY = Pairs(prefetch=2)
 CONFIGS = FEW, ALONE, MORE, MANY
 
 
