@@ -16,6 +16,7 @@ from cutlass import Float32, Int32, Int64, range_constexpr
 
 from moe.kernel import BLOCK_K, LAST, MMA_WARP, Cta, Operands, token_tensormap
 from moe.ptx import (
+    fma_pair,
     load_shared,
     load_shared_float,
     map_shared,
@@ -37,14 +38,16 @@ from moe.ptx import (
 )
 from moe.schedule import PIECE_BYTES, read_piece
 from moe.sm100 import CONSUMER_WARPS
-from moe.sm100_tokens import PART, TOKENS, Tiles, TokensOnLanes
+from moe.sm100_tokens import TOKENS, Tiles, TokensOnLanes
 
 CTAS = 2
 HALVES = 2  # of a tile's weight rows: one for each warpgroup
 COLUMNS = 128  # of an accumulator
 BOX = COLUMNS // CTAS  # weight rows of a half that a CTA loads
 ALL_COLUMNS = 512
-PARTS = COLUMNS // PART
+# Columns (first, how many) of a thread's results that are in registers at once: with 96 of them ptxas spills
+FIRST_COLUMNS = (0, 32), (32, 32), (64, 16)
+LAST_COLUMNS = (80, 32), (112, 16)
 OWN = 32  # bytes of barriers of a half
 
 
@@ -182,21 +185,13 @@ class TokensOfPairs(TokensOnLanes):
     @cute.jit
     def skip(self, cta: Cta, count: Int32, done: Int32, slot: Int32, phase: Int32, lane: Int32):
         half = cute.arch.warp_idx() >> 2
-        empty = map_shared(self.acc_empty(cta, 0, half), Int32(0))
         for i in cutlass.range(count, unroll=1):
-            turn = done + i
-            mbarrier_wait(self.acc_full(cta, turn & 1, half), (turn >> 1) & 1)
+            self.await_results(cta, Int32(0), done + i, half)
             mbarrier_wait(cta.scales_full + 8 * slot, phase)
             self.release(cta, slot, lane)
-            self.hand_back(empty + 8 * (turn & 1), lane)
+            self.hand_back(cta, done + i, half, lane)
             slot, phase = self.after_scales(slot, phase)
         return slot, phase
-
-    def hand_back(self, empty: Int32, lane: Int32) -> None:
-        """This warp has read its results: tell the first CTA."""
-        tcgen05_fence("before")
-        cute.arch.sync_warp()
-        mbarrier_arrive_cluster(empty, select(lane == 0, 1, 0))
 
     @cute.jit
     def multiply(
@@ -204,43 +199,51 @@ class TokensOfPairs(TokensOnLanes):
     ):  # fmt: skip
         """The stages of a piece, after `done` others. A thread has one token and half of the columns.
 
-        Three parts of a stage's results are kept and added while the last one comes, that one while the first ones of
-        the next stage do: of each stage two waits show, in which the other warps' parts come.
+        Of a stage's results the FIRST columns are kept and added while the LAST ones come, these while the first ones
+        of the next stage do: of each stage two waits show, in which the other warps' columns come.
         """
         config, half = self.config, warp >> 2
         tmem = self.tensor_memory(cta) + ((warp & 3) << 21) + half * COLUMNS
-        full, empty = self.acc_full(cta, 0, half), map_shared(self.acc_empty(cta, 0, half), Int32(0))
         of_token = cta.scales + ((warp & 3) * 32 + lane) * 4
         of_weights = cta.scales + config.weight_scales + 4 * half
-        kept = cute.make_rmem_tensor(((PARTS - 1) * PART,), Float32)
-        which, parity = done & 1, (done >> 1) & 1
-
-        mbarrier_wait(full + 8 * which, parity)
-        tcgen05_fence("after")
-        at = tmem + which * (HALVES * COLUMNS)
-        coming = [tmem_load(at + PART * part, PART, wait=False) for part in range(PARTS - 1)]
+        kept = cute.make_rmem_tensor((LAST_COLUMNS[0][0],), Float32)
+        at = self.await_results(cta, tmem, done, half)
+        coming = [load_columns(at, part) for part in FIRST_COLUMNS]
         scale, slot, phase = self.scale_at(cta, piece, operands, piece.first, slot, phase, of_token, of_weights, lane)
         self.keep(kept, coming)
         for i in cutlass.range(1, piece.count, unroll=1):
-            last = self.add_kept(acc, kept, scale, at)
-            empty_before = empty + 8 * which
-            parity, which = parity ^ which, 1 - which
-            mbarrier_wait(full + 8 * which, parity)
+            turn = done + i
+            last = self.add_kept(acc, kept, scale, tmem + ((turn - 1) & 1) * (HALVES * COLUMNS))
+            at = self.await_results(cta, tmem, turn, half)
             tmem_load_wait()
-            self.hand_back(empty_before, lane)
+            self.hand_back(cta, turn - 1, half, lane)
             tcgen05_fence("after")
-            at = tmem + which * (HALVES * COLUMNS)
-            coming = [tmem_load(at + PART * part, PART, wait=False) for part in range(PARTS - 2)]
-            self.add(acc, last, [twice(scale)], PARTS - 1)
-            coming.append(tmem_load(at + PART * (PARTS - 2), PART, wait=False))  # where the last one was
+            free, *others = FIRST_COLUMNS  # where none of the last ones is, and where they are
+            coming = [load_columns(at, free)]
+            self.add_columns(acc, last, scale, LAST_COLUMNS)
+            coming += [load_columns(at, part) for part in others]
             k = piece.first + i
             scale, slot, phase = self.scale_at(cta, piece, operands, k, slot, phase, of_token, of_weights, lane)
             self.keep(kept, coming)
-        last = self.add_kept(acc, kept, scale, at)
+        turn = done + piece.count - 1
+        last = self.add_kept(acc, kept, scale, tmem + (turn & 1) * (HALVES * COLUMNS))
         tmem_load_wait()
-        self.hand_back(empty + 8 * which, lane)
-        self.add(acc, last, [twice(scale)], PARTS - 1)
+        self.hand_back(cta, turn, half, lane)
+        self.add_columns(acc, last, scale, LAST_COLUMNS)
         return slot, phase
+
+    def await_results(self, cta: Cta, tmem: Int32, turn: Int32, half: Int32) -> Int32:
+        """Until those of stage `turn` are there. Returns where they are."""
+        mbarrier_wait(self.acc_full(cta, turn & 1, half), (turn >> 1) & 1)
+        tcgen05_fence("after")
+        return tmem + (turn & 1) * (HALVES * COLUMNS)
+
+    def hand_back(self, cta: Cta, turn: Int32, half: Int32, lane: Int32) -> None:
+        """This warp has read its results of stage `turn`: tell the first CTA."""
+        tcgen05_fence("before")
+        cute.arch.sync_warp()
+        to = map_shared(self.acc_empty(cta, turn & 1, half), Int32(0))
+        mbarrier_arrive_cluster(to, select(lane == 0, 1, 0))
 
     def scale_at(
         self, cta: Cta, piece, operands: Operands, k: Int32, slot: Int32, phase: Int32, of_token: Int32,
@@ -254,17 +257,31 @@ class TokensOfPairs(TokensOnLanes):
         return scale, *self.after_scales(slot, phase)
 
     def keep(self, kept, coming: list) -> None:
-        """Parts of the results, when they have come."""
+        """The first columns, when they have come."""
         tmem_load_wait()
-        for part, d in enumerate(coming):
-            for j in range(PART):
-                kept[PART * part + j] = d[j]
+        for (first, width), d in zip(FIRST_COLUMNS, coming):
+            for j in range(width):
+                kept[first + j] = d[j]
 
-    def add_kept(self, acc, kept, scale: Float32, at: Int32) -> list[Float32]:
-        """Add all parts but the last, which is loaded meanwhile. Returns that."""
-        scale = [twice(scale)]
-        for part in range(PARTS - 1):
-            self.add(acc, [kept[PART * part + j] for j in range(PART)], scale, part)
-            if part == 0:
-                last = tmem_load(at + PART * (PARTS - 1), PART, wait=False)
+    def add_kept(self, acc, kept, scale: Float32, at: Int32) -> list[list[Float32]]:
+        """Add the first columns; the last ones come meanwhile, to registers that become free. Returns these."""
+        later, *others = FIRST_COLUMNS
+        found = [[kept[first + j] for j in range(width)] for first, width in FIRST_COLUMNS]
+        self.add_columns(acc, found[1:], scale, others)
+        last = [load_columns(at, part) for part in LAST_COLUMNS]
+        self.add_columns(acc, found[:1], scale, [later])
         return last
+
+    def add_columns(self, acc, found: list, scale: Float32, parts: list) -> None:
+        """sum = fma(d, scale, sum) of these parts of the columns."""
+        scale = twice(scale)
+        for (first, width), d in zip(parts, found):
+            for j in range(0, width, 2):
+                to = first + j
+                acc[to], acc[to + 1] = fma_pair(d[j], d[j + 1], scale, acc[to], acc[to + 1])
+
+
+def load_columns(at: Int32, part: tuple[int, int]) -> list[Float32]:
+    """A load of these columns of a thread's results, under way."""
+    first, width = part
+    return tmem_load(at + first, width, wait=False)
