@@ -1,8 +1,8 @@
 """The tensor core's part for sm_100a with tokens on the lanes, for experts of many tokens: a tcgen05.mma of two CTAs.
 
     each CTA:   128 tokens, 128 of 256 weight rows ──► its ring
-    MMA warp of the first:  256 tokens x 128 weight rows, 128 of K, then the others ──► an accumulator of each warpgroup
-    a warpgroup:  its accumulators in turn, of 128 columns ──► sums, as in sm100_tokens.py
+    2 MMA warps of the first:  256 tokens x 128 weight rows each, 128 of K ──► accumulator 0 or 1 of a warpgroup
+    a warpgroup:  128 columns of it ──► sums, as in sm100_tokens.py
 
 Each operand lies in one of the two shared memories, so that 128 columns at once leave these as much time as 256 would
 for a CTA alone. So a warpgroup hands its accumulator back on its own, and the loads of one come while the other adds.
