@@ -95,10 +95,13 @@ def mbarrier_init(bar: Int32, count: int) -> None:
     ptx("mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", bar, Int32(count))
 
 
-def mbarrier_expect(bar: Int32, size: int, condition=1) -> None:
-    """mbarrier.arrive.expect_tx (9.7.13.15.13): an arrival that also awaits `size` bytes, where condition is not 0."""
+def mbarrier_expect(bar: Int32, size: int, condition: Int32 | None = None) -> None:
+    """mbarrier.arrive.expect_tx (9.7.13.15.13): an arrival that also awaits `size` bytes.
+
+    With a condition: where that is not 0.
+    """
     text, operands = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", (bar, Int32(size))
-    if isinstance(condition, int) and condition == 1:
+    if condition is None:
         ptx(text, "r,r", *operands)
     else:
         ptx_if(condition, text, "r,r", *operands)

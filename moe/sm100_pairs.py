@@ -217,7 +217,6 @@ class TokensOfPairs(TokensOnLanes):
             at = self.await_results(cta, tmem, turn, half)
             tmem_load_wait()
             self.hand_back(cta, turn - 1, half, lane)
-            tcgen05_fence("after")
             free, *others = FIRST_COLUMNS  # where none of the last ones is, and where they are
             coming = [load_columns(at, free)]
             self.add_columns(acc, last, scale, LAST_COLUMNS)

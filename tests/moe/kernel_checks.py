@@ -212,11 +212,11 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
         cases = {"no partial sums": "cut into many parts", "a stage is released too early": "the ring goes round"}
         cases["sums are given before the last ones were taken"] = "several token tiles"
         case = moe.CASES[cases.get(fault, "ragged")]
-        config, schedule = tuned().HALVED if "sums are given" in fault else tuned().MORE, 0
+        config, orders = tuned().HALVED if "sums are given" in fault else tuned().MORE, 1
         if MACHINE == "b200" and "early" in fault:
-            config, schedule = tuned().MANY, 4  # what a commit tells comes late
+            config, orders = tuned().MANY, 24  # a commit must come later than what other warps tell
         try:
-            assert moe.run(case, config, schedule) > moe.BOUND
+            assert max(moe.run(case, config, order) for order in range(orders)) > moe.BOUND
         except emulator.EmulatorError:
             pass  # it wrote outside of out
     finally:
