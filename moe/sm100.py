@@ -58,6 +58,7 @@ class GroupedGemmSm100(GroupedGemm):
     parts = 1  # of 128 weight rows each, that a stage multiplies with the same tokens; each has two accumulators
     columns = COLUMNS  # of an accumulator
     arrivals = 1  # at a stage's barrier: the TMA warp, and warps that load its tokens
+    group = 1  # CTAs of a tcgen05.mma
 
     @staticmethod
     def tuning():
@@ -100,6 +101,10 @@ class GroupedGemmSm100(GroupedGemm):
         for i in range(config.scale_depth):
             mbarrier_init(cta.scales_full + 8 * i, self.scale_arrivals)
             mbarrier_init(cta.scales_empty + 8 * i, CONSUMER_WARPS)
+        self.init_accumulators(cta)
+
+    def init_accumulators(self, cta: Cta) -> None:
+        """One thread: their barriers."""
         for i in range(2):
             mbarrier_init(self.acc_full(cta, i), 1)  # the commit
             mbarrier_init(self.acc_empty(cta, i), CONSUMER_WARPS)
@@ -108,7 +113,7 @@ class GroupedGemmSm100(GroupedGemm):
     def begin(self, cta: Cta, warp: Int32):
         """All threads, before they first meet: tensor memory."""
         if warp == MMA_WARP:
-            tmem_alloc(cta.own + 32, 2 * self.parts * self.columns)
+            tmem_alloc(cta.own + 32, 2 * self.parts * self.columns, self.group)
             tcgen05_fence("before")
 
     @cute.jit
@@ -117,7 +122,7 @@ class GroupedGemmSm100(GroupedGemm):
         cute.arch.sync_threads()
         if warp == MMA_WARP:
             tcgen05_fence("after")
-            tmem_dealloc(self.tensor_memory(cta), 2 * self.parts * self.columns)
+            tmem_dealloc(self.tensor_memory(cta), 2 * self.parts * self.columns, self.group)
 
     def before_mma(self) -> None:
         """The MMA warp, when a stage has come: what its operands need beside that."""
@@ -134,10 +139,18 @@ class GroupedGemmSm100(GroupedGemm):
         """N of the MMA."""
         return piece.width
 
+    def part_of(self, cta: Cta, which: Int32) -> tuple[Cta, Int32, Int32]:
+        """An MMA warp's own: (the CTA with its barriers of accumulators, their first column, its first byte of B)."""
+        return cta, 0, 0
+
+    def end_issue(self, cta: Cta, acc: Int32, phase: Int32) -> None:
+        """An MMA warp, when it has issued all; acc_empty of `acc` has this parity when that is free again."""
+
     @cute.jit
     def issue(self, cta: Cta, plan, unit: Int32, which: Int32):
-        """MMA warp: D [128 of A, B] of every part of every stage."""
+        """An MMA warp: D [128 of A, B] of every part of every stage."""
         config = self.config
+        own, column, begin = self.part_of(cta, which)
         tcgen05_fence("after")
         tmem = self.tensor_memory(cta)
         with cute.arch.elect_one():
@@ -145,27 +158,28 @@ class GroupedGemmSm100(GroupedGemm):
             while unit < plan.end:
                 mbarrier_wait(cta.full + 8 * slot, phase)
                 piece = read_piece(cta.pieces + slot * PIECE_BYTES)
-                # Instruction descriptor (9.7.16.4.2): e4m3 x e4m3, f32 out, M = 128, N = width
-                idesc = Int32(128 >> 4 << 24 | 1 << 4) | (self.width_of(piece) >> 3 << 17)
+                # Instruction descriptor (9.7.16.4.2): e4m3 x e4m3, f32 out, M = 128 a CTA, N = width
+                idesc = Int32(128 * self.group >> 4 << 24 | 1 << 4) | (self.width_of(piece) >> 3 << 17)
                 for _ in cutlass.range(piece.count, unroll=1):
                     mbarrier_wait(cta.full + 8 * slot, phase)
-                    mbarrier_wait(self.acc_empty(cta, acc), acc_phase)
+                    mbarrier_wait(self.acc_empty(own, acc), acc_phase)
                     tcgen05_fence("after")
                     self.before_mma()
                     # Matrix descriptors (9.7.16.4.1): version 1, 128-byte swizzle, groups of 8 rows 1024 bytes apart
                     of_a, of_b = self.operands_of(cta.ring + slot * config.stage_bytes)
-                    a, b = [Int64(x >> 4) | Int64(2 << 61 | 1 << 46 | 64 << 32) for x in (of_a, of_b)]
+                    a, b = [Int64(x >> 4) | Int64(2 << 61 | 1 << 46 | 64 << 32) for x in (of_a, of_b + begin)]
                     for part in range_constexpr(self.parts):
                         of_part = a + Int64(part * (128 * BLOCK_K >> 4))
-                        d = tmem + (2 * part + acc) * self.columns
+                        d = tmem + (2 * part + acc) * self.columns + column
                         for j in range_constexpr(BLOCK_K // 32):
-                            mma_fp8(d, of_part + 2 * j, b + 2 * j, idesc, int(j > 0))
-                    mma_commit(cta.empty + 8 * slot, config.cluster)
-                    mma_commit(self.acc_full(cta, acc))
+                            mma_fp8(d, of_part + 2 * j, b + 2 * j, idesc, int(j > 0), self.group)
+                    mma_commit(cta.empty + 8 * slot, config.cluster, self.group)
+                    mma_commit(self.acc_full(own, acc), self.group, self.group)
                     acc_phase = acc_phase ^ acc
                     acc = 1 - acc
                     slot, phase = self.after(slot, phase)
                 unit = piece.next
+            self.end_issue(own, acc, acc_phase)
 
     @cute.jit
     def release(self, cta: Cta, slot: Int32, lane: Int32):

@@ -12,31 +12,24 @@ from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, range_constexpr
+from cutlass import Float32, Int32, Int64
 
 from moe.kernel import BLOCK_K, LAST, MMA_WARP, Cta, Operands, token_tensormap
 from moe.ptx import (
-    fma_pair,
-    load_shared,
-    load_shared_float,
     map_shared,
     mbarrier_arrive_cluster,
     mbarrier_expect,
     mbarrier_init,
     mbarrier_wait,
     minimum,
-    mma_commit,
-    mma_fp8,
     select,
     tcgen05_fence,
     tma_load,
-    tmem_alloc,
     tmem_dealloc,
     tmem_load,
     tmem_load_wait,
     twice,
 )
-from moe.schedule import PIECE_BYTES, read_piece
 from moe.sm100 import CONSUMER_WARPS
 from moe.sm100_tokens import TOKENS, Tiles, TokensOnLanes
 
@@ -44,11 +37,10 @@ CTAS = 2
 HALVES = 2  # of a tile's weight rows: one for each warpgroup
 COLUMNS = 128  # of an accumulator
 BOX = COLUMNS // CTAS  # weight rows of a half that a CTA loads
-ALL_COLUMNS = 512
 # Columns (first, how many) of a thread's results that are in registers at once: with 96 of them ptxas spills
 FIRST_COLUMNS = (0, 32), (32, 32), (64, 16)
 LAST_COLUMNS = (80, 32), (112, 16)
-OWN = 32  # bytes of barriers of a half
+OWN = 40  # from the first half's barriers to the second's
 
 
 @dataclass(frozen=True)
@@ -74,44 +66,25 @@ class TokensOfPairs(TokensOnLanes):
     """The kernel for pairs."""
 
     mma_warps = HALVES
+    group = CTAS
 
-    # Own shared memory: of each half acc_full [2], acc_empty [2]; the address of tensor memory, all_read
+    # Own shared memory: of the first half acc_full [2], acc_empty [2], then the address of tensor memory, as with one
+    # accumulator for both; of the second half acc_full, acc_empty; all_read
 
-    def acc_full(self, cta: Cta, which: Int32, half: Int32) -> Int32:
-        return cta.own + OWN * half + 8 * which
-
-    def acc_empty(self, cta: Cta, which: Int32, half: Int32) -> Int32:
-        return cta.own + OWN * half + 16 + 8 * which
+    def own_of(self, cta: Cta, half: Int32) -> Cta:
+        return cta._replace(own=cta.own + OWN * half)
 
     def all_read(self, cta: Cta) -> Int32:
         """Barrier: both CTAs have read all their results."""
-        return cta.own + OWN * HALVES + 8
-
-    def tensor_memory(self, cta: Cta) -> Int32:
-        return load_shared(cta.own + OWN * HALVES)
+        return cta.own + OWN + 32
 
     def token_maps(self, a: Int64, total_m: Int32, k: Int32) -> list:
         return [token_tensormap(a, total_m, k, TOKENS)]
 
-    def init_barriers(self, cta: Cta) -> None:
-        config = self.config
-        for i in range(config.depth):
-            mbarrier_init(cta.full + 8 * i, 1)  # the first CTA's TMA warp, which awaits bytes of both
-            mbarrier_init(cta.empty + 8 * i, HALVES)  # commits
-        for i in range(config.scale_depth):
-            mbarrier_init(cta.scales_full + 8 * i, self.scale_arrivals)
-            mbarrier_init(cta.scales_empty + 8 * i, CONSUMER_WARPS)
-        for half in range(HALVES):
-            for i in range(2):
-                mbarrier_init(self.acc_full(cta, i, half), 1)  # the commit
-                mbarrier_init(self.acc_empty(cta, i, half), CTAS * CONSUMER_WARPS // HALVES)
+    def init_accumulators(self, cta: Cta) -> None:
+        for half in range(HALVES):  # read by half of the warps of two CTAs
+            super().init_accumulators(self.own_of(cta, half))
         mbarrier_init(self.all_read(cta), CTAS * CONSUMER_WARPS)
-
-    @cute.jit
-    def begin(self, cta: Cta, warp: Int32):
-        if warp == MMA_WARP:
-            tmem_alloc(cta.own + OWN * HALVES, ALL_COLUMNS, CTAS)
-            tcgen05_fence("before")
 
     @cute.jit
     def finish(self, cta: Cta, warp: Int32):
@@ -125,73 +98,43 @@ class TokensOfPairs(TokensOnLanes):
             cute.arch.sync_warp()
             mbarrier_wait(self.all_read(cta), Int32(0))
             tcgen05_fence("after")
-            tmem_dealloc(self.tensor_memory(cta), ALL_COLUMNS, CTAS)
+            tmem_dealloc(self.tensor_memory(cta), 2 * self.columns, CTAS)
 
     def load_stage(self, cta: Cta, piece, weights_map, tokens_map, slot: Int32, x: Int32) -> None:
         """TMA copies of a stage at x of K: the CTA's tokens, and its part of each half of the weights."""
         config = self.config
         mbarrier_expect(cta.full + 8 * slot, CTAS * config.stage_bytes, select(cta.rank == 0, 1, 0))
         bar = map_shared(cta.full + 8 * slot, Int32(0))
-        weights = cta.ring + slot * config.stage_bytes
+        tokens, weights = self.operands_of(cta.ring + slot * config.stage_bytes)
         for half in range(HALVES):
             at = (x, piece.row + COLUMNS * half + BOX * cta.rank, piece.expert)
             to = weights + half * (BOX * BLOCK_K)
             tma_load(to, weights_map, at, bar, config.weights_policy, Int32(1), None, pair=True)
-        tokens = weights + HALVES * BOX * BLOCK_K
         tma_load(tokens, tokens_map, (x, piece.token), bar, LAST, Int32(1), None, pair=True)
+
+    def operands_of(self, stage: Int32) -> tuple[Int32, Int32]:
+        return stage + HALVES * BOX * BLOCK_K, stage
+
+    def width_of(self, piece) -> Int32:
+        return Int32(COLUMNS)
+
+    def part_of(self, cta: Cta, half: Int32) -> tuple[Cta, Int32, Int32]:
+        return self.own_of(cta, half), half * COLUMNS, half * (BOX * BLOCK_K)
 
     @cute.jit
     def issue(self, cta: Cta, plan, unit: Int32, half: Int32):
-        """An MMA warp of the first CTA."""
-        tcgen05_fence("after")
+        """An MMA warp of the first CTA: D [2 x 128 tokens, 128 weight rows] of its half of every stage."""
         if cta.rank == 0:
-            tmem = self.tensor_memory(cta)
-            with cute.arch.elect_one():
-                self.issue_all(cta, plan, unit, half, tmem)
+            TokensOnLanes.issue(self, cta, plan, unit, half)
 
-    @cute.jit
-    def issue_all(self, cta: Cta, plan, unit: Int32, half: Int32, tmem: Int32):
-        """One thread: D [2 x 128 tokens, 128 weight rows] of every half of every stage."""
-        config = self.config
-        # Instruction descriptor (9.7.16.4.2): e4m3 x e4m3, f32 out, M = 256, N = 128
-        idesc = Int32(CTAS * TOKENS >> 4 << 24 | 1 << 4 | COLUMNS >> 3 << 17)
-        slot, phase, acc, acc_phase = Int32(0), Int32(0), Int32(0), Int32(1)
-        while unit < plan.end:
-            mbarrier_wait(cta.full + 8 * slot, phase)
-            piece = read_piece(cta.pieces + slot * PIECE_BYTES)
-            for _ in cutlass.range(piece.count, unroll=1):
-                mbarrier_wait(cta.full + 8 * slot, phase)
-                # Matrix descriptors (9.7.16.4.1): version 1, 128-byte swizzle, groups of 8 rows 1024 bytes apart
-                weights = cta.ring + slot * config.stage_bytes
-                tokens = weights + HALVES * BOX * BLOCK_K
-                a, b = [Int64(x >> 4) | Int64(2 << 61 | 1 << 46 | 64 << 32) for x in (tokens, weights)]
-                mbarrier_wait(self.acc_empty(cta, acc, half), acc_phase)
-                tcgen05_fence("after")
-                d = tmem + (HALVES * acc + half) * COLUMNS
-                of_half = b + Int64(half * (BOX * BLOCK_K >> 4))
-                for j in range_constexpr(BLOCK_K // 32):
-                    mma_fp8(d, a + 2 * j, of_half + 2 * j, idesc, int(j > 0), CTAS)
-                mma_commit(self.acc_full(cta, acc, half), CTAS, CTAS)
-                mma_commit(cta.empty + 8 * slot, CTAS, CTAS)
-                acc_phase = acc_phase ^ acc
-                acc = 1 - acc
-                slot, phase = self.after(slot, phase)
-            unit = piece.next
-        for _ in range_constexpr(2):  # the other CTA's arrivals have come
-            mbarrier_wait(self.acc_empty(cta, acc, half), acc_phase)
-            acc_phase = acc_phase ^ acc
-            acc = 1 - acc
+    def end_issue(self, own: Cta, acc: Int32, phase: Int32) -> None:
+        """Until the other CTA's arrivals have come."""
+        mbarrier_wait(self.acc_empty(own, acc), phase)
+        mbarrier_wait(self.acc_empty(own, 1 - acc), phase ^ acc)
 
-    @cute.jit
-    def skip(self, cta: Cta, count: Int32, done: Int32, slot: Int32, phase: Int32, lane: Int32):
-        half = cute.arch.warp_idx() >> 2
-        for i in cutlass.range(count, unroll=1):
-            self.await_results(cta, Int32(0), done + i, half)
-            mbarrier_wait(cta.scales_full + 8 * slot, phase)
-            self.release(cta, slot, lane)
-            self.hand_back(cta, done + i, half, lane)
-            slot, phase = self.after_scales(slot, phase)
-        return slot, phase
+    def hand_back(self, own: Cta, turn: Int32, lane: Int32) -> None:
+        to = map_shared(self.acc_empty(own, turn & 1), Int32(0))  # the first CTA's
+        mbarrier_arrive_cluster(to, select(lane == 0, 1, 0))
 
     @cute.jit
     def multiply(
@@ -202,58 +145,48 @@ class TokensOfPairs(TokensOnLanes):
         Of a stage's results the FIRST columns are kept and added while the LAST ones come, these while the first ones
         of the next stage do: of each stage two waits show, in which the other warps' columns come.
         """
-        config, half = self.config, warp >> 2
-        tmem = self.tensor_memory(cta) + ((warp & 3) << 21) + half * COLUMNS
+        half = warp >> 2
+        own, tmem = self.own_of(cta, half), self.tensor_memory(cta) + ((warp & 3) << 21) + half * COLUMNS
         of_token = cta.scales + ((warp & 3) * 32 + lane) * 4
-        of_weights = cta.scales + config.weight_scales + 4 * half
+        of_weights = [cta.scales + self.config.weight_scales + x for x in self.scales_of(half)]
         kept = cute.make_rmem_tensor((LAST_COLUMNS[0][0],), Float32)
-        at = self.await_results(cta, tmem, done, half)
+        at = self.await_results(own, tmem, done)
         coming = [load_columns(at, part) for part in FIRST_COLUMNS]
-        scale, slot, phase = self.scale_at(cta, piece, operands, piece.first, slot, phase, of_token, of_weights, lane)
+        k = piece.first
+        (scale,) = self.scales_at(cta, piece, operands, k, slot, phase, of_token, of_weights, lane)
+        slot, phase = self.after_scales(slot, phase)
         self.keep(kept, coming)
         for i in cutlass.range(1, piece.count, unroll=1):
             turn = done + i
             last = self.add_kept(acc, kept, scale, tmem + ((turn - 1) & 1) * (HALVES * COLUMNS))
-            at = self.await_results(cta, tmem, turn, half)
-            tmem_load_wait()
-            self.hand_back(cta, turn - 1, half, lane)
+            at = self.await_results(own, tmem, turn)
+            self.end_reading(own, turn - 1, lane)
             free, *others = FIRST_COLUMNS  # where none of the last ones is, and where they are
             coming = [load_columns(at, free)]
             self.add_columns(acc, last, scale, LAST_COLUMNS)
             coming += [load_columns(at, part) for part in others]
             k = piece.first + i
-            scale, slot, phase = self.scale_at(cta, piece, operands, k, slot, phase, of_token, of_weights, lane)
+            (scale,) = self.scales_at(cta, piece, operands, k, slot, phase, of_token, of_weights, lane)
+            slot, phase = self.after_scales(slot, phase)
             self.keep(kept, coming)
         turn = done + piece.count - 1
         last = self.add_kept(acc, kept, scale, tmem + (turn & 1) * (HALVES * COLUMNS))
-        tmem_load_wait()
-        self.hand_back(cta, turn, half, lane)
+        self.end_reading(own, turn, lane)
         self.add_columns(acc, last, scale, LAST_COLUMNS)
         return slot, phase
 
-    def await_results(self, cta: Cta, tmem: Int32, turn: Int32, half: Int32) -> Int32:
+    def await_results(self, own: Cta, tmem: Int32, turn: Int32) -> Int32:
         """Until those of stage `turn` are there. Returns where they are."""
-        mbarrier_wait(self.acc_full(cta, turn & 1, half), (turn >> 1) & 1)
+        mbarrier_wait(*self.results_of(own, turn))
         tcgen05_fence("after")
         return tmem + (turn & 1) * (HALVES * COLUMNS)
 
-    def hand_back(self, cta: Cta, turn: Int32, half: Int32, lane: Int32) -> None:
-        """This warp has read its results of stage `turn`: tell the first CTA."""
+    def end_reading(self, own: Cta, turn: Int32, lane: Int32) -> None:
+        """The last columns of stage `turn` have come: hand its accumulator back."""
+        tmem_load_wait()
         tcgen05_fence("before")
         cute.arch.sync_warp()
-        to = map_shared(self.acc_empty(cta, turn & 1, half), Int32(0))
-        mbarrier_arrive_cluster(to, select(lane == 0, 1, 0))
-
-    def scale_at(
-        self, cta: Cta, piece, operands: Operands, k: Int32, slot: Int32, phase: Int32, of_token: Int32,
-        of_weights: Int32, lane: Int32,
-    ) -> tuple[Float32, Int32, Int32]:  # fmt: skip
-        """a_scale * b_scale of the thread's results in K block k, the next slot of the scales' ring, and its phase."""
-        mbarrier_wait(cta.scales_full + 8 * slot, phase)
-        scales, before = slot * self.config.scale_bytes, self.scales_before(piece, operands, k)
-        scale = load_shared_float(of_token + scales + 4 * before) * load_shared_float(of_weights + scales)
-        self.release(cta, slot, lane)
-        return scale, *self.after_scales(slot, phase)
+        self.hand_back(own, turn, lane)
 
     def keep(self, kept, coming: list) -> None:
         """The first columns, when they have come."""
@@ -274,10 +207,8 @@ class TokensOfPairs(TokensOnLanes):
     def add_columns(self, acc, found: list, scale: Float32, parts: list) -> None:
         """sum = fma(d, scale, sum) of these parts of the columns."""
         scale = twice(scale)
-        for (first, width), d in zip(parts, found):
-            for j in range(0, width, 2):
-                to = first + j
-                acc[to], acc[to + 1] = fma_pair(d[j], d[j + 1], scale, acc[to], acc[to + 1])
+        for (first, _), d in zip(parts, found):
+            self.add(acc, d, scale, first)
 
 
 def load_columns(at: Int32, part: tuple[int, int]) -> list[Float32]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from moe.copied_scales import CopiedScales
 from moe.kernel import BLOCK_K, Config, Cta, Operands
@@ -101,14 +101,23 @@ class TokensOnLanes(CopiedScales, GroupedGemmSm100):
             slot, phase = self.skip(cta, piece.count, done, slot, phase, lane)
         return slot, phase
 
+    def own_of(self, cta: Cta, group: Int32) -> Cta:
+        """The CTA with a warpgroup's barriers of accumulators."""
+        return cta
+
+    def hand_back(self, own: Cta, turn: Int32, lane: Int32) -> None:
+        """This warp has read its results of stage `turn`."""
+        mbarrier_arrive(self.acc_empty(own, turn & 1), select(lane == 0, 1, 0))
+
     @cute.jit
     def skip(self, cta: Cta, count: Int32, done: Int32, slot: Int32, phase: Int32, lane: Int32):
+        own = self.own_of(cta, cute.arch.warp_idx() >> 2)
         for i in cutlass.range(count, unroll=1):
             turn = done + i
-            mbarrier_wait(*self.results_of(cta, turn))
+            mbarrier_wait(*self.results_of(own, turn))
             mbarrier_wait(cta.scales_full + 8 * slot, phase)
             self.release(cta, slot, lane)
-            mbarrier_arrive(self.acc_empty(cta, turn & 1), select(lane == 0, 1, 0))
+            self.hand_back(own, turn, lane)
             slot, phase = self.after_scales(slot, phase)
         return slot, phase
 
@@ -130,24 +139,21 @@ class TokensOnLanes(CopiedScales, GroupedGemmSm100):
             at = [x + (turn & 1) * config.rows for x in parts]
             d = [tmem_load(x, PART, wait=False) for x in at[:3]]
             # While they come: the scales
-            mbarrier_wait(cta.scales_full + 8 * slot, phase)
-            scales, before = slot * config.scale_bytes, self.scales_before(piece, operands, piece.first + i)
-            scale = load_shared_float(of_token + scales + 4 * before)
-            scale = [twice(scale * load_shared_float(x + scales)) for x in of_weights]
-            self.release(cta, slot, lane)
+            k = piece.first + i
+            scale = self.scales_at(cta, piece, operands, k, slot, phase, of_token, of_weights, lane)
             slot, phase = self.after_scales(slot, phase)
             tmem_load_wait()
             if const_expr(last == 3):  # it comes while two others are added
-                self.add(acc, d[0], scale, 0)
+                self.add_part(acc, d[0], scale, 0)
                 d.append(tmem_load(at[3], PART, wait=False))
-                self.add(acc, d[1], scale, 1)
-                self.add(acc, d[2], scale, 2)
+                self.add_part(acc, d[1], scale, 1)
+                self.add_part(acc, d[2], scale, 2)
                 tmem_load_wait()
             tcgen05_fence("before")
             cute.arch.sync_warp()
-            mbarrier_arrive(self.acc_empty(cta, turn & 1), select(lane == 0, 1, 0))
+            self.hand_back(cta, turn, lane)
             for part in range_constexpr(last if last == 3 else 0, last + 1):
-                self.add(acc, d[part], scale, part)
+                self.add_part(acc, d[part], scale, part)
         return slot, phase
 
     def column_of(self, group: Int32, part: int) -> Int32:
@@ -158,11 +164,26 @@ class TokensOnLanes(CopiedScales, GroupedGemmSm100):
         """Where a warpgroup's scales begin among those of a stage's weights, for equally many parts each."""
         return [group * self.half >> 7 << 2]
 
-    def add(self, acc, d: list, scales: list[Int64], part: int) -> None:
-        """sum = fma(d, scale, sum) of a part of the columns."""
-        scale = scales[part * len(scales) // (self.half // PART)]
-        for j in range(0, PART, 2):
-            to = PART * part + j
+    def scales_at(
+        self, cta: Cta, piece, operands: Operands, k: Int32, slot: Int32, phase: Int32, of_token: Int32,
+        of_weights: list[Int32], lane: Int32,
+    ) -> list[Float32]:  # fmt: skip
+        """a_scale * b_scale of the thread's results in K block k, from this slot of the scales' ring."""
+        mbarrier_wait(cta.scales_full + 8 * slot, phase)
+        scales, before = slot * self.config.scale_bytes, self.scales_before(piece, operands, k)
+        scale = load_shared_float(of_token + scales + 4 * before)
+        scale = [scale * load_shared_float(x + scales) for x in of_weights]
+        self.release(cta, slot, lane)
+        return scale
+
+    def add_part(self, acc, d: list[Float32], scales: list[Float32], part: int) -> None:
+        """A part of the columns, with its scale of equally many parts each."""
+        self.add(acc, d, twice(scales[part * len(scales) // (self.half // PART)]), PART * part)
+
+    def add(self, acc, d: list[Float32], scale: Int64, first: int) -> None:
+        """sum = fma(d, scale, sum) of the columns from the first one on, two at once."""
+        for j in range(0, len(d), 2):
+            to = first + j
             acc[to], acc[to + 1] = fma_pair(d[j], d[j + 1], scale, acc[to], acc[to + 1])
 
     @cute.jit

@@ -183,9 +183,10 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
         monkeypatch.setattr(part, "wgmma_wait", lambda pending: None)
     elif fault == "sums are given before the last ones were taken":
         monkeypatch.setattr(part.GroupedGemmTokensOnM, "end_join", lambda *_: None)
+    elif fault == "a CTA ends too early" and MACHINE == "b200":
+        monkeypatch.setattr(sm100_pairs.TokensOfPairs, "end_issue", lambda *_: None)
     elif fault == "a CTA ends too early":
-        gemm = sm100_pairs.TokensOfPairs if MACHINE == "b200" else part.GroupedGemmTokensOnM
-        monkeypatch.setattr(gemm, "end_loads", lambda *_: None)
+        monkeypatch.setattr(part.GroupedGemmTokensOnM, "end_loads", lambda *_: None)
     elif fault == "a stage is released too early":
         gemm, at = part.GroupedGemmTokensOnM, []
         release, after, multiply = gemm.release, gemm.after, gemm.multiply
@@ -214,7 +215,7 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
         case = moe.CASES[cases.get(fault, "ragged")]
         config, orders = tuned().HALVED if "sums are given" in fault else tuned().MORE, 1
         if MACHINE == "b200" and "early" in fault:
-            config, orders = tuned().MANY, 24  # a commit must come later than what other warps tell
+            config, orders = tuned().MANY, 24  # an arrival must come later than what other warps tell
         try:
             assert max(moe.run(case, config, order) for order in range(orders)) > moe.BOUND
         except emulator.EmulatorError:
