@@ -97,6 +97,8 @@ class Tiles(Config):
         assert self.cluster == (2 if self.permuted else 1)
         assert self.tokens_on_m or (self.tokens <= 32 and not self.permuted)  # who gathers has a lane for each
 
+    overlap = False  # up and gate of a token and column belong together
+
     @property
     def rows(self) -> int:
         return 2 * HALF

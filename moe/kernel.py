@@ -170,6 +170,13 @@ class Config:
         return self.sums <= 16
 
     @property
+    def overlap(self) -> bool:
+        """Whether both CTAs of a pair multiply the middle tokens of an expert that has more than one and up to one and
+        a half tiles' of them, with a half of the weights each. So neither has a full tile's work.
+        """
+        return self.tokens_on_m and self.cluster == 2 and self.rows == 2 * BLOCK_N and not self.together
+
+    @property
     def scale_rows(self) -> int:
         """Weight rows of a tile that have one scale, with tokens on M, at whatever multiple of `rows` it begins."""
         return math.gcd(self.rows, BLOCK_N)

@@ -70,6 +70,7 @@ class Piece(NamedTuple):
     narrow: Int32  # its number among the widths, from the widest, which is 0
     row: Int32  # first weight row; at n or above if the CTA has none
     shares_weights: Int32  # 1 if both CTAs of the cluster have the same weights, 0 if they have the same tokens
+    overlaps: Int32  # 1 if the second half of its tokens is the first one of the other CTA's, or the other way round
     first: Int32  # K block
     count: Int32  # K blocks
     end: Int32  # unit after the tile's last
@@ -157,7 +158,7 @@ def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
     local = tile - load_shared(table + 4 * expert)
     token, token_end = load_shared(plan.offsets + 4 * expert), load_shared(plan.offsets + 4 * expert + 4)
     token_tiles = maximum(divide(token_end - token + (tokens - 1), tokens), 1)
-    shares_weights = Int32(0)
+    shares_weights, overlaps = Int32(0), Int32(0)
     block, column = Int32(0), Int32(0)
     if const_expr(config.cluster == 1):
         block = divide(local, token_tiles)
@@ -178,7 +179,9 @@ def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
         half = (shape.k_blocks + 1) >> 1
         first = select(rank == 0, 0, shape.k_blocks - maximum(shape.k_blocks - half, 1))
         count = select(rank == 0, half, shape.k_blocks - first)
-    token = token + column * tokens
+    if const_expr(config.overlap):  # of an expert's only pair: one beside full ones gets ahead of them
+        overlaps = shares_weights & select(token_end - token <= tokens + (tokens >> 1), 1, 0)
+    token = token + column * tokens - (overlaps & rank) * (tokens >> 1)
     valid = minimum(token_end - token, tokens)
     width, narrow = Int32(tokens), Int32(0)
     for i, narrower in enumerate(widths[1:]):
@@ -189,4 +192,6 @@ def piece_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, unit: Int32):
         following = select(whole, dealt, select(after == plan.stop, plan.first, after))
     else:
         following = select(whole, select(dealt < plan.dealt_end, dealt, plan.start), after)
-    return Piece(expert, token, valid, width, narrow, block * config.rows, shares_weights, first, count, end, following)
+    return Piece(
+        expert, token, valid, width, narrow, block * config.rows, shares_weights, overlaps, first, count, end, following
+    )

@@ -60,9 +60,8 @@ class TokensOnM(GroupedGemm):
     def is_used(self, piece, group: Int32, i: int) -> Int32:
         return select(group * ROWS < piece.width, 1, 0)
 
-    def load_scales(self, of_tokens: Int32, of_weights: Int32) -> list[Float32]:
-        """Of a thread's two tokens, and of each config.scale_rows weight rows."""
-        count = self.config.rows // self.config.scale_rows
+    def load_scales(self, of_tokens: Int32, of_weights: Int32, count: int) -> list[Float32]:
+        """Of a thread's two tokens, and of so many times config.scale_rows weight rows."""
         at = [of_tokens, of_tokens + 32, *(of_weights + 4 * i for i in range(count))]
         return [load_shared_float(x) for x in at]
 
@@ -73,15 +72,23 @@ class TokensOnM(GroupedGemm):
     def multiply_piece(
         self, cta: Cta, piece, operands: Operands, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32
     ):  # fmt: skip
-        if (warp >> 2) * ROWS < piece.width:
+        if self.has_half(cta, piece, warp):
+            if const_expr(self.config.overlap):
+                slot, phase = self.multiply(cta, piece, operands, slot, phase, acc, warp, lane, half=True)
+        elif (warp >> 2) * ROWS < piece.width:
             slot, phase = self.multiply(cta, piece, operands, slot, phase, acc, warp, lane)
         else:
             slot, phase = self.skip(cta, piece.count, slot, phase, lane)
         return slot, phase
 
+    def has_half(self, cta: Cta, piece, warp: Int32):
+        """Whether a warpgroup multiplies its tokens with the half of the weights that has its CTA's number."""
+        return (piece.overlaps != 0) & ((warp >> 2) != cta.rank)
+
     @cute.jit
     def multiply(
-        self, cta: Cta, piece, operands: Operands, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32
+        self, cta: Cta, piece, operands: Operands, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32,
+        half: cutlass.Constexpr = False,
     ):  # fmt: skip
         """Multiply, scale and add the stages of a piece. Returns the next slot, and its phase."""
         config, parts = self.config, -(-self.config.rows // BLOCK_N)  # multiplications of a stage
@@ -90,9 +97,12 @@ class TokensOnM(GroupedGemm):
         cta = cta._replace(full=uniform(cta.full), empty=uniform(cta.empty), scales=uniform(cta.scales))
         first = (warp >> 2) * ROWS
         tokens = uniform(matrix_descriptor(cta.ring + (config.rows + first) * BLOCK_K))
-        weights = uniform(matrix_descriptor(cta.ring))
+        weights = matrix_descriptor(cta.ring)
+        if const_expr(half):
+            parts, weights = 1, weights + cta.rank * (columns * BLOCK_K >> 4)
+        weights = uniform(weights)
         of_tokens = cta.scales + (first + (warp & 3) * 16 + (lane >> 2)) * 4
-        of_weights = cta.scales + config.weight_scales
+        of_weights = cta.scales + config.weight_scales + (4 * cta.rank if half else 0)
         ready = mbarrier_test(cta.full + 8 * slot, phase)
         d = [Float32(0.0)] * sums
         for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
@@ -103,7 +113,7 @@ class TokensOnM(GroupedGemm):
             of_piece = of_tokens + scales + 4 * self.scales_before(piece, operands, k)
             this, loaded, scale = slot, [], []
             if const_expr(short):
-                loaded = self.load_scales(of_piece, of_weights + scales)
+                loaded = self.load_scales(of_piece, of_weights + scales, parts * columns // config.scale_rows)
             slot, phase = self.after(slot, phase)
             for part in range_constexpr(parts):
                 rows = weights + part * (columns * BLOCK_K >> 4)
@@ -111,7 +121,7 @@ class TokensOnM(GroupedGemm):
                 # Meanwhile what else would keep the tensor core waiting between two multiplications
                 if const_expr(part == 0):
                     if const_expr(not short):
-                        loaded = self.load_scales(of_piece, of_weights + scales)
+                        loaded = self.load_scales(of_piece, of_weights + scales, parts * columns // config.scale_rows)
                     scale = [[x * y for x in loaded[:2]] for y in loaded[2:]]
                 wgmma_wait(0)
                 if const_expr(part == parts - 1):
@@ -182,6 +192,7 @@ class GroupedGemmTokensOnM(CopiedScales, TokensOnM):
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
         """Results [16 tokens, 64 weight rows] of a warp at a time, to out in bf16: 128 bytes of a token together."""
         n, scratch, rows = operands.n, cta.scratch + warp * self.config.scratch, self.config.rows
+        half = self.has_half(cta, piece, warp)
         token, right = lane & 15, lane >> 4  # whose row of a matrix this lane has, swizzled by the token for the banks
         write = scratch + token * (2 * HALF)
         first = (warp >> 2) * ROWS + (warp & 3) * 16
@@ -197,8 +208,12 @@ class GroupedGemmTokensOnM(CopiedScales, TokensOnM):
                     at, own = (lane >> 3) + 4 * i, lane & 7  # 8 lanes store a token
                     x = load_shared_words(scratch + at * (2 * HALF) + ((own ^ (at & 7)) << 4))
                     row, column = first + at, piece.row + part * HALF + own * 8
+                    if const_expr(self.config.overlap):
+                        column = column + select(half, cta.rank * BLOCK_N, 0)
                     address = operands.out + (Int64(piece.token + row) * Int64(n) + Int64(column)) * 2
                     inside = select(row < piece.tokens, 1, 0) & select(column < n, 1, 0)
+                    if const_expr(self.config.overlap and part * HALF >= BLOCK_N):
+                        inside = select(half, 0, inside)
                     if const_expr(left < HALF):
                         inside = inside & select(own * 8 < left, 1, 0)
                     store_global_words(address, x, inside)
