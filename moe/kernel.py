@@ -174,7 +174,7 @@ class Config:
         """Whether both CTAs of a pair multiply the middle tokens of an expert that has more than one and up to one and
         a half tiles' of them, with a half of the weights each. So neither has a full tile's work.
         """
-        return self.tokens_on_m and self.cluster == 2 and self.rows == 2 * BLOCK_N and not self.together
+        return self.tokens_on_m and self.cluster == 2 and self.rows == 2 * BLOCK_N
 
     @property
     def scale_rows(self) -> int:

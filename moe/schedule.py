@@ -2,6 +2,7 @@
 
 A tile is `rows` weight rows x `tokens` tokens of one expert. A cluster of two CTAs takes two tiles at once, which share
 an operand: two token tiles of the same weights if the expert has two left, else two weight blocks with the same tokens.
+An expert's only two token tiles may overlap (Config.overlap).
 Units are K blocks (128 of K) of such cluster tiles, in the order expert, weight block, token tile (the last fastest).
 
     equal shares       every cluster takes an equal share of all units in a row, so it may begin and end inside a tile;

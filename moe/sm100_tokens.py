@@ -46,6 +46,8 @@ class Tiles(TwoRings, Config):
     weights: int = 256
     shares_first: bool = True
 
+    overlap = False  # a warpgroup has half of the columns of all tokens
+
     def __post_init__(self):
         super().__post_init__()
         assert self.tokens == TOKENS and self.tokens_on_m and self.weights >= 128

@@ -29,6 +29,7 @@ from moe.ptx import (
     mbarrier_init,
     mbarrier_test,
     mbarrier_wait,
+    minimum,
     pack_bfloat,
     select,
     store_async_floats,
@@ -83,7 +84,7 @@ class TokensOnM(GroupedGemm):
 
     def has_half(self, cta: Cta, piece, warp: Int32):
         """Whether a warpgroup multiplies its tokens with the half of the weights that has its CTA's number."""
-        return (piece.overlaps != 0) & ((warp >> 2) != cta.rank)
+        return self.config.overlap and (piece.overlaps != 0) & ((warp >> 2) != cta.rank)
 
     @cute.jit
     def multiply(
@@ -97,12 +98,12 @@ class TokensOnM(GroupedGemm):
         cta = cta._replace(full=uniform(cta.full), empty=uniform(cta.empty), scales=uniform(cta.scales))
         first = (warp >> 2) * ROWS
         tokens = uniform(matrix_descriptor(cta.ring + (config.rows + first) * BLOCK_K))
-        weights = matrix_descriptor(cta.ring)
+        weights, of_weights = matrix_descriptor(cta.ring), cta.scales + config.weight_scales
         if const_expr(half):
-            parts, weights = 1, weights + cta.rank * (columns * BLOCK_K >> 4)
-        weights = uniform(weights)
+            parts = 1
+            weights, of_weights = weights + cta.rank * (columns * BLOCK_K >> 4), of_weights + 4 * cta.rank
+        weights, blocks = uniform(weights), parts * columns // config.scale_rows
         of_tokens = cta.scales + (first + (warp & 3) * 16 + (lane >> 2)) * 4
-        of_weights = cta.scales + config.weight_scales + (4 * cta.rank if half else 0)
         ready = mbarrier_test(cta.full + 8 * slot, phase)
         d = [Float32(0.0)] * sums
         for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
@@ -113,7 +114,7 @@ class TokensOnM(GroupedGemm):
             of_piece = of_tokens + scales + 4 * self.scales_before(piece, operands, k)
             this, loaded, scale = slot, [], []
             if const_expr(short):
-                loaded = self.load_scales(of_piece, of_weights + scales, parts * columns // config.scale_rows)
+                loaded = self.load_scales(of_piece, of_weights + scales, blocks)
             slot, phase = self.after(slot, phase)
             for part in range_constexpr(parts):
                 rows = weights + part * (columns * BLOCK_K >> 4)
@@ -121,7 +122,7 @@ class TokensOnM(GroupedGemm):
                 # Meanwhile what else would keep the tensor core waiting between two multiplications
                 if const_expr(part == 0):
                     if const_expr(not short):
-                        loaded = self.load_scales(of_piece, of_weights + scales, parts * columns // config.scale_rows)
+                        loaded = self.load_scales(of_piece, of_weights + scales, blocks)
                     scale = [[x * y for x in loaded[:2]] for y in loaded[2:]]
                 wgmma_wait(0)
                 if const_expr(part == parts - 1):
@@ -192,7 +193,11 @@ class GroupedGemmTokensOnM(CopiedScales, TokensOnM):
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
         """Results [16 tokens, 64 weight rows] of a warp at a time, to out in bf16: 128 bytes of a token together."""
         n, scratch, rows = operands.n, cta.scratch + warp * self.config.scratch, self.config.rows
-        half = self.has_half(cta, piece, warp)
+        begin, end = piece.row, n
+        if const_expr(self.config.overlap):
+            half = self.has_half(cta, piece, warp)
+            begin = begin + select(half, cta.rank * BLOCK_N, 0)
+            end = select(half, minimum(begin + BLOCK_N, n), n)
         token, right = lane & 15, lane >> 4  # whose row of a matrix this lane has, swizzled by the token for the banks
         write = scratch + token * (2 * HALF)
         first = (warp >> 2) * ROWS + (warp & 3) * 16
@@ -207,13 +212,9 @@ class GroupedGemmTokensOnM(CopiedScales, TokensOnM):
                 for i in range_constexpr(4):
                     at, own = (lane >> 3) + 4 * i, lane & 7  # 8 lanes store a token
                     x = load_shared_words(scratch + at * (2 * HALF) + ((own ^ (at & 7)) << 4))
-                    row, column = first + at, piece.row + part * HALF + own * 8
-                    if const_expr(self.config.overlap):
-                        column = column + select(half, cta.rank * BLOCK_N, 0)
+                    row, column = first + at, begin + part * HALF + own * 8
                     address = operands.out + (Int64(piece.token + row) * Int64(n) + Int64(column)) * 2
-                    inside = select(row < piece.tokens, 1, 0) & select(column < n, 1, 0)
-                    if const_expr(self.config.overlap and part * HALF >= BLOCK_N):
-                        inside = select(half, 0, inside)
+                    inside = select(row < piece.tokens, 1, 0) & select(column < end, 1, 0)
                     if const_expr(left < HALF):
                         inside = inside & select(own * 8 < left, 1, 0)
                     store_global_words(address, x, inside)
