@@ -60,7 +60,7 @@ class FewTokens(TwoRings, Tiles):
     """Of weights on the lanes."""
 
 
-# Modelled, LAYER.md: there was none to measure
+# Modelled, worklog/moe.md: there was none to measure
 FEW, SOME = [FewTokens(tokens=tokens, burst=2) for tokens in (16, 32)]
 MORE = Lanes()
 CONFIGS = FEW, SOME, MORE

@@ -154,7 +154,7 @@ class Config:
 
     @property
     def weights_policy(self) -> str:
-        """L2 policy of the weights, by which is faster on an H200: README.md."""
+        """L2 policy of the weights, by which is faster on an H200: worklog/moe.md, G64."""
         return FIRST if self.cluster == 1 else NORMAL
 
     @property

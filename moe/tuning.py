@@ -1,4 +1,4 @@
-"""Which config of the kernel a problem runs on: measured on an H200, README.md."""
+"""Which config of the kernel a problem runs on: measured on an H200, worklog/moe.md."""
 
 import dataclasses
 import functools
