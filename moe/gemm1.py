@@ -112,7 +112,7 @@ class Tiles(Config):
         return super().scale_bytes if self.tokens_on_m else 2 * 4 * self.scale_row
 
 
-# Measured on an H200 (worklog/moe.md): tiles of more tokens load weights less often, of fewer keep more stages under way
+# Measured on an H200: tiles of more tokens load weights less often, of fewer keep more stages under way
 FEW = Tiles(tokens=16, burst=2)
 MANY = Tiles(tokens=128, cluster=2, tokens_on_m=True, permuted=True)
 SEVERAL = dataclasses.replace(MANY, burst=2, prefetch=2)

@@ -50,7 +50,7 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
         """Two parts of up, then the same two of gate."""
         return group * COLUMNS + part // 2 * HALF + part % 2 * PART
 
-    def scales_of(self, group: Int32) -> list[Int32]:
+    def scales_of(self, group: Int32, columns: int) -> list[Int32]:
         """Of up, of gate."""
         return [Int32(0), Int32(4)]
 

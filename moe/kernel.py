@@ -139,6 +139,8 @@ class Config:
     def launched(self) -> int:
         """CTAs that are launched as a cluster, on neighbouring SMs. Where these read the same lines at about the same
         time, they share what comes from L2: 1 x 512 takes 2 % less. With weights on M shares begin at other K blocks.
+        And fewer CTAs than SMs lie evenly beside both halves of L2, as each GPC gets a cluster in turn: alone they
+        fill one GPC after the other (so on an H200: emulator/model/halves.py).
         """
         return 2 if self.tokens_on_m else self.ctas
 

@@ -5,7 +5,8 @@
                tcgen05.ld, sum = fma(d, scale, sum) two at once ──► bf16 ──► through shared memory ──► out
 
 Of a thread's 128 results 96 are in registers at once, and the last 32 come while two thirds of these are added. A tile
-has 128 weight rows instead where there are few tiles: less to add up where one is cut.
+has 224 weight rows instead, 128 and 96 of a warpgroup, where these fill more SMs; or 128 where there are few tiles: less
+to add up where one is cut, or where two CTAs have half of its K each.
 """
 
 from dataclasses import dataclass
@@ -15,13 +16,16 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from moe.copied_scales import CopiedScales
-from moe.kernel import BLOCK_K, Config, Cta, Operands
+from moe.joined_halves import JOINS, JoinedHalves
+from moe.kernel import BLOCK_K, GROUP_THREADS, GROUP_WARPS, GROUPS, Config, Cta, Operands
 from moe.ptx import (
+    divide,
     fma_pair,
     load_shared_float,
     load_shared_words,
     mbarrier_arrive,
     mbarrier_wait,
+    minimum,
     pack_bfloat,
     select,
     store_global_words,
@@ -53,17 +57,27 @@ class Tiles(TwoRings, Config):
         assert self.tokens == TOKENS and self.tokens_on_m and self.weights >= 128
 
     @property
-    def launched(self) -> int:
-        return self.ctas
+    def sums(self) -> int:
+        """Of a thread of the first warpgroup; the second may have fewer columns."""
+        return -(-self.rows // 64) * 32
+
+    @property
+    def partial_bytes(self) -> int:
+        return self.sums * GROUPS * GROUP_THREADS * 4
+
+    @property
+    def own_bytes(self) -> int:
+        return 64 + JOINS * self.halves
 
     def grid(self, most: int, total_m: int, n: int, experts: int) -> int:
-        """As many CTAs as have equally many whole tiles of even experts, if that leaves no more than a quarter idle.
+        """As many CTAs as have equally many whole tiles, or halves, of even experts, if a quarter or less is idle.
 
         Three quarters of the SMs load as fast as the HBM can, and no sums of cut tiles go through memory. Clusters are
         for many tokens, where the tensor cores bind: all SMs pay there, even at 1 x 512 (modelled: 29.8 us, not 32.1).
         """
-        tiles = experts * -(-total_m // (experts * TOKENS)) * -(-n // self.rows)
+        tiles = experts * -(-total_m // (experts * TOKENS)) * -(-n // self.rows) * (1 + self.halves)
         fewer = -(-tiles // -(-tiles // most))
+        fewer = -(-fewer // self.launched) * self.launched
         return fewer if self.cluster == 1 and 4 * fewer >= 3 * most else most
 
     @property
@@ -75,12 +89,13 @@ class Tiles(TwoRings, Config):
         return (TOKENS,)
 
 
-class TokensOnLanes(CopiedScales, GroupedGemmSm100):
+class TokensOnLanes(CopiedScales, JoinedHalves, GroupedGemmSm100):
     """The kernel with tokens on the lanes."""
 
     def __init__(self, config: Tiles):
         super().__init__(config)
-        self.columns, self.half = config.rows, config.rows // 2  # of an accumulator, and of a thread
+        self.half = config.sums  # columns of the first warpgroup; the second has the rest
+        self.columns = 2 * self.half  # from one accumulator to the next
 
     def operands_of(self, stage: Int32) -> tuple[Int32, Int32]:
         """Where A and B of a stage lie: tokens behind the weights."""
@@ -97,11 +112,20 @@ class TokensOnLanes(CopiedScales, GroupedGemmSm100):
         self, cta: Cta, piece, operands: Operands, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32
     ):  # fmt: skip
         """Scale and add what the MMA warp multiplies, or let a piece pass that has no tokens of this warp's."""
+        rest = self.config.rows - self.half
         if (warp & 3) * 32 < piece.tokens:
-            slot, phase = self.multiply(cta, piece, operands, done, slot, phase, acc, warp, lane)
+            if const_expr(rest == self.half):
+                slot, phase = self.multiply(cta, piece, operands, done, slot, phase, acc, warp, lane)
+            elif warp < GROUP_WARPS:
+                slot, phase = self.multiply(cta, piece, operands, done, slot, phase, acc, warp, lane)
+            else:
+                slot, phase = self.multiply(cta, piece, operands, done, slot, phase, acc, warp, lane, rest)
         else:
             slot, phase = self.skip(cta, piece.count, done, slot, phase, lane)
         return slot, phase
+
+    def first_token(self, warp: Int32) -> Int32:
+        return (warp & 3) * 32
 
     def own_of(self, cta: Cta, group: Int32) -> Cta:
         """The CTA with a warpgroup's barriers of accumulators."""
@@ -125,20 +149,21 @@ class TokensOnLanes(CopiedScales, GroupedGemmSm100):
 
     @cute.jit
     def multiply(
-        self, cta: Cta, piece, operands: Operands, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32, lane: Int32
+        self, cta: Cta, piece, operands: Operands, done: Int32, slot: Int32, phase: Int32, acc, warp: Int32,
+        lane: Int32, columns: cutlass.Constexpr = 0,
     ):  # fmt: skip
-        """The stages of a piece, after `done` others. A thread has one token and half of the columns."""
-        config = self.config
+        """The stages of a piece, after `done` others. A thread has one token and half of the columns, or so many."""
+        config, columns = self.config, columns or self.half
         tmem = self.tensor_memory(cta) + ((warp & 3) << 21)
-        parts = [tmem + self.column_of(warp >> 2, part) for part in range(self.half // PART)]
+        parts = [tmem + self.column_of(warp >> 2, part) for part in range(columns // PART)]
         of_token = cta.scales + ((warp & 3) * 32 + lane) * 4
-        of_weights = [cta.scales + config.weight_scales + x for x in self.scales_of(warp >> 2)]
-        last = self.half // PART - 1
+        of_weights = [cta.scales + config.weight_scales + x for x in self.scales_of(warp >> 2, columns)]
+        last = columns // PART - 1
         for i in cutlass.range(piece.count, unroll=1):
             turn = done + i
             mbarrier_wait(*self.results_of(cta, turn))
             tcgen05_fence("after")
-            at = [x + (turn & 1) * config.rows for x in parts]
+            at = [x + (turn & 1) * self.columns for x in parts]
             d = [tmem_load(x, PART, wait=False) for x in at[:3]]
             # While they come: the scales
             k = piece.first + i
@@ -146,25 +171,26 @@ class TokensOnLanes(CopiedScales, GroupedGemmSm100):
             slot, phase = self.after_scales(slot, phase)
             tmem_load_wait()
             if const_expr(last == 3):  # it comes while two others are added
-                self.add_part(acc, d[0], scale, 0)
+                self.add_part(acc, d[0], scale, 0, columns)
                 d.append(tmem_load(at[3], PART, wait=False))
-                self.add_part(acc, d[1], scale, 1)
-                self.add_part(acc, d[2], scale, 2)
+                self.add_part(acc, d[1], scale, 1, columns)
+                self.add_part(acc, d[2], scale, 2, columns)
                 tmem_load_wait()
             tcgen05_fence("before")
             cute.arch.sync_warp()
             self.hand_back(cta, turn, lane)
             for part in range_constexpr(last if last == 3 else 0, last + 1):
-                self.add_part(acc, d[part], scale, part)
+                self.add_part(acc, d[part], scale, part, columns)
         return slot, phase
 
     def column_of(self, group: Int32, part: int) -> Int32:
         """Where a part of a warpgroup's columns begins in an accumulator."""
         return group * self.half + part * PART
 
-    def scales_of(self, group: Int32) -> list[Int32]:
-        """Where a warpgroup's scales begin among those of a stage's weights, for equally many parts each."""
-        return [group * self.half >> 7 << 2]
+    def scales_of(self, group: Int32, columns: int) -> list[Int32]:
+        """Where a warpgroup's scales are among those of a stage's weights, each for equally many of its columns."""
+        rows = self.config.scale_rows
+        return [divide(group * self.half + first, rows) * 4 for first in range(0, columns, min(rows, columns))]
 
     def scales_at(
         self, cta: Cta, piece, operands: Operands, k: Int32, slot: Int32, phase: Int32, of_token: Int32,
@@ -178,9 +204,9 @@ class TokensOnLanes(CopiedScales, GroupedGemmSm100):
         self.release(cta, slot, lane)
         return scale
 
-    def add_part(self, acc, d: list[Float32], scales: list[Float32], part: int) -> None:
-        """A part of the columns, with its scale of equally many parts each."""
-        self.add(acc, d, twice(scales[part * len(scales) // (self.half // PART)]), PART * part)
+    def add_part(self, acc, d: list[Float32], scales: list[Float32], part: int, columns: int) -> None:
+        """A part of so many columns, with its scale of equally many parts each."""
+        self.add(acc, d, twice(scales[part * len(scales) // (columns // PART)]), PART * part)
 
     def add(self, acc, d: list[Float32], scale: Int64, first: int) -> None:
         """sum = fma(d, scale, sum) of the columns from the first one on, two at once."""
@@ -203,8 +229,11 @@ class TokensOnLanes(CopiedScales, GroupedGemmSm100):
         column = piece.row + (warp >> 2) * self.half
         to = operands.out + (Int64(piece.token + first + token) * Int64(n) + Int64(column + part * 8)) * 2
         left = select(column < n, piece.tokens - first - token, 0)
+        end = minimum(n, piece.row + self.config.rows) - column - part * 8  # of the columns from this lane's on
         if first < piece.tokens:
             for c in range_constexpr(self.half // 64):
+                if const_expr(self.config.rows % 128 != 0):
+                    left = select(c * 64 < end, piece.tokens - first - token, 0)
                 words = [pack_bfloat(acc[c * 64 + 2 * i], acc[c * 64 + 2 * i + 1]) for i in range(32)]
                 for tokens in range_constexpr(2):
                     if lane >> 4 == tokens:

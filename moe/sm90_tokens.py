@@ -4,9 +4,6 @@
           d = wgmma of 128 of K      | while the other scales and adds
           sum = fma(d, scale, sum)   | while the other multiplies
 
-If the CTAs of a cluster have halves of K, each stores the results of every other warp: of the others it gives the sums
-to the other CTA, through shared memory.
-
 A thread has two of the tokens, so it needs two scales for 128 weight rows; with weights on M it needs one for every
 other sum.
 """
@@ -16,23 +13,18 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from moe.copied_scales import CopiedScales
-from moe.kernel import BLOCK_K, BLOCK_N, GROUP_WARPS, Cta, GroupedGemm, Operands
+from moe.joined_halves import JoinedHalves
+from moe.kernel import BLOCK_K, BLOCK_N, Cta, GroupedGemm, Operands
 from moe.ptx import (
     fma_in_order,
     load_shared_float,
-    load_shared_floats,
     load_shared_words,
-    map_shared,
     matrix_descriptor,
-    mbarrier_arrive_cluster,
-    mbarrier_expect,
-    mbarrier_init,
     mbarrier_test,
     mbarrier_wait,
     minimum,
     pack_bfloat,
     select,
-    store_async_floats,
     store_global_words,
     store_matrix,
     uniform,
@@ -44,7 +36,7 @@ ROWS = 64  # tokens of a warpgroup
 HALF = 64  # weight rows that a warp stores at once
 
 
-class TokensOnM(GroupedGemm):
+class TokensOnM(JoinedHalves, GroupedGemm):
     """What kernels with tokens on M have in common.
 
     Scales come to the ring as they are: those of tokens, then those of the weights of each multiplication.
@@ -65,9 +57,6 @@ class TokensOnM(GroupedGemm):
         """Of a thread's two tokens, and of so many times config.scale_rows weight rows."""
         at = [of_tokens, of_tokens + 32, *(of_weights + 4 * i for i in range(count))]
         return [load_shared_float(x) for x in at]
-
-    def before_multiplication(self) -> None:
-        """A consumer thread, once it knows that a stage is full."""
 
     @cute.jit
     def multiply_piece(
@@ -109,7 +98,6 @@ class TokensOnM(GroupedGemm):
         for k in cutlass.range(piece.first, piece.first + piece.count, unroll=1):
             if ready == 0:
                 mbarrier_wait(cta.full + 8 * slot, phase)
-            self.before_multiplication()
             stage, scales = uniform(slot * (config.stage_bytes >> 4)), slot * config.scale_bytes
             of_piece = of_tokens + scales + 4 * self.scales_before(piece, operands, k)
             this, loaded, scale = slot, [], []
@@ -134,47 +122,9 @@ class TokensOnM(GroupedGemm):
                     acc[at] = fma_in_order(d[i], scale[row // config.scale_rows][i // 2 % 2], acc[at])
         return slot, phase
 
-    def init_barriers(self, cta: Cta) -> None:
-        super().init_barriers(cta)
-        if self.config.halves:
-            for i in range(GROUP_WARPS):
-                mbarrier_init(cta.own + 8 * i, 1)  # sums of the other CTA have come: the warp that awaits them
-                mbarrier_init(cta.own + 8 * (GROUP_WARPS + i), 1)  # there is room for sums in the other CTA
-
-    @cute.jit
-    def join(self, cta: Cta, piece, plan, turn: Int32, acc, warp: Int32, lane: Int32):
-        """A warp: add the other CTA's sums, or give it mine. Returns whether it stores the results, and turn.
-
-        In each CTA they are every other warp's. turn: parity of how often this warp had sums to give or to take.
-        """
-        config = self.config
-        number, other = warp >> 1, cta.rank ^ 1
-        come, room = cta.own + 8 * number, cta.own + 8 * (GROUP_WARPS + number)
-        place = cta.joined + number * (config.joined_bytes // GROUP_WARPS) + lane * 16
-        first = (warp >> 2) * ROWS + (warp & 3) * 16
-        mine = (warp & 1) == cta.rank
-        if (first < piece.tokens) & (plan.shape.k_blocks > 1):
-            if mine:
-                if lane == 0:
-                    mbarrier_expect(come, config.joined_bytes // GROUP_WARPS)
-                mbarrier_wait(come, turn)
-                for i in range_constexpr(config.sums // 4):
-                    x = load_shared_floats(place + i * 512)
-                    for j in range_constexpr(4):
-                        acc[4 * i + j] = acc[4 * i + j] + x[j]
-                cute.arch.sync_warp()
-                mbarrier_arrive_cluster(map_shared(room, other), select(lane == 0, 1, 0))
-            else:
-                self.end_join(cta, turn, warp)
-                to, bar = map_shared(place, other), map_shared(come, other)
-                for i in range_constexpr(config.sums // 4):
-                    store_async_floats(to + i * 512, [acc[4 * i + j] for j in range(4)], bar)
-            turn = turn ^ 1
-        return mine, turn
-
-    def end_join(self, cta: Cta, turn: Int32, warp: Int32) -> None:
-        """A warp that has given sums: until the other CTA has added them."""
-        mbarrier_wait(cta.own + 8 * (GROUP_WARPS + (warp >> 1)), turn ^ 1)
+    def first_token(self, warp: Int32) -> Int32:
+        """Of a tile, that a warp has results of."""
+        return (warp >> 2) * ROWS + (warp & 3) * 16
 
     @cute.jit
     def skip(self, cta: Cta, count: Int32, slot: Int32, phase: Int32, lane: Int32):
@@ -200,7 +150,7 @@ class GroupedGemmTokensOnM(CopiedScales, TokensOnM):
             end = select(half, minimum(begin + BLOCK_N, n), n)
         token, right = lane & 15, lane >> 4  # whose row of a matrix this lane has, swizzled by the token for the banks
         write = scratch + token * (2 * HALF)
-        first = (warp >> 2) * ROWS + (warp & 3) * 16
+        first = self.first_token(warp)
         if first < piece.tokens:
             for part in range_constexpr(-(-rows // HALF)):
                 left = min(HALF, rows - part * HALF)

@@ -30,7 +30,7 @@ MACHINE = os.environ["MOE_MACHINE"]
 
 
 def tuned():
-    """The module with this machine's configs: FEW, ALONE, MORE and MANY."""
+    """The module with this machine's configs: FEW, ALONE, HALVED, MORE, FITTED and MANY."""
     from moe import tuning, tuning_sm100
 
     return tuning_sm100 if MACHINE == "b200" else tuning
@@ -40,6 +40,7 @@ NAMES = ["even", "ragged", "one expert has all", "several token tiles", "cut int
 CASES = [(name, config) for name in NAMES for config in ("FEW", "ALONE", "MANY")]  # the other ones' are below
 CASES += [("the ring goes round", config) for config in ("FEW", "MANY")] + [("nan, cut into many parts", "FEW")]
 CASES += [(name, "SEVERAL") for name in ("ragged", "the ring goes round")] * (MACHINE == "h200")
+CASES += [(name, "FITTED") for name in ("ragged", "several token tiles", "cut into many parts")] * (MACHINE == "b200")
 
 
 @pytest.mark.parametrize("name, config", CASES)
@@ -47,7 +48,6 @@ def test_cases(moe, name, config):
     assert moe.run(moe.CASES[name], getattr(tuned(), config)) <= moe.BOUND
 
 
-@pytest.mark.skipif(MACHINE != "h200", reason="no config of a B200 does it")
 @pytest.mark.parametrize("name", ["ragged", "several token tiles", "a single row"])
 def test_halves_of_k(moe, name):
     """Sums go from one CTA of a cluster to the other, for several tiles in turn; of a single block of K they do not."""
@@ -99,7 +99,7 @@ def test_waits_for_the_previous_kernel(moe):
     assert moe.run(moe.CASES["ragged"], tuned().MORE, written=True) <= moe.BOUND
 
 
-@pytest.mark.parametrize("name", ["FEW", "MORE"] if MACHINE == "b200" else ["FEW", "MORE", "FITTED", "HALVED"])
+@pytest.mark.parametrize("name", ["FEW", "MORE", "FITTED", "HALVED"])
 def test_m_indptr_that_changes(moe, monkeypatch, name):
     """The launch before writes m_indptr: what the schedule was first made from, and loads were begun for, is wrong."""
     from moe import api, kernel
@@ -140,7 +140,7 @@ def test_operands_are_aligned(moe, name):
 def test_no_room_for_all_ctas(moe, monkeypatch):
     """Other kernels have all SMs but one cluster's: whoever waits, waits for CTAs that have started."""
     config, device = tuned().MORE, emulator.device.DEVICE
-    monkeypatch.setattr(device, "chip", dataclasses.replace(device.chip, sms=config.cluster))
+    monkeypatch.setattr(device, "chip", dataclasses.replace(device.chip, sms=config.launched))
     assert moe.run(moe.CASES["cut into many parts"], config) <= moe.BOUND
 
 
@@ -158,14 +158,14 @@ def test_ragged_experts(moe, ms, n, k):
 
 
 FAULTS = ["no scales", "the next expert's rows are stored", "no partial sums"]
-FAULTS += ["results are read too early", "a CTA ends too early"]
-FAULTS += ["a stage is released too early", "sums are given before the last ones were taken"] * (MACHINE == "h200")
+FAULTS += ["results are read too early", "a CTA ends too early", "sums are given before the last ones were taken"]
+FAULTS += ["a stage is released too early"] * (MACHINE == "h200")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(moe, monkeypatch, fault):
     """What the tests above are worth: each of these kernels fails."""
-    from moe import api, kernel, sm90_tokens, sm100_pairs, sm100_tokens
+    from moe import api, joined_halves, kernel, sm90_tokens, sm100_pairs, sm100_tokens
 
     part = sm100_tokens if MACHINE == "b200" else sm90_tokens
     real_store, real_load = part.store_global_words, kernel.load_relaxed_words_if
@@ -182,7 +182,7 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
     elif fault == "results are read too early":
         monkeypatch.setattr(part, "wgmma_wait", lambda pending: None)
     elif fault == "sums are given before the last ones were taken":
-        monkeypatch.setattr(part.GroupedGemmTokensOnM, "end_join", lambda *_: None)
+        monkeypatch.setattr(joined_halves.JoinedHalves, "end_join", lambda *_: None)
     elif fault == "a CTA ends too early" and MACHINE == "b200":
         monkeypatch.setattr(sm100_pairs.TokensOfPairs, "end_issue", lambda *_: None)
     elif fault == "a CTA ends too early":

@@ -4,14 +4,15 @@ import pytest
 
 from moe.kernel import SMEM, Config
 from moe.sm100_tokens import Tiles
-from moe.tuning_sm100 import ALONE, CONFIGS, FEW, MANY, MORE, choose
+from moe.tuning_sm100 import ALONE, CONFIGS, FEW, FITTED, HALVED, MANY, MORE, choose
 
 
 def test_choose():
-    """Every config for some sizes; wide tiles where each SM has one."""
+    """Every config for some sizes; of wide tiles those of which an SM has the fewest rows."""
     assert choose(64, 8, 4096, 7168) == FEW and choose(4096, 8, 7168, 7168) == MANY
-    assert choose(64, 1, 7168, 7168) == ALONE and choose(512, 8, 7168, 2048) == choose(512, 4, 7168, 7168) == MORE
-    assert {FEW, ALONE, MORE, MANY} == set(CONFIGS)
+    assert choose(64, 1, 7168, 7168) == HALVED and choose(64, 1, 4096, 7168) == ALONE
+    assert choose(512, 8, 4096, 7168) == MORE and choose(512, 8, 7168, 2048) == choose(512, 4, 7168, 7168) == FITTED
+    assert {FEW, ALONE, HALVED, MORE, FITTED, MANY} == set(CONFIGS)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -21,17 +22,20 @@ def test_shared_memory(config):
 
 
 @pytest.mark.parametrize(
-    "experts, m, n, ctas",
+    "config, experts, m, n, ctas",
     [
-        (8, 64, 7168, 112),  # two tiles each
-        (8, 128, 4096, 128),  # one
-        (8, 129, 4096, 128),  # two
-        (1, 64, 7168, 148),  # 28 tiles: all SMs share them
-        (32, 64, 7168, 128),
+        (MORE, 8, 64, 7168, 112),  # two tiles each
+        (MORE, 8, 128, 4096, 128),  # one
+        (MORE, 8, 129, 4096, 128),  # two
+        (MORE, 1, 64, 7168, 148),  # 28 tiles: all SMs share them
+        (MORE, 32, 64, 7168, 128),
+        (FITTED, 8, 64, 7168, 128),  # two
+        (FITTED, 1, 128, 25312, 114),  # 113, and one more for a whole number of clusters
+        (HALVED, 1, 64, 7168, 112),  # half of one
     ],
 )
-def test_ctas_have_whole_tiles(experts, m, n, ctas):
-    assert MORE.grid(148, experts * m, n, experts) == ctas
+def test_ctas_have_whole_tiles(config, experts, m, n, ctas):
+    assert config.grid(148, experts * m, n, experts) == ctas
     assert Config().grid(148, experts * m, n, experts) == 148
 
 
