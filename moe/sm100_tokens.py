@@ -5,8 +5,8 @@
                tcgen05.ld, sum = fma(d, scale, sum) two at once ──► bf16 ──► through shared memory ──► out
 
 Of a thread's 128 results 96 are in registers at once, and the last 32 come while two thirds of these are added. A tile
-has 224 weight rows instead, 128 and 96 of a warpgroup, where these fill more SMs; or 128 where there are few tiles: less
-to add up where one is cut, or where two CTAs have half of its K each.
+has 224 weight rows instead, 128 and 96 of a warpgroup, where these fill more SMs; or 128 where there are few tiles:
+less to add up where one is cut, or where two CTAs have half of its K each.
 """
 
 from dataclasses import dataclass
