@@ -5,8 +5,8 @@
                tcgen05.ld, sum = fma(d, scale, sum) two at once ──► bf16 ──► through shared memory ──► out
 
 Of a thread's 128 results 96 are in registers at once, and the last 32 come while two thirds of these are added. A tile
-has 224 weight rows instead, 128 and 96 of a warpgroup, where these fill more SMs; or 128 where there are few tiles:
-less to add up where one is cut, or where two CTAs have half of its K each.
+has 224 weight rows instead, 128 and 96 of a warpgroup, where these fill more SMs; or 128 or 64 where there are few
+tiles: less to add up where one is cut, or where two CTAs have half of its K each.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Tiles(TwoRings, Config):
 
     def __post_init__(self):
         super().__post_init__()
-        assert self.tokens == TOKENS and self.tokens_on_m and self.weights >= 128
+        assert self.tokens == TOKENS and self.tokens_on_m and self.weights != 112
 
     @property
     def sums(self) -> int:
@@ -216,33 +216,35 @@ class TokensOnLanes(CopiedScales, JoinedHalves, GroupedGemmSm100):
 
     @cute.jit
     def store(self, cta: Cta, piece, operands: Operands, acc, warp: Int32, lane: Int32):
-        """Results [32 tokens, half of the columns] of a warp to out in bf16, 16 tokens x 64 columns at once.
+        """Results [32 tokens, half of the columns] of a warp to out in bf16, 16 tokens x up to 64 columns at once.
 
-        They go through shared memory, so that whole lines are stored. There a token has 128 bytes, its parts of 16
-        swizzled by the token, for the banks.
+        They go through shared memory, so that whole sectors are stored. There the parts of 16 bytes of a token are
+        swizzled by it, for the banks.
         """
-        n = operands.n
+        n, width = operands.n, min(64, self.half)
+        parts = width // 8  # of a token, which as many lanes store
         scratch = cta.scratch + warp * self.config.scratch
         first = (warp & 3) * 32
-        write, swizzle = scratch + (lane & 15) * 128, lane & 7
-        token, part = lane >> 3, lane & 7  # of 4 tokens that are stored at once
+        write, swizzle = scratch + (lane & 15) * (2 * width), lane & (parts - 1)
+        token, part = lane // parts, lane & (parts - 1)  # of 32 // parts tokens that are stored at once
         column = piece.row + (warp >> 2) * self.half
         to = operands.out + (Int64(piece.token + first + token) * Int64(n) + Int64(column + part * 8)) * 2
         left = select(column < n, piece.tokens - first - token, 0)
         end = minimum(n, piece.row + self.config.rows) - column - part * 8  # of the columns from this lane's on
         if first < piece.tokens:
-            for c in range_constexpr(self.half // 64):
-                if const_expr(self.config.rows % 128 != 0):
-                    left = select(c * 64 < end, piece.tokens - first - token, 0)
-                words = [pack_bfloat(acc[c * 64 + 2 * i], acc[c * 64 + 2 * i + 1]) for i in range(32)]
+            for c in range_constexpr(self.half // width):
+                if const_expr(self.config.rows % 64 != 0):
+                    left = select(c * width < end, piece.tokens - first - token, 0)
+                words = [pack_bfloat(acc[c * width + 2 * i], acc[c * width + 2 * i + 1]) for i in range(width // 2)]
                 for tokens in range_constexpr(2):
                     if lane >> 4 == tokens:
-                        for x in range_constexpr(8):
+                        for x in range_constexpr(parts):
                             store_shared_words(write + ((x ^ swizzle) << 4), words[4 * x : 4 * x + 4])
                     cute.arch.sync_warp()
-                    for i in range_constexpr(4):
-                        row = 4 * i + token
-                        found = load_shared_words(scratch + row * 128 + ((part ^ (row & 7)) << 4))
-                        at = to + (Int64(16 * tokens + 4 * i) * Int64(n) + c * 64) * 2
-                        store_global_words(at, found, select(16 * tokens + 4 * i < left, 1, 0))
+                    for i in range_constexpr(parts // 2):
+                        before = 32 // parts * i
+                        row = before + token
+                        found = load_shared_words(scratch + row * (2 * width) + ((part ^ (row & (parts - 1))) << 4))
+                        at = to + (Int64(16 * tokens + before) * Int64(n) + c * width) * 2
+                        store_global_words(at, found, select(16 * tokens + before < left, 1, 0))
                     cute.arch.sync_warp()

@@ -30,7 +30,7 @@ MACHINE = os.environ["MOE_MACHINE"]
 
 
 def tuned():
-    """The module with this machine's configs: FEW, ALONE, HALVED, MORE, FITTED and MANY."""
+    """The module with this machine's configs: FEW, ALONE, HALVED, MORE, FITTED, MANY ..."""
     from moe import tuning, tuning_sm100
 
     return tuning_sm100 if MACHINE == "b200" else tuning
@@ -41,6 +41,7 @@ CASES = [(name, config) for name in NAMES for config in ("FEW", "ALONE", "MANY")
 CASES += [("the ring goes round", config) for config in ("FEW", "MANY")] + [("nan, cut into many parts", "FEW")]
 CASES += [(name, "SEVERAL") for name in ("ragged", "the ring goes round")] * (MACHINE == "h200")
 CASES += [(name, "FITTED") for name in ("ragged", "several token tiles", "cut into many parts")] * (MACHINE == "b200")
+CASES += [("several token tiles", "THIN")] * (MACHINE == "b200")
 
 
 @pytest.mark.parametrize("name, config", CASES)

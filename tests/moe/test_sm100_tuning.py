@@ -4,15 +4,16 @@ import pytest
 
 from moe.kernel import SMEM, Config
 from moe.sm100_tokens import Tiles
-from moe.tuning_sm100 import ALONE, CONFIGS, FEW, FITTED, HALVED, MANY, MORE, choose
+from moe.tuning_sm100 import ALONE, CONFIGS, FEW, FITTED, HALVED, MANY, MORE, THIN, choose
 
 
 def test_choose():
     """Every config for some sizes; of wide tiles those of which an SM has the fewest rows."""
     assert choose(64, 8, 4096, 7168) == FEW and choose(4096, 8, 7168, 7168) == MANY
-    assert choose(64, 1, 7168, 7168) == HALVED and choose(64, 1, 4096, 7168) == ALONE
+    assert choose(64, 1, 7168, 7168) == HALVED and choose(64, 1, 4096, 7168) == THIN
+    assert choose(128, 2, 7168, 7168) == ALONE
     assert choose(512, 8, 4096, 7168) == MORE and choose(512, 8, 7168, 2048) == choose(512, 4, 7168, 7168) == FITTED
-    assert {FEW, ALONE, HALVED, MORE, FITTED, MANY} == set(CONFIGS)
+    assert {FEW, ALONE, HALVED, THIN, MORE, FITTED, MANY} == set(CONFIGS)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -45,6 +46,6 @@ def test_tensor_cores_are_not_left_idle():
 
 
 def test_tiles_refuse_what_they_are_not():
-    for wrong in ({"weights": 64}, {"tokens": 64}, {"tokens_on_m": False}):
+    for wrong in ({"weights": 112}, {"tokens": 64}, {"tokens_on_m": False}):
         with pytest.raises(AssertionError):
             Tiles(**wrong)
