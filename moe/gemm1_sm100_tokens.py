@@ -107,7 +107,7 @@ class GatheredTokensOnLanes(TokensOnLanes, GatheredGemmSm100):
         They go through shared memory, e4m3 [32 tokens, 64], so that a token's 64 bytes are stored side by side; there
         its parts of 16 are swizzled by the token, for the banks.
         """
-        n, group, first = operands.n >> 1, warp >> 2, (warp & 3) * 32
+        n, group, first = operands.n >> 1, warp >> 2, self.first_token(warp)
         scratch = cta.scratch + warp * self.config.scratch
         of_other = cta.scratch + (warp ^ 4) * self.config.scratch
         if first < piece.tokens:

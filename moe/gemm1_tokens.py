@@ -25,7 +25,7 @@ from moe.ptx import (
     store_shared_e4m3_pair,
     tma_load,
 )
-from moe.sm90_tokens import ROWS, TokensOnM
+from moe.sm90_tokens import TokensOnM
 
 SUMS = HALF // 2  # of a thread, for up; and for gate
 
@@ -56,7 +56,7 @@ class PermutedGemm(CopiedScales, TokensOnM, GatheredGemm):
         """silu(gate) * up of a warp's 16 tokens, the largest of 128 columns of each, and both to memory."""
         n, scratch = operands.n >> 1, cta.scratch + warp * self.config.scratch  # e4m3 [16 tokens, 128]
         tokens = select(piece.row < operands.n, piece.tokens, 0)  # that are stored
-        first = (warp >> 2) * ROWS + (warp & 3) * 16
+        first = self.first_token(warp)
         row, pair = lane >> 2, lane & 3
         for i in range_constexpr(SUMS):
             acc[i] = product(acc[i], acc[SUMS + i])

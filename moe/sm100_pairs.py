@@ -147,7 +147,7 @@ class TokensOfPairs(TokensOnLanes):
         """
         half = warp >> 2
         own, tmem = self.own_of(cta, half), self.tensor_memory(cta) + ((warp & 3) << 21) + half * COLUMNS
-        of_token = cta.scales + ((warp & 3) * 32 + lane) * 4
+        of_token = cta.scales + (self.first_token(warp) + lane) * 4
         of_weights = [cta.scales + self.config.weight_scales + x for x in self.scales_of(half, COLUMNS)]
         kept = cute.make_rmem_tensor((LAST_COLUMNS[0][0],), Float32)
         at = self.await_results(own, tmem, done)

@@ -54,7 +54,7 @@ class Tiles(TwoRings, Config):
 
     def __post_init__(self):
         super().__post_init__()
-        assert self.tokens == TOKENS and self.tokens_on_m and self.weights != 112
+        assert self.tokens == TOKENS and self.tokens_on_m and self.weights % PART == 0
 
     @property
     def sums(self) -> int:
@@ -105,7 +105,7 @@ class TokensOnLanes(CopiedScales, JoinedHalves, GroupedGemmSm100):
         return Int32(self.config.rows)
 
     def is_used(self, piece, group: Int32, i: int) -> Int32:
-        return select((cute.arch.warp_idx() & 3) * 32 < piece.tokens, 1, 0)
+        return select(self.first_token(cute.arch.warp_idx()) < piece.tokens, 1, 0)
 
     @cute.jit
     def multiply_piece(
@@ -113,7 +113,7 @@ class TokensOnLanes(CopiedScales, JoinedHalves, GroupedGemmSm100):
     ):  # fmt: skip
         """Scale and add what the MMA warp multiplies, or let a piece pass that has no tokens of this warp's."""
         rest = self.config.rows - self.half
-        if (warp & 3) * 32 < piece.tokens:
+        if self.first_token(warp) < piece.tokens:
             if const_expr(rest == self.half):
                 slot, phase = self.multiply(cta, piece, operands, done, slot, phase, acc, warp, lane)
             elif warp < GROUP_WARPS:
@@ -156,7 +156,7 @@ class TokensOnLanes(CopiedScales, JoinedHalves, GroupedGemmSm100):
         config, columns = self.config, columns or self.half
         tmem = self.tensor_memory(cta) + ((warp & 3) << 21)
         parts = [tmem + self.column_of(warp >> 2, part) for part in range(columns // PART)]
-        of_token = cta.scales + ((warp & 3) * 32 + lane) * 4
+        of_token = cta.scales + (self.first_token(warp) + lane) * 4
         of_weights = [cta.scales + config.weight_scales + x for x in self.scales_of(warp >> 2, columns)]
         last = columns // PART - 1
         for i in cutlass.range(piece.count, unroll=1):
@@ -224,7 +224,7 @@ class TokensOnLanes(CopiedScales, JoinedHalves, GroupedGemmSm100):
         n, width = operands.n, min(64, self.half)
         parts = width // 8  # of a token, which as many lanes store
         scratch = cta.scratch + warp * self.config.scratch
-        first = (warp & 3) * 32
+        first = self.first_token(warp)
         write, swizzle = scratch + (lane & 15) * (2 * width), lane & (parts - 1)
         token, part = lane // parts, lane & (parts - 1)  # of 32 // parts tokens that are stored at once
         column = piece.row + (warp >> 2) * self.half
