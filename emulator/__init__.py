@@ -15,6 +15,7 @@ from .device import DEVICE, device_tensors, launch, protect, session, timing, wr
 from .errors import EmulatorError, Fault, Hang, Unsupported
 from .serve.cute_dsl import install
 
+__version__ = "0.1.0"
 __all__ = [
     "DEVICE", "EmulatorError", "Fault", "Hang", "Unsupported", "device_tensors", "install", "launch", "protect",
     "session", "timing", "written",

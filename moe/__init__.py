@@ -1,5 +1,6 @@
 """FP8 grouped GEMM for mixture-of-experts layers, and the layer itself: README.md beside this file."""
 
+__version__ = "0.1.0"  # emulator's, with which it comes
 __all__ = ["grouped_gemm_fp8", "run"]
 
 

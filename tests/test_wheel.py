@@ -1,0 +1,134 @@
+"""The wheel, installed where there is no checkout: it runs scripts on the emulated GPU, and brings only its packages."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import emulator
+import moe
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = {"emulator", "moe"}
+SITE = Path(sysconfig.get_path("purelib"))
+SCRIPT = """
+import subprocess, sys
+import cutlass
+import cutlass.cute as cute
+import torch
+from cutlass.cute.runtime import from_dlpack
+
+import emulator, moe
+
+@cute.kernel
+def double(x: cute.Tensor):
+    i, _, _ = cute.arch.thread_idx()
+    x[i] = x[i] * 2
+
+@cute.jit
+def run(x: cute.Tensor):
+    double(x).launch(grid=[1, 1, 1], block=[64, 1, 1])
+
+x = torch.arange(64, dtype=torch.int32, device="cuda")
+run(from_dlpack(x))
+print(x.cpu()[21].item(), moe.__version__, callable(moe.grouped_gemm_fp8))
+print(emulator.__file__)
+print(moe.__file__)
+child = "import torch; print(torch.cuda.get_device_name())"
+print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """Built from a copy, as setuptools leaves its build folder in the sources."""
+    folder = tmp_path_factory.mktemp("sources")
+    for name in (*PACKAGES, "evaluation", "tests"):  # of which only the former belong into the wheel
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.npz"))
+    for file in (*ROOT.glob("*.py"), *(ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE"))):
+        shutil.copy(file, folder)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = subprocess.run([*pip, "--wheel-dir", folder / "dist", folder], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [file] = (folder / "dist").glob("*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory) -> Path:
+    """The interpreter of an environment with the wheel and what it depends on, but without the editable install."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    shared = [SITE]  # a folder that a .pth file adds has its own .pth files ignored
+    for pth in SITE.glob("*.pth"):
+        if not pth.name.startswith("__editable__"):
+            shared += [SITE / line for line in pth.read_text().splitlines() if not line.startswith("import ")]
+    (site / "zz_shared.pth").write_text("".join(f"{path}\n" for path in shared))
+    return folder / "bin" / "python"
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "EMULATOR_RUN")}
+
+
+def run(python: Path, *arguments: str, folder: Path) -> subprocess.CompletedProcess:
+    return subprocess.run([python, *arguments], cwd=folder, env=environment(), capture_output=True, text=True)
+
+
+def test_it_runs_a_script_outside_the_checkout(python, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = run(python, "-m", "emulator", "run", "script.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result, *files, child = done.stdout.split("\n", 3)
+    assert result.split() == ["42", moe.__version__, "True"]
+    assert [Path(file).parents[1] for file in files] == [next(python.parents[1].glob("lib/python*/site-packages"))] * 2
+    assert child.strip() == "NVIDIA B200 (emulated)"
+
+
+def test_names_of_the_checkout_stay_there(python, tmp_path):
+    names = {path.stem for path in ROOT.glob("*.py")} | {"evaluation", "tests", "worklog"}
+    assert {"task", "utils", "eval", "reference"} < names
+    code = f"import importlib.util; print([x for x in {sorted(names)} if importlib.util.find_spec(x)])"
+    done = run(python, "-c", code, folder=tmp_path)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def test_its_modules_import_nothing_that_only_a_checkout_has(wheel):
+    """Imports anywhere in a file count: one inside a function fails only when it is called."""
+    own = {path.stem for path in ROOT.glob("*.py")}
+    own |= {path.name for path in ROOT.iterdir() if path.is_dir() and next(path.rglob("*.py"), None)}
+    forbidden, found = own - PACKAGES, []
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.endswith(".py"):
+                for node in ast.walk(ast.parse(archive.read(name))):
+                    if isinstance(node, ast.Import):
+                        modules = [alias.name for alias in node.names]
+                    elif isinstance(node, ast.ImportFrom) and not node.level:
+                        modules = [node.module]
+                    else:
+                        continue
+                    found += [(name, module) for module in modules if module.partition(".")[0] in forbidden]
+    assert not found
+
+
+def test_it_has_its_packages_their_data_and_a_version(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        [metadata] = [name for name in names if name.endswith(".dist-info/METADATA")]
+        lines = archive.read(metadata).decode().splitlines()
+    assert {name.partition("/")[0] for name in names} == {*PACKAGES, metadata.partition("/")[0]}
+    wanted = {"emulator/py.typed", "moe/py.typed", "emulator/model/profiles/b200.toml", "emulator/model/whole_kernels.json"}
+    assert wanted < set(names)
+    assert f"Version: {emulator.__version__}" in lines and emulator.__version__ == moe.__version__
+    assert {"Provides-Extra: eval", "Provides-Extra: dev"} < set(lines)
