@@ -1,0 +1,88 @@
+"""The pages: their tables and the picture are those of the recorded results, and their links lead to something."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from worklog import figures, pages, picture
+
+ROOT = Path(__file__).resolve().parents[1]
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
+def markdown_files() -> list[Path]:
+    return [
+        file for file in ROOT.rglob("*.md") if not any(part.startswith(".") for part in file.relative_to(ROOT).parts)
+    ]
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken(page: Path) -> list[str]:
+    """Links to files or headings that are not there."""
+    found = []
+    for target, anchor in LINK.findall(page.read_text()):
+        if "://" in target:
+            continue
+        file = page.parent / target if target else page
+        if not file.exists() or anchor and file.suffix == ".md" and anchor not in anchors(file):
+            found.append(f"{target}#{anchor}")
+    return found
+
+
+def test_tables_and_picture_are_of_the_results():
+    assert pages.stale() == []
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch) -> Path:
+    """A copy of the pages and the results, in place of those of the repository."""
+    for page in pages.TABLES:
+        (tmp_path / page).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / page, tmp_path / page)
+    shutil.copytree(figures.RESULTS, tmp_path / "results")
+    shutil.copy(picture.FILE, tmp_path / "standing.png")
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setattr(figures, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(picture, "FILE", tmp_path / "standing.png")
+    return tmp_path
+
+
+def test_a_figure_that_the_results_do_not_have_is_found(copy):
+    text = (copy / "README.md").read_text()
+    changed = text.replace("| 28.7 |", "| 28.8 |")
+    assert changed != text
+    (copy / "README.md").write_text(changed)
+    assert pages.stale() == ["README.md: standing"]
+    pages.write()
+    assert pages.stale() == [] and (copy / "README.md").read_text() == text
+
+
+def test_results_that_the_pages_do_not_have_are_found(copy):
+    file = copy / "results" / "public.json"
+    record = json.loads(file.read_text())
+    record["gau.nernst"]["15 calls in a row"][-1]["modelled_us"][0] = 30.0
+    file.write_text(json.dumps(record))
+    assert pages.stale() == ["README.md: standing", "emulator/VALIDATION.md: record", "standing.png"]
+    pages.write()
+    assert pages.stale() == []
+
+
+@pytest.mark.parametrize("page", markdown_files(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links(page):
+    assert broken(page) == []
+
+
+def test_a_broken_link_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A heading, of two\n[a](page.md#a-heading-of-two) [b](#a-heading) [c](none.md) [d](https://x.org/y)\n"
+    )
+    assert broken(page) == ["#a-heading", "none.md#"]

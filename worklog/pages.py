@@ -1,0 +1,201 @@
+"""Redraws the tables of the pages, between `<!-- name -->` and `<!-- /name -->`, and the picture of README.md.
+
+    python -m worklog.pages           # from the recorded results (worklog/figures.py); nothing is measured or modelled
+    python -m worklog.pages --check   # says which are not those of the results, and ends with 1
+
+tests/test_pages.py does the second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from emulator.model import uncertainty
+from worklog import figures, picture
+from worklog.figures import ROOT, Row
+
+MACHINES = {"modelled": "B200", "published": "B200", "measured": "H200", "computed": "B200"}
+LADDER = ("v2", "v0", "sub_v7", "sub_v6", "sub_v6_2", "sub_v6_3_test")  # NaregAmirianMegan's, fastest first
+STEPS = (
+    ("sub_v6", "sub_v6_2"), ("sub_v6_2", "sub_v6_3_test"), ("sub_v6_3_test", "sub_v7"), ("sub_v6_2", "v0"),
+    ("sub_v7", "v0"), ("v0", "v2"),
+)  # fmt: skip
+
+
+def markdown(columns: list[str], rows: list[list[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def digits(us: float) -> str:
+    """Three digits, one of them behind the point at least: as far as a time means something."""
+    return f"{us:.1f}" if us >= 9.95 else f"{us:.2f}"
+
+
+def cells(row: Row) -> list[str]:
+    """The four cases and their geometric mean; what is not ours stays as it was written."""
+    between = [f" ({digits(low)} to {digits(high)})" for low, high in row.intervals] or [""] * 4
+    write = str if row.kind in ("published", "computed") else digits
+    times = [write(us) + interval for us, interval in zip(row.us, between)] or ["-"] * 4
+    mean = digits(row.geomean_us) if row.intervals else f"{row.geomean_us:.2f}"
+    if row.mean_interval:
+        mean += " ({} to {})".format(*map(digits, row.mean_interval))
+    return [*times, mean]
+
+
+def standing(rows: dict[str, Row]) -> str:
+    """Kinds of figures, each row with its own, then the kernels."""
+    columns = ["kind", "", "case 0", "case 1", "case 2", "case 3", "geometric mean"]
+    return markdown(columns, [[f"**{r.kind}**, {MACHINES[r.kind]}", r.what, *cells(r)] for r in rows.values()])
+
+
+def error(published: float, modelled: float) -> str:
+    return f"{modelled / published - 1:+.0%}"
+
+
+def pair(published: float, modelled: float) -> str:
+    return f"{published:g} / {modelled:.1f} ({error(published, modelled)})"
+
+
+def summary(points: list[tuple[float, float]]) -> str:
+    """A sentence about (published, modelled) times."""
+    errors = [modelled / published - 1 for published, modelled in points]
+    return (
+        f"{len(points)} points: median error {statistics.median(map(abs, errors)):.1%}, worst "
+        f"{max(errors, key=abs):+.0%}, mean signed {statistics.mean(errors):+.1%}."
+    )
+
+
+def covered(points: list[tuple[float, float]]) -> int:
+    """How many published times of kernels without PDL lie within the intervals of the modelled ones."""
+    intervals = [uncertainty.interval(modelled, pdl=False) for _, modelled in points]
+    return sum(low <= published <= high for (published, _), (low, high) in zip(points, intervals, strict=True))
+
+
+def in_order(kernels: list[list[tuple[float, float]]]) -> tuple[int, int]:
+    """(in the right order, all) of pairs of kernels that are more than 5 % apart in a case. Of a kernel its cases."""
+    pairs = [
+        (a[1] - b[1]) * (a[0] - b[0]) > 0
+        for case in zip(*kernels, strict=True)
+        for a, b in itertools.combinations(case, 2)
+        if max(a[0], b[0]) > 1.05 * min(a[0], b[0])
+    ]
+    return sum(pairs), len(pairs)
+
+
+def published() -> str:
+    """Kernels of other problems than the group GEMM."""
+    points = [p for p in uncertainty.POINTS["plain"] if isinstance(p["m"], int)]
+    rows = []
+    for p in points:
+        calls = "in a row" if p["in a row"] else "alone"
+        size = f"{p['m']}, {p['n']}, {p['k']}"
+        us, modelled = p["published_us"], p["modelled_us"]
+        rows.append([p["kernel"], size, calls, f"{us}", f"{modelled:.1f}", error(us, modelled)])
+    columns = ["kernel", "M, N, K", "calls", "published us", "modelled us", "error"]
+    return f"{markdown(columns, rows)}\n\n{summary([(p['published_us'], p['modelled_us']) for p in points])}"
+
+
+def of_ladder(kernel: str) -> list[tuple[float, float]]:
+    return list(zip(*figures.ladder(f"NaregAmirianMegan, {kernel}"), strict=True))
+
+
+def ladder() -> str:
+    kernels = [of_ladder(kernel) for kernel in LADDER]
+    table = markdown(
+        ["kernel", "case 0", "case 1", "case 2", "case 3"],
+        [[name, *(pair(*point) for point in points)] for name, points in zip(LADDER, kernels)],
+    )
+    everything = [(p["published_us"], p["modelled_us"]) for p in uncertainty.POINTS["plain"]]
+    right, pairs = in_order(kernels)
+    return (
+        f"{table}\n\n{summary(sum(kernels, []))} Of {pairs} pairs of these kernels that are more than 5 % apart in a "
+        f"case {right} come in the right order. With the table above: {summary(everything)}"
+    )
+
+
+def steps() -> str:
+    rows = []
+    for before, after in STEPS:
+        points = zip(of_ladder(before), of_ladder(after), strict=True)
+        rows.append([f"{before} to {after}", *(f"{b[0] - a[0]:+.1f} / {b[1] - a[1]:+.1f}" for a, b in points)])
+    return markdown(["published / modelled us", "case 0", "case 1", "case 2", "case 3"], rows)
+
+
+def of_record(protocol: str) -> str:
+    """gau.nernst's kernels, which no figure of the model was fitted to or chosen by."""
+    kernels = {
+        kernel["kernel"]: list(zip(kernel["published_us"], kernel["modelled_us"], strict=True))
+        for kernel in figures.public()["gau.nernst"][protocol]
+    }
+    rows = []
+    for name, points in kernels.items():
+        means = [statistics.geometric_mean(times) for times in zip(*points)]
+        mean = f"{means[0]:.2f} / {means[1]:.1f} ({error(*means)})"
+        rows.append([name, *(pair(*point) for point in points), mean])
+    points = sum(kernels.values(), [])
+    right, pairs = in_order(list(kernels.values()))
+    return (
+        f"{markdown(['kernel', 'case 0', 'case 1', 'case 2', 'case 3', 'geometric mean'], rows)}\n\n"
+        f"{summary(points)} {covered(points)} of them lie within the intervals of the modelled times, which ought to "
+        f"hold nine of ten. Of {pairs} pairs that are more than 5 % apart in a case {right} come in the right order."
+    )
+
+
+TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"standing": lambda: standing(figures.group_gemm())},
+    "docs/dual.md": {"standing": lambda: standing(figures.dual_gemm())},
+    "emulator/VALIDATION.md": {
+        "published": published,
+        "ladder": ladder,
+        "steps": steps,
+        "record": lambda: of_record("15 calls in a row"),
+        "record, single calls": lambda: of_record("single calls"),
+    },
+}
+
+
+def parts(page: Path, name: str) -> tuple[str, str, str]:
+    """What stands before, between and behind the markers of a table."""
+    before, begin, rest = page.read_text().partition(f"<!-- {name} -->\n")
+    found, end, after = rest.partition(f"\n<!-- /{name} -->")
+    if not end:
+        raise ValueError(f"{page} has no markers of {name}")
+    return before + begin, found, end + after
+
+
+def stale() -> list[str]:
+    """The tables and the picture that are not those of the results: `PAGE: NAME`."""
+    found = [
+        f"{page}: {name}"
+        for page, tables in TABLES.items()
+        for name, table in tables.items()
+        if parts(ROOT / page, name)[1] != table()
+    ]
+    return found + ([f"{picture.FILE.relative_to(ROOT)}"] if picture.drawn_in_file() != picture.drawn() else [])
+
+
+def write() -> None:
+    for page, tables in TABLES.items():
+        for name, table in tables.items():
+            before, _, after = parts(ROOT / page, name)
+            (ROOT / page).write_text(before + table() + after)
+    picture.draw()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    if not parser.parse_args().check:
+        write()
+    elif found := stale():
+        sys.exit("\n".join(f"{what} is not what the results give: run python -m worklog.pages" for what in found))
+
+
+if __name__ == "__main__":
+    main()
