@@ -53,6 +53,7 @@ CASES = {
     "several token tiles": Case((130, 1, 257), 128, 256),
     "a single row": Case((0, 1), 128, 128),
     "cut into many parts": Case((9,), 128, 128 * 13),
+    "half of the columns, cut": Case((6,), 128, 128 * 13),
     "whole tiles, then shares": Case((130,), 128 * 7, 128 * 5),
     "shares, then whole tiles": Case((300, 0, 280), 1024, 256),
     "the ring goes round": Case((130,), 384, 128 * 14),

@@ -181,6 +181,12 @@ class GroupedGemmSm100(GroupedGemm):
                 unit = piece.next
             self.end_issue(own, acc, acc_phase)
 
+    def is_used(self, piece, group: Int32, i: int) -> Int32:
+        """1 if results 4 * i and on of a thread are of tokens that the tile has: it has half of the loaded ones."""
+        columns = piece.width >> 1
+        of_group = minimum(piece.tokens - group * columns, columns)
+        return select(4 * i % (self.config.tokens // 2) < of_group, 1, 0)
+
     @cute.jit
     def release(self, cta: Cta, slot: Int32, lane: Int32):
         """This warp has read a slot of the ring of scales."""

@@ -39,6 +39,7 @@ def tuned():
 NAMES = ["even", "ragged", "one expert has all", "several token tiles", "cut into many parts", "nan"]
 CASES = [(name, config) for name in NAMES for config in ("FEW", "ALONE", "MANY")]  # the other ones' are below
 CASES += [("the ring goes round", config) for config in ("FEW", "MANY")] + [("nan, cut into many parts", "FEW")]
+CASES += [("half of the columns, cut", "FEW")]
 CASES += [(name, "SEVERAL") for name in ("ragged", "the ring goes round")] * (MACHINE == "h200")
 CASES += [(name, "FITTED") for name in ("ragged", "several token tiles", "cut into many parts")] * (MACHINE == "b200")
 CASES += [("several token tiles", "THIN")] * (MACHINE == "b200")

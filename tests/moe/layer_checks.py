@@ -137,6 +137,12 @@ def test_layer(check, sizes, which, name, tokens, schedules):
         assert result.wrong is None
 
 
+def test_cut_tiles_of_few_tokens(check):
+    """Partial sums of GEMM1's tiles that have fewer tokens than a warpgroup's half of the columns."""
+    x = check.case("all on one expert", check.d.Sizes(hidden=1024, intermediate=256, local=4), 6, 32)
+    assert check.compare(x, *check.emulated(x, configs=configs(0))).wrong is None
+
+
 def test_run(check, sizes, monkeypatch):
     """moe.run itself, twice in the same memory: nothing of the call before is left. No tokens are no launch."""
     import moe
