@@ -37,6 +37,14 @@ def profile_with(settings: list[str], name: str = "h200"):
     return load(name).with_({key: float(value) for key, value in (s.split("=") for s in settings)})
 
 
+def write_table(file: Path, name: str, text: str) -> None:
+    """Replaces what stands in a page between the markers <!-- name --> and <!-- /name -->."""
+    before, _, rest = file.read_text().partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"<!-- /{name} -->")
+    assert end, f"{file} has no markers of {name}"
+    file.write_text(f"{before}<!-- {name} -->\n{text}\n{end}{after}")
+
+
 def main(doc: str, table: Path, run: Callable[[Path], None], model: Callable) -> None:
     """Runs the command line "run FILE", or "model" for the points whose name contains --only, with --set's profile.
 

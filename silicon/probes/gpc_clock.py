@@ -1,22 +1,27 @@
-"""Which SMs of an H200 slow down with the tensor core of one of them, for how long, and what copies get meanwhile.
+"""Measures which SMs of an H200 slow down with the tensor core of one, for how long, and how fast copies are meanwhile.
 
-    python3 -m silicon.probes.gpc_clock run FILE              on an H200, with NumPy and libcuda.so.1
-    python3 -m silicon.probes.gpc_clock kernels FOLDER FILE   whole kernels: FOLDER is that of hopper.py
+    python3 -m silicon.probes.gpc_clock run [FILE]              on an H200, with NumPy and libcuda.so.1
+    python3 -m silicon.probes.gpc_clock kernels FOLDER [FILE]   whole kernels: FOLDER of whole_kernels/hopper.py compile
 
-The warpgroup of the first `workers` CTAs, one an SM, begins wgmmas (m64nNk16 of f16, PTX ISA 9.7.15) at the same time;
-another warp of every SM reads clock64 and %globaltimer (PTX ISA 10) again and again; a third may copy 16 KiB after
-16 KiB from L2 (four under way). GHz: cycles over ns of all SMs that slow down, by their time after the first wgmma, and
-after the last one. Whole kernels: the mean clock of all SMs over 3 launches, from a change of the timer in a kernel
-before them to one in a kernel behind them, which includes the gaps.
+One warpgroup in each of the first `workers` CTAs, one CTA an SM, begins wgmmas (m64nNk16 of f16, PTX ISA 9.7.15) at the
+same time; another warp of every SM keeps reading clock64 and %globaltimer (PTX ISA 10); a third may copy 16 KiB after
+16 KiB from the L2, four under way. GHz are cycles over ns of all SMs that slow down, by the time since the first wgmma
+and since the last one. For whole kernels they are the mean clock of all SMs over 3 launches, from a change of the timer
+in a kernel before them to one in a kernel behind them, gaps included.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+
+from silicon import command
+from silicon.cuda_driver import Gpu, Timer, nvidia_smi
+from silicon.whole_kernels import hopper
 
 from .tensor_clock import OPERANDS, SHARED, SMS, B, contents, fill, group, samples
 
@@ -62,7 +67,10 @@ L: mov.u64 %rd1, %globaltimer; setp.eq.u64 p, %rd1, %rd6; @p bra L;
 
 @dataclass(frozen=True)
 class Work:
-    """groups: of `count` wgmmas with N = n, each followed by a rest of so many cycles; every: ns between samples."""
+    """A load of the tensor cores: `groups` of `count` wgmmas with N = n, each followed by `rest` cycles of pause.
+
+    every: ns between samples of the clock; copies: whether another warp copies from the L2 meanwhile.
+    """
 
     name: str
     groups: int
@@ -77,6 +85,7 @@ class Work:
 
     @property
     def ptx(self) -> str:
+        """The kernel. Its groups, workers and times are parameters."""
         registers = self.n // 2
         steps, wgmmas = group(f"m64n{self.n}k16.f32.f16.f16", self.n, ", 1, 1, 0, 0", self.count)
         clear = "".join(f"  mov.b32 d{i}, 0;\n" for i in range(registers))
@@ -143,6 +152,7 @@ DONE: ret;
 
 
 def works() -> list[Work]:
+    """All loads that are measured."""
     found = [Work(f"short {g} groups", g, every=224) for g in (1, 4, 16, 64)]
     found += [Work(f"short {g} groups zeros", g, zeros=True, every=224) for g in (4, 64)]
     found += [Work(f"{workers} workers", 150, workers) for workers in (1, 2, 8, SMS)]
@@ -157,10 +167,11 @@ def works() -> list[Work]:
 
 
 def summary(work: Work, first, steps, head) -> dict:
-    """first: int64 [round, SM, (clock, ns)] of the first sample; steps: [round, SM, sample, (cycles, ns)] between two;
-    head: what a CTA wrote before its samples, int64 [round, SM, 3, 2]."""
-    import numpy as np
+    """What the recording keeps of a load: GHz around its wgmmas, or cycles and ns of a copy.
 
+    first: int64 [round, SM, (clock, ns)] of the first sample; steps: [round, SM, sample, (cycles, ns)] from sample to
+    sample; head: what a CTA wrote before its samples, int64 [round, SM, 3, 2].
+    """
     steps = steps.astype(np.int64)
     if work.copies:
         count, cycles, ns = head[:, :, 1, 1], head[:, :, 2, 0], head[:, :, 2, 1]
@@ -193,7 +204,7 @@ def summary(work: Work, first, steps, head) -> dict:
 
 
 def write(file: Path, machine: dict, what: str, found: dict) -> None:
-    """Adds to a file, a line for each."""
+    """Puts `found` under the key `what` into a JSON file, one line an entry; other keys stay."""
     known = json.loads(file.read_text()) if file.exists() else {}
     known |= {f"machine, {what}": machine, what: found}
     parts = []
@@ -204,10 +215,7 @@ def write(file: Path, machine: dict, what: str, found: dict) -> None:
 
 
 def run(file: Path) -> None:
-    import numpy as np
-
-    from silicon.cuda_driver import Gpu, Timer, nvidia_smi
-
+    """Measures all loads and adds them to the file."""
     gpu, found, smi = Gpu(), {}, [nvidia_smi()]
     flush, size = Timer(gpu).flush, 16 * (SAMPLES + 4)
     out, src, data = gpu.allocate(SMS * size), gpu.allocate(OPERANDS), gpu.allocate(SMS * 65536)
@@ -229,12 +237,7 @@ def run(file: Path) -> None:
 
 
 def kernels(folder: Path, file: Path) -> None:
-    import numpy as np
-
-    from silicon.cuda_driver import Gpu, Timer, nvidia_smi
-
-    from . import hopper
-
+    """Measures the clock during the whole kernels of a folder, cold and warm, and adds it to the file."""
     gpu = Gpu()
     timer, probe, found, smi = Timer(gpu), gpu.kernel(PROBE, shared=SHARED), {}, [nvidia_smi()]
     marks = [gpu.allocate(4096) for _ in range(2)]
@@ -274,8 +277,17 @@ def kernels(folder: Path, file: Path) -> None:
     write(file, gpu.describe() | {"nvidia-smi": [*smi, nvidia_smi()]}, "kernels", found)
 
 
+def main() -> None:
+    commands = (parser := command.parser(__doc__)).add_subparsers(dest="what", required=True)
+    for name in ("run", "kernels"):
+        each = commands.add_parser(name)
+        if name == "kernels":
+            each.add_argument("folder", type=Path, help="where whole_kernels/hopper.py has compiled to")
+        each.add_argument("file", nargs="?", type=Path, default=TABLE, help="the recording, which is added to")
+    options = parser.parse_args()
+    with command.on_gpu():
+        kernels(options.folder, options.file) if options.what == "kernels" else run(options.file)
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "run":
-        run(Path(sys.argv[2]))
-    else:
-        kernels(Path(sys.argv[2]), Path(sys.argv[3]))
+    main()

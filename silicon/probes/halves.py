@@ -1,15 +1,21 @@
-"""The halves of L2: which SMs are near which, and what lines of the other one cost (Hopper).
+"""Measures the halves of Hopper's L2: which SMs are near which half, and what lines of the other one cost.
 
-    python3 -m silicon.probes.halves        on an H200, with python3, numpy and libcuda.so.1
+    python3 -m silicon.probes.halves        on an H200, with NumPy and libcuda.so.1; prints JSON
 
-First one SM after the other loads words that SM 0 has loaded, and again: how long that takes tells which SMs are in
-another half than SM 0, and then of each block of 4 KiB where it is at home. Then SMs copy lists of blocks into shared
-memory (cp.async.bulk, PTX ISA 9.7.9.25.4.1, 128 KiB in flight): each its own, or pairs the same, in one half or across;
-blocks that are near or far, from DRAM or L2. Bytes a cycle into all SMs, by the slowest. README.md has what came out.
+First each SM in turn loads words that SM 0 has loaded, twice: the latency tells which SMs are in another half than
+SM 0, and then in which half each block of 4 KiB is at home. Then SMs copy lists of blocks into shared memory
+(cp.async.bulk, PTX ISA 9.7.9.25.4.1, 128 KiB in flight): each SM its own blocks or pairs of SMs the same, in one half
+or across; blocks that are near or far, from DRAM or from the L2. Rates are bytes a cycle into all SMs, by the slowest.
+timing/README.md has what came out, "The halves of the L2".
 """
 
 import json
 import sys
+
+import numpy as np
+
+from silicon import command
+from silicon.cuda_driver import Gpu, Timer, nvidia_smi
 
 BLOCK, STAGES, LONGEST = 4096, 32, 128  # bytes; copies in flight; blocks of a list
 RING = 1024
@@ -40,8 +46,11 @@ DONE: ret;
 
 
 def copies(block: int = BLOCK, stages: int = STAGES, who: str = "%smid") -> str:
-    """Arguments: out (u64 [SM]: cycles), first block, lists (u32 [SM][count]: blocks), count. A list of an SM that
-    copies nothing begins with ~0. who: what tells whose list a CTA has."""
+    """PTX of a kernel whose CTAs each copy a list of blocks into shared memory, `stages` under way.
+
+    Arguments: out (u64 [SM]: cycles), first block, lists (u32 [SM][count]: blocks), count. The list of an SM that
+    copies nothing begins with ~0. who: the special register that says whose list a CTA takes.
+    """
     return f""".version 8.0
 .target sm_90
 .address_size 64
@@ -105,11 +114,8 @@ STAY: mov.u64 now, %globaltimer; sub.u64 now, now, start; setp.lt.u64 p, now, 20
 """
 
 
-def main() -> None:
-    import numpy as np
-
-    from silicon.cuda_driver import Gpu, Timer, nvidia_smi
-
+@command.on_gpu()
+def measure() -> None:
     gpu = Gpu()
     flush = Timer(gpu).flush
     sms, rng = gpu.attribute(16), np.random.default_rng(0)
@@ -119,7 +125,7 @@ def main() -> None:
     found = {"machine": gpu.describe(), "nvidia-smi": nvidia_smi()}
 
     def latencies(sm: int, first: int, count: int, stride: int = BLOCK) -> np.ndarray:
-        """Cycles of loads by an SM, `count` of them from a block on."""
+        """Cycles of `count` loads by an SM, from a block on."""
         gpu.launch(probe, sms, 32, [out, data + first * BLOCK, count, stride, sm], shared=SHARED)()
         return gpu.read(out, 4 * count).view(np.uint32).astype(int)
 
@@ -154,14 +160,14 @@ def main() -> None:
     found["home of each block"] = "".join(map(str, home[:64]))
 
     def launch(table: np.ndarray, base: int = data):
-        """table: int [SM, blocks from base on], rows of -1 for SMs that copy nothing."""
+        """A launch that copies a table: int [SM, blocks from `base` on], rows of -1 for SMs that copy nothing."""
         table = np.ascontiguousarray(table, np.int32)
         lists = gpu.allocate(table.nbytes)
         gpu.write(lists, table)
         return gpu.launch(copy, sms, 32, [out, base, lists, table.shape[1]], shared=SHARED)
 
     def rate(table: np.ndarray, before: list) -> float:
-        """Bytes a cycle into all SMs, median of 7."""
+        """Bytes a cycle into all SMs, median of 7, after a fill and the launches `before`."""
         run, rates = launch(table), []
         for _ in range(7):
             gpu.fill(out, 0, 8 * sms)
@@ -174,14 +180,14 @@ def main() -> None:
         return round(float(np.median(rates)))
 
     def shared_by(groups: list) -> np.ndarray:
-        """A list for each group of SMs."""
+        """A random list for each group of SMs, which its SMs all copy."""
         table, blocks = np.full((sms, LONGEST), -1), rng.permutation(BLOCKS)
         for i, group in enumerate(groups):
             table[group] = blocks[i * LONGEST : (i + 1) * LONGEST]
         return table
 
     def at_home(away: bool, count: int) -> np.ndarray:
-        """Lists of blocks of an SM's own half, or of the other one."""
+        """A random list for each SM, of blocks of its own half, or (`away`) of the other one."""
         table = np.empty((sms, count), int)
         for side in (0, 1):
             blocks = rng.permutation(np.flatnonzero(home == (side ^ away)))
@@ -212,4 +218,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command.parser(__doc__).parse_args()
+    measure()

@@ -1,17 +1,22 @@
-"""Shared memory's bandwidth: the tensor core reads its operands while copies write and warps read and write (Hopper).
+"""Measures how Hopper's shared memory is shared between wgmma's operand reads, TMA copies and warps' accesses.
 
-    python3 -m silicon.probes.operands        on an H200, with python3, numpy and libcuda.so.1
+    python3 -m silicon.probes.operands        on an H200, with NumPy and libcuda.so.1; prints JSON
 
 One CTA. A warpgroup issues wgmma.mma_async (f16, m64nNk16, A and B in shared memory, PTX ISA 9.7.15) in groups of 8;
 one more warp copies 16 KiB chunks from L2 into a ring of four, and four more store to shared memory without conflicts,
-or one of them does one thing after the other: loads a word whose address is the one before, waits on a barrier whose
-phase is complete, copies 8 KiB to global memory and waits until they were read. Each of them alone, then the tensor
+or one of them does one thing after the other: loads a word whose address is the word before, waits on a barrier whose
+phase is complete, copies 8 KiB to global memory and waits until they were read. Each is measured alone, then the tensor
 core beside one of the others, which go on for longer: cycles of an instruction, bytes a cycle. One wgmma reads 64 x 32
-bytes of A and N x 32 bytes of B. README.md has what came out.
+bytes of A and N x 32 bytes of B. timing/README.md has what came out, "What whole kernels do".
 """
 
 import json
 import sys
+
+import numpy as np
+
+from silicon import command
+from silicon.cuda_driver import Gpu
 
 CHUNK, STAGES, GROUP = 16384, 4, 8
 OPERANDS = 1024  # shared offset of A; B follows 8 KiB on
@@ -34,7 +39,10 @@ BODIES = {  # what the last warps do in a round: (PTX, how often)
 
 
 def ptx(n: int, others: str) -> str:
-    """Arguments: out (u64: cycles of tensor core, copies, others), src, groups, chunks, rounds of others."""
+    """The kernel for wgmmas of this N beside one of BODIES.
+
+    Arguments: out (u64: cycles of tensor core, copies, others), src, groups, chunks, rounds of the others.
+    """
     registers = ", ".join(f"f{i}" for i in range(n // 2))
     wgmma = f"  wgmma.mma_async.sync.aligned.m64n{n}k16.f32.f16.f16 {{{registers}}}, a, b, q, 1, 1, 0, 0;\n" * GROUP
     one = "" if others == "stores" else "setp.ne.u32 p, r1, 5; @p bra DONE;"
@@ -110,11 +118,8 @@ DONE: ret;
 """
 
 
-def main() -> None:
-    import numpy as np
-
-    from silicon.cuda_driver import Gpu
-
+@command.on_gpu()
+def measure() -> None:
     gpu = Gpu()
     out, src = gpu.allocate(4096), gpu.allocate(64 * CHUNK)
     gpu.fill(src, 0, 64 * CHUNK)
@@ -125,7 +130,7 @@ def main() -> None:
             kernel = gpu.kernel(ptx(n, others), shared=SHARED)
 
             def cycles(groups: int, chunks: int, rounds: int) -> list[int]:
-                """Of the tensor core, the copies, the others: medians of 9."""
+                """Cycles of the tensor core, the copies, the others: medians of 9."""
                 runs = []
                 for _ in range(10):
                     gpu.fill(out, 0, 4096)
@@ -154,4 +159,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command.parser(__doc__).parse_args()
+    measure()

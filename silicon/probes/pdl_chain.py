@@ -1,13 +1,17 @@
-"""How the launches of a PDL chain follow each other on one SM: from a CTA's end to the next CTA's start and its wait.
+"""Measures how launches of a PDL chain follow each other on an SM: from a CTA's end to the next one's start and wait.
 
-    python3 -m silicon.probes.pdl_chain card      on an H200, with python3, numpy and libcuda.so.1
-    python -m silicon.probes.pdl_chain model      on the model, profile h200
+    python3 -m silicon.probes.pdl_chain card      on an H200, with NumPy and libcuda.so.1
+    python -m silicon.probes.pdl_chain model      on the timing model, profile h200
 
 Each of 8 launches has a CTA on every SM, whose shared memory leaves no room for a second one. A CTA releases the next
-launch at once, executes griddepcontrol.wait, spins, stores some rows of 16 bytes a thread, and its clocks.
+launch at once, executes griddepcontrol.wait, spins, stores some rows of 16 bytes a thread, and its clocks. Both print
+their medians beside MEASURED, the recording.
 """
 
-import sys
+import numpy as np
+
+from silicon import command
+from silicon.cuda_driver import Gpu, Timer
 
 MEASURED = {  # (CTAs per cluster, rows): cycles from end to start and from start to the return of the wait, medians
     (1, 0): (776, 274), (1, 4): (745, 936), (1, 16): (487, 1708),
@@ -46,9 +50,10 @@ DONE: ret;
 
 
 def readings(clocks) -> tuple[int, int]:
-    """Medians of the two distances of clocks [LAUNCHES, SMS, (start, passed, stop, SM)], from the third launch on."""
-    import numpy as np
+    """Median cycles from end to start and from start to the wait's return, from the third launch on.
 
+    clocks: [LAUNCHES, SMS, (start, passed, stop, SM)].
+    """
     to_start, to_pass = [], []
     for before, now in zip(clocks[1:-1], clocks[2:]):
         stop = {sm: stop for _, _, stop, sm in before.tolist()}
@@ -58,11 +63,7 @@ def readings(clocks) -> tuple[int, int]:
 
 
 def on_the_card(cluster: int, rows: int):
-    """Clocks that an H200 gives."""
-    import numpy as np
-
-    from silicon.cuda_driver import Gpu, Timer
-
+    """Clocks of a chain on this machine's GPU, as `readings` takes them."""
     gpu, nbytes = Gpu(), LAUNCHES * SMS * 32
     timer, kernel = Timer(gpu), gpu.kernel(PTX, shared=SHARED)
     results, stored = gpu.allocate(nbytes), gpu.allocate(LAUNCHES * BYTES)
@@ -74,9 +75,7 @@ def on_the_card(cluster: int, rows: int):
 
 
 def on_the_model(cluster: int, rows: int, launches: int = LAUNCHES, spin: int = 1500):
-    """Clocks that the timing model gives; a shorter spin than on the card, which takes the emulator its time."""
-    import numpy as np
-
+    """Clocks of a chain on the timing model; it spins for less than the card, as the emulator is slow."""
     import emulator
     from emulator.device import DEVICE, allocate
     from emulator.model.profile import load
@@ -94,9 +93,16 @@ def on_the_model(cluster: int, rows: int, launches: int = LAUNCHES, spin: int = 
     return np.array([out.view(np.uint64).reshape(SMS, 4) for out in outputs]).astype(np.int64)
 
 
-if __name__ == "__main__":
-    clocks_of = {"card": on_the_card, "model": on_the_model}[sys.argv[1]]
+@command.on_gpu()
+def main() -> None:
+    parser = command.parser(__doc__)
+    parser.add_argument("what", choices=("card", "model"))
+    clocks_of = {"card": on_the_card, "model": on_the_model}[parser.parse_args().what]
     for (cluster, rows), (to_start, to_pass) in MEASURED.items():
         found = readings(clocks_of(cluster, rows))
         print(f"clusters of {cluster}, {rows * THREADS * 16} bytes a CTA: end to start {found[0]}", end=" ")
         print(f"(recorded {to_start}), start to wait {found[1]} ({to_pass})")
+
+
+if __name__ == "__main__":
+    main()

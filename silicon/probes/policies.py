@@ -1,14 +1,19 @@
-"""How much of what is loaded under an L2 policy the L2 of an H200 still has in the next launch.
+"""Measures how much of what is loaded under an L2 policy an H200's L2 still has in the next launch.
 
-    python3 -m silicon.probes.policies        on an H200, with python3, numpy and libcuda.so.1
+    python3 -m silicon.probes.policies        on an H200, with NumPy and libcuda.so.1; prints JSON
 
 After a fill of 1 GiB every SM copies its own blocks into shared memory, 128 KiB in flight, under one policy
-(cp.async.bulk with .L2::cache_hint, PTX ISA 9.7.9.25.4.1); then a second launch copies the same under the normal one.
-Bytes a cycle into all SMs in the second launch, by the slowest; README.md has what came out.
+(cp.async.bulk with .L2::cache_hint, PTX ISA 9.7.9.25.4.1); then a second launch copies the same under evict_normal.
+Rates are bytes a cycle into all SMs in each launch, by the slowest. timing/README.md has what came out, "L2 policies".
 """
 
 import json
 import sys
+
+import numpy as np
+
+from silicon import command
+from silicon.cuda_driver import Gpu, Timer, nvidia_smi
 
 from .halves import BLOCK, COPY, LONGEST, SHARED
 
@@ -17,7 +22,7 @@ BLOCKS_OF_AN_SM = (2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112)  # of 4 KiB: 1 
 
 
 def kernel(policy: int) -> str:
-    """COPY under a policy."""
+    """The copying kernel of halves.py with a policy on its copies."""
     plain = "complete_tx::bytes [r6+"
     assert plain in COPY
     text = COPY.replace(plain, "complete_tx::bytes.L2::cache_hint [r6+")
@@ -26,11 +31,8 @@ def kernel(policy: int) -> str:
     return hinted
 
 
-def main() -> None:
-    import numpy as np
-
-    from silicon.cuda_driver import Gpu, Timer, nvidia_smi
-
+@command.on_gpu()
+def measure() -> None:
     gpu = Gpu()
     timer, sms = Timer(gpu), gpu.attribute(16)
     data, out = gpu.allocate(sms * LONGEST * BLOCK), gpu.allocate(1 << 12)
@@ -60,4 +62,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command.parser(__doc__).parse_args()
+    measure()

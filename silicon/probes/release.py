@@ -1,13 +1,13 @@
-"""What releases, acquires and fences cost on an H200, and how long a hand-over from one SM to another takes.
+"""Measures what releases, acquires and fences cost on an H200, and how long a hand-over between two SMs takes.
 
-    python3 -m silicon.probes.release run FILE     on an H200, with NumPy and libcuda.so.1
-    python -m silicon.probes.release model         the same PTX on the model, beside release.json
+    python3 -m silicon.probes.release run [FILE]     on an H200, with NumPy and libcuda.so.1
+    python -m silicon.probes.release model           the same PTX on the model, beside release.json
 
-An operation (PTX ISA 8.8-8.10, 9.7.9.8, 9.7.9.11, 9.7.13.4) of one thread, with nothing under way or behind stores and
-copies of its CTA: ptxas makes MEMBAR of a release or a fence, and lets CCTL.IVALL follow an acquire. Values are cycles,
-medians of the rounds from the second on and of all CTAs: those from the first store on, and those of the operation
-alone. A hand-over: rows of 16 bytes a thread stored, a barrier of the CTA, a release of a flag; the CTA of another SM
-sees the flag, has a barrier, loads the rows. Two CTAs do so in turn; the value is half a round.
+One thread executes an operation (PTX ISA 8.8-8.10, 9.7.9.8, 9.7.9.11, 9.7.13.4), with nothing under way or behind
+stores and copies of its CTA: ptxas makes MEMBAR of a release or a fence, and lets CCTL.IVALL follow an acquire. Values
+are cycles, medians of the rounds from the second on and of all CTAs: from the first store on, and of the operation
+alone. In a hand-over a CTA stores rows of 16 bytes a thread, has a barrier and releases a flag; the CTA of another SM
+sees the flag, has a barrier and loads the rows. Two CTAs do so in turn; the value is half a round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import command
+import numpy as np
+
+from silicon import command
+from silicon.cuda_driver import Gpu, Timer, nvidia_smi
 
 TABLE = Path(__file__).with_suffix(".json")
 ROUNDS, SMS = 5, 132
@@ -74,10 +77,12 @@ CLUSTERED = (*(x for x in OPERATIONS if x.startswith("mbarrier")), *COLLECTIVE) 
 
 @dataclass(frozen=True)
 class Operation:
-    """what: of OPERATIONS or COLLECTIVE; stores: rows of each warp that stores, which are warp 0 (own) or four others;
-    copies: of 16 KiB, into shared memory ("loads") or out of it ("bulk stores"), that another warp begins; words: loads
-    of a word of a line of its own by each thread of four other warps; meet: whether a barrier of the CTA stands
-    between; grid: CTAs; cold: after a fill."""
+    """An operation of OPERATIONS or COLLECTIVE, and what its CTA has under way when it is executed.
+
+    stores: rows of each warp that stores, which is warp 0 (`own`) or four others; loads, bulk_stores: copies of 16 KiB
+    into shared memory or out of it, which another warp begins; words: loads of a word of a line of its own by each
+    thread of four other warps; meet: whether a barrier of the CTA stands between; grid: CTAs; cold: after a fill.
+    """
 
     what: str
     stores: int = 0
@@ -107,7 +112,7 @@ class Operation:
 
     @property
     def each(self) -> int:
-        """Bytes of a round of a CTA: rows, then copies, then words."""
+        """Bytes that a CTA touches in a round: rows, then copies, then words."""
         return max(self.stores * WARPS * ROW + (self.loads + self.bulk_stores) * COPY + self.words * WARPS * 4096, 128)
 
     @property
@@ -188,9 +193,11 @@ END: {meet if clusters else ""}
 
 @dataclass(frozen=True)
 class HandOver:
-    """order: how the flag is stored and loaded; rows: of 16 bytes a thread; sleep: nanoseconds between looks at the
-    flag; clear: who has seen the flag releases another one; partner: the CTA that answers CTA 0; apart: bytes between
-    the flags."""
+    """A hand-over of rows, each 16 bytes a thread, from CTA 0 to CTA `partner` and back.
+
+    order: how the flag is stored and loaded; sleep: nanoseconds between looks at the flag; clear: whether the CTA that
+    has seen the flag releases another one; apart: bytes between the flags.
+    """
 
     order: tuple[str, str]
     rows: int = 0
@@ -255,10 +262,12 @@ Point = Operation | HandOver
 
 
 def digest(point: Point) -> str:
+    """Changes with the PTX, the grid and the state of the L2: cycles measured of another must not be compared."""
     return hashlib.sha256((point.ptx + repr((point.grid, point.cold))).encode()).hexdigest()[:16]
 
 
 def points() -> list[Point]:
+    """All that is measured."""
     found: list[Point] = [Operation(x, grid=2 if x in CLUSTERED else 1) for x in OPERATIONS | COLLECTIVE]
     behind = ("st.release.gpu", "fence.acq_rel.gpu")
     found += [
@@ -305,19 +314,17 @@ def points() -> list[Point]:
 
 
 def _median(cycles, point: Point):
-    """[from the first store on, of the operation alone] of u32 [CTA, round, 2]; of a hand-over both are the same."""
-    import numpy as np
+    """Median cycles [from the first store on, of the operation alone] of u32 [CTA, round, 2].
 
+    Of a hand-over both are half a round.
+    """
     if isinstance(point, HandOver):
         cycles = cycles[:1] / 2
     return [round(float(x), 1) for x in np.median(np.median(cycles[:, 1:], axis=1), axis=0)]
 
 
 def run(file: Path) -> None:
-    import numpy as np
-
-    from silicon.cuda_driver import Gpu, Timer, nvidia_smi
-
+    """Measures all points and writes the file."""
     gpu, found = Gpu(), {}
     flush = Timer(gpu).flush
     out, data, flags = (gpu.allocate(n) for n in (SMS * ROUNDS * 8, 1 << 28, 1 << 16))
@@ -349,9 +356,7 @@ def run(file: Path) -> None:
 
 
 def on_the_model(point: Point, profile) -> list[float]:
-    """What the model says, as `_median`."""
-    import numpy as np
-
+    """Cycles of a point on the timing model, as of `_median`."""
     import emulator
     from emulator.device import DEVICE, allocate
 
@@ -370,6 +375,7 @@ def on_the_model(point: Point, profile) -> list[float]:
 
 
 def model(only: str, profile) -> None:
+    """Prints modelled and measured cycles of each point whose name contains `only`."""
     known = json.loads(TABLE.read_text())["points"] if TABLE.exists() else {}
     for point in points():
         if only in point.name:

@@ -1,11 +1,11 @@
-"""How fast SMs of an H200 get lines that others of them get, too, in the patterns of a GEMM's tiles.
+"""Measures how fast SMs of an H200 get lines that other SMs get, too, in the patterns of a GEMM's tiles.
 
-    python3 -m silicon.probes.shared_lines run FILE     on an H200, with NumPy and libcuda.so.1
-    python -m silicon.probes.shared_lines model         the same copies on the model, beside shared_lines.json
+    python3 -m silicon.probes.shared_lines run [FILE]     on an H200, with NumPy and libcuda.so.1
+    python -m silicon.probes.shared_lines model           the same copies on the model, beside shared_lines.json
 
 CTA c of `batches` x `columns` x `rows` tiles (rows fastest) copies the blocks of its row and those of its column in
-turn, of 16 KiB, 128 KiB in flight (halves.py). Or groups of CTAs, some distance from each other, copy the same blocks,
-eight of them again and again. Cycles of the slowest CTA and of the median one: after a fill, and again.
+turn, 16 KiB each, 128 KiB in flight (halves.py). Or groups of CTAs, some distance from each other, copy the same eight
+blocks again and again. Recorded are the cycles of the slowest CTA and of the median one, after a fill and again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from . import command
+import numpy as np
+
+from silicon import command
+from silicon.cuda_driver import Gpu, Timer, nvidia_smi
+
 from .halves import SHARED, copies
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -30,15 +34,14 @@ Pattern = tuple[int, ...]
 
 
 def name(pattern: Pattern) -> str:
+    """A pattern in words: a group's size and distance, or the tiles' batches, columns and rows."""
     if len(pattern) == 2:
         return "groups of {}, {} apart".format(*pattern)
     return "batches {}, columns {}, rows {}".format(*pattern)
 
 
 def table(pattern: Pattern):
-    """int32 [CTA, COUNT]: blocks, in no order."""
-    import numpy as np
-
+    """The blocks that each CTA copies, in no order: int32 [CTA, COUNT]."""
     blocks, half = np.random.default_rng(0).permutation(BLOCKS), COUNT // 2
     if len(pattern) == 2:
         size, apart = pattern
@@ -55,10 +58,7 @@ def table(pattern: Pattern):
 
 
 def run(file: Path) -> None:
-    import numpy as np
-
-    from silicon.cuda_driver import Gpu, Timer, nvidia_smi
-
+    """Measures all patterns and writes the file."""
     gpu, found = Gpu(), {}
     flush, kernel = Timer(gpu).flush, gpu.kernel(KERNEL, shared=SHARED)
     data, out, lists = gpu.allocate(BLOCKS * BLOCK), gpu.allocate(1 << 12), gpu.allocate(1 << 20)
@@ -79,9 +79,7 @@ def run(file: Path) -> None:
 
 
 def on_the_model(pattern: Pattern, profile) -> dict[str, list[float]]:
-    """As in the file of `run`."""
-    import numpy as np
-
+    """A pattern's cycles on the timing model, as the recording has them."""
     import emulator
     from emulator.device import DEVICE, allocate
 
@@ -98,6 +96,7 @@ def on_the_model(pattern: Pattern, profile) -> dict[str, list[float]]:
 
 
 def model(only: str, profile) -> None:
+    """Prints modelled and measured cycles of each pattern whose name contains `only`."""
     known = json.loads(TABLE.read_text())["cycles"] if TABLE.exists() else {}
     for pattern in PATTERNS + GROUPS:
         if only in name(pattern):

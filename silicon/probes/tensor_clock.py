@@ -1,12 +1,12 @@
-"""What the tensor core's work does to the clock of an H200's SMs, and what operands that are not zero do to its rate.
+"""Measures what the tensor core's work does to the clock of an H200's SMs, and operands other than zero to its rate.
 
-    python3 -m silicon.probes.tensor_clock run FILE     on an H200, with NumPy and libcuda.so.1
-    python -m silicon.probes.tensor_clock model         the same PTX on the model, beside tensor_clock.json
+    python3 -m silicon.probes.tensor_clock run [FILE]     on an H200, with NumPy and libcuda.so.1
+    python -m silicon.probes.tensor_clock model           the same PTX on the model, beside tensor_clock.json
 
-A warpgroup of each SM repeats groups of 8 wgmma.mma_async (m64, A and B in shared memory, PTX ISA 9.7.15), between two
-groups it may rest. Another warp reads clock64 and %globaltimer (PTX ISA 10) every EVERY ns, at a change of the timer:
-before the tensor cores begin, meanwhile and when they have ended. A row has the cycles of a wgmma by clock64, and GHz
-of the SMs in their mean, medians of the rounds: before, in each slice of EVERY ns from the first wgmma on, and after.
+A warpgroup of each SM repeats groups of 8 wgmma.mma_async (m64, A and B in shared memory, PTX ISA 9.7.15); it may rest
+between two groups. Another warp reads clock64 and %globaltimer (PTX ISA 10) every EVERY ns, at a change of the timer,
+before the tensor cores begin, meanwhile and when they have ended. A row has the cycles of a wgmma by clock64, and the
+SMs' mean GHz, medians of the rounds: before, in each slice of EVERY ns from the first wgmma on, and after.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import command
+import numpy as np
+
+from silicon import command
+from silicon.cuda_driver import Gpu, Timer, nvidia_smi
+from silicon.golden.case import noise
 
 TABLE = Path(__file__).with_suffix(".json")
 ROUNDS, SMS = 9, 132
@@ -28,7 +32,7 @@ TYPES = {"f16": (16, "f32"), "e4m3": (8, "f32"), "s8": (8, "s32")}  # bits, accu
 
 
 def group(shape: str, n: int, tail: str, count: int = 8) -> tuple[str, str]:
-    """PTX: the descriptors of k-steps 1 to 3, from those of the first; `count` wgmmas, on the four in turn."""
+    """PTX that makes descriptors of k-steps 1 to 3 from the first's, and PTX of `count` wgmmas, on the four in turn."""
     d = ", ".join(f"d{i}" for i in range(n // 2))
     wgmmas = (f"  wgmma.mma_async.sync.aligned.{shape} {{{d}}}, a{i % 4}, b{i % 4}, q{tail};\n" for i in range(count))
     steps = (f"  add.u64 a{i}, a0, {i * 2048 >> 4}; add.u64 b{i}, b0, {i * n * 32 >> 4};\n" for i in range(1, 4))
@@ -36,7 +40,7 @@ def group(shape: str, n: int, tail: str, count: int = 8) -> tuple[str, str]:
 
 
 def fill(threads: int) -> str:
-    """PTX: these threads bring OPERANDS bytes of `s` to shared memory."""
+    """PTX with which so many threads copy OPERANDS bytes from `s` to shared memory."""
     return f"""  mad.lo.u32 r3, r0, 16, r1; mul.wide.u32 t, r0, 16; add.u64 s, s, t; add.u32 r4, r1, {OPERANDS};
 FILL: ld.global.v4.u32 {{x, y, z, w}}, [s]; st.shared.v4.u32 [r3], {{x, y, z, w}};
   add.u64 s, s, {threads * 16}; add.u32 r3, r3, {threads * 16}; setp.lt.u32 p, r3, r4; @p bra FILL;
@@ -44,7 +48,7 @@ FILL: ld.global.v4.u32 {{x, y, z, w}}, [s]; st.shared.v4.u32 [r3], {{x, y, z, w}
 
 
 def samples(count: int, every: int | str) -> str:
-    """PTX: so many samples (clock64, ns) behind `o`, each at the timer's first change `every` ns after the last."""
+    """PTX that stores samples (clock64, ns) behind `o`, each at the timer's first change `every` ns after the last."""
     return f"""  mov.b32 r7, 0; mov.u64 next, begun;
 MORE: mov.u64 last, %globaltimer;
 EDGE: mov.u64 now, %globaltimer; setp.eq.u64 p, now, last; @p bra EDGE;
@@ -58,8 +62,10 @@ EDGE: mov.u64 now, %globaltimer; setp.eq.u64 p, now, last; @p bra EDGE;
 
 @dataclass(frozen=True)
 class Load:
-    """n: N of the shape; kind: of A and B; data: "noise" or "zeros"; sms: how many; us: how long, about; rest: cycles
-    between two groups."""
+    """A load of the tensor cores: wgmmas of a type and N, on "noise" or "zeros", by so many SMs.
+
+    us: how long it takes, about; rest: cycles between two groups.
+    """
 
     kind: str
     n: int
@@ -129,11 +135,12 @@ SAMPLE:
 
     @property
     def every(self) -> int:
-        """ns between samples: all of them, or longer, so that SAMPLES are enough."""
+        """Nanoseconds between samples: EVERY, or more where SAMPLES would not reach the end."""
         return max(EVERY, (self.us * 1000 + 2 * REST) // (SAMPLES - 8))
 
 
 def loads() -> list[Load]:
+    """All loads that are measured."""
     found = [Load(kind, n, data) for kind in TYPES for n in (64, 128, 256) for data in ("zeros", "noise")]
     found += [Load(kind, 128, sms=sms) for kind in TYPES for sms in (1, 16, 33, 66, 99)]
     found += [Load(kind, 256, sms=1) for kind in TYPES]
@@ -142,11 +149,7 @@ def loads() -> list[Load]:
 
 
 def contents(kind: str, data: str):
-    """uint8 [OPERANDS]: as of hopper.py."""
-    import numpy as np
-
-    from silicon.golden.case import noise
-
+    """Operand bytes, uint8 [OPERANDS]: zeros, or noise of magnitudes from 2 ** -3 to 2 (s8: any)."""
     out = noise(OPERANDS, 7)
     if data == "zeros":
         return np.zeros_like(out)
@@ -156,9 +159,10 @@ def contents(kind: str, data: str):
 
 
 def summary(load: Load, seen) -> dict:
-    """seen: int64 [round, SM, sample, 2]: (cycles, ns of the end) of the tensor core, then samples (clock, ns)."""
-    import numpy as np
+    """What the recording keeps of a load: cycles of a wgmma, GHz before, meanwhile and after.
 
+    seen: int64 [round, SM, sample, 2], first (cycles, ns of the end) of the tensor core, then samples (clock, ns).
+    """
     cycles, ended = seen[:, :, 0, 0], seen[:, :, 0, 1]
     steps = np.diff(seen[:, :, 1:], axis=2)
     ghz = steps[..., 0] / np.maximum(steps[..., 1], 1)
@@ -178,10 +182,7 @@ def summary(load: Load, seen) -> dict:
 
 
 def run(file: Path) -> None:
-    import numpy as np
-
-    from silicon.cuda_driver import Gpu, Timer, nvidia_smi
-
+    """Measures all loads and writes the file."""
     gpu, found = Gpu(), {}
     flush, smi = Timer(gpu).flush, [nvidia_smi()]
     size = 16 * (SAMPLES + 1)
@@ -203,9 +204,7 @@ def run(file: Path) -> None:
 
 
 def on_the_model(load: Load, profile) -> dict:
-    """As of `run`. A tick of the model's timer is a cycle of its fastest clock."""
-    import numpy as np
-
+    """A load's summary on the timing model, whose %globaltimer ticks with its fastest clock."""
     import emulator
     from emulator.chip import H200
     from emulator.device import DEVICE, allocate
@@ -227,6 +226,7 @@ def on_the_model(load: Load, profile) -> dict:
 
 
 def model(only: str, profile) -> None:
+    """Prints modelled and measured cycles and GHz of each load whose name contains `only`."""
     known = json.loads(TABLE.read_text())["points"] if TABLE.exists() else {}
     for load in loads():
         if only in load.name:

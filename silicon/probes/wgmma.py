@@ -1,20 +1,24 @@
-"""How long wgmma.mma_async takes on an H200: cycles between instructions of one type and shape, and until a wait.
+"""Measures how long wgmma.mma_async takes on an H200: cycles between instructions of a type and shape, and to a wait.
 
-    python3 -m silicon.probes.wgmma run FILE      on an H200, with NumPy and libcuda.so.1
-    python -m silicon.probes.wgmma model          the same PTX on the model, beside wgmma.json
+    python3 -m silicon.probes.wgmma run [FILE]      on an H200, with NumPy and libcuda.so.1
+    python -m silicon.probes.wgmma model            the same PTX on the model, beside wgmma.json
 
-One CTA of one or two warpgroups. Each repeats ROUNDS times: wgmma.fence, `count` wgmmas on one accumulator or on `sets`
+A CTA has one or two warpgroups. Each repeats ROUNDS times: wgmma.fence, `count` wgmmas on one accumulator or on `sets`
 of them in turn, commit_group, wait_group. The value is cycles per round, clock64 at the end less clock64 at the
-beginning; count 0 has no wgmma: what fence, commit, wait and the loop cost.
+beginning; count 0 has no wgmma and says what fence, commit, wait and the loop cost.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+
+from silicon import command
+from silicon.cuda_driver import Gpu, nvidia_smi
 
 TABLE = Path(__file__).with_suffix(".json")
 ROUNDS = 64
@@ -24,7 +28,10 @@ BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "s8": 8}
 
 @dataclass(frozen=True)
 class Rate:
-    """n: N of the shape; kind: the type of A and B; a: "s" in shared memory, "r" in registers; pending: of the wait."""
+    """A loop of wgmmas: N, the type of A and B, and where A is, "s" in shared memory or "r" in registers.
+
+    count, sets, warpgroups: as above; d: the accumulator's type; pending: groups that wait_group leaves under way.
+    """
 
     n: int
     kind: str = "f16"
@@ -93,10 +100,12 @@ AGAIN:
 
     @property
     def digest(self) -> str:
+        """Changes with the PTX: cycles measured of another text must not be compared."""
         return hashlib.sha256(self.ptx.encode()).hexdigest()[:16]
 
 
 def rates() -> list[Rate]:
+    """All loops that are measured."""
     found = [Rate(n, count=count) for n in (8, 16, 32, 64, 96, 128, 192, 256) for count in (0, 1, 2, 4, 8)]
     found += [Rate(n, a="r", count=count) for n in (8, 64, 128, 256) for count in (1, 8)]
     found += [Rate(n, kind, count=count, d="s32" if kind == "s8" else "f32")
@@ -110,10 +119,7 @@ def rates() -> list[Rate]:
 
 
 def run(file: Path) -> None:
-    import numpy as np
-
-    from silicon.cuda_driver import Gpu, nvidia_smi
-
+    """Measures all loops and writes the file."""
     gpu = Gpu()
     out, found = gpu.allocate(4096), {}
     for rate in rates():
@@ -129,15 +135,16 @@ def run(file: Path) -> None:
     file.write_text(json.dumps({"machine": gpu.describe(), "nvidia-smi": nvidia_smi(), "points": found}, indent=1))
 
 
-def model() -> None:
-    import numpy as np
-
+def model(only: str, profile) -> None:
+    """Prints modelled and measured cycles of each loop whose name contains `only`."""
     import emulator
     from emulator.chip import H200
 
     for rate in rates():
+        if only not in rate.name:
+            continue
         out = np.zeros(64, np.uint64)
-        with emulator.DEVICE.as_chip(H200), emulator.timing("h200"):
+        with emulator.DEVICE.as_chip(H200), emulator.timing(profile):
             emulator.launch(rate.ptx, "kernel", 1, 128 * rate.warpgroups, [out], shared=SHARED)
         cycles = int(out[0]) / ROUNDS
         known = json.loads(TABLE.read_text())["points"].get(rate.name) if TABLE.exists() else None
@@ -146,8 +153,4 @@ def model() -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "model"))
-    parser.add_argument("file", nargs="?", type=Path, default=TABLE)
-    options = parser.parse_args()
-    run(options.file) if options.what == "run" else model()
+    command.main(__doc__, TABLE, run, model)

@@ -1,4 +1,4 @@
-"""What the loads kernel must write, from what it read: each lane's sum over a tile's chunks (needs numpy)."""
+"""The output that the loads kernel must write, computed from its input with NumPy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from .points import Map, Point
 
 
 def loads_output(point: Point, source: np.ndarray) -> np.ndarray:
-    """source: uint8 [nbytes] -> uint8 [bytes written], of a point whose kernel is `loads`."""
+    """The bytes that a point of the kernel `loads` writes, uint8 [bytes written], from its input, uint8 [nbytes].
+
+    Each lane stores its sum over a tile's chunks.
+    """
     where, _, tiles, unique, tile_bytes, _, out_bytes = point.args
     chunk, cluster = point.options["chunk"], point.cluster
     chunks = -(-tile_bytes // chunk)

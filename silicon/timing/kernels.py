@@ -1,10 +1,12 @@
-"""PTX texts of the timing kernels (sm_90a): loads, stores, empty kernels, tensor maps, and in-kernel clocks.
+"""Writes the PTX of the timed kernels (sm_90a): loads, stores, empty kernels, tensor maps, and in-kernel clocks.
 
 Each generator returns one module with one entry, `kernel`. The same text runs on a GPU and in the emulator.
 PTX ISA sections: 9.7.9.25 (bulk and tensor copies), 9.7.13.15 (mbarrier), 9.7.13.13 (griddepcontrol), 10 (clock64).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 HEADER = ".version 8.8\n.target sm_90a\n.address_size 64\n"
 RING = 1024  # shared offset of the ring: 1024-byte alignment for the 128-byte swizzle; barriers lie below it
@@ -23,7 +25,7 @@ def _kernel(params: list[str], body: str) -> str:
 
 
 def _wait(label: str, barrier: str, parity: str) -> str:
-    """Wait until the phase of `parity` of an mbarrier has completed."""
+    """PTX that waits until the phase of this parity of an mbarrier has completed."""
     return (
         f"{label}: mbarrier.try_wait.parity.shared::cta.b64 %p15, [{barrier}], {parity};\n"
         f"  @!%p15 bra {label};\n"
@@ -37,6 +39,194 @@ def _advance(depth: int, stage: str, phase: str) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Loads:
+    """Writes the kernel of `loads` part by part; the fields are the arguments of that function.
+
+    Registers that the parts share: %r3 cluster, %r4 clusters, %r5 rank in the cluster, %r6 tiles, %r7 unique, %r8 tile
+    bytes, %r9 boxes along a row, %r11 shared memory, %r12 tile, %r14 bytes left in it, %r18 bytes of the chunk, %r28
+    and %r29 stage and parity of the ring; %rd2 source, %rd3 address in it, or %r16 and %r17 column and row of the box.
+    """
+
+    copy: str
+    chunk: int
+    depth: int
+    pdl: str
+    trigger: str
+    prefetch: int
+    cluster: int
+    multicast: bool
+
+    @property
+    def tensor(self) -> bool:
+        return self.copy == "tensor"
+
+    @property
+    def ptx(self) -> str:
+        branch = "  setp.eq.u32 %p0, %r1, 1;\n  @%p0 bra CONSUME;\n"
+        source = ".align 64 .b8 src[128]" if self.tensor else ".u64 src"
+        sizes = [f".u32 {n}" for n in ("tiles", "unique", "tile_bytes", "row_boxes", "out_bytes")]
+        return _kernel([source, ".u64 out", *sizes], self.setup() + branch + self.producer() + self.consumer())
+
+    def setup(self) -> str:
+        """PTX that loads arguments, initialises barriers and lets the next launch start, if it may at once."""
+        text = f"""
+  mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 5; and.b32 %r2, %r0, 31;
+  mov.u32 %r3, %clusterid.x; mov.u32 %r4, %nclusterid.x; mov.u32 %r5, %cluster_ctarank;
+  ld.param.u64 %rd1, [out]; ld.param.u32 %r6, [tiles]; ld.param.u32 %r7, [unique];
+  ld.param.u32 %r8, [tile_bytes]; ld.param.u32 %r9, [row_boxes]; ld.param.u32 %r10, [out_bytes];
+  mov.u32 %r11, smem;
+  {"mov.b64 %rd2, src; cvta.param.u64 %rd2, %rd2;" if self.tensor else "ld.param.u64 %rd2, [src];"}
+  mov.b16 %h1, {(1 << self.cluster) - 1};
+  setp.ne.u32 %p0, %r0, 0;
+  @%p0 bra READY;
+  {"prefetch.tensormap [%rd2];" if self.tensor else ""}
+"""
+        for s in range(self.depth):
+            text += f"  mbarrier.init.shared::cta.b64 [%r11+{8 * s}], 1;\n"
+            arrivals = self.cluster if self.multicast else 1
+            text += f"  mbarrier.init.shared::cta.b64 [%r11+{EMPTY + 8 * s}], {arrivals};\n"
+        text += "  fence.mbarrier_init.release.cluster;\nREADY:\n"
+        meet = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" if self.cluster > 1 else "bar.sync 0;"
+        text += f"  {meet}\n"
+        if self.pdl != "none" and self.trigger == "start":
+            text += "  griddepcontrol.launch_dependents;\n"
+        return text
+
+    def start_of_tile(self) -> str:
+        """PTX that sets %r14, and %rd3 or %r16 and %r17, to the first chunk of tile %r12."""
+        text = """
+  rem.u32 %r13, %r12, %r7;
+  mul.wide.u32 %rd3, %r13, %r8; add.u64 %rd3, %rd3, %rd2;
+  mov.b32 %r14, %r8;"""
+        if self.tensor:
+            text += f"""
+  div.u32 %r15, %r8, {self.chunk}; mul.lo.u32 %r15, %r15, %r13;
+  rem.u32 %r16, %r15, %r9; shl.b32 %r16, %r16, 7;
+  div.u32 %r17, %r15, %r9; mul.lo.u32 %r17, %r17, {self.chunk // 128}; shl.b32 %r23, %r9, 7;"""
+        return text
+
+    def next_chunk(self) -> str:
+        """PTX that moves %r14, and %rd3 or %r16 and %r17, behind the chunk of %r18 bytes."""
+        text = "  sub.u32 %r14, %r14, %r18; cvt.u64.u32 %rd4, %r18; add.u64 %rd3, %rd3, %rd4;\n"
+        if self.tensor:
+            text += (
+                "  add.u32 %r16, %r16, 128; setp.eq.u32 %p13, %r16, %r23;\n"
+                f"  @%p13 mov.b32 %r16, 0; @%p13 add.u32 %r17, %r17, {self.chunk // 128};\n"
+            )
+        return text
+
+    def ahead(self) -> str:
+        """PTX that prefetches the first chunks of the first tile to the L2."""
+        if not self.prefetch:
+            return ""
+        fetch = (
+            "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%rd2, {%r16, %r17}];"
+            if self.tensor
+            else "cp.async.bulk.prefetch.L2.global [%rd3], %r18;"
+        )
+        return f"""
+  mov.b32 %r12, %r3; setp.ge.u32 %p1, %r12, %r6;
+  @%p1 bra FETCHED;
+{self.start_of_tile()}
+  mov.b32 %r20, 0;
+FETCH: min.u32 %r18, %r14, {self.chunk};
+  {fetch}
+{self.next_chunk()}
+  add.u32 %r20, %r20, 1; setp.lt.u32 %p1, %r20, {self.prefetch}; setp.ne.u32 %p2, %r14, 0; and.pred %p1, %p1, %p2;
+  @%p1 bra FETCH;
+FETCHED:
+"""
+
+    def load(self) -> str:
+        """PTX that issues a chunk's copy, or this CTA's part of it, to %r19, completing at [%r31]."""
+        mask, cast = (", %h1", ".multicast::cluster") if self.multicast else ("", "")
+        if self.multicast:
+            text = f"  div.u32 %r21, %r18, {self.cluster}; mul.lo.u32 %r22, %r21, %r5; cvt.u64.u32 %rd5, %r22;\n"
+            text += "  add.u64 %rd6, %rd3, %rd5; add.u32 %r19, %r19, %r22;\n"
+            row = f"mad.lo.u32 %r24, %r5, {self.chunk // self.cluster // 128}, %r17;"
+        else:
+            text = "  mov.b32 %r21, %r18; mov.b64 %rd6, %rd3;\n"
+            row = "mov.b32 %r24, %r17;"
+        if self.tensor:
+            copy = f"cp.async.bulk.tensor.2d.shared::cluster.global.tile.{TRANSACTION}{cast}"
+            return f"{text}  {row}\n\n  {copy} [%r19], [%rd2, {{%r16, %r24}}], [%r31]{mask};"
+        copy = f"cp.async.bulk.shared::cluster.global.{TRANSACTION}{cast}"
+        return f"{text}\n  {copy} [%r19], [%rd6], %r21, [%r31]{mask};"
+
+    def producer(self) -> str:
+        """PTX of the producer warp, one lane of which fills the ring."""
+        return f"""
+  setp.ne.u32 %p0, %r2, 0;
+  @%p0 bra DONE;
+{self.ahead()}
+  {"griddepcontrol.wait;" if self.pdl == "wait" else ""}
+  mov.b32 %r28, 0; mov.b32 %r29, 1; mov.b32 %r12, %r3;
+LOAD_TILE: setp.ge.u32 %p1, %r12, %r6;
+  @%p1 bra ISSUED;
+{self.start_of_tile()}
+LOAD_CHUNK: min.u32 %r18, %r14, {self.chunk};
+  shl.b32 %r30, %r28, 3; add.u32 %r31, %r11, %r30;
+  add.u32 %r32, %r31, {EMPTY};
+{_wait("EMPTY_WAIT", "%r32", "%r29")}
+  mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r31], %r18;
+  mad.lo.u32 %r19, %r28, {self.chunk}, %r11; add.u32 %r19, %r19, {RING};
+{self.load()}
+{_advance(self.depth, "%r28", "%r29")}
+{self.next_chunk()}
+  setp.ne.u32 %p1, %r14, 0;
+  @%p1 bra LOAD_CHUNK;
+  add.u32 %r12, %r12, %r4;
+  bra LOAD_TILE;
+ISSUED:
+  {"griddepcontrol.launch_dependents;" if self.pdl != "none" and self.trigger == "issued" else ""}
+  bra DONE;
+"""
+
+    def consumer(self) -> str:
+        """PTX of the consumer warp: lanes add up a word of each chunk, free the stages and store the sums as output."""
+        if self.multicast:
+            free = "".join(
+                f"  mapa.shared::cluster.u32 %r38, %r36, {rank}; @!%p0 mbarrier.arrive.shared::cluster.b64 _, [%r38];\n"
+                for rank in range(self.cluster)
+            )
+        else:
+            free = "  @!%p0 mbarrier.arrive.shared::cta.b64 _, [%r36];\n"
+        return f"""
+CONSUME:
+  {"griddepcontrol.wait;" if self.pdl == "wait" else ""}
+  setp.ne.u32 %p0, %r2, 0;
+  mov.b32 %r28, 0; mov.b32 %r29, 0; mov.b32 %r12, %r3; shl.b32 %r33, %r2, 2; add.u32 %r33, %r33, %r11;
+READ_TILE: setp.ge.u32 %p1, %r12, %r6;
+  @%p1 bra DONE;
+  mov.b32 %r14, %r8; mov.b32 %r34, 0;
+READ_CHUNK: min.u32 %r18, %r14, {self.chunk};
+  shl.b32 %r30, %r28, 3; add.u32 %r31, %r11, %r30; add.u32 %r36, %r31, {EMPTY};
+{_wait("FULL_WAIT", "%r31", "%r29")}
+  mad.lo.u32 %r37, %r28, {self.chunk}, %r33; ld.shared.u32 %r35, [%r37+{RING}];
+  add.u32 %r34, %r34, %r35;
+  bar.warp.sync 0xffffffff;
+{free}
+{_advance(self.depth, "%r28", "%r29")}
+  sub.u32 %r14, %r14, %r18; setp.ne.u32 %p1, %r14, 0;
+  @%p1 bra READ_CHUNK;
+  {"griddepcontrol.wait;" if self.pdl == "early" else ""}
+  mad.lo.u32 %r39, %r12, {self.cluster}, %r5;
+  mul.wide.u32 %rd7, %r39, %r10; add.u64 %rd7, %rd7, %rd1; shl.b32 %r40, %r2, 4; cvt.u64.u32 %rd8, %r40;
+  add.u64 %rd7, %rd7, %rd8;
+STORE: setp.ge.u32 %p1, %r40, %r10;
+  @%p1 bra STORED;
+  st.global.v4.b32 [%rd7], {{%r34, %r34, %r34, %r34}};
+  add.u64 %rd7, %rd7, 512; add.u32 %r40, %r40, 512;
+  bra STORE;
+STORED:
+  add.u32 %r12, %r12, %r4;
+  bra READ_TILE;
+DONE:
+  {"barrier.cluster.arrive; barrier.cluster.wait;" if self.cluster > 1 else ""}
+"""
+
+
 def loads(
     copy: str,
     chunk: int,
@@ -47,7 +237,7 @@ def loads(
     cluster: int = 1,
     multicast: bool = False,
 ) -> str:
-    """Loads only: a producer warp fills a ring of `depth` stages of `chunk` bytes, a consumer warp reads, frees them.
+    """A kernel that only loads: a producer warp fills a ring of `depth` stages of `chunk` bytes, another frees them.
 
     copy: "bulk" (arguments: pointer) or "tensor" (argument: 2-D u8 map with a box of 128 B x chunk/128 rows, or
     chunk/128/cluster rows with multicast). Further arguments: out pointer, tiles, unique, tile bytes, boxes along a row
@@ -60,153 +250,11 @@ def loads(
     """
     assert copy in ("bulk", "tensor") and pdl in ("none", "wait", "early") and trigger in ("start", "issued", "never")
     assert not multicast or cluster > 1
-    source = ".align 64 .b8 src[128]" if copy == "tensor" else ".u64 src"
-    part = chunk // cluster if multicast else chunk
-    mask = ", %h1" if multicast else ""
-    cast = ".multicast::cluster" if multicast else ""
-    box_rows = chunk // 128
-    setup = f"""
-  mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 5; and.b32 %r2, %r0, 31;
-  mov.u32 %r3, %clusterid.x; mov.u32 %r4, %nclusterid.x; mov.u32 %r5, %cluster_ctarank;
-  ld.param.u64 %rd1, [out]; ld.param.u32 %r6, [tiles]; ld.param.u32 %r7, [unique];
-  ld.param.u32 %r8, [tile_bytes]; ld.param.u32 %r9, [row_boxes]; ld.param.u32 %r10, [out_bytes];
-  mov.u32 %r11, smem;
-  {"mov.b64 %rd2, src; cvta.param.u64 %rd2, %rd2;" if copy == "tensor" else "ld.param.u64 %rd2, [src];"}
-  mov.b16 %h1, {(1 << cluster) - 1};
-  setp.ne.u32 %p0, %r0, 0;
-  @%p0 bra READY;
-  {"prefetch.tensormap [%rd2];" if copy == "tensor" else ""}
-"""
-    for s in range(depth):
-        setup += f"  mbarrier.init.shared::cta.b64 [%r11+{8 * s}], 1;\n"
-        setup += f"  mbarrier.init.shared::cta.b64 [%r11+{EMPTY + 8 * s}], {cluster if multicast else 1};\n"
-    setup += "  fence.mbarrier_init.release.cluster;\nREADY:\n"
-    setup += "  barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;\n" if cluster > 1 else "  bar.sync 0;\n"
-    if pdl != "none" and trigger == "start":
-        setup += "  griddepcontrol.launch_dependents;\n"
-
-    # Start of tile %r12: %rd3 = its address, or %r16 / %r17 = column / row of its first box.
-    tile = """
-  rem.u32 %r13, %r12, %r7;
-  mul.wide.u32 %rd3, %r13, %r8; add.u64 %rd3, %rd3, %rd2;
-  mov.b32 %r14, %r8;"""
-    if copy == "tensor":
-        tile += f"""
-  div.u32 %r15, %r8, {chunk}; mul.lo.u32 %r15, %r15, %r13;
-  rem.u32 %r16, %r15, %r9; shl.b32 %r16, %r16, 7;
-  div.u32 %r17, %r15, %r9; mul.lo.u32 %r17, %r17, {box_rows}; shl.b32 %r23, %r9, 7;"""
-    # Next chunk: %r14 = bytes left in the tile, %r18 = bytes of this chunk
-    step = "  sub.u32 %r14, %r14, %r18; cvt.u64.u32 %rd4, %r18; add.u64 %rd3, %rd3, %rd4;\n"
-    if copy == "tensor":
-        step += (
-            "  add.u32 %r16, %r16, 128; setp.eq.u32 %p13, %r16, %r23;\n"
-            f"  @%p13 mov.b32 %r16, 0; @%p13 add.u32 %r17, %r17, {box_rows};\n"
-        )
-    ahead = ""
-    if prefetch:
-        fetch = (
-            "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%rd2, {%r16, %r17}];"
-            if copy == "tensor"
-            else "cp.async.bulk.prefetch.L2.global [%rd3], %r18;"
-        )
-        ahead = f"""
-  mov.b32 %r12, %r3; setp.ge.u32 %p1, %r12, %r6;
-  @%p1 bra FETCHED;
-{tile}
-  mov.b32 %r20, 0;
-FETCH: min.u32 %r18, %r14, {chunk};
-  {fetch}
-{step}
-  add.u32 %r20, %r20, 1; setp.lt.u32 %p1, %r20, {prefetch}; setp.ne.u32 %p2, %r14, 0; and.pred %p1, %p1, %p2;
-  @%p1 bra FETCH;
-FETCHED:
-"""
-    if multicast:
-        offset = f"  div.u32 %r21, %r18, {cluster}; mul.lo.u32 %r22, %r21, %r5; cvt.u64.u32 %rd5, %r22;\n"
-        offset += "  add.u64 %rd6, %rd3, %rd5; add.u32 %r19, %r19, %r22;\n"
-        offset += f"  mad.lo.u32 %r24, %r5, {part // 128}, %r17;\n" if copy == "tensor" else ""
-    else:
-        offset = "  mov.b32 %r21, %r18; mov.b64 %rd6, %rd3;\n"
-        offset += "  mov.b32 %r24, %r17;\n" if copy == "tensor" else ""
-    if copy == "tensor":
-        load = f"cp.async.bulk.tensor.2d.shared::cluster.global.tile.{TRANSACTION}{cast}"
-        load += f" [%r19], [%rd2, {{%r16, %r24}}], [%r31]{mask};"
-    else:
-        load = f"cp.async.bulk.shared::cluster.global.{TRANSACTION}{cast} [%r19], [%rd6], %r21, [%r31]{mask};"
-    producer = f"""
-  setp.ne.u32 %p0, %r2, 0;
-  @%p0 bra DONE;
-{ahead}
-  {"griddepcontrol.wait;" if pdl == "wait" else ""}
-  mov.b32 %r28, 0; mov.b32 %r29, 1; mov.b32 %r12, %r3;
-LOAD_TILE: setp.ge.u32 %p1, %r12, %r6;
-  @%p1 bra ISSUED;
-{tile}
-LOAD_CHUNK: min.u32 %r18, %r14, {chunk};
-  shl.b32 %r30, %r28, 3; add.u32 %r31, %r11, %r30;
-  add.u32 %r32, %r31, {EMPTY};
-{_wait("EMPTY_WAIT", "%r32", "%r29")}
-  mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r31], %r18;
-  mad.lo.u32 %r19, %r28, {chunk}, %r11; add.u32 %r19, %r19, {RING};
-{offset}
-  {load}
-{_advance(depth, "%r28", "%r29")}
-{step}
-  setp.ne.u32 %p1, %r14, 0;
-  @%p1 bra LOAD_CHUNK;
-  add.u32 %r12, %r12, %r4;
-  bra LOAD_TILE;
-ISSUED:
-  {"griddepcontrol.launch_dependents;" if pdl != "none" and trigger == "issued" else ""}
-  bra DONE;
-"""
-    if multicast:
-        free = "".join(
-            f"  mapa.shared::cluster.u32 %r38, %r36, {rank}; @!%p0 mbarrier.arrive.shared::cluster.b64 _, [%r38];\n"
-            for rank in range(cluster)
-        )
-    else:
-        free = "  @!%p0 mbarrier.arrive.shared::cta.b64 _, [%r36];\n"
-    consumer = f"""
-CONSUME:
-  {"griddepcontrol.wait;" if pdl == "wait" else ""}
-  setp.ne.u32 %p0, %r2, 0;
-  mov.b32 %r28, 0; mov.b32 %r29, 0; mov.b32 %r12, %r3; shl.b32 %r33, %r2, 2; add.u32 %r33, %r33, %r11;
-READ_TILE: setp.ge.u32 %p1, %r12, %r6;
-  @%p1 bra DONE;
-  mov.b32 %r14, %r8; mov.b32 %r34, 0;
-READ_CHUNK: min.u32 %r18, %r14, {chunk};
-  shl.b32 %r30, %r28, 3; add.u32 %r31, %r11, %r30; add.u32 %r36, %r31, {EMPTY};
-{_wait("FULL_WAIT", "%r31", "%r29")}
-  mad.lo.u32 %r37, %r28, {chunk}, %r33; ld.shared.u32 %r35, [%r37+{RING}];
-  add.u32 %r34, %r34, %r35;
-  bar.warp.sync 0xffffffff;
-{free}
-{_advance(depth, "%r28", "%r29")}
-  sub.u32 %r14, %r14, %r18; setp.ne.u32 %p1, %r14, 0;
-  @%p1 bra READ_CHUNK;
-  {"griddepcontrol.wait;" if pdl == "early" else ""}
-  mad.lo.u32 %r39, %r12, {cluster}, %r5;
-  mul.wide.u32 %rd7, %r39, %r10; add.u64 %rd7, %rd7, %rd1; shl.b32 %r40, %r2, 4; cvt.u64.u32 %rd8, %r40;
-  add.u64 %rd7, %rd7, %rd8;
-STORE: setp.ge.u32 %p1, %r40, %r10;
-  @%p1 bra STORED;
-  st.global.v4.b32 [%rd7], {{%r34, %r34, %r34, %r34}};
-  add.u64 %rd7, %rd7, 512; add.u32 %r40, %r40, 512;
-  bra STORE;
-STORED:
-  add.u32 %r12, %r12, %r4;
-  bra READ_TILE;
-DONE:
-  {"barrier.cluster.arrive; barrier.cluster.wait;" if cluster > 1 else ""}
-"""
-    branch = "  setp.eq.u32 %p0, %r1, 1;\n  @%p0 bra CONSUME;\n"
-    sizes = [f".u32 {n}" for n in ("tiles", "unique", "tile_bytes", "row_boxes", "out_bytes")]
-    return _kernel([source, ".u64 out", *sizes], setup + branch + producer + consumer)
+    return Loads(copy, chunk, depth, pdl, trigger, prefetch, cluster, multicast).ptx
 
 
 def stores(width: int, rows: int, pdl: bool = False) -> str:
-    """Plain stores of a row-major matrix: `width` bytes per lane, a CTA tile of threads * width bytes x `rows` rows.
+    """Plain stores to a row-major matrix: `width` bytes per lane, a CTA tile of threads * width bytes x `rows` rows.
 
     Arguments: out pointer, tiles, tiles along a row, pitch in bytes. Tile t belongs to CTA t % CTAs.
     """
@@ -282,7 +330,7 @@ DONE:
 
 
 def empty(param_bytes: int = 64, pdl: bool = False) -> str:
-    """Does nothing, but reads the last word of its `param_bytes` of parameters (one argument of zeros)."""
+    """An empty kernel, which only reads the last word of its `param_bytes` of parameters (one argument of zeros)."""
     body = f"""
   {"griddepcontrol.launch_dependents; griddepcontrol.wait;" if pdl else ""}
   ld.param.u32 %r0, [a+{param_bytes - 4}]; setp.ne.u32 %p0, %r0, 0;
@@ -314,7 +362,7 @@ def _out(slots: int) -> str:
 
 
 def _write(start: str, stop: str) -> str:
-    """Store a difference of clocks (thread 0) to the next slot."""
+    """PTX that stores a difference of clocks (thread 0) to the next slot."""
     return (
         f"  sub.u64 %rd43, {stop}, {start}; cvt.u32.u64 %r94, %rd43; setp.eq.u32 %p11, %r0, 0;\n"
         "  @%p11 st.global.u32 [%rd1], %r94; add.u64 %rd1, %rd1, 4;\n"
@@ -331,7 +379,7 @@ def probe(
     finish: str = "",
     together: bool = False,
 ) -> str:
-    """Cycles of `body`, SLOTS times in a loop.
+    """A kernel that stores the cycles of `body`, SLOTS times in a loop.
 
     keep: 32-bit registers whose values must be computed at all; settle: one that must be there before the clock stops.
     together: the clock stops when all warps are that far. step: what follows each slot, finish: what follows the loop.
@@ -389,7 +437,7 @@ def chain(name: str, steps: int = 256) -> str:
 
 
 def divisions(uniform: bool, steps: int = 16) -> str:
-    """Dependent div.u32, of registers: the same of all lanes, or not."""
+    """Latency of dependent div.u32, of registers whose values all lanes share (`uniform`) or not."""
     setup = "  add.u32 %r10, %r3, 7; add.u32 %r11, %r3, 0x70000000;\n" if uniform else _SEEDS
     return probe(setup, "  div.u32 %r10, %r11, %r10;\n" * steps, settle="%r10")
 
@@ -421,13 +469,15 @@ def nothing() -> str:
 
 
 def elect(steps: int = 64) -> str:
-    """elect.sync, `steps` times."""
+    """Cycles of `steps` elect.sync."""
     return probe("", "  elect.sync %r10|%p1, 0xffffffff; @%p1 add.u32 %r11, %r11, %r92;\n" * steps, keep=("%r11",))
 
 
 def load_chase(space: str, stride: int = 4096, steps: int = 16) -> str:
-    """Dependent loads: "global" (arguments: src, a zero), `stride` bytes apart, never an address twice unless it is 0;
-    or "shared"."""
+    """Latency of dependent loads from "shared" or "global" memory (arguments: src, a zero).
+
+    Global ones lie `stride` bytes apart; no address is loaded twice unless the stride is 0.
+    """
     if space == "shared":
         setup = "  st.shared.u32 [%r4], %r4; bar.sync 0; mov.b32 %r10, %r4;\n"
         return probe(setup, "  ld.shared.u32 %r10, [%r10];\n" * steps, settle="%r10")
@@ -442,8 +492,10 @@ def load_chase(space: str, stride: int = 4096, steps: int = 16) -> str:
 
 
 def one_word(steps: int = 4, load: str = "ld.relaxed.gpu", apart: int = 0, of: int = 0) -> str:
-    """Dependent loads by all warps: of the same word, or each of one `apart` bytes from that of the warp before, `of`
-    different words in all (arguments: src, a zero)."""
+    """Latency of dependent loads by all warps at once (arguments: src, a zero).
+
+    All load the same word, or each warp one that lies `apart` bytes behind that of the warp before, `of` words in all.
+    """
     setup = "  ld.param.u64 %rd3, [src]; ld.param.u64 %rd4, [zero];\n"
     if apart:
         setup += "  mov.u32 %r6, %ntid.x; mad.lo.u32 %r6, %r3, %r6, %r0; shr.u32 %r6, %r6, 5;\n"
@@ -453,7 +505,7 @@ def one_word(steps: int = 4, load: str = "ld.relaxed.gpu", apart: int = 0, of: i
 
 
 def parameter_chase(stride: int, steps: int = 16, nbytes: int = 4096) -> str:
-    """Dependent loads, `stride` bytes apart, from `nbytes` of parameters (zeros); each slot makes the same ones."""
+    """Latency of dependent loads, `stride` bytes apart, from `nbytes` of parameters (zeros), the same in each slot."""
     setup = "  mov.b64 %rd4, a;\n"
     step = f"  ld.param.u64 %rd6, [%rd3]; add.u64 %rd3, %rd3, %rd6; add.u64 %rd3, %rd3, {stride};\n"
     # The address depends on what was read before: else the loads of a slot, and of all slots, would overlap
@@ -462,7 +514,7 @@ def parameter_chase(stride: int, steps: int = 16, nbytes: int = 4096) -> str:
 
 
 def atomics(space: str, steps: int = 16) -> str:
-    """Dependent atomic adds on one word: "global" (argument: word in memory) or "shared"."""
+    """Latency of dependent atomic adds on one word: "global" (argument: its address) or "shared"."""
     if space == "shared":
         setup = "  st.shared.u32 [%r4], 0; bar.sync 0; mov.b32 %r10, 1;\n"
         return probe(setup, "  atom.shared.add.u32 %r10, [%r4], %r10;\n" * steps, settle="%r10")
@@ -471,17 +523,17 @@ def atomics(space: str, steps: int = 16) -> str:
 
 
 def fences(kind: str, steps: int = 16) -> str:
-    """`steps` fences in a row: "acq_rel.gpu", "acq_rel.cta" or "proxy.async.shared::cta", with nothing outstanding."""
+    """Cycles of `steps` fences with nothing outstanding: "acq_rel.gpu", "acq_rel.cta" or "proxy.async.shared::cta"."""
     return probe("", f"  fence.{kind};\n" * steps)
 
 
 def cta_barrier(steps: int = 16) -> str:
-    """bar.sync of the whole CTA, `steps` times."""
+    """Cycles of `steps` bar.sync of the whole CTA."""
     return probe("", "  bar.sync 0;\n" * steps)
 
 
 def cluster_barrier(steps: int = 16) -> str:
-    """barrier.cluster arrive and wait (release, acquire), `steps` times."""
+    """Cycles of `steps` barrier.cluster arrives and waits (release, acquire)."""
     return probe("", "  barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;\n" * steps)
 
 
@@ -502,7 +554,7 @@ def mbarrier_alone(steps: int = 16) -> str:
 
 
 def mbarrier_ready(steps: int = 16) -> str:
-    """try_wait on a phase that has completed, `steps` times, each followed by its branch."""
+    """Cycles of `steps` try_waits on a phase that has completed, each followed by its branch."""
     setup = """
   setp.eq.u32 %p1, %r0, 0;
   @%p1 mbarrier.init.shared::cta.b64 [%r4], 1;
@@ -549,7 +601,7 @@ def mbarrier_ping_pong(remote: bool, release: str = "", steps: int = 16) -> str:
 
 
 def copy_latency(copy: str, nbytes: int, resident: bool, touched: bool = False, together: bool = False) -> str:
-    """One load into shared memory: from its issue to the wait that sees it, one at a time, SLOTS different addresses.
+    """Latency of a load into shared memory, from its issue to the wait that sees it, at SLOTS different addresses.
 
     copy: "bulk" (argument: pointer; slot i of CTA c starts at (c * SLOTS + i) * nbytes) or "tensor" (u8 map with a box
     of 128 B x nbytes/128 rows, dense tensor of 128-byte rows). resident: prefetched to L2 first, else as it is found.
@@ -630,11 +682,11 @@ OUT:
 
 
 def behind_prefetches(count: int, chunk: int, own: bool) -> str:
-    """A load that waits in the TMA unit behind `count` L2 prefetches of `chunk` bytes: from the first prefetch to the
-    wait that sees the load, SLOTS different addresses, where slot i of CTA c starts at (c * SLOTS + i) * (count or 1) *
-    chunk of the argument.
+    """Latency of a load that waits in the TMA unit behind `count` L2 prefetches of `chunk` bytes.
 
-    own: it loads the chunk prefetched first; else 512 bytes that it has loaded before.
+    It is timed from the first prefetch to the wait that sees the load, at SLOTS different addresses: slot i of CTA c
+    starts at (c * SLOTS + i) * (count or 1) * chunk of the argument. own: it loads the chunk prefetched first; else 512
+    bytes that it has loaded before.
     """
     nbytes, there = (chunk, "%rd3") if own else (512, "%rd5")
     share = max(count, 1) * chunk
@@ -663,8 +715,10 @@ def behind_prefetches(count: int, chunk: int, own: bool) -> str:
 
 
 def store_latency(nbytes: int, wait: str) -> str:
-    """One bulk store of `nbytes` from shared memory (argument: dst) until wait = "wait_group.read" (its source was
-    read) or "wait_group" (it is complete) returns, at SLOTS different addresses."""
+    """Latency of a bulk store of `nbytes` from shared memory (argument: dst), at SLOTS different addresses.
+
+    It is timed until the wait returns: "wait_group.read" (its source was read) or "wait_group" (it is complete).
+    """
     setup = f"""
   ld.param.u64 %rd3, [dst]; mul.wide.u32 %rd4, %r3, {SLOTS * nbytes}; add.u64 %rd3, %rd3, %rd4; setp.eq.u32 %p1, %r0, 0;
 """
@@ -677,8 +731,10 @@ def store_latency(nbytes: int, wait: str) -> str:
 
 
 def store_issue(width: int, steps: int = 64) -> str:
-    """Issue of `steps` st.global of `width` bytes per lane in a row (argument: dst), each warp to its own lines,
-    then bar.sync."""
+    """Cycles in which warps issue `steps` st.global of `width` bytes per lane, then bar.sync (argument: dst).
+
+    Each warp stores to lines of its own.
+    """
     value = {2: "b16", 4: "b32", 16: "v4.b32"}[width]
     operand = {2: "%h1", 4: "%r10", 16: "{%r10, %r10, %r10, %r10}"}[width]
     setup = f"""
@@ -692,8 +748,10 @@ def store_issue(width: int, steps: int = 64) -> str:
 
 
 def scattered_stores(width: int, steps: int = 64, pitch: int = 8192) -> str:
-    """The same, each lane along a row of its own, as an epilogue without shared memory does (argument: dst,
-    threads * pitch bytes per CTA)."""
+    """Cycles in which warps issue `steps` st.global, each lane along a row of its own, then bar.sync.
+
+    So an epilogue without shared memory stores. Argument: dst, threads * pitch bytes per CTA.
+    """
     value = {2: "b16", 16: "v4.b32"}[width]
     operand = {2: "%h1", 16: "{%r10, %r10, %r10, %r10}"}[width]
     setup = f"""
@@ -705,8 +763,10 @@ def scattered_stores(width: int, steps: int = 64, pitch: int = 8192) -> str:
 
 
 def shared_issue(kind: str, steps: int = 32, ways: int = 1) -> str:
-    """Issue of `steps` shared accesses in a row, then bar.sync: "stmatrix" (x4), "st.v4", "st", "ld" or "ld.v4"; loads
-    have also arrived. ways: lanes of "st" and "ld" that want different words of one bank; the others do not conflict.
+    """Cycles in which warps issue `steps` accesses to shared memory, then bar.sync.
+
+    kind: "stmatrix" (x4), "st.v4", "st", "ld" or "ld.v4"; loads have also arrived. ways: lanes of "st" and "ld" that
+    want different words of one bank; the others do not conflict.
     """
     line = {
         "stmatrix": "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%r20+{}], {{%r10, %r11, %r12, %r13}};",
@@ -726,7 +786,7 @@ def shared_issue(kind: str, steps: int = 32, ways: int = 1) -> str:
 
 
 def clock_rate(cycles: int = 2_000_000) -> str:
-    """Nanoseconds of %globaltimer while clock64 advances by `cycles`: 8 slots."""
+    """A kernel that stores the nanoseconds of %globaltimer while clock64 advances by `cycles`, in 8 slots."""
     body = f"""{COMMON}{_out(SLOTS)}
   mov.b32 %r92, 0;
 .pragma "nounroll";
@@ -745,7 +805,7 @@ MAP_BOX = 8192  # bytes: 128 B x 64 rows, of map i at byte i * MAP_BOX of the so
 
 
 def map_use(maps: int, where: str, prefetch: bool) -> str:
-    """First and second use of `maps` tensor maps by one thread, one after the other: out[2][maps] cycles per box.
+    """Cycles of the first and the second use of `maps` tensor maps by one thread, one after the other: out[2][maps].
 
     Arguments: out, the maps (where="param": by value; "global": pointer to them), src. The boxes are in L2.
     prefetch: prefetch.tensormap of all maps 6000 cycles ahead.
@@ -792,7 +852,7 @@ IN_FLIGHT = 16384  # bytes of each copy that is under way during an edit
 
 
 def map_edit(updates: int, in_flight: int = 0, other_warp: bool = False) -> str:
-    """A warp makes `updates` tensor maps in shared memory, publishes them to global memory and loads through them.
+    """A kernel whose warp edits `updates` tensor maps in shared memory, publishes them and loads through them.
 
     Arguments: out, base map (by value, box MAP_BOX), room for 128 * updates bytes of maps per CTA, src. EDIT_ROUNDS
     rounds of five values: cycles until all address and dimension fields are replaced, until tensormap.cp_fenceproxy of

@@ -1,14 +1,14 @@
-"""The timed points: kernel, launch, arguments, and how each was timed. Needs no GPU and no numpy.
+"""The timed points: kernel, launch, arguments, and how each is timed. Needs no GPU and no NumPy.
 
 Timings ("cold": before each repeat a fill of 1 GiB replaces what L2 held)
   "cold 15"     fill, then 15 launches on 15 different inputs and outputs between two events, divided by 15;
                 microseconds
-  "clean 15"    the same, but the fill is read before, so that L2 holds nothing that must be written back
+  "clean 15"    like "cold 15", but the fill is read first, so that L2 holds nothing that must be written back
   "cold 1"      fill, then one launch between two events; microseconds
   "warm 15"     15 launches on the same input and output, after one that was not timed; microseconds
   "clock cold"  fill, then one launch that writes differences of clock64; cycles
   "clock evicted"  other code on all SMs, then a fill, then one launch that writes differences of clock64; cycles
-  "clock warm"  the same without a fill, after launches that were not recorded; cycles
+  "clock warm"  one launch that writes differences of clock64, without a fill, after launches that do not count; cycles
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class Zeros:
 
 @dataclass(frozen=True)
 class Point:
+    """A kernel of kernels.py with its launch, and how the launch is timed."""
+
     name: str
     kernel: str  # generator in kernels.py
     options: dict
@@ -87,7 +89,7 @@ class Point:
 
     @property
     def digest(self) -> str:
-        """Changes with anything that the GPU saw: a time taken of another text or launch must not be compared."""
+        """Changes with anything that the GPU saw: a time of another text or launch must not be compared."""
         launch = (
             self.grid,
             self.block,
@@ -103,17 +105,18 @@ class Point:
 
     @property
     def inputs(self) -> int:
-        """Different inputs and outputs that the launches of one repeat work on."""
+        """How many different inputs and outputs the launches of one repeat work on."""
         return INPUTS if self.timing in ("cold 15", "clean 15") else 1
 
     @property
     def unit(self) -> str:
+        """The unit of the point's value: "cycles" or "us", of one launch."""
         return "cycles" if self.timing.startswith("clock") else "us"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A benchmark case of the task: bytes of A, B and their scales, bytes of C."""
+    """A benchmark case of the task, by the sizes that decide how many bytes it loads and stores."""
 
     m: int  # sum over groups
     n: int
@@ -122,10 +125,12 @@ class Case:
 
     @property
     def load_bytes(self) -> int:
+        """Bytes of A, B and their scales."""
         return (self.m + self.groups * self.n) * self.k * 9 // 16
 
     @property
     def store_bytes(self) -> int:
+        """Bytes of C."""
         return self.m * self.n * 2
 
 
@@ -147,6 +152,7 @@ VARIANTS = {  # name -> (options of kernels.loads, launch attribute)
 
 
 def up(x: int, step: int) -> int:
+    """x rounded up to a multiple of step."""
     return -(-x // step) * step
 
 
@@ -219,6 +225,7 @@ def with_bytes(point: Point, case: int, nbytes: int) -> Point:
 
 
 def stores(case, width, warps, rows=32, ctas=SMS, pdl=False, timing="cold 15"):
+    """A point of kernels.stores: C of a case ("large": 256 MiB) by `width` bytes per lane; ctas 0: a CTA a tile."""
     c = LARGE if case == "large" else CASES[case]
     pitch, across = c.n * 2, c.n * 2 // (32 * warps * width)
     tiles = across * c.m // rows
@@ -231,6 +238,7 @@ def stores(case, width, warps, rows=32, ctas=SMS, pdl=False, timing="cold 15"):
 
 
 def tma_stores(case, rows=32, boxes=2, ctas=SMS, pdl=False, timing="cold 15"):
+    """A point of kernels.tma_stores: C of a case ("large": 256 MiB) by tiles of `boxes` boxes of `rows` rows."""
     c = LARGE if case == "large" else CASES[case]
     pitch, across = c.n * 2, c.n * 2 // (128 * boxes)
     tiles = across * c.m // rows
@@ -243,6 +251,7 @@ def tma_stores(case, rows=32, boxes=2, ctas=SMS, pdl=False, timing="cold 15"):
 
 
 def empty(grid, block=128, shared=0, params=64, cluster=1, pdl=False, timing="cold 15"):
+    """A point of kernels.empty with `params` bytes of parameters and `shared` bytes of shared memory."""
     extra = [f"{shared // 1024}K shared"] if shared else []
     extra += [f"{params} B of parameters"] if params != 64 else []
     extra += [f"cluster {cluster}"] if cluster > 1 else []
@@ -259,6 +268,7 @@ def clock(name, kernel, options, args=(), block=32, grid=1, timing="clock warm",
 
 
 def _loads() -> list[Point]:
+    """Loads kernels of the four cases: by ring, CTAs, tiles and PDL, bulk and tensor copies."""
     points = []
     for case in CASES:
         points += [
@@ -337,6 +347,7 @@ def _other_states() -> list[Point]:
 
 
 def _multicast() -> list[Point]:
+    """Loads kernels in clusters, with multicast and each CTA for itself."""
     points = []
     for cluster, ctas in ((2, 132), (4, 120)):
         for multicast in (False, True):
@@ -349,6 +360,7 @@ def _multicast() -> list[Point]:
 
 
 def _stores() -> list[Point]:
+    """Plain and tensor stores of C, and of 256 MiB."""
     points = []
     for case in CASES:
         points += [stores(case, 2, 4), stores(case, 16, 4), tma_stores(case), stores(case, 2, 4, pdl=True)]
@@ -372,6 +384,7 @@ def _stores() -> list[Point]:
 
 
 def _empty() -> list[Point]:
+    """Empty kernels, by grid, block, shared memory, parameters, clusters and PDL."""
     points = []
     for pdl in (False, True):
         points += [empty(grid, pdl=pdl) for grid in (1, 8, 33, 66, 132, 264, 528, 1056, 4224)]
@@ -386,6 +399,7 @@ def _empty() -> list[Point]:
 
 
 def _maps() -> list[Point]:
+    """Uses of tensor maps, first and second, and maps edited in the kernel."""
     points = []
     for maps in (1, 4, 16, 32):
         for where in ("param", "global"):
@@ -449,6 +463,7 @@ def _maps() -> list[Point]:
 
 
 def _copies() -> list[Point]:
+    """Single copies, bursts of all SMs, and the first copies of a ring."""
     points = []
     for nbytes in (512, 2048, 8192, 16384, 32768, 65536):
         for copy in ("bulk", "tensor"):
@@ -536,8 +551,8 @@ def _mechanisms() -> list[Point]:
     return points
 
 
-def _latencies() -> list[Point]:
-    shared = kernels.RING + 4096
+def _instructions() -> list[Point]:
+    """Dependent and independent instructions, and code that is fetched."""
     points = [clock("clock/nothing", "nothing", {})]
     points += [clock(f"chain/{name}", "chain", {"name": name}, per=256 * n) for name, (_, n) in kernels.CHAINS.items()]
     for name in ("fma.f32", "add.s32", "mad.s32", "cvt.f16x2"):
@@ -552,97 +567,58 @@ def _latencies() -> list[Point]:
             points.append(clock(name, timing="clock evicted", slots=(0, 1, 1), grid=grid, **code))
         points.append(clock(f"code/{n} instructions/first of a later launch", slots=(0, 1, 1), grid=SMS, **code))
         points.append(clock(f"code/{n} instructions/again", grid=SMS, **code))
-    points += [
+    return points
+
+
+def _single_loads() -> list[Point]:
+    """elect.sync, and loads and divisions of which each depends on the one before."""
+    shared, pages = kernels.RING + 4096, (Source(4096 * 16 * 8), 0)
+    points = [
         clock("latency/elect", "elect", {}, per=64),
         clock("latency/ld.shared", "load_chase", {"space": "shared"}, per=16, shared=shared),
-        clock("latency/ld.global/L2", "load_chase", {"space": "global"}, (Source(4096 * 16 * 8), 0), per=16),
-        clock(
-            "latency/ld.global/DRAM",
-            "load_chase",
-            {"space": "global"},
-            (Source(4096 * 16 * 8), 0),
-            per=16,
-            timing="clock cold",
-        ),
-        clock(
-            "mechanisms/ld.global/L1",
-            "load_chase",
-            {"space": "global", "stride": 0},
-            (Source(4096 * 16 * 8), 0),
-            per=16,
-        ),
-        *(
-            clock(
-                f"mechanisms/ld.param/every {stride} B/{what}",
-                "parameter_chase",
-                {"stride": stride},
-                (Zeros(4096),),
-                grid=SMS,
-                per=16,
-                slots=slots,
-            )
-            for stride in (8, 64, 256)
-            for what, slots in (("first", (0, 1, 1)), ("again", (1, None, 1)))
-        ),
-        *(
-            clock(f"mechanisms/div.u32/{what}", "divisions", {"uniform": what == "uniform"}, per=16)
-            for what in ("of each lane", "uniform")
-        ),
-        *(
-            clock(
-                f"mechanisms/ld.relaxed.gpu/the same word/{warps} warps/{grid} CTAs",
-                "one_word",
-                {},
-                (Source(64), 0),
-                block=32 * warps,
-                grid=grid,
-                per=4,
-            )
-            for grid, warps in (
-                *((1, 1), (1, 12), (SMS, 1), (SMS, 12)),
-                *((SMS, warps) for warps in (2, 4, 6, 8, 16, 24, 32)),
-                *((grid, 12) for grid in (16, 33, 66, 99)),
-            )
-        ),
-        *(
-            clock(
-                f"mechanisms/ld.relaxed.gpu/{what}/{warps} warps/{SMS} CTAs",
-                "one_word",
-                {"apart": apart, "of": of},
-                (Source(apart * of), 0),
-                block=32 * warps,
-                grid=SMS,
-                per=4,
-            )
-            for what, apart, of in (("4 words of a line", 32, 4), ("12 lines", 128, 12), ("a line each", 128, 4224))
-            for warps in (12, 32)
-        ),
-        *(
-            clock(
-                f"mechanisms/ld.acquire.gpu/the same word/{warps} warps/{grid} CTAs",
-                "one_word",
-                {"load": "ld.acquire.gpu"},
-                (Source(64), 0),
-                block=32 * warps,
-                grid=grid,
-                per=4,
-            )
-            for grid, warps in ((1, 1), (1, 12), (SMS, 12))
-        ),
-        *(
-            clock(
-                f"mechanisms/{load}/the same word, cold/{warps} warps/{grid} CTAs",
-                "one_word",
-                {"load": load, "steps": 1},
-                (Source(64), 0),
-                block=32 * warps,
-                grid=grid,
-                timing="clock cold",
-                slots=(0, 1, 1),
-            )
-            for load in ("ld.relaxed.gpu", "ld")
-            for grid, warps in ((1, 1), (SMS, 1), (SMS, 12))
-        ),
+        clock("latency/ld.global/L2", "load_chase", {"space": "global"}, pages, per=16),
+        clock("latency/ld.global/DRAM", "load_chase", {"space": "global"}, pages, per=16, timing="clock cold"),
+        clock("mechanisms/ld.global/L1", "load_chase", {"space": "global", "stride": 0}, pages, per=16),
+    ]
+    for stride in (8, 64, 256):
+        for what, slots in (("first", (0, 1, 1)), ("again", (1, None, 1))):
+            points.append(clock(
+                f"mechanisms/ld.param/every {stride} B/{what}", "parameter_chase", {"stride": stride}, (Zeros(4096),),
+                grid=SMS, per=16, slots=slots,
+            ))  # fmt: skip
+    for what in ("of each lane", "uniform"):
+        points.append(clock(f"mechanisms/div.u32/{what}", "divisions", {"uniform": what == "uniform"}, per=16))
+    return points
+
+
+def _one_word() -> list[Point]:
+    """A word, or a few, that all warps load at once."""
+
+    def point(what: str, options: dict, grid: int, warps: int, nbytes: int = 64, **more) -> Point:
+        name = f"mechanisms/{what}/{warps} warps/{grid} CTAs"
+        return clock(name, "one_word", options, (Source(nbytes), 0), block=32 * warps, grid=grid, **more)
+
+    alone = (1, 1), (1, 12), (SMS, 1), (SMS, 12)  # CTAs, warps
+    more = [(SMS, warps) for warps in (2, 4, 6, 8, 16, 24, 32)] + [(grid, 12) for grid in (16, 33, 66, 99)]
+    points = [point("ld.relaxed.gpu/the same word", {}, grid, warps, per=4) for grid, warps in (*alone, *more)]
+    for what, apart, of in (("4 words of a line", 32, 4), ("12 lines", 128, 12), ("a line each", 128, 4224)):
+        for warps in (12, 32):
+            options = {"apart": apart, "of": of}
+            points.append(point(f"ld.relaxed.gpu/{what}", options, SMS, warps, apart * of, per=4))
+    for grid, warps in ((1, 1), (1, 12), (SMS, 12)):
+        points.append(point("ld.acquire.gpu/the same word", {"load": "ld.acquire.gpu"}, grid, warps, per=4))
+    for load in ("ld.relaxed.gpu", "ld"):
+        for grid, warps in ((1, 1), (SMS, 1), (SMS, 12)):
+            options = {"load": load, "steps": 1}
+            cold = {"timing": "clock cold", "slots": (0, 1, 1)}
+            points.append(point(f"{load}/the same word, cold", options, grid, warps, **cold))
+    return points
+
+
+def _hand_overs() -> list[Point]:
+    """Atomics, fences, barriers of CTAs and clusters, and mbarriers."""
+    shared = kernels.RING + 4096
+    points = [
         clock("latency/atom.shared", "atomics", {"space": "shared"}, per=16, shared=shared),
         clock("latency/atom.global", "atomics", {"space": "global"}, (Output(4),), per=16),
     ]
@@ -656,16 +632,11 @@ def _latencies() -> list[Point]:
     ]
     points += [
         clock(
-            f"latency/barrier.cluster/{size} CTAs of {t}",
-            "cluster_barrier",
-            {},
-            block=t,
-            grid=size,
-            cluster=size,
+            f"latency/barrier.cluster/{size} CTAs of {t}", "cluster_barrier", {}, block=t, grid=size, cluster=size,
             per=16,
         )
         for size, t in ((2, 32), (2, 256), (4, 256))
-    ]
+    ]  # fmt: skip
     points += [
         clock("latency/mbarrier/arrive and wait, one warp", "mbarrier_alone", {}, per=16, shared=shared),
         clock("latency/mbarrier/try_wait of a complete phase", "mbarrier_ready", {}, per=16, shared=shared),
@@ -678,6 +649,12 @@ def _latencies() -> list[Point]:
         )
         for release in ("", ".release.cluster")
     ]  # fmt: skip
+    return points
+
+
+def _issue() -> list[Point]:
+    """Stores to global memory and accesses to shared memory in a row, with and without conflicts."""
+    points = []
     for width in (2, 4, 16):
         for warps in (1, 4, 8):
             room = Output(32 * warps * width * 64 * kernels.SLOTS)
@@ -720,7 +697,7 @@ def _latencies() -> list[Point]:
 
 
 POINTS = [
-    *_loads(), *_other_states(), *_multicast(), *_stores(), *_empty(), *_maps(), *_copies(), *_latencies(),
-    *_mechanisms(),
+    *_loads(), *_other_states(), *_multicast(), *_stores(), *_empty(), *_maps(), *_copies(), *_instructions(),
+    *_single_loads(), *_one_word(), *_hand_overs(), *_issue(), *_mechanisms(),
 ]  # fmt: skip
 assert len({p.name for p in POINTS}) == len(POINTS), "a name stands for one point"

@@ -1,14 +1,13 @@
-"""Times every point on the GPU of this machine and writes the table.
+"""Times every point on a Hopper GPU and writes the recording.
 
     python3 -m silicon.timing.record [--only SUBSTRING] [--out silicon/timing/h200.json]
 
-Needs python3, numpy and a CUDA driver (libcuda.so.1) that accepts PTX 8.8 for sm_90a. Leaves the clocks as they are and
-records them. The value is the median of the rounds, the spread their 10th and 90th percentile.
+Needs python3, NumPy and a CUDA driver (libcuda.so.1) that accepts PTX 8.8 for sm_90a. Leaves the clocks as they are and
+records them. A point's value is the median of the rounds, its spread their 10th and 90th percentile.
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
 import sys
@@ -17,6 +16,7 @@ from ctypes import byref, c_int
 
 import numpy as np
 
+from silicon import command
 from silicon.cuda_driver import Gpu, Launch, Timer, nvidia_smi, survey
 
 from . import kernels
@@ -30,7 +30,7 @@ EVICTING = 16384  # instructions of 16 bytes: twice the largest kernel measured
 
 
 def nbytes_of(point: Point, kind: type) -> int:
-    """Bytes of one input (Source) or of one launch's outputs (Output)."""
+    """Bytes of a point's input (kind Source) or of one launch's outputs (kind Output)."""
     sizes = [
         a.nbytes for a in point.args if isinstance(a, kind) or isinstance(a, Map) and a.of == kind.__name__.lower()
     ]
@@ -39,10 +39,10 @@ def nbytes_of(point: Point, kind: type) -> int:
 
 
 class Bench:
-    """A GPU with inputs and outputs for the launches of points."""
+    """A GPU with room for the inputs and outputs of points."""
 
     def __init__(self, points: list[Point] = POINTS, input_bytes: int = 0):
-        """Has room for each of `points`, and noise for at least `input_bytes` in all."""
+        """Allocates what each of `points` needs, and at least `input_bytes` of noise in all."""
         self.gpu = Gpu()
         self.timer = Timer(self.gpu)
         self.points = {p.name: p for p in points}
@@ -107,7 +107,7 @@ class Bench:
 
 
 class TimingBench(Bench):
-    """What `survey` measures on."""
+    """Measures points by name for cuda_driver.survey."""
 
     def __init__(self):
         super().__init__()
@@ -145,7 +145,7 @@ class TimingBench(Bench):
         result |= {"value": middle, "unit": point.unit, "spread": [low, high]} | extra
 
     def cycles(self, launch: Launch, words: int, state: str) -> np.ndarray:
-        """uint32 [words] that the first launch of a point wrote, after what `state` says: "warm", "cold", "evicted"."""
+        """What a point's first launch writes in a state, "warm", "cold" or "evicted": uint32 [words]."""
         if state == "evicted":
             self.evict_code()
         if state != "warm":
@@ -167,13 +167,14 @@ class TimingBench(Bench):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__)
     parser.add_argument("--only", default="", help="run the points whose name contains this")
     parser.add_argument("--out", default="silicon/timing/h200.json", help="path of the results")
     options = parser.parse_args()
     chosen = [p for p in POINTS if options.only in p.name]
     start = time.time()
-    results, failures, (machine, after) = survey(TimingBench, [p.name for p in chosen], SECONDS_PER_POINT)
+    with command.on_gpu():
+        results, failures, (machine, after) = survey(TimingBench, [p.name for p in chosen], SECONDS_PER_POINT)
     machine |= {f"{key}, after": after[key] for key in ("clock64 GHz", "nvidia-smi")}
     described = {
         p.name: results[p.name] | {"timing": p.timing, "digest": p.digest} | ({"counts": p.counts} if p.counts else {})

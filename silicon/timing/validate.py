@@ -1,8 +1,8 @@
-"""The timing model against the points of h200.json: every point run on the model, and the error of each family.
+"""Runs the points of h200.json on the timing model and prints the error of each family. No GPU is needed.
 
     python -m silicon.timing.validate [--only SUBSTRING] [--half fitted|held-out] [--sample N] [--list] [--write FILE]
         [--results FILE]    points that the file has, run with this model, are not run again; others are added to it
-        [--known]           none are added
+        [--known]           only points that the results have: none is run
 
 A point's PTX runs on the model as it ran on the card (see points.py): the same launches on the same inputs, the same L2
 state before them. Of 15 launches only those are run in which the L2 is replaced, and a few more that stand for the
@@ -12,7 +12,6 @@ that count are those of the other.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import gc
 import hashlib
@@ -28,8 +27,9 @@ import emulator
 from emulator.device import DEVICE, allocate
 from emulator.formats import tensormap
 from emulator.model.profile import Profile
+from silicon import command
 
-from . import command, kernels
+from . import kernels
 from .points import POINTS, Map, MapList, Output, Point, Source, Zeros
 
 TABLE = Path(__file__).with_name("h200.json")
@@ -56,19 +56,26 @@ BARRED = tuple(FAMILIES)[:7]  # median error <= 10 %, worst <= 25 %
 
 
 def family(point: Point) -> str:
+    """The family of FAMILIES that a point belongs to."""
     if point.cluster > 1 and point.name.startswith("loads"):
         return "multicast"
     return next(f for f, prefixes in FAMILIES.items() if point.name.startswith(prefixes))
 
 
 def lot(name: str, draw: str = "") -> bytes:
-    """Orders names at random, the same for ever: the profile was fitted when names counted the cases from 1."""
+    """A key that sorts names at random, and the same for ever.
+
+    It hashes names that count the cases from 1: so they did when the profile was fitted.
+    """
     from_1 = re.sub(r"(?<=/case )\d", lambda case: str(int(case[0]) + 1), name)
     return hashlib.sha256((draw + from_1).encode()).digest()
 
 
 def held_out() -> set[str]:
-    """Half of each family, by the hash of the name; of the last family none, which was all looked at."""
+    """Names of the held-out points: half of each family, by the names' hash.
+
+    The last family has none: all of it was looked at when the model was fitted.
+    """
     out = set()
     for f in list(FAMILIES)[:-1]:
         names = [p.name for p in POINTS if family(p) == f]
@@ -78,7 +85,7 @@ def held_out() -> set[str]:
 
 
 def sample(count: int) -> list[Point]:
-    """`count` points of each family that has a bar, by another hash: enough to see an error within minutes."""
+    """Some points of each family that has a bar, by another hash: enough to see an error within minutes."""
     out = []
     for f in BARRED:
         points = [p for p in POINTS if family(p) == f]
@@ -93,14 +100,14 @@ def _map(array: np.ndarray, pitch: int, rows: int, box_rows: int) -> bytes:
 
 
 def _source_bytes(a) -> int:
-    """What an argument needs of the input."""
+    """Bytes of the input that an argument needs."""
     if isinstance(a, MapList):
         return a.count * kernels.MAP_BOX
     return a.nbytes if isinstance(a, Source) or isinstance(a, Map) and a.of == "source" else 0
 
 
 class Inputs:
-    """The arrays of one launch of a point, and its arguments."""
+    """Arrays in the emulated device's memory for one launch of a point, and the launch's arguments."""
 
     def __init__(self, point: Point):
         self.keep: list[np.ndarray] = []
@@ -140,7 +147,7 @@ class Inputs:
 
 
 def model(point: Point, profile: Profile) -> float:
-    """What the model predicts for a point: microseconds per launch, or cycles."""
+    """A point's time as the model predicts it, in the point's unit: microseconds per launch, or cycles."""
     value = _model(point, profile)
     gc.collect()  # launches refer to themselves in circles, and hold the shared memory of their CTAs
     return value
@@ -194,15 +201,19 @@ def _cycles(point: Point, profile: Profile, state: str) -> float:
 
 
 def measured() -> dict[str, float]:
+    """Measured values by point's name."""
     return {name: p["value"] for name, p in json.loads(TABLE.read_text())["points"].items()}
 
 
 def model_digest(profile: Profile) -> str:
-    """Changes with the figures of a profile and with the code of the model, not with its layout or comments."""
+    """Changes with the figures of a profile and with the model's code, not with its layout, comments and docstrings."""
     digest = hashlib.sha256(repr({k: v for k, v in profile.units.items() if k != "validation"}).encode())
     for file in MODEL:
-        text = (Path(emulator.__file__).parent / file).read_text()
-        digest.update(ast.dump(ast.parse(text)).encode())
+        tree = ast.parse((Path(emulator.__file__).parent / file).read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+                del node.body[0]
+        digest.update(ast.dump(tree).encode())
     return digest.hexdigest()[:16]
 
 
@@ -216,9 +227,11 @@ class Results:
         self.known = {(r["name"], r["point"]): r["value"] for r in found if r["model"] == self.digest}
 
     def has(self, point: Point) -> bool:
+        """Whether the file has this point by this model."""
         return (point.name, point.digest) in self.known
 
     def __call__(self, point: Point) -> float:
+        """The modelled value of a point, from the file or run now."""
         key = point.name, point.digest
         if key not in self.known:
             start = time.time()
@@ -230,16 +243,8 @@ class Results:
         return self.known[key]
 
 
-def write_table(file: Path, name: str, text: str) -> None:
-    """Replaces what stands between the markers <!-- name --> and <!-- /name -->."""
-    before, _, rest = file.read_text().partition(f"<!-- {name} -->\n")
-    _, end, after = rest.partition(f"<!-- /{name} -->")
-    assert end, f"{file} has no markers of {name}"
-    file.write_text(f"{before}<!-- {name} -->\n{text}\n{end}{after}")
-
-
 def summary(rows: list[tuple[str, str, float, float, bool]]) -> str:
-    """Markdown table of (family, name, modelled, measured, held out)."""
+    """Errors by family, held-out and fitted half, in Markdown. rows: (family, name, modelled, measured, held out)."""
     lines = [
         "| family | points run | of | held out: points, median error, worst | fitted half: points, median, worst |",
         "|---|---|---|---|---|",
@@ -257,7 +262,7 @@ def summary(rows: list[tuple[str, str, float, float, bool]]) -> str:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__)
     parser.add_argument("--only", nargs="*", default=[""], help="points whose name contains one of these")
     parser.add_argument("--half", choices=("fitted", "held-out"), help="only this half")
     parser.add_argument("--sample", type=int, help="so many points of each family that has a bar")
@@ -285,7 +290,7 @@ def main():
     print(summary(rows))
     print(f"{len(rows)} points in {time.time() - start:.0f} s")
     if options.write:
-        write_table(options.write, "h200", summary(rows))
+        command.write_table(options.write, "h200", summary(rows))
 
 
 if __name__ == "__main__":

@@ -1,29 +1,30 @@
-"""Whole kernels on an H200, CUTLASS's examples for Hopper and our own, timed on the card and on the model.
+"""Times whole kernels on an H200 and on the timing model: CUTLASS's examples for Hopper, and this repository's.
 
     git clone --branch v4.5.2 --depth 1 https://github.com/NVIDIA/cutlass
-    python -m silicon.whole_kernels.hopper compile FOLDER CUTLASS   where CuTe DSL is: cubins, PTX, launches go to FOLDER
-    python3 -m silicon.whole_kernels.hopper run FOLDER              where the H200 is, with NumPy: writes FOLDER/hopper.json
-    python -m silicon.whole_kernels.hopper compare FOLDER           what the emulator computes, against what the card did
-    python -m silicon.whole_kernels.hopper model FOLDER [--only WORD] [--half fitted|held-out]   adds to modelled_hopper.json
-    python -m silicon.whole_kernels.hopper table . --write emulator/VALIDATION.md
+    python -m silicon.whole_kernels.hopper COMMAND ...
+        compile FOLDER CUTLASS   where CuTe DSL is: cubins, PTX and launches go to FOLDER
+        run FOLDER               where the H200 is, with NumPy: writes FOLDER/hopper.json
+        compare FOLDER           executes launches on the emulator and names the tensors that differ from the card's
+        model FOLDER [--only WORD] [--half fitted|held-out]   models launches; adds to modelled_hopper.json
+        table .                  prints the table; --write emulator/VALIDATION.md puts it and the intervals' data there
 
-A script (examples/python/CuTeDSL/cute/hopper/kernel) runs with its own host code as on an H200; what it would launch is
-caught: the kernel, its grid, its parameters. So is what moe/ launches, and the load side of submission.py. The card
+A script (examples/python/CuTeDSL/cute/hopper/kernel) runs its own host code as on an H200, and what it would launch is
+caught: the kernel, its grid, its parameters. So are launches of moe/ and of the load side of submission.py. The card
 gets the same cubin and parameters with the addresses of its own tensors, the model the PTX that the cubin was made of.
-Inputs are noise, the same on both; a point with `compare` is also executed by the emulator, whose output must be that
-of the card, bit for bit. Nothing of CUTLASS is kept in this repository: hopper.json beside this file has times, and
+Inputs are noise, the same on both. A launch named `compare` is also executed by the emulator, whose output must be that
+of the card bit for bit. Nothing of CUTLASS is kept in this repository: hopper.json beside this file has times, and
 digests of what was timed.
 
-Timings, in microseconds per launch: "cold" a fill of 1 GiB, then 3 launches on 3 inputs between two events; "warm" 3
-launches on one input, after one that was not timed.
-Half of the kernels (a script, its tile and types) is held out: KERNELS says which; it was written down before the first
-point was modelled.
+Timings, in microseconds per launch: "cold" is a fill of 1 GiB, then 3 launches on 3 inputs between two events; "warm"
+is 3 launches on one input, after one that was not timed.
+Half of the kernels (a script, its tile and types) is held out, as KERNELS says; which half was written down before the
+first point was modelled.
 """
 
 from __future__ import annotations
 
-import argparse
 import base64
+import datetime
 import functools
 import hashlib
 import itertools
@@ -37,7 +38,10 @@ from pathlib import Path
 
 import numpy as np
 
-from . import command
+from silicon import command
+from silicon.cuda_driver import Gpu, Timer, nvidia_smi
+from silicon.entry import h200_loads
+from silicon.golden.case import noise
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE, MODELLED = Path(__file__).with_suffix(".json"), Path(__file__).with_name("modelled_hopper.json")
@@ -50,12 +54,12 @@ FP8 = "--a_dtype Float8E4M3FN --b_dtype Float8E4M3FN"
 INT8 = "--a_dtype Int8 --b_dtype Int8 --c_dtype Int32 --acc_dtype Int32"
 DENSE, PERSISTENT = "dense_gemm/dense_gemm.py", "dense_gemm/dense_gemm_persistent.py"
 TWO_ACC, GROUPED = "dense_gemm/dense_gemm_fp8_2xacc.py", "grouped_gemm/grouped_gemm.py"
-MOE, LOADS = "moe", "silicon.entry.h200_loads"  # ours: packages of this repository, launched by own_launch
+MOE, LOADS = "moe", "silicon.entry.h200_loads"  # packages of this repository, launched by own_launch
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A script with a tile and types; its runs: other arguments."""
+    """A kernel: a script with a tile and types as arguments. Each run adds other arguments, such as sizes."""
 
     name: str
     script: str
@@ -65,6 +69,7 @@ class Kernel:
 
 
 def _sizes(*sizes: str) -> tuple[str, ...]:
+    """Runs of a dense GEMM: M, N, K."""
     return tuple(f"--mnkl {size},1" for size in sizes)
 
 
@@ -150,7 +155,7 @@ def _name(run: str) -> str:
 
 
 def compile_all(folder: Path, cutlass: Path, only: str) -> None:
-    """Writes launches.json, a cubin and a PTX file for every kernel that a point needs."""
+    """Writes launches.json, and a cubin and a PTX file for every kernel that a point needs."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "launches.json"
     launches = json.loads(file.read_text()) if file.exists() else {}
@@ -171,7 +176,7 @@ def compile_all(folder: Path, cutlass: Path, only: str) -> None:
 
 
 def child(folder: Path, script: str, arguments: list[str]) -> None:
-    """Prints the launch of a script as JSON, and writes what it launches to the folder."""
+    """Prints a script's launch as JSON and writes its kernel to the folder; runs in a process of its own."""
     import runpy
 
     os.environ |= {"EMULATOR_RUN": '{"machine": "h200"}', "CUTE_DSL_LINEINFO": "0"}
@@ -235,7 +240,7 @@ def child(folder: Path, script: str, arguments: list[str]) -> None:
 
 
 def own_launch(script: str, options: dict[str, str]) -> None:
-    """One launch of a kernel of this repository by its own host code."""
+    """Launches a kernel of this repository once, by its own host code."""
     import torch
 
     import emulator
@@ -243,8 +248,6 @@ def own_launch(script: str, options: dict[str, str]) -> None:
     pairs = (entry.split(":") for entry in options["--config"].strip("{}").split(",") if entry)
     entries = {name: int(value) for name, value in pairs}
     if script == LOADS:
-        from worklog import h200_loads
-
         s, case = h200_loads.load_submission(), int(options["--case"])
         made = s.Launch(*h200_loads.scaled(s, case, **{k: bool(v) for k, v in entries.items()}))
         empty = [torch.empty(nbytes, dtype=torch.uint8) for nbytes in h200_loads.tensor_bytes(case)]
@@ -269,9 +272,9 @@ def own_launch(script: str, options: dict[str, str]) -> None:
 
 
 def relocate(memory, data: bytes, tensors: list[dict], starts: dict[int, int]) -> list[tuple[int, int, int]]:
-    """Where addresses stand in `data`: (offset, number of the tensor, offset in it). New tensors are added.
+    """The addresses in `data`: (offset, number of the tensor, offset in it). New tensors are added to `tensors`.
 
-    A tensor has its "bytes" and, if it is small, its "content" and the addresses in that, else it is noise.
+    A tensor has its "bytes" and, if it is small, its "content" and the addresses in that; a large one is noise.
     """
     moves = []
     for at, word in enumerate(np.frombuffer(data[: len(data) // 8 * 8], np.uint64).tolist()):
@@ -293,22 +296,18 @@ def relocate(memory, data: bytes, tensors: list[dict], starts: dict[int, int]) -
 
 
 def patched(data: bytes, moves: list, addresses: list[int]) -> bytes:
-    """With the addresses of tensors in their places."""
+    """`data` with the addresses of tensors where `moves` says."""
     data = bytearray(data)
     for at, tensor, offset in moves:
         data[at : at + 8] = (addresses[tensor] + offset).to_bytes(8, "little")
     return bytes(data)
 
 
-@functools.lru_cache(maxsize=8)
-def _noise(nbytes: int, seed: int) -> np.ndarray:
-    from silicon.golden.case import noise
-
-    return noise(nbytes, seed)
+_noise = functools.lru_cache(maxsize=8)(noise)
 
 
 def contents(launch: dict, addresses: list[int], kind: str) -> list[np.ndarray]:
-    """What the tensors of a launch hold before it, uint8. kind: the type of A and B."""
+    """The bytes, uint8, that the tensors of a launch hold before it. kind: the type of A and B."""
     out = []
     for n, tensor in enumerate(launch["tensors"]):
         if "content" in tensor:
@@ -330,7 +329,7 @@ def _sha(data: np.ndarray) -> str:
 
 
 def digest(folder: Path, launch: dict) -> str:
-    """Changes with anything that the GPU saw, but for addresses and names of source files."""
+    """Changes with anything that the GPU saw except addresses and names of source files."""
     text = (folder / f"{launch['image']}.ptx").read_text().rstrip("\0").splitlines()
     lines = [x for x in text if not x.lstrip().startswith((".file", ".loc"))]
     known = {k: v for k, v in launch.items() if k not in ("params", "image", "tensors")}
@@ -341,14 +340,10 @@ def digest(folder: Path, launch: dict) -> str:
 
 
 def run(folder: Path, only: str) -> None:
-    """Times every launch of the folder, cold and warm, in two rounds, and keeps the outputs of those to be compared.
+    """Times every launch of the folder, cold and warm, in two rounds, and keeps digests of the outputs to compare.
 
-    Adds to what the folder has of others: a launch that fails spoils its process.
+    Adds to the folder's hopper.json, so that one can go on with --only after a launch that failed.
     """
-    import datetime
-
-    from silicon.cuda_driver import Gpu, Timer, nvidia_smi
-
     launches = json.loads((folder / "launches.json").read_text())
     gpu, smi = Gpu(), [nvidia_smi()]
     file = folder / "hopper.json"
@@ -397,7 +392,7 @@ def run(folder: Path, only: str) -> None:
 
 
 def _here(launch: dict, name: str, copies: int) -> list[tuple[list, bytes]]:
-    """(arrays, parameters) of so many copies of a launch's tensors in the emulated device's memory."""
+    """Copies of a launch's tensors in the emulated device's memory: (arrays, parameters) for each copy."""
     from emulator.device import DEVICE, allocate
 
     out = []
@@ -426,7 +421,7 @@ def _launch(folder: Path, x: dict, params: bytes, pdl: bool = True) -> None:
 
 
 def model(folder: Path, name: str, x: dict, profile) -> dict[str, float]:
-    """Microseconds per launch of each timing, the first of which starts when all before has ended.
+    """Microseconds per launch that the model predicts, "cold" and "warm".
 
     Without dependent launch a launch takes as long as the one before it: one on other inputs and one again suffice.
     """
@@ -446,7 +441,7 @@ def model(folder: Path, name: str, x: dict, profile) -> dict[str, float]:
 
 
 def compare(folder: Path, name: str, x: dict) -> list[str]:
-    """Executes a launch; the tensors whose bytes are not those of the card."""
+    """Executes a launch on the emulator; returns the tensors whose bytes differ from the card's."""
     import emulator
 
     known = json.loads(TABLE.read_text())["outputs"][name]
@@ -458,13 +453,13 @@ def compare(folder: Path, name: str, x: dict) -> list[str]:
 
 
 def problem(name: str) -> tuple[str, str]:
-    """(types, size) of a point: kernels with both in common do the same work."""
+    """Types and size of a point: kernels that have both in common do the same work."""
     kernel, size = name.split("/")
     return kernel.split()[-1], size.split(" cluster")[0]
 
 
 def table(measured: dict, modelled: dict) -> str:
-    """Markdown: every point, and the errors of the fitted and the held-out half."""
+    """Every point, and the errors of the fitted and the held-out half, in Markdown."""
     kernels = {name: kernel for name, kernel, _ in points()}
     lines = ["| | cold: measured, us | model | warm: measured, us | model |", "|---|---|---|---|---|"]
     errors: dict[bool, list[float]] = {True: [], False: []}
@@ -489,7 +484,7 @@ def table(measured: dict, modelled: dict) -> str:
 
 
 def errors(measured: dict, modelled: dict) -> dict[str, list[float]]:
-    """Point -> [measured, modelled] us: what emulator/model/uncertainty.py makes its intervals of an H200 from."""
+    """Measured and modelled us by point, from which emulator/model/uncertainty.py makes its intervals of an H200."""
     return {
         f"{name}, {timing}": [round(statistics.median(measured[name][timing]), 3), modelled[name][timing]]
         for name in modelled
@@ -498,7 +493,7 @@ def errors(measured: dict, modelled: dict) -> dict[str, list[float]]:
 
 
 def order(measured: dict, modelled: dict) -> tuple[int, int]:
-    """(pairs in the right order, pairs) of points on one problem, timed alike, more than 5 % apart."""
+    """How many pairs of points on one problem, more than 5 % apart, the model orders right, and how many there are."""
     right = pairs = 0
     for a, b in itertools.combinations(modelled, 2):
         for timing in TIMINGS if problem(a) == problem(b) else ():
@@ -510,7 +505,7 @@ def order(measured: dict, modelled: dict) -> tuple[int, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__)
     parser.add_argument("what", choices=("compile", "run", "model", "compare", "table"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("cutlass", nargs="?", type=Path)
@@ -521,9 +516,14 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.folder.resolve()
     if options.what == "compile":
+        if not options.cutlass:
+            parser.error("compile needs a checkout of CUTLASS")
         return compile_all(folder, options.cutlass.resolve(), options.only)
+    if options.what != "table" and not (folder / "launches.json").exists():
+        parser.error(f"{folder} has no launches.json: `compile` writes it")
     if options.what == "run":
-        return run(folder, options.only)
+        with command.on_gpu():
+            return run(folder, options.only)
     measured = json.loads(TABLE.read_text())["points"] if TABLE.exists() else {}
     modelled = json.loads(MODELLED.read_text()) if MODELLED.exists() else {}
     if options.what != "table":
@@ -543,9 +543,7 @@ def main() -> None:
                     modelled[name] = {timing: round(us, 3) for timing, us in found.items()}
                     MODELLED.write_text(json.dumps(modelled, indent=1) + "\n")
     elif options.write:
-        from .validate import write_table
-
-        write_table(options.write, "hopper", table(measured, modelled))
+        command.write_table(options.write, "hopper", table(measured, modelled))
         lines = (f" {json.dumps(name)}: {json.dumps(pair)}" for name, pair in errors(measured, modelled).items())
         WHOLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     else:

@@ -1,8 +1,9 @@
-"""Whole kernels with published B200 times against the model.
+"""Models whole kernels whose B200 times were published, beside those times. No GPU is needed.
 
     git clone https://github.com/gpu-mode/reference-kernels
     git clone https://github.com/teelaitila/nvfp4_gpumode
-    python -m silicon.whole_kernels.published reference-kernels nvfp4_gpumode [--only WORD] [--write emulator/VALIDATION.md]
+    python -m silicon.whole_kernels.published reference-kernels nvfp4_gpumode [--only WORD]
+        --write emulator/VALIDATION.md    puts the table there
 
 Each point runs in a process of its own: the problem's own inputs, a submission's own host code, two calls on two
 inputs, the L2 clean. Modelled is what the GPU does: "in a row" is the second call, from the end of the first; "alone"
@@ -15,7 +16,6 @@ group_gemm/worklog.md; head of dual_gemm/others/guag.py).
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import subprocess
@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from silicon import command
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = "problems/nvidia"
@@ -62,7 +64,7 @@ def _points() -> list[Published]:
 
 
 def child(problem: str, submission: str, sizes: dict) -> None:
-    """Prints the ends of two calls, in microseconds, as JSON."""
+    """Prints the ends of two modelled calls, in microseconds, as JSON; runs in a process of its own."""
     import emulator
     from emulator.model.profile import load
     from emulator.serve import run
@@ -85,6 +87,7 @@ def child(problem: str, submission: str, sizes: dict) -> None:
 
 
 def model(point: Published, checkouts: list[Path], events_us: float) -> float:
+    """Microseconds of a point's call that the model predicts. events_us: of the two events around it."""
     folder, submission = checkouts[0] / PROBLEMS / point.problem, checkouts[point.checkout] / point.path
     request = [str(folder), str(submission), json.dumps(point.sizes)]
     command = [sys.executable, "-W", "ignore", "-m", "silicon.whole_kernels.published", "--child", *request]
@@ -96,6 +99,7 @@ def model(point: Published, checkouts: list[Path], events_us: float) -> float:
 
 
 def table(rows: list[tuple[Published, float]]) -> str:
+    """Points and modelled us in Markdown, with the errors of all of them below."""
     lines = ["| kernel | M, N, K | calls | published us | modelled us | error |", "|---|---|---|---|---|---|"]
     for p, us in rows:
         size = ", ".join(str(p.sizes[d]) for d in "mnk")
@@ -111,10 +115,8 @@ def table(rows: list[tuple[Published, float]]) -> str:
 def main() -> None:
     from emulator.model.profile import load
 
-    from .validate import write_table
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkouts", nargs=2, type=Path)
+    parser = command.parser(__doc__)
+    parser.add_argument("checkouts", nargs=2, type=Path, help="of reference-kernels and nvfp4_gpumode")
     parser.add_argument("--only", default="", help="points whose name contains this")
     parser.add_argument("--write", type=Path, help="the file whose table is replaced")
     options = parser.parse_args()
@@ -125,7 +127,7 @@ def main() -> None:
             rows.append((point, model(point, checkouts, load("b200")["launch"]["events_ns"] / 1e3)))
             print(table(rows[-1:]).splitlines()[-1], flush=True)
     if options.write:
-        write_table(options.write, "published", table(rows))
+        command.write_table(options.write, "published", table(rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What silicon/entry/h200_loads.py compiles for an H200 is submission.py's load side: the same copies in the same order."""
+"""silicon/entry/h200_loads.py compiles the submission's load side for an H200: the same copies in the same order."""
 
 import contextlib
 import json
