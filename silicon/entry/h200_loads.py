@@ -1,11 +1,11 @@
-"""How fast the submission's load side is on a real NVIDIA H200 (sm_90a), beside a kernel that only loads.
+"""Times the submission's loads and stores on an H200 (sm_90a), beside a kernel that only loads.
 
     python -m silicon.entry.h200_loads compile FOLDER    where CuTe DSL is: writes kernels and launch parameters
     python3 -m silicon.entry.h200_loads run FOLDER       where the H200 is, with NumPy: writes FOLDER/h200_loads.json
-    python3 silicon/entry/h200_loads.py table            prints silicon/entry/h200_loads.json as Markdown
-    python -m silicon.entry.h200_loads model             what the timing model (profile h200) says of cases 2 and 3, beside it
+    python3 -m silicon.entry.h200_loads table            prints h200_loads.json, beside this file, as Markdown
+    python -m silicon.entry.h200_loads model             prints what the timing model says of cases 2 and 3 beside it
 
-The kernel is compiled from submission.py: its schedule, words, tensormaps, boxes, ring, barriers, PDL, and epilogue.
+The kernel is compiled from submission.py with its schedule, words, tensormaps, boxes, ring, barriers, PDL and epilogue.
 Only these functions of its PTX layer differ, because an H200 has no tcgen05 and its driver refuses FP4 tensormaps:
   * mma, tmem_copy_scales, fences: nothing; mma_commit arrives at once
   * tmem_load: constants, so that the epilogue stores as many bytes the same way: every element of C becomes 1
@@ -14,9 +14,9 @@ Only these functions of its PTX layer differ, because an H200 has no tcgen05 and
   * tma_load: without .cta_group, a copy signals its own CTA. Each CTA of a pair awaits its own bytes and has a consumer
     warp; a stage is free when those of all CTAs of the cluster have passed.
 The benchmark cases keep their sizes; the schedule is that of 132 SMs, or of the 30 clusters of 4 CTAs that fit them.
-Timed as silicon/timing/README.md says ("cold 15"): an L2-flushing fill, then 15 launches on 15 inputs between two events,
-divided by 15; median of 20. "Inputs in L2": all 15 on the same input, whose bytes then need not come from DRAM (as far
-as 50 MB hold them).
+Times are "cold 15" of silicon/timing: an L2-flushing fill, then 15 launches on 15 inputs between two events, divided by
+15; median of 20. "Inputs in L2": all 15 on the same input, whose bytes then need not come from DRAM (as far as 50 MB
+hold them).
 The loads-only kernel (silicon/timing/kernels.py, `loads`) is measured in the same run: one CTA per SM copies an equal
 share of the case's bytes, each byte once, to a ring, and writes the case's C bytes.
 """
@@ -33,7 +33,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+import numpy as np
+
+from silicon import command
+from silicon.cuda_driver import nvidia_smi
+from silicon.timing.points import INPUTS, POINTS, with_bytes
+from silicon.timing.record import Bench
+
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).with_suffix(".json")
 CTAS = 2  # of an MMA
 FIT = {2: 132, 4: 120}  # CTAs that run at once in clusters of so many
@@ -103,7 +110,7 @@ def arguments(launch: dict, addresses: list[int]) -> list[bytes]:
 
 
 def compile_all(folder: Path) -> None:
-    """Write launches.json and cubins: every mode and variant of every case."""
+    """Writes launches.json and cubins: every mode and variant of every case."""
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256((ROOT / "submission.py").read_bytes()).hexdigest()
     # A process for each case, since CuTe DSL must be prepared before it is imported
@@ -113,7 +120,7 @@ def compile_all(folder: Path) -> None:
 
 
 def compile_case(folder: Path, case: int) -> list[dict]:
-    """Compile the modes and variants of a case; writes its cubins."""
+    """Compiles the modes and variants of a case and writes their cubins; returns their launches."""
     prepare_dsl()
     modules, cubins, launches = {}, {}, []
     for name, entries in ENTRIES.items():
@@ -135,7 +142,7 @@ def compile_case(folder: Path, case: int) -> list[dict]:
 
 
 def prepare_dsl() -> None:
-    """Let CuTe DSL compile for sm_90a and keep PTX and cubin, and catch its launches. Call before it is imported."""
+    """Lets CuTe DSL compile for sm_90a, keep PTX and cubin and launch on the emulator. Call before it is imported."""
     from emulator.serve import cute_dsl
 
     assert "cutlass" not in sys.modules
@@ -145,14 +152,14 @@ def prepare_dsl() -> None:
 
 
 def scaled(s, case: int, **entries):
-    """(sizes of the groups, Config of a case with as many CTAs as the card runs at once and other `entries`)."""
+    """Sizes of a case's groups, and its Config with as many CTAs as the card runs at once and other `entries`."""
     ms, n, k = CASES[case]
     of_case = dataclasses.asdict(s.CONFIG_MAP[ms, n, k][0]) | SCALED.get(case, {}) | entries
     return [(m, n, k) for m in ms], s.Config(**of_case | {"sms": FIT[CTAS * of_case["sharers"]]})
 
 
 def compile_launch(s, sizes: list[tuple[int, int, int]], config) -> dict:
-    """One launch of the submission's kernel under `config`, as its own host code makes it, and the kernel.
+    """A launch of the submission's kernel under `config`, as its own host code makes it, with PTX and cubin.
 
     The tensors have addresses FAKE, 2 * FAKE, .. in the order of the groups and TENSORS: "moves" says where in the
     parameters they stand, and for which tensor.
@@ -179,6 +186,15 @@ def compile_launch(s, sizes: list[tuple[int, int, int]], config) -> dict:
     }  # fmt: skip
 
 
+def load_module(path: Path):
+    """The file as a module of its own, under the file's name."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 def load_submission(path: Path = ROOT / "submission.py", without: str = ""):
     """submission.py as a module of its own whose PTX layer is that of an H200.
 
@@ -195,10 +211,7 @@ def load_submission(path: Path = ROOT / "submission.py", without: str = ""):
         source = source.replace(of_leaders, of_all)
     folder = Path(tempfile.mkdtemp(prefix="h200-loads-"))  # CuTe DSL reads the file again when it compiles
     (folder / "submission_h200.py").write_text(source)
-    spec = importlib.util.spec_from_file_location("submission_h200", folder / "submission_h200.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    module = load_module(folder / "submission_h200.py")
     replace_ptx(module)
     if without == "stores":
         module.tma_store = lambda *_: None
@@ -209,7 +222,7 @@ def load_submission(path: Path = ROOT / "submission.py", without: str = ""):
 
 
 def replace_ptx(s) -> None:
-    """Replace what an H200 does not have in the PTX layer of a submission module."""
+    """Replaces what an H200 does not have in the PTX layer of a submission module."""
     cute, Int32 = s.cute, s.Int32
     ptx, load, init, expect, map_shared = s.ptx, s.tma_load, s.mbarrier_init, s.mbarrier_expect, s.map_shared
 
@@ -256,7 +269,7 @@ def replace_ptx(s) -> None:
         load(to, tensormap, (Int32(at[0]) >> 1, *at[1:]) if tensormap.of_fp4 else at, *rest)
 
     def arrive_at(bar, mask) -> None:
-        """At the barriers of these CTAs of the cluster."""
+        """Arrives at the barriers of these CTAs of the cluster."""
         for rank in range(s.of_kernel.cluster):
             at = map_shared(bar, rank)
             s.ptx_if(Int32(mask) >> rank & 1, "mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", at)
@@ -283,7 +296,7 @@ def replace_ptx(s) -> None:
 
 
 def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
-    """(bytes into shared memory, bytes read from L2 for them) of the first CTA of each MMA in turn."""
+    """Bytes into shared memory, and bytes read from L2 for them, of the first CTA of each MMA in turn."""
     launch = s.Launch(sizes, config)
     gemm = s.GroupGemm(1 << (len(sizes) - 1).bit_length(), config)
     clusters = launch.words[gemm.scalars] // config.cluster
@@ -317,11 +330,7 @@ def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
 
 
 def run(folder: Path, repeats: int = 2) -> None:
-    """Check and measure every compiled launch and the loads-only kernels of its case and mode, `repeats` times."""
-    from silicon.cuda_driver import nvidia_smi
-    from silicon.timing.points import INPUTS, POINTS, with_bytes
-    from silicon.timing.record import Bench
-
+    """Checks and times the folder's launches and the loads-only kernels of their cases and modes, `repeats` times."""
     compiled = json.loads((folder / "launches.json").read_text())
     launches, points = compiled["launches"], {p.name: p for p in POINTS}
     alone, more = {}, {}
@@ -374,7 +383,7 @@ def run(folder: Path, repeats: int = 2) -> None:
 
 
 def places(case: int) -> tuple[list[tuple[int, int]], list[int]]:
-    """(0: an input, 1: an output; offset among those) of each tensor, and bytes of all inputs and of all outputs."""
+    """Where a case's tensors lie: (0 for an input, 1 for an output; offset among those), and bytes of each of both."""
     at, ends = [], [0, 0]
     for t, nbytes in enumerate(tensor_bytes(case)):
         which = int(TENSORS[t % 5] == "c")
@@ -384,9 +393,10 @@ def places(case: int) -> tuple[list[tuple[int, int]], list[int]]:
 
 
 def check(gpu, launch, output: int, nbytes: int, case: int) -> None:
-    """Every element of C is 1 and nothing beside it was written; that the launch ends means that all bytes came."""
-    import numpy as np
+    """Raises RuntimeError unless every element of C becomes 1 and nothing beside it is written.
 
+    That the launch ends means that all bytes have come.
+    """
     expected = np.full(nbytes, 0xCD, np.uint8)
     for (which, offset), size in zip(places(case)[0], tensor_bytes(case)):
         if which:
@@ -398,7 +408,7 @@ def check(gpu, launch, output: int, nbytes: int, case: int) -> None:
 
 
 def lines(value) -> str:
-    """JSON with one line for each entry of a list."""
+    """A value as JSON, a list with one line for each entry."""
     return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]" if isinstance(value, list) else json.dumps(value)
 
 
@@ -406,15 +416,14 @@ def lines(value) -> str:
 
 
 def modelled(s, launch: dict, case: int, same: bool) -> float:
-    """Microseconds per call that the timing model predicts for an H200: each on its own input, or all on the same.
+    """Microseconds per call that the timing model predicts for an H200, each on its own input or all on the `same`.
 
-    As measured, the two events included; all on the same: one call more.
+    The two events are included, as in what is measured; with the same input one call more is.
     """
     import torch
 
     import emulator
-    from evaluation.modelled import Steady
-    from silicon.timing.points import INPUTS
+    from emulator.model.steady import Steady
 
     launches = []
     steady = None if same else Steady(launches)
@@ -435,7 +444,7 @@ def modelled(s, launch: dict, case: int, same: bool) -> float:
 
 
 def model() -> None:
-    """Print the model's predictions for the launches of MODELLED beside what was measured."""
+    """Prints the model's predictions for the launches of MODELLED beside what was measured."""
     measured = {(x["case"], x["name"]): x for x in json.loads(RESULTS.read_text())["submission"]}
     prepare_dsl()
     s = load_submission()
@@ -453,7 +462,7 @@ def model() -> None:
 
 
 def table(record: dict) -> str:
-    """Microseconds per call and, in brackets, the throughput in percent of the loads-only kernel's of the same mode."""
+    """The record in Markdown: us per call and, in brackets, the throughput in percent of the loads-only kernel's."""
     alone = {(x["mode"], x["case"]): x for x in record["loads only"]}
     of_name = {}
     for x in record["submission"]:
@@ -481,12 +490,25 @@ def table(record: dict) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
-    command, *folder = sys.argv[1:]
-    if command == "table":
-        print(table(json.loads(RESULTS.read_text())))
-    elif command == "model":
+def main() -> None:
+    commands = (parser := command.parser(__doc__)).add_subparsers(dest="what", required=True)
+    for name in ("compile", "run"):
+        commands.add_parser(name).add_argument("folder", type=Path)
+    commands.add_parser("table")
+    commands.add_parser("model")
+    options = parser.parse_args()
+    if options.what == "compile":
+        compile_all(options.folder)
+    elif options.what == "run":
+        if not (options.folder / "launches.json").exists():
+            parser.error(f"{options.folder} has no launches.json: `compile` writes it")
+        with command.on_gpu():
+            run(options.folder)
+    elif options.what == "model":
         model()
     else:
-        {"compile": compile_all, "run": run}[command](Path(*folder))
+        print(table(json.loads(RESULTS.read_text())))
+
+
+if __name__ == "__main__":
+    main()

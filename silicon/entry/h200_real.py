@@ -1,18 +1,18 @@
-"""The submission's own host code on a machine with a Hopper GPU: `custom_kernel` with CUDA tensors.
+"""Runs the submission's own host code on a machine with a Hopper GPU: `custom_kernel` with CUDA tensors.
 
-    python -m silicon.entry.h200_real [FOLDER]     checks and times; prints the tables, writes FOLDER/h200_real.json
-    python -m silicon.entry.h200_real table        prints silicon/entry/h200_real.json
+    python -m silicon.entry.h200_real run [FOLDER]     checks and times; prints the tables, writes FOLDER/h200_real.json
+    python -m silicon.entry.h200_real table            prints h200_real.json, beside this file
 
 The machine needs CuTe DSL, torch with CUDA, and CUTE_DSL_ARCH=sm_90a. The kernel is that of h200_loads.py: functions of
 the PTX layer that sm_90 does not have are replaced, all else is submission.py as it is: the table of tensors read
 through DLPack, packed arguments, tensormaps that the driver encodes, launches with clusters and PDL, the choice among
 Configs. `torch.cuda.get_device_capability` says (10, 0). Configs have as many CTAs as the card runs at once.
 
-Checked is every element of C (1, or silu(1) of the dual GEMM, as nothing is multiplied), that the memory beside it and
-the inputs stay as they were, a thread that has not used CUDA, and what is refused. Times are the grader's: a fill that
-flushes the L2, calls back to back on inputs of their own between two events, over the number of calls; of all that is
-compared a round in random order, the median of the rounds. What the submission chooses in its first call is held
-against those medians.
+Checked are every element of C (1, or silu(1) of the dual GEMM, as nothing is multiplied), the memory beside it and the
+inputs, which must stay as they were, a thread that has not used CUDA, and what is refused. Times are the grader's: a
+fill that flushes the L2, then calls back to back on inputs of their own between two events, over the number of calls.
+All that is compared takes its turn in random order; a time is the median of the rounds. What the submission chooses in
+its first call is held against those medians.
 """
 
 import dataclasses
@@ -23,11 +23,12 @@ import os
 import platform
 import random
 import statistics
-import sys
 import threading
 import time
 from pathlib import Path
 
+from silicon import command
+from silicon.cuda_driver import NoGpu
 from silicon.entry.h200_loads import FIT, ROOT, load_submission
 
 RESULTS = Path(__file__).with_suffix(".json")
@@ -42,14 +43,14 @@ ODD = [(1, 128, 256), (0, 16, 64), (300, 272, 576), (17, 1040, 320)] * 6  # (M, 
 
 
 def fitted(config, **entries):
-    """The Config with as many CTAs as run at once; of tokens, where four CTAs share weights, what one round does."""
+    """The Config with as many CTAs as run at once, and so many tokens a tile that sharers take one round."""
     config = dataclasses.replace(config, **entries)
     config = dataclasses.replace(config, sms=FIT[config.cluster])
     return dataclasses.replace(config, tokens=160) if config.sharers == 2 and config.tokens == 96 else config
 
 
 def load():
-    """The submission module, its Configs for this card."""
+    """The submission module, with Configs for this card."""
     s = load_submission()
     for table in (s.CONFIG_MAP, s.DUAL_CONFIG_MAP):
         for key, configs in table.items():
@@ -87,13 +88,13 @@ class Problem:
         return memory.view(dtype).as_strided(shape, strides)
 
     def output(self, _, dtype, shape, strides):
-        """(all of its memory, C in the middle of it)"""
+        """A C, in the middle of memory whose edges nothing may write: (all of the memory, C)."""
         count = shape[0] * shape[1] * shape[2]
         memory = self.torch.full((count + MARGIN,), 77.0, dtype=dtype, device="cuda")
         return memory, memory[MARGIN // 2 :].as_strided(shape, strides, MARGIN // 2)
 
     def check(self, s) -> int:
-        """Elements of C that one call has written, all of them; AssertionError if anything is wrong."""
+        """Calls once; returns the number of elements of C, all right. Raises AssertionError if anything is wrong."""
         torch, before = self.torch, [t.view(self.torch.uint8).clone() for t in self.inputs]
         got = s.custom_kernel(self.data)
         torch.cuda.synchronize()
@@ -109,12 +110,13 @@ class Problem:
 
 
 class Timer:
-    """Medians of the microseconds per call, measured as the grader does."""
+    """Times calls as the grader does."""
 
     def __init__(self, torch):
         self.torch, self.flush = torch, torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
 
     def once(self, calls) -> float:
+        """Microseconds per call of one round."""
         cuda, kept = self.torch.cuda, []
         start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
         cuda.synchronize()
@@ -128,7 +130,7 @@ class Timer:
         return start.elapsed_time(end) * 1e3 / len(calls)
 
     def medians(self, compared: dict[str, list], rounds: int = ROUNDS) -> dict[str, float]:
-        """compared: name -> calls."""
+        """Median microseconds per call by name. compared: the calls of a round by name."""
         us, names, draw = {name: [] for name in compared}, list(compared), random.Random(1)
         for turn in range(rounds + 5):
             for name in draw.sample(names, len(names)):
@@ -137,7 +139,7 @@ class Timer:
 
 
 def calls_of(s, config, problems: list[Problem]) -> list:
-    """Calls of custom_kernel under this Config, prepared."""
+    """Prepared calls of the submission under this Config, one a problem."""
     plans = {}
     for problem in problems:
         if problem.dual:
@@ -153,7 +155,7 @@ def calls_of(s, config, problems: list[Problem]) -> list:
 
 
 def in_a_thread(function) -> str:
-    """What the function raises in a thread that has not used CUDA yet, or "right"."""
+    """The error that the function raises in a thread that has not used CUDA yet, or "right"."""
     said = []
 
     def run():
@@ -170,7 +172,7 @@ def in_a_thread(function) -> str:
 
 
 def refusals(s) -> dict[str, str]:
-    """What custom_kernel says to tensors that are not as they must be."""
+    """The errors of custom_kernel for tensors that are not as they must be."""
     torch, said = Problem(s, [(64, 128, 256)]).torch, {}
     for name, change in {
         "on the CPU": lambda t: t.cpu(),
@@ -188,8 +190,11 @@ def refusals(s) -> dict[str, str]:
 
 
 def run(folder: Path) -> None:
+    """Checks, times, and writes the record after each case. Raises NoGpu if torch has none."""
     import torch
 
+    if not torch.cuda.is_available():
+        raise NoGpu("torch.cuda.is_available() is False")
     torch.cuda.get_device_capability = lambda *_: (10, 0)  # what the host code asks for
     record = {"machine": machine(torch), "date": datetime.date.today().isoformat(), "checks": {}, "times": []}
     record["sha256 of submission.py"] = hashlib.sha256((ROOT / "submission.py").read_bytes()).hexdigest()
@@ -236,7 +241,7 @@ def run(folder: Path) -> None:
 
 
 def case(s, timer: Timer, name: str, sizes) -> dict:
-    """All Configs of a case and FORMS ranked, and what the submission chooses in its first call, TRIALS times."""
+    """Times all Configs of a case and FORMS, and notes what the submission chooses in its first call, TRIALS times."""
     import torch
 
     dual = isinstance(sizes[0], int)
@@ -278,12 +283,13 @@ def case(s, timer: Timer, name: str, sizes) -> dict:
 
 
 def changes(first, config) -> dict:
-    """Entries in which a Config differs from the first, or all of the first."""
+    """The entries in which a Config differs from the first; of the first, all."""
     one, other = dataclasses.asdict(first), dataclasses.asdict(config)
     return {name: x for name, x in other.items() if first is config or x != one[name]}
 
 
 def machine(torch) -> dict:
+    """The GPU and the versions of what drives it."""
     import cutlass
 
     gpu = torch.cuda.get_device_properties(0)
@@ -295,6 +301,7 @@ def machine(torch) -> dict:
 
 
 def table(record: dict) -> str:
+    """The record in Markdown: a row of times a case, then what was checked."""
     rows = ["| | as submitted | " + " | ".join(FORMS) + " | other configs | chosen in 10 trials | within 1 % |"]
     rows.append("|---" * (5 + len(FORMS)) + "|")
     for x in record["times"]:
@@ -313,8 +320,16 @@ def table(record: dict) -> str:
     return "\n".join([*rows, "", *(f"* {name}: {said}" for name, said in record["checks"].items())])
 
 
+def main() -> None:
+    commands = (parser := command.parser(__doc__)).add_subparsers(dest="what", required=True)
+    commands.add_parser("run").add_argument("folder", nargs="?", type=Path, default=Path())
+    commands.add_parser("table")
+    options = parser.parse_args()
+    if options.what == "table":
+        return print(table(json.loads(RESULTS.read_text())))
+    with command.on_gpu():
+        run(options.folder)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] == ["table"]:
-        print(table(json.loads(RESULTS.read_text())))
-    else:
-        run(Path(*sys.argv[1:]))
+    main()

@@ -1,28 +1,30 @@
-"""CPU time of one call with 8 groups: the submission's, and calls that do the same launch in simpler ways.
+"""Times the host's side of a call with 8 groups on a CPU: the submission's, and of simpler calls that launch the same.
 
-    .venv/bin/python -m silicon.entry.host_path [--template FILE] [--calls 2000]
+    python -m silicon.entry.host_path [--template FILE] [--calls 2000]
 
 No GPU is needed: launches go to three bytes of machine code that return success (x86-64). What remains is Python, the
 checks, and CuTe DSL's own host code, which encodes the tensormaps. `--template` adds a submission in a file, such as
-the task's template, which is not part of this repository. Figures are the median and the fastest of 20 rounds.
+the task's template, which is not part of this repository. Printed are the median and the fastest of 20 rounds.
 """
 
-import argparse
 import ctypes
 import mmap
 import platform
 import statistics
 import time
+from pathlib import Path
 
 import emulator
 from emulator.serve import cute_dsl
+from silicon import command
+from silicon.entry.h200_loads import load_module
 
 ROUNDS = 20
 M, N, K = (80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168
 
 
 def launch_nothing() -> mmap.mmap:
-    """Let CuTe DSL launch into `xor eax, eax; ret`. Returns the page that holds it, to be kept."""
+    """Lets CuTe DSL launch into `xor eax, eax; ret`. Returns the page that holds it, which must be kept."""
     assert platform.machine() == "x86_64", "the stub is x86-64 machine code"
     page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     page.write(b"\x31\xc0\xc3")
@@ -33,7 +35,7 @@ def launch_nothing() -> mmap.mmap:
 
 
 def nested_lists():
-    """A call that hands CuTe DSL a list of five pointers for each group, as the task's template does."""
+    """A function that hands CuTe DSL a list of five pointers for each group, as the task's template does."""
     import cutlass
     import cutlass.cute as cute
     import torch
@@ -73,8 +75,8 @@ def nested_lists():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--template", help="a submission to time beside the others")
+    parser = command.parser(__doc__)
+    parser.add_argument("--template", type=Path, help="a submission to time beside the others")
     parser.add_argument("--calls", type=int, default=2000, help="calls of a round")
     options = parser.parse_args()
 
@@ -83,13 +85,12 @@ def main():
     import torch
 
     import submission
-    from evaluation.worker import load_submission
     from reference import generate_input
 
     data = generate_input(M, (N,) * 8, (K,) * 8, 8, 1, device=torch.device("cpu"))
     kernels = {"submission": submission.custom_kernel, "nested lists, no checks": nested_lists()}
     if options.template:
-        kernels["template"] = load_submission(options.template)
+        kernels["template"] = load_module(options.template).custom_kernel
     rounds = {name: [] for name in kernels}
     for kernel in kernels.values():
         kernel(data)
