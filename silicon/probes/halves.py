@@ -6,7 +6,7 @@ First each SM in turn loads words that SM 0 has loaded, twice: the latency tells
 SM 0, and then in which half each block of 4 KiB is at home. Then SMs copy lists of blocks into shared memory
 (cp.async.bulk, PTX ISA 9.7.9.25.4.1, 128 KiB in flight): each SM its own blocks or pairs of SMs the same, in one half
 or across; blocks that are near or far, from DRAM or from the L2. Rates are bytes a cycle into all SMs, by the slowest.
-timing/README.md has what came out, "The halves of the L2".
+README.md has what came out.
 """
 
 import json

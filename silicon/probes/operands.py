@@ -7,7 +7,7 @@ one more warp copies 16 KiB chunks from L2 into a ring of four, and four more st
 or one of them does one thing after the other: loads a word whose address is the word before, waits on a barrier whose
 phase is complete, copies 8 KiB to global memory and waits until they were read. Each is measured alone, then the tensor
 core beside one of the others, which go on for longer: cycles of an instruction, bytes a cycle. One wgmma reads 64 x 32
-bytes of A and N x 32 bytes of B. timing/README.md has what came out, "What whole kernels do".
+bytes of A and N x 32 bytes of B. README.md has what came out.
 """
 
 import json

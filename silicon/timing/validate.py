@@ -209,12 +209,17 @@ def model_digest(profile: Profile) -> str:
     """Changes with the figures of a profile and with the model's code, not with its layout, comments and docstrings."""
     digest = hashlib.sha256(repr({k: v for k, v in profile.units.items() if k != "validation"}).encode())
     for file in MODEL:
-        tree = ast.parse((Path(emulator.__file__).parent / file).read_text())
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
-                del node.body[0]
-        digest.update(ast.dump(tree).encode())
+        digest.update(code((Path(emulator.__file__).parent / file).read_text()).encode())
     return digest.hexdigest()[:16]
+
+
+def code(text: str) -> str:
+    """Python source as what it does: without layout, comments and docstrings."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.dump(tree)
 
 
 class Results:

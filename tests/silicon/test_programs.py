@@ -1,4 +1,4 @@
-"""The programs of silicon/ without a GPU: --help, the sentence that says that there is none, and README's list of all."""
+"""The programs of silicon/ without a GPU: --help, the sentence that says so, and the list of them in README.md."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def test_a_machine_without_a_gpu_is_told_so_in_a_sentence(name, tmp_path):
     (tmp_path / "launches.json").write_text(json.dumps({"launches": [launch]}))
     command = [sys.executable, "-m", name, *(x.replace("FOLDER", str(tmp_path)) for x in ON_GPU[name])]
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=FOLDER.parent, env=hidden, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=FOLDER.parent, env=hidden, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and not done.stdout
     assert re.fullmatch(r"this measures on a GPU, and this machine has none: .+\n", done.stderr), done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["launches.json"]
