@@ -254,9 +254,12 @@ def own_launch(script: str, options: dict[str, str]) -> None:
         tensors = emulator.device_tensors(empty, copy=False)
         made.words[: len(tensors)] = [tensor.data_ptr() for tensor in tensors]
         return made()
-    from moe.api import launcher
-    from moe.kernel import Config
+    from moe.grouped_gemm import launcher
+    from moe.kernels.config import Config
 
+    # The points are named in words that moe.kernels.config.Config has others for
+    swap_ab = not entries.pop("tokens_on_m", 0)
+    config = Config(block_m=entries.pop("tokens"), swap_ab=swap_ab, **entries)
     experts, m, n, k = map(int, options["--experts"].split(","))
     generator = torch.Generator().manual_seed(1)
     operands = (
@@ -268,7 +271,7 @@ def own_launch(script: str, options: dict[str, str]) -> None:
         torch.empty(experts * m, n, dtype=torch.bfloat16),
     )
     tensors = emulator.device_tensors(operands)
-    launcher(torch.device("cpu"), Config(**entries))(tensors, experts * m, n, k, experts)
+    launcher(torch.device("cpu"), config)(tensors, experts * m, n, k, experts)
 
 
 def relocate(memory, data: bytes, tensors: list[dict], starts: dict[int, int]) -> list[tuple[int, int, int]]:
