@@ -28,7 +28,9 @@ import modal
 
 ROOT = Path(__file__).resolve().parent
 REMOTE = "/opt/group-gemm"
-SOURCES = ("emulator", "evaluation", "moe", "eval.py", "reference.py", "task.py", "utils.py", "submission.py")
+SOURCES = (
+    "emulator", "evaluation", "moe", "silicon", "eval.py", "reference.py", "task.py", "utils.py", "submission.py",
+)  # fmt: skip
 TIMEOUT_S = 1800
 CONTAINERS = 8  # B200s that a sweep rents at once
 # Of the command line, where --help lists them: those of evaluation.runs and reference.py, whose imports take seconds.

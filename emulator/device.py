@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .arena import PAGE, Heap
-from .chip import B200
+from .chip import B200, Chip
 from .errors import EmulatorError, Fault, Hang, Unsupported
 from .machine.launch import Launch
 from .machine.schedule import Schedule
@@ -132,6 +132,15 @@ class Device:
         # arguments of `launch`; raises what stops it.
         self.elsewhere: Callable[..., None] | None = None
         self.heap: Heap | None = None
+
+    @contextlib.contextmanager
+    def as_chip(self, chip: Chip):
+        """Makes the device another chip inside the block."""
+        before, self.chip = self.chip, chip
+        try:
+            yield
+        finally:
+            self.chip = before
 
     # -- memory ------------------------------------------------------------------------------------------------
     def adopt(self, array: np.ndarray, name: str) -> None:

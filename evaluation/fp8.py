@@ -68,10 +68,10 @@ def cases(task: str, case: int | None, spec: tuple[str, ...]) -> list[tuple[int,
 
 def specs(task: str) -> list[str]:
     if task == "fp8_moe":
-        from moe.layer_bench import TOKENS
+        from moe.measure.layer import TOKENS
 
         return [f"t: {tokens}" for tokens in TOKENS]
-    from moe.bench import all_rows
+    from moe.measure.grouped_gemm import all_rows
 
     return [f"m: {[*row.ms]}; n: {row.n}; k: {row.k}" for row in all_rows()]
 
@@ -139,7 +139,7 @@ class Request:
 def serve(request: Request) -> dict:
     """The reply; runs in a process of its own."""
     emulator.install(request.profile)
-    from moe import modelled as launches
+    from moe.measure import modelled as launches
 
     args, more = request.args, {}
     trace = Trace() if request.timeline else None
@@ -169,7 +169,7 @@ def serve(request: Request) -> dict:
 
 def check_config(config) -> None:
     """Raises configs.Unusable unless the kernel is right under this config, with all checks of the emulator."""
-    from moe import check
+    from moe.checks import grouped_gemm as check
 
     for name in CHECKED:
         error = check.run(check.CASES[name], config)
@@ -329,8 +329,8 @@ def swept(
 def key(request: Request) -> str:
     """Of all that a result depends on."""
     found = hashlib.sha256(json.dumps([sweep.code_digest(), dataclasses.asdict(request)]).encode())
-    for path in sorted((ROOT / "moe").glob("*.py")):
-        found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted((ROOT / "moe").rglob("*.py")):
+        found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()
 
 

@@ -23,9 +23,10 @@ import torch
 
 import utils
 from emulator.model.profile import load
-from evaluation import calibrate, fp8, protocol
+from evaluation import fp8, protocol
 from evaluation.judge import Options, geomean_us, judge
 from evaluation.statistics import geometric_mean
+from silicon import calibrate
 from task import TestCase, parse_case
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -3,7 +3,7 @@
 results/group_gemm.json and dual_gemm.json are what `python eval.py compare submission.py
 submission.py:pdl=False,prefetch=0 --json FILE` and `python eval.py benchmark --task nvfp4_dual_gemm --json FILE` wrote.
 results/public.json has what others published of B200s, and what the timing model says of one author's kernels.
-emulator/model/whole_kernels.json has the other public kernels, h200_loads.json what an H200 measured.
+emulator/model/whole_kernels.json has the other public kernels, silicon/entry/h200_loads.json what an H200 measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from emulator.model import uncertainty
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
-LOADS = Path(__file__).parent / "h200_loads.json"
+LOADS = ROOT / "silicon" / "entry" / "h200_loads.json"
 AS_SUBMITTED = "PDL, L2 prefetch before the wait"
 TASKS = {"nvfp4_group_gemm": "task.yml", "nvfp4_dual_gemm": "task_dual.yml"}
 GROUP, DUAL = TASKS

@@ -508,7 +508,7 @@ def ffma(kind: str, a, b, c, mode="rn", ftz=False, sat=False, relu=False):
 def finish(hi, lo, kind, mode, ftz, sat, relu, *inputs):
     """Clamp by .sat ([0, 1], NaN to 0) or .relu (NaN stays) and round once, to bits of `kind`.
 
-    Both turn -0 into +0 (tests/golden/README.md).
+    Both turn -0 into +0 (silicon/golden/README.md).
     """
     if sat or relu:
         low = ~(hi > 0) if sat else hi <= 0

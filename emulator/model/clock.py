@@ -42,7 +42,7 @@ def _evenly_spaced(lines: np.ndarray) -> Lines:
     return range(int(lines[0]), int(lines[-1]) + 1, steps[0]) if len(steps) == 1 else lines
 
 
-PARAMETER_LINE = 64  # bytes, measured: tests/timing, mechanisms/ld.param
+PARAMETER_LINE = 64  # bytes, measured: silicon/timing, mechanisms/ld.param
 OPERAND_ROW = 32  # bytes of a row of A or B that an mma of any kind reads
 
 

@@ -2,7 +2,7 @@
 
 Each 4 KiB of memory belongs to one half, that of its HBM channels. An SM asks its own half, which keeps a copy of what
 it has got from the other one: so a line that SMs of both halves read crosses once, lies in both, and the L2 holds half
-as much of such lines. Measured on an H200 with tests/timing/halves.py, like the homes: block by block they are the
+as much of such lines. Measured on an H200 with silicon/probes/halves.py, like the homes: block by block they are the
 parity of the bits of a number, and SMs get CTAs GPC by GPC, clusters from each GPC in turn. That an L2 has two parts
 of which each serves the GPCs next to it: https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf
 """

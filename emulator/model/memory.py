@@ -12,7 +12,7 @@ serves a window in any order, so that the first of several copies ends late, and
 that window does. SMs of a cluster that ask for a line that waits to go to them share one trip through the crossbar.
 What prefetches have asked for comes in no order: a load that meets it on its way ends with the last of it.
 Lines that are loaded as L2::evict_first push each other out when they take a share of the L2: of 26 MB that an H200 has
-loaded so nothing is left (tests/timing/policies.py). Other policies make no difference here.
+loaded so nothing is left (silicon/probes/policies.py). Other policies make no difference here.
 The L2 has two halves (halves.py): lines of the other one cross a link on their first way to a half, unless only a
 prefetch asked for them.
 """
@@ -261,7 +261,7 @@ class MemoryModel:
 
     def in_turn(self, time: float, line: int, half: int) -> float:
         """For how long a warp's request for a line, at `time`, waits behind those of others for the same one: each half
-        answers one after the other. (All SMs' flags and counters, tests/timing, mechanisms/ld.relaxed.gpu.)"""
+        answers one after the other. (All SMs' flags and counters, silicon/timing, mechanisms/ld.relaxed.gpu.)"""
         if not self.one_line_cycles:
             return 0.0
         if len(self.one_line) > 8192:

@@ -1,6 +1,6 @@
 """The clock of the SMs, which sinks while their tensor cores work (timing only, no data).
 
-Measured on an H200 (tests/timing/tensor_clock.py), wherever nvidia-smi says 1980 MHz: with the first wgmma of an SM the
+Measured on an H200 (silicon/probes/tensor_clock.py), wherever nvidia-smi says 1980 MHz: with an SM's first wgmma the
 clock of its GPC falls to 1.71 GHz, stays at 1.79 from 1.5 us on, and is back 1.4 us after the last one. It falls
 further as more of the chip's tensor cores work, by the square of their share, on operands that are noise; on zeros it
 does not. A wgmma takes as many cycles as ever. What copies out of the L2 bring into all SMs does not change: it has a

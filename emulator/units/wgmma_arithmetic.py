@@ -3,7 +3,7 @@
 Products are added as dot_add.py says, all K of an instruction and the accumulator at once, with F = 25 bits below the
 largest exponent; FP8 products with F = 13, and their sum is rounded towards zero to 13 bits behind the leading one: an
 f32 accumulator of FP8 products holds 14 bits. [read from MMA-Sim, "wgmma"; an H200 agrees bit for bit in 149 cases,
-tests/golden/wgmma.py, but for one thing: a product that is zero has no exponent there, however large its other factor.
+silicon/golden/wgmma.py, but for one thing: a zero product has no exponent there, however large its other factor.
 MMA-Sim gives the zero that of the smallest normal number, which costs small accumulators some bits.]
 """
 

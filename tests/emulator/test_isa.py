@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pytest
 from corpus.kernels import HEADER, KERNELS, entry
-from golden.cases import CASES
-from golden.coverage import refused
 
 import emulator
 from emulator.__main__ import Probe
@@ -14,6 +12,8 @@ from emulator.ptx import isa
 from emulator.ptx.parse import parse
 from emulator.ptx.program import Program
 from emulator.ptx.syntax import Instr
+from silicon.golden.cases import CASES
+from silicon.golden.coverage import refused
 
 # What neither the kernels run on an H200 nor those of the corpus have
 OTHERS = """

@@ -14,8 +14,9 @@ import pytest
 
 import modal_app
 from emulator.model.profile import load
-from evaluation import calibrate, fp8, protocol, runs
+from evaluation import fp8, protocol, runs
 from reference import TASKS
+from silicon import calibrate
 from task import read_task_yaml
 
 ROOT = Path(modal_app.__file__).parent
@@ -68,7 +69,7 @@ def test_image_and_function(monkeypatch):
     assert "ENV PYTHONPATH=/opt/group-gemm" in lines and "WORKDIR /opt/group-gemm" in lines
     assert dict(mounts) == {name: f"/opt/group-gemm/{name}" for name in modal_app.SOURCES}
     assert all((ROOT / name).exists() for name in modal_app.SOURCES)
-    assert {*protocol.FILES, "emulator", "evaluation"} <= set(modal_app.SOURCES)
+    assert {*protocol.FILES, "emulator", "evaluation", "silicon"} <= set(modal_app.SOURCES)
     assert isinstance(fresh.rented, modal.Function) and fresh.rented._spec_.gpus == "B200"
 
 

@@ -1,4 +1,4 @@
-"""What worklog/h200_loads.py compiles for an H200 is the submission's load side: the same copies in the same order."""
+"""silicon/entry/h200_loads.py compiles the submission's load side for an H200: the same copies in the same order."""
 
 import contextlib
 import json
@@ -16,17 +16,17 @@ from emulator.units import tma
 from emulator.units.async_copy import AsyncCopy
 from evaluation.inputs import as_bytes
 from reference import generate_input
+from silicon.entry import h200_loads
+from silicon.entry.h200_loads import arguments
+from silicon.timing import points
 from task import read_task_yaml
-from tests.timing import points
-from worklog import h200_loads
-from worklog.h200_loads import arguments
 
 ROOT = pathlib.Path(__file__).parents[2]
 SIZES = [(40, 272, 576), (300, 128, 128)]  # (M, N, K): parts of tiles in every dimension, two token tiles
 
 COMPILE = """
 import json, sys
-from worklog import h200_loads
+from silicon.entry import h200_loads
 h200_loads.prepare_dsl()
 submission = h200_loads.load_submission()
 made = h200_loads.compile_launch(submission, json.loads(sys.argv[1]), submission.DEFAULT)

@@ -1,0 +1,1 @@
+"""The kernels: a frame with roles (loads, scales, mainloop, epilogue), and the layer's other launches."""
