@@ -70,7 +70,7 @@ def test_results_that_the_pages_do_not_have_are_found(copy):
     record = json.loads(file.read_text())
     record["gau.nernst"]["15 calls in a row"][-1]["modelled_us"][0] = 30.0
     file.write_text(json.dumps(record))
-    assert pages.stale() == ["README.md: standing", "emulator/VALIDATION.md: record", "standing.png"]
+    assert pages.stale() == ["README.md: standing", "README.md: exam", "emulator/VALIDATION.md: record", "standing.png"]
     pages.write()
     assert pages.stale() == []
 

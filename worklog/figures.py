@@ -1,7 +1,8 @@
 """Figures of the pages, read from the files in which they were recorded: microseconds per call of the four cases.
 
 results/group_gemm.json and dual_gemm.json are what `python eval.py compare submission.py
-submission.py:pdl=False,prefetch=0 --json FILE` and `python eval.py benchmark --task nvfp4_dual_gemm --json FILE` wrote.
+submission.py:pdl=False,prefetch=0 --json FILE` and `python eval.py benchmark --task nvfp4_dual_gemm --json FILE` wrote,
+case 1 of the latter by a run of its own.
 results/public.json has what others published of B200s, and what the timing model says of one author's kernels.
 emulator/model/whole_kernels.json has the other public kernels, silicon/entry/h200_loads.json what an H200 measured.
 """
