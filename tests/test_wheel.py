@@ -60,6 +60,14 @@ def python(wheel, tmp_path_factory) -> Path:
     return folder / "bin" / "python"
 
 
+def of_the_checkout() -> set[str]:
+    """Names that a checkout's folder makes importable, and the wheel must not."""
+    names = {path.stem for path in ROOT.glob("*.py")}
+    names |= {path.name for path in ROOT.iterdir() if path.name.isidentifier() and next(path.rglob("*.py"), None)}
+    assert {"task", "utils", "eval", "reference", "evaluation", "tests"} < names
+    return names - PACKAGES
+
+
 def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "EMULATOR_RUN")}
 
@@ -87,18 +95,15 @@ def test_scripts_and_their_children_use_what_was_installed(python, tmp_path):
 
 
 def test_names_of_the_checkout_stay_there(python, tmp_path):
-    names = {path.stem for path in ROOT.glob("*.py")} | {"evaluation", "tests", "worklog"}
-    assert {"task", "utils", "eval", "reference"} < names
-    code = f"import importlib.util; print([x for x in {sorted(names)} if importlib.util.find_spec(x)])"
+    names = sorted(of_the_checkout())
+    code = f"import importlib.util; print([x for x in {names} if importlib.util.find_spec(x)])"
     done = run(python, "-c", code, folder=tmp_path)
     assert done.stdout == "[]\n", done.stdout + done.stderr
 
 
 def test_its_modules_import_nothing_that_only_a_checkout_has(wheel):
     """Imports anywhere in a file count: one inside a function fails only when it is called."""
-    own = {path.stem for path in ROOT.glob("*.py")}
-    own |= {path.name for path in ROOT.iterdir() if path.is_dir() and next(path.rglob("*.py"), None)}
-    forbidden, found = own - PACKAGES, []
+    forbidden, found = of_the_checkout(), []
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             if name.endswith(".py"):
