@@ -13,6 +13,10 @@ FLOORS = (
     *(f"emulator.{room}" for room in ("errors", "chip", "arena", "formats", "ptx", "state", "units")),
     *(f"emulator.{room}" for room in ("machine", "model", "device", "serve")),
     *("emulator", "emulator.__main__"),
+    *("evaluation", "evaluation.cuda_driver", "evaluation.calibrate"),
+    *("evaluation.judge", "evaluation.upload"),
+    *("evaluation.commands", *(f"evaluation.commands.{name}" for name in ("options", "run", "cli"))),
+    "evaluation.gpu",
 )
 PRODUCTS = sorted({entry.partition(".")[0] for entry in FLOORS})
 NOT_IMPORTED = "emulator/serve/startup"  # what a fresh Python runs, by its own path

@@ -413,7 +413,7 @@ def modelled(s, launch: dict, case: int, same: bool) -> float:
     import torch
 
     import emulator
-    from evaluation.modelled import Steady
+    from emulator.model.steady import Steady
     from tests.timing.points import INPUTS
 
     launches = []

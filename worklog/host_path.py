@@ -83,7 +83,7 @@ def main():
     import torch
 
     import submission
-    from evaluation.worker import load_submission
+    from evaluation.judge.loading import load_submission
     from reference import generate_input
 
     data = generate_input(M, (N,) * 8, (K,) * 8, 8, 1, device=torch.device("cpu"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from emulator.model import uncertainty
-from evaluation import ranking
+from evaluation.commands import ranking
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -3,9 +3,11 @@
 import numpy as np
 import torch
 
-from emulator.arena import Arena, Heap
-from evaluation import inputs
+from emulator.arena import BASE, Arena, Heap
+from evaluation.judge import inputs
 
+OURS = 2**36  # bytes of that memory for inputs and results; what is not touched costs nothing
+THEIRS = BASE + OURS  # where what the submission's process allocates begins
 DTYPES = {str(dtype): dtype for dtype in (torch.float16, torch.float4_e2m1fn_x2, torch.float8_e4m3fn)}
 
 
@@ -82,3 +84,37 @@ class Placed:
         for address, size in self.taken:
             self.heap.give(address, size)
         self.taken = []
+
+
+def taken(*placed: Placed) -> inputs.Taken:
+    """The memory of the inputs of placed data."""
+    found = inputs.Taken()
+    for one in placed:
+        outputs = one.output_addresses()
+        for address, size in one.taken:
+            if address not in outputs:
+                found.add(address, size, "an input")
+    return found
+
+
+def described(returned, single: bool) -> dict:
+    """{"returned": a place for each tensor} or {"wrong": what is wrong with what was returned}."""
+    if single and not isinstance(returned, torch.Tensor):
+        return {"wrong": f"custom_kernel returned {type(returned).__name__}, not the tensor c"}
+    returned = [returned] if single else returned
+    if not isinstance(returned, (list, tuple)):
+        return {"wrong": f"custom_kernel returned {type(returned).__name__}, not the list of the c tensors"}
+    places = []
+    for group, tensor in enumerate(returned):
+        if not isinstance(tensor, torch.Tensor):
+            return {"wrong": f"group {group}: custom_kernel returned {type(tensor).__name__}, not a tensor"}
+        places.append(
+            {
+                "address": tensor.data_ptr(),
+                "shape": list(tensor.shape),
+                "stride": list(tensor.stride()),
+                "dtype": str(tensor.dtype),
+                "device": str(tensor.device),
+            }  # fmt: skip
+        )
+    return {"returned": places}

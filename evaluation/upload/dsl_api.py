@@ -10,7 +10,7 @@ import importlib.metadata
 import inspect
 import types
 
-from evaluation.findings import Finding
+from evaluation.upload.findings import Finding
 
 VERSION = "4.5.2"
 

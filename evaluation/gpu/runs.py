@@ -2,7 +2,7 @@
 
 A request is plain data: {"mode", "task", "submission": text, "name", "tests": [spec], "benchmarks": [spec], "device",
 "config"}; the answer is (row, files): a row for worklog/results.jsonl and {name: bytes} to be kept beside it.
-`python -m evaluation.runs` prints those rows as a table.
+`python -m evaluation.gpu.runs` prints those rows as a table.
 """
 
 import base64
@@ -23,14 +23,15 @@ import torch
 
 import utils
 from emulator.model.profile import load
-from evaluation import calibrate, fp8, protocol
-from evaluation.judge import Options, geomean_us, judge
-from evaluation.statistics import geometric_mean
+from evaluation import ROOT, calibrate
+from evaluation.gpu import protocol
+from evaluation.judge.judge import Options, geomean_us, judge
+from evaluation.judge.statistics import geometric_mean
+from moe import eval_command
 from task import TestCase, parse_case
 
-ROOT = Path(__file__).resolve().parent.parent
 MODES = ("test", "benchmark", "leaderboard", "profile", "sweep", "calibrate")
-MOE_MODES = ("test", "benchmark")  # of the tasks of evaluation.fp8
+MOE_MODES = ("test", "benchmark")  # of the tasks of moe.eval_command
 PACKAGES = ("torch", "nvidia-cutlass-dsl", "cuda-python", "numpy")
 SMI = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu"
 NCU = "ncu --set full --nvtx --nvtx-include custom_kernel/ --import-source 1 -c 10 -f -o".split()  # as the bot
@@ -155,7 +156,7 @@ def calibrated(request: dict, files: dict[str, bytes]) -> dict:
 
 def of_moe(request: dict, files: dict[str, bytes]) -> dict:
     """moe/'s own checks or bench, which are no submission: their output, and the bench's rows, are kept."""
-    checks, bench = fp8.TASKS[request["task"]]
+    checks, bench = eval_command.TASKS[request["task"]]
     timed = request["mode"] == "benchmark"
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder, "rows.json")
@@ -210,7 +211,7 @@ def run(request: dict) -> tuple[dict, dict[str, bytes]]:
     else:
         try:
             mode = request["mode"]
-            if request["task"] in fp8.TASKS:
+            if request["task"] in eval_command.TASKS:
                 outcome = of_moe(request, files)
             elif mode == "test":
                 outcome = judged(request, "tests")
@@ -251,7 +252,7 @@ def table(rows: list[dict]) -> str:
 
 
 if __name__ == "__main__":
-    results = Path(__file__).parents[1] / "worklog" / "results.jsonl"
+    results = ROOT / "worklog" / "results.jsonl"
     if not results.exists():
         sys.exit("worklog/results.jsonl does not exist: modal_app.py writes it, a row for each run on a B200")
     print(table([json.loads(line) for line in results.read_text().splitlines()]))

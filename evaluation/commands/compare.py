@@ -7,12 +7,13 @@ with where their time goes; a difference is called one only if it is larger than
 
 import dataclasses
 
-from evaluation import modelled, ranking
-from evaluation.configs import parse_config
-from evaluation.judge import configs_of, judge, measure_pairs, work
-from evaluation.show import Screen
-from evaluation.statistics import Stats, geometric_mean
-from evaluation.verdict import Options, Verdict
+from evaluation.commands import ranking
+from evaluation.commands.show import Screen
+from evaluation.judge import modelled
+from evaluation.judge.configs import parse_config
+from evaluation.judge.judge import configs_of, judge, measure_pairs, work
+from evaluation.judge.statistics import Stats, geometric_mean
+from evaluation.judge.verdict import Options, Verdict
 from task import TestCase
 
 LEAST = 0.005  # us of a breakdown that are shown
@@ -125,6 +126,24 @@ def replies(found: list[Compared]) -> list[dict]:
     """Of `modelled`, as far as there are times."""
     every = (verdict.modelled or {} for of_case in found for verdict in of_case.verdicts)
     return [reply for reply in every if "us" in reply]
+
+
+def json_of(sides: list[Side], found: list[Compared], device: str) -> dict:
+    """What --json writes. device: its name."""
+    timed = replies(found)
+    measured = any(verdict.times for of_case in found for verdict in of_case.verdicts)
+    result = {"command": "compare", "kind": "modelled" if timed else "measured" if measured else "none"}
+    result |= {name: dataclasses.asdict(side) for name, side in zip("ab", sides)}
+    rows = []
+    for of_case in found:
+        row = {"spec": of_case.case.spec}
+        for name, verdict in zip("ab", of_case.verdicts):
+            row[name] = {"status": verdict.status, "reason": verdict.reason, "us": time_of(verdict)}
+            row[name] |= {"us_interval": interval_of(verdict), "modelled": verdict.modelled}
+        row |= {"difference_us": of_case.difference_us, "error_us": of_case.error_us, "tells": of_case.tells}
+        rows.append(row)
+    result |= {"cases": rows, "device": device}
+    return result | modelled.labelled(timed) | ({"ranking_error": ranking.error()} if timed else {})
 
 
 def verdict_in_words(of_case: Compared) -> str:

@@ -26,22 +26,16 @@ from emulator.model import report, uncertainty
 from emulator.model.profile import load
 from emulator.model.steady import Steady
 from emulator.model.trace import Trace
-from evaluation import configs, modelled, sweep
-from evaluation.show import Screen
+from evaluation import ROOT
+from evaluation.commands import model_process
+from evaluation.commands import profile as profiling
+from evaluation.commands import sweep as sweeping
+from evaluation.commands.show import Screen
+from evaluation.judge import configs, modelled
 from task import TestCase, parse_case
 
-ROOT = Path(__file__).resolve().parent.parent
 # Of each task: what checks it, and what times it
 TASKS = {"fp8_grouped_gemm": ("moe.check", "moe.bench"), "fp8_moe": ("moe.layer_check", "moe.layer_bench")}
-TAKES = {  # options
-    "tests": {"task", "device", "schedules"},
-    "benchmarks": {"task", "device", "json_file", "case", "spec", "jobs", "timeout", "memory"},
-    "profile": {"task", "case", "spec", "profile", "jobs", "timeout", "json_file", "out", "calls"},
-    "sweep": {
-        "task", "case", "spec", "profile", "jobs", "timeout", "json_file", "configs", "grid", "results", "resume",
-        "memory",
-    },
-}  # fmt: skip
 CALLS = {"fp8_grouped_gemm": 15, "fp8_moe": 3}  # back to back; a call of the layer takes minutes to simulate
 SHORT = {"fp8_grouped_gemm": (1, 9, 11), "fp8_moe": (0,)}  # cases of a run that names none: minutes
 CHECKED = "ragged", "cut into many parts", "shares, then whole tiles"  # cases of moe.check that a swept config must do
@@ -159,7 +153,7 @@ def serve(request: Request) -> dict:
     with emulator.timing(request.profile, trace, steady if request.extrapolate else None) as timed:
         for call in calls:
             call()
-    reply = modelled.timed_reply(request, timed, steady, trace, ends)
+    reply = model_process.timed_reply(request, timed, steady, trace, ends)
     if request.task == "fp8_moe":
         last = len(steady.ends) * each
         us = [report.of_launch(launch)["us"] for launch in timed.run.launches[last - each : last]]
@@ -180,42 +174,53 @@ def check_config(config) -> None:
 # ---- in the evaluator's process
 
 
-def run(
-    task: str, section: str, device: str, schedules: int, json_file: str | None, case: int | None,
-    spec: tuple[str, ...], **options,
-) -> int:  # fmt: skip
-    """Exit code: 0 only if all passed, or all has a time. Raises ValueError for what it does not do.
+def test(task: str, device: str, schedules: int) -> int:
+    """Runs the task's checks; the exit code. Raises ValueError.
 
-    Tests on the GPU of this machine (device "cuda", or "auto" if there is one), else on an emulated H200 and an
-    emulated B200, in a process of its own each. Benchmarks are modelled where there is no GPU, those of a few cases
-    unless one is given. options: jobs, timeout (seconds a call), memory.
+    On the GPU of this machine (device "cuda", or "auto" if there is one), else on an emulated H200 and an emulated
+    B200, in a process of its own each.
     """
-    check, bench = TASKS[task]
-    found = torch.cuda.is_available()
-    if device == "cuda" and not found:
-        raise ValueError("--device cuda: there is no CUDA GPU")
-    emulated = device == "emulated" or not found
-    if section == "benchmarks":
-        if emulated:
-            return benchmark(task, cases(task, case, spec), json_file, **options)
-        if spec:
-            raise ValueError("--spec is for modelled times: on a GPU --case numbers the rows that there are")
-        ((_, one),) = cases(task, case, ()) if case is not None else ((0, None),)
-        only = [] if one is None else ["--tokens", str(one.args["t"])] if "t" in one.args else ["--rows", str(case)]
-        written = ["--json", json_file] if json_file else []
-        return subprocess.call([sys.executable, "-m", bench, *only, *written])
-    options = [["--emulated", "h200"], ["--emulated", "b200"]] if emulated else [[]]
-    commands = [[sys.executable, "-m", check, "--schedules", str(schedules), *option] for option in options]
+    check, _ = TASKS[task]
+    where = [["--emulated", "h200"], ["--emulated", "b200"]] if is_emulated(device) else [[]]
+    commands = [[sys.executable, "-m", check, "--schedules", str(schedules), *option] for option in where]
     return max([subprocess.call(command) != 0 for command in commands])
 
 
+def benchmark(
+    task: str, device: str, case: int | None, spec: tuple[str, ...], json_file: str | None, jobs: int, timeout: float,
+    memory: float,
+) -> int:  # fmt: skip
+    """Times cases on the GPU of this machine, or models a few where there is none; the exit code. Raises ValueError.
+
+    timeout: seconds for a call. memory: GiB of a process that models.
+    """
+    if is_emulated(device):
+        return model(task, cases(task, case, spec), json_file, jobs, timeout, memory)
+    if spec:
+        raise ValueError("--spec is for modelled times: on a GPU --case numbers the rows that there are")
+    _, bench = TASKS[task]
+    ((_, one),) = cases(task, case, ()) if case is not None else ((0, None),)
+    only = [] if one is None else ["--tokens", str(one.args["t"])] if "t" in one.args else ["--rows", str(case)]
+    written = ["--json", json_file] if json_file else []
+    return subprocess.call([sys.executable, "-m", bench, *only, *written])
+
+
+def is_emulated(device: str) -> bool:
+    """Whether --device asks for an emulated GPU, or there is no other. Raises ValueError if it asks for another."""
+    found = torch.cuda.is_available()
+    if device == "cuda" and not found:
+        raise ValueError("--device cuda: there is no CUDA GPU")
+    return device == "emulated" or not found
+
+
 def replies_to(screen: Screen, what: str, requests: list[Request], jobs: int, timeout: float) -> list[dict]:
+    """A reply to each request, with a progress bar called `what`. timeout: seconds for each."""
     with screen.progress(what, [request.size for request in requests], workers=None) as advance:
-        return modelled.ask_all(requests, jobs, timeout, lambda index, reply: advance(index))
+        return model_process.ask_all(requests, jobs, timeout, lambda index, reply: advance(index))
 
 
-def benchmark(task: str, chosen: list, json_file: str | None, jobs: int, timeout: float, memory: float) -> int:
-    """Models these cases."""
+def model(task: str, chosen: list, json_file: str | None, jobs: int, timeout: float, memory: float) -> int:
+    """Models the times of these (number, case); the exit code."""
     screen = Screen()
     requests = [Request(task, case.args, calls=CALLS[task], memory=memory) for _, case in chosen]
     replies = replies_to(screen, f"modelling {task}", requests, jobs, timeout * CALLS[task])
@@ -227,6 +232,7 @@ def benchmark(task: str, chosen: list, json_file: str | None, jobs: int, timeout
 
 
 def result(command: str, task: str, rows: list[dict], replies: list[dict]) -> dict:
+    """What --json writes."""
     good = [reply for reply in replies if "error" not in reply]
     kind = {"kind": "modelled", "label": modelled.label(good)} if good else {"kind": "none"}
     return {"command": command, "task": task, "cases": rows} | kind
@@ -259,8 +265,15 @@ def show(screen: Screen, chosen: list, replies: list[dict]) -> None:
         screen.line(NOTE)
 
 
-def profile(task: str, chosen: list, out: str, profile: str, calls: int, jobs: int, timeout: float, json_file) -> int:
-    """Where the time goes, and a timeline for each case."""
+def profile(
+    task: str, case: int | None, spec: tuple[str, ...], profile: str, calls: int, out: str, jobs: int, timeout: float,
+    json_file: str | None,
+) -> int:  # fmt: skip
+    """Shows where the modelled time of cases goes, and writes a timeline of each below `out`; the exit code.
+
+    profile: the modelled machine. timeout: seconds for a case. Raises ValueError.
+    """
+    chosen = cases(task, case, spec)
     screen = Screen()
     folders = [str(Path(out).absolute() / f"{task}{number}") for number, _ in chosen]
     requests = [
@@ -270,11 +283,7 @@ def profile(task: str, chosen: list, out: str, profile: str, calls: int, jobs: i
     replies = replies_to(screen, "modelling profiles", requests, jobs, timeout)
     for (number, case), reply, folder in zip(chosen, replies, folders):
         if "error" not in reply:
-            rows = [[name, f"{100 * share:.1f}"] for name, share in reply["breakdown"]["shares"].items()]
-            screen.table(["<share of the steady interval", "%"], rows, f"case {number}: {shapes(case.args)}")
-            uses = [line for kernel in reply["kernels"] for line in report.kernel_lines(kernel)]
-            for line in (*reply["breakdown"]["facts"], *uses, f"{folder}: timeline.json.gz, overview.png"):
-                screen.line(f"  {line}")
+            profiling.show(screen, f"case {number}: {shapes(case.args)}", reply, folder)
     show(screen, chosen, replies)
     if json_file:
         rows = [{"case": number, "spec": case.spec} | reply for (number, case), reply in zip(chosen, replies)]
@@ -282,19 +291,21 @@ def profile(task: str, chosen: list, out: str, profile: str, calls: int, jobs: i
     return int(any("error" in reply for reply in replies))
 
 
-def swept(
-    task: str, chosen: list, changes: list[dict], file: Path, resume: bool, profile: str, jobs: int, timeout: float,
-    memory: float, json_file: str | None,
+def sweep(
+    task: str, case: int | None, spec: tuple[str, ...], configs: tuple[str, ...], grid: str | None, results: str,
+    resume: bool, profile: str, jobs: int, timeout: float, memory: float, json_file: str | None,
 ) -> int:  # fmt: skip
-    """Times the cases under each change of their configs and ranks them. Raises ValueError, and OSError of `file`.
+    """Times cases under each change of their configs and ranks them; the exit code. Raises ValueError, and OSError of
+    the file `results`.
 
     What is ranked gave right results on small cases, with all checks of the emulator. A result is added to the file as
     it comes, under a key of all that it depends on.
     """
+    changes, chosen, file = sweeping.changes(configs, grid), cases(task, case, spec), Path(results)
     if task != "fp8_grouped_gemm":
         raise ValueError(f"sweep does not know {task}: its stages have tables of their own")
-    screen, known = Screen(), sweep.kept(file) if resume else {}
-    rows = [[sweep.Outcome(case.spec, change, None, None, reason="") for _, case in chosen] for change in changes]
+    screen, known = Screen(), sweeping.kept(file) if resume else {}
+    rows = [[sweeping.Outcome(case.spec, change, None, None, reason="") for _, case in chosen] for change in changes]
     places = [(i, j) for i in range(len(changes)) for j in range(len(chosen))]
     requests = [
         Request(task, chosen[j][1].args, profile, CALLS[task], changes[i], check=True, memory=memory) for i, j in places
@@ -311,29 +322,32 @@ def swept(
         advance(index)
 
     with screen.progress("sweep", [requests[place].size for place in todo], "run", None) as advance:
-        modelled.ask_all([requests[place] for place in todo], jobs, timeout, done)
+        model_process.ask_all([requests[place] for place in todo], jobs, timeout, done)
     for (i, j), of in zip(places, keys):
         outcome, reply = rows[i][j], known[of]["modelled"]
         outcome.config = outcome.line = reply.get("config")
         outcome.status, outcome.reason = ("fail", reply["error"]) if "error" in reply else ("pass", "")
         if "error" not in reply:
             outcome.us, outcome.us_interval, outcome.modelled = reply["us"], reply["us_interval"], reply
-    sweep.show(screen, rows, [number for number, _ in chosen])
+    sweeping.show(screen, rows, [number for number, _ in chosen])
     if json_file:
         outcomes = [dataclasses.asdict(outcome) for row in rows for outcome in row]
         replies = [outcome.modelled for row in rows for outcome in row if outcome.modelled]
         Path(json_file).write_text(json.dumps(result("sweep", task, outcomes, replies), indent=1) + "\n")
-    return 0 if all(sweep.mean(row) for row in rows) else 1
+    return 0 if all(sweeping.mean(row) for row in rows) else 1
 
 
 def key(request: Request) -> str:
     """Of all that a result depends on."""
-    found = hashlib.sha256(json.dumps([sweep.code_digest(), dataclasses.asdict(request)]).encode())
-    for path in sorted((ROOT / "moe").glob("*.py")):
-        found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    found = hashlib.sha256(json.dumps([sweeping.code_digest(), dataclasses.asdict(request)]).encode())
+    for path in sorted((ROOT / "moe").rglob("*.py")):
+        found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()
 
 
+COMMANDS = {"test": test, "benchmark": benchmark, "profile": profile, "sweep": sweep}  # arguments: options they take
+
+
 if __name__ == "__main__":
-    own = importlib.import_module("evaluation.fp8")  # under its own name, which pickles know
-    modelled.child(own.Request, own.serve)
+    own = importlib.import_module("moe.eval_command")  # under its own name, which pickles know
+    model_process.child(own.Request, own.serve)

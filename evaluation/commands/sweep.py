@@ -13,14 +13,16 @@ import json
 import re
 from pathlib import Path
 
-from evaluation import modelled, ranking
-from evaluation.judge import Refused, configs_of, judge, shared_memory, work
-from evaluation.show import Screen, count
-from evaluation.statistics import geometric_mean
-from evaluation.verdict import Options, Verdict
+from evaluation import ROOT
+from evaluation.commands import ranking
+from evaluation.commands.show import Screen, count
+from evaluation.judge import modelled
+from evaluation.judge.configs import parse_config, parse_grid
+from evaluation.judge.judge import Refused, configs_of, judge, shared_memory, work
+from evaluation.judge.statistics import geometric_mean
+from evaluation.judge.verdict import Options, Verdict
 from task import TestCase
 
-ROOT = Path(__file__).resolve().parent.parent
 TOO_MUCH = re.compile(r"(\d+) static \+ (\d+) dynamic bytes of shared memory; a block has (\d+)")  # machine/launch.py
 RESULT = ("status", "reason", "us", "us_interval", "modelled")  # of an Outcome: what is kept
 
@@ -169,6 +171,14 @@ def what_fits(case: TestCase, outcome: Outcome, options: Options) -> str:
     return f"; {name}={fits} would fit"
 
 
+def changes(configs: tuple[str, ...], grid: str | None) -> list[dict[str, str]]:
+    """What is submitted, {}, and the changes of it that --config and --grid name. Raises ValueError."""
+    found = [{}, *map(parse_config, configs), *parse_grid(grid)]
+    if len(found) == 1:
+        raise ValueError("nothing to try: give --config or --grid")
+    return found
+
+
 def described(change: dict[str, str]) -> str:
     return ",".join(f"{name}={value}" for name, value in change.items()) or "as submitted"
 
@@ -176,6 +186,16 @@ def described(change: dict[str, str]) -> str:
 def mean(row: list[Outcome]) -> float | None:
     """Geometric mean over the cases; None unless all may be ranked."""
     return geometric_mean(outcome.us for outcome in row)
+
+
+def json_of(rows: list[list[Outcome]], submission: str) -> dict:
+    """What --json writes."""
+    replies = [outcome.modelled for row in rows for outcome in row if outcome.modelled]
+    ranked = [{"change": row[0].change, "geomean_us": mean(row)} for row in rows]
+    ranked.sort(key=lambda row: row["geomean_us"] or float("inf"))
+    result = {"command": "sweep", "kind": "modelled" if replies else "none", "submission": submission}
+    result |= {"cases": [dataclasses.asdict(outcome) for row in rows for outcome in row], "ranking": ranked}
+    return result | modelled.labelled(replies)
 
 
 def show(screen: Screen, rows: list[list[Outcome]], numbers: list[int]) -> None:

@@ -7,7 +7,7 @@ import secrets
 import torch
 
 import utils
-from evaluation.statistics import Stats, geometric_mean
+from evaluation.judge.statistics import Stats, geometric_mean
 
 MEMORY_BANDWIDTH = 8e12  # bytes/s of a B200: https://www.nvidia.com/en-us/data-center/dgx-b200/
 

@@ -1,18 +1,35 @@
-"""What commands show: lines, tables, and how far they are.
+"""What commands show: lines, tables, how far they are, results in JSON, and the one sentence for what cannot be done.
 
 On a terminal with rich's boxes, colours and bars. Piped, or with NO_COLOR set (https://no-color.org), plain: a row is
 one line, columns stand two spaces apart, nothing is wrapped or cut; progress then goes to stderr, a line for each case.
 """
 
 import contextlib
+import json
 import os
 import sys
 import time
+from pathlib import Path
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+
+class Failure(click.ClickException):
+    """Ends a command with one sentence on stderr and exit code 2."""
+
+    exit_code = 2
+
+
+def dump_json(path: str, result: dict, what: str = "results") -> None:
+    """Writes a result for --json. Raises Failure, which says `what` could not be written."""
+    try:
+        Path(path).write_text(json.dumps(result, indent=1) + "\n")
+    except OSError as error:
+        raise Failure(f"cannot write the {what}: {error}") from None
 
 
 class Screen:

@@ -1,25 +1,7 @@
-"""Judges a submission: cases in, a verdict for each out.
+"""Judges a submission: cases in, a verdict for each out. README.md, two folders up from here, has the threat model.
 
-The threat model. A submission is Python that may run any code in its own process, may start others, and wants a verdict
-or a time that it does not deserve.
-
-Held, on the emulator, is everything that is reported. The submission's process (worker.py) is told addresses of memory
-that it shares with the judge's, and what it launches is sent to the judge's process as data: PTX, geometry, parameters.
-That process (bench.py, emulated.py), which imports nothing of the submission's, makes the inputs and the exact results,
-runs the launches with all checks, reads what they wrote, and finds out whether inputs changed. A time is modelled from
-the launches of calls in a row that were only noted when the submission made them; once its process has ended, a call
-among them that nobody could foresee is run with inputs that the submission has never seen, and has to give the exact
-result by its launches alone; the others, timed with the same inputs, have to launch, move and multiply the same; and
-what is faster than the speed of light is no time. Sizes near the listed ones and a call more, at secret places, are
-part of every run. The two processes are kept apart by the system (isolation.py): the result says by what.
-
-Held on a GPU: results, as far as a process of the submission's can give them (its bytes are compared by the judge).
-Not held there: a native attack on the timer, which has to be in the submission's process; it is taken before the
-submission is imported, replacements are found, impossible times are refused, untimed repeats look like timed ones.
-
-Not held anywhere: the machine against the submission. It runs with the rights of a user, of another one where the judge
-is root; where it is the same user, that user's other processes and files are within its reach, the judge's memory not.
-Nothing partial passes, and what goes wrong in the judge is no pass either.
+This is the command line's end: it starts the processes (sandbox.py) and shares the cases between examiners. Nothing
+partial passes, and what goes wrong in the judge is no pass either.
 """
 
 import atexit
@@ -29,9 +11,9 @@ import tempfile
 
 import numpy as np
 
-from evaluation import isolation, jobs, sandbox
-from evaluation.statistics import Stats
-from evaluation.verdict import Options, Refused, Verdict, geomean_us
+from evaluation.judge import examiner, isolation, jobs, sandbox
+from evaluation.judge.statistics import Stats
+from evaluation.judge.verdict import Options, Refused, Verdict, geomean_us
 from task import TestCase
 
 __all__ = [
@@ -52,11 +34,11 @@ _nursery: sandbox.Nursery | None = None
 
 
 def nursery() -> sandbox.Nursery:
-    """The one of this process: importing torch takes seconds."""
+    """The nursery of this process, started once: importing torch takes seconds."""
     global _nursery
     if _nursery is None or _nursery.process.poll() is not None:
         isolation.shield()
-        _nursery = sandbox.Nursery.spawn()
+        _nursery = sandbox.Nursery.spawn(examiner.__name__)
     return _nursery
 
 
@@ -71,19 +53,19 @@ def stop() -> None:
             ending.process.wait(5)
 
 
-class Bench:
-    """A process that judges one case after the other. submissions: how many it has to hold at once."""
+class ExaminerProcess:
+    """A process that judges one case after the other (examiner.py). submissions: how many it has to hold at once."""
 
     def __init__(self, of: sandbox.Nursery, options: Options, directory: str, submissions: int = 1):
         self.nursery = of
         mine, theirs = sandbox.pair()
-        self.pid = of.start("bench.serve", submissions, fds=(theirs.fileno(),))
+        self.pid = of.start(examiner.serve, submissions, fds=(theirs.fileno(),), apart=True)
         theirs.close()
         self.channel = sandbox.Channel(mine)
         self.channel.send((options, directory, [os.getpid(), *of.pids()]))
 
     def ask(self, *request, died):
-        """The reply, or `died`."""
+        """The reply to a request; `died` if the process has."""
         try:
             self.channel.send(request)
             return self.channel.receive()[0]
@@ -100,8 +82,8 @@ class Bench:
 
 
 @contextlib.contextmanager
-def benches(options: Options, count: int, submissions: int = 1):
-    """So many of them, ended with this block."""
+def examiners(options: Options, count: int, submissions: int = 1):
+    """Starts so many examiners, each able to hold so many submissions; they end with this block."""
     with tempfile.TemporaryDirectory(prefix="group-gemm-", ignore_cleanup_errors=True) as root:
         os.chmod(root, 0o711)  # the worker, another user, has a folder inside
         parent, started = nursery(), []
@@ -109,18 +91,18 @@ def benches(options: Options, count: int, submissions: int = 1):
             for i in range(count):
                 directory = os.path.join(root, str(i))
                 os.mkdir(directory, 0o711)
-                started.append(Bench(parent, options, directory, submissions))
+                started.append(ExaminerProcess(parent, options, directory, submissions))
             yield started
         finally:
-            for bench in started:
-                bench.end()
+            for one in started:
+                one.end()
 
 
 def configs_of(asked: list[tuple[dict, dict[str, str]]], options: Options) -> list[dict]:
     """What the submission's Config is for each (arguments of a case, changes): {"config": all of it, "line": the entry
     of its table}, or {"error": one sentence}. Raises Refused where the submission cannot be imported."""
-    with benches(options, 1) as (bench,):
-        found = bench.ask("configs", asked, died=Refused(DIED))
+    with examiners(options, 1) as (one,):
+        found = one.ask("configs", asked, died=Refused(DIED))
     if isinstance(found, Refused):
         raise found
     return found
@@ -128,8 +110,8 @@ def configs_of(asked: list[tuple[dict, dict[str, str]]], options: Options) -> li
 
 def shared_memory(case: TestCase, each: list[Options]) -> list[int | Refused]:
     """Dynamic bytes of shared memory that the submission's launches ask for under each of the options."""
-    with benches(each[0], 1) as (bench,):
-        return [bench.ask("shared_memory", case, options, died=Refused(DIED)) for options in each]
+    with examiners(each[0], 1) as (one,):
+        return [one.ask("shared_memory", case, options, died=Refused(DIED)) for options in each]
 
 
 def measure_pairs(
@@ -138,10 +120,10 @@ def measure_pairs(
     """Two submissions on a GPU, timed in turns: for each case both verdicts, and by how many nanoseconds a call of the
     second takes longer than one of the first in the same round, None where one failed."""
     pairs = []
-    with benches(both[0], 1, submissions=2) as (bench,):
+    with examiners(both[0], 1, submissions=2) as (one,):
         for index, case in enumerate(cases):
             died = *(Verdict(case.spec, reason=DIED) for _ in both), None
-            pairs.append(bench.ask("pair", case, [*both], died=died))
+            pairs.append(one.ask("pair", case, [*both], died=died))
             on_pair(index, pairs[-1])
     return pairs
 
@@ -168,8 +150,8 @@ def judge(
         verdicts[index] = verdict
         on_verdict(index, verdict)
 
-    with benches(options, min(options.jobs, len(cases))) as workers:
-        jobs.share(order, workers, lambda bench, index: bench.judge(cases[index], index == extra, each[index]), done)
+    with examiners(options, min(options.jobs, len(cases))) as all_of_them:
+        jobs.share(order, all_of_them, lambda one, index: one.judge(cases[index], index == extra, each[index]), done)
     return verdicts
 
 

@@ -14,7 +14,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from evaluation import ROOT
+
 FILES = ("eval.py", "reference.py", "task.py", "utils.py")
 TIMEOUTS = {
     "compile": 120,

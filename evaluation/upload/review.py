@@ -9,7 +9,7 @@ import builtins
 import re
 import sys
 
-from evaluation.findings import Finding
+from evaluation.upload.findings import Finding
 
 FORBIDDEN_WORD = "stream"
 

@@ -1,7 +1,7 @@
 """`python eval.py check`: what popcorn, the bot or the automatic review would refuse, found before uploading.
 
-Sources are in `evaluation.findings`. The bot reads the header only in the leading comment block, popcorn-cli in all
-lines: a directive elsewhere is an error. What needs the bot's database (deadline, rate limit, bans) is not checked.
+Sources are in findings.py. The bot reads the header only in the leading comment block, popcorn-cli in all lines: a
+directive elsewhere is an error. What needs the bot's database (deadline, rate limit, bans) is not checked.
 """
 
 import ast
@@ -16,10 +16,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from evaluation.compile_time import check_compile_time
-from evaluation.dsl_api import check_dsl
-from evaluation.findings import Finding
-from evaluation.review import FORBIDDEN_WORD, review
+from evaluation.upload.compile_time import check_compile_time
+from evaluation.upload.dsl_api import check_dsl
+from evaluation.upload.findings import Finding
+from evaluation.upload.review import FORBIDDEN_WORD, review
 from reference import GROUP_GEMM, TASKS, Task
 
 MAX_BYTES = 1_000_000

@@ -1,4 +1,4 @@
-"""How long a submission takes before its first launch: `python -m evaluation.compile_time FILE RESULTS CASES...`
+"""How long a submission takes before its first launch: `python -m evaluation.upload.compile_time FILE RESULTS CASES...`
 
 Imports the file, then calls custom_kernel once per case, in a process of its own. Launches are skipped unless there is
 a B200, so what is left is compiling and preparing: for all Configs among which the submission would choose there.
@@ -12,10 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from evaluation.findings import Finding
+from evaluation import ROOT
+from evaluation.upload.findings import Finding
 
 LIMITS = {"import": 120, "tests": 180, "benchmarks": 180}  # seconds, for all cases of a section together
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def measure(submission: str, results: str, cases: list[str]) -> None:
@@ -23,8 +23,8 @@ def measure(submission: str, results: str, cases: list[str]) -> None:
     begin = time.perf_counter()
     import emulator
     import utils
-    from evaluation.configs import each_other
-    from evaluation.worker import explain, load_submission
+    from evaluation.judge.configs import each_other
+    from evaluation.judge.loading import explain, load_submission
     from reference import task_of
     from task import parse_case
 
@@ -69,7 +69,7 @@ def check_compile_time(submission: Path, cases: list[str], limits: dict = LIMITS
             sys.executable,
             "-u",
             "-m",
-            "evaluation.compile_time",
+            "evaluation.upload.compile_time",
             str(submission.resolve()),
             str(results),
             *cases,

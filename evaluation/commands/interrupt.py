@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 
-from evaluation import isolation, jobs
+from evaluation.judge import isolation, jobs
 
 PATIENCE_S = 1.0  # for threads that share jobs to see that nothing works any more
 

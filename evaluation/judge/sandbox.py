@@ -1,10 +1,10 @@
 """The processes of a run, and which of them the submission gets.
 
     judge (the command line)
-      └ nursery     has imported torch and knows nothing of any case; forks the others
-          ├ bench   one a job: makes inputs, knows results, emulates, decides; imports no submission
-          └ nursery of that bench
-              └ worker   the submission's; see isolation.py
+      └ nursery        has imported torch and knows nothing of any case; forks the others
+          └ examiner   one a job: makes inputs, knows results, emulates, decides; imports no submission
+              └ nursery of that examiner, forked before it knows anything
+                  └ worker   the submission's; see isolation.py
 
 A worker is forked by a process that has never held a seed or a result, and ends with all that it started.
 """
@@ -19,11 +19,11 @@ import socket
 import struct
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
-from evaluation import isolation
+from evaluation import ROOT
+from evaluation.judge import isolation
 
-ROOT = Path(__file__).resolve().parent.parent
 _LENGTH = struct.Struct("<Q")
 
 
@@ -85,22 +85,26 @@ class Nursery:
         return cls(Channel(mine))
 
     @classmethod
-    def spawn(cls, also: str = "evaluation.worker") -> "Nursery":
-        """One of a fresh interpreter. also: a module that it imports, too."""
+    def spawn(cls, *modules: str) -> "Nursery":
+        """A nursery of a fresh interpreter, which imports these modules."""
         mine, theirs = pair()
-        command = [sys.executable, "-c", f"from evaluation import sandbox; sandbox.main({theirs.fileno()}, {also!r})"]
+        code = f"from {__package__} import sandbox; sandbox.main({theirs.fileno()}, {modules!r})"
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         nursery = cls(Channel(mine))
         nursery.process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+            [sys.executable, "-c", code], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
             start_new_session=True,  # Ctrl-C is for the judge, who ends the others
         )  # fmt: skip
         theirs.close()
         return nursery
 
-    def start(self, function: str, *arguments, fds: tuple[int, ...] = ()) -> int:
-        """The process id of function(*arguments, *fds), forked; `function` is "module.name" in evaluation."""
-        self.channel.send(("start", function, arguments), fds)
+    def start(self, function: Callable, *arguments, fds: tuple[int, ...] = (), apart: bool = False) -> int:
+        """Forks function(*arguments, *fds); its process id.
+
+        function: one at the top of a module; its name is sent. apart: `end` of another process spares this one.
+        """
+        self.channel.send(("start", function, arguments, apart), fds)
         return self.channel.receive()[0]
 
     def end(self, pid: int) -> int | None:
@@ -117,30 +121,28 @@ class Nursery:
         self.channel.close()
 
 
-def main(fd: int, also: str) -> None:
-    """The main function of a spawned nursery."""
-    import evaluation.bench  # noqa: F401 -- what those that it forks need
-    import evaluation.worker  # noqa: F401
-
-    importlib.import_module(also)
+def main(fd: int, modules: tuple[str, ...]) -> None:
+    """The main function of a spawned nursery. modules: what those that it forks need."""
+    for module in modules:
+        importlib.import_module(module)
     _serve(socket.socket(fileno=fd))
 
 
 def _serve(end: socket.socket) -> None:
     isolation.shield()
     isolation.adopt_orphans()
-    channel, apart = Channel(end), set()  # `apart`: benches, which end on their own
+    channel, apart = Channel(end), set()  # `apart`: process ids
     try:
         while True:
             (what, *rest), fds = channel.receive()
             if what == "start":
-                function, arguments = rest
+                function, arguments, on_its_own = rest
                 pid = os.fork()
                 if pid == 0:
                     _become(channel, function, arguments, fds)
                 for fd in fds:
                     os.close(fd)
-                if function == "bench.serve":
+                if on_its_own:
                     apart.add(pid)
                 channel.send(pid)
             elif what == "end":
@@ -160,14 +162,13 @@ def _serve(end: socket.socket) -> None:
         os._exit(0)
 
 
-def _become(channel: Channel, function: str, arguments: tuple, fds: list[int]) -> None:
+def _become(channel: Channel, function: Callable, arguments: tuple, fds: list[int]) -> None:
     """In the forked process; does not return."""
     code = 1
     try:
         channel.close()
         isolation.prctl(isolation.PDEATHSIG, signal.SIGKILL)
-        module, _, name = function.rpartition(".")
-        getattr(sys.modules[f"evaluation.{module}"], name)(*arguments, *fds)
+        function(*arguments, *fds)
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())

@@ -20,7 +20,7 @@ from emulator.ptx.parse import parse
 from emulator.ptx.program import Program
 from emulator.state.dependency import Dependencies
 from emulator.state.global_memory import GlobalMemory, Region
-from evaluation.placed import Placed
+from evaluation.judge.placed import Placed
 
 REGIONS = 65_536  # of the submission's that a launch may bring along
 _modules: dict[str, tuple] = {}  # PTX -> (module, {kernel: Program})
