@@ -65,8 +65,9 @@ def floor(name: str) -> int:
 
 
 def violations(found: dict[str, set[str]]) -> list[str]:
-    """Imports that go up."""
-    return [f"{a} imports {b}" for a, others in found.items() for b in others if floor(b) > floor(a)]
+    """Imports that go up. Raises LookupError for a module without a floor."""
+    floors = {name: floor(name) for name in found}
+    return [f"{a} imports {b}" for a, others in found.items() for b in others if floors[b] > floors[a]]
 
 
 def test_imports_go_down():
@@ -91,8 +92,7 @@ def test_an_import_that_goes_up_is_seen(tmp_path, line):
 
 def test_a_room_without_a_floor_is_seen(tmp_path):
     (tmp_path / "emulator").mkdir()
-    for name in ("attic", "arena"):
-        (tmp_path / "emulator" / f"{name}.py").write_text("from emulator import attic\n")
+    (tmp_path / "emulator" / "attic.py").touch()
     with pytest.raises(LookupError, match="emulator.attic has no floor"):
         violations(graph(tmp_path, ["emulator"]))
 
