@@ -1,4 +1,4 @@
-"""`eval.py COMMAND --task fp8_grouped_gemm|fp8_moe`: the checks and the timings of moe/, which is no submission.
+"""Does `eval.py COMMAND --task fp8_grouped_gemm|fp8_moe`: the checks and the timings of moe/, which is no submission.
 
 | task | test | benchmark on a GPU |
 |---|---|---|
@@ -47,10 +47,10 @@ NOTE = "No value was computed; what is right is what `test` checks."
 
 
 def cases(task: str, case: int | None, spec: tuple[str, ...]) -> list[tuple[int, TestCase]]:
-    """(number, case): of --spec, or the numbered one, or a few. Raises ValueError.
+    """Lists (number, case): those of --spec, or the numbered one, or a few. Raises ValueError.
 
-    fp8_grouped_gemm: the rows of moe.bench; `m: [64, 0, 5]; n: 4096; k: 7168`, m of each expert, is any other.
-    fp8_moe: the T of moe.layer_bench; `t: 2048`.
+    fp8_grouped_gemm has the rows of moe.bench; `m: [64, 0, 5]; n: 4096; k: 7168`, m of each expert, is any other.
+    fp8_moe has the T of moe.layer_bench; `t: 2048` is any other.
     """
     if spec:
         return [(number, valid(task, parse_case(line))) for number, line in enumerate(spec)]
@@ -71,7 +71,7 @@ def specs(task: str) -> list[str]:
 
 
 def valid(task: str, case: TestCase) -> TestCase:
-    """The case, if it is one of the task's. Raises ValueError."""
+    """Returns the case, if it is one of the task's. Raises ValueError."""
     args = case.args
     if task == "fp8_moe":
         if set(args) != {"t"} or not isinstance(args["t"], int) or not 1 <= args["t"] <= 16384:
@@ -88,7 +88,7 @@ def valid(task: str, case: TestCase) -> TestCase:
 
 
 def shapes(args: dict) -> str:
-    """`8 x 64, n 4096, k 7168`, `8 experts, 512 rows, n ..` or `T 2048`."""
+    """Names a case: `8 x 64, n 4096, k 7168`, `8 experts, 512 rows, n ..` or `T 2048`."""
     if "t" in args:
         return f"T {args['t']}"
     m = args["m"]
@@ -97,7 +97,7 @@ def shapes(args: dict) -> str:
 
 
 def floors(args: dict) -> dict[str, float]:
-    """Microseconds, by the profile's rates: to move each byte once, and to multiply, at the least."""
+    """Computes the microseconds that moving each byte once, and multiplying, take at the profile's rates."""
     m, n, k = args["m"], args["n"], args["k"]
     bytes_ = sum(size > 0 for size in m) * n * k + sum(m) * (k + 2 * n)
     return {"bytes": bytes_ / load("b200")["hbm"]["read_tb_s"] / 1e6, "MMA": flop(args) / PEAK_TFLOPS / 1e6}
@@ -112,7 +112,7 @@ def flop(args: dict) -> int:
 
 @dataclasses.dataclass
 class Request:
-    """What to time."""
+    """Says what to time."""
 
     task: str
     args: dict  # m of each expert, n, k; or t
@@ -126,12 +126,12 @@ class Request:
 
     @property
     def size(self) -> float:
-        """About how long it takes, in any unit."""
+        """Estimates how long it takes, in any unit."""
         return self.args["t"] * 1e12 if "t" in self.args else flop(self.args)
 
 
 def serve(request: Request) -> dict:
-    """The reply; runs in a process of its own."""
+    """Times a request: the reply. Runs in a process of its own."""
     emulator.install(request.profile)
     from moe import modelled as launches
 
@@ -214,7 +214,7 @@ def is_emulated(device: str) -> bool:
 
 
 def replies_to(screen: Screen, what: str, requests: list[Request], jobs: int, timeout: float) -> list[dict]:
-    """A reply to each request, with a progress bar called `what`. timeout: seconds for each."""
+    """Asks for a reply to each request, with a progress bar called `what`. timeout: seconds for each."""
     with screen.progress(what, [request.size for request in requests], workers=None) as advance:
         return model_process.ask_all(requests, jobs, timeout, lambda index, reply: advance(index))
 
@@ -232,14 +232,14 @@ def model(task: str, chosen: list, json_file: str | None, jobs: int, timeout: fl
 
 
 def result(command: str, task: str, rows: list[dict], replies: list[dict]) -> dict:
-    """What --json writes."""
+    """Makes what --json writes."""
     good = [reply for reply in replies if "error" not in reply]
     kind = {"kind": "modelled", "label": modelled.label(good)} if good else {"kind": "none"}
     return {"command": command, "task": task, "cases": rows} | kind
 
 
 def show(screen: Screen, chosen: list, replies: list[dict]) -> None:
-    """Times, floors and rates, or why there is no time."""
+    """Shows times, floors and rates, or why there is no time."""
     rows, columns = [], []
     for (number, case), reply in zip(chosen, replies):
         if "error" in reply:
@@ -338,7 +338,7 @@ def sweep(
 
 
 def key(request: Request) -> str:
-    """Of all that a result depends on."""
+    """Digests all that a result depends on."""
     found = hashlib.sha256(json.dumps([sweeping.code_digest(), dataclasses.asdict(request)]).encode())
     for path in sorted((ROOT / "moe").rglob("*.py")):
         found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")

@@ -1,4 +1,4 @@
-"""Which cases a command runs, and how they are named in tables."""
+"""Finds the cases that a command runs, and names them for tables."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from task import Task, TestCase, parse_case, read_task_yaml
 def chosen_cases(
     submission: str, task: str | None, case: int | None, spec, section: str = "benchmarks", tests: str | None = None
 ) -> list[tuple[int, TestCase]]:
-    """(number, case): those of --tests, of --spec or of the task, one or all."""
+    """Lists (number, case): those of --tests, of --spec or of the task, one or all. Raises Failure."""
     cases = list(enumerate(read_cases(section, tests, spec, task, submission)))
     if case is not None and case >= len(cases):
         raise Failure(f"there is no case {case}: the last is {len(cases) - 1}")
@@ -20,14 +20,15 @@ def chosen_cases(
 
 
 def task_cases(task: Task, section: str) -> list[TestCase]:
-    """The task's own cases."""
+    """Reads the task's own cases. section: "tests" or "benchmarks"."""
     return read_task_yaml((ROOT / task.file).read_text(), section)
 
 
 def read_cases(
     section: str, tests: str | None, spec: tuple[str, ...], task: str | None, submission: str
 ) -> list[TestCase]:
-    """The cases of --spec, of --tests, or of a task: of --task, or of the submission's header. Raises Failure."""
+    """Reads the cases of --spec, of --tests, or of a task, which --task or the submission's header names, and checks
+    their sizes. Raises Failure."""
     if tests and spec:
         raise Failure("--tests and --spec exclude each other")
     try:
@@ -65,7 +66,7 @@ def mnk(args: dict) -> tuple:
 
 
 def shapes(args: dict) -> str:
-    """Sizes, equal ones of groups written once: `g 2, m 96+128, n 128+256, k 512`, or `m 256, n 512, k 256, l 1`."""
+    """Writes sizes, equal ones of groups once: `g 2, m 96+128, n 128+256, k 512`, or `m 256, n 512, k 256, l 1`."""
     if task_of(args) is DUAL_GEMM:
         return ", ".join(f"{key} {args[key]}" for key in "mnkl")
     sizes = {key: args[key][:1] if len(set(args[key])) == 1 else args[key] for key in "mnk"}

@@ -22,22 +22,26 @@ ERRORS = 2.0  # standard errors of a measured difference that count as one, as i
 
 @dataclasses.dataclass
 class Side:
-    """One of the two. change: entries of its Config that differ from what is submitted, None for none."""
+    """Names one of the two submissions. change: entries of its Config that differ from what is submitted, None for
+    none."""
 
     submission: str
     change: dict[str, str] | None
 
     @classmethod
     def parse(cls, text: str) -> "Side":
-        """`FILE` or `FILE:A=1,B=2`. Raises ValueError."""
+        """Reads `FILE` or `FILE:A=1,B=2`. Raises ValueError."""
         file, colon, change = text.rpartition(":")
         return cls(file, parse_config(change)) if colon and "=" in change else cls(text, None)
 
 
 @dataclasses.dataclass
 class Compared:
-    """A case. difference_us: of B less A, error_us its standard error if it is measured; tells: whether it is more than
-    chance or the model's ranking error."""
+    """Holds both verdicts on a case.
+
+    difference_us: the time of B less that of A. error_us: its standard error, if it is measured. tells: whether the
+    difference is more than chance or the model's ranking error.
+    """
 
     case: TestCase
     verdicts: tuple[Verdict, Verdict]
@@ -51,14 +55,14 @@ class Compared:
 
 
 def time_of(verdict: Verdict) -> float | None:
-    """Microseconds, of what passed and has a time."""
+    """Returns the microseconds of what passed and has a time, else None."""
     if verdict.status != "pass":
         return None
     return verdict.us or (verdict.modelled or {}).get("us")
 
 
 def interval_of(verdict: Verdict) -> list[float] | None:
-    """Where the time may lie: of a measured one two standard errors to each side."""
+    """Says where the time may lie, in microseconds: a measured one within two standard errors to each side."""
     if time_of(verdict) is None:
         return None
     if verdict.times:
@@ -67,13 +71,13 @@ def interval_of(verdict: Verdict) -> list[float] | None:
 
 
 def why(verdict: Verdict) -> str:
-    """Why it has no time, in one line."""
+    """Says in one line why a verdict has no time."""
     reason = verdict.reason if verdict.status != "pass" else f"not timed: {(verdict.modelled or {}).get('error')}"
     return " ".join(reason.split())
 
 
 def compared(case: TestCase, first: Verdict, second: Verdict, rounds: Stats | None = None) -> Compared:
-    """rounds: of the measured differences, in nanoseconds."""
+    """Compares two verdicts. rounds: the differences, if they are measured, in nanoseconds."""
     found = Compared(case, (first, second))
     a, b = found.us
     if a is None or b is None:
@@ -87,7 +91,10 @@ def compared(case: TestCase, first: Verdict, second: Verdict, rounds: Stats | No
 
 
 def run(screen: Screen, sides: list[Side], cases: list[TestCase], options: Options) -> list[Compared]:
-    """Raises Refused for a submission that cannot be imported, ValueError for a change that its Config refuses."""
+    """Judges both sides on all cases.
+
+    Raises Refused for a submission that cannot be imported, ValueError for a change that its Config refuses.
+    """
     each = [dataclasses.replace(options, submission=side.submission, config=side.change) for side in sides]
     for name, side, of_side in zip("AB", sides, each):
         if side.change is not None:
@@ -107,7 +114,7 @@ def run(screen: Screen, sides: list[Side], cases: list[TestCase], options: Optio
 
 
 def parts(verdict: Verdict) -> dict[str, float]:
-    """Of an interval between launches: us by what the SMs do, in the mean over them, and MB from and to HBM."""
+    """Splits an interval between launches: us by what the SMs do, in the mean over them, and MB from and to HBM."""
     breakdown = verdict.modelled["breakdown"]
     interval = breakdown["interval_us"]
     found = {name: share * interval for name, share in breakdown["shares"].items()}
@@ -115,7 +122,7 @@ def parts(verdict: Verdict) -> dict[str, float]:
 
 
 def gains(of_case: Compared) -> list[tuple[str, float, float]]:
-    """(part, A, B) of both breakdowns, what differs most first, megabytes last."""
+    """Lists (part, A, B) of both breakdowns, what differs most first, megabytes last."""
     a, b = (parts(verdict) for verdict in of_case.verdicts)
     rows = [(name, a.get(name, 0.0), b.get(name, 0.0)) for name in dict.fromkeys([*a, *b])]
     rows = [row for row in rows if max(row[1:]) >= LEAST]
@@ -123,13 +130,13 @@ def gains(of_case: Compared) -> list[tuple[str, float, float]]:
 
 
 def replies(found: list[Compared]) -> list[dict]:
-    """Of `modelled`, as far as there are times."""
+    """Lists the replies of `modelled` that have times."""
     every = (verdict.modelled or {} for of_case in found for verdict in of_case.verdicts)
     return [reply for reply in every if "us" in reply]
 
 
 def json_of(sides: list[Side], found: list[Compared], device: str) -> dict:
-    """What --json writes. device: its name."""
+    """Makes what --json writes. device: its name."""
     timed = replies(found)
     measured = any(verdict.times for of_case in found for verdict in of_case.verdicts)
     result = {"command": "compare", "kind": "modelled" if timed else "measured" if measured else "none"}
@@ -157,7 +164,7 @@ def verdict_in_words(of_case: Compared) -> str:
 
 
 def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: list[int]) -> None:
-    """numbers: of the cases."""
+    """Shows times, differences and where they come from. numbers: those of the cases."""
     for name, side in zip("AB", sides):
         screen.line(f"{name}: {side.submission}", *(f" {k}={v}" for k, v in (side.change or {}).items()))
     rows = []

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command at once: one line, exit code 130 or 143, no process and no temporary file left."""
+"""Ends a command at once on Ctrl-C and SIGTERM: one line, exit code 130 or 143, no process, no temporary file left."""
 
 import atexit
 import contextlib
@@ -16,7 +16,8 @@ PATIENCE_S = 1.0  # for threads that share jobs to see that nothing works any mo
 
 
 def install() -> None:
-    """For a command's whole process; to be called first. All temporary files from now on lie in a folder that goes."""
+    """Prepares a command's process for that; to be called first. All later temporary files lie in a folder that
+    goes."""
     isolation.adopt_orphans()
     folder = tempfile.mkdtemp(prefix="group-gemm-")
     os.chmod(folder, 0o711)  # the submission's process, another user, has a folder inside

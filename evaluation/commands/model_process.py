@@ -1,4 +1,4 @@
-"""A process that models the times of launches which nobody judges: `profile`, and all of moe/ that has no GPU.
+"""Models the times of launches that nobody judges, in a process of their own: for `profile`, and for moe/.
 
 A request is a dataclass with `size` and `memory`; its module, run as a script, replies to it (`child`). Nothing that
 such a process says is checked, or held against a submission that cheats its author.
@@ -28,7 +28,7 @@ from evaluation.judge.loading import explain
 
 
 def timed_reply(request, timed, steady: Steady, trace: Trace | None, launches: list[int]) -> dict:
-    """What the process replies of calls that have been timed. launches: so many there were up to the end of each."""
+    """Makes the reply for calls that have been timed. launches: how many there were up to the end of each call."""
     if not request.extrapolate:
         steady.ends = [timed.run.launches[count - 1].end for count in launches]
     reply = modelled.replied(timed.run, steady, launches[0])
@@ -39,7 +39,8 @@ def timed_reply(request, timed, steady: Steady, trace: Trace | None, launches: l
 
 
 def child(kind: type, serve) -> None:
-    """`python -m MODULE REQUEST REPLY`: both files hold JSON. kind: the request's class, which `serve` replies to."""
+    """Does `python -m MODULE REQUEST REPLY`; both files hold JSON. kind: the request's class, which `serve` replies
+    to."""
     request, reply = map(Path, sys.argv[1:])
     request = kind(**json.loads(request.read_text()))
     resource.setrlimit(resource.RLIMIT_DATA, (int(request.memory * 2**30),) * 2)
@@ -56,7 +57,10 @@ def child(kind: type, serve) -> None:
 
 
 def ask(request, timeout: float) -> dict:
-    """The reply to a request, or {"error": reason}. Its class's module, run as a script, serves it."""
+    """Runs the module of the request's class as a script, and returns its reply, or {"error": reason}.
+
+    timeout: seconds until the process is killed.
+    """
     with tempfile.TemporaryDirectory(prefix="group-gemm-") as directory:
         files = [os.path.join(directory, name) for name in ("request.json", "reply.json")]
         Path(files[0]).write_text(json.dumps(dataclasses.asdict(request)))
@@ -85,7 +89,7 @@ def ask(request, timeout: float) -> dict:
 
 
 def ask_all(requests: list, jobs: int, timeout: float, on_reply=lambda index, reply: None) -> list[dict]:
-    """A reply to each request, the largest problems first; `on_reply` is called as they come in."""
+    """Asks for a reply to each request, the largest problems first; `on_reply` is called as they come in."""
     replies: list[dict] = [{"error": "not run"} for _ in requests]
 
     def done(index: int, reply: dict) -> None:

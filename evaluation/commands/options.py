@@ -42,14 +42,14 @@ JSON = click.option("--json", "json_file", metavar="FILE", help="Write the resul
 
 
 def timeout(seconds: float, per: str):
-    """--timeout: this many seconds by default, for each `per`."""
+    """Makes --timeout: this many seconds by default, for each `per`."""
     return click.option(
         "--timeout", type=click.FloatRange(1), default=seconds, show_default=True, help=f"Seconds per {per}."
     )
 
 
 def memory(what: str):
-    """--memory: GiB of `what`."""
+    """Makes --memory, in GiB; `what` ends its help."""
     return click.option("--memory", type=click.FloatRange(1), default=12.0, show_default=True, help=f"GiB{what}.")
 
 
@@ -71,7 +71,7 @@ TUNING = (SUBMISSION, ANY_TASK, CASE, SPEC, PROFILE, JOBS, timeout(600.0, "run")
 
 
 def with_options(options: tuple):
-    """A decorator that adds these options to a command."""
+    """Makes a decorator that adds these options to a command."""
 
     def add(command):
         for option in reversed(options):
@@ -82,14 +82,14 @@ def with_options(options: tuple):
 
 
 def checked(submission: str) -> str:
-    """The absolute path of a file that is there. Raises Failure."""
+    """Returns the absolute path of a submission that is there. Raises Failure."""
     if not os.path.isfile(submission):
         raise Failure(f"there is no submission {submission}")
     return os.path.abspath(submission)
 
 
 def choose_device(device: str) -> str:
-    """What --device comes to on this machine: "cuda" or "emulated". Raises Failure."""
+    """Chooses "cuda" or "emulated" for what --device says. Raises Failure."""
     if device == "auto":
         return "cuda" if utils.get_device().type == "cuda" else "emulated"
     if device == "cuda" and utils.get_device().type != "cuda":
@@ -99,12 +99,13 @@ def choose_device(device: str) -> str:
 
 
 def describe_device(device: str) -> str:
-    """The GPU's name, or that of the emulated one and of the processor under it."""
+    """Names the GPU, or the emulated one and the processor under it."""
     return torch.cuda.get_device_name() if device == "cuda" else f"emulated B200 on {platform.machine()}"
 
 
 def authors_options(submission, device: str, profile, jobs: int, timeout: float, memory: float, **more) -> Options:
-    """Options for `sweep` and `compare`: those of `benchmark`, without calls at other sizes. Raises Failure."""
+    """Makes the options of `sweep` and `compare`: those of `benchmark`, without calls at other sizes. Raises
+    Failure."""
     calls = {"timed": True, "calls": 1, "extra": False, "jobs": 1 if device == "cuda" else jobs}
     try:
         load(profile)

@@ -1,4 +1,4 @@
-"""`python eval.py profile`: where the modelled time of a submission's calls goes; nothing is judged.
+"""Does `python eval.py profile`: shows where the modelled time of a submission's calls goes; nothing is judged.
 
 The submission is imported and timed in one process of its own (model_process.py).
 """
@@ -25,7 +25,7 @@ from evaluation.judge.loading import load_submission
 
 @dataclasses.dataclass
 class Request:
-    """What to time."""
+    """Says what to time."""
 
     submission: str
     args: dict  # m, n, k, g or l, seed
@@ -37,7 +37,7 @@ class Request:
 
     @property
     def size(self) -> float:
-        """About how long it takes, in any unit."""
+        """Estimates how long it takes, in any unit."""
         sizes = ([self.args[x]] if isinstance(self.args[x], int) else self.args[x] for x in "mnk")
         return sum((m + n) * k for m, n, k in zip(*sizes))
 
@@ -46,7 +46,7 @@ class Request:
 
 
 def serve(request: Request) -> dict:
-    """The times of one request; runs in a process of its own."""
+    """Times one request: the reply. Runs in a process of its own."""
     emulator.install()  # before the submission imports the DSL
     guards = Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulator"))])
     kernel = load_submission(request.submission)
@@ -74,7 +74,7 @@ def run(
     screen: Screen, submission: str, cases: list[tuple[int, task.TestCase]], profile: str, calls: int, out: str,
     jobs: int, timeout: float,
 ) -> list[dict]:  # fmt: skip
-    """A reply for each (number, case), shown. out: a folder for the timelines. timeout: seconds for one case."""
+    """Profiles each (number, case) and shows it: the replies. out: a folder for timelines. timeout: seconds a case."""
     folders = [os.path.abspath(os.path.join(out, f"case{number}")) for number, _ in cases]
     requests = [
         Request(submission, case.args, profile, calls, extrapolate=False, timeline=folder)

@@ -1,4 +1,4 @@
-"""Which of two kernels the timing model can tell apart: from pairs on one problem whose times on silicon are known.
+"""Says which kernels the timing model can tell apart, from pairs on one problem whose times on silicon are known.
 
 The points are those of the intervals of modelled times. An interval says where a time may lie; of two kernels on one
 problem the errors are alike, so that an order may be right where intervals overlap.
@@ -11,9 +11,11 @@ from emulator.model import uncertainty
 
 
 def known_pairs() -> list[tuple[float, bool]]:
-    """Two kernels on one problem: (by how much the slower one is slower by the model, whether it is on silicon).
+    """Lists pairs of kernels on one problem: (by how much the slower one is slower by the model, whether it is on
+    silicon).
 
-    Of `plain` those that were timed in the same way; of `dependent` all load sides of a case, and that without PDL.
+    From `plain` come those that were timed in the same way; from `dependent` all load sides of a case, and that without
+    PDL.
     """
     problems: dict[str, set[tuple[float, float]]] = {}  # -> (time on silicon, the model's)
     for point in uncertainty.POINTS["plain"]:
@@ -32,17 +34,17 @@ def known_pairs() -> list[tuple[float, bool]]:
 
 
 def error() -> float:
-    """The largest relative difference of modelled times that came with the wrong order, or a tie, on silicon."""
+    """Finds the largest relative difference of modelled times that came with the wrong order, or a tie, on silicon."""
     return max((difference for difference, right in known_pairs() if not right), default=0.0)
 
 
 def tells(us: float, other_us: float) -> bool:
-    """Whether two modelled times differ by more than the model has ever been wrong about an order."""
+    """Tells whether two modelled times differ by more than the model has ever been wrong about an order."""
     return max(us, other_us) / min(us, other_us) - 1 > error()
 
 
 def basis() -> str:
-    """What `tells` rests on, in a sentence."""
+    """Says in a sentence what `tells` rests on."""
     limit, pairs = error(), known_pairs()
     below = [right for difference, right in pairs if difference <= limit]
     return (

@@ -1,4 +1,4 @@
-"""`python eval.py test` and `benchmark`: cases are judged, and timed by the latter; tables, JSON and the exit code."""
+"""Does `python eval.py test` and `benchmark`: judges cases, times them in the latter, and shows what came out."""
 
 import importlib.metadata
 import platform
@@ -82,7 +82,7 @@ def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], timed: 
 
 
 def show_modelled(screen: Screen, numbers, cases, replies: list[dict]) -> None:
-    """Shows the modelled times of the cases, or why there is none; a reply of `modelled` for each case."""
+    """Shows the modelled times of the cases, or why there are none. replies: of `modelled`, one a case."""
     good = [reply for reply in replies if "error" not in reply]
     if good:
         limits = {}  # (M, N, K) -> speed of light
@@ -112,7 +112,7 @@ def show_modelled(screen: Screen, numbers, cases, replies: list[dict]) -> None:
 
 
 def json_of(section: str, verdicts: list[Verdict], options: Options, replies: list[dict] | None = None) -> dict:
-    """What --json writes. replies: what was modelled, if times are not measured."""
+    """Makes what --json writes. replies: what was modelled, if times are not measured."""
     mean = modelled.geomean_us(replies) if replies else geomean_us(verdicts)
     rows = []
     for i, verdict in enumerate(verdicts):

@@ -1,4 +1,4 @@
-"""What commands show: lines, tables, how far they are, results in JSON, and the one sentence for what cannot be done.
+"""Shows what commands say: lines, tables, how far they are, results in JSON, and one sentence for what cannot be done.
 
 On a terminal with rich's boxes, colours and bars. Piped, or with NO_COLOR set (https://no-color.org), plain: a row is
 one line, columns stand two spaces apart, nothing is wrapped or cut; progress then goes to stderr, a line for each case.
@@ -33,21 +33,22 @@ def dump_json(path: str, result: dict, what: str = "results") -> None:
 
 
 class Screen:
-    """Standard output."""
+    """Writes to standard output."""
 
     def __init__(self):
         self.console = Console()
         self.plain = not self.console.is_terminal or bool(os.environ.get("NO_COLOR"))
 
     def line(self, *parts) -> None:
-        """One line of strings, and (string, style) for what has a colour on a terminal."""
+        """Writes one line of strings, and (string, style) for what has a colour on a terminal."""
         if self.plain:
             print("".join(part if isinstance(part, str) else part[0] for part in parts), flush=True)
         else:
             self.console.print(Text.assemble(*parts), highlight=False, soft_wrap=True)
 
     def table(self, columns: list[str], rows: list[list], title: str = "") -> None:
-        """Columns whose names start with '<' are texts, the others figures. A cell is a string or (string, style)."""
+        """Writes a table. Columns whose names start with '<' are texts, the others figures. A cell is a string or
+        (string, style)."""
         names, texts = [name.removeprefix("<") for name in columns], [name.startswith("<") for name in columns]
         if not self.plain:
             table = Table(title=title or None, title_justify="left")
@@ -102,7 +103,7 @@ class Screen:
 
 
 def count(number: int, thing: str) -> str:
-    """`1 case`, `2 cases`."""
+    """Writes `1 case`, `2 cases`."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 

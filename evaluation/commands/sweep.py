@@ -1,4 +1,4 @@
-"""`python eval.py sweep`: a submission under many Configs, each judged and timed as `benchmark` does it, then ranked.
+"""Does `python eval.py sweep`: judges and times a submission under many Configs, as `benchmark` does, and ranks them.
 
 What is ranked gave exact results on inputs that it had never seen, with all checks, in every case; its time is what
 `benchmark` would say. A result is written down as it comes, under a key of all that it depends on: `--resume` runs only
@@ -29,7 +29,8 @@ RESULT = ("status", "reason", "us", "us_interval", "modelled")  # of an Outcome:
 
 @dataclasses.dataclass
 class Outcome:
-    """A case under a config. status: pass, fail, or invalid (Config refuses it). us: microseconds, if it is ranked."""
+    """Says what a case under a config came to. status: pass, fail, or invalid (Config refuses it). us: microseconds, if
+    it is ranked."""
 
     spec: str
     change: dict[str, str]
@@ -51,13 +52,13 @@ class Outcome:
 
     @property
     def why(self) -> str:
-        """The reason in one line."""
+        """Gives the reason in one line."""
         return " ".join(self.reason.split())
 
 
 @functools.cache
 def code_digest() -> str:
-    """Of what judges and models, and of the compiler's version."""
+    """Digests what judges and models, and the compiler's version."""
     found = hashlib.sha256(importlib.metadata.version("nvidia-cutlass-dsl").encode())
     files = [ROOT / name for name in ("reference.py", "task.py", "utils.py")]
     for folder in ("emulator", "evaluation"):
@@ -68,13 +69,13 @@ def code_digest() -> str:
 
 
 def key(outcome: Outcome, options: Options, submission: bytes) -> str:
-    """Of all that a result depends on."""
+    """Digests all that a result depends on."""
     parts = [code_digest(), hashlib.sha256(submission).hexdigest(), options.profile, outcome.spec, outcome.config]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def kept(file: Path) -> dict[str, dict]:
-    """Key -> result, of a file that may end within a line."""
+    """Reads key -> result from a file that may end within a line."""
     found = {}
     for line in file.read_text(errors="replace").splitlines() if file.exists() else ():
         try:
@@ -89,8 +90,11 @@ def kept(file: Path) -> dict[str, dict]:
 def run(
     screen: Screen, cases: list[TestCase], changes: list[dict], options: Options, file: Path, resume: bool
 ) -> list[list[Outcome]]:
-    """For each change an outcome for each case. file: where results are added as they come. Raises OSError, Refused,
-    and ValueError if the submission has no Config."""
+    """Finds an outcome for each case under each change: rows of outcomes, a row a change.
+
+    file: where results are added as they come, and taken from with `resume`. Raises OSError, Refused, and ValueError if
+    the submission has no Config.
+    """
     found = configs_of([(case.args, change) for change in changes for case in cases], options)
     if found and "error" in found[0]:  # of the submission as it is
         raise ValueError(found[0]["error"])
@@ -148,8 +152,8 @@ def judge_and_keep(
 
 
 def what_fits(case: TestCase, outcome: Outcome, options: Options) -> str:
-    """Of a config that needs more shared memory than there is and changes one number: the largest that does not, as if
-    bytes grew in proportion, then tried; or "". Of other outcomes "", too."""
+    """Finds, for a config that needs more shared memory than there is and changes one number, the largest that would
+    fit: estimated as if bytes grew in proportion, then tried. "" if there is none, and for other outcomes."""
     found = TOO_MUCH.search(outcome.reason)
     numbers = [name for name, text in outcome.change.items() if text.isdecimal()]
     if not found or len(numbers) != 1:
@@ -172,7 +176,7 @@ def what_fits(case: TestCase, outcome: Outcome, options: Options) -> str:
 
 
 def changes(configs: tuple[str, ...], grid: str | None) -> list[dict[str, str]]:
-    """What is submitted, {}, and the changes of it that --config and --grid name. Raises ValueError."""
+    """Lists what is submitted, {}, and the changes of it that --config and --grid name. Raises ValueError."""
     found = [{}, *map(parse_config, configs), *parse_grid(grid)]
     if len(found) == 1:
         raise ValueError("nothing to try: give --config or --grid")
@@ -184,12 +188,12 @@ def described(change: dict[str, str]) -> str:
 
 
 def mean(row: list[Outcome]) -> float | None:
-    """Geometric mean over the cases; None unless all may be ranked."""
+    """Takes the geometric mean over the cases, in microseconds; None unless all may be ranked."""
     return geometric_mean(outcome.us for outcome in row)
 
 
 def json_of(rows: list[list[Outcome]], submission: str) -> dict:
-    """What --json writes."""
+    """Makes what --json writes."""
     replies = [outcome.modelled for row in rows for outcome in row if outcome.modelled]
     ranked = [{"change": row[0].change, "geomean_us": mean(row)} for row in rows]
     ranked.sort(key=lambda row: row["geomean_us"] or float("inf"))
@@ -199,7 +203,7 @@ def json_of(rows: list[list[Outcome]], submission: str) -> dict:
 
 
 def show(screen: Screen, rows: list[list[Outcome]], numbers: list[int]) -> None:
-    """The table, why what is not in its ranks is not, and what to paste. numbers: of the cases."""
+    """Shows the table, why what is not in its ranks is not, and what to paste. numbers: those of the cases."""
     merged: dict[tuple, list[list[Outcome]]] = {}  # those that come to the same configs in all cases
     for row in rows:
         configs = tuple(outcome.config for outcome in row)

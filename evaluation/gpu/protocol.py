@@ -28,7 +28,7 @@ TIMEOUTS = {
 
 @contextlib.contextmanager
 def bot_folder(submission: str) -> Iterator[Path]:
-    """A folder with the task's files and this text as submission.py."""
+    """Makes a folder with the task's files and this text as submission.py, for the block."""
     with tempfile.TemporaryDirectory(prefix="bot-") as name:
         folder = Path(name)
         for file in FILES:
@@ -38,9 +38,10 @@ def bot_folder(submission: str) -> Iterator[Path]:
 
 
 def call(folder: Path, command: list[str], timeout: float, seed: int | None = None, **environment) -> tuple[dict, str]:
-    """(what was reported, "" or why it is no success); the process's own output goes where this one's goes.
+    """Runs a command as the bot does: (what it reported, "" or why it is no success).
 
-    With a seed the process gets POPCORN_SEED, as for the bot's secret runs.
+    The process's own output goes where this one's goes. timeout: seconds. With a seed the process gets POPCORN_SEED, as
+    for the bot's secret runs.
     """
     read, write = os.pipe()
     # The emulator and the DSL's settings come from the checkout, the task's files from the folder.
@@ -77,7 +78,7 @@ def call(folder: Path, command: list[str], timeout: float, seed: int | None = No
 
 
 def evaluate(folder: Path, mode: str, specs: list[str], seed: int | None = None, prefix=(), **environment):
-    """`eval.py mode` on these cases; see call. `prefix` is a command that runs it, e.g. a profiler."""
+    """Runs `eval.py mode` on these cases; returns what `call` does. prefix: a command that runs it, e.g. a profiler."""
     cases = folder / f"{mode}.txt"
     cases.write_text("\n".join(specs))
     command = [*prefix, sys.executable, "eval.py", mode, cases.name]

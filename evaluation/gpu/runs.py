@@ -1,4 +1,4 @@
-"""What `modal run modal_app.py` does on the rented machine, as plain functions that run here just as well.
+"""Does on the rented machine what `modal run modal_app.py` asks for, in plain functions that run here just as well.
 
 A request is plain data: {"mode", "task", "submission": text, "name", "tests": [spec], "benchmarks": [spec], "device",
 "config"}; the answer is (row, files): a row for worklog/results.jsonl and {name: bytes} to be kept beside it.
@@ -38,7 +38,7 @@ NCU = "ncu --set full --nvtx --nvtx-include custom_kernel/ --import-source 1 -c 
 
 
 def nvidia_smi() -> dict[str, str]:
-    """What the driver says about the card, now; empty without one."""
+    """Asks the driver about the card, now; empty without one."""
     try:
         command = ["nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
@@ -58,7 +58,7 @@ def versions() -> dict[str, str]:
 
 
 def with_config(submission: str, config: dict | None) -> str:
-    """The submission with some fields of all its Configs replaced, of several only of the first, for a sweep."""
+    """Replaces fields of all the submission's Configs, where there are several those of the first only, for a sweep."""
     if not config:
         return submission
     changed = submission
@@ -71,7 +71,7 @@ def with_config(submission: str, config: dict | None) -> str:
 
 
 def judged(request: dict, section: str) -> dict:
-    """The judge's verdicts, as `python eval.py test` and `benchmark` have them."""
+    """Judges a section, "tests" or "benchmarks", as `python eval.py test` and `benchmark` do."""
     cases = [parse_case(spec) for spec in request[section]]
     timed = section == "benchmarks" and request["device"] == "cuda"
 
@@ -93,7 +93,7 @@ def judged(request: dict, section: str) -> dict:
 
 
 def ranked(request: dict) -> dict:
-    """What the bot does for `--mode leaderboard`: import, tests, then the ranked benchmark with a secret seed."""
+    """Does what the bot does for `--mode leaderboard`: import, tests, then the ranked benchmark with a secret seed."""
     with protocol.bot_folder(request["submission"]) as folder:
         steps = [
             (
@@ -116,7 +116,8 @@ def ranked(request: dict) -> dict:
 
 
 def profiled(request: dict, files: dict[str, bytes]) -> dict:
-    """One Nsight Compute report per case; torch.profiler's table where the machine does not let ncu read counters."""
+    """Makes an Nsight Compute report per case; torch.profiler's table where the machine does not let ncu read
+    counters."""
     outcome = {"cases": [], "passed": True, "geomean_us": None}
     with protocol.bot_folder(request["submission"]) as folder:
         for i, spec in enumerate(request["benchmarks"]):
@@ -146,7 +147,7 @@ def profiled(request: dict, files: dict[str, bytes]) -> dict:
 
 
 def calibrated(request: dict, files: dict[str, bytes]) -> dict:
-    """Probes of the card: a profile patch, and what it rests on."""
+    """Probes the card: makes a profile patch, and says what it rests on."""
     profile = load("b200")
     device = calibrate.Gpu() if request["device"] == "cuda" else calibrate.Model(profile)
     result = calibrate.calibrate(device, profile, **({"figures": request["figures"]} if "figures" in request else {}))
@@ -155,7 +156,7 @@ def calibrated(request: dict, files: dict[str, bytes]) -> dict:
 
 
 def of_moe(request: dict, files: dict[str, bytes]) -> dict:
-    """moe/'s own checks or bench, which are no submission: their output, and the bench's rows, are kept."""
+    """Runs moe/'s own checks or bench, which are no submission; keeps their output, and the bench's rows."""
     checks, bench = eval_command.TASKS[request["task"]]
     timed = request["mode"] == "benchmark"
     with tempfile.TemporaryDirectory() as folder:
@@ -180,7 +181,7 @@ def of_moe(request: dict, files: dict[str, bytes]) -> dict:
 
 
 def moe_times(rows: list[dict]) -> list[tuple[str, float]]:
-    """(case, microseconds a call) of what moe.bench or moe.layer_bench wrote; of the layer, in a CUDA graph."""
+    """Lists (case, microseconds a call) of what moe.bench or moe.layer_bench wrote; the layer's is in a CUDA graph."""
     return [
         (f"t: {x['T']}", x["us"]["whole, in a graph"])
         if "T" in x
@@ -238,7 +239,7 @@ def specs(cases: list[TestCase]) -> list[str]:
 
 
 def table(rows: list[dict]) -> str:
-    """The rows in Markdown: microseconds per case, and what each run is worth (`measured` or not)."""
+    """Writes the rows in Markdown: microseconds per case, and what each run is worth (`measured` or not)."""
     lines = ["| time | commit | mode | card | config | cases, us | geomean, us | |", "|" + "---|" * 8]
     for row in rows:
         cases = " / ".join(f"{case['us']:.2f}" if case.get("us") else case["status"] for case in row["cases"])

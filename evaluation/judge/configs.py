@@ -1,4 +1,4 @@
-"""Where a submission keeps its Configs, and how the tools for whoever writes one change them.
+"""Finds a submission's Configs and changes them, for `sweep`, `compare` and whoever asks for a config by hand.
 
 `Config` is a dataclass, `CONFIG_MAP` has the Config of a case by ((M of each group), N, K), or several in a tuple, best
 guess first, among which the submission chooses by itself on a GPU. Other cases run on `DEFAULT`. The dual GEMM has
@@ -19,12 +19,13 @@ MANY = 10_000  # points of a grid that nobody wants to wait for
 
 
 class Unusable(Exception):
-    """What the submission or its Config lacks for what was asked, in one sentence."""
+    """The submission or its Config lacks what was asked for; the message says what."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """The Config of a case after some changes. line: the entry of the submission's table that makes it the first."""
+    """Holds the Config of a case after some changes. line: the entry of the submission's table that makes it the
+    first."""
 
     config: object
     several: bool  # the table's entries are tuples
@@ -32,19 +33,20 @@ class Chosen:
 
     @property
     def text(self) -> str:
-        """All of it: `stages=4,pdl=True`."""
+        """Writes all of it: `stages=4,pdl=True`."""
         return ",".join(f"{f.name}={getattr(self.config, f.name)}" for f in dataclasses.fields(self.config))
 
 
 def names(args: dict) -> tuple[str, str, tuple]:
-    """Names of the table and of the default for a case of this kind, and what the table knows it by."""
+    """Names the table and the default for a case of this kind, and its key in the table."""
     if reference.task_of(args) is reference.DUAL_GEMM:
         return "DUAL_CONFIG_MAP", "DUAL_DEFAULT", (args["m"], args["n"], args["k"])
     return "CONFIG_MAP", "DEFAULT", (tuple(args["m"]), args["n"][0], args["k"][0])
 
 
 def each_other(module, args: dict) -> Iterator[None]:
-    """Makes each further Config that the submission has for a case its only one, in turn, then all as they were."""
+    """Makes each further Config that the submission has for a case its only one, in turn, and restores all at the
+    end."""
     table_name, _, key = names(args)
     table = getattr(module, table_name, None)
     configs = table.get(key) if isinstance(table, dict) else None
@@ -88,7 +90,7 @@ def parse_grid(text: str | None) -> list[dict[str, str]]:
 
 
 def _range(item: str) -> list[str]:
-    """`2..4` -> 2, 3, 4; anything else is itself."""
+    """Expands `2..4` to 2, 3, 4; anything else is itself."""
     if ".." not in item:
         return [item]
     ends = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", item)
@@ -102,7 +104,7 @@ def _range(item: str) -> list[str]:
 
 
 def changed(base, changes: dict[str, str]):
-    """The Config with these entries, as they are written, in place of its own. Raises Unusable."""
+    """Copies a Config with these entries, as they are written, in place of its own. Raises Unusable."""
     types = {field.name: type(getattr(base, field.name)) for field in dataclasses.fields(base)}
     if unknown := [name for name in changes if name not in types]:
         raise Unusable(f"{type(base).__name__} has no {', '.join(unknown)}; it has {', '.join(types)}")
@@ -120,8 +122,8 @@ def changed(base, changes: dict[str, str]):
 
 
 def chosen(module, args: dict, changes: dict[str, str]) -> Chosen:
-    """`changes` of the Config, the first of several, that the submission has for this case, or of its default, or of
-    Config(). Raises Unusable."""
+    """Changes the Config, the first of several, that the submission has for this case, or its default, or Config().
+    Raises Unusable."""
     table_name, default, key = names(args)
     config, table = getattr(module, "Config", None), getattr(module, table_name, None)
     if not dataclasses.is_dataclass(config) or not isinstance(table, dict):
@@ -138,13 +140,13 @@ def chosen(module, args: dict, changes: dict[str, str]) -> Chosen:
 
 
 def _written(config) -> str:
-    """`Config(stages=4)`: what differs from the defaults."""
+    """Writes what differs from the defaults: `Config(stages=4)`."""
     given = [f.name for f in dataclasses.fields(config) if getattr(config, f.name) != f.default]
     return f"Config({', '.join(f'{name}={getattr(config, name)!r}' for name in given)})"
 
 
 def choose(module, args: dict, changes: dict[str, str]) -> None:
-    """Makes what is `chosen` the Config of all cases. Raises Unusable."""
+    """Makes what `chosen` returns the Config of all cases. Raises Unusable."""
     table_name, default, key = names(args)
     of_case, table = chosen(module, args, changes), getattr(module, table_name)
     for known in [key, *table]:
@@ -154,7 +156,8 @@ def choose(module, args: dict, changes: dict[str, str]) -> None:
 
 
 def described(module, asked: list[tuple[dict, dict[str, str]]]) -> list[dict]:
-    """{"config", "line"}, as of Chosen, or {"error": one sentence} for each (args, changes)."""
+    """Returns {"config", "line"}, the text and the line of a Chosen, or {"error": one sentence} for each
+    (args, changes)."""
     found = []
     for args, changes in asked:
         try:
@@ -166,7 +169,8 @@ def described(module, asked: list[tuple[dict, dict[str, str]]]) -> list[dict]:
 
 
 def _refusal(error: Exception, changes: dict[str, str]) -> str:
-    """Why Config refuses the changes. Of an `assert` without a message that is its condition, or what it asks for."""
+    """Says why Config refuses the changes: for an `assert` without a message by its condition, or what that asks
+    for."""
     named, reason = changes, " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, AssertionError) and not str(error):
         condition, frame = _failed_condition(error)
@@ -183,7 +187,7 @@ def _refusal(error: Exception, changes: dict[str, str]) -> str:
 
 
 def _failed_condition(error: AssertionError):
-    """(the part of the failed assert's condition that does not hold, the frame), as far as they can be found."""
+    """Finds (the part of the failed assert's condition that does not hold or None, the frame)."""
     frame, line = [*traceback.walk_tb(error.__traceback__)][-1]
     try:
         tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))

@@ -27,12 +27,12 @@ _modules: dict[str, tuple] = {}  # PTX -> (module, {kernel: Program})
 
 
 class Garbled(Exception):
-    """A launch that host code cannot have sent."""
+    """What came as a launch is none that host code can have sent."""
 
 
 @dataclasses.dataclass
 class Queued:
-    """A launch as it came, checked to be one."""
+    """Holds a launch as it came, checked to be one."""
 
     text: str
     kernel: str
@@ -45,7 +45,7 @@ class Queued:
 
     @property
     def shape(self) -> tuple:
-        """All of it that does not depend on where tensors are."""
+        """Gives all of the launch that does not depend on where tensors are."""
         return self.text, self.kernel, self.grid, self.block, *self.options.values()
 
 
@@ -53,7 +53,7 @@ SPINNING = 0.1  # share of its accesses to global memory by which one run of a l
 
 
 def alike(counts: list[dict[str, int]], others: list[dict[str, int]]) -> bool:
-    """Whether launches have moved and multiplied the same."""
+    """Tells whether launches have moved and multiplied the same; each is given by its counts."""
     for one, other in zip(counts, others, strict=True):
         for name, count in one.items():
             allowed = SPINNING * max(count, other[name]) if name.startswith("global") else 0
@@ -63,12 +63,13 @@ def alike(counts: list[dict[str, int]], others: list[dict[str, int]]) -> bool:
 
 
 def internal(error: Exception) -> EmulatorError:
-    """What the emulator trips over is a finding, too."""
+    """Makes a finding of what the emulator has tripped over."""
     return EmulatorError(f"internal error: {type(error).__name__}: {error}")
 
 
 class Device:
-    """Memory, and the launches of one submission's process. heap: where the submission's part of the memory begins."""
+    """Runs and times the launches of one submission's process. heap: where the submission's part of the memory
+    begins."""
 
     def __init__(self, arena: Arena, heap: int):
         self.arena, self.heap = arena, heap
@@ -78,14 +79,14 @@ class Device:
         self.begin()
 
     def begin(self, written: tuple[Placed, ...] = (), schedule: int = 0) -> None:
-        """What follows is a call: with no findings yet, and as if the launch before had written the placed data."""
+        """Begins a call, with no findings yet, and as if the launch before had written the placed data."""
         self.schedule, self.findings, self.failure, self.number = Schedule(schedule), [], None, 0
         self.queue: list[Queued] = []
         regions = [self.memory.find(spec["address"], 1, False) for p in written for spec in p.device if spec["bytes"]]
         self.predecessor = Dependencies.of_writes("the launch that wrote it", self.memory, regions)
 
     def register(self, placed: Placed) -> None:
-        """Kernels may read what lies there, and write its c."""
+        """Lets kernels read the placed data, and write its c."""
         outputs = placed.output_addresses()
         for spec in placed.device:
             if spec["bytes"]:
@@ -98,7 +99,7 @@ class Device:
                 self.memory.drop(self.memory.find(spec["address"], 1, False))
 
     def understand(self, message) -> Queued:
-        """A launch from the submission's process. Raises Garbled."""
+        """Reads a launch that the submission's process has sent. Raises Garbled."""
         try:
             if "text" in message:
                 self.texts.append(str(message["text"]))
@@ -126,7 +127,7 @@ class Device:
         return queued
 
     def expose(self, regions: list[tuple[int, int, str, bool]]) -> None:
-        """The submission's regions are these, no more and no less."""
+        """Makes these the submission's regions, no more and no less."""
         wanted = {(start, size, read_only): name for start, size, name, read_only in regions}
         for key in self.theirs.keys() - wanted.keys():
             region = self.theirs.pop(key)
@@ -137,7 +138,7 @@ class Device:
             self.theirs[key] = self.memory.register(start, size, wanted[key], read_only=read_only)
 
     def arguments(self, queued: Queued) -> tuple:
-        """Those of Launch. Raises Unsupported."""
+        """Makes the first arguments of a machine.launch.Launch. Raises Unsupported."""
         if queued.text not in _modules:
             _modules[queued.text] = parse(queued.text), {}
         module, programs = _modules[queued.text]
@@ -149,8 +150,8 @@ class Device:
         return programs[queued.kernel], queued.symbols, shared, queued.grid, queued.block, queued.params, self.memory
 
     def run(self, queued: Queued) -> dict[str, int]:
-        """Runs a launch to its end, with all checks; what it moved and multiplied. Raises EmulatorError, kept in
-        `findings`."""
+        """Runs a launch to its end, with all checks; returns what it moved and multiplied. Raises EmulatorError, whose
+        text is kept in `findings`."""
         if self.failure is not None:
             raise self.failure
         self.number += 1
@@ -173,7 +174,8 @@ class Device:
             raise found from None
 
     def time(self, queue: list[Queued], profile: Profile, trace=None, enough=None) -> tuple[TimedRun, list[dict]]:
-        """The launches back to back on the modelled machine; what each moved and multiplied."""
+        """Runs the launches back to back on the modelled machine; returns the run, and what each moved and
+        multiplied."""
         self.expose([*{region for queued in queue for region in queued.regions}])
         recorded = [Recorded(self.arguments(queued), queued.options) for queued in queue]
         run = TimedRun(profile, self.memory, recorded, trace, enough)
@@ -181,7 +183,7 @@ class Device:
         return run.run(), counted
 
     def snapshot(self, regions) -> dict[tuple[int, int], np.ndarray]:
-        """The contents of regions of the submission's; those that nobody has written cost little."""
+        """Copies the contents of regions of the submission's; those that nobody has written cost little."""
         return {(start, size): self.arena.view(start, size).copy() for start, size, *_ in regions}
 
     def restore(self, snapshot: dict[tuple[int, int], np.ndarray]) -> None:

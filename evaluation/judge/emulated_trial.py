@@ -1,4 +1,4 @@
-"""A case on the emulator: calls one after the other, each with inputs of its own, or calls whose launches are timed."""
+"""Runs a case on the emulator: calls one after the other, each with inputs of its own, or calls that are timed."""
 
 import time
 
@@ -11,7 +11,8 @@ from evaluation.judge.verdict import Refused
 
 
 class EmulatedTrial(Trial):
-    """A case on the emulator. Options.timed: its time is modelled, and what was timed is checked instead of calls."""
+    """Runs a case on the emulator. Where Options.timed is set, its time is modelled, and what was timed is checked in
+    place of calls."""
 
     def run(self, extra: bool) -> None:
         """Raises Refused unless every call was right. extra: with a call more, and one with sizes near the case's."""
@@ -29,7 +30,7 @@ class EmulatedTrial(Trial):
 
 
 class EmulatedCalls:
-    """Calls one after the other on the same object; each launch has run when the submission goes on."""
+    """Makes calls one after the other on the same object; each launch has run when the submission goes on."""
 
     def __init__(self, trial: Trial):
         self.trial, self.process, self.heap = trial, trial.process, trial.examiner.heap
@@ -38,7 +39,7 @@ class EmulatedCalls:
         self.device = None
 
     def run(self, calls: list[int], extra: bool) -> None:
-        """The first call has the case's own inputs, the others some that nobody knows. Raises Refused.
+        """Makes the calls: the first has the case's own inputs, the others some that nobody knows. Raises Refused.
 
         From the third on every second one has former inputs in disguise: a result that was kept is a wrong result.
         """
@@ -69,7 +70,8 @@ class EmulatedCalls:
                 placed.release()
 
     def call(self, args: dict, seed: int, schedule: int, disguise: int | None) -> None:
-        """One call. disguise: a seed of what is done to the inputs of `seed`. Raises Refused unless it was right."""
+        """Makes one call; raises Refused unless it was right. disguise: a seed for what is done to the inputs, or
+        None."""
         trial = self.trial
         data = trial.generate(args, seed)
         if disguise is not None:

@@ -1,4 +1,4 @@
-"""A process of the judge's that takes cases and gives verdicts; the submission's process is another. See README.md."""
+"""Judges cases in a process of its own, the judge's; the submission's process is another. See ../README.md."""
 
 import os
 import resource
@@ -30,7 +30,7 @@ class Examiner:
         self.process = SubmissionProcess(options, nursery, self.arena, directory, judges)
 
     def turn_to(self, options: Options, args: dict) -> None:
-        """What follows is a case of these arguments, under these options."""
+        """Gets ready for a case of these arguments under these options: the process ends if it has another Config."""
         config = None
         if options.config is not None:
             config = {name: value for name, value in args.items() if name != "seed"}, options.config
@@ -40,18 +40,18 @@ class Examiner:
         self.process.config = config
 
     def configs(self, asked: list[tuple[dict, dict]]) -> list[dict]:
-        """As configs.described. Raises Refused."""
+        """Returns what configs.described says in the submission's process. Raises Refused."""
         reply = self.process.ask("import", op="configs", asked=asked)
         with self.process.answering("import"):
             return [{str(name): str(value) for name, value in of.items()} for of in reply["configs"]]
 
     def shared_memory(self, case: TestCase, options: Options) -> int:
-        """As RecordedCalls.shared_memory. Raises Refused."""
+        """Returns the dynamic bytes of shared memory that the case's launches ask for. Raises Refused."""
         self.turn_to(options, case.args)
         return RecordedCalls(Trial(case, self)).shared_memory()
 
     def verdict(self, case: TestCase, extra: bool, options: Options) -> Verdict:
-        """extra: with a call more, and sizes near those of the case."""
+        """Judges a case. extra: with a call more, and one with sizes near those of the case."""
         verdict = Verdict(case.spec)
         try:
             self.turn_to(options, case.args)
@@ -72,7 +72,8 @@ class Examiner:
 
 
 def pair(examiners: list[Examiner], case: TestCase, both: list[Options]) -> tuple[Verdict, Verdict, Stats | None]:
-    """Of a case on a GPU, timed with two submissions in turns; and by how much the second is slower, per round."""
+    """Times two submissions on a case in turns, on a GPU: both verdicts, and by how many nanoseconds a call of the
+    second takes longer in the same round, or None."""
     verdicts, rounds = [Verdict(case.spec) for _ in examiners], None
     try:
         trials = []
@@ -91,7 +92,7 @@ def pair(examiners: list[Examiner], case: TestCase, both: list[Options]) -> tupl
 
 
 def serve(submissions: int, fd: int) -> None:
-    """The process's main function. submissions: how many it may have to hold at once."""
+    """Serves as the process's main function until the judge closes `fd`. submissions: how many it may hold at once."""
     nurseries = [Nursery.fork() for _ in range(submissions)]  # before there is what a worker must not see
     channel = Channel(socket.socket(fileno=fd))
     try:

@@ -1,4 +1,4 @@
-"""A case on a GPU, in the submission's process: untimed calls, or repeats that are timed back to back."""
+"""Runs a case on a GPU, in the submission's process: untimed calls, or repeats that are timed back to back."""
 
 import contextlib
 import time
@@ -15,12 +15,12 @@ AUDITED = 0.2  # share of the repeats in which every result is taken right after
 
 
 class GpuCase:
-    """A case's inputs on a GPU, in the submission's process, and their results in shared memory."""
+    """Holds a case's inputs on a GPU, in the submission's process, and their results in shared memory."""
 
     device = "cuda"  # where the judge computes what they should be
 
     def __init__(self, trial: Trial, args: dict, count: int = 1, objects: int = 1):
-        """count: contents; objects: what the kernel gets to see."""
+        """Sets it up. count: how many contents there are. objects: how many inputs the kernel gets to see."""
         self.trial, self.process, self.objects = trial, trial.process, objects
         self.heap = trial.examiner.heap
         self.placed, self.known = [], []
@@ -37,7 +37,10 @@ class GpuCase:
         self.process.ask("set-up", op="case", contents=contents, **request)
 
     def repeat(self, fresh: bool, audit: bool, timed: bool) -> float:
-        """One call per object in a secret order, with fresh contents in a new disguise; the nanoseconds per call."""
+        """Makes one call per object in a secret order, and compares the results: the nanoseconds per call.
+
+        fresh: with other contents in a new disguise. audit: each result is taken right after its call. Raises Refused.
+        """
         trial, count, begin = self.trial, len(self.placed), time.perf_counter()
         turn = int(trial.rng.integers(1, count)) if fresh and count > 1 else 0
         contents = [(i + turn) % count for i in range(self.objects)]
@@ -62,7 +65,7 @@ class GpuCase:
         return reply["ns"]
 
     def once(self) -> None:
-        """One untimed repeat with the inputs as they are. Raises Refused."""
+        """Makes one untimed repeat with the inputs as they are, and releases the memory. Raises Refused."""
         try:
             self.repeat(fresh=False, audit=False, timed=False)
         finally:
@@ -75,7 +78,7 @@ class GpuCase:
 
 
 class GpuTrial(Trial):
-    """A case on a GPU whose time nobody asked for."""
+    """Runs a case on a GPU whose time nobody asked for."""
 
     def run(self, extra: bool) -> None:
         """Raises Refused unless every call was right. extra: with a call more, and one with sizes near the case's."""
@@ -87,17 +90,17 @@ class GpuTrial(Trial):
 
 
 class MeasuredTrial(Trial):
-    """A case that is timed on a GPU, back to back as the grader does, every result of every repeat compared."""
+    """Times a case on a GPU, calls back to back as the grader does; every result of every repeat is compared."""
 
     case: GpuCase | None = None
 
     def call(self, fresh: bool, audit: bool = False) -> float:
-        """Nanoseconds per call of one repeat, see GpuCase.repeat."""
+        """Makes one timed repeat: the nanoseconds per call. Raises Refused."""
         return self.case.repeat(fresh, audit, timed=True)
 
     @contextlib.contextmanager
     def set_up(self):
-        """In this block the inputs are on the GPU."""
+        """Has the inputs on the GPU during this block, and gives the bytes that a call has to read."""
         self.case = GpuCase(self, self.args, self.task.calls, self.task.calls)
         try:
             yield inputs.read_bytes(self.case.data)
@@ -113,8 +116,9 @@ class MeasuredTrial(Trial):
 
 
 def measure(trials: list[MeasuredTrial], read: int) -> list[list[float]]:
-    """Times trials, in an order that is drawn for each round, until each is precise enough; the nanoseconds of each
-    trial and round. read: bytes that a call has to read. Raises Refused, whose `trial` is the one that failed."""
+    """Times trials, in an order that is drawn for each round, until each is precise enough. Returns the nanoseconds per
+    call of each trial and round. read: bytes that a call has to read. Raises Refused, whose `trial` is the one that
+    failed."""
 
     def call(trial: MeasuredTrial, **how) -> float:
         try:
@@ -144,8 +148,8 @@ def measure(trials: list[MeasuredTrial], read: int) -> list[list[float]]:
 
 
 def measure_in_turns(trials: list[MeasuredTrial]) -> Stats | None:
-    """Verdicts on two trials that are timed together; by how many nanoseconds the second takes longer, per round, or
-    None where one has failed."""
+    """Gives its verdict to each of two trials that are timed together. Returns by how many nanoseconds a call of the
+    second takes longer, in the same round, or None where one has failed."""
     try:
         with contextlib.ExitStack() as stack:
             reads = []

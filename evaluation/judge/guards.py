@@ -1,4 +1,4 @@
-"""Finds what a submission has replaced of the evaluator's own and of what that uses: an early word with a clear reason.
+"""Finds what a submission has replaced of the evaluator and of what that uses: an early word with a clear reason.
 
 Nothing that the judge concludes on the emulator rests on it.
 """

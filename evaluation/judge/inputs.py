@@ -1,6 +1,7 @@
 """What the evaluator does with data of either task, 4 lists over groups or 10 tensors, without knowing which.
 
-Fresh inputs come at little cost: a secret puts operands in disguise, and the known result follows exactly.
+Fresh inputs come at little cost: a secret seed permutes the rows of the operands, negates some and doubles the scales
+of some. Permuting, negating and doubling the known result gives the new one exactly; no second reference is computed.
 """
 
 import dataclasses
@@ -18,35 +19,35 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def mapped(function, data):
-    """The data with function(tensor) for each tensor in its lists and tuples."""
+    """Copies the data's lists and tuples, with function(tensor) in place of each tensor."""
     if isinstance(data, (tuple, list)):
         return type(data)(mapped(function, item) for item in data)
     return function(data) if isinstance(data, torch.Tensor) else data
 
 
 def operands(data) -> list[torch.Tensor]:
-    """FP4 [rows, K/2, L]: a, b of every group, or a, b1, b2."""
+    """Lists the operands, FP4 [rows, K/2, L] each: a, b of every group, or a, b1, b2."""
     return [t for group in data[0] for t in group[:2]] if len(data) == 4 else list(data[:3])
 
 
 def scales(data) -> list[torch.Tensor]:
-    """All scales, first those in the plain order."""
+    """Lists all scales, FP8: first one in the plain order for each operand, then one reordered for each."""
     return [t for part in data[1:3] for group in part for t in group] if len(data) == 4 else list(data[3:9])
 
 
 def outputs(data) -> list[torch.Tensor]:
-    """c [M, N, L] of every group, or the only one."""
+    """Lists the float16 c [M, N, L] of every group, or the only one."""
     return [group[2] for group in data[0]] if len(data) == 4 else [data[9]]
 
 
 class Taken:
-    """Memory that a result may not lie in: that of inputs, and of other results."""
+    """Remembers memory that a result may not lie in: that of inputs, and of other results."""
 
     def __init__(self):
         self.ranges: list[tuple[int, int, str]] = []  # first address, the one after the last, what is there
 
     def add(self, address: int, size: int, what: str) -> str | None:
-        """What is there already, at any of so many bytes; if nothing, this is there from now on."""
+        """Takes `size` bytes for `what` and returns None; or returns what has taken one of them already."""
         end = address + size
         if size:
             for first, last, there in self.ranges:
@@ -57,19 +58,20 @@ class Taken:
 
 
 def extent(shape, stride, itemsize: int = 2) -> int:
-    """Bytes from the first element of a tensor to the end of its last."""
+    """Counts the bytes from the first element of a tensor to the end of its last."""
     return itemsize * (sum((n - 1) * step for n, step in zip(shape, stride)) + 1) if 0 not in tuple(shape) else 0
 
 
 def read_bytes(data) -> int:
-    """Bytes of the operands and of one copy of their scales."""
+    """Counts the bytes that a call has to read: the operands and one copy of their scales."""
     numbers = 2 * sum(t.numel() for t in operands(data))
     return numbers // 2 + numbers // reference.BLOCK
 
 
 @dataclasses.dataclass
 class Disguise:
-    """What is done to an operand's rows: their order [rows], then which are negated and which doubled, bool [rows]."""
+    """Says what is done to an operand's rows: their order, int64 [rows], then which are negated and which doubled,
+    bool [rows]."""
 
     order: torch.Tensor
     negated: torch.Tensor
@@ -77,7 +79,8 @@ class Disguise:
 
 
 def draw(seed: int, data) -> list[Disguise]:
-    """A disguise for each operand: it leaves neither the signs, the scales, nor the order of rows as they were."""
+    """Draws a disguise for each operand. It leaves neither the signs, the scales, nor the order of rows as they
+    were."""
     rng = np.random.default_rng(seed)
     drawn = []
     for operand in operands(data):
@@ -106,7 +109,7 @@ def disguise(data, drawn: list[Disguise]) -> None:
 
 
 def disguised(c: torch.Tensor, rows: Disguise, columns: Disguise) -> torch.Tensor:
-    """[M, N, L], the product of disguised operands, from that of the operands: exact, as long as it is finite."""
+    """Turns c [M, N, L], the product of operands, into that of the disguised ones: exactly, as long as it is finite."""
     c = c[rows.order.to(c.device)][:, columns.order.to(c.device)]
     one = torch.ones((), dtype=c.dtype)
     factors = [torch.where(d.doubled, 2 * one, one) * torch.where(d.negated, -one, one) for d in (rows, columns)]
@@ -114,7 +117,7 @@ def disguised(c: torch.Tensor, rows: Disguise, columns: Disguise) -> torch.Tenso
 
 
 class Known:
-    """The exact results for some data, in whatever disguise."""
+    """Knows the exact results for some data, in whatever disguise."""
 
     def __init__(self, data):
         """`data`: its operands may be on a GPU, which then computes; overwrites its c."""
@@ -125,7 +128,7 @@ class Known:
         self.dual = len(data) != 4
 
     def outputs(self, drawn: list[Disguise] | None) -> Iterator[torch.Tensor]:
-        """float16 c [M, N, L] of every group, or the only one."""
+        """Yields the exact float16 c [M, N, L] of every group, or the only one. drawn: the data's disguise, if any."""
         products = self.products
         if drawn and self.dual:
             products = [disguised(x, drawn[0], columns) for x, columns in zip(products, drawn[1:])]

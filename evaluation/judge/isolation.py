@@ -1,4 +1,4 @@
-"""Keeps the judge's processes out of reach of the submission's: Linux's own means, none of them in Python's hands.
+"""Keeps the judge's processes out of reach of the submission's by Linux's own means, none of them in Python's hands.
 
 The judge's processes are not dumpable: without CAP_SYS_PTRACE nobody opens their /proc/<pid>/mem, fd, or environ,
 traces them, or calls process_vm_writev or pidfd_getfd on them, not even their own user
@@ -26,7 +26,7 @@ WORKER_USER = 64_979  # in no range that useradd or systemd give users from
 
 
 def prctl(option: int, *arguments: int) -> int:
-    """Raises OSError."""
+    """Calls prctl(2). Raises OSError."""
     result = _libc.prctl(option, *(ctypes.c_ulong(a) for a in (*arguments, 0, 0, 0, 0)[:4]))
     if result < 0:
         code = ctypes.get_errno()
@@ -35,17 +35,17 @@ def prctl(option: int, *arguments: int) -> int:
 
 
 def shield() -> None:
-    """This process and what it forks are out of reach of other processes without CAP_SYS_PTRACE."""
+    """Puts this process and what it forks out of reach of other processes without CAP_SYS_PTRACE."""
     prctl(DUMPABLE, 0)
 
 
 def adopt_orphans() -> None:
-    """Processes below this one whose parents end become its children, whatever they do."""
+    """Makes processes below this one whose parents end its children, whatever they do."""
     prctl(SUBREAPER, 1)
 
 
 def children() -> list[int]:
-    """Process ids of this process's children."""
+    """Lists the process ids of this process's children."""
     pids = []
     for task in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children") as file:
@@ -69,7 +69,7 @@ def kill_children(spare: frozenset[int] = frozenset()) -> None:
 
 
 def _set_capabilities(mask: int) -> None:
-    """Permitted, effective and inheritable ones."""
+    """Sets the permitted, effective and inheritable capabilities."""
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     data = (ctypes.c_uint32 * 6)(low, low, low, high, high, high)

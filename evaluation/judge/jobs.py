@@ -1,4 +1,4 @@
-"""Jobs shared between workers that each do one at a time."""
+"""Shares jobs between workers that each do one at a time."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -7,10 +7,8 @@ THREAD = "shares jobs"  # the name of the threads
 
 
 def share(jobs: Iterable, workers: Sequence, work: Callable, done: Callable) -> None:
-    """work(worker, job) for every job, in their order, by whichever worker is free; done(job, result), one at a time.
-
-    A thread for each worker, all ended on return. Neither function may raise.
-    """
+    """Calls work(worker, job) for every job, in their order, on whichever worker is free; then done(job, result), one
+    at a time. There is a thread for each worker; all have ended on return. Neither function may raise."""
     waiting, lock = iter(jobs), threading.Lock()
 
     def take():

@@ -54,7 +54,7 @@ def stop() -> None:
 
 
 class ExaminerProcess:
-    """A process that judges one case after the other (examiner.py). submissions: how many it has to hold at once."""
+    """Holds a process that judges one case after the other (examiner.py). submissions: how many that has at once."""
 
     def __init__(self, of: sandbox.Nursery, options: Options, directory: str, submissions: int = 1):
         self.nursery = of
@@ -65,7 +65,7 @@ class ExaminerProcess:
         self.channel.send((options, directory, [os.getpid(), *of.pids()]))
 
     def ask(self, *request, died):
-        """The reply to a request; `died` if the process has."""
+        """Sends a request and returns the reply, or `died` if the process has."""
         try:
             self.channel.send(request)
             return self.channel.receive()[0]
@@ -99,8 +99,8 @@ def examiners(options: Options, count: int, submissions: int = 1):
 
 
 def configs_of(asked: list[tuple[dict, dict[str, str]]], options: Options) -> list[dict]:
-    """What the submission's Config is for each (arguments of a case, changes): {"config": all of it, "line": the entry
-    of its table}, or {"error": one sentence}. Raises Refused where the submission cannot be imported."""
+    """Finds the submission's Config for each (arguments of a case, changes): {"config": all of it, "line": the entry of
+    its table}, or {"error": one sentence}. Raises Refused where the submission cannot be imported."""
     with examiners(options, 1) as (one,):
         found = one.ask("configs", asked, died=Refused(DIED))
     if isinstance(found, Refused):
@@ -109,7 +109,7 @@ def configs_of(asked: list[tuple[dict, dict[str, str]]], options: Options) -> li
 
 
 def shared_memory(case: TestCase, each: list[Options]) -> list[int | Refused]:
-    """Dynamic bytes of shared memory that the submission's launches ask for under each of the options."""
+    """Finds the dynamic bytes of shared memory that the submission's launches ask for under each of the options."""
     with examiners(each[0], 1) as (one,):
         return [one.ask("shared_memory", case, options, died=Refused(DIED)) for options in each]
 
@@ -117,7 +117,7 @@ def shared_memory(case: TestCase, each: list[Options]) -> list[int | Refused]:
 def measure_pairs(
     cases: list[TestCase], both: tuple[Options, Options], on_pair=lambda index, pair: None
 ) -> list[tuple[Verdict, Verdict, Stats | None]]:
-    """Two submissions on a GPU, timed in turns: for each case both verdicts, and by how many nanoseconds a call of the
+    """Times two submissions on a GPU in turns: for each case both verdicts, and by how many nanoseconds a call of the
     second takes longer than one of the first in the same round, None where one failed."""
     pairs = []
     with examiners(both[0], 1, submissions=2) as (one,):
@@ -131,9 +131,9 @@ def measure_pairs(
 def judge(
     cases: list[TestCase], options: Options | list[Options], on_verdict=lambda index, verdict: None
 ) -> list[Verdict]:
-    """One verdict per case, in the order of the cases; `on_verdict` is called as they come in.
+    """Judges cases: one verdict for each, in their order; `on_verdict(index, verdict)` is called as they come in.
 
-    options: for all cases, or for each, which then agree in all but the submission and its config.
+    options: for all cases, or one for each, which then agree in all but the submission and its config.
     """
     each = [options] * len(cases) if isinstance(options, Options) else options
     if not cases:
@@ -156,7 +156,10 @@ def judge(
 
 
 def work(case: TestCase, timed: bool = False) -> float:
-    """Seconds of one core that the emulator takes, about: within a factor of two for submission.py on an x86 core."""
+    """Estimates the seconds of one core that a case takes on the emulator.
+
+    Within a factor of two for submission.py on an x86 core.
+    """
     sizes = [*zip(*([case.args[x]] if isinstance(case.args[x], int) else case.args[x] for x in "mnk"))]
     multiplied, written = sum(m * n * k for m, n, k in sizes), sum(m * n for m, n, _ in sizes)
     return 25 + 2.5e-9 * multiplied if timed else 3 + 6e-9 * multiplied + 3e-6 * written

@@ -7,7 +7,7 @@ import traceback
 
 
 def load_submission(path: str):
-    """custom_kernel of the file, imported as the module `submission`. Raises what the file raises."""
+    """Imports the file as the module `submission`; returns its custom_kernel. Raises what the file raises."""
     spec = importlib.util.spec_from_file_location("submission", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules["submission"] = module
@@ -16,7 +16,7 @@ def load_submission(path: str):
 
 
 def explain(error: BaseException) -> str:
-    """One or a few lines: what was raised and where in the submission."""
+    """Says in a line or a few what was raised, and where in the submission."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if os.path.basename(f.filename) == "submission.py"]
     where = f" (line {frames[-1].lineno} of the submission)" if frames else ""
     return f"{type(error).__name__}: {error}{where}"

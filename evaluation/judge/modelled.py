@@ -1,4 +1,4 @@
-"""Modelled times: launches on the emulator's timing model (emulator/model), and what is said about them.
+"""Models times on the emulator's timing model (emulator/model), and says what they are worth.
 
 What is predicted is what the grader measures: calls back to back, each on inputs of its own, with L2 cold and full of
 the dirty lines of the flush; the end of the last call over the number of calls. Time on the host is not in it: on a
@@ -25,7 +25,7 @@ SPEED_OF_LIGHT = {"nvfp4_group_gemm": (18.833, 10.667, 2.406, 1.525), "nvfp4_dua
 
 
 def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
-    """What is said about a run: times in microseconds. launches: of one call.
+    """Says what a run came to, times in microseconds (the `reply` of ../JSON.md). launches: how many a call has.
 
     us: what the grader reads from its two events, over the number of calls; us_interval: where it may lie on a B200.
     """
@@ -49,9 +49,9 @@ def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
 def time_launches(
     device, queue: list, launches: int, calls: int, profile: str = "b200", breakdown: bool = False
 ) -> tuple[dict, list[dict]]:
-    """(a reply, what each launch moved and multiplied) of an `emulated.Device`'s queue of `calls` calls.
+    """Times an `emulated.Device`'s queue of `calls` calls: (a reply, what each launch moved and multiplied).
 
-    breakdown: the reply has one, of the last but one interval between launches that was simulated.
+    breakdown: the reply has one of the last but one interval between launches that was simulated.
     """
     steady, trace = Steady([launches * (i + 1) for i in range(calls)]), Trace() if breakdown else None
     run, counted = device.time(queue, load(profile), trace, steady)
@@ -62,7 +62,7 @@ def time_launches(
 
 
 def speed_of_light(args: dict) -> float:
-    """Microseconds below which no call of a case can be: the task's figure, or reading each byte once."""
+    """Computes the microseconds that a call of a case takes at least: the task's figure, or reading each byte once."""
     kind = reference.task_of(args)
     for case, limit in zip(read_task_yaml((ROOT / kind.file).read_text(), "benchmarks"), SPEED_OF_LIGHT[kind.name]):
         if all(args[name] == case.args[name] for name in args if name != "seed"):
@@ -75,21 +75,21 @@ def speed_of_light(args: dict) -> float:
 
 
 def geomean_us(replies: list[dict]) -> float | None:
-    """Geometric mean; None unless every case has a time."""
+    """Takes the geometric mean, in microseconds; None unless every case has a time."""
     return geometric_mean(None if "error" in reply else reply["us"] for reply in replies)
 
 
 def geomean_interval(replies: list[dict]) -> tuple[float, float]:
-    """Where the geometric mean may lie, if every case has a time."""
+    """Says where the geometric mean may lie, in microseconds, if every case has a time."""
     return uncertainty.mean_interval([reply["us_interval"] for reply in replies])
 
 
 def label(replies: list[dict]) -> str:
-    """What must stand wherever modelled times do, in words."""
+    """Says in words what must stand wherever modelled times do."""
     first = next(reply for reply in replies if "error" not in reply)
     return f"modelled (profile {first['profile']}; validation error {first['validation']}; see emulator/VALIDATION.md)"
 
 
 def labelled(replies: list[dict]) -> dict:
-    """What must stand wherever modelled times do, for JSON. replies: those with a time; nothing for none."""
+    """Says in JSON what must stand wherever modelled times do; nothing if there are none. replies: with a time each."""
     return {"profile": replies[0]["profile"], "label": label(replies)} if replies else {}

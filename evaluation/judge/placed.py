@@ -12,21 +12,21 @@ DTYPES = {str(dtype): dtype for dtype in (torch.float16, torch.float4_e2m1fn_x2,
 
 
 def tensor_at(arena: Arena, spec: dict) -> torch.Tensor:
-    """The live CPU tensor that a spec describes: address, bytes, shape, stride, dtype (a key of DTYPES)."""
+    """Makes the live CPU tensor that a spec describes: address, bytes, shape, stride, dtype (a key of DTYPES)."""
     array = arena.view(spec["address"], spec["bytes"])
     flat = torch.from_numpy(array) if spec["bytes"] else torch.empty(0, dtype=torch.uint8)
     return flat.view(DTYPES[spec["dtype"]]).as_strided(spec["shape"], spec["stride"])
 
 
 def rebuilt(spec, build):
-    """The data that a spec describes, with build(spec of a tensor) for each of its tensors."""
+    """Builds the data that a spec describes, with build(spec of a tensor) for each of its tensors."""
     if isinstance(spec, dict):
         return tuple(rebuilt(item, build) for item in spec["tuple"]) if "tuple" in spec else build(spec)
     return [rebuilt(item, build) for item in spec] if isinstance(spec, list) else spec
 
 
 class Placed:
-    """Data like `like`, in memory of its own: zeros until they are filled. `spec` tells another process where."""
+    """Puts data like `like` into memory of its own: zeros until they are filled. `spec` tells another process where."""
 
     def __init__(self, like: tuple, on_host: tuple[int, ...], heap: Heap):
         self.heap, self.taken, self.device = heap, [], []
@@ -54,7 +54,7 @@ class Placed:
         return item
 
     def inputs(self, data=None) -> list[torch.Tensor]:
-        """Input tensors, in a fixed order, of the placed data or of some like it."""
+        """Lists the input tensors of the placed data, or of some like it, in a fixed order."""
         data = self.data if data is None else data
         return inputs.operands(data) + inputs.scales(data)
 
@@ -62,21 +62,21 @@ class Placed:
         return {c.data_ptr() for c in inputs.outputs(self.data) if c.numel()}
 
     def fill(self, data) -> None:
-        """The inputs of `data`, and NaN in c."""
+        """Writes the inputs of `data`, and NaN into c."""
         for tensor, source in zip(self.inputs(), self.inputs(data)):
             inputs.as_bytes(tensor).copy_(inputs.as_bytes(source))
         for c in inputs.outputs(self.data):
             c.fill_(float("nan"))
 
     def show(self, other: "Placed") -> None:
-        """In this process, the inputs are those of `other`, which may be itself again."""
+        """Makes this process see the inputs of `other`, which may be itself again, in place of its own."""
         outputs = self.output_addresses()
         for (address, size), (of, _) in zip(self.taken, other.taken):
             if address not in outputs:
                 self.heap.arena.alias(address, size, of)
 
     def unchanged(self, data) -> bool:
-        """Whether the inputs are still those of `data`."""
+        """Tells whether the inputs are still those of `data`."""
         pairs = zip(self.inputs(), self.inputs(data))
         return all(np.array_equal(inputs.as_bytes(t).numpy(), inputs.as_bytes(s).numpy()) for t, s in pairs)
 
@@ -87,7 +87,7 @@ class Placed:
 
 
 def taken(*placed: Placed) -> inputs.Taken:
-    """The memory of the inputs of placed data."""
+    """Collects the memory of the inputs of placed data."""
     found = inputs.Taken()
     for one in placed:
         outputs = one.output_addresses()
@@ -98,7 +98,10 @@ def taken(*placed: Placed) -> inputs.Taken:
 
 
 def described(returned, single: bool) -> dict:
-    """{"returned": a place for each tensor} or {"wrong": what is wrong with what was returned}."""
+    """Describes what a kernel returned: {"returned": a place for each tensor}, or {"wrong": what is wrong with it}.
+
+    single: it should be one tensor, not a list.
+    """
     if single and not isinstance(returned, torch.Tensor):
         return {"wrong": f"custom_kernel returned {type(returned).__name__}, not the tensor c"}
     returned = [returned] if single else returned

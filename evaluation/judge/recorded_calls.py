@@ -1,4 +1,4 @@
-"""Calls in a row whose launches are recorded, then timed on the model; calls drawn afterwards have to be right."""
+"""Records the launches of calls in a row and times them on the model; calls drawn afterwards have to be right."""
 
 import contextlib
 import hashlib
@@ -21,7 +21,7 @@ class NotTimed(Exception):
 
 
 class RecordedCalls:
-    """The submission's process makes the calls and is ended; what it launched is then timed, and checked, here."""
+    """Has the submission's process make the calls and ends it; then times, and checks, what it launched."""
 
     def __init__(self, trial: Trial):
         self.trial, self.process = trial, trial.process
@@ -30,7 +30,8 @@ class RecordedCalls:
 
     @contextlib.contextmanager
     def prepared(self, calls: int):
-        """In this block there are (a device, data, that of each call); the submission's process is a new one."""
+        """Gives (a device, data, that of each call placed) for this block; the submission's process will be a new
+        one."""
         trial = self.trial
         data = trial.generate(trial.args, trial.hidden)
         self.process.kill()  # the calls are the first of a process, as in any other run
@@ -47,7 +48,7 @@ class RecordedCalls:
             self.arena.clear(THEIRS, self.arena.size - OURS)
 
     def shared_memory(self) -> int:
-        """Dynamic bytes that a call's launches ask for, at most; none is run. Raises Refused."""
+        """Finds the dynamic bytes that a call's launches ask for, at most; runs none of them. Raises Refused."""
         with self.prepared(1) as (device, _, placed):
             try:
                 (queue,), _ = self.record(device, placed)
@@ -56,7 +57,7 @@ class RecordedCalls:
         return max((queued.options["dynamic_shared"] for queued in queue), default=0)
 
     def time(self) -> dict:
-        """A reply of `modelled`. Raises NotTimed."""
+        """Times and checks the calls: a reply of `modelled`. Raises NotTimed."""
         trial = self.trial
         with self.prepared(trial.task.calls) as (device, data, placed):
             try:
@@ -79,7 +80,7 @@ class RecordedCalls:
                 trial.verdict.seconds += time.perf_counter() - begin
 
     def record(self, device: emulated.Device, placed: list[Placed]) -> tuple[list, list]:
-        """The launches of each call, and where each says that its results are."""
+        """Collects the launches of each call, and live views of what each says are its results. Raises Refused."""
         queues, places, seen, held = [], [], {}, taken(*placed)  # the grader holds all results, too
         for number in [self.process.place(one.spec) for one in placed]:
             queue = []
@@ -103,7 +104,7 @@ class RecordedCalls:
         return queues, places
 
     def digest(self, start: int, size: int) -> bytes:
-        """Of the contents; holes are skipped, which reading through the mapping would fill."""
+        """Digests the contents of memory; skips holes, which reading through the mapping would fill."""
         fd, at, end, found = self.arena.fd, start - BASE, start - BASE + size, hashlib.blake2b()
         while at < end:
             try:
@@ -117,7 +118,10 @@ class RecordedCalls:
         return found.digest()
 
     def check(self, device: emulated.Device, data, placed: list[Placed], queues: list, places: list) -> dict:
-        """The times of noted launches that turn out right. Raises NotTimed, Refused or EmulatorError."""
+        """Times recorded launches, and checks calls that are drawn. Raises NotTimed, Refused or EmulatorError.
+
+        queues, places: what `record` returned. The audited calls get the inputs `data` under new schedules.
+        """
         trial = self.trial
         if not queues[-1]:
             raise NotTimed("custom_kernel launched no kernel of its own: nothing to time")

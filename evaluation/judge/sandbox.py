@@ -1,4 +1,4 @@
-"""The processes of a run, and which of them the submission gets.
+"""Forks the processes of a run, of which the submission gets one.
 
     judge (the command line)
       └ nursery        has imported torch and knows nothing of any case; forks the others
@@ -28,7 +28,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Channel:
-    """Pickled objects and file descriptors between processes that are the judge's own."""
+    """Carries pickled objects and file descriptors between processes that are the judge's own."""
 
     def __init__(self, end: socket.socket):
         self.socket = end
@@ -75,7 +75,7 @@ class Nursery:
 
     @classmethod
     def fork(cls) -> "Nursery":
-        """A nursery of this process, which must not hold anything yet."""
+        """Makes this process, which must not hold anything yet, the origin of a nursery."""
         mine, theirs = pair()
         if os.fork() == 0:
             mine.close()
@@ -86,7 +86,7 @@ class Nursery:
 
     @classmethod
     def spawn(cls, *modules: str) -> "Nursery":
-        """A nursery of a fresh interpreter, which imports these modules."""
+        """Starts a nursery in a fresh interpreter, which imports these modules."""
         mine, theirs = pair()
         code = f"from {__package__} import sandbox; sandbox.main({theirs.fileno()}, {modules!r})"
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
@@ -100,7 +100,7 @@ class Nursery:
         return nursery
 
     def start(self, function: Callable, *arguments, fds: tuple[int, ...] = (), apart: bool = False) -> int:
-        """Forks function(*arguments, *fds); its process id.
+        """Forks a process that calls function(*arguments, *fds); returns its process id.
 
         function: one at the top of a module; its name is sent. apart: `end` of another process spares this one.
         """
@@ -108,7 +108,8 @@ class Nursery:
         return self.channel.receive()[0]
 
     def end(self, pid: int) -> int | None:
-        """Ends what was started, with all that it started in its turn; its exit code, None if it was still running."""
+        """Ends what was started, with all that it started in its turn. Returns its exit code, None if it was
+        running."""
         self.channel.send(("end", pid))
         return self.channel.receive()[0]
 
@@ -117,12 +118,12 @@ class Nursery:
         return self.channel.receive()[0]
 
     def close(self) -> None:
-        """It ends, and everything below it."""
+        """Ends the nursery and everything below it."""
         self.channel.close()
 
 
 def main(fd: int, modules: tuple[str, ...]) -> None:
-    """The main function of a spawned nursery. modules: what those that it forks need."""
+    """Runs a spawned nursery until `fd` is closed. modules: what the processes that it forks need."""
     for module in modules:
         importlib.import_module(module)
     _serve(socket.socket(fileno=fd))
@@ -163,7 +164,7 @@ def _serve(end: socket.socket) -> None:
 
 
 def _become(channel: Channel, function: Callable, arguments: tuple, fds: list[int]) -> None:
-    """In the forked process; does not return."""
+    """Turns a process that was just forked into the function's, and does not return."""
     code = 1
     try:
         channel.close()

@@ -1,4 +1,4 @@
-"""The judge's hold on the submission's process (worker.py): starts it, asks it, ends it, and trusts nothing it says."""
+"""Starts, asks and ends the submission's process (worker.py) from the judge's, which trusts nothing that it says."""
 
 import contextlib
 import itertools
@@ -20,7 +20,7 @@ LONGEST = 2**26  # bytes of a line from the submission's process
 
 
 class SubmissionProcess:
-    """The submission's process, started when it is first needed and again after it was killed or died.
+    """Holds the submission's process, which is started when it is first needed and again after it was killed or died.
 
     `config`: (sizes, changes) for configs.choose, or None. `device`: the emulated device that the running process
     launches on; it is the judge's. `isolation`: what keeps the process from the judge's, as of isolation.confine.
@@ -57,7 +57,7 @@ class SubmissionProcess:
             self.receive()
 
     def ask(self, what: str, take=None, **request) -> dict:
-        """The reply to a request; raises Refused with the reason if there is none, or if it carries an error.
+        """Sends a request and returns the reply; raises Refused with the reason if there is none, or if it is an error.
 
         take(message): the answer to a launch that the submission makes meanwhile.
         """
@@ -79,7 +79,7 @@ class SubmissionProcess:
 
     @contextlib.contextmanager
     def answering(self, what: str):
-        """Whatever goes wrong in this block ends the process, and is Refused."""
+        """Ends the process, and raises Refused, whatever goes wrong in this block."""
         try:
             with limit(self.options.timeout):
                 yield
@@ -102,7 +102,8 @@ class SubmissionProcess:
         self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict:
-        """One line of JSON: nothing that the submission may send in its place can block the judge or run code here."""
+        """Reads one line of JSON. Nothing that the submission may send in its place can block the judge or run code
+        here."""
         line = bytearray(self.rest)
         while (end := line.find(b"\n")) < 0 and len(line) < LONGEST:
             chunk = self.socket.recv(2**20)
@@ -116,7 +117,7 @@ class SubmissionProcess:
         return reply
 
     def died(self) -> str:
-        """How the process has ended, in a sentence; it is waited for."""
+        """Waits for the process to end, and says in a sentence how it has."""
         for _ in range(100):  # the connection goes before the process does, seconds before on a busy machine
             if self.dead():
                 break
@@ -131,7 +132,7 @@ class SubmissionProcess:
         return f"the submission's process exited with code {code}{last}"
 
     def dead(self) -> bool:
-        """Whether all of its threads have ended: only then is there an exit code."""
+        """Tells whether all of its threads have ended: only then is there an exit code."""
         try:
             process = Path(f"/proc/{self.pid}")
             ended = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -140,7 +141,7 @@ class SubmissionProcess:
             return True
 
     def kill(self) -> int | None:
-        """Ends the process and everything it started; its exit code if it had ended before."""
+        """Ends the process and everything it started; returns its exit code if it had ended by itself."""
         if self.pid is None:
             return None
         self.socket.close()

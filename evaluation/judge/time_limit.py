@@ -1,4 +1,4 @@
-"""A limit on how long the judge waits."""
+"""Limits how long the judge waits."""
 
 import contextlib
 import signal
@@ -10,7 +10,7 @@ class Late(BaseException):
 
 @contextlib.contextmanager
 def limit(seconds: float):
-    """Raises Late in this block once that time is over; not nested."""
+    """Raises Late in this block once that many seconds are over; blocks do not nest."""
 
     def late(*_):
         raise Late

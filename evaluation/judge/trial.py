@@ -1,4 +1,4 @@
-"""One case under judgement: what all ways of running it share."""
+"""Judges one case: what all ways of running it share."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from task import TestCase, combine_seeds
 
 
 def near(args: dict, rng: np.random.Generator) -> dict:
-    """Sizes next to those of a case: each a step more or less, of what the sizes of its kind are multiples of."""
+    """Draws sizes next to those of a case: each a step more or less, of what the sizes of its kind are multiples of."""
 
     def moved(name: str, sizes):
         single = isinstance(sizes, int)
@@ -28,7 +28,8 @@ def near(args: dict, rng: np.random.Generator) -> dict:
 
 
 class Trial:
-    """A case, its verdict so far, and the checks of results. `examiner` has the memory, the options and the process.
+    """Holds a case, its verdict so far, and the checks of results. examiner: an Examiner, for its memory and its
+    process.
 
     EmulatedTrial, GpuTrial and MeasuredTrial run it: `run(extra)` raises Refused unless every call was right.
     """
@@ -42,7 +43,7 @@ class Trial:
         self.rng = np.random.default_rng(combine_seeds(self.hidden, 1))
 
     def check(self, group: int, got: torch.Tensor, want: torch.Tensor) -> str:
-        """What is wrong with a result, or ""; counted in the verdict."""
+        """Counts a group's result in the verdict; says what is wrong with it, or ""."""
         verdict = self.verdict
         count, problem = compare(group, got, want, self.exact)
         verdict.mismatches = (verdict.mismatches or 0) + count
@@ -51,11 +52,14 @@ class Trial:
         return problem
 
     def generate(self, args: dict, seed: int):
-        """Inputs of these sizes, in host memory."""
+        """Makes inputs of these sizes, in host memory."""
         return self.task.generate_input(**{**args, "seed": seed}, device=torch.device("cpu"))
 
     def results(self, places: list, outputs: list[torch.Tensor], taken: inputs.Taken) -> list[torch.Tensor]:
-        """Live views of what was returned; raises Refused unless that is like the c tensors, and is these or new."""
+        """Makes live views of what was returned; raises Refused unless that is like the c tensors, and is these or new.
+
+        places: as the submission's process describes them. outputs: the c tensors. taken: what new ones may not lie in.
+        """
         if len(places) != len(outputs):
             raise Refused(f"custom_kernel returned {len(places)} tensors for {len(outputs)} groups")
         found = []
@@ -81,7 +85,7 @@ class Trial:
         return found
 
     def judge_results(self, returned: list[torch.Tensor], data, known: inputs.Known, placed: Placed) -> None:
-        """Raises Refused for wrong results or changed inputs."""
+        """Compares every element of every result; raises Refused for wrong results or changed inputs."""
         problems = []
         for group, (got, want) in enumerate(zip(returned, known.outputs(None))):
             if want.numel() and (problem := self.check(group, got.clone().view(want.shape), want)):

@@ -1,4 +1,4 @@
-"""What a run is asked for, what a case comes to, and when a result or a time is refused."""
+"""Says what a run is asked for, what a case comes to, and when a result or a time is refused."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ MEMORY_BANDWIDTH = 8e12  # bytes/s of a B200: https://www.nvidia.com/en-us/data-
 
 @dataclasses.dataclass
 class Options:
-    """How a case is judged."""
+    """Says how a case is judged."""
 
     submission: str
     device: str  # cuda | emulated
@@ -32,7 +32,7 @@ class Options:
 
 @dataclasses.dataclass
 class Verdict:
-    """What a case has come to.
+    """Says what a case has come to.
 
     mismatches: elements that differ from the exact result, rounded once, over all calls; None if no result was read.
     ulps: the largest distance of one from it, in float16 numbers; None unless all were within what the task allows.
@@ -60,14 +60,17 @@ class Refused(Exception):
 
 
 def ulps(got: torch.Tensor, want: torch.Tensor) -> int:
-    """The largest number of float16 steps between elements of two tensors with NaN in the same places."""
+    """Finds the largest number of float16 steps between elements of two tensors with NaN in the same places."""
     bits = (t.nan_to_num(0, math.inf, -math.inf).contiguous().view(torch.int16).int() for t in (got, want))
     a, b = (torch.where(x < 0, -(x & 0x7FFF), x) for x in bits)
     return int((a - b).abs().max())
 
 
 def compare(group: int, got: torch.Tensor, want: torch.Tensor, exact: bool) -> tuple[int, str]:
-    """(elements that differ, what is wrong or "") for one group's [M, N, L] result."""
+    """Compares one group's float16 [M, N, L] result: (elements that differ, what is wrong or "").
+
+    exact: none may differ; else they may by the task's tolerance.
+    """
     differs = (got != want) & ~(got.isnan() & want.isnan())
     count = int(differs.count_nonzero())
     if not count or (not exact and not utils.verbose_allclose(got, want, rtol=1e-3, atol=1e-3)):
@@ -91,5 +94,5 @@ def check_time(ns, read: int) -> None:
 
 
 def geomean_us(verdicts: list[Verdict]) -> float | None:
-    """Geometric mean of the times; None unless every case passed with a time."""
+    """Takes the geometric mean of the times, in microseconds; None unless every case passed with a time."""
     return geometric_mean(v.us if v.status == "pass" else None for v in verdicts)

@@ -1,9 +1,9 @@
-"""The submission's own process. It never holds a reference result, a seed or a case's text, and decides nothing.
+"""Runs the submission, in its own process, which never holds a reference result, a seed or a case's text.
 
-Whatever runs here can be replaced by the submission, so nothing that the judge concludes on the emulator rests on it:
-the judge writes inputs to, and reads results from, memory that both share, and runs the launches itself. On a GPU the
-timer has to be here. What is used after the submission is imported has been taken before, and `Guards` finds
-replacements of those and of the evaluator's own functions. Requests and replies are lines of JSON.
+It decides nothing. Whatever runs here can be replaced by the submission, so nothing that the judge concludes on the
+emulator rests on it: the judge writes inputs to, and reads results from, memory that both share, and runs the launches
+itself. On a GPU the timer has to be here. What is used after the submission is imported has been taken before, and
+`Guards` finds replacements of those and of the evaluator's own functions. Requests and replies are lines of JSON.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""The submission's process, on the emulator: host code runs here, launches run in the judge's process."""
+"""Runs the submission's host code, on the emulator; what it launches runs in the judge's process."""
 
 import sys
 
@@ -9,7 +9,7 @@ from evaluation.judge.placed import described, rebuilt, tensor_at
 
 
 class EmulatedDevice:
-    """Host code only: torch's `cuda` and CuTe DSL as on a B200, whose launches the judge's process takes and runs.
+    """Serves host code: torch's `cuda` and CuTe DSL as on a B200, whose launches the judge's process takes and runs.
 
     Tensors on the device lie in memory that both share, as they would lie in a GPU's.
     """
@@ -28,7 +28,7 @@ class EmulatedDevice:
         self.kept = []
 
     def launch(self, module, kernel, grid, block, params, *, cluster=None, dynamic_shared=0, pdl=False) -> None:
-        """Has the judge's device run it; raises what it says."""
+        """Has the judge's device run a launch, whose arguments are as of emulator.launch; raises what that says."""
         message = {
             "kernel": kernel, "grid": list(grid), "block": list(block), "params": bytes(params).hex(), "pdl": bool(pdl),
             "cluster": list(cluster) if cluster else None, "dynamic_shared": int(dynamic_shared),
@@ -48,7 +48,7 @@ class EmulatedDevice:
             raise error
 
     def place(self, number: int, spec) -> None:
-        """An object that the kernel may be called with."""
+        """Makes an object, known by its number, that the kernel may be called with. spec: as of Placed."""
 
         def build(item):
             tensor = tensor_at(self.arena, item)
@@ -62,7 +62,7 @@ class EmulatedDevice:
         self.objects[number] = tuple(list(item) if isinstance(item, list) else item for item in data)
 
     def call(self, kernel, number: int, schedule: int, record: bool) -> dict:
-        """One call: what was returned, and where it lies. record: its launches will run later."""
+        """Calls the kernel on an object: where what it returned lies. record: its launches will run later."""
         given = self.objects[number]
         self.device.heap.reuse = not record
         with self.session(schedule=schedule):

@@ -1,4 +1,4 @@
-"""The submission's process, on a GPU: inputs, calls that are timed, and results for the judge to compare.
+"""Runs the submission on a GPU: inputs, calls that are timed, and results for the judge to compare.
 
 The timer has to be here. What it uses has been taken before the submission is imported.
 """
@@ -13,7 +13,7 @@ from evaluation.judge.placed import described, rebuilt, tensor_at
 
 
 class CudaDevice:
-    """A B200."""
+    """Times calls on the GPU of this machine."""
 
     def __init__(self):
         self.guarded = []
@@ -24,7 +24,10 @@ class CudaDevice:
         return inputs.mapped(torch.Tensor.cuda, tensors)
 
     def run(self, kernel, data, clear_l2, snapshot):
-        """(outputs, nanoseconds per call), timed as the grader does: calls back to back between events."""
+        """Times calls as the grader does, back to back between events: (outputs, nanoseconds per call).
+
+        clear_l2: flushes L2 before the first, or None. snapshot(position, output): is called after each.
+        """
         outputs = []
         self._synchronize()
         if clear_l2:
@@ -40,14 +43,14 @@ class CudaDevice:
 
 
 class Case:
-    """Inputs of one case on a GPU: pristine contents from shared memory, and `objects` that the kernel gets to see.
+    """Holds the inputs of one case: pristine contents in shared memory, and `objects` on the GPU for the kernel to see.
 
     The objects stay where they are while their contents change, so that a result kept by identity, address or shape is
     a wrong result.
     """
 
     def __init__(self, device, arena: Arena, kind: task.Task, contents: list, objects: int, results: int):
-        """contents: specs of placed data; results: an address for what the judge is to compare, one copy an object."""
+        """Uploads the objects. contents: specs of placed data. results: an address for what the judge will compare."""
         self.device = device
         self.contents = [rebuilt(spec, lambda item: tensor_at(arena, item)) for spec in contents]
         self.objects, self.handed = [], []  # the kernel gets lists of its own: it may edit them, not what is checked
@@ -60,11 +63,11 @@ class Case:
         self.results = torch.from_numpy(view).view(torch.float16).view(objects, elements) if elements else None
 
     def tensors(self, data):
-        """Input tensors of `data`, in a fixed order; c comes apart."""
+        """Lists the input tensors of `data`, without c, in a fixed order."""
         return inputs.operands(data) + inputs.scales(data)
 
     def refill(self, i: int, content: int, disguise: int | None) -> None:
-        """New contents for object i, and NaN in its c."""
+        """Writes new contents into object i, and NaN into its c."""
         self.write(self.objects[i], content, disguise)
         for c in self.outputs(i):
             c.fill_(float("nan"))
@@ -76,14 +79,14 @@ class Case:
             inputs.disguise(data, inputs.draw(disguise, data))
 
     def changed(self, i: int, content: int, disguise: int | None, equal) -> bool:
-        """Whether the inputs of object i are no longer what `refill` wrote."""
+        """Tells whether the inputs of object i are no longer what `refill` wrote."""
         pristine = inputs.mapped(torch.empty_like, self.objects[i])
         self.write(pristine, content, disguise)
         pairs = zip(self.tensors(self.objects[i]), self.tensors(pristine))
         return not all(equal(inputs.as_bytes(t), inputs.as_bytes(source)) for t, source in pairs)
 
     def outputs(self, i: int) -> list[torch.Tensor]:
-        """The c tensors of object i, [M, N, L] each."""
+        """Lists the c tensors of object i, [M, N, L] each."""
         return inputs.outputs(self.objects[i])
 
     def store(self, i: int, results: list[torch.Tensor], copy) -> None:
@@ -96,7 +99,8 @@ class Case:
 
 
 def results_of(returned, outputs: list[torch.Tensor], single: bool) -> list[torch.Tensor] | str:
-    """The returned tensors, which may be new ones, on the GPU and like `outputs`, or what is wrong with them."""
+    """Lists the returned tensors, which may be new ones, on the GPU and like `outputs`; or says what is wrong with
+    them."""
     found = described(returned, single)
     if "wrong" in found:
         return found["wrong"]
@@ -112,7 +116,7 @@ def results_of(returned, outputs: list[torch.Tensor], single: bool) -> list[torc
 
 
 def elsewhere(results: list[torch.Tensor], taken: inputs.Taken, call: int) -> str | None:
-    """What is wrong if a result lies where an input or another result does."""
+    """Says what is wrong if a result lies where an input or another result does, else None."""
     for group, got in enumerate(results):
         size = inputs.extent(got.shape, got.stride(), got.element_size())
         if there := taken.add(got.data_ptr(), size, f"the result of call {call}, group {group}"):
@@ -121,7 +125,7 @@ def elsewhere(results: list[torch.Tensor], taken: inputs.Taken, call: int) -> st
 
 
 def repeat(device, case: Case, kernel, request: dict, guards: Guards, equal, clear_l2, copy) -> dict:
-    """The reply to one repeat on a GPU: a call per object, timed."""
+    """Makes one timed repeat, a call per object: the reply."""
     contents, disguises, order = request["contents"], request["disguises"], request["order"]
     for i in order:
         case.refill(i, contents[i], disguises[i])

@@ -1,4 +1,4 @@
-"""`python eval.py check`: what popcorn, the bot or the automatic review would refuse, found before uploading.
+"""Does `python eval.py check`: finds what popcorn, the bot or the automatic review would refuse, before uploading.
 
 Sources are in findings.py. The bot reads the header only in the leading comment block, popcorn-cli in all lines: a
 directive elsewhere is an error. What needs the bot's database (deadline, rate limit, bans) is not checked.
@@ -40,14 +40,14 @@ BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 
 
 def read_file(path: Path) -> bytes:
-    """The contents of a regular file. Raises OSError, also for what is none: reading a pipe would never end."""
+    """Reads a regular file. Raises OSError, also for what is none: reading a pipe would never end."""
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is not a regular file")
     return path.read_bytes()
 
 
 def check_file(name: str, content: bytes) -> list[Finding]:
-    """Name, size and encoding."""
+    """Checks name, size and encoding."""
     findings = []
 
     def error(rule, message):
@@ -71,7 +71,7 @@ def check_file(name: str, content: bytes) -> list[Finding]:
 
 
 def check_header(text: str) -> list[Finding]:
-    """`#!POPCORN leaderboard NAME` and `#!POPCORN gpu NAME`, once each, in the file's leading comment lines."""
+    """Looks for `#!POPCORN leaderboard NAME` and `#!POPCORN gpu NAME`, once each, in the leading comment lines."""
     findings, values, leading = [], {}, True
 
     def report(line, severity, message):
@@ -124,7 +124,7 @@ def check_header(text: str) -> list[Finding]:
 
 
 def task_of_file(path: Path) -> Task:
-    """The task whose leaderboard the file's header names; the group GEMM if it names none of these."""
+    """Finds the task whose leaderboard the file's header names; the group GEMM if it names none of these."""
     with contextlib.suppress(OSError):
         for line in read_file(path).decode(errors="replace").splitlines():
             words = line.split()
@@ -134,7 +134,7 @@ def task_of_file(path: Path) -> Task:
 
 
 def check_word(text: str) -> list[Finding]:
-    """Every place of the word that the bot looks for in the lower-cased file, comments included."""
+    """Finds every place of the word that the bot looks for in the lower-cased file, comments included."""
     return [
         Finding(number, match.start() + 1, "forbidden-word", "error", f"'{match.group()}' refuses the whole file")
         for number, line in enumerate(text.split("\n"), 1)
@@ -143,7 +143,7 @@ def check_word(text: str) -> list[Finding]:
 
 
 def check_spelling(text: str, tree: ast.Module) -> list[Finding]:
-    """The word in a string whose source does not show it: escapes, literals side by side.
+    """Finds the word in a string whose source does not show it: escapes, literals side by side.
 
     The bot and KernelGuard search the text and let these pass (tried with kernelguard 0.3.1); a reviewer may not.
     """
@@ -159,13 +159,14 @@ def check_spelling(text: str, tree: ast.Module) -> list[Finding]:
 
 
 def read_tree(text: str) -> list[Finding]:
-    """What can be read off the syntax tree."""
+    """Finds what can be read off the syntax tree."""
     tree = ast.parse(text)
     return review(tree) + check_dsl(tree) + check_spelling(text, tree)
 
 
 def deeply(function: Callable[[], list[Finding]]) -> list[Finding]:
-    """function() with room for any tree that Python compiles: a sum of a thousand terms is a thousand nodes deep."""
+    """Calls function() with room for any tree that Python compiles: a sum of a thousand terms is that many nodes
+    deep."""
     outcome, limit = [], sys.getrecursionlimit()
 
     def work():
@@ -192,7 +193,7 @@ def review_available() -> bool:
 
 
 def check_automatic_review(text: str) -> list[Finding]:
-    """What KernelGuard, which the bot runs before it benchmarks, says; nothing where it is not installed."""
+    """Asks KernelGuard, which the bot runs before it benchmarks; finds nothing where it is not installed."""
     if not review_available():
         return []
     command = [sys.executable, "-m", "kernelguard", "--api-mode"]
@@ -220,9 +221,8 @@ def check_automatic_review(text: str) -> list[Finding]:
 
 
 def check(path: Path, cases: list[str] | None = None) -> tuple[list[Finding], dict[str, float]]:
-    """All findings in the order of the file, and the seconds by section; `cases` None: nothing is compiled.
-
-    Raises OSError if the file cannot be read.
+    """Finds everything, in the order of the file; also returns the seconds by section. cases: as of
+    compile_time.measure, None to compile nothing. Raises OSError if the file cannot be read.
     """
     content = read_file(path)
     findings = check_file(path.name, content)

@@ -1,8 +1,9 @@
-"""How long a submission takes before its first launch: `python -m evaluation.upload.compile_time FILE RESULTS CASES...`
+"""Measures how long a submission takes before its first launch.
 
-Imports the file, then calls custom_kernel once per case, in a process of its own. Launches are skipped unless there is
-a B200, so what is left is compiling and preparing: for all Configs among which the submission would choose there.
-RESULTS gets a line of JSON [what, seconds] or [what, error] each.
+`python -m evaluation.upload.compile_time FILE RESULTS CASES...` imports the file, then calls custom_kernel once per
+case, in a process of its own. Launches are skipped unless there is a B200, so what is left is compiling and preparing:
+for all Configs among which the submission would choose there. RESULTS gets a line of JSON [what, seconds] or [what,
+error] each.
 """
 
 import json
@@ -19,7 +20,7 @@ LIMITS = {"import": 120, "tests": 180, "benchmarks": 180}  # seconds, for all ca
 
 
 def measure(submission: str, results: str, cases: list[str]) -> None:
-    """The measuring process's main function; `cases` are "tests case" or "benchmarks case"."""
+    """Runs as the measuring process's main function. cases: "tests CASE" or "benchmarks CASE" each."""
     begin = time.perf_counter()
     import emulator
     import utils
@@ -61,7 +62,7 @@ def measure(submission: str, results: str, cases: list[str]) -> None:
 
 
 def check_compile_time(submission: Path, cases: list[str], limits: dict = LIMITS) -> tuple[list[Finding], dict]:
-    """Findings, and seconds by section, as measured on this machine. `cases`: see measure."""
+    """Measures on this machine, in a process of its own: findings, and seconds by section. cases: as of measure."""
     spent = dict.fromkeys(limits, 0.0)
     with tempfile.TemporaryDirectory() as directory:
         results = Path(directory, "results")

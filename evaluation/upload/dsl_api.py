@@ -1,4 +1,4 @@
-"""Which names of CuTe DSL a submission uses that the grader's version does not have.
+"""Finds names of CuTe DSL that a submission uses and the grader's version does not have.
 
 Attribute chains that start at an import of `cutlass` are followed through the modules and classes of the installed
 package, and keyword arguments are compared with the signatures of its functions. The submission is not executed.
@@ -16,11 +16,11 @@ VERSION = "4.5.2"
 
 
 class Missing(Exception):
-    """The message says what is missing."""
+    """The grader's CuTe DSL lacks what the message names."""
 
 
 def find(path: str):
-    """The object behind a dotted name, its modules imported on the way. Raises Missing."""
+    """Finds the object behind a dotted name, importing modules on the way. Raises Missing."""
     parts = path.split(".")
     found = importlib.import_module(parts[0])
     for i, part in enumerate(parts[1:], 1):
@@ -32,7 +32,8 @@ def find(path: str):
 
 
 def step(found, name: str):
-    """Attribute or submodule `name`. Raises AttributeError; what an instance has is not known here."""
+    """Gets an attribute or submodule `name`; None of an instance, whose attributes are not known here. Raises
+    AttributeError."""
     if not isinstance(found, (types.ModuleType, type)):
         return None
     try:
@@ -47,7 +48,7 @@ def step(found, name: str):
 
 
 def check_dsl(tree: ast.Module) -> list[Finding]:
-    """One finding per name, at its first use; a single one if the installed DSL is not the grader's."""
+    """Finds each missing name once, at its first use; a single finding if the installed DSL is not the grader's."""
     imports = [n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))]
     modules = {a.name for n in imports if isinstance(n, ast.Import) for a in n.names} | {
         n.module for n in imports if isinstance(n, ast.ImportFrom) and n.module

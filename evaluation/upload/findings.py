@@ -1,4 +1,4 @@
-"""What `python eval.py check` can say about a submission: rules, where each comes from, and findings."""
+"""Lists what `python eval.py check` can say about a submission: rules, and where each comes from."""
 
 import dataclasses
 
@@ -33,7 +33,8 @@ RULES = {  # rule -> its public source
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Finding:
-    """`severity`: an error is refused, a warning may be. `line` and `column` count from 1; 0 is the whole file."""
+    """Says one thing that was found. severity: an error is refused, a warning may be. line, column: from 1; 0 is the
+    whole file."""
 
     line: int
     column: int

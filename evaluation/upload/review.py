@@ -1,4 +1,4 @@
-"""Rules about a submission's code that can be read off its syntax tree: imports, installs, caches, patches, tricks.
+"""Reads a submission's syntax tree by rules: imports, installs, caches, patches, tricks.
 
 These are heuristics, as those of the automatic review are: they name a construct and its line, a person decides what
 is meant. What is refused wherever it occurs is an error, what has honest uses a warning. Nothing is executed.
@@ -121,7 +121,7 @@ class Review(ast.NodeVisitor):
     # -- names -------------------------------------------------------------------------------------------------
 
     def collect(self, tree: ast.Module) -> None:
-        """What names stand for, before any of them is judged; a later binding wins, wherever it is."""
+        """Learns what names stand for, before any of them is judged; a later binding wins, wherever it is."""
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -158,7 +158,7 @@ class Review(ast.NodeVisitor):
                     self.identities |= {t.id for t in targets if isinstance(t, ast.Name)}
 
     def dotted(self, node: ast.AST) -> str | None:
-        """Full dotted name of an expression, `torch.cuda.Event` for `t.Event` after `import torch.cuda as t`."""
+        """Finds an expression's full dotted name: `torch.cuda.Event` for `t.Event` after `import torch.cuda as t`."""
         if isinstance(node, ast.Name):
             if node.id in self.names:
                 return self.names[node.id]
@@ -180,7 +180,7 @@ class Review(ast.NodeVisitor):
     # -- identity caches ---------------------------------------------------------------------------------------
 
     def is_identity(self, node: ast.AST) -> bool:
-        """Whether the value is, or contains, an id or a tensor's address."""
+        """Tells whether the value is, or contains, an id or a tensor's address."""
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name) and inner.id in self.identities:
                 return True
@@ -363,7 +363,7 @@ class Review(ast.NodeVisitor):
                     self.report(node, rule, "error", f"'{match.group()}' {message}")
 
     def visit(self, node: ast.AST) -> None:
-        """Also: the forbidden word put together from pieces."""
+        """Visits a node; also finds the forbidden word where it is put together from pieces."""
         if isinstance(node, ast.expr) and not isinstance(node, ast.Constant) and node not in self.judged:
             text = fold(node)
             if text and FORBIDDEN_WORD in text.lower():
@@ -373,7 +373,7 @@ class Review(ast.NodeVisitor):
 
 
 def fold(node: ast.AST) -> str | None:
-    """The string that an expression of constants makes, if it is plain enough to be read; else None."""
+    """Computes the string that an expression of constants makes, if it is plain enough to be read; else None."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -399,7 +399,7 @@ def fold(node: ast.AST) -> str | None:
 
 
 def review(tree: ast.Module) -> list[Finding]:
-    """Findings of all rules above, and of the missing entry point."""
+    """Applies all rules above, and looks for the entry point: the findings."""
     findings = Review(tree).findings
     kernels = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "custom_kernel"]
     assigned = any(isinstance(n, ast.Name) and n.id == "custom_kernel" for n in ast.walk(tree))
