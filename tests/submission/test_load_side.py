@@ -14,7 +14,7 @@ import emulator
 from emulator.formats import alu
 from emulator.units import tma
 from emulator.units.async_copy import AsyncCopy
-from evaluation.inputs import as_bytes
+from evaluation.judge.inputs import as_bytes
 from reference import generate_input
 from silicon.entry import h200_loads
 from silicon.entry.h200_loads import arguments
