@@ -10,7 +10,7 @@ from ..state.barrier import Collective, CountedBarrier, MBarrier
 from ..state.order import Order
 from ..state.shared_memory import SharedMemory
 from ..state.tensor_memory import COLUMNS, TensorMemory
-from ..units.tcgen05 import Pipe
+from ..units.pipe import Pipe
 from .warp import Group, Warp
 
 

@@ -16,23 +16,15 @@ from ..formats import alu
 from ..formats.lanes import as_array, elect, lane_mask, ranges
 from ..ptx.program import BLOCKED, EXIT, SPLIT
 from ..state.order import Actor
-from ..units.access import LaneAccess
-from ..units.async_copy import AsyncCopy
-from ..units.barriers import Barriers
-from ..units.fences import Fences
-from ..units.tcgen05 import TensorCore
-from ..units.tensor_maps import TensorMaps
-from ..units.wgmma import IN_USE, Issued, WarpgroupMma
+from ..units import access, addresses, async_copy, barriers, fences, tcgen05, tensor_maps, wgmma
+from ..units.group import LaneGroup
 from .special import TIMERS, special_register
 
-FULL = 0xFFFFFFFF
-
-
-class Pending:
-    """Content of a register that tcgen05.ld has not delivered."""
-
-    def __repr__(self):
-        return "pending tcgen05.ld"
+# What the code of a block calls, by the names that it has there: `access.load(g, ...)`
+UNITS = {
+    unit.__name__.rpartition(".")[2]: unit
+    for unit in (access, addresses, async_copy, barriers, fences, tcgen05, tensor_maps, wgmma)
+}
 
 
 class Join:
@@ -108,7 +100,7 @@ class Warp:
         self.bulk: dict[int, object] = {}  # lane -> its bulk async-groups
         self.copies: list = []  # cp.async groups
         self.remote_arrivals: list = []  # at mbarriers of other CTAs, under way
-        self.wgmmas = Issued()
+        self.wgmmas = wgmma.Issued()
         self.local: np.ndarray | None = None
         self.waiting_to_converge: dict[int, list] = {}
         self.threads = threads
@@ -131,10 +123,8 @@ class Warp:
         return here.bit_count()
 
 
-class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, WarpgroupMma):
+class Group(LaneGroup):
     """lanes: int64 [n] lane numbers, ascending. R: one value per register (see alu)."""
-
-    pending = Pending()
 
     def __init__(self, warp: Warp, lanes: np.ndarray, registers: list, pc: int, join: Join | None, time: float):
         self.warp, self.cta = warp, warp.cta
@@ -186,7 +176,7 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
                     self.pc = pc
                     return self.park()
                 self.pc = pc
-                function = blocks[pc] or program.block(pc)
+                function = blocks[pc] or program.block(pc, UNITS)
                 self.begun = self.t
                 following = function(self)
                 if following < 0:
@@ -234,7 +224,7 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
                 value = local.get(f"r{index}", 0)
                 if value is None:
                     return Fault("uninitialized-register", f"{name} is read before anything was written to it", where)
-                if type(value) in IN_USE:
+                if type(value) in wgmma.IN_USE:
                     return Fault(
                         "wgmma-race", f"{name} is read, or moved and read, before wgmma.wait_group: {value}", where
                     )
@@ -319,6 +309,24 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
         self.waiting_for, self.blocked_at = what, self.t
         return False
 
+    def wait_until(self, time: float, what) -> bool:
+        self.waiting_for, self.blocked_at = what, self.t
+        self.engine.at(time, self.run)
+        return False
+
+    def wait_on_phase(self, barrier, phase: int, limit: float) -> bool:
+        self.awaited, self.limit = phase, limit
+        self.wait_on(barrier)
+        if limit:
+            since = self.blocked_at
+
+            def strike():
+                if self in barrier.waiters and self.blocked_at == since:
+                    self.time_out()
+
+            self.engine.at_limit(limit, strike)
+        return False
+
     def time_out(self) -> None:
         """The time limit of mbarrier.try_wait strikes: now, or when it is due if nothing happens until then."""
         self.waiting_for.waiters.remove(self)
@@ -344,7 +352,7 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
         return SPLIT
 
     def split(self, parts: list[tuple[np.ndarray, int]], join: int):
-        self.deliver_loads()
+        tcgen05.deliver_loads(self)
         # No cost: where lanes part, it is mostly one that is elected for an instruction, which ptxas predicates
         self.warp.groups.remove(self)
         parts = [(lanes, target) for lanes, target in parts]
@@ -456,9 +464,7 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
         """nanosleep (9.7.19): for about so long, here exactly."""
         if self.token is None:
             self.token = self.clock.after(self.t, int(np.max(ns)))
-            self.waiting_for, self.blocked_at = "nanosleep", self.t
-            self.engine.at(self.token, self.run)
-            return False
+            return self.wait_until(self.token, "nanosleep")
         self.token = None
         return True
 

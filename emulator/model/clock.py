@@ -15,6 +15,7 @@ from ..formats.cache_policy import EVICT_FIRST
 from ..formats.tensormap import TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
+from ..units.tcgen05 import tensor_ctas
 from . import fences, issue, wgmma
 from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
@@ -394,7 +395,7 @@ class TimingClock(Clock):
     def mma(self, group, description, pair: bool, a_in_tmem: bool) -> float:
         t = self.p["tensor"]
         shape = self._shape(description, pair)
-        ctas = group.tensor_ctas(pair)
+        ctas = tensor_ctas(group, pair)
         sms = [self.sms[c.sm] for c in ctas]
         start = max(group.t, *(s.tensor for s in sms), *(s.copy + t["copy_latency"] if s.copy else 0.0 for s in sms))
         interval = interpolate(description.n, t["n"], t[shape])
@@ -419,7 +420,7 @@ class TimingClock(Clock):
     def tensor_copy(self, group, pair: bool) -> float:
         t = self.p["tensor"]
         start = group.t
-        for c in group.tensor_ctas(pair):
+        for c in tensor_ctas(group, pair):
             sm = self.sms[c.sm]
             start = max(start, sm.copy)
             sm.copy = start + t["copy_cycles"]

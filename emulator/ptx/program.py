@@ -8,7 +8,9 @@ starts a block, so that waiting means: return BLOCKED, run the same block again 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from random import Random
+from types import ModuleType
 
 from ..errors import Unsupported
 from ..formats import alu, convert, lanes
@@ -247,13 +249,13 @@ class Program:
         return reads, writes
 
     # -- code --------------------------------------------------------------------------------------------------
-    def block(self, index: int):
-        """The compiled function of a block, made on first use."""
+    def block(self, index: int, units: Mapping[str, ModuleType]):
+        """The function of a block, compiled on first use. units: modules whose functions its code calls, by name."""
         if self.blocks[index] is None:
-            self.blocks[index] = self.compile(index)
+            self.blocks[index] = self.compile(index, units)
         return self.blocks[index]
 
-    def compile(self, index: int):
+    def compile(self, index: int, units: Mapping[str, ModuleType]):
         writer = BlockWriter(self, index)
         ended = False
         for i in range(self.start[index], self.end[index]):
@@ -264,7 +266,7 @@ class Program:
         if not ended:
             writer.leave(index + 1 if index + 1 < len(self.start) else EXIT)
         source, self.line_maps[index] = writer.finish()
-        scope = dict(writer.constants)
+        scope = {**units, **writer.constants}
         exec(compile(source, f"{self.source_name}:{index}", "exec"), scope)
         return scope["block"]
 
@@ -355,7 +357,7 @@ class BlockWriter:
         if isinstance(operand, Pair) and operand.first == "not":
             return f"({self.read(operand.second, 1)} ^ True)"
         if hasattr(operand, "name"):
-            return f"g.symbol({operand.name!r})"
+            return f"addresses.symbol(g, {operand.name!r})"
         raise Unsupported(f"operand {operand!r}")
 
     def address(self, memory: Mem) -> str:
@@ -410,7 +412,7 @@ class BlockWriter:
 
     def deliver(self, owed: int):
         """Let the tcgen05.ld results arrive that the next instruction depends on. owed: a bit for each register."""
-        self.emit("g.deliver_loads()")
+        self.emit("tcgen05.deliver_loads(g)")
         for i in range(owed.bit_length()):
             if owed >> i & 1:
                 self.emit(f"r{i} = R[{i}]")

@@ -79,12 +79,12 @@ def _setmaxnreg(w, i, m):
 
 @op("griddepcontrol.wait", dst=0, blocking=True, collective=True)
 def _griddepcontrol_wait(w, i, m):
-    w.wait_unless("g.grid_dependency_wait()")
+    w.wait_unless("barriers.grid_dependency_wait(g)")
 
 
 @op("griddepcontrol.launch_dependents", dst=0)
 def _launch_dependents(w, i, m):
-    w.call("g.grid_launch_dependents()")
+    w.call("barriers.grid_launch_dependents(g)")
 
 
 @op("call", "vprintf", dst=0)

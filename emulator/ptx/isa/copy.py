@@ -47,8 +47,8 @@ def _tensor_copy(w, i, m):
         dst, tensor, bar, *rest = operands
         mask = w.read(rest[0], 16) if multicast else "None"
         w.call(
-            f"g.tma_load({w.address(dst)}, {w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(bar)}, "
-            f"{rank}, {mode!r}, {mask}, {pair == 'cta_group::2'}, {policy}, {w.mask()})"
+            f"async_copy.tma_load(g, {w.address(dst)}, {w.address(tensor)}, {_coords(w, tensor.extra[0])}, "
+            f"{w.address(bar)}, {rank}, {mode!r}, {mask}, {pair == 'cta_group::2'}, {policy}, {w.mask()})"
         )
     else:
         _tensor_store(w, m, operands, rank, mode, None)
@@ -60,8 +60,8 @@ def _tensor_store(w, m: Mods, operands: list, rank: int, mode: str, reduction: s
         raise Unsupported("completion mechanism")
     tensor, src = operands
     w.call(
-        f"g.tma_store({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(src)}, {rank}, {mode!r}, "
-        f"{reduction!r}, {w.mask()})"
+        f"async_copy.tma_store(g, {w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(src)}, {rank}, "
+        f"{mode!r}, {reduction!r}, {w.mask()})"
     )
 
 
@@ -80,7 +80,7 @@ def _tensor_prefetch(w, i, m):
     rank = _rank(m)
     m.drop("L2", "global", "tile", "L2::cache_hint")
     tensor = i.operands[0]
-    w.call(f"g.tma_prefetch({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {rank}, {w.mask()})")
+    w.call(f"async_copy.tma_prefetch(g, {w.address(tensor)}, {_coords(w, tensor.extra[0])}, {rank}, {w.mask()})")
 
 
 @op("cp.async.bulk.prefetch", dst=0)
@@ -88,7 +88,7 @@ def _bulk_prefetch(w, i, m):
     m.take("L2")
     m.take("global")
     m.take("L2::cache_hint")
-    w.call(f"g.bulk_prefetch({w.address(i.operands[0])}, {w.read(i.operands[1], 32)}, {w.mask()})")
+    w.call(f"async_copy.bulk_prefetch(g, {w.address(i.operands[0])}, {w.read(i.operands[1], 32)}, {w.mask()})")
 
 
 def _ends(m: Mods) -> list[str]:
@@ -115,8 +115,8 @@ def _bulk(w, i, m):
     else:
         raise Unsupported("completion mechanism")
     w.call(
-        f"g.bulk_copy({dst!r}, {w.address(to)}, {src!r}, {w.address(what)}, {w.read(size, 32)}, {bar}, {mask}, "
-        f"{policy}, {w.mask()})"
+        f"async_copy.bulk_copy(g, {dst!r}, {w.address(to)}, {src!r}, {w.address(what)}, {w.read(size, 32)}, {bar}, "
+        f"{mask}, {policy}, {w.mask()})"
     )
 
 
@@ -130,20 +130,20 @@ def _bulk_reduce(w, i, m):
     kind = m.type()
     bar = w.address(operands[3]) if to_barrier else "None"
     w.call(
-        f"g.bulk_copy({dst!r}, {w.address(operands[0])}, {src!r}, {w.address(operands[1])}, "
+        f"async_copy.bulk_copy(g, {dst!r}, {w.address(operands[0])}, {src!r}, {w.address(operands[1])}, "
         f"{w.read(operands[2], 32)}, {bar}, None, None, {w.mask()}, ({what!r}, {kind!r}))"
     )
 
 
 @op("cp.async.bulk.commit_group", dst=0)
 def _bulk_commit(w, i, m):
-    w.call(f"g.bulk_commit({w.mask()})")
+    w.call(f"async_copy.bulk_commit(g, {w.mask()})")
 
 
 @op("cp.async.bulk.wait_group", dst=0, blocking=True)
 def _bulk_wait(w, i, m):
     read = m.take("read")
-    w.wait_unless(f"g.bulk_wait({i.operands[0].value}, {read}, {w.mask()})")
+    w.wait_unless(f"async_copy.bulk_wait(g, {i.operands[0].value}, {read}, {w.mask()})")
 
 
 # -- per-thread cp.async -----------------------------------------------------------------------------------------------
@@ -156,17 +156,17 @@ def _cp_async(w, i, m):
     m.drop(*CACHE_HINTS)
     size = operands[2].value
     source = w.read(operands[3], 32) if len(operands) > 3 else repr(size)
-    w.call(f"g.cp_async({w.address(operands[0])}, {w.address(operands[1])}, {size}, {source}, {w.mask()})")
+    w.call(f"async_copy.cp_async(g, {w.address(operands[0])}, {w.address(operands[1])}, {size}, {source}, {w.mask()})")
 
 
 @op("cp.async.commit_group", dst=0, collective=True)
 def _cp_async_commit(w, i, m):
-    w.call("g.cp_async_commit()")
+    w.call("async_copy.cp_async_commit(g)")
 
 
 @op("cp.async.wait_group", "cp.async.wait_all", dst=0, blocking=True, collective=True)
 def _cp_async_wait(w, i, m):
-    w.wait_unless(f"g.cp_async_wait({i.operands[0].value if i.operands else None})")
+    w.wait_unless(f"async_copy.cp_async_wait(g, {i.operands[0].value if i.operands else None})")
 
 
 @op("cp.async.mbarrier.arrive", dst=0)
@@ -174,7 +174,7 @@ def _cp_async_arrive(w, i, m):
     noinc = m.take("noinc")
     m.take("shared", "shared::cta")
     m.take("b64")
-    w.call(f"g.cp_async_arrive({w.address(i.operands[0])}, {noinc}, {w.mask()})")
+    w.call(f"async_copy.cp_async_arrive(g, {w.address(i.operands[0])}, {noinc}, {w.mask()})")
 
 
 # -- tensormaps --------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def _tensormap_replace(w, i, m):
     address = w.address(operands.pop(0))
     value = operands.pop()
     order = operands[0].value if operands else None
-    w.call(f"g.tensormap_replace({space!r}, {address}, {field!r}, {order}, {w.read(value, bits)}, {w.mask()})")
+    w.call(f"tensor_maps.replace(g, {space!r}, {address}, {field!r}, {order}, {w.read(value, bits)}, {w.mask()})")
 
 
 @op("tensormap.cp_fenceproxy", dst=0)
@@ -203,7 +203,7 @@ def _tensormap_copy(w, i, m):
     dst, src, size = i.operands
     if size.value != 128:
         raise Unsupported(f"tensormap of {size.value} bytes")
-    w.call(f"g.tensormap_copy({w.address(dst)}, {w.address(src)})")
+    w.call(f"tensor_maps.copy(g, {w.address(dst)}, {w.address(src)})")
 
 
 @op("clusterlaunchcontrol.try_cancel.async", dst=0)
@@ -214,13 +214,13 @@ def _try_cancel(w, i, m):
     multicast = m.take("multicast::cluster::all")
     m.take("b128")
     to, bar = (w.address(o) for o in i.operands)
-    w.call(f"g.cluster_launch_cancel({to}, {bar}, {multicast}, {w.mask()})")
+    w.call(f"async_copy.cluster_launch_cancel(g, {to}, {bar}, {multicast}, {w.mask()})")
 
 
 @op("clusterlaunchcontrol.query_cancel.is_canceled", dst=1)
 def _is_canceled(w, i, m):
     m.drop("pred", "b128")
-    w.write(i.operands[0], f"g.is_canceled({w.read(i.operands[1], 128)})")
+    w.write(i.operands[0], f"async_copy.is_canceled({w.read(i.operands[1], 128)})")
 
 
 @op(
@@ -232,7 +232,7 @@ def _first_ctaid(w, i, m):
     m.drop("b32", "b128")
     value = w.read(i.operands[1], 128)
     if m.take("v4"):
-        w.write_all(i.operands[0].items, f"g.first_ctaid({value})")
+        w.write_all(i.operands[0].items, f"async_copy.first_ctaid({value})")
     else:
         dimension = i.parts[2].removeprefix("get_first_ctaid::")
-        w.write(i.operands[0], f"g.first_ctaid({value})[{'xyz'.index(dimension)}]")
+        w.write(i.operands[0], f"async_copy.first_ctaid({value})[{'xyz'.index(dimension)}]")

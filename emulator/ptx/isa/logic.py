@@ -260,10 +260,11 @@ def _cvta(w, i, m):
     m.left.remove(space)
     bits = width(m.type())
     a = i.operands[1]
-    w.write(i.operands[0], f"g.{'from_generic' if to else 'to_generic'}({w.read(a, bits)}, {space.split('::')[0]!r})")
+    convert = "addresses.from_generic" if to else "addresses.to_generic"
+    w.write(i.operands[0], f"{convert}({w.read(a, bits)}, {space.split('::')[0]!r})")
 
 
 @op("isspacep")
 def _isspacep(w, i, m):
     space = m.one_of("global", "const", "local", "shared", "shared::cta", "shared::cluster", "param", "param::entry")
-    w.write(i.operands[0], f"g.is_space({w.read(i.operands[1], 64)}, {space!r})")
+    w.write(i.operands[0], f"addresses.is_space({w.read(i.operands[1], 64)}, {space!r})")

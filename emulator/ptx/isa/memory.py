@@ -24,7 +24,7 @@ def _order(m: Mods) -> str:
 def _release(w, m: Mods) -> str:
     """The order of an instruction that releases: beyond its CTA it waits as if a fence were in front of it."""
     if any(scope in m.left for scope in FENCED):
-        w.wait_unless("g.fenced('store')")
+        w.wait_unless("fences.fenced(g, 'store')")
     return _order(m)
 
 
@@ -44,7 +44,7 @@ def _ld(w, i, m):
         raise Unsupported(f"{len(items)} destinations for a vector of {count}")
     values = [w.temp() for _ in items]
     address = w.address(i.operands[1])
-    call = f"g.load({space!r}, {address}, {bits // 8}, {count}, {w.mask()}{strong})"
+    call = f"access.load(g, {space!r}, {address}, {bits // 8}, {count}, {w.mask()}{strong})"
     if w.guard is None:
         w.emit(f"{', '.join(values)}{',' if count == 1 else ''} = {call}")
     else:
@@ -60,7 +60,7 @@ def _ld(w, i, m):
 @op("st.release", dst=0, blocking=True)
 def _st_release(w, i, m):
     _release(w, m)
-    w.call(f"g.publish({w.mask()})")
+    w.call(f"fences.publish(g, {w.mask()})")
     _st(w, i, m)
 
 
@@ -76,7 +76,7 @@ def _st(w, i, m):
         raise Unsupported(f"store of {len(items)} values to {space}")
     values = ", ".join(w.read(o, bits, kind[0] == "f") for o in items)
     results = ", True" if w.are_results(items) else ""
-    w.call(f"g.store({space!r}, {w.address(i.operands[0])}, {bits // 8}, ({values},), {w.mask()}{results})")
+    w.call(f"access.store(g, {space!r}, {w.address(i.operands[0])}, {bits // 8}, ({values},), {w.mask()}{results})")
 
 
 @op("st.async", dst=0)
@@ -88,7 +88,7 @@ def _st_async(w, i, m):
     kind = m.type()
     values = ", ".join(w.read(o, width(kind), kind[0] == "f") for o in flat(i.operands[1]))
     bar = w.address(i.operands[2])
-    w.call(f"g.store_async({w.address(i.operands[0])}, {width(kind) // 8}, ({values},), {bar}, {w.mask()})")
+    w.call(f"access.store_async(g, {w.address(i.operands[0])}, {width(kind) // 8}, ({values},), {bar}, {w.mask()})")
 
 
 ATOMIC = ("add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas")
@@ -115,7 +115,7 @@ def _atom(w, i, m):
     bits = width(kind)
     address = w.address(mem)
     values = ", ".join(w.read(o, bits, True) for s in sources for o in flat(s))
-    call = f"g.atomic({space!r}, {what!r}, {kind!r}, {address}, ({values},), {count}, {w.mask()}, {not is_red})"
+    call = f"access.atomic(g, {space!r}, {what!r}, {kind!r}, {address}, ({values},), {count}, {w.mask()}, {not is_red})"
     if is_red:
         w.call(call)
     else:
@@ -130,7 +130,7 @@ def _red_async(w, i, m):
         raise Unsupported("this form of red.async")
     kind = m.type()
     value, bar = w.read(i.operands[1], width(kind)), w.address(i.operands[2])
-    w.call(f"g.red_async({what!r}, {kind!r}, {w.address(i.operands[0])}, {value}, {bar}, {w.mask()})")
+    w.call(f"access.red_async(g, {what!r}, {kind!r}, {w.address(i.operands[0])}, {value}, {bar}, {w.mask()})")
 
 
 @op("prefetch", "prefetchu", dst=0)
@@ -139,7 +139,7 @@ def _prefetch(w, i, m):
     tensormap = m.take("tensormap")
     m.drop(*CACHE_HINTS)
     m.take("L1", "L2")
-    w.call(f"g.prefetch({space!r}, {w.address(i.operands[0])}, {tensormap}, {w.mask()})")
+    w.call(f"access.prefetch(g, {space!r}, {w.address(i.operands[0])}, {tensormap}, {w.mask()})")
 
 
 ONE = {0x3F800000, 0x3FF0000000000000}  # as a float or a double: all bytes
@@ -163,7 +163,7 @@ def _mapa(w, i, m):
     bits = width(m.type())
     a = i.operands[1]
     address = w.address(a) if isinstance(a, Mem) else w.read(a, bits)
-    w.write(i.operands[0], f"g.map_shared({address}, {w.read(i.operands[2], 32)}, {shared})")
+    w.write(i.operands[0], f"addresses.map_shared(g, {address}, {w.read(i.operands[2], 32)}, {shared})")
 
 
 @op("getctarank", dst=1)
@@ -171,7 +171,7 @@ def _getctarank(w, i, m):
     shared = m.take("shared::cluster")
     bits = width(m.type())
     address = w.read(i.operands[1], bits)
-    address = address if shared else f"g.from_generic({address}, 'shared')"
+    address = address if shared else f"addresses.from_generic({address}, 'shared')"
     w.write(i.operands[0], f"alu.resize(({address}) >> 24, 32)")
 
 
@@ -184,12 +184,12 @@ def _ldmatrix(w, i, m):
     kind = m.one_of("b16", "b8")
     if shape != "m8n8" or kind != "b16":
         raise Unsupported("ldmatrix of 8-bit and smaller elements")
-    w.write_all(flat(i.operands[0]), f"g.ldmatrix({w.address(i.operands[1])}, {count}, {trans})")
+    w.write_all(flat(i.operands[0]), f"access.ldmatrix(g, {w.address(i.operands[1])}, {count}, {trans})")
 
 
 @op("movmatrix.sync.aligned.m8n8.trans.b16", dst=1, collective=True)
 def _movmatrix(w, i, m):
-    w.write(i.operands[0], f"g.movmatrix({w.read(i.operands[1], 32)})")
+    w.write(i.operands[0], f"access.movmatrix(g, {w.read(i.operands[1], 32)})")
 
 
 @op("stmatrix.sync.aligned", dst=0, collective=True)
@@ -205,4 +205,4 @@ def _stmatrix(w, i, m):
     if len(items) != count:
         raise Unsupported("stmatrix register count")
     values = ", ".join(w.read(o, 32) for o in items)
-    w.call(f"g.stmatrix({w.address(i.operands[0])}, ({values},), {trans}, {w.are_results(items)})")
+    w.call(f"access.stmatrix(g, {w.address(i.operands[0])}, ({values},), {trans}, {w.are_results(items)})")

@@ -25,22 +25,22 @@ def _alloc(w, i, m):
     space = m.take("shared::cta")
     _whole_warp(m)
     address = w.address(i.operands[0])
-    address = address if space else f"g.from_generic({address}, 'shared')"
-    w.wait_unless(f"g.tmem_alloc({address}, {w.read(i.operands[1], 32)}, {pair})")
+    address = address if space else f"addresses.from_generic({address}, 'shared')"
+    w.wait_unless(f"tcgen05.alloc(g, {address}, {w.read(i.operands[1], 32)}, {pair})")
 
 
 @op("tcgen05.dealloc", dst=0, blocking=True, collective=True)
 def _dealloc(w, i, m):
     pair = _pair(m)
     _whole_warp(m)
-    w.wait_unless(f"g.tmem_dealloc({w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)}, {pair})")
+    w.wait_unless(f"tcgen05.dealloc(g, {w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)}, {pair})")
 
 
 @op("tcgen05.relinquish_alloc_permit", dst=0, collective=True)
 def _relinquish(w, i, m):
     _pair(m)
     _whole_warp(m)
-    w.call("g.tmem_relinquish()")
+    w.call("tcgen05.relinquish(g)")
 
 
 @op("tcgen05.mma", dst=0)
@@ -70,7 +70,7 @@ def _mma(w, i, m):
     if rest:
         raise Unsupported(f"operands {rest}")
     w.call(
-        f"g.mma({w.constant(form)}, {w.address(d)}, {a_text}, {w.read(b, 64)}, {w.read(idesc, 32)}, "
+        f"tcgen05.mma(g, {w.constant(form)}, {w.address(d)}, {a_text}, {w.read(b, 64)}, {w.read(idesc, 32)}, "
         f"{accumulate}, {sfa}, {sfb}, {disable}, {w.mask()})"
     )
 
@@ -89,7 +89,7 @@ def _cp(w, i, m):
     if expanded != (packed is not None):
         raise Unsupported(".b8x16 and a packed format go together")
     w.call(
-        f"g.tcgen05_cp({shape!r}, {multicast!r}, {packed!r}, {pair}, {w.address(i.operands[0])}, "
+        f"tcgen05.cp(g, {shape!r}, {multicast!r}, {packed!r}, {pair}, {w.address(i.operands[0])}, "
         f"{w.read(i.operands[1], 64)}, {w.mask()})"
     )
 
@@ -98,7 +98,7 @@ def _cp(w, i, m):
 def _shift(w, i, m):
     pair = _pair(m)
     m.take("down")
-    w.call(f"g.tcgen05_shift({pair}, {w.address(i.operands[0])}, {w.mask()})")
+    w.call(f"tcgen05.shift(g, {pair}, {w.address(i.operands[0])}, {w.mask()})")
 
 
 @op("tcgen05.commit", dst=0)
@@ -111,9 +111,9 @@ def _commit(w, i, m):
     m.take("b64")
     target = i.operands[0]
     address = w.address(target) if isinstance(target, Mem) else w.read(target, 64)
-    address = address if shared else f"g.from_generic({address}, 'shared')"
+    address = address if shared else f"addresses.from_generic({address}, 'shared')"
     mask = w.read(i.operands[1], 16) if multicast else "None"
-    w.call(f"g.tcgen05_commit({address}, {mask}, {w.mask()})")
+    w.call(f"tcgen05.commit(g, {address}, {mask}, {w.mask()})")
 
 
 def _shape(m: Mods):
@@ -132,10 +132,10 @@ def _ld(w, i, m):
         raise Unsupported("guarded tcgen05.ld")
     numbers = tuple(r.index if isinstance(r, Reg) else -1 for r in registers)
     # The registers hold nothing until tcgen05.wait::ld puts the values in (9.7.16.8.5).
-    w.emit(f"g.tcgen05_ld({shape!r}, {num}, {pack}, {split}, {w.address(i.operands[1])}, {numbers})")
+    w.emit(f"tcgen05.ld(g, {shape!r}, {num}, {pack}, {split}, {w.address(i.operands[1])}, {numbers})")
     for r in registers:
         if isinstance(r, Reg):
-            w.emit(f"r{r.index} = g.pending")
+            w.emit(f"r{r.index} = tcgen05.PENDING")
 
 
 @op("tcgen05.st", dst=0, collective=True)
@@ -146,7 +146,7 @@ def _st(w, i, m):
     operands = list(i.operands[1:])
     split = operands.pop(0).value if len(operands) > 1 else 0
     values = ", ".join(w.read(o, 32) for o in flat(operands[0]))
-    w.call(f"g.tcgen05_st({shape!r}, {num}, {unpack}, {split}, {w.address(i.operands[0])}, ({values},))")
+    w.call(f"tcgen05.st(g, {shape!r}, {num}, {unpack}, {split}, {w.address(i.operands[0])}, ({values},))")
 
 
 @op("tcgen05.ld.red", dst=1)
@@ -157,15 +157,15 @@ def _ld_red(w, i, m):
 @op("tcgen05.wait::ld", dst=0, blocking=True, collective=True)
 def _wait_ld(w, i, m):
     _whole_warp(m)
-    w.wait_unless("g.tcgen05_wait_ld()")
+    w.wait_unless("tcgen05.wait_ld(g)")
 
 
 @op("tcgen05.wait::st", dst=0, blocking=True, collective=True)
 def _wait_st(w, i, m):
     _whole_warp(m)
-    w.wait_unless("g.tcgen05_wait_st()")
+    w.wait_unless("tcgen05.wait_st(g)")
 
 
 @op("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync", dst=0)
 def _fence(w, i, m):
-    w.call(f"g.tcgen05_fence({'before' in i.op})")
+    w.call(f"fences.tcgen05_fence(g, {'before' in i.op})")

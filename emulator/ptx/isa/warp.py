@@ -70,4 +70,4 @@ def _elect(w, i, m):
 def _warp_sync(w, i, m):
     members = w.read(i.operands[0], 32)
     w.wait_unless(f"g.converged({members})")
-    w.emit("g.publish()")
+    w.emit("fences.publish(g)")

@@ -17,19 +17,19 @@ def _aligned(m: Mods) -> None:
 @op("wgmma.fence", dst=0, collective=True)
 def _fence(w, i, m):
     _aligned(m)
-    w.call("g.wgmma_fence()")
+    w.call("wgmma.fence(g)")
 
 
 @op("wgmma.commit_group", dst=0, collective=True)
 def _commit(w, i, m):
     _aligned(m)
-    w.call("g.wgmma_commit()")
+    w.call("wgmma.commit(g)")
 
 
 @op("wgmma.wait_group", dst=0, blocking=True, collective=True)
 def _wait(w, i, m):
     _aligned(m)
-    w.wait_unless(f"g.wgmma_wait({i.operands[0].value})")
+    w.wait_unless(f"wgmma.wait(g, {i.operands[0].value})")
 
 
 @op("wgmma.mma_async", dst=1, collective=True, in_place=True)
@@ -62,7 +62,7 @@ def _mma(w, i, m):
         raise Unsupported("shape, or number of registers")
     a_text = tuple(r.index for r in a.items) if in_registers else w.read(a, 64)
     values = f"{w.constant(registers)}, {a_text}, {w.read(b, 64)}, {w.read(scale_d, 1)}"
-    w.call(f"g.wgmma({w.constant(form)}, {values}, {i.line})")
+    w.call(f"wgmma.mma_async(g, {w.constant(form)}, {values}, {i.line})")
 
 
 @op("wgmma.mma_async.sp", dst=1)
