@@ -15,8 +15,10 @@ from threadpoolctl import ThreadpoolController
 from ..chip import B200, Chip
 from ..errors import EmulatorError, Fault, Hang, Unsupported
 from ..formats.lanes import ranges
+from ..ptx.isa import lookup
 from ..ptx.program import Program
-from ..ptx.syntax import Symbol, leaves
+from ..ptx.syntax import Instr, Symbol, leaves
+from ..state.barrier import Waitable
 from ..state.dependency import Dependencies
 from ..state.global_memory import GlobalMemory
 from ..state.shared_memory import BASE, RANK_SHIFT
@@ -303,18 +305,21 @@ class Launch:
             g.time_out()
         return True
 
+    def _instruction(self, group) -> Instr:
+        """The one that a waiting group is at: it starts a block."""
+        return self.program.kernel.instrs[self.program.start[group.pc]]
+
     def _waits_with_limit(self, group) -> bool:
-        start = self.program.start[group.pc]
-        return hasattr(group.waiting_for, "waiters") and "mbarrier.try_wait" in self.program.kernel.instrs[start].op
+        return isinstance(group.waiting_for, Waitable) and lookup(self._instruction(group)).limited
 
     def waiting(self) -> list[str]:
         """Who waits where for what: one line for all warps that wait alike, each perhaps in its own CTA."""
         alike: dict[str, list] = {}
         for g in self.groups():
-            instr = self.program.kernel.instrs[self.program.start[g.pc]]
+            instr = self._instruction(g)
             lanes = "" if g.n == g.warp.threads else f" lanes {ranges(g.lanes)}"
             text = f"{lanes} at PTX line {instr.line} ({instr.op}) waits for {g.waiting_for}"
-            if "try_wait" in instr.op:
+            if lookup(instr).limited:
                 text += f" to complete the phase of parity {g.awaited & 1 if g.awaited < 2 else g.awaited >> 63}"
             if instr.loc:
                 text += f" ({instr.loc})"

@@ -15,7 +15,6 @@ from types import ModuleType
 from ..errors import Unsupported
 from ..formats import alu, convert, lanes
 from .isa import Mods, lookup
-from .isa.registry import ENDS_BLOCK
 from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, Vec, float_immediate, leaves
 
 BLOCKED, EXIT, SPLIT = -1, -2, -3
@@ -50,28 +49,20 @@ class Program:
         instrs = self.kernel.instrs
         leaders = {0}
         for i, instr in enumerate(instrs):
-            base = instr.op.split(".", 1)[0]
             for o in instr.operands:
                 if isinstance(o, Target):
                     leaders.add(o.index)
-            if base in ENDS_BLOCK:
+                elif isinstance(o, Special) and o.name.startswith("clock"):
+                    leaders.add(i)  # a clock is read when what comes before has been issued
+            if (handler := lookup(instr)) is None:
+                continue
+            if handler.blocking or handler.starts_block or handler.in_place:
+                leaders.add(i)
+            if handler.ends_block or handler.in_place:
                 leaders.add(i + 1)
-            if (
-                (handler := lookup(instr))
-                and handler.blocking
-                or any(isinstance(o, Special) and o.name.startswith("clock") for o in instr.operands)
-            ):
-                leaders.add(i)  # a clock is read when what comes before has been issued
-            if instr.op.startswith(("tcgen05.wait", "wgmma.wait")):
-                leaders.add(i + 1)  # it delivers registers: what reads them must load them afterwards
-            if instr.op.startswith("tcgen05.wait::ld"):
-                leaders.add(i)  # what comes before has been issued while the loads were under way
-            if instr.op.startswith("tcgen05.ld.") and not (i and instrs[i - 1].op.startswith("tcgen05.ld.")):
+            before = lookup(instrs[i - 1]) if i else None
+            if handler.owes and not (before and before.owes):
                 leaders.add(i)  # a load begins when what comes before has been issued
-            if instr.op.startswith("wgmma.fence"):
-                leaders.add(i)  # it looks at registers, which must be back in their places
-            if (handler := lookup(instr)) is not None and handler.in_place:
-                leaders.update((i, i + 1))
         for table in self.kernel.branch_tables.values():
             leaders.update(table)
         # A label behind the last instruction needs a block too: it falls off the end, which is an exit.
@@ -180,7 +171,8 @@ class Program:
             now = owed[b]
             for i in range(self.start[b], self.end[b]):
                 instr = self.kernel.instrs[i]
-                is_load = instr.op.startswith("tcgen05.ld.")
+                handler = lookup(instr)
+                is_load = handler is not None and handler.owes
                 if not now and not is_load:
                     continue
                 reads, writes = self.effects[i]
@@ -189,7 +181,7 @@ class Program:
                     now = 0
                 written = sum(1 << r for r in writes)
                 now = now | written if is_load else now & ~written
-                if instr.op.startswith("tcgen05.wait::ld"):
+                if handler is not None and handler.settles:
                     now = 0
             for s in self.successors[b]:
                 if now & ~owed[s]:
@@ -203,8 +195,9 @@ class Program:
         A bit each. A register that is used again for something else does not hold it any more.
         """
         self.results: dict[int, int] = {}
-        loads = [instr.op.startswith(("tcgen05.ld.", "wgmma.mma_async.")) for instr in self.kernel.instrs]
-        asking = [instr.op.startswith(("st", "mov", "fma", "mul", "add", "sub", "mad")) for instr in self.kernel.instrs]
+        handlers = [lookup(instr) for instr in self.kernel.instrs]
+        loads = [h is not None and h.tensor_results for h in handlers]
+        asking = [h is not None and h.leaves_out for h in handlers]
         before = [0] * len(self.start)
         work = list(range(len(self.start))) if any(loads) else []
         while work:

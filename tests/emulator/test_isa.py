@@ -15,7 +15,10 @@ import emulator
 from emulator.__main__ import Probe
 from emulator.formats import alu, convert, lanes
 from emulator.machine.warp import UNITS, Group
+from emulator.model.issue import kind
+from emulator.model.profile import load
 from emulator.ptx import isa
+from emulator.ptx.isa import registry
 from emulator.ptx.parse import parse
 from emulator.ptx.program import BlockWriter, Program
 from emulator.ptx.syntax import Instr
@@ -133,6 +136,24 @@ def test_a_call_of_what_does_not_exist_is_seen():
     assert missing(calls_in_strings(text)) == ["barriers.bar_synch", "g.lane"]
     assert calls_in_strings(text) >= {("g", "lanes")} and ("alu", "f") not in calls_in_strings(text)
     assert missing(calls("access.load(g, access.lode(g.R))")) == ["access.lode"]
+
+
+@pytest.mark.parametrize("profile, family_of_others", [("b200", "wgmma"), ("h200", "tcgen05")])
+def test_the_cost_of_every_form_has_figures(forms, profile, family_of_others):
+    """And each figure of a profile is of some form here, but for two that depend on more than an instruction's name."""
+    costs = {instruction.op: kind(instruction) for of in forms.values() for _, instruction in of}
+    figures = set(load(profile)["issue"])
+    here = {form: cost for form, cost in costs.items() if not form.startswith(family_of_others)}
+    assert {form: cost for form, cost in here.items() if cost not in figures} == {
+        "brkpt": registry.UNTIMED,
+        "fns.b32": registry.UNTIMED,
+    }
+    assert figures - set(here.values()) <= {"shared_address", "packed"}
+
+
+def test_an_opcode_without_a_cost_is_refused():
+    with pytest.raises(TypeError, match="cost"):
+        registry.op("made_up")
 
 
 @pytest.mark.parametrize("modifier", ["bogus", "L2::bogus", "collector::a::bogus"])

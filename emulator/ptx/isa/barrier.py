@@ -6,8 +6,16 @@ from ...errors import Unsupported
 from ..syntax import SINK, Mem
 from .registry import FENCED, Mods, op
 
+# Costs: measured (latency/bar.sync, barrier.cluster, fence, mbarrier). No measurement: arrivals at bar as the wait,
+# fence.mbarrier_init, fence.proxy.async::generic and fence.proxy.alias as fence.proxy.async; mbarrier's init, inval,
+# expect_tx and complete_tx as an access to shared memory; pending_count, which is shifts of a register, as alu. What
+# fences take beyond that, because of what is under way, model/fences.py adds.
 
-@op("bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync", dst=0, blocking=True, collective=True)
+
+@op(
+    "bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync",
+    cost="barrier", dst=0, blocking=True, collective=True,
+)  # fmt: skip
 def _bar_sync(w, i, m):
     aligned = m.take("aligned") or i.op.startswith("bar.")
     number = w.read(i.operands[0], 32)
@@ -15,13 +23,13 @@ def _bar_sync(w, i, m):
     w.wait_unless(f"barriers.bar_sync(g, {number}, {count}, {aligned})")
 
 
-@op("bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arrive", dst=0, collective=True)
+@op("bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arrive", cost="barrier", dst=0, collective=True)
 def _bar_arrive(w, i, m):
     aligned = m.take("aligned") or i.op.startswith("bar.")
     w.call(f"barriers.bar_arrive(g, {w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)}, {aligned})")
 
 
-@op("bar.red", "barrier.red", "bar.cta.red", "barrier.cta.red", dst=1, blocking=True, collective=True)
+@op("bar.red", "barrier.red", "bar.cta.red", "barrier.cta.red", cost="barrier", dst=1, blocking=True, collective=True)
 def _bar_red(w, i, m):
     aligned = m.take("aligned") or i.op.startswith("bar.")
     mode = m.one_of("popc", "and", "or")
@@ -33,26 +41,30 @@ def _bar_red(w, i, m):
     w.write(i.operands[0], "barriers.bar_result(g)")
 
 
-@op("barrier.cluster.arrive.relaxed", dst=0, collective=True)
+@op("barrier.cluster.arrive.relaxed", cost="arrive", dst=0, collective=True)
 def _cluster_arrive_relaxed(w, i, m):
     w.call(f"barriers.cluster_arrive(g, False, {m.take('aligned')})")
 
 
-@op("barrier.cluster.arrive", dst=0, blocking=True, collective=True)
+@op("barrier.cluster.arrive", cost="cluster_release", dst=0, blocking=True, collective=True)
 def _cluster_arrive(w, i, m):
     m.take("release")
     w.wait_unless("fences.fenced(g, 'barrier.cluster.arrive')")
     w.call(f"barriers.cluster_arrive(g, True, {m.take('aligned')})")
 
 
-@op("barrier.cluster.wait", dst=0, blocking=True, collective=True)
+@op("barrier.cluster.wait", cost="cluster_barrier", dst=0, blocking=True, collective=True)
 def _cluster_wait(w, i, m):
     m.take("acquire", "relaxed")
     m.take("aligned")
     w.wait_unless("barriers.cluster_wait(g)")
 
 
-@op("fence", "membar", dst=0, blocking=True)
+def _fence_cost(i) -> str:
+    return "fence" if "cta" in i.parts else "fence_gpu"
+
+
+@op("fence", "membar", cost=_fence_cost, dst=0, blocking=True)
 def _fence(w, i, m):
     m.take("sc", "acq_rel", "acquire", "release")
     m.take("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
@@ -61,19 +73,19 @@ def _fence(w, i, m):
     w.call("fences.fence(g)")
 
 
-@op("fence.mbarrier_init.release.cluster", dst=0)
+@op("fence.mbarrier_init.release.cluster", cost="fence", dst=0)
 def _fence_mbarrier_init(w, i, m):
     w.call("fences.fence_mbarrier_init(g)")
 
 
-@op("fence.proxy.async", dst=0)
+@op("fence.proxy.async", cost="fence", dst=0)
 def _fence_proxy_async(w, i, m):
     if not m.take("global"):  # which has no shadow that would have to know
         w.call(f"fences.fence_proxy_async(g, {w.mask()})")
     m.take("shared::cta", "shared::cluster")
 
 
-@op("fence.proxy.async::generic", dst=0)
+@op("fence.proxy.async::generic", cost="fence", dst=0)
 def _fence_proxy_async_generic(w, i, m):
     """One direction, the one that checks ask for: the generic proxy's accesses, before those of the async proxy."""
     kind = m.one_of("acquire", "release")
@@ -85,12 +97,12 @@ def _fence_proxy_async_generic(w, i, m):
     w.call(f"{fence}(g, {w.mask()})")
 
 
-@op("fence.proxy.alias", dst=0)
+@op("fence.proxy.alias", cost="fence", dst=0)
 def _fence_proxy_alias(w, i, m):
     """Nothing: two addresses of one place are not told apart."""
 
 
-@op("fence.proxy.tensormap::generic", dst=0)
+@op("fence.proxy.tensormap::generic", cost="fence_tensormap", dst=0)
 def _fence_tensormap(w, i, m):
     kind = m.one_of("acquire", "release")
     m.take("cta", *FENCED)
@@ -113,7 +125,7 @@ def _scope(m: Mods) -> str:
     return "" if relaxed else scope
 
 
-@op("mbarrier.init", "mbarrier.inval", dst=0)
+@op("mbarrier.init", "mbarrier.inval", cost="shared", dst=0)
 def _init(w, i, m):
     address = _shared(w, m, i.operands[0])
     _scope(m)
@@ -127,7 +139,7 @@ def _dst_of_arrive(i) -> int:
     return 0 if isinstance(i.operands[0], Mem) else 1
 
 
-@op("mbarrier.arrive", "mbarrier.arrive_drop", dst=_dst_of_arrive)
+@op("mbarrier.arrive", "mbarrier.arrive_drop", cost="arrive", dst=_dst_of_arrive)
 def _arrive(w, i, m):
     expect, no_complete = m.take("expect_tx"), m.take("noComplete")
     operands = list(i.operands)
@@ -141,7 +153,7 @@ def _arrive(w, i, m):
     w.write(state, text)
 
 
-@op("mbarrier.expect_tx", "mbarrier.complete_tx", dst=0)
+@op("mbarrier.expect_tx", "mbarrier.complete_tx", cost="shared", dst=0)
 def _tx(w, i, m):
     address = _shared(w, m, i.operands[0])
     _scope(m)
@@ -149,7 +161,8 @@ def _tx(w, i, m):
     w.call(f"barriers.mbarrier_tx(g, {address}, {sign}{w.read(i.operands[1], 32)}, {w.mask()})")
 
 
-@op("mbarrier.test_wait", "mbarrier.try_wait", dst=1, blocking=True)
+@op("mbarrier.test_wait", cost="wait", dst=1, blocking=True)
+@op("mbarrier.try_wait", cost="wait", dst=1, blocking=True, limited=True)
 def _wait(w, i, m):
     parity = m.take("parity")
     address = _shared(w, m, i.operands[1])
@@ -161,7 +174,7 @@ def _wait(w, i, m):
     w.write(i.operands[0], f"barriers.mbarrier_test(g, {address}, {phase}, {parity}, {relaxed})")
 
 
-@op("mbarrier.pending_count", dst=1)
+@op("mbarrier.pending_count", cost="alu", dst=1)
 def _pending_count(w, i, m):
     m.type()
     w.write(i.operands[0], f"barriers.mbarrier_pending_count({w.read(i.operands[1], 64)})")

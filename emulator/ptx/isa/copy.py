@@ -9,6 +9,10 @@ from .registry import CACHE_HINTS, SCOPES, Mods, op, width
 
 REDUCTIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 
+# Costs: the issue alone, as a warp's part of an asynchronous operation (profiles/*.toml: inferred); what units take
+# is the clock's. `tensor_copy`, and what edits tensor maps: fitted and measured (hopper.py, mechanisms/maps). No
+# measurement of clusterlaunchcontrol: try_cancel as the others, query_cancel as alu, which it is.
+
 
 def _operands(i, m: Mods) -> list:
     """The operands but for a cache policy, which comes last."""
@@ -30,7 +34,7 @@ def _coords(w, vector) -> str:
     return "(" + ", ".join(w.read(o, 32) for o in vector.items) + ",)"
 
 
-@op("cp.async.bulk.tensor", dst=0)
+@op("cp.async.bulk.tensor", cost="tensor_copy", dst=0)
 def _tensor_copy(w, i, m):
     rank = _rank(m)
     spaces = [s for s in m.left if s in ("shared::cluster", "shared::cta", "global")]
@@ -65,7 +69,7 @@ def _tensor_store(w, m: Mods, operands: list, rank: int, mode: str, reduction: s
     )
 
 
-@op("cp.reduce.async.bulk.tensor", dst=0)
+@op("cp.reduce.async.bulk.tensor", cost="async", dst=0)
 def _tensor_reduce(w, i, m):
     rank = _rank(m)
     what = m.one_of(*REDUCTIONS)
@@ -75,7 +79,7 @@ def _tensor_reduce(w, i, m):
     _tensor_store(w, m, _operands(i, m), rank, mode, what)
 
 
-@op("cp.async.bulk.prefetch.tensor", dst=0)
+@op("cp.async.bulk.prefetch.tensor", cost="async", dst=0)
 def _tensor_prefetch(w, i, m):
     rank = _rank(m)
     m.drop("L2", "global", "tile", "L2::cache_hint")
@@ -83,7 +87,7 @@ def _tensor_prefetch(w, i, m):
     w.call(f"async_copy.tma_prefetch(g, {w.address(tensor)}, {_coords(w, tensor.extra[0])}, {rank}, {w.mask()})")
 
 
-@op("cp.async.bulk.prefetch", dst=0)
+@op("cp.async.bulk.prefetch", cost="async", dst=0)
 def _bulk_prefetch(w, i, m):
     m.take("L2")
     m.take("global")
@@ -100,7 +104,7 @@ def _ends(m: Mods) -> list[str]:
     return ends
 
 
-@op("cp.async.bulk", dst=0)
+@op("cp.async.bulk", cost="async", dst=0)
 def _bulk(w, i, m):
     dst, src = _ends(m)
     policy, multicast = _policy(w, i, m), m.take("multicast::cluster")
@@ -120,7 +124,7 @@ def _bulk(w, i, m):
     )
 
 
-@op("cp.reduce.async.bulk", dst=0)
+@op("cp.reduce.async.bulk", cost="async", dst=0)
 def _bulk_reduce(w, i, m):
     dst, src = _ends(m)
     operands, what = _operands(i, m), m.one_of(*REDUCTIONS)
@@ -135,19 +139,19 @@ def _bulk_reduce(w, i, m):
     )
 
 
-@op("cp.async.bulk.commit_group", dst=0)
+@op("cp.async.bulk.commit_group", cost="async", dst=0)
 def _bulk_commit(w, i, m):
     w.call(f"async_copy.bulk_commit(g, {w.mask()})")
 
 
-@op("cp.async.bulk.wait_group", dst=0, blocking=True)
+@op("cp.async.bulk.wait_group", cost="async", dst=0, blocking=True)
 def _bulk_wait(w, i, m):
     read = m.take("read")
     w.wait_unless(f"async_copy.bulk_wait(g, {i.operands[0].value}, {read}, {w.mask()})")
 
 
 # -- per-thread cp.async -----------------------------------------------------------------------------------------------
-@op("cp.async", dst=0)
+@op("cp.async", cost="async", dst=0)
 def _cp_async(w, i, m):
     m.take("ca", "cg")
     m.take("shared", "shared::cta")
@@ -159,17 +163,17 @@ def _cp_async(w, i, m):
     w.call(f"async_copy.cp_async(g, {w.address(operands[0])}, {w.address(operands[1])}, {size}, {source}, {w.mask()})")
 
 
-@op("cp.async.commit_group", dst=0, collective=True)
+@op("cp.async.commit_group", cost="async", dst=0, collective=True)
 def _cp_async_commit(w, i, m):
     w.call("async_copy.cp_async_commit(g)")
 
 
-@op("cp.async.wait_group", "cp.async.wait_all", dst=0, blocking=True, collective=True)
+@op("cp.async.wait_group", "cp.async.wait_all", cost="async", dst=0, blocking=True, collective=True)
 def _cp_async_wait(w, i, m):
     w.wait_unless(f"async_copy.cp_async_wait(g, {i.operands[0].value if i.operands else None})")
 
 
-@op("cp.async.mbarrier.arrive", dst=0)
+@op("cp.async.mbarrier.arrive", cost="async", dst=0)
 def _cp_async_arrive(w, i, m):
     noinc = m.take("noinc")
     m.take("shared", "shared::cta")
@@ -178,7 +182,7 @@ def _cp_async_arrive(w, i, m):
 
 
 # -- tensormaps --------------------------------------------------------------------------------------------------------
-@op("tensormap.replace.tile", dst=0)
+@op("tensormap.replace.tile", cost="replace_tensormap", dst=0)
 def _tensormap_replace(w, i, m):
     field = m.one_of(*tensormap.REPLACEABLE)
     space = m.one_of("shared::cta", "global", default="generic").split("::")[0]
@@ -191,7 +195,7 @@ def _tensormap_replace(w, i, m):
     w.call(f"tensor_maps.replace(g, {space!r}, {address}, {field!r}, {order}, {w.read(value, bits)}, {w.mask()})")
 
 
-@op("tensormap.cp_fenceproxy", dst=0)
+@op("tensormap.cp_fenceproxy", cost="publish_tensormap", dst=0)
 def _tensormap_copy(w, i, m):
     m.take("global")
     m.take("shared::cta")
@@ -206,7 +210,7 @@ def _tensormap_copy(w, i, m):
     w.call(f"tensor_maps.copy(g, {w.address(dst)}, {w.address(src)})")
 
 
-@op("clusterlaunchcontrol.try_cancel.async", dst=0)
+@op("clusterlaunchcontrol.try_cancel.async", cost="async", dst=0)
 def _try_cancel(w, i, m):
     m.take("shared::cta")
     if not m.take("mbarrier::complete_tx::bytes"):
@@ -217,7 +221,7 @@ def _try_cancel(w, i, m):
     w.call(f"async_copy.cluster_launch_cancel(g, {to}, {bar}, {multicast}, {w.mask()})")
 
 
-@op("clusterlaunchcontrol.query_cancel.is_canceled", dst=1)
+@op("clusterlaunchcontrol.query_cancel.is_canceled", cost="alu", dst=1)
 def _is_canceled(w, i, m):
     m.drop("pred", "b128")
     w.write(i.operands[0], f"async_copy.is_canceled({w.read(i.operands[1], 128)})")
@@ -226,6 +230,7 @@ def _is_canceled(w, i, m):
 @op(
     "clusterlaunchcontrol.query_cancel.get_first_ctaid",
     *(f"clusterlaunchcontrol.query_cancel.get_first_ctaid::{x}" for x in "xyz"),
+    cost="alu",
     dst=1,
 )
 def _first_ctaid(w, i, m):

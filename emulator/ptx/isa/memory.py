@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from ...errors import Unsupported
 from ...formats.cache_policy import EVICT_FIRST, EVICT_NORMAL
-from ..syntax import SINK, Imm, Mem, Vec
+from ..syntax import SINK, Imm, Mem, Symbol, Vec
 from .registry import CACHE_HINTS, FENCED, SCOPES, Mods, flat, is_signed, op, width
 
 SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "const")
+
+# Costs: measured (latency/ld, latency/atom, mechanisms/ld, issue/st, issue/shared). No measurement: ldu as ld;
+# st.async as a store to shared memory; red as a store, red.async, too; prefetch, applypriority and discard as other
+# instructions to units that go on by themselves; createpolicy, mapa and getctarank as alu, which they mostly are;
+# movmatrix as a shuffle, since it moves values between lanes.
 
 
 def _space(m: Mods) -> str:
@@ -32,7 +37,22 @@ def _vector(m: Mods) -> int:
     return int(m.one_of("v2", "v4", "v8", default="v1")[1:])
 
 
-@op("ld", "ldu", "ld.global.nc", dst=1)
+def _memory_cost(i) -> str:
+    """The cost of a load or store by its state space; parameters and constants by whether their address is known."""
+    space = next((s for s in (p.split("::")[0] for p in i.parts[1:]) if s in ("shared", "local", "param", "const")), "")
+    if space in ("param", "const"):
+        memory = next(o for o in i.operands if isinstance(o, Mem))
+        return "constant" if isinstance(memory.base, Symbol) else "indexed_constant"
+    return space or ("global_store" if i.parts[0] == "st" else "global_load")
+
+
+def _atomic_cost(i) -> str:
+    if i.parts[0] == "red":
+        return "global_store"
+    return "shared_atomic" if any(p.startswith("shared") for p in i.parts) else "global_atomic"
+
+
+@op("ld", "ldu", "ld.global.nc", cost=_memory_cost, dst=1)
 def _ld(w, i, m):
     strong = ", True" if _order(m) != "weak" else ""
     space = "global" if i.op.startswith("ld.global.nc") else _space(m)
@@ -57,14 +77,14 @@ def _ld(w, i, m):
         w.write(item, value)
 
 
-@op("st.release", dst=0, blocking=True)
+@op("st.release", cost=_memory_cost, dst=0, blocking=True, leaves_out=True)
 def _st_release(w, i, m):
     _release(w, m)
     w.call(f"fences.publish(g, {w.mask()})")
     _st(w, i, m)
 
 
-@op("st", dst=0)
+@op("st", cost=_memory_cost, dst=0, leaves_out=True)
 def _st(w, i, m):
     _order(m)
     space = _space(m)
@@ -79,7 +99,7 @@ def _st(w, i, m):
     w.call(f"access.store(g, {space!r}, {w.address(i.operands[0])}, {bits // 8}, ({values},), {w.mask()}{results})")
 
 
-@op("st.async", dst=0)
+@op("st.async", cost="shared", dst=0)
 def _st_async(w, i, m):
     _order(m)
     if not m.take("shared::cluster") or not m.take("mbarrier::complete_tx::bytes"):
@@ -94,13 +114,17 @@ def _st_async(w, i, m):
 ATOMIC = ("add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas")
 
 
-@op("atom.release", "atom.acq_rel", "red.release", dst=lambda i: 1 if i.op.startswith("atom") else 0, blocking=True)
+def _old_value(i) -> int:
+    return 1 if i.op.startswith("atom") else 0
+
+
+@op("atom.release", "atom.acq_rel", "red.release", cost=_atomic_cost, dst=_old_value, blocking=True)
 def _atom_release(w, i, m):
     _release(w, m)
     _atom(w, i, m)
 
 
-@op("atom", "red", dst=lambda i: 1 if i.op.startswith("atom") else 0)
+@op("atom", "red", cost=_atomic_cost, dst=_old_value)
 def _atom(w, i, m):
     _order(m)
     space = _space(m)
@@ -122,7 +146,7 @@ def _atom(w, i, m):
         w.write_all(flat(d) if isinstance(d, Vec) else [d], call)
 
 
-@op("red.async", dst=0)
+@op("red.async", cost="global_store", dst=0)
 def _red_async(w, i, m):
     _order(m)
     what = m.one_of(*ATOMIC)
@@ -133,7 +157,7 @@ def _red_async(w, i, m):
     w.call(f"access.red_async(g, {what!r}, {kind!r}, {w.address(i.operands[0])}, {value}, {bar}, {w.mask()})")
 
 
-@op("prefetch", "prefetchu", dst=0)
+@op("prefetch", "prefetchu", cost="async", dst=0)
 def _prefetch(w, i, m):
     space = _space(m)
     tensormap = m.take("tensormap")
@@ -145,7 +169,8 @@ def _prefetch(w, i, m):
 ONE = {0x3F800000, 0x3FF0000000000000}  # as a float or a double: all bytes
 
 
-@op("createpolicy", "applypriority", "discard", dst=lambda i: 1 if i.op.startswith("createpolicy") else 0)
+@op("createpolicy", cost="alu")
+@op("applypriority", "discard", cost="async", dst=0)
 def _policy(w, i, m):
     """Cache policies are opaque 64-bit values: kept, never looked at by the functional units."""
     for_all = all(isinstance(x, Imm) and x.value in ONE for x in i.operands[1:])
@@ -157,7 +182,7 @@ def _policy(w, i, m):
         w.write(i.operands[0], repr(EVICT_FIRST if first else EVICT_NORMAL))
 
 
-@op("mapa", dst=1)
+@op("mapa", cost="alu", dst=1)
 def _mapa(w, i, m):
     shared = m.take("shared::cluster")
     bits = width(m.type())
@@ -166,7 +191,7 @@ def _mapa(w, i, m):
     w.write(i.operands[0], f"addresses.map_shared(g, {address}, {w.read(i.operands[2], 32)}, {shared})")
 
 
-@op("getctarank", dst=1)
+@op("getctarank", cost="alu", dst=1)
 def _getctarank(w, i, m):
     shared = m.take("shared::cluster")
     bits = width(m.type())
@@ -175,7 +200,7 @@ def _getctarank(w, i, m):
     w.write(i.operands[0], f"alu.resize(({address}) >> 24, 32)")
 
 
-@op("ldmatrix.sync.aligned", dst=1, collective=True)
+@op("ldmatrix.sync.aligned", cost="shared", dst=1, collective=True)
 def _ldmatrix(w, i, m):
     shape = m.one_of("m8n8", "m16n16", "m8n16")
     count = int(m.one_of("x1", "x2", "x4")[1:])
@@ -187,12 +212,12 @@ def _ldmatrix(w, i, m):
     w.write_all(flat(i.operands[0]), f"access.ldmatrix(g, {w.address(i.operands[1])}, {count}, {trans})")
 
 
-@op("movmatrix.sync.aligned.m8n8.trans.b16", dst=1, collective=True)
+@op("movmatrix.sync.aligned.m8n8.trans.b16", cost="shuffle", dst=1, collective=True)
 def _movmatrix(w, i, m):
     w.write(i.operands[0], f"access.movmatrix(g, {w.read(i.operands[1], 32)})")
 
 
-@op("stmatrix.sync.aligned", dst=0, collective=True)
+@op("stmatrix.sync.aligned", cost="shared", dst=0, collective=True, leaves_out=True)
 def _stmatrix(w, i, m):
     shape = m.one_of("m8n8", "m16n8")
     count = int(m.one_of("x1", "x2", "x4")[1:])
