@@ -59,19 +59,19 @@ class Origin:
         return f"{self.label} of {self.warp} (PTX line {instr.line if instr else '?'}{loc})"
 
     def place(self) -> str:
-        """For EmulatorError.where."""
+        """Say where the instruction is, for EmulatorError.where."""
         return f"kernel {self.program.kernel.title}, {self.warp}" + at(self.instruction())
 
 
 def at(instr) -> str:
-    """An instruction, for EmulatorError.where."""
+    """Say which instruction it is, for EmulatorError.where; "" for None."""
     if instr is None:
         return ""
     return f", PTX line {instr.line}: {instr.shown()}" + (f" ({instr.loc})" if instr.loc else "")
 
 
 def place_of(frame) -> str:
-    """Where the emulated program is that this frame works for, for EmulatorError.where."""
+    """Say which instruction a Python frame works for, for EmulatorError.where; "" if for none."""
     while frame is not None:
         local = frame.f_locals
         group, origin = local.get("g"), local.get("origin")
@@ -110,13 +110,13 @@ class Warp:
         return f"warp {self.index} of CTA {self.cta.ctaid}"
 
     def arrived_at_cluster_barrier(self, phase: int, lanes: int) -> None:
-        """lanes: a bit each."""
+        """Note that lanes, a bit each, have arrived in a phase of the cluster's barrier."""
         if phase != self.cluster_phase:
             self.cluster_phase, self.at_cluster_barrier = phase, 0
         self.at_cluster_barrier |= lanes
 
     def forget_cluster_arrivals(self, lanes: int) -> int:
-        """How many of these lanes have arrived in the phase that is still open."""
+        """Forget arrivals of lanes in the phase that is still open; returns how many there were."""
         if self.cta.cluster.barrier.phase != self.cluster_phase:
             return 0
         here, self.at_cluster_barrier = self.at_cluster_barrier & lanes, self.at_cluster_barrier & ~lanes
@@ -124,7 +124,7 @@ class Warp:
 
 
 class Group(LaneGroup):
-    """lanes: int64 [n] lane numbers, ascending. R: one value per register (see alu)."""
+    """Lanes of a warp that move together; see units/group.py for what units use of it."""
 
     def __init__(self, warp: Warp, lanes: np.ndarray, registers: list, pc: int, join: Join | None, time: float):
         self.warp, self.cta = warp, warp.cta
@@ -251,7 +251,7 @@ class Group(LaneGroup):
         return self.place(self.current(trace))
 
     def place(self, instr) -> str:
-        """For EmulatorError.where: this group at an instruction."""
+        """Say where this group is at an instruction, for EmulatorError.where."""
         lanes = "" if self.n == self.warp.threads else f", lanes {ranges(self.lanes)}"
         return f"kernel {self.program.kernel.title}, {self.warp}{lanes}" + at(instr)
 
@@ -259,7 +259,6 @@ class Group(LaneGroup):
         return Origin(label, self, sys._getframe(2).f_lineno)
 
     def later(self, when: float, origin: Origin, call):
-        """Something that `origin` started goes on at a later time, on its account."""
 
         def run():
             try:
@@ -271,7 +270,6 @@ class Group(LaneGroup):
         self.engine.at(when, run)
 
     def need_whole_warp(self, what: str):
-        """.sync.aligned: all lanes of the warp that have not exited execute this together."""
         if self.lane_mask != self.warp.live_mask:
             raise Fault(
                 "divergence",
@@ -280,7 +278,7 @@ class Group(LaneGroup):
             )
 
     def uniform(self, guard) -> bool:
-        """A guard of what the lanes of a group do together."""
+        """Return the guard of a collective instruction as one bool. Raises Unsupported where lanes differ."""
         if not alu.is_array(guard):
             return guard
         if guard.any() and not guard.all():
@@ -288,13 +286,11 @@ class Group(LaneGroup):
         return bool(guard[0])
 
     def lanes_of(self, mask) -> int:
-        """The lanes of a mask, a bit each."""
         if mask is True:
             return self.lane_mask
         return sum(1 << lane for lane in self.lanes[np.broadcast_to(mask, self.n)].tolist())
 
     def hesitate(self):
-        """This warp has let others go on: they may be faster than its next instruction."""
         ticks = self.clock.hesitation()
         if ticks:
             self.t += ticks
@@ -304,7 +300,6 @@ class Group(LaneGroup):
         raise Unsupported(why)
 
     def wait_on(self, what) -> bool:
-        """Sleep until `what` changes. Always False, so that callers can return it."""
         what.waiters.append(self)
         self.waiting_for, self.blocked_at = what, self.t
         return False
@@ -413,7 +408,7 @@ class Group(LaneGroup):
     def merge(
         self, parts: list[Group], block: int, parent: Join | None, time: float, whole: Group | None = None
     ) -> Group:
-        """One group of all the parts' lanes. What none changed since it was split off `whole` is taken from there."""
+        """Make one group of all the parts' lanes. Registers that none changed since the split are those of `whole`."""
         lanes = np.concatenate([p.lanes for p in parts])
         order = np.argsort(lanes)
         registers = parts[0].R.copy()
@@ -519,7 +514,6 @@ class Group(LaneGroup):
         return False
 
     def lane_array(self, value, bits: int = 32) -> np.ndarray:
-        """Value as an array [n]."""
         return as_array(value, self.n, bits)
 
     def elect(self, members):

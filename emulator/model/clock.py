@@ -25,7 +25,7 @@ from .sm_clock import SmClocks
 
 
 def interpolate(n: int, ns: list[float], values: list[float]) -> float:
-    """Linear between the points of a table; below the first, proportional beyond its slope, never below half."""
+    """Interpolate linearly in a table; below its first point by the first slope, but never below half of it."""
     if n <= ns[0]:
         return (
             values[0]
@@ -38,7 +38,7 @@ def interpolate(n: int, ns: list[float], values: list[float]) -> float:
 
 
 def _evenly_spaced(lines: np.ndarray) -> Lines:
-    """The same lines as a range, if they are one."""
+    """Return ascending line numbers as a range if they are evenly spaced, else as they are."""
     steps = np.unique(np.diff(lines)).tolist() or [1]
     return range(int(lines[0]), int(lines[-1]) + 1, steps[0]) if len(steps) == 1 else lines
 
@@ -48,7 +48,7 @@ OPERAND_ROW = 32  # bytes of a row of A or B that an mma of any kind reads
 
 
 class TimingClock(Clock):
-    """One for all launches of a run: they share the machine."""
+    """The clock of all launches of a timed run, which share the machine."""
 
     quantum = 0
     moves_data = False
@@ -101,7 +101,7 @@ class TimingClock(Clock):
         return time + self.p.cycles(ns)
 
     def schedule_cta(self, now: float) -> float:
-        """One CTA is started or retired, one after the other on the whole chip: when it has been."""
+        """Return when the chip, which does one at a time, has started or retired another CTA."""
         self.scheduler = max(self.scheduler, now) + self.p.cycles(self.p["launch"]["cta_interval_ns"])
         return self.scheduler
 
@@ -133,7 +133,7 @@ class TimingClock(Clock):
     def _arrive(
         self, group, start: float, lines: Lines, nbytes: int, ctas, policy: int | None, last: float = 0.0
     ) -> float:
-        """When all of a copy has landed. last: cycles that it takes at its end, beyond what all copies take."""
+        """Return when all of a copy has landed. last: cycles at its end beyond what every copy takes."""
         tma, unit = self.p["tma"], self.p["sm"]
         sm = group.cta.sm
         cluster = self._sharing(sm - group.cta.rank, len(group.cta.cluster.ctas))
@@ -234,18 +234,18 @@ class TimingClock(Clock):
         self.memory.prefetch(sm.prefetches, lines, len(lines) * LINE)
 
     def _write(self, sm: Sm, lines: Lines, nbytes: int) -> tuple[float, float]:
-        """What leaves an SM, which waits where the L2 does not keep up: when the L2 has it, and acknowledges it."""
+        """Return when the L2 has taken what leaves an SM, and when it acknowledges it; the SM waits for a slow L2."""
         taken, acknowledged = self.memory.write(sm.egress, lines, nbytes, sm.half)
         sm.egress = max(sm.egress, taken - self.p["sm"]["store_queue_cycles"])
         return taken, acknowledged
 
     @staticmethod
     def _descriptor(group, tm: TensorMap, map_at: int):
-        """What tells descriptors apart: no cache keeps them from launch to launch."""
+        """Return what tells descriptors apart, the launch among it: no cache keeps them from launch to launch."""
         return group.launch.number, map_at >= PARAM_WINDOW, map_at, tm.address, tm.dims, tm.box
 
     def _descriptor_ready(self, group, key, start: float) -> float:
-        """When the TMA unit has a tensor map. Its nearest cache forgets the least recently used ones."""
+        """Return when the TMA unit has a tensor map. Its nearest cache forgets the least recently used ones."""
         tma, sm = self.p["tma"], self.sms[group.cta.sm]
         if sm.launch != group.launch.number:
             sm.launch = group.launch.number
@@ -413,7 +413,7 @@ class TimingClock(Clock):
 
     @staticmethod
     def _operand_rows(description, pair: bool, a_in_tmem: bool) -> list[int]:
-        """Rows of A and B that the tensor core of each SM reads from its shared memory."""
+        """Return how many rows of A and B the tensor core of each SM reads from its shared memory."""
         sms = 2 if pair else 1
         return [(0 if a_in_tmem else description.m // sms) + description.n // sms] * sms
 
@@ -427,7 +427,7 @@ class TimingClock(Clock):
         return start + t["copy_cycles"] + t["copy_latency"]
 
     def commit(self, group) -> float:
-        """Pipe.push adds the order; this is what comes on top of the last operation."""
+        """Return when a commit arrives after the last operation of the pipe; Pipe.push keeps the order."""
         return max(group.t, group.cta.pipe.last) + self.p["tensor"]["commit_cycles"]
 
     def tmem_load(self, group, registers: int) -> bool:

@@ -215,7 +215,7 @@ class Program:
                     work.append(s)
 
     def registers_in_place(self, block: int) -> int:
-        """Those that the block's code neither loads nor saves, a bit each: see Handler.in_place."""
+        """Return the registers that a block's code neither loads nor saves, a bit each: see Handler.in_place."""
         instrs = self.kernel.instrs[self.start[block] : self.end[block]]
         if not instrs or (handler := lookup(instrs[0])) is None or not handler.in_place:
             return 0
@@ -287,7 +287,7 @@ class BlockWriter:
         self.lines.append((self.indent + line, self.instr))
 
     def instruction(self, instr: Instr) -> bool:
-        """Write one instruction; True if it left the block."""
+        """Write one instruction; returns whether it left the block."""
         self.instr = instr
         handler = lookup(instr)
         if handler is None:
@@ -397,7 +397,7 @@ class BlockWriter:
                     self.emit(f"    r{o.index} = select({self.guard}, {name}, r{o.index}, {o.bits})")
 
     def mask(self) -> str:
-        """True, or the guard: for calls that take the lanes they act for."""
+        """Return the guard, or "True": for calls that take the lanes they act for."""
         return self.guard or "True"
 
     def call(self, expression: str):
@@ -436,7 +436,7 @@ class BlockWriter:
         self.emit(f"return {code}")
 
     def wait_unless(self, condition: str):
-        """First thing in a block: give up the turn until `condition` holds, unless a guard says not to."""
+        """Write, as a block's first thing, that it gives up its turn until `condition` holds or the guard fails."""
         guard = "" if self.guard is None else f"{self.guard} is not False and "
         self.emit(f"if {guard}not ({condition}): return {BLOCKED}")
 

@@ -16,17 +16,17 @@ from .group import LaneGroup
 
 # -- lanes -------------------------------------------------------------------------------------------------
 def active(g: LaneGroup, mask) -> list[int]:
-    """Positions of the lanes that act."""
+    """Return the positions in the group of the lanes that act."""
     return list(range(g.n)) if mask is True else np.flatnonzero(mask).tolist()
 
 
 def pick(value, position: int):
-    """A lane's value as an int."""
+    """Return the value of the lane at a position as an int."""
     return int(value[position]) if type(value) is np.ndarray else value
 
 
 def shared_cta(g: LaneGroup, address: int):
-    """(CTA, offset) of a shared::cluster address."""
+    """Return the CTA and the offset of a shared::cluster address."""
     rank = address >> RANK_SHIFT
     ctas = g.cta.cluster.ctas
     if rank >= len(ctas):
@@ -36,7 +36,7 @@ def shared_cta(g: LaneGroup, address: int):
 
 
 def multicast_ctas(g: LaneGroup, bits: int) -> list:
-    """The CTAs that a .multicast::cluster mask names, a bit each."""
+    """Return the CTAs that a .multicast::cluster mask names, a bit each."""
     ctas = g.cta.cluster.ctas
     if bits >> len(ctas) or not bits:
         raise Fault("out-of-bounds", f"multicast mask {bits:#x} in a cluster of {len(ctas)}")
@@ -55,7 +55,7 @@ def check_running(g: LaneGroup, cta):
 
 # -- address spaces ----------------------------------------------------------------------------------------
 def map_shared(g: LaneGroup, address, rank, shared: bool):
-    """mapa (9.7.9.24)."""
+    """Return the address in the shared memory of CTA `rank` that corresponds to one here: mapa (9.7.9.24)."""
     window = 0 if shared else SHARED_WINDOW
     keep = OFFSET_MASK | window
     if alu.is_array(address) or alu.is_array(rank):
@@ -92,7 +92,7 @@ def is_space(value, space: str):
 
 
 def state_space(space: str, address, mask):
-    """(space, address in it) of a generic address."""
+    """Return the state space of an address and the address in it, of a generic one by its window."""
     if space != "generic":
         if space == "shared" and not alu.is_array(address) and address >> 32:
             address &= 0xFFFFFFFF

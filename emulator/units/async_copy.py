@@ -80,7 +80,7 @@ class StoreOp:
 
 
 def arrive(g: LaneGroup, when: float, origin, land):
-    """A copy lands at `when`, or later if the clock finds that others have gone before it."""
+    """Let a copy land at `when`, or later if the clock finds that others have overtaken it."""
     decided = g.clock.decided(when)
     if decided == when:
         g.later(when, origin, land)
@@ -90,7 +90,7 @@ def arrive(g: LaneGroup, when: float, origin, land):
 
 # -- tensor copies -----------------------------------------------------------------------------------------
 def note_box(g: LaneGroup, tm, at, mode: str, write: bool):
-    """A tensor copy touches a box of global memory."""
+    """Note that a tensor copy touches a box of global memory, for the checks of dependent launches."""
     if g.launch.dependencies.wants(g, write):
         boxes = [at] if mode == "tile" else [(at[0], row) for row in at[1:]]
         for box in boxes:
@@ -360,7 +360,7 @@ def cp_async_commit(g: LaneGroup):
 
 
 def cp_async_wait(g: LaneGroup, allowed: int | None) -> bool:
-    """None: for all, those that are not committed too (wait_all, 9.7.9.25.3.3)."""
+    """Wait for all but `allowed` groups; None: for all copies, uncommitted ones too (9.7.9.25.3.3)."""
     if allowed is None:
         cp_async_commit(g)
         allowed = 0

@@ -139,7 +139,7 @@ def mbarrier_inval(g: LaneGroup, address, mask):
 
 
 def mbarrier_arrive(g: LaneGroup, address, count, expect, drop: bool, no_complete: bool, scope: str, mask):
-    """scope: of its release; empty if it is relaxed."""
+    """Arrive at mbarriers; returns their states. scope: that of the release, empty for a relaxed arrival."""
     g.engine.progress += 1
     if scope:
         publish(g, mask)

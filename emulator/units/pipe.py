@@ -15,5 +15,5 @@ class Pipe:
         self.engine.at(self.last, call)
 
     def occupy(self, when: float):
-        """An operation that changes nothing but the time at which later ones can execute."""
+        """Note an operation that only delays those that are pushed later."""
         self.last = max(self.last, when)

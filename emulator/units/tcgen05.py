@@ -52,7 +52,7 @@ class Loading:
 
 # -- allocation --------------------------------------------------------------------------------------------
 def together(g: LaneGroup, what: str, columns: int, pair: bool) -> Collective:
-    """This warp comes to what it does with one of the pair's other CTA (.cta_group::2), or else alone."""
+    """Join, or begin, what this warp does together with one of the pair's other CTA (.cta_group::2), or alone."""
     if g.token is None:
         ctas = g.cta.cluster.pair(g.cta.rank) if pair else [g.cta]
         g.token = g.cta.cluster.collective(what, columns, ctas, g.cta)
@@ -126,7 +126,7 @@ def tensor_ctas(g: LaneGroup, pair: bool) -> list:
 
 
 def mma(g: LaneGroup, form: MmaForm, d, a, b, idesc, accumulate, sfa, sfb, disable, mask):
-    """Operands are those of mma.Operands, idesc the instruction descriptor, disable: disable-output-lane or None."""
+    """Issue tcgen05.mma. Operands: see mma.Operands; idesc: the descriptor; disable: disable-output-lane or None."""
     pair = form.cta_group == 2
     for p in active(g, mask):
         d_, a_, b_, accumulate_ = (pick(v, p) for v in (d, a, b, accumulate))
@@ -176,7 +176,7 @@ def _check_operand(g: LaneGroup, cta, lo: int, columns: int, origin):
 
 
 def _begin_write(g: LaneGroup, cta, op: Accumulating, lanes, origin):
-    """An operation of the tensor core will write its columns in these quadrants."""
+    """Note and check that the tensor core will write columns in these quadrants of lanes."""
     check_waits(g, cta, op.lo, op.hi, origin)
     if g.launch.checks:
         cta.tmem.check_order(lanes, op.lo, op.hi, g.warp.actor, True, origin, in_pipe=True)
@@ -184,7 +184,7 @@ def _begin_write(g: LaneGroup, cta, op: Accumulating, lanes, origin):
 
 
 def _landed(g: LaneGroup, writing):
-    """Operations of the tensor core have written their columns."""
+    """Note that the tensor core has written these columns."""
     now = g.warp.actor.order.next(writing[0][1].what)
     for cta, op in writing:
         cta.accumulating.remove(op)
@@ -337,7 +337,7 @@ def ld(g: LaneGroup, shape, num, pack, split, address, registers):
 
 
 def deliver_loads(g: LaneGroup):
-    """Registers get what they wait for. The loads stay listed until wait::ld: only that orders later writes."""
+    """Put what was loaded into its registers. Loads stay listed until wait::ld: only that orders later writes."""
     if not g.clock.moves_data:
         g.t = max(g.t, g.loads_ready)
     for load in g.loads:

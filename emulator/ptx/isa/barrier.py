@@ -99,7 +99,7 @@ def _fence_proxy_async_generic(w, i, m):
 
 @op("fence.proxy.alias", cost="fence", dst=0)
 def _fence_proxy_alias(w, i, m):
-    """Nothing: two addresses of one place are not told apart."""
+    """Write nothing: the emulator has no two addresses of one place."""
 
 
 @op("fence.proxy.tensormap::generic", cost="fence_tensormap", dst=0)

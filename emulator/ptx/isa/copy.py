@@ -59,7 +59,7 @@ def _tensor_copy(w, i, m):
 
 
 def _tensor_store(w, m: Mods, operands: list, rank: int, mode: str, reduction: str | None) -> None:
-    """[map, coords], [src]"""
+    """Write a tensor store or reduction. operands: [map, coords], [src]."""
     if not m.take("bulk_group"):
         raise Unsupported("completion mechanism")
     tensor, src = operands

@@ -113,7 +113,7 @@ class Mods:
         self.left = instr.parts[len(handler.name.split(".")) :]
 
     def take(self, *names: str) -> bool:
-        """True if one of the names is present; removes it."""
+        """Remove one of the names; returns whether one was present."""
         for name in names:
             if name in self.left:
                 self.left.remove(name)
@@ -121,7 +121,7 @@ class Mods:
         return False
 
     def one_of(self, *names: str, default=_REQUIRED):
-        """The one of the names that is present, else the default. Raises Unsupported where there is no default."""
+        """Remove and return the name that is present, else the default. Raises Unsupported where there is none."""
         for name in names:
             if name in self.left:
                 self.left.remove(name)
@@ -131,7 +131,7 @@ class Mods:
         return default
 
     def type(self) -> str:
-        """The last type suffix."""
+        """Remove and return the last type suffix. Raises Unsupported where there is none."""
         for name in reversed(self.left):
             if name in TYPE_BITS:
                 self.left.reverse()
@@ -141,11 +141,11 @@ class Mods:
         raise Unsupported("no type suffix")
 
     def drop(self, *names: str) -> None:
-        """Take all of the names that are present: those that say nothing more."""
+        """Remove all of the names that are present: modifiers that change nothing here."""
         self.left = [name for name in self.left if name not in names]
 
     def done(self) -> None:
-        """Unsupported unless all have been taken."""
+        """Raise Unsupported unless all modifiers have been taken."""
         if self.left:
             raise Unsupported("modifier ." + ".".join(self.left))
 
