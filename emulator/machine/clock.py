@@ -75,7 +75,7 @@ class Clock(ABC):
     def bulk_load(self, group, address: int, nbytes: int, ctas, policy: int | None) -> float: ...
 
     def decided(self, when: float) -> float:
-        """Return when to ask `overtaken` about a copy that tma_load or bulk_load expects at `when`; `when` for never."""
+        """Return when to ask `overtaken` about a copy that is expected at `when`: at `when` itself for never."""
         return when
 
     def overtaken(self, when: float) -> float:

@@ -1,8 +1,9 @@
 """Turn a parsed kernel into Python functions, one for each basic block.
 
-A block function takes the executing `Group` (lanes of one warp that move together), reads its registers from `g.R`,
-does the work and returns the number of the next block, or one of the codes below. An instruction that may have to wait
-starts a block, so that waiting means: return BLOCKED, run the same block again later.
+A block function takes the executing group of lanes, `g` (machine/warp.Group), reads its registers from `g.R`, does the
+work and returns the number of the next block, or one of the codes below. Its code names whom it calls:
+`barriers.bar_sync(g, ...)` is in units/barriers.py. An instruction that may have to wait starts a block, so that waiting
+means: return BLOCKED, run the same block again later.
 """
 
 from __future__ import annotations
