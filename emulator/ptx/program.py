@@ -2,8 +2,8 @@
 
 A block function takes the executing group of lanes, `g` (machine/warp.Group), reads its registers from `g.R`, does the
 work and returns the number of the next block, or one of the codes below. Its code names whom it calls:
-`barriers.bar_sync(g, ...)` is in units/barriers.py. An instruction that may have to wait starts a block, so that waiting
-means: return BLOCKED, run the same block again later.
+`barriers.bar_sync(g, ...)` is in units/barriers.py. An instruction that may have to wait starts a block: it waits by
+returning BLOCKED, and the same block is run again later.
 """
 
 from __future__ import annotations
