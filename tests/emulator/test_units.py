@@ -2,26 +2,29 @@
 
 import ast
 import inspect
+import re
 import textwrap
 from pathlib import Path
 
 import pytest
 
 import emulator
+from emulator.machine.clock import Clock
 from emulator.machine.warp import Group
 from emulator.units.group import LaneGroup
 
 UNITS = sorted((Path(emulator.__file__).parent / "units").glob("*.py"))
+CLOCK = {*dir(Clock), *Clock.__annotations__}
 FACE = set(LaneGroup.__annotations__) | {name for name in vars(LaneGroup) if not name.startswith("_")}
 
 
 def beyond_the_face(text: str) -> set[str]:
-    """Members of a group of lanes that a unit uses and LaneGroup does not declare."""
+    """Members that a unit uses of a group of lanes, or of its clock, and that LaneGroup, or Clock, does not declare."""
     tree = ast.parse(text)
     arguments = (a for a in ast.walk(tree) if isinstance(a, ast.arg) and a.annotation)
     groups = {"g", *(a.arg for a in arguments if ast.unparse(a.annotation) == "LaneGroup")}
     members = (n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name))
-    return {n.attr for n in members if n.value.id in groups} - FACE
+    return {n.attr for n in members if n.value.id in groups} - FACE | set(re.findall(r"\.clock\.(\w+)", text)) - CLOCK
 
 
 @pytest.mark.parametrize("file", UNITS, ids=lambda file: file.stem)
@@ -30,8 +33,10 @@ def test_a_unit_uses_the_face_of_a_group_only(file):
 
 
 def test_a_member_beyond_the_face_is_seen():
-    text = "def f(g: LaneGroup):\n    g.join = g.pc\ndef h(group: LaneGroup):\n    return [group.engine, group.merge()]"
-    assert beyond_the_face(text) == {"join", "merge"}
+    text = (
+        "def f(g: LaneGroup):\n    g.join = g.clock.sm(g.pc)\ndef h(group: LaneGroup):\n    return group.merge(group.t)"
+    )
+    assert beyond_the_face(text) == {"join", "merge", "sm"}
 
 
 def test_a_group_has_its_face():
