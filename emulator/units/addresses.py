@@ -40,7 +40,7 @@ def multicast_ctas(g: LaneGroup, bits: int) -> list:
     ctas = g.cta.cluster.ctas
     if bits >> len(ctas) or not bits:
         raise Fault("out-of-bounds", f"multicast mask {bits:#x} in a cluster of {len(ctas)}")
-    return [c for c in ctas if bits >> c.rank & 1]
+    return [cta for cta in ctas if bits >> cta.rank & 1]
 
 
 def check_running(g: LaneGroup, cta):

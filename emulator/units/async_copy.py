@@ -72,11 +72,11 @@ class StoreOp:
 
     __slots__ = ("what", "read", "done", "awaited", "owner")
 
-    def __init__(self, owner: BulkGroups, what):
+    def __init__(self, groups: BulkGroups, what):
         self.what = what
         self.read = self.done = self.awaited = False
-        self.owner = owner
-        owner.open.append(self)
+        self.owner = groups
+        groups.open.append(self)
 
 
 def arrive(g: LaneGroup, when: float, origin, land):
@@ -408,10 +408,10 @@ def cluster_launch_cancel(g: LaneGroup, to, bar, multicast: bool, mask):
         targets = g.cta.cluster.ctas if multicast else [owner]
         origin = g.origin("clusterlaunchcontrol.try_cancel")
         ops = []
-        for c in targets:
-            check_running(g, c)
-            op = c.smem.begin(offset, offset + 16, True, origin, g.warp.actor)
-            ops.append((c, op, c.barrier(barrier_address & OFFSET_MASK, g.warp, True)))
+        for cta in targets:
+            check_running(g, cta)
+            op = cta.smem.begin(offset, offset + 16, True, origin, g.warp.actor)
+            ops.append((cta, op, cta.barrier(barrier_address & OFFSET_MASK, g.warp, True)))
 
         def land(offset=offset, ops=ops, origin=origin):
             first = g.launch.take_pending_cluster()

@@ -11,22 +11,25 @@ from typing import Any
 
 import numpy as np
 
+from ..ptx.program import Program
+from .machine import Cta, Engine, Launch, Warp
+
 
 class LaneGroup(ABC):
     """Lanes of one warp that are at the same place and execute an instruction together."""
 
-    warp: Any
-    """The machine/warp.Warp that the lanes belong to."""
-    cta: Any
-    """The machine/cta.Cta of that warp, with shared memory `smem` and tensor memory `tmem`."""
-    launch: Any
-    """The machine/launch.Launch of that CTA: global `memory`, `params`, and `checks`: whether to look for faults."""
-    engine: Any
-    """The machine/engine.Engine: `at` calls something at a time, `progress` counts what other warps could see."""
+    warp: Warp
+    """The warp that the lanes belong to."""
+    cta: Cta
+    """The CTA of that warp."""
+    launch: Launch
+    """The launch of that CTA."""
+    engine: Engine
+    """The events to come."""
     clock: Any
     """The machine/clock.Clock that says how long things take."""
-    program: Any
-    """The ptx.program.Program that is executed."""
+    program: Program
+    """The program that is executed."""
 
     lanes: np.ndarray
     """The numbers of the lanes in their warp, int64 [n], ascending."""
