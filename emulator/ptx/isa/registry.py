@@ -4,7 +4,7 @@ A handler writes Python for instruction `i` through the BlockWriter `w`; it take
 The writer refuses what is left over, so that no unknown variant is executed as a known one.
 
 Every opcode says what it costs a warp that issues it; each file has the reasons:
-  * "measured (chain/lop3)" names points of tests/timing that were run on an H200;
+  * "measured (chain/lop3)" names points of the timing programs that were run on an H200;
   * "the guide" is the table of arithmetic throughput in the CUDA C++ programming guide, in results per cycle and SM for
     compute capability 9.0. A warp's scheduler gets a quarter of them: 16 are 8 cycles for 32 lanes, as class `special`;
   * "no measurement" means that its class is a guess, that of instructions which are alike.
