@@ -6,9 +6,9 @@
 | fp8_moe, the DeepSeek-V3 layer | moe.layer_check | moe.layer_bench |
 
 Without a GPU `benchmark` models times, as `profile` and `sweep` always do: the kernels run on the emulator's timing
-model in a process of their own for each case (moe.measure.modelled), the tensor cores compute nothing, and nothing is checked
-but by `test`, and by `sweep` for what it ranks. Calls are back to back, on sets of inputs in turn that together do not
-fit L2.
+model in a process of their own for each case (moe.measure.modelled), the tensor cores compute nothing, and nothing is
+checked but by `test`, and by `sweep` for what it ranks. Calls are back to back, on sets of inputs in turn that together
+do not fit L2.
 """
 
 import dataclasses
