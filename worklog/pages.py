@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from emulator.model import uncertainty
-from evaluation import ranking
+from evaluation.commands import ranking
 from worklog import figures, picture
 from worklog.figures import ROOT, Row
 
