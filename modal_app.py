@@ -129,17 +129,17 @@ def commit() -> str:
 
 def requests(mode: str, submission: str, task: str, device: str, grid: str = "") -> list[dict]:
     """What to run; task "": that of the submission's header. Raises SystemExit with one sentence for what cannot be."""
+    from evaluation.commands import moe_tasks
     from evaluation.gpu.runs import MODES, MOE_MODES, specs
     from evaluation.upload.check import task_of_file
-    from moe import eval_command
     from reference import TASKS
     from task import read_task_yaml
 
     if mode not in MODES:
         raise SystemExit(f"unknown mode '{mode}': there are {', '.join(MODES)}")
-    if task and task not in (*TASKS, *eval_command.TASKS):
-        raise SystemExit(f"unknown task '{task}': there are {', '.join((*TASKS, *eval_command.TASKS))}")
-    if task in eval_command.TASKS:
+    if task and task not in (*TASKS, *moe_tasks.TASKS):
+        raise SystemExit(f"unknown task '{task}': there are {', '.join((*TASKS, *moe_tasks.TASKS))}")
+    if task in moe_tasks.TASKS:
         if mode not in MOE_MODES:
             raise SystemExit(f"--task {task} has no mode '{mode}': there are {', '.join(MOE_MODES)}")
         return [{"mode": mode, "task": task, "submission": "", "name": "moe", "device": device, "config": None}]

@@ -19,7 +19,7 @@ FLOORS = (
     *("silicon", "silicon.cuda_driver", "silicon.command", "silicon.golden", "silicon.timing", "silicon.entry"),
     *("silicon.whole_kernels", "silicon.probes", "silicon.calibrate"),
     *("evaluation", "evaluation.judge", "evaluation.upload"),
-    *("evaluation.commands", "moe.eval_command"),
+    *("evaluation.commands", "evaluation.commands.moe_tasks"),
     *(f"evaluation.commands.{name}" for name in ("options", "run", "cli")),
     "evaluation.gpu",
 )

@@ -10,6 +10,7 @@ import click
 
 from evaluation import ROOT
 from evaluation.commands import compare as comparison
+from evaluation.commands import moe_tasks
 from evaluation.commands import options as option
 from evaluation.commands import profile as profiling
 from evaluation.commands import sweep as sweeping
@@ -20,7 +21,6 @@ from evaluation.judge.verdict import Refused
 from evaluation.upload.check import check as check_submission
 from evaluation.upload.check import review_available, task_of_file
 from evaluation.upload.compile_time import LIMITS
-from moe import eval_command
 
 RUNS = ROOT / "worklog" / "runs" / "profile"
 SWEPT = ROOT / "worklog" / "runs" / "sweep.jsonl"
@@ -34,13 +34,13 @@ def cli():
 def for_moe(task: str | None) -> None:
     """Does this command for a task of moe/, and ends it; does nothing for any other task.
 
-    The arguments of the function in moe.eval_command are the options that the command takes for it. Raises Failure for
-    any other option, and for what the function cannot do.
+    The arguments of the function in moe_tasks are the options that the command takes for it. Raises Failure for any
+    other option, and for what the function cannot do.
     """
-    if task not in eval_command.TASKS:
+    if task not in moe_tasks.TASKS:
         return
     context = click.get_current_context()
-    function = eval_command.COMMANDS[context.command.name]
+    function = moe_tasks.COMMANDS[context.command.name]
     takes = inspect.signature(function).parameters
     for name in context.params:
         if context.get_parameter_source(name).name != "DEFAULT" and name not in takes:

@@ -9,9 +9,9 @@ import torch
 import utils
 from emulator.model.profile import load
 from evaluation import ROOT
+from evaluation.commands import moe_tasks
 from evaluation.commands.show import Failure
 from evaluation.judge.verdict import Options
-from moe import eval_command
 from reference import TASKS
 
 EXAMPLE = "m: [96, 128]; n: [128, 256]; k: [256, 512]; g: 2; seed: 1111"
@@ -23,7 +23,7 @@ TASK = click.option(
 )
 ANY_TASK = click.option(
     "--task",
-    type=click.Choice([*TASKS, *eval_command.TASKS]),
+    type=click.Choice([*TASKS, *moe_tasks.TASKS]),
     help="The cases' or the header's is another; fp8_..: moe/.",
 )
 TESTS = click.option("--tests", metavar="FILE", help="Cases, one per line, # begins a comment, instead of the task's.")

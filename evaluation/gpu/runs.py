@@ -24,15 +24,15 @@ import torch
 import utils
 from emulator.model.profile import load
 from evaluation import ROOT
+from evaluation.commands import moe_tasks
 from evaluation.gpu import protocol
 from evaluation.judge.judge import Options, geomean_us, judge
 from evaluation.judge.statistics import geometric_mean
-from moe import eval_command
 from silicon import calibrate
 from task import TestCase, parse_case
 
 MODES = ("test", "benchmark", "leaderboard", "profile", "sweep", "calibrate")
-MOE_MODES = ("test", "benchmark")  # of the tasks of moe.eval_command
+MOE_MODES = ("test", "benchmark")  # of moe_tasks.TASKS
 PACKAGES = ("torch", "nvidia-cutlass-dsl", "cuda-python", "numpy")
 SMI = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu"
 NCU = "ncu --set full --nvtx --nvtx-include custom_kernel/ --import-source 1 -c 10 -f -o".split()  # as the bot
@@ -158,7 +158,7 @@ def calibrated(request: dict, files: dict[str, bytes]) -> dict:
 
 def of_moe(request: dict, files: dict[str, bytes]) -> dict:
     """Runs moe/'s own checks or bench, which are no submission; keeps their output, and the bench's rows."""
-    checks, bench = eval_command.TASKS[request["task"]]
+    checks, bench = moe_tasks.TASKS[request["task"]]
     timed = request["mode"] == "benchmark"
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder, "rows.json")
@@ -213,7 +213,7 @@ def run(request: dict) -> tuple[dict, dict[str, bytes]]:
     else:
         try:
             mode = request["mode"]
-            if request["task"] in eval_command.TASKS:
+            if request["task"] in moe_tasks.TASKS:
                 outcome = of_moe(request, files)
             elif mode == "test":
                 outcome = judged(request, "tests")

@@ -349,5 +349,5 @@ COMMANDS = {"test": test, "benchmark": benchmark, "profile": profile, "sweep": s
 
 
 if __name__ == "__main__":
-    own = importlib.import_module("moe.eval_command")  # under its own name, which pickles know
+    own = importlib.import_module("evaluation.commands.moe_tasks")  # under its own name, which pickles know
     model_process.child(own.Request, own.serve)
