@@ -69,7 +69,7 @@ CACHE_POLICY = {NORMAL: 0x1000000000000000, FIRST: 0x12F0000000000000, LAST: 0x1
 
 @dataclass(frozen=True)
 class Config:
-    """Hyperparameters of a kernel. They change its time and, but for a wrong early_weights, never its result."""
+    """Hyperparameters of a kernel. They change its time, never its result."""
 
     sharers: int = 1  # pairs per cluster: 2 take tokens side by side; each loads half of the same weights for both
     gran: int = 128  # schedule unit in weight rows, and their smallest TMA box: 128, 64 or 32
@@ -85,7 +85,6 @@ class Config:
     fresh_outputs: bool = False  # C not in the given tensors, but in new ones whose M is contiguous: no store boxes
     pdl: bool = True  # programmatic dependent launch: the prologue overlaps the end of the previous kernel
     prefetch: int = 1  # stages of the weights that are prefetched to L2 while the previous kernel ends, if pdl
-    early_weights: bool = False  # load B and SFB before that wait: wrong if the previous kernel writes them
     sms: int = 148  # SMs of a B200: CTAs of the persistent grid
 
     def __post_init__(self):
@@ -811,12 +810,11 @@ class GroupGemm:
 
         # Weight warp
         if warp == self.weight_warp:
-            waits = config.pdl and not config.early_weights
-            self.load(cta, self.weight_boxes, config.weight_policy, waits=waits, is_last=False)
+            self.load(cta, self.weight_boxes, config.weight_policy, is_last=False)
 
         # Token warp
         if warp == self.token_warp:
-            self.load(cta, self.token_boxes, config.token_policy, waits=config.pdl, is_last=config.pdl)
+            self.load(cta, self.token_boxes, config.token_policy, is_last=True)
 
         # MMA warp
         if warp == self.mma_warp:
@@ -841,7 +839,7 @@ class GroupGemm:
 
         # Epilogue warps
         if warp < config.epilogue_warps:
-            if const_expr(config.pdl and config.prefetch > 0 and not config.early_weights):
+            if const_expr(config.pdl and config.prefetch > 0):
                 self.prefetch_weights(params, warp, lane)
             with cute.arch.elect_one():
                 for i in cutlass.range(warp, stages, config.epilogue_warps, unroll=1):
@@ -853,7 +851,7 @@ class GroupGemm:
             self.store(cta, load_shared(tmem_slot), warp, lane)
 
     @cute.jit
-    def load(self, cta: Cta, boxes_of: Callable, policy: str, waits: bool, is_last: bool):
+    def load(self, cta: Cta, boxes_of: Callable, policy: str, is_last: bool):
         """Weight warp or token warp: global memory to the ring. The last of the two lets the next kernel start."""
         at = cta.start
         tile = self.tile_at(cta, at)
@@ -871,14 +869,14 @@ class GroupGemm:
                 for step in cutlass.range((tile.k + TILE_K - 1) >> 8, unroll=1):
                     mbarrier_wait(cta.empty + 8 * slot.index, slot.phase)
                     mbarrier_expect(cta.full + 8 * slot.index, size, 1 - cta.rank)  # the leader, for both CTAs
-                    if const_expr(waits):  # as late as can be: whatever is computed before costs nothing
+                    if const_expr(self.config.pdl):  # as late as can be: whatever is computed before costs nothing
                         wait_for_previous_kernel(first)
                     first = Int32(0)
                     for box in boxes:
                         to, bar = cta.ring + slot.index * cta.stage_bytes + box.offset, cta.leader + 8 * slot.index
                         tma_load(to, box.tensormap, box.at(step), bar, policy, box.condition, box.mask)
                     slot = slot.advance(cta.stages)
-                if const_expr(is_last):  # earlier takes L2 and time from these loads
+                if const_expr(self.config.pdl and is_last):  # earlier takes L2 and time from these loads
                     cute.arch.griddepcontrol_launch_dependents()
                 ptx("", "")  # without an instruction between the two loops' ends LLVM unrolls the inner one
                 at = tile.next

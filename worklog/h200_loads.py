@@ -44,15 +44,15 @@ CASES = (  # (M of each group), N, K
     ((192, 320), 3072, 4096),
     ((128, 384), 4096, 1536),
 )
-MODES = {  # PDL mode: (entries of the Config, the loads-only point of that mode)
+MODES = {  # PDL mode: (entries as of VARIANTS, the loads-only point of that mode)
     "plain launches": ({"pdl": False}, "loads/bulk/case {}/plain/6x32K"),
     "PDL, wait first": ({"prefetch": 0}, "loads/bulk/case {}/wait/6x32K"),
     "PDL, L2 prefetch before the wait": ({}, "loads/bulk/case {}/wait/6x32K/prefetch 6"),
-    "PDL, weights do not wait": ({"early_weights": True}, "loads/bulk/case {}/early/6x32K"),
+    "PDL, weights do not wait": ({"prefetch": 0, "without": "wait for weights"}, "loads/bulk/case {}/early/6x32K"),
 }
 SUBMITTED, EARLY = list(MODES)[2:]
 FIRST, NORMAL, LAST = "evict_first", "evict_normal", "evict_last"
-VARIANTS = {  # of the submitted mode: entries of the Config, or what the kernel leaves out ("without")
+VARIANTS = {  # of the submitted mode: entries of the Config and what the kernel leaves out ("without")
     "prefetch 1": {"prefetch": 1},
     "prefetch 2": {"prefetch": 2},
     "prefetch 3": {"prefetch": 3},
@@ -73,7 +73,9 @@ VARIANTS = {  # of the submitted mode: entries of the Config, or what the kernel
     "prefetch 1, rows cut at 32": {"prefetch": 1, "gran": 32, "token_cost": 100, "sharers": 1},
     "prefetch 1, without the copies of tokens": {"prefetch": 1, "without": "tokens"},
     "prefetch 1, without stores": {"prefetch": 1, "without": "stores"},
-    "weights do not wait, prefetch 0, up to 128 tokens a tile": {"early_weights": True, "prefetch": 0, "tokens": 128},
+    "weights do not wait, prefetch 0, up to 128 tokens a tile": {
+        "prefetch": 0, "tokens": 128, "without": "wait for weights",
+    },
 }
 ENTRIES = {mode: entries for mode, (entries, _) in MODES.items()} | VARIANTS
 MODELLED = {2: [*MODES, "prefetch 6", "prefetch 1, up to 128 tokens a tile"], 3: [*MODES, "prefetch 2", "prefetch 6"]}
@@ -184,15 +186,19 @@ def load_submission(path: Path = ROOT / "submission.py", without: str = ""):
 
     Two lines of its source change: the consumer warp runs in both CTAs of a pair, and a free stage awaits both.
     `without` "tokens" the kernel leaves out the copies of A and SFA, without "stores" those of C, to measure what they
-    cost.
+    cost; without "wait for weights" the weight warp loads before the launch before has ended, which is right only if
+    that launch does not write B and SFB.
     """
     source = path.read_text()
-    for of_leaders, of_all in (
+    edits = [
         ("if rank == 0:", "if rank >= 0:"),
         ("mbarrier_init(empty + 8 * i, config.sharers)", "mbarrier_init(empty + 8 * i, config.cluster)"),
-    ):
-        assert source.count(of_leaders) == 1
-        source = source.replace(of_leaders, of_all)
+    ]
+    if without == "wait for weights":
+        edits.append(("const_expr(self.config.pdl):  # as late", "const_expr(is_last):  # as late"))
+    for old, new in edits:
+        assert source.count(old) == 1
+        source = source.replace(old, new)
     folder = Path(tempfile.mkdtemp(prefix="h200-loads-"))  # CuTe DSL reads the file again when it compiles
     (folder / "submission_h200.py").write_text(source)
     spec = importlib.util.spec_from_file_location("submission_h200", folder / "submission_h200.py")
@@ -438,11 +444,12 @@ def model() -> None:
     """Print the model's predictions for the launches of MODELLED beside what was measured."""
     measured = {(x["case"], x["name"]): x for x in json.loads(RESULTS.read_text())["submission"]}
     prepare_dsl()
-    s = load_submission()
     print("| | measured, us | model | inputs in L2 | model |", "|---|---|---|---|---|", sep="\n")
     for case, names in MODELLED.items():
         for name in names:
-            launch, cells = compile_launch(s, *scaled(s, case, **ENTRIES[name])), []
+            entries = dict(ENTRIES[name])
+            s = load_submission(without=entries.pop("without", ""))
+            launch, cells = compile_launch(s, *scaled(s, case, **entries)), []
             for key, same in (("us", False), ("us, inputs in L2", True)):
                 us, predicted = min(measured[case, name][key]), modelled(s, launch, case, same)
                 cells += [f"{us:.2f}", f"{predicted:.2f} ({100 * (predicted / us - 1):+.0f} %)"]

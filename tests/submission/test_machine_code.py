@@ -53,7 +53,7 @@ FIRST = [SHIPPED[0], *((len(ms), asdict(configs[0])) for (ms, _, _), configs in 
 OTHERS = [
     {"gran": 128, "token_box": 32, "pdl": False},
     {"gran": 64, "tokens": 192, "token_box": 64, "store_boxes": 2},
-    {"gran": 128, "token_box": 32, "epilogue_warps": 8, "early_weights": True},
+    {"gran": 128, "token_box": 32, "epilogue_warps": 8, "prefetch": 0},
     {"sharers": 2, "gran": 128, "token_box": 32, "epilogue_warps": 8, "store_boxes": 2},
 ]
 
@@ -106,11 +106,9 @@ def check_sass(cubin: bytes, ptx: str, config: dict) -> None:
     stores = {"UTMASTG": 1, "STSM": ptx.count("stmatrix.")}
     if config.get("fresh_outputs"):
         stores = {"STG of 32 bytes": 2}
-    lines = config.get("prefetch", 1) if config.get("pdl", True) and not config.get("early_weights") else 0
+    lines = config.get("prefetch", 1) if config.get("pdl", True) else 0
     assert found.pop("CCTL", 0) == lines * (2 if "ex2.approx" in ptx else 1)  # of a row of either B if dual
     pdl = {"ACQBULK": 2, "PREEXIT": 1} if config.get("pdl", True) else {}
-    if config.get("early_weights"):
-        pdl["ACQBULK"] = 1
     assert found == stores | pdl, found
 
 
