@@ -161,17 +161,16 @@ def compile_launch(s, sizes: list[tuple[int, int, int]], config) -> dict:
     """
     from emulator.device import DEVICE
 
-    made, caught = s.Launch(sizes, config), []
+    made, caught = s.Launch(s.GroupGemm, sizes, config), []
     DEVICE.launch, launch = lambda *args, **options: caught.append((args, options)), DEVICE.launch
     try:
-        made.words[: 5 * len(sizes)] = [(1 + i) * FAKE for i in range(5 * len(sizes))]
-        made()
+        made([(1 + i) * FAKE for i in range(5 * len(sizes))])
     finally:
         DEVICE.launch = launch
     ((module, kernel, grid, block, params), options) = caught[0]
     words = memoryview(params).cast("Q")
     moves = [(8 * i, w // FAKE - 1) for i, w in enumerate(words) if w % FAKE == 0 and 0 < w <= 5 * len(sizes) * FAKE]
-    artifacts = s.compiled(1 << (len(sizes) - 1).bit_length(), config).artifacts
+    artifacts = s.compiled(s.GroupGemm, 1 << (len(sizes) - 1).bit_length(), config).artifacts
     return {
         "kernel": kernel, "grid": grid[0], "block": block[0], "cluster": options["cluster"][0],
         "shared": options["dynamic_shared"], "pdl": options["pdl"],
@@ -219,15 +218,16 @@ def replace_ptx(s) -> None:
     cute, Int32 = s.cute, s.Int32
     ptx, load, init, expect, map_shared = s.ptx, s.tma_load, s.mbarrier_init, s.mbarrier_expect, s.map_shared
 
-    class GroupGemm(s.GroupGemm):
-        def __init__(self, groups: int, config, dual: bool = False):
-            super().__init__(groups, config, dual)
-            s.of_kernel = config  # for what is compiled next
+    prepare, address_of = s.GroupGemm.__init__, s.GroupGemm.tensormap
 
-        def tensormap(self, params, operand: int, group):
-            address = super().tensormap(params, operand, group)
-            address.of_fp4 = operand < self.scales_operand
-            return address
+    def __init__(self, groups: int, config):
+        prepare(self, groups, config)
+        s.of_kernel = config  # for what is compiled next
+
+    def tensormap(self, params, operand: int, group):
+        address = address_of(self, params, operand, group)
+        address.of_fp4 = operand < self.scales_operand
+        return address
 
     def fp4_tensormap(address, rows, k, box_rows: int):
         pointer = cute.make_ptr(s.cutlass.Uint8, address, cute.AddressSpace.gmem, assumed_align=16)
@@ -274,7 +274,8 @@ def replace_ptx(s) -> None:
     def nothing(*_):
         pass
 
-    s.GroupGemm, s.fp4_tensormap, s.tma_load = GroupGemm, fp4_tensormap, tma_load
+    s.GroupGemm.__init__, s.GroupGemm.tensormap = __init__, tensormap
+    s.fp4_tensormap, s.tma_load = fp4_tensormap, tma_load
     s.dual_fp4_tensormap, s.store_sector = dual_fp4_tensormap, store_sector
     s.ptx = lambda text, *args, **options: ptx(text.replace(".cta_group::2", ""), *args, **options)
     # A count of 1 is the commit's, which now comes from each CTA of a pair
@@ -290,7 +291,7 @@ def replace_ptx(s) -> None:
 
 def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
     """(bytes into shared memory, bytes read from L2 for them) of the first CTA of each MMA in turn."""
-    launch = s.Launch(sizes, config)
+    launch = s.Launch(s.GroupGemm, sizes, config)
     gemm = s.GroupGemm(1 << (len(sizes) - 1).bit_length(), config)
     clusters = launch.words[gemm.scalars] // config.cluster
     table, totals = launch.words[gemm.starts : gemm.starts + 2 * clusters], []
@@ -301,7 +302,7 @@ def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
                 g, token, row = at >> 48, at >> 24 & 0xFFFFFF, at & 0xFFFFFF
                 m, n, k = sizes[g]
                 width = s.token_tile(m, config)
-                limit = end & 0xFFFFFF if at >> 24 == end >> 24 else s.rows_per_cta(n)
+                limit = end & 0xFFFFFF if at >> 24 == end >> 24 else gemm.rows_per_cta(n)
                 first, rows = token + sharer * width, min(limit - row, 128 - row % 128)
                 tokens = max(s.round_up(min(width, m - first), 32), 32)
                 stages, row_bytes = -(-k // s.TILE_K), s.TILE_K // 2

@@ -67,16 +67,16 @@ class Problem:
         self.torch, self.dual = torch, isinstance(sizes[0], int)
         if self.dual:
             m, n, k, l = sizes  # noqa: E741
-            names = [s.like_fp4("a", m, k, l), s.like_fp4("b1", n, k, l), s.like_fp4("b2", n, k, l)]
-            plain = [self.tensor(*s.like_scales("", 1, k, 1))] * 3  # which nobody reads
-            scales = [self.tensor(*s.like_scales("", rows, k, l)) for rows in (m, n, n)]
-            self.outputs = [self.output(*s.like_output("c", m, n, l))]
+            names = [s.Operand.fp4("a", m, k, l), s.Operand.fp4("b1", n, k, l), s.Operand.fp4("b2", n, k, l)]
+            plain = [self.tensor(*s.Operand.scales("", 1, k, 1))] * 3  # which nobody reads
+            scales = [self.tensor(*s.Operand.scales("", rows, k, l)) for rows in (m, n, n)]
+            self.outputs = [self.output(*s.Operand.output("c", m, n, l))]
             self.inputs = [self.tensor(*x) for x in names] + scales
             self.data = (*self.inputs[:3], *plain, *scales, self.outputs[0][1])
         else:
-            self.outputs = [self.output(*s.like_output("", m, n, 1)) for m, n, k in sizes]
-            ab = [[self.tensor(*s.like_fp4("", rows, k, 1)) for rows in (m, n)] for m, n, k in sizes]
-            scales = [tuple(self.tensor(*s.like_scales("", rows, k, 1)) for rows in (m, n)) for m, n, k in sizes]
+            self.outputs = [self.output(*s.Operand.output("", m, n, 1)) for m, n, k in sizes]
+            ab = [[self.tensor(*s.Operand.fp4("", rows, k, 1)) for rows in (m, n)] for m, n, k in sizes]
+            scales = [tuple(self.tensor(*s.Operand.scales("", rows, k, 1)) for rows in (m, n)) for m, n, k in sizes]
             self.inputs = [t for part in (ab, scales) for group in part for t in group]
             abc = [(a, b, c) for (a, b), (_, c) in zip(ab, self.outputs)]
             self.data = abc, [], scales, [(m, n, k, 1) for m, n, k in sizes]

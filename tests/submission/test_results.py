@@ -212,7 +212,7 @@ def tune(*_):
     raise AssertionError("timed")
 
 
-Tuned.tune = tune
+Autotuner.tune = tune
 """
 
 
