@@ -51,17 +51,17 @@ TILE_M = 128  # weight rows per CTA and tile: the lanes of tensor memory
 TILE_K = 256  # K per ring stage: one 128-byte swizzle row of FP4, 4 MMAs
 MMA_K = 64  # K per MMA and per scale factor atom
 SF_ATOM = 512  # bytes of the scale factors of 128 rows x 64 K: [32 rows, 4 row blocks, 4 K blocks]
-SF_BYTES = SF_ATOM * TILE_K // MMA_K  # the same per stage, contiguous in global memory
+SF_BYTES = SF_ATOM * TILE_K // MMA_K  # bytes of those of 128 rows per stage, contiguous in global memory
 SMEM_PER_SM = 228 * 1024  # shared memory of an SM, 1 KiB of which the system takes from each CTA
 SMEM_HEADER = 1024  # barriers and the tensor memory address
 MAX_STAGES = 16
+MAX_SIZE = 2**24 - 1  # of M, N and K: positions in the schedule have 24 bits for a token or a row
 TMEM_COLS = 512
 TMEM_SF_COLS = 48  # 4 K steps x (4 columns of weight scales: one 128-row atom, 8 of token scales: two)
 ACC_COLS = TMEM_COLS - TMEM_SF_COLS  # for two accumulators; the scale factors follow them
 STORE_BOX = 32 * 32 * 2  # bytes of the 32 tokens x 32 weight rows of fp16 that one warp stores at once
 TOKEN_TILES = (32, 64, 96, 128, 160, 192, 256)  # their multiples start at most 256 - width above a 128-row scale atom
 MAX_GROUPS = 16  # groups per launch: 16 x 11 tensormaps of 128 bytes and the words fit the 32764 bytes of parameters
-
 
 # Encoded L2 policies of a TMA copy: https://github.com/NVIDIA/cutlass/blob/7107b055/include/cute/arch/copy_sm90_desc.hpp#L186
 FIRST, NORMAL, LAST = "evict_first", "evict_normal", "evict_last"
@@ -70,7 +70,7 @@ CACHE_POLICY = {NORMAL: 0x1000000000000000, FIRST: 0x12F0000000000000, LAST: 0x1
 
 @dataclass(frozen=True)
 class Config:
-    """Hyperparameters of a kernel. They change its time, never its result."""
+    """The hyperparameters of a kernel, which change its time and never its result."""
 
     sharers: int = 1  # pairs per cluster: 2 take tokens side by side; each loads half of the same weights for both
     gran: int = 128  # schedule unit in weight rows, and their smallest TMA box: 128, 64 or 32
@@ -81,8 +81,8 @@ class Config:
     store_boxes: int = 1  # shared memory boxes per epilogue warp
     epilogue_warps: int = 4  # 4, or 8 that split the columns
     weight_policy: str = FIRST  # L2 eviction priority of B and SFB: a key of CACHE_POLICY
-    token_policy: str = LAST  # the same for A and SFA, which every CTA reads
-    store_policy: str = NORMAL  # the same for C
+    token_policy: str = LAST  # that of A and SFA, which every CTA reads
+    store_policy: str = NORMAL  # that of C
     fresh_outputs: bool = False  # C not in the given tensors, but in new ones whose M is contiguous: no store boxes
     pdl: bool = True  # programmatic dependent launch: the prologue overlaps the end of the previous kernel
     prefetch: int = 1  # stages of the weights that are prefetched to L2 while the previous kernel ends, if pdl
@@ -112,7 +112,7 @@ class Config:
 
 
 def candidates(first: Config, *changes: dict) -> tuple[Config, ...]:
-    """The first guess for a shape, and that with these entries changed."""
+    """Return the first guess for a shape, and copies of it with these entries changed."""
     return first, *(replace(first, **change) for change in changes)
 
 
@@ -168,24 +168,24 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
 
 
 def ptx(text: str, constraints: str, *operands, result: str | None = None):
-    """Inline PTX: $0, $1, .. are the result, if any, then the operands (DSL integers)."""
+    """Insert inline PTX: $0, $1, .. are the result, if any, then the operands (DSL integers)."""
     result = ir.Type.parse(result) if result else None
     return llvm.inline_asm(result, [x.ir_value() for x in operands], text, constraints, has_side_effects=True)
 
 
 def ptx_if(condition: Int32, text: str, constraints: str, *operands) -> None:
-    """Inline PTX that is executed where condition, the last operand, is not 0."""
+    """Insert inline PTX that is executed where condition, the last operand, is not 0."""
     guard = f"{{ .reg .pred p; setp.ne.b32 p, ${len(operands)}, 0; @p {text} }}"
     ptx(guard, f"{constraints},r".lstrip(","), *operands, condition)
 
 
 def select(condition, x, y) -> Int32:
-    """x if condition else y, without a branch."""
+    """Return x if condition else y, without a branch."""
     return Int32(arith.select(condition.ir_value(), Int32(x).ir_value(), Int32(y).ir_value()))
 
 
 def minimum(x, y) -> int | Int32:
-    """The smaller of x and y, of which one is an Int32 in the kernel and none on the host."""
+    """Return the smaller of x and y: both are integers of Python, on the host, or one is a DSL integer."""
     return min(x, y) if isinstance(x, int) and isinstance(y, int) else select(Int32(x) < Int32(y), x, y)
 
 
@@ -222,7 +222,7 @@ def mbarrier_arrive(bar: Int32) -> None:
 
 
 def mbarrier_arrive_at(bar: Int32, rank: Int32) -> None:
-    """The same, at the barrier that CTA `rank` of the cluster has in the place of bar."""
+    """mbarrier.arrive at the barrier that CTA `rank` of the cluster has in the place of bar."""
     mbarrier_arrive(map_shared(bar, rank))
 
 
@@ -360,11 +360,12 @@ def instruction_descriptor(n: Int32) -> Int32:
 
 
 def round_up(x: int, multiple: int) -> int:
+    """Return x, rounded up to a multiple of `multiple`."""
     return -(-x // multiple) * multiple
 
 
 def token_tile(m: int, config: Config) -> int:
-    """Tokens per tile of a group of m: one tile if it fits, else the narrowest of as few, for each sharer."""
+    """Return the tokens per tile of a group of m: one tile if it fits, else the narrowest of as few per sharer."""
     if m <= config.tokens and config.sharers == 1:
         return round_up(m, 32)
     return min(
@@ -373,7 +374,7 @@ def token_tile(m: int, config: Config) -> int:
 
 
 def pack_position(group: int, token: int, row: int) -> int:
-    """A place in the schedule, ordered by (group, token tile, weight row)."""
+    """Return a place in the schedule as an integer; its order is that of (group, token tile, weight row)."""
     return group << 48 | token << 24 | row
 
 
@@ -404,40 +405,40 @@ def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) 
 
 
 def tma_atom(dtype, address: Int64, shape: tuple, stride: tuple, layout, box: tuple, op=None):
-    """TMA atom of a tensor in global memory, whose boxes lie in shared memory in this layout; zeros outside."""
+    """Make the TMA atom of a tensor in global memory whose boxes have this layout in shared memory; zeros outside."""
     pointer = cute.make_ptr(dtype, address, cute.AddressSpace.gmem, assumed_align=16)
     tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=stride))
     return cpasync.make_tiled_tma_atom(op or cpasync.CopyBulkTensorTileG2SOp(), tensor, layout, box)[0]
 
 
 def swizzled(kind: tcgen05.SmemLayoutAtomKind, dtype, box: tuple):
-    """Layout of a box [rows, columns] in shared memory, K-major."""
+    """Return the K-major layout of a box [rows, columns] in shared memory."""
     return cute.tile_to_shape(tcgen05.make_smem_layout_atom(kind, dtype), box, (0, 1))
 
 
 def fp4_tensormap(address: Int64, rows: Int32, k: Int32, box_rows: int):
-    """TMA atom of a row-major [rows, k] FP4 matrix: boxes of box_rows x 256, 128-byte swizzle."""
+    """Make the TMA atom of a row-major [rows, k] FP4 matrix: boxes of box_rows x 256, 128-byte swizzle."""
     box = (box_rows, TILE_K)
     layout = swizzled(tcgen05.SmemLayoutAtomKind.K_SW128, Float4E2M1FN, box)
     return tma_atom(Float4E2M1FN, address, (rows, k), (cute.assume(k, 32), 1), layout, box)
 
 
 def scale_tensormap(address: Int64, rows: Int32, k: Int32, sharers: int = 1):
-    """TMA atom of scale factors [ceil(rows / 128), k / 64] atoms, as Int64: boxes of 4 / sharers atoms in a row."""
+    """Make the TMA atom of [ceil(rows / 128), k / 64] scale atoms, as Int64: boxes of 4 / sharers atoms in a row."""
     blocks, words, box = (rows + 127) // 128, k // MMA_K * (SF_ATOM // 8), (1, SF_BYTES // 8 // sharers)
     layout = cute.make_layout(box, stride=(box[1], 1))
     return tma_atom(Int64, address, (blocks, words), (cute.assume(words, 2), 1), layout, box)
 
 
 def output_tensormap(address: Int64, rows: Int32, n: Int32, columns: int):
-    """TMA atom of a row-major [rows, n] fp16 matrix: boxes of 32 x 32 or 32 x 16, swizzled as wide, clipped."""
+    """Make the TMA atom of a row-major [rows, n] fp16 matrix: boxes of 32 x columns, swizzled as wide."""
     kind = {32: tcgen05.SmemLayoutAtomKind.K_SW64, 16: tcgen05.SmemLayoutAtomKind.K_SW32}[columns]
     box, op = (32, columns), cpasync.CopyBulkTensorTileS2GOp()
     return tma_atom(Float16, address, (rows, n), (cute.assume(n, 8), 1), swizzled(kind, Float16, box), box, op)
 
 
 def tensormap_address(atom) -> Int64:
-    """Generic address of the tensormap of a TMA atom that is a kernel parameter."""
+    """Return the generic address of the tensormap of a TMA atom that is a kernel parameter."""
     pointer = cute_ir.PtrType.get(nvgpu_ir.TmaDescriptorTiledType.get(), cute.AddressSpace.generic, 64)
     return Int64(nvgpu_ir.get_tma_desc_addr(pointer, nvgpu_ir.atom_make_exec_tma(atom._trait.value)).toint())
 
@@ -445,8 +446,8 @@ def tensormap_address(atom) -> Int64:
 # --------------------------------------------------------------------------------------------------------------- kernel
 
 
-class Words:
-    """An array of 64-bit words as one by-value kernel parameter."""
+class WordArray:
+    """An array of 64-bit words that is one by-value kernel parameter."""
 
     def __init__(self, value: ir.Value):
         self.value = value  # !llvm.array<count x i64>
@@ -455,10 +456,11 @@ class Words:
         return [self.value]
 
     def __new_from_mlir_values__(self, values):
-        return Words(values[0])
+        return WordArray(values[0])
 
     @classmethod
-    def load(cls, pointer: cute.Pointer, count: int) -> "Words":
+    def load(cls, pointer: cute.Pointer, count: int) -> "WordArray":
+        """Load the array from host memory."""
         address = llvm.inttoptr(ir.Type.parse("!llvm.ptr"), pointer.toint().ir_value())
         return cls(llvm.load(ir.Type.parse(f"!llvm.array<{count} x i64>"), address))
 
@@ -470,7 +472,7 @@ class PipelineState(NamedTuple):
     phase: Int32
 
     def advance(self, slots: Int32 | None = None) -> "PipelineState":
-        """The next of so many slots; of two if None, which takes no select."""
+        """Return the state at the next of so many slots; of two if None, which takes no select."""
         if slots is None:
             return PipelineState(phase=self.phase ^ self.index, index=1 - self.index)  # in this order: a move less
         index = self.index + 1
@@ -526,7 +528,7 @@ class Box(NamedTuple):
 
 
 def row_at(y: Int32, x: int | Int32 = 0) -> Callable[[Int32], tuple]:
-    """Coordinates in row y of a matrix whose stages are 256 elements wide, from its x-th on."""
+    """Return `Box.at` for row y of a matrix whose stages are 256 elements wide, from element x on."""
     return lambda step: (step * TILE_K + x, y)
 
 
@@ -538,11 +540,11 @@ class GroupGemm:
       2 a group   M | N << 32, K | tokens per tile << 32
       4           CTAs in the grid, bytes of shared memory, stages | groups << 32, bytes of tokens per stage
       the rest    positions at which each cluster starts and ends
-    `DualGemm` has other addresses and operands.
+    `DualGemm`, at the end of the file, replaces the members from here to `stage_layout` and those that say so.
     """
 
-    addresses = 5  # of a group
-    weights = (1,)  # which of them are weights
+    addresses = 5  # words of a group's addresses
+    weights = (1,)  # which of these words are addresses of B
     operands_after_tokens = 3  # SFB, SFA, C
     weight_scales_matrix, weight_scales_step = SF_MATRIX, SF_ATOM  # in shared memory; bytes from K step to K step
     store_box = STORE_BOX
@@ -563,7 +565,7 @@ class GroupGemm:
         self.threads = 32 * (config.epilogue_warps + 3)
 
     def stage_layout(self, token_bytes):
-        """Offsets of tokens, weight scales and token scales after the weights of a stage, and its size."""
+        """Return the offsets of tokens, weight scales and token scales after the weights of a stage, and its size."""
         tokens = TILE_M * TILE_K // 2
         weight_scales = tokens + token_bytes
         token_scales = weight_scales + SF_BYTES
@@ -572,16 +574,13 @@ class GroupGemm:
     @cute.jit
     def __call__(self, host: cute.Pointer):
         """Encode the tensormaps of all groups and launch; host points to the words."""
-        words, config = cute.make_tensor(host, cute.make_layout(self.words)), self.config
-        tensormaps = [[] for _ in range(self.operands)]
+        words, config, of_groups = cute.make_tensor(host, cute.make_layout(self.words)), self.config, []
         for g in range_constexpr(self.groups):
             mn, k = words[self.sizes + 2 * g], Int32(words[self.sizes + 2 * g + 1])
-            m, n = Int32(mn), Int32(mn >> 32)
             addresses = [words[self.addresses * g + i] for i in range(self.addresses)]
-            for of_operand, tensormap in zip(tensormaps, self.tma_atoms(addresses, m, n, k)):
-                of_operand.append(tensormap)
-        tensormaps = tuple(sum(tensormaps, []))
-        self.kernel(tensormaps, Words.load(host, self.words)).launch(
+            of_groups.append(self.tma_atoms(addresses, Int32(mn), Int32(mn >> 32), k))
+        tensormaps = tuple(itertools.chain(*zip(*of_groups, strict=True)))
+        self.kernel(tensormaps, WordArray.load(host, self.words)).launch(
             grid=(Int32(words[self.scalars]), 1, 1),
             block=(self.threads, 1, 1),
             cluster=(config.cluster, 1, 1),
@@ -591,7 +590,7 @@ class GroupGemm:
         )
 
     def tma_atoms(self, addresses: list[Int64], m: Int32, n: Int32, k: Int32) -> list:
-        """TMA atoms of a group's operands, in their order."""
+        """Make the TMA atoms of a group's operands, in their order. A hook of `DualGemm`."""
         (a, b, c, sfa, sfb), config = addresses, self.config
         of_b = [fp4_tensormap(b, n, k, rows) for rows in config.weight_boxes]
         of_a = [fp4_tensormap(a, m, k, rows) for rows in config.token_boxes]
@@ -601,13 +600,15 @@ class GroupGemm:
     # Kernel parameters are one block of memory: tensormaps of 128 bytes as [operand, group], then the words.
 
     def tensormap(self, params: Int64, operand: int, group: Int32) -> Int64:
+        """Return the address of a tensormap."""
         return params + Int64((operand * self.groups + group) * 128)
 
     def word(self, params: Int64, index) -> Int64:
+        """Return the address of a word."""
         return params + Int64(self.operands * self.groups * 128 + Int32(index) * 8)
 
     def tile_at(self, cta: Cta, position: Int64) -> Tile:
-        """The tile at a position of the CTA's range."""
+        """Return the tile at a position of the CTA's range."""
         group, token, row = Int32(position >> 48), Int32(position >> 24) & 0xFFFFFF, Int32(position) & 0xFFFFFF
         size = self.word(cta.params, self.sizes + 2 * group)
         m, n, k, width = [load_param(size + 4 * i) for i in range(4)]
@@ -629,18 +630,21 @@ class GroupGemm:
 
     @staticmethod
     def rows_per_cta(n: int | Int32) -> int | Int32:
-        """Weight rows of a CTA: those of a pair alternate in blocks of 128, so that both see the same scale columns."""
+        """Return how many of the n weight rows each CTA of a pair has. A hook of `DualGemm`.
+
+        The two alternate in blocks of 128, so that both see the same scale columns.
+        """
         return (n >> 8 << 7) + minimum(n & 255, TILE_M)
 
     @staticmethod
     def weight_row(row: Int32, rank: Int32) -> Int32:
-        """Row of B that CTA `rank` of the pair counts as `row`."""
+        """Return the row of B that CTA `rank` of the pair counts as `row`. A hook of `DualGemm`."""
         return 2 * row - (row & 127) + 128 * rank
 
     def boxes(
         self, params: Int64, operand: int, group: Int32, offset: Int32, y: Int32, rows: Int32, sizes, most: int, at
     ):
-        """Loads of rows y, y + 1, .. of B or A, which has a tensormap for each of the box sizes: the fewest boxes."""
+        """Return the fewest loads of rows y, y + 1, .. of B or A, which has a tensormap for each of the box sizes."""
         rows = (rows + sizes[-1] - 1) & -sizes[-1]
         boxes = []
         for i, size in enumerate(sizes):
@@ -653,9 +657,9 @@ class GroupGemm:
         return boxes
 
     def weight_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
-        """Loads of B and SFB: the tile's rows, to their places in the 128-row block that holds them, and its scales.
+        """Return the loads of B and SFB: the tile's rows, to their places in their 128-row block, and its scales.
 
-        Each of two sharers loads half of the rows, and the scales of half of K.
+        Each of two sharers loads half of the rows, and the scales of half of K. A hook of `DualGemm`.
         """
         y, offset = self.weight_row(tile.row, cta.rank), (tile.row & 127) * (TILE_K // 2)
         scales = self.tensormap(cta.params, self.scales_operand, tile.group)
@@ -671,7 +675,7 @@ class GroupGemm:
         return boxes + [Box(Int32(1), cta.weight_scales, SF_BYTES, scales, row_at(y >> 7))]
 
     def token_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
-        """Loads of A and SFA: this CTA's half of the tokens, and the one or two 128-row blocks of scales of all."""
+        """Return the loads of A and SFA: this CTA's half of the tokens, and the scales of the 1 or 2 blocks of all."""
         share, sizes, offset = tile.tokens >> 1, self.config.token_boxes, Int32(cta.tokens)
         y, most = tile.token + cta.rank * share, 256 // PAIR
         boxes = self.boxes(cta.params, self.tokens_operand, tile.group, offset, y, share, sizes, most, row_at)
@@ -705,7 +709,8 @@ class GroupGemm:
         cute.arch.cluster_wait()
 
     @cute.kernel
-    def kernel(self, tensormaps: tuple, words: Words):
+    def kernel(self, tensormaps: tuple, words: WordArray):
+        """Run the warp roles of a CTA; the parameters are read where `tensormap` and `word` say that they lie."""
         config = self.config
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
@@ -786,7 +791,7 @@ class GroupGemm:
 
     @cute.jit
     def load(self, cta: Cta, boxes_of: Callable, policy: str, is_last: bool):
-        """Weight warp or token warp: global memory to the ring. The last of the two lets the next kernel start."""
+        """As the weight or token warp, load the ring. The last of the two lets the next kernel start."""
         at = cta.start
         tile = self.tile_at(cta, at)
         with cute.arch.elect_one():
@@ -821,7 +826,7 @@ class GroupGemm:
 
     @cute.jit
     def multiply(self, cta: Cta, tmem: Int32):
-        """MMA warp of the leader: scales to tensor memory, then weights x tokens into one of two accumulators."""
+        """As the leader's MMA warp, copy scales to tensor memory and multiply into one of two accumulators."""
         sfw_cols, sft_cols = tmem + ACC_COLS, tmem + ACC_COLS + 16
         at, slot, acc = cta.start, PipelineState(Int32(0), Int32(0)), PipelineState(Int32(0), Int32(1))
         previous = Int32(0)
@@ -869,7 +874,7 @@ class GroupGemm:
 
     @cute.jit
     def store_rows(self, cta: Cta, tile: Tile, d: Int32, row: Int32, first: Int32, tokens: Int32):
-        """A lane's weight row of an accumulator to C [weight rows, tokens rounded up to 16], by whole sectors."""
+        """Store a lane's weight row of an accumulator to C [weight rows, tokens rounded up to 16] by whole sectors."""
         c = load_param(self.word(cta.params, self.addresses * tile.group + 2), Int64)
         n = load_param(self.word(cta.params, self.sizes + 2 * tile.group) + 4)
         inside = select(row < n, 1, 0)
@@ -883,24 +888,27 @@ class GroupGemm:
 
     @staticmethod
     def matrix_at(lane: Int32) -> Int32:
-        """Where in a store box the row of an 8x8 matrix goes that is the lane's in `store_matrix`.
+        """Return where in a store box the lane's row of an 8x8 matrix goes. A hook of `DualGemm`.
 
-        It is of token lane % 8 and weights 8 * (lane / 8); 64-byte swizzle.
+        The row is that of token lane % 8 and weights 8 * (lane / 8); 64-byte swizzle.
         """
         return (lane & 7) * 64 + (((lane >> 3) ^ ((lane >> 1) & 3)) << 4)
 
     def low_lanes(self, cta: Cta, tile: Tile) -> Int32:
-        """Tensor memory address of the `low` of a warp's two times 16 lanes, from its first lane on."""
+        """Return the 16 of a warp's 32 lanes that `low` comes from, as 0 or 16 << 16. A hook of `DualGemm`."""
         return Int32(0)
 
     @staticmethod
     def output_matrices(low: list[Int32], high: list[Int32]) -> list[list]:
-        """Four 8x8 matrices [weights, tokens] at once: weights 8 * j of low and high, tokens 8 * i."""
+        """Return C's 8x8 matrices [weights, tokens], by four that `store_matrix` takes. A hook of `DualGemm`.
+
+        Low and high are 16 weights x 32 tokens each; matrix j of four i has weights 8 * j and tokens 8 * i.
+        """
         return [[x[4 * i + j :][:2] for x in (low, high) for j in (0, 2)] for i in range(4)]
 
     @cute.jit
     def store(self, cta: Cta, tmem: Int32, warp: Int32, lane: Int32):
-        """Epilogue warps: accumulator [weight rows, tokens] in f32 to C [tokens, weight rows] in fp16."""
+        """As an epilogue warp, store accumulators [weight rows, tokens] in f32 to C [tokens, weight rows] in fp16."""
         config = self.config
         quarter, half = warp & 3, warp >> 2  # of the lanes, of the columns
         store_at = cta.ring + cta.stages * cta.stage_bytes + warp * (config.store_boxes * self.store_box)
@@ -949,7 +957,7 @@ class GroupGemm:
 
 
 # ----------------------------------------------------------------------------------------------------------------- host
-# A Plan has a Launch for every MAX_GROUPS groups of a problem, under one Config; "tuning" below chooses among Plans.
+# A Plan is the Launches of a problem under one Config, one for every MAX_GROUPS groups.
 
 
 class Operand(NamedTuple):
@@ -958,50 +966,38 @@ class Operand(NamedTuple):
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    strides: tuple[int, ...]  # in elements; the last one is from batch to batch
 
     @classmethod
-    def fp4(cls, name: str, rows: int, k: int, batches: int) -> "Operand":
+    def fp4(cls, name: str, rows: int, k: int, batches: int = 1) -> "Operand":
+        """Return that of an FP4 matrix, two elements a byte, K contiguous."""
         return cls(name, torch.float4_e2m1fn_x2, (rows, k // 2, batches), (k // 2, 1, rows * k // 2))
 
     @classmethod
-    def scales(cls, name: str, rows: int, k: int, batches: int) -> "Operand":
-        """Reordered scale factors."""
+    def scales(cls, name: str, rows: int, k: int, batches: int = 1) -> "Operand":
+        """Return that of reordered scale factors."""
         blocks = -(-rows // 128)
         strides = (16, 4, 8 * k, 1, SF_ATOM, 8 * k * blocks)
         return cls(name, torch.float8_e4m3fn, (32, 4, blocks, 4, k // MMA_K, batches), strides)
 
     @classmethod
-    def output(cls, name: str, m: int, n: int, batches: int) -> "Operand":
+    def output(cls, name: str, m: int, n: int, batches: int = 1) -> "Operand":
+        """Return that of C."""
         return cls(name, torch.float16, (m, n, batches), (n, 1, m * n))
-
-    def check(self, tensor: torch.Tensor, device: torch.device) -> None:
-        """Raise a ValueError that says what of the tensor is not as it must be, if anything."""
-        matters = [size > 1 and tensor.numel() > 0 for size in tensor.shape]  # which strides
-        strides = [(*itertools.compress(x, matters),) for x in (tensor.stride(), self.strides)]
-        for what, is_, must in (
-            ("type", tensor.dtype, self.dtype),
-            ("device", tensor.device, device),
-            ("shape", (*tensor.shape,), self.shape),
-            ("strides", *strides),
-        ):
-            if is_ != must:
-                raise ValueError(f"{self.name} has {what} {is_}, but must have {must}")
 
 
 class Operands:
-    """What the tensors of a call must be.
+    """What the tensors of a call must be, all together.
 
-    Those of later calls, which as a rule look like the first, are compared with them by the C++ code that torch.compile
-    has for that. Measured in us of CPU a call, with the 40 tensors of case 0 and the 10 of case 3: ...
+    Tensors are compared with those that were accepted last, in types, devices, shapes and strides, by the C++ code that
+    torch.compile has for this question; Python looks at them if they differ, or if torch no longer has that code.
     """
 
     def __init__(self, contents: str, operands: list[Operand]):
-        self.contents, self.operands = contents, operands
-        self.guards = None
+        self.contents, self.operands, self.guards = contents, operands, None
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[int]:
-        """Addresses of the tensors; ValueError unless all are as they must be."""
+        """Return the addresses of the tensors; a ValueError unless all are as they must be."""
         if not (self.guards and len(tensors) == len(self.operands) and self.guards.check(*tensors)):
             self.check(tensors)
             if TensorGuards:
@@ -1013,39 +1009,47 @@ class Operands:
         return addresses
 
     def check(self, tensors: list[torch.Tensor]) -> None:
-        """Raise a ValueError that says which is not as it must be, if any."""
+        """Raise a ValueError that says what is not as it must be, if anything but an address."""
         if len(tensors) != len(self.operands) or not all(isinstance(t, torch.Tensor) for t in tensors):
             raise ValueError(self.contents)
         device = torch.device("cpu")  # where an emulated B200 has its memory
         if torch.cuda.is_available() and torch.cuda.get_device_capability() == (10, 0):
             device = torch.device("cuda", torch.cuda.current_device())
-        for operand, tensor in zip(self.operands, tensors):
-            operand.check(tensor, device)
+        for (name, dtype, shape, strides), t in zip(self.operands, tensors):
+            matters = [size > 1 and t.numel() > 0 for size in t.shape]  # which strides
+            for what, is_, must in (
+                ("type", t.dtype, dtype),
+                ("device", t.device, device),
+                ("shape", (*t.shape,), shape),
+                ("strides", (*itertools.compress(t.stride(), matters),), (*itertools.compress(strides, matters),)),
+            ):
+                if is_ != must:
+                    raise ValueError(f"{name} has {what} {is_}, but must have {must}")
 
 
 @functools.cache
 def compiled(kernel: type[GroupGemm], groups: int, config: Config):
-    """The compiled kernel for this many groups, 2 to 5 seconds the first time."""
+    """Compile the kernel for this many groups: 2 to 5 seconds the first time."""
     return cute.compile(kernel(groups, config), make_ptr(Int64, 16, cute.AddressSpace.generic))
 
 
 @functools.cache
 def clusters_at_once(size: int) -> int:
-    """Clusters of so many CTAs that the GPU runs at once, one CTA per SM. A cluster stays in one GPC: SMs are left."""
+    """Return how many clusters of so many CTAs the GPU runs at once, one CTA per SM; SMs of a GPC are left over."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()  # makes the context current, which HardwareInfo needs, in a thread that had none
     return HardwareInfo().get_max_active_clusters(size)
 
 
 def fitting(config: Config) -> Config:
-    """The config, without sharers if not all of its clusters run at once: the last ones would double the time."""
+    """Return the config, without sharers if not all its clusters run at once: the last would double the time."""
     if config.sharers == 2 and clusters_at_once(config.cluster) < config.sms // config.cluster:
         return replace(config, sharers=1, sms=Config.sms)
     return config
 
 
 class Launch:
-    """One launch of a kernel: its words for the (m, n, k) of at most MAX_GROUPS groups that are not empty."""
+    """One launch of a kernel for the (m, n, k) of at most MAX_GROUPS groups that are not empty."""
 
     def __init__(self, kernel: type[GroupGemm], sizes: list[tuple[int, int, int]], config: Config):
         groups = 1 << (len(sizes) - 1).bit_length()  # rounded up, so that few kernels serve every number of groups
@@ -1080,7 +1084,7 @@ class Launch:
         self.result = self.executor.cuda_result  # a ctypes integer that the function writes
 
     def __call__(self, addresses: list[int]) -> None:
-        """Launch with the addresses of every group, in the order of the kernel's words."""
+        """Launch with these addresses, which are the kernel's first words."""
         self.words[: len(addresses)] = addresses
         self.function(self.packed)
         if self.result.value:
@@ -1088,40 +1092,38 @@ class Launch:
 
 
 def chunks(items) -> list:
-    """The items in order, at most MAX_GROUPS at once."""
+    """Return the items in order, by at most MAX_GROUPS."""
     return [items[first : first + MAX_GROUPS] for first in range(0, len(items), MAX_GROUPS)]
 
 
 class Plan:
-    """The launches of a group GEMM of groups of (M, N, K, 1), and what its tensors must be."""
+    """The launches of a group GEMM under one Config. Its tensors are all (a, b, c), then all (sfa, sfb)."""
 
     def __init__(self, sizes: tuple[tuple[int, int, int, int], ...], config: Config):
-        """Tensors are in the order all (a, b, c), then all (sfa, sfb)."""
         abc, scales, of_scales = [], [], 3 * len(sizes)
         for g, (m, n, k, _) in enumerate(sizes):
-            abc += Operand.fp4(f"group {g}: a", m, k, 1), Operand.fp4(f"group {g}: b", n, k, 1)
-            abc += [Operand.output(f"group {g}: c", m, n, 1)]
-            scales += [Operand.scales(f"group {g}: reordered {x}", rows, k, 1) for x, rows in (("sfa", m), ("sfb", n))]
+            abc += Operand.fp4(f"group {g}: a", m, k), Operand.fp4(f"group {g}: b", n, k)
+            abc += [Operand.output(f"group {g}: c", m, n)]
+            scales += [Operand.scales(f"group {g}: reordered {x}", rows, k) for x, rows in (("sfa", m), ("sfb", n))]
         contents = "each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)"
         self.operands = Operands(contents, abc + scales)
-        self.fresh, self.elements = [], 0  # of each new output the shape, the strides and the first element
+        self.outputs, self.launches = slice(2, of_scales, 3), []  # and which of the addresses a launch takes
+        for chunk in chunks([g for g, (m, *_) in enumerate(sizes) if m]):
+            taken = [i for g in chunk for i in (3 * g, 3 * g + 1, 3 * g + 2, of_scales + 2 * g, of_scales + 2 * g + 1)]
+            self.launches.append((Launch(GroupGemm, [sizes[g][:3] for g in chunk], config), itemgetter(*taken)))
+        self.fresh, self.elements = [], 0  # shape, strides and first element of each new output; all elements
         for m, n, *_ in sizes if config.fresh_outputs else ():
             pitch = round_up(m, 16)
             self.fresh.append(((m, n, 1), (1, pitch, n * pitch), self.elements))
             self.elements += n * pitch
-        self.launches = []  # and which of the tensors' addresses each takes
-        for chunk in chunks([g for g, (m, *_) in enumerate(sizes) if m]):
-            taken = [i for g in chunk for i in (3 * g, 3 * g + 1, 3 * g + 2, of_scales + 2 * g, of_scales + 2 * g + 1)]
-            self.launches.append((Launch(GroupGemm, [sizes[g][:3] for g in chunk], config), itemgetter(*taken)))
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Launch; C of each group. ValueError unless the tensors are as they must be."""
-        addresses, places = self.operands(tensors), slice(2, 3 * (len(tensors) // 5), 3)
-        outputs = tensors[places]
+        """Launch and return C of each group; a ValueError unless the tensors are as they must be."""
+        addresses, outputs = self.operands(tensors), tensors[self.outputs]
         if self.fresh:
             memory = torch.empty(self.elements, dtype=torch.float16, device=tensors[0].device)
             outputs = [memory.as_strided(*of_output) for of_output in self.fresh]
-            addresses[places] = [c.data_ptr() for c in outputs]
+            addresses[self.outputs] = [c.data_ptr() for c in outputs]
         for launch, taken in self.launches:
             launch(taken(addresses))
         return outputs
@@ -1138,12 +1140,12 @@ SECONDS, BYTES = 18, 3 * 10**9  # of a shape: until its last config is compiled;
 
 
 def on_b200(tensor: torch.Tensor) -> bool:
-    """Whether a B200 has the tensor's memory. Of an emulated one the tensor says so, too, but its memory does not."""
+    """Say whether a B200 has the tensor's memory. On an emulated one the tensor says so, but not its memory."""
     return tensor.untyped_storage().device.type == "cuda" and torch.cuda.get_device_capability() == (10, 0)
 
 
 def timed(plan: Plan, sets: list[list[torch.Tensor]], scratch: torch.Tensor) -> float:
-    """Milliseconds of a call with each set of tensors, back to back, nothing of them in the L2."""
+    """Return the milliseconds of a call with each set of tensors, back to back, nothing of them in the L2."""
     outputs, (start, end) = [], (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     for i in range(FLUSHES):
@@ -1157,7 +1159,7 @@ def timed(plan: Plan, sets: list[list[torch.Tensor]], scratch: torch.Tensor) -> 
 
 
 def measured(plans: list[Plan], tensors: list[torch.Tensor]) -> list[list[float]]:
-    """Milliseconds of each plan in each round, on copies of the tensors, the plans of a round in random order."""
+    """Return the milliseconds of each plan in each round, on copies of the tensors; a round's order is random."""
     if CALLS * sum(t.nbytes for t in tensors) + FLUSH > BYTES:
         raise MemoryError(f"more than {BYTES} bytes of copies")
     scratch = torch.empty(FLUSH, dtype=torch.uint8, device=tensors[0].device)
@@ -1170,7 +1172,7 @@ def measured(plans: list[Plan], tensors: list[torch.Tensor]) -> list[list[float]
 
 
 def fastest(times: list[list[float]]) -> int:
-    """Which plan: the first, unless another is faster, in the median of the rounds, by more than that is uncertain.
+    """Choose a plan: the first, unless another is faster, in the median of the rounds, by more than that is uncertain.
 
     That is two standard errors of a median, of which one is 1.86 / sqrt(rounds) of the median distance from it.
     """
@@ -1185,7 +1187,7 @@ def fastest(times: list[list[float]]) -> int:
 
 
 class Autotuner:
-    """The plan of a problem: the first guess's, until its first call on a B200 has found a faster one."""
+    """The Plan of a problem: the first guess's, until its first call on a B200 has found a faster one."""
 
     def __init__(self, make: Callable[[Config], Plan], configs: tuple[Config, ...]):
         self.begin = time.perf_counter()
@@ -1194,7 +1196,7 @@ class Autotuner:
         self.plan = make(self.config)
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Launch; C of each group. ValueError unless the tensors are as they must be."""
+        """Launch and return C of each group; a ValueError unless the tensors are as they must be."""
         if self.waits:
             self.plan.operands(tensors)
             self.waits, mode = False, os.environ.get("GROUP_GEMM_TUNING", "")
@@ -1205,7 +1207,7 @@ class Autotuner:
         return self.plan(tensors)
 
     def tune(self, tensors: list[torch.Tensor]) -> str:
-        """Set `config` and its `plan`; which, or why none could be found. The tensors are read, and not written."""
+        """Set `config` and `plan`; say to which, or why they stay. The tensors are read, and not written."""
         plans = [self.plan]
         try:
             for config in self.configs[1:]:
@@ -1226,43 +1228,37 @@ class Autotuner:
 # ----------------------------------------------------------------------------------------------------------- group GEMM
 
 
+def check_size(name: str, x: int, multiple: int, least: int, most: int) -> None:
+    """Raise a ValueError unless the kernel does this M, N, K or L."""
+    if not least <= x <= most or x % multiple:
+        raise ValueError(f"{name} is {x}, but must be a multiple of {multiple} from {least} to {most}")
+
+
 @functools.lru_cache(maxsize=64)
 def plan(sizes: tuple[tuple[int, int, int, int], ...]) -> Autotuner:
-    """How (M, N, K, L) of each group are computed."""
-    check_sizes(sizes)
-    ms, ns, ks, _ = zip(*sizes)
-    shape = (ms, ns[0], ks[0]) if len(set(ns)) == len(set(ks)) == 1 else None
-    return Autotuner(functools.partial(Plan, sizes), CONFIG_MAP.get(shape, (DEFAULT,)))
-
-
-def check_sizes(sizes: tuple[tuple[int, int, int, int], ...]) -> None:
-    """ValueError unless the kernel does these sizes (M, N, K, L)."""
+    """Plan a group GEMM for the (M, N, K, L) of each group; a ValueError unless the kernel does them."""
     if not sizes:
         raise ValueError("there must be at least one group")
     for g, size in enumerate(sizes):
         if len(size) != 4 or not all(isinstance(x, int) for x in size):
             raise ValueError(f"group {g}: the sizes are {size}, but must be the integers (M, N, K, L)")
-        for name, x, multiple, least, most in zip("MNKL", size, (1, 16, 64, 1), (0, 16, 64, 1), (*[2**24 - 1] * 3, 1)):
-            if not least <= x <= most or x % multiple:
-                rule = f"a multiple of {multiple} from {least} to {most}"
-                raise ValueError(f"group {g}: {name} is {x}, but must be {rule}")
+        for name, x, *rule in zip("MNKL", size, (1, 16, 64, 1), (0, 16, 64, 1), (*[MAX_SIZE] * 3, 1)):
+            check_size(f"group {g}: {name}", x, *rule)
+    ms, ns, ks, _ = zip(*sizes)
+    shape = (ms, ns[0], ks[0]) if len(set(ns)) == len(set(ks)) == 1 else None
+    return Autotuner(functools.partial(Plan, sizes), CONFIG_MAP.get(shape, (DEFAULT,)))
 
 
 def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
-    """C[g] = (A[g] * SFA[g]) @ (B[g] * SFB[g]).T for every group, rounded once to fp16.
+    """Compute C[g] = (A[g] * SFA[g]) @ (B[g] * SFB[g]).T for every group, rounded once to fp16.
 
-    Lists over the groups, (a, b, c), (sfa, sfb), (reordered sfa, reordered sfb), (M, N, K, 1), with
+    The lists are over the groups, of (a, b, c), (sfa, sfb), (reordered sfa, reordered sfb), (M, N, K, 1), with
       a [M, K/2, 1] and b [N, K/2, 1] float4_e2m1fn_x2 with K contiguous, c [M, N, 1] float16 with N contiguous,
       reordered scales [32, 4, ceil(MN/128), 4, K/64, 1] float8_e4m3fn in blocks of 512 contiguous bytes.
     Writes and returns the given c tensors, or returns new ones (Config.fresh_outputs).
     M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
     """
-    call, tensors = plan(tuple(map(tuple, sizes))), []
-    for group in abc:
-        tensors += group
-    for group in scales:
-        tensors += group
-    return call(tensors)
+    return plan(tuple(map(tuple, sizes)))([*itertools.chain.from_iterable(abc), *itertools.chain.from_iterable(scales)])
 
 
 # ------------------------------------------------------------------------------------------------------------ dual GEMM
@@ -1286,7 +1282,7 @@ DUAL_CONFIG_MAP: dict[tuple[int, int, int], tuple[Config, ...]] = {
 
 
 def silu_times(gate: Int32, up: Int32) -> Int32:
-    """gate / (1 + exp(-gate)) * up, of f32 bit patterns, with ex2.approx (9.7.3.21) and rcp.approx (9.7.3.13).
+    """Compute gate / (1 + exp(-gate)) * up of f32 bit patterns by ex2.approx (9.7.3.21) and rcp.approx (9.7.3.13).
 
     silu alone, over all f32 on an H200: within 2^-17.9 for |gate| < 87, and 1.1e-36 off below: zero in fp16.
     """
@@ -1301,7 +1297,7 @@ def silu_times(gate: Int32, up: Int32) -> Int32:
 
 
 def dual_fp4_tensormap(low: Int64, high: Int64, rows: Int32, k: Int32, box_rows: int):
-    """TMA atom of two row-major [rows, k] FP4 matrices as one tensor [rows / 32, matrix, 32, k].
+    """Make the TMA atom of two row-major [rows, k] FP4 matrices as one tensor [rows / 32, matrix, 32, k].
 
     The stride from one matrix to the other is the distance of their addresses. Boxes of box_rows / 32 x 2 x 16 x 256:
     16 rows of the low matrix, the same of the high one, the next 16 of the low, ...; 128-byte swizzle.
@@ -1313,7 +1309,7 @@ def dual_fp4_tensormap(low: Int64, high: Int64, rows: Int32, k: Int32, box_rows:
 
 
 def dual_scale_tensormap(address: Int64, rows: Int32, k: Int32):
-    """TMA atom of scale factors as Int64 [row block, eighth of an atom's rows, atom, 16]: boxes of 1 x 2 x 4 x 16.
+    """Make the TMA atom of scales as Int64 [row block, eighth of an atom's rows, atom, 16]: boxes of 1 x 2 x 4 x 16.
 
     A box has 16 of the 32 rows of 4 atoms, which fill 16 lanes of tensor memory, in the order [eighth, atom].
     """
@@ -1342,6 +1338,7 @@ class DualGemm(GroupGemm):
         super().__init__(groups, config)
 
     def tma_atoms(self, addresses: list[Int64], m: Int32, n: Int32, k: Int32) -> list:
+        """Make the TMA atoms of a group's operands: those of the group GEMM with both B in one, and the high SFB's."""
         (a, low, c, sfa, sf_low, high, sf_high, _), config = addresses, self.config
         of_a = [fp4_tensormap(a, m, k, rows) for rows in config.token_boxes]
         of_b = [dual_fp4_tensormap(low, high, n, k, rows) for rows in config.weight_boxes]
@@ -1350,15 +1347,16 @@ class DualGemm(GroupGemm):
 
     @staticmethod
     def rows_per_cta(n: int | Int32) -> int | Int32:
+        """Return n: each CTA has 16 of every 32 rows of both B."""
         return n
 
     @staticmethod
     def weight_row(row: Int32, rank: Int32) -> Int32:
-        """Row of either B that lies in the first of the 32 lanes of `row` in CTA `rank`."""
+        """Return the row of either B that comes first in the 32 lanes of CTA `rank` from `row` on."""
         return row + 16 * rank
 
     def weight_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
-        """Loads of both B, 16 rows of each from each 32 of the tile's, and of their scales."""
+        """Return the loads of both B, 16 rows of each from each 32 of the tile's, and of their scales."""
         y, offset, sizes = tile.row, (tile.row & 127) * (TILE_K // 2), self.config.weight_boxes
 
         def at(row):
@@ -1373,61 +1371,58 @@ class DualGemm(GroupGemm):
 
     @staticmethod
     def matrix_at(lane: Int32) -> Int32:
-        """Token lane % 8 + 8 * (lane / 16), weights 8 * (lane / 8 % 2); 32-byte swizzle."""
+        """Return the place of token lane % 8 + 8 * (lane / 16), weights 8 * (lane / 8 % 2); 32-byte swizzle."""
         return (lane & 7) * 32 + (lane >> 4) * 256 + ((((lane >> 3) ^ (lane >> 2)) & 1) << 4)
 
     def low_lanes(self, cta: Cta, tile: Tile) -> Int32:
-        """The lanes of B1: `low` is the gate."""
+        """Return the lanes of B1, so that `low` is the gate."""
         return load_param(self.word(cta.params, self.addresses * tile.group + 7)) << 20
 
     @staticmethod
     def output_matrices(low: list[Int32], high: list[Int32]) -> list[list]:
-        """Four 8x8 matrices [weights, tokens] at once, two times."""
+        """Return silu(low) * high as two times four 8x8 matrices [weights, tokens]."""
         out = [silu_times(gate, up) for gate, up in zip(low, high)]
         return [[out[8 * i + j :][:2] for j in (0, 2, 4, 6)] for i in range(2)]
 
 
 class DualPlan(Plan):
-    """The launches of a dual GEMM, in which every batch is a group, and what its tensors must be."""
+    """The launches of a dual GEMM under one Config. Every batch is a group."""
 
     contents = f"the dual GEMM's data must be the tensors {', '.join(DUAL_OPERANDS)}"
 
     def __init__(self, m: int, n: int, k: int, batches: int, config: Config):
-        """Tensors are in the order a, b1, b2, c, sfa, sfb1, sfb2."""
-        weights = [Operand.fp4(name, n, k, batches) for name in ("b1", "b2")]
-        scales = [("sfa_permuted", m), ("sfb1_permuted", n), ("sfb2_permuted", n)]
-        scales = [Operand.scales(name, rows, k, batches) for name, rows in scales]
-        operands = [Operand.fp4("a", m, k, batches), *weights, Operand.output("c", m, n, batches), *scales]
+        operands = [Operand.fp4(name, rows, k, batches) for name, rows in (("a", m), ("b1", n), ("b2", n))]
+        operands += [Operand.output("c", m, n, batches), Operand.scales("sfa_permuted", m, k, batches)]
+        operands += [Operand.scales(name, n, k, batches) for name in ("sfb1_permuted", "sfb2_permuted")]
         self.operands = Operands(self.contents, operands)
+        self.steps = [x.strides[-1] * x.dtype.itemsize for x in operands]  # bytes from batch to batch
         self.launches = [(Launch(DualGemm, [(m, n, k)] * len(part), config), part) for part in chunks(range(batches))]
-        of_a, of_b, of_c, of_sfa, of_sfb = m * k // 2, n * k // 2, 2 * m * n, -(-m // 128) * 8 * k, -(-n // 128) * 8 * k
-        self.steps = of_a, of_b, of_c, of_sfa, of_sfb, of_b, of_sfb, 0  # bytes from batch to batch
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Launch; C. ValueError unless the tensors are as they must be."""
-        a, b1, b2, c, sfa, sfb1, sfb2 = self.operands(tensors)
-        gate = int(b2 < b1)
-        low, low_scales, high, high_scales = (b2, sfb2, b1, sfb1) if gate else (b1, sfb1, b2, sfb2)
-        if high - low >= MAX_DISTANCE:
-            raise ValueError(f"b1 and b2 lie {high - low} bytes apart, but must be less than {MAX_DISTANCE}")
-        first = a, low, c, sfa, low_scales, high, high_scales, gate
-        for launch, batches in self.launches:
-            launch([x + i * step for i in batches for x, step in zip(first, self.steps)])
+        """Launch and return [c]; a ValueError unless the tensors a, b1, b2, c, sfa, sfb1, sfb2 are as they must be."""
+        addresses = self.operands(tensors)
+        gate = int(addresses[2] < addresses[1])
+        low, high = 1 + gate, 2 - gate
+        distance = addresses[high] - addresses[low]
+        if distance >= MAX_DISTANCE:
+            raise ValueError(f"b1 and b2 lie {distance} bytes apart, but must be less than {MAX_DISTANCE}")
+        order = 0, low, 3, 4, 4 + low, high, 4 + high
+        for launch, part in self.launches:
+            launch([x for i in part for x in (*(addresses[t] + i * self.steps[t] for t in order), gate)])
         return tensors[3:4]
 
 
 @functools.lru_cache(maxsize=64)
 def dual_plan(m: int, n: int, k: int, batches: int) -> Autotuner:
-    """How a dual GEMM of these sizes is computed."""
+    """Plan a dual GEMM of these sizes; a ValueError unless the kernel does them."""
     for name, x, multiple in (("M", m, 1), ("N", n, 32), ("K", k, 64), ("L", batches, 1)):
-        if not multiple <= x < 2**24 or x % multiple:
-            raise ValueError(f"{name} is {x}, but must be a multiple of {multiple} from {multiple} to {2**24 - 1}")
+        check_size(name, x, multiple, multiple, MAX_SIZE)
     configs = DUAL_CONFIG_MAP.get((m, n, k), (DUAL_DEFAULT,))
     return Autotuner(functools.partial(DualPlan, m, n, k, batches), configs)
 
 
 def dual_gemm(a, b1, b2, _sfa, _sfb1, _sfb2, sfa, sfb1, sfb2, c) -> torch.Tensor:
-    """C = silu((A * SFA) @ (B1 * SFB1).T) * ((A * SFA) @ (B2 * SFB2).T) in every batch, in f32, rounded once to fp16.
+    """Compute C = silu((A * SFA) @ (B1 * SFB1).T) * ((A * SFA) @ (B2 * SFB2).T), in f32, rounded once to fp16.
 
     a [M, K/2, L], b1 and b2 [N, K/2, L] float4_e2m1fn_x2 with K contiguous, c [M, N, L] float16 with N contiguous,
     scales as in group_gemm, for each of L batches, which are contiguous. The scales in the plain order are not read.
@@ -1444,7 +1439,7 @@ def dual_gemm(a, b1, b2, _sfa, _sfb1, _sfb2, sfa, sfb1, sfb2, c) -> torch.Tensor
 
 
 def custom_kernel(data: input_t) -> output_t:
-    """The group GEMM of 4 lists, or the dual GEMM of 10 tensors: see `group_gemm` and `dual_gemm`."""
+    """Compute the group GEMM of 4 lists or the dual GEMM of 10 tensors: see `group_gemm` and `dual_gemm`."""
     if isinstance(data, (tuple, list)) and len(data) in (4, 10):
         return (group_gemm if len(data) == 4 else dual_gemm)(*data)
     found = f"{len(data)} items" if isinstance(data, (tuple, list)) else type(data).__name__

@@ -74,7 +74,9 @@ VARIANTS = {  # of the submitted mode: entries of the Config and what the kernel
     "prefetch 1, without the copies of tokens": {"prefetch": 1, "without": "tokens"},
     "prefetch 1, without stores": {"prefetch": 1, "without": "stores"},
     "weights do not wait, prefetch 0, up to 128 tokens a tile": {
-        "prefetch": 0, "tokens": 128, "without": "wait for weights",
+        "prefetch": 0,
+        "tokens": 128,
+        "without": "wait for weights",
     },
 }
 ENTRIES = {mode: entries for mode, (entries, _) in MODES.items()} | VARIANTS
