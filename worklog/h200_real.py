@@ -4,9 +4,9 @@
     python -m worklog.h200_real table        prints worklog/h200_real.json
 
 The machine needs CuTe DSL, torch with CUDA, and CUTE_DSL_ARCH=sm_90a. The kernel is that of h200_loads.py: functions of
-the PTX layer that sm_90 does not have are replaced, all else is submission.py as it is: the table of tensors read
-through DLPack, packed arguments, tensormaps that the driver encodes, launches with clusters and PDL, the choice among
-Configs. `torch.cuda.get_device_capability` says (10, 0). Configs have as many CTAs as the card runs at once.
+the PTX layer that sm_90 does not have are replaced, all else is submission.py as it is: the check of the
+tensors, packed arguments, tensormaps that the driver encodes, launches with clusters and PDL, the choice among Configs.
+`torch.cuda.get_device_capability` says (10, 0). Configs have as many CTAs as the card runs at once.
 
 Checked is every element of C (1, or silu(1) of the dual GEMM, as nothing is multiplied), that the memory beside it and
 the inputs stay as they were, a thread that has not used CUDA, and what is refused. Times are the grader's: a fill that
