@@ -124,7 +124,7 @@ NO_POLICY = {"weight_policy": NORMAL, "token_policy": NORMAL, "store_policy": NO
 # (M of each group), N, K of a benchmark case -> its Configs, the best guess first: the first call finds out which is
 # fastest ("tuning" below). Every other problem runs on DEFAULT. First guesses were chosen on the timing model: few
 # parts of 128-row tiles, which take the tensor core as long as whole ones, narrow token tiles where that fills the SMs.
-# Prefetches, sharers, L2 policies and epilogue warps as an H200 wants them, measured with worklog/h200_loads.py: six
+# Prefetches, sharers, L2 policies and epilogue warps as an H200 wants them (silicon/entry/h200_loads.py): six
 # stages of prefetch instead of two cost it 1.5 us on the first case, where the model sees a gain, and policies, which
 # the model does not know, are worth 4 % of the second case. The others are where the two disagree, or are blind.
 CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {

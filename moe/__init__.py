@@ -6,7 +6,7 @@ __all__ = ["grouped_gemm_fp8", "run"]
 def __getattr__(name: str):
     """CuTe DSL is imported with the function: whoever wants the emulated GPU installs that before."""
     if name == "grouped_gemm_fp8":
-        from moe.api import grouped_gemm_fp8
+        from moe.grouped_gemm import grouped_gemm_fp8
 
         return grouped_gemm_fp8
     if name == "run":

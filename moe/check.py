@@ -1,114 +1,11 @@
 """Checks grouped_gemm_fp8 against the exact reference: python -m moe.check
 
 On a Hopper or Blackwell GPU if there is one, else on an emulated one, where every access of memory and every order of
-events is checked, too. Each case runs under every config that `moe.tuning` may choose.
+events is checked, too. Each case runs under every config that the GPU's table has (moe.tuning).
 """
-
-import dataclasses
 
 import click
 import torch
-
-from moe.reference import magnitudes, reference
-
-CTAS = 12  # of the emulated launches: cases are small, and tiles must be cut
-# |out - reference| <= this x magnitude, where magnitude is the reference of absolute values: 2^-9, half a unit of bf16,
-# and as much as 2^-10 for the tensor core's sums of 32 products, which keep 13 bits of the largest.
-# Largest seen: 1.67e-3 = 0.86 x 2^-9, on an H200 and emulated.
-BOUND = 2**-9 + 2**-10
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """Rows of each expert, N, K, and what is special."""
-
-    ms: tuple[int, ...]
-    n: int
-    k: int
-    special: str = ""  # "nan": some operands and scales are; "indptr": m_indptr is not as it should be
-    seed: int = 0
-
-    def draw(self) -> tuple[torch.Tensor, ...]:
-        """a, a_scale, b, b_scale, m_indptr on the CPU. Scales have any sign."""
-        g, experts, rows = torch.Generator().manual_seed(self.seed), len(self.ms), sum(self.ms)
-        a = torch.randn(rows, self.k, generator=g).clamp(-2, 2).to(torch.float8_e4m3fn)
-        b = torch.randn(experts, self.n, self.k, generator=g).clamp(-2, 2).to(torch.float8_e4m3fn)
-        a_scale = torch.randn(self.k // 128, rows, generator=g)
-        b_scale = torch.randn(experts, self.n // 128, self.k // 128, generator=g)
-        m_indptr = torch.tensor([sum(self.ms[:e]) for e in range(experts + 1)], dtype=torch.int32)
-        if self.special == "nan":
-            a.view(torch.uint8)[rows // 2, 3] = 0x7F
-            b.view(torch.uint8)[-1, self.n // 3, self.k - 1] = 0xFF
-            a_scale[0, -1] = torch.nan
-            b_scale.view(torch.int32)[-1, -1, 0] = -1  # a NaN, too, of the bits that say that a partial sum is missing
-        if self.special == "indptr":  # backwards, and beyond the rows that there are
-            m_indptr[1], m_indptr[-1] = m_indptr[2] + 3, rows + 1000
-        return a, a_scale, b, b_scale, m_indptr
-
-
-CASES = {
-    "even": Case((64, 64), 256, 256),
-    "ragged": Case((5, 0, 64, 1, 0, 17, 33), 256, 384),
-    "one expert has all": Case((0, 0, 150, 0), 384, 256),
-    "several token tiles": Case((130, 1, 257), 128, 256),
-    "a single row": Case((0, 1), 128, 128),
-    "cut into many parts": Case((9,), 128, 128 * 13),
-    "whole tiles, then shares": Case((130,), 128 * 7, 128 * 5),
-    "shares, then whole tiles": Case((300, 0, 280), 1024, 256),
-    "the ring goes round": Case((130,), 384, 128 * 14),
-    "nan": Case((7, 20, 6), 256, 256, "nan"),
-    "nan, cut into many parts": Case((9,), 256, 128 * 13, "nan"),
-    "no rows": Case((0, 0), 128, 128),
-    "m_indptr not monotone": Case((16, 16, 16), 128, 128, "indptr"),
-}
-
-
-def clipped(m_indptr: torch.Tensor, rows: int) -> torch.Tensor:
-    """m_indptr as the kernel reads it: never below what came before, never beyond the rows."""
-    return m_indptr.clamp(0, rows).cummax(0).values
-
-
-def error(out: torch.Tensor, operands: tuple) -> float:
-    """Largest distance from the reference, in magnitudes. Infinite if a NaN is not where it must be."""
-    a, a_scale, b, b_scale, m_indptr = (x.cpu() for x in operands)
-    m_indptr = clipped(m_indptr, a.shape[0])
-    rows = slice(int(m_indptr[0]), int(m_indptr[-1]))
-    expected = reference(a, a_scale, b, b_scale, m_indptr)[rows].double()
-    found, size = out.cpu()[rows].double(), magnitudes(a, a_scale, b, b_scale, m_indptr)[rows].double()
-    if not torch.equal(found.isnan(), expected.isnan()):
-        return float("inf")
-    distance = ((found - expected).abs() / size).nan_to_num(0)
-    return distance.max().item() if distance.numel() else 0.0
-
-
-def run(case: Case, config, schedule: int = 0, device: str = "cpu", written: bool = False) -> float:
-    """The error of one launch under this config. Emulated (device "cpu"), under this order of events (a seed).
-
-    written: emulated, as if the launch before had written the operands; it may not be finished until it was waited for.
-    """
-    from moe import api
-
-    operands = case.draw()
-    (rows, k), (experts, n, _) = operands[0].shape, operands[2].shape
-    out = torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
-    if not rows:
-        return error(api.grouped_gemm_fp8(*operands, out), operands)
-    launcher = api.launcher(torch.device(device), config)
-    if device == "cpu":
-        import emulator
-
-        launcher.grid = CTAS
-        with emulator.session(schedule=schedule):
-            on_device = emulator.device_tensors((*operands, out))
-            emulator.protect(on_device[:5])
-            if written:
-                emulator.written(on_device[:4])
-            launcher(on_device, rows, n, k, experts)
-    else:
-        on_device = tuple(x.to(device) for x in (*operands, out))
-        launcher(on_device, rows, n, k, experts)
-        torch.cuda.synchronize()
-    return error(on_device[5], operands)
 
 
 @click.command()
@@ -120,10 +17,12 @@ def main(emulated: str | None, schedules: int) -> None:
     if device == "cpu":
         import emulator
 
-        emulator.install(emulated or "h200")  # before CuTe DSL is imported
-    from moe import api
+        emulator.install(emulated or "h200")  # before CuTe DSL is imported, which the modules below do
+    from moe.checks.grouped_gemm import BOUND, CASES, run
+    from moe.device import device_of
+    from moe.tuning.back_ends import tuning
 
-    configs = api.back_end(torch.device(device)).tuning().CONFIGS
+    configs = tuning(device_of(torch.device(device)).capability).GEMM
     worst = 0.0
     for name, case in CASES.items():
         for config in configs:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from moe.definition import EXPERTS, Sizes
+from moe.problem import EXPERTS, Sizes
 
 HERE = Path(__file__).parent
 TOKENS = (1, 7, 16, 64, 901, 2048)
@@ -34,26 +34,33 @@ __all__ = ["run"]
 '''
 
 
-def needed(module: str = "layer") -> list[str]:
-    """Names of the modules of moe/ that this one imports, directly or not, and its own; sorted."""
-    found, waiting = set(), [module]
+def file_of(module: str) -> Path | None:
+    """The file of a module of moe, by its dotted name below moe; None if there is none."""
+    path = HERE.joinpath(*module.split(".")) if module else HERE
+    files = path.with_suffix(".py"), path / "__init__.py"
+    return next((file for file in files if file.is_file()), None)
+
+
+def needed(module: str = "layer") -> list[Path]:
+    """Files of the modules of moe that this one imports, directly or not, of their packages, and its own; sorted."""
+    found, waiting = {}, ["", module]
     while waiting:
         name = waiting.pop()
         if name in found:
             continue
-        found.add(name)
-        for node in ast.walk(ast.parse((HERE / f"{name}.py").read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module == "moe":
-                waiting += [alias.name for alias in node.names if (HERE / f"{alias.name}.py").exists()]
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("moe."):
-                waiting.append(node.module.removeprefix("moe."))
-    return sorted(found)
+        found[name] = file_of(name)
+        waiting.append(name.rpartition(".")[0])  # a package is imported before its modules
+        for node in ast.walk(ast.parse(found[name].read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "moe" and name:
+                base = node.module.partition(".")[2]
+                names = [f"{base}.{alias.name}".lstrip(".") for alias in node.names]
+                waiting += [base, *(name for name in names if file_of(name))]
+    return sorted(found.values())
 
 
 def solution(name: str, author: str) -> dict:
     """The Solution as JSON has it."""
-    files = ["__init__", *needed()]
-    sources = [{"path": f"moe/{x}.py", "content": (HERE / f"{x}.py").read_text()} for x in files]
+    sources = [{"path": str(Path("moe") / x.relative_to(HERE)), "content": x.read_text()} for x in needed()]
     return {
         "name": name,
         "definition": DEFINITION,

@@ -3,7 +3,7 @@
     .venv/bin/python -m worklog.progress
 
 Left the steps of the worklog that have modelled times of all four cases, from the table of worklog/README.md. Right
-the loads and stores of the submission on an H200 beside loads alone, from worklog/h200_loads.json.
+the loads and stores of the submission on an H200 beside loads alone, from silicon/entry/h200_loads.json.
 """
 
 import json
@@ -47,7 +47,7 @@ def draw_modelled(axes) -> None:
 
 
 def draw_measured(axes) -> None:
-    record = json.loads((FOLDER / "h200_loads.json").read_text())
+    record = json.loads((FOLDER.parent / "silicon" / "entry" / "h200_loads.json").read_text())
     loads = [min(x["us"]) for case in range(4) for x in record["loads only"] if (x["case"], x["mode"]) == (case, MODE)]
     ours = [min(x["us"]) for case in range(4) for x in record["submission"] if (x["case"], x["name"]) == (case, MODE)]
     for shift, values, label in ((-0.2, ours, "loads and stores, as submitted"), (0.2, loads, "loads alone")):

@@ -508,7 +508,7 @@ def ffma(kind: str, a, b, c, mode="rn", ftz=False, sat=False, relu=False):
 def finish(hi, lo, kind, mode, ftz, sat, relu, *inputs):
     """Clamp by .sat ([0, 1], NaN to 0) or .relu (NaN stays) and round once, to bits of `kind`.
 
-    Both turn -0 into +0 (tests/golden/README.md).
+    Both turn -0 into +0 (silicon/golden/README.md).
     """
     if sat or relu:
         low = ~(hi > 0) if sat else hi <= 0
@@ -656,7 +656,7 @@ def fcompare(kind: str, op: str, a, b, ftz=False):
 
 
 def fcompare_packed(kind: str, op: str, a, b, ftz=False):
-    """(of the low halves, of the high halves) of 32-bit registers."""
+    """Compare 16-bit halves of 32-bit registers: (result of the low halves, of the high halves)."""
     halves = [[resize(v >> s, 16) for v in (a, b)] for s in (0, 16)]
     return tuple(fcompare(kind, op, *pair, ftz) for pair in halves)
 

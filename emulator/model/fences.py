@@ -1,7 +1,7 @@
 """How long fences and releases beyond the CTA take (timing only, no data; PTX ISA 8.8, 8.10, 9.7.13.4).
 
 ptxas makes MEMBAR.ALL.GPU of each, of arrivals at another CTA's mbarrier or at the cluster's barrier, too. Measured on
-an H200 (tests/timing/release.py): it waits for what the whole SM has under way, whichever warp began it. Plain stores
+an H200 (silicon/probes/release.py): it waits for what the whole SM has under way, whichever warp began it. Plain stores
 must have left: 556 cycles later it is over. Loads and copies into shared memory must have come. What the TMA unit
 stores it does not wait for. With nothing under way a fence takes 271 cycles, 436 if anything has been stored since the
 one before, and a store with release 561. A release in the CTA costs next to nothing; an acquire no more than its load

@@ -12,7 +12,7 @@ serves a window in any order, so that the first of several copies ends late, and
 that window does. SMs of a cluster that ask for a line that waits to go to them share one trip through the crossbar.
 What prefetches have asked for comes in no order: a load that meets it on its way ends with the last of it.
 Lines that are loaded as L2::evict_first push each other out when they take a share of the L2: of 26 MB that an H200 has
-loaded so nothing is left (tests/timing/policies.py). Other policies make no difference here.
+loaded so nothing is left (silicon/probes/policies.py). Other policies make no difference here.
 The L2 has two halves (halves.py): lines of the other one cross a link on their first way to a half, unless only a
 prefetch asked for them.
 """
@@ -127,7 +127,7 @@ class MemoryModel:
 
     @staticmethod
     def _pick(index: slice | np.ndarray, those: np.ndarray) -> np.ndarray:
-        """Those of the lines at `index` for which `those` holds."""
+        """Select those of the lines at `index` for which `those` holds."""
         return (np.arange(index.start, index.stop, index.step) if type(index) is slice else index)[those]
 
     @property
@@ -193,7 +193,7 @@ class MemoryModel:
         return kept, region.ready[home, at]
 
     def _kept(self, region: L2Region, half: int, at: slice | np.ndarray) -> np.ndarray:
-        """Which lines a half still has."""
+        """Return which lines a half still has."""
         kept = region.stamp[half, at] > self.inserted[half] - self.capacity
         if region.turn is not None:
             kept &= region.turn[half, at] > self.inserted_first[half] - self.room_first
@@ -261,7 +261,7 @@ class MemoryModel:
 
     def in_turn(self, time: float, line: int, half: int) -> float:
         """For how long a warp's request for a line, at `time`, waits behind those of others for the same one: each half
-        answers one after the other. (All SMs' flags and counters, tests/timing, mechanisms/ld.relaxed.gpu.)"""
+        answers one after the other. (All SMs' flags and counters, silicon/timing, mechanisms/ld.relaxed.gpu.)"""
         if not self.one_line_cycles:
             return 0.0
         if len(self.one_line) > 8192:
@@ -286,11 +286,11 @@ class MemoryModel:
         return last
 
     def backlog(self, time: float) -> float:
-        """For how long the HBM's channels are busy from then on, in the mean."""
+        """Return for how long the HBM's channels are busy from then on, in the mean."""
         return sum([end - time for end in self.free if end > time]) / self.channels
 
     def overtaking(self) -> float:
-        """How much longer a copy takes, whose last line is being served now, for all that waits behind it."""
+        """Return how much longer a copy takes whose last line is served now, since others behind it overtake it."""
         return min(self.window * self.each, self.overtaken_share * self.backlog(self.engine.now))
 
     def admitted(self, time: float) -> float:
@@ -326,7 +326,7 @@ class MemoryModel:
         return back
 
     def _write_back(self, nbytes: float):
-        """Lines that stores have pushed out, on all channels at once."""
+        """Write lines back that stores have pushed out, on all channels at once."""
         self.pushed_out += nbytes
         if self.pushed_out >= LINE * self.channels:
             busy = self.pushed_out / LINE / self.channels * self.write_cycles
@@ -363,7 +363,7 @@ class MemoryModel:
         return taken, taken + acknowledged
 
     def skip_flush(self):
-        """As if reads and stores had gone on in the same shares until all that the flush left behind was pushed out."""
+        """Forget the flush: its dirty lines count as pushed out by reads and stores in their present shares."""
         for half, inserted in enumerate(self.inserted):
             if inserted:
                 replaced = min(inserted / self.capacity, 1.0)

@@ -14,7 +14,7 @@ class SharedPort:
     """Shared memory's way out: a wavefront of 128 bytes a cycle, for a warp's access or what the TMA unit stores.
 
     The operand reads of the tensor core go first; warps come next. What the TMA unit writes has a way of its own.
-    Measured on an H200 (tests/timing/operands.py), beside wgmmas that read 128, 107, 80 bytes a cycle: stores of warps
+    Measured on an H200 (silicon/probes/operands.py), beside wgmmas that read 128, 107, 80 bytes a cycle: warps' stores
     get 7, 25, 49 bytes of the 125 that they have alone, an ld.shared takes 268 (until a group of wgmmas ends), 48, 43
     cycles for 29, and a bulk store of 8 KiB 2330, 1560, 705 for 286: it reads 32 bytes in a turn. The wgmmas lose 3 %
     or less; they and copies into shared memory lose nothing to each other. mbarriers do not wait here.
@@ -37,7 +37,7 @@ class SharedPort:
             self.operands.append((start, end, left))
 
     def turns(self, now: float, wavefronts: float) -> float:
-        """When so many turns that the tensor core leaves from `now` on are over."""
+        """Return when so many turns are over of those that the tensor core leaves from `now` on."""
         for start, end, left in self.operands:
             if end <= now:
                 continue
@@ -53,7 +53,7 @@ class SharedPort:
         return now + wavefronts
 
     def access(self, time: float, wavefronts: float) -> float:
-        """A warp's access, in a block that it began at `time`: when its last wavefront has passed."""
+        """Return when the last wavefront has passed of a warp's access in a block that it began at `time`."""
         self.free = self.turns(max(time, self.free), wavefronts)
         return self.free
 

@@ -3,10 +3,11 @@
 whole_kernels.json has them, each with its time on silicon and the model's. `plain`: kernels of others on a B200, none
 of which uses programmatic dependent launch (PDL); emulator/VALIDATION.md has the table. `dependent`: nobody has
 published a kernel with PDL, so the load side of this repo's submission stands for them, measured on an H200 with PDL
-and without (worklog/h200_loads.py): a time with PDL is as uncertain as one without, and as PDL makes it on top.
+and without (silicon/entry/h200_loads.py): a time with PDL is as uncertain as one without, and as PDL makes it on top.
 
 whole_kernels_h200.json: CUTLASS's kernels and our own on an H200, for times on that machine: point -> measured,
-modelled us. `python -m tests.timing.hopper table . --write emulator/VALIDATION.md` writes it, with the table there.
+modelled us. `python -m silicon.whole_kernels.hopper table . --write emulator/VALIDATION.md` writes it and the table
+there.
 """
 
 from __future__ import annotations
@@ -70,6 +71,6 @@ def _at(values: list[float], place: float) -> float:
 
 
 def mean_interval(intervals: list[tuple[float, float]]) -> tuple[float, float]:
-    """Of a geometric mean, as if all cases were wrong in the same direction: errors of one kernel's cases are alike."""
+    """Return the interval of a geometric mean, as if all its cases were wrong alike, as one kernel's cases are."""
     low, high = map(statistics.geometric_mean, zip(*intervals, strict=True))
     return low, high

@@ -3,7 +3,7 @@
 They are busy for N / 2 cycles, whatever the types, or as long as the operands take to come out of shared memory, 128
 bytes a cycle. With A in registers each takes some cycles more. What a group of them takes from its first instruction to
 the end of wait_group is that sum and a latency that has the fetch of one instruction's operands in it, up to 32 cycles.
-Measured: tests/timing/wgmma.py.
+Measured: silicon/probes/wgmma.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FETCH = 32  # cycles
 
 
 def issue(clock, group, form: WgmmaForm) -> float:
-    """The tensor core takes an instruction that all warps have issued: when it is complete."""
+    """Return when an instruction is complete that all four warps have issued now."""
     if "wgmma" not in clock.p.units:
         raise Unsupported(f"wgmma: profile {clock.p.name} has no figures for it")
     figures, sm = clock.p["wgmma"], clock.sms[group.cta.sm]

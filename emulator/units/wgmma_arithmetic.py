@@ -3,7 +3,7 @@
 Products are added as dot_add.py says, all K of an instruction and the accumulator at once, with F = 25 bits below the
 largest exponent; FP8 products with F = 13, and their sum is rounded towards zero to 13 bits behind the leading one: an
 f32 accumulator of FP8 products holds 14 bits. [read from MMA-Sim, "wgmma"; an H200 agrees bit for bit in 149 cases,
-tests/golden/wgmma.py, but for one thing: a product that is zero has no exponent there, however large its other factor.
+silicon/golden/wgmma.py, but for one thing: a zero product has no exponent there, however large its other factor.
 MMA-Sim gives the zero that of the smallest normal number, which costs small accumulators some bits.]
 """
 
@@ -45,7 +45,7 @@ def _integers(form: WgmmaForm, a, b, c) -> np.ndarray:
 
 @cache
 def _tables(kind: ElementType) -> tuple[np.ndarray, np.ndarray]:
-    """Of every code: its value, float32, and exponent, int16."""
+    """Return the values, float32, and the exponents, int16, of all codes of a type."""
     return kind.values.astype(np.float32), np.where(kind.values == 0, _OF_ZERO, kind.exponent_table).astype(np.int16)
 
 
@@ -81,7 +81,7 @@ def _float8(form: WgmmaForm, a, b, c) -> np.ndarray:
 
 
 def _with_specials(form: WgmmaForm, av, bv, e_max, c) -> np.ndarray:
-    """The same for infinities, NaN and accumulators that float32 arithmetic would lose."""
+    """Return D term by term in float64, for infinities, NaN and sums too small for float32 arithmetic."""
     special = av @ bv.T
     special = np.where(np.isfinite(special), 0.0, special)
     terms = (av[:, None, k] * bv[:, k] for k in range(form.k))

@@ -1,4 +1,4 @@
-"""Arithmetic on register bits where tests/golden has few operands: directed double precision, zeros, bit fields."""
+"""Arithmetic on register bits where silicon/golden has few operands: directed double precision, zeros, bit fields."""
 
 import math
 from fractions import Fraction

@@ -1,7 +1,6 @@
-"""The halves of L2 in the timing model (emulator/model/halves.py), against what tests/timing/halves.py measured."""
+"""The halves of L2 in the timing model (emulator/model/halves.py), against what silicon/probes/halves.py measured."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +11,9 @@ from emulator.formats.cache_policy import EVICT_FIRST
 from emulator.model import halves
 from emulator.model.memory import MemoryModel
 from emulator.model.profile import load
-from tests.timing import validate
-from tests.timing.points import POINTS, with_bytes
-from worklog.h200_loads import MODES, MORE
+from silicon.entry.h200_loads import MODES, MORE, RESULTS
+from silicon.timing import validate
+from silicon.timing.points import POINTS, with_bytes
 
 H200 = load("h200")
 BLOCK = halves.BLOCK
@@ -83,7 +82,7 @@ def test_what_is_stored_must_cross_again(memory, blocks):
 
 @pytest.mark.parametrize(("mb", "gone_first", "stays"), [(9, True, True), (13, True, False), (13, False, True)])
 def test_what_is_loaded_as_evict_first_pushes_itself_out(memory, mb, gone_first, stays):
-    """tests/timing/policies.py: of 8.7 MB nearly all comes from L2 again, of 13 little; half of them are far."""
+    """silicon/probes/policies.py: of 8.7 MB nearly all comes from L2 again, of 13 little; half of them are far."""
     data = allocate(mb * 10**6)
     DEVICE.adopt(data, "data")
     box, end = 4096 // 128, (data.ctypes.data + data.nbytes) // 128
@@ -124,7 +123,7 @@ def test_loads_of_lines_that_others_load(case, error):
 
     Without the halves the model is 23 % (case 0) and 13 % (case 2) too fast.
     """
-    record = json.loads((Path(validate.__file__).parents[2] / "worklog/h200_loads.json").read_text())
+    record = json.loads(RESULTS.read_text())
     mode = list(MODES)[1]
     measured = next(r[MORE][0] for r in record["loads only"] if (r["case"], r["mode"]) == (case, mode))
     sizes = {(r["case"], r["name"]): r.get("bytes into SMs") for r in record["submission"]}

@@ -1,11 +1,11 @@
-"""CUTLASS's kernels on an H200 (tests/timing/hopper.py): what was held out, and that the table is of the files."""
+"""CUTLASS's kernels on an H200 (silicon/whole_kernels/hopper.py): what was held out, and whose table it is."""
 
 import json
 from pathlib import Path
 
 import emulator
 from emulator.model import uncertainty
-from tests.timing import hopper
+from silicon.whole_kernels import hopper
 
 MEASURED = json.loads(hopper.TABLE.read_text())
 MODELLED = json.loads(hopper.MODELLED.read_text())

@@ -1,6 +1,6 @@
-"""A sample of the points measured on an H200 (tests/timing) against the model: the bars of emulator/VALIDATION.md.
+"""A sample of the points measured on an H200 (silicon/timing) against the model: the bars of emulator/VALIDATION.md.
 
-python -m tests.timing.validate     # all of them
+python -m silicon.timing.validate     # all of them
 """
 
 import dataclasses
@@ -22,8 +22,9 @@ from emulator.model.clock import TimingClock
 from emulator.model.profile import load
 from emulator.model.sm import SharedPort, Sm
 from emulator.model.sm_clock import SmClocks
-from tests.timing import gpc_clock, pdl_chain, release, tensor_clock, validate
-from tests.timing.points import POINTS
+from silicon.probes import gpc_clock, pdl_chain, release, tensor_clock
+from silicon.timing import validate
+from silicon.timing.points import POINTS
 
 MEDIAN, WORST = 0.10, 0.25
 
@@ -251,7 +252,7 @@ def test_a_map_edited_behind_loads_waits_for_them():
 
 
 def test_the_tensor_core_reads_its_operands_first():
-    """What is left of shared memory's port beside it, as tests/timing/operands.py measured: bytes a cycle of stores."""
+    """What is left of shared memory's port beside it, as silicon/probes/operands.py has it: bytes a cycle of stores."""
     for operands, left in ((107, 25), (80, 49)):
         port = SharedPort()
         for start in range(0, 6400, 64):

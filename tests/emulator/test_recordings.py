@@ -1,4 +1,4 @@
-"""Replays in the emulator what a real GPU ran (tests/golden/README.md) and compares memory bit for bit."""
+"""Replays in the emulator what a real GPU ran (silicon/golden/README.md) and compares memory bit for bit."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import pathlib
 
 import numpy as np
 import pytest
-from golden.case import Buffer, Case, Result, TensorMap
-from golden.cases import CASES
-from golden.coverage import rows, tables
 
 import emulator
 from emulator.chip import H200
 from emulator.errors import Fault
-from tests.machines import machine
+from silicon.golden.case import Buffer, Case, Result, TensorMap
+from silicon.golden.cases import CASES
+from silicon.golden.coverage import rows, tables
 
-HERE = pathlib.Path(__file__).parents[1] / "golden"
+HERE = pathlib.Path(__file__).parents[2] / "silicon" / "golden"
 GOLDEN = np.load(HERE / "h200.npz")
 RECORD = json.loads((HERE / "h200.json").read_text())
 ALIGNMENT = 512  # of every allocation, as cuMemAlloc gives
@@ -99,7 +98,7 @@ def test_goldens_are_of_these_cases():
 def launch(case: Case, args: list) -> None:
     for position, kernel in enumerate(case.kernels):
         options = {"cluster": case.cluster, "shared": case.shared, "pdl": case.pdl and position > 0}
-        with machine(H200):
+        with emulator.DEVICE.as_chip(H200):
             emulator.launch(case.ptx, kernel, case.grid, case.block, args, **options)
 
 
@@ -124,7 +123,7 @@ def test_fault(case: Case):
 
 
 def test_readme_says_what_is_proven():
-    """The tables of emulator/README.md are those of `python -m golden.coverage`, and leave no instruction out."""
+    """The tables of emulator/README.md are those of silicon/golden/coverage.py, and leave no instruction out."""
     assert tables() in (HERE.parents[1] / "emulator" / "README.md").read_text()
     proven = {name: silicon for name, silicon, *_ in rows()}
     assert proven["tensor memory: alloc, ld, st, wait"] == 0 == proven["cluster launch control"]

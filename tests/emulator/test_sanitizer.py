@@ -8,7 +8,6 @@ from corpus.kernels import KERNELS
 
 import emulator
 from emulator.errors import KINDS
-from tests.machines import machine
 
 SCHEDULES = range(21)
 PARTIES = "race", "tmem-race", "wgmma-race", "missing-proxy-fence"  # kinds that name the line of each side
@@ -28,7 +27,7 @@ def run(kernel, schedule: int, ptx: str = "", launches=(), read_only: str = "", 
         arguments.append(emulator.device_tensors(source, "source"))
     if read_only:
         emulator.protect(arguments[("out", "source").index(read_only)])
-    with emulator.session(schedule, checks), machine(kernel.chip):
+    with emulator.session(schedule, checks), emulator.DEVICE.as_chip(kernel.chip):
         for name, grid, block, cluster, dependent in launches or kernel.launches:
             text = kernel.header + (ptx or kernel.ptx)
             emulator.launch(text, name, grid, block, arguments, cluster=cluster, pdl=dependent)

@@ -9,9 +9,9 @@ import pytest
 import emulator
 from emulator.device import DEVICE, allocate
 from emulator.formats import tensormap
-from tests.timing import kernels, points
-from tests.timing.expected import loads_output
-from tests.timing.points import CASES, Case, Map, Output, Source
+from silicon.timing import kernels, points
+from silicon.timing.expected import loads_output
+from silicon.timing.points import CASES, Case, Map, Output, Source
 
 
 @pytest.fixture(autouse=True)

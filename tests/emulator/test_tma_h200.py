@@ -1,4 +1,4 @@
-"""TMA against silicon: `tma_h200.json` holds what an H200 (driver 580.159) did with 194 random tensor copies.
+"""TMA against `silicon/golden/tma_h200.json`: what an H200 (driver 580.159) did with 194 random tensor copies.
 
 Each case is one `cp(.reduce).async.bulk.tensor` of one box by a kernel of its own, through a tensor map that
 `cuTensorMapEncodeTiled` made (`raw`, its first 64 bytes, with the address zeroed), over memory filled by `memory`.
@@ -17,8 +17,9 @@ import pytest
 from emulator.errors import Fault, Unsupported
 from emulator.formats import swizzle, tensormap
 from emulator.units import tma
+from silicon import golden
 
-CASES = json.loads(Path(__file__).with_name("tma_h200.json").read_text())
+CASES = json.loads((Path(golden.__file__).parent / "tma_h200.json").read_text())
 TENSOR = 4096  # offset of the tensor in the global buffer
 BASE = 1 << 32  # address given to that buffer
 SMEM = 24576

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from golden import barrier, bulk, cluster
 from test_recordings import test_replay as replay
 
 import emulator
@@ -14,6 +13,7 @@ from emulator.state.barrier import MAX_COUNT, MBarrier
 from emulator.state.dependency import Dependencies
 from emulator.state.global_memory import GlobalMemory
 from emulator.units.async_copy import BulkGroups, StoreOp
+from silicon.golden import barrier, bulk, cluster
 
 HEADER = ".version 8.8\n.target sm_100a\n.address_size 64\n"
 

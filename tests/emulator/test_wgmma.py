@@ -1,10 +1,9 @@
-"""wgmma beside what was recorded of it (tests/golden/wgmma.py): refusals, what FP8 sums lose, how long it takes."""
+"""wgmma beside what was recorded of it (silicon/golden/wgmma.py): refusals, what FP8 sums lose, how long it takes."""
 
 import json
 
 import numpy as np
 import pytest
-from golden import wgmma
 from test_recordings import GOLDEN
 
 import emulator
@@ -13,15 +12,15 @@ from emulator.formats.element_types import E4M3
 from emulator.formats.fragments import load_d
 from emulator.ptx.parse import parse
 from emulator.ptx.program import Program
-from tests.machines import machine
-from tests.timing.wgmma import ROUNDS, SHARED, TABLE, rates
+from silicon.golden import wgmma
+from silicon.probes.wgmma import ROUNDS, SHARED, TABLE, rates
 
 CASES = {case.name: case for case in wgmma.CASES}
 
 
 def test_it_is_an_instruction_of_one_machine():
     case = CASES["wgmma_chain"]
-    with machine(B200), pytest.raises(emulator.Unsupported, match="wgmma on an NVIDIA B200"):
+    with emulator.DEVICE.as_chip(B200), pytest.raises(emulator.Unsupported, match="wgmma on an NVIDIA B200"):
         emulator.launch(case.ptx, "kernel", 1, 128, [np.zeros(2048, np.uint8), case.args[1].data], shared=case.shared)
 
 
@@ -43,7 +42,7 @@ def test_what_is_no_form_of_it_is_refused(old, new, why):
     text = CASES["wgmma_signs_1_1_scale_d_0"].ptx
     assert old in text
     case = CASES["wgmma_signs_1_1_scale_d_0"]
-    with machine(H200), pytest.raises(emulator.Unsupported, match=f"{why}.*: PTX line"):
+    with emulator.DEVICE.as_chip(H200), pytest.raises(emulator.Unsupported, match=f"{why}.*: PTX line"):
         emulator.launch(
             text.replace(old, new), "kernel", 1, 128, [a.data.copy() for a in case.args], shared=case.shared
         )
@@ -74,7 +73,7 @@ def test_rate(rate):
     assert known["digest"] == rate.digest
     out = np.zeros(64, np.uint64)
     fast = {f"tensor_clock.{which}": 1.98 for which in ("ghz", "onset_ghz", "all_ghz")}  # cycles do not depend on it
-    with machine(H200), emulator.timing(emulator.model.profile.load("h200").with_(fast)):
+    with emulator.DEVICE.as_chip(H200), emulator.timing(emulator.model.profile.load("h200").with_(fast)):
         emulator.launch(rate.ptx, "kernel", 1, 128 * rate.warpgroups, [out], shared=SHARED)
     assert int(out[0]) / ROUNDS == pytest.approx(known["cycles"], rel=0.12)
 

@@ -18,30 +18,53 @@ from tests import quick_dsl
 
 @pytest.fixture(scope="module")
 def moe():
-    """moe.check, its kernels compiled into the emulator."""
+    """moe.checks.grouped_gemm, its kernels compiled into the emulator."""
     emulator.install(MACHINE)
     quick_dsl.install()
-    from moe import check
+    from moe.checks import grouped_gemm
 
-    return check
+    return grouped_gemm
 
 
 MACHINE = os.environ["MOE_MACHINE"]
 
 
 def tuned():
-    """The module with this machine's configs: FEW, ALONE, HALVED, MORE, FITTED, MANY ..."""
-    from moe import tuning, tuning_sm100
+    """The module with this machine's configs."""
+    from moe.tuning import sm90, sm100
 
-    return tuning_sm100 if MACHINE == "b200" else tuning
+    return sm100 if MACHINE == "b200" else sm90
+
+
+# This machine's config of each kind
+SWAP_AB, TILE, WIDE = "M16_SWAP_AB", "M128_N128", "M128_N224"
+SPLIT_K = "M128_N128_SPLIT_K" if MACHINE == "b200" else "M128_N64_SPLIT_K"
+SHARED = "M128_N256" if MACHINE == "b200" else "M128_N128_C2"  # for more tiles than SMs
+CLUSTER = "M256_N256_2CTA" if MACHINE == "b200" else "M128_N256_C2"
+
+
+def launcher(config):
+    """moe.grouped_gemm.launcher of the emulated GPU."""
+    from moe.grouped_gemm import launcher
+
+    return launcher(torch.device("cpu"), config)
+
+
+def forget_kernels():
+    """Compile again what is launched next."""
+    from moe.grouped_gemm import launcher
+
+    launcher.cache_clear()
 
 
 NAMES = ["even", "ragged", "one expert has all", "several token tiles", "cut into many parts", "nan"]
-CASES = [(name, config) for name in NAMES for config in ("FEW", "ALONE", "MANY")]  # the other ones' are below
-CASES += [("the ring goes round", config) for config in ("FEW", "MANY")] + [("nan, cut into many parts", "FEW")]
-CASES += [(name, "SEVERAL") for name in ("ragged", "the ring goes round")] * (MACHINE == "h200")
-CASES += [(name, "FITTED") for name in ("ragged", "several token tiles", "cut into many parts")] * (MACHINE == "b200")
-CASES += [("several token tiles", "THIN")] * (MACHINE == "b200")
+CASES = [(name, config) for name in NAMES for config in (SWAP_AB, TILE, CLUSTER)]  # the other ones' are below
+CASES += [("the ring goes round", config) for config in (SWAP_AB, CLUSTER)]
+CASES += [("nan, cut into many parts", SWAP_AB)]
+CASES += [("half of the columns, cut", SWAP_AB)]
+CASES += [(name, "M128_N256_C2_BURST2") for name in ("ragged", "the ring goes round")] * (MACHINE == "h200")
+CASES += [(name, WIDE) for name in ("ragged", "several token tiles", "cut into many parts")] * (MACHINE == "b200")
+CASES += [("several token tiles", "M128_N64_SPLIT_K")] * (MACHINE == "b200")
 
 
 @pytest.mark.parametrize("name, config", CASES)
@@ -50,37 +73,35 @@ def test_cases(moe, name, config):
 
 
 @pytest.mark.parametrize("name", ["ragged", "several token tiles", "a single row"])
-def test_halves_of_k(moe, name):
+def test_split_k(moe, name):
     """Sums go from one CTA of a cluster to the other, for several tiles in turn; of a single block of K they do not."""
-    assert moe.run(moe.CASES[name], tuned().HALVED, 3) <= moe.BOUND
+    assert moe.run(moe.CASES[name], getattr(tuned(), SPLIT_K), 3) <= moe.BOUND
 
 
 def test_whole_tiles_and_shares(moe):
     """Either order: the machines differ in it."""
-    name, config = ("shares, then whole tiles", "MANY") if MACHINE == "b200" else ("whole tiles, then shares", "ALONE")
+    name, config = ("shares, then whole tiles", CLUSTER) if MACHINE == "b200" else ("whole tiles, then shares", TILE)
     assert moe.run(moe.CASES[name], getattr(tuned(), config)) <= moe.BOUND
 
 
 @pytest.mark.skipif(MACHINE != "h200", reason="a B200 shares these equally")
 def test_one_token_tile_an_expert_in_whole_tiles(moe):
     """Eight tiles of six clusters: equal shares would cut some of them, whose sums go through scratch memory."""
-    from moe import api
-
-    case, config = moe.Case((20,) * 8, 256, 640), tuned().MORE
+    case, config = moe.Case((20,) * 8, 256, 640), getattr(tuned(), SHARED)
     assert moe.run(case, config) <= moe.BOUND
-    ((partials, _),) = api.launcher(torch.device("cpu"), config).owned.values()
+    ((partials, _),) = launcher(config).owned.values()
     partials.fill_(0x55)
     assert moe.run(case, config) <= moe.BOUND and (partials == 0x55).all()
 
 
 def test_partial_sums_are_left_empty(moe):
     """Those of a launch must not be taken for the next one's."""
-    from moe import api, kernel
+    from moe.kernels.stream_k import EMPTY
 
-    case, config = moe.CASES["cut into many parts"], tuned().FEW
+    case, config = moe.CASES["cut into many parts"], tuned().M16_SWAP_AB
     assert moe.run(case, config) <= moe.BOUND
-    ((partials, _),) = api.launcher(torch.device("cpu"), config).owned.values()
-    assert (partials == kernel.EMPTY).all()
+    ((partials, _),) = launcher(config).owned.values()
+    assert (partials == EMPTY).all()
 
 
 @pytest.mark.parametrize("schedule", range(1, 9))
@@ -89,41 +110,41 @@ def test_orders_of_events(moe, schedule):
 
     `python -m moe.check` has all cases of all configs in ten orders.
     """
-    few, more, many = tuned().FEW, tuned().MORE, tuned().MANY
-    of_many = "ragged" if schedule == 8 else "cut into many parts"  # of pairs, arrivals late
+    few, more, many = (getattr(tuned(), name) for name in (SWAP_AB, SHARED, CLUSTER))
+    of_many = "ragged" if schedule == 8 else "cut into many parts"  # of clusters, arrivals late
     case, config = (("ragged", more), ("cut into many parts", few), (of_many, many))[schedule % 3]
     assert moe.run(moe.CASES[case], config, schedule) <= moe.BOUND
 
 
 def test_waits_for_the_previous_kernel(moe):
     """Nothing that the launch before may have written is touched before that has ended, but for hints."""
-    assert moe.run(moe.CASES["ragged"], tuned().MORE, written=True) <= moe.BOUND
+    assert moe.run(moe.CASES["ragged"], getattr(tuned(), SHARED), written=True) <= moe.BOUND
 
 
-@pytest.mark.parametrize("name", ["FEW", "MORE", "FITTED", "HALVED"])
+@pytest.mark.parametrize("name", [SWAP_AB, SHARED, WIDE, SPLIT_K])
 def test_m_indptr_that_changes(moe, monkeypatch, name):
     """The launch before writes m_indptr: what the schedule was first made from, and loads were begun for, is wrong."""
-    from moe import api, kernel
+    from moe.kernels import schedule as scheduler
 
-    real, looks = kernel.load_relaxed, []
+    real, looks = scheduler.load_relaxed, []
 
     def half_at_first(address):
         looks.append(address)
         return real(address) >> 1 if len(looks) == 1 else real(address)
 
-    monkeypatch.setattr(kernel, "load_relaxed", half_at_first)
-    api.launcher.cache_clear()
+    monkeypatch.setattr(scheduler, "load_relaxed", half_at_first)
+    forget_kernels()
     try:
         for schedule in (0, 3):
             assert moe.run(moe.CASES["ragged"], getattr(tuned(), name), schedule) <= moe.BOUND
     finally:
-        api.launcher.cache_clear()
+        forget_kernels()
     assert len(looks) == 4  # for the schedule, twice to see whether it is right, for the schedule
 
 
 def test_m_indptr_that_lies_stays_inside(moe):
     """Backwards and beyond the rows that there are: the emulator sees every access outside of the tensors."""
-    assert moe.run(moe.CASES["m_indptr not monotone"], tuned().MORE) <= moe.BOUND
+    assert moe.run(moe.CASES["m_indptr not monotone"], getattr(tuned(), SHARED)) <= moe.BOUND
 
 
 @pytest.mark.parametrize("name", ["a", "a_scale", "b", "out"])
@@ -140,8 +161,8 @@ def test_operands_are_aligned(moe, name):
 
 def test_no_room_for_all_ctas(moe, monkeypatch):
     """Other kernels have all SMs but one cluster's: whoever waits, waits for CTAs that have started."""
-    config, device = tuned().MORE, emulator.device.DEVICE
-    monkeypatch.setattr(device, "chip", dataclasses.replace(device.chip, sms=config.launched))
+    config, device = getattr(tuned(), SHARED), emulator.device.DEVICE
+    monkeypatch.setattr(device, "chip", dataclasses.replace(device.chip, sms=config.launch_cluster))
     assert moe.run(moe.CASES["cut into many parts"], config) <= moe.BOUND
 
 
@@ -154,7 +175,7 @@ def test_no_room_for_all_ctas(moe, monkeypatch):
 @example([1] * 33, 128, 128)  # more experts than lanes
 @example([0, 1, 65], 128, 384)  # of 66 rows: scales begin at 1, 3 and 1 of 4 words
 def test_ragged_experts(moe, ms, n, k):
-    config = (tuned().FEW, tuned().MORE)[len(ms) % 2]
+    config = getattr(tuned(), (SWAP_AB, SHARED)[len(ms) % 2])
     assert moe.run(moe.Case(tuple(ms), n, k, seed=len(ms)), config) <= moe.BOUND
 
 
@@ -166,80 +187,91 @@ FAULTS += ["a stage is released too early"] * (MACHINE == "h200")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(moe, monkeypatch, fault):
     """What the tests above are worth: each of these kernels fails."""
-    from moe import api, joined_halves, kernel, sm90_tokens, sm100_pairs, sm100_tokens
+    from cutlass import Int32
 
-    part = sm100_tokens if MACHINE == "b200" else sm90_tokens
-    real_store, real_load = part.store_global_words, kernel.load_relaxed_words_if
+    from moe.kernels import loads, split_k, stream_k
+    from moe.kernels.epilogue import bf16
+    from moe.kernels.pipeline import PipelineState
+    from moe.kernels.sm90 import tokens_m_from_17_tokens as sm90
+    from moe.kernels.sm100 import tensor_memory, two_cta_from_129_tokens
+    from moe.kernels.sm100 import tokens_m_from_17_tokens as sm100
+
+    def replace(where, name, value):
+        monkeypatch.setattr(where, name, value)
+
     if fault == "no scales" and MACHINE == "b200":
-        pair = part.fma_pair
-        monkeypatch.setattr(part, "fma_pair", lambda x, y, scales, u, v: pair(x, y, part.twice(x), u, v))
+        pair = sm100.fma_pair
+        replace(sm100, "fma_pair", lambda x, y, scales, u, v: pair(x, y, sm100.twice(x), u, v))
     elif fault == "no scales":
-        real_fma = part.fma_in_order
-        monkeypatch.setattr(part, "fma_in_order", lambda d, scale, acc: real_fma(d, d, acc))
+        fma = sm90.fma_in_order
+        replace(sm90, "fma_in_order", lambda d, scale, acc: fma(d, d, acc))
     elif fault == "the next expert's rows are stored":
-        monkeypatch.setattr(part, "store_global_words", lambda at, x, c: real_store(at, x, kernel.Int32(1)))
+        store = bf16.store_global_words
+        replace(bf16, "store_global_words", lambda at, x, condition: store(at, x, Int32(1)))
     elif fault == "results are read too early" and MACHINE == "b200":
-        monkeypatch.setattr(sm100_pairs, "tmem_load_wait", lambda: None)
+        replace(two_cta_from_129_tokens, "tmem_load_wait", lambda: None)
     elif fault == "results are read too early":
-        monkeypatch.setattr(part, "wgmma_wait", lambda pending: None)
+        replace(sm90, "wgmma_wait", lambda pending: None)
     elif fault == "sums are given before the last ones were taken":
-        monkeypatch.setattr(joined_halves.JoinedHalves, "end_join", lambda *_: None)
+        replace(split_k.SplitK, "drain", lambda *_: None)
     elif fault == "a CTA ends too early" and MACHINE == "b200":
-        monkeypatch.setattr(sm100_pairs.TokensOfPairs, "end_issue", lambda *_: None)
+        replace(tensor_memory.TensorMemory, "drain", lambda *_: None)
     elif fault == "a CTA ends too early":
-        monkeypatch.setattr(part.GroupedGemmTokensOnM, "end_loads", lambda *_: None)
+        replace(loads.Producer, "drain", lambda *_: None)
     elif fault == "a stage is released too early":
-        gemm, at = part.GroupedGemmTokensOnM, []
-        release, after, multiply = gemm.release, gemm.after, gemm.multiply
-        monkeypatch.setattr(gemm, "release", lambda *_: None)
+        release, advance, multiply, at = sm90.release, PipelineState.advance, sm90.TokensM.multiply, []
 
-        def released(self, slot, phase):
-            """Of a consumer this is called before it multiplies."""
+        def released(state, stages=None):
+            """Called of a consumer before it multiplies."""
             if at:
-                release(self, at[0], slot, at[1])
-            return after(self, slot, phase)
+                config, cta, lane = at
+                release(config, cta, state.index, lane)
+            return advance(state, stages)
 
-        def remembered(self, cta, piece, operands, slot, phase, acc, warp, lane):
-            at[:] = cta, lane
-            slot, phase = multiply(self, cta, piece, operands, slot, phase, acc, warp, lane)
+        def remembered(self, warp, *arguments):
+            at[:] = self.config, warp.cta, warp.lane
+            state = multiply(self, warp, *arguments)
             at.clear()
-            return slot, phase
+            return state
 
-        monkeypatch.setattr(gemm, "after", released)
-        monkeypatch.setattr(gemm, "multiply", remembered)
+        replace(sm90, "release", lambda *_: None)
+        replace(PipelineState, "advance", released)
+        replace(sm90.TokensM, "multiply", remembered)
     else:
-        monkeypatch.setattr(kernel, "load_relaxed_words_if", lambda at, c: real_load(at, c & 0))
-    api.launcher.cache_clear()
+        load = stream_k.load_relaxed_words_if
+        replace(stream_k, "load_relaxed_words_if", lambda at, condition: load(at, condition & 0))
+    forget_kernels()
     try:
         cases = {"no partial sums": "cut into many parts", "a stage is released too early": "the ring goes round"}
         cases["sums are given before the last ones were taken"] = "several token tiles"
         case = moe.CASES[cases.get(fault, "ragged")]
-        config, orders = tuned().HALVED if "sums are given" in fault else tuned().MORE, 1
+        config, orders = getattr(tuned(), SPLIT_K if "sums are given" in fault else SHARED), 1
         if MACHINE == "b200" and "early" in fault:
-            config, orders = tuned().MANY, 24  # an arrival must come later than what other warps tell
+            config, orders = getattr(tuned(), CLUSTER), 24  # an arrival must come later than what other warps tell
         try:
             assert max(moe.run(case, config, order) for order in range(orders)) > moe.BOUND
         except emulator.EmulatorError:
             pass  # it wrote outside of out
     finally:
-        api.launcher.cache_clear()
+        forget_kernels()
 
 
 @pytest.mark.skipif(MACHINE != "b200", reason="what is modelled is a B200")
 def test_modelled_time(moe):
     """A row on the timing model: a dependent launch, under the config of the table, that takes more than its floor."""
-    from evaluation import fp8
+    from moe import eval_command
 
     args = {"m": (9,), "n": 128, "k": 256}
-    found = fp8.serve(fp8.Request("fp8_grouped_gemm", args, calls=1, extrapolate=False))
+    found = eval_command.serve(eval_command.Request("fp8_grouped_gemm", args, calls=1, extrapolate=False))
     low, high = found["us_interval"]
-    assert fp8.floors(args)["bytes"] < 3 < low < found["us"] < high < 20
-    assert found["pdl"] and found["config"] == str(tuned().FEW)
+    assert eval_command.floors(args)["bytes"] < 3 < low < found["us"] < high < 20
+    assert found["pdl"] and found["config"] == str(tuned().M16_SWAP_AB)
 
 
 def test_config_that_is_wrong_is_not_ranked(moe, monkeypatch):
-    from evaluation import configs, fp8
+    from evaluation.judge import configs
+    from moe import eval_command
 
     monkeypatch.setattr(moe, "run", lambda case, config: 2 * moe.BOUND)
     with pytest.raises(configs.Unusable, match="wrong results on 'ragged'"):
-        fp8.check_config(tuned().FEW)
+        eval_command.check_config(tuned().M16_SWAP_AB)

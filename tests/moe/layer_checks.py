@@ -1,7 +1,7 @@
 """The layer on the emulated GPU that MOE_MACHINE names: right for adversarial routing, and stage by stage.
 
-All checks of the emulator are on. test_moe_kernel.py runs this, in a process for each machine; moe.layer_check has more
-cases, every config of GEMM1 among them.
+All checks of the emulator are on. test_moe_kernel.py runs this, in a process for each machine; the command
+`python -m moe.layer_check` has more cases, every config of GEMM1 among them.
 """
 
 import importlib
@@ -18,17 +18,17 @@ MACHINE = os.environ["MOE_MACHINE"]
 
 @pytest.fixture(scope="module")
 def check():
-    """moe.layer_check, its kernels compiled into the emulator."""
+    """moe.checks.layer, its kernels compiled into the emulator."""
     emulator.install(MACHINE)
     quick_dsl.install()
-    from moe import layer_check
+    from moe.checks import layer
 
-    return layer_check
+    return layer
 
 
 @pytest.fixture(scope="module")
 def sizes(check):
-    return check.d.Sizes(hidden=256, intermediate=256, local=4)
+    return check.p.Sizes(hidden=256, intermediate=256, local=4)
 
 
 NAMES = ["random", "ties", "equal groups", "infinities", "nan", "all remote", "all on one expert", "all local"]
@@ -52,7 +52,7 @@ def test_routing_orders_of_events(check, sizes):
 @pytest.mark.parametrize("name, hidden, tokens", [("random", 256, 50), ("all on one expert", 7296, 21)])
 def test_permute(check, name, hidden, tokens):
     """Bit by bit: CTAs with several times 8 rows, or fewer; rows that need a second round of loads."""
-    x = check.case(name, check.d.Sizes(hidden=hidden, intermediate=128, local=4), tokens, 32)
+    x = check.case(name, check.p.Sizes(hidden=hidden, intermediate=128, local=4), tokens, 32)
     assert check.check_permuted(x, check.emulated(x, 0, 1, configs(-1), "permute")[0]) is None
 
 
@@ -65,7 +65,7 @@ def test_early_weights(check, monkeypatch, which):
     from emulator.machine.schedule import FunctionalClock as Clock
     from moe import layer
 
-    sizes = check.d.Sizes(hidden=512, intermediate=256, local=4)
+    sizes = check.p.Sizes(hidden=512, intermediate=256, local=4)
     early, first, stages = set(), set(), {}  # rows of 128 bytes of the weights; a warp's first tile, two stages of it
     load = Clock.tma_load
 
@@ -94,14 +94,14 @@ def test_early_weights(check, monkeypatch, which):
         if "permute" in one.stages(5):
             one.permute(x, space)
         one.gemm1(x, space, one.configs(5)[0])
-    assert all(0 < m <= configs(which)[0].tokens for m in space.m_indptr.diff()) and first and first <= early
+    assert all(0 < m <= configs(which)[0].block_m for m in space.m_indptr.diff()) and first and first <= early
 
 
 def finalised(check) -> str | None:
     """What is wrong with finalise's sums, NaN and infinities included; the last threads have no columns."""
     from moe.layer import Layer
 
-    layer, tokens, g = Layer(torch.device("cpu"), check.d.Sizes(1152, 128, 8)), 5, torch.Generator().manual_seed(0)
+    layer, tokens, g = Layer(torch.device("cpu"), check.p.Sizes(1152, 128, 8)), 5, torch.Generator().manual_seed(0)
     with emulator.session():
         space = layer.space(tokens)
         space.o.copy_(torch.randn(space.o.shape, generator=g))
@@ -113,7 +113,7 @@ def finalised(check) -> str | None:
         output = emulator.device_tensors(torch.full((tokens, 1152), torch.nan, dtype=torch.bfloat16))
         emulator.written((space.o, space.places, space.weights))
         layer.finalise(space, output)
-    return check.check_output(check.d.draw(check.d.Sizes(128, 128, 1), tokens), space, output)
+    return check.check_output(check.d.draw(check.p.Sizes(128, 128, 1), tokens), space, output)
 
 
 def test_finalise(check):
@@ -122,10 +122,10 @@ def test_finalise(check):
 
 def configs(which: int) -> tuple:
     """Of this machine's configs of GEMM1 that one, and the GEMM2's for the fewest rows."""
-    from moe import api, layer
+    from moe.tuning import sm90, sm100
 
-    device = torch.device("cpu")
-    return layer.gemm1_of(device).tuning().CONFIGS[which], api.back_end(device).tuning().FEW
+    tuning = sm100 if MACHINE == "b200" else sm90
+    return tuning.GEMM1[which], tuning.M16_SWAP_AB
 
 
 @pytest.mark.parametrize("which, name, tokens, schedules", [(0, "random", 40, 2), (-1, "all on one expert", 140, 1)])
@@ -135,6 +135,12 @@ def test_layer(check, sizes, which, name, tokens, schedules):
     for schedule in range(schedules):
         result = check.compare(x, *check.emulated(x, schedule, configs=configs(which)))
         assert result.wrong is None
+
+
+def test_cut_tiles_of_few_tokens(check):
+    """Partial sums of GEMM1's tiles that have fewer tokens than a warpgroup's half of the columns."""
+    x = check.case("all on one expert", check.p.Sizes(hidden=1024, intermediate=256, local=4), 6, 32)
+    assert check.compare(x, *check.emulated(x, configs=configs(0))).wrong is None
 
 
 def test_run(check, sizes, monkeypatch):
@@ -152,10 +158,10 @@ def test_run(check, sizes, monkeypatch):
 
 
 FAULTS = {
-    "routing": ("moe.routing", "TOP_GROUPS", 3),
-    "finalise": ("moe.finalise", "fma", lambda x, y, z: x + z),
-    "permute": ("moe.permute", "minimum", lambda x, y: y),  # the last row's token
-    "gemm1": ("moe.gemm1", "load_relaxed_if", lambda at, condition: condition),  # the rows of other tokens
+    "routing": ("moe.kernels.routing", "TOP_GROUPS", 3),
+    "finalise": ("moe.kernels.finalise", "fma", lambda x, y, z: x + z),
+    "permute": ("moe.kernels.permute", "minimum", lambda x, y: y),  # the last row's token
+    "gemm1": ("moe.kernels.gather", "load_relaxed_if", lambda at, condition: condition),  # the rows of other tokens
 }
 
 

@@ -1,12 +1,28 @@
 """What grouped_gemm_fp8 refuses: one sentence with operand, dimension and rule, before anything is compiled."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
-from moe import api, grouped_gemm_fp8
-from moe.check import Case
-from moe.kernel import BARRIERS, SMEM, TABLES, Config
-from moe.tuning import CONFIGS, FEW, FITTED, HALVED, MANY, MORE, PAIRED, SEVERAL, WIDE, choose
+from moe import device, grouped_gemm
+from moe.checks.grouped_gemm import Case
+from moe.grouped_gemm import grouped_gemm_fp8
+from moe.kernels.config import BARRIER_BYTES, SMEM, TABLE_BYTES, Config
+from moe.tuning import sm90, sm100
+from moe.tuning.sm90 import (
+    GEMM,
+    M16_SWAP_AB,
+    M128_N64_SPLIT_K,
+    M128_N128_C2,
+    M128_N224,
+    M128_N224_C2,
+    M128_N256,
+    M128_N256_C2,
+    M128_N256_C2_BURST2,
+    choose_gemm,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +30,7 @@ def no_launch(monkeypatch):
     def launcher(*_):
         raise AssertionError("it was not refused")
 
-    monkeypatch.setattr(api, "launcher", launcher)
+    monkeypatch.setattr(grouped_gemm, "launcher", launcher)
 
 
 def operands() -> dict[str, torch.Tensor]:
@@ -70,43 +86,66 @@ def test_no_rows_is_no_launch():
 
 def test_scratch_memory_of_captured_launches(monkeypatch):
     """Launches that are captured together share scratch memory, and with nothing else: replays fill it."""
-    launcher, capture = object.__new__(api.Launcher), [0]
-    launcher.scratch, launcher.owned, launcher.index, launcher.grid = {}, {}, 0, 2
-    launcher.config, launcher.device = Config(tokens=16), torch.device("cpu")
-    info = lambda stream: (0, 1, capture[0], None)  # noqa: E731
-    monkeypatch.setattr(api.runtime, "cudaStreamGetCaptureInfo", info)
-    launcher.capturing = lambda: capture[0] > 0
+    launcher, gpu, capture = object.__new__(grouped_gemm.Launcher), object.__new__(device.Gpu), [0]
+    gpu.index = 0
+    launcher.scratch, launcher.owned, launcher.device, launcher.grid = {}, {}, gpu, 2
+    launcher.config, launcher.torch_device = Config(block_m=16), torch.device("cpu")
+    monkeypatch.setattr(device.runtime, "cudaStreamGetCaptureInfo", lambda stream: (0, 1, capture[0], None))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: capture[0] > 0, raising=False)
     seen = []
     for capture[0] in (0, 1, 1, 2, 0):
-        seen.append(launcher.addresses(7))
+        seen.append(launcher.addresses())
     eager, first, again, second, later = seen
     assert first == again and eager == later and len({eager, first, second}) == 3
 
 
-@pytest.mark.parametrize("config", [*CONFIGS, Config(tokens=32), Config(tokens=64), Config(tokens=128)])
+@pytest.mark.parametrize("config", [*GEMM, Config(block_m=32), Config(block_m=64), Config(block_m=128)])
 def test_shared_memory(config):
     """It fits, with a ring of as many stages as do; whatever is addressed by 1024 bytes or 16 is aligned to them."""
     assert config.smem <= SMEM < config.smem + config.stage_bytes + config.scale_bytes
-    assert config.stage_bytes % 1024 == 0 and config.scale_bytes % 16 == 0 and (TABLES + BARRIERS) % 8 == 0
+    assert config.stage_bytes % 1024 == 0 and config.scale_bytes % 16 == 0 and (TABLE_BYTES + BARRIER_BYTES) % 8 == 0
+
+
+def test_configs_say_their_shape():
+    assert str(M16_SWAP_AB) == "16x128x128 swap-ab burst4 prefetch2"
+    assert str(M128_N256_C2) == "128x256x128 cluster2 prefetch2"
+    assert str(M128_N64_SPLIT_K) == "128x64x128 splitk2 prefetch2"
+    assert str(sm100.M256_N256_2CTA) == "256x256x128 2cta prefetch2"
+    assert str(sm90.GATED_M128_C2) == "128x256x128 cluster2 gated permuted"
+    assert all(len({str(config) for config in configs}) == len(configs) for configs in (GEMM, sm100.GEMM, sm90.GEMM1))
 
 
 def test_choose():
     """Every config is chosen for some sizes; whole tiles for nearly all SMs where there are such."""
     of_layers = (4096, 7168), (7168, 2048), (7168, 7168)
     sizes = [(e * m, e, n, k) for e in (1, 2, 4, 8, 16, 32) for m in (8, 64, 128, 512) for n, k in of_layers]
-    assert {choose(*x) for x in sizes} == set(CONFIGS)
-    assert choose(64, 8, 4096, 7168) == FEW
-    assert choose(2048, 16, 4096, 7168) == MORE  # 256 tiles of 256 rows for 132 SMs
-    assert choose(896, 7, 4096, 7168) == SEVERAL  # 112
-    assert choose(512, 4, 7168, 7168) == choose(1024, 8, 7168, 7168) == PAIRED  # 128 and 256 tiles of 224 rows
-    assert choose(2048, 4, 7168, 7168) == FITTED  # 512
-    assert choose(4096, 8, 7168, 7168) == MANY  # 1024
-    assert choose(512, 4, 2560, 7168) == MORE  # 40
-    assert choose(4096, 32, 7168, 2048, routed=True) == MANY and choose(2048, 32, 7168, 2048, routed=True) == SEVERAL
-    assert choose(512, 32, 7168, 2048, routed=True) == SEVERAL
-    assert choose(256, 32, 7168, 2048, routed=True) == choose(512, 32, 7168, 2048) == FEW
-    assert choose(4096, 32, 7168, 2048) == choose(4096, 32, 4096, 7168) == SEVERAL
-    assert choose(512, 4, 7168, 2048) == FITTED and FITTED.grid(132, 512, 7168, 4) == 128
-    assert choose(1024, 2, 4096, 7168) == WIDE and WIDE.grid(132, 1024, 4096, 2) == 128
-    assert choose(100, 1, 4096, 7168) == HALVED and HALVED.grid(132, 100, 4096, 1) == 128
-    assert FEW.grid(132, 100, 16384, 1) == MORE.grid(132, 1024, 7168, 8) == HALVED.grid(132, 1, 2048, 1) == 132
+    assert {choose_gemm(*x) for x in sizes} == set(GEMM)
+    assert choose_gemm(64, 8, 4096, 7168) == M16_SWAP_AB
+    assert choose_gemm(2048, 16, 4096, 7168) == M128_N128_C2  # 256 tiles of 256 rows for 132 SMs
+    assert choose_gemm(896, 7, 4096, 7168) == M128_N256_C2_BURST2  # 112
+    assert choose_gemm(512, 4, 7168, 7168) == choose_gemm(1024, 8, 7168, 7168) == M128_N224_C2  # 128, 256 of 224 rows
+    assert choose_gemm(2048, 4, 7168, 7168) == M128_N224  # 512
+    assert choose_gemm(4096, 8, 7168, 7168) == M128_N256_C2  # 1024
+    assert choose_gemm(512, 4, 2560, 7168) == M128_N128_C2  # 40
+    assert choose_gemm(4096, 32, 7168, 2048, routed=True) == M128_N256_C2
+    assert choose_gemm(2048, 32, 7168, 2048, routed=True) == M128_N256_C2_BURST2
+    assert choose_gemm(512, 32, 7168, 2048, routed=True) == M128_N256_C2_BURST2
+    assert choose_gemm(256, 32, 7168, 2048, routed=True) == choose_gemm(512, 32, 7168, 2048) == M16_SWAP_AB
+    assert choose_gemm(4096, 32, 7168, 2048) == choose_gemm(4096, 32, 4096, 7168) == M128_N256_C2_BURST2
+    assert choose_gemm(512, 4, 7168, 2048) == M128_N224 and M128_N224.grid(132, 512, 7168, 4) == 128
+    assert choose_gemm(1024, 2, 4096, 7168) == M128_N256 and M128_N256.grid(132, 1024, 4096, 2) == 128
+    assert choose_gemm(100, 1, 4096, 7168) == M128_N64_SPLIT_K and M128_N64_SPLIT_K.grid(132, 100, 4096, 1) == 128
+    assert M16_SWAP_AB.grid(132, 100, 16384, 1) == M128_N128_C2.grid(132, 1024, 7168, 8) == 132
+    assert M128_N64_SPLIT_K.grid(132, 1, 2048, 1) == 132
+
+
+@pytest.mark.parametrize("arch, tuning", [("sm90", sm90), ("sm100", sm100)])
+def test_files_are_named_by_the_tokens_that_they_serve(arch, tuning):
+    """Mainloops of kernels/ARCH are in files that say up to, or from, how many tokens an expert they run."""
+    for name in (path.stem for path in (Path(grouped_gemm.__file__).parent / "kernels" / arch).glob("*_tokens.py")):
+        bound, swap_ab = int(re.search(r"\d+", name)[0]), name.startswith("swap_ab")
+        inside, outside = (bound, bound + 1) if "_to_" in name else (bound, bound - 1)
+        for m, expected in ((inside, True), (outside, False)):
+            config = tuning.choose_gemm(8 * m, 8, 7168, 7168)
+            assert (config.two_cta if "two_cta" in name else config.swap_ab == swap_ab) == expected, (name, m)

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from moe import definition as d
+from moe import problem as p
+from moe.reference import layer as d
 
-SMALL = d.Sizes(hidden=256, intermediate=128, local=4)
+SMALL = p.Sizes(hidden=256, intermediate=128, local=4)
 
 
 def logits_of(*pairs, rest=-20.0) -> torch.Tensor:
@@ -72,7 +73,7 @@ def test_lists_beyond_the_last_expert_are_empty(offset):
     assert m_indptr.tolist() == [min(i, 256 - offset) for i in range(9)] and len(rows) == 256 - offset
 
 
-def constant(x: d.Inputs) -> d.Inputs:
+def constant(x: p.Inputs) -> p.Inputs:
     """All operands constants, so that every result can be written down."""
     for tensor, value in zip(x.tensors()[2:], (1.0, -0.5, 0.25, 0.125, 0.5, -2.0)):
         tensor.copy_(torch.full(tensor.shape, value))
@@ -94,12 +95,12 @@ def test_the_layer_by_hand():
 
 def test_only_local_experts_count_but_weights_are_over_all():
     """What all experts give is the sum of what two GPUs with half of them give."""
-    x = d.draw(d.Sizes(128, 128, 8), 30, seed=1)
+    x = d.draw(p.Sizes(128, 128, 8), 30, seed=1)
     whole = d.layer(x)
     parts = []
     for first in (0, 4):
         part = [t[first : first + 4] if t.dim() == 3 else t for t in x.tensors()]
-        parts.append(d.layer(d.Inputs(*part, first, 2.5)))
+        parts.append(d.layer(p.Inputs(*part, first, 2.5)))
     assert torch.allclose(parts[0] + parts[1], whole, rtol=1e-9, atol=1e-6 * whole.abs().max())
     assert parts[0].norm() > 0 and parts[1].norm() > 0
 
@@ -114,7 +115,7 @@ def test_quantised():
 
 def test_what_quantising_costs():
     """Against the definition on its own kind of inputs: 2 to 4 % of the norm, and the contest's tolerance is met."""
-    x = d.draw(d.Sizes(512, 256, 8), 40, seed=2)
+    x = d.draw(p.Sizes(512, 256, 8), 40, seed=2)
     exact, out = d.layer(x), d.quantised_layer(x)
     assert 0.01 < d.distance(out, exact) < 0.04 and d.matched(out, exact) > 0.93
 
@@ -125,7 +126,7 @@ def test_faults_are_seen(fault):
     x.routing_logits[:, :4] += 2
     expected = d.layer(x)
     if fault == "up and gate":
-        x.gemm1_weights = x.gemm1_weights.view(torch.uint8).roll(128, 1).view(d.E4M3)
+        x.gemm1_weights = x.gemm1_weights.view(torch.uint8).roll(128, 1).view(p.E4M3)
         x.gemm1_weights_scale = x.gemm1_weights_scale.roll(1, 1)
     elif fault == "sign of a scale":
         x.gemm2_weights_scale = x.gemm2_weights_scale.abs()

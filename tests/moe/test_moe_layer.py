@@ -12,15 +12,18 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from moe import definition as d
-from moe import gemm1, gemm1_sm100, layer, layer_bench, pack
-from moe.kernel import SMEM
-from moe.routing import MAX_CHUNK, MAX_CTAS, THREADS, grid_of
+from moe import layer, pack
+from moe import problem as p
+from moe.kernels.config import SMEM
+from moe.kernels.routing import MAX_CHUNK, MAX_CTAS, THREADS, grid_of
+from moe.measure import layer as layer_bench
+from moe.reference import layer as d
+from moe.tuning import sm90, sm100
 from tests.submission.test_machine_code import most_used
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-SIZES = d.Sizes(hidden=256, intermediate=128, local=4)
+SIZES = p.Sizes(hidden=256, intermediate=128, local=4)
 
 
 def operands() -> dict:
@@ -84,7 +87,7 @@ def test_good_operands_reach_the_layer():
 
 
 def test_more_tokens_than_routing_does_are_refused():
-    x = d.draw(d.Sizes(128, 128, 1), 16385)
+    x = d.draw(p.Sizes(128, 128, 1), 16385)
     with pytest.raises(ValueError, match="^hidden_states: dimension T is 16385, but must be from 0 to 16384"):
         layer.run(*vars(x).values(), torch.empty(16385, 128, dtype=torch.bfloat16))
 
@@ -99,14 +102,14 @@ def test_routing_grid(sms):
 
 def test_configs():
     """Every config is chosen for some rows, and fits into shared memory with stages for all three scale warps."""
-    for tuning in (gemm1, gemm1_sm100):
-        assert {tuning.choose(rows, 32) for rows in (1, 256, 512, 2048, 4096)} == set(tuning.CONFIGS)
-        assert all(config.smem <= SMEM and config.depth >= 4 for config in tuning.CONFIGS)
+    for tuning in (sm90, sm100):
+        assert {tuning.choose_gemm1(rows, 32) for rows in (1, 256, 512, 2048, 4096)} == set(tuning.GEMM1)
+        assert all(config.smem <= SMEM and config.stages >= 4 for config in tuning.GEMM1)
 
 
 def test_configs_of_a_b200():
     """Tokens are on the lanes of tensor memory where weights there would take longer than they take from memory."""
-    assert [gemm1_sm100.choose(rows, 32).tokens_on_m for rows in (1, 512, 513, 2048, 16384)] == [0, 0, 1, 1, 1]
+    assert [sm100.choose_gemm1(rows, 32).swap_ab for rows in (1, 512, 513, 2048, 16384)] == [1, 1, 0, 0, 0]
 
 
 def test_when_routing_prefetches(monkeypatch):
@@ -124,7 +127,7 @@ import base64, ctypes
 import cutlass.cute as cute
 from cutlass import Int64
 from cutlass.cute.runtime import make_ptr
-from moe.routing import WORDS, Routing
+from moe.kernels.routing import WORDS, Routing
 from tests import quick_dsl
 quick_dsl.install()
 words = (ctypes.c_int64 * WORDS)()

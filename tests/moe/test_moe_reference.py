@@ -5,8 +5,8 @@ from fractions import Fraction
 import pytest
 import torch
 
-from moe.check import BOUND, CASES, Case, clipped, error
-from moe.reference import magnitudes, reference
+from moe.checks.grouped_gemm import BOUND, CASES, Case, clipped, error
+from moe.reference.grouped_gemm import magnitudes, reference
 
 
 def test_against_rational_numbers():

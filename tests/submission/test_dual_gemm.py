@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import emulator
-from evaluation.verdict import ulps
+from evaluation.judge.verdict import ulps
 from reference import DUAL_GEMM, NAN_SCALE, dual_sums, generate_dual_input, reorder_scales, silu_product
 from tests.submission.fake_executor import FakeExecutor
 from tests.submission.test_results import without_hints

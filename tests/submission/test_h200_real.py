@@ -1,9 +1,9 @@
-"""What worklog/h200_real.py has recorded of an H200 is what the worklog says of it. Nothing is measured here."""
+"""What silicon/entry/h200_real.py has recorded of an H200 is what the worklog says of it. Nothing is measured here."""
 
 import json
 
 import submission
-from worklog import h200_real
+from silicon.entry import h200_real
 
 RECORD = json.loads(h200_real.RESULTS.read_text())
 TIMES = {x["case"]: x for x in RECORD["times"]}

@@ -235,7 +235,7 @@ def test_sharers_only_if_all_their_clusters_run_at_once(executors, monkeypatch, 
 
 
 def test_a_thread_without_a_cuda_context_can_ask_for_clusters(monkeypatch):
-    """A thread has one once it has called CUDA's runtime. On an H200: worklog/h200_real.py."""
+    """A thread has one once it has called CUDA's runtime. On an H200: silicon/entry/h200_real.py."""
     here, asked = threading.local(), []
 
     class HardwareInfo:

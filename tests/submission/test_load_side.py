@@ -1,4 +1,4 @@
-"""What worklog/h200_loads.py compiles for an H200 is the submission's load side: the same copies in the same order."""
+"""silicon/entry/h200_loads.py compiles the submission's load side for an H200: the same copies in the same order."""
 
 import contextlib
 import json
@@ -12,21 +12,22 @@ import torch
 
 import emulator
 from emulator.formats import alu
-from emulator.units import tma
-from emulator.units.async_copy import AsyncCopy
-from evaluation.inputs import as_bytes
+from emulator.units import async_copy, tma
+from emulator.units.addresses import active, pick, shared_cta
+from emulator.units.tensor_maps import tensor_map
+from evaluation.judge.inputs import as_bytes
 from reference import generate_input
+from silicon.entry import h200_loads
+from silicon.entry.h200_loads import arguments
+from silicon.timing import points
 from task import read_task_yaml
-from tests.timing import points
-from worklog import h200_loads
-from worklog.h200_loads import arguments
 
 ROOT = pathlib.Path(__file__).parents[2]
 SIZES = [(40, 272, 576), (300, 128, 128)]  # (M, N, K): parts of tiles in every dimension, two token tiles
 
 COMPILE = """
 import json, sys
-from worklog import h200_loads
+from silicon.entry import h200_loads
 h200_loads.prepare_dsl()
 submission = h200_loads.load_submission()
 made = h200_loads.compile_launch(submission, json.loads(sys.argv[1]), submission.DEFAULT)
@@ -49,29 +50,29 @@ def for_h200(tmp_path_factory) -> dict:
 @contextlib.contextmanager
 def recorded():
     """Yields {(CTA, warp): [(where in its shared memory, if a load; bytes a row; rows' addresses, sorted), ...]}."""
-    copies, methods = {}, (AsyncCopy.tma_load, AsyncCopy.tma_store)
+    copies, functions = {}, (async_copy.tma_load, async_copy.tma_store)
 
     def tma_load(group, dst, tensor, coords, bar, rank, mode, *rest):
         note(group, dst, tensor, coords, rank, rest[-1])
-        methods[0](group, dst, tensor, coords, bar, rank, mode, *rest)
+        functions[0](group, dst, tensor, coords, bar, rank, mode, *rest)
 
     def tma_store(group, tensor, coords, src, rank, mode, *rest):
         note(group, None, tensor, coords, rank, rest[-1])
-        methods[1](group, tensor, coords, src, rank, mode, *rest)
+        functions[1](group, tensor, coords, src, rank, mode, *rest)
 
     def note(group, dst, tensor, coords, rank, mask):
-        for p in group.active(mask):
-            tensormap = group.tensor_map(group.pick(tensor, p), rank)
-            starts, nbytes = tma.row_addresses(tensormap, tuple(alu.signed(group.pick(c, p), 32) for c in coords))
-            where = dst if dst is None else group.shared_cta(group.pick(dst, p))[1]
+        for p in active(group, mask):
+            tensormap = tensor_map(group, pick(tensor, p), rank)
+            starts, nbytes = tma.row_addresses(tensormap, tuple(alu.signed(pick(c, p), 32) for c in coords))
+            where = dst if dst is None else shared_cta(group, pick(dst, p))[1]
             key = group.cta.index, group.warp.index
             copies.setdefault(key, []).append((where, nbytes, sorted(starts.tolist())))
 
-    AsyncCopy.tma_load, AsyncCopy.tma_store = tma_load, tma_store
+    async_copy.tma_load, async_copy.tma_store = tma_load, tma_store
     try:
         yield copies
     finally:
-        AsyncCopy.tma_load, AsyncCopy.tma_store = methods
+        async_copy.tma_load, async_copy.tma_store = functions
 
 
 def test_cases_are_numbered_as_in_task_yml():

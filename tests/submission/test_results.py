@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 import emulator
-from evaluation.inputs import as_bytes
+from evaluation.judge.inputs import as_bytes
 from reference import BLOCK, generate_full_range_input, generate_input, ref_kernel, reorder_scales
 
 # The same examples in every run, so that a change that breaks the kernel fails where it was made; the first failing

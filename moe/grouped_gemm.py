@@ -1,0 +1,155 @@
+"""`grouped_gemm_fp8`: the operands' checks, and one launch of the kernel that moe.tuning.back_ends chooses."""
+
+import functools
+
+import torch
+
+from moe.device import device_of
+from moe.kernels.config import BLOCK_K, CONSUMER_GROUPS, MAX_EXPERTS, Config
+from moe.kernels.program import Program
+from moe.kernels.schedule import search_step
+from moe.kernels.stream_k import EMPTY
+from moe.operands import MAX_ROWS, Operand, complain, contiguous, misaligned, require
+from moe.problem import BF16, E4M3, F32, I32
+from moe.tuning.back_ends import kernel, tuning
+
+
+def grouped_gemm_fp8(
+    a: torch.Tensor,
+    a_scale: torch.Tensor,
+    b: torch.Tensor,
+    b_scale: torch.Tensor,
+    m_indptr: torch.Tensor,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """out[r] = sum over blocks of 128 of K of (a[r] . b[e]) * (a_scale * b_scale), for the rows r of every expert e.
+
+    a [total_M, K] and b [E, N, K] e4m3, a_scale [K/128, total_M] and b_scale [E, N/128, K/128] f32 of any sign,
+    m_indptr [E+1] int32, out [total_M, N] bf16; all contiguous and on the current GPU, a, a_scale, b and out from a
+    multiple of 16 bytes on. Rows m_indptr[e] to m_indptr[e+1] of a belong to expert e: any number, also 0. Rows of no
+    expert are not written; what m_indptr says of rows that a does not have, or that an earlier expert has, is left
+    out. N and K are multiples of 128, E at most 512.
+    Each block's dot products are the tensor core's; a_scale * b_scale is rounded to f32, then multiplied and added in
+    one rounding; the sum is rounded once to bf16. Blocks are added in order; of a tile whose K is shared (stream-K,
+    split-K) each part's, then the parts'.
+    One kernel on torch's current stream. Writes and returns out, or a new tensor. ValueError if an operand is not so.
+    """
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dim() == 2 and b.dim() == 3):
+        raise ValueError("a must be a tensor [total_M, K] and b a tensor [E, N, K]")
+    call = plan(a.shape, b.shape, a.device)
+    if out is None:
+        (out,) = device_of(a.device).tensors(torch.empty(call.out_shape, dtype=BF16, device=a.device))
+    call((a, a_scale, b, b_scale, m_indptr, out))
+    return out
+
+
+def expectations(total_m: int, n: int, k: int, experts: int) -> tuple[Operand, ...]:
+    """What each operand must be; ValueError if the kernel does not do these sizes."""
+    for name, operand, x, multiple, least, most in (
+        ("total_M", "a", total_m, 1, 0, MAX_ROWS),
+        ("N", "b", n, 128, 128, MAX_ROWS),
+        ("K", "a", k, BLOCK_K, BLOCK_K, MAX_ROWS),
+        ("E", "b", experts, 1, 1, MAX_EXPERTS),
+    ):
+        require(operand, name, x, multiple, least, most)
+    if (-(-total_m // 16) + experts) * (n // 128) * (k // BLOCK_K) >= 2**31:
+        raise ValueError(f"a: total_M = {total_m} with N = {n} and K = {k} is more than one launch can count")
+    blocks = k // BLOCK_K
+    return (
+        contiguous("a", E4M3, total_m, k),
+        contiguous("a_scale", F32, blocks, total_m),
+        contiguous("b", E4M3, experts, n, k),
+        contiguous("b_scale", F32, experts, n // 128, blocks),
+        contiguous("m_indptr", I32, experts + 1),
+        contiguous("out", BF16, total_m, n),
+    )
+
+
+class Plan:
+    """A call with operands of these sizes on this GPU."""
+
+    def __init__(self, total_m: int, n: int, k: int, experts: int, device: torch.device):
+        self.expected = expectations(total_m, n, k, experts)
+        self.dtypes = tuple(x.dtype for x in self.expected)
+        self.shapes = tuple(self.expected[i].shape for i in (1, 3, 4, 5))
+        self.out_shape, self.sizes, self.total_m = (total_m, n), (total_m, n, k, experts), total_m
+        self.device, self.index, self.indexed = device, device.index, device_of(device).indexed
+        self.launcher = self.words = None
+
+    def __call__(self, tensors: tuple) -> None:
+        """Launch; ValueError unless the tensors are as they must be."""
+        a, a_scale, b, b_scale, m_indptr, out = tensors
+        index = self.index
+        try:  # the shapes of a and b led here
+            right = (
+                (a.dtype, a_scale.dtype, b.dtype, b_scale.dtype, m_indptr.dtype, out.dtype) == self.dtypes
+                and (a_scale.shape, b_scale.shape, m_indptr.shape, out.shape) == self.shapes
+                and a.get_device() == a_scale.get_device() == b.get_device() == b_scale.get_device() == index
+                and m_indptr.get_device() == out.get_device() == index
+                and a.is_contiguous() and a_scale.is_contiguous() and b.is_contiguous() and b_scale.is_contiguous()
+                and m_indptr.is_contiguous() and out.is_contiguous()
+                and self.indexed
+            )  # fmt: skip
+        except AttributeError:  # no tensor
+            right = False
+        if not right:
+            complain(tensors, self.expected, (a, "a"))
+        if self.total_m:
+            if self.launcher is None:
+                total_m, n, k, experts = self.sizes
+                config = tuning(device_of(self.device).capability).choose_gemm(total_m, experts, n, k)
+                made = launcher(self.device, config)
+                self.words = made.words(made.grid, *self.sizes)
+                self.launcher = made  # last, as other threads look at it
+            self.launcher.launch(tensors, self.words)
+
+
+@functools.lru_cache(maxsize=4096)
+def plan(of_a: torch.Size, of_b: torch.Size, device: torch.device) -> Plan:
+    """The call for these shapes of a and b; ValueError if the kernel does not do their sizes."""
+    return Plan(of_a[0], of_b[1], of_a[1], of_b[0], device)
+
+
+class Launcher:
+    """One compiled kernel on one GPU, and its scratch memory. grid: CTAs that fit the GPU."""
+
+    def __init__(self, device: torch.device, config: Config):
+        of_config = kernel(config)
+        self.program = Program(of_config, of_config.words)
+        self.config, self.torch_device, self.device = config, device, device_of(device)
+        self.scratch, self.owned = {}, {}
+        self.grid = self.device.sms // config.launch_cluster * config.launch_cluster
+        self.words = functools.lru_cache(maxsize=4096)(self.words)
+
+    def words(self, most: int, total_m: int, n: int, k: int, experts: int) -> tuple[int, ...]:
+        """What the kernel's words say of a problem, on a GPU that `most` CTAs fit."""
+        return total_m, n, k, experts, search_step(experts), self.config.grid(most, total_m, n, experts)
+
+    def addresses(self) -> tuple[int, int]:
+        """Addresses of the partial sums and their flags, which launches of one order share."""
+        order = self.device.order()
+        if order not in self.scratch:
+            count = self.grid * self.config.partial_bytes // 4
+            partials = torch.empty(count, dtype=I32, device=self.torch_device)
+            if self.config.polled_partials:
+                partials.fill_(EMPTY)
+            flags = torch.zeros(self.grid * CONSUMER_GROUPS, dtype=I32, device=self.torch_device)
+            partials, flags = self.device.tensors(partials, flags)
+            self.scratch[order], self.owned[order] = (partials.data_ptr(), flags.data_ptr()), (partials, flags)
+        return self.scratch[order]
+
+    def __call__(self, tensors: tuple, total_m: int, n: int, k: int, experts: int) -> None:
+        """Launch with tensors that are as `expectations` says."""
+        self.launch(tensors, self.words(self.grid, total_m, n, k, experts))
+
+    def launch(self, tensors: tuple, words: tuple[int, ...]) -> None:
+        """Launch with what `words` gave for the tensors' sizes."""
+        if not self.device.is_current():
+            raise ValueError(f"a is on {self.torch_device}, but must be on torch's current device")
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        if (addresses[0] | addresses[1] | addresses[2] | addresses[5]) % 16:
+            raise misaligned(next(x for x, i in (("a", 0), ("a_scale", 1), ("b", 2), ("out", 5)) if addresses[i] % 16))
+        self.program(*addresses, *self.addresses(), *words, self.device.stream())
+
+
+launcher = functools.lru_cache(maxsize=64)(Launcher)

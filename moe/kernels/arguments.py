@@ -1,0 +1,96 @@
+"""Host arguments of the GEMM kernels: an array of 64-bit words, from which the tensormaps are encoded on the host.
+
+`WORDS`: how many there are. `unpack(words)`: what the kernel is launched with, in this order: grid, stream, tensormaps
+(a TMA atom of the tokens for each of Config.boxes, then that of the weights), m_indptr, operands, k-blocks, experts,
+first step of a search among them.
+"""
+
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint8
+from cutlass.cute.nvgpu import cpasync, warpgroup
+
+from moe.kernels.config import BLOCK_K, BLOCK_N, Config
+from moe.kernels.context import GatedOperands, Operands
+
+
+def swizzled(rows: int):
+    """Layout of a box of `rows` x 128 bytes in shared memory: K-major, 128-byte swizzle."""
+    atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, Uint8)
+    return cute.tile_to_shape(atom, (rows, BLOCK_K), (0, 1))
+
+
+def tma_atom(address: Int64, shape: tuple, stride: tuple, layout, box: tuple):
+    """TMA atom that loads boxes of a tensor of bytes."""
+    pointer = cute.make_ptr(Uint8, address, cute.AddressSpace.gmem, assumed_align=16)
+    tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=stride))
+    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), tensor, layout, box)[0]
+
+
+def token_tensormaps(config: Config, address: Int64, total_m: Int32, k: Int32) -> list:
+    """TMA atoms of A [total_m, k], one for each width; CTAs that share tokens by multicast load half of them each."""
+    atoms = []
+    for width in config.boxes:
+        rows = width if config.two_cta else width // config.cluster
+        atoms.append(tma_atom(address, (total_m, k), (cute.assume(k, 16), 1), swizzled(rows), (rows, BLOCK_K)))
+    return atoms
+
+
+def weight_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, rows: int):
+    """TMA atom of B [experts, n, k], innermost first: boxes of 128 x rows x 1. Rows from n on are zeros."""
+    layout = cute.composition(swizzled(rows), cute.make_layout((BLOCK_K, rows, 1), stride=(rows, 1, rows * BLOCK_K)))
+    stride = (1, cute.assume(Int64(k), 16), cute.assume(Int64(n) * Int64(k), 16))
+    return tma_atom(address, (k, n, experts), stride, layout, (BLOCK_K, rows, 1))
+
+
+def gated_weight_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32):
+    """TMA atom of B [experts, up | gate, n / 2, k], innermost first: boxes of 128 x 128 x 1 x 1."""
+    box = (BLOCK_K, BLOCK_N, 1, 1)
+    strides = BLOCK_N, 1, BLOCK_N * BLOCK_K, BLOCK_N * BLOCK_K
+    layout = cute.composition(swizzled(BLOCK_N), cute.make_layout(box, stride=strides))
+    half = Int64(n >> 1) * Int64(k)
+    stride = (1, cute.assume(Int64(k), 16), cute.assume(half, 16), cute.assume(2 * half, 16))
+    return tma_atom(address, (k, n >> 1, 2, experts), stride, layout, box)
+
+
+class GroupedGemmArguments:
+    """Words: addresses of a e4m3 [total_m, k], a_scale f32 [k/128, total_m], b e4m3 [experts, n, k], b_scale f32
+    [experts, n/128, k/128], m_indptr int32 [experts + 1], out bf16 [total_m, n], partials, flags (context.Operands);
+    total_m, n, k, experts, first step of a search among them, CTAs in the grid; CUDA stream.
+    """
+
+    WORDS = 15
+
+    def __init__(self, config: Config):
+        self.config = config
+
+    def unpack(self, words: cute.Tensor) -> tuple:
+        """What the kernel is launched with."""
+        a, a_scale, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
+        total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
+        weights = weight_tensormap(b, experts, n, k, self.config.weights_box)
+        tensormaps = *token_tensormaps(self.config, a, total_m, k), weights
+        operands = Operands(a_scale, b_scale, out, partials, flags, total_m, n)
+        return grid, words[14], tensormaps, m_indptr, operands, k >> 7, experts, search
+
+
+class Gemm1Arguments:
+    """Words: addresses of hidden_states e4m3 [T, k], their scales f32 [k/128, T] (or of both permuted, [total_m, k] and
+    [k/128, total_m]), weights e4m3 [experts, n, k] and scales f32 [experts, n/128, k/128], m_indptr int32
+    [experts + 1], rows int32 [total_m] (the token of each row), c e4m3 [total_m, n/2], its scales f32 [n/256, total_m],
+    partials, flags (context.Operands); total_m, n, k, experts, first step of a search among them, CTAs; T; CUDA stream.
+    """
+
+    WORDS = 18
+
+    def __init__(self, config: Config):
+        self.config = config
+
+    def unpack(self, words: cute.Tensor) -> tuple:
+        """What the kernel is launched with."""
+        a, a_scale, b, b_scale, m_indptr, rows, c, c_scale, partials, flags = [words[i] for i in range(10)]
+        total_m, n, k, experts, search, grid, tokens = [Int32(words[i]) for i in range(10, 17)]
+        weights, config = gated_weight_tensormap(b, experts, n, k), self.config
+        # The kernel takes the last one for the weights; tokens that are gathered come without
+        tokens_maps = token_tensormaps(config, a, total_m, k) if config.permuted else [weights] * len(config.boxes)
+        operands = GatedOperands(a, a_scale, b_scale, rows, c, c_scale, partials, flags, total_m, n, tokens)
+        return grid, words[17], (*tokens_maps, weights), m_indptr, operands, k >> 7, experts, search

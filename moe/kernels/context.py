@@ -1,0 +1,69 @@
+"""What the roles of a GEMM kernel know: addresses in shared memory, the problem's operands, the warp's own place."""
+
+from typing import NamedTuple
+
+from cutlass import Int32, Int64
+
+
+class Cta(NamedTuple):
+    """Addresses in shared memory, and the CTA's place in its cluster."""
+
+    rank: Int32
+    cluster: Int32
+    split_k: Int32  # f32 [warp / 2, 4 sums, lane, 4]: sums that come from the other CTA
+    ring: Int32  # [stages, weights | tokens]
+    scales: Int32  # [scale_stages, scale_bytes]
+    scratch: Int32  # [warp, scratch_bytes]
+    full: Int32  # mbarriers [stages]
+    empty: Int32
+    mma: Int32  # mma_barrier_bytes: accumulators in tensor memory, and split-K
+    tiles: Int32  # [stages, WORK_TILE_BYTES]: the work tile, where a stage is the first of one
+    # Of the ring of scales: one of its own, or, if scales come and go with the operands, those above
+    scales_full: Int32
+    scales_empty: Int32
+    scale_tiles: Int32
+
+
+class Operands(NamedTuple):
+    """Addresses and sizes of the grouped GEMM's operands that do not come by TMA."""
+
+    a_scale: Int64
+    b_scale: Int64
+    out: Int64
+    partials: Int64  # f32 [CTA, partial_bytes / 4]: stream-K's partial sums; if polled, EMPTY where there are none
+    flags: Int64  # int32 [CTA, CONSUMER_GROUPS]: 1 while there are some, if not polled
+    total_m: Int32
+    n: Int32
+
+
+class GatedOperands(NamedTuple):
+    """Addresses and sizes of the operands of the layer's GEMM1."""
+
+    a: Int64
+    a_scale: Int64
+    b_scale: Int64
+    rows: Int64
+    c: Int64
+    c_scale: Int64
+    partials: Int64
+    flags: Int64
+    total_m: Int32  # rows that there is room for
+    n: Int32  # of up and gate together
+    tokens: Int32
+
+
+class TensorMaps(NamedTuple):
+    """Addresses of tensormaps among the kernel parameters."""
+
+    tokens: Int64  # [Config.boxes]: 128 bytes each
+    weights: Int64
+
+
+class Warp(NamedTuple):
+    """A warp's place in the kernel, and what it works on."""
+
+    cta: Cta
+    operands: tuple
+    number: Int32  # of the warp in the CTA
+    lane: Int32
+    thread: Int32  # of the CTA

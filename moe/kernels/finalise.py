@@ -1,0 +1,64 @@
+"""The layer's last kernel: each token's weighted sum over the rows that its local experts gave it. A CTA a token."""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, range_constexpr
+from cutlass._mlir.dialects import cuda as cuda_ir
+
+from moe.kernels.ptx import (
+    as_float,
+    fma,
+    let_next_kernel_start,
+    load_global_floats,
+    load_global_words,
+    pack_bfloat,
+    select,
+    store_global_words,
+    wait_for_previous_kernel,
+)
+from moe.problem import TOP_K
+
+THREADS = 224
+TOGETHER = 4  # 16-byte loads of a thread that are under way at once: with these threads 7168 columns
+WORDS = 7
+
+
+class Finalise:
+    """The kernel. Words: addresses of o bf16 [rows, H], places int32 [T, 8], weights f32 [T, 8], output bf16 [T, H]; T,
+    H; CUDA stream. Of a token's places those that are not -1 come first. It computes moe.reference.layer.combined.
+    """
+
+    @cute.jit
+    def __call__(self, host: cute.Pointer):
+        words = cute.make_tensor(host, cute.make_layout(WORDS))
+        o, places, weights, output = [words[i] for i in range(4)]
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[6].ir_value())
+        self.kernel(o, places, weights, output, Int32(words[5])).launch(
+            grid=(Int32(words[4]), 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
+        )
+
+    @cute.kernel
+    def kernel(self, o: Int64, places: Int64, weights: Int64, output: Int64, hidden: Int32):
+        thread, _, _ = cute.arch.thread_idx()
+        token, _, _ = cute.arch.block_idx()
+        wait_for_previous_kernel()
+        let_next_kernel_start()
+        at = Int64(token) * (4 * TOP_K)
+        rows = load_global_words(places + at, Int32(1)) + load_global_words(places + at + 16, Int32(1))
+        factors = load_global_floats(weights + at, Int32(1)) + load_global_floats(weights + at + 16, Int32(1))
+        for base in cutlass.range(thread, hidden >> 3, THREADS * TOGETHER, unroll=1):
+            sums = cute.make_rmem_tensor((8 * TOGETHER,), Float32)
+            sums.fill(0.0)
+            inside = [select(base + i * THREADS < hidden >> 3, 1, 0) for i in range(TOGETHER)]
+            for j in range_constexpr(TOP_K):
+                if rows[j] >= 0:
+                    row = o + (Int64(rows[j]) * Int64(hidden) + Int64(base) * 8) * 2
+                    x = [load_global_words(row + i * (THREADS * 16), inside[i]) for i in range(TOGETHER)]
+                    for i in range_constexpr(8 * TOGETHER):
+                        word = x[i // 8][i // 2 % 4]
+                        value = as_float(word & -65536) if i % 2 else as_float(word << 16)
+                        sums[i] = fma(value, factors[j], sums[i])
+            to = output + (Int64(token) * Int64(hidden) + Int64(base) * 8) * 2
+            for i in range_constexpr(TOGETHER):
+                x = [pack_bfloat(sums[8 * i + 2 * j], sums[8 * i + 2 * j + 1]) for j in range(4)]
+                store_global_words(to + i * (THREADS * 16), x, inside[i])

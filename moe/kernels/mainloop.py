@@ -1,0 +1,30 @@
+"""What the consumers' mainloops have in common: their state, and the release of a stage."""
+
+from typing import NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, const_expr
+
+from moe.kernels.context import Cta
+from moe.kernels.pipeline import PipelineState
+from moe.kernels.ptx import map_shared, mbarrier_arrive, mbarrier_arrive_cluster, minimum, select
+
+
+class MainloopState(NamedTuple):
+    """Where the consumers are between one work tile and the next."""
+
+    stage: PipelineState  # of the ring of scales, which sm90 has in the stages of the operands
+    done: Int32  # k-blocks so far: its parity is that of the accumulator in tensor memory
+
+
+@cute.jit
+def release(config: cutlass.Constexpr, cta: Cta, slot: Int32, lane: Int32):
+    """This warp has read a stage of that ring: arrive at its empty barrier, in all CTAs that write to it."""
+    cute.arch.sync_warp()
+    bar = cta.scales_empty + 8 * slot
+    if const_expr(config.cluster == 1 or config.scale_ring):
+        mbarrier_arrive(bar, select(lane == 0, 1, 0))
+    else:
+        to = map_shared(bar, minimum(lane, config.cluster - 1))
+        mbarrier_arrive_cluster(to, select(lane < config.cluster, 1, 0))

@@ -1,0 +1,87 @@
+"""The layer's kernel before GEMM1 where experts have many tokens: copies of their rows, in the order of the experts.
+
+    a CTA: 8 rows at a time. A warp copies a row, a lane 16 bytes at once, and the ninth warp the scales of all of them,
+           a lane those of one row for every fourth block of K
+
+GEMM1 then loads tokens as the grouped GEMM does, by TMA. With few tokens it gathers them itself.
+"""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, range_constexpr
+from cutlass._mlir.dialects import cuda as cuda_ir
+
+from moe.kernels.ptx import (
+    as_int,
+    let_next_kernel_start,
+    load_global_float,
+    load_global_words,
+    load_relaxed,
+    minimum,
+    select,
+    store_global_word,
+    store_global_words,
+    wait_for_previous_kernel,
+)
+
+ROWS = 8  # that a CTA copies at a time
+THREADS = 32 * (ROWS + 1)
+CTAS = 2  # of an SM
+TOGETHER = 14  # 16-byte loads of a thread that are under way at once: a row of 7168
+BLOCKS = 14  # scales of a thread likewise: of rows of 7168
+WORDS = 12
+
+
+class Permute:
+    """The kernel. Words: addresses of hidden_states e4m3 [T, H], their scales f32 [H/128, T], m_indptr int32 [E + 1],
+    rows int32 [total_m] (the token of each row), permuted e4m3 [total_m, H], its scales f32 [H/128, total_m]; T, H,
+    total_m, E; CTAs; CUDA stream. Row r < m_indptr[E] of the result is that of token rows[r].
+    """
+
+    @cute.jit
+    def __call__(self, host: cute.Pointer):
+        words = cute.make_tensor(host, cute.make_layout(WORDS))
+        hidden, scales, m_indptr, rows, to, to_scales = [words[i] for i in range(6)]
+        tokens, h, total_m, experts, grid = [Int32(words[i]) for i in range(6, 11)]
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[11].ir_value())
+        self.kernel(hidden, scales, m_indptr, rows, to, to_scales, tokens, h, total_m, experts).launch(
+            grid=(grid, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
+        )
+
+    @cute.kernel
+    def kernel(
+        self, hidden: Int64, scales: Int64, m_indptr: Int64, rows: Int64, to: Int64, to_scales: Int64, tokens: Int32,
+        h: Int32, total_m: Int32, experts: Int32,
+    ):  # fmt: skip
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        lane = cute.arch.lane_idx()
+        block, _, _ = cute.arch.block_idx()
+        grid, _, _ = cute.arch.grid_dim()
+        wait_for_previous_kernel()
+        let_next_kernel_start()
+        used = load_relaxed(m_indptr + Int64(experts) * 4)
+        for first in cutlass.range(block * ROWS, used, grid * ROWS, unroll=1):
+            row = first + select(warp == ROWS, lane & (ROWS - 1), warp)
+            token = load_relaxed(rows + Int64(minimum(row, used - 1)) * 4)
+            if warp == ROWS:
+                for base in cutlass.range(lane // ROWS, h >> 7, 32 // ROWS * BLOCKS, unroll=1):
+                    blocks = [base + 32 // ROWS * i for i in range(BLOCKS)]
+                    wanted = [select((k < h >> 7) & (row < used), 1, 0) for k in blocks]
+                    at = [scales + (Int64(k) * Int64(tokens) + Int64(token)) * 4 for k in blocks]
+                    x = [load_global_float(at[i], wanted[i]) for i in range(BLOCKS)]
+                    at = [to_scales + (Int64(k) * Int64(total_m) + Int64(row)) * 4 for k in blocks]
+                    for i in range_constexpr(BLOCKS):
+                        store_global_word(at[i], as_int(x[i]), wanted[i])
+            elif row < used:
+                source, place = hidden + Int64(token) * Int64(h), to + Int64(row) * Int64(h)
+                for base in cutlass.range(lane, h >> 4, 32 * TOGETHER, unroll=1):
+                    inside = [select(base + 32 * i < h >> 4, 1, 0) for i in range(TOGETHER)]
+                    at = Int64(base) * 16
+                    x = [load_global_words(source + at + 512 * i, inside[i]) for i in range(TOGETHER)]
+                    for i in range_constexpr(TOGETHER):
+                        store_global_words(place + at + 512 * i, x[i], inside[i])
+
+
+def grid_of(rows: int, sms: int) -> int:
+    """CTAs for at most so many rows."""
+    return min(CTAS * sms, -(-rows // ROWS))

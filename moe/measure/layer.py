@@ -1,0 +1,235 @@
+"""Times the layer, its stages and the peers that are installed on this GPU: python -m moe.layer_bench --json FILE
+
+A timing is CALLS calls back to back between two events, after a fill that flushes L2; the median of --repeats timings,
+contestants in random order each time. The calls go round several sets of tokens, with the same weights: those of all
+local experts are 1.4 GB. A set has at least one row. Stages are timed apart, each on what the one before left; whole
+layers, ours and the peers' (peers.py), as they are called, and as a CUDA graph of all the calls.
+
+Floors: floor.py's copies of the weights of the experts that have rows, and of the rows; for finalise, a copy by torch
+of as many bytes as it reads and writes.
+"""
+
+import dataclasses
+import datetime
+import functools
+import itertools
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import torch
+
+from moe import problem as p
+from moe.layer import Layer, Space, run
+from moe.measure.floor import Floor
+from moe.measure.timing import CALLS, FLUSH, captured, elapsed
+from moe.reference import layer as d
+
+TOKENS = (1, 7, 16, 64, 256, 901, 2048, 4096, 11948, 14107)
+FEW = 2048  # bars differ up to here, and above
+GRAPH = ", in a graph"
+
+
+@dataclasses.dataclass
+class Set:
+    """Tokens, the memory of a call, and what it wrote."""
+
+    x: p.Inputs
+    space: Space
+    output: torch.Tensor
+    sizes: list[int]  # rows of each local expert
+
+    @property
+    def rows(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def experts(self) -> int:
+        """That have rows."""
+        return sum(m > 0 for m in self.sizes)
+
+
+def draw(layer: Layer, weights: p.Inputs, tokens: int, seed: int) -> Set:
+    """A set on which all stages have run."""
+    few = dataclasses.replace(layer.sizes, intermediate=128, local=1)  # the tokens of a layer that is quickly drawn
+    drawn = d.draw(few, tokens, seed, 0, "cuda")
+    names = "routing_logits", "hidden_states", "hidden_states_scale"
+    x = dataclasses.replace(weights, **{name: getattr(drawn, name) for name in names})
+    space = layer.allocate(layer.space(tokens).room)
+    output = torch.empty(tokens, layer.sizes.hidden, dtype=p.BF16, device="cuda")
+    layer.launch(x, space, output)
+    return Set(x, space, output, space.m_indptr.diff().tolist())
+
+
+def floors(layer: Layer, turns: list[Set]) -> dict[str, list[Callable]]:
+    calls = {}
+    for i, form in enumerate(("shares", "interleaved")):
+        floor = Floor(i == 1)
+        for name in ("GEMM1", "GEMM2"):
+            calls[f"floor of {name}, {form}"] = of_stage = []
+            for s in turns:
+                c, o = s.space.c[: s.rows], s.space.o[: s.rows]
+                first = s.x.hidden_states, s.x.gemm1_weights[: s.experts], c
+                second = c, s.x.gemm2_weights[: s.experts], o
+                of_stage.append(functools.partial(floor, *(first if name == "GEMM1" else second)))
+    copies = {
+        id(s): torch.empty(s.rows + len(s.output), layer.sizes.hidden, dtype=p.BF16, device="cuda") for s in turns
+    }
+    halves = {i: x.flatten()[: x.numel() // 2 * 2].view(2, -1) for i, x in copies.items()}
+    calls["copy for finalise"] = [lambda x=halves[id(s)]: x[0].copy_(x[1]) for s in turns]
+    return calls
+
+
+def measure(layer: Layer, weights: p.Inputs, tokens: int, repeats: int, peers, rng: random.Random) -> dict:
+    drawn = (draw(layer, weights, tokens, seed) for seed in range(10**6))
+    sets = list(itertools.islice((s for s in drawn if s.rows), 3 if tokens > 900 else 12))
+    turns = [sets[i % len(sets)] for i in range(CALLS)]
+    first, second = layer.configs(tokens)
+    fill = torch.empty(FLUSH, dtype=torch.uint8, device="cuda")
+    whole = {"whole": [lambda s=s: run(*s.x.tensors(), 0, 2.5, s.output) for s in turns]}
+    refused, off = {}, {}
+    for name, make in (peers.contestants(fill, [s.sizes for s in sets]) if peers else {}).items():
+        try:
+            outputs = [torch.empty_like(s.output) for s in sets]
+            made = make([s.x for s in sets], outputs)
+            torch.cuda.synchronize()
+        except Exception as error:  # a peer that is not installed, or does not do this
+            refused[name] = f"{type(error).__name__}: {error}"[:300]
+            continue
+        # By how much its results differ from ours, to see that it does the same work
+        x, y = torch.cat(outputs).float(), torch.cat([s.output for s in sets]).float()
+        off[name] = ((x - y).norm() / y.norm()).item()
+        whole[name] = [made[i % len(sets)] for i in range(CALLS)]
+    of_stages = {
+        "routing": [lambda s=s: layer.route(s.x, s.space) for s in turns],
+        "permute": [lambda s=s: layer.permute(s.x, s.space) for s in turns],
+        "GEMM1": [lambda s=s: layer.gemm1(s.x, s.space, first) for s in turns],
+        "GEMM2": [lambda s=s: layer.gemm2(s.x, s.space, second) for s in turns],
+        "finalise": [lambda s=s: layer.finalise(s.space, s.output) for s in turns],
+    }
+    calls = {name: of_stages[name] for name in layer.stages(tokens)}
+    calls |= floors(layer, turns) | whole | {name + GRAPH: captured(x) for name, x in whole.items()}
+    times = {name: [] for name in calls}
+    for repeat in range(repeats + 1):
+        for name in rng.sample(list(calls), len(calls)):
+            times[name].append(elapsed(calls[name], fill, repeat) / CALLS)
+    us = {name: statistics.median(x[1:]) for name, x in times.items()}  # the first warms up
+    for name in ("GEMM1", "GEMM2"):
+        us[f"floor of {name}"] = min(us.pop(f"floor of {name}, {form}") for form in ("shares", "interleaved"))
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for call in calls["whole"]:
+        call()
+    us["host"] = (time.perf_counter() - begin) / CALLS * 1e6
+    torch.cuda.synchronize()
+    mean = [statistics.mean(getattr(s, name) for s in sets) for name in ("rows", "experts")]
+    row = {"T": tokens, "rows": mean[0], "experts": mean[1], "us": us, "GEMM1": str(first), "GEMM2": str(second)}
+    row |= {"difference": off, "refused": refused, "peers": list(off)}
+    for mode in ("", GRAPH):
+        best = min(off, key=lambda name: us[name + mode], default=None)
+        row["best" + mode] = best
+        row["ratio" + mode] = us["whole" + mode] / us[best + mode] if best else None
+    return row
+
+
+# --------------------------------------------------------------------------------------------------------------- report
+
+COLUMNS = (
+    "routing", "permute", "GEMM1", "floor of GEMM1", "GEMM2", "floor of GEMM2", "finalise", "copy for finalise",
+    "whole", "whole, in a graph", "host",
+)  # fmt: skip
+
+
+def lines_of(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(x)} |" for x in (head, ["---"] * len(head), *rows))
+
+
+def table(rows: list[dict]) -> str:
+    """Markdown; microseconds."""
+    head = ["T", "rows", "experts", *COLUMNS]
+    cells = [[f"{x['us'][name]:.1f}" if name in x["us"] else "" for name in COLUMNS] for x in rows]
+    return lines_of(head, [[str(x["T"]), f"{x['rows']:.0f}", f"{x['experts']:.0f}", *c] for x, c in zip(rows, cells)])
+
+
+def peer_table(rows: list[dict], mode: str) -> str:
+    """Ours, the peers, ours over the best of them: as called, or in a graph."""
+    names = list(dict.fromkeys(name for x in rows for name in x["peers"]))
+    body = []
+    for x in rows:
+        us = [f"{x['us'][name + mode]:.1f}" if name in x["peers"] else "" for name in ("whole", *names)]
+        us[0] = f"{x['us']['whole' + mode]:.1f}"
+        ratio = x["ratio" + mode]
+        body.append([str(x["T"]), *us, f"{ratio:.3f}" if ratio else ""])
+    return lines_of(["T", "this", *names, "ratio to the best"], body)
+
+
+def bars(rows: list[dict]) -> dict[str, tuple[float, float]]:
+    """(reached, wanted) of each bar that these rows have something for; less is better."""
+    found = {}
+    for mode in ("", GRAPH):
+        few = [x["ratio" + mode] for x in rows if x["T"] <= FEW and x["ratio" + mode]]
+        many = [x["ratio" + mode] for x in rows if x["T"] > FEW and x["ratio" + mode]]
+        how = mode or ", as called"
+        if few:
+            found[f"ratio to the best peer up to T = {FEW}, geometric mean{how}"] = statistics.geometric_mean(few), 0.78
+            found[f"the same, the worst row{how}"] = max(few), 0.90
+        if many:
+            found[f"ratio to the best peer above T = {FEW}, the worst row{how}"] = max(many), 0.92
+    for x in rows:
+        us = x["us"]
+        if x["T"] <= FEW:
+            for name in ("GEMM1", "GEMM2"):
+                found[f"{name} over its floor, T = {x['T']}"] = us[name] / us[f"floor of {name}"], 1.05
+        if x["T"] == FEW:
+            found[f"routing, T = {FEW}, us"] = us["routing"], 15
+            found[f"finalise over a copy, T = {FEW}"] = us["finalise"] / us["copy for finalise"], 1 / 0.75
+        if x["T"] == 1:
+            found["T = 1, in a graph, us"] = us["whole" + GRAPH], 45
+    return found
+
+
+@click.command()
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the results there.")
+@click.option("--repeats", type=click.IntRange(1), default=9, show_default=True, help="Timings, of 15 calls each.")
+@click.option("--tokens", default=",".join(map(str, TOKENS)), show_default=True, help="Values of T.")
+@click.option("--peers/--no-peers", "wanted", default=True, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of contestants.")
+def main(file: Path | None, repeats: int, tokens: str, wanted: bool, seed: int) -> None:
+    """Time the layer, each of its stages, and the peers that are installed, on this GPU."""
+    if not torch.cuda.is_available():
+        raise click.ClickException("there is no GPU here: times are measured, never modelled, by this command")
+    sizes, rows, rng = p.Sizes(), [], random.Random(seed)
+    layer = Layer(torch.device("cuda", torch.cuda.current_device()), sizes)
+    weights = d.draw(sizes, 1, device="cuda")
+    peers = None
+    if wanted:
+        from moe.measure.peers import Peers  # needs Triton, which torch for CUDA brings
+
+        peers = Peers(weights)
+    for count in map(int, tokens.split(",")):
+        rows.append(measure(layer, weights, count, repeats, peers, rng))
+        click.echo(table(rows[-1:]).splitlines()[-1] + (peer_table(rows[-1:], GRAPH).splitlines()[-1] if peers else ""))
+        for name, why in rows[-1]["refused"].items():
+            click.echo(f"  {name}: {why}")
+        result = {
+            "gpu": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(),
+            "torch": torch.__version__, "calls": CALLS, "repeats": repeats, "bars": bars(rows), "rows": rows,
+        }  # fmt: skip
+        if file:
+            file.write_text(json.dumps(result, indent=1) + "\n")
+        layer.spaces.clear()
+        torch.cuda.empty_cache()
+    click.echo(f"\n{torch.cuda.get_device_name()}, us\n\n{table(rows)}")
+    for mode in ("", GRAPH) if peers else ():
+        click.echo(f"\nwhole layers{mode or ', as called'}\n\n{peer_table(rows, mode)}")
+    click.echo("\nbars")
+    for name, (reached, most) in bars(rows).items():
+        click.echo(f"{'met   ' if reached <= most else 'MISSED'} {name}: {reached:.3g}, at most {most:.3g}")
+
+
+if __name__ == "__main__":
+    main()

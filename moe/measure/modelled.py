@@ -1,0 +1,76 @@
+"""Calls of the grouped GEMM and of the layer on the emulated GPU, for a timing model: launched, but with no values.
+
+Only what decides a kernel's course has contents: m_indptr, and the layer's logits. All else is zeros that nobody has
+written, which cost no memory. Import this after emulator.install.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+
+import emulator
+from moe import problem as p
+from moe.device import device_of
+from moe.grouped_gemm import launcher
+from moe.kernels.config import Config
+from moe.layer import Layer
+from moe.reference import layer as d
+from moe.tuning.back_ends import tuning
+
+LEAST = 200 << 20  # bytes of all sets of inputs, beyond the L2
+
+
+def config_of(ms: tuple[int, ...], n: int, k: int) -> Config:
+    """What this GPU's table has for a problem."""
+    return tuning(device_of(torch.device("cpu")).capability).choose_gemm(sum(ms), len(ms), n, k)
+
+
+def grouped_gemm(ms: tuple[int, ...], n: int, k: int, config: Config, calls: int) -> list[Callable]:
+    """So many calls on sets of inputs in turn, which together do not fit L2. ms: rows of each expert."""
+    experts, rows = len(ms), sum(ms)
+    size = experts * n * k + rows * (k + 2 * n)
+    m_indptr = torch.tensor([sum(ms[:e]) for e in range(experts + 1)], dtype=torch.int32)
+
+    def draw() -> tuple:
+        empty = (
+            torch.empty(rows, k, dtype=p.E4M3), torch.empty(k // 128, rows),
+            torch.empty(experts, n, k, dtype=p.E4M3), torch.empty(experts, n // 128, k // 128),
+        )  # fmt: skip
+        out = emulator.device_tensors(torch.empty(rows, n, dtype=p.BF16), copy=False)
+        return *emulator.device_tensors(empty, copy=False), emulator.device_tensors(m_indptr), out
+
+    launch = launcher(torch.device("cpu"), config)
+    sets = [draw() for _ in range(min(calls, max(3, -(-LEAST // size))))]
+    return [lambda x=sets[i % len(sets)]: launch(x, rows, n, k, experts) for i in range(calls)]
+
+
+def layer(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tuple[int, int]], tuple[str, ...]]:
+    """(calls, of each set of tokens its rows and the experts that have some, the stages that a call launches).
+
+    Logits are drawn as moe.layer_bench draws them, a set with no rows left out; weights are the same in all calls.
+    """
+    sizes = p.Sizes()
+    made = Layer(torch.device("cpu"), sizes)
+    h, i, e = sizes.hidden, sizes.intermediate, sizes.local
+    weights = emulator.device_tensors(
+        (
+            torch.empty(e, 2 * i, h, dtype=p.E4M3), torch.empty(e, 2 * i // 128, h // 128),
+            torch.empty(e, h, i, dtype=p.E4M3), torch.empty(e, h // 128, i // 128),
+        ),
+        copy=False,
+    )  # fmt: skip
+    drawn, counts, seed = [], [], 0
+    while len(drawn) < sets:
+        x = d.draw(dataclasses.replace(sizes, hidden=128, intermediate=128, local=1), tokens, seed)
+        chosen, _ = d.route(x.routing_logits, x.routing_bias, x.routed_scaling_factor)
+        rows_of = torch.bincount(chosen.flatten(), minlength=p.EXPERTS)[:e]
+        seed += 1
+        if rows_of.sum():
+            routing = emulator.device_tensors((x.routing_logits, x.routing_bias))
+            hidden = torch.empty(tokens, h, dtype=p.E4M3), torch.empty(h // 128, tokens)
+            inputs = p.Inputs(*routing, *emulator.device_tensors(hidden, copy=False), *weights)
+            output = emulator.device_tensors(torch.empty(tokens, h, dtype=p.BF16), copy=False)
+            drawn.append((inputs, output))
+            counts.append((int(rows_of.sum()), int((rows_of > 0).sum())))
+    return [lambda s=drawn[c % sets]: made(*s) for c in range(calls)], counts, made.stages(tokens)

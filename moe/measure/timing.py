@@ -1,0 +1,29 @@
+"""How a call is timed on a GPU: CALLS calls back to back between two events, after a fill that flushes L2."""
+
+from collections.abc import Callable
+
+import torch
+
+CALLS = 15
+FLUSH = 2 << 30  # bytes: long enough, too, for the host to queue the calls behind it
+
+
+def elapsed(calls: list[Callable], fill: torch.Tensor, value: int) -> float:
+    """Microseconds of these calls back to back, after a fill that flushes L2."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    fill.fill_(value)
+    start.record()
+    for call in calls:
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) * 1000
+
+
+def captured(calls: list[Callable]) -> list[Callable]:
+    """These calls as one replay of a CUDA graph."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    return [graph.replay]

@@ -1,0 +1,59 @@
+"""What a call's tensors must be, and the sentence that says which one is not so."""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+
+MAX_ROWS = 2**24  # tokens, N and K stay below: iterations of the tile scheduler are counted in 31 bits
+
+
+class Operand(NamedTuple):
+    """What a tensor must be."""
+
+    name: str
+    dtype: torch.dtype
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+
+def contiguous(name: str, dtype: torch.dtype, *shape: int) -> Operand:
+    """A contiguous tensor of this shape."""
+    return Operand(name, dtype, torch.Size(shape), tuple(math.prod(shape[i + 1 :]) for i in range(len(shape))))
+
+
+def require(operand: str, dimension: str, size: int, multiple: int, least: int, most: int) -> None:
+    """ValueError unless a dimension has an allowed size."""
+    if not least <= size <= most or size % multiple:
+        rule = f"a multiple of {multiple} from {least} to {most}" if multiple > 1 else f"from {least} to {most}"
+        raise ValueError(f"{operand}: dimension {dimension} is {size}, but must be {rule}")
+
+
+def complain(tensors: Iterable, expected: Iterable[Operand], first: tuple[torch.Tensor, str]) -> None:
+    """ValueError that says which tensor is not as it must be; none if all are.
+
+    first: the tensor whose device all must be on, and its name. Strides of dimensions of one element do not matter.
+    """
+    device = first[0].device
+    for tensor, (name, dtype, shape, stride) in zip(tensors, expected):
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"{name} is a {type(tensor).__name__}, but must be a tensor")
+        if tensor.dtype is not dtype:
+            raise ValueError(f"{name} has type {tensor.dtype}, but must have {dtype}")
+        if tensor.device != device:
+            raise ValueError(f"{name} is on {tensor.device}, but must be on {device}, as {first[1]} is")
+        if tensor.shape != shape:
+            for i, (size, must) in enumerate(zip(tensor.shape, shape)):
+                if len(tensor.shape) == len(shape) and size != must:
+                    raise ValueError(f"{name}: dimension {i} is {size}, but must be {must}")
+            dims = tuple(shape)
+            raise ValueError(f"{name} has {tensor.dim()} dimensions, but must have the {len(shape)} of {dims}")
+        for i, (is_, must) in enumerate(zip(tensor.stride(), stride)):
+            if is_ != must and tensor.shape[i] > 1 and tensor.numel():
+                raise ValueError(f"{name}: dimension {i} has stride {is_}, but must have {must}: it must be contiguous")
+
+
+def misaligned(name: str) -> ValueError:
+    """The complaint about a tensor that does not start at a multiple of 16 bytes."""
+    return ValueError(f"{name} starts at an address that is not a multiple of 16, but must")

@@ -1,0 +1,4 @@
+"""What the kernels must compute, with exact dot products.
+
+On any device, by torch alone.
+"""

@@ -1,0 +1,96 @@
+"""The table of back ends: which GPU and which config get which kernel, composed of which roles.
+
+    kernel                        loads              scales                 mainloop        epilogue
+    sm90  GEMM,  swap-AB          TMA (multicast)    multiplied by 3 warps  wgmma           bf16
+    sm90  GEMM,  tokens on M      TMA (multicast)    copied by cp.async     wgmma           bf16
+    sm90  GEMM1, swap-AB          TMA, gather        gather warps           wgmma, gated    SwiGLU, e4m3
+    sm90  GEMM1, tokens on M      TMA (multicast)    copied by cp.async     wgmma           SwiGLU, e4m3
+    sm100 GEMM,  swap-AB          TMA                multiplied by 2 warps  tcgen05         bf16
+    sm100 GEMM,  tokens on M      TMA                copied by cp.async     tcgen05         bf16
+    sm100 GEMM,  2-CTA            TMA, 2 CTAs        copied by cp.async     tcgen05, 2-CTA  bf16
+    sm100 GEMM1, swap-AB          TMA, gather        gather warps           tcgen05, gated  SwiGLU, e4m3
+    sm100 GEMM1, tokens on M      TMA, gather        gather warps           tcgen05         SwiGLU, e4m3
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from moe.kernels.arguments import Gemm1Arguments, GroupedGemmArguments
+from moe.kernels.config import Config
+from moe.kernels.epilogue import bf16, swiglu_fp8
+from moe.kernels.frame import GroupedGemm
+from moe.kernels.gather import GatheredTokens, GatheredTokenTiles
+from moe.kernels.loads import GatedMulticastLoads, GatedWeightLoads, MulticastLoads, TmaLoads, TwoCtaLoads
+from moe.kernels.scales import CopiedScales, MultipliedScales
+from moe.kernels.sm90 import swap_ab_to_16_tokens as sm90_swap_ab
+from moe.kernels.sm90 import tokens_m_from_17_tokens as sm90_tokens_m
+from moe.kernels.sm100 import swap_ab_to_16_tokens as sm100_swap_ab
+from moe.kernels.sm100 import tokens_m_from_17_tokens as sm100_tokens_m
+from moe.kernels.sm100 import two_cta_from_129_tokens as sm100_two_cta
+from moe.kernels.sm100.issue import MmaIssue
+from moe.kernels.sm100.tensor_memory import TensorMemory
+from moe.tuning import sm90, sm100
+
+
+def gemm_loads(config: Config):
+    """TMA loads of weights and tokens: each CTA its own, or half of what two share."""
+    return (TmaLoads if config.cluster == 1 else MulticastLoads)(config)
+
+
+class Roles(NamedTuple):
+    """A row of the table: the constructors of a kernel's roles."""
+
+    loads: Callable
+    scales: Callable
+    mainloop: Callable
+    epilogue: Callable
+
+
+# By (arch, gated, swap_ab, two_cta) of the config
+KERNELS = {
+    ("sm90", False, True, False):
+        Roles(gemm_loads, MultipliedScales, sm90_swap_ab.SwapAB, bf16.Bf16WgmmaSwapAB),
+    ("sm90", False, False, False):
+        Roles(gemm_loads, CopiedScales, sm90_tokens_m.TokensM, bf16.Bf16WgmmaTokensM),
+    ("sm90", True, True, False):
+        Roles(GatedWeightLoads, GatheredTokens, sm90_swap_ab.GatedSwapAB, swiglu_fp8.SwigluWgmmaSwapAB),
+    ("sm90", True, False, False):
+        Roles(GatedMulticastLoads, CopiedScales, sm90_tokens_m.TokensM, swiglu_fp8.SwigluWgmmaTokensM),
+    ("sm100", False, True, False):
+        Roles(TmaLoads, MultipliedScales, sm100_swap_ab.SwapAB, bf16.Bf16TmemSwapAB),
+    ("sm100", False, False, False):
+        Roles(TmaLoads, CopiedScales, sm100_tokens_m.TokensM, bf16.Bf16TmemTokensM),
+    ("sm100", False, False, True):
+        Roles(TwoCtaLoads, CopiedScales, sm100_two_cta.TwoCta, bf16.Bf16TmemTokensM),
+    ("sm100", True, True, False):
+        Roles(GatedWeightLoads, GatheredTokens, sm100_swap_ab.GatedSwapAB, swiglu_fp8.SwigluTmemSwapAB),
+    ("sm100", True, False, False):
+        Roles(GatedWeightLoads, GatheredTokenTiles, sm100_tokens_m.TokensM, swiglu_fp8.SwigluTmemTokensM),
+}  # fmt: skip
+
+
+def kernel(config: Config) -> GroupedGemm:
+    """The kernel for a config, composed of its roles."""
+    roles = KERNELS[config.arch, config.gated, config.swap_ab, config.two_cta]
+    arguments = (Gemm1Arguments if config.gated else GroupedGemmArguments)(config)
+    loads, scales, epilogue = roles.loads(config), roles.scales(config), roles.epilogue(config)
+    if config.arch == "sm90":
+        return GroupedGemm(config, arguments, loads, scales, roles.mainloop(config), epilogue)
+    tmem = TensorMemory(config)
+    return GroupedGemm(
+        config, arguments, loads, scales, roles.mainloop(config, tmem), epilogue, MmaIssue(config, tmem)
+    )  # fmt: skip
+
+
+TUNING = {(9, 0): sm90, (10, 0): sm100}
+
+
+def tuning(capability: tuple[int, int]):
+    """The module with the configs of GPUs of this compute capability: GEMM, GEMM1, choose_gemm, choose_gemm1.
+
+    ValueError if there are none.
+    """
+    if capability not in TUNING:
+        known = " or ".join(map(str, TUNING))
+        raise ValueError(f"a is on a GPU of compute capability {capability}, but must be on one of {known}")
+    return TUNING[capability]
