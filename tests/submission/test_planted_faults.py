@@ -341,8 +341,8 @@ INPUTS = [
     ),
     Fault(
         "weights loaded before griddepcontrol.wait",
-        "early_weights: bool = False",
-        "early_weights: bool = True",
+        "if const_expr(self.config.pdl):  # as late",
+        "if const_expr(self.config.pdl and is_last):  # as late",
         "missing-dependency-wait: read of tensor.*, before griddepcontrol.wait",
     ),
 ]
