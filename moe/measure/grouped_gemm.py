@@ -22,9 +22,12 @@ from pathlib import Path
 import click
 import torch
 
+from moe.device import device_of
 from moe.grouped_gemm import grouped_gemm_fp8
 from moe.measure.floor import Floor
+from moe.measure.markdown import markdown
 from moe.measure.timing import CALLS, FLUSH, elapsed
+from moe.tuning.back_ends import tuning
 
 LEAST = 200 << 20  # bytes of all sets of inputs: four times the L2
 DENSE_FP8 = {"H100": 1979e12, "H200": 1979e12, "B200": 4500e12}  # FLOP/s: the vendor's data sheets, without sparsity
@@ -207,14 +210,20 @@ def time_row(row: Row, contestants: dict[str, Callable], repeats: int, rng: rand
     return {"us": medians, "difference": errors, "refused": refused, "sets": len(sets), "all": times}
 
 
-def summary(row: Row, measured: dict, peak: float) -> dict:
+def config_of(row: Row) -> str:
+    """The config that this GPU's table has for the row."""
+    table = tuning(device_of(torch.device("cuda", torch.cuda.current_device())).capability)
+    return str(table.choose_gemm(sum(row.ms), len(row.ms), row.n, row.k))
+
+
+def summary(row: Row, config: str, measured: dict, peak: float) -> dict:
     """The row's figures: floor, ratio to the best peer, rate."""
     us, flop = measured["us"], 2 * sum(row.ms) * row.n * row.k
     multiply = flop / peak * 1e6
     peers = {name: us[name] for name in PEERS if name in us}
     best, loads = min(peers, key=peers.get) if peers else None, min(us[name] for name in FLOORS)
     return {
-        "experts": len(row.ms), "m": list(row.ms), "n": row.n, "k": row.k, "name": row.name,
+        "experts": len(row.ms), "m": list(row.ms), "n": row.n, "k": row.k, "name": row.name, "config": config,
         **measured,
         "floor us": max(loads, multiply), "floor": "loads" if loads > multiply else "MMA",
         "best peer": best, "ratio": us[OURS] / peers[best] if best else None, "TFLOPS": flop / us[OURS] / 1e6,
@@ -222,32 +231,21 @@ def summary(row: Row, measured: dict, peak: float) -> dict:
 
 
 def label(x: dict) -> str:
+    """What a row is called in a table: experts x rows of each, or how rows are spread."""
     even = len(set(x["m"])) == 1
     return f"{x['experts']} x {x['m'][0]}" if even else f"{x['name']}: {x['experts']}, {sum(x['m'])} rows"
 
 
 def table(rows: list[dict]) -> str:
-    """Markdown."""
-    lines = [
-        "| experts x m | N | K | this, us | floor, us | of the floor | TFLOPS | "
-        + " | ".join(PEERS)
-        + " | ratio to the best |",
-        "|---|---|---|---|---|---|---|" + "---|" * len(PEERS) + "---|",
-    ]
+    """Markdown of all rows; microseconds."""
+    head = ["experts x m", "N", "K", "config", "this, us", "floor, us", "/ floor", "TFLOPS"]
+    lines = []
     for x in rows:
+        us, floor = x["us"][OURS], x["floor us"]
+        cells = label(x), x["n"], x["k"], x["config"], f"{us:.1f}", f"{floor:.1f} ({x['floor']})", f"{us / floor:.2f}"
         peers = [f"{x['us'][name]:.1f}" if name in x["us"] else "" for name in PEERS]
-        ratio = f"{x['ratio']:.3f}" if x["ratio"] else ""
-        over = x["us"][OURS] / x["floor us"]
-        cells = [
-            label(x),
-            x["n"],
-            x["k"],
-            f"{x['us'][OURS]:.1f}",
-            f"{x['floor us']:.1f} ({x['floor']})",
-            f"{over:.2f} x",
-        ]
-        lines.append("| " + " | ".join(map(str, [*cells, f"{x['TFLOPS']:.0f}", *peers, ratio])) + " |")
-    return "\n".join(lines)
+        lines.append([*map(str, cells), f"{x['TFLOPS']:.0f}", *peers, f"{x['ratio']:.3f}" if x["ratio"] else ""])
+    return markdown([*head, *PEERS, "ratio to the best"], lines)
 
 
 def geomeans(rows: list[dict]) -> dict[str, float]:
@@ -280,7 +278,7 @@ def main(file: Path | None, repeats: int, wanted: str | None, peers: bool, seed:
     contestants = {x: make for x, make in CONTESTANTS.items() if peers or x not in PEERS}
     rows = []
     for row in chosen:
-        rows.append(summary(row, time_row(row, contestants, repeats, rng), peak))
+        rows.append(summary(row, config_of(row), time_row(row, contestants, repeats, rng), peak))
         click.echo(table(rows[-1:]).splitlines()[-1])
         result = {
             "gpu": name, "date": datetime.date.today().isoformat(), "torch": torch.__version__,

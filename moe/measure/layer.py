@@ -26,6 +26,7 @@ import torch
 from moe import problem as p
 from moe.layer import Layer, Space, run
 from moe.measure.floor import Floor
+from moe.measure.markdown import markdown
 from moe.measure.timing import CALLS, FLUSH, captured, elapsed
 from moe.reference import layer as d
 
@@ -144,15 +145,11 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def lines_of(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(x)} |" for x in (head, ["---"] * len(head), *rows))
-
-
 def table(rows: list[dict]) -> str:
     """Markdown; microseconds."""
     head = ["T", "rows", "experts", *COLUMNS]
     cells = [[f"{x['us'][name]:.1f}" if name in x["us"] else "" for name in COLUMNS] for x in rows]
-    return lines_of(head, [[str(x["T"]), f"{x['rows']:.0f}", f"{x['experts']:.0f}", *c] for x, c in zip(rows, cells)])
+    return markdown(head, [[str(x["T"]), f"{x['rows']:.0f}", f"{x['experts']:.0f}", *c] for x, c in zip(rows, cells)])
 
 
 def peer_table(rows: list[dict], mode: str) -> str:
@@ -164,7 +161,7 @@ def peer_table(rows: list[dict], mode: str) -> str:
         us[0] = f"{x['us']['whole' + mode]:.1f}"
         ratio = x["ratio" + mode]
         body.append([str(x["T"]), *us, f"{ratio:.3f}" if ratio else ""])
-    return lines_of(["T", "this", *names, "ratio to the best"], body)
+    return markdown(["T", "this", *names, "ratio to the best"], body)
 
 
 def bars(rows: list[dict]) -> dict[str, tuple[float, float]]:
