@@ -1,1 +1,1 @@
-"""Programs that hold the kernels to their references, on a real GPU or an emulated one."""
+"""These modules hold the kernels to their references, on a real GPU or an emulated one."""

@@ -1,1 +1,1 @@
-"""Programs that time the kernels and their peers, on a real GPU or on the emulator's timing model."""
+"""These modules time the kernels and their peers, on a real GPU or on the emulator's timing model."""

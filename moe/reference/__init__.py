@@ -1,1 +1,1 @@
-"""What the kernels must compute, with exact dot products, on any device."""
+"""The references say what the kernels must compute, with exact dot products, on any device."""
