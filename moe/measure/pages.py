@@ -72,7 +72,7 @@ def gemm_summary(result: dict) -> str:
     names = list(dict.fromkeys(x["name"] for x in routed))
     uneven = [means([x for x in routed if x["name"] == name]) for name in names]
     body.append(["32 of 256 experts", *(f"{x} ({name})" for name, x in zip(names, uneven))])
-    return markdown(["time / fastest peer's, / floor", *(f"{m} tokens each" for m in sizes)], body)
+    return markdown(["time over the fastest peer's / over the floor", *(f"{m} tokens each" for m in sizes)], body)
 
 
 def gemm_modelled(result: dict) -> str:
