@@ -22,7 +22,7 @@ os.environ["PYTHONUNBUFFERED"] = "1"  # what a worker printed outlives it
 
 if __name__ == "__main__" and not os.getenv("POPCORN_FD"):
     with contextlib.suppress(ModuleNotFoundError):  # the grader has this file alone
-        from evaluation import interrupt
+        from evaluation.commands import interrupt
 
         interrupt.install()  # before torch, whose import takes seconds
 
@@ -34,7 +34,7 @@ except ModuleNotFoundError as error:
     sys.exit(f"{sys.executable} has no torch: run `make setup` once, then `.venv/bin/python {shlex.join(sys.argv)}`")
 
 import utils
-from evaluation.statistics import Stats, calculate_stats, precise_enough
+from evaluation.judge.statistics import Stats, calculate_stats, precise_enough
 from reference import task_of
 from task import Task, TestCase, combine_seeds, parse_case
 
@@ -300,7 +300,7 @@ def main() -> int | None:
     if os.getenv("POPCORN_FD"):
         return grade()
     try:
-        from evaluation.cli import cli
+        from evaluation.commands.cli import cli
     except ModuleNotFoundError as error:
         if error.name not in ("evaluation", "click", "rich"):
             raise

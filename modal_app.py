@@ -8,7 +8,7 @@
 
 Modes: test and benchmark as `python eval.py` has them, leaderboard as the bot does it, profile (Nsight Compute or
 torch.profiler), sweep (one config per container), calibrate (a patch for the timing model's figures). The functions are
-those of `evaluation.runs`, on the grader's image. Every run is a row of worklog/results.jsonl; files go to
+those of `evaluation.gpu.runs`, on the grader's image. Every run is a row of worklog/results.jsonl; files go to
 worklog/runs. `python modal_app.py` takes the same options and says in one sentence why Modal cannot be reached.
 """
 
@@ -33,7 +33,7 @@ SOURCES = (
 )  # fmt: skip
 TIMEOUT_S = 1800
 CONTAINERS = 8  # B200s that a sweep rents at once
-# Of the command line, where --help lists them: those of evaluation.runs and reference.py, whose imports take seconds.
+# Listed by --help; evaluation.gpu.runs and reference.py have them, too, and take seconds to import.
 Mode = Literal["test", "benchmark", "leaderboard", "profile", "sweep", "calibrate"]
 # "": that of the submission's header; those of FP8 are the kernels in moe/, whatever the submission is
 TaskName = Literal["", "nvfp4_group_gemm", "nvfp4_dual_gemm", "fp8_grouped_gemm", "fp8_moe"]
@@ -60,7 +60,7 @@ app = modal.App("nvfp4-group-gemm")
 
 @app.function(image=image, gpu="B200", timeout=TIMEOUT_S, max_containers=CONTAINERS)
 def rented(request: dict) -> tuple[dict, dict[str, bytes]]:
-    from evaluation.runs import run
+    from evaluation.gpu.runs import run
 
     return run(request)
 
@@ -78,7 +78,7 @@ def sweep_configs(grid: str = "") -> list[dict]:
     Sharers go their own ways where they must for it.
     """
     if grid:
-        from evaluation.configs import parse_grid
+        from evaluation.judge.configs import parse_grid
 
         try:
             points = parse_grid(grid)
@@ -129,17 +129,17 @@ def commit() -> str:
 
 def requests(mode: str, submission: str, task: str, device: str, grid: str = "") -> list[dict]:
     """What to run; task "": that of the submission's header. Raises SystemExit with one sentence for what cannot be."""
-    from evaluation import fp8
-    from evaluation.check import task_of_file
-    from evaluation.runs import MODES, MOE_MODES, specs
+    from evaluation.gpu.runs import MODES, MOE_MODES, specs
+    from evaluation.upload.check import task_of_file
+    from moe import eval_command
     from reference import TASKS
     from task import read_task_yaml
 
     if mode not in MODES:
         raise SystemExit(f"unknown mode '{mode}': there are {', '.join(MODES)}")
-    if task and task not in (*TASKS, *fp8.TASKS):
-        raise SystemExit(f"unknown task '{task}': there are {', '.join((*TASKS, *fp8.TASKS))}")
-    if task in fp8.TASKS:
+    if task and task not in (*TASKS, *eval_command.TASKS):
+        raise SystemExit(f"unknown task '{task}': there are {', '.join((*TASKS, *eval_command.TASKS))}")
+    if task in eval_command.TASKS:
         if mode not in MOE_MODES:
             raise SystemExit(f"--task {task} has no mode '{mode}': there are {', '.join(MOE_MODES)}")
         return [{"mode": mode, "task": task, "submission": "", "name": "moe", "device": device, "config": None}]

@@ -3,16 +3,13 @@
 
 """NVFP4 group GEMM for NVIDIA B200 (sm_100a) in CuTe DSL: C[g] = (A[g] * SFA[g]) @ (B[g] * SFB[g]).T in one launch.
 
-The same kernel does the dual GEMM (leaderboard nvfp4_dual_gemm), C = silu(A @ B1.T) * (A @ B2.T): 16 rows of B1 and the
-same 16 of B2 alternate in the lanes of one accumulator, so that a thread of the epilogue holds both factors.
-
 The weights B [N, K] are the M side of the tensor core instruction and the tokens A [M, K] its N side, whose width is a
 register: each weight byte is read once per token tile, and one compiled kernel serves all M, N and K. Each pair of CTAs
 (they share a 256-row MMA) walks a contiguous range of weight rows; the host cuts them so that all cost the same.
 
     weight warp, token warp --TMA--> ring [weights | tokens | scales] --MMA warp--> tensor memory --epilogue warps--> C
 
-The file reads top-down: config, PTX, schedule, tensormaps, kernel, tensors, host, tuning, entry.
+The file reads top-down: config, PTX, schedule, tensormaps, kernel, host, tuning, group GEMM, dual GEMM, entry.
 """
 
 import ctypes
@@ -25,6 +22,7 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Callable, NamedTuple
 
 import cutlass
@@ -32,7 +30,7 @@ import cutlass.cute as cute
 import torch
 from cutlass import Float4E2M1FN, Float16, Int16, Int32, Int64, const_expr, range_constexpr
 from cutlass._mlir import ir
-from cutlass._mlir.dialects import arith, builtin, func, llvm
+from cutlass._mlir.dialects import arith, llvm
 from cutlass._mlir.dialects import cute as cute_ir
 from cutlass._mlir.dialects import cute_nvgpu as nvgpu_ir
 from cutlass.cute.nvgpu import cpasync, tcgen05
@@ -41,6 +39,11 @@ from cutlass.utils import HardwareInfo
 
 from task import input_t, output_t
 
+try:
+    from torch._C._dynamo.guards import TensorGuards
+except ImportError:  # it is private
+    TensorGuards = None
+
 # --------------------------------------------------------------------------------------------------------------- config
 
 PAIR = 2  # CTAs that share an MMA: it multiplies the weight rows of both with the tokens, of which each loads half
@@ -48,19 +51,17 @@ TILE_M = 128  # weight rows per CTA and tile: the lanes of tensor memory
 TILE_K = 256  # K per ring stage: one 128-byte swizzle row of FP4, 4 MMAs
 MMA_K = 64  # K per MMA and per scale factor atom
 SF_ATOM = 512  # bytes of the scale factors of 128 rows x 64 K: [32 rows, 4 row blocks, 4 K blocks]
-SF_BYTES = SF_ATOM * TILE_K // MMA_K  # the same per stage, contiguous in global memory
+SF_BYTES = SF_ATOM * TILE_K // MMA_K  # bytes of those of 128 rows per stage, contiguous in global memory
 SMEM_PER_SM = 228 * 1024  # shared memory of an SM, 1 KiB of which the system takes from each CTA
 SMEM_HEADER = 1024  # barriers and the tensor memory address
 MAX_STAGES = 16
+MAX_SIZE = 2**24 - 1  # of M, N and K: positions in the schedule have 24 bits for a token or a row
 TMEM_COLS = 512
 TMEM_SF_COLS = 48  # 4 K steps x (4 columns of weight scales: one 128-row atom, 8 of token scales: two)
 ACC_COLS = TMEM_COLS - TMEM_SF_COLS  # for two accumulators; the scale factors follow them
 STORE_BOX = 32 * 32 * 2  # bytes of the 32 tokens x 32 weight rows of fp16 that one warp stores at once
 TOKEN_TILES = (32, 64, 96, 128, 160, 192, 256)  # their multiples start at most 256 - width above a 128-row scale atom
 MAX_GROUPS = 16  # groups per launch: 16 x 11 tensormaps of 128 bytes and the words fit the 32764 bytes of parameters
-
-MAX_DISTANCE = 2**40  # bytes, above the stride of a tensormap
-DUAL_OPERANDS = tuple("a b1 b2 sfa sfb1 sfb2 sfa_permuted sfb1_permuted sfb2_permuted c".split())
 
 # Encoded L2 policies of a TMA copy: https://github.com/NVIDIA/cutlass/blob/7107b055/include/cute/arch/copy_sm90_desc.hpp#L186
 FIRST, NORMAL, LAST = "evict_first", "evict_normal", "evict_last"
@@ -69,7 +70,7 @@ CACHE_POLICY = {NORMAL: 0x1000000000000000, FIRST: 0x12F0000000000000, LAST: 0x1
 
 @dataclass(frozen=True)
 class Config:
-    """Hyperparameters of a kernel. They change its time and, but for a wrong early_weights, never its result."""
+    """The hyperparameters of a kernel, which change its time and never its result."""
 
     sharers: int = 1  # pairs per cluster: 2 take tokens side by side; each loads half of the same weights for both
     gran: int = 128  # schedule unit in weight rows, and their smallest TMA box: 128, 64 or 32
@@ -80,12 +81,11 @@ class Config:
     store_boxes: int = 1  # shared memory boxes per epilogue warp
     epilogue_warps: int = 4  # 4, or 8 that split the columns
     weight_policy: str = FIRST  # L2 eviction priority of B and SFB: a key of CACHE_POLICY
-    token_policy: str = LAST  # the same for A and SFA, which every CTA reads
-    store_policy: str = NORMAL  # the same for C
+    token_policy: str = LAST  # that of A and SFA, which every CTA reads
+    store_policy: str = NORMAL  # that of C
     fresh_outputs: bool = False  # C not in the given tensors, but in new ones whose M is contiguous: no store boxes
     pdl: bool = True  # programmatic dependent launch: the prologue overlaps the end of the previous kernel
     prefetch: int = 1  # stages of the weights that are prefetched to L2 while the previous kernel ends, if pdl
-    early_weights: bool = False  # load B and SFB before that wait: wrong if the previous kernel writes them
     sms: int = 148  # SMs of a B200: CTAs of the persistent grid
 
     def __post_init__(self):
@@ -112,7 +112,7 @@ class Config:
 
 
 def candidates(first: Config, *changes: dict) -> tuple[Config, ...]:
-    """The first guess for a shape, and that with these entries changed."""
+    """Return the first guess for a shape, and copies of it with these entries changed."""
     return first, *(replace(first, **change) for change in changes)
 
 
@@ -162,49 +162,31 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
     ),
 }
 
-DUAL_DEFAULT = replace(TUNED, epilogue_warps=8, prefetch=2, **NO_POLICY)
-DUAL_CHANGES = {"prefetch": 0}, {"prefetch": 6}, {"epilogue_warps": 4}, {"weight_policy": FIRST, "token_policy": LAST}
-
-# M, N, K of a benchmark case of the dual GEMM -> its Configs; every other problem runs on DUAL_DEFAULT. Token tiles
-# such that one for each pair of CTAs is enough: 64, 64, 72 and 72 tiles of 128 rows of both B.
-DUAL_CONFIG_MAP: dict[tuple[int, int, int], tuple[Config, ...]] = {
-    (256, 4096, 7168): candidates(replace(DUAL_DEFAULT, tokens=128), *DUAL_CHANGES),
-    (512, 4096, 7168): candidates(replace(DUAL_DEFAULT, tokens=256), *DUAL_CHANGES),
-    (256, 3072, 4096): candidates(replace(DUAL_DEFAULT, tokens=96), *DUAL_CHANGES),
-    (512, 3072, 7168): candidates(replace(DUAL_DEFAULT, tokens=192), *DUAL_CHANGES),
-}
-
 # ------------------------------------------------------------------------------------------------------------------ PTX
 # One function an instruction, with its section of the PTX ISA 9.1. Shared and tensor memory addresses are Int32;
 # tensormaps, matrix descriptors and global addresses are Int64.
 
 
 def ptx(text: str, constraints: str, *operands, result: str | None = None):
-    """Inline PTX: $0, $1, .. are the result, if any, then the operands (DSL integers)."""
-    return llvm.inline_asm(
-        ir.Type.parse(result) if result else None,
-        [x.ir_value() for x in operands],
-        text,
-        constraints,
-        has_side_effects=True,
-        is_align_stack=False,
-        asm_dialect=llvm.AsmDialect.AD_ATT,
-    )
+    """Insert inline PTX: $0, $1, .. are the result, if any, then the operands (DSL integers)."""
+    result = ir.Type.parse(result) if result else None
+    return llvm.inline_asm(result, [x.ir_value() for x in operands], text, constraints, has_side_effects=True)
 
 
 def ptx_if(condition: Int32, text: str, constraints: str, *operands) -> None:
-    """Inline PTX that is executed where condition, the last operand, is not 0."""
+    """Insert inline PTX that is executed where condition, the last operand, is not 0."""
     guard = f"{{ .reg .pred p; setp.ne.b32 p, ${len(operands)}, 0; @p {text} }}"
     ptx(guard, f"{constraints},r".lstrip(","), *operands, condition)
 
 
 def select(condition, x, y) -> Int32:
-    """x if condition else y, without a branch."""
+    """Return x if condition else y, without a branch."""
     return Int32(arith.select(condition.ir_value(), Int32(x).ir_value(), Int32(y).ir_value()))
 
 
-def minimum(x, y) -> Int32:
-    return select(Int32(x) < Int32(y), x, y)
+def minimum(x, y) -> int | Int32:
+    """Return the smaller of x and y: both are integers of Python, on the host, or one is a DSL integer."""
+    return min(x, y) if isinstance(x, int) and isinstance(y, int) else select(Int32(x) < Int32(y), x, y)
 
 
 def load_param(address: Int64, dtype=Int32) -> Int32 | Int64:
@@ -240,7 +222,7 @@ def mbarrier_arrive(bar: Int32) -> None:
 
 
 def mbarrier_arrive_at(bar: Int32, rank: Int32) -> None:
-    """The same, at the barrier that CTA `rank` of the cluster has in the place of bar."""
+    """mbarrier.arrive at the barrier that CTA `rank` of the cluster has in the place of bar."""
     mbarrier_arrive(map_shared(bar, rank))
 
 
@@ -328,11 +310,10 @@ def tmem_load(tmem: Int32, shape: str = "16x256b.x4", count: int = 16) -> list[I
 
     With shape 32x32b.x32 and count 32: of 32 lanes x 32 columns, a thread has all columns of a lane.
     """
-    registers = ", ".join(f"${i}" for i in range(count))
-    text = f"tcgen05.ld.sync.aligned.{shape}.b32 {{{registers}}}, [${count}];"
-    struct = ptx(text, "=r," * count + "r", tmem, result=f"!llvm.struct<({', '.join(['i32'] * count)})>")
+    text = f"tcgen05.ld.sync.aligned.{shape}.b32 {{{', '.join(f'${i}' for i in range(count))}}}, [${count}];"
+    loaded = ptx(text, "=r," * count + "r", tmem, result=f"!llvm.struct<({', '.join(['i32'] * count)})>")
     i32 = ir.IntegerType.get_signless(32)
-    return [Int32(llvm.extractvalue(i32, struct, ir.DenseI64ArrayAttr.get([i]))) for i in range(count)]
+    return [Int32(llvm.extractvalue(i32, loaded, ir.DenseI64ArrayAttr.get([i]))) for i in range(count)]
 
 
 def tmem_load_wait() -> None:
@@ -348,21 +329,6 @@ def tcgen05_fence(side: str) -> None:
 def pack_half(low: Int32, high: Int32) -> Int32:
     """cvt.rn.f16x2 (9.7.9.21) of two f32 bit patterns."""
     return Int32(ptx("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", low, high, result="i32"))
-
-
-def silu_times(gate: Int32, up: Int32) -> Int32:
-    """gate / (1 + exp(-gate)) * up, of f32 bit patterns, with ex2.approx (9.7.3.21) and rcp.approx (9.7.3.13).
-
-    silu alone, over all f32 on an H200: within 2^-17.9 for |gate| < 87, and 1.1e-36 off below: zero in fp16.
-    """
-    text = """{ .reg .f32 x;
-        mul.f32 x, $1, 0fBFB8AA3B;
-        ex2.approx.ftz.f32 x, x;
-        add.f32 x, x, 0f3F800000;
-        rcp.approx.ftz.f32 x, x;
-        mul.f32 x, x, $1;
-        mul.f32 $0, x, $2; }"""  # 0fBFB8AA3B = -log2(e)
-    return Int32(ptx(text, "=r,r,r", gate, up, result="i32"))
 
 
 def store_matrix(address: Int32, matrices: list[Int32]) -> None:
@@ -383,7 +349,6 @@ def matrix_descriptor(swizzle: int, row_group: int) -> int:
 
 K_MAJOR = matrix_descriptor(swizzle=2, row_group=1024)  # 128-byte swizzle
 SF_MATRIX = matrix_descriptor(swizzle=0, row_group=128)
-DUAL_SF_MATRIX = matrix_descriptor(swizzle=0, row_group=SF_ATOM)  # dual_scale_tensormap: an eighth of 4 atoms, the next
 
 
 def instruction_descriptor(n: Int32) -> Int32:
@@ -395,11 +360,12 @@ def instruction_descriptor(n: Int32) -> Int32:
 
 
 def round_up(x: int, multiple: int) -> int:
+    """Return x, rounded up to a multiple of `multiple`."""
     return -(-x // multiple) * multiple
 
 
 def token_tile(m: int, config: Config) -> int:
-    """Tokens per tile of a group of m: one tile if it fits, else the narrowest of as few, for each sharer."""
+    """Return the tokens per tile of a group of m: one tile if it fits, else the narrowest of as few per sharer."""
     if m <= config.tokens and config.sharers == 1:
         return round_up(m, 32)
     return min(
@@ -407,13 +373,8 @@ def token_tile(m: int, config: Config) -> int:
     )
 
 
-def rows_per_cta(n: int) -> int:
-    """Weight rows of a CTA: the CTAs of a pair alternate in blocks of 128, so that both see the same scale columns."""
-    return n // 256 * 128 + min(n % 256, 128)
-
-
 def pack_position(group: int, token: int, row: int) -> int:
-    """A place in the schedule, ordered by (group, token tile, weight row)."""
+    """Return a place in the schedule as an integer; its order is that of (group, token tile, weight row)."""
     return group << 48 | token << 24 | row
 
 
@@ -444,62 +405,40 @@ def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) 
 
 
 def tma_atom(dtype, address: Int64, shape: tuple, stride: tuple, layout, box: tuple, op=None):
-    """TMA atom of a tensor in global memory, whose boxes lie in shared memory in this layout; zeros outside."""
+    """Make the TMA atom of a tensor in global memory whose boxes have this layout in shared memory; zeros outside."""
     pointer = cute.make_ptr(dtype, address, cute.AddressSpace.gmem, assumed_align=16)
     tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=stride))
     return cpasync.make_tiled_tma_atom(op or cpasync.CopyBulkTensorTileG2SOp(), tensor, layout, box)[0]
 
 
 def swizzled(kind: tcgen05.SmemLayoutAtomKind, dtype, box: tuple):
-    """Layout of a box [rows, columns] in shared memory, K-major."""
+    """Return the K-major layout of a box [rows, columns] in shared memory."""
     return cute.tile_to_shape(tcgen05.make_smem_layout_atom(kind, dtype), box, (0, 1))
 
 
 def fp4_tensormap(address: Int64, rows: Int32, k: Int32, box_rows: int):
-    """TMA atom of a row-major [rows, k] FP4 matrix: boxes of box_rows x 256, 128-byte swizzle."""
+    """Make the TMA atom of a row-major [rows, k] FP4 matrix: boxes of box_rows x 256, 128-byte swizzle."""
     box = (box_rows, TILE_K)
     layout = swizzled(tcgen05.SmemLayoutAtomKind.K_SW128, Float4E2M1FN, box)
     return tma_atom(Float4E2M1FN, address, (rows, k), (cute.assume(k, 32), 1), layout, box)
 
 
 def scale_tensormap(address: Int64, rows: Int32, k: Int32, sharers: int = 1):
-    """TMA atom of scale factors [ceil(rows / 128), k / 64] atoms, as Int64: boxes of 4 / sharers atoms in a row."""
+    """Make the TMA atom of [ceil(rows / 128), k / 64] scale atoms, as Int64: boxes of 4 / sharers atoms in a row."""
     blocks, words, box = (rows + 127) // 128, k // MMA_K * (SF_ATOM // 8), (1, SF_BYTES // 8 // sharers)
     layout = cute.make_layout(box, stride=(box[1], 1))
     return tma_atom(Int64, address, (blocks, words), (cute.assume(words, 2), 1), layout, box)
 
 
-def dual_fp4_tensormap(low: Int64, high: Int64, rows: Int32, k: Int32, box_rows: int):
-    """TMA atom of two row-major [rows, k] FP4 matrices as one tensor [rows / 32, matrix, 32, k].
-
-    The stride from one matrix to the other is the distance of their addresses. Boxes of box_rows / 32 x 2 x 16 x 256:
-    16 rows of the low matrix, the same of the high one, the next 16 of the low, ...; 128-byte swizzle.
-    """
-    k, distance, box = cute.assume(k, 32), cute.assume((high - low) * 2, 32), (TILE_K, 16, 2, box_rows // 32)
-    layout = swizzled(tcgen05.SmemLayoutAtomKind.K_SW128, Float4E2M1FN, (box_rows, TILE_K))
-    layout = cute.composition(layout, cute.make_layout(box, stride=(box_rows, 1, 16, 32)))
-    return tma_atom(Float4E2M1FN, low, (k, 32, 2, rows // 32), (1, k, distance, k * 32), layout, box)
-
-
-def dual_scale_tensormap(address: Int64, rows: Int32, k: Int32):
-    """TMA atom of scale factors as Int64 [row block, eighth of an atom's rows, atom, 16]: boxes of 1 x 2 x 4 x 16.
-
-    A box has 16 of the 32 rows of 4 atoms, which fill 16 lanes of tensor memory, in the order [eighth, atom].
-    """
-    blocks, atoms, box = (rows + 127) // 128, k // MMA_K, (16, TILE_K // MMA_K, 2, 1)
-    strides = (1, SF_ATOM // 8, 16, cute.assume(atoms * (SF_ATOM // 8), SF_ATOM // 8))
-    return tma_atom(Int64, address, (16, atoms, 4, blocks), strides, cute.make_layout(box), box)
-
-
 def output_tensormap(address: Int64, rows: Int32, n: Int32, columns: int):
-    """TMA atom of a row-major [rows, n] fp16 matrix: boxes of 32 x 32 or 32 x 16, swizzled as wide, clipped."""
+    """Make the TMA atom of a row-major [rows, n] fp16 matrix: boxes of 32 x columns, swizzled as wide."""
     kind = {32: tcgen05.SmemLayoutAtomKind.K_SW64, 16: tcgen05.SmemLayoutAtomKind.K_SW32}[columns]
     box, op = (32, columns), cpasync.CopyBulkTensorTileS2GOp()
     return tma_atom(Float16, address, (rows, n), (cute.assume(n, 8), 1), swizzled(kind, Float16, box), box, op)
 
 
 def tensormap_address(atom) -> Int64:
-    """Generic address of the tensormap of a TMA atom that is a kernel parameter."""
+    """Return the generic address of the tensormap of a TMA atom that is a kernel parameter."""
     pointer = cute_ir.PtrType.get(nvgpu_ir.TmaDescriptorTiledType.get(), cute.AddressSpace.generic, 64)
     return Int64(nvgpu_ir.get_tma_desc_addr(pointer, nvgpu_ir.atom_make_exec_tma(atom._trait.value)).toint())
 
@@ -507,8 +446,8 @@ def tensormap_address(atom) -> Int64:
 # --------------------------------------------------------------------------------------------------------------- kernel
 
 
-class Words:
-    """An array of 64-bit words as one by-value kernel parameter."""
+class WordArray:
+    """An array of 64-bit words that is one by-value kernel parameter."""
 
     def __init__(self, value: ir.Value):
         self.value = value  # !llvm.array<count x i64>
@@ -517,10 +456,11 @@ class Words:
         return [self.value]
 
     def __new_from_mlir_values__(self, values):
-        return Words(values[0])
+        return WordArray(values[0])
 
     @classmethod
-    def load(cls, pointer: cute.Pointer, count: int) -> "Words":
+    def load(cls, pointer: cute.Pointer, count: int) -> "WordArray":
+        """Load the array from host memory."""
         address = llvm.inttoptr(ir.Type.parse("!llvm.ptr"), pointer.toint().ir_value())
         return cls(llvm.load(ir.Type.parse(f"!llvm.array<{count} x i64>"), address))
 
@@ -532,7 +472,7 @@ class PipelineState(NamedTuple):
     phase: Int32
 
     def advance(self, slots: Int32 | None = None) -> "PipelineState":
-        """The next of so many slots; of two if None, which takes no select."""
+        """Return the state at the next of so many slots; of two if None, which takes no select."""
         if slots is None:
             return PipelineState(phase=self.phase ^ self.index, index=1 - self.index)  # in this order: a move less
         index = self.index + 1
@@ -588,34 +528,34 @@ class Box(NamedTuple):
 
 
 def row_at(y: Int32, x: int | Int32 = 0) -> Callable[[Int32], tuple]:
-    """Coordinates in row y of a matrix whose stages are 256 elements wide, from its x-th on."""
+    """Return `Box.at` for row y of a matrix whose stages are 256 elements wide, from element x on."""
     return lambda step: (step * TILE_K + x, y)
 
 
 class GroupGemm:
     """The kernel for up to `groups` groups under one config. M, N, K, addresses and the schedule are run-time data.
 
-    If dual, every group has two B: low and high, by their addresses. A pair of CTAs multiplies 128 rows of both: CTA
-    `rank` has rows 32 * i + 16 * rank + j, j < 16, of the low B in lanes 32 * i + j and of the high B in the next 16.
-    B1 is the gate: `gate` is 1 if it is the high one.
-
     They come in an array of 64-bit words in host memory, which is also the last kernel parameter:
-      5 a group   addresses of A, B, C, SFA, SFB; if dual 8: A, low B, C, SFA, its SFB, high B, its SFB, gate
+      5 a group   addresses of A, B, C, SFA, SFB
       2 a group   M | N << 32, K | tokens per tile << 32
       4           CTAs in the grid, bytes of shared memory, stages | groups << 32, bytes of tokens per stage
       the rest    positions at which each cluster starts and ends
+    `DualGemm`, at the end of the file, replaces the members from here to `stage_layout` and those that say so.
     """
 
-    def __init__(self, groups: int, config: Config, dual: bool = False):
-        assert not dual or config.sharers == 1 and not config.fresh_outputs
-        self.groups, self.config, self.dual = groups, config, dual
-        # Operands with a tensormap for each group: B and A in boxes of several sizes, SFB, SFA, C; the high SFB if dual
+    addresses = 5  # words of a group's addresses
+    weights = (1,)  # which of these words are addresses of B
+    operands_after_tokens = 3  # SFB, SFA, C
+    weight_scales_matrix, weight_scales_step = SF_MATRIX, SF_ATOM  # in shared memory; bytes from K step to K step
+    store_box = STORE_BOX
+
+    def __init__(self, groups: int, config: Config):
+        self.groups, self.config = groups, config
+        # Operands with a tensormap for each group: B and A in boxes of several sizes, SFB, SFA, C unless it is new
         self.tokens_operand = len(config.weight_boxes)
         self.scales_operand = self.tokens_operand + len(config.token_boxes)
-        self.operands = self.scales_operand + (4 if dual else 2 if config.fresh_outputs else 3)
-        self.addresses = 8 if dual else 5
-        self.store_box = 0 if config.fresh_outputs else STORE_BOX // 2 if dual else STORE_BOX
-        self.store_bytes = config.epilogue_warps * config.store_boxes * self.store_box
+        self.operands = self.scales_operand + self.operands_after_tokens - config.fresh_outputs
+        self.store_bytes = 0 if config.fresh_outputs else config.epilogue_warps * config.store_boxes * self.store_box
         self.sizes = self.addresses * groups
         self.scalars = self.sizes + 2 * groups
         self.starts = self.scalars + 4
@@ -625,7 +565,7 @@ class GroupGemm:
         self.threads = 32 * (config.epilogue_warps + 3)
 
     def stage_layout(self, token_bytes):
-        """Offsets of tokens, weight scales and token scales after the weights of a stage, and its size."""
+        """Return the offsets of tokens, weight scales and token scales after the weights of a stage, and its size."""
         tokens = TILE_M * TILE_K // 2
         weight_scales = tokens + token_bytes
         token_scales = weight_scales + SF_BYTES
@@ -634,25 +574,13 @@ class GroupGemm:
     @cute.jit
     def __call__(self, host: cute.Pointer):
         """Encode the tensormaps of all groups and launch; host points to the words."""
-        words, config = cute.make_tensor(host, cute.make_layout(self.words)), self.config
-        tensormaps = [[] for _ in range(self.operands)]
+        words, config, of_groups = cute.make_tensor(host, cute.make_layout(self.words)), self.config, []
         for g in range_constexpr(self.groups):
             mn, k = words[self.sizes + 2 * g], Int32(words[self.sizes + 2 * g + 1])
-            m, n = Int32(mn), Int32(mn >> 32)
-            a, b, c, sfa, sfb, *high = [words[self.addresses * g + i] for i in range(self.addresses)]
-            of_a = [fp4_tensormap(a, m, k, rows) for rows in config.token_boxes]
-            if const_expr(self.dual):
-                of_group = [dual_fp4_tensormap(b, high[0], n, k, rows) for rows in config.weight_boxes]
-                of_group += [*of_a, dual_scale_tensormap(sfb, n, k), scale_tensormap(sfa, m, k)]
-                of_group += [output_tensormap(c, m, n, 16), dual_scale_tensormap(high[1], n, k)]
-            else:
-                of_group = [fp4_tensormap(b, n, k, rows) for rows in config.weight_boxes]
-                of_group += [*of_a, scale_tensormap(sfb, n, k, config.sharers), scale_tensormap(sfa, m, k)]
-                of_group += [] if const_expr(config.fresh_outputs) else [output_tensormap(c, m, n, 32)]
-            for of_operand, tensormap in zip(tensormaps, of_group):
-                of_operand.append(tensormap)
-        tensormaps = tuple(sum(tensormaps, []))
-        self.kernel(tensormaps, Words.load(host, self.words)).launch(
+            addresses = [words[self.addresses * g + i] for i in range(self.addresses)]
+            of_groups.append(self.tma_atoms(addresses, Int32(mn), Int32(mn >> 32), k))
+        tensormaps = tuple(itertools.chain(*zip(*of_groups, strict=True)))
+        self.kernel(tensormaps, WordArray.load(host, self.words)).launch(
             grid=(Int32(words[self.scalars]), 1, 1),
             block=(self.threads, 1, 1),
             cluster=(config.cluster, 1, 1),
@@ -661,22 +589,30 @@ class GroupGemm:
             min_blocks_per_mp=1,  # ptxas of DSL 4.8 would save registers for more, and spill
         )
 
+    def tma_atoms(self, addresses: list[Int64], m: Int32, n: Int32, k: Int32) -> list:
+        """Make the TMA atoms of a group's operands, in their order. A hook of `DualGemm`."""
+        (a, b, c, sfa, sfb), config = addresses, self.config
+        of_b = [fp4_tensormap(b, n, k, rows) for rows in config.weight_boxes]
+        of_a = [fp4_tensormap(a, m, k, rows) for rows in config.token_boxes]
+        of_scales = [scale_tensormap(sfb, n, k, config.sharers), scale_tensormap(sfa, m, k)]
+        return [*of_b, *of_a, *of_scales, *([] if config.fresh_outputs else [output_tensormap(c, m, n, 32)])]
+
     # Kernel parameters are one block of memory: tensormaps of 128 bytes as [operand, group], then the words.
 
     def tensormap(self, params: Int64, operand: int, group: Int32) -> Int64:
+        """Return the address of a tensormap."""
         return params + Int64((operand * self.groups + group) * 128)
 
     def word(self, params: Int64, index) -> Int64:
+        """Return the address of a word."""
         return params + Int64(self.operands * self.groups * 128 + Int32(index) * 8)
 
     def tile_at(self, cta: Cta, position: Int64) -> Tile:
-        """The tile at a position of the CTA's range."""
+        """Return the tile at a position of the CTA's range."""
         group, token, row = Int32(position >> 48), Int32(position >> 24) & 0xFFFFFF, Int32(position) & 0xFFFFFF
         size = self.word(cta.params, self.sizes + 2 * group)
         m, n, k, width = [load_param(size + 4 * i) for i in range(4)]
-        limit = n
-        if const_expr(not self.dual):
-            limit = (n >> 8 << 7) + minimum(n & 255, TILE_M)  # rows_per_cta
+        limit = self.rows_per_cta(n)
         limit = select(position >> 24 == cta.end >> 24, Int32(cta.end) & 0xFFFFFF, limit)
         rows = minimum(limit - row, TILE_M - (row & 127))
         following_token = token + width * self.config.sharers
@@ -692,14 +628,23 @@ class GroupGemm:
             tokens = select(tokens > 0, tokens, 32)
         return Tile(group, token, tokens, row, rows, m, k, following)
 
-    def weight_row(self, row: Int32, rank: Int32) -> Int32:
-        """Row of B that CTA `rank` of the pair counts as `row`."""
+    @staticmethod
+    def rows_per_cta(n: int | Int32) -> int | Int32:
+        """Return how many of the n weight rows each CTA of a pair has. A hook of `DualGemm`.
+
+        The two alternate in blocks of 128, so that both see the same scale columns.
+        """
+        return (n >> 8 << 7) + minimum(n & 255, TILE_M)
+
+    @staticmethod
+    def weight_row(row: Int32, rank: Int32) -> Int32:
+        """Return the row of B that CTA `rank` of the pair counts as `row`. A hook of `DualGemm`."""
         return 2 * row - (row & 127) + 128 * rank
 
     def boxes(
         self, params: Int64, operand: int, group: Int32, offset: Int32, y: Int32, rows: Int32, sizes, most: int, at
     ):
-        """Loads of rows y, y + 1, .. of B or A, which has a tensormap for each of the box sizes: the fewest boxes."""
+        """Return the fewest loads of rows y, y + 1, .. of B or A, which has a tensormap for each of the box sizes."""
         rows = (rows + sizes[-1] - 1) & -sizes[-1]
         boxes = []
         for i, size in enumerate(sizes):
@@ -712,13 +657,13 @@ class GroupGemm:
         return boxes
 
     def weight_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
-        """Loads of B and SFB: the tile's rows, to their places in the 128-row block that holds them, and its scales.
+        """Return the loads of B and SFB: the tile's rows, to their places in their 128-row block, and its scales.
 
-        Each of two sharers loads half of the rows, and the scales of half of K.
+        Each of two sharers loads half of the rows, and the scales of half of K. A hook of `DualGemm`.
         """
-        y, offset, at = self.weight_row(tile.row, cta.rank), (tile.row & 127) * (TILE_K // 2), row_at
+        y, offset = self.weight_row(tile.row, cta.rank), (tile.row & 127) * (TILE_K // 2)
         scales = self.tensormap(cta.params, self.scales_operand, tile.group)
-        if const_expr(self.config.sharers == 2):
+        if self.config.sharers == 2:
             size, mask = self.config.weight_boxes[0], 5 << cta.rank
             place, y_half = cta.sharer * (size * TILE_K // 2), y + cta.sharer * size
             weights, half = self.tensormap(cta.params, 0, tile.group), cta.sharer * (SF_BYTES // 2)
@@ -726,19 +671,11 @@ class GroupGemm:
                 Box(Int32(1), place, size * TILE_K // 2, weights, row_at(y_half), mask),
                 Box(Int32(1), cta.weight_scales + half, SF_BYTES // 2, scales, row_at(y >> 7, half >> 3), mask),
             ]
-        if const_expr(self.dual):  # 16 rows of each B from each 32
-            y, at = tile.row, lambda row: lambda step: (step * TILE_K, 16 * cta.rank, 0, row >> 5)
-        boxes = self.boxes(cta.params, 0, tile.group, offset, y, tile.rows, self.config.weight_boxes, TILE_M, at)
-        if const_expr(not self.dual):
-            return boxes + [Box(Int32(1), cta.weight_scales, SF_BYTES, scales, row_at(y >> 7))]
-        half, at = SF_BYTES // 2, lambda step: (0, step * (TILE_K // MMA_K), 2 * cta.rank, y >> 7)
-        for i, operand in enumerate((0, 3)):
-            scales = self.tensormap(cta.params, self.scales_operand + operand, tile.group)
-            boxes.append(Box(Int32(1), cta.weight_scales + i * half, half, scales, at))
-        return boxes
+        boxes = self.boxes(cta.params, 0, tile.group, offset, y, tile.rows, self.config.weight_boxes, TILE_M, row_at)
+        return boxes + [Box(Int32(1), cta.weight_scales, SF_BYTES, scales, row_at(y >> 7))]
 
     def token_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
-        """Loads of A and SFA: this CTA's half of the tokens, and the one or two 128-row blocks of scales of all."""
+        """Return the loads of A and SFA: this CTA's half of the tokens, and the scales of the 1 or 2 blocks of all."""
         share, sizes, offset = tile.tokens >> 1, self.config.token_boxes, Int32(cta.tokens)
         y, most = tile.token + cta.rank * share, 256 // PAIR
         boxes = self.boxes(cta.params, self.tokens_operand, tile.group, offset, y, share, sizes, most, row_at)
@@ -757,7 +694,7 @@ class GroupGemm:
         for g in cutlass.range(warp, groups, self.config.epilogue_warps, unroll=1):
             size = self.word(params, self.sizes + 2 * g)
             n, k = load_param(size + 4), load_param(size + 8)
-            for operand in (1, 5) if self.dual else (1,):
+            for operand in self.weights:
                 weights = load_param(self.word(params, self.addresses * g + operand), Int64)
                 for row in cutlass.range(block + lane * grid, n, 32 * grid, unroll=1):
                     line = weights + Int64(row) * Int64(k >> 1)
@@ -772,7 +709,8 @@ class GroupGemm:
         cute.arch.cluster_wait()
 
     @cute.kernel
-    def kernel(self, tensormaps: tuple, words: Words):
+    def kernel(self, tensormaps: tuple, words: WordArray):
+        """Run the warp roles of a CTA; the parameters are read where `tensormap` and `word` say that they lie."""
         config = self.config
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
@@ -811,12 +749,11 @@ class GroupGemm:
 
         # Weight warp
         if warp == self.weight_warp:
-            waits = config.pdl and not config.early_weights
-            self.load(cta, self.weight_boxes, config.weight_policy, waits=waits, is_last=False)
+            self.load(cta, self.weight_boxes, config.weight_policy, is_last=False)
 
         # Token warp
         if warp == self.token_warp:
-            self.load(cta, self.token_boxes, config.token_policy, waits=config.pdl, is_last=config.pdl)
+            self.load(cta, self.token_boxes, config.token_policy, is_last=True)
 
         # MMA warp
         if warp == self.mma_warp:
@@ -841,7 +778,7 @@ class GroupGemm:
 
         # Epilogue warps
         if warp < config.epilogue_warps:
-            if const_expr(config.pdl and config.prefetch > 0 and not config.early_weights):
+            if const_expr(config.pdl and config.prefetch > 0):
                 self.prefetch_weights(params, warp, lane)
             with cute.arch.elect_one():
                 for i in cutlass.range(warp, stages, config.epilogue_warps, unroll=1):
@@ -853,8 +790,8 @@ class GroupGemm:
             self.store(cta, load_shared(tmem_slot), warp, lane)
 
     @cute.jit
-    def load(self, cta: Cta, boxes_of: Callable, policy: str, waits: bool, is_last: bool):
-        """Weight warp or token warp: global memory to the ring. The last of the two lets the next kernel start."""
+    def load(self, cta: Cta, boxes_of: Callable, policy: str, is_last: bool):
+        """As the weight or token warp, load the ring. The last of the two lets the next kernel start."""
         at = cta.start
         tile = self.tile_at(cta, at)
         with cute.arch.elect_one():
@@ -871,14 +808,14 @@ class GroupGemm:
                 for step in cutlass.range((tile.k + TILE_K - 1) >> 8, unroll=1):
                     mbarrier_wait(cta.empty + 8 * slot.index, slot.phase)
                     mbarrier_expect(cta.full + 8 * slot.index, size, 1 - cta.rank)  # the leader, for both CTAs
-                    if const_expr(waits):  # as late as can be: whatever is computed before costs nothing
+                    if const_expr(self.config.pdl):  # as late as can be: whatever is computed before costs nothing
                         wait_for_previous_kernel(first)
                     first = Int32(0)
                     for box in boxes:
                         to, bar = cta.ring + slot.index * cta.stage_bytes + box.offset, cta.leader + 8 * slot.index
                         tma_load(to, box.tensormap, box.at(step), bar, policy, box.condition, box.mask)
                     slot = slot.advance(cta.stages)
-                if const_expr(is_last):  # earlier takes L2 and time from these loads
+                if const_expr(self.config.pdl and is_last):  # earlier takes L2 and time from these loads
                     cute.arch.griddepcontrol_launch_dependents()
                 ptx("", "")  # without an instruction between the two loops' ends LLVM unrolls the inner one
                 at = tile.next
@@ -889,15 +826,14 @@ class GroupGemm:
 
     @cute.jit
     def multiply(self, cta: Cta, tmem: Int32):
-        """MMA warp of the leader: scales to tensor memory, then weights x tokens into one of two accumulators."""
+        """As the leader's MMA warp, copy scales to tensor memory and multiply into one of two accumulators."""
         sfw_cols, sft_cols = tmem + ACC_COLS, tmem + ACC_COLS + 16
         at, slot, acc = cta.start, PipelineState(Int32(0), Int32(0)), PipelineState(Int32(0), Int32(1))
         previous = Int32(0)
         # Descriptors of the first stage; the address is the lowest field, in units of 16 bytes
         first_weights = Int64(cta.ring >> 4) | Int64(K_MAJOR)
         first_tokens = Int64((cta.ring + cta.tokens) >> 4) | Int64(K_MAJOR)
-        sf_matrix, sf_step = (DUAL_SF_MATRIX, SF_ATOM // 4) if self.dual else (SF_MATRIX, SF_ATOM)
-        first_weight_scales = Int64((cta.ring + cta.weight_scales) >> 4) | Int64(sf_matrix)
+        first_weight_scales = Int64((cta.ring + cta.weight_scales) >> 4) | Int64(self.weight_scales_matrix)
         first_token_scales = Int64((cta.ring + cta.token_scales) >> 4) | Int64(SF_MATRIX)
         while at < cta.end:
             tile = self.tile_at(cta, at)
@@ -919,7 +855,7 @@ class GroupGemm:
                 tcgen05_fence("after")
                 for j in range_constexpr(TILE_K // MMA_K):
                     sfw, sft = sfw_cols + 4 * j, sft_cols + 8 * j
-                    tmem_copy_scales(sfw, weight_scales + (j * sf_step >> 4))
+                    tmem_copy_scales(sfw, weight_scales + (j * self.weight_scales_step >> 4))
                     tmem_copy_scales(sft, token_scales + (j * SF_ATOM >> 4))
                     # A predicate, not a branch around the loop: ptxas 12.9 crashes where no copy has one
                     second = token_scales + (j * SF_ATOM + SF_BYTES >> 4)
@@ -938,7 +874,7 @@ class GroupGemm:
 
     @cute.jit
     def store_rows(self, cta: Cta, tile: Tile, d: Int32, row: Int32, first: Int32, tokens: Int32):
-        """A lane's weight row of an accumulator to C [weight rows, tokens rounded up to 16], by whole sectors."""
+        """Store a lane's weight row of an accumulator to C [weight rows, tokens rounded up to 16] by whole sectors."""
         c = load_param(self.word(cta.params, self.addresses * tile.group + 2), Int64)
         n = load_param(self.word(cta.params, self.sizes + 2 * tile.group) + 4)
         inside = select(row < n, 1, 0)
@@ -950,25 +886,39 @@ class GroupGemm:
             store_sector(at + column * 2, halves[:8], inside)
             store_sector(at + column * 2 + 32, halves[8:], inside * select(column + 16 < tokens, 1, 0))
 
+    @staticmethod
+    def matrix_at(lane: Int32) -> Int32:
+        """Return where in a store box the lane's row of an 8x8 matrix goes. A hook of `DualGemm`.
+
+        The row is that of token lane % 8 and weights 8 * (lane / 8); 64-byte swizzle.
+        """
+        return (lane & 7) * 64 + (((lane >> 3) ^ ((lane >> 1) & 3)) << 4)
+
+    def low_lanes(self, cta: Cta, tile: Tile) -> Int32:
+        """Return the 16 of a warp's 32 lanes that `low` comes from, as 0 or 16 << 16. A hook of `DualGemm`."""
+        return Int32(0)
+
+    @staticmethod
+    def output_matrices(low: list[Int32], high: list[Int32]) -> list[list]:
+        """Return C's 8x8 matrices [weights, tokens], by four that `store_matrix` takes. A hook of `DualGemm`.
+
+        Low and high are 16 weights x 32 tokens each; matrix j of four i has weights 8 * j and tokens 8 * i.
+        """
+        return [[x[4 * i + j :][:2] for x in (low, high) for j in (0, 2)] for i in range(4)]
+
     @cute.jit
     def store(self, cta: Cta, tmem: Int32, warp: Int32, lane: Int32):
-        """Epilogue warps: accumulator [weight rows, tokens] in f32 to C [tokens, weight rows] in fp16."""
+        """As an epilogue warp, store accumulators [weight rows, tokens] in f32 to C [tokens, weight rows] in fp16."""
         config = self.config
         quarter, half = warp & 3, warp >> 2  # of the lanes, of the columns
         store_at = cta.ring + cta.stages * cta.stage_bytes + warp * (config.store_boxes * self.store_box)
-        # A lane's row of an 8x8 matrix: token lane % 8, weights 8 * (lane / 8), 64-byte swizzle
-        matrix_at = (lane & 7) * 64 + (((lane >> 3) ^ ((lane >> 1) & 3)) << 4)
-        if const_expr(self.dual):  # token lane % 8 + 8 * (lane / 16), weights 8 * (lane / 8 % 2), 32-byte swizzle
-            matrix_at = (lane & 7) * 32 + (lane >> 4) * 256 + ((((lane >> 3) ^ (lane >> 2)) & 1) << 4)
+        matrix_at = self.matrix_at(lane)
         at, acc, store_box = cta.start, PipelineState(Int32(0), Int32(0)), Int32(0)
         while at < cta.end:
             tile = self.tile_at(cta, at)
             token, at = tile.token, tile.next
             first, row = tile.row & 127, self.weight_row((tile.row & -128) + quarter * 32, cta.rank)
-            gate_lanes = Int32(0)
-            if const_expr(self.dual):
-                row = (tile.row & -128) + quarter * 32 + cta.rank * 16
-                gate_lanes = load_param(self.word(cta.params, self.addresses * tile.group + 7)) << 20
+            low_lanes = self.low_lanes(cta, tile)
             tokens = minimum(tile.tokens, tile.m - token)
             tokens = select((quarter * 32 >= first) & (quarter * 32 < first + tile.rows), tokens, 0)
             if const_expr(not config.fresh_outputs):
@@ -980,14 +930,10 @@ class GroupGemm:
                 self.store_rows(cta, tile, d, row + lane, half * 32, tokens)
             else:
                 for column in cutlass.range(half * 32, tokens, 8 * config.epilogue_warps, unroll=1):
-                    low = tmem_load(d + gate_lanes + column)  # [16 lanes, 32 columns]
-                    high = tmem_load(d + (16 << 16) - gate_lanes + column)  # the other 16 lanes
+                    low = tmem_load(d + low_lanes + column)  # [16 lanes, 32 columns]
+                    high = tmem_load(d + (16 << 16) - low_lanes + column)  # the other 16 lanes
                     tmem_load_wait()
-                    # Four 8x8 matrices [weights, tokens] at once: weights 8 * j of low and high, tokens 8 * i
-                    matrices = [[x[4 * i + j :][:2] for x in (low, high) for j in (0, 2)] for i in range(4)]
-                    if const_expr(self.dual):
-                        out = [silu_times(gate, up) for gate, up in zip(low, high)]
-                        matrices = [[out[8 * i + j :][:2] for j in (0, 2, 4, 6)] for i in range(2)]
+                    matrices = self.output_matrices(low, high)
                     if lane == 0:
                         cute.arch.cp_async_bulk_wait_group(config.store_boxes - 1, read=True)
                     cute.arch.sync_warp()
@@ -1010,156 +956,67 @@ class GroupGemm:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
-# -------------------------------------------------------------------------------------------------------------- tensors
-
-# Compiled code looks at the tensors of a call, through DLPack 1.3 in C. What that is worth, measured on an H200 in us a
-# call, with the 40 tensors of case 0 and the 10 of case 3: by this code, by Python that compares with prepared tuples,
-# and with addresses that were there before. A call and a synchronisation: 58, 78, 52 and 18.2, 23.6, 15.2; a loop of
-# calls: 38, 38, 38 and 7.5, 13.6, 4.7; calls that queue behind a fill, as the grader's do: 38.5 and 4.9 whoever looks.
-# Structs are those of https://github.com/dmlc/dlpack/blob/v1.3/include/dlpack/dlpack.h, in 64-bit words. Where torch's
-# numbers are others, as on an emulated cuda device, whose memory DLPack takes for the CPU's, Python reads the tensors.
-DL_API = ctypes.create_string_buffer(b"dlpack_exchange_api")  # name of the capsule of a DLPackExchangeAPI
-DL_MAJOR = 1  # its version
-DL_DEVICES = {"cpu": 1, "cuda": 2}
-DL_TYPES = {  # code | bits << 8 | lanes << 16
-    torch.float4_e2m1fn_x2: 17 | 4 << 8 | 2 << 16,
-    torch.float8_e4m3fn: 10 | 8 << 8 | 1 << 16,
-    torch.float16: 2 | 16 << 8 | 1 << 16,
-}
-MAX_RANK = 6
-ANY = -1  # instead of a stride that does not matter
+# ----------------------------------------------------------------------------------------------------------------- host
+# A Plan is the Launches of a problem under one Config, one for every MAX_GROUPS groups.
 
 
-def struct(words: str, **fields) -> type[ctypes.Structure]:
-    """A struct of 64-bit words of these names and then of other fields."""
-    words = [(name, ctypes.c_int64) for name in words.split()]
-    return type("struct", (ctypes.Structure,), {"_fields_": [*words, *fields.items()]})
+class Operand(NamedTuple):
+    """What a tensor of a call must be."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in elements; the last one is from batch to batch
+
+    @classmethod
+    def fp4(cls, name: str, rows: int, k: int, batches: int = 1) -> "Operand":
+        """Return that of an FP4 matrix, two elements a byte, K contiguous."""
+        return cls(name, torch.float4_e2m1fn_x2, (rows, k // 2, batches), (k // 2, 1, rows * k // 2))
+
+    @classmethod
+    def scales(cls, name: str, rows: int, k: int, batches: int = 1) -> "Operand":
+        """Return that of reordered scale factors."""
+        blocks = -(-rows // 128)
+        strides = (16, 4, 8 * k, 1, SF_ATOM, 8 * k * blocks)
+        return cls(name, torch.float8_e4m3fn, (32, 4, blocks, 4, k // MMA_K, batches), strides)
+
+    @classmethod
+    def output(cls, name: str, m: int, n: int, batches: int = 1) -> "Operand":
+        """Return that of C."""
+        return cls(name, torch.float16, (m, n, batches), (n, 1, m * n))
 
 
-Api = struct("version previous allocate from_python to_python describe")  # int describe(void* tensor, DLTensor*), or 0
-DLTensor = struct("data device kind shape strides offset")  # device: type | id << 32; kind: rank | type << 32
-Expected = struct("place kind", shape=ctypes.c_int64 * MAX_RANK, strides=ctypes.c_int64 * MAX_RANK)
-Table = struct("capsule name tensors expected count device good", found=DLTensor)  # good: how many are as expected
+class Operands:
+    """What the tensors of a call must be, all together.
 
-
-# Functions of Python's C interface, https://docs.python.org/3/c-api/stable.html. What they raise stays pending.
-@cute.extern
-def PyList_GetItem(items: Int64, index: Int64) -> Int64: ...
-
-
-@cute.extern
-def PyCapsule_GetPointer(capsule: Int64, name: Int64) -> Int64: ...
-
-
-def call_at(function: Int64, x: Int64, y: Int64) -> Int32:
-    """Call the C function at this address: int function(void* x, void* y)."""
-    arguments, result = [x.ir_value(), y.ir_value()], ir.IntegerType.get_signless(32)
-    pointer = llvm.inttoptr(ir.Type.parse("!llvm.ptr"), function.ir_value())
-    signature = ir.FunctionType.get([x.type for x in arguments], [result])
-    callee = builtin.unrealized_conversion_cast([signature], [pointer])  # DSL 4.5 crashes on llvm.call of a pointer
-    return Int32(func.CallIndirectOp([result], callee, arguments).result)
-
-
-def host_word(address: Int64, field=DLTensor.data) -> cute.Tensor:
-    """The word in host memory at this address, or in this field of the struct there: [0] reads or writes it."""
-    pointer = cute.make_ptr(Int64, address + field.offset, cute.AddressSpace.generic)
-    return cute.make_tensor(pointer, cute.make_layout(1))
-
-
-@cute.jit
-def read_tensors(pointer: cute.Pointer):
-    """What `Tensors` does, up to the first tensor that is not as it must be. Runs on the host, launches nothing."""
-    table, describe, i, end = Int64(pointer.toint()), Int64(0), Int64(0), Int64(0)
-    api = PyCapsule_GetPointer(host_word(table, Table.capsule)[0], host_word(table, Table.name)[0])
-    if api != 0:
-        if Int32(host_word(api, Api.version)[0]) == DL_MAJOR:
-            describe = host_word(api, Api.describe)[0]
-    if describe != 0:
-        end = host_word(table, Table.count)[0]
-    found, row = table + Table.found.offset, host_word(table, Table.expected)[0]
-    while i < end:
-        failed = call_at(describe, PyList_GetItem(host_word(table, Table.tensors)[0], i), found)
-        data, kind = host_word(found, DLTensor.data)[0], host_word(row, Expected.kind)[0]
-        good = (failed == 0) & (host_word(found, DLTensor.kind)[0] == kind) & (data & 15 == 0)
-        good = good & (host_word(found, DLTensor.device)[0] == host_word(table, Table.device)[0])
-        good = good & (host_word(found, DLTensor.offset)[0] == 0)
-        if good:
-            shape, strides = host_word(found, DLTensor.shape)[0], host_word(found, DLTensor.strides)[0]
-            for d in cutlass.range(Int32(kind), unroll=1):
-                must = host_word(row + 8 * d, Expected.strides)[0]
-                good = good & (host_word(shape + 8 * d)[0] == host_word(row + 8 * d, Expected.shape)[0])
-                good = good & ((host_word(strides + 8 * d)[0] == must) | (must == ANY))
-        if good:
-            host_word(host_word(row, Expected.place)[0])[0] = data
-            i, row = i + 1, row + ctypes.sizeof(Expected)
-        else:
-            end = i
-    host_word(table, Table.good)[0] = i
-
-
-@functools.cache
-def tensor_reader():
-    """The compiled read_tensors, 0.1 seconds the first time, 0.6 if nothing was compiled before."""
-    return cute.compile(read_tensors, make_ptr(Int64, 16, cute.AddressSpace.generic))
-
-
-class HostFunction:
-    """A compiled function of CuTe DSL that takes a pointer to `words`: function(packed) calls it."""
-
-    def __init__(self, compiled, words: ctypes.Array | ctypes.Structure):
-        executor = compiled.to()
-        self.words, self.pointer = words, make_ptr(Int64, ctypes.addressof(words), cute.AddressSpace.generic)
-        self.arguments, _ = executor.generate_execution_args(self.pointer)
-        self.array = executor._get_invoke_packed_args(self.arguments)
-        self.function, self.packed = executor.capi_func, ctypes.addressof(self.array)
-        self.executor = executor  # owns the function, as the four above own the memory behind `packed`
-
-
-class Tensors(HostFunction):
-    """What the tensors of a call must look like, and where their addresses go.
-
-    If one differs, or torch has no DLPackExchangeAPI, Python looks at all of them and says what is wrong.
+    Tensors are compared with those that were accepted last, in types, devices, shapes and strides, by the C++ code that
+    torch.compile has for this question; Python looks at them if they differ, or if torch no longer has that code.
     """
 
-    def __init__(self, contents: str, expected: list[tuple], places: list[int]):
-        """(name, type, shape, strides) of each tensor and where its address goes; contents: what they are together."""
-        self.contents, self.expected, self.places = contents, expected, places
-        self.rows = (Expected * len(expected))()
-        for row, place, (_, dtype, shape, strides) in zip(self.rows, places, expected):
-            row.place, row.kind, row.shape[: len(shape)] = place, len(shape) | DL_TYPES[dtype] << 32, shape
-            strides = [stride if size > 1 and 0 not in shape else ANY for size, stride in zip(shape, strides)]
-            row.strides[: len(shape)] = strides
-        self.capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-        name, rows = ctypes.addressof(DL_API), ctypes.addressof(self.rows)
-        super().__init__(tensor_reader(), Table(name=name, expected=rows, count=len(expected)))
-        self.words.capsule = id(self.capsule)
-        # The same function, but it keeps the interpreter's lock, and raises the exception that it leaves pending.
-        self.read = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(ctypes.cast(self.function, ctypes.c_void_p).value)
+    def __init__(self, contents: str, operands: list[Operand]):
+        self.contents, self.operands, self.guards = contents, operands, None
 
-    def __call__(self, tensors: list[torch.Tensor]) -> None:
-        """Write the addresses of the tensors to their places; ValueError unless all are as they must be."""
-        table = self.words
-        table.tensors, table.good = id(tensors), 0
-        if len(tensors) == table.count:
-            try:
-                self.read(self.packed)
-            except Exception:  # torch's, of what is not a tensor, or Python's, of what is not a capsule
-                pass  # `good` says it, too
-        if table.good != table.count:
-            for row, address in zip(self.rows, self.check(tensors)):
-                ctypes.c_int64.from_address(row.place).value = address
-            device = tensors[0].device
-            table.device = DL_DEVICES[device.type] | (device.index or 0) << 32
+    def __call__(self, tensors: list[torch.Tensor]) -> list[int]:
+        """Return the addresses of the tensors; a ValueError unless all are as they must be."""
+        if not (self.guards and len(tensors) == len(self.operands) and self.guards.check(*tensors)):
+            self.check(tensors)
+            if TensorGuards:
+                sizes, strides = [[*t.shape] for t in tensors], [[*t.stride()] for t in tensors]
+                self.guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        addresses = [*map(torch.Tensor.data_ptr, tensors)]
+        if math.gcd(16, *addresses) != 16:
+            raise ValueError("every tensor must be aligned to 16 bytes")
+        return addresses
 
-    def check(self, tensors: list[torch.Tensor]) -> list[int]:
-        """Addresses of the tensors; ValueError that says which is not as it must be."""
-        if len(tensors) != len(self.expected) or not all(isinstance(t, torch.Tensor) for t in tensors):
+    def check(self, tensors: list[torch.Tensor]) -> None:
+        """Raise a ValueError that says what is not as it must be, if anything but an address."""
+        if len(tensors) != len(self.operands) or not all(isinstance(t, torch.Tensor) for t in tensors):
             raise ValueError(self.contents)
         device = torch.device("cpu")  # where an emulated B200 has its memory
         if torch.cuda.is_available() and torch.cuda.get_device_capability() == (10, 0):
             device = torch.device("cuda", torch.cuda.current_device())
-        for (name, dtype, shape, strides), t in zip(self.expected, tensors):
-            matters = [size > 1 and t.numel() > 0 for size in t.shape]
+        for (name, dtype, shape, strides), t in zip(self.operands, tensors):
+            matters = [size > 1 and t.numel() > 0 for size in t.shape]  # which strides
             for what, is_, must in (
                 ("type", t.dtype, dtype),
                 ("device", t.device, device),
@@ -1168,48 +1025,41 @@ class Tensors(HostFunction):
             ):
                 if is_ != must:
                     raise ValueError(f"{name} has {what} {is_}, but must have {must}")
-        addresses = [t.data_ptr() for t in tensors]
-        if math.gcd(16, *addresses) != 16:
-            raise ValueError("every tensor must be aligned to 16 bytes")
-        return addresses
-
-
-# ----------------------------------------------------------------------------------------------------------------- host
 
 
 @functools.cache
-def compiled(groups: int, config: Config, dual: bool = False):
-    """The compiled GroupGemm for this many groups, 2 to 5 seconds the first time."""
-    return cute.compile(GroupGemm(groups, config, dual), make_ptr(Int64, 16, cute.AddressSpace.generic))
+def compiled(kernel: type[GroupGemm], groups: int, config: Config):
+    """Compile the kernel for this many groups: 2 to 5 seconds the first time."""
+    return cute.compile(kernel(groups, config), make_ptr(Int64, 16, cute.AddressSpace.generic))
 
 
 @functools.cache
 def clusters_at_once(size: int) -> int:
-    """Clusters of so many CTAs that the GPU runs at once, one CTA per SM. A cluster stays in one GPC: SMs are left."""
+    """Return how many clusters of so many CTAs the GPU runs at once, one CTA per SM; SMs of a GPC are left over."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()  # makes the context current, which HardwareInfo needs, in a thread that had none
     return HardwareInfo().get_max_active_clusters(size)
 
 
 def fitting(config: Config) -> Config:
-    """The config, without sharers if not all of its clusters run at once: the last ones would double the time."""
+    """Return the config, without sharers if not all its clusters run at once: the last would double the time."""
     if config.sharers == 2 and clusters_at_once(config.cluster) < config.sms // config.cluster:
         return replace(config, sharers=1, sms=Config.sms)
     return config
 
 
-class Launch(HostFunction):
-    """One launch: the words of GroupGemm for the (m, n, k) of at most MAX_GROUPS groups that are not empty."""
+class Launch:
+    """One launch of a kernel for the (m, n, k) of at most MAX_GROUPS groups that are not empty."""
 
-    def __init__(self, sizes: list[tuple[int, int, int]], config: Config, dual: bool = False):
+    def __init__(self, kernel: type[GroupGemm], sizes: list[tuple[int, int, int]], config: Config):
         groups = 1 << (len(sizes) - 1).bit_length()  # rounded up, so that few kernels serve every number of groups
-        gemm = GroupGemm(groups, config, dual)
+        gemm = kernel(groups, config)
         widths = [token_tile(m, config) for m, _, _ in sizes]
         segments = []
         for g, ((m, n, k), width) in enumerate(zip(sizes, widths)):
             for token in range(0, m, width * config.sharers):
                 tokens = round_up(min(width, m - token), 32) // PAIR * config.token_cost // 100
-                segments.append((pack_position(g, token, 0), n if dual else rows_per_cta(n), tokens, k))
+                segments.append((pack_position(g, token, 0), gemm.rows_per_cta(n), tokens, k))
         ranges = partition(segments, config.sms // config.cluster, config.gran)
 
         token_bytes = round_up(max(widths) // PAIR, config.token_box) * TILE_K // 2
@@ -1217,118 +1067,66 @@ class Launch(HostFunction):
         fixed = SMEM_HEADER + gemm.store_bytes
         stages = config.stages or min((SMEM_PER_SM - 1024 - fixed) // stage_bytes, MAX_STAGES)
 
-        padded = list(zip(sizes, widths)) + [(sizes[0], widths[0])] * (groups - len(sizes))
         words = [0] * gemm.sizes
-        for (m, n, k), width in padded:
+        for (m, n, k), width in [*zip(sizes, widths), *[(sizes[0], widths[0])] * (groups - len(sizes))]:
             words += [m | n << 32, k | width << 32]
         words += [len(ranges) * config.cluster, fixed + stages * stage_bytes, stages | len(sizes) << 32, token_bytes]
         words += itertools.chain(*ranges)
         of_kernel = replace(config, tokens=256, token_cost=100, stages=0)  # only the schedule reads these
-        super().__init__(compiled(groups, of_kernel, dual), (ctypes.c_int64 * gemm.words)(*words))
+        self.words = (ctypes.c_int64 * gemm.words)(*words)
+
+        # What a call of the compiled host code needs, prepared; all of it has to live as long
+        self.executor = compiled(kernel, groups, of_kernel).to()
+        self.pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
+        self.arguments, _ = self.executor.generate_execution_args(self.pointer)
+        self.array = self.executor._get_invoke_packed_args(self.arguments)
+        self.function, self.packed = self.executor.capi_func, ctypes.addressof(self.array)
         self.result = self.executor.cuda_result  # a ctypes integer that the function writes
 
-    def __call__(self) -> None:
-        """Launch, once the words have the addresses of every group, in the order of GroupGemm."""
+    def __call__(self, addresses: list[int]) -> None:
+        """Launch with these addresses, which are the kernel's first words."""
+        self.words[: len(addresses)] = addresses
         self.function(self.packed)
         if self.result.value:
             raise RuntimeError(f"launch failed with CUDA error {self.result.value}")
 
 
-def like_fp4(name: str, rows: int, k: int, batches: int) -> tuple:
-    """(name, type, shape, strides) of an FP4 operand."""
-    return name, torch.float4_e2m1fn_x2, (rows, k // 2, batches), (k // 2, 1, rows * k // 2)
-
-
-def like_scales(name: str, rows: int, k: int, batches: int) -> tuple:
-    """(name, type, shape, strides) of reordered scale factors."""
-    blocks = -(-rows // 128)
-    strides = (16, 4, 8 * k, 1, SF_ATOM, 8 * k * blocks)
-    return name, torch.float8_e4m3fn, (32, 4, blocks, 4, k // MMA_K, batches), strides
-
-
-def like_output(name: str, m: int, n: int, batches: int) -> tuple:
-    """(name, type, shape, strides) of C."""
-    return name, torch.float16, (m, n, batches), (n, 1, m * n)
-
-
 def chunks(items) -> list:
-    """The items in order, at most MAX_GROUPS at once."""
+    """Return the items in order, by at most MAX_GROUPS."""
     return [items[first : first + MAX_GROUPS] for first in range(0, len(items), MAX_GROUPS)]
 
 
 class Plan:
-    """The launches for the given sizes of groups, and what their tensors look like."""
+    """The launches of a group GEMM under one Config. Its tensors are all (a, b, c), then all (sfa, sfb)."""
 
     def __init__(self, sizes: tuple[tuple[int, int, int, int], ...], config: Config):
-        """Tensors are in the order all (a, b, c), then all (sfa, sfb)."""
-        groups = [g for g, (m, *_) in enumerate(sizes) if m]
-        self.launches = [Launch([sizes[g][:3] for g in chunk], config) for chunk in chunks(groups)]
-        self.unused = (ctypes.c_int64 * 5)()  # where the addresses of an empty group go
-        rows = [ctypes.addressof(self.unused)] * len(sizes)  # of the 5 words of each group: a, b, c, sfa, sfb
-        for i, g in enumerate(groups):
-            rows[g] = ctypes.addressof(self.launches[i // MAX_GROUPS].words) + 40 * (i % MAX_GROUPS)
-        places = [row + 8 * i for row in rows for i in (0, 1, 2)] + [row + 8 * i for row in rows for i in (3, 4)]
-        expected, of_scales = [], []
+        abc, scales, of_scales = [], [], 3 * len(sizes)
         for g, (m, n, k, _) in enumerate(sizes):
-            expected += like_fp4(f"group {g}: a", m, k, 1), like_fp4(f"group {g}: b", n, k, 1)
-            expected += [like_output(f"group {g}: c", m, n, 1)]
-            of_scales += [like_scales(f"group {g}: reordered {x}", rows, k, 1) for x, rows in (("sfa", m), ("sfb", n))]
+            abc += Operand.fp4(f"group {g}: a", m, k), Operand.fp4(f"group {g}: b", n, k)
+            abc += [Operand.output(f"group {g}: c", m, n)]
+            scales += [Operand.scales(f"group {g}: reordered {x}", rows, k) for x, rows in (("sfa", m), ("sfb", n))]
         contents = "each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)"
-        self.read = Tensors(contents, expected + of_scales, places)
-        self.made, self.elements = [], 0  # of each new output where its address goes, the first element, m, n and pitch
-        for row, (m, n, _, _) in zip(rows if config.fresh_outputs else (), sizes):
-            self.made.append((row + 16, self.elements, m, n, round_up(m, 16)))
-            self.elements += n * round_up(m, 16)
+        self.operands = Operands(contents, abc + scales)
+        self.outputs, self.launches = slice(2, of_scales, 3), []  # and which of the addresses a launch takes
+        for chunk in chunks([g for g, (m, *_) in enumerate(sizes) if m]):
+            taken = [i for g in chunk for i in (3 * g, 3 * g + 1, 3 * g + 2, of_scales + 2 * g, of_scales + 2 * g + 1)]
+            self.launches.append((Launch(GroupGemm, [sizes[g][:3] for g in chunk], config), itemgetter(*taken)))
+        self.fresh, self.elements = [], 0  # shape, strides and first element of each new output; all elements
+        for m, n, *_ in sizes if config.fresh_outputs else ():
+            pitch = round_up(m, 16)
+            self.fresh.append(((m, n, 1), (1, pitch, n * pitch), self.elements))
+            self.elements += n * pitch
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Launch; C of each group. ValueError unless the tensors are as they must be."""
-        self.read(tensors)
-        outputs = self.new_outputs(tensors[0].device) if self.made else tensors[2 : 3 * (len(tensors) // 5) : 3]
-        for launch in self.launches:
-            launch()
+        """Launch and return C of each group; a ValueError unless the tensors are as they must be."""
+        addresses, outputs = self.operands(tensors), tensors[self.outputs]
+        if self.fresh:
+            memory = torch.empty(self.elements, dtype=torch.float16, device=tensors[0].device)
+            outputs = [memory.as_strided(*of_output) for of_output in self.fresh]
+            addresses[self.outputs] = [c.data_ptr() for c in outputs]
+        for launch, taken in self.launches:
+            launch(taken(addresses))
         return outputs
-
-    def new_outputs(self, device: torch.device) -> list[torch.Tensor]:
-        """C [M, N, 1] of each group with M contiguous, in one piece of memory; the kernel is told where."""
-        memory, outputs = torch.empty(self.elements, dtype=torch.float16, device=device), []
-        for place, first, m, n, pitch in self.made:
-            ctypes.c_int64.from_address(place).value = memory.data_ptr() + 2 * first
-            outputs.append(memory.as_strided((m, n, 1), (1, pitch, n * pitch), first))
-        return outputs
-
-
-class DualPlan:
-    """The same for a dual GEMM. Every batch is a group."""
-
-    contents = f"the dual GEMM's data must be the tensors {', '.join(DUAL_OPERANDS)}"
-
-    def __init__(self, m: int, n: int, k: int, batches: int, config: Config):
-        """Tensors are in the order a, b1, b2, c, sfa, sfb1, sfb2."""
-        parts = chunks(range(batches))
-        self.launches = [(part, Launch([(m, n, k)] * len(part), config, dual=True)) for part in parts]
-        expected = [like_fp4("a", m, k, batches), like_fp4("b1", n, k, batches), like_fp4("b2", n, k, batches)]
-        expected += [like_output("c", m, n, batches), like_scales("sfa_permuted", m, k, batches)]
-        expected += [like_scales("sfb1_permuted", n, k, batches), like_scales("sfb2_permuted", n, k, batches)]
-        self.addresses = (ctypes.c_int64 * len(expected))()
-        places = range(ctypes.addressof(self.addresses), ctypes.addressof(self.addresses) + 8 * len(expected), 8)
-        self.read = Tensors(self.contents, expected, places)
-        of_a, of_b, of_c, of_sfa, of_sfb = m * k // 2, n * k // 2, 2 * m * n, -(-m // 128) * 8 * k, -(-n // 128) * 8 * k
-        self.steps = of_a, of_b, of_c, of_sfa, of_sfb, of_b, of_sfb, 0  # bytes from batch to batch
-
-    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Launch; C. ValueError unless the tensors are as they must be."""
-        self.read(tensors)
-        a, b1, b2, c, sfa, sfb1, sfb2 = self.addresses
-        gate = int(b2 < b1)
-        low, low_scales, high, high_scales = (b2, sfb2, b1, sfb1) if gate else (b1, sfb1, b2, sfb2)
-        if high - low >= MAX_DISTANCE:
-            raise ValueError(f"b1 and b2 lie {high - low} bytes apart, but must be less than {MAX_DISTANCE}")
-        operands = a, low, c, sfa, low_scales, high, high_scales, gate
-        for batches, launch in self.launches:
-            words = [x + i * step for i in batches for x, step in zip(operands, self.steps)]
-            launch.words[: len(words)] = words
-            launch()
-        return tensors[3:4]
 
 
 # --------------------------------------------------------------------------------------------------------------- tuning
@@ -1342,12 +1140,12 @@ SECONDS, BYTES = 18, 3 * 10**9  # of a shape: until its last config is compiled;
 
 
 def on_b200(tensor: torch.Tensor) -> bool:
-    """Whether a B200 has the tensor's memory. Of an emulated one the tensor says so, too, but its memory does not."""
+    """Say whether a B200 has the tensor's memory. On an emulated one the tensor says so, but not its memory."""
     return tensor.untyped_storage().device.type == "cuda" and torch.cuda.get_device_capability() == (10, 0)
 
 
-def timed(plan: Plan | DualPlan, sets: list[list[torch.Tensor]], scratch: torch.Tensor) -> float:
-    """Milliseconds of a call with each set of tensors, back to back, nothing of them in the L2."""
+def timed(plan: Plan, sets: list[list[torch.Tensor]], scratch: torch.Tensor) -> float:
+    """Return the milliseconds of a call with each set of tensors, back to back, nothing of them in the L2."""
     outputs, (start, end) = [], (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     for i in range(FLUSHES):
@@ -1360,8 +1158,8 @@ def timed(plan: Plan | DualPlan, sets: list[list[torch.Tensor]], scratch: torch.
     return start.elapsed_time(end)
 
 
-def measured(plans: list[Plan | DualPlan], tensors: list[torch.Tensor]) -> list[list[float]]:
-    """Milliseconds of each plan in each round, on copies of the tensors, the plans of a round in random order."""
+def measured(plans: list[Plan], tensors: list[torch.Tensor]) -> list[list[float]]:
+    """Return the milliseconds of each plan in each round, on copies of the tensors; a round's order is random."""
     if CALLS * sum(t.nbytes for t in tensors) + FLUSH > BYTES:
         raise MemoryError(f"more than {BYTES} bytes of copies")
     scratch = torch.empty(FLUSH, dtype=torch.uint8, device=tensors[0].device)
@@ -1374,7 +1172,7 @@ def measured(plans: list[Plan | DualPlan], tensors: list[torch.Tensor]) -> list[
 
 
 def fastest(times: list[list[float]]) -> int:
-    """Which plan: the first, unless another is faster, in the median of the rounds, by more than that is uncertain.
+    """Choose a plan: the first, unless another is faster, in the median of the rounds, by more than that is uncertain.
 
     That is two standard errors of a median, of which one is 1.86 / sqrt(rounds) of the median distance from it.
     """
@@ -1388,19 +1186,19 @@ def fastest(times: list[list[float]]) -> int:
     return chosen
 
 
-class Tuned:
-    """The plan of a shape: the first guess's, until its first call on a B200 has found a faster one."""
+class Autotuner:
+    """The Plan of a problem: the first guess's, until its first call on a B200 has found a faster one."""
 
-    def __init__(self, make: Callable[[Config], Plan | DualPlan], configs: tuple[Config, ...]):
+    def __init__(self, make: Callable[[Config], Plan], configs: tuple[Config, ...]):
         self.begin = time.perf_counter()
         self.make, self.configs = make, list(dict.fromkeys(map(fitting, configs)))
         self.config, self.waits = self.configs[0], len(self.configs) > 1
         self.plan = make(self.config)
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Launch; C of each group. ValueError unless the tensors are as they must be."""
+        """Launch and return C of each group; a ValueError unless the tensors are as they must be."""
         if self.waits:
-            self.plan.read(tensors)
+            self.plan.operands(tensors)
             self.waits, mode = False, os.environ.get("GROUP_GEMM_TUNING", "")
             if mode != "off" and on_b200(tensors[0]):
                 chosen = self.tune(tensors)
@@ -1409,7 +1207,7 @@ class Tuned:
         return self.plan(tensors)
 
     def tune(self, tensors: list[torch.Tensor]) -> str:
-        """Set `config` and its `plan`; which, or why none could be found. The tensors are read, and not written."""
+        """Set `config` and `plan`; say to which, or why they stay. The tensors are read, and not written."""
         plans = [self.plan]
         try:
             for config in self.configs[1:]:
@@ -1427,60 +1225,204 @@ class Tuned:
             torch.cuda.empty_cache()
 
 
-# ---------------------------------------------------------------------------------------------------------------- entry
+# ----------------------------------------------------------------------------------------------------------- group GEMM
+
+
+def check_size(name: str, x: int, multiple: int, least: int, most: int) -> None:
+    """Raise a ValueError unless the kernel does this M, N, K or L."""
+    if not least <= x <= most or x % multiple:
+        raise ValueError(f"{name} is {x}, but must be a multiple of {multiple} from {least} to {most}")
 
 
 @functools.lru_cache(maxsize=64)
-def plan(sizes: tuple[tuple[int, int, int, int], ...]) -> Tuned:
-    """How (M, N, K, L) of each group are computed."""
-    check_sizes(sizes)
-    ms, ns, ks, _ = zip(*sizes)
-    shape = (ms, ns[0], ks[0]) if len(set(ns)) == len(set(ks)) == 1 else None
-    return Tuned(functools.partial(Plan, sizes), CONFIG_MAP.get(shape, (DEFAULT,)))
-
-
-@functools.lru_cache(maxsize=64)
-def dual_plan(m: int, n: int, k: int, batches: int) -> Tuned:
-    """How a dual GEMM of these sizes is computed."""
-    for name, x, multiple in (("M", m, 1), ("N", n, 32), ("K", k, 64), ("L", batches, 1)):
-        if not multiple <= x < 2**24 or x % multiple:
-            raise ValueError(f"{name} is {x}, but must be a multiple of {multiple} from {multiple} to {2**24 - 1}")
-    configs = DUAL_CONFIG_MAP.get((m, n, k), (DUAL_DEFAULT,))
-    return Tuned(functools.partial(DualPlan, m, n, k, batches), configs)
-
-
-def check_sizes(sizes: tuple[tuple[int, int, int, int], ...]) -> None:
-    """ValueError unless the kernel does these sizes (M, N, K, L)."""
+def plan(sizes: tuple[tuple[int, int, int, int], ...]) -> Autotuner:
+    """Plan a group GEMM for the (M, N, K, L) of each group; a ValueError unless the kernel does them."""
     if not sizes:
         raise ValueError("there must be at least one group")
     for g, size in enumerate(sizes):
         if len(size) != 4 or not all(isinstance(x, int) for x in size):
             raise ValueError(f"group {g}: the sizes are {size}, but must be the integers (M, N, K, L)")
-        for name, x, multiple, least, most in zip("MNKL", size, (1, 16, 64, 1), (0, 16, 64, 1), (*[2**24 - 1] * 3, 1)):
-            if not least <= x <= most or x % multiple:
-                rule = f"a multiple of {multiple} from {least} to {most}"
-                raise ValueError(f"group {g}: {name} is {x}, but must be {rule}")
+        for name, x, *rule in zip("MNKL", size, (1, 16, 64, 1), (0, 16, 64, 1), (*[MAX_SIZE] * 3, 1)):
+            check_size(f"group {g}: {name}", x, *rule)
+    ms, ns, ks, _ = zip(*sizes)
+    shape = (ms, ns[0], ks[0]) if len(set(ns)) == len(set(ks)) == 1 else None
+    return Autotuner(functools.partial(Plan, sizes), CONFIG_MAP.get(shape, (DEFAULT,)))
 
 
 def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
-    """C[g] = (A[g] * SFA[g]) @ (B[g] * SFB[g]).T for every group, rounded once to fp16.
+    """Compute C[g] = (A[g] * SFA[g]) @ (B[g] * SFB[g]).T for every group, rounded once to fp16.
 
-    Lists over the groups, (a, b, c), (sfa, sfb), (reordered sfa, reordered sfb), (M, N, K, 1), with
+    The lists are over the groups, of (a, b, c), (sfa, sfb), (reordered sfa, reordered sfb), (M, N, K, 1), with
       a [M, K/2, 1] and b [N, K/2, 1] float4_e2m1fn_x2 with K contiguous, c [M, N, 1] float16 with N contiguous,
       reordered scales [32, 4, ceil(MN/128), 4, K/64, 1] float8_e4m3fn in blocks of 512 contiguous bytes.
     Writes and returns the given c tensors, or returns new ones (Config.fresh_outputs).
     M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
     """
-    call, tensors = plan(tuple(map(tuple, sizes))), []
-    for group in abc:
-        tensors += group
-    for group in scales:
-        tensors += group
-    return call(tensors)
+    return plan(tuple(map(tuple, sizes)))([*itertools.chain.from_iterable(abc), *itertools.chain.from_iterable(scales)])
+
+
+# ------------------------------------------------------------------------------------------------------------ dual GEMM
+# C = silu(A @ B1.T) * (A @ B2.T), leaderboard nvfp4_dual_gemm: 16 rows of B1 and the same 16 of B2 alternate in the
+# lanes of one accumulator, so that a thread of the epilogue holds both factors.
+
+DUAL_OPERANDS = tuple("a b1 b2 sfa sfb1 sfb2 sfa_permuted sfb1_permuted sfb2_permuted c".split())
+MAX_DISTANCE = 2**40  # bytes from B1 to B2, above the stride of a tensormap
+
+DUAL_DEFAULT = replace(TUNED, epilogue_warps=8, prefetch=2, **NO_POLICY)
+DUAL_CHANGES = {"prefetch": 0}, {"prefetch": 6}, {"epilogue_warps": 4}, {"weight_policy": FIRST, "token_policy": LAST}
+
+# M, N, K of a benchmark case of the dual GEMM -> its Configs; every other problem runs on DUAL_DEFAULT. Token tiles
+# such that one for each pair of CTAs is enough: 64, 64, 72 and 72 tiles of 128 rows of both B.
+DUAL_CONFIG_MAP: dict[tuple[int, int, int], tuple[Config, ...]] = {
+    (256, 4096, 7168): candidates(replace(DUAL_DEFAULT, tokens=128), *DUAL_CHANGES),
+    (512, 4096, 7168): candidates(replace(DUAL_DEFAULT, tokens=256), *DUAL_CHANGES),
+    (256, 3072, 4096): candidates(replace(DUAL_DEFAULT, tokens=96), *DUAL_CHANGES),
+    (512, 3072, 7168): candidates(replace(DUAL_DEFAULT, tokens=192), *DUAL_CHANGES),
+}
+
+
+def silu_times(gate: Int32, up: Int32) -> Int32:
+    """Compute gate / (1 + exp(-gate)) * up of f32 bit patterns by ex2.approx (9.7.3.21) and rcp.approx (9.7.3.13).
+
+    silu alone, over all f32 on an H200: within 2^-17.9 for |gate| < 87, and 1.1e-36 off below: zero in fp16.
+    """
+    text = """{ .reg .f32 x;
+        mul.f32 x, $1, 0fBFB8AA3B;
+        ex2.approx.ftz.f32 x, x;
+        add.f32 x, x, 0f3F800000;
+        rcp.approx.ftz.f32 x, x;
+        mul.f32 x, x, $1;
+        mul.f32 $0, x, $2; }"""  # 0fBFB8AA3B = -log2(e)
+    return Int32(ptx(text, "=r,r,r", gate, up, result="i32"))
+
+
+def dual_fp4_tensormap(low: Int64, high: Int64, rows: Int32, k: Int32, box_rows: int):
+    """Make the TMA atom of two row-major [rows, k] FP4 matrices as one tensor [rows / 32, matrix, 32, k].
+
+    The stride from one matrix to the other is the distance of their addresses. Boxes of box_rows / 32 x 2 x 16 x 256:
+    16 rows of the low matrix, the same of the high one, the next 16 of the low, ...; 128-byte swizzle.
+    """
+    k, distance, box = cute.assume(k, 32), cute.assume((high - low) * 2, 32), (TILE_K, 16, 2, box_rows // 32)
+    layout = swizzled(tcgen05.SmemLayoutAtomKind.K_SW128, Float4E2M1FN, (box_rows, TILE_K))
+    layout = cute.composition(layout, cute.make_layout(box, stride=(box_rows, 1, 16, 32)))
+    return tma_atom(Float4E2M1FN, low, (k, 32, 2, rows // 32), (1, k, distance, k * 32), layout, box)
+
+
+def dual_scale_tensormap(address: Int64, rows: Int32, k: Int32):
+    """Make the TMA atom of scales as Int64 [row block, eighth of an atom's rows, atom, 16]: boxes of 1 x 2 x 4 x 16.
+
+    A box has 16 of the 32 rows of 4 atoms, which fill 16 lanes of tensor memory, in the order [eighth, atom].
+    """
+    blocks, atoms, box = (rows + 127) // 128, k // MMA_K, (16, TILE_K // MMA_K, 2, 1)
+    strides = (1, SF_ATOM // 8, 16, cute.assume(atoms * (SF_ATOM // 8), SF_ATOM // 8))
+    return tma_atom(Int64, address, (16, atoms, 4, blocks), strides, cute.make_layout(box), box)
+
+
+class DualGemm(GroupGemm):
+    """The kernel for up to `groups` batches of a dual GEMM, each of which has two B: low and high, by their addresses.
+
+    A pair of CTAs multiplies 128 rows of both: CTA `rank` has rows 32 * i + 16 * rank + j, j < 16, of the low B in
+    lanes 32 * i + j and of the high B in the next 16.
+    The addresses of a group are A, low B, C, SFA, its SFB, high B, its SFB, and which B is B1, the gate: 1 if the high.
+    """
+
+    addresses = 8
+    weights = (1, 5)
+    operands_after_tokens = 4  # low SFB, SFA, C, high SFB
+    weight_scales_matrix = matrix_descriptor(swizzle=0, row_group=SF_ATOM)  # an eighth of 4 atoms, the next eighth
+    weight_scales_step = SF_ATOM // 4
+    store_box = STORE_BOX // 2
+
+    def __init__(self, groups: int, config: Config):
+        assert config.sharers == 1 and not config.fresh_outputs
+        super().__init__(groups, config)
+
+    def tma_atoms(self, addresses: list[Int64], m: Int32, n: Int32, k: Int32) -> list:
+        """Make the TMA atoms of a group's operands: those of the group GEMM with both B in one, and the high SFB's."""
+        (a, low, c, sfa, sf_low, high, sf_high, _), config = addresses, self.config
+        of_a = [fp4_tensormap(a, m, k, rows) for rows in config.token_boxes]
+        of_b = [dual_fp4_tensormap(low, high, n, k, rows) for rows in config.weight_boxes]
+        of_scales = [dual_scale_tensormap(sf_low, n, k), scale_tensormap(sfa, m, k)]
+        return [*of_b, *of_a, *of_scales, output_tensormap(c, m, n, 16), dual_scale_tensormap(sf_high, n, k)]
+
+    @staticmethod
+    def rows_per_cta(n: int | Int32) -> int | Int32:
+        """Return n: each CTA has 16 of every 32 rows of both B."""
+        return n
+
+    @staticmethod
+    def weight_row(row: Int32, rank: Int32) -> Int32:
+        """Return the row of either B that comes first in the 32 lanes of CTA `rank` from `row` on."""
+        return row + 16 * rank
+
+    def weight_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
+        """Return the loads of both B, 16 rows of each from each 32 of the tile's, and of their scales."""
+        y, offset, sizes = tile.row, (tile.row & 127) * (TILE_K // 2), self.config.weight_boxes
+
+        def at(row):
+            return lambda step: (step * TILE_K, 16 * cta.rank, 0, row >> 5)
+
+        boxes = self.boxes(cta.params, 0, tile.group, offset, y, tile.rows, sizes, TILE_M, at)
+        half, at_scales = SF_BYTES // 2, lambda step: (0, step * (TILE_K // MMA_K), 2 * cta.rank, y >> 7)
+        for i, operand in enumerate((0, 3)):
+            scales = self.tensormap(cta.params, self.scales_operand + operand, tile.group)
+            boxes.append(Box(Int32(1), cta.weight_scales + i * half, half, scales, at_scales))
+        return boxes
+
+    @staticmethod
+    def matrix_at(lane: Int32) -> Int32:
+        """Return the place of token lane % 8 + 8 * (lane / 16), weights 8 * (lane / 8 % 2); 32-byte swizzle."""
+        return (lane & 7) * 32 + (lane >> 4) * 256 + ((((lane >> 3) ^ (lane >> 2)) & 1) << 4)
+
+    def low_lanes(self, cta: Cta, tile: Tile) -> Int32:
+        """Return the lanes of B1, so that `low` is the gate."""
+        return load_param(self.word(cta.params, self.addresses * tile.group + 7)) << 20
+
+    @staticmethod
+    def output_matrices(low: list[Int32], high: list[Int32]) -> list[list]:
+        """Return silu(low) * high as two times four 8x8 matrices [weights, tokens]."""
+        out = [silu_times(gate, up) for gate, up in zip(low, high)]
+        return [[out[8 * i + j :][:2] for j in (0, 2, 4, 6)] for i in range(2)]
+
+
+class DualPlan(Plan):
+    """The launches of a dual GEMM under one Config. Every batch is a group."""
+
+    contents = f"the dual GEMM's data must be the tensors {', '.join(DUAL_OPERANDS)}"
+
+    def __init__(self, m: int, n: int, k: int, batches: int, config: Config):
+        operands = [Operand.fp4(name, rows, k, batches) for name, rows in (("a", m), ("b1", n), ("b2", n))]
+        operands += [Operand.output("c", m, n, batches), Operand.scales("sfa_permuted", m, k, batches)]
+        operands += [Operand.scales(name, n, k, batches) for name in ("sfb1_permuted", "sfb2_permuted")]
+        self.operands = Operands(self.contents, operands)
+        self.steps = [x.strides[-1] * x.dtype.itemsize for x in operands]  # bytes from batch to batch
+        self.launches = [(Launch(DualGemm, [(m, n, k)] * len(part), config), part) for part in chunks(range(batches))]
+
+    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Launch and return [c]; a ValueError unless the tensors a, b1, b2, c, sfa, sfb1, sfb2 are as they must be."""
+        addresses = self.operands(tensors)
+        gate = int(addresses[2] < addresses[1])
+        low, high = 1 + gate, 2 - gate
+        distance = addresses[high] - addresses[low]
+        if distance >= MAX_DISTANCE:
+            raise ValueError(f"b1 and b2 lie {distance} bytes apart, but must be less than {MAX_DISTANCE}")
+        order = 0, low, 3, 4, 4 + low, high, 4 + high
+        for launch, part in self.launches:
+            launch([x for i in part for x in (*(addresses[t] + i * self.steps[t] for t in order), gate)])
+        return tensors[3:4]
+
+
+@functools.lru_cache(maxsize=64)
+def dual_plan(m: int, n: int, k: int, batches: int) -> Autotuner:
+    """Plan a dual GEMM of these sizes; a ValueError unless the kernel does them."""
+    for name, x, multiple in (("M", m, 1), ("N", n, 32), ("K", k, 64), ("L", batches, 1)):
+        check_size(name, x, multiple, multiple, MAX_SIZE)
+    configs = DUAL_CONFIG_MAP.get((m, n, k), (DUAL_DEFAULT,))
+    return Autotuner(functools.partial(DualPlan, m, n, k, batches), configs)
 
 
 def dual_gemm(a, b1, b2, _sfa, _sfb1, _sfb2, sfa, sfb1, sfb2, c) -> torch.Tensor:
-    """C = silu((A * SFA) @ (B1 * SFB1).T) * ((A * SFA) @ (B2 * SFB2).T) in every batch, in f32, rounded once to fp16.
+    """Compute C = silu((A * SFA) @ (B1 * SFB1).T) * ((A * SFA) @ (B2 * SFB2).T), in f32, rounded once to fp16.
 
     a [M, K/2, L], b1 and b2 [N, K/2, L] float4_e2m1fn_x2 with K contiguous, c [M, N, L] float16 with N contiguous,
     scales as in group_gemm, for each of L batches, which are contiguous. The scales in the plain order are not read.
@@ -1493,8 +1435,11 @@ def dual_gemm(a, b1, b2, _sfa, _sfb1, _sfb2, sfa, sfb1, sfb2, c) -> torch.Tensor
     return dual_plan(m, n, 2 * a.shape[1], batches)(tensors)[0]
 
 
+# ---------------------------------------------------------------------------------------------------------------- entry
+
+
 def custom_kernel(data: input_t) -> output_t:
-    """The group GEMM of 4 lists, or the dual GEMM of 10 tensors: see `group_gemm` and `dual_gemm`."""
+    """Compute the group GEMM of 4 lists or the dual GEMM of 10 tensors: see `group_gemm` and `dual_gemm`."""
     if isinstance(data, (tuple, list)) and len(data) in (4, 10):
         return (group_gemm if len(data) == 4 else dual_gemm)(*data)
     found = f"{len(data)} items" if isinstance(data, (tuple, list)) else type(data).__name__

@@ -51,12 +51,12 @@ class Arena:
         return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
 
     def alias(self, address: int, size: int, of: int) -> None:
-        """In this process, [address, address + size) shows what lies at `of` from now on, which may be itself again."""
+        """Map [address, address + size) to what lies at `of`, in this process; `of` = address undoes it."""
         if size:
             self._map(address, -(-size // PAGE) * PAGE, of, MAP_FIXED)
 
     def clear(self, address: int, size: int) -> None:
-        """Back to zeros that cost nothing; both multiples of PAGE."""
+        """Make a range zeros again, which cost no memory. Both numbers are multiples of PAGE."""
         if size and _libc.fallocate(self.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, address - BASE, size) < 0:
             raise OSError(ctypes.get_errno(), "fallocate")
 
@@ -80,7 +80,7 @@ class Heap:
         return self.arena.view(address, size)
 
     def give(self, address: int, size: int) -> None:
-        """What was taken may be taken again."""
+        """Free what `take` returned."""
         if self.reuse:
             length = (size + 2 * PAGE - 1) // PAGE * PAGE
             self.arena.clear(address, length)

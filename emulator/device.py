@@ -92,16 +92,16 @@ class Session:
         return list(self.findings)
 
     def new(self, faults: list[EmulatorError]) -> list[EmulatorError]:
-        """Those that are not among the findings."""
+        """Return the errors that are not yet among the findings."""
         known = {error.lines for error in self.errors}
         return [fault for fault in faults if fault.lines not in known]
 
     def goes_on(self, faults: list[EmulatorError]) -> bool:
-        """Whether there may be more findings than there are and these."""
+        """Return whether launches may go on after these faults: fewer findings than wanted."""
         return len(self.errors) + len(self.new(faults)) < self.most
 
     def add(self, error: EmulatorError) -> None:
-        """A finding. With the last one that is wanted, launches fail from here on."""
+        """Record a finding. With the last one that is wanted, launches fail from here on."""
         if self.new([error]):
             self.errors.append(error)
             self.findings.append(str(error))

@@ -1,1 +1,5 @@
-"""What `python eval.py` does for people: judge (with the threat model), check, model times, talk as the bot does."""
+"""What `python eval.py` does for people: judge, time and compare submissions. README.md has a map of the rooms."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent  # of the checkout

@@ -1,7 +1,6 @@
 """Fixtures: submissions to judge and how to judge them, and submission.py on the emulated B200."""
 
 import ctypes
-import functools
 import os
 from pathlib import Path
 
@@ -10,8 +9,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: pytest has a proc
 import pytest
 
 import emulator
-from evaluation import sandbox
-from evaluation.judge import Options, judge
+from evaluation.judge import sandbox
+from evaluation.judge.judge import Options, judge
 from task import TestCase, format_case
 from tests import quick_dsl
 
@@ -42,7 +41,8 @@ def freed_memory_is_given_back():
 def preloaded():
     """The judge's processes are forked from one that has the DSL and the emulator: half a second less for each."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sandbox.Nursery, "spawn", functools.partial(sandbox.Nursery.spawn, "tests.preload"))
+        spawn = sandbox.Nursery.spawn
+        patch.setattr(sandbox.Nursery, "spawn", lambda *modules: spawn(*modules, "tests.preload"))
         yield
 
 

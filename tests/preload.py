@@ -4,7 +4,7 @@ import os
 import tempfile
 
 import emulator
-import evaluation.worker  # noqa: F401
+import evaluation.judge.worker  # noqa: F401
 from tests import quick_dsl
 
 emulator.install()  # imports the DSL

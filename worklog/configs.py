@@ -27,7 +27,6 @@ VALUES = {
     "store_policy": ("evict_first", "evict_normal", "evict_last"),
     "pdl": (True, False),
     "prefetch": (0, 1, 6),
-    "early_weights": (False, True),
     "fresh_outputs": (False,),
     "sms": (4, 12, 148),
 }

@@ -656,7 +656,7 @@ def fcompare(kind: str, op: str, a, b, ftz=False):
 
 
 def fcompare_packed(kind: str, op: str, a, b, ftz=False):
-    """(of the low halves, of the high halves) of 32-bit registers."""
+    """Compare 16-bit halves of 32-bit registers: (result of the low halves, of the high halves)."""
     halves = [[resize(v >> s, 16) for v in (a, b)] for s in (0, 16)]
     return tuple(fcompare(kind, op, *pair, ftz) for pair in halves)
 

@@ -21,7 +21,7 @@ def sections(cubin: bytes) -> dict[str, bytes]:
 
 
 def resources(cubin: bytes) -> dict[str, dict[str, int]]:
-    """Of each kernel: registers per thread, and bytes per thread of its stack frame, where spills and arrays live."""
+    """Return {kernel: (registers, bytes of stack frame)} per thread; spills and arrays live in the frame."""
     parts = sections(cubin)
     info, symbols, names = parts[".nv.info"], parts[".symtab"], parts[".strtab"]
     found: dict[str, dict[str, int]] = {}

@@ -85,7 +85,7 @@ class MmaForm:
     shift_a: bool = False
 
     def decode(self, idesc: int) -> InstructionDescriptor:
-        """The instruction descriptor that comes with it."""
+        """Decode the 32-bit instruction descriptor that this instruction got as an operand."""
         return decode(idesc, self.kind, self.cta_group, self.scale_vec)
 
 

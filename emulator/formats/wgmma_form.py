@@ -28,7 +28,7 @@ class WgmmaForm:
     saturate: bool = False
 
     def __post_init__(self):
-        """Unsupported for what the ISA does not list."""
+        """Raise Unsupported for shapes and types that the ISA does not list."""
         a, b = self.a_type, self.b_type
         if a in _INTEGER:
             fits, results = b in _INTEGER, {S32}
@@ -47,5 +47,5 @@ class WgmmaForm:
 
     @property
     def d_registers(self) -> int:
-        """How many of 32 bits a thread has."""
+        """How many 32-bit registers of D a thread has."""
         return self.n * self.d_type.bits // 64

@@ -19,7 +19,7 @@ class NoTrace:
         """Copies ("load"), tensor core commits ("mma") or arrivals of a warp (its index) complete a barrier."""
 
     def copy(self, group, kind: str, start: float, end: float, nbytes: int) -> None:
-        """A TMA copy from leaving the TMA unit to its arrival."""
+        """A TMA copy is under way from leaving the TMA unit to its arrival."""
 
     def tensor(self, group, cta, start: float, end: float) -> None:
         """The tensor core of a CTA's SM is busy with an mma that `group` issued."""
@@ -28,7 +28,7 @@ class NoTrace:
         """A group of lanes slept."""
 
     def warp_life(self, group, start: float, end: float) -> None:
-        """A warp from its first to its last instruction."""
+        """A warp lived from its first to its last instruction."""
 
 
 class Clock(ABC):
@@ -41,31 +41,31 @@ class Clock(ABC):
     # -- warps -------------------------------------------------------------------------------------------------
     @abstractmethod
     def costs(self, program) -> list:
-        """What each block of a program costs, for `executed`."""
+        """Return what each block of a program costs, in the terms of `executed`."""
 
     @abstractmethod
     def executed(self, group, cost) -> float:
-        """When a group has executed a block that it began at its time."""
+        """Return when a group has executed a block that it began at `group.begun`; cost: the block's, of `costs`."""
 
     def ticks(self, group) -> float:
-        """What the clock of a group's SM says."""
+        """Return what %clock64 reads on a group's SM."""
         return group.t
 
     @abstractmethod
     def wake(self, sm: int, time: float) -> float:
-        """Ticks before a warp of an SM runs that is woken at `time`."""
+        """Return how many ticks pass before a warp that is woken at `time` runs."""
 
     @abstractmethod
     def hesitation(self) -> float:
-        """Ticks for which a warp stops where others may have waited for it: what they do then may come first."""
+        """Return for how many ticks a warp stops after an arrival: those who waited for it may go first."""
 
     @abstractmethod
     def cta_start(self, launch: int, sms: list[int]) -> float:
-        """Ticks from the decision to start a cluster of a launch on these SMs to its first instruction."""
+        """Return the ticks from the decision to start a cluster on these SMs to its first instruction."""
 
     @abstractmethod
     def after(self, time: float, ns: float) -> float:
-        """The time that is so many nanoseconds after another."""
+        """Return the time that lies `ns` nanoseconds after `time`."""
 
     # -- asynchronous operations: when they land; map_at: address of the tensor map --------------------------------
     @abstractmethod
@@ -75,11 +75,11 @@ class Clock(ABC):
     def bulk_load(self, group, address: int, nbytes: int, ctas, policy: int | None) -> float: ...
 
     def decided(self, when: float) -> float:
-        """When to ask `overtaken` of a copy for which tma_load or bulk_load gave a time; that time: never."""
+        """Return when to ask `overtaken` about a copy that is expected at `when`: at `when` itself for never."""
         return when
 
     def overtaken(self, when: float) -> float:
-        """When the copy lands that was to land at `when`."""
+        """Return when a copy lands that was expected at `when`, given what has been requested since."""
         raise NotImplementedError
 
     @abstractmethod
@@ -87,10 +87,10 @@ class Clock(ABC):
 
     @abstractmethod
     def remote(self, group) -> float:
-        """An arrival or store at another CTA, a result of cluster launch control."""
+        """Return when an arrival or store reaches another CTA, or cluster launch control answers."""
 
     def fence(self, group, what: str) -> float:
-        """Until when a warp stops so that its cluster or all see what it did.
+        """Return until when a warp stops so that its cluster or all see what it did.
 
         what: a "fence", a "barrier.cluster.arrive", an "mbarrier.arrive" in another CTA, or a "store" with release.
         """
@@ -98,7 +98,7 @@ class Clock(ABC):
 
     @abstractmethod
     def tma_store(self, group, tm, map_at: int, coords, nbytes: int) -> tuple[float, float]:
-        """(source read, destination written)."""
+        """Return when the source has been read and when the destination has been written."""
 
     @abstractmethod
     def bulk_store(self, group, address: int, nbytes: int) -> tuple[float, float]: ...
@@ -108,7 +108,7 @@ class Clock(ABC):
 
     @abstractmethod
     def wgmma(self, group, form) -> float:
-        """When a wgmma.mma_async is complete whose fourth warp has just come; those before it may take longer."""
+        """Return when a wgmma.mma_async is complete that its fourth warp issues now; earlier ones may take longer."""
 
     @abstractmethod
     def tensor_copy(self, group, pair: bool) -> float: ...
@@ -118,24 +118,24 @@ class Clock(ABC):
 
     @abstractmethod
     def tmem_load(self, group, registers: int) -> bool:
-        """True if tcgen05.ld reads at once, False if only when it is waited for."""
+        """Return whether tcgen05.ld reads at once, not only when it is waited for."""
 
     @abstractmethod
     def tmem_store(self, group) -> bool:
-        """True if tcgen05.st writes at once, False if only when it is waited for."""
+        """Return whether tcgen05.st writes at once, not only when it is waited for."""
 
     # -- what has no result that a program could see: nothing, unless the clock predicts ---------------------------
     def tma_prefetch(self, group, tm, map_at: int, coords, nbytes: int) -> None:
-        """L2 prefetch of a box."""
+        """The TMA unit prefetches a box into L2."""
 
     def bulk_prefetch(self, group, address: int, nbytes: int) -> None:
-        """L2 prefetch of bytes."""
+        """cp.async.bulk.prefetch brings bytes into L2."""
 
     def line_prefetch(self, group, addresses) -> None:
-        """prefetch.L2 by the lanes of a group."""
+        """Lanes of a group execute prefetch.L2."""
 
     def descriptor_prefetch(self, group, tm, map_at: int) -> None:
-        """prefetch.tensormap."""
+        """A group executes prefetch.tensormap."""
 
     def global_store(self, group, addresses, size: int, row: bool = False) -> None:
         """Lanes of a group store to global memory; row: each begins where the one before it ends."""

@@ -10,7 +10,7 @@ from ..state.barrier import Collective, CountedBarrier, MBarrier
 from ..state.order import Order
 from ..state.shared_memory import SharedMemory
 from ..state.tensor_memory import COLUMNS, TensorMemory
-from ..units.tcgen05 import Pipe
+from ..units.pipe import Pipe
 from .warp import Group, Warp
 
 
@@ -40,7 +40,7 @@ class Cluster:
         return self.ctas[even : even + 2]
 
     def collective(self, name: str, columns: int, ctas: list[Cta], cta: Cta) -> Collective:
-        """A warp of `cta` comes to what these do together: to the first that none of its own has come to."""
+        """A warp of `cta` joins what these CTAs do together: the first that no warp of its own CTA has joined."""
         for found in self.collectives:
             if found.name == name and found.ctas == ctas and cta not in found.come:
                 break
@@ -103,7 +103,7 @@ class Cta:
 
     # -- barriers ----------------------------------------------------------------------------------------------
     def barrier(self, offset: int, warp: Warp, asynchronous: bool = False) -> MBarrier:
-        """The mbarrier at an offset, for a warp; asynchronous: for an operation of the async proxy that it issues."""
+        """Return the mbarrier at an offset for a warp; asynchronous: for an async proxy operation that it issues."""
         found = self.smem.barriers.get(offset)
         if found is None:
             raise Fault("mbarrier", f"no initialised mbarrier at shared {offset:#x} of CTA {self.ctaid}")
@@ -125,11 +125,11 @@ class Cta:
 
     # -- tensor memory -----------------------------------------------------------------------------------------
     def tmem_room(self, columns: int) -> bool:
-        """Whether there are so many columns; not while the CTAs on this SM hold too many."""
+        """Return whether so many columns are free, given what all CTAs on this SM hold."""
         return self.resources.columns + columns <= COLUMNS and self.tmem.room(columns) is not None
 
     def tmem_alloc(self, columns: int) -> int:
-        """Base column. There must be room."""
+        """Allocate columns, for which there must be room; returns the first."""
         self.resources.columns += columns
         base = self.tmem.alloc(columns)
         self.launch.tmem_columns = max(self.launch.tmem_columns, sum(self.tmem.allocations.values()))

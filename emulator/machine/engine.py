@@ -22,7 +22,7 @@ class Engine:
         heapq.heappush(self.heap, (time, self.count, call))
 
     def at_limit(self, time: float, call) -> None:
-        """A call that alone keeps nothing going: if only such are left, nothing is going to happen."""
+        """Schedule a call that alone keeps nothing going: if only such are left, nothing is going to happen."""
 
         def strike():
             self.limits -= 1
@@ -36,7 +36,7 @@ class Engine:
         self.limits = 0
 
     def let_others_go_first(self, time: float) -> None:
-        """For a call that is in the middle of something: everything up to `time` happens before it goes on."""
+        """Run everything up to `time` before the calling event, which is in the middle of something, goes on."""
         if self.nested:
             return
         self.nested, heap = True, self.heap
@@ -46,7 +46,7 @@ class Engine:
         self.nested = False
 
     def run(self, stalled) -> None:
-        """Until nothing is left. `stalled()` is asked when no event is: it returns True if it made new ones."""
+        """Run events until none is left. `stalled()` is asked then: it returns True if it made new ones."""
         heap = self.heap
         gc.freeze()  # or the garbage collector goes through all of torch and CuTe DSL again and again
         try:

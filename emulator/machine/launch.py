@@ -15,8 +15,10 @@ from threadpoolctl import ThreadpoolController
 from ..chip import B200, Chip
 from ..errors import EmulatorError, Fault, Hang, Unsupported
 from ..formats.lanes import ranges
+from ..ptx.isa import lookup
 from ..ptx.program import Program
-from ..ptx.syntax import Symbol, leaves
+from ..ptx.syntax import Instr, Symbol, leaves
+from ..state.barrier import Waitable
 from ..state.dependency import Dependencies
 from ..state.global_memory import GlobalMemory
 from ..state.shared_memory import BASE, RANK_SHIFT
@@ -35,11 +37,11 @@ PATIENCE = 5_000  # turns of other warps in which somebody may write what has be
 
 
 class Enough(Exception):
-    """Who collects the faults of a launch has enough of them."""
+    """Raised when whoever collects the faults of a launch has enough of them."""
 
 
 class Owner:
-    """Who a launch belongs to: told of its course, and asked what depends on other launches. Here: it runs alone."""
+    """What a launch tells of its course and asks about other launches. This owner has a launch that runs alone."""
 
     def no_room(self, launch: Launch) -> None:
         """The next cluster fits on no SM now, and none of this launch runs."""
@@ -50,11 +52,11 @@ class Owner:
         launch.start_clusters()
 
     def dependency_wait(self, group) -> bool:
-        """griddepcontrol.wait: whether the launch before has completed, or else the group sleeps until then."""
+        """Return whether the launch before has completed; if not, the group sleeps (griddepcontrol.wait)."""
         return True
 
     def launch_dependents(self, cta) -> None:
-        """griddepcontrol.launch_dependents by a CTA."""
+        """A CTA has executed griddepcontrol.launch_dependents."""
 
 
 class Launch:
@@ -182,7 +184,7 @@ class Launch:
         return ((x, y, z) for z in range(0, gz, cz) for y in range(0, gy, cy) for x in range(0, gx, cx))
 
     def take_pending_cluster(self):
-        """The first CTA of the next cluster that has not started, taken off the grid: by us or clusterlaunchcontrol."""
+        """Take the next cluster off the grid, to start or cancel it; returns its first CTA, or None."""
         first, self._next = self._next, next(self._clusters_left, None)
         return first
 
@@ -191,7 +193,7 @@ class Launch:
         return 0 if self.schedule.seed == 0 else self.schedule.seed * 1_000_003 + index
 
     def elected(self, warp) -> int:
-        """Which lane elect.sync picks in this warp: 0, or any by seed (the ISA leaves it open)."""
+        """Return the lane that elect.sync picks in this warp: 0, or any by seed (the ISA leaves it open)."""
         if self.schedule.seed == 0:
             return 0
         threads = warp.live_mask.bit_length()
@@ -232,7 +234,7 @@ class Launch:
 
     # -- findings ----------------------------------------------------------------------------------------------
     def found(self, fault: Fault):
-        """A fault after which the kernel could go on: where nobody collects them, it may not."""
+        """Report a fault after which the kernel could go on; raises it where nobody collects faults."""
         if self.collect is None:
             raise fault
         fault.where = fault.where or place_of(sys._getframe(1))
@@ -303,18 +305,21 @@ class Launch:
             g.time_out()
         return True
 
+    def _instruction(self, group) -> Instr:
+        """Return the instruction at which a group waits: one that blocks starts its block."""
+        return self.program.kernel.instrs[self.program.start[group.pc]]
+
     def _waits_with_limit(self, group) -> bool:
-        start = self.program.start[group.pc]
-        return hasattr(group.waiting_for, "waiters") and "mbarrier.try_wait" in self.program.kernel.instrs[start].op
+        return isinstance(group.waiting_for, Waitable) and lookup(self._instruction(group)).limited
 
     def waiting(self) -> list[str]:
-        """Who waits where for what: one line for all warps that wait alike, each perhaps in its own CTA."""
+        """List who waits where for what: one line for all warps that wait alike, each perhaps in its own CTA."""
         alike: dict[str, list] = {}
         for g in self.groups():
-            instr = self.program.kernel.instrs[self.program.start[g.pc]]
+            instr = self._instruction(g)
             lanes = "" if g.n == g.warp.threads else f" lanes {ranges(g.lanes)}"
             text = f"{lanes} at PTX line {instr.line} ({instr.op}) waits for {g.waiting_for}"
-            if "try_wait" in instr.op:
+            if lookup(instr).limited:
                 text += f" to complete the phase of parity {g.awaited & 1 if g.awaited < 2 else g.awaited >> 63}"
             if instr.loc:
                 text += f" ({instr.loc})"

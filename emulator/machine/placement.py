@@ -27,7 +27,7 @@ class Placement:
         self.shared, self.threads, self.ctas = shared, threads, ctas
 
     def place(self, size: int, shared: int, threads: int) -> list[int] | None:
-        """SMs for a cluster of `size` CTAs with `shared` bytes and `threads` threads each, or None if none is free."""
+        """Take SMs for a cluster of `size` CTAs of `shared` bytes and `threads` threads each; None if none is free."""
         best, best_load = None, None
         for first in range(0, len(self.sms) - size + 1, size):
             group = self.sms[first : first + size]

@@ -12,7 +12,7 @@ TIMERS = ("clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "glob
 
 
 def special_register(group, name: str):
-    """Value of %name: an int, or one a lane, uint32 [n]. A tick of the engine is a cycle and a nanosecond."""
+    """Return the value of %name: an int, or uint32 [n], one a lane. A tick is a cycle and a nanosecond."""
     cta, launch = group.cta, group.launch
     base, _, axis = name.partition(".")
     if name in TIMERS:
@@ -62,7 +62,7 @@ def _thread_index(group, block: tuple[int, int, int], axis: str) -> np.ndarray:
 
 
 def _lane_mask(lanes: np.ndarray, which: str) -> np.ndarray:
-    """Of each lane: its bit (eq), those below (lt), above (gt), and with it (le, ge)."""
+    """Return %lanemask_eq, lt, le, gt or ge of each lane: its bit, those below, those above."""
     bit = np.uint64(1) << lanes.astype(np.uint64)
     below = bit - np.uint64(1)
     mask = {"eq": bit, "lt": below, "le": bit | below, "gt": ~(bit | below), "ge": ~below}[which]

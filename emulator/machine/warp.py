@@ -16,23 +16,15 @@ from ..formats import alu
 from ..formats.lanes import as_array, elect, lane_mask, ranges
 from ..ptx.program import BLOCKED, EXIT, SPLIT
 from ..state.order import Actor
-from ..units.access import LaneAccess
-from ..units.async_copy import AsyncCopy
-from ..units.barriers import Barriers
-from ..units.fences import Fences
-from ..units.tcgen05 import TensorCore
-from ..units.tensor_maps import TensorMaps
-from ..units.wgmma import IN_USE, Issued, WarpgroupMma
+from ..units import access, addresses, async_copy, barriers, fences, tcgen05, tensor_maps, wgmma
+from ..units.group import LaneGroup
 from .special import TIMERS, special_register
 
-FULL = 0xFFFFFFFF
-
-
-class Pending:
-    """Content of a register that tcgen05.ld has not delivered."""
-
-    def __repr__(self):
-        return "pending tcgen05.ld"
+# What the code of a block calls, by the names that it has there: `access.load(g, ...)`
+UNITS = {
+    unit.__name__.rpartition(".")[2]: unit
+    for unit in (access, addresses, async_copy, barriers, fences, tcgen05, tensor_maps, wgmma)
+}
 
 
 class Join:
@@ -67,19 +59,19 @@ class Origin:
         return f"{self.label} of {self.warp} (PTX line {instr.line if instr else '?'}{loc})"
 
     def place(self) -> str:
-        """For EmulatorError.where."""
+        """Say where the instruction is, for EmulatorError.where."""
         return f"kernel {self.program.kernel.title}, {self.warp}" + at(self.instruction())
 
 
 def at(instr) -> str:
-    """An instruction, for EmulatorError.where."""
+    """Say which instruction it is, for EmulatorError.where; "" for None."""
     if instr is None:
         return ""
     return f", PTX line {instr.line}: {instr.shown()}" + (f" ({instr.loc})" if instr.loc else "")
 
 
 def place_of(frame) -> str:
-    """Where the emulated program is that this frame works for, for EmulatorError.where."""
+    """Say which instruction a Python frame works for, for EmulatorError.where; "" if for none."""
     while frame is not None:
         local = frame.f_locals
         group, origin = local.get("g"), local.get("origin")
@@ -108,7 +100,7 @@ class Warp:
         self.bulk: dict[int, object] = {}  # lane -> its bulk async-groups
         self.copies: list = []  # cp.async groups
         self.remote_arrivals: list = []  # at mbarriers of other CTAs, under way
-        self.wgmmas = Issued()
+        self.wgmmas = wgmma.Issued()
         self.local: np.ndarray | None = None
         self.waiting_to_converge: dict[int, list] = {}
         self.threads = threads
@@ -118,23 +110,21 @@ class Warp:
         return f"warp {self.index} of CTA {self.cta.ctaid}"
 
     def arrived_at_cluster_barrier(self, phase: int, lanes: int) -> None:
-        """lanes: a bit each."""
+        """Note that lanes, a bit each, have arrived in a phase of the cluster's barrier."""
         if phase != self.cluster_phase:
             self.cluster_phase, self.at_cluster_barrier = phase, 0
         self.at_cluster_barrier |= lanes
 
     def forget_cluster_arrivals(self, lanes: int) -> int:
-        """How many of these lanes have arrived in the phase that is still open."""
+        """Forget arrivals of lanes in the phase that is still open; returns how many there were."""
         if self.cta.cluster.barrier.phase != self.cluster_phase:
             return 0
         here, self.at_cluster_barrier = self.at_cluster_barrier & lanes, self.at_cluster_barrier & ~lanes
         return here.bit_count()
 
 
-class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, WarpgroupMma):
-    """lanes: int64 [n] lane numbers, ascending. R: one value per register (see alu)."""
-
-    pending = Pending()
+class Group(LaneGroup):
+    """Lanes of a warp that move together; see units/group.py for what units use of it."""
 
     def __init__(self, warp: Warp, lanes: np.ndarray, registers: list, pc: int, join: Join | None, time: float):
         self.warp, self.cta = warp, warp.cta
@@ -186,7 +176,7 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
                     self.pc = pc
                     return self.park()
                 self.pc = pc
-                function = blocks[pc] or program.block(pc)
+                function = blocks[pc] or program.block(pc, UNITS)
                 self.begun = self.t
                 following = function(self)
                 if following < 0:
@@ -234,7 +224,7 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
                 value = local.get(f"r{index}", 0)
                 if value is None:
                     return Fault("uninitialized-register", f"{name} is read before anything was written to it", where)
-                if type(value) in IN_USE:
+                if type(value) in wgmma.IN_USE:
                     return Fault(
                         "wgmma-race", f"{name} is read, or moved and read, before wgmma.wait_group: {value}", where
                     )
@@ -261,7 +251,7 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
         return self.place(self.current(trace))
 
     def place(self, instr) -> str:
-        """For EmulatorError.where: this group at an instruction."""
+        """Say where this group is at an instruction, for EmulatorError.where."""
         lanes = "" if self.n == self.warp.threads else f", lanes {ranges(self.lanes)}"
         return f"kernel {self.program.kernel.title}, {self.warp}{lanes}" + at(instr)
 
@@ -269,7 +259,6 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
         return Origin(label, self, sys._getframe(2).f_lineno)
 
     def later(self, when: float, origin: Origin, call):
-        """Something that `origin` started goes on at a later time, on its account."""
 
         def run():
             try:
@@ -281,7 +270,6 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
         self.engine.at(when, run)
 
     def need_whole_warp(self, what: str):
-        """.sync.aligned: all lanes of the warp that have not exited execute this together."""
         if self.lane_mask != self.warp.live_mask:
             raise Fault(
                 "divergence",
@@ -290,7 +278,7 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
             )
 
     def uniform(self, guard) -> bool:
-        """A guard of what the lanes of a group do together."""
+        """Return the guard of a collective instruction as one bool. Raises Unsupported where lanes differ."""
         if not alu.is_array(guard):
             return guard
         if guard.any() and not guard.all():
@@ -298,13 +286,11 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
         return bool(guard[0])
 
     def lanes_of(self, mask) -> int:
-        """The lanes of a mask, a bit each."""
         if mask is True:
             return self.lane_mask
         return sum(1 << lane for lane in self.lanes[np.broadcast_to(mask, self.n)].tolist())
 
     def hesitate(self):
-        """This warp has let others go on: they may be faster than its next instruction."""
         ticks = self.clock.hesitation()
         if ticks:
             self.t += ticks
@@ -314,9 +300,26 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
         raise Unsupported(why)
 
     def wait_on(self, what) -> bool:
-        """Sleep until `what` changes. Always False, so that callers can return it."""
         what.waiters.append(self)
         self.waiting_for, self.blocked_at = what, self.t
+        return False
+
+    def wait_until(self, time: float, what) -> bool:
+        self.waiting_for, self.blocked_at = what, self.t
+        self.engine.at(time, self.run)
+        return False
+
+    def wait_on_phase(self, barrier, phase: int, limit: float) -> bool:
+        self.awaited, self.limit = phase, limit
+        self.wait_on(barrier)
+        if limit:
+            since = self.blocked_at
+
+            def strike():
+                if self in barrier.waiters and self.blocked_at == since:
+                    self.time_out()
+
+            self.engine.at_limit(limit, strike)
         return False
 
     def time_out(self) -> None:
@@ -344,7 +347,7 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
         return SPLIT
 
     def split(self, parts: list[tuple[np.ndarray, int]], join: int):
-        self.deliver_loads()
+        tcgen05.deliver_loads(self)
         # No cost: where lanes part, it is mostly one that is elected for an instruction, which ptxas predicates
         self.warp.groups.remove(self)
         parts = [(lanes, target) for lanes, target in parts]
@@ -405,7 +408,7 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
     def merge(
         self, parts: list[Group], block: int, parent: Join | None, time: float, whole: Group | None = None
     ) -> Group:
-        """One group of all the parts' lanes. What none changed since it was split off `whole` is taken from there."""
+        """Make one group of all the parts' lanes. Registers that none changed since the split are those of `whole`."""
         lanes = np.concatenate([p.lanes for p in parts])
         order = np.argsort(lanes)
         registers = parts[0].R.copy()
@@ -456,9 +459,7 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
         """nanosleep (9.7.19): for about so long, here exactly."""
         if self.token is None:
             self.token = self.clock.after(self.t, int(np.max(ns)))
-            self.waiting_for, self.blocked_at = "nanosleep", self.t
-            self.engine.at(self.token, self.run)
-            return False
+            return self.wait_until(self.token, "nanosleep")
         self.token = None
         return True
 
@@ -513,7 +514,6 @@ class Group(LaneAccess, Barriers, Fences, AsyncCopy, TensorMaps, TensorCore, War
         return False
 
     def lane_array(self, value, bits: int = 32) -> np.ndarray:
-        """Value as an array [n]."""
         return as_array(value, self.n, bits)
 
     def elect(self, members):

@@ -15,6 +15,7 @@ from ..formats.cache_policy import EVICT_FIRST
 from ..formats.tensormap import TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
+from ..units.tcgen05 import tensor_ctas
 from . import fences, issue, wgmma
 from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
@@ -24,7 +25,7 @@ from .sm_clock import SmClocks
 
 
 def interpolate(n: int, ns: list[float], values: list[float]) -> float:
-    """Linear between the points of a table; below the first, proportional beyond its slope, never below half."""
+    """Interpolate linearly in a table; below its first point by the first slope, but never below half of it."""
     if n <= ns[0]:
         return (
             values[0]
@@ -37,7 +38,7 @@ def interpolate(n: int, ns: list[float], values: list[float]) -> float:
 
 
 def _evenly_spaced(lines: np.ndarray) -> Lines:
-    """The same lines as a range, if they are one."""
+    """Return ascending line numbers as a range if they are evenly spaced, else as they are."""
     steps = np.unique(np.diff(lines)).tolist() or [1]
     return range(int(lines[0]), int(lines[-1]) + 1, steps[0]) if len(steps) == 1 else lines
 
@@ -47,7 +48,7 @@ OPERAND_ROW = 32  # bytes of a row of A or B that an mma of any kind reads
 
 
 class TimingClock(Clock):
-    """One for all launches of a run: they share the machine."""
+    """The clock of all launches of a timed run, which share the machine."""
 
     quantum = 0
     moves_data = False
@@ -100,7 +101,7 @@ class TimingClock(Clock):
         return time + self.p.cycles(ns)
 
     def schedule_cta(self, now: float) -> float:
-        """One CTA is started or retired, one after the other on the whole chip: when it has been."""
+        """Return when the chip, which does one at a time, has started or retired another CTA."""
         self.scheduler = max(self.scheduler, now) + self.p.cycles(self.p["launch"]["cta_interval_ns"])
         return self.scheduler
 
@@ -132,7 +133,7 @@ class TimingClock(Clock):
     def _arrive(
         self, group, start: float, lines: Lines, nbytes: int, ctas, policy: int | None, last: float = 0.0
     ) -> float:
-        """When all of a copy has landed. last: cycles that it takes at its end, beyond what all copies take."""
+        """Return when all of a copy has landed. last: cycles at its end beyond what every copy takes."""
         tma, unit = self.p["tma"], self.p["sm"]
         sm = group.cta.sm
         cluster = self._sharing(sm - group.cta.rank, len(group.cta.cluster.ctas))
@@ -233,18 +234,18 @@ class TimingClock(Clock):
         self.memory.prefetch(sm.prefetches, lines, len(lines) * LINE)
 
     def _write(self, sm: Sm, lines: Lines, nbytes: int) -> tuple[float, float]:
-        """What leaves an SM, which waits where the L2 does not keep up: when the L2 has it, and acknowledges it."""
+        """Return when the L2 has taken what leaves an SM, and when it acknowledges it; the SM waits for a slow L2."""
         taken, acknowledged = self.memory.write(sm.egress, lines, nbytes, sm.half)
         sm.egress = max(sm.egress, taken - self.p["sm"]["store_queue_cycles"])
         return taken, acknowledged
 
     @staticmethod
     def _descriptor(group, tm: TensorMap, map_at: int):
-        """What tells descriptors apart: no cache keeps them from launch to launch."""
+        """Return what tells descriptors apart, the launch among it: no cache keeps them from launch to launch."""
         return group.launch.number, map_at >= PARAM_WINDOW, map_at, tm.address, tm.dims, tm.box
 
     def _descriptor_ready(self, group, key, start: float) -> float:
-        """When the TMA unit has a tensor map. Its nearest cache forgets the least recently used ones."""
+        """Return when the TMA unit has a tensor map. Its nearest cache forgets the least recently used ones."""
         tma, sm = self.p["tma"], self.sms[group.cta.sm]
         if sm.launch != group.launch.number:
             sm.launch = group.launch.number
@@ -394,7 +395,7 @@ class TimingClock(Clock):
     def mma(self, group, description, pair: bool, a_in_tmem: bool) -> float:
         t = self.p["tensor"]
         shape = self._shape(description, pair)
-        ctas = group.tensor_ctas(pair)
+        ctas = tensor_ctas(group, pair)
         sms = [self.sms[c.sm] for c in ctas]
         start = max(group.t, *(s.tensor for s in sms), *(s.copy + t["copy_latency"] if s.copy else 0.0 for s in sms))
         interval = interpolate(description.n, t["n"], t[shape])
@@ -412,21 +413,21 @@ class TimingClock(Clock):
 
     @staticmethod
     def _operand_rows(description, pair: bool, a_in_tmem: bool) -> list[int]:
-        """Rows of A and B that the tensor core of each SM reads from its shared memory."""
+        """Return how many rows of A and B the tensor core of each SM reads from its shared memory."""
         sms = 2 if pair else 1
         return [(0 if a_in_tmem else description.m // sms) + description.n // sms] * sms
 
     def tensor_copy(self, group, pair: bool) -> float:
         t = self.p["tensor"]
         start = group.t
-        for c in group.tensor_ctas(pair):
+        for c in tensor_ctas(group, pair):
             sm = self.sms[c.sm]
             start = max(start, sm.copy)
             sm.copy = start + t["copy_cycles"]
         return start + t["copy_cycles"] + t["copy_latency"]
 
     def commit(self, group) -> float:
-        """Pipe.push adds the order; this is what comes on top of the last operation."""
+        """Return when a commit arrives after the last operation of the pipe; Pipe.push keeps the order."""
         return max(group.t, group.cta.pipe.last) + self.p["tensor"]["commit_cycles"]
 
     def tmem_load(self, group, registers: int) -> bool:

@@ -30,7 +30,7 @@ def half_of(first: int, size: int, sms: int) -> int:
 
 
 class Links:
-    """One to each half, for what it gets from the other: lines read, and data to be stored there."""
+    """The two links between the halves, one for what each gets: lines read, and data to be stored there."""
 
     def __init__(self, rate: float):
         """rate: bytes per cycle of both together."""
@@ -38,7 +38,7 @@ class Links:
         self.free = np.zeros((2, LANES))  # when each has carried what it was given
 
     def carry(self, to: int, now: float, channels: np.ndarray, nbytes: float) -> float:
-        """`nbytes` of each of some lines, by their HBM channels: when the last has crossed."""
+        """Return when `nbytes` of each of some lines, given by their HBM channels, have crossed."""
         lanes = channels % LANES
         free = np.maximum(self.free[to], now) + np.bincount(lanes, minlength=LANES) * (nbytes * self.cycles)
         self.free[to] = free

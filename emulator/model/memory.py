@@ -127,7 +127,7 @@ class MemoryModel:
 
     @staticmethod
     def _pick(index: slice | np.ndarray, those: np.ndarray) -> np.ndarray:
-        """Those of the lines at `index` for which `those` holds."""
+        """Select those of the lines at `index` for which `those` holds."""
         return (np.arange(index.start, index.stop, index.step) if type(index) is slice else index)[those]
 
     @property
@@ -193,7 +193,7 @@ class MemoryModel:
         return kept, region.ready[home, at]
 
     def _kept(self, region: L2Region, half: int, at: slice | np.ndarray) -> np.ndarray:
-        """Which lines a half still has."""
+        """Return which lines a half still has."""
         kept = region.stamp[half, at] > self.inserted[half] - self.capacity
         if region.turn is not None:
             kept &= region.turn[half, at] > self.inserted_first[half] - self.room_first
@@ -286,11 +286,11 @@ class MemoryModel:
         return last
 
     def backlog(self, time: float) -> float:
-        """For how long the HBM's channels are busy from then on, in the mean."""
+        """Return for how long the HBM's channels are busy from then on, in the mean."""
         return sum([end - time for end in self.free if end > time]) / self.channels
 
     def overtaking(self) -> float:
-        """How much longer a copy takes, whose last line is being served now, for all that waits behind it."""
+        """Return how much longer a copy takes whose last line is served now, since others behind it overtake it."""
         return min(self.window * self.each, self.overtaken_share * self.backlog(self.engine.now))
 
     def admitted(self, time: float) -> float:
@@ -326,7 +326,7 @@ class MemoryModel:
         return back
 
     def _write_back(self, nbytes: float):
-        """Lines that stores have pushed out, on all channels at once."""
+        """Write lines back that stores have pushed out, on all channels at once."""
         self.pushed_out += nbytes
         if self.pushed_out >= LINE * self.channels:
             busy = self.pushed_out / LINE / self.channels * self.write_cycles
@@ -363,7 +363,7 @@ class MemoryModel:
         return taken, taken + acknowledged
 
     def skip_flush(self):
-        """As if reads and stores had gone on in the same shares until all that the flush left behind was pushed out."""
+        """Forget the flush: its dirty lines count as pushed out by reads and stores in their present shares."""
         for half, inserted in enumerate(self.inserted):
             if inserted:
                 replaced = min(inserted / self.capacity, 1.0)

@@ -25,7 +25,7 @@ class Profile:
 
     @property
     def validation(self) -> str:
-        """How far it is from measurements, in a few words."""
+        """How far the profile's times are from measurements, in a few words."""
         return self.units.get("validation", {}).get("error", "unknown")
 
     def cycles(self, ns: float) -> float:

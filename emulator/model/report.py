@@ -65,7 +65,7 @@ def kernels(run: TimedRun, trace: Trace, counted: list[dict[str, int]]) -> list[
 
 
 def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: list[int]) -> dict:
-    """Of the launches with these numbers, which are alike."""
+    """Make the row of launches, by their numbers, that are alike."""
     profile, chosen = run.profile, [run.launches[n] for n in numbers]
     launch = chosen[-1].launch
 
@@ -108,7 +108,7 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
 
 
 def resident(chip: Chip, threads: int, shared: int, registers: int | None, columns: int) -> dict:
-    """How many CTAs an SM has room for, and what there is no more room for. registers: per thread, if that is known."""
+    """Return how many CTAs fit an SM, and what limits them. registers: per thread, None if not known."""
     limits = {
         "CTAs": chip.ctas_per_sm,
         "threads": chip.threads_per_sm // (32 * -(-threads // 32)),
@@ -154,7 +154,7 @@ def kernel_lines(kernel: dict) -> list[str]:
 
 
 def between(timed: dict) -> str:
-    """Where a time may lie."""
+    """Say between which times a launch may lie."""
     return "{:.2f}..{:.2f}".format(*timed["us_interval"])
 
 

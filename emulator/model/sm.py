@@ -37,7 +37,7 @@ class SharedPort:
             self.operands.append((start, end, left))
 
     def turns(self, now: float, wavefronts: float) -> float:
-        """When so many turns that the tensor core leaves from `now` on are over."""
+        """Return when so many turns are over of those that the tensor core leaves from `now` on."""
         for start, end, left in self.operands:
             if end <= now:
                 continue
@@ -53,7 +53,7 @@ class SharedPort:
         return now + wavefronts
 
     def access(self, time: float, wavefronts: float) -> float:
-        """A warp's access, in a block that it began at `time`: when its last wavefront has passed."""
+        """Return when the last wavefront has passed of a warp's access in a block that it began at `time`."""
         self.free = self.turns(max(time, self.free), wavefronts)
         return self.free
 

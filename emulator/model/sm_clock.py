@@ -27,7 +27,7 @@ class Clocked:
         self.at = self.lost = 0.0  # ticks that had not been made at that time
 
     def missed(self, time: float) -> float:
-        """Ticks that it has not made until then."""
+        """Return how many ticks this clock has not made until then."""
         if time > self.at:
             low = max(0.0, min(time, self.until) - self.at)
         else:  # a warp that lags behind
@@ -36,7 +36,7 @@ class Clocked:
 
 
 class SmClocks:
-    """Of all SMs; a profile without [tensor_clock] has one that never sinks."""
+    """The clocks of all SMs; with a profile without [tensor_clock] they never sink."""
 
     def __init__(self, profile, sms: int):
         figures = profile.units.get("tensor_clock")
@@ -53,12 +53,12 @@ class SmClocks:
         self.work = self.worked_at = 0.0  # cycles of tensor cores of late, all SMs together
 
     def slower(self, sm: int, time: float) -> float:
-        """How many cycles of the fastest clock one of this SM takes."""
+        """Return how many cycles of the fastest clock one cycle of this SM takes."""
         clock = self.clocks[sm]
         return clock.slower if time < clock.until else 1.0
 
     def works(self, sm: int, now: float, start: float, cycles: float) -> float:
-        """A tensor core gets so many of its SM's cycles of work, from `start` on: how many of the fastest clock."""
+        """Give a tensor core cycles of work from `start` on; returns how many of the fastest clock they take."""
         if not self.sinks:
             return cycles
         clock = self.clocks[sm]

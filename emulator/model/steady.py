@@ -49,7 +49,7 @@ class Steady:
         return dirty_calls >= left
 
     def kind(self, i: int) -> str | None:
-        """What the interval that ends with call i is; the first call has none."""
+        """Return the kind of the interval that ends with call i; the first call has none."""
         if i < 1:
             return None
         return "dirty" if self.dirty[i] else None if self.dirty[i - 1] else "clean"
@@ -66,7 +66,7 @@ class Steady:
         return kind, None
 
     def total(self) -> float:
-        """Cycles of all calls."""
+        """Return how many cycles all calls take, those that were not simulated too."""
         if len(self.ends) == self.calls and not self.skipped:
             return self.ends[-1]
         dirty, clean = (self.interval.get(kind, self.ends[-1] - self.ends[-2]) for kind in ("dirty", "clean"))

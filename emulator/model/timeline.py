@@ -47,7 +47,7 @@ class Timeline:
                 self.life[key] = min(w.start for w in warps), max(w.end for w in warps)
 
     def role(self, warp: int) -> str:
-        """What a warp does, by what it did."""
+        """Name a warp's role by what it did."""
         duties = self.trace.duties.get(warp, set())
         for duty, name in (("mma", "MMA"), ("tmem", "epilogue"), ("load", "TMA loads"), ("store", "stores")):
             if duty in duties:
@@ -366,7 +366,7 @@ class Timeline:
         pyplot.close(figure)
 
     def _representative(self) -> list[tuple[int, str]]:
-        """SMs that end first, in the middle and last, and the one that loads most, of the launch before the last."""
+        """Choose four SMs of the last launch but one: those that end first, halfway and last, and that load most."""
         number = self.launches[max(0, len(self.launches) - 2)].number
         ends = sorted((life[1], self.sm_of[key]) for key, life in self.life.items() if key[0] == number)
         loaded: dict[int, int] = {}

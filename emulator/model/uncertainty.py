@@ -71,6 +71,6 @@ def _at(values: list[float], place: float) -> float:
 
 
 def mean_interval(intervals: list[tuple[float, float]]) -> tuple[float, float]:
-    """Of a geometric mean, as if all cases were wrong in the same direction: errors of one kernel's cases are alike."""
+    """Return the interval of a geometric mean, as if all its cases were wrong alike, as one kernel's cases are."""
     low, high = map(statistics.geometric_mean, zip(*intervals, strict=True))
     return low, high

@@ -16,7 +16,7 @@ FETCH = 32  # cycles
 
 
 def issue(clock, group, form: WgmmaForm) -> float:
-    """The tensor core takes an instruction that all warps have issued: when it is complete."""
+    """Return when an instruction is complete that all four warps have issued now."""
     if "wgmma" not in clock.p.units:
         raise Unsupported(f"wgmma: profile {clock.p.name} has no figures for it")
     figures, sm = clock.p["wgmma"], clock.sms[group.cta.sm]

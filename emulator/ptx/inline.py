@@ -100,7 +100,7 @@ def _expansion(kernel: Kernel, call: Instr, callee: Kernel, start: int) -> list[
 
 
 def _move(to, source, call: Instr, variables: dict[str, Variable]) -> list[Instr]:
-    """to = source. Two .param variables are one already."""
+    """Return the moves of `to = source`: none between .param variables, which are one already."""
     if to is SINK or isinstance(to, Symbol) and isinstance(source, Symbol):
         return []
     if isinstance(to, Symbol):

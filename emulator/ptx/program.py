@@ -1,19 +1,21 @@
 """Turn a parsed kernel into Python functions, one for each basic block.
 
-A block function takes the executing `Group` (lanes of one warp that move together), reads its registers from `g.R`,
-does the work and returns the number of the next block, or one of the codes below. An instruction that may have to wait
-starts a block, so that waiting means: return BLOCKED, run the same block again later.
+A block function takes the executing group of lanes, `g` (machine/warp.Group), reads its registers from `g.R`, does the
+work and returns the number of the next block, or one of the codes below. Its code names whom it calls:
+`barriers.bar_sync(g, ...)` is in units/barriers.py. An instruction that may have to wait starts a block: it waits by
+returning BLOCKED, and the same block is run again later.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from random import Random
+from types import ModuleType
 
 from ..errors import Unsupported
 from ..formats import alu, convert, lanes
 from .isa import Mods, lookup
-from .isa.registry import ENDS_BLOCK
 from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, Vec, float_immediate, leaves
 
 BLOCKED, EXIT, SPLIT = -1, -2, -3
@@ -48,28 +50,20 @@ class Program:
         instrs = self.kernel.instrs
         leaders = {0}
         for i, instr in enumerate(instrs):
-            base = instr.op.split(".", 1)[0]
             for o in instr.operands:
                 if isinstance(o, Target):
                     leaders.add(o.index)
-            if base in ENDS_BLOCK:
+                elif isinstance(o, Special) and o.name.startswith("clock"):
+                    leaders.add(i)  # a clock is read when what comes before has been issued
+            if (handler := lookup(instr)) is None:
+                continue
+            if handler.blocking or handler.starts_block or handler.in_place:
+                leaders.add(i)
+            if handler.ends_block or handler.in_place:
                 leaders.add(i + 1)
-            if (
-                (handler := lookup(instr))
-                and handler.blocking
-                or any(isinstance(o, Special) and o.name.startswith("clock") for o in instr.operands)
-            ):
-                leaders.add(i)  # a clock is read when what comes before has been issued
-            if instr.op.startswith(("tcgen05.wait", "wgmma.wait")):
-                leaders.add(i + 1)  # it delivers registers: what reads them must load them afterwards
-            if instr.op.startswith("tcgen05.wait::ld"):
-                leaders.add(i)  # what comes before has been issued while the loads were under way
-            if instr.op.startswith("tcgen05.ld.") and not (i and instrs[i - 1].op.startswith("tcgen05.ld.")):
+            before = lookup(instrs[i - 1]) if i else None
+            if handler.owes and not (before and before.owes):
                 leaders.add(i)  # a load begins when what comes before has been issued
-            if instr.op.startswith("wgmma.fence"):
-                leaders.add(i)  # it looks at registers, which must be back in their places
-            if (handler := lookup(instr)) is not None and handler.in_place:
-                leaders.update((i, i + 1))
         for table in self.kernel.branch_tables.values():
             leaders.update(table)
         # A label behind the last instruction needs a block too: it falls off the end, which is an exit.
@@ -178,7 +172,8 @@ class Program:
             now = owed[b]
             for i in range(self.start[b], self.end[b]):
                 instr = self.kernel.instrs[i]
-                is_load = instr.op.startswith("tcgen05.ld.")
+                handler = lookup(instr)
+                is_load = handler is not None and handler.owes
                 if not now and not is_load:
                     continue
                 reads, writes = self.effects[i]
@@ -187,7 +182,7 @@ class Program:
                     now = 0
                 written = sum(1 << r for r in writes)
                 now = now | written if is_load else now & ~written
-                if instr.op.startswith("tcgen05.wait::ld"):
+                if handler is not None and handler.settles:
                     now = 0
             for s in self.successors[b]:
                 if now & ~owed[s]:
@@ -201,8 +196,9 @@ class Program:
         A bit each. A register that is used again for something else does not hold it any more.
         """
         self.results: dict[int, int] = {}
-        loads = [instr.op.startswith(("tcgen05.ld.", "wgmma.mma_async.")) for instr in self.kernel.instrs]
-        asking = [instr.op.startswith(("st", "mov", "fma", "mul", "add", "sub", "mad")) for instr in self.kernel.instrs]
+        handlers = [lookup(instr) for instr in self.kernel.instrs]
+        loads = [h is not None and h.tensor_results for h in handlers]
+        asking = [h is not None and h.leaves_out for h in handlers]
         before = [0] * len(self.start)
         work = list(range(len(self.start))) if any(loads) else []
         while work:
@@ -220,7 +216,7 @@ class Program:
                     work.append(s)
 
     def registers_in_place(self, block: int) -> int:
-        """Those that the block's code neither loads nor saves, a bit each: see Handler.in_place."""
+        """Return the registers that a block's code neither loads nor saves, a bit each: see Handler.in_place."""
         instrs = self.kernel.instrs[self.start[block] : self.end[block]]
         if not instrs or (handler := lookup(instrs[0])) is None or not handler.in_place:
             return 0
@@ -247,13 +243,13 @@ class Program:
         return reads, writes
 
     # -- code --------------------------------------------------------------------------------------------------
-    def block(self, index: int):
-        """The compiled function of a block, made on first use."""
+    def block(self, index: int, units: Mapping[str, ModuleType]):
+        """The function of a block, compiled on first use. units: modules whose functions its code calls, by name."""
         if self.blocks[index] is None:
-            self.blocks[index] = self.compile(index)
+            self.blocks[index] = self.compile(index, units)
         return self.blocks[index]
 
-    def compile(self, index: int):
+    def compile(self, index: int, units: Mapping[str, ModuleType]):
         writer = BlockWriter(self, index)
         ended = False
         for i in range(self.start[index], self.end[index]):
@@ -264,7 +260,7 @@ class Program:
         if not ended:
             writer.leave(index + 1 if index + 1 < len(self.start) else EXIT)
         source, self.line_maps[index] = writer.finish()
-        scope = dict(writer.constants)
+        scope = {**units, **writer.constants}
         exec(compile(source, f"{self.source_name}:{index}", "exec"), scope)
         return scope["block"]
 
@@ -292,7 +288,7 @@ class BlockWriter:
         self.lines.append((self.indent + line, self.instr))
 
     def instruction(self, instr: Instr) -> bool:
-        """Write one instruction; True if it left the block."""
+        """Write one instruction; returns whether it left the block."""
         self.instr = instr
         handler = lookup(instr)
         if handler is None:
@@ -355,7 +351,7 @@ class BlockWriter:
         if isinstance(operand, Pair) and operand.first == "not":
             return f"({self.read(operand.second, 1)} ^ True)"
         if hasattr(operand, "name"):
-            return f"g.symbol({operand.name!r})"
+            return f"addresses.symbol(g, {operand.name!r})"
         raise Unsupported(f"operand {operand!r}")
 
     def address(self, memory: Mem) -> str:
@@ -402,7 +398,7 @@ class BlockWriter:
                     self.emit(f"    r{o.index} = select({self.guard}, {name}, r{o.index}, {o.bits})")
 
     def mask(self) -> str:
-        """True, or the guard: for calls that take the lanes they act for."""
+        """Return the guard, or "True": for calls that take the lanes they act for."""
         return self.guard or "True"
 
     def call(self, expression: str):
@@ -410,7 +406,7 @@ class BlockWriter:
 
     def deliver(self, owed: int):
         """Let the tcgen05.ld results arrive that the next instruction depends on. owed: a bit for each register."""
-        self.emit("g.deliver_loads()")
+        self.emit("tcgen05.deliver_loads(g)")
         for i in range(owed.bit_length()):
             if owed >> i & 1:
                 self.emit(f"r{i} = R[{i}]")
@@ -441,7 +437,7 @@ class BlockWriter:
         self.emit(f"return {code}")
 
     def wait_unless(self, condition: str):
-        """First thing in a block: give up the turn until `condition` holds, unless a guard says not to."""
+        """Write, as a block's first thing, that it gives up its turn until `condition` holds or the guard fails."""
         guard = "" if self.guard is None else f"{self.guard} is not False and "
         self.emit(f"if {guard}not ({condition}): return {BLOCKED}")
 

@@ -103,7 +103,7 @@ class Instr:
     loc: str = ""
 
     def shown(self) -> str:
-        """Its text for a report: of long lists of registers only the ends."""
+        """The instruction's text for a report, with only the ends of long lists of registers."""
         return re.sub(r"\{([^{},]+),([^{}]{40,}),([^{},]+)\}", r"{\1, ..,\3}", self.text)
 
     @property
@@ -144,7 +144,7 @@ class Kernel:
 
     @property
     def title(self) -> str:
-        """Its name for a report: CuTe DSL adds the types of all arguments to it."""
+        """The kernel's name for a report, without the types of all arguments that CuTe DSL adds to it."""
         return self.name if len(self.name) <= 60 else f"{self.name[:57]}..."
 
     @property

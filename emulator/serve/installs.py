@@ -63,6 +63,6 @@ def refuse(what: str) -> None:
 
 @functools.cache
 def forbid() -> None:
-    """In this process, and by the environment in those that a script starts; for good, as no hook can be removed."""
+    """Forbid installs in this process and, by the environment, in those that it starts. Nothing undoes it."""
     if os.environ.get(ALLOWED) != "1":
         sys.addaudithook(_hook)

@@ -23,7 +23,7 @@ def on() -> bool:
 
 
 def now() -> int | None:
-    """What an event records: how many launches there were."""
+    """Return what an event records: how many launches there have been."""
     return len(DEVICE.session.timed) if on() else None
 
 
@@ -39,18 +39,18 @@ def elapsed(start: int | None, end: int | None) -> float:
 
 
 def alike(recorded: Recorded) -> tuple:
-    """What launches of one kernel have in common that take the same time."""
+    """Return what two launches share that take the same time."""
     program, _, _, grid, block, *_ = recorded.args
     return id(program), grid, block, *(recorded.options.get(name) for name in ("cluster", "dynamic_shared", "pdl"))
 
 
 def period(key: tuple) -> int:
-    """The launches of one call, if `key` is a series of equal calls."""
+    """Return how many launches one call makes, if `key` is a series of equal calls."""
     return next((n for n in range(1, len(key)) if len(key) % n == 0 and key == key[:n] * (len(key) // n)), len(key))
 
 
 def modelled(launches: list[Recorded], key: tuple) -> float:
-    """Microseconds."""
+    """Return how long launches take on the model, in microseconds."""
     name = DEVICE.chip.name.split()[1].lower()
     profile, memory = load(name), DEVICE.memory
     time = profile["launch"]["events_ns"] / 1e3

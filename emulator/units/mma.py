@@ -202,7 +202,7 @@ def scale_factors(
 
 
 def _scale_factors_b(tmem: TensorMemory, addr: int, d: InstructionDescriptor, cta_group: int) -> np.ndarray:
-    """Those of B, uint8 [N, scale_vec]. Where D has layout B, each half of the lanes has those of its half of N
+    """Return the scale factors of B, uint8 [N, scale_vec]. With layout B, each half of the lanes has its half of N
     (CUTLASS: TmemAllocMode::ScaleFactorDuplicated2by2)."""
     if not _two_by_two(d.m, cta_group):
         return scale_factors(tmem, addr, d.n, d.scale_vec, d.sfb_id)

@@ -16,7 +16,9 @@ from ..formats.fragments import ROWS, load_a, load_d, store_d
 from ..formats.matrix_descriptor import gather
 from ..formats.wgmma_form import M, WgmmaForm
 from ..state.barrier import Waitable
-from .tcgen05 import Pipe
+from .fences import waited
+from .group import LaneGroup
+from .pipe import Pipe
 from .wgmma_arithmetic import multiply
 
 WARPS = 4  # of a warpgroup
@@ -128,216 +130,218 @@ def _same(a, b) -> bool:
     return a is b or (type(a) is type(b) is np.ndarray and np.array_equal(a, b)) or (type(a) is int and a == b)
 
 
-class WarpgroupMma:
-    """Mixin of Group."""
+def fence(g: LaneGroup):
+    g.need_whole_warp("wgmma.fence")
+    if g.launch.checks:
+        g.warp.wgmmas.fenced = list(g.R)
 
-    def wgmma_fence(self):
-        self.need_whole_warp("wgmma.fence")
-        if self.launch.checks:
-            self.warp.wgmmas.fenced = list(self.R)
 
-    def wgmma_commit(self):
-        self.need_whole_warp("wgmma.commit_group")
-        issued = self.warp.wgmmas
-        issued.groups.append(issued.uncommitted)
-        issued.uncommitted = []
+def commit(g: LaneGroup):
+    g.need_whole_warp("wgmma.commit_group")
+    issued = g.warp.wgmmas
+    issued.groups.append(issued.uncommitted)
+    issued.uncommitted = []
 
-    def wgmma_wait(self, pending: int) -> bool:
-        """Until at most so many of the latest groups are not complete; their accumulators may be used then."""
-        self.need_whole_warp("wgmma.wait_group")
-        groups = self.warp.wgmmas.groups
-        waited = groups[: len(groups) - pending]
-        for op, _, _ in reversed([entry for group in waited for entry in group]):
-            if op.done:
+
+def wait(g: LaneGroup, pending: int) -> bool:
+    """Until at most so many of the latest groups are not complete; their accumulators may be used then."""
+    g.need_whole_warp("wgmma.wait_group")
+    groups = g.warp.wgmmas.groups
+    over = groups[: len(groups) - pending]
+    for op, _, _ in reversed([entry for group in over for entry in group]):
+        if op.done:
+            break
+        if op.when is not None and not g.clock.moves_data:
+            if op.when <= g.t:
                 break
-            if op.when is not None and not self.clock.moves_data:
-                if op.when <= self.t:
-                    break
-                self.waiting_for, self.blocked_at = op, self.t
-                self.engine.at(op.when, self.run)
-                return False
-            return self.wait_on(op)
-        del groups[: len(waited)]
-        if self.clock.moves_data:
-            for group in waited:
-                self._deliver(group)
-            self.waited()
-        return True
+            return g.wait_until(op.when, op)
+        return g.wait_on(op)
+    del groups[: len(over)]
+    if g.clock.moves_data:
+        for group in over:
+            _deliver(g, group)
+        waited(g)
+    return True
 
-    def wgmma(self, form: WgmmaForm, d: tuple, a, b, scale_d, where: int):
-        """d: numbers of the registers of D; a: those of A, or its matrix descriptor; where: the PTX line."""
-        self.need_whole_warp("wgmma.mma_async")
-        first, member = divmod(self.warp.index, WARPS)
-        cta = self.cta
-        if WARPS * (first + 1) > len(cta.warps):
-            raise Fault("divergence", f"wgmma.mma_async by {self.warp}, whose warpgroup has fewer than 4 warps")
-        group = cta.warpgroups.get(first)
-        if group is None:
-            group = cta.warpgroups[first] = Warpgroup(self.engine)
-        operands = form, where, *(self._uniform(v) for v in (None if form.a_in_registers else a, b, scale_d))
-        number = group.issued[member]
-        group.issued[member] += 1
-        op = group.open.get(number)
-        if op is None:
-            op = group.open[number] = Wgmma(self.origin("wgmma.mma_async"), operands)
-        elif op.operands != operands:
-            raise Fault(
-                "divergence", f"the warps of a warpgroup issue different wgmmas, or operands: {op.what} and here"
-            )
-        op.come += 1
+
+def mma_async(g: LaneGroup, form: WgmmaForm, d: tuple, a, b, scale_d, where: int):
+    """d: numbers of the registers of D; a: those of A, or its matrix descriptor; where: the PTX line."""
+    g.need_whole_warp("wgmma.mma_async")
+    first, member = divmod(g.warp.index, WARPS)
+    cta = g.cta
+    if WARPS * (first + 1) > len(cta.warps):
+        raise Fault("divergence", f"wgmma.mma_async by {g.warp}, whose warpgroup has fewer than 4 warps")
+    group = cta.warpgroups.get(first)
+    if group is None:
+        group = cta.warpgroups[first] = Warpgroup(g.engine)
+    operands = form, where, *(_uniform(v) for v in (None if form.a_in_registers else a, b, scale_d))
+    number = group.issued[member]
+    group.issued[member] += 1
+    op = group.open.get(number)
+    if op is None:
+        op = group.open[number] = Wgmma(g.origin("wgmma.mma_async"), operands)
+    elif op.operands != operands:
+        raise Fault("divergence", f"the warps of a warpgroup issue different wgmmas, or operands: {op.what} and here")
+    op.come += 1
+    if op.come == WARPS:
+        del group.open[number]
+    if not g.clock.moves_data:
+        for n in d:
+            g.R[n] = 0
         if op.come == WARPS:
-            del group.open[number]
-        if not self.clock.moves_data:
-            for n in d:
-                self.R[n] = 0
-            if op.come == WARPS:
-                op.when = group.pipe.last = max(group.pipe.last, self.clock.wgmma(self, form))
-                op.wake()
-            self.warp.wgmmas.uncommitted.append((op, None, ()))
-            return
-        accumulator = self._accumulator(form, member, d, operands[-1], op)
-        if form.a_in_registers:
-            op.a[member] = load_a(np.stack([self.lane_array(self._register(n)) for n in a]))
-        self._read_operands(op)
-        self.warp.wgmmas.uncommitted.append(
-            (op, accumulator, tuple((n, self.R[n]) for n in a) if form.a_in_registers else ())
-        )
-        if op.come == WARPS:
-            self._begin(op, group)
-
-    def _uniform(self, value):
-        if not alu.is_array(value):
-            return value
-        if (value != value[0]).any():
-            raise Fault("divergence", "lanes of a warp give a wgmma.mma_async different descriptors or scale-d")
-        return value[0].item()
-
-    def _register(self, number: int):
-        """What a wgmma reads there."""
-        value, fenced = self.R[number], self.warp.wgmmas.fenced
-        name = self.program.kernel.registers[number].name
-        if value is None:
-            raise Fault("uninitialized-register", f"{name} is read before anything was written to it")
-        if type(value) in IN_USE:
-            raise Fault("wgmma-race", f"{name} is used while it belongs to {value}")
-        self._check_fenced(number, value, fenced)
-        return value
-
-    def _check_fenced(self, number: int, value, fenced):
-        """A register that a wgmma uses must have been fenced since it was written. Moves do not count: compilers put
-        them anywhere, and ptxas removes them; nor do numbers that are the same in all lanes, as constants are."""
-        if (
-            not self.launch.checks
-            or fenced is not None
-            and (value is fenced[number] or not alu.is_array(value) or any(_same(value, other) for other in fenced))
-        ):
-            return
-        name = self.program.kernel.registers[number].name
-        since = "" if fenced is None else f" since {name} was written"
-        raise Fault("missing-wgmma-fence", f"wgmma.mma_async uses {name} with no wgmma.fence{since}")
-
-    def _accumulator(self, form: WgmmaForm, member: int, d: tuple, scale_d: bool, op: Wgmma) -> Accumulator:
-        """The accumulator in the registers d of this warp: that of the wgmma before, or a new one."""
-        held = [self.R[n] for n in d]
-        others = [other for other in op.accumulators if other is not None]
-        if type(held[0]) is Fragment:
-            accumulator = held[0].accumulator
-            if held != accumulator.fragments or accumulator.form.n != form.n or accumulator.form.d_type != form.d_type:
-                raise Fault("wgmma-race", f"wgmma.mma_async uses parts of {held[0]}, which has another shape or order")
-            if others and others[0] is not accumulator:
-                raise Unsupported("a wgmma on an accumulator that only some warps of the warpgroup have waited for")
-        else:
-            accumulator = others[0] if others else Accumulator(form)
-            if others and accumulator.unwaited[member]:
-                raise Unsupported("a wgmma on an accumulator that only some warps of the warpgroup have waited for")
-            rows = slice(ROWS * member, ROWS * (member + 1))
-            if scale_d:
-                values = np.stack([self.lane_array(self._register(n)) for n in d])
-                accumulator.values[rows] = load_d(values, accumulator.values.dtype)
-            else:
-                for n, value in zip(d, held, strict=True):
-                    if type(value) is Fragment:
-                        raise Fault("wgmma-race", f"wgmma.mma_async uses parts of {value}")
-                    self._check_fenced(n, value, self.warp.wgmmas.fenced)
-            for n, fragment in zip(d, accumulator.fragments, strict=True):
-                self.R[n] = fragment
-        op.accumulators[member] = accumulator
-        accumulator.unwaited[member] += 1
-        accumulator.numbers[member] = d
-        accumulator.last = op.what
-        return accumulator
-
-    def _read_operands(self, op: Wgmma):
-        """Shared memory is read from when the first warp issues the instruction; every warp must have waited for it."""
-        form, _, a, b, _ = op.operands
-        for desc, rows, mn_major, kind in (
-            (a, M, form.a_mn_major, form.a_type),
-            (b, form.n, form.b_mn_major, form.b_type),
-        ):
-            if desc is None:
-                continue
-            index, lo, hi = wgmma_descriptor.chunks(desc, rows, form.k, mn_major, kind.bits)
-            if op.come == 1:
-                op.reading.append(self.cta.smem.begin(lo, hi, False, op.what, self.warp.actor, index))
-            elif self.launch.checks:
-                self.cta.smem.check_read(lo, hi, op.what, index)
-                self.cta.smem.check_order(lo, hi, self.warp.actor, op.what, index)
-
-    def _begin(self, op: Wgmma, group: Warpgroup):
-        cta = self.cta
-
-        def execute():
-            form, _, a, b, scale_d = op.operands
-            accumulator = op.accumulators[0]
-            smem = cta.smem.bytes
-            if form.a_in_registers:
-                a_codes = np.concatenate(op.a).view(f"u{form.a_type.bits // 8}")
-            else:
-                a_codes = gather(
-                    smem,
-                    wgmma_descriptor.chunks(a, M, form.k, form.a_mn_major, form.a_type.bits)[0],
-                    form.a_mn_major,
-                    form.a_type.bits,
-                )
-            index, _, _ = wgmma_descriptor.chunks(b, form.n, form.k, form.b_mn_major, form.b_type.bits)
-            b_codes = gather(smem, index, form.b_mn_major, form.b_type.bits)
-            accumulator.values = multiply(form, a_codes, b_codes, accumulator.values if scale_d else None)
-            for reading in op.reading:
-                cta.smem.end(reading)
-            op.done = True
+            op.when = group.pipe.last = max(group.pipe.last, g.clock.wgmma(g, form))
             op.wake()
+        g.warp.wgmmas.uncommitted.append((op, None, ()))
+        return
+    accumulator = _accumulator(g, form, member, d, operands[-1], op)
+    if form.a_in_registers:
+        op.a[member] = load_a(np.stack([g.lane_array(_register(g, n)) for n in a]))
+    _read_operands(g, op)
+    g.warp.wgmmas.uncommitted.append((op, accumulator, tuple((n, g.R[n]) for n in a) if form.a_in_registers else ()))
+    if op.come == WARPS:
+        _begin(g, op, group)
 
-        op.when = self.clock.wgmma(self, op.operands[0])
-        group.pipe.push(op.when, execute)
 
-    def _deliver(self, group: list):
-        """This warp has waited for a group: the registers of accumulators that none after it uses get their values."""
-        member, fenced = self.warp.index % WARPS, self.warp.wgmmas.fenced
-        for op, accumulator, a in group:
-            for number, value in a if self.launch.checks else ():
-                if self.R[number] is not None and not _same(self.R[number], value):
-                    self._touched(number, op.what)
-            accumulator.unwaited[member] -= 1
-            if accumulator.unwaited[member]:
-                continue
-            numbers, values = (
-                accumulator.numbers[member],
-                store_d(accumulator.values[ROWS * member : ROWS * (member + 1)]),
+def _uniform(value):
+    if not alu.is_array(value):
+        return value
+    if (value != value[0]).any():
+        raise Fault("divergence", "lanes of a warp give a wgmma.mma_async different descriptors or scale-d")
+    return value[0].item()
+
+
+def _register(g: LaneGroup, number: int):
+    """What a wgmma reads there."""
+    value, fenced = g.R[number], g.warp.wgmmas.fenced
+    name = g.program.kernel.registers[number].name
+    if value is None:
+        raise Fault("uninitialized-register", f"{name} is read before anything was written to it")
+    if type(value) in IN_USE:
+        raise Fault("wgmma-race", f"{name} is used while it belongs to {value}")
+    _check_fenced(g, number, value, fenced)
+    return value
+
+
+def _check_fenced(g: LaneGroup, number: int, value, fenced):
+    """A register that a wgmma uses must have been fenced since it was written. Moves do not count: compilers put
+    them anywhere, and ptxas removes them; nor do numbers that are the same in all lanes, as constants are."""
+    if (
+        not g.launch.checks
+        or fenced is not None
+        and (value is fenced[number] or not alu.is_array(value) or any(_same(value, other) for other in fenced))
+    ):
+        return
+    name = g.program.kernel.registers[number].name
+    since = "" if fenced is None else f" since {name} was written"
+    raise Fault("missing-wgmma-fence", f"wgmma.mma_async uses {name} with no wgmma.fence{since}")
+
+
+def _accumulator(g: LaneGroup, form: WgmmaForm, member: int, d: tuple, scale_d: bool, op: Wgmma) -> Accumulator:
+    """The accumulator in the registers d of this warp: that of the wgmma before, or a new one."""
+    held = [g.R[n] for n in d]
+    others = [other for other in op.accumulators if other is not None]
+    if type(held[0]) is Fragment:
+        accumulator = held[0].accumulator
+        if held != accumulator.fragments or accumulator.form.n != form.n or accumulator.form.d_type != form.d_type:
+            raise Fault("wgmma-race", f"wgmma.mma_async uses parts of {held[0]}, which has another shape or order")
+        if others and others[0] is not accumulator:
+            raise Unsupported("a wgmma on an accumulator that only some warps of the warpgroup have waited for")
+    else:
+        accumulator = others[0] if others else Accumulator(form)
+        if others and accumulator.unwaited[member]:
+            raise Unsupported("a wgmma on an accumulator that only some warps of the warpgroup have waited for")
+        rows = slice(ROWS * member, ROWS * (member + 1))
+        if scale_d:
+            values = np.stack([g.lane_array(_register(g, n)) for n in d])
+            accumulator.values[rows] = load_d(values, accumulator.values.dtype)
+        else:
+            for n, value in zip(d, held, strict=True):
+                if type(value) is Fragment:
+                    raise Fault("wgmma-race", f"wgmma.mma_async uses parts of {value}")
+                _check_fenced(g, n, value, g.warp.wgmmas.fenced)
+        for n, fragment in zip(d, accumulator.fragments, strict=True):
+            g.R[n] = fragment
+    op.accumulators[member] = accumulator
+    accumulator.unwaited[member] += 1
+    accumulator.numbers[member] = d
+    accumulator.last = op.what
+    return accumulator
+
+
+def _read_operands(g: LaneGroup, op: Wgmma):
+    """Shared memory is read from when the first warp issues the instruction; every warp must have waited for it."""
+    form, _, a, b, _ = op.operands
+    for desc, rows, mn_major, kind in (
+        (a, M, form.a_mn_major, form.a_type),
+        (b, form.n, form.b_mn_major, form.b_type),
+    ):
+        if desc is None:
+            continue
+        index, lo, hi = wgmma_descriptor.chunks(desc, rows, form.k, mn_major, kind.bits)
+        if op.come == 1:
+            op.reading.append(g.cta.smem.begin(lo, hi, False, op.what, g.warp.actor, index))
+        elif g.launch.checks:
+            g.cta.smem.check_read(lo, hi, op.what, index)
+            g.cta.smem.check_order(lo, hi, g.warp.actor, op.what, index)
+
+
+def _begin(g: LaneGroup, op: Wgmma, group: Warpgroup):
+    cta = g.cta
+
+    def execute():
+        form, _, a, b, scale_d = op.operands
+        accumulator = op.accumulators[0]
+        smem = cta.smem.bytes
+        if form.a_in_registers:
+            a_codes = np.concatenate(op.a).view(f"u{form.a_type.bits // 8}")
+        else:
+            a_codes = gather(
+                smem,
+                wgmma_descriptor.chunks(a, M, form.k, form.a_mn_major, form.a_type.bits)[0],
+                form.a_mn_major,
+                form.a_type.bits,
             )
-            for n, fragment, value in zip(numbers, accumulator.fragments, values, strict=True):
-                if self.R[n] is not None and self.R[n] is not fragment:
-                    self._touched(n, op.what)
-                self.R[n] = value
-                if fenced is not None:
-                    fenced[n] = value
-            places = dict(zip(accumulator.fragments, values, strict=True))
-            for n in self.program.live_registers(self.pc):  # copies of them
-                held = self.R[n]
-                if type(held) is Fragment and held in places:
-                    self.R[n] = places[held]
-                elif type(held) is Half and held.whole in places:
-                    self.R[n] = (places[held.whole] >> 16 * held.which & 0xFFFF).astype(np.uint16)
+        index, _, _ = wgmma_descriptor.chunks(b, form.n, form.k, form.b_mn_major, form.b_type.bits)
+        b_codes = gather(smem, index, form.b_mn_major, form.b_type.bits)
+        accumulator.values = multiply(form, a_codes, b_codes, accumulator.values if scale_d else None)
+        for reading in op.reading:
+            cta.smem.end(reading)
+        op.done = True
+        op.wake()
 
-    def _touched(self, number: int, what):
-        name = self.program.kernel.registers[number].name
-        raise Fault("wgmma-race", f"{name} was written while {what} used it, before wgmma.wait_group")
+    op.when = g.clock.wgmma(g, op.operands[0])
+    group.pipe.push(op.when, execute)
+
+
+def _deliver(g: LaneGroup, group: list):
+    """This warp has waited for a group: the registers of accumulators that none after it uses get their values."""
+    member, fenced = g.warp.index % WARPS, g.warp.wgmmas.fenced
+    for op, accumulator, a in group:
+        for number, value in a if g.launch.checks else ():
+            if g.R[number] is not None and not _same(g.R[number], value):
+                _touched(g, number, op.what)
+        accumulator.unwaited[member] -= 1
+        if accumulator.unwaited[member]:
+            continue
+        numbers, values = (
+            accumulator.numbers[member],
+            store_d(accumulator.values[ROWS * member : ROWS * (member + 1)]),
+        )
+        for n, fragment, value in zip(numbers, accumulator.fragments, values, strict=True):
+            if g.R[n] is not None and g.R[n] is not fragment:
+                _touched(g, n, op.what)
+            g.R[n] = value
+            if fenced is not None:
+                fenced[n] = value
+        places = dict(zip(accumulator.fragments, values, strict=True))
+        for n in g.program.live_registers(g.pc):  # copies of them
+            held = g.R[n]
+            if type(held) is Fragment and held in places:
+                g.R[n] = places[held]
+            elif type(held) is Half and held.whole in places:
+                g.R[n] = (places[held.whole] >> 16 * held.which & 0xFFFF).astype(np.uint16)
+
+
+def _touched(g: LaneGroup, number: int, what):
+    name = g.program.kernel.registers[number].name
+    raise Fault("wgmma-race", f"{name} was written while {what} used it, before wgmma.wait_group")

@@ -45,7 +45,7 @@ def _integers(form: WgmmaForm, a, b, c) -> np.ndarray:
 
 @cache
 def _tables(kind: ElementType) -> tuple[np.ndarray, np.ndarray]:
-    """Of every code: its value, float32, and exponent, int16."""
+    """Return the values, float32, and the exponents, int16, of all codes of a type."""
     return kind.values.astype(np.float32), np.where(kind.values == 0, _OF_ZERO, kind.exponent_table).astype(np.int16)
 
 
@@ -81,7 +81,7 @@ def _float8(form: WgmmaForm, a, b, c) -> np.ndarray:
 
 
 def _with_specials(form: WgmmaForm, av, bv, e_max, c) -> np.ndarray:
-    """The same for infinities, NaN and accumulators that float32 arithmetic would lose."""
+    """Return D term by term in float64, for infinities, NaN and sums too small for float32 arithmetic."""
     special = av @ bv.T
     special = np.where(np.isfinite(special), 0.0, special)
     terms = (av[:, None, k] * bv[:, k] for k in range(form.k))

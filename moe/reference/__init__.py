@@ -1,1 +1,4 @@
-"""The references say what the kernels must compute, with exact dot products, on any device."""
+"""What the kernels must compute, with exact dot products.
+
+On any device, by torch alone.
+"""

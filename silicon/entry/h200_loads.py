@@ -51,15 +51,15 @@ CASES = (  # (M of each group), N, K
     ((192, 320), 3072, 4096),
     ((128, 384), 4096, 1536),
 )
-MODES = {  # PDL mode: (entries of the Config, the loads-only point of that mode)
+MODES = {  # PDL mode: (entries as of VARIANTS, the loads-only point of that mode)
     "plain launches": ({"pdl": False}, "loads/bulk/case {}/plain/6x32K"),
     "PDL, wait first": ({"prefetch": 0}, "loads/bulk/case {}/wait/6x32K"),
     "PDL, L2 prefetch before the wait": ({}, "loads/bulk/case {}/wait/6x32K/prefetch 6"),
-    "PDL, weights do not wait": ({"early_weights": True}, "loads/bulk/case {}/early/6x32K"),
+    "PDL, weights do not wait": ({"prefetch": 0, "without": "wait for weights"}, "loads/bulk/case {}/early/6x32K"),
 }
 SUBMITTED, EARLY = list(MODES)[2:]
 FIRST, NORMAL, LAST = "evict_first", "evict_normal", "evict_last"
-VARIANTS = {  # of the submitted mode: entries of the Config, or what the kernel leaves out ("without")
+VARIANTS = {  # of the submitted mode: entries of the Config and what the kernel leaves out ("without")
     "prefetch 1": {"prefetch": 1},
     "prefetch 2": {"prefetch": 2},
     "prefetch 3": {"prefetch": 3},
@@ -80,7 +80,11 @@ VARIANTS = {  # of the submitted mode: entries of the Config, or what the kernel
     "prefetch 1, rows cut at 32": {"prefetch": 1, "gran": 32, "token_cost": 100, "sharers": 1},
     "prefetch 1, without the copies of tokens": {"prefetch": 1, "without": "tokens"},
     "prefetch 1, without stores": {"prefetch": 1, "without": "stores"},
-    "weights do not wait, prefetch 0, up to 128 tokens a tile": {"early_weights": True, "prefetch": 0, "tokens": 128},
+    "weights do not wait, prefetch 0, up to 128 tokens a tile": {
+        "prefetch": 0,
+        "tokens": 128,
+        "without": "wait for weights",
+    },
 }
 ENTRIES = {mode: entries for mode, (entries, _) in MODES.items()} | VARIANTS
 MODELLED = {2: [*MODES, "prefetch 6", "prefetch 1, up to 128 tokens a tile"], 3: [*MODES, "prefetch 2", "prefetch 6"]}
@@ -166,17 +170,16 @@ def compile_launch(s, sizes: list[tuple[int, int, int]], config) -> dict:
     """
     from emulator.device import DEVICE
 
-    made, caught = s.Launch(sizes, config), []
+    made, caught = s.Launch(s.GroupGemm, sizes, config), []
     DEVICE.launch, launch = lambda *args, **options: caught.append((args, options)), DEVICE.launch
     try:
-        made.words[: 5 * len(sizes)] = [(1 + i) * FAKE for i in range(5 * len(sizes))]
-        made()
+        made([(1 + i) * FAKE for i in range(5 * len(sizes))])
     finally:
         DEVICE.launch = launch
     ((module, kernel, grid, block, params), options) = caught[0]
     words = memoryview(params).cast("Q")
     moves = [(8 * i, w // FAKE - 1) for i, w in enumerate(words) if w % FAKE == 0 and 0 < w <= 5 * len(sizes) * FAKE]
-    artifacts = s.compiled(1 << (len(sizes) - 1).bit_length(), config).artifacts
+    artifacts = s.compiled(s.GroupGemm, 1 << (len(sizes) - 1).bit_length(), config).artifacts
     return {
         "kernel": kernel, "grid": grid[0], "block": block[0], "cluster": options["cluster"][0],
         "shared": options["dynamic_shared"], "pdl": options["pdl"],
@@ -200,15 +203,19 @@ def load_submission(path: Path = ROOT / "submission.py", without: str = ""):
 
     Two lines of its source change: the consumer warp runs in both CTAs of a pair, and a free stage awaits both.
     `without` "tokens" the kernel leaves out the copies of A and SFA, without "stores" those of C, to measure what they
-    cost.
+    cost; without "wait for weights" the weight warp loads before the launch before has ended, which is right only if
+    that launch does not write B and SFB.
     """
     source = path.read_text()
-    for of_leaders, of_all in (
+    edits = [
         ("if rank == 0:", "if rank >= 0:"),
         ("mbarrier_init(empty + 8 * i, config.sharers)", "mbarrier_init(empty + 8 * i, config.cluster)"),
-    ):
-        assert source.count(of_leaders) == 1
-        source = source.replace(of_leaders, of_all)
+    ]
+    if without == "wait for weights":
+        edits.append(("const_expr(self.config.pdl):  # as late", "const_expr(is_last):  # as late"))
+    for old, new in edits:
+        assert source.count(old) == 1
+        source = source.replace(old, new)
     folder = Path(tempfile.mkdtemp(prefix="h200-loads-"))  # CuTe DSL reads the file again when it compiles
     (folder / "submission_h200.py").write_text(source)
     module = load_module(folder / "submission_h200.py")
@@ -226,15 +233,16 @@ def replace_ptx(s) -> None:
     cute, Int32 = s.cute, s.Int32
     ptx, load, init, expect, map_shared = s.ptx, s.tma_load, s.mbarrier_init, s.mbarrier_expect, s.map_shared
 
-    class GroupGemm(s.GroupGemm):
-        def __init__(self, groups: int, config, dual: bool = False):
-            super().__init__(groups, config, dual)
-            s.of_kernel = config  # for what is compiled next
+    prepare, address_of = s.GroupGemm.__init__, s.GroupGemm.tensormap
 
-        def tensormap(self, params, operand: int, group):
-            address = super().tensormap(params, operand, group)
-            address.of_fp4 = operand < self.scales_operand
-            return address
+    def __init__(self, groups: int, config):
+        prepare(self, groups, config)
+        s.of_kernel = config  # for what is compiled next
+
+    def tensormap(self, params, operand: int, group):
+        address = address_of(self, params, operand, group)
+        address.of_fp4 = operand < self.scales_operand
+        return address
 
     def fp4_tensormap(address, rows, k, box_rows: int):
         pointer = cute.make_ptr(s.cutlass.Uint8, address, cute.AddressSpace.gmem, assumed_align=16)
@@ -281,7 +289,8 @@ def replace_ptx(s) -> None:
     def nothing(*_):
         pass
 
-    s.GroupGemm, s.fp4_tensormap, s.tma_load = GroupGemm, fp4_tensormap, tma_load
+    s.GroupGemm.__init__, s.GroupGemm.tensormap = __init__, tensormap
+    s.fp4_tensormap, s.tma_load = fp4_tensormap, tma_load
     s.dual_fp4_tensormap, s.store_sector = dual_fp4_tensormap, store_sector
     s.ptx = lambda text, *args, **options: ptx(text.replace(".cta_group::2", ""), *args, **options)
     # A count of 1 is the commit's, which now comes from each CTA of a pair
@@ -297,7 +306,7 @@ def replace_ptx(s) -> None:
 
 def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
     """Bytes into shared memory, and bytes read from L2 for them, of the first CTA of each MMA in turn."""
-    launch = s.Launch(sizes, config)
+    launch = s.Launch(s.GroupGemm, sizes, config)
     gemm = s.GroupGemm(1 << (len(sizes) - 1).bit_length(), config)
     clusters = launch.words[gemm.scalars] // config.cluster
     table, totals = launch.words[gemm.starts : gemm.starts + 2 * clusters], []
@@ -308,7 +317,7 @@ def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
                 g, token, row = at >> 48, at >> 24 & 0xFFFFFF, at & 0xFFFFFF
                 m, n, k = sizes[g]
                 width = s.token_tile(m, config)
-                limit = end & 0xFFFFFF if at >> 24 == end >> 24 else s.rows_per_cta(n)
+                limit = end & 0xFFFFFF if at >> 24 == end >> 24 else gemm.rows_per_cta(n)
                 first, rows = token + sharer * width, min(limit - row, 128 - row % 128)
                 tokens = max(s.round_up(min(width, m - first), 32), 32)
                 stages, row_bytes = -(-k // s.TILE_K), s.TILE_K // 2
@@ -447,11 +456,12 @@ def model() -> None:
     """Prints the model's predictions for the launches of MODELLED beside what was measured."""
     measured = {(x["case"], x["name"]): x for x in json.loads(RESULTS.read_text())["submission"]}
     prepare_dsl()
-    s = load_submission()
     print("| | measured, us | model | inputs in L2 | model |", "|---|---|---|---|---|", sep="\n")
     for case, names in MODELLED.items():
         for name in names:
-            launch, cells = compile_launch(s, *scaled(s, case, **ENTRIES[name])), []
+            entries = dict(ENTRIES[name])
+            s = load_submission(without=entries.pop("without", ""))
+            launch, cells = compile_launch(s, *scaled(s, case, **entries)), []
             for key, same in (("us", False), ("us, inputs in L2", True)):
                 us, predicted = min(measured[case, name][key]), modelled(s, launch, case, same)
                 cells += [f"{us:.2f}", f"{predicted:.2f} ({100 * (predicted / us - 1):+.0f} %)"]

@@ -4,9 +4,9 @@
     python -m silicon.entry.h200_real table            prints h200_real.json, beside this file
 
 The machine needs CuTe DSL, torch with CUDA, and CUTE_DSL_ARCH=sm_90a. The kernel is that of h200_loads.py: functions of
-the PTX layer that sm_90 does not have are replaced, all else is submission.py as it is: the table of tensors read
-through DLPack, packed arguments, tensormaps that the driver encodes, launches with clusters and PDL, the choice among
-Configs. `torch.cuda.get_device_capability` says (10, 0). Configs have as many CTAs as the card runs at once.
+the PTX layer that sm_90 does not have are replaced, all else is submission.py as it is: the check of the
+tensors, packed arguments, tensormaps that the driver encodes, launches with clusters and PDL, the choice among Configs.
+`torch.cuda.get_device_capability` says (10, 0). Configs have as many CTAs as the card runs at once.
 
 Checked are every element of C (1, or silu(1) of the dual GEMM, as nothing is multiplied), the memory beside it and the
 inputs, which must stay as they were, a thread that has not used CUDA, and what is refused. Times are the grader's: a
@@ -68,16 +68,16 @@ class Problem:
         self.torch, self.dual = torch, isinstance(sizes[0], int)
         if self.dual:
             m, n, k, l = sizes  # noqa: E741
-            names = [s.like_fp4("a", m, k, l), s.like_fp4("b1", n, k, l), s.like_fp4("b2", n, k, l)]
-            plain = [self.tensor(*s.like_scales("", 1, k, 1))] * 3  # which nobody reads
-            scales = [self.tensor(*s.like_scales("", rows, k, l)) for rows in (m, n, n)]
-            self.outputs = [self.output(*s.like_output("c", m, n, l))]
+            names = [s.Operand.fp4("a", m, k, l), s.Operand.fp4("b1", n, k, l), s.Operand.fp4("b2", n, k, l)]
+            plain = [self.tensor(*s.Operand.scales("", 1, k, 1))] * 3  # which nobody reads
+            scales = [self.tensor(*s.Operand.scales("", rows, k, l)) for rows in (m, n, n)]
+            self.outputs = [self.output(*s.Operand.output("c", m, n, l))]
             self.inputs = [self.tensor(*x) for x in names] + scales
             self.data = (*self.inputs[:3], *plain, *scales, self.outputs[0][1])
         else:
-            self.outputs = [self.output(*s.like_output("", m, n, 1)) for m, n, k in sizes]
-            ab = [[self.tensor(*s.like_fp4("", rows, k, 1)) for rows in (m, n)] for m, n, k in sizes]
-            scales = [tuple(self.tensor(*s.like_scales("", rows, k, 1)) for rows in (m, n)) for m, n, k in sizes]
+            self.outputs = [self.output(*s.Operand.output("", m, n, 1)) for m, n, k in sizes]
+            ab = [[self.tensor(*s.Operand.fp4("", rows, k, 1)) for rows in (m, n)] for m, n, k in sizes]
+            scales = [tuple(self.tensor(*s.Operand.scales("", rows, k, 1)) for rows in (m, n)) for m, n, k in sizes]
             self.inputs = [t for part in (ab, scales) for group in part for t in group]
             abc = [(a, b, c) for (a, b), (_, c) in zip(ab, self.outputs)]
             self.data = abc, [], scales, [(m, n, k, 1) for m, n, k in sizes]

@@ -249,11 +249,10 @@ def own_launch(script: str, options: dict[str, str]) -> None:
     entries = {name: int(value) for name, value in pairs}
     if script == LOADS:
         s, case = h200_loads.load_submission(), int(options["--case"])
-        made = s.Launch(*h200_loads.scaled(s, case, **{k: bool(v) for k, v in entries.items()}))
+        made = s.Launch(s.GroupGemm, *h200_loads.scaled(s, case, **{k: bool(v) for k, v in entries.items()}))
         empty = [torch.empty(nbytes, dtype=torch.uint8) for nbytes in h200_loads.tensor_bytes(case)]
         tensors = emulator.device_tensors(empty, copy=False)
-        made.words[: len(tensors)] = [tensor.data_ptr() for tensor in tensors]
-        return made()
+        return made([tensor.data_ptr() for tensor in tensors])
     from moe.grouped_gemm import launcher
     from moe.kernels.config import Config
 

@@ -1,5 +1,5 @@
 """Replaces the evaluator's own function that stores results."""
-# caught: replaced evaluation\.worker\.Case
+# caught: replaced evaluation\.judge\.worker\.Case
 
 import sys
 
@@ -7,5 +7,5 @@ from reference import ref_kernel
 
 
 def custom_kernel(data):
-    sys.modules["evaluation.worker"].Case = None
+    sys.modules["evaluation.judge.worker"].Case = None
     return ref_kernel(data)

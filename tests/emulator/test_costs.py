@@ -1,4 +1,4 @@
-"""What the timing model charges a warp for accesses to local memory, which is in L1."""
+"""What the timing model charges a warp for instructions, and what it refuses to time."""
 
 import pytest
 
@@ -12,7 +12,7 @@ LOADS = "ld.local.b64 at, [at];"  # from where the last one points: it points to
 def cycles(profile: str, accesses: str) -> float:
     """Of one warp whose code is there; it then sleeps for about nothing, until all that has been issued."""
     ptx = f""".version 8.8\n.target sm_90a\n.address_size 64
-        .visible .entry kernel() {{ .local .align 8 .b64 own[{STEPS}]; .reg .b64 at; .reg .b32 x;
+        .visible .entry kernel() {{ .local .align 8 .b64 own[{STEPS}]; .reg .b64 at; .reg .b32 x; .reg .pred p;
         mov.u64 at, own; st.local.b64 [at], at; {accesses}
         cvt.u32.u64 x, at; and.b32 x, x, 1; nanosleep.u32 x; ret; }}"""
     with emulator.timing(load(profile).with_({"sm.code_cycles": 0})) as timed:
@@ -28,3 +28,14 @@ def test_local_memory_is_in_l1(profile):
     assert (cycles(profile, LOADS * STEPS) - cycles(profile, LOADS)) / (STEPS - 1) == pytest.approx(latency)
     assert (cycles(profile, stores) - cycles(profile, "")) / STEPS == pytest.approx(issue)
     assert latency < load(profile)["l2"]["hit_cycles"] / 2
+
+
+@pytest.mark.parametrize("profile, untimed, why", [
+    ("b200", "fns.b32 x, -1, 0, 1;", "nobody has measured or published"),
+    ("h200", "fma.rn.f32x2 at, at, at, at;", "the machine profile has no figures of the class packed"),
+])  # fmt: skip
+def test_what_cannot_be_timed_is_refused_where_it_is_executed(profile, untimed, why):
+    """Not where a branch leads round it, as round the failure of an assertion."""
+    assert cycles(profile, f"setp.ne.u64 p, at, at; @!p bra on; {untimed} on:") > 0
+    with pytest.raises(emulator.Unsupported, match=f"{why}.* cannot be timed: PTX line 5"):
+        cycles(profile, f"setp.eq.u64 p, at, at; @!p bra on; {untimed} on:")

@@ -1,16 +1,24 @@
-"""No modifier is accepted unread: with a made-up one, no instruction is executed as if it were not there."""
+"""No modifier is accepted unread, and what the code of instructions calls exists."""
 
+import ast
+import re
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from corpus.kernels import HEADER, KERNELS, entry
 
 import emulator
 from emulator.__main__ import Probe
+from emulator.formats import alu, convert, lanes
+from emulator.machine.warp import UNITS, Group
+from emulator.model.issue import kind
+from emulator.model.profile import load
 from emulator.ptx import isa
+from emulator.ptx.isa import registry
 from emulator.ptx.parse import parse
-from emulator.ptx.program import Program
+from emulator.ptx.program import BlockWriter, Program
 from emulator.ptx.syntax import Instr
 from silicon.golden.cases import CASES
 from silicon.golden.coverage import refused
@@ -51,6 +59,12 @@ tcgen05.shift.cta_group::1.down [r0];
 TEXTS = [*(c.ptx for c in CASES), *(k.header + k.ptx for k in KERNELS.values()), HEADER + entry("others", OTHERS)]
 
 
+# What the code of a block may call, by the name of whom it calls; the attributes are those that handlers use
+CALLED = {name: set(dir(module)) for name, module in {"alu": alu, "convert": convert, "lanes": lanes, **UNITS}.items()}
+CALLED["g"] = {*dir(Group), "R", "carry", "clock", "lanes", "lane_mask"}
+PTX = Path(emulator.__file__).parent / "ptx"
+
+
 def refusal(program: Program, instruction: Instr) -> str | None:
     """Why an instruction is not executed, or None."""
     probe = Probe(program, 0)
@@ -73,6 +87,73 @@ def forms() -> dict[str, list[tuple[Program, Instr]]]:
 
 def test_every_instruction_has_a_form_here(forms):
     assert set(isa.HANDLERS) - refused() - {"call", "vprintf"} == set(forms)
+
+
+def calls(text: str) -> set[tuple[str, str]]:
+    """(owner, name) of each member that Python code uses of what a name stands for."""
+    members = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name))
+    return {(n.value.id, n.attr) for n in members}
+
+
+def calls_in_strings(text: str) -> set[tuple[str, str]]:
+    """(owner, name) of what the strings of a Python file call, but for names of which a part is computed."""
+    tree = ast.parse(text)
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            string = "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            string = node.value
+        else:
+            continue
+        found |= set(re.findall(r"\b(g)\.(\w+)(?![\w{])", string))
+        found |= set(re.findall(rf"\b({'|'.join(CALLED)})\.(\w+)\(", string))
+    return found
+
+
+def missing(used: set[tuple[str, str]]) -> list[str]:
+    return sorted(f"{owner}.{name}" for owner, name in used if name not in CALLED[owner])
+
+
+@pytest.mark.parametrize("file", [PTX / "program.py", *sorted((PTX / "isa").glob("*.py"))], ids=lambda file: file.stem)
+def test_what_handlers_write_exists(file):
+    assert not missing(calls_in_strings(file.read_text()))
+
+
+def test_what_the_code_of_every_form_calls_exists(forms):
+    """The names as they come out, those too of which a handler computes a part."""
+    used = set()
+    for program, instruction in (form for of in forms.values() for form in of):
+        writer = BlockWriter(program, 0)
+        writer.instruction(instruction)
+        used |= calls(writer.finish()[0])
+    assert not missing(used)
+
+
+def test_a_call_of_what_does_not_exist_is_seen():
+    text = 'w.call(f"barriers.bar_synch(g, {n})"); w.emit("g.lanes, g.lane, alu.shl"); w.emit(f"alu.f{name}(g.{part})")'
+    assert missing(calls_in_strings(text)) == ["barriers.bar_synch", "g.lane"]
+    assert calls_in_strings(text) >= {("g", "lanes")} and ("alu", "f") not in calls_in_strings(text)
+    assert missing(calls("access.load(g, access.lode(g.R))")) == ["access.lode"]
+
+
+@pytest.mark.parametrize("profile, family_of_others", [("b200", "wgmma"), ("h200", "tcgen05")])
+def test_the_cost_of_every_form_has_figures(forms, profile, family_of_others):
+    """And each figure of a profile is of some form here, but for two that depend on more than an instruction's name."""
+    costs = {instruction.op: kind(instruction) for of in forms.values() for _, instruction in of}
+    figures = set(load(profile)["issue"])
+    here = {form: cost for form, cost in costs.items() if not form.startswith(family_of_others)}
+    assert {form: cost for form, cost in here.items() if cost not in figures} == {
+        "brkpt": registry.UNTIMED,
+        "fns.b32": registry.UNTIMED,
+    }
+    assert figures - set(here.values()) <= {"shared_address", "packed"}
+
+
+def test_an_opcode_without_a_cost_is_refused():
+    with pytest.raises(TypeError, match="cost"):
+        registry.op("made_up")
 
 
 @pytest.mark.parametrize("modifier", ["bogus", "L2::bogus", "collector::a::bogus"])

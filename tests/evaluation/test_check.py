@@ -6,17 +6,16 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from evaluation import check as checks
-from evaluation import compile_time, dsl_api
-from evaluation.cli import cli
-from evaluation.findings import RULES, Finding
+from evaluation import ROOT
+from evaluation.commands.cli import cli
+from evaluation.upload import check as checks
+from evaluation.upload import compile_time, dsl_api
+from evaluation.upload.findings import RULES, Finding
 
-ROOT = Path(checks.__file__).parent.parent
 HEADER = "#!POPCORN leaderboard nvfp4_group_gemm\n#!POPCORN gpu B200\n"
 KERNEL = "def custom_kernel(data):\n    return [c for _, _, c in data[0]]\n"
 WORD = "str" + "eam"

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,13 +12,14 @@ import torch
 from click.testing import CliRunner
 
 import utils
-from evaluation import bench, inputs, judge, verdict
-from evaluation.cli import cli, read_cases, task_cases
-from evaluation.statistics import Stats
+from evaluation import ROOT
+from evaluation.commands.cases import read_cases, task_cases
+from evaluation.commands.cli import cli
+from evaluation.judge import gpu_trial, inputs, judge, trial, verdict
+from evaluation.judge.statistics import Stats
 from reference import TASKS, generate_dual_input, generate_input
 from reference import task_of as task_of_args
 
-ROOT = Path(judge.__file__).parent.parent
 SMALL = "m: [40, 24]; n: [48, 32]; k: [128, 64]; g: 2; seed: 1111"
 DUAL = "m: 40; n: 32; k: 128; l: 2; seed: 1111"
 
@@ -220,11 +220,11 @@ def test_near_sizes_are_other_sizes_of_the_same_kind(seed):
     for task in TASKS.values():
         for section in ("tests", "benchmarks"):
             for case in task_cases(task, section):
-                near = bench.near(case.args, rng)
+                near = trial.near(case.args, rng)
                 sizes = {name: value for name, value in near.items() if name != "seed"}
                 task.check_sizes(**sizes)
                 assert near != case.args and near["seed"] == case.args["seed"]
-    assert bench.near({"m": (0,), "n": (16,), "k": (64,), "g": 1, "seed": 1}, rng)["m"] == (0,)
+    assert trial.near({"m": (0,), "n": (16,), "k": (64,), "g": 1, "seed": 1}, rng)["m"] == (0,)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_times_that_cannot_be(ns):
         verdict.check_time(ns, read)
 
 
-class Repeats(bench.MeasuredTrial):
+class Repeats(gpu_trial.MeasuredTrial):
     """A timed trial whose calls are made up: 100, 101, 102, ... us, and a millisecond more in audits."""
 
     def __init__(self, ns=100e3):
@@ -275,7 +275,7 @@ class Repeats(bench.MeasuredTrial):
 
 def test_timed_repeats_are_fresh_and_audited_at_random():
     trial = Repeats()
-    bench.measure([trial], read=10_000)
+    gpu_trial.measure([trial], read=10_000)
     assert trial.calls[0] == (False, True)
     assert all(fresh for fresh, _ in trial.calls[1:])
     audits = [audit for _, audit in trial.calls]
@@ -287,7 +287,7 @@ def test_timed_repeats_are_fresh_and_audited_at_random():
 
 def test_impossible_time_is_refused():
     with pytest.raises(judge.Refused, match="is not a time"):
-        bench.measure([Repeats(float("nan"))], read=10_000)
+        gpu_trial.measure([Repeats(float("nan"))], read=10_000)
 
 
 def test_geometric_mean_needs_every_case():

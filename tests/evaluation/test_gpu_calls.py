@@ -9,9 +9,10 @@ import torch
 
 import reference
 from emulator.arena import BASE, PAGE, Arena, Heap
-from evaluation import bench, inputs, judge, worker
-from evaluation.sandbox import Nursery
-from evaluation.verdict import Options, Refused
+from evaluation.judge import gpu_trial, inputs, judge, worker_gpu
+from evaluation.judge.examiner import Examiner
+from evaluation.judge.sandbox import Nursery
+from evaluation.judge.verdict import Options, Refused
 from reference import ref_kernel
 from task import TestCase as Case
 from task import format_case
@@ -22,7 +23,7 @@ SIZE = 2**28 // PAGE * PAGE
 NS = 1e6
 
 
-class Gpu(worker.CudaDevice):
+class Gpu(worker_gpu.CudaDevice):
     """Runs and uploads here; a call takes NS."""
 
     def __init__(self):
@@ -40,7 +41,7 @@ class Gpu(worker.CudaDevice):
 
 
 class Here:
-    """The submission's process, in this one; as bench.Worker."""
+    """The submission's process, in this one; as SubmissionProcess."""
 
     pid, isolation = 1, None
 
@@ -50,11 +51,11 @@ class Here:
     def ask(self, what, op, **request):
         if op == "case":
             task = reference.TASKS[request.pop("task")]
-            self.case = worker.Case(
+            self.case = worker_gpu.Case(
                 self.device, self.arena, task, request["contents"], request["objects"], request["results"]
             )
             return {"error": None}
-        reply = worker.repeat(
+        reply = worker_gpu.repeat(
             self.device, self.case, self.kernel, request, self.guards, torch.equal, lambda: None, torch.Tensor.copy_
         )
         if reply["error"]:
@@ -70,15 +71,15 @@ def arena():
 @pytest.fixture
 def trial(arena, monkeypatch):
     """trial(kernel): one of it, timed."""
-    monkeypatch.setattr(bench.GpuCase, "device", "cpu")
+    monkeypatch.setattr(gpu_trial.GpuCase, "device", "cpu")
     heap = Heap(arena, BASE, BASE + SIZE)
 
     def make(kernel):
         here = SimpleNamespace(
             options=Options("", "cuda", timed=True, secret=secrets.randbits(31)),
-            worker=Here(kernel, arena), arena=arena, heap=heap,
+            process=Here(kernel, arena), arena=arena, heap=heap,
         )  # fmt: skip
-        return bench.MeasuredTrial(Case(format_case(ARGS), ARGS), here)
+        return gpu_trial.MeasuredTrial(Case(format_case(ARGS), ARGS), here)
 
     return make
 
@@ -98,11 +99,11 @@ def measured(trial):
 def test_two_submissions_are_timed_in_turns(trial):
     """Each with results of its own: what one has wrong is not the other's."""
     first, second = trial(ref_kernel), trial(lambda data: [c.clone() for c in ref_kernel(data)])
-    rounds = bench.measure_in_turns([first, second])
+    rounds = gpu_trial.measure_in_turns([first, second])
     assert (first.verdict.status, second.verdict.status, rounds.mean) == ("pass", "pass", 0.0)
     assert first.verdict.us == second.verdict.us == NS / 1e3 and rounds.runs == first.verdict.times.runs >= 3
     first, second = trial(ref_kernel), trial(lambda data: [c.clone().fill_(1) for _, _, c in data[0]])
-    assert bench.measure_in_turns([first, second]) is None
+    assert gpu_trial.measure_in_turns([first, second]) is None
     assert first.verdict.reason == "not timed: the other one has failed" and first.verdict.times is None
     assert "elements differ" in second.verdict.reason and second.verdict.status == "fail"
 
@@ -247,19 +248,19 @@ def test_two_submissions_have_processes_at_once(arena, tmp_path):
     tmp_path.chmod(0o711)
     for parent in tmp_path.parents[:3]:
         parent.chmod(0o755)
-    case, benches, nurseries = tiny_kernel.CASE, [], [Nursery.spawn() for _ in range(2)]
+    case, examiners, nurseries = tiny_kernel.CASE, [], [Nursery.spawn() for _ in range(2)]
     for name, nursery in zip("ab", nurseries):
         (tmp_path / name).mkdir()
         options = Options(tiny_kernel.__file__, "cuda", jobs=1)
-        benches.append(bench.Bench(options, nursery, str(tmp_path / name), [], arena, Heap(arena, BASE, BASE + SIZE)))
+        examiners.append(Examiner(options, nursery, str(tmp_path / name), [], arena, Heap(arena, BASE, BASE + SIZE)))
     try:
-        first, second = benches
+        first, second = examiners
         for one in (first, second, first):
             assert one.configs([(case, {"repeat": "4"})])[0]["config"].startswith("repeat=4,")
-        assert first.worker.pid != second.worker.pid and not second.worker.dead()
-        first.worker.kill()
-        assert not second.worker.dead() and "error" not in second.configs([(case, {})])[0]
+        assert first.process.pid != second.process.pid and not second.process.dead()
+        first.process.kill()
+        assert not second.process.dead() and "error" not in second.configs([(case, {})])[0]
     finally:
-        for one, nursery in zip(benches, nurseries):
-            one.worker.kill()
+        for one, nursery in zip(examiners, nurseries):
+            one.process.kill()
             nursery.close()

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluation import judge
+from evaluation import ROOT
 
-ROOT = Path(judge.__file__).parent.parent
 SUBMISSION = """
 import os, time, tempfile
 tempfile.mkdtemp(prefix="left-behind-")
@@ -65,7 +64,8 @@ def test_nothing_is_left(number, code, when, tmp_path):
 
 SHARING = """
 import subprocess, sys, tempfile
-from evaluation import interrupt, jobs
+from evaluation.commands import interrupt
+from evaluation.judge import jobs
 interrupt.install()
 
 def work(worker, job):

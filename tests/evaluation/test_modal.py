@@ -14,7 +14,8 @@ import pytest
 
 import modal_app
 from emulator.model.profile import load
-from evaluation import fp8, protocol, runs
+from evaluation.gpu import protocol, runs
+from moe import eval_command
 from reference import TASKS
 from silicon import calibrate
 from task import read_task_yaml
@@ -264,7 +265,7 @@ def test_rows_before_the_connection_went_are_kept(tmp_path):
 
 
 def test_rows_make_a_table(tmp_path):
-    """What `python -m evaluation.runs` prints: a line for a measured run, for a failed one, for a dead container."""
+    """`python -m evaluation.gpu.runs` prints a line for a measured run, a failed one, and a dead container."""
     results = tmp_path / "worklog" / "results.jsonl"
     results.parent.mkdir()
     case = {"spec": SPEC, "status": "pass", "reason": "", "us": 12.345, "err_us": 0.1}
@@ -337,7 +338,7 @@ def test_moe_is_checked_and_timed_by_its_own_commands(monkeypatch, task, spec):
         assert row["passed"] and row["task"] == task and files[f"{task}.txt"].startswith(b"one")
     assert [(x["spec"], x["us"]) for x in row["cases"]] == [(spec, 100.0)] and row["geomean_us"] == pytest.approx(100)
     modules = [x[0] for x in commands if x[0].startswith("moe.")]
-    assert modules == list(fp8.TASKS[task]) and json.loads(files[f"{task}.json"])["rows"] == MOE_ROWS[task]
+    assert modules == list(eval_command.TASKS[task]) and json.loads(files[f"{task}.json"])["rows"] == MOE_ROWS[task]
     code = 1
     row, files = runs.run(wanted)
     assert not row["passed"] and row["cases"][0]["reason"] == "Error: two" and row["geomean_us"] is None
@@ -395,7 +396,7 @@ def test_modal_run_knows_the_options():
 
 
 def test_help_lists_the_choices_that_there_are(monkeypatch, capsys):
-    assert get_args(modal_app.Mode) == runs.MODES and get_args(modal_app.TaskName) == ("", *TASKS, *fp8.TASKS)
+    assert get_args(modal_app.Mode) == runs.MODES and get_args(modal_app.TaskName) == ("", *TASKS, *eval_command.TASKS)
     for arguments, code, expected in (
         (["--help"], 0, "[test|benchmark|leaderboard|profile|sweep|calibrate]"),
         (["--mode", "speed"], 2, "'speed' is not one of 'test', 'benchmark'"),

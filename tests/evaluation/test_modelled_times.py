@@ -13,8 +13,11 @@ import emulator
 from emulator.device import allocate
 from emulator.model import uncertainty
 from emulator.model.profile import load
-from evaluation import modelled
-from evaluation.cli import cli
+from emulator.model.steady import Steady
+from evaluation.commands import model_process
+from evaluation.commands.cli import cli
+from evaluation.commands.profile import Request
+from evaluation.judge import modelled
 from task import parse_case
 
 CASE = {"m": [40, 24], "n": [48, 32], "k": [128, 64], "g": 2, "seed": 1111}
@@ -92,10 +95,10 @@ def submission(tmp_path) -> Path:
     return path
 
 
-def simulate(calls: int, l2_bytes: int, steady: bool) -> tuple[modelled.Steady, list[float]]:
+def simulate(calls: int, l2_bytes: int, steady: bool) -> tuple[Steady, list[float]]:
     """(rule, ends in cycles) of calls of the kernel above, with or without asking the rule."""
     machine = load("b200").with_({"l2.bytes": l2_bytes})
-    rule = modelled.Steady(list(range(1, calls + 1)))
+    rule = Steady(list(range(1, calls + 1)))
     inputs = [allocate(CTAS * 4 * CHUNK) for _ in range(calls)]
     with emulator.timing(machine, enough=rule if steady else None) as timed:
         for data in inputs:
@@ -115,7 +118,7 @@ def test_extrapolation_is_what_all_calls_take(dirty_calls):
 
 def synthetic(lengths, dirty):
     """A rule that was told of calls of these lengths, with so many dirty bytes left at their ends."""
-    rule, now = modelled.Steady(list(range(1, 16))), 0.0
+    rule, now = Steady(list(range(1, 16))), 0.0
     memory = SimpleNamespace(dirty=0.0)
     memory.skip_flush = lambda: setattr(memory, "dirty", 0.0)
     run = SimpleNamespace(launches=[], clock=SimpleNamespace(memory=memory))
@@ -195,7 +198,7 @@ def custom_kernel(data):
     return outputs
 """
     submission.write_text(submission.read_text() + fresh)
-    reply = modelled.ask(modelled.Request(str(submission), parse_case(SPEC).args, calls=4), 100)
+    reply = model_process.ask(Request(str(submission), parse_case(SPEC).args, calls=4), 100)
     assert "error" not in reply, reply
     assert counts.read_text().split() == ["0", "1", "2", "3"]
 
@@ -205,7 +208,7 @@ def test_a_kernel_that_does_nothing_takes_its_launches(submission):
     text = submission.read_text().replace(KERNEL, ".version 8.8\n.target sm_100a\n.visible .entry nothing() { ret; }")
     before, _, after = text.partition('emulator.launch(KERNEL, "loads"')
     submission.write_text(f'{before}emulator.launch(KERNEL, "nothing", 1, 1, [])\n    return out\n')
-    reply = modelled.ask(modelled.Request(str(submission), parse_case(SPEC).args), 100)
+    reply = model_process.ask(Request(str(submission), parse_case(SPEC).args), 100)
     assert "error" not in reply and 0 < reply["us"] < 10, reply
 
 

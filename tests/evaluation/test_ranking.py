@@ -1,11 +1,11 @@
-"""Which differences of modelled times count: from the known pairs, and as README.md says."""
+"""Which differences of modelled times count: from the known pairs, and as evaluation/README.md says."""
 
 from pathlib import Path
 
 import pytest
 
 from emulator.model import uncertainty
-from evaluation import ranking
+from evaluation.commands import ranking
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,4 +43,4 @@ def test_what_the_readme_says_of_it():
     pairs = ranking.known_pairs()
     wrong = [difference for difference, right in pairs if not right]
     assert len(pairs) == 90 and len(wrong) == 13 and ranking.error() == max(wrong)
-    assert f"{100 * ranking.error():.1f} %" in (ROOT / "README.md").read_text()
+    assert f"{100 * ranking.error():.1f} %" in (ROOT / "evaluation" / "README.md").read_text()

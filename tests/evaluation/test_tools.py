@@ -1,23 +1,25 @@
 """`sweep` and `compare`: what is ranked is right, what is not says why, results are kept, and a difference is one only
 if it can be told. The submission is tests/tiny_kernel.py, which takes nothing to compile."""
 
+import contextlib
 import json
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from evaluation import bench, compare, configs, judge, ranking, sweep
-from evaluation.cli import cli
-from evaluation.show import Screen
-from evaluation.statistics import Stats
-from evaluation.verdict import Refused, Verdict
+from evaluation import ROOT
+from evaluation.commands import compare, ranking, sweep
+from evaluation.commands.cli import cli
+from evaluation.commands.show import Screen
+from evaluation.judge import configs, gpu_trial, judge
+from evaluation.judge.statistics import Stats
+from evaluation.judge.verdict import Refused, Verdict
 from task import parse_case
 from tests import tiny_kernel
 
-ROOT = Path(judge.__file__).resolve().parent.parent
 TINY = ROOT / "tests" / "tiny_kernel.py"
 SPECS = ["m: [2]; n: [16]; k: [64]; g: 1; seed: 3", "m: [1]; n: [32]; k: [64]; g: 1; seed: 3"]
 
@@ -248,17 +250,17 @@ def test_a_measured_difference_is_held_against_its_own_noise():
     assert compare.interval_of(first) == pytest.approx([4.98, 5.02])
 
 
-class InTurns(bench.MeasuredTrial):
+class InTurns(gpu_trial.MeasuredTrial):
     """A trial on no GPU: both drift alike, by far more than they differ."""
 
     now, order = 0.0, []
 
     def __init__(self, name, more, fails_at=None):
         self.name, self.more, self.fails_at, self.calls = name, more, fails_at, 0
-        self.verdict, self.rng = Verdict("timed"), bench.np.random.default_rng(7)
+        self.verdict, self.rng = Verdict("timed"), np.random.default_rng(7)
 
     def set_up(self):
-        return bench.contextlib.nullcontext(10_000)
+        return contextlib.nullcontext(10_000)
 
     def call(self, fresh, audit=False):
         self.calls += 1
@@ -272,7 +274,7 @@ class InTurns(bench.MeasuredTrial):
 def test_both_are_timed_in_one_run_in_an_order_that_is_drawn():
     InTurns.order.clear()
     first, second = InTurns("A", 0.0), InTurns("B", 2000.0)
-    rounds = bench.measure_in_turns([first, second])
+    rounds = gpu_trial.measure_in_turns([first, second])
     assert first.verdict.status == second.verdict.status == "pass"
     turns = ["".join(InTurns.order[i : i + 2]) for i in range(2, len(InTurns.order) - 2, 2)]
     assert {*turns} == {"AB", "BA"} and 30 < turns.count("AB") < len(turns) - 30
@@ -282,7 +284,7 @@ def test_both_are_timed_in_one_run_in_an_order_that_is_drawn():
 
 def test_what_fails_in_turns_is_named():
     first, second = InTurns("A", 0.0), InTurns("B", 0.0, fails_at=5)
-    assert bench.measure_in_turns([first, second]) is None
+    assert gpu_trial.measure_in_turns([first, second]) is None
     assert (first.verdict.status, first.verdict.reason) == ("fail", "not timed: the other one has failed")
     assert (second.verdict.status, second.verdict.reason) == ("fail", "3 elements differ")
 

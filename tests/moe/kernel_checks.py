@@ -266,18 +266,19 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
 @pytest.mark.skipif(MACHINE != "b200", reason="what is modelled is a B200")
 def test_modelled_time(moe):
     """A row on the timing model: a dependent launch, under the config of the table, that takes more than its floor."""
-    from evaluation import fp8
+    from moe import eval_command
 
     args = {"m": (9,), "n": 128, "k": 256}
-    found = fp8.serve(fp8.Request("fp8_grouped_gemm", args, calls=1, extrapolate=False))
+    found = eval_command.serve(eval_command.Request("fp8_grouped_gemm", args, calls=1, extrapolate=False))
     low, high = found["us_interval"]
-    assert fp8.floors(args)["bytes"] < 3 < low < found["us"] < high < 20
+    assert eval_command.floors(args)["bytes"] < 3 < low < found["us"] < high < 20
     assert found["pdl"] and found["config"] == str(tuned().M16_SWAP_AB)
 
 
 def test_config_that_is_wrong_is_not_ranked(moe, monkeypatch):
-    from evaluation import configs, fp8
+    from evaluation.judge import configs
+    from moe import eval_command
 
     monkeypatch.setattr(moe, "run", lambda case, config: 2 * moe.BOUND)
     with pytest.raises(configs.Unusable, match="wrong results on 'ragged'"):
-        fp8.check_config(tuned().M16_SWAP_AB)
+        eval_command.check_config(tuned().M16_SWAP_AB)

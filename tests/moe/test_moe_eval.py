@@ -6,14 +6,14 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from evaluation import fp8
-from evaluation.cli import cli
+from evaluation.commands.cli import cli
+from moe import eval_command
 
 
 def called(monkeypatch, *arguments, code=0, task="fp8_grouped_gemm"):
     """Result of `eval.py ARGUMENTS --task TASK`, and the commands that it ran, which end with this code."""
     commands = []
-    monkeypatch.setattr(fp8.subprocess, "call", lambda command: commands.append(command[1:]) or code)
+    monkeypatch.setattr(eval_command.subprocess, "call", lambda command: commands.append(command[1:]) or code)
     return CliRunner().invoke(cli, [*arguments, "--task", task]), commands
 
 
@@ -24,9 +24,9 @@ def test_tests_run_on_both_emulated_gpus(monkeypatch, task, module):
     assert result.exit_code == 0 and commands == [[*check, "h200"], [*check, "b200"]]
 
 
-@pytest.mark.parametrize("task", fp8.TASKS)
+@pytest.mark.parametrize("task", eval_command.TASKS)
 def test_what_is_run_is_there(task):
-    assert all(importlib.util.find_spec(module) for module in fp8.TASKS[task])
+    assert all(importlib.util.find_spec(module) for module in eval_command.TASKS[task])
 
 
 def test_a_failure_is_the_exit_code(monkeypatch):
@@ -71,7 +71,7 @@ def asked(monkeypatch):
             on_reply(index, replies[-1])
         return replies
 
-    monkeypatch.setattr(fp8.modelled, "ask_all", ask_all)
+    monkeypatch.setattr(eval_command.model_process, "ask_all", ask_all)
     return requests
 
 
@@ -80,7 +80,7 @@ def test_benchmark_models_without_a_gpu(asked, tmp_path):
     result = CliRunner().invoke(cli, arguments)
     found = json.loads((tmp_path / "json").read_text())
     assert result.exit_code == 0 and found["kind"] == "modelled" and "modelled (profile b200" in result.output
-    assert [row["case"] for row in found["cases"]] == [*fp8.SHORT["fp8_grouped_gemm"]]
+    assert [row["case"] for row in found["cases"]] == [*eval_command.SHORT["fp8_grouped_gemm"]]
     assert found["cases"][0]["us_interval"] == [6.0, 8.0] and "6.00 to 8.00" in result.output
     assert all(request.calls == 15 and not request.check for request in asked)
 
@@ -107,12 +107,12 @@ def test_sweep_ranks_what_it_checked(asked, tmp_path):
 def test_floors():
     """By hand: 7.26 TB/s, 4486 TFLOPS."""
     args = {"m": (64, 0), "n": 4096, "k": 7168}
-    assert fp8.floors(args) == pytest.approx(
+    assert eval_command.floors(args) == pytest.approx(
         {"bytes": (4096 * 7168 + 64 * (7168 + 2 * 4096)) / 7.26e6, "MMA": 2 * 64 * 4096 * 7168 / 4.486e9}, rel=1e-3
     )
 
 
 def test_cases_are_the_rows_of_the_benchmark():
-    (number, case), *others = fp8.cases("fp8_grouped_gemm", 35, ())
+    (number, case), *others = eval_command.cases("fp8_grouped_gemm", 35, ())
     assert number == 35 and not others and case.args == {"m": (512,) * 8, "n": 7168, "k": 7168}
-    assert fp8.cases("fp8_moe", 6, ())[0][1].args == {"t": 2048}
+    assert eval_command.cases("fp8_moe", 6, ())[0][1].args == {"t": 2048}

@@ -5,7 +5,6 @@ whose sums are exact in float32, where only silu, the products and the last roun
 ulp of float16, and the task's own within the task's tolerance.
 """
 
-import ctypes
 import itertools
 import math
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 
 import emulator
-from evaluation.verdict import ulps
+from evaluation.judge.verdict import ulps
 from reference import DUAL_GEMM, NAN_SCALE, dual_sums, generate_dual_input, reorder_scales, silu_product
 from tests.submission.fake_executor import FakeExecutor
 from tests.submission.test_results import without_hints
@@ -276,8 +275,8 @@ def executors(submission, monkeypatch):
     """FakeExecutors instead of compiled kernels."""
     made = []
 
-    def compiled(*key):
-        made.append(FakeExecutor(submission.GroupGemm(*key)))
+    def compiled(kernel, groups, config):
+        made.append(FakeExecutor(kernel(groups, config)))
         return made[-1]
 
     monkeypatch.setattr(submission, "compiled", compiled)
@@ -352,11 +351,7 @@ def test_refuses_weights_too_far_apart(submission, executors, data, monkeypatch)
     addresses = [16 * i for i in range(1, 8)]
     addresses[2] = addresses[1] + 2**40
 
-    def read(self, tensors):
-        for place, address in zip(self.places, addresses, strict=True):
-            ctypes.c_int64.from_address(place).value = address
-
-    monkeypatch.setattr(submission.Tensors, "__call__", read)
+    monkeypatch.setattr(submission.Operands, "__call__", lambda self, tensors: addresses)
     with pytest.raises(ValueError, match=f"b1 and b2 lie {2**40} bytes apart, but must be less than {2**40}"):
         submission.custom_kernel(data)
     addresses[2] -= 16
@@ -366,8 +361,8 @@ def test_refuses_weights_too_far_apart(submission, executors, data, monkeypatch)
 
 def test_words_of_launches(submission, executors, monkeypatch):
     """Each batch is a group: addresses of its operands, the lower of b1 and b2 first, then which one is the gate."""
-    looked_at, check = [], submission.Tensors.check
-    monkeypatch.setattr(submission.Tensors, "check", lambda *args: looked_at.append(args) or check(*args))
+    looked_at, check = [], submission.Operands.check
+    monkeypatch.setattr(submission.Operands, "check", lambda *args: looked_at.append(args) or check(*args))
     calls = [generate_dual_input(40, 64, 128, 2, seed, device=torch.device("cpu")) for seed in range(15)]
     calls += [(a, b2, b1, sfa, sfb2, sfb1, *permuted) for a, b1, b2, sfa, sfb1, sfb2, *permuted in calls]
     for data in calls:

@@ -1,7 +1,6 @@
 """The submission's host side: schedule, configs, words of a launch, what is refused. No kernel is compiled."""
 
 import ast
-import ctypes
 import itertools
 import pathlib
 import threading
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import submission
-from submission import Config, GroupGemm, Launch, partition, rows_per_cta, token_tile
+from submission import Config, GroupGemm, Launch, Operands, partition, token_tile
 from task import read_task_yaml
 from tests.submission.fake_executor import FakeExecutor
 
@@ -104,8 +103,8 @@ def test_token_tiles_fit_the_hardware(m, config):
 
 @given(n=st.integers(1, 200).map(lambda x: 16 * x))
 def test_a_pair_covers_each_weight_row_once(n):
-    per_cta = rows_per_cta(n)
-    rows = [2 * row - row % 128 + 128 * rank for rank in (0, 1) for row in range(per_cta)]
+    per_cta = GroupGemm.rows_per_cta(n)
+    rows = [GroupGemm.weight_row(row, rank) for rank in (0, 1) for row in range(per_cta)]
     assert sorted(row for row in rows if row < n) == list(range(n))
 
 
@@ -168,8 +167,8 @@ def executors(monkeypatch):
     """{(groups, config): FakeExecutor} of what was compiled."""
     made = {}
 
-    def compiled(groups, config, dual):
-        return made.setdefault((groups, config), FakeExecutor(GroupGemm(groups, config, dual)))
+    def compiled(kernel, groups, config):
+        return made.setdefault((groups, config), FakeExecutor(kernel(groups, config)))
 
     monkeypatch.setattr(submission, "compiled", compiled)
     monkeypatch.setattr(submission, "clusters_at_once", lambda size: 148 // size)
@@ -201,10 +200,9 @@ def launched(executors):
 def test_a_launch_fits_the_machine(shapes, config):
     made = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(submission, "compiled", lambda *key: made.append(FakeExecutor(GroupGemm(*key))) or made[-1])
-        launch = Launch(shapes, config)
-        launch.words[: 5 * len(shapes)] = range(5 * len(shapes))
-        launch()
+        patch.setattr(submission, "compiled", lambda kernel, *key: made.append(FakeExecutor(kernel(*key))) or made[-1])
+        launch = Launch(GroupGemm, shapes, config)
+        launch(range(5 * len(shapes)))
     (words,) = made[0].launched
     gemm = made[0].gemm
     grid, smem, stages, token_bytes = words[gemm.scalars : gemm.starts]
@@ -393,8 +391,8 @@ def test_a_later_call_is_refused_as_the_first_is(executors, what):
 @pytest.fixture
 def looked_at(monkeypatch):
     """The lists of tensors that Python looks at, in turn."""
-    seen, check = [], submission.Tensors.check
-    monkeypatch.setattr(submission.Tensors, "check", lambda self, tensors: seen.append(tensors) or check(self, tensors))
+    seen, check = [], Operands.check
+    monkeypatch.setattr(Operands, "check", lambda self, tensors: seen.append(tensors) or check(self, tensors))
     return seen
 
 
@@ -418,30 +416,79 @@ def variants(t):
     yield from (t.unsqueeze(0), t.unsqueeze(-1), t[..., 0], t.flatten(), t.to("meta"), t[:0])
 
 
-def accepts(check, tensors) -> bool:
+def accepts(operands, tensors) -> bool:
     try:
-        check(tensors)
+        return operands(tensors) == [t.data_ptr() for t in tensors]
     except ValueError:
         return False
-    return True
 
 
 @pytest.mark.parametrize("operand", range(5), ids=NAMES)
 @pytest.mark.parametrize("shape", [(200, 64, 128), (1, 16, 64), (0, 144, 192)], ids=str)
-def test_native_code_and_python_agree(executors, looked_at, shape, operand):
-    """On every variant of an operand; Python looks again at those that native code does not accept."""
+def test_a_later_call_accepts_what_a_first_one_does(executors, looked_at, shape, operand):
+    """Every variant of an operand. Python looks only at tensors that do not look like those accepted last."""
     data, verdicts = problem((8, 16, 64), shape), set()
     submission.custom_kernel(data)
-    tensors = [*itertools.chain(*data[0], *data[2])]
-    read = submission.plan(tuple(data[3])).plan.read
+    good = [*itertools.chain(*data[0], *data[2])]
+    later = submission.plan(tuple(data[3])).plan.operands
     where = 3 + operand if operand < 3 else 5 + operand
-    for variant in variants(tensors[where]):
-        tensors[where] = variant
-        good = accepts(read.check, tensors)
+    for variant in variants(good[where]):
+        tensors = [*good[:where], variant, *good[where + 1 :]]
+        first = accepts(Operands(later.contents, later.operands), tensors)
+        assert accepts(later, good)
         looked_at.clear()
-        assert (accepts(read, tensors), len(looked_at)) == (good, not good)
-        verdicts.add(good)
+        assert accepts(later, tensors) == first
+        looks = [(t.dtype, t.device, t.layout, t.shape, t.stride()) for t in (variant, good[where])]
+        assert len(looked_at) == (looks[0] != looks[1])
+        verdicts.add(first)
     assert verdicts == {True, False}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_the_mode_of_autograd_does_not_matter(executors, mode):
+    data = problem((40, 64, 128))
+    for _ in range(2):
+        with mode():
+            submission.custom_kernel(data)
+        submission.custom_kernel(data)
+    assert len(launched(executors)) == 4
+
+
+def test_memory_that_a_tensor_has_changed_for_other(executors, looked_at):
+    """The same tensor object: its address is read in each call, and so is what it looks like."""
+    data = problem((40, 64, 128))
+    submission.custom_kernel(data)
+    c = data[0][0][2]
+    c.set_(torch.zeros(1, 40, 64, dtype=torch.float16).permute(1, 2, 0))
+    submission.custom_kernel(data)
+    first, second = launched(executors)
+    assert first[2] != second[2] == c.data_ptr() and len(looked_at) == 1
+    c.set_(torch.zeros(64, 40, 1, dtype=torch.float16))
+    with pytest.raises(ValueError, match="group 0: c has shape"):
+        submission.custom_kernel(data)
+
+
+def test_new_outputs_leave_the_given_tensors(executors):
+    """The tuner calls plans of either form with the same list."""
+    abc, _, scales, dims = problem((40, 64, 128), (0, 32, 64), (1, 16, 64))
+    tensors = [*itertools.chain(*abc, *scales)]
+    given, plan = [*tensors], submission.Plan(tuple(dims), Config(gran=32, fresh_outputs=True))
+    first, second = plan(tensors), plan(tensors)
+    assert all(t is x for t, x in zip(tensors, given, strict=True))
+    for out, words in zip((first, second), launched(executors), strict=True):
+        assert [c.shape for c in out] == [c.shape for _, _, c in abc]
+        assert [c.stride() for c in out] == [(1, 48, 64 * 48), (1, 0, 0), (1, 16, 16 * 16)]
+        assert words[:10] == [t.data_ptr() for g in (0, 2) for t in (*abc[g][:2], out[g], *scales[g])]
+    assert first[0].data_ptr() != second[0].data_ptr()
+
+
+def test_without_the_guards_of_torch(executors, looked_at, monkeypatch):
+    """Python looks at the tensors of every call."""
+    monkeypatch.setattr(submission, "TensorGuards", None)
+    data = problem((40, 64, 128), (1, 16, 64))
+    for _ in range(3):
+        submission.custom_kernel(data)
+    assert len(launched(executors)) == len(looked_at) == 3
 
 
 def test_sets_of_tensors_in_turn(executors, looked_at):
@@ -454,7 +501,7 @@ def test_sets_of_tensors_in_turn(executors, looked_at):
     for words, (abc, _, scales, _) in zip(launched(executors), sets * 2, strict=True):
         taken = [t.data_ptr() for g in range(18) if shapes[g][0] for t in (*abc[g], *scales[g])]
         assert words[:60] == taken
-    assert len(looked_at) == 1
+    assert len(looked_at) == 3  # the first call's, and twice the set that has a tensor in two places
 
 
 def test_a_group_of_the_second_launch(executors):
@@ -465,64 +512,6 @@ def test_a_group_of_the_second_launch(executors):
     assert [w[:5] for w in words if len(w) == len(words[-1])] == [
         [t.data_ptr() for t in (*abc[16], *scales[16])] for abc, _, scales, _ in sets
     ]
-
-
-def python(name: str, result, *arguments):
-    """A function of Python's C interface."""
-    address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
-    return ctypes.PYFUNCTYPE(result, *arguments)(address)
-
-
-KEPT = [b"dlpack_exchange_api"]  # what capsules point to
-DESCRIBE = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-
-
-def dlpack(major: int, function: int):
-    """A capsule with a DLPackExchangeAPI of that version; its dltensor_from_py_object_no_sync is at this address."""
-    KEPT.append((ctypes.c_int64 * 7)(major, 0, 0, 0, 0, function, 0))
-    new = python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    return new(ctypes.addressof(KEPT[-1]), KEPT[0], None)
-
-
-def with_offset(offset: int):
-    """Torch's, but it says that data starts `offset` bytes after the address."""
-    pointer = python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    api = pointer(torch.Tensor.__dlpack_c_exchange_api__, KEPT[0])
-    torchs = DESCRIBE(ctypes.c_int64.from_address(api + 40).value)
-
-    @DESCRIBE
-    def describe(tensor, out):
-        failed = torchs(tensor, out)
-        ctypes.c_int64.from_address(out + 40).value = offset
-        return failed
-
-    KEPT.append(describe)
-    return dlpack(1, ctypes.cast(describe, ctypes.c_void_p).value)
-
-
-EXCHANGES = {  # what torch.Tensor has, whether native code can read tensors with it
-    "none": (lambda: None, False),
-    "another version": (lambda: dlpack(2, 64), False),  # a call of address 64 would not return
-    "without the function": (lambda: dlpack(1, 0), False),
-    "offset 16": (lambda: with_offset(16), False),
-    "offset 0": (lambda: with_offset(0), True),
-}
-
-
-@pytest.mark.parametrize("which", EXCHANGES)
-def test_other_dlpack_apis(executors, looked_at, monkeypatch, which):
-    """Python looks at the tensors if native code cannot."""
-    make, readable = EXCHANGES[which]
-    monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", make())
-    data = problem((40, 64, 128), (1, 16, 64))
-    for _ in range(3):
-        submission.custom_kernel(data)
-    for words in launched(executors):
-        assert words[:10] == [t.data_ptr() for g in (0, 1) for t in (*data[0][g], *data[2][g])]
-    assert len(launched(executors)) == 3 and len(looked_at) == (1 if readable else 3)
-    data[0][1] = (*data[0][1][:2], data[0][0][2])
-    with pytest.raises(ValueError, match="group 1: c has shape"):
-        submission.custom_kernel(data)
 
 
 def test_a_launch_that_fails_is_an_error(executors):

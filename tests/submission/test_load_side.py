@@ -12,9 +12,10 @@ import torch
 
 import emulator
 from emulator.formats import alu
-from emulator.units import tma
-from emulator.units.async_copy import AsyncCopy
-from evaluation.inputs import as_bytes
+from emulator.units import async_copy, tma
+from emulator.units.addresses import active, pick, shared_cta
+from emulator.units.tensor_maps import tensor_map
+from evaluation.judge.inputs import as_bytes
 from reference import generate_input
 from silicon.entry import h200_loads
 from silicon.entry.h200_loads import arguments
@@ -49,29 +50,29 @@ def for_h200(tmp_path_factory) -> dict:
 @contextlib.contextmanager
 def recorded():
     """Yields {(CTA, warp): [(where in its shared memory, if a load; bytes a row; rows' addresses, sorted), ...]}."""
-    copies, methods = {}, (AsyncCopy.tma_load, AsyncCopy.tma_store)
+    copies, functions = {}, (async_copy.tma_load, async_copy.tma_store)
 
     def tma_load(group, dst, tensor, coords, bar, rank, mode, *rest):
         note(group, dst, tensor, coords, rank, rest[-1])
-        methods[0](group, dst, tensor, coords, bar, rank, mode, *rest)
+        functions[0](group, dst, tensor, coords, bar, rank, mode, *rest)
 
     def tma_store(group, tensor, coords, src, rank, mode, *rest):
         note(group, None, tensor, coords, rank, rest[-1])
-        methods[1](group, tensor, coords, src, rank, mode, *rest)
+        functions[1](group, tensor, coords, src, rank, mode, *rest)
 
     def note(group, dst, tensor, coords, rank, mask):
-        for p in group.active(mask):
-            tensormap = group.tensor_map(group.pick(tensor, p), rank)
-            starts, nbytes = tma.row_addresses(tensormap, tuple(alu.signed(group.pick(c, p), 32) for c in coords))
-            where = dst if dst is None else group.shared_cta(group.pick(dst, p))[1]
+        for p in active(group, mask):
+            tensormap = tensor_map(group, pick(tensor, p), rank)
+            starts, nbytes = tma.row_addresses(tensormap, tuple(alu.signed(pick(c, p), 32) for c in coords))
+            where = dst if dst is None else shared_cta(group, pick(dst, p))[1]
             key = group.cta.index, group.warp.index
             copies.setdefault(key, []).append((where, nbytes, sorted(starts.tolist())))
 
-    AsyncCopy.tma_load, AsyncCopy.tma_store = tma_load, tma_store
+    async_copy.tma_load, async_copy.tma_store = tma_load, tma_store
     try:
         yield copies
     finally:
-        AsyncCopy.tma_load, AsyncCopy.tma_store = methods
+        async_copy.tma_load, async_copy.tma_store = functions
 
 
 def test_cases_are_numbered_as_in_task_yml():

@@ -27,8 +27,8 @@ import submission
 from tests import quick_dsl
 quick_dsl.install()
 results = []
-for groups, config, dual in json.loads(sys.argv[1]):
-    made = submission.compiled(groups, submission.Config(**config), dual).artifacts
+for kernel, groups, config in json.loads(sys.argv[1]):
+    made = submission.compiled(getattr(submission, kernel), groups, submission.Config(**config)).artifacts
     text = made.PTX if isinstance(made.PTX, str) else made.PTX.decode()
     results.append([text.rstrip("\\0"), base64.b64encode(made.CUBIN).decode()])
 print(json.dumps(results), file=sys.stderr)
@@ -53,13 +53,13 @@ FIRST = [SHIPPED[0], *((len(ms), asdict(configs[0])) for (ms, _, _), configs in 
 OTHERS = [
     {"gran": 128, "token_box": 32, "pdl": False},
     {"gran": 64, "tokens": 192, "token_box": 64, "store_boxes": 2},
-    {"gran": 128, "token_box": 32, "epilogue_warps": 8, "early_weights": True},
+    {"gran": 128, "token_box": 32, "epilogue_warps": 8, "prefetch": 0},
     {"sharers": 2, "gran": 128, "token_box": 32, "epilogue_warps": 8, "store_boxes": 2},
 ]
 
 
-def compile_submission(python, folder, *kernels: tuple[int, dict, bool], root=ROOT) -> list[tuple[str, bytes]]:
-    """(PTX, cubin) of submission.py in `root` for each (groups, entries of the Config, dual)."""
+def compile_submission(python, folder, *kernels: tuple[str, int, dict], root=ROOT) -> list[tuple[str, bytes]]:
+    """(PTX, cubin) of submission.py in `root` for each (name of the kernel, groups, entries of the Config)."""
     env = {
         **os.environ,
         "CUTE_DSL_DUMP_DIR": str(folder),
@@ -106,11 +106,9 @@ def check_sass(cubin: bytes, ptx: str, config: dict) -> None:
     stores = {"UTMASTG": 1, "STSM": ptx.count("stmatrix.")}
     if config.get("fresh_outputs"):
         stores = {"STG of 32 bytes": 2}
-    lines = config.get("prefetch", 1) if config.get("pdl", True) and not config.get("early_weights") else 0
+    lines = config.get("prefetch", 1) if config.get("pdl", True) else 0
     assert found.pop("CCTL", 0) == lines * (2 if "ex2.approx" in ptx else 1)  # of a row of either B if dual
     pdl = {"ACQBULK": 2, "PREEXIT": 1} if config.get("pdl", True) else {}
-    if config.get("early_weights"):
-        pdl["ACQBULK"] = 1
     assert found == stores | pdl, found
 
 
@@ -139,7 +137,7 @@ def check_ptx(ptx: str, groups: int, config: dict) -> None:
     ],
 )
 def test_shipped_configs_do_not_spill(tmp_path, python, kernels):
-    compiled = compile_submission(python, tmp_path, *((groups, config, False) for groups, config in kernels))
+    compiled = compile_submission(python, tmp_path, *(("GroupGemm", *kernel) for kernel in kernels))
     for (groups, config), (ptx, cubin) in zip(kernels, compiled, strict=True):
         check_ptx(ptx, groups, config)
         used = most_used(cubin)
@@ -156,7 +154,7 @@ def test_shipped_configs_do_not_spill(tmp_path, python, kernels):
     ],
 )
 def test_other_configs_compile(tmp_path, python, configs):
-    compiled = compile_submission(python, tmp_path, *((2, config, False) for config in configs))
+    compiled = compile_submission(python, tmp_path, *(("GroupGemm", 2, config) for config in configs))
     for config, (ptx, cubin) in zip(configs, compiled, strict=True):
         check_ptx(ptx, 2, config)
         used = most_used(cubin)
@@ -166,7 +164,7 @@ def test_other_configs_compile(tmp_path, python, configs):
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_dual_gemm_does_not_spill(tmp_path, python):
-    ((ptx, cubin),) = compile_submission(python, tmp_path, (1, asdict(submission.DUAL_DEFAULT), True))
+    ((ptx, cubin),) = compile_submission(python, tmp_path, ("DualGemm", 1, asdict(submission.DUAL_DEFAULT)))
     assert ".local" not in ptx and ptx.count("tcgen05.mma.") == 4
     assert ptx.count("ex2.approx") == 16  # one for each element that a lane has at a time
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.4d\.shared", ptx)) == 3  # both B, and the scales of each
@@ -194,8 +192,9 @@ def host(p: cute.Pointer):
     kernel(p).launch(grid=(1, 1, 1), block=(32, 1, 1))
 
 Config = dict
+GroupGemm = None
 
-def compiled(groups, config, dual):
+def compiled(kernel, groups, config):
     return cute.compile(host, make_ptr(cutlass.Int32, 16, cute.AddressSpace.gmem))
 """
 
@@ -203,7 +202,7 @@ def compiled(groups, config, dual):
 def test_local_memory_would_be_seen(tmp_path):
     """An array indexed at run time needs a stack frame."""
     (tmp_path / "submission.py").write_text(LOCAL_MEMORY)
-    ((ptx, cubin),) = compile_submission(sys.executable, tmp_path, (1, {}, False), root=tmp_path)
+    ((ptx, cubin),) = compile_submission(sys.executable, tmp_path, ("GroupGemm", 1, {}), root=tmp_path)
     used = most_used(cubin)
     assert ".local" in ptx and used["frame"] >= 2048
     assert instructions(cubin).keys() >= {"LDL", "STL"}

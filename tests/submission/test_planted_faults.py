@@ -1,7 +1,7 @@
 """Every fault planted in the kernel is caught by what `python eval.py test` runs by default, and for the right reason.
 
 A fault is the real submission.py with one or two pieces of its text replaced. Each piece has to occur exactly once: a
-fault whose text has changed fails here until it is planted again. `evaluation.judge` runs the faulty file.
+fault whose text has changed fails here until it is planted again. `evaluation.judge.judge` runs the faulty file.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 import task
-from evaluation import judge as judging
+from evaluation.judge import judge as judging
 
 SUBMISSION = Path(__file__).parents[2] / "submission.py"
 DEFAULT = "DEFAULT = Config(gran=32)"
@@ -341,8 +341,8 @@ INPUTS = [
     ),
     Fault(
         "weights loaded before griddepcontrol.wait",
-        "early_weights: bool = False",
-        "early_weights: bool = True",
+        "if const_expr(self.config.pdl):  # as late",
+        "if const_expr(self.config.pdl and is_last):  # as late",
         "missing-dependency-wait: read of tensor.*, before griddepcontrol.wait",
     ),
 ]

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 import emulator
-from evaluation.inputs import as_bytes
+from evaluation.judge.inputs import as_bytes
 from reference import BLOCK, generate_full_range_input, generate_input, ref_kernel, reorder_scales
 
 # The same examples in every run, so that a change that breaks the kernel fails where it was made; the first failing
@@ -167,11 +167,11 @@ OTHERS = (  # each value of each hyperparameter in at least one
     {"gran": 128, "token_box": 64, "pdl": False, "sms": 4},
     {"gran": 64, "store_boxes": 2, "stages": 2, "store_policy": "evict_first", "sms": 2},
     {"gran": 128, "epilogue_warps": 8, "store_boxes": 2, "sms": 2},
-    {"gran": 32, "token_box": 16, "early_weights": True, "prefetch": 0, "sms": 6},
+    {"gran": 32, "token_box": 16, "prefetch": 0, "sms": 6},
     {"gran": 32, "tokens": 192, "weight_policy": "evict_last"},
     {"gran": 64, "tokens": 96, "token_cost": 50, "token_box": 32, "sms": 4},
     {"sharers": 2, "tokens": 64, "store_boxes": 2, "epilogue_warps": 8, "sms": 4},
-    {"sharers": 2, "tokens": 256, "stages": 3, "early_weights": True, "sms": 8},
+    {"sharers": 2, "tokens": 256, "stages": 3, "sms": 8},
 )
 VARIED = [(40, 272, 320), (300, 384, 64)]  # m, n, k
 
@@ -212,7 +212,7 @@ def tune(*_):
     raise AssertionError("timed")
 
 
-Tuned.tune = tune
+Autotuner.tune = tune
 """
 
 
@@ -233,7 +233,7 @@ def test_other_configs_are_exact(submission, monkeypatch, hyperparameters):
     submission.plan.cache_clear()
 
 
-# -- weights that are loaded before the launch before has ended -------------------------------------------------------
+# -- weights that the launch before writes ----------------------------------------------------------------------------
 
 
 def weights_from_c(data):
@@ -245,19 +245,27 @@ def weights_from_c(data):
     return [(a, weights, c)], other[1], scales, other[3]
 
 
-@pytest.mark.parametrize("early_weights", [False, True])
-def test_early_weights_are_found_if_the_launch_before_writes_them(submission, monkeypatch, early_weights):
-    monkeypatch.setattr(submission, "DEFAULT", dataclasses.replace(submission.DEFAULT, early_weights=early_weights))
+@pytest.fixture
+def compiled_anew(submission):
     submission.plan.cache_clear()
+    submission.compiled.cache_clear()
+    yield
+    submission.plan.cache_clear()
+    submission.compiled.cache_clear()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_kernel_waits_for_the_launch_that_writes_its_weights(submission, monkeypatch, compiled_anew, waits):
+    if not waits:
+        monkeypatch.setattr(submission, "wait_for_previous_kernel", lambda condition: None)
     first = problem([(128, 64, 128)])
     with emulator.session():  # each call's weights are inputs that no launch writes
         submission.custom_kernel(first.data)
         submission.custom_kernel(problem([(64, 64, 128)]).data)
     found = pytest.raises(emulator.Fault, match="missing-dependency-wait: read of")
-    with found if early_weights else contextlib.nullcontext(), emulator.session():
+    with contextlib.nullcontext() if waits else found, emulator.session():
         submission.custom_kernel(first.data)
         submission.custom_kernel(weights_from_c(first.data))
-    submission.plan.cache_clear()
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import submission
-from submission import Config, GroupGemm, fastest
+from submission import Config, fastest
 from tests.submission.fake_executor import FakeExecutor
 from tests.submission.test_host import problem
 
@@ -57,11 +57,11 @@ def tuned(monkeypatch):
     """A shape with four Configs on a machine that says it is a B200; `clock` is microseconds by Config."""
     made = SimpleNamespace(executors={}, clock={FIRST: 5.0}, timed=[], sets=[], scratch=None, order=[])
 
-    def compiled(groups, config, dual):
-        return made.executors.setdefault(config, FakeExecutor(GroupGemm(groups, config, dual)))
+    def compiled(kernel, groups, config):
+        return made.executors.setdefault(config, FakeExecutor(kernel(groups, config)))
 
     def timed(plan, sets, scratch):
-        (config,) = [c for c, e in made.executors.items() if e.capi_func == plan.launches[0].function]
+        (config,) = [c for c, e in made.executors.items() if e.capi_func == plan.launches[0][0].function]
         made.order.append(config)
         made.sets, made.scratch = [weakref.ref(t) for tensors in sets for t in tensors], weakref.ref(scratch)
         for tensors in sets:
@@ -133,10 +133,10 @@ def test_a_failure_leaves_the_first_guess(tuned, capsys):
 def test_a_config_that_does_not_compile_leaves_the_first_guess(tuned, monkeypatch):
     compiled = submission.compiled
 
-    def failing(groups, config, dual):
+    def failing(kernel, groups, config):
         if config == OTHERS[1]:
             raise RuntimeError("ptxas")
-        return compiled(groups, config, dual)
+        return compiled(kernel, groups, config)
 
     monkeypatch.setattr(submission, "compiled", failing)
     tuned.clock[OTHERS[0]] = 1.0
@@ -169,9 +169,9 @@ def test_a_slow_host_compiles_fewer(tuned, monkeypatch):
     now = [0.0]
     compiled = submission.compiled
 
-    def slow(groups, config, dual):
+    def slow(kernel, groups, config):
         now[0] += 8.0  # seconds
-        return compiled(groups, config, dual)
+        return compiled(kernel, groups, config)
 
     monkeypatch.setattr(submission, "compiled", slow)
     monkeypatch.setattr(submission.time, "perf_counter", lambda: now[0])
@@ -233,14 +233,14 @@ def test_the_dual_gemm_is_tuned(tuned, monkeypatch):
     m, n, k = shape
 
     def timed(plan, sets, scratch):
-        ((_, launch),) = plan.launches
+        ((launch, _),) = plan.launches
         (config,) = [c for c, e in tuned.executors.items() if e.capi_func == launch.function]
         return tuned.clock[config]
 
     monkeypatch.setattr(submission, "timed", timed)
     ((a, b1, c),), _, ((sfa, sfb1),), _ = problem(shape)
     out = submission.custom_kernel((a, b1, b1.clone(), None, None, None, sfa, sfb1, sfb1.clone(), c))
-    assert out is c and submission.dual_plan(m, n, k, 1).plan.launches[0][1].function == (
+    assert out is c and submission.dual_plan(m, n, k, 1).plan.launches[0][0].function == (
         tuned.executors[others[1]].capi_func
     )
     submission.dual_plan.cache_clear()

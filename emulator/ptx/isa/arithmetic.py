@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from ...errors import Unsupported
+from ..syntax import Imm
 from .registry import Mods, is_float, is_signed, op, width
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
+
+# Costs. `alu`: measured (chain/add.s32, add.f32, fma.f32, issue/); no measurement of add.cc, addc, abs, neg, min,
+# max, sad, dp4a, dp2a, copysign, testp, nor of f16, bf16 and f64. `multiply`: measured (chain/mad.s32, mul.wide,
+# issue/mad.s32); madc as mad; mul of floats, mul24 and mad24 (several instructions by the guide): no measurement.
+# `divide`: measured of u32 (mechanisms/div.u32); no measurement of floats. `special`: measured (chain/ex2); the guide
+# has 16 results for all of these. `packed`: inferred, see profiles/b200.toml.
 
 
 def _float(w, i, m, kind: str, function: str, extra: str = ""):
@@ -31,12 +38,22 @@ def _apply(w, i, kind: str, function: str, args: str):
     w.write(i.operands[0], w.made_of(i.operands[1:], value))
 
 
+def _packed_or(cost: str):
+    """The cost of an opcode that has a form for two f32: `cost` of its other forms."""
+    return lambda i: "packed" if "f32x2" in i.parts else cost
+
+
+def _division(i) -> str:
+    """A division by a constant becomes a multiplication."""
+    return "multiply" if len(i.operands) > 2 and isinstance(i.operands[2], Imm) else "divide"
+
+
 def _type(m: Mods) -> str:
     """Type suffix, with the packed f32x2 that TYPE_BITS does not list."""
     return "f32x2" if m.take("f32x2") else m.type()
 
 
-@op("add", "sub")
+@op("add", "sub", cost=_packed_or("alu"), leaves_out=True)
 def _add(w, i, m):
     minus = i.op.startswith("sub")
     kind = _type(m)
@@ -62,13 +79,13 @@ def _carry(w, i, kind, minus, carry_in):
     return carry
 
 
-@op("add.cc", "sub.cc")
+@op("add.cc", "sub.cc", cost="alu")
 def _add_cc(w, i, m):
     kind = m.type()
     w.emit(f"g.carry = {_carry(w, i, kind, i.op.startswith('sub'), '0')}")
 
 
-@op("addc", "subc")
+@op("addc", "subc", cost="alu")
 def _addc(w, i, m):
     out = m.take("cc")
     kind = m.type()
@@ -77,7 +94,7 @@ def _addc(w, i, m):
         w.emit(f"g.carry = {carry}")
 
 
-@op("mul")
+@op("mul", cost=_packed_or("multiply"), leaves_out=True)
 def _mul(w, i, m):
     kind = _type(m)
     if is_float(kind):
@@ -97,7 +114,7 @@ def _product(w, i, m, kind: str) -> str:
     return f"alu.mul_wide({a}, {b}, {bits}, {sign})"
 
 
-@op("mul24", "mad24")
+@op("mul24", "mad24", cost="multiply")
 def _mul24(w, i, m):
     kind = m.type()
     high = m.one_of("lo", "hi") == "hi"
@@ -108,7 +125,7 @@ def _mul24(w, i, m):
     w.write(i.operands[0], product)
 
 
-@op("mad")
+@op("mad", cost="multiply", leaves_out=True)
 def _mad(w, i, m):
     kind = m.type()
     if is_float(kind):
@@ -127,7 +144,7 @@ def _mad(w, i, m):
         w.write(i.operands[0], f"({product} + {c}) & {(1 << bits) - 1}")
 
 
-@op("madc")
+@op("madc", cost="multiply")
 def _madc(w, i, m):
     kind = m.type()
     bits = width(kind)
@@ -140,14 +157,14 @@ def _madc(w, i, m):
         w.emit(f"g.carry = {carry}")
 
 
-@op("fma")
+@op("fma", cost=_packed_or("alu"), leaves_out=True)
 def _fma(w, i, m):
     kind = _type(m)
     relu = m.take("relu")
     _float(w, i, m, kind, "ffma", f", relu={relu}" if relu else "")
 
 
-@op("div")
+@op("div", cost=_division)
 def _div(w, i, m):
     kind = m.type()
     a, b = (w.read(o, width(kind), True) for o in i.operands[1:])
@@ -159,14 +176,14 @@ def _div(w, i, m):
         w.write(i.operands[0], f"alu.div_int({a}, {b}, {width(kind)}, {is_signed(kind)})")
 
 
-@op("rem")
+@op("rem", cost=_division)
 def _rem(w, i, m):
     kind = m.type()
     a, b = (w.read(o, width(kind)) for o in i.operands[1:])
     w.write(i.operands[0], f"alu.rem_int({a}, {b}, {width(kind)}, {is_signed(kind)})")
 
 
-@op("abs", "neg")
+@op("abs", "neg", cost="alu")
 def _abs_neg(w, i, m):
     kind = m.type()
     absolute = i.op.startswith("abs")
@@ -177,7 +194,7 @@ def _abs_neg(w, i, m):
         w.write(i.operands[0], f"alu.abs_int({a}, {width(kind)})" if absolute else f"(-{a}) & {(1 << width(kind)) - 1}")
 
 
-@op("min", "max")
+@op("min", "max", cost="alu")
 def _min_max(w, i, m):
     kind = m.type()
     is_max = i.op.startswith("max")
@@ -207,14 +224,14 @@ def _min_max(w, i, m):
     w.write(i.operands[0], packed if kind.endswith("x2") else one(a, b))
 
 
-@op("sad")
+@op("sad", cost="alu")
 def _sad(w, i, m):
     kind = m.type()
     a, b, c = (w.read(o, width(kind)) for o in i.operands[1:])
     w.write(i.operands[0], f"alu.sad({a}, {b}, {c}, {width(kind)}, {is_signed(kind)})")
 
 
-@op("dp4a", "dp2a")
+@op("dp4a", "dp2a", cost="alu")
 def _dp(w, i, m):
     part = 8 if i.op.startswith("dp4a") else 16
     high = part == 16 and m.one_of("lo", "hi") == "hi"
@@ -223,7 +240,7 @@ def _dp(w, i, m):
     w.write(i.operands[0], f"alu.dp({a}, {b}, {c}, {(is_signed(of_a), is_signed(of_b))}, {part}, {high})")
 
 
-@op("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
+@op("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh", cost="special")
 def _special_function(w, i, m):
     name = i.op.split(".")[0]
     kind = m.type()
@@ -241,7 +258,7 @@ def _special_function(w, i, m):
         w.write(i.operands[0], f"alu.approx({name!r}, {w.read(i.operands[1], width(kind), True)}, {ftz}, {kind!r})")
 
 
-@op("copysign")
+@op("copysign", cost="alu")
 def _copysign(w, i, m):
     bits = width(m.type())
     sign = 1 << (bits - 1)
@@ -249,7 +266,7 @@ def _copysign(w, i, m):
     w.write(i.operands[0], f"({a} & {sign}) | ({b} & {sign - 1})")
 
 
-@op("testp")
+@op("testp", cost="alu")
 def _testp(w, i, m):
     what = m.one_of("finite", "infinite", "number", "notanumber", "normal", "subnormal")
     kind = m.type()

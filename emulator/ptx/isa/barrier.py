@@ -6,22 +6,30 @@ from ...errors import Unsupported
 from ..syntax import SINK, Mem
 from .registry import FENCED, Mods, op
 
+# Costs: measured (latency/bar.sync, barrier.cluster, fence, mbarrier). No measurement: arrivals at bar as the wait,
+# fence.mbarrier_init, fence.proxy.async::generic and fence.proxy.alias as fence.proxy.async; mbarrier's init, inval,
+# expect_tx and complete_tx as an access to shared memory; pending_count, which is shifts of a register, as alu. What
+# fences take beyond that, because of what is under way, model/fences.py adds.
 
-@op("bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync", dst=0, blocking=True, collective=True)
+
+@op(
+    "bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync",
+    cost="barrier", dst=0, blocking=True, collective=True,
+)  # fmt: skip
 def _bar_sync(w, i, m):
     aligned = m.take("aligned") or i.op.startswith("bar.")
     number = w.read(i.operands[0], 32)
     count = w.read(i.operands[1], 32) if len(i.operands) > 1 else "None"
-    w.wait_unless(f"g.bar_sync({number}, {count}, {aligned})")
+    w.wait_unless(f"barriers.bar_sync(g, {number}, {count}, {aligned})")
 
 
-@op("bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arrive", dst=0, collective=True)
+@op("bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arrive", cost="barrier", dst=0, collective=True)
 def _bar_arrive(w, i, m):
     aligned = m.take("aligned") or i.op.startswith("bar.")
-    w.call(f"g.bar_arrive({w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)}, {aligned})")
+    w.call(f"barriers.bar_arrive(g, {w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)}, {aligned})")
 
 
-@op("bar.red", "barrier.red", "bar.cta.red", "barrier.cta.red", dst=1, blocking=True, collective=True)
+@op("bar.red", "barrier.red", "bar.cta.red", "barrier.cta.red", cost="barrier", dst=1, blocking=True, collective=True)
 def _bar_red(w, i, m):
     aligned = m.take("aligned") or i.op.startswith("bar.")
     mode = m.one_of("popc", "and", "or")
@@ -29,51 +37,55 @@ def _bar_red(w, i, m):
     number = w.read(i.operands[1], 32)
     count = w.read(i.operands[2], 32) if len(i.operands) > 3 else "None"
     source = i.operands[-1]
-    w.wait_unless(f"g.bar_sync({number}, {count}, {aligned}, ({mode!r}, {w.read(source, 1)}))")
-    w.write(i.operands[0], "g.bar_result()")
+    w.wait_unless(f"barriers.bar_sync(g, {number}, {count}, {aligned}, ({mode!r}, {w.read(source, 1)}))")
+    w.write(i.operands[0], "barriers.bar_result(g)")
 
 
-@op("barrier.cluster.arrive.relaxed", dst=0, collective=True)
+@op("barrier.cluster.arrive.relaxed", cost="arrive", dst=0, collective=True)
 def _cluster_arrive_relaxed(w, i, m):
-    w.call(f"g.cluster_arrive(False, {m.take('aligned')})")
+    w.call(f"barriers.cluster_arrive(g, False, {m.take('aligned')})")
 
 
-@op("barrier.cluster.arrive", dst=0, blocking=True, collective=True)
+@op("barrier.cluster.arrive", cost="cluster_release", dst=0, blocking=True, collective=True)
 def _cluster_arrive(w, i, m):
     m.take("release")
-    w.wait_unless("g.fenced('barrier.cluster.arrive')")
-    w.call(f"g.cluster_arrive(True, {m.take('aligned')})")
+    w.wait_unless("fences.fenced(g, 'barrier.cluster.arrive')")
+    w.call(f"barriers.cluster_arrive(g, True, {m.take('aligned')})")
 
 
-@op("barrier.cluster.wait", dst=0, blocking=True, collective=True)
+@op("barrier.cluster.wait", cost="cluster_barrier", dst=0, blocking=True, collective=True)
 def _cluster_wait(w, i, m):
     m.take("acquire", "relaxed")
     m.take("aligned")
-    w.wait_unless("g.cluster_wait()")
+    w.wait_unless("barriers.cluster_wait(g)")
 
 
-@op("fence", "membar", dst=0, blocking=True)
+def _fence_cost(i) -> str:
+    return "fence" if "cta" in i.parts else "fence_gpu"
+
+
+@op("fence", "membar", cost=_fence_cost, dst=0, blocking=True)
 def _fence(w, i, m):
     m.take("sc", "acq_rel", "acquire", "release")
     m.take("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
     if not m.take("cta") and m.take(*FENCED, "gl"):
-        w.wait_unless("g.fenced('fence')")
-    w.call("g.fence()")
+        w.wait_unless("fences.fenced(g, 'fence')")
+    w.call("fences.fence(g)")
 
 
-@op("fence.mbarrier_init.release.cluster", dst=0)
+@op("fence.mbarrier_init.release.cluster", cost="fence", dst=0)
 def _fence_mbarrier_init(w, i, m):
-    w.call("g.fence_mbarrier_init()")
+    w.call("fences.fence_mbarrier_init(g)")
 
 
-@op("fence.proxy.async", dst=0)
+@op("fence.proxy.async", cost="fence", dst=0)
 def _fence_proxy_async(w, i, m):
     if not m.take("global"):  # which has no shadow that would have to know
-        w.call(f"g.fence_proxy_async({w.mask()})")
+        w.call(f"fences.fence_proxy_async(g, {w.mask()})")
     m.take("shared::cta", "shared::cluster")
 
 
-@op("fence.proxy.async::generic", dst=0)
+@op("fence.proxy.async::generic", cost="fence", dst=0)
 def _fence_proxy_async_generic(w, i, m):
     """One direction, the one that checks ask for: the generic proxy's accesses, before those of the async proxy."""
     kind = m.one_of("acquire", "release")
@@ -81,27 +93,28 @@ def _fence_proxy_async_generic(w, i, m):
         raise Unsupported(f"this space of a fence.proxy.async::generic.{kind}")
     if not m.take("cluster"):
         raise Unsupported("this scope of a fence.proxy.async::generic")
-    w.call(f"g.fence_proxy_{kind}({w.mask()})")
+    fence = "fences.fence_proxy_acquire" if kind == "acquire" else "fences.fence_proxy_release"
+    w.call(f"{fence}(g, {w.mask()})")
 
 
-@op("fence.proxy.alias", dst=0)
+@op("fence.proxy.alias", cost="fence", dst=0)
 def _fence_proxy_alias(w, i, m):
-    """Nothing: two addresses of one place are not told apart."""
+    """Write nothing: the emulator has no two addresses of one place."""
 
 
-@op("fence.proxy.tensormap::generic", dst=0)
+@op("fence.proxy.tensormap::generic", cost="fence_tensormap", dst=0)
 def _fence_tensormap(w, i, m):
     kind = m.one_of("acquire", "release")
     m.take("cta", *FENCED)
     if kind == "acquire":  # a release is that of the arrive or store behind it
-        w.call(f"g.tensormap_acquire({w.address(i.operands[0])})")
+        w.call(f"tensor_maps.acquire(g, {w.address(i.operands[0])})")
 
 
 # -- mbarrier ----------------------------------------------------------------------------------------------------------
 def _shared(w, m: Mods, mem) -> str:
     """Shared-window address of an mbarrier; a generic address where no space is given."""
     named = m.take("shared", "shared::cta", "shared::cluster")
-    return w.address(mem) if named else f"g.from_generic({w.address(mem)}, 'shared')"
+    return w.address(mem) if named else f"addresses.from_generic({w.address(mem)}, 'shared')"
 
 
 def _scope(m: Mods) -> str:
@@ -112,21 +125,21 @@ def _scope(m: Mods) -> str:
     return "" if relaxed else scope
 
 
-@op("mbarrier.init", "mbarrier.inval", dst=0)
+@op("mbarrier.init", "mbarrier.inval", cost="shared", dst=0)
 def _init(w, i, m):
     address = _shared(w, m, i.operands[0])
     _scope(m)
     if i.op.startswith("mbarrier.init"):
-        w.call(f"g.mbarrier_init({address}, {w.read(i.operands[1], 32)}, {w.mask()})")
+        w.call(f"barriers.mbarrier_init(g, {address}, {w.read(i.operands[1], 32)}, {w.mask()})")
     else:
-        w.call(f"g.mbarrier_inval({address}, {w.mask()})")
+        w.call(f"barriers.mbarrier_inval(g, {address}, {w.mask()})")
 
 
 def _dst_of_arrive(i) -> int:
     return 0 if isinstance(i.operands[0], Mem) else 1
 
 
-@op("mbarrier.arrive", "mbarrier.arrive_drop", dst=_dst_of_arrive)
+@op("mbarrier.arrive", "mbarrier.arrive_drop", cost="arrive", dst=_dst_of_arrive)
 def _arrive(w, i, m):
     expect, no_complete = m.take("expect_tx"), m.take("noComplete")
     operands = list(i.operands)
@@ -136,19 +149,20 @@ def _arrive(w, i, m):
     value = w.read(operands[0], 32) if operands else "1"
     count, tx = ("1", value) if expect else (value, "None")
     drop = i.op.startswith("mbarrier.arrive_drop")
-    text = f"g.mbarrier_arrive({address}, {count}, {tx}, {drop}, {no_complete}, {scope!r}, {w.mask()})"
+    text = f"barriers.mbarrier_arrive(g, {address}, {count}, {tx}, {drop}, {no_complete}, {scope!r}, {w.mask()})"
     w.write(state, text)
 
 
-@op("mbarrier.expect_tx", "mbarrier.complete_tx", dst=0)
+@op("mbarrier.expect_tx", "mbarrier.complete_tx", cost="shared", dst=0)
 def _tx(w, i, m):
     address = _shared(w, m, i.operands[0])
     _scope(m)
     sign = "" if i.op.startswith("mbarrier.expect") else "-"
-    w.call(f"g.mbarrier_tx({address}, {sign}{w.read(i.operands[1], 32)}, {w.mask()})")
+    w.call(f"barriers.mbarrier_tx(g, {address}, {sign}{w.read(i.operands[1], 32)}, {w.mask()})")
 
 
-@op("mbarrier.test_wait", "mbarrier.try_wait", dst=1, blocking=True)
+@op("mbarrier.test_wait", cost="wait", dst=1, blocking=True)
+@op("mbarrier.try_wait", cost="wait", dst=1, blocking=True, limited=True)
 def _wait(w, i, m):
     parity = m.take("parity")
     address = _shared(w, m, i.operands[1])
@@ -156,11 +170,11 @@ def _wait(w, i, m):
     phase = w.read(i.operands[2], 32 if parity else 64)
     if i.op.startswith("mbarrier.try_wait"):
         limit = w.read(i.operands[3], 32) if len(i.operands) > 3 else None
-        w.wait_unless(f"g.mbarrier_try_wait({address}, {phase}, {parity}, {limit})")
-    w.write(i.operands[0], f"g.mbarrier_test({address}, {phase}, {parity}, {relaxed})")
+        w.wait_unless(f"barriers.mbarrier_try_wait(g, {address}, {phase}, {parity}, {limit})")
+    w.write(i.operands[0], f"barriers.mbarrier_test(g, {address}, {phase}, {parity}, {relaxed})")
 
 
-@op("mbarrier.pending_count", dst=1)
+@op("mbarrier.pending_count", cost="alu", dst=1)
 def _pending_count(w, i, m):
     m.type()
-    w.write(i.operands[0], f"g.mbarrier_pending_count({w.read(i.operands[1], 64)})")
+    w.write(i.operands[0], f"barriers.mbarrier_pending_count({w.read(i.operands[1], 64)})")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from ...errors import Unsupported
 from ..syntax import Target
-from .registry import op
+from .registry import UNTIMED, op
+
+# Costs. `branch`: read off ptxas's machine code (profiles/*.toml); of griddepcontrol only what its issue takes, with
+# no measurement. `alu`: no measurement of trap, setmaxnreg, pmevent, nor of nanosleep, which then sleeps for as long
+# as it says. Untimed: what stops for a debugger, and what is not executed at all.
 
 
-@op("bra", dst=0)
+@op("bra", cost="branch", dst=0, ends_block=True)
 def _bra(w, i, m):
     m.take("uni")
     target = i.operands[0]
@@ -30,7 +34,7 @@ def _part(w, there: int, join: int) -> None:
     w.emit(f"return g.branch({w.guard}, {there}, {here}, {join})")
 
 
-@op("brx.idx", dst=0)
+@op("brx.idx", cost="branch", dst=0, ends_block=True)
 def _brx(w, i, m):
     m.take("uni")
     if w.guard is not None:
@@ -41,7 +45,7 @@ def _brx(w, i, m):
     return True
 
 
-@op("ret", "exit", dst=0)
+@op("ret", "exit", cost="branch", dst=0, ends_block=True)
 def _exit(w, i, m):
     m.take("uni")
     if w.guard is None:
@@ -52,41 +56,42 @@ def _exit(w, i, m):
     return True
 
 
-@op("trap", dst=0)
+@op("trap", cost="alu", dst=0, ends_block=True)
 def _trap(w, i, m):
     w.call("g.trap()")
     w.leave(w.index + 1)
     return True
 
 
-@op("nanosleep", dst=0, blocking=True)
+@op("nanosleep", cost="alu", dst=0, blocking=True)
 def _nanosleep(w, i, m):
     m.type()
     w.wait_unless(f"g.sleep({w.read(i.operands[0], 32)})")
 
 
-@op("pmevent", "brkpt", dst=0)
+@op("pmevent", cost="alu", dst=0)
+@op("brkpt", cost=UNTIMED, dst=0)
 def _nothing(w, i, m):
     m.take("mask")
 
 
-@op("setmaxnreg", dst=0)
+@op("setmaxnreg", cost="alu", dst=0)
 def _setmaxnreg(w, i, m):
     m.one_of("inc", "dec")
     m.drop("sync", "aligned", "u32")
     w.call(f"g.set_max_registers({i.operands[0].value})")
 
 
-@op("griddepcontrol.wait", dst=0, blocking=True, collective=True)
+@op("griddepcontrol.wait", cost="branch", dst=0, blocking=True, collective=True)
 def _griddepcontrol_wait(w, i, m):
-    w.wait_unless("g.grid_dependency_wait()")
+    w.wait_unless("barriers.grid_dependency_wait(g)")
 
 
-@op("griddepcontrol.launch_dependents", dst=0)
+@op("griddepcontrol.launch_dependents", cost="branch", dst=0)
 def _launch_dependents(w, i, m):
-    w.call("g.grid_launch_dependents()")
+    w.call("barriers.grid_launch_dependents(g)")
 
 
-@op("call", "vprintf", dst=0)
+@op("call", "vprintf", cost=UNTIMED, dst=0)
 def _call(w, i, m):
     raise Unsupported("function calls")

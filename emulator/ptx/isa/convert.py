@@ -8,8 +8,10 @@ from .registry import is_float, is_signed, op, width
 INTEGER_ROUNDING = ("rni", "rzi", "rmi", "rpi")
 SMALL = ("e4m3x2", "e5m2x2", "e2m1x2", "e2m3x2", "e3m2x2")
 
+# Costs. `convert`: measured (chain/cvt.f16, cvt.f16x2, issue/cvt.f16x2); no measurement of others.
 
-@op("cvt")
+
+@op("cvt", cost="convert")
 def _cvt(w, i, m):
     types = [t for t in m.left if t in (*SMALL, "ue8m0x2", "tf32", "f16x2", "bf16x2") or _is_plain(t)]
     if len(types) != 2:
@@ -86,7 +88,7 @@ def _is_plain(t: str) -> bool:
     return t in ("f16", "bf16", "f32", "f64") or (t[0] in "us" and t[1:] in ("8", "16", "32", "64"))
 
 
-@op("cvt.pack")
+@op("cvt.pack", cost="convert")
 def _cvt_pack(w, i, m):
     if not m.take("sat"):
         raise Unsupported("cvt.pack without .sat")

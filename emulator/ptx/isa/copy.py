@@ -9,6 +9,10 @@ from .registry import CACHE_HINTS, SCOPES, Mods, op, width
 
 REDUCTIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 
+# Costs: the issue alone, as a warp's part of an asynchronous operation (profiles/*.toml: inferred); what units take
+# is the clock's. `tensor_copy`, and what edits tensor maps: fitted and measured (hopper.py, mechanisms/maps). No
+# measurement of clusterlaunchcontrol: try_cancel as the others, query_cancel as alu, which it is.
+
 
 def _operands(i, m: Mods) -> list:
     """The operands but for a cache policy, which comes last."""
@@ -30,7 +34,7 @@ def _coords(w, vector) -> str:
     return "(" + ", ".join(w.read(o, 32) for o in vector.items) + ",)"
 
 
-@op("cp.async.bulk.tensor", dst=0)
+@op("cp.async.bulk.tensor", cost="tensor_copy", dst=0)
 def _tensor_copy(w, i, m):
     rank = _rank(m)
     spaces = [s for s in m.left if s in ("shared::cluster", "shared::cta", "global")]
@@ -47,25 +51,25 @@ def _tensor_copy(w, i, m):
         dst, tensor, bar, *rest = operands
         mask = w.read(rest[0], 16) if multicast else "None"
         w.call(
-            f"g.tma_load({w.address(dst)}, {w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(bar)}, "
-            f"{rank}, {mode!r}, {mask}, {pair == 'cta_group::2'}, {policy}, {w.mask()})"
+            f"async_copy.tma_load(g, {w.address(dst)}, {w.address(tensor)}, {_coords(w, tensor.extra[0])}, "
+            f"{w.address(bar)}, {rank}, {mode!r}, {mask}, {pair == 'cta_group::2'}, {policy}, {w.mask()})"
         )
     else:
         _tensor_store(w, m, operands, rank, mode, None)
 
 
 def _tensor_store(w, m: Mods, operands: list, rank: int, mode: str, reduction: str | None) -> None:
-    """[map, coords], [src]"""
+    """Write a tensor store or reduction. operands: [map, coords], [src]."""
     if not m.take("bulk_group"):
         raise Unsupported("completion mechanism")
     tensor, src = operands
     w.call(
-        f"g.tma_store({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(src)}, {rank}, {mode!r}, "
-        f"{reduction!r}, {w.mask()})"
+        f"async_copy.tma_store(g, {w.address(tensor)}, {_coords(w, tensor.extra[0])}, {w.address(src)}, {rank}, "
+        f"{mode!r}, {reduction!r}, {w.mask()})"
     )
 
 
-@op("cp.reduce.async.bulk.tensor", dst=0)
+@op("cp.reduce.async.bulk.tensor", cost="async", dst=0)
 def _tensor_reduce(w, i, m):
     rank = _rank(m)
     what = m.one_of(*REDUCTIONS)
@@ -75,20 +79,20 @@ def _tensor_reduce(w, i, m):
     _tensor_store(w, m, _operands(i, m), rank, mode, what)
 
 
-@op("cp.async.bulk.prefetch.tensor", dst=0)
+@op("cp.async.bulk.prefetch.tensor", cost="async", dst=0)
 def _tensor_prefetch(w, i, m):
     rank = _rank(m)
     m.drop("L2", "global", "tile", "L2::cache_hint")
     tensor = i.operands[0]
-    w.call(f"g.tma_prefetch({w.address(tensor)}, {_coords(w, tensor.extra[0])}, {rank}, {w.mask()})")
+    w.call(f"async_copy.tma_prefetch(g, {w.address(tensor)}, {_coords(w, tensor.extra[0])}, {rank}, {w.mask()})")
 
 
-@op("cp.async.bulk.prefetch", dst=0)
+@op("cp.async.bulk.prefetch", cost="async", dst=0)
 def _bulk_prefetch(w, i, m):
     m.take("L2")
     m.take("global")
     m.take("L2::cache_hint")
-    w.call(f"g.bulk_prefetch({w.address(i.operands[0])}, {w.read(i.operands[1], 32)}, {w.mask()})")
+    w.call(f"async_copy.bulk_prefetch(g, {w.address(i.operands[0])}, {w.read(i.operands[1], 32)}, {w.mask()})")
 
 
 def _ends(m: Mods) -> list[str]:
@@ -100,7 +104,7 @@ def _ends(m: Mods) -> list[str]:
     return ends
 
 
-@op("cp.async.bulk", dst=0)
+@op("cp.async.bulk", cost="async", dst=0)
 def _bulk(w, i, m):
     dst, src = _ends(m)
     policy, multicast = _policy(w, i, m), m.take("multicast::cluster")
@@ -115,12 +119,12 @@ def _bulk(w, i, m):
     else:
         raise Unsupported("completion mechanism")
     w.call(
-        f"g.bulk_copy({dst!r}, {w.address(to)}, {src!r}, {w.address(what)}, {w.read(size, 32)}, {bar}, {mask}, "
-        f"{policy}, {w.mask()})"
+        f"async_copy.bulk_copy(g, {dst!r}, {w.address(to)}, {src!r}, {w.address(what)}, {w.read(size, 32)}, {bar}, "
+        f"{mask}, {policy}, {w.mask()})"
     )
 
 
-@op("cp.reduce.async.bulk", dst=0)
+@op("cp.reduce.async.bulk", cost="async", dst=0)
 def _bulk_reduce(w, i, m):
     dst, src = _ends(m)
     operands, what = _operands(i, m), m.one_of(*REDUCTIONS)
@@ -130,24 +134,24 @@ def _bulk_reduce(w, i, m):
     kind = m.type()
     bar = w.address(operands[3]) if to_barrier else "None"
     w.call(
-        f"g.bulk_copy({dst!r}, {w.address(operands[0])}, {src!r}, {w.address(operands[1])}, "
+        f"async_copy.bulk_copy(g, {dst!r}, {w.address(operands[0])}, {src!r}, {w.address(operands[1])}, "
         f"{w.read(operands[2], 32)}, {bar}, None, None, {w.mask()}, ({what!r}, {kind!r}))"
     )
 
 
-@op("cp.async.bulk.commit_group", dst=0)
+@op("cp.async.bulk.commit_group", cost="async", dst=0)
 def _bulk_commit(w, i, m):
-    w.call(f"g.bulk_commit({w.mask()})")
+    w.call(f"async_copy.bulk_commit(g, {w.mask()})")
 
 
-@op("cp.async.bulk.wait_group", dst=0, blocking=True)
+@op("cp.async.bulk.wait_group", cost="async", dst=0, blocking=True)
 def _bulk_wait(w, i, m):
     read = m.take("read")
-    w.wait_unless(f"g.bulk_wait({i.operands[0].value}, {read}, {w.mask()})")
+    w.wait_unless(f"async_copy.bulk_wait(g, {i.operands[0].value}, {read}, {w.mask()})")
 
 
 # -- per-thread cp.async -----------------------------------------------------------------------------------------------
-@op("cp.async", dst=0)
+@op("cp.async", cost="async", dst=0)
 def _cp_async(w, i, m):
     m.take("ca", "cg")
     m.take("shared", "shared::cta")
@@ -156,29 +160,29 @@ def _cp_async(w, i, m):
     m.drop(*CACHE_HINTS)
     size = operands[2].value
     source = w.read(operands[3], 32) if len(operands) > 3 else repr(size)
-    w.call(f"g.cp_async({w.address(operands[0])}, {w.address(operands[1])}, {size}, {source}, {w.mask()})")
+    w.call(f"async_copy.cp_async(g, {w.address(operands[0])}, {w.address(operands[1])}, {size}, {source}, {w.mask()})")
 
 
-@op("cp.async.commit_group", dst=0, collective=True)
+@op("cp.async.commit_group", cost="async", dst=0, collective=True)
 def _cp_async_commit(w, i, m):
-    w.call("g.cp_async_commit()")
+    w.call("async_copy.cp_async_commit(g)")
 
 
-@op("cp.async.wait_group", "cp.async.wait_all", dst=0, blocking=True, collective=True)
+@op("cp.async.wait_group", "cp.async.wait_all", cost="async", dst=0, blocking=True, collective=True)
 def _cp_async_wait(w, i, m):
-    w.wait_unless(f"g.cp_async_wait({i.operands[0].value if i.operands else None})")
+    w.wait_unless(f"async_copy.cp_async_wait(g, {i.operands[0].value if i.operands else None})")
 
 
-@op("cp.async.mbarrier.arrive", dst=0)
+@op("cp.async.mbarrier.arrive", cost="async", dst=0)
 def _cp_async_arrive(w, i, m):
     noinc = m.take("noinc")
     m.take("shared", "shared::cta")
     m.take("b64")
-    w.call(f"g.cp_async_arrive({w.address(i.operands[0])}, {noinc}, {w.mask()})")
+    w.call(f"async_copy.cp_async_arrive(g, {w.address(i.operands[0])}, {noinc}, {w.mask()})")
 
 
 # -- tensormaps --------------------------------------------------------------------------------------------------------
-@op("tensormap.replace.tile", dst=0)
+@op("tensormap.replace.tile", cost="replace_tensormap", dst=0)
 def _tensormap_replace(w, i, m):
     field = m.one_of(*tensormap.REPLACEABLE)
     space = m.one_of("shared::cta", "global", default="generic").split("::")[0]
@@ -188,10 +192,10 @@ def _tensormap_replace(w, i, m):
     address = w.address(operands.pop(0))
     value = operands.pop()
     order = operands[0].value if operands else None
-    w.call(f"g.tensormap_replace({space!r}, {address}, {field!r}, {order}, {w.read(value, bits)}, {w.mask()})")
+    w.call(f"tensor_maps.replace(g, {space!r}, {address}, {field!r}, {order}, {w.read(value, bits)}, {w.mask()})")
 
 
-@op("tensormap.cp_fenceproxy", dst=0)
+@op("tensormap.cp_fenceproxy", cost="publish_tensormap", dst=0)
 def _tensormap_copy(w, i, m):
     m.take("global")
     m.take("shared::cta")
@@ -203,10 +207,10 @@ def _tensormap_copy(w, i, m):
     dst, src, size = i.operands
     if size.value != 128:
         raise Unsupported(f"tensormap of {size.value} bytes")
-    w.call(f"g.tensormap_copy({w.address(dst)}, {w.address(src)})")
+    w.call(f"tensor_maps.copy(g, {w.address(dst)}, {w.address(src)})")
 
 
-@op("clusterlaunchcontrol.try_cancel.async", dst=0)
+@op("clusterlaunchcontrol.try_cancel.async", cost="async", dst=0)
 def _try_cancel(w, i, m):
     m.take("shared::cta")
     if not m.take("mbarrier::complete_tx::bytes"):
@@ -214,25 +218,26 @@ def _try_cancel(w, i, m):
     multicast = m.take("multicast::cluster::all")
     m.take("b128")
     to, bar = (w.address(o) for o in i.operands)
-    w.call(f"g.cluster_launch_cancel({to}, {bar}, {multicast}, {w.mask()})")
+    w.call(f"async_copy.cluster_launch_cancel(g, {to}, {bar}, {multicast}, {w.mask()})")
 
 
-@op("clusterlaunchcontrol.query_cancel.is_canceled", dst=1)
+@op("clusterlaunchcontrol.query_cancel.is_canceled", cost="alu", dst=1)
 def _is_canceled(w, i, m):
     m.drop("pred", "b128")
-    w.write(i.operands[0], f"g.is_canceled({w.read(i.operands[1], 128)})")
+    w.write(i.operands[0], f"async_copy.is_canceled({w.read(i.operands[1], 128)})")
 
 
 @op(
     "clusterlaunchcontrol.query_cancel.get_first_ctaid",
     *(f"clusterlaunchcontrol.query_cancel.get_first_ctaid::{x}" for x in "xyz"),
+    cost="alu",
     dst=1,
 )
 def _first_ctaid(w, i, m):
     m.drop("b32", "b128")
     value = w.read(i.operands[1], 128)
     if m.take("v4"):
-        w.write_all(i.operands[0].items, f"g.first_ctaid({value})")
+        w.write_all(i.operands[0].items, f"async_copy.first_ctaid({value})")
     else:
         dimension = i.parts[2].removeprefix("get_first_ctaid::")
-        w.write(i.operands[0], f"g.first_ctaid({value})[{'xyz'.index(dimension)}]")
+        w.write(i.operands[0], f"async_copy.first_ctaid({value})[{'xyz'.index(dimension)}]")

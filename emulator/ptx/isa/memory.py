@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from ...errors import Unsupported
 from ...formats.cache_policy import EVICT_FIRST, EVICT_NORMAL
-from ..syntax import SINK, Imm, Mem, Vec
+from ..syntax import SINK, Imm, Mem, Symbol, Vec
 from .registry import CACHE_HINTS, FENCED, SCOPES, Mods, flat, is_signed, op, width
 
 SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "const")
+
+# Costs: measured (latency/ld, latency/atom, mechanisms/ld, issue/st, issue/shared). No measurement: ldu as ld;
+# st.async as a store to shared memory; red as a store, red.async, too; prefetch, applypriority and discard as other
+# instructions to units that go on by themselves; createpolicy, mapa and getctarank as alu, which they mostly are;
+# movmatrix as a shuffle, since it moves values between lanes.
 
 
 def _space(m: Mods) -> str:
@@ -24,7 +29,7 @@ def _order(m: Mods) -> str:
 def _release(w, m: Mods) -> str:
     """The order of an instruction that releases: beyond its CTA it waits as if a fence were in front of it."""
     if any(scope in m.left for scope in FENCED):
-        w.wait_unless("g.fenced('store')")
+        w.wait_unless("fences.fenced(g, 'store')")
     return _order(m)
 
 
@@ -32,7 +37,22 @@ def _vector(m: Mods) -> int:
     return int(m.one_of("v2", "v4", "v8", default="v1")[1:])
 
 
-@op("ld", "ldu", "ld.global.nc", dst=1)
+def _memory_cost(i) -> str:
+    """The cost of a load or store by its state space; parameters and constants by whether their address is known."""
+    space = next((s for s in (p.split("::")[0] for p in i.parts[1:]) if s in ("shared", "local", "param", "const")), "")
+    if space in ("param", "const"):
+        memory = next(o for o in i.operands if isinstance(o, Mem))
+        return "constant" if isinstance(memory.base, Symbol) else "indexed_constant"
+    return space or ("global_store" if i.parts[0] == "st" else "global_load")
+
+
+def _atomic_cost(i) -> str:
+    if i.parts[0] == "red":
+        return "global_store"
+    return "shared_atomic" if any(p.startswith("shared") for p in i.parts) else "global_atomic"
+
+
+@op("ld", "ldu", "ld.global.nc", cost=_memory_cost, dst=1)
 def _ld(w, i, m):
     strong = ", True" if _order(m) != "weak" else ""
     space = "global" if i.op.startswith("ld.global.nc") else _space(m)
@@ -44,7 +64,7 @@ def _ld(w, i, m):
         raise Unsupported(f"{len(items)} destinations for a vector of {count}")
     values = [w.temp() for _ in items]
     address = w.address(i.operands[1])
-    call = f"g.load({space!r}, {address}, {bits // 8}, {count}, {w.mask()}{strong})"
+    call = f"access.load(g, {space!r}, {address}, {bits // 8}, {count}, {w.mask()}{strong})"
     if w.guard is None:
         w.emit(f"{', '.join(values)}{',' if count == 1 else ''} = {call}")
     else:
@@ -57,14 +77,14 @@ def _ld(w, i, m):
         w.write(item, value)
 
 
-@op("st.release", dst=0, blocking=True)
+@op("st.release", cost=_memory_cost, dst=0, blocking=True, leaves_out=True)
 def _st_release(w, i, m):
     _release(w, m)
-    w.call(f"g.publish({w.mask()})")
+    w.call(f"fences.publish(g, {w.mask()})")
     _st(w, i, m)
 
 
-@op("st", dst=0)
+@op("st", cost=_memory_cost, dst=0, leaves_out=True)
 def _st(w, i, m):
     _order(m)
     space = _space(m)
@@ -76,10 +96,10 @@ def _st(w, i, m):
         raise Unsupported(f"store of {len(items)} values to {space}")
     values = ", ".join(w.read(o, bits, kind[0] == "f") for o in items)
     results = ", True" if w.are_results(items) else ""
-    w.call(f"g.store({space!r}, {w.address(i.operands[0])}, {bits // 8}, ({values},), {w.mask()}{results})")
+    w.call(f"access.store(g, {space!r}, {w.address(i.operands[0])}, {bits // 8}, ({values},), {w.mask()}{results})")
 
 
-@op("st.async", dst=0)
+@op("st.async", cost="shared", dst=0)
 def _st_async(w, i, m):
     _order(m)
     if not m.take("shared::cluster") or not m.take("mbarrier::complete_tx::bytes"):
@@ -88,19 +108,23 @@ def _st_async(w, i, m):
     kind = m.type()
     values = ", ".join(w.read(o, width(kind), kind[0] == "f") for o in flat(i.operands[1]))
     bar = w.address(i.operands[2])
-    w.call(f"g.store_async({w.address(i.operands[0])}, {width(kind) // 8}, ({values},), {bar}, {w.mask()})")
+    w.call(f"access.store_async(g, {w.address(i.operands[0])}, {width(kind) // 8}, ({values},), {bar}, {w.mask()})")
 
 
 ATOMIC = ("add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas")
 
 
-@op("atom.release", "atom.acq_rel", "red.release", dst=lambda i: 1 if i.op.startswith("atom") else 0, blocking=True)
+def _old_value(i) -> int:
+    return 1 if i.op.startswith("atom") else 0
+
+
+@op("atom.release", "atom.acq_rel", "red.release", cost=_atomic_cost, dst=_old_value, blocking=True)
 def _atom_release(w, i, m):
     _release(w, m)
     _atom(w, i, m)
 
 
-@op("atom", "red", dst=lambda i: 1 if i.op.startswith("atom") else 0)
+@op("atom", "red", cost=_atomic_cost, dst=_old_value)
 def _atom(w, i, m):
     _order(m)
     space = _space(m)
@@ -115,14 +139,14 @@ def _atom(w, i, m):
     bits = width(kind)
     address = w.address(mem)
     values = ", ".join(w.read(o, bits, True) for s in sources for o in flat(s))
-    call = f"g.atomic({space!r}, {what!r}, {kind!r}, {address}, ({values},), {count}, {w.mask()}, {not is_red})"
+    call = f"access.atomic(g, {space!r}, {what!r}, {kind!r}, {address}, ({values},), {count}, {w.mask()}, {not is_red})"
     if is_red:
         w.call(call)
     else:
         w.write_all(flat(d) if isinstance(d, Vec) else [d], call)
 
 
-@op("red.async", dst=0)
+@op("red.async", cost="global_store", dst=0)
 def _red_async(w, i, m):
     _order(m)
     what = m.one_of(*ATOMIC)
@@ -130,22 +154,23 @@ def _red_async(w, i, m):
         raise Unsupported("this form of red.async")
     kind = m.type()
     value, bar = w.read(i.operands[1], width(kind)), w.address(i.operands[2])
-    w.call(f"g.red_async({what!r}, {kind!r}, {w.address(i.operands[0])}, {value}, {bar}, {w.mask()})")
+    w.call(f"access.red_async(g, {what!r}, {kind!r}, {w.address(i.operands[0])}, {value}, {bar}, {w.mask()})")
 
 
-@op("prefetch", "prefetchu", dst=0)
+@op("prefetch", "prefetchu", cost="async", dst=0)
 def _prefetch(w, i, m):
     space = _space(m)
     tensormap = m.take("tensormap")
     m.drop(*CACHE_HINTS)
     m.take("L1", "L2")
-    w.call(f"g.prefetch({space!r}, {w.address(i.operands[0])}, {tensormap}, {w.mask()})")
+    w.call(f"access.prefetch(g, {space!r}, {w.address(i.operands[0])}, {tensormap}, {w.mask()})")
 
 
 ONE = {0x3F800000, 0x3FF0000000000000}  # as a float or a double: all bytes
 
 
-@op("createpolicy", "applypriority", "discard", dst=lambda i: 1 if i.op.startswith("createpolicy") else 0)
+@op("createpolicy", cost="alu")
+@op("applypriority", "discard", cost="async", dst=0)
 def _policy(w, i, m):
     """Cache policies are opaque 64-bit values: kept, never looked at by the functional units."""
     for_all = all(isinstance(x, Imm) and x.value in ONE for x in i.operands[1:])
@@ -157,25 +182,25 @@ def _policy(w, i, m):
         w.write(i.operands[0], repr(EVICT_FIRST if first else EVICT_NORMAL))
 
 
-@op("mapa", dst=1)
+@op("mapa", cost="alu", dst=1)
 def _mapa(w, i, m):
     shared = m.take("shared::cluster")
     bits = width(m.type())
     a = i.operands[1]
     address = w.address(a) if isinstance(a, Mem) else w.read(a, bits)
-    w.write(i.operands[0], f"g.map_shared({address}, {w.read(i.operands[2], 32)}, {shared})")
+    w.write(i.operands[0], f"addresses.map_shared(g, {address}, {w.read(i.operands[2], 32)}, {shared})")
 
 
-@op("getctarank", dst=1)
+@op("getctarank", cost="alu", dst=1)
 def _getctarank(w, i, m):
     shared = m.take("shared::cluster")
     bits = width(m.type())
     address = w.read(i.operands[1], bits)
-    address = address if shared else f"g.from_generic({address}, 'shared')"
+    address = address if shared else f"addresses.from_generic({address}, 'shared')"
     w.write(i.operands[0], f"alu.resize(({address}) >> 24, 32)")
 
 
-@op("ldmatrix.sync.aligned", dst=1, collective=True)
+@op("ldmatrix.sync.aligned", cost="shared", dst=1, collective=True)
 def _ldmatrix(w, i, m):
     shape = m.one_of("m8n8", "m16n16", "m8n16")
     count = int(m.one_of("x1", "x2", "x4")[1:])
@@ -184,15 +209,15 @@ def _ldmatrix(w, i, m):
     kind = m.one_of("b16", "b8")
     if shape != "m8n8" or kind != "b16":
         raise Unsupported("ldmatrix of 8-bit and smaller elements")
-    w.write_all(flat(i.operands[0]), f"g.ldmatrix({w.address(i.operands[1])}, {count}, {trans})")
+    w.write_all(flat(i.operands[0]), f"access.ldmatrix(g, {w.address(i.operands[1])}, {count}, {trans})")
 
 
-@op("movmatrix.sync.aligned.m8n8.trans.b16", dst=1, collective=True)
+@op("movmatrix.sync.aligned.m8n8.trans.b16", cost="shuffle", dst=1, collective=True)
 def _movmatrix(w, i, m):
-    w.write(i.operands[0], f"g.movmatrix({w.read(i.operands[1], 32)})")
+    w.write(i.operands[0], f"access.movmatrix(g, {w.read(i.operands[1], 32)})")
 
 
-@op("stmatrix.sync.aligned", dst=0, collective=True)
+@op("stmatrix.sync.aligned", cost="shared", dst=0, collective=True, leaves_out=True)
 def _stmatrix(w, i, m):
     shape = m.one_of("m8n8", "m16n8")
     count = int(m.one_of("x1", "x2", "x4")[1:])
@@ -205,4 +230,4 @@ def _stmatrix(w, i, m):
     if len(items) != count:
         raise Unsupported("stmatrix register count")
     values = ", ".join(w.read(o, 32) for o in items)
-    w.call(f"g.stmatrix({w.address(i.operands[0])}, ({values},), {trans}, {w.are_results(items)})")
+    w.call(f"access.stmatrix(g, {w.address(i.operands[0])}, ({values},), {trans}, {w.are_results(items)})")

@@ -2,6 +2,13 @@
 
 A handler writes Python for instruction `i` through the BlockWriter `w`; it takes the modifiers that it knows from `m`.
 The writer refuses what is left over, so that no unknown variant is executed as a known one.
+
+Every opcode says what it costs a warp that issues it; each file has the reasons:
+  * "measured (chain/lop3)" names points of the timing programs that were run on an H200;
+  * "the guide" is the table of arithmetic throughput in the CUDA C++ programming guide, in results per cycle and SM for
+    compute capability 9.0. A warp's scheduler gets a quarter of them: 16 are 8 cycles for 32 lanes, as class `special`;
+  * "no measurement" means that its class is a guess, that of instructions which are alike.
+What asynchronous units and memory take comes on top, from the clock (machine/clock.py).
 """
 
 from __future__ import annotations
@@ -12,7 +19,6 @@ from typing import Callable
 from ...errors import Unsupported
 from ..syntax import TYPE_BITS, Instr, Pair, Vec
 
-ENDS_BLOCK = {"bra", "brx", "ret", "exit", "trap"}
 SCOPES = ("cta", "cluster", "gpu", "sys")
 FENCED = SCOPES[1:]  # those at which a release waits until all that the thread did is performed
 # What changes speed and never values: operators of ld and st (9.7.9.1), priorities of eviction (9.7.9.2), sizes of
@@ -25,39 +31,57 @@ CACHE_HINTS = (
 HANDLERS: dict[str, Handler] = {}
 
 
+UNTIMED = "untimed"  # the cost of what a timed run refuses
+
+
 @dataclass(frozen=True)
 class Handler:
-    """emit(w, i, m) writes the instruction, see above; it returns True if it left the block.
+    """What is known of an opcode.
 
-    dst: how many leading operands are written; blocking: it may have to wait, and so starts a block; collective: all
-    lanes that are together execute it, or none; in_place: alone in its block, it uses the registers of its vectors in
-    g.R, by their numbers.
+    emit(w, i, m) writes instruction i; it returns True if it left the block. cost: the class that a timed run charges
+    it as, with figures in the section [issue] of a machine profile, or UNTIMED; dst: how many leading operands are
+    written. Either may be a function of the instruction.
     """
 
     name: str
-    emit: Callable
-    dst: int | Callable[[Instr], int]
-    blocking: bool
-    collective: bool
-    in_place: bool
+    emit: Callable[..., bool | None]
+    cost: str | Callable[[Instr], str]
+    dst: int | Callable[[Instr], int] = 1
+    blocking: bool = False
+    """It may have to wait, and so starts a block."""
+    limited: bool = False
+    """It waits no longer than a time limit says."""
+    collective: bool = False
+    """All lanes that are together execute it, or none."""
+    in_place: bool = False
+    """Alone in its block, it uses the registers of its vectors in g.R, by their numbers."""
+    starts_block: bool = False
+    """It starts a block for another reason than waiting: it looks at registers, which must be back in their places."""
+    ends_block: bool = False
+    """What follows starts a block: it leaves the block, or delivers registers that what follows must load."""
+    owes: bool = False
+    """It begins to load registers. They come when one of them is read, or at what `settles`."""
+    settles: bool = False
+    """It waits for all that is owed."""
+    tensor_results: bool = False
+    """The registers that it writes hold what a tensor core has computed, which in a timed run does not compute."""
+    leaves_out: bool = False
+    """Its code leaves out, in a timed run, what it would do with such results: see BlockWriter.are_results, made_of."""
 
     def destinations(self, instr: Instr) -> int:
         return self.dst(instr) if callable(self.dst) else self.dst
 
+    def cost_class(self, instr: Instr) -> str:
+        return self.cost(instr) if callable(self.cost) else self.cost
 
-def op(
-    *names: str,
-    dst: int | Callable[[Instr], int] = 1,
-    blocking: bool = False,
-    collective: bool = False,
-    in_place: bool = False,
-):
+
+def op(*names: str, cost: str | Callable[[Instr], str], **properties):
     """Register a function as the emitter of the opcodes that begin with `names`; the rest as in Handler."""
 
     def register(function):
         for name in names:
             assert name not in HANDLERS, name
-            HANDLERS[name] = Handler(name, function, dst, blocking, collective, in_place)
+            HANDLERS[name] = Handler(name, function, cost, **properties)
         return function
 
     return register
@@ -89,7 +113,7 @@ class Mods:
         self.left = instr.parts[len(handler.name.split(".")) :]
 
     def take(self, *names: str) -> bool:
-        """True if one of the names is present; removes it."""
+        """Remove one of the names; returns whether one was present."""
         for name in names:
             if name in self.left:
                 self.left.remove(name)
@@ -97,7 +121,7 @@ class Mods:
         return False
 
     def one_of(self, *names: str, default=_REQUIRED):
-        """The one of the names that is present, else the default. Raises Unsupported where there is no default."""
+        """Remove and return the name that is present, else the default. Raises Unsupported where there is none."""
         for name in names:
             if name in self.left:
                 self.left.remove(name)
@@ -107,7 +131,7 @@ class Mods:
         return default
 
     def type(self) -> str:
-        """The last type suffix."""
+        """Remove and return the last type suffix. Raises Unsupported where there is none."""
         for name in reversed(self.left):
             if name in TYPE_BITS:
                 self.left.reverse()
@@ -117,11 +141,11 @@ class Mods:
         raise Unsupported("no type suffix")
 
     def drop(self, *names: str) -> None:
-        """Take all of the names that are present: those that say nothing more."""
+        """Remove all of the names that are present: modifiers that change nothing here."""
         self.left = [name for name in self.left if name not in names]
 
     def done(self) -> None:
-        """Unsupported unless all have been taken."""
+        """Raise Unsupported unless all modifiers have been taken."""
         if self.left:
             raise Unsupported("modifier ." + ".".join(self.left))
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from ...errors import Unsupported
 from ...formats.instruction_descriptor import MmaForm
 from ..syntax import Imm, Mem, Reg, Vec
-from .registry import Mods, flat, op
+from .registry import UNTIMED, Mods, flat, op
 
 KINDS = tuple(f"kind::{kind}" for kind in ("f16", "tf32", "f8f6f4", "i8", "mxf8f6f4", "mxf4", "mxf4nvf4"))
+
+# Costs: the issue alone, as a warp's part of an asynchronous operation (profiles/*.toml: inferred); what the tensor
+# core takes is the clock's. `tmem_alloc`: published (profiles/b200.toml). Untimed: what is not executed at all.
 
 
 def _pair(m: Mods) -> bool:
@@ -19,31 +22,31 @@ def _whole_warp(m: Mods) -> None:
     m.drop("sync", "aligned", "b32")
 
 
-@op("tcgen05.alloc", dst=0, blocking=True, collective=True)
+@op("tcgen05.alloc", cost="tmem_alloc", dst=0, blocking=True, collective=True)
 def _alloc(w, i, m):
     pair = _pair(m)
     space = m.take("shared::cta")
     _whole_warp(m)
     address = w.address(i.operands[0])
-    address = address if space else f"g.from_generic({address}, 'shared')"
-    w.wait_unless(f"g.tmem_alloc({address}, {w.read(i.operands[1], 32)}, {pair})")
+    address = address if space else f"addresses.from_generic({address}, 'shared')"
+    w.wait_unless(f"tcgen05.alloc(g, {address}, {w.read(i.operands[1], 32)}, {pair})")
 
 
-@op("tcgen05.dealloc", dst=0, blocking=True, collective=True)
+@op("tcgen05.dealloc", cost="async", dst=0, blocking=True, collective=True)
 def _dealloc(w, i, m):
     pair = _pair(m)
     _whole_warp(m)
-    w.wait_unless(f"g.tmem_dealloc({w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)}, {pair})")
+    w.wait_unless(f"tcgen05.dealloc(g, {w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)}, {pair})")
 
 
-@op("tcgen05.relinquish_alloc_permit", dst=0, collective=True)
+@op("tcgen05.relinquish_alloc_permit", cost="async", dst=0, collective=True)
 def _relinquish(w, i, m):
     _pair(m)
     _whole_warp(m)
-    w.call("g.tmem_relinquish()")
+    w.call("tcgen05.relinquish(g)")
 
 
-@op("tcgen05.mma", dst=0)
+@op("tcgen05.mma", cost="async", dst=0)
 def _mma(w, i, m):
     pair = _pair(m)
     kind = m.one_of(*KINDS).removeprefix("kind::")
@@ -70,17 +73,17 @@ def _mma(w, i, m):
     if rest:
         raise Unsupported(f"operands {rest}")
     w.call(
-        f"g.mma({w.constant(form)}, {w.address(d)}, {a_text}, {w.read(b, 64)}, {w.read(idesc, 32)}, "
+        f"tcgen05.mma(g, {w.constant(form)}, {w.address(d)}, {a_text}, {w.read(b, 64)}, {w.read(idesc, 32)}, "
         f"{accumulate}, {sfa}, {sfb}, {disable}, {w.mask()})"
     )
 
 
-@op("tcgen05.mma.sp", "tcgen05.mma.ws", dst=0)
+@op("tcgen05.mma.sp", "tcgen05.mma.ws", cost=UNTIMED, dst=0)
 def _mma_other(w, i, m):
     raise Unsupported("sparse and weight-stationary tcgen05.mma")
 
 
-@op("tcgen05.cp", dst=0)
+@op("tcgen05.cp", cost="async", dst=0)
 def _cp(w, i, m):
     pair = _pair(m)
     shape = m.one_of("128x256b", "4x256b", "128x128b", "64x128b", "32x128b")
@@ -89,19 +92,19 @@ def _cp(w, i, m):
     if expanded != (packed is not None):
         raise Unsupported(".b8x16 and a packed format go together")
     w.call(
-        f"g.tcgen05_cp({shape!r}, {multicast!r}, {packed!r}, {pair}, {w.address(i.operands[0])}, "
+        f"tcgen05.cp(g, {shape!r}, {multicast!r}, {packed!r}, {pair}, {w.address(i.operands[0])}, "
         f"{w.read(i.operands[1], 64)}, {w.mask()})"
     )
 
 
-@op("tcgen05.shift", dst=0)
+@op("tcgen05.shift", cost="async", dst=0)
 def _shift(w, i, m):
     pair = _pair(m)
     m.take("down")
-    w.call(f"g.tcgen05_shift({pair}, {w.address(i.operands[0])}, {w.mask()})")
+    w.call(f"tcgen05.shift(g, {pair}, {w.address(i.operands[0])}, {w.mask()})")
 
 
-@op("tcgen05.commit", dst=0)
+@op("tcgen05.commit", cost="async", dst=0)
 def _commit(w, i, m):
     _pair(m)
     if not m.take("mbarrier::arrive::one"):
@@ -111,9 +114,9 @@ def _commit(w, i, m):
     m.take("b64")
     target = i.operands[0]
     address = w.address(target) if isinstance(target, Mem) else w.read(target, 64)
-    address = address if shared else f"g.from_generic({address}, 'shared')"
+    address = address if shared else f"addresses.from_generic({address}, 'shared')"
     mask = w.read(i.operands[1], 16) if multicast else "None"
-    w.call(f"g.tcgen05_commit({address}, {mask}, {w.mask()})")
+    w.call(f"tcgen05.commit(g, {address}, {mask}, {w.mask()})")
 
 
 def _shape(m: Mods):
@@ -121,7 +124,7 @@ def _shape(m: Mods):
     return shape, int(m.one_of(*(f"x{1 << n}" for n in range(8)))[1:])
 
 
-@op("tcgen05.ld", dst=1, collective=True)
+@op("tcgen05.ld", cost="async", dst=1, collective=True, owes=True, tensor_results=True)
 def _ld(w, i, m):
     _whole_warp(m)
     shape, num = _shape(m)
@@ -132,13 +135,13 @@ def _ld(w, i, m):
         raise Unsupported("guarded tcgen05.ld")
     numbers = tuple(r.index if isinstance(r, Reg) else -1 for r in registers)
     # The registers hold nothing until tcgen05.wait::ld puts the values in (9.7.16.8.5).
-    w.emit(f"g.tcgen05_ld({shape!r}, {num}, {pack}, {split}, {w.address(i.operands[1])}, {numbers})")
+    w.emit(f"tcgen05.ld(g, {shape!r}, {num}, {pack}, {split}, {w.address(i.operands[1])}, {numbers})")
     for r in registers:
         if isinstance(r, Reg):
-            w.emit(f"r{r.index} = g.pending")
+            w.emit(f"r{r.index} = tcgen05.PENDING")
 
 
-@op("tcgen05.st", dst=0, collective=True)
+@op("tcgen05.st", cost="async", dst=0, collective=True)
 def _st(w, i, m):
     _whole_warp(m)
     shape, num = _shape(m)
@@ -146,26 +149,26 @@ def _st(w, i, m):
     operands = list(i.operands[1:])
     split = operands.pop(0).value if len(operands) > 1 else 0
     values = ", ".join(w.read(o, 32) for o in flat(operands[0]))
-    w.call(f"g.tcgen05_st({shape!r}, {num}, {unpack}, {split}, {w.address(i.operands[0])}, ({values},))")
+    w.call(f"tcgen05.st(g, {shape!r}, {num}, {unpack}, {split}, {w.address(i.operands[0])}, ({values},))")
 
 
-@op("tcgen05.ld.red", dst=1)
+@op("tcgen05.ld.red", cost=UNTIMED, dst=1, owes=True, tensor_results=True)
 def _ld_red(w, i, m):
     raise Unsupported("tcgen05.ld.red")
 
 
-@op("tcgen05.wait::ld", dst=0, blocking=True, collective=True)
+@op("tcgen05.wait::ld", cost="async", dst=0, blocking=True, collective=True, ends_block=True, settles=True)
 def _wait_ld(w, i, m):
     _whole_warp(m)
-    w.wait_unless("g.tcgen05_wait_ld()")
+    w.wait_unless("tcgen05.wait_ld(g)")
 
 
-@op("tcgen05.wait::st", dst=0, blocking=True, collective=True)
+@op("tcgen05.wait::st", cost="async", dst=0, blocking=True, collective=True, ends_block=True)
 def _wait_st(w, i, m):
     _whole_warp(m)
-    w.wait_unless("g.tcgen05_wait_st()")
+    w.wait_unless("tcgen05.wait_st(g)")
 
 
-@op("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync", dst=0)
+@op("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync", cost="async", dst=0)
 def _fence(w, i, m):
-    w.call(f"g.tcgen05_fence({'before' in i.op})")
+    w.call(f"fences.tcgen05_fence(g, {'before' in i.op})")

@@ -7,32 +7,35 @@ import re
 from ...errors import Unsupported
 from ...formats.wgmma_form import TYPES, WgmmaForm
 from ..syntax import Vec
-from .registry import Mods, flat, op
+from .registry import UNTIMED, Mods, flat, op
+
+# Costs. `wgmma_sync`: measured (wgmma.py). mma_async as alu: no measurement of its issue alone, which the figures of
+# whole wgmmas contain; what the tensor core takes is the clock's (model/wgmma.py). Untimed: not executed.
 
 
 def _aligned(m: Mods) -> None:
     m.drop("sync", "aligned")
 
 
-@op("wgmma.fence", dst=0, collective=True)
+@op("wgmma.fence", cost="wgmma_sync", dst=0, collective=True, starts_block=True)
 def _fence(w, i, m):
     _aligned(m)
-    w.call("g.wgmma_fence()")
+    w.call("wgmma.fence(g)")
 
 
-@op("wgmma.commit_group", dst=0, collective=True)
+@op("wgmma.commit_group", cost="wgmma_sync", dst=0, collective=True)
 def _commit(w, i, m):
     _aligned(m)
-    w.call("g.wgmma_commit()")
+    w.call("wgmma.commit(g)")
 
 
-@op("wgmma.wait_group", dst=0, blocking=True, collective=True)
+@op("wgmma.wait_group", cost="wgmma_sync", dst=0, blocking=True, collective=True, ends_block=True)
 def _wait(w, i, m):
     _aligned(m)
-    w.wait_unless(f"g.wgmma_wait({i.operands[0].value})")
+    w.wait_unless(f"wgmma.wait(g, {i.operands[0].value})")
 
 
-@op("wgmma.mma_async", dst=1, collective=True, in_place=True)
+@op("wgmma.mma_async", cost="alu", dst=1, collective=True, in_place=True, tensor_results=True)
 def _mma(w, i, m):
     """Registers of D, and of A if it has some, are used in place, by their numbers."""
     _aligned(m)
@@ -62,9 +65,9 @@ def _mma(w, i, m):
         raise Unsupported("shape, or number of registers")
     a_text = tuple(r.index for r in a.items) if in_registers else w.read(a, 64)
     values = f"{w.constant(registers)}, {a_text}, {w.read(b, 64)}, {w.read(scale_d, 1)}"
-    w.call(f"g.wgmma({w.constant(form)}, {values}, {i.line})")
+    w.call(f"wgmma.mma_async(g, {w.constant(form)}, {values}, {i.line})")
 
 
-@op("wgmma.mma_async.sp", dst=1)
+@op("wgmma.mma_async.sp", cost=UNTIMED, dst=1, tensor_results=True)
 def _sparse(w, i, m):
     raise Unsupported("sparse wgmma")

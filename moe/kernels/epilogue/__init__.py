@@ -1,1 +1,4 @@
-"""Epilogues write a work tile's sums to global memory: a file an output, a class an accumulator layout."""
+"""Epilogues write a work tile's sums to global memory.
+
+A file an output, a class an accumulator layout.
+"""

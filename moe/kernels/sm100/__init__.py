@@ -1,1 +1,4 @@
-"""Kernels for Blackwell: an MMA warp issues tcgen05.mma, consumers scale and add each k-block from tensor memory."""
+"""Mainloops for Blackwell: they scale and add what an MMA warp multiplies into tensor memory.
+
+A file by how many tokens an expert has.
+"""

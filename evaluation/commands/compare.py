@@ -1,0 +1,203 @@
+"""`python eval.py compare A B`: two submissions, or one under two Configs, case by case.
+
+On a B200 both are measured in one run, in turns whose order is drawn for each round, so that what drifts (clocks, other
+tenants) is in both; the difference is that of a round. Elsewhere both are judged and modelled as `benchmark` does it,
+with where their time goes; a difference is called one only if it is larger than the model's ranking error.
+"""
+
+import dataclasses
+
+from evaluation.commands import ranking
+from evaluation.commands.show import Screen
+from evaluation.judge import modelled
+from evaluation.judge.configs import parse_config
+from evaluation.judge.judge import configs_of, judge, measure_pairs, work
+from evaluation.judge.statistics import Stats, geometric_mean
+from evaluation.judge.verdict import Options, Verdict
+from task import TestCase
+
+LEAST = 0.005  # us of a breakdown that are shown
+ERRORS = 2.0  # standard errors of a measured difference that count as one, as in the submission's own tuning
+
+
+@dataclasses.dataclass
+class Side:
+    """Names one of the two submissions. change: entries of its Config that differ from what is submitted, None for
+    none."""
+
+    submission: str
+    change: dict[str, str] | None
+
+    @classmethod
+    def parse(cls, text: str) -> "Side":
+        """Reads `FILE` or `FILE:A=1,B=2`. Raises ValueError."""
+        file, colon, change = text.rpartition(":")
+        return cls(file, parse_config(change)) if colon and "=" in change else cls(text, None)
+
+
+@dataclasses.dataclass
+class Compared:
+    """Holds both verdicts on a case.
+
+    difference_us: the time of B less that of A. error_us: its standard error, if it is measured. tells: whether the
+    difference is more than chance or the model's ranking error.
+    """
+
+    case: TestCase
+    verdicts: tuple[Verdict, Verdict]
+    difference_us: float | None = None
+    error_us: float | None = None
+    tells: bool | None = None
+
+    @property
+    def us(self) -> tuple[float | None, float | None]:
+        return tuple(time_of(verdict) for verdict in self.verdicts)
+
+
+def time_of(verdict: Verdict) -> float | None:
+    """Returns the microseconds of what passed and has a time, else None."""
+    if verdict.status != "pass":
+        return None
+    return verdict.us or (verdict.modelled or {}).get("us")
+
+
+def interval_of(verdict: Verdict) -> list[float] | None:
+    """Says where the time may lie, in microseconds: a measured one within two standard errors to each side."""
+    if time_of(verdict) is None:
+        return None
+    if verdict.times:
+        return [verdict.us - ERRORS * verdict.times.err / 1e3, verdict.us + ERRORS * verdict.times.err / 1e3]
+    return verdict.modelled["us_interval"]
+
+
+def why(verdict: Verdict) -> str:
+    """Says in one line why a verdict has no time."""
+    reason = verdict.reason if verdict.status != "pass" else f"not timed: {(verdict.modelled or {}).get('error')}"
+    return " ".join(reason.split())
+
+
+def compared(case: TestCase, first: Verdict, second: Verdict, rounds: Stats | None = None) -> Compared:
+    """Compares two verdicts. rounds: the differences, if they are measured, in nanoseconds."""
+    found = Compared(case, (first, second))
+    a, b = found.us
+    if a is None or b is None:
+        return found
+    if rounds is not None:
+        found.difference_us, found.error_us = rounds.mean / 1e3, rounds.err / 1e3
+        found.tells = abs(rounds.mean) > ERRORS * rounds.err
+    else:
+        found.difference_us, found.tells = b - a, ranking.tells(a, b)
+    return found
+
+
+def run(screen: Screen, sides: list[Side], cases: list[TestCase], options: Options) -> list[Compared]:
+    """Judges both sides on all cases.
+
+    Raises Refused for a submission that cannot be imported, ValueError for a change that its Config refuses.
+    """
+    each = [dataclasses.replace(options, submission=side.submission, config=side.change) for side in sides]
+    for name, side, of_side in zip("AB", sides, each):
+        if side.change is not None:
+            for reply in configs_of([(case.args, side.change) for case in cases], of_side):
+                if "error" in reply:
+                    raise ValueError(f"{name}: {reply['error']}")
+                screen.line(f"{name}: {reply['config']}")
+    weights = [work(case, timed=True) for case in cases]
+    if options.device == "cuda":
+        with screen.progress("pairs", weights, workers=None) as advance:
+            pairs = measure_pairs(cases, tuple(each), lambda index, pair: advance(index))
+        return [compared(case, *pair) for case, pair in zip(cases, pairs)]
+    with screen.progress("compare", weights * 2, "run", options.jobs) as advance:
+        of_each = [of_side for of_side in each for _ in cases]
+        verdicts = judge(cases * 2, of_each, lambda index, verdict: advance(index))
+    return [compared(case, *pair) for case, *pair in zip(cases, verdicts[: len(cases)], verdicts[len(cases) :])]
+
+
+def parts(verdict: Verdict) -> dict[str, float]:
+    """Splits an interval between launches: us by what the SMs do, in the mean over them, and MB from and to HBM."""
+    breakdown = verdict.modelled["breakdown"]
+    interval = breakdown["interval_us"]
+    found = {name: share * interval for name, share in breakdown["shares"].items()}
+    return found | {f"HBM {name}, MB": rate * interval for name, rate in breakdown["hbm_tb_s"].items()}
+
+
+def gains(of_case: Compared) -> list[tuple[str, float, float]]:
+    """Lists (part, A, B) of both breakdowns, what differs most first, megabytes last."""
+    a, b = (parts(verdict) for verdict in of_case.verdicts)
+    rows = [(name, a.get(name, 0.0), b.get(name, 0.0)) for name in dict.fromkeys([*a, *b])]
+    rows = [row for row in rows if max(row[1:]) >= LEAST]
+    return sorted(rows, key=lambda row: (row[0].endswith("MB"), -abs(row[2] - row[1])))
+
+
+def replies(found: list[Compared]) -> list[dict]:
+    """Lists the replies of `modelled` that have times."""
+    every = (verdict.modelled or {} for of_case in found for verdict in of_case.verdicts)
+    return [reply for reply in every if "us" in reply]
+
+
+def json_of(sides: list[Side], found: list[Compared], device: str) -> dict:
+    """Makes what --json writes. device: its name."""
+    timed = replies(found)
+    measured = any(verdict.times for of_case in found for verdict in of_case.verdicts)
+    result = {"command": "compare", "kind": "modelled" if timed else "measured" if measured else "none"}
+    result |= {name: dataclasses.asdict(side) for name, side in zip("ab", sides)}
+    rows = []
+    for of_case in found:
+        row = {"spec": of_case.case.spec}
+        for name, verdict in zip("ab", of_case.verdicts):
+            row[name] = {"status": verdict.status, "reason": verdict.reason, "us": time_of(verdict)}
+            row[name] |= {"us_interval": interval_of(verdict), "modelled": verdict.modelled}
+        row |= {"difference_us": of_case.difference_us, "error_us": of_case.error_us, "tells": of_case.tells}
+        rows.append(row)
+    result |= {"cases": rows, "device": device}
+    return result | modelled.labelled(timed) | ({"ranking_error": ranking.error()} if timed else {})
+
+
+def verdict_in_words(of_case: Compared) -> str:
+    measured = of_case.error_us is not None
+    if not of_case.difference_us:
+        return "no difference"
+    faster = "B faster" if of_case.difference_us < 0 else "A faster"
+    if of_case.tells:
+        return faster
+    return "within the noise" if measured else f"{faster}, but less than the model can tell"
+
+
+def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: list[int]) -> None:
+    """Shows times, differences and where they come from. numbers: those of the cases."""
+    for name, side in zip("AB", sides):
+        screen.line(f"{name}: {side.submission}", *(f" {k}={v}" for k, v in (side.change or {}).items()))
+    rows = []
+    for number, of_case in zip(numbers, found):
+        row = [str(number)]
+        for verdict in of_case.verdicts:
+            us, between = time_of(verdict), interval_of(verdict)
+            row += [
+                f"{us:.2f}" if us else (verdict.status, "red"),
+                "{:.2f} to {:.2f}".format(*between) if between else "-",
+            ]
+        difference, error = of_case.difference_us, of_case.error_us
+        if difference is None:
+            row += ["-", "-", ""]
+        else:
+            more = f" ± {error:.3f}" if error is not None else ""
+            percent = f"{100 * difference / of_case.us[0]:+.1f}"
+            row += [f"{difference:+.3f}{more}", percent, verdict_in_words(of_case)]
+        rows.append(row)
+    screen.table(["case", "A, us", "may be", "B, us", "may be", "B - A, us", "%", "<"], rows)
+    for number, of_case in zip(numbers, found):
+        for name, verdict in zip("AB", of_case.verdicts):
+            if time_of(verdict) is None:
+                screen.line((f"case {number}, {name}", "red"), f": {why(verdict)}")
+    if all(of_case.difference_us is not None for of_case in found):
+        a, b = (geometric_mean(of_case.us[i] for of_case in found) for i in (0, 1))
+        screen.line(f"geometric mean: A {a:.3f} us, B {b:.3f} us: {100 * (b / a - 1):+.1f} %")
+    for number, of_case in zip(numbers, found):
+        if of_case.difference_us is None or "breakdown" not in (of_case.verdicts[0].modelled or {}):
+            continue
+        intervals = [verdict.modelled["breakdown"]["interval_us"] for verdict in of_case.verdicts]
+        title = "case {}: where {:.2f} us of A and {:.2f} us of B go, an interval between launches, mean over all SMs"
+        rows = [[name, f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}"] for name, a, b in gains(of_case)]
+        screen.table(["<us", "A", "B", "B - A"], rows, title.format(number, *intervals))
+    if timed := replies(found):
+        screen.line(f"Times are {modelled.label(timed)}. {ranking.basis()}.")

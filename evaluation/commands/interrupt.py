@@ -1,0 +1,53 @@
+"""Ends a command at once on Ctrl-C and SIGTERM: one line, exit code 130 or 143, no process, no temporary file left."""
+
+import atexit
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+
+from evaluation.judge import isolation, jobs
+
+PATIENCE_S = 1.0  # for threads that share jobs to see that nothing works any more
+
+
+def install() -> None:
+    """Prepares a command's process for that; to be called first. All later temporary files lie in a folder that
+    goes."""
+    isolation.adopt_orphans()
+    folder = tempfile.mkdtemp(prefix="group-gemm-")
+    os.chmod(folder, 0o711)  # the submission's process, another user, has a folder inside
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+    def end(number, frame):
+        for ignored in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(ignored, signal.SIG_IGN)
+        with contextlib.suppress(BaseException):
+            shown = "\x1b[?25h" if sys.stdout.isatty() else ""  # a progress bar hides the cursor
+            stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+            for output in (1, 2):  # what other threads say about what is gone is of no interest
+                os.dup2(nowhere, output)
+            gone = (
+                f"{folder}-gone"  # threads start no more of what is killed now: their next jobs, without a folder, fail
+            )
+            with contextlib.suppress(OSError):  # someone else has removed it
+                os.rename(folder, gone)
+            patience = time.monotonic() + PATIENCE_S
+            while True:
+                isolation.kill_children()
+                shutil.rmtree(gone, ignore_errors=True)
+                working = any(thread.name == jobs.THREAD and thread.is_alive() for thread in threading.enumerate())
+                if not working or time.monotonic() > patience:
+                    break
+                time.sleep(0.005)
+            isolation.kill_children()
+            os.write(stderr, f"{shown}\ninterrupted by {signal.Signals(number).name}\n".encode())
+        os._exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)

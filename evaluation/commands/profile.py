@@ -1,0 +1,106 @@
+"""Does `python eval.py profile`: shows where the modelled time of a submission's calls goes; nothing is judged.
+
+The submission is imported and timed in one process of its own (model_process.py).
+"""
+
+import dataclasses
+import importlib
+import os
+import sys
+
+import emulator
+import reference
+import task
+import utils
+from emulator.model import report
+from emulator.model.steady import Steady
+from emulator.model.trace import Trace
+from evaluation.commands import model_process
+from evaluation.commands.cases import shapes
+from evaluation.commands.show import Screen
+from evaluation.judge import configs, modelled
+from evaluation.judge.guards import Guards
+from evaluation.judge.loading import load_submission
+
+
+@dataclasses.dataclass
+class Request:
+    """Says what to time."""
+
+    submission: str
+    args: dict  # m, n, k, g or l, seed
+    profile: str = "b200"
+    calls: int = 0  # 0: as many as the grader times together
+    extrapolate: bool = True
+    timeline: str | None = None  # where to write one
+    memory: float = 16.0  # GiB of private memory
+
+    @property
+    def size(self) -> float:
+        """Estimates how long it takes, in any unit."""
+        sizes = ([self.args[x]] if isinstance(self.args[x], int) else self.args[x] for x in "mnk")
+        return sum((m + n) * k for m, n, k in zip(*sizes))
+
+
+# ---- in the child process
+
+
+def serve(request: Request) -> dict:
+    """Times one request: the reply. Runs in a process of its own."""
+    emulator.install()  # before the submission imports the DSL
+    guards = Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulator"))])
+    kernel = load_submission(request.submission)
+    kind = reference.task_of(request.args)
+    data, calls = kind.generate_input(**request.args), request.calls or kind.calls
+    launches, trace = [], Trace() if request.timeline else None
+    steady = Steady(launches)
+    held = []
+    with emulator.timing(request.profile, trace, steady if request.extrapolate else None) as timed:
+        for _ in range(calls):
+            given = kind.upload(data, lambda item: emulator.device_tensors(item, copy=False))
+            held.append((given, kernel(given)))  # as the grader holds both: what one call allocates is no other call's
+            launches.append(len(emulator.DEVICE.session.recorded))
+        if not launches[-1]:
+            raise configs.Unusable("custom_kernel launched no kernel of its own: nothing to time")
+    if replaced := guards.replaced():
+        raise configs.Unusable("; ".join(replaced))
+    return model_process.timed_reply(request, timed, steady, trace, launches)
+
+
+# ---- in the evaluator's process
+
+
+def run(
+    screen: Screen, submission: str, cases: list[tuple[int, task.TestCase]], profile: str, calls: int, out: str,
+    jobs: int, timeout: float,
+) -> list[dict]:  # fmt: skip
+    """Profiles each (number, case) and shows it: the replies. out: a folder for timelines. timeout: seconds a case."""
+    folders = [os.path.abspath(os.path.join(out, f"case{number}")) for number, _ in cases]
+    requests = [
+        Request(submission, case.args, profile, calls, extrapolate=False, timeline=folder)
+        for (_, case), folder in zip(cases, folders)
+    ]
+    with screen.progress("modelling profiles", [1.0] * len(requests), workers=None) as advance:
+        replies = model_process.ask_all(requests, jobs, timeout, lambda index, reply: advance(index))
+    for (number, case), reply, folder in zip(cases, replies, folders):
+        if "error" in reply:
+            screen.line((f"case {number}", "red"), f": {reply['error']}")
+        else:
+            show(screen, f"case {number}: {shapes(case.args)}", reply, folder)
+    if good := [reply for reply in replies if "error" not in reply]:
+        screen.line(f"Times are {modelled.label(good)}.")
+    return replies
+
+
+def show(screen: Screen, title: str, reply: dict, folder: str) -> None:
+    """Shows where the time of one case goes. folder: where its timeline is."""
+    rows = [[name, f"{100 * share:.1f}"] for name, share in reply["breakdown"]["shares"].items()]
+    screen.table(["<share of the steady interval", "%"], rows, title)
+    uses = [line for kernel in reply["kernels"] for line in report.kernel_lines(kernel)]
+    for line in (*reply["breakdown"]["facts"], *uses, f"{folder}: timeline.json.gz, overview.png"):
+        screen.line(f"  {line}")
+
+
+if __name__ == "__main__":
+    own = importlib.import_module("evaluation.commands.profile")  # under its own name, which Guards and pickles know
+    model_process.child(own.Request, own.serve)

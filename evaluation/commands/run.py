@@ -1,0 +1,145 @@
+"""Does `python eval.py test` and `benchmark`: judges cases, times them in the latter, and shows what came out."""
+
+import importlib.metadata
+import platform
+
+from emulator.model import uncertainty
+from evaluation.commands.cases import chosen_cases, mnk, shapes, task_cases
+from evaluation.commands.options import checked, choose_device, describe_device
+from evaluation.commands.show import Screen, count, dump_json
+from evaluation.judge import modelled
+from evaluation.judge.judge import judge, work
+from evaluation.judge.verdict import Options, Verdict, geomean_us
+from reference import TASKS
+
+
+def run(
+    section, submission, task, tests, case, spec, device, json_file, schedules, jobs, timeout, memory, secret
+) -> int:
+    """Judges the cases of a section, "tests" or "benchmarks", and shows and writes what came out.
+
+    The exit code: 0 only if every case ran and passed, and has a time if times were to be modelled. Raises Failure.
+    """
+    numbers, cases = zip(*chosen_cases(submission, task, case, spec, section, tests))
+    device = choose_device(device)
+    submission = checked(submission)
+    timed = section == "benchmarks"
+    options = Options(
+        submission=submission,
+        device=device,
+        timed=timed,
+        calls=max(schedules, 1 if timed else 2),
+        jobs=1 if device == "cuda" else jobs,
+        timeout=timeout,
+        memory=memory,
+        **({} if secret is None else {"secret": secret}),
+    )
+    screen = Screen()
+    weights, workers = [work(case, timed) for case in cases], None if device == "cuda" else options.jobs
+    with screen.progress(f"{section} on {describe_device(device)}", weights, workers=workers) as advance:
+        verdicts = judge([*cases], options, on_verdict=lambda index, verdict: advance(index))
+    print_table(screen, numbers, cases, verdicts, timed)
+    passed = all(verdict.status == "pass" for verdict in verdicts)
+    replies = None
+    if timed and device != "cuda":
+        replies = [verdict.modelled or {"error": verdict.reason} for verdict in verdicts]
+        show_modelled(screen, numbers, cases, replies)
+    if held := {verdict.isolation for verdict in verdicts} - {None}:
+        screen.line(f"the submission's process: {'; '.join(sorted(held))}")
+    if passed:
+        screen.line((f"{'all ' if len(cases) > 1 else ''}{count(len(cases), 'case')} passed", "green"))
+    else:
+        failed = sum(verdict.status != "pass" for verdict in verdicts)
+        again = f" (repeat with --secret {options.secret})"
+        screen.line((f"{failed} of {count(len(cases), 'case')} failed", "red"), again)
+    if json_file:
+        dump_json(json_file, json_of(section, verdicts, options, replies))
+    return 0 if passed and not (replies and any("error" in reply for reply in replies)) else 1
+
+
+def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], timed: bool) -> None:
+    """Shows the verdicts, and why what failed did. timed: with a column of times, if any was measured."""
+    timed = timed and any(verdict.times for verdict in verdicts)
+    rows = []
+    for number, case, verdict in zip(numbers, cases, verdicts):
+        colour = "green" if verdict.status == "pass" else "red"
+        mismatches, ulps = ("-" if x is None else str(x) for x in (verdict.mismatches, verdict.ulps))
+        row = [str(number), shapes(case.args), (verdict.status, colour), mismatches, ulps, f"{verdict.seconds:.1f}"]
+        if timed:
+            row.append(f"{verdict.us:.2f} ± {verdict.times.err / 1e3:.2f}" if verdict.times else "-")
+        rows.append(row)
+    columns = ["case", "<shapes", "<result", "mismatches", "ulps", "seconds", *(["us"] if timed else [])]
+    screen.table(columns, rows)
+    for number, verdict in zip(numbers, verdicts):
+        if verdict.reason:
+            screen.line((f"case {number}", "red"), f": {verdict.reason}")
+    if any(verdict.ulps for verdict in verdicts):
+        screen.line(
+            "mismatches: not the exact result, rounded once; ulps: the worst of them; pass: within the tolerance"
+        )
+    if mean := geomean_us(verdicts):
+        screen.line(f"geometric mean: {mean:.3f} us")
+
+
+def show_modelled(screen: Screen, numbers, cases, replies: list[dict]) -> None:
+    """Shows the modelled times of the cases, or why there are none. replies: of `modelled`, one a case."""
+    good = [reply for reply in replies if "error" not in reply]
+    if good:
+        limits = {}  # (M, N, K) -> speed of light
+        for task in TASKS.values():
+            limits |= zip(
+                [mnk(case.args) for case in task_cases(task, "benchmarks")], modelled.SPEED_OF_LIGHT[task.name]
+            )
+        columns = ("case", "us", "it may be", "calls simulated", "speed of light", "% of it")
+        rows = []
+        for number, case, reply in zip(numbers, cases, replies):
+            limit, public = limits.get(mnk(case.args)), uncertainty.best_public(case.args)
+            if "error" not in reply:
+                share = f"{100 * limit / reply['us']:.0f}" if limit else "-"
+                simulated = f"{reply['simulated']} of {reply['calls']}"
+                low, high = reply["us_interval"]
+                other = f"{public['modelled_us']:.2f}, {public['kernel']}" if public else "-"
+                between = f"{low:.2f} to {high:.2f}"
+                rows.append([str(number), f"{reply['us']:.2f}", between, simulated, str(limit or "-"), share, other])
+        screen.table([*columns, "<best public kernel, modelled"], rows, f"us per call, {modelled.label(good)}")
+    for number, reply in zip(numbers, replies):
+        if "error" in reply:
+            screen.line((f"case {number} not timed", "red"), f": {reply['error']}")
+    if mean := modelled.geomean_us(replies):
+        low, high = modelled.geomean_interval(replies)
+        screen.line(f"geometric mean: {mean:.3f} us (modelled; it may be {low:.2f} to {high:.2f})")
+        screen.line(uncertainty.BASIS)
+
+
+def json_of(section: str, verdicts: list[Verdict], options: Options, replies: list[dict] | None = None) -> dict:
+    """Makes what --json writes. replies: what was modelled, if times are not measured."""
+    mean = modelled.geomean_us(replies) if replies else geomean_us(verdicts)
+    rows = []
+    for i, verdict in enumerate(verdicts):
+        row = {"spec": verdict.spec, "status": verdict.status, "reason": verdict.reason}
+        row |= {
+            "mismatches": verdict.mismatches,
+            "ulps": verdict.ulps,
+            "seconds": round(verdict.seconds, 3),
+            "us": verdict.us,
+        }
+        if replies:
+            row |= {key: replies[i].get(key) for key in ("us", "us_interval")} | {"modelled": replies[i]}
+        rows.append(row)
+    modelled_any = replies and any("us" in reply for reply in replies)
+    result = {
+        "command": section.removesuffix("s"),
+        "cases": rows,
+        "geomean_us": mean,
+        "kind": "modelled" if modelled_any else "measured" if mean else "none",
+        "device": describe_device(options.device),
+        "versions": {"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in ("torch", "nvidia-cutlass-dsl")},
+        "submission": options.submission,
+        "secret": options.secret,
+        "isolation": sorted({verdict.isolation for verdict in verdicts} - {None}),
+    }
+    if modelled_any:
+        result |= modelled.labelled([reply for reply in replies if "error" not in reply])
+        result["geomean_us_interval"] = modelled.geomean_interval(replies) if mean else None
+    return result

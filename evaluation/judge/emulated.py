@@ -1,0 +1,199 @@
+"""The judge's emulated device: what the submission's process launches comes here as data, and is run and timed here.
+
+A launch is a kernel's PTX, a geometry, the bytes of its parameters, and the memory of the submission's that it may
+touch; all else (inputs, results, checks, findings, times) this process never lets go of.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from emulator.arena import Arena
+from emulator.errors import EmulatorError, Fault
+from emulator.machine.launch import Launch
+from emulator.machine.schedule import Schedule
+from emulator.model.profile import Profile
+from emulator.model.run import Recorded, TimedRun
+from emulator.model.tally import tallied
+from emulator.ptx.parse import parse
+from emulator.ptx.program import Program
+from emulator.state.dependency import Dependencies
+from emulator.state.global_memory import GlobalMemory, Region
+from evaluation.judge.placed import Placed
+
+REGIONS = 65_536  # of the submission's that a launch may bring along
+_modules: dict[str, tuple] = {}  # PTX -> (module, {kernel: Program})
+
+
+class Garbled(Exception):
+    """What came as a launch is none that host code can have sent."""
+
+
+@dataclasses.dataclass
+class Queued:
+    """Holds a launch as it came, checked to be one."""
+
+    text: str
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    params: bytes
+    symbols: dict[str, int]
+    regions: list[tuple[int, int, str, bool]]  # start, bytes, name, read only
+    options: dict  # cluster, dynamic_shared, pdl
+
+    @property
+    def shape(self) -> tuple:
+        """Gives all of the launch that does not depend on where tensors are."""
+        return self.text, self.kernel, self.grid, self.block, *self.options.values()
+
+
+SPINNING = 0.1  # share of its accesses to global memory by which one run of a launch may differ from another: polling
+
+
+def alike(counts: list[dict[str, int]], others: list[dict[str, int]]) -> bool:
+    """Tells whether launches have moved and multiplied the same; each is given by its counts."""
+    for one, other in zip(counts, others, strict=True):
+        for name, count in one.items():
+            allowed = SPINNING * max(count, other[name]) if name.startswith("global") else 0
+            if abs(count - other[name]) > allowed:
+                return False
+    return True
+
+
+def internal(error: Exception) -> EmulatorError:
+    """Makes a finding of what the emulator has tripped over."""
+    return EmulatorError(f"internal error: {type(error).__name__}: {error}")
+
+
+class Device:
+    """Runs and times the launches of one submission's process. heap: where the submission's part of the memory
+    begins."""
+
+    def __init__(self, arena: Arena, heap: int):
+        self.arena, self.heap = arena, heap
+        self.memory = GlobalMemory()
+        self.texts: list[str] = []
+        self.theirs: dict[tuple, Region] = {}  # (start, bytes, read only) -> region of the submission's
+        self.begin()
+
+    def begin(self, written: tuple[Placed, ...] = (), schedule: int = 0) -> None:
+        """Begins a call, with no findings yet, and as if the launch before had written the placed data."""
+        self.schedule, self.findings, self.failure, self.number = Schedule(schedule), [], None, 0
+        self.queue: list[Queued] = []
+        regions = [self.memory.find(spec["address"], 1, False) for p in written for spec in p.device if spec["bytes"]]
+        self.predecessor = Dependencies.of_writes("the launch that wrote it", self.memory, regions)
+
+    def register(self, placed: Placed) -> None:
+        """Lets kernels read the placed data, and write its c."""
+        outputs = placed.output_addresses()
+        for spec in placed.device:
+            if spec["bytes"]:
+                region = self.memory.register(spec["address"], spec["bytes"], spec["name"])
+                region.read_only = spec["address"] not in outputs
+
+    def drop(self, placed: Placed) -> None:
+        for spec in placed.device:
+            if spec["bytes"]:
+                self.memory.drop(self.memory.find(spec["address"], 1, False))
+
+    def understand(self, message) -> Queued:
+        """Reads a launch that the submission's process has sent. Raises Garbled."""
+        try:
+            if "text" in message:
+                self.texts.append(str(message["text"]))
+            cluster = message["cluster"]
+            queued = Queued(
+                self.texts[int(message["module"])],
+                str(message["kernel"]),
+                _three(message["grid"]),
+                _three(message["block"]),
+                bytes.fromhex(message["params"]),
+                {str(name): int(address) for name, address in message["symbols"].items()},
+                [(int(a), int(n), f"the submission's {name}"[:100], bool(r)) for a, n, name, r in message["regions"]],
+                {
+                    "cluster": _three(cluster) if cluster else None,
+                    "dynamic_shared": int(message["dynamic_shared"]),
+                    "pdl": bool(message["pdl"]),
+                },
+            )
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise Garbled(f"{type(error).__name__}: {error}") from None
+        ends = [(start, start + size) for start, size, *_ in queued.regions]
+        inside = all(self.heap <= start < end <= self.arena.end for start, end in ends)
+        if not inside or len(queued.regions) > REGIONS or queued.options["dynamic_shared"] < 0:
+            raise Garbled("memory that is not the submission's")
+        return queued
+
+    def expose(self, regions: list[tuple[int, int, str, bool]]) -> None:
+        """Makes these the submission's regions, no more and no less."""
+        wanted = {(start, size, read_only): name for start, size, name, read_only in regions}
+        for key in self.theirs.keys() - wanted.keys():
+            region = self.theirs.pop(key)
+            if region in self.memory.regions:
+                self.memory.drop(region)
+        for key in wanted.keys() - self.theirs.keys():
+            start, size, read_only = key
+            self.theirs[key] = self.memory.register(start, size, wanted[key], read_only=read_only)
+
+    def arguments(self, queued: Queued) -> tuple:
+        """Makes the first arguments of a machine.launch.Launch. Raises Unsupported."""
+        if queued.text not in _modules:
+            _modules[queued.text] = parse(queued.text), {}
+        module, programs = _modules[queued.text]
+        if queued.kernel not in programs:
+            if queued.kernel not in module.kernels:
+                raise Fault("launch", f"the module has no kernel {queued.kernel}")
+            programs[queued.kernel] = Program(module.kernels[queued.kernel], "ptx")
+        shared = {name: v for name, v in module.variables.items() if v.space == "shared"}
+        return programs[queued.kernel], queued.symbols, shared, queued.grid, queued.block, queued.params, self.memory
+
+    def run(self, queued: Queued) -> dict[str, int]:
+        """Runs a launch to its end, with all checks; returns what it moved and multiplied. Raises EmulatorError, whose
+        text is kept in `findings`."""
+        if self.failure is not None:
+            raise self.failure
+        self.number += 1
+        try:
+            self.expose(queued.regions)
+            launch = Launch(
+                *self.arguments(queued), schedule=self.schedule, checks=True, number=self.number,
+                predecessor=self.predecessor, **queued.options,
+            )  # fmt: skip
+            counted = tallied(launch)
+            self.predecessor = launch.dependencies
+            launch.run()
+            return counted
+        except MemoryError:
+            raise
+        except Exception as error:
+            found = error if isinstance(error, EmulatorError) else internal(error)
+            self.failure = found
+            self.findings.append(str(found))
+            raise found from None
+
+    def time(self, queue: list[Queued], profile: Profile, trace=None, enough=None) -> tuple[TimedRun, list[dict]]:
+        """Runs the launches back to back on the modelled machine; returns the run, and what each moved and
+        multiplied."""
+        self.expose([*{region for queued in queue for region in queued.regions}])
+        recorded = [Recorded(self.arguments(queued), queued.options) for queued in queue]
+        run = TimedRun(profile, self.memory, recorded, trace, enough)
+        counted = [tallied(timed.launch) for timed in run.launches]
+        return run.run(), counted
+
+    def snapshot(self, regions) -> dict[tuple[int, int], np.ndarray]:
+        """Copies the contents of regions of the submission's; those that nobody has written cost little."""
+        return {(start, size): self.arena.view(start, size).copy() for start, size, *_ in regions}
+
+    def restore(self, snapshot: dict[tuple[int, int], np.ndarray]) -> None:
+        for (start, size), data in snapshot.items():
+            self.arena.view(start, size)[:] = data
+
+
+def _three(numbers) -> tuple[int, int, int]:
+    x, y, z = numbers
+    numbers = int(x), int(y), int(z)
+    if not all(0 <= number < 2**31 for number in numbers) or math.prod(numbers) >= 2**31:
+        raise ValueError(f"{numbers} is no geometry")
+    return numbers

@@ -1,0 +1,165 @@
+"""Judges a submission: cases in, a verdict for each out. README.md, two folders up from here, has the threat model.
+
+This is the command line's end: it starts the processes (sandbox.py) and shares the cases between examiners. Nothing
+partial passes, and what goes wrong in the judge is no pass either.
+"""
+
+import atexit
+import contextlib
+import os
+import tempfile
+
+import numpy as np
+
+from evaluation.judge import examiner, isolation, jobs, sandbox
+from evaluation.judge.statistics import Stats
+from evaluation.judge.verdict import Options, Refused, Verdict, geomean_us
+from task import TestCase
+
+__all__ = [
+    "Options",
+    "Refused",
+    "Verdict",
+    "configs_of",
+    "geomean_us",
+    "judge",
+    "measure_pairs",
+    "shared_memory",
+    "stop",
+]
+
+DIED = "evaluator: the judging process has died"
+
+_nursery: sandbox.Nursery | None = None
+
+
+def nursery() -> sandbox.Nursery:
+    """The nursery of this process, started once: importing torch takes seconds."""
+    global _nursery
+    if _nursery is None or _nursery.process.poll() is not None:
+        isolation.shield()
+        _nursery = sandbox.Nursery.spawn(examiner.__name__)
+    return _nursery
+
+
+@atexit.register
+def stop() -> None:
+    """Ends all processes below this one."""
+    global _nursery
+    ending, _nursery = _nursery, None
+    if ending is not None:
+        ending.close()
+        with contextlib.suppress(Exception):
+            ending.process.wait(5)
+
+
+class ExaminerProcess:
+    """Holds a process that judges one case after the other (examiner.py). submissions: how many that has at once."""
+
+    def __init__(self, of: sandbox.Nursery, options: Options, directory: str, submissions: int = 1):
+        self.nursery = of
+        mine, theirs = sandbox.pair()
+        self.pid = of.start(examiner.serve, submissions, fds=(theirs.fileno(),), apart=True)
+        theirs.close()
+        self.channel = sandbox.Channel(mine)
+        self.channel.send((options, directory, [os.getpid(), *of.pids()]))
+
+    def ask(self, *request, died):
+        """Sends a request and returns the reply, or `died` if the process has."""
+        try:
+            self.channel.send(request)
+            return self.channel.receive()[0]
+        except (EOFError, OSError):
+            return died
+
+    def judge(self, case: TestCase, extra: bool, options: Options) -> Verdict:
+        return self.ask("case", case, extra, options, died=Verdict(case.spec, reason=DIED))
+
+    def end(self) -> None:
+        self.channel.close()
+        with contextlib.suppress(EOFError, OSError):
+            self.nursery.end(self.pid)
+
+
+@contextlib.contextmanager
+def examiners(options: Options, count: int, submissions: int = 1):
+    """Starts so many examiners, each able to hold so many submissions; they end with this block."""
+    with tempfile.TemporaryDirectory(prefix="group-gemm-", ignore_cleanup_errors=True) as root:
+        os.chmod(root, 0o711)  # the worker, another user, has a folder inside
+        parent, started = nursery(), []
+        try:
+            for i in range(count):
+                directory = os.path.join(root, str(i))
+                os.mkdir(directory, 0o711)
+                started.append(ExaminerProcess(parent, options, directory, submissions))
+            yield started
+        finally:
+            for one in started:
+                one.end()
+
+
+def configs_of(asked: list[tuple[dict, dict[str, str]]], options: Options) -> list[dict]:
+    """Finds the submission's Config for each (arguments of a case, changes): {"config": all of it, "line": the entry of
+    its table}, or {"error": one sentence}. Raises Refused where the submission cannot be imported."""
+    with examiners(options, 1) as (one,):
+        found = one.ask("configs", asked, died=Refused(DIED))
+    if isinstance(found, Refused):
+        raise found
+    return found
+
+
+def shared_memory(case: TestCase, each: list[Options]) -> list[int | Refused]:
+    """Finds the dynamic bytes of shared memory that the submission's launches ask for under each of the options."""
+    with examiners(each[0], 1) as (one,):
+        return [one.ask("shared_memory", case, options, died=Refused(DIED)) for options in each]
+
+
+def measure_pairs(
+    cases: list[TestCase], both: tuple[Options, Options], on_pair=lambda index, pair: None
+) -> list[tuple[Verdict, Verdict, Stats | None]]:
+    """Times two submissions on a GPU in turns: for each case both verdicts, and by how many nanoseconds a call of the
+    second takes longer than one of the first in the same round, None where one failed."""
+    pairs = []
+    with examiners(both[0], 1, submissions=2) as (one,):
+        for index, case in enumerate(cases):
+            died = *(Verdict(case.spec, reason=DIED) for _ in both), None
+            pairs.append(one.ask("pair", case, [*both], died=died))
+            on_pair(index, pairs[-1])
+    return pairs
+
+
+def judge(
+    cases: list[TestCase], options: Options | list[Options], on_verdict=lambda index, verdict: None
+) -> list[Verdict]:
+    """Judges cases: one verdict for each, in their order; `on_verdict(index, verdict)` is called as they come in.
+
+    options: for all cases, or one for each, which then agree in all but the submission and its config.
+    """
+    each = [options] * len(cases) if isinstance(options, Options) else options
+    if not cases:
+        return []
+    options = each[0]
+    verdicts = [Verdict(case.spec) for case in cases]
+    rng = np.random.default_rng(options.secret)
+    order = rng.permutation(len(cases)).tolist()
+    extra = order[0] if options.extra else None  # the case that gets other sizes and a call more
+    if options.timed:
+        order.sort(key=lambda index: -work(cases[index], timed=True))  # what takes longest, first
+
+    def done(index: int, verdict: Verdict) -> None:
+        verdicts[index] = verdict
+        on_verdict(index, verdict)
+
+    with examiners(options, min(options.jobs, len(cases))) as all_of_them:
+        jobs.share(order, all_of_them, lambda one, index: one.judge(cases[index], index == extra, each[index]), done)
+    return verdicts
+
+
+def work(case: TestCase, timed: bool = False) -> float:
+    """Estimates the seconds of one core that a case takes on the emulator.
+
+    Within a factor of two for submission.py on an x86 core.
+    """
+    sizes = [*zip(*([case.args[x]] if isinstance(case.args[x], int) else case.args[x] for x in "mnk"))]
+    multiplied, written = sum(m * n * k for m, n, k in sizes), sum(m * n for m, n, _ in sizes)
+    return 25 + 2.5e-9 * multiplied if timed else 3 + 6e-9 * multiplied + 3e-6 * written

@@ -1,0 +1,95 @@
+"""Models times on the emulator's timing model (emulator/model), and says what they are worth.
+
+What is predicted is what the grader measures: calls back to back, each on inputs of its own, with L2 cold and full of
+the dirty lines of the flush; the end of the last call over the number of calls. Time on the host is not in it: on a
+B200 the next call is queued while the GPU works.
+
+Simulating 15 calls takes minutes, but they soon repeat themselves. `Steady` (emulator/model/steady.py) stops then
+and extrapolates, and says so.
+"""
+
+import reference
+from emulator.model import uncertainty
+from emulator.model.profile import load
+from emulator.model.run import TimedRun
+from emulator.model.steady import Steady
+from emulator.model.timeline import Timeline
+from emulator.model.trace import Trace
+from evaluation import ROOT
+from evaluation.judge.statistics import geometric_mean
+from evaluation.judge.verdict import MEMORY_BANDWIDTH
+from task import read_task_yaml
+
+# Of each task's four benchmarks, in microseconds.
+SPEED_OF_LIGHT = {"nvfp4_group_gemm": (18.833, 10.667, 2.406, 1.525), "nvfp4_dual_gemm": (4.708, 8.714, 2.125, 6.535)}
+
+
+def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
+    """Says what a run came to, times in microseconds (the `reply` of ../JSON.md). launches: how many a call has.
+
+    us: what the grader reads from its two events, over the number of calls; us_interval: where it may lie on a B200.
+    """
+    us = run.profile.us
+    time = (us(steady.total()) + run.profile["launch"]["events_ns"] / 1e3) / steady.calls
+    pdl = any(launch.launch.pdl for launch in run.launches[:launches])
+    return {
+        "us": time,
+        "us_interval": list(uncertainty.interval(time, pdl, run.profile.name)),
+        "pdl": pdl,
+        "calls": steady.calls,
+        "simulated": len(steady.ends),
+        "ends_us": [us(end) for end in steady.ends],
+        "interval_us": {kind: us(cycles) for kind, cycles in steady.interval.items()},
+        "launches": launches,
+        "profile": run.profile.name,
+        "validation": run.profile.validation,
+    }
+
+
+def time_launches(
+    device, queue: list, launches: int, calls: int, profile: str = "b200", breakdown: bool = False
+) -> tuple[dict, list[dict]]:
+    """Times an `emulated.Device`'s queue of `calls` calls: (a reply, what each launch moved and multiplied).
+
+    breakdown: the reply has one of the last but one interval between launches that was simulated.
+    """
+    steady, trace = Steady([launches * (i + 1) for i in range(calls)]), Trace() if breakdown else None
+    run, counted = device.time(queue, load(profile), trace, steady)
+    reply = replied(run, steady, launches)
+    if breakdown:
+        reply["breakdown"] = Timeline(run, trace).breakdown()
+    return reply, counted
+
+
+def speed_of_light(args: dict) -> float:
+    """Computes the microseconds that a call of a case takes at least: the task's figure, or reading each byte once."""
+    kind = reference.task_of(args)
+    for case, limit in zip(read_task_yaml((ROOT / kind.file).read_text(), "benchmarks"), SPEED_OF_LIGHT[kind.name]):
+        if all(args[name] == case.args[name] for name in args if name != "seed"):
+            return limit
+    if kind is reference.DUAL_GEMM:
+        numbers = (args["m"] + 2 * args["n"]) * args["k"] * args["l"]
+    else:
+        numbers = sum((m + n) * k for m, n, k in zip(args["m"], args["n"], args["k"]))
+    return (numbers / 2 + numbers / reference.BLOCK) / MEMORY_BANDWIDTH * 1e6
+
+
+def geomean_us(replies: list[dict]) -> float | None:
+    """Takes the geometric mean, in microseconds; None unless every case has a time."""
+    return geometric_mean(None if "error" in reply else reply["us"] for reply in replies)
+
+
+def geomean_interval(replies: list[dict]) -> tuple[float, float]:
+    """Says where the geometric mean may lie, in microseconds, if every case has a time."""
+    return uncertainty.mean_interval([reply["us_interval"] for reply in replies])
+
+
+def label(replies: list[dict]) -> str:
+    """Says in words what must stand wherever modelled times do."""
+    first = next(reply for reply in replies if "error" not in reply)
+    return f"modelled (profile {first['profile']}; validation error {first['validation']}; see emulator/VALIDATION.md)"
+
+
+def labelled(replies: list[dict]) -> dict:
+    """Says in JSON what must stand wherever modelled times do; nothing if there are none. replies: with a time each."""
+    return {"profile": replies[0]["profile"], "label": label(replies)} if replies else {}

@@ -1,0 +1,149 @@
+"""Starts, asks and ends the submission's process (worker.py) from the judge's, which trusts nothing that it says."""
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+from emulator.arena import Arena
+from evaluation.judge import emulated, worker
+from evaluation.judge.placed import THEIRS
+from evaluation.judge.sandbox import Nursery
+from evaluation.judge.time_limit import Late, limit
+from evaluation.judge.verdict import Options, Refused
+
+LONGEST = 2**26  # bytes of a line from the submission's process
+
+
+class SubmissionProcess:
+    """Holds the submission's process, which is started when it is first needed and again after it was killed or died.
+
+    `config`: (sizes, changes) for configs.choose, or None. `device`: the emulated device that the running process
+    launches on; it is the judge's. `isolation`: what keeps the process from the judge's, as of isolation.confine.
+    """
+
+    def __init__(self, options: Options, nursery: Nursery, arena: Arena, directory: str, judges: list[int]):
+        self.options, self.nursery, self.arena, self.directory, self.judges = options, nursery, arena, directory, judges
+        self.config, self.device = None, None
+        self.numbers = itertools.count(1)  # of objects
+        self.pid, self.isolation, self.log = None, None, Path(directory, "log")
+        self.started = 0
+
+    def start(self) -> None:
+        """Starts it; raises Refused unless the submission could be imported."""
+        options = self.options
+        self.started += 1
+        scratch = os.path.join(self.directory, f"scratch{self.started}")
+        os.mkdir(scratch)
+        os.chmod(scratch, 0o777)  # whichever user the worker will be
+        told = {
+            "submission": os.path.abspath(options.submission), "config": self.config, "device": options.device,
+            "scratch": scratch,
+            "memory": int(options.memory * 2**30), "threads": max(1, (os.cpu_count() or 1) // options.jobs),
+            "judges": [os.getpid(), *self.judges], "size": self.arena.size, "heap": THEIRS,
+        }  # fmt: skip
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.rest = b""
+        with open(self.log, "wb") as log:
+            self.pid = self.nursery.start(worker.main, told, fds=(theirs.fileno(), self.arena.fd, log.fileno()))
+        theirs.close()
+        self.device = emulated.Device(self.arena, THEIRS) if options.device != "cuda" else None
+        with self.answering("import"):
+            self.isolation = self.receive().get("isolation", self.isolation)
+            self.receive()
+
+    def ask(self, what: str, take=None, **request) -> dict:
+        """Sends a request and returns the reply; raises Refused with the reason if there is none, or if it is an error.
+
+        take(message): the answer to a launch that the submission makes meanwhile.
+        """
+        if self.pid is None:
+            self.start()
+        with self.answering(what):
+            self.send(request)
+            while "launch" in (reply := self.receive()):
+                if take is None:
+                    raise Refused("the submission's process launched something out of turn")
+                self.send(take(reply["launch"]))
+        return reply
+
+    def place(self, spec) -> int:
+        """Tells the process of an object that the kernel may be called with; its number in later requests."""
+        number = next(self.numbers)
+        self.ask("set-up", op="object", number=number, spec=spec)
+        return number
+
+    @contextlib.contextmanager
+    def answering(self, what: str):
+        """Ends the process, and raises Refused, whatever goes wrong in this block."""
+        try:
+            with limit(self.options.timeout):
+                yield
+        except Late:
+            self.kill()
+            raise Refused(f"hang: no {what} within {self.options.timeout:g} s, process killed") from None
+        except (EOFError, ConnectionError):
+            raise Refused(f"crash during {what}: {self.died()}") from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, emulated.Garbled):
+            self.kill()
+            raise Refused("the submission's process sent something that is not a reply") from None
+        except MemoryError as error:
+            self.kill()
+            raise Refused(f"out of memory: {error}") from None
+        except Refused:
+            self.kill()  # whatever went wrong stays out of the next case
+            raise
+
+    def send(self, message) -> None:
+        self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> dict:
+        """Reads one line of JSON. Nothing that the submission may send in its place can block the judge or run code
+        here."""
+        line = bytearray(self.rest)
+        while (end := line.find(b"\n")) < 0 and len(line) < LONGEST:
+            chunk = self.socket.recv(2**20)
+            if not chunk:
+                raise EOFError
+            line += chunk
+        self.rest = bytes(line[end + 1 :])
+        reply = json.loads(line[:end])
+        if "launch" not in reply and reply["error"]:
+            raise Refused(str(reply["error"])[:10_000])
+        return reply
+
+    def died(self) -> str:
+        """Waits for the process to end, and says in a sentence how it has."""
+        for _ in range(100):  # the connection goes before the process does, seconds before on a busy machine
+            if self.dead():
+                break
+            time.sleep(0.1)
+        code = self.kill()
+        if code is None:
+            return "the submission closed the judge's connection"
+        lines = self.log.read_text(errors="replace").split("\n") if self.log.exists() else []
+        last = next((f", last output '{line.strip()[:200]}'" for line in reversed(lines) if line.strip()), "")
+        if code < 0:
+            return f"the submission's process was ended by {signal.Signals(-code).name}{last}"
+        return f"the submission's process exited with code {code}{last}"
+
+    def dead(self) -> bool:
+        """Tells whether all of its threads have ended: only then is there an exit code."""
+        try:
+            process = Path(f"/proc/{self.pid}")
+            ended = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            return ended and len(list((process / "task").iterdir())) == 1
+        except OSError:
+            return True
+
+    def kill(self) -> int | None:
+        """Ends the process and everything it started; returns its exit code if it had ended by itself."""
+        if self.pid is None:
+            return None
+        self.socket.close()
+        pid, self.pid = self.pid, None
+        return self.nursery.end(pid)

@@ -1,0 +1,109 @@
+"""Runs the submission, in its own process, which never holds a reference result, a seed or a case's text.
+
+It decides nothing. Whatever runs here can be replaced by the submission, so nothing that the judge concludes on the
+emulator rests on it: the judge writes inputs to, and reads results from, memory that both share, and runs the launches
+itself. On a GPU the timer has to be here. What is used after the submission is imported has been taken before, and
+`Guards` finds replacements of those and of the evaluator's own functions. Requests and replies are lines of JSON.
+"""
+
+import io
+import json
+import os
+import resource
+import sys
+import traceback
+
+import numpy as np
+import torch
+
+import reference
+import task
+import utils
+from emulator.arena import Arena
+from evaluation.judge import configs, inputs, isolation, placed, worker_emulated, worker_gpu
+from evaluation.judge.guards import Guards
+from evaluation.judge.loading import explain, load_submission
+from evaluation.judge.worker_emulated import EmulatedDevice
+from evaluation.judge.worker_gpu import Case, CudaDevice, repeat
+
+
+def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
+    """Serves requests until the judge closes the connection.
+
+    options: submission, config (None, or sizes and changes, of configs.choose), device, memory (bytes), threads,
+    scratch (a folder), judges (process ids), size and heap (of the shared memory, and where the submission's part
+    begins).
+    """
+    os.setsid()
+    os.dup2(log_fd, 1)
+    os.dup2(log_fd, 2)
+    wire_fd, arena_fd = os.dup2(wire_fd, 100), os.dup2(arena_fd, 101)
+    os.closerange(3, 100)
+    os.closerange(102, 65536)
+    os.set_inheritable(wire_fd, False)
+    torch.set_num_threads(options["threads"])
+    wire = os.fdopen(wire_fd, "r+b", buffering=0)
+    lines = io.BufferedReader(io.FileIO(wire_fd, closefd=False))
+    send, receive, dumps, loads = wire.write, lines.readline, json.dumps, json.loads
+    equal, clear_l2, copy = torch.equal, utils.clear_l2_cache_large, torch.Tensor.copy_
+
+    def answer(**reply):
+        data = memoryview(dumps(reply).encode() + b"\n")
+        while data:
+            data = data[send(data) :]
+
+    def ask(message) -> dict:
+        answer(**message)
+        return loads(receive())
+
+    try:
+        arena = Arena(arena_fd, options["size"])
+        os.environ |= {"TMPDIR": options["scratch"], "HOME": options["scratch"]}
+        os.chdir(options["scratch"])
+        if folder := os.environ.get("EMULATOR_PTX"):  # which this process, as whoever it will be, is to fill
+            os.makedirs(folder, exist_ok=True)
+            os.chmod(folder, 0o777)
+        files = [os.path.realpath(sys.executable), options["submission"], __file__, torch.__file__, np.__file__]
+        answer(error=None, isolation=isolation.confine(files, options["judges"]))
+        emulated = options["device"] != "cuda"
+        device = EmulatedDevice(arena, options["heap"], ask) if emulated else CudaDevice()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash ends at once
+        if emulated:  # a GPU's address space would not fit into any limit
+            resource.setrlimit(resource.RLIMIT_DATA, (options["memory"],) * 2)
+        own = inputs, placed, worker_emulated, worker_gpu, sys.modules[__name__]
+        guards = Guards([reference, task, utils, *own, *device.guarded])
+        kernel = load_submission(options["submission"])
+        if options["config"]:
+            configs.choose(sys.modules["submission"], *options["config"])
+        problems = guards.replaced()
+    except BaseException as error:
+        traceback.print_exc()
+        return answer(error=explain(error))
+    answer(error="; ".join(problems) or None)
+
+    case = None
+    while True:
+        line = receive()
+        if not line:
+            return
+        try:
+            request = loads(line)
+            what = request["op"]
+            if what == "object":
+                device.place(request["number"], request["spec"])
+                answer(error=None)
+            elif what == "call":
+                reply = device.call(kernel, request["number"], request["schedule"], request["record"])
+                answer(error="; ".join(guards.replaced()) or None, **reply)
+            elif what == "configs":
+                answer(error=None, configs=configs.described(sys.modules["submission"], request["asked"]))
+            elif what == "case":
+                case = None  # release the previous one first
+                kind = reference.TASKS[request["task"]]
+                case = Case(device, arena, kind, request["contents"], request["objects"], request["results"])
+                answer(error=None)
+            else:
+                answer(**repeat(device, case, kernel, request, guards, equal, clear_l2, copy))
+        except BaseException as error:
+            traceback.print_exc()
+            answer(error=explain(error))

@@ -1,0 +1,72 @@
+"""Runs the submission's host code, on the emulator; what it launches runs in the judge's process."""
+
+import sys
+
+import emulator
+from emulator.arena import Arena, Heap
+from emulator.serve import torch_cuda
+from evaluation.judge.placed import described, rebuilt, tensor_at
+
+
+class EmulatedDevice:
+    """Serves host code: torch's `cuda` and CuTe DSL as on a B200, whose launches the judge's process takes and runs.
+
+    Tensors on the device lie in memory that both share, as they would lie in a GPU's.
+    """
+
+    def __init__(self, arena: Arena, heap: int, ask):
+        """heap: where the submission's part of the memory begins. ask(message): the judge's answer to it."""
+        torch_cuda.install()  # before the submission imports the DSL
+        self.device, self.arena, self.ask, self.start = emulator.DEVICE, arena, ask, heap
+        self.on_device = torch_cuda.CudaTensor
+        self.session, self.error, self.kinds = emulator.session, emulator.EmulatorError, {}
+        self.guarded = [module for name, module in sys.modules.items() if name.partition(".")[0] == "emulator"]
+        self.device.heap = Heap(arena, heap, arena.end)
+        self.device.elsewhere = self.launch
+        self.sent: dict[int, int] = {}  # id of a loaded module, which the device keeps -> its number
+        self.objects: dict[int, tuple] = {}
+        self.kept = []
+
+    def launch(self, module, kernel, grid, block, params, *, cluster=None, dynamic_shared=0, pdl=False) -> None:
+        """Has the judge's device run a launch, whose arguments are as of emulator.launch; raises what that says."""
+        message = {
+            "kernel": kernel, "grid": list(grid), "block": list(block), "params": bytes(params).hex(), "pdl": bool(pdl),
+            "cluster": list(cluster) if cluster else None, "dynamic_shared": int(dynamic_shared),
+            "symbols": module.symbols,
+            "regions": [
+                [r.start, r.size, str(r.name)[:100], bool(r.read_only)]
+                for r in self.device.memory.regions if r.start >= self.start and r.end <= self.arena.end
+            ],
+        }  # fmt: skip
+        if id(module) not in self.sent:
+            self.sent[id(module)] = len(self.sent)
+            message["text"] = module.text
+        answer = self.ask({"launch": message | {"module": self.sent[id(module)]}})
+        if answer["error"]:
+            error = self.error(answer["error"])
+            error.kind = answer["kind"]
+            raise error
+
+    def place(self, number: int, spec) -> None:
+        """Makes an object, known by its number, that the kernel may be called with. spec: as of Placed."""
+
+        def build(item):
+            tensor = tensor_at(self.arena, item)
+            if not item["device"]:
+                return tensor
+            if item["bytes"]:
+                self.device.memory.register(item["address"], item["bytes"], item["name"])
+            return tensor.as_subclass(self.on_device)
+
+        data = rebuilt(spec, build)
+        self.objects[number] = tuple(list(item) if isinstance(item, list) else item for item in data)
+
+    def call(self, kernel, number: int, schedule: int, record: bool) -> dict:
+        """Calls the kernel on an object: where what it returned lies. record: its launches will run later."""
+        given = self.objects[number]
+        self.device.heap.reuse = not record
+        with self.session(schedule=schedule):
+            returned = kernel(given)
+        # As the grader holds both: what one call allocates is no other call's, and what is returned can be read.
+        self.kept = [*(self.kept if record else ()), (given, returned)]
+        return described(returned, single=len(given) != 4)

@@ -1,0 +1,249 @@
+"""Does `python eval.py check`: finds what popcorn, the bot or the automatic review would refuse, before uploading.
+
+Sources are in findings.py. The bot reads the header only in the leading comment block, popcorn-cli in all lines: a
+directive elsewhere is an error. What needs the bot's database (deadline, rate limit, bans) is not checked.
+"""
+
+import ast
+import contextlib
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from evaluation.upload.compile_time import check_compile_time
+from evaluation.upload.dsl_api import check_dsl
+from evaluation.upload.findings import Finding
+from evaluation.upload.review import FORBIDDEN_WORD, review
+from reference import GROUP_GEMM, TASKS, Task
+
+MAX_BYTES = 1_000_000
+REVIEW_S = 300  # https://github.com/gpu-mode/kernelbot/blob/4bdd839a/src/libkernelbot/kernelguard.py#L14
+EXTENSIONS = (".py", ".cu", ".cuh", ".cpp")
+# Problems on Blackwell boards: https://github.com/gpu-mode/reference-kernels/blob/f83cb92a/problems/nvidia.yaml
+LEADERBOARDS = {
+    "nvfp4_group_gemm": {"B200", "NVIDIA"},
+    "nvfp4_gemv": {"NVIDIA"},
+    "nvfp4_gemm": {"NVIDIA"},
+    "nvfp4_dual_gemm": {"NVIDIA"},
+    "modal_nvfp4_dual_gemm": {"B200"},
+}
+# Leaderboards of this repository's tasks -> the task
+TASK_OF = {name: name for name in TASKS} | {"modal_nvfp4_dual_gemm": "nvfp4_dual_gemm"}
+DIRECTIVES = ("#!POPCORN", "//!POPCORN")
+BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
+
+
+def read_file(path: Path) -> bytes:
+    """Reads a regular file. Raises OSError, also for what is none: reading a pipe would never end."""
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is not a regular file")
+    return path.read_bytes()
+
+
+def check_file(name: str, content: bytes) -> list[Finding]:
+    """Checks name, size and encoding."""
+    findings = []
+
+    def error(rule, message):
+        findings.append(Finding(0, 0, rule, "error", message))
+
+    if not name.endswith(EXTENSIONS):
+        error("extension", f"{name}: the bot takes only {', '.join(EXTENSIONS)}")
+    elif not name.endswith(".py"):
+        error("extension", f"{name}: the task imports the submission as Python, it has to be a .py file")
+    if not content:
+        error("size", "the file is empty")
+    if len(content) > MAX_BYTES:
+        error("size", f"{len(content):,} bytes; the bot takes at most {MAX_BYTES:,}")
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        line = content[: problem.start].count(b"\n") + 1
+        column = problem.start - (content.rfind(b"\n", 0, problem.start) + 1) + 1
+        findings.append(Finding(line, column, "encoding", "error", f"not UTF-8: {problem.reason}"))
+    return findings
+
+
+def check_header(text: str) -> list[Finding]:
+    """Looks for `#!POPCORN leaderboard NAME` and `#!POPCORN gpu NAME`, once each, in the leading comment lines."""
+    findings, values, leading = [], {}, True
+
+    def report(line, severity, message):
+        findings.append(Finding(line, 1, "header", severity, message))
+
+    if text.startswith(BOM):  # which Python skips, and neither the bot nor popcorn-cli
+        report(1, "warning", "the file starts with a byte order mark: a directive in its first line is not seen")
+    for number, line in enumerate(text.splitlines(), 1):
+        leading = leading and line.startswith(("#", "//"))
+        words = line.split()
+        if not words or words[0] not in DIRECTIVES or not line.startswith(DIRECTIVES):
+            if re.match(r"\s*(#|//)\s*!\s*popcorn\b", line, re.IGNORECASE):
+                report(number, "warning", "looks like a directive, but only #!POPCORN at the start of a line is one")
+            continue
+        if not leading:
+            report(number, "error", "not in the leading comment block: the bot ignores it, popcorn-cli does not")
+            continue
+        key = words[1].lower() if len(words) > 1 else ""
+        key = "gpus" if key == "gpu" else key
+        if key not in ("leaderboard", "gpus"):
+            report(number, "error", f"unknown directive '{key}': there are leaderboard and gpu")
+        elif len(words) < 3:
+            report(number, "error", f"the directive {key} has no value")
+        elif key in values:
+            report(number, "error", f"second value for {key}")
+        else:
+            values[key] = words[2:]
+            if key == "leaderboard" and len(words) > 3:
+                report(number, "warning", f"only '{words[2]}' counts, the rest of the line is ignored")
+    leaderboard = values.get("leaderboard", [None])[0]
+    lines = text.splitlines()
+
+    def where(word):
+        return next((n for n, line in enumerate(lines, 1) if line.startswith(DIRECTIVES) and word in line.split()), 0)
+
+    if leaderboard is None:
+        report(0, "warning", f"no leaderboard: popcorn needs --leaderboard {' or '.join(TASKS)}")
+    elif leaderboard not in LEADERBOARDS:
+        report(where(leaderboard), "error", f"unknown leaderboard '{leaderboard}'")
+    elif leaderboard not in TASK_OF:
+        message = f"this is the leaderboard of another problem; those of these tasks are {', '.join(TASK_OF)}"
+        report(where(leaderboard), "error", message)
+    known = LEADERBOARDS.get(leaderboard, LEADERBOARDS[GROUP_GEMM.name])
+    for gpu in values.get("gpus", []):
+        if gpu not in known:
+            report(where(gpu), "error", f"the leaderboard has no GPU '{gpu}': {', '.join(sorted(known))}")
+    if len(values.get("gpus", [])) > 1:
+        report(where(values["gpus"][1]), "warning", "popcorn-cli takes the first GPU only")
+    return findings
+
+
+def task_of_file(path: Path) -> Task:
+    """Finds the task whose leaderboard the file's header names; the group GEMM if it names none of these."""
+    with contextlib.suppress(OSError):
+        for line in read_file(path).decode(errors="replace").splitlines():
+            words = line.split()
+            if line.startswith(DIRECTIVES) and len(words) > 2 and words[1].lower() == "leaderboard":
+                return TASKS.get(TASK_OF.get(words[2]), GROUP_GEMM)
+    return GROUP_GEMM
+
+
+def check_word(text: str) -> list[Finding]:
+    """Finds every place of the word that the bot looks for in the lower-cased file, comments included."""
+    return [
+        Finding(number, match.start() + 1, "forbidden-word", "error", f"'{match.group()}' refuses the whole file")
+        for number, line in enumerate(text.split("\n"), 1)
+        for match in re.finditer(FORBIDDEN_WORD, line, re.IGNORECASE)
+    ]
+
+
+def check_spelling(text: str, tree: ast.Module) -> list[Finding]:
+    """Finds the word in a string whose source does not show it: escapes, literals side by side.
+
+    The bot and KernelGuard search the text and let these pass (tried with kernelguard 0.3.1); a reviewer may not.
+    """
+    findings = []
+    for node in ast.walk(tree):
+        value = node.value if isinstance(node, ast.Constant) else None
+        value = value.decode("latin-1") if isinstance(value, bytes) else value
+        if isinstance(value, str) and FORBIDDEN_WORD in value.lower():
+            if FORBIDDEN_WORD not in (ast.get_source_segment(text, node) or "").lower():
+                message = "spells the forbidden word so that the bot does not see it"
+                findings.append(Finding(node.lineno, node.col_offset + 1, "hidden-word", "warning", message))
+    return findings
+
+
+def read_tree(text: str) -> list[Finding]:
+    """Finds what can be read off the syntax tree."""
+    tree = ast.parse(text)
+    return review(tree) + check_dsl(tree) + check_spelling(text, tree)
+
+
+def deeply(function: Callable[[], list[Finding]]) -> list[Finding]:
+    """Calls function() with room for any tree that Python compiles: a sum of a thousand terms is that many nodes
+    deep."""
+    outcome, limit = [], sys.getrecursionlimit()
+
+    def work():
+        try:
+            outcome.extend(function())
+        except (RecursionError, MemoryError):
+            message = "nested too deeply to be reviewed here; Python compiles it"
+            outcome.append(Finding(0, 0, "syntax", "warning", message))
+
+    stack = threading.stack_size(2**29)
+    sys.setrecursionlimit(10**5)
+    try:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    finally:
+        sys.setrecursionlimit(limit)
+        threading.stack_size(stack)
+    return outcome
+
+
+def review_available() -> bool:
+    return importlib.util.find_spec("kernelguard") is not None
+
+
+def check_automatic_review(text: str) -> list[Finding]:
+    """Asks KernelGuard, which the bot runs before it benchmarks; finds nothing where it is not installed."""
+    if not review_available():
+        return []
+    command = [sys.executable, "-m", "kernelguard", "--api-mode"]
+    with tempfile.TemporaryDirectory() as empty:
+        try:
+            done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=REVIEW_S, cwd=empty)
+        except subprocess.TimeoutExpired:
+            return [
+                Finding(0, 0, "review", "error", f"KernelGuard was not done after {REVIEW_S} s, as the bot demands")
+            ]
+    try:
+        result = json.loads(done.stdout.splitlines()[-1])
+        filtered, patterns = result["should_filter"], result["matched_patterns"]
+    except (IndexError, ValueError, KeyError, TypeError):
+        message = f"KernelGuard gave no verdict (exit code {done.returncode}): {done.stderr[-200:].strip()}"
+        return [Finding(0, 0, "review", "error", message)]
+    findings = []
+    for found in patterns:
+        message = f"KernelGuard, {result['classification']}: {found['pattern']}: {found.get('evidence', '')}"
+        severity = "error" if filtered else "warning"
+        findings.append(Finding(0, 0, "review", severity, message[:300]))
+    if filtered and not findings:
+        findings.append(Finding(0, 0, "review", "error", f"KernelGuard refuses it: {result.get('filter_reason')}"))
+    return findings
+
+
+def check(path: Path, cases: list[str] | None = None) -> tuple[list[Finding], dict[str, float]]:
+    """Finds everything, in the order of the file; also returns the seconds by section. cases: as of
+    compile_time.measure, None to compile nothing. Raises OSError if the file cannot be read.
+    """
+    content = read_file(path)
+    findings = check_file(path.name, content)
+    if any(f.rule == "encoding" for f in findings) or not content:
+        return findings, {}
+    text = content.decode("utf-8")
+    findings += check_header(text) + check_word(text)
+    text = text.removeprefix(BOM)
+    try:
+        with contextlib.suppress(RecursionError):  # its objects are nested deeper than the compiler's
+            ast.parse(text)
+        compile(text, path.name, "exec", dont_inherit=True)  # as the import will
+    except (SyntaxError, ValueError) as error:
+        place = getattr(error, "lineno", 0) or 0, getattr(error, "offset", 0) or 0
+        return sorted({*findings, Finding(*place, "syntax", "error", getattr(error, "msg", None) or str(error))}), {}
+    except (RecursionError, MemoryError):  # how Python's compiler reports it
+        return sorted({*findings, Finding(0, 0, "syntax", "error", "nested too deeply for Python to compile")}), {}
+    findings += deeply(lambda: read_tree(text)) + check_automatic_review(text)
+    spent = {}
+    # What may patch the evaluator or start processes is not run.
+    if cases is not None and not any(f.severity == "error" for f in findings):
+        timings, spent = check_compile_time(path, cases)
+        findings += timings
+    return sorted(set(findings)), spent

@@ -1,0 +1,110 @@
+"""Imports, wherever they stand in a file, go down the floors of FLOORS, and never in a circle."""
+
+import ast
+import graphlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# From the ground up. An entry is a module, or a package with all that is in it; of several the longest one counts. That
+# of a whole product (no dot) is its own `__init__.py` alone: every room of a product has a floor here.
+FLOORS = (
+    *(f"emulator.{room}" for room in ("errors", "chip", "arena", "formats", "ptx", "state", "units")),
+    *(f"emulator.{room}" for room in ("machine", "model", "device", "serve")),
+    *("emulator", "emulator.__main__"),
+    *(f"moe.{room}" for room in ("problem", "operands", "device", "kernels", "tuning", "grouped_gemm", "layer")),
+    *("moe", "moe.reference", "moe.checks", "moe.measure"),
+    *(f"moe.{command}" for command in ("check", "layer_check", "bench", "layer_bench", "pack")),
+    *("silicon", "silicon.cuda_driver", "silicon.command", "silicon.golden", "silicon.timing", "silicon.entry"),
+    *("silicon.whole_kernels", "silicon.probes", "silicon.calibrate"),
+    *("evaluation", "evaluation.judge", "evaluation.upload"),
+    *("evaluation.commands", "moe.eval_command"),
+    *(f"evaluation.commands.{name}" for name in ("options", "run", "cli")),
+    "evaluation.gpu",
+)
+PRODUCTS = sorted({entry.partition(".")[0] for entry in FLOORS})
+NOT_IMPORTED = "emulator/serve/startup"  # what a fresh Python runs, by its own path
+
+
+def name_of(path: Path, root: Path) -> str:
+    """Dotted name of a file below `root`; a package's own file has that of the package."""
+    return ".".join(p for p in path.relative_to(root).with_suffix("").parts if p != "__init__")
+
+
+def imports(path: Path, root: Path, known: set[str]) -> set[str]:
+    """Modules among `known` that a file imports, at its top or anywhere else."""
+    package, found = list(path.relative_to(root).parts[:-1]), set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else []
+            module = ".".join([*above, *filter(None, [node.module])])
+            wanted = [f"{module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            wanted = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in wanted:
+            while name and name not in known:  # what a module has in it is that module
+                name = name.rpartition(".")[0]
+            found |= {name} - {""}
+    return found
+
+
+def graph(root: Path, products: list[str]) -> dict[str, set[str]]:
+    """What each module of the products imports of them."""
+    files = [path for product in products for path in (root / product).rglob("*.py")]
+    files = [path for path in files if not path.is_relative_to(root / NOT_IMPORTED)]
+    known = {name_of(path, root) for path in files}
+    return {name_of(path, root): imports(path, root, known) for path in files}
+
+
+def floor(name: str) -> int:
+    """Number of a module's floor in FLOORS. Raises LookupError where it has none."""
+    entry = name
+    while entry not in FLOORS:
+        entry = entry.rpartition(".")[0]
+        if "." not in entry:
+            raise LookupError(f"{name} has no floor in FLOORS")
+    return FLOORS.index(entry)
+
+
+def violations(found: dict[str, set[str]]) -> list[str]:
+    """Imports that go up. Raises LookupError for a module without a floor."""
+    floors = {name: floor(name) for name in found}
+    return [f"{a} imports {b}" for a, others in found.items() for b in others if floors[b] > floors[a]]
+
+
+def test_imports_go_down():
+    assert not violations(graph(ROOT, PRODUCTS))
+
+
+def test_imports_make_no_circle():
+    graphlib.TopologicalSorter(graph(ROOT, PRODUCTS)).prepare()
+
+
+@pytest.mark.parametrize("line", ["from ..machine import clock", "def f():\n    from ..machine.clock import Clock"])
+def test_an_import_that_goes_up_is_seen(tmp_path, line):
+    for folder in ("units", "machine"):
+        (tmp_path / "emulator" / folder).mkdir(parents=True)
+    (tmp_path / "emulator" / "machine" / "clock.py").write_text("from ..units import tma\n")
+    (tmp_path / "emulator" / "units" / "tma.py").write_text(line)
+    found = graph(tmp_path, ["emulator"])
+    assert violations(found) == ["emulator.units.tma imports emulator.machine.clock"]
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(found).prepare()
+
+
+def test_a_room_without_a_floor_is_seen(tmp_path):
+    (tmp_path / "emulator").mkdir()
+    (tmp_path / "emulator" / "attic.py").touch()
+    with pytest.raises(LookupError, match="emulator.attic has no floor"):
+        violations(graph(tmp_path, ["emulator"]))
+
+
+def test_every_package_says_what_it_is_for():
+    """In two lines, between which is a blank one."""
+    for room in FLOORS:
+        package = ROOT.joinpath(*room.split("."), "__init__.py")
+        if "." in room and package.exists():
+            assert len(ast.get_docstring(ast.parse(package.read_text())).splitlines()) == 3, room
