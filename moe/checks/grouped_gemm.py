@@ -1,4 +1,4 @@
-"""Cases for grouped_gemm_fp8 and how far a result may be from the exact reference; `python -m moe.check` runs them.
+"""`python -m moe.check` runs these cases, and BOUND says how far a result may be from the exact reference.
 
 Import this after emulator.install, if a GPU is emulated.
 """
@@ -12,7 +12,7 @@ from moe.grouped_gemm import grouped_gemm_fp8, launcher
 from moe.kernels.config import Config
 from moe.reference.grouped_gemm import magnitudes, reference
 
-CTAS = 12  # of the emulated launches: cases are small, and the K of tiles must be shared
+CTAS = 12  # of an emulated launch: cases are small, and the K of some tiles must be shared
 # |out - reference| <= this x magnitude, where magnitude is the reference of absolute values: 2^-9, half a unit of bf16,
 # and as much as 2^-10 for the tensor core's sums of 32 products, which keep 13 bits of the largest.
 # Largest seen: 1.67e-3 = 0.86 x 2^-9, on an H200 and emulated.
@@ -21,16 +21,16 @@ BOUND = 2**-9 + 2**-10
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Rows of each expert, N, K, and what is special."""
+    """A problem: the rows of each expert, N, K, and what is special about it."""
 
     ms: tuple[int, ...]
     n: int
     k: int
-    special: str = ""  # "nan": some operands and scales are; "indptr": m_indptr is not as it should be
+    special: str = ""  # "nan": some operands and scales are NaN; "indptr": m_indptr is not monotone
     seed: int = 0
 
     def draw(self) -> tuple[torch.Tensor, ...]:
-        """a, a_scale, b, b_scale, m_indptr on the CPU. Scales have any sign."""
+        """Return a, a_scale, b, b_scale, m_indptr on the CPU. Scales have any sign."""
         g, experts, rows = torch.Generator().manual_seed(self.seed), len(self.ms), sum(self.ms)
         a = torch.randn(rows, self.k, generator=g).clamp(-2, 2).to(torch.float8_e4m3fn)
         b = torch.randn(experts, self.n, self.k, generator=g).clamp(-2, 2).to(torch.float8_e4m3fn)
@@ -66,12 +66,12 @@ CASES = {
 
 
 def clipped(m_indptr: torch.Tensor, rows: int) -> torch.Tensor:
-    """m_indptr as the kernel reads it: never below what came before, never beyond the rows."""
+    """Return m_indptr as the kernel reads it: never below what came before, never beyond the rows."""
     return m_indptr.clamp(0, rows).cummax(0).values
 
 
 def error(out: torch.Tensor, operands: tuple) -> float:
-    """Largest distance from the reference, in magnitudes. Infinite if a NaN is not where it must be."""
+    """Return the largest distance from the reference, in magnitudes; infinite if a NaN is not where it must be."""
     a, a_scale, b, b_scale, m_indptr = (x.cpu() for x in operands)
     m_indptr = clipped(m_indptr, a.shape[0])
     rows = slice(int(m_indptr[0]), int(m_indptr[-1]))
@@ -84,9 +84,10 @@ def error(out: torch.Tensor, operands: tuple) -> float:
 
 
 def run(case: Case, config: Config, schedule: int = 0, device: str = "cpu", written: bool = False) -> float:
-    """The error of one launch under this config. Emulated (device "cpu"), under this order of events (a seed).
+    """Launch a case under a config and return its error.
 
-    written: emulated, as if the launch before had written the operands; it may not be finished until it was waited for.
+    schedule: the seed of the order of events, where device is "cpu", the emulated GPU. written: emulate that the launch
+    before has written the operands, which may not be there until it was waited for.
     """
     operands = case.draw()
     (rows, k), (experts, n, _) = operands[0].shape, operands[2].shape

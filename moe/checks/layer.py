@@ -1,4 +1,4 @@
-"""Inputs for the layer and what each stage may leave; `python -m moe.layer_check` runs these checks.
+"""`python -m moe.layer_check` runs these checks: of what each stage of the layer leaves, and of the result.
 
 Import this after emulator.install, if a GPU is emulated.
 """
@@ -20,7 +20,7 @@ from moe.tuning.back_ends import tuning
 
 
 def case(name: str, sizes: p.Sizes, tokens: int, offset: int = 0, seed: int = 0) -> p.Inputs:
-    """Inputs with adversarial routing logits; without a bias, but for "random", so that equal logits are equal."""
+    """Draw inputs with these of the LOGITS. All but "random" have no bias, so that equal logits have equal scores."""
     inputs = d.draw(sizes, tokens, seed, offset)
     x, local = inputs.routing_logits, slice(offset, offset + sizes.local)
     g = torch.Generator().manual_seed(seed)
@@ -56,7 +56,7 @@ LOGITS = "random", "ties", "equal groups", "infinities", "nan", "all remote", "a
 
 
 def check_routing(x: p.Inputs, space) -> str | None:
-    """What is wrong with what the routing kernel left in space, which is on the CPU; None if nothing is."""
+    """Return what is wrong with what the routing kernel left in space, index by index; None if nothing is."""
     tokens, sizes, offset = x.hidden_states.shape[0], x.sizes, x.local_expert_offset
     chosen, weights = d.route(x.routing_logits, x.routing_bias, x.routed_scaling_factor)
     m_indptr, rows, places = d.lists(chosen, offset, sizes.local)
@@ -77,7 +77,7 @@ def check_routing(x: p.Inputs, space) -> str | None:
 
 
 def check_permuted(x: p.Inputs, space) -> str | None:
-    """What is wrong with permuted tokens, given what routing left: bit for bit. Not all calls launch it."""
+    """Return what is wrong with the rows that permute copied, given what routing left; None if nothing is."""
     used = int(space.m_indptr[-1])
     rows = space.rows[:used].long()
     for name, found, must in (
@@ -90,11 +90,14 @@ def check_permuted(x: p.Inputs, space) -> str | None:
 
 
 def check_product(x: p.Inputs, space) -> str | None:
-    """What is wrong with GEMM1's c, given what routing left: each value, times its scale, against silu(gate) * up."""
+    """Return what is wrong with GEMM1's c, given what routing left; None if nothing is.
+
+    Each value, times its scale, is compared with silu(gate) * up.
+    """
     used = int(space.m_indptr[-1])
     rows = space.rows[:used]
     exact = d.product(x, rows, space.m_indptr).double()
-    # How far up and gate may be off: BOUND of the sum of absolute values; silu's slope is below 1.1
+    # Up and gate may be off by BOUND times the sum of absolute values; silu's slope is below 1.1
     a = x.hidden_states.view(torch.uint8)[rows.long()].view(p.E4M3)
     size = magnitudes(a, x.hidden_states_scale[:, rows.long()], x.gemm1_weights, x.gemm1_weights_scale, space.m_indptr)
     g = reference(a, x.hidden_states_scale[:, rows.long()], x.gemm1_weights, x.gemm1_weights_scale, space.m_indptr)
@@ -110,7 +113,7 @@ def check_product(x: p.Inputs, space) -> str | None:
         return f"the scale of row, block {list(at)} is {scale[at]:.6g}, not {most[at] / 448:.6g} +- {may[at] / 448:.2g}"
     scale = scale.repeat_interleave(128, 1)
     found = space.c[:used].float().double() * scale
-    # e4m3 keeps 4 bits, and 2^-9 at least
+    # e4m3 keeps 4 significant bits; its least step is 2^-9
     wrong = (found - exact).abs() > off * (1 + 2**-4) + exact.abs() * 2**-4 * 1.001 + scale * 2**-10 * 1.001
     if wrong.any():
         at = tuple(wrong.nonzero()[0].tolist())
@@ -119,7 +122,7 @@ def check_product(x: p.Inputs, space) -> str | None:
 
 
 def check_second(x: p.Inputs, space) -> str | None:
-    """What is wrong with GEMM2's o, given what GEMM1 left: against the reference, in magnitudes, as moe.check."""
+    """Return what is wrong with GEMM2's o, given what GEMM1 left, by the bound of moe.check; None if nothing is."""
     used = int(space.m_indptr[-1])
     operands = space.c[:used], space.c_scale[:, :used], x.gemm2_weights, x.gemm2_weights_scale, space.m_indptr
     found, expected = space.o[:used].double(), reference(*operands).double()
@@ -131,7 +134,10 @@ def check_second(x: p.Inputs, space) -> str | None:
 
 
 def check_output(x: p.Inputs, space, output: torch.Tensor) -> str | None:
-    """What is wrong with the output, given what GEMM2 and routing left: bit for bit, but for which NaN it is."""
+    """Return what is wrong with the output, given what GEMM2 and routing left; None if nothing is.
+
+    It is compared bit for bit, but for which NaN it is.
+    """
     tokens = x.hidden_states.shape[0]
     expected = d.combined(space.o, space.places[:tokens], space.weights[:tokens])
     bad = (output.view(torch.int16) != expected.view(torch.int16)) & ~(output.isnan() & expected.isnan())
@@ -140,19 +146,19 @@ def check_output(x: p.Inputs, space, output: torch.Tensor) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Of one call of the layer."""
+    """How far one call of the layer was from what it must give."""
 
     wrong: str | None  # the first stage that is wrong, and how
     matched: float  # share of outputs within the contest's tolerance, of which 0.9 must be
-    to_exact: float  # distance from the definition's result, of its norm
-    to_quantised: float  # and from what the kernels should give
+    to_exact: float  # distance from the definition's result, in its norms
+    to_quantised: float  # distance from what the kernels should give, rounding by rounding
 
 
-FAR = 0.05  # the distance from the exact result that is allowed: it is not quantised in between
+FAR = 0.05  # allowed distance from the exact result, which is not quantised in between
 
 
 def close(values: int) -> float:
-    """The distance from quantised_layer that is allowed with so many values of c.
+    """Return the distance from quantised_layer that is allowed with so many values of c.
 
     Sums that the tensor core rounds otherwise make 1 % of them a neighbour in e4m3, a step of up to 1/8. Where they are
     few, a single one weighs: of 6 draws of 1280 values, 0.001 to 0.014; of more than 100,000, 0.004 (H200).
@@ -161,7 +167,7 @@ def close(values: int) -> float:
 
 
 def compare(x: p.Inputs, space, output: torch.Tensor) -> Result:
-    """Every stage against what the one before left, and the whole. x, space, output: on one device, also a CPU."""
+    """Check every stage against what the one before left, and the whole. x, space and output are on one device."""
     wrong = None
     if x.hidden_states.shape[0]:
         for stage, found in (
@@ -184,10 +190,10 @@ def compare(x: p.Inputs, space, output: torch.Tensor) -> Result:
 
 
 def emulated(x: p.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None = None, last: str = ""):
-    """(space, output) of one call on the emulated GPU, of which so many SMs are used.
+    """Call the layer on the emulated GPU, of which so many SMs are used; return (space, output).
 
-    The inputs may only be read, and as if the launch before had written them. configs: of the GEMMs. last: the
-    stage behind which it ends, routing or permute.
+    The inputs may only be read, and only behind a wait for the launch before, as if that had written them. configs:
+    those of both GEMMs, if not the table's. last: the stage after which the call ends, routing or permute.
     """
     tokens = x.hidden_states.shape[0]
     layer = Layer(torch.device("cpu"), x.sizes)
@@ -210,7 +216,7 @@ def emulated(x: p.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None
 
 
 def check_emulated(schedules: int) -> None:
-    """Small cases, under every config of GEMM1."""
+    """Check small cases on the emulated GPU, under every config of GEMM1."""
     sizes = p.Sizes(hidden=256, intermediate=256, local=4)
     for name in LOGITS:
         for tokens in (1, 50):
@@ -231,7 +237,7 @@ def check_emulated(schedules: int) -> None:
 
 
 def check_on_gpu() -> None:
-    """The definition's size, in eager calls and replayed from a CUDA graph."""
+    """Check the layer at the definition's size, in eager calls and replayed from a CUDA graph."""
     sizes, device = p.Sizes(), torch.device("cuda", torch.cuda.current_device())
     x = d.draw(sizes, 1, device="cuda")
     for name in LOGITS:
@@ -270,5 +276,6 @@ def check_on_gpu() -> None:
 
 
 def complain(what: str, wrong: str | None) -> None:
+    """End the command with this sentence if something is wrong."""
     if wrong:
         raise click.ClickException(f"{what}: {wrong}")

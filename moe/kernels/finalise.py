@@ -1,4 +1,4 @@
-"""The layer's last kernel: each token's weighted sum over the rows that its local experts gave it. A CTA a token."""
+"""The layer's last kernel: a CTA sums a token's rows, those that its local experts gave it, by their weights."""
 
 import cutlass
 import cutlass.cute as cute
@@ -24,8 +24,10 @@ WORDS = 7
 
 
 class Finalise:
-    """The kernel. Words: addresses of o bf16 [rows, H], places int32 [T, 8], weights f32 [T, 8], output bf16 [T, H]; T,
-    H; CUDA stream. Of a token's places those that are not -1 come first. It computes moe.reference.layer.combined.
+    """The kernel computes output[t] = sum over j of weights[t, j] * o[places[t, j]]: moe.reference.layer.combined.
+
+    Its words: addresses of o bf16 [rows, H], places int32 [T, 8], weights f32 [T, 8], output bf16 [T, H]; T, H; CUDA
+    stream. A token's places that are not -1 come first.
     """
 
     @cute.jit

@@ -1,9 +1,8 @@
-"""The layer's kernel before GEMM1 where experts have many tokens: copies of their rows, in the order of the experts.
+"""The layer's kernel before GEMM1 where experts have many tokens: it copies their rows in the order of the experts.
 
-    a CTA: 8 rows at a time. A warp copies a row, a lane 16 bytes at once, and the ninth warp the scales of all of them,
-           a lane those of one row for every fourth block of K
-
-GEMM1 then loads tokens as the grouped GEMM does, by TMA. With few tokens it gathers them itself.
+A CTA copies 8 rows at a time: each of eight warps a row, a lane 16 bytes at once, and the ninth warp the scales of all
+eight, a lane those of one row for every fourth k-block. GEMM1 then loads tokens by TMA, as the grouped GEMM does. With
+few tokens it gathers them itself.
 """
 
 import cutlass
@@ -24,18 +23,20 @@ from moe.kernels.ptx import (
     wait_for_previous_kernel,
 )
 
-ROWS = 8  # that a CTA copies at a time
+ROWS = 8  # rows that a CTA copies at a time
 THREADS = 32 * (ROWS + 1)
-CTAS = 2  # of an SM
-TOGETHER = 14  # 16-byte loads of a thread that are under way at once: a row of 7168
-BLOCKS = 14  # scales of a thread likewise: of rows of 7168
+CTAS = 2  # CTAs of an SM
+TOGETHER = 14  # 16-byte loads that a thread has under way at once: a row of 7168
+BLOCKS = 14  # scales that a thread loads at once: those of a row of 7168
 WORDS = 12
 
 
 class Permute:
-    """The kernel. Words: addresses of hidden_states e4m3 [T, H], their scales f32 [H/128, T], m_indptr int32 [E + 1],
-    rows int32 [total_m] (the token of each row), permuted e4m3 [total_m, H], its scales f32 [H/128, total_m]; T, H,
-    total_m, E; CTAs; CUDA stream. Row r < m_indptr[E] of the result is that of token rows[r].
+    """The kernel writes permuted[r] = hidden_states[rows[r]], and its scales, for the rows r < m_indptr[E].
+
+    Its words: addresses of hidden_states e4m3 [T, H], their scales f32 [H/128, T], m_indptr int32 [E + 1], rows int32
+    [total_m] (the token of each row), permuted e4m3 [total_m, H], its scales f32 [H/128, total_m]; T, H, total_m, E;
+    CTAs; CUDA stream.
     """
 
     @cute.jit
@@ -83,5 +84,5 @@ class Permute:
 
 
 def grid_of(rows: int, sms: int) -> int:
-    """CTAs for at most so many rows."""
+    """Return how many CTAs are launched for at most so many rows."""
     return min(CTAS * sms, -(-rows // ROWS))

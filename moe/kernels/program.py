@@ -1,4 +1,4 @@
-"""Compile a kernel once, launch it often: its arguments are 64-bit words in host memory."""
+"""`Program`: a kernel that is compiled once and launched often, with arguments that are 64-bit words in host memory."""
 
 import ctypes
 import struct
@@ -10,10 +10,13 @@ from cutlass.cute.runtime import make_ptr
 
 
 class Program:
-    """program(*words): launch on the current GPU. `host`: a @cute.jit function of a pointer to that many words."""
+    """A compiled kernel; calling it with its words launches it on the current GPU.
+
+    host: a @cute.jit function of a pointer to `words` 64-bit words. RuntimeError if a launch fails.
+    """
 
     def __init__(self, host, words: int):
-        self.lock = threading.Lock()  # of the words, from writing them to the end of the launch
+        self.lock = threading.Lock()  # held from writing the words to the end of the launch
         self.words, self.struct = (ctypes.c_int64 * words)(), struct.Struct(f"{words}q")
         pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
         executor = cute.compile(host, pointer).to()
@@ -32,5 +35,5 @@ class Program:
 
 
 def float_bits(x: float) -> int:
-    """A word that has an f32 in its lower half."""
+    """Return a word whose lower half has the bits of x as f32."""
     return struct.unpack("I", struct.pack("f", x))[0]

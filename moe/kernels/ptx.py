@@ -1,6 +1,7 @@
-"""The PTX that the kernels are written in: one function an instruction, with its section of the PTX ISA 9.1.
+"""The PTX that the kernels are written in: a function issues one instruction; numbers are sections of the PTX ISA 9.1.
 
-Shared memory addresses are Int32; tensormaps, matrix descriptors and global addresses are Int64.
+Shared memory addresses are Int32; tensormaps, matrix descriptors and global addresses are Int64. A condition is an
+Int32: the instruction is executed where it is not 0, and a load gives 0 where it is.
 """
 
 import cutlass.cute as cute
@@ -18,7 +19,7 @@ CACHE_POLICY = {NORMAL: 0x1000000000000000, FIRST: 0x12F0000000000000, LAST: 0x1
 
 
 def ptx(text: str, constraints: str, *operands, result: str | None = None):
-    """Inline PTX: $0, $1, .. are the result, if any, then the operands (DSL numbers)."""
+    """Insert inline PTX. $0, $1, .. are the result, if any, then the operands, which are DSL numbers."""
     return llvm.inline_asm(
         ir.Type.parse(result) if result else None,
         [x.ir_value() for x in operands],
@@ -31,51 +32,54 @@ def ptx(text: str, constraints: str, *operands, result: str | None = None):
 
 
 def ptx_if(condition: Int32, text: str, constraints: str, *operands) -> None:
-    """Inline PTX that is executed where condition, the last operand, is not 0."""
+    """Insert inline PTX that is executed where condition, its last operand, is not 0."""
     guard = f"{{ .reg .pred p; setp.ne.b32 p, ${len(operands)}, 0; @p {text} }}"
     ptx(guard, f"{constraints},r".lstrip(","), *operands, condition)
 
 
 def unpack(struct, count: int, dtype) -> list:
-    """The members of what inline PTX with `count` results gave."""
+    """Return the members of the struct that inline PTX with `count` results gave."""
     mlir = dtype.mlir_type
     return [dtype(llvm.extractvalue(mlir, struct, ir.DenseI64ArrayAttr.get([i]))) for i in range(count)]
 
 
 def structure(count: int, name: str) -> str:
+    """Return the MLIR type of a struct of `count` members of the type `name`."""
     return f"!llvm.struct<({', '.join([name] * count)})>"
 
 
 def select(condition, x, y) -> Int32:
-    """x if condition else y, without a branch."""
+    """Return x if condition else y, without a branch."""
     return Int32(arith.select(condition.ir_value(), Int32(x).ir_value(), Int32(y).ir_value()))
 
 
 def minimum(x, y) -> Int32:
+    """Return the smaller of two signed integers."""
     return select(Int32(x) < Int32(y), x, y)
 
 
 def maximum(x, y) -> Int32:
+    """Return the larger of two signed integers."""
     return select(Int32(x) < Int32(y), y, x)
 
 
 def select_float(condition, x, y) -> Float32:
-    """x if condition else y, without a branch."""
+    """Return x if condition else y, without a branch."""
     return Float32(arith.select(condition.ir_value(), Float32(x).ir_value(), Float32(y).ir_value()))
 
 
 def as_float(x: Int32) -> Float32:
-    """The f32 that has these bits."""
+    """Return the f32 that has these bits."""
     return Float32(arith.bitcast(Float32.mlir_type, x.ir_value()))
 
 
 def as_int(x: Float32) -> Int32:
-    """The bits of an f32."""
+    """Return the bits of an f32."""
     return Int32(arith.bitcast(Int32.mlir_type, x.ir_value()))
 
 
 def prefix_sum(x: Int32, lane: Int32) -> Int32:
-    """Of a warp's lanes up to and with this one."""
+    """Return the sum of x over a warp's lanes up to and including this one."""
     for step in range(5):
         other = cute.arch.shuffle_sync_up(x, 1 << step, mask_and_clamp=0)
         x = x + select(lane >= 1 << step, other, 0)
@@ -83,7 +87,7 @@ def prefix_sum(x: Int32, lane: Int32) -> Int32:
 
 
 def divide(x, y) -> Int32:
-    """Quotient of two numbers that are not negative; `//` would care for the signs."""
+    """Return the quotient of two numbers that are not negative; `//` would care for the signs."""
     return Int32(arith.divui(Int32(x).ir_value(), Int32(y).ir_value()))
 
 
@@ -91,15 +95,12 @@ def divide(x, y) -> Int32:
 
 
 def mbarrier_init(bar: Int32, count: int) -> None:
-    """mbarrier.init (9.7.13.15.9)."""
+    """mbarrier.init (9.7.13.15.9): initialise a barrier that `count` arrivals complete."""
     ptx("mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", bar, Int32(count))
 
 
 def mbarrier_expect(bar: Int32, size: int, condition: Int32 | None = None) -> None:
-    """mbarrier.arrive.expect_tx (9.7.13.15.13): an arrival that also awaits `size` bytes.
-
-    With a condition: where that is not 0.
-    """
+    """mbarrier.arrive.expect_tx (9.7.13.15.13): arrive, and let the phase also await `size` bytes."""
     text, operands = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", (bar, Int32(size))
     if condition is None:
         ptx(text, "r,r", *operands)
@@ -108,20 +109,23 @@ def mbarrier_expect(bar: Int32, size: int, condition: Int32 | None = None) -> No
 
 
 def mbarrier_arrive(bar: Int32, condition) -> None:
-    """mbarrier.arrive (9.7.13.15.13), at a barrier of this CTA, where condition is not 0."""
+    """mbarrier.arrive (9.7.13.15.13): arrive at a barrier of this CTA, where condition is not 0."""
     ptx_if(condition, "mbarrier.arrive.shared::cta.b64 _, [$0];", "r", bar)
 
 
 def mbarrier_arrive_cluster(bar: Int32, condition) -> None:
-    """The same at a barrier of any CTA of the cluster: an address that map_shared gave.
+    """mbarrier.arrive (9.7.13.15.13): arrive at a barrier of any CTA of the cluster, an address that map_shared gave.
 
-    Without .release.cluster, for which ptxas puts a fence of the whole GPU in front: the warp has only read.
+    It is without .release.cluster, for which ptxas puts a fence of the whole GPU in front: the warp has only read.
     """
     ptx_if(condition, "mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", bar)
 
 
 def mbarrier_wait(bar: Int32, parity: Int32) -> None:
-    """mbarrier.try_wait (9.7.13.15.16) until the phase of this parity is complete; a fresh barrier passes parity 1."""
+    """mbarrier.try_wait (9.7.13.15.16): wait until the phase of this parity is complete.
+
+    A fresh barrier passes parity 1.
+    """
     text = """{ .reg .pred p;
         WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;
         @p bra DONE;
@@ -131,43 +135,43 @@ def mbarrier_wait(bar: Int32, parity: Int32) -> None:
 
 
 def mbarrier_test(bar: Int32, parity: Int32) -> Int32:
-    """mbarrier.test_wait (9.7.13.15.16): 1 if the phase of this parity is complete, at once."""
+    """mbarrier.test_wait (9.7.13.15.16): return 1 if the phase of this parity is complete, else 0, without waiting."""
     text = "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [$1], $2; selp.b32 $0, 1, 0, p; }"
     return Int32(ptx(text, "=r,r,r", bar, parity, result="i32"))
 
 
 def map_shared(address: Int32, rank: Int32) -> Int32:
-    """mapa (9.7.9.24): the shared::cluster address of `address` in CTA `rank`."""
+    """mapa (9.7.9.24): return the shared::cluster address of `address` in CTA `rank` of the cluster."""
     return Int32(ptx("mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", address, rank, result="i32"))
 
 
 def warpgroup_barrier(number: Int32) -> None:
-    """bar.sync (9.7.13.1) of the 128 threads of a warpgroup."""
+    """bar.sync (9.7.13.1): let the 128 threads of a warpgroup meet at this barrier."""
     ptx("bar.sync $0, 128;", "r", number)
 
 
 def consumer_barrier(number: int) -> None:
-    """bar.sync of the 256 threads of both warpgroups."""
+    """bar.sync (9.7.13.1): let the 256 threads of both consumer warpgroups meet at this barrier."""
     ptx("bar.sync $0, 256;", "r", Int32(number))
 
 
 def pair_barrier(number: Int32) -> None:
-    """bar.sync of the 64 threads of two warps."""
+    """bar.sync (9.7.13.1): let the 64 threads of two warps meet at this barrier."""
     ptx("bar.sync $0, 64;", "r", number)
 
 
 def wait_for_previous_kernel() -> None:
-    """griddepcontrol.wait (9.7.13.13): until the kernel before has ended and its writes are visible."""
+    """griddepcontrol.wait (9.7.13.13): wait until the kernel before has ended and its writes are visible."""
     ptx("griddepcontrol.wait;", "")
 
 
 def pause() -> None:
-    """nanosleep (9.7.13.10) of about 64 ns, between two looks at a flag."""
+    """nanosleep (9.7.13.10): sleep for about 64 ns, between two looks at a flag."""
     ptx("nanosleep.u32 64;", "")
 
 
 def let_next_kernel_start() -> None:
-    """griddepcontrol.launch_dependents (9.7.13.13)."""
+    """griddepcontrol.launch_dependents (9.7.13.13): let the dependent kernel start once all CTAs said so, or ended."""
     ptx("griddepcontrol.launch_dependents;", "")
 
 
@@ -175,29 +179,29 @@ def let_next_kernel_start() -> None:
 
 
 def load_relaxed(address: Int64) -> Int32:
-    """ld.relaxed.gpu (9.7.9.8): from L2, whatever L1 has."""
+    """ld.relaxed.gpu (9.7.9.8): load 4 bytes from L2, whatever L1 has."""
     return Int32(ptx("ld.relaxed.gpu.global.b32 $0, [$1];", "=r,l", address, result="i32"))
 
 
 def load_relaxed_if(address: Int64, condition: Int32) -> Int32:
-    """ld.relaxed.gpu; 0 where condition is 0."""
+    """ld.relaxed.gpu (9.7.9.8): load 4 bytes from L2; 0 where condition is 0."""
     text = "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.relaxed.gpu.global.b32 $0, [$1]; }"
     return Int32(ptx(text, "=&r,l,r", address, condition, result="i32"))
 
 
 def atomic_inc(address: Int64, last: Int32) -> Int32:
-    """atom.inc.acq_rel.gpu (9.7.13.6): counts up to `last`, then from 0 again; the value before."""
+    """atom.inc.acq_rel.gpu (9.7.13.6): count up to `last`, then from 0 again; returns the value before."""
     return Int32(ptx("atom.acq_rel.gpu.global.inc.u32 $0, [$1], $2;", "=r,l,r", address, last, result="i32"))
 
 
 def load_global_float(address: Int64, condition: Int32) -> Float32:
-    """ld.global of an f32; 0 where condition is 0."""
+    """ld.global (9.7.9.8): load an f32; 0 where condition is 0."""
     text = "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.global.f32 $0, [$1]; }"
     return Float32(ptx(text, "=&f,l,r", address, condition, result="f32"))
 
 
 def load_16_bytes(instruction: str, address: Int64, condition: Int32, dtype) -> list:
-    """Four of a type by this instruction (9.7.9.8); 0 where condition is 0."""
+    """Load four values of a type by this instruction (9.7.9.8); 0 where condition is 0."""
     letter, kind = ("f", "f32") if dtype is Float32 else ("r", "i32")
     text = "{ .reg .pred p; setp.ne.b32 p, $5, 0; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;"
     text += f" @p {instruction} {{$0, $1, $2, $3}}, [$4]; }}"
@@ -206,126 +210,131 @@ def load_16_bytes(instruction: str, address: Int64, condition: Int32, dtype) -> 
 
 
 def load_relaxed_words_if(address: Int64, condition: Int32) -> list[Int32]:
-    """ld.relaxed.gpu of 16 bytes, each word for itself (8.2.4); 0 where condition is 0."""
+    """ld.relaxed.gpu (9.7.9.8): load 16 bytes, each word for itself (8.2.4); 0 where condition is 0."""
     return load_16_bytes("ld.relaxed.gpu.global.v4.b32", address, condition, Int32)
 
 
 def load_global_floats(address: Int64, condition: Int32) -> list[Float32]:
-    """ld.global of 4 f32; 0 where condition is 0."""
+    """ld.global (9.7.9.8): load 4 f32; 0 where condition is 0."""
     return load_16_bytes("ld.global.v4.f32", address, condition, Float32)
 
 
 def load_global_words(address: Int64, condition: Int32) -> list[Int32]:
-    """ld.global of 16 bytes; 0 where condition is 0."""
+    """ld.global (9.7.9.8): load 16 bytes; 0 where condition is 0."""
     return load_16_bytes("ld.global.v4.b32", address, condition, Int32)
 
 
 def store_relaxed_floats(address: Int64, x: list[Float32], condition: Int32) -> None:
-    """st.relaxed.gpu (9.7.9.11) of 4 f32, each for itself (8.2.4), where condition is not 0."""
+    """st.relaxed.gpu (9.7.9.11): store 4 f32, each for itself (8.2.4), where condition is not 0."""
     ptx_if(condition, "st.relaxed.gpu.global.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f", address, *x)
 
 
 def store_global_words(address: Int64, x: list[Int32], condition: Int32) -> None:
-    """st.global of 16 bytes where condition is not 0."""
+    """st.global (9.7.9.11): store 16 bytes where condition is not 0."""
     ptx_if(condition, "st.global.v4.b32 [$0], {$1, $2, $3, $4};", "l,r,r,r,r", address, *x)
 
 
 def store_global_word(address: Int64, x: Int32, condition: Int32) -> None:
-    """st.global of 4 bytes where condition is not 0."""
+    """st.global (9.7.9.11): store 4 bytes where condition is not 0."""
     ptx_if(condition, "st.global.b32 [$0], $1;", "l,r", address, x)
 
 
 def load_acquire(address: Int64) -> Int32:
-    """ld.acquire.gpu (9.7.9.8)."""
+    """ld.acquire.gpu (9.7.9.8): load 4 bytes; what the storing thread had written before is visible behind it."""
     return Int32(ptx("ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", address, result="i32"))
 
 
 def store_release(address: Int64, value: int) -> None:
-    """st.release.gpu (9.7.9.11)."""
+    """st.release.gpu (9.7.9.11): store 4 bytes, behind all that this thread has written or seen."""
     ptx("st.release.gpu.global.b32 [$0], $1;", "l,r", address, Int32(value))
 
 
 def store_global_bfloat(address: Int64, x: Float32, condition: Int32) -> None:
-    """cvt.rn.bf16 and st.global of 2 bytes where condition is not 0."""
+    """cvt.rn.bf16 (9.7.9.21) and st.global (9.7.9.11): store x as bf16 where condition is not 0."""
     text = "{ .reg .pred p; .reg .b16 h; setp.ne.b32 p, $2, 0; cvt.rn.bf16.f32 h, $1; @p st.global.b16 [$0], h; }"
     ptx(text, "l,f,r", address, x, condition)
 
 
 def store_global_e4m3(address: Int64, other: Int64, x: Float32, y: Float32, condition: Int32) -> None:
-    """cvt.rn.satfinite.e4m3x2 of x and y, and st.global of a byte each; y to `other` where condition is not 0."""
+    """cvt.rn.satfinite.e4m3x2 (9.7.9.21) and st.global (9.7.9.11): store x at `address` as e4m3, and y at `other` where
+    condition is not 0.
+    """
     text = "{ .reg .b16 h, l; .reg .pred p; setp.ne.b32 p, $4, 0; cvt.rn.satfinite.e4m3x2.f32 h, $3, $2;"
     text += " st.global.b8 [$0], h; shr.u16 l, h, 8; @p st.global.b8 [$1], l; }"
     ptx(text, "l,l,f,f,r", address, other, x, y, condition)
 
 
 def load_shared(address: Int32) -> Int32:
-    """ld.shared (9.7.9.8)."""
+    """ld.shared (9.7.9.8): load 4 bytes."""
     return Int32(ptx("ld.shared.b32 $0, [$1];", "=r,r", address, result="i32"))
 
 
 def load_shared_float(address: Int32) -> Float32:
-    """ld.shared of an f32."""
+    """ld.shared (9.7.9.8): load an f32."""
     return Float32(ptx("ld.shared.f32 $0, [$1];", "=f,r", address, result="f32"))
 
 
 def load_shared_words(address: Int32) -> list[Int32]:
-    """ld.shared of 16 bytes."""
+    """ld.shared (9.7.9.8): load 16 bytes."""
     struct = ptx("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,r", address, result=structure(4, "i32"))
     return unpack(struct, 4, Int32)
 
 
 def load_shared_floats(address: Int32) -> list[Float32]:
-    """ld.shared of 4 f32."""
+    """ld.shared (9.7.9.8): load 4 f32."""
     struct = ptx("ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,r", address, result=structure(4, "f32"))
     return unpack(struct, 4, Float32)
 
 
 def store_shared_e4m3(address: Int32, other: Int32, x: Float32, y: Float32) -> None:
-    """cvt.rn.satfinite.e4m3x2 (9.7.9.21) of x and y, and st.shared of a byte each, x at `address`, y at `other`."""
+    """cvt.rn.satfinite.e4m3x2 (9.7.9.21) and st.shared (9.7.9.11): store x at `address` and y at `other` as e4m3."""
     text = "{ .reg .b16 h, l; cvt.rn.satfinite.e4m3x2.f32 h, $3, $2; st.shared.b8 [$0], h;"
     text += " shr.u16 l, h, 8; st.shared.b8 [$1], l; }"
     ptx(text, "r,r,f,f", address, other, x, y)
 
 
 def store_shared_e4m3_pair(address: Int32, x: Float32, y: Float32) -> None:
-    """cvt.rn.satfinite.e4m3x2 of x and y, and st.shared of both, x first."""
+    """cvt.rn.satfinite.e4m3x2 (9.7.9.21) and st.shared (9.7.9.11): store x and y as e4m3, x first."""
     ptx("{ .reg .b16 h; cvt.rn.satfinite.e4m3x2.f32 h, $2, $1; st.shared.b16 [$0], h; }", "r,f,f", address, x, y)
 
 
 def store_shared(address: Int32, value: Int32) -> None:
-    """st.shared (9.7.9.11)."""
+    """st.shared (9.7.9.11): store 4 bytes."""
     ptx("st.shared.b32 [$0], $1;", "r,r", address, value)
 
 
 def store_shared_words(address: Int32, x: list[Int32]) -> None:
-    """st.shared of 16 bytes."""
+    """st.shared (9.7.9.11): store 16 bytes."""
     ptx("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", "r,r,r,r,r", address, *x)
 
 
 def store_shared_float(address: Int32, value: Float32) -> None:
-    """st.shared of an f32."""
+    """st.shared (9.7.9.11): store an f32."""
     ptx("st.shared.f32 [$0], $1;", "r,f", address, value)
 
 
 def store_async_floats(address: Int32, x: list[Float32], bar: Int32) -> None:
-    """st.async (9.7.9.12) of 16 bytes that a barrier of the same CTA counts: addresses of map_shared."""
+    """st.async (9.7.9.12): store 4 f32 in a CTA of the cluster, whose barrier counts the bytes.
+
+    address, bar: what `map_shared` gave.
+    """
     text = "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [$0], {$1, $2, $3, $4}, [$5];"
     ptx(text, "r,f,f,f,f,r", address, *x, bar)
 
 
 def store_matrix(address: Int32, matrices: list[Int32], columns: bool = True) -> None:
-    """stmatrix (9.7.14.5.16): column or row i of 16-bit matrix j [8, 8] to the 16 bytes at lane 8 * j + i's address."""
+    """stmatrix (9.7.14.5.16): store column or row i of 16-bit matrix j [8, 8] at lane 8 * j + i's address."""
     form = "stmatrix.sync.aligned.m8n8.x4" + ".trans" * columns
     ptx(f"{form}.shared::cta.b16 [$0], {{$1, $2, $3, $4}};", "r,r,r,r,r", address, *matrices)
 
 
 def copy_async(to: Int32, source: Int64, size: Int32, condition: Int32) -> None:
-    """cp.async (9.7.9.25.3.1) of 16 bytes where condition is not 0: `size` of them, then zeros."""
+    """cp.async (9.7.9.25.3.1): copy `size` bytes, then zeros up to 16, where condition is not 0."""
     ptx_if(condition, "cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r", to, source, size)
 
 
 def copy_async_word(to: Int32, source: Int64) -> None:
-    """cp.async of 4 bytes."""
+    """cp.async (9.7.9.25.3.1): copy 4 bytes."""
     ptx("cp.async.ca.shared.global [$0], [$1], 4;", "r,l", to, source)
 
 
@@ -335,33 +344,33 @@ def copy_async_arrive(bar: Int32) -> None:
 
 
 def fence_proxy_async() -> None:
-    """fence.proxy.async (9.7.13.4) for shared memory: tensor cores see what barriers gave this thread."""
+    """fence.proxy.async (9.7.13.4): let tensor cores see what barriers gave this thread in shared memory."""
     ptx("fence.proxy.async.shared::cta;", "")
 
 
 def tensormap_prefetch(tensormap: Int64) -> None:
-    """prefetch.tensormap (9.7.9.15)."""
+    """prefetch.tensormap (9.7.9.15): bring a tensormap to the cache that TMA reads it from."""
     ptx("prefetch.tensormap [$0];", "l", tensormap)
 
 
 def tma_prefetch(tensormap: Int64, at: tuple) -> None:
-    """cp.async.bulk.prefetch.tensor (9.7.9.25.5.4): the box at these coordinates to L2, a hint."""
+    """cp.async.bulk.prefetch.tensor (9.7.9.25.5.4): bring the box at these coordinates to L2, as a hint."""
     places = ", ".join(f"${i + 1}" for i in range(len(at)))
     text = f"cp.async.bulk.prefetch.tensor.{len(at)}d.L2.global.tile [$0, {{{places}}}];"
     ptx(text, "l" + ",r" * len(at), tensormap, *map(Int32, at))
 
 
 def bulk_prefetch(address: Int64, size: Int32, condition: Int32) -> None:
-    """cp.async.bulk.prefetch.L2 (9.7.9.25.4.3) of a multiple of 16 bytes where condition is not 0, a hint."""
+    """cp.async.bulk.prefetch.L2 (9.7.9.25.4.3): bring 16 * x bytes to L2 where condition is not 0, as a hint."""
     ptx_if(condition, "cp.async.bulk.prefetch.L2.global [$0], $1;", "l,r", address, size)
 
 
 def tma_load(
     to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition, mask: Int32 | None, pair: bool = False
 ) -> None:  # fmt: skip
-    """cp.async.bulk.tensor (9.7.9.25.5.2) of the box at these coordinates, innermost first.
+    """cp.async.bulk.tensor (9.7.9.25.5.2): load the box at these coordinates, innermost first.
 
-    With a mask: to the same place in each of these CTAs of the cluster, each of which has its own barrier signalled.
+    mask: multicast to the same place in each of these CTAs of the cluster, which signals each one's own barrier.
     pair: the barrier may be the other CTA's.
     """
     n, multicast = len(at), mask is not None
@@ -374,7 +383,7 @@ def tma_load(
 
 
 def tensormap_address(atom) -> Int64:
-    """Generic address of the tensormap of a TMA atom that is a kernel parameter."""
+    """Return the generic address of the tensormap of a TMA atom that is a kernel parameter."""
     pointer = cute_ir.PtrType.get(nvgpu_ir.TmaDescriptorTiledType.get(), AddressSpace.generic, 64)
     return Int64(nvgpu_ir.get_tma_desc_addr(pointer, nvgpu_ir.atom_make_exec_tma(atom._trait.value)).toint())
 
@@ -383,29 +392,29 @@ def tensormap_address(atom) -> Int64:
 
 
 def pack_bfloat(low: Float32, high: Float32) -> Int32:
-    """cvt.rn.bf16x2 (9.7.9.21)."""
+    """cvt.rn.bf16x2 (9.7.9.21): return two values as bf16 in one word."""
     return Int32(ptx("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", low, high, result="i32"))
 
 
 def pack_e4m3(x: list[Float32]) -> Int32:
-    """cvt.rn.satfinite.e4m3x2 (9.7.9.21) of four, the first one lowest."""
+    """cvt.rn.satfinite.e4m3x2 (9.7.9.21): return four values as e4m3 in one word, the first one lowest."""
     text = "{ .reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, $2, $1; cvt.rn.satfinite.e4m3x2.f32 h, $4, $3;"
     return Int32(ptx(text + " mov.b32 $0, {l, h}; }", "=r,f,f,f,f", *x, result="i32"))
 
 
 def fma(x: Float32, y: Float32, z: Float32) -> Float32:
-    """x * y + z, rounded once."""
+    """Return x * y + z, rounded once."""
     return Float32(math.fma(x.ir_value(), y.ir_value(), z.ir_value()))
 
 
 def wgmma_fp8(n: int, a: Int32, b: Int32, wait: bool = True, into: list[Float32] | None = None) -> list[Float32]:
-    """wgmma.mma_async (9.7.15.5.2) of 128 of K, and wait: D [64, n] = A [64, 128] @ B [n, 128].T, e4m3 in, f32 out.
+    """wgmma.mma_async (9.7.15.5.2): compute D [64, n] = A [64, 128] @ B [n, 128].T, e4m3 in, f32 out, a k-block.
 
     a, b: low words of the matrix descriptors (9.7.15.5.1.2) of K-major operands with 128-byte swizzle, of which 32 of K
     are 32 bytes. If they come from `uniform`, each step's are made in uniform registers, where wgmma wants them.
-    Of D a thread has (9.7.15.5.1.1), as its result i, row 16 * warp + lane / 4 + 8 * (i / 2 % 2) and column
-    8 * (i / 4) + lane % 4 * 2 + i % 2. Without the wait: only `fma_in_order` behind a `wgmma_wait` may read D.
-    into: values that are needed no more, whose registers D takes; else the compiler may want twice as many.
+    A thread has of D (9.7.15.5.1.1), as its result i, row 16 * warp + lane / 4 + 8 * (i / 2 % 2) and column
+    8 * (i / 4) + lane % 4 * 2 + i % 2. wait: until D is there; else only `fma_in_order` behind a `wgmma_wait` may read
+    it. into: values that are needed no more, whose registers D takes; else the compiler may want twice as many.
     """
     count = n // 2
     tied = count if into else 0
@@ -423,31 +432,33 @@ def wgmma_fp8(n: int, a: Int32, b: Int32, wait: bool = True, into: list[Float32]
 
 
 def wgmma_wait(pending: int) -> None:
-    """wgmma.wait_group (9.7.15.7.3): until at most so many of this warp's groups are under way."""
+    """wgmma.wait_group (9.7.15.7.3): wait until at most so many of this warp's groups are under way."""
     ptx(f"wgmma.wait_group.sync.aligned {pending};", "")
 
 
 def fma_in_order(x: Float32, y: Float32, z: Float32) -> Float32:
-    """x * y + z, rounded once; not moved before a wgmma_wait, since both have side effects for the compiler."""
+    """Return x * y + z, rounded once; the compiler does not move it before a wgmma_wait, as both have side effects."""
     return Float32(ptx("fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", x, y, z, result="f32"))
 
 
 def twice(x: Float32) -> Int64:
-    """A pair of the same f32, for `fma_pair`."""
+    """Return a pair of the same f32, for `fma_pair`."""
     return Int64(ptx("mov.b64 $0, {$1, $1};", "=l,f", x, result="i64"))
 
 
 def fma_pair(x: Float32, y: Float32, scales: Int64, u: Float32, v: Float32) -> list[Float32]:
-    """fma.rn.f32x2 (9.7.3.6), of sm_100: x * scale + u and y * scale + v, each rounded once; as fma_in_order."""
+    """fma.rn.f32x2 (9.7.3.6), of sm_100: return x * scale + u and y * scale + v, each rounded once, not moved before a
+    wait, as `fma_in_order`.
+    """
     text = "{ .reg .b64 a, c; mov.b64 a, {$2, $3}; mov.b64 c, {$5, $6};"
     text += " fma.rn.f32x2 c, a, $4, c; mov.b64 {$0, $1}, c; }"
     return unpack(ptx(text, "=f,=f,f,f,l,f,f", x, y, scales, u, v, result=structure(2, "f32")), 2, Float32)
 
 
 def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int, ctas: int = 1) -> None:
-    """tcgen05.mma.kind::f8f6f4 (9.7.16.10.9): D [128, n] (+)= A [128, 32] @ B [n, 32].T, D in tensor memory.
+    """tcgen05.mma.kind::f8f6f4 (9.7.16.10.9): compute D [128, n] (+)= A [128, 32] @ B [n, 32].T, D in tensor memory.
 
-    ctas: 2 have 128 rows of A and D each, and half of B.
+    idesc: the instruction descriptor. ctas: two CTAs have 128 rows of A and D each, and half of B.
     """
     text = "{ .reg .pred p; setp.ne.b32 p, $4, 0;"
     text += f" tcgen05.mma.cta_group::{ctas}.kind::f8f6f4 [$0], $1, $2, $3, p; }}"
@@ -457,7 +468,7 @@ def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int, ctas: i
 def mma_commit(bar: Int32, ctas: int = 1, group: int = 1) -> None:
     """tcgen05.commit (9.7.16.11.1): arrive when all tcgen05.mma that this thread has issued are done.
 
-    ctas: so many of the cluster, each at its own barrier in the same place. group: CTAs of a tcgen05.mma.
+    ctas: CTAs of the cluster at whose own barriers, in the same place, it arrives. group: CTAs of a tcgen05.mma.
     """
     form = f"tcgen05.commit.cta_group::{group}.mbarrier::arrive::one.shared::cluster"
     if ctas == 1:
@@ -468,20 +479,21 @@ def mma_commit(bar: Int32, ctas: int = 1, group: int = 1) -> None:
 
 
 def tmem_alloc(to: Int32, columns: int, ctas: int = 1) -> None:
-    """tcgen05.alloc (9.7.16.7.1), and relinquish the right to more; the address goes to shared memory."""
+    """tcgen05.alloc (9.7.16.7.1): allocate columns, write their address to shared memory, and ask for no more."""
     ptx(f"tcgen05.alloc.cta_group::{ctas}.sync.aligned.shared::cta.b32 [$0], {columns};", "r", to)
     ptx(f"tcgen05.relinquish_alloc_permit.cta_group::{ctas}.sync.aligned;", "")
 
 
 def tmem_dealloc(tmem: Int32, columns: int, ctas: int = 1) -> None:
-    """tcgen05.dealloc (9.7.16.7.1)."""
+    """tcgen05.dealloc (9.7.16.7.1): give columns back."""
     ptx(f"tcgen05.dealloc.cta_group::{ctas}.sync.aligned.b32 $0, {columns};", "r", tmem)
 
 
 def tmem_load(tmem: Int32, columns: int, wait: bool = True) -> list[Float32]:
-    """tcgen05.ld and its wait (9.7.16.8): this warp's 32 lanes x columns, a lane and all columns to a thread.
+    """tcgen05.ld (9.7.16.8): load this warp's 32 lanes x columns, a lane and all columns to a thread.
 
-    Without the wait: only what has side effects for the compiler, behind a `tmem_load_wait`, may read them.
+    wait: until they are there; else only what has side effects for the compiler, behind a `tmem_load_wait`, may read
+    them.
     """
     registers = ", ".join(f"${i}" for i in range(columns))
     text = f"tcgen05.ld.sync.aligned.32x32b.x{columns}.b32 {{{registers}}}, [${columns}];"
@@ -490,20 +502,20 @@ def tmem_load(tmem: Int32, columns: int, wait: bool = True) -> list[Float32]:
 
 
 def tmem_load_wait() -> None:
-    """tcgen05.wait::ld (9.7.16.8.3): until all of this thread's loads of tensor memory are done."""
+    """tcgen05.wait::ld (9.7.16.8.3): wait until all of this thread's loads of tensor memory are done."""
     ptx("tcgen05.wait::ld.sync.aligned;", "")
 
 
 def tcgen05_fence(side: str) -> None:
-    """tcgen05.fence (9.7.16.11.2): "before" or "after" a synchronisation with other threads."""
+    """tcgen05.fence (9.7.16.11.2): order tcgen05 operations "before" or "after" a meeting of threads."""
     ptx(f"tcgen05.fence::{side}_thread_sync;", "")
 
 
 def matrix_descriptor(address: Int32) -> Int32:
-    """Low word of a shared memory matrix descriptor: K-major, 128-byte swizzle, groups of 8 rows 1024 bytes apart."""
+    """Return the low word of a matrix descriptor: K-major, 128-byte swizzle, groups of 8 rows 1024 bytes apart."""
     return (address >> 4) | (DESCRIPTOR & 0xFFFFFFFF)
 
 
 def uniform(x: Int32) -> Int32:
-    """What lane 0 has, which all lanes have, too: the compiler keeps it and what comes of it in uniform registers."""
+    """Return lane 0's x, which all lanes have: it, and what is computed of it, stays in uniform registers."""
     return cute.arch.make_warp_uniform(x)

@@ -1,15 +1,16 @@
-"""The layer's routing in one launch: each token's experts and weights, and the lists of the local experts' rows.
+"""The layer's routing in one launch: it chooses each token's experts and lists the local experts' rows.
 
-    a warp a token      scores, 4 of 8 groups, 8 experts ──► weights; a mask of its local experts stays in shared memory
-    each CTA            how many rows its tokens give each local expert ──► counts
-    all CTAs            barrier over the grid
-    each CTA            counts of all, added up: where each expert's rows begin, and where those of its own warps do
-    a warp              rows of its tokens, in their order
+    a warp a token   scores experts, takes 4 of 8 groups, then 8 experts ──► weights; it leaves a mask of its local ones
+    each CTA         counts the rows that its tokens give each local expert ──► counts
+    all CTAs         meet at a barrier over the grid
+    each CTA         adds up all counts: where each expert's rows begin, and where those of its own warps do
+    a warp           writes the rows of its tokens, in their order ──► rows, places
 
-So rows of an expert are in the order of the tokens, whatever runs when. What is chosen: moe.reference.layer.route.
+So the rows of an expert are in the order of the tokens, whatever runs when. moe.reference.layer.route says what is
+chosen.
 
-Meanwhile memory has nothing to do. If the caller expects rows for every expert, further CTAs bring to L2 the weights
-that the next kernel's CTAs begin with if each expert has one tile of rows: a guess, but nothing waits for it.
+Memory is idle meanwhile. If the caller expects rows for every expert, further CTAs prefetch to L2 the weights that the
+next kernel's CTAs begin with if each expert has one tile of rows: a guess, but nothing waits for it.
 """
 
 import cutlass
@@ -46,32 +47,32 @@ from moe.problem import EXPERTS, GROUPS, PRUNED, TOP_GROUPS, TOP_K
 
 WARPS = 16
 THREADS = 32 * WARPS
-OWN = EXPERTS // 32  # experts of a lane, side by side; so 4 lanes have a group
+OWN = EXPERTS // 32  # consecutive experts that a lane has, so that 4 lanes have a group
 LANES_OF_GROUP = 32 // GROUPS
 MAX_LOCAL = 32  # local experts: a bit of a mask, and a lane, each
 MAX_TOKENS = 16384
-MAX_CHUNK = 128  # tokens of a CTA
+MAX_CHUNK = 128  # tokens that a CTA can have
 MAX_CTAS = 160
-EARLY = 6  # stages of GEMM1, 128 of K each, that are prefetched for each of its CTAs
+EARLY = 6  # k-blocks that are prefetched for each CTA of GEMM1
 WORDS = 21
 LOWEST, HIGHEST = -(2**31), 2**31 - 1
 
 
 def grid_of(tokens: int, sms: int) -> tuple[int, int]:
-    """(CTAs, tokens of each): all at once on the GPU, since they wait for each other, with a token a warp at least."""
+    """Return (CTAs, tokens of each). The CTAs wait for each other, so all fit the GPU; a warp has a token at least."""
     chunk = max(WARPS, -(-tokens // min(sms, MAX_CTAS)))
     return -(-tokens // chunk), chunk
 
 
 def key_of(x: Float32) -> Int32:
-    """Bits that compare as signed integers do: like floats, NaN above all."""
+    """Return bits of x that order floats when compared as signed integers, NaN above all."""
     bits = as_int(x)
     key = bits ^ ((bits >> 31) & HIGHEST)
     return select((bits & HIGHEST) > 0x7F800000, HIGHEST, key)
 
 
 def value_of(key: Int32) -> Float32:
-    """The float that has this key."""
+    """Return the float that has this key."""
     return as_float(key ^ ((key >> 31) & HIGHEST))
 
 
@@ -80,13 +81,13 @@ PRUNED_KEY = PRUNED_KEY - 2**32 if PRUNED_KEY >= 2**31 else PRUNED_KEY
 
 
 class Routing:
-    """The kernel. Words: addresses of routing_logits f32 [T, 256], routing_bias bf16 [256], m_indptr int32 [local + 1],
-    rows int32 [up to 8 T], places int32 [T, 8], weights f32 [T, 8], counts int32 [CTAs, 32], barrier int32 [2], which
-    is 0 at first, gemm1_weights e4m3 [local, n, k]; T, local, offset, tokens of a CTA, CTAs, bits of the factor; n, k,
-    CTAs of GEMM1, 0 if nothing is to be prefetched, of its clusters, 1 if these take whole tiles in turn; CUDA stream.
+    """The kernel writes m_indptr, rows (the token of each row), and places and weights (the rows of each token and
+    their weights, by ascending local expert, then -1 and 0).
 
-    rows: the token of each row. places, weights: the rows of each token and their weights, local experts ascending;
-    then -1 and 0.
+    Its words: addresses of routing_logits f32 [T, 256], routing_bias bf16 [256], m_indptr int32 [local + 1], rows int32
+    [up to 8 T], places int32 [T, 8], weights f32 [T, 8], counts int32 [CTAs, 32], barrier int32 [2], which is 0 at
+    first, gemm1_weights e4m3 [local, n, k]; T, local, offset, tokens of a CTA, CTAs, bits of the factor; n, k, CTAs of
+    GEMM1 (0 if nothing is to be prefetched), CTAs of its clusters, 1 if these take whole tiles in turn; CUDA stream.
     """
 
     @cute.jit
@@ -121,7 +122,10 @@ class Routing:
     def prefetch(
         self, weights: Int64, local: Int32, n: Int32, k: Int32, ctas: Int32, cluster: Int32, whole: Int32, cta: Int32
     ):  # fmt: skip
-        """Prefetch, a thread a weight row, what schedule.py gives this CTA of GEMM1 first, if an expert is one tile."""
+        """Prefetch the weights of the tile that schedule.py gives a CTA of GEMM1 first, if each expert has one.
+
+        A thread prefetches EARLY k-blocks of a weight row.
+        """
         thread, _, _ = cute.arch.thread_idx()
         k_blocks, blocks = k >> 7, n >> 8  # tiles of 128 rows of up and as many of gate
         of_expert, clusters = divide(blocks + cluster - 1, cluster), divide(ctas, cluster)
@@ -144,6 +148,7 @@ class Routing:
         barrier: Int64, tokens: Int32, local: Int32, offset: Int32, chunk: Int32, grid: Int32, factor: Int32,
         block: Int32,
     ):  # fmt: skip
+        """Choose the experts of this CTA's tokens and write their rows, places and weights."""
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
         masks = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint()  # [tokens]: bit i: the token chose local expert i
@@ -159,7 +164,7 @@ class Routing:
         count = minimum(tokens - first, chunk)
         share = divide(count + (WARPS - 1), WARPS)  # a warp's tokens lie side by side
         begin, end = minimum(warp * share, count), minimum((warp + 1) * share, count)
-        own = Int32(0)  # rows that they give this lane's expert
+        own = Int32(0)  # rows that the warp's tokens give this lane's expert
         for i in cutlass.range(begin, end, unroll=1):
             token = Int64(first + i)
             mask = self.choose(logits + token * (4 * EXPERTS), biases, places + token * (4 * TOP_K),
@@ -180,7 +185,7 @@ class Routing:
                 self.meet(barrier, grid)
         cute.arch.sync_threads()
 
-        found = []  # before any is used, so that all loads are under way at once
+        found = []  # loaded before any is used, so that all loads are under way at once
         for j in range_constexpr(MAX_CTAS // WARPS):
             cta = warp + j * WARPS
             there = select(cta < grid, 1, 0)
@@ -197,12 +202,12 @@ class Routing:
             for j in range_constexpr(WARPS):
                 before = before + load_shared(partial + (j * 64 + lane) * 4)
                 total = total + load_shared(partial + (j * 64 + 32 + lane) * 4)
-            last = prefix_sum(total, lane)  # of this lane's expert
+            last = prefix_sum(total, lane)  # where the rows of this lane's expert end
             if (block == 0) & (lane < local):
                 store_global_word(m_indptr + Int64(lane) * 4 + 4, last, Int32(1))
                 store_global_word(m_indptr, Int32(0), select(lane == 0, 1, 0))
             place = last - total + before
-            for j in range_constexpr(WARPS):  # where each warp's rows begin, in the place of how many they are
+            for j in range_constexpr(WARPS):  # overwrite how many rows each warp has by where they begin
                 at = of_warps + (j * 32 + lane) * 4
                 of_warp = load_shared(at)
                 store_shared(at, place)
@@ -219,7 +224,10 @@ class Routing:
 
     @cute.jit
     def meet(self, barrier: Int64, grid: Int32):
-        """One thread of each CTA: until all have come. barrier: how many have, and how often all did."""
+        """Wait, in one thread of each CTA, until all have come.
+
+        barrier: how many have come, and how often all have.
+        """
         times = load_relaxed(barrier + 4)
         if atomic_inc(barrier, grid - 1) == grid - 1:
             store_release(barrier + 4, times + 1)
@@ -228,7 +236,10 @@ class Routing:
                 pause()
 
     def choose(self, logits, biases, places, weights, offset, local, factor, lane) -> Int32:
-        """A warp, for one token: writes the weights of its local experts. Returns the mask of these."""
+        """Choose one token's experts in a warp, and write the weights of the local ones. Returns their mask.
+
+        places, weights: addresses of this token's. biases: those of this lane's OWN experts.
+        """
         x = load_global_floats(logits + Int64(lane * (4 * OWN)), Int32(1))
         x += load_global_floats(logits + Int64(lane * (4 * OWN) + 16), Int32(1))
         s = [Float32(1.0) / (Float32(1.0) + cute.math.exp(-v)) for v in x]
@@ -266,7 +277,7 @@ class Routing:
         for step in (1, 2, 4, 8, 16):
             total = total + cute.arch.shuffle_sync_bfly(total, step)
 
-        # From here a lane has a local expert
+        # From here on a lane has a local expert
         expert = offset + lane
         owner, bit = minimum(expert // OWN, 31), expert & (OWN - 1)
         here = (cute.arch.shuffle_sync(chosen, owner) >> bit) & select((lane < local) & (expert < EXPERTS), 1, 0)

@@ -1,8 +1,8 @@
-"""The floor of a memory-bound call: a kernel that loads the weights and activations once and writes the output's bytes.
+"""`Floor` is the floor of a memory-bound call: it loads weights and activations once and writes the output's bytes.
 
-One CTA an SM copies its equal share through a ring of 6 bulk copies of up to 32 KiB; nothing is computed. It is
-launched as the GEMM is: programmatic dependent launch, griddepcontrol.wait first. Shares are one piece of memory each,
-or interleaved, copy by copy: which of the two DRAM likes better depends on the size.
+One CTA an SM copies its equal share through a ring of 6 bulk copies of up to 32 KiB; nothing is computed. It is a
+programmatic dependent launch, as the GEMM is, and waits for the kernel before first. Shares are one piece of memory
+each, or interleaved, copy by copy: which of the two is faster depends on the size.
 """
 
 import functools
@@ -28,12 +28,12 @@ from moe.kernels.ptx import (
 )
 
 COPY, RING = 32 * 1024, 6
-WRITERS = 128  # threads
+WRITERS = 128  # threads that write the output
 WORDS = 10  # b, a, out; copies a CTA makes of b, their bytes; of a; bytes of out that it writes; CTAs, CUDA stream
 
 
 class Loads:
-    """The kernel, under one order of its shares."""
+    """The kernel, with shares that are one piece each, or interleaved."""
 
     def __init__(self, interleaved: bool):
         self.interleaved = interleaved
@@ -74,7 +74,7 @@ class Loads:
                 of_weights, turn = select(i < first_a, 1, 0), i // RING
                 slot = i - turn * RING
                 to, bar = ring + slot * COPY, full + 8 * slot
-                mbarrier_wait(bar, (turn & 1) ^ 1)  # the copy before; a fresh barrier passes parity 1
+                mbarrier_wait(bar, (turn & 1) ^ 1)  # of the copy before; a fresh barrier passes parity 1
                 mbarrier_expect(bar, select(of_weights != 0, Int32(b_size), Int32(a_size)))
                 from_b, from_a = b + Int64(block) * b_size * b_copies, a + Int64(block) * a_size * a_copies
                 from_b, from_a = from_b + Int64(i) * b_size, from_a + Int64(i - first_a) * a_size
@@ -84,14 +84,14 @@ class Loads:
                 ptx_if(of_weights, text, "r,l,r,r", to, from_b, Int32(b_size), bar)
                 ptx_if(1 - of_weights, text, "r,l,r,r", to, from_a, Int32(a_size), bar)
             issued = copies
-            for i in cutlass.range(maximum(issued - RING, 0), issued, unroll=1):  # the last of every slot
+            for i in cutlass.range(maximum(issued - RING, 0), issued, unroll=1):  # wait for the last copy to each slot
                 turn = i // RING
                 mbarrier_wait(full + 8 * (i - turn * RING), turn & 1)
 
 
 @functools.cache
 class Floor:
-    """floor(a, b, out): launch the kernel on the current stream of their GPU."""
+    """The compiled kernel: Floor(interleaved)(a, b, out) launches it on the current stream of their GPU."""
 
     def __init__(self, interleaved: bool):
         self.program = Program(Loads(interleaved), WORDS)

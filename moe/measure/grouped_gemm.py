@@ -1,4 +1,4 @@
-"""Times grouped_gemm_fp8 and the peers that are installed on this GPU: python -m moe.bench --json FILE
+"""`python -m moe.bench --json FILE` times grouped_gemm_fp8 and the peers that are installed on this GPU.
 
 A timing is CALLS calls back to back between two events, on sets of inputs that together are larger than L2, after a
 fill that flushes it; the median of --repeats timings, contestants in random order each time. All contestants work on
@@ -22,9 +22,12 @@ from pathlib import Path
 import click
 import torch
 
+from moe.device import device_of
 from moe.grouped_gemm import grouped_gemm_fp8
 from moe.measure.floor import Floor
+from moe.measure.markdown import markdown
 from moe.measure.timing import CALLS, FLUSH, elapsed
+from moe.tuning.back_ends import tuning
 
 LEAST = 200 << 20  # bytes of all sets of inputs: four times the L2
 DENSE_FP8 = {"H100": 1979e12, "H200": 1979e12, "B200": 4500e12}  # FLOP/s: the vendor's data sheets, without sparsity
@@ -34,7 +37,7 @@ OURS, FLOORS = "this", ("loads only, shares", "loads only, interleaved")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A problem: rows of each expert, N, K."""
+    """A problem: the rows of each expert, N, K."""
 
     name: str
     ms: tuple[int, ...]
@@ -43,7 +46,7 @@ class Row:
 
 
 def routed(tokens: int, experts: int, seed: int) -> tuple[int, ...]:
-    """Rows of the first `experts` of 256 experts when `tokens` tokens choose 8: DeepSeek-V3's groups, random scores.
+    """Draw the rows of the first `experts` of 256 experts if `tokens` tokens choose 8 by DeepSeek-V3's groups.
 
     Experts differ in popularity, log-normally: routing is never even.
     """
@@ -57,6 +60,7 @@ def routed(tokens: int, experts: int, seed: int) -> tuple[int, ...]:
 
 
 def all_rows() -> list[Row]:
+    """Return the problems: even experts, routed tokens, and one expert that has all tokens."""
     rows = [Row("", (m,) * e, n, k) for e in (1, 4, 8, 32) for n, k in SIZES for m in (8, 64, 128, 512)]
     for tokens in (64, 512, 2048, 8192):
         rows += [Row(f"routed {tokens}", routed(tokens, 32, tokens), n, k) for n, k in SIZES[:2]]
@@ -77,7 +81,7 @@ class Inputs:
 
     @classmethod
     def draw(cls, row: Row, seed: int) -> "Inputs":
-        """Values of magnitude 1 and scales of any sign, as the definition of the DeepSeek layer has them."""
+        """Draw values of magnitude 1 and scales of any sign, as the definition of the DeepSeek layer has them."""
         generator = torch.Generator("cuda").manual_seed(seed)
         total, experts = sum(row.ms), len(row.ms)
 
@@ -99,21 +103,23 @@ class Inputs:
 
 
 # --------------------------------------------------------------------------------------------------------- contestants
-# Each makes, of a row and its inputs, a call without arguments that writes a result, and says how to read it.
+# Each returns, for a row and its inputs, a call without arguments that writes a result, and one that reads it.
 
 
 def ours(row: Row, x: Inputs) -> tuple[Callable, Callable]:
+    """Call grouped_gemm_fp8."""
     out = torch.empty_like(x.out)
     return lambda: grouped_gemm_fp8(x.a, x.a_scale, x.b, x.b_scale, x.m_indptr, out), lambda: out
 
 
 def loads_only(interleaved: bool, row: Row, x: Inputs) -> tuple[Callable, Callable]:
-    floor, b = Floor(interleaved), x.b[: sum(m > 0 for m in row.ms)]  # as many experts' weights as are needed
+    """Call the kernel that only loads, on the weights of as many experts as have rows."""
+    floor, b = Floor(interleaved), x.b[: sum(m > 0 for m in row.ms)]
     return lambda: floor(x.a, b, x.out), lambda: None
 
 
 def deep_gemm_contiguous(row: Row, x: Inputs) -> tuple[Callable, Callable]:
-    """Segments padded to 128 rows."""
+    """Call DeepGEMM's contiguous form, with the rows of each expert padded to a multiple of 128."""
     import deep_gemm
 
     padded = [-(-m // 128) * 128 for m in row.ms]
@@ -129,7 +135,7 @@ def deep_gemm_contiguous(row: Row, x: Inputs) -> tuple[Callable, Callable]:
 
 
 def deep_gemm_masked(row: Row, x: Inputs) -> tuple[Callable, Callable]:
-    """Every expert has room for as many rows as the largest, rounded up to 128: whole tiles are written."""
+    """Call DeepGEMM's masked form: each expert has room for as many rows as the largest has, rounded up to 128."""
     import deep_gemm
 
     experts, room = len(row.ms), -(-max(row.ms) // 128) * 128
@@ -148,7 +154,7 @@ def deep_gemm_masked(row: Row, x: Inputs) -> tuple[Callable, Callable]:
 
 
 def scaled_mm(row: Row, x: Inputs) -> tuple[Callable, Callable]:
-    """torch._scaled_mm, a call an expert that has rows."""
+    """Call torch._scaled_mm once for each expert that has rows."""
     bounds = x.m_indptr.tolist()
     calls = []
     for e, (start, end) in enumerate(zip(bounds, bounds[1:])):
@@ -176,8 +182,8 @@ CONTESTANTS = {OURS: ours, **{name: functools.partial(loads_only, i == 1) for i,
 
 
 def time_row(row: Row, contestants: dict[str, Callable], repeats: int, rng: random.Random) -> dict:
-    """Microseconds a call of each contestant: median, and the whole list."""
-    size = sum(m > 0 for m in row.ms) * row.n * row.k + sum(row.ms) * (row.k + 2 * row.n)  # that a call touches
+    """Time each contestant: the median and all timings in microseconds a call, and why a peer refused."""
+    size = sum(m > 0 for m in row.ms) * row.n * row.k + sum(row.ms) * (row.k + 2 * row.n)  # bytes that a call touches
     sets = [Inputs.draw(row, seed) for seed in range(min(CALLS, max(3, -(-LEAST // size))))]
     calls, errors, refused = {}, {}, {}
     reference = None
@@ -207,14 +213,20 @@ def time_row(row: Row, contestants: dict[str, Callable], repeats: int, rng: rand
     return {"us": medians, "difference": errors, "refused": refused, "sets": len(sets), "all": times}
 
 
-def summary(row: Row, measured: dict, peak: float) -> dict:
-    """The row's figures: floor, ratio to the best peer, rate."""
+def config_of(row: Row) -> str:
+    """Return the config that this GPU's table has for the row."""
+    table = tuning(device_of(torch.device("cuda", torch.cuda.current_device())).capability)
+    return str(table.choose_gemm(sum(row.ms), len(row.ms), row.n, row.k))
+
+
+def summary(row: Row, config: str, measured: dict, peak: float) -> dict:
+    """Return the row's figures: floor, ratio to the best peer, rate. peak: FLOP/s of the MMAs."""
     us, flop = measured["us"], 2 * sum(row.ms) * row.n * row.k
     multiply = flop / peak * 1e6
     peers = {name: us[name] for name in PEERS if name in us}
     best, loads = min(peers, key=peers.get) if peers else None, min(us[name] for name in FLOORS)
     return {
-        "experts": len(row.ms), "m": list(row.ms), "n": row.n, "k": row.k, "name": row.name,
+        "experts": len(row.ms), "m": list(row.ms), "n": row.n, "k": row.k, "name": row.name, "config": config,
         **measured,
         "floor us": max(loads, multiply), "floor": "loads" if loads > multiply else "MMA",
         "best peer": best, "ratio": us[OURS] / peers[best] if best else None, "TFLOPS": flop / us[OURS] / 1e6,
@@ -222,36 +234,25 @@ def summary(row: Row, measured: dict, peak: float) -> dict:
 
 
 def label(x: dict) -> str:
+    """Return what a table calls a row: experts x rows of each, or how rows are spread."""
     even = len(set(x["m"])) == 1
     return f"{x['experts']} x {x['m'][0]}" if even else f"{x['name']}: {x['experts']}, {sum(x['m'])} rows"
 
 
 def table(rows: list[dict]) -> str:
-    """Markdown."""
-    lines = [
-        "| experts x m | N | K | this, us | floor, us | of the floor | TFLOPS | "
-        + " | ".join(PEERS)
-        + " | ratio to the best |",
-        "|---|---|---|---|---|---|---|" + "---|" * len(PEERS) + "---|",
-    ]
+    """Return a table of all rows in markdown; times are in microseconds."""
+    head = ["experts x m", "N", "K", "config", "this, us", "floor, us", "/ floor", "TFLOPS"]
+    lines = []
     for x in rows:
+        us, floor = x["us"][OURS], x["floor us"]
+        cells = label(x), x["n"], x["k"], x["config"], f"{us:.1f}", f"{floor:.1f} ({x['floor']})", f"{us / floor:.2f}"
         peers = [f"{x['us'][name]:.1f}" if name in x["us"] else "" for name in PEERS]
-        ratio = f"{x['ratio']:.3f}" if x["ratio"] else ""
-        over = x["us"][OURS] / x["floor us"]
-        cells = [
-            label(x),
-            x["n"],
-            x["k"],
-            f"{x['us'][OURS]:.1f}",
-            f"{x['floor us']:.1f} ({x['floor']})",
-            f"{over:.2f} x",
-        ]
-        lines.append("| " + " | ".join(map(str, [*cells, f"{x['TFLOPS']:.0f}", *peers, ratio])) + " |")
-    return "\n".join(lines)
+        lines.append([*map(str, cells), f"{x['TFLOPS']:.0f}", *peers, f"{x['ratio']:.3f}" if x["ratio"] else ""])
+    return markdown([*head, *PEERS, "ratio to the best"], lines)
 
 
 def geomeans(rows: list[dict]) -> dict[str, float]:
-    """Geometric means of the ratios to the best peer."""
+    """Return geometric means of the ratios to the best peer: over all rows, and by the mean rows of an expert."""
 
     def geomean(chosen):
         ratios = [x["ratio"] for x in chosen if x["ratio"]]
@@ -280,7 +281,7 @@ def main(file: Path | None, repeats: int, wanted: str | None, peers: bool, seed:
     contestants = {x: make for x, make in CONTESTANTS.items() if peers or x not in PEERS}
     rows = []
     for row in chosen:
-        rows.append(summary(row, time_row(row, contestants, repeats, rng), peak))
+        rows.append(summary(row, config_of(row), time_row(row, contestants, repeats, rng), peak))
         click.echo(table(rows[-1:]).splitlines()[-1])
         result = {
             "gpu": name, "date": datetime.date.today().isoformat(), "torch": torch.__version__,

@@ -1,4 +1,4 @@
-"""Times the layer, its stages and the peers that are installed on this GPU: python -m moe.layer_bench --json FILE
+"""`python -m moe.layer_bench --json FILE` times the layer, its stages and the peers that are installed on this GPU.
 
 A timing is CALLS calls back to back between two events, after a fill that flushes L2; the median of --repeats timings,
 contestants in random order each time. The calls go round several sets of tokens, with the same weights: those of all
@@ -26,17 +26,18 @@ import torch
 from moe import problem as p
 from moe.layer import Layer, Space, run
 from moe.measure.floor import Floor
+from moe.measure.markdown import markdown
 from moe.measure.timing import CALLS, FLUSH, captured, elapsed
 from moe.reference import layer as d
 
 TOKENS = (1, 7, 16, 64, 256, 901, 2048, 4096, 11948, 14107)
-FEW = 2048  # bars differ up to here, and above
+FEW = 2048  # largest T whose ratios are averaged apart from those above
 GRAPH = ", in a graph"
 
 
 @dataclasses.dataclass
 class Set:
-    """Tokens, the memory of a call, and what it wrote."""
+    """The tokens of a call, its memory, and what it wrote."""
 
     x: p.Inputs
     space: Space
@@ -45,16 +46,17 @@ class Set:
 
     @property
     def rows(self) -> int:
+        """Rows of all local experts."""
         return sum(self.sizes)
 
     @property
     def experts(self) -> int:
-        """That have rows."""
+        """Local experts that have rows."""
         return sum(m > 0 for m in self.sizes)
 
 
 def draw(layer: Layer, weights: p.Inputs, tokens: int, seed: int) -> Set:
-    """A set on which all stages have run."""
+    """Draw a set of tokens and run all stages on it."""
     few = dataclasses.replace(layer.sizes, intermediate=128, local=1)  # the tokens of a layer that is quickly drawn
     drawn = d.draw(few, tokens, seed, 0, "cuda")
     names = "routing_logits", "hidden_states", "hidden_states_scale"
@@ -66,6 +68,7 @@ def draw(layer: Layer, weights: p.Inputs, tokens: int, seed: int) -> Set:
 
 
 def floors(layer: Layer, turns: list[Set]) -> dict[str, list[Callable]]:
+    """Return the calls of the floors, by name, on each of these sets."""
     calls = {}
     for i, form in enumerate(("shares", "interleaved")):
         floor = Floor(i == 1)
@@ -85,6 +88,7 @@ def floors(layer: Layer, turns: list[Set]) -> dict[str, list[Callable]]:
 
 
 def measure(layer: Layer, weights: p.Inputs, tokens: int, repeats: int, peers, rng: random.Random) -> dict:
+    """Time the layer, its stages, floors and peers at this T; return the row of the results."""
     drawn = (draw(layer, weights, tokens, seed) for seed in range(10**6))
     sets = list(itertools.islice((s for s in drawn if s.rows), 3 if tokens > 900 else 12))
     turns = [sets[i % len(sets)] for i in range(CALLS)]
@@ -144,19 +148,15 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def lines_of(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(x)} |" for x in (head, ["---"] * len(head), *rows))
-
-
 def table(rows: list[dict]) -> str:
-    """Markdown; microseconds."""
+    """Return a table of the stages in markdown; times are in microseconds."""
     head = ["T", "rows", "experts", *COLUMNS]
     cells = [[f"{x['us'][name]:.1f}" if name in x["us"] else "" for name in COLUMNS] for x in rows]
-    return lines_of(head, [[str(x["T"]), f"{x['rows']:.0f}", f"{x['experts']:.0f}", *c] for x, c in zip(rows, cells)])
+    return markdown(head, [[str(x["T"]), f"{x['rows']:.0f}", f"{x['experts']:.0f}", *c] for x, c in zip(rows, cells)])
 
 
 def peer_table(rows: list[dict], mode: str) -> str:
-    """Ours, the peers, ours over the best of them: as called, or in a graph."""
+    """Return a table of whole layers in markdown: ours, the peers', ours over the best. mode: "" (called) or GRAPH."""
     names = list(dict.fromkeys(name for x in rows for name in x["peers"]))
     body = []
     for x in rows:
@@ -164,11 +164,11 @@ def peer_table(rows: list[dict], mode: str) -> str:
         us[0] = f"{x['us']['whole' + mode]:.1f}"
         ratio = x["ratio" + mode]
         body.append([str(x["T"]), *us, f"{ratio:.3f}" if ratio else ""])
-    return lines_of(["T", "this", *names, "ratio to the best"], body)
+    return markdown(["T", "this", *names, "ratio to the best"], body)
 
 
 def bars(rows: list[dict]) -> dict[str, tuple[float, float]]:
-    """(reached, wanted) of each bar that these rows have something for; less is better."""
+    """Return (reached, wanted) of each bar that these rows have something for; less is better."""
     found = {}
     for mode in ("", GRAPH):
         few = [x["ratio" + mode] for x in rows if x["T"] <= FEW and x["ratio" + mode]]

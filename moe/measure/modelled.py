@@ -1,4 +1,4 @@
-"""Calls of the grouped GEMM and of the layer on the emulated GPU, for a timing model: launched, but with no values.
+"""These functions make calls of the grouped GEMM and of the layer on the emulated GPU, for its timing model.
 
 Only what decides a kernel's course has contents: m_indptr, and the layer's logits. All else is zeros that nobody has
 written, which cost no memory. Import this after emulator.install.
@@ -22,12 +22,12 @@ LEAST = 200 << 20  # bytes of all sets of inputs, beyond the L2
 
 
 def config_of(ms: tuple[int, ...], n: int, k: int) -> Config:
-    """What this GPU's table has for a problem."""
+    """Return the config that this GPU's table has for a problem. ms: rows of each expert."""
     return tuning(device_of(torch.device("cpu")).capability).choose_gemm(sum(ms), len(ms), n, k)
 
 
 def grouped_gemm(ms: tuple[int, ...], n: int, k: int, config: Config, calls: int) -> list[Callable]:
-    """So many calls on sets of inputs in turn, which together do not fit L2. ms: rows of each expert."""
+    """Return so many calls on sets of inputs in turn, which together do not fit L2. ms: rows of each expert."""
     experts, rows = len(ms), sum(ms)
     size = experts * n * k + rows * (k + 2 * n)
     m_indptr = torch.tensor([sum(ms[:e]) for e in range(experts + 1)], dtype=torch.int32)
@@ -46,7 +46,7 @@ def grouped_gemm(ms: tuple[int, ...], n: int, k: int, config: Config, calls: int
 
 
 def layer(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tuple[int, int]], tuple[str, ...]]:
-    """(calls, of each set of tokens its rows and the experts that have some, the stages that a call launches).
+    """Return (calls, of each set of tokens its rows and the experts that have some, the stages that a call launches).
 
     Logits are drawn as moe.layer_bench draws them, a set with no rows left out; weights are the same in all calls.
     """

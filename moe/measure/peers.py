@@ -1,11 +1,11 @@
-"""What moe.layer_bench times the layer against. Peers that are not installed are left out; nothing here is needed else.
+"""moe.layer_bench times the layer against these peers; those that are not installed are left out.
 
-    DeepGEMM masked, DeepGEMM contiguous   the pieces of serving stacks, composed: routing, rows copied to where the
+    DeepGEMM masked, DeepGEMM contiguous   compose the pieces of serving stacks: routing, rows copied to where the
                                            grouped GEMMs of sgl-deep-gemm want them, SwiGLU and e4m3, weighted sum
-    SGLang                                 its Triton fused MoE: sglang.kernels.ops.moe.fused_moe_triton_kernels, called
+    SGLang                                 calls its Triton fused MoE, sglang.kernels.ops.moe.fused_moe_triton_kernels,
                                            in the order of its fused_experts, experts of other GPUs filtered
 
-What is between the GEMMs are Triton kernels of this file: six launches, nothing returns to the host, memory is there
+Triton kernels of this file do what is between the GEMMs: six launches, nothing returns to the host, memory is there
 before the first call. A peer's GEMMs get what they want for nothing where a stack would pay for it: tokens are already
 e4m3, and the contiguous form is told how many rows there are.
 """
@@ -26,15 +26,15 @@ from moe.problem import BF16, E4M3, EXPERTS, F32, TOP_K, Inputs
 
 BLOCK = 128
 I32 = torch.int32
-COPIED = 2048  # 4-byte words of a row, as a power of two
-COLUMNS = 1024  # of a token that a program of `combine` sums
+COPIED = 2048  # 4-byte words of a row, rounded up to a power of two
+COLUMNS = 1024  # columns of a token that a program of `combine` sums
 
 
 @triton.jit
 def route(logits, bias, ids, weights, slots, counts, offset, factor, LOCAL: tl.constexpr, REMOTE: tl.constexpr):
-    """A token: its local experts (-1: not here), their weights, and how many rows of the expert came before.
+    """Write a token's local experts (-1: not here), their weights, and how many rows of the expert came before.
 
-    With REMOTE those of other GPUs are counted, too, as the last expert's.
+    REMOTE: rows of other GPUs' experts are counted, too, as the last expert's.
     """
     token = tl.program_id(0)
     e, of_group, group, top = tl.arange(0, 256), tl.arange(0, 32), tl.arange(0, 8), tl.arange(0, 8)
@@ -66,7 +66,7 @@ def route(logits, bias, ids, weights, slots, counts, offset, factor, LOCAL: tl.c
 
 @triton.jit
 def bases(counts, room, LOCAL: tl.constexpr, MASKED: tl.constexpr):
-    """First row of each expert: `room` apart, or behind each other, rounded up to 128."""
+    """Return the first row of each expert: `room` apart if MASKED, else behind each other, rounded up to 128."""
     e = tl.arange(0, LOCAL)
     padded = (tl.load(counts + e) + 127) // 128 * 128
     return e * room if MASKED else tl.cumsum(padded, 0) - padded
@@ -77,9 +77,9 @@ def permute(
     x, scale, ids, slots, counts, to, to_scale, places, indices, tokens, room, rows,
     WORDS: tl.constexpr, PADDED: tl.constexpr, BLOCKS: tl.constexpr, LOCAL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """A token: its row to each of its experts. Scales [LOCAL, blocks, room], or [blocks, rows], rows innermost.
+    """Copy a token's row to each of its experts, and its scales to [LOCAL, blocks, room] (MASKED) or [blocks, rows].
 
-    The programs behind the tokens: an expert of each row, for the contiguous form.
+    The programs behind the tokens write the expert of each row, for the contiguous form.
     """
     token = tl.program_id(0)
     e = tl.arange(0, LOCAL)
@@ -114,7 +114,7 @@ def swiglu(
     g, counts, c, c_scale, room, rows,
     N: tl.constexpr, BLOCKS: tl.constexpr, LOCAL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Rows [up | gate] bf16 to silu(gate) * up in e4m3, a scale for 128, laid out as `permute` does."""
+    """Turn bf16 rows [up | gate] into silu(gate) * up in e4m3, a scale for 128, laid out as `permute` lays out rows."""
     e, column = tl.arange(0, LOCAL), tl.arange(0, N)
     count = tl.load(counts + e)
     ends = tl.cumsum(count, 0)
@@ -139,7 +139,7 @@ def swiglu(
 
 @triton.jit
 def combine(o, places, weights, counts, output, HIDDEN: tl.constexpr, SIZE: tl.constexpr):
-    """Each token's weighted sum over its rows. The counters of the next call are 0 again."""
+    """Sum a token's rows by their weights. The counters are 0 again for the next call."""
     token, part = tl.program_id(0), tl.program_id(1)
     if (token == 0) & (part == 0):
         tl.store(counts + tl.arange(0, 64), tl.zeros((64,), tl.int32))
@@ -154,7 +154,7 @@ def combine(o, places, weights, counts, output, HIDDEN: tl.constexpr, SIZE: tl.c
 
 
 class Routed:
-    """What routing writes, for so many tokens."""
+    """A peer's memory for what routing writes. remote: rows of other GPUs' experts are counted, too."""
 
     def __init__(self, x: Inputs, remote: bool):
         self.x, self.tokens, self.remote = x, x.hidden_states.shape[0], remote
@@ -164,9 +164,11 @@ class Routed:
         self.counts = self.empty(64).zero_()
 
     def empty(self, *shape: int, dtype: torch.dtype = I32) -> torch.Tensor:
+        """Allocate a tensor on the inputs' GPU."""
         return torch.empty(shape, dtype=dtype, device=self.x.hidden_states.device)
 
     def route(self) -> None:
+        """Launch the Triton routing."""
         x = self.x
         route[(self.tokens,)](
             x.routing_logits, x.routing_bias, self.ids, self.weights, self.slots, self.counts, x.local_expert_offset,
@@ -175,7 +177,10 @@ class Routed:
 
 
 class DeepGemm(Routed):
-    """Call it: the layer with sgl-deep-gemm's grouped GEMMs. `sizes`: rows of each expert, for the contiguous form."""
+    """A call of it is the layer with sgl-deep-gemm's grouped GEMMs.
+
+    sizes: the rows of each expert, for the contiguous form; None: the masked form.
+    """
 
     def __init__(self, x: Inputs, output: torch.Tensor, sizes: list[int] | None, memory: "Memory"):
         import deep_gemm
@@ -227,12 +232,13 @@ class DeepGemm(Routed):
 
 
 class Memory:
-    """Large tensors by name, which the calls of a contestant share."""
+    """The large tensors, by name, that the calls of a contestant share."""
 
     def __init__(self):
         self.tensors = {}
 
     def of(self, name: str, shape: tuple, dtype: torch.dtype) -> torch.Tensor:
+        """Return the tensor of this name, made or made larger if need be."""
         size = max(torch.Size(shape).numel(), 1)
         found = self.tensors.get((name, dtype))
         if found is None or found.numel() < size:
@@ -249,7 +255,7 @@ class Memory:
 def align(
     ids, slots, counts, order, experts, total, numel, LOCAL: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr
 ):
-    """SGLang's moe_align_block_size: numbers of rows by expert, each rounded up to TILE; first those of no expert."""
+    """List rows by expert, each expert's padded to TILE, first those of no expert: SGLang's moe_align_block_size."""
     e = tl.arange(0, 2 * LOCAL)  # 0: of no expert here; 1 + i: local expert i
     count = tl.load(counts + tl.where(e == 0, LOCAL, e - 1), mask=e <= LOCAL, other=0)
     padded = (count + (TILE - 1)) // TILE * TILE
@@ -277,7 +283,7 @@ def align(
 
 @triton.jit
 def quantise(x, ids, c, c_scale, N: tl.constexpr, BLOCKS: tl.constexpr, STEP: tl.constexpr):
-    """Its sglang_per_token_group_quant_fp8: rows to e4m3, a scale for 128 columns; not those of no expert."""
+    """Quantise rows to e4m3, a scale for 128 columns, but for those of no expert: sglang_per_token_group_quant_fp8."""
     row = tl.program_id(0).to(tl.int64)
     if tl.load(ids + row // STEP) >= 0:
         at = row * N + tl.arange(0, N)
@@ -289,14 +295,16 @@ def quantise(x, ids, c, c_scale, N: tl.constexpr, BLOCKS: tl.constexpr, STEP: tl
 
 @triton.jit
 def zero(counts):
+    """Make the counters 0 for the next call."""
     tl.store(counts + tl.arange(0, 64), tl.zeros((64,), tl.int32))
 
 
 class SGLang(Routed):
-    """Call it: the layer with SGLang's Triton kernels, under a config of its own for each GEMM.
+    """A call of it is the layer with SGLang's Triton kernels, under a config of its own for each GEMM.
 
-    Its weights are [gate | up], so w13, scales too, is another copy. What of it is no Triton is so here: grouped
-    top-k, align, quantise. `moe_sum_reduce` sums eight rows a token; GEMM2 writes zeros to those of other GPUs.
+    Its weights are [gate | up], so w13, scales too, is another copy. Its grouped top-k, align and quantise, which are
+    not Triton, are Triton of this file. `moe_sum_reduce` sums eight rows a token; GEMM2 writes zeros to those of other
+    GPUs.
     """
 
     def __init__(self, x: Inputs, output: torch.Tensor, w13: tuple, first: dict, second: dict, memory: "Memory"):
@@ -348,7 +356,7 @@ class SGLang(Routed):
 
 
 def without_tma(config: dict) -> tuple[dict, bool]:
-    """The config for the kernel, and whether it is to load by TMA."""
+    """Split a config into what the kernel takes and whether it is to load by TMA."""
     return {name: x for name, x in config.items() if name != "USE_TMA"}, bool(config.get("USE_TMA"))
 
 
@@ -356,8 +364,9 @@ DEFAULT = dict(BLOCK_SIZE_M=64, BLOCK_SIZE_N=128, BLOCK_SIZE_K=128, GROUP_SIZE_M
 
 
 def sglang_configs(tokens: int, local: int, intermediate: int) -> list[tuple[dict, dict]]:
-    """Pairs to try: SGLang's default, and of its files for this GPU and size, whatever their number of experts, those
-    for as many tokens, and for as many rows an expert."""
+    """Return pairs of configs to try: SGLang's default, and from its files for this GPU and intermediate size, whatever
+    their number of experts, those for as many tokens, and for as many rows an expert.
+    """
     import sglang
 
     folder = Path(sglang.__file__).parent / "srt/layers/moe/moe_runner/triton_utils/configs"
@@ -385,15 +394,15 @@ class Peers:
 
     @functools.cached_property
     def gate_first(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """gemm1_weights and their scales with gate before up, as SGLang has them."""
+        """A copy of gemm1_weights and their scales with gate before up, as SGLang has them."""
         w, s = self.weights.gemm1_weights, self.weights.gemm1_weights_scale
         swapped = torch.cat([x for x in w.view(torch.uint8).chunk(2, 1)][::-1], 1).view(E4M3)
         return swapped, torch.cat(s.chunk(2, 1)[::-1], 1)
 
     def contestants(self, fill: torch.Tensor, sizes: list[list[int]]) -> dict[str, Callable]:
-        """The peers by name: each makes calls for inputs and outputs, and has made each call once.
+        """Return the peers by name: functions of inputs and outputs that return calls, each of which was made once.
 
-        sizes: rows of each expert, for each of the inputs.
+        sizes: the rows of each expert, for each of the inputs.
         """
         return {
             "DeepGEMM masked": functools.partial(self.deep_gemm, itertools.repeat(None)),
@@ -402,11 +411,11 @@ class Peers:
         }
 
     def deep_gemm(self, sizes: Iterable, inputs: list, outputs: list) -> list[Callable]:
-        """DeepGEMM's calls; contiguous where rows of each expert are given, else masked."""
+        """Return DeepGEMM's calls: contiguous where the rows of each expert are given, else masked."""
         return ready([DeepGemm(x, out, s, self.memory) for x, out, s in zip(inputs, outputs, sizes)])
 
     def sglang(self, fill: torch.Tensor, inputs: list, outputs: list) -> list[Callable]:
-        """SGLang's calls, under the fastest of its configs in a CUDA graph."""
+        """Return SGLang's calls, under that of its configs which is the fastest in a CUDA graph."""
         x, tried = inputs[0], []
         for first, second in sglang_configs(x.hidden_states.shape[0], x.sizes.local, x.sizes.intermediate):
             calls = [SGLang(*xo, self.gate_first, first, second, self.memory) for xo in zip(inputs, outputs)]
@@ -417,7 +426,7 @@ class Peers:
 
 
 def ready(calls: list[Callable]) -> list[Callable]:
-    """The calls, made once: compiled, and with results."""
+    """Make each call once, so that it is compiled and has results; return the calls."""
     for call in calls:
         call()
     return calls

@@ -1,7 +1,4 @@
-"""The table of README.md, and its picture, from the measurements in results_h200.json: python -m moe.plot"""
-
-import json
-from pathlib import Path
+"""Redraws moe/'s pages from the files in results/, their tables and their pictures: python -m moe.measure.plot"""
 
 import click
 import matplotlib
@@ -9,45 +6,83 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from moe.measure.grouped_gemm import OURS, PEERS, geomeans, table
+from moe.measure.grouped_gemm import OURS, PEERS
+from moe.measure.layer import GRAPH
+from moe.measure.pages import PLACES, RESULTS, load, redrawn
 
-RESULTS = Path(__file__).parent / "results" / "grouped_gemm_h200.json"
-PICTURE = RESULTS.with_suffix(".png")
-EXPERTS, N, K = 8, 7168, 7168
+EXPERTS = 1, 8, 32  # a panel each
+N = K = 7168
+WIDTH, DPI = 7, 200  # inches, dots: twice the 700 pixels that a page shows
+THIS = "these kernels"
+STYLE = {  # colour, marker; distinct without colour, too
+    THIS: ("#0b5fa5", "o"), "DeepGEMM masked": ("#e08214", "s"), "DeepGEMM contiguous": ("#1b9e77", "^"),
+    "torch._scaled_mm": ("#7a7a7a", "v"), "SGLang": ("#9b3fa0", "D"),
+}  # fmt: skip
 
 
-def draw(result: dict) -> None:
-    """TFLOPS and TB/s over the rows of an expert, ours and the peers'."""
-    rows = [x for x in result["rows"] if (x["experts"], x["n"], x["k"]) == (EXPERTS, N, K) and not x["name"]]
-    rows.sort(key=lambda x: x["m"][0])
-    figure, (rate, bandwidth) = plt.subplots(1, 2, figsize=(10, 3.6))
-    m = [x["m"][0] for x in rows]
-    for name in (OURS, *PEERS):
-        us = [x["us"].get(name, float("nan")) for x in rows]
-        rate.plot(m, [2 * sum(x["m"]) * N * K / t / 1e6 for x, t in zip(rows, us)], "o-", label=name)
-        size = [EXPERTS * N * K + sum(x["m"]) * (K + 2 * N) for x in rows]
-        bandwidth.plot(m, [s / t / 1e6 for s, t in zip(size, us)], "o-", label=name)
-    for axis, unit in ((rate, "TFLOPS"), (bandwidth, "TB/s")):
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(m, [str(x) for x in m])
-        axis.set_xlabel("rows an expert")
-        axis.set_ylabel(unit)
-        axis.set_ylim(0)
-        axis.grid(alpha=0.3)
-    rate.legend()
-    figure.suptitle(f"{EXPERTS} experts, N = {N}, K = {K}: {result['gpu']}, {result['date']}, measured")
-    figure.tight_layout()
-    figure.savefig(PICTURE, dpi=110)
+def line(axis, name: str, y: list[float]) -> None:
+    """One contestant over the panel's problems, which are evenly spaced."""
+    colour, marker = STYLE[name]
+    mine = name == THIS
+    axis.plot(y, color=colour, marker=marker, label=name, linewidth=2.2 if mine else 1.3, markersize=6 if mine else 5,
+              zorder=3 if mine else 2)  # fmt: skip
+
+
+def finish(figure, axis, title: str, name: str) -> None:
+    """Give the figure its title and a legend of this axis below, and write it to results/NAME.png."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.suptitle(title, fontsize=10, y=0.97)
+    figure.legend(handles, labels, loc="lower center", ncols=3, fontsize=9, frameon=False)
+    figure.tight_layout(rect=(0, 0.14, 1, 1))
+    figure.savefig(RESULTS / f"{name}.png", dpi=DPI)
+    plt.close(figure)
+
+
+def draw_grouped_gemm(result: dict) -> None:
+    """How near each contestant is to the floor: the floor's time over its own, over the tokens of an expert."""
+    figure, axes = plt.subplots(1, len(EXPERTS), figsize=(WIDTH, 3.6), sharey=True)
+    for axis, experts in zip(axes, EXPERTS):
+        of = lambda x: (x["experts"], x["n"], x["k"], x["name"]) == (experts, N, K, "")  # noqa: E731
+        rows = sorted(filter(of, result["rows"]), key=lambda x: x["m"][0])
+        for name in (OURS, *PEERS):
+            share = [100 * x["floor us"] / x["us"].get(name, float("nan")) for x in rows]
+            line(axis, THIS if name == OURS else name, share)
+        axis.axhline(100, color="black", linestyle="--", linewidth=1, label="floor: loads alone, or MMAs alone")
+        axis.set_xticks(range(len(rows)), [f"{x['m'][0]}\n{x['floor']}" for x in rows], fontsize=9)
+        axis.set_title(f"{experts} expert{'s' * (experts > 1)}", fontsize=10)
+        axis.set_ylim(0, 110)
+        axis.grid(axis="y", alpha=0.3)
+    axes[0].set_ylabel("floor's time / time, %", fontsize=9)
+    axes[1].set_xlabel("tokens of each expert; what the floor is", fontsize=9)
+    finish(figure, axes[0], f"N = K = {N}: {result['gpu']}, {result['date']}, measured", "grouped_gemm_h200")
+
+
+def draw_layer(result: dict) -> None:
+    """Whole layers in a CUDA graph: time over this layer's, and the part of it that the GEMMs' loads alone take."""
+    figure, axis = plt.subplots(figsize=(WIDTH, 3.4))
+    rows = result["rows"]
+    own = [x["us"]["whole" + GRAPH] for x in rows]
+    line(axis, THIS, [1.0] * len(rows))
+    for name in dict.fromkeys(name for x in rows for name in x["peers"]):
+        line(axis, name, [x["us"].get(name + GRAPH, float("nan")) / t for x, t in zip(rows, own)])
+    loads = [(x["us"]["floor of GEMM1"] + x["us"]["floor of GEMM2"]) / t for x, t in zip(rows, own)]
+    axis.plot(loads, color="black", linestyle="--", linewidth=1, label="loads of both GEMMs alone")
+    axis.set_xticks(range(len(rows)), [str(x["T"]) for x in rows], fontsize=9)
+    axis.set_xlabel("T, tokens of the layer", fontsize=9)
+    axis.set_ylabel("time / these kernels'", fontsize=9)
+    axis.set_ylim(0, 2.2)
+    axis.grid(axis="y", alpha=0.3)
+    finish(figure, axis, f"the layer in a CUDA graph: {result['gpu']}, {result['date']}, measured", "layer_h200")
 
 
 @click.command()
 def main() -> None:
-    """Print the table and draw the picture."""
-    result = json.loads(RESULTS.read_text())
-    click.echo(table(result["rows"]))
-    means = ", ".join(f"{name} {x:.3f}" for name, x in geomeans(result["rows"]).items())
-    click.echo(f"\nRatio to the best peer, geometric means: {means}.")
-    draw(result)
+    """Make the tables of moe/'s pages and their pictures anew."""
+    for page in PLACES:
+        page.write_text(redrawn(page))
+        click.echo(page)
+    draw_grouped_gemm(load("grouped_gemm_h200"))
+    draw_layer(load("layer_h200"))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""How a call is timed on a GPU: CALLS calls back to back between two events, after a fill that flushes L2."""
+"""`elapsed` times calls on a GPU: back to back between two events, after a fill that flushes L2."""
 
 from collections.abc import Callable
 
 import torch
 
 CALLS = 15
-FLUSH = 2 << 30  # bytes: long enough, too, for the host to queue the calls behind it
+FLUSH = 2 << 30  # bytes of the fill, which takes long enough for the host to queue the calls behind it
 
 
 def elapsed(calls: list[Callable], fill: torch.Tensor, value: int) -> float:
-    """Microseconds of these calls back to back, after a fill that flushes L2."""
+    """Return how many microseconds these calls take back to back, after `fill` was filled with `value`."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     fill.fill_(value)
     start.record()
@@ -21,7 +21,7 @@ def elapsed(calls: list[Callable], fill: torch.Tensor, value: int) -> float:
 
 
 def captured(calls: list[Callable]) -> list[Callable]:
-    """These calls as one replay of a CUDA graph."""
+    """Capture these calls in a CUDA graph; return one call, which replays it."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for call in calls:

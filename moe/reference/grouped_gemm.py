@@ -1,4 +1,4 @@
-"""The result that `grouped_gemm_fp8` must have, with exact dot products."""
+"""`reference` computes the result that `grouped_gemm_fp8` must have, with exact dot products."""
 
 import torch
 
@@ -6,10 +6,12 @@ BLOCK_K = 128
 
 
 def reference(a, a_scale, b, b_scale, m_indptr) -> torch.Tensor:
-    """[total_M, N] f32: what is rounded to bf16 at the end. Rows of no expert are 0. On any device.
+    """Return what is rounded to bf16 at the end, f32 [total_M, N]; rows of no expert are 0. On any device.
 
-    A dot product of 128 e4m3 products is an integer number of 2^-18 below 2^25: exact in float64. It is rounded to f32,
-    multiplied by the f32 product of the scales and added to the sum in one rounding: in float64 the product is exact.
+    a [total_M, K] and b [E, N, K] e4m3, a_scale [K/128, total_M] and b_scale [E, N/128, K/128] f32, m_indptr int32
+    [E + 1]. A dot product of 128 e4m3 products is an integer number of 2^-18 below 2^25: exact in float64. It is
+    rounded to f32, multiplied by the f32 product of the scales and added to the sum in one rounding: in float64 the
+    product is exact.
     """
     rows, (_, n, k) = a.shape[0], b.shape
     out = torch.zeros(rows, n, dtype=torch.float32, device=a.device)
@@ -24,6 +26,6 @@ def reference(a, a_scale, b, b_scale, m_indptr) -> torch.Tensor:
 
 
 def magnitudes(a, a_scale, b, b_scale, m_indptr) -> torch.Tensor:
-    """`reference` of the absolute values of all operands: what the tensor core's own rounding is in proportion to."""
+    """Return `reference` of all operands' absolute values, to which the tensor core's rounding is in proportion."""
     absolute = [x.abs() if x.dtype == torch.float32 else x.float().abs().to(x.dtype) for x in (a, a_scale, b, b_scale)]
     return reference(*absolute, m_indptr)

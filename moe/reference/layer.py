@@ -1,4 +1,4 @@
-"""What the DeepSeek-V3 MoE layer in FP8 must compute (moe.problem), and what its stages make of their inputs."""
+"""These functions compute what the DeepSeek-V3 MoE layer in FP8 (moe.problem) and each of its stages must give."""
 
 import torch
 
@@ -20,7 +20,7 @@ from moe.reference.grouped_gemm import BLOCK_K, reference
 
 
 def draw(sizes: Sizes, tokens: int, seed: int = 0, offset: int = 0, device: str = "cpu") -> Inputs:
-    """Inputs as the definition's workloads have them: randn clamped to +-2 in e4m3, scales randn, of any sign.
+    """Draw inputs as the definition's workloads have them: randn clamped to +-2 in e4m3, scales randn, of any sign.
 
     The workloads' real logits are not public; these are randn, with a bias of randn / 32.
     """
@@ -46,7 +46,7 @@ def draw(sizes: Sizes, tokens: int, seed: int = 0, offset: int = 0, device: str 
 
 
 def largest(x: torch.Tensor, count: int) -> torch.Tensor:
-    """Indices [.., count] of the largest along the last dimension: NaN above all, of equals the first.
+    """Return the indices [.., count] of the largest along the last dimension: NaN above all, of equals the first.
 
     So does torch.topk on a GPU (ATen/native/cuda/TensorTopK.cu: what is above the k-th value, then of what equals it
     the first ones); on a CPU it promises nothing.
@@ -55,9 +55,9 @@ def largest(x: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def route(logits: torch.Tensor, bias: torch.Tensor, factor: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """(chosen, weights): experts of each token, int64 [T, 8] ascending, and their weights, f32 [T, 8].
+    """Return (chosen, weights): the experts of each token, int64 [T, 8] ascending, and their weights, f32 [T, 8].
 
-    The weights sum to `factor` over all eight, local or not.
+    logits f32 [T, 256], bias bf16 [256]. A token's weights sum to `factor` over all eight, local or not.
     """
     tokens = logits.shape[0]
     s = 1 / (1 + torch.exp(-logits.float()))
@@ -72,7 +72,7 @@ def route(logits: torch.Tensor, bias: torch.Tensor, factor: float) -> tuple[torc
 
 
 def lists(chosen: torch.Tensor, offset: int, local: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(m_indptr, rows, places) of the local experts' rows, by expert, then by token.
+    """Return (m_indptr, rows, places): the local experts' rows, by expert, then by token.
 
     m_indptr int32 [local + 1]; rows int32 [m_indptr[-1]]: the token of each row; places int32 [T, 8]: the rows of each
     token by ascending expert, then -1.
@@ -80,7 +80,7 @@ def lists(chosen: torch.Tensor, offset: int, local: int) -> tuple[torch.Tensor, 
     tokens = chosen.shape[0]
     here = torch.zeros(tokens, EXPERTS + local, dtype=torch.bool, device=chosen.device).scatter_(1, chosen, True)
     here = here[:, offset : offset + local]
-    row = here.T.flatten().cumsum(0).view(local, tokens).T - 1  # by expert, then token
+    row = here.T.flatten().cumsum(0).view(local, tokens).T - 1  # rows are numbered by expert, then by token
     ends = here.sum(0).cumsum(0)
     order = torch.where(here, torch.arange(local, device=chosen.device), local).sort(1).indices[:, :TOP_K]
     places = torch.full((tokens, TOP_K), -1, dtype=torch.int64, device=chosen.device)
@@ -95,7 +95,7 @@ def lists(chosen: torch.Tensor, offset: int, local: int) -> tuple[torch.Tensor, 
 
 
 def dequantised(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Values [.., n, k] times scales [.., n or n/128, k/128], rounded to f32 as the definition does, in float64."""
+    """Return values [.., n, k] times scales [.., n or n/128, k/128] in float64, rounded to f32 as in the definition."""
     scale = scale.repeat_interleave(BLOCK_K, -1)
     if scale.shape[-2] != x.shape[-2]:
         scale = scale.repeat_interleave(128, -2)
@@ -103,7 +103,7 @@ def dequantised(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 
 def layer(x: Inputs) -> torch.Tensor:
-    """[T, H] float64: the definition's result but for the roundings of its f32 arithmetic and the last one to bf16.
+    """Return the definition's result, float64 [T, H], without the roundings of its f32 arithmetic and the one to bf16.
 
     The product silu(gate) * up is not quantised.
     """
@@ -121,7 +121,7 @@ def layer(x: Inputs) -> torch.Tensor:
 
 
 def product(x: Inputs, rows: torch.Tensor, m_indptr: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up of each row, f32 [rows, I]: sums as the grouped GEMM's reference, the product in float64."""
+    """Return silu(gate) * up of each row, f32 [rows, I]: gate and up by `reference`, their product in float64."""
     a, scale = x.hidden_states.view(torch.uint8)[rows.long()].view(E4M3), x.hidden_states_scale[:, rows.long()]
     g = reference(a, scale, x.gemm1_weights, x.gemm1_weights_scale, m_indptr).double()
     up, gate = g.chunk(2, 1)
@@ -129,9 +129,10 @@ def product(x: Inputs, rows: torch.Tensor, m_indptr: torch.Tensor) -> torch.Tens
 
 
 def quantised(c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(values e4m3 [rows, I], scales f32 [I/128, rows]): the largest of 128 columns becomes 448.
+    """Return c f32 [rows, I] as (values e4m3 [rows, I], scales f32 [I/128, rows]).
 
-    Scale = that * (1/448), value = c * (448 / that), each rounded to f32, in that order; blocks of zeros have scale 0.
+    The largest magnitude of 128 columns becomes 448: scale = largest * (1/448), value = c * (448 / largest), each
+    rounded to f32, in that order; blocks of zeros have scale 0.
     """
     blocks = c.view(c.shape[0], c.shape[1] // BLOCK_K, BLOCK_K)
     most = blocks.abs().amax(2)
@@ -141,7 +142,7 @@ def quantised(c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def combined(o: torch.Tensor, places: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """[T, H] bf16: the f32 sum of a token's rows of o [rows, H] bf16 times its weights [T, 8], by fma, in order."""
+    """Return the sums of each token's rows of o [rows, H] times its weights [T, 8], by fma, in order: bf16 [T, H]."""
     out = torch.zeros(places.shape[0], o.shape[1], dtype=F32, device=o.device)
     for j in range(TOP_K):
         used = places[:, j] >= 0
@@ -151,14 +152,14 @@ def combined(o: torch.Tensor, places: torch.Tensor, weights: torch.Tensor) -> to
 
 
 def local_weights(chosen: torch.Tensor, weights: torch.Tensor, offset: int, local: int) -> torch.Tensor:
-    """The weights of `places`: f32 [T, 8], those of local experts first, then 0."""
+    """Return the weights that belong to `places`, f32 [T, 8]: those of local experts first, then 0."""
     here = (chosen >= offset) & (chosen < offset + local)
     order = (~here).to(torch.int8).sort(dim=1, stable=True).indices
     return torch.where(here, weights, 0).gather(1, order)
 
 
 def quantised_layer(x: Inputs) -> torch.Tensor:
-    """[T, H] bf16: what the kernels compute, stage by stage; only the tensor cores' own rounding is not in it."""
+    """Return what the kernels compute, stage by stage, bf16 [T, H], without the tensor cores' own rounding."""
     sizes, offset = x.sizes, x.local_expert_offset
     chosen, weights = route(x.routing_logits, x.routing_bias, x.routed_scaling_factor)
     m_indptr, rows, places = lists(chosen, offset, sizes.local)
@@ -171,7 +172,7 @@ def quantised_layer(x: Inputs) -> torch.Tensor:
 
 
 def matched(out: torch.Tensor, expected: torch.Tensor, atol: float = 1.0, rtol: float = 0.3) -> float:
-    """Share of elements within the contest's tolerance, of which 0.9 must be; 0 if anything is infinite or NaN.
+    """Return the share of elements within the contest's tolerance, which must be 0.9; 0 if any is infinite or NaN.
 
     An element fails if it is off by more than atol and by more than rtol times the expected one:
     flashinfer_bench/bench/utils.py.
@@ -184,7 +185,7 @@ def matched(out: torch.Tensor, expected: torch.Tensor, atol: float = 1.0, rtol: 
 
 
 def distance(out: torch.Tensor, expected: torch.Tensor) -> float:
-    """Norm of the difference over the norm of what is expected."""
+    """Return the norm of the difference over the norm of what is expected."""
     if not out.numel():
         return 0.0
     return ((out.double() - expected.double()).norm() / expected.double().norm().clamp(min=1e-300)).item()

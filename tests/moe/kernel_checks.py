@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import emulator
 import emulator.device
 from tests import quick_dsl
+from tests.moe import examples
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,12 @@ def test_partial_sums_are_left_empty(moe):
     assert moe.run(case, config) <= moe.BOUND
     ((partials, _),) = launcher(config).owned.values()
     assert (partials == EMPTY).all()
+
+
+def test_example_of_the_page(moe, monkeypatch):
+    names = examples.run("README.md", MACHINE, monkeypatch)
+    out, expected = names["out"].cpu(), names["expected"]
+    assert out.dtype == torch.bfloat16 and (out - expected).norm() <= 2**-9 * expected.norm()
 
 
 @pytest.mark.parametrize("schedule", range(1, 9))

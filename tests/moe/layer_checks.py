@@ -12,6 +12,7 @@ import torch
 
 import emulator
 from tests import quick_dsl
+from tests.moe import examples
 
 MACHINE = os.environ["MOE_MACHINE"]
 
@@ -141,6 +142,12 @@ def test_cut_tiles_of_few_tokens(check):
     """Partial sums of GEMM1's tiles that have fewer tokens than a warpgroup's half of the columns."""
     x = check.case("all on one expert", check.p.Sizes(hidden=1024, intermediate=256, local=4), 6, 32)
     assert check.compare(x, *check.emulated(x, configs=configs(0))).wrong is None
+
+
+def test_example_of_the_page(check, monkeypatch):
+    names = examples.run("LAYER.md", MACHINE, monkeypatch)
+    expected = check.d.quantised_layer(names["x"])
+    assert check.d.distance(names["output"].cpu(), expected) <= check.close(len(expected) * 8 * 128)
 
 
 def test_run(check, sizes, monkeypatch):

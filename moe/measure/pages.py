@@ -1,0 +1,215 @@
+"""The tables of moe/'s pages, made from the files in results/; `python -m moe.measure.plot` puts them on the pages.
+
+A table's place on a page is between two lines, `<!-- table NAME -->` and `<!-- end -->`; PLACES says which page has it.
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+from moe.measure import grouped_gemm, layer
+from moe.measure.grouped_gemm import OURS, geomeans
+from moe.measure.layer import FEW, GRAPH
+from moe.measure.markdown import markdown
+
+MOE = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+PLACE = re.compile(r"(<!-- table (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+CONTEST_LARGEST = 11948, 14107  # the contest's largest T
+STAGES = "routing", "permute", "GEMM1", "GEMM2", "finalise"
+
+
+def load(name: str) -> dict:
+    """The results of one run: results/NAME.json."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def whence(result: dict) -> str:
+    """On what a run was measured, when, and how."""
+    how = f"medians of {result['repeats']} timings of {result['calls']} calls back to back after a flush of L2"
+    return f"**Measured** in one run on one {result['gpu']}, {result['date']}, torch {result['torch']}: {how}."
+
+
+def interval(x: dict) -> str:
+    """Between which times, in us, the known errors of the timing model let a modelled one be."""
+    low, high = x["may be"]
+    return f"{low:g} to {high:g}"
+
+
+# --------------------------------------------------------------------------------------------------------- grouped GEMM
+
+
+def means(rows: list[dict]) -> str:
+    """Geometric means over some rows: time over the best peer's / time over the floor's."""
+    ratio = statistics.geometric_mean(x["ratio"] for x in rows)
+    return f"{ratio:.2f} / {statistics.geometric_mean(x['us'][OURS] / x['floor us'] for x in rows):.2f}"
+
+
+def gemm_run(result: dict) -> str:
+    """What was measured, and the geometric means over all rows."""
+    rows = result["rows"]
+    few, many = [[x for x in rows if (sum(x["m"]) / x["experts"] <= 128) == few] for few in (True, False)]
+    means = geomeans(rows)
+    return (
+        f"{whence(result)}\n"
+        f"Time over the fastest peer's, geometric means: **{means['all rows']:.3f}** over all {len(rows)} problems, "
+        f"{means['mean m <= 128']:.3f} over the {len(few)} of up to 128 tokens an expert, "
+        f"{means['mean m > 128']:.3f} over the {len(many)} of more."
+    )
+
+
+def gemm_summary(result: dict) -> str:
+    """Ratios by experts and their tokens, over all N, K; then those of routed tokens."""
+    even = [x for x in result["rows"] if len(set(x["m"])) == 1]
+    routed = [x for x in result["rows"] if x["name"].startswith("routed")]
+    sizes = sorted({x["m"][0] for x in even})
+    body = []
+    for experts in sorted({x["experts"] for x in even}):
+        of = {m: [x for x in even if x["experts"] == experts and x["m"][0] == m] for m in sizes}
+        body.append([f"{experts} experts" if experts > 1 else "1 expert", *(means(of[m]) for m in sizes)])
+    names = list(dict.fromkeys(x["name"] for x in routed))
+    uneven = [means([x for x in routed if x["name"] == name]) for name in names]
+    body.append(["32 of 256 experts", *(f"{x} ({name})" for name, x in zip(names, uneven))])
+    return markdown(["time over the fastest peer's / over the floor", *(f"{m} tokens each" for m in sizes)], body)
+
+
+def gemm_modelled(result: dict) -> str:
+    """Rows of a B200 beside what is published for one."""
+    head = ["experts x tokens", "N, K", "modelled, us", "may be", "modelled TFLOPS", "of the bytes' floor",
+            "of the MMAs'", "published TFLOPS"]  # fmt: skip
+    body = []
+    for x in result["rows"]:
+        of_floors = (f"{x[name]:.0%}".replace("%", " %") for name in ("of the bytes floor", "of the MMA floor"))
+        cells = f"{x['experts']} x {x['m']}", f"{x['n']}, {x['k']}", x["us"], interval(x), x["TFLOPS"]
+        body.append([*map(str, cells), *of_floors, f"{x['published TFLOPS']:.0f}"])
+    return markdown(head, body)
+
+
+def gemm_modelled_summary(result: dict) -> str:
+    """The least and the largest modelled rate by tokens an expert, over the published ones, and of the floor's."""
+    body = []
+    for m in sorted({x["m"] for x in result["rows"]}):
+        rows = [x for x in result["rows"] if x["m"] == m]
+        of_floor = [max(x["of the bytes floor"], x["of the MMA floor"]) for x in rows]
+        rates = [[x["TFLOPS"] * x["us"] / us for us in (x["us"], *x["may be"])] for x in rows]
+        ratios = [[rate / x["published TFLOPS"] for rate in of] for x, of in zip(rows, rates)]
+        cells = []
+        for values, digits in ((rates, 0), (ratios, 2)):
+            (low, *_), (high, *_) = min(values), max(values)
+            least, most = min(x[2] for x in values), max(x[1] for x in values)
+            cells.append(f"{low:.{digits}f} to {high:.{digits}f} ({least:.{digits}f} to {most:.{digits}f})")
+        body.append([f"{m}: {len(rows)} problems", *cells, f"{min(of_floor):.2f} to {max(of_floor):.2f}"])
+    return markdown(["tokens an expert", "modelled TFLOPS", "over the published", "floor's time over modelled"], body)
+
+
+# --------------------------------------------------------------------------------------------------------------- layer
+
+
+def layer_run(result: dict) -> str:
+    """What was measured, and the geometric means over all T."""
+    few, many = [[x for x in result["rows"] if (x["T"] <= FEW) == few] for few in (True, False)]
+    of = {(mode, i): statistics.geometric_mean(x["ratio" + mode] for x in rows)
+          for mode in (GRAPH, "") for i, rows in enumerate((few, many))}  # fmt: skip
+    return (
+        f"{whence(result)}\n"
+        f"Time over the fastest peer's, geometric means: up to T = {FEW} **{of[GRAPH, 0]:.3f}** in a CUDA graph, "
+        f"{of['', 0]:.3f} as called; above {of[GRAPH, 1]:.3f} and {of['', 1]:.3f}."
+    )
+
+
+def layer_summary(result: dict) -> str:
+    """Times of the stages, each alone, and of whole layers."""
+    head = ["T", "rows", *STAGES, "in a graph", "/ fastest peer's", "called", "/ peer's", "host"]
+    body = []
+    for x in result["rows"]:
+        us = {name: f"{t:.1f}" for name, t in x["us"].items()}
+        for name in ("GEMM1", "GEMM2"):
+            us[name] += f" ({x['us'][name] / x['us'][f'floor of {name}']:.2f})"
+        ratios = f"{x['ratio' + GRAPH]:.2f}", f"{x['ratio']:.2f}"
+        stages = [us.get(name, "") for name in STAGES]
+        body.append([str(x["T"]), f"{x['rows']:.0f}", *stages, us["whole" + GRAPH], ratios[0], us["whole"], ratios[1],
+                     f"{x['us']['host']:.0f}"])  # fmt: skip
+    return markdown(head, body)
+
+
+def layer_configs(result: dict) -> str:
+    """The configs of both GEMMs; consecutive T that have the same ones are one line."""
+    lines = []
+    for x in result["rows"]:
+        configs = x["GEMM1"], x["GEMM2"]
+        if lines and lines[-1][1] == configs:
+            lines[-1][0].append(x["T"])
+        else:
+            lines.append(([x["T"]], configs))
+    return markdown(["T", "GEMM1", "GEMM2"], [[", ".join(map(str, ts)), *configs] for ts, configs in lines])
+
+
+def layer_modelled_summary(result: dict) -> str:
+    """Whole layers on a B200, and the mean over the contest's 19 T."""
+    of = [f"T = {x['T']} {x['us']['whole']:.0f} us ({interval(x)})" for x in result["rows"]]
+    contest = [x["us"] for x in result["one cold call each"]]
+    contest += [x["us"]["whole"] for x in result["rows"] if x["T"] in CONTEST_LARGEST]
+    low, high = result["mean of the contest's 19 may be"]
+    mean = f"{statistics.mean(contest):.0f} us ({low} to {high})"
+    return f"{', '.join(of)}; the mean over the contest's {len(contest)} T, one draw of logits each, {mean}."
+
+
+def layer_modelled(result: dict) -> str:
+    """Whole layers and their stages on a B200."""
+    stages = [name for name in STAGES if name != "permute"]
+    body = [[str(x["T"]), f"{x['us']['whole']:.1f}", interval(x), *(f"{x['us'][name]:.1f}" for name in stages),
+             str(x["calls"]), x["date"]] for x in result["rows"]]  # fmt: skip
+    return markdown(["T", "whole, modelled", "may be", *stages, "calls", "kernels of"], body)
+
+
+def layer_contest(result: dict) -> str:
+    """The contest's T but for the two largest, and their mean."""
+    rows, (low, high) = result["one cold call each"], result["their mean may be"]
+    body = [[str(x["T"]), f"{x['rows']}, {x['experts']}", f"{x['us']:.0f}", x["date"]] for x in rows]
+    body.append(["mean", "", f"{statistics.mean(x['us'] for x in rows):.0f} ({low} to {high})", ""])
+    return markdown(["T", "rows, experts", "us, modelled", "kernels of"], body)
+
+
+# --------------------------------------------------------------------------------------------------------------- pages
+
+Table = tuple[Callable[[dict], str], str]  # what makes a table, from which run
+PLACES: dict[Path, dict[str, Table]] = {
+    MOE / "README.md": {
+        "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),
+        "grouped_gemm summary": (gemm_summary, "grouped_gemm_h200"),
+        "grouped_gemm modelled": (gemm_modelled_summary, "grouped_gemm_b200"),
+    },
+    MOE / "LAYER.md": {
+        "layer run": (layer_run, "layer_h200"),
+        "layer summary": (layer_summary, "layer_h200"),
+        "layer modelled": (layer_modelled_summary, "layer_b200"),
+    },
+    RESULTS / "README.md": {
+        "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),
+        "grouped_gemm rows": (lambda x: grouped_gemm.table(x["rows"]), "grouped_gemm_h200"),
+        "layer run": (layer_run, "layer_h200"),
+        "layer stages": (lambda x: layer.table(x["rows"]), "layer_h200"),
+        "layer in a graph": (lambda x: layer.peer_table(x["rows"], GRAPH), "layer_h200"),
+        "layer called": (lambda x: layer.peer_table(x["rows"], ""), "layer_h200"),
+        "layer configs": (layer_configs, "layer_h200"),
+        "grouped_gemm modelled": (gemm_modelled, "grouped_gemm_b200"),
+        "layer modelled": (layer_modelled, "layer_b200"),
+        "layer contest": (layer_contest, "layer_b200"),
+    },
+}
+
+
+def redrawn(page: Path) -> str:
+    """The page's text with its tables made anew from the results. ValueError unless its places are those of PLACES."""
+    tables, text = PLACES[page], page.read_text()
+    found = [match[2] for match in PLACE.finditer(text)]
+    if sorted(found) != sorted(tables):
+        raise ValueError(f"{page.name} has places for the tables {found}, but must have {list(tables)}, each once")
+
+    def drawn(match: re.Match) -> str:
+        make, run = tables[match[2]]
+        return f"{match[1]}{make(load(run))}\n{match[4]}"
+
+    return PLACE.sub(drawn, text)
