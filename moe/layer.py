@@ -25,7 +25,7 @@ from moe.kernels.config import Config
 from moe.kernels.program import Program, float_bits
 from moe.kernels.schedule import search_step
 from moe.kernels.stream_k import EMPTY
-from moe.operands import MAX_ROWS, Operand, complain, contiguous, misaligned, require
+from moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
 from moe.problem import BF16, E4M3, EXPERTS, F32, I32, TOP_K, Inputs, Sizes
 from moe.tuning.back_ends import kernel, tuning
 
@@ -57,7 +57,7 @@ def run(
     scale for 128 columns, which the definition does not do: 2 to 3 % of the result's norm, within its tolerance.
     Four or five kernels on torch's current stream, nothing returns to the host, the same bits every time. Memory is
     allocated by the first call of a size class (T rounded up to a power of two) on a stream. ValueError if an operand
-    is not so.
+    is not so, or not in a GPU's memory, as fake, meta and CPU tensors: then nothing is compiled, launched or written.
     """
     tensors = (
         routing_logits, routing_bias, hidden_states, hidden_states_scale,
@@ -98,7 +98,7 @@ def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) ->
         if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
             raise ValueError(f"{name} must be a tensor of {dims} dimensions")
     expected, device = expectations(hidden_states.shape, gemm2_weights.shape), hidden_states.device
-    everything = *tensors, output
+    gpu, everything = device_of(device, "hidden_states"), (*tensors, output)
     for tensor, (_, dtype, shape, _) in zip(everything, expected):
         if (
             not isinstance(tensor, torch.Tensor)
@@ -113,9 +113,7 @@ def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) ->
             raise ValueError(f"{name} is a {type(x).__name__}, but must be a number of the host's")
     if not 0 <= offset < EXPERTS:
         raise ValueError(f"local_expert_offset is {offset}, but must be from 0 to {EXPERTS - 1}")
-    for i in ALIGNED:
-        if everything[i].data_ptr() % 16:
-            raise misaligned(expected[i].name)
+    addresses(gpu, everything, expected, ALIGNED)
     local, hidden, intermediate = gemm2_weights.shape
     return layer_of(device, Sizes(hidden, intermediate, local)), Inputs(*tensors, offset, factor)
 

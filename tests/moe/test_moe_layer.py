@@ -11,8 +11,9 @@ import sys
 import pytest
 import torch
 from click.testing import CliRunner
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from moe import layer, pack
+from moe import device, layer, pack
 from moe import problem as p
 from moe.kernels.config import SMEM
 from moe.kernels.routing import MAX_CHUNK, MAX_CTAS, THREADS, grid_of
@@ -33,7 +34,10 @@ def operands() -> dict:
 
 @pytest.fixture(autouse=True)
 def no_kernels(monkeypatch):
+    """CPU tensors are taken for an emulated GPU's, and no kernels are made for it."""
     monkeypatch.setattr(layer, "layer_of", lambda *_: pytest.fail("it was not refused"))
+    monkeypatch.setattr(device, "emulated", lambda: True)
+    monkeypatch.setattr(device.EmulatedGpu, "reaches", lambda *_: True)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +88,32 @@ def test_good_operands_reach_the_layer():
     """The test of the tests above."""
     with pytest.raises(pytest.fail.Exception, match="it was not refused"):
         layer.run(**operands())
+
+
+@pytest.mark.parametrize("kind, sentence", [
+    ("fake", "routing_logits has no memory on the GPU: it is a fake tensor, or one that torch traces"),
+    ("meta", "hidden_states is on meta, but must be on a CUDA GPU"),
+    ("cpu", "hidden_states is on cpu, but must be on a CUDA GPU"),
+    ("host", "routing_logits is not in the emulated GPU's memory: emulator.device_tensors makes a copy that is"),
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_tensors_without_memory_are_refused(monkeypatch, kind, sentence):
+    """In one sentence, before the layer's kernels are made, and output stays as it was."""
+    monkeypatch.undo()
+    monkeypatch.setattr(layer, "layer_of", lambda *_: pytest.fail("it was not refused"))
+    given, mode = operands(), FakeTensorMode()
+    output = given["output"].fill_(7)
+    tensors = {name: x for name, x in given.items() if isinstance(x, torch.Tensor) and name != "output"}
+    if kind == "fake":
+        monkeypatch.setattr(layer, "device_of", lambda *_: object.__new__(device.Gpu))
+        given |= {name: mode.from_tensor(x) for name, x in tensors.items()}
+    elif kind == "meta":
+        given |= {name: x.to("meta") for name, x in tensors.items()}
+    elif kind == "host":
+        monkeypatch.setattr(device, "emulated", lambda: True)
+    with pytest.raises(ValueError, match=f"^{sentence}$"):
+        layer.run(**given)
+    assert (output == 7).all()
 
 
 def test_more_tokens_than_routing_does_are_refused():
