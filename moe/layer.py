@@ -52,7 +52,8 @@ def run(
     routing_logits [T, 256] f32, routing_bias [256] bf16, hidden_states [T, H] e4m3, its scales [H/128, T] f32,
     gemm1_weights [E, 2I, H] e4m3 (up, then gate), scales [E, 2I/128, H/128] f32, gemm2_weights [E, H, I] e4m3, scales
     [E, H/128, I/128] f32, output [T, H] bf16; all contiguous and on the current GPU. T is at most 16384, also 0; E at
-    most 32; H and I are multiples of 128. Local expert i is expert local_expert_offset + i of 256. How experts are
+    most 32; H and I are multiples of 128. Local expert i is expert local_expert_offset + i of 256, so
+    that local_expert_offset, an int, is from 0 to 256 - E. How experts are
     chosen and weighted, and what of this is rounded: moe.reference.layer. silu(gate) * up is rounded to e4m3 with a
     scale for 128 columns, which the definition does not do: 2 to 3 % of the result's norm, within its tolerance.
     Four or five kernels on torch's current stream, nothing returns to the host, the same bits every time. Memory is
@@ -108,14 +109,16 @@ def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) ->
             or tensor.device != device
         ):
             complain((hidden_states, *everything), (expected[2], *expected), (hidden_states, "hidden_states"))
-    for name, x in (("local_expert_offset", offset), ("routed_scaling_factor", factor)):
-        if isinstance(x, torch.Tensor) or not isinstance(x, numbers.Real):
-            raise ValueError(f"{name} is a {type(x).__name__}, but must be a number of the host's")
-    if not 0 <= offset < EXPERTS:
-        raise ValueError(f"local_expert_offset is {offset}, but must be from 0 to {EXPERTS - 1}")
-    addresses(gpu, everything, expected, ALIGNED)
     local, hidden, intermediate = gemm2_weights.shape
-    return layer_of(device, Sizes(hidden, intermediate, local)), Inputs(*tensors, offset, factor)
+    if not isinstance(offset, numbers.Integral) or isinstance(offset, bool):
+        raise ValueError(f"local_expert_offset is a {type(offset).__name__}, but must be an int")
+    if not 0 <= offset <= EXPERTS - local:
+        rule = f"from 0 to {EXPERTS - local}, as {local} of {EXPERTS} experts are local"
+        raise ValueError(f"local_expert_offset is {offset}, but must be {rule}")
+    if not isinstance(factor, numbers.Real):
+        raise ValueError(f"routed_scaling_factor is a {type(factor).__name__}, but must be a number of the host's")
+    addresses(gpu, everything, expected, ALIGNED)
+    return layer_of(device, Sizes(hidden, intermediate, local)), Inputs(*tensors, int(offset), float(factor))
 
 
 class Space(NamedTuple):

@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -65,8 +66,15 @@ def no_kernels(monkeypatch):
             lambda t: t.to("meta"),
             "gemm2_weights_scale is on meta, but must be on cpu, as hidden",
         ),
-        ("local_expert_offset", lambda x: 256, "local_expert_offset is 256, but must be from 0 to 255"),
-        ("local_expert_offset", torch.tensor, "local_expert_offset is a Tensor, but must be a number of the host's"),
+        (
+            "local_expert_offset",
+            lambda x: 253,
+            "local_expert_offset is 253, but must be from 0 to 252, as 4 of 256 experts are local",
+        ),
+        ("local_expert_offset", lambda x: -1, "local_expert_offset is -1, but must be from 0 to 252"),
+        ("local_expert_offset", lambda x: 1.5, "local_expert_offset is a float, but must be an int"),
+        ("local_expert_offset", lambda x: True, "local_expert_offset is a bool, but must be an int"),
+        ("local_expert_offset", torch.tensor, "local_expert_offset is a Tensor, but must be an int"),
         ("routed_scaling_factor", str, "routed_scaling_factor is a str, but must be a number of the host's"),
         ("output", lambda t: t.half(), "output has type torch.float16, but must have torch.bfloat16"),
         (
@@ -84,10 +92,11 @@ def test_refused(name, change, sentence):
         layer.run(**given)
 
 
-def test_good_operands_reach_the_layer():
+@pytest.mark.parametrize("offset", [0, 252, np.int32(7), np.uint8(7)])
+def test_good_operands_reach_the_layer(offset):
     """The test of the tests above."""
     with pytest.raises(pytest.fail.Exception, match="it was not refused"):
-        layer.run(**operands())
+        layer.run(**operands() | {"local_expert_offset": offset})
 
 
 @pytest.mark.parametrize("kind, sentence", [
