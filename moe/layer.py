@@ -49,7 +49,7 @@ def run(
 ) -> None:
     """output[t] = sum over token t's local experts e of weight * (silu(gate) * up) W2[e], gate and up = x[t] W13[e].
 
-    routing_logits [T, 256] f32, routing_bias [256] bf16, hidden_states [T, H] e4m3, its scales [H/128, T] f32,
+    routing_logits [T, 256] f32, routing_bias [256] f32 or bf16, hidden_states [T, H] e4m3, its scales [H/128, T] f32,
     gemm1_weights [E, 2I, H] e4m3 (up, then gate), scales [E, 2I/128, H/128] f32, gemm2_weights [E, H, I] e4m3, scales
     [E, H/128, I/128] f32, output [T, H] bf16; all contiguous and on the current GPU. T is at most 16384, also 0; E at
     most 32; H and I are multiples of 128. Local expert i is expert local_expert_offset + i of 256, so
@@ -69,8 +69,13 @@ def run(
 
 
 @functools.lru_cache(maxsize=4096)
-def expectations(hidden_states: torch.Size, gemm2_weights: torch.Size) -> tuple[Operand, ...]:
-    """What each tensor must be, in the order of `run`; ValueError if sizes are not the layer's."""
+def expectations(
+    hidden_states: torch.Size, gemm2_weights: torch.Size, bias: torch.dtype = BF16
+) -> tuple[Operand, ...]:
+    """What each tensor must be, in the order of `run`; ValueError if sizes are not the layer's.
+
+    bias: the type of routing_bias, which has no influence on the others.
+    """
     (tokens, h), (e, _, i) = hidden_states, gemm2_weights
     for name, dimension, size, multiple, least, most in (
         ("hidden_states", "T", tokens, 1, 0, routing.MAX_TOKENS),
@@ -81,7 +86,7 @@ def expectations(hidden_states: torch.Size, gemm2_weights: torch.Size) -> tuple[
         require(name, dimension, size, multiple, least, most)
     return (
         contiguous("routing_logits", F32, tokens, EXPERTS),
-        contiguous("routing_bias", BF16, EXPERTS),
+        contiguous("routing_bias", bias, EXPERTS),
         contiguous("hidden_states", E4M3, tokens, h),
         contiguous("hidden_states_scale", F32, h // 128, tokens),
         contiguous("gemm1_weights", E4M3, e, 2 * i, h),
@@ -98,7 +103,10 @@ def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) ->
     for name, tensor, dims in (("hidden_states", hidden_states, 2), ("gemm2_weights", gemm2_weights, 3)):
         if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
             raise ValueError(f"{name} must be a tensor of {dims} dimensions")
-    expected, device = expectations(hidden_states.shape, gemm2_weights.shape), hidden_states.device
+    bias, device = getattr(tensors[1], "dtype", BF16), hidden_states.device
+    if bias not in (BF16, F32):
+        raise ValueError(f"routing_bias has type {bias}, but must have {F32} or {BF16}")
+    expected = expectations(hidden_states.shape, gemm2_weights.shape, bias)
     gpu, everything = device_of(device, "hidden_states"), (*tensors, output)
     for tensor, (_, dtype, shape, _) in zip(everything, expected):
         if (
@@ -142,9 +150,9 @@ class Space(NamedTuple):
 
 
 @functools.cache
-def routing_program(device: torch.device) -> Program:
-    """The routing kernel, compiled for this GPU."""
-    return Program(routing.Routing(), routing.WORDS)
+def routing_program(device: torch.device, f32_bias: bool) -> Program:
+    """The routing kernel for a bias in f32 or bf16, compiled for this GPU."""
+    return Program(routing.Routing(f32_bias), routing.WORDS)
 
 
 @functools.cache
@@ -251,7 +259,8 @@ class Layer:
         mean = tokens * TOP_K // EXPERTS  # rows of an expert
         early = self.grid(config) if LEAST_ROWS <= mean <= MOST_ROWS else 0
         of_gemm1 = 2 * i, self.sizes.hidden, early, config.cluster, bool(config.data_parallel)
-        routing_program(self.torch_device)(*[t.data_ptr() for t in tensors], *sizes, *of_gemm1, self.device.stream())
+        program = routing_program(self.torch_device, x.routing_bias.dtype is F32)
+        program(*[t.data_ptr() for t in tensors], *sizes, *of_gemm1, self.device.stream())
 
     def permute(self, x: Inputs, space: Space) -> None:
         """From m_indptr and rows to permuted, permuted_scale."""

@@ -80,14 +80,18 @@ PRUNED_KEY = PRUNED_KEY - 2**32 if PRUNED_KEY >= 2**31 else PRUNED_KEY
 
 
 class Routing:
-    """The kernel. Words: addresses of routing_logits f32 [T, 256], routing_bias bf16 [256], m_indptr int32 [local + 1],
-    rows int32 [up to 8 T], places int32 [T, 8], weights f32 [T, 8], counts int32 [CTAs, 32], barrier int32 [2], which
-    is 0 at first, gemm1_weights e4m3 [local, n, k]; T, local, offset, tokens of a CTA, CTAs, bits of the factor; n, k,
-    CTAs of GEMM1, 0 if nothing is to be prefetched, of its clusters, 1 if these take whole tiles in turn; CUDA stream.
+    """The kernel. Words: addresses of routing_logits f32 [T, 256], routing_bias [256] bf16, or f32 if f32_bias,
+    m_indptr int32 [local + 1], rows int32 [up to 8 T], places int32 [T, 8], weights f32 [T, 8], counts int32
+    [CTAs, 32], barrier int32 [2], which is 0 at first, gemm1_weights e4m3 [local, n, k]; T, local, offset, tokens of a
+    CTA, CTAs, bits of the factor; n, k, CTAs of GEMM1, 0 if nothing is to be prefetched, of its clusters, 1 if these
+    take whole tiles in turn; CUDA stream.
 
     rows: the token of each row. places, weights: the rows of each token and their weights, local experts ascending;
     then -1 and 0.
     """
+
+    def __init__(self, f32_bias: bool = False):
+        self.f32_bias = f32_bias
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
@@ -152,9 +156,7 @@ class Routing:
         wait_for_previous_kernel()
         let_next_kernel_start()
 
-        biases = []
-        for word in load_global_words(bias + Int64(lane * (2 * OWN)), Int32(1)):
-            biases += [as_float(word << 16), as_float(word & -65536)]
+        biases = self.load_biases(bias, lane)
         first = block * chunk
         count = minimum(tokens - first, chunk)
         share = divide(count + (WARPS - 1), WARPS)  # a warp's tokens lie side by side
@@ -216,6 +218,14 @@ class Routing:
             store_global_word(rows + Int64(place) * 4, first + i, here)
             store_global_word(places + (Int64(first + i) * TOP_K + Int64(slot)) * 4, place, here)
             place = place + here
+
+    def load_biases(self, bias: Int64, lane: Int32) -> list[Float32]:
+        """Biases of a lane's experts."""
+        if self.f32_bias:
+            at = bias + Int64(lane * (4 * OWN))
+            return load_global_floats(at, Int32(1)) + load_global_floats(at + 16, Int32(1))
+        words = load_global_words(bias + Int64(lane * (2 * OWN)), Int32(1))
+        return [as_float(half) for word in words for half in (word << 16, word & -65536)]
 
     @cute.jit
     def meet(self, barrier: Int64, grid: Int32):

@@ -4,6 +4,7 @@ All checks of the emulator are on. test_moe_kernel.py runs this, in a process fo
 `python -m moe.layer_check` has more cases, every config of GEMM1 among them.
 """
 
+import dataclasses
 import importlib
 import os
 
@@ -43,6 +44,17 @@ def test_routing(check, sizes, name):
     for tokens, offset in ((50, 32), (1, 0), (16, 254)):
         x = check.case(name, sizes, tokens, offset)
         assert check.check_routing(x, check.emulated(x, 0, 3, last="routing")[0]) is None
+
+
+def test_f32_bias(check, sizes):
+    """Biases that are close to each other choose experts which they would not choose as bf16."""
+    x = check.case("all local", sizes, 30, 32)
+    g = torch.Generator().manual_seed(0)
+    x.routing_bias = 6.82 + 0.24 * torch.rand(check.p.EXPERTS, generator=g)
+    rounded = dataclasses.replace(x, routing_bias=x.routing_bias.bfloat16())
+    assert check.check_routing(x, check.emulated(x, last="routing")[0]) is None
+    found, _ = check.emulated(rounded, last="routing")
+    assert check.check_routing(rounded, found) is None and check.check_routing(x, found)
 
 
 def test_routing_orders_of_events(check, sizes):

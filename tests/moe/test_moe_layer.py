@@ -56,7 +56,12 @@ def no_kernels(monkeypatch):
             "hidden_states: dimension H is 200, but must be a multiple of 128 from",
         ),
         ("routing_logits", lambda t: t[:, :128], "routing_logits: dimension 1 is 128, but must be 256"),
-        ("routing_bias", lambda t: t.float(), "routing_bias has type torch.float32, but must have torch.bfloat16"),
+        (
+            "routing_bias",
+            lambda t: t.half(),
+            "routing_bias has type torch.float16, but must have torch.float32 or torch.bfloat16",
+        ),
+        ("routing_bias", lambda t: None, "routing_bias is a NoneType, but must be a tensor"),
         ("hidden_states_scale", lambda t: t.T, "hidden_states_scale: dimension 0 is 3, but must be 2"),
         ("gemm1_weights", lambda t: t[:, :128], "gemm1_weights: dimension 1 is 128, but must be 256"),
         ("gemm1_weights_scale", lambda t: t.double(), "gemm1_weights_scale has type torch.float64"),
@@ -92,11 +97,14 @@ def test_refused(name, change, sentence):
         layer.run(**given)
 
 
+@pytest.mark.parametrize("bias", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("offset", [0, 252, np.int32(7), np.uint8(7)])
-def test_good_operands_reach_the_layer(offset):
+def test_good_operands_reach_the_layer(offset, bias):
     """The test of the tests above."""
+    given = operands()
+    given |= {"local_expert_offset": offset, "routing_bias": given["routing_bias"].to(bias)}
     with pytest.raises(pytest.fail.Exception, match="it was not refused"):
-        layer.run(**operands() | {"local_expert_offset": offset})
+        layer.run(**given)
 
 
 @pytest.mark.parametrize("kind, sentence", [
@@ -154,7 +162,7 @@ def test_configs_of_a_b200():
 def test_when_routing_prefetches(monkeypatch):
     """From 8 to 32 rows an expert: beyond, some have two tiles of rows, and what GEMM1 begins with is not known."""
     one, seen = layer.Layer(torch.device("cpu"), SIZES), []
-    monkeypatch.setattr(layer, "routing_program", lambda device: lambda *words: seen.append(words[-4] > 0))
+    monkeypatch.setattr(layer, "routing_program", lambda *_: lambda *words: seen.append(words[-4] > 0))
     for tokens in (255, 256, 1055, 1056, 2048):
         x = dataclasses.replace(d.draw(SIZES, 1), hidden_states=torch.empty(tokens, 0))
         one.route(x, one.space(tokens))
