@@ -1,16 +1,13 @@
 """FP8 grouped GEMM for mixture-of-experts layers, and the layer itself: README.md beside this file."""
 
-__all__ = ["grouped_gemm_fp8", "run"]
+import importlib
+
+WHERE = {"grouped_gemm_fp8": "moe.grouped_gemm", "run": "moe.layer", "workspace_bytes": "moe.layer"}
+__all__ = list(WHERE)
 
 
 def __getattr__(name: str):
     """CuTe DSL is imported with the function: whoever wants the emulated GPU installs that before."""
-    if name == "grouped_gemm_fp8":
-        from moe.grouped_gemm import grouped_gemm_fp8
-
-        return grouped_gemm_fp8
-    if name == "run":
-        from moe.layer import run
-
-        return run
+    if name in WHERE:
+        return getattr(importlib.import_module(WHERE[name]), name)
     raise AttributeError(f"module moe has no {name}")

@@ -3,7 +3,7 @@
 import functools
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import torch
 from cuda.bindings import runtime
@@ -13,13 +13,15 @@ class Device(ABC):
     """What product code asks of a GPU.
 
     sms: streaming multiprocessors. capability: compute capability. indexed: whether torch.Tensor.get_device() tells its
-    tensors from all others. unreachable: what is wrong with a tensor that its kernels cannot read.
+    tensors from all others. unreachable: what is wrong with a tensor that its kernels cannot read. apart: whether parts
+    of scratch memory are allocations of their own, for accesses beyond one of them to be seen.
     """
 
     sms: int
     capability: tuple[int, int]
     indexed: bool
     unreachable: str
+    apart: bool
 
     @abstractmethod
     def is_current(self) -> bool:
@@ -30,10 +32,10 @@ class Device(ABC):
         """Handle of torch's current CUDA stream on it."""
 
     @abstractmethod
-    def order(self) -> Hashable:
-        """A name for the order that the next launch is in: the current stream, or the graph that is being captured.
+    def order(self) -> tuple[int, int]:
+        """The order that the next launch is in: the current stream, and the capture into a graph that it is in, or 0.
 
-        Launches of one order can share scratch memory. What is allocated while a graph is captured is that graph's, and
+        Launches of one order run one after the other. What is allocated while a graph is captured is that graph's, and
         is filled when it is replayed.
         """
 
@@ -51,6 +53,7 @@ class Gpu(Device):
 
     indexed = True
     unreachable = "has no memory on the GPU: it is a fake tensor, or one that torch traces"
+    apart = False
 
     def __init__(self, device: torch.device):
         self.index = device.index or 0
@@ -65,11 +68,11 @@ class Gpu(Device):
     def stream(self) -> int:
         return torch._C._cuda_getCurrentRawStream(self.index)
 
-    def order(self) -> Hashable:
+    def order(self) -> tuple[int, int]:
         stream = self.stream()
         if torch._C._cuda_isCurrentStreamCapturing():
-            return "capture", runtime.cudaStreamGetCaptureInfo(stream)[2]
-        return stream
+            return stream, int(runtime.cudaStreamGetCaptureInfo(stream)[2])
+        return stream, 0
 
     def tensors(self, *made: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return made
@@ -83,6 +86,7 @@ class EmulatedGpu(Device):
 
     indexed = False
     unreachable = "is not in the emulated GPU's memory: emulator.device_tensors makes a copy that is"
+    apart = True
 
     @property
     def chip(self):
@@ -105,8 +109,8 @@ class EmulatedGpu(Device):
     def stream(self) -> int:
         return 0
 
-    def order(self) -> Hashable:
-        return 0
+    def order(self) -> tuple[int, int]:
+        return 0, 0
 
     def tensors(self, *made: torch.Tensor) -> tuple[torch.Tensor, ...]:
         from emulator import device_tensors
@@ -142,3 +146,15 @@ def device_of(device: torch.device, name: str = "a tensor") -> Device:
     if device.type == "cpu" and emulated():
         return EMULATED
     raise ValueError(f"{name} is on {device}, but must be on a CUDA GPU")
+
+
+def current_device() -> torch.device:
+    """The torch device that calls without tensors are for: torch's current GPU, else the emulated one.
+
+    ValueError if there is neither.
+    """
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    if emulated():
+        return torch.device("cpu")
+    raise ValueError("torch finds no CUDA GPU here")

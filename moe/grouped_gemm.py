@@ -1,6 +1,7 @@
 """`grouped_gemm_fp8`: the operands' checks, and one launch of the kernel that moe.tuning.back_ends chooses."""
 
 import functools
+from collections.abc import Sequence
 
 import torch
 
@@ -11,6 +12,7 @@ from moe.kernels.schedule import search_step
 from moe.kernels.stream_k import EMPTY
 from moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
 from moe.problem import BF16, E4M3, F32, I32
+from moe.scratch import Part, arena_of
 from moe.tuning.back_ends import kernel, tuning
 
 ALIGNED = 0, 1, 2, 5  # which of the operands are read or written by 16 bytes
@@ -118,13 +120,12 @@ def plan(of_a: torch.Size, of_b: torch.Size, device: torch.device) -> Plan:
 
 
 class Launcher:
-    """One compiled kernel on one GPU, and its scratch memory. grid: CTAs that fit the GPU."""
+    """One compiled kernel on one GPU. grid: CTAs that fit the GPU."""
 
     def __init__(self, device: torch.device, config: Config):
         of_config = kernel(config)
         self.program = Program(of_config, of_config.words)
         self.config, self.torch_device, self.device = config, device, device_of(device)
-        self.scratch, self.owned = {}, {}
         self.grid = self.device.sms // config.launch_cluster * config.launch_cluster
         self.words = functools.lru_cache(maxsize=4096)(self.words)
 
@@ -132,26 +133,31 @@ class Launcher:
         """What the kernel's words say of a problem, on a GPU that `most` CTAs fit."""
         return total_m, n, k, experts, search_step(experts), self.config.grid(most, total_m, n, experts)
 
-    def addresses(self) -> tuple[int, int]:
-        """Addresses of the partial sums and their flags, which launches of one order share."""
-        order = self.device.order()
-        if order not in self.scratch:
-            count = self.grid * self.config.partial_bytes // 4
-            partials = torch.empty(count, dtype=I32, device=self.torch_device)
-            if self.config.polled_partials:
-                partials.fill_(EMPTY)
-            flags = torch.zeros(self.grid * CONSUMER_GROUPS, dtype=I32, device=self.torch_device)
-            partials, flags = self.device.tensors(partials, flags)
-            self.scratch[order], self.owned[order] = (partials.data_ptr(), flags.data_ptr()), (partials, flags)
-        return self.scratch[order]
+    def parts(self) -> tuple[Part, Part]:
+        """The partial sums and their flags, in scratch memory."""
+        return partials(self.config, self.grid), flags(self.grid)
 
     def __call__(self, tensors: tuple, total_m: int, n: int, k: int, experts: int) -> None:
         """Launch with tensors that are as `expectations` says."""
         self.launch([tensor.data_ptr() for tensor in tensors], self.words(self.grid, total_m, n, k, experts))
 
-    def launch(self, addresses: list[int], words: tuple[int, ...]) -> None:
+    def launch(self, addresses: Sequence[int], words: tuple[int, ...]) -> None:
         """Launch with the operands at these addresses, and what `words` gave for their sizes."""
-        self.program(*addresses, *self.addresses(), *words, self.device.stream())
+        arena = arena_of(self.torch_device, self.device)
+        with arena.lock:
+            scratch = arena.take(self, self.parts).addresses
+            self.program(*addresses, *scratch, *words, self.device.stream())
+
+
+def partials(config: Config, ctas: int) -> Part:
+    """Scratch memory for stream-K's partial sums of so many CTAs."""
+    name, fill = ("polled partials", EMPTY) if config.polled_partials else ("partials", None)
+    return Part(name, I32, (ctas * config.partial_bytes // 4,), fill, kept=True)
+
+
+def flags(ctas: int) -> Part:
+    """Scratch memory for the flags of partial sums that are not polled."""
+    return Part("flags", I32, (ctas * CONSUMER_GROUPS,), 0, kept=True)
 
 
 launcher = functools.lru_cache(maxsize=64)(Launcher)

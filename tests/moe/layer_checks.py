@@ -109,7 +109,7 @@ def test_early_weights(check, monkeypatch, which):
         if "permute" in one.stages(5):
             one.permute(x, space)
         one.gemm1(x, space, one.configs(5)[0])
-    assert all(0 < m <= configs(which)[0].block_m for m in space.m_indptr.diff()) and first and first <= early
+    assert all(0 < m <= configs(which)[0].block_m for m in one.tensors(5).m_indptr.diff()) and first and first <= early
 
 
 def finalised(check) -> str | None:
@@ -118,7 +118,7 @@ def finalised(check) -> str | None:
 
     layer, tokens, g = Layer(torch.device("cpu"), check.p.Sizes(1152, 128, 8)), 5, torch.Generator().manual_seed(0)
     with emulator.session():
-        space = layer.space(tokens)
+        space = layer.tensors(tokens)
         space.o.copy_(torch.randn(space.o.shape, generator=g))
         space.o[3, 7], space.o[9, 1000] = torch.nan, torch.inf
         space.weights.copy_(torch.randn(space.weights.shape, generator=g))
@@ -127,7 +127,7 @@ def finalised(check) -> str | None:
             space.places[token, used:] = -1
         output = emulator.device_tensors(torch.full((tokens, 1152), torch.nan, dtype=torch.bfloat16))
         emulator.written((space.o, space.places, space.weights))
-        layer.finalise(space, output)
+        layer.finalise(layer.space(tokens), output)
     return check.check_output(check.d.draw(check.p.Sizes(128, 128, 1), tokens), space, output)
 
 
@@ -150,6 +150,27 @@ def test_layer(check, sizes, which, name, tokens, schedules):
     for schedule in range(schedules):
         result = check.compare(x, *check.emulated(x, schedule, configs=configs(which)))
         assert result.wrong is None
+
+
+@pytest.mark.parametrize("which, tokens", [(0, 7), (-1, 140)])
+def test_workspace(check, sizes, which, tokens):
+    """The caller's memory, just as large as it must be and of any contents, gives the same bits."""
+    from moe.layer import Layer
+
+    x, outputs = check.case("all local", sizes, tokens, 32), []
+    made = Layer(torch.device("cpu"), sizes)
+    made.sms, made.configs = 6, lambda tokens: configs(which)
+    for value in (None, 0, 255):
+        with emulator.session():
+            tensors = emulator.device_tensors(x.tensors())
+            output = emulator.device_tensors(torch.full((tokens, 256), torch.nan, dtype=torch.bfloat16))
+            workspace = None
+            if value is not None:
+                workspace = emulator.device_tensors(torch.full((made.workspace_bytes(tokens),), value).byte())
+            made(x.replaced(tensors), output, workspace)
+        outputs.append(output.view(torch.int16))
+    assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
+    assert made.tensors(tokens).m_indptr[-1] > 0
 
 
 def test_cut_tiles_of_few_tokens(check):

@@ -141,22 +141,6 @@ def test_no_rows_is_no_launch():
     assert out.shape == (0, 128) and out.dtype == torch.bfloat16
 
 
-def test_scratch_memory_of_captured_launches(monkeypatch):
-    """Launches that are captured together share scratch memory, and with nothing else: replays fill it."""
-    launcher, gpu, capture = object.__new__(grouped_gemm.Launcher), object.__new__(device.Gpu), [0]
-    gpu.index = 0
-    launcher.scratch, launcher.owned, launcher.device, launcher.grid = {}, {}, gpu, 2
-    launcher.config, launcher.torch_device = Config(block_m=16), torch.device("cpu")
-    monkeypatch.setattr(device.runtime, "cudaStreamGetCaptureInfo", lambda stream: (0, 1, capture[0], None))
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: capture[0] > 0, raising=False)
-    seen = []
-    for capture[0] in (0, 1, 1, 2, 0):
-        seen.append(launcher.addresses())
-    eager, first, again, second, later = seen
-    assert first == again and eager == later and len({eager, first, second}) == 3
-
-
 @pytest.mark.parametrize("config", [*GEMM, Config(block_m=32), Config(block_m=64), Config(block_m=128)])
 def test_shared_memory(config):
     """It fits, with a ring of as many stages as do; whatever is addressed by 1024 bytes or 16 is aligned to them."""
