@@ -2,7 +2,12 @@
 
 import importlib
 
-WHERE = {"grouped_gemm_fp8": "moe.grouped_gemm", "run": "moe.layer", "workspace_bytes": "moe.layer"}
+WHERE = {
+    "grouped_gemm_fp8": "moe.grouped_gemm",
+    "run": "moe.layer",
+    "warmup": "moe.compile_ahead",
+    "workspace_bytes": "moe.layer",
+}
 __all__ = list(WHERE)
 
 

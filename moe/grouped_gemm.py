@@ -124,7 +124,7 @@ class Launcher:
 
     def __init__(self, device: torch.device, config: Config):
         of_config = kernel(config)
-        self.program = Program(of_config, of_config.words)
+        self.program = Program(of_config, of_config.words, repr(config))
         self.config, self.torch_device, self.device = config, device, device_of(device)
         self.grid = self.device.sms // config.launch_cluster * config.launch_cluster
         self.words = functools.lru_cache(maxsize=4096)(self.words)

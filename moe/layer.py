@@ -186,26 +186,26 @@ class Space(NamedTuple):
 @functools.cache
 def routing_program(device: torch.device, f32_bias: bool) -> Program:
     """The routing kernel for a bias in f32 or bf16, compiled for this GPU."""
-    return Program(routing.Routing(f32_bias), routing.WORDS)
+    return Program(routing.Routing(f32_bias), routing.WORDS, f"f32_bias={f32_bias}")
 
 
 @functools.cache
 def permute_program(device: torch.device) -> Program:
     """The permute kernel, compiled for this GPU."""
-    return Program(permute.Permute(), permute.WORDS)
+    return Program(permute.Permute(), permute.WORDS, "")
 
 
 @functools.cache
 def finalise_program(device: torch.device) -> Program:
     """The finalise kernel, compiled for this GPU."""
-    return Program(finalise.Finalise(), finalise.WORDS)
+    return Program(finalise.Finalise(), finalise.WORDS, "")
 
 
 @functools.cache
 def gemm1_program(device: torch.device, config: Config) -> Program:
     """GEMM1's kernel under this config, compiled for this GPU."""
     of_config = kernel(config)
-    return Program(of_config, of_config.words)
+    return Program(of_config, of_config.words, repr(config))
 
 
 def room_of(tokens: int) -> int:
@@ -304,6 +304,16 @@ class Layer:
             arena = arena_of(self.torch_device, self.device)
             with arena.lock:
                 self.launch(x, self.space(tokens, arena, workspace), output)
+
+    def compile(self, tokens: int, bias: torch.dtype) -> None:
+        """Compile what `launch` needs for this many tokens."""
+        first, second = self.configs(tokens)
+        routing_program(self.torch_device, bias is F32)
+        if first.permuted:
+            permute_program(self.torch_device)
+        gemm1_program(self.torch_device, first)
+        launcher(self.torch_device, second)
+        finalise_program(self.torch_device)
 
     def stages(self, tokens: int) -> tuple[str, ...]:
         """What is launched, in this order."""

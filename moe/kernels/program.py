@@ -1,4 +1,4 @@
-"""Compile a kernel once, launch it often: its arguments are 64-bit words in host memory."""
+"""Compile a kernel once, or load it from the disk; launch it often: its arguments are 64-bit words in host memory."""
 
 import ctypes
 import struct
@@ -8,15 +8,21 @@ import cutlass.cute as cute
 from cutlass import Int64
 from cutlass.cute.runtime import make_ptr
 
+from moe.kernels import disk_cache
+
 
 class Program:
-    """program(*words): launch on the current GPU. `host`: a @cute.jit function of a pointer to that many words."""
+    """program(*words): launch on the current GPU.
 
-    def __init__(self, host, words: int):
+    host: its `__call__` is a @cute.jit function of a pointer to that many words. variant: tells it from all others of
+    its class.
+    """
+
+    def __init__(self, host, words: int, variant: str):
         self.lock = threading.Lock()  # of the words, from writing them to the end of the launch
         self.words, self.struct = (ctypes.c_int64 * words)(), struct.Struct(f"{words}q")
         pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
-        executor = cute.compile(host, pointer).to()
+        executor = compiled(host, variant, pointer).to()
         arguments, _ = executor.generate_execution_args(pointer)
         array = executor._get_invoke_packed_args(arguments)
         self.keep = executor, arguments, array, pointer
@@ -29,6 +35,18 @@ class Program:
             result = self.result.value
         if result:
             raise RuntimeError(f"launch failed with CUDA error {result}")
+
+
+def compiled(host, variant: str, pointer: cute.Pointer):
+    """The host function, compiled for this pointer's type."""
+    if not disk_cache.is_on():
+        return cute.compile(host, pointer)
+    name = disk_cache.key(host, variant)
+    found = disk_cache.load(name)
+    if found is None:
+        found = cute.compile(host, pointer)
+        disk_cache.store(name, found)
+    return found
 
 
 def float_bits(x: float) -> int:
