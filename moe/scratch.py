@@ -69,10 +69,11 @@ class Arena:
 
     def take(self, key: Hashable, parts: Callable[[], Sequence[Part]]) -> Taken:
         """Parts, at the same places for the same key until the arena grows. parts: which, asked once for a key."""
-        if key not in self.taken:
+        found = self.taken.get(key)
+        if found is None:
             tensors = self.make(parts())
-            self.taken[key] = Taken(tensors, tuple(tensor.data_ptr() for tensor in tensors))
-        return self.taken[key]
+            found = self.taken[key] = Taken(tensors, tuple(tensor.data_ptr() for tensor in tensors))
+        return found
 
     def make(self, parts: Sequence[Part]) -> tuple[torch.Tensor, ...]:
         """Their tensors."""

@@ -6,8 +6,8 @@ object code with the cubin in it), under a key that is known before anything is 
 
 The folder is $MOE_CACHE_DIR, else moe-kernels in $XDG_CACHE_HOME or ~/.cache. Files are written under other names
 and then renamed, so processes may share it. If it cannot be written, or is not this user's alone, kernels are compiled
-as without it. So they are if the environment sets options of the DSL (CUTE_DSL_*, but for the architecture), which
-change what is compiled or want to see it, and on an emulated GPU, which must see the PTX.
+as without it. So they are if the environment sets options of the DSL (CUTE_DSL_*, but for HARMLESS), which change what
+is compiled or want to see it, and on an emulated GPU, which must see the PTX.
 """
 
 import contextlib
@@ -28,12 +28,13 @@ from moe.device import emulated
 
 SOURCES = Path(__file__).parents[1]  # moe/
 PREFIX = "moe"  # of the exported symbols
+HARMLESS = "CUTE_DSL_ARCH", "CUTE_DSL_LIBS", "CUTE_DSL_CACHE_DIR"  # the first is part of the key
 DIGEST = hashlib.sha256().digest_size  # bytes behind the object, which say that it is complete
 
 
 def is_on() -> bool:
     """Whether kernels may come from the disk."""
-    options = [name for name in os.environ if name.startswith("CUTE_DSL_") and name != "CUTE_DSL_ARCH"]
+    options = any(name.startswith("CUTE_DSL_") and name not in HARMLESS for name in os.environ)
     return not options and not emulated()
 
 

@@ -177,10 +177,14 @@ def test_writers_leave_whole_files(monkeypatch, tmp_path):
     assert disk_cache.load("key") is None  # it is no object
 
 
-def test_emulated_kernels_are_not_kept(monkeypatch):
-    for name in os.environ:
+def test_when_kernels_are_not_kept(monkeypatch):
+    for name in list(os.environ):
         if name.startswith("CUTE_DSL_"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("CUTE_DSL_LIBS", "libcute_dsl_runtime.so")
     assert disk_cache.is_on()
+    monkeypatch.setenv("CUTE_DSL_DISABLE_FILE_CACHING", "1")
+    assert not disk_cache.is_on()
+    monkeypatch.delenv("CUTE_DSL_DISABLE_FILE_CACHING")
     monkeypatch.setattr(disk_cache, "emulated", lambda: True)
     assert not disk_cache.is_on()
