@@ -1,8 +1,9 @@
 """The GPU that kernels are launched on: a real one, or the emulated one, whose memory is the CPU's."""
 
 import functools
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Sequence
 
 import torch
 from cuda.bindings import runtime
@@ -12,12 +13,15 @@ class Device(ABC):
     """What product code asks of a GPU.
 
     sms: streaming multiprocessors. capability: compute capability. indexed: whether torch.Tensor.get_device() tells its
-    tensors from all others.
+    tensors from all others. unreachable: what is wrong with a tensor that its kernels cannot read. apart: whether parts
+    of scratch memory are allocations of their own, for accesses beyond one of them to be seen.
     """
 
     sms: int
     capability: tuple[int, int]
     indexed: bool
+    unreachable: str
+    apart: bool
 
     @abstractmethod
     def is_current(self) -> bool:
@@ -28,10 +32,10 @@ class Device(ABC):
         """Handle of torch's current CUDA stream on it."""
 
     @abstractmethod
-    def order(self) -> Hashable:
-        """A name for the order that the next launch is in: the current stream, or the graph that is being captured.
+    def order(self) -> tuple[int, int]:
+        """The order that the next launch is in: the current stream, and the capture into a graph that it is in, or 0.
 
-        Launches of one order can share scratch memory. What is allocated while a graph is captured is that graph's, and
+        Launches of one order run one after the other. What is allocated while a graph is captured is that graph's, and
         is filled when it is replayed.
         """
 
@@ -39,11 +43,17 @@ class Device(ABC):
     def tensors(self, *made: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Tensors that were just made for it, as its kernels may use them."""
 
+    @abstractmethod
+    def reaches(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> bool:
+        """Whether its kernels can read and write these contiguous tensors, which begin at these addresses."""
+
 
 class Gpu(Device):
     """A CUDA GPU."""
 
     indexed = True
+    unreachable = "has no memory on the GPU: it is a fake tensor, or one that torch traces"
+    apart = False
 
     def __init__(self, device: torch.device):
         self.index = device.index or 0
@@ -58,20 +68,25 @@ class Gpu(Device):
     def stream(self) -> int:
         return torch._C._cuda_getCurrentRawStream(self.index)
 
-    def order(self) -> Hashable:
+    def order(self) -> tuple[int, int]:
         stream = self.stream()
         if torch._C._cuda_isCurrentStreamCapturing():
-            return "capture", runtime.cudaStreamGetCaptureInfo(stream)[2]
-        return stream
+            return stream, int(runtime.cudaStreamGetCaptureInfo(stream)[2])
+        return stream, 0
 
     def tensors(self, *made: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return made
+
+    def reaches(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> bool:
+        return 0 not in addresses or all(x or not t.numel() for t, x in zip(tensors, addresses))
 
 
 class EmulatedGpu(Device):
     """The emulated GPU that `emulator.install` has put in place: one, with one stream and no graphs."""
 
     indexed = False
+    unreachable = "is not in the emulated GPU's memory: emulator.device_tensors makes a copy that is"
+    apart = True
 
     @property
     def chip(self):
@@ -94,16 +109,52 @@ class EmulatedGpu(Device):
     def stream(self) -> int:
         return 0
 
-    def order(self) -> Hashable:
-        return 0
+    def order(self) -> tuple[int, int]:
+        return 0, 0
 
     def tensors(self, *made: torch.Tensor) -> tuple[torch.Tensor, ...]:
         from emulator import device_tensors
 
         return device_tensors(made, "made by moe")
 
+    def reaches(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> bool:
+        from emulator import DEVICE
 
-@functools.cache
-def device_of(device: torch.device) -> Device:
-    """The GPU that tensors on this torch device are on: CPU tensors are the emulated GPU's."""
-    return Gpu(device) if device.type == "cuda" else EmulatedGpu()
+        return all(
+            not t.numel() or DEVICE.memory.covers(x, t.numel() * t.element_size()) for t, x in zip(tensors, addresses)
+        )
+
+
+def emulated() -> bool:
+    """Whether CuTe DSL launches on an emulated GPU in this process, whose tensors torch has on the CPU."""
+    return getattr(getattr(sys.modules.get("emulator"), "DEVICE", None), "served", False)
+
+
+gpu = functools.cache(Gpu)
+EMULATED = EmulatedGpu()
+
+
+def device_of(device: torch.device, name: str = "a tensor") -> Device:
+    """The GPU that tensors on this torch device are on: CPU tensors are the emulated GPU's, if there is one.
+
+    ValueError, in which `name` is the tensor's, if there is no such GPU.
+    """
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"{name} is on {device}, but torch finds no CUDA GPU here")
+        return gpu(device)
+    if device.type == "cpu" and emulated():
+        return EMULATED
+    raise ValueError(f"{name} is on {device}, but must be on a CUDA GPU")
+
+
+def current_device() -> torch.device:
+    """The torch device that calls without tensors are for: torch's current GPU, else the emulated one.
+
+    ValueError if there is neither.
+    """
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    if emulated():
+        return torch.device("cpu")
+    raise ValueError("torch finds no CUDA GPU here")

@@ -1,6 +1,7 @@
 """`grouped_gemm_fp8`: the operands' checks, and one launch of the kernel that moe.tuning.back_ends chooses."""
 
 import functools
+from collections.abc import Sequence
 
 import torch
 
@@ -9,9 +10,12 @@ from moe.kernels.config import BLOCK_K, CONSUMER_GROUPS, MAX_EXPERTS, Config
 from moe.kernels.program import Program
 from moe.kernels.schedule import search_step
 from moe.kernels.stream_k import EMPTY
-from moe.operands import MAX_ROWS, Operand, complain, contiguous, misaligned, require
+from moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
 from moe.problem import BF16, E4M3, F32, I32
+from moe.scratch import Part, arena_of
 from moe.tuning.back_ends import kernel, tuning
+
+ALIGNED = 0, 1, 2, 5  # which of the operands are read or written by 16 bytes
 
 
 def grouped_gemm_fp8(
@@ -32,13 +36,14 @@ def grouped_gemm_fp8(
     Each block's dot products are the tensor core's; a_scale * b_scale is rounded to f32, then multiplied and added in
     one rounding; the sum is rounded once to bf16. Blocks are added in order; of a tile whose K is shared (stream-K,
     split-K) each part's, then the parts'.
-    One kernel on torch's current stream. Writes and returns out, or a new tensor. ValueError if an operand is not so.
+    One kernel on torch's current stream. Writes and returns out, or a new tensor. ValueError if an operand is not so,
+    or not in a GPU's memory, as fake, meta and CPU tensors: then nothing is compiled, launched or written.
     """
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dim() == 2 and b.dim() == 3):
         raise ValueError("a must be a tensor [total_M, K] and b a tensor [E, N, K]")
     call = plan(a.shape, b.shape, a.device)
     if out is None:
-        (out,) = device_of(a.device).tensors(torch.empty(call.out_shape, dtype=BF16, device=a.device))
+        (out,) = call.gpu.tensors(torch.empty(call.out_shape, dtype=BF16, device=a.device))
     call((a, a_scale, b, b_scale, m_indptr, out))
     return out
 
@@ -73,7 +78,8 @@ class Plan:
         self.dtypes = tuple(x.dtype for x in self.expected)
         self.shapes = tuple(self.expected[i].shape for i in (1, 3, 4, 5))
         self.out_shape, self.sizes, self.total_m = (total_m, n), (total_m, n, k, experts), total_m
-        self.device, self.index, self.indexed = device, device.index, device_of(device).indexed
+        self.device, self.index, self.gpu = device, device.index, device_of(device, "a")
+        self.indexed = self.gpu.indexed
         self.launcher = self.words = None
 
     def __call__(self, tensors: tuple) -> None:
@@ -95,13 +101,16 @@ class Plan:
         if not right:
             complain(tensors, self.expected, (a, "a"))
         if self.total_m:
+            found = addresses(self.gpu, tensors, self.expected, ALIGNED)
+            if not self.gpu.is_current():
+                raise ValueError(f"a is on {self.device}, but must be on torch's current device")
             if self.launcher is None:
                 total_m, n, k, experts = self.sizes
-                config = tuning(device_of(self.device).capability).choose_gemm(total_m, experts, n, k)
+                config = tuning(self.gpu.capability).choose_gemm(total_m, experts, n, k)
                 made = launcher(self.device, config)
                 self.words = made.words(made.grid, *self.sizes)
                 self.launcher = made  # last, as other threads look at it
-            self.launcher.launch(tensors, self.words)
+            self.launcher.launch(found, self.words)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -111,13 +120,12 @@ def plan(of_a: torch.Size, of_b: torch.Size, device: torch.device) -> Plan:
 
 
 class Launcher:
-    """One compiled kernel on one GPU, and its scratch memory. grid: CTAs that fit the GPU."""
+    """One compiled kernel on one GPU. grid: CTAs that fit the GPU."""
 
     def __init__(self, device: torch.device, config: Config):
         of_config = kernel(config)
-        self.program = Program(of_config, of_config.words)
+        self.program = Program(of_config, of_config.words, repr(config))
         self.config, self.torch_device, self.device = config, device, device_of(device)
-        self.scratch, self.owned = {}, {}
         self.grid = self.device.sms // config.launch_cluster * config.launch_cluster
         self.words = functools.lru_cache(maxsize=4096)(self.words)
 
@@ -125,31 +133,31 @@ class Launcher:
         """What the kernel's words say of a problem, on a GPU that `most` CTAs fit."""
         return total_m, n, k, experts, search_step(experts), self.config.grid(most, total_m, n, experts)
 
-    def addresses(self) -> tuple[int, int]:
-        """Addresses of the partial sums and their flags, which launches of one order share."""
-        order = self.device.order()
-        if order not in self.scratch:
-            count = self.grid * self.config.partial_bytes // 4
-            partials = torch.empty(count, dtype=I32, device=self.torch_device)
-            if self.config.polled_partials:
-                partials.fill_(EMPTY)
-            flags = torch.zeros(self.grid * CONSUMER_GROUPS, dtype=I32, device=self.torch_device)
-            partials, flags = self.device.tensors(partials, flags)
-            self.scratch[order], self.owned[order] = (partials.data_ptr(), flags.data_ptr()), (partials, flags)
-        return self.scratch[order]
+    def parts(self) -> tuple[Part, Part]:
+        """The partial sums and their flags, in scratch memory."""
+        return partials(self.config, self.grid), flags(self.grid)
 
     def __call__(self, tensors: tuple, total_m: int, n: int, k: int, experts: int) -> None:
         """Launch with tensors that are as `expectations` says."""
-        self.launch(tensors, self.words(self.grid, total_m, n, k, experts))
+        self.launch([tensor.data_ptr() for tensor in tensors], self.words(self.grid, total_m, n, k, experts))
 
-    def launch(self, tensors: tuple, words: tuple[int, ...]) -> None:
-        """Launch with what `words` gave for the tensors' sizes."""
-        if not self.device.is_current():
-            raise ValueError(f"a is on {self.torch_device}, but must be on torch's current device")
-        addresses = [tensor.data_ptr() for tensor in tensors]
-        if (addresses[0] | addresses[1] | addresses[2] | addresses[5]) % 16:
-            raise misaligned(next(x for x, i in (("a", 0), ("a_scale", 1), ("b", 2), ("out", 5)) if addresses[i] % 16))
-        self.program(*addresses, *self.addresses(), *words, self.device.stream())
+    def launch(self, addresses: Sequence[int], words: tuple[int, ...]) -> None:
+        """Launch with the operands at these addresses, and what `words` gave for their sizes."""
+        arena = arena_of(self.torch_device, self.device)
+        with arena.lock:
+            scratch = arena.take(self, self.parts).addresses
+            self.program(*addresses, *scratch, *words, self.device.stream())
+
+
+def partials(config: Config, ctas: int) -> Part:
+    """Scratch memory for stream-K's partial sums of so many CTAs."""
+    name, fill = ("polled partials", EMPTY) if config.polled_partials else ("partials", None)
+    return Part(name, I32, (ctas * config.partial_bytes // 4,), fill, kept=True)
+
+
+def flags(ctas: int) -> Part:
+    """Scratch memory for the flags of partial sums that are not polled."""
+    return Part("flags", I32, (ctas * CONSUMER_GROUPS,), 0, kept=True)
 
 
 launcher = functools.lru_cache(maxsize=64)(Launcher)

@@ -18,19 +18,20 @@ from typing import NamedTuple
 
 import torch
 
-from moe.device import device_of
-from moe.grouped_gemm import launcher
+from moe.device import current_device, device_of
+from moe.grouped_gemm import flags, launcher, partials
 from moe.kernels import finalise, permute, routing
 from moe.kernels.config import Config
 from moe.kernels.program import Program, float_bits
 from moe.kernels.schedule import search_step
-from moe.kernels.stream_k import EMPTY
-from moe.operands import MAX_ROWS, Operand, complain, contiguous, misaligned, require
+from moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
 from moe.problem import BF16, E4M3, EXPERTS, F32, I32, TOP_K, Inputs, Sizes
+from moe.scratch import Arena, Part, arena_of, offsets
 from moe.tuning.back_ends import kernel, tuning
 
 LEAST_ROWS = 8  # of an expert in the mean, for hardly any to have none,
 MOST_ROWS = 32  # and to have more than a tile of GEMM1's: where routing prefetches its weights
+LEAST_ROOM = 16  # tokens
 ALIGNED = 0, 1, 2, 4, 6, 8  # which of the tensors are read or written by 16 bytes
 
 
@@ -46,30 +47,50 @@ def run(
     local_expert_offset: int,
     routed_scaling_factor: float,
     output: torch.Tensor,
+    workspace: torch.Tensor | None = None,
 ) -> None:
     """output[t] = sum over token t's local experts e of weight * (silu(gate) * up) W2[e], gate and up = x[t] W13[e].
 
-    routing_logits [T, 256] f32, routing_bias [256] bf16, hidden_states [T, H] e4m3, its scales [H/128, T] f32,
+    routing_logits [T, 256] f32, routing_bias [256] f32 or bf16, hidden_states [T, H] e4m3, its scales [H/128, T] f32,
     gemm1_weights [E, 2I, H] e4m3 (up, then gate), scales [E, 2I/128, H/128] f32, gemm2_weights [E, H, I] e4m3, scales
     [E, H/128, I/128] f32, output [T, H] bf16; all contiguous and on the current GPU. T is at most 16384, also 0; E at
-    most 32; H and I are multiples of 128. Local expert i is expert local_expert_offset + i of 256. How experts are
+    most 32; H and I are multiples of 128. Local expert i is expert local_expert_offset + i of 256, so
+    that local_expert_offset, an int, is from 0 to 256 - E. How experts are
     chosen and weighted, and what of this is rounded: moe.reference.layer. silu(gate) * up is rounded to e4m3 with a
     scale for 128 columns, which the definition does not do: 2 to 3 % of the result's norm, within its tolerance.
-    Four or five kernels on torch's current stream, nothing returns to the host, the same bits every time. Memory is
-    allocated by the first call of a size class (T rounded up to a power of two) on a stream. ValueError if an operand
-    is not so.
+    Four or five kernels on torch's current stream, nothing returns to the host, the same bits every time. ValueError if
+    an operand is not so, or not in a GPU's memory, as fake, meta and CPU tensors: then nothing is compiled, launched or
+    written.
+
+    Scratch memory is one allocation a stream, which all sizes and layers share and which grows with the largest T; a
+    CUDA graph takes its own from its memory pool, which graphs of one pool share. workspace: for most of it, the
+    caller's memory instead, uint8 with at least moe.workspace_bytes(...) elements, of whatever contents. Calls on
+    different streams and graphs of different pools may run at once, those with the same workspace may not; threads may
+    call at once, on one stream, too.
     """
     tensors = (
         routing_logits, routing_bias, hidden_states, hidden_states_scale,
         gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale,
     )  # fmt: skip
-    layer, x = checked(tensors, local_expert_offset, routed_scaling_factor, output)
-    layer(x, output)
+    layer, x = checked(tensors, local_expert_offset, routed_scaling_factor, output, workspace)
+    layer(x, output, workspace)
+
+
+def workspace_bytes(tokens: int, hidden: int, intermediate: int, local: int) -> int:
+    """Elements of a workspace, uint8, for `run` on the current GPU with up to this many tokens.
+
+    hidden, intermediate, local: the layer's H, I and E. ValueError if they are not as `run` says.
+    """
+    expectations(torch.Size((tokens, hidden)), torch.Size((local, hidden, intermediate)))
+    return layer_of(current_device(), Sizes(hidden, intermediate, local)).workspace_bytes(tokens)
 
 
 @functools.lru_cache(maxsize=4096)
-def expectations(hidden_states: torch.Size, gemm2_weights: torch.Size) -> tuple[Operand, ...]:
-    """What each tensor must be, in the order of `run`; ValueError if sizes are not the layer's."""
+def expectations(hidden_states: torch.Size, gemm2_weights: torch.Size, bias: torch.dtype = BF16) -> tuple[Operand, ...]:
+    """What each tensor must be, in the order of `run`; ValueError if sizes are not the layer's.
+
+    bias: the type of routing_bias, which has no influence on the others.
+    """
     (tokens, h), (e, _, i) = hidden_states, gemm2_weights
     for name, dimension, size, multiple, least, most in (
         ("hidden_states", "T", tokens, 1, 0, routing.MAX_TOKENS),
@@ -80,7 +101,7 @@ def expectations(hidden_states: torch.Size, gemm2_weights: torch.Size) -> tuple[
         require(name, dimension, size, multiple, least, most)
     return (
         contiguous("routing_logits", F32, tokens, EXPERTS),
-        contiguous("routing_bias", BF16, EXPERTS),
+        contiguous("routing_bias", bias, EXPERTS),
         contiguous("hidden_states", E4M3, tokens, h),
         contiguous("hidden_states_scale", F32, h // 128, tokens),
         contiguous("gemm1_weights", E4M3, e, 2 * i, h),
@@ -91,14 +112,19 @@ def expectations(hidden_states: torch.Size, gemm2_weights: torch.Size) -> tuple[
     )
 
 
-def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) -> tuple["Layer", Inputs]:
+def checked(
+    tensors: tuple, offset: int, factor: float, output: torch.Tensor, workspace: torch.Tensor | None = None
+) -> tuple["Layer", Inputs]:
     """The layer for these operands, and its inputs; ValueError if there is none."""
     hidden_states, gemm2_weights = tensors[2], tensors[6]
     for name, tensor, dims in (("hidden_states", hidden_states, 2), ("gemm2_weights", gemm2_weights, 3)):
         if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
             raise ValueError(f"{name} must be a tensor of {dims} dimensions")
-    expected, device = expectations(hidden_states.shape, gemm2_weights.shape), hidden_states.device
-    everything = *tensors, output
+    bias, device = getattr(tensors[1], "dtype", BF16), hidden_states.device
+    if bias not in (BF16, F32):
+        raise ValueError(f"routing_bias has type {bias}, but must have {F32} or {BF16}")
+    expected = expectations(hidden_states.shape, gemm2_weights.shape, bias)
+    gpu, everything = device_of(device, "hidden_states"), (*tensors, output)
     for tensor, (_, dtype, shape, _) in zip(everything, expected):
         if (
             not isinstance(tensor, torch.Tensor)
@@ -108,70 +134,94 @@ def checked(tensors: tuple, offset: int, factor: float, output: torch.Tensor) ->
             or tensor.device != device
         ):
             complain((hidden_states, *everything), (expected[2], *expected), (hidden_states, "hidden_states"))
-    for name, x in (("local_expert_offset", offset), ("routed_scaling_factor", factor)):
-        if isinstance(x, torch.Tensor) or not isinstance(x, numbers.Real):
-            raise ValueError(f"{name} is a {type(x).__name__}, but must be a number of the host's")
-    if not 0 <= offset < EXPERTS:
-        raise ValueError(f"local_expert_offset is {offset}, but must be from 0 to {EXPERTS - 1}")
-    for i in ALIGNED:
-        if everything[i].data_ptr() % 16:
-            raise misaligned(expected[i].name)
     local, hidden, intermediate = gemm2_weights.shape
-    return layer_of(device, Sizes(hidden, intermediate, local)), Inputs(*tensors, offset, factor)
+    if not isinstance(offset, numbers.Integral) or isinstance(offset, bool):
+        raise ValueError(f"local_expert_offset is a {type(offset).__name__}, but must be an int")
+    if not 0 <= offset <= EXPERTS - local:
+        rule = f"from 0 to {EXPERTS - local}, as {local} of {EXPERTS} experts are local"
+        raise ValueError(f"local_expert_offset is {offset}, but must be {rule}")
+    if not isinstance(factor, numbers.Real):
+        raise ValueError(f"routed_scaling_factor is a {type(factor).__name__}, but must be a number of the host's")
+    addresses(gpu, everything, expected, ALIGNED)
+    layer = layer_of(device, Sizes(hidden, intermediate, local))
+    if workspace is not None:
+        check_workspace(workspace, layer, hidden_states)
+    return layer, Inputs(*tensors, int(offset), float(factor))
+
+
+def check_workspace(workspace: torch.Tensor, layer: "Layer", hidden_states: torch.Tensor) -> None:
+    """ValueError unless the layer can use this memory for these tokens."""
+    if not isinstance(workspace, torch.Tensor):
+        raise ValueError(f"workspace is a {type(workspace).__name__}, but must be a tensor")
+    expected = contiguous("workspace", torch.uint8, *workspace.shape)
+    complain((workspace,), (expected,), (hidden_states, "hidden_states"))
+    tokens = hidden_states.shape[0]
+    least = layer.workspace_bytes(tokens)
+    if workspace.numel() < least:
+        raise ValueError(f"workspace has {workspace.numel()} bytes, but must have {least} for {tokens} tokens")
+    addresses(layer.device, (workspace,), (expected,), (0,))
 
 
 class Space(NamedTuple):
-    """What the kernels leave each other, for up to `room` tokens."""
+    """Addresses, or the tensors, of what the kernels leave each other for up to `room` tokens and `total` rows."""
 
     room: int
-    m_indptr: torch.Tensor  # int32 [E + 1]
-    rows: torch.Tensor  # int32 [room * min(8, E)]: the token of each row
-    places: torch.Tensor  # int32 [room, 8]: the rows of each token, then -1
-    weights: torch.Tensor  # f32 [room, 8]: of these rows
-    counts: torch.Tensor  # int32 [CTAs, 32]
-    barrier: torch.Tensor  # int32 [2], 0 at first
-    c: torch.Tensor  # e4m3 [rows, I]
-    c_scale: torch.Tensor  # f32 [I/128, rows]
-    polled: torch.Tensor  # int32: stream-K's partial sums of GEMM1, EMPTY at first, or
-    partials: torch.Tensor  # those of configs that do not poll, and their
-    flags: torch.Tensor  # int32 [CTAs, 2], 0 at first
-    o: torch.Tensor  # bf16 [rows, H]
-    permuted: torch.Tensor  # e4m3 [rows, H]: tokens in the order of `rows`; none if GEMM1 gathers them
-    permuted_scale: torch.Tensor  # f32 [H/128, rows]
+    total: int  # room * min(8, E)
+    m_indptr: int  # int32 [E + 1]
+    rows: int  # int32 [total]: the token of each row
+    places: int  # int32 [room, 8]: the rows of each token, then -1
+    weights: int  # f32 [room, 8]: of these rows
+    counts: int  # int32 [CTAs, 32]
+    c: int  # e4m3 [total, I]
+    c_scale: int  # f32 [I/128, total]
+    o: int  # bf16 [total, H]
+    permuted: int  # e4m3 [total, H]: tokens in the order of `rows`; none if GEMM1 gathers them
+    permuted_scale: int  # f32 [H/128, total]
+    barrier: int  # int32 [2], 0 at first
+    polled: int  # int32: stream-K's partial sums of GEMM1, EMPTY at first, or
+    partials: int  # those of configs that do not poll, and their
+    flags: int  # int32 [CTAs, 2], 0 at first
 
 
 @functools.cache
-def routing_program(device: torch.device) -> Program:
-    """The routing kernel, compiled for this GPU."""
-    return Program(routing.Routing(), routing.WORDS)
+def routing_program(device: torch.device, f32_bias: bool) -> Program:
+    """The routing kernel for a bias in f32 or bf16, compiled for this GPU."""
+    return Program(routing.Routing(f32_bias), routing.WORDS, f"f32_bias={f32_bias}")
 
 
 @functools.cache
 def permute_program(device: torch.device) -> Program:
     """The permute kernel, compiled for this GPU."""
-    return Program(permute.Permute(), permute.WORDS)
+    return Program(permute.Permute(), permute.WORDS, "")
 
 
 @functools.cache
 def finalise_program(device: torch.device) -> Program:
     """The finalise kernel, compiled for this GPU."""
-    return Program(finalise.Finalise(), finalise.WORDS)
+    return Program(finalise.Finalise(), finalise.WORDS, "")
 
 
 @functools.cache
 def gemm1_program(device: torch.device, config: Config) -> Program:
     """GEMM1's kernel under this config, compiled for this GPU."""
     of_config = kernel(config)
-    return Program(of_config, of_config.words)
+    return Program(of_config, of_config.words, repr(config))
+
+
+def room_of(tokens: int) -> int:
+    """Tokens that scratch memory for this many has room for."""
+    return max(LEAST_ROOM, 1 << (tokens - 1).bit_length())
 
 
 class Layer:
     """The layer's kernels for these sizes on one GPU. Each stage is one launch, and can be called on its own."""
 
     def __init__(self, device: torch.device, sizes: Sizes):
-        self.torch_device, self.device, self.sizes, self.spaces = device, device_of(device), sizes, {}
+        self.torch_device, self.device, self.sizes = device, device_of(device), sizes
         self.sms, self.tuning = self.device.sms, tuning(self.device.capability)
         self.configs = functools.lru_cache(maxsize=4096)(self.configs)
+        self.offsets = functools.cache(self.workspace_offsets)
+        self.workspace_bytes = functools.lru_cache(maxsize=4096)(self.workspace_bytes)
 
     def configs(self, tokens: int) -> tuple[Config, Config]:
         """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give.
@@ -187,43 +237,83 @@ class Layer:
         """CTAs of GEMM1."""
         return self.sms // config.launch_cluster * config.launch_cluster
 
-    def space(self, tokens: int) -> Space:
-        """Scratch memory for this many tokens, which launches of one order share."""
-        key = self.device.order(), max(16, 1 << (tokens - 1).bit_length())
-        if key not in self.spaces:
-            self.spaces[key] = self.allocate(key[1])
-        return self.spaces[key]
-
-    def allocate(self, room: int) -> Space:
-        """Scratch memory for up to `room` tokens."""
+    def shared_parts(self, room: int) -> list[Part]:
+        """The fields of a Space from m_indptr to permuted_scale: nothing of them is left for the next call."""
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
-        rows = room * min(TOP_K, e)
-        configs = [self.configs(tokens)[0] for tokens in (room // 2 + 1, room)]
-        polled, partials = [
-            max((c.partial_bytes // 4 * self.sms for c in configs if c.polled_partials == way), default=0)
-            for way in (True, False)
-        ]
-        permuted = rows if any(config.permuted for config in configs) else 0
+        total = room * min(TOP_K, e)
+        permuted = total if any(config.permuted for config in self.gemm1_configs(room)) else 0
+        return [
+            Part("m_indptr", I32, (e + 1,)), Part("rows", I32, (total,)),
+            Part("places", I32, (room, TOP_K)), Part("weights", F32, (room, TOP_K)),
+            Part("counts", I32, (routing.MAX_CTAS, routing.MAX_LOCAL)),
+            Part("c", E4M3, (total, i)), Part("c_scale", F32, (i // 128, total)), Part("o", BF16, (total, h)),
+            Part("permuted", E4M3, (permuted, h)), Part("permuted_scale", F32, (h // 128, permuted)),
+        ]  # fmt: skip
 
-        def empty(*shape: int, dtype: torch.dtype = I32) -> torch.Tensor:
-            return torch.empty(shape, dtype=dtype, device=self.torch_device)
+    def kept_parts(self, room: int) -> list[Part]:
+        """The fields of a Space from barrier on."""
+        parts = {part.name: part for part in (partials(c, self.sms) for c in self.gemm1_configs(room))}
+        none = Part("none", I32, (0,), kept=True)
+        of_partials = parts.get("polled partials", none), parts.get("partials", none)
+        return [Part("barrier", I32, (2,), 0, kept=True), *of_partials, flags(self.sms)]
 
-        tensors = self.device.tensors(
-            empty(e + 1), empty(rows), empty(room, TOP_K), empty(room, TOP_K, dtype=F32),
-            empty(routing.MAX_CTAS, routing.MAX_LOCAL), empty(2).zero_(),
-            empty(rows, i, dtype=E4M3), empty(i // 128, rows, dtype=F32),
-            empty(polled).fill_(EMPTY), empty(partials), empty(self.sms, 2).zero_(), empty(rows, h, dtype=BF16),
-            empty(permuted, h, dtype=E4M3), empty(h // 128, permuted, dtype=F32),
-        )  # fmt: skip
-        return Space(room, *tensors)
+    def gemm1_configs(self, room: int) -> list[Config]:
+        """GEMM1's configs for as many tokens as use a Space of this room."""
+        return [self.configs(tokens)[0] for tokens in (room // 2 + 1, room)]
 
-    def __call__(self, x: Inputs, output: torch.Tensor) -> None:
-        """The launches; none if there are no tokens. x and output must be as `checked` says."""
+    def space(self, tokens: int, arena: Arena | None = None, workspace: torch.Tensor | None = None) -> Space:
+        """Scratch memory for this many tokens, of this arena, or of the next launch's; the most of it in `workspace`.
+
+        Who launches while other threads do holds the arena's lock.
+        """
+        arena, room = arena or arena_of(self.torch_device, self.device), room_of(tokens)
+        if workspace is None:
+            return self.space_of(room, arena.take((self, room), lambda: self.parts(room)).addresses)
+        kept = arena.take((self, room, "kept"), lambda: self.kept_parts(room)).addresses
+        base = workspace.data_ptr()
+        return self.space_of(room, (*(base + offset for offset in self.offsets(room)[:-1]), *kept))
+
+    def tensors(self, tokens: int, arena: Arena | None = None) -> Space:
+        """The tensors of `space`."""
+        arena, room = arena or arena_of(self.torch_device, self.device), room_of(tokens)
+        return self.space_of(room, arena.take((self, room), lambda: self.parts(room)).tensors)
+
+    def parts(self, room: int) -> list[Part]:
+        """The fields of a Space from m_indptr on."""
+        return self.shared_parts(room) + self.kept_parts(room)
+
+    def space_of(self, room: int, fields: tuple) -> Space:
+        """A Space with these fields from m_indptr on."""
+        return Space(room, room * min(TOP_K, self.sizes.local), *fields)
+
+    def workspace_offsets(self, room: int) -> list[int]:
+        """Where in a workspace each field from m_indptr to permuted_scale begins, and where the last one ends."""
+        return offsets(self.shared_parts(room))
+
+    def workspace_bytes(self, tokens: int) -> int:
+        """Bytes of a workspace for up to this many tokens."""
+        rooms = [1 << i for i in range(room_of(tokens).bit_length()) if 1 << i >= LEAST_ROOM]
+        return max(self.offsets(room)[-1] for room in rooms)
+
+    def __call__(self, x: Inputs, output: torch.Tensor, workspace: torch.Tensor | None = None) -> None:
+        """The launches; none if there are no tokens. x, output and workspace must be as `checked` says."""
         if not self.device.is_current():
             raise ValueError(f"hidden_states is on {self.torch_device}, but must be on torch's current device")
         tokens = x.hidden_states.shape[0]
         if tokens:
-            self.launch(x, self.space(tokens), output)
+            arena = arena_of(self.torch_device, self.device)
+            with arena.lock:
+                self.launch(x, self.space(tokens, arena, workspace), output)
+
+    def compile(self, tokens: int, bias: torch.dtype) -> None:
+        """Compile what `launch` needs for this many tokens."""
+        first, second = self.configs(tokens)
+        routing_program(self.torch_device, bias is F32)
+        if first.permuted:
+            permute_program(self.torch_device)
+        gemm1_program(self.torch_device, first)
+        launcher(self.torch_device, second)
+        finalise_program(self.torch_device)
 
     def stages(self, tokens: int) -> tuple[str, ...]:
         """What is launched, in this order."""
@@ -244,42 +334,50 @@ class Layer:
         """To m_indptr, rows, places, weights."""
         tokens, i, e = x.hidden_states.shape[0], self.sizes.intermediate, self.sizes.local
         grid, chunk = routing.grid_of(tokens, self.sms)
-        tensors = x.routing_logits, x.routing_bias, *space[1:7], x.gemm1_weights
+        tensors = (
+            x.routing_logits.data_ptr(), x.routing_bias.data_ptr(), space.m_indptr, space.rows, space.places,
+            space.weights, space.counts, space.barrier, x.gemm1_weights.data_ptr(),
+        )  # fmt: skip
         sizes = tokens, e, x.local_expert_offset, chunk, grid, float_bits(x.routed_scaling_factor)
         config, _ = self.configs(tokens)
         mean = tokens * TOP_K // EXPERTS  # rows of an expert
         early = self.grid(config) if LEAST_ROWS <= mean <= MOST_ROWS else 0
         of_gemm1 = 2 * i, self.sizes.hidden, early, config.cluster, bool(config.data_parallel)
-        routing_program(self.torch_device)(*[t.data_ptr() for t in tensors], *sizes, *of_gemm1, self.device.stream())
+        program = routing_program(self.torch_device, x.routing_bias.dtype is F32)
+        program(*tensors, *sizes, *of_gemm1, self.device.stream())
 
     def permute(self, x: Inputs, space: Space) -> None:
         """From m_indptr and rows to permuted, permuted_scale."""
-        tensors = x.hidden_states, x.hidden_states_scale, *space[1:3], space.permuted, space.permuted_scale
-        tokens, rows = x.hidden_states.shape[0], space.rows.shape[0]
-        sizes = tokens, self.sizes.hidden, rows, self.sizes.local, permute.grid_of(rows, self.sms)
-        permute_program(self.torch_device)(*[t.data_ptr() for t in tensors], *sizes, self.device.stream())
+        hidden = x.hidden_states.data_ptr(), x.hidden_states_scale.data_ptr()
+        tensors = *hidden, space.m_indptr, space.rows, space.permuted, space.permuted_scale
+        grid = permute.grid_of(space.total, self.sms)
+        sizes = x.hidden_states.shape[0], self.sizes.hidden, space.total, self.sizes.local, grid
+        permute_program(self.torch_device)(*tensors, *sizes, self.device.stream())
 
     def gemm1(self, x: Inputs, space: Space, config: Config) -> None:
         """From m_indptr and rows, or what permute left, to c, c_scale."""
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
-        tokens = (space.permuted, space.permuted_scale) if config.permuted else (x.hidden_states, x.hidden_states_scale)
+        tokens = space.permuted, space.permuted_scale
+        if not config.permuted:
+            tokens = x.hidden_states.data_ptr(), x.hidden_states_scale.data_ptr()
         tensors = (
-            *tokens, x.gemm1_weights, x.gemm1_weights_scale, space.m_indptr, space.rows,
+            *tokens, x.gemm1_weights.data_ptr(), x.gemm1_weights_scale.data_ptr(), space.m_indptr, space.rows,
             space.c, space.c_scale, space.polled if config.polled_partials else space.partials, space.flags,
         )  # fmt: skip
-        sizes = space.rows.shape[0], 2 * i, h, e, search_step(e), self.grid(config), x.hidden_states.shape[0]
-        gemm1_program(self.torch_device, config)(*[t.data_ptr() for t in tensors], *sizes, self.device.stream())
+        sizes = space.total, 2 * i, h, e, search_step(e), self.grid(config), x.hidden_states.shape[0]
+        gemm1_program(self.torch_device, config)(*tensors, *sizes, self.device.stream())
 
     def gemm2(self, x: Inputs, space: Space, config: Config) -> None:
         """From m_indptr, c and c_scale to o."""
-        operands = space.c, space.c_scale, x.gemm2_weights, x.gemm2_weights_scale, space.m_indptr, space.o
-        rows, sizes = space.rows.shape[0], self.sizes
-        launcher(self.torch_device, config)(operands, rows, sizes.hidden, sizes.intermediate, sizes.local)
+        weights, sizes = (x.gemm2_weights.data_ptr(), x.gemm2_weights_scale.data_ptr()), self.sizes
+        operands = space.c, space.c_scale, *weights, space.m_indptr, space.o
+        made = launcher(self.torch_device, config)
+        made.launch(operands, made.words(made.grid, space.total, sizes.hidden, sizes.intermediate, sizes.local))
 
     def finalise(self, space: Space, output: torch.Tensor) -> None:
         """From o, places and weights to output."""
-        tensors = space.o, space.places, space.weights, output
-        finalise_program(self.torch_device)(*[t.data_ptr() for t in tensors], *output.shape, self.device.stream())
+        tensors = space.o, space.places, space.weights, output.data_ptr()
+        finalise_program(self.torch_device)(*tensors, *output.shape, self.device.stream())
 
 
 layer_of = functools.lru_cache(maxsize=16)(Layer)

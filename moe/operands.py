@@ -1,10 +1,12 @@
 """What a call's tensors must be, and the sentence that says which one is not so."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
+
+from moe.device import Device
 
 MAX_ROWS = 2**24  # tokens, N and K stay below: iterations of the tile scheduler are counted in 31 bits
 
@@ -57,3 +59,32 @@ def complain(tensors: Iterable, expected: Iterable[Operand], first: tuple[torch.
 def misaligned(name: str) -> ValueError:
     """The complaint about a tensor that does not start at a multiple of 16 bytes."""
     return ValueError(f"{name} starts at an address that is not a multiple of 16, but must")
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Where a tensor begins; 0 if it has no memory, as those of torch's tracers."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
+
+
+def addresses(
+    gpu: Device, tensors: Sequence[torch.Tensor], expected: Sequence[Operand], aligned: Iterable[int]
+) -> list[int]:
+    """Where each tensor begins; ValueError for one that the GPU's kernels cannot reach.
+
+    expected: what the tensors are, already checked. aligned: which must begin at a multiple of 16 bytes.
+    """
+    try:
+        found = [tensor.data_ptr() for tensor in tensors]
+    except RuntimeError:
+        found = [address(tensor) for tensor in tensors]
+    for i in aligned:
+        if found[i] % 16:
+            raise misaligned(expected[i].name)
+    if not gpu.reaches(tensors, found):
+        for tensor, at, (name, *_) in zip(tensors, found, expected):
+            if not gpu.reaches((tensor,), (at,)):
+                raise ValueError(f"{name} {gpu.unreachable}")
+    return found

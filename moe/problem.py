@@ -28,10 +28,10 @@ class Sizes:
 
 @dataclasses.dataclass
 class Inputs:
-    """The layer's inputs, named, typed and shaped as in the definition."""
+    """The layer's inputs, named, typed and shaped as in the definition, which has a bias in bf16."""
 
     routing_logits: torch.Tensor  # f32 [T, 256]
-    routing_bias: torch.Tensor  # bf16 [256]
+    routing_bias: torch.Tensor  # bf16 or f32 [256]
     hidden_states: torch.Tensor  # e4m3 [T, H]
     hidden_states_scale: torch.Tensor  # f32 [H/128, T]
     gemm1_weights: torch.Tensor  # e4m3 [E, 2I, H]: rows of up, then of gate

@@ -385,6 +385,15 @@ def _facade() -> dict:
     }
 
 
+def _bindings() -> dict:
+    """What replaces those names of `torch._C` that libraries call directly, as torch.cuda's own are slower."""
+    return {
+        "_cuda_getDevice": lambda: 0,
+        "_cuda_getCurrentRawStream": lambda index: Stream.cuda_stream,
+        "_cuda_isCurrentStreamCapturing": lambda: DEVICE.capture is not None,
+    }
+
+
 @functools.cache
 def install() -> None:
     """Serve `cuda` in this process, to torch, `cuda.bindings` and CuTe DSL. It cannot be undone."""
@@ -394,6 +403,8 @@ def install() -> None:
     refused = {name: _refusal(f"torch.cuda.{name}") for name in torch.cuda.memory.__all__}
     for name, value in (refused | _facade()).items():
         setattr(torch.cuda, name, value)
+    for name, value in _bindings().items():
+        setattr(torch._C, name, value)
     torch.Stream = Stream
     torch.version.cuda = "13.0"
     torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.__dlpack__()

@@ -56,7 +56,7 @@ LOGITS = "random", "ties", "equal groups", "infinities", "nan", "all remote", "a
 
 
 def check_routing(x: p.Inputs, space) -> str | None:
-    """Return what is wrong with what the routing kernel left in space, index by index; None if nothing is."""
+    """Return what is wrong with what routing left in the tensors of space, index by index; None if nothing is."""
     tokens, sizes, offset = x.hidden_states.shape[0], x.sizes, x.local_expert_offset
     chosen, weights = d.route(x.routing_logits, x.routing_bias, x.routed_scaling_factor)
     m_indptr, rows, places = d.lists(chosen, offset, sizes.local)
@@ -190,7 +190,7 @@ def compare(x: p.Inputs, space, output: torch.Tensor) -> Result:
 
 
 def emulated(x: p.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None = None, last: str = ""):
-    """Call the layer on the emulated GPU, of which so many SMs are used; return (space, output).
+    """Call the layer on the emulated GPU, of which so many SMs are used; return (the tensors of space, output).
 
     The inputs may only be read, and only behind a wait for the launch before, as if that had written them. configs:
     those of both GEMMs, if not the table's. last: the stage after which the call ends, routing or permute.
@@ -205,14 +205,14 @@ def emulated(x: p.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None
         (*tensors, output) = emulator.device_tensors((*x.tensors(), output))
         emulator.protect(tensors)
         emulator.written(tensors)
-        space = layer.space(tokens)
         if last:
+            space = layer.space(tokens)
             layer.route(x.replaced(tensors), space)
             if last == "permute":
                 layer.permute(x.replaced(tensors), space)
         else:
             layer(x.replaced(tensors), output)
-        return space, output
+        return layer.tensors(tokens), output
 
 
 def check_emulated(schedules: int) -> None:
@@ -247,10 +247,10 @@ def check_on_gpu() -> None:
             layer = layer_of(device, y.sizes)
             space = layer.space(tokens)
             layer.route(y, space)
-            complain(f"routing, {name}, T = {tokens}", check_routing(y, space))
+            complain(f"routing, {name}, T = {tokens}", check_routing(y, layer.tensors(tokens)))
             if "permute" in layer.stages(tokens):
                 layer.permute(y, space)
-                complain(f"permute, {name}, T = {tokens}", check_permuted(y, space))
+                complain(f"permute, {name}, T = {tokens}", check_permuted(y, layer.tensors(tokens)))
         click.echo(f"ok routing, permute, {name}")
     for tokens in (1, 7, 64, 901, 2048, 4096):
         of_tokens = d.draw(dataclasses.replace(sizes, local=1), tokens, tokens, 0, "cuda")
@@ -259,7 +259,7 @@ def check_on_gpu() -> None:
         output = torch.full((tokens, sizes.hidden), math.nan, dtype=p.BF16, device="cuda")
         arguments = *x.tensors(), x.local_expert_offset, x.routed_scaling_factor, output
         run(*arguments)
-        result = compare(x, layer_of(device, sizes).space(tokens), output)
+        result = compare(x, layer_of(device, sizes).tensors(tokens), output)
         complain(f"T = {tokens}", result.wrong)
         first, graph = output.clone(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

@@ -1,4 +1,4 @@
-"""`Program`: a kernel that is compiled once and launched often, with arguments that are 64-bit words in host memory."""
+"""`Program`: a kernel compiled once, or loaded from the disk, and launched often; arguments are words of the host."""
 
 import ctypes
 import struct
@@ -8,18 +8,21 @@ import cutlass.cute as cute
 from cutlass import Int64
 from cutlass.cute.runtime import make_ptr
 
+from moe.kernels import disk_cache
+
 
 class Program:
     """A compiled kernel; calling it with its words launches it on the current GPU.
 
-    host: a @cute.jit function of a pointer to `words` 64-bit words. RuntimeError if a launch fails.
+    host: its `__call__` is a @cute.jit function of a pointer to `words` 64-bit words. variant: tells it from all others
+    of its class. RuntimeError if a launch fails.
     """
 
-    def __init__(self, host, words: int):
+    def __init__(self, host, words: int, variant: str):
         self.lock = threading.Lock()  # held from writing the words to the end of the launch
         self.words, self.struct = (ctypes.c_int64 * words)(), struct.Struct(f"{words}q")
         pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
-        executor = cute.compile(host, pointer).to()
+        executor = compiled(host, variant, pointer).to()
         arguments, _ = executor.generate_execution_args(pointer)
         array = executor._get_invoke_packed_args(arguments)
         self.keep = executor, arguments, array, pointer
@@ -32,6 +35,18 @@ class Program:
             result = self.result.value
         if result:
             raise RuntimeError(f"launch failed with CUDA error {result}")
+
+
+def compiled(host, variant: str, pointer: cute.Pointer):
+    """The host function, compiled for this pointer's type."""
+    if not disk_cache.is_on():
+        return cute.compile(host, pointer)
+    name = disk_cache.key(host, variant)
+    found = disk_cache.load(name)
+    if found is None:
+        found = cute.compile(host, pointer)
+        disk_cache.store(name, found)
+    return found
 
 
 def float_bits(x: float) -> int:

@@ -90,6 +90,9 @@ class Routing:
     GEMM1 (0 if nothing is to be prefetched), CTAs of its clusters, 1 if these take whole tiles in turn; CUDA stream.
     """
 
+    def __init__(self, f32_bias: bool = False):
+        self.f32_bias = f32_bias
+
     @cute.jit
     def __call__(self, host: cute.Pointer):
         words = cute.make_tensor(host, cute.make_layout(WORDS))
@@ -157,9 +160,7 @@ class Routing:
         wait_for_previous_kernel()
         let_next_kernel_start()
 
-        biases = []
-        for word in load_global_words(bias + Int64(lane * (2 * OWN)), Int32(1)):
-            biases += [as_float(word << 16), as_float(word & -65536)]
+        biases = self.load_biases(bias, lane)
         first = block * chunk
         count = minimum(tokens - first, chunk)
         share = divide(count + (WARPS - 1), WARPS)  # a warp's tokens lie side by side
@@ -221,6 +222,14 @@ class Routing:
             store_global_word(rows + Int64(place) * 4, first + i, here)
             store_global_word(places + (Int64(first + i) * TOP_K + Int64(slot)) * 4, place, here)
             place = place + here
+
+    def load_biases(self, bias: Int64, lane: Int32) -> list[Float32]:
+        """Biases of a lane's experts."""
+        if self.f32_bias:
+            at = bias + Int64(lane * (4 * OWN))
+            return load_global_floats(at, Int32(1)) + load_global_floats(at + 16, Int32(1))
+        words = load_global_words(bias + Int64(lane * (2 * OWN)), Int32(1))
+        return [as_float(half) for word in words for half in (word << 16, word & -65536)]
 
     @cute.jit
     def meet(self, barrier: Int64, grid: Int32):

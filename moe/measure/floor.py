@@ -94,7 +94,7 @@ class Floor:
     """The compiled kernel: Floor(interleaved)(a, b, out) launches it on the current stream of their GPU."""
 
     def __init__(self, interleaved: bool):
-        self.program = Program(Loads(interleaved), WORDS)
+        self.program = Program(Loads(interleaved), WORDS, f"interleaved={interleaved}")
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         device = device_of(b.device)

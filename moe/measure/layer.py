@@ -29,6 +29,7 @@ from moe.measure.floor import Floor
 from moe.measure.markdown import markdown
 from moe.measure.timing import CALLS, FLUSH, captured, elapsed
 from moe.reference import layer as d
+from moe.scratch import Arena
 
 TOKENS = (1, 7, 16, 64, 256, 901, 2048, 4096, 11948, 14107)
 FEW = 2048  # largest T whose ratios are averaged apart from those above
@@ -41,6 +42,7 @@ class Set:
 
     x: p.Inputs
     space: Space
+    left: Space  # its tensors
     output: torch.Tensor
     sizes: list[int]  # rows of each local expert
 
@@ -61,10 +63,11 @@ def draw(layer: Layer, weights: p.Inputs, tokens: int, seed: int) -> Set:
     drawn = d.draw(few, tokens, seed, 0, "cuda")
     names = "routing_logits", "hidden_states", "hidden_states_scale"
     x = dataclasses.replace(weights, **{name: getattr(drawn, name) for name in names})
-    space = layer.allocate(layer.space(tokens).room)
+    arena = Arena(layer.torch_device)
+    space, left = layer.space(tokens, arena), layer.tensors(tokens, arena)
     output = torch.empty(tokens, layer.sizes.hidden, dtype=p.BF16, device="cuda")
     layer.launch(x, space, output)
-    return Set(x, space, output, space.m_indptr.diff().tolist())
+    return Set(x, space, left, output, left.m_indptr.diff().tolist())
 
 
 def floors(layer: Layer, turns: list[Set]) -> dict[str, list[Callable]]:
@@ -75,7 +78,7 @@ def floors(layer: Layer, turns: list[Set]) -> dict[str, list[Callable]]:
         for name in ("GEMM1", "GEMM2"):
             calls[f"floor of {name}, {form}"] = of_stage = []
             for s in turns:
-                c, o = s.space.c[: s.rows], s.space.o[: s.rows]
+                c, o = s.left.c[: s.rows], s.left.o[: s.rows]
                 first = s.x.hidden_states, s.x.gemm1_weights[: s.experts], c
                 second = c, s.x.gemm2_weights[: s.experts], o
                 of_stage.append(functools.partial(floor, *(first if name == "GEMM1" else second)))
@@ -221,7 +224,6 @@ def main(file: Path | None, repeats: int, tokens: str, wanted: bool, seed: int) 
         }  # fmt: skip
         if file:
             file.write_text(json.dumps(result, indent=1) + "\n")
-        layer.spaces.clear()
         torch.cuda.empty_cache()
     click.echo(f"\n{torch.cuda.get_device_name()}, us\n\n{table(rows)}")
     for mode in ("", GRAPH) if peers else ():

@@ -35,6 +35,13 @@ def check_device_is_found():
     assert torch.cuda.get_device_properties("cuda").multi_processor_count == 148
 
 
+def check_bindings_that_libraries_call():
+    assert torch._C._cuda_getDevice() == 0 and not torch._C._cuda_isCurrentStreamCapturing()
+    assert torch._C._cuda_getCurrentRawStream(0) == torch.cuda.current_stream().cuda_stream
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        assert torch._C._cuda_isCurrentStreamCapturing()
+
+
 def check_factories():
     for device in ("cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), 0):
         x = torch.full((3, 5), 2.5, dtype=torch.float16, device=device)

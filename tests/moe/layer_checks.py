@@ -4,6 +4,7 @@ All checks of the emulator are on. test_moe_kernel.py runs this, in a process fo
 `python -m moe.layer_check` has more cases, every config of GEMM1 among them.
 """
 
+import dataclasses
 import importlib
 import os
 
@@ -37,10 +38,24 @@ NAMES = ["random", "ties", "equal groups", "infinities", "nan", "all remote", "a
 
 @pytest.mark.parametrize("name", NAMES)
 def test_routing(check, sizes, name):
-    """Index by index: tokens in three CTAs, of which each has several for a warp; and a single one."""
+    """Index by index: tokens in three CTAs, of which each has several for a warp; and a single one.
+
+    Also where local experts would run past the last one, which moe.run refuses: those have no rows.
+    """
     for tokens, offset in ((50, 32), (1, 0), (16, 254)):
         x = check.case(name, sizes, tokens, offset)
         assert check.check_routing(x, check.emulated(x, 0, 3, last="routing")[0]) is None
+
+
+def test_f32_bias(check, sizes):
+    """Biases that are close to each other choose experts which they would not choose as bf16."""
+    x = check.case("all local", sizes, 30, 32)
+    g = torch.Generator().manual_seed(0)
+    x.routing_bias = 6.82 + 0.24 * torch.rand(check.p.EXPERTS, generator=g)
+    rounded = dataclasses.replace(x, routing_bias=x.routing_bias.bfloat16())
+    assert check.check_routing(x, check.emulated(x, last="routing")[0]) is None
+    found, _ = check.emulated(rounded, last="routing")
+    assert check.check_routing(rounded, found) is None and check.check_routing(x, found)
 
 
 def test_routing_orders_of_events(check, sizes):
@@ -95,7 +110,7 @@ def test_early_weights(check, monkeypatch, which):
         if "permute" in one.stages(5):
             one.permute(x, space)
         one.gemm1(x, space, one.configs(5)[0])
-    assert all(0 < m <= configs(which)[0].block_m for m in space.m_indptr.diff()) and first and first <= early
+    assert all(0 < m <= configs(which)[0].block_m for m in one.tensors(5).m_indptr.diff()) and first and first <= early
 
 
 def finalised(check) -> str | None:
@@ -104,7 +119,7 @@ def finalised(check) -> str | None:
 
     layer, tokens, g = Layer(torch.device("cpu"), check.p.Sizes(1152, 128, 8)), 5, torch.Generator().manual_seed(0)
     with emulator.session():
-        space = layer.space(tokens)
+        space = layer.tensors(tokens)
         space.o.copy_(torch.randn(space.o.shape, generator=g))
         space.o[3, 7], space.o[9, 1000] = torch.nan, torch.inf
         space.weights.copy_(torch.randn(space.weights.shape, generator=g))
@@ -113,7 +128,7 @@ def finalised(check) -> str | None:
             space.places[token, used:] = -1
         output = emulator.device_tensors(torch.full((tokens, 1152), torch.nan, dtype=torch.bfloat16))
         emulator.written((space.o, space.places, space.weights))
-        layer.finalise(space, output)
+        layer.finalise(layer.space(tokens), output)
     return check.check_output(check.d.draw(check.p.Sizes(128, 128, 1), tokens), space, output)
 
 
@@ -136,6 +151,27 @@ def test_layer(check, sizes, which, name, tokens, schedules):
     for schedule in range(schedules):
         result = check.compare(x, *check.emulated(x, schedule, configs=configs(which)))
         assert result.wrong is None
+
+
+@pytest.mark.parametrize("which, tokens", [(0, 7), (-1, 140)])
+def test_workspace(check, sizes, which, tokens):
+    """The caller's memory, just as large as it must be and of any contents, gives the same bits."""
+    from moe.layer import Layer
+
+    x, outputs = check.case("all local", sizes, tokens, 32), []
+    made = Layer(torch.device("cpu"), sizes)
+    made.sms, made.configs = 6, lambda tokens: configs(which)
+    for value in (None, 0, 255):
+        with emulator.session():
+            tensors = emulator.device_tensors(x.tensors())
+            output = emulator.device_tensors(torch.full((tokens, 256), torch.nan, dtype=torch.bfloat16))
+            workspace = None
+            if value is not None:
+                workspace = emulator.device_tensors(torch.full((made.workspace_bytes(tokens),), value).byte())
+            made(x.replaced(tensors), output, workspace)
+        outputs.append(output.view(torch.int16))
+    assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
+    assert made.tensors(tokens).m_indptr[-1] > 0
 
 
 def test_cut_tiles_of_few_tokens(check):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from moe import device, grouped_gemm
 from moe.checks.grouped_gemm import Case
@@ -27,10 +28,15 @@ from moe.tuning.sm90 import (
 
 @pytest.fixture(autouse=True)
 def no_launch(monkeypatch):
+    """CPU tensors are taken for an emulated GPU's, and nothing is launched there."""
+
     def launcher(*_):
         raise AssertionError("it was not refused")
 
     monkeypatch.setattr(grouped_gemm, "launcher", launcher)
+    monkeypatch.setattr(device, "emulated", lambda: True)
+    monkeypatch.setattr(device.EmulatedGpu, "reaches", lambda *_: True)
+    grouped_gemm.plan.cache_clear()
 
 
 def operands() -> dict[str, torch.Tensor]:
@@ -68,6 +74,57 @@ def test_refused(name, change, sentence):
         grouped_gemm_fp8(**given)
 
 
+def without_memory(kind: str, tensors: dict, names: set) -> dict:
+    """The operands, those of these names without memory that a GPU could reach."""
+    if kind == "fake":
+        mode = FakeTensorMode()
+        return {name: mode.from_tensor(x) if name in names else x for name, x in tensors.items()}
+    return {name: x.to("meta") if name in names and kind == "meta" else x for name, x in tensors.items()}
+
+
+@pytest.mark.parametrize("kind, sentence", [
+    ("fake", "a has no memory on the GPU: it is a fake tensor, or one that torch traces"),
+    ("meta", "a is on meta, but must be on a CUDA GPU"),
+    ("cpu", "a is on cpu, but must be on a CUDA GPU"),
+    ("host", "a is not in the emulated GPU's memory: emulator.device_tensors makes a copy that is"),
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_tensors_without_memory_are_refused(monkeypatch, kind, sentence):
+    """In one sentence, before a kernel is made, and out stays as it was. A GPU's fake tensors have address 0."""
+    monkeypatch.undo()
+    monkeypatch.setattr(grouped_gemm, "launcher", lambda *_: pytest.fail("it was not refused"))
+    if kind == "fake":
+        monkeypatch.setattr(grouped_gemm, "device_of", lambda *_: real_gpu())
+    elif kind == "host":
+        monkeypatch.setattr(device, "emulated", lambda: True)
+    given = operands()
+    out = given["out"] = given["out"].fill_(7)
+    with pytest.raises(ValueError, match=f"^{sentence}$"):
+        grouped_gemm_fp8(**without_memory(kind, given, set(given) - {"out"}))
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize("name", ["a_scale", "b", "b_scale", "m_indptr", "out"])
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_one_fake_tensor_is_named(monkeypatch, name):
+    monkeypatch.setattr(grouped_gemm, "device_of", lambda *_: real_gpu())
+    with pytest.raises(ValueError, match=f"^{name} has no memory on the GPU"):
+        grouped_gemm_fp8(**without_memory("fake", operands(), {name}))
+
+
+def real_gpu() -> device.Gpu:
+    """A CUDA GPU, as far as it answers without one."""
+    gpu = object.__new__(device.Gpu)
+    gpu.index, gpu.sms, gpu.capability = 0, 132, (9, 0)
+    return gpu
+
+
+def test_a_gpu_that_torch_does_not_find():
+    if not torch.cuda.is_available():
+        with FakeTensorMode(), pytest.raises(ValueError, match="^a is on cuda:0, but torch finds no CUDA GPU here$"):
+            grouped_gemm_fp8(*(torch.empty(x.shape, dtype=x.dtype, device="cuda") for x in operands().values()))
+
+
 def test_good_operands_reach_the_launch():
     """The test of the tests above: unchanged operands are not refused, also where a stride does not matter."""
     given = operands()
@@ -82,22 +139,6 @@ def test_good_operands_reach_the_launch():
 def test_no_rows_is_no_launch():
     out = grouped_gemm_fp8(*Case((0, 0), 128, 128).draw())
     assert out.shape == (0, 128) and out.dtype == torch.bfloat16
-
-
-def test_scratch_memory_of_captured_launches(monkeypatch):
-    """Launches that are captured together share scratch memory, and with nothing else: replays fill it."""
-    launcher, gpu, capture = object.__new__(grouped_gemm.Launcher), object.__new__(device.Gpu), [0]
-    gpu.index = 0
-    launcher.scratch, launcher.owned, launcher.device, launcher.grid = {}, {}, gpu, 2
-    launcher.config, launcher.torch_device = Config(block_m=16), torch.device("cpu")
-    monkeypatch.setattr(device.runtime, "cudaStreamGetCaptureInfo", lambda stream: (0, 1, capture[0], None))
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: capture[0] > 0, raising=False)
-    seen = []
-    for capture[0] in (0, 1, 1, 2, 0):
-        seen.append(launcher.addresses())
-    eager, first, again, second, later = seen
-    assert first == again and eager == later and len({eager, first, second}) == 3
 
 
 @pytest.mark.parametrize("config", [*GEMM, Config(block_m=32), Config(block_m=64), Config(block_m=128)])

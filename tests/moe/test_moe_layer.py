@@ -8,11 +8,13 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from moe import layer, pack
+from moe import device, layer, pack
 from moe import problem as p
 from moe.kernels.config import SMEM
 from moe.kernels.routing import MAX_CHUNK, MAX_CTAS, THREADS, grid_of
@@ -33,7 +35,10 @@ def operands() -> dict:
 
 @pytest.fixture(autouse=True)
 def no_kernels(monkeypatch):
+    """CPU tensors are taken for an emulated GPU's, and no kernels are made for it."""
     monkeypatch.setattr(layer, "layer_of", lambda *_: pytest.fail("it was not refused"))
+    monkeypatch.setattr(device, "emulated", lambda: True)
+    monkeypatch.setattr(device.EmulatedGpu, "reaches", lambda *_: True)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +56,12 @@ def no_kernels(monkeypatch):
             "hidden_states: dimension H is 200, but must be a multiple of 128 from",
         ),
         ("routing_logits", lambda t: t[:, :128], "routing_logits: dimension 1 is 128, but must be 256"),
-        ("routing_bias", lambda t: t.float(), "routing_bias has type torch.float32, but must have torch.bfloat16"),
+        (
+            "routing_bias",
+            lambda t: t.half(),
+            "routing_bias has type torch.float16, but must have torch.float32 or torch.bfloat16",
+        ),
+        ("routing_bias", lambda t: None, "routing_bias is a NoneType, but must be a tensor"),
         ("hidden_states_scale", lambda t: t.T, "hidden_states_scale: dimension 0 is 3, but must be 2"),
         ("gemm1_weights", lambda t: t[:, :128], "gemm1_weights: dimension 1 is 128, but must be 256"),
         ("gemm1_weights_scale", lambda t: t.double(), "gemm1_weights_scale has type torch.float64"),
@@ -61,8 +71,15 @@ def no_kernels(monkeypatch):
             lambda t: t.to("meta"),
             "gemm2_weights_scale is on meta, but must be on cpu, as hidden",
         ),
-        ("local_expert_offset", lambda x: 256, "local_expert_offset is 256, but must be from 0 to 255"),
-        ("local_expert_offset", torch.tensor, "local_expert_offset is a Tensor, but must be a number of the host's"),
+        (
+            "local_expert_offset",
+            lambda x: 253,
+            "local_expert_offset is 253, but must be from 0 to 252, as 4 of 256 experts are local",
+        ),
+        ("local_expert_offset", lambda x: -1, "local_expert_offset is -1, but must be from 0 to 252"),
+        ("local_expert_offset", lambda x: 1.5, "local_expert_offset is a float, but must be an int"),
+        ("local_expert_offset", lambda x: True, "local_expert_offset is a bool, but must be an int"),
+        ("local_expert_offset", torch.tensor, "local_expert_offset is a Tensor, but must be an int"),
         ("routed_scaling_factor", str, "routed_scaling_factor is a str, but must be a number of the host's"),
         ("output", lambda t: t.half(), "output has type torch.float16, but must have torch.bfloat16"),
         (
@@ -80,10 +97,40 @@ def test_refused(name, change, sentence):
         layer.run(**given)
 
 
-def test_good_operands_reach_the_layer():
+@pytest.mark.parametrize("bias", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("offset", [0, 252, np.int32(7), np.uint8(7)])
+def test_good_operands_reach_the_layer(offset, bias):
     """The test of the tests above."""
+    given = operands()
+    given |= {"local_expert_offset": offset, "routing_bias": given["routing_bias"].to(bias)}
     with pytest.raises(pytest.fail.Exception, match="it was not refused"):
-        layer.run(**operands())
+        layer.run(**given)
+
+
+@pytest.mark.parametrize("kind, sentence", [
+    ("fake", "routing_logits has no memory on the GPU: it is a fake tensor, or one that torch traces"),
+    ("meta", "hidden_states is on meta, but must be on a CUDA GPU"),
+    ("cpu", "hidden_states is on cpu, but must be on a CUDA GPU"),
+    ("host", "routing_logits is not in the emulated GPU's memory: emulator.device_tensors makes a copy that is"),
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_tensors_without_memory_are_refused(monkeypatch, kind, sentence):
+    """In one sentence, before the layer's kernels are made, and output stays as it was."""
+    monkeypatch.undo()
+    monkeypatch.setattr(layer, "layer_of", lambda *_: pytest.fail("it was not refused"))
+    given, mode = operands(), FakeTensorMode()
+    output = given["output"].fill_(7)
+    tensors = {name: x for name, x in given.items() if isinstance(x, torch.Tensor) and name != "output"}
+    if kind == "fake":
+        monkeypatch.setattr(layer, "device_of", lambda *_: object.__new__(device.Gpu))
+        given |= {name: mode.from_tensor(x) for name, x in tensors.items()}
+    elif kind == "meta":
+        given |= {name: x.to("meta") for name, x in tensors.items()}
+    elif kind == "host":
+        monkeypatch.setattr(device, "emulated", lambda: True)
+    with pytest.raises(ValueError, match=f"^{sentence}$"):
+        layer.run(**given)
+    assert (output == 7).all()
 
 
 def test_more_tokens_than_routing_does_are_refused():
@@ -115,7 +162,7 @@ def test_configs_of_a_b200():
 def test_when_routing_prefetches(monkeypatch):
     """From 8 to 32 rows an expert: beyond, some have two tiles of rows, and what GEMM1 begins with is not known."""
     one, seen = layer.Layer(torch.device("cpu"), SIZES), []
-    monkeypatch.setattr(layer, "routing_program", lambda device: lambda *words: seen.append(words[-4] > 0))
+    monkeypatch.setattr(layer, "routing_program", lambda *_: lambda *words: seen.append(words[-4] > 0))
     for tokens in (255, 256, 1055, 1056, 2048):
         x = dataclasses.replace(d.draw(SIZES, 1), hidden_states=torch.empty(tokens, 0))
         one.route(x, one.space(tokens))

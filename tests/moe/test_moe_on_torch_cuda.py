@@ -1,0 +1,48 @@
+"""A user's script with cuda tensors, as `python -m emulator run` serves them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import torch
+import moe
+from moe.checks.grouped_gemm import BOUND, Case, error
+from moe.problem import Sizes
+from moe.reference import layer as reference
+from tests import quick_dsl
+
+quick_dsl.install()
+case = Case((3, 0, 20), 256, 256)
+operands = [x.cuda() for x in case.draw()]
+assert operands[0].device == torch.device("cuda", 0)
+for out in (moe.grouped_gemm_fp8(*operands), torch.empty(23, 256, dtype=torch.bfloat16, device="cuda")):
+    assert moe.grouped_gemm_fp8(*operands, out=out) is out and out.is_cuda
+    assert error(out.cpu(), case.draw()) <= BOUND
+
+x = reference.draw(Sizes(256, 128, 4), 5)
+x.routing_logits[:, :4] += 4
+output = torch.full((5, 256), torch.nan, dtype=torch.bfloat16, device="cuda")
+moe.run(*(t.cuda() for t in x.tensors()), 0, 2.5, output)
+assert reference.distance(output.cpu(), reference.quantised_layer(x)) < 0.02
+
+try:
+    moe.run(*x.tensors(), 0, 2.5, output.cpu())
+except ValueError as e:
+    print(e)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["h200", "b200"])
+def test_a_script_with_cuda_tensors(machine, tmp_path):
+    """Both calls compute what they should, and tensors that have stayed on the host are refused."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "emulator", "run", "--machine", machine, str(script)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.startswith("routing_logits is not in the emulated GPU's memory")
