@@ -13,7 +13,7 @@ FLOORS = (
     *(f"emulator.{room}" for room in ("errors", "chip", "arena", "formats", "ptx", "state", "units")),
     *(f"emulator.{room}" for room in ("machine", "model", "device", "serve")),
     *("emulator", "emulator.__main__"),
-    *(f"moe.{room}" for room in ("problem", "operands", "device", "kernels", "tuning", "scratch", "grouped_gemm")),
+    *(f"moe.{room}" for room in ("problem", "device", "operands", "kernels", "tuning", "scratch", "grouped_gemm")),
     *("moe.layer", "moe.compile_ahead", "moe", "moe.reference", "moe.checks", "moe.measure"),
     *(f"moe.{command}" for command in ("check", "layer_check", "bench", "layer_bench", "pack")),
     *("silicon", "silicon.cuda_driver", "silicon.command", "silicon.golden", "silicon.timing", "silicon.entry"),
