@@ -93,7 +93,7 @@ def run(case: Case, config: Config, schedule: int = 0, device: str = "cpu", writ
     (rows, k), (experts, n, _) = operands[0].shape, operands[2].shape
     out = torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
     if not rows:
-        return error(grouped_gemm_fp8(*operands, out), operands)
+        return error(grouped_gemm_fp8(*(x.to(device) for x in (*operands, out))), operands)
     launch = launcher(torch.device(device), config)
     if device == "cpu":
         launch.grid = CTAS
