@@ -54,10 +54,10 @@ def run(
     routing_logits [T, 256] f32, routing_bias [256] f32 or bf16, hidden_states [T, H] e4m3, its scales [H/128, T] f32,
     gemm1_weights [E, 2I, H] e4m3 (up, then gate), scales [E, 2I/128, H/128] f32, gemm2_weights [E, H, I] e4m3, scales
     [E, H/128, I/128] f32, output [T, H] bf16; all contiguous and on the current GPU. T is at most 16384, also 0; E at
-    most 32; H and I are multiples of 128. Local expert i is expert local_expert_offset + i of 256, so
-    that local_expert_offset, an int, is from 0 to 256 - E. How experts are
-    chosen and weighted, and what of this is rounded: moe.reference.layer. silu(gate) * up is rounded to e4m3 with a
-    scale for 128 columns, which the definition does not do: 2 to 3 % of the result's norm, within its tolerance.
+    most 32; H and I are multiples of 128. Local expert i is expert local_expert_offset + i of 256, so that
+    local_expert_offset, an int, is from 0 to 256 - E. How experts are chosen and weighted, and what of this is rounded:
+    moe.reference.layer. silu(gate) * up is rounded to e4m3 with a scale for 128 columns, which the definition does not
+    do: 2 to 3 % of the result's norm, within its tolerance.
     Four or five kernels on torch's current stream, nothing returns to the host, the same bits every time. ValueError if
     an operand is not so, or not in a GPU's memory, as fake, meta and CPU tensors: then nothing is compiled, launched or
     written.

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from emulator.model import uncertainty
 from evaluation.commands import ranking
+from moe.measure.markdown import markdown
 from worklog import figures, picture
 from worklog.figures import ROOT, Row
 
@@ -26,11 +27,6 @@ STEPS = (
     ("sub_v6", "sub_v6_2"), ("sub_v6_2", "sub_v6_3_test"), ("sub_v6_3_test", "sub_v7"), ("sub_v6_2", "v0"),
     ("sub_v7", "v0"), ("v0", "v2"),
 )  # fmt: skip
-
-
-def markdown(columns: list[str], rows: list[list[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def digits(us: float) -> str:

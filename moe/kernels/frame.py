@@ -77,7 +77,8 @@ class GroupedGemm:
     def __init__(self, config: Config, arguments, loads, scales, mainloop, epilogue, issue=None):
         self.config, self.arguments, self.words = config, arguments, arguments.WORDS
         self.loads, self.scales, self.mainloop, self.epilogue, self.issue = loads, scales, mainloop, epilogue, issue
-        self.full_arrivals = loads.arrivals + (scales.token_arrivals if config.scale_ring else scales.scale_arrivals)
+        # Of the TMA warp, which expects the bytes, and of warps that bring tokens or, into the same ring, scales
+        self.full_arrivals = 1 + (scales.token_arrivals if config.scale_ring else scales.scale_arrivals)
         layout = AccumulatorLayout(config)
         self.scheduler, self.producer = Scheduler(config), Producer(config, loads, self.full_arrivals)
         self.stream_k = StreamK(config, layout)

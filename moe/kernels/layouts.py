@@ -26,10 +26,11 @@ class AccumulatorLayout:
     def is_used(self, tile: WorkTile, warp: Int32, i: int) -> Int32:
         """1 if accumulators 4 * i to 4 * i + 3 of a thread of this warp are of tokens that the tile has, else 0."""
         block_m, sm90 = self.config.block_m, self.config.arch == "sm90"
-        if not self.config.swap_ab:
-            # sm100: the warp's number is found anew, which is modelled 2 % faster than to keep it through the mainloop
-            first = 0 if sm90 else self.first_token(cute.arch.warp_idx())
-            used = (warp >> 2) * WGMMA_M < tile.width if sm90 else first < tile.tokens
+        if not self.config.swap_ab and sm90:
+            used = (warp >> 2) * WGMMA_M < tile.width
+        elif not self.config.swap_ab:
+            # The number is found anew, which is modelled 2 % faster than to keep it in a register through the mainloop
+            used = self.first_token(cute.arch.warp_idx()) < tile.tokens
         elif sm90:  # they are of two weight rows, and of two of 8 neighbouring tokens (PTX ISA, 9.7.15.5.1.1)
             used = i * 8 % block_m < tile.tokens
         else:

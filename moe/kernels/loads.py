@@ -52,8 +52,6 @@ class GatedWeights(Weights):
 class TmaLoads:
     """Weights and tokens of a CTA that shares neither."""
 
-    arrivals = 1  # at a stage's full barrier: the thread that expects the bytes
-
     def __init__(self, config: Config):
         self.config, self.weights = config, Weights(config)
 
@@ -84,8 +82,6 @@ def multicast_halves(
 class MulticastLoads:
     """Weights and tokens of a cluster of two CTAs, which share one of the two by multicast."""
 
-    arrivals = 1
-
     def __init__(self, config: Config):
         self.config, self.weights = config, Weights(config)
 
@@ -105,8 +101,6 @@ class TwoCtaLoads:
 
     Both signal the barrier of the cluster's first CTA, whose MMA warps wait there.
     """
-
-    arrivals = 1
 
     def __init__(self, config: Config):
         self.config, self.weights = config, Weights(config)
@@ -128,8 +122,6 @@ class TwoCtaLoads:
 class GatedWeightLoads:
     """Weights of GEMM1 where scale warps gather the tokens (gather.py): 128 rows of up, then of gate."""
 
-    arrivals = 1
-
     def __init__(self, config: Config):
         self.config, self.weights = config, GatedWeights(config)
 
@@ -148,8 +140,6 @@ class GatedMulticastLoads:
 
     If they share the weights, the first CTA loads up for both, the second one gate.
     """
-
-    arrivals = 1
 
     def __init__(self, config: Config):
         self.config, self.weights = config, GatedWeights(config)

@@ -84,10 +84,11 @@ class Routing:
     """The kernel writes m_indptr, rows (the token of each row), and places and weights (the rows of each token and
     their weights, by ascending local expert, then -1 and 0).
 
-    Its words: addresses of routing_logits f32 [T, 256], routing_bias bf16 [256], m_indptr int32 [local + 1], rows int32
-    [up to 8 T], places int32 [T, 8], weights f32 [T, 8], counts int32 [CTAs, 32], barrier int32 [2], which is 0 at
-    first, gemm1_weights e4m3 [local, n, k]; T, local, offset, tokens of a CTA, CTAs, bits of the factor; n, k, CTAs of
-    GEMM1 (0 if nothing is to be prefetched), CTAs of its clusters, 1 if these take whole tiles in turn; CUDA stream.
+    Its words: addresses of routing_logits f32 [T, 256], routing_bias [256] bf16 or, if f32_bias, f32, m_indptr int32
+    [local + 1], rows int32 [up to 8 T], places int32 [T, 8], weights f32 [T, 8], counts int32 [CTAs, 32], barrier int32
+    [2], which is 0 at first, gemm1_weights e4m3 [local, n, k]; T, local, offset, tokens of a CTA, CTAs, bits of the
+    factor; n, k, CTAs of GEMM1 (0 if nothing is to be prefetched), CTAs of its clusters, 1 if these take whole tiles in
+    turn; CUDA stream.
     """
 
     def __init__(self, f32_bias: bool = False):

@@ -65,7 +65,7 @@ class TokensM:
     def skip(self, warp: Warp, tile: WorkTile, state: MainloopState):
         """Let the k-blocks of a tile pass none of whose tokens are this warp's."""
         cta, stage = warp.cta, state.stage
-        barriers = self.tmem.barriers_of(cta, cute.arch.warp_idx() >> 2)
+        barriers = self.tmem.barriers_of(cta, cute.arch.warp_idx() >> 2)  # found anew: AccumulatorLayout.is_used
         for i in cutlass.range(tile.k_count, unroll=1):
             turn = state.done + i
             self.tmem.wait_full(barriers, turn)
