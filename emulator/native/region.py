@@ -23,6 +23,7 @@ from types import ModuleType
 
 import numpy as np
 
+from ..errors import EmulatorError
 from ..formats.alu import U
 from ..ptx.program import EXIT, Program
 from .llvm import LANES, Untranslated, Value, compiler, type_of
@@ -31,7 +32,8 @@ from .translate import Input, Kinds, Translator, input_of
 # The buffer: what machine code is told, numbers of one value, then a row for each that varies
 HEADER = "<qddqII"  # entry, time, limit, block where the lanes meet others, lanes here, lanes alive
 TIME, NUMBERS, ROW = 8, 64, 8 * LANES
-AMISS = (TypeError, ValueError, OverflowError, struct.error)  # what a register that does not fit its place raises
+# What a register that does not fit its place raises, and a symbol without an address: Python comes to it, or does not
+AMISS = (TypeError, ValueError, OverflowError, struct.error, EmulatorError)
 
 
 @dataclass
