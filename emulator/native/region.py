@@ -18,7 +18,7 @@ import struct
 import textwrap
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
@@ -26,8 +26,8 @@ import numpy as np
 from ..errors import EmulatorError
 from ..formats.alu import U
 from ..ptx.program import EXIT, Program
-from .llvm import LANES, Untranslated, Value, compiler, type_of
-from .translate import Input, Kinds, Translator, input_of
+from .llvm import LANES, Untranslated, compiler, type_of
+from .translate import Input, Kinds, Translator
 
 # The buffer: what machine code is told, numbers of one value, then a row for each that varies
 HEADER = "<qddqII"  # entry, time, limit, block where the lanes meet others, lanes here, lanes alive
@@ -348,13 +348,24 @@ class Region:
                 name, bits, vary = f"%r{what}", self.bits[what], what in self.varying
             head.append(f"  {name} = alloca {type_of(bits, vary)}, align 64")
             places.append((name, what, bits, vary))
-        head += [f"  %{n} = alloca {t}" for n, t in
-                 (("time", "double"), ("limit", "double"), ("meet", "i64"), ("lane_mask", "i32"), ("live_mask", "i32"))]
+        head += [
+            f"  %{n} = alloca {t}"
+            for n, t in (
+                ("time", "double"),
+                ("limit", "double"),
+                ("meet", "i64"),
+                ("lane_mask", "i32"),
+                ("live_mask", "i32"),
+            )
+        ]
         head += [f"  %{s} = alloca [{LANES} x i{s[1:3]}], align 64" for s in sorted(code.scratch)]
         for name, kind, at in (("time", "double", 8), ("limit", "double", 16), ("meet", "i64", 24),
                                ("lane_mask", "i32", 32), ("live_mask", "i32", 36)):  # fmt: skip
-            head += [f"  %h.{name} = getelementptr i8, ptr %base, i64 {at}",
-                     f"  %l.{name} = load {kind}, ptr %h.{name}", f"  store {kind} %l.{name}, ptr %{name}"]
+            head += [
+                f"  %h.{name} = getelementptr i8, ptr %base, i64 {at}",
+                f"  %l.{name} = load {kind}, ptr %h.{name}",
+                f"  store {kind} %l.{name}, ptr %{name}",
+            ]
         for name, what, bits, vary in places:
             head += self._load(name, what, bits, vary)
         head += ["  %entry.number = load i64, ptr %base"]
@@ -392,8 +403,10 @@ class Region:
         lines = [f"  %p.{n} = getelementptr i8, ptr %base, i64 {self._place(what)}"]
         if bits == 1:
             byte = type_of(8, vary)
-            lines += [f"  %b.{n} = load {byte}, ptr %p.{n}, align {64 if vary else 8}",
-                      f"  %v.{n} = icmp ne {byte} %b.{n}, zeroinitializer"]
+            lines += [
+                f"  %b.{n} = load {byte}, ptr %p.{n}, align {64 if vary else 8}",
+                f"  %v.{n} = icmp ne {byte} %b.{n}, zeroinitializer",
+            ]
         else:
             lines.append(f"  %v.{n} = load {kind}, ptr %p.{n}, align {64 if vary else 8}")
         return [*lines, f"  store {kind} %v.{n}, ptr {name}"]
