@@ -59,8 +59,15 @@ class EmulatorError(Exception):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Its kind, kernel and PTX line, of a hang all lines: alike for what one mistake does again and again."""
-        return self.kind, *re.findall(r"(?:kernel|PTX line) ([^\s,:]+)", self.where or self.message)
+        """Its kind, kernel and the lines of both parties, in the source if they are known: alike for what one mistake
+        does again and again, whoever comes first. Of a hang all lines."""
+        if not self.where:
+            return self.kind, *re.findall(r"(?:kernel|PTX line) ([^\s,:]+)", self.message)
+        kernel = re.findall(r"kernel ([^\s,:]+)", self.where)
+        place = r"PTX line (\d+)(?:, ([^)]+)\))?"  # of a party; of the place itself, the source comes last
+        here = re.findall(r"\((\S+:\d+(?: > \S+)*)\)$", self.where) or re.findall(r"PTX line (\d+)", self.where)
+        others = [source or line for line, source in re.findall(place, self.message)]
+        return self.kind, *kernel, *sorted({*here, *others})
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}" + (f"\n  at {self.where}" if self.where else "")

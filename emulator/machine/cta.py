@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 
 from ..errors import Fault
 from ..formats.lanes import lane_mask
 from ..state.barrier import Collective, CountedBarrier, MBarrier
-from ..state.order import Order
+from ..state.order import Released, Space
 from ..state.shared_memory import SharedMemory
 from ..state.tensor_memory import COLUMNS, TensorMemory
 from ..units.pipe import Pipe
-from .warp import Group, Warp
+from .warp import WARPS, Group, Warp
 
 
 class Cluster:
@@ -23,7 +24,8 @@ class Cluster:
         self.launch = launch
         shape = launch.cluster
         self.first = first
-        self.order = Order()
+        self.space = Space(launch.order, WARPS * math.prod(shape), math.prod(shape))
+        self.gone = Released()  # what threads knew that have exited: the barrier does not wait for them
         self.barrier = CountedBarrier(f"cluster barrier of the cluster at CTA {first}")
         self.ctas: list[Cta] = []
         for z in range(shape[2]):
@@ -77,12 +79,13 @@ class Cta:
         self.sm, self.resources = sm, launch.placement.sms[sm]
         grid = launch.grid
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
-        seed = launch.seed_of(self.index)
-        self.smem = SharedMemory(launch.shared_bytes, launch.checks, seed, cluster.order, launch.found)
+        seed, space = launch.seed_of(self.index), cluster.space
+        self.smem = SharedMemory(launch.shared_bytes, launch.checks, seed, space, launch.found, rank)
         self.pipe = Pipe(launch.engine)
         self.accumulating: list = []
         self.warpgroups: dict = {}  # those that have issued a wgmma
         self.exited = False
+        self.gone = Released()  # what threads knew that have exited: barriers of all do not wait for them
         self.triggered = False  # griddepcontrol.launch_dependents
         self.travelling: list = []  # arrivals under way to mbarriers here: their origins
         self.symbols = launch.symbols_of(rank)
@@ -129,7 +132,7 @@ class Cta:
     def tmem(self) -> TensorMemory:
         """Its tensor memory, made when it is first looked at: most kernels do not."""
         seed = self.launch.seed_of(self.index) if self.launch.checks else 0
-        return TensorMemory(self._found, seed, self.cluster.order)
+        return TensorMemory(self._found, seed, self.cluster.space)
 
     def tmem_room(self, columns: int) -> bool:
         """Return whether so many columns are free, given what all CTAs on this SM hold."""
@@ -155,6 +158,10 @@ class Cta:
     # -- the end -----------------------------------------------------------------------------------------------
     def lanes_exited(self, warp: Warp, lanes: np.ndarray):
         warp.live_mask &= ~lane_mask(lanes.tobytes())
+        if self.launch.checks and not warp.live_mask:
+            knowledge = warp.actor.released()
+            self.gone.add(knowledge)
+            self.cluster.gone.add(knowledge)
         self.live_threads -= len(lanes)
         if not self.live_threads:
             self.exit()
@@ -178,8 +185,8 @@ class Cta:
         for origin in self.travelling:
             message = f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way"
             self.launch.found(Fault("unfinished", message))
-        for op in self.accumulating:
-            message = f"CTA {self.ctaid} exits while {op.what} is under way in its tensor memory"
+        for origin in self.accumulating:
+            message = f"CTA {self.ctaid} exits while {origin} is under way in its tensor memory"
             self.launch.found(Fault("unfinished", message))
         if "tmem" in vars(self):
             self.tmem.check_exit()

@@ -21,6 +21,8 @@ from ..ptx.syntax import Instr, Symbol, leaves
 from ..state.barrier import Waitable
 from ..state.dependency import Dependencies
 from ..state.global_memory import GlobalMemory
+from ..state.global_shadow import GlobalShadow
+from ..state.order import Location, Order
 from ..state.shared_memory import BASE, RANK_SHIFT
 from .clock import Clock
 from .cta import Cluster
@@ -105,6 +107,9 @@ class Launch:
             f"launch {number} ({kernel.title})", memory, predecessor if pdl else None, triggers, checks
         )
         self.depends = bool(self.dependencies.before)
+        self.order = Order()
+        self.shadow = GlobalShadow(self.order, memory, self.found)
+        self.locations: dict[int, Location] = {}  # where strong stores and atomics to global memory went
         # Address of a tensor map -> (the instruction that changed it, CTAs that have acquired the change)
         self.changed_maps: dict[int, tuple[object, set[int]]] = {}
         self.schedule, self.owner = schedule, owner
