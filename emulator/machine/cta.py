@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import Fault
 from ..formats.lanes import lane_mask
-from ..state.barrier import Collective, CountedBarrier, MBarrier
+from ..state.barrier import Collective, CountedBarrier, MBarrier, Waitable
 from ..state.order import Released, Space
 from ..state.shared_memory import SharedMemory
 from ..state.tensor_memory import COLUMNS, TensorMemory
@@ -70,6 +70,19 @@ class Cluster:
             self.launch.cluster_done(self)
 
 
+class RegisterPool(Waitable):
+    """Registers of a CTA that setmaxnreg.dec has given back; wanted: by the warp that has come last to wait for some."""
+
+    __slots__ = ("free", "wanted")
+
+    def __init__(self):
+        super().__init__()
+        self.free = self.wanted = 0
+
+    def __str__(self):
+        return f"{self.wanted} registers of its CTA's pool, which has {self.free}"
+
+
 class Cta:
     """sm: the multiprocessor it runs on. symbols: addresses of the kernel's variables and parameters."""
 
@@ -89,6 +102,7 @@ class Cta:
         self.triggered = False  # griddepcontrol.launch_dependents
         self.travelling: list = []  # arrivals under way to mbarriers here: their origins
         self.symbols = launch.symbols_of(rank)
+        self.register_pool = RegisterPool()
         self.named: dict[int, CountedBarrier] = {}
         self.at_barrier: dict[CountedBarrier, set[int]] = {}
         self.threads = launch.block[0] * launch.block[1] * launch.block[2]

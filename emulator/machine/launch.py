@@ -14,6 +14,7 @@ from threadpoolctl import ThreadpoolController
 
 from ..chip import B200, Chip
 from ..errors import EmulatorError, Fault, Hang, Unsupported
+from ..formats import cubin
 from ..formats.lanes import ranges
 from ..ptx.isa import lookup
 from ..ptx.program import Program
@@ -125,6 +126,7 @@ class Launch:
         self.running: set[Cluster] = set()
         self.last_store = 0.0  # when the last store is acknowledged (timing)
         self._stall_mark = -1
+        self.registers = self._registers()
         self.tmem_columns = 0  # the most that a CTA had at once
 
     def _validate(self):
@@ -147,6 +149,22 @@ class Launch:
         size = math.prod(self.cluster)
         if size > 16:
             raise Fault("launch", f"cluster of {size} CTAs: at most 16")
+
+    def _registers(self) -> int | None:
+        """Return how many registers a thread starts with: what ptxas says, or its rule for a kernel with setmaxnreg: as
+        many as the CTAs that have to fit leave it."""
+        kernel, code = self.program.kernel, self.program.machine_code
+        if not any(i.parts[0] == "setmaxnreg" for i in kernel.instrs):
+            return None
+        if code and (used := cubin.resources(code).get(kernel.name)):
+            return -(-used["registers"] // 8) * 8
+        if most := kernel.directives.get("maxnreg"):
+            return most[0]
+        threads = kernel.directives.get("maxntid") or kernel.directives.get("reqntid")
+        if threads is None:
+            return None
+        ctas = kernel.directives.get("minnctapersm", (1,))[0]
+        return min(256, 65536 // (math.prod(threads) * ctas) // 8 * 8)
 
     def _place_variables(self, kernel, module_symbols, module_shared):
         self.symbols = dict(module_symbols)

@@ -109,6 +109,7 @@ class Warp:
         self.local: np.ndarray | None = None
         self.waiting_to_converge: dict[int, list] = {}
         self.threads = threads
+        self.registers = cta.launch.registers  # that each thread may use; None if nobody says how many it starts with
         self.started = 0.0
 
     def __str__(self):
@@ -472,9 +473,24 @@ class Group(LaneGroup):
         self.token = None
         return True
 
-    def set_max_registers(self, count: int):
+    def set_max_registers(self, what: str, count: int) -> bool:
+        """setmaxnreg (9.7.19.5): dec gives registers to the CTA's pool, inc waits until that has enough."""
         if count % 8 or not 24 <= count <= 256:
             raise Fault("setmaxnreg", f"register count {count}: must be a multiple of 8 from 24 to 256")
+        pool, more = self.cta.register_pool, count - (self.warp.registers or count)
+        if not self.launch.checks:
+            return True
+        if more * (1 if what == "dec" else -1) > 0:
+            message = f"setmaxnreg.{what} to {count} by a warp that has {self.warp.registers}"
+            raise Fault("setmaxnreg", message)
+        if 32 * more > pool.free:
+            pool.wanted = 32 * more
+            return self.wait_on(pool)
+        pool.free -= 32 * more
+        self.warp.registers = self.warp.registers and count
+        if more < 0:
+            pool.wake()
+        return True
 
     # -- values ------------------------------------------------------------------------------------------------
     def special(self, name: str):

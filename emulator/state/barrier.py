@@ -190,7 +190,7 @@ class CountedBarrier(Waitable):
     everyone: the phase waits for all threads that have not exited.
     """
 
-    __slots__ = ("name", "arrived", "expected", "everyone", "phase", "votes", "result", "released")
+    __slots__ = ("name", "arrived", "expected", "everyone", "phase", "votes", "result", "released", "come", "before")
 
     def __init__(self, name: str):
         super().__init__()
@@ -202,6 +202,8 @@ class CountedBarrier(Waitable):
         self.votes: list = []
         self.result = 0
         self.released = Released()  # what those hand on who come to this phase
+        self.come: list[tuple[Actor, int, int]] = []  # those: the warp, its lanes, the number of its event
+        self.before: list[tuple[Actor, int, int]] = []  # and of the phase before
 
     def arrive(self, threads: int, expected: int) -> int:
         """Count threads in; returns the phase they arrived in."""
@@ -223,7 +225,24 @@ class CountedBarrier(Waitable):
             self.phase += 1
             self.result, self.votes = self.votes, []
             self.released = Released()
+            self.before, self.come = self.come, []
             self.wake()
+
+    def check_phase(self, by: Actor, lanes: int, number: int, who: object) -> Fault | None:
+        """Lanes of a warp come, which is an event: in another phase than they came to last, and after all that came to
+        the phase before, for which they would count otherwise. Returns what is wrong."""
+        fault = None
+        for actor, others, arrival in self.come:
+            if actor is by and others & lanes:
+                message = f"{by} comes again to {self}, and was {by.order.who(arrival)} in the same phase"
+                return Fault("barrier", message)
+        for actor, _, arrival in self.before:
+            if by.knowledge.known(actor.key) < arrival:
+                message = f"{who} may count for another phase of {self.name}: nothing that {by} has waited for comes "
+                fault = Fault("barrier", f"{message}after the phase of {by.order.who(arrival)}")
+                break
+        self.come.append((by, lanes, number))
+        return fault
 
     def __str__(self):
         return f"{self.name} (phase {self.phase}, {self.arrived} of {self.expected} threads arrived)"

@@ -28,7 +28,7 @@ def thread_count(g: LaneGroup) -> int:
 def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
     if g.token is None:
         barrier = g.cta.named_barrier(number)
-        _check_aligned(g, barrier, aligned)
+        _check_come(g, barrier, aligned, g.origin("bar.sync"))
         if vote is not None:
             g.cta.vote(barrier, *vote, g)
         g.engine.progress += 1
@@ -51,8 +51,13 @@ def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
     return True
 
 
-def _check_aligned(g: LaneGroup, barrier, aligned: bool):
-    """Lanes of a warp that come to a barrier come to it in one place (.aligned); those that will exit need not."""
+def _check_come(g: LaneGroup, barrier, aligned: bool, origin):
+    """Lanes of a warp that come to a barrier come to it in one place (.aligned), and to the phase that they mean."""
+    if g.launch.checks:
+        actor = g.warp.actor
+        fault = barrier.check_phase(actor, g.lane_mask, actor.order.next(actor.key, origin), origin)
+        if fault is not None:
+            g.launch.found(fault)
     phase, place = g.warp.barrier_places.get(barrier, (-1, -1))
     g.warp.barrier_places[barrier] = barrier.phase, g.pc
     if aligned and phase == barrier.phase and place != g.pc:
@@ -68,7 +73,7 @@ def _check_count(number, count):
 
 def bar_arrive(g: LaneGroup, number, count, aligned: bool):
     barrier = g.cta.named_barrier(number)
-    _check_aligned(g, barrier, aligned)
+    _check_come(g, barrier, aligned, g.origin("bar.arrive"))
     g.engine.progress += 1
     _check_count(number, count)
     publish(g)
