@@ -47,6 +47,14 @@ KINDS = {
 }
 
 
+# What the PTX ISA does not promise and silicon is seen to do: a note, unless --strict makes it a fault. NOT_PROMISED.md
+NOTES = {
+    "exit-before-arrival": "A CTA exits before an arrival of another CTA at its mbarrier, for which nobody waits.",
+    "exit-before-store": "A CTA exits before its bulk stores have read its shared memory.",
+    "unfenced-mbarrier": "An mbarrier is used by the async proxy with no fence.mbarrier_init since its init.",
+}
+
+
 class EmulatorError(Exception):
     """Base class. `where` is filled in by the executing warp: kernel, CTA, warp, PTX line, Python line."""
 
@@ -82,10 +90,11 @@ class Unsupported(EmulatorError):
 class Fault(EmulatorError):
     """The kernel did something that a GPU forbids; `kind` is a key of KINDS."""
 
-    def __init__(self, kind: str, message: str, where: str = ""):
-        assert kind in KINDS, kind
+    def __init__(self, kind: str, message: str, where: str = "", note: str = ""):
+        """note: a key of NOTES, if silicon is seen to do what is meant."""
+        assert kind in KINDS and (not note or note in NOTES), (kind, note)
         super().__init__(message, where)
-        self.kind = kind
+        self.kind, self.note = kind, note
         # If something was read too early: by now, who has written it, or None
         self.written_by: Callable[[], str | None] | None = None
 

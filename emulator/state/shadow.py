@@ -32,15 +32,19 @@ class Conflict(NamedTuple):
 
 
 class Plane:
-    """Places of so many bytes each. written: int32 [places]; reads: by component, int32 [places]; last: its maximum."""
+    """Places of so many bytes each. written: int32 [places]; reads: by component, int32 [places]; last: its maximum.
 
-    __slots__ = ("order", "grain", "written", "reads", "last")
+    observed: likewise, of strong reads, which race with nothing: who has seen a strong write there may overwrite it.
+    """
+
+    __slots__ = ("order", "grain", "written", "reads", "last", "observed")
 
     def __init__(self, order: Order, places: int, grain: int):
         self.order, self.grain = order, grain
         self.written = np.zeros(places, np.int32)
         self.reads: dict[tuple[Space, int], np.ndarray] = {}
         self.last: dict[tuple[Space, int], int] = {}
+        self.observed: dict[tuple[Space, int], np.ndarray] = {}
 
     def place(self, index: slice | np.ndarray, which: int) -> int:
         """The byte at which the place of an index starts."""
@@ -61,6 +65,8 @@ class Plane:
             late &= ~here | (numbers > number)
         if weak:
             late &= self.order.marks[numbers] & STRONG == 0
+        elif (seen := self.observed.get(by.key)) is not None:
+            late &= (self.order.marks[numbers] & STRONG == 0) | (seen[index] < numbers)
         if generic:
             late &= self.order.marks[numbers] & GENERIC != 0
         which = np.flatnonzero(late)
@@ -79,6 +85,10 @@ class Plane:
             if len(which):
                 return Conflict(self.place(index, int(which[0])), int(here[which[0]]), "read")
         return None
+
+    def observe(self, index, by: Actor, number: int) -> None:
+        """A strong read by a warp."""
+        self.observed.setdefault(by.key, np.zeros(len(self.written), np.int32))[index] = number
 
     def note_read(self, index, key: tuple[Space, int], number: int) -> None:
         """An event of a component reads here."""
