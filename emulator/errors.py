@@ -69,13 +69,13 @@ class EmulatorError(Exception):
     def lines(self) -> tuple[str, ...]:
         """Its kind, kernel and the lines of both parties, in the source if they are known: alike for what one mistake
         does again and again, whoever comes first. Of a hang all lines."""
-        if not self.where:
-            return self.kind, *re.findall(r"(?:kernel|PTX line) ([^\s,:]+)", self.message)
+        if self.kind == "hang":
+            return self.kind, *re.findall(r"(?:kernel|PTX line) ([^\s,:]+)", self.where or self.message)
         kernel = re.findall(r"kernel ([^\s,:]+)", self.where)
         place = r"PTX line (\d+)(?:, ([^)]+)\))?"  # of a party; of the place itself, the source comes last
         here = re.findall(r"\((\S+:\d+(?: > \S+)*)\)$", self.where) or re.findall(r"PTX line (\d+)", self.where)
         others = [source or line for line, source in re.findall(place, self.message)]
-        return self.kind, *kernel, *sorted({*here, *others})
+        return getattr(self, "note", "") or self.kind, *kernel, *sorted({*here, *others})
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}" + (f"\n  at {self.where}" if self.where else "")
