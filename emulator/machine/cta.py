@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -91,9 +92,8 @@ class Cta:
         self.sm, self.resources = sm, launch.placement.sms[sm]
         grid = launch.grid
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
-        seed, space = launch.seed_of(self.index), cluster.space
-        self.smem = SharedMemory(launch.shared_bytes, launch.checks, seed, space, launch.found, rank)
-        self.tmem = TensorMemory(self._found, seed if launch.checks else 0, space)
+        seed = launch.seed_of(self.index)
+        self.smem = SharedMemory(launch.shared_bytes, launch.checks, seed, cluster.space, launch.found, rank)
         self.pipe = Pipe(launch.engine)
         self.accumulating: list = []
         self.warpgroups: dict = {}  # those that have issued a wgmma
@@ -141,6 +141,12 @@ class Cta:
         barrier.votes.append((mode, true, group.n))
 
     # -- tensor memory -----------------------------------------------------------------------------------------
+    @functools.cached_property
+    def tmem(self) -> TensorMemory:
+        """Its tensor memory, made when it is first looked at: most kernels do not."""
+        seed = self.launch.seed_of(self.index) if self.launch.checks else 0
+        return TensorMemory(self._found, seed, self.cluster.space)
+
     def tmem_room(self, columns: int) -> bool:
         """Return whether so many columns are free, given what all CTAs on this SM hold."""
         return self.resources.columns + columns <= COLUMNS and self.tmem.room(columns) is not None
@@ -201,4 +207,5 @@ class Cta:
         for origin in self.accumulating:
             message = f"CTA {self.ctaid} exits while {origin} is under way in its tensor memory"
             self.launch.found(Fault("unfinished", message))
-        self.tmem.check_exit()
+        if "tmem" in vars(self):
+            self.tmem.check_exit()

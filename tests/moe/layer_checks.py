@@ -153,7 +153,7 @@ def test_layer(check, sizes, which, name, tokens, schedules):
         assert result.wrong is None
 
 
-@pytest.mark.parametrize("which, tokens", [(0, 7), (-1, 140)])
+@pytest.mark.parametrize("which, tokens", [(0, 7), (-1, 40)])
 def test_workspace(check, sizes, which, tokens):
     """The caller's memory, just as large as it must be and of any contents, gives the same bits."""
     from moe.layer import Layer
