@@ -71,7 +71,7 @@ class Cluster:
 
 
 class RegisterPool(Waitable):
-    """Registers of a CTA that setmaxnreg.dec has given back; wanted: by the warp that has come last to wait for some."""
+    """Registers of a CTA that setmaxnreg.dec has given back. wanted: by the warp that came last to wait for some."""
 
     __slots__ = ("free", "wanted")
 
@@ -92,15 +92,14 @@ class Cta:
         self.sm, self.resources = sm, launch.placement.sms[sm]
         grid = launch.grid
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
-        seed, space = launch.seed_of(self.index), cluster.space
-        self.smem = SharedMemory(launch.shared_bytes, launch.checks, seed, space, launch.found, rank)
+        seed = launch.seed_of(self.index)
+        self.smem = SharedMemory(launch.shared_bytes, launch.checks, seed, cluster.space, launch.found, rank)
         self.pipe = Pipe(launch.engine)
         self.accumulating: list = []
         self.warpgroups: dict = {}  # those that have issued a wgmma
         self.exited = False
         self.gone = Released()  # what threads knew that have exited: barriers of all do not wait for them
         self.triggered = False  # griddepcontrol.launch_dependents
-        self.travelling: list = []  # arrivals under way to mbarriers here: their origins
         self.symbols = launch.symbols_of(rank)
         self.register_pool = RegisterPool()
         self.named: dict[int, CountedBarrier] = {}
@@ -125,8 +124,8 @@ class Cta:
         found = self.smem.barriers.get(offset)
         if found is None:
             raise Fault("mbarrier", f"no initialised mbarrier at shared {offset:#x} of CTA {self.ctaid}")
-        if self.launch.checks:
-            found.check_visible(warp.actor, asynchronous)
+        if self.launch.checks and (fault := found.check_visible(warp.actor, asynchronous)):
+            self.launch.found(fault)
         return found
 
     def named_barrier(self, number) -> CountedBarrier:
@@ -174,8 +173,10 @@ class Cta:
         warp.live_mask &= ~lane_mask(lanes.tobytes())
         if self.launch.checks and not warp.live_mask:
             knowledge = warp.actor.released()
-            self.gone.add(knowledge)
-            self.cluster.gone.add(knowledge)
+            for of in (self, self.cluster):
+                of.gone.add(knowledge)
+            for barrier in (self.cluster.barrier, *(b for b in self.named.values() if b.everyone and b.arrived)):
+                barrier.released.add(knowledge)
         self.live_threads -= len(lanes)
         if not self.live_threads:
             self.exit()
@@ -191,14 +192,18 @@ class Cta:
             return
         for op in self.smem.in_flight:
             message = f"CTA {self.ctaid} exits while {op.what} is still under way in its shared memory"
-            self.launch.found(Fault("unfinished", message))
+            self.launch.found(Fault("unfinished", message, note=op.note))
         for op in (groups.forgotten() for warp in self.warps for groups in warp.bulk.values()):
             if op is not None:
                 message = f"CTA {self.ctaid} exits and no cp.async.bulk.wait_group has waited for {op.what}"
-                self.launch.found(Fault("unfinished", message + ", which may still read its shared memory"))
-        for origin in self.travelling:
-            message = f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way"
-            self.launch.found(Fault("unfinished", message))
+                message += ", which may still read its shared memory"
+                self.launch.found(Fault("unfinished", message, note="exit-before-store"))
+        knowledge = self.gone.knowledge
+        for (_, key), (number, note) in self.smem.visitors.items():
+            if knowledge.known(key) < number:
+                who, what = self.launch.order.who(number), "arrive at its mbarrier" if note else "use its shared memory"
+                message = f"CTA {self.ctaid} exits while {who} may still {what}: nothing that its warps have waited for"
+                self.launch.found(Fault("unfinished", f"{message} comes after that", note=note))
         for origin in self.accumulating:
             message = f"CTA {self.ctaid} exits while {origin} is under way in its tensor memory"
             self.launch.found(Fault("unfinished", message))

@@ -92,9 +92,12 @@ class Launch:
         predecessor: Dependencies | None = None,
         chip: Chip = B200,
         collect: Callable[[list[Fault]], bool] | None = None,
+        strict: bool = False,
     ):
-        """collect: whether to go on after these faults, after which a kernel can; without it, none goes on."""
+        """collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict:
+        whether what has a note (errors.NOTES) is a fault; else it is kept in `notes`."""
         self.collect, self.faults = collect, []
+        self.strict, self.notes = strict, []
         kernel = program.kernel
         self.program, self.memory, self.checks, self.number, self.chip = program, memory, checks, number, chip
         self.grid, self.block = grid, block
@@ -258,6 +261,11 @@ class Launch:
     # -- findings ----------------------------------------------------------------------------------------------
     def found(self, fault: Fault):
         """Report a fault after which the kernel could go on; raises it where nobody collects faults."""
+        if fault.note and not self.strict:
+            fault.where = fault.where or place_of(sys._getframe(1)) or f"kernel {self.program.kernel.title}, at its end"
+            if all(fault.lines != other.lines for other in self.notes):
+                self.notes.append(fault)
+            return
         if self.collect is None:
             raise fault
         fault.where = fault.where or place_of(sys._getframe(1))

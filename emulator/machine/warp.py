@@ -86,7 +86,7 @@ class Warp:
 
     def __init__(self, cta, index: int, threads: int):
         self.cta, self.index = cta, index
-        self.actor = Actor(WARPS * cta.rank + index + 1, cta.cluster.space, str(self))
+        self.actor = Actor(WARPS * cta.rank + index + 1, cta.cluster.space, str(self), cta.rank)
         self.barrier_places: dict[object, tuple[int, int]] = {}  # barrier -> phase and block where lanes came to it
         self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
         self.live_mask = (1 << threads) - 1

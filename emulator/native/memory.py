@@ -8,12 +8,13 @@ So this file knows how the shadows are laid out (state/shadow.py, state/order.py
 from __future__ import annotations
 
 import re
+import struct
 import weakref
 
 import numpy as np
 
 from ..state.global_memory import Region
-from ..state.order import GENERIC, KNOWN
+from ..state.order import GENERIC
 from ..state.shadow import WORD, Shadow
 from ..state.shared_memory import BASE, RANK_SHIFT, SharedMemory
 
@@ -26,6 +27,7 @@ LO, HI, DATA, VALID, ORIGIN, WRITTEN, READS, SLOTS, PLACES, SPLIT = range(10)
 B_WRITTEN, B_READS, B_SLOTS, B_PLACES, BUSY_LO, BUSY_HI, FLAGS, WROTE, WAS_READ = range(10, 19)
 WRITABLE, SHADOWED = 1, 2
 EVENTS_OF_A_TURN = 4096
+HEAD = struct.Struct("<17q")
 
 
 def pointer(array: np.ndarray) -> int:
@@ -42,6 +44,9 @@ def _planes(window: np.ndarray, shadow: Shadow) -> None:
         window[SPLIT] = pointer(shadow.split)
         window[B_WRITTEN], window[B_READS] = pointer(parts.written), pointer(parts.reads)
         window[B_SLOTS], window[B_PLACES] = parts.reads.shape
+
+
+NOWHERE = np.zeros((0, FIELDS), np.int64)
 
 
 class View:
@@ -112,7 +117,11 @@ class Memory:
 
     def __init__(self):
         self.events = np.zeros(EVENTS_OF_A_TURN, np.int32)
-        self.context = np.zeros(SHARED + FIELDS, np.int64)
+        self.events_at = pointer(self.events)
+        self.context = np.zeros(0, np.int64)
+        self.context_at = 0
+        self.component: np.ndarray | None = None  # of the order of events that `of_order` is about
+        self.of_order: tuple[int, ...] = ()
         self.regions: Regions | None = None
         self.shared = weakref.WeakKeyDictionary()
 
@@ -123,13 +132,14 @@ class Memory:
             self.regions = Regions(launch)
         dependencies = launch.dependencies
         if launch.checks and (dependencies.before if g.warp.depends else dependencies.after):
-            table = self.context[:0].reshape(0, FIELDS)  # launches before are still in the way: Python asks them
+            table = NOWHERE  # launches before are still in the way: Python asks them
         else:
             table = self.regions.refresh()
         size = SHARED + FIELDS * (1 + len(table))
         context = self.context
         if len(context) != size:
             context = self.context = np.zeros(size, np.int64)
+            self.context_at = pointer(context)
         context[SHARED + FIELDS :] = table.ravel()
         smem = cta.smem
         view = self.shared.get(smem)
@@ -145,12 +155,12 @@ class Memory:
         window[HI] = first + (0 if smem.absent else smem.size)
         context[SHARED : SHARED + FIELDS] = window
         order, clock = actor.order, actor.knowledge.clock
-        context[: ACTIVE + 1] = (
-            launch.checks, order.now, len(order.component) - 1, pointer(order.component), pointer(order.space),
-            pointer(order.marks), pointer(clock[KNOWN]), clock.shape[1], actor.uid, actor.space.index,
-            pointer(self.events), 0, EVENTS_OF_A_TURN, 0, len(table), 0, (1 << g.n) - 1,
-        )  # fmt: skip
-        return pointer(context)
+        if self.component is not order.component:
+            self.component = order.component
+            self.of_order = len(order.component) - 1, *map(pointer, (order.component, order.space, order.marks))
+        head = launch.checks, order.now, *self.of_order, pointer(clock), clock.shape[1], actor.uid, actor.space.index
+        HEAD.pack_into(context, 0, *head, self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, (1 << g.n) - 1)
+        return self.context_at
 
     def finish(self, g, origin) -> None:
         """Take over what has happened. origin: names the instruction of an entry of the events."""

@@ -106,6 +106,7 @@ class Region:
         self.tails: dict[tuple[int, int, int], object] = {}
         self.buffer_lock = threading.Lock()
         self.memory = memory.Memory()
+        self.places: dict[int, tuple[str, int, int]] = {}
 
     # -- translation -------------------------------------------------------------------------------------------
     def translate(self) -> None:
@@ -566,17 +567,22 @@ class Region:
 
     def origin(self, g, index: int):
         """What names an instruction that has accessed memory, by its number in the program: as its Python would."""
+        place = self.places.get(index)
+        if place is None:
+            place = self.places[index] = self._place_in_python(index)
+        return g.origin_at(*place)
+
+    def _place_in_python(self, index: int) -> tuple[str, int, int]:
+        """The label of an access, its block, and the line of that one's Python that calls for it."""
         b = bisect_right(self.program.start, index) - 1
         n = index - self.program.start[b]
         writer = self.writers[b]
         if not self.program.line_maps[b]:
             self.program.line_maps[b] = writer.finish()[1]
-        for k in range(writer.marks[n], writer.marks[n + 1]):
-            text = writer.lines[k][0]
-            if "access." in text:
-                label = "load" if "access.load(" in text else "store"
-                return g.origin_at(label, b, len(writer.opening([])) + k + 1)
-        raise AssertionError(index)
+        texts = [text for text, _ in writer.lines[writer.marks[n] : writer.marks[n + 1]]]
+        k = next(k for k, text in enumerate(texts) if "access." in text)
+        label = "load" if "access.load(" in texts[k] else "store"
+        return label, b, len(writer.opening([])) + writer.marks[n] + k + 1
 
     def widen(self, g, position: tuple[int, int]) -> None:
         """Compile again if a register that had one value for all lanes has not."""

@@ -55,17 +55,18 @@ class MBarrier(Waitable):
         self.last: object = None  # the instruction that last arrived or completed bytes
         self.fenced = False  # whether asynchronous operations see the initialised object
 
-    def check_visible(self, by: Actor, asynchronous: bool):
-        """The init must have been made visible to a warp that uses the object, and to the async proxy."""
+    def check_visible(self, by: Actor, asynchronous: bool) -> Fault | None:
+        """The init must have been made visible to a warp that uses the object, and to the async proxy: returns what is
+        wrong if only that has not. Raises Fault("mbarrier")."""
         if not self._known_to(by):
             message = f"{self.name} is used by a warp that has not waited for its init by another"
             raise Fault("mbarrier", message + f": {self.made_by}" * (self.made_by is not None))
         if asynchronous and not self.fenced:
-            raise Fault(
-                "mbarrier",
-                f"{self.name} is used by the async proxy with neither fence.mbarrier_init nor fence.proxy.async "
-                "since its init",
-            )
+            self.fenced = True  # once is enough
+            message = f"{self.name} is used by the async proxy with neither fence.mbarrier_init nor fence.proxy.async "
+            message += "since its init" + f": {self.made_by}" * (self.made_by is not None)
+            return Fault("mbarrier", message, note="unfenced-mbarrier")
+        return None
 
     def fence(self, by: Actor):
         """A fence by a warp: it covers the init if that is its own or has been made visible to it. Relaxed arrivals

@@ -46,6 +46,14 @@ class GlobalShadow:
             number = self.order.next(key, who)
             self._conflict(list(reads(places, by, key, number)), "read", region, by)
 
+    def observe(self, addresses: np.ndarray, size: int, by: Actor, who: object) -> None:
+        """A strong read of `size` bytes at each address, by a warp."""
+        for region, at in self._located(addresses, size):
+            if (found := self.regions.get(id(region))) is not None:
+                number = self.order.next(by.key, who)
+                for plane, index in self._places(found[1], region, at, size):
+                    plane.observe(index, by, number)
+
     def use(self, address: int, size: int, key, who: object) -> None:
         """A component reads what other rules order with the writes before: a tensor map."""
         ((region, at),) = self._located(np.array([address]), size)

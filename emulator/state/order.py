@@ -154,16 +154,17 @@ class Knowledge:
 
 
 class Actor:
-    """A warp, as the shadows of memory know it. uid: its component, unique in the cluster and positive.
+    """A warp, as the shadows of memory know it. uid: its component, unique in the cluster and positive. rank: its
+    CTA's.
 
     heard: what relaxed waits have shown it, on which it may rely behind a fence. unfenced: its lanes that have written
     since they fenced or arrived anywhere; published: the last event at which there were none.
     """
 
-    __slots__ = ("uid", "name", "space", "order", "key", "knowledge", "heard", "unfenced", "published")
+    __slots__ = ("uid", "name", "rank", "space", "order", "key", "knowledge", "heard", "unfenced", "published")
 
-    def __init__(self, uid: int, space: Space, name: str = "this warp"):
-        self.name = name
+    def __init__(self, uid: int, space: Space, name: str = "this warp", rank: int = 0):
+        self.name, self.rank = name, rank
         self.uid, self.space, self.order, self.key = uid, space, space.order, (space, uid)
         self.knowledge = Knowledge(space)
         self.knowledge.clock[KNOWN, uid] = EVER  # what it did itself

@@ -16,6 +16,7 @@ import numpy as np
 from .order import ASYNC_SHARED, GENERIC, STRONG, Actor, Order, Space
 
 WORD = 4
+SLOTS = 4  # for reads of a place that nothing has put in order, to begin with
 
 
 # Beside what an actor knows, by component: the latest event with which what it does is in order
@@ -35,14 +36,17 @@ class Plane:
     """Places of so many bytes each. written: int32 [places], the last write; reads: int32 [slots, places].
 
     A place keeps the reads since its last write that no other one of these has happened after, in its first slots.
+    observed: by component, int32 [places], of strong reads, which race with nothing: who has seen a strong write there
+    may overwrite it.
     """
 
-    __slots__ = ("order", "grain", "written", "reads")
+    __slots__ = ("order", "grain", "written", "reads", "observed")
 
     def __init__(self, order: Order, places: int, grain: int):
         self.order, self.grain = order, grain
         self.written = np.zeros(places, np.int32)
-        self.reads = np.zeros((1, places), np.int32)
+        self.reads = np.zeros((SLOTS, places), np.int32)
+        self.observed: dict[tuple[Space, int], np.ndarray] = {}
 
     def place(self, index: slice | np.ndarray, which: int) -> int:
         """The byte at which the place of an index starts."""
@@ -61,6 +65,8 @@ class Plane:
         late &= self._after(numbers, but)
         if weak:
             late &= self.order.marks[numbers] & STRONG == 0
+        elif (seen := self.observed.get(by.key)) is not None:
+            late &= (self.order.marks[numbers] & STRONG == 0) | (seen[index] < numbers)
         if generic:
             late &= self.order.marks[numbers] & GENERIC != 0
         which = np.flatnonzero(late)
@@ -111,8 +117,14 @@ class Plane:
     def note_write(self, index, number: int, ordered: bool) -> None:
         """An event writes here. ordered: after all the reads, which are forgotten, then: who knows it knows them."""
         self.written[index] = number
-        if ordered:
-            self.reads[:, index] = 0
+        for slot in self.reads if ordered else ():
+            if not slot[index].any():
+                break
+            slot[index] = 0
+
+    def observe(self, index, by: Actor, number: int) -> None:
+        """A strong read by a warp."""
+        self.observed.setdefault(by.key, np.zeros(len(self.written), np.int32))[index] = number
 
 
 class Shadow:

@@ -28,7 +28,7 @@ class InFlight:
     """A range that an asynchronous operation writes or reads and has not finished with.
 
     chunks: the numbers of the 16-byte chunks that it touches, if not all of the range. owner: a warp whose copies may
-    overlap each other. key, number: its event.
+    overlap each other. key, number: its event. note: of an exit before it is done, see errors.NOTES.
     """
 
     lo: int
@@ -37,6 +37,7 @@ class InFlight:
     what: object
     key: tuple[Space, int]
     number: int = 0
+    note: str = ""
     chunks: np.ndarray | None = None
     owner: Actor | None = None
 
@@ -71,6 +72,9 @@ class SharedMemory:
         self.shadow = Shadow(self.order, size) if checks else None
         self.row = ASYNC_SHARED + rank  # of a clock: what the async proxy sees here
         self.locations: dict[int, Location] = {}  # where strong stores and atomics went
+        # The latest "access" and "arrival" of other CTAs, by component: the event, and the note for an exit before it
+        self.visitors: dict[tuple[str, tuple[Space, int]], tuple[int, str]] = {}
+        self.rank = rank
         self.in_flight: list[InFlight] = []
         self.barriers: dict[int, object] = {}  # offset -> MBarrier
         self.barriers_start, self.barriers_end = size, 0  # the range that holds them all
@@ -218,11 +222,16 @@ class SharedMemory:
 
     def _note_read(self, places, by: Actor, who: object):
         """Generic loads of a warp."""
-        self._unordered(reads(places, by, by.key, self.order.next(by.key, who)), "read", by)
+        number = self.order.next(by.key, who)
+        if by.rank != self.rank:
+            self.visitors["access", by.key] = number, ""
+        self._unordered(reads(places, by, by.key, number), "read", by)
 
     def _note_write(self, offsets: np.ndarray, size: int, changed, by: Actor, lanes: int, who: object, strong: bool):
         """Generic stores of a warp, by these lanes: what they conflict with. changed: see shadow.py."""
         by.unfenced |= lanes
+        if by.rank != self.rank:
+            self.visitors["access", by.key] = self.order.now + 1, ""
         return store(self.shadow.elements, offsets, size, by, GENERIC | STRONG * strong, by.key, who, changed)
 
     def _unordered(self, conflicts: Iterable[Conflict], what, by: Actor):
@@ -253,17 +262,17 @@ class SharedMemory:
 
     # -- asynchronous operations -------------------------------------------------------------------------------
     def begin(
-        self, lo: int, hi: int, writes: bool, what, by: Actor, key, chunks=None, whole=False, owner=None
+        self, lo: int, hi: int, writes: bool, what, by: Actor, key, chunks=None, whole=False, owner=None, note=""
     ) -> InFlight:
         """An asynchronous operation starts to use a range; `end` when it is done with it.
 
-        what: names it (str() of it). by: the issuing warp. key: the component whose event it is. chunks, owner: see
-        InFlight. whole: it needs every byte it reads.
+        what: names it (str() of it). by: the issuing warp. key: the component whose event it is. chunks, owner, note:
+        see InFlight. whole: it needs every byte it reads.
         """
         self._bounds(lo, hi, what)
         if lo < self.absent_end and self.absent_start < hi:
             self._bring_in(lo, hi, overwrites=writes)
-        op = InFlight(lo, hi, writes, what, key, 0, chunks, owner)
+        op = InFlight(lo, hi, writes, what, key, 0, note, chunks, owner)
         if self.checks:
             op.number = self.order.next(key, what)
             if writes:

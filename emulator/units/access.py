@@ -106,8 +106,10 @@ def _loaded(g: LaneGroup, space: str, addresses, size: int, strong: bool, who: o
     if space == "global":
         if not strong:
             note_global(g, addresses, size, False, who)
-        elif (dependencies := g.launch.dependencies).wants(g, False):
-            dependencies.note(g, np.atleast_1d(addresses), size, False)
+        elif g.launch.checks:
+            if (dependencies := g.launch.dependencies).wants(g, False):
+                dependencies.note(g, np.atleast_1d(addresses), size, False)
+            g.launch.shadow.observe(np.atleast_1d(addresses), size, g.warp.actor, who)
         g.clock.global_load(g, np.atleast_1d(addresses), size, strong)
     elif space == "shared":
         g.clock.shared_access(g, addresses, size)

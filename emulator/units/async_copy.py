@@ -24,6 +24,8 @@ from .fences import handed_on
 from .group import LaneGroup
 from .tensor_maps import note_map, tensor_map
 
+EXIT = "exit-before-store"  # errors.NOTES
+
 
 class BulkGroups(Waitable):
     """The bulk async-groups of one thread: open operations, and for each committed group what is unfinished."""
@@ -185,7 +187,7 @@ def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
         whole = whole and mode == "tile" and tma.inside(tm, at)
         key, writing = store_keys(g, p)
         end = offset + tm.shared_bytes * boxes
-        reading = cta.smem.begin(offset, end, False, origin, g.warp.actor, key, whole=whole)
+        reading = cta.smem.begin(offset, end, False, origin, g.warp.actor, key, whole=whole, note=EXIT)
         note_box(g, tm, at, mode, True, writing, origin, STRONG if reduction else 0)
         note_map(g, map_at, key, origin)
 
@@ -298,7 +300,7 @@ def _bulk_to_shared(g: LaneGroup, p, a, src, b, n, bar, multicast, policy, origi
 def _bulk_to_global(g: LaneGroup, p, a, b, n, origin, reduction):
     cta, offset = shared_cta(g, b)
     key, writing = store_keys(g, p)
-    reading = cta.smem.begin(offset, offset + n, False, origin, g.warp.actor, key, whole=True)
+    reading = cta.smem.begin(offset, offset + n, False, origin, g.warp.actor, key, whole=True, note=EXIT)
     memory = g.launch.memory
     memory.view(a, n, True)
     note_global(g, a, n, True, origin, writing, STRONG if reduction else 0)

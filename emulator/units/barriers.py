@@ -38,6 +38,8 @@ def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
         barrier.released.add(handed_on(g))
         pass_dependency(g, barrier)
         barrier.everyone = count is None
+        if barrier.everyone:
+            barrier.released.add(g.cta.gone.knowledge)
         barrier.arrive(*((g.n, g.cta.live_threads) if count is None else (thread_count(g), count)))
     barrier, phase, released = g.token
     if barrier.phase == phase:
@@ -45,8 +47,6 @@ def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
     g.token = None
     g.last_barrier = barrier
     learn(g, released)
-    if count is None:
-        learn(g, g.cta.gone)
     take_dependency(g, barrier)
     return True
 
@@ -99,6 +99,7 @@ def cluster_arrive(g: LaneGroup, releases: bool, aligned: bool):
         release(g)
         publish(g)
     barrier.released.add(handed_on(g, "cluster" if releases else ""))
+    barrier.released.add(g.cta.cluster.gone.knowledge)
     pass_dependency(g, barrier)
     g.warp.arrived_at_cluster_barrier(barrier.phase, g.lane_mask)
     g.warp.cluster_released = barrier.released
@@ -112,9 +113,8 @@ def cluster_wait(g: LaneGroup, acquires: bool) -> bool:
     if barrier.phase == g.warp.cluster_phase:
         return g.wait_on(barrier)
     if g.launch.checks:
-        actor = g.warp.actor
-        for released in (g.warp.cluster_released, g.cta.cluster.gone):
-            (actor.learn if acquires else actor.hear)(released and released.knowledge)
+        actor, released = g.warp.actor, g.warp.cluster_released
+        (actor.learn if acquires else actor.hear)(released and released.knowledge)
     take_dependency(g, barrier)
     return True
 
@@ -167,12 +167,17 @@ def mbarrier_arrive(g: LaneGroup, address, count, expect, drop: bool, no_complet
     g.engine.progress += 1
     if scope:
         publish(g, mask)
-    hands_on = handed_on(g, scope)
     states, released, origin = np.zeros(g.n, np.uint64), False, g.origin("mbarrier.arrive")
+    if g.launch.checks:
+        g.warp.actor.order.next(g.warp.actor.key, origin)
+    hands_on = handed_on(g, scope)
     for p in active(g, mask):
         a = pick(address, p)
         tx = None if expect is None else pick(expect, p)
-        cta, offset = shared_cta(g, a)
+        cta, offset = shared_cta(g, a, "exit-before-arrival")
+        if cta.exited:  # a note has been made
+            continue
+        note_visit(g, cta, g.warp.actor.key, scope)
         barrier = cta.barrier(offset, g.warp)
         g.clock.trace.completes(barrier, g.warp.index)
         pass_dependency(g, barrier)
@@ -187,15 +192,19 @@ def mbarrier_arrive(g: LaneGroup, address, count, expect, drop: bool, no_complet
     return int(states[0]) if g.n == 1 else states
 
 
+def note_visit(g: LaneGroup, cta, key, scope: str = "cluster"):
+    """An arrival, the latest event of a component, goes to another CTA, which has to wait for it before it exits."""
+    if g.launch.checks and cta is not g.cta and scope not in ("", "cta"):
+        cta.smem.visitors["arrival", key] = g.warp.actor.order.now, "exit-before-arrival"
+
+
 def remote_arrive(g: LaneGroup, cta, barrier: MBarrier, count: int, origin, hands_on):
     """An arrive at another CTA's barrier travels, but no longer than to the warp's next release."""
     travelling = g.warp.remote_arrivals
-    cta.travelling.append(origin)
 
     def land():
         if land in travelling:
             travelling.remove(land)
-            cta.travelling.remove(origin)
             barrier.arrive(count, who=origin, hands_on=hands_on)
 
     travelling.append(land)

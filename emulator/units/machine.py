@@ -125,8 +125,6 @@ class Cta(Protocol):
     """What its threads knew that have exited."""
     warpgroups: dict
     """The warpgroups that have issued a wgmma, by number (units/wgmma.Warpgroup)."""
-    travelling: list
-    """The origins of arrivals that are under way to its mbarriers."""
 
     def barrier(self, offset: int, warp: Warp, asynchronous: bool = False) -> MBarrier:
         """Return the mbarrier at an offset for a warp; asynchronous: for an async proxy operation that it issues."""

@@ -15,7 +15,7 @@ from ..state.barrier import Collective
 from ..state.order import EVER, KNOWN
 from ..state.tensor_memory import ALL, HALF, TensorMemory
 from .addresses import active, check_running, multicast_ctas, pick, shared_cta
-from .barriers import pass_dependency
+from .barriers import note_visit, pass_dependency
 from .group import LaneGroup
 from .mma import Operands, accumulator_blocks, accumulator_columns
 from .mma import execute as execute_mma
@@ -289,15 +289,16 @@ def commit(g: LaneGroup, address, multicast, mask):
         for cta, barrier in zip(targets, barriers, strict=True):
             check_running(g, cta)
             pass_dependency(g, barrier)
-            cta.travelling.append(origin)
+            if g.launch.checks:
+                g.warp.actor.order.next(component(g, PIPE), origin)
+                note_visit(g, cta, component(g, PIPE))
         hands_on = None
         if g.launch.checks:  # what the thread's operations have done, and what it knew
             hands_on = g.warp.actor.released()
             hands_on.clock[KNOWN, component(g, PIPE)[1]] = g.warp.actor.order.now
 
-        def arrive(targets=targets, barriers=barriers, origin=origin, hands_on=hands_on):
-            for cta, barrier in zip(targets, barriers, strict=True):
-                cta.travelling.remove(origin)
+        def arrive(barriers=barriers, origin=origin, hands_on=hands_on):
+            for barrier in barriers:
                 barrier.arrive(who=origin, hands_on=hands_on)
 
         _push(g, arrive, origin, g.clock.commit(g))

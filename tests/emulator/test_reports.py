@@ -340,7 +340,8 @@ def test_a_finding_in_a_process_that_the_script_starts_counts(tmp_path, monkeypa
     script, report = tmp_path / "script.py", tmp_path / "report.json"
     script.touch()
     assert CliRunner().invoke(cli, ["run", "--json", str(report), str(script)]).exit_code == 1
-    found = {"kind": "race", "message": "m", "where": "kernel k, PTX line 1", "schedule": 0, "launch": 0}
+    found = {"class": "wrong", "kind": "race", "message": "m", "where": "kernel k, PTX line 1"}
+    found |= {"schedule": 0, "launch": 0}
     runs = [{"schedule": 0, "exit_status": 1, "findings": [found]}]
     expected = {"script": str(script), "args": [], "machine": "b200", "exit_status": 1, "runs": runs}
     assert json.loads(report.read_text()) == expected
@@ -353,7 +354,8 @@ def test_each_schedule_has_its_run(tmp_path, monkeypatch):
     def child(command, env):
         seed = int(command[command.index("--schedule") + 1])
         commands.append(command)
-        found = [{"kind": "race", "message": "m", "where": "w", "schedule": seed, "launch": 1}] * (seed == 1)
+        found = {"class": "wrong", "kind": "race", "message": "m", "where": "w", "schedule": seed, "launch": 1}
+        found = [found] * (seed == 1)
         runs = {"runs": [{"schedule": seed, "exit_status": int(seed == 1), "findings": found}]}
         Path(command[command.index("--json") + 1]).write_text(json.dumps(runs))
         return subprocess.CompletedProcess(command, int(seed == 1))

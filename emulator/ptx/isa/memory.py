@@ -30,7 +30,7 @@ def _order(m: Mods, default: str = "weak") -> tuple[str, str]:
 def _sync(w, i, m: Mods, default: str = "weak") -> str:
     """How a store or an atomic hands on what its threads did: empty if weak, else its scope, with + if it releases:
     beyond its CTA, that waits as if a fence were in front of it."""
-    releases = i.op.endswith(("release", "acq_rel"))
+    releases = "release" in i.parts or "acq_rel" in i.parts
     if releases and any(scope in m.left for scope in FENCED):
         w.wait_unless("fences.fenced(g, 'store')")
     order, scope = _order(m, "release" if releases else default)
