@@ -366,7 +366,7 @@ class Region:
         head += [f"  %{s} = alloca [{256 if s.endswith('values') else LANES} x i{s[1:3]}], align 64" for s in sorted(code.scratch)]
         if code.accesses:
             head += [
-                f"  %active = alloca i32",
+                "  %active = alloca i32",
                 "  %h.context = getelementptr i8, ptr %base, i64 40",
                 "  %context = load ptr, ptr %h.context",
                 f"  %h.active = getelementptr i64, ptr %context, i64 {memory.ACTIVE}",
