@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from ..errors import Fault
@@ -75,9 +77,8 @@ class Cta:
         self.sm, self.resources = sm, launch.placement.sms[sm]
         grid = launch.grid
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
-        seed, order = launch.seed_of(self.index), cluster.order
-        self.smem = SharedMemory(launch.shared_bytes, launch.checks, seed, order, launch.found)
-        self.tmem = TensorMemory(self._found, seed if launch.checks else 0, order)
+        seed = launch.seed_of(self.index)
+        self.smem = SharedMemory(launch.shared_bytes, launch.checks, seed, cluster.order, launch.found)
         self.pipe = Pipe(launch.engine)
         self.accumulating: list = []
         self.warpgroups: dict = {}  # those that have issued a wgmma
@@ -124,6 +125,12 @@ class Cta:
         barrier.votes.append((mode, true, group.n))
 
     # -- tensor memory -----------------------------------------------------------------------------------------
+    @functools.cached_property
+    def tmem(self) -> TensorMemory:
+        """Its tensor memory, made when it is first looked at: most kernels do not."""
+        seed = self.launch.seed_of(self.index) if self.launch.checks else 0
+        return TensorMemory(self._found, seed, self.cluster.order)
+
     def tmem_room(self, columns: int) -> bool:
         """Return whether so many columns are free, given what all CTAs on this SM hold."""
         return self.resources.columns + columns <= COLUMNS and self.tmem.room(columns) is not None
@@ -174,4 +181,5 @@ class Cta:
         for op in self.accumulating:
             message = f"CTA {self.ctaid} exits while {op.what} is under way in its tensor memory"
             self.launch.found(Fault("unfinished", message))
-        self.tmem.check_exit()
+        if "tmem" in vars(self):
+            self.tmem.check_exit()

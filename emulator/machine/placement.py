@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..state.barrier import Waitable
 from ..state.tensor_memory import COLUMNS
 
 
 class Resources(Waitable):
-    """What CTAs use of one SM. waiters: warps that wait for tensor memory columns."""
+    """The tensor memory that CTAs hold of one SM. waiters: warps that wait for columns."""
 
-    __slots__ = ("shared", "threads", "ctas", "columns")
+    __slots__ = ("columns",)
 
     def __init__(self):
         super().__init__()
-        self.shared = self.threads = self.ctas = self.columns = 0
+        self.columns = 0
 
     def __str__(self):
         return f"tensor memory columns of its SM ({self.columns} of {COLUMNS} allocated)"
@@ -24,33 +26,20 @@ class Placement:
 
     def __init__(self, sms: int, shared: int, threads: int, ctas: int):
         self.sms = [Resources() for _ in range(sms)]
-        self.shared, self.threads, self.ctas = shared, threads, ctas
+        self.used = np.zeros((3, sms), np.int64)  # CTAs, bytes, threads of each SM
+        self.limits = np.array([ctas, shared, threads])
 
     def place(self, size: int, shared: int, threads: int) -> list[int] | None:
         """Take SMs for a cluster of `size` CTAs of `shared` bytes and `threads` threads each; None if none is free."""
-        best, best_load = None, None
-        for first in range(0, len(self.sms) - size + 1, size):
-            group = self.sms[first : first + size]
-            load = max(r.ctas for r in group)
-            if best_load is not None and load >= best_load:
-                continue
-            if all(
-                r.shared + shared <= self.shared and r.threads + threads <= self.threads and r.ctas < self.ctas
-                for r in group
-            ):
-                best, best_load = first, load
-                if load == 0:
-                    break
-        if best is None:
+        groups = len(self.sms) // size
+        used = self.used[:, : groups * size].reshape(3, groups, size).max(2)
+        room = self.limits - (1, shared, threads)
+        fits = np.flatnonzero((used <= room[:, None]).all(0))
+        if not len(fits):
             return None
-        chosen = list(range(best, best + size))
-        for i in chosen:
-            self._add(i, 1, shared, threads)
-        return chosen
+        first = int(fits[used[0, fits].argmin()]) * size  # the least loaded one, of those the first
+        self.used[:, first : first + size] += np.array([[1], [shared], [threads]])
+        return list(range(first, first + size))
 
     def release(self, sm: int, shared: int, threads: int) -> None:
-        self._add(sm, -1, -shared, -threads)
-
-    def _add(self, sm: int, ctas: int, shared: int, threads: int):
-        r = self.sms[sm]
-        r.ctas, r.shared, r.threads = r.ctas + ctas, r.shared + shared, r.threads + threads
+        self.used[:, sm] -= (1, shared, threads)

@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import EmulatorError, Fault, Unsupported
 from ..formats import alu
 from ..formats.lanes import as_array, elect, lane_mask, ranges
+from ..native import tiers
 from ..ptx.program import BLOCKED, EXIT, SPLIT
 from ..state.order import Actor
 from ..units import access, addresses, async_copy, barriers, fences, tcgen05, tensor_maps, wgmma
@@ -176,12 +177,12 @@ class Group(LaneGroup):
                     self.pc = pc
                     return self.park()
                 self.pc = pc
-                function = blocks[pc] or program.block(pc, UNITS)
+                function = blocks[pc] or tiers.block(program, pc, UNITS)
                 self.begun = self.t
                 following = function(self)
                 if following < 0:
                     break
-                self.t = executed(self, costs[pc])
+                self.t = executed(self, costs[self.pc])
                 pc = following
                 if heap and self.t > heap[0][0] + quantum:
                     self.pc = pc
@@ -197,7 +198,7 @@ class Group(LaneGroup):
             if self.waiting_for is None:
                 raise Fault("internal", "blocked without anything to wait for", str(self.warp))
         elif following == EXIT:
-            self.t = executed(self, costs[pc])
+            self.t = executed(self, costs[self.pc])
             if self.t > engine.now + quantum:
                 engine.at(self.t, self.leave)
             else:
