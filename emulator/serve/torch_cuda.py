@@ -148,7 +148,7 @@ class CudaMode(TorchFunctionMode):
             if name == "_scaled_mm" and where:
                 function = scaled_mm
             result = function(*args, **kwargs)
-            if not where and not on_device:
+            if not where and not on_device or isinstance(result, torch.Size):
                 return result
             if DEVICE.capture is not None and any(isinstance(r, torch.Tensor) for r in tree_leaves(result)):
                 raise Unsupported(f"{name} inside the capture of a CUDA graph")

@@ -24,10 +24,9 @@ def prepare() -> None:
     """Load the stand-ins, and tell torch's builds where they are. Raises Unsupported where there is no nvcc."""
     from torch.utils import cpp_extension
 
-    folder, home = toolkit.libraries(), toolkit.find().home
     runtime.load()
-    torch.ops.load_library(str(folder / toolkit.TORCH))
-    cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"] = str(home)
+    torch.ops.load_library(str(toolkit.libraries()[1]))
+    cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"] = str(toolkit.find().home)
     os.environ["PYTORCH_NVCC"] = toolkit.compiler()
     major, minor = DEVICE.chip.capability
     os.environ.setdefault("TORCH_CUDA_ARCH_LIST", f"{major}.{minor}a")
@@ -46,8 +45,8 @@ def install() -> None:
     def prepare_ldflags(extra, with_cuda, *args, **kwargs):
         found = ldflags(list(extra or []), with_cuda, *args, **kwargs)
         if with_cuda:
-            folder = toolkit.libraries()
-            found[:0] = [f"-L{folder}", f"-Wl,-rpath,{folder}"]
+            for library in toolkit.libraries():
+                found[:0] = [f"-L{library.parent}", f"-Wl,-rpath,{library.parent}"]
         return found
 
     c._prepare_ldflags = prepare_ldflags

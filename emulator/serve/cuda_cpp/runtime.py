@@ -169,5 +169,5 @@ _callbacks = [ctypes.CFUNCTYPE(_int, *arguments)(guarded(function)) for function
 @functools.cache
 def load() -> None:
     """Load the stand-in for CUDA's runtime into this process, and let it call here."""
-    library = ctypes.CDLL(str(toolkit.libraries() / toolkit.RUNTIME), mode=ctypes.RTLD_GLOBAL)
+    library = ctypes.CDLL(str(toolkit.libraries()[0]), mode=ctypes.RTLD_GLOBAL)
     library.emulator_set((_ptr * len(_callbacks))(*[ctypes.cast(callback, _ptr) for callback in _callbacks]))

@@ -19,10 +19,12 @@ from ...errors import Unsupported
 
 HERE = Path(__file__).parent
 HEADERS = HERE / "include"  # in the place of those that torch's headers include and torch's CPU build or nvcc lack
-CACHE = "EMULATOR_CACHE"  # environment: the folder of what is built, instead of the user's cache folder
+CACHE = "EMULATOR_CACHE"  # environment: folders of what is built, which come before the user's cache folder
 RUNTIME, TORCH = "libcudart.so", "libtorch_cuda.so"
-# Other names that host code is linked to or asks for, and which of the two answers.
-NAMES = {"libcudart.so.13": RUNTIME, "libcuda.so": RUNTIME, "libcuda.so.1": RUNTIME, "libc10_cuda.so": TORCH}
+NAMES = {  # other names that host code is linked to, or asks for
+    RUNTIME: ("libcudart.so.13", "libcuda.so", "libcuda.so.1"),
+    TORCH: ("libc10_cuda.so",),
+}
 MISSING = "CUDA C++ needs nvcc of CUDA 13: pip install 'nvfp4-group-gemm[cuda]', or set CUDA_HOME"
 
 
@@ -64,47 +66,53 @@ def find() -> Toolkit:
     raise Unsupported(MISSING)
 
 
-def cache() -> Path:
-    """Return a folder that can be written to, for what is built."""
+def folders() -> list[Path]:
+    """Return where what is built is looked for: the folders of the environment, then the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    for folder in (os.environ.get(CACHE), os.path.join(home, "emulated-gpu")):
-        if folder:
-            try:
-                os.makedirs(folder, exist_ok=True)
-            except OSError:
-                continue
-            if os.access(folder, os.W_OK):
-                return Path(folder)
+    return [Path(f) for f in (*os.environ.get(CACHE, "").split(os.pathsep), os.path.join(home, "emulated-gpu")) if f]
+
+
+def writable() -> Path:
+    """Return the first of these folders that can be written to; else a new one, for this process."""
+    for folder in folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
     return Path(tempfile.mkdtemp(prefix="emulated-gpu-"))
 
 
-def built(name: str, sources: list[Path | str], command: list[str], *depends: str) -> Path:
-    """Return the shared library `name`, built by g++ unless the cache has it.
+def built(name: str, texts: list[str], command: list[str], *depends: str) -> Path:
+    """Return the shared library `name`, which g++ builds from texts of C++ unless it has done so before.
 
-    sources: files, or C++ text. depends: what else makes it another library, such as versions. Processes that build it
-    at the same time each build it, and the first one's is kept.
+    depends: what else makes it another library, such as versions. Processes that build it at the same time each build
+    it, and the first one's is kept. Raises Unsupported with g++'s errors.
     """
-    texts = [source if isinstance(source, str) else source.read_text() for source in sources]
     digest = hashlib.sha256("\0".join([*texts, *command, *depends, sys.version]).encode()).hexdigest()[:16]
-    target = cache() / f"{Path(name).stem}-{digest}"
-    if not (target / name).exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
-            files = []
-            for i, text in enumerate(texts):
-                files.append(os.path.join(folder, f"{i}.cpp"))
-                Path(files[-1]).write_text(text)
-            made = os.path.join(folder, "made")
-            os.mkdir(made)
-            gxx = ["g++", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{name}", *files, *command, "-o", f"{made}/{name}"]
-            done = subprocess.run(gxx, capture_output=True, text=True)
-            if done.returncode:
-                raise Unsupported(f"g++ cannot build {name}:\n{done.stderr[-3000:]}")
-            try:
-                os.rename(made, target)
-            except OSError:
-                if not (target / name).exists():
-                    raise
+    place = f"{Path(name).stem}-{digest}"
+    for folder in folders():
+        if (folder / place / name).exists():
+            return folder / place / name
+    target = writable() / place
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
+        files = [os.path.join(folder, f"{i}.cpp") for i in range(len(texts))]
+        for file, text in zip(files, texts):
+            Path(file).write_text(text)
+        made = os.path.join(folder, "made")
+        os.mkdir(made)
+        gxx = ["g++", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{name}", *files, *command, "-o", f"{made}/{name}"]
+        done = subprocess.run(gxx, capture_output=True, text=True)
+        if done.returncode:
+            raise Unsupported(f"g++ cannot build {name}:\n{done.stderr[-3000:]}")
+        for alias in NAMES.get(name, ()):
+            os.symlink(name, os.path.join(made, alias))
+        try:
+            os.rename(made, target)
+        except OSError:  # another process was faster
+            if not (target / name).exists():
+                raise
     return target / name
 
 
@@ -122,8 +130,8 @@ def refused(toolkit: Toolkit, served: str) -> str:
 
 
 @functools.cache
-def libraries() -> Path:
-    """Return the folder with the stand-ins under all their names; builds what is not in the cache (12 s at first)."""
+def libraries() -> tuple[Path, Path]:
+    """Return the stand-ins for CUDA's runtime and for torch's libraries; builds what there is not yet (15 s)."""
     import torch
 
     toolkit = find()
@@ -131,20 +139,11 @@ def libraries() -> Path:
     version = hashlib.sha256((toolkit.include / "cuda_runtime_api.h").read_bytes()).hexdigest()
     first = built(RUNTIME, [runtime, refused(toolkit, runtime)], ["-std=c++17", f"-I{toolkit.include}"], version)
     root = Path(torch.__file__).parent
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
     includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include", toolkit.include]
-    command = ["-std=c++20", abi, *(f"-I{folder}" for folder in includes), "-idirafter", str(HEADERS)]
-    command += [f"-L{first.parent}", "-lcudart"]
-    command += [f"-Wl,-rpath,{first.parent}", f"-L{root / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10"]
-    second = built(TORCH, [HERE / "torch_cuda.cpp"], command, torch.__version__, version)
-    for name, answers in {RUNTIME: RUNTIME, **NAMES}.items():
-        link = second.parent / name
-        if not link.exists():
-            try:
-                link.symlink_to(first if answers == RUNTIME else second)
-            except FileExistsError:
-                pass
-    return second.parent
+    command = ["-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
+    command += [*(f"-I{folder}" for folder in includes), "-idirafter", str(HEADERS)]
+    command += [f"-L{first.parent}", f"-L{root / 'lib'}", "-lcudart", "-ltorch", "-ltorch_cpu", "-lc10"]
+    return first, built(TORCH, [(HERE / "torch_cuda.cpp").read_text()], command, torch.__version__, version)
 
 
 def compiler() -> str:

@@ -59,6 +59,7 @@ at::Tensor in_new_memory(const at::Tensor &t) {
 }
 
 void on_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  const auto &schema = op.schema();
   std::unordered_map<const void *, at::Tensor> originals;  // by the impl of what stands for them, and by their memory
   auto down = [&](const at::Tensor &t) {
     if (!t.defined() || !t.is_cuda()) return t;
@@ -70,6 +71,8 @@ void on_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   auto up = [&](const at::Tensor &t) {
     if (!t.defined() || t.is_cuda()) return t;
     if (auto found = originals.find(t.unsafeGetTensorImpl()); found != originals.end()) {  // in place, or out=
+      TORCH_CHECK(t.storage().data() == found->second.storage().data(), schema.name(),
+                  " gives a tensor of the emulated device other memory: not served");
       found->second.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
       return found->second;
     }
@@ -90,24 +93,34 @@ void on_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
       value = moved;
     }
   };
-  const auto &schema = op.schema();
-  bool fresh = false;
+  bool to_host = false;
   for (auto &value : torch::jit::last(*stack, schema.arguments().size())) {
     auto &slot = const_cast<c10::IValue &>(value);
     if (slot.isDevice()) {
-      fresh = slot.toDevice().is_cuda();
+      to_host = !slot.toDevice().is_cuda();
       slot = Device(DeviceType::CPU);
     } else {
       each(slot, down);
     }
   }
-  bool to_host = !fresh && std::string_view(schema.name()) == "aten::_to_copy";
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  if (std::string_view(schema.name()) == "aten::_local_scalar_dense" || to_host) return;
+  if (to_host) return;
   for (auto &value : torch::jit::last(*stack, schema.returns().size())) each(const_cast<c10::IValue &>(value), up);
 }
 
 TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_the_cpu>()); }
+
+// Kernels for all devices would look for code of CUDA below them.
+TORCH_LIBRARY_IMPL(aten, CUDA, m) {
+  auto &dispatcher = c10::Dispatcher::singleton();
+  for (const auto &name : dispatcher.getAllOpNames()) {
+    if (name.getNamespace() != "aten") continue;
+    auto op = dispatcher.findOp(name);
+    if (op && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+        !op->hasKernelForDispatchKey(c10::DispatchKey::CUDA))
+      m.impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&on_the_cpu>());
+  }
+}
 
 TORCH_LIBRARY(emulated_gpu, m) {
   m.def("to_cuda(Tensor(a) x) -> Tensor(a)");
