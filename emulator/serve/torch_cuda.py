@@ -25,6 +25,7 @@ from ..device import DEVICE
 from ..errors import Unsupported
 from . import cuda_bindings, cute_dsl, timed
 from .after_import import after_import
+from .cuda_cpp import extension
 from .scaled_mm import scaled_mm
 
 DEVICE_0 = torch.device("cuda", 0)
@@ -395,12 +396,6 @@ def _bindings() -> dict:
     }
 
 
-def _serve_extensions() -> None:
-    from .cuda_cpp import extension  # which imports this module
-
-    extension.install()
-
-
 @functools.cache
 def install() -> None:
     """Serve `cuda` in this process, to torch, `cuda.bindings` and CuTe DSL. It cannot be undone."""
@@ -416,7 +411,7 @@ def install() -> None:
     torch.version.cuda = "13.0"
     torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.__dlpack__()
     CudaMode().__enter__()
-    after_import("torch.utils.cpp_extension", _serve_extensions)
+    after_import("torch.utils.cpp_extension", lambda: extension.install(CudaTensor, to_device))
 
     bootstrap = threading.Thread._bootstrap_inner  # modes belong to a thread
 

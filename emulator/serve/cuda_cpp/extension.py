@@ -11,6 +11,7 @@ import functools
 import inspect
 import os
 import types
+from collections.abc import Callable
 
 import torch
 from torch.utils._pytree import tree_map
@@ -35,8 +36,12 @@ def prepare() -> None:
     os.environ["CPLUS_INCLUDE_PATH"] = os.pathsep.join(filter(None, searched))
 
 
-def install() -> None:
-    """Serve torch.utils.cpp_extension. Nothing is looked for or built before the first extension with CUDA."""
+def install(kind: type, to_device: Callable) -> None:
+    """Serve torch.utils.cpp_extension. Nothing is looked for or built before the first extension with CUDA.
+
+    kind: the class of tensors on the emulated device. to_device(tensor): one with the same elements, in the same memory
+    if that is the device's.
+    """
     from torch.utils import cpp_extension as c
 
     ldflags = c._prepare_ldflags
@@ -61,29 +66,24 @@ def install() -> None:
         if with_cuda:
             prepare()
         made = build(*args, **kwargs)
-        return served(made) if with_cuda and isinstance(made, types.ModuleType) else made
+        if with_cuda and isinstance(made, types.ModuleType):
+            for name, value in vars(made).items():
+                if isinstance(value, types.BuiltinFunctionType) and not name.startswith("__"):
+                    setattr(made, name, across(value, kind, to_device))
+        return made
 
     c._jit_compile = jit_compile
 
 
-def served(module: types.ModuleType) -> types.ModuleType:
-    """Make the functions of an extension take and return tensors of the emulated device."""
-    for name, value in vars(module).items():
-        if isinstance(value, types.BuiltinFunctionType) and not name.startswith("__"):
-            setattr(module, name, across(value))
-    return module
-
-
-def across(function):
-    """Return a function of C++ as one that takes and returns tensors of the emulated device."""
-    from ..torch_cuda import CudaTensor, to_device
+def across(function, kind: type, to_device: Callable):
+    """Return a function of C++ as one that takes and returns tensors of the emulated device, as of `install`."""
 
     @functools.wraps(function)
     def call(*args, **kwargs):
         given = {}
 
         def down(x):
-            if not isinstance(x, CudaTensor):
+            if not isinstance(x, kind):
                 return x
             inside = torch.ops.emulated_gpu.to_cuda(x.as_subclass(torch.Tensor))
             given[id(inside)] = x, inside
