@@ -66,7 +66,7 @@ class SubmissionProcess:
         with open(self.log, "wb") as log:
             self.pid = self.nursery.start(worker.main, told, fds=(theirs.fileno(), self.arena.fd, log.fileno()))
         theirs.close()
-        self.device = emulated.Device(self.arena, THEIRS) if options.device != "cuda" else None
+        self.device = emulated.Device(self.arena, THEIRS, options.strict) if options.device != "cuda" else None
         with self.answering("import"):
             self.isolation = self.receive().get("isolation", self.isolation)
             self.receive()
