@@ -1,4 +1,4 @@
-"""Machine code does what the Python does: every translated form on random operands, kernels with all that they leave."""
+"""Machine code does what the Python does: every translated form, kernels with all that they leave, their faults."""
 
 from __future__ import annotations
 
