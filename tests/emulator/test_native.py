@@ -25,7 +25,7 @@ from silicon.golden.cases import CASES
 POOL = 8  # registers of each width
 WIDTHS = (1, 16, 32, 64)
 BATCH = 60  # forms that are compiled together
-TRIALS = 3
+TRIALS = 4
 
 
 def register(bits: int, k: int) -> Reg:
@@ -141,38 +141,37 @@ INTERESTING = {
 }  # fmt: skip
 
 
-def operand(rng, bits: int, n: int) -> np.ndarray:
+def operands(rng, bits: int, count: int) -> np.ndarray:
+    """Bits of everything: random ones, special ones, small integers, numbers."""
     if bits == 1:
-        return rng.integers(0, 2, n).astype(bool)
-    kind = rng.integers(4, size=n)
-    wild = (
-        rng.integers(0, 1 << bits, n, np.uint64, endpoint=False)
-        if bits < 64
-        else rng.integers(0, 1 << 64, n, np.uint64)
-    )
-    special = rng.choice(np.array(INTERESTING[bits], np.uint64), n)
-    small = rng.integers(0, 70, n).astype(np.uint64)
-    with np.errstate(all="ignore"):
-        real = (rng.standard_normal(n) * 10.0 ** rng.integers(-6, 6, n)).astype(alu.F[bits]).view(alu.U[bits])
+        return rng.integers(0, 2, count).astype(bool)
+    wild = rng.integers(0, 1 << bits, count, np.uint64) if bits < 64 else rng.integers(0, 1 << 64, count, np.uint64)
+    special = rng.choice(np.array(INTERESTING[bits], np.uint64), count)
+    small = rng.integers(0, 70, count).astype(np.uint64)
+    real = (rng.standard_normal(count) * 10.0 ** rng.integers(-6, 6, count)).astype(alu.F[bits]).view(alu.U[bits])
+    kind = rng.integers(4, size=count)
     return np.choose(kind, [wild, special, small, real.astype(np.uint64)]).astype(alu.U[bits])
 
 
-def group(rng, n: int, uniform: bool) -> Lanes:
+@pytest.fixture(scope="module")
+def stock() -> dict[int, np.ndarray]:
+    with np.errstate(all="ignore"):
+        return {bits: operands(np.random.default_rng(bits), bits, 40_000) for bits in WIDTHS}
+
+
+def group(rng, stock: dict[int, np.ndarray], n: int, uniform: bool) -> Lanes:
     lanes = np.sort(rng.permutation(32)[:n])
-    registers = [operand(rng, r.bits, 1 if uniform else n) for r in REGISTERS]
+    starts = rng.integers(0, 40_000 - 32, len(REGISTERS)).tolist()
+    taken = [stock[r.bits][at : at + n] for r, at in zip(REGISTERS, starts)]
     mask = sum(1 << int(lane) for lane in lanes)
     return Lanes(
-        R=[v[0].item() for v in registers] if uniform else registers,
+        R=[v[0].item() for v in taken] if uniform else taken,
         n=n, lanes=lanes, lane_mask=mask, t=0.0, pc=0, join=None, engine=SimpleNamespace(heap=[(-9.0, 0, None)]),
         clock=SimpleNamespace(quantum=0.0, moves_data=True), warp=SimpleNamespace(live_mask=mask),
     )  # fmt: skip
 
 
-def values(g: Lanes) -> list:
-    return [v.tolist() if alu.is_array(v) else v for v in g.R]
-
-
-def differences(program: Program, region: Region, rng, n: int, uniform: bool) -> tuple[list[str], set[str]]:
+def differences(program: Program, region: Region, rng, stock, n: int, uniform: bool) -> tuple[list[str], set[str]]:
     """(instructions that machine code and Python execute differently, those that it left to Python every time)"""
     wrong, left = [], set()
     for b in region.blocks:
@@ -182,7 +181,7 @@ def differences(program: Program, region: Region, rng, n: int, uniform: bool) ->
         registers = [o.index for p in instr.operands for o in leaves(p) if isinstance(o, Reg)]
         done = False
         for _ in range(TRIALS):
-            g = group(rng, n, uniform)
+            g = group(rng, stock, n, uniform)
             other = Lanes(**{**vars(g), "R": list(g.R)})
             before = list(g.R)
             try:
@@ -194,9 +193,8 @@ def differences(program: Program, region: Region, rng, n: int, uniform: bool) ->
                 continue
             end.save(g)
             done = True
-            mine, theirs = values(g), values(other)
             for r in registers:
-                x, y = (v if isinstance(v, list) else [v] * n for v in (mine[r], theirs[r]))
+                x, y = (v.tolist() if alu.is_array(v) else [v] * n for v in (g.R[r], other.R[r]))
                 for k in range(n):
                     if x[k] != y[k]:
                         sources = [v[k] if alu.is_array(v) else v for v in (before[q] for q in registers)]
@@ -213,7 +211,7 @@ DOUBTFUL = {"sin.approx.f32", "tanh.approx.f32", "shfl.sync.bfly.b32", "shfl.syn
 
 
 @pytest.mark.parametrize("uniform", [False, True], ids=["lanes that differ", "one value"])
-def test_forms(forms, uniform):
+def test_forms(forms, stock, uniform):
     """By a whole warp, and by a few lanes of one."""
     assert len(forms) > 400
     rng = np.random.default_rng(uniform)
@@ -223,8 +221,8 @@ def test_forms(forms, uniform):
             program = straight(forms[at : at + BATCH])
             region = region_of(program, set() if uniform else ALL)
             region.compile()
-            few, _ = differences(program, region, rng, 5, uniform)
-            whole, untouched = differences(program, region, rng, 32, uniform)
+            few, _ = differences(program, region, rng, stock, 5, uniform)
+            whole, untouched = differences(program, region, rng, stock, 32, uniform)
             wrong += few + whole
             left |= untouched
     assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:40])
