@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import heapq
 
+GARBAGE = 10_000  # objects: those of some fifty CTAs
+
 
 class Engine:
     """now: the time of the current event. `at` schedules a call; equal times go first come, first served."""
@@ -48,7 +50,9 @@ class Engine:
     def run(self, stalled) -> None:
         """Run events until none is left. `stalled()` is asked then: it returns True if it made new ones."""
         heap = self.heap
+        thresholds = gc.get_threshold()
         gc.freeze()  # or the garbage collector goes through all of torch and CuTe DSL again and again
+        gc.set_threshold(GARBAGE, *thresholds[1:])
         try:
             while True:
                 while len(heap) > self.limits:
@@ -57,4 +61,5 @@ class Engine:
                 if not stalled():
                     return
         finally:
+            gc.set_threshold(*thresholds)
             gc.unfreeze()
