@@ -50,9 +50,15 @@ class Engine:
             return
         self.nested, heap = True, self.heap
         while heap and heap[0][0] < time:
-            self.now, _, call = heapq.heappop(heap)
-            call()
+            self.step()
         self.nested = False
+
+    def step(self) -> None:
+        """Run the next event."""
+        self.now, _, call = heapq.heappop(self.heap)
+        if type(call) is not MethodType:
+            self.landed += 1
+        call()
 
     def spins(self, group) -> bool:
         """Return whether nothing will ever happen again: no event but turns of groups of lanes is to come, and each has
@@ -82,10 +88,7 @@ class Engine:
         try:
             while True:
                 while len(heap) > self.limits:
-                    self.now, _, call = heapq.heappop(heap)
-                    if type(call) is not MethodType:
-                        self.landed += 1
-                    call()
+                    self.step()
                 if not stalled():
                     return
         finally:
