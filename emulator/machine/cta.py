@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import Fault
 from ..formats.lanes import lane_mask
-from ..state.barrier import Collective, CountedBarrier, MBarrier, Waitable
+from ..state.barrier import Collective, CountedBarrier, MBarrier
 from ..state.order import Released, Space
 from ..state.shared_memory import SharedMemory
 from ..state.tensor_memory import COLUMNS, TensorMemory
@@ -70,13 +70,12 @@ class Cluster:
             self.launch.cluster_done(self)
 
 
-class RegisterPool(Waitable):
+class RegisterPool:
     """Registers of a CTA that setmaxnreg.dec has given back. wanted: by the warp that came last to wait for some."""
 
     __slots__ = ("free", "wanted")
 
     def __init__(self):
-        super().__init__()
         self.free = self.wanted = 0
 
     def __str__(self):

@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 
-from ..errors import EmulatorError, Fault, Unsupported
+from ..errors import EmulatorError, Fault, Hang, Unsupported
 from ..formats import alu
 from ..formats.lanes import as_array, elect, lane_mask, ranges
 from ..native import tiers
@@ -79,6 +79,7 @@ def place_of(frame) -> str:
 
 
 WARPS = 32  # the most that a CTA has
+PATIENCE = 256  # blocks that a group executes in a turn before it is looked at
 
 
 class Warp:
@@ -168,8 +169,10 @@ class Group(LaneGroup):
         if self.waiting_for is not None:
             self.clock.trace.wait(self, self.blocked_at, self.t)
             self.waiting_for = None
-        pc = self.pc
+        pc, passed = self.pc, 0
         join = self.join.block if self.join else -9
+        if engine.spins(self):
+            raise self.launch.livelock()
         try:
             while True:
                 if pc == join:
@@ -183,6 +186,11 @@ class Group(LaneGroup):
                     break
                 self.t = executed(self, costs[self.pc])
                 pc = following
+                passed += 1
+                if passed == PATIENCE:  # nobody else has a turn to be asked
+                    self.pc, passed = pc, 0
+                    if engine.spins(self):
+                        raise self.launch.livelock()
                 if heap and self.t > heap[0][0] + quantum:
                     self.pc = pc
                     engine.at(self.t, self.run)
@@ -205,6 +213,12 @@ class Group(LaneGroup):
         else:
             assert following == SPLIT
         return None
+
+    def state(self) -> int:
+        """Where the lanes are, and what they may still look at of their registers."""
+        values = (self.R[r] for r in sorted(self.program.live_registers(self.pc)))
+        seen = tuple(v.tobytes() if type(v) is np.ndarray and v.dtype != object else repr(v) for v in values)
+        return hash((self.pc, self.token is None, seen))
 
     def leave(self):
         try:
@@ -476,24 +490,24 @@ class Group(LaneGroup):
         self.token = None
         return True
 
-    def set_max_registers(self, what: str, count: int) -> bool:
+    def set_max_registers(self, what: str, count: int):
         """setmaxnreg (9.7.19.5): dec gives registers to the CTA's pool, inc waits until that has enough."""
         if count % 8 or not 24 <= count <= 256:
             raise Fault("setmaxnreg", f"register count {count}: must be a multiple of 8 from 24 to 256")
         pool, more = self.cta.register_pool, count - (self.warp.registers or count)
         if not self.launch.checks:
-            return True
+            return
         if more * (1 if what == "dec" else -1) > 0:
             message = f"setmaxnreg.{what} to {count} by a warp that has {self.warp.registers}"
             raise Fault("setmaxnreg", message)
-        if 32 * more > pool.free:
-            pool.wanted = 32 * more
-            return self.wait_on(pool)
+        while 32 * more > pool.free:  # it does not end a block, as the model's figures are of these
+            pool.wanted, self.waiting_for, heap = 32 * more, pool, self.engine.heap
+            if len(heap) <= self.engine.limits:
+                raise Hang("\n".join(self.launch.waiting()))
+            self.engine.step()
+        self.waiting_for = None
         pool.free -= 32 * more
         self.warp.registers = self.warp.registers and count
-        if more < 0:
-            pool.wake()
-        return True
 
     # -- values ------------------------------------------------------------------------------------------------
     def special(self, name: str):

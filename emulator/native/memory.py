@@ -173,6 +173,7 @@ class Memory:
             named = {e: origin(g, e) for e in set(entries)}
             order.log.extend([named[e] for e in entries])
             g.warp.actor.unfenced |= g.lanes_at(int(context[STORED]))
+            g.engine.changes += context[STORED] != 0
 
 
 # -- LLVM --------------------------------------------------------------------------------------------------------------
