@@ -125,9 +125,9 @@ class Memory:
         self.regions: Regions | None = None
         self.shared = weakref.WeakKeyDictionary()
 
-    def begin(self, g) -> int:
-        """Fill the context for a group; returns its address."""
-        launch, cta, actor = g.launch, g.cta, g.warp.actor
+    def begin(self, g, shared: bool) -> int:
+        """Fill the context for a group; returns its address. shared: whether it will look at shared memory."""
+        launch, actor = g.launch, g.warp.actor
         if self.regions is None or self.regions.launch() is not launch:
             self.regions = Regions(launch)
         dependencies = launch.dependencies
@@ -141,6 +141,18 @@ class Memory:
             context = self.context = np.zeros(size, np.int64)
             self.context_at = pointer(context)
         context[SHARED + FIELDS :] = table.ravel()
+        if shared:
+            context[SHARED : SHARED + FIELDS] = self._shared(g.cta)
+        order, clock = actor.order, actor.knowledge.clock
+        if self.component is not order.component:
+            self.component = order.component
+            self.of_order = len(order.component) - 1, *map(pointer, (order.component, order.space, order.marks))
+        head = launch.checks, order.now, *self.of_order, pointer(clock), clock.shape[1], actor.uid, actor.space.index
+        HEAD.pack_into(context, 0, *head, self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, (1 << g.n) - 1)
+        return self.context_at
+
+    def _shared(self, cta) -> np.ndarray:
+        """The window of a CTA's shared memory as it is now."""
         smem = cta.smem
         view = self.shared.get(smem)
         if view is None:
@@ -153,14 +165,7 @@ class Memory:
         first = cta.rank << RANK_SHIFT
         window[BUSY_LO], window[BUSY_HI] = first + lo, first + hi
         window[HI] = first + (0 if smem.absent else smem.size)
-        context[SHARED : SHARED + FIELDS] = window
-        order, clock = actor.order, actor.knowledge.clock
-        if self.component is not order.component:
-            self.component = order.component
-            self.of_order = len(order.component) - 1, *map(pointer, (order.component, order.space, order.marks))
-        head = launch.checks, order.now, *self.of_order, pointer(clock), clock.shape[1], actor.uid, actor.space.index
-        HEAD.pack_into(context, 0, *head, self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, (1 << g.n) - 1)
-        return self.context_at
+        return window
 
     def finish(self, g, origin) -> None:
         """Take over what has happened. origin: names the instruction of an entry of the events."""

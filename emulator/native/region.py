@@ -469,8 +469,9 @@ class Region:
         scope.update(self.units)
         limit = "heap[0][0] + g.clock.quantum if heap else inf"
         scope["begin"] = self.memory.begin
+        shared = any(".shared." in name for name in self.code.accesses)
         header = [f"{self.entries[position]}", "g.t", limit, "join.block if join else -9", "g.lane_mask"]
-        header += ["g.warp.live_mask", "begin(g)" if self.code.accesses else "0"]
+        header += ["g.warp.live_mask", f"begin(g, {shared})" if self.code.accesses else "0"]
         lines.append(f"    pack(buffer, 0, {', '.join([*header, *values])})")
         lines.append("    return call()")
         exec("\n".join(lines), scope)
