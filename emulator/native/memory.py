@@ -310,6 +310,54 @@ define internal void @event(ptr %c, i32 %step, i8 %mark) {
   put %c EVENT_COUNT %more
   ret void
 }
+define internal i1 @part(ptr %w, i64 %word) {
+entry:
+  %split = field %w SPLIT
+  %p.split = at %split i8 %word
+  %is = load i8, ptr %p.split
+  %apart = icmp ne i8 %is, 0
+  br i1 %apart, label %yes, label %ask
+ask:
+  %slots = field %w SLOTS
+  %b.slots = field %w B_SLOTS
+  %fits = icmp ule i64 %slots, %b.slots
+  br i1 %fits, label %begin, label %no
+begin:
+  store i8 1, ptr %p.split
+  %written = field %w WRITTEN
+  %b.written = field %w B_WRITTEN
+  %reads = field %w READS
+  %b.reads = field %w B_READS
+  %places = field %w PLACES
+  %b.places = field %w B_PLACES
+  %byte = shl i64 %word, 2
+  %p.written = at %written i32 %word
+  %number = load i32, ptr %p.written
+  %p.b = at %b.written i32 %byte
+  %one = insertelement <4 x i32> poison, i32 %number, i32 0
+  %four = shufflevector <4 x i32> %one, <4 x i32> poison, <4 x i32> zeroinitializer
+  store <4 x i32> %four, ptr %p.b, align 4
+  br label %loop
+loop:
+  %k = phi i64 [0, %begin], [%next, %loop]
+  %offset = mul i64 %k, %places
+  %index = add i64 %offset, %word
+  %q = at %reads i32 %index
+  %read = load i32, ptr %q
+  %b.offset = mul i64 %k, %b.places
+  %b.index = add i64 %b.offset, %byte
+  %q.b = at %b.reads i32 %b.index
+  %r.one = insertelement <4 x i32> poison, i32 %read, i32 0
+  %r.four = shufflevector <4 x i32> %r.one, <4 x i32> poison, <4 x i32> zeroinitializer
+  store <4 x i32> %r.four, ptr %q.b, align 4
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, %slots
+  br i1 %more, label %loop, label %yes
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
 define internal ptr @window(ptr %c, i64 %address, i64 %size) {
 entry:
   %count = field %c REGIONS
@@ -373,10 +421,10 @@ inside:
   %flags = field %w FLAGS
   %shadowed.bit = and i64 %flags, SHADOWED
   %shadowed = icmp ne i64 %shadowed.bit, 0
-  %written = field %w WRITTEN
-  %reads = field %w READS
-  %slots = field %w SLOTS
-  %places = field %w PLACES
+  %written = field %w OF_WRITTEN
+  %reads = field %w OF_READS
+  %slots = field %w OF_SLOTS
+  %places = field %w OF_PLACES
   %split = field %w SPLIT
   %parted = icmp ne i64 %split, 0
   ALLOWED
@@ -412,17 +460,12 @@ shadow:
   br i1 %shadowed, label %first.word, label %looked
 first.word:
   %from = sub i64 %a, %origin
-  %word.0 = lshr i64 %from, 2
+  %word.0 = lshr i64 %from, SHIFT
   br label %words
 words:
   %j = phi i64 [0, %first.word], [%j.next, %word.fine]
   %word = add i64 %word.0, %j
-  br i1 %parted, label %is.split, label %whole
-is.split:
-  %p.split = at %split i8 %word
-  %is = load i8, ptr %p.split
-  %apart = icmp ne i8 %is, 0
-  br i1 %apart, label %python, label %whole
+  KEPT_HERE
 whole:
   ALONE
 word.fine:
@@ -464,7 +507,7 @@ do:
   br i1 %shadowed, label %mark.first, label %done.one
 mark.first:
   %from.k = sub i64 %a.k, %origin
-  %word.k = lshr i64 %from.k, 2
+  %word.k = lshr i64 %from.k, SHIFT
   br label %mark
 mark:
   %i = phi i64 [0, %mark.first], [%i.next, %marked]
@@ -552,11 +595,27 @@ _DEPENDENT = """%used = field %w USED
   %is.used = icmp ne i64 %used, 0
   br i1 %is.used, label %depends, label %kept
 depends:
-  %p.used = at %used i8 %word.i
+  %byte.i = shl i64 %word.i, SHIFT
+  %used.word = lshr i64 %byte.i, 2
+  %p.used = at %used i8 %used.word
   store i8 1, ptr %p.used
   br label %kept
 kept:
   """
+
+
+# Words are kept whole until somebody accesses a part of one
+_WHOLE = """br i1 %parted, label %is.split, label %whole
+is.split:
+  %p.split = at %split i8 %word
+  %is = load i8, ptr %p.split
+  %apart = icmp ne i8 %is, 0
+  br i1 %apart, label %python, label %whole"""
+_PARTED = """br i1 %parted, label %is.split, label %python
+is.split:
+  %own.word = lshr i64 %word, 2
+  %split.now = call i1 @part(ptr %w, i64 %own.word)
+  br i1 %split.now, label %whole, label %python"""
 
 
 def _expanded(text: str) -> str:
@@ -598,13 +657,18 @@ def access_text(name: str, write: bool, shared: bool, size: int, count: int) -> 
     else:
         parts["NOTE"] = _DEPENDENT.replace("USED", "WROTE" if write else "WAS_READ") + parts["NOTE"]
     bytes_ = size * count
+    parted = size < WORD
+    parts["KEPT_HERE"] = _PARTED if parted else _WHOLE
     text = ACCESS
     for key, part in parts.items():
         text = _replace(text, key, part)
     # a store to shared memory is its lanes'; one to global memory makes all that are here wait for a fence
     numbers = {
         "STORERS": "%active" if shared else "%here", "FIRST_SHARED": SHARED, "EVENTS_HERE": count if shared else 1,
-        "BYTES_LESS_1": bytes_ - 1, "BYTES": bytes_, "WORDS_EACH": size // WORD, "WORDS": bytes_ // WORD,
+        "BYTES_LESS_1": bytes_ - 1, "BYTES": bytes_, "SHIFT": 0 if parted else 2,
+        "WORDS_EACH": size if parted else size // WORD, "WORDS": bytes_ if parted else bytes_ // WORD,
+        "OF_WRITTEN": "B_WRITTEN" if parted else "WRITTEN", "OF_READS": "B_READS" if parted else "READS",
+        "OF_SLOTS": "B_SLOTS" if parted else "SLOTS", "OF_PLACES": "B_PLACES" if parted else "PLACES",
         "COUNT": count, "SIZE": size, "SHADOWED": SHADOWED, "WRITABLE": WRITABLE, "NAME": name,
         "ONES_EACH": int.from_bytes(b"\1" * size, "little"), "ONES": int.from_bytes(b"\1" * bytes_, "little"),
     }  # fmt: skip
