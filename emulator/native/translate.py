@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import arithmetic, conversion, exchange, memory
+from . import access, arithmetic, conversion, exchange
 from .llvm import LANES, Code, Untranslated, Value, type_of
 
 OPERATORS = {
@@ -325,7 +325,7 @@ class Translator(Code):
             else:
                 active = self.choose(mask, active, 0)
         name = f"{'store' if write else 'load'}.{space}.{size}.{count}"
-        self.accesses[name] = memory.access_text(name, write, space == "shared", size, count)
+        self.accesses[name] = access.access_text(name, write, space == "shared", size, count)
         self.scratch |= {"s64.0": 8 * LANES, "values": 32 * LANES}
         self.emit(f"store {self.spread(self.cast(address, 64))}, ptr %s64.0")
         places = [self.value_place(k * LANES * size) for k in range(count)]
