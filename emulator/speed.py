@@ -154,7 +154,9 @@ def main(file: Path | None, names: tuple[str, ...]):
     for name in names or CASES:
         results[name] = found = measure(CASES[name])
         what = CASES[name].what
-        print(f"{what:20} {found['value']:10.3f} {found['unit']:32} bar {found['bar']:8} first {found['first_s']:.2f} s")
+        print(
+            f"{what:20} {found['value']:10.3f} {found['unit']:32} bar {found['bar']:8} first {found['first_s']:.2f} s"
+        )
         sys.stdout.flush()
     if file:
         record = {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}

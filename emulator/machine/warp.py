@@ -42,14 +42,8 @@ class Origin:
 
     __slots__ = ("label", "warp", "program", "block", "lineno")
 
-    def __init__(self, label, group, lineno):
-        self.label, self.warp, self.program, self.block, self.lineno = (
-            label,
-            group.warp,
-            group.program,
-            group.pc,
-            lineno,
-        )
+    def __init__(self, label, group, block, lineno):
+        self.label, self.warp, self.program, self.block, self.lineno = label, group.warp, group.program, block, lineno
 
     def instruction(self):
         return self.program.instruction_at(self.block, self.lineno)
@@ -262,10 +256,13 @@ class Group(LaneGroup):
         return f"kernel {self.program.kernel.title}, {self.warp}{lanes}" + at(instr)
 
     def origin(self, label: str) -> Origin:
-        line = sys._getframe(2).f_lineno
-        found = self.warp.origins.get((label, self.pc, line))
+        return self.origin_at(label, self.pc, sys._getframe(2).f_lineno)
+
+    def origin_at(self, label: str, block: int, line: int) -> Origin:
+        """A name for the instruction at a line of a block's Python."""
+        found = self.warp.origins.get((label, block, line))
         if found is None:
-            found = self.warp.origins[label, self.pc, line] = Origin(label, self, line)
+            found = self.warp.origins[label, block, line] = Origin(label, self, block, line)
         return found
 
     def later(self, when: float, origin: Origin, call):
@@ -294,6 +291,12 @@ class Group(LaneGroup):
         if guard.any() and not guard.all():
             raise Unsupported("a guard that holds in some lanes only, of an instruction that lanes execute together")
         return bool(guard[0])
+
+    def lanes_at(self, positions: int) -> int:
+        """The lanes at positions in the group, a bit each."""
+        if self.n == 32:
+            return positions
+        return sum(1 << lane for k, lane in enumerate(self.lanes.tolist()) if positions >> k & 1)
 
     def lanes_of(self, mask) -> int:
         if mask is True:

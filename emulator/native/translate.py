@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import arithmetic, conversion, exchange
+from . import arithmetic, conversion, exchange, memory
 from .llvm import LANES, Code, Untranslated, Value, type_of
 
 OPERATORS = {
@@ -135,7 +135,8 @@ class Translator(Code):
         self.scratch: set[str] = set()
         self.local: dict[str, object] = {}
         self.bail_to: Callable[[], str] | None = None
-        self.end: Callable[[ast.stmt], None] | None = None  # what a `return` becomes
+        self.index = 0  # of the instruction in its program
+        self.accesses: dict[str, str] = {}  # functions of memory
 
     def instruction(self, body: list[ast.stmt], bail_to: Callable[[], str]) -> list[str]:
         """The text of one instruction. bail_to: names, and so makes, the place where Python takes over from it."""
@@ -282,6 +283,8 @@ class Translator(Code):
             name = f"%input{list(self.inputs).index(found.text)}"
             return self.value(f"load {type_of(found.bits, found.vary)}, ptr {name}", found.bits, found.vary)
         called = ast.unparse(node.func)
+        if called in ("access.load", "access.store"):
+            return self.access(node, called == "access.store")
         if called == "g.uniform":
             return self.uniform(self.expression(node.args[0]))
         if called == "select":
@@ -295,6 +298,51 @@ class Translator(Code):
         if not any(isinstance(a, Value) for a in arguments) and not any(map(callable, arguments)) and module != "lanes":
             raise Untranslated("a call of constants")
         return function(self, *arguments, **options)
+
+    def access(self, node: ast.Call, write: bool):
+        """A weak load or store of shared or global memory."""
+        _, space, address, size, what, mask, *more = node.args
+        space, size = space.value, size.value
+        if node.keywords or more and not write or space not in ("shared", "global") or size not in (4, 8):
+            raise Untranslated("this access")
+        values = self.expression(what) if write else None
+        count = len(values) if write else what.value
+        if size * count > 32:
+            raise Untranslated("a wide access")
+        address, mask = self.expression(address), self.expression(mask)
+        if not isinstance(address, Value):
+            raise Untranslated("a constant address")
+        vary = write or address.vary or (isinstance(mask, Value) and mask.vary)
+        if space == "shared" and not address.vary and address.bits == 64:
+            address = self.cast(address, 32)
+        active = self.header("active") if write else self.constant(FULL if vary else 1, 32)
+        if isinstance(mask, Value):
+            if mask.vary:
+                active = self.binary("and", active, self.lanes_true(mask))
+            else:
+                active = self.choose(mask, active, 0)
+        name = f"{'store' if write else 'load'}.{space}.{size}.{count}"
+        self.accesses[name] = memory.access_text(name, write, space == "shared", size, count)
+        self.scratch |= {"s64.0", "s64.values"}
+        self.emit(f"store {self.spread(self.cast(address, 64))}, ptr %s64.0")
+        places = [self.value_place(k * LANES * size) for k in range(count)]
+        kind = type_of(8 * size, True)
+        for k in range(count):
+            if write:
+                self.emit(f"store {self.spread(self.cast(values[k], 8 * size))}, ptr {places[k]}")
+            else:
+                self.emit(f"store {kind} zeroinitializer, ptr {places[k]}")
+        arguments = f"ptr %context, ptr %s64.0, {active}, ptr %s64.values, i32 {self.index}"
+        self.bail_where(self.value(f"call i1 @{name}({arguments})", 1, False))
+        if write:
+            return None
+        kind = type_of(8 * size, vary)
+        return tuple(self.value(f"load {kind}, ptr {p}", 8 * size, vary) for p in places)
+
+    def value_place(self, offset: int) -> str:
+        name = f"%{self.name('place')}"
+        self.emit(f"{name} = getelementptr i8, ptr %s64.values, i64 {offset}")
+        return name
 
     def uniform(self, guard):
         if isinstance(guard, bool) or not guard.vary:

@@ -140,7 +140,11 @@ def operand(rng, bits: int, n: int) -> np.ndarray:
     if bits == 1:
         return rng.integers(0, 2, n).astype(bool)
     kind = rng.integers(4, size=n)
-    wild = rng.integers(0, 1 << bits, n, np.uint64, endpoint=False) if bits < 64 else rng.integers(0, 1 << 64, n, np.uint64)
+    wild = (
+        rng.integers(0, 1 << bits, n, np.uint64, endpoint=False)
+        if bits < 64
+        else rng.integers(0, 1 << 64, n, np.uint64)
+    )
     special = rng.choice(np.array(INTERESTING[bits], np.uint64), n)
     small = rng.integers(0, 70, n).astype(np.uint64)
     with np.errstate(all="ignore"):
@@ -163,7 +167,9 @@ def values(g: Lanes) -> list:
     return [v.tolist() if alu.is_array(v) else v for v in g.R]
 
 
-def differences(program: Program, region: Region, rng, n: int, uniform: bool, trials: int) -> tuple[list[str], set[str]]:
+def differences(
+    program: Program, region: Region, rng, n: int, uniform: bool, trials: int
+) -> tuple[list[str], set[str]]:
     """(instructions that machine code and Python execute differently, those that it left to Python every time)"""
     wrong, left = [], set()
     for b in region.blocks:
@@ -191,8 +197,10 @@ def differences(program: Program, region: Region, rng, n: int, uniform: bool, tr
                 if x != y:
                     k = next((k for k in range(n) if x[k] != y[k]), 0) if isinstance(x, list) else 0
                     shown = [f"{v[k] if isinstance(v, list) else v:#x}" for v in (x, y)]
-                    sources = [f"{(v[k] if alu.is_array(v) else v):#x}" for v in
-                               (before[o.index] for p in instr.operands for o in leaves(p) if isinstance(o, Reg))]
+                    sources = [
+                        f"{(v[k] if alu.is_array(v) else v):#x}"
+                        for v in (before[o.index] for p in instr.operands for o in leaves(p) if isinstance(o, Reg))
+                    ]
                     wrong.append(f"{instr.text} (register {REGISTERS[r].name}): {shown} of {sources}")
                     break
         if not taken:
