@@ -1,7 +1,7 @@
 """Triton and Gluon on the emulated device: a driver for Triton's runtime that launches here.
 
-Triton compiles without a GPU once something says for which. Of what it compiles, the PTX runs here; Triton's own launcher,
-C code that calls libcuda, is replaced by `Launcher`, which lays arguments out as the PTX's parameters are.
+Triton compiles without a GPU once something says for which. Of what it compiles, the PTX runs here; Triton's own
+launcher, C code that calls libcuda, is replaced by `Launcher`, which lays arguments out as the PTX's parameters are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..errors import Unsupported
 from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, TensorMap, encode
 from . import cute_dsl, timed
 
-# Types of elements as tensormap.replace (PTX ISA 9.7.9.27) numbers them -> as cuTensorMapEncodeTiled does, where they differ
+# Types of elements as tensormap.replace (PTX ISA 9.7.9.27) numbers them -> as cuTensorMapEncodeTiled does, if otherwise
 HOST_TYPES = {8: 10, 9: 8, 10: 9}
 TF32 = DRIVER_TYPES.index("tf32")
 FLOATS = {"fp16": "<e", "fp32": "<f", "f32": "<f", "fp64": "<d"}
@@ -43,7 +43,9 @@ def tensor_map(descriptor, meta: dict) -> bytes:
     """Return the tensor map of a host-side TensorDescriptor; meta: what the compiler noted of it."""
     if meta.get("is_im2col"):
         raise Unsupported("im2col tensor maps (cuTensorMapEncodeIm2col)")
-    kind = TF32 if getattr(descriptor, "round_f32_to_tf32", False) else HOST_TYPES.get(meta["elem_type"], meta["elem_type"])
+    kind = HOST_TYPES.get(meta["elem_type"], meta["elem_type"])
+    if getattr(descriptor, "round_f32_to_tf32", False):
+        kind = TF32
     if kind >= len(DRIVER_TYPES):
         raise Unsupported(f"cuTensorMapEncodeTiled with data type {kind}")
     dims = [int(n) for n in descriptor.shape]
@@ -257,7 +259,7 @@ def summed_up(ms: float, quantiles, return_mode: str):
 def do_bench(fn, warmup=25, rep=100, grad_to_none=None, quantiles=None, return_mode="mean"):
     """Stand in for triton.testing.do_bench: one call, modelled under `run --timed`, else left out and not a number."""
     if not timed.on():
-        say("triton.testing.do_bench: there is no GPU to time; nothing is run, times are nan, or modelled with `run --timed`")
+        say("triton.testing.do_bench: there is no GPU to time; nothing is run, times are nan (`run --timed` models them)")
     return summed_up(milliseconds(fn) if timed.on() else math.nan, quantiles, return_mode)
 
 
