@@ -79,6 +79,7 @@ def place_of(frame) -> str:
 
 
 WARPS = 32  # the most that a CTA has
+PATIENCE = 256  # blocks that a group executes in a turn before it is looked at
 
 
 class Warp:
@@ -168,8 +169,10 @@ class Group(LaneGroup):
         if self.waiting_for is not None:
             self.clock.trace.wait(self, self.blocked_at, self.t)
             self.waiting_for = None
-        pc = self.pc
+        pc, passed = self.pc, 0
         join = self.join.block if self.join else -9
+        if engine.spins(self):
+            raise self.launch.livelock()
         try:
             while True:
                 if pc == join:
@@ -183,6 +186,11 @@ class Group(LaneGroup):
                     break
                 self.t = executed(self, costs[self.pc])
                 pc = following
+                passed += 1
+                if passed == PATIENCE:  # nobody else has a turn to be asked
+                    self.pc, passed = pc, 0
+                    if engine.spins(self):
+                        raise self.launch.livelock()
                 if heap and self.t > heap[0][0] + quantum:
                     self.pc = pc
                     engine.at(self.t, self.run)
@@ -205,6 +213,12 @@ class Group(LaneGroup):
         else:
             assert following == SPLIT
         return None
+
+    def state(self) -> int:
+        """Where the lanes are, and what they may still look at of their registers."""
+        values = (self.R[r] for r in sorted(self.program.live_registers(self.pc)))
+        seen = tuple(v.tobytes() if type(v) is np.ndarray and v.dtype != object else repr(v) for v in values)
+        return hash((self.pc, self.token is None, seen))
 
     def leave(self):
         try:
