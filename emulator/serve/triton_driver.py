@@ -259,7 +259,7 @@ def summed_up(ms: float, quantiles, return_mode: str):
 def do_bench(fn, warmup=25, rep=100, grad_to_none=None, quantiles=None, return_mode="mean"):
     """Stand in for triton.testing.do_bench: one call, modelled under `run --timed`, else left out and not a number."""
     if not timed.on():
-        say("triton.testing.do_bench: there is no GPU to time; nothing is run, times are nan (`run --timed` models them)")
+        say("triton.testing.do_bench: there is no GPU to time; nothing is run; times are nan, or `run --timed` models")
     return summed_up(milliseconds(fn) if timed.on() else math.nan, quantiles, return_mode)
 
 
