@@ -344,6 +344,14 @@ inside:
   %flags = field %w FLAGS
   %shadowed.bit = and i64 %flags, SHADOWED
   %shadowed = icmp ne i64 %shadowed.bit, 0
+  %closed.bit = and i64 %flags, CLOSED
+  %closed = icmp ne i64 %closed.bit, 0
+  br i1 %closed, label %wanted, label %open
+wanted:
+  %w.address = ptrtoint ptr %w to i64
+  put %c WANTED %w.address
+  br label %python
+open:
   %written = field %w OF_WRITTEN
   %reads = field %w OF_READS
   %slots = field %w OF_SLOTS
@@ -610,7 +618,7 @@ def access_text(name: str, write: bool, shared: bool, size: int, count: int) -> 
         "OF_SLOTS": "B_SLOTS" if parted else "SLOTS", "OF_PLACES": "B_PLACES" if parted else "PLACES",
         "parts.DIRECTION": "parts.store" if write else "parts.load",
         "parts.DONE": "parts.stored" if write else "parts.loaded", "COUNT": count,
-        "SIZE": size, "SHADOWED": layout.SHADOWED, "WRITABLE": layout.WRITABLE, "NAME": name,
+        "SIZE": size, "SHADOWED": layout.SHADOWED, "CLOSED": layout.CLOSED, "WRITABLE": layout.WRITABLE, "NAME": name,
         "ONES_EACH": int.from_bytes(b"\1" * size, "little"), "ONES": int.from_bytes(b"\1" * bytes_, "little"),
     }  # fmt: skip
     for key, number in numbers.items():

@@ -14,12 +14,38 @@ from ..state.global_memory import Region
 from ..state.shadow import WORD, Shadow
 from ..state.shared_memory import BASE, RANK_SHIFT, SharedMemory
 from .layout import (  # noqa: I001
-    B_PLACES, B_READS, B_SLOTS, B_WRITTEN, BUSY_HI, BUSY_LO, DATA, EVENT_COUNT, FIELDS, FLAGS, HI, LO, NOW, ORIGIN,
-    PLACES, READS, SHADOWED, SHARED, SLOTS, SPLIT, STORED, VALID, WAS_READ, WRITABLE, WRITTEN, WROTE,
+    B_PLACES,
+    B_READS,
+    B_SLOTS,
+    B_WRITTEN,
+    BUSY_HI,
+    BUSY_LO,
+    CLOSED,
+    DATA,
+    EVENT_COUNT,
+    FIELDS,
+    FLAGS,
+    HI,
+    LO,
+    NOW,
+    ORIGIN,
+    PLACES,
+    READS,
+    SHADOWED,
+    SHARED,
+    SLOTS,
+    SPLIT,
+    STORED,
+    VALID,
+    WANTED,
+    WAS_READ,
+    WRITABLE,
+    WRITTEN,
+    WROTE,
 )  # fmt: skip
 
 EVENTS_OF_A_TURN = 4096
-HEAD = struct.Struct("<17q")
+HEAD = struct.Struct("<18q")
 
 
 def pointer(array: np.ndarray) -> int:
@@ -96,12 +122,17 @@ class Regions:
             if region.read_only and launch.checks and launch.dependencies.keeps_reads:
                 window[HI] = window[LO]  # what is read of it is noted in Python
             elif not region.read_only and launch.checks:
-                window[FLAGS] |= SHADOWED
-                own, dependencies = launch.shadow.shadow_of(region), launch.dependencies
-                used = dependencies.own.used(region)
-                window[WROTE] = pointer(used[1])
-                window[WAS_READ] = pointer(used[0]) if dependencies.keeps_reads else 0
-                self.views.append(View(window, own))
+                window[FLAGS] |= CLOSED
+
+    def open(self, number: int) -> None:
+        """Make the shadow of a region: what only copies read has none."""
+        launch, region, window = self.launch(), self.known[number], self.table[number]
+        dependencies = launch.dependencies
+        used = dependencies.own.used(region)
+        window[WROTE] = pointer(used[1])
+        window[WAS_READ] = pointer(used[0]) if dependencies.keeps_reads else 0
+        window[FLAGS] += SHADOWED - CLOSED
+        self.views.append(View(window, launch.shadow.shadow_of(region)))
 
 
 class Memory:
@@ -140,7 +171,7 @@ class Memory:
             self.component = order.component
             self.of_order = len(order.component) - 1, *map(pointer, (order.component, order.space, order.marks))
         head = launch.checks, order.now, *self.of_order, pointer(clock), clock.shape[1], actor.uid, actor.space.index
-        HEAD.pack_into(context, 0, *head, self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, (1 << g.n) - 1)
+        HEAD.pack_into(context, 0, *head, self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, (1 << g.n) - 1, 0)
         return self.context_at
 
     def _shared(self, cta) -> np.ndarray:
@@ -162,6 +193,9 @@ class Memory:
     def finish(self, g, origin) -> None:
         """Take over what has happened. origin: names the instruction of an entry of the events."""
         context = self.context
+        if context[WANTED]:
+            place = (int(context[WANTED]) - self.context_at) // context.itemsize
+            self.regions.open((place - SHARED - FIELDS) // FIELDS)
         count = int(context[EVENT_COUNT])
         if count:
             order = g.warp.actor.order
