@@ -1,8 +1,8 @@
 """Loads and stores of machine code: the data, and what the shadows of state/ keep of an access.
 
 What is plain is done here: lanes inside one range of memory, every byte of it written, nobody else's access in the way.
-Anything else (a fault, a conflict, an operation in flight) changes nothing and is left to Python, which says what it is.
-So this file knows how the shadows are laid out (state/shadow.py, state/order.py), and no rule that they do not have.
+Anything else (a fault, a conflict, an operation in flight) changes nothing and is left to Python, which says what it
+is. So this file knows how shadows are laid out (state/shadow.py, state/order.py), and no rule that they do not have.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..state.order import GENERIC
 from ..state.shadow import WORD, Shadow
 from ..state.shared_memory import BASE, RANK_SHIFT, SharedMemory
 
-# int64s that machine code reads: the warp and the order of events, the window of its shared memory, those of the regions
+# What machine code reads, int64s: the warp and the order of events, the window of its shared memory, those of regions
 CHECKS, NOW, ROOM, COMPONENT, SPACE, MARKS, CLOCK, KNOWN_COUNT, UID, OWN_SPACE = range(10)
 EVENTS, EVENT_COUNT, EVENT_ROOM, STORED, REGIONS, LAST, ACTIVE = range(10, 17)
 SHARED, FIELDS = 20, 20
-# Of a window: addresses lo to hi, where its data lie; its first word; the shadow of its words and of bytes of parted ones
+# Of a window: its addresses, where its data lie, its first word; the shadow of its words and of bytes of parted ones
 LO, HI, DATA, VALID, ORIGIN, WRITTEN, READS, SLOTS, PLACES, SPLIT = range(10)
 B_WRITTEN, B_READS, B_SLOTS, B_PLACES, BUSY_LO, BUSY_HI, FLAGS, WROTE, WAS_READ = range(10, 19)
 WRITABLE, SHADOWED = 1, 2
@@ -599,13 +599,14 @@ def access_text(name: str, write: bool, shared: bool, size: int, count: int) -> 
     # a store to shared memory is its lanes'; one to global memory makes all that are here wait for a fence
     numbers = {
         "STORERS": "%active" if shared else "%here", "FIRST_SHARED": SHARED, "EVENTS_HERE": count if shared else 1,
-        "BYTES_LESS_1": bytes_ - 1, "BYTES": bytes_, "WORDS_EACH": max(1, size // WORD), "WORDS": max(1, bytes_ // WORD),
+        "BYTES_LESS_1": bytes_ - 1, "BYTES": bytes_, "WORDS_EACH": size // WORD, "WORDS": bytes_ // WORD,
         "COUNT": count, "SIZE": size, "SHADOWED": SHADOWED, "WRITABLE": WRITABLE, "NAME": name,
         "ONES_EACH": int.from_bytes(b"\1" * size, "little"), "ONES": int.from_bytes(b"\1" * bytes_, "little"),
     }  # fmt: skip
     for key, number in numbers.items():
         text = _replace(text, key, str(number))
-    text = text.replace("iVBITS_EACH", f"i{8 * size}").replace("iVBITS", f"i{8 * bytes_}").replace("iBITS", f"i{8 * size}")
+    for key, bits in (("iVBITS_EACH", 8 * size), ("iVBITS", 8 * bytes_), ("iBITS", 8 * size)):
+        text = text.replace(key, f"i{bits}")
     if not shared:
         text = text.replace("stored:\n", "stored:\n  %here.64 = field %c ACTIVE\n  %here = trunc i64 %here.64 to i32\n")
     return _expanded(text)

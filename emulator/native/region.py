@@ -1,7 +1,7 @@
 """Blocks of a program as one function of machine code, and the Python that enters it and comes back.
 
-A region is some blocks and what LLVM made of them. Inside, a register is a vector of the 32 lanes or one number, for all
-of the region. Registers are in `R` whenever Python runs: on entry those that machine code will use go into its buffer,
+A region is some blocks and what LLVM made of them. Inside, a register is a vector of the 32 lanes or one number, in all
+of it. Registers are in `R` whenever Python runs: on entry those that machine code will use go into its buffer,
 on leaving those that it has changed and somebody still reads come back. What is left to Python (an instruction without
 a translation, lanes that part, a fault to be explained) is a part of its block's Python function.
 
@@ -64,7 +64,7 @@ class Part:
 
 @dataclass
 class Exit:
-    """Where machine code ends: before step `step` of a block for Python to go on, or behind the block, to `following`."""
+    """Where machine code ends: before step `step` of a block, for Python to go on, or behind it, to `following`."""
 
     block: int
     step: int | None
@@ -363,10 +363,10 @@ class Region:
                 ("live_mask", "i32"),
             )
         ]
-        head += [f"  %{s} = alloca [{256 if s.endswith('values') else LANES} x i{s[1:3]}], align 64" for s in sorted(code.scratch)]
+        head += [f"  %{name} = alloca [{size} x i8], align 64" for name, size in sorted(code.scratch.items())]
         if code.accesses:
             head += [
-                f"  %active = alloca i32",
+                "  %active = alloca i32",
                 "  %h.context = getelementptr i8, ptr %base, i64 40",
                 "  %context = load ptr, ptr %h.context",
                 f"  %h.active = getelementptr i64, ptr %context, i64 {memory.ACTIVE}",

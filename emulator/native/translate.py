@@ -1,7 +1,7 @@
 """One instruction: from the Python that its handler wrote to LLVM's assembly.
 
 That Python is assignments of expressions over registers (`r5`), temporaries, constants and calls, `if` for a guard, and
-`return` where a block ends. Its meaning here is that of NumPy's unsigned arrays, which is the meaning of handlers' code.
+`return` where a block ends. It means here what it means for NumPy's unsigned arrays, as all that handlers write.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def constant_of(node: ast.AST):
 
 # -- instructions ------------------------------------------------------------------------------------------------------
 class Translator(Code):
-    """Writes the instructions of a function. Registers, `t` and the like are variables in memory: LLVM removes those."""
+    """Writes the instructions of a function. Registers and the like are variables in memory, which LLVM removes."""
 
     def __init__(self, bits: dict[int, int], varying: set[int]):
         super().__init__()
@@ -132,7 +132,7 @@ class Translator(Code):
         self.registers: set[int] = set()  # that are used
         self.inputs: dict[str, Input] = {}
         self.helpers: dict[str, str] = {}
-        self.scratch: set[str] = set()
+        self.scratch: dict[str, int] = {}  # bytes of memory by name
         self.local: dict[str, object] = {}
         self.bail_to: Callable[[], str] | None = None
         self.index = 0  # of the instruction in its program
@@ -323,7 +323,7 @@ class Translator(Code):
                 active = self.choose(mask, active, 0)
         name = f"{'store' if write else 'load'}.{space}.{size}.{count}"
         self.accesses[name] = memory.access_text(name, write, space == "shared", size, count)
-        self.scratch |= {"s64.0", "s64.values"}
+        self.scratch |= {"s64.0": 8 * LANES, "values": 32 * LANES}
         self.emit(f"store {self.spread(self.cast(address, 64))}, ptr %s64.0")
         places = [self.value_place(k * LANES * size) for k in range(count)]
         kind = type_of(8 * size, True)
@@ -332,7 +332,7 @@ class Translator(Code):
                 self.emit(f"store {self.spread(self.cast(values[k], 8 * size))}, ptr {places[k]}")
             else:
                 self.emit(f"store {kind} zeroinitializer, ptr {places[k]}")
-        arguments = f"ptr %context, ptr %s64.0, {active}, ptr %s64.values, i32 {self.index}"
+        arguments = f"ptr %context, ptr %s64.0, {active}, ptr %values, i32 {self.index}"
         self.bail_where(self.value(f"call i1 @{name}({arguments})", 1, False))
         if write:
             return None
@@ -341,7 +341,7 @@ class Translator(Code):
 
     def value_place(self, offset: int) -> str:
         name = f"%{self.name('place')}"
-        self.emit(f"{name} = getelementptr i8, ptr %s64.values, i64 {offset}")
+        self.emit(f"{name} = getelementptr i8, ptr %values, i64 {offset}")
         return name
 
     def uniform(self, guard):
@@ -378,7 +378,7 @@ class Translator(Code):
     def permute(self, a: Value, source: Value) -> Value:
         """a[source], lane by lane."""
         self.helpers["permute"] = PERMUTE
-        self.scratch |= {"s32.0", "s32.1"}
+        self.scratch |= {"s32.0": 4 * LANES, "s32.1": 4 * LANES}
         self.emit(f"store {a}, ptr %s32.0")
         self.emit(f"store {source}, ptr %s32.1")
         self.emit("call void @permute(ptr %s32.0, ptr %s32.1)")
@@ -390,7 +390,7 @@ class Translator(Code):
         if not x.vary:
             return self.value(f"call double @{name}({x})", 64, False, True)
         self.helpers[f"each.{name}"] = EACH.replace("NAME", name)
-        self.scratch.add("s64.0")
+        self.scratch["s64.0"] = 8 * LANES
         self.emit(f"store {x}, ptr %s64.0")
         self.emit(f"call void @each.{name}(ptr %s64.0)")
         return self.value(f"load {x.type}, ptr %s64.0", 64, True, True)
