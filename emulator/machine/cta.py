@@ -202,9 +202,10 @@ class Cta:
             message = f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way"
             self.launch.found(Fault("unfinished", message, note="exit-before-arrival"))
         knowledge = self.gone.knowledge
-        for (_, key), (number, note) in self.smem.visitors.items():
+        uses = {"arrival": "arrive at its mbarrier", "access": "use its shared memory", "copy": "write there"}
+        for (kind, key), (number, note) in self.smem.visitors.items():
             if knowledge.known(key) < number:
-                who, what = self.launch.order.who(number), "arrive at its mbarrier" if note else "use its shared memory"
+                who, what = self.launch.order.who(number), uses[kind]
                 message = f"CTA {self.ctaid} exits while {who} may still {what}: nothing that its warps have waited for"
                 self.launch.found(Fault("unfinished", f"{message} comes after that", note=note))
         for origin in self.accumulating:

@@ -72,7 +72,8 @@ class SharedMemory:
         self.shadow = Shadow(self.order, size) if checks else None
         self.row = ASYNC_SHARED + rank  # of a clock: what the async proxy sees here
         self.locations: dict[int, Location] = {}  # where strong stores and atomics went
-        # The latest "access" and "arrival" of other CTAs, by component: the event, and the note for an exit before it
+        # The latest "access" and "arrival" of other CTAs, and "copy" to here, by component: the event, and the note for
+        # an exit before it
         self.visitors: dict[tuple[str, tuple[Space, int]], tuple[int, str]] = {}
         self.rank = rank
         self.in_flight: list[InFlight] = []
@@ -306,6 +307,8 @@ class SharedMemory:
             self.in_flight.remove(op)
             if late:
                 op.number = self.order.next(op.key, op.what)
+                if op.writes:
+                    self.visitors["copy", op.key] = op.number, op.note
             if op.writes:
                 self.valid[op.lo : op.hi] = True
             for plane, index in self.shadow.range(op.lo, op.hi, op.chunks):
