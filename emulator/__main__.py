@@ -29,16 +29,19 @@ def cli():
 @click.option("--keep-going", "most", type=click.IntRange(1), default=1, metavar="N", help="Stop at the Nth finding.")
 @click.option("--timed", is_flag=True, help="Times between events are modelled; else they are nan.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), metavar="FILE", help="Write the findings there.")
+@click.option("--sarif", type=click.Path(dir_okay=False), metavar="FILE", help="Write the findings there as SARIF.")
+@click.option("--github", is_flag=True, help="Print the findings as annotations of a GitHub workflow.")
 @click.option("--strict", is_flag=True, help="What the PTX ISA does not promise is wrong, though it is seen to work.")
 @click.option("--installs", is_flag=True, help="Let SCRIPT install packages; else that is refused.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(schedule, schedules, machine, checks, most, timed, json_file, strict, installs, script, args):
+def run(schedule, schedules, machine, checks, most, timed, json_file, sarif, github, strict, installs, script, args):
     """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated machine.
 
     Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
     script's, or 1 if the emulator found a fault in it or in those. The script runs with your rights: read it first.
     """
+    from .serve import findings
     from .serve.run import Options, run_once, run_schedules
 
     options = Options(schedule, checks, machine, most, timed, strict=strict)
@@ -47,6 +50,9 @@ def run(schedule, schedules, machine, checks, most, timed, json_file, strict, in
     else:
         report = run_once(script, list(args), options, installs)
     write_json(json_file, report)
+    write_json(sarif, findings.sarif(report))
+    for line in findings.annotations(report) if github else ():
+        click.echo(line)
     sys.exit(report["exit_status"])
 
 
