@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ..errors import Hang
 from ..machine.engine import Engine
-from ..machine.launch import Launch, Owner
+from ..machine.launch import Launch, Owner, arithmetic
 from ..machine.placement import Placement
 from ..state.barrier import Waitable
 from .clock import TimingClock
@@ -126,11 +126,13 @@ class TimedRun:
     stays None.
     """
 
-    def __init__(self, profile: Profile, memory, recorded: list[Recorded], trace=None, enough=None):
+    def __init__(
+        self, profile: Profile, memory, recorded: list[Recorded], trace=None, enough=None, moves_data: bool = False
+    ):
         self.profile, self.enough, self.stopped = profile, enough, False
         self.engine = Engine()
         sm = profile["sm"]
-        self.clock = TimingClock(profile, memory, self.engine, trace)
+        self.clock = TimingClock(profile, memory, self.engine, trace, moves_data)
         self.placement = Placement(int(sm["count"]), int(sm["shared_bytes"]), int(sm["threads"]), int(sm["ctas"]))
         self.launches = [TimedLaunch(self, n, r) for n, r in enumerate(recorded)]
         self.active: list[TimedLaunch] = []
@@ -149,7 +151,8 @@ class TimedRun:
     def run(self) -> TimedRun:
         if self.launches:
             self.engine.at(0.0, self.launches[0].begin)
-            self.engine.run(self._stalled)
+            with arithmetic():
+                self.engine.run(self._stalled)
         return self
 
     def stop(self):
