@@ -9,6 +9,7 @@ far as there is room beside its CTAs, and griddepcontrol.wait returns when that 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..errors import Hang
@@ -22,11 +23,12 @@ from .profile import Profile
 
 @dataclass
 class Recorded:
-    """A launch to be timed: the arguments of Launch."""
+    """A launch to be timed: the arguments of Launch. before: called when it starts."""
 
     args: tuple
     options: dict
     held: list = field(default_factory=list)
+    before: Callable[[], None] | None = None
 
 
 class Completion(Waitable):
@@ -44,7 +46,7 @@ class TimedLaunch(Owner):
     """One launch of a run. Times in cycles; None until known."""
 
     def __init__(self, run: TimedRun, number: int, recorded: Recorded):
-        self.run, self.number = run, number
+        self.run, self.number, self.before_start = run, number, recorded.before
         self.launch = Launch(
             *recorded.args,
             engine=run.engine,
@@ -67,6 +69,8 @@ class TimedLaunch(Owner):
         return self.run.launches[self.number - 1] if self.number else None
 
     def begin(self):
+        if self.before_start is not None:
+            self.before_start()
         self.start = self.run.engine.now
         self.run.active.append(self)
         self.run.dispatch()
@@ -123,7 +127,7 @@ class TimedRun:
     """Executes recorded launches back to back; `launches` then holds the times of each.
 
     `enough(run)` is asked at the end of each launch; where it says so, the run stops there and `end` of the later ones
-    stays None.
+    stays None. moves_data: whether the tensor cores compute, so that results are right; times are the same.
     """
 
     def __init__(
