@@ -29,10 +29,11 @@ def cli():
 @click.option("--keep-going", "most", type=click.IntRange(1), default=1, metavar="N", help="Stop at the Nth finding.")
 @click.option("--timed", is_flag=True, help="Times between events are modelled; else they are nan.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), metavar="FILE", help="Write the findings there.")
+@click.option("--strict", is_flag=True, help="What the PTX ISA does not promise is wrong, though it is seen to work.")
 @click.option("--installs", is_flag=True, help="Let SCRIPT install packages; else that is refused.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(schedule, schedules, machine, checks, most, timed, json_file, installs, script, args):
+def run(schedule, schedules, machine, checks, most, timed, json_file, strict, installs, script, args):
     """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated machine.
 
     Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
@@ -40,7 +41,7 @@ def run(schedule, schedules, machine, checks, most, timed, json_file, installs, 
     """
     from .serve.run import Options, run_once, run_schedules
 
-    options = Options(schedule, checks, machine, most, timed)
+    options = Options(schedule, checks, machine, most, timed, strict=strict)
     if schedules:
         report = run_schedules(script, list(args), options, installs, schedules)
     else:

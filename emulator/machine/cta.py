@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 
 from ..errors import Fault
 from ..formats.lanes import lane_mask
-from ..state.barrier import Collective, CountedBarrier, MBarrier
-from ..state.order import Order
+from ..state.barrier import Collective, CountedBarrier, MBarrier, Waitable
+from ..state.order import Released, Space
 from ..state.shared_memory import SharedMemory
 from ..state.tensor_memory import COLUMNS, TensorMemory
 from ..units.pipe import Pipe
-from .warp import Group, Warp
+from .warp import WARPS, Group, Warp
 
 
 class Cluster:
@@ -23,7 +24,8 @@ class Cluster:
         self.launch = launch
         shape = launch.cluster
         self.first = first
-        self.order = Order()
+        self.space = Space(launch.order, WARPS * math.prod(shape), math.prod(shape))
+        self.gone = Released()  # what threads knew that have exited: the barrier does not wait for them
         self.barrier = CountedBarrier(f"cluster barrier of the cluster at CTA {first}")
         self.ctas: list[Cta] = []
         for z in range(shape[2]):
@@ -68,6 +70,19 @@ class Cluster:
             self.launch.cluster_done(self)
 
 
+class RegisterPool(Waitable):
+    """Registers of a CTA that setmaxnreg.dec has given back. wanted: by the warp that came last to wait for some."""
+
+    __slots__ = ("free", "wanted")
+
+    def __init__(self):
+        super().__init__()
+        self.free = self.wanted = 0
+
+    def __str__(self):
+        return f"{self.wanted} registers of its CTA's pool, which has {self.free}"
+
+
 class Cta:
     """sm: the multiprocessor it runs on. symbols: addresses of the kernel's variables and parameters."""
 
@@ -78,14 +93,15 @@ class Cta:
         grid = launch.grid
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
         seed = launch.seed_of(self.index)
-        self.smem = SharedMemory(launch.shared_bytes, launch.checks, seed, cluster.order, launch.found)
+        self.smem = SharedMemory(launch.shared_bytes, launch.checks, seed, cluster.space, launch.found, rank)
         self.pipe = Pipe(launch.engine)
         self.accumulating: list = []
         self.warpgroups: dict = {}  # those that have issued a wgmma
         self.exited = False
+        self.gone = Released()  # what threads knew that have exited: barriers of all do not wait for them
         self.triggered = False  # griddepcontrol.launch_dependents
-        self.travelling: list = []  # arrivals under way to mbarriers here: their origins
         self.symbols = launch.symbols_of(rank)
+        self.register_pool = RegisterPool()
         self.named: dict[int, CountedBarrier] = {}
         self.at_barrier: dict[CountedBarrier, set[int]] = {}
         self.threads = launch.block[0] * launch.block[1] * launch.block[2]
@@ -108,8 +124,8 @@ class Cta:
         found = self.smem.barriers.get(offset)
         if found is None:
             raise Fault("mbarrier", f"no initialised mbarrier at shared {offset:#x} of CTA {self.ctaid}")
-        if self.launch.checks:
-            found.check_visible(warp.actor, asynchronous)
+        if self.launch.checks and (fault := found.check_visible(warp.actor, asynchronous)):
+            self.launch.found(fault)
         return found
 
     def named_barrier(self, number) -> CountedBarrier:
@@ -129,7 +145,7 @@ class Cta:
     def tmem(self) -> TensorMemory:
         """Its tensor memory, made when it is first looked at: most kernels do not."""
         seed = self.launch.seed_of(self.index) if self.launch.checks else 0
-        return TensorMemory(self._found, seed, self.cluster.order)
+        return TensorMemory(self._found, seed, self.cluster.space)
 
     def tmem_room(self, columns: int) -> bool:
         """Return whether so many columns are free, given what all CTAs on this SM hold."""
@@ -155,6 +171,12 @@ class Cta:
     # -- the end -----------------------------------------------------------------------------------------------
     def lanes_exited(self, warp: Warp, lanes: np.ndarray):
         warp.live_mask &= ~lane_mask(lanes.tobytes())
+        if self.launch.checks and not warp.live_mask:
+            knowledge = warp.actor.released()
+            for of in (self, self.cluster):
+                of.gone.add(knowledge)
+            for barrier in (self.cluster.barrier, *(b for b in self.named.values() if b.everyone and b.arrived)):
+                barrier.released.add(knowledge)
         self.live_threads -= len(lanes)
         if not self.live_threads:
             self.exit()
@@ -170,16 +192,20 @@ class Cta:
             return
         for op in self.smem.in_flight:
             message = f"CTA {self.ctaid} exits while {op.what} is still under way in its shared memory"
-            self.launch.found(Fault("unfinished", message))
+            self.launch.found(Fault("unfinished", message, note=op.note))
         for op in (groups.forgotten() for warp in self.warps for groups in warp.bulk.values()):
             if op is not None:
                 message = f"CTA {self.ctaid} exits and no cp.async.bulk.wait_group has waited for {op.what}"
-                self.launch.found(Fault("unfinished", message + ", which may still read its shared memory"))
-        for origin in self.travelling:
-            message = f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way"
-            self.launch.found(Fault("unfinished", message))
-        for op in self.accumulating:
-            message = f"CTA {self.ctaid} exits while {op.what} is under way in its tensor memory"
+                message += ", which may still read its shared memory"
+                self.launch.found(Fault("unfinished", message, note="exit-before-store"))
+        knowledge = self.gone.knowledge
+        for (_, key), (number, note) in self.smem.visitors.items():
+            if knowledge.known(key) < number:
+                who, what = self.launch.order.who(number), "arrive at its mbarrier" if note else "use its shared memory"
+                message = f"CTA {self.ctaid} exits while {who} may still {what}: nothing that its warps have waited for"
+                self.launch.found(Fault("unfinished", f"{message} comes after that", note=note))
+        for origin in self.accumulating:
+            message = f"CTA {self.ctaid} exits while {origin} is under way in its tensor memory"
             self.launch.found(Fault("unfinished", message))
         if "tmem" in vars(self):
             self.tmem.check_exit()

@@ -16,7 +16,7 @@ from ..formats import alu
 from ..formats.lanes import as_array, elect, lane_mask, ranges
 from ..native import tiers
 from ..ptx.program import BLOCKED, EXIT, SPLIT
-from ..state.order import Actor
+from ..state.order import Actor, Released
 from ..units import access, addresses, async_copy, barriers, fences, tcgen05, tensor_maps, wgmma
 from ..units.group import LaneGroup
 from .special import TIMERS, special_register
@@ -84,19 +84,23 @@ def place_of(frame) -> str:
     return ""
 
 
+WARPS = 32  # the most that a CTA has
+
+
 class Warp:
     """32 lanes of a CTA. groups: those that have not exited."""
 
     def __init__(self, cta, index: int, threads: int):
         self.cta, self.index = cta, index
-        self.actor = Actor(32 * cta.rank + index + 1, cta.cluster.order)
+        self.actor = Actor(WARPS * cta.rank + index + 1, cta.cluster.space, str(self), cta.rank)
         self.barrier_places: dict[object, tuple[int, int]] = {}  # barrier -> phase and block where lanes came to it
-        self.relaxed_wait = 0  # what a relaxed wait has passed: only a fence lets the warp rely on it
         self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
         self.live_mask = (1 << threads) - 1
         self.groups: list[Group] = []
+        self.origins: dict[tuple, Origin] = {}  # by label, block and line of its code
         self.leader = 0  # which lane elect.sync picks, if it is a member
         self.cluster_phase = 0  # of the cluster's barrier, when lanes last arrived there
+        self.cluster_released: Released | None = None  # what those hand on who come to that phase
         self.at_cluster_barrier = 0  # the lanes that have arrived in that phase
         self.bulk: dict[int, object] = {}  # lane -> its bulk async-groups
         self.copies: list = []  # cp.async groups
@@ -105,6 +109,7 @@ class Warp:
         self.local: np.ndarray | None = None
         self.waiting_to_converge: dict[int, list] = {}
         self.threads = threads
+        self.registers = cta.launch.registers  # that each thread may use; None if nobody says how many it starts with
         self.started = 0.0
 
     def __str__(self):
@@ -257,7 +262,11 @@ class Group(LaneGroup):
         return f"kernel {self.program.kernel.title}, {self.warp}{lanes}" + at(instr)
 
     def origin(self, label: str) -> Origin:
-        return Origin(label, self, sys._getframe(2).f_lineno)
+        line = sys._getframe(2).f_lineno
+        found = self.warp.origins.get((label, self.pc, line))
+        if found is None:
+            found = self.warp.origins[label, self.pc, line] = Origin(label, self, line)
+        return found
 
     def later(self, when: float, origin: Origin, call):
 
@@ -464,9 +473,24 @@ class Group(LaneGroup):
         self.token = None
         return True
 
-    def set_max_registers(self, count: int):
+    def set_max_registers(self, what: str, count: int) -> bool:
+        """setmaxnreg (9.7.19.5): dec gives registers to the CTA's pool, inc waits until that has enough."""
         if count % 8 or not 24 <= count <= 256:
             raise Fault("setmaxnreg", f"register count {count}: must be a multiple of 8 from 24 to 256")
+        pool, more = self.cta.register_pool, count - (self.warp.registers or count)
+        if not self.launch.checks:
+            return True
+        if more * (1 if what == "dec" else -1) > 0:
+            message = f"setmaxnreg.{what} to {count} by a warp that has {self.warp.registers}"
+            raise Fault("setmaxnreg", message)
+        if 32 * more > pool.free:
+            pool.wanted = 32 * more
+            return self.wait_on(pool)
+        pool.free -= 32 * more
+        self.warp.registers = self.warp.registers and count
+        if more < 0:
+            pool.wake()
+        return True
 
     # -- values ------------------------------------------------------------------------------------------------
     def special(self, name: str):

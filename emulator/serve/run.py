@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from ..device import DEVICE, Session
-from ..errors import EmulatorError
+from ..errors import EmulatorError, Fault
 from ..machine.schedule import Schedule
 from . import cute_dsl
 from . import installs as installing
@@ -31,7 +31,7 @@ class Options:
     """What a run is to be like, in the script's process and those that it starts.
 
     machine: a key of chip.CHIPS. most: findings before launches fail. timed: whether the model times what is between
-    events. findings: a file that gets a line of JSON for each finding.
+    events. findings: a file that gets a line of JSON for each finding and note. strict: whether notes are findings.
     """
 
     schedule: int = 0
@@ -40,6 +40,7 @@ class Options:
     most: int = 1
     timed: bool = False
     findings: str = ""
+    strict: bool = False
 
     @classmethod
     def of_environment(cls) -> Options:
@@ -56,12 +57,22 @@ class Loud(Session):
     def add(self, error: EmulatorError) -> None:
         super().add(error)
         for found in self.errors[self.shown :]:
-            print(f"emulator: {found}", file=sys.stderr, flush=True)
-            if self.file:
-                with open(self.file, "a") as file:
-                    row = {"kind": found.kind, "message": found.message, "where": found.where}
-                    file.write(json.dumps(row | {"schedule": self.schedule.seed, "launch": self.launches}) + "\n")
+            self.show("emulator", "wrong", found)
         self.shown = len(self.errors)
+
+    def note(self, note: Fault) -> None:
+        before = len(self.notes)
+        super().note(note)
+        if len(self.notes) > before:
+            self.show("emulator: note, not promised by the PTX ISA", "not promised", note)
+
+    def show(self, head: str, of: str, found: EmulatorError) -> None:
+        """of: the class of the finding."""
+        print(f"{head}: {found}", file=sys.stderr, flush=True)
+        if self.file:
+            with open(self.file, "a") as file:
+                row = {"class": of, "kind": found.kind, "message": found.message, "where": found.where}
+                file.write(json.dumps(row | {"schedule": self.schedule.seed, "launch": self.launches}) + "\n")
 
 
 def configure() -> None:
@@ -78,7 +89,8 @@ def install() -> None:
     options = Options.of_environment()
     installing.forbid()
     torch_cuda.install()
-    session = Loud(Schedule(options.schedule), options.checks, options.most, file=options.findings)
+    schedule = Schedule(options.schedule)
+    session = Loud(schedule, options.checks, options.most, options.strict, file=options.findings)
     if options.timed:
         session.timed, session.kept = [], []
     DEVICE.session = session
@@ -121,7 +133,7 @@ def run_once(script: str, args: list[str], options: Options, installs: bool) -> 
         findings.touch()
         status = run(script, args, dataclasses.replace(options, findings=str(findings)), installs)
         found = [json.loads(line) for line in findings.read_text().splitlines()]
-    status = status or int(bool(found))  # of processes that it started, too
+    status = status or int(any(one["class"] == "wrong" for one in found))  # of processes that it started, too
     runs = [{"schedule": options.schedule, "exit_status": status, "findings": found}]
     return {"script": script, "args": args, "machine": options.machine, "exit_status": status, "runs": runs}
 
@@ -134,12 +146,13 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
             report = Path(folder, "report.json")
             command = [sys.executable, "-m", "emulator", "run", "--schedule", str(seed), "--machine", options.machine]
             command += ["--keep-going", str(options.most), "--json", str(report), *["--installs"] * installs]
-            command += ["--timed"] * options.timed
+            command += ["--timed"] * options.timed + ["--strict"] * options.strict
             command += [*["--no-checks"] * (not options.checks), script, *args]
             path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
             status = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}).returncode
             runs += json.loads(report.read_text())["runs"] if report.exists() else []
-        kinds = ", ".join(found["kind"] for found in runs[-1]["findings"]) if runs else ""
+        findings = runs[-1]["findings"] if runs else []
+        kinds = ", ".join(found["kind"] for found in findings if found["class"] == "wrong")
         print(f"emulator: schedule {seed}: {kinds or f'exit status {status}'}", file=sys.stderr, flush=True)
     status = next((one["exit_status"] for one in runs if one["exit_status"]), int(len(runs) < count))
     return {"script": script, "args": args, "machine": options.machine, "exit_status": status, "runs": runs}

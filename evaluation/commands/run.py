@@ -14,7 +14,7 @@ from reference import TASKS
 
 
 def run(
-    section, submission, task, tests, case, spec, device, json_file, schedules, jobs, timeout, memory, secret
+    section, submission, task, tests, case, spec, device, json_file, schedules, jobs, timeout, memory, strict, secret
 ) -> int:
     """Judges the cases of a section, "tests" or "benchmarks", and shows and writes what came out.
 
@@ -32,6 +32,7 @@ def run(
         jobs=1 if device == "cuda" else jobs,
         timeout=timeout,
         memory=memory,
+        strict=strict,
         **({} if secret is None else {"secret": secret}),
     )
     screen = Screen()
@@ -73,6 +74,14 @@ def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], timed: 
     for number, verdict in zip(numbers, verdicts):
         if verdict.reason:
             screen.line((f"case {number}", "red"), f": {verdict.reason}")
+    noted = {}  # what is noted -> of which cases
+    for number, verdict in zip(numbers, verdicts):
+        for text in verdict.notes:
+            noted.setdefault(text, []).append(str(number))
+    for text, of in noted.items():
+        screen.line((f"note, case {', '.join(of)}", "yellow"), f": {text}")
+    if noted:
+        screen.line("notes: not promised by the PTX ISA, seen to work (emulator/NOT_PROMISED.md); --strict fails them")
     if any(verdict.ulps for verdict in verdicts):
         screen.line(
             "mismatches: not the exact result, rounded once; ulps: the worst of them; pass: within the tolerance"
@@ -121,6 +130,7 @@ def json_of(section: str, verdicts: list[Verdict], options: Options, replies: li
             "mismatches": verdict.mismatches,
             "ulps": verdict.ulps,
             "seconds": round(verdict.seconds, 3),
+            "notes": verdict.notes,
             "us": verdict.us,
         }
         if replies:

@@ -102,9 +102,11 @@ def test_both_parties_have_the_lines_of_their_calls(races):
     assert found["exit_status"] == 1 and len(places) >= 3, done.stderr  # in the loop and behind it
     for kind, message, where in places:
         assert kind in ("race", "uninitialized-read")
-        assert "script.py:14 > " in message and "helpers.py:12 > 7)" in message, message
-        assert "helpers.py:15 > 7)" in where, where
-    assert {"16", "17"} == {where.partition("script.py:")[2].split()[0] for *_, where in places}
+        stored, loaded = (where, message) if "write of" in message else (message, where)  # who came first
+        assert "script.py:14 > " in stored and "helpers.py:12 > 7)" in stored, stored
+        assert "helpers.py:15 > 7)" in loaded, loaded
+    loads = [where for kind, message, where in places if "write of" not in message]
+    assert {"16", "17"} == {where.partition("script.py:")[2].split()[0] for where in loads}
     assert all("writes it later" in message for kind, message, _ in places if kind == "uninitialized-read")
 
 
@@ -271,7 +273,7 @@ def test_a_session_collects_findings_until_it_has_enough():
         for _ in range(2):  # the second launch finds nothing new
             emulator.launch(TWO_RACES, "races", 1, 64, [out])
     lines = [error.lines for error in session.errors]
-    assert len(session.findings) == len(set(lines)) == 4  # of each read: early in one warp, a race in the other
+    assert len(session.findings) == len(set(lines)) == 4  # of each read: early in one warp, a race with the other
     with pytest.raises(emulator.Fault) as last, emulator.session(most=2) as session:
         emulator.launch(TWO_RACES, "races", 1, 64, [out])
     assert len(session.findings) == 2 and last.value is session.errors[1]
@@ -338,7 +340,8 @@ def test_a_finding_in_a_process_that_the_script_starts_counts(tmp_path, monkeypa
     script, report = tmp_path / "script.py", tmp_path / "report.json"
     script.touch()
     assert CliRunner().invoke(cli, ["run", "--json", str(report), str(script)]).exit_code == 1
-    found = {"kind": "race", "message": "m", "where": "kernel k, PTX line 1", "schedule": 0, "launch": 0}
+    found = {"class": "wrong", "kind": "race", "message": "m", "where": "kernel k, PTX line 1"}
+    found |= {"schedule": 0, "launch": 0}
     runs = [{"schedule": 0, "exit_status": 1, "findings": [found]}]
     expected = {"script": str(script), "args": [], "machine": "b200", "exit_status": 1, "runs": runs}
     assert json.loads(report.read_text()) == expected
@@ -351,7 +354,8 @@ def test_each_schedule_has_its_run(tmp_path, monkeypatch):
     def child(command, env):
         seed = int(command[command.index("--schedule") + 1])
         commands.append(command)
-        found = [{"kind": "race", "message": "m", "where": "w", "schedule": seed, "launch": 1}] * (seed == 1)
+        found = {"class": "wrong", "kind": "race", "message": "m", "where": "w", "schedule": seed, "launch": 1}
+        found = [found] * (seed == 1)
         runs = {"runs": [{"schedule": seed, "exit_status": int(seed == 1), "findings": found}]}
         Path(command[command.index("--json") + 1]).write_text(json.dumps(runs))
         return subprocess.CompletedProcess(command, int(seed == 1))

@@ -50,7 +50,7 @@ def test_test_passes_and_writes_json(run, tmp_path):
     result = json.loads((tmp_path / "out.json").read_text())
     (case,) = result.pop("cases")
     assert case.pop("seconds") >= 0
-    assert case == {"spec": SMALL, "status": "pass", "reason": "", "mismatches": 0, "ulps": 0, "us": None}
+    assert case == {"spec": SMALL, "status": "pass", "reason": "", "mismatches": 0, "ulps": 0, "us": None, "notes": []}
     assert result.pop("device").startswith("emulated B200")
     assert result.pop("submission").endswith("submission.py")
     assert set(result.pop("versions")) == {"python", "torch", "nvidia-cutlass-dsl"}

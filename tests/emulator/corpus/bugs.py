@@ -140,6 +140,7 @@ BUGS = [
     bug("pair", "remote data not waited for", "race uninitialized-read", (wait("full", "0", "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"), "")),
     bug("pair", "a third of the arrivals counted", "race uninitialized-read mbarrier", ("[full], 64;", "[full], 21;"), late=True),
     bug("pair", "exit before the neighbour's arrivals", "unfinished cluster", (wait("full", "0", "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"), ""), ("ld.shared.b32 r0, [r1];", "mov.b32 r0, t;"), ("st.global.b32 [to], r0;\n" + CLUSTER_BARRIER, "st.global.b32 [to], r0;\n")),
+    bug("pair", "exit before the neighbour's arrivals, which bring nothing", "unfinished cluster", ("st.shared::cluster.b32 [r2], r3;\n", ""), (wait("full", "0", "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"), ""), ("ld.shared.b32 r0, [r1];", "mov.b32 r0, t;"), ("st.global.b32 [to], r0;\n" + CLUSTER_BARRIER, "st.global.b32 [to], r0;\n")),
     bug("pair", "half the CTAs wait", "hang", ("st.global.b32 [to], r0;\n", "st.global.b32 [to], r0;\nsetp.eq.u32 p, r5, 0;\n@p bra again2;\nagain1:\nbar.sync 2, 96;\nagain2:\n")),
     bug("pair", "cluster wider than sixteen", "launch", launches=(("pair", 32, 64, 32, False),)),
     # -- named barriers and lanes
