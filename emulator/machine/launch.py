@@ -127,6 +127,7 @@ class Launch:
         self._clusters_left = self._clusters()
         self._next = next(self._clusters_left, None)
         self.running: set[Cluster] = set()
+        self.clusters_done = 0
         self.last_store = 0.0  # when the last store is acknowledged (timing)
         self._stall_mark = -1
         self.registers = self._registers()
@@ -240,6 +241,7 @@ class Launch:
 
     def cluster_done(self, cluster: Cluster):
         self.running.discard(cluster)
+        self.clusters_done += 1
         self.engine.progress += 1
         for cta in cluster.ctas:
             self.placement.release(cta.sm, self.shared_bytes, cta.threads)
@@ -336,18 +338,18 @@ class Launch:
             g.time_out()
         return True
 
-    def _instruction(self, group) -> Instr:
+    def instruction(self, group) -> Instr:
         """Return the instruction at which a group waits: one that blocks starts its block."""
         return self.program.kernel.instrs[self.program.start[group.pc]]
 
     def _waits_with_limit(self, group) -> bool:
-        return isinstance(group.waiting_for, Waitable) and lookup(self._instruction(group)).limited
+        return isinstance(group.waiting_for, Waitable) and lookup(self.instruction(group)).limited
 
     def waiting(self) -> list[str]:
         """List who waits where for what: one line for all warps that wait alike, each perhaps in its own CTA."""
         alike: dict[str, list] = {}
         for g in self.groups():
-            instr = self._instruction(g)
+            instr = self.instruction(g)
             lanes = "" if g.n == g.warp.threads else f" lanes {ranges(g.lanes)}"
             text = f"{lanes} at PTX line {instr.line} ({instr.op}) waits for {g.waiting_for}"
             if lookup(instr).limited:

@@ -353,7 +353,8 @@ class Timeline:
         memory.set_ylabel("TB/s")
         memory.set_xlabel("us since the first launch")
         lines = [axis.get_legend_handles_labels() for axis in (memory, flying)]
-        memory.legend(lines[0][0] + lines[1][0], lines[0][1] + lines[1][1], ncol=5, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+        above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False}
+        memory.legend(lines[0][0] + lines[1][0], lines[0][1] + lines[1][1], ncol=5, fontsize=8, **above)
         memory.set_ylim(0, 1.25 * max(1.0, *rates["L2 to SMs"], *(rates["HBM read"] + rates["HBM write"])))
         for axis in axes:
             axis.set_xlim(us(start), us(end))

@@ -13,6 +13,7 @@ from ..model.run import TimedRun
 from ..model.tally import tallied
 from ..model.trace import Trace
 from . import run as running
+from .watch import watched
 
 
 def profile(script: str, args: list[str], machine: str, folder: Path, most: int) -> dict:
@@ -41,4 +42,6 @@ def profile(script: str, args: list[str], machine: str, folder: Path, most: int)
 
     timed = TimedRun(load(machine), DEVICE.memory, recorded, trace, tell)
     counted = [tallied(one.launch) for one in timed.launches]
-    return {"script": script, "args": args, "exit_status": status} | report(timed.run(), trace, counted, folder)
+    with watched(lambda: [each.launch for each in timed.active]):
+        timed.run()
+    return {"script": script, "args": args, "exit_status": status} | report(timed, trace, counted, folder)
