@@ -385,6 +385,8 @@ def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: in
     finally:
         if DEVICE.session.recorded is not None:
             DEVICE.session.recorded[-1].held = held  # until it has run
+        elif DEVICE.session.timed:
+            DEVICE.session.timed[-1].held += held  # somebody may ask how long it takes
         else:
             for region in held:
                 DEVICE._forget(region)

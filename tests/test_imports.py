@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     *(f"emulator.{room}" for room in ("errors", "chip", "arena", "formats", "ptx", "state", "units", "native")),
     *(f"emulator.{room}" for room in ("machine", "model", "device", "serve")),
-    *("emulator", "emulator.__main__", "emulator.speed"),
+    *("emulator", "emulator.__main__", "emulator.pytest_plugin", "emulator.speed"),
     *(f"moe.{room}" for room in ("problem", "device", "operands", "kernels", "tuning", "scratch", "grouped_gemm")),
     *("moe.layer", "moe.compile_ahead", "moe", "moe.reference", "moe.checks", "moe.measure"),
     *(f"moe.{command}" for command in ("check", "layer_check", "bench", "layer_bench", "pack")),

@@ -133,16 +133,23 @@ def install() -> None:
     DEVICE.session = session
 
 
+def environment(options: Options, installs: bool = False) -> dict[str, str]:
+    """Variables with which every Python process gets the emulated device when it imports torch or CuTe DSL."""
+    path = [str(Path(__file__).parent / "startup"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {
+        "PYTHONPATH": os.pathsep.join(p for p in path if p),
+        OPTIONS: json.dumps(vars(options)),
+        installing.ALLOWED: str(int(installs)),
+    }
+
+
 def run(script: str, args: list[str], options: Options, installs: bool = False, session: Session | None = None) -> int:
     """Run the script as `python script args` would; returns its exit status, or 1 if a launch failed here.
 
     installs: whether it may install packages; what else it may do, it may do with the user's rights. session: of the
     launches of this process, if not that of the options.
     """
-    path = [str(Path(__file__).parent / "startup"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(p for p in path if p)
-    os.environ[OPTIONS] = json.dumps(vars(options))
-    os.environ[installing.ALLOWED] = str(int(installs))
+    os.environ.update(environment(options, installs))
     install()
     DEVICE.session = session or DEVICE.session
     sys.argv = [script, *args]
