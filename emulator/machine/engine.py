@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import heapq
+from types import MethodType
+
+CALM = 100  # turns without a change after which groups are looked at
 
 
 class Engine:
@@ -16,6 +19,12 @@ class Engine:
         self.count = 0
         self.nested = False
         self.progress = 0  # counts what other warps could see: a stall without any is a hang
+        self.changes = 0  # counts what memory could hold otherwise
+        self.turns = 0  # of groups of lanes, since one of them has been looked at
+        self.landed = 0  # counts events that are no turns of groups
+        self.mark = 0, 0, 0
+        self.states: dict[object, set] = {}  # of each group, where it has been since nothing changes
+        self.again: set = set()  # those that have come back to a state
 
     def at(self, time: float, call) -> None:
         self.count += 1
@@ -45,6 +54,27 @@ class Engine:
             call()
         self.nested = False
 
+    def spins(self, group) -> bool:
+        """Return whether nothing will ever happen again: no event but turns of groups of lanes is to come, and each has
+        come back to a state in which it was since anything changed. To be asked at every turn of a group."""
+        self.turns += 1
+        if self.turns < CALM:
+            return False
+        mark = self.changes, self.progress, self.landed
+        if mark != self.mark:
+            self.mark, self.turns = mark, 0
+            self.states.clear()
+            self.again.clear()
+            return False
+        state = group.state()
+        known = self.states.setdefault(group, set())
+        if state not in known:
+            known.add(state)
+            return False
+        self.again.add(group)
+        turns = [call.__self__ for _, _, call in self.heap if type(call) is MethodType]
+        return len(turns) + self.limits == len(self.heap) and self.again.issuperset(turns)
+
     def run(self, stalled) -> None:
         """Run events until none is left. `stalled()` is asked then: it returns True if it made new ones."""
         heap = self.heap
@@ -53,6 +83,8 @@ class Engine:
             while True:
                 while len(heap) > self.limits:
                     self.now, _, call = heapq.heappop(heap)
+                    if type(call) is not MethodType:
+                        self.landed += 1
                     call()
                 if not stalled():
                     return

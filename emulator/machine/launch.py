@@ -127,7 +127,7 @@ class Launch:
         self._clusters_left = self._clusters()
         self._next = next(self._clusters_left, None)
         self.running: set[Cluster] = set()
-        self.clusters_done = 0
+        self.started = 0  # clusters
         self.last_store = 0.0  # when the last store is acknowledged (timing)
         self._stall_mark = -1
         self.registers = self._registers()
@@ -237,11 +237,11 @@ class Launch:
                 return
             cluster = Cluster(self, self.take_pending_cluster(), sms)
             self.running.add(cluster)
+            self.started += 1
             cluster.start(self.engine.now + self.clock.cta_start(self.number, sms))
 
     def cluster_done(self, cluster: Cluster):
         self.running.discard(cluster)
-        self.clusters_done += 1
         self.engine.progress += 1
         for cta in cluster.ctas:
             self.placement.release(cta.sm, self.shared_bytes, cta.threads)
@@ -345,13 +345,22 @@ class Launch:
     def _waits_with_limit(self, group) -> bool:
         return isinstance(group.waiting_for, Waitable) and lookup(self.instruction(group)).limited
 
+    def livelock(self) -> Hang:
+        """Every group that could go on looks for something, again and again, that nobody comes to write."""
+        lines = [f"{self.program.kernel.title} spins for ever: memory does not change, and everybody has looked before"]
+        left = math.prod(self.grid) - self.started * math.prod(self.cluster)
+        if left > 0:
+            lines.append(f"  {left} of {math.prod(self.grid)} CTAs of the grid have not started, for which no SM has room")
+        return Hang("\n".join([*lines, *self.waiting()[1:]]))
+
     def waiting(self) -> list[str]:
         """List who waits where for what: one line for all warps that wait alike, each perhaps in its own CTA."""
         alike: dict[str, list] = {}
         for g in self.groups():
             instr = self.instruction(g)
             lanes = "" if g.n == g.warp.threads else f" lanes {ranges(g.lanes)}"
-            text = f"{lanes} at PTX line {instr.line} ({instr.op}) waits for {g.waiting_for}"
+            waits = "spins" if g.waiting_for is None else f"waits for {g.waiting_for}"
+            text = f"{lanes} at PTX line {instr.line} ({instr.op}) {waits}"
             if lookup(instr).limited:
                 text += f" to complete the phase of parity {g.awaited & 1 if g.awaited < 2 else g.awaited >> 63}"
             if instr.loc:

@@ -42,14 +42,8 @@ class Origin:
 
     __slots__ = ("label", "warp", "program", "block", "lineno")
 
-    def __init__(self, label, group, lineno):
-        self.label, self.warp, self.program, self.block, self.lineno = (
-            label,
-            group.warp,
-            group.program,
-            group.pc,
-            lineno,
-        )
+    def __init__(self, label, group, block, lineno):
+        self.label, self.warp, self.program, self.block, self.lineno = label, group.warp, group.program, block, lineno
 
     def instruction(self):
         return self.program.instruction_at(self.block, self.lineno)
@@ -85,6 +79,7 @@ def place_of(frame) -> str:
 
 
 WARPS = 32  # the most that a CTA has
+PATIENCE = 256  # blocks that a group executes in a turn before it is looked at
 
 
 class Warp:
@@ -174,8 +169,10 @@ class Group(LaneGroup):
         if self.waiting_for is not None:
             self.clock.trace.wait(self, self.blocked_at, self.t)
             self.waiting_for = None
-        pc = self.pc
+        pc, passed = self.pc, 0
         join = self.join.block if self.join else -9
+        if engine.spins(self):
+            raise self.launch.livelock()
         try:
             while True:
                 if pc == join:
@@ -189,6 +186,11 @@ class Group(LaneGroup):
                     break
                 self.t = executed(self, costs[self.pc])
                 pc = following
+                passed += 1
+                if passed == PATIENCE:  # nobody else has a turn to be asked
+                    self.pc, passed = pc, 0
+                    if engine.spins(self):
+                        raise self.launch.livelock()
                 if heap and self.t > heap[0][0] + quantum:
                     self.pc = pc
                     engine.at(self.t, self.run)
@@ -211,6 +213,12 @@ class Group(LaneGroup):
         else:
             assert following == SPLIT
         return None
+
+    def state(self) -> int:
+        """Where the lanes are, and what they may still look at of their registers."""
+        values = (self.R[r] for r in sorted(self.program.live_registers(self.pc)))
+        seen = tuple(v.tobytes() if type(v) is np.ndarray and v.dtype != object else repr(v) for v in values)
+        return hash((self.pc, self.token is None, seen))
 
     def leave(self):
         try:
@@ -262,10 +270,13 @@ class Group(LaneGroup):
         return f"kernel {self.program.kernel.title}, {self.warp}{lanes}" + at(instr)
 
     def origin(self, label: str) -> Origin:
-        line = sys._getframe(2).f_lineno
-        found = self.warp.origins.get((label, self.pc, line))
+        return self.origin_at(label, self.pc, sys._getframe(2).f_lineno)
+
+    def origin_at(self, label: str, block: int, line: int) -> Origin:
+        """A name for the instruction at a line of a block's Python."""
+        found = self.warp.origins.get((label, block, line))
         if found is None:
-            found = self.warp.origins[label, self.pc, line] = Origin(label, self, line)
+            found = self.warp.origins[label, block, line] = Origin(label, self, block, line)
         return found
 
     def later(self, when: float, origin: Origin, call):
@@ -294,6 +305,12 @@ class Group(LaneGroup):
         if guard.any() and not guard.all():
             raise Unsupported("a guard that holds in some lanes only, of an instruction that lanes execute together")
         return bool(guard[0])
+
+    def lanes_at(self, positions: int) -> int:
+        """The lanes at positions in the group, a bit each."""
+        if self.n == 32:
+            return positions
+        return sum(1 << lane for k, lane in enumerate(self.lanes.tolist()) if positions >> k & 1)
 
     def lanes_of(self, mask) -> int:
         if mask is True:

@@ -76,5 +76,3 @@ def reduce(c: Code, lanes, mode: str, a: Int, sign: bool) -> Value:
     a = c.spread(c.cast(a, 32))
     what = ("s" if sign else "u") + mode if mode in ("min", "max") else mode
     return c.across(what, a)
-
-

@@ -1,7 +1,7 @@
 """Blocks of a program as one function of machine code, and the Python that enters it and comes back.
 
-A region is some blocks and what LLVM made of them. Inside, a register is a vector of the 32 lanes or one number, for all
-of the region. Registers are in `R` whenever Python runs: on entry those that machine code will use go into its buffer,
+A region is some blocks and what LLVM made of them. Inside, a register is a vector of the 32 lanes or one number, in all
+of it. Registers are in `R` whenever Python runs: on entry those that machine code will use go into its buffer,
 on leaving those that it has changed and somebody still reads come back. What is left to Python (an instruction without
 a translation, lanes that part, a fault to be explained) is a part of its block's Python function.
 
@@ -17,8 +17,9 @@ import math
 import struct
 import textwrap
 import threading
+from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
@@ -26,11 +27,12 @@ import numpy as np
 from ..errors import EmulatorError
 from ..formats.alu import U
 from ..ptx.program import EXIT, Program
-from .llvm import LANES, Untranslated, Value, compiler, type_of
-from .translate import Input, Kinds, Translator, input_of
+from . import memory
+from .llvm import LANES, Untranslated, compiler, type_of
+from .translate import Input, Kinds, Translator
 
 # The buffer: what machine code is told, numbers of one value, then a row for each that varies
-HEADER = "<qddqII"  # entry, time, limit, block where the lanes meet others, lanes here, lanes alive
+HEADER = "<qddqIIq"  # entry, time, limit, block where the lanes meet others, lanes here, lanes alive, context
 TIME, NUMBERS, ROW = 8, 64, 8 * LANES
 # What a register that does not fit its place raises, and a symbol without an address: Python comes to it, or does not
 AMISS = (TypeError, ValueError, OverflowError, struct.error, EmulatorError)
@@ -62,7 +64,7 @@ class Part:
 
 @dataclass
 class Exit:
-    """Where machine code ends: before step `step` of a block for Python to go on, or behind the block, to `following`."""
+    """Where machine code ends: before step `step` of a block, for Python to go on, or behind it, to `following`."""
 
     block: int
     step: int | None
@@ -103,6 +105,8 @@ class Region:
         self.varying: set[int] = set()
         self.tails: dict[tuple[int, int, int], object] = {}
         self.buffer_lock = threading.Lock()
+        self.memory = memory.Memory()
+        self.places: dict[int, tuple[str, int, int]] = {}
 
     # -- translation -------------------------------------------------------------------------------------------
     def translate(self) -> None:
@@ -123,6 +127,7 @@ class Region:
                 last = n == len(self.steps[b]) - 1
                 body = [s for s in step.body if not (last and self._ends(s))]
                 used = set(code.registers)
+                code.index = self.program.start[b] + n
                 try:
                     step.text = code.instruction(body, bail)
                     step.bails = bool(bails)
@@ -348,13 +353,34 @@ class Region:
                 name, bits, vary = f"%r{what}", self.bits[what], what in self.varying
             head.append(f"  {name} = alloca {type_of(bits, vary)}, align 64")
             places.append((name, what, bits, vary))
-        head += [f"  %{n} = alloca {t}" for n, t in
-                 (("time", "double"), ("limit", "double"), ("meet", "i64"), ("lane_mask", "i32"), ("live_mask", "i32"))]
-        head += [f"  %{s} = alloca [{LANES} x i{s[1:3]}], align 64" for s in sorted(code.scratch)]
+        head += [
+            f"  %{n} = alloca {t}"
+            for n, t in (
+                ("time", "double"),
+                ("limit", "double"),
+                ("meet", "i64"),
+                ("lane_mask", "i32"),
+                ("live_mask", "i32"),
+            )
+        ]
+        head += [f"  %{name} = alloca [{size} x i8], align 64" for name, size in sorted(code.scratch.items())]
+        if code.accesses:
+            head += [
+                "  %active = alloca i32",
+                "  %h.context = getelementptr i8, ptr %base, i64 40",
+                "  %context = load ptr, ptr %h.context",
+                f"  %h.active = getelementptr i64, ptr %context, i64 {memory.ACTIVE}",
+                "  %l.active = load i64, ptr %h.active",
+                "  %l.active.32 = trunc i64 %l.active to i32",
+                "  store i32 %l.active.32, ptr %active",
+            ]
         for name, kind, at in (("time", "double", 8), ("limit", "double", 16), ("meet", "i64", 24),
                                ("lane_mask", "i32", 32), ("live_mask", "i32", 36)):  # fmt: skip
-            head += [f"  %h.{name} = getelementptr i8, ptr %base, i64 {at}",
-                     f"  %l.{name} = load {kind}, ptr %h.{name}", f"  store {kind} %l.{name}, ptr %{name}"]
+            head += [
+                f"  %h.{name} = getelementptr i8, ptr %base, i64 {at}",
+                f"  %l.{name} = load {kind}, ptr %h.{name}",
+                f"  store {kind} %l.{name}, ptr %{name}",
+            ]
         for name, what, bits, vary in places:
             head += self._load(name, what, bits, vary)
         head += ["  %entry.number = load i64, ptr %base"]
@@ -381,6 +407,7 @@ class Region:
             body.append(f"  ret i64 {n}")
         return "\n".join([
             *code.declarations.values(), *code.helpers.values(),
+            *([memory.shadow_text(), *code.accesses.values()] if code.accesses else []),
             "define i64 @block(ptr noalias %base) {", "entry:", *head, *body, "}",
         ])  # fmt: skip
 
@@ -392,8 +419,10 @@ class Region:
         lines = [f"  %p.{n} = getelementptr i8, ptr %base, i64 {self._place(what)}"]
         if bits == 1:
             byte = type_of(8, vary)
-            lines += [f"  %b.{n} = load {byte}, ptr %p.{n}, align {64 if vary else 8}",
-                      f"  %v.{n} = icmp ne {byte} %b.{n}, zeroinitializer"]
+            lines += [
+                f"  %b.{n} = load {byte}, ptr %p.{n}, align {64 if vary else 8}",
+                f"  %v.{n} = icmp ne {byte} %b.{n}, zeroinitializer",
+            ]
         else:
             lines.append(f"  %v.{n} = load {kind}, ptr %p.{n}, align {64 if vary else 8}")
         return [*lines, f"  store {kind} %v.{n}, ptr {name}"]
@@ -439,8 +468,10 @@ class Region:
         scope["pack"] = struct.Struct(layout).pack_into
         scope.update(self.units)
         limit = "heap[0][0] + g.clock.quantum if heap else inf"
+        scope["begin"] = self.memory.begin
         header = [f"{self.entries[position]}", "g.t", limit, "join.block if join else -9", "g.lane_mask"]
-        lines.append(f"    pack(buffer, 0, {', '.join([*header, 'g.warp.live_mask', *values])})")
+        header += ["g.warp.live_mask", "begin(g)" if self.code.accesses else "0"]
+        lines.append(f"    pack(buffer, 0, {', '.join([*header, *values])})")
         lines.append("    return call()")
         exec("\n".join(lines), scope)
         return scope["enter"]
@@ -520,6 +551,8 @@ class Region:
                 with self.buffer_lock:  # another thread of the script may launch the same kernel
                     e = self.by_number[enter(g)]
                     e.save(g)
+                    if self.code.accesses:
+                        self.memory.finish(g, self.origin)
             except AMISS:
                 self.widen(g, position)
                 b, first = position
@@ -531,6 +564,25 @@ class Region:
             if following is not None or e.resume is None:
                 return following
             position = e.resume
+
+    def origin(self, g, index: int):
+        """What names an instruction that has accessed memory, by its number in the program: as its Python would."""
+        place = self.places.get(index)
+        if place is None:
+            place = self.places[index] = self._place_in_python(index)
+        return g.origin_at(*place)
+
+    def _place_in_python(self, index: int) -> tuple[str, int, int]:
+        """The label of an access, its block, and the line of that one's Python that calls for it."""
+        b = bisect_right(self.program.start, index) - 1
+        n = index - self.program.start[b]
+        writer = self.writers[b]
+        if not self.program.line_maps[b]:
+            self.program.line_maps[b] = writer.finish()[1]
+        texts = [text for text, _ in writer.lines[writer.marks[n] : writer.marks[n + 1]]]
+        k = next(k for k, text in enumerate(texts) if "access." in text)
+        label = "load" if "access.load(" in texts[k] else "store"
+        return label, b, len(writer.opening([])) + writer.marks[n] + k + 1
 
     def widen(self, g, position: tuple[int, int]) -> None:
         """Compile again if a register that had one value for all lanes has not."""

@@ -1,7 +1,7 @@
 """One instruction: from the Python that its handler wrote to LLVM's assembly.
 
 That Python is assignments of expressions over registers (`r5`), temporaries, constants and calls, `if` for a guard, and
-`return` where a block ends. Its meaning here is that of NumPy's unsigned arrays, which is the meaning of handlers' code.
+`return` where a block ends. It means here what it means for NumPy's unsigned arrays, as all that handlers write.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import arithmetic, conversion, exchange
+from . import arithmetic, conversion, exchange, memory
 from .llvm import LANES, Code, Untranslated, Value, type_of
 
 OPERATORS = {
@@ -124,7 +124,7 @@ def constant_of(node: ast.AST):
 
 # -- instructions ------------------------------------------------------------------------------------------------------
 class Translator(Code):
-    """Writes the instructions of a function. Registers, `t` and the like are variables in memory: LLVM removes those."""
+    """Writes the instructions of a function. Registers and the like are variables in memory, which LLVM removes."""
 
     def __init__(self, bits: dict[int, int], varying: set[int]):
         super().__init__()
@@ -132,10 +132,11 @@ class Translator(Code):
         self.registers: set[int] = set()  # that are used
         self.inputs: dict[str, Input] = {}
         self.helpers: dict[str, str] = {}
-        self.scratch: set[str] = set()
+        self.scratch: dict[str, int] = {}  # bytes of memory by name
         self.local: dict[str, object] = {}
         self.bail_to: Callable[[], str] | None = None
-        self.end: Callable[[ast.stmt], None] | None = None  # what a `return` becomes
+        self.index = 0  # of the instruction in its program
+        self.accesses: dict[str, str] = {}  # functions of memory
 
     def instruction(self, body: list[ast.stmt], bail_to: Callable[[], str]) -> list[str]:
         """The text of one instruction. bail_to: names, and so makes, the place where Python takes over from it."""
@@ -282,6 +283,8 @@ class Translator(Code):
             name = f"%input{list(self.inputs).index(found.text)}"
             return self.value(f"load {type_of(found.bits, found.vary)}, ptr {name}", found.bits, found.vary)
         called = ast.unparse(node.func)
+        if called in ("access.load", "access.store"):
+            return self.access(node, called == "access.store")
         if called == "g.uniform":
             return self.uniform(self.expression(node.args[0]))
         if called == "select":
@@ -295,6 +298,51 @@ class Translator(Code):
         if not any(isinstance(a, Value) for a in arguments) and not any(map(callable, arguments)) and module != "lanes":
             raise Untranslated("a call of constants")
         return function(self, *arguments, **options)
+
+    def access(self, node: ast.Call, write: bool):
+        """A weak load or store of shared or global memory."""
+        _, space, address, size, what, mask, *more = node.args
+        space, size = space.value, size.value
+        if node.keywords or more and not write or space not in ("shared", "global") or size not in (4, 8):
+            raise Untranslated("this access")
+        values = self.expression(what) if write else None
+        count = len(values) if write else what.value
+        if size * count > 32:
+            raise Untranslated("a wide access")
+        address, mask = self.expression(address), self.expression(mask)
+        if not isinstance(address, Value):
+            raise Untranslated("a constant address")
+        vary = write or address.vary or (isinstance(mask, Value) and mask.vary)
+        if space == "shared" and not address.vary and address.bits == 64:
+            address = self.cast(address, 32)
+        active = self.header("active") if write else self.constant(FULL if vary else 1, 32)
+        if isinstance(mask, Value):
+            if mask.vary:
+                active = self.binary("and", active, self.lanes_true(mask))
+            else:
+                active = self.choose(mask, active, 0)
+        name = f"{'store' if write else 'load'}.{space}.{size}.{count}"
+        self.accesses[name] = memory.access_text(name, write, space == "shared", size, count)
+        self.scratch |= {"s64.0": 8 * LANES, "values": 32 * LANES}
+        self.emit(f"store {self.spread(self.cast(address, 64))}, ptr %s64.0")
+        places = [self.value_place(k * LANES * size) for k in range(count)]
+        kind = type_of(8 * size, True)
+        for k in range(count):
+            if write:
+                self.emit(f"store {self.spread(self.cast(values[k], 8 * size))}, ptr {places[k]}")
+            else:
+                self.emit(f"store {kind} zeroinitializer, ptr {places[k]}")
+        arguments = f"ptr %context, ptr %s64.0, {active}, ptr %values, i32 {self.index}"
+        self.bail_where(self.value(f"call i1 @{name}({arguments})", 1, False))
+        if write:
+            return None
+        kind = type_of(8 * size, vary)
+        return tuple(self.value(f"load {kind}, ptr {p}", 8 * size, vary) for p in places)
+
+    def value_place(self, offset: int) -> str:
+        name = f"%{self.name('place')}"
+        self.emit(f"{name} = getelementptr i8, ptr %values, i64 {offset}")
+        return name
 
     def uniform(self, guard):
         if isinstance(guard, bool) or not guard.vary:
@@ -330,7 +378,7 @@ class Translator(Code):
     def permute(self, a: Value, source: Value) -> Value:
         """a[source], lane by lane."""
         self.helpers["permute"] = PERMUTE
-        self.scratch |= {"s32.0", "s32.1"}
+        self.scratch |= {"s32.0": 4 * LANES, "s32.1": 4 * LANES}
         self.emit(f"store {a}, ptr %s32.0")
         self.emit(f"store {source}, ptr %s32.1")
         self.emit("call void @permute(ptr %s32.0, ptr %s32.1)")
@@ -342,7 +390,7 @@ class Translator(Code):
         if not x.vary:
             return self.value(f"call double @{name}({x})", 64, False, True)
         self.helpers[f"each.{name}"] = EACH.replace("NAME", name)
-        self.scratch.add("s64.0")
+        self.scratch["s64.0"] = 8 * LANES
         self.emit(f"store {x}, ptr %s64.0")
         self.emit(f"call void @each.{name}(ptr %s64.0)")
         return self.value(f"load {x.type}, ptr %s64.0", 64, True, True)

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..device import DEVICE
 from ..errors import Unsupported
-from . import cuda_bindings, cute_dsl, timed
+from . import cuda_bindings, cute_dsl, timed, triton_driver
 from .after_import import after_import
 from .cuda_cpp import extension
 from .scaled_mm import scaled_mm
@@ -411,6 +411,7 @@ def install() -> None:
     torch.version.cuda = "13.0"
     torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.__dlpack__()
     CudaMode().__enter__()
+    after_import("triton", triton_driver.install)
     after_import("torch.utils.cpp_extension", lambda: extension.install(CudaTensor, to_device))
 
     bootstrap = threading.Thread._bootstrap_inner  # modes belong to a thread

@@ -73,7 +73,7 @@ def places(launches: list[Launch], moving: bool, most: int = 8) -> list[str]:
 def describe(launches: list[Launch], seconds: float) -> str:
     """Say how far the launches are after these seconds, and where one of their warps is."""
     launch = launches[0]
-    done, clusters = launch.clusters_done, math.prod(launch.grid) // math.prod(launch.cluster)
+    done, clusters = launch.started - len(launch.running), math.prod(launch.grid) // math.prod(launch.cluster)
     left = f", about {seconds * (clusters - done) / done:.0f} s left" if done else ""
     what = "CTAs" if math.prod(launch.cluster) == 1 else "clusters"
     for _ in range(3):

@@ -29,11 +29,15 @@ class Footprint:
 
     def mark(self, region: Region, words, write: bool) -> None:
         """words: numbers of words, or a slice of them, from the one that holds the region's first byte."""
+        self.used(region)[int(write), words] = True
+
+    def used(self, region: Region) -> np.ndarray:
+        """What the launch has used of a region so far, to be changed by who notes more."""
         found = self.regions.get((region.start, region.size))
         if found is None:
             used = np.zeros((2, -(-(region.size + region.start % WORD) // WORD)), bool)
             found = self.regions[region.start, region.size] = region, used
-        found[1][int(write), words] = True
+        return found[1]
 
     def conflicts(self, region: Region, words: np.ndarray, write: bool) -> str | None:
         """How this launch uses words that another one wants to read or write, if the two do not go together."""

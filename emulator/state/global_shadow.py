@@ -71,15 +71,19 @@ class GlobalShadow:
     ) -> None:
         """`size` bytes are written at each address. marks: see order.py; changed: see shadow.py, of all addresses."""
         for region, at in self._located(addresses, size, True):
-            found = self.regions.get(id(region))
-            if found is None:
-                found = self.regions[id(region)] = region, Shadow(self.order, region.size + 2 * WORD)
-                for earlier, width, reader, number in self.unwritten.pop(id(region), (region, []))[1]:
-                    for plane, index in self._places(found[1], region, earlier, width):
-                        plane.note_read(index, reader, number)
-            places = partial(self._places, found[1], region)
+            places = partial(self._places, self.shadow_of(region), region)
             conflicts = store(places, at, size, by, marks, key, who, changed if len(at) == len(addresses) else None)
             self._conflict(conflicts, "write", region, by)
+
+    def shadow_of(self, region: Region) -> Shadow:
+        """The shadow of a region, made when something is written to it, or may be."""
+        found = self.regions.get(id(region))
+        if found is None:
+            found = self.regions[id(region)] = region, Shadow(self.order, region.size + 2 * WORD)
+            for earlier, width, reader, number in self.unwritten.pop(id(region), (region, []))[1]:
+                for plane, index in self._places(found[1], region, earlier, width):
+                    plane.note_read(index, reader, number)
+        return found[1]
 
     def _located(self, addresses: np.ndarray, size: int, write: bool = False):
         """The regions of addresses, each with the offsets there, int64."""

@@ -16,6 +16,7 @@ import numpy as np
 from .order import ASYNC_SHARED, GENERIC, STRONG, Actor, Order, Space
 
 WORD = 4
+SLOTS = 4  # for reads of a place that nothing has put in order, to begin with
 
 
 # Beside what an actor knows, by component: the latest event with which what it does is in order
@@ -32,18 +33,19 @@ class Conflict(NamedTuple):
 
 
 class Plane:
-    """Places of so many bytes each. written: int32 [places]; reads: by component, int32 [places]; last: its maximum.
+    """Places of so many bytes each. written: int32 [places], the last write; reads: int32 [slots, places].
 
-    observed: likewise, of strong reads, which race with nothing: who has seen a strong write there may overwrite it.
+    A place keeps the reads since its last write that no other one of these has happened after, in its first slots.
+    observed: by component, int32 [places], of strong reads, which race with nothing: who has seen a strong write there
+    may overwrite it.
     """
 
-    __slots__ = ("order", "grain", "written", "reads", "last", "observed")
+    __slots__ = ("order", "grain", "written", "reads", "observed")
 
     def __init__(self, order: Order, places: int, grain: int):
         self.order, self.grain = order, grain
         self.written = np.zeros(places, np.int32)
-        self.reads: dict[tuple[Space, int], np.ndarray] = {}
-        self.last: dict[tuple[Space, int], int] = {}
+        self.reads = np.zeros((SLOTS, places), np.int32)
         self.observed: dict[tuple[Space, int], np.ndarray] = {}
 
     def place(self, index: slice | np.ndarray, which: int) -> int:
@@ -60,9 +62,7 @@ class Plane:
         late = by.unknown(numbers, row)
         if not late.any():
             return None
-        for (space, component), number in but.items():
-            here = (self.order.component[numbers] == component) & (self.order.space[numbers] == space.index)
-            late &= ~here | (numbers > number)
+        late &= self._after(numbers, but)
         if weak:
             late &= self.order.marks[numbers] & STRONG == 0
         elif (seen := self.observed.get(by.key)) is not None:
@@ -76,28 +76,55 @@ class Plane:
 
     def unordered_read(self, index, by: Actor, but: Known = NOTHING) -> Conflict | None:
         """A read here since the last write that `by` does not know."""
-        for key, numbers in self.reads.items():
-            known = max(by.knowledge.known(key), but.get(key, 0))
-            if self.last[key] <= known:
-                continue
-            here = numbers[index]
-            which = np.flatnonzero(here > known)
-            if len(which):
-                return Conflict(self.place(index, int(which[0])), int(here[which[0]]), "read")
+        for slot in self.reads:
+            numbers = slot[index]
+            if not numbers.any():
+                return None
+            late = by.unknown(numbers) & (numbers != 0)
+            if late.any():
+                which = np.flatnonzero(late & self._after(numbers, but))
+                if len(which):
+                    return Conflict(self.place(index, int(which[0])), int(numbers[which[0]]), "read")
         return None
+
+    def _after(self, numbers: np.ndarray, but: Known) -> np.ndarray | bool:
+        """Which of these events come after those of their component that `but` has."""
+        after: np.ndarray | bool = True
+        for key, number in but.items():
+            after &= ~self._of(numbers, key) | (numbers > number)
+        return after
+
+    def _of(self, numbers: np.ndarray, key: tuple[Space, int]) -> np.ndarray:
+        """Which of these events are of a component."""
+        return (self.order.component[numbers] == key[1]) & (self.order.space[numbers] == key[0].index)
+
+    def note_read(self, index, key: tuple[Space, int], number: int, by: Actor | None = None) -> None:
+        """An event of a component reads here: of `by`, if it is a warp's own, which then is after what that knows."""
+        left = np.arange(index.start, index.stop) if type(index) is slice else index
+        for slot in range(len(self.reads) + 1):
+            if slot == len(self.reads):
+                self.reads = np.concatenate((self.reads, np.zeros_like(self.reads)))
+            numbers = self.reads[slot][left]
+            over = (numbers == 0) | self._of(numbers, key)
+            if by is not None and not over.all():
+                over |= ~by.unknown(numbers)
+            if over.all():
+                self.reads[slot][left] = number
+                return
+            self.reads[slot][left[over]] = number
+            left = left[~over]
+
+    def note_write(self, index, number: int, ordered: bool) -> None:
+        """An event writes here. ordered: after all the reads, which are forgotten, then: who knows it knows them."""
+        self.written[index] = number
+        for slot in self.reads if ordered else ():
+            if not slot[index].any():
+                break
+            slot[index] = 0
 
     def observe(self, index, by: Actor, number: int) -> None:
         """A strong read by a warp."""
         self.observed.setdefault(by.key, np.zeros(len(self.written), np.int32))[index] = number
-
-    def note_read(self, index, key: tuple[Space, int], number: int) -> None:
-        """An event of a component reads here."""
-        numbers = self.reads.get(key)
-        if numbers is None:
-            numbers = self.reads[key] = np.zeros(len(self.written), np.int32)
-            self.last[key] = 0
-        numbers[index] = number
-        self.last[key] = max(self.last[key], number)
 
 
 class Shadow:
@@ -154,10 +181,9 @@ class Shadow:
             self.split[fresh] = True
             index = self._spread(fresh * WORD, WORD)
             self.bytes.written[index] = np.repeat(self.words.written[fresh], WORD)
-            for key, numbers in self.words.reads.items():
-                if (here := numbers[fresh]).any():
-                    self.bytes.note_read(index, key, self.words.last[key])
-                    self.bytes.reads[key][index] = np.repeat(here, WORD)
+            if (more := len(self.words.reads) - len(self.bytes.reads)) > 0:
+                self.bytes.reads = np.pad(self.bytes.reads, ((0, more), (0, 0)))
+            self.bytes.reads[: len(self.words.reads), index] = np.repeat(self.words.reads[:, fresh], WORD, axis=1)
         return self.bytes
 
 
@@ -168,7 +194,7 @@ def reads(places, by: Actor, key: tuple[Space, int] | None = None, number: int =
         if conflict is not None:
             yield conflict
         if key is not None:
-            plane.note_read(index, key, number)
+            plane.note_read(index, key, number, by if key is by.key else None)
 
 
 def writes(places, by: Actor, but: Known = NOTHING, weak: bool = False) -> Iterator[Conflict]:
@@ -190,12 +216,13 @@ def store(
     """
     there, weak = places(offsets, size), bool(marks & STRONG)
     conflicts = list(writes(there, by, weak=weak))
+    ordered = not conflicts
     if conflicts and changed is not None:
         differ = offsets[changed()]
         conflicts = list(writes(places(differ, size), by, weak=weak)) if len(differ) else []
     number = by.order.next(key, who, marks)
     for plane, index in there:
-        plane.written[index] = number
+        plane.note_write(index, number, ordered)
     return conflicts
 
 

@@ -91,6 +91,7 @@ class TensorMemory:
         self.written = np.zeros((LANES, COLUMNS), bool)
         self.allocated, self.usable = np.zeros((2, COLUMNS), bool)  # usable: nobody has come to free them
         self.allocations: dict[int, int] = {}  # base column -> columns
+        self.groups: dict[int, bool] = {}  # base column -> whether it was allocated with .cta_group::2
         self._last_size = COLUMNS
         self._relinquished = False
         self._report = report
@@ -121,8 +122,11 @@ class TensorMemory:
         self.written[:, base : base + columns] = False
         return base
 
-    def close(self, addr: int, columns: int) -> None:
+    def close(self, addr: int, columns: int, pair: bool = False) -> None:
         """A warp comes to free the allocation at address `addr`: nothing may use it any more."""
+        if self.groups.get(addr, pair) != pair:
+            what = (f"cta_group::{1 + of}" for of in (pair, not pair))
+            raise Fault("tmem-alloc", "tcgen05.dealloc.{} of columns allocated with .{}".format(*what))
         if self.allocations.get(addr) != columns or not self.usable[addr]:
             raise Fault(
                 "tmem-alloc", f"dealloc of {columns} columns at {addr:#x}: live allocations are {self.allocations}"

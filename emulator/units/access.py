@@ -187,6 +187,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
         values = tuple(v.astype(np.uint64) if alu.is_array(v) else v for v in values)
         size = 8
     count = len(values)
+    g.engine.changes += 1
     who = g.origin("store") if g.launch.checks and space in ("shared", "global") else None
     marks = GENERIC | STRONG * bool(sync)
     if g.n == 1 and space != "local":
@@ -323,10 +324,11 @@ def atomic(
             at = a + k * size
             old = load_one(g, space, at, size, True)
             olds[k][p] = old
-            store_one(g, space, at, size, alu.combine(what, kind, old, *new, ftz=ftz), who, True)
+            value = alu.combine(what, kind, old, *new, ftz=ftz)
+            g.engine.changes += value != old
+            store_one(g, space, at, size, value, who, True)
         if space == "global":
             note_global(g, a, size * count, True, who, marks=GENERIC | STRONG)
-    g.engine.progress += 1
     if lanes := active(g, mask):
         at = address[lanes] if alu.is_array(address) else address
         _acquire(g, space, at)

@@ -24,6 +24,8 @@ from .pipe import Pipe
 class Engine(Protocol):
     """The events to come: machine/engine.Engine."""
 
+    changes: int
+    """A count of stores and of atomics that have changed anything; where it does not grow, who polls, polls in vain."""
     progress: int
     """A count of what other warps could see; a stall during which it does not grow is a hang."""
 
