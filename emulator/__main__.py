@@ -29,7 +29,10 @@ def to_be_written(context, option, path):
             with tempfile.TemporaryFile(dir=place):
                 pass
         else:
+            there = place.exists()
             place.open("a").close()
+            if not there:
+                place.unlink()
     except OSError as error:
         raise click.UsageError(f"cannot write {path}: {error.strerror}") from None
     return path
@@ -89,9 +92,11 @@ def run(
 )  # fmt: skip
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
               help="Write the report there.")  # fmt: skip
+@click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+              help="Write a page of it there.")  # fmt: skip
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def profile(machine, launches, out, json_file, script, args):
+def profile(machine, launches, out, json_file, html, script, args):
     """Model the times of what SCRIPT launches, what its kernels use, and where the time goes.
 
     The launches of this process are recorded while SCRIPT runs, and timed back to back when it has ended. Products are
@@ -102,7 +107,7 @@ def profile(machine, launches, out, json_file, script, args):
     from .serve.profile import profile
 
     try:
-        found = profile(script, list(args), machine, out, launches)
+        found = profile(script, list(args), machine, out, launches, html and Path(html))
     except EmulatorError as error:
         raise click.ClickException(str(error)) from None
     for line in report.lines(found):
