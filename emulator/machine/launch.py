@@ -18,7 +18,7 @@ from ..formats import cubin
 from ..formats.lanes import ranges
 from ..ptx.isa import lookup
 from ..ptx.program import Program
-from ..ptx.syntax import Instr, Symbol, leaves
+from ..ptx.syntax import Instr, Special, Symbol, leaves
 from ..state.barrier import Waitable
 from ..state.dependency import Dependencies
 from ..state.global_memory import GlobalMemory
@@ -30,6 +30,7 @@ from .cta import Cluster
 from .engine import Engine
 from .placement import Placement
 from .schedule import FunctionalClock, Schedule
+from .special import TIMERS
 from .warp import place_of
 
 _BLAS = ThreadpoolController()
@@ -128,6 +129,8 @@ class Launch:
         self._next = next(self._clusters_left, None)
         self.running: set[Cluster] = set()
         self.started = 0  # clusters
+        operands = (o for i in kernel.instrs for o in i.operands)
+        self.reads_time = any(isinstance(o, Special) and o.name in TIMERS for o in operands)
         self.last_store = 0.0  # when the last store is acknowledged (timing)
         self._stall_mark = -1
         self.registers = self._registers()
@@ -350,7 +353,8 @@ class Launch:
         lines = [f"{self.program.kernel.title} spins for ever: memory does not change, and everybody has looked before"]
         left = math.prod(self.grid) - self.started * math.prod(self.cluster)
         if left > 0:
-            lines.append(f"  {left} of {math.prod(self.grid)} CTAs of the grid have not started, for which no SM has room")
+            ctas = math.prod(self.grid)
+            lines.append(f"  {left} of {ctas} CTAs of the grid have not started, for which no SM has room")
         return Hang("\n".join([*lines, *self.waiting()[1:]]))
 
     def waiting(self) -> list[str]:
