@@ -147,7 +147,7 @@ def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, 
     gpu = device_of(hidden.device, "hidden")
     complain(tensors, expected, (hidden, "hidden"))
     if not quantises:
-        hidden_scale = scale_by_block(hidden_scale, hidden)
+        hidden_scale = scale_by_block(hidden_scale, hidden, gpu)
         tensors, expected = (*tensors, hidden_scale), (*expected, contiguous("hidden_scale", F32, h // 128, tokens))
         complain(tensors[-1:], expected[-1:], (hidden, "hidden"))
     addresses(gpu, tensors, expected, (0, 3, 5))
@@ -171,15 +171,22 @@ def expectations(
     )
 
 
-def scale_by_block(scale, hidden: torch.Tensor) -> torch.Tensor:
+def scale_by_block(scale, hidden: torch.Tensor, gpu) -> torch.Tensor:
     """hidden_scale as [H/128, T], contiguous: a view of what is given, or a copy; ValueError for another shape."""
     tokens, blocks = hidden.shape[0], hidden.shape[1] // 128
     found = tuple(scale.shape) if isinstance(scale, torch.Tensor) else scale
     if found not in ((tokens, blocks), (blocks, tokens)):
         raise ValueError(f"hidden_scale is {found}, but must have shape {(tokens, blocks)} or {(blocks, tokens)}")
-    if tokens == blocks:  # what lies side by side tells: the tokens, as DeepGEMM's and vLLM's column-major scales
-        return scale if scale.stride(1) == 1 and scale.stride(0) == tokens else scale.t().contiguous()
-    return (scale.t() if scale.shape == (tokens, blocks) else scale).contiguous()
+    if tokens != blocks:
+        turned = found == (tokens, blocks)
+    else:  # [T, H/128], as column-major scales have tokens side by side, unless these are
+        turned = scale.stride(1) != 1
+    scale = scale.t() if turned else scale
+    if scale.is_contiguous():
+        return scale
+    complain((scale.t().contiguous(),), (contiguous("hidden_scale", F32, tokens, blocks),), (hidden, "hidden"))
+    (copy,) = gpu.tensors(torch.empty(scale.shape, dtype=F32, device=scale.device))
+    return copy.copy_(scale)
 
 
 @functools.cache
