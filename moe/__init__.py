@@ -4,8 +4,8 @@ import importlib
 
 __version__ = "0.1.0"  # emulator's, with which it comes
 WHERE = {
-    "experts": "moe.experts",
-    "experts_workspace_bytes": "moe.experts",
+    "experts": "moe.routed_experts",
+    "experts_workspace_bytes": "moe.routed_experts",
     "grouped_gemm_fp8": "moe.grouped_gemm",
     "run": "moe.layer",
     "warmup": "moe.compile_ahead",
@@ -17,5 +17,6 @@ __all__ = list(WHERE)
 def __getattr__(name: str):
     """CuTe DSL is imported with the function: whoever wants the emulated GPU installs that before."""
     if name in WHERE:
+        importlib.import_module("moe.torch_ops")  # what the functions are under torch.compile
         return getattr(importlib.import_module(WHERE[name]), name)
     raise AttributeError(f"module moe has no {name}")

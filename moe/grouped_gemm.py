@@ -1,7 +1,6 @@
 """`grouped_gemm_fp8`: the operands' checks, and one launch of the kernel that moe.tuning.back_ends chooses."""
 
 import functools
-import importlib
 from collections.abc import Sequence
 
 import torch
@@ -41,7 +40,6 @@ def grouped_gemm_fp8(
     or not in a GPU's memory, as fake, meta and CPU tensors: then nothing is compiled, launched or written.
     """
     if torch.compiler.is_compiling():
-        importlib.import_module("moe.torch_ops")
         if out is None:
             return torch.ops.moe.grouped_gemm_fp8(a, a_scale, b, b_scale, m_indptr)
         torch.ops.moe.grouped_gemm_fp8_out(out, a, a_scale, b, b_scale, m_indptr)

@@ -7,15 +7,15 @@ torch.compile moe.experts and moe.grouped_gemm_fp8 call them by themselves. They
 import torch
 from torch import Tensor
 
-from moe.experts import experts
 from moe.grouped_gemm import grouped_gemm_fp8
 from moe.problem import BF16
+from moe.routed_experts import experts
 
 
 @torch.library.custom_op("moe::experts", mutates_args=())
 def experts_op(
-    hidden: Tensor, topk_ids: Tensor, topk_weights: Tensor, w13: Tensor, w13_scale: Tensor, w2: Tensor, w2_scale: Tensor,
-    hidden_scale: Tensor | None = None, gate_first: bool = False, local_expert_offset: int = 0,
+    hidden: Tensor, topk_ids: Tensor, topk_weights: Tensor, w13: Tensor, w13_scale: Tensor, w2: Tensor,
+    w2_scale: Tensor, hidden_scale: Tensor | None = None, gate_first: bool = False, local_expert_offset: int = 0,
     num_experts: int | None = None, limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """moe.experts into a new tensor."""

@@ -9,7 +9,7 @@ from moe.reference.layer import quantised
 
 
 def lists(ids: torch.Tensor, offset: int, local: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return (m_indptr, rows, places) of topk_ids [T, k]: the local experts' rows, by expert, then by place in topk_ids.
+    """Return (m_indptr, rows, places) of topk_ids [T, k]: the local experts' rows, by expert, then as in topk_ids.
 
     m_indptr int32 [local + 1]; rows int32: the token of each; places int32 [T, k]: the row of each entry, -1 if its
     expert is not local.

@@ -14,22 +14,22 @@ from tests import quick_dsl
 
 MACHINE = os.environ["MOE_MACHINE"]
 GPT_OSS = {"limit": 7.0, "alpha": 1.702, "shift": 1.0}
-H = I = 256
+HIDDEN = INTERMEDIATE = 256
 LOCAL, EVERYWHERE, OFFSET = 12, 20, 4
 SCALED = 0.25  # of the drawn scales: products that the limit cuts, and others
 
 
 @pytest.fixture(scope="module")
 def moe():
-    """The module moe.experts, its kernels compiled into the emulator."""
+    """The module moe.routed_experts, its kernels compiled into the emulator."""
     emulator.install(MACHINE)
     quick_dsl.install()
     torch.cuda.is_available = lambda: False
-    from moe import experts
+    from moe import routed_experts
     from moe.device import device_of
 
     type(device_of(torch.device("cpu"))).sms = 6  # CTAs for all SMs would take long
-    return experts
+    return routed_experts
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def weights(moe):
     from moe.problem import Sizes
     from moe.reference import layer as d
 
-    x = d.draw(Sizes(H, I, LOCAL), 1)
+    x = d.draw(Sizes(HIDDEN, INTERMEDIATE, LOCAL), 1)
     return x.gemm1_weights, x.gemm1_weights_scale * SCALED, x.gemm2_weights, x.gemm2_weights_scale
 
 
@@ -46,7 +46,7 @@ def draw(tokens: int, k: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor
     """hidden, topk_ids, topk_weights: different experts for a token, of which some are not here."""
     g = torch.Generator().manual_seed(seed)
     ids = torch.stack([torch.randperm(EVERYWHERE, generator=g)[:k] for _ in range(tokens)]).int()
-    return torch.randn(tokens, H, generator=g).bfloat16(), ids, torch.rand(tokens, k, generator=g)
+    return torch.randn(tokens, HIDDEN, generator=g).bfloat16(), ids, torch.rand(tokens, k, generator=g)
 
 
 def called(moe, hidden, ids, given, weights, schedule: int = 0, **options):
@@ -91,7 +91,8 @@ def test_e4m3_of_any_layout(moe, weights, layout):
     values, scales = quantised(hidden.float())
     ids = ids.long()
     ids[0] = torch.tensor([2**32 + OFFSET, -(2**40), 2**31 + OFFSET])
-    forms = {"row": scales.t().contiguous(), "column": scales.t(), "padded": torch.zeros(2, 16)[:, :14].copy_(scales).t()}
+    padded = torch.zeros(2, 16)[:, :14].copy_(scales).t()
+    forms = {"row": scales.t().contiguous(), "column": scales.t(), "padded": padded}
     found = called(moe, values, ids, given, weights, hidden_scale=forms[layout], gate_first=True, **GPT_OSS)
     check(found, values, scales, ids, given, weights, gate_first=True, **GPT_OSS)
     assert not found[0].any()
@@ -140,13 +141,13 @@ def test_lists(moe, local, own, k, tokens):
 def test_nothing_to_do(moe, weights):
     hidden, ids, given = draw(5, 2)
     assert not called(moe, hidden, torch.full_like(ids, -1), given, weights).any()
-    assert called(moe, hidden[:0], ids[:0], given[:0], weights).shape == (0, H)
+    assert called(moe, hidden[:0], ids[:0], given[:0], weights).shape == (0, HIDDEN)
 
 
 WRONG = {
     "hidden has type torch.float16": lambda a: a | {"hidden": a["hidden"].half()},
     "topk_ids has type torch.int16": lambda a: a | {"topk_ids": a["topk_ids"].short()},
-    "topk_weights: dimension 1 is 1, but must be 2": lambda a: a | {"topk_weights": a["topk_weights"][:, :1].contiguous()},
+    "topk_weights: dimension 1 is 1, but must be 2": lambda a: a | {"topk_weights": torch.rand(5, 1)},
     "w13 has type": lambda a: a | {"w13": a["w13"].float()},
     "hidden_scale is of hidden in e4m3": lambda a: a | {"hidden_scale": torch.ones(2, 5)},
     r"hidden_scale is None, but must have shape \(5, 2\) or \(2, 5\)": lambda a: a | {
@@ -164,7 +165,7 @@ WRONG = {
 def test_what_is_refused(moe, weights, sentence):
     hidden, ids, given = draw(5, 2)
     names = "hidden", "topk_ids", "topk_weights", "w13", "w13_scale", "w2", "w2_scale"
-    out = torch.full((5, H), 7, dtype=torch.bfloat16)
+    out = torch.full((5, HIDDEN), 7, dtype=torch.bfloat16)
     with emulator.session():
         tensors = dict(zip(names, (hidden, ids, given, *weights)))
         wrong = WRONG[sentence](tensors | {"local_expert_offset": OFFSET, "num_experts": EVERYWHERE})

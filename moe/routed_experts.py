@@ -8,7 +8,6 @@ The launches behind assign are the layer's (layer.py), with its scratch memory, 
 
 import dataclasses
 import functools
-import importlib
 import numbers
 
 import torch
@@ -64,7 +63,6 @@ def experts(
     workspace as of moe.run; workspace of moe.experts_workspace_bytes(...) elements.
     """
     if torch.compiler.is_compiling():
-        importlib.import_module("moe.torch_ops")
         given = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale, hidden_scale, gate_first
         given += local_expert_offset, num_experts, limit, alpha, shift
         if out is None:
