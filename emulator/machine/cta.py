@@ -96,6 +96,7 @@ class Cta:
         self.warpgroups: dict = {}  # those that have issued a wgmma
         self.exited = False
         self.gone = Released()  # what threads knew that have exited: barriers of all do not wait for them
+        self.travelling: list = []  # arrivals under way to mbarriers here: their origins
         self.triggered = False  # griddepcontrol.launch_dependents
         self.symbols = launch.symbols_of(rank)
         self.register_pool = RegisterPool()
@@ -203,10 +204,14 @@ class Cta:
                 message = f"CTA {self.ctaid} exits and no cp.async.bulk.wait_group has waited for {op.what}"
                 message += ", which may still read its shared memory"
                 self.launch.found(Fault("unfinished", message, note="exit-before-store"))
+        for origin in self.travelling:
+            message = f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way"
+            self.launch.found(Fault("unfinished", message, note="exit-before-arrival"))
         knowledge = self.gone.knowledge
-        for (_, key), (number, note) in smem.visitors.items() if smem else ():
+        uses = {"arrival": "arrive at its mbarrier", "access": "use its shared memory", "copy": "write there"}
+        for (kind, key), (number, note) in smem.visitors.items() if smem else ():
             if knowledge.known(key) < number:
-                who, what = self.launch.order.who(number), "arrive at its mbarrier" if note else "use its shared memory"
+                who, what = self.launch.order.who(number), uses[kind]
                 message = f"CTA {self.ctaid} exits while {who} may still {what}: nothing that its warps have waited for"
                 self.launch.found(Fault("unfinished", f"{message} comes after that", note=note))
         for origin in self.accumulating:
