@@ -213,7 +213,8 @@ class SharedMemory:
 
     def check_write(self, lo: int, hi: int, what, owner: Actor | None = None):
         for op in self.in_flight:
-            if op.touches(lo, hi) and not (owner is not None and op.owner is owner):
+            # the ranges first: lanes' cp.async are many
+            if op.lo < hi and lo < op.hi and op.touches(lo, hi) and not (owner is not None and op.owner is owner):
                 verb = "is still writing" if op.writes else "still reads"
                 self.report(Fault("race", f"{what} of shared memory [{lo:#x}, {hi:#x}) that {op.what} {verb}"))
         if lo < self.barriers_end and self.barriers_start < hi:
