@@ -91,8 +91,6 @@ class Cta:
         self.sm, self.resources = sm, launch.placement.sms[sm]
         grid = launch.grid
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
-        seed = launch.seed_of(self.index)
-        self.smem = SharedMemory(launch.shared_bytes, launch.checks, seed, cluster.space, launch.found, rank)
         self.pipe = Pipe(launch.engine)
         self.accumulating: list = []
         self.warpgroups: dict = {}  # those that have issued a wgmma
@@ -117,6 +115,13 @@ class Cta:
             warp.started = time
             group = Group(warp, lanes, list(registers), 0, None, time)
             launch.engine.at(time + launch.clock.wake(self.sm, time), group.run)
+
+    @functools.cached_property
+    def smem(self) -> SharedMemory:
+        """Its shared memory, made when it is first looked at."""
+        launch = self.launch
+        seed, space = launch.seed_of(self.index), self.cluster.space
+        return SharedMemory(launch.shared_bytes, launch.checks, seed, space, launch.found, self.rank)
 
     # -- barriers ----------------------------------------------------------------------------------------------
     def barrier(self, offset: int, warp: Warp, asynchronous: bool = False) -> MBarrier:
@@ -190,7 +195,8 @@ class Cta:
         self.exited = True
         if not self.launch.checks:
             return
-        for op in self.smem.in_flight:
+        smem = vars(self).get("smem")
+        for op in smem.in_flight if smem else ():
             message = f"CTA {self.ctaid} exits while {op.what} is still under way in its shared memory"
             self.launch.found(Fault("unfinished", message, note=op.note))
         for op in (groups.forgotten() for warp in self.warps for groups in warp.bulk.values()):
@@ -203,7 +209,7 @@ class Cta:
             self.launch.found(Fault("unfinished", message, note="exit-before-arrival"))
         knowledge = self.gone.knowledge
         uses = {"arrival": "arrive at its mbarrier", "access": "use its shared memory", "copy": "write there"}
-        for (kind, key), (number, note) in self.smem.visitors.items():
+        for (kind, key), (number, note) in smem.visitors.items() if smem else ():
             if knowledge.known(key) < number:
                 who, what = self.launch.order.who(number), uses[kind]
                 message = f"CTA {self.ctaid} exits while {who} may still {what}: nothing that its warps have waited for"

@@ -8,6 +8,8 @@ from types import MethodType
 
 CALM = 100  # turns without a change after which groups are looked at
 
+GARBAGE = 10_000  # objects: those of some fifty CTAs
+
 
 class Engine:
     """now: the time of the current event. `at` schedules a call; equal times go first come, first served."""
@@ -84,7 +86,9 @@ class Engine:
     def run(self, stalled) -> None:
         """Run events until none is left. `stalled()` is asked then: it returns True if it made new ones."""
         heap = self.heap
+        thresholds = gc.get_threshold()
         gc.freeze()  # or the garbage collector goes through all of torch and CuTe DSL again and again
+        gc.set_threshold(GARBAGE, *thresholds[1:])
         try:
             while True:
                 while len(heap) > self.limits:
@@ -92,4 +96,5 @@ class Engine:
                 if not stalled():
                     return
         finally:
+            gc.set_threshold(*thresholds)
             gc.unfreeze()

@@ -40,6 +40,14 @@ ONLY_OF = {"wgmma": "sm_90a", "tcgen05": "sm_100a"}  # instructions that no othe
 PATIENCE = 5_000  # turns of other warps in which somebody may write what has been read too early
 
 
+@contextlib.contextmanager
+def arithmetic():
+    """Gives the block one BLAS thread and no warnings of NumPy: small matrix products gain nothing from more threads,
+    and lose much where cores are shared."""
+    with _BLAS.limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
+        yield
+
+
 class Enough(Exception):
     """Raised when whoever collects the faults of a launch has enough of them."""
 
@@ -299,8 +307,7 @@ class Launch:
 
     # -- running -----------------------------------------------------------------------------------------------
     def run(self):
-        # Small matrix products gain nothing from BLAS threads, and lose much where cores are shared.
-        with _BLAS.limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
+        with arithmetic():
             try:
                 self.start_clusters()
                 self.engine.run(self.stalled)
@@ -341,12 +348,12 @@ class Launch:
             g.time_out()
         return True
 
-    def _instruction(self, group) -> Instr:
+    def instruction(self, group) -> Instr:
         """Return the instruction at which a group waits: one that blocks starts its block."""
         return self.program.kernel.instrs[self.program.start[group.pc]]
 
     def _waits_with_limit(self, group) -> bool:
-        return isinstance(group.waiting_for, Waitable) and lookup(self._instruction(group)).limited
+        return isinstance(group.waiting_for, Waitable) and lookup(self.instruction(group)).limited
 
     def livelock(self) -> Hang:
         """Every group that could go on looks for something, again and again, that nobody comes to write."""
@@ -361,7 +368,7 @@ class Launch:
         """List who waits where for what: one line for all warps that wait alike, each perhaps in its own CTA."""
         alike: dict[str, list] = {}
         for g in self.groups():
-            instr = self._instruction(g)
+            instr = self.instruction(g)
             lanes = "" if g.n == g.warp.threads else f" lanes {ranges(g.lanes)}"
             waits = "spins" if g.waiting_for is None else f"waits for {g.waiting_for}"
             text = f"{lanes} at PTX line {instr.line} ({instr.op}) {waits}"

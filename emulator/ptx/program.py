@@ -155,9 +155,24 @@ class Program:
         random = Random(seed)
         registers = [None] * len(self.kernel.registers)
         for r in self.kernel.registers:
-            if self.live[0] & written & 1 << r.index:
+            if self.live[0] & (written | self.undefined_parts()) & 1 << r.index:
                 registers[r.index] = bool(random.getrandbits(1)) if r.bits == 1 else random.getrandbits(r.bits)
         return tuple(registers)
+
+    def undefined_parts(self) -> int:
+        """Registers that nothing writes and that are only read as parts of a `mov` from a vector, a bit each.
+
+        LLVM writes an undefined part of a vector so. Only if no other part is written is the whole undefined.
+        """
+        written = functools.reduce(int.__or__, self.define, 0)
+        parts, elsewhere = 0, 0
+        for instr, (reads, _) in zip(self.kernel.instrs, self.effects, strict=True):
+            mask = sum(1 << r for r in reads)
+            pack = instr.parts[0] == "mov" and isinstance(instr.operands[1], Vec)
+            items = leaves(instr.operands[1]) if pack else ()
+            known = any(not isinstance(o, Reg) or written >> o.index & 1 for o in items)
+            parts, elsewhere = (parts | mask, elsewhere) if known else (parts, elsewhere | mask)
+        return parts & ~elsewhere & ~written
 
     def find_deliveries(self):
         """deliveries[i]: registers that a tcgen05.ld may still owe when instruction i reads one of them.

@@ -113,6 +113,10 @@ class Plane:
 
     def note_read(self, index, key: tuple[Space, int], number: int, by: Actor | None = None) -> None:
         """An event of a component reads here: of `by`, if it is a warp's own, which then is after what that knows."""
+        first = self.reads[0]
+        if not first[index].any():  # nobody has read here
+            first[index] = number
+            return
         left = np.arange(index.start, index.stop) if type(index) is slice else index
         for slot in range(len(self.reads) + 1):
             if slot == len(self.reads):
