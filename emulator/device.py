@@ -107,6 +107,10 @@ class Session:
         if all(note.lines != other.lines for other in self.notes):
             self.notes.append(note)
 
+    def watched(self, launch: Launch):
+        """Return a context manager in which the launch runs: whoever wants to look at it meanwhile, or afterwards."""
+        return contextlib.nullcontext()
+
     def add(self, error: EmulatorError) -> None:
         """Record a finding. With the last one that is wanted, launches fail from here on."""
         if self.new([error]):
@@ -214,7 +218,8 @@ class Device:
                 collect=session.goes_on if session.most > 1 else None, strict=session.strict, **options,
             )  # fmt: skip
             session.predecessor, found, notes = launch.dependencies, launch.faults, launch.notes
-            launch.run()
+            with session.watched(launch):
+                launch.run()
         except EmulatorError as e:
             found = [*found, e]
         for note in notes:
@@ -380,6 +385,8 @@ def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: in
     finally:
         if DEVICE.session.recorded is not None:
             DEVICE.session.recorded[-1].held = held  # until it has run
+        elif DEVICE.session.timed:
+            DEVICE.session.timed[-1].held += held  # somebody may ask how long it takes
         else:
             for region in held:
                 DEVICE._forget(region)

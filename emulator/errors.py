@@ -51,6 +51,7 @@ KINDS = {
 NOTES = {
     "exit-before-arrival": "A CTA exits before an arrival of another CTA at its mbarrier, for which nobody waits.",
     "exit-before-store": "A CTA exits before its bulk stores have read its shared memory.",
+    "unfenced-overwrite": "The async proxy overwrites what threads have used with no fence.proxy.async since.",
     "unfenced-mbarrier": "An mbarrier is used by the async proxy with no fence.mbarrier_init since its init.",
 }
 

@@ -143,7 +143,8 @@ def measure(case: Case) -> dict:
     if not case.check(out):
         raise SystemExit(f"{case.what}: wrong results")
     value = case.work / seconds[1] / 1e6 if case.work else seconds[1]
-    return {"value": round(value, 3), "unit": case.unit, "first_s": round(seconds[0], 3), "bar": case.bar}
+    found = {"what": case.what, "unit": case.unit, "value": round(value, 3), "bar": case.bar}
+    return found | {"first_s": round(seconds[0], 3)}
 
 
 @click.command(help=__doc__)

@@ -4,6 +4,8 @@ import importlib
 
 __version__ = "0.1.0"  # emulator's, with which it comes
 WHERE = {
+    "experts": "moe.experts",
+    "experts_workspace_bytes": "moe.experts",
     "grouped_gemm_fp8": "moe.grouped_gemm",
     "run": "moe.layer",
     "warmup": "moe.compile_ahead",

@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # of a whole product (no dot) is its own `__init__.py` alone: every room of a product has a floor here.
 FLOORS = (
     *(f"emulator.{room}" for room in ("errors", "chip", "arena", "formats", "ptx", "state", "units", "native")),
-    *(f"emulator.{room}" for room in ("machine", "model", "device", "serve")),
-    *("emulator", "emulator.__main__", "emulator.speed"),
+    *(f"emulator.{room}" for room in ("machine", "model", "page", "device", "serve")),
+    *("emulator", "emulator.__main__", "emulator.pytest_plugin", "emulator.speed"),
     *(f"moe.{room}" for room in ("problem", "device", "operands", "kernels", "tuning", "scratch", "grouped_gemm")),
     *("moe.layer", "moe.compile_ahead", "moe", "moe.reference", "moe.checks", "moe.measure"),
     *(f"moe.{command}" for command in ("check", "layer_check", "bench", "layer_bench", "pack")),

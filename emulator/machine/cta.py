@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import Fault
 from ..formats.lanes import lane_mask
-from ..state.barrier import Collective, CountedBarrier, MBarrier, Waitable
+from ..state.barrier import Collective, CountedBarrier, MBarrier
 from ..state.order import Released, Space
 from ..state.shared_memory import SharedMemory
 from ..state.tensor_memory import COLUMNS, TensorMemory
@@ -70,13 +70,12 @@ class Cluster:
             self.launch.cluster_done(self)
 
 
-class RegisterPool(Waitable):
+class RegisterPool:
     """Registers of a CTA that setmaxnreg.dec has given back. wanted: by the warp that came last to wait for some."""
 
     __slots__ = ("free", "wanted")
 
     def __init__(self):
-        super().__init__()
         self.free = self.wanted = 0
 
     def __str__(self):
@@ -92,13 +91,12 @@ class Cta:
         self.sm, self.resources = sm, launch.placement.sms[sm]
         grid = launch.grid
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
-        seed = launch.seed_of(self.index)
-        self.smem = SharedMemory(launch.shared_bytes, launch.checks, seed, cluster.space, launch.found, rank)
         self.pipe = Pipe(launch.engine)
         self.accumulating: list = []
         self.warpgroups: dict = {}  # those that have issued a wgmma
         self.exited = False
         self.gone = Released()  # what threads knew that have exited: barriers of all do not wait for them
+        self.travelling: list = []  # arrivals under way to mbarriers here: their origins
         self.triggered = False  # griddepcontrol.launch_dependents
         self.symbols = launch.symbols_of(rank)
         self.register_pool = RegisterPool()
@@ -117,6 +115,13 @@ class Cta:
             warp.started = time
             group = Group(warp, lanes, list(registers), 0, None, time)
             launch.engine.at(time + launch.clock.wake(self.sm, time), group.run)
+
+    @functools.cached_property
+    def smem(self) -> SharedMemory:
+        """Its shared memory, made when it is first looked at."""
+        launch = self.launch
+        seed, space = launch.seed_of(self.index), self.cluster.space
+        return SharedMemory(launch.shared_bytes, launch.checks, seed, space, launch.found, self.rank)
 
     # -- barriers ----------------------------------------------------------------------------------------------
     def barrier(self, offset: int, warp: Warp, asynchronous: bool = False) -> MBarrier:
@@ -190,7 +195,8 @@ class Cta:
         self.exited = True
         if not self.launch.checks:
             return
-        for op in self.smem.in_flight:
+        smem = vars(self).get("smem")
+        for op in smem.in_flight if smem else ():
             message = f"CTA {self.ctaid} exits while {op.what} is still under way in its shared memory"
             self.launch.found(Fault("unfinished", message, note=op.note))
         for op in (groups.forgotten() for warp in self.warps for groups in warp.bulk.values()):
@@ -198,10 +204,14 @@ class Cta:
                 message = f"CTA {self.ctaid} exits and no cp.async.bulk.wait_group has waited for {op.what}"
                 message += ", which may still read its shared memory"
                 self.launch.found(Fault("unfinished", message, note="exit-before-store"))
+        for origin in self.travelling:
+            message = f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way"
+            self.launch.found(Fault("unfinished", message, note="exit-before-arrival"))
         knowledge = self.gone.knowledge
-        for (_, key), (number, note) in self.smem.visitors.items():
+        uses = {"arrival": "arrive at its mbarrier", "access": "use its shared memory", "copy": "write there"}
+        for (kind, key), (number, note) in smem.visitors.items() if smem else ():
             if knowledge.known(key) < number:
-                who, what = self.launch.order.who(number), "arrive at its mbarrier" if note else "use its shared memory"
+                who, what = self.launch.order.who(number), uses[kind]
                 message = f"CTA {self.ctaid} exits while {who} may still {what}: nothing that its warps have waited for"
                 self.launch.found(Fault("unfinished", f"{message} comes after that", note=note))
         for origin in self.accumulating:

@@ -8,6 +8,8 @@ from types import MethodType
 
 CALM = 100  # turns without a change after which groups are looked at
 
+GARBAGE = 10_000  # objects: those of some fifty CTAs
+
 
 class Engine:
     """now: the time of the current event. `at` schedules a call; equal times go first come, first served."""
@@ -50,15 +52,21 @@ class Engine:
             return
         self.nested, heap = True, self.heap
         while heap and heap[0][0] < time:
-            self.now, _, call = heapq.heappop(heap)
-            call()
+            self.step()
         self.nested = False
+
+    def step(self) -> None:
+        """Run the next event."""
+        self.now, _, call = heapq.heappop(self.heap)
+        if type(call) is not MethodType:
+            self.landed += 1
+        call()
 
     def spins(self, group) -> bool:
         """Return whether nothing will ever happen again: no event but turns of groups of lanes is to come, and each has
         come back to a state in which it was since anything changed. To be asked at every turn of a group."""
         self.turns += 1
-        if self.turns < CALM:
+        if self.turns < CALM or group.launch.reads_time:  # which changes by itself
             return False
         mark = self.changes, self.progress, self.landed
         if mark != self.mark:
@@ -78,15 +86,15 @@ class Engine:
     def run(self, stalled) -> None:
         """Run events until none is left. `stalled()` is asked then: it returns True if it made new ones."""
         heap = self.heap
+        thresholds = gc.get_threshold()
         gc.freeze()  # or the garbage collector goes through all of torch and CuTe DSL again and again
+        gc.set_threshold(GARBAGE, *thresholds[1:])
         try:
             while True:
                 while len(heap) > self.limits:
-                    self.now, _, call = heapq.heappop(heap)
-                    if type(call) is not MethodType:
-                        self.landed += 1
-                    call()
+                    self.step()
                 if not stalled():
                     return
         finally:
+            gc.set_threshold(*thresholds)
             gc.unfreeze()

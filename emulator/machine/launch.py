@@ -18,7 +18,7 @@ from ..formats import cubin
 from ..formats.lanes import ranges
 from ..ptx.isa import lookup
 from ..ptx.program import Program
-from ..ptx.syntax import Instr, Symbol, leaves
+from ..ptx.syntax import Instr, Special, Symbol, leaves
 from ..state.barrier import Waitable
 from ..state.dependency import Dependencies
 from ..state.global_memory import GlobalMemory
@@ -30,6 +30,7 @@ from .cta import Cluster
 from .engine import Engine
 from .placement import Placement
 from .schedule import FunctionalClock, Schedule
+from .special import TIMERS
 from .warp import place_of
 
 _BLAS = ThreadpoolController()
@@ -37,6 +38,14 @@ ONLY_OF = {"wgmma": "sm_90a", "tcgen05": "sm_100a"}  # instructions that no othe
 
 
 PATIENCE = 5_000  # turns of other warps in which somebody may write what has been read too early
+
+
+@contextlib.contextmanager
+def arithmetic():
+    """Gives the block one BLAS thread and no warnings of NumPy: small matrix products gain nothing from more threads,
+    and lose much where cores are shared."""
+    with _BLAS.limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
+        yield
 
 
 class Enough(Exception):
@@ -128,6 +137,8 @@ class Launch:
         self._next = next(self._clusters_left, None)
         self.running: set[Cluster] = set()
         self.started = 0  # clusters
+        operands = (o for i in kernel.instrs for o in i.operands)
+        self.reads_time = any(isinstance(o, Special) and o.name in TIMERS for o in operands)
         self.last_store = 0.0  # when the last store is acknowledged (timing)
         self._stall_mark = -1
         self.registers = self._registers()
@@ -296,8 +307,7 @@ class Launch:
 
     # -- running -----------------------------------------------------------------------------------------------
     def run(self):
-        # Small matrix products gain nothing from BLAS threads, and lose much where cores are shared.
-        with _BLAS.limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
+        with arithmetic():
             try:
                 self.start_clusters()
                 self.engine.run(self.stalled)
@@ -338,26 +348,27 @@ class Launch:
             g.time_out()
         return True
 
-    def _instruction(self, group) -> Instr:
+    def instruction(self, group) -> Instr:
         """Return the instruction at which a group waits: one that blocks starts its block."""
         return self.program.kernel.instrs[self.program.start[group.pc]]
 
     def _waits_with_limit(self, group) -> bool:
-        return isinstance(group.waiting_for, Waitable) and lookup(self._instruction(group)).limited
+        return isinstance(group.waiting_for, Waitable) and lookup(self.instruction(group)).limited
 
     def livelock(self) -> Hang:
         """Every group that could go on looks for something, again and again, that nobody comes to write."""
         lines = [f"{self.program.kernel.title} spins for ever: memory does not change, and everybody has looked before"]
         left = math.prod(self.grid) - self.started * math.prod(self.cluster)
         if left > 0:
-            lines.append(f"  {left} of {math.prod(self.grid)} CTAs of the grid have not started, for which no SM has room")
+            ctas = math.prod(self.grid)
+            lines.append(f"  {left} of {ctas} CTAs of the grid have not started, for which no SM has room")
         return Hang("\n".join([*lines, *self.waiting()[1:]]))
 
     def waiting(self) -> list[str]:
         """List who waits where for what: one line for all warps that wait alike, each perhaps in its own CTA."""
         alike: dict[str, list] = {}
         for g in self.groups():
-            instr = self._instruction(g)
+            instr = self.instruction(g)
             lanes = "" if g.n == g.warp.threads else f" lanes {ranges(g.lanes)}"
             waits = "spins" if g.waiting_for is None else f"waits for {g.waiting_for}"
             text = f"{lanes} at PTX line {instr.line} ({instr.op}) {waits}"

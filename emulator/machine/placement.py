@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..state.barrier import Waitable
 from ..state.tensor_memory import COLUMNS
 
@@ -26,20 +24,41 @@ class Placement:
 
     def __init__(self, sms: int, shared: int, threads: int, ctas: int):
         self.sms = [Resources() for _ in range(sms)]
-        self.used = np.zeros((3, sms), np.int64)  # CTAs, bytes, threads of each SM
-        self.limits = np.array([ctas, shared, threads])
+        self.used = [[0, 0, 0] for _ in range(sms)]  # CTAs, bytes, threads
+        self.load = [0] * sms  # CTAs
+        self.limits = ctas, shared, threads
 
     def place(self, size: int, shared: int, threads: int) -> list[int] | None:
-        """Take SMs for a cluster of `size` CTAs of `shared` bytes and `threads` threads each; None if none is free."""
-        groups = len(self.sms) // size
-        used = self.used[:, : groups * size].reshape(3, groups, size).max(2)
-        room = self.limits - (1, shared, threads)
-        fits = np.flatnonzero((used <= room[:, None]).all(0))
-        if not len(fits):
+        """Take SMs for a cluster of `size` CTAs of `shared` bytes and `threads` threads each; None if none is free.
+
+        Of those with room the least loaded ones, the first of these: a cluster's load is that of its fullest SM.
+        """
+        ctas, bytes_, most = self.limits[0] - 1, self.limits[1] - shared, self.limits[2] - threads
+
+        def fits(sm: int) -> bool:
+            c, s, t = self.used[sm]
+            return c <= ctas and s <= bytes_ and t <= most
+
+        if size == 1:
+            first = self.load.index(min(self.load))
+            if not fits(first):  # it is full, or of others that need less another has room
+                free = [sm for sm in range(len(self.sms)) if fits(sm)]
+                first = min(free, key=self.load.__getitem__, default=None)
+        else:
+            groups = range(0, len(self.sms) - size + 1, size)
+            free = [g for g in groups if all(map(fits, range(g, g + size)))]
+            first = min(free, key=lambda g: max(self.load[g : g + size]), default=None)
+        if first is None:
             return None
-        first = int(fits[used[0, fits].argmin()]) * size  # the least loaded one, of those the first
-        self.used[:, first : first + size] += np.array([[1], [shared], [threads]])
-        return list(range(first, first + size))
+        chosen = list(range(first, first + size))
+        for sm in chosen:
+            self._add(sm, 1, shared, threads)
+        return chosen
 
     def release(self, sm: int, shared: int, threads: int) -> None:
-        self.used[:, sm] -= (1, shared, threads)
+        self._add(sm, -1, -shared, -threads)
+
+    def _add(self, sm: int, ctas: int, shared: int, threads: int) -> None:
+        used = self.used[sm]
+        self.load[sm] += ctas
+        used[0], used[1], used[2] = used[0] + ctas, used[1] + shared, used[2] + threads

@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 
-from ..errors import EmulatorError, Fault, Unsupported
+from ..errors import EmulatorError, Fault, Hang, Unsupported
 from ..formats import alu
 from ..formats.lanes import as_array, elect, lane_mask, ranges
 from ..native import tiers
@@ -490,24 +490,24 @@ class Group(LaneGroup):
         self.token = None
         return True
 
-    def set_max_registers(self, what: str, count: int) -> bool:
+    def set_max_registers(self, what: str, count: int):
         """setmaxnreg (9.7.19.5): dec gives registers to the CTA's pool, inc waits until that has enough."""
         if count % 8 or not 24 <= count <= 256:
             raise Fault("setmaxnreg", f"register count {count}: must be a multiple of 8 from 24 to 256")
         pool, more = self.cta.register_pool, count - (self.warp.registers or count)
         if not self.launch.checks:
-            return True
+            return
         if more * (1 if what == "dec" else -1) > 0:
             message = f"setmaxnreg.{what} to {count} by a warp that has {self.warp.registers}"
             raise Fault("setmaxnreg", message)
-        if 32 * more > pool.free:
-            pool.wanted = 32 * more
-            return self.wait_on(pool)
+        while 32 * more > pool.free:  # it does not end a block, as the model's figures are of these
+            pool.wanted, self.waiting_for, heap = 32 * more, pool, self.engine.heap
+            if len(heap) <= self.engine.limits:
+                raise Hang("\n".join(self.launch.waiting()))
+            self.engine.step()
+        self.waiting_for = None
         pool.free -= 32 * more
         self.warp.registers = self.warp.registers and count
-        if more < 0:
-            pool.wake()
-        return True
 
     # -- values ------------------------------------------------------------------------------------------------
     def special(self, name: str):

@@ -27,7 +27,7 @@ import numpy as np
 from ..errors import EmulatorError
 from ..formats.alu import U
 from ..ptx.program import EXIT, Program
-from . import memory
+from . import access, layout, memory
 from .llvm import LANES, Untranslated, compiler, type_of
 from .translate import Input, Kinds, Translator
 
@@ -369,7 +369,7 @@ class Region:
                 "  %active = alloca i32",
                 "  %h.context = getelementptr i8, ptr %base, i64 40",
                 "  %context = load ptr, ptr %h.context",
-                f"  %h.active = getelementptr i64, ptr %context, i64 {memory.ACTIVE}",
+                f"  %h.active = getelementptr i64, ptr %context, i64 {layout.ACTIVE}",
                 "  %l.active = load i64, ptr %h.active",
                 "  %l.active.32 = trunc i64 %l.active to i32",
                 "  store i32 %l.active.32, ptr %active",
@@ -407,7 +407,7 @@ class Region:
             body.append(f"  ret i64 {n}")
         return "\n".join([
             *code.declarations.values(), *code.helpers.values(),
-            *([memory.shadow_text(), *code.accesses.values()] if code.accesses else []),
+            *([access.shadow_text(), *code.accesses.values()] if code.accesses else []),
             "define i64 @block(ptr noalias %base) {", "entry:", *head, *body, "}",
         ])  # fmt: skip
 
@@ -469,8 +469,9 @@ class Region:
         scope.update(self.units)
         limit = "heap[0][0] + g.clock.quantum if heap else inf"
         scope["begin"] = self.memory.begin
+        shared = any(".shared." in name for name in self.code.accesses)
         header = [f"{self.entries[position]}", "g.t", limit, "join.block if join else -9", "g.lane_mask"]
-        header += ["g.warp.live_mask", "begin(g)" if self.code.accesses else "0"]
+        header += ["g.warp.live_mask", f"begin(g, {shared})" if self.code.accesses else "0"]
         lines.append(f"    pack(buffer, 0, {', '.join([*header, *values])})")
         lines.append("    return call()")
         exec("\n".join(lines), scope)

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import arithmetic, conversion, exchange, memory
+from . import access, arithmetic, conversion, exchange
 from .llvm import LANES, Code, Untranslated, Value, type_of
 
 OPERATORS = {
@@ -20,6 +20,8 @@ OPERATORS = {
 COMPARISONS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "ult", ast.LtE: "ule", ast.Gt: "ugt", ast.GtE: "uge"}
 MODULES = {"alu": arithmetic, "convert": conversion, "lanes": exchange}
 FULL = (1 << LANES) - 1
+# State spaces, and the one whose ranges of addresses are looked through: generic addresses elsewhere are left to Python
+WINDOWS = {"shared": "shared", "global": "global", "generic": "global"}
 
 
 @dataclass(frozen=True)
@@ -303,7 +305,7 @@ class Translator(Code):
         """A weak load or store of shared or global memory."""
         _, space, address, size, what, mask, *more = node.args
         space, size = space.value, size.value
-        if node.keywords or more and not write or space not in ("shared", "global") or size not in (4, 8):
+        if node.keywords or more and not write or space not in WINDOWS or size not in (1, 2, 4, 8):
             raise Untranslated("this access")
         values = self.expression(what) if write else None
         count = len(values) if write else what.value
@@ -312,6 +314,7 @@ class Translator(Code):
         address, mask = self.expression(address), self.expression(mask)
         if not isinstance(address, Value):
             raise Untranslated("a constant address")
+        space = WINDOWS[space]
         vary = write or address.vary or (isinstance(mask, Value) and mask.vary)
         if space == "shared" and not address.vary and address.bits == 64:
             address = self.cast(address, 32)
@@ -322,7 +325,7 @@ class Translator(Code):
             else:
                 active = self.choose(mask, active, 0)
         name = f"{'store' if write else 'load'}.{space}.{size}.{count}"
-        self.accesses[name] = memory.access_text(name, write, space == "shared", size, count)
+        self.accesses[name] = access.access_text(name, write, space == "shared", size, count)
         self.scratch |= {"s64.0": 8 * LANES, "values": 32 * LANES}
         self.emit(f"store {self.spread(self.cast(address, 64))}, ptr %s64.0")
         places = [self.value_place(k * LANES * size) for k in range(count)]
@@ -337,7 +340,8 @@ class Translator(Code):
         if write:
             return None
         kind = type_of(8 * size, vary)
-        return tuple(self.value(f"load {kind}, ptr {p}", 8 * size, vary) for p in places)
+        values = [self.value(f"load {kind}, ptr {p}", 8 * size, vary) for p in places]
+        return tuple(self.cast(v, max(8 * size, 16)) for v in values)
 
     def value_place(self, offset: int) -> str:
         name = f"%{self.name('place')}"

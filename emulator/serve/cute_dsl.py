@@ -72,7 +72,9 @@ def _callback(name: str, *arguments):
 def _load_library(library, code, *_):
     handle = len(_libraries) + 1
     text, machine_code = _loading[-1]
-    _libraries[handle] = DEVICE.module(text, machine_code=machine_code)
+    _libraries[handle] = loaded = DEVICE.module(text, machine_code=machine_code)
+    for kernel in loaded.module.kernels.values():
+        kernel.function = source_lines.function_of(kernel.name)
     _u64.from_address(library).value = handle
     return SUCCESS
 

@@ -87,6 +87,19 @@ class Plane:
                     return Conflict(self.place(index, int(which[0])), int(numbers[which[0]]), "read")
         return None
 
+    def unfenced_read(self, index, by: Actor, row: int) -> Conflict | None:
+        """A read by a warp here since the last write, after which nobody has fenced for the async proxy. row: of the
+        memory, see order.py."""
+        for slot in self.reads:
+            numbers = slot[index]
+            if not numbers.any():
+                return None
+            late = by.unknown(numbers, row) & (numbers != 0) & (self.order.component[numbers] <= by.space.warps)
+            which = np.flatnonzero(late)
+            if len(which):
+                return Conflict(self.place(index, int(which[0])), int(numbers[which[0]]), "read")
+        return None
+
     def _after(self, numbers: np.ndarray, but: Known) -> np.ndarray | bool:
         """Which of these events come after those of their component that `but` has."""
         after: np.ndarray | bool = True
@@ -100,6 +113,10 @@ class Plane:
 
     def note_read(self, index, key: tuple[Space, int], number: int, by: Actor | None = None) -> None:
         """An event of a component reads here: of `by`, if it is a warp's own, which then is after what that knows."""
+        first = self.reads[0]
+        if not first[index].any():  # nobody has read here
+            first[index] = number
+            return
         left = np.arange(index.start, index.stop) if type(index) is slice else index
         for slot in range(len(self.reads) + 1):
             if slot == len(self.reads):
@@ -224,6 +241,14 @@ def store(
     for plane, index in there:
         plane.note_write(index, number, ordered)
     return conflicts
+
+
+def unfenced_use(places, by: Actor, row: int) -> Iterator[Conflict]:
+    """Reads and writes by warps that the async proxy may not yet come after, with a write of its own."""
+    for plane, index in places:
+        conflict = plane.unordered_write(index, by, row, generic=True) or plane.unfenced_read(index, by, row)
+        if conflict is not None:
+            yield conflict
 
 
 def unfenced(places, by: Actor, row: int = ASYNC_SHARED) -> Iterator[Conflict]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import Fault, stop
 from .order import ASYNC_SHARED, EVER, GENERIC, STRONG, Actor, Location, Order, Space
-from .shadow import NOTHING, Conflict, Shadow, reads, store, unfenced
+from .shadow import NOTHING, Conflict, Shadow, reads, store, unfenced, unfenced_use
 from .shadow import writes as overwrites
 
 BASE = 0x400  # the first 1 KiB belongs to the system; user data starts behind it
@@ -72,7 +72,8 @@ class SharedMemory:
         self.shadow = Shadow(self.order, size) if checks else None
         self.row = ASYNC_SHARED + rank  # of a clock: what the async proxy sees here
         self.locations: dict[int, Location] = {}  # where strong stores and atomics went
-        # The latest "access" and "arrival" of other CTAs, by component: the event, and the note for an exit before it
+        # The latest "access" and "arrival" of other CTAs, and "copy" to here, by component: the event, and the note for
+        # an exit before it
         self.visitors: dict[tuple[str, tuple[Space, int]], tuple[int, str]] = {}
         self.rank = rank
         self.in_flight: list[InFlight] = []
@@ -244,6 +245,14 @@ class SharedMemory:
             message = f"{what} of shared memory at {first.at:#x}, which {who} may still {first.use}"
             self.report(Fault("race", f"{message}: nothing that {by} has waited for comes after that"))
 
+    def _check_overwrite(self, places, by: Actor, what):
+        """The async proxy writes what threads have used, which a fence has to order (8.6)."""
+        for conflict in unfenced_use(places, by, self.row):
+            use = "read" if conflict.use == "read" else "written"
+            message = f"{what} overwrites shared memory at {conflict.at:#x}, {use} by {self.order.who(conflict.number)}"
+            message += " with no fence.proxy.async since"
+            return self.report(Fault("missing-proxy-fence", message, note="unfenced-overwrite"))
+
     def check_order(self, lo: int, hi: int, by: Actor, what, chunks: np.ndarray | None = None):
         """Whatever others wrote in the range must have been waited for."""
         self._unordered(reads(self.shadow.range(lo, hi, chunks), by), what, by)
@@ -262,12 +271,13 @@ class SharedMemory:
 
     # -- asynchronous operations -------------------------------------------------------------------------------
     def begin(
-        self, lo: int, hi: int, writes: bool, what, by: Actor, key, chunks=None, whole=False, owner=None, note=""
-    ) -> InFlight:
+        self, lo: int, hi: int, writes: bool, what, by: Actor, key, chunks=None, whole=False, owner=None, note="",
+        proxy=True,
+    ) -> InFlight:  # fmt: skip
         """An asynchronous operation starts to use a range; `end` when it is done with it.
 
         what: names it (str() of it). by: the issuing warp. key: the component whose event it is. chunks, owner, note:
-        see InFlight. whole: it needs every byte it reads.
+        see InFlight. proxy: whether the async proxy does it. whole: it needs every byte it reads.
         """
         self._bounds(lo, hi, what)
         if lo < self.absent_end and self.absent_start < hi:
@@ -279,6 +289,8 @@ class SharedMemory:
                 self.check_write(lo, hi, what, owner)
                 places = self.shadow.range(lo, hi)
                 self._unordered(overwrites(places, by, but={key: EVER} if owner else NOTHING), what, by)
+                if proxy and owner is None:
+                    self._check_overwrite(places, by, what)
                 self.valid[lo:hi] = False
             else:
                 self.check_read(lo, hi, what, by, chunks)
@@ -295,6 +307,8 @@ class SharedMemory:
             self.in_flight.remove(op)
             if late:
                 op.number = self.order.next(op.key, op.what)
+                if op.writes:
+                    self.visitors["copy", op.key] = op.number, op.note
             if op.writes:
                 self.valid[op.lo : op.hi] = True
             for plane, index in self.shadow.range(op.lo, op.hi, op.chunks):
@@ -305,4 +319,4 @@ class SharedMemory:
 
     def begin_end_write(self, offset: int, size: int, by: Actor, who: object):
         """A write by a unit that completes at once (tcgen05.alloc)."""
-        self.end(self.begin(offset, offset + size, True, who, by, by.key))
+        self.end(self.begin(offset, offset + size, True, who, by, by.key, proxy=False))

@@ -294,7 +294,7 @@ def store_async(g: LaneGroup, address, size: int, values: tuple, bar, mask):
         barrier = barrier_at(g, pick(bar, k), True)
         numbers = [pick(v, k) & alu.MASK[8 * size] for v in values]
         origin = g.origin("st.async")
-        op = cta.smem.begin(offset, offset + size * len(numbers), True, origin, g.warp.actor, barrier.key)
+        op = cta.smem.begin(offset, offset + size * len(numbers), True, origin, g.warp.actor, barrier.key, proxy=False)
         hands_on = handed_on(g)
 
         def land(cta=cta, offset=offset, barrier=barrier, numbers=numbers, op=op, origin=origin, hands_on=hands_on):

@@ -193,18 +193,21 @@ def mbarrier_arrive(g: LaneGroup, address, count, expect, drop: bool, no_complet
 
 
 def note_visit(g: LaneGroup, cta, key, scope: str = "cluster"):
-    """An arrival, the latest event of a component, goes to another CTA, which has to wait for it before it exits."""
-    if g.launch.checks and cta is not g.cta and scope not in ("", "cta"):
+    """An arrival, the latest event of a component, goes to a CTA, which has to wait for it before it exits: one
+    of a warp to another CTA, and any of the tensor core's."""
+    if g.launch.checks and (cta is not g.cta or key is not g.warp.actor.key) and scope not in ("", "cta"):
         cta.smem.visitors["arrival", key] = g.warp.actor.order.now, "exit-before-arrival"
 
 
 def remote_arrive(g: LaneGroup, cta, barrier: MBarrier, count: int, origin, hands_on):
     """An arrive at another CTA's barrier travels, but no longer than to the warp's next release."""
     travelling = g.warp.remote_arrivals
+    cta.travelling.append(origin)
 
     def land():
         if land in travelling:
             travelling.remove(land)
+            cta.travelling.remove(origin)
             barrier.arrive(count, who=origin, hands_on=hands_on)
 
     travelling.append(land)

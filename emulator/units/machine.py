@@ -123,6 +123,8 @@ class Cta(Protocol):
     """The queue of tcgen05 operations."""
     accumulating: list
     """The origins of tcgen05 operations in flight that write its tensor memory."""
+    travelling: list
+    """The origins of arrivals that are under way to its mbarriers."""
     gone: Released
     """What its threads knew that have exited."""
     warpgroups: dict

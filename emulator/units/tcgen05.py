@@ -290,6 +290,7 @@ def commit(g: LaneGroup, address, multicast, mask):
         for cta, barrier in zip(targets, barriers, strict=True):
             check_running(g, cta)
             pass_dependency(g, barrier)
+            cta.travelling.append(origin)
             if g.launch.checks:
                 g.warp.actor.order.next(component(g, PIPE), origin)
                 note_visit(g, cta, component(g, PIPE))
@@ -298,8 +299,9 @@ def commit(g: LaneGroup, address, multicast, mask):
             hands_on = g.warp.actor.released()
             hands_on.clock[KNOWN, component(g, PIPE)[1]] = g.warp.actor.order.now
 
-        def arrive(barriers=barriers, origin=origin, hands_on=hands_on):
-            for barrier in barriers:
+        def arrive(targets=targets, barriers=barriers, origin=origin, hands_on=hands_on):
+            for cta, barrier in zip(targets, barriers, strict=True):
+                cta.travelling.remove(origin)
                 barrier.arrive(who=origin, hands_on=hands_on)
 
         _push(g, arrive, origin, g.clock.commit(g))
@@ -338,8 +340,7 @@ def ld(g: LaneGroup, shape, num, pack, split, address, registers):
 
 def deliver_loads(g: LaneGroup):
     """Put what was loaded into its registers. Loads stay listed until wait::ld: only that orders later writes."""
-    if not g.clock.moves_data:
-        g.t = max(g.t, g.loads_ready)
+    g.t = max(g.t, g.loads_ready)
     for load in g.loads:
         if not load.delivered:
             load.delivered = True

@@ -254,6 +254,12 @@ add.u32 r12, r12, r13; add.u32 r14, r14, r15; add.u32 r12, r12, r14; st.global.b
 shfl.sync.bfly.b32 r12, r12, 5, 31, -1; cvt.rn.f32.u32 f0, r12; ex2.approx.f32 f1, f0; st.shared.f32 [r6], f1;
 setp.gt.u32 p1, r12, 77; @p1 bra AWAY; add.u32 r12, r12, 1; st.global.b32 [d3], r12;
 AWAY: bar.sync 0; setp.lt.u32 p3, r2, 32; @p3 st.global.b64 [d0+1016], d2;
+bar.sync 0; shl.b32 r16, r0, 1; add.u32 r16, r16, r3; cvt.u64.u32 d5, r0; add.u64 d6, d4, 1;
+ld.global.u16 h0, [d4+2]; ld.u8 h1, [d6]; add.u16 h0, h0, h1; st.shared.b16 [r16+512], h0; ld.b32 r17, [d4];
+@p0 st.b16 [d3], h0; @p0 st.global.b8 [d3+3], h1; st.shared.v2.b16 [r5+768], {h0, h1}; bar.sync 0;
+ld.shared.s8 r18, [r16+513]; ld.shared.v2.u16 {h2, h3}, [r6+768]; add.u16 h2, h2, h3; cvt.u32.u16 r19, h2;
+add.u32 r18, r18, r19; add.u32 r18, r18, r17; ld.global.b16 h1, [d3]; cvt.u32.u16 r19, h1; add.u32 r18, r18, r19;
+xor.b32 r10, r10, 256; st.shared.b32 [r5], r18; xor.b32 r10, r10, 256; bar.sync 0;
 add.u32 r10, r10, 1; setp.lt.u32 p2, r10, 6; @p2 bra LOOP;
 ret; }
 """

@@ -15,6 +15,9 @@ from emulator.errors import Fault, Hang
 from emulator.formats.tensormap import TensorMap, encode
 
 SPIN = "mov.b32 x, 400; {0}: sub.u32 x, x, 1; setp.ne.u32 p, x, 0; @p bra {0};"
+COPY = """@lead mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], 256;
+    @lead cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [tile], [out], 256, [full];
+    W: mbarrier.try_wait.parity.shared::cta.b64 q, [full], 0; @!q bra W;"""
 CLUSTER = "barrier.cluster.arrive; barrier.cluster.wait;"
 FENCE = "fence.proxy.async.shared::cta;"
 
@@ -114,11 +117,23 @@ def test_a_copy_over_what_others_still_read():
         fence.mbarrier_init.release.cluster; bar.sync 0;
         @lead mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], 256; @lead {load}
         W: mbarrier.try_wait.parity.shared::cta.b64 q, [full], 0; @!q bra W; ld.shared.b32 y, [mine];
-        mbarrier.arrive.shared::cta.b64 _, [empty]; {{}}
+        {FENCE} mbarrier.arrive.shared::cta.b64 _, [empty]; {{}}
         @lead mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], 256; @lead {load}
         V: mbarrier.try_wait.parity.shared::cta.b64 q, [full], 1; @!q bra V;"""
     wrong("race", body.format(""), "bulk copy .* load of warp 1 .* may still read|load of warp .* may still")
     right(body.format("E: mbarrier.try_wait.parity.shared::cta.b64 q, [empty], 0; @!q bra E;"))
+
+
+@pytest.mark.parametrize("fence", [FENCE, ""])
+@pytest.mark.parametrize("use", ["ld.shared.b32 y, [mine];", "st.shared.b32 [mine], 0;"])
+def test_a_copy_over_what_threads_used_needs_a_proxy_fence(use, fence):
+    """A note: rings without it are everywhere, and some have been seen to fail."""
+    body = f"""@lead mbarrier.init.shared::cta.b64 [full], 1; fence.mbarrier_init.release.cluster;
+        st.shared.b32 [mine], tid; {FENCE} bar.sync 0; {use} {fence} bar.sync 0; {COPY}"""
+    with emulator.session() as session:
+        emulator.launch(kernel(body), "kernel", 1, 64, [np.zeros(64, np.int32)] * 2)
+    assert [note.note for note in session.notes] == ["unfenced-overwrite"] * (not fence)
+    assert fence or re.search(r"bulk copy .* overwrites .* (load|store) of warp", str(session.notes[0]))
 
 
 # -- tensor memory -----------------------------------------------------------------------------------------------------
@@ -164,10 +179,12 @@ def test_lanes_of_tensor_memory_that_share_columns_do_not_race():
 
 def test_alloc_and_dealloc_are_of_one_cta_group():
     pair = "tcgen05.{}.cta_group::{}.sync.aligned"
-    body = f"""{CLUSTER} {pair.format("alloc", 2)}.shared::cta.b32 [slot], 32; ld.shared.b32 b, [slot];
+    body = f"""{CLUSTER} {pair.format("alloc", 2)}.shared::cta.b32 [slot], 32;
+        ld.shared.b32 b, [slot];
         {pair.format("dealloc", "{}")}.b32 b, 32; {CLUSTER}"""
-    wrong("tmem-alloc", body.format(1), "cta_group::1 of columns allocated with .cta_group::2", grid=2, threads=32, cluster=2)
-    right(body.format(2), grid=2, threads=32, cluster=2)
+    of_two = {"grid": 2, "threads": 32, "cluster": 2}
+    wrong("tmem-alloc", body.format(1), "cta_group::1 of columns allocated with .cta_group::2", **of_two)
+    right(body.format(2), **of_two)
 
 
 # -- barriers ----------------------------------------------------------------------------------------------------------
@@ -239,10 +256,6 @@ def test_a_flag_between_ctas_releases_at_its_scope(write, read, good):
         wrong("race", body, r"read of argument 0 at byte 64, which store .* CTA \(1", grid=2, threads=32)
 
 
-COPY = """@lead mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], 256;
-    @lead cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [tile], [out], 256, [full];
-    W: mbarrier.try_wait.parity.shared::cta.b64 q, [full], 0; @!q bra W;"""
-
 
 @pytest.mark.parametrize("fence", ["fence.proxy.async;", "fence.proxy.async.global;", "", FENCE])
 def test_global_data_of_threads_is_copied_behind_a_proxy_fence(fence):
@@ -294,7 +307,7 @@ FIRST = kernel(f"griddepcontrol.launch_dependents; {AT} st.global.b32 [at], tid;
     ("offset", "wait", "good"), [(0, "", False), (0, "griddepcontrol.wait;", True), (1, "", True)]
 )
 def test_dependent_launches_by_the_word(numpy, offset, wait, good):
-    """The second one reads what the first one writes, or the words beside it. NumPy arrays are known by their memory."""
+    """The second one reads what the first one writes, or the words beside it. NumPy arrays are known by memory."""
     second = kernel(f"{AT.replace('tid, 4', 'tid, 8')} {wait} ld.global.b32 y, [at+{4 * offset}];", "second")
     first = FIRST.replace("tid, 4, out", "tid, 8, out")
     out, source = torch.zeros(256, dtype=torch.int32), torch.zeros(256, dtype=torch.int32)
@@ -321,5 +334,6 @@ def test_operands_that_another_warpgroup_still_multiplies():
     body = f"""{fill} bar.sync 0; mov.b32 b, tile; shr.u32 b, b, 4; cvt.u64.u32 d, b;
         or.b64 d, d, {8 << 16 | 16 << 32};
         {multiply} LATER setp.lt.u32 p, tid, 128; @!p bra END; mov.b32 x, 7; {fill} END:"""
-    wrong("race", body.replace("LATER", ""), "wgmma.mma_async of warp . .*(still reads|may still read)", threads=256, chip=H200)
+    match = "wgmma.mma_async of warp . .*(still reads|may still read)"
+    wrong("race", body.replace("LATER", ""), match, threads=256, chip=H200)
     right(body.replace("LATER", "bar.sync 0;"), threads=256, chip=H200)

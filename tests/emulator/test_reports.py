@@ -16,8 +16,8 @@ import emulator
 from emulator import device
 from emulator.__main__ import cli
 from emulator.ptx.parse import parse
+from emulator.serve import findings, source_lines
 from emulator.serve import run as running
-from emulator.serve import source_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -374,3 +374,23 @@ def test_each_schedule_has_its_run(tmp_path, monkeypatch):
     ]
     assert all(command[-3:] == [str(script), "--size", "2"] for command in commands)
     assert all({"h200", "4"} <= {*command} for command in commands)
+
+
+def test_findings_for_other_tools():
+    """Both parties' places, each finding once, and its class; in PTX where there are no lines of source."""
+    race = "read of shared memory, which store of warp 0 (PTX line 22, a.py:7 > b.py:3) may still write: 50%\nx"
+    where = "kernel k, warp 1, PTX line 40: ld r, [a] (a.py:9)"
+    rows = [
+        {"class": "wrong", "kind": "race", "message": race, "where": where},
+        {"class": "not promised", "kind": "mbarrier", "message": "m", "where": "kernel k, PTX line 5: mbarrier.init"},
+    ]
+    report = {"runs": [{"findings": rows}, {"findings": rows[:1]}]}
+    assert findings.places(rows[0]) == [("a.py", 9), ("a.py", 7)] and findings.places(rows[1]) == [("kernel.ptx", 5)]
+    error, notice = findings.annotations(report)
+    assert error.startswith("::error file=a.py,line=9,title=emulator%3A race::read of") and error.endswith("50%25%0Ax")
+    assert notice.startswith("::notice file=kernel.ptx,line=5,")
+    (run,) = findings.sarif(report)["runs"]
+    assert [(one["ruleId"], one["level"]) for one in run["results"]] == [("race", "error"), ("mbarrier", "note")]
+    (related,) = run["results"][0]["relatedLocations"]
+    assert related["physicalLocation"]["region"]["startLine"] == 7
+    assert {"race", "mbarrier"} <= {rule["id"] for rule in run["tool"]["driver"]["rules"]}
