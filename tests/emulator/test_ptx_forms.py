@@ -33,8 +33,12 @@ def test_mixed_precision_sums_round_once():
 
 @pytest.mark.parametrize(
     "form",
-    ["add.rn.f64.f16 g, h, f", "add.rn.ftz.f32.f16 g, h, f", "fma.rn.relu.f32.bf16 g, b, b, f",
-     "mul.rn.f32.bf16 g, b, f"],
+    [
+        "add.rn.f64.f16 g, h, f",
+        "add.rn.ftz.f32.f16 g, h, f",
+        "fma.rn.relu.f32.bf16 g, b, b, f",
+        "mul.rn.f32.bf16 g, b, f",
+    ],
 )
 def test_mixed_precision_that_does_not_exist_is_refused(form):
     with pytest.raises(Unsupported, match="PTX line 7"):

@@ -31,7 +31,7 @@ def _mixed(m: Mods, kind: str) -> str | None:
 def _float(w, i, m, kind: str, function: str, extra: str = "", narrow: dict[int, str] | None = None):
     """d = function(kind, sources...) for scalar and packed kinds.
 
-    narrow: types of the sources, by number, that are f16 or bf16 where the others are f32, which holds them exactly.
+    narrow: the types of the sources, by number, that are f16 or bf16 where the others are f32.
     """
     kind = "f32" if narrow else kind
     options = {"mode": m.one_of(*ROUNDINGS, default="rn"), "ftz": m.take("ftz"), "sat": m.take("sat")}
