@@ -6,6 +6,7 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -119,7 +120,7 @@ def test_nothing_of_ours_stands_around_an_error(races):
     done, *_ = races
     assert "Cache is disabled" not in done.stderr
     shown = done.stderr[done.stderr.index("Traceback") :].splitlines()
-    assert shown[-1] == "AssertionError: mine"
+    assert shown[-2:] == ["AssertionError: mine", "emulator: 3 launches, 4 findings"]
     files = [line for line in shown if line.startswith("  File")]
     assert len(files) == 1 and "script.py" in files[0]
 
@@ -342,7 +343,7 @@ def test_a_finding_in_a_process_that_the_script_starts_counts(tmp_path, monkeypa
     assert CliRunner().invoke(cli, ["run", "--json", str(report), str(script)]).exit_code == 1
     found = {"class": "wrong", "kind": "race", "message": "m", "where": "kernel k, PTX line 1"}
     found |= {"schedule": 0, "launch": 0}
-    runs = [{"schedule": 0, "exit_status": 1, "findings": [found]}]
+    runs = [{"schedule": 0, "exit_status": 1, "findings": [found], "launches": []}]
     expected = {"script": str(script), "args": [], "machine": "b200", "exit_status": 1, "runs": runs}
     assert json.loads(report.read_text()) == expected
 
@@ -351,16 +352,16 @@ def test_each_schedule_has_its_run(tmp_path, monkeypatch):
     """The processes are made up: what they are called with, and what becomes of their reports."""
     commands = []
 
-    def child(command, env):
+    def child(command, **_):
         seed = int(command[command.index("--schedule") + 1])
         commands.append(command)
         found = {"class": "wrong", "kind": "race", "message": "m", "where": "w", "schedule": seed, "launch": 1}
         found = [found] * (seed == 1)
-        runs = {"runs": [{"schedule": seed, "exit_status": int(seed == 1), "findings": found}]}
+        runs = {"runs": [{"schedule": seed, "exit_status": int(seed == 1), "findings": found, "launches": []}]}
         Path(command[command.index("--json") + 1]).write_text(json.dumps(runs))
-        return subprocess.CompletedProcess(command, int(seed == 1))
+        return SimpleNamespace(returncode=int(seed == 1), communicate=lambda: (b"", b""))
 
-    monkeypatch.setattr(running.subprocess, "run", child)
+    monkeypatch.setattr(running.subprocess, "Popen", child)
     script, report = tmp_path / "script.py", tmp_path / "report.json"
     script.touch()
     options = ["--schedules", "3", "--machine", "h200", "--keep-going", "4", "--json", str(report)]
