@@ -5,6 +5,9 @@ import importlib
 __version__ = "0.1.0"  # emulator's, with which it comes
 WHERE = {
     "grouped_gemm_fp8": "moe.grouped_gemm",
+    "grouped_gemm_nvfp4": "moe.grouped_gemm_fp4",
+    "pack_mxfp4": "moe.fp4_weights",
+    "pack_nvfp4": "moe.fp4_weights",
     "run": "moe.layer",
     "warmup": "moe.compile_ahead",
     "workspace_bytes": "moe.layer",
