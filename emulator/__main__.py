@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +16,26 @@ from .errors import EmulatorError, Unsupported
 from .model import uncertainty
 from .ptx.parse import Kernel, parse
 from .ptx.program import BlockWriter, Program
+
+
+def to_be_written(context, option, path):
+    """Callback of an option that names a file or folder: what cannot be written is said before the work is done."""
+    if path is None:
+        return None
+    place = Path(path)
+    try:
+        if option.name == "out":
+            place.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=place):
+                pass
+        else:
+            there = place.exists()
+            place.open("a").close()
+            if not there:
+                place.unlink()
+    except OSError as error:
+        raise click.UsageError(f"cannot write {path}: {error.strerror}") from None
+    return path
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -28,24 +50,43 @@ def cli():
 @click.option("--checks/--no-checks", default=True, show_default=True, help="Look for races and wrong accesses.")
 @click.option("--keep-going", "most", type=click.IntRange(1), default=1, metavar="N", help="Stop at the Nth finding.")
 @click.option("--timed", is_flag=True, help="Times between events are modelled; else they are nan.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False), metavar="FILE", help="Write the findings there.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+              help="Write the findings there.")  # fmt: skip
+@click.option("--sarif", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+              help="Write the findings there as SARIF.")  # fmt: skip
+@click.option("--github", is_flag=True, help="Print the findings as annotations of a GitHub workflow.")
+@click.option("--strict", is_flag=True, help="What the PTX ISA does not promise is wrong, though it is seen to work.")
 @click.option("--installs", is_flag=True, help="Let SCRIPT install packages; else that is refused.")
+@click.option("--timeout", type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds that a launch may take.")
+@click.option("--must-launch", is_flag=True, help="Fail if nothing was launched.")
+@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Of --schedules.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(schedule, schedules, machine, checks, most, timed, json_file, installs, script, args):
+def run(
+    schedule, schedules, machine, checks, most, timed, json_file, sarif, github, strict, installs, timeout, must_launch,
+    jobs, script, args,
+):  # fmt: skip
     """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated machine.
 
     Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
     script's, or 1 if the emulator found a fault in it or in those. The script runs with your rights: read it first.
     """
-    from .serve.run import Options, run_once, run_schedules
+    from .serve import findings
+    from .serve.run import Options, run_once, run_schedules, summary
 
-    options = Options(schedule, checks, machine, most, timed)
+    options = Options(schedule, checks, machine, most, timed, strict=strict, timeout=timeout)
     if schedules:
-        report = run_schedules(script, list(args), options, installs, schedules)
+        report = run_schedules(script, list(args), options, installs, schedules, min(jobs, schedules))
     else:
         report = run_once(script, list(args), options, installs)
+    if must_launch and not any(one["launches"] for one in report["runs"]):
+        click.echo("emulator: nothing was launched", err=True)
+        report["exit_status"] = report["exit_status"] or 1
     write_json(json_file, report)
+    write_json(sarif, findings.sarif(report))
+    for line in findings.annotations(report) if github else ():
+        click.echo(line)
+    click.echo(f"emulator: {summary(report['runs'])}", err=True)
     sys.exit(report["exit_status"])
 
 
@@ -54,12 +95,15 @@ def run(schedule, schedules, machine, checks, most, timed, json_file, installs, 
 @click.option("--launches", type=click.IntRange(1), default=8, show_default=True, help="Time so many, the first ones.")
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("emulator-profile"), show_default=True,
-    metavar="DIR", help="For timeline.json.gz and overview.png.",
+    callback=to_be_written, metavar="DIR", help="For timeline.json.gz and overview.png.",
 )  # fmt: skip
-@click.option("--json", "json_file", type=click.Path(dir_okay=False), metavar="FILE", help="Write the report there.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+              help="Write the report there.")  # fmt: skip
+@click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+              help="Write a page of it there.")  # fmt: skip
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def profile(machine, launches, out, json_file, script, args):
+def profile(machine, launches, out, json_file, html, script, args):
     """Model the times of what SCRIPT launches, what its kernels use, and where the time goes.
 
     The launches of this process are recorded while SCRIPT runs, and timed back to back when it has ended. Products are
@@ -70,7 +114,7 @@ def profile(machine, launches, out, json_file, script, args):
     from .serve.profile import profile
 
     try:
-        found = profile(script, list(args), machine, out, launches)
+        found = profile(script, list(args), machine, out, launches, html and Path(html))
     except EmulatorError as error:
         raise click.ClickException(str(error)) from None
     for line in report.lines(found):

@@ -77,6 +77,8 @@ class Session:
     schedule: Schedule = field(default_factory=Schedule)
     checks: bool = True
     most: int = 1  # findings, before launches fail
+    strict: bool = False  # what has a note is a finding, too
+    notes: list[Fault] = field(default_factory=list)  # see errors.NOTES
     launches: int = 0
     findings: list[str] = field(default_factory=list)
     errors: list[EmulatorError] = field(default_factory=list)  # the findings
@@ -99,6 +101,15 @@ class Session:
     def goes_on(self, faults: list[EmulatorError]) -> bool:
         """Return whether launches may go on after these faults: fewer findings than wanted."""
         return len(self.errors) + len(self.new(faults)) < self.most
+
+    def note(self, note: Fault) -> None:
+        """Keep a note, once."""
+        if all(note.lines != other.lines for other in self.notes):
+            self.notes.append(note)
+
+    def watched(self, launch: Launch):
+        """Return a context manager in which the launch runs: whoever wants to look at it meanwhile, or afterwards."""
+        return contextlib.nullcontext()
 
     def add(self, error: EmulatorError) -> None:
         """Record a finding. With the last one that is wanted, launches fail from here on."""
@@ -198,17 +209,21 @@ class Device:
                     session.recorded.append(recorded)
                 return
         found: list[EmulatorError] = []
+        notes: list[Fault] = []
         try:
             launch = Launch(
                 module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory,
                 schedule=session.schedule, checks=session.checks, number=session.launches,
                 predecessor=session.predecessor, chip=self.chip,
-                collect=session.goes_on if session.most > 1 else None, **options,
+                collect=session.goes_on if session.most > 1 else None, strict=session.strict, **options,
             )  # fmt: skip
-            session.predecessor, found = launch.dependencies, launch.faults
-            launch.run()
+            session.predecessor, found, notes = launch.dependencies, launch.faults, launch.notes
+            with session.watched(launch):
+                launch.run()
         except EmulatorError as e:
             found = [*found, e]
+        for note in notes:
+            session.note(note)
         for error in found:
             self.fail(error)
         if session.failure is not None:
@@ -226,13 +241,16 @@ DEVICE = Device()
 
 
 @contextlib.contextmanager
-def session(schedule: int = 0, checks: bool = True, most: int = 1):
+def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool = False):
     """Launches in this block run under a schedule (a seed, see machine/schedule.py) and with or without checks.
+
+    What the PTX ISA does not promise and silicon does (errors.NOTES) is among the session's `notes`; with `strict`, it
+    is a failure like any other.
 
     A failure of a launch that host code swallowed is raised on leaving. With `most` above 1, launches go on, where they
     can, until there are so many findings; a launch that cannot go on ends without a word to the host.
     """
-    outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks, most)
+    outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks, most, strict)
     here = DEVICE.session
     try:
         yield here
@@ -367,6 +385,8 @@ def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: in
     finally:
         if DEVICE.session.recorded is not None:
             DEVICE.session.recorded[-1].held = held  # until it has run
+        elif DEVICE.session.timed:
+            DEVICE.session.timed[-1].held += held  # somebody may ask how long it takes
         else:
             for region in held:
                 DEVICE._forget(region)

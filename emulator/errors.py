@@ -47,6 +47,15 @@ KINDS = {
 }
 
 
+# What the PTX ISA does not promise and silicon is seen to do: a note, unless --strict makes it a fault. NOT_PROMISED.md
+NOTES = {
+    "exit-before-arrival": "A CTA exits before an arrival of another CTA at its mbarrier, for which nobody waits.",
+    "exit-before-store": "A CTA exits before its bulk stores have read its shared memory.",
+    "unfenced-overwrite": "The async proxy overwrites what threads have used with no fence.proxy.async since.",
+    "unfenced-mbarrier": "An mbarrier is used by the async proxy with no fence.mbarrier_init since its init.",
+}
+
+
 class EmulatorError(Exception):
     """Base class. `where` is filled in by the executing warp: kernel, CTA, warp, PTX line, Python line."""
 
@@ -59,8 +68,15 @@ class EmulatorError(Exception):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Its kind, kernel and PTX line, of a hang all lines: alike for what one mistake does again and again."""
-        return self.kind, *re.findall(r"(?:kernel|PTX line) ([^\s,:]+)", self.where or self.message)
+        """Its kind, kernel and the lines of both parties, in the source if they are known: alike for what one mistake
+        does again and again, whoever comes first. Of a hang all lines."""
+        if self.kind == "hang":
+            return self.kind, *re.findall(r"(?:kernel|PTX line) ([^\s,:]+)", self.where or self.message)
+        kernel = re.findall(r"kernel ([^\s,:]+)", self.where)
+        place = r"PTX line (\d+)(?:, ([^)]+)\))?"  # of a party; of the place itself, the source comes last
+        here = re.findall(r"\((\S+:\d+(?: > \S+)*)\)$", self.where) or re.findall(r"PTX line (\d+)", self.where)
+        others = [source or line for line, source in re.findall(place, self.message)]
+        return getattr(self, "note", "") or self.kind, *kernel, *sorted({*here, *others})
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}" + (f"\n  at {self.where}" if self.where else "")
@@ -75,10 +91,11 @@ class Unsupported(EmulatorError):
 class Fault(EmulatorError):
     """The kernel did something that a GPU forbids; `kind` is a key of KINDS."""
 
-    def __init__(self, kind: str, message: str, where: str = ""):
-        assert kind in KINDS, kind
+    def __init__(self, kind: str, message: str, where: str = "", note: str = ""):
+        """note: a key of NOTES, if silicon is seen to do what is meant."""
+        assert kind in KINDS and (not note or note in NOTES), (kind, note)
         super().__init__(message, where)
-        self.kind = kind
+        self.kind, self.note = kind, note
         # If something was read too early: by now, who has written it, or None
         self.written_by: Callable[[], str | None] | None = None
 

@@ -4,6 +4,8 @@ import importlib
 
 __version__ = "0.1.0"  # emulator's, with which it comes
 WHERE = {
+    "experts": "moe.routed_experts",
+    "experts_workspace_bytes": "moe.routed_experts",
     "grouped_gemm_fp8": "moe.grouped_gemm",
     "grouped_gemm_nvfp4": "moe.grouped_gemm_fp4",
     "pack_mxfp4": "moe.fp4_weights",
@@ -18,5 +20,6 @@ __all__ = list(WHERE)
 def __getattr__(name: str):
     """CuTe DSL is imported with the function: whoever wants the emulated GPU installs that before."""
     if name in WHERE:
+        importlib.import_module("moe.torch_ops")  # what the functions are under torch.compile
         return getattr(importlib.import_module(WHERE[name]), name)
     raise AttributeError(f"module moe has no {name}")

@@ -39,6 +39,11 @@ def grouped_gemm_fp8(
     One kernel on torch's current stream. Writes and returns out, or a new tensor. ValueError if an operand is not so,
     or not in a GPU's memory, as fake, meta and CPU tensors: then nothing is compiled, launched or written.
     """
+    if torch.compiler.is_compiling():
+        if out is None:
+            return torch.ops.moe.grouped_gemm_fp8(a, a_scale, b, b_scale, m_indptr)
+        torch.ops.moe.grouped_gemm_fp8_out(out, a, a_scale, b, b_scale, m_indptr)
+        return out
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dim() == 2 and b.dim() == 3):
         raise ValueError("a must be a tensor [total_M, K] and b a tensor [E, N, K]")
     call = plan(a.shape, b.shape, a.device)

@@ -21,11 +21,11 @@ import torch
 from moe.device import current_device, device_of
 from moe.grouped_gemm import flags, launcher, partials
 from moe.kernels import finalise, permute, routing
-from moe.kernels.config import Config
+from moe.kernels.config import Activation, Config
 from moe.kernels.program import Program, float_bits
 from moe.kernels.schedule import search_step
 from moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
-from moe.problem import BF16, E4M3, EXPERTS, F32, I32, TOP_K, Inputs, Sizes
+from moe.problem import BF16, E4M3, EXPERTS, F32, I32, Inputs, Sizes
 from moe.scratch import Arena, Part, arena_of, offsets
 from moe.tuning.back_ends import kernel, tuning
 
@@ -166,7 +166,7 @@ class Space(NamedTuple):
     """Addresses, or the tensors, of what the kernels leave each other for up to `room` tokens and `total` rows."""
 
     room: int
-    total: int  # room * min(8, E)
+    total: int  # room * 8: rows
     m_indptr: int  # int32 [E + 1]
     rows: int  # int32 [total]: the token of each row
     places: int  # int32 [room, 8]: the rows of each token, then -1
@@ -177,6 +177,8 @@ class Space(NamedTuple):
     o: int  # bf16 [total, H]
     permuted: int  # e4m3 [total, H]: tokens in the order of `rows`; none if GEMM1 gathers them
     permuted_scale: int  # f32 [H/128, total]
+    quantised: int  # e4m3 [room, H]: tokens that came in bf16; none if they came in e4m3
+    quantised_scale: int  # f32 [H/128, room]
     barrier: int  # int32 [2], 0 at first
     polled: int  # int32: stream-K's partial sums of GEMM1, EMPTY at first, or
     partials: int  # those of configs that do not poll, and their
@@ -196,9 +198,9 @@ def permute_program(device: torch.device) -> Program:
 
 
 @functools.cache
-def finalise_program(device: torch.device) -> Program:
-    """The finalise kernel, compiled for this GPU."""
-    return Program(finalise.Finalise(), finalise.WORDS, "")
+def finalise_program(device: torch.device, slots: int) -> Program:
+    """The finalise kernel for so many places of a token, compiled for this GPU."""
+    return Program(finalise.Finalise(slots), finalise.WORDS, f"slots={slots}")
 
 
 @functools.cache
@@ -214,10 +216,16 @@ def room_of(tokens: int) -> int:
 
 
 class Layer:
-    """The layer's kernels for these sizes on one GPU. Each stage is one launch, and can be called on its own."""
+    """The layer's kernels for these sizes on one GPU. Each stage is one launch, and can be called on its own.
 
-    def __init__(self, device: torch.device, sizes: Sizes):
+    quantises: whether scratch memory has room for tokens that come in bf16 (moe.experts).
+    """
+
+    def __init__(
+        self, device: torch.device, sizes: Sizes, activation: Activation = Activation(), quantises: bool = False
+    ):
         self.torch_device, self.device, self.sizes = device, device_of(device), sizes
+        self.activation, self.quantises = activation, quantises
         self.sms, self.tuning = self.device.sms, tuning(self.device.capability)
         self.configs = functools.lru_cache(maxsize=4096)(self.configs)
         self.offsets = functools.cache(self.workspace_offsets)
@@ -229,25 +237,27 @@ class Layer:
         GEMM2 knows its rows before GEMM1 has ended, so it prefetches as much as its ring holds, not two stages.
         """
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
-        rows = -(-tokens * TOP_K * e // EXPERTS)
-        second = self.tuning.choose_gemm(rows, e, h, i, routed=True)
-        return self.tuning.choose_gemm1(rows, e), dataclasses.replace(second, prefetch=second.stages)
+        rows = -(-tokens * self.sizes.top_k * e // self.sizes.experts)
+        first, second = self.tuning.choose_gemm1(rows, e), self.tuning.choose_gemm(rows, e, h, i, routed=True)
+        first = dataclasses.replace(first, activation=self.activation)
+        return first, dataclasses.replace(second, prefetch=second.stages)
 
     def grid(self, config: Config) -> int:
         """CTAs of GEMM1."""
         return self.sms // config.launch_cluster * config.launch_cluster
 
     def shared_parts(self, room: int) -> list[Part]:
-        """The fields of a Space from m_indptr to permuted_scale: nothing of them is left for the next call."""
-        h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
-        total = room * min(TOP_K, e)
+        """The fields of a Space from m_indptr to quantised_scale: nothing of them is left for the next call."""
+        h, i, e, slots = self.sizes.hidden, self.sizes.intermediate, self.sizes.local, self.sizes.slots
+        total, quantised = room * self.sizes.top_k, room if self.quantises else 0
         permuted = total if any(config.permuted for config in self.gemm1_configs(room)) else 0
         return [
             Part("m_indptr", I32, (e + 1,)), Part("rows", I32, (total,)),
-            Part("places", I32, (room, TOP_K)), Part("weights", F32, (room, TOP_K)),
+            Part("places", I32, (room, slots)), Part("weights", F32, (room, slots)),
             Part("counts", I32, (routing.MAX_CTAS, routing.MAX_LOCAL)),
             Part("c", E4M3, (total, i)), Part("c_scale", F32, (i // 128, total)), Part("o", BF16, (total, h)),
             Part("permuted", E4M3, (permuted, h)), Part("permuted_scale", F32, (h // 128, permuted)),
+            Part("quantised", E4M3, (quantised, h)), Part("quantised_scale", F32, (h // 128, quantised)),
         ]  # fmt: skip
 
     def kept_parts(self, room: int) -> list[Part]:
@@ -284,10 +294,10 @@ class Layer:
 
     def space_of(self, room: int, fields: tuple) -> Space:
         """A Space with these fields from m_indptr on."""
-        return Space(room, room * min(TOP_K, self.sizes.local), *fields)
+        return Space(room, room * self.sizes.top_k, *fields)
 
     def workspace_offsets(self, room: int) -> list[int]:
-        """Where in a workspace each field from m_indptr to permuted_scale begins, and where the last one ends."""
+        """Where in a workspace each field from m_indptr to quantised_scale begins, and where the last one ends."""
         return offsets(self.shared_parts(room))
 
     def workspace_bytes(self, tokens: int) -> int:
@@ -313,7 +323,7 @@ class Layer:
             permute_program(self.torch_device)
         gemm1_program(self.torch_device, first)
         launcher(self.torch_device, second)
-        finalise_program(self.torch_device)
+        finalise_program(self.torch_device, self.sizes.slots)
 
     def stages(self, tokens: int) -> tuple[str, ...]:
         """What is launched, in this order."""
@@ -322,8 +332,12 @@ class Layer:
 
     def launch(self, x: Inputs, space: Space, output: torch.Tensor) -> None:
         """One stage after the other."""
-        first, second = self.configs(x.hidden_states.shape[0])
         self.route(x, space)
+        self.compute(x, space, output)
+
+    def compute(self, x: Inputs, space: Space, output: torch.Tensor) -> None:
+        """All stages behind the one that has written m_indptr, rows, places and weights."""
+        first, second = self.configs(x.hidden_states.shape[0])
         if first.permuted:
             self.permute(x, space)
         self.gemm1(x, space, first)
@@ -340,7 +354,7 @@ class Layer:
         )  # fmt: skip
         sizes = tokens, e, x.local_expert_offset, chunk, grid, float_bits(x.routed_scaling_factor)
         config, _ = self.configs(tokens)
-        mean = tokens * TOP_K // EXPERTS  # rows of an expert
+        mean = tokens * self.sizes.top_k // self.sizes.experts  # rows of an expert
         early = self.grid(config) if LEAST_ROWS <= mean <= MOST_ROWS else 0
         of_gemm1 = 2 * i, self.sizes.hidden, early, config.cluster, bool(config.data_parallel)
         program = routing_program(self.torch_device, x.routing_bias.dtype is F32)
@@ -377,7 +391,8 @@ class Layer:
     def finalise(self, space: Space, output: torch.Tensor) -> None:
         """From o, places and weights to output."""
         tensors = space.o, space.places, space.weights, output.data_ptr()
-        finalise_program(self.torch_device)(*tensors, *output.shape, self.device.stream())
+        program = finalise_program(self.torch_device, self.sizes.slots)
+        program(*tensors, *output.shape, self.device.stream())
 
 
 layer_of = functools.lru_cache(maxsize=16)(Layer)

@@ -19,11 +19,21 @@ PRUNED = torch.finfo(F32).min  # what the definition gives experts outside of th
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Sizes of a layer: multiples of 128, and at most 32 local experts. The default is the definition's."""
+    """Sizes of a layer: hidden and intermediate are multiples of 128. The default is the definition's.
+
+    top_k of all `experts` are chosen for a token.
+    """
 
     hidden: int = 7168
     intermediate: int = 2048
     local: int = 32
+    top_k: int = TOP_K
+    experts: int = EXPERTS
+
+    @property
+    def slots(self) -> int:
+        """The places that a token has in lists: top_k, rounded up to 16 bytes of them."""
+        return -(-self.top_k // 4) * 4
 
 
 @dataclasses.dataclass

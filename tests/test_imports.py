@@ -10,11 +10,12 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the ground up. An entry is a module, or a package with all that is in it; of several the longest one counts. That
 # of a whole product (no dot) is its own `__init__.py` alone: every room of a product has a floor here.
 FLOORS = (
-    *(f"emulator.{room}" for room in ("errors", "chip", "arena", "formats", "ptx", "state", "units")),
-    *(f"emulator.{room}" for room in ("machine", "model", "device", "serve")),
-    *("emulator", "emulator.__main__"),
+    *(f"emulator.{room}" for room in ("errors", "chip", "arena", "formats", "ptx", "state", "units", "native")),
+    *(f"emulator.{room}" for room in ("machine", "model", "page", "device", "serve")),
+    *("emulator", "emulator.__main__", "emulator.pytest_plugin", "emulator.speed"),
     *(f"moe.{room}" for room in ("problem", "device", "operands", "kernels", "tuning", "scratch", "grouped_gemm")),
-    *("moe.layer", "moe.compile_ahead", "moe", "moe.reference", "moe.checks", "moe.measure"),
+    *("moe.layer", "moe.routed_experts", "moe.torch_ops",
+      "moe.compile_ahead", "moe", "moe.reference", "moe.checks", "moe.measure"),
     *(f"moe.{command}" for command in ("check", "layer_check", "bench", "layer_bench", "pack")),
     *("silicon", "silicon.cuda_driver", "silicon.command", "silicon.golden", "silicon.timing", "silicon.entry"),
     *("silicon.whole_kernels", "silicon.probes", "silicon.calibrate"),

@@ -3,6 +3,7 @@
 results/group_gemm.json and dual_gemm.json are what `python eval.py compare submission.py
 submission.py:pdl=False,prefetch=0 --json FILE` and `python eval.py benchmark --task nvfp4_dual_gemm --json FILE` wrote,
 case 1 of the latter by a run of its own.
+results/emulator_speed.json has what `python -m emulator.speed --json FILE` measured, before and now.
 results/public.json has what others published of B200s, and what the timing model says of one author's kernels.
 emulator/model/whole_kernels.json has the other public kernels, silicon/entry/h200_loads.json what an H200 measured.
 """
@@ -50,6 +51,11 @@ class Row:
 
 def public() -> dict:
     return json.loads((RESULTS / "public.json").read_text())
+
+
+def speed() -> dict:
+    """How fast the emulator runs: `before` machine code and `now`, each by case what emulator/speed.py writes."""
+    return json.loads((RESULTS / "emulator_speed.json").read_text())
 
 
 def of_other(what: str, us: list[float]) -> Row:

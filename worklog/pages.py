@@ -165,8 +165,19 @@ def exam() -> str:
     )
 
 
+def speed() -> str:
+    """How fast the emulator runs, in Python alone and now."""
+    record = figures.speed()
+    before, now = (record[when]["results"] for when in ("before", "now"))
+    rows = []
+    for name, found in now.items():
+        rows.append([found["what"], found["unit"], f"{before[name]['value']:.3g}", f"{found['value']:.3g}"])
+    return markdown(["kernel", "figure", "in Python alone", "now"], rows)
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"standing": lambda: standing(figures.group_gemm()), "exam": exam},
+    "emulator/README.md": {"speed": speed},
     "docs/dual.md": {"standing": lambda: standing(figures.dual_gemm())},
     "emulator/VALIDATION.md": {
         "published": published,

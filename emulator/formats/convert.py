@@ -123,8 +123,8 @@ def pack_small(kind: str, a, b, source: str = "f32", relu=False):
     return back((hi << shift | lo).astype(np.uint16), a, b)
 
 
-def unpack_small(kind: str, x, relu=False):
-    """cvt.rn.f16x2.<kind>x2: two small floats to two halves in a 32-bit register."""
+def unpack_small(kind: str, x, relu=False, to: str = "f16"):
+    """cvt.rn.<to>x2.<kind>x2: two small floats to two halves in a 32-bit register."""
     width = 4 if kind == "e2m1" else 8
     table = SMALL[kind].values
     codes = arr(x, 16).astype(np.int64)
@@ -132,7 +132,7 @@ def unpack_small(kind: str, x, relu=False):
     out = []
     for half in (codes & size if width == 8 else codes & 15, codes >> width & size):
         v = table[half]
-        out.append(finish(v, None, "f16", "rn", False, False, relu, v).astype(np.uint32))
+        out.append(finish(v, None, to, "rn", False, False, relu, v).astype(np.uint32))
     return back(out[0] | (out[1] << 16), x)
 
 

@@ -40,8 +40,9 @@ class ElementType:
             table = np.ldexp(1.0, np.arange(256) - 127)
             table[255] = np.nan
             return table
-        if self.name in ("u8", "s8"):
-            return np.arange(256).astype(np.uint8).view(np.int8 if self.name == "s8" else np.uint8).astype(np.float64)
+        if self.exponent_bits == 0:  # integers
+            codes, sign = np.arange(1 << self.bits, dtype=np.float64), 1 << (self.bits - 1)
+            return np.where(codes >= sign, codes - 2 * sign, codes) if self.name[0] == "s" else codes
         code = np.arange(1 << self.bits)
         mantissa = (code & ((1 << self.mantissa_bits) - 1)).astype(np.float64)
         field = code >> self.mantissa_bits & ((1 << self.exponent_bits) - 1)
@@ -65,6 +66,8 @@ class ElementType:
             return (codes.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
         if self.name == "tf32":  # an f32 whose 13 low bits the tensor core does not see
             return (codes & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+        if self.name == "f64":
+            return codes.view(np.float64)
         assert self.name == "f32", self.name
         return codes.view(np.float32).astype(np.float64)
 
@@ -103,10 +106,14 @@ F16 = ElementType("f16", 16, 5, 10, -14, has_inf=True)
 BF16 = ElementType("bf16", 16, 8, 7, -126, has_inf=True)
 TF32 = ElementType("tf32", 32, 8, 10, -126, has_inf=True)
 F32 = ElementType("f32", 32, 8, 23, -126, has_inf=True)
+F64 = ElementType("f64", 64, 11, 52, -1022, has_inf=True)
 # Integers: no exponent
 U8 = ElementType("u8", 8, 0, 8, 0)
 S8 = ElementType("s8", 8, 0, 7, 0)
 S32 = ElementType("s32", 32, 0, 31, 0)
+U4 = ElementType("u4", 4, 0, 4, 0)
+S4 = ElementType("s4", 4, 0, 3, 0)
+U1 = ElementType("b1", 1, 0, 1, 0)
 
 # A 4- or 6-bit element alone in a byte, as in tensor memory, is shifted up by so many bits: 00xxxx00, 0xxxxxx0.
 # The ISA has a figure only (9.7.16.10.4.3); in words: CUTLASS's cp_narrow_a_to_tmem_mma.py, see state/tensor_memory.py.

@@ -1,7 +1,8 @@
-"""Matrices in the registers of a warp: which lane holds which element of its 16 rows of a wgmma.
+"""Matrices in the registers of a warp: which lane holds which element of its 16 rows of a wgmma, or of an mma.sync.
 
 Implements the register fragments of PTX ISA 9.7.15.5.1 (figures for A, m64k16, m64k8, m64k32; D, m64nN): warp w of the
-warpgroup has rows 16 w to 16 w + 15. Registers are uint32 [count, 32]: of 32 bits, a lane each.
+warpgroup has rows 16 w to 16 w + 15; and those of 9.7.14.5, which are alike for all shapes in words of 32 bits, of 64
+for f64. Registers are uint32 [count, 32]: of 32 bits, a lane each.
 """
 
 from __future__ import annotations
@@ -16,26 +17,36 @@ def load_a(registers: np.ndarray) -> np.ndarray:
 
     Lane t has bytes 4 (t % 4) of rows t / 4 and t / 4 + 8, then the same 16 bytes on.
     """
-    return registers.reshape(2, 2, 8, 4).transpose(1, 2, 0, 3).reshape(ROWS, 8)
+    return load_words(registers, ROWS)
 
 
-def load_d(registers: np.ndarray, dtype) -> np.ndarray:
-    """D [16, N] of a 32-bit dtype, registers [N / 2, 32], or of float16, registers [N / 4, 32].
+def load_words(registers: np.ndarray, rows: int) -> np.ndarray:
+    """The words [rows, K words] of a matrix of 8 or 16 rows, registers [count, 32]: A of an mma.sync; B has 8 columns.
+
+    Lane t has word t % 4 of row t / 4, of row t / 4 + 8 if there is one, then the same four words on.
+    """
+    return registers.reshape(-1, rows // 8, 8, 4).transpose(1, 2, 0, 3).reshape(rows, -1)
+
+
+def load_d(registers: np.ndarray, dtype, rows: int = ROWS) -> np.ndarray:
+    """D [rows, N] of a dtype of 32 or 64 bits, registers [N / 2, 32], or of float16, registers [N / 4, 32].
+
+    Of 8 rows, a lane has half as many.
 
     Lane t has columns 2 (t % 4) and the next of rows t / 4 and t / 4 + 8, then the same 8 columns on.
     """
-    pairs = registers.view(dtype).reshape(-1, 2, 32, 2) if dtype == np.float16 else _pairs(registers.view(dtype))
-    return pairs.reshape(len(pairs), 2, 8, 8).transpose(1, 2, 0, 3).reshape(ROWS, -1)
-
-
-def _pairs(registers: np.ndarray) -> np.ndarray:
-    """[N / 8, 2 halves, 32 lanes, 2 columns] of [N / 2, 32]."""
-    return registers.reshape(-1, 2, 2, 32).transpose(0, 1, 3, 2)
+    halves, values = rows // 8, registers.view(dtype)
+    if dtype == np.float16:
+        pairs = values.reshape(-1, halves, 32, 2)
+    else:
+        pairs = values.reshape(-1, halves, 2, 32).transpose(0, 1, 3, 2)
+    return pairs.reshape(len(pairs), halves, 8, 8).transpose(1, 2, 0, 3).reshape(rows, -1)
 
 
 def store_d(d: np.ndarray) -> np.ndarray:
-    """The registers of D [16, N]: the inverse of `load_d`."""
-    pairs = d.reshape(2, 8, -1, 4, 2).transpose(2, 0, 1, 3, 4)  # [N / 8, halves, t / 4, t % 4, columns]
+    """The registers of D [8 or 16, N]: the inverse of `load_d`."""
+    pairs = d.reshape(len(d) // 8, 8, -1, 4, 2).transpose(2, 0, 1, 3, 4)  # [N / 8, halves, t / 4, t % 4, columns]
     if d.dtype == np.float16:
         return np.ascontiguousarray(pairs).view(np.uint32).reshape(-1, 32)
-    return np.ascontiguousarray(pairs.transpose(0, 1, 4, 2, 3)).view(np.uint32).reshape(-1, 32)
+    unsigned = np.uint64 if d.itemsize == 8 else np.uint32
+    return np.ascontiguousarray(pairs.transpose(0, 1, 4, 2, 3)).view(unsigned).reshape(-1, 32)

@@ -107,7 +107,8 @@ def decode(idesc: int, kind: str, cta_group: int, scale_vec: int | None = None) 
         raise Unsupported("sparse tcgen05.mma")
     assert cta_group in (1, 2)
     types, n = _OPERAND_TYPES[kind], (idesc >> 17 & 0x3F) * 8
-    a_code, b_code = idesc >> 7 & 7, idesc >> 10 & 7
+    # Bit 12 of 4-bit kinds has no meaning on sm_100: NVIDIA's own builder sets it (CuTe DSL, Tcgen05MxOmmaInstrDesc).
+    a_code, b_code = idesc >> 7 & 7, idesc >> 10 & (3 if kind in _FP4 else 7)
     _require(a_code in types and b_code in types, idesc, f"element types {a_code}, {b_code} for kind::{kind}")
     common = dict(
         kind=kind,

@@ -62,7 +62,7 @@ def decode(desc: int) -> MatrixDescriptor:
     """Decode a 64-bit descriptor. Fault("matrix-descriptor") if it is malformed, Unsupported for what sm_100 lacks."""
     if desc >> 46 & 7 != 1 or desc >> 53 & 0xFF or desc >> 61 not in SWIZZLES or desc >> 14 & 3 or desc >> 30 & 3:
         raise Fault("matrix-descriptor", f"malformed shared memory descriptor {desc:#018x}")
-    if desc >> 49 & 7:
+    if desc >> 49 & 7 and desc >> 61:  # without a swizzle there is no pattern whose start it could tell
         raise Unsupported(f"matrix base offset {desc >> 49 & 7} in descriptor {desc:#018x}")
     if desc >> 52 & 1:
         raise Unsupported(f"absolute leading dimension mode (sm_103a) in descriptor {desc:#018x}")

@@ -21,7 +21,7 @@ def decode(desc: int) -> MatrixDescriptor:
     """Decode a 64-bit descriptor. Fault("matrix-descriptor") if bits are set that have no meaning."""
     if desc & ~_FIELDS:
         raise Fault("matrix-descriptor", f"malformed shared memory descriptor {desc:#018x}")
-    if desc >> 49 & 7:
+    if desc >> 49 & 7 and desc >> 62:  # without a swizzle there is no pattern whose start it could tell
         raise Unsupported(f"matrix base offset {desc >> 49 & 7} in descriptor {desc:#018x}")
     return MatrixDescriptor(
         (desc & 0x3FFF) << 4, (desc >> 16 & 0x3FFF) << 4, (desc >> 32 & 0x3FFF) << 4, _SWIZZLES[desc >> 62]

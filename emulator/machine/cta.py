@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import math
+
 import numpy as np
 
 from ..errors import Fault
 from ..formats.lanes import lane_mask
 from ..state.barrier import Collective, CountedBarrier, MBarrier
-from ..state.order import Order
+from ..state.order import Released, Space
 from ..state.shared_memory import SharedMemory
 from ..state.tensor_memory import COLUMNS, TensorMemory
 from ..units.pipe import Pipe
-from .warp import Group, Warp
+from .warp import WARPS, Group, Warp
 
 
 class Cluster:
@@ -21,7 +24,8 @@ class Cluster:
         self.launch = launch
         shape = launch.cluster
         self.first = first
-        self.order = Order()
+        self.space = Space(launch.order, WARPS * math.prod(shape), math.prod(shape))
+        self.gone = Released()  # what threads knew that have exited: the barrier does not wait for them
         self.barrier = CountedBarrier(f"cluster barrier of the cluster at CTA {first}")
         self.ctas: list[Cta] = []
         for z in range(shape[2]):
@@ -66,6 +70,18 @@ class Cluster:
             self.launch.cluster_done(self)
 
 
+class RegisterPool:
+    """Registers of a CTA that setmaxnreg.dec has given back. wanted: by the warp that came last to wait for some."""
+
+    __slots__ = ("free", "wanted")
+
+    def __init__(self):
+        self.free = self.wanted = 0
+
+    def __str__(self):
+        return f"{self.wanted} registers of its CTA's pool, which has {self.free}"
+
+
 class Cta:
     """sm: the multiprocessor it runs on. symbols: addresses of the kernel's variables and parameters."""
 
@@ -75,16 +91,15 @@ class Cta:
         self.sm, self.resources = sm, launch.placement.sms[sm]
         grid = launch.grid
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
-        seed, order = launch.seed_of(self.index), cluster.order
-        self.smem = SharedMemory(launch.shared_bytes, launch.checks, seed, order, launch.found)
-        self.tmem = TensorMemory(self._found, seed if launch.checks else 0, order)
         self.pipe = Pipe(launch.engine)
         self.accumulating: list = []
         self.warpgroups: dict = {}  # those that have issued a wgmma
         self.exited = False
-        self.triggered = False  # griddepcontrol.launch_dependents
+        self.gone = Released()  # what threads knew that have exited: barriers of all do not wait for them
         self.travelling: list = []  # arrivals under way to mbarriers here: their origins
+        self.triggered = False  # griddepcontrol.launch_dependents
         self.symbols = launch.symbols_of(rank)
+        self.register_pool = RegisterPool()
         self.named: dict[int, CountedBarrier] = {}
         self.at_barrier: dict[CountedBarrier, set[int]] = {}
         self.threads = launch.block[0] * launch.block[1] * launch.block[2]
@@ -101,14 +116,21 @@ class Cta:
             group = Group(warp, lanes, list(registers), 0, None, time)
             launch.engine.at(time + launch.clock.wake(self.sm, time), group.run)
 
+    @functools.cached_property
+    def smem(self) -> SharedMemory:
+        """Its shared memory, made when it is first looked at."""
+        launch = self.launch
+        seed, space = launch.seed_of(self.index), self.cluster.space
+        return SharedMemory(launch.shared_bytes, launch.checks, seed, space, launch.found, self.rank)
+
     # -- barriers ----------------------------------------------------------------------------------------------
     def barrier(self, offset: int, warp: Warp, asynchronous: bool = False) -> MBarrier:
         """Return the mbarrier at an offset for a warp; asynchronous: for an async proxy operation that it issues."""
         found = self.smem.barriers.get(offset)
         if found is None:
             raise Fault("mbarrier", f"no initialised mbarrier at shared {offset:#x} of CTA {self.ctaid}")
-        if self.launch.checks:
-            found.check_visible(warp.actor, asynchronous)
+        if self.launch.checks and (fault := found.check_visible(warp.actor, asynchronous)):
+            self.launch.found(fault)
         return found
 
     def named_barrier(self, number) -> CountedBarrier:
@@ -124,6 +146,12 @@ class Cta:
         barrier.votes.append((mode, true, group.n))
 
     # -- tensor memory -----------------------------------------------------------------------------------------
+    @functools.cached_property
+    def tmem(self) -> TensorMemory:
+        """Its tensor memory, made when it is first looked at: most kernels do not."""
+        seed = self.launch.seed_of(self.index) if self.launch.checks else 0
+        return TensorMemory(self._found, seed, self.cluster.space)
+
     def tmem_room(self, columns: int) -> bool:
         """Return whether so many columns are free, given what all CTAs on this SM hold."""
         return self.resources.columns + columns <= COLUMNS and self.tmem.room(columns) is not None
@@ -148,6 +176,12 @@ class Cta:
     # -- the end -----------------------------------------------------------------------------------------------
     def lanes_exited(self, warp: Warp, lanes: np.ndarray):
         warp.live_mask &= ~lane_mask(lanes.tobytes())
+        if self.launch.checks and not warp.live_mask:
+            knowledge = warp.actor.released()
+            for of in (self, self.cluster):
+                of.gone.add(knowledge)
+            for barrier in (self.cluster.barrier, *(b for b in self.named.values() if b.everyone and b.arrived)):
+                barrier.released.add(knowledge)
         self.live_threads -= len(lanes)
         if not self.live_threads:
             self.exit()
@@ -161,17 +195,27 @@ class Cta:
         self.exited = True
         if not self.launch.checks:
             return
-        for op in self.smem.in_flight:
+        smem = vars(self).get("smem")
+        for op in smem.in_flight if smem else ():
             message = f"CTA {self.ctaid} exits while {op.what} is still under way in its shared memory"
-            self.launch.found(Fault("unfinished", message))
+            self.launch.found(Fault("unfinished", message, note=op.note))
         for op in (groups.forgotten() for warp in self.warps for groups in warp.bulk.values()):
             if op is not None:
                 message = f"CTA {self.ctaid} exits and no cp.async.bulk.wait_group has waited for {op.what}"
-                self.launch.found(Fault("unfinished", message + ", which may still read its shared memory"))
+                message += ", which may still read its shared memory"
+                self.launch.found(Fault("unfinished", message, note="exit-before-store"))
         for origin in self.travelling:
             message = f"CTA {self.ctaid} exits while the arrival of {origin} at its mbarrier is under way"
+            self.launch.found(Fault("unfinished", message, note="exit-before-arrival"))
+        knowledge = self.gone.knowledge
+        uses = {"arrival": "arrive at its mbarrier", "access": "use its shared memory", "copy": "write there"}
+        for (kind, key), (number, note) in smem.visitors.items() if smem else ():
+            if knowledge.known(key) < number:
+                who, what = self.launch.order.who(number), uses[kind]
+                message = f"CTA {self.ctaid} exits while {who} may still {what}: nothing that its warps have waited for"
+                self.launch.found(Fault("unfinished", f"{message} comes after that", note=note))
+        for origin in self.accumulating:
+            message = f"CTA {self.ctaid} exits while {origin} is under way in its tensor memory"
             self.launch.found(Fault("unfinished", message))
-        for op in self.accumulating:
-            message = f"CTA {self.ctaid} exits while {op.what} is under way in its tensor memory"
-            self.launch.found(Fault("unfinished", message))
-        self.tmem.check_exit()
+        if "tmem" in vars(self):
+            self.tmem.check_exit()

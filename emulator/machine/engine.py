@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import gc
 import heapq
+from types import MethodType
+
+CALM = 100  # turns without a change after which groups are looked at
+
+GARBAGE = 10_000  # objects: those of some fifty CTAs
 
 
 class Engine:
@@ -16,6 +21,12 @@ class Engine:
         self.count = 0
         self.nested = False
         self.progress = 0  # counts what other warps could see: a stall without any is a hang
+        self.changes = 0  # counts what memory could hold otherwise
+        self.turns = 0  # of groups of lanes, since one of them has been looked at
+        self.landed = 0  # counts events that are no turns of groups
+        self.mark = 0, 0, 0
+        self.states: dict[object, set] = {}  # of each group, where it has been since nothing changes
+        self.again: set = set()  # those that have come back to a state
 
     def at(self, time: float, call) -> None:
         self.count += 1
@@ -41,20 +52,49 @@ class Engine:
             return
         self.nested, heap = True, self.heap
         while heap and heap[0][0] < time:
-            self.now, _, call = heapq.heappop(heap)
-            call()
+            self.step()
         self.nested = False
+
+    def step(self) -> None:
+        """Run the next event."""
+        self.now, _, call = heapq.heappop(self.heap)
+        if type(call) is not MethodType:
+            self.landed += 1
+        call()
+
+    def spins(self, group) -> bool:
+        """Return whether nothing will ever happen again: no event but turns of groups of lanes is to come, and each has
+        come back to a state in which it was since anything changed. To be asked at every turn of a group."""
+        self.turns += 1
+        if self.turns < CALM or group.launch.reads_time:  # which changes by itself
+            return False
+        mark = self.changes, self.progress, self.landed
+        if mark != self.mark:
+            self.mark, self.turns = mark, 0
+            self.states.clear()
+            self.again.clear()
+            return False
+        state = group.state()
+        known = self.states.setdefault(group, set())
+        if state not in known:
+            known.add(state)
+            return False
+        self.again.add(group)
+        turns = [call.__self__ for _, _, call in self.heap if type(call) is MethodType]
+        return len(turns) + self.limits == len(self.heap) and self.again.issuperset(turns)
 
     def run(self, stalled) -> None:
         """Run events until none is left. `stalled()` is asked then: it returns True if it made new ones."""
         heap = self.heap
+        thresholds = gc.get_threshold()
         gc.freeze()  # or the garbage collector goes through all of torch and CuTe DSL again and again
+        gc.set_threshold(GARBAGE, *thresholds[1:])
         try:
             while True:
                 while len(heap) > self.limits:
-                    self.now, _, call = heapq.heappop(heap)
-                    call()
+                    self.step()
                 if not stalled():
                     return
         finally:
+            gc.set_threshold(*thresholds)
             gc.unfreeze()

@@ -14,19 +14,23 @@ from threadpoolctl import ThreadpoolController
 
 from ..chip import B200, Chip
 from ..errors import EmulatorError, Fault, Hang, Unsupported
+from ..formats import cubin
 from ..formats.lanes import ranges
 from ..ptx.isa import lookup
 from ..ptx.program import Program
-from ..ptx.syntax import Instr, Symbol, leaves
+from ..ptx.syntax import Instr, Special, Symbol, leaves
 from ..state.barrier import Waitable
 from ..state.dependency import Dependencies
 from ..state.global_memory import GlobalMemory
+from ..state.global_shadow import GlobalShadow
+from ..state.order import Location, Order
 from ..state.shared_memory import BASE, RANK_SHIFT
 from .clock import Clock
 from .cta import Cluster
 from .engine import Engine
 from .placement import Placement
 from .schedule import FunctionalClock, Schedule
+from .special import TIMERS
 from .warp import place_of
 
 _BLAS = ThreadpoolController()
@@ -89,9 +93,12 @@ class Launch:
         predecessor: Dependencies | None = None,
         chip: Chip = B200,
         collect: Callable[[list[Fault]], bool] | None = None,
+        strict: bool = False,
     ):
-        """collect: whether to go on after these faults, after which a kernel can; without it, none goes on."""
+        """collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict:
+        whether what has a note (errors.NOTES) is a fault; else it is kept in `notes`."""
         self.collect, self.faults = collect, []
+        self.strict, self.notes = strict, []
         kernel = program.kernel
         self.program, self.memory, self.checks, self.number, self.chip = program, memory, checks, number, chip
         self.grid, self.block = grid, block
@@ -105,6 +112,9 @@ class Launch:
             f"launch {number} ({kernel.title})", memory, predecessor if pdl else None, triggers, checks
         )
         self.depends = bool(self.dependencies.before)
+        self.order = Order()
+        self.shadow = GlobalShadow(self.order, memory, self.found)
+        self.locations: dict[int, Location] = {}  # where strong stores and atomics to global memory went
         # Address of a tensor map -> (the instruction that changed it, CTAs that have acquired the change)
         self.changed_maps: dict[int, tuple[object, set[int]]] = {}
         self.schedule, self.owner = schedule, owner
@@ -118,8 +128,12 @@ class Launch:
         self._clusters_left = self._clusters()
         self._next = next(self._clusters_left, None)
         self.running: set[Cluster] = set()
+        self.started = 0  # clusters
+        operands = (o for i in kernel.instrs for o in i.operands)
+        self.reads_time = any(isinstance(o, Special) and o.name in TIMERS for o in operands)
         self.last_store = 0.0  # when the last store is acknowledged (timing)
         self._stall_mark = -1
+        self.registers = self._registers()
         self.tmem_columns = 0  # the most that a CTA had at once
 
     def _validate(self):
@@ -142,6 +156,22 @@ class Launch:
         size = math.prod(self.cluster)
         if size > 16:
             raise Fault("launch", f"cluster of {size} CTAs: at most 16")
+
+    def _registers(self) -> int | None:
+        """Return how many registers a thread starts with: what ptxas says, or its rule for a kernel with setmaxnreg: as
+        many as the CTAs that have to fit leave it."""
+        kernel, code = self.program.kernel, self.program.machine_code
+        if not any(i.parts[0] == "setmaxnreg" for i in kernel.instrs):
+            return None
+        if code and (used := cubin.resources(code).get(kernel.name)):
+            return -(-used["registers"] // 8) * 8
+        if most := kernel.directives.get("maxnreg"):
+            return most[0]
+        threads = kernel.directives.get("maxntid") or kernel.directives.get("reqntid")
+        if threads is None:
+            return None
+        ctas = kernel.directives.get("minnctapersm", (1,))[0]
+        return min(256, 65536 // (math.prod(threads) * ctas) // 8 * 8)
 
     def _place_variables(self, kernel, module_symbols, module_shared):
         self.symbols = dict(module_symbols)
@@ -210,6 +240,7 @@ class Launch:
                 return
             cluster = Cluster(self, self.take_pending_cluster(), sms)
             self.running.add(cluster)
+            self.started += 1
             cluster.start(self.engine.now + self.clock.cta_start(self.number, sms))
 
     def cluster_done(self, cluster: Cluster):
@@ -235,6 +266,11 @@ class Launch:
     # -- findings ----------------------------------------------------------------------------------------------
     def found(self, fault: Fault):
         """Report a fault after which the kernel could go on; raises it where nobody collects faults."""
+        if fault.note and not self.strict:
+            fault.where = fault.where or place_of(sys._getframe(1)) or f"kernel {self.program.kernel.title}, at its end"
+            if all(fault.lines != other.lines for other in self.notes):
+                self.notes.append(fault)
+            return
         if self.collect is None:
             raise fault
         fault.where = fault.where or place_of(sys._getframe(1))
@@ -305,20 +341,30 @@ class Launch:
             g.time_out()
         return True
 
-    def _instruction(self, group) -> Instr:
+    def instruction(self, group) -> Instr:
         """Return the instruction at which a group waits: one that blocks starts its block."""
         return self.program.kernel.instrs[self.program.start[group.pc]]
 
     def _waits_with_limit(self, group) -> bool:
-        return isinstance(group.waiting_for, Waitable) and lookup(self._instruction(group)).limited
+        return isinstance(group.waiting_for, Waitable) and lookup(self.instruction(group)).limited
+
+    def livelock(self) -> Hang:
+        """Every group that could go on looks for something, again and again, that nobody comes to write."""
+        lines = [f"{self.program.kernel.title} spins for ever: memory does not change, and everybody has looked before"]
+        left = math.prod(self.grid) - self.started * math.prod(self.cluster)
+        if left > 0:
+            ctas = math.prod(self.grid)
+            lines.append(f"  {left} of {ctas} CTAs of the grid have not started, for which no SM has room")
+        return Hang("\n".join([*lines, *self.waiting()[1:]]))
 
     def waiting(self) -> list[str]:
         """List who waits where for what: one line for all warps that wait alike, each perhaps in its own CTA."""
         alike: dict[str, list] = {}
         for g in self.groups():
-            instr = self._instruction(g)
+            instr = self.instruction(g)
             lanes = "" if g.n == g.warp.threads else f" lanes {ranges(g.lanes)}"
-            text = f"{lanes} at PTX line {instr.line} ({instr.op}) waits for {g.waiting_for}"
+            waits = "spins" if g.waiting_for is None else f"waits for {g.waiting_for}"
+            text = f"{lanes} at PTX line {instr.line} ({instr.op}) {waits}"
             if lookup(instr).limited:
                 text += f" to complete the phase of parity {g.awaited & 1 if g.awaited < 2 else g.awaited >> 63}"
             if instr.loc:

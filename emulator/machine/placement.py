@@ -7,13 +7,13 @@ from ..state.tensor_memory import COLUMNS
 
 
 class Resources(Waitable):
-    """What CTAs use of one SM. waiters: warps that wait for tensor memory columns."""
+    """The tensor memory that CTAs hold of one SM. waiters: warps that wait for columns."""
 
-    __slots__ = ("shared", "threads", "ctas", "columns")
+    __slots__ = ("columns",)
 
     def __init__(self):
         super().__init__()
-        self.shared = self.threads = self.ctas = self.columns = 0
+        self.columns = 0
 
     def __str__(self):
         return f"tensor memory columns of its SM ({self.columns} of {COLUMNS} allocated)"
@@ -24,33 +24,41 @@ class Placement:
 
     def __init__(self, sms: int, shared: int, threads: int, ctas: int):
         self.sms = [Resources() for _ in range(sms)]
-        self.shared, self.threads, self.ctas = shared, threads, ctas
+        self.used = [[0, 0, 0] for _ in range(sms)]  # CTAs, bytes, threads
+        self.load = [0] * sms  # CTAs
+        self.limits = ctas, shared, threads
 
     def place(self, size: int, shared: int, threads: int) -> list[int] | None:
-        """Take SMs for a cluster of `size` CTAs of `shared` bytes and `threads` threads each; None if none is free."""
-        best, best_load = None, None
-        for first in range(0, len(self.sms) - size + 1, size):
-            group = self.sms[first : first + size]
-            load = max(r.ctas for r in group)
-            if best_load is not None and load >= best_load:
-                continue
-            if all(
-                r.shared + shared <= self.shared and r.threads + threads <= self.threads and r.ctas < self.ctas
-                for r in group
-            ):
-                best, best_load = first, load
-                if load == 0:
-                    break
-        if best is None:
+        """Take SMs for a cluster of `size` CTAs of `shared` bytes and `threads` threads each; None if none is free.
+
+        Of those with room the least loaded ones, the first of these: a cluster's load is that of its fullest SM.
+        """
+        ctas, bytes_, most = self.limits[0] - 1, self.limits[1] - shared, self.limits[2] - threads
+
+        def fits(sm: int) -> bool:
+            c, s, t = self.used[sm]
+            return c <= ctas and s <= bytes_ and t <= most
+
+        if size == 1:
+            first = self.load.index(min(self.load))
+            if not fits(first):  # it is full, or of others that need less another has room
+                free = [sm for sm in range(len(self.sms)) if fits(sm)]
+                first = min(free, key=self.load.__getitem__, default=None)
+        else:
+            groups = range(0, len(self.sms) - size + 1, size)
+            free = [g for g in groups if all(map(fits, range(g, g + size)))]
+            first = min(free, key=lambda g: max(self.load[g : g + size]), default=None)
+        if first is None:
             return None
-        chosen = list(range(best, best + size))
-        for i in chosen:
-            self._add(i, 1, shared, threads)
+        chosen = list(range(first, first + size))
+        for sm in chosen:
+            self._add(sm, 1, shared, threads)
         return chosen
 
     def release(self, sm: int, shared: int, threads: int) -> None:
         self._add(sm, -1, -shared, -threads)
 
-    def _add(self, sm: int, ctas: int, shared: int, threads: int):
-        r = self.sms[sm]
-        r.ctas, r.shared, r.threads = r.ctas + ctas, r.shared + shared, r.threads + threads
+    def _add(self, sm: int, ctas: int, shared: int, threads: int) -> None:
+        used = self.used[sm]
+        self.load[sm] += ctas
+        used[0], used[1], used[2] = used[0] + ctas, used[1] + shared, used[2] + threads

@@ -11,19 +11,20 @@ import sys
 
 import numpy as np
 
-from ..errors import EmulatorError, Fault, Unsupported
+from ..errors import EmulatorError, Fault, Hang, Unsupported
 from ..formats import alu
 from ..formats.lanes import as_array, elect, lane_mask, ranges
+from ..native import tiers
 from ..ptx.program import BLOCKED, EXIT, SPLIT
-from ..state.order import Actor
-from ..units import access, addresses, async_copy, barriers, fences, tcgen05, tensor_maps, wgmma
+from ..state.order import Actor, Released
+from ..units import access, addresses, async_copy, barriers, fences, mma_sync, system_calls, tcgen05, tensor_maps, wgmma
 from ..units.group import LaneGroup
 from .special import TIMERS, special_register
 
 # What the code of a block calls, by the names that it has there: `access.load(g, ...)`
 UNITS = {
     unit.__name__.rpartition(".")[2]: unit
-    for unit in (access, addresses, async_copy, barriers, fences, tcgen05, tensor_maps, wgmma)
+    for unit in (access, addresses, async_copy, barriers, fences, mma_sync, system_calls, tcgen05, tensor_maps, wgmma)
 }
 
 
@@ -41,14 +42,8 @@ class Origin:
 
     __slots__ = ("label", "warp", "program", "block", "lineno")
 
-    def __init__(self, label, group, lineno):
-        self.label, self.warp, self.program, self.block, self.lineno = (
-            label,
-            group.warp,
-            group.program,
-            group.pc,
-            lineno,
-        )
+    def __init__(self, label, group, block, lineno):
+        self.label, self.warp, self.program, self.block, self.lineno = label, group.warp, group.program, block, lineno
 
     def instruction(self):
         return self.program.instruction_at(self.block, self.lineno)
@@ -83,19 +78,24 @@ def place_of(frame) -> str:
     return ""
 
 
+WARPS = 32  # the most that a CTA has
+PATIENCE = 256  # blocks that a group executes in a turn before it is looked at
+
+
 class Warp:
     """32 lanes of a CTA. groups: those that have not exited."""
 
     def __init__(self, cta, index: int, threads: int):
         self.cta, self.index = cta, index
-        self.actor = Actor(32 * cta.rank + index + 1, cta.cluster.order)
+        self.actor = Actor(WARPS * cta.rank + index + 1, cta.cluster.space, str(self), cta.rank)
         self.barrier_places: dict[object, tuple[int, int]] = {}  # barrier -> phase and block where lanes came to it
-        self.relaxed_wait = 0  # what a relaxed wait has passed: only a fence lets the warp rely on it
         self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
         self.live_mask = (1 << threads) - 1
         self.groups: list[Group] = []
+        self.origins: dict[tuple, Origin] = {}  # by label, block and line of its code
         self.leader = 0  # which lane elect.sync picks, if it is a member
         self.cluster_phase = 0  # of the cluster's barrier, when lanes last arrived there
+        self.cluster_released: Released | None = None  # what those hand on who come to that phase
         self.at_cluster_barrier = 0  # the lanes that have arrived in that phase
         self.bulk: dict[int, object] = {}  # lane -> its bulk async-groups
         self.copies: list = []  # cp.async groups
@@ -104,6 +104,7 @@ class Warp:
         self.local: np.ndarray | None = None
         self.waiting_to_converge: dict[int, list] = {}
         self.threads = threads
+        self.registers = cta.launch.registers  # that each thread may use; None if nobody says how many it starts with
         self.started = 0.0
 
     def __str__(self):
@@ -168,21 +169,28 @@ class Group(LaneGroup):
         if self.waiting_for is not None:
             self.clock.trace.wait(self, self.blocked_at, self.t)
             self.waiting_for = None
-        pc = self.pc
+        pc, passed = self.pc, 0
         join = self.join.block if self.join else -9
+        if engine.spins(self):
+            raise self.launch.livelock()
         try:
             while True:
                 if pc == join:
                     self.pc = pc
                     return self.park()
                 self.pc = pc
-                function = blocks[pc] or program.block(pc, UNITS)
+                function = blocks[pc] or tiers.block(program, pc, UNITS)
                 self.begun = self.t
                 following = function(self)
                 if following < 0:
                     break
-                self.t = executed(self, costs[pc])
+                self.t = executed(self, costs[self.pc])
                 pc = following
+                passed += 1
+                if passed == PATIENCE:  # nobody else has a turn to be asked
+                    self.pc, passed = pc, 0
+                    if engine.spins(self):
+                        raise self.launch.livelock()
                 if heap and self.t > heap[0][0] + quantum:
                     self.pc = pc
                     engine.at(self.t, self.run)
@@ -197,7 +205,7 @@ class Group(LaneGroup):
             if self.waiting_for is None:
                 raise Fault("internal", "blocked without anything to wait for", str(self.warp))
         elif following == EXIT:
-            self.t = executed(self, costs[pc])
+            self.t = executed(self, costs[self.pc])
             if self.t > engine.now + quantum:
                 engine.at(self.t, self.leave)
             else:
@@ -205,6 +213,12 @@ class Group(LaneGroup):
         else:
             assert following == SPLIT
         return None
+
+    def state(self) -> int:
+        """Where the lanes are, and what they may still look at of their registers."""
+        values = (self.R[r] for r in sorted(self.program.live_registers(self.pc)))
+        seen = tuple(v.tobytes() if type(v) is np.ndarray and v.dtype != object else repr(v) for v in values)
+        return hash((self.pc, self.token is None, seen))
 
     def leave(self):
         try:
@@ -256,7 +270,14 @@ class Group(LaneGroup):
         return f"kernel {self.program.kernel.title}, {self.warp}{lanes}" + at(instr)
 
     def origin(self, label: str) -> Origin:
-        return Origin(label, self, sys._getframe(2).f_lineno)
+        return self.origin_at(label, self.pc, sys._getframe(2).f_lineno)
+
+    def origin_at(self, label: str, block: int, line: int) -> Origin:
+        """A name for the instruction at a line of a block's Python."""
+        found = self.warp.origins.get((label, block, line))
+        if found is None:
+            found = self.warp.origins[label, block, line] = Origin(label, self, block, line)
+        return found
 
     def later(self, when: float, origin: Origin, call):
 
@@ -284,6 +305,12 @@ class Group(LaneGroup):
         if guard.any() and not guard.all():
             raise Unsupported("a guard that holds in some lanes only, of an instruction that lanes execute together")
         return bool(guard[0])
+
+    def lanes_at(self, positions: int) -> int:
+        """The lanes at positions in the group, a bit each."""
+        if self.n == 32:
+            return positions
+        return sum(1 << lane for k, lane in enumerate(self.lanes.tolist()) if positions >> k & 1)
 
     def lanes_of(self, mask) -> int:
         if mask is True:
@@ -463,9 +490,24 @@ class Group(LaneGroup):
         self.token = None
         return True
 
-    def set_max_registers(self, count: int):
+    def set_max_registers(self, what: str, count: int):
+        """setmaxnreg (9.7.19.5): dec gives registers to the CTA's pool, inc waits until that has enough."""
         if count % 8 or not 24 <= count <= 256:
             raise Fault("setmaxnreg", f"register count {count}: must be a multiple of 8 from 24 to 256")
+        pool, more = self.cta.register_pool, count - (self.warp.registers or count)
+        if not self.launch.checks:
+            return
+        if more * (1 if what == "dec" else -1) > 0:
+            message = f"setmaxnreg.{what} to {count} by a warp that has {self.warp.registers}"
+            raise Fault("setmaxnreg", message)
+        while 32 * more > pool.free:  # it does not end a block, as the model's figures are of these
+            pool.wanted, self.waiting_for, heap = 32 * more, pool, self.engine.heap
+            if len(heap) <= self.engine.limits:
+                raise Hang("\n".join(self.launch.waiting()))
+            self.engine.step()
+        self.waiting_for = None
+        pool.free -= 32 * more
+        self.warp.registers = self.warp.registers and count
 
     # -- values ------------------------------------------------------------------------------------------------
     def special(self, name: str):

@@ -58,6 +58,7 @@ class TimingClock(Clock):
         self.memory = MemoryModel(profile, memory, engine)
         if trace is not None:
             self.trace, self.memory.log = trace, []
+            self._tell_of_blocks(trace)
         self.sms = [Sm() for _ in range(int(profile["sm"]["count"]))]
         self.clocks = SmClocks(profile, len(self.sms))
         self.figures = {k: tuple(v) for k, v in profile["issue"].items()}
@@ -69,6 +70,39 @@ class TimingClock(Clock):
         self._served: dict[float, float] = {}  # when a copy lands -> when the HBM has served its last line
         self.code_cycles = profile["sm"]["code_cycles"]
         self.scheduler = 0.0  # when the unit that starts and retires CTAs is free
+
+    def _tell_of_blocks(self, trace) -> None:
+        """Tell the trace of each block what it took, and what accesses to memory added to that."""
+        added: dict[object, float] = {}  # group -> what accesses have added to the block that it executes
+
+        def told(name: str, reason: str):
+            method = getattr(self, name)
+
+            def access(group, *args, **options):
+                before = group.t
+                result = method(group, *args, **options)
+                if group.t > before:
+                    trace.spend(group, reason, group.t - before)
+                    added[group] = added.get(group, 0.0) + group.t - before
+                return result
+
+            setattr(self, name, access)
+
+        told("global_load", "global loads")
+        told("global_store", "global stores")
+        told("shared_access", "shared memory")
+        told("parameter_load", "parameters")
+        execute = self.executed
+
+        def executed(group, cost):
+            end = execute(group, cost)
+            trace.spend(group, "issue", end - group.t)
+            rest = group.t - group.begun - added.pop(group, 0.0)
+            if rest > 0:
+                trace.spend(group, "fences and the like", rest)
+            return end
+
+        self.executed = executed
 
     def costs(self, program) -> list[tuple[float, float]]:
         if id(program) not in self._costs:

@@ -18,7 +18,7 @@ class Tally:
         self.counted = dict.fromkeys([*copies, "global_load", "global_store", "mma", "flops"], 0)
         self._clock = clock
         for name in dir(clock):  # not by __getattr__, at every instruction
-            if not name.startswith("_") and name not in self.counted:
+            if not name.startswith("_") and name not in vars(Tally):
                 setattr(self, name, getattr(clock, name))
 
     def tma_load(self, group, tm, map_at, coords, nbytes, ctas, policy):

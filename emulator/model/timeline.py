@@ -158,12 +158,15 @@ class Timeline:
         hbm = {name: float(rates[f"HBM {name}"].mean()) for name in ("read", "write")}
         inside = [span for span in self.trace.spans if start <= span.end <= end]
         waits: dict[str, float] = {}  # us per warp
-        sms = len(set(self.sm_of.values()))
+        lives: dict[str, int] = {}  # role -> the warps of it that ended here
+        for span in inside:
+            if span.kind == "warp":
+                lives[self.role(span.warp)] = lives.get(self.role(span.warp), 0) + 1
         for span in inside:
             if span.kind == "wait":
                 name = f"{self.role(span.warp)} for {self.reason(span.what)}"
-                warps = sum(self.role(warp) == self.role(span.warp) for warp in self.trace.duties)
-                waits[name] = waits.get(name, 0.0) + self.us(span.end - span.start) / max(1, warps) / sms
+                warps = lives.get(self.role(span.warp), 1)
+                waits[name] = waits.get(name, 0.0) + self.us(span.end - span.start) / warps
         loaded: dict[int, int] = {}
         shown = self.launches[-2] if len(self.launches) > 1 else self.launches[-1]
         for span in self.trace.spans:
@@ -325,10 +328,9 @@ class Timeline:
         gantt.set_ylim(place, -1)
         gantt.set_title("representative SMs", loc="left")
 
-        used = sorted({sm for sm in self.sm_of.values()})
         axes[2].imshow(
-            state[used], aspect="auto", interpolation="nearest", cmap=ListedColormap([COLOURS[name] for name in names]),
-            vmin=0, vmax=len(names) - 1, extent=(us(start), us(end), used[-1] + 0.5, used[0] - 0.5),
+            state, aspect="auto", interpolation="nearest", cmap=ListedColormap([COLOURS[name] for name in names]),
+            vmin=0, vmax=len(names) - 1, extent=(us(start), us(end), len(state) - 0.5, -0.5),
         )  # fmt: skip
         axes[2].set_ylabel("SM")
         axes[2].set_title("what each SM does", loc="left")
@@ -351,7 +353,8 @@ class Timeline:
         memory.set_ylabel("TB/s")
         memory.set_xlabel("us since the first launch")
         lines = [axis.get_legend_handles_labels() for axis in (memory, flying)]
-        memory.legend(lines[0][0] + lines[1][0], lines[0][1] + lines[1][1], ncol=5, fontsize=8, loc="upper left")
+        above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False}
+        memory.legend(lines[0][0] + lines[1][0], lines[0][1] + lines[1][1], ncol=5, fontsize=8, **above)
         memory.set_ylim(0, 1.25 * max(1.0, *rates["L2 to SMs"], *(rates["HBM read"] + rates["HBM write"])))
         for axis in axes:
             axis.set_xlim(us(start), us(end))

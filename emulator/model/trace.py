@@ -35,7 +35,13 @@ class Trace(NoTrace):
 
     spans: list[Span] = field(default_factory=list)
     duties: dict[int, set[str]] = field(default_factory=dict)  # warp -> load, store, mma, tmem
+    # (program, block, reason) -> cycles of warps: "issue", "wait WHAT", or which accesses
+    spent: dict[tuple, float] = field(default_factory=dict)
     sources: dict = field(default_factory=dict)  # barrier -> what completes its phases: load, mma, or warps
+
+    def spend(self, group, reason: str, cycles: float):
+        key = group.program, group.pc, reason
+        self.spent[key] = self.spent.get(key, 0.0) + cycles
 
     def duty(self, group, kind: str):
         self.duties.setdefault(group.warp.index, set()).add(kind)
@@ -56,6 +62,7 @@ class Trace(NoTrace):
     def wait(self, group, start: float, end: float):
         cta = group.cta
         what = self.describe(group.waiting_for)
+        self.spend(group, f"wait {what}", end - start)
         self.spans.append(Span("wait", group.launch.number, cta.sm, cta.index, group.warp.index, start, end, what))
 
     def describe(self, awaited) -> str:

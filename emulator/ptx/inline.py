@@ -1,8 +1,9 @@
 """Calls of device functions, expanded in place (PTX ISA 7.1, 9.7.12.5).
 
 A call becomes moves into the function's registers, the function's instructions with registers of their own, and moves
-of its results. What cannot be expanded stays a `call`, which is refused if it is executed: a call through a pointer, of
-a function without a body (vprintf), or of one that is being expanded (recursion).
+of its results. What cannot be expanded stays a `call`: of vprintf and __assertfail, which units/system_calls.py has, or
+one that is refused if it is executed, through a pointer, of another function without a body, or of one that is being
+expanded (recursion).
 """
 
 from __future__ import annotations

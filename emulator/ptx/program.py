@@ -155,9 +155,24 @@ class Program:
         random = Random(seed)
         registers = [None] * len(self.kernel.registers)
         for r in self.kernel.registers:
-            if self.live[0] & written & 1 << r.index:
+            if self.live[0] & (written | self.undefined_parts()) & 1 << r.index:
                 registers[r.index] = bool(random.getrandbits(1)) if r.bits == 1 else random.getrandbits(r.bits)
         return tuple(registers)
+
+    def undefined_parts(self) -> int:
+        """Registers that nothing writes and that are only read as parts of a `mov` from a vector, a bit each.
+
+        LLVM writes an undefined part of a vector so. Only if no other part is written is the whole undefined.
+        """
+        written = functools.reduce(int.__or__, self.define, 0)
+        parts, elsewhere = 0, 0
+        for instr, (reads, _) in zip(self.kernel.instrs, self.effects, strict=True):
+            mask = sum(1 << r for r in reads)
+            pack = instr.parts[0] == "mov" and isinstance(instr.operands[1], Vec)
+            items = leaves(instr.operands[1]) if pack else ()
+            known = any(not isinstance(o, Reg) or written >> o.index & 1 for o in items)
+            parts, elsewhere = (parts | mask, elsewhere) if known else (parts, elsewhere | mask)
+        return parts & ~elsewhere & ~written
 
     def find_deliveries(self):
         """deliveries[i]: registers that a tcgen05.ld may still owe when instruction i reads one of them.
@@ -249,17 +264,28 @@ class Program:
             self.blocks[index] = self.compile(index, units)
         return self.blocks[index]
 
-    def compile(self, index: int, units: Mapping[str, ModuleType]):
+    def write(self, index: int) -> BlockWriter:
+        """Write the Python of a block."""
         writer = BlockWriter(self, index)
         ended = False
         for i in range(self.start[index], self.end[index]):
+            writer.marks.append(len(writer.lines))
             if i in self.deliveries:
                 writer.deliver(self.deliveries[i])
             writer.results = self.results.get(i, 0)
             ended = writer.instruction(self.kernel.instrs[i])
+        writer.marks.append(len(writer.lines))
         if not ended:
             writer.leave(index + 1 if index + 1 < len(self.start) else EXIT)
+        return writer
+
+    def compile(self, index: int, units: Mapping[str, ModuleType]):
+        writer = self.write(index)
         source, self.line_maps[index] = writer.finish()
+        return self.load(index, source, writer, units)
+
+    def load(self, index: int, source: str, writer: BlockWriter, units: Mapping[str, ModuleType]):
+        """The function that a source text defines, of block `index` or of a part of it."""
         scope = {**units, **writer.constants}
         exec(compile(source, f"{self.source_name}:{index}", "exec"), scope)
         return scope["block"]
@@ -277,6 +303,7 @@ class BlockWriter:
     def __init__(self, program: Program, index: int):
         self.program, self.index = program, index
         self.lines: list[tuple[str, Instr | None]] = []
+        self.marks: list[int] = []  # the line at which each instruction begins, and that behind the last one
         self.instr: Instr | None = None
         self.results = 0  # what the next instruction's registers may hold, see Program.find_results
         self.constants = {"alu": alu, "convert": convert, "lanes": lanes, "select": alu.select}
@@ -442,15 +469,31 @@ class BlockWriter:
         self.emit(f"if {guard}not ({condition}): return {BLOCKED}")
 
     def finish(self) -> tuple[str, dict[int, Instr]]:
-        lines = ["def block(g):", "    R = g.R", *["    moves_data = g.clock.moves_data"] * self.asks]
+        """The source of the block's function, and the instructions by the numbers of the lines where they begin."""
         used = self.program.use[self.index] & ~self.program.in_place[self.index]
         # a guarded write reads the old value, and a register saved on one path only must exist
-        for i in range(used.bit_length()):
-            if used >> i & 1:
-                lines.append(f"    r{i} = R[{i}]")
+        lines = self.opening([i for i in range(used.bit_length()) if used >> i & 1])
         line_map = {}
         for text, instr in self.lines:
             lines.append(text)
             if instr is not None:
                 line_map[len(lines)] = instr
         return "\n".join(lines) + "\n", line_map
+
+    def opening(self, registers: list[int]) -> list[str]:
+        lines = ["def block(g):", "    R = g.R", *["    moves_data = g.clock.moves_data"] * self.asks]
+        lines.append("    " + "; ".join([f"r{i} = R[{i}]" for i in registers] or ["pass"]))
+        return lines
+
+    def part(self, first: int, end: int, registers: list[int], saved: list[int]) -> str:
+        """The source of some instructions of the block, by their numbers in it, on the lines where `finish` has them.
+
+        registers: those that they read; saved: those that they write for what follows them. The last ones of a block
+        leave it, and save by themselves.
+        """
+        last = end == len(self.marks) - 1
+        start, stop = self.marks[first], len(self.lines) if last else self.marks[end]
+        lines = self.opening(registers) + [""] * start + [text for text, _ in self.lines[start:stop]]
+        if not last:
+            lines.append("    " + "; ".join([f"R[{i}] = r{i}" for i in saved] or ["pass"]))
+        return "\n".join(lines) + "\n"

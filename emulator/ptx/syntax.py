@@ -141,11 +141,12 @@ class Kernel:
     branch_tables: dict[str, list[int]] = field(default_factory=dict)
     results: tuple = ()
     formals: tuple = ()
+    function: str = ""  # what it is called in the source, if CuTe DSL has added the types of all arguments to that
 
     @property
     def title(self) -> str:
-        """The kernel's name for a report, without the types of all arguments that CuTe DSL adds to it."""
-        return self.name if len(self.name) <= 60 else f"{self.name[:57]}..."
+        """The kernel's name for a report: its function's, or its own as far as it is short."""
+        return self.function or (self.name if len(self.name) <= 60 else f"{self.name[:57]}...")
 
     @property
     def param_bytes(self) -> int:

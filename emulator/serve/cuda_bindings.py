@@ -65,6 +65,11 @@ def record(event) -> None:
     _events[int(event)] = timed.now()
 
 
+def between(start, end) -> float:
+    """Milliseconds between two events of the driver or the runtime."""
+    return elapsed(*(_events.get(int(event)) for event in (start, end)))
+
+
 def synchronize() -> None:
     """A launch that failed is reported where CUDA would: here, and at every later call."""
     if DEVICE.session.failure is not None:
@@ -84,7 +89,8 @@ def free_bytes(address) -> None:
     del _allocations[int(address)]
 
 
-def _copy(target, source, size) -> None:
+def copy(target, source, size) -> None:
+    """Copy bytes between any two of device memory and the host's."""
     synchronize()
     ctypes.memmove(_address(target), _address(source), int(size))
 
@@ -97,7 +103,8 @@ def _address(pointer) -> int:
     return int(pointer)
 
 
-def _fill(target, dtype, value, count) -> None:
+def fill(target, dtype, value, count) -> None:
+    """Set so many elements of a NumPy type, from an address on, to a value."""
     synchronize()
     raw = (ctypes.c_uint8 * (int(count) * np.dtype(dtype).itemsize)).from_address(int(target))
     np.frombuffer(raw, dtype)[:] = value
@@ -147,10 +154,10 @@ def install() -> None:
 
     d = driver
     memory = {
-        "MemcpyHtoD": _copy, "MemcpyDtoH": _copy, "MemcpyDtoD": _copy, "Memcpy": _copy,
-        "MemsetD8": lambda p, v, n: _fill(p, "u1", v, n),
-        "MemsetD16": lambda p, v, n: _fill(p, "u2", v, n),
-        "MemsetD32": lambda p, v, n: _fill(p, "u4", v, n),
+        "MemcpyHtoD": copy, "MemcpyDtoH": copy, "MemcpyDtoD": copy, "Memcpy": copy,
+        "MemsetD8": lambda p, v, n: fill(p, "u1", v, n),
+        "MemsetD16": lambda p, v, n: fill(p, "u2", v, n),
+        "MemsetD32": lambda p, v, n: fill(p, "u4", v, n),
     }  # fmt: skip
     memory |= {f"{name}Async": lambda *args, f=f: f(*args[:3]) for name, f in memory.items()}
     _serve(d, d.CUresult.CUDA_SUCCESS, {
@@ -175,7 +182,7 @@ def install() -> None:
         "cuEventCreate": lambda flags: d.CUevent(next(_handles)),
         "cuEventRecord": lambda e, *_: record(e), "cuEventDestroy": nothing,
         "cuEventSynchronize": lambda e: synchronize(),
-        "cuEventElapsedTime": lambda *events: elapsed(*(_events.get(int(e)) for e in events)),
+        "cuEventElapsedTime": between,
         "cuMemAlloc": lambda n: d.CUdeviceptr(allocate_bytes(n)),
         "cuMemAllocAsync": lambda n, s: d.CUdeviceptr(allocate_bytes(n)),
         "cuMemFree": free_bytes, "cuMemFreeAsync": lambda p, s: free_bytes(p),
@@ -211,12 +218,12 @@ def install() -> None:
         "cudaEventCreateWithFlags": lambda flags: r.cudaEvent_t(next(_handles)),
         "cudaEventRecord": lambda e, *_: record(e), "cudaEventDestroy": nothing,
         "cudaEventSynchronize": lambda e: synchronize(),
-        "cudaEventElapsedTime": lambda *events: elapsed(*(_events.get(int(e)) for e in events)),
+        "cudaEventElapsedTime": between,
         "cudaMalloc": allocate_bytes, "cudaFree": free_bytes,
-        "cudaMemcpy": lambda p, q, n, kind: _copy(p, q, n),
-        "cudaMemcpyAsync": lambda p, q, n, kind, s: _copy(p, q, n),
-        "cudaMemset": lambda p, v, n: _fill(p, "u1", v, n),
-        "cudaMemsetAsync": lambda p, v, n, s: _fill(p, "u1", v, n),
+        "cudaMemcpy": lambda p, q, n, kind: copy(p, q, n),
+        "cudaMemcpyAsync": lambda p, q, n, kind, s: copy(p, q, n),
+        "cudaMemset": lambda p, v, n: fill(p, "u1", v, n),
+        "cudaMemsetAsync": lambda p, v, n, s: fill(p, "u1", v, n),
         "cudaGetLastError": nothing, "cudaPeekAtLastError": nothing,
         "cudaGetErrorName": lambda e: e.name.encode(), "cudaGetErrorString": lambda e: e.name.encode(),
         "cudaLibraryUnload": nothing,

@@ -72,7 +72,9 @@ def _callback(name: str, *arguments):
 def _load_library(library, code, *_):
     handle = len(_libraries) + 1
     text, machine_code = _loading[-1]
-    _libraries[handle] = DEVICE.module(text, machine_code=machine_code)
+    _libraries[handle] = loaded = DEVICE.module(text, machine_code=machine_code)
+    for kernel in loaded.module.kernels.values():
+        kernel.function = source_lines.function_of(kernel.name)
     _u64.from_address(library).value = handle
     return SUCCESS
 
@@ -137,7 +139,7 @@ def _occupancy(blocks, kernel, threads, dynamic_shared):
 
 
 @_callback("_cuTensorMapEncodeTiled", _ptr, _u32, _u32, _u64, _ptr, _ptr, _ptr, _ptr, _u32, _u32, _u32, _u32)
-def _encode_tensormap(out, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill):
+def encode_tensormap(out, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill):
     """cuTensorMapEncodeTiled, for host code that does not pack the words itself (cutlass.experimental)."""
     if interleave or kind >= len(DRIVER_TYPES) or swizzle >= len(DRIVER_SWIZZLES):
         raise Unsupported(f"cuTensorMapEncodeTiled with data type {kind}, interleave {interleave}, swizzle {swizzle}")
@@ -154,8 +156,19 @@ def _encode_tensormap(out, kind, rank, address, dims, strides, box, steps, inter
 @_callback("_cudaLaunchKernelEx", _ptr, _ptr, _ptr)
 def _launch_ex(config, kernel, arguments):
     c = _Config.from_address(config)
+    module, name = _kernels[kernel]
+    options = launch_options(ctypes.cast(c.attributes, _ptr).value, c.count)
+    params = parameters(module.program(name).kernel, arguments)
+    DEVICE.launch(
+        module, name, tuple(c.grid), tuple(c.block), params, dynamic_shared=c.dynamic_shared, **options
+    )  # fmt: skip
+    return SUCCESS
+
+
+def launch_options(attributes: int | None, count: int) -> dict:
+    """Return what an array of so many cudaLaunchAttribute at an address asks for, as options of `Device.launch`."""
     cluster, preferred, pdl = None, None, False
-    for a in c.attributes[: c.count]:
+    for a in (_Attribute * count).from_address(attributes) if count else ():
         if a.id == CLUSTER:
             cluster = tuple(a.value[:3])
         elif a.id == PREFERRED_CLUSTER:
@@ -169,18 +182,16 @@ def _launch_ex(config, kernel, arguments):
             raise Unsupported(f"launch attribute {a.id}")
     if preferred and all(preferred) and DEVICE.session.schedule.seed % 2 == 0:
         cluster = preferred  # a GPU takes either, cluster by cluster; here it is one of them for the whole launch
-    return _launch(kernel, tuple(c.grid), tuple(c.block), arguments, c.dynamic_shared, cluster, pdl)
+    return {"cluster": cluster, "pdl": pdl}
 
 
-def _launch(kernel, grid, block, arguments, dynamic_shared, cluster, pdl):
-    module, name = _kernels[kernel]
-    parameters = module.program(name).kernel.params
-    params = bytearray(module.program(name).kernel.param_bytes)
-    pointers = (_u64 * len(parameters)).from_address(arguments) if parameters else ()
-    for p, address in zip(parameters, pointers, strict=True):
+def parameters(kernel, arguments: int) -> bytes:
+    """Return the block of a kernel's parameters, whose addresses are an array at `arguments`."""
+    params = bytearray(kernel.param_bytes)
+    pointers = (_u64 * len(kernel.params)).from_address(arguments) if kernel.params else ()
+    for p, address in zip(kernel.params, pointers, strict=True):
         params[p.offset : p.offset + p.size] = ctypes.string_at(address, p.size)
-    DEVICE.launch(module, name, grid, block, bytes(params), cluster=cluster, dynamic_shared=dynamic_shared, pdl=pdl)
-    return SUCCESS
+    return bytes(params)
 
 
 def keep(text: str) -> None:

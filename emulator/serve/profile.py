@@ -12,11 +12,15 @@ from ..model.report import report
 from ..model.run import TimedRun
 from ..model.tally import tallied
 from ..model.trace import Trace
+from ..page.write import write
 from . import run as running
+from .watch import watched
 
 
-def profile(script: str, args: list[str], machine: str, folder: Path, most: int) -> dict:
+def profile(script: str, args: list[str], machine: str, folder: Path, most: int, page: Path | None) -> dict:
     """Run the script with its first `most` launches recorded, then these back to back on the model; see report().
+
+    page: the HTML file to write, too.
 
     What the launches would compute is not computed: the script finds zeros, or what was there. If it ends with an error
     for that, what it launched before is timed. Raises Unsupported if it launched nothing, or what stops the launches.
@@ -41,4 +45,15 @@ def profile(script: str, args: list[str], machine: str, folder: Path, most: int)
 
     timed = TimedRun(load(machine), DEVICE.memory, recorded, trace, tell)
     counted = [tallied(one.launch) for one in timed.launches]
-    return {"script": script, "args": args, "exit_status": status} | report(timed.run(), trace, counted, folder)
+    with watched(lambda: [each.launch for each in timed.active]):
+        timed.run()
+    found = report(timed, trace, counted, folder)
+    if page is not None:
+        write(page, " ".join([Path(script).name, *args]), timed, trace, found, sources(script))
+    return {"script": script, "args": args, "exit_status": status} | found
+
+
+def sources(script: str) -> dict[str, Path]:
+    """Where the files are that line info may name: the script and the modules that it imported, by their names."""
+    files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
+    return {Path(file).name: Path(file) for file in (*files, script) if file and file.endswith(".py")}

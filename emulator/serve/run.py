@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import dataclasses
+import hashlib
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -15,15 +19,21 @@ from pathlib import Path
 
 import click
 
+from ..chip import CHIPS
 from ..device import DEVICE, Session
-from ..errors import EmulatorError
+from ..errors import EmulatorError, Fault
+from ..machine.launch import Launch
 from ..machine.schedule import Schedule
-from . import cute_dsl
+from . import cute_dsl, watch
 from . import installs as installing
 
 ROOT = Path(__file__).resolve().parents[2]  # where emulator/ is
 # For the processes that the script starts: the Options
 OPTIONS = "EMULATOR_RUN"
+LAUNCH = "launch"  # the class of a line that is no finding: there was a launch
+OTHER_ARCH = re.compile(r"expects arch to be \S*sm_90")  # CuTe DSL's 25 lines
+HOPPER = "this is code of sm_90a and the machine a B200: `run --machine h200` is a Hopper GPU"
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
@@ -31,7 +41,8 @@ class Options:
     """What a run is to be like, in the script's process and those that it starts.
 
     machine: a key of chip.CHIPS. most: findings before launches fail. timed: whether the model times what is between
-    events. findings: a file that gets a line of JSON for each finding.
+    events. findings: a file that gets a line of JSON for each finding, note and launch. strict: whether notes are
+    findings. timeout: seconds that a launch may take, 0 for any time.
     """
 
     schedule: int = 0
@@ -40,6 +51,8 @@ class Options:
     most: int = 1
     timed: bool = False
     findings: str = ""
+    strict: bool = False
+    timeout: float = 0.0
 
     @classmethod
     def of_environment(cls) -> Options:
@@ -48,20 +61,54 @@ class Options:
 
 @dataclass
 class Loud(Session):
-    """Shows findings when they are made: the script, or the process it started, may swallow the error."""
+    """Shows findings when they are made: the script, or the process it started, may swallow the error.
+
+    file: gets them, and what each launch wrote, as lines of JSON. timeout: seconds that a launch may take.
+    """
 
     file: str = ""
+    timeout: float = 0.0
     shown: int = field(default=0, init=False)
 
     def add(self, error: EmulatorError) -> None:
         super().add(error)
         for found in self.errors[self.shown :]:
-            print(f"emulator: {found}", file=sys.stderr, flush=True)
-            if self.file:
-                with open(self.file, "a") as file:
-                    row = {"kind": found.kind, "message": found.message, "where": found.where}
-                    file.write(json.dumps(row | {"schedule": self.schedule.seed, "launch": self.launches}) + "\n")
+            self.show("emulator", "wrong", found)
         self.shown = len(self.errors)
+
+    def note(self, note: Fault) -> None:
+        before = len(self.notes)
+        super().note(note)
+        if len(self.notes) > before:
+            self.show("emulator: note, not promised by the PTX ISA", "not promised", note)
+
+    def show(self, head: str, of: str, found: EmulatorError) -> None:
+        """of: the class of the finding."""
+        print(f"{head}: {found}", file=sys.stderr, flush=True)
+        self.write({"class": of, "kind": found.kind, "message": found.message, "where": found.where})
+
+    def write(self, row: dict) -> None:
+        if self.file:
+            with open(self.file, "a") as file:
+                file.write(json.dumps(row | {"schedule": self.schedule.seed, "launch": self.launches}) + "\n")
+
+    @contextlib.contextmanager
+    def watched(self, launch: Launch):
+        try:
+            with watch.watched(lambda: [launch], self.timeout):
+                yield
+        finally:
+            if self.file:
+                self.write({"class": LAUNCH, "kernel": launch.program.kernel.title, "wrote": written(launch)})
+
+
+def written(launch: Launch) -> list[list[str]]:
+    """What memory that a launch wrote to holds now: names with digests. Nothing is known of one without checks."""
+    found = []
+    for region, used in launch.dependencies.own.regions.values():
+        if used[1].any():
+            found.append([region.name, hashlib.blake2b(region.data, digest_size=8).hexdigest()])
+    return sorted(found)
 
 
 def configure() -> None:
@@ -78,10 +125,22 @@ def install() -> None:
     options = Options.of_environment()
     installing.forbid()
     torch_cuda.install()
-    session = Loud(Schedule(options.schedule), options.checks, options.most, file=options.findings)
+    schedule = Schedule(options.schedule)
+    session = Loud(schedule, options.checks, options.most, options.strict, file=options.findings)
+    session.timeout = options.timeout
     if options.timed:
         session.timed, session.kept = [], []
     DEVICE.session = session
+
+
+def environment(options: Options, installs: bool = False) -> dict[str, str]:
+    """Variables with which every Python process gets the emulated device when it imports torch or CuTe DSL."""
+    path = [str(Path(__file__).parent / "startup"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {
+        "PYTHONPATH": os.pathsep.join(p for p in path if p),
+        OPTIONS: json.dumps(vars(options)),
+        installing.ALLOWED: str(int(installs)),
+    }
 
 
 def run(script: str, args: list[str], options: Options, installs: bool = False, session: Session | None = None) -> int:
@@ -90,10 +149,7 @@ def run(script: str, args: list[str], options: Options, installs: bool = False, 
     installs: whether it may install packages; what else it may do, it may do with the user's rights. session: of the
     launches of this process, if not that of the options.
     """
-    path = [str(Path(__file__).parent / "startup"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(p for p in path if p)
-    os.environ[OPTIONS] = json.dumps(vars(options))
-    os.environ[installing.ALLOWED] = str(int(installs))
+    os.environ.update(environment(options, installs))
     install()
     DEVICE.session = session or DEVICE.session
     sys.argv = [script, *args]
@@ -109,7 +165,8 @@ def run(script: str, args: list[str], options: Options, installs: bool = False, 
     except KeyboardInterrupt:
         raise
     except BaseException as e:
-        print(explained(e), file=sys.stderr, end="")
+        said = explained(e)
+        print(said if sys.stderr.isatty() else COLOURS.sub("", said), file=sys.stderr, end="")
         status = 1
     return status or int(bool(DEVICE.session.findings))
 
@@ -120,36 +177,101 @@ def run_once(script: str, args: list[str], options: Options, installs: bool) -> 
         findings = Path(folder, "findings.jsonl")
         findings.touch()
         status = run(script, args, dataclasses.replace(options, findings=str(findings)), installs)
-        found = [json.loads(line) for line in findings.read_text().splitlines()]
-    status = status or int(bool(found))  # of processes that it started, too
-    runs = [{"schedule": options.schedule, "exit_status": status, "findings": found}]
+        rows = [json.loads(line) for line in findings.read_text().splitlines()]
+    found = [row for row in rows if row["class"] != LAUNCH]
+    status = status or int(any(one["class"] == "wrong" for one in found))  # of processes that it started, too
+    launches = [{"kernel": row["kernel"], "wrote": row["wrote"]} for row in rows if row["class"] == LAUNCH]
+    runs = [{"schedule": options.schedule, "exit_status": status, "findings": found, "launches": launches}]
     return {"script": script, "args": args, "machine": options.machine, "exit_status": status, "runs": runs}
 
 
-def run_schedules(script: str, args: list[str], options: Options, installs: bool, count: int) -> dict:
-    """Run the script once under each of the schedules 0 to count - 1, each in a process of its own; as `run_once`."""
-    runs = []
-    for seed in range(count):
+def run_schedules(script: str, args: list[str], options: Options, installs: bool, count: int, jobs: int) -> dict:
+    """Run the script once under each of the schedules 0 to count - 1, each in a process of its own; as `run_once`.
+
+    jobs: how many at a time. With more than one, what each says is shown when it has ended, in the order of schedules.
+    """
+    runs, processes = [], []
+
+    def one(seed: int) -> tuple[dict | None, int, tuple[bytes | None, bytes | None]]:
         with tempfile.TemporaryDirectory(prefix="emulator-run-") as folder:
             report = Path(folder, "report.json")
             command = [sys.executable, "-m", "emulator", "run", "--schedule", str(seed), "--machine", options.machine]
             command += ["--keep-going", str(options.most), "--json", str(report), *["--installs"] * installs]
-            command += ["--timed"] * options.timed
+            command += ["--timed"] * options.timed + ["--strict"] * options.strict
+            command += ["--timeout", str(options.timeout)] * bool(options.timeout)
             command += [*["--no-checks"] * (not options.checks), script, *args]
             path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-            status = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}).returncode
-            runs += json.loads(report.read_text())["runs"] if report.exists() else []
-        kinds = ", ".join(found["kind"] for found in runs[-1]["findings"]) if runs else ""
-        print(f"emulator: schedule {seed}: {kinds or f'exit status {status}'}", file=sys.stderr, flush=True)
-    status = next((one["exit_status"] for one in runs if one["exit_status"]), int(len(runs) < count))
+            output = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE if jobs > 1 else None)
+            process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, **output)
+            processes.append(process)
+            said = process.communicate()
+            found = json.loads(report.read_text())["runs"][0] if report.exists() and report.stat().st_size else None
+            return found, process.returncode, said
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        try:
+            for seed, (found, status, said) in enumerate(pool.map(one, range(count))):
+                for file, text in zip((sys.stdout, sys.stderr), said):
+                    file.write((text or b"").decode(errors="replace"))
+                    file.flush()
+                runs += [found] if found else []
+                findings = found["findings"] if found else []
+                kinds = ", ".join(each["kind"] for each in findings if each["class"] == "wrong")
+                print(f"emulator: schedule {seed}: {kinds or f'exit status {status}'}", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.terminate()
+    status = next((each["exit_status"] for each in runs if each["exit_status"]), int(len(runs) < count))
     return {"script": script, "args": args, "machine": options.machine, "exit_status": status, "runs": runs}
+
+
+def summary(runs: list[dict]) -> str:
+    """Say what there was: launches, schedules, findings, and whether every schedule left the same in memory."""
+    launches = [len(each["launches"]) for each in runs] or [0]
+    several = min(launches) != max(launches)
+    parts = [f"{min(launches)} to {max(launches)} launches" if several else counted(launches[0], "launch")]
+    if len(runs) > 1:
+        parts.append(f"{len(runs)} schedules")
+    found = [one for each in runs for one in each["findings"]]
+    parts.append(counted(sum(one["class"] == "wrong" for one in found), "finding"))
+    if notes := sum(one["class"] != "wrong" for one in found):
+        parts.append(counted(notes, "note"))
+    if outputs := differences(runs):
+        parts.append(outputs)
+    return ", ".join(parts)
+
+
+def differences(runs: list[dict]) -> str:
+    """Say whether all schedules left the same in the memory that each launch wrote; "" if that is not known.
+
+    Launches are compared by their order; those of several processes, which have none, as they come.
+    """
+    if len(runs) < 2 or any(each["findings"] for each in runs):
+        return ""
+    first = runs[0]
+    if not any(launch["wrote"] for launch in first["launches"]):
+        return ""
+    for other in runs[1:]:
+        for number, (a, b) in enumerate(zip(first["launches"], other["launches"]), 1):
+            if a != b:
+                names = sorted({name for name, _ in {*map(tuple, a["wrote"])} ^ {*map(tuple, b["wrote"])}})
+                what = f"{', '.join(names) or 'other memory'} after launch {number} ({a['kernel']})"
+                return f"outputs DIFFER: {what}, under schedules {first['schedule']} and {other['schedule']}"
+    return "outputs equal in all"
+
+
+def counted(number: int, what: str) -> str:
+    plural = "es" if what.endswith("ch") else "s"
+    return f"{number} {what}{plural * (number != 1)}"
 
 
 def explained(error: BaseException) -> str:
     """The traceback of what a script raises, as if it ran without us; of a finding, which has been shown, the place."""
     folders = [str(ROOT / "emulator"), os.path.dirname(click.__file__)]
     known = error in DEVICE.session.errors or DEVICE.session.failure and type(error).__name__ == "DSLCudaRuntimeError"
-    if known:
+    hopper = bool(OTHER_ARCH.search(str(error))) and DEVICE.chip is CHIPS["b200"]
+    if known or hopper:
         folders += [os.path.dirname(module.__file__) for module in [sys.modules.get("cutlass")] if module]
     found = traceback.TracebackException.from_exception(error)
     part = found
@@ -157,6 +279,7 @@ def explained(error: BaseException) -> str:
         frames = [frame for frame in part.stack if not frame.filename.startswith((*folders, "<frozen runpy"))]
         part.stack = traceback.StackSummary.from_list([f for f in frames if f.filename != runpy.__file__])
         part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
-    if known:
-        return "".join(["Traceback (most recent call last):\n", *found.stack.format(), "the finding above\n"])
+    if known or hopper:
+        why = f"emulator: {HOPPER}\n" if hopper else "the finding above\n"
+        return "".join(["Traceback (most recent call last):\n", *found.stack.format(), why])
     return "".join(found.format())

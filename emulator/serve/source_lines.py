@@ -78,6 +78,12 @@ def number_of(found: tuple[Call, ...]) -> int:
     return _numbers.get(found, 0)
 
 
+def function_of(kernel: str) -> str:
+    """The Python function that a kernel was made of, whose name CuTe DSL lengthened; "" if it was traced elsewhere."""
+    traced = {found[0][2] for found in _calls}
+    return max((name for name in traced if f"kernel_cutlass_{name}_" in kernel), key=len, default="")
+
+
 def install() -> None:
     """Patch the DSL: both of its versions build every operation by one of these two methods of OpView."""
     import cutlass

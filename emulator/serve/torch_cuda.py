@@ -23,7 +23,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..device import DEVICE
 from ..errors import Unsupported
-from . import cuda_bindings, cute_dsl, timed
+from . import cuda_bindings, cute_dsl, timed, triton_driver
+from .after_import import after_import
+from .cuda_cpp import extension
 from .scaled_mm import scaled_mm
 
 DEVICE_0 = torch.device("cuda", 0)
@@ -147,7 +149,7 @@ class CudaMode(TorchFunctionMode):
             if name == "_scaled_mm" and where:
                 function = scaled_mm
             result = function(*args, **kwargs)
-            if not where and not on_device:
+            if not where and not on_device or isinstance(result, torch.Size):
                 return result
             if DEVICE.capture is not None and any(isinstance(r, torch.Tensor) for r in tree_leaves(result)):
                 raise Unsupported(f"{name} inside the capture of a CUDA graph")
@@ -409,6 +411,8 @@ def install() -> None:
     torch.version.cuda = "13.0"
     torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.__dlpack__()
     CudaMode().__enter__()
+    after_import("triton", triton_driver.install)
+    after_import("torch.utils.cpp_extension", lambda: extension.install(CudaTensor, to_device))
 
     bootstrap = threading.Thread._bootstrap_inner  # modes belong to a thread
 

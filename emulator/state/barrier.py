@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import Fault
-from .order import Actor
+from .order import SCOPES, Actor, Knowledge, Released
 
 MAX_COUNT = (1 << 20) - 1
 MAX_TX = (1 << 20) - 1
@@ -32,10 +32,13 @@ class MBarrier(Waitable):
     The transaction count may dip below zero: data can land before the arrive.expect_tx that announces it.
     """
 
-    __slots__ = ("name", "expected", "pending", "tx", "phase", "owner", "born", "fenced", "made_by", "last")
+    __slots__ = (
+        "name", "expected", "pending", "tx", "phase", "owner", "born", "fenced", "made_by", "last", "key", "released",
+        "completed",
+    )  # fmt: skip
 
-    def __init__(self, count: int, name: str, by: Actor, who: object = None):
-        """by: the warp that executes mbarrier.init, `who`."""
+    def __init__(self, count: int, name: str, by: Actor, who: object = None, key: tuple | None = None):
+        """by: the warp that executes mbarrier.init, `who`. key: the component of the copies that complete here."""
         super().__init__()
         if not 1 <= count <= MAX_COUNT:
             raise Fault("mbarrier", f"{name}: init with count {count}, allowed are 1..{MAX_COUNT}")
@@ -43,26 +46,38 @@ class MBarrier(Waitable):
         self.expected = self.pending = count
         self.tx = 0
         self.phase = 0
-        self.owner, self.born, self.made_by = by.uid, by.order.next(who), who
+        self.owner, self.made_by = by.space.key(("mbarrier.init", by.uid)), who
+        self.born = by.order.next(self.owner, who)
+        by.completed(self.owner, self.born)
+        self.key = key
+        self.released = Released()  # what arrivals of this phase hand on
+        self.completed = Released()  # and those of all phases that are complete
         self.last: object = None  # the instruction that last arrived or completed bytes
         self.fenced = False  # whether asynchronous operations see the initialised object
 
-    def check_visible(self, by: Actor, asynchronous: bool):
-        """The init must have been made visible to a warp that uses the object, and to the async proxy."""
-        if by.uid != self.owner and by.seen < self.born:
+    def check_visible(self, by: Actor, asynchronous: bool) -> Fault | None:
+        """The init must have been made visible to a warp that uses the object, and to the async proxy: returns what is
+        wrong if only that has not. Raises Fault("mbarrier")."""
+        if not self._known_to(by):
             message = f"{self.name} is used by a warp that has not waited for its init by another"
             raise Fault("mbarrier", message + f": {self.made_by}" * (self.made_by is not None))
         if asynchronous and not self.fenced:
-            raise Fault(
-                "mbarrier",
-                f"{self.name} is used by the async proxy with neither fence.mbarrier_init nor fence.proxy.async "
-                "since its init",
-            )
+            self.fenced = True  # once is enough
+            message = f"{self.name} is used by the async proxy with neither fence.mbarrier_init nor fence.proxy.async "
+            message += "since its init" + f": {self.made_by}" * (self.made_by is not None)
+            return Fault("mbarrier", message, note="unfenced-mbarrier")
+        return None
 
     def fence(self, by: Actor):
-        """A fence by a warp: it covers the init if that is its own or has been made visible to it."""
-        if by.uid == self.owner or by.seen >= self.born:
+        """A fence by a warp: it covers the init if that is its own or has been made visible to it. Relaxed arrivals
+        hand it on from here (fence.mbarrier_init.release.cluster)."""
+        if self._known_to(by):
             self.fenced = True
+            passed = by.knowledge.clock[SCOPES["cluster"]]
+            passed[self.owner[1]] = max(passed[self.owner[1]], self.born)
+
+    def _known_to(self, by: Actor) -> bool:
+        return by.knowledge.known(self.owner) >= self.born
 
     def check_idle(self):
         """Before mbarrier.inval."""
@@ -80,14 +95,16 @@ class MBarrier(Waitable):
         drop: bool = False,
         no_complete: bool = False,
         who: object = None,
+        hands_on: Knowledge | None = None,
     ) -> int:
-        """Returns the token. who: names the instruction."""
+        """Returns the token. who: names the instruction. hands_on: what it releases."""
         self.last = who
         if expect is not None:
             self._expect(expect)
         state = self.token()
         if count < 1 or count > self.pending:
             raise Fault("mbarrier", f"{self.name}: arrival of {count} with {self.pending} of {self.expected} pending")
+        self.released.add(hands_on)
         self.pending -= count
         if drop:
             self.expected -= count
@@ -107,8 +124,9 @@ class MBarrier(Waitable):
         if abs(self.tx) > MAX_TX:
             raise Fault("mbarrier", f"{self.name}: transaction count {self.tx} beyond {MAX_TX}")
 
-    def transaction(self, count: int, who: object = None):
-        """expect_tx with a positive, complete_tx with a negative count. who: names the instruction."""
+    def transaction(self, count: int, who: object = None, hands_on: Knowledge | None = None):
+        """expect_tx with a positive, complete_tx with a negative count. who, hands_on: as of `arrive`."""
+        self.released.add(hands_on)
         self.last = who
         self._expect(count)
         self._maybe_complete()
@@ -119,6 +137,8 @@ class MBarrier(Waitable):
         if self.pending == 0 and self.tx == 0:
             self.phase += 1
             self.pending = self.expected
+            self.completed.add(self.released.knowledge)
+            self.released = Released()
             self.wake()
 
     def test_parity(self, parity: int) -> bool:
@@ -171,7 +191,7 @@ class CountedBarrier(Waitable):
     everyone: the phase waits for all threads that have not exited.
     """
 
-    __slots__ = ("name", "arrived", "expected", "everyone", "phase", "votes", "result")
+    __slots__ = ("name", "arrived", "expected", "everyone", "phase", "votes", "result", "released", "come", "before")
 
     def __init__(self, name: str):
         super().__init__()
@@ -182,6 +202,9 @@ class CountedBarrier(Waitable):
         self.phase = 0
         self.votes: list = []
         self.result = 0
+        self.released = Released()  # what those hand on who come to this phase
+        self.come: list[tuple[Actor, int, int]] = []  # those: the warp, its lanes, the number of its event
+        self.before: list[tuple[Actor, int, int]] = []  # and of the phase before
 
     def arrive(self, threads: int, expected: int) -> int:
         """Count threads in; returns the phase they arrived in."""
@@ -202,7 +225,25 @@ class CountedBarrier(Waitable):
             self.arrived = 0
             self.phase += 1
             self.result, self.votes = self.votes, []
+            self.released = Released()
+            self.before, self.come = self.come, []
             self.wake()
+
+    def check_phase(self, by: Actor, lanes: int, number: int, who: object) -> Fault | None:
+        """Lanes of a warp come, which is an event: in another phase than they came to last, and after all that came to
+        the phase before, for which they would count otherwise. Returns what is wrong."""
+        fault = None
+        for actor, others, arrival in self.come:
+            if actor is by and others & lanes:
+                message = f"{by} comes again to {self}, and was {by.order.who(arrival)} in the same phase"
+                return Fault("barrier", message)
+        for actor, _, arrival in self.before:
+            if by.knowledge.known(actor.key) < arrival:
+                message = f"{who} may count for another phase of {self.name}: nothing that {by} has waited for comes "
+                fault = Fault("barrier", f"{message}after the phase of {by.order.who(arrival)}")
+                break
+        self.come.append((by, lanes, number))
+        return fault
 
     def __str__(self):
         return f"{self.name} (phase {self.phase}, {self.arrived} of {self.expected} threads arrived)"

@@ -13,30 +13,46 @@ import numpy as np
 from ..errors import Fault
 from .global_memory import GlobalMemory, Region
 
-LINE = 128  # bytes
+WORD = 4  # bytes: what is told apart
 
 
 class Footprint:
-    """Lines of memory that a launch reads and writes: bool [2, lines] for each region, reads first."""
+    """Words of memory that a launch reads and writes: bool [2, words] for each region, reads first.
+
+    Regions are found by their addresses, since the arrays that `emulator.launch` takes are registered for each launch
+    anew; each is kept with what it belongs to, so that nothing else comes to lie there.
+    """
 
     def __init__(self, name: str):
         self.name = name
-        self.regions: dict[int, tuple[Region, np.ndarray]] = {}  # the region is kept, so that its id stays its own
+        self.regions: dict[tuple[int, int], tuple[Region, np.ndarray]] = {}
 
-    def mark(self, region: Region, lines, write: bool) -> None:
-        found = self.regions.get(id(region))
-        if found is None:
-            found = self.regions[id(region)] = region, np.zeros((2, -(-region.size // LINE)), bool)
-        found[1][int(write), lines] = True
+    def mark(self, region: Region, words, write: bool) -> None:
+        """words: numbers of words, or a slice of them, from the one that holds the region's first byte."""
+        self.used(region)[int(write), words] = True
 
-    def conflicts(self, region: Region, lines, write: bool) -> str | None:
-        """How this launch uses lines that another one wants to read or write, if the two do not go together."""
-        found = self.regions.get(id(region))
+    def used(self, region: Region) -> np.ndarray:
+        """What the launch has used of a region so far, to be changed by who notes more."""
+        found = self.regions.get((region.start, region.size))
         if found is None:
-            return None
-        if found[1][1, lines].any():
-            return "writes"
-        return "reads" if write and found[1][0, lines].any() else None
+            used = np.zeros((2, -(-(region.size + region.start % WORD) // WORD)), bool)
+            found = self.regions[region.start, region.size] = region, used
+        return found[1]
+
+    def conflicts(self, region: Region, words: np.ndarray, write: bool) -> str | None:
+        """How this launch uses words that another one wants to read or write, if the two do not go together."""
+        for other, used in self.regions.values():
+            if other.end <= region.start or region.end <= other.start:
+                continue
+            there = words
+            if other.start != region.start:
+                there = words + (region.start // WORD - other.start // WORD)
+                there = there[(there >= 0) & (there < used.shape[1])]
+            if used[1, there].any():
+                return "writes"
+            if write and used[0, there].any():
+                return "reads"
+        return None
 
 
 class Dependencies:
@@ -84,16 +100,16 @@ class Dependencies:
             for address in addresses:
                 self.note(group, np.array([address]), size, write)
             return
-        lines = at // LINE
-        if size > 1:
-            last = (at + size - 1) // LINE
-            steps = int((last - lines).max())
-            if steps:
-                lines = np.minimum(lines[:, None] + np.arange(steps + 1), last[:, None]).ravel()
+        first = (at + region.start % WORD) // WORD
+        steps = int(((at + region.start % WORD + size - 1) // WORD - first).max())
+        words = first
+        if steps:
+            last = (at + region.start % WORD + size - 1) // WORD
+            words = np.minimum(first[:, None] + np.arange(steps + 1), last[:, None]).ravel()
         if write or self.keeps_reads:
-            self.own.mark(region, lines, write)
+            self.own.mark(region, words, write)
         for other in self.before if group.warp.depends else self.after:
-            use = other.conflicts(region, lines, write)
+            use = other.conflicts(region, words, write)
             if use:
                 when = "before griddepcontrol.wait" if group.warp.depends else "which has not waited for it"
                 access = "write" if write else "read"

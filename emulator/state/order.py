@@ -1,45 +1,301 @@
-"""Who may rely on what: a cheap happened-before for the warps of a cluster (PTX ISA 8.9.5, causality order).
+"""Who may rely on what: happened-before by vector clocks, for all memories of a launch (PTX ISA 8.9.5, causality).
 
-Everything that other threads could observe gets a number, in the order in which the emulator carries it out. A warp
-that waits - passes a phase of an mbarrier, a barrier, a wait_group, or executes an acquiring fence - may rely on all
-that has happened so far. What it has not waited for since, it may not touch, even if by luck it is already there.
+Everything that other threads could observe is an event of a component: a warp, the tensor core's work for a warp, the
+copies that complete on an mbarrier, the bulk stores of a thread. Components belong to the cluster where they happen,
+and the events of one happen in the order of their numbers. So one number for each component says all that somebody
+knows: the latest event of it that has happened before. Who releases (an arrival, a barrier, a store with release) hands
+on what it knows, who waits for that takes it. What an actor does not know, it may not touch, even if by luck it is
+already there.
 
-This is generous: a wait for anything counts as a wait for everything. So a correct program is never accused, and a
-missing wait shows in every schedule in which nothing else was waited for in between.
+Beside what is known, a clock has rows for what has passed a fence: those of a scope, by which relaxed stores and
+arrivals behind it hand it on (8.8), and those of the async proxy (8.6), without which that does not see it.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
+KNOWN = 0  # the rows of a clock: what has happened before
+SCOPES = {"cta": 1, "cluster": 2, "gpu": 3, "sys": 3}  # what has passed a fence of that scope
+ASYNC_GLOBAL, ASYNC_SHARED = 4, 5  # what the async proxy sees: of global memory, of the shared memory of CTA 0 and on
+EVER = np.iinfo(np.int32).max
+STRONG, GENERIC = 1, 2  # marks of an event: not raced with by its like (atomics), and made by the generic proxy
+
 
 class Order:
-    """The events of one cluster, counted; and who they were, for reports."""
+    """The events of one launch, numbered from 1; of each: its component and that one's cluster, marks, and who it was.
 
-    __slots__ = ("now", "log")
+    component, space, marks: arrays by number, which shadows of memory index by the numbers that they keep.
+    """
 
     def __init__(self):
         self.now = 0
-        self.log: list[object] = []
+        self.log: list[object] = [None]
+        self.component, self.space = np.zeros((2, 1024), np.int32)
+        self.marks = np.zeros(1024, np.uint8)
+        self.spaces: list[Space] = []
 
-    def next(self, who: object = None) -> int:
-        """The number of a new event. who: what str() of which names the instruction."""
-        self.now += 1
+    def next(self, key: tuple[Space, int], who: object = None, marks: int = 0) -> int:
+        """The number of a new event. key: space and component. who: what str() of which names the instruction."""
+        self.now = number = self.now + 1
         self.log.append(who)
-        return self.now
+        if number == len(self.component):
+            self.component, self.space, self.marks = (
+                np.concatenate((a, np.zeros_like(a))) for a in (self.component, self.space, self.marks)
+            )
+        self.component[number], self.space[number], self.marks[number] = key[1], key[0].index, marks
+        return number
 
     def who(self, number: int) -> str:
         """The instruction whose event this is; 0 is none's."""
-        who = self.log[number - 1] if number else None
+        who = self.log[number]
         return "another warp" if who is None else str(who)
 
 
+class Space:
+    """The components of one cluster. Warps come first, by uid; 0 is nobody's, whose events are known to all."""
+
+    def __init__(self, order: Order, warps: int = 0, ctas: int = 1):
+        self.order, self.index, self.warps = order, len(order.spaces), warps
+        self.rows = ASYNC_SHARED + ctas
+        self.keys: dict[object, tuple[Space, int]] = {}
+        self.count = warps + 1
+        self.size = max(64, 2 * self.count)
+        self.actors: list[Actor] = []
+        order.spaces.append(self)
+
+    def key(self, name: object) -> tuple[Space, int]:
+        """The component of a name, made when it is first asked for, as events have it."""
+        found = self.keys.get(name)
+        if found is None:
+            found = self.keys[name] = self, self.count
+            self.count += 1
+            if self.count > self.size:
+                self.size *= 2
+                for actor in self.actors:
+                    actor.knowledge.clock = wider(actor.knowledge.clock, self.size)
+        return found
+
+
+def wider(clock: np.ndarray, size: int) -> np.ndarray:
+    """The same clock with room for so many components."""
+    return np.pad(clock, ((0, 0), (0, size - clock.shape[1])))
+
+
+def latest(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """What two clocks of one space know together, in a new array."""
+    if a.shape[1] < b.shape[1]:
+        a, b = b, a
+    joined = a.copy()
+    np.maximum(joined[:, : b.shape[1]], b, out=joined[:, : b.shape[1]])
+    return joined
+
+
+class Knowledge:
+    """What somebody knows: clock, int32 [rows, components], of its own cluster's space; elsewhere: those of others.
+
+    The clocks of others are shared and never changed; its own is.
+    """
+
+    __slots__ = ("space", "clock", "elsewhere")
+
+    def __init__(self, space: Space, clock: np.ndarray | None = None, elsewhere: dict | None = None):
+        self.space = space
+        self.clock = np.zeros((space.rows, space.size), np.int32) if clock is None else clock
+        self.elsewhere: dict[Space, np.ndarray] = {} if elsewhere is None else elsewhere
+
+    def join(self, other: Knowledge) -> None:
+        """Know what the other one knows, too."""
+        if other.space is self.space:
+            self._join_own(other.clock)
+        else:
+            self._join(other.space, other.clock, True)
+        for space, clock in other.elsewhere.items():
+            if space is self.space:
+                self._join_own(clock)
+            else:
+                self._join(space, clock, False)
+
+    def copy(self) -> Knowledge:
+        """The same, to be changed apart."""
+        return Knowledge(self.space, self.clock.copy(), dict(self.elsewhere))
+
+    def _join_own(self, clock: np.ndarray) -> None:
+        width = clock.shape[1]
+        if self.clock.shape[1] < width:
+            self.clock = wider(self.clock, width)
+        mine = self.clock[:, :width]
+        np.maximum(mine, clock, out=mine)
+
+    def _join(self, space: Space, clock: np.ndarray, may_change: bool) -> None:
+        mine = self.elsewhere.get(space)
+        if mine is clock:
+            return
+        if mine is None:
+            self.elsewhere[space] = clock.copy() if may_change else clock
+        else:
+            self.elsewhere[space] = latest(mine, clock)
+
+    def known(self, key: tuple[Space, int]) -> int:
+        """The number of the latest event of a component that has happened before."""
+        space, component = key
+        clock = self.clock if space is self.space else self.elsewhere.get(space)
+        return 0 if clock is None or component >= clock.shape[1] else int(clock[KNOWN, component])
+
+    def only(self, row: int) -> Knowledge:
+        """What of it has passed a fence, which that row says."""
+
+        def of(clock: np.ndarray) -> np.ndarray:
+            kept = np.minimum(clock, clock[row])
+            kept[KNOWN] = clock[row]
+            return kept
+
+        return Knowledge(self.space, of(self.clock), {space: of(clock) for space, clock in self.elsewhere.items()})
+
+
 class Actor:
-    """What the shadows of memory need to know of a warp. `uid` is unique in the cluster and positive."""
+    """A warp, as the shadows of memory know it. uid: its component, unique in the cluster and positive. rank: its
+    CTA's.
 
-    __slots__ = ("uid", "seen", "order")
+    heard: what relaxed waits have shown it, on which it may rely behind a fence. unfenced: its lanes that have written
+    since they fenced or arrived anywhere; published: the last event at which there were none.
+    """
 
-    def __init__(self, uid: int, order: Order):
-        self.uid, self.order = uid, order
-        self.seen = 0  # events up to this one have been waited for
+    __slots__ = ("uid", "name", "rank", "space", "order", "key", "knowledge", "heard", "unfenced", "published")
 
-    def waited(self) -> None:
-        self.seen = self.order.now
+    def __init__(self, uid: int, space: Space, name: str = "this warp", rank: int = 0):
+        self.name, self.rank = name, rank
+        self.uid, self.space, self.order, self.key = uid, space, space.order, (space, uid)
+        self.knowledge = Knowledge(space)
+        self.knowledge.clock[KNOWN, uid] = EVER  # what it did itself
+        self.heard: Knowledge | None = None
+        self.unfenced = self.published = 0
+        space.actors.append(self)
+
+    def __str__(self):
+        return self.name
+
+    # -- handing on
+    def released(self, row: int = KNOWN) -> Knowledge:
+        """What it hands on: all that it knows and did, or what of that has passed a fence."""
+        mine = self.knowledge
+        if row:
+            return mine.only(row)
+        clock = mine.clock.copy()
+        clock[KNOWN, self.uid] = self.order.now
+        return Knowledge(self.space, clock, dict(mine.elsewhere))
+
+    def learn(self, knowledge: Knowledge | None) -> None:
+        """It has waited for somebody who handed this on."""
+        if knowledge is not None:
+            self.knowledge.join(knowledge)
+
+    def hear(self, knowledge: Knowledge | None) -> None:
+        """A relaxed wait has shown it this."""
+        if knowledge is not None:
+            if self.heard is None:
+                self.heard = Knowledge(self.space)
+            self.heard.join(knowledge)
+
+    def take_heard(self) -> None:
+        """A fence that acquires."""
+        if self.heard is not None:
+            self.learn(self.heard)
+            self.heard = None
+
+    def completed(self, key: tuple[Space, int], number: int) -> None:
+        """It has waited for an asynchronous operation of its own: the events of a component up to a number."""
+        clock = self.knowledge.clock
+        clock[KNOWN, key[1]] = max(clock[KNOWN, key[1]], number)
+
+    # -- fences
+    def passes(self, row: int, own: int | None = None) -> None:
+        """A fence: all that it knows has passed it, of its own events those up to `own`."""
+        clock = self.knowledge.clock
+        before = clock[row, self.uid]
+        np.maximum(clock[row], clock[KNOWN], out=clock[row])
+        clock[row, self.uid] = max(before, self.order.now if own is None else own)
+        for space, clock in self.knowledge.elsewhere.items():
+            if (clock[row] < clock[KNOWN]).any():
+                passed = clock.copy()
+                passed[row] = clock[KNOWN]
+                self.knowledge.elsewhere[space] = passed
+
+    def fence_async(self, lanes: int, rows) -> None:
+        """fence.proxy.async by some lanes: those of others count if they have met with these since they wrote."""
+        if self.unfenced & ~lanes:
+            own = self.published
+        else:
+            own = self.order.now
+        for row in rows:
+            self.passes(row, own)
+        self.publish(lanes)
+
+    def publish(self, lanes: int) -> None:
+        """Lanes have arrived somewhere: a fence by whoever waits for them covers what they wrote."""
+        self.unfenced &= ~lanes
+        if not self.unfenced:
+            self.published = self.order.now
+
+    # -- what shadows ask
+    def unknown(self, numbers: np.ndarray, row: int = KNOWN) -> np.ndarray:
+        """Which of these events have not happened before anything that it does now (or not passed that fence)."""
+        order, clock = self.order, self.knowledge.clock
+        component = order.component[numbers]
+        if len(order.spaces) == 1:
+            return numbers > clock[row].take(component)
+        space = order.space[numbers]
+        here = space == self.space.index
+        late = ~here
+        late[here] = numbers[here] > clock[row].take(component[here])
+        if late.all() or not here.all():
+            late &= numbers > 0
+            for other in np.unique(space[late & ~here]).tolist():
+                there = self.knowledge.elsewhere.get(order.spaces[other])
+                if there is not None:
+                    at = np.flatnonzero((space == other) & ~here)
+                    inside = component[at] < there.shape[1]
+                    known = np.zeros(len(at), np.int32)
+                    known[inside] = there[row].take(component[at[inside]])
+                    late[at] = numbers[at] > known
+        return late
+
+
+class Released:
+    """What those have handed on who have come to a phase of a barrier."""
+
+    __slots__ = ("knowledge",)
+
+    def __init__(self):
+        self.knowledge: Knowledge | None = None
+
+    def add(self, knowledge: Knowledge | None) -> None:
+        """Somebody comes and hands this on."""
+        if self.knowledge is None:
+            self.knowledge = knowledge and knowledge.copy()
+        elif knowledge is not None:
+            self.knowledge.join(knowledge)
+
+
+class Location:
+    """An address at which strong stores and atomics release, and strong loads acquire (8.8), by how far they reach."""
+
+    __slots__ = ("everywhere", "within")
+
+    def __init__(self):
+        self.everywhere = Released()
+        self.within: dict[object, Released] = {}
+
+    def release(self, by: Actor, scope: str, cta: object, ordered: bool) -> None:
+        """A strong write by a warp of a CTA. ordered: a release; else it hands on what a fence before it covers."""
+        for level, place in ("cta", cta), ("cluster", by.space):
+            if SCOPES[level] <= SCOPES[scope]:
+                self.within.setdefault(place, Released()).add(by.released(0 if ordered else SCOPES[level]))
+        if SCOPES[scope] == SCOPES["gpu"]:
+            self.everywhere.add(by.released(0 if ordered else SCOPES["gpu"]))
+
+    def acquire(self, by: Actor, cta: object) -> None:
+        """A strong read by a warp of a CTA, of whatever scope."""
+        for released in (self.everywhere, self.within.get(by.space), self.within.get(cta)):
+            if released is not None:
+                by.learn(released.knowledge)

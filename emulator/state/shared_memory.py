@@ -1,25 +1,26 @@
-"""Shared memory of one CTA, with a shadow that knows what hardware does not tell.
+"""Shared memory of one CTA, with shadows that know what hardware does not tell.
 
-Per byte: was it ever written. Per word: when it was last written and by whom (see order.py), and whether generic stores
-wrote it without a proxy fence since. Per asynchronous operation in flight: what it will write or still reads. PTX ISA
-5.1.6 (state space), 8.6 (proxies), 9.7.16.6.5 (the tensor core reads through the async proxy).
+Per byte: was it ever written. Per word, or byte if it is accessed in parts: who wrote it last and who has read it since
+(see shadow.py). Per asynchronous operation in flight: what it will write or still reads. PTX ISA 5.1.6 (state space),
+8.6 (proxies), 9.7.16.6.5 (the tensor core reads through the async proxy).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import Fault, stop
-from .order import Actor, Order
+from .order import ASYNC_SHARED, EVER, GENERIC, STRONG, Actor, Location, Order, Space
+from .shadow import NOTHING, Conflict, Shadow, reads, store, unfenced, unfenced_use
+from .shadow import writes as overwrites
 
 BASE = 0x400  # the first 1 KiB belongs to the system; user data starts behind it
 RANK_SHIFT = 24  # a shared::cluster address is rank << 24 | offset
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
-WORD, CHUNK = 4, 16  # bytes: grain of who wrote, grain of what asynchronous operations read
-ASYNC, MIXED, PUBLISHED = 0, 0xFFFE, 0xFFFF  # not a warp: as a writer, as writers of parts of a word, as a dirty mark
+CHUNK = 16  # bytes: grain of what asynchronous operations read
 
 
 @dataclass(eq=False, slots=True)
@@ -27,13 +28,16 @@ class InFlight:
     """A range that an asynchronous operation writes or reads and has not finished with.
 
     chunks: the numbers of the 16-byte chunks that it touches, if not all of the range. owner: a warp whose copies may
-    overlap each other.
+    overlap each other. key, number: its event. note: of an exit before it is done, see errors.NOTES.
     """
 
     lo: int
     hi: int
     writes: bool
     what: object
+    key: tuple[Space, int]
+    number: int = 0
+    note: str = ""
     chunks: np.ndarray | None = None
     owner: Actor | None = None
 
@@ -43,26 +47,19 @@ class InFlight:
         return self.chunks is None or bool(((self.chunks < -(-hi // CHUNK)) & (self.chunks >= lo // CHUNK)).any())
 
 
-@dataclass(slots=True)
-class Unfenced:
-    """Generic writes of a warp since its last proxy fence. Lanes fence for themselves."""
-
-    lo: int  # words
-    hi: int
-    unfenced: int  # lanes
-    unpublished: int  # lanes whose writes no barrier or arrival has made visible to others
-
-
 class SharedMemory:
-    """size: bytes from offset 0, so the reserved first KiB is included. order: that of the cluster."""
+    """size: bytes from offset 0, so the reserved first KiB is included. space: the cluster's; rank: the CTA's in it."""
 
-    def __init__(self, size: int, checks: bool, seed: int = 0, order: Order | None = None, report=stop):
+    def __init__(
+        self, size: int, checks: bool, seed: int = 0, space: Space | None = None, report=stop, rank: int = 0
+    ):
         """report: gets the faults after which a kernel could go on; it may raise them."""
         size = -(-size // 16) * 16
         self.report = report
         self.size = size
         self.checks = checks
-        self.order = order or Order()
+        self.space = space or Space(Order())
+        self.order = self.space.order
         self.bytes = np.empty(size, np.uint8)
         if checks:  # what a previous kernel left behind: differs between schedules, so that depending on it shows
             self.bytes[:] = 0xFF if seed == 0 else np.random.default_rng(seed).integers(0, 256, size, np.uint8)
@@ -72,11 +69,13 @@ class SharedMemory:
         self.valid = np.zeros(size, bool)
         self.valid_views = {1: self.valid.view(np.uint8), **{n: self.valid.view(f"u{n}") for n in (2, 4, 8)}}
         self.all_valid = {n: int.from_bytes(b"\1" * n, "little") for n in (1, 2, 4, 8)}
-        self.written_at = np.zeros(size // WORD, np.int32)
-        self.writer = np.zeros(size // WORD, np.uint16)
-        self.read_at = np.zeros(size // CHUNK, np.int32)  # when an asynchronous operation last finished reading
-        self.dirty = np.zeros(size // WORD, np.uint16)  # 0 clean, else the writing warp's uid, or PUBLISHED
-        self.unfenced: dict[int, Unfenced] = {}  # by dirty mark
+        self.shadow = Shadow(self.order, size) if checks else None
+        self.row = ASYNC_SHARED + rank  # of a clock: what the async proxy sees here
+        self.locations: dict[int, Location] = {}  # where strong stores and atomics went
+        # The latest "access" and "arrival" of other CTAs, and "copy" to here, by component: the event, and the note for
+        # an exit before it
+        self.visitors: dict[tuple[str, tuple[Space, int]], tuple[int, str]] = {}
+        self.rank = rank
         self.in_flight: list[InFlight] = []
         self.barriers: dict[int, object] = {}  # offset -> MBarrier
         self.barriers_start, self.barriers_end = size, 0  # the range that holds them all
@@ -116,8 +115,9 @@ class SharedMemory:
             raise Fault("misaligned", f"{size}-byte {what} of shared memory at {int(index[index % size != 0][0]):#x}")
         return index // size
 
-    def load(self, offset: int, size: int, by: Actor | None) -> int:
-        """by: the reading warp; None for what is ordered by itself (atomics, volatile and acquiring loads)."""
+    def load(self, offset: int, size: int, by: Actor | None, who: object = None) -> int:
+        """by: the reading warp; None for what is ordered by itself (atomics, volatile and acquiring loads). who: names
+        the instruction."""
         self._bounds(offset, offset + size, "read")
         if self.absent_start <= offset < self.absent_end:
             self._bring_in(offset, offset + size)
@@ -127,10 +127,10 @@ class SharedMemory:
             if int(self.valid_views[size][offset // size]) != self.all_valid[size]:
                 self.explain_invalid(offset, offset + size)
             if by is not None:
-                self.check_order(offset, offset + size, by, "read")
+                self._note_read(self.shadow.elements(np.array([offset]), size), by, who)
         return int(self.views[size][offset // size])
 
-    def gather(self, offsets: np.ndarray, size: int, by: Actor | None) -> np.ndarray:
+    def gather(self, offsets: np.ndarray, size: int, by: Actor | None, who: object = None) -> np.ndarray:
         index = self._index(offsets, size, "read")
         if self.checks:
             valid = self.valid_views[size][index] == self.all_valid[size]
@@ -138,21 +138,13 @@ class SharedMemory:
                 bad = int(index[~valid][0]) * size
                 self.explain_invalid(bad, bad + size)
             if by is not None:
-                for words in self._words(index, size):
-                    if self.written_at[words].max() > by.seen:
-                        for word in words[self._by_others(words, by)].tolist():
-                            self._unordered(word * WORD, "read", by)
+                self._note_read(self.shadow.elements(index * size, size), by, who)
         return self.views[size][index]
 
-    @staticmethod
-    def _words(index: np.ndarray, size: int) -> tuple[np.ndarray, ...]:
-        """Word numbers of elements: of the first and, if they have one, the second word."""
-        if size == 8:
-            return index * 2, index * 2 + 1
-        return (index if size == WORD else index * size // WORD,)
-
-    def store(self, offset: int, size: int, value: int, by: Actor, lanes: int, who: object = None) -> None:
-        """lanes: the lanes that write, a bit each. who: names the instruction."""
+    def store(
+        self, offset: int, size: int, value: int, by: Actor, lanes: int, who: object = None, strong: bool = False
+    ) -> None:
+        """lanes: the lanes that write, a bit each. who: names the instruction. strong: no race with its like."""
         self._bounds(offset, offset + size, "write")
         if self.absent_start <= offset < self.absent_end:
             self._bring_in(offset, offset + size)
@@ -160,22 +152,29 @@ class SharedMemory:
             raise Fault("misaligned", f"{size}-byte write of shared memory at {offset:#x}")
         if self.checks:
             self.check_write(offset, offset + size, "write")
-            self._mark_writes((np.arange(offset // WORD, -(-(offset + size) // WORD)),), size, by, lanes, who)
+            same = int(self.views[size][offset // size]) == value
+            late = self._note_write(np.array([offset]), size, lambda: np.array([not same]), by, lanes, who, strong)
         self.valid[offset : offset + size] = True
         self.views[size][offset // size] = value
+        if self.checks:
+            self._unordered(late, "write", by)
 
     def scatter(
-        self, offsets: np.ndarray, size: int, values: np.ndarray, by: Actor, lanes: int, who: object = None
-    ) -> None:
+        self, offsets: np.ndarray, size: int, values: np.ndarray, by: Actor, lanes: int, who: object = None,
+        strong: bool = False,
+    ) -> None:  # fmt: skip
         index = self._index(offsets, size, "write")
         if self.checks:
             lo, hi = int(index.min()) * size, (int(index.max()) + 1) * size
             if self.is_busy(lo, hi):
                 for offset in index.tolist():
                     self.check_write(offset * size, (offset + 1) * size, "write")
-            self._mark_writes(self._words(index, size), size, by, lanes, who)
+            view = self.views[size]
+            late = self._note_write(index * size, size, lambda: view[index] != values, by, lanes, who, strong)
         self.valid_views[size][index] = self.all_valid[size]
         self.views[size][index] = values
+        if self.checks:
+            self._unordered(late, "write", by)
 
     # -- the shadow --------------------------------------------------------------------------------------------
     def explain_invalid(self, lo: int, hi: int):
@@ -192,7 +191,7 @@ class SharedMemory:
     def _unwritten(self, lo: int, hi: int, message: str):
         def written_by():
             if self.valid[lo:hi].all():
-                return self.order.who(int(self.written_at[lo // WORD : -(-hi // WORD)].max()))
+                return self.order.who(max(int(plane.written[i].max()) for plane, i in self.shadow.range(lo, hi)))
             return None
 
         fault = Fault("uninitialized-read", message)
@@ -214,7 +213,8 @@ class SharedMemory:
 
     def check_write(self, lo: int, hi: int, what, owner: Actor | None = None):
         for op in self.in_flight:
-            if op.touches(lo, hi) and not (owner is not None and op.owner is owner):
+            # the ranges first: lanes' cp.async are many
+            if op.lo < hi and lo < op.hi and op.touches(lo, hi) and not (owner is not None and op.owner is owner):
                 verb = "is still writing" if op.writes else "still reads"
                 self.report(Fault("race", f"{what} of shared memory [{lo:#x}, {hi:#x}) that {op.what} {verb}"))
         if lo < self.barriers_end and self.barriers_start < hi:
@@ -222,142 +222,102 @@ class SharedMemory:
                 if offset < hi and lo < offset + 8:
                     raise Fault("mbarrier", f"{what} of shared memory over {barrier}")
 
-    def _mark_writes(self, all_words: tuple[np.ndarray, ...], size: int, by: Actor, lanes: int, who: object):
-        """Generic stores of a warp: check that nobody's asynchronous work is in their way, and remember them."""
-        now = self.order.next(who)
-        for words in all_words:
-            late = (self.read_at[words // (CHUNK // WORD)] > by.seen) | (
-                (self.written_at[words] > by.seen) & (self.writer[words] == ASYNC)
-            )
-            if late.any():
-                self._unordered(int(words[late][0]) * WORD, "write", by)
-            writer = by.uid
-            if size < WORD:
-                before = self.writer[words]
-                writer = np.where((before == ASYNC) | (before == by.uid), by.uid, MIXED)
-            self.writer[words] = writer
-            self.written_at[words] = now
-            self.dirty[words] = by.uid
-        lo, hi = int(all_words[0].min()), int(all_words[-1].max()) + 1
-        mine = self.unfenced.get(by.uid)
-        if mine is None:
-            self.unfenced[by.uid] = Unfenced(lo, hi, lanes, lanes)
-        else:
-            mine.lo, mine.hi = min(mine.lo, lo), max(mine.hi, hi)
-            mine.unfenced |= lanes
-            mine.unpublished |= lanes
+    def _note_read(self, places, by: Actor, who: object):
+        """Generic loads of a warp."""
+        number = self.order.next(by.key, who)
+        if by.rank != self.rank:
+            self.visitors["access", by.key] = number, ""
+        self._unordered(reads(places, by, by.key, number), "read", by)
 
-    def _unordered(self, at: int, what, by: Actor):
-        """An access of a byte that others have written, or asynchronous operations read, since `by` last waited."""
-        written, read = int(self.written_at[at // WORD]), int(self.read_at[at // CHUNK])
-        others = written > by.seen and self.writer[at // WORD] != by.uid
-        use, number = ("written", written) if others else ("read", read)
-        message = f"{what} of shared memory at {at:#x}, which {self.order.who(number)} has {use}"
-        self.report(Fault("race", f"{message} since this warp last waited for anything"))
+    def _note_write(self, offsets: np.ndarray, size: int, changed, by: Actor, lanes: int, who: object, strong: bool):
+        """Generic stores of a warp, by these lanes: what they conflict with. changed: see shadow.py."""
+        by.unfenced |= lanes
+        if by.rank != self.rank:
+            self.visitors["access", by.key] = self.order.now + 1, ""
+        return store(self.shadow.elements, offsets, size, by, GENERIC | STRONG * strong, by.key, who, changed)
 
-    def _by_others(self, words: slice | np.ndarray, by: Actor) -> np.ndarray:
-        """Which of these words others have written since `by` last waited."""
-        writer = self.writer[words]
-        return (self.written_at[words] > by.seen) & (writer != by.uid) & (writer != MIXED)
+    def _unordered(self, conflicts: Iterable[Conflict], what, by: Actor):
+        """Report the first of the accesses that have not happened before."""
+        first = None
+        for conflict in conflicts:  # all of them, since they are noted on the way
+            first = first or conflict
+        if first is not None:
+            who = self.order.who(first.number)
+            message = f"{what} of shared memory at {first.at:#x}, which {who} may still {first.use}"
+            self.report(Fault("race", f"{message}: nothing that {by} has waited for comes after that"))
+
+    def _check_overwrite(self, places, by: Actor, what):
+        """The async proxy writes what threads have used, which a fence has to order (8.6)."""
+        for conflict in unfenced_use(places, by, self.row):
+            use = "read" if conflict.use == "read" else "written"
+            message = f"{what} overwrites shared memory at {conflict.at:#x}, {use} by {self.order.who(conflict.number)}"
+            message += " with no fence.proxy.async since"
+            return self.report(Fault("missing-proxy-fence", message, note="unfenced-overwrite"))
 
     def check_order(self, lo: int, hi: int, by: Actor, what, chunks: np.ndarray | None = None):
         """Whatever others wrote in the range must have been waited for."""
-        first = lo // WORD
-        words = slice(first, -(-hi // WORD))
-        if self.written_at[words].max() <= by.seen:
-            return
-        for word in np.flatnonzero(self._by_others(words, by)).tolist():
-            if chunks is None or (chunks == (first + word) * WORD // CHUNK).any():
-                return self._unordered((first + word) * WORD, what, by)
+        self._unordered(reads(self.shadow.range(lo, hi, chunks), by), what, by)
 
-    def check_read(self, lo: int, hi: int, what, chunks: np.ndarray | None = None):
+    def check_read(self, lo: int, hi: int, what, by: Actor | None, chunks: np.ndarray | None = None):
         """An asynchronous read begins: nothing may be in flight to it, nor unfenced generic writes."""
         for op in self.in_flight:
             if op.writes and op.touches(lo, hi):
                 message = f"{what} reads shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
                 self.report(Fault("race", message))
-        first = lo // WORD
-        dirty = self.dirty[first : -(-hi // WORD)] if self.unfenced else None
-        if dirty is not None and dirty.any():
-            for word in (np.flatnonzero(dirty) + first).tolist():
-                if chunks is None or (chunks == word * WORD // CHUNK).any():
-                    who = self.order.who(int(self.written_at[word]))
-                    message = f"{what} reads shared memory at {word * WORD:#x}, written by {who}"
-                    return self.report(Fault("missing-proxy-fence", f"{message} with no fence.proxy.async since"))
+        if by is not None:
+            for conflict in unfenced(self.shadow.range(lo, hi, chunks), by, self.row):
+                who = self.order.who(conflict.number)
+                message = f"{what} reads shared memory at {conflict.at:#x}, written by {who}"
+                return self.report(Fault("missing-proxy-fence", f"{message} with no fence.proxy.async since"))
 
     # -- asynchronous operations -------------------------------------------------------------------------------
     def begin(
-        self, lo: int, hi: int, writes: bool, what, by: Actor | None = None, chunks=None, whole=False, owner=None
-    ) -> InFlight:
+        self, lo: int, hi: int, writes: bool, what, by: Actor, key, chunks=None, whole=False, owner=None, note="",
+        proxy=True,
+    ) -> InFlight:  # fmt: skip
         """An asynchronous operation starts to use a range; `end` when it is done with it.
 
-        what: names it (str() of it). by: the issuing warp. chunks, owner: see InFlight. whole: it needs every byte it
-        reads.
+        what: names it (str() of it). by: the issuing warp. key: the component whose event it is. chunks, owner, note:
+        see InFlight. proxy: whether the async proxy does it. whole: it needs every byte it reads.
         """
         self._bounds(lo, hi, what)
         if lo < self.absent_end and self.absent_start < hi:
             self._bring_in(lo, hi, overwrites=writes)
-        op = InFlight(lo, hi, writes, what, chunks, owner)
+        op = InFlight(lo, hi, writes, what, key, 0, note, chunks, owner)
         if self.checks:
+            op.number = self.order.next(key, what)
             if writes:
                 self.check_write(lo, hi, what, owner)
-                if by is not None:
-                    self.check_order(lo, hi, by, what)
-                    late = self.read_at[lo // CHUNK : -(-hi // CHUNK)] > by.seen
-                    if late.any():
-                        self._unordered(lo // CHUNK * CHUNK + int(np.flatnonzero(late)[0]) * CHUNK, what, by)
+                places = self.shadow.range(lo, hi)
+                self._unordered(overwrites(places, by, but={key: EVER} if owner else NOTHING), what, by)
+                if proxy and owner is None:
+                    self._check_overwrite(places, by, what)
                 self.valid[lo:hi] = False
-                self.dirty[lo // WORD : -(-hi // WORD)] = 0
             else:
-                self.check_read(lo, hi, what, chunks)
-                if by is not None:
-                    self.check_order(lo, hi, by, what, chunks)
+                self.check_read(lo, hi, what, by, chunks)
+                self._unordered(reads(self.shadow.range(lo, hi, chunks), by), what, by)
                 if whole and not self.valid[lo:hi].all():
                     bad = lo + int(np.flatnonzero(~self.valid[lo:hi])[0])
                     self._unwritten(bad, bad + 1, f"{what} reads shared memory at {bad:#x}, which nothing has written")
             self.in_flight.append(op)
         return op
 
-    def end(self, op: InFlight, writer: int = ASYNC):
+    def end(self, op: InFlight, late: bool = False):
+        """late: what an mbarrier completes has happened when it lands; the rest goes by the order of issue."""
         if self.checks:
             self.in_flight.remove(op)
+            if late:
+                op.number = self.order.next(op.key, op.what)
+                if op.writes:
+                    self.visitors["copy", op.key] = op.number, op.note
             if op.writes:
                 self.valid[op.lo : op.hi] = True
-                words = slice(op.lo // WORD, -(-op.hi // WORD))
-                self.written_at[words], self.writer[words] = self.order.next(op.what), writer
-            elif op.chunks is None:
-                self.read_at[op.lo // CHUNK : -(-op.hi // CHUNK)] = self.order.next(op.what)
-            else:
-                self.read_at[op.chunks] = self.order.next(op.what)
-
-    # -- proxy fences ------------------------------------------------------------------------------------------
-    def publish(self, uid: int, lanes: int):
-        """Lanes of a warp arrived at a barrier: a fence by whoever waits for it now covers their writes too."""
-        mine = self.unfenced.get(uid)
-        if mine is None or mine.unpublished == 0:
-            return
-        mine.unpublished &= ~lanes
-        if mine.unpublished == 0:
-            words = self.dirty[mine.lo : mine.hi]
-            words[words == uid] = PUBLISHED
-            del self.unfenced[uid]
-            old = self.unfenced.get(PUBLISHED)
-            lo, hi = (mine.lo, mine.hi) if old is None else (min(mine.lo, old.lo), max(mine.hi, old.hi))
-            self.unfenced[PUBLISHED] = Unfenced(lo, hi, 0, 0)
-
-    def fence(self, uid: int, lanes: int):
-        """fence.proxy.async by lanes of a warp: for their own writes and for those published to them."""
-        for mark in (uid, PUBLISHED):
-            mine = self.unfenced.get(mark)
-            if mine is None:
-                continue
-            mine.unfenced &= ~lanes
-            mine.unpublished &= ~lanes  # what is fenced need not be published
-            if mine.unfenced == 0:
-                words = self.dirty[mine.lo : mine.hi]
-                words[words == mark] = 0
-                del self.unfenced[mark]
+            for plane, index in self.shadow.range(op.lo, op.hi, op.chunks):
+                if op.writes:
+                    plane.written[index] = op.number
+                else:
+                    plane.note_read(index, op.key, op.number)
 
     def begin_end_write(self, offset: int, size: int, by: Actor, who: object):
         """A write by a unit that completes at once (tcgen05.alloc)."""
-        self.end(self.begin(offset, offset + size, True, who, by), by.uid)
+        self.end(self.begin(offset, offset + size, True, who, by, by.key, proxy=False))

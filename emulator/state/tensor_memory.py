@@ -22,9 +22,11 @@ import numpy as np
 from ..errors import Fault, stop
 from ..formats.element_types import CONTAINER_SHIFT, unpack_slots
 from ..formats.matrix_descriptor import load_operand
-from .order import Actor, Order
+from .order import Actor, Order, Space
+from .shadow import NOTHING, Known, Plane
 
-LANES, COLUMNS = 128, 512
+LANES, COLUMNS, HALF = 128, 512, 16
+ALL = tuple(range(LANES // HALF))  # the halves of quadrants: lanes 16 * h .. 16 * h + 15
 _MAX_NUM = {"32x32b": 128, "16x64b": 128, "16x128b": 64, "16x256b": 32, "16x32bx2": 128}  # Table 49
 
 # (shape, multicast) -> rows, bytes per row, and for each group of source rows the lanes (first, count, repeated at)
@@ -36,6 +38,7 @@ _COPIES = {
     ("32x128b", "warpx4"): (32, 16, ((0, 32, (0, 32, 64, 96)),)),
     ("4x256b", None): (4, 32, tuple((row, 1, (32 * row,)) for row in range(4))),
 }
+WAITS = {"tcgen05.ld": "tcgen05.wait::ld", "tcgen05.st": "tcgen05.wait::st"}
 _PACKED = {"b4x16_p64": 4, "b6x16_p32": 6}  # source format of tcgen05.cp -> bits of an element
 
 
@@ -74,22 +77,24 @@ class TensorMemory:
     seed: what a previous kernel left in the cells; the same in all four partitions, so that stale scale factors pass
     for replicated. 0 leaves zeros.
 
-    order[what, quadrant, column]: when cells were last written or read, and by which warp (see order.py).
+    The shadow has a place for each column of each 16 lanes: half of what a warp may access, as much as an accumulator
+    with M = 64 has of it.
     """
 
-    def __init__(self, report: Callable[[Fault], None] = stop, seed: int = 0, order: Order | None = None):
+    def __init__(self, report: Callable[[Fault], None] = stop, seed: int = 0, space: Space | None = None):
         self.cells = np.zeros((LANES, COLUMNS), np.uint32)
         if seed:
             garbage = np.random.default_rng(seed).integers(0, 2**32, (32, COLUMNS), np.uint32)
             self.cells.reshape(4, 32, COLUMNS)[:] = garbage
-        self.written_at, self.writer, self.read_at, self.reader = np.zeros((4, 4, COLUMNS), np.int32)
+        self._order = Order() if space is None else space.order
+        self.shadow = Plane(self._order, LANES // HALF * COLUMNS, 1)
         self.written = np.zeros((LANES, COLUMNS), bool)
         self.allocated, self.usable = np.zeros((2, COLUMNS), bool)  # usable: nobody has come to free them
         self.allocations: dict[int, int] = {}  # base column -> columns
+        self.groups: dict[int, bool] = {}  # base column -> whether it was allocated with .cta_group::2
         self._last_size = COLUMNS
         self._relinquished = False
         self._report = report
-        self._order = order or Order()
 
     # ---- allocation
 
@@ -117,8 +122,11 @@ class TensorMemory:
         self.written[:, base : base + columns] = False
         return base
 
-    def close(self, addr: int, columns: int) -> None:
+    def close(self, addr: int, columns: int, pair: bool = False) -> None:
         """A warp comes to free the allocation at address `addr`: nothing may use it any more."""
+        if self.groups.get(addr, pair) != pair:
+            what = (f"cta_group::{1 + of}" for of in (pair, not pair))
+            raise Fault("tmem-alloc", "tcgen05.dealloc.{} of columns allocated with .{}".format(*what))
         if self.allocations.get(addr) != columns or not self.usable[addr]:
             raise Fault(
                 "tmem-alloc", f"dealloc of {columns} columns at {addr:#x}: live allocations are {self.allocations}"
@@ -141,27 +149,24 @@ class TensorMemory:
 
     # ---- who may touch what
 
-    def note_write(self, quadrants, lo: int, hi: int, now: int, uid: int = 0) -> None:
-        """Columns lo..hi-1 have been written; uid: the warp, 0 for the tensor core."""
-        self.written_at[quadrants, lo:hi], self.writer[quadrants, lo:hi] = now, uid
+    @staticmethod
+    def places(halves, lo: int, hi: int) -> np.ndarray:
+        """Where the shadow has columns lo..hi-1 of these halves of quadrants."""
+        return (np.asarray(halves)[:, None] * COLUMNS + np.arange(lo, min(hi, COLUMNS))).ravel()
 
-    def note_read(self, quadrant: int, lo: int, hi: int, by: Actor, who: object = None) -> None:
-        self.read_at[quadrant, lo:hi], self.reader[quadrant, lo:hi] = by.order.next(who), by.uid
-
-    def check_order(self, quadrants, lo: int, hi: int, by: Actor, write: bool, what, in_pipe: bool = False) -> None:
-        """A warp must have waited for what others did to the columns; in_pipe: but for the tensor core, whose work is
-        in order with this (9.7.16.6.2)."""
-        for at, who, verb in (self.written_at, self.writer, "written"), (self.read_at, self.reader, "read"):
-            late = (at[quadrants, lo:hi] > by.seen) & (who[quadrants, lo:hi] != by.uid)
-            if in_pipe:
-                late &= who[quadrants, lo:hi] != 0
-            if late.any():
-                column = lo + int(np.flatnonzero(late.reshape(-1, hi - lo).any(0))[0])
-                other = by.order.who(int(np.where(late, at[quadrants, lo:hi], 0).max()))
-                message = f"{what} at column {column}, which {other} has {verb}"
-                self._report(Fault("tmem-race", f"{message} since this warp last waited for anything"))
-            if not write:
-                return
+    def check_order(self, places: np.ndarray, by: Actor, write: bool, what, but: Known = NOTHING) -> None:
+        """A warp must have waited for what others did there. but: what is in order with this anyway."""
+        conflict = self.shadow.unordered_write(places, by, but=but)
+        if conflict is None and write:
+            conflict = self.shadow.unordered_read(places, by, but)
+        if conflict is not None:
+            half, column = divmod(conflict.at, COLUMNS)
+            who = self._order.who(conflict.number)
+            message = f"{what} of tensor memory at lane {HALF * half}, column {column}, which {who} may still "
+            message += f"{conflict.use}: nothing that {by} has waited for comes after that"
+            if wait := WAITS.get(who.split()[0]):
+                message += f", as {wait} of that warp has to"
+            self._report(Fault("tmem-race", message))
 
     # ---- cells
 
@@ -185,7 +190,7 @@ class TensorMemory:
     def _report_uninitialised(self, lane: int, column: int, what: str) -> None:
         def written_by():
             if self.written[lane, column]:
-                return self._order.who(int(self.written_at[lane // 32, column]))
+                return self._order.who(int(self.shadow.written[lane // HALF * COLUMNS + column]))
             return None
 
         fault = Fault("tmem-uninitialised", f"{what} reads lane {lane}, column {column}, which nothing has written")

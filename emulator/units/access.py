@@ -2,37 +2,83 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from ..errors import Fault, Unsupported
 from ..formats import alu, tensormap
 from ..ptx.syntax import TYPE_BITS
+from ..state.order import GENERIC, STRONG, Location
 from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT
 from .addresses import active, pick, shared_cta, state_space
-from .barriers import barrier_at, pass_dependency
-from .fences import publish, waited
+from .barriers import barrier_at, landed, pass_dependency
+from .fences import handed_on, publish
 from .group import LaneGroup
 from .tensor_maps import descriptor_bytes
 
 ELEMENT = {1: 16, 2: 16, 4: 32, 8: 64, 16: 128}  # bytes of an element -> bits of the register that holds it
 
 
-def note_global(g: LaneGroup, addresses, size: int, write: bool):
-    """Lanes have accessed `size` bytes at addresses (an array or one) of global memory."""
+def note_global(
+    g: LaneGroup, addresses, size: int, write: bool, origin, key=None, marks: int = GENERIC, changed=None
+):
+    """Lanes access `size` bytes at addresses (an array or one) of global memory.
+
+    key: the component whose event it is, if not the warp's own; marks, changed: see state/order.py, state/shadow.py.
+    """
+    if not g.launch.checks:
+        return
+    addresses = np.atleast_1d(addresses)
     dependencies = g.launch.dependencies
     if dependencies.wants(g, write):
-        dependencies.note(g, np.atleast_1d(addresses), size, write)
+        dependencies.note(g, addresses, size, write)
+    shadow, actor = g.launch.shadow, g.warp.actor
+    if write:
+        if key is None:
+            actor.unfenced |= g.lane_mask
+        shadow.write(addresses, size, actor, key or actor.key, origin, marks, changed)
+    else:
+        shadow.read(addresses, size, actor, key or actor.key, origin, marks)
+
+
+def _locations(g: LaneGroup, space: str, addresses) -> list[Location]:
+    """What strong accesses to these addresses release to or acquire from."""
+    found = []
+    for address in np.unique(np.atleast_1d(np.asarray(addresses, np.uint64))).tolist():
+        if space == "shared":
+            cta, address = shared_cta(g, address)
+            places = cta.smem.locations
+        else:
+            places = g.launch.locations
+        found.append(places.get(address) or places.setdefault(address, Location()))
+    return found
+
+
+def _acquire(g: LaneGroup, space: str, addresses):
+    for location in _locations(g, space, addresses) if g.launch.checks and space in ("shared", "global") else ():
+        location.acquire(g.warp.actor, g.cta)
+
+
+def _release(g: LaneGroup, space: str, addresses, sync: str, mask):
+    """sync: the scope of a strong write, with + if it releases."""
+    if g.launch.checks and space in ("shared", "global"):
+        if "+" in sync:
+            publish(g, mask)
+        for location in _locations(g, space, addresses):
+            location.release(g.warp.actor, sync.rstrip("+"), g.cta, "+" in sync)
 
 
 # -- loads -------------------------------------------------------------------------------------------------
 def load(g: LaneGroup, space: str, address, size: int, count: int, mask, strong: bool = False):
     """count values: ints or arrays [n] (zero where masked). strong: volatile, relaxed or acquire."""
     space, address = state_space(space, address, mask)
+    who = g.origin("load") if g.launch.checks and space in ("shared", "global") else None
     if not alu.is_array(address) and space != "local" and mask is True:
         if (address % (size * count)) and count > 1:
             raise Fault("misaligned", f"vector read of {size * count} bytes at {address:#x}")
-        values = tuple(load_one(g, space, address + k * size, size, strong) for k in range(count))
-        _loaded(g, space, address, size * count, strong)
+        values = tuple(load_one(g, space, address + k * size, size, strong, who) for k in range(count))
+        _loaded(g, space, address, size * count, strong, who)
         return values
     addresses = g.lane_array(address, 64).astype(np.uint64)
     lanes = None if mask is True else np.flatnonzero(mask)
@@ -44,40 +90,46 @@ def load(g: LaneGroup, space: str, address, size: int, count: int, mask, strong:
         raise Fault("misaligned", f"vector read of {size * count} bytes at {int(addresses.max()):#x}")
     out = []
     for k in range(count):
-        values = gather(g, space, addresses + np.uint64(k * size), size, lanes, strong)
+        values = gather(g, space, addresses + np.uint64(k * size), size, lanes, strong, who)
         if lanes is not None:
             whole = np.zeros(g.n, values.dtype)
             whole[lanes] = values
             values = whole
         out.append(values.astype(alu.U[ELEMENT[size]], copy=False))
-    _loaded(g, space, addresses, size * count, strong)
+    _loaded(g, space, addresses, size * count, strong, who)
     if g.n == 1:
         return tuple(int(v[0]) for v in out)
     return tuple(out)
 
 
-def _loaded(g: LaneGroup, space: str, addresses, size: int, strong: bool):
+def _loaded(g: LaneGroup, space: str, addresses, size: int, strong: bool, who: object):
     if space == "global":
-        note_global(g, addresses, size, False)
+        if not strong:
+            note_global(g, addresses, size, False, who)
+        elif g.launch.checks:
+            if (dependencies := g.launch.dependencies).wants(g, False):
+                dependencies.note(g, np.atleast_1d(addresses), size, False)
+            g.launch.shadow.observe(np.atleast_1d(addresses), size, g.warp.actor, who)
         g.clock.global_load(g, np.atleast_1d(addresses), size, strong)
     elif space == "shared":
         g.clock.shared_access(g, addresses, size)
     elif space == "param":
         g.clock.parameter_load(g, addresses)
     if strong:
-        waited(g)
+        _acquire(g, space, addresses)
 
 
-def load_one(g: LaneGroup, space: str, address: int, size: int, strong: bool = False) -> int:
+def load_one(g: LaneGroup, space: str, address: int, size: int, strong: bool = False, who: object = None) -> int:
     if size == 16:
         if address % 16:
             raise Fault("misaligned", f"16-byte read at {address:#x}")
-        return load_one(g, space, address, 8, strong) | load_one(g, space, address + 8, 8, strong) << 64
+        low, high = (load_one(g, space, address + k, 8, strong, who) for k in (0, 8))
+        return low | high << 64
     if space == "global":
         return g.launch.memory.load(address, size)
     if space == "shared":
         cta, offset = shared_cta(g, address)
-        return cta.smem.load(offset, size, None if strong else g.warp.actor)
+        return cta.smem.load(offset, size, None if strong else g.warp.actor, who)
     if space == "const":
         return g.launch.memory.load(address, size)
     if space == "param":  # its addresses are offsets into the launch's parameters
@@ -88,11 +140,13 @@ def load_one(g: LaneGroup, space: str, address: int, size: int, strong: bool = F
     raise Unsupported(f"load from {space}")
 
 
-def gather(g: LaneGroup, space: str, addresses: np.ndarray, size: int, lanes, strong: bool = False) -> np.ndarray:
+def gather(
+    g: LaneGroup, space: str, addresses: np.ndarray, size: int, lanes, strong: bool = False, who: object = None
+) -> np.ndarray:
     if size == 16:
         if (addresses % np.uint64(16)).any():
             raise Fault("misaligned", f"16-byte read at {int(addresses.max()):#x}")
-        halves = [gather(g, space, addresses + np.uint64(k), 8, lanes, strong) for k in (0, 8)]
+        halves = [gather(g, space, addresses + np.uint64(k), 8, lanes, strong, who) for k in (0, 8)]
         return alu.pack128(*halves)
     if space in ("global", "const"):
         return g.launch.memory.gather(addresses, size)
@@ -100,8 +154,9 @@ def gather(g: LaneGroup, space: str, addresses: np.ndarray, size: int, lanes, st
         ranks = addresses >> np.uint64(RANK_SHIFT)
         if (ranks == ranks[0]).all():
             cta, _ = shared_cta(g, int(addresses[0]))
-            return cta.smem.gather(addresses & np.uint64(OFFSET_MASK), size, None if strong else g.warp.actor)
-        return np.array([load_one(g, "shared", a, size, strong) for a in addresses.tolist()], f"u{size}")
+            by = None if strong else g.warp.actor
+            return cta.smem.gather(addresses & np.uint64(OFFSET_MASK), size, by, who)
+        return np.array([load_one(g, "shared", a, size, strong, who) for a in addresses.tolist()], f"u{size}")
     if space == "param":
         return np.array([load_one(g, "param", a, size) for a in addresses.tolist()], f"u{size}")
     return local_memory(g, size)[local_index(g, addresses, size, lanes)]
@@ -124,15 +179,17 @@ def local_index(g: LaneGroup, addresses: np.ndarray, size: int, lanes):
 
 
 # -- stores ------------------------------------------------------------------------------------------------
-def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, results: bool = False):
-    """results: of the tensor core, which a timed run does not compute and so does not store."""
+def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, results: bool = False, sync: str = ""):
+    """results: of the tensor core, which a timed run does not compute and so does not store. sync: see `_release`."""
     space, address = state_space(space, address, mask)
     if size == 16:
         values = tuple(half for v in values for half in (v & alu.MASK[64], v >> 64))
         values = tuple(v.astype(np.uint64) if alu.is_array(v) else v for v in values)
         size = 8
     count = len(values)
-    who = g.origin("store") if space == "shared" and g.launch.checks else None
+    g.engine.changes += 1
+    who = g.origin("store") if g.launch.checks and space in ("shared", "global") else None
+    marks = GENERIC | STRONG * bool(sync)
     if g.n == 1 and space != "local":
         if mask is not True and not bool(np.asarray(mask).any()):
             return
@@ -143,10 +200,14 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
             g.clock.global_store(g, np.array([address], np.uint64), size * count)
         elif space == "shared":
             g.clock.shared_access(g, address, size * count)
-        for k, v in enumerate(values):
-            store_one(g, space, address + k * size, size, pick(v, 0) & alu.MASK[8 * size], who)
+        numbers = [pick(v, 0) & alu.MASK[8 * size] for v in values]
         if space == "global":
-            note_global(g, address, size * count, True)
+            differ = partial(_changed, g, np.array([address], np.uint64), size, tuple(numbers))
+            note_global(g, address, size * count, True, who, marks=marks, changed=differ)
+        for k, v in enumerate(numbers):
+            store_one(g, space, address + k * size, size, v, who, bool(sync))
+        if sync:
+            _release(g, space, address, sync, mask)
         return
     lanes = None if mask is True else np.flatnonzero(mask)
     if lanes is not None and not len(lanes):
@@ -166,29 +227,44 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
         return
     if lanes is not None:
         values = tuple(v[lanes] if alu.is_array(v) else v for v in values)
+    if space == "global":
+        differ = partial(_changed, g, addresses, size, values)
+        note_global(g, addresses, width, True, who, marks=marks, changed=differ)
     if not row or not g.launch.memory.store_row(int(addresses[0]), size, values, len(addresses)):
         for k, v in enumerate(values):
             v = v if alu.is_array(v) else np.full(len(addresses), v, alu.U[ELEMENT[size]])
-            scatter(g, space, addresses + np.uint64(k * size), size, v.astype(f"u{size}"), lanes, who)
-    if space == "global":
-        note_global(g, addresses, width, True)
+            scatter(g, space, addresses + np.uint64(k * size), size, v.astype(f"u{size}"), lanes, who, bool(sync))
+    if sync:
+        _release(g, space, addresses, sync, mask)
 
 
-def store_one(g: LaneGroup, space: str, address: int, size: int, value: int, who: object = None):
-    """who: names the instruction, if it stores to shared memory."""
+def _changed(g: LaneGroup, addresses: np.ndarray, size: int, values: tuple) -> np.ndarray:
+    """Which lanes store another value to global memory than is there."""
+    memory, mask = g.launch.memory, alu.MASK[8 * size]
+    there = (memory.gather(addresses + np.uint64(k * size), size) for k in range(len(values)))
+    return np.logical_or.reduce([old != (v & mask) for old, v in zip(there, values, strict=True)])
+
+
+def store_one(
+    g: LaneGroup, space: str, address: int, size: int, value: int, who: object = None, strong: bool = False
+):
+    """who: names the instruction, if it stores to shared memory. strong: it does not race with its like."""
     if size == 16:
         for k in (0, 1):
-            store_one(g, space, address + 8 * k, 8, value >> 64 * k & alu.MASK[64], who)
+            store_one(g, space, address + 8 * k, 8, value >> 64 * k & alu.MASK[64], who, strong)
     elif space == "global":
         g.launch.memory.store(address, size, value)
     elif space == "shared":
         cta, offset = shared_cta(g, address)
-        cta.smem.store(offset, size, value, g.warp.actor, g.lane_mask, who)
+        cta.smem.store(offset, size, value, g.warp.actor, g.lane_mask, who, strong)
     else:
         raise Unsupported(f"store to {space}")
 
 
-def scatter(g: LaneGroup, space: str, addresses: np.ndarray, size: int, values: np.ndarray, lanes, who: object = None):
+def scatter(
+    g: LaneGroup, space: str, addresses: np.ndarray, size: int, values: np.ndarray, lanes, who: object = None,
+    strong: bool = False,
+):  # fmt: skip
     if space == "global":
         g.launch.memory.scatter(addresses, size, values)
     elif space == "shared":
@@ -196,13 +272,13 @@ def scatter(g: LaneGroup, space: str, addresses: np.ndarray, size: int, values: 
         writers = g.lane_mask if lanes is None else sum(1 << lane for lane in g.lanes[lanes].tolist())
         if (ranks == ranks[0]).all():
             cta, _ = shared_cta(g, int(addresses[0]))
-            cta.smem.scatter(addresses & np.uint64(OFFSET_MASK), size, values, g.warp.actor, writers, who)
+            cta.smem.scatter(addresses & np.uint64(OFFSET_MASK), size, values, g.warp.actor, writers, who, strong)
             return
         for rank in np.unique(ranks).tolist():
             here = ranks == rank
             cta, _ = shared_cta(g, rank << RANK_SHIFT)
             offsets = addresses[here] & np.uint64(OFFSET_MASK)
-            cta.smem.scatter(offsets, size, values[here], g.warp.actor, writers, who)
+            cta.smem.scatter(offsets, size, values[here], g.warp.actor, writers, who, strong)
     elif space == "local":
         local_memory(g, size)[local_index(g, addresses, size, lanes)] = values
     else:
@@ -218,25 +294,29 @@ def store_async(g: LaneGroup, address, size: int, values: tuple, bar, mask):
         barrier = barrier_at(g, pick(bar, k), True)
         numbers = [pick(v, k) & alu.MASK[8 * size] for v in values]
         origin = g.origin("st.async")
-        op = cta.smem.begin(offset, offset + size * len(numbers), True, origin, g.warp.actor)
+        op = cta.smem.begin(offset, offset + size * len(numbers), True, origin, g.warp.actor, barrier.key, proxy=False)
+        hands_on = handed_on(g)
 
-        def land(cta=cta, offset=offset, barrier=barrier, numbers=numbers, op=op, origin=origin):
-            cta.smem.end(op)
+        def land(cta=cta, offset=offset, barrier=barrier, numbers=numbers, op=op, origin=origin, hands_on=hands_on):
+            cta.smem.end(op, True)
             for j, v in enumerate(numbers):
                 cta.smem.views[size][offset // size + j] = v
-            barrier.transaction(-size * len(numbers), origin)
+            barrier.transaction(-size * len(numbers), origin, landed(op, hands_on))
 
         pass_dependency(g, barrier)
         g.later(g.clock.remote(g), origin, land)
 
 
 # -- atomics -----------------------------------------------------------------------------------------------
-def atomic(g: LaneGroup, space: str, what: str, kind: str, address, values: tuple, count: int, mask, wants_old: bool):
+def atomic(
+    g: LaneGroup, space: str, what: str, kind: str, address, values: tuple, count: int, mask, wants_old: bool, sync: str
+):
+    """sync: see `_release`."""
     space, address = state_space(space, address, mask)
     size = TYPE_BITS[kind] // 8
     ftz = space == "global" and kind == "f32"  # 9.7.13.13: in shared memory subnormals are kept
     olds = [[0] * g.n for _ in range(count)]
-    who = g.origin("atomic") if space == "shared" and g.launch.checks else None
+    who = g.origin("atomic") if g.launch.checks and space in ("shared", "global") else None
     for p in active(g, mask):
         a = pick(address, p)
         for k in range(count):
@@ -244,12 +324,15 @@ def atomic(g: LaneGroup, space: str, what: str, kind: str, address, values: tupl
             at = a + k * size
             old = load_one(g, space, at, size, True)
             olds[k][p] = old
-            store_one(g, space, at, size, alu.combine(what, kind, old, *new, ftz=ftz), who)
+            value = alu.combine(what, kind, old, *new, ftz=ftz)
+            g.engine.changes += value != old
+            store_one(g, space, at, size, value, who, True)
         if space == "global":
-            note_global(g, a, size * count, True)
-    g.engine.progress += 1
-    publish(g, mask)
-    waited(g)
+            note_global(g, a, size * count, True, who, marks=GENERIC | STRONG)
+    if lanes := active(g, mask):
+        at = address[lanes] if alu.is_array(address) else address
+        _acquire(g, space, at)
+        _release(g, space, at, sync, mask)
     if not wants_old:
         return None
     bits = ELEMENT[size]
@@ -263,12 +346,12 @@ def red_async(g: LaneGroup, what, kind, address, value, bar, mask):
     for p in active(g, mask):
         cta, offset = shared_cta(g, pick(address, p))
         barrier, v = barrier_at(g, pick(bar, p), True), pick(value, p)
-        origin = g.origin("red.async")
+        origin, hands_on = g.origin("red.async"), handed_on(g)
 
-        def land(cta=cta, offset=offset, barrier=barrier, v=v, origin=origin):
+        def land(cta=cta, offset=offset, barrier=barrier, v=v, origin=origin, hands_on=hands_on):
             old = cta.smem.load(offset, size, None)
             cta.smem.views[size][offset // size] = alu.combine(what, kind, old, v)
-            barrier.transaction(-size, origin)
+            barrier.transaction(-size, origin, hands_on)
 
         g.later(g.clock.remote(g), origin, land)
 
@@ -288,13 +371,14 @@ def ldmatrix(g: LaneGroup, address, count: int, trans: bool):
         raise Fault("divergence", "ldmatrix needs the whole warp")
     rows = g.lane_array(address).astype(np.uint64)
     g.clock.shared_access(g, rows[: 8 * count], 16)
+    who = g.origin("ldmatrix") if g.launch.checks else None
     out = []
     for k in range(count):
         base = rows[8 * k : 8 * k + 8]
         if (base % np.uint64(16)).any():
             raise Fault("misaligned", "ldmatrix row that is not 16-byte aligned")
-        each = base[:, None] + 2 * np.arange(8, dtype=np.uint64)[None, :]
-        matrix = gather(g, "shared", each.ravel(), 2, None).reshape(8, 8)
+        each = base[:, None] + 8 * np.arange(2, dtype=np.uint64)[None, :]
+        matrix = gather(g, "shared", each.ravel(), 8, None, False, who).view(np.uint16).reshape(8, 8)
         matrix = (matrix.T if trans else matrix).astype(np.uint32)
         out.append((matrix[:, 0::2] | matrix[:, 1::2] << 16).reshape(32))
     return tuple(out)

@@ -25,13 +25,14 @@ def pick(value, position: int):
     return int(value[position]) if type(value) is np.ndarray else value
 
 
-def shared_cta(g: LaneGroup, address: int):
-    """Return the CTA and the offset of a shared::cluster address."""
+def shared_cta(g: LaneGroup, address: int, note: str = ""):
+    """Return the CTA and the offset of a shared::cluster address. note: of errors.NOTES, if it is done nevertheless
+    with a CTA that has exited."""
     rank = address >> RANK_SHIFT
     ctas = g.cta.cluster.ctas
     if rank >= len(ctas):
         raise Fault("out-of-bounds", f"shared address {address:#x} names CTA {rank} of a cluster of {len(ctas)}")
-    check_running(g, ctas[rank])
+    check_running(g, ctas[rank], note)
     return ctas[rank], address & OFFSET_MASK
 
 
@@ -43,12 +44,15 @@ def multicast_ctas(g: LaneGroup, bits: int) -> list:
     return [cta for cta in ctas if bits >> cta.rank & 1]
 
 
-def check_running(g: LaneGroup, cta):
+def check_running(g: LaneGroup, cta, note: str = ""):
     """Another CTA's memory may be touched once a cluster barrier has shown that it runs, and until it exits."""
     if cta is g.cta or not g.launch.checks:
         return
     if cta.exited:
-        raise Fault("cluster", f"access to the shared memory of CTA {cta.ctaid}, which has exited")
+        fault = Fault("cluster", f"access to the shared memory of CTA {cta.ctaid}, which has exited", note=note)
+        if not note:
+            raise fault
+        g.launch.found(fault)
     if cta.cluster.barrier.phase == 0:
         raise Fault("cluster", f"access to CTA {cta.ctaid} before any barrier of the cluster: it may not have started")
 

@@ -14,14 +14,17 @@ import numpy as np
 from ..errors import Fault
 from ..formats import alu, swizzle
 from ..state.barrier import Waitable
+from ..state.order import KNOWN, STRONG
 from ..state.shared_memory import OFFSET_MASK
 from . import tma
 from .access import note_global
 from .addresses import active, check_running, multicast_ctas, pick, shared_cta
-from .barriers import barrier_at, pass_dependency
-from .fences import waited
+from .barriers import barrier_at, landed, pass_dependency
+from .fences import handed_on
 from .group import LaneGroup
-from .tensor_maps import tensor_map
+from .tensor_maps import note_map, tensor_map
+
+EXIT = "exit-before-store"  # errors.NOTES
 
 
 class BulkGroups(Waitable):
@@ -33,6 +36,10 @@ class BulkGroups(Waitable):
         super().__init__()
         self.open: list[StoreOp] = []
         self.committed: list[list[StoreOp]] = []
+
+    def newest(self, allowed: int) -> int:
+        """The latest event of the groups before the `allowed` most recent ones."""
+        return max((op.number for group in self._older(allowed) for op in group), default=0)
 
     def commit(self):
         self.committed.append(self.open)
@@ -67,13 +74,13 @@ class BulkGroups(Waitable):
 class StoreOp:
     """One bulk store: `read` once its source is free, `done` once its destination is written.
 
-    `awaited` once its thread has waited for either.
+    `awaited` once its thread has waited for either. number: the latest of its events.
     """
 
-    __slots__ = ("what", "read", "done", "awaited", "owner")
+    __slots__ = ("what", "read", "done", "awaited", "owner", "number")
 
-    def __init__(self, groups: BulkGroups, what):
-        self.what = what
+    def __init__(self, groups: BulkGroups, what, number: int = 0):
+        self.what, self.number = what, number
         self.read = self.done = self.awaited = False
         self.owner = groups
         groups.open.append(self)
@@ -89,14 +96,20 @@ def arrive(g: LaneGroup, when: float, origin, land):
 
 
 # -- tensor copies -----------------------------------------------------------------------------------------
-def note_box(g: LaneGroup, tm, at, mode: str, write: bool):
-    """Note that a tensor copy touches a box of global memory, for the checks of dependent launches."""
-    if g.launch.dependencies.wants(g, write):
+def note_box(g: LaneGroup, tm, at, mode: str, write: bool, key, origin, marks: int = 0):
+    """Note that a tensor copy touches a box of global memory; key, origin, marks: as of `note_global`."""
+    if g.launch.checks:
         boxes = [at] if mode == "tile" else [(at[0], row) for row in at[1:]]
         for box in boxes:
             starts, nbytes = tma.row_addresses(tm, box, write)
             if len(starts):
-                g.launch.dependencies.note(g, starts, nbytes, write)
+                note_global(g, starts, nbytes, write, origin, key, marks)
+
+
+def store_keys(g: LaneGroup, p: int):
+    """The components of the reads and of the writes of a thread's bulk stores."""
+    space, name = g.warp.actor.space, (g.warp.actor.uid, int(g.lanes[p]))
+    return space.key(("bulk store reads", name)), space.key(("bulk store writes", name))
 
 
 def tma_load(g: LaneGroup, dst, tensor, coords, bar, rank, mode, multicast, pair, policy, mask):
@@ -117,10 +130,12 @@ def tma_load(g: LaneGroup, dst, tensor, coords, bar, rank, mode, multicast, pair
             check_running(g, cta)
             barrier = _copy_barrier(g, cta, owner, barrier_address, multicast is not None, pair)
             g.clock.trace.completes(barrier, "load")
-            op = cta.smem.begin(offset, offset + tm.shared_bytes * boxes, True, origin, g.warp.actor)
+            op = cta.smem.begin(offset, offset + tm.shared_bytes * boxes, True, origin, g.warp.actor, barrier.key)
             landing.append((cta, op, barrier))
             pass_dependency(g, barrier)
-        note_box(g, tm, at, mode, False)
+        note_box(g, tm, at, mode, False, landing[0][2].key, origin)
+        note_map(g, map_at, landing[0][2].key, origin)
+        hands_on = handed_on(g)
         load = tma.load_gather4 if mode == "tile::gather4" else tma.load_box
 
         def bring(ctas, tm=tm, at=at, load=load, offset=offset):
@@ -128,14 +143,14 @@ def tma_load(g: LaneGroup, dst, tensor, coords, bar, rank, mode, multicast, pair
             for cta in ctas:
                 swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom, tm.row_bytes)
 
-        def land(bring=bring, targets=targets, landing=landing, nbytes=nbytes, origin=origin):
+        def land(bring=bring, targets=targets, landing=landing, nbytes=nbytes, origin=origin, hands_on=hands_on):
             if g.clock.moves_data:
                 bring(targets)
             for cta, op, barrier in landing:
                 if not g.clock.moves_data:
                     cta.smem.leave_out(op.lo, op.hi, partial(bring, [cta]))
-                cta.smem.end(op)
-                barrier.transaction(-nbytes, origin)
+                cta.smem.end(op, True)
+                barrier.transaction(-nbytes, origin, landed(op, hands_on))
 
         of_lane = pick(policy, p)
         arrive(g, g.clock.tma_load(g, tm, map_at, at, nbytes, targets, of_lane), origin, land)
@@ -170,8 +185,11 @@ def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
         origin = g.origin("TMA store")
         whole = not tm.swizzle or tm.row_bytes == tm.swizzle  # then no padding
         whole = whole and mode == "tile" and tma.inside(tm, at)
-        reading = cta.smem.begin(offset, offset + tm.shared_bytes * boxes, False, origin, g.warp.actor, whole=whole)
-        note_box(g, tm, at, mode, True)
+        key, writing = store_keys(g, p)
+        end = offset + tm.shared_bytes * boxes
+        reading = cta.smem.begin(offset, end, False, origin, g.warp.actor, key, whole=whole, note=EXIT)
+        note_box(g, tm, at, mode, True, writing, origin, STRONG if reduction else 0)
+        note_map(g, map_at, key, origin)
 
         def write(image, tm=tm, at=at):
             if reduction:
@@ -191,7 +209,7 @@ def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
 
 
 def _store_later(g: LaneGroup, p: int, cta, reading, source, write, times: tuple[float, float], origin):
-    op = StoreOp(bulk_groups(g, p), origin)
+    op = StoreOp(bulk_groups(g, p), origin, g.warp.actor.order.now)
     engine = g.engine
 
     def read():
@@ -244,21 +262,23 @@ def _bulk_to_shared(g: LaneGroup, p, a, src, b, n, bar, multicast, policy, origi
         check_running(g, cta)
         barrier = _copy_barrier(g, cta, owner, bar, multicast is not None, False)
         g.clock.trace.completes(barrier, "load")
-        op = None if reduction else cta.smem.begin(offset, offset + n, True, origin, g.warp.actor)
+        op = None if reduction else cta.smem.begin(offset, offset + n, True, origin, g.warp.actor, barrier.key)
         landing.append((cta, op, barrier))
         pass_dependency(g, barrier)
     memory = g.launch.memory
     if src.startswith("shared"):
         from_cta, from_offset = shared_cta(g, b)
-        reading = from_cta.smem.begin(from_offset, from_offset + n, False, origin, g.warp.actor, whole=True)
+        key = landing[0][2].key
+        reading = from_cta.smem.begin(from_offset, from_offset + n, False, origin, g.warp.actor, key, whole=True)
     else:
         memory.view(b, n)
-        note_global(g, b, n, False)
+        note_global(g, b, n, False, origin, landing[0][2].key, 0)
+    hands_on = handed_on(g)
 
     def land():
         if src.startswith("shared"):
             image = from_cta.smem.bytes[from_offset : from_offset + n].copy()
-            from_cta.smem.end(reading)
+            from_cta.smem.end(reading, True)
         else:
             image = memory.view(b, n)
         for cta, op, barrier in landing:
@@ -267,8 +287,8 @@ def _bulk_to_shared(g: LaneGroup, p, a, src, b, n, bar, multicast, policy, origi
                 tma.bulk_reduce(target, image, *reduction)
             else:
                 target[:] = image
-                cta.smem.end(op)
-            barrier.transaction(-n, origin)
+                cta.smem.end(op, True)
+            barrier.transaction(-n, origin, landed(op, hands_on) if op else hands_on)
 
     if src.startswith("shared"):
         when = g.clock.shared_copy(g, n)
@@ -279,10 +299,11 @@ def _bulk_to_shared(g: LaneGroup, p, a, src, b, n, bar, multicast, policy, origi
 
 def _bulk_to_global(g: LaneGroup, p, a, b, n, origin, reduction):
     cta, offset = shared_cta(g, b)
-    reading = cta.smem.begin(offset, offset + n, False, origin, g.warp.actor, whole=True)
+    key, writing = store_keys(g, p)
+    reading = cta.smem.begin(offset, offset + n, False, origin, g.warp.actor, key, whole=True, note=EXIT)
     memory = g.launch.memory
     memory.view(a, n, True)
-    note_global(g, a, n, True)
+    note_global(g, a, n, True, origin, writing, STRONG if reduction else 0)
 
     def write(image):
         target = memory.view(a, n, True)
@@ -322,9 +343,12 @@ def bulk_wait(g: LaneGroup, allowed: int, read: bool, mask) -> bool:
     for groups in waiting:
         if groups.unfinished(read, allowed):
             return g.wait_on(groups)
-    for groups in waiting:
-        groups.awaited(allowed)
-    waited(g)
+    for p in active(g, mask):
+        if groups := g.warp.bulk.get(int(g.lanes[p])):
+            reads, writes = store_keys(g, p)
+            for key in (reads,) if read else (reads, writes):
+                g.warp.actor.completed(key, groups.newest(allowed))
+            groups.awaited(allowed)
     return True
 
 
@@ -341,10 +365,11 @@ def cp_async(g: LaneGroup, dst, src, size: int, source_size, mask):
             raise Fault("misaligned", f"cp.async of {size} bytes from {b:#x} to {a:#x}")
         cta, offset = shared_cta(g, a)
         actor = g.warp.actor  # several lanes may copy to one place, as CuTe DSL's blockwise_gemm.py has them do
-        op = cta.smem.begin(offset, offset + size, True, g.origin("cp.async"), actor, owner=actor)
+        key, origin = actor.space.key(("cp.async", actor.uid)), g.origin("cp.async")
+        op = cta.smem.begin(offset, offset + size, True, origin, actor, key, owner=actor)
         n = min(n, size)  # 9.7.9.25.3.1: src-size bytes are read, zeros fill the rest
         if n:
-            note_global(g, b, n, False)
+            note_global(g, b, n, False, origin, key)
         open_copies(g).append((cta, offset, b, n, size, op))
 
 
@@ -366,8 +391,9 @@ def cp_async_wait(g: LaneGroup, allowed: int | None) -> bool:
         allowed = 0
     groups = g.warp.copies
     while len(groups) - 1 > allowed:
-        _land_copies(g, groups.pop(0))
-    waited(g)
+        _land_copies(g, done := groups.pop(0))
+        for *_, op in done:
+            g.warp.actor.completed(op.key, op.number)
     return True
 
 
@@ -384,7 +410,9 @@ def cp_async_arrive(g: LaneGroup, address, noinc: bool, mask):
     """The arrival is made when the copies so far have landed; without .noinc it is announced now."""
     groups, g.warp.copies = g.warp.copies, []
     barriers = [barrier_at(g, pick(address, p)) for p in active(g, mask)]
-    origin = g.origin("cp.async.mbarrier.arrive")
+    origin, hands_on = g.origin("cp.async.mbarrier.arrive"), handed_on(g)
+    for *_, op in (copy for group in groups for copy in group) if hands_on else ():
+        hands_on.clock[KNOWN, op.key[1]] = op.number
     if not noinc:
         for barrier in barriers:
             barrier.announce()
@@ -393,7 +421,7 @@ def cp_async_arrive(g: LaneGroup, address, noinc: bool, mask):
         for group in groups:
             _land_copies(g, group)
         for barrier in barriers:
-            barrier.arrive(who=origin)
+            barrier.arrive(who=origin, hands_on=hands_on)
 
     g.later(g.clock.shared_copy(g, 0), origin, land)
 
@@ -410,17 +438,19 @@ def cluster_launch_cancel(g: LaneGroup, to, bar, multicast: bool, mask):
         ops = []
         for cta in targets:
             check_running(g, cta)
-            op = cta.smem.begin(offset, offset + 16, True, origin, g.warp.actor)
-            ops.append((cta, op, cta.barrier(barrier_address & OFFSET_MASK, g.warp, True)))
+            barrier = cta.barrier(barrier_address & OFFSET_MASK, g.warp, True)
+            op = cta.smem.begin(offset, offset + 16, True, origin, g.warp.actor, barrier.key)
+            ops.append((cta, op, barrier))
+        hands_on = handed_on(g)
 
-        def land(offset=offset, ops=ops, origin=origin):
+        def land(offset=offset, ops=ops, origin=origin, hands_on=hands_on):
             first = g.launch.take_pending_cluster()
             # The 16 bytes are opaque to programs: valid flag, then the first CTA's x, y, z.
             words = [0, 0, 0, 0] if first is None else [1, *first]
             for cta, op, barrier in ops:
                 cta.smem.bytes[offset : offset + 16] = np.array(words, np.uint32).view(np.uint8)
-                cta.smem.end(op)
-                barrier.transaction(-16, origin)
+                cta.smem.end(op, True)
+                barrier.transaction(-16, origin, landed(op, hands_on))
 
         g.later(g.clock.remote(g), origin, land)
 

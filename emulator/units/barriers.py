@@ -11,8 +11,9 @@ import numpy as np
 from ..errors import Fault
 from ..formats import alu
 from ..state.barrier import MBarrier
+from ..state.order import KNOWN, Knowledge
 from .addresses import active, pick, shared_cta
-from .fences import publish, release, waited
+from .fences import handed_on, learn, publish, release
 from .group import LaneGroup
 
 LONG = 1_000_000  # ns; longer limits of mbarrier.try_wait (CUTLASS has 10 ms) outlast what is emulated
@@ -27,29 +28,36 @@ def thread_count(g: LaneGroup) -> int:
 def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
     if g.token is None:
         barrier = g.cta.named_barrier(number)
-        _check_aligned(g, barrier, aligned)
+        _check_come(g, barrier, aligned, g.origin("bar.sync"))
         if vote is not None:
             g.cta.vote(barrier, *vote, g)
-        barrier_phase = barrier.phase
         g.engine.progress += 1
-        g.token = (barrier, barrier_phase)
+        g.token = (barrier, barrier.phase, barrier.released)
         _check_count(number, count)
         publish(g)
+        barrier.released.add(handed_on(g))
         pass_dependency(g, barrier)
         barrier.everyone = count is None
+        if barrier.everyone:
+            barrier.released.add(g.cta.gone.knowledge)
         barrier.arrive(*((g.n, g.cta.live_threads) if count is None else (thread_count(g), count)))
-    barrier, phase = g.token
+    barrier, phase, released = g.token
     if barrier.phase == phase:
         return g.wait_on(barrier)
     g.token = None
     g.last_barrier = barrier
-    waited(g)
+    learn(g, released)
     take_dependency(g, barrier)
     return True
 
 
-def _check_aligned(g: LaneGroup, barrier, aligned: bool):
-    """Lanes of a warp that come to a barrier come to it in one place (.aligned); those that will exit need not."""
+def _check_come(g: LaneGroup, barrier, aligned: bool, origin):
+    """Lanes of a warp that come to a barrier come to it in one place (.aligned), and to the phase that they mean."""
+    if g.launch.checks:
+        actor = g.warp.actor
+        fault = barrier.check_phase(actor, g.lane_mask, actor.order.next(actor.key, origin), origin)
+        if fault is not None:
+            g.launch.found(fault)
     phase, place = g.warp.barrier_places.get(barrier, (-1, -1))
     g.warp.barrier_places[barrier] = barrier.phase, g.pc
     if aligned and phase == barrier.phase and place != g.pc:
@@ -65,10 +73,11 @@ def _check_count(number, count):
 
 def bar_arrive(g: LaneGroup, number, count, aligned: bool):
     barrier = g.cta.named_barrier(number)
-    _check_aligned(g, barrier, aligned)
+    _check_come(g, barrier, aligned, g.origin("bar.arrive"))
     g.engine.progress += 1
     _check_count(number, count)
     publish(g)
+    barrier.released.add(handed_on(g))
     pass_dependency(g, barrier)
     barrier.arrive(thread_count(g), count)
     g.hesitate()
@@ -89,18 +98,23 @@ def cluster_arrive(g: LaneGroup, releases: bool, aligned: bool):
     if releases:
         release(g)
         publish(g)
+    barrier.released.add(handed_on(g, "cluster" if releases else ""))
+    barrier.released.add(g.cta.cluster.gone.knowledge)
     pass_dependency(g, barrier)
     g.warp.arrived_at_cluster_barrier(barrier.phase, g.lane_mask)
+    g.warp.cluster_released = barrier.released
     g.engine.progress += 1
     barrier.arrive(g.n, g.cta.cluster.live_threads)
     g.hesitate()
 
 
-def cluster_wait(g: LaneGroup) -> bool:
+def cluster_wait(g: LaneGroup, acquires: bool) -> bool:
     barrier = g.cta.cluster.barrier
     if barrier.phase == g.warp.cluster_phase:
         return g.wait_on(barrier)
-    waited(g)
+    if g.launch.checks:
+        actor, released = g.warp.actor, g.warp.cluster_released
+        (actor.learn if acquires else actor.hear)(released and released.knowledge)
     take_dependency(g, barrier)
     return True
 
@@ -109,6 +123,14 @@ def cluster_wait(g: LaneGroup) -> bool:
 def barrier_at(g: LaneGroup, address: int, asynchronous: bool = False) -> MBarrier:
     cta, offset = shared_cta(g, address & 0xFFFFFFFF)
     return cta.barrier(offset, g.warp, asynchronous)
+
+
+def landed(op, hands_on: Knowledge | None) -> Knowledge | None:
+    """What a copy hands on to those who wait for its mbarrier: itself, and what its thread knew. op: an InFlight."""
+    if hands_on is not None:
+        hands_on = hands_on.copy()
+        hands_on.clock[KNOWN, op.key[1]] = op.number
+    return hands_on
 
 
 def mbarrier_init(g: LaneGroup, address, count, mask):
@@ -127,7 +149,8 @@ def mbarrier_init(g: LaneGroup, address, count, mask):
             del cta.smem.barriers[offset]
         cta.smem.check_write(offset, offset + 8, "mbarrier.init")
         name = f"mbarrier at shared {offset:#x} of CTA {cta.ctaid}"
-        cta.smem.add_barrier(offset, MBarrier(arrivals, name, g.warp.actor, g.origin("mbarrier.init")))
+        key = g.warp.actor.space.key(("mbarrier", cta.rank, offset))
+        cta.smem.add_barrier(offset, MBarrier(arrivals, name, g.warp.actor, g.origin("mbarrier.init"), key))
         made[cta.rank, offset] = arrivals
 
 
@@ -139,15 +162,22 @@ def mbarrier_inval(g: LaneGroup, address, mask):
 
 
 def mbarrier_arrive(g: LaneGroup, address, count, expect, drop: bool, no_complete: bool, scope: str, mask):
-    """Arrive at mbarriers; returns their states. scope: that of the release, empty for a relaxed arrival."""
+    """Arrive at mbarriers; returns their states. scope: that of the release, empty for a relaxed arrival, "default" if
+    none is named: that of the CTA, by which CUTLASS's pipelines release to other CTAs, too."""
     g.engine.progress += 1
     if scope:
         publish(g, mask)
     states, released, origin = np.zeros(g.n, np.uint64), False, g.origin("mbarrier.arrive")
+    if g.launch.checks:
+        g.warp.actor.order.next(g.warp.actor.key, origin)
+    hands_on = handed_on(g, scope)
     for p in active(g, mask):
         a = pick(address, p)
         tx = None if expect is None else pick(expect, p)
-        cta, offset = shared_cta(g, a)
+        cta, offset = shared_cta(g, a, "exit-before-arrival")
+        if cta.exited:  # a note has been made
+            continue
+        note_visit(g, cta, g.warp.actor.key, scope)
         barrier = cta.barrier(offset, g.warp)
         g.clock.trace.completes(barrier, g.warp.index)
         pass_dependency(g, barrier)
@@ -155,14 +185,21 @@ def mbarrier_arrive(g: LaneGroup, address, count, expect, drop: bool, no_complet
             if scope == "cluster" and not released:  # it leaves when all that the warp did is performed there
                 g.t = g.clock.fence(g, "mbarrier.arrive")
                 released = True
-            remote_arrive(g, cta, barrier, pick(count, p), origin)
+            remote_arrive(g, cta, barrier, pick(count, p), origin, None if scope == "cta" else hands_on)
         else:
-            states[p] = barrier.arrive(pick(count, p), tx, drop, no_complete, origin)
+            states[p] = barrier.arrive(pick(count, p), tx, drop, no_complete, origin, hands_on)
     g.hesitate()
     return int(states[0]) if g.n == 1 else states
 
 
-def remote_arrive(g: LaneGroup, cta, barrier: MBarrier, count: int, origin):
+def note_visit(g: LaneGroup, cta, key, scope: str = "cluster"):
+    """An arrival, the latest event of a component, goes to a CTA, which has to wait for it before it exits: one
+    of a warp to another CTA, and any of the tensor core's."""
+    if g.launch.checks and (cta is not g.cta or key is not g.warp.actor.key) and scope not in ("", "cta"):
+        cta.smem.visitors["arrival", key] = g.warp.actor.order.now, "exit-before-arrival"
+
+
+def remote_arrive(g: LaneGroup, cta, barrier: MBarrier, count: int, origin, hands_on):
     """An arrive at another CTA's barrier travels, but no longer than to the warp's next release."""
     travelling = g.warp.remote_arrivals
     cta.travelling.append(origin)
@@ -171,7 +208,7 @@ def remote_arrive(g: LaneGroup, cta, barrier: MBarrier, count: int, origin):
         if land in travelling:
             travelling.remove(land)
             cta.travelling.remove(origin)
-            barrier.arrive(count, who=origin)
+            barrier.arrive(count, who=origin, hands_on=hands_on)
 
     travelling.append(land)
     g.later(g.clock.remote(g), origin, land)
@@ -207,9 +244,9 @@ def mbarrier_test(g: LaneGroup, address, phase, parity: bool, relaxed: bool):
         barrier = barrier_at(g, a)
         done = barrier.test_parity(ph) if parity else barrier.test_state(ph)
         if done and relaxed:
-            g.warp.relaxed_wait = g.warp.actor.order.now
+            g.warp.actor.hear(barrier.completed.knowledge)
         elif done:
-            waited(g)
+            learn(g, barrier.completed)
             take_dependency(g, barrier)
         return done
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..state.order import ASYNC_GLOBAL, ASYNC_SHARED, SCOPES, Knowledge, Released
 from .group import LaneGroup
 
 
@@ -17,23 +18,27 @@ def fenced(g: LaneGroup, what: str) -> bool:
     return True
 
 
-def fence(g: LaneGroup):
+def fence(g: LaneGroup, scope: str):
     """fence and membar (9.7.13.4): releases and acquires."""
     release(g)
     publish(g)
-    waited(g)
+    if g.launch.checks:
+        actor = g.warp.actor
+        actor.take_heard()
+        for row in {row for row in SCOPES.values() if row <= SCOPES[scope]}:
+            actor.passes(row)
 
 
-def fence_proxy_async(g: LaneGroup, mask, ctas=None):
-    """The async proxy sees what these lanes have written to shared memory, mbarriers they initialised included.
+def fence_proxy_async(g: LaneGroup, mask, space: str = ""):
+    """The async proxy sees what these lanes have written, mbarriers they initialised included.
 
-    ctas: of which CTAs, where not of all in the cluster.
+    space: "global", "shared", or "" for both.
     """
-    lanes = g.lanes_of(mask)
-    for cta in ctas or g.cta.cluster.ctas:
-        if cta.smem.unfenced:
-            cta.smem.fence(g.warp.actor.uid, lanes)
-    fence_mbarrier_init(g, ctas)
+    if g.launch.checks:
+        rows = list(range(ASYNC_SHARED, g.cta.cluster.space.rows)) if space != "global" else []
+        g.warp.actor.fence_async(g.lanes_of(mask), rows + [ASYNC_GLOBAL] * (space != "shared"))
+    if space != "global":
+        fence_mbarrier_init(g)
 
 
 def fence_mbarrier_init(g: LaneGroup, ctas=None):
@@ -44,24 +49,37 @@ def fence_mbarrier_init(g: LaneGroup, ctas=None):
 
 def fence_proxy_release(g: LaneGroup, mask):
     """fence.proxy.async::generic.release: of what is in this CTA's memory, before an arrival, a relaxed one too."""
-    fence_proxy_async(g, mask, [g.cta])
+    if g.launch.checks:
+        g.warp.actor.fence_async(g.lanes_of(mask), [g.cta.smem.row])
+        g.warp.actor.passes(SCOPES["cluster"])
+    fence_mbarrier_init(g, [g.cta])
     release(g)
 
 
 def fence_proxy_acquire(g: LaneGroup, mask):
     """fence.proxy.async::generic.acquire: of what is in the cluster's memory, behind a wait, a relaxed one too."""
-    waited(g)
-    fence_proxy_async(g, mask)
+    if g.launch.checks:
+        g.warp.actor.take_heard()
+    fence_proxy_async(g, mask, "shared")
 
 
 def publish(g: LaneGroup, mask=True):
-    """What lanes of this warp wrote to shared memory is visible to whoever waits for them."""
+    """What lanes of this warp wrote is there for whoever waits for them."""
+    if g.launch.checks:
+        g.warp.actor.publish(g.lanes_of(mask))
+
+
+def handed_on(g: LaneGroup, scope: str = "cta") -> Knowledge | None:
+    """What an arrival of this warp hands on. scope: "" for a relaxed one, which hands on what a fence has covered."""
     if not g.launch.checks:
-        return
-    lanes = g.lanes_of(mask)
-    for cta in g.cta.cluster.ctas:
-        if cta.smem.unfenced:
-            cta.smem.publish(g.warp.actor.uid, lanes)
+        return None
+    return g.warp.actor.released() if scope else g.warp.actor.released(SCOPES["cluster"])
+
+
+def learn(g: LaneGroup, released: Released):
+    """This warp has waited for those who came to a barrier."""
+    if g.launch.checks:
+        g.warp.actor.learn(released.knowledge)
 
 
 def release(g: LaneGroup):
@@ -70,11 +88,6 @@ def release(g: LaneGroup):
         land()
 
 
-def waited(g: LaneGroup):
-    """This warp may rely on all that has happened in its cluster so far."""
-    g.warp.actor.waited()
-
-
 def tcgen05_fence(g: LaneGroup, before: bool):
-    if not before:  # composes with a relaxed wait (9.7.16.6.3)
-        g.warp.actor.seen = max(g.warp.actor.seen, g.warp.relaxed_wait)
+    if not before and g.launch.checks:  # composes with a relaxed wait (9.7.16.6.3)
+        g.warp.actor.take_heard()

@@ -53,7 +53,7 @@ class LaneGroup(ABC):
     loads: list
     """The tcgen05.ld (units/tcgen05.Loading) that no tcgen05.wait::ld has waited for."""
     stores: list
-    """The tcgen05.st that no tcgen05.wait::st has waited for: (what writes them or None, first column, end, origin)."""
+    """The tcgen05.st that no tcgen05.wait::st has waited for: what writes them, or None if that is done."""
     loads_ready: float
     """When the tensor core has delivered all of `loads`, in a timed run."""
 

@@ -14,7 +14,8 @@ from ..errors import Fault
 from ..state.barrier import Collective, CountedBarrier, MBarrier, Waitable
 from ..state.dependency import Dependencies
 from ..state.global_memory import GlobalMemory
-from ..state.order import Actor
+from ..state.global_shadow import GlobalShadow
+from ..state.order import Actor, Location, Released, Space
 from ..state.shared_memory import SharedMemory
 from ..state.tensor_memory import TensorMemory
 from .pipe import Pipe
@@ -23,6 +24,8 @@ from .pipe import Pipe
 class Engine(Protocol):
     """The events to come: machine/engine.Engine."""
 
+    changes: int
+    """A count of stores and of atomics that have changed anything; where it does not grow, who polls, polls in vain."""
     progress: int
     """A count of what other warps could see; a stall during which it does not grow is a hang."""
 
@@ -46,7 +49,11 @@ class Launch(Protocol):
     depends: bool
     """Whether griddepcontrol.wait must be passed before memory of the launch before is touched."""
     dependencies: Dependencies
-    """The lines of global memory that the launch reads and writes, for the checks of dependent launches."""
+    """The words of global memory that the launch reads and writes, for the checks of dependent launches."""
+    shadow: GlobalShadow
+    """Who has read and written global memory, for the checks of races."""
+    locations: dict[int, Location]
+    """By address in global memory: what strong stores and atomics have released there."""
     changed_maps: dict[int, tuple[Any, set[int]]]
     """By address of a tensor map: the instruction that changed it, and the CTAs that have acquired the change."""
 
@@ -75,6 +82,10 @@ class Cluster(Protocol):
     """The barrier of barrier.cluster, counted in threads."""
     live_threads: int
     """How many threads have not exited."""
+    space: Space
+    """The components of the cluster, for the checks."""
+    gone: Released
+    """What its threads knew that have exited."""
 
     def pair(self, rank: int) -> list[Cta]:
         """Return the even and the odd CTA of the pair that this rank is of. Raises Fault("cluster") without a pair."""
@@ -111,11 +122,13 @@ class Cta(Protocol):
     pipe: Pipe
     """The queue of tcgen05 operations."""
     accumulating: list
-    """What tcgen05 operations in flight write in its tensor memory (units/tcgen05.Accumulating)."""
-    warpgroups: dict
-    """The warpgroups that have issued a wgmma, by number (units/wgmma.Warpgroup)."""
+    """The origins of tcgen05 operations in flight that write its tensor memory."""
     travelling: list
     """The origins of arrivals that are under way to its mbarriers."""
+    gone: Released
+    """What its threads knew that have exited."""
+    warpgroups: dict
+    """The warpgroups that have issued a wgmma, by number (units/wgmma.Warpgroup)."""
 
     def barrier(self, offset: int, warp: Warp, asynchronous: bool = False) -> MBarrier:
         """Return the mbarrier at an offset for a warp; asynchronous: for an async proxy operation that it issues."""
@@ -149,8 +162,8 @@ class Warp(Protocol):
     """The groups into which its lanes have parted."""
     depends: bool
     """Whether it has still to pass griddepcontrol.wait."""
-    relaxed_wait: int
-    """The point in the order of events that a relaxed wait has shown it; only a fence lets it rely on that."""
+    cluster_released: Released | None
+    """What those hand on who come to the phase of the cluster's barrier in which its lanes last arrived."""
     local: np.ndarray | None
     """Its local memory, uint8 [32, bytes], once it has used some."""
     barrier_places: dict[Any, tuple[int, int]]

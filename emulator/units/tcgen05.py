@@ -12,13 +12,20 @@ from ..errors import Fault, Unsupported
 from ..formats import alu, matrix_descriptor
 from ..formats.instruction_descriptor import MmaForm
 from ..state.barrier import Collective
+from ..state.order import EVER, KNOWN
+from ..state.tensor_memory import ALL, HALF, TensorMemory
 from .addresses import active, check_running, multicast_ctas, pick, shared_cta
-from .barriers import pass_dependency
+from .barriers import note_visit, pass_dependency
 from .group import LaneGroup
-from .mma import Operands, accumulator_columns
+from .mma import Operands, accumulator_blocks, accumulator_columns
 from .mma import execute as execute_mma
 
-ALL = slice(None)  # the quadrants of tensor memory: lanes 32 * q .. 32 * q + 31 belong to warps with number % 4 == q
+PIPE, LD, DELIVERED, ST = "tcgen05", "tcgen05.ld", "tcgen05.ld delivered", "tcgen05.st"  # components of a warp
+
+
+def component(g: LaneGroup, name: str):
+    """The component of what the tensor core does for this warp: PIPE, LD, DELIVERED or ST."""
+    return g.warp.actor.space.key((name, g.warp.actor.uid))
 
 
 class Pending:
@@ -31,22 +38,13 @@ class Pending:
 PENDING = Pending()
 
 
-class Accumulating:
-    """Tensor memory columns that an operation in flight writes."""
-
-    __slots__ = ("lo", "hi", "what")
-
-    def __init__(self, lo: int, hi: int, what):
-        self.lo, self.hi, self.what = lo, hi, what
-
-
 class Loading:
-    """A tcgen05.ld before its wait::ld: registers (numbers, -1 for _), fetch() their values, columns it reads."""
+    """A tcgen05.ld before its wait::ld: registers (numbers, -1 for _), fetch() their values, its event."""
 
-    __slots__ = ("registers", "fetch", "lo", "hi", "origin", "delivered")
+    __slots__ = ("registers", "fetch", "number", "delivered")
 
-    def __init__(self, registers, fetch, lo: int, hi: int, origin):
-        self.registers, self.fetch, self.lo, self.hi, self.origin = registers, fetch, lo, hi, origin
+    def __init__(self, registers, fetch, number: int):
+        self.registers, self.fetch, self.number = registers, fetch, number
         self.delivered = False
 
 
@@ -75,6 +73,7 @@ def alloc(g: LaneGroup, address, columns, pair: bool) -> bool:
         all_here.wake()
     g.token = None
     base = all_here.results[all_here.ctas.index(g.cta)]
+    g.cta.tmem.groups[base] = pair
     cta, offset = shared_cta(g, pick(address, 0) & 0xFFFFFFFF)
     cta.smem.begin_end_write(offset, 4, g.warp.actor, g.origin("tcgen05.alloc"))
     cta.smem.views[4][offset // 4] = base
@@ -89,12 +88,9 @@ def dealloc(g: LaneGroup, address, columns, pair: bool) -> bool:
     g.need_whole_warp("tcgen05.dealloc")
     address, columns = int(pick(address, 0)), int(pick(columns, 0))
     if g.token is None:
-        lo = address & 0xFFFF
-        check_tmem(g, lo, lo + columns, "tcgen05.dealloc")
-        check_waits(g, g.cta, lo, lo + columns, "tcgen05.dealloc", delivered=False)
         if g.launch.checks:
-            g.cta.tmem.check_order(ALL, lo, lo + columns, g.warp.actor, True, "tcgen05.dealloc")
-        g.cta.tmem.close(address, columns)
+            _check_free(g, address & 0xFFFF, columns)
+        g.cta.tmem.close(address, columns, pair)
     all_here = together(g, "tcgen05.dealloc", columns, pair)
     if not all_here.complete:
         return g.wait_on(all_here)
@@ -109,11 +105,14 @@ def relinquish(g: LaneGroup):
     g.cta.tmem.relinquish()
 
 
-def check_tmem(g: LaneGroup, lo: int, hi: int, what: str):
-    for op in g.cta.accumulating if g.launch.checks else ():
-        if op.lo < hi and lo < op.hi:
-            message = f"{what} of tensor memory columns {lo}..{hi - 1} that {op.what} has not finished"
-            g.launch.found(Fault("tmem-race", message))
+def _check_free(g: LaneGroup, lo: int, columns: int):
+    """Nobody may use columns that are freed. A load whose registers have been used has read them, tcgen05.wait::ld or
+    not: NVIDIA's tutorials free the columns of such loads."""
+    knowledge, key = g.warp.actor.knowledge, g.warp.actor.space.key
+    actors = (warp.actor for warp in g.cta.warps)
+    delivered = {key((LD, actor.uid)): knowledge.known(key((DELIVERED, actor.uid))) for actor in actors}
+    tmem = g.cta.tmem
+    tmem.check_order(tmem.places(ALL, lo, lo + columns), g.warp.actor, True, "tcgen05.dealloc", delivered)
 
 
 # -- mma, cp, shift, commit --------------------------------------------------------------------------------
@@ -144,51 +143,65 @@ def mma(g: LaneGroup, form: MmaForm, d, a, b, idesc, accumulate, sfa, sfb, disab
             if not form.a_in_tmem:
                 reading.append((cta, _operand(g, cta, a_, description, form.cta_group, True, origin)))
             reading.append((cta, _operand(g, cta, b_, description, form.cta_group, False, origin)))
-        writing = [(cta, Accumulating(*accumulator_columns(d_, description, pair), origin)) for cta in ctas]
-        if form.shift_a:
-            writing += [(cta, Accumulating(a_ & 0xFFFF, (a_ & 0xFFFF) + 8, origin)) for cta in ctas]
-        for cta, op in writing:
-            _begin_write(g, cta, op, ALL, origin)
-            for operand in (a_ if form.a_in_tmem else None, sfa_, sfb_) if g.launch.checks else ():
-                if operand is not None:
-                    _check_operand(g, cta, operand & 0xFFFF, 8 if operand is a_ else 1, origin)
-
         operands = Operands(d_, a_, b_, accumulate_, sfa_, sfb_)
+        if g.launch.checks:
+            _check_mma(g, ctas, form, description, operands, origin)
+        _begin(ctas, origin)
 
-        def execute(description=description, operands=operands, ctas=ctas, reading=reading, writing=writing):
+        def execute(description=description, operands=operands, ctas=ctas, reading=reading, origin=origin):
             execute_mma(form, description, operands, [(cta.smem.bytes, cta.tmem) for cta in ctas])
             for cta, op in reading:
                 cta.smem.end(op)
-            _landed(g, writing)
+            _end(ctas, origin)
 
         _push(g, execute, origin, g.clock.mma(g, description, pair, form.a_in_tmem))
 
 
-def _check_operand(g: LaneGroup, cta, lo: int, columns: int, origin):
-    """An operand that threads may have stored in tensor memory must be complete."""
-    for warp in cta.warps:
-        for other in warp.groups:
-            for _, first, last, store in other.stores:
-                if first < lo + columns and lo < last:
-                    message = f"{origin} reads column {lo} that {store} may not have written yet"
-                    g.launch.found(Fault("tmem-race", message))
-    cta.tmem.check_order(ALL, lo, lo + columns, g.warp.actor, False, origin, in_pipe=True)
+def _check_mma(g: LaneGroup, ctas, form: MmaForm, description, o: Operands, origin):
+    """Others must be done with its accumulator and with what it reads of tensor memory; earlier work of the pipe is."""
+    lo, hi = accumulator_columns(o.d, description, form.cta_group == 2)
+    lanes = _halves(o.d, description, form.cta_group)
+    writes, reads = [(lanes, lo, hi)], []
+    if form.a_in_tmem:
+        at = o.a & 0xFFFF
+        (writes if form.shift_a else reads).append((_halves(o.a, description, form.cta_group), at, at + 8))
+    for at, rows in (o.sfa, description.m // form.cta_group), (o.sfb, description.n):
+        if at is not None:
+            reads.append((ALL, at & 0xFFFF, (at & 0xFFFF) + -(-rows // 32)))
+    for cta in ctas:
+        _use(g, cta, reads, False, origin)
+        _use(g, cta, writes, True, origin)
 
 
-def _begin_write(g: LaneGroup, cta, op: Accumulating, lanes, origin):
-    """Note and check that the tensor core will write columns in these quadrants of lanes."""
-    check_waits(g, cta, op.lo, op.hi, origin)
-    if g.launch.checks:
-        cta.tmem.check_order(lanes, op.lo, op.hi, g.warp.actor, True, origin, in_pipe=True)
-    cta.accumulating.append(op)
+def _halves(address: int, description, group: int) -> list[int]:
+    """The halves of quadrants in which a CTA's rows of D or A lie."""
+    base = address >> 16
+    blocks = accumulator_blocks(description.m, description.n, group)
+    lanes = (base + lane + r for rows, _, lane in blocks for r in range(0, rows.stop - rows.start, HALF))
+    return sorted({lane // HALF % len(ALL) for lane in lanes})
 
 
-def _landed(g: LaneGroup, writing):
-    """Note that the tensor core has written these columns."""
-    now = g.warp.actor.order.next(writing[0][1].what)
-    for cta, op in writing:
-        cta.accumulating.remove(op)
-        cta.tmem.note_write(ALL, op.lo, op.hi, now)
+def _use(g: LaneGroup, cta, blocks, write: bool, origin):
+    """The tensor core reads or writes blocks (halves of quadrants, first column, end) in the order of its pipe."""
+    pipe, actor, tmem = component(g, PIPE), g.warp.actor, cta.tmem
+    number = actor.order.next(pipe, origin)
+    for halves, lo, hi in blocks:
+        places = tmem.places(halves, lo, hi)
+        tmem.check_order(places, actor, write, origin, {pipe: EVER})
+        if write:
+            tmem.shadow.written[places] = number
+        else:
+            tmem.shadow.note_read(places, pipe, number)
+
+
+def _begin(ctas, origin):
+    for cta in ctas:
+        cta.accumulating.append(origin)
+
+
+def _end(ctas, origin):
+    for cta in ctas:
+        cta.accumulating.remove(origin)
 
 
 def _operand(g: LaneGroup, cta, desc: int, description, group: int, of_a: bool, origin):
@@ -198,7 +211,7 @@ def _operand(g: LaneGroup, cta, desc: int, description, group: int, of_a: bool, 
     bits = 4 if description.packed_fp4 else max(element.bits, 8)
     lo, hi = matrix_descriptor.byte_ranges(desc, rows, description.k, mn_major, bits)
     chunks = matrix_descriptor.chunks(desc, rows, description.k, mn_major, bits)
-    return cta.smem.begin(lo, hi, False, origin, g.warp.actor, chunks)
+    return cta.smem.begin(lo, hi, False, origin, g.warp.actor, component(g, PIPE), chunks)
 
 
 def _push(g: LaneGroup, execute, origin, when: float):
@@ -210,23 +223,6 @@ def _push(g: LaneGroup, execute, origin, when: float):
             raise
 
     g.cta.pipe.push(when, call)
-
-
-def check_waits(g: LaneGroup, cta, lo: int, hi: int, what, delivered: bool = True):
-    """No tcgen05.ld or st that has not been waited for may still touch columns that are to be overwritten or freed.
-
-    delivered: nor a load whose registers have been used; NVIDIA's tutorials free the columns of such loads.
-    """
-    for warp in cta.warps if g.launch.checks else ():
-        for other in warp.groups:
-            for load in other.loads:
-                if load.lo < hi and lo < load.hi and (delivered or not load.delivered):
-                    message = f"{what} of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read"
-                    g.launch.found(Fault("tmem-race", message))
-            for _, first, last, store in other.stores:
-                if first < hi and lo < last:
-                    message = f"{what} of tensor memory columns {lo}..{hi - 1} that {store} may still write"
-                    g.launch.found(Fault("tmem-race", message))
 
 
 def cp(g: LaneGroup, shape, multicast, packed, pair, address, desc, mask):
@@ -243,18 +239,20 @@ def cp(g: LaneGroup, shape, multicast, packed, pair, address, desc, mask):
         ctas = tensor_ctas(g, pair)
         lo, hi = matrix_descriptor.byte_ranges(desc_, rows, row_bytes, False, 8)
         chunks = matrix_descriptor.chunks(desc_, rows, row_bytes, False, 8)
-        reading = [(cta, cta.smem.begin(lo, hi, False, origin, g.warp.actor, chunks)) for cta in ctas]
+        key = component(g, PIPE)
+        reading = [(cta, cta.smem.begin(lo, hi, False, origin, g.warp.actor, key, chunks)) for cta in ctas]
         first = to & 0xFFFF
-        writing = [(cta, Accumulating(first, first + row_bytes // 4, origin)) for cta in ctas]
-        for cta, op in writing:
-            _begin_write(g, cta, op, ALL, origin)
+        if g.launch.checks:
+            for cta in ctas:
+                _use(g, cta, [(ALL, first, first + row_bytes // 4)], True, origin)
+        _begin(ctas, origin)
 
-        def execute(to=to, desc_=desc_, ctas=ctas, reading=reading, writing=writing):
+        def execute(to=to, desc_=desc_, ctas=ctas, reading=reading, origin=origin):
             for cta in ctas:
                 cta.tmem.copy(cta.smem.bytes, desc_, shape, multicast, to, packed)
             for cta, op in reading:
                 cta.smem.end(op)
-            _landed(g, writing)
+            _end(ctas, origin)
 
         _push(g, execute, origin, g.clock.tensor_copy(g, pair))
 
@@ -266,15 +264,16 @@ def shift(g: LaneGroup, pair, address, mask):
         if not g.clock.moves_data:
             g.cta.pipe.occupy(when)
             continue
-        lo, lanes = to & 0xFFFF, to >> 21 & 3
-        writing = [(cta, Accumulating(lo, lo + 8, origin)) for cta in tensor_ctas(g, pair)]
-        for cta, op in writing:
-            _begin_write(g, cta, op, lanes, origin)
+        lo, half, ctas = to & 0xFFFF, to >> 20 & 6, tensor_ctas(g, pair)
+        if g.launch.checks:
+            for cta in ctas:
+                _use(g, cta, [((half, half + 1), lo, lo + 8)], True, origin)
+        _begin(ctas, origin)
 
-        def execute(to=to, writing=writing):
-            for cta, _ in writing:
+        def execute(to=to, ctas=ctas, origin=origin):
+            for cta in ctas:
                 cta.tmem.shift_down(to)
-            _landed(g, writing)
+            _end(ctas, origin)
 
         _push(g, execute, origin, when)
 
@@ -292,11 +291,18 @@ def commit(g: LaneGroup, address, multicast, mask):
             check_running(g, cta)
             pass_dependency(g, barrier)
             cta.travelling.append(origin)
+            if g.launch.checks:
+                g.warp.actor.order.next(component(g, PIPE), origin)
+                note_visit(g, cta, component(g, PIPE))
+        hands_on = None
+        if g.launch.checks:  # what the thread's operations have done, and what it knew
+            hands_on = g.warp.actor.released()
+            hands_on.clock[KNOWN, component(g, PIPE)[1]] = g.warp.actor.order.now
 
-        def arrive(targets=targets, barriers=barriers, origin=origin):
+        def arrive(targets=targets, barriers=barriers, origin=origin, hands_on=hands_on):
             for cta, barrier in zip(targets, barriers, strict=True):
                 cta.travelling.remove(origin)
-                barrier.arrive(who=origin)
+                barrier.arrive(who=origin, hands_on=hands_on)
 
         _push(g, arrive, origin, g.clock.commit(g))
     g.hesitate()
@@ -315,14 +321,7 @@ def ld(g: LaneGroup, shape, num, pack, split, address, registers):
     g.need_whole_warp("tcgen05.ld")
     address = _address(address)
     origin = g.origin("tcgen05.ld")
-    lo, hi = columns(address, shape, num, pack, split)
-    check_tmem(g, lo, hi, "read")
-    quadrant = g.warp.index % 4
-    tmem = g.cta.tmem
-    for _, first, last, store in g.stores if g.launch.checks else ():
-        if first < hi and lo < last:
-            message = f"read of tensor memory columns {lo}..{hi - 1} that {store} may not have written yet"
-            g.launch.found(Fault("tmem-race", message))
+    quadrant, tmem, number = g.warp.index % 4, g.cta.tmem, 0
 
     def fetch():
         if not g.clock.moves_data:
@@ -330,10 +329,13 @@ def ld(g: LaneGroup, shape, num, pack, split, address, registers):
         return tmem.load(address, quadrant, shape, num, pack, split)
 
     if g.launch.checks:
+        key, actor, touched = component(g, LD), g.warp.actor, places(address, shape, num, pack, split)
+        tmem.check_order(touched, actor, False, "read")
         fetch()  # misuse shows at the instruction itself
-        tmem.check_order(quadrant, lo, hi, g.warp.actor, False, "read of tensor memory")
+        number = actor.order.next(key, origin)
+        tmem.shadow.note_read(touched, key, number)
     early = fetch() if g.clock.tmem_load(g, len(registers)) else None
-    g.loads.append(Loading(registers, (lambda: early) if early is not None else fetch, lo, hi, origin))
+    g.loads.append(Loading(registers, (lambda: early) if early is not None else fetch, number))
 
 
 def deliver_loads(g: LaneGroup):
@@ -343,6 +345,8 @@ def deliver_loads(g: LaneGroup):
     for load in g.loads:
         if not load.delivered:
             load.delivered = True
+            if load.number:
+                g.warp.actor.completed(component(g, DELIVERED), load.number)
             for number, values in zip(load.registers, load.fetch(), strict=True):
                 if number >= 0:
                     g.R[number] = values
@@ -351,9 +355,8 @@ def deliver_loads(g: LaneGroup):
 def wait_ld(g: LaneGroup) -> bool:
     g.need_whole_warp("tcgen05.wait")
     deliver_loads(g)
-    for load in g.loads:
-        g.cta.tmem.note_read(g.warp.index % 4, load.lo, load.hi, g.warp.actor, load.origin)
     g.loads.clear()
+    g.warp.actor.completed(component(g, LD), g.warp.actor.order.now)
     return True
 
 
@@ -361,16 +364,13 @@ def st(g: LaneGroup, shape, num, unpack, split, address, values):
     g.need_whole_warp("tcgen05.st")
     address = _address(address)
     regs = np.stack([g.lane_array(v) for v in values])
-    lo, hi = columns(address, shape, num, unpack, split)
-    origin = g.origin("tcgen05.st")
-    check_tmem(g, lo, hi, "write")
-    quadrant, tmem = g.warp.index % 4, g.cta.tmem
-    for load in g.loads if g.launch.checks else ():
-        if load.lo < hi and lo < load.hi and not load.delivered:
-            message = f"write of tensor memory columns {lo}..{hi - 1} that {load.origin} may still read"
-            g.launch.found(Fault("tmem-race", message))
+    origin, quadrant, tmem = g.origin("tcgen05.st"), g.warp.index % 4, g.cta.tmem
     if g.launch.checks:
-        tmem.check_order(quadrant, lo, hi, g.warp.actor, True, "write of tensor memory")
+        key, actor, touched = component(g, ST), g.warp.actor, places(address, shape, num, unpack, split)
+        # Registers that were used have been read, and what is stored may depend on them
+        used = {component(g, LD): actor.knowledge.known(component(g, DELIVERED)), key: EVER}
+        tmem.check_order(touched, actor, True, "write", used)
+        tmem.shadow.written[touched] = actor.order.next(key, origin)
 
     def land():
         tmem.store(address, quadrant, shape, num, regs, unpack, split)
@@ -378,21 +378,26 @@ def st(g: LaneGroup, shape, num, unpack, split, address, values):
     early = g.clock.tmem_store(g)
     if early:
         land()
-    g.stores.append((None if early else land, lo, hi, origin))
+    g.stores.append(None if early else land)
 
 
 def wait_st(g: LaneGroup) -> bool:
     g.need_whole_warp("tcgen05.wait")
-    for land, lo, hi, origin in g.stores:
+    for land in g.stores:
         if land is not None:
             land()
-        actor = g.warp.actor
-        g.cta.tmem.note_write(g.warp.index % 4, lo, hi, actor.order.next(origin), actor.uid)
     g.stores.clear()
+    g.warp.actor.completed(component(g, ST), g.warp.actor.order.now)
     return True
 
 
-def columns(address: int, shape: str, num: int, halves: bool, split: int) -> tuple[int, int]:
-    """[first, last + 1) of the tensor memory columns that a tcgen05.ld or st touches; halves: .pack or .unpack."""
-    span = {"32x32b": num, "16x64b": 2 * num, "16x128b": 4 * num, "16x256b": 8 * num, "16x32bx2": num + split}[shape]
-    return address & 0xFFFF, (address & 0xFFFF) + span * (2 if halves else 1)
+def places(address: int, shape: str, num: int, halves: bool, split: int) -> np.ndarray:
+    """Where the shadow has what a tcgen05.ld or st touches; halves: .pack or .unpack."""
+    width = {"16x64b": 2, "16x128b": 4, "16x256b": 8}.get(shape, 1) * num * (2 if halves else 1)
+    lane, column = address >> 16, address & 0xFFFF
+    rows = [lane // HALF, lane // HALF + 1] if shape == "32x32b" else [lane // HALF]
+    rows = [row % len(ALL) for row in rows]
+    touched = TensorMemory.places(rows, column, column + width)
+    if shape == "16x32bx2" and split:
+        touched = np.union1d(touched, TensorMemory.places(rows, column + split, column + split + width))
+    return touched

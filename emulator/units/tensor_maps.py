@@ -24,6 +24,19 @@ def tensor_map(g: LaneGroup, address: int, rank: int) -> tensormap.TensorMap:
     return tm
 
 
+def note_map(g: LaneGroup, address: int, key, origin):
+    """A copy, the event of a component, reads its tensor map as long as it is under way."""
+    if g.launch.checks and address < SHARED_WINDOW:
+        g.launch.shadow.use(address, 128, key, origin)
+
+
+def _note_change(g: LaneGroup, address: int, origin):
+    """A tensor map is changed: no copy may still use it."""
+    if g.launch.checks:
+        actor = g.warp.actor
+        g.launch.shadow.write(np.array([address]), 128, actor, actor.key, origin, 0)
+
+
 def descriptor_bytes(g: LaneGroup, address: int) -> bytes:
     """The 128 bytes of a tensormap at a generic address."""
     if address % 64:
@@ -47,6 +60,7 @@ def replace(g: LaneGroup, space: str, address, field: str, order, value, mask):
             target = cta.smem.bytes[offset : offset + 128]
         else:
             target = g.launch.memory.view(a, 128, True)
+            _note_change(g, a, g.origin("tensormap.replace"))
             g.launch.changed_maps[a] = g.origin("tensormap.replace"), set()
         raw = bytearray(target.tobytes())
         tensormap.replace(raw, field, order, pick(value, p))
@@ -60,6 +74,7 @@ def copy(g: LaneGroup, dst, src):
         if to % 128 or what % 128:
             raise Fault("misaligned", f"tensormap.cp_fenceproxy from {what:#x} to {to:#x}")
         cta, offset = shared_cta(g, what & 0xFFFFFFFF)
+        _note_change(g, to, g.origin("tensormap.cp_fenceproxy"))
         g.launch.memory.view(to, 128, True)[:] = cta.smem.bytes[offset : offset + 128]
         g.launch.changed_maps[to] = g.origin("tensormap.cp_fenceproxy"), set()
 

@@ -16,7 +16,6 @@ from ..formats.fragments import ROWS, load_a, load_d, store_d
 from ..formats.matrix_descriptor import gather
 from ..formats.wgmma_form import M, WgmmaForm
 from ..state.barrier import Waitable
-from .fences import waited
 from .group import LaneGroup
 from .pipe import Pipe
 from .wgmma_arithmetic import multiply
@@ -89,7 +88,7 @@ class Accumulator:
 class Wgmma(Waitable):
     """One instruction of a warpgroup. when: it is complete then, if that is known; done: it is."""
 
-    __slots__ = ("what", "operands", "come", "a", "accumulators", "reading", "when", "done", "group")
+    __slots__ = ("what", "operands", "come", "a", "accumulators", "reading", "number", "when", "done", "group")
 
     def __init__(self, what, operands: tuple):
         super().__init__()
@@ -98,6 +97,7 @@ class Wgmma(Waitable):
         self.a: list = [None] * WARPS  # of each warp: its rows, if they come from registers
         self.accumulators: list = [None] * WARPS
         self.reading: list = []  # of shared memory
+        self.number = 0  # the latest of these events
         self.when: float | None = None
         self.done = False
 
@@ -160,7 +160,8 @@ def wait(g: LaneGroup, pending: int) -> bool:
     if g.clock.moves_data:
         for group in over:
             _deliver(g, group)
-        waited(g)
+            for op, _, _ in group:
+                g.warp.actor.completed(_component(g), op.number)
     return True
 
 
@@ -279,10 +280,16 @@ def _read_operands(g: LaneGroup, op: Wgmma):
             continue
         index, lo, hi = wgmma_descriptor.chunks(desc, rows, form.k, mn_major, kind.bits)
         if op.come == 1:
-            op.reading.append(g.cta.smem.begin(lo, hi, False, op.what, g.warp.actor, index))
+            op.reading.append(g.cta.smem.begin(lo, hi, False, op.what, g.warp.actor, _component(g), index))
+            op.number = op.reading[-1].number
         elif g.launch.checks:
-            g.cta.smem.check_read(lo, hi, op.what, index)
+            g.cta.smem.check_read(lo, hi, op.what, g.warp.actor, index)
             g.cta.smem.check_order(lo, hi, g.warp.actor, op.what, index)
+
+
+def _component(g: LaneGroup):
+    """The component of what the tensor core does for this warpgroup."""
+    return g.warp.actor.space.key(("wgmma", g.cta.rank, g.warp.index // WARPS))
 
 
 def _begin(g: LaneGroup, op: Wgmma, group: Warpgroup):

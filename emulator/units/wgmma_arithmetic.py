@@ -28,11 +28,16 @@ def multiply(form: WgmmaForm, a: np.ndarray, b: np.ndarray, c: np.ndarray | None
         return _integers(form, a, b, c)
     if form.a_type in (E4M3, E5M2):
         return _float8(form, a, b, c)
-    av, bv = form.a_type.decode(a), form.b_type.decode(b)
-    if form.negate_a != form.negate_b:
+    return sums(form.a_type, form.b_type, form.d_type, a, b, c, form.negate_a != form.negate_b)
+
+
+def sums(a_type: ElementType, b_type: ElementType, d_type: ElementType, a, b, c, negate: bool = False) -> np.ndarray:
+    """D with F = 25, of mma.sync, too. a, b, c: as of `multiply`; negate: of -A."""
+    av, bv = a_type.decode(a), b_type.decode(b)
+    if negate:
         av = -av
-    ea, eb = (np.where(v == 0, _OF_ZERO, t.exponents(v)) for t, v in ((form.a_type, av), (form.b_type, bv)))
-    return dot_add(av, bv, ea, eb, c, form.d_type, _FRACTION)
+    ea, eb = (np.where(v == 0, _OF_ZERO, t.exponents(v)) for t, v in ((a_type, av), (b_type, bv)))
+    return dot_add(av, bv, ea, eb, c, d_type, _FRACTION)
 
 
 def _integers(form: WgmmaForm, a, b, c) -> np.ndarray:

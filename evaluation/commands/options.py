@@ -65,6 +65,8 @@ JUDGING = (
     JOBS,
     timeout(300.0, "call"),
     memory(", emulated"),
+    click.option("--junit", metavar="FILE", help="Write the verdicts there as JUnit XML."),
+    click.option("--strict", is_flag=True, help="Fail what the PTX ISA does not promise, though it is seen to work."),
     click.option("--secret", type=click.IntRange(0), help="Seed of the hidden inputs, to repeat a run."),
 )
 TUNING = (SUBMISSION, ANY_TASK, CASE, SPEC, PROFILE, JOBS, timeout(600.0, "run"), JSON)

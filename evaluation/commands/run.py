@@ -2,11 +2,12 @@
 
 import importlib.metadata
 import platform
+from xml.etree import ElementTree
 
 from emulator.model import uncertainty
 from evaluation.commands.cases import chosen_cases, mnk, shapes, task_cases
 from evaluation.commands.options import checked, choose_device, describe_device
-from evaluation.commands.show import Screen, count, dump_json
+from evaluation.commands.show import Failure, Screen, count, dump_json
 from evaluation.judge import modelled
 from evaluation.judge.judge import judge, work
 from evaluation.judge.verdict import Options, Verdict, geomean_us
@@ -14,8 +15,9 @@ from reference import TASKS
 
 
 def run(
-    section, submission, task, tests, case, spec, device, json_file, schedules, jobs, timeout, memory, secret
-) -> int:
+    section, submission, task, tests, case, spec, device, json_file, schedules, jobs, timeout, memory, junit, strict,
+    secret,
+) -> int:  # fmt: skip
     """Judges the cases of a section, "tests" or "benchmarks", and shows and writes what came out.
 
     The exit code: 0 only if every case ran and passed, and has a time if times were to be modelled. Raises Failure.
@@ -32,6 +34,7 @@ def run(
         jobs=1 if device == "cuda" else jobs,
         timeout=timeout,
         memory=memory,
+        strict=strict,
         **({} if secret is None else {"secret": secret}),
     )
     screen = Screen()
@@ -52,6 +55,8 @@ def run(
         failed = sum(verdict.status != "pass" for verdict in verdicts)
         again = f" (repeat with --secret {options.secret})"
         screen.line((f"{failed} of {count(len(cases), 'case')} failed", "red"), again)
+    if junit:
+        write_junit(junit, section, cases, verdicts)
     if json_file:
         dump_json(json_file, json_of(section, verdicts, options, replies))
     return 0 if passed and not (replies and any("error" in reply for reply in replies)) else 1
@@ -73,6 +78,14 @@ def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], timed: 
     for number, verdict in zip(numbers, verdicts):
         if verdict.reason:
             screen.line((f"case {number}", "red"), f": {verdict.reason}")
+    noted = {}  # what is noted -> of which cases
+    for number, verdict in zip(numbers, verdicts):
+        for text in verdict.notes:
+            noted.setdefault(text, []).append(str(number))
+    for text, of in noted.items():
+        screen.line((f"note, case {', '.join(of)}", "yellow"), f": {text}")
+    if noted:
+        screen.line("notes: not promised by the PTX ISA, seen to work (emulator/NOT_PROMISED.md); --strict fails them")
     if any(verdict.ulps for verdict in verdicts):
         screen.line(
             "mismatches: not the exact result, rounded once; ulps: the worst of them; pass: within the tolerance"
@@ -111,6 +124,23 @@ def show_modelled(screen: Screen, numbers, cases, replies: list[dict]) -> None:
         screen.line(uncertainty.BASIS)
 
 
+def write_junit(path: str, section: str, cases, verdicts: list[Verdict]) -> None:
+    """Writes a test suite in JUnit's XML: a test for each case, its notes as output. Raises Failure."""
+    failed = sum(verdict.status != "pass" for verdict in verdicts)
+    suite = ElementTree.Element("testsuite", name=section, tests=str(len(verdicts)), failures=str(failed))
+    for case, verdict in zip(cases, verdicts):
+        seconds = f"{verdict.seconds:.3f}"
+        test = ElementTree.SubElement(suite, "testcase", classname=section, name=case.spec, time=seconds)
+        if verdict.status != "pass":
+            ElementTree.SubElement(test, "failure", message=verdict.reason.partition("\n")[0]).text = verdict.reason
+        if verdict.notes:
+            ElementTree.SubElement(test, "system-out").text = "\n".join(verdict.notes)
+    try:
+        ElementTree.ElementTree(suite).write(path, "utf-8", xml_declaration=True)
+    except OSError as error:
+        raise Failure(f"cannot write the verdicts: {error}") from None
+
+
 def json_of(section: str, verdicts: list[Verdict], options: Options, replies: list[dict] | None = None) -> dict:
     """Makes what --json writes. replies: what was modelled, if times are not measured."""
     mean = modelled.geomean_us(replies) if replies else geomean_us(verdicts)
@@ -121,6 +151,7 @@ def json_of(section: str, verdicts: list[Verdict], options: Options, replies: li
             "mismatches": verdict.mismatches,
             "ulps": verdict.ulps,
             "seconds": round(verdict.seconds, 3),
+            "notes": verdict.notes,
             "us": verdict.us,
         }
         if replies:

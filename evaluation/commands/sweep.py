@@ -93,11 +93,14 @@ def run(
     """Finds an outcome for each case under each change: rows of outcomes, a row a change.
 
     file: where results are added as they come, and taken from with `resume`. Raises OSError, Refused, and ValueError if
-    the submission has no Config.
+    the submission has no Config, or one that takes none of the changes.
     """
     found = configs_of([(case.args, change) for change in changes for case in cases], options)
     if found and "error" in found[0]:  # of the submission as it is
         raise ValueError(found[0]["error"])
+    changed = found[len(cases) :]  # of the first change, {}, there is nothing to learn alone
+    if changed and all("error" in reply for reply in changed):
+        raise ValueError(f"nothing to try: {changed[0]['error']}")
     replies, rows = iter(found), []
     first: dict[tuple, Outcome] = {}  # (case, config) -> whose result is that of all that are the same
     for change in changes:

@@ -69,10 +69,11 @@ def internal(error: Exception) -> EmulatorError:
 
 class Device:
     """Runs and times the launches of one submission's process. heap: where the submission's part of the memory
-    begins."""
+    begins. strict: whether what emulator.errors.NOTES has fails; else `notes` has it, once."""
 
-    def __init__(self, arena: Arena, heap: int):
-        self.arena, self.heap = arena, heap
+    def __init__(self, arena: Arena, heap: int, strict: bool = False):
+        self.arena, self.heap, self.strict = arena, heap, strict
+        self.notes: list[Fault] = []
         self.memory = GlobalMemory()
         self.texts: list[str] = []
         self.theirs: dict[tuple, Region] = {}  # (start, bytes, read only) -> region of the submission's
@@ -159,11 +160,13 @@ class Device:
             self.expose(queued.regions)
             launch = Launch(
                 *self.arguments(queued), schedule=self.schedule, checks=True, number=self.number,
-                predecessor=self.predecessor, **queued.options,
+                predecessor=self.predecessor, strict=self.strict, **queued.options,
             )  # fmt: skip
             counted = tallied(launch)
             self.predecessor = launch.dependencies
             launch.run()
+            known = {note.lines for note in self.notes}
+            self.notes += [note for note in launch.notes if note.lines not in known]
             return counted
         except MemoryError:
             raise

@@ -106,6 +106,7 @@ class EmulatedCalls:
         trial.verdict.seconds += time.perf_counter() - begin
         known = inputs.Known(data)
         try:
+            trial.verdict.note(device.notes)
             if device.findings:
                 raise Refused("; ".join(device.findings))
             if wrong := reply.get("wrong"):

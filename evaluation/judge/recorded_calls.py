@@ -35,7 +35,7 @@ class RecordedCalls:
         trial = self.trial
         data = trial.generate(trial.args, trial.hidden)
         self.process.kill()  # the calls are the first of a process, as in any other run
-        device = emulated.Device(self.arena, THEIRS)
+        device = emulated.Device(self.arena, THEIRS, trial.options.strict)
         placed = [Placed(data, trial.task.on_host, self.heap) for _ in range(calls)]
         try:
             for one in placed:
@@ -78,6 +78,7 @@ class RecordedCalls:
                 raise NotTimed("out of memory") from None
             finally:
                 trial.verdict.seconds += time.perf_counter() - begin
+                trial.verdict.note(device.notes)
 
     def record(self, device: emulated.Device, placed: list[Placed]) -> tuple[list, list]:
         """Collects the launches of each call, and live views of what each says are its results. Raises Refused."""

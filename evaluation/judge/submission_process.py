@@ -1,6 +1,7 @@
 """Starts, asks and ends the submission's process (worker.py) from the judge's, which trusts nothing that it says."""
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -17,6 +18,20 @@ from evaluation.judge.time_limit import Late, limit
 from evaluation.judge.verdict import Options, Refused
 
 LONGEST = 2**26  # bytes of a line from the submission's process
+USERS_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "emulated-gpu"
+
+
+def builds(submission: str) -> str:
+    """Return the folder for what a submission builds: of its own bytes, so that it can spoil nobody else's.
+
+    Whichever user the worker will be may write there. A lock that a killed build has left is removed.
+    """
+    folder = USERS_CACHE / "submissions" / hashlib.sha256(Path(submission).read_bytes()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o777)
+    for lock in folder.glob("*/lock"):
+        lock.unlink(missing_ok=True)
+    return str(folder)
 
 
 class SubmissionProcess:
@@ -42,7 +57,7 @@ class SubmissionProcess:
         os.chmod(scratch, 0o777)  # whichever user the worker will be
         told = {
             "submission": os.path.abspath(options.submission), "config": self.config, "device": options.device,
-            "scratch": scratch,
+            "scratch": scratch, "builds": builds(options.submission), "cache": str(USERS_CACHE),
             "memory": int(options.memory * 2**30), "threads": max(1, (os.cpu_count() or 1) // options.jobs),
             "judges": [os.getpid(), *self.judges], "size": self.arena.size, "heap": THEIRS,
         }  # fmt: skip
@@ -51,7 +66,7 @@ class SubmissionProcess:
         with open(self.log, "wb") as log:
             self.pid = self.nursery.start(worker.main, told, fds=(theirs.fileno(), self.arena.fd, log.fileno()))
         theirs.close()
-        self.device = emulated.Device(self.arena, THEIRS) if options.device != "cuda" else None
+        self.device = emulated.Device(self.arena, THEIRS, options.strict) if options.device != "cuda" else None
         with self.answering("import"):
             self.isolation = self.receive().get("isolation", self.isolation)
             self.receive()

@@ -25,6 +25,7 @@ class Options:
     extra: bool = True  # one case, which only the judge knows, gets a call more, and other sizes
     calls: int = 2  # calls per case, each with other inputs and, emulated, under another schedule; measured: the task's
     jobs: int = 2  # processes
+    strict: bool = False  # whether what is not promised by the PTX ISA, but seen to work, fails
     timeout: float = 300.0  # seconds for one call (all calls of one timing)
     memory: float = 12.0  # GiB of private memory for an emulated case, and of the device's for what it allocates there
     secret: int = dataclasses.field(default_factory=lambda: secrets.randbits(31))
@@ -37,7 +38,8 @@ class Verdict:
     mismatches: elements that differ from the exact result, rounded once, over all calls; None if no result was read.
     ulps: the largest distance of one from it, in float16 numbers; None unless all were within what the task allows.
     modelled: a reply of `modelled`, or {"error": why there is no time}, if times were to be modelled.
-    isolation: what kept the submission's process from the judge's, see isolation.py.
+    isolation: what kept the submission's process from the judge's, see isolation.py. notes: what its kernels do that
+    the PTX ISA does not promise and silicon is seen to do (emulator/NOT_PROMISED.md); no reason to fail.
     """
 
     spec: str
@@ -49,6 +51,11 @@ class Verdict:
     times: Stats | None = None
     modelled: dict | None = None
     isolation: str | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def note(self, notes: list) -> None:
+        """Keeps notes, each once."""
+        self.notes += [text for text in map(str, notes) if text not in self.notes]
 
     @property
     def us(self) -> float | None:

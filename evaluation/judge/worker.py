@@ -31,8 +31,8 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
     """Serves requests until the judge closes the connection.
 
     options: submission, config (None, or sizes and changes, of configs.choose), device, memory (bytes), threads,
-    scratch (a folder), judges (process ids), size and heap (of the shared memory, and where the submission's part
-    begins).
+    scratch (a folder), builds (a folder for the CUDA C++ of this submission), cache (of the user, to be read), judges
+    (process ids), size and heap (of the shared memory, and where the submission's part begins).
     """
     os.setsid()
     os.dup2(log_fd, 1)
@@ -59,6 +59,8 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
     try:
         arena = Arena(arena_fd, options["size"])
         os.environ |= {"TMPDIR": options["scratch"], "HOME": options["scratch"]}
+        cache = [options["builds"], *filter(None, [os.environ.get("EMULATOR_CACHE")]), options["cache"]]
+        os.environ |= {"TORCH_EXTENSIONS_DIR": options["builds"], "EMULATOR_CACHE": os.pathsep.join(cache)}
         os.chdir(options["scratch"])
         if folder := os.environ.get("EMULATOR_PTX"):  # which this process, as whoever it will be, is to fill
             os.makedirs(folder, exist_ok=True)

@@ -97,7 +97,7 @@ def run(case: Case, config: Config, schedule: int = 0, device: str = "cpu", writ
     launch = launcher(torch.device(device), config)
     if device == "cpu":
         launch.grid = CTAS
-        with emulator.session(schedule=schedule):
+        with emulator.session(schedule=schedule, strict=True):
             on_device = emulator.device_tensors((*operands, out))
             emulator.protect(on_device[:5])
             if written:

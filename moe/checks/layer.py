@@ -201,7 +201,7 @@ def emulated(x: p.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None
     if configs:
         layer.configs = lambda tokens: configs
     output = torch.full((tokens, x.sizes.hidden), math.nan, dtype=p.BF16)
-    with emulator.session(schedule=schedule):
+    with emulator.session(schedule=schedule, strict=True):
         (*tensors, output) = emulator.device_tensors((*x.tensors(), output))
         emulator.protect(tensors)
         emulator.written(tensors)

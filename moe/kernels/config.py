@@ -28,6 +28,19 @@ SPLIT_K_BARRIER_BYTES = 2 * GROUP_WARPS * 8
 
 
 @dataclass(frozen=True)
+class Activation:
+    """SwiGLU and its variants: gate * sigmoid(alpha * gate) * (up + shift), after clamping.
+
+    gate_first: the weights' first rows are gate, not up. limit: gate is at most that, up is between -limit and limit.
+    """
+
+    gate_first: bool = False
+    limit: float | None = None
+    alpha: float = 1.0
+    shift: float = 0.0
+
+
+@dataclass(frozen=True)
 class Config:
     """Hyperparameters of a GEMM kernel: out [M tokens, N weight rows], summed over K in blocks of 128.
 
@@ -48,6 +61,7 @@ class Config:
     gated: bool = False  # the layer's GEMM1: half of block_n are rows of up, half of gate; out is silu(gate) * up
     permuted: bool = False  # gated: the tokens lie in the order of the experts (permute.py); else they are gathered
     w4a16: str = ""  # weights in e2m1, tokens in this type, "bf16" or "f16"; else both are in e4m3
+    activation: Activation = Activation()  # gated: what the epilogue makes of up and gate
 
     def __post_init__(self):
         assert self.arch in ("sm90", "sm100") and self.block_m in (16, 32, 64, 128, 256)

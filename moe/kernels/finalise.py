@@ -16,7 +16,6 @@ from moe.kernels.ptx import (
     store_global_words,
     wait_for_previous_kernel,
 )
-from moe.problem import TOP_K
 
 THREADS = 224
 TOGETHER = 4  # 16-byte loads of a thread that are under way at once: with these threads 7168 columns
@@ -26,9 +25,12 @@ WORDS = 7
 class Finalise:
     """The kernel computes output[t] = sum over j of weights[t, j] * o[places[t, j]]: moe.reference.layer.combined.
 
-    Its words: addresses of o bf16 [rows, H], places int32 [T, 8], weights f32 [T, 8], output bf16 [T, H]; T, H; CUDA
-    stream. A token's places that are not -1 come first.
+    Its words: addresses of o bf16 [rows, H], places int32 [T, slots], weights f32 [T, slots], output bf16 [T, H]; T, H;
+    CUDA stream. Places of -1 are left out. slots: a multiple of 4.
     """
+
+    def __init__(self, slots: int):
+        self.slots = slots
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
@@ -45,14 +47,15 @@ class Finalise:
         token, _, _ = cute.arch.block_idx()
         wait_for_previous_kernel()
         let_next_kernel_start()
-        at = Int64(token) * (4 * TOP_K)
-        rows = load_global_words(places + at, Int32(1)) + load_global_words(places + at + 16, Int32(1))
-        factors = load_global_floats(weights + at, Int32(1)) + load_global_floats(weights + at + 16, Int32(1))
+        at, rows, factors = Int64(token) * (4 * self.slots), [], []
+        for i in range_constexpr(self.slots // 4):
+            rows += load_global_words(places + at + 16 * i, Int32(1))
+            factors += load_global_floats(weights + at + 16 * i, Int32(1))
         for base in cutlass.range(thread, hidden >> 3, THREADS * TOGETHER, unroll=1):
             sums = cute.make_rmem_tensor((8 * TOGETHER,), Float32)
             sums.fill(0.0)
             inside = [select(base + i * THREADS < hidden >> 3, 1, 0) for i in range(TOGETHER)]
-            for j in range_constexpr(TOP_K):
+            for j in range_constexpr(self.slots):
                 if rows[j] >= 0:
                     row = o + (Int64(rows[j]) * Int64(hidden) + Int64(base) * 8) * 2
                     x = [load_global_words(row + i * (THREADS * 16), inside[i]) for i in range(TOGETHER)]

@@ -170,31 +170,6 @@ def peer_table(rows: list[dict], mode: str) -> str:
     return markdown(["T", "this", *names, "ratio to the best"], body)
 
 
-def bars(rows: list[dict]) -> dict[str, tuple[float, float]]:
-    """Return (reached, wanted) of each bar that these rows have something for; less is better."""
-    found = {}
-    for mode in ("", GRAPH):
-        few = [x["ratio" + mode] for x in rows if x["T"] <= FEW and x["ratio" + mode]]
-        many = [x["ratio" + mode] for x in rows if x["T"] > FEW and x["ratio" + mode]]
-        how = mode or ", as called"
-        if few:
-            found[f"ratio to the best peer up to T = {FEW}, geometric mean{how}"] = statistics.geometric_mean(few), 0.78
-            found[f"the same, the worst row{how}"] = max(few), 0.90
-        if many:
-            found[f"ratio to the best peer above T = {FEW}, the worst row{how}"] = max(many), 0.92
-    for x in rows:
-        us = x["us"]
-        if x["T"] <= FEW:
-            for name in ("GEMM1", "GEMM2"):
-                found[f"{name} over its floor, T = {x['T']}"] = us[name] / us[f"floor of {name}"], 1.05
-        if x["T"] == FEW:
-            found[f"routing, T = {FEW}, us"] = us["routing"], 15
-            found[f"finalise over a copy, T = {FEW}"] = us["finalise"] / us["copy for finalise"], 1 / 0.75
-        if x["T"] == 1:
-            found["T = 1, in a graph, us"] = us["whole" + GRAPH], 45
-    return found
-
-
 @click.command()
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the results there.")
 @click.option("--repeats", type=click.IntRange(1), default=9, show_default=True, help="Timings, of 15 calls each.")
@@ -220,7 +195,7 @@ def main(file: Path | None, repeats: int, tokens: str, wanted: bool, seed: int) 
             click.echo(f"  {name}: {why}")
         result = {
             "gpu": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(),
-            "torch": torch.__version__, "calls": CALLS, "repeats": repeats, "bars": bars(rows), "rows": rows,
+            "torch": torch.__version__, "calls": CALLS, "repeats": repeats, "rows": rows,
         }  # fmt: skip
         if file:
             file.write_text(json.dumps(result, indent=1) + "\n")
@@ -228,9 +203,6 @@ def main(file: Path | None, repeats: int, tokens: str, wanted: bool, seed: int) 
     click.echo(f"\n{torch.cuda.get_device_name()}, us\n\n{table(rows)}")
     for mode in ("", GRAPH) if peers else ():
         click.echo(f"\nwhole layers{mode or ', as called'}\n\n{peer_table(rows, mode)}")
-    click.echo("\nbars")
-    for name, (reached, most) in bars(rows).items():
-        click.echo(f"{'met   ' if reached <= most else 'MISSED'} {name}: {reached:.3g}, at most {most:.3g}")
 
 
 if __name__ == "__main__":

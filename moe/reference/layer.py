@@ -136,7 +136,7 @@ def quantised(c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     blocks = c.view(c.shape[0], c.shape[1] // BLOCK_K, BLOCK_K)
     most = blocks.abs().amax(2)
-    inverse = torch.where(most > 0, LARGEST / most, 0)
+    inverse = torch.where(most > 0, torch.full_like(most, LARGEST) / most, 0)  # a number / most is 1 / most, times it
     values = (blocks * inverse[..., None]).clamp(-LARGEST, LARGEST).to(E4M3)
     return values.view(c.shape), (most * torch.tensor(1 / LARGEST, dtype=F32)).T.contiguous()
 

@@ -9,13 +9,29 @@ import re
 
 from silicon import command
 
-from . import barrier, bulk, cluster, control, faults, floats, integer, memory, tensormap, tma, warp, wgmma
+from . import (
+    barrier,
+    bulk,
+    cluster,
+    control,
+    faults,
+    floats,
+    integer,
+    memory,
+    mma_sync,
+    tensormap,
+    tma,
+    warp,
+    wgmma,
+)  # fmt: skip
 from .case import Case
 
 GROUPS = {
     m.__name__.rsplit(".", 1)[1]: m.CASES
-    for m in (integer, floats, warp, memory, control, barrier, cluster, bulk, tma, tensormap, wgmma, faults)
+    for m in (integer, floats, warp, memory, control, barrier, cluster, bulk, tma, tensormap, wgmma, faults, mma_sync)
 }
+# The card that ran them, whose name their recording has -> cases
+RECORDINGS = {"h200": [case for name in GROUPS if name != "mma_sync" for case in GROUPS[name]], "h100": mma_sync.CASES}
 CASES: list[Case] = [case for group in GROUPS.values() for case in group]
 assert len({case.name for case in CASES}) == len(CASES)
 

@@ -1,4 +1,4 @@
-"""Tables of what each instruction of the emulator rests on: an H200's recordings, others' kernels, or the text alone.
+"""Tables of what each instruction of the emulator rests on: a card's recordings, others' kernels, or the text alone.
 
     python -m silicon.golden.coverage                  prints the tables of emulator/README.md
     python -m silicon.golden.coverage --elsewhere LOGS lists the forms of the PTX in LOGS (tests/cutlass_examples.py)
@@ -37,6 +37,7 @@ FAMILIES = {
     "tensor memory: alloc, ld, st, wait": "tcgen05: tcgen05.(alloc|dealloc|relinquish|ld|st|wait)",
     "tensor core: mma, cp, shift, commit, fence": "tcgen05: tcgen05.(mma|cp|shift|commit|fence)",
     "tensor core of sm_90: wgmma": "wgmma",
+    "tensor cores from registers: mma.sync": "mma_sync",
 }
 
 
@@ -48,7 +49,7 @@ def family_of(name: str) -> str:
 
 def refused() -> set[str]:
     """The instructions that the emulator knows by name only, and refuses."""
-    return {"tcgen05.mma.sp", "tcgen05.mma.ws", "tcgen05.ld.red", "wgmma.mma_async.sp"}
+    return {"tcgen05.mma.sp", "tcgen05.mma.ws", "tcgen05.ld.red", "wgmma.mma_async.sp", "mma.sp"}
 
 
 def instruction_of(form: str) -> str | None:
@@ -58,7 +59,7 @@ def instruction_of(form: str) -> str | None:
 
 
 def rows() -> list[tuple[str, int, int, list[str]]]:
-    """A row a family: its name, forms that an H200 ran, more forms of others' kernels, instructions with neither."""
+    """A row a family: its name, forms that a card ran, more forms of others' kernels, instructions with neither."""
     silicon = set().union(*(forms(case.ptx) for case in CASES if not case.faults))
     elsewhere = set(ELSEWHERE.read_text().split()) - silicon
     known = set(isa.HANDLERS) - refused()
@@ -122,7 +123,8 @@ def tables() -> str:
 
 def table() -> str:
     """The table by families of instructions in Markdown."""
-    lines = ["| instructions | forms run on an H200 | more in kernels from elsewhere | instructions with neither |"]
+    columns = ("instructions", "forms run on an H200, mma.sync on an H100", "more in kernels from elsewhere")
+    lines = [f"| {' | '.join(columns)} | instructions with neither |"]
     lines.append("|---|---|---|---|")
     for family, silicon, elsewhere, rest in rows():
         lines.append(f"| {family} | {silicon} | {elsewhere} | {', '.join(f'`{name}`' for name in rest)} |")

@@ -1,6 +1,6 @@
 """Runs every golden case on a Hopper GPU and writes what its memory held afterwards.
 
-    python3 -m silicon.golden.record [--only SUBSTRING] [--out silicon/golden/h200]
+    python3 -m silicon.golden.record [--of h200 | h100] [--only SUBSTRING] [--out silicon/golden/h200]
 
 Needs python3, numpy and a CUDA driver (libcuda.so.1) that accepts PTX 8.8 for sm_90a; the driver assembles the PTX and
 encodes the tensor maps. Each case runs twice, each time in a fresh module with fresh buffers, and must give the same
@@ -20,7 +20,7 @@ from silicon import command
 from silicon.cuda_driver import Gpu, nvidia_smi, survey
 
 from .case import DTYPES, Buffer, Case, TensorMap
-from .cases import CASES
+from .cases import CASES, RECORDINGS
 
 RUNS = 2
 SECONDS_PER_CASE = 20
@@ -84,9 +84,11 @@ class Bench:
 def main() -> int:
     parser = command.parser(__doc__)
     parser.add_argument("--only", default="", help="run the cases whose name contains this")
-    parser.add_argument("--out", default="silicon/golden/h200", help="path of the results, without suffix")
+    parser.add_argument("--of", choices=RECORDINGS, default="h200", help="the recording whose cases are run")
+    parser.add_argument("--out", help="path of the results, without suffix; by default the recording's")
     options = parser.parse_args()
-    chosen = [case for case in CASES if options.only in case.name]
+    out = options.out or f"silicon/golden/{options.of}"
+    chosen = [case for case in RECORDINGS[options.of] if options.only in case.name]
     with command.on_gpu():
         results, failures, (machine, _) = survey(Bench, [case.name for case in chosen], SECONDS_PER_CASE)
     refused = {case.name: failures.pop(case.name, None) for case in chosen if case.faults}
@@ -96,14 +98,14 @@ def main() -> int:
         **machine,
         "driver": nvidia_smi("driver_version"),
         "date": datetime.date.today().isoformat(),
-        "command": "python3 -m silicon.golden.record",
+        "command": f"python3 -m silicon.golden.record --of {options.of}",
         "runs per case": RUNS,
         "faults": refused,
         "cases": passed,
     }
     arrays = {key: array for each in results.values() for key, array in each.items()}
-    np.savez_compressed(options.out + ".npz", **arrays)
-    with open(options.out + ".json", "w") as file:
+    np.savez_compressed(out + ".npz", **arrays)
+    with open(out + ".json", "w") as file:
         json.dump(record, file, indent=1)
         file.write("\n")
     for name, error in failures.items():

@@ -117,6 +117,7 @@ def test_decode():
     for bad in (good ^ 1 << 46, good | 1 << 47, good | 1 << 53, good | 1 << 61, good | 1 << 14, good | 1 << 30):
         with pytest.raises(Fault, match="matrix-descriptor"):
             decode(bad)
+    assert decode(encode(0, 0, 1024, "none") | 5 << 49) == decode(encode(0, 0, 1024, "none"))
     for unsupported in (good | 1 << 49, good | 1 << 52):
         with pytest.raises(Unsupported):
             decode(unsupported)

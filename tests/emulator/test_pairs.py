@@ -14,8 +14,8 @@ MEET = "barrier.cluster.arrive; barrier.cluster.wait;"
 ALLOC = "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [slot], 64; ld.shared.b32 base, [slot];"
 DEALLOC = "tcgen05.dealloc.cta_group::2.sync.aligned.b32 base, 64;"
 SLEEP = "nanosleep.u32 4000;"
-FLAG = "st.global.b32 [at], 7;"
-LOOK = "ld.global.b32 x, [at]; st.global.b32 [at+4], x;"
+FLAG = "st.relaxed.gpu.global.b32 [at], 7;"
+LOOK = "ld.relaxed.gpu.global.b32 x, [at]; st.global.b32 [at+4], x;"
 
 
 def kernel(first: str, second: str) -> str:

@@ -12,12 +12,12 @@ import emulator
 from emulator.chip import H200
 from emulator.errors import Fault
 from silicon.golden.case import Buffer, Case, Result, TensorMap
-from silicon.golden.cases import CASES
+from silicon.golden.cases import CASES, RECORDINGS
 from silicon.golden.coverage import rows, tables
 
 HERE = pathlib.Path(__file__).parents[2] / "silicon" / "golden"
-GOLDEN = np.load(HERE / "h200.npz")
-RECORD = json.loads((HERE / "h200.json").read_text())
+RECORDS = {card: json.loads((HERE / f"{card}.json").read_text()) for card in RECORDINGS}
+GOLDEN = {key: array for card in RECORDINGS for key, array in np.load(HERE / f"{card}.npz").items()}
 ALIGNMENT = 512  # of every allocation, as cuMemAlloc gives
 
 
@@ -91,7 +91,8 @@ def explain(case: Case, index: int, actual: np.ndarray, expected: np.ndarray) ->
 
 def test_goldens_are_of_these_cases():
     """Every declared case was recorded with this very text, launch and input."""
-    assert RECORD["cases"] == {case.name: case.digest for case in CASES}
+    for card, cases in RECORDINGS.items():
+        assert RECORDS[card]["cases"] == {case.name: case.digest for case in cases}
     assert len(CASES) >= 60
 
 
@@ -117,7 +118,7 @@ def test_replay(case: Case):
 @pytest.mark.parametrize("case", [case for case in CASES if case.faults], ids=lambda case: case.name)
 def test_fault(case: Case):
     """What the GPU stopped with an error, the emulator stops with a fault."""
-    assert RECORD["faults"][case.name]
+    assert RECORDS["h200"]["faults"][case.name]
     with pytest.raises(Fault):
         launch(case, arguments(case))
 

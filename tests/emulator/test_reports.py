@@ -6,6 +6,7 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ import emulator
 from emulator import device
 from emulator.__main__ import cli
 from emulator.ptx.parse import parse
+from emulator.serve import findings, source_lines
 from emulator.serve import run as running
-from emulator.serve import source_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,9 +103,11 @@ def test_both_parties_have_the_lines_of_their_calls(races):
     assert found["exit_status"] == 1 and len(places) >= 3, done.stderr  # in the loop and behind it
     for kind, message, where in places:
         assert kind in ("race", "uninitialized-read")
-        assert "script.py:14 > " in message and "helpers.py:12 > 7)" in message, message
-        assert "helpers.py:15 > 7)" in where, where
-    assert {"16", "17"} == {where.partition("script.py:")[2].split()[0] for *_, where in places}
+        stored, loaded = (where, message) if "write of" in message else (message, where)  # who came first
+        assert "script.py:14 > " in stored and "helpers.py:12 > 7)" in stored, stored
+        assert "helpers.py:15 > 7)" in loaded, loaded
+    loads = [where for kind, message, where in places if "write of" not in message]
+    assert {"16", "17"} == {where.partition("script.py:")[2].split()[0] for where in loads}
     assert all("writes it later" in message for kind, message, _ in places if kind == "uninitialized-read")
 
 
@@ -117,7 +120,7 @@ def test_nothing_of_ours_stands_around_an_error(races):
     done, *_ = races
     assert "Cache is disabled" not in done.stderr
     shown = done.stderr[done.stderr.index("Traceback") :].splitlines()
-    assert shown[-1] == "AssertionError: mine"
+    assert shown[-2:] == ["AssertionError: mine", "emulator: 3 launches, 4 findings"]
     files = [line for line in shown if line.startswith("  File")]
     assert len(files) == 1 and "script.py" in files[0]
 
@@ -271,7 +274,7 @@ def test_a_session_collects_findings_until_it_has_enough():
         for _ in range(2):  # the second launch finds nothing new
             emulator.launch(TWO_RACES, "races", 1, 64, [out])
     lines = [error.lines for error in session.errors]
-    assert len(session.findings) == len(set(lines)) == 4  # of each read: early in one warp, a race in the other
+    assert len(session.findings) == len(set(lines)) == 4  # of each read: early in one warp, a race with the other
     with pytest.raises(emulator.Fault) as last, emulator.session(most=2) as session:
         emulator.launch(TWO_RACES, "races", 1, 64, [out])
     assert len(session.findings) == 2 and last.value is session.errors[1]
@@ -338,8 +341,9 @@ def test_a_finding_in_a_process_that_the_script_starts_counts(tmp_path, monkeypa
     script, report = tmp_path / "script.py", tmp_path / "report.json"
     script.touch()
     assert CliRunner().invoke(cli, ["run", "--json", str(report), str(script)]).exit_code == 1
-    found = {"kind": "race", "message": "m", "where": "kernel k, PTX line 1", "schedule": 0, "launch": 0}
-    runs = [{"schedule": 0, "exit_status": 1, "findings": [found]}]
+    found = {"class": "wrong", "kind": "race", "message": "m", "where": "kernel k, PTX line 1"}
+    found |= {"schedule": 0, "launch": 0}
+    runs = [{"schedule": 0, "exit_status": 1, "findings": [found], "launches": []}]
     expected = {"script": str(script), "args": [], "machine": "b200", "exit_status": 1, "runs": runs}
     assert json.loads(report.read_text()) == expected
 
@@ -348,15 +352,16 @@ def test_each_schedule_has_its_run(tmp_path, monkeypatch):
     """The processes are made up: what they are called with, and what becomes of their reports."""
     commands = []
 
-    def child(command, env):
+    def child(command, **_):
         seed = int(command[command.index("--schedule") + 1])
         commands.append(command)
-        found = [{"kind": "race", "message": "m", "where": "w", "schedule": seed, "launch": 1}] * (seed == 1)
-        runs = {"runs": [{"schedule": seed, "exit_status": int(seed == 1), "findings": found}]}
+        found = {"class": "wrong", "kind": "race", "message": "m", "where": "w", "schedule": seed, "launch": 1}
+        found = [found] * (seed == 1)
+        runs = {"runs": [{"schedule": seed, "exit_status": int(seed == 1), "findings": found, "launches": []}]}
         Path(command[command.index("--json") + 1]).write_text(json.dumps(runs))
-        return subprocess.CompletedProcess(command, int(seed == 1))
+        return SimpleNamespace(returncode=int(seed == 1), communicate=lambda: (b"", b""))
 
-    monkeypatch.setattr(running.subprocess, "run", child)
+    monkeypatch.setattr(running.subprocess, "Popen", child)
     script, report = tmp_path / "script.py", tmp_path / "report.json"
     script.touch()
     options = ["--schedules", "3", "--machine", "h200", "--keep-going", "4", "--json", str(report)]
@@ -370,3 +375,23 @@ def test_each_schedule_has_its_run(tmp_path, monkeypatch):
     ]
     assert all(command[-3:] == [str(script), "--size", "2"] for command in commands)
     assert all({"h200", "4"} <= {*command} for command in commands)
+
+
+def test_findings_for_other_tools():
+    """Both parties' places, each finding once, and its class; in PTX where there are no lines of source."""
+    race = "read of shared memory, which store of warp 0 (PTX line 22, a.py:7 > b.py:3) may still write: 50%\nx"
+    where = "kernel k, warp 1, PTX line 40: ld r, [a] (a.py:9)"
+    rows = [
+        {"class": "wrong", "kind": "race", "message": race, "where": where},
+        {"class": "not promised", "kind": "mbarrier", "message": "m", "where": "kernel k, PTX line 5: mbarrier.init"},
+    ]
+    report = {"runs": [{"findings": rows}, {"findings": rows[:1]}]}
+    assert findings.places(rows[0]) == [("a.py", 9), ("a.py", 7)] and findings.places(rows[1]) == [("kernel.ptx", 5)]
+    error, notice = findings.annotations(report)
+    assert error.startswith("::error file=a.py,line=9,title=emulator%3A race::read of") and error.endswith("50%25%0Ax")
+    assert notice.startswith("::notice file=kernel.ptx,line=5,")
+    (run,) = findings.sarif(report)["runs"]
+    assert [(one["ruleId"], one["level"]) for one in run["results"]] == [("race", "error"), ("mbarrier", "note")]
+    (related,) = run["results"][0]["relatedLocations"]
+    assert related["physicalLocation"]["region"]["startLine"] == 7
+    assert {"race", "mbarrier"} <= {rule["id"] for rule in run["tool"]["driver"]["rules"]}

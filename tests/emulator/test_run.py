@@ -5,11 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import emulator
 from emulator.__main__ import cli
+from emulator.device import DEVICE
+from emulator.serve import watch
+from emulator.serve.run import Loud, summary
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -145,7 +149,7 @@ def test_children_keep_the_sitecustomize_of_their_machine(tmp_path, monkeypatch)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     script = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import sys; print(sys.customized)'])"
     done = python(tmp_path, script)
-    assert done.stdout == "True\n" and not done.stderr
+    assert done.stdout == "True\n" and done.stderr == "emulator: 0 launches, 0 findings\n"
 
 
 PTX = """
@@ -234,3 +238,102 @@ def test_a_refused_install_ends_a_script(tmp_path):
 
 def test_installs_can_be_allowed(tmp_path):
     assert "went on" in python(tmp_path, "import pip\nprint('went on')\n", "--installs").stdout
+
+
+SPIN = """
+import emulator, numpy as np
+emulator.launch(open(__file__.replace("spin.py", "spin.ptx")).read(), "spin", 1, 32, [np.zeros(4, np.uint32)])
+"""
+SPIN_PTX = """
+.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry spin(.param .u64 flag)
+{
+    .reg .pred p; .reg .b32 %r; .reg .b64 %rd;
+    ld.param.u64 %rd, [flag];
+AGAIN:
+    ld.volatile.global.u32 %r, [%rd];
+    setp.eq.u32 p, %r, 0;
+    @p bra AGAIN;
+    ret;
+}
+"""
+
+
+def test_a_launch_that_takes_too_long_ends_and_says_where(tmp_path):
+    (tmp_path / "spin.ptx").write_text(SPIN_PTX)
+    done = python(tmp_path, SPIN, "--timeout", "0.3", name="spin.py")
+    assert done.returncode == 1
+    assert "hang: spin still runs after 0.3 s" in done.stderr and "PTX line 10 (ld.volatile.global" in done.stderr
+    assert done.stderr.endswith("emulator: 1 launch, 1 finding\n")
+
+
+def test_heartbeat(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(watch, "FIRST_BEAT_S", 0.1)
+    DEVICE.session, before = Loud(timeout=0.4), DEVICE.session
+    try:
+        with pytest.raises(emulator.Hang, match="still runs after 0.4 s"):
+            emulator.launch(SPIN_PTX, "spin", 1, 32, [np.zeros(4, np.uint32)])
+    finally:
+        DEVICE.session = before
+    assert "emulator: 0 s in spin (launch 1), 0 of 1 CTAs done: warp 0 of CTA" in capsys.readouterr().err
+
+
+LAST_WINS = """
+import emulator, numpy as np, sys
+out = np.zeros(1, np.uint32)
+emulator.launch(open(sys.argv[0].replace("last.py", "last.ptx")).read(), "last", 1, 64, [out])
+"""
+LAST_WINS_PTX = """
+.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry last(.param .u64 out)
+{
+    .reg .b32 %r; .reg .b64 %rd;
+    ld.param.u64 %rd, [out];
+    mov.u32 %r, %tid.x;
+    atom.global.exch.b32 %r, [%rd], %r;
+    ret;
+}
+"""
+
+
+def test_outputs_of_schedules_are_compared(tmp_path):
+    """Who comes last wins: no finding in any schedule, since atomics do not race, and yet another result."""
+    (tmp_path / "last.ptx").write_text(LAST_WINS_PTX)
+    done = python(tmp_path, LAST_WINS, "--schedules", "3", name="last.py")
+    said = "outputs DIFFER: argument 0 after launch 1 (last), under schedules 0 and"
+    assert f"emulator: 1 launch, 3 schedules, 0 findings, {said}" in done.stderr
+    assert done.returncode == 0
+
+
+def test_summary():
+    launch = {"kernel": "k", "wrote": [["out", "12"]]}
+    runs = [{"schedule": seed, "findings": [], "launches": [launch] * 3} for seed in range(8)]
+    assert summary(runs) == "3 launches, 8 schedules, 0 findings, outputs equal in all"
+    runs[4]["launches"] = [launch, {"kernel": "k", "wrote": [["out", "13"]]}, launch]
+    assert summary(runs).endswith("outputs DIFFER: out after launch 2 (k), under schedules 0 and 4")
+    runs[4]["launches"], runs[5]["findings"] = [launch], [{"class": "wrong"}]
+    assert summary(runs) == "1 to 3 launches, 8 schedules, 1 finding"
+
+
+def test_a_script_that_launches_nothing_can_be_told_to_fail(tmp_path):
+    done = python(tmp_path, "", "--must-launch")
+    assert done.returncode == 1 and "emulator: nothing was launched\n" in done.stderr
+
+
+@pytest.mark.parametrize("command", (["run", "--json", "/proc/none"], ["profile", "--json", "/proc/none"],
+                                     ["profile", "--out", "/proc/none"]))  # fmt: skip
+def test_what_cannot_be_written_is_said_before_the_work(tmp_path, command):
+    script = tmp_path / "script.py"
+    script.write_text("raise AssertionError('it ran')")
+    done = CliRunner().invoke(cli, [*command, str(script)])
+    assert done.exit_code == 2 and "cannot write /proc/none: No such file or directory" in done.output
+
+
+def test_errors_of_the_script_and_of_the_dsl_are_short_and_have_no_colours_in_a_pipe(tmp_path):
+    hopper = "class OpError(Exception): pass\nraise OpError('expects arch to be Arch.sm_90a \x1b[91mred')"
+    assert "`run --machine h200` is a Hopper GPU" in python(tmp_path, hopper).stderr
+    assert "ValueError: red\n" in python(tmp_path, "raise ValueError('\x1b[91mred\x1b[0m')").stderr

@@ -111,6 +111,18 @@ def test_breakdown(traced):
     assert breakdown["waits_us"]["stores for loads"] > 0
 
 
+def test_a_warp_waits_no_longer_than_it_lives():
+    """Three CTAs share each SM here: what one of their warps waits is not what all of them do."""
+    source, target = (allocate(444 * BYTES) for _ in range(2))
+    trace = Trace()
+    with emulator.timing("b200", trace) as timed:
+        for _ in range(3):
+            emulator.launch(KERNEL, "copy", 444, 64, [source, target], shared=128 + BYTES)
+    breakdown = Timeline(timed.run, trace).breakdown()
+    lives = [timed.run.profile.us(span.end - span.start) for span in trace.spans if span.kind == "warp"]
+    assert 0 < sum(us for name, us in breakdown["waits_us"].items() if name.startswith("stores")) <= max(lives)
+
+
 def test_rates_add_up(traced):
     """What the counters show is what the memory moved, and every load lands."""
     run, trace = traced

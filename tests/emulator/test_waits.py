@@ -12,6 +12,7 @@ from emulator.errors import Fault
 from emulator.state.barrier import MAX_COUNT, MBarrier
 from emulator.state.dependency import Dependencies
 from emulator.state.global_memory import GlobalMemory
+from emulator.state.order import Actor, Order, Space
 from emulator.units.async_copy import BulkGroups, StoreOp
 from silicon.golden import barrier, bulk, cluster
 
@@ -154,7 +155,7 @@ def test_a_wait_awaits_old_groups_only():
 
 # -- mbarriers ---------------------------------------------------------------------------------------------------------
 def test_an_announced_arrival_is_of_one_phase():
-    warp = SimpleNamespace(uid=1, seen=0, order=SimpleNamespace(next=lambda who: 1))
+    warp = Actor(1, Space(Order(), 1))
     bar = MBarrier(2, "bar", warp)
     bar.announce()
     bar.arrive(2)

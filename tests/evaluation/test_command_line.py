@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -41,7 +42,10 @@ def run(honest):
 
 
 def test_test_passes_and_writes_json(run, tmp_path):
-    code, output = run("test", "--spec", SMALL, "--json", str(tmp_path / "out.json"), "--secret", "5")
+    files = "--json", str(tmp_path / "out.json"), "--junit", str(tmp_path / "out.xml")
+    code, output = run("test", "--spec", SMALL, *files, "--secret", "5")
+    suite = ElementTree.parse(tmp_path / "out.xml").getroot()
+    assert suite.attrib == {"name": "tests", "tests": "1", "failures": "0"} and suite[0].get("name") == SMALL
     assert code == 0
     assert re.search(r"0 .*g 2, m 40\+24, n.*pass.*0", output)
     assert "1 case passed" in output
@@ -50,7 +54,7 @@ def test_test_passes_and_writes_json(run, tmp_path):
     result = json.loads((tmp_path / "out.json").read_text())
     (case,) = result.pop("cases")
     assert case.pop("seconds") >= 0
-    assert case == {"spec": SMALL, "status": "pass", "reason": "", "mismatches": 0, "ulps": 0, "us": None}
+    assert case == {"spec": SMALL, "status": "pass", "reason": "", "mismatches": 0, "ulps": 0, "us": None, "notes": []}
     assert result.pop("device").startswith("emulated B200")
     assert result.pop("submission").endswith("submission.py")
     assert set(result.pop("versions")) == {"python", "torch", "nvidia-cutlass-dsl"}

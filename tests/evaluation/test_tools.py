@@ -80,6 +80,15 @@ def test_sweep_says_in_one_line_why_not(swept):
     assert all((outcome["us"] is None) == (outcome["status"] != "pass") for outcome in result["cases"])
 
 
+def test_sweep_says_at_once_that_there_is_nothing_to_try(monkeypatch, tmp_path):
+    monkeypatch.setattr(sweep, "judge", lambda *_: pytest.fail("it was run"))
+    replies = [{"config": "Config()", "line": ""}, {"error": "Config has no foo; it has stages"}]
+    monkeypatch.setattr(sweep, "configs_of", lambda *_: replies)
+    options, case = judge.Options(str(TINY), "emulated"), type("Case", (), {"args": {}, "spec": "m: 1"})
+    with pytest.raises(ValueError, match="nothing to try: Config has no foo"):
+        sweep.run(None, [case], [{}, {"foo": "1"}], options, tmp_path / "kept", False)
+
+
 def test_sweep_shows_what_is_submitted_and_what_to_paste(swept):
     _, output, _, result, _ = swept
     assert "as submitted, case 0: repeat=2,wrong=False,race=False,policy=first,kib=0" in output

@@ -103,7 +103,7 @@ def test_early_weights(check, monkeypatch, which):
     monkeypatch.setattr(layer, "LEAST_ROWS", 0)
     x, one = check.case("all local", sizes, 5, 32), layer.Layer(torch.device("cpu"), sizes)
     one.sms, one.configs = 5, lambda tokens: configs(which)
-    with emulator.session():
+    with emulator.session(strict=True):
         x = x.replaced(emulator.device_tensors(x.tensors()))
         space, start = one.space(5), x.gemm1_weights.data_ptr()
         one.route(x, space)
@@ -118,7 +118,7 @@ def finalised(check) -> str | None:
     from moe.layer import Layer
 
     layer, tokens, g = Layer(torch.device("cpu"), check.p.Sizes(1152, 128, 8)), 5, torch.Generator().manual_seed(0)
-    with emulator.session():
+    with emulator.session(strict=True):
         space = layer.tensors(tokens)
         space.o.copy_(torch.randn(space.o.shape, generator=g))
         space.o[3, 7], space.o[9, 1000] = torch.nan, torch.inf
@@ -162,7 +162,7 @@ def test_workspace(check, sizes, which, tokens):
     made = Layer(torch.device("cpu"), sizes)
     made.sms, made.configs = 6, lambda tokens: configs(which)
     for value in (None, 0, 255):
-        with emulator.session():
+        with emulator.session(strict=True):
             tensors = emulator.device_tensors(x.tensors())
             output = emulator.device_tensors(torch.full((tokens, 256), torch.nan, dtype=torch.bfloat16))
             workspace = None
@@ -194,7 +194,7 @@ def test_run(check, sizes, monkeypatch):
     monkeypatch.setattr(layer.layer_of(torch.device("cpu"), sizes), "sms", 6)
     for name, tokens in (("all local", 7), ("all remote", 5), ("random", 0)):
         x = check.case(name, sizes, tokens, 32)
-        with emulator.session():
+        with emulator.session(strict=True):
             output = emulator.device_tensors(torch.full((tokens, 256), torch.nan, dtype=torch.bfloat16))
             moe.run(*emulator.device_tensors(x.tensors()), 32, 2.5, output)
         assert check.d.matched(output, check.d.layer(x)) >= 0.9 and output.shape == (tokens, 256)

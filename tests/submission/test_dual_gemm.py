@@ -77,7 +77,7 @@ def on_device(data, order=None):
 def run(submission, data, schedule=0, order=None):
     """c of one call, in which nothing was found; the inputs come from a launch that it has to wait for."""
     tensors = on_device(data, order)
-    with emulator.session(schedule=schedule) as session:
+    with emulator.session(schedule=schedule, strict=True) as session:
         emulator.written(tensors)
         out = submission.custom_kernel(tensors)
     assert session.report() == []
@@ -182,7 +182,7 @@ def test_group_gemm_is_still_the_other(submission):
 
     data = generate_input((40,), (48,), (128,), 1, 1, device=torch.device("cpu"))
     abc, _, reordered, sizes = tensors = emulator.device_tensors(data)
-    with emulator.session():
+    with emulator.session(strict=True):
         out = submission.custom_kernel((abc, data[1], reordered, sizes))
     assert check_implementation(data, out) == (True, "")
     assert tensors[0][0][2] is out[0]

@@ -75,7 +75,7 @@ def problem(groups, full_range=False, seed=0) -> Problem:
 
 def check(submission, problem: Problem, schedule=0) -> int:
     """Call the kernel; returns the number of launches."""
-    with emulator.session(schedule=schedule) as session:
+    with emulator.session(schedule=schedule, strict=True) as session:
         outputs = submission.custom_kernel(problem.data)
     assert not session.report()
     assert all(out is c for out, (_, _, c) in zip(outputs, problem.data[0], strict=True))

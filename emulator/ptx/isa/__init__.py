@@ -3,7 +3,19 @@
 `lookup` finds the handler of one; registry.py says what a handler is.
 """
 
-from . import arithmetic, barrier, control, convert, copy, logic, memory, tcgen05, warp, wgmma  # noqa: F401
+from . import (  # noqa: F401
+    arithmetic,
+    barrier,
+    control,
+    convert,
+    copy,
+    logic,
+    memory,
+    mma_sync,
+    tcgen05,
+    warp,
+    wgmma,
+)  # fmt: skip
 from .registry import HANDLERS, Mods, lookup
 
 __all__ = ["HANDLERS", "Mods", "lookup"]

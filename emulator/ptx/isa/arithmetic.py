@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from ...errors import Unsupported
 from ..syntax import Imm
 from .registry import Mods, is_float, is_signed, op, width
@@ -15,18 +17,35 @@ ROUNDINGS = ("rn", "rz", "rm", "rp")
 # has 16 results for all of these. `packed`: inferred, see profiles/b200.toml.
 
 
-def _float(w, i, m, kind: str, function: str, extra: str = ""):
-    """d = function(kind, sources...) for scalar and packed kinds."""
+def _mixed(m: Mods, kind: str) -> str | None:
+    """Take the other type of a mixed-precision form, PTX ISA 9.7.5: `add.rn.f32.bf16`, whose last type is `kind`.
+
+    Returns the type of the narrow sources, "f16" or "bf16", else None.
+    """
+    narrow = kind if kind in ("f16", "bf16") and m.take("f32") else None
+    if narrow and "ftz" in m.left:
+        raise Unsupported(".ftz of a mixed-precision form")
+    return narrow
+
+
+def _float(w, i, m, kind: str, function: str, extra: str = "", narrow: dict[int, str] | None = None):
+    """d = function(kind, sources...) for scalar and packed kinds.
+
+    narrow: the types of the sources, by number, that are f16 or bf16 where the others are f32.
+    """
+    kind = "f32" if narrow else kind
     options = {"mode": m.one_of(*ROUNDINGS, default="rn"), "ftz": m.take("ftz"), "sat": m.take("sat")}
     if options["sat"] and kind.startswith("bf"):
         raise Unsupported(".sat on bf16")
     args = ", ".join(f"{k}={v!r}" for k, v in options.items()) + extra
-    _apply(w, i, kind, f"alu.{function}", args)
+    _apply(w, i, kind, f"alu.{function}", args, narrow or {})
 
 
-def _apply(w, i, kind: str, function: str, args: str):
+def _apply(w, i, kind: str, function: str, args: str, narrow: dict[int, str] = MappingProxyType({})):
     bits = width(kind) if kind != "f32x2" else 64
-    sources = [w.read(o, bits, float_kind=True) for o in i.operands[1:]]
+    sources = [w.read(o, 16 if n in narrow else bits, float_kind=True) for n, o in enumerate(i.operands[1:])]
+    for n, source_kind in narrow.items():
+        sources[n] = f"convert.float_to_float({sources[n]}, {source_kind!r}, 'f32')"
     names = [f"v{n}" for n in range(len(sources))]
     if kind.endswith("x2"):
         half = kind[:-2]
@@ -57,6 +76,9 @@ def _type(m: Mods) -> str:
 def _add(w, i, m):
     minus = i.op.startswith("sub")
     kind = _type(m)
+    if narrow := _mixed(m, kind):
+        _float(w, i, m, kind, "fadd", ", sub=True" if minus else "", {0: narrow})
+        return
     if is_float(kind):
         _float(w, i, m, kind, "fadd", ", sub=True" if minus else "")
     else:
@@ -160,6 +182,9 @@ def _madc(w, i, m):
 @op("fma", cost=_packed_or("alu"), leaves_out=True)
 def _fma(w, i, m):
     kind = _type(m)
+    if narrow := _mixed(m, kind):
+        _float(w, i, m, kind, "ffma", "", {0: narrow, 1: narrow})
+        return
     relu = m.take("relu")
     _float(w, i, m, kind, "ffma", f", relu={relu}" if relu else "")
 

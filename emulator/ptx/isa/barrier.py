@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...errors import Unsupported
 from ..syntax import SINK, Mem
-from .registry import FENCED, Mods, op
+from .registry import FENCED, SCOPES, Mods, op
 
 # Costs: measured (latency/bar.sync, barrier.cluster, fence, mbarrier). No measurement: arrivals at bar as the wait,
 # fence.mbarrier_init, fence.proxy.async::generic and fence.proxy.alias as fence.proxy.async; mbarrier's init, inval,
@@ -55,9 +55,9 @@ def _cluster_arrive(w, i, m):
 
 @op("barrier.cluster.wait", cost="cluster_barrier", dst=0, blocking=True, collective=True)
 def _cluster_wait(w, i, m):
-    m.take("acquire", "relaxed")
+    acquires = m.one_of("acquire", "relaxed", default="acquire") == "acquire"
     m.take("aligned")
-    w.wait_unless("barriers.cluster_wait(g)")
+    w.wait_unless(f"barriers.cluster_wait(g, {acquires})")
 
 
 def _fence_cost(i) -> str:
@@ -68,9 +68,10 @@ def _fence_cost(i) -> str:
 def _fence(w, i, m):
     m.take("sc", "acq_rel", "acquire", "release")
     m.take("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
-    if not m.take("cta") and m.take(*FENCED, "gl"):
+    scope = m.one_of(*SCOPES, "gl", default="")
+    if scope not in ("", "cta"):
         w.wait_unless("fences.fenced(g, 'fence')")
-    w.call("fences.fence(g)")
+    w.call(f"fences.fence(g, {scope if scope in SCOPES else 'gpu'!r})")
 
 
 @op("fence.mbarrier_init.release.cluster", cost="fence", dst=0)
@@ -80,9 +81,8 @@ def _fence_mbarrier_init(w, i, m):
 
 @op("fence.proxy.async", cost="fence", dst=0)
 def _fence_proxy_async(w, i, m):
-    if not m.take("global"):  # which has no shadow that would have to know
-        w.call(f"fences.fence_proxy_async(g, {w.mask()})")
-    m.take("shared::cta", "shared::cluster")
+    space = m.one_of("global", "shared::cta", "shared::cluster", default="").split("::")[0]
+    w.call(f"fences.fence_proxy_async(g, {w.mask()}, {space!r})")
 
 
 @op("fence.proxy.async::generic", cost="fence", dst=0)
@@ -118,10 +118,10 @@ def _shared(w, m: Mods, mem) -> str:
 
 
 def _scope(m: Mods) -> str:
-    """Take type, semantics and scope; returns the scope, of the CTA unless another is named, or "" if .relaxed is."""
+    """Take type, semantics and scope; returns the scope, "default" if none is named, or "" if .relaxed is."""
     m.take("b64")
     relaxed = m.one_of("release", "relaxed", "acquire", default=None) == "relaxed"
-    scope = m.one_of("cta", "cluster", default="cta")
+    scope = m.one_of("cta", "cluster", default="default")
     return "" if relaxed else scope
 
 

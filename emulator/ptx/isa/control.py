@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...errors import Unsupported
-from ..syntax import Target
-from .registry import UNTIMED, op
+from ..syntax import Symbol, Target, Vec
+from .registry import UNTIMED, flat, op
 
 # Costs. `branch`: read off ptxas's machine code (profiles/*.toml); of griddepcontrol only what its issue takes, with
 # no measurement. `alu`: no measurement of trap, setmaxnreg, pmevent, nor of nanosleep, which then sleeps for as long
@@ -77,9 +77,9 @@ def _nothing(w, i, m):
 
 @op("setmaxnreg", cost="alu", dst=0)
 def _setmaxnreg(w, i, m):
-    m.one_of("inc", "dec")
+    what = m.one_of("inc", "dec")
     m.drop("sync", "aligned", "u32")
-    w.call(f"g.set_max_registers({i.operands[0].value})")
+    w.call(f"g.set_max_registers({what!r}, {i.operands[0].value})")
 
 
 @op("griddepcontrol.wait", cost="branch", dst=0, blocking=True, collective=True)
@@ -92,6 +92,16 @@ def _launch_dependents(w, i, m):
     w.call("barriers.grid_launch_dependents(g)")
 
 
-@op("call", "vprintf", cost=UNTIMED, dst=0)
+@op("call", cost=UNTIMED, dst=0, starts_block=True)
 def _call(w, i, m):
-    raise Unsupported("function calls")
+    """What ptx/inline.py has not expanded: a function of the CUDA runtime, or one that cannot be called here."""
+    m.take("uni")
+    groups = [tuple(o.name for o in flat(part)) for part in i.operands if isinstance(part, Vec)]
+    callee = next((o.name for o in i.operands if isinstance(o, Symbol)), None)
+    if callee == "vprintf":
+        result = groups[0][0] if len(groups) == 2 else None
+        w.call(f"system_calls.vprintf(g, {result!r}, {groups[-1]!r}, {w.mask()})")
+    elif callee == "__assertfail":
+        w.call(f"system_calls.assertion_failed(g, {groups[-1]!r}, {w.mask()})")
+    else:
+        raise Unsupported(f"call of {callee or 'a function through a pointer'}, which has no body here")

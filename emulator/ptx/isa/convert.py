@@ -41,9 +41,10 @@ def _cvt(w, i, m):
             kind = kind[:-2]
         w.write(d, f"convert.pack_small({to[:-2]!r}, {a}, {b}, {kind!r}, {m.take('relu')})")
     elif kind in SMALL:
-        if to != "f16x2":
+        if to not in ("f16x2", "bf16x2"):
             raise Unsupported(f"{kind} to {to}")
-        w.write(d, f"convert.unpack_small({kind[:-2]!r}, {w.read(sources[0], 16)}, {m.take('relu')})")
+        value = f"{w.read(sources[0], 16)}, {m.take('relu')}, {to[:-2]!r}"
+        w.write(d, f"convert.unpack_small({kind[:-2]!r}, {value})")
     elif to == "tf32":
         relu, satfinite = m.take("relu"), m.take("satfinite")
         w.write(d, f"convert.to_tf32({w.read(sources[0], 32, True)}, {rounding!r}, {relu}, {satfinite})")

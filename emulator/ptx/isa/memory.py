@@ -19,18 +19,22 @@ def _space(m: Mods) -> str:
     return m.one_of(*SPACES, default="generic").split("::")[0]
 
 
-def _order(m: Mods) -> str:
-    mmio = m.take("mmio")
-    order = m.one_of("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", default="mmio" if mmio else "weak")
-    m.take(*SCOPES)
-    return order
+def _order(m: Mods, default: str = "weak") -> tuple[str, str]:
+    """Take semantics and scope: of volatile and mmio accesses that of the system, else the GPU's if none is named."""
+    default = "mmio" if m.take("mmio") else default
+    order = m.one_of("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", default=default)
+    scope = m.one_of(*SCOPES, default="sys" if order in ("volatile", "mmio") else "gpu")
+    return order, scope
 
 
-def _release(w, m: Mods) -> str:
-    """The order of an instruction that releases: beyond its CTA it waits as if a fence were in front of it."""
-    if any(scope in m.left for scope in FENCED):
+def _sync(w, i, m: Mods, default: str = "weak") -> str:
+    """How a store or an atomic hands on what its threads did: empty if weak, else its scope, with + if it releases:
+    beyond its CTA, that waits as if a fence were in front of it."""
+    releases = "release" in i.parts or "acq_rel" in i.parts
+    if releases and any(scope in m.left for scope in FENCED):
         w.wait_unless("fences.fenced(g, 'store')")
-    return _order(m)
+    order, scope = _order(m, "release" if releases else default)
+    return "" if order == "weak" else scope + "+" * releases
 
 
 def _vector(m: Mods) -> int:
@@ -54,7 +58,7 @@ def _atomic_cost(i) -> str:
 
 @op("ld", "ldu", "ld.global.nc", cost=_memory_cost, dst=1)
 def _ld(w, i, m):
-    strong = ", True" if _order(m) != "weak" else ""
+    strong = ", True" if _order(m)[0] != "weak" else ""
     space = "global" if i.op.startswith("ld.global.nc") else _space(m)
     m.drop(*CACHE_HINTS)
     count, kind = _vector(m), m.type()
@@ -78,15 +82,9 @@ def _ld(w, i, m):
 
 
 @op("st.release", cost=_memory_cost, dst=0, blocking=True, leaves_out=True)
-def _st_release(w, i, m):
-    _release(w, m)
-    w.call(f"fences.publish(g, {w.mask()})")
-    _st(w, i, m)
-
-
 @op("st", cost=_memory_cost, dst=0, leaves_out=True)
 def _st(w, i, m):
-    _order(m)
+    sync = _sync(w, i, m)
     space = _space(m)
     m.drop(*CACHE_HINTS)
     count, kind = _vector(m), m.type()
@@ -95,8 +93,9 @@ def _st(w, i, m):
     if len(items) != count or space in ("param", "const"):
         raise Unsupported(f"store of {len(items)} values to {space}")
     values = ", ".join(w.read(o, bits, kind[0] == "f") for o in items)
-    results = ", True" if w.are_results(items) else ""
-    w.call(f"access.store(g, {space!r}, {w.address(i.operands[0])}, {bits // 8}, ({values},), {w.mask()}{results})")
+    more = ", True" if w.are_results(items) else ""
+    more += f", sync={sync!r}" if sync else ""
+    w.call(f"access.store(g, {space!r}, {w.address(i.operands[0])}, {bits // 8}, ({values},), {w.mask()}{more})")
 
 
 @op("st.async", cost="shared", dst=0)
@@ -119,14 +118,9 @@ def _old_value(i) -> int:
 
 
 @op("atom.release", "atom.acq_rel", "red.release", cost=_atomic_cost, dst=_old_value, blocking=True)
-def _atom_release(w, i, m):
-    _release(w, m)
-    _atom(w, i, m)
-
-
 @op("atom", "red", cost=_atomic_cost, dst=_old_value)
 def _atom(w, i, m):
-    _order(m)
+    sync = _sync(w, i, m, "relaxed")
     space = _space(m)
     m.drop(*CACHE_HINTS)
     what = m.one_of(*ATOMIC)
@@ -139,7 +133,8 @@ def _atom(w, i, m):
     bits = width(kind)
     address = w.address(mem)
     values = ", ".join(w.read(o, bits, True) for s in sources for o in flat(s))
-    call = f"access.atomic(g, {space!r}, {what!r}, {kind!r}, {address}, ({values},), {count}, {w.mask()}, {not is_red})"
+    call = f"access.atomic(g, {space!r}, {what!r}, {kind!r}, {address}, ({values},), {count}, {w.mask()}, {not is_red}"
+    call += f", {sync!r})"
     if is_red:
         w.call(call)
     else:

@@ -7,7 +7,7 @@ depends on the accumulator layout, and so does how the largest absolute value is
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
 
-from moe.kernels.config import BLOCK_N, CONSUMER_WARPS, Config
+from moe.kernels.config import BLOCK_N, CONSUMER_WARPS, Activation, Config
 from moe.kernels.context import Warp
 from moe.kernels.layouts import AccumulatorLayout
 from moe.kernels.ptx import (
@@ -44,14 +44,21 @@ WARP_BYTES = 1024  # of scratch that each of the 8 consumer warps has with swap-
 TOGETHER = 16  # products that a thread computes step by step
 
 
-def product(up: Float32, gate: Float32) -> Float32:
-    """silu(gate) * up."""
-    return products([up], [gate])[0]
+def product(activation: Activation, first: Float32, second: Float32) -> Float32:
+    """silu(gate) * up, or a variant of it, of results of the weights' first rows and of their second ones."""
+    return products(activation, [first], [second])[0]
 
 
-def products(up: list[Float32], gate: list[Float32]) -> list[Float32]:
-    """silu(gate) * up of each pair, step by step: none waits for another."""
-    x = [g * -LOG2_E for g in gate]
+def products(activation: Activation, first: list[Float32], second: list[Float32]) -> list[Float32]:
+    """`product` of each pair, step by step: none waits for another."""
+    gate, up = (first, second) if activation.gate_first else (second, first)
+    if activation.limit is not None:  # NaN stays NaN
+        most = Float32(activation.limit)
+        gate = [select_float(g > most, most, g) for g in gate]
+        up = [select_float(u > most, most, select_float(u < -most, -most, u)) for u in up]
+    if activation.shift:
+        up = [u + Float32(activation.shift) for u in up]
+    x = [g * (-LOG2_E * activation.alpha) for g in gate]
     x = [cute.math.exp2(e, fastmath=True) for e in x]
     x = [Float32(1.0) + e for e in x]
     x = [cute.arch.rcp_approx(e) for e in x]
@@ -91,7 +98,7 @@ class SwigluWgmmaSwapAB:
         pair = lane & 3
         largest, bytes_of = scratch, scratch + WARP_BYTES * 4 + warp.number * (WARP_BYTES // 2)
         for i in range_constexpr(sums):
-            acc[i] = product(acc[i], acc[sums + i])
+            acc[i] = product(self.config.activation, acc[i], acc[sums + i])
         consumer_barrier(BARRIER)  # the tile before this one has been read
         for j in range_constexpr(block_m // 8):
             for x in range_constexpr(2):
@@ -152,7 +159,7 @@ class SwigluWgmmaTokensM:
         first = self.layout.first_token(warp.number)
         row, pair, sums = lane >> 2, lane & 3, BLOCK_N // 2
         for i in range_constexpr(sums):
-            acc[i] = product(acc[i], acc[sums + i])
+            acc[i] = product(self.config.activation, acc[i], acc[sums + i])
         if first < tokens:
             most = [Float32(0.0), Float32(0.0)]
             for i in range_constexpr(sums):
@@ -195,7 +202,7 @@ class SwigluTmemSwapAB:
         own, of_group = warp.cta.scratch + warp.number * (4 * stride), warp.cta.scratch + group * (16 * stride)
         warpgroup_barrier(group + 1)  # the tile before this one has been read
         for j in range_constexpr(stride):
-            acc[j] = product(acc[j], acc[stride + j])
+            acc[j] = product(self.config.activation, acc[j], acc[stride + j])
             most = cute.arch.warp_redux_sync(as_int(acc[j]) & 0x7FFFFFFF, "max")  # as floats without a sign compare
             if lane == 0:
                 store_shared(own + 4 * j, most)
@@ -244,7 +251,8 @@ class SwigluTmemTokensM:
             most = Float32(0.0)
             for i in range_constexpr(0, columns, TOGETHER):
                 at = range(i, i + TOGETHER)
-                for j, x in zip(at, products([acc[j] for j in at], [acc[columns + j] for j in at])):
+                pairs = [acc[j] for j in at], [acc[columns + j] for j in at]
+                for j, x in zip(at, products(self.config.activation, *pairs)):
                     acc[j] = x
                     most = cute.arch.fmax(most, cute.math.absf(x))
             store_shared_float(scratch + 4 * lane, most)

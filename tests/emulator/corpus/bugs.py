@@ -9,7 +9,7 @@ from .kernels import _COMMIT, _LOAD, COPY, FENCE, INSTRUCTION, MATRIX, STORE, wa
 
 @dataclass(frozen=True)
 class Bug:
-    """kinds: the classes that name it; which one can depend on the schedule. late: the default schedule misses it.
+    """kinds: the classes that name it; which one can depend on the schedule.
 
     launches: replaces the kernel's. read_only: of "out" and "source", what the kernel may only read.
     """
@@ -18,7 +18,6 @@ class Bug:
     kernel: str
     edits: tuple[tuple[str, str], ...]
     kinds: tuple[str, ...]
-    late: bool = False
     launches: tuple = ()
     read_only: str = ""
 
@@ -51,7 +50,7 @@ BUGS = [
     bug("copy", "barrier initialised twice", "mbarrier", (INIT, INIT + INIT)),
     bug("copy", "init not fenced for the async proxy", "mbarrier", (INIT_FENCE, "")),
     bug("copy", "init not published to the other warp", "mbarrier", (READY, "ready:")),
-    bug("copy", "barrier freed before the other warp has waited", "mbarrier", ("bar.sync 0;\n@first mbarrier.inval", "@first mbarrier.inval"), late=True),
+    bug("copy", "barrier freed before the other warp has waited", "mbarrier", ("bar.sync 0;\n@first mbarrier.inval", "@first mbarrier.inval")),
     bug("copy", "barrier freed with bytes outstanding", "mbarrier", ("read:\n", "@first mbarrier.inval.shared::cta.b64 [full];\nread:\n")),
     bug("copy", "one arrival too many", "mbarrier", ("read:\n", "@first mbarrier.arrive.shared::cta.b64 _, [full];\nread:\n")),
     bug("copy", "wait for a phase that nobody completes", "hang", (FULL, wait("full", "0") + wait("full", "1"))),
@@ -79,7 +78,7 @@ BUGS = [
     bug("ring", "no wait for a full buffer", "race uninitialized-read", (wait("r3", "phase"), "")),
     bug("ring", "producer starts in the wrong phase", "hang", ("mov.u32 phase, 1;", "mov.u32 phase, 0;")),
     bug("ring", "consumer starts in the wrong phase", "race uninitialized-read", ("mov.u32 phase, 0;", "mov.u32 phase, 1;")),
-    bug("ring", "buffer released before it is read", "race", ("ld.shared.b32 r5, [r4];\nadd.u32 r0, r0, r5;\n", ""), ("mbarrier.arrive.shared::cta.b64 _, [r2];", "mbarrier.arrive.shared::cta.b64 _, [r2];\nld.shared.b32 r5, [r4];\nadd.u32 r0, r0, r5;"), late=True),
+    bug("ring", "buffer released before it is read", "race", ("ld.shared.b32 r5, [r4];\nadd.u32 r0, r0, r5;\n", ""), ("mbarrier.arrive.shared::cta.b64 _, [r2];", "mbarrier.arrive.shared::cta.b64 _, [r2];\nld.shared.b32 r5, [r4];\nadd.u32 r0, r0, r5;")),
     bug("ring", "half of the arrivals counted", "race mbarrier hang", ("[empty], 32", "[empty], 16")),
     bug("ring", "one arrival more counted than come", "hang", ("[empty], 32", "[empty], 33")),
     bug("ring", "both buffers at one address", "race", ("mad.lo.u32 r4, slot, 128, r4;\nmad.wide.u32 at", "mad.wide.u32 at")),
@@ -120,12 +119,12 @@ BUGS = [
     bug("product", "tensor memory not freed", "tmem-leak", ("tcgen05.dealloc.cta_group::1.sync.aligned.b32 r20, 32;", "")),
     bug("product", "more tensor memory than an SM has", "hang", ("[address], 32;\ntcgen05.relinq", "[address], 512;\ntcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [address], 32;\ntcgen05.relinq")),
     bug("product", "freed before the loads are waited for", "tmem-race", (f"{WAIT_LD}\nmov.b32 r0, f3;\n{STORE}", ""), ("freed:\n", f"freed:\nmov.b32 r0, f3;\n{STORE}")),
-    bug("product", "freed before the other warps have read", "tmem-race tmem-out-of-bounds", ("bar.sync 0;\nsetp.ne.u32 p, w, 0;\n@p bra freed;", "setp.ne.u32 p, w, 0;\n@p bra freed;"), late=True),
+    bug("product", "freed before the other warps have read", "tmem-race tmem-out-of-bounds", ("bar.sync 0;\nsetp.ne.u32 p, w, 0;\n@p bra freed;", "setp.ne.u32 p, w, 0;\n@p bra freed;")),
     bug("product", "barrier of the commit not initialised", "mbarrier", ("mbarrier.init.shared::cta.b64 [done], 1;", "")),
     # -- an accumulator that is handed back and forth
     bug("tiles", "accumulator overwritten before it is free", "tmem-race mbarrier", (wait("free", "phase"), "")),
     bug("tiles", "accumulator read before it is done", "tmem-race tmem-uninitialised", (wait("done", "phase"), "")),
-    bug("tiles", "accumulator handed back before its loads are waited for", "tmem-race", (f"{WAIT_LD}\ntcgen05.fence::before_thread_sync;\n{RELEASE}", f"{RELEASE}\n{WAIT_LD}"), late=True),
+    bug("tiles", "accumulator handed back before its loads are waited for", "tmem-race", (f"{WAIT_LD}\ntcgen05.fence::before_thread_sync;\n{RELEASE}", f"{RELEASE}\n{WAIT_LD}")),
     bug("tiles", "one of four warps counted", "mbarrier tmem-race hang", ("[free], 4;", "[free], 1;")),
     bug("tiles", "phase not flipped", "mbarrier tmem-race", ("[done];\nxor.b32 phase, phase, 1;", "[done];")),
     # -- tensor memory written by threads and by copies
@@ -138,8 +137,9 @@ BUGS = [
     bug("pair", "no cluster barrier before remote accesses", "cluster", ("ready:\n" + CLUSTER_BARRIER, "ready:\nbar.sync 0;\n")),
     bug("pair", "CTA outside the cluster", "out-of-bounds", ("xor.b32 r6, r5, 1;", "add.u32 r6, r5, 2;")),
     bug("pair", "remote data not waited for", "race uninitialized-read", (wait("full", "0", "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"), "")),
-    bug("pair", "a third of the arrivals counted", "race uninitialized-read mbarrier", ("[full], 64;", "[full], 21;"), late=True),
+    bug("pair", "a third of the arrivals counted", "race uninitialized-read mbarrier", ("[full], 64;", "[full], 21;")),
     bug("pair", "exit before the neighbour's arrivals", "unfinished cluster", (wait("full", "0", "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"), ""), ("ld.shared.b32 r0, [r1];", "mov.b32 r0, t;"), ("st.global.b32 [to], r0;\n" + CLUSTER_BARRIER, "st.global.b32 [to], r0;\n")),
+    bug("pair", "exit before the neighbour's arrivals, which bring nothing", "unfinished cluster", ("st.shared::cluster.b32 [r2], r3;\n", ""), (wait("full", "0", "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"), ""), ("ld.shared.b32 r0, [r1];", "mov.b32 r0, t;"), ("st.global.b32 [to], r0;\n" + CLUSTER_BARRIER, "st.global.b32 [to], r0;\n")),
     bug("pair", "half the CTAs wait", "hang", ("st.global.b32 [to], r0;\n", "st.global.b32 [to], r0;\nsetp.eq.u32 p, r5, 0;\n@p bra again2;\nagain1:\nbar.sync 2, 96;\nagain2:\n")),
     bug("pair", "cluster wider than sixteen", "launch", launches=(("pair", 32, 64, 32, False),)),
     # -- named barriers and lanes

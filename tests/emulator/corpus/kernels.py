@@ -152,6 +152,7 @@ ld.shared.b32 r5, [r4];
 add.u32 r0, r0, r5;
 mov.u32 r2, empty;
 add.u32 r2, r2, r1;
+fence.proxy.async.shared::cta;
 mbarrier.arrive.shared::cta.b64 _, [r2];
 add.u32 k, k, 1;
 xor.b32 slot, slot, 1;

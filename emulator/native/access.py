@@ -1,0 +1,634 @@
+"""Loads and stores in LLVM's assembly: the data, and what the shadows of state/ keep of an access.
+
+What is plain is done here: lanes inside one range of memory, every byte of it written, nobody else's access in the way.
+Anything else (a fault, a conflict, an operation in flight) changes nothing and is left to Python, which says what it
+is. So this file knows of shadows (state/shadow.py) how they are kept, and no rule that they do not have.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..state.order import GENERIC
+from ..state.shadow import WORD
+from . import layout
+
+# Assembly with three words more: `%x = field %base NAME` loads an int64 of the context or of a window, `%p = at %base
+# TYPE %index` is the address of an element of the array at an address, `put %base NAME VALUE` stores an int64.
+# `known`: whether an event has happened before what the warp does now. `slot`: where a read of a word is kept, by its
+# offset in the shadow, or -1. `clear`: whether a write of a word is after all that was done there.
+SHADOW = """
+define internal i1 @known(ptr %c, i32 %number) {
+  %none = icmp eq i32 %number, 0
+  br i1 %none, label %yes, label %look
+look:
+  %n = sext i32 %number to i64
+  %spaces = field %c SPACE
+  %at.space = at %spaces i32 %n
+  %space = load i32, ptr %at.space
+  %own = field %c OWN_SPACE
+  %own.space = trunc i64 %own to i32
+  %same = icmp eq i32 %space, %own.space
+  br i1 %same, label %here, label %no
+here:
+  %components = field %c COMPONENT
+  %at.component = at %components i32 %n
+  %component = load i32, ptr %at.component
+  %of = sext i32 %component to i64
+  %count = field %c KNOWN_COUNT
+  %inside = icmp ult i64 %of, %count
+  br i1 %inside, label %ask, label %no
+ask:
+  %clock = field %c CLOCK
+  %at.clock = at %clock i32 %of
+  %seen = load i32, ptr %at.clock
+  %before = icmp sle i32 %number, %seen
+  ret i1 %before
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+define internal i64 @slot(ptr %c, i64 %reads, i64 %slots, i64 %places, i64 %word) {
+entry:
+  br label %loop
+loop:
+  %k = phi i64 [0, %entry], [%next, %further]
+  %offset = mul i64 %k, %places
+  %index = add i64 %offset, %word
+  %p = at %reads i32 %index
+  %number = load i32, ptr %p
+  %before = call i1 @known(ptr %c, i32 %number)
+  br i1 %before, label %found, label %further
+further:
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, %slots
+  br i1 %more, label %loop, label %none
+found:
+  ret i64 %index
+none:
+  ret i64 -1
+}
+define internal i1 @clear(ptr %c, i64 %written, i64 %reads, i64 %slots, i64 %places, i64 %word) {
+entry:
+  %p = at %written i32 %word
+  %number = load i32, ptr %p
+  %before = call i1 @known(ptr %c, i32 %number)
+  br i1 %before, label %loop, label %no
+loop:
+  %k = phi i64 [0, %entry], [%next, %further]
+  %offset = mul i64 %k, %places
+  %index = add i64 %offset, %word
+  %q = at %reads i32 %index
+  %read = load i32, ptr %q
+  %none = icmp eq i32 %read, 0
+  br i1 %none, label %yes, label %ask
+ask:
+  %known = call i1 @known(ptr %c, i32 %read)
+  br i1 %known, label %further, label %no
+further:
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, %slots
+  br i1 %more, label %loop, label %yes
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+define internal void @overwritten(i64 %written, i64 %reads, i64 %slots, i64 %places, i64 %word, i32 %number) {
+entry:
+  %p = at %written i32 %word
+  store i32 %number, ptr %p
+  br label %loop
+loop:
+  %k = phi i64 [0, %entry], [%next, %further]
+  %offset = mul i64 %k, %places
+  %index = add i64 %offset, %word
+  %q = at %reads i32 %index
+  %read = load i32, ptr %q
+  %none = icmp eq i32 %read, 0
+  br i1 %none, label %end, label %further
+further:
+  store i32 0, ptr %q
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, %slots
+  br i1 %more, label %loop, label %end
+end:
+  ret void
+}
+define internal void @event(ptr %c, i32 %step, i8 %mark) {
+  %now = field %c NOW
+  %next = add i64 %now, 1
+  put %c NOW %next
+  %components = field %c COMPONENT
+  %p = at %components i32 %next
+  %uid = field %c UID
+  %uid.32 = trunc i64 %uid to i32
+  store i32 %uid.32, ptr %p
+  %spaces = field %c SPACE
+  %q = at %spaces i32 %next
+  %own = field %c OWN_SPACE
+  %own.32 = trunc i64 %own to i32
+  store i32 %own.32, ptr %q
+  %marks = field %c MARKS
+  %r = at %marks i8 %next
+  store i8 %mark, ptr %r
+  %count = field %c EVENT_COUNT
+  %events = field %c EVENTS
+  %s = at %events i32 %count
+  store i32 %step, ptr %s
+  %more = add i64 %count, 1
+  put %c EVENT_COUNT %more
+  ret void
+}
+define internal i1 @part(ptr %w, i64 %word) {
+entry:
+  %split = field %w SPLIT
+  %p.split = at %split i8 %word
+  %is = load i8, ptr %p.split
+  %apart = icmp ne i8 %is, 0
+  br i1 %apart, label %yes, label %ask
+ask:
+  %slots = field %w SLOTS
+  %b.slots = field %w B_SLOTS
+  %fits = icmp ule i64 %slots, %b.slots
+  br i1 %fits, label %begin, label %no
+begin:
+  store i8 1, ptr %p.split
+  %written = field %w WRITTEN
+  %b.written = field %w B_WRITTEN
+  %reads = field %w READS
+  %b.reads = field %w B_READS
+  %places = field %w PLACES
+  %b.places = field %w B_PLACES
+  %byte = shl i64 %word, 2
+  %p.written = at %written i32 %word
+  %number = load i32, ptr %p.written
+  %p.b = at %b.written i32 %byte
+  %one = insertelement <4 x i32> poison, i32 %number, i32 0
+  %four = shufflevector <4 x i32> %one, <4 x i32> poison, <4 x i32> zeroinitializer
+  store <4 x i32> %four, ptr %p.b, align 4
+  br label %loop
+loop:
+  %k = phi i64 [0, %begin], [%next, %loop]
+  %offset = mul i64 %k, %places
+  %index = add i64 %offset, %word
+  %q = at %reads i32 %index
+  %read = load i32, ptr %q
+  %b.offset = mul i64 %k, %b.places
+  %b.index = add i64 %b.offset, %byte
+  %q.b = at %b.reads i32 %b.index
+  %r.one = insertelement <4 x i32> poison, i32 %read, i32 0
+  %r.four = shufflevector <4 x i32> %r.one, <4 x i32> poison, <4 x i32> zeroinitializer
+  store <4 x i32> %r.four, ptr %q.b, align 4
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, %slots
+  br i1 %more, label %loop, label %yes
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+define internal i1 @parts.load(ptr %c, ptr %w, i64 %word) {
+entry:
+  %written = field %w B_WRITTEN
+  %reads = field %w B_READS
+  %slots = field %w B_SLOTS
+  %places = field %w B_PLACES
+  %first = shl i64 %word, 2
+  br label %loop
+loop:
+  %k = phi i64 [0, %entry], [%next, %further]
+  %byte = add i64 %first, %k
+  %p = at %written i32 %byte
+  %writer = load i32, ptr %p
+  %before = call i1 @known(ptr %c, i32 %writer)
+  br i1 %before, label %ask, label %no
+ask:
+  %slot = call i64 @slot(ptr %c, i64 %reads, i64 %slots, i64 %places, i64 %byte)
+  %nowhere = icmp slt i64 %slot, 0
+  br i1 %nowhere, label %no, label %further
+further:
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, 4
+  br i1 %more, label %loop, label %yes
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+define internal i1 @parts.store(ptr %c, ptr %w, i64 %word) {
+entry:
+  %written = field %w B_WRITTEN
+  %reads = field %w B_READS
+  %slots = field %w B_SLOTS
+  %places = field %w B_PLACES
+  %first = shl i64 %word, 2
+  br label %loop
+loop:
+  %k = phi i64 [0, %entry], [%next, %further]
+  %byte = add i64 %first, %k
+  %fine = call i1 @clear(ptr %c, i64 %written, i64 %reads, i64 %slots, i64 %places, i64 %byte)
+  br i1 %fine, label %further, label %no
+further:
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, 4
+  br i1 %more, label %loop, label %yes
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+define internal void @parts.loaded(ptr %c, ptr %w, i64 %word, i32 %number) {
+entry:
+  %written = field %w B_WRITTEN
+  %reads = field %w B_READS
+  %slots = field %w B_SLOTS
+  %places = field %w B_PLACES
+  %first = shl i64 %word, 2
+  br label %loop
+loop:
+  %k = phi i64 [0, %entry], [%next, %further]
+  %byte = add i64 %first, %k
+  %slot = call i64 @slot(ptr %c, i64 %reads, i64 %slots, i64 %places, i64 %byte)
+  %p = at %reads i32 %slot
+  store i32 %number, ptr %p
+  br label %further
+further:
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, 4
+  br i1 %more, label %loop, label %yes
+yes:
+  ret void
+}
+define internal void @parts.stored(ptr %c, ptr %w, i64 %word, i32 %number) {
+entry:
+  %written = field %w B_WRITTEN
+  %reads = field %w B_READS
+  %slots = field %w B_SLOTS
+  %places = field %w B_PLACES
+  %first = shl i64 %word, 2
+  br label %loop
+loop:
+  %k = phi i64 [0, %entry], [%next, %further]
+  %byte = add i64 %first, %k
+  call void @overwritten(i64 %written, i64 %reads, i64 %slots, i64 %places, i64 %byte, i32 %number)
+  br label %further
+further:
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, 4
+  br i1 %more, label %loop, label %yes
+yes:
+  ret void
+}
+define internal ptr @window(ptr %c, i64 %address, i64 %size) {
+entry:
+  %count = field %c REGIONS
+  %first = getelementptr i64, ptr %c, i64 FIRST_REGION
+  %some = icmp ugt i64 %count, 0
+  br i1 %some, label %again, label %none
+again:
+  %last = field %c LAST
+  %skip = mul i64 %last, FIELDS
+  %w = getelementptr i64, ptr %first, i64 %skip
+  %lo = field %w LO
+  %hi = field %w HI
+  %end = add i64 %address, %size
+  %above = icmp uge i64 %address, %lo
+  %below = icmp ule i64 %end, %hi
+  %in = and i1 %above, %below
+  br i1 %in, label %found.last, label %loop
+found.last:
+  ret ptr %w
+loop:
+  %k = phi i64 [0, %again], [%next, %further]
+  %step = mul i64 %k, FIELDS
+  %v = getelementptr i64, ptr %first, i64 %step
+  %v.lo = field %v LO
+  %v.hi = field %v HI
+  %v.above = icmp uge i64 %address, %v.lo
+  %v.below = icmp ule i64 %end, %v.hi
+  %v.in = and i1 %v.above, %v.below
+  br i1 %v.in, label %found, label %further
+further:
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, %count
+  br i1 %more, label %loop, label %none
+found:
+  put %c LAST %k
+  ret ptr %v
+none:
+  ret ptr null
+}
+"""
+
+# An access of lanes `active` (a bit each) at addresses [32], COUNT elements of SIZE bytes side by side; values: of each
+# element [32]. Returns whether it is left to Python. First all is looked at, then all is done.
+ACCESS = """
+define internal i1 @NAME(ptr %c, ptr %addresses, i32 %active, ptr %values, i32 %step) noinline {
+entry:
+  %idle = icmp eq i32 %active, 0
+  br i1 %idle, label %done, label %some
+some:
+  %lane.0 = call i32 @llvm.cttz.i32(i32 %active, i1 true)
+  %p.0 = getelementptr i64, ptr %addresses, i32 %lane.0
+  %address.0 = load i64, ptr %p.0
+  %w = WINDOW
+  %nowhere = icmp eq ptr %w, null
+  br i1 %nowhere, label %python, label %inside
+inside:
+  %lo = field %w LO
+  %hi = field %w HI
+  %origin = field %w ORIGIN
+  %data = field %w DATA
+  %flags = field %w FLAGS
+  %shadowed.bit = and i64 %flags, SHADOWED
+  %shadowed = icmp ne i64 %shadowed.bit, 0
+  %closed.bit = and i64 %flags, CLOSED
+  %closed = icmp ne i64 %closed.bit, 0
+  br i1 %closed, label %wanted, label %open
+wanted:
+  %w.address = ptrtoint ptr %w to i64
+  put %c WANTED %w.address
+  br label %python
+open:
+  %written = field %w OF_WRITTEN
+  %reads = field %w OF_READS
+  %slots = field %w OF_SLOTS
+  %places = field %w OF_PLACES
+  %split = field %w SPLIT
+  %parted = icmp ne i64 %split, 0
+  ALLOWED
+ready:
+  %now = field %c NOW
+  %room = field %c ROOM
+  %after = add i64 %now, EVENTS_HERE
+  %many = icmp ugt i64 %after, %room
+  %noted = field %c EVENT_COUNT
+  %noted.after = add i64 %noted, EVENTS_HERE
+  %event.room = field %c EVENT_ROOM
+  %many.events = icmp ugt i64 %noted.after, %event.room
+  %full = or i1 %many, %many.events
+  br i1 %full, label %python, label %look
+look:
+  %left = phi i32 [%active, %ready], [%left.next, %looked]
+  %lane = call i32 @llvm.cttz.i32(i32 %left, i1 true)
+  %less = sub i32 %left, 1
+  %left.next = and i32 %left, %less
+  %p = getelementptr i64, ptr %addresses, i32 %lane
+  %a = load i64, ptr %p
+  %end = add i64 %a, BYTES
+  %above = icmp uge i64 %a, %lo
+  %below = icmp ule i64 %end, %hi
+  %in = and i1 %above, %below
+  %odd = and i64 %a, BYTES_LESS_1
+  %even = icmp eq i64 %odd, 0
+  %fine = and i1 %in, %even
+  br i1 %fine, label %valid, label %python
+valid:
+  IS_VALID
+shadow:
+  br i1 %shadowed, label %first.word, label %looked
+first.word:
+  %from = sub i64 %a, %origin
+  %word.0 = lshr i64 %from, SHIFT
+  br label %words
+words:
+  %j = phi i64 [0, %first.word], [%j.next, %word.fine]
+  %word = add i64 %word.0, %j
+  KEPT_HERE
+whole:
+  ALONE
+word.fine:
+  %j.next = add i64 %j, 1
+  %more.words = icmp ult i64 %j.next, WORDS
+  br i1 %more.words, label %words, label %looked
+looked:
+  %last = icmp eq i32 %left.next, 0
+  br i1 %last, label %act, label %look
+act:
+  br label %element
+element:
+  %k = phi i64 [0, %act], [%k.next, %element.done]
+  br i1 %shadowed, label %note, label %lanes
+note:
+  %new.element = EVENT_EACH
+  br i1 %new.element, label %note.now, label %lanes
+note.now:
+  call void @event(ptr %c, i32 %step, i8 MARK)
+  br label %lanes
+lanes:
+  %number.64 = field %c NOW
+  %number = trunc i64 %number.64 to i32
+  %of.k = mul i64 %k, 32
+  %values.k = getelementptr iBITS, ptr %values, i64 %of.k
+  %ahead = mul i64 %k, SIZE
+  br label %do
+do:
+  %todo = phi i32 [%active, %lanes], [%todo.next, %done.one]
+  %who = call i32 @llvm.cttz.i32(i32 %todo, i1 true)
+  %todo.less = sub i32 %todo, 1
+  %todo.next = and i32 %todo, %todo.less
+  %p.who = getelementptr i64, ptr %addresses, i32 %who
+  %a.who = load i64, ptr %p.who
+  %a.k = add i64 %a.who, %ahead
+  %value.at = getelementptr iBITS, ptr %values.k, i32 %who
+  %data.at = at %data i8 %a.k
+  MOVE
+  br i1 %shadowed, label %mark.first, label %done.one
+mark.first:
+  %from.k = sub i64 %a.k, %origin
+  %word.k = lshr i64 %from.k, SHIFT
+  br label %mark
+mark:
+  %i = phi i64 [0, %mark.first], [%i.next, %marked]
+  %word.i = add i64 %word.k, %i
+  NOTE
+  br label %marked
+marked:
+  %i.next = add i64 %i, 1
+  %more.marks = icmp ult i64 %i.next, WORDS_EACH
+  br i1 %more.marks, label %mark, label %done.one
+done.one:
+  %all = icmp eq i32 %todo.next, 0
+  br i1 %all, label %element.done, label %do
+element.done:
+  %k.next = add i64 %k, 1
+  %more.elements = icmp ult i64 %k.next, COUNT
+  br i1 %more.elements, label %element, label %stored
+stored:
+  STORED_LANES
+  br label %done
+done:
+  ret i1 false
+python:
+  ret i1 true
+}
+"""
+# What of it depends on the memory and the direction
+_LOAD = {
+    "ALONE": """%p.written = at %written i32 %word
+  %writer = load i32, ptr %p.written
+  %before = call i1 @known(ptr %c, i32 %writer)
+  br i1 %before, label %read.slot, label %python
+read.slot:
+  %slot = call i64 @slot(ptr %c, i64 %reads, i64 %slots, i64 %places, i64 %word)
+  %nowhere.kept = icmp slt i64 %slot, 0
+  br i1 %nowhere.kept, label %python, label %word.fine""",
+    "MOVE": """%v = load iBITS, ptr %data.at
+  store iBITS %v, ptr %value.at""",
+    "NOTE": """%slot.i = call i64 @slot(ptr %c, i64 %reads, i64 %slots, i64 %places, i64 %word.i)
+  %p.i = at %reads i32 %slot.i
+  store i32 %number, ptr %p.i""",
+    "ALLOWED": "br label %ready",
+    "MARK": "0",
+    "STORED_LANES": "",
+}
+_STORE = {
+    "ALONE": """%after.all = call i1 @clear(ptr %c, i64 %written, i64 %reads, i64 %slots, i64 %places, i64 %word)
+  br i1 %after.all, label %word.fine, label %python""",
+    "MOVE": """%v = load iBITS, ptr %value.at
+  store iBITS %v, ptr %data.at""",
+    "NOTE": "call void @overwritten(i64 %written, i64 %reads, i64 %slots, i64 %places, i64 %word.i, i32 %number)",
+    "ALLOWED": """%writable.bit = and i64 %flags, WRITABLE
+  %writable = icmp ne i64 %writable.bit, 0
+  br i1 %writable, label %ready, label %python""",
+    "MARK": str(GENERIC),
+    "STORED_LANES": """%stored.before = field %c STORED
+  %who.stored = zext i32 STORERS to i64
+  %stored.more = or i64 %stored.before, %who.stored
+  put %c STORED %stored.more""",
+}
+_SHARED = {"WINDOW": "getelementptr i64, ptr %c, i64 FIRST_SHARED", "EVENT_EACH": "icmp ult i64 %k, COUNT"}
+_GLOBAL = {
+    "WINDOW": "call ptr @window(ptr %c, i64 %address.0, i64 BYTES)",
+    "EVENT_EACH": "icmp eq i64 %k, 0",
+    "IS_VALID": "br label %shadow",
+}
+_VALID = """%valid.base = field %w VALID
+  br i1 %shadowed, label %valid.ask, label %shadow
+valid.ask:
+  %p.valid = at %valid.base i8 %a
+  %valid.bytes = load iVBITS, ptr %p.valid, align 1
+  %all.valid = icmp eq iVBITS %valid.bytes, ONES
+  br i1 %all.valid, label %shadow, label %python"""
+_BUSY = """%busy.lo = field %w BUSY_LO
+  %busy.hi = field %w BUSY_HI
+  %reaches = icmp ugt i64 %end, %busy.lo
+  %begins = icmp ult i64 %a, %busy.hi
+  %busy = and i1 %reaches, %begins
+  br i1 %busy, label %python, label %shadow"""
+_MAKE_VALID = """%valid.base.do = field %w VALID
+  %p.valid.do = at %valid.base.do i8 %a.k
+  store iVBITS_EACH ONES_EACH, ptr %p.valid.do, align 1
+  """
+_DEPENDENT = """%used = field %w USED
+  %is.used = icmp ne i64 %used, 0
+  br i1 %is.used, label %depends, label %kept
+depends:
+  %byte.i = shl i64 %word.i, SHIFT
+  %used.word = lshr i64 %byte.i, 2
+  %p.used = at %used i8 %used.word
+  store i8 1, ptr %p.used
+  br label %kept
+kept:
+  """
+
+
+# Words are kept whole until somebody accesses a part of one
+_WHOLE = """br i1 %parted, label %is.split, label %whole
+is.split:
+  %p.split = at %split i8 %word
+  %is = load i8, ptr %p.split
+  %apart = icmp ne i8 %is, 0
+  br i1 %apart, label %apart.here, label %whole
+apart.here:
+  %parts.fine = call i1 @parts.DIRECTION(ptr %c, ptr %w, i64 %word)
+  br i1 %parts.fine, label %word.fine, label %python"""
+_WHOLE_NOTE = """br i1 %parted, label %note.split, label %note.whole
+note.split:
+  %p.split.i = at %split i8 %word.i
+  %is.i = load i8, ptr %p.split.i
+  %apart.i = icmp ne i8 %is.i, 0
+  br i1 %apart.i, label %note.parts, label %note.whole
+note.parts:
+  call void @parts.DONE(ptr %c, ptr %w, i64 %word.i, i32 %number)
+  br label %marked
+note.whole:
+  """
+_PARTED = """br i1 %parted, label %is.split, label %python
+is.split:
+  %own.word = lshr i64 %word, 2
+  %split.now = call i1 @part(ptr %w, i64 %own.word)
+  br i1 %split.now, label %whole, label %python"""
+
+
+def _expanded(text: str) -> str:
+    """Assembly without the three words that it has not."""
+    names = vars(layout)
+    out, count = [], 0
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 5 and words[2] == "field":
+            count += 1
+            out += [f"  %f{count} = getelementptr i64, ptr {words[3]}, i64 {names[words[4]]}",
+                    f"  {words[0]} = load i64, ptr %f{count}"]
+        elif len(words) == 6 and words[2] == "at":
+            count += 1
+            out += [f"  %f{count} = inttoptr i64 {words[3]} to ptr",
+                    f"  {words[0]} = getelementptr {words[4]}, ptr %f{count}, i64 {words[5]}"]
+        elif len(words) == 4 and words[0] == "put":
+            count += 1
+            out += [f"  %f{count} = getelementptr i64, ptr {words[1]}, i64 {names[words[2]]}",
+                    f"  store i64 {words[3]}, ptr %f{count}"]
+        else:
+            out.append(line)
+    return "\n".join(out)
+
+
+def shadow_text() -> str:
+    """The functions that all accesses share."""
+    text = SHADOW.replace("FIRST_REGION", str(layout.SHARED + layout.FIELDS)).replace("FIELDS", str(layout.FIELDS))
+    return "declare i32 @llvm.cttz.i32(i32, i1)\n" + _expanded(text)
+
+
+def access_text(name: str, write: bool, shared: bool, size: int, count: int) -> str:
+    """The function of one form of access."""
+    parts = {**(_STORE if write else _LOAD), **(_SHARED if shared else _GLOBAL)}
+    if shared:
+        parts["IS_VALID"] = _BUSY if write else _VALID
+        if write:
+            parts["MOVE"] += "\n  " + _MAKE_VALID
+    bytes_ = size * count
+    parted = size < WORD
+    parts["KEPT_HERE"] = _PARTED if parted else _WHOLE
+    if not parted:
+        parts["NOTE"] = _WHOLE_NOTE + parts["NOTE"]
+    if not shared:
+        parts["NOTE"] = _DEPENDENT.replace("USED", "WROTE" if write else "WAS_READ") + parts["NOTE"]
+    text = ACCESS
+    for key, part in parts.items():
+        text = _replace(text, key, part)
+    # a store to shared memory is its lanes'; one to global memory makes all that are here wait for a fence
+    numbers = {
+        "STORERS": "%active" if shared else "%here", "FIRST_SHARED": layout.SHARED,
+        "EVENTS_HERE": count if shared else 1, "BYTES_LESS_1": bytes_ - 1, "BYTES": bytes_, "SHIFT": 0 if parted else 2,
+        "WORDS_EACH": size if parted else size // WORD, "WORDS": bytes_ if parted else bytes_ // WORD,
+        "OF_WRITTEN": "B_WRITTEN" if parted else "WRITTEN", "OF_READS": "B_READS" if parted else "READS",
+        "OF_SLOTS": "B_SLOTS" if parted else "SLOTS", "OF_PLACES": "B_PLACES" if parted else "PLACES",
+        "parts.DIRECTION": "parts.store" if write else "parts.load",
+        "parts.DONE": "parts.stored" if write else "parts.loaded", "COUNT": count,
+        "SIZE": size, "SHADOWED": layout.SHADOWED, "CLOSED": layout.CLOSED, "WRITABLE": layout.WRITABLE, "NAME": name,
+        "ONES_EACH": int.from_bytes(b"\1" * size, "little"), "ONES": int.from_bytes(b"\1" * bytes_, "little"),
+    }  # fmt: skip
+    for key, number in numbers.items():
+        text = _replace(text, key, str(number))
+    for key, bits in (("iVBITS_EACH", 8 * size), ("iVBITS", 8 * bytes_), ("iBITS", 8 * size)):
+        text = text.replace(key, f"i{bits}")
+    if not shared:
+        text = text.replace("stored:\n", "stored:\n  %here.64 = field %c ACTIVE\n  %here = trunc i64 %here.64 to i32\n")
+    return _expanded(text)
+
+
+def _replace(text: str, key: str, part: str) -> str:
+    return re.sub(rf"(?<![\w%.]){re.escape(key)}(?!\w)", lambda _: part, text)

@@ -1,0 +1,528 @@
+"""LLVM for what generated code calls of formats/alu.py: the same names, arguments and bits.
+
+Each function takes the Code that it writes to, then what its namesake takes; that one's docstring says what it does.
+"""
+
+from __future__ import annotations
+
+from ..formats.alu import INFINITY, NAN, WIDTH
+from .llvm import Code, Untranslated, Value, compiler
+
+Int = Value | int
+
+
+# -- integers ----------------------------------------------------------------------------------------------------------
+def resize(c: Code, x: Int, bits: int) -> Value:
+    if bits == 128:
+        raise Untranslated("128 bits")
+    return c.cast(x, bits)
+
+
+def extend(c: Code, x: Int, bits: int, sign: bool, to: int) -> Value:
+    if 128 in (bits, to):
+        raise Untranslated("128 bits")
+    return c.cast(c.cast(x, bits), to, sign)
+
+
+def select(c: Code, p, a: Int, b: Int, bits: int):
+    if isinstance(p, bool):
+        return a if p else b
+    if bits == 128:
+        raise Untranslated("128 bits")
+    return c.choose(p, a, b, bits)
+
+
+def mul_wide(c: Code, a: Int, b: Int, bits: int, sign: bool) -> Value:
+    return c.binary("mul", extend(c, a, bits, sign, 2 * bits), extend(c, b, bits, sign, 2 * bits))
+
+
+def mul_hi(c: Code, a: Int, b: Int, bits: int, sign: bool) -> Value:
+    wide = c.binary("mul", c.cast(c.cast(a, bits), 2 * bits, sign), c.cast(c.cast(b, bits), 2 * bits, sign))
+    return c.cast(c.shift("lshr", wide, bits), bits)
+
+
+def _divisor(c: Code, a: Int, b: Int, bits: int, sign: bool):
+    """(a, b, whether b is 0, whether it is -1, a divisor that is neither)"""
+    a, b = c.alike(a, b, bits=bits)
+    zero = c.compare("eq", b, 0)
+    minus = c.compare("eq", b, (1 << bits) - 1) if sign else None
+    safe = c.choose(zero if minus is None else c.binary("or", zero, minus), 1, b, bits)
+    return a, zero, minus, safe
+
+
+def div_int(c: Code, a: Int, b: Int, bits: int, sign: bool) -> Value:
+    a, zero, minus, safe = _divisor(c, a, b, bits, sign)
+    q = c.binary("sdiv" if sign else "udiv", a, safe)
+    if minus is not None:
+        q = c.choose(minus, c.binary("sub", 0, a), q)
+    return c.choose(zero, -1, q)
+
+
+def rem_int(c: Code, a: Int, b: Int, bits: int, sign: bool) -> Value:
+    a, zero, minus, safe = _divisor(c, a, b, bits, sign)
+    r = c.binary("srem" if sign else "urem", a, safe)
+    if minus is not None:
+        r = c.choose(minus, 0, r)
+    return c.choose(zero, -1, r)
+
+
+def min_int(c: Code, a: Int, b: Int, bits: int, sign: bool) -> Value:
+    return c.intrinsic("smin" if sign else "umin", *c.alike(a, b, bits=bits))
+
+
+def max_int(c: Code, a: Int, b: Int, bits: int, sign: bool) -> Value:
+    return c.intrinsic("smax" if sign else "umax", *c.alike(a, b, bits=bits))
+
+
+def abs_int(c: Code, a: Int, bits: int) -> Value:
+    return c.intrinsic("abs", c.cast(a, bits), flags="i1 false")
+
+
+def shl(c: Code, a: Int, b: Int, bits: int) -> Value:
+    return _shifted(c, "shl", a, b, bits)
+
+
+def shr(c: Code, a: Int, b: Int, bits: int, sign: bool) -> Value:
+    return _shifted(c, "ashr" if sign else "lshr", a, b, bits)
+
+
+def _shifted(c: Code, what: str, a: Int, b: Int, bits: int) -> Value:
+    a = c.cast(a, bits)
+    if isinstance(b, int):
+        return c.shift(what, a, b)
+    n = c.cast(b, 32)
+    if what == "ashr":
+        return c.shift(what, a, c.cast(min_int(c, n, bits - 1, 32, False), bits))
+    inside = c.compare("ult", n, bits)
+    return c.choose(inside, c.shift(what, a, c.binary("and", c.cast(n, bits), bits - 1)), 0)
+
+
+def shf(c: Code, lo: Int, hi: Int, amount: Int, left: bool, wrap: bool) -> Value:
+    pair = c.binary("or", c.shift("shl", c.cast(c.cast(hi, 32), 64), 32), c.cast(c.cast(lo, 32), 64))
+    n = c.cast(amount, 32)
+    n = c.binary("and", n, 31) if wrap else min_int(c, n, 32, 32, False)
+    pair = c.shift("shl" if left else "lshr", pair, c.cast(n, 64))
+    return c.cast(c.shift("lshr", pair, 32) if left else pair, 32)
+
+
+def _byte(c: Code, x: Int) -> Value:
+    return c.binary("and", c.cast(c.cast(x, 32), 64), 0xFF)
+
+
+def _shift64(c: Code, what: str, a: Int, n: Value) -> Value:
+    """A shift of 64 bits by any amount: 0 beyond them."""
+    moved = c.shift(what, c.alike(a, n, bits=64)[0], min_int(c, n, 63, 64, False))
+    return c.choose(c.compare("ult", n, 64), moved, 0)
+
+
+def bfe(c: Code, a: Int, pos: Int, length: Int, bits: int, sign: bool) -> Value:
+    x, p, n = c.cast(c.cast(a, bits), 64), _byte(c, pos), _byte(c, length)
+    ones = c.binary("sub", _shift64(c, "shl", 1, n), 1)
+    field = c.binary("and", _shift64(c, "lshr", x, p), ones)
+    if sign:
+        top = min_int(c, c.binary("sub", c.binary("add", p, n), 1), bits - 1, 64, False)
+        negative = c.compare("ne", c.binary("and", c.shift("lshr", x, top), 1), 0)
+        room = max_int(c, c.binary("sub", bits, p, 64), 0, 64, True)
+        fill = _shift64(c, "shl", (1 << 64) - 1, min_int(c, n, room, 64, False))
+        field = c.choose(negative, c.binary("or", field, fill), field)
+    return c.cast(c.choose(c.compare("eq", n, 0), 0, field), bits)
+
+
+def bfi(c: Code, a: Int, b: Int, pos: Int, length: Int, bits: int) -> Value:
+    p, n = _byte(c, pos), _byte(c, length)
+    ones = _shift64(c, "shl", c.binary("sub", _shift64(c, "shl", 1, n), 1), p)
+    a, b = c.cast(c.cast(a, bits), 64), c.cast(c.cast(b, bits), 64)
+    rest = c.binary("and", b, c.binary("xor", ones, (1 << 64) - 1))
+    return c.cast(c.binary("or", rest, c.binary("and", _shift64(c, "shl", a, p), ones)), bits)
+
+
+def lop3(c: Code, a: Int, b: Int, d: Int, lut: int) -> Value:
+    a, b, d = c.alike(a, b, d, bits=32)
+    out = c.constant(0, 32, a.vary)
+    for k in range(8):
+        if lut >> k & 1:
+            x, y, z = (v if k & bit else c.binary("xor", v, -1) for v, bit in ((a, 4), (b, 2), (d, 1)))
+            out = c.binary("or", out, c.binary("and", c.binary("and", x, y), z))
+    return out
+
+
+def popc(c: Code, x: Int, bits: int) -> Value:
+    return c.cast(c.intrinsic("ctpop", c.cast(x, bits)), 32)
+
+
+def clz(c: Code, x: Int, bits: int) -> Value:
+    return c.cast(c.intrinsic("ctlz", c.cast(x, bits), flags="i1 false"), 32)
+
+
+def bfind(c: Code, x: Int, bits: int, sign: bool, shiftamt: bool) -> Value:
+    v = c.cast(x, bits)
+    if sign:
+        v = c.binary("xor", v, c.shift("ashr", v, bits - 1))
+    before = c.cast(c.intrinsic("ctlz", v, flags="i1 false"), 32)
+    return c.choose(c.compare("eq", v, 0), -1, before if shiftamt else c.binary("sub", bits - 1, before))
+
+
+def brev(c: Code, x: Int, bits: int) -> Value:
+    return c.intrinsic("bitreverse", c.cast(x, bits))
+
+
+def szext(c: Code, a: Int, n: Int, sign: bool, wrap: bool) -> Value:
+    n = c.cast(c.cast(n, 32), 64)
+    n = c.binary("and", n, 31) if wrap else min_int(c, n, 32, 64, False)
+    away = c.binary("sub", 64, n)
+    high = _shift64(c, "shl", c.cast(c.cast(a, 32), 64), away)
+    out = c.shift("ashr" if sign else "lshr", high, min_int(c, away, 63, 64, False))
+    return c.cast(c.choose(c.compare("eq", n, 0), 0, out), 32)
+
+
+def prmt(c: Code, a: Int, b: Int, sel: Int, mode: str) -> Value:
+    if mode:
+        raise Untranslated(f"prmt.{mode}")
+    pair = c.binary("or", c.cast(c.cast(a, 32), 64), c.shift("shl", c.cast(c.cast(b, 32), 64), 32))
+    out: Int = 0
+    for i in range(4):
+        if isinstance(sel, int):
+            pick = sel >> 4 * i & 15
+            byte = c.binary("and", c.cast(c.shift("lshr", pair, 8 * (pick & 7)), 32), 0xFF)
+            negative = c.compare("uge", byte, 0x80) if pick & 8 else None
+        else:
+            pick = c.binary("and", c.shift("lshr", c.cast(sel, 32), 4 * i), 15)
+            at = c.shift("shl", c.cast(c.binary("and", pick, 7), 64), 3)
+            byte = c.binary("and", c.cast(c.shift("lshr", pair, at), 32), 0xFF)
+            negative = c.binary("and", c.compare("uge", byte, 0x80), c.compare("uge", pick, 8))
+            byte = c.choose(c.compare("uge", pick, 8), 0, byte)
+        if negative is not None:
+            byte = c.choose(negative, 0xFF, byte if not isinstance(sel, int) else 0, 32)
+        out = c.binary("or", out, c.shift("shl", byte, 8 * i))
+    return out
+
+
+def sad(c: Code, a: Int, b: Int, d: Int, bits: int, sign: bool) -> Value:
+    high, low = max_int(c, a, b, bits, sign), min_int(c, a, b, bits, sign)
+    return c.binary("add", c.binary("sub", high, low), c.cast(d, bits))
+
+
+def dp(c: Code, a: Int, b: Int, d: Int, signs: tuple[bool, bool], width: int, high: bool) -> Value:
+    total = c.cast(d, 32)
+    for i in range(32 // width):
+        x = c.cast(c.shift("lshr", c.cast(a, 32), width * i), width)
+        y = c.cast(c.shift("lshr", c.cast(b, 32), 8 * i + (16 if high else 0)), 8)
+        total = c.binary("add", total, c.binary("mul", c.cast(x, 32, signs[0]), c.cast(y, 32, signs[1])))
+    return total
+
+
+def sat_add(c: Code, a: Int, b: Int, sub: bool) -> Value:
+    return c.intrinsic("ssub.sat" if sub else "sadd.sat", *c.alike(a, b, bits=32))
+
+
+def carry_add(c: Code, a: Int, b: Int, carry: Int, bits: int) -> tuple[Value, Value]:
+    a, b, carry = c.alike(a, b, carry, bits=bits)
+    part = c.binary("add", a, b)
+    total = c.binary("add", part, carry)
+    out = c.binary("or", c.compare("ult", part, a), c.compare("ult", total, part))
+    return total, c.cast(out, 32)
+
+
+def carry_sub(c: Code, a: Int, b: Int, carry: Int, bits: int) -> tuple[Value, Value]:
+    a, b, carry = c.alike(a, b, carry, bits=bits)
+    part = c.binary("sub", a, b)
+    out = c.binary("or", c.compare("ult", a, b), c.compare("ult", part, carry))
+    return c.binary("sub", part, carry), c.cast(out, 32)
+
+
+# -- floats ------------------------------------------------------------------------------------------------------------
+def flush(c: Code, x: Value, kind: str) -> Value:
+    if kind == "f64":
+        return x
+    tiny = c.compare("eq", c.binary("and", x, INFINITY[kind]), 0)
+    return c.choose(tiny, c.binary("and", x, 1 << (x.bits - 1)), x)
+
+
+def bits_of(c: Code, x: Int, kind: str, ftz: bool = False) -> Value:
+    x = c.cast(x, WIDTH[kind])
+    return flush(c, x, kind) if ftz else x
+
+
+def number(c: Code, x: Int, kind: str, bits: int, ftz: bool = False) -> Value:
+    """The number that bits of a kind stand for, exactly, as a float of at least as many bits."""
+    x = bits_of(c, x, kind, ftz)
+    if kind == "bf16":
+        x, own = c.shift("shl", c.cast(x, 32), 16), 32
+    else:
+        own = WIDTH[kind]
+        if own == 16 and not compiler().has_halves:
+            raise Untranslated("conversions of f16 on this machine")
+    v = c.as_real(x)
+    if own == bits:
+        return v
+    wide = Value("", bits, v.vary, True)
+    return c.value(f"fpext {v} to {wide.type}", bits, v.vary, True)
+
+
+def is_nan(c: Code, v: Value) -> Value:
+    return c.compare("uno", v, v)
+
+
+def canonical(c: Code, v: Value, kind: str, ftz: bool = False) -> Value:
+    """A number of a kind's own format as its bits; NaN becomes the canonical NaN."""
+    bits = c.as_bits(v)
+    if ftz:
+        bits = flush(c, bits, kind)
+    return c.choose(is_nan(c, v), NAN[kind], bits)
+
+
+def to_odd(c: Code, v: Value) -> Value:
+    """A double as a float, rounded to odd: what it rounds to in a shorter format is right (Boldo, Melquiond)."""
+    near = c.value(f"fptrunc {v} to {Value('', 32, v.vary, True).type}", 32, v.vary, True)
+    wide = c.value(f"fpext {near} to {v.type}", 64, v.vary, True)
+    bits = c.as_bits(near)
+    size = [c.intrinsic("fabs", x) for x in (wide, v)]
+    over = c.cast(c.compare("ogt", *size), 32)
+    cut = c.binary("or", c.binary("sub", bits, over), 1)
+    exact = c.binary("or", c.compare("ueq", wide, v), c.compare("oeq", size[1], c.real(float("inf"), 64, v.vary)))
+    return c.as_real(c.choose(exact, bits, cut))
+
+
+def round_float(c: Code, v: Value, kind: str, mode: str = "rn", ftz: bool = False, lo: Value | None = None) -> Value:
+    if lo is not None:
+        v = _odd(c, v, lo)
+    if kind == "f64":
+        return canonical(c, v, kind)
+    if kind == "f32":
+        near = c.value(f"fptrunc {v} to {Value('', 32, v.vary, True).type}", 32, v.vary, True)
+        if mode != "rn":
+            near = _directed(c, near, v, mode)
+        return canonical(c, near, kind, ftz)
+    if mode != "rn":
+        raise Untranslated(f"{kind} rounded by .{mode}")
+    odd = to_odd(c, v)
+    if kind == "f16":
+        if not compiler().has_halves:
+            raise Untranslated("conversions of f16 on this machine")
+        bits = c.as_bits(c.value(f"fptrunc {odd} to {Value('', 16, v.vary, True).type}", 16, v.vary, True))
+    else:
+        bits = round_bf16(c, c.as_bits(odd))
+    if ftz:
+        bits = flush(c, bits, kind)
+    return c.choose(is_nan(c, v), NAN[kind], bits)
+
+
+def round_bf16(c: Code, bits: Value) -> Value:
+    """Bits of a float, rounded to the nearest bf16; NaN to anything."""
+    odd = c.binary("and", c.shift("lshr", bits, 16), 1)
+    return c.cast(c.shift("lshr", c.binary("add", bits, c.binary("add", odd, 0x7FFF)), 16), 16)
+
+
+def _directed(c: Code, near: Value, v: Value, mode: str) -> Value:
+    """A float that is nearest to a double, moved by one where it lies on the wrong side of it."""
+    wide = c.value(f"fpext {near} to {v.type}", 64, v.vary, True)
+    bits = c.as_bits(near)
+    negative = c.compare("slt", bits, 0)
+    if mode == "rz":
+        wrong = c.compare("ogt", c.intrinsic("fabs", wide), c.intrinsic("fabs", v))
+        return c.as_real(c.binary("sub", bits, c.cast(wrong, 32)))
+    up = mode == "rp"
+    wrong = c.compare("olt" if up else "ogt", wide, v)
+    grows = c.invert(negative) if up else negative  # away from zero, the bits count up
+    step = c.choose(grows, 1, -1, 32)
+    zero = c.compare("eq", c.binary("and", bits, 0x7FFFFFFF), 0)
+    moved = c.choose(zero, 1 if up else 0x80000001, c.binary("add", bits, step))
+    return c.as_real(c.choose(wrong, moved, bits))
+
+
+def _odd(c: Code, hi: Value, lo: Value) -> Value:
+    bits = c.as_bits(hi)
+    zero = c.real(0.0, 64, hi.vary)
+    finite = c.compare("olt", c.intrinsic("fabs", hi), c.real(float("inf"), 64, hi.vary))
+    even = c.compare("eq", c.binary("and", bits, 1), 0)
+    inexact = c.binary("and", c.binary("and", c.compare("une", lo, zero), finite), even)
+    away = c.compare("eq", c.compare("ogt", lo, zero), c.compare("ogt", hi, zero))
+    moved = c.choose(away, c.binary("add", bits, 1), c.binary("sub", bits, 1))
+    return c.as_real(c.choose(inexact, moved, bits))
+
+
+def _two_sum(c: Code, a: Value, b: Value, mode: str) -> tuple[Value, Value]:
+    s = c.binary("fadd", a, b)
+    t = c.binary("fsub", s, a)
+    err = c.binary("fadd", c.binary("fsub", a, c.binary("fsub", s, t)), c.binary("fsub", b, t))
+    finite = c.compare("olt", c.intrinsic("fabs", s), c.real(float("inf"), 64, s.vary))
+    if mode == "rm":  # a sum of zero is -0 unless both terms are +0
+        negative = c.binary("or", *(c.compare("slt", c.as_bits(v), 0) for v in (a, b)))
+        zero = c.compare("oeq", s, c.real(0.0, 64, s.vary))
+        s = c.choose(c.binary("and", zero, negative), c.real(-0.0, 64, s.vary), s)
+    return s, c.choose(finite, err, c.real(0.0, 64, s.vary))
+
+
+def _clamped(c: Code, hi: Value, lo: Value | None, sat: bool, relu: bool) -> tuple[Value, Value | None]:
+    """What .sat and .relu make of a double (formats/alu.finish)."""
+    zero, one = c.real(0.0, 64, hi.vary), c.real(1.0, 64, hi.vary)
+    low = c.invert(c.compare("ogt", hi, zero)) if sat else c.compare("ole", hi, zero)
+    high = c.compare("ogt", hi, one) if sat else None
+    out = c.choose(low, zero, hi if high is None else c.choose(high, one, hi))
+    if lo is not None:
+        lo = c.choose(low if high is None else c.binary("or", low, high), zero, lo)
+    return out, lo
+
+
+def finish(c: Code, hi: Value, lo: Value | None, kind: str, mode: str, ftz: bool, sat: bool, relu: bool) -> Value:
+    if sat or relu:
+        hi, lo = _clamped(c, hi, lo, sat, relu)
+    return round_float(c, hi, kind, mode, ftz, lo)
+
+
+def _plain(kind: str, mode: str, sat: bool, relu: bool = False) -> bool:
+    """Whether the machine's own instructions do it."""
+    return kind in ("f32", "f64") and mode == "rn" and not sat and not relu
+
+
+def _wide(kind: str, mode: str) -> None:
+    if kind == "f64":
+        raise Untranslated(f"f64 rounded by .{mode}")
+
+
+def fadd(c: Code, kind: str, a, b, mode="rn", ftz=False, sat=False, sub=False) -> Value:
+    if _plain(kind, mode, sat):
+        x, y = (number(c, v, kind, WIDTH[kind], ftz) for v in (a, b))
+        return canonical(c, c.binary("fsub" if sub else "fadd", x, y), kind, ftz)
+    _wide(kind, mode)
+    x, y = (number(c, v, kind, 64, ftz) for v in (a, b))
+    if sub:
+        y = c.value(f"fneg {y}", 64, y.vary, True)
+    if x.vary != y.vary:
+        x, y = c.spread(x), c.spread(y)
+    return finish(c, *_two_sum(c, x, y, mode), kind, mode, ftz, sat, False)
+
+
+def fmul(c: Code, kind: str, a, b, mode="rn", ftz=False, sat=False) -> Value:
+    if _plain(kind, mode, sat):
+        x, y = (number(c, v, kind, WIDTH[kind], ftz) for v in (a, b))
+        return canonical(c, c.binary("fmul", x, y), kind, ftz)
+    _wide(kind, mode)
+    x, y = (number(c, v, kind, 64, ftz) for v in (a, b))
+    return finish(c, c.binary("fmul", x, y), None, kind, mode, ftz, sat, False)
+
+
+def ffma(c: Code, kind: str, a, b, d, mode="rn", ftz=False, sat=False, relu=False) -> Value:
+    if _plain(kind, mode, sat, relu):
+        x, y, z = (number(c, v, kind, WIDTH[kind], ftz) for v in (a, b, d))
+        return canonical(c, c.intrinsic("fma", x, y, z), kind, ftz)
+    _wide(kind, mode)
+    x, y, z = (number(c, v, kind, 64, ftz) for v in (a, b, d))
+    product = c.binary("fmul", x, y)
+    if product.vary != z.vary:
+        product, z = c.spread(product), c.spread(z)
+    return finish(c, *_two_sum(c, product, z, mode), kind, mode, ftz, sat, relu)
+
+
+def fdiv(c: Code, kind: str, a, b, mode="rn", ftz=False) -> Value:
+    if not _plain(kind, mode, False):
+        raise Untranslated(f"division of {kind}, .{mode}")
+    x, y = (number(c, v, kind, WIDTH[kind], ftz) for v in (a, b))
+    return canonical(c, c.binary("fdiv", x, y), kind, ftz)
+
+
+def fsqrt(c: Code, kind: str, a, mode="rn", ftz=False) -> Value:
+    if not _plain(kind, mode, False):
+        raise Untranslated(f"root of {kind}, .{mode}")
+    return canonical(c, c.intrinsic("sqrt", number(c, a, kind, WIDTH[kind], ftz)), kind, ftz)
+
+
+def frcp(c: Code, kind: str, a, mode="rn", ftz=False) -> Value:
+    return fdiv(c, kind, {"f32": 0x3F800000, "f64": 0x3FF0000000000000}[kind], a, mode, ftz)
+
+
+NEAR = 32  # of the last places of a double, within which two libraries agree on a function
+
+
+def approx(c: Code, name: str, a, ftz=False, kind="f32") -> Value:
+    if kind != "f32":
+        raise Untranslated(f"approximation in {kind}")
+    x = number(c, a, kind, 64, ftz)
+    if name in ("rcp", "sqrt", "rsqrt"):
+        y = c.intrinsic("sqrt", x) if "sqrt" in name else x
+        y = c.binary("fdiv", c.real(1.0, 64, x.vary), y) if name[0] == "r" else y
+        return round_float(c, y, kind, "rn", ftz)
+    y = c.library({"ex2": "exp2", "lg2": "log2"}.get(name, name), x)
+    # The C library and NumPy differ in the last places of a double. Where that could change the float, Python decides.
+    bits = c.as_bits(y)
+    tie = c.binary("sub", c.binary("and", bits, (1 << 29) - 1), (1 << 28) - NEAR)
+    size = c.binary("and", bits, (1 << 63) - 1)
+    doubtful = c.compare("ule", tie, 2 * NEAR)
+    smallest, vanishing = 0x3810000000000000, 0x3680000000000000  # 2^-126 and 2^-151
+    short = c.binary("and", c.compare("ult", size, smallest), c.compare("ugt", size, vanishing))
+    c.bail_where(c.binary("or", doubtful, short))
+    return round_float(c, y, kind, "rn", ftz)
+
+
+def fminmax(c: Code, kind, is_max, a, b, ftz=False, nan=False, xorsign=False, absolute=False) -> Value:
+    width = max(WIDTH[kind], 32)
+    x, y = (number(c, v, kind, width, ftz) for v in (a, b))
+    if x.vary != y.vary:
+        x, y = c.spread(x), c.spread(y)
+    sign = c.binary("xor", c.as_bits(x), c.as_bits(y)) if xorsign else None
+    if absolute:
+        x, y = c.intrinsic("fabs", x), c.intrinsic("fabs", y)
+    first, second = (c.compare("slt", c.as_bits(v), 0) for v in (x, y))
+    zeros = c.binary("and", c.compare("oeq", x, y), c.binary("and", first, c.invert(second)))
+    lower = c.binary("or", c.compare("olt", x, y), zeros)  # -0 < +0
+    out = c.choose(lower, y, x) if is_max else c.choose(lower, x, y)
+    out = c.choose(is_nan(c, x), y, c.choose(is_nan(c, y), x, out))
+    if nan:
+        out = c.choose(c.compare("uno", x, y), c.real(float("nan"), width, x.vary), out)
+    if sign is not None:
+        top = 1 << (width - 1)
+        size = c.binary("and", c.as_bits(out), top - 1)
+        out = c.as_real(c.binary("or", size, c.binary("and", sign, top)))
+    if WIDTH[kind] >= 32:
+        return canonical(c, out, kind, ftz)
+    wide = c.value(f"fpext {out} to {Value('', 64, out.vary, True).type}", 64, out.vary, True)
+    return round_float(c, wide, kind, "rn", ftz)
+
+
+def fneg(c: Code, kind: str, a, ftz=False, absolute=False) -> Value:
+    bits = bits_of(c, a, kind, ftz)
+    sign = 1 << (bits.bits - 1)
+    nan = c.compare("ugt", c.binary("and", bits, sign - 1), INFINITY[kind])
+    bits = c.binary("and", bits, sign - 1) if absolute else c.binary("xor", bits, sign)
+    return bits if kind == "f64" else c.choose(nan, NAN[kind], bits)
+
+
+def fcompare(c: Code, kind: str, op: str, a, b, ftz=False) -> Value:
+    width = max(WIDTH[kind], 32)
+    x, y = (number(c, v, kind, width, ftz) for v in (a, b))
+    if op in ("num", "nan"):
+        return c.compare("ord" if op == "num" else "uno", x, y)
+    return c.compare(("u" if len(op) == 3 else "o") + op[:2], x, y)
+
+
+def fcompare_packed(c: Code, kind: str, op: str, a, b, ftz=False) -> tuple[Value, Value]:
+    halves = [[c.cast(c.shift("lshr", c.cast(v, 32), s), 16) for v in (a, b)] for s in (0, 16)]
+    return tuple(fcompare(c, kind, op, *pair, ftz) for pair in halves)
+
+
+def packed(c: Code, f, *values) -> Value:
+    lo = f(*(c.cast(c.cast(v, 32), 16) for v in values))
+    hi = f(*(c.cast(c.shift("lshr", c.cast(v, 32), 16), 16) for v in values))
+    return join16(c, lo, hi)
+
+
+def join16(c: Code, lo, hi) -> Value:
+    return c.binary("or", c.cast(c.cast(lo, 16), 32), c.shift("shl", c.cast(c.cast(hi, 16), 32), 16))
+
+
+def packed64(c: Code, f, *values) -> Value:
+    lo = f(*(c.cast(c.cast(v, 64), 32) for v in values))
+    hi = f(*(c.cast(c.shift("lshr", c.cast(v, 64), 32), 32) for v in values))
+    return c.binary("or", c.cast(lo, 64), c.shift("shl", c.cast(hi, 64), 32))
+
+
+def testp(c: Code, kind: str, what: str, a) -> Value:
+    bits = c.cast(a, WIDTH[kind])
+    size, infinity = c.binary("and", bits, (1 << (bits.bits - 1)) - 1), INFINITY[kind]
+    tiny = c.binary("and", c.compare("ne", size, 0), c.compare("eq", c.binary("and", size, infinity), 0))
+    if what == "subnormal":
+        return tiny
+    if what == "normal":
+        return c.binary("and", c.compare("ult", size, infinity), c.invert(tiny))
+    how = {"finite": "ult", "infinite": "eq", "number": "ule", "notanumber": "ugt"}[what]
+    return c.compare(how, size, infinity)

@@ -1,0 +1,10 @@
+"""What machine code and the Python around it tell each other of memory: numbers of int64s, by name."""
+
+# What machine code reads, int64s: the warp and the order of events, the window of its shared memory, those of regions
+CHECKS, NOW, ROOM, COMPONENT, SPACE, MARKS, CLOCK, KNOWN_COUNT, UID, OWN_SPACE = range(10)
+EVENTS, EVENT_COUNT, EVENT_ROOM, STORED, REGIONS, LAST, ACTIVE, WANTED = range(10, 18)
+SHARED, FIELDS = 20, 20
+# Of a window: its addresses, where its data lie, its first word; the shadow of its words and of bytes of parted ones
+LO, HI, DATA, VALID, ORIGIN, WRITTEN, READS, SLOTS, PLACES, SPLIT = range(10)
+B_WRITTEN, B_READS, B_SLOTS, B_PLACES, BUSY_LO, BUSY_HI, FLAGS, WROTE, WAS_READ = range(10, 19)
+WRITABLE, SHADOWED, CLOSED = 1, 2, 4  # closed: its shadow is still to be made, when somebody wants it

@@ -1,0 +1,602 @@
+"""Blocks of a program as one function of machine code, and the Python that enters it and comes back.
+
+A region is some blocks and what LLVM made of them. Inside, a register is a vector of the 32 lanes or one number, in all
+of it. Registers are in `R` whenever Python runs: on entry those that machine code will use go into its buffer,
+on leaving those that it has changed and somebody still reads come back. What is left to Python (an instruction without
+a translation, lanes that part, a fault to be explained) is a part of its block's Python function.
+
+The order of events is that of the Python: machine code adds up the time of each block, and gives up its turn when
+Group.run would.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import math
+import struct
+import textwrap
+import threading
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+
+from ..errors import EmulatorError
+from ..formats.alu import U
+from ..ptx.program import EXIT, Program
+from . import access, layout, memory
+from .llvm import LANES, Untranslated, compiler, type_of
+from .translate import Input, Kinds, Translator
+
+# The buffer: what machine code is told, numbers of one value, then a row for each that varies
+HEADER = "<qddqIIq"  # entry, time, limit, block where the lanes meet others, lanes here, lanes alive, context
+TIME, NUMBERS, ROW = 8, 64, 8 * LANES
+# What a register that does not fit its place raises, and a symbol without an address: Python comes to it, or does not
+AMISS = (TypeError, ValueError, OverflowError, struct.error, EmulatorError)
+
+
+@dataclass
+class Step:
+    """An instruction in its block: its Python, what it reads and writes, and LLVM's text for it, None for none."""
+
+    body: list[ast.stmt]
+    reads: int
+    writes: int
+    text: list[str] | None = None
+    bails: bool = False
+
+
+@dataclass
+class Part:
+    """Steps `first` to `end` of a block, all machine code or all Python."""
+
+    block: int
+    first: int
+    end: int
+    native: bool
+    # by analysis, registers a bit each: those changed since Python last ran when the part begins, those needed then
+    changed: int = 0
+    needed: int = 0
+
+
+@dataclass
+class Exit:
+    """Where machine code ends: before step `step` of a block, for Python to go on, or behind it, to `following`."""
+
+    block: int
+    step: int | None
+    following: int = 0
+    saved: int = 0
+    code: object = None  # the Python that goes on
+    resume: tuple[int, int] | None = None  # where machine code follows it
+    save: object = None
+
+
+def bits_of(mask: int) -> list[int]:
+    return [i for i in range(mask.bit_length()) if mask >> i & 1]
+
+
+def mask_of(registers) -> int:
+    return sum(1 << r for r in registers)
+
+
+def steps_of(program: Program, block: int, writer) -> list[Step]:
+    """The instructions of a block, with the Python that `writer` holds of it."""
+    steps = []
+    for n, index in enumerate(range(program.start[block], program.end[block])):
+        lines = [text for text, _ in writer.lines[writer.marks[n] : writer.marks[n + 1]]]
+        reads, writes = program.effects[index]
+        body = ast.parse(textwrap.dedent("\n".join(lines))).body
+        steps.append(Step(body, mask_of(reads), mask_of(writes)))
+    return steps
+
+
+class Region:
+    """blocks: their numbers; varying: registers that are known to have a value for each lane."""
+
+    def __init__(self, program: Program, blocks: list[int], costs: list[float], units: Mapping[str, ModuleType]):
+        self.program, self.blocks, self.costs, self.units = program, blocks, costs, units
+        self.writers = {b: program.write(b) for b in blocks}
+        self.steps = {b: steps_of(program, b, w) for b, w in self.writers.items()}
+        self.bits = {r.index: r.bits for r in program.kernel.registers}
+        self.varying: set[int] = set()
+        self.tails: dict[tuple[int, int, int], object] = {}
+        self.buffer_lock = threading.Lock()
+        self.memory = memory.Memory()
+        self.places: dict[int, tuple[str, int, int]] = {}
+
+    # -- translation -------------------------------------------------------------------------------------------
+    def translate(self) -> None:
+        kinds = Kinds(self.varying)
+        bodies = [step.body for b in self.blocks for step in self.steps[b]]
+        while any([kinds.follow(body) for body in bodies]):
+            pass
+        self.varying = kinds.varying
+        self.code = code = Translator(self.bits, self.varying)
+        for b in self.blocks:
+            for n, step in enumerate(self.steps[b]):
+                bails = []
+
+                def bail(b=b, n=n, bails=bails):
+                    bails.append(n)
+                    return f"bail.{b}.{n}"
+
+                last = n == len(self.steps[b]) - 1
+                body = [s for s in step.body if not (last and self._ends(s))]
+                used = set(code.registers)
+                code.index = self.program.start[b] + n
+                try:
+                    step.text = code.instruction(body, bail)
+                    step.bails = bool(bails)
+                    if last:
+                        self._end(b, step, bail)
+                except Untranslated:
+                    step.text, step.bails = None, False
+                    code.registers = used
+
+    @staticmethod
+    def _ends(statement: ast.stmt) -> bool:
+        return isinstance(statement, ast.Return) or (
+            isinstance(statement, ast.If)
+            and isinstance(statement.body[0], ast.Return)
+            and isinstance(statement.test, ast.Compare)
+            and isinstance(statement.test.ops[0], ast.Is)
+        )
+
+    def _end(self, b: int, step: Step, bail) -> None:
+        """Add what the last step of a block does in the end: ways[b] are the blocks that may follow."""
+        code = self.code
+        code.lines, code.local, code.bail_to = step.text, dict(code.local), bail
+        ends = [s for s in step.body if self._ends(s)]
+        if not ends:
+            self._go(b, b + 1 if b + 1 < len(self.program.start) else EXIT)
+            return
+        if len(ends) == 1 and isinstance(ends[0], ast.Return) and not isinstance(ends[0].value, ast.Call):
+            self._go(b, ast.literal_eval(ends[0].value))
+            return
+        if len(ends) != 3:
+            raise Untranslated("an end")
+        there, here = (ast.literal_eval(s.body[0].value) for s in ends[:2])
+        guard = code.expression(ends[0].test.left)
+        if isinstance(guard, bool):
+            raise Untranslated("a constant guard")
+        every, some = code.name("every"), code.name("some")
+        if guard.vary:
+            lanes = code.lanes_true(guard)
+            code.branch(code.compare("eq", lanes, -1), every, some)
+            code.label(some)
+            none = code.name("none")
+            code.branch(code.compare("eq", lanes, 0), none, bail())
+            step.bails = True
+            code.label(none)
+        else:
+            code.branch(guard, every, some)
+            code.label(some)
+        self._go(b, here)
+        code.label(every)
+        self._go(b, there)
+
+    def _go(self, b: int, following: int) -> None:
+        """Write the way from the end of block b to another, if the turn lasts."""
+        code = self.code
+        if following not in self.steps:
+            code.jump(f"leave.{b}.{following}")
+            return
+        later = code.name()
+        cost = struct.unpack("<Q", struct.pack("<d", float(self.costs[b])))[0]
+        now = code.value("load double, ptr %time", 64, False, True)
+        code.emit(f"%{later} = fadd double {now.text}, 0x{cost:016X}")
+        on, stay = code.name("on"), code.name("stay")
+        limit = code.value("load double, ptr %limit", 64, False, True)
+        over = code.value(f"fcmp ogt double %{later}, {limit.text}", 1, False)
+        meets = code.value("load i64, ptr %meet", 64, False)
+        met = code.value(f"icmp eq i64 {meets.text}, {following}", 1, False)
+        code.branch(code.binary("or", over, met), f"leave.{b}.{following}", on)
+        code.label(on)
+        code.emit(f"store double %{later}, ptr %time")
+        code.jump(stay)
+        code.label(stay)
+        code.jump(f"block.{following}.0")
+
+    # -- analysis ----------------------------------------------------------------------------------------------
+    def divide(self) -> None:
+        """Find the parts, and what goes into machine code and comes back where."""
+        self.parts: dict[tuple[int, int], Part] = {}
+        self.entries: dict[tuple[int, int], int] = {}  # where machine code may begin
+        for b in self.blocks:
+            steps, first = self.steps[b], 0
+            while first < len(steps):
+                native, end = steps[first].text is not None, first
+                while end < len(steps) and (steps[end].text is not None) == native:
+                    end += 1
+                self.parts[b, first] = Part(b, first, end, native)
+                if native or first == 0:
+                    self.entries[b, first] = len(self.entries)
+                first = end
+        self.live = {b: self._live(b) for b in self.blocks}
+        self._find_changed()
+        self._find_exits()
+        self._find_needed()
+
+    def _live(self, b: int) -> list[int]:
+        """The registers that are read after the point before each step of a block, and after the last."""
+        live = [self.program.live_out[b]]
+        for step in reversed(self.steps[b]):
+            live.append(step.reads | live[-1] & ~step.writes)
+        return live[::-1]
+
+    def _followers(self, part: Part) -> list[int]:
+        if part.end < len(self.steps[part.block]):
+            return []
+        return [s for s in self.program.successors[part.block] if s in self.steps]
+
+    def _changed_at(self, part: Part, step: int) -> int:
+        changed = part.changed
+        for s in self.steps[part.block][part.first : step]:
+            changed |= s.writes
+        return changed
+
+    def _find_changed(self) -> None:
+        work = [p for p in self.parts.values() if p.native]
+        while work:
+            part = work.pop()
+            changed = self._changed_at(part, part.end)
+            for s in self._followers(part):
+                follower = self.parts[s, 0]
+                if changed & ~follower.changed:
+                    follower.changed |= changed
+                    if follower.native:
+                        work.append(follower)
+
+    def _find_exits(self) -> None:
+        self.exits: dict[str, Exit] = {}  # by label
+        for part in self.parts.values():
+            b, steps = part.block, self.steps[part.block]
+            if not part.native:
+                if part.first == 0:  # reached from other blocks
+                    self.exits[f"python.{b}.0"] = Exit(b, 0, saved=part.changed & self.live[b][0])
+                continue
+            for n in range(part.first, part.end):
+                if steps[n].bails:
+                    self.exits[f"bail.{b}.{n}"] = Exit(b, n, saved=self._changed_at(part, n) & self.live[b][n])
+            changed = self._changed_at(part, part.end)
+            if part.end < len(steps):
+                self.exits[f"python.{b}.{part.end}"] = Exit(b, part.end, saved=changed & self.live[b][part.end])
+                continue
+            ways = {int(w) for w in self._ways(steps[-1].text, b)}
+            for s in ways:
+                live = self.program.live[s] if s >= 0 else 0
+                self.exits[f"leave.{b}.{s}"] = Exit(b, None, s, saved=changed & live)
+
+    @staticmethod
+    def _ways(text: list[str], b: int) -> set[str]:
+        mark = f"label %leave.{b}."
+        return {line.split(mark)[1].split(",")[0] for line in text if mark in line}
+
+    def _find_needed(self) -> None:
+        again = True
+        while again:
+            again = False
+            for part in reversed(self.parts.values()):
+                if not part.native:
+                    continue
+                b, steps = part.block, self.steps[part.block]
+                if part.end < len(steps):
+                    needed = self.exits[f"python.{b}.{part.end}"].saved
+                else:
+                    needed = 0
+                    for label, way in self.exits.items():
+                        if way.step is None and way.block == b:
+                            needed |= way.saved
+                    for s in self._followers(part):
+                        follower = self.parts[s, 0]
+                        needed |= follower.needed if follower.native else self.exits[f"python.{s}.0"].saved
+                for n in reversed(range(part.first, part.end)):
+                    needed = steps[n].reads | needed & ~steps[n].writes
+                    if steps[n].bails:
+                        needed |= self.exits[f"bail.{b}.{n}"].saved
+                if needed & ~part.needed:
+                    part.needed |= needed
+                    again = True
+
+    # -- machine code ------------------------------------------------------------------------------------------
+    def compile(self) -> None:
+        """Translate, divide, compile; write the Python around it."""
+        self.translate()
+        self.divide()
+        used = 0
+        for part in self.parts.values():
+            used |= part.needed | part.changed
+        for e in self.exits.values():
+            used |= e.saved
+        self.used = [r for r in bits_of(used | mask_of(self.code.registers)) if self.bits[r] != 128]
+        inputs = list(self.code.inputs.values())
+        self.numbers: dict[object, int] = {}  # a register or an input of one value -> its place
+        self.rows: dict[object, int] = {}
+        for what in [*self.used, *inputs]:
+            vary = what.vary if isinstance(what, Input) else what in self.varying
+            table = self.rows if vary else self.numbers
+            table[what] = len(table)
+        self.rows_at = -(-(NUMBERS + 8 * len(self.numbers)) // 64) * 64
+        size = self.rows_at + ROW * len(self.rows)
+        raw = np.zeros(size + 64, np.uint8)
+        start = -raw.ctypes.data % 64
+        self.buffer = raw[start : start + size]
+        address = compiler().function(self._text(inputs))
+        function = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(address)
+        self.call = lambda at=self.buffer.ctypes.data: function(at)
+        self.views = {}
+        for what, k in self.rows.items():
+            bits = what.bits if isinstance(what, Input) else self.bits[what]
+            at = self.rows_at + ROW * k
+            view = self.buffer[at : at + LANES * max(1, bits // 8)].view(U[bits])
+            self.views[what] = view
+        labels = list(self.exits)
+        self.by_number = [self.exits[label] for label in labels]
+        for e in self.by_number:
+            e.save = self._saver(e)
+            if e.step is not None:
+                self._continue(e)
+        self.enters = {p: self._enterer(p) for p in self.entries if self.parts[p].native}
+
+    def _text(self, inputs: list[Input]) -> str:
+        code = self.code
+        head, body = [], []
+        places = []
+        for what in [*self.used, *inputs]:
+            if isinstance(what, Input):
+                name, bits, vary = f"%input{inputs.index(what)}", what.bits, what.vary
+            else:
+                name, bits, vary = f"%r{what}", self.bits[what], what in self.varying
+            head.append(f"  {name} = alloca {type_of(bits, vary)}, align 64")
+            places.append((name, what, bits, vary))
+        head += [
+            f"  %{n} = alloca {t}"
+            for n, t in (
+                ("time", "double"),
+                ("limit", "double"),
+                ("meet", "i64"),
+                ("lane_mask", "i32"),
+                ("live_mask", "i32"),
+            )
+        ]
+        head += [f"  %{name} = alloca [{size} x i8], align 64" for name, size in sorted(code.scratch.items())]
+        if code.accesses:
+            head += [
+                "  %active = alloca i32",
+                "  %h.context = getelementptr i8, ptr %base, i64 40",
+                "  %context = load ptr, ptr %h.context",
+                f"  %h.active = getelementptr i64, ptr %context, i64 {layout.ACTIVE}",
+                "  %l.active = load i64, ptr %h.active",
+                "  %l.active.32 = trunc i64 %l.active to i32",
+                "  store i32 %l.active.32, ptr %active",
+            ]
+        for name, kind, at in (("time", "double", 8), ("limit", "double", 16), ("meet", "i64", 24),
+                               ("lane_mask", "i32", 32), ("live_mask", "i32", 36)):  # fmt: skip
+            head += [
+                f"  %h.{name} = getelementptr i8, ptr %base, i64 {at}",
+                f"  %l.{name} = load {kind}, ptr %h.{name}",
+                f"  store {kind} %l.{name}, ptr %{name}",
+            ]
+        for name, what, bits, vary in places:
+            head += self._load(name, what, bits, vary)
+        head += ["  %entry.number = load i64, ptr %base"]
+        targets = [f"i64 {n}, label %block.{b}.{i}" for (b, i), n in self.entries.items() if self.parts[b, i].native]
+        head += [f"  switch i64 %entry.number, label %nowhere [{' '.join(targets)}]", "nowhere:", "  unreachable"]
+        for part in self.parts.values():
+            b, first = part.block, part.first
+            if not part.native:
+                if first == 0:
+                    body += [f"block.{b}.0:", f"  br label %python.{b}.0"]
+                continue
+            body.append(f"block.{b}.{first}:")
+            for step in self.steps[b][first : part.end]:
+                body += step.text
+            if part.end < len(self.steps[b]):
+                body.append(f"  br label %python.{b}.{part.end}")
+        names = {what: (name, bits, vary) for name, what, bits, vary in places}
+        for n, (label, e) in enumerate(self.exits.items()):
+            body.append(f"{label}:")
+            body += [f"  %x{n}.t = load double, ptr %time", f"  store double %x{n}.t, ptr %h.time"]
+            for r in bits_of(e.saved):
+                if self.bits[r] != 128:
+                    body += self._store(f"x{n}", r, *names[r])
+            body.append(f"  ret i64 {n}")
+        return "\n".join([
+            *code.declarations.values(), *code.helpers.values(),
+            *([access.shadow_text(), *code.accesses.values()] if code.accesses else []),
+            "define i64 @block(ptr noalias %base) {", "entry:", *head, *body, "}",
+        ])  # fmt: skip
+
+    def _place(self, what) -> int:
+        return NUMBERS + 8 * self.numbers[what] if what in self.numbers else self.rows_at + ROW * self.rows[what]
+
+    def _load(self, name: str, what, bits: int, vary: bool) -> list[str]:
+        n, kind = name[1:], type_of(bits, vary)
+        lines = [f"  %p.{n} = getelementptr i8, ptr %base, i64 {self._place(what)}"]
+        if bits == 1:
+            byte = type_of(8, vary)
+            lines += [
+                f"  %b.{n} = load {byte}, ptr %p.{n}, align {64 if vary else 8}",
+                f"  %v.{n} = icmp ne {byte} %b.{n}, zeroinitializer",
+            ]
+        else:
+            lines.append(f"  %v.{n} = load {kind}, ptr %p.{n}, align {64 if vary else 8}")
+        return [*lines, f"  store {kind} %v.{n}, ptr {name}"]
+
+    def _store(self, prefix: str, what, name: str, bits: int, vary: bool) -> list[str]:
+        v, kind = f"%{prefix}.{name[1:]}", type_of(bits, vary)
+        lines = [f"  {v} = load {kind}, ptr {name}"]
+        if bits == 1 or not vary:
+            wide = type_of(8 if bits == 1 else 64, vary)
+            if wide != kind:
+                lines.append(f"  {v}.w = zext {kind} {v} to {wide}")
+                v, kind = f"{v}.w", wide
+        return [*lines, f"  store {kind} {v}, ptr %p.{name[1:]}, align {64 if vary else 8}"]
+
+    # -- the Python around it ----------------------------------------------------------------------------------
+    def _enterer(self, position: tuple[int, int]):
+        """A function of a group that fills the buffer for an entry and runs the machine code; returns its exit."""
+        needed = [r for r in bits_of(self.parts[position].needed) if self.bits[r] != 128]
+        scope = {"pack": None, "buffer": self.buffer, "call": self.call, "inf": math.inf, "fill": _fill}
+        lines = ["def enter(g):", "    R, n, heap, join = g.R, g.n, g.engine.heap, g.join"]
+        whole, narrow = [], []
+        numbers = {}
+        for what in [*needed, *self.code.inputs.values()]:
+            text = f"R[{what}]" if not isinstance(what, Input) else what.text
+            if what in self.rows:
+                k = self.rows[what]
+                scope[f"i{k}"] = self.views[what]
+                check = "    if R[{0}] is None: raise TypeError".format(what) if self._bits(what) == 1 else None
+                if check and not isinstance(what, Input):
+                    lines.append(check)
+                whole.append(f"        i{k}[:] = {text}")
+                narrow.append(f"        fill(i{k}, {text}, n)")
+            else:
+                numbers[self.numbers[what]] = ("B7x" if self._bits(what) == 1 else "Q", text)
+        if whole:
+            lines += [f"    if n == {LANES}:", *whole, "    else:", *narrow]
+        layout, values = HEADER + f"{NUMBERS - struct.calcsize(HEADER)}x", []
+        for k in range(max(numbers, default=-1) + 1):
+            kind, text = numbers.get(k, ("8x", None))
+            layout += kind
+            if text is not None:
+                values.append(text)
+        scope["pack"] = struct.Struct(layout).pack_into
+        scope.update(self.units)
+        limit = "heap[0][0] + g.clock.quantum if heap else inf"
+        scope["begin"] = self.memory.begin
+        shared = any(".shared." in name for name in self.code.accesses)
+        header = [f"{self.entries[position]}", "g.t", limit, "join.block if join else -9", "g.lane_mask"]
+        header += ["g.warp.live_mask", f"begin(g, {shared})" if self.code.accesses else "0"]
+        lines.append(f"    pack(buffer, 0, {', '.join([*header, *values])})")
+        lines.append("    return call()")
+        exec("\n".join(lines), scope)
+        return scope["enter"]
+
+    def _bits(self, what) -> int:
+        return what.bits if isinstance(what, Input) else self.bits[what]
+
+    def _saver(self, e: Exit):
+        """A function of a group that takes back what an exit says."""
+        scope = {"buffer": self.buffer}
+        saved = [r for r in bits_of(e.saved) if self.bits[r] != 128]
+        rows = [r for r in saved if r in self.rows]
+        numbers = {self.numbers[r]: r for r in saved if r in self.numbers}
+        layout, targets = f"<{TIME}xd", ["g.t"]
+        if numbers:
+            layout += f"{NUMBERS - TIME - 8}x"
+        for k in range(max(numbers, default=-1) + 1):
+            if k in numbers:
+                layout += "?7x" if self.bits[numbers[k]] == 1 else "Q"
+                targets.append(f"R[{numbers[k]}]")
+            else:
+                layout += "8x"
+        scope["unpack"] = struct.Struct(layout).unpack_from
+        lines = ["def save(g):", "    R, n = g.R, g.n", f"    {', '.join(targets)}, = unpack(buffer)"]
+        lines.append(f"    g.pc = {e.block}")
+        if rows:
+            lines.append(f"    if n == {LANES}:")
+            for r in rows:
+                scope[f"o{r}"] = self.views[r]
+                lines.append(f"        R[{r}] = o{r}.copy()")
+            lines += ["    else:", *(f"        R[{r}] = o{r}[:n].copy()" for r in rows)]
+        exec("\n".join(lines), scope)
+        return scope["save"]
+
+    def _continue(self, e: Exit) -> None:
+        """Give an exit the Python that goes on there: a part without translation, or the rest of the block."""
+        b, steps = e.block, self.steps[e.block]
+        part = self.parts.get((b, e.step))
+        end = part.end if part is not None and not part.native else len(steps)
+        e.code = self.python(b, e.step, end)
+        e.resume = (b, end) if end < len(steps) else None
+
+    def python(self, b: int, first: int, end: int):
+        """The Python function of steps `first` to `end` of a block."""
+        key = b, first, end
+        if key not in self.tails:
+            reads = writes = 0
+            for step in self.steps[b][first:end]:
+                reads |= step.reads & ~writes
+                writes |= step.writes
+            program = self.program
+            last = end == len(self.steps[b])
+            if last:
+                reads |= program.define[b] & program.live_out[b] & ~writes
+            reads &= ~program.in_place[b]
+            saved = bits_of(writes & self.live[b][end] & ~program.in_place[b])
+            writer = self.writers[b]
+            if not program.line_maps[b]:
+                program.line_maps[b] = writer.finish()[1]
+            source = writer.part(first, end, bits_of(reads), saved)
+            self.tails[key] = program.load(b, source, writer, self.units)
+        return self.tails[key]
+
+    # -- running -----------------------------------------------------------------------------------------------
+    def run(self, g, block: int) -> int:
+        """Execute blocks from `block` on; returns what a block's function returns, of the last one: g.pc."""
+        position = block, 0
+        part = self.parts[position]
+        if not part.native:
+            following = self.python(block, 0, part.end)(g)
+            if following is not None:
+                return following
+            position = block, part.end
+        while True:
+            enter = self.enters[position]
+            try:
+                with self.buffer_lock:  # another thread of the script may launch the same kernel
+                    e = self.by_number[enter(g)]
+                    e.save(g)
+                    if self.code.accesses:
+                        self.memory.finish(g, self.origin)
+            except AMISS:
+                self.widen(g, position)
+                b, first = position
+                g.pc = b
+                return self.python(b, first, len(self.steps[b]))(g)
+            if e.step is None:
+                return e.following
+            following = e.code(g)
+            if following is not None or e.resume is None:
+                return following
+            position = e.resume
+
+    def origin(self, g, index: int):
+        """What names an instruction that has accessed memory, by its number in the program: as its Python would."""
+        place = self.places.get(index)
+        if place is None:
+            place = self.places[index] = self._place_in_python(index)
+        return g.origin_at(*place)
+
+    def _place_in_python(self, index: int) -> tuple[str, int, int]:
+        """The label of an access, its block, and the line of that one's Python that calls for it."""
+        b = bisect_right(self.program.start, index) - 1
+        n = index - self.program.start[b]
+        writer = self.writers[b]
+        if not self.program.line_maps[b]:
+            self.program.line_maps[b] = writer.finish()[1]
+        texts = [text for text, _ in writer.lines[writer.marks[n] : writer.marks[n + 1]]]
+        k = next(k for k, text in enumerate(texts) if "access." in text)
+        label = "load" if "access.load(" in texts[k] else "store"
+        return label, b, len(writer.opening([])) + writer.marks[n] + k + 1
+
+    def widen(self, g, position: tuple[int, int]) -> None:
+        """Compile again if a register that had one value for all lanes has not."""
+        more = {r for r in bits_of(self.parts[position].needed) if r in self.numbers and type(g.R[r]) is np.ndarray}
+        if more:
+            self.varying |= more
+            self.compile()
+
+
+def _fill(row: np.ndarray, value, n: int) -> None:
+    """A register of n lanes: those that are not here do as the first one does."""
+    if type(value) is np.ndarray:
+        row[:n] = value
+        row[n:] = value[0]
+    else:
+        row[:] = value

@@ -1,0 +1,156 @@
+"""Which blocks become machine code, and when: as soon as they have cost more in Python than LLVM will.
+
+What they cost is estimated from their instructions, not measured, so that a run can be repeated exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+
+import numpy as np
+
+from ..ptx.isa.registry import is_float
+from ..ptx.program import Program
+from ..ptx.syntax import TYPE_BITS, Instr
+from .llvm import compiler
+from .region import Region, Step
+
+# Microseconds, about: of an instruction in Python, by what it works with; of LLVM; of going in and out of machine code
+NUMBERS, INTEGERS, FLOATS, ACCESS = 0.1, 1.0, 12.0, 10.0
+COMPILED, START = 1000.0, 20_000.0
+CROSSING = 4.0
+LARGEST = 800  # instructions of a region
+UNITS_OF_LANES = ("shfl", "ld", "st", "redux", "vote", "ldmatrix", "stmatrix")
+
+
+def price(instr: Instr, varies: bool = True) -> float:
+    """What an instruction costs in Python."""
+    base, *parts = instr.parts
+    if base in UNITS_OF_LANES:
+        return ACCESS
+    if base not in ("mov", "selp") and any(p in TYPE_BITS and is_float(p) for p in parts):
+        return FLOATS
+    return INTEGERS if varies else NUMBERS
+
+
+def block(program: Program, index: int, units: Mapping[str, ModuleType]):
+    """The function of a block, on its way to machine code if that may ever pay."""
+    python = program.block(index, units)
+    size = program.end[index] - program.start[index]
+    if not size or compiler() is None:
+        return python
+    program.blocks[index] = Cold(program, index, units, python)
+    return program.blocks[index]
+
+
+class Cold:
+    """A block that runs as Python until it has cost as much as compiling would."""
+
+    __slots__ = ("program", "index", "units", "python", "price", "left")
+
+    def __init__(self, program: Program, index: int, units, python):
+        self.program, self.index, self.units, self.python = program, index, units, python
+        instrs = program.kernel.instrs[program.start[index] : program.end[index]]
+        self.price = sum(map(price, instrs))
+        self.left = START + COMPILED * len(instrs)
+
+    def __call__(self, g) -> int:
+        if g.n == 1 or not g.clock.moves_data:
+            return self.python(g)
+        self.left -= self.price
+        if self.left > 0:
+            return self.python(g)
+        self.program.blocks[self.index] = self.python
+        heat(self, g)
+        return self.program.blocks[self.index](g)
+
+
+class Native:
+    """A block that runs as machine code, with others of its region, where lanes work on data."""
+
+    __slots__ = ("region", "index", "python")
+
+    def __init__(self, region: Region, index: int, python):
+        self.region, self.index, self.python = region, index, python
+
+    def __call__(self, g) -> int:
+        if g.n == 1 or not g.clock.moves_data:
+            return self.python(g)
+        return self.region.run(g, self.index)
+
+
+def heat(cold: Cold, g) -> None:
+    """Make a region of a hot block and of those that follow it, if that pays."""
+    program, index = cold.program, cold.index
+    varying = {r for r in program.live_registers(index) if type(g.R[r]) is np.ndarray}
+    blocks = _reachable(program, index)
+    for _ in range(3):
+        region = Region(program, sorted(blocks), g.launch.costs, cold.units)
+        region.varying = varying
+        region.translate()
+        gains = {b: gain(region, b) for b in blocks}
+        poor = {b for b, won in gains.items() if won < 0}
+        if index in poor:
+            return
+        if not poor:
+            break
+        blocks = _reachable(program, index, poor)
+    else:
+        return
+    turning = _cycles(region)
+    worth = {b for b in blocks if gains[b] > CROSSING or b in turning}
+    if index not in worth:
+        return
+    region.compile()
+    for b in worth:
+        old = program.blocks[b]
+        python = old.python if isinstance(old, Cold) else old if old is not None else program.compile(b, cold.units)
+        program.blocks[b] = Native(region, b, python)
+
+
+def _reachable(program: Program, first: int, without: set[int] = frozenset()) -> set[int]:
+    """Blocks that follow `first`, near ones first, until there are enough; none of another region."""
+    found, work, room = {first}, [first], LARGEST
+    for b in work:
+        for s in program.successors[b]:
+            size = program.end[s] - program.start[s]
+            if s in found or s in without or not size or size > room or isinstance(program.blocks[s], Native):
+                continue
+            room -= size
+            found.add(s)
+            work.append(s)
+    return found
+
+
+def gain(region: Region, b: int) -> float:
+    """Microseconds that a pass of a block gains as machine code, without the way in."""
+    steps, program = region.steps[b], region.program
+    won, python = 0.0, False
+    for step, instr in zip(steps, program.kernel.instrs[program.start[b] : program.end[b]], strict=True):
+        if step.text is not None:
+            won += price(instr, _varies(region, step))
+        elif not python:
+            won -= CROSSING
+        python = step.text is None
+    return won
+
+
+def _varies(region: Region, step: Step) -> bool:
+    return any((step.reads | step.writes) >> r & 1 for r in region.varying)
+
+
+def _cycles(region: Region) -> set[int]:
+    """The blocks of machine code alone that lie on a way back to themselves through such blocks."""
+    pure = {b for b in region.blocks if all(s.text is not None for s in region.steps[b])}
+    follow = {b: {s for s in region.program.successors[b] if s in pure} for b in pure}
+    reach = {b: set(f) for b, f in follow.items()}
+    changed = True
+    while changed:
+        changed = False
+        for b in pure:
+            more = set().union(*(reach[s] for s in reach[b])) - reach[b] if reach[b] else set()
+            if more:
+                reach[b] |= more
+                changed = True
+    return {b for b in pure if b in reach[b]}

@@ -1,0 +1,432 @@
+"""One instruction: from the Python that its handler wrote to LLVM's assembly.
+
+That Python is assignments of expressions over registers (`r5`), temporaries, constants and calls, `if` for a guard, and
+`return` where a block ends. It means here what it means for NumPy's unsigned arrays, as all that handlers write.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import access, arithmetic, conversion, exchange
+from .llvm import LANES, Code, Untranslated, Value, type_of
+
+OPERATORS = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor",
+    ast.LShift: "shl", ast.RShift: "lshr",
+}  # fmt: skip
+COMPARISONS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "ult", ast.LtE: "ule", ast.Gt: "ugt", ast.GtE: "uge"}
+MODULES = {"alu": arithmetic, "convert": conversion, "lanes": exchange}
+FULL = (1 << LANES) - 1
+# State spaces, and the one whose ranges of addresses are looked through: generic addresses elsewhere are left to Python
+WINDOWS = {"shared": "shared", "global": "global", "generic": "global"}
+
+
+@dataclass(frozen=True)
+class Input:
+    """What code asks the group for, by its text: the same all the time that machine code runs."""
+
+    text: str
+    bits: int
+    vary: bool
+
+
+def input_of(node: ast.AST) -> Input | None:
+    """A special register or the address of a symbol."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return None
+    called = ast.unparse(node.func)
+    if called == "g.special":
+        name = node.args[0].value
+        if name.startswith(("clock", "globaltimer")):
+            return None
+        return Input(ast.unparse(node), 32, name.startswith(("tid", "laneid", "lanemask")))
+    if called == "addresses.symbol":
+        return Input(ast.unparse(node), 64, False)
+    return None
+
+
+def register_of(name: str) -> int | None:
+    """The register's number where a name is one's: r5."""
+    return int(name[1:]) if name[0] == "r" and name[1:].isdigit() else None
+
+
+# -- which values differ from lane to lane -----------------------------------------------------------------------------
+UNIFORM_CALLS = {"lanes.vote", "lanes.reduce", "g.uniform"}
+
+
+class Kinds:
+    """The registers that hold a value for each lane; it only grows. Those of one value for all are ints in Python."""
+
+    def __init__(self, varying: set[int]):
+        self.varying = set(varying)
+
+    def follow(self, body: list[ast.stmt]) -> bool:
+        """Follow one instruction; returns whether a register has become one that varies."""
+        before = len(self.varying)
+        self.local: dict[str, bool] = {}
+        for statement in body:
+            self._statement(statement, False)
+        return len(self.varying) > before
+
+    def _statement(self, node: ast.stmt, guarded: bool) -> None:
+        if isinstance(node, ast.If):
+            guarded = guarded or self.varies(node.test)
+            for inner in node.body:
+                self._statement(inner, guarded)
+        elif isinstance(node, ast.Assign):
+            self._assign(node.targets[0], node.value, guarded)
+
+    def _assign(self, target, value, guarded: bool) -> None:
+        if isinstance(target, ast.Tuple):
+            if isinstance(value, ast.Tuple):
+                each = [self.varies(v) for v in value.elts]
+            else:
+                each = [self.varies(value)] * len(target.elts)
+            for t, v in zip(target.elts, each, strict=True):
+                self._name(t, v or guarded)
+        else:
+            self._name(target, self.varies(value) or guarded)
+
+    def _name(self, target, vary: bool) -> None:
+        if not isinstance(target, ast.Name):
+            return
+        number = register_of(target.id)
+        if number is None:
+            self.local[target.id] = vary
+        elif vary:
+            self.varying.add(number)
+
+    def varies(self, node) -> bool:
+        if isinstance(node, ast.Name):
+            number = register_of(node.id)
+            return self.local.get(node.id, False) if number is None else number in self.varying
+        if isinstance(node, ast.Subscript):
+            return True  # a register that a unit has delivered
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in UNIFORM_CALLS:
+                return False
+            if found := input_of(node):
+                return found.vary
+            if called == "g.elect":
+                return True
+            if called == "lanes.shuffle":
+                mode, _, b, clamp = (constant_of(a) for a in node.args[1:])
+                return not exchange.whole_warp_from_one(mode, b, clamp) and True
+        return any(self.varies(child) for child in ast.iter_child_nodes(node))
+
+
+def constant_of(node: ast.AST):
+    """A literal's value, or None."""
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+# -- instructions ------------------------------------------------------------------------------------------------------
+class Translator(Code):
+    """Writes the instructions of a function. Registers and the like are variables in memory, which LLVM removes."""
+
+    def __init__(self, bits: dict[int, int], varying: set[int]):
+        super().__init__()
+        self.bits, self.varying = bits, varying
+        self.registers: set[int] = set()  # that are used
+        self.inputs: dict[str, Input] = {}
+        self.helpers: dict[str, str] = {}
+        self.scratch: dict[str, int] = {}  # bytes of memory by name
+        self.local: dict[str, object] = {}
+        self.bail_to: Callable[[], str] | None = None
+        self.index = 0  # of the instruction in its program
+        self.accesses: dict[str, str] = {}  # functions of memory
+
+    def instruction(self, body: list[ast.stmt], bail_to: Callable[[], str]) -> list[str]:
+        """The text of one instruction. bail_to: names, and so makes, the place where Python takes over from it."""
+        self.lines, self.local, self.bail_to = [], {}, bail_to
+        for statement in body:
+            self.statement(statement)
+        return self.lines
+
+    # -- statements --------------------------------------------------------------------------------------------
+    def statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id="R"))]):
+                pass  # of the end of a block: registers go back where machine code ends
+            case ast.Assign(targets=[target]):
+                self.assign(target, self.expression(node.value))
+            case ast.Expr():
+                self.expression(node.value)
+            case ast.If(body=[ast.Return(value=ast.UnaryOp())]):  # gives up its turn: Python waits
+                self.bail_where(self.waits(node.test))
+            case ast.If(test=ast.Compare(ops=[ast.IsNot()])):
+                for inner in node.body:
+                    self.statement(inner)
+            case ast.If(body=[ast.Return()]) | ast.Return():
+                raise Untranslated("return")
+            case _:
+                raise Untranslated(ast.unparse(node))
+
+    def waits(self, test: ast.expr) -> Value:
+        """Whether lanes that an instruction needs are elsewhere. A guard that fails makes no difference to Python."""
+        call = next((n for n in ast.walk(test) if isinstance(n, ast.Call)), None)
+        if call is None or ast.unparse(call.func) != "g.converged":
+            raise Untranslated("waits")
+        members = self.expression(call.args[0])
+        if isinstance(members, Value) and members.vary:
+            raise Untranslated("masks that differ")
+        members = self.cast(members, 32)
+        here, alive = self.header("lane_mask"), self.header("live_mask")
+        strange = self.binary("and", here, self.binary("xor", members, -1))
+        missing = self.binary("and", self.binary("and", members, alive), self.binary("xor", here, -1))
+        return self.compare("ne", self.binary("or", strange, missing), 0)
+
+    def assign(self, target: ast.expr, value) -> None:
+        if isinstance(target, ast.Tuple):
+            for t, v in zip(target.elts, value, strict=True):
+                self.assign(t, v)
+            return
+        if not isinstance(target, ast.Name):
+            raise Untranslated(ast.unparse(target))
+        number = register_of(target.id)
+        if number is None:
+            self.local[target.id] = value
+            return
+        bits = self.bits[number]
+        if bits == 128 or not isinstance(value, (int, Value)):
+            raise Untranslated("this value of a register")
+        value = self.cast(value, bits)
+        if number in self.varying:
+            value = self.spread(value)
+        elif value.vary:
+            raise Untranslated("lanes that differ in a register of one value")  # Kinds has not seen it
+        self.registers.add(number)
+        self.emit(f"store {value}, ptr %r{number}")
+
+    # -- expressions -------------------------------------------------------------------------------------------
+    def expression(self, node: ast.expr):
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                return self.named(node.id)
+            case ast.Tuple():
+                return tuple(self.expression(e) for e in node.elts)
+            case ast.BinOp():
+                return self.operation(node)
+            case ast.UnaryOp(op=ast.USub()):
+                value = self.expression(node.operand)
+                return -value if isinstance(value, int) else self.binary("sub", 0, value)
+            case ast.Compare(left=left, ops=[how], comparators=[right]) if type(how) in COMPARISONS:
+                a, b = self.expression(left), self.expression(right)
+                if isinstance(a, int) and isinstance(b, int):
+                    raise Untranslated("comparison of constants")
+                return self.compare(COMPARISONS[type(how)], a, b)
+            case ast.IfExp(test=ast.Name(id="moves_data")):
+                return self.expression(node.body)  # machine code does not run where the clock moves no data
+            case ast.IfExp(test=ast.Compare(ops=[ast.IsNot()])):
+                return self.expression(node.body)
+            case ast.Lambda():
+                return self.function(node)
+            case ast.Call():
+                return self.call(node)
+            case ast.Attribute():
+                if ast.unparse(node) == "g.lanes":
+                    return None
+                if ast.unparse(node) == "g.lane_mask":
+                    return self.header("lane_mask")
+        raise Untranslated(ast.unparse(node))
+
+    def named(self, name: str):
+        number = register_of(name)
+        if number is None:
+            if name not in self.local:
+                raise Untranslated(name)
+            return self.local[name]
+        bits, vary = self.bits[number], number in self.varying
+        if bits == 128:
+            raise Untranslated("128 bits")
+        self.registers.add(number)
+        return self.value(f"load {type_of(bits, vary)}, ptr %r{number}", bits, vary)
+
+    def operation(self, node: ast.BinOp):
+        what = OPERATORS.get(type(node.op))
+        a, b = self.expression(node.left), self.expression(node.right)
+        if what is None or not all(isinstance(v, (int, Value)) for v in (a, b)):
+            raise Untranslated(ast.unparse(node))
+        if isinstance(a, int) and isinstance(b, int):
+            return {"add": a + b, "sub": a - b, "mul": a * b, "and": a & b, "or": a | b, "xor": a ^ b}.get(what) or (
+                a << b if what == "shl" else a >> b if what == "lshr" else 0
+            )
+        if what == "and":  # a mask that changes nothing
+            for v, mask in ((a, b), (b, a)):
+                if isinstance(mask, int) and isinstance(v, Value) and (mask & ((1 << v.bits) - 1)) == (1 << v.bits) - 1:
+                    return v
+        if what in ("shl", "lshr"):
+            if isinstance(b, Value):
+                raise Untranslated("shifts by a register")  # those are alu.shl and alu.shr
+            return self.shift(what, a, b)
+        return self.binary(what, a, b)
+
+    def function(self, node: ast.Lambda):
+        names = [a.arg for a in node.args.args]
+
+        def apply(*values):
+            outer, self.local = self.local, {**self.local, **dict(zip(names, values, strict=True))}
+            try:
+                return self.expression(node.body)
+            finally:
+                self.local = outer
+
+        return apply
+
+    def call(self, node: ast.Call):
+        if (found := input_of(node)) is not None:
+            self.inputs[found.text] = found
+            name = f"%input{list(self.inputs).index(found.text)}"
+            return self.value(f"load {type_of(found.bits, found.vary)}, ptr {name}", found.bits, found.vary)
+        called = ast.unparse(node.func)
+        if called in ("access.load", "access.store"):
+            return self.access(node, called == "access.store")
+        if called == "g.uniform":
+            return self.uniform(self.expression(node.args[0]))
+        if called == "select":
+            called = "alu.select"
+        module, _, name = called.rpartition(".")
+        function = getattr(MODULES.get(module), name, None)
+        if function is None or name not in _own(MODULES[module]):
+            raise Untranslated(called)
+        arguments = [self.expression(a) for a in node.args]
+        options = {k.arg: self.expression(k.value) for k in node.keywords}
+        if not any(isinstance(a, Value) for a in arguments) and not any(map(callable, arguments)) and module != "lanes":
+            raise Untranslated("a call of constants")
+        return function(self, *arguments, **options)
+
+    def access(self, node: ast.Call, write: bool):
+        """A weak load or store of shared or global memory."""
+        _, space, address, size, what, mask, *more = node.args
+        space, size = space.value, size.value
+        if node.keywords or more and not write or space not in WINDOWS or size not in (1, 2, 4, 8):
+            raise Untranslated("this access")
+        values = self.expression(what) if write else None
+        count = len(values) if write else what.value
+        if size * count > 32:
+            raise Untranslated("a wide access")
+        address, mask = self.expression(address), self.expression(mask)
+        if not isinstance(address, Value):
+            raise Untranslated("a constant address")
+        space = WINDOWS[space]
+        vary = write or address.vary or (isinstance(mask, Value) and mask.vary)
+        if space == "shared" and not address.vary and address.bits == 64:
+            address = self.cast(address, 32)
+        active = self.header("active") if write else self.constant(FULL if vary else 1, 32)
+        if isinstance(mask, Value):
+            if mask.vary:
+                active = self.binary("and", active, self.lanes_true(mask))
+            else:
+                active = self.choose(mask, active, 0)
+        name = f"{'store' if write else 'load'}.{space}.{size}.{count}"
+        self.accesses[name] = access.access_text(name, write, space == "shared", size, count)
+        self.scratch |= {"s64.0": 8 * LANES, "values": 32 * LANES}
+        self.emit(f"store {self.spread(self.cast(address, 64))}, ptr %s64.0")
+        places = [self.value_place(k * LANES * size) for k in range(count)]
+        kind = type_of(8 * size, True)
+        for k in range(count):
+            if write:
+                self.emit(f"store {self.spread(self.cast(values[k], 8 * size))}, ptr {places[k]}")
+            else:
+                self.emit(f"store {kind} zeroinitializer, ptr {places[k]}")
+        arguments = f"ptr %context, ptr %s64.0, {active}, ptr %values, i32 {self.index}"
+        self.bail_where(self.value(f"call i1 @{name}({arguments})", 1, False))
+        if write:
+            return None
+        kind = type_of(8 * size, vary)
+        values = [self.value(f"load {kind}, ptr {p}", 8 * size, vary) for p in places]
+        return tuple(self.cast(v, max(8 * size, 16)) for v in values)
+
+    def value_place(self, offset: int) -> str:
+        name = f"%{self.name('place')}"
+        self.emit(f"{name} = getelementptr i8, ptr %values, i64 {offset}")
+        return name
+
+    def uniform(self, guard):
+        if isinstance(guard, bool) or not guard.vary:
+            return guard
+        bits = self.lanes_true(guard)
+        every = self.compare("eq", bits, -1)
+        self.bail_where(self.binary("and", self.invert(every), self.compare("ne", bits, 0)))
+        return every
+
+    # -- what functions of arithmetic, conversion and exchange ask for -------------------------------------------
+    def header(self, name: str) -> Value:
+        return self.value(f"load i32, ptr %{name}", 32, False)
+
+    def bail_where(self, condition: Value) -> None:
+        """Leave the instruction to Python if the condition holds in any lane."""
+        if condition.vary:
+            condition = self.compare("ne", self.lanes_true(condition), 0)
+        on = self.name("on")
+        self.branch(condition, self.bail_to(), on)
+        self.label(on)
+
+    def need_whole_warp(self) -> None:
+        self.bail_where(self.compare("ne", self.header("lane_mask"), FULL))
+
+    def lane_numbers(self) -> Value:
+        return Value("<" + ", ".join(f"i32 {k}" for k in range(LANES)) + ">", 32, True)
+
+    def across(self, what: str, a: Value) -> Value:
+        name = f"@llvm.vector.reduce.{what}.v{LANES}i{a.bits}"
+        self.declarations[name] = f"declare i{a.bits} {name}({a.type})"
+        return self.value(f"call i{a.bits} {name}({a})", a.bits, False)
+
+    def permute(self, a: Value, source: Value) -> Value:
+        """a[source], lane by lane."""
+        self.helpers["permute"] = PERMUTE
+        self.scratch |= {"s32.0": 4 * LANES, "s32.1": 4 * LANES}
+        self.emit(f"store {a}, ptr %s32.0")
+        self.emit(f"store {source}, ptr %s32.1")
+        self.emit("call void @permute(ptr %s32.0, ptr %s32.1)")
+        return self.value(f"load {a.type}, ptr %s32.1", 32, True)
+
+    def library(self, name: str, x: Value) -> Value:
+        """A function of the C library of a double, or of each lane's."""
+        self.declarations[f"@{name}"] = f"declare double @{name}(double)"
+        if not x.vary:
+            return self.value(f"call double @{name}({x})", 64, False, True)
+        self.helpers[f"each.{name}"] = EACH.replace("NAME", name)
+        self.scratch["s64.0"] = 8 * LANES
+        self.emit(f"store {x}, ptr %s64.0")
+        self.emit(f"call void @each.{name}(ptr %s64.0)")
+        return self.value(f"load {x.type}, ptr %s64.0", 64, True, True)
+
+
+def _own(module) -> set[str]:
+    """Names of the functions that a module defines."""
+    return {n for n, f in vars(module).items() if getattr(f, "__module__", None) == module.__name__ and n[0] != "_"}
+
+
+PERMUTE = """define internal void @permute(ptr %a, ptr %at) noinline {
+entry: br label %loop
+loop: %k = phi i64 [0, %entry], [%next, %loop]
+  %p = getelementptr i32, ptr %at, i64 %k
+  %i = load i32, ptr %p
+  %q = getelementptr i32, ptr %a, i32 %i
+  %v = load i32, ptr %q
+  store i32 %v, ptr %p
+  %next = add i64 %k, 1
+  %done = icmp eq i64 %next, 32
+  br i1 %done, label %end, label %loop
+end: ret void
+}"""
+EACH = """define internal void @each.NAME(ptr %x) noinline {
+entry: br label %loop
+loop: %k = phi i64 [0, %entry], [%next, %loop]
+  %p = getelementptr double, ptr %x, i64 %k
+  %v = load double, ptr %p
+  %y = call double @NAME(double %v)
+  store double %y, ptr %p
+  %next = add i64 %k, 1
+  %done = icmp eq i64 %next, 32
+  br i1 %done, label %end, label %loop
+end: ret void
+}"""

@@ -1,0 +1,78 @@
+"""Where in the source the time of warps goes: what a Trace has of each block, shared among its instructions."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..model.timeline import Timeline
+from ..ptx.syntax import Instr
+
+# What the model charges an access beyond its block's own cycles -> the instructions that it is shared among
+ACCESSES = {
+    "global loads": lambda op: op.startswith(("ld.", "atom.", "ldu.")) and "shared" not in op and "param" not in op,
+    "global stores": lambda op: op.startswith(("st.", "red.")) and "shared" not in op,
+    "parameters": lambda op: op.startswith("ld.param"),
+    "shared memory": lambda op: "shared" in op and not op.startswith(("mbarrier", "cp.")),
+}
+
+
+@dataclass
+class Line:
+    """A place in the source: the lines that led there, (file, number), outermost first. us: of all warps, by reason."""
+
+    calls: tuple[tuple[str, int], ...]
+    us: Counter = field(default_factory=Counter)
+    ptx: set[int] = field(default_factory=set)
+
+    def __str__(self) -> str:
+        names = [f"{Path(file).name}:{number}" for file, number in self.calls]
+        for at, (before, here) in enumerate(zip(self.calls, self.calls[1:]), 1):
+            names[at] = str(here[1]) if before[0] == here[0] else names[at]
+        return " > ".join(names)
+
+
+def reason_of(timeline: Timeline, reason: str) -> str:
+    """Name what a warp waited for as the timeline does."""
+    return f"waits for {timeline.reason(reason[5:])}" if reason.startswith("wait ") else reason
+
+
+def instructions(timeline: Timeline) -> dict[tuple, Counter]:
+    """Time by reason, in us of warps, of each (program, number of an instruction)."""
+    found: dict[tuple, Counter] = defaultdict(Counter)
+    for (program, block, reason), cycles in timeline.trace.spent.items():
+        begin, end = program.start[block], program.end[block]
+        numbers = [*range(begin, max(end, begin + 1))]
+        if reason.startswith("wait "):
+            numbers = numbers[:1]  # what blocks starts its block
+        elif reason in ACCESSES:
+            wanted = ACCESSES[reason]
+            numbers = [n for n in numbers if wanted(program.kernel.instrs[n].op)] or numbers
+        share = timeline.us(cycles) / len(numbers)
+        for number in numbers:
+            last = len(program.kernel.instrs) - 1  # what falls off the end has a block, but no instruction
+            found[program, min(number, last)][reason_of(timeline, reason)] += share
+    return found
+
+
+def place(instr: Instr) -> tuple[tuple[str, int], ...]:
+    """The calls that lead to an instruction; without line info its PTX line."""
+    if not instr.loc:
+        return (("PTX", instr.line),)
+    found: list[tuple[str, int]] = []
+    for step in instr.loc.split(" > "):  # `file:line`, or `line` of the file before
+        name, _, number = step.rpartition(":")
+        found.append((name or found[-1][0], int(number)))
+    return tuple(found)
+
+
+def lines(found: dict[tuple, Counter]) -> list[Line]:
+    """The places, those that take the most time first."""
+    rows: dict[tuple, Line] = {}
+    for (program, number), us in found.items():
+        instr = program.kernel.instrs[number]
+        row = rows.setdefault(place(instr), Line(place(instr)))
+        row.us.update(us)
+        row.ptx.add(instr.line)
+    return sorted(rows.values(), key=lambda row: -row.us.total())

@@ -1,0 +1,42 @@
+"""Matrix multiplication by the registers of a warp: mma.sync (PTX ISA 9.7.14.5)."""
+
+from __future__ import annotations
+
+import re
+
+from ...errors import Unsupported
+from ...formats.mma_sync_form import TYPES, MmaSyncForm
+from .registry import UNTIMED, flat, op, width
+
+# Costs. Untimed: what the tensor cores take for it was not measured.
+
+
+@op("mma.sync.aligned", cost=UNTIMED, dst=1, collective=True, tensor_results=True)
+def _mma(w, i, m):
+    shape = next((x for x in m.left if re.fullmatch(r"m\d+n8k\d+", x)), None)
+    if shape is None:
+        raise Unsupported("no shape")
+    m.take(shape)
+    layouts = [x for x in m.left if x in ("row", "col")]
+    m.drop("row", "col")
+    if layouts != ["row", "col"]:
+        raise Unsupported(f"layouts {layouts}")
+    saturate, bitwise = m.take("satfinite"), m.one_of("xor", "and", default="")
+    if bitwise and not m.take("popc"):
+        raise Unsupported("no modifier .popc")
+    kinds, m.left = [TYPES.get(name) for name in m.left], []
+    if len(kinds) != 4 or None in kinds or kinds[0] is not kinds[3]:
+        raise Unsupported("types")
+    form = MmaSyncForm(shape, kinds[1], kinds[2], kinds[0], saturate, bitwise)
+    d, *sources = i.operands
+    counts = tuple(len(flat(part)) for part in sources)
+    if counts != form.registers or len(flat(d)) != counts[2]:
+        raise Unsupported(f"{counts} registers of A, B and C where {form.registers} are due")
+    bits = width("f64") if kinds[1].name == "f64" else 32
+    parts = ("(" + ", ".join(w.read(o, bits, True) for o in flat(part)) + ",)" for part in sources)
+    w.write_all(flat(d), f"mma_sync.multiply(g, {w.constant(form)}, {', '.join(parts)})")
+
+
+@op("mma.sp", cost=UNTIMED, dst=1, tensor_results=True)
+def _sparse(w, i, m):
+    raise Unsupported("sparse mma")

@@ -1,0 +1,173 @@
+"""What the stand-in for CUDA's runtime (runtime.cpp) asks the emulated device to do."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+
+from ...device import DEVICE, LoadedModule
+from ...errors import EmulatorError, Fault, Unsupported
+from ...formats.fatbin import texts_at
+from .. import cuda_bindings, cute_dsl, source_lines
+from . import toolkit
+
+NOT_SUPPORTED, LAUNCH_FAILURE = 801, 719  # cudaError_t
+_u32, _u64, _int, _ptr, _str = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p
+
+_texts: dict[int, list[str]] = {}  # handle of a fat binary -> its PTX texts
+_kernels: dict[int, tuple[int, str]] = {}  # host function -> (fat binary, kernel)
+_variables: dict[int, tuple[int, str, int]] = {}  # host variable -> (fat binary, variable, bytes)
+_shared: dict[int, int] = {}  # host function -> dynamic shared memory that cudaFuncSetAttribute has allowed
+
+
+def guarded(function):
+    """A callback that keeps what `function` raises as the session's failure and returns a CUDA error."""
+
+    @functools.wraps(function)
+    def guarded(*args):
+        try:
+            function(*args)
+            return 0
+        except EmulatorError as error:
+            DEVICE.fail(error)
+            return NOT_SUPPORTED if isinstance(error, Unsupported) else LAUNCH_FAILURE
+        except Exception as error:  # an exception must not cross into native code
+            DEVICE.fail(EmulatorError(f"internal error in {function.__name__}: {type(error).__name__}: {error}"))
+            return LAUNCH_FAILURE
+
+    return guarded
+
+
+def refuse(name: bytes) -> None:
+    raise Unsupported(f"{name.decode()} on the emulated device")
+
+
+def register_module(wrapper: int, handle: int) -> None:
+    _texts[handle] = texts_at(wrapper)
+
+
+def register_kernel(handle: int, host: int, name: bytes) -> None:
+    _kernels[host] = handle, name.decode()
+
+
+def register_variable(handle: int, host: int, name: bytes, size: int) -> None:
+    _variables[host] = handle, name.decode(), size
+
+
+@functools.cache
+def module(handle: int) -> LoadedModule:
+    """Return the module of a fat binary for this machine, as a driver chooses it: of its own architecture, or older."""
+    chosen, newest, targets = None, -1, []
+    major = DEVICE.chip.capability[0] * 10 + DEVICE.chip.capability[1]
+    for text in _texts.get(handle, []):
+        target = re.search(r"^\s*\.target\s+sm_(\d+)([af]?)", text, re.MULTILINE)
+        targets.append(f"sm_{target[1]}{target[2]}")
+        number, exact = int(target[1]), bool(target[2])
+        if number <= major and (number == major or not exact) and number + exact / 2 > newest:
+            chosen, newest = text, number + exact / 2
+    if chosen is None:
+        raise Fault("launch", f"the kernels are compiled for {', '.join(targets)}, not for {DEVICE.chip.arch}")
+    chosen = source_lines.resolved(chosen)
+    cute_dsl.keep(chosen)
+    return DEVICE.module(chosen)
+
+
+def launch(host, grid, block, args, shared, attributes, count) -> None:
+    if host not in _kernels:
+        raise Unsupported("a launch of a function that no fat binary has registered")
+    handle, name = _kernels[host]
+    loaded = module(handle)
+    static = sum(v.size for v in loaded.shared.values())
+    allowed = _shared.get(host, 0)
+    if static + shared > DEVICE.chip.shared_by_default and shared > allowed:
+        raise Fault(
+            "launch",
+            f"{name} is launched with {shared} bytes of dynamic shared memory: above {DEVICE.chip.shared_by_default} "
+            f"in all it needs cudaFuncSetAttribute(..., cudaFuncAttributeMaxDynamicSharedMemorySize, ...) first"
+            + (f", which has allowed {allowed}" if allowed else ""),
+        )
+    options = cute_dsl.launch_options(attributes, count)
+    params = cute_dsl.parameters(loaded.program(name).kernel, args)
+    of = lambda at: tuple((_u32 * 3).from_address(at))  # noqa: E731
+    DEVICE.launch(loaded, name, of(grid), of(block), params, dynamic_shared=shared, **options)
+
+
+def set_shared(host, size: int) -> None:
+    if not 0 <= size <= DEVICE.chip.shared_per_cta:
+        raise Fault("launch", f"cudaFuncSetAttribute: {size} bytes of shared memory; a block has at most "
+                              f"{DEVICE.chip.shared_per_cta}")  # fmt: skip
+    _shared[host] = size
+
+
+def occupancy(out, host, threads: int, shared: int) -> None:
+    _int.from_address(out).value = DEVICE.chip.resident_ctas(shared, threads)
+
+
+def clusters(out, attributes, count) -> None:
+    x, y, z = cute_dsl.launch_options(attributes, count)["cluster"] or (1, 1, 1)
+    _int.from_address(out).value = DEVICE.chip.active_clusters(x * y * z)
+
+
+def symbol(address, size, host) -> None:
+    if host not in _variables:
+        raise Unsupported("the address of a variable that no fat binary has registered")
+    handle, name, bytes_ = _variables[host]
+    _u64.from_address(address).value = module(handle).symbols[name]
+    _u64.from_address(size).value = bytes_
+
+
+def allocate(out, size: int) -> None:
+    _u64.from_address(out).value = cuda_bindings.allocate_bytes(size)
+
+
+def release(address) -> None:
+    cuda_bindings.free_bytes(address)
+
+
+def copy(to, source, size: int) -> None:
+    cuda_bindings.copy(to, source, size)
+
+
+def fill(to, value: int, size: int) -> None:
+    cuda_bindings.fill(to, "u1", value & 255, size)
+
+
+def attribute(out, number: int) -> None:
+    _int.from_address(out).value = cuda_bindings.attribute(number)
+
+
+def properties(name, size: int, memory) -> None:
+    ctypes.memmove(name, DEVICE.chip.name.encode()[: size - 1] + b"\0", min(size, len(DEVICE.chip.name) + 1))
+    _u64.from_address(memory).value = DEVICE.chip.memory
+
+
+def synchronize() -> None:
+    cuda_bindings.synchronize()
+
+
+def record(event: int) -> None:
+    cuda_bindings.record(-event)  # the handles of cuda.bindings count upwards from 1
+
+
+def elapsed(out, start: int, end: int) -> None:
+    ctypes.c_float.from_address(out).value = cuda_bindings.between(-start, -end)
+
+
+SIGNATURES = [
+    (refuse, _str), (register_module, _ptr, _u64), (register_kernel, _u64, _ptr, _str),
+    (register_variable, _u64, _ptr, _str, _u64), (launch, _ptr, _ptr, _ptr, _ptr, _u64, _ptr, _u32),
+    (set_shared, _ptr, _int), (occupancy, _ptr, _ptr, _int, _u64), (clusters, _ptr, _ptr, _u32),
+    (symbol, _ptr, _ptr, _ptr), (allocate, _ptr, _u64), (release, _ptr), (copy, _ptr, _ptr, _u64),
+    (fill, _ptr, _int, _u64), (attribute, _ptr, _int), (properties, _ptr, _u64, _ptr),
+    (cute_dsl.encode_tensormap, _ptr, _u32, _u32, _ptr, _ptr, _ptr, _ptr, _ptr, _u32, _u32, _u32, _u32),
+    (synchronize,), (record, _u64), (elapsed, _ptr, _u64, _u64),
+]  # fmt: skip
+_callbacks = [ctypes.CFUNCTYPE(_int, *arguments)(guarded(function)) for function, *arguments in SIGNATURES]
+
+
+@functools.cache
+def load() -> None:
+    """Load the stand-in for CUDA's runtime into this process, and let it call here."""
+    library = ctypes.CDLL(str(toolkit.libraries()[0]), mode=ctypes.RTLD_GLOBAL)
+    library.emulator_set((_ptr * len(_callbacks))(*[ctypes.cast(callback, _ptr) for callback in _callbacks]))

@@ -1,0 +1,151 @@
+"""nvcc and its headers, and the stand-ins for CUDA's libraries, which are built once for each version of all that."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import Unsupported
+
+HERE = Path(__file__).parent
+HEADERS = HERE / "include"  # in the place of those that torch's headers include and torch's CPU build or nvcc lack
+CACHE = "EMULATOR_CACHE"  # environment: folders of what is built, which come before the user's cache folder
+RUNTIME, TORCH = "libcudart.so", "libtorch_cuda.so"
+NAMES = {  # other names that host code is linked to, or asks for
+    RUNTIME: ("libcudart.so.13", "libcuda.so", "libcuda.so.1"),
+    TORCH: ("libc10_cuda.so",),
+}
+MISSING = "CUDA C++ needs nvcc of CUDA 13: pip install 'nvfp4-group-gemm[cuda]', or set CUDA_HOME"
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """Where nvcc lies: `home`/bin/nvcc, with the headers in `home`/include."""
+
+    home: Path
+
+    @property
+    def nvcc(self) -> Path:
+        return self.home / "bin" / "nvcc"
+
+    @property
+    def include(self) -> Path:
+        return self.home / "include"
+
+
+def candidates() -> list[Path]:
+    """Return where a CUDA toolkit may be, the best first: what the user says, what pip installed, what is on PATH."""
+    homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    spec = importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations if spec else ():
+        homes.append(Path(folder, "cu13"))
+    if found := shutil.which("nvcc"):
+        homes.append(Path(os.path.realpath(found)).parents[1])
+        homes.append(Path("/usr/local/cuda"))
+    return homes
+
+
+@functools.cache
+def find() -> Toolkit:
+    """Return the toolkit. Raises Unsupported, with what to install, where there is no nvcc or no C++ compiler."""
+    for home in candidates():
+        if (home / "bin" / "nvcc").exists() and (home / "include" / "cuda_runtime_api.h").exists():
+            if shutil.which("g++") is None:
+                raise Unsupported("CUDA C++ needs g++, which is not on PATH")
+            return Toolkit(home)
+    raise Unsupported(MISSING)
+
+
+def folders() -> list[Path]:
+    """Return where what is built is looked for: the folders of the environment, then the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return [Path(f) for f in (*os.environ.get(CACHE, "").split(os.pathsep), os.path.join(home, "emulated-gpu")) if f]
+
+
+def writable() -> Path:
+    """Return the first of these folders that can be written to; else a new one, for this process."""
+    for folder in folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    return Path(tempfile.mkdtemp(prefix="emulated-gpu-"))
+
+
+def built(name: str, texts: list[str], command: list[str], *depends: str) -> Path:
+    """Return the shared library `name`, which g++ builds from texts of C++ unless it has done so before.
+
+    depends: what else makes it another library, such as versions. Processes that build it at the same time each build
+    it, and the first one's is kept. Raises Unsupported with g++'s errors.
+    """
+    digest = hashlib.sha256("\0".join([*texts, *command, *depends, sys.version]).encode()).hexdigest()[:16]
+    place = f"{Path(name).stem}-{digest}"
+    for folder in folders():
+        if (folder / place / name).exists():
+            return folder / place / name
+    target = writable() / place
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
+        files = [os.path.join(folder, f"{i}.cpp") for i in range(len(texts))]
+        for file, text in zip(files, texts):
+            Path(file).write_text(text)
+        made = os.path.join(folder, "made")
+        os.mkdir(made)
+        gxx = ["g++", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{name}", *files, *command, "-o", f"{made}/{name}"]
+        done = subprocess.run(gxx, capture_output=True, text=True)
+        if done.returncode:
+            raise Unsupported(f"g++ cannot build {name}:\n{done.stderr[-3000:]}")
+        for alias in NAMES.get(name, ()):
+            os.symlink(name, os.path.join(made, alias))
+        try:
+            os.rename(made, target)
+        except OSError:  # another process was faster
+            if not (target / name).exists():
+                raise
+    return target / name
+
+
+def refused(toolkit: Toolkit, served: str) -> str:
+    """Return C++ for the functions of CUDA's runtime and driver that the text `served` does not have: they refuse."""
+    names = set()
+    for header, pattern in (
+        ("cuda_runtime_api.h", r"CUDARTAPI\s+(cuda[A-Z]\w+)\s*\("),
+        ("cuda.h", r"CUDAAPI\s+(cu[A-Z]\w+)\s*\("),
+    ):
+        names |= set(re.findall(pattern, (toolkit.include / header).read_text(errors="replace")))
+    names -= set(re.findall(r"^\w[\w *]*?\b(cu\w+)\(", served, re.MULTILINE))
+    lines = [f'int {name}() {{ return emulator_refuse("{name}"); }}' for name in sorted(names)]
+    return "\n".join(['extern "C" {', "int emulator_refuse(const char *);", *lines, "}", ""])
+
+
+@functools.cache
+def libraries() -> tuple[Path, Path]:
+    """Return the stand-ins for CUDA's runtime and for torch's libraries; builds what there is not yet (15 s)."""
+    import torch
+
+    toolkit = find()
+    runtime = (HERE / "runtime.cpp").read_text()
+    version = hashlib.sha256((toolkit.include / "cuda_runtime_api.h").read_bytes()).hexdigest()
+    first = built(RUNTIME, [runtime, refused(toolkit, runtime)], ["-std=c++17", f"-I{toolkit.include}"], version)
+    root = Path(torch.__file__).parent
+    includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include", toolkit.include]
+    command = ["-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
+    command += [*(f"-I{folder}" for folder in includes), "-idirafter", str(HEADERS)]
+    command += [f"-L{first.parent}", f"-L{root / 'lib'}", "-lcudart", "-ltorch", "-ltorch_cpu", "-lc10"]
+    return first, built(TORCH, [(HERE / "torch_cuda.cpp").read_text()], command, torch.__version__, version)
+
+
+def compiler() -> str:
+    """Return the command that compiles CUDA C++ to PTX, for a shell."""
+    return shlex.join([sys.executable, str(HERE / "nvcc.py"), str(find().nvcc)])

@@ -1,0 +1,114 @@
+"""Global memory as the happened-before of one launch sees it: who wrote a word last, and who has read it since.
+
+An asynchronous operation is noted when it is issued. That it is complete shows its thread, or who waits for its
+mbarrier. What launches do to each other is the business of dependency.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from ..errors import Fault
+from .global_memory import GlobalMemory, Region
+from .order import ASYNC_GLOBAL, GENERIC, Actor, Order
+from .shadow import WORD, Shadow, reads, store, unfenced
+
+
+class GlobalShadow:
+    """report: gets the faults; it may raise them."""
+
+    def __init__(self, order: Order, memory: GlobalMemory, report: Callable[[Fault], None]):
+        self.order, self.memory, self.report = order, memory, report
+        self.regions: dict[int, tuple[Region, Shadow]] = {}  # the region is kept, so that its id stays its own
+        self.unwritten: dict[int, tuple[Region, list[tuple]]] = {}  # what was read of others, by whom
+
+    def read(
+        self, addresses: np.ndarray, size: int, by: Actor, key, who: object, marks: int = GENERIC
+    ) -> None:
+        """`size` bytes are read at each address, on behalf of a warp. key: the component that reads; marks: GENERIC if
+        not the async proxy does."""
+        for region, at in self._located(addresses, size):
+            found = self.regions.get(id(region))
+            if found is None:
+                if not region.read_only:
+                    log = self.unwritten.setdefault(id(region), (region, []))[1]
+                    log.append((at, size, key, self.order.next(key, who)))
+                continue
+            places = self._places(found[1], region, at, size)
+            if marks & GENERIC == 0:
+                for conflict in unfenced(places, by, ASYNC_GLOBAL):
+                    message = f"{who} reads {region.name}, written by {self.order.who(conflict.number)}"
+                    self.report(Fault("missing-proxy-fence", f"{message} with no fence.proxy.async since"))
+                    break
+            number = self.order.next(key, who)
+            self._conflict(list(reads(places, by, key, number)), "read", region, by)
+
+    def observe(self, addresses: np.ndarray, size: int, by: Actor, who: object) -> None:
+        """A strong read of `size` bytes at each address, by a warp."""
+        for region, at in self._located(addresses, size):
+            if (found := self.regions.get(id(region))) is not None:
+                number = self.order.next(by.key, who)
+                for plane, index in self._places(found[1], region, at, size):
+                    plane.observe(index, by, number)
+
+    def use(self, address: int, size: int, key, who: object) -> None:
+        """A component reads what other rules order with the writes before: a tensor map."""
+        ((region, at),) = self._located(np.array([address]), size)
+        found = self.regions.get(id(region))
+        if found is None:
+            if not region.read_only:
+                log = self.unwritten.setdefault(id(region), (region, []))[1]
+                log.append((at, size, key, self.order.next(key, who)))
+        else:
+            for plane, index in self._places(found[1], region, at, size):
+                plane.note_read(index, key, self.order.next(key, who))
+
+    def write(
+        self, addresses: np.ndarray, size: int, by: Actor, key, who: object, marks: int, changed=None
+    ) -> None:
+        """`size` bytes are written at each address. marks: see order.py; changed: see shadow.py, of all addresses."""
+        for region, at in self._located(addresses, size, True):
+            places = partial(self._places, self.shadow_of(region), region)
+            conflicts = store(places, at, size, by, marks, key, who, changed if len(at) == len(addresses) else None)
+            self._conflict(conflicts, "write", region, by)
+
+    def shadow_of(self, region: Region) -> Shadow:
+        """The shadow of a region, made when something is written to it, or may be."""
+        found = self.regions.get(id(region))
+        if found is None:
+            found = self.regions[id(region)] = region, Shadow(self.order, region.size + 2 * WORD)
+            for earlier, width, reader, number in self.unwritten.pop(id(region), (region, []))[1]:
+                for plane, index in self._places(found[1], region, earlier, width):
+                    plane.note_read(index, reader, number)
+        return found[1]
+
+    def _located(self, addresses: np.ndarray, size: int, write: bool = False):
+        """The regions of addresses, each with the offsets there, int64."""
+        addresses = addresses.astype(np.int64)
+        while len(addresses):
+            region = self.memory.find(int(addresses[0]), size, write)
+            here = (addresses >= region.start) & (addresses + size <= region.end)
+            if here.all():
+                yield region, addresses - region.start
+                return
+            yield region, addresses[here] - region.start
+            addresses = addresses[~here]
+
+    def _places(self, shadow: Shadow, region: Region, at: np.ndarray, size: int):
+        """Where bytes of a region lie in its shadow, whose first word holds the region's first byte."""
+        at = at + region.start % WORD
+        if len(at) == 1 and size > 16:
+            return shadow.range(int(at[0]), int(at[0]) + size)
+        if (size % WORD == 0 or size < WORD) and not (at % min(size, WORD)).any():
+            return shadow.elements(at, size)
+        return shadow.elements((at[:, None] + np.arange(size)).ravel(), 1)
+
+    def _conflict(self, conflicts, access: str, region: Region, by: Actor) -> None:
+        if conflicts:
+            first = conflicts[0]
+            at = first.at - region.start % WORD
+            message = f"{access} of {region.name} at byte {at}, which {self.order.who(first.number)} may still "
+            self.report(Fault("race", f"{message}{first.use}: nothing that {by} has waited for comes after that"))

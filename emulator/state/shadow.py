@@ -1,0 +1,259 @@
+"""A shadow of memory: of each word or byte, the event that wrote it last, and those that have read it since.
+
+It keeps numbers of events (see order.py) in flat arrays. An access asks whether what was done there happened before:
+a read, whether the last write did; a write, whether the last write and all reads did. Words are 4 bytes; those that
+somebody accesses in parts are kept byte by byte from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from .order import ASYNC_SHARED, GENERIC, STRONG, Actor, Order, Space
+
+WORD = 4
+SLOTS = 4  # for reads of a place that nothing has put in order, to begin with
+
+
+# Beside what an actor knows, by component: the latest event with which what it does is in order
+Known = Mapping[tuple[Space, int], int]
+NOTHING: Known = MappingProxyType({})
+
+
+class Conflict(NamedTuple):
+    """An event that has not happened before an access. at: the byte of the shadow; use: "write" or "read"."""
+
+    at: int
+    number: int
+    use: str
+
+
+class Plane:
+    """Places of so many bytes each. written: int32 [places], the last write; reads: int32 [slots, places].
+
+    A place keeps the reads since its last write that no other one of these has happened after, in its first slots.
+    observed: by component, int32 [places], of strong reads, which race with nothing: who has seen a strong write there
+    may overwrite it.
+    """
+
+    __slots__ = ("order", "grain", "written", "reads", "observed")
+
+    def __init__(self, order: Order, places: int, grain: int):
+        self.order, self.grain = order, grain
+        self.written = np.zeros(places, np.int32)
+        self.reads = np.zeros((SLOTS, places), np.int32)
+        self.observed: dict[tuple[Space, int], np.ndarray] = {}
+
+    def place(self, index: slice | np.ndarray, which: int) -> int:
+        """The byte at which the place of an index starts."""
+        return (index.start + which if type(index) is slice else int(index[which])) * self.grain
+
+    def unordered_write(
+        self, index, by: Actor, row: int = 0, but: Known = NOTHING, weak: bool = False, generic: bool = False
+    ) -> Conflict | None:
+        """A write here that `by` does not know. weak, generic: of those only."""
+        numbers = self.written[index]
+        if not numbers.any():
+            return None
+        late = by.unknown(numbers, row)
+        if not late.any():
+            return None
+        late &= self._after(numbers, but)
+        if weak:
+            late &= self.order.marks[numbers] & STRONG == 0
+        elif (seen := self.observed.get(by.key)) is not None:
+            late &= (self.order.marks[numbers] & STRONG == 0) | (seen[index] < numbers)
+        if generic:
+            late &= self.order.marks[numbers] & GENERIC != 0
+        which = np.flatnonzero(late)
+        if not len(which):
+            return None
+        return Conflict(self.place(index, int(which[0])), int(numbers[which[0]]), "write")
+
+    def unordered_read(self, index, by: Actor, but: Known = NOTHING) -> Conflict | None:
+        """A read here since the last write that `by` does not know."""
+        for slot in self.reads:
+            numbers = slot[index]
+            if not numbers.any():
+                return None
+            late = by.unknown(numbers) & (numbers != 0)
+            if late.any():
+                which = np.flatnonzero(late & self._after(numbers, but))
+                if len(which):
+                    return Conflict(self.place(index, int(which[0])), int(numbers[which[0]]), "read")
+        return None
+
+    def unfenced_read(self, index, by: Actor, row: int) -> Conflict | None:
+        """A read by a warp here since the last write, after which nobody has fenced for the async proxy. row: of the
+        memory, see order.py."""
+        for slot in self.reads:
+            numbers = slot[index]
+            if not numbers.any():
+                return None
+            late = by.unknown(numbers, row) & (numbers != 0) & (self.order.component[numbers] <= by.space.warps)
+            which = np.flatnonzero(late)
+            if len(which):
+                return Conflict(self.place(index, int(which[0])), int(numbers[which[0]]), "read")
+        return None
+
+    def _after(self, numbers: np.ndarray, but: Known) -> np.ndarray | bool:
+        """Which of these events come after those of their component that `but` has."""
+        after: np.ndarray | bool = True
+        for key, number in but.items():
+            after &= ~self._of(numbers, key) | (numbers > number)
+        return after
+
+    def _of(self, numbers: np.ndarray, key: tuple[Space, int]) -> np.ndarray:
+        """Which of these events are of a component."""
+        return (self.order.component[numbers] == key[1]) & (self.order.space[numbers] == key[0].index)
+
+    def note_read(self, index, key: tuple[Space, int], number: int, by: Actor | None = None) -> None:
+        """An event of a component reads here: of `by`, if it is a warp's own, which then is after what that knows."""
+        first = self.reads[0]
+        if not first[index].any():  # nobody has read here
+            first[index] = number
+            return
+        left = np.arange(index.start, index.stop) if type(index) is slice else index
+        for slot in range(len(self.reads) + 1):
+            if slot == len(self.reads):
+                self.reads = np.concatenate((self.reads, np.zeros_like(self.reads)))
+            numbers = self.reads[slot][left]
+            over = (numbers == 0) | self._of(numbers, key)
+            if by is not None and not over.all():
+                over |= ~by.unknown(numbers)
+            if over.all():
+                self.reads[slot][left] = number
+                return
+            self.reads[slot][left[over]] = number
+            left = left[~over]
+
+    def note_write(self, index, number: int, ordered: bool) -> None:
+        """An event writes here. ordered: after all the reads, which are forgotten, then: who knows it knows them."""
+        self.written[index] = number
+        for slot in self.reads if ordered else ():
+            if not slot[index].any():
+                break
+            slot[index] = 0
+
+    def observe(self, index, by: Actor, number: int) -> None:
+        """A strong read by a warp."""
+        self.observed.setdefault(by.key, np.zeros(len(self.written), np.int32))[index] = number
+
+
+class Shadow:
+    """Of so many bytes. Ranges and addresses are counted from its first one."""
+
+    __slots__ = ("order", "words", "bytes", "split")
+
+    def __init__(self, order: Order, size: int):
+        self.order = order
+        self.words = Plane(order, -(-size // WORD), WORD)
+        self.bytes: Plane | None = None  # of words that are accessed in parts, which `split` marks
+        self.split: np.ndarray | None = None
+
+    def elements(self, offsets: np.ndarray, size: int) -> list[tuple[Plane, np.ndarray]]:
+        """Where elements of so many bytes lie, each aligned to its size or to a word."""
+        if size < WORD:
+            return [(self._parts(offsets // WORD), self._spread(offsets, size))]
+        words = offsets // WORD
+        return self._places(words if size == WORD else self._spread(words, size // WORD))
+
+    def range(self, lo: int, hi: int, chunks: np.ndarray | None = None) -> list[tuple[Plane, slice | np.ndarray]]:
+        """Where a range lies, or those 16-byte chunks of it."""
+        if lo % WORD or hi % WORD:
+            return [(self._parts(np.arange(lo // WORD, -(-hi // WORD))), slice(lo, hi))]
+        if chunks is not None:
+            return self._places(self._spread(chunks.ravel() * 4, 4))
+        words = slice(lo // WORD, hi // WORD)
+        if self.split is None or not self.split[words].any():
+            return [(self.words, words)]
+        return self._places(np.arange(words.start, words.stop))
+
+    @staticmethod
+    def _spread(starts: np.ndarray, count: int) -> np.ndarray:
+        return starts if count == 1 else (starts[:, None] + np.arange(count)).ravel()
+
+    def _places(self, words: np.ndarray) -> list[tuple[Plane, np.ndarray]]:
+        if self.split is None:
+            return [(self.words, words)]
+        parted = self.split[words]
+        if not parted.any():
+            return [(self.words, words)]
+        places = [(self.bytes, self._spread(words[parted] * WORD, WORD))]
+        if not parted.all():
+            places.append((self.words, words[~parted]))
+        return places
+
+    def _parts(self, words: np.ndarray) -> Plane:
+        """Keep these words byte by byte from now on."""
+        if self.bytes is None:
+            self.bytes = Plane(self.order, len(self.words.written) * WORD, 1)
+            self.split = np.zeros(len(self.words.written), bool)
+        fresh = np.unique(words[~self.split[words]])
+        if len(fresh):
+            self.split[fresh] = True
+            index = self._spread(fresh * WORD, WORD)
+            self.bytes.written[index] = np.repeat(self.words.written[fresh], WORD)
+            if (more := len(self.words.reads) - len(self.bytes.reads)) > 0:
+                self.bytes.reads = np.pad(self.bytes.reads, ((0, more), (0, 0)))
+            self.bytes.reads[: len(self.words.reads), index] = np.repeat(self.words.reads[:, fresh], WORD, axis=1)
+        return self.bytes
+
+
+def reads(places, by: Actor, key: tuple[Space, int] | None = None, number: int = 0, **but) -> Iterator[Conflict]:
+    """A read by a warp, or by what it starts: what it does not know, and note it as an event of a component."""
+    for plane, index in places:
+        conflict = plane.unordered_write(index, by, **but)
+        if conflict is not None:
+            yield conflict
+        if key is not None:
+            plane.note_read(index, key, number, by if key is by.key else None)
+
+
+def writes(places, by: Actor, but: Known = NOTHING, weak: bool = False) -> Iterator[Conflict]:
+    """A write, likewise; it is noted elsewhere."""
+    for plane, index in places:
+        conflict = plane.unordered_write(index, by, but=but, weak=weak) or plane.unordered_read(index, by, but)
+        if conflict is not None:
+            yield conflict
+
+
+def store(
+    places: Callable, offsets: np.ndarray, size: int, by: Actor, marks: int, key: tuple[Space, int], who: object,
+    changed: Callable[[], np.ndarray] | None = None,
+) -> list[Conflict]:  # fmt: skip
+    """A write of `size` bytes at each offset is noted; what it conflicts with. places: where such elements lie.
+
+    changed: which elements get another value than they have, asked where it matters: to write what is there already
+    disturbs nobody (all warps that set one flag do so, and racecheck lets them).
+    """
+    there, weak = places(offsets, size), bool(marks & STRONG)
+    conflicts = list(writes(there, by, weak=weak))
+    ordered = not conflicts
+    if conflicts and changed is not None:
+        differ = offsets[changed()]
+        conflicts = list(writes(places(differ, size), by, weak=weak)) if len(differ) else []
+    number = by.order.next(key, who, marks)
+    for plane, index in there:
+        plane.note_write(index, number, ordered)
+    return conflicts
+
+
+def unfenced_use(places, by: Actor, row: int) -> Iterator[Conflict]:
+    """Reads and writes by warps that the async proxy may not yet come after, with a write of its own."""
+    for plane, index in places:
+        conflict = plane.unordered_write(index, by, row, generic=True) or plane.unfenced_read(index, by, row)
+        if conflict is not None:
+            yield conflict
+
+
+def unfenced(places, by: Actor, row: int = ASYNC_SHARED) -> Iterator[Conflict]:
+    """Writes of the generic proxy that the async proxy does not see yet. row: of the memory, see order.py."""
+    for plane, index in places:
+        conflict = plane.unordered_write(index, by, row, generic=True)
+        if conflict is not None:
+            yield conflict

@@ -1,0 +1,79 @@
+"""mma.sync: a warp multiplies matrices that lie in its registers (PTX ISA 9.7.14.5), which leaves the rounding open.
+
+An H100 ran what silicon/golden/mma_sync.py has, and agrees bit for bit:
+  * f16, bf16 and tf32 as wgmma of the same types (units/wgmma_arithmetic.py), all K of an instruction at once;
+  * FP8 as if f16: the products of bytes 0 and 1 of each register, onto them those of bytes 2 and 3, and to that sum, of
+    D's type, C is added by an ordinary addition. So it has more bits than FP8 of wgmma;
+  * f64 one fused multiply-add for each k, in ascending order;
+  * integers exactly; sums wrap, or clamp with .satfinite.
+No card was asked about sm_100, which is taken to do the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..formats import alu
+from ..formats.element_types import E4M3, E5M2, F16, F32, F64, U1
+from ..formats.fragments import load_d, load_words, store_d
+from ..formats.mma_sync_form import INTEGERS, MmaSyncForm
+from . import wgmma_arithmetic
+from .group import LaneGroup
+
+_DTYPES = {F16: np.float16, F32: np.float32, F64: np.float64}
+
+
+def multiply(g: LaneGroup, form: MmaSyncForm, a: tuple, b: tuple, c: tuple) -> tuple:
+    """The registers of D. a, b, c: those of A, B and C."""
+    g.need_whole_warp("mma.sync")
+    width = 64 if form.a_type is F64 else 32
+    a, b, c = (np.stack([g.lane_array(v, width) for v in part]) for part in (a, b, c))
+    c = load_d(c, _DTYPES.get(form.d_type, np.int32), form.m)
+    words = load_words(a, form.m), load_words(b, 8)
+    return tuple(store_d(product(form, *words, c)))
+
+
+def product(form: MmaSyncForm, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """D [m, 8] of C [m, 8]. a [m, K words], b [8, K words]: rows of A, columns of B."""
+    if form.a_type is U1:
+        met = a[:, None] ^ b if form.bitwise == "xor" else a[:, None] & b
+        ones = alu.popc(met.ravel(), 32).astype(np.int64).reshape(met.shape)
+        return (c + ones.sum(axis=2)).astype(np.int32)
+    a, b = (_codes(x, form.a_type.bits) for x in (a, b))
+    if form.a_type in INTEGERS:
+        total = form.a_type.decode(a) @ form.b_type.decode(b).T + c  # whole numbers below 2 ** 53
+        total = total.clip(-(2**31), 2**31 - 1) if form.saturate else total
+        return total.astype(np.int64).astype(np.int32)
+    if form.a_type is F64:
+        return _doubles(form.a_type.decode(a), form.b_type.decode(b), c)
+    if form.a_type in (E4M3, E5M2):
+        return _float8(form, a, b, c)
+    return wgmma_arithmetic.sums(form.a_type, form.b_type, form.d_type, a, b, c)
+
+
+def _codes(words: np.ndarray, bits: int) -> np.ndarray:
+    """The elements of rows of words, low bits first."""
+    words = np.ascontiguousarray(words)
+    if bits == 4:
+        packed = words.view(np.uint8)
+        return np.stack([packed & 15, packed >> 4], axis=2).reshape(len(words), -1)
+    return words.view(f"u{bits // 8}")
+
+
+def _float8(form: MmaSyncForm, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """The products of two halves, one after the other, then C."""
+    total, second = None, np.arange(form.k) % 4 >= 2
+    for half in (~second, second):
+        total = wgmma_arithmetic.sums(form.a_type, form.b_type, form.d_type, a[:, half], b[:, half], total)
+    unsigned = f"u{total.itemsize}"
+    x, y = (np.ascontiguousarray(v).view(unsigned).ravel() for v in (c, total))
+    return alu.fadd(form.d_type.name, x, y).view(total.dtype).reshape(c.shape)
+
+
+def _doubles(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """One fused multiply-add after another."""
+    total = np.ascontiguousarray(c).view(np.uint64).ravel()
+    for k in range(a.shape[1]):
+        x, y = (np.ascontiguousarray(v).view(np.uint64).ravel() for v in np.broadcast_arrays(a[:, k, None], b[:, k]))
+        total = alu.ffma("f64", x, y, total)
+    return total.view(np.float64).reshape(c.shape)

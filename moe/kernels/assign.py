@@ -1,0 +1,142 @@
+"""Lists the rows of the local experts from any router's choice, in one launch in which no CTA waits for another.
+
+    each CTA   has some experts; it reads all tokens' experts, counts rows before its own, and those of each warp's part
+    a warp     writes the rows of its part of the tokens for these experts, in their order ──► rows, places, weights
+
+So the rows of an expert are in the order of the tokens, whatever runs when. Every CTA reads topk_ids, 64 KiB for 2048
+tokens of 8 experts; in return nothing has to meet.
+"""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, range_constexpr
+from cutlass._mlir.dialects import cuda as cuda_ir
+
+from moe.kernels.ptx import (
+    as_int,
+    divide,
+    let_next_kernel_start,
+    load_global_float,
+    load_relaxed_if,
+    load_shared,
+    minimum,
+    select,
+    store_global_word,
+    store_shared,
+    wait_for_previous_kernel,
+)
+
+WARPS = 16
+THREADS = 32 * WARPS
+OWN = 4  # experts that a CTA can have
+CTAS = 128
+MAX_LOCAL = OWN * CTAS
+MAX_TOP_K = 16
+WORDS = 13
+
+
+def grid_of(local: int) -> tuple[int, int]:
+    """Return (CTAs, experts of each)."""
+    own = -(-local // CTAS)
+    return -(-local // own), own
+
+
+class Assign:
+    """The kernel writes m_indptr, rows (the token of each row), and places and weights (the row of each of a token's
+    experts and its weight; -1 and 0 for an expert that is not local, and behind the last).
+
+    Its words: addresses of topk_ids int32 or, if wide, int64 [T, k], topk_weights f32 [T, k], m_indptr int32
+    [local + 1], rows int32 [up to k T], places int32 [T, slots], weights f32 [T, slots]; T, k, local, offset, CTAs,
+    experts of a CTA; CUDA stream.
+    """
+
+    def __init__(self, slots: int, wide: bool):
+        self.slots, self.wide = slots, wide
+
+    @cute.jit
+    def __call__(self, host: cute.Pointer):
+        words = cute.make_tensor(host, cute.make_layout(WORDS))
+        ids, given, m_indptr, rows, places, weights = [words[i] for i in range(6)]
+        tokens, k, local, offset, grid, own = [Int32(words[i]) for i in range(6, 12)]
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[12].ir_value())
+        self.kernel(ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, own).launch(
+            grid=(grid, 1, 1), block=(THREADS, 1, 1), smem=4 * WARPS * (OWN + 1), stream=stream, use_pdl=True
+        )
+
+    def expert_at(self, ids: Int64, i: Int32, end: Int32, offset: Int32, local: Int32) -> Int32:
+        """Return the local expert of entry i of topk_ids; -1 if it is not local, or i is not before end."""
+        there = select(i < end, 1, 0)
+        step = 8 if self.wide else 4
+        expert = load_relaxed_if(ids + Int64(i) * step, there) - offset
+        valid = (expert >= 0) & (expert < local) & (i < end)
+        if self.wide:  # numbers that no int32 has are not local, whatever their lower half
+            valid = valid & (load_relaxed_if(ids + Int64(i) * step + 4, there) == 0)
+        return select(valid, expert, -1)
+
+    @cute.kernel
+    def kernel(
+        self, ids: Int64, given: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, tokens: Int32,
+        k: Int32, local: Int32, offset: Int32, own: Int32,
+    ):  # fmt: skip
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        lane = cute.arch.lane_idx()
+        block, _, _ = cute.arch.block_idx()
+        grid, _, _ = cute.arch.grid_dim()
+        of_warps = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint()  # [warps, 1 + OWN]: rows before, rows of each
+        wait_for_previous_kernel()
+        let_next_kernel_start()
+        first, entries = block * own, tokens * k
+        share = divide(entries + (THREADS - 1), THREADS) * 32  # a warp's entries lie side by side
+        begin, end = minimum(warp * share, entries), minimum((warp + 1) * share, entries)
+
+        counts = [Int32(0) for _ in range(OWN + 1)]
+        for i in cutlass.range(begin + lane, end, 32, unroll=4):
+            expert = self.expert_at(ids, i, end, offset, local)
+            counts[0] = counts[0] + select((expert >= 0) & (expert < first), 1, 0)
+            for j in range_constexpr(OWN):
+                counts[1 + j] = counts[1 + j] + select((expert == first + j) & (j < own), 1, 0)
+        for j in range_constexpr(OWN + 1):
+            total = cute.arch.warp_redux_sync(counts[j], "add")
+            if lane == 0:
+                store_shared(of_warps + (warp * (OWN + 1) + j) * 4, total)
+        cute.arch.sync_threads()
+
+        start = Int32(0)  # of this CTA's rows
+        for w in range_constexpr(WARPS):
+            start = start + load_shared(of_warps + w * (OWN + 1) * 4)
+        places_of = []  # of each expert: where this warp's rows begin
+        for j in range_constexpr(OWN):
+            before = start
+            for w in range_constexpr(WARPS):
+                of_warp = load_shared(of_warps + (w * (OWN + 1) + 1 + j) * 4)
+                before = before + select(warp > w, of_warp, 0)
+                start = start + of_warp
+            places_of.append(before)
+            wanted = select((warp == 0) & (lane == 0) & (j < own) & (first + j < local), 1, 0)
+            store_global_word(m_indptr + Int64(first + j) * 4 + 4, start, wanted)
+        store_global_word(m_indptr, Int32(0), select((block == 0) & (warp == 0) & (lane == 0), 1, 0))
+
+        for base in cutlass.range(begin, end, 32, unroll=1):
+            i = base + lane
+            expert = self.expert_at(ids, i, end, offset, local)
+            token = divide(i, k)
+            slot = Int64(token * self.slots + i - token * k)
+            for j in range_constexpr(OWN):
+                mine = (expert == first + j) & (j < own)
+                winners = cute.arch.vote_ballot_sync(mine)
+                at = places_of[j] + cute.arch.popc(winners & ((Int32(1) << lane) - 1))
+                here = select(mine, 1, 0)
+                store_global_word(rows + Int64(at) * 4, token, here)
+                store_global_word(places + slot * 4, at, here)
+                weight = load_global_float(given + Int64(i) * 4, here)
+                store_global_word(weights + slot * 4, as_int(weight), here)
+                places_of[j] = places_of[j] + cute.arch.popc(winners)
+            nobodys = select((expert < 0) & (i < end) & (token % grid == block), 1, 0)
+            store_global_word(places + slot * 4, Int32(-1), nobodys)
+            store_global_word(weights + slot * 4, Int32(0), nobodys)
+        thread = warp * 32 + lane
+        for token in cutlass.range(block + thread * grid, tokens, THREADS * grid, unroll=1):
+            for j in range_constexpr(self.slots):
+                behind = select(k <= j, 1, 0)
+                store_global_word(places + Int64(token * self.slots + j) * 4, Int32(-1), behind)
+                store_global_word(weights + Int64(token * self.slots + j) * 4, Int32(0), behind)

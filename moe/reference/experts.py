@@ -1,0 +1,53 @@
+"""What moe.experts must give, for a choice of experts that somebody else has made."""
+
+import torch
+
+from moe.kernels.config import Activation
+from moe.problem import BF16, E4M3
+from moe.reference.grouped_gemm import reference
+from moe.reference.layer import quantised
+
+
+def lists(ids: torch.Tensor, offset: int, local: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return (m_indptr, rows, places) of topk_ids [T, k]: the local experts' rows, by expert, then as in topk_ids.
+
+    m_indptr int32 [local + 1]; rows int32: the token of each; places int32 [T, k]: the row of each entry, -1 if its
+    expert is not local.
+    """
+    flat = ids.long().flatten() - offset
+    here = (flat >= 0) & (flat < local)
+    order = torch.where(here, flat, local).sort(stable=True).indices[: int(here.sum())]
+    places = torch.full_like(flat, -1)
+    places[order] = torch.arange(len(order))
+    ends = torch.bincount(flat[here], minlength=local).cumsum(0)
+    m_indptr = torch.cat([ends.new_zeros(1), ends]).int()
+    return m_indptr, (order // ids.shape[1]).int(), places.view(ids.shape).int()
+
+
+def activated(first: torch.Tensor, second: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """Return the activation of the results of the weights' first rows and of their second ones, in float64."""
+    gate, up = (first, second) if activation.gate_first else (second, first)
+    if activation.limit is not None:
+        gate, up = gate.clamp(max=activation.limit), up.clamp(-activation.limit, activation.limit)
+    return gate * torch.sigmoid(activation.alpha * gate) * (up + activation.shift)
+
+
+def experts(
+    values: torch.Tensor, scales: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, w13, w13_scale, w2, w2_scale,
+    offset: int = 0, activation: Activation = Activation(),
+) -> torch.Tensor:  # fmt: skip
+    """Return what the kernels compute, stage by stage, bf16 [T, H], without the tensor cores' own rounding.
+
+    values e4m3 [T, H], scales f32 [H/128, T]: of hidden in bf16, moe.reference.layer.quantised(hidden.float()).
+    """
+    m_indptr, rows, places = lists(ids, offset, len(w2))
+    a = values.view(torch.uint8)[rows.long()].view(E4M3)
+    product = reference(a, scales[:, rows.long()].contiguous(), w13, w13_scale, m_indptr).double()
+    c = quantised(activated(*product.chunk(2, 1), activation).float())
+    o = reference(*c, w2, w2_scale, m_indptr).to(BF16)
+    out = torch.zeros(len(ids), w2.shape[1])
+    for j in range(ids.shape[1]):
+        used = places[:, j] >= 0
+        row, weight = o[places[used, j].long()].double(), weights[used, j, None].double()
+        out[used] = (row * weight + out[used].double()).float()
+    return out.to(BF16)

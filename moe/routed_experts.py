@@ -1,0 +1,229 @@
+"""`experts`: the experts of an MoE layer behind any router, in three to six launches.
+
+    topk_ids, topk_weights ─► assign ─► m_indptr, rows, places, weights ─┐
+    hidden bf16 ─► quantise ─► e4m3, scales ─────────────────────────────┴─► [permute] ─► GEMM1 ─► GEMM2 ─► finalise
+
+The launches behind assign are the layer's (layer.py), with its scratch memory, lock and rules for streams and graphs.
+"""
+
+import dataclasses
+import functools
+import numbers
+
+import torch
+
+from moe.device import current_device, device_of
+from moe.kernels import assign, quantise
+from moe.kernels.config import MAX_EXPERTS, Activation
+from moe.kernels.program import Program
+from moe.layer import Layer, Space, check_workspace, layer_of
+from moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
+from moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
+from moe.scratch import arena_of
+
+MAX_TOKENS = 65536
+I64 = torch.int64
+
+
+def experts(
+    hidden: torch.Tensor,
+    topk_ids: torch.Tensor,
+    topk_weights: torch.Tensor,
+    w13: torch.Tensor,
+    w13_scale: torch.Tensor,
+    w2: torch.Tensor,
+    w2_scale: torch.Tensor,
+    *,
+    hidden_scale: torch.Tensor | None = None,
+    gate_first: bool = False,
+    local_expert_offset: int = 0,
+    num_experts: int | None = None,
+    limit: float | None = None,
+    alpha: float = 1.0,
+    shift: float = 0.0,
+    out: torch.Tensor | None = None,
+    workspace: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """out[t] = sum over the experts e of token t that are here of weight * (act(x[t] W13[e]) W2[e]), in FP8.
+
+    hidden [T, H] bf16, which is quantised here for 128 columns at a time, or e4m3 with hidden_scale f32: [T, H/128] or
+    [H/128, T], of any strides (one copy by torch unless its scales of a k-block lie side by side). topk_ids [T, k]
+    int32 or int64, topk_weights [T, k] f32, k at most 16: expert local_expert_offset + i is local expert i; any other
+    number, such as -1, is left out. w13 [E, 2I, H] e4m3, up then gate, or gate then up if gate_first; w13_scale
+    [E, 2I/128, H/128], w2 [E, H, I] e4m3, w2_scale [E, H/128, I/128], scales f32. out [T, H] bf16. T is at most 65536,
+    also 0; E at most 512; H and I are multiples of 128 (I = 192: pad W13's rows of up and of gate, and W2's columns,
+    with zeros to 256).
+    act = gate * sigmoid(alpha * gate) * (up + shift); with a limit, gate is at most that and up is clamped to
+    [-limit, limit] first. gpt-oss: limit 7, alpha 1.702, shift 1. act is rounded to e4m3 with a scale for 128 columns.
+    num_experts: how many the router has, by which kernels are chosen; E if not given.
+
+    All but hidden_scale are contiguous, all on the current GPU. Launches on torch's current stream, nothing returns to
+    the host, the same bits every time, also in CUDA graphs. Returns out, or a new tensor. ValueError if an operand is
+    not so, or not in a GPU's memory: then nothing is compiled, launched or written. No gradients. Scratch memory and
+    workspace as of moe.run; workspace of moe.experts_workspace_bytes(...) elements.
+    """
+    if torch.compiler.is_compiling():
+        given = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale, hidden_scale, gate_first
+        given += local_expert_offset, num_experts, limit, alpha, shift
+        if out is None:
+            return torch.ops.moe.experts(*given)
+        torch.ops.moe.experts_out(out, *given)
+        return out
+    layer, x, given = checked(
+        hidden, hidden_scale, topk_ids, topk_weights, (w13, w13_scale, w2, w2_scale), Activation(
+            bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift)
+        ), local_expert_offset, num_experts,
+    )  # fmt: skip
+    if out is None:
+        (out,) = layer.device.tensors(torch.empty(hidden.shape, dtype=BF16, device=hidden.device))
+    expected = contiguous("out", BF16, *hidden.shape)
+    complain((out,), (expected,), (hidden, "hidden"))
+    addresses(layer.device, (out,), (expected,), (0,))
+    if workspace is not None:
+        check_workspace(workspace, layer, hidden)
+    if not layer.device.is_current():
+        raise ValueError(f"hidden is on {hidden.device}, but must be on torch's current device")
+    tokens = hidden.shape[0]
+    if tokens:
+        arena = arena_of(layer.torch_device, layer.device)
+        with arena.lock:
+            launch(layer, x, *given, layer.space(tokens, arena, workspace), out)
+    return out
+
+
+def experts_workspace_bytes(
+    tokens: int, hidden: int, intermediate: int, local: int, top_k: int, num_experts: int | None = None,
+    quantises: bool = True,
+) -> int:  # fmt: skip
+    """Elements of a workspace, uint8, for `experts` on the current GPU with up to this many tokens.
+
+    quantises: whether hidden comes in bf16.
+    """
+    sizes = sizes_of(tokens, hidden, intermediate, local, top_k, num_experts)
+    return layer_of(current_device(), sizes, Activation(), quantises).workspace_bytes(tokens)
+
+
+@functools.lru_cache(maxsize=4096)
+def sizes_of(tokens: int, hidden: int, intermediate: int, local: int, top_k: int, num_experts: int | None) -> Sizes:
+    """The layer's sizes; ValueError if the kernels do not do them."""
+    for name, dimension, size, multiple, least, most in (
+        ("hidden", "T", tokens, 1, 0, MAX_TOKENS),
+        ("hidden", "H", hidden, 128, 128, MAX_ROWS),
+        ("w2", "I", intermediate, 128, 128, MAX_ROWS),
+        ("w2", "E", local, 1, 1, MAX_EXPERTS),
+        ("topk_ids", "k", top_k, 1, 1, assign.MAX_TOP_K),
+    ):
+        require(name, dimension, size, multiple, least, most)
+    everywhere = local if num_experts is None else num_experts
+    if not isinstance(everywhere, numbers.Integral) or everywhere < local:
+        raise ValueError(f"num_experts is {everywhere}, but must be an int that is at least E, {local}")
+    return Sizes(hidden, intermediate, local, top_k, int(everywhere))
+
+
+def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, num_experts):
+    """The layer for these operands, its inputs, and what assign takes; ValueError if there is none."""
+    w13, w13_scale, w2, w2_scale = of_weights
+    for name, tensor, dims in (("hidden", hidden, 2), ("topk_ids", ids, 2), ("w2", w2, 3)):
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
+            raise ValueError(f"{name} must be a tensor of {dims} dimensions")
+    (tokens, h), k, (e, _, i) = hidden.shape, ids.shape[1], w2.shape
+    sizes = sizes_of(tokens, h, i, e, k, num_experts)
+    if hidden.dtype not in (BF16, E4M3):
+        raise ValueError(f"hidden has type {hidden.dtype}, but must have {BF16} or {E4M3}")
+    if ids.dtype not in (I32, I64):
+        raise ValueError(f"topk_ids has type {ids.dtype}, but must have {I32} or {I64}")
+    if not isinstance(offset, numbers.Integral) or isinstance(offset, bool):
+        raise ValueError(f"local_expert_offset is a {type(offset).__name__}, but must be an int")
+    if not 0 <= offset <= sizes.experts - e:
+        raise ValueError(f"local_expert_offset is {offset}, but must be from 0 to {sizes.experts - e}: {e} of "
+                         f"{sizes.experts} experts are here")  # fmt: skip
+    quantises = hidden.dtype is BF16
+    if quantises and hidden_scale is not None:
+        raise ValueError("hidden_scale is of hidden in e4m3, but hidden is in bf16")
+    tensors = hidden, ids, weights, w13, w13_scale, w2, w2_scale
+    expected = expectations(tokens, h, i, e, k, hidden.dtype, ids.dtype)
+    gpu = device_of(hidden.device, "hidden")
+    complain(tensors, expected, (hidden, "hidden"))
+    if not quantises:
+        hidden_scale = scale_by_block(hidden_scale, hidden, gpu)
+        tensors, expected = (*tensors, hidden_scale), (*expected, contiguous("hidden_scale", F32, h // 128, tokens))
+        complain(tensors[-1:], expected[-1:], (hidden, "hidden"))
+    addresses(gpu, tensors, expected, (0, 3, 5))
+    layer = layer_of(hidden.device, sizes, activation, quantises)
+    return layer, Inputs(None, None, hidden, hidden_scale, w13, w13_scale, w2, w2_scale, int(offset)), (ids, weights)
+
+
+@functools.lru_cache(maxsize=4096)
+def expectations(
+    tokens: int, h: int, i: int, e: int, k: int, of_hidden: torch.dtype, of_ids: torch.dtype
+) -> tuple[Operand, ...]:
+    """What each tensor must be, in the order of `experts`."""
+    return (
+        contiguous("hidden", of_hidden, tokens, h),
+        contiguous("topk_ids", of_ids, tokens, k),
+        contiguous("topk_weights", F32, tokens, k),
+        contiguous("w13", E4M3, e, 2 * i, h),
+        contiguous("w13_scale", F32, e, 2 * i // 128, h // 128),
+        contiguous("w2", E4M3, e, h, i),
+        contiguous("w2_scale", F32, e, h // 128, i // 128),
+    )
+
+
+def scale_by_block(scale, hidden: torch.Tensor, gpu) -> torch.Tensor:
+    """hidden_scale as [H/128, T], contiguous: a view of what is given, or a copy; ValueError for another shape."""
+    tokens, blocks = hidden.shape[0], hidden.shape[1] // 128
+    found = tuple(scale.shape) if isinstance(scale, torch.Tensor) else scale
+    if found not in ((tokens, blocks), (blocks, tokens)):
+        raise ValueError(f"hidden_scale is {found}, but must have shape {(tokens, blocks)} or {(blocks, tokens)}")
+    if tokens != blocks:
+        turned = found == (tokens, blocks)
+    else:  # [T, H/128], as column-major scales have tokens side by side, unless these are
+        turned = scale.stride(1) != 1
+    scale = scale.t() if turned else scale
+    if scale.is_contiguous():
+        return scale
+    complain((scale.t().contiguous(),), (contiguous("hidden_scale", F32, tokens, blocks),), (hidden, "hidden"))
+    (copy,) = gpu.tensors(torch.empty(scale.shape, dtype=F32, device=scale.device))
+    return copy.copy_(scale)
+
+
+@functools.cache
+def assign_program(device: torch.device, slots: int, wide: bool) -> Program:
+    """The assign kernel, compiled for this GPU."""
+    return Program(assign.Assign(slots, wide), assign.WORDS, f"slots={slots} wide={wide}")
+
+
+@functools.cache
+def quantise_program(device: torch.device) -> Program:
+    """The quantise kernel, compiled for this GPU."""
+    return Program(quantise.Quantise(), quantise.WORDS, "")
+
+
+def launch(
+    layer: Layer, x: Inputs, ids: torch.Tensor, weights: torch.Tensor, space: Space, out: torch.Tensor
+) -> None:
+    """One stage after the other. x: its hidden_states are bf16 where the layer quantises them."""
+    tokens, k = ids.shape
+    stream, local = layer.device.stream(), layer.sizes.local
+    if layer.quantises:
+        program = quantise_program(layer.torch_device)
+        program(x.hidden_states.data_ptr(), space.quantised, space.quantised_scale, tokens, layer.sizes.hidden, stream)
+        x = dataclasses.replace(
+            x, hidden_states=At(space.quantised, x.hidden_states.shape), hidden_states_scale=At(space.quantised_scale)
+        )
+    grid, own = assign.grid_of(local)
+    to = space.m_indptr, space.rows, space.places, space.weights
+    program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64)
+    program(ids.data_ptr(), weights.data_ptr(), *to, tokens, k, local, x.local_expert_offset, grid, own, stream)
+    layer.compute(x, space, out)
+
+
+@dataclasses.dataclass(frozen=True)
+class At:
+    """Scratch memory in a tensor's place: where it begins, and the tensor's shape."""
+
+    address: int
+    shape: tuple[int, ...] = ()
+
+    def data_ptr(self) -> int:
+        return self.address

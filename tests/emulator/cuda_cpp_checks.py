@@ -1,0 +1,205 @@
+"""What CUDA C++ may expect of the emulated device: test_cuda_cpp.py runs this file on it and reads the output."""
+
+import ctypes
+import json
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import torch
+
+import emulator
+from emulator.device import DEVICE
+from emulator.errors import EmulatorError
+from emulator.serve.cuda_cpp import runtime, toolkit
+
+SOURCE = r"""
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <cstdio>
+__constant__ float weights[2];
+__device__ int calls;
+__global__ void scale(const float *x, float *y) {
+  __shared__ float s[32];
+  s[threadIdx.x] = x[blockIdx.x * 32 + threadIdx.x];
+  __syncthreads();
+  y[blockIdx.x * 32 + threadIdx.x] = s[31 - threadIdx.x] * weights[1];
+  if (threadIdx.x == 0) atomicAdd(&calls, 1);
+}
+__global__ void past_the_end(float *x) { x[64 + threadIdx.x] = 1; }
+__global__ void rank(int *out) {
+  unsigned r;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  if (threadIdx.x == 0) out[blockIdx.x] = r;
+}
+__global__ void large(int *out) {
+  extern __shared__ int s[];
+  s[15000 + threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  out[threadIdx.x] = s[15031 - threadIdx.x];
+}
+#define TRY(call) do { cudaError_t e = call; if (e != cudaSuccess) return e; } while (0)
+extern "C" {
+int run(const float *x, float *y) {  // host memory
+  float w[2] = {0, 3}, *dx, *dy;
+  TRY(cudaMalloc(&dx, 256));
+  TRY(cudaMalloc(&dy, 256));
+  TRY(cudaMemcpyToSymbol(weights, w, sizeof w));
+  TRY(cudaMemcpy(dx, x, 256, cudaMemcpyHostToDevice));
+  scale<<<2, 32>>>(dx, dy);
+  TRY(cudaGetLastError());
+  TRY(cudaDeviceSynchronize());
+  TRY(cudaMemcpy(y, dy, 256, cudaMemcpyDeviceToHost));
+  TRY(cudaFree(dx));
+  return cudaFree(dy);
+}
+int counted(int *n) { return cudaMemcpyFromSymbol(n, calls, 4); }
+int wrong(float *x) {
+  past_the_end<<<1, 32>>>(x);
+  return cudaGetLastError();
+}
+int in_clusters(int *out) {
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = 4, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = 8, config.blockDim = 32, config.attrs = &cluster, config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, rank, out);
+}
+int with_shared(int *out, int allowed) {
+  if (allowed) TRY(cudaFuncSetAttribute(large, cudaFuncAttributeMaxDynamicSharedMemorySize, allowed));
+  large<<<1, 32, 61440>>>(out);
+  return cudaGetLastError();
+}
+int sms() {
+  cudaDeviceProp p;
+  return cudaGetDeviceProperties(&p, 0) ? -1 : p.multiProcessorCount;
+}
+int encode(void *at, void *map) {
+  void *f = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  TRY(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found));
+  cuuint64_t dims[2] = {64, 32}, strides[1] = {128};
+  cuuint32_t box[2] = {64, 8}, steps[2] = {1, 1};
+  return ((decltype(&cuTensorMapEncodeTiled))f)((CUtensorMap *)map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, at, dims,
+      strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+int not_served() { return cudaIpcCloseMemHandle(nullptr); }
+}
+"""
+
+
+def build() -> ctypes.CDLL:
+    """Compile SOURCE as nvcc is called by torch, and link it to the stand-in."""
+    runtime.load()
+    where = toolkit.libraries()[0].parent
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "checks.cu").write_text(SOURCE)
+        command = f"{toolkit.compiler()} -gencode arch=compute_100a,code=sm_100a -shared -Xcompiler -fPIC -cudart none"
+        command += f" -L{where} -lcudart -Xlinker -rpath={where} checks.cu -o checks.so"
+        done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return ctypes.CDLL(str(Path(folder, "checks.so")))
+
+
+LIBRARY = build()
+
+
+def finding(call) -> str:
+    """Return what is found in a call, which must fail."""
+    try:
+        with emulator.session():
+            assert call() != 0
+    except EmulatorError as error:
+        return str(error)
+    raise AssertionError("a finding expected")
+
+
+def check_memory_symbols_and_a_launch():
+    x, y = torch.arange(64.0), torch.zeros(64)
+    assert LIBRARY.run(ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr())) == 0
+    assert torch.equal(y, x.view(2, 32).flip(1).flatten() * 3)
+    n = ctypes.c_int()
+    assert LIBRARY.counted(ctypes.byref(n)) == 0 and n.value == 2
+
+
+def check_a_fault_names_its_line():
+    x = torch.zeros(64, device="cuda")
+    text = finding(lambda: LIBRARY.wrong(ctypes.c_void_p(x.data_ptr())))
+    line = next(i for i, text in enumerate(SOURCE.splitlines(), 1) if "past_the_end(float" in text)
+    assert "out-of-bounds" in text and f"checks.cu:{line}" in text, text
+    assert not x.any()
+
+
+def check_clusters():
+    out = torch.zeros(8, dtype=torch.int32, device="cuda")
+    assert LIBRARY.in_clusters(ctypes.c_void_p(out.data_ptr())) == 0
+    assert out.tolist() == [0, 1, 2, 3] * 2
+
+
+def check_large_shared_memory_must_be_allowed():
+    out = torch.zeros(32, dtype=torch.int32, device="cuda")
+    at = ctypes.c_void_p(out.data_ptr())
+    assert "cudaFuncAttributeMaxDynamicSharedMemorySize" in finding(lambda: LIBRARY.with_shared(at, 0))
+    assert "which has allowed 60000" in finding(lambda: LIBRARY.with_shared(at, 60000))
+    assert LIBRARY.with_shared(at, 61440) == 0 and out.tolist() == list(range(31, -1, -1))
+
+
+def check_the_device():
+    assert LIBRARY.sms() == 148
+
+
+def check_a_tensor_map_by_the_driver_entry_point():
+    from emulator.formats.tensormap import decode
+
+    x, words = torch.zeros(32, 64, dtype=torch.half, device="cuda"), (ctypes.c_uint8 * 128)()
+    assert LIBRARY.encode(ctypes.c_void_p(x.data_ptr()), words) == 0
+    assert decode(bytes(words)).box == (64, 8)
+
+
+def check_what_is_not_served_is_named():
+    assert "cudaIpcCloseMemHandle on the emulated device" in finding(LIBRARY.not_served)
+
+
+def cuda(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as C++ sees it: plain torch, of the device cuda:0."""
+    x = x.cuda()
+    with torch._C.DisableTorchFunction():
+        return torch.ops.emulated_gpu.to_cuda(x.as_subclass(torch.Tensor))
+
+
+def check_operators_of_tensors_in_cpp():
+    """As the C++ API calls them: no Python of the emulator between."""
+    torch.ops.load_library(str(toolkit.libraries()[1]))
+    x = cuda(torch.arange(6.0))
+    with torch._C.DisableTorchFunction():
+        y = torch.ops.aten.mul.Tensor(x, x)
+        assert y.device.type == "cuda" and y.is_cuda and y.data_ptr() != x.data_ptr()
+        view = torch.ops.aten.view(y, [2, 3])
+        assert view.data_ptr() == y.data_ptr() and view.is_cuda
+        assert torch.ops.aten.add_.Tensor(view, 1) is view and torch.ops.aten.sum(y).item() == 61
+        both = torch.ops.aten.cat([y, x])
+        new = torch.ops.aten.empty.memory_format([4], dtype=torch.half, device=torch.device("cuda"))
+        like = torch.ops.aten.zeros_like(both)
+        for t in (both, new, like):
+            assert t.is_cuda and DEVICE.memory.covers(t.data_ptr(), t.nbytes), t.data_ptr()
+        indexed = torch.ops.aten.index.Tensor(x, [torch.ops.aten._to_copy(x, dtype=torch.long)])
+        assert indexed.is_cuda and torch.ops.aten.equal(indexed, x)
+        host = torch.ops.aten._to_copy(both, device=torch.device("cpu"))
+        assert not host.is_cuda and host.tolist() == [1, 2, 5, 10, 17, 26, 0, 1, 2, 3, 4, 5]
+        assert torch.ops.aten._to_copy(both, dtype=torch.half).is_cuda
+
+
+if __name__ == "__main__":
+    results = {}
+    for name, check in [(n, c) for n, c in globals().items() if n.startswith("check_")]:
+        try:
+            check()
+            results[name] = ""
+        except Exception:
+            results[name] = traceback.format_exc()
+    print(json.dumps(results))
+    sys.exit(0)

@@ -1,0 +1,85 @@
+"""Forms of PTX that compilers write and that are easily taken for mistakes, each with its neighbour that is one."""
+
+import numpy as np
+import pytest
+
+import emulator
+from emulator.errors import Fault, Unsupported
+from emulator.formats import instruction_descriptor, matrix_descriptor, wgmma_descriptor
+
+HEAD = """.version 9.0
+.target sm_100a
+.address_size 64
+.visible .entry k(.param .u64 out) {
+.reg .b16 h, b; .reg .b32 lo, never, never2, x, y, z; .reg .f32 f, g; .reg .b64 o, pair;
+ld.param.u64 o, [out];
+"""
+
+
+def run(body: str, dtype=np.float32, size: int = 4) -> np.ndarray:
+    out = np.zeros(size, dtype)
+    emulator.launch(HEAD + body + "ret; }", "k", 1, 1, [out])
+    return out
+
+
+def test_mixed_precision_sums_round_once():
+    out = run("""mov.b16 h, 0x3e00; mov.b16 b, 0x3fc0; mov.f32 f, 0f40000000;
+        fma.rn.f32.bf16 g, b, b, f; st.global.f32 [o], g;
+        fma.rn.f32.f16 g, h, h, f; st.global.f32 [o+4], g;
+        add.rz.f32.f16 g, h, f; st.global.f32 [o+8], g;
+        sub.rn.f32.bf16 g, b, f; st.global.f32 [o+12], g;""")
+    assert out.tolist() == [4.25, 4.25, 3.5, -0.5]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "add.rn.f64.f16 g, h, f",
+        "add.rn.ftz.f32.f16 g, h, f",
+        "fma.rn.relu.f32.bf16 g, b, b, f",
+        "mul.rn.f32.bf16 g, b, f",
+    ],
+)
+def test_mixed_precision_that_does_not_exist_is_refused(form):
+    with pytest.raises(Unsupported, match="PTX line 7"):
+        run(f"mov.b16 h, 0; mov.b16 b, 0; mov.f32 f, 0f40000000; {form}; st.global.f32 [o], g;")
+
+
+def test_small_floats_become_two_bf16():
+    out = run("mov.b16 h, 0xb844; cvt.rn.bf16x2.e4m3x2 x, h; st.global.b32 [o], x;"
+              "cvt.rn.bf16x2.e5m2x2 x, h; st.global.b32 [o+4], x;", np.uint16, 8)  # fmt: skip
+    values = (out.astype(np.uint32) << 16).view(np.float32)
+    assert values[:4].tolist() == [3.0, -1.0, 4.0, -0.5]
+
+
+def test_an_undefined_part_of_a_vector_is_garbage_that_nobody_needs():
+    body = "mov.b32 lo, 7; mov.b64 pair, {lo, never}; mov.b64 {x, y}, pair; st.global.b32 [o], x;"
+    assert run(body, np.int32)[0] == 7
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mov.b64 pair, {never, never2}; st.global.b64 [o], pair;",
+        "mov.b32 lo, 7; mov.b64 pair, {lo, never}; st.global.b64 [o], pair; add.u32 x, never, 1; st.global.b32 [o], x;",
+    ],
+)
+def test_a_register_that_nothing_writes_is_a_fault_elsewhere(body):
+    with pytest.raises(Fault, match="read before anything was written"):
+        run(body)
+
+
+def test_bit_12_means_nothing_where_operands_have_4_bits():
+    decode = instruction_descriptor.decode
+    assert decode(0x08401480, "mxf4nvf4", 2, 4) == decode(0x08400480, "mxf4nvf4", 2, 4)
+    with pytest.raises(Fault, match="element types"):  # there it is a bit of B's type
+        decode(0x08801400 | 7 << 10, "mxf8f6f4", 2, 1)
+
+
+def test_a_base_offset_means_nothing_without_a_swizzle():
+    offset = 3 << 49
+    assert matrix_descriptor.decode(1 << 46 | 64 | offset) == matrix_descriptor.decode(1 << 46 | 64)
+    assert wgmma_descriptor.decode(64 | offset) == wgmma_descriptor.decode(64)
+    for decode, desc in ((matrix_descriptor.decode, 1 << 46 | 2 << 61), (wgmma_descriptor.decode, 1 << 62)):
+        with pytest.raises(Unsupported, match="base offset 3"):
+            decode(desc | offset)

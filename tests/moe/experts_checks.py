@@ -1,0 +1,221 @@
+"""moe.experts on the emulated GPU that MOE_MACHINE names, all checks of the emulator on.
+
+test_moe_kernel.py runs this, in a process for each machine.
+"""
+
+import dataclasses
+import os
+
+import pytest
+import torch
+
+import emulator
+from tests import quick_dsl
+
+MACHINE = os.environ["MOE_MACHINE"]
+GPT_OSS = {"limit": 7.0, "alpha": 1.702, "shift": 1.0}
+HIDDEN = INTERMEDIATE = 256
+LOCAL, EVERYWHERE, OFFSET = 12, 20, 4
+SCALED = 0.25  # of the drawn scales: products that the limit cuts, and others
+
+
+@pytest.fixture(scope="module")
+def moe():
+    """The module moe.routed_experts, its kernels compiled into the emulator."""
+    emulator.install(MACHINE)
+    quick_dsl.install()
+    torch.cuda.is_available = lambda: False
+    from moe import routed_experts
+    from moe.device import device_of
+
+    type(device_of(torch.device("cpu"))).sms = 6  # CTAs for all SMs would take long
+    return routed_experts
+
+
+@pytest.fixture(scope="module")
+def weights(moe):
+    """(w13, w13_scale, w2, w2_scale)."""
+    from moe.problem import Sizes
+    from moe.reference import layer as d
+
+    x = d.draw(Sizes(HIDDEN, INTERMEDIATE, LOCAL), 1)
+    return x.gemm1_weights, x.gemm1_weights_scale * SCALED, x.gemm2_weights, x.gemm2_weights_scale
+
+
+def draw(tokens: int, k: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """hidden, topk_ids, topk_weights: different experts for a token, of which some are not here."""
+    g = torch.Generator().manual_seed(seed)
+    ids = torch.stack([torch.randperm(EVERYWHERE, generator=g)[:k] for _ in range(tokens)]).int()
+    return torch.randn(tokens, HIDDEN, generator=g).bfloat16(), ids, torch.rand(tokens, k, generator=g)
+
+
+def called(moe, hidden, ids, given, weights, schedule: int = 0, **options):
+    """Call experts in device memory, as if the launch before had written all operands."""
+    with emulator.session(schedule=schedule, strict=True):
+        tensors = emulator.device_tensors((hidden, ids, given, *weights))
+        if "hidden_scale" in options:
+            options["hidden_scale"] = emulator.device_tensors(options["hidden_scale"])
+        emulator.protect(tensors)
+        emulator.written(tensors)
+        return moe.experts(*tensors, local_expert_offset=OFFSET, num_experts=EVERYWHERE, **options)
+
+
+def check(found, values, scales, ids, given, weights, **activation):
+    from moe.kernels.config import Activation
+    from moe.reference import experts as d
+    from moe.reference.layer import distance
+
+    expected = d.experts(values, scales, ids, given, *weights, OFFSET, Activation(**activation))
+    assert distance(found, expected) <= 0.005 and found.isfinite().all()
+    return expected
+
+
+def test_bf16(moe, weights, schedule=3):
+    """Quantised here, to the bit: only the tensor core's own rounding of sums is left."""
+    from moe.reference.layer import quantised
+
+    hidden, ids, given = draw(20, 6)
+    ids[3, 2] = -1
+    found = called(moe, hidden, ids, given, weights, schedule)
+    expected = check(found, *quantised(hidden.float()), ids, given, weights)
+    if MACHINE == "b200":  # whose sums are exact here
+        assert (found != expected).float().mean() < 0.01
+
+
+@pytest.mark.parametrize("layout", ["row", "column", "padded"])
+def test_e4m3_of_any_layout(moe, weights, layout):
+    """Also: gate first, gpt-oss's activation, int64 numbers, of which some are no int32's."""
+    from moe.reference.layer import quantised
+
+    hidden, ids, given = draw(14, 3, seed=1)
+    values, scales = quantised(hidden.float())
+    ids = ids.long()
+    ids[0] = torch.tensor([2**32 + OFFSET, -(2**40), 2**31 + OFFSET])
+    padded = torch.zeros(2, 16)[:, :14].copy_(scales).t()
+    forms = {"row": scales.t().contiguous(), "column": scales.t(), "padded": padded}
+    found = called(moe, values, ids, given, weights, hidden_scale=forms[layout], gate_first=True, **GPT_OSS)
+    check(found, values, scales, ids, given, weights, gate_first=True, **GPT_OSS)
+    assert not found[0].any()
+
+
+def test_many_tokens_an_expert(moe, weights, monkeypatch):
+    """The kernels for them: tokens on M, permuted, and their epilogue's activation."""
+    from moe.layer import Layer
+    from moe.reference.layer import quantised
+    from moe.tuning import sm90, sm100
+
+    config = (sm100 if MACHINE == "b200" else sm90).GEMM1[-1]
+    second = (sm100 if MACHINE == "b200" else sm90).M16_SWAP_AB
+    configs = lambda self, tokens: (dataclasses.replace(config, activation=self.activation), second)  # noqa: E731
+    monkeypatch.setattr(Layer, "configs", configs)
+    moe.layer_of.cache_clear()
+    hidden, ids, given = draw(40, 2, seed=2)
+    ids = torch.where(ids < 10, OFFSET + 1, ids)
+    found = called(moe, hidden, ids, given, weights, gate_first=True, **GPT_OSS)
+    check(found, *quantised(hidden.float()), ids, given, weights, gate_first=True, **GPT_OSS)
+    moe.layer_of.cache_clear()
+
+
+@pytest.mark.parametrize("local, own, k, tokens", [(22, 4, 16, 30), (12, 1, 1, 1)])
+def test_lists(moe, local, own, k, tokens):
+    """Index by index: repeated experts, CTAs with several, slots behind the last, under several orders of events."""
+    from moe.kernels import assign
+    from moe.reference import experts as d
+
+    assert assign.grid_of(512) == (128, 4) and assign.grid_of(200) == (100, 2) and assign.grid_of(5) == (5, 1)
+    g = torch.Generator().manual_seed(local)
+    ids = torch.randint(-3, local + 9, (tokens, k), generator=g, dtype=torch.int32)
+    given, slots = torch.rand(tokens, k, generator=g), -(-k // 4) * 4
+    m_indptr, rows, places = d.lists(ids, 2, local)
+    program = moe.assign_program(torch.device("cpu"), slots, False)
+    for schedule in (0, 9)[: 1 + (local == 12)]:
+        with emulator.session(schedule=schedule, strict=True):
+            made = [torch.full(s, 77, dtype=torch.int32) for s in ((local + 1,), (tokens * k,), (tokens, slots))]
+            made = emulator.device_tensors((ids, given, *made, torch.full((tokens, slots), 7.0)))
+            program(*(t.data_ptr() for t in made), tokens, k, local, 2, -(-local // own), own, 0)
+        assert torch.equal(made[2], m_indptr) and torch.equal(made[3][: len(rows)], rows)
+        assert torch.equal(made[4][:, :k], places) and (made[4][:, k:] == -1).all() and not made[5][:, k:].any()
+        assert torch.equal(made[5][:, :k], torch.where(places >= 0, given, 0))
+
+
+def test_nothing_to_do(moe, weights):
+    hidden, ids, given = draw(5, 2)
+    assert not called(moe, hidden, torch.full_like(ids, -1), given, weights).any()
+    assert called(moe, hidden[:0], ids[:0], given[:0], weights).shape == (0, HIDDEN)
+
+
+WRONG = {
+    "hidden has type torch.float16": lambda a: a | {"hidden": a["hidden"].half()},
+    "topk_ids has type torch.int16": lambda a: a | {"topk_ids": a["topk_ids"].short()},
+    "topk_weights: dimension 1 is 1, but must be 2": lambda a: a | {"topk_weights": torch.rand(5, 1)},
+    "w13 has type": lambda a: a | {"w13": a["w13"].float()},
+    "hidden_scale is of hidden in e4m3": lambda a: a | {"hidden_scale": torch.ones(2, 5)},
+    r"hidden_scale is None, but must have shape \(5, 2\) or \(2, 5\)": lambda a: a | {
+        "hidden": a["hidden"].to(torch.float8_e4m3fn)
+    },
+    "local_expert_offset is 9, but must be from 0 to 8": lambda a: a | {"local_expert_offset": 9},
+    "num_experts is 3, but must be an int that is at least E, 12": lambda a: a | {"num_experts": 3},
+    "topk_ids: dimension k is 17, but must be from 1 to 16": lambda a: a | {
+        "topk_ids": torch.zeros(5, 17, dtype=torch.int32), "topk_weights": torch.zeros(5, 17)
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_what_is_refused(moe, weights, sentence):
+    hidden, ids, given = draw(5, 2)
+    names = "hidden", "topk_ids", "topk_weights", "w13", "w13_scale", "w2", "w2_scale"
+    out = torch.full((5, HIDDEN), 7, dtype=torch.bfloat16)
+    with emulator.session():
+        tensors = dict(zip(names, (hidden, ids, given, *weights)))
+        wrong = WRONG[sentence](tensors | {"local_expert_offset": OFFSET, "num_experts": EVERYWHERE})
+        wrong, out = emulator.device_tensors((wrong, out))
+        with pytest.raises(ValueError, match=sentence):
+            moe.experts(**wrong, out=out)
+    assert (out == 7).all()
+
+
+def test_compiled_by_torch(moe, weights):
+    """One graph, whose operator is a fake one while it is traced."""
+    from moe import torch_ops  # noqa: F401
+    from moe.reference.layer import quantised
+
+    def model(hidden, ids, given, *weights):
+        return moe.experts(hidden * 1, ids, given, *weights, local_expert_offset=OFFSET, num_experts=EVERYWHERE) + 0
+
+    hidden, ids, given = draw(20, 6)
+    graph = torch.export.export(Model(model), (hidden, ids, given, *weights)).graph
+    assert [n.target for n in graph.nodes if "moe" in str(n.target)] == [torch.ops.moe.experts.default]
+    with emulator.session():
+        tensors = emulator.device_tensors((hidden, ids, given, *weights))
+        options = {"local_expert_offset": OFFSET, "num_experts": EVERYWHERE}
+        found = torch.ops.moe.experts(*tensors, **options)
+        check(found, *quantised(hidden.float()), ids, given, weights)
+        learning = torch.ops.moe.experts(tensors[0].requires_grad_(), *tensors[1:], **options)
+        with pytest.raises(RuntimeError, match="no autograd formula was registered"):
+            learning.sum().backward()
+
+
+class Model(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def test_planted_fault_is_seen(moe, weights, monkeypatch):
+    """What the tests above are worth: rows of one token too far."""
+    from moe.kernels import assign
+    from moe.reference.layer import quantised
+
+    monkeypatch.setattr(assign, "divide", lambda x, y: moe_divide(x, y) + (0 if y is assign.THREADS else 1))
+    moe_divide = __import__("moe.kernels.ptx", fromlist=["divide"]).divide
+    moe.assign_program.cache_clear()
+    hidden, ids, given = draw(20, 6)
+    try:
+        with pytest.raises((AssertionError, emulator.EmulatorError)):
+            check(called(moe, hidden, ids, given, weights), *quantised(hidden.float()), ids, given, weights)
+    finally:
+        moe.assign_program.cache_clear()
