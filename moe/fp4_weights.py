@@ -53,7 +53,7 @@ def pack_mxfp4(b: torch.Tensor, b_scale: torch.Tensor) -> tuple[torch.Tensor, to
     experts, n, k = sizes_of(b)
     expected = contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", U8, experts, n, k // 32)
     complain((b, b_scale), expected, (b, "b"))
-    used = (b.view(experts, n, k // 32, 16) & 0x77).any(-1) & (b_scale != 255)
+    used = ((b.view(experts, n, k // 32, 16) & 0x77) != 0).any(-1) & (b_scale != 255)
     exponent = b_scale.int()
     largest = torch.where(used, exponent, 0).flatten(1).amax(1)
     least = torch.where(used, exponent, 255).flatten(1).amin(1)

@@ -149,13 +149,14 @@ class Program:
 
         Compilers make such paths out of `if`s whose outcome does not matter there; the result must not depend on it.
         """
-        written = 0
+        given = self.undefined_parts()
         for defined in self.define:
-            written |= defined
+            given |= defined
+        given &= self.live[0]
         random = Random(seed)
         registers = [None] * len(self.kernel.registers)
         for r in self.kernel.registers:
-            if self.live[0] & (written | self.undefined_parts()) & 1 << r.index:
+            if given & 1 << r.index:
                 registers[r.index] = bool(random.getrandbits(1)) if r.bits == 1 else random.getrandbits(r.bits)
         return tuple(registers)
 
