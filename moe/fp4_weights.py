@@ -59,7 +59,8 @@ def pack_mxfp4(b: torch.Tensor, b_scale: torch.Tensor) -> tuple[torch.Tensor, to
     least = torch.where(used, exponent, 255).flatten(1).amin(1)
     for e, (high, low) in enumerate(zip(largest.tolist(), least.tolist())):
         if high - low > LARGEST_EXPONENT:
-            raise ValueError(f"b_scale: expert {e} has exponents from {low} to {high}, but they may span {LARGEST_EXPONENT}")
+            span = f"from {low} to {high}, but they may span {LARGEST_EXPONENT}"
+            raise ValueError(f"b_scale: expert {e} has exponents {span}")
     shape = experts, n // TILE, k // TILE
     packed = torch.empty(*shape, 256, dtype=U8, device=b.device)
     for e in range(experts):
@@ -116,7 +117,7 @@ def tiles(b: torch.Tensor) -> torch.Tensor:
     """Weights [N, K/2] as int32 [N/64, K/64, warp, lane, step]."""
     n, half = b.shape
     codes = torch.stack((b & 15, b >> 4), -1).view(n // TILE, 4, 2, 8, 2 * half // TILE, 4, 2, 4, 2).int()
-    # n-tile, warp, row half, row, k-tile, step, column half, pair of columns, number -> .., column half, row half, number
+    # n-tile, warp, row half, row, k-tile, step, column half, lane % 4, number -> .., register of A, number
     codes = codes.permute(0, 4, 1, 3, 7, 5, 6, 2, 8).reshape(n // TILE, 2 * half // TILE, 4, 32, 4, 4, 2)
     word = torch.zeros(codes.shape[:-2], dtype=torch.int64, device=b.device)
     for i, (sign, magnitude) in enumerate(PLACES):

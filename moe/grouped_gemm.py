@@ -86,8 +86,8 @@ class Plan:
         device: torch.device,
         choose: Callable[..., Config],
     ):
-        """sizes: total_M, N, K, E. expected: operands in the order of the kernel's words. aligned: which of them start at
-        multiples of 16 bytes. choose: the config for the GPU's compute capability and the sizes.
+        """sizes: total_M, N, K, E. expected: operands in the order of the kernel's words. aligned: which of them start
+        at multiples of 16 bytes. choose: the config for the GPU's compute capability and total_M, E, N, K.
         """
         self.expected, self.aligned, self.choose, self.sizes = expected, aligned, choose, sizes
         self.dtypes = tuple(x.dtype for x in self.expected)

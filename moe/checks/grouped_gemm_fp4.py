@@ -14,8 +14,8 @@ from moe.grouped_gemm import launcher
 from moe.kernels.config import Config
 from moe.reference.grouped_gemm_fp4 import dequantised, e8m0, reference
 
-# |out - reference| <= 2^-8 |reference|, half a unit of bf16, and this x the reference of absolute values: the rounding of
-# f32 sums, of which the tensor core's cut off what is below 2^-24 of the largest addend.
+# |out - reference| <= 2^-8 |reference|, half a unit of bf16, and this x the reference of absolute values: the
+# rounding of f32 sums, in the tensor core too. Largest seen on an H100: 2^-20.8, at K = 7168.
 BOUND = 2**-16
 
 

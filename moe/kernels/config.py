@@ -85,7 +85,8 @@ class Config:
     def __str__(self) -> str:
         ctas = 2 if self.two_cta else 1
         words = [
-            f"{self.block_m * ctas}x{self.block_n}x{BLOCK_K}", "swap-ab" * self.swap_ab, "2cta" * self.two_cta, f"w4{self.w4a16}" * bool(self.w4a16),
+            f"{self.block_m * ctas}x{self.block_n}x{BLOCK_K}", "swap-ab" * self.swap_ab, "2cta" * self.two_cta,
+            f"w4{self.w4a16}" * bool(self.w4a16),
             f"cluster{self.cluster}" * (self.cluster > 1 and not self.two_cta),
             f"splitk{self.split_k}" * (self.split_k > 1), "gated" * self.gated, "permuted" * self.permuted,
             f"burst{self.burst}" * (self.burst > 1), f"prefetch{self.prefetch}" * (self.prefetch > 0),

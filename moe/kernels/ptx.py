@@ -450,7 +450,8 @@ def wgmma_of_registers(n: int, kind: str, a: list[Int32], b: Int32, into: list[F
     for step in range(of_a // 4):
         registers = ", ".join(f"${2 * count + 4 * step + i}" for i in range(4))
         text += f"add.s32 y, ${last}, {2 * step}; mov.b64 b, {{y, {DESCRIPTOR >> 32}}};\n"
-        text += f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} {{{d}}}, {{{registers}}}, b, some, 1, 1, 0;\n"
+        text += f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "
+        text += f"{{{d}}}, {{{registers}}}, b, some, 1, 1, 0;\n"
     text += "wgmma.commit_group.sync.aligned; }"
     constraints = "=f," * count + "".join(f"{i}," for i in range(count)) + "r," * of_a + "r"
     return unpack(ptx(text, constraints, *into, *a, b, result=structure(count, "f32")), count, Float32)

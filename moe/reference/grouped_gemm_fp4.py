@@ -6,7 +6,7 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # OCP Microscaling Formats v1.0
 
 
 def dequantised(b: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Weights float64 [.., K] of uint8 [.., K/2], the lower half of a byte first, times scales float64 [.., K/block]."""
+    """Return float64 [.., K] of uint8 [.., K/2], lower half first, times scales float64 [.., K/block]."""
     values = torch.tensor([*E2M1, *(-x for x in E2M1)], dtype=torch.float64, device=b.device)
     weights = values[torch.stack((b & 15, b >> 4), -1).flatten(-2).long()]
     return weights * scale.repeat_interleave(weights.shape[-1] // scale.shape[-1], -1)
