@@ -149,23 +149,20 @@ class Program:
 
         Compilers make such paths out of `if`s whose outcome does not matter there; the result must not depend on it.
         """
-        given = self.undefined_parts()
-        for defined in self.define:
-            given |= defined
-        given &= self.live[0]
+        written = functools.reduce(int.__or__, self.define, 0)
+        garbage = self.live[0] & (written | self.undefined_parts(written))
         random = Random(seed)
         registers = [None] * len(self.kernel.registers)
         for r in self.kernel.registers:
-            if given & 1 << r.index:
+            if garbage >> r.index & 1:
                 registers[r.index] = bool(random.getrandbits(1)) if r.bits == 1 else random.getrandbits(r.bits)
         return tuple(registers)
 
-    def undefined_parts(self) -> int:
-        """Registers that nothing writes and that are only read as parts of a `mov` from a vector, a bit each.
+    def undefined_parts(self, written: int) -> int:
+        """Registers that are only read as parts of a `mov` from a vector, a bit each. written: the others.
 
         LLVM writes an undefined part of a vector so. Only if no other part is written is the whole undefined.
         """
-        written = functools.reduce(int.__or__, self.define, 0)
         parts, elsewhere = 0, 0
         for instr, (reads, _) in zip(self.kernel.instrs, self.effects, strict=True):
             mask = sum(1 << r for r in reads)

@@ -11,6 +11,7 @@ import torch
 
 import emulator
 from tests import quick_dsl
+from tests.moe import examples
 
 MACHINE = os.environ["MOE_MACHINE"]
 GPT_OSS = {"limit": 7.0, "alpha": 1.702, "shift": 1.0}
@@ -219,3 +220,11 @@ def test_planted_fault_is_seen(moe, weights, monkeypatch):
             check(called(moe, hidden, ids, given, weights), *quantised(hidden.float()), ids, given, weights)
     finally:
         moe.assign_program.cache_clear()
+
+
+def test_example_of_the_page(moe, monkeypatch):
+    from moe.reference.layer import distance, quantised
+
+    names = examples.run("EXPERTS.md", MACHINE, monkeypatch)
+    of = names["topk_ids"], names["topk_weights"], *names["weights"]
+    assert distance(names["out"], names["expected"](*quantised(names["hidden"].float()), *of)) <= 0.02
