@@ -286,10 +286,12 @@ SHARING = [
     Fault("both pairs load the same rows", "y + cta.sharer * size", "y", WRONG, WIDE, SHARERS),
     Fault("both pairs load the same scales", "row_at(y >> 7, half >> 3)", "row_at(y >> 7)", WRONG, WIDE_K, SHARERS),
     Fault(
-        "both pairs take the same tokens", "token = token + cta.sharer * width", "pass", "race: write of tensor.* which TMA store of warp 0 ", WIDE, SHARERS,
+        "both pairs take the same tokens", "token = token + cta.sharer * width", "pass",
+        "race: write of tensor.* which TMA store of warp 0 ", WIDE, SHARERS,
     ),
     Fault(
-        "bytes of one sharer expected", "(1 if box.mask is None else 2)", "1", "race: tcgen05.cp of warp 4 ", WIDE, SHARERS,
+        "bytes of one sharer expected", "(1 if box.mask is None else 2)", "1",
+        "race: tcgen05.cp of warp 4 ", WIDE, SHARERS,
     ),
     Fault("pair without tokens has no tile", "select(tokens > 0, tokens, 32)", "tokens", "shape 256x0", SMALL, SHARERS),
 ]
