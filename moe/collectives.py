@@ -73,11 +73,11 @@ class Collectives:
         of_ranks = self.received[: ranks * offsets(self.parts(most))[-1]].view(ranks, -1)
         hidden, scale, ids, weights = self.views(of_ranks, most)
         scale = scale.permute(1, 0, 2).reshape(h // 128, ranks * most)
-        operands = hidden.view(torch.uint8).reshape(-1, h).view(E4M3), ids.reshape(-1, k), weights.reshape(-1, k), scale
-        hidden, ids, weights, scale = self.device.tensors(*operands)
+        operands = hidden.view(torch.uint8).reshape(-1, h), ids.reshape(-1, k), weights.reshape(-1, k), scale
+        hidden, ids, weights, scale = self.device.tensors(*(x.contiguous() for x in operands))
         activation, sums = layer.activation, self.sums[: ranks * most]
         experts(
-            hidden, ids, weights, x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale,
+            hidden.view(E4M3), ids, weights, x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale,
             hidden_scale=scale, gate_first=activation.gate_first, local_expert_offset=self.rank * self.local,
             num_experts=layer.sizes.experts, limit=activation.limit, alpha=activation.alpha, shift=activation.shift,
             out=sums,

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
 
-from moe.device import Device, device_of
+from moe.device import device_of
 from moe.kernels import assign, combine, dispatch, exchange, finalise
 from moe.kernels.exchange import Layout
 from moe.kernels.program import Program
@@ -91,7 +91,8 @@ class OneSided:
         """RuntimeError that names the rank that a kernel has waited for in vain, if one has."""
         stage, rank = divmod(int(self.reason[0]), exchange.STAGE)
         if stage:
-            raise RuntimeError(f"moe.parallel, rank {self.rank}: " + REASONS[stage].format(rank=rank, seconds=self.seconds))
+            why = REASONS[stage].format(rank=rank, seconds=self.seconds)
+            raise RuntimeError(f"moe.parallel, rank {self.rank}: {why}")
 
     def dispatch(self, hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, most: int) -> None:
         """Send this rank's tokens."""

@@ -69,11 +69,13 @@ class ExpertParallel:
             raise ValueError(f"max_tokens is {max_tokens}, but must be at most {most} for {ranks} ranks")
         local = num_experts // ranks
         if local > MAX_EXPERTS:
-            raise ValueError(f"num_experts is {num_experts}, but must be at most {MAX_EXPERTS * ranks}: {MAX_EXPERTS} a rank")
+            most = MAX_EXPERTS * ranks
+            raise ValueError(f"num_experts is {num_experts}, but must be at most {most}: {MAX_EXPERTS} a rank")
         sizes_of(max_tokens, hidden_size, 128, local, top_k, num_experts)
         self.num_experts, self.max_tokens, self.local, self.rank = num_experts, max_tokens, local, dist.get_rank(group)
         self.layout = Layout(ranks, max_tokens, hidden_size, top_k)
-        self.activation = Activation(bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift))
+        limit = None if limit is None else float(limit)
+        self.activation = Activation(bool(gate_first), limit, float(alpha), float(shift))
         self.torch_device = current_device()
         self.places = None if placement is None else self.table(placement)
         if one_sided is None:
@@ -99,9 +101,9 @@ class ExpertParallel:
         """out [T, H] bf16: what all ranks' experts give this rank's tokens; a new tensor if not given.
 
         hidden [T, H] bf16, T from 0 to max_tokens, of any rank another. topk_ids [T, k] int32 or int64, from 0 to
-        num_experts - 1; others, such as -1, are left out. topk_weights [T, k] f32. w13 [E, 2I, H], w13_scale, w2, w2_scale:
-        this rank's experts, E = num_experts / ranks, as of moe.experts. most: no rank has more tokens in this call; the
-        same on all ranks, max_tokens if not given. Kernels are chosen, and slots sent, for so many.
+        num_experts - 1; others, such as -1, are left out. topk_weights [T, k] f32. w13 [E, 2I, H], w13_scale, w2,
+        w2_scale: this rank's experts, E = num_experts / ranks, as of moe.experts. most: no rank has more tokens in this
+        call; the same on all ranks, max_tokens if not given. Kernels are chosen for so many.
 
         Launches on torch's current stream; nothing returns to the host; can be captured in a CUDA graph, on all ranks.
         The same bits every time. One call of a layer at a time, on a stream or on streams that wait for each other. No
@@ -133,7 +135,8 @@ class ExpertParallel:
         complain((out,), (expected,), (hidden, "hidden"))
         addresses(layer.device, (out,), (expected,), (0,))
         if hidden.device != self.torch_device or not layer.device.is_current():
-            raise ValueError(f"hidden is on {hidden.device}, but must be on torch's current device, {self.torch_device}")
+            must = f"torch's current device, {self.torch_device}, where the layer was made"
+            raise ValueError(f"hidden is on {hidden.device}, but must be on {must}")
         self.check()
         if self.places is not None:
             topk_ids = self.placed(topk_ids)
