@@ -24,7 +24,7 @@ class Cluster:
         self.launch = launch
         shape = launch.cluster
         self.first = first
-        self.space = Space(launch.order, WARPS * math.prod(shape), math.prod(shape))
+        self.space = Space(launch.order, WARPS * math.prod(shape), math.prod(shape), launch.device)
         self.gone = Released()  # what threads knew that have exited: the barrier does not wait for them
         self.barrier = CountedBarrier(f"cluster barrier of the cluster at CTA {first}")
         self.ctas: list[Cta] = []

@@ -24,7 +24,7 @@ FAR = 1 << 20  # bytes from every tensor of the device: an address that no arith
 
 @dataclass
 class Region:
-    """A registered range: `data` is a live uint8 view of it."""
+    """A registered range: `data` is a live uint8 view of it. device: whose memory it is, of several."""
 
     start: int
     size: int
@@ -32,6 +32,7 @@ class Region:
     data: np.ndarray
     read_only: bool = False
     owner: object = None
+    device: int = 0
     views: dict[int, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -72,6 +73,14 @@ class GlobalMemory:
         self.regions.insert(at, region)
         self.last = None
         return region
+
+    def share(self, region: Region) -> None:
+        """Make a region of another device's memory accessible, which keeps its name and its shadow."""
+        at = bisect_right(self.starts, region.start)
+        if not (at and self.regions[at - 1] is region):
+            self.starts.insert(at, region.start)
+            self.regions.insert(at, region)
+            self.last = None
 
     def drop(self, region: Region) -> None:
         at = self.regions.index(region)
