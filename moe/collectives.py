@@ -67,8 +67,8 @@ class Collectives:
         to_weights[:count] = weights
         dist.all_gather_into_tensor(self.received[: self.layout.ranks * size], self.sent[:size], self.group)
 
-    def compute(self, layer: Layer, x: Inputs, most: int) -> None:
-        """What this rank's experts give all ranks' tokens, to these."""
+    def combine(self, layer: Layer, x: Inputs, ids: torch.Tensor, most: int, out: torch.Tensor) -> None:
+        """What this rank's experts give all ranks' tokens, to these, and the sums of this rank's."""
         ranks, h, k = self.layout.ranks, self.layout.hidden, self.layout.top_k
         of_ranks = self.received[: ranks * offsets(self.parts(most))[-1]].view(ranks, -1)
         hidden, scale, ids, weights = self.views(of_ranks, most)
@@ -77,17 +77,15 @@ class Collectives:
         hidden, ids, weights, scale = self.device.tensors(*(x.contiguous() for x in operands))
         activation, sums = layer.activation, self.sums[: ranks * most]
         experts(
-            hidden.view(E4M3), ids, weights, x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale,
+            hidden.view(E4M3), ids, weights,
+            x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale,
             hidden_scale=scale, gate_first=activation.gate_first, local_expert_offset=self.rank * self.local,
             num_experts=layer.sizes.experts, limit=activation.limit, alpha=activation.alpha, shift=activation.shift,
             out=sums,
         )  # fmt: skip
         dist.all_to_all_single(self.all_sums[: ranks * most], sums, group=self.group)
-
-    def combine(self, ids: torch.Tensor, out: torch.Tensor, most: int) -> None:
-        """Add up this rank's tokens' sums."""
-        of_ranks = self.all_sums[: self.layout.ranks * most].view(self.layout.ranks, most, -1)[:, : len(out)]
+        sums_of = self.all_sums[: self.layout.ranks * most].view(self.layout.ranks, most, -1)[:, : len(out)]
         total = torch.zeros(out.shape, dtype=F32, device=out.device)
-        for sums in of_ranks:
+        for sums in sums_of:
             total += sums
         out.copy_(total)

@@ -1,6 +1,6 @@
 """Expert parallelism by one-sided stores: the kernels of every rank write into the other ranks' memory.
 
-    hidden ─► dispatch ═► windows ═► assign ─► [permute] ─► GEMM1 ─► GEMM2 ─► finalise ═► windows ═► combine ─► out
+    hidden ─► dispatch ═► windows ═► assign ─► [permute] ─► GEMM1 ─► GEMM2 ─► combine ═► windows ═► combine ─► out
 
 ═► is a store to the memory of another GPU, with a flag behind it that is released at .sys and acquired by who waits.
 Between dispatch and combine is moe.experts, for the tokens of all ranks. A window has room for one call: dispatch of
@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
 
 from moe.device import device_of
-from moe.kernels import assign, combine, dispatch, exchange, finalise
+from moe.kernels import assign, combine, dispatch, exchange
 from moe.kernels.exchange import Layout
 from moe.kernels.program import Program
 from moe.layer import Layer
@@ -44,15 +44,9 @@ def assign_program(device: torch.device, slots: int, layout: Layout) -> Program:
 
 
 @functools.cache
-def finalise_program(device: torch.device, slots: int, layout: Layout) -> Program:
-    """The finalise kernel that sends sums, compiled for this GPU."""
-    return Program(finalise.Finalise(slots, layout), finalise.SENDING_WORDS, f"slots={slots} {layout}")
-
-
-@functools.cache
-def combine_program(device: torch.device, layout: Layout, wide: bool) -> Program:
+def combine_program(device: torch.device, layout: Layout, slots: int, wide: bool) -> Program:
     """The combine kernel, compiled for this GPU."""
-    return Program(combine.Combine(layout, wide), combine.WORDS, f"{layout} wide={wide}")
+    return Program(combine.Combine(layout, slots, wide), combine.WORDS, f"{layout} slots={slots} wide={wide}")
 
 
 class OneSided:
@@ -69,7 +63,9 @@ class OneSided:
         self.layout, self.local, self.rank, self.seconds, self.keep = layout, local, rank, seconds, keep
         self.own, self.patience = windows[rank], round(seconds * 1e9)
         table = torch.tensor(windows, dtype=I64, device=torch_device)
-        reason = torch.zeros(1, dtype=I32, pin_memory=torch_device.type == "cuda")  # which outlives a trap
+        reason = torch.zeros(1, dtype=I32)
+        if torch_device.type == "cuda":
+            reason = reason.pin_memory()  # which the host can read when a kernel has trapped
         self.table, self.reason = self.device.tensors(table, reason)
 
     @classmethod
@@ -105,8 +101,8 @@ class OneSided:
             self.device.stream(),
         )  # fmt: skip
 
-    def compute(self, layer: Layer, x: Inputs, most: int) -> None:
-        """Await all ranks' tokens, and send what this rank's experts give them. x: the experts."""
+    def combine(self, layer: Layer, x: Inputs, ids: torch.Tensor, most: int, out: torch.Tensor) -> None:
+        """Await all ranks' tokens, send what this rank's experts, x, give them, and add up what comes back."""
         tokens, window, stream = self.layout.ranks * most, self.layout.window, self.device.stream()
         hidden = At(self.own + window.hidden, (tokens, self.layout.hidden))
         x = dataclasses.replace(x, hidden_states=hidden, hidden_states_scale=At(self.own + window.scale))
@@ -120,15 +116,7 @@ class OneSided:
                 of_cta, stream, self.own, self.reason.data_ptr(), most, self.patience,
             )  # fmt: skip
             layer.multiply(x, space)
-            finalise_program(self.torch_device, layer.sizes.slots, self.layout)(
-                space.o, space.places, space.weights, self.table.data_ptr(), tokens, self.layout.hidden, stream,
-                self.own, most, self.rank,
-            )  # fmt: skip
-
-    def combine(self, ids: torch.Tensor, out: torch.Tensor, most: int) -> None:
-        """Await this rank's tokens' sums, and add them up."""
-        if len(out):
-            combine_program(self.torch_device, self.layout, ids.dtype is I64)(
-                ids.data_ptr(), self.own, out.data_ptr(), self.reason.data_ptr(), len(out), self.local, self.patience,
-                self.device.stream(),
+            combine_program(self.torch_device, self.layout, layer.sizes.slots, ids.dtype is I64)(
+                space.o, space.places, space.weights, ids.data_ptr(), out.data_ptr(), self.table.data_ptr(), self.own,
+                self.reason.data_ptr(), len(out), most, self.local, self.rank, self.patience, stream,
             )  # fmt: skip

@@ -141,8 +141,7 @@ class ExpertParallel:
         if self.places is not None:
             topk_ids = self.placed(topk_ids)
         self.path.dispatch(hidden, topk_ids, topk_weights, most)
-        self.path.compute(layer, x, most)
-        self.path.combine(topk_ids, out, most)
+        self.path.combine(layer, x, topk_ids, most, out)
         return out
 
     def check(self) -> None:
