@@ -7,6 +7,7 @@ is. So this file knows of shadows (state/shadow.py) how they are kept, and no ru
 
 from __future__ import annotations
 
+import functools
 import re
 
 from ..state.order import GENERIC
@@ -591,6 +592,7 @@ def shadow_text() -> str:
     return "declare i32 @llvm.cttz.i32(i32, i1)\n" + _expanded(text)
 
 
+@functools.cache
 def access_text(name: str, write: bool, shared: bool, size: int, count: int) -> str:
     """The function of one form of access."""
     parts = {**(_STORE if write else _LOAD), **(_SHARED if shared else _GLOBAL)}
