@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import heapq
+import sys
 from types import MethodType
 
 CALM = 100  # turns without a change after which groups are looked at
 
 GARBAGE = 10_000  # objects: those of some fifty CTAs
+
+
+# A warp that waits for registers (setmaxnreg) runs others from within, a thousand of them in a large launch.
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 30_000))
 
 
 class Engine:
