@@ -1,8 +1,8 @@
 """Let CuTe DSL's own JIT-compiled host code launch into the emulator.
 
-The host code that the DSL generates calls a handful of `_cuda*` functions. MLIR's execution engine lets us register
-our own under those names, so nothing has to be compiled, preloaded or linked. The PTX comes from the DSL's own
-"keep PTX" option, and is bound to a library at the moment the DSL loads that library.
+The host code that the DSL generates calls a handful of `_cuda*` functions of its runtime library, which are led here
+(`entry_points.py`), so nothing has to be compiled, preloaded or linked. They get machine code; the PTX that it was made
+of is known by the DSL's own "keep" option.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from pathlib import Path
 from ..chip import chip_of
 from ..device import DEVICE, LoadedModule
 from ..errors import EmulatorError, Unsupported
+from ..formats import fatbin
 from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, NBYTES, TensorMap, encode
-from . import cuda_bindings, source_lines
+from . import cuda_bindings, entry_points, source_lines
 
 KEEP_PTX = "EMULATOR_PTX"  # environment: a folder for the PTX of what CuTe DSL compiles, as it is run here
+RUNTIME = "libcute_dsl_runtime.so"  # with which host code is linked
 SUCCESS, LAUNCH_FAILURE = 0, 719
 CLUSTER, COOPERATIVE, PROGRAMMATIC, PREFERRED_CLUSTER = 4, 2, 6, 11  # cudaLaunchAttributeID
 _u32, _u64, _i32, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p
@@ -33,7 +35,7 @@ _u32, _u64, _i32, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctype
 _libraries: dict[int, LoadedModule] = {}
 _kernels: dict[int, tuple[LoadedModule, str]] = {}
 _callbacks: dict[str, object] = {}
-_loading: list[tuple[str, bytes | None]] = []  # PTX and machine code of the library that is being loaded
+_texts: dict[bytes, str] = {}  # digest of machine code -> the PTX that it was made of
 
 
 class _Attribute(ctypes.Structure):
@@ -71,7 +73,12 @@ def _callback(name: str, *arguments):
 @_callback("_cudaLibraryLoadData", _ptr, _ptr, _ptr, _ptr, _u32, _ptr, _ptr, _u32)
 def _load_library(library, code, *_):
     handle = len(_libraries) + 1
-    text, machine_code = _loading[-1]
+    machine_code = fatbin.parts(code, fatbin.CUBIN)[0]
+    text = _texts.get(digest(machine_code))
+    if text is None:
+        raise Unsupported("machine code whose PTX is not known: this process has not compiled it")
+    text = source_lines.resolved(text)
+    keep(text)
     _libraries[handle] = loaded = DEVICE.module(text, machine_code=machine_code)
     for kernel in loaded.module.kernels.values():
         kernel.function = source_lines.function_of(kernel.name)
@@ -194,6 +201,22 @@ def parameters(kernel, arguments: int) -> bytes:
     return bytes(params)
 
 
+def refusal(name: str) -> int | None:
+    """Return the address of a function that refuses a call by its name, if it is one of CUDA's."""
+    if not name.startswith("_cu"):
+        return None
+
+    def refuse():
+        raise Unsupported(f"{name.lstrip('_')}() of CuTe DSL's host code on the emulated device")
+
+    _callback(name)(refuse)
+    return ctypes.cast(_callbacks[name], _ptr).value
+
+
+def digest(machine_code: bytes) -> bytes:
+    return hashlib.blake2b(machine_code, digest_size=16).digest()
+
+
 def keep(text: str) -> None:
     """Write PTX to the folder that the environment names: a file for each kernel and whatever else makes it another."""
     folder = os.environ.get(KEEP_PTX)
@@ -209,10 +232,11 @@ def configure() -> None:
     """Set what CuTe DSL reads from the environment when it is imported: the target, and to keep the PTX."""
     folder = tempfile.mkdtemp(prefix="emulator-ptx-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["CUTE_DSL_ARCH"] = DEVICE.chip.arch
-    os.environ["CUTE_DSL_DUMP_DIR"] = folder
-    os.environ["CUTE_DSL_KEEP"] = "ptx,cubin"
-    os.environ.setdefault("CUTE_DSL_LINEINFO", "1")
+    for dsl in ("CUTE_DSL", "CUTE_EXPERIMENTAL_DSL"):  # the second one: `cutlass.cute.experimental`
+        os.environ[f"{dsl}_ARCH"] = DEVICE.chip.arch
+        os.environ[f"{dsl}_DUMP_DIR"] = folder
+        os.environ[f"{dsl}_KEEP"] = "ptx,cubin"
+        os.environ.setdefault(f"{dsl}_LINEINFO", "1")
     warnings.filterwarnings("ignore", "Cache is disabled as user wants to generate PTX", UserWarning)  # we want to
 
 
@@ -238,36 +262,24 @@ def choose(machine: str) -> None:
 def _install() -> None:
     configure()
     from cutlass.base_dsl.common import DSLCudaRuntimeError
-    from cutlass.base_dsl.compiler import Compiler
+    from cutlass.base_dsl.env_manager import get_prefix_dsl_libs
     from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction
 
-    compile_engine = Compiler.jit
+    addresses = {name: ctypes.cast(callback, _ptr).value for name, callback in _callbacks.items()}
+    for path in (get_prefix_dsl_libs("CUTE_DSL") or "").split(os.pathsep):
+        if Path(path).name == RUNTIME:
+            entry_points.replace(path, addresses, refusal)
 
-    @functools.wraps(compile_engine)
-    def jit(self, *args, **kwargs):
-        engine = compile_engine(self, *args, **kwargs)
-        for name, callback in _callbacks.items():
-            engine.raw_register_runtime(name, ctypes.cast(callback, _ptr))
-        return engine
+    make = CudaDialectJitCompiledFunction.__init__
 
-    Compiler.jit = jit
+    @functools.wraps(make)
+    def make_and_note(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        made = self.artifacts
+        if made is not None and made.PTX and made.CUBIN:
+            _texts[digest(made.CUBIN)] = made.PTX
 
-    load = CudaDialectJitCompiledFunction._load_cuda_library
-
-    @functools.wraps(load)
-    def load_cuda_library(self):
-        text = self.artifacts.PTX if self.artifacts is not None else None
-        if not text:
-            raise Unsupported("the DSL kept no PTX: emulator.install() must run before the first cute.compile")
-        text = source_lines.resolved(text)
-        keep(text)
-        _loading.append((text, self.artifacts.CUBIN))
-        try:
-            return load(self)
-        finally:
-            _loading.pop()
-
-    CudaDialectJitCompiledFunction._load_cuda_library = load_cuda_library
+    CudaDialectJitCompiledFunction.__init__ = make_and_note
     source_lines.install()
     # Else it cannot be unpickled, and a pool of processes whose result it is waits for ever.
     DSLCudaRuntimeError.__reduce__ = lambda error: (type(error), (error._error_code, error._error_name))
