@@ -396,13 +396,17 @@ class Staged:
                 ctypes.memmove(start, copy.ctypes.data, size)
 
 
-def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: int = 0, pdl: bool = False) -> None:
+def launch(
+    ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: int = 0, pdl: bool = False,
+    cooperative: bool = False,
+) -> None:  # fmt: skip
     """Run a kernel of a PTX text.
 
     grid, block, cluster: ints or up to three of them. args: one for each parameter, in order: an int (of its
     size), a float (f32 or f64 by size), bytes (by value: structs, tensormaps), a NumPy array or a CPU torch tensor
     (passed as a pointer: the kernel works on its memory, or on a copy that has a GPU's alignment and is copied back).
-    shared: dynamic bytes. Raises EmulatorError: Unsupported, Fault or Hang.
+    shared: dynamic bytes. pdl: a dependent launch; cooperative: one whose CTAs all run at once. Raises EmulatorError:
+    Unsupported, Fault or Hang.
     """
     module = DEVICE.module(ptx)
     parameters = module.program(kernel).kernel.params
@@ -428,6 +432,7 @@ def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: in
         DEVICE.launch(
             module, kernel, _triple(grid), _triple(block), bytes(block_bytes),
             cluster=None if cluster is None else _triple(cluster), dynamic_shared=shared, pdl=pdl,
+            cooperative=cooperative,
         )  # fmt: skip
     finally:
         staged.give_back()

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import struct
 
+MAGIC = 0x464C457F  # of the first four bytes
+HEADER = 64  # bytes, with which a file begins
 FUNCTION = 2  # STT_FUNC
 ABSENT = 0  # SHN_UNDEF: the symbol is somebody else's
+
+
+def size(header: bytes) -> int:
+    """Return the bytes of a file up to the end of its tables of sections and of segments, one of which is its end."""
+    segments, sections = struct.unpack_from("<QQ", header, 32)
+    segment, many, section, more = struct.unpack_from("<HHHH", header, 54)
+    return max(segments + segment * many, sections + section * more)
 
 
 def sections(file: bytes) -> dict[str, bytes]:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
-import hashlib
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -20,26 +18,15 @@ import warnings
 from pathlib import Path
 
 from ..chip import chip_of
-from ..device import DEVICE, LoadedModule
+from ..device import DEVICE
 from ..errors import EmulatorError, Unsupported
-from ..formats import fatbin
-from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, NBYTES, TensorMap, encode
-from . import cuda_bindings, entry_points, source_lines
+from . import cuda_bindings, entry_points, launches, modules, source_lines
 
-KEEP_PTX = "EMULATOR_PTX"  # environment: a folder for the PTX of what CuTe DSL compiles, as it is run here
 RUNTIME = "libcute_dsl_runtime.so"  # with which host code is linked
 SUCCESS, LAUNCH_FAILURE = 0, 719
-CLUSTER, COOPERATIVE, PROGRAMMATIC, PREFERRED_CLUSTER = 4, 2, 6, 11  # cudaLaunchAttributeID
 _u32, _u64, _i32, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p
 
-_libraries: dict[int, LoadedModule] = {}
-_kernels: dict[int, tuple[LoadedModule, str]] = {}
 _callbacks: dict[str, object] = {}
-_texts: dict[bytes, str] = {}  # digest of machine code -> the PTX that it was made of
-
-
-class _Attribute(ctypes.Structure):
-    _fields_ = [("id", _i32), ("pad", _i32), ("value", _i32 * 16)]
 
 
 class _Config(ctypes.Structure):
@@ -47,7 +34,7 @@ class _Config(ctypes.Structure):
 
     _fields_ = [
         ("grid", _u32 * 3), ("block", _u32 * 3), ("dynamic_shared", _u64), ("queue", _ptr),
-        ("attributes", ctypes.POINTER(_Attribute)), ("count", _u32),
+        ("attributes", ctypes.POINTER(launches.Attribute)), ("count", _u32),
     ]  # fmt: skip
 
 
@@ -72,25 +59,17 @@ def _callback(name: str, *arguments):
 
 @_callback("_cudaLibraryLoadData", _ptr, _ptr, _ptr, _ptr, _u32, _ptr, _ptr, _u32)
 def _load_library(library, code, *_):
-    handle = len(_libraries) + 1
-    machine_code = fatbin.parts(code, fatbin.CUBIN)[0]
-    text = _texts.get(digest(machine_code))
-    if text is None:
-        raise Unsupported("machine code whose PTX is not known: this process has not compiled it")
-    text = source_lines.resolved(text)
-    keep(text)
-    _libraries[handle] = loaded = DEVICE.module(text, machine_code=machine_code)
-    for kernel in loaded.module.kernels.values():
+    _u64.from_address(library).value = handle = modules.load(code)
+    loaded = modules.modules[handle]
+    for kernel in loaded.module.kernels.values() if loaded else ():
         kernel.function = source_lines.function_of(kernel.name)
-    _u64.from_address(library).value = handle
     return SUCCESS
 
 
 @_callback("_cudaLibraryGetKernel", _ptr, _ptr, ctypes.c_char_p)
 def _get_kernel(kernel, library, name):
-    handle = len(_kernels) + 1
-    _kernels[handle] = (_libraries[library], name.decode())
-    _u64.from_address(kernel).value = handle
+    _u64.from_address(kernel).value = handle = modules.kernel(library, name.decode())
+    modules.kernels[handle].loaded()
     return SUCCESS
 
 
@@ -148,57 +127,23 @@ def _occupancy(blocks, kernel, threads, dynamic_shared):
 @_callback("_cuTensorMapEncodeTiled", _ptr, _u32, _u32, _u64, _ptr, _ptr, _ptr, _ptr, _u32, _u32, _u32, _u32)
 def encode_tensormap(out, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill):
     """cuTensorMapEncodeTiled, for host code that does not pack the words itself (cutlass.experimental)."""
-    if interleave or kind >= len(DRIVER_TYPES) or swizzle >= len(DRIVER_SWIZZLES):
-        raise Unsupported(f"cuTensorMapEncodeTiled with data type {kind}, interleave {interleave}, swizzle {swizzle}")
-    span, atom = DRIVER_SWIZZLES[swizzle]
-    tensormap = TensorMap(
-        address or 0, DRIVER_TYPES[kind], tuple((_u64 * rank).from_address(dims)),
-        tuple((_u64 * (rank - 1)).from_address(strides)) if rank > 1 else (), tuple((_u32 * rank).from_address(box)),
-        tuple((_u32 * rank).from_address(steps)), span, atom, bool(fill), L2_PROMOTIONS[promotion],
+    higher = (_u64 * (rank - 1)).from_address(strides) if rank > 1 else ()
+    words = launches.tensor_map(
+        kind, address or 0, (_u64 * rank).from_address(dims), higher, (_u32 * rank).from_address(box),
+        (_u32 * rank).from_address(steps), interleave, swizzle, promotion, fill,
     )  # fmt: skip
-    ctypes.memmove(out, encode(tensormap), NBYTES)
+    ctypes.memmove(out, words, len(words))
     return SUCCESS
 
 
 @_callback("_cudaLaunchKernelEx", _ptr, _ptr, _ptr)
 def _launch_ex(config, kernel, arguments):
     c = _Config.from_address(config)
-    module, name = _kernels[kernel]
-    options = launch_options(ctypes.cast(c.attributes, _ptr).value, c.count)
-    params = parameters(module.program(name).kernel, arguments)
-    DEVICE.launch(
-        module, name, tuple(c.grid), tuple(c.block), params, dynamic_shared=c.dynamic_shared, **options
-    )  # fmt: skip
+    options = launches.options(ctypes.cast(c.attributes, _ptr).value, c.count)
+    launched = modules.kernels[kernel]
+    params = launches.parameters(launched.loaded().program(launched.name).kernel, arguments)
+    launches.launch(launched, c.grid, c.block, params, c.dynamic_shared, **options)
     return SUCCESS
-
-
-def launch_options(attributes: int | None, count: int) -> dict:
-    """Return what an array of so many cudaLaunchAttribute at an address asks for, as options of `Device.launch`."""
-    cluster, preferred, pdl = None, None, False
-    for a in (_Attribute * count).from_address(attributes) if count else ():
-        if a.id == CLUSTER:
-            cluster = tuple(a.value[:3])
-        elif a.id == PREFERRED_CLUSTER:
-            preferred = tuple(a.value[:3])
-        elif a.id == PROGRAMMATIC:
-            pdl = bool(a.value[0])
-        elif a.id == COOPERATIVE:
-            if a.value[0]:
-                raise Unsupported("cooperative launch")
-        else:
-            raise Unsupported(f"launch attribute {a.id}")
-    if preferred and all(preferred) and DEVICE.session.schedule.seed % 2 == 0:
-        cluster = preferred  # a GPU takes either, cluster by cluster; here it is one of them for the whole launch
-    return {"cluster": cluster, "pdl": pdl}
-
-
-def parameters(kernel, arguments: int) -> bytes:
-    """Return the block of a kernel's parameters, whose addresses are an array at `arguments`."""
-    params = bytearray(kernel.param_bytes)
-    pointers = (_u64 * len(kernel.params)).from_address(arguments) if kernel.params else ()
-    for p, address in zip(kernel.params, pointers, strict=True):
-        params[p.offset : p.offset + p.size] = ctypes.string_at(address, p.size)
-    return bytes(params)
 
 
 def refusal(name: str) -> int | None:
@@ -211,20 +156,6 @@ def refusal(name: str) -> int | None:
 
     _callback(name)(refuse)
     return ctypes.cast(_callbacks[name], _ptr).value
-
-
-def digest(machine_code: bytes) -> bytes:
-    return hashlib.blake2b(machine_code, digest_size=16).digest()
-
-
-def keep(text: str) -> None:
-    """Write PTX to the folder that the environment names: a file for each kernel and whatever else makes it another."""
-    folder = os.environ.get(KEEP_PTX)
-    if folder:
-        os.makedirs(folder, exist_ok=True)
-        kernel = re.search(r"\.entry\s+([\w$]+)", text)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        Path(folder, f"{kernel[1][:120] if kernel else 'no_kernel'}-{digest}.ptx").write_text(text)
 
 
 @functools.cache
@@ -277,7 +208,7 @@ def _install() -> None:
         make(self, *args, **kwargs)
         made = self.artifacts
         if made is not None and made.PTX and made.CUBIN:
-            _texts[digest(made.CUBIN)] = made.PTX
+            modules.note(made.CUBIN, source_lines.resolved(made.PTX))
 
     CudaDialectJitCompiledFunction.__init__ = make_and_note
     source_lines.install()
