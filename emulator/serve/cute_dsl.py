@@ -207,7 +207,7 @@ def _install() -> None:
     def make_and_note(self, *args, **kwargs):
         make(self, *args, **kwargs)
         made = self.artifacts
-        if made is not None and made.PTX and made.CUBIN:
+        if made is not None and made.PTX and isinstance(made.CUBIN, bytes):  # else a path where there is nothing
             modules.note(made.CUBIN, source_lines.resolved(made.PTX))
 
     CudaDialectJitCompiledFunction.__init__ = make_and_note

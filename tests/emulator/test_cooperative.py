@@ -1,4 +1,4 @@
-"""Cooperative launches: all CTAs run at once, with the barrier that cooperative_groups keeps in the grid's workspace."""
+"""Cooperative launches: all CTAs run at once, with a barrier of the grid, as cooperative_groups keeps it."""
 
 import numpy as np
 import pytest
