@@ -33,6 +33,16 @@ KDL_CUDA = 2  # DLDeviceType, https://dmlc.github.io/dlpack/latest/c_api.html
 _plain = torch._C.DisableTorchFunctionSubclass
 
 
+class Absent:
+    """An attribute of a base class that a class does not have."""
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, instance, owner):
+        raise AttributeError(self.name)
+
+
 class CudaTensor(torch.Tensor):
     """A tensor on the emulated device. Operations on it go through `CudaMode`."""
 
@@ -53,6 +63,8 @@ class CudaTensor(torch.Tensor):
 
     def __dlpack_device__(self):
         return KDL_CUDA, 0
+
+    __dlpack_c_exchange_api__ = Absent()  # torch's own, which TVM FFI calls, reads where the tensor really lies
 
     def numpy(self, *, force=False):
         if not force:
