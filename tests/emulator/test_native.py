@@ -323,7 +323,7 @@ def test_a_kernel_leaves_the_same(monkeypatch):
 
 
 FAULTS = {
-    "out-of-bounds": "ld.global.b32 r7, [d4+4096]; st.global.b32 [d3], r7; ret; }",
+    "out-of-bounds": "ld.global.b32 r7, [d4+1024]; st.global.b32 [d3], r7; ret; }",
     "misaligned": "add.u64 d3, d3, 2; st.global.b32 [d3], r0; ret; }",
     "shared bounds": "st.shared.b32 [r5+16384], r0; ret; }",
     "unwritten": "ld.shared.b32 r7, [r5]; st.global.b32 [d3], r7; ret; }",
