@@ -222,6 +222,8 @@ class Device:
         self._peers.clear()
         self.memories, self.node, self.hosts, self.host = memories, None, None, Host()
         self.session.predecessors.clear()
+        for memory in memories:
+            memory.others = [other for other in memories if other is not memory]
         if len(memories) > 1:
             self.node = Node(len(memories), self._ended, lambda running: self.session.watched(running))
             self.hosts = Hosts(self.node, self._failed)

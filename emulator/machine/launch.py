@@ -400,7 +400,8 @@ class Launch:
         for g in self.groups():
             instr = self.instruction(g)
             lanes = "" if g.n == g.warp.threads else f" lanes {ranges(g.lanes)}"
-            waits = "spins" if g.waiting_for is None else f"waits for {g.waiting_for}"
+            looks = f", having looked {g.warp.actor.looks}" if g.warp.actor.looks else ""
+            waits = f"spins{looks}" if g.waiting_for is None else f"waits for {g.waiting_for}"
             text = f"{lanes} at PTX line {instr.line} ({instr.op}) {waits}"
             if lookup(instr).limited:
                 text += f" to complete the phase of parity {g.awaited & 1 if g.awaited < 2 else g.awaited >> 63}"

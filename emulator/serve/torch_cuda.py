@@ -146,9 +146,9 @@ _NEEDS_DATA = {"item", "tolist", "cpu", "__bool__", "__int__", "__float__", "__r
 _METADATA = {
     "__get__", "__set__", "__len__", "__hash__", "as_strided", "chunk", "data_ptr", "detach", "dim", "element_size",
     "empty_like", "expand", "expand_as", "get_device", "is_contiguous", "is_floating_point", "movedim", "narrow",
-    "ndimension", "nelement", "new_empty", "new_zeros", "numel", "ones_like", "permute", "record_stream", "select", "size",
-    "split", "squeeze", "storage_offset", "stride", "swapaxes", "t", "transpose", "unbind", "unflatten", "unsqueeze",
-    "untyped_storage", "view", "view_as", "zeros_like",
+    "ndimension", "nelement", "new_empty", "new_zeros", "numel", "ones_like", "permute", "record_stream", "select",
+    "size", "split", "squeeze", "storage_offset", "stride", "swapaxes", "t", "transpose", "unbind", "unflatten",
+    "unsqueeze", "untyped_storage", "view", "view_as", "zeros_like",
 }  # fmt: skip
 
 

@@ -51,9 +51,13 @@ class Region:
 
 
 class GlobalMemory:
-    """The regions, sorted by address. Overlapping registrations of the same memory merge into the larger one."""
+    """The regions, sorted by address. Overlapping registrations of the same memory merge into the larger one.
+
+    others: the memories of the other devices.
+    """
 
     def __init__(self):
+        self.others: list[GlobalMemory] = []
         self.starts: list[int] = []
         self.regions: list[Region] = []
         self.last: Region | None = None
@@ -125,6 +129,10 @@ class GlobalMemory:
             r = self.regions[at + 1]
             near.append(f"{r.start - address} bytes before {r.name}")
         text = f"{what} is outside global memory: " + (", ".join(near) or "none is registered")
+        there = next((other for other in self.others if other.covers(address, size)), None)
+        if there is not None:
+            name = there.find(address, size, False).name
+            return f"{what} is in {name}, to which this device has no peer access: symmetric memory gives it"
         if all(not -FAR < address - edge < FAR for r in self.regions for edge in (r.start, r.end)):
             text += "; a tensor of the host becomes one of the device by emulator.device_tensors"
         return text

@@ -40,11 +40,14 @@ class Order:
         self.marks = np.zeros(1024, np.uint8)
         self.spaces: list[Space] = []
         self.devices = devices
+        self._devices = np.zeros(0, int)  # by space
         self.histories = [Space(self, device=device) for device in range(devices)] if devices > 1 else []
 
-    def device_of(self, number: int) -> int:
-        """The device that an event is of."""
-        return self.spaces[self.space[number]].device
+    def devices_of(self, spaces: np.ndarray) -> np.ndarray:
+        """The devices of spaces, by their numbers."""
+        if len(self._devices) != len(self.spaces):
+            self._devices = np.array([space.device for space in self.spaces])
+        return self._devices[spaces]
 
     def next(self, key: tuple[Space, int], who: object = None, marks: int = 0) -> int:
         """The number of a new event. key: space and component. who: what str() of which names the instruction."""
@@ -174,11 +177,13 @@ class Actor:
 
     heard: what relaxed waits have shown it, on which it may rely behind a fence; from_afar: likewise of other devices,
     behind a fence of the system. unfenced: its lanes that have written since they fenced or arrived anywhere;
-    published: the last event at which there were none.
+    published: the last event at which there were none. looks: with several devices, what str() of which says at what
+    memory it has looked last by a strong read.
     """
 
     __slots__ = (
-        "uid", "name", "rank", "space", "order", "key", "knowledge", "heard", "from_afar", "unfenced", "published"
+        "uid", "name", "rank", "space", "order", "key", "knowledge", "heard", "from_afar", "unfenced", "published",
+        "looks",
     )  # fmt: skip
 
     def __init__(self, uid: int, space: Space, name: str = "this warp", rank: int = 0):
@@ -188,6 +193,7 @@ class Actor:
         self.knowledge.clock[KNOWN, uid] = EVER  # what it did itself
         self.heard: Knowledge | None = None
         self.from_afar: Knowledge | None = None
+        self.looks: object = None
         self.unfenced = self.published = 0
         space.actors.append(self)
 
@@ -279,6 +285,8 @@ class Actor:
         late[here] = numbers[here] > clock[row].take(component[here])
         if late.all() or not here.all():
             late &= numbers > 0
+            if order.histories:
+                late &= here | ~self._in_history(numbers, space, row)
             for other in np.unique(space[late & ~here]).tolist():
                 there = self.knowledge.elsewhere.get(order.spaces[other])
                 if there is not None:
@@ -286,14 +294,17 @@ class Actor:
                     inside = component[at] < there.shape[1]
                     known = np.zeros(len(at), np.int32)
                     known[inside] = there[row].take(component[at[inside]])
-                    late[at] = numbers[at] > known
-        if order.histories and late.any():
-            device = np.array([space.device for space in order.spaces])[space]
-            for history in order.histories:
-                clock = self.knowledge.elsewhere.get(history)
-                if clock is not None:
-                    late &= (device != history.device) | (numbers > clock[row if row < ASYNC_SHARED else KNOWN, 1])
+                    late[at] &= numbers[at] > known
         return late
+
+    def _in_history(self, numbers: np.ndarray, space: np.ndarray, row: int) -> np.ndarray:
+        """Which of these events, of spaces by number, are of what it knows that devices have done before."""
+        until = np.zeros(len(self.order.histories), np.int32)
+        for history in self.order.histories:
+            clock = self.knowledge.elsewhere.get(history)
+            if clock is not None:
+                until[history.device] = clock[row, 1]
+        return numbers <= until[self.order.devices_of(space)]
 
 
 class Released:
