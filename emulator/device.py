@@ -28,7 +28,7 @@ from .model.trace import Trace
 from .ptx.parse import parse
 from .ptx.program import Program
 from .state.dependency import Dependencies
-from .state.global_memory import GlobalMemory, Region
+from .state.global_memory import HOST, GlobalMemory, Region
 
 ALIGNMENT = 512  # what cudaMalloc gives
 GUARD = 512  # bytes around every allocation that no kernel may touch
@@ -255,10 +255,20 @@ class Device:
             if region.device == peer:
                 self.memory.share(region)
 
+    def pin(self, array: np.ndarray) -> None:
+        """Let kernels of all devices access an array of the host, as long as there is one."""
+        self.adopt(array, "pinned memory of the host").device = HOST
+        self.share(array)
+
     def home(self, address: int) -> int | None:
-        """Return the device in whose memory an allocation begins at an address, or None."""
+        """Return the device in whose memory an allocation begins at an address, HOST, or None."""
         found = (m.at_or_before(address).device for m in self.memories if m.starts_at(address))
         return next(found, None)
+
+    def reaches(self, device: int, address: int) -> bool:
+        """Return whether an allocation of a device begins at an address that a device may access."""
+        memory = self.memories[device]
+        return memory.starts_at(address) and memory.at_or_before(address).device != HOST
 
     def _region_at(self, address: int, size: int) -> Region | None:
         """What holds a range, in the memory of whichever device."""

@@ -19,12 +19,13 @@ SHARED_WINDOW = 1 << 60
 LOCAL_WINDOW = 2 << 60
 PARAM_WINDOW = 3 << 60
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "const": 0, "global": 0}
+HOST = -1  # the device of memory of the host that kernels may access
 FAR = 1 << 20  # bytes from every tensor of the device: an address that no arithmetic has gone wrong with
 
 
 @dataclass
 class Region:
-    """A registered range: `data` is a live uint8 view of it. device: whose memory it is, of several."""
+    """A registered range: `data` is a live uint8 view of it. device: whose memory it is, of several; HOST."""
 
     start: int
     size: int
