@@ -526,10 +526,13 @@ def synchronize(device: int | None = None) -> None:
 
     With one device, there is nothing to wait for: `launch` has run the kernel when it returns.
     """
-    if device is None:
-        DEVICE.synchronize_all()
-    else:
-        DEVICE.synchronize(device)
+    try:
+        if device is None:
+            DEVICE.synchronize_all()
+        else:
+            DEVICE.synchronize(device)
+    finally:
+        DEVICE.session.failure = None  # as behind `launch`
 
 
 def device_tensors(obj, name: str = "tensor", copy: bool = True):

@@ -40,14 +40,14 @@ class Order:
         self.marks = np.zeros(1024, np.uint8)
         self.spaces: list[Space] = []
         self.devices = devices
-        self._devices = np.zeros(0, int)  # by space
+        self._devices = np.zeros(0, np.int32)  # by space
         self.histories = [Space(self, device=device) for device in range(devices)] if devices > 1 else []
 
-    def devices_of(self, spaces: np.ndarray) -> np.ndarray:
-        """The devices of spaces, by their numbers."""
+    def devices_by_space(self) -> np.ndarray:
+        """The devices of all spaces, int32 by number."""
         if len(self._devices) != len(self.spaces):
-            self._devices = np.array([space.device for space in self.spaces])
-        return self._devices[spaces]
+            self._devices = np.array([space.device for space in self.spaces], np.int32)
+        return self._devices
 
     def next(self, key: tuple[Space, int], who: object = None, marks: int = 0) -> int:
         """The number of a new event. key: space and component. who: what str() of which names the instruction."""
@@ -286,7 +286,7 @@ class Actor:
         if late.all() or not here.all():
             late &= numbers > 0
             if order.histories:
-                late &= here | ~self._in_history(numbers, space, row)
+                late &= here | (numbers > self.history(row)[order.devices_by_space()[space]])
             for other in np.unique(space[late & ~here]).tolist():
                 there = self.knowledge.elsewhere.get(order.spaces[other])
                 if there is not None:
@@ -297,14 +297,11 @@ class Actor:
                     late[at] &= numbers[at] > known
         return late
 
-    def _in_history(self, numbers: np.ndarray, space: np.ndarray, row: int) -> np.ndarray:
-        """Which of these events, of spaces by number, are of what it knows that devices have done before."""
-        until = np.zeros(len(self.order.histories), np.int32)
-        for history in self.order.histories:
-            clock = self.knowledge.elsewhere.get(history)
-            if clock is not None:
-                until[history.device] = clock[row, 1]
-        return numbers <= until[self.order.devices_of(space)]
+    def history(self, row: int = KNOWN) -> np.ndarray:
+        """By device, int32: up to which of its events it knows all, as those of launches that have ended."""
+        elsewhere = self.knowledge.elsewhere
+        clocks = [elsewhere.get(history) for history in self.order.histories]
+        return np.array([0 if clock is None else clock[row, 1] for clock in clocks], np.int32)
 
 
 class Released:
