@@ -33,6 +33,16 @@ KDL_CUDA = 2  # DLDeviceType, https://dmlc.github.io/dlpack/latest/c_api.html
 _plain = torch._C.DisableTorchFunctionSubclass
 
 
+class Absent:
+    """An attribute of a base class that a class does not have."""
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, instance, owner):
+        raise AttributeError(self.name)
+
+
 class CudaTensor(torch.Tensor):
     """A tensor on an emulated device, of number `index`. Operations on it go through `CudaMode`."""
 
@@ -54,6 +64,8 @@ class CudaTensor(torch.Tensor):
 
     def __dlpack_device__(self):
         return KDL_CUDA, self.index
+
+    __dlpack_c_exchange_api__ = Absent()  # torch's own, which TVM FFI calls, reads where the tensor really lies
 
     def numpy(self, *, force=False):
         if not force:
@@ -277,7 +289,8 @@ class Stream:
         DEVICE.synchronize(self.device_index)
 
     def query(self) -> bool:
-        DEVICE.synchronize(self.device_index)
+        if DEVICE.node is not None:
+            DEVICE.synchronize(self.device_index)
         return True
 
     def wait_stream(self, stream):
@@ -327,7 +340,8 @@ class Event:
         _after(DEVICE.index if stream is None else stream.device_index, self.device_index)
 
     def query(self) -> bool:
-        DEVICE.synchronize(self.device_index)
+        if DEVICE.node is not None:
+            DEVICE.synchronize(self.device_index)
         return True
 
     def synchronize(self):

@@ -20,6 +20,7 @@ LOCAL_WINDOW = 2 << 60
 PARAM_WINDOW = 3 << 60
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "const": 0, "global": 0}
 HOST = -1  # the device of memory of the host that kernels may access
+WORKSPACE = 512  # bytes for the barrier of a grid
 FAR = 1 << 20  # bytes from every tensor of the device: an address that no arithmetic has gone wrong with
 
 
@@ -62,6 +63,7 @@ class GlobalMemory:
         self.starts: list[int] = []
         self.regions: list[Region] = []
         self.last: Region | None = None
+        self.workspace: Region | None = None
 
     def register(self, address: int, size: int, name: str, owner: object = None, read_only: bool = False) -> Region:
         """Make [address, address + size) accessible. `owner` is kept alive with the region."""
@@ -86,6 +88,14 @@ class GlobalMemory:
             self.starts.insert(at, region.start)
             self.regions.insert(at, region)
             self.last = None
+
+    def grid_workspace(self) -> int:
+        """Return the address of zeros for the barrier of a grid: {u32 bytes; u32 arrived} of cooperative_groups."""
+        if self.workspace is None:
+            array = np.zeros(WORKSPACE, np.uint8)
+            self.workspace = self.register(array.ctypes.data, WORKSPACE, "the grid's barrier", owner=array)
+        self.workspace.data[:] = 0
+        return self.workspace.start
 
     def drop(self, region: Region) -> None:
         at = self.regions.index(region)

@@ -281,20 +281,16 @@ class Actor:
             return numbers > clock[row].take(component)
         space = order.space[numbers]
         here = space == self.space.index
-        late = ~here
-        late[here] = numbers[here] > clock[row].take(component[here])
-        if late.all() or not here.all():
-            late &= numbers > 0
+        late = numbers > clock[row].take(component, mode="clip") * here
+        if self.knowledge.elsewhere and (there := late & ~here).any():
             if order.histories:
                 late &= here | (numbers > self.history(row)[order.devices_by_space()[space]])
-            for other in np.unique(space[late & ~here]).tolist():
-                there = self.knowledge.elsewhere.get(order.spaces[other])
-                if there is not None:
-                    at = np.flatnonzero((space == other) & ~here)
-                    inside = component[at] < there.shape[1]
-                    known = np.zeros(len(at), np.int32)
-                    known[inside] = there[row].take(component[at[inside]])
-                    late[at] &= numbers[at] > known
+                there &= late
+            for other in np.unique(space[there]).tolist():
+                seen = self.knowledge.elsewhere.get(order.spaces[other])
+                if seen is not None:
+                    known = seen[row].take(component, mode="clip") * (component < seen.shape[1])
+                    late &= (numbers > known) | (space != other)
         return late
 
     def history(self, row: int = KNOWN) -> np.ndarray:
