@@ -58,7 +58,10 @@ class LoadedModule:
                     array = allocate(v.size, max(v.align, ALIGNMENT))
                     array[:] = np.frombuffer(v.init, np.uint8) if v.init else 0
                     name = DEVICE.named(f"variable {v.name}")
-                    DEVICE.memory.register(array.ctypes.data, v.size, name, owner=array, read_only=v.space == "const")
+                    region = DEVICE.memory.register(
+                        array.ctypes.data, v.size, name, owner=array, read_only=v.space == "const"
+                    )
+                    region.device = DEVICE.index
                     found[v.name] = array.ctypes.data
         return found
 

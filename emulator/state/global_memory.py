@@ -26,7 +26,10 @@ FAR = 1 << 20  # bytes from every tensor of the device: an address that no arith
 
 @dataclass
 class Region:
-    """A registered range: `data` is a live uint8 view of it. device: whose memory it is, of several; HOST."""
+    """A registered range: `data` is a live uint8 view of it. device: whose memory it is, of several; HOST.
+
+    peers: whether kernels of several devices may access it.
+    """
 
     start: int
     size: int
@@ -35,6 +38,7 @@ class Region:
     read_only: bool = False
     owner: object = None
     device: int = 0
+    peers: bool = False
     views: dict[int, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -83,11 +87,16 @@ class GlobalMemory:
 
     def share(self, region: Region) -> None:
         """Make a region of another device's memory accessible, which keeps its name and its shadow."""
-        at = bisect_right(self.starts, region.start)
-        if not (at and self.regions[at - 1] is region):
+        if not self.has(region):
+            at = bisect_right(self.starts, region.start)
             self.starts.insert(at, region.start)
             self.regions.insert(at, region)
-            self.last = None
+            self.last, region.peers = None, True
+
+    def has(self, region: Region) -> bool:
+        """Whether a region is one of these."""
+        at = bisect_right(self.starts, region.start) - 1
+        return at >= 0 and self.regions[at] is region
 
     def grid_workspace(self) -> int:
         """Return the address of zeros for the barrier of a grid: {u32 bytes; u32 arrived} of cooperative_groups."""

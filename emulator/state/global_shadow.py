@@ -134,6 +134,12 @@ class GlobalShadow:
                     plane.note_read(index, reader, number)
         return found[1]
 
+    def forget_own(self, memory: GlobalMemory) -> None:
+        """A launch has ended: what its device alone may access is in order for all launches that follow there."""
+        for table in self.regions, self.unwritten:
+            for key in [key for key, (region, _) in table.items() if not region.peers and memory.has(region)]:
+                del table[key]
+
     def _located(self, addresses: np.ndarray, size: int, write: bool = False):
         """The regions of addresses, each with the offsets there, int64."""
         addresses = addresses.astype(np.int64)

@@ -325,6 +325,12 @@ class Location:
         self.everywhere = Released()  # across devices
         self.within: dict[object, Released] = {}  # a device, which has a number, a cluster, a CTA
 
+    def forget(self, device: int) -> None:
+        """The clusters and CTAs of a device have ended."""
+        gone = [place for place in self.within if type(place) is not int and place.device == device]
+        for place in gone:
+            del self.within[place]
+
     def release(self, by: Actor, scope: str, cta: object, ordered: bool) -> None:
         """A strong write by a warp of a CTA. ordered: a release; else it hands on what a fence before it covers."""
         for level, place in ("cta", cta), ("cluster", by.space), ("gpu", by.space.device):
