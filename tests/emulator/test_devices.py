@@ -1,6 +1,9 @@
 """Launches on several emulated devices: they go on together, and only what the ISA says orders them."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -221,3 +224,13 @@ def test_a_ring_of_four_devices(waits_first):
                 call(device)
         emulator.synchronize()
     assert waits_first or all((out == NUMBERS + (device - 1) % 4).all() for device, out in enumerate(outs))
+
+
+def test_a_script_of_torchrun():
+    """Two ranks of a script that is right up to its last line, where they call different collectives."""
+    script = Path(__file__).with_name("two_ranks.py")
+    command = [sys.executable, "-m", "emulator", "run", "--devices", "2", script]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert sorted(done.stdout.splitlines()) == ["right 0", "right 1"], done.stderr
+    assert re.search(r"rank \d calls .* where rank \d calls .*: ranks of a group call the same", done.stderr)
+    assert done.returncode == 1 and "emulator: 2 launches, 0 findings" in done.stderr, done.stderr
