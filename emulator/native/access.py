@@ -30,7 +30,21 @@ look:
   %own = field %c OWN_SPACE
   %own.space = trunc i64 %own to i32
   %same = icmp eq i32 %space, %own.space
-  br i1 %same, label %here, label %no
+  br i1 %same, label %here, label %away
+away:
+  %until = field %c UNTIL
+  %alone = icmp eq i64 %until, 0
+  br i1 %alone, label %no, label %history
+history:
+  %devices = field %c DEVICES
+  %away.space = sext i32 %space to i64
+  %at.device = at %devices i32 %away.space
+  %device = load i32, ptr %at.device
+  %away.device = sext i32 %device to i64
+  %at.until = at %until i32 %away.device
+  %last = load i32, ptr %at.until
+  %over = icmp sle i32 %number, %last
+  ret i1 %over
 here:
   %components = field %c COMPONENT
   %at.component = at %components i32 %n

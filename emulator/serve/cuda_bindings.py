@@ -72,9 +72,13 @@ def between(start, end) -> float:
 
 
 def synchronize() -> None:
-    """A launch that failed is reported where CUDA would: here, and at every later call."""
-    if DEVICE.session.failure is not None:
-        raise DEVICE.session.failure
+    """Wait for the current device. A launch that failed is reported where CUDA would: here, and at every later call."""
+    DEVICE.synchronize()
+
+
+def select(device) -> None:
+    """Make a device the current one."""
+    DEVICE.index = int(device)
 
 
 def allocate_bytes(size: int) -> int:
@@ -92,7 +96,7 @@ def free_bytes(address) -> None:
 
 def copy(target, source, size) -> None:
     """Copy bytes between any two of device memory and the host's."""
-    synchronize()
+    DEVICE.synchronize_all()
     ctypes.memmove(_address(target), _address(source), int(size))
 
 
@@ -106,7 +110,7 @@ def _address(pointer) -> int:
 
 def fill(target, dtype, value, count) -> None:
     """Set so many elements of a NumPy type, from an address on, to a value."""
-    synchronize()
+    DEVICE.synchronize_all()
     raw = (ctypes.c_uint8 * (int(count) * np.dtype(dtype).itemsize)).from_address(int(target))
     np.frombuffer(raw, dtype)[:] = value
 
@@ -164,13 +168,14 @@ def install() -> None:
     _serve(d, d.CUresult.CUDA_SUCCESS, {
         "cuInit": nothing,
         "cuDriverGetVersion": lambda: VERSION,
-        "cuDeviceGetCount": lambda: 1,
+        "cuDeviceGetCount": lambda: len(DEVICE.memories),
         "cuDeviceGet": lambda n: d.CUdevice(n),
         "cuDeviceGetName": lambda size, device: DEVICE.chip.name.encode()[:size],
         "cuDeviceGetAttribute": lambda a, device: attribute(a),
         "cuDeviceTotalMem": lambda device: DEVICE.chip.memory,
         "cuCtxGetCurrent": lambda: d.CUcontext(1),
-        "cuCtxGetDevice": lambda: d.CUdevice(0),
+        "cuCtxGetDevice": lambda: d.CUdevice(DEVICE.index),
+        "cuDeviceCanAccessPeer": lambda device, peer: int(int(device) != int(peer)),
         "cuCtxCreate": lambda *_: d.CUcontext(1),
         "cuCtxSetCurrent": nothing, "cuCtxPushCurrent": nothing, "cuCtxDestroy": nothing,
         "cuCtxPopCurrent": lambda: d.CUcontext(1),
@@ -200,9 +205,11 @@ def install() -> None:
 
     r = runtime
     _serve(r, r.cudaError_t.cudaSuccess, {
-        "cudaGetDeviceCount": lambda: 1,
-        "cudaGetDevice": lambda: 0,
-        "cudaSetDevice": nothing,
+        "cudaGetDeviceCount": lambda: len(DEVICE.memories),
+        "cudaGetDevice": lambda: DEVICE.index,
+        "cudaSetDevice": select,
+        "cudaDeviceCanAccessPeer": lambda device, peer: int(device != peer),
+        "cudaDeviceEnablePeerAccess": lambda peer, flags: DEVICE.enable_peer_access(peer),
         "cudaDeviceGetAttribute": lambda a, device: attribute(a),
         "cudaDeviceSynchronize": synchronize,
         "cudaDriverGetVersion": lambda: VERSION, "cudaRuntimeGetVersion": lambda: VERSION,

@@ -86,18 +86,19 @@ def _device_attribute(value, attribute, device):
 
 @_callback("_cudaGetDevice", _ptr)
 def _get_device(device):
-    _i32.from_address(device).value = 0
+    _i32.from_address(device).value = DEVICE.index
     return SUCCESS
 
 
 @_callback("_cudaGetDeviceCount", _ptr)
 def _get_device_count(count):
-    _i32.from_address(count).value = 1
+    _i32.from_address(count).value = len(DEVICE.memories)
     return SUCCESS
 
 
 @_callback("_cudaSetDevice", _i32)
 def _set_device(device):
+    cuda_bindings.select(device)
     return SUCCESS
 
 
@@ -171,13 +172,17 @@ def configure() -> None:
     warnings.filterwarnings("ignore", "Cache is disabled as user wants to generate PTX", UserWarning)  # we want to
 
 
-def install(machine: str | None = None) -> None:
+def install(machine: str | None = None, devices: int | None = None) -> None:
     """Patch CuTe DSL and `cuda.bindings`. Call it before `import cutlass`, or the first compile.
 
-    machine: "b200" or "h200", of which the device is one from now on; a B200 if nobody says anything.
+    machine: "b200" or "h200", of which the device is one from now on; a B200 if nobody says anything. devices: so many
+    of them, one if nobody says anything; launches on several are interleaved (docs/two_gpus.md). Raises Unsupported
+    where memory of another number of devices is in use.
     """
     if machine is not None:
         choose(machine)
+    if devices is not None:
+        DEVICE.become(devices)
     _install()
 
 

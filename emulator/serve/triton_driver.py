@@ -201,10 +201,10 @@ class Driver:
         return GPUTarget("cuda", major * 10 + minor, 32)
 
     def get_current_device(self) -> int:
-        return 0
+        return DEVICE.index
 
     def set_current_device(self, device) -> None:
-        pass
+        DEVICE.index = device
 
     def get_current_stream(self, device=None) -> int:
         return 0
@@ -215,7 +215,7 @@ class Driver:
     def get_active_torch_device(self):
         import torch
 
-        return torch.device("cuda", 0)
+        return torch.device("cuda", DEVICE.index)
 
     def get_device_interface(self):
         import torch

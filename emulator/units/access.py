@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import Fault, Unsupported
 from ..formats import alu, tensormap
 from ..ptx.syntax import TYPE_BITS
-from ..state.order import GENERIC, STRONG, Location
+from ..state.order import GENERIC, STRONG, SYSTEM, Location
 from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT
 from .addresses import active, pick, shared_cta, state_space
 from .barriers import barrier_at, landed, pass_dependency
@@ -55,9 +55,9 @@ def _locations(g: LaneGroup, space: str, addresses) -> list[Location]:
     return found
 
 
-def _acquire(g: LaneGroup, space: str, addresses):
+def _acquire(g: LaneGroup, space: str, addresses, scope: str = "gpu", ordered: bool = True):
     for location in _locations(g, space, addresses) if g.launch.checks and space in ("shared", "global") else ():
-        location.acquire(g.warp.actor, g.cta)
+        location.acquire(g.warp.actor, g.cta, scope, ordered)
 
 
 def _release(g: LaneGroup, space: str, addresses, sync: str, mask):
@@ -70,8 +70,9 @@ def _release(g: LaneGroup, space: str, addresses, sync: str, mask):
 
 
 # -- loads -------------------------------------------------------------------------------------------------
-def load(g: LaneGroup, space: str, address, size: int, count: int, mask, strong: bool = False):
-    """count values: ints or arrays [n] (zero where masked). strong: volatile, relaxed or acquire."""
+def load(g: LaneGroup, space: str, address, size: int, count: int, mask, strong: bool | str = False):
+    """count values: ints or arrays [n] (zero where masked). strong: volatile, relaxed or acquire; "sys" or "sys+" where
+    that is at the scope of the system, with + if it acquires."""
     space, address = state_space(space, address, mask)
     who = g.origin("load") if g.launch.checks and space in ("shared", "global") else None
     if not alu.is_array(address) and space != "local" and mask is True:
@@ -116,21 +117,23 @@ def side_by_side(addresses: np.ndarray, size: int, count: int) -> np.ndarray:
     return (addresses + np.arange(0, count * size, size, np.uint64)[:, None]).ravel()
 
 
-def _loaded(g: LaneGroup, space: str, addresses, size: int, strong: bool, who: object):
+def _loaded(g: LaneGroup, space: str, addresses, size: int, strong: bool | str, who: object):
     if space == "global":
         if not strong:
             note_global(g, addresses, size, False, who)
         elif g.launch.checks:
             if (dependencies := g.launch.dependencies).wants(g, False):
                 dependencies.note(g, np.atleast_1d(addresses), size, False)
-            g.launch.shadow.observe(np.atleast_1d(addresses), size, g.warp.actor, who)
-        g.clock.global_load(g, np.atleast_1d(addresses), size, strong)
+            g.launch.shadow.observe(np.atleast_1d(addresses), size, g.warp.actor, who, strong is not True)
+        g.clock.global_load(g, np.atleast_1d(addresses), size, bool(strong))
     elif space == "shared":
         g.clock.shared_access(g, addresses, size)
     elif space == "param":
         g.clock.parameter_load(g, addresses)
-    if strong:
+    if strong is True:
         _acquire(g, space, addresses)
+    elif strong:
+        _acquire(g, space, addresses, "sys", strong == "sys+")
 
 
 def load_one(g: LaneGroup, space: str, address: int, size: int, strong: bool = False, who: object = None) -> int:
@@ -206,7 +209,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
     count = len(values)
     g.engine.changes += 1
     who = g.origin("store") if g.launch.checks and space in ("shared", "global") else None
-    marks = GENERIC | STRONG * bool(sync)
+    marks = GENERIC | STRONG * bool(sync) | SYSTEM * sync.startswith("sys")
     if g.n == 1 and space != "local":
         if mask is not True and not bool(np.asarray(mask).any()):
             return
@@ -331,9 +334,10 @@ def store_async(g: LaneGroup, address, size: int, values: tuple, bar, mask):
 
 # -- atomics -----------------------------------------------------------------------------------------------
 def atomic(
-    g: LaneGroup, space: str, what: str, kind: str, address, values: tuple, count: int, mask, wants_old: bool, sync: str
-):
-    """sync: see `_release`."""
+    g: LaneGroup, space: str, what: str, kind: str, address, values: tuple, count: int, mask, wants_old: bool,
+    sync: str, acquires: bool = False,
+):  # fmt: skip
+    """sync: see `_release`. acquires: at the scope of the system."""
     space, address = state_space(space, address, mask)
     size = TYPE_BITS[kind] // 8
     ftz = space == "global" and kind == "f32"  # 9.7.13.13: in shared memory subnormals are kept
@@ -350,10 +354,10 @@ def atomic(
             g.engine.changes += value != old
             store_one(g, space, at, size, value, who, True)
         if space == "global":
-            note_global(g, a, size * count, True, who, marks=GENERIC | STRONG)
+            note_global(g, a, size * count, True, who, marks=GENERIC | STRONG | SYSTEM * sync.startswith("sys"))
     if lanes := active(g, mask):
         at = address[lanes] if alu.is_array(address) else address
-        _acquire(g, space, at)
+        _acquire(g, space, at, sync.rstrip("+"), acquires)
         _release(g, space, at, sync, mask)
     if not wants_old:
         return None
