@@ -28,9 +28,10 @@ from .model.trace import Trace
 from .ptx.parse import parse
 from .ptx.program import Program
 from .state.dependency import Dependencies
-from .state.global_memory import GlobalMemory, Region
+from .state.global_memory import HOST, GlobalMemory, Region
 
-ALIGNMENT = 512  # what cudaMalloc gives
+ALIGNMENT = 512  # of what is allocated here
+CUDA_ALIGNMENT = 256  # what cudaMalloc promises
 GUARD = 512  # bytes around every allocation that no kernel may touch
 
 
@@ -57,7 +58,10 @@ class LoadedModule:
                     array = allocate(v.size, max(v.align, ALIGNMENT))
                     array[:] = np.frombuffer(v.init, np.uint8) if v.init else 0
                     name = DEVICE.named(f"variable {v.name}")
-                    DEVICE.memory.register(array.ctypes.data, v.size, name, owner=array, read_only=v.space == "const")
+                    region = DEVICE.memory.register(
+                        array.ctypes.data, v.size, name, owner=array, read_only=v.space == "const"
+                    )
+                    region.device = DEVICE.index
                     found[v.name] = array.ctypes.data
         return found
 
@@ -222,6 +226,8 @@ class Device:
         self._peers.clear()
         self.memories, self.node, self.hosts, self.host = memories, None, None, Host()
         self.session.predecessors.clear()
+        for memory in memories:
+            memory.others = [other for other in memories if other is not memory]
         if len(memories) > 1:
             self.node = Node(len(memories), self._ended, lambda running: self.session.watched(running))
             self.hosts = Hosts(self.node, self._failed)
@@ -253,10 +259,20 @@ class Device:
             if region.device == peer:
                 self.memory.share(region)
 
+    def pin(self, array: np.ndarray) -> None:
+        """Let kernels of all devices access an array of the host, as long as there is one."""
+        self.adopt(array, "pinned memory of the host").device = HOST
+        self.share(array)
+
     def home(self, address: int) -> int | None:
-        """Return the device in whose memory an allocation begins at an address, or None."""
+        """Return the device in whose memory an allocation begins at an address, HOST, or None."""
         found = (m.at_or_before(address).device for m in self.memories if m.starts_at(address))
         return next(found, None)
+
+    def reaches(self, device: int, address: int) -> bool:
+        """Return whether an allocation of a device begins at an address that a device may access."""
+        memory = self.memories[device]
+        return memory.starts_at(address) and memory.at_or_before(address).device != HOST
 
     def _region_at(self, address: int, size: int) -> Region | None:
         """What holds a range, in the memory of whichever device."""
@@ -514,10 +530,13 @@ def synchronize(device: int | None = None) -> None:
 
     With one device, there is nothing to wait for: `launch` has run the kernel when it returns.
     """
-    if device is None:
-        DEVICE.synchronize_all()
-    else:
-        DEVICE.synchronize(device)
+    try:
+        if device is None:
+            DEVICE.synchronize_all()
+        else:
+            DEVICE.synchronize(device)
+    finally:
+        DEVICE.session.failure = None  # as behind `launch`
 
 
 def device_tensors(obj, name: str = "tensor", copy: bool = True):
@@ -569,47 +588,92 @@ def _triple(x) -> tuple[int, int, int]:
     return tuple(int(v) for v in (*x, 1, 1)[:3])
 
 
+def _extent(a) -> tuple[int, int]:
+    """Return (address, bytes) of what a kernel gets to see of a NumPy array or a torch tensor."""
+    return (a.ctypes.data, a.nbytes) if isinstance(a, np.ndarray) else (a.data_ptr(), a.untyped_storage().nbytes())
+
+
+def _allocation(a) -> tuple[int, int, bool]:
+    """Return (address, bytes, whether it may be written) of the memory that an array or tensor is part of."""
+    if not isinstance(a, np.ndarray):
+        storage = a.untyped_storage()
+        return storage.data_ptr(), storage.nbytes(), True
+    while isinstance(a.base, np.ndarray):
+        a = a.base
+    return a.ctypes.data, a.nbytes, a.flags.writeable
+
+
+class Staged:
+    """Copies in device memory of arguments that lie where a GPU's memory could not, or where a launch cannot see them.
+
+    NumPy and torch give memory that is aligned to 16 or 64 bytes, cudaMalloc to 256. All of an allocation is copied,
+    so that views of it keep their distances; one that somebody has aligned stays where it is.
+    """
+
+    def __init__(self, args):
+        self.copies: dict[int, tuple[np.ndarray, int, bool]] = {}  # address -> copy, bytes, whether it may be written
+        for a in args:
+            if isinstance(a, (int, float, np.integer, bytes, bytearray)):
+                continue
+            (address, size), (start, whole, writable) = _extent(a), _allocation(a)
+            misplaced = DEVICE.heap is not None or address % CUDA_ALIGNMENT and start % CUDA_ALIGNMENT
+            if misplaced and size and start not in self.copies and not DEVICE.memory.covers(address, size):
+                self.copies[start] = allocate(whole), whole, writable
+                ctypes.memmove(self.copies[start][0].ctypes.data, start, whole)
+
+    def place(self, a) -> tuple[int, object]:
+        """Return (address, owner) of the memory that the kernel gets for an array."""
+        address, start = _extent(a)[0], _allocation(a)[0]
+        if start not in self.copies:
+            return address, a
+        copy = self.copies[start][0]
+        return copy.ctypes.data + address - start, copy
+
+    def give_back(self) -> None:
+        """Copy what the kernel has made of the copies to where they come from."""
+        for start, (copy, size, writable) in self.copies.items():
+            if writable:
+                ctypes.memmove(start, copy.ctypes.data, size)
+
+
 def launch(
     ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: int = 0, pdl: bool = False,
-    device: int | None = None,
+    cooperative: bool = False, device: int | None = None,
 ) -> None:  # fmt: skip
     """Run a kernel of a PTX text, on the current device or that one.
 
     grid, block, cluster: ints or up to three of them. args: one for each parameter, in order: an int (of its
     size), a float (f32 or f64 by size), bytes (by value: structs, tensormaps), a NumPy array or a CPU torch tensor
-    (passed as a pointer; its memory is registered and the kernel works on it in place). shared: dynamic bytes.
-    Of several devices, the kernel runs when somebody waits for it (`synchronize`), and what it is passed is memory of
-    the first device that got it, to which the others have access. Raises EmulatorError: Unsupported, Fault or Hang.
+    (passed as a pointer: the kernel works on its memory, or on a copy that has a GPU's alignment and is copied back).
+    shared: dynamic bytes. pdl: a dependent launch; cooperative: one whose CTAs all run at once. Of several devices, the
+    kernel runs when somebody waits for it (`synchronize`), always on the memory that it is passed, which is that of the
+    first device that got it and which the others may access. Raises EmulatorError: Unsupported, Fault or Hang.
     """
     if device is not None:
         with DEVICE.on(device):
-            return launch(ptx, kernel, grid, block, args, cluster=cluster, shared=shared, pdl=pdl)
+            return launch(
+                ptx, kernel, grid, block, args, cluster=cluster, shared=shared, pdl=pdl, cooperative=cooperative
+            )
     module = DEVICE.module(ptx)
     parameters = module.program(kernel).kernel.params
     if len(args) != len(parameters):
         raise Unsupported(f"{kernel} takes {len(parameters)} arguments, {len(args)} given")
     block_bytes = bytearray(module.program(kernel).kernel.param_bytes)
-    held, staged, alive = [], [], []
+    held, alive = [], []
+    staged = Staged(args if DEVICE.node is None else ())
     for n, (p, a) in enumerate(zip(parameters, args, strict=True)):
         if isinstance(a, float):
             a = np.array(a, f"f{p.size}").tobytes()
         elif isinstance(a, (int, np.integer)):
             a = (int(a) & ((1 << 8 * p.size) - 1)).to_bytes(p.size, "little")
         elif not isinstance(a, (bytes, bytearray)):
-            array = a if isinstance(a, np.ndarray) else None
-            address, size = (
-                (array.ctypes.data, array.nbytes) if array is not None else (a.data_ptr(), a.untyped_storage().nbytes())
-            )
-            if DEVICE.heap is not None and size and not DEVICE.memory.covers(address, size):
-                staged.append((address, size, allocate(size)))  # what runs the launch sees no other memory of ours
-                ctypes.memmove(staged[-1][2].ctypes.data, address, size)
-                address = staged[-1][2].ctypes.data
-                DEVICE.adopt(staged[-1][2], f"argument {n}")
+            address, owner = staged.place(a)
+            size = _extent(a)[1]
             if not DEVICE.memory.covers(address, size) and DEVICE.node is not None:
                 alive.append(a)
                 DEVICE.lend(a, address, size, f"argument {n}")
             elif not DEVICE.memory.covers(address, size):
-                held.append(DEVICE.memory.register(address, size, f"argument {n}", owner=a))
+                held.append(DEVICE.memory.register(address, size, f"argument {n}", owner=owner))
             a = address.to_bytes(p.size, "little")
         if len(a) > p.size:
             raise Unsupported(f"argument {n} has {len(a)} bytes, parameter {p.name} {p.size}")
@@ -617,11 +681,11 @@ def launch(
     try:
         DEVICE.launch(
             module, kernel, _triple(grid), _triple(block), bytes(block_bytes),
-            cluster=None if cluster is None else _triple(cluster), dynamic_shared=shared, pdl=pdl, held=alive,
+            cluster=None if cluster is None else _triple(cluster), dynamic_shared=shared, pdl=pdl,
+            cooperative=cooperative, held=alive,
         )  # fmt: skip
-        for address, size, array in staged:
-            ctypes.memmove(address, array.ctypes.data, size)
     finally:
+        staged.give_back()
         if DEVICE.session.recorded is not None:
             DEVICE.session.recorded[-1].held = held  # until it has run
         elif DEVICE.session.timed:

@@ -16,7 +16,7 @@ FLOORS = (
     *(f"moe.{room}" for room in ("problem", "device", "operands", "scratch", "kernels", "tuning")),
     *(f"moe.{room}" for room in ("fp4_weights", "grouped_gemm", "grouped_gemm_fp4")),
     *("moe.layer", "moe.routed_experts", "moe.collectives", "moe.one_sided", "moe.parallel", "moe.torch_ops",
-      "moe.compile_ahead", "moe", "moe.reference", "moe.checks", "moe.measure"),
+      "moe.compile_ahead", "moe", "moe.integrations", "moe.reference", "moe.checks", "moe.measure"),
     *(f"moe.{command}" for command in ("check", "layer_check", "parallel_check")),
     *(f"moe.{command}" for command in ("bench", "layer_bench", "parallel_bench", "pack")),
     *("silicon", "silicon.cuda_driver", "silicon.command", "silicon.golden", "silicon.timing", "silicon.entry"),

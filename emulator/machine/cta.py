@@ -88,6 +88,7 @@ class Cta:
     def __init__(self, cluster: Cluster, rank: int, ctaid: tuple[int, int, int], sm: int):
         launch = cluster.launch
         self.cluster, self.launch, self.rank, self.ctaid = cluster, launch, rank, ctaid
+        self.device = launch.device
         self.sm, self.resources = sm, launch.placement.sms[sm]
         grid = launch.grid
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])

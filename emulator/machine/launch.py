@@ -112,6 +112,7 @@ class Launch:
         cluster: tuple[int, int, int] | None = None,
         dynamic_shared: int = 0,
         pdl: bool = False,
+        cooperative: bool = False,
         schedule: Schedule = Schedule(),
         checks: bool = True,
         number: int = 0,
@@ -125,7 +126,10 @@ class Launch:
         strict: bool = False,
         shared: Shared | None = None,
     ):
-        """collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict:
+        """cooperative: all CTAs run at once, or it is a Fault; the grid gets a barrier of its own in global memory
+        (CUDA C++ Programming Guide, Grid Synchronization).
+
+        collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict:
         whether what has a note (errors.NOTES) is a fault; else it is kept in `notes`."""
         self.collect, self.faults = collect, []
         self.strict, self.notes = strict, []
@@ -136,7 +140,8 @@ class Launch:
         self.explicit_cluster = bool(cluster or required)
         self.cluster = cluster or (tuple((*required, 1, 1)[:3]) if required else (1, 1, 1))
         self.params = params.ljust(kernel.param_bytes, b"\0")
-        self.dynamic_shared, self.pdl = dynamic_shared, pdl
+        self.dynamic_shared, self.pdl, self.cooperative = dynamic_shared, pdl, cooperative
+        self.workspace = memory.grid_workspace() if cooperative else 0
         triggers = any(i.op == "griddepcontrol.launch_dependents" for i in kernel.instrs)
         self.dependencies = Dependencies(
             f"launch {number} ({kernel.title})", memory, predecessor if pdl else None, triggers, checks
@@ -271,11 +276,22 @@ class Launch:
             if sms is None:
                 if not self.running:
                     self.owner.no_room(self)
+                if self.cooperative:
+                    self.check_resident()
                 return
             cluster = Cluster(self, self.take_pending_cluster(), sms)
             self.running.add(cluster)
             self.started += 1
             cluster.start(self.engine.now + self.clock.cta_start(self.number, sms))
+
+    def check_resident(self):
+        """Raise a Fault: not all CTAs of a cooperative launch fit at once."""
+        ctas, most = math.prod(self.grid), self.started * math.prod(self.cluster)
+        raise Fault(
+            "launch",
+            f"a cooperative launch of {ctas} CTAs, of which {most} run at once ({math.prod(self.block)} threads and "
+            f"{self.shared_bytes} bytes of shared memory each): cudaErrorCooperativeLaunchTooLarge",
+        )
 
     def cluster_done(self, cluster: Cluster):
         self.running.discard(cluster)
@@ -400,7 +416,8 @@ class Launch:
         for g in self.groups():
             instr = self.instruction(g)
             lanes = "" if g.n == g.warp.threads else f" lanes {ranges(g.lanes)}"
-            waits = "spins" if g.waiting_for is None else f"waits for {g.waiting_for}"
+            looks = f", having looked {g.warp.actor.looks}" if g.warp.actor.looks else ""
+            waits = f"spins{looks}" if g.waiting_for is None else f"waits for {g.waiting_for}"
             text = f"{lanes} at PTX line {instr.line} ({instr.op}) {waits}"
             if lookup(instr).limited:
                 text += f" to complete the phase of parity {g.awaited & 1 if g.awaited < 2 else g.awaited >> 63}"

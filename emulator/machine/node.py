@@ -165,6 +165,9 @@ class Node:
             until = mine[history][KNOWN, 1] if history in mine else 0
             for space in [s for s in mine if s.device == history.device and s is not history and s.last <= until]:
                 del mine[space]
+        self.shadow.forget_own(one.launch.memory)
+        for location in self.locations.values():
+            location.forget(one.device)
         self.count += 1
         self.ended(one.launch)
 

@@ -61,6 +61,7 @@ class TimedLaunch(Owner):
         self.trigger: float | None = None  # when every CTA has triggered or exited
         self.end: float | None = None
         self.dirty = 0.0  # bytes of the flush that were still in L2 at the end
+        self.read_bytes = 0  # from HBM until the end, by this launch and those before
 
     @property
     def before(self) -> TimedLaunch | None:
@@ -100,7 +101,7 @@ class TimedLaunch(Owner):
 
     def _complete(self):
         run = self.run
-        self.end, self.dirty = run.engine.now, run.clock.memory.dirty
+        self.end, self.dirty, self.read_bytes = run.engine.now, run.clock.memory.dirty, run.clock.memory.read_bytes
         run.active.remove(self)
         if run.enough is not None and run.enough(run):
             return run.stop()
@@ -164,6 +165,11 @@ class TimedRun:
 
     def _hang(self):
         raise Hang("\n".join(line for t in self.active for line in t.launch.waiting()))
+
+    def read_mb(self, last: int, count: int = 1) -> float:
+        """Says how many 10^6 bytes came from HBM from the end of the launch `count` before `last` to its own."""
+        before = self.launches[last - count].read_bytes if last >= count else 0
+        return (self.launches[last].read_bytes - before) / 1e6
 
     def ends_us(self) -> list[float]:
         """Microseconds from the start of the first launch to the end of each that has ended."""

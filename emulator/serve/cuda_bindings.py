@@ -16,7 +16,8 @@ import numpy as np
 from ..chip import SYSTEM_SHARED
 from ..device import DEVICE, allocate
 from ..errors import Unsupported
-from . import timed
+from . import cuda_modules, timed
+from .after_import import after_import
 
 VERSION = 13000
 ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for
@@ -137,7 +138,7 @@ def _serve(module, ok, calls: dict, pattern: str) -> None:
 def _answer(ok, call):
     def answer(*args, **kwargs):
         value = call(*args, **kwargs)
-        return (ok,) if value is None else (ok, value)
+        return (ok,) if value is None else (ok, *value) if isinstance(value, tuple) else (ok, value)
 
     return answer
 
@@ -193,11 +194,6 @@ def install() -> None:
         "cuMemFree": free_bytes, "cuMemFreeAsync": lambda p, s: free_bytes(p),
         "cuGetErrorName": lambda e: e.name.encode(),
         "cuGetErrorString": lambda e: e.name.encode(),
-        # Occupancy of an image that is never launched, as cutlass.utils.HardwareInfo asks for it.
-        "cuLibraryLoadData": lambda *_: d.CUlibrary(next(_handles)),
-        "cuLibraryEnumerateKernels": lambda n, library: [d.CUkernel(next(_handles)) for _ in range(n)],
-        "cuKernelGetFunction": lambda kernel: d.CUfunction(int(kernel)),
-        "cuFuncSetAttribute": nothing, "cuKernelSetAttribute": nothing, "cuLibraryUnload": nothing,
         "cuOccupancyAvailableDynamicSMemPerBlock": lambda f, n, threads: (
             DEVICE.chip.shared_per_sm // n - SYSTEM_SHARED
         ),
@@ -205,7 +201,7 @@ def install() -> None:
             DEVICE.chip.resident_ctas(size, threads)
         ),
         "cuOccupancyMaxActiveClusters": lambda f, config: max_active_clusters(config),
-    } | {f"cu{name}": f for name, f in memory.items()}, "cu[A-Z].*")  # fmt: skip
+    } | {f"cu{name}": f for name, f in memory.items()} | cuda_modules.driver_calls(d), "cu[A-Z].*")  # fmt: skip
 
     r = runtime
     _serve(r, r.cudaError_t.cudaSuccess, {
@@ -233,5 +229,5 @@ def install() -> None:
         "cudaMemsetAsync": lambda p, v, n, s: fill(p, "u1", v, n),
         "cudaGetLastError": nothing, "cudaPeekAtLastError": nothing,
         "cudaGetErrorName": lambda e: e.name.encode(), "cudaGetErrorString": lambda e: e.name.encode(),
-        "cudaLibraryUnload": nothing,
-    }, "cuda[A-Z].*")  # fmt: skip
+    } | cuda_modules.runtime_calls(r), "cuda[A-Z].*")  # fmt: skip
+    after_import("cuda.bindings.nvrtc", lambda: cuda_modules.install_nvrtc(sys.modules["cuda.bindings.nvrtc"]))

@@ -114,6 +114,11 @@ class ProcessGroupNCCL(dist.ProcessGroup):
     def pg_name(self) -> str:
         return self._name
 
+    supports_splitting = False
+
+    def _get_backend(self, device) -> ProcessGroupNCCL:
+        return self
+
     def _set_sequence_number_for_group(self) -> None:
         pass
 
@@ -268,6 +273,16 @@ def install() -> None:
     c10d.ProcessGroupNCCL = dist.ProcessGroupNCCL = ProcessGroupNCCL
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)
+    accelerator = {  # init_process_group(device_id=...) asks there
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "is_available": lambda: True,
+        "device_count": torch.cuda.device_count,
+        "current_device_index": torch.cuda.current_device,
+        "set_device_index": torch.cuda.set_device,
+        "synchronize": torch.cuda.synchronize,
+    }
+    for name, value in accelerator.items():
+        setattr(torch.accelerator, name, value)
     c10d.is_nccl_available = dist.is_nccl_available = lambda: True
     for scheme in ("env", "tcp"):
         _rendezvous_handlers[scheme] = meeting

@@ -31,6 +31,7 @@ from . import installs as installing
 ROOT = Path(__file__).resolve().parents[2]  # where emulator/ is
 # For the processes that the script starts: the Options
 OPTIONS = "EMULATOR_RUN"
+LAUNCH_FAILURE = "cudaErrorLaunchFailure"
 LAUNCH = "launch"  # the class of a line that is no finding: there was a launch
 OTHER_ARCH = re.compile(r"expects arch to be \S*sm_90")  # CuTe DSL's 25 lines
 HOPPER = "this is code of sm_90a and the machine a B200: `run --machine h200` is a Hopper GPU"
@@ -284,10 +285,15 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{plural * (number != 1)}"
 
 
+def is_launch_failure(error: BaseException) -> bool:
+    """Whether an error is how CuTe DSL, by itself or by TVM FFI, says that a launch has failed."""
+    return any(of.__name__ == "DSLCudaRuntimeError" for of in type(error).__mro__) or LAUNCH_FAILURE in str(error)
+
+
 def explained(error: BaseException) -> str:
     """The traceback of what a script raises, as if it ran without us; of a finding, which has been shown, the place."""
     folders = [str(ROOT / "emulator"), os.path.dirname(click.__file__)]
-    known = error in DEVICE.session.errors or DEVICE.session.failure and type(error).__name__ == "DSLCudaRuntimeError"
+    known = error in DEVICE.session.errors or DEVICE.session.failure and is_launch_failure(error)
     hopper = bool(OTHER_ARCH.search(str(error))) and DEVICE.chip is CHIPS["b200"]
     if known or hopper:
         folders += [os.path.dirname(module.__file__) for module in [sys.modules.get("cutlass")] if module]

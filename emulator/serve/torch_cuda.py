@@ -21,8 +21,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..device import DEVICE
+from ..device import DEVICE, allocate
 from ..errors import Unsupported
+from ..state.global_memory import HOST
 from . import cuda_bindings, cute_dsl, timed, triton_driver
 from .after_import import after_import
 from .cuda_cpp import extension
@@ -30,6 +31,16 @@ from .scaled_mm import scaled_mm
 
 KDL_CUDA = 2  # DLDeviceType, https://dmlc.github.io/dlpack/latest/c_api.html
 _plain = torch._C.DisableTorchFunctionSubclass
+
+
+class Absent:
+    """An attribute of a base class that a class does not have."""
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, instance, owner):
+        raise AttributeError(self.name)
 
 
 class CudaTensor(torch.Tensor):
@@ -53,6 +64,8 @@ class CudaTensor(torch.Tensor):
 
     def __dlpack_device__(self):
         return KDL_CUDA, self.index
+
+    __dlpack_c_exchange_api__ = Absent()  # torch's own, which TVM FFI calls, reads where the tensor really lies
 
     def numpy(self, *, force=False):
         if not force:
@@ -114,8 +127,8 @@ def to_device(tensor: torch.Tensor, index: int | None = None) -> torch.Tensor:
     check_served(tensor)
     storage = tensor.untyped_storage()
     home = DEVICE.home(storage.data_ptr()) if storage.nbytes() else index
-    index = (DEVICE.index if home is None else home) if index is None else index
-    if storage.nbytes() and not DEVICE.memories[index].starts_at(storage.data_ptr()):
+    index = (DEVICE.index if home in (None, HOST) else home) if index is None else index
+    if storage.nbytes() and not DEVICE.reaches(index, storage.data_ptr()):
         with DEVICE.on(index):
             tensor = DEVICE.tensor_like(tensor, f"tensor {tuple(tensor.shape)} {tensor.dtype}")
     tensor = tensor.as_subclass(CudaTensor)
@@ -146,9 +159,9 @@ _NEEDS_DATA = {"item", "tolist", "cpu", "__bool__", "__int__", "__float__", "__r
 _METADATA = {
     "__get__", "__set__", "__len__", "__hash__", "as_strided", "chunk", "data_ptr", "detach", "dim", "element_size",
     "empty_like", "expand", "expand_as", "get_device", "is_contiguous", "is_floating_point", "movedim", "narrow",
-    "ndimension", "nelement", "new_empty", "new_zeros", "numel", "ones_like", "permute", "record_stream", "select", "size",
-    "split", "squeeze", "storage_offset", "stride", "swapaxes", "t", "transpose", "unbind", "unflatten", "unsqueeze",
-    "untyped_storage", "view", "view_as", "zeros_like",
+    "ndimension", "nelement", "new_empty", "new_zeros", "numel", "ones_like", "permute", "record_stream", "select",
+    "size", "split", "squeeze", "storage_offset", "stride", "swapaxes", "t", "transpose", "unbind", "unflatten",
+    "unsqueeze", "untyped_storage", "view", "view_as", "zeros_like",
 }  # fmt: skip
 
 
@@ -182,10 +195,13 @@ class CudaMode(TorchFunctionMode):
             where = cuda_index(kwargs["device"])
             if where is not None:
                 kwargs["device"] = "cpu"
+        pinned = kwargs.pop("pin_memory", False)
         with _plain():
             if name == "_scaled_mm" and where is not None:
                 function = scaled_mm
             result = function(*args, **kwargs)
+            if pinned and where is None:
+                return _pin_memory(function, result)
             if where is None and not on_device or isinstance(result, torch.Size):
                 return result
             if DEVICE.capture is not None and any(isinstance(r, torch.Tensor) for r in tree_leaves(result)):
@@ -238,11 +254,22 @@ def _cpu(function, tensor, memory_format=torch.preserve_format):
 
 
 def _pin_memory(function, tensor, device=None):
-    """A copy that the host has and kernels of the current device may access, as of pinned memory they may."""
-    return DEVICE.tensor_like(tensor, "pinned memory")
+    if isinstance(tensor, CudaTensor):
+        raise RuntimeError(f"cannot pin 'torch.cuda' memory of {tensor.device}: only dense CPU tensors can be pinned")
+    if _is_pinned(None, tensor):
+        return tensor
+    pinned = allocate(tensor.numel() * tensor.element_size())
+    if pinned.size:
+        DEVICE.pin(pinned)
+    pinned = torch.from_numpy(pinned).view(tensor.dtype).view(tensor.shape)
+    return pinned.copy_(tensor)
 
 
-_SPECIAL = {"to": _to, "cuda": _cuda, "cpu": _cpu, "pin_memory": _pin_memory}
+def _is_pinned(function, tensor, device=None) -> bool:
+    return tensor.numel() > 0 and DEVICE.home(tensor.untyped_storage().data_ptr()) == HOST
+
+
+_SPECIAL = {"to": _to, "cuda": _cuda, "cpu": _cpu, "pin_memory": _pin_memory, "is_pinned": _is_pinned}
 
 
 # -- torch.cuda --------------------------------------------------------------------------------------------------------
@@ -262,7 +289,8 @@ class Stream:
         DEVICE.synchronize(self.device_index)
 
     def query(self) -> bool:
-        DEVICE.synchronize(self.device_index)
+        if DEVICE.node is not None:
+            DEVICE.synchronize(self.device_index)
         return True
 
     def wait_stream(self, stream):
@@ -312,7 +340,8 @@ class Event:
         _after(DEVICE.index if stream is None else stream.device_index, self.device_index)
 
     def query(self) -> bool:
-        DEVICE.synchronize(self.device_index)
+        if DEVICE.node is not None:
+            DEVICE.synchronize(self.device_index)
         return True
 
     def synchronize(self):
@@ -320,6 +349,18 @@ class Event:
 
     def elapsed_time(self, end) -> float:
         return cuda_bindings.elapsed(self.launches, end.launches)
+
+
+class Generator(torch.Generator):
+    """A random generator of any device: the numbers are the CPU's."""
+
+    def __new__(cls, device="cpu"):
+        generator = super().__new__(cls, "cpu")
+        index = cuda_index(torch.device(device))
+        generator.where = torch.device("cpu" if index is None else f"cuda:{index}")
+        return generator
+
+    device = property(lambda self: self.where)
 
 
 class CUDAGraph:
@@ -471,6 +512,7 @@ def install() -> None:
     for name, value in _bindings().items():
         setattr(torch._C, name, value)
     torch.Stream = Stream
+    torch.Generator = Generator
     torch.version.cuda = "13.0"
     torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.__dlpack__()
     CudaMode().__enter__()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,24 @@ from ..errors import Fault
 from .global_memory import GlobalMemory, Region
 from .order import ASYNC_GLOBAL, GENERIC, STRONG, SYSTEM, Actor, Order
 from .shadow import WORD, Shadow, reads, store, unfenced
+
+
+class Look(NamedTuple):
+    """A strong read: its first place, a number of bytes of a region from a byte on."""
+
+    shadow: GlobalShadow
+    region: Region
+    at: int
+    size: int
+
+    def __str__(self):
+        where = f"at byte {self.at} of {self.region.name}"
+        value = int.from_bytes(self.region.data[self.at : self.at + self.size].tobytes(), "little")
+        found = self.shadow.regions.get(id(self.region))
+        places = self.shadow._places(found[1], self.region, np.array([self.at]), self.size) if found else ()
+        number = max((int(plane.written[index].max()) for plane, index in places), default=0)
+        writer = f"written last by {self.shadow.order.who(number)}" if number else "which no kernel has written"
+        return f"{where}, {writer}: it is {value}"
 
 
 class GlobalShadow:
@@ -55,6 +74,8 @@ class GlobalShadow:
     def observe(self, addresses: np.ndarray, size: int, by: Actor, who: object, system: bool = False) -> None:
         """A strong read of `size` bytes at each address, by a warp. system: at that scope."""
         for region, at in self._located(addresses, size):
+            if self.order.devices > 1:
+                by.looks = Look(self, region, int(at[0]), size)
             if (found := self.regions.get(id(region))) is not None:
                 places = self._places(found[1], region, at, size)
                 self._reach(places, region, by, f"{who} reads", system)
@@ -69,9 +90,10 @@ class GlobalShadow:
         order = self.order
         for plane, index in places:
             numbers = plane.written[index]
-            for number in np.unique(numbers[by.unknown(numbers)]).tolist():
+            numbers = numbers[(numbers > 0) & (order.marks[numbers] & SYSTEM == 0 if system else True)]
+            for number in np.unique(numbers[by.unknown(numbers)]).tolist() if len(numbers) else ():
                 marks = order.marks[number]
-                if order.device_of(number) == by.space.device or system and marks & SYSTEM:
+                if order.spaces[order.space[number]].device == by.space.device:
                     continue
                 why = "whose scope is its device" if marks & STRONG else "which is a weak one"
                 why = "and this access's scope is its device" if marks & SYSTEM else why
@@ -111,6 +133,12 @@ class GlobalShadow:
                 for plane, index in self._places(found[1], region, earlier, width):
                     plane.note_read(index, reader, number)
         return found[1]
+
+    def forget_own(self, memory: GlobalMemory) -> None:
+        """A launch has ended: what its device alone may access is in order for all launches that follow there."""
+        for table in self.regions, self.unwritten:
+            for key in [key for key, (region, _) in table.items() if not region.peers and memory.has(region)]:
+                del table[key]
 
     def _located(self, addresses: np.ndarray, size: int, write: bool = False):
         """The regions of addresses, each with the offsets there, int64."""

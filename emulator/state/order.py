@@ -40,11 +40,14 @@ class Order:
         self.marks = np.zeros(1024, np.uint8)
         self.spaces: list[Space] = []
         self.devices = devices
+        self._devices = np.zeros(0, np.int32)  # by space
         self.histories = [Space(self, device=device) for device in range(devices)] if devices > 1 else []
 
-    def device_of(self, number: int) -> int:
-        """The device that an event is of."""
-        return self.spaces[self.space[number]].device
+    def devices_by_space(self) -> np.ndarray:
+        """The devices of all spaces, int32 by number."""
+        if len(self._devices) != len(self.spaces):
+            self._devices = np.array([space.device for space in self.spaces], np.int32)
+        return self._devices
 
     def next(self, key: tuple[Space, int], who: object = None, marks: int = 0) -> int:
         """The number of a new event. key: space and component. who: what str() of which names the instruction."""
@@ -174,11 +177,13 @@ class Actor:
 
     heard: what relaxed waits have shown it, on which it may rely behind a fence; from_afar: likewise of other devices,
     behind a fence of the system. unfenced: its lanes that have written since they fenced or arrived anywhere;
-    published: the last event at which there were none.
+    published: the last event at which there were none. looks: with several devices, what str() of which says at what
+    memory it has looked last by a strong read.
     """
 
     __slots__ = (
-        "uid", "name", "rank", "space", "order", "key", "knowledge", "heard", "from_afar", "unfenced", "published"
+        "uid", "name", "rank", "space", "order", "key", "knowledge", "heard", "from_afar", "unfenced", "published",
+        "looks",
     )  # fmt: skip
 
     def __init__(self, uid: int, space: Space, name: str = "this warp", rank: int = 0):
@@ -188,6 +193,7 @@ class Actor:
         self.knowledge.clock[KNOWN, uid] = EVER  # what it did itself
         self.heard: Knowledge | None = None
         self.from_afar: Knowledge | None = None
+        self.looks: object = None
         self.unfenced = self.published = 0
         space.actors.append(self)
 
@@ -275,25 +281,23 @@ class Actor:
             return numbers > clock[row].take(component)
         space = order.space[numbers]
         here = space == self.space.index
-        late = ~here
-        late[here] = numbers[here] > clock[row].take(component[here])
-        if late.all() or not here.all():
-            late &= numbers > 0
-            for other in np.unique(space[late & ~here]).tolist():
-                there = self.knowledge.elsewhere.get(order.spaces[other])
-                if there is not None:
-                    at = np.flatnonzero((space == other) & ~here)
-                    inside = component[at] < there.shape[1]
-                    known = np.zeros(len(at), np.int32)
-                    known[inside] = there[row].take(component[at[inside]])
-                    late[at] = numbers[at] > known
-        if order.histories and late.any():
-            device = np.array([space.device for space in order.spaces])[space]
-            for history in order.histories:
-                clock = self.knowledge.elsewhere.get(history)
-                if clock is not None:
-                    late &= (device != history.device) | (numbers > clock[row if row < ASYNC_SHARED else KNOWN, 1])
+        late = numbers > clock[row].take(component, mode="clip") * here
+        if self.knowledge.elsewhere and (there := late & ~here).any():
+            if order.histories:
+                late &= here | (numbers > self.history(row)[order.devices_by_space()[space]])
+                there &= late
+            for other in np.unique(space[there]).tolist():
+                seen = self.knowledge.elsewhere.get(order.spaces[other])
+                if seen is not None:
+                    known = seen[row].take(component, mode="clip") * (component < seen.shape[1])
+                    late &= (numbers > known) | (space != other)
         return late
+
+    def history(self, row: int = KNOWN) -> np.ndarray:
+        """By device, int32: up to which of its events it knows all, as those of launches that have ended."""
+        elsewhere = self.knowledge.elsewhere
+        clocks = [elsewhere.get(history) for history in self.order.histories]
+        return np.array([0 if clock is None else clock[row, 1] for clock in clocks], np.int32)
 
 
 class Released:
@@ -320,6 +324,12 @@ class Location:
     def __init__(self):
         self.everywhere = Released()  # across devices
         self.within: dict[object, Released] = {}  # a device, which has a number, a cluster, a CTA
+
+    def forget(self, device: int) -> None:
+        """The clusters and CTAs of a device have ended."""
+        gone = [place for place in self.within if type(place) is not int and place.device == device]
+        for place in gone:
+            del self.within[place]
 
     def release(self, by: Actor, scope: str, cta: object, ordered: bool) -> None:
         """A strong write by a warp of a CTA. ordered: a release; else it hands on what a fence before it covers."""

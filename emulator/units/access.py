@@ -78,7 +78,11 @@ def load(g: LaneGroup, space: str, address, size: int, count: int, mask, strong:
     if not alu.is_array(address) and space != "local" and mask is True:
         if (address % (size * count)) and count > 1:
             raise Fault("misaligned", f"vector read of {size * count} bytes at {address:#x}")
-        values = tuple(load_one(g, space, address + k * size, size, strong, who) for k in range(count))
+        if space == "shared" and (count > 1 or size == 16):  # one event, as that of lanes
+            elements = side_by_side(np.array([address], np.uint64), size, count)
+            values = tuple(gather(g, space, elements, size, None, strong, who).tolist())
+        else:
+            values = tuple(load_one(g, space, address + k * size, size, strong, who) for k in range(count))
         _loaded(g, space, address, size * count, strong, who)
         return values
     addresses = g.lane_array(address, 64).astype(np.uint64)
@@ -89,9 +93,12 @@ def load(g: LaneGroup, space: str, address, size: int, count: int, mask, strong:
         addresses = addresses[lanes]
     if count > 1 and (addresses % np.uint64(size * count)).any():
         raise Fault("misaligned", f"vector read of {size * count} bytes at {int(addresses.max()):#x}")
+    if space == "local":
+        rows = [gather(g, space, addresses + np.uint64(k * size), size, lanes) for k in range(count)]
+    else:
+        rows = gather(g, space, side_by_side(addresses, size, count), size, lanes, strong, who).reshape(count, -1)
     out = []
-    for k in range(count):
-        values = gather(g, space, addresses + np.uint64(k * size), size, lanes, strong, who)
+    for values in rows:
         if lanes is not None:
             whole = np.zeros(g.n, values.dtype)
             whole[lanes] = values
@@ -101,6 +108,13 @@ def load(g: LaneGroup, space: str, address, size: int, count: int, mask, strong:
     if g.n == 1:
         return tuple(int(v[0]) for v in out)
     return tuple(out)
+
+
+def side_by_side(addresses: np.ndarray, size: int, count: int) -> np.ndarray:
+    """Return the addresses of all first elements, of all second ones, ...: [count * lanes]."""
+    if count == 1:
+        return addresses
+    return (addresses + np.arange(0, count * size, size, np.uint64)[:, None]).ravel()
 
 
 def _loaded(g: LaneGroup, space: str, addresses, size: int, strong: bool | str, who: object):
@@ -149,7 +163,10 @@ def gather(
     if size == 16:
         if (addresses % np.uint64(16)).any():
             raise Fault("misaligned", f"16-byte read at {int(addresses.max()):#x}")
-        halves = [gather(g, space, addresses + np.uint64(k), 8, lanes, strong, who) for k in (0, 8)]
+        if space == "local":
+            halves = [gather(g, space, addresses + np.uint64(k), 8, lanes) for k in (0, 8)]
+        else:
+            halves = gather(g, space, side_by_side(addresses, 8, 2), 8, lanes, strong, who).reshape(2, -1)
         return alu.pack128(*halves)
     if space in ("global", "const"):
         return g.launch.memory.gather(addresses, size)
@@ -234,9 +251,14 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
         differ = partial(_changed, g, addresses, size, values)
         note_global(g, addresses, width, True, who, marks=marks, changed=differ)
     if not row or not g.launch.memory.store_row(int(addresses[0]), size, values, len(addresses)):
-        for k, v in enumerate(values):
-            v = v if alu.is_array(v) else np.full(len(addresses), v, alu.U[ELEMENT[size]])
-            scatter(g, space, addresses + np.uint64(k * size), size, v.astype(f"u{size}"), lanes, who, bool(sync))
+        typed = [v if alu.is_array(v) else np.full(len(addresses), v, alu.U[ELEMENT[size]]) for v in values]
+        typed = [v.astype(f"u{size}") for v in typed]
+        if space == "local":
+            for k, v in enumerate(typed):
+                scatter(g, space, addresses + np.uint64(k * size), size, v, lanes)
+        else:
+            whole = np.concatenate(typed) if len(typed) > 1 else typed[0]
+            scatter(g, space, side_by_side(addresses, size, len(typed)), size, whole, lanes, who, bool(sync))
     if sync:
         _release(g, space, addresses, sync, mask)
 

@@ -175,7 +175,7 @@ def check_refused_by_name():
     raises(Unsupported, "sparse", lambda: torch.ones(2, 2).to_sparse().cuda())
     from cuda.bindings import driver, runtime
 
-    raises(Unsupported, "cuLaunchKernel", lambda: driver.cuLaunchKernel())
+    raises(Unsupported, "cuLinkComplete", lambda: driver.cuLinkComplete(0))
     raises(Unsupported, "cudaGraphCreate", lambda: runtime.cudaGraphCreate(0))
 
 
