@@ -321,7 +321,7 @@ class Device:
         region = self._region_at(address, size)
         if region is None:
             region = self.memory.register(address, size, self.named(name))
-            region.device = self.index
+            region.device, region.peers = self.index, True  # others may be passed it later
             weakref.finalize(owner, self._forget, region)
         self.memory.share(region)
 
