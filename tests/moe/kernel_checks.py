@@ -139,7 +139,7 @@ def test_waits_for_the_previous_kernel(moe):
     assert moe.run(moe.CASES["ragged"], getattr(tuned(), SHARED), written=True) <= moe.BOUND
 
 
-@pytest.mark.parametrize("name", [SWAP_AB, SHARED, WIDE, SPLIT_K])
+@pytest.mark.parametrize("name", [SWAP_AB, SHARED, SPLIT_K])
 def test_m_indptr_that_changes(moe, monkeypatch, name):
     """The launch before writes m_indptr: what the schedule was first made from, and loads were begun for, is wrong."""
     from moe.kernels import schedule as scheduler
