@@ -113,7 +113,7 @@ def test_other_ways_to_order_devices(how):
     ("race", {"take_load": "ld.relaxed.sys.global.u32"}),  # a flag that is not acquired
     ("race", {"take_load": "ld.relaxed.sys.global.u32", "take_fence": "fence.acq_rel.gpu;"}),
     ("race", {"take_load": "ld.global.u32"}),  # a stale read
-    ("scope", {"store": "st.global.u32", "fence": "fence.acq_rel.sys;"}),
+    ("race", {"store": "st.global.u32", "fence": "fence.acq_rel.sys;"}),  # a weak flag
     ("scope", {"store": "st.release.gpu.global.u32"}),
     ("scope", {"store": "red.release.gpu.global.add.u32"}),
     ("scope", {"take_load": "ld.acquire.gpu.global.u32"}),
