@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -321,7 +322,7 @@ class Device:
         region = self._region_at(address, size)
         if region is None:
             region = self.memory.register(address, size, self.named(name))
-            region.device = self.index
+            region.device, region.peers = self.index, True  # others may be passed it later
             weakref.finalize(owner, self._forget, region)
         self.memory.share(region)
 
@@ -593,37 +594,55 @@ def _extent(a) -> tuple[int, int]:
     return (a.ctypes.data, a.nbytes) if isinstance(a, np.ndarray) else (a.data_ptr(), a.untyped_storage().nbytes())
 
 
-def _allocation(a) -> tuple[int, int, bool]:
-    """Return (address, bytes, whether it may be written) of the memory that an array or tensor is part of."""
+def _allocation(a) -> tuple[object, int, int, bool]:
+    """Return (owner, address, bytes, whether it may be written) of the memory that an array or tensor is part of."""
     if not isinstance(a, np.ndarray):
         storage = a.untyped_storage()
-        return storage.data_ptr(), storage.nbytes(), True
+        return storage, storage.data_ptr(), storage.nbytes(), True
     while isinstance(a.base, np.ndarray):
         a = a.base
-    return a.ctypes.data, a.nbytes, a.flags.writeable
+    return a, a.ctypes.data, a.nbytes, a.flags.writeable
 
 
 class Staged:
     """Copies in device memory of arguments that lie where a GPU's memory could not, or where a launch cannot see them.
 
     NumPy and torch give memory that is aligned to 16 or 64 bytes, cudaMalloc to 256. All of an allocation is copied,
-    so that views of it keep their distances; one that somebody has aligned stays where it is.
+    so that views of it keep their distances, and lies at one address as long as its owner lives: what launches do to
+    each other goes by addresses. One that somebody has aligned stays where it is.
     """
+
+    kept: ClassVar[dict[int, tuple[weakref.ref, np.ndarray]]] = {}  # by address: the owner, the copy
 
     def __init__(self, args):
         self.copies: dict[int, tuple[np.ndarray, int, bool]] = {}  # address -> copy, bytes, whether it may be written
         for a in args:
             if isinstance(a, (int, float, np.integer, bytes, bytearray)):
                 continue
-            (address, size), (start, whole, writable) = _extent(a), _allocation(a)
+            (address, size), (owner, start, whole, writable) = _extent(a), _allocation(a)
             misplaced = DEVICE.heap is not None or address % CUDA_ALIGNMENT and start % CUDA_ALIGNMENT
             if misplaced and size and start not in self.copies and not DEVICE.memory.covers(address, size):
-                self.copies[start] = allocate(whole), whole, writable
-                ctypes.memmove(self.copies[start][0].ctypes.data, start, whole)
+                copy = self.copy_of(owner, start, whole)
+                self.copies[start] = copy, whole, writable
+                ctypes.memmove(copy.ctypes.data, start, whole)
+
+    @classmethod
+    def copy_of(cls, owner, start: int, size: int) -> np.ndarray:
+        """Return the memory for copies of an allocation."""
+        found = cls.kept.get(start)
+        if found is None or found[0]() is not owner:
+            found = cls.kept[start] = weakref.ref(owner, partial(cls.forget, start)), allocate(size)
+        return found[1]
+
+    @classmethod
+    def forget(cls, start: int, owner: weakref.ref) -> None:
+        """An owner is gone."""
+        if start in cls.kept and cls.kept[start][0] is owner:
+            del cls.kept[start]
 
     def place(self, a) -> tuple[int, object]:
         """Return (address, owner) of the memory that the kernel gets for an array."""
-        address, start = _extent(a)[0], _allocation(a)[0]
+        address, start = _extent(a)[0], _allocation(a)[1]
         if start not in self.copies:
             return address, a
         copy = self.copies[start][0]

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..state.global_memory import GlobalMemory
 from ..state.global_shadow import GlobalShadow
-from ..state.order import KNOWN, Location, Order, Space, latest
+from ..state.order import KNOWN, SCOPES, Location, Order, Space, latest
 from .engine import Engine, collecting
 from .launch import Launch, Owner, Shared, calm
 
@@ -118,9 +118,14 @@ class Node:
         return known | {self.order.histories[device]: self._history(device)}
 
     def _history(self, device: int) -> np.ndarray:
-        """Return the clock that says that all has happened that the device's launches did, seen by every proxy."""
+        """Return the clock that says that all has happened that the device's launches did, seen by every proxy.
+
+        No fence has passed it yet: a relaxed store hands nothing of it on to another device.
+        """
         space = self.order.histories[device]
-        return np.full((space.rows, space.size), self.ends[device], np.int32)
+        clock = np.full((space.rows, space.size), self.ends[device], np.int32)
+        clock[list(SCOPES.values())] = 0
+        return clock
 
     def meet(self, devices: list[int]) -> None:
         """Order what devices do from now on after all that each of them has done: they have waited for each other."""

@@ -25,6 +25,7 @@ KEPT = (
     "_world", "_pg_map", "_pg_names", "_pg_group_ranks", "_pg_backend_config", "_group_count", "_tags_to_pg",
     "_pg_to_tag", "_backend", "_default_pg_init_method",
 )  # fmt: skip
+NCCL_VERSION = 2, 28, 9  # what a script is told
 REDUCTIONS = {
     "SUM": lambda x: x.sum(0), "AVG": lambda x: x.sum(0) / len(x), "PRODUCT": lambda x: x.prod(0),
     "MIN": lambda x: x.amin(0), "MAX": lambda x: x.amax(0),
@@ -283,6 +284,7 @@ def install() -> None:
     }
     for name, value in accelerator.items():
         setattr(torch.accelerator, name, value)
+    torch.cuda.nccl.version = lambda: NCCL_VERSION
     c10d.is_nccl_available = dist.is_nccl_available = lambda: True
     for scheme in ("env", "tcp"):
         _rendezvous_handlers[scheme] = meeting

@@ -102,14 +102,18 @@ class Loud(Session):
 
     def ended(self, launch: Launch) -> None:
         if self.file:
-            self.write({"class": LAUNCH, "kernel": launch.program.kernel.title, "wrote": written(launch)})
+            row = {"class": LAUNCH, "kernel": launch.program.kernel.title, "device": launch.device}
+            self.write(row | {"wrote": written(launch)})
 
 
 def written(launch: Launch) -> list[list[str]]:
-    """What memory that a launch wrote to holds now: names with digests. Nothing is known of one without checks."""
+    """What memory that a launch wrote to holds now: names with digests. Nothing is known of one without checks.
+
+    What several devices may access is left out: others may be at it.
+    """
     found = []
     for region, used in launch.dependencies.own.regions.values():
-        if used[1].any():
+        if used[1].any() and not region.peers:
             found.append([region.name, hashlib.blake2b(region.data, digest_size=8).hexdigest()])
     return sorted(found)
 
@@ -198,7 +202,8 @@ def run_once(script: str, args: list[str], options: Options, installs: bool) -> 
         rows = [json.loads(line) for line in findings.read_text().splitlines()]
     found = [row for row in rows if row["class"] != LAUNCH]
     status = status or int(any(one["class"] == "wrong" for one in found))  # of processes that it started, too
-    launches = [{"kernel": row["kernel"], "wrote": row["wrote"]} for row in rows if row["class"] == LAUNCH]
+    done = sorted((row for row in rows if row["class"] == LAUNCH), key=lambda row: row["device"])
+    launches = [{"kernel": row["kernel"], "wrote": row["wrote"]} for row in done]
     runs = [{"schedule": options.schedule, "exit_status": status, "findings": found, "launches": launches}]
     return {"script": script, "args": args, "machine": options.machine, "exit_status": status, "runs": runs}
 

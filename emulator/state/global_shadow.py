@@ -95,10 +95,12 @@ class GlobalShadow:
                 marks = order.marks[number]
                 if order.spaces[order.space[number]].device == by.space.device:
                     continue
-                why = "whose scope is its device" if marks & STRONG else "which is a weak one"
-                why = "and this access's scope is its device" if marks & SYSTEM else why
-                message = f"{does} {region.name}, written by {order.who(number)}, {why}"
-                self.report(Fault("scope", f"{message}: between devices both are to be of scope .sys"))
+                message = f"{does} {region.name}, written by {order.who(number)}"
+                if marks & STRONG:
+                    why = "and this access's scope is its device" if marks & SYSTEM else "whose scope is its device"
+                    self.report(Fault("scope", f"{message}, {why}: between devices both are to be of scope .sys"))
+                else:
+                    self.report(Fault("race", f"{message}, a weak store that nothing orders before it"))
                 return
 
     def use(self, address: int, size: int, key, who: object) -> None:

@@ -113,7 +113,7 @@ def test_other_ways_to_order_devices(how):
     ("race", {"take_load": "ld.relaxed.sys.global.u32"}),  # a flag that is not acquired
     ("race", {"take_load": "ld.relaxed.sys.global.u32", "take_fence": "fence.acq_rel.gpu;"}),
     ("race", {"take_load": "ld.global.u32"}),  # a stale read
-    ("scope", {"store": "st.global.u32", "fence": "fence.acq_rel.sys;"}),
+    ("race", {"store": "st.global.u32", "fence": "fence.acq_rel.sys;"}),  # a weak flag
     ("scope", {"store": "st.release.gpu.global.u32"}),
     ("scope", {"store": "red.release.gpu.global.add.u32"}),
     ("scope", {"take_load": "ld.acquire.gpu.global.u32"}),
@@ -194,9 +194,34 @@ def test_what_a_host_has_waited_for_is_in_order():
         emulator.synchronize(0)
         take(data, zeros(1), outs[0], call=0)
     assert (outs[0] == NUMBERS + 5).all()
-    with pytest.raises(emulator.Fault, match="race"), emulator.session():
-        send(data, zeros(1), 6)
-        take(data, zeros(1), outs[1], call=0)
+    for launches_between in range(2):  # with one, what was sent is there, but nobody has waited for it
+        with pytest.raises(emulator.Fault, match="which store of .* device 0 .* may still write"), emulator.session():
+            send(data, zeros(1), 6)
+            for _ in range(launches_between):
+                take(zeros(), zeros(1), zeros(), call=0)
+            take(data, zeros(1), outs[1], call=0)
+
+
+@pytest.mark.parametrize("host_waits", [True, False])
+def test_what_a_host_has_waited_for_while_the_other_device_runs(host_waits):
+    """What lets device 1 go on orders nothing."""
+    data, go, out = zeros(), zeros(1), zeros()
+
+    def calls():
+        with emulator.session():
+            take(zeros(), go, zeros())
+            send(data, zeros(1))
+            if host_waits:
+                emulator.synchronize(0)
+            take(data, zeros(1), out, call=0)
+            send(zeros(), go, store="st.relaxed.sys.global.u32")
+
+    if host_waits:
+        calls()
+        assert (out == NUMBERS + 5).all()
+    else:
+        with pytest.raises(emulator.Fault, match="which store of .* device 0 .* may still write"):
+            calls()
 
 
 def test_findings_go_on_to_the_next_launch():
