@@ -616,11 +616,12 @@ class Staged:
 
     def __init__(self, args):
         self.copies: dict[int, tuple[np.ndarray, int, bool]] = {}  # address -> copy, bytes, whether it may be written
+        later = DEVICE.session.recorded is not None or DEVICE.session.timed is not None  # it runs when we are gone
         for a in args:
             if isinstance(a, (int, float, np.integer, bytes, bytearray)):
                 continue
             (address, size), (owner, start, whole, writable) = _extent(a), _allocation(a)
-            misplaced = DEVICE.heap is not None or address % CUDA_ALIGNMENT and start % CUDA_ALIGNMENT
+            misplaced = DEVICE.heap is not None or not later and address % CUDA_ALIGNMENT and start % CUDA_ALIGNMENT
             if misplaced and size and start not in self.copies and not DEVICE.memory.covers(address, size):
                 copy = self.copy_of(owner, start, whole)
                 self.copies[start] = copy, whole, writable
