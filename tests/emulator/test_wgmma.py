@@ -80,7 +80,7 @@ def test_rate(rate):
 
 
 def test_a_timed_loop_of_wgmmas_does_not_spin():
-    """Though nothing lands, and each wait is executed again with the same registers once what it waited for is there."""
+    """Though nothing lands, and each wait is executed again, with the same registers, once it is over."""
     ptx = next(rate for rate in rates() if rate.count == 8).ptx
     for clock in re.findall(r"mov.u64 (\w+), %clock64;", ptx):
         ptx = ptx.replace(f"mov.u64 {clock}, %clock64;", f"mov.u64 {clock}, 0;")  # whoever reads a clock never spins
