@@ -191,7 +191,9 @@ def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
         key, writing = store_keys(g, p)
         end = offset + tm.shared_bytes * boxes
         reading = cta.smem.begin(offset, end, False, origin, g.warp.actor, key, whole=whole, note=EXIT)
-        note_box(g, tm, at, mode, True, writing, origin, STRONG if reduction else 0)
+        box = (cta, offset, at, id(tm))
+        if box not in issued:  # lanes that store one box write the same
+            note_box(g, tm, at, mode, True, writing, origin, STRONG if reduction else 0)
         note_map(g, map_at, key, origin)
 
         def write(image, tm=tm, at=at):
@@ -205,7 +207,6 @@ def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
         def source(cta=cta, offset=offset, nbytes=nbytes, tm=tm):
             return swizzle.gather(cta.smem.bytes, offset, nbytes, tm.swizzle, tm.atom, tm.row_bytes)
 
-        box = (cta, offset, at, id(tm))
         if box not in issued:
             issued[box] = g.clock.tma_store(g, tm, map_at, at, nbytes)
         _store_later(g, p, cta, reading, source, write, issued[box], origin)
