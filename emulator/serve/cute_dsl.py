@@ -199,7 +199,12 @@ def _install() -> None:
     configure()
     from cutlass.base_dsl.common import DSLCudaRuntimeError
     from cutlass.base_dsl.env_manager import get_prefix_dsl_libs
+    from cutlass.cutlass_dsl import CuTeDSL
     from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction
+
+    read = CuTeDSL._get_dsl().envar  # what it has read of the environment, if it was imported before
+    read.keep_ptx = read.keep_cubin = True
+    read.dump_dir = os.environ["CUTE_DSL_DUMP_DIR"]
 
     addresses = {name: ctypes.cast(callback, _ptr).value for name, callback in _callbacks.items()}
     for path in (get_prefix_dsl_libs("CUTE_DSL") or "").split(os.pathsep):
