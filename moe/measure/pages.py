@@ -29,7 +29,8 @@ def load(name: str) -> dict:
 def whence(result: dict) -> str:
     """On what a run was measured, when, and how."""
     how = f"medians of {result['repeats']} timings of {result['calls']} calls back to back after a flush of L2"
-    return f"**Measured** in one run on one {result['gpu']}, {result['date']}, torch {result['torch']}: {how}."
+    cards = f"{result.get('ranks', 'one')} {result['gpu']}"
+    return f"**Measured** in one run on {cards}, {result['date']}, torch {result['torch']}: {how}."
 
 
 def interval(x: dict) -> str:
@@ -177,11 +178,6 @@ def layer_contest(result: dict) -> str:
 # --------------------------------------------------------------------------------------------------- expert parallelism
 
 
-def parallel_run(result: dict) -> str:
-    """On what expert parallelism was measured, when, and how."""
-    return whence(result).replace("on one ", f"on {result['ranks']} ", 1)
-
-
 def parallel_summary(result: dict) -> str:
     """Times in a graph by tokens a rank, and over the peer's."""
     body = []
@@ -206,7 +202,7 @@ PLACES: dict[Path, dict[str, Table]] = {
         "layer modelled": (layer_modelled_summary, "layer_b200"),
     },
     MOE / "PARALLEL.md": {
-        "parallel run": (parallel_run, "parallel_h100"),
+        "parallel run": (whence, "parallel_h100"),
         "parallel summary": (parallel_summary, "parallel_h100"),
     },
     RESULTS / "README.md": {
