@@ -20,9 +20,10 @@ def load_submission(path: str):
 def explain(error: BaseException) -> str:
     """Says in a line or a few what was raised, and where in the submission: the line, and those that called it."""
     own = getattr(sys.modules.get("submission"), "__file__", None)
-    *callers, last = [None, *(f for f in traceback.extract_tb(error.__traceback__) if f.filename == own)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
     where = ""
-    if last:
-        where = "".join(f", from line {caller.lineno}" for caller in reversed(callers[1:][-3:]))
+    if frames:
+        *callers, last = frames
+        where = "".join(f", from line {caller.lineno}" for caller in callers[:-4:-1])
         where = f" (line {last.lineno} of the submission, in {last.name}{where})"
     return f"{type(error).__name__}: {COLOURS.sub('', str(error))}{where}"
