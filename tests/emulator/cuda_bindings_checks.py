@@ -1,12 +1,10 @@
 """Modules and launches by `cuda.bindings` and NVRTC: test_cuda_bindings.py runs this on the emulator."""
 
 import ctypes
-import json
-import sys
-import traceback
 
 import numpy as np
 import torch
+from check_scripts import raises, run
 from cuda.bindings import driver, nvrtc, runtime
 
 from emulator.device import DEVICE
@@ -33,15 +31,6 @@ def ok(result):
     """What a call gave, or what of it there is."""
     assert int(result[0]) == 0, result
     return result[1] if len(result) == 2 else result[1:]
-
-
-def refused(kind, text: str, call) -> None:
-    try:
-        call()
-    except kind as e:
-        assert text in str(e), e
-        return
-    raise AssertionError(f"{kind.__name__} expected")
 
 
 def compiled(what: str, option: bytes) -> bytes:
@@ -77,7 +66,7 @@ def check_parameters_in_every_form():
     y.zero_()
     ok(launch(scale, 0, ctypes.addressof(extra)))
     assert torch.equal(y, 3 * x)
-    refused(Unsupported, "takes 4 parameters, 1 are given", lambda: launch(scale, ((1,), (ctypes.c_int,))))
+    raises(Unsupported, "takes 4 parameters, 1 are given", lambda: launch(scale, ((1,), (ctypes.c_int,))))
 
 
 def check_a_cubin_of_nvrtcs_runs_by_its_ptx():
@@ -89,11 +78,11 @@ def check_a_cubin_of_nvrtcs_runs_by_its_ptx():
     assert torch.equal(y, 4 * x)
     unknown = bytes([*cubin[:-1], cubin[-1] ^ 1])
     kernel = ok(driver.cuLibraryGetKernel(ok(driver.cuLibraryLoadData(unknown, [], [], 0, [], [], 0)), b"scale"))
-    refused(Unsupported, "machine code whose PTX is not known", lambda: launch(kernel, 0))
+    raises(Unsupported, "machine code whose PTX is not known", lambda: launch(kernel, 0))
 
 
-def check_code_of_another_machine_is_refused():
-    refused(Fault, "compiled for sm_90a, not for sm_100a",
+def check_code_of_another_machine_is_raises():
+    raises(Fault, "compiled for sm_90a, not for sm_100a",
             lambda: driver.cuModuleLoadData(ptx.replace(b"sm_100a", b"sm_90a")))  # fmt: skip
 
 
@@ -102,14 +91,14 @@ def check_variables_have_addresses():
     values = np.zeros(4, np.float32)
     ok(driver.cuMemcpyDtoH(values, address, size))
     assert size == 16 and values.tolist() == [1, 2, 3, 4]
-    refused(Unsupported, "no variable chair in this module; it has table",
+    raises(Unsupported, "no variable chair in this module; it has table",
             lambda: driver.cuModuleGetGlobal(module, b"chair"))  # fmt: skip
 
 
 def check_shared_memory_above_48_kib_is_asked_for():
     y = torch.zeros_like(x)
     arguments = ((y.data_ptr(),), (ctypes.c_void_p,))
-    refused(Fault, "needs cuFuncSetAttribute", lambda: launch(turn, arguments, shared=60_000, blocks=1))
+    raises(Fault, "needs cuFuncSetAttribute", lambda: launch(turn, arguments, shared=60_000, blocks=1))
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     ok(driver.cuFuncSetAttribute(turn, attribute, 60_000))
     ok(launch(turn, arguments, shared=60_000, blocks=1))
@@ -126,7 +115,7 @@ def check_attributes_of_a_launch_are_read():
     config.attrs, config.numAttrs = [cluster], 1
     y = torch.zeros_like(x)
     arguments = ((x.data_ptr(), y.data_ptr(), 5.0, 100), TYPES)
-    refused(Fault, "is not a multiple of the cluster", lambda: driver.cuLaunchKernelEx(config, scale, arguments, 0))
+    raises(Fault, "is not a multiple of the cluster", lambda: driver.cuLaunchKernelEx(config, scale, arguments, 0))
     DEVICE.session.failure = None
     cluster.value.clusterDim.x = 2
     config.attrs = [cluster]
@@ -146,17 +135,9 @@ def check_a_tensor_map_is_the_drivers():
 
 
 def check_what_is_not_served_is_refused_by_name():
-    refused(Unsupported, "cuda.bindings.driver.cuLinkCreate", lambda: driver.cuLinkCreate(0, [], []))
-    refused(Unsupported, "cuda.bindings.runtime.cudaGraphLaunch", lambda: runtime.cudaGraphLaunch(0, 0))
+    raises(Unsupported, "cuda.bindings.driver.cuLinkCreate", lambda: driver.cuLinkCreate(0, [], []))
+    raises(Unsupported, "cuda.bindings.runtime.cudaGraphLaunch", lambda: runtime.cudaGraphLaunch(0, 0))
 
 
-results = {}
-for name, check in [(n, f) for n, f in globals().items() if n.startswith("check_")]:
-    try:
-        check()
-        results[name] = ""
-    except Exception:
-        results[name] = traceback.format_exc()
-    DEVICE.session.failure = None
+run(globals())
 DEVICE.session.findings.clear()  # those that the checks have made
-print(json.dumps(results), file=sys.__stdout__)

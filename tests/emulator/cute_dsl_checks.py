@@ -1,14 +1,12 @@
 """CuTe DSL compiled for TVM FFI and called with torch's tensors: test_cute_dsl.py runs this on the emulator."""
 
-import json
-import sys
 import tempfile
-import traceback
 
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
+from check_scripts import run
 from cutlass.cute.runtime import load_module, make_fake_compact_tensor, make_fake_stream
 
 from emulator.device import DEVICE
@@ -69,14 +67,7 @@ def check_an_exported_function_is_taken_back():
 def check_a_launch_that_fails_is_an_error():
     y = torch.zeros_like(x)
     assert "cudaErrorLaunchFailure" in fails(lambda: function(x, y, 2.0, 3))
-    assert DEVICE.session.failure.kind == "out-of-bounds" and "cute_dsl_checks.py:20" in str(DEVICE.session.failure)
+    assert DEVICE.session.failure.kind == "out-of-bounds" and "cute_dsl_checks.py:18" in str(DEVICE.session.failure)
 
 
-results = {}
-for name, check in [(n, f) for n, f in globals().items() if n.startswith("check_")]:
-    try:
-        check()
-        results[name] = ""
-    except Exception:
-        results[name] = traceback.format_exc()
-print(json.dumps(results), file=sys.__stdout__)
+run(globals())

@@ -1,11 +1,8 @@
 """`cuda.bindings` and NVRTC on the emulator. The checks share one process, which nothing else may share with them."""
 
-import json
-import re
-import subprocess
-import sys
 from pathlib import Path
 
+import check_scripts
 import pytest
 
 CHECKS = Path(__file__).with_name("cuda_bindings_checks.py")
@@ -15,12 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def results() -> dict[str, str]:
     """Name of each check -> its traceback, or nothing."""
-    command = [sys.executable, "-m", "emulator", "run", str(CHECKS)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout)
+    return check_scripts.results(CHECKS)[0]
 
 
-@pytest.mark.parametrize("name", re.findall(r"^def (check_\w+)", CHECKS.read_text(), re.MULTILINE))
+@pytest.mark.parametrize("name", check_scripts.names(CHECKS))
 def test_cuda_bindings(results, name):
     assert results[name] == ""

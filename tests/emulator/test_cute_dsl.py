@@ -1,11 +1,9 @@
 """CuTe DSL by TVM FFI, with both of its versions. The checks share a process, which nothing else may share."""
 
-import json
-import re
-import subprocess
 import sys
 from pathlib import Path
 
+import check_scripts
 import pytest
 
 CHECKS = Path(__file__).with_name("cute_dsl_checks.py")
@@ -17,12 +15,11 @@ NEWEST = ROOT / ".venv-newest" / "bin" / "python"
                 ids=["pinned", "newest"])  # fmt: skip
 def results(request) -> dict[str, str]:
     """Name of each check -> its traceback, or nothing."""
-    command = [str(request.param), "-m", "emulator", "run", str(CHECKS)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found, done = check_scripts.results(CHECKS, python=request.param)
     assert "1 finding" in done.stderr and "internal error" not in done.stderr, done.stderr  # the last check's
-    return json.loads(done.stdout)
+    return found
 
 
-@pytest.mark.parametrize("name", re.findall(r"^def (check_\w+)", CHECKS.read_text(), re.MULTILINE))
+@pytest.mark.parametrize("name", check_scripts.names(CHECKS))
 def test_cute_dsl(results, name):
     assert results[name] == ""
