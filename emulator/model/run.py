@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from ..chip import chip_of
 from ..errors import Hang
 from ..machine.engine import Engine
 from ..machine.launch import Launch, Owner
@@ -130,9 +131,8 @@ class TimedRun:
     def __init__(self, profile: Profile, memory, recorded: list[Recorded], trace=None, enough=None):
         self.profile, self.enough, self.stopped = profile, enough, False
         self.engine = Engine()
-        sm = profile["sm"]
         self.clock = TimingClock(profile, memory, self.engine, trace)
-        self.placement = Placement(int(sm["count"]), int(sm["shared_bytes"]), int(sm["threads"]), int(sm["ctas"]))
+        self.placement = Placement(chip_of(profile.name))
         self.launches = [TimedLaunch(self, n, r) for n, r in enumerate(recorded)]
         self.active: list[TimedLaunch] = []
 

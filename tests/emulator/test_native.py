@@ -15,6 +15,7 @@ from emulator.errors import EmulatorError
 from emulator.formats import alu
 from emulator.machine.cta import Cta
 from emulator.machine.warp import UNITS
+from emulator.model.tally import tallied
 from emulator.native import tiers
 from emulator.native.region import Region
 from emulator.ptx.isa import lookup
@@ -261,13 +262,15 @@ ld.global.u16 h0, [d4+2]; ld.u8 h1, [d6]; add.u16 h0, h0, h1; st.shared.b16 [r16
 ld.shared.s8 r18, [r16+513]; ld.shared.v2.u16 {h2, h3}, [r6+768]; add.u16 h2, h2, h3; cvt.u32.u16 r19, h2;
 add.u32 r18, r18, r19; add.u32 r18, r18, r17; ld.global.b16 h1, [d3]; cvt.u32.u16 r19, h1; add.u32 r18, r18, r19;
 xor.b32 r10, r10, 256; st.shared.b32 [r5], r18; xor.b32 r10, r10, 256; bar.sync 0;
+and.b32 r11, r0, 0; cvt.u64.u32 d7, r11; add.u64 d7, d1, d7; ld.global.b32 r17, [d7]; add.u32 r18, r18, r17;
+setp.lt.u32 p3, r0, 3; @p3 ld.global.b32 r17, [d7+8]; st.shared.b32 [r5], r17; bar.sync 0;
 add.u32 r10, r10, 1; setp.lt.u32 p2, r10, 6; @p2 bra LOOP;
 ret; }
 """
 
 
 class Seen:
-    """What a launch leaves: results, the order of events and shadows, or how it failed."""
+    """What a launch leaves: results, what it has moved, the order of events and shadows, or how it failed."""
 
     def __init__(self, body: str, out: np.ndarray, given: np.ndarray, monkeypatch, hot: bool):
         launches, shared = [], []
@@ -275,6 +278,7 @@ class Seen:
         class Watched(emulator.machine.launch.Launch):
             def __init__(self, *arguments, **options):
                 super().__init__(*arguments, **options)
+                self.counted = tallied(self)
                 launches.append(self)
 
         monkeypatch.setattr(emulator.device, "Launch", Watched)
@@ -295,6 +299,7 @@ class Seen:
         (launch,) = launches
         order = launch.order
         self.out, self.time, self.now = out.tolist(), launch.engine.now, order.now
+        self.counted = launch.counted
         self.events = [a[: order.now + 1].tolist() for a in (order.component, order.space, order.marks)]
         self.who = [str(w) for w in order.log]
         shadows = [shadow for _, shadow in launch.shadow.regions.values() if shadow.words.written.any()]
@@ -317,9 +322,9 @@ def both(body: str, monkeypatch) -> tuple[Seen, Seen]:
 
 
 def test_a_kernel_leaves_the_same(monkeypatch):
-    """Results, time, the order of events and who they were, shadows, what the next launch has to wait for."""
+    """Results, time, bytes moved, events in order and who they were, shadows, what the next launch waits for."""
     mine, theirs = both(MEMORY, monkeypatch)
-    assert not mine.error and any(mine.out)
+    assert not mine.error and any(mine.out) and mine.counted["global_load"] and mine.counted["global_store"]
     for name, value in vars(theirs).items():
         assert getattr(mine, name) == value, name
 
