@@ -40,6 +40,14 @@ ONLY_OF = {"wgmma": "sm_90a", "tcgen05": "sm_100a"}  # instructions that no othe
 PATIENCE = 5_000  # turns of other warps in which somebody may write what has been read too early
 
 
+@contextlib.contextmanager
+def arithmetic():
+    """Gives the block one BLAS thread and no warnings of NumPy: small matrix products gain nothing from more threads,
+    and lose much where cores are shared."""
+    with _BLAS.limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
+        yield
+
+
 class Enough(Exception):
     """Raised when whoever collects the faults of a launch has enough of them."""
 
@@ -299,8 +307,7 @@ class Launch:
 
     # -- running -----------------------------------------------------------------------------------------------
     def run(self):
-        # Small matrix products gain nothing from BLAS threads, and lose much where cores are shared.
-        with _BLAS.limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
+        with arithmetic():
             try:
                 self.start_clusters()
                 self.engine.run(self.stalled)

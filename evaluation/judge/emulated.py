@@ -81,7 +81,7 @@ class Device:
 
     def begin(self, written: tuple[Placed, ...] = (), schedule: int = 0) -> None:
         """Begins a call, with no findings yet, and as if the launch before had written the placed data."""
-        self.schedule, self.findings, self.failure, self.number = Schedule(schedule), [], None, 0
+        self.schedule, self.findings, self.failure = Schedule(schedule), [], None
         self.queue: list[Queued] = []
         regions = [self.memory.find(spec["address"], 1, False) for p in written for spec in p.device if spec["bytes"]]
         self.predecessor = Dependencies.of_writes("the launch that wrote it", self.memory, regions)
