@@ -51,11 +51,6 @@ class Arena:
             raise ValueError(f"{size} bytes at {address:#x} are not device memory")
         return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
 
-    def alias(self, address: int, size: int, of: int) -> None:
-        """Map [address, address + size) to what lies at `of`, in this process; `of` = address undoes it."""
-        if size:
-            self._map(address, -(-size // PAGE) * PAGE, of, MAP_FIXED)
-
     def data(self, address: int, size: int) -> Iterator[tuple[int, int]]:
         """Yield (first address, the one after the last) of what holds data in a range: reading the rest would fill
         it."""

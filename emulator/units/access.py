@@ -27,12 +27,14 @@ def note_global(
 
     key: the component whose event it is, if not the warp's own; marks, changed: see state/order.py, state/shadow.py.
     """
-    if not g.launch.checks:
+    dependencies = g.launch.dependencies
+    if not (g.launch.checks or dependencies.before):
         return
     addresses = np.atleast_1d(addresses)
-    dependencies = g.launch.dependencies
     if dependencies.wants(g, write):
         dependencies.note(g, addresses, size, write)
+    if not g.launch.checks:
+        return
     shadow, actor = g.launch.shadow, g.warp.actor
     if write:
         if key is None:
