@@ -15,6 +15,7 @@ import numpy as np
 from .arena import PAGE, Heap
 from .chip import B200, Chip
 from .errors import EmulatorError, Fault, Hang, Unsupported
+from .machine.engine import collecting
 from .machine.launch import Launch
 from .machine.schedule import Schedule
 from .model.profile import Profile, load
@@ -208,11 +209,22 @@ class Device:
                 if session.launches <= session.most_recorded:
                     session.recorded.append(recorded)
                 return
+        with collecting():
+            found, notes = self._run(session, module.program(kernel), module, grid, block, params, options)
+        for note in notes:
+            session.note(note)
+        for error in found:
+            self.fail(error)
+        if session.failure is not None:
+            raise session.failure
+
+    def _run(self, session: Session, program: Program, module: LoadedModule, grid, block, params, options: dict):
+        """Run a launch, of which nothing is left then but what it has found: (findings, notes)."""
         found: list[EmulatorError] = []
         notes: list[Fault] = []
         try:
             launch = Launch(
-                module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory,
+                program, module.symbols, module.shared, grid, block, params, self.memory,
                 schedule=session.schedule, checks=session.checks, number=session.launches,
                 predecessor=session.predecessor, chip=self.chip,
                 collect=session.goes_on if session.most > 1 else None, strict=session.strict, **options,
@@ -222,12 +234,7 @@ class Device:
                 launch.run()
         except EmulatorError as e:
             found = [*found, e]
-        for note in notes:
-            session.note(note)
-        for error in found:
-            self.fail(error)
-        if session.failure is not None:
-            raise session.failure
+        return found, notes
 
     def fail(self, error: EmulatorError) -> None:
         """Keep it as a finding; CUDA, too, reports a failed launch at every later call."""

@@ -1,7 +1,7 @@
 """`grouped_gemm_fp8`: the operands' checks, and one launch of the kernel that moe.tuning.back_ends chooses."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -78,11 +78,21 @@ def expectations(total_m: int, n: int, k: int, experts: int) -> tuple[Operand, .
 class Plan:
     """A call with operands of these sizes on this GPU."""
 
-    def __init__(self, total_m: int, n: int, k: int, experts: int, device: torch.device):
-        self.expected = expectations(total_m, n, k, experts)
+    def __init__(
+        self,
+        sizes: tuple[int, int, int, int],
+        expected: tuple[Operand, ...],
+        aligned: tuple[int, ...],
+        device: torch.device,
+        choose: Callable[..., Config],
+    ):
+        """sizes: total_M, N, K, E. expected: operands in the order of the kernel's words. aligned: which of them start
+        at multiples of 16 bytes. choose: the config for the GPU's compute capability and total_M, E, N, K.
+        """
+        self.expected, self.aligned, self.choose, self.sizes = expected, aligned, choose, sizes
         self.dtypes = tuple(x.dtype for x in self.expected)
         self.shapes = tuple(self.expected[i].shape for i in (1, 3, 4, 5))
-        self.out_shape, self.sizes, self.total_m = (total_m, n), (total_m, n, k, experts), total_m
+        self.out_shape, self.total_m = sizes[:2], sizes[0]
         self.device, self.index, self.gpu = device, device.index, device_of(device, "a")
         self.indexed = self.gpu.indexed
         self.launcher = self.words = None
@@ -106,13 +116,12 @@ class Plan:
         if not right:
             complain(tensors, self.expected, (a, "a"))
         if self.total_m:
-            found = addresses(self.gpu, tensors, self.expected, ALIGNED)
+            found = addresses(self.gpu, tensors, self.expected, self.aligned)
             if not self.gpu.is_current():
                 raise ValueError(f"a is on {self.device}, but must be on torch's current device")
             if self.launcher is None:
                 total_m, n, k, experts = self.sizes
-                config = tuning(self.gpu.capability).choose_gemm(total_m, experts, n, k)
-                made = launcher(self.device, config)
+                made = launcher(self.device, self.choose(self.gpu.capability, total_m, experts, n, k))
                 self.words = made.words(made.grid, *self.sizes)
                 self.launcher = made  # last, as other threads look at it
             self.launcher.launch(found, self.words)
@@ -121,7 +130,8 @@ class Plan:
 @functools.lru_cache(maxsize=4096)
 def plan(of_a: torch.Size, of_b: torch.Size, device: torch.device) -> Plan:
     """The call for these shapes of a and b; ValueError if the kernel does not do their sizes."""
-    return Plan(of_a[0], of_b[1], of_a[1], of_b[0], device)
+    sizes = of_a[0], of_b[1], of_a[1], of_b[0]
+    return Plan(sizes, expectations(*sizes), ALIGNED, device, lambda gpu, *shape: tuning(gpu).choose_gemm(*shape))
 
 
 class Launcher:

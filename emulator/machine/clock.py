@@ -32,10 +32,14 @@ class NoTrace:
 
 
 class Clock(ABC):
-    """quantum: how far a warp may run ahead of the next event. moves_data: whether the tensor core computes."""
+    """quantum: how far a warp may run ahead of the next event. moves_data: whether the tensor core computes.
+
+    counts: whether it is to hear of every access of threads, of which machine code says nothing.
+    """
 
     quantum: float
     moves_data: bool
+    counts = False
     trace: NoTrace = NoTrace()
 
     # -- warps -------------------------------------------------------------------------------------------------

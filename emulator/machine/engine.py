@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import heapq
+import sys
 from types import MethodType
 
 CALM = 100  # turns without a change after which groups are looked at
 
 GARBAGE = 10_000  # objects: those of some fifty CTAs
+
+
+# A warp that waits for registers (setmaxnreg) runs others from within, a thousand of them in a large launch.
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 30_000))
 
 
 class Engine:
@@ -86,15 +92,30 @@ class Engine:
     def run(self, stalled) -> None:
         """Run events until none is left. `stalled()` is asked then: it returns True if it made new ones."""
         heap = self.heap
-        thresholds = gc.get_threshold()
-        gc.freeze()  # or the garbage collector goes through all of torch and CuTe DSL again and again
-        gc.set_threshold(GARBAGE, *thresholds[1:])
-        try:
+        with collecting():
             while True:
                 while len(heap) > self.limits:
                     self.step()
                 if not stalled():
                     return
-        finally:
-            gc.set_threshold(*thresholds)
-            gc.unfreeze()
+
+
+@contextlib.contextmanager
+def collecting():
+    """Collect garbage in large lots, of what is made inside alone, and the rest of that at the end.
+
+    Else the collector goes through all of torch and CuTe DSL again and again, and CTAs that have ended, which lie in
+    cycles with their memory, wait for it long. Inside of another such block this one does nothing.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(GARBAGE, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.collect()
+        gc.unfreeze()

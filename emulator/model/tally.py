@@ -20,6 +20,7 @@ class Tally:
         for name in dir(clock):  # not by __getattr__, at every instruction
             if not name.startswith("_") and name not in vars(Tally):
                 setattr(self, name, getattr(clock, name))
+        self.counts = True
 
     def tma_load(self, group, tm, map_at, coords, nbytes, ctas, policy):
         self.counted["tma_load"] += nbytes

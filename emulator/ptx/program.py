@@ -159,7 +159,7 @@ class Program:
         return tuple(registers)
 
     def undefined_parts(self, written: int) -> int:
-        """Registers that are only read as parts of a `mov` from a vector, a bit each. written: the others.
+        """Registers outside of `written` that are only read as parts of a `mov` from a vector, a bit each.
 
         LLVM writes an undefined part of a vector so. Only if no other part is written is the whole undefined.
         """

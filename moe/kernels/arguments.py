@@ -10,7 +10,7 @@ from cutlass import Int32, Int64, Uint8
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
 from moe.kernels.config import BLOCK_K, BLOCK_N, Config
-from moe.kernels.context import GatedOperands, Operands
+from moe.kernels.context import Fp4Operands, GatedOperands, Operands
 
 
 def swizzled(rows: int):
@@ -52,6 +52,31 @@ def gated_weight_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32):
     return tma_atom(address, (k, n >> 1, 2, experts), stride, layout, box)
 
 
+def half_token_tensormaps(config: Config, address: Int64, total_m: Int32, k: Int32) -> list:
+    """TMA atoms of A [total_m, k] of 16 bits, one for each width: 64 of K, 128 bytes, x tokens x both halves of a
+    k-block, of which the second one is zeros behind the last of K.
+    """
+    shape = BLOCK_K, total_m, k >> 6
+    stride = 1, cute.assume(Int64(k) * 2, 16), BLOCK_K
+    atoms = []
+    for rows in config.boxes:
+        layout = cute.make_layout((BLOCK_K, rows, 2), stride=(2 * rows, 1, rows))
+        layout = cute.composition(swizzled(2 * rows), layout)
+        atoms.append(tma_atom(address, shape, stride, layout, (BLOCK_K, rows, 2)))
+    return atoms
+
+
+def fp4_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, config: Config, pieces: int):
+    """TMA atom of what belongs to tiles of 64 weight rows x 64 of K, `pieces` x 256 bytes, [experts, n/64, k/64]: boxes
+    of a stage. Tiles behind the last of n or of k are zeros.
+    """
+    of_row, of_expert = Int64(k >> 6) * (256 * pieces), Int64(n >> 6) * Int64(k >> 6) * (256 * pieces)
+    stride = 1, 256, cute.assume(of_row, 16), cute.assume(of_expert, 16)
+    box = 256, 2 * pieces, config.block_n // 64, 1
+    layout = cute.make_layout(box, stride=(1, 256, 512 * pieces, 512 * pieces * box[2]))
+    return tma_atom(address, (256, (k >> 6) * pieces, n >> 6, experts), stride, layout, box)
+
+
 class GroupedGemmArguments:
     """Words: addresses of a e4m3 [total_m, k], a_scale f32 [k/128, total_m], b e4m3 [experts, n, k], b_scale f32
     [experts, n/128, k/128], m_indptr int32 [experts + 1], out bf16 [total_m, n], partials, flags (context.Operands);
@@ -71,6 +96,26 @@ class GroupedGemmArguments:
         tensormaps = *token_tensormaps(self.config, a, total_m, k), weights
         operands = Operands(a_scale, b_scale, out, partials, flags, total_m, n)
         return grid, words[14], tensormaps, m_indptr, operands, k >> 7, experts, search
+
+
+class Fp4Arguments:
+    """Words: addresses of a bf16 or f16 [total_m, k], b_global f32 [experts], b and b_scale as moe.fp4_weights packs
+    them; the others as of GroupedGemmArguments.
+    """
+
+    WORDS = 15
+
+    def __init__(self, config: Config):
+        self.config = config
+
+    def unpack(self, words: cute.Tensor) -> tuple:
+        """What the kernel is launched with; behind the weights' tensormap comes that of their scales."""
+        a, b_global, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
+        total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
+        weights, scales = [fp4_tensormap(x, experts, n, k, self.config, y) for x, y in ((b, 8), (b_scale, 1))]
+        tensormaps = *half_token_tensormaps(self.config, a, total_m, k), weights, scales
+        operands = Fp4Operands(b_global, out, partials, flags, total_m, n)
+        return grid, words[14], tensormaps, m_indptr, operands, (k + (BLOCK_K - 1)) >> 7, experts, search
 
 
 class Gemm1Arguments:

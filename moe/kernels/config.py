@@ -60,13 +60,17 @@ class Config:
     stream_k_first: bool = False  # where clusters take whole tiles, the first tiles are shared stream-K, not the last
     gated: bool = False  # the layer's GEMM1: half of block_n are rows of up, half of gate; out is silu(gate) * up
     permuted: bool = False  # gated: the tokens lie in the order of the experts (permute.py); else they are gathered
+    w4a16: str = ""  # weights in e2m1, tokens in this type, "bf16" or "f16"; else both are in e4m3
     activation: Activation = Activation()  # gated: what the epilogue makes of up and gate
 
     def __post_init__(self):
-        assert self.arch in ("sm90", "sm100") and self.block_m in (16, 32, 64, 128)
+        assert self.arch in ("sm90", "sm100") and self.block_m in (16, 32, 64, 128, 256)
         assert self.cluster in (1, 2) and self.split_k in (1, 2)
         assert self.swap_ab or self.block_m == 128
-        if self.gated:
+        if self.w4a16:
+            assert self.w4a16 in ("bf16", "f16") and self.arch == "sm90" and self.swap_ab and not self.gated
+            assert self.block_n in (BLOCK_N, 2 * BLOCK_N) and self.split_k == 1
+        elif self.gated:
             assert self.block_n == 2 * BLOCK_N and self.split_k == 1 and self.cluster == (2 if self.permuted else 1)
             assert not self.swap_ab or self.block_m <= 32 and not self.permuted  # who gathers has a lane for each token
         elif self.swap_ab:
@@ -82,6 +86,7 @@ class Config:
         ctas = 2 if self.two_cta else 1
         words = [
             f"{self.block_m * ctas}x{self.block_n}x{BLOCK_K}", "swap-ab" * self.swap_ab, "2cta" * self.two_cta,
+            f"w4{self.w4a16}" * bool(self.w4a16),
             f"cluster{self.cluster}" * (self.cluster > 1 and not self.two_cta),
             f"splitk{self.split_k}" * (self.split_k > 1), "gated" * self.gated, "permuted" * self.permuted,
             f"burst{self.burst}" * (self.burst > 1), f"prefetch{self.prefetch}" * (self.prefetch > 0),
@@ -95,7 +100,7 @@ class Config:
         """Token counts of the TMA boxes, the widest first: a tile takes the least that holds its tokens."""
         if not self.swap_ab:
             return (128, 64) if self.arch == "sm90" else (128,)
-        return tuple(x for x in (128, 64, 32, 16) if x <= self.block_m)
+        return tuple(x for x in (256, 128, 64, 32, 16) if x <= self.block_m)
 
     @property
     def schedule_ctas(self) -> int:
@@ -228,8 +233,10 @@ class Config:
     @property
     def scale_bytes(self) -> int:
         """Bytes of scales in a stage: a_scale * b_scale of each token, for up and for gate if gated; with tokens on M
-        the tokens', then the weights'.
+        the tokens', then the weights'. Those of e2m1 are operands.
         """
+        if self.w4a16:
+            return 0
         if self.swap_ab:
             return 4 * self.scale_row_bytes * (1 + self.gated)
         weights = 4 * (self.block_n // self.weight_rows_per_scale)
@@ -267,7 +274,12 @@ class Config:
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of operands in a stage: weights, then tokens. A 2-CTA MMA takes half of the weights from each CTA."""
+        """Bytes of operands in a stage: weights, then tokens. A 2-CTA MMA takes half of the weights from each CTA.
+
+        With weights in e2m1 the tokens are first, then the weights and their scales.
+        """
+        if self.w4a16:
+            return self.block_m * 2 * BLOCK_K + self.block_n * (BLOCK_K // 2 + BLOCK_K // 16)
         weights = self.block_n // 2 if self.two_cta else self.block_n
         return (weights + self.block_m) * BLOCK_K
 

@@ -36,6 +36,17 @@ class Operands(NamedTuple):
     n: Int32
 
 
+class Fp4Operands(NamedTuple):
+    """Addresses and sizes of the operands of the grouped GEMM with weights in e2m1 that do not come by TMA."""
+
+    b_global: Int64
+    out: Int64
+    partials: Int64  # as of Operands
+    flags: Int64
+    total_m: Int32
+    n: Int32
+
+
 class GatedOperands(NamedTuple):
     """Addresses and sizes of the operands of the layer's GEMM1."""
 

@@ -152,7 +152,7 @@ class GroupedGemm:
 
         if warp == TMA_WARP:
             with cute.arch.elect_one():
-                for i in range_constexpr(len(config.boxes) + 1):
+                for i in range_constexpr(len(tensormaps)):
                     tensormap_prefetch(tokens_map + 128 * i)
                 self.init_barriers(cta)
                 cute.arch.mbarrier_init_fence()

@@ -49,6 +49,33 @@ class GatedWeights(Weights):
         return [(k, tile.row >> 1, gate, tile.expert) for gate in range(2)]
 
 
+class Fp4Weights(Weights):
+    """Boxes of packed e2m1 [E, N / 64, K / 64, 8 x 256 bytes]: block_n rows at once."""
+
+    def boxes(self, tile: WorkTile, k: Int32) -> list[tuple]:
+        return [(0, k >> 3, tile.row >> 6, tile.expert)]
+
+
+class Fp4Loads:
+    """Tokens of 16 bits, weights in e2m1 and their scales, of a CTA that shares none of them."""
+
+    def __init__(self, config: Config):
+        self.config, self.weights = config, Fp4Weights(config)
+
+    def stage(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
+        """Issue the copies of the k-block at element k of K into a stage of the ring."""
+        config, bar, policy = self.config, cta.full + 8 * slot, self.config.weights_policy
+        tokens = cta.ring + slot * config.stage_bytes
+        weights = tokens + config.block_m * (2 * BLOCK_K)
+        scales = weights + config.block_n * (BLOCK_K // 2)
+        mbarrier_expect(bar, tile.width * (2 * BLOCK_K) + config.block_n * (BLOCK_K // 2 + BLOCK_K // 16))
+        (box,) = self.weights.boxes(tile, k)
+        tma_load(weights, maps.weights, box, bar, policy, Int32(1), None)
+        of_scales = maps.weights + 128  # its tensormap is the next one
+        tma_load(scales, of_scales, (0, k >> 6, tile.row >> 6, tile.expert), bar, policy, Int32(1), None)
+        tma_load(tokens, maps.tokens, (0, tile.token, k >> 6), bar, LAST, Int32(1), None)
+
+
 class TmaLoads:
     """Weights and tokens of a CTA that shares neither."""
 

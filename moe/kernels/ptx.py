@@ -274,6 +274,12 @@ def load_shared_float(address: Int32) -> Float32:
     return Float32(ptx("ld.shared.f32 $0, [$1];", "=f,r", address, result="f32"))
 
 
+def load_shared_pair(address: Int32) -> list[Int32]:
+    """ld.shared (9.7.9.8): load 8 bytes."""
+    struct = ptx("ld.shared.v2.b32 {$0, $1}, [$2];", "=r,=r,r", address, result=structure(2, "i32"))
+    return unpack(struct, 2, Int32)
+
+
 def load_shared_words(address: Int32) -> list[Int32]:
     """ld.shared (9.7.9.8): load 16 bytes."""
     struct = ptx("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,r", address, result=structure(4, "i32"))
@@ -429,6 +435,34 @@ def wgmma_fp8(n: int, a: Int32, b: Int32, wait: bool = True, into: list[Float32]
     text += "wgmma.commit_group.sync.aligned;\n" + "wgmma.wait_group.sync.aligned 0;" * wait + " }"
     constraints = ("=f," if into else "=&f,") * count + "".join(f"{i}," for i in range(tied)) + "r,r"
     return unpack(ptx(text, constraints, *(into or ()), a, b, result=structure(count, "f32")), count, Float32)
+
+
+def wgmma_of_registers(n: int, kind: str, a: list[Int32], b: Int32, into: list[Float32]) -> list[Float32]:
+    """wgmma.mma_async (9.7.15.5.2): compute D [64, n] += A [64, 16 * steps] @ B [n, 16 * steps].T, `kind` in, f32 out.
+
+    kind: "bf16" or "f16". a: four registers of each step, of two numbers each, the first one lower (9.7.15.5.1.1):
+    those of row 16 * warp + lane / 4 and columns lane % 4 * 2 and the next, of the row 8 below, then of both rows and
+    the columns 8 after. b, D: as of `wgmma_fp8`; 16 of K are 32 bytes. D is there behind `wgmma_results`.
+    """
+    count, of_a = n // 2, len(a)
+    d, last = ", ".join(f"${i}" for i in range(count)), 2 * count + of_a
+    text = "{ .reg .pred some; .reg .b32 y; .reg .b64 b; setp.eq.b32 some, 0, 0;\nwgmma.fence.sync.aligned;\n"
+    for step in range(of_a // 4):
+        registers = ", ".join(f"${2 * count + 4 * step + i}" for i in range(4))
+        text += f"add.s32 y, ${last}, {2 * step}; mov.b64 b, {{y, {DESCRIPTOR >> 32}}};\n"
+        text += f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "
+        text += f"{{{d}}}, {{{registers}}}, b, some, 1, 1, 0;\n"
+    text += "wgmma.commit_group.sync.aligned; }"
+    constraints = "=f," * count + "".join(f"{i}," for i in range(count)) + "r," * of_a + "r"
+    return unpack(ptx(text, constraints, *into, *a, b, result=structure(count, "f32")), count, Float32)
+
+
+def wgmma_results(d: list[Float32]) -> list[Float32]:
+    """wgmma.wait_group (9.7.15.7.3): wait for all of this warp's groups; return what they left in d."""
+    count = len(d)
+    constraints = "=f," * count + ",".join(map(str, range(count)))
+    struct = ptx("wgmma.wait_group.sync.aligned 0;", constraints, *d, result=structure(count, "f32"))
+    return unpack(struct, count, Float32)
 
 
 def wgmma_wait(pending: int) -> None:

@@ -78,6 +78,18 @@ def stages_to_skip(number: Int32, count: Int32, warps: int) -> Int32:
     return skip + select(skip < 0, warps, 0)
 
 
+class NoScales:
+    """Scales that come with the weights, by TMA: no warp brings any."""
+
+    warps = scale_arrivals = token_arrivals = 0
+
+    def __init__(self, config: Config):
+        pass
+
+    def __call__(self, warp: Warp, plan: Plan, iteration: Int32, tile: WorkTile) -> None:
+        """Nothing to do."""
+
+
 class MultipliedScales:
     """a_scale * b_scale of each token of a tile, by scale warps that load them first and store when a stage is free."""
 

@@ -3,6 +3,7 @@
     kernel                        loads              scales                 mainloop        epilogue
     sm90  GEMM,  swap-AB          TMA (multicast)    multiplied by 3 warps  wgmma           bf16
     sm90  GEMM,  tokens on M      TMA (multicast)    copied by cp.async     wgmma           bf16
+    sm90  GEMM,  e2m1 weights     TMA                with the weights       wgmma           times b_global, bf16
     sm90  GEMM1, swap-AB          TMA, gather        gather warps           wgmma, gated    SwiGLU, e4m3
     sm90  GEMM1, tokens on M      TMA (multicast)    copied by cp.async     wgmma           SwiGLU, e4m3
     sm100 GEMM,  swap-AB          TMA                multiplied by 2 warps  tcgen05         bf16
@@ -15,13 +16,14 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from moe.kernels.arguments import Gemm1Arguments, GroupedGemmArguments
+from moe.kernels.arguments import Fp4Arguments, Gemm1Arguments, GroupedGemmArguments
 from moe.kernels.config import Config
 from moe.kernels.epilogue import bf16, swiglu_fp8
 from moe.kernels.frame import GroupedGemm
 from moe.kernels.gather import GatheredTokens, GatheredTokenTiles
-from moe.kernels.loads import GatedMulticastLoads, GatedWeightLoads, MulticastLoads, TmaLoads, TwoCtaLoads
-from moe.kernels.scales import CopiedScales, MultipliedScales
+from moe.kernels.loads import Fp4Loads, GatedMulticastLoads, GatedWeightLoads, MulticastLoads, TmaLoads, TwoCtaLoads
+from moe.kernels.scales import CopiedScales, MultipliedScales, NoScales
+from moe.kernels.sm90 import fp4_weights as sm90_fp4
 from moe.kernels.sm90 import swap_ab_to_16_tokens as sm90_swap_ab
 from moe.kernels.sm90 import tokens_m_from_17_tokens as sm90_tokens_m
 from moe.kernels.sm100 import swap_ab_to_16_tokens as sm100_swap_ab
@@ -69,10 +71,15 @@ KERNELS = {
 }  # fmt: skip
 
 
+# Of weights in e2m1
+FP4 = Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, bf16.Bf16WgmmaFp4)
+
+
 def kernel(config: Config) -> GroupedGemm:
     """The kernel for a config, composed of its roles."""
-    roles = KERNELS[config.arch, config.gated, config.swap_ab, config.two_cta]
-    arguments = (Gemm1Arguments if config.gated else GroupedGemmArguments)(config)
+    roles = FP4 if config.w4a16 else KERNELS[config.arch, config.gated, config.swap_ab, config.two_cta]
+    of_kind = Fp4Arguments if config.w4a16 else Gemm1Arguments if config.gated else GroupedGemmArguments
+    arguments = of_kind(config)
     loads, scales, epilogue = roles.loads(config), roles.scales(config), roles.epilogue(config)
     if config.arch == "sm90":
         return GroupedGemm(config, arguments, loads, scales, roles.mainloop(config), epilogue)

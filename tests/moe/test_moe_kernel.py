@@ -11,8 +11,13 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", ["h200", "b200"])
-@pytest.mark.parametrize("checks", ["kernel_checks.py", "layer_checks.py", "experts_checks.py"])
+@pytest.mark.parametrize(
+    "checks, machine",
+    [
+        *((f"{name}_checks.py", machine) for name in ("kernel", "layer", "experts") for machine in ("h200", "b200")),
+        ("fp4_checks.py", "h200"),
+    ],
+)
 def test_kernels(checks, machine):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / checks)]
     env = os.environ | {"MOE_MACHINE": machine}

@@ -127,7 +127,7 @@ BARRIERS = [
         "no wait for an empty accumulator",
         "mbarrier_wait(cta.acc_empty + 8 * acc.index, acc.phase)\n            if",
         "if",
-        "tmem-race: read of tensor memory columns",
+        "tmem-race: tcgen05.mma of warp 4 ",
         WIDE_TILES,
         PAIR,
     ),
@@ -135,7 +135,7 @@ BARRIERS = [
         "no wait for the accumulator that overlaps",
         "if previous + tokens > ACC_COLS:",
         "if tokens > ACC_COLS:",
-        WRONG,
+        "tmem-race: read of tensor memory at .* which tcgen05.mma of warp 4 ",
         LONG,
         PAIR,
     ),
@@ -149,12 +149,12 @@ BARRIERS = [
         "accumulator released before it is read",
         ACC_FULL,
         f"{ACC_FULL}            if lane == 0:\n                {ACC_EMPTY}\n",
-        "tmem-race: read of tensor memory columns",
+        "tmem-race: tcgen05.mma of warp 4 ",
         WIDE_TILES,
         PAIR,
         also=((f"{ACC_EMPTY}\n            acc =", "pass\n            acc ="),),
     ),
-    Fault("bytes of one CTA expected", "PAIR * (1 if box.mask is None else 2)", "1", FULL),
+    Fault("bytes of one CTA expected", "PAIR * (1 if box.mask is None else 2)", "1", "race: tcgen05.cp of warp 4 "),
     Fault(
         "full barrier counts one warp",
         "mbarrier_init(full + 8 * i, 2)",
@@ -173,7 +173,7 @@ BARRIERS = [
         "no fence.mbarrier_init",
         f"{INIT_FENCE}\n            self.barriers_ready()",
         "pass\n            self.barriers_ready()",
-        "mbarrier: .* used by the async proxy with neither fence.mbarrier_init nor",
+        "used by a warp that has not waited for its init by another",
     ),
     Fault(
         "roles begin before the prologue has ended",
@@ -285,8 +285,14 @@ SHARING = [
     ),
     Fault("both pairs load the same rows", "y + cta.sharer * size", "y", WRONG, WIDE, SHARERS),
     Fault("both pairs load the same scales", "row_at(y >> 7, half >> 3)", "row_at(y >> 7)", WRONG, WIDE_K, SHARERS),
-    Fault("both pairs take the same tokens", "token = token + cta.sharer * width", "pass", UNWRITTEN, WIDE, SHARERS),
-    Fault("bytes of one sharer expected", "(1 if box.mask is None else 2)", "1", MORE_BYTES, WIDE, SHARERS),
+    Fault(
+        "both pairs take the same tokens", "token = token + cta.sharer * width", "pass",
+        "race: write of tensor.* which TMA store of warp 0 ", WIDE, SHARERS,
+    ),
+    Fault(
+        "bytes of one sharer expected", "(1 if box.mask is None else 2)", "1",
+        "race: tcgen05.cp of warp 4 ", WIDE, SHARERS,
+    ),
     Fault("pair without tokens has no tile", "select(tokens > 0, tokens, 32)", "tokens", "shape 256x0", SMALL, SHARERS),
 ]
 RESOURCES = [
@@ -373,7 +379,7 @@ def plant(edits: list[tuple[str, str]], directory: Path) -> Path:
 def judge(path: Path, *problems):
     """The verdicts of `eval.py test --jobs 1 --secret 1`, one for each (m, n, k)."""
     cases = [{"m": m, "n": n, "k": k, "g": len(m), "seed": 1} for m, n, k in problems]
-    options = judging.Options(str(path), "emulated", jobs=1, timeout=60, secret=1)
+    options = judging.Options(str(path), "emulated", jobs=1, strict=True, timeout=60, secret=1)
     return judging.judge([task.TestCase(task.format_case(case), case) for case in cases], options)
 
 

@@ -1,12 +1,15 @@
 """The epilogues of the grouped GEMM: sums rounded to bf16, to out [total_M, N]."""
 
+import cutlass
 import cutlass.cute as cute
-from cutlass import Int64, const_expr, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from moe.kernels.config import BLOCK_N, TRANSPOSED_TOKENS, Config
 from moe.kernels.context import Warp
+from moe.kernels.dequantise import FACTOR
 from moe.kernels.layouts import AccumulatorLayout
 from moe.kernels.ptx import (
+    load_global_float,
     load_shared_words,
     minimum,
     pack_bfloat,
@@ -30,6 +33,11 @@ class Bf16WgmmaSwapAB:
     @cute.jit
     def __call__(self, warp: Warp, tile: WorkTile, acc):
         """Store a work tile's results."""
+        self.store(warp, tile, tile.row + (warp.number >> 2) * 64, acc, 0)
+
+    @cute.jit
+    def store(self, warp: Warp, tile: WorkTile, row: Int32, acc, begin: cutlass.Constexpr):
+        """Store the results of 64 weight rows from `row` on, the accumulators from `begin` on."""
         config, lane, operands = self.config, warp.lane, warp.operands
         chunk = min(TRANSPOSED_TOKENS, config.block_m)
         scratch = warp.cta.scratch + warp.number * config.scratch_bytes
@@ -38,14 +46,14 @@ class Bf16WgmmaSwapAB:
         write = scratch + token * 32 + ((((lane >> 3) ^ (token >> 2)) & 1) << 4)
         token = lane >> 1
         read = scratch + token * 32 + (((lane ^ (token >> 2)) & 1) << 4)
-        first = tile.row + (warp.number >> 2) * 64 + (warp.number & 3) * 16 + (lane & 1) * 8
+        first = row + (warp.number & 3) * 16 + (lane & 1) * 8
         to = operands.out + (Int64(tile.token + token) * Int64(operands.n) + Int64(first)) * 2
         n, tokens = operands.n, tile.tokens
         left = select(first < n, tokens - token, 0)
         for c in range_constexpr(config.block_m // chunk):
             if c * chunk < tokens:
                 for j in range_constexpr(chunk // 16):
-                    base = (c * chunk + j * 16) // 2
+                    base = begin + (c * chunk + j * 16) // 2
                     matrices = [pack_bfloat(acc[base + 2 * i], acc[base + 2 * i + 1]) for i in range(4)]
                     store_matrix(write + j * 512, matrices)
                 cute.arch.sync_warp()
@@ -54,6 +62,21 @@ class Bf16WgmmaSwapAB:
                     at = c * chunk + j * 16
                     store_global_words(to + Int64(at) * Int64(n) * 2, x, select(at < left, 1, 0))
                 cute.arch.sync_warp()
+
+
+class Bf16WgmmaFp4(Bf16WgmmaSwapAB):
+    """The results of weights in e2m1, times the expert's global scale: each warpgroup has half of block_n rows."""
+
+    @cute.jit
+    def __call__(self, warp: Warp, tile: WorkTile, acc):
+        """Store a work tile's results."""
+        config, of_expert = self.config, warp.operands.b_global + Int64(tile.expert) * 4
+        scale = load_global_float(of_expert, Int32(1)) * Float32(1 / FACTOR)
+        for i in range_constexpr(config.accumulators):
+            acc[i] = acc[i] * scale
+        for part in range_constexpr(config.block_n // BLOCK_N):
+            row = tile.row + ((warp.number >> 2) * (config.block_n // BLOCK_N) + part) * 64
+            self.store(warp, tile, row, acc, part * (config.block_m // 2))
 
 
 class Bf16WgmmaTokensM:

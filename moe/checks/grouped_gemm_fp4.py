@@ -1,0 +1,108 @@
+"""Cases of grouped_gemm_nvfp4, and how far its results are from the float64 reference.
+
+Import this after emulator.install, if a GPU is emulated.
+"""
+
+import dataclasses
+
+import torch
+
+import emulator
+from moe.checks.grouped_gemm import CTAS, clipped
+from moe.fp4_weights import pack_mxfp4, pack_nvfp4
+from moe.grouped_gemm import launcher
+from moe.kernels.config import Config
+from moe.reference.grouped_gemm_fp4 import dequantised, e8m0, reference
+
+# |out - reference| <= 2^-8 |reference|, half a unit of bf16, and this x the reference of absolute values: the
+# rounding of f32 sums, in the tensor core too. Largest seen on an H100: 2^-20.8, at K = 7168.
+BOUND = 2**-16
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A problem: the rows of each expert, N, K, and what is special about it."""
+
+    ms: tuple[int, ...]
+    n: int
+    k: int
+    special: str = ""  # "nan": a scale is NaN; "mxfp4"; "indptr": m_indptr is not monotone
+    seed: int = 0
+
+    def draw(self, kind: str) -> tuple[tuple, torch.Tensor]:
+        """Return the kernel's operands a, b_global, b, b_scale, m_indptr, and the weights in float64, on the CPU.
+
+        Weights and scales have all of their codes, as far as there is room; kind is a's type, "bf16" or "f16".
+        """
+        g, experts, rows = torch.Generator().manual_seed(self.seed), len(self.ms), sum(self.ms)
+        a = torch.randn(rows, self.k, generator=g).to(torch.bfloat16 if kind == "bf16" else torch.float16)
+        b = torch.randint(0, 256, (experts, self.n, self.k // 2), generator=g, dtype=torch.uint8)
+        m_indptr = torch.tensor([sum(self.ms[:e]) for e in range(experts + 1)], dtype=torch.int32)
+        if self.special == "mxfp4":
+            b_scale = torch.randint(100, 131, (experts, self.n, self.k // 32), generator=g, dtype=torch.uint8)
+            b_scale[-1, self.n // 2, 0] = 255
+            weights = dequantised(b, e8m0(b_scale))
+            b, b_scale, b_global = pack_mxfp4(b.clone(), b_scale)
+            return (a, b_global, b, b_scale, m_indptr), weights
+        b_scale = torch.randint(0, 256, (experts, self.n, self.k // 16), generator=g, dtype=torch.uint8)
+        b_scale = torch.where(b_scale & 0x7F == 0x7F, 0x38, b_scale)
+        if self.special == "nan":
+            b_scale[-1, self.n // 3, -1], b_scale[0, -1, 0] = 0x7F, 0xFF
+        b_scale, divisor = b_scale.view(torch.float8_e4m3fn), torch.rand(experts, generator=g) + 0.5
+        weights = dequantised(b, b_scale.double()) / divisor[:, None, None].double()
+        b, b_scale, b_global = pack_nvfp4(b.clone(), b_scale.clone(), weight_global_scale=divisor)
+        if self.special == "indptr":  # backwards, and beyond the rows that there are
+            m_indptr[1], m_indptr[-1] = m_indptr[2] + 3, rows + 1000
+        return (a, b_global, b, b_scale, m_indptr), weights
+
+
+CASES = {
+    "ragged": Case((5, 0, 64, 1, 0, 17, 33), 192, 320),  # neither N nor K is a multiple of 128
+    "small": Case((5, 0, 2), 128, 192),
+    "one expert has all": Case((0, 0, 150, 0), 256, 128),
+    "a single row, a single tile": Case((0, 1), 64, 64),
+    "cut into many parts": Case((9,), 128, 128 * 13),
+    "the ring goes round": Case((20,), 128, 128 * 14),
+    "nan": Case((7, 6), 128, 192, "nan"),
+    "mxfp4": Case((3, 18), 128, 192, "mxfp4"),
+    "m_indptr not monotone": Case((16, 16, 16), 128, 128, "indptr"),
+}
+
+
+def error(out: torch.Tensor, operands: tuple, weights: torch.Tensor) -> float:
+    """Return by how much the largest distance from the reference exceeds bf16's rounding, in sums of absolute values;
+    infinite if a NaN is not where it must be.
+    """
+    a, m_indptr = operands[0].cpu(), clipped(operands[4].cpu(), len(operands[0]))
+    rows, ones = slice(int(m_indptr[0]), int(m_indptr[-1])), torch.ones(len(weights))
+    expected, found = reference(a, weights, ones, m_indptr)[rows], out.cpu()[rows].double()
+    size = reference(a.abs(), weights.abs(), ones, m_indptr)[rows]
+    if not torch.equal(found.isnan(), expected.isnan()):
+        return float("inf")
+    over = (((found - expected).abs() - 2**-8 * expected.abs()) / size).nan_to_num(0)
+    return over.max().item() if over.numel() else 0.0
+
+
+def run(case: Case, config: Config, schedule: int = 0, device: str = "cpu", written: bool = False) -> float:
+    """Launch a case under a config and return its error.
+
+    schedule: the seed of the order of events, where device is "cpu", the emulated GPU. written: emulate that the launch
+    before has written the operands, which may not be there until it was waited for.
+    """
+    operands, weights = case.draw(config.w4a16)
+    (rows, k), n, experts = operands[0].shape, weights.shape[1], weights.shape[0]
+    out = torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
+    launch = launcher(torch.device(device), config)
+    if device == "cpu":
+        launch.grid = CTAS
+        with emulator.session(schedule=schedule):
+            on_device = emulator.device_tensors((*operands, out))
+            emulator.protect(on_device[:5])
+            if written:
+                emulator.written(on_device[:4])
+            launch(on_device, rows, n, k, experts)
+    else:
+        on_device = tuple(x.to(device) for x in (*operands, out))
+        launch(on_device, rows, n, k, experts)
+        torch.cuda.synchronize()
+    return error(on_device[5], operands, weights)

@@ -1,0 +1,134 @@
+"""`pack_nvfp4` and `pack_mxfp4`: a checkpoint's e2m1 weights and scales in the order in which the kernel reads them.
+
+Packed b is uint8 [E, N/64, K/64, 2048] and b_scale uint8 [E, N/64, K/64, 256]: tiles of 64 weight rows x 64 of K, in
+which what a thread needs lies side by side (moe/kernels/dequantise.py). They take as many bytes as the checkpoint's
+(MXFP4: 4.5 bits a weight, not 4.25) and have shapes that those do not have, so that neither is taken for the other.
+"""
+
+import torch
+
+from moe.kernels.dequantise import EXPONENT_OF_ONE, NAN_SCALE, PLACES
+from moe.operands import MAX_ROWS, complain, contiguous, require
+from moe.problem import E4M3, F32
+
+U8 = torch.uint8
+TILE = 64  # weight rows, and K
+LARGEST_EXPONENT = 30  # of a scale's byte that is no NaN
+
+
+def pack_nvfp4(
+    b: torch.Tensor,
+    b_scale: torch.Tensor,
+    weight_scale_2: torch.Tensor | None = None,
+    weight_global_scale: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Pack NVFP4 weights in place; return b, b_scale and b_global for grouped_gemm_nvfp4, the first two in b's and
+    b_scale's memory.
+
+    b uint8 [E, N, K/2]: two e2m1 a byte, the one of lower k in the lower half. b_scale e4m3 [E, N, K/16], of any sign.
+    N and K are multiples of 64. The global scale is f32 [E], or of one element for all, by the name that checkpoints
+    give it: weight_scale_2 (ModelOpt) is multiplied, weight_global_scale (compressed-tensors) divides; neither: 1.
+    Needs memory for a few copies of one expert meanwhile. ValueError, and nothing is written, if an operand is not so.
+    """
+    experts, n, k = sizes_of(b)
+    expected = contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", E4M3, experts, n, k // 16)
+    complain((b, b_scale), expected, (b, "b"))
+    b_global = global_scale(b, experts, weight_scale_2, weight_global_scale)
+    of_scales = b_scale.view(U8)
+    for e in range(experts):
+        signs, bytes_of = nvfp4_scales(b_scale[e].float())
+        tile = tiles(adjusted(b[e], signs, bytes_of == 0))
+        b[e].view(-1).copy_(tile.view(-1))
+        of_scales[e].view(-1).copy_(scale_tiles(bytes_of).view(-1))
+    shape = experts, n // TILE, k // TILE
+    return b.view(*shape, 2048), of_scales.view(*shape, 256), b_global
+
+
+def pack_mxfp4(b: torch.Tensor, b_scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Pack MXFP4 weights; return b, in b's memory, b_scale, in new memory, and b_global for grouped_gemm_nvfp4.
+
+    b as of pack_nvfp4; b_scale uint8 [E, N, K/32]: e8m0, 2^(x - 127), 255 is NaN. ValueError, and nothing is written,
+    if an operand is not so, or if scales of an expert's weights that are not 0 span more than 2^30.
+    """
+    experts, n, k = sizes_of(b)
+    expected = contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", U8, experts, n, k // 32)
+    complain((b, b_scale), expected, (b, "b"))
+    used = ((b.view(experts, n, k // 32, 16) & 0x77) != 0).any(-1) & (b_scale != 255)
+    exponent = b_scale.int()
+    largest = torch.where(used, exponent, 0).flatten(1).amax(1)
+    least = torch.where(used, exponent, 255).flatten(1).amin(1)
+    for e, (high, low) in enumerate(zip(largest.tolist(), least.tolist())):
+        if high - low > LARGEST_EXPONENT:
+            span = f"from {low} to {high}, but they may span {LARGEST_EXPONENT}"
+            raise ValueError(f"b_scale: expert {e} has exponents {span}")
+    shape = experts, n // TILE, k // TILE
+    packed = torch.empty(*shape, 256, dtype=U8, device=b.device)
+    for e in range(experts):
+        code = (exponent[e] - largest[e] + LARGEST_EXPONENT).clamp(0, LARGEST_EXPONENT) << 3
+        code = torch.where(used[e], code, 0)
+        code = torch.where(b_scale[e] == 255, NAN_SCALE, code).to(U8).repeat_interleave(2, 1)
+        packed[e] = scale_tiles(code)
+        b[e].view(-1).copy_(tiles(b[e]).view(-1))
+    b_global = torch.exp2((largest - 127 - (LARGEST_EXPONENT - EXPONENT_OF_ONE)).double()).float()
+    return b.view(*shape, 2048), packed, b_global
+
+
+def sizes_of(b: torch.Tensor) -> tuple[int, int, int]:
+    """E, N, K of weights as a checkpoint has them; ValueError if they cannot be packed."""
+    if not isinstance(b, torch.Tensor) or b.dim() != 3:
+        raise ValueError("b must be a tensor [E, N, K/2]")
+    experts, n, k = b.shape[0], b.shape[1], 2 * b.shape[2]
+    require("b", "N", n, TILE, TILE, MAX_ROWS)
+    require("b", "K", k, TILE, TILE, MAX_ROWS)
+    return experts, n, k
+
+
+def global_scale(b: torch.Tensor, experts: int, multiplied, divides) -> torch.Tensor:
+    """f32 [E] that results are multiplied by."""
+    if multiplied is not None and divides is not None:
+        raise ValueError("weight_scale_2 and weight_global_scale are both given, but only one may be")
+    name = "weight_scale_2" if divides is None else "weight_global_scale"
+    given = multiplied if divides is None else divides
+    if given is None:
+        return torch.ones(experts, dtype=F32, device=b.device)
+    if not isinstance(given, torch.Tensor) or given.dtype != F32 or given.numel() not in (1, experts):
+        raise ValueError(f"{name} must be a tensor of {experts} f32, or of one")
+    given = given.to(b.device).flatten()
+    return (given if divides is None else 1 / given).expand(experts).contiguous()
+
+
+def nvfp4_scales(scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whether scales are negative, and their magnitudes' bytes; 0 for 0, for which weights must be 0, too."""
+    mantissa, exponent = torch.frexp(scale.abs())  # in [0.5, 1)
+    byte = (exponent - 1 + EXPONENT_OF_ONE) * 8 + (mantissa * 16).int() - 8
+    byte = torch.where(scale == 0, 0, torch.where(scale.isnan(), NAN_SCALE, byte))
+    return scale < 0, byte.to(U8)
+
+
+def adjusted(b: torch.Tensor, negative: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+    """Weights [N, K/2] with the other sign where their scale is negative, and 0 where it is."""
+    shape = b.shape
+    b = b.view(*negative.shape, 8)
+    b = torch.where(negative[..., None], b ^ 0x88, b)
+    return torch.where(zero[..., None], 0, b).view(shape)
+
+
+def tiles(b: torch.Tensor) -> torch.Tensor:
+    """Weights [N, K/2] as int32 [N/64, K/64, warp, lane, step]."""
+    n, half = b.shape
+    codes = torch.stack((b & 15, b >> 4), -1).view(n // TILE, 4, 2, 8, 2 * half // TILE, 4, 2, 4, 2).int()
+    # n-tile, warp, row half, row, k-tile, step, column half, lane % 4, number -> .., register of A, number
+    codes = codes.permute(0, 4, 1, 3, 7, 5, 6, 2, 8).reshape(n // TILE, 2 * half // TILE, 4, 32, 4, 4, 2)
+    word = torch.zeros(codes.shape[:-2], dtype=torch.int64, device=b.device)
+    for i, (sign, magnitude) in enumerate(PLACES):
+        for number in range(2):
+            code = codes[..., i, number].long()
+            word |= (code >> 3) << sign + 16 * number | (code & 7) << magnitude + 16 * number
+    return word.to(torch.int32).view(U8)
+
+
+def scale_tiles(byte: torch.Tensor) -> torch.Tensor:
+    """Bytes of scales [N, K/16] as [N/64, K/64, warp, row, row half, step]."""
+    n, k = byte.shape
+    shaped = byte.view(n // TILE, 4, 2, 8, k // 4, 4).permute(0, 4, 1, 3, 2, 5)
+    return shaped.reshape(n // TILE, k // 4, 256)
