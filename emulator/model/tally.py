@@ -20,7 +20,6 @@ class Tally:
         for name in dir(clock):  # not by __getattr__, at every instruction
             if not name.startswith("_") and name not in vars(Tally):
                 setattr(self, name, getattr(clock, name))
-        self.counts = True
 
     def tma_load(self, group, tm, map_at, coords, nbytes, ctas, policy):
         self.counted["tma_load"] += nbytes
@@ -45,6 +44,10 @@ class Tally:
     def global_store(self, group, addresses, size, row=False):
         self.counted["global_store"] += len(addresses) * size
         return self._clock.global_store(group, addresses, size, row)
+
+    def global_bytes(self, loaded, stored):
+        self.counted["global_load"] += loaded
+        self.counted["global_store"] += stored
 
     def mma(self, group, description, pair, a_in_tmem):
         self.counted["mma"] += 1

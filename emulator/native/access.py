@@ -458,6 +458,7 @@ element.done:
   br i1 %more.elements, label %element, label %stored
 stored:
   STORED_LANES
+  MOVED_BYTES
   br label %done
 done:
   ret i1 false
@@ -534,6 +535,13 @@ depends:
 kept:
   """
 
+_MOVED = """%lanes.here = call i32 @llvm.ctpop.i32(i32 %active)
+  %lanes.wide = zext i32 %lanes.here to i64
+  %bytes.here = mul i64 %lanes.wide, BYTES
+  %moved.before = field %c MOVED
+  %moved = add i64 %moved.before, %bytes.here
+  put %c MOVED %moved"""
+
 
 # Words are kept whole until somebody accesses a part of one
 _WHOLE = """br i1 %parted, label %is.split, label %whole
@@ -589,7 +597,7 @@ def _expanded(text: str) -> str:
 def shadow_text() -> str:
     """The functions that all accesses share."""
     text = SHADOW.replace("FIRST_REGION", str(layout.SHARED + layout.FIELDS)).replace("FIELDS", str(layout.FIELDS))
-    return "declare i32 @llvm.cttz.i32(i32, i1)\n" + _expanded(text)
+    return "declare i32 @llvm.cttz.i32(i32, i1)\ndeclare i32 @llvm.ctpop.i32(i32)\n" + _expanded(text)
 
 
 def access_text(name: str, write: bool, shared: bool, size: int, count: int) -> str:
@@ -604,6 +612,7 @@ def access_text(name: str, write: bool, shared: bool, size: int, count: int) -> 
     parts["KEPT_HERE"] = _PARTED if parted else _WHOLE
     if not parted:
         parts["NOTE"] = _WHOLE_NOTE + parts["NOTE"]
+    parts["MOVED_BYTES"] = "" if shared else _MOVED.replace("MOVED", "BYTES_STORED" if write else "BYTES_LOADED")
     if not shared:
         parts["NOTE"] = _DEPENDENT.replace("USED", "WROTE" if write else "WAS_READ") + parts["NOTE"]
     text = ACCESS

@@ -20,6 +20,7 @@ from .layout import (  # noqa: I001
     B_WRITTEN,
     BUSY_HI,
     BUSY_LO,
+    BYTES_LOADED,
     CLOSED,
     DATA,
     EVENT_COUNT,
@@ -45,7 +46,8 @@ from .layout import (  # noqa: I001
 )  # fmt: skip
 
 EVENTS_OF_A_TURN = 4096
-HEAD = struct.Struct("<18q")
+HEAD = struct.Struct("<20q")
+MOVED = struct.Struct("<2q")
 
 
 def pointer(array: np.ndarray) -> int:
@@ -171,7 +173,8 @@ class Memory:
             self.component = order.component
             self.of_order = len(order.component) - 1, *map(pointer, (order.component, order.space, order.marks))
         head = launch.checks, order.now, *self.of_order, pointer(clock), clock.shape[1], actor.uid, actor.space.index
-        HEAD.pack_into(context, 0, *head, self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, (1 << g.n) - 1, 0)
+        active = (1 << g.n) - 1
+        HEAD.pack_into(context, 0, *head, self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, active, 0, 0, 0)
         return self.context_at
 
     def _shared(self, cta) -> np.ndarray:
@@ -196,6 +199,9 @@ class Memory:
         if context[WANTED]:
             place = (int(context[WANTED]) - self.context_at) // context.itemsize
             self.regions.open((place - SHARED - FIELDS) // FIELDS)
+        loaded, stored = MOVED.unpack_from(context, BYTES_LOADED * context.itemsize)
+        if loaded or stored:
+            g.clock.global_bytes(loaded, stored)
         count = int(context[EVENT_COUNT])
         if count:
             order = g.warp.actor.order

@@ -14,6 +14,7 @@ from emulator.errors import EmulatorError
 from emulator.formats import alu
 from emulator.machine.cta import Cta
 from emulator.machine.warp import UNITS
+from emulator.model.tally import tallied
 from emulator.native import tiers
 from emulator.native.region import Region
 from emulator.ptx.isa import lookup
@@ -266,7 +267,7 @@ ret; }
 
 
 class Seen:
-    """What a launch leaves: results, the order of events and shadows, or how it failed."""
+    """What a launch leaves: results, what it has moved, the order of events and shadows, or how it failed."""
 
     def __init__(self, body: str, out: np.ndarray, given: np.ndarray, monkeypatch, hot: bool):
         launches, shared = [], []
@@ -274,6 +275,7 @@ class Seen:
         class Watched(emulator.machine.launch.Launch):
             def __init__(self, *arguments, **options):
                 super().__init__(*arguments, **options)
+                self.counted = tallied(self)
                 launches.append(self)
 
         monkeypatch.setattr(emulator.device, "Launch", Watched)
@@ -294,6 +296,7 @@ class Seen:
         (launch,) = launches
         order = launch.order
         self.out, self.time, self.now = out.tolist(), launch.engine.now, order.now
+        self.counted = launch.counted
         self.events = [a[: order.now + 1].tolist() for a in (order.component, order.space, order.marks)]
         self.who = [str(w) for w in order.log]
         shadows = [shadow for _, shadow in launch.shadow.regions.values() if shadow.words.written.any()]
@@ -315,9 +318,9 @@ def both(body: str, monkeypatch) -> tuple[Seen, Seen]:
 
 
 def test_a_kernel_leaves_the_same(monkeypatch):
-    """Results, time, the order of events and who they were, shadows, what the next launch has to wait for."""
+    """Results, time, bytes moved, events in order and who they were, shadows, what the next launch waits for."""
     mine, theirs = both(MEMORY, monkeypatch)
-    assert not mine.error and any(mine.out)
+    assert not mine.error and any(mine.out) and mine.counted["global_load"] and mine.counted["global_store"]
     for name, value in vars(theirs).items():
         assert getattr(mine, name) == value, name
 
