@@ -535,12 +535,26 @@ depends:
 kept:
   """
 
-_MOVED = """%lanes.here = call i32 @llvm.ctpop.i32(i32 %active)
-  %lanes.wide = zext i32 %lanes.here to i64
+# What is counted: lanes that are not here do as the first one does, and a load of many lanes at one address is one
+_MOVED = """%present.64 = field %c ACTIVE
+  %present = trunc i64 %present.64 to i32
+  %moving = and i32 %active, %present
+  %lanes.moving = call i32 @llvm.ctpop.i32(i32 %moving)
+  ONE_FOR_ALL
+  %lanes.wide = zext i32 %lanes.counted to i64
   %bytes.here = mul i64 %lanes.wide, BYTES
   %moved.before = field %c MOVED
   %moved = add i64 %moved.before, %bytes.here
   put %c MOVED %moved"""
+
+_ONE_FOR_ALL = """%all.addresses = load <32 x i64>, ptr %addresses, align 8
+  %lead = insertelement <32 x i64> poison, i64 %address.0, i64 0
+  %leads = shufflevector <32 x i64> %lead, <32 x i64> poison, <32 x i32> zeroinitializer
+  %elsewhere = icmp ne <32 x i64> %all.addresses, %leads
+  %elsewhere.32 = bitcast <32 x i1> %elsewhere to i32
+  %scattered = and i32 %elsewhere.32, %moving
+  %together = icmp eq i32 %scattered, 0
+  %lanes.counted = select i1 %together, i32 1, i32 %lanes.moving"""
 
 
 # Words are kept whole until somebody accesses a part of one
@@ -613,6 +627,7 @@ def access_text(name: str, write: bool, shared: bool, size: int, count: int) -> 
     if not parted:
         parts["NOTE"] = _WHOLE_NOTE + parts["NOTE"]
     parts["MOVED_BYTES"] = "" if shared else _MOVED.replace("MOVED", "BYTES_STORED" if write else "BYTES_LOADED")
+    parts["ONE_FOR_ALL"] = "%lanes.counted = add i32 %lanes.moving, 0" if write else _ONE_FOR_ALL
     if not shared:
         parts["NOTE"] = _DEPENDENT.replace("USED", "WROTE" if write else "WAS_READ") + parts["NOTE"]
     text = ACCESS
