@@ -51,13 +51,11 @@ class Queued:
 SPINNING = 0.1  # share of its accesses to global memory by which one run of a launch may differ from another: polling
 
 
-def alike(counts: list[dict[str, int]], others: list[dict[str, int]], timed: bool = True) -> bool:
-    """Tells whether launches have moved and multiplied the same; each is given by its counts. timed: whether `counts`
-    are of a timed run; threads' own accesses in other runs, some of them machine code, are not counted."""
+def alike(counts: list[dict[str, int]], others: list[dict[str, int]]) -> bool:
+    """Tells whether launches have moved and multiplied the same; each is given by its counts."""
     for one, other in zip(counts, others, strict=True):
         for name, count in one.items():
-            own = name.startswith("global")
-            allowed = (SPINNING * max(count, other[name]) if timed else math.inf) if own else 0
+            allowed = SPINNING * max(count, other[name]) if name.startswith("global") else 0
             if abs(count - other[name]) > allowed:
                 return False
     return True

@@ -197,8 +197,8 @@ class RecordedCalls:
                 right(number, "the launches")
                 if checks and not placed[number].unchanged(self.disguised(data, drawn[number])):
                     raise NotTimed("the submission changed its inputs")
-                if not emulated.alike(counts, ended[0], timed=False):
-                    raise NotTimed("the timed launches do not copy and multiply what those that were checked do")
+                if not emulated.alike(counts, ended[0]):
+                    raise NotTimed("the timed launches do not load, store and multiply what those that were checked do")
         return reply
 
     @staticmethod
