@@ -11,12 +11,12 @@
 README.md in this folder says what is modelled, what is checked, and what each piece rests on.
 """
 
-from .device import DEVICE, device_tensors, launch, protect, session, timing, written
+from .device import DEVICE, device_tensors, launch, protect, session, synchronize, timing, written
 from .errors import EmulatorError, Fault, Hang, Unsupported
 from .serve.cute_dsl import install
 
 __version__ = "0.1.0"
 __all__ = [
     "DEVICE", "EmulatorError", "Fault", "Hang", "Unsupported", "device_tensors", "install", "launch", "protect",
-    "session", "timing", "written",
+    "session", "synchronize", "timing", "written",
 ]  # fmt: skip

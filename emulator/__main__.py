@@ -58,13 +58,16 @@ def cli():
 @click.option("--strict", is_flag=True, help="What the PTX ISA does not promise is wrong, though it is seen to work.")
 @click.option("--installs", is_flag=True, help="Let SCRIPT install packages; else that is refused.")
 @click.option("--timeout", type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds that a launch may take.")
+@click.option("--devices", type=click.IntRange(1, 16), default=1, show_default=True, help="GPUs of the node.")
+@click.option("--ranks", type=click.IntRange(0), default=0, show_default="one a device, as torchrun starts them",
+              help="As how many processes the script runs.")  # fmt: skip
 @click.option("--must-launch", is_flag=True, help="Fail if nothing was launched.")
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Of --schedules.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(
-    schedule, schedules, machine, checks, most, timed, json_file, sarif, github, strict, installs, timeout, must_launch,
-    jobs, script, args,
+    schedule, schedules, machine, checks, most, timed, json_file, sarif, github, strict, installs, timeout, devices,
+    ranks, must_launch, jobs, script, args,
 ):  # fmt: skip
     """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated machine.
 
@@ -74,7 +77,8 @@ def run(
     from .serve import findings
     from .serve.run import Options, run_once, run_schedules, summary
 
-    options = Options(schedule, checks, machine, most, timed, strict=strict, timeout=timeout)
+    more = {"strict": strict, "timeout": timeout, "devices": devices, "ranks": ranks}
+    options = Options(schedule, checks, machine, most, timed, **more)
     if schedules:
         report = run_schedules(script, list(args), options, installs, schedules, min(jobs, schedules))
     else:

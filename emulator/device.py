@@ -9,6 +9,8 @@ import mmap
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +18,9 @@ from .arena import PAGE, Heap
 from .chip import B200, Chip
 from .errors import EmulatorError, Fault, Hang, Unsupported
 from .machine.engine import collecting
-from .machine.launch import Launch
+from .machine.hosts import Host, Hosts
+from .machine.launch import Enough, Launch
+from .machine.node import Node, Queued, learn
 from .machine.schedule import Schedule
 from .model.profile import Profile, load
 from .model.run import Recorded, TimedRun
@@ -25,31 +29,42 @@ from .model.trace import Trace
 from .ptx.parse import parse
 from .ptx.program import Program
 from .state.dependency import Dependencies
-from .state.global_memory import GlobalMemory, Region
+from .state.global_memory import HOST, GlobalMemory, Region
 
-ALIGNMENT = 512  # what cudaMalloc gives
+ALIGNMENT = 512  # of what is allocated here
+CUDA_ALIGNMENT = 256  # what cudaMalloc promises
 GUARD = 512  # bytes around every allocation that no kernel may touch
 
 
 class LoadedModule:
     """A parsed module with its .global and .const variables in device memory."""
 
-    def __init__(self, text: str, memory: GlobalMemory, name: str, machine_code: bytes | None = None):
+    def __init__(self, text: str, name: str, machine_code: bytes | None = None):
         module = parse(text)
         self.machine_code = machine_code
         self.text, self.module = text, module
         self.programs: dict[str, Program] = {}
-        self.symbols: dict[str, int] = {}
+        self.symbols_in: dict[int, dict[str, int]] = {}  # by device: where its variables are
         self.shared = {n: v for n, v in module.variables.items() if v.space == "shared"}
         self.name = name
-        for v in module.variables.values():
-            if v.space in ("global", "const") and v.size:
-                array = allocate(v.size, max(v.align, ALIGNMENT))
-                array[:] = np.frombuffer(v.init, np.uint8) if v.init else 0
-                memory.register(
-                    array.ctypes.data, v.size, f"variable {v.name}", owner=array, read_only=v.space == "const"
-                )
-                self.symbols[v.name] = array.ctypes.data
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        """Where the variables are in the memory of the current device."""
+        found = self.symbols_in.get(DEVICE.index)
+        if found is None:
+            found = self.symbols_in[DEVICE.index] = {}
+            for v in self.module.variables.values():
+                if v.space in ("global", "const") and v.size:
+                    array = allocate(v.size, max(v.align, ALIGNMENT))
+                    array[:] = np.frombuffer(v.init, np.uint8) if v.init else 0
+                    name = DEVICE.named(f"variable {v.name}")
+                    region = DEVICE.memory.register(
+                        array.ctypes.data, v.size, name, owner=array, read_only=v.space == "const"
+                    )
+                    region.device = DEVICE.index
+                    found[v.name] = array.ctypes.data
+        return found
 
     def program(self, kernel: str) -> Program:
         if kernel not in self.programs:
@@ -84,7 +99,7 @@ class Session:
     findings: list[str] = field(default_factory=list)
     errors: list[EmulatorError] = field(default_factory=list)  # the findings
     failure: EmulatorError | None = None
-    predecessor: Dependencies | None = None  # of the last launch
+    predecessors: dict[int, Dependencies] = field(default_factory=dict)  # of the last launch on each device
     recorded: list | None = None  # launches to be timed instead of run
     most_recorded: float = math.inf  # later launches are left out
     timed: list[Recorded] | None = None  # launches that have run, to be timed if somebody asks
@@ -108,9 +123,12 @@ class Session:
         if all(note.lines != other.lines for other in self.notes):
             self.notes.append(note)
 
-    def watched(self, launch: Launch):
-        """Return a context manager in which the launch runs: whoever wants to look at it meanwhile, or afterwards."""
+    def watched(self, running: Callable[[], list[Launch]]):
+        """Return a context manager in which launches run: for whoever wants to look at them meanwhile."""
         return contextlib.nullcontext()
+
+    def ended(self, launch: Launch) -> None:
+        """A launch has run, to its end or as far as it could."""
 
     def add(self, error: EmulatorError) -> None:
         """Record a finding. With the last one that is wanted, launches fail from here on."""
@@ -131,15 +149,19 @@ class Timed:
 
 
 class Device:
-    """The one device of this process."""
+    """The devices of this process: one, or several of a node, of which each host has a current one."""
 
     def __init__(self):
         self.chip = B200
         self.served = False  # CuTe DSL's host code launches here
-        self.memory = GlobalMemory()
+        self.memories = [GlobalMemory()]
+        self.node: Node | None = None  # of several devices
+        self.hosts: Hosts | None = None
+        self.host = Host()
         self.session = Session()
         self._modules: dict[str, LoadedModule] = {}
-        self.capture: list[tuple[tuple, dict]] | None = None  # launches that a CUDA graph collects instead
+        self._peers: set[tuple[int, int]] = set()  # (a, b): kernels of device a may access memory of b
+        self._arrays: dict[int, weakref.ref] = {}  # with several devices: what lies in their memory, by address
         # Where launches run instead, with memory that this process and that one share: see arena.py. Called with the
         # arguments of `launch`; raises what stops it.
         self.elsewhere: Callable[..., None] | None = None
@@ -154,17 +176,161 @@ class Device:
         finally:
             self.chip = before
 
+    # -- several of them ---------------------------------------------------------------------------------------
+    @property
+    def index(self) -> int:
+        """Number of the current host's current device."""
+        return (self.hosts.now if self.hosts else self.host).device
+
+    @index.setter
+    def index(self, device: int) -> None:
+        if not 0 <= device < len(self.memories):
+            raise RuntimeError(f"CUDA error: invalid device ordinal: device {device} of {len(self.memories)}")
+        (self.hosts.now if self.hosts else self.host).device = device
+
+    @property
+    def memory(self) -> GlobalMemory:
+        """Memory of the current device."""
+        return self.memories[self.index]
+
+    @property
+    def capture(self) -> list[tuple[tuple, dict]] | None:
+        """Launches that a CUDA graph of the current host collects instead."""
+        return (self.hosts.now if self.hosts else self.host).capture
+
+    @capture.setter
+    def capture(self, launches: list[tuple[tuple, dict]] | None) -> None:
+        (self.hosts.now if self.hosts else self.host).capture = launches
+
+    @contextlib.contextmanager
+    def on(self, device: int | None):
+        """Makes another device the current one inside the block; None changes nothing."""
+        before = self.index
+        if device is not None:
+            self.index = device
+        try:
+            yield
+        finally:
+            self.index = before
+
+    def become(self, devices: int) -> None:
+        """Be so many devices. Raises Unsupported where memory of one is in use already."""
+        if devices < 1:
+            raise Unsupported(f"{devices} devices: there is at least one")
+        if devices == len(self.memories):
+            return
+        if any(memory.regions for memory in self.memories):
+            raise Unsupported(f"{devices} devices: this process has memory of {len(self.memories)} in use already")
+        self._become([GlobalMemory() for _ in range(devices)])
+
+    def _become(self, memories: list[GlobalMemory]) -> None:
+        self._peers.clear()
+        self.memories, self.node, self.hosts, self.host = memories, None, None, Host()
+        self.session.predecessors.clear()
+        for memory in memories:
+            memory.others = [other for other in memories if other is not memory]
+        if len(memories) > 1:
+            self.node = Node(len(memories), self._ended, lambda running: self.session.watched(running))
+            self.hosts = Hosts(self.node, self._failed)
+
+    @contextlib.contextmanager
+    def as_node(self, devices: int):
+        """Makes it so many devices inside the block, with memories of their own."""
+        before = self.memories
+        self._become([GlobalMemory() for _ in range(devices)])
+        try:
+            yield
+        finally:
+            self._become(before)
+
+    def named(self, name: str, device: int | None = None) -> str:
+        """A name of memory: of which device, if there are several."""
+        return name if self.node is None else f"{name} of device {self.index if device is None else device}"
+
+    def share(self, array: np.ndarray) -> None:
+        """Let kernels of all devices access an array that one has adopted."""
+        region = self._region_at(array.ctypes.data, 1)
+        for memory in self.memories:
+            memory.share(region)
+
+    def enable_peer_access(self, peer: int) -> None:
+        """Let kernels of the current device access all memory of another one, as cudaDeviceEnablePeerAccess does."""
+        self._peers.add((self.index, peer))
+        for region in self.memories[peer].regions:
+            if region.device == peer:
+                self.memory.share(region)
+
+    def pin(self, array: np.ndarray) -> None:
+        """Let kernels of all devices access an array of the host, as long as there is one."""
+        self.adopt(array, "pinned memory of the host").device = HOST
+        self.share(array)
+
+    def home(self, address: int) -> int | None:
+        """Return the device in whose memory an allocation begins at an address, HOST, or None."""
+        found = (m.at_or_before(address).device for m in self.memories if m.starts_at(address))
+        return next(found, None)
+
+    def reaches(self, device: int, address: int) -> bool:
+        """Return whether an allocation of a device begins at an address that a device may access."""
+        memory = self.memories[device]
+        return memory.starts_at(address) and memory.at_or_before(address).device != HOST
+
+    def _region_at(self, address: int, size: int) -> Region | None:
+        """What holds a range, in the memory of whichever device."""
+        return next((m.find(address, size, False) for m in self.memories if m.covers(address, size)), None)
+
+    def synchronize(self, device: int | None = None, host: bool = True) -> None:
+        """Wait until a device, the current one without a number, has run its launches. Raises what has failed.
+
+        host: whether the host may rely on that, too; without it, only what is done next on that device.
+        """
+        device = self.index if device is None else device
+        if self.node is not None and self.session.failure is None:
+            node = self.node
+            self.hosts.wait(lambda: node.idle(device), f"device {device}, which has not run all its launches")
+            if host:
+                learn(self.hosts.now.known, node.clocks_of(device))
+        self.check()
+
+    def check(self) -> None:
+        """Raise what has failed, if anything has."""
+        if self.session.failure is not None:
+            raise self.session.failure
+
+    def synchronize_all(self) -> None:
+        """Wait until all devices have run their launches. Raises what has failed."""
+        for device in range(len(self.memories)):
+            self.synchronize(device)
+
     # -- memory ------------------------------------------------------------------------------------------------
-    def adopt(self, array: np.ndarray, name: str) -> None:
-        """Register an array's bytes; they are forgotten when the array goes."""
+    def adopt(self, array: np.ndarray, name: str) -> Region:
+        """Register an array's bytes as memory of the current device; they are forgotten when the array goes."""
         if self.session.kept is not None:
             self.session.kept.append(array)
-        region = self.memory.register(array.ctypes.data, array.nbytes, name)
+        region = self.memory.register(array.ctypes.data, array.nbytes, self.named(name))
+        if self.node is not None:
+            region.device = self.index
+            self._arrays[array.ctypes.data] = weakref.ref(array)
+            for device, _ in (pair for pair in self._peers if pair[1] == region.device):
+                self.memories[device].share(region)
         weakref.finalize(array, self._forget, region)
+        return region
+
+    def lend(self, owner: object, address: int, size: int, name: str) -> None:
+        """Let the current device access what it is passed: memory of its own, as long as there is an owner, or of
+        another device."""
+        region = self._region_at(address, size)
+        if region is None:
+            region = self.memory.register(address, size, self.named(name))
+            region.device, region.peers = self.index, True  # others may be passed it later
+            weakref.finalize(owner, self._forget, region)
+        self.memory.share(region)
 
     def _forget(self, region):
-        if region in self.memory.regions:
-            self.memory.drop(region)
+        self._arrays.pop(region.start, None)
+        for memory in self.memories:
+            if any(region is other for other in memory.regions):
+                memory.drop(region)
 
     def tensor_like(self, tensor, name: str, copy: bool = True):
         """A CPU torch tensor's like in device memory: its shape, strides, dtype and, if `copy`, data, else zeros."""
@@ -182,16 +348,28 @@ class Device:
     def module(self, text: str, name: str = "ptx", machine_code: bytes | None = None) -> LoadedModule:
         """Parse PTX text, once for each text. machine_code: what ptxas made of it."""
         if text not in self._modules:
-            self._modules[text] = LoadedModule(text, self.memory, name, machine_code)
+            self._modules[text] = LoadedModule(text, name, machine_code)
+            _ = self._modules[text].symbols  # its variables are there now
         return self._modules[text]
 
-    def launch(self, module: LoadedModule, kernel: str, grid, block, params: bytes, **options) -> None:
-        """Run a kernel to its end. Raises what stops it; the session keeps the first failure."""
+    def launch(
+        self, module: LoadedModule, kernel: str, grid, block, params: bytes, *, device: int | None = None, held=(),
+        **options,
+    ) -> None:  # fmt: skip
+        """Run a kernel on the current device, to its end. Raises what stops it; the session keeps the first failure.
+
+        Of several devices, it runs when somebody waits for it: see `synchronize`. device: one that is not the current
+        one; held: what is kept until then.
+        """
+        if device is not None:
+            with self.on(device):
+                return self.launch(module, kernel, grid, block, params, held=held, **options)
         session = self.session
         if session.failure is not None:
             raise session.failure
         if self.capture is not None:
-            self.capture.append(((module, kernel, grid, block, params), options))
+            where = {} if self.node is None else {"device": self.index}
+            self.capture.append(((module, kernel, grid, block, params), options | where))
             return
         session.launches += 1
         if self.elsewhere is not None:
@@ -200,6 +378,8 @@ class Device:
             except EmulatorError as e:
                 self.fail(e)
                 raise
+        if (session.recorded is not None or session.timed is not None) and self.node is not None:
+            raise Unsupported("times of several devices: the model has one")
         if session.recorded is not None or session.timed is not None:
             arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)
             recorded = Recorded(arguments, options | {"chip": self.chip})
@@ -209,8 +389,15 @@ class Device:
                 if session.launches <= session.most_recorded:
                     session.recorded.append(recorded)
                 return
+        arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)
+        start = partial(self._launch, session, self.index, session.launches, arguments, options)
+        if self.node is not None:
+            alive = [array for array in (found() for found in self._arrays.values()) if array is not None]
+            hosts = self.hosts
+            queued = Queued(start, [*alive, *held], dict(hosts.now.known))
+            return self.node.enqueue(self.index, queued, [host.known for host in hosts.all])
         with collecting():
-            found, notes = self._run(session, module.program(kernel), module, grid, block, params, options)
+            found, notes = self._run(session, start)
         for note in notes:
             session.note(note)
         for error in found:
@@ -218,23 +405,60 @@ class Device:
         if session.failure is not None:
             raise session.failure
 
-    def _run(self, session: Session, program: Program, module: LoadedModule, grid, block, params, options: dict):
+    def _launch(self, session: Session, device: int, number: int, arguments: tuple, options: dict, more=None) -> Launch:
+        """Make a launch that the device runs next. more: the options that a node decides."""
+        launch = Launch(
+            *arguments, schedule=session.schedule, checks=session.checks, number=number,
+            predecessor=session.predecessors.get(device), chip=self.chip,
+            collect=session.goes_on if session.most > 1 else None, strict=session.strict, **options, **(more or {}),
+        )  # fmt: skip
+        session.predecessors[device] = launch.dependencies
+        return launch
+
+    def _run(self, session: Session, start: Callable[[], Launch]):
         """Run a launch, of which nothing is left then but what it has found: (findings, notes)."""
-        found: list[EmulatorError] = []
-        notes: list[Fault] = []
+        launch, found, notes = None, [], []
         try:
-            launch = Launch(
-                program, module.symbols, module.shared, grid, block, params, self.memory,
-                schedule=session.schedule, checks=session.checks, number=session.launches,
-                predecessor=session.predecessor, chip=self.chip,
-                collect=session.goes_on if session.most > 1 else None, strict=session.strict, **options,
-            )  # fmt: skip
-            session.predecessor, found, notes = launch.dependencies, launch.faults, launch.notes
-            with session.watched(launch):
+            launch = start()
+            found, notes = launch.faults, launch.notes
+            with session.watched(lambda: [launch]):
                 launch.run()
         except EmulatorError as e:
             found = [*found, e]
+        finally:
+            if launch is not None:
+                session.ended(launch)
         return found, notes
+
+    def _ended(self, launch: Launch) -> None:
+        """A launch of several devices has ended. Raises the finding that was the last one wanted."""
+        self.session.ended(launch)
+        for note in launch.notes:
+            self.session.note(note)
+        for error in launch.faults:
+            self.fail(error)
+        if self.session.failure is not None:
+            raise self.session.failure
+
+    def _failed(self, error: EmulatorError | Enough) -> EmulatorError | None:
+        """A launch of several devices cannot go on: forget all that run. Returns what the hosts are to raise."""
+        launches = [one.launch for one in self.node.running.values()]
+        faults = [fault for launch in launches for fault in launch.faults]
+        early = [fault for fault in [*faults, error] if isinstance(fault, Fault) and fault.written_by]
+        for launch in launches:
+            launch.collect = None
+        if early:
+            launches[0].await_writer(early[-1])
+        for fault in early:
+            launches[0].explain(fault)
+        for fault in faults:
+            self.fail(fault)
+        for launch in launches:
+            self.session.ended(launch)
+        if isinstance(error, EmulatorError) and error is not self.session.failure:
+            self.fail(error)
+        self.node.forget()
+        return self.session.failure
 
     def fail(self, error: EmulatorError) -> None:
         """Keep it as a finding; CUDA, too, reports a failed launch at every later call."""
@@ -261,6 +485,7 @@ def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool 
     here = DEVICE.session
     try:
         yield here
+        DEVICE.synchronize_all()
     except Exception as e:
         if here.failure is not None and e is not here.failure:
             raise here.failure from e  # the host code only saw an error number
@@ -269,6 +494,8 @@ def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool 
         raise
     finally:
         DEVICE.session = outer
+        if DEVICE.node is not None:
+            DEVICE.node.forget()
     if here.failure is not None:
         raise here.failure
 
@@ -299,8 +526,22 @@ def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=N
         timed.ends_us = timed.run.ends_us()
 
 
+def synchronize(device: int | None = None) -> None:
+    """Wait until a device, or without a number all of them, has run its launches. Raises what has failed.
+
+    With one device, there is nothing to wait for: `launch` has run the kernel when it returns.
+    """
+    try:
+        if device is None:
+            DEVICE.synchronize_all()
+        else:
+            DEVICE.synchronize(device)
+    finally:
+        DEVICE.session.failure = None  # as behind `launch`
+
+
 def device_tensors(obj, name: str = "tensor", copy: bool = True):
-    """Deep copy of nested lists, tuples and dicts with their CPU torch tensors in device memory.
+    """Deep copy of nested lists, tuples and dicts with their CPU torch tensors in memory of the current device.
 
     Layout is kept; a tensor is named by its place, e.g. `tensor[0][2][1]`, in what the checks report. Without `copy`
     all contents are zero: for timing, where a kernel's course does not depend on them.
@@ -328,7 +569,8 @@ def written(obj) -> None:
     What a GPU's kernels put into a tensor, the host puts there here. To be called inside of a `session`; with it, a
     dependent launch that touches the tensors before griddepcontrol.wait is a fault, as it is a race on a GPU.
     """
-    DEVICE.session.predecessor = Dependencies.of_writes("the launch that wrote it", DEVICE.memory, _regions(obj))
+    by = Dependencies.of_writes("the launch that wrote it", DEVICE.memory, _regions(obj))
+    DEVICE.session.predecessors[DEVICE.index] = by
 
 
 def _regions(obj) -> list[Region]:
@@ -347,37 +589,111 @@ def _triple(x) -> tuple[int, int, int]:
     return tuple(int(v) for v in (*x, 1, 1)[:3])
 
 
-def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: int = 0, pdl: bool = False) -> None:
-    """Run a kernel of a PTX text.
+def _extent(a) -> tuple[int, int]:
+    """Return (address, bytes) of what a kernel gets to see of a NumPy array or a torch tensor."""
+    return (a.ctypes.data, a.nbytes) if isinstance(a, np.ndarray) else (a.data_ptr(), a.untyped_storage().nbytes())
+
+
+def _allocation(a) -> tuple[object, int, int, bool]:
+    """Return (owner, address, bytes, whether it may be written) of the memory that an array or tensor is part of."""
+    if not isinstance(a, np.ndarray):
+        storage = a.untyped_storage()
+        return storage, storage.data_ptr(), storage.nbytes(), True
+    while isinstance(a.base, np.ndarray):
+        a = a.base
+    return a, a.ctypes.data, a.nbytes, a.flags.writeable
+
+
+class Staged:
+    """Copies in device memory of arguments that lie where a GPU's memory could not, or where a launch cannot see them.
+
+    NumPy and torch give memory that is aligned to 16 or 64 bytes, cudaMalloc to 256. All of an allocation is copied,
+    so that views of it keep their distances, and lies at one address as long as its owner lives: what launches do to
+    each other goes by addresses. One that somebody has aligned stays where it is.
+    """
+
+    kept: ClassVar[dict[int, tuple[weakref.ref, np.ndarray]]] = {}  # by address: the owner, the copy
+
+    def __init__(self, args):
+        self.copies: dict[int, tuple[np.ndarray, int, bool]] = {}  # address -> copy, bytes, whether it may be written
+        later = DEVICE.session.recorded is not None or DEVICE.session.timed is not None  # it runs when we are gone
+        for a in args:
+            if isinstance(a, (int, float, np.integer, bytes, bytearray)):
+                continue
+            (address, size), (owner, start, whole, writable) = _extent(a), _allocation(a)
+            misplaced = DEVICE.heap is not None or not later and address % CUDA_ALIGNMENT and start % CUDA_ALIGNMENT
+            if misplaced and size and start not in self.copies and not DEVICE.memory.covers(address, size):
+                copy = self.copy_of(owner, start, whole)
+                self.copies[start] = copy, whole, writable
+                ctypes.memmove(copy.ctypes.data, start, whole)
+
+    @classmethod
+    def copy_of(cls, owner, start: int, size: int) -> np.ndarray:
+        """Return the memory for copies of an allocation."""
+        found = cls.kept.get(start)
+        if found is None or found[0]() is not owner:
+            found = cls.kept[start] = weakref.ref(owner, partial(cls.forget, start)), allocate(size)
+        return found[1]
+
+    @classmethod
+    def forget(cls, start: int, owner: weakref.ref) -> None:
+        """An owner is gone."""
+        if start in cls.kept and cls.kept[start][0] is owner:
+            del cls.kept[start]
+
+    def place(self, a) -> tuple[int, object]:
+        """Return (address, owner) of the memory that the kernel gets for an array."""
+        address, start = _extent(a)[0], _allocation(a)[1]
+        if start not in self.copies:
+            return address, a
+        copy = self.copies[start][0]
+        return copy.ctypes.data + address - start, copy
+
+    def give_back(self) -> None:
+        """Copy what the kernel has made of the copies to where they come from."""
+        for start, (copy, size, writable) in self.copies.items():
+            if writable:
+                ctypes.memmove(start, copy.ctypes.data, size)
+
+
+def launch(
+    ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: int = 0, pdl: bool = False,
+    cooperative: bool = False, device: int | None = None,
+) -> None:  # fmt: skip
+    """Run a kernel of a PTX text, on the current device or that one.
 
     grid, block, cluster: ints or up to three of them. args: one for each parameter, in order: an int (of its
     size), a float (f32 or f64 by size), bytes (by value: structs, tensormaps), a NumPy array or a CPU torch tensor
-    (passed as a pointer; its memory is registered and the kernel works on it in place). shared: dynamic bytes.
-    Raises EmulatorError: Unsupported, Fault or Hang.
+    (passed as a pointer: the kernel works on its memory, or on a copy that has a GPU's alignment and is copied back).
+    shared: dynamic bytes. pdl: a dependent launch; cooperative: one whose CTAs all run at once. Of several devices, the
+    kernel runs when somebody waits for it (`synchronize`), always on the memory that it is passed, which is that of the
+    first device that got it and which the others may access. Raises EmulatorError: Unsupported, Fault or Hang.
     """
+    if device is not None:
+        with DEVICE.on(device):
+            return launch(
+                ptx, kernel, grid, block, args, cluster=cluster, shared=shared, pdl=pdl, cooperative=cooperative
+            )
     module = DEVICE.module(ptx)
     parameters = module.program(kernel).kernel.params
     if len(args) != len(parameters):
         raise Unsupported(f"{kernel} takes {len(parameters)} arguments, {len(args)} given")
     block_bytes = bytearray(module.program(kernel).kernel.param_bytes)
-    held, staged = [], []
+    held, alive = [], []
+    staged = Staged(args if DEVICE.node is None else ())
     for n, (p, a) in enumerate(zip(parameters, args, strict=True)):
         if isinstance(a, float):
             a = np.array(a, f"f{p.size}").tobytes()
         elif isinstance(a, (int, np.integer)):
             a = (int(a) & ((1 << 8 * p.size) - 1)).to_bytes(p.size, "little")
         elif not isinstance(a, (bytes, bytearray)):
-            array = a if isinstance(a, np.ndarray) else None
-            address, size = (
-                (array.ctypes.data, array.nbytes) if array is not None else (a.data_ptr(), a.untyped_storage().nbytes())
-            )
-            if DEVICE.heap is not None and size and not DEVICE.memory.covers(address, size):
-                staged.append((address, size, allocate(size)))  # what runs the launch sees no other memory of ours
-                ctypes.memmove(staged[-1][2].ctypes.data, address, size)
-                address = staged[-1][2].ctypes.data
-                DEVICE.adopt(staged[-1][2], f"argument {n}")
-            if not DEVICE.memory.covers(address, size):
-                held.append(DEVICE.memory.register(address, size, f"argument {n}", owner=a))
+            address, owner = staged.place(a)
+            size = _extent(a)[1]
+            if not DEVICE.memory.covers(address, size) and DEVICE.node is not None:
+                alive.append(a)
+                DEVICE.lend(a, address, size, f"argument {n}")
+            elif not DEVICE.memory.covers(address, size):
+                held.append(DEVICE.memory.register(address, size, f"argument {n}", owner=owner))
             a = address.to_bytes(p.size, "little")
         if len(a) > p.size:
             raise Unsupported(f"argument {n} has {len(a)} bytes, parameter {p.name} {p.size}")
@@ -386,10 +702,10 @@ def launch(ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: in
         DEVICE.launch(
             module, kernel, _triple(grid), _triple(block), bytes(block_bytes),
             cluster=None if cluster is None else _triple(cluster), dynamic_shared=shared, pdl=pdl,
+            cooperative=cooperative, held=alive,
         )  # fmt: skip
-        for address, size, array in staged:
-            ctypes.memmove(address, array.ctypes.data, size)
     finally:
+        staged.give_back()
         if DEVICE.session.recorded is not None:
             DEVICE.session.recorded[-1].held = held  # until it has run
         elif DEVICE.session.timed:

@@ -14,6 +14,7 @@ KINDS = {
     "address-space": "A generic address that is not in the state space the instruction works on.",
     "write-to-input": "A write to memory that the kernel may only read.",
     "race": "Shared memory is touched while an asynchronous operation works on it, or before its work was waited for.",
+    "scope": "Devices use a flag or counter together, and one of them at a scope narrower than the system's (.sys).",
     "missing-proxy-fence": "The async or tensormap proxy reads what generic stores wrote, with no proxy fence between.",
     "missing-dependency-wait": "Memory of a previous launch that may still run is touched before griddepcontrol.wait.",
     # tensor memory

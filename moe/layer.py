@@ -337,12 +337,16 @@ class Layer:
 
     def compute(self, x: Inputs, space: Space, output: torch.Tensor) -> None:
         """All stages behind the one that has written m_indptr, rows, places and weights."""
+        self.multiply(x, space)
+        self.finalise(space, output)
+
+    def multiply(self, x: Inputs, space: Space) -> None:
+        """From m_indptr and rows to o: permute, GEMM1, GEMM2."""
         first, second = self.configs(x.hidden_states.shape[0])
         if first.permuted:
             self.permute(x, space)
         self.gemm1(x, space, first)
         self.gemm2(x, space, second)
-        self.finalise(space, output)
 
     def route(self, x: Inputs, space: Space) -> None:
         """To m_indptr, rows, places, weights."""

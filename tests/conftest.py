@@ -73,11 +73,6 @@ def submission():
     """The module, its kernels compiled into the emulator."""
     emulator.install()
     quick_dsl.install()
-    from cutlass.cutlass_dsl import CuTeDSL
-
-    dsl = CuTeDSL._get_dsl().envar  # another test module may have imported the DSL, which then has read these settings
-    dsl.keep_ptx, dsl.dump_dir = True, os.environ["CUTE_DSL_DUMP_DIR"]
-
     import submission
 
     submission.plan.cache_clear()

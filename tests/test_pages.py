@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from emulator.model import uncertainty
 from worklog import figures, pages, picture
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,10 +68,22 @@ def test_a_figure_that_the_results_do_not_have_is_found(copy):
 
 def test_results_that_the_pages_do_not_have_are_found(copy):
     file = copy / "results" / "public.json"
-    record = json.loads(file.read_text())
-    record["gau.nernst"]["15 calls in a row"][-1]["modelled_us"][0] = 30.0
-    file.write_text(json.dumps(record))
-    assert pages.stale() == ["README.md: standing", "README.md: exam", "emulator/VALIDATION.md: record", "standing.png"]
+    leaderboard = json.loads(file.read_text())
+    leaderboard["leaderboard"]["nvfp4_group_gemm"]["best geomean, us"]["gau.nernst"] = 11.0
+    file.write_text(json.dumps(leaderboard))
+    assert pages.stale() == ["README.md: standing", "standing.png"]
+    pages.write()
+    assert pages.stale() == []
+
+
+def test_points_that_the_pages_do_not_have_are_found(copy, monkeypatch):
+    points = [
+        point | {"modelled_us": 27.0} if point == figures.points_of("gau.nernst, v6c")[0] else point
+        for point in uncertainty.POINTS["plain"]
+    ]
+    monkeypatch.setattr(uncertainty, "POINTS", uncertainty.POINTS | {"plain": points})
+    tables = ["docs/dual.md: standing", "emulator/VALIDATION.md: intervals", "emulator/VALIDATION.md: record"]
+    assert pages.stale() == ["README.md: standing", "README.md: exam", *tables, "standing.png"]
     pages.write()
     assert pages.stale() == []
 

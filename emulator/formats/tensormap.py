@@ -41,14 +41,17 @@ RESERVED = ((86, 10), (240, 16), (431, 9))  # zero in every sample
 
 BITS = {
     "u8": 8, "u16": 16, "u32": 32, "s32": 32, "u64": 64, "s64": 64, "f16": 16, "bf16": 16, "f32": 32, "f32.ftz": 32,
-    "f64": 64, "tf32": 32, "tf32.ftz": 32, "b4x16": 4,
+    "f64": 64, "tf32": 32, "tf32.ftz": 32, "b4x16": 4, "b4x16_p64": 4, "b6x16_p32": 6,
 }  # fmt: skip
+# Sixteen elements of these, dense in global memory, get a gap behind them in shared memory: (bytes, bytes with the gap)
+PADDED = {"b4x16_p64": (8, 16), "b6x16_p32": (12, 16)}
+PADDED_BOX = 128  # elements that a row of a box has then
 FLOATS = {"f16", "bf16", "f32", "f32.ftz", "f64", "tf32", "tf32.ftz"}
-# code in the object (plus the tf32 bit) -> PTX name. 12 is not verified, 13 is the padded 6-bit type: both refused
+# code in the object (plus the tf32 bit) -> PTX name. No sample shows 12: it is taken for what is left
 STORED_TYPES = {
     (0, 0): "u8", (1, 0): "u16", (2, 0): "u32", (3, 0): "s32", (4, 0): "u64", (5, 0): "s64", (6, 0): "f16",
     (7, 0): "f32", (8, 0): "f32.ftz", (9, 0): "f64", (10, 0): "bf16", (7, 1): "tf32", (8, 1): "tf32.ftz",
-    (11, 0): "b4x16",
+    (11, 0): "b4x16", (12, 0): "b4x16_p64", (13, 0): "b6x16_p32",
 }  # fmt: skip
 STORED_CODES = {name: code for code, name in STORED_TYPES.items()}
 # operand of `tensormap.replace.elemtype` -> PTX name (ISA 9.7.9.28, table 33)
@@ -56,9 +59,10 @@ PTX_TYPES = [
     "u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz", "b4x16",
     "b4x16_p64", "b6x16_p32",
 ]  # fmt: skip
-# CUtensorMapDataType -> PTX name, up to the padded sub-byte types 14 and 15; CUtensorMapSwizzle -> bytes, atom (cuda.h)
+# CUtensorMapDataType -> PTX name; CUtensorMapSwizzle -> bytes, atom (cuda.h)
 DRIVER_TYPES = [
     "u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz", "b4x16",
+    "b4x16_p64", "b6x16_p32",
 ]  # fmt: skip
 DRIVER_SWIZZLES = [(0, 16), (32, 16), (64, 16), (128, 16), (128, 32)]
 SWIZZLES = [0, 32, 64, 128]  # bytes
@@ -90,6 +94,8 @@ class TensorMap:
                 raise Fault("tensormap", f"{rule}: {self}")
 
         rank, row_bits = len(self.dims), self.box[0] * self.bits
+        if self.elem in PADDED:
+            row_bits = 8 * self.placed_row_bytes
         require(1 <= rank <= 5, "rank must be 1..5")
         require(len(self.box) == len(self.element_strides) == len(self.strides_bytes) + 1 == rank, "ranks must agree")
         require(0 <= self.address < 1 << 64 and self.address % 16 == 0, "the address must be a multiple of 16")
@@ -103,6 +109,12 @@ class TensorMap:
         require(self.swizzle in SWIZZLES, "swizzle must be 0, 32, 64 or 128 bytes")
         require(not self.swizzle or row_bits <= 8 * self.swizzle, "the inner box size must fit the swizzle span")
         require(self.atom == 16 or self.swizzle == 128, "32-byte swizzle atoms need the 128-byte swizzle")
+        if self.elem in PADDED:
+            require(self.address % 32 == 0, "a padded type needs an address that is a multiple of 32")
+            require(all(stride % 32 == 0 for stride in self.strides_bytes), "and strides that are multiples of 32")
+            require(self.dims[0] % PADDED_BOX == 0, "and an inner dimension that is a multiple of 128")
+            require(self.box[0] == PADDED_BOX, "and a box of 128 elements")
+            require(self.swizzle in (0, 128), "and no swizzle but that of 128 bytes")
         require(not self.oob_nan or self.elem in FLOATS, "NaN fill needs a floating-point type")
 
     @property
@@ -131,18 +143,27 @@ class TensorMap:
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes of one row (dimension 0) of the box."""
+        """Bytes of one row (dimension 0) of the box in global memory."""
         return self.box[0] * self.bits // 8
 
     @cached_property
+    def placed_row_bytes(self) -> int:
+        """Bytes of one row in shared memory, with the gaps of a padded type."""
+        data, whole = PADDED.get(self.elem, (1, 1))
+        return self.row_bytes // data * whole
+
+    @cached_property
     def box_bytes(self) -> int:
-        """Bytes that a copy of the box moves, which is what complete_tx counts, out-of-bounds elements included."""
+        """Bytes that a copy of the box moves, which is what complete_tx counts: out-of-bounds elements, but no gaps.
+
+        CUTLASS expects as many for a padded type (TmaTransactionBytes of sm100_mma_warpspecialized.hpp).
+        """
         return self.row_bytes * prod(self.extent[1:])
 
     @cached_property
     def shared_bytes(self) -> int:
         """Bytes of shared memory from the first to behind the last row: a swizzled row takes its whole span."""
-        return (self.swizzle or self.row_bytes) * prod(self.extent[1:])
+        return (self.swizzle or self.placed_row_bytes) * prod(self.extent[1:])
 
 
 def _get(word: int, field: str, index: int = 0) -> int:

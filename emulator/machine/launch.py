@@ -8,6 +8,7 @@ import math
 import random
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -23,7 +24,7 @@ from ..state.barrier import Waitable
 from ..state.dependency import Dependencies
 from ..state.global_memory import GlobalMemory
 from ..state.global_shadow import GlobalShadow
-from ..state.order import Location, Order
+from ..state.order import Location, Order, Space
 from ..state.shared_memory import BASE, RANK_SHIFT
 from .clock import Clock
 from .cta import Cluster
@@ -41,9 +42,8 @@ PATIENCE = 5_000  # turns of other warps in which somebody may write what has be
 
 
 @contextlib.contextmanager
-def arithmetic():
-    """Gives the block one BLAS thread and no warnings of NumPy: small matrix products gain nothing from more threads,
-    and lose much where cores are shared."""
+def calm():
+    """NumPy without warnings, and without BLAS threads, of which small matrix products have only cost."""
     with _BLAS.limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
         yield
 
@@ -70,6 +70,27 @@ class Owner:
     def launch_dependents(self, cta) -> None:
         """A CTA has executed griddepcontrol.launch_dependents."""
 
+    def landed(self, launch: Launch) -> None:
+        """Nothing asynchronous is under way that the launch has started."""
+
+    def waiting(self, launch: Launch) -> list[str]:
+        """List who waits for what, where nobody can go on."""
+        return launch.waiting()
+
+
+@dataclass
+class Shared:
+    """What a launch has in common with those on other devices: order of events, shadows, flags; and where it starts.
+
+    device: which one it runs on. known: what its threads know when they start, clocks by space.
+    """
+
+    order: Order
+    shadow: GlobalShadow
+    locations: dict[int, Location]
+    device: int
+    known: dict[Space, np.ndarray]
+
 
 class Launch:
     """A grid on the device.
@@ -91,6 +112,7 @@ class Launch:
         cluster: tuple[int, int, int] | None = None,
         dynamic_shared: int = 0,
         pdl: bool = False,
+        cooperative: bool = False,
         schedule: Schedule = Schedule(),
         checks: bool = True,
         number: int = 0,
@@ -102,8 +124,12 @@ class Launch:
         chip: Chip = B200,
         collect: Callable[[list[Fault]], bool] | None = None,
         strict: bool = False,
+        shared: Shared | None = None,
     ):
-        """collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict:
+        """cooperative: all CTAs run at once, or it is a Fault; the grid gets a barrier of its own in global memory
+        (CUDA C++ Programming Guide, Grid Synchronization).
+
+        collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict:
         whether what has a note (errors.NOTES) is a fault; else it is kept in `notes`."""
         self.collect, self.faults = collect, []
         self.strict, self.notes = strict, []
@@ -114,15 +140,19 @@ class Launch:
         self.explicit_cluster = bool(cluster or required)
         self.cluster = cluster or (tuple((*required, 1, 1)[:3]) if required else (1, 1, 1))
         self.params = params.ljust(kernel.param_bytes, b"\0")
-        self.dynamic_shared, self.pdl = dynamic_shared, pdl
+        self.dynamic_shared, self.pdl, self.cooperative = dynamic_shared, pdl, cooperative
+        self.workspace = memory.grid_workspace() if cooperative else 0
         triggers = any(i.op == "griddepcontrol.launch_dependents" for i in kernel.instrs)
         self.dependencies = Dependencies(
             f"launch {number} ({kernel.title})", memory, predecessor if pdl else None, triggers, checks
         )
         self.depends = bool(self.dependencies.before)
-        self.order = Order()
-        self.shadow = GlobalShadow(self.order, memory, self.found)
-        self.locations: dict[int, Location] = {}  # where strong stores and atomics to global memory went
+        self.order = shared.order if shared else Order()
+        self.shadow = GlobalShadow(self.order, memory, self.found, shared and shared.shadow)
+        # Where strong stores and atomics to global memory went
+        self.locations: dict[int, Location] = shared.locations if shared else {}
+        self.device, self.known = (shared.device, shared.known) if shared else (0, {})
+        self.place = f", launch {number} of device {shared.device}" if shared else ""  # behind the names of its CTAs
         # Address of a tensor map -> (the instruction that changed it, CTAs that have acquired the change)
         self.changed_maps: dict[int, tuple[object, set[int]]] = {}
         self.schedule, self.owner = schedule, owner
@@ -139,6 +169,7 @@ class Launch:
         self.started = 0  # clusters
         operands = (o for i in kernel.instrs for o in i.operands)
         self.reads_time = any(isinstance(o, Special) and o.name in TIMERS for o in operands)
+        self.under_way = 0  # asynchronous operations
         self.last_store = 0.0  # when the last store is acknowledged (timing)
         self._stall_mark = -1
         self.registers = self._registers()
@@ -245,11 +276,22 @@ class Launch:
             if sms is None:
                 if not self.running:
                     self.owner.no_room(self)
+                if self.cooperative:
+                    self.check_resident()
                 return
             cluster = Cluster(self, self.take_pending_cluster(), sms)
             self.running.add(cluster)
             self.started += 1
             cluster.start(self.engine.now + self.clock.cta_start(self.number, sms))
+
+    def check_resident(self):
+        """Raise a Fault: not all CTAs of a cooperative launch fit at once."""
+        ctas, most = math.prod(self.grid), self.started * math.prod(self.cluster)
+        raise Fault(
+            "launch",
+            f"a cooperative launch of {ctas} CTAs, of which {most} run at once ({math.prod(self.block)} threads and "
+            f"{self.shared_bytes} bytes of shared memory each): cudaErrorCooperativeLaunchTooLarge",
+        )
 
     def cluster_done(self, cluster: Cluster):
         self.running.discard(cluster)
@@ -307,7 +349,7 @@ class Launch:
 
     # -- running -----------------------------------------------------------------------------------------------
     def run(self):
-        with arithmetic():
+        with calm():
             try:
                 self.start_clusters()
                 self.engine.run(self.stalled)
@@ -340,13 +382,17 @@ class Launch:
             return False
         if self.engine.progress == self._stall_mark:
             raise Hang("\n".join(self.waiting()))
-        timed = [g for g in self.groups() if self._waits_with_limit(g)]
+        timed = self.limited()
         if not timed:
             raise Hang("\n".join(self.waiting()))
         self._stall_mark = self.engine.progress
         for g in timed:
             g.time_out()
         return True
+
+    def limited(self) -> list:
+        """Return the groups of lanes that wait no longer than a time limit."""
+        return [g for g in self.groups() if self._waits_with_limit(g)]
 
     def instruction(self, group) -> Instr:
         """Return the instruction at which a group waits: one that blocks starts its block."""
@@ -362,7 +408,7 @@ class Launch:
         if left > 0:
             ctas = math.prod(self.grid)
             lines.append(f"  {left} of {ctas} CTAs of the grid have not started, for which no SM has room")
-        return Hang("\n".join([*lines, *self.waiting()[1:]]))
+        return Hang("\n".join([*lines, *self.owner.waiting(self)[1:]]))
 
     def waiting(self) -> list[str]:
         """List who waits where for what: one line for all warps that wait alike, each perhaps in its own CTA."""
@@ -370,7 +416,8 @@ class Launch:
         for g in self.groups():
             instr = self.instruction(g)
             lanes = "" if g.n == g.warp.threads else f" lanes {ranges(g.lanes)}"
-            waits = "spins" if g.waiting_for is None else f"waits for {g.waiting_for}"
+            looks = f", having looked {g.warp.actor.looks}" if g.warp.actor.looks else ""
+            waits = f"spins{looks}" if g.waiting_for is None else f"waits for {g.waiting_for}"
             text = f"{lanes} at PTX line {instr.line} ({instr.op}) {waits}"
             if lookup(instr).limited:
                 text += f" to complete the phase of parity {g.awaited & 1 if g.awaited < 2 else g.awaited >> 63}"

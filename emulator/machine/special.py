@@ -42,6 +42,8 @@ def special_register(group, name: str):
         "cluster_nctarank": cluster[0] * cluster[1] * cluster[2],
         "is_explicit_cluster": int(launch.explicit_cluster),
         "dynamic_smem_size": launch.dynamic_shared,
+        "envreg1": launch.workspace >> 32,  # as cooperative_groups of CUDA 13 reads them
+        "envreg2": launch.workspace & MASK[32],
         "total_smem_size": -(-(cta.smem.size - BASE) // 128) * 128,  # without the system's part, in units of 128
     }.get(base)
     if value is None:

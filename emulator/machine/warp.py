@@ -88,6 +88,7 @@ class Warp:
     def __init__(self, cta, index: int, threads: int):
         self.cta, self.index = cta, index
         self.actor = Actor(WARPS * cta.rank + index + 1, cta.cluster.space, str(self), cta.rank)
+        self.actor.knowledge.elsewhere.update(cta.launch.known)
         self.barrier_places: dict[object, tuple[int, int]] = {}  # barrier -> phase and block where lanes came to it
         self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
         self.live_mask = (1 << threads) - 1
@@ -108,7 +109,7 @@ class Warp:
         self.started = 0.0
 
     def __str__(self):
-        return f"warp {self.index} of CTA {self.cta.ctaid}"
+        return f"warp {self.index} of CTA {self.cta.ctaid}{self.cta.launch.place}"
 
     def arrived_at_cluster_barrier(self, phase: int, lanes: int) -> None:
         """Note that lanes, a bit each, have arrived in a phase of the cluster's barrier."""
@@ -280,6 +281,8 @@ class Group(LaneGroup):
         return found
 
     def later(self, when: float, origin: Origin, call):
+        launch = self.launch
+        launch.under_way += 1
 
         def run():
             try:
@@ -287,6 +290,9 @@ class Group(LaneGroup):
             except EmulatorError as e:
                 e.where = e.where or origin.place()
                 raise
+            launch.under_way -= 1
+            if not launch.under_way:
+                launch.owner.landed(launch)
 
         self.engine.at(when, run)
 
@@ -503,7 +509,7 @@ class Group(LaneGroup):
         while 32 * more > pool.free:  # it does not end a block, as the model's figures are of these
             pool.wanted, self.waiting_for, heap = 32 * more, pool, self.engine.heap
             if len(heap) <= self.engine.limits:
-                raise Hang("\n".join(self.launch.waiting()))
+                raise Hang("\n".join(self.launch.owner.waiting(self.launch)))
             self.engine.step()
         self.waiting_for = None
         pool.free -= 32 * more

@@ -39,14 +39,15 @@ def report(run: TimedRun, trace: Trace, counted: list[dict[str, int]], folder: P
 
 def of_launch(launch: TimedLaunch) -> dict:
     """us: from the end of the launch before, or its own start if there is none, to its end; and where that may lie."""
-    us, before = launch.run.profile.us, launch.before
+    run, us, before = launch.run, launch.run.profile.us, launch.before
     time = us(launch.end - (before.end if before else 0.0))
+    kind = uncertainty.kind(time, run.read_mb(launch.number), before is None, run.profile.name)
     return {
         "launch": launch.number,
         "kernel": launch.launch.program.kernel.name,
         "title": launch.launch.program.kernel.title,
         "us": time,
-        "us_interval": list(uncertainty.interval(time, launch.launch.pdl, launch.run.profile.name)),
+        "us_interval": list(uncertainty.interval(time, kind, launch.launch.pdl, run.profile.name)),
         "start_us": us(launch.start),
         "end_us": us(launch.end),
         "pdl": launch.launch.pdl,
@@ -82,13 +83,14 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
     used = cubin.resources(launch.program.machine_code) if launch.program.machine_code else {}
     used = used.get(launch.program.kernel.name, {})
     threads, shared = math.prod(launch.block), launch.shared_bytes - BASE
-    times = [of_launch(timed)["us"] for timed in chosen]
+    us = mean(of_launch(timed)["us"] for timed in chosen)
+    kind = uncertainty.kind(us, mean(map(run.read_mb, numbers)), chosen[-1].before is None, profile.name)
     return {
         "kernel": launch.program.kernel.name,
         "title": launch.program.kernel.title,
         "launches": numbers,
-        "us": mean(times),
-        "us_interval": list(uncertainty.interval(mean(times), launch.pdl, profile.name)),
+        "us": us,
+        "us_interval": list(uncertainty.interval(us, kind, launch.pdl, profile.name)),
         "grid": list(launch.grid),
         "cluster": list(launch.cluster),
         "threads": threads,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ..errors import Hang
 from ..machine.engine import Engine
-from ..machine.launch import Launch, Owner, arithmetic
+from ..machine.launch import Launch, Owner, calm
 from ..machine.placement import Placement
 from ..state.barrier import Waitable
 from .clock import TimingClock
@@ -63,6 +63,7 @@ class TimedLaunch(Owner):
         self.trigger: float | None = None  # when every CTA has triggered or exited
         self.end: float | None = None
         self.dirty = 0.0  # bytes of the flush that were still in L2 at the end
+        self.read_bytes = 0  # from HBM until the end, by this launch and those before
 
     @property
     def before(self) -> TimedLaunch | None:
@@ -104,7 +105,7 @@ class TimedLaunch(Owner):
 
     def _complete(self):
         run = self.run
-        self.end, self.dirty = run.engine.now, run.clock.memory.dirty
+        self.end, self.dirty, self.read_bytes = run.engine.now, run.clock.memory.dirty, run.clock.memory.read_bytes
         run.active.remove(self)
         if run.enough is not None and run.enough(run):
             return run.stop()
@@ -155,7 +156,7 @@ class TimedRun:
     def run(self) -> TimedRun:
         if self.launches:
             self.engine.at(0.0, self.launches[0].begin)
-            with arithmetic():
+            with calm():
                 self.engine.run(self._stalled)
         return self
 
@@ -171,6 +172,11 @@ class TimedRun:
 
     def _hang(self):
         raise Hang("\n".join(line for t in self.active for line in t.launch.waiting()))
+
+    def read_mb(self, last: int, count: int = 1) -> float:
+        """Says how many 10^6 bytes came from HBM from the end of the launch `count` before `last` to its own."""
+        before = self.launches[last - count].read_bytes if last >= count else 0
+        return (self.launches[last].read_bytes - before) / 1e6
 
     def ends_us(self) -> list[float]:
         """Microseconds from the start of the first launch to the end of each that has ended."""

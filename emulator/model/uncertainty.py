@@ -1,28 +1,37 @@
 """How wrong a modelled time may be: intervals from whole kernels whose times were published or measured.
 
 whole_kernels.json has them, each with its time on silicon and the model's. `plain`: kernels of others on a B200, none
-of which uses programmatic dependent launch (PDL); emulator/VALIDATION.md has the table. `dependent`: nobody has
-published a kernel with PDL, so the load side of this repo's submission stands for them, measured on an H200 with PDL
-and without (silicon/entry/h200_loads.py): a time with PDL is as uncertain as one without, and as PDL makes it on top.
+of which uses programmatic dependent launch (PDL); emulator/VALIDATION.md has the tables. The model's errors differ by
+what a time is of, so that an interval rests on the points of its own kind (`kind`). `dependent`: nobody has published
+a kernel with PDL, so the load side of this repo's submission stands for them, measured on an H200 with PDL and without
+(silicon/entry/h200_loads.py): a time with PDL is as uncertain as one without, and as PDL makes it on top.
 
-whole_kernels_h200.json: CUTLASS's kernels and our own on an H200, for times on that machine: point -> measured,
-modelled us. `python -m silicon.whole_kernels.hopper table . --write emulator/VALIDATION.md` writes it and the table
-there.
+whole_kernels_h200.json: CUTLASS's kernels and our own on an H200, for times on that machine, of whatever kind: point ->
+measured, modelled us. `python -m silicon.whole_kernels.hopper table . --write emulator/VALIDATION.md` writes it and the
+table there.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 from pathlib import Path
 
+from .profile import load
+
 POINTS = json.loads(Path(__file__).with_name("whole_kernels.json").read_text())
 POINTS_H200 = json.loads(Path(__file__).with_name("whole_kernels_h200.json").read_text())
+ALONE, BYTES_BOUND, LATENCY_BOUND = KINDS = "single calls", "in a row, bytes-bound", "in a row, latency-bound"
+HALF = 0.5  # of the time in which HBM at its best rate brings what is read: from there on a call is bytes-bound
 
 
 def basis(machine: str) -> str:
     """What intervals rest on, as a sentence without its full stop. machine: b200 or h200."""
-    whose = {"b200": "public kernels on a B200", "h200": "CUTLASS's kernels and our own on an H200"}[machine]
+    whose = {
+        "b200": "public kernels on a B200 (single calls, or calls in a row that are bound by bytes or by latency)",
+        "h200": "CUTLASS's kernels and our own on an H200",
+    }[machine]
     return (
         f"may be: nine of ten known errors of the model are smaller, those of {whose}; with programmatic dependent "
         "launch, whose errors only an H200 shows, theirs are added. See emulator/VALIDATION.md"
@@ -33,12 +42,37 @@ BASIS = basis("b200")
 COVERED = 0.9  # share of the known errors that lie within an interval
 
 
-def errors(pdl: bool, machine: str = "b200") -> list[float]:
-    """Signed relative errors of the model, ascending: -0.1 is a modelled time that is 10 % too short."""
+def kind(us: float, read_mb: float, alone: bool = False, machine: str = "b200") -> str:
+    """Which of KINDS a modelled time is of, whose errors are then its own.
+
+    us: of a call. read_mb: what the call reads from HBM, in 10^6 bytes. alone: one call between two events, not one of
+    several back to back.
+    """
+    if alone:
+        return ALONE
+    return BYTES_BOUND if read_mb / _best_rate(machine) >= HALF * us else LATENCY_BOUND
+
+
+@functools.cache
+def _best_rate(machine: str) -> float:
+    """TB/s, which are 10^6 bytes a microsecond, that HBM is read with at best."""
+    return load(machine)["hbm"]["read_tb_s"]
+
+
+def kind_of(point: dict) -> str:
+    """Which of KINDS a point of `plain` is of."""
+    return kind(point["modelled_us"], point["read_mb"], not point["in a row"])
+
+
+def errors(of: str, pdl: bool = False, machine: str = "b200") -> list[float]:
+    """Signed relative errors of the model, ascending: -0.1 is a modelled time that is 10 % too short.
+
+    of: one of KINDS; an H200's are not told apart by it.
+    """
     if machine == "h200":
         plain = [modelled / measured for measured, modelled in POINTS_H200.values()]
     else:
-        plain = [point["modelled_us"] / point["published_us"] for point in POINTS["plain"]]
+        plain = [point["modelled_us"] / point["published_us"] for point in POINTS["plain"] if kind_of(point) == of]
     if not pdl:
         return sorted(ratio - 1 for ratio in plain)
     added = [
@@ -48,12 +82,20 @@ def errors(pdl: bool, machine: str = "b200") -> list[float]:
     return sorted(ratio * more - 1 for ratio in plain for more in added)
 
 
-def interval(us: float, pdl: bool, machine: str = "b200") -> tuple[float, float]:
-    """Where the time on the machine may lie of which the model says `us` microseconds: COVERED of the known errors."""
-    known = errors(pdl, machine)
-    left_out = (1 - COVERED) / 2 * (len(known) - 1)
-    low, high = (_at(known, place) for place in (left_out, len(known) - 1 - left_out))
+def interval(us: float, of: str, pdl: bool = False, machine: str = "b200") -> tuple[float, float]:
+    """Where the time on the machine may lie of which the model says `us` microseconds: COVERED of the known errors.
+
+    of: one of KINDS. The bounds are quantiles after Hazen (the i-th of n values, from 1, stands for (i - 1/2) / n), so
+    that few points get an interval that is as wide as theirs.
+    """
+    low, high = middle(errors(of, pdl, machine))
     return us / (1 + high), us / (1 + low)
+
+
+def middle(known: list[float]) -> tuple[float, float]:
+    """Between which values COVERED of the known ones lie, which ascend, as many left out below as above."""
+    left_out = max((1 - COVERED) / 2 * len(known) - 0.5, 0.0)
+    return _at(known, left_out), _at(known, len(known) - 1 - left_out)
 
 
 def best_public(args: dict) -> dict | None:

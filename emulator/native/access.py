@@ -7,6 +7,7 @@ is. So this file knows of shadows (state/shadow.py) how they are kept, and no ru
 
 from __future__ import annotations
 
+import functools
 import re
 
 from ..state.order import GENERIC
@@ -29,7 +30,21 @@ look:
   %own = field %c OWN_SPACE
   %own.space = trunc i64 %own to i32
   %same = icmp eq i32 %space, %own.space
-  br i1 %same, label %here, label %no
+  br i1 %same, label %here, label %away
+away:
+  %until = field %c UNTIL
+  %alone = icmp eq i64 %until, 0
+  br i1 %alone, label %no, label %history
+history:
+  %devices = field %c DEVICES
+  %away.space = sext i32 %space to i64
+  %at.device = at %devices i32 %away.space
+  %device = load i32, ptr %at.device
+  %away.device = sext i32 %device to i64
+  %at.until = at %until i32 %away.device
+  %last = load i32, ptr %at.until
+  %over = icmp sle i32 %number, %last
+  ret i1 %over
 here:
   %components = field %c COMPONENT
   %at.component = at %components i32 %n
@@ -362,10 +377,10 @@ open:
 ready:
   %now = field %c NOW
   %room = field %c ROOM
-  %after = add i64 %now, EVENTS_HERE
+  %after = add i64 %now, 1
   %many = icmp ugt i64 %after, %room
   %noted = field %c EVENT_COUNT
-  %noted.after = add i64 %noted, EVENTS_HERE
+  %noted.after = add i64 %noted, 1
   %event.room = field %c EVENT_ROOM
   %many.events = icmp ugt i64 %noted.after, %event.room
   %full = or i1 %many, %many.events
@@ -412,7 +427,7 @@ element:
   %k = phi i64 [0, %act], [%k.next, %element.done]
   br i1 %shadowed, label %note, label %lanes
 note:
-  %new.element = EVENT_EACH
+  %new.element = icmp eq i64 %k, 0
   br i1 %new.element, label %note.now, label %lanes
 note.now:
   call void @event(ptr %c, i32 %step, i8 MARK)
@@ -500,10 +515,9 @@ _STORE = {
   %stored.more = or i64 %stored.before, %who.stored
   put %c STORED %stored.more""",
 }
-_SHARED = {"WINDOW": "getelementptr i64, ptr %c, i64 FIRST_SHARED", "EVENT_EACH": "icmp ult i64 %k, COUNT"}
+_SHARED = {"WINDOW": "getelementptr i64, ptr %c, i64 FIRST_SHARED"}
 _GLOBAL = {
     "WINDOW": "call ptr @window(ptr %c, i64 %address.0, i64 BYTES)",
-    "EVENT_EACH": "icmp eq i64 %k, 0",
     "IS_VALID": "br label %shadow",
 }
 _VALID = """%valid.base = field %w VALID
@@ -614,6 +628,7 @@ def shadow_text() -> str:
     return "declare i32 @llvm.cttz.i32(i32, i1)\ndeclare i32 @llvm.ctpop.i32(i32)\n" + _expanded(text)
 
 
+@functools.cache
 def access_text(name: str, write: bool, shared: bool, size: int, count: int) -> str:
     """The function of one form of access."""
     parts = {**(_STORE if write else _LOAD), **(_SHARED if shared else _GLOBAL)}
@@ -636,7 +651,7 @@ def access_text(name: str, write: bool, shared: bool, size: int, count: int) -> 
     # a store to shared memory is its lanes'; one to global memory makes all that are here wait for a fence
     numbers = {
         "STORERS": "%active" if shared else "%here", "FIRST_SHARED": layout.SHARED,
-        "EVENTS_HERE": count if shared else 1, "BYTES_LESS_1": bytes_ - 1, "BYTES": bytes_, "SHIFT": 0 if parted else 2,
+        "BYTES_LESS_1": bytes_ - 1, "BYTES": bytes_, "SHIFT": 0 if parted else 2,
         "WORDS_EACH": size if parted else size // WORD, "WORDS": bytes_ if parted else bytes_ // WORD,
         "OF_WRITTEN": "B_WRITTEN" if parted else "WRITTEN", "OF_READS": "B_READS" if parted else "READS",
         "OF_SLOTS": "B_SLOTS" if parted else "SLOTS", "OF_PLACES": "B_PLACES" if parted else "PLACES",

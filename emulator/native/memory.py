@@ -46,7 +46,7 @@ from .layout import (  # noqa: I001
 )  # fmt: skip
 
 EVENTS_OF_A_TURN = 4096
-HEAD = struct.Struct("<20q")
+HEAD = struct.Struct("<22q")
 MOVED = struct.Struct("<2q")
 
 
@@ -147,6 +147,7 @@ class Memory:
         self.context_at = 0
         self.component: np.ndarray | None = None  # of the order of events that `of_order` is about
         self.of_order: tuple[int, ...] = ()
+        self.history: tuple[np.ndarray, np.ndarray] | None = None  # with several devices: see Order and Actor
         self.regions: Regions | None = None
         self.shared = weakref.WeakKeyDictionary()
 
@@ -173,8 +174,11 @@ class Memory:
             self.component = order.component
             self.of_order = len(order.component) - 1, *map(pointer, (order.component, order.space, order.marks))
         head = launch.checks, order.now, *self.of_order, pointer(clock), clock.shape[1], actor.uid, actor.space.index
-        active = (1 << g.n) - 1
-        HEAD.pack_into(context, 0, *head, self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, active, 0, 0, 0)
+        self.history = (order.devices_by_space(), actor.history()) if order.histories else None
+        devices, until = map(pointer, self.history) if self.history else (0, 0)
+        mask = (1 << g.n) - 1
+        tail = self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, mask, 0, devices, until, 0, 0
+        HEAD.pack_into(context, 0, *head, *tail)
         return self.context_at
 
     def _shared(self, cta) -> np.ndarray:

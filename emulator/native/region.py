@@ -114,7 +114,7 @@ class Region:
         bodies = [step.body for b in self.blocks for step in self.steps[b]]
         while any([kinds.follow(body) for body in bodies]):
             pass
-        self.varying = kinds.varying
+        self.varying, self.varies = kinds.varying, mask_of(kinds.varying)
         self.code = code = Translator(self.bits, self.varying)
         for b in self.blocks:
             for n, step in enumerate(self.steps[b]):

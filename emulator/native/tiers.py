@@ -16,9 +16,10 @@ from ..ptx.syntax import TYPE_BITS, Instr
 from .llvm import compiler
 from .region import Region, Step
 
-# Microseconds, about: of an instruction in Python, by what it works with; of LLVM; of going in and out of machine code
+# Microseconds, about: of an instruction in Python, by what it works with; of LLVM, and of the blocks that follow one;
+# of going in and out of machine code
 NUMBERS, INTEGERS, FLOATS, ACCESS = 0.1, 1.0, 12.0, 10.0
-COMPILED, START = 1000.0, 20_000.0
+COMPILED, START = 3000.0, 60_000.0
 CROSSING = 4.0
 LARGEST = 800  # instructions of a region
 UNITS_OF_LANES = ("shfl", "ld", "st", "redux", "vote", "ldmatrix", "stmatrix")
@@ -137,7 +138,7 @@ def gain(region: Region, b: int) -> float:
 
 
 def _varies(region: Region, step: Step) -> bool:
-    return any((step.reads | step.writes) >> r & 1 for r in region.varying)
+    return bool((step.reads | step.writes) & region.varies)
 
 
 def _cycles(region: Region) -> set[int]:

@@ -16,7 +16,8 @@ import numpy as np
 from ..chip import SYSTEM_SHARED
 from ..device import DEVICE, allocate
 from ..errors import Unsupported
-from . import timed
+from . import cuda_modules, timed
+from .after_import import after_import
 
 VERSION = 13000
 ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for
@@ -71,9 +72,13 @@ def between(start, end) -> float:
 
 
 def synchronize() -> None:
-    """A launch that failed is reported where CUDA would: here, and at every later call."""
-    if DEVICE.session.failure is not None:
-        raise DEVICE.session.failure
+    """Wait for the current device. A launch that failed is reported where CUDA would: here, and at every later call."""
+    DEVICE.synchronize()
+
+
+def select(device) -> None:
+    """Make a device the current one."""
+    DEVICE.index = int(device)
 
 
 def allocate_bytes(size: int) -> int:
@@ -91,7 +96,7 @@ def free_bytes(address) -> None:
 
 def copy(target, source, size) -> None:
     """Copy bytes between any two of device memory and the host's."""
-    synchronize()
+    DEVICE.synchronize_all()
     ctypes.memmove(_address(target), _address(source), int(size))
 
 
@@ -105,7 +110,7 @@ def _address(pointer) -> int:
 
 def fill(target, dtype, value, count) -> None:
     """Set so many elements of a NumPy type, from an address on, to a value."""
-    synchronize()
+    DEVICE.synchronize_all()
     raw = (ctypes.c_uint8 * (int(count) * np.dtype(dtype).itemsize)).from_address(int(target))
     np.frombuffer(raw, dtype)[:] = value
 
@@ -133,7 +138,7 @@ def _serve(module, ok, calls: dict, pattern: str) -> None:
 def _answer(ok, call):
     def answer(*args, **kwargs):
         value = call(*args, **kwargs)
-        return (ok,) if value is None else (ok, value)
+        return (ok,) if value is None else (ok, *value) if isinstance(value, tuple) else (ok, value)
 
     return answer
 
@@ -163,13 +168,14 @@ def install() -> None:
     _serve(d, d.CUresult.CUDA_SUCCESS, {
         "cuInit": nothing,
         "cuDriverGetVersion": lambda: VERSION,
-        "cuDeviceGetCount": lambda: 1,
+        "cuDeviceGetCount": lambda: len(DEVICE.memories),
         "cuDeviceGet": lambda n: d.CUdevice(n),
         "cuDeviceGetName": lambda size, device: DEVICE.chip.name.encode()[:size],
         "cuDeviceGetAttribute": lambda a, device: attribute(a),
         "cuDeviceTotalMem": lambda device: DEVICE.chip.memory,
         "cuCtxGetCurrent": lambda: d.CUcontext(1),
-        "cuCtxGetDevice": lambda: d.CUdevice(0),
+        "cuCtxGetDevice": lambda: d.CUdevice(DEVICE.index),
+        "cuDeviceCanAccessPeer": lambda device, peer: int(int(device) != int(peer)),
         "cuCtxCreate": lambda *_: d.CUcontext(1),
         "cuCtxSetCurrent": nothing, "cuCtxPushCurrent": nothing, "cuCtxDestroy": nothing,
         "cuCtxPopCurrent": lambda: d.CUcontext(1),
@@ -188,11 +194,6 @@ def install() -> None:
         "cuMemFree": free_bytes, "cuMemFreeAsync": lambda p, s: free_bytes(p),
         "cuGetErrorName": lambda e: e.name.encode(),
         "cuGetErrorString": lambda e: e.name.encode(),
-        # Occupancy of an image that is never launched, as cutlass.utils.HardwareInfo asks for it.
-        "cuLibraryLoadData": lambda *_: d.CUlibrary(next(_handles)),
-        "cuLibraryEnumerateKernels": lambda n, library: [d.CUkernel(next(_handles)) for _ in range(n)],
-        "cuKernelGetFunction": lambda kernel: d.CUfunction(int(kernel)),
-        "cuFuncSetAttribute": nothing, "cuKernelSetAttribute": nothing, "cuLibraryUnload": nothing,
         "cuOccupancyAvailableDynamicSMemPerBlock": lambda f, n, threads: (
             DEVICE.chip.shared_per_sm // n - SYSTEM_SHARED
         ),
@@ -200,13 +201,15 @@ def install() -> None:
             DEVICE.chip.resident_ctas(size, threads)
         ),
         "cuOccupancyMaxActiveClusters": lambda f, config: max_active_clusters(config),
-    } | {f"cu{name}": f for name, f in memory.items()}, "cu[A-Z].*")  # fmt: skip
+    } | {f"cu{name}": f for name, f in memory.items()} | cuda_modules.driver_calls(d), "cu[A-Z].*")  # fmt: skip
 
     r = runtime
     _serve(r, r.cudaError_t.cudaSuccess, {
-        "cudaGetDeviceCount": lambda: 1,
-        "cudaGetDevice": lambda: 0,
-        "cudaSetDevice": nothing,
+        "cudaGetDeviceCount": lambda: len(DEVICE.memories),
+        "cudaGetDevice": lambda: DEVICE.index,
+        "cudaSetDevice": select,
+        "cudaDeviceCanAccessPeer": lambda device, peer: int(device != peer),
+        "cudaDeviceEnablePeerAccess": lambda peer, flags: DEVICE.enable_peer_access(peer),
         "cudaDeviceGetAttribute": lambda a, device: attribute(a),
         "cudaDeviceSynchronize": synchronize,
         "cudaDriverGetVersion": lambda: VERSION, "cudaRuntimeGetVersion": lambda: VERSION,
@@ -226,5 +229,5 @@ def install() -> None:
         "cudaMemsetAsync": lambda p, v, n, s: fill(p, "u1", v, n),
         "cudaGetLastError": nothing, "cudaPeekAtLastError": nothing,
         "cudaGetErrorName": lambda e: e.name.encode(), "cudaGetErrorString": lambda e: e.name.encode(),
-        "cudaLibraryUnload": nothing,
-    }, "cuda[A-Z].*")  # fmt: skip
+    } | cuda_modules.runtime_calls(r), "cuda[A-Z].*")  # fmt: skip
+    after_import("cuda.bindings.nvrtc", lambda: cuda_modules.install_nvrtc(sys.modules["cuda.bindings.nvrtc"]))

@@ -1,8 +1,8 @@
 """Let CuTe DSL's own JIT-compiled host code launch into the emulator.
 
-The host code that the DSL generates calls a handful of `_cuda*` functions. MLIR's execution engine lets us register
-our own under those names, so nothing has to be compiled, preloaded or linked. The PTX comes from the DSL's own
-"keep PTX" option, and is bound to a library at the moment the DSL loads that library.
+The host code that the DSL generates calls a handful of `_cuda*` functions of its runtime library, which are led here
+(`entry_points.py`), so nothing has to be compiled, preloaded or linked. They get machine code; the PTX that it was made
+of is known by the DSL's own "keep" option.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
-import hashlib
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -20,24 +18,15 @@ import warnings
 from pathlib import Path
 
 from ..chip import chip_of
-from ..device import DEVICE, LoadedModule
+from ..device import DEVICE
 from ..errors import EmulatorError, Unsupported
-from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, NBYTES, TensorMap, encode
-from . import cuda_bindings, source_lines
+from . import cuda_bindings, entry_points, launches, modules, source_lines
 
-KEEP_PTX = "EMULATOR_PTX"  # environment: a folder for the PTX of what CuTe DSL compiles, as it is run here
+RUNTIME = "libcute_dsl_runtime.so"  # with which host code is linked
 SUCCESS, LAUNCH_FAILURE = 0, 719
-CLUSTER, COOPERATIVE, PROGRAMMATIC, PREFERRED_CLUSTER = 4, 2, 6, 11  # cudaLaunchAttributeID
 _u32, _u64, _i32, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p
 
-_libraries: dict[int, LoadedModule] = {}
-_kernels: dict[int, tuple[LoadedModule, str]] = {}
 _callbacks: dict[str, object] = {}
-_loading: list[tuple[str, bytes | None]] = []  # PTX and machine code of the library that is being loaded
-
-
-class _Attribute(ctypes.Structure):
-    _fields_ = [("id", _i32), ("pad", _i32), ("value", _i32 * 16)]
 
 
 class _Config(ctypes.Structure):
@@ -45,7 +34,7 @@ class _Config(ctypes.Structure):
 
     _fields_ = [
         ("grid", _u32 * 3), ("block", _u32 * 3), ("dynamic_shared", _u64), ("queue", _ptr),
-        ("attributes", ctypes.POINTER(_Attribute)), ("count", _u32),
+        ("attributes", ctypes.POINTER(launches.Attribute)), ("count", _u32),
     ]  # fmt: skip
 
 
@@ -70,20 +59,17 @@ def _callback(name: str, *arguments):
 
 @_callback("_cudaLibraryLoadData", _ptr, _ptr, _ptr, _ptr, _u32, _ptr, _ptr, _u32)
 def _load_library(library, code, *_):
-    handle = len(_libraries) + 1
-    text, machine_code = _loading[-1]
-    _libraries[handle] = loaded = DEVICE.module(text, machine_code=machine_code)
-    for kernel in loaded.module.kernels.values():
+    _u64.from_address(library).value = handle = modules.load(code)
+    loaded = modules.modules[handle]
+    for kernel in loaded.module.kernels.values() if loaded else ():
         kernel.function = source_lines.function_of(kernel.name)
-    _u64.from_address(library).value = handle
     return SUCCESS
 
 
 @_callback("_cudaLibraryGetKernel", _ptr, _ptr, ctypes.c_char_p)
 def _get_kernel(kernel, library, name):
-    handle = len(_kernels) + 1
-    _kernels[handle] = (_libraries[library], name.decode())
-    _u64.from_address(kernel).value = handle
+    _u64.from_address(kernel).value = handle = modules.kernel(library, name.decode())
+    modules.kernels[handle].loaded()
     return SUCCESS
 
 
@@ -100,18 +86,19 @@ def _device_attribute(value, attribute, device):
 
 @_callback("_cudaGetDevice", _ptr)
 def _get_device(device):
-    _i32.from_address(device).value = 0
+    _i32.from_address(device).value = DEVICE.index
     return SUCCESS
 
 
 @_callback("_cudaGetDeviceCount", _ptr)
 def _get_device_count(count):
-    _i32.from_address(count).value = 1
+    _i32.from_address(count).value = len(DEVICE.memories)
     return SUCCESS
 
 
 @_callback("_cudaSetDevice", _i32)
 def _set_device(device):
+    cuda_bindings.select(device)
     return SUCCESS
 
 
@@ -141,67 +128,35 @@ def _occupancy(blocks, kernel, threads, dynamic_shared):
 @_callback("_cuTensorMapEncodeTiled", _ptr, _u32, _u32, _u64, _ptr, _ptr, _ptr, _ptr, _u32, _u32, _u32, _u32)
 def encode_tensormap(out, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill):
     """cuTensorMapEncodeTiled, for host code that does not pack the words itself (cutlass.experimental)."""
-    if interleave or kind >= len(DRIVER_TYPES) or swizzle >= len(DRIVER_SWIZZLES):
-        raise Unsupported(f"cuTensorMapEncodeTiled with data type {kind}, interleave {interleave}, swizzle {swizzle}")
-    span, atom = DRIVER_SWIZZLES[swizzle]
-    tensormap = TensorMap(
-        address or 0, DRIVER_TYPES[kind], tuple((_u64 * rank).from_address(dims)),
-        tuple((_u64 * (rank - 1)).from_address(strides)) if rank > 1 else (), tuple((_u32 * rank).from_address(box)),
-        tuple((_u32 * rank).from_address(steps)), span, atom, bool(fill), L2_PROMOTIONS[promotion],
+    higher = (_u64 * (rank - 1)).from_address(strides) if rank > 1 else ()
+    words = launches.tensor_map(
+        kind, address or 0, (_u64 * rank).from_address(dims), higher, (_u32 * rank).from_address(box),
+        (_u32 * rank).from_address(steps), interleave, swizzle, promotion, fill,
     )  # fmt: skip
-    ctypes.memmove(out, encode(tensormap), NBYTES)
+    ctypes.memmove(out, words, len(words))
     return SUCCESS
 
 
 @_callback("_cudaLaunchKernelEx", _ptr, _ptr, _ptr)
 def _launch_ex(config, kernel, arguments):
     c = _Config.from_address(config)
-    module, name = _kernels[kernel]
-    options = launch_options(ctypes.cast(c.attributes, _ptr).value, c.count)
-    params = parameters(module.program(name).kernel, arguments)
-    DEVICE.launch(
-        module, name, tuple(c.grid), tuple(c.block), params, dynamic_shared=c.dynamic_shared, **options
-    )  # fmt: skip
+    options = launches.options(ctypes.cast(c.attributes, _ptr).value, c.count)
+    launched = modules.kernels[kernel]
+    params = launches.parameters(launched.loaded().program(launched.name).kernel, arguments)
+    launches.launch(launched, c.grid, c.block, params, c.dynamic_shared, **options)
     return SUCCESS
 
 
-def launch_options(attributes: int | None, count: int) -> dict:
-    """Return what an array of so many cudaLaunchAttribute at an address asks for, as options of `Device.launch`."""
-    cluster, preferred, pdl = None, None, False
-    for a in (_Attribute * count).from_address(attributes) if count else ():
-        if a.id == CLUSTER:
-            cluster = tuple(a.value[:3])
-        elif a.id == PREFERRED_CLUSTER:
-            preferred = tuple(a.value[:3])
-        elif a.id == PROGRAMMATIC:
-            pdl = bool(a.value[0])
-        elif a.id == COOPERATIVE:
-            if a.value[0]:
-                raise Unsupported("cooperative launch")
-        else:
-            raise Unsupported(f"launch attribute {a.id}")
-    if preferred and all(preferred) and DEVICE.session.schedule.seed % 2 == 0:
-        cluster = preferred  # a GPU takes either, cluster by cluster; here it is one of them for the whole launch
-    return {"cluster": cluster, "pdl": pdl}
+def refusal(name: str) -> int | None:
+    """Return the address of a function that refuses a call by its name, if it is one of CUDA's."""
+    if not name.startswith("_cu"):
+        return None
 
+    def refuse():
+        raise Unsupported(f"{name.lstrip('_')}() of CuTe DSL's host code on the emulated device")
 
-def parameters(kernel, arguments: int) -> bytes:
-    """Return the block of a kernel's parameters, whose addresses are an array at `arguments`."""
-    params = bytearray(kernel.param_bytes)
-    pointers = (_u64 * len(kernel.params)).from_address(arguments) if kernel.params else ()
-    for p, address in zip(kernel.params, pointers, strict=True):
-        params[p.offset : p.offset + p.size] = ctypes.string_at(address, p.size)
-    return bytes(params)
-
-
-def keep(text: str) -> None:
-    """Write PTX to the folder that the environment names: a file for each kernel and whatever else makes it another."""
-    folder = os.environ.get(KEEP_PTX)
-    if folder:
-        os.makedirs(folder, exist_ok=True)
-        kernel = re.search(r"\.entry\s+([\w$]+)", text)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        Path(folder, f"{kernel[1][:120] if kernel else 'no_kernel'}-{digest}.ptx").write_text(text)
+    _callback(name)(refuse)
+    return ctypes.cast(_callbacks[name], _ptr).value
 
 
 @functools.cache
@@ -209,20 +164,25 @@ def configure() -> None:
     """Set what CuTe DSL reads from the environment when it is imported: the target, and to keep the PTX."""
     folder = tempfile.mkdtemp(prefix="emulator-ptx-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["CUTE_DSL_ARCH"] = DEVICE.chip.arch
-    os.environ["CUTE_DSL_DUMP_DIR"] = folder
-    os.environ["CUTE_DSL_KEEP"] = "ptx,cubin"
-    os.environ.setdefault("CUTE_DSL_LINEINFO", "1")
+    for dsl in ("CUTE_DSL", "CUTE_EXPERIMENTAL_DSL"):  # the second one: `cutlass.cute.experimental`
+        os.environ[f"{dsl}_ARCH"] = DEVICE.chip.arch
+        os.environ[f"{dsl}_DUMP_DIR"] = folder
+        os.environ[f"{dsl}_KEEP"] = "ptx,cubin"
+        os.environ.setdefault(f"{dsl}_LINEINFO", "1")
     warnings.filterwarnings("ignore", "Cache is disabled as user wants to generate PTX", UserWarning)  # we want to
 
 
-def install(machine: str | None = None) -> None:
+def install(machine: str | None = None, devices: int | None = None) -> None:
     """Patch CuTe DSL and `cuda.bindings`. Call it before `import cutlass`, or the first compile.
 
-    machine: "b200" or "h200", of which the device is one from now on; a B200 if nobody says anything.
+    machine: "b200" or "h200", of which the device is one from now on; a B200 if nobody says anything. devices: so many
+    of them, one if nobody says anything; launches on several are interleaved (docs/two_gpus.md). Raises Unsupported
+    where memory of another number of devices is in use.
     """
     if machine is not None:
         choose(machine)
+    if devices is not None:
+        DEVICE.become(devices)
     _install()
 
 
@@ -238,36 +198,29 @@ def choose(machine: str) -> None:
 def _install() -> None:
     configure()
     from cutlass.base_dsl.common import DSLCudaRuntimeError
-    from cutlass.base_dsl.compiler import Compiler
+    from cutlass.base_dsl.env_manager import get_prefix_dsl_libs
+    from cutlass.cutlass_dsl import CuTeDSL
     from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction
 
-    compile_engine = Compiler.jit
+    read = CuTeDSL._get_dsl().envar  # what it has read of the environment, if it was imported before
+    read.keep_ptx = read.keep_cubin = True
+    read.dump_dir = os.environ["CUTE_DSL_DUMP_DIR"]
 
-    @functools.wraps(compile_engine)
-    def jit(self, *args, **kwargs):
-        engine = compile_engine(self, *args, **kwargs)
-        for name, callback in _callbacks.items():
-            engine.raw_register_runtime(name, ctypes.cast(callback, _ptr))
-        return engine
+    addresses = {name: ctypes.cast(callback, _ptr).value for name, callback in _callbacks.items()}
+    for path in (get_prefix_dsl_libs("CUTE_DSL") or "").split(os.pathsep):
+        if Path(path).name == RUNTIME:
+            entry_points.replace(path, addresses, refusal)
 
-    Compiler.jit = jit
+    make = CudaDialectJitCompiledFunction.__init__
 
-    load = CudaDialectJitCompiledFunction._load_cuda_library
+    @functools.wraps(make)
+    def make_and_note(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        made = self.artifacts
+        if made is not None and made.PTX and isinstance(made.CUBIN, bytes):  # else a path where there is nothing
+            modules.note(made.CUBIN, source_lines.resolved(made.PTX))
 
-    @functools.wraps(load)
-    def load_cuda_library(self):
-        text = self.artifacts.PTX if self.artifacts is not None else None
-        if not text:
-            raise Unsupported("the DSL kept no PTX: emulator.install() must run before the first cute.compile")
-        text = source_lines.resolved(text)
-        keep(text)
-        _loading.append((text, self.artifacts.CUBIN))
-        try:
-            return load(self)
-        finally:
-            _loading.pop()
-
-    CudaDialectJitCompiledFunction._load_cuda_library = load_cuda_library
+    CudaDialectJitCompiledFunction.__init__ = make_and_note
     source_lines.install()
     # Else it cannot be unpickled, and a pool of processes whose result it is waits for ever.
     DSLCudaRuntimeError.__reduce__ = lambda error: (type(error), (error._error_code, error._error_name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -14,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import click
 from ..chip import CHIPS
 from ..device import DEVICE, Session
 from ..errors import EmulatorError, Fault
+from ..machine.hosts import Stopped
 from ..machine.launch import Launch
 from ..machine.schedule import Schedule
 from . import cute_dsl, watch
@@ -30,6 +31,7 @@ from . import installs as installing
 ROOT = Path(__file__).resolve().parents[2]  # where emulator/ is
 # For the processes that the script starts: the Options
 OPTIONS = "EMULATOR_RUN"
+LAUNCH_FAILURE = "cudaErrorLaunchFailure"
 LAUNCH = "launch"  # the class of a line that is no finding: there was a launch
 OTHER_ARCH = re.compile(r"expects arch to be \S*sm_90")  # CuTe DSL's 25 lines
 HOPPER = "this is code of sm_90a and the machine a B200: `run --machine h200` is a Hopper GPU"
@@ -42,7 +44,8 @@ class Options:
 
     machine: a key of chip.CHIPS. most: findings before launches fail. timed: whether the model times what is between
     events. findings: a file that gets a line of JSON for each finding, note and launch. strict: whether notes are
-    findings. timeout: seconds that a launch may take, 0 for any time.
+    findings. timeout: seconds that a launch may take, 0 for any time. devices: how many GPUs there are; ranks: as how
+    many processes the script runs, each a thread, 0 for one a device.
     """
 
     schedule: int = 0
@@ -53,6 +56,8 @@ class Options:
     findings: str = ""
     strict: bool = False
     timeout: float = 0.0
+    devices: int = 1
+    ranks: int = 0
 
     @classmethod
     def of_environment(cls) -> Options:
@@ -92,21 +97,23 @@ class Loud(Session):
             with open(self.file, "a") as file:
                 file.write(json.dumps(row | {"schedule": self.schedule.seed, "launch": self.launches}) + "\n")
 
-    @contextlib.contextmanager
-    def watched(self, launch: Launch):
-        try:
-            with watch.watched(lambda: [launch], self.timeout):
-                yield
-        finally:
-            if self.file:
-                self.write({"class": LAUNCH, "kernel": launch.program.kernel.title, "wrote": written(launch)})
+    def watched(self, running: Callable[[], list[Launch]]):
+        return watch.watched(running, self.timeout)
+
+    def ended(self, launch: Launch) -> None:
+        if self.file:
+            row = {"class": LAUNCH, "kernel": launch.program.kernel.title, "device": launch.device}
+            self.write(row | {"wrote": written(launch)})
 
 
 def written(launch: Launch) -> list[list[str]]:
-    """What memory that a launch wrote to holds now: names with digests. Nothing is known of one without checks."""
+    """What memory that a launch wrote to holds now: names with digests. Nothing is known of one without checks.
+
+    What several devices may access is left out: others may be at it.
+    """
     found = []
     for region, used in launch.dependencies.own.regions.values():
-        if used[1].any():
+        if used[1].any() and not region.peers:
             found.append([region.name, hashlib.blake2b(region.data, digest_size=8).hexdigest()])
     return sorted(found)
 
@@ -123,6 +130,7 @@ def install() -> None:
     from . import torch_cuda
 
     options = Options.of_environment()
+    DEVICE.become(options.devices)
     installing.forbid()
     torch_cuda.install()
     schedule = Schedule(options.schedule)
@@ -155,20 +163,34 @@ def run(script: str, args: list[str], options: Options, installs: bool = False, 
     sys.argv = [script, *args]
     sys.path[0] = str(Path(script).resolve().parent)
     sys.path.append(str(ROOT))  # which was there as the current folder, or not at all
-    status = 0
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit as e:
-        if e.code is not None and not isinstance(e.code, int):
-            print(e.code, file=sys.stderr)
-        status = e.code if isinstance(e.code, int) else int(e.code is not None)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as e:
-        said = explained(e)
-        print(said if sys.stderr.isatty() else COLOURS.sub("", said), file=sys.stderr, end="")
-        status = 1
-    return status or int(bool(DEVICE.session.findings))
+    if options.devices > 1 and options.ranks != 1:
+        from . import ranks
+
+        raised = ranks.run_script(script, options.ranks or options.devices)
+    else:
+        raised = [None]
+        try:
+            runpy.run_path(script, run_name="__main__")
+            DEVICE.synchronize_all()
+        except BaseException as e:
+            raised = [e]
+    statuses = [exit_status(e) for e in raised]
+    return next(filter(None, statuses), 0) or int(bool(DEVICE.session.findings))
+
+
+def exit_status(raised: BaseException | None) -> int:
+    """Return what a process ends with that raises this, and say what Python would."""
+    if raised is None or isinstance(raised, Stopped):
+        return 0
+    if isinstance(raised, KeyboardInterrupt):
+        raise raised
+    if isinstance(raised, SystemExit):
+        if raised.code is not None and not isinstance(raised.code, int):
+            print(raised.code, file=sys.stderr)
+        return raised.code if isinstance(raised.code, int) else int(raised.code is not None)
+    said = explained(raised)
+    print(said if sys.stderr.isatty() else COLOURS.sub("", said), file=sys.stderr, end="")
+    return 1
 
 
 def run_once(script: str, args: list[str], options: Options, installs: bool) -> dict:
@@ -180,7 +202,8 @@ def run_once(script: str, args: list[str], options: Options, installs: bool) -> 
         rows = [json.loads(line) for line in findings.read_text().splitlines()]
     found = [row for row in rows if row["class"] != LAUNCH]
     status = status or int(any(one["class"] == "wrong" for one in found))  # of processes that it started, too
-    launches = [{"kernel": row["kernel"], "wrote": row["wrote"]} for row in rows if row["class"] == LAUNCH]
+    done = sorted((row for row in rows if row["class"] == LAUNCH), key=lambda row: row["device"])
+    launches = [{"kernel": row["kernel"], "wrote": row["wrote"]} for row in done]
     runs = [{"schedule": options.schedule, "exit_status": status, "findings": found, "launches": launches}]
     return {"script": script, "args": args, "machine": options.machine, "exit_status": status, "runs": runs}
 
@@ -198,6 +221,7 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
             command = [sys.executable, "-m", "emulator", "run", "--schedule", str(seed), "--machine", options.machine]
             command += ["--keep-going", str(options.most), "--json", str(report), *["--installs"] * installs]
             command += ["--timed"] * options.timed + ["--strict"] * options.strict
+            command += ["--devices", str(options.devices), "--ranks", str(options.ranks)]
             command += ["--timeout", str(options.timeout)] * bool(options.timeout)
             command += [*["--no-checks"] * (not options.checks), script, *args]
             path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -266,10 +290,15 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{plural * (number != 1)}"
 
 
+def is_launch_failure(error: BaseException) -> bool:
+    """Whether an error is how CuTe DSL, by itself or by TVM FFI, says that a launch has failed."""
+    return any(of.__name__ == "DSLCudaRuntimeError" for of in type(error).__mro__) or LAUNCH_FAILURE in str(error)
+
+
 def explained(error: BaseException) -> str:
     """The traceback of what a script raises, as if it ran without us; of a finding, which has been shown, the place."""
     folders = [str(ROOT / "emulator"), os.path.dirname(click.__file__)]
-    known = error in DEVICE.session.errors or DEVICE.session.failure and type(error).__name__ == "DSLCudaRuntimeError"
+    known = error in DEVICE.session.errors or DEVICE.session.failure and is_launch_failure(error)
     hopper = bool(OTHER_ARCH.search(str(error))) and DEVICE.chip is CHIPS["b200"]
     if known or hopper:
         folders += [os.path.dirname(module.__file__) for module in [sys.modules.get("cutlass")] if module]

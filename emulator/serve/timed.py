@@ -54,20 +54,22 @@ def modelled(launches: list[Recorded], key: tuple) -> float:
     name = DEVICE.chip.name.split()[1].lower()
     profile, memory = load(name), DEVICE.memory
     time = profile["launch"]["events_ns"] / 1e3
-    simulated = 0
+    calls, simulated, read = 1, 0, 0.0
     if launches:
         step = period(key)
         rule = Steady(list(range(step, len(key) + 1, step)))
         before = [(region, region.data.copy()) for region in memory.regions if not region.read_only]
         try:
-            TimedRun(profile, memory, launches, enough=rule).run()
+            run = TimedRun(profile, memory, launches, enough=rule).run()
         finally:
             for region, data in before:
                 region.data[:] = data
         time += profile.us(rule.total())
-        simulated = len(rule.ends) * step
+        calls, simulated = rule.calls, len(rule.ends) * step
+        read = run.read_mb(simulated - 1, step)
     pdl = any(recorded.options.get("pdl") for recorded in launches)
-    low, high = uncertainty.interval(time, pdl, name)
+    kind = uncertainty.kind(time / calls, read, calls == 1, name)
+    low, high = uncertainty.interval(time, kind, pdl, name)
     print(
         f"emulator: {time:.2f} us between two events: modelled, not measured (profile {name}, it may be "
         f"{low:.2f} to {high:.2f}); "

@@ -1,6 +1,6 @@
 """torch's `cuda` device, served by CPU tensors in this process: `install()`.
 
-`torch.device("cuda")` stays what it is; what changes is where such tensors live. A `CudaTensor` is a CPU tensor in the
+`torch.device("cuda")` stays what it is; what changes is where such tensors live. A `CudaTensor` is a CPU tensor in an
 emulated device's memory (aligned, registered, guarded) that says it is on `cuda:0`. A function mode sees every call of
 torch's API: it redirects the device argument, lets torch's own CPU code do the work, and moves what comes out to where
 CUDA would have left it. As on a GPU, operands on different devices are an error. One random generator serves both.
@@ -21,42 +21,56 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..device import DEVICE
+from ..device import DEVICE, allocate
 from ..errors import Unsupported
+from ..state.global_memory import HOST
 from . import cuda_bindings, cute_dsl, timed, triton_driver
 from .after_import import after_import
 from .cuda_cpp import extension
 from .scaled_mm import scaled_mm
 
-DEVICE_0 = torch.device("cuda", 0)
 KDL_CUDA = 2  # DLDeviceType, https://dmlc.github.io/dlpack/latest/c_api.html
 _plain = torch._C.DisableTorchFunctionSubclass
 
 
-class CudaTensor(torch.Tensor):
-    """A tensor on the emulated device. Operations on it go through `CudaMode`."""
+class Absent:
+    """An attribute of a base class that a class does not have."""
 
-    device = property(lambda self: DEVICE_0)
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, instance, owner):
+        raise AttributeError(self.name)
+
+
+class CudaTensor(torch.Tensor):
+    """A tensor on an emulated device, of number `index`. Operations on it go through `CudaMode`."""
+
+    index = 0
+    device = property(lambda self: torch.device("cuda", self.index))
     is_cuda = property(lambda self: True)
     is_cpu = property(lambda self: False)
 
     def get_device(self) -> int:
-        return 0
+        return self.index
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        if dl_device not in (None, (KDL_CUDA, 0)) or copy:
+        if dl_device not in (None, (KDL_CUDA, self.index)) or copy:
             raise Unsupported(f"DLPack export to device {dl_device}, copy={copy}")
         with _plain():
             capsule = self.as_subclass(torch.Tensor).__dlpack__()
-        _set_device_type(capsule)
+        _set_device(capsule, self.index)
         return capsule
 
     def __dlpack_device__(self):
-        return KDL_CUDA, 0
+        return KDL_CUDA, self.index
+
+    __dlpack_c_exchange_api__ = Absent()  # torch's own, which TVM FFI calls, reads where the tensor really lies
 
     def numpy(self, *, force=False):
         if not force:
-            raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy it to the host")
+            device = f"can't convert {self.device} device type tensor to numpy"
+            raise TypeError(f"{device}. Use Tensor.cpu() to copy it to the host")
         return self.cpu().numpy()
 
     def __array__(self, dtype=None):
@@ -71,29 +85,30 @@ class CudaTensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # the mode has done all there is to do
 
 
-def _set_device_type(capsule) -> None:
-    """Make an unversioned DLPack capsule of CPU memory say CUDA: DLManagedTensor {void* data; i32 device_type; ...}."""
+def _set_device(capsule, index: int) -> None:
+    """Make an unversioned DLPack capsule of CPU memory say CUDA: DLManagedTensor {void* data; i32 type, index; ...}."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    ctypes.c_int32.from_address(pointer(capsule, b"dltensor") + 8).value = KDL_CUDA
+    (ctypes.c_int32 * 2).from_address(pointer(capsule, b"dltensor") + 8)[:] = KDL_CUDA, index
 
 
 # -- where tensors live ----------------------------------------------------------------------------------------------
 
 
-def _is_cuda(device) -> bool:
-    """Whether a device argument means the emulated device; raises for a second one."""
+def cuda_index(device) -> int | None:
+    """Number of the emulated device that a device argument means, or None; raises for one that is not there."""
     if device is None or isinstance(device, bool):
-        return False
+        return None
     if isinstance(device, int):
         device = torch.device("cuda", device)
     elif isinstance(device, str):
         device = torch.device(device)
     if not isinstance(device, torch.device) or device.type != "cuda":
-        return False
-    if device.index:
-        raise Unsupported(f"{device}: there is one emulated device, cuda:0")
-    return True
+        return None
+    if (device.index or 0) >= (there := len(DEVICE.memories)):
+        more = "is one emulated device, cuda:0" if there == 1 else f"are {there} emulated devices"
+        raise Unsupported(f"{device}: there {more} (`run --devices N`)")
+    return DEVICE.index if device.index is None else device.index
 
 
 def check_served(tensor: torch.Tensor) -> None:
@@ -104,13 +119,33 @@ def check_served(tensor: torch.Tensor) -> None:
         raise Unsupported("autograd on the emulated device")
 
 
-def to_device(tensor: torch.Tensor) -> torch.Tensor:
-    """Any CPU tensor or CudaTensor -> CudaTensor; copies its storage unless that is in device memory already."""
+def to_device(tensor: torch.Tensor, index: int | None = None) -> torch.Tensor:
+    """Any CPU tensor or CudaTensor -> CudaTensor; copies its storage unless that is in device memory already.
+
+    index: the device; without one, whichever it is on, else the current one.
+    """
     check_served(tensor)
     storage = tensor.untyped_storage()
-    if storage.nbytes() and not DEVICE.memory.starts_at(storage.data_ptr()):
-        tensor = DEVICE.tensor_like(tensor, f"tensor {tuple(tensor.shape)} {tensor.dtype}")
-    return tensor.as_subclass(CudaTensor)
+    home = DEVICE.home(storage.data_ptr()) if storage.nbytes() else index
+    index = (DEVICE.index if home in (None, HOST) else home) if index is None else index
+    if storage.nbytes() and not DEVICE.reaches(index, storage.data_ptr()):
+        with DEVICE.on(index):
+            tensor = DEVICE.tensor_like(tensor, f"tensor {tuple(tensor.shape)} {tensor.dtype}")
+    tensor = tensor.as_subclass(CudaTensor)
+    tensor.index = index
+    return tensor
+
+
+def _await(tensors: list[torch.Tensor], name: str, args: tuple) -> None:
+    """Before an operation on tensors of several devices' memory: let these run what was launched before it."""
+    is_view = name == "__getitem__" and not any(isinstance(x, torch.Tensor) for x in tree_leaves(args[1:]))
+    if is_view or name in _METADATA:
+        return
+    devices = sorted({tensor.index for tensor in tensors})
+    for device in devices:
+        DEVICE.synchronize(device, host=name in _NEEDS_DATA)
+    if len(devices) > 1:
+        DEVICE.node.meet(devices)
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -120,6 +155,14 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 # Calls that take tensors of both devices: copies, and host indices of a device tensor.
 _MIXED = {"copy_", "__getitem__", "__setitem__", "index_put_", "index_put", "type_as"}
 _NEEDS_DATA = {"item", "tolist", "cpu", "__bool__", "__int__", "__float__", "__repr__", "__format__"}
+# Calls that look at no element: for them nothing needs to have run.
+_METADATA = {
+    "__get__", "__set__", "__len__", "__hash__", "as_strided", "chunk", "data_ptr", "detach", "dim", "element_size",
+    "empty_like", "expand", "expand_as", "get_device", "is_contiguous", "is_floating_point", "movedim", "narrow",
+    "ndimension", "nelement", "new_empty", "new_zeros", "numel", "ones_like", "permute", "record_stream", "select",
+    "size", "split", "squeeze", "storage_offset", "stride", "swapaxes", "t", "transpose", "unbind", "unflatten",
+    "unsqueeze", "untyped_storage", "view", "view_as", "zeros_like",
+}  # fmt: skip
 
 
 class CudaMode(TorchFunctionMode):
@@ -129,32 +172,42 @@ class CudaMode(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         name = getattr(function, "__name__", "")
         if name in _NEEDS_DATA:
-            cuda_bindings.synchronize()
+            DEVICE.check()
         if special := _SPECIAL.get(name):
             with _plain():
                 return special(function, *args, **kwargs)
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         on_device = [t for t in tensors if isinstance(t, CudaTensor)]
         if on_device and name not in _MIXED and any(t.dim() and not isinstance(t, CudaTensor) for t in tensors):
-            raise RuntimeError(f"{name}: Expected all tensors to be on the same device, but got cuda:0 and cpu")
-        where = bool(on_device)
+            device = on_device[0].device
+            raise RuntimeError(f"{name}: Expected all tensors to be on the same device, but got {device} and cpu")
+        if DEVICE.node is not None and on_device:
+            there = sorted({t.index for t in on_device if t.dim()} or {on_device[0].index})
+            if len(there) > 1 and name not in _MIXED:
+                devices = " and ".join(f"cuda:{k}" for k in there)
+                raise RuntimeError(f"{name}: Expected all tensors to be on the same device, but got {devices}")
+            _await(on_device, name, args)
+        where = on_device[0].index if on_device else None
         default = default_device.CURRENT_DEVICE  # torch.set_default_device, `with torch.device(...)`
         if default is not None and function in default_device._device_constructors():
             kwargs["device"] = kwargs.get("device") or default
         if kwargs.get("device") is not None:
-            where = _is_cuda(kwargs["device"])
-            if where:
+            where = cuda_index(kwargs["device"])
+            if where is not None:
                 kwargs["device"] = "cpu"
+        pinned = kwargs.pop("pin_memory", False)
         with _plain():
-            if name == "_scaled_mm" and where:
+            if name == "_scaled_mm" and where is not None:
                 function = scaled_mm
             result = function(*args, **kwargs)
-            if not where and not on_device or isinstance(result, torch.Size):
+            if pinned and where is None:
+                return _pin_memory(function, result)
+            if where is None and not on_device or isinstance(result, torch.Size):
                 return result
             if DEVICE.capture is not None and any(isinstance(r, torch.Tensor) for r in tree_leaves(result)):
                 raise Unsupported(f"{name} inside the capture of a CUDA graph")
             mine = {id(t) for t in tensors}  # what an in-place operation returns stays what and where it was
-            move = to_device if where else to_host
+            move = to_host if where is None else functools.partial(to_device, index=where)
             return tree_map(lambda r: move(r) if isinstance(r, torch.Tensor) and id(r) not in mine else r, result)
 
 
@@ -173,20 +226,23 @@ def _to(
         device = args.pop(0)
         dtype = args.pop(0) if args and (args[0] is None or isinstance(args[0], torch.dtype)) else dtype
     copy = bool(args[1]) if len(args) > 1 else copy
-    was = isinstance(tensor, CudaTensor)
-    where = was if device is None else _is_cuda(device)
-    if not where and device is not None and torch.device(device).type != "cpu":
+    was = tensor.index if isinstance(tensor, CudaTensor) else None
+    where = was if device is None else cuda_index(device)
+    if where is None and device is not None and torch.device(device).type != "cpu":
         raise Unsupported(f"Tensor.to({device!r})")
-    if where:
+    if where is not None:
         check_served(tensor)
-    elif was:
-        cuda_bindings.synchronize()
+    if was is not None and where is None:
+        DEVICE.synchronize(was)
+    elif was is not None and DEVICE.node is not None:
+        DEVICE.synchronize(was, host=False)
+        DEVICE.node.meet([was, where])
     result = function(
         tensor.as_subclass(torch.Tensor), dtype or tensor.dtype, copy=copy or where != was, memory_format=memory_format
     )
     if where == was and not copy and result.dtype == tensor.dtype and result.stride() == tensor.stride():
         return tensor
-    return to_device(result) if where else result
+    return result if where is None else to_device(result, where)
 
 
 def _cuda(function, tensor, device=None, non_blocking=False, memory_format=torch.preserve_format):
@@ -198,50 +254,72 @@ def _cpu(function, tensor, memory_format=torch.preserve_format):
 
 
 def _pin_memory(function, tensor, device=None):
-    return tensor.clone()
+    if isinstance(tensor, CudaTensor):
+        raise RuntimeError(f"cannot pin 'torch.cuda' memory of {tensor.device}: only dense CPU tensors can be pinned")
+    if _is_pinned(None, tensor):
+        return tensor
+    pinned = allocate(tensor.numel() * tensor.element_size())
+    if pinned.size:
+        DEVICE.pin(pinned)
+    pinned = torch.from_numpy(pinned).view(tensor.dtype).view(tensor.shape)
+    return pinned.copy_(tensor)
 
 
-_SPECIAL = {"to": _to, "cuda": _cuda, "cpu": _cpu, "pin_memory": _pin_memory}
+def _is_pinned(function, tensor, device=None) -> bool:
+    return tensor.numel() > 0 and DEVICE.home(tensor.untyped_storage().data_ptr()) == HOST
+
+
+_SPECIAL = {"to": _to, "cuda": _cuda, "cpu": _cpu, "pin_memory": _pin_memory, "is_pinned": _is_pinned}
 
 
 # -- torch.cuda --------------------------------------------------------------------------------------------------------
 
 
 class Stream:
-    """Everything runs in the order it is called: one stream, under any name."""
+    """Everything on a device runs in the order it is called: one stream, under any name."""
 
     cuda_stream = 0
-    device = DEVICE_0
-    device_index, priority = 0, 0
+    priority = 0
 
     def __init__(self, device=None, priority=0, **_):
-        pass
+        self.device_index = DEVICE.index if device is None else cuda_index(device)
+        self.device = torch.device("cuda", self.device_index)
 
     def synchronize(self):
-        cuda_bindings.synchronize()
+        DEVICE.synchronize(self.device_index)
 
     def query(self) -> bool:
+        if DEVICE.node is not None:
+            DEVICE.synchronize(self.device_index)
         return True
 
     def wait_stream(self, stream):
-        pass
+        _after(self.device_index, stream.device_index)
 
     def wait_event(self, event):
-        pass
+        _after(self.device_index, event.device_index)
 
     def record_event(self, event=None):
         event = event or Event()
-        event.record()
+        event.record(self)
         return event
 
     def __enter__(self):
+        self.before, DEVICE.index = DEVICE.index, self.device_index
         return self
 
     def __exit__(self, *_):
-        pass
+        DEVICE.index = self.before
 
     def __cuda_stream__(self):
         return 0, 0
+
+
+def _after(device: int, other: int) -> None:
+    """What a device does next is to come after what another one has been given to do."""
+    if device != other:
+        DEVICE.synchronize(other, host=False)
+        DEVICE.node.follow(device, other)
 
 
 class Event:
@@ -249,24 +327,40 @@ class Event:
 
     cuda_event = 0
     launches: int | None = None  # so many there were
+    device_index = 0
 
     def __init__(self, enable_timing=False, blocking=False, interprocess=False, external=False):
         pass
 
     def record(self, stream=None):
         self.launches = timed.now()
+        self.device_index = DEVICE.index if stream is None else stream.device_index
 
     def wait(self, stream=None):
-        pass
+        _after(DEVICE.index if stream is None else stream.device_index, self.device_index)
 
     def query(self) -> bool:
+        if DEVICE.node is not None:
+            DEVICE.synchronize(self.device_index)
         return True
 
     def synchronize(self):
-        cuda_bindings.synchronize()
+        DEVICE.synchronize(self.device_index)
 
     def elapsed_time(self, end) -> float:
         return cuda_bindings.elapsed(self.launches, end.launches)
+
+
+class Generator(torch.Generator):
+    """A random generator of any device: the numbers are the CPU's."""
+
+    def __new__(cls, device="cpu"):
+        generator = super().__new__(cls, "cpu")
+        index = cuda_index(torch.device(device))
+        generator.where = torch.device("cpu" if index is None else f"cuda:{index}")
+        return generator
+
+    device = property(lambda self: self.where)
 
 
 class CUDAGraph:
@@ -305,17 +399,19 @@ class graph:  # the name that torch gives it
 
 
 class _Context:
-    """torch.cuda.device(0), torch.cuda.stream(s): nothing to switch to."""
+    """torch.cuda.device(0), torch.cuda.stream(s): makes the device the current one."""
 
     def __init__(self, what=None):
-        if isinstance(what, (int, str, torch.device)):
-            _is_cuda(what)
+        self.idx = what.device_index if isinstance(what, Stream) else cuda_index(what)
 
     def __enter__(self):
+        self.prev_idx = DEVICE.index
+        if self.idx is not None:
+            DEVICE.index = self.idx
         return self
 
     def __exit__(self, *_):
-        pass
+        DEVICE.index = self.prev_idx
 
 
 def _properties(device=None):
@@ -338,8 +434,14 @@ def _refusal(name: str | None):
     return refuse
 
 
-def _set_device(device) -> None:
-    _is_cuda(device)
+def _set_current(device) -> None:
+    index = cuda_index(device)
+    if index is not None:
+        DEVICE.index = index
+
+
+def _can_access_peer(device, peer_device) -> bool:
+    return cuda_index(device) != cuda_index(peer_device)
 
 
 def _manual_seed(seed: int) -> None:
@@ -347,7 +449,8 @@ def _manual_seed(seed: int) -> None:
 
 
 def _memory_allocated(device=None) -> int:
-    return sum(r.size for r in DEVICE.memory.regions)
+    index = DEVICE.index if device is None else cuda_index(device)
+    return sum(r.size for r in DEVICE.memories[index].regions if r.device == index)
 
 
 def _facade() -> dict:
@@ -358,24 +461,25 @@ def _facade() -> dict:
         "is_initialized": lambda: True,
         "init": lambda: None,
         "is_bf16_supported": lambda including_emulation=True: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": _set_device,
+        "device_count": lambda: len(DEVICE.memories),
+        "current_device": lambda: DEVICE.index,
+        "set_device": _set_current,
+        "can_device_access_peer": _can_access_peer,
         "get_device_capability": lambda device=None: DEVICE.chip.capability,
         "get_device_name": lambda device=None: DEVICE.chip.name,
         "get_device_properties": _properties,
         "get_arch_list": lambda: [DEVICE.chip.arch.rstrip("a")],
-        "synchronize": lambda device=None: cuda_bindings.synchronize(),
+        "synchronize": lambda device=None: DEVICE.synchronize(cuda_index(device)),
         "Event": Event,
         "Stream": Stream,
         "ExternalStream": Stream,
-        "current_stream": lambda device=None: Stream(),
-        "default_stream": lambda device=None: Stream(),
+        "current_stream": Stream,
+        "default_stream": Stream,
         "set_stream": lambda stream: None,
         "stream": _Context,
         "device": _Context,
         "empty_cache": lambda: None,
-        "mem_get_info": lambda device=None: (total - _memory_allocated(), total),
+        "mem_get_info": lambda device=None: (total - _memory_allocated(device), total),
         "memory_allocated": _memory_allocated,
         "manual_seed": _manual_seed,
         "manual_seed_all": _manual_seed,
@@ -390,7 +494,7 @@ def _facade() -> dict:
 def _bindings() -> dict:
     """What replaces those names of `torch._C` that libraries call directly, as torch.cuda's own are slower."""
     return {
-        "_cuda_getDevice": lambda: 0,
+        "_cuda_getDevice": lambda: DEVICE.index,
         "_cuda_getCurrentRawStream": lambda index: Stream.cuda_stream,
         "_cuda_isCurrentStreamCapturing": lambda: DEVICE.capture is not None,
     }
@@ -408,6 +512,7 @@ def install() -> None:
     for name, value in _bindings().items():
         setattr(torch._C, name, value)
     torch.Stream = Stream
+    torch.Generator = Generator
     torch.version.cuda = "13.0"
     torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.__dlpack__()
     CudaMode().__enter__()

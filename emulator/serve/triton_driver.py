@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from ..device import DEVICE, LoadedModule
 from ..errors import Unsupported
 from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, TensorMap, encode
-from . import cute_dsl, timed
+from . import modules, timed
 
 # Types of elements as tensormap.replace (PTX ISA 9.7.9.27) numbers them -> as cuTensorMapEncodeTiled does, if otherwise
 HOST_TYPES = {8: 10, 9: 8, 10: 9}
@@ -113,8 +113,6 @@ class Launcher:
 
         metadata, (module, name) = self.metadata, _functions[function]
         warps, ctas, shared, *_ = layout
-        if getattr(metadata, "launch_cooperative_grid", False):
-            raise Unsupported("cooperative launch")
         scratch = []
         for which, allocator in (("global", "_allocator"), ("profile", "_profile_allocator")):
             size = getattr(metadata, f"{which}_scratch_size", 0)
@@ -138,6 +136,7 @@ class Launcher:
             module, name, (grid[0] * ctas, *grid[1:]), (32 * warps, 1, 1), bytes(block),
             cluster=(ctas, 1, 1) if ctas > 1 else None, dynamic_shared=shared,
             pdl=bool(getattr(metadata, "launch_pdl", False)),
+            cooperative=bool(getattr(metadata, "launch_cooperative_grid", False)),
         )  # fmt: skip
 
 
@@ -159,7 +158,7 @@ class Utils:
     def load_binary(self, name, binary, shared, device):
         """Return (module, function, registers, spills, most threads) of a kernel."""
         assembly, handle = self.loading[-1], next(_handles)
-        cute_dsl.keep(assembly["ptx"])
+        modules.keep(assembly["ptx"])
         code = assembly.get("cubin")
         _functions[handle] = DEVICE.module(assembly["ptx"], name, code if isinstance(code, bytes) else None), name
         return handle, handle, 0, 0, DEVICE.chip.threads_per_cta
@@ -202,10 +201,10 @@ class Driver:
         return GPUTarget("cuda", major * 10 + minor, 32)
 
     def get_current_device(self) -> int:
-        return 0
+        return DEVICE.index
 
     def set_current_device(self, device) -> None:
-        pass
+        DEVICE.index = device
 
     def get_current_stream(self, device=None) -> int:
         return 0
@@ -216,7 +215,7 @@ class Driver:
     def get_active_torch_device(self):
         import torch
 
-        return torch.device("cuda", 0)
+        return torch.device("cuda", DEVICE.index)
 
     def get_device_interface(self):
         import torch

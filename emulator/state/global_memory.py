@@ -19,12 +19,17 @@ SHARED_WINDOW = 1 << 60
 LOCAL_WINDOW = 2 << 60
 PARAM_WINDOW = 3 << 60
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "const": 0, "global": 0}
+HOST = -1  # the device of memory of the host that kernels may access
+WORKSPACE = 512  # bytes for the barrier of a grid
 FAR = 1 << 20  # bytes from every tensor of the device: an address that no arithmetic has gone wrong with
 
 
 @dataclass
 class Region:
-    """A registered range: `data` is a live uint8 view of it."""
+    """A registered range: `data` is a live uint8 view of it. device: whose memory it is, of several; HOST.
+
+    peers: whether kernels of several devices may access it.
+    """
 
     start: int
     size: int
@@ -32,6 +37,8 @@ class Region:
     data: np.ndarray
     read_only: bool = False
     owner: object = None
+    device: int = 0
+    peers: bool = False
     views: dict[int, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -50,12 +57,17 @@ class Region:
 
 
 class GlobalMemory:
-    """The regions, sorted by address. Overlapping registrations of the same memory merge into the larger one."""
+    """The regions, sorted by address. Overlapping registrations of the same memory merge into the larger one.
+
+    others: the memories of the other devices.
+    """
 
     def __init__(self):
+        self.others: list[GlobalMemory] = []
         self.starts: list[int] = []
         self.regions: list[Region] = []
         self.last: Region | None = None
+        self.workspace: Region | None = None
 
     def register(self, address: int, size: int, name: str, owner: object = None, read_only: bool = False) -> Region:
         """Make [address, address + size) accessible. `owner` is kept alive with the region."""
@@ -72,6 +84,27 @@ class GlobalMemory:
         self.regions.insert(at, region)
         self.last = None
         return region
+
+    def share(self, region: Region) -> None:
+        """Make a region of another device's memory accessible, which keeps its name and its shadow."""
+        if not self.has(region):
+            at = bisect_right(self.starts, region.start)
+            self.starts.insert(at, region.start)
+            self.regions.insert(at, region)
+            self.last, region.peers = None, True
+
+    def has(self, region: Region) -> bool:
+        """Whether a region is one of these."""
+        at = bisect_right(self.starts, region.start) - 1
+        return at >= 0 and self.regions[at] is region
+
+    def grid_workspace(self) -> int:
+        """Return the address of zeros for the barrier of a grid: {u32 bytes; u32 arrived} of cooperative_groups."""
+        if self.workspace is None:
+            array = np.zeros(WORKSPACE, np.uint8)
+            self.workspace = self.register(array.ctypes.data, WORKSPACE, "the grid's barrier", owner=array)
+        self.workspace.data[:] = 0
+        return self.workspace.start
 
     def drop(self, region: Region) -> None:
         at = self.regions.index(region)
@@ -116,6 +149,10 @@ class GlobalMemory:
             r = self.regions[at + 1]
             near.append(f"{r.start - address} bytes before {r.name}")
         text = f"{what} is outside global memory: " + (", ".join(near) or "none is registered")
+        there = next((other for other in self.others if other.covers(address, size)), None)
+        if there is not None:
+            name = there.find(address, size, False).name
+            return f"{what} is in {name}, to which this device has no peer access: symmetric memory gives it"
         if all(not -FAR < address - edge < FAR for r in self.regions for edge in (r.start, r.end)):
             text += "; a tensor of the host becomes one of the device by emulator.device_tensors"
         return text

@@ -1,29 +1,54 @@
-"""Global memory as the happened-before of one launch sees it: who wrote a word last, and who has read it since.
+"""Global memory as the happened-before of a launch sees it: who wrote a word last, and who has read it since.
 
 An asynchronous operation is noted when it is issued. That it is complete shows its thread, or who waits for its
-mbarrier. What launches do to each other is the business of dependency.py.
+mbarrier. What launches of one device do to each other is the business of dependency.py; those of several devices share
+what is kept here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import Fault
 from .global_memory import GlobalMemory, Region
-from .order import ASYNC_GLOBAL, GENERIC, Actor, Order
+from .order import ASYNC_GLOBAL, GENERIC, STRONG, SYSTEM, Actor, Order
 from .shadow import WORD, Shadow, reads, store, unfenced
 
 
-class GlobalShadow:
-    """report: gets the faults; it may raise them."""
+class Look(NamedTuple):
+    """A strong read: its first place, a number of bytes of a region from a byte on."""
 
-    def __init__(self, order: Order, memory: GlobalMemory, report: Callable[[Fault], None]):
+    shadow: GlobalShadow
+    region: Region
+    at: int
+    size: int
+
+    def __str__(self):
+        where = f"at byte {self.at} of {self.region.name}"
+        value = int.from_bytes(self.region.data[self.at : self.at + self.size].tobytes(), "little")
+        found = self.shadow.regions.get(id(self.region))
+        places = self.shadow._places(found[1], self.region, np.array([self.at]), self.size) if found else ()
+        number = max((int(plane.written[index].max()) for plane, index in places), default=0)
+        writer = f"written last by {self.shadow.order.who(number)}" if number else "which no kernel has written"
+        return f"{where}, {writer}: it is {value}"
+
+
+class GlobalShadow:
+    """report: gets the faults; it may raise them. like: another one that keeps the same, of a launch that shares the
+    order."""
+
+    def __init__(
+        self, order: Order, memory: GlobalMemory, report: Callable[[Fault], None], like: GlobalShadow | None = None
+    ):
         self.order, self.memory, self.report = order, memory, report
-        self.regions: dict[int, tuple[Region, Shadow]] = {}  # the region is kept, so that its id stays its own
-        self.unwritten: dict[int, tuple[Region, list[tuple]]] = {}  # what was read of others, by whom
+        # The region is kept, so that its id stays its own
+        self.regions: dict[int, tuple[Region, Shadow]] = like.regions if like else {}
+        # What was read of others, by whom
+        self.unwritten: dict[int, tuple[Region, list[tuple]]] = like.unwritten if like else {}
 
     def read(
         self, addresses: np.ndarray, size: int, by: Actor, key, who: object, marks: int = GENERIC
@@ -46,13 +71,37 @@ class GlobalShadow:
             number = self.order.next(key, who)
             self._conflict(list(reads(places, by, key, number)), "read", region, by)
 
-    def observe(self, addresses: np.ndarray, size: int, by: Actor, who: object) -> None:
-        """A strong read of `size` bytes at each address, by a warp."""
+    def observe(self, addresses: np.ndarray, size: int, by: Actor, who: object, system: bool = False) -> None:
+        """A strong read of `size` bytes at each address, by a warp. system: at that scope."""
         for region, at in self._located(addresses, size):
+            if self.order.devices > 1:
+                by.looks = Look(self, region, int(at[0]), size)
             if (found := self.regions.get(id(region))) is not None:
+                places = self._places(found[1], region, at, size)
+                self._reach(places, region, by, f"{who} reads", system)
                 number = self.order.next(by.key, who)
-                for plane, index in self._places(found[1], region, at, size):
+                for plane, index in places:
                     plane.observe(index, by, number)
+
+    def _reach(self, places, region: Region, by: Actor, does: str, system: bool) -> None:
+        """A strong access by a warp, and the last write by another device: both are to be strong in the system."""
+        if self.order.devices == 1:
+            return
+        order = self.order
+        for plane, index in places:
+            numbers = plane.written[index]
+            numbers = numbers[(numbers > 0) & (order.marks[numbers] & SYSTEM == 0 if system else True)]
+            for number in np.unique(numbers[by.unknown(numbers)]).tolist() if len(numbers) else ():
+                marks = order.marks[number]
+                if order.spaces[order.space[number]].device == by.space.device:
+                    continue
+                message = f"{does} {region.name}, written by {order.who(number)}"
+                if marks & STRONG:
+                    why = "and this access's scope is its device" if marks & SYSTEM else "whose scope is its device"
+                    self.report(Fault("scope", f"{message}, {why}: between devices both are to be of scope .sys"))
+                else:
+                    self.report(Fault("race", f"{message}, a weak store that nothing orders before it"))
+                return
 
     def use(self, address: int, size: int, key, who: object) -> None:
         """A component reads what other rules order with the writes before: a tensor map."""
@@ -72,6 +121,8 @@ class GlobalShadow:
         """`size` bytes are written at each address. marks: see order.py; changed: see shadow.py, of all addresses."""
         for region, at in self._located(addresses, size, True):
             places = partial(self._places, self.shadow_of(region), region)
+            if marks & STRONG:
+                self._reach(places(at, size), region, by, f"{who} changes", bool(marks & SYSTEM))
             conflicts = store(places, at, size, by, marks, key, who, changed if len(at) == len(addresses) else None)
             self._conflict(conflicts, "write", region, by)
 
@@ -84,6 +135,12 @@ class GlobalShadow:
                 for plane, index in self._places(found[1], region, earlier, width):
                     plane.note_read(index, reader, number)
         return found[1]
+
+    def forget_own(self, memory: GlobalMemory) -> None:
+        """A launch has ended: what its device alone may access is in order for all launches that follow there."""
+        for table in self.regions, self.unwritten:
+            for key in [key for key, (region, _) in table.items() if not region.peers and memory.has(region)]:
+                del table[key]
 
     def _located(self, addresses: np.ndarray, size: int, write: bool = False):
         """The regions of addresses, each with the offsets there, int64."""

@@ -7,6 +7,9 @@ knows: the latest event of it that has happened before. Who releases (an arrival
 on what it knows, who waits for that takes it. What an actor does not know, it may not touch, even if by luck it is
 already there.
 
+Launches of several devices (machine/node.py) share an order. What a device has done before its present launch is one
+component then, of a space of its own: who knows a number of that knows all events of the device's launches up to it.
+
 Beside what is known, a clock has rows for what has passed a fence: those of a scope, by which relaxed stores and
 arrivals behind it hand it on (8.8), and those of the async proxy (8.6), without which that does not see it.
 """
@@ -16,24 +19,35 @@ from __future__ import annotations
 import numpy as np
 
 KNOWN = 0  # the rows of a clock: what has happened before
-SCOPES = {"cta": 1, "cluster": 2, "gpu": 3, "sys": 3}  # what has passed a fence of that scope
-ASYNC_GLOBAL, ASYNC_SHARED = 4, 5  # what the async proxy sees: of global memory, of the shared memory of CTA 0 and on
+SCOPES = {"cta": 1, "cluster": 2, "gpu": 3, "sys": 4}  # what has passed a fence of that scope
+ASYNC_GLOBAL, ASYNC_SHARED = 5, 6  # what the async proxy sees: of global memory, of the shared memory of CTA 0 and on
 EVER = np.iinfo(np.int32).max
-STRONG, GENERIC = 1, 2  # marks of an event: not raced with by its like (atomics), and made by the generic proxy
+# Marks of an event: not raced with by its like (atomics), made by the generic proxy, strong in the scope of the system
+STRONG, GENERIC, SYSTEM = 1, 2, 4
 
 
 class Order:
     """The events of one launch, numbered from 1; of each: its component and that one's cluster, marks, and who it was.
 
-    component, space, marks: arrays by number, which shadows of memory index by the numbers that they keep.
+    component, space, marks: arrays by number, which shadows of memory index by the numbers that they keep. devices: how
+    many devices' launches share it; histories: then, of each device, the space of what it has done before.
     """
 
-    def __init__(self):
+    def __init__(self, devices: int = 1):
         self.now = 0
         self.log: list[object] = [None]
         self.component, self.space = np.zeros((2, 1024), np.int32)
         self.marks = np.zeros(1024, np.uint8)
         self.spaces: list[Space] = []
+        self.devices = devices
+        self._devices = np.zeros(0, np.int32)  # by space
+        self.histories = [Space(self, device=device) for device in range(devices)] if devices > 1 else []
+
+    def devices_by_space(self) -> np.ndarray:
+        """The devices of all spaces, int32 by number."""
+        if len(self._devices) != len(self.spaces):
+            self._devices = np.array([space.device for space in self.spaces], np.int32)
+        return self._devices
 
     def next(self, key: tuple[Space, int], who: object = None, marks: int = 0) -> int:
         """The number of a new event. key: space and component. who: what str() of which names the instruction."""
@@ -53,10 +67,14 @@ class Order:
 
 
 class Space:
-    """The components of one cluster. Warps come first, by uid; 0 is nobody's, whose events are known to all."""
+    """The components of one cluster. Warps come first, by uid; 0 is nobody's, whose events are known to all.
 
-    def __init__(self, order: Order, warps: int = 0, ctas: int = 1):
-        self.order, self.index, self.warps = order, len(order.spaces), warps
+    device: the one that it runs on. last: the last event before its launch had ended.
+    """
+
+    def __init__(self, order: Order, warps: int = 0, ctas: int = 1, device: int = 0):
+        self.order, self.index, self.warps, self.device = order, len(order.spaces), warps, device
+        self.last = EVER
         self.rows = ASYNC_SHARED + ctas
         self.keys: dict[object, tuple[Space, int]] = {}
         self.count = warps + 1
@@ -157,11 +175,16 @@ class Actor:
     """A warp, as the shadows of memory know it. uid: its component, unique in the cluster and positive. rank: its
     CTA's.
 
-    heard: what relaxed waits have shown it, on which it may rely behind a fence. unfenced: its lanes that have written
-    since they fenced or arrived anywhere; published: the last event at which there were none.
+    heard: what relaxed waits have shown it, on which it may rely behind a fence; from_afar: likewise of other devices,
+    behind a fence of the system. unfenced: its lanes that have written since they fenced or arrived anywhere;
+    published: the last event at which there were none. looks: with several devices, what str() of which says at what
+    memory it has looked last by a strong read.
     """
 
-    __slots__ = ("uid", "name", "rank", "space", "order", "key", "knowledge", "heard", "unfenced", "published")
+    __slots__ = (
+        "uid", "name", "rank", "space", "order", "key", "knowledge", "heard", "from_afar", "unfenced", "published",
+        "looks",
+    )  # fmt: skip
 
     def __init__(self, uid: int, space: Space, name: str = "this warp", rank: int = 0):
         self.name, self.rank = name, rank
@@ -169,6 +192,8 @@ class Actor:
         self.knowledge = Knowledge(space)
         self.knowledge.clock[KNOWN, uid] = EVER  # what it did itself
         self.heard: Knowledge | None = None
+        self.from_afar: Knowledge | None = None
+        self.looks: object = None
         self.unfenced = self.published = 0
         space.actors.append(self)
 
@@ -197,11 +222,21 @@ class Actor:
                 self.heard = Knowledge(self.space)
             self.heard.join(knowledge)
 
-    def take_heard(self) -> None:
+    def hear_from_afar(self, knowledge: Knowledge | None) -> None:
+        """A relaxed read at the scope of the system has shown it this of another device."""
+        if knowledge is not None:
+            if self.from_afar is None:
+                self.from_afar = Knowledge(self.space)
+            self.from_afar.join(knowledge)
+
+    def take_heard(self, scope: str = "gpu") -> None:
         """A fence that acquires."""
         if self.heard is not None:
             self.learn(self.heard)
             self.heard = None
+        if self.from_afar is not None and scope == "sys":
+            self.learn(self.from_afar)
+            self.from_afar = None
 
     def completed(self, key: tuple[Space, int], number: int) -> None:
         """It has waited for an asynchronous operation of its own: the events of a component up to a number."""
@@ -246,19 +281,23 @@ class Actor:
             return numbers > clock[row].take(component)
         space = order.space[numbers]
         here = space == self.space.index
-        late = ~here
-        late[here] = numbers[here] > clock[row].take(component[here])
-        if late.all() or not here.all():
-            late &= numbers > 0
-            for other in np.unique(space[late & ~here]).tolist():
-                there = self.knowledge.elsewhere.get(order.spaces[other])
-                if there is not None:
-                    at = np.flatnonzero((space == other) & ~here)
-                    inside = component[at] < there.shape[1]
-                    known = np.zeros(len(at), np.int32)
-                    known[inside] = there[row].take(component[at[inside]])
-                    late[at] = numbers[at] > known
+        late = numbers > clock[row].take(component, mode="clip") * here
+        if self.knowledge.elsewhere and (there := late & ~here).any():
+            if order.histories:
+                late &= here | (numbers > self.history(row)[order.devices_by_space()[space]])
+                there &= late
+            for other in np.unique(space[there]).tolist():
+                seen = self.knowledge.elsewhere.get(order.spaces[other])
+                if seen is not None:
+                    known = seen[row].take(component, mode="clip") * (component < seen.shape[1])
+                    late &= (numbers > known) | (space != other)
         return late
+
+    def history(self, row: int = KNOWN) -> np.ndarray:
+        """By device, int32: up to which of its events it knows all, as those of launches that have ended."""
+        elsewhere = self.knowledge.elsewhere
+        clocks = [elsewhere.get(history) for history in self.order.histories]
+        return np.array([0 if clock is None else clock[row, 1] for clock in clocks], np.int32)
 
 
 class Released:
@@ -283,19 +322,28 @@ class Location:
     __slots__ = ("everywhere", "within")
 
     def __init__(self):
-        self.everywhere = Released()
-        self.within: dict[object, Released] = {}
+        self.everywhere = Released()  # across devices
+        self.within: dict[object, Released] = {}  # a device, which has a number, a cluster, a CTA
+
+    def forget(self, device: int) -> None:
+        """The clusters and CTAs of a device have ended."""
+        gone = [place for place in self.within if type(place) is not int and place.device == device]
+        for place in gone:
+            del self.within[place]
 
     def release(self, by: Actor, scope: str, cta: object, ordered: bool) -> None:
         """A strong write by a warp of a CTA. ordered: a release; else it hands on what a fence before it covers."""
-        for level, place in ("cta", cta), ("cluster", by.space):
+        for level, place in ("cta", cta), ("cluster", by.space), ("gpu", by.space.device):
             if SCOPES[level] <= SCOPES[scope]:
                 self.within.setdefault(place, Released()).add(by.released(0 if ordered else SCOPES[level]))
-        if SCOPES[scope] == SCOPES["gpu"]:
-            self.everywhere.add(by.released(0 if ordered else SCOPES["gpu"]))
+        if scope == "sys" and by.order.devices > 1:
+            self.everywhere.add(by.released(0 if ordered else SCOPES["sys"]))
 
-    def acquire(self, by: Actor, cta: object) -> None:
-        """A strong read by a warp of a CTA, of whatever scope."""
-        for released in (self.everywhere, self.within.get(by.space), self.within.get(cta)):
+    def acquire(self, by: Actor, cta: object, scope: str = "gpu", ordered: bool = True) -> None:
+        """A strong read by a warp of a CTA: of its own device of whatever scope, and as if it acquired; of others only
+        of the system's. ordered: whether it does acquire; else only a fence behind it does, of others."""
+        for released in (self.within.get(by.space.device), self.within.get(by.space), self.within.get(cta)):
             if released is not None:
                 by.learn(released.knowledge)
+        if scope == "sys" and self.everywhere.knowledge is not None:
+            (by.learn if ordered else by.hear_from_afar)(self.everywhere.knowledge)

@@ -113,23 +113,20 @@ class Plane:
 
     def note_read(self, index, key: tuple[Space, int], number: int, by: Actor | None = None) -> None:
         """An event of a component reads here: of `by`, if it is a warp's own, which then is after what that knows."""
-        first = self.reads[0]
-        if not first[index].any():  # nobody has read here
-            first[index] = number
+        if not self.reads[0][index].any():  # nobody has read here
+            self.reads[0][index] = number
             return
-        left = np.arange(index.start, index.stop) if type(index) is slice else index
-        for slot in range(len(self.reads) + 1):
-            if slot == len(self.reads):
-                self.reads = np.concatenate((self.reads, np.zeros_like(self.reads)))
-            numbers = self.reads[slot][left]
+        places = np.arange(index.start, index.stop) if type(index) is slice else index
+        numbers = self.reads[:, places]
+        if by is None:
             over = (numbers == 0) | self._of(numbers, key)
-            if by is not None and not over.all():
-                over |= ~by.unknown(numbers)
-            if over.all():
-                self.reads[slot][left] = number
-                return
-            self.reads[slot][left[over]] = number
-            left = left[~over]
+        else:  # its own are known to it
+            over = ~by.unknown(numbers)
+        slot, free = over.argmax(axis=0), over.any(axis=0)
+        if not free.all():
+            slot[~free] = len(self.reads)
+            self.reads = np.concatenate((self.reads, np.zeros_like(self.reads)))
+        self.reads[slot, places] = number
 
     def note_write(self, index, number: int, ordered: bool) -> None:
         """An event writes here. ordered: after all the reads, which are forgotten, then: who knows it knows them."""

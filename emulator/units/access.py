@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import Fault, Unsupported
 from ..formats import alu, tensormap
 from ..ptx.syntax import TYPE_BITS
-from ..state.order import GENERIC, STRONG, Location
+from ..state.order import GENERIC, STRONG, SYSTEM, Location
 from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT
 from .addresses import active, pick, shared_cta, state_space
 from .barriers import barrier_at, landed, pass_dependency
@@ -57,9 +57,9 @@ def _locations(g: LaneGroup, space: str, addresses) -> list[Location]:
     return found
 
 
-def _acquire(g: LaneGroup, space: str, addresses):
+def _acquire(g: LaneGroup, space: str, addresses, scope: str = "gpu", ordered: bool = True):
     for location in _locations(g, space, addresses) if g.launch.checks and space in ("shared", "global") else ():
-        location.acquire(g.warp.actor, g.cta)
+        location.acquire(g.warp.actor, g.cta, scope, ordered)
 
 
 def _release(g: LaneGroup, space: str, addresses, sync: str, mask):
@@ -72,14 +72,19 @@ def _release(g: LaneGroup, space: str, addresses, sync: str, mask):
 
 
 # -- loads -------------------------------------------------------------------------------------------------
-def load(g: LaneGroup, space: str, address, size: int, count: int, mask, strong: bool = False):
-    """count values: ints or arrays [n] (zero where masked). strong: volatile, relaxed or acquire."""
+def load(g: LaneGroup, space: str, address, size: int, count: int, mask, strong: bool | str = False):
+    """count values: ints or arrays [n] (zero where masked). strong: volatile, relaxed or acquire; "sys" or "sys+" where
+    that is at the scope of the system, with + if it acquires."""
     space, address = state_space(space, address, mask)
     who = g.origin("load") if g.launch.checks and space in ("shared", "global") else None
     if not alu.is_array(address) and space != "local" and mask is True:
         if (address % (size * count)) and count > 1:
             raise Fault("misaligned", f"vector read of {size * count} bytes at {address:#x}")
-        values = tuple(load_one(g, space, address + k * size, size, strong, who) for k in range(count))
+        if space == "shared" and (count > 1 or size == 16):  # one event, as that of lanes
+            elements = side_by_side(np.array([address], np.uint64), size, count)
+            values = tuple(gather(g, space, elements, size, None, strong, who).tolist())
+        else:
+            values = tuple(load_one(g, space, address + k * size, size, strong, who) for k in range(count))
         _loaded(g, space, address, size * count, strong, who)
         return values
     addresses = g.lane_array(address, 64).astype(np.uint64)
@@ -90,9 +95,12 @@ def load(g: LaneGroup, space: str, address, size: int, count: int, mask, strong:
         addresses = addresses[lanes]
     if count > 1 and (addresses % np.uint64(size * count)).any():
         raise Fault("misaligned", f"vector read of {size * count} bytes at {int(addresses.max()):#x}")
+    if space == "local":
+        rows = [gather(g, space, addresses + np.uint64(k * size), size, lanes) for k in range(count)]
+    else:
+        rows = gather(g, space, side_by_side(addresses, size, count), size, lanes, strong, who).reshape(count, -1)
     out = []
-    for k in range(count):
-        values = gather(g, space, addresses + np.uint64(k * size), size, lanes, strong, who)
+    for values in rows:
         if lanes is not None:
             whole = np.zeros(g.n, values.dtype)
             whole[lanes] = values
@@ -104,21 +112,30 @@ def load(g: LaneGroup, space: str, address, size: int, count: int, mask, strong:
     return tuple(out)
 
 
-def _loaded(g: LaneGroup, space: str, addresses, size: int, strong: bool, who: object):
+def side_by_side(addresses: np.ndarray, size: int, count: int) -> np.ndarray:
+    """Return the addresses of all first elements, of all second ones, ...: [count * lanes]."""
+    if count == 1:
+        return addresses
+    return (addresses + np.arange(0, count * size, size, np.uint64)[:, None]).ravel()
+
+
+def _loaded(g: LaneGroup, space: str, addresses, size: int, strong: bool | str, who: object):
     if space == "global":
         if not strong:
             note_global(g, addresses, size, False, who)
         elif g.launch.checks:
             if (dependencies := g.launch.dependencies).wants(g, False):
                 dependencies.note(g, np.atleast_1d(addresses), size, False)
-            g.launch.shadow.observe(np.atleast_1d(addresses), size, g.warp.actor, who)
-        g.clock.global_load(g, np.atleast_1d(addresses), size, strong)
+            g.launch.shadow.observe(np.atleast_1d(addresses), size, g.warp.actor, who, strong is not True)
+        g.clock.global_load(g, np.atleast_1d(addresses), size, bool(strong))
     elif space == "shared":
         g.clock.shared_access(g, addresses, size)
     elif space == "param":
         g.clock.parameter_load(g, addresses)
-    if strong:
+    if strong is True:
         _acquire(g, space, addresses)
+    elif strong:
+        _acquire(g, space, addresses, "sys", strong == "sys+")
 
 
 def load_one(g: LaneGroup, space: str, address: int, size: int, strong: bool = False, who: object = None) -> int:
@@ -148,7 +165,10 @@ def gather(
     if size == 16:
         if (addresses % np.uint64(16)).any():
             raise Fault("misaligned", f"16-byte read at {int(addresses.max()):#x}")
-        halves = [gather(g, space, addresses + np.uint64(k), 8, lanes, strong, who) for k in (0, 8)]
+        if space == "local":
+            halves = [gather(g, space, addresses + np.uint64(k), 8, lanes) for k in (0, 8)]
+        else:
+            halves = gather(g, space, side_by_side(addresses, 8, 2), 8, lanes, strong, who).reshape(2, -1)
         return alu.pack128(*halves)
     if space in ("global", "const"):
         return g.launch.memory.gather(addresses, size)
@@ -191,7 +211,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
     count = len(values)
     g.engine.changes += 1
     who = g.origin("store") if g.launch.checks and space in ("shared", "global") else None
-    marks = GENERIC | STRONG * bool(sync)
+    marks = GENERIC | STRONG * bool(sync) | SYSTEM * sync.startswith("sys")
     if g.n == 1 and space != "local":
         if mask is not True and not bool(np.asarray(mask).any()):
             return
@@ -233,9 +253,14 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
         differ = partial(_changed, g, addresses, size, values)
         note_global(g, addresses, width, True, who, marks=marks, changed=differ)
     if not row or not g.launch.memory.store_row(int(addresses[0]), size, values, len(addresses)):
-        for k, v in enumerate(values):
-            v = v if alu.is_array(v) else np.full(len(addresses), v, alu.U[ELEMENT[size]])
-            scatter(g, space, addresses + np.uint64(k * size), size, v.astype(f"u{size}"), lanes, who, bool(sync))
+        typed = [v if alu.is_array(v) else np.full(len(addresses), v, alu.U[ELEMENT[size]]) for v in values]
+        typed = [v.astype(f"u{size}") for v in typed]
+        if space == "local":
+            for k, v in enumerate(typed):
+                scatter(g, space, addresses + np.uint64(k * size), size, v, lanes)
+        else:
+            whole = np.concatenate(typed) if len(typed) > 1 else typed[0]
+            scatter(g, space, side_by_side(addresses, size, len(typed)), size, whole, lanes, who, bool(sync))
     if sync:
         _release(g, space, addresses, sync, mask)
 
@@ -311,9 +336,10 @@ def store_async(g: LaneGroup, address, size: int, values: tuple, bar, mask):
 
 # -- atomics -----------------------------------------------------------------------------------------------
 def atomic(
-    g: LaneGroup, space: str, what: str, kind: str, address, values: tuple, count: int, mask, wants_old: bool, sync: str
-):
-    """sync: see `_release`."""
+    g: LaneGroup, space: str, what: str, kind: str, address, values: tuple, count: int, mask, wants_old: bool,
+    sync: str, acquires: bool = False,
+):  # fmt: skip
+    """sync: see `_release`. acquires: at the scope of the system."""
     space, address = state_space(space, address, mask)
     size = TYPE_BITS[kind] // 8
     ftz = space == "global" and kind == "f32"  # 9.7.13.13: in shared memory subnormals are kept
@@ -330,10 +356,10 @@ def atomic(
             g.engine.changes += value != old
             store_one(g, space, at, size, value, who, True)
         if space == "global":
-            note_global(g, a, size * count, True, who, marks=GENERIC | STRONG)
+            note_global(g, a, size * count, True, who, marks=GENERIC | STRONG | SYSTEM * sync.startswith("sys"))
     if lanes := active(g, mask):
         at = address[lanes] if alu.is_array(address) else address
-        _acquire(g, space, at)
+        _acquire(g, space, at, sync.rstrip("+"), acquires)
         _release(g, space, at, sync, mask)
     if not wants_old:
         return None

@@ -11,8 +11,9 @@ from functools import partial
 
 import numpy as np
 
-from ..errors import Fault
+from ..errors import Fault, Unsupported
 from ..formats import alu, swizzle
+from ..formats.tensormap import PADDED
 from ..state.barrier import Waitable
 from ..state.order import KNOWN, STRONG
 from ..state.shared_memory import OFFSET_MASK
@@ -139,9 +140,9 @@ def tma_load(g: LaneGroup, dst, tensor, coords, bar, rank, mode, multicast, pair
         load = tma.load_gather4 if mode == "tile::gather4" else tma.load_box
 
         def bring(ctas, tm=tm, at=at, load=load, offset=offset):
-            image = load(tm, at, g.launch.memory.view)
+            image = tma.with_gaps(tm, load(tm, at, g.launch.memory.view))
             for cta in ctas:
-                swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom, tm.row_bytes)
+                swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom, tm.placed_row_bytes)
 
         def land(bring=bring, targets=targets, landing=landing, nbytes=nbytes, origin=origin, hands_on=hands_on):
             if g.clock.moves_data:
@@ -176,6 +177,8 @@ def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
     for p in lanes:
         map_at = pick(tensor, p)
         tm = tensor_map(g, map_at, 2 if mode == "tile::scatter4" else rank)
+        if tm.elem in PADDED:
+            raise Unsupported(f"a tensor store of .{tm.elem}")
         at = tuple(alu.signed(pick(c, p), 32) for c in coords)
         boxes = 4 if mode == "tile::scatter4" else 1
         nbytes = tm.box_bytes * boxes
@@ -188,7 +191,9 @@ def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
         key, writing = store_keys(g, p)
         end = offset + tm.shared_bytes * boxes
         reading = cta.smem.begin(offset, end, False, origin, g.warp.actor, key, whole=whole, note=EXIT)
-        note_box(g, tm, at, mode, True, writing, origin, STRONG if reduction else 0)
+        box = (cta, offset, at, id(tm))
+        if box not in issued:  # lanes that store one box write the same
+            note_box(g, tm, at, mode, True, writing, origin, STRONG if reduction else 0)
         note_map(g, map_at, key, origin)
 
         def write(image, tm=tm, at=at):
@@ -202,7 +207,6 @@ def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
         def source(cta=cta, offset=offset, nbytes=nbytes, tm=tm):
             return swizzle.gather(cta.smem.bytes, offset, nbytes, tm.swizzle, tm.atom, tm.row_bytes)
 
-        box = (cta, offset, at, id(tm))
         if box not in issued:
             issued[box] = g.clock.tma_store(g, tm, map_at, at, nbytes)
         _store_later(g, p, cta, reading, source, write, issued[box], origin)

@@ -24,7 +24,7 @@ def fence(g: LaneGroup, scope: str):
     publish(g)
     if g.launch.checks:
         actor = g.warp.actor
-        actor.take_heard()
+        actor.take_heard(scope)
         for row in {row for row in SCOPES.values() if row <= SCOPES[scope]}:
             actor.passes(row)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import Fault, Unsupported
 from ..formats import alu, convert
-from ..formats.tensormap import TensorMap
+from ..formats.tensormap import PADDED, TensorMap
 
 View = Callable[[int, int, bool], np.ndarray]
 
@@ -68,6 +68,16 @@ def load_box(tm: TensorMap, coords: tuple[int, ...], view: View) -> np.ndarray:
     image = _fill(tm)
     _inside(tm, clip, image)[...] = window
     return image
+
+
+def with_gaps(tm: TensorMap, image: np.ndarray) -> np.ndarray:
+    """A box image as it is placed in shared memory: of a padded type, sixteen elements and a gap (zeros), and so on."""
+    if tm.elem not in PADDED:
+        return image
+    data, whole = PADDED[tm.elem]
+    placed = np.zeros((image.size // data, whole), np.uint8)
+    placed[:, :data] = image.reshape(-1, data)
+    return placed.reshape(-1)
 
 
 def store_box(tm: TensorMap, coords: tuple[int, ...], image: np.ndarray, view: View) -> None:

@@ -157,6 +157,7 @@ def wait(g: LaneGroup, pending: int) -> bool:
             return g.wait_until(op.when, op)
         return g.wait_on(op)
     del groups[: len(over)]
+    g.engine.progress += len(over)
     if g.clock.moves_data:
         for group in over:
             _deliver(g, group)

@@ -40,7 +40,7 @@ class Queued:
     params: bytes
     symbols: dict[str, int]
     regions: list[tuple[int, int, str, bool]]  # start, bytes, name, read only
-    options: dict  # cluster, dynamic_shared, pdl
+    options: dict  # cluster, dynamic_shared, pdl, cooperative
 
     @property
     def shape(self) -> tuple:
@@ -121,6 +121,7 @@ class Device:
                     "cluster": _three(cluster) if cluster else None,
                     "dynamic_shared": int(message["dynamic_shared"]),
                     "pdl": bool(message["pdl"]),
+                    "cooperative": bool(message["cooperative"]),
                 },
             )
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:

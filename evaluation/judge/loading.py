@@ -1,9 +1,11 @@
 """Imports a submission, and says in a line or a few what it raised."""
 
 import importlib.util
-import os
+import re
 import sys
 import traceback
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # that CuTe DSL writes into its errors
 
 
 def load_submission(path: str):
@@ -16,7 +18,12 @@ def load_submission(path: str):
 
 
 def explain(error: BaseException) -> str:
-    """Says in a line or a few what was raised, and where in the submission."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if os.path.basename(f.filename) == "submission.py"]
-    where = f" (line {frames[-1].lineno} of the submission)" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    """Says in a line or a few what was raised, and where in the submission: the line, and those that called it."""
+    own = getattr(sys.modules.get("submission"), "__file__", None)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
+    where = ""
+    if frames:
+        *callers, last = frames
+        where = "".join(f", from line {caller.lineno}" for caller in callers[:-4:-1])
+        where = f" (line {last.lineno} of the submission, in {last.name}{where})"
+    return f"{type(error).__name__}: {COLOURS.sub('', str(error))}{where}"

@@ -27,14 +27,18 @@ SPEED_OF_LIGHT = {"nvfp4_group_gemm": (18.833, 10.667, 2.406, 1.525), "nvfp4_dua
 def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
     """Says what a run came to, times in microseconds (the `reply` of ../JSON.md). launches: how many a call has.
 
-    us: what the grader reads from its two events, over the number of calls; us_interval: where it may lie on a B200.
+    us: what the grader reads from its two events, over the number of calls; us_interval: where it may lie on a B200, by
+    the known errors of times of its kind.
     """
     us = run.profile.us
     time = (us(steady.total()) + run.profile["launch"]["events_ns"] / 1e3) / steady.calls
     pdl = any(launch.launch.pdl for launch in run.launches[:launches])
+    read = run.read_mb(launches * len(steady.ends) - 1, launches)
+    kind = uncertainty.kind(time, read, steady.calls == 1, run.profile.name)
     return {
         "us": time,
-        "us_interval": list(uncertainty.interval(time, pdl, run.profile.name)),
+        "us_interval": list(uncertainty.interval(time, kind, pdl, run.profile.name)),
+        "errors_of": kind,
         "pdl": pdl,
         "calls": steady.calls,
         "simulated": len(steady.ends),

@@ -27,12 +27,14 @@ class EmulatedDevice:
         self.objects: dict[int, tuple] = {}
         self.kept = []
 
-    def launch(self, module, kernel, grid, block, params, *, cluster=None, dynamic_shared=0, pdl=False) -> None:
+    def launch(
+        self, module, kernel, grid, block, params, *, cluster=None, dynamic_shared=0, pdl=False, cooperative=False
+    ) -> None:
         """Has the judge's device run a launch, whose arguments are as of emulator.launch; raises what that says."""
         message = {
             "kernel": kernel, "grid": list(grid), "block": list(block), "params": bytes(params).hex(), "pdl": bool(pdl),
             "cluster": list(cluster) if cluster else None, "dynamic_shared": int(dynamic_shared),
-            "symbols": module.symbols,
+            "cooperative": bool(cooperative), "symbols": module.symbols,
             "regions": [
                 [r.start, r.size, str(r.name)[:100], bool(r.read_only)]
                 for r in self.device.memory.regions if r.start >= self.start and r.end <= self.arena.end

@@ -95,16 +95,26 @@ def run(case: Case, config: Config, schedule: int = 0, device: str = "cpu", writ
     if not rows:
         return error(grouped_gemm_fp8(*(x.to(device) for x in (*operands, out))), operands)
     launch = launcher(torch.device(device), config)
+    return error(launched(launch, (*operands, out), (rows, n, k, experts), schedule, device, written), operands)
+
+
+def launched(
+    launch, operands: tuple, sizes: tuple[int, ...], schedule: int, device: str, written: bool
+) -> torch.Tensor:
+    """Launch with these operands, the last of which is the output, and return that one.
+
+    sizes: rows, N, K, experts. schedule, device, written: as of `run`.
+    """
     if device == "cpu":
         launch.grid = CTAS
         with emulator.session(schedule=schedule, strict=True):
-            on_device = emulator.device_tensors((*operands, out))
+            on_device = emulator.device_tensors(operands)
             emulator.protect(on_device[:5])
             if written:
                 emulator.written(on_device[:4])
-            launch(on_device, rows, n, k, experts)
+            launch(on_device, *sizes)
     else:
-        on_device = tuple(x.to(device) for x in (*operands, out))
-        launch(on_device, rows, n, k, experts)
+        on_device = tuple(x.to(device) for x in operands)
+        launch(on_device, *sizes)
         torch.cuda.synchronize()
-    return error(on_device[5], operands)
+    return on_device[5]

@@ -7,8 +7,7 @@ import dataclasses
 
 import torch
 
-import emulator
-from moe.checks.grouped_gemm import CTAS, clipped
+from moe.checks.grouped_gemm import clipped, launched
 from moe.fp4_weights import pack_mxfp4, pack_nvfp4
 from moe.grouped_gemm import launcher
 from moe.kernels.config import Config
@@ -93,16 +92,5 @@ def run(case: Case, config: Config, schedule: int = 0, device: str = "cpu", writ
     (rows, k), n, experts = operands[0].shape, weights.shape[1], weights.shape[0]
     out = torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
     launch = launcher(torch.device(device), config)
-    if device == "cpu":
-        launch.grid = CTAS
-        with emulator.session(schedule=schedule):
-            on_device = emulator.device_tensors((*operands, out))
-            emulator.protect(on_device[:5])
-            if written:
-                emulator.written(on_device[:4])
-            launch(on_device, rows, n, k, experts)
-    else:
-        on_device = tuple(x.to(device) for x in (*operands, out))
-        launch(on_device, rows, n, k, experts)
-        torch.cuda.synchronize()
-    return error(on_device[5], operands, weights)
+    found = launched(launch, (*operands, out), (rows, n, k, experts), schedule, device, written)
+    return error(found, operands, weights)

@@ -4,19 +4,22 @@
     a warp     writes the rows of its part of the tokens for these experts, in their order ──► rows, places, weights
 
 So the rows of an expert are in the order of the tokens, whatever runs when. Every CTA reads topk_ids, 64 KiB for 2048
-tokens of 8 experts; in return nothing has to meet.
+tokens of 8 experts; in return nothing has to meet. Tokens that other ranks send (dispatch.py) it awaits.
 """
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass._mlir.dialects import cuda as cuda_ir
 
+from moe.kernels.exchange import DISPATCH, MOST, STAGE, Layout
 from moe.kernels.ptx import (
     as_int,
+    await_word,
     divide,
     let_next_kernel_start,
     load_global_float,
+    load_relaxed,
     load_relaxed_if,
     load_shared,
     minimum,
@@ -32,7 +35,7 @@ OWN = 4  # experts that a CTA can have
 CTAS = 128
 MAX_LOCAL = OWN * CTAS
 MAX_TOP_K = 16
-WORDS = 13
+WORDS, AWAITING_WORDS = 13, 17
 
 
 def grid_of(local: int) -> tuple[int, int]:
@@ -48,18 +51,21 @@ class Assign:
     Its words: addresses of topk_ids int32 or, if wide, int64 [T, k], topk_weights f32 [T, k], m_indptr int32
     [local + 1], rows int32 [up to k T], places int32 [T, slots], weights f32 [T, slots]; T, k, local, offset, CTAs,
     experts of a CTA; CUDA stream.
+    With a layout T is ranks * most, and four more words are this rank's window, the word that tells the host why it
+    trapped, most, and nanoseconds that it waits for the ranks' tokens.
     """
 
-    def __init__(self, slots: int, wide: bool):
-        self.slots, self.wide = slots, wide
+    def __init__(self, slots: int, wide: bool, layout: Layout | None = None):
+        self.slots, self.wide, self.layout = slots, wide, layout
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(WORDS))
+        words = cute.make_tensor(host, cute.make_layout(AWAITING_WORDS if self.layout else WORDS))
         ids, given, m_indptr, rows, places, weights = [words[i] for i in range(6)]
         tokens, k, local, offset, grid, own = [Int32(words[i]) for i in range(6, 12)]
         stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[12].ir_value())
-        self.kernel(ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, own).launch(
+        awaiting = (words[13], words[14], Int32(words[15]), words[16]) if self.layout else ()
+        self.kernel(ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, own, awaiting).launch(
             grid=(grid, 1, 1), block=(THREADS, 1, 1), smem=4 * WARPS * (OWN + 1), stream=stream, use_pdl=True
         )
 
@@ -76,7 +82,7 @@ class Assign:
     @cute.kernel
     def kernel(
         self, ids: Int64, given: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, tokens: Int32,
-        k: Int32, local: Int32, offset: Int32, own: Int32,
+        k: Int32, local: Int32, offset: Int32, own: Int32, awaiting: tuple,
     ):  # fmt: skip
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
@@ -85,6 +91,8 @@ class Assign:
         of_warps = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint()  # [warps, 1 + OWN]: rows before, rows of each
         wait_for_previous_kernel()
         let_next_kernel_start()
+        if const_expr(self.layout is not None):
+            self.await_tokens(*awaiting, warp, lane)
         first, entries = block * own, tokens * k
         share = divide(entries + (THREADS - 1), THREADS) * 32  # a warp's entries lie side by side
         begin, end = minimum(warp * share, entries), minimum((warp + 1) * share, entries)
@@ -140,3 +148,14 @@ class Assign:
                 behind = select(k <= j, 1, 0)
                 store_global_word(places + Int64(token * self.slots + j) * 4, Int32(-1), behind)
                 store_global_word(weights + Int64(token * self.slots + j) * 4, Int32(0), behind)
+
+    @cute.jit
+    def await_tokens(self, window: Int64, reason: Int64, most: Int32, patience: Int64, warp: Int32, lane: Int32):
+        """Wait until every rank has sent its tokens, and has the same number in mind for the most of any."""
+        if warp == 0:
+            at, rank = self.layout.window, Int64(lane) * 4
+            there = select(lane < self.layout.ranks, 1, 0)
+            epoch = load_relaxed(window + at.epoch)
+            await_word(window + at.dispatched + rank, epoch, patience, reason, lane + DISPATCH * STAGE, there)
+            await_word(window + at.most + rank, most, Int64(0), reason, lane + MOST * STAGE, there)
+        cute.arch.sync_threads()

@@ -47,10 +47,20 @@ class Finalise:
         token, _, _ = cute.arch.block_idx()
         wait_for_previous_kernel()
         let_next_kernel_start()
+        rows, factors = self.places(places, weights, token)
+        self.sum(o, rows, factors, output + Int64(token) * Int64(hidden) * 2, hidden, thread)
+
+    def places(self, places: Int64, weights: Int64, token: Int32) -> tuple[list[Int32], list[Float32]]:
+        """Return the places of a token's rows, and their weights."""
         at, rows, factors = Int64(token) * (4 * self.slots), [], []
-        for i in range_constexpr(self.slots // 4):
+        for i in range(self.slots // 4):
             rows += load_global_words(places + at + 16 * i, Int32(1))
             factors += load_global_floats(weights + at + 16 * i, Int32(1))
+        return rows, factors
+
+    @cute.jit
+    def sum(self, o: Int64, rows: list, factors: list, output: Int64, hidden: Int32, thread: Int32):
+        """Write the weighted sum of a token's rows to its row of the output."""
         for base in cutlass.range(thread, hidden >> 3, THREADS * TOGETHER, unroll=1):
             sums = cute.make_rmem_tensor((8 * TOGETHER,), Float32)
             sums.fill(0.0)
@@ -63,7 +73,7 @@ class Finalise:
                         word = x[i // 8][i // 2 % 4]
                         value = as_float(word & -65536) if i % 2 else as_float(word << 16)
                         sums[i] = fma(value, factors[j], sums[i])
-            to = output + (Int64(token) * Int64(hidden) + Int64(base) * 8) * 2
+            to = output + Int64(base) * 16
             for i in range_constexpr(TOGETHER):
                 x = [pack_bfloat(sums[8 * i + 2 * j], sums[8 * i + 2 * j + 1]) for j in range(4)]
                 store_global_words(to + i * (THREADS * 16), x, inside[i])

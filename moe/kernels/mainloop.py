@@ -6,9 +6,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr
 
-from moe.kernels.context import Cta
+from moe.kernels.context import Cta, Warp
 from moe.kernels.pipeline import PipelineState
 from moe.kernels.ptx import map_shared, mbarrier_arrive, mbarrier_arrive_cluster, minimum, select
+from moe.kernels.schedule import WorkTile
 
 
 class MainloopState(NamedTuple):
@@ -28,3 +29,18 @@ def release(config: cutlass.Constexpr, cta: Cta, slot: Int32, lane: Int32):
     else:
         to = map_shared(bar, minimum(lane, config.cluster - 1))
         mbarrier_arrive_cluster(to, select(lane < config.cluster, 1, 0))
+
+
+class ByWidth:
+    """A swap-AB mainloop: `multiply(warp, width, tile, state, acc)` is compiled for each number of tokens of a box.
+
+    self.config: the Config.
+    """
+
+    @cute.jit
+    def __call__(self, warp: Warp, tile: WorkTile, state: MainloopState, acc):
+        """Multiply, scale and add a work tile's k-blocks. Returns the next state."""
+        for width in self.config.boxes:
+            if tile.width == width:
+                state = self.multiply(warp, width, tile, state, acc)
+        return state

@@ -394,6 +394,66 @@ def tensormap_address(atom) -> Int64:
     return Int64(nvgpu_ir.get_tma_desc_addr(pointer, nvgpu_ir.atom_make_exec_tma(atom._trait.value)).toint())
 
 
+# ----------------------------------------------------------------------------------------- memory that other GPUs reach
+
+
+def load_address(address: Int64) -> Int64:
+    """ld.global (9.7.9.8): load 8 bytes."""
+    return Int64(ptx("ld.global.b64 $0, [$1];", "=l,l", address, result="i64"))
+
+
+def store_relaxed_system(address: Int64, x: Int32) -> None:
+    """st.relaxed.sys (9.7.9.11): store 4 bytes that a thread of another GPU may poll."""
+    ptx("st.relaxed.sys.global.b32 [$0], $1;", "l,r", address, x)
+
+
+def store_release_system(address: Int64, x: Int32, condition) -> None:
+    """st.release.sys (9.7.9.11): store 4 bytes, behind all that this thread has written or seen, if condition."""
+    ptx_if(condition, "st.release.sys.global.b32 [$0], $1;", "l,r", address, x)
+
+
+def fence_system() -> None:
+    """fence.acq_rel.sys (9.7.13.4): what this thread has written or seen comes before what it stores, for all GPUs."""
+    ptx("fence.acq_rel.sys;", "")
+
+
+def atomic_inc_system(address: Int64, last: Int32) -> Int32:
+    """atom.inc.acq_rel.sys (9.7.13.6): `atomic_inc`, for writes to other GPUs' memory, too."""
+    return Int32(ptx("atom.acq_rel.sys.global.inc.u32 $0, [$1], $2;", "=r,l,r", address, last, result="i32"))
+
+
+def store_global_pair(address: Int64, x: list[Int32], condition) -> None:
+    """st.global (9.7.9.11): store 8 bytes where condition is not 0."""
+    ptx_if(condition, "st.global.v2.b32 [$0], {$1, $2};", "l,r,r", address, *x)
+
+
+def await_word(address: Int64, value: Int32, nanoseconds: Int64, reason: Int64, code: Int32, condition) -> None:
+    """Poll a word by ld.acquire.sys (9.7.9.8) until it is `value`, where condition is not 0.
+
+    What the thread of another GPU that released it had written before is visible behind this. After so many
+    nanoseconds it writes `code` to the address `reason`, which the host can read, and traps.
+    """
+    text = """{ .reg .pred p; .reg .b32 found; .reg .b64 begin, now;
+        setp.eq.b32 p, $5, 0;
+        @p bra DONE;
+        ld.acquire.sys.global.b32 found, [$0];
+        setp.eq.b32 p, found, $1;
+        @p bra DONE;
+        mov.u64 begin, %globaltimer;
+        WAIT: ld.acquire.sys.global.b32 found, [$0];
+        setp.eq.b32 p, found, $1;
+        @p bra DONE;
+        mov.u64 now, %globaltimer;
+        sub.u64 now, now, begin;
+        setp.lt.u64 p, now, $2;
+        @p bra WAIT;
+        st.release.sys.global.b32 [$3], $4;
+        fence.acq_rel.sys;
+        trap;
+        DONE: }"""
+    ptx(text, "l,r,l,l,r,r", address, value, nanoseconds, reason, code, condition)
+
+
 # ----------------------------------------------------------------------------------------------------------- arithmetic
 
 

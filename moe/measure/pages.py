@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from moe.measure import grouped_gemm, layer
+from moe.measure import grouped_gemm, layer, parallel
 from moe.measure.grouped_gemm import OURS, geomeans
 from moe.measure.layer import FEW, GRAPH
 from moe.measure.markdown import markdown
@@ -29,7 +29,8 @@ def load(name: str) -> dict:
 def whence(result: dict) -> str:
     """On what a run was measured, when, and how."""
     how = f"medians of {result['repeats']} timings of {result['calls']} calls back to back after a flush of L2"
-    return f"**Measured** in one run on one {result['gpu']}, {result['date']}, torch {result['torch']}: {how}."
+    cards = f"{result.get('ranks', 'one')} {result['gpu']}"
+    return f"**Measured** in one run on {cards}, {result['date']}, torch {result['torch']}: {how}."
 
 
 def interval(x: dict) -> str:
@@ -174,6 +175,20 @@ def layer_contest(result: dict) -> str:
 
 # --------------------------------------------------------------------------------------------------------------- pages
 
+# --------------------------------------------------------------------------------------------------- expert parallelism
+
+
+def parallel_summary(result: dict) -> str:
+    """Times in a graph by tokens a rank, and over the peer's."""
+    body = []
+    for x in result["rows"]:
+        us = {name: x["us"][name + GRAPH] for name in ("one-sided", "collectives", parallel.MEGA, parallel.SINGLE)}
+        ratio = us["one-sided"] / us[parallel.MEGA]
+        body.append([str(x["T"]), *(f"{t:.1f}" for t in us.values()), f"{ratio:.2f}"])
+    head = ["tokens a rank", "one-sided", "collectives", parallel.MEGA, parallel.SINGLE, "one-sided / mega MoE"]
+    return markdown(head, body)
+
+
 Table = tuple[Callable[[dict], str], str]  # what makes a table, from which run
 PLACES: dict[Path, dict[str, Table]] = {
     MOE / "README.md": {
@@ -185,6 +200,10 @@ PLACES: dict[Path, dict[str, Table]] = {
         "layer run": (layer_run, "layer_h200"),
         "layer summary": (layer_summary, "layer_h200"),
         "layer modelled": (layer_modelled_summary, "layer_b200"),
+    },
+    MOE / "PARALLEL.md": {
+        "parallel run": (whence, "parallel_h100"),
+        "parallel summary": (parallel_summary, "parallel_h100"),
     },
     RESULTS / "README.md": {
         "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),

@@ -1,14 +1,12 @@
 """What CUDA C++ may expect of the emulated device: test_cuda_cpp.py runs this file on it and reads the output."""
 
 import ctypes
-import json
 import subprocess
-import sys
 import tempfile
-import traceback
 from pathlib import Path
 
 import torch
+from check_scripts import run
 
 import emulator
 from emulator.device import DEVICE
@@ -194,12 +192,4 @@ def check_operators_of_tensors_in_cpp():
 
 
 if __name__ == "__main__":
-    results = {}
-    for name, check in [(n, c) for n, c in globals().items() if n.startswith("check_")]:
-        try:
-            check()
-            results[name] = ""
-        except Exception:
-            results[name] = traceback.format_exc()
-    print(json.dumps(results))
-    sys.exit(0)
+    run(globals())

@@ -1,11 +1,9 @@
 """CUDA C++ on the emulator. The checks share one process, which nothing else may share with them."""
 
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import check_scripts
 import pytest
 
 from emulator.errors import Unsupported
@@ -18,14 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def results() -> dict[str, str]:
     """Name of each check -> its traceback, or nothing."""
-    command = [sys.executable, "-m", "emulator", "run", str(CHECKS)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found, done = check_scripts.results(CHECKS)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", re.findall(r"^def (check_\w+)", CHECKS.read_text(), re.MULTILINE))
+@pytest.mark.parametrize("name", check_scripts.names(CHECKS))
 def test_cuda_cpp(results, name):
     assert results[name] == ""
 

@@ -32,7 +32,7 @@ def test_the_intervals_are_of_these_files():
     assert uncertainty.POINTS_H200 == hopper.errors(MEASURED["points"], MODELLED)
     within = []
     for measured, modelled in uncertainty.POINTS_H200.values():
-        low, high = uncertainty.interval(modelled, False, "h200")
+        low, high = uncertainty.interval(modelled, uncertainty.LATENCY_BOUND, machine="h200")
         within.append(low <= measured <= high)
     assert uncertainty.COVERED - 0.03 <= sum(within) / len(within) < 1
 

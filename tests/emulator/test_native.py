@@ -10,6 +10,7 @@ import pytest
 from corpus.kernels import KERNELS
 
 import emulator
+from emulator.device import allocate
 from emulator.errors import EmulatorError
 from emulator.formats import alu
 from emulator.machine.cta import Cta
@@ -315,7 +316,8 @@ CTA_EXIT, COMPILE = Cta.exit, Region.compile
 
 
 def both(body: str, monkeypatch) -> tuple[Seen, Seen]:
-    out, given = np.zeros(256, np.uint32), np.arange(256, dtype=np.uint32) * 3
+    out, given = (allocate(1024).view(np.uint32) for _ in range(2))  # else copies, each elsewhere
+    given[:] = np.arange(256) * 3
     return Seen(body, out, given, monkeypatch, True), Seen(body, out, given, monkeypatch, False)
 
 
@@ -328,7 +330,7 @@ def test_a_kernel_leaves_the_same(monkeypatch):
 
 
 FAULTS = {
-    "out-of-bounds": "ld.global.b32 r7, [d4+4096]; st.global.b32 [d3], r7; ret; }",
+    "out-of-bounds": "ld.global.b32 r7, [d4+1024]; st.global.b32 [d3], r7; ret; }",
     "misaligned": "add.u64 d3, d3, 2; st.global.b32 [d3], r0; ret; }",
     "shared bounds": "st.shared.b32 [r5+16384], r0; ret; }",
     "unwritten": "ld.shared.b32 r7, [r5]; st.global.b32 [d3], r7; ret; }",

@@ -11,6 +11,7 @@ import torch
 
 import emulator
 from emulator.chip import B200, H200
+from emulator.device import allocate
 from emulator.errors import Fault, Hang
 from emulator.formats.tensormap import TensorMap, encode
 
@@ -337,3 +338,27 @@ def test_operands_that_another_warpgroup_still_multiplies():
     match = "wgmma.mma_async of warp . .*(still reads|may still read)"
     wrong("race", body.replace("LATER", ""), match, threads=256, chip=H200)
     right(body.replace("LATER", "bar.sync 0;"), threads=256, chip=H200)
+
+
+@pytest.mark.parametrize("lanes, found", [("", ""), ("@odd mov.b32 at, tile2;", "race")])
+def test_a_warp_that_stores_one_box_stores_it_once(lanes, found):
+    """CuTe DSL's kernels elect no lane for a TMA store: all write the same, unless some have another source."""
+    data = allocate(256).view(np.uint32)
+    described = TensorMap(data.ctypes.data, "u32", (64,), (), (32,), (1,))
+    ptx = f""".version 8.8\n.target sm_100a\n.address_size 64
+    .visible .entry kernel(.param .u64 data, .param .align 64 .b8 described[128]) {{
+        .shared .align 128 .b8 tile[128]; .shared .align 128 .b8 tile2[128];
+        .reg .b32 lane, at, to, zero; .reg .b64 map; .reg .pred odd;
+        mov.b64 map, described; cvta.param.u64 map, map; mov.b32 zero, 0;
+        mov.u32 lane, %laneid; and.b32 to, lane, 1; setp.eq.u32 odd, to, 1;
+        mov.u32 to, tile; mad.lo.u32 to, lane, 4, to; st.shared.b32 [to], lane;
+        mov.u32 to, tile2; mad.lo.u32 to, lane, 4, to; st.shared.b32 [to], zero;
+        fence.proxy.async; bar.warp.sync -1; mov.u32 at, tile; {lanes}
+        cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [map, {{32}}], [at];
+        cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; ret; }}"""
+    try:
+        emulator.launch(ptx, "kernel", 1, 32, [data, encode(described)])
+    except Fault as e:
+        assert found and e.kind == found
+    else:
+        assert not found and data[32:].tolist() == list(range(32))

@@ -8,11 +8,13 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import emulator
 from emulator.errors import Fault, Unsupported
-from emulator.formats.tensormap import BITS, TensorMap
+from emulator.formats.tensormap import BITS, TensorMap, encode
 from emulator.units import tma
 
 START = 1 << 20  # address of the first byte of the global memory below
@@ -116,6 +118,67 @@ def test_store(case):
     inside = touched(padded, coords)
     starts, nbytes = tma.row_addresses(tm, coords, write=True)
     assert {a for start in starts.tolist() for a in range(start, start + nbytes)} == inside
+
+
+LOAD = """.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry load(.param .align 64 .b8 map[128], .param .u32 x, .param .u32 y, .param .u32 bytes, .param .u64 to) {
+  .reg .b32 %x, %y, %bytes, %i, %v, %s;
+  .reg .b64 %map, %to, %o, %state;
+  .reg .pred %first, %done;
+  .shared .align 1024 .b8 box[256];
+  .shared .align 8 .b64 bar;
+  mov.b64 %map, map;
+  cvta.param.u64 %map, %map;
+  ld.param.u32 %x, [x];
+  ld.param.u32 %y, [y];
+  ld.param.u32 %bytes, [bytes];
+  ld.param.u64 %to, [to];
+  mov.u32 %i, %tid.x;
+  setp.eq.u32 %first, %i, 0;
+  @!%first bra WAIT;
+  mbarrier.init.shared::cta.b64 [bar], 1;
+  fence.mbarrier_init.release.cluster;
+  fence.proxy.async;
+  mbarrier.arrive.expect_tx.shared::cta.b64 %state, [bar], %bytes;
+  cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes [box], [%map, {%x, %y}], [bar];
+WAIT:
+  bar.sync 0;
+AGAIN:
+  mbarrier.try_wait.parity.shared::cta.b64 %done, [bar], 0;
+  @!%done bra AGAIN;
+  mov.u32 %s, box;
+  mad.lo.u32 %s, %i, 4, %s;
+  ld.shared.u32 %v, [%s];
+  mul.wide.u32 %o, %i, 4;
+  add.s64 %to, %to, %o;
+  st.global.u32 [%to], %v;
+  ret;
+}"""
+
+
+def launch_load(tm: TensorMap, memory: np.ndarray, coords: tuple[int, int], expected: int) -> np.ndarray:
+    """The 256 bytes of shared memory that a copy from global memory has written, once it has moved so many bytes."""
+    there, seen = emulator.device_tensors(torch.from_numpy(memory)), np.zeros(64, np.uint32)
+    raw = encode(replace(tm, address=there.data_ptr()))
+    emulator.launch(LOAD, "load", 1, 64, [raw, *coords, expected, seen])
+    return seen.view(np.uint8)
+
+
+@pytest.mark.parametrize("elem, data", [("b4x16_p64", 8), ("b6x16_p32", 12)])
+@pytest.mark.parametrize("row", [0, 3, -1])
+def test_a_load_of_a_padded_type(elem, data, row):
+    """Rows of 128 elements, sixteen after the other with a gap behind; complete_tx counts no gaps."""
+    pitch = 16 * data
+    tm = TensorMap(START, elem, (256, 6), (pitch,), (128, 2), (1, 1), swizzle=128)
+    memory = np.arange(1, 6 * pitch + 1, dtype=np.uint8)
+    cta_sees = launch_load(tm, memory, (128, row), 2 * tm.row_bytes)
+    for i in range(2):
+        inside = memory[(row + i) * pitch + pitch // 2 :][: pitch // 2] if row + i >= 0 else np.zeros(pitch // 2)
+        for group in range(8):  # of 16 bytes, swizzled by the row
+            at = i * 128 + 16 * (group ^ i)
+            assert (cta_sees[at : at + data] == inside[group * data :][:data]).all()
 
 
 def tensor(**fields) -> TensorMap:

@@ -1,11 +1,10 @@
 """torch's cuda device on the emulator. The checks share one process, which nothing else may share with them."""
 
-import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 
+import check_scripts
 import pytest
 
 CHECKS = Path(__file__).with_name("torch_cuda_checks.py")
@@ -15,14 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def results() -> dict[str, str]:
     """Name of each check -> its traceback, or nothing."""
-    done = subprocess.run(
-        [sys.executable, "-m", "emulator", "run", str(CHECKS)], cwd=ROOT, capture_output=True, text=True
-    )
+    found, done = check_scripts.results(CHECKS)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return found
 
 
-@pytest.mark.parametrize("name", re.findall(r"^def (check_\w+)", CHECKS.read_text(), re.MULTILINE))
+@pytest.mark.parametrize("name", check_scripts.names(CHECKS))
 def test_torch_cuda(results, name):
     assert results[name] == ""
 

@@ -1,12 +1,11 @@
 """Triton on the emulator. The checks share a process for each machine, which nothing else may share with them."""
 
-import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
+import check_scripts
 import pytest
 
 CHECKS = Path(__file__).with_name("triton_checks.py")
@@ -16,14 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module", params=["b200", "h200"])
 def results(request) -> dict[str, str]:
     """Name of each check -> its traceback, or nothing."""
-    command = [sys.executable, "-m", "emulator", "run", "--machine", request.param, str(CHECKS)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found, done = check_scripts.results(CHECKS, "--machine", request.param)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", re.findall(r"^def (check_\w+)", CHECKS.read_text(), re.MULTILINE))
+@pytest.mark.parametrize("name", check_scripts.names(CHECKS))
 def test_triton(results, name):
     assert results[name] == ""
 

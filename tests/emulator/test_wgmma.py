@@ -1,6 +1,7 @@
 """wgmma beside what was recorded of it (silicon/golden/wgmma.py): refusals, what FP8 sums lose, how long it takes."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -76,6 +77,17 @@ def test_rate(rate):
     with emulator.DEVICE.as_chip(H200), emulator.timing(emulator.model.profile.load("h200").with_(fast)):
         emulator.launch(rate.ptx, "kernel", 1, 128 * rate.warpgroups, [out], shared=SHARED)
     assert int(out[0]) / ROUNDS == pytest.approx(known["cycles"], rel=0.12)
+
+
+def test_a_timed_loop_of_wgmmas_does_not_spin():
+    """Though nothing lands, and each wait is executed again, with the same registers, once it is over."""
+    ptx = next(rate for rate in rates() if rate.count == 8).ptx
+    for clock in re.findall(r"mov.u64 (\w+), %clock64;", ptx):
+        ptx = ptx.replace(f"mov.u64 {clock}, %clock64;", f"mov.u64 {clock}, 0;")  # whoever reads a clock never spins
+    out = np.ones(64, np.uint64)
+    with emulator.DEVICE.as_chip(H200), emulator.timing("h200"):
+        emulator.launch(ptx, "kernel", 1, 128, [out], shared=SHARED)
+    assert out[0] == 0
 
 
 def test_every_wgmma_block_is_alone():

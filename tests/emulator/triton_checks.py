@@ -1,12 +1,10 @@
 """What Triton kernels may expect of the emulated device: test_triton.py runs this file on it and reads the output."""
 
-import json
-import sys
-import traceback
 
 import torch
 import triton
 import triton.language as tl
+from check_scripts import run
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import emulator
@@ -95,12 +93,4 @@ def check_a_graph():
 
 
 if __name__ == "__main__":
-    results = {}
-    for name, check in [(n, c) for n, c in globals().items() if n.startswith("check_")]:
-        try:
-            check()
-            results[name] = ""
-        except Exception:
-            results[name] = traceback.format_exc()
-    print(json.dumps(results))
-    sys.exit(0)
+    run(globals())

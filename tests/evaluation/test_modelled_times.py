@@ -176,9 +176,12 @@ def test_benchmark_models_times(submission, tmp_path):
     assert case["us"] == case["modelled"]["us"] == pytest.approx(result["geomean_us"])
     low, high = case["us_interval"]
     assert low < high and result["geomean_us_interval"] == pytest.approx([low, high])
-    assert (low, high) == pytest.approx(uncertainty.interval(case["us"], case["modelled"]["pdl"]))
+    assert (low, high) == pytest.approx(
+        uncertainty.interval(case["us"], uncertainty.LATENCY_BOUND, case["modelled"]["pdl"])
+    )
     assert set(case["modelled"]) == {
-        "us", "us_interval", "pdl", "calls", "simulated", "ends_us", "interval_us", "launches", "profile", "validation"
+        "us", "us_interval", "errors_of", "pdl", "calls", "simulated", "ends_us", "interval_us", "launches", "profile",
+        "validation",
     }  # fmt: skip
     assert case["modelled"]["calls"] == 15 > case["modelled"]["simulated"] >= 3
     assert len(case["modelled"]["ends_us"]) == case["modelled"]["simulated"]

@@ -4,6 +4,7 @@ if it can be told. The submission is tests/tiny_kernel.py, which takes nothing t
 import contextlib
 import json
 import re
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from evaluation.commands import compare, ranking, sweep
 from evaluation.commands.cli import cli
 from evaluation.commands.show import Screen
 from evaluation.judge import configs, gpu_trial, judge
+from evaluation.judge.loading import explain, load_submission
 from evaluation.judge.statistics import Stats
 from evaluation.judge.verdict import Refused, Verdict
 from task import parse_case
@@ -392,3 +394,13 @@ def test_json_is_what_the_document_says(swept, both, benchmarked, tmp_path):
     assert {*tables()["reply"]} - replied == {"error"}
     for wrong in ({"command": 1}, {"commnd": "test"}, {"cases": [{"us": "4"}]}):
         assert undocumented(wrong, tables()["test"])[0]
+
+
+def test_what_a_submission_raises_is_told_with_its_lines(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submission", None)
+    path = tmp_path / "own.py"
+    deep = "def deep(data):\n    raise OSError('\\x1b[31mred\\x1b[0m')\n"
+    path.write_text(f"{deep}\ndef custom_kernel(data):\n    deep(data)\n")
+    with pytest.raises(OSError) as raised:
+        load_submission(str(path))(())
+    assert explain(raised.value) == "OSError: red (line 2 of the submission, in deep, from line 5)"

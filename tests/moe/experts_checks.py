@@ -88,11 +88,11 @@ def test_e4m3_of_any_layout(moe, weights, layout):
     """Also: gate first, gpt-oss's activation, int64 numbers, of which some are no int32's."""
     from moe.reference.layer import quantised
 
-    hidden, ids, given = draw(14, 3, seed=1)
+    hidden, ids, given = draw(6, 3, seed=1)
     values, scales = quantised(hidden.float())
     ids = ids.long()
     ids[0] = torch.tensor([2**32 + OFFSET, -(2**40), 2**31 + OFFSET])
-    padded = torch.zeros(2, 16)[:, :14].copy_(scales).t()
+    padded = torch.zeros(2, 16)[:, :6].copy_(scales).t()
     forms = {"row": scales.t().contiguous(), "column": scales.t(), "padded": padded}
     found = called(moe, values, ids, given, weights, hidden_scale=forms[layout], gate_first=True, **GPT_OSS)
     check(found, values, scales, ids, given, weights, gate_first=True, **GPT_OSS)
@@ -176,6 +176,7 @@ def test_what_is_refused(moe, weights, sentence):
     assert (out == 7).all()
 
 
+@pytest.mark.skipif(MACHINE != "h200", reason="the host's part, the same on a B200")
 def test_compiled_by_torch(moe, weights):
     """One graph, whose operator is a fake one while it is traced."""
     from moe import torch_ops  # noqa: F401
@@ -184,7 +185,7 @@ def test_compiled_by_torch(moe, weights):
     def model(hidden, ids, given, *weights):
         return moe.experts(hidden * 1, ids, given, *weights, local_expert_offset=OFFSET, num_experts=EVERYWHERE) + 0
 
-    hidden, ids, given = draw(20, 6)
+    hidden, ids, given = draw(4, 3)
     graph = torch.export.export(Model(model), (hidden, ids, given, *weights)).graph
     assert [n.target for n in graph.nodes if "moe" in str(n.target)] == [torch.ops.moe.experts.default]
     with emulator.session():
@@ -222,6 +223,7 @@ def test_planted_fault_is_seen(moe, weights, monkeypatch):
         moe.assign_program.cache_clear()
 
 
+@pytest.mark.skipif(MACHINE != "b200", reason="the pages' examples are run on one machine each")
 def test_example_of_the_page(moe, monkeypatch):
     from moe.reference.layer import distance, quantised
 

@@ -66,9 +66,11 @@ def forget_kernels():
     launcher.cache_clear()
 
 
-NAMES = ["even", "ragged", "one expert has all", "several token tiles", "cut into many parts", "nan"]
-CASES = [(name, config) for name in NAMES for config in (SWAP_AB, TILE, CLUSTER)]  # the other ones' are below
-CASES += [("the ring goes round", config) for config in (SWAP_AB, CLUSTER)]
+# `python -m moe.check --emulated` has every case under every config. Here those that differ in what a CTA gets have all
+# three kernels, and each of the other ones one.
+CASES = [(name, config) for name in ("ragged", "cut into many parts") for config in (SWAP_AB, TILE, CLUSTER)]
+CASES += [("even", TILE), ("one expert has all", CLUSTER), ("several token tiles", SWAP_AB), ("nan", TILE)]
+CASES += [("several token tiles", CLUSTER), ("nan", CLUSTER), ("the ring goes round", CLUSTER)]
 CASES += [("nan, cut into many parts", SWAP_AB)]
 CASES += [("half of the columns, cut", SWAP_AB)]
 CASES += [(name, "M128_N256_C2_BURST2") for name in ("ragged", "the ring goes round")] * (MACHINE == "h200")
@@ -113,6 +115,7 @@ def test_partial_sums_are_left_empty(moe):
     assert (partials == EMPTY).all()
 
 
+@pytest.mark.skipif(MACHINE != "b200", reason="the pages' examples are run on one machine each")
 def test_example_of_the_page(moe, monkeypatch):
     names = examples.run("README.md", MACHINE, monkeypatch)
     out, expected = names["out"].cpu(), names["expected"]
@@ -136,7 +139,7 @@ def test_waits_for_the_previous_kernel(moe):
     assert moe.run(moe.CASES["ragged"], getattr(tuned(), SHARED), written=True) <= moe.BOUND
 
 
-@pytest.mark.parametrize("name", [SWAP_AB, SHARED, WIDE, SPLIT_K])
+@pytest.mark.parametrize("name", [SWAP_AB, SHARED, SPLIT_K])
 def test_m_indptr_that_changes(moe, monkeypatch, name):
     """The launch before writes m_indptr: what the schedule was first made from, and loads were begun for, is wrong."""
     from moe.kernels import schedule as scheduler
@@ -150,8 +153,8 @@ def test_m_indptr_that_changes(moe, monkeypatch, name):
     monkeypatch.setattr(scheduler, "load_relaxed", half_at_first)
     forget_kernels()
     try:
-        for schedule in (0, 3):
-            assert moe.run(moe.CASES["ragged"], getattr(tuned(), name), schedule) <= moe.BOUND
+        schedule = 3 if name in (SWAP_AB, SPLIT_K) else 0
+        assert moe.run(moe.CASES["ragged"], getattr(tuned(), name), schedule) <= moe.BOUND
     finally:
         forget_kernels()
     assert len(looks) == 4  # for the schedule, twice to see whether it is right, for the schedule
@@ -181,7 +184,7 @@ def test_no_room_for_all_ctas(moe, monkeypatch):
     assert moe.run(moe.CASES["cut into many parts"], config) <= moe.BOUND
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.integers(0, 70), min_size=1, max_size=8), st.sampled_from([128, 256, 384]), st.sampled_from([128, 384])
 )
@@ -260,11 +263,13 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
         cases = {"no partial sums": "cut into many parts", "a stage is released too early": "the ring goes round"}
         cases["sums are given before the last ones were taken"] = "several token tiles"
         case = moe.CASES[cases.get(fault, "ragged")]
-        config, orders = getattr(tuned(), SPLIT_K if "sums are given" in fault else SHARED), 1
+        config, order = getattr(tuned(), SPLIT_K if "sums are given" in fault else SHARED), 0
         if MACHINE == "b200" and "early" in fault:
-            config, orders = getattr(tuned(), CLUSTER), 24  # an arrival must come later than what other warps tell
+            config = getattr(tuned(), CLUSTER)
+        if fault == "a CTA ends too early" and MACHINE == "b200":
+            order = 8  # an arrival must come later than what other warps tell
         try:
-            assert max(moe.run(case, config, order) for order in range(orders)) > moe.BOUND
+            assert moe.run(case, config, order) > moe.BOUND
         except emulator.EmulatorError:
             pass  # it wrote outside of out
     finally:

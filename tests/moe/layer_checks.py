@@ -144,16 +144,15 @@ def configs(which: int) -> tuple:
     return tuning.GEMM1[which], tuning.M16_SWAP_AB
 
 
-@pytest.mark.parametrize("which, name, tokens, schedules", [(0, "random", 40, 2), (-1, "all on one expert", 140, 1)])
-def test_layer(check, sizes, which, name, tokens, schedules):
+@pytest.mark.parametrize("which, name, tokens, schedule", [(0, "random", 40, 3), (-1, "all on one expert", 140, 0)])
+def test_layer(check, sizes, which, name, tokens, schedule):
     """Each stage against what the one before left: tiles cut, full, almost empty; clusters that share weights."""
     x = check.case(name, sizes, tokens, 32)
-    for schedule in range(schedules):
-        result = check.compare(x, *check.emulated(x, schedule, configs=configs(which)))
-        assert result.wrong is None
+    assert check.compare(x, *check.emulated(x, schedule, configs=configs(which))).wrong is None
 
 
-@pytest.mark.parametrize("which, tokens", [(0, 7), (-1, 40)])
+@pytest.mark.skipif(MACHINE != "h200", reason="the host's part, the same on a B200")
+@pytest.mark.parametrize("which, tokens", [(0, 7), (-1, 20)])
 def test_workspace(check, sizes, which, tokens):
     """The caller's memory, just as large as it must be and of any contents, gives the same bits."""
     from moe.layer import Layer
@@ -161,7 +160,7 @@ def test_workspace(check, sizes, which, tokens):
     x, outputs = check.case("all local", sizes, tokens, 32), []
     made = Layer(torch.device("cpu"), sizes)
     made.sms, made.configs = 6, lambda tokens: configs(which)
-    for value in (None, 0, 255):
+    for value in (None, 255):
         with emulator.session(strict=True):
             tensors = emulator.device_tensors(x.tensors())
             output = emulator.device_tensors(torch.full((tokens, 256), torch.nan, dtype=torch.bfloat16))
@@ -170,7 +169,7 @@ def test_workspace(check, sizes, which, tokens):
                 workspace = emulator.device_tensors(torch.full((made.workspace_bytes(tokens),), value).byte())
             made(x.replaced(tensors), output, workspace)
         outputs.append(output.view(torch.int16))
-    assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
+    assert torch.equal(*outputs)
     assert made.tensors(tokens).m_indptr[-1] > 0
 
 
@@ -180,6 +179,7 @@ def test_cut_tiles_of_few_tokens(check):
     assert check.compare(x, *check.emulated(x, configs=configs(0))).wrong is None
 
 
+@pytest.mark.skipif(MACHINE != "h200", reason="the pages' examples are run on one machine each")
 def test_example_of_the_page(check, monkeypatch):
     names = examples.run("LAYER.md", MACHINE, monkeypatch)
     expected = check.d.quantised_layer(names["x"])

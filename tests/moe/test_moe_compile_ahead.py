@@ -84,7 +84,9 @@ import cutlass.cute as cute
 from cutlass import Int64
 from cutlass.cute.runtime import make_ptr
 from moe.kernels import permute, program
+from tests import quick_dsl
 
+quick_dsl.install()
 words = (ctypes.c_int64 * permute.WORDS)()
 pointer = make_ptr(Int64, ctypes.addressof(words), cute.AddressSpace.generic)
 compiles, compile_ = [], cute.compile

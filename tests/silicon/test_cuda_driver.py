@@ -12,6 +12,7 @@ import pytest
 import emulator
 from emulator.device import DEVICE, allocate
 from emulator.formats import tensormap
+from emulator.native.llvm import compiler
 from silicon import calibrate, cuda_driver
 from silicon.cuda_driver import Gpu, Timer, survey
 from silicon.golden import record
@@ -134,6 +135,7 @@ class FakeCuda:
 
 @pytest.fixture
 def cuda(monkeypatch) -> FakeCuda:
+    compiler()  # loads LLVM, which could not be found afterwards
     fake = FakeCuda()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: {"libcuda.so.1": fake}[name])
     return fake

@@ -58,7 +58,8 @@ def _atomic_cost(i) -> str:
 
 @op("ld", "ldu", "ld.global.nc", cost=_memory_cost, dst=1)
 def _ld(w, i, m):
-    strong = ", True" if _order(m)[0] != "weak" else ""
+    order, scope = _order(m)
+    strong = "" if order == "weak" else f", 'sys{'+' * (order == 'acquire')}'" if scope == "sys" else ", True"
     space = "global" if i.op.startswith("ld.global.nc") else _space(m)
     m.drop(*CACHE_HINTS)
     count, kind = _vector(m), m.type()
@@ -120,6 +121,7 @@ def _old_value(i) -> int:
 @op("atom.release", "atom.acq_rel", "red.release", cost=_atomic_cost, dst=_old_value, blocking=True)
 @op("atom", "red", cost=_atomic_cost, dst=_old_value)
 def _atom(w, i, m):
+    acquires = ", True" if "sys" in i.parts and ("acquire" in i.parts or "acq_rel" in i.parts) else ""
     sync = _sync(w, i, m, "relaxed")
     space = _space(m)
     m.drop(*CACHE_HINTS)
@@ -134,7 +136,7 @@ def _atom(w, i, m):
     address = w.address(mem)
     values = ", ".join(w.read(o, bits, True) for s in sources for o in flat(s))
     call = f"access.atomic(g, {space!r}, {what!r}, {kind!r}, {address}, ({values},), {count}, {w.mask()}, {not is_red}"
-    call += f", {sync!r})"
+    call += f", {sync!r}{acquires})"
     if is_red:
         w.call(call)
     else:

@@ -17,6 +17,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from ...device import DEVICE
+from ...errors import Unsupported
 from . import runtime, toolkit
 
 
@@ -64,6 +65,8 @@ def install(kind: type, to_device: Callable) -> None:
         if with_cuda is None:
             with_cuda = any(map(c._is_cuda_file, [sources] if isinstance(sources, str) else sources))
         if with_cuda:
+            if DEVICE.node is not None:
+                raise Unsupported("CUDA C++ extensions on several devices")
             prepare()
         made = build(*args, **kwargs)
         if with_cuda and isinstance(made, types.ModuleType):

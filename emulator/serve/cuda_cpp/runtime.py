@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import re
 
 from ...device import DEVICE, LoadedModule
 from ...errors import EmulatorError, Fault, Unsupported
 from ...formats.fatbin import texts_at
-from .. import cuda_bindings, cute_dsl, source_lines
+from .. import cuda_bindings, cute_dsl, launches, modules, source_lines
 from . import toolkit
 
 NOT_SUPPORTED, LAUNCH_FAILURE = 801, 719  # cudaError_t
@@ -57,19 +56,9 @@ def register_variable(handle: int, host: int, name: bytes, size: int) -> None:
 
 @functools.cache
 def module(handle: int) -> LoadedModule:
-    """Return the module of a fat binary for this machine, as a driver chooses it: of its own architecture, or older."""
-    chosen, newest, targets = None, -1, []
-    major = DEVICE.chip.capability[0] * 10 + DEVICE.chip.capability[1]
-    for text in _texts.get(handle, []):
-        target = re.search(r"^\s*\.target\s+sm_(\d+)([af]?)", text, re.MULTILINE)
-        targets.append(f"sm_{target[1]}{target[2]}")
-        number, exact = int(target[1]), bool(target[2])
-        if number <= major and (number == major or not exact) and number + exact / 2 > newest:
-            chosen, newest = text, number + exact / 2
-    if chosen is None:
-        raise Fault("launch", f"the kernels are compiled for {', '.join(targets)}, not for {DEVICE.chip.arch}")
-    chosen = source_lines.resolved(chosen)
-    cute_dsl.keep(chosen)
+    """Return the module of a fat binary for this machine. Raises a Fault if it has none."""
+    chosen = source_lines.resolved(modules.chosen(_texts.get(handle, [])))
+    modules.keep(chosen)
     return DEVICE.module(chosen)
 
 
@@ -78,17 +67,12 @@ def launch(host, grid, block, args, shared, attributes, count) -> None:
         raise Unsupported("a launch of a function that no fat binary has registered")
     handle, name = _kernels[host]
     loaded = module(handle)
-    static = sum(v.size for v in loaded.shared.values())
-    allowed = _shared.get(host, 0)
-    if static + shared > DEVICE.chip.shared_by_default and shared > allowed:
-        raise Fault(
-            "launch",
-            f"{name} is launched with {shared} bytes of dynamic shared memory: above {DEVICE.chip.shared_by_default} "
-            f"in all it needs cudaFuncSetAttribute(..., cudaFuncAttributeMaxDynamicSharedMemorySize, ...) first"
-            + (f", which has allowed {allowed}" if allowed else ""),
-        )
-    options = cute_dsl.launch_options(attributes, count)
-    params = cute_dsl.parameters(loaded.program(name).kernel, args)
+    modules.check_shared(
+        loaded, name, shared, _shared.get(host, 0),
+        "cudaFuncSetAttribute(..., cudaFuncAttributeMaxDynamicSharedMemorySize, ...)",
+    )  # fmt: skip
+    options = launches.options(attributes, count)
+    params = launches.parameters(loaded.program(name).kernel, args)
     of = lambda at: tuple((_u32 * 3).from_address(at))  # noqa: E731
     DEVICE.launch(loaded, name, of(grid), of(block), params, dynamic_shared=shared, **options)
 
@@ -105,7 +89,7 @@ def occupancy(out, host, threads: int, shared: int) -> None:
 
 
 def clusters(out, attributes, count) -> None:
-    x, y, z = cute_dsl.launch_options(attributes, count)["cluster"] or (1, 1, 1)
+    x, y, z = launches.options(attributes, count)["cluster"] or (1, 1, 1)
     _int.from_address(out).value = DEVICE.chip.active_clusters(x * y * z)
 
 

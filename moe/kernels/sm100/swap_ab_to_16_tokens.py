@@ -9,28 +9,20 @@ from cutlass import range_constexpr
 
 from moe.kernels.config import Config
 from moe.kernels.context import Warp
-from moe.kernels.mainloop import MainloopState, release
+from moe.kernels.mainloop import ByWidth, MainloopState, release
 from moe.kernels.ptx import fma, load_shared_floats, mbarrier_wait, tcgen05_fence, tmem_load
 from moe.kernels.schedule import WorkTile
 from moe.kernels.sm100.tensor_memory import TensorMemory
 
 
-class SwapAB:
+class SwapAB(ByWidth):
     """A weight row of out, and half of the tokens, of a thread."""
 
     def __init__(self, config: Config, tmem: TensorMemory):
         self.config, self.tmem = config, tmem
 
     @cute.jit
-    def __call__(self, warp: Warp, tile: WorkTile, state: MainloopState, acc):
-        """Scale and add what the MMA warp multiplies of a work tile. Returns the next state."""
-        for width in self.config.boxes:
-            if tile.width == width:
-                state = self.add(warp, width, tile, state, acc)
-        return state
-
-    @cute.jit
-    def add(self, warp: Warp, width: cutlass.Constexpr, tile: WorkTile, state: MainloopState, acc):
+    def multiply(self, warp: Warp, width: cutlass.Constexpr, tile: WorkTile, state: MainloopState, acc):
         """The k-blocks of a tile of which so many tokens are loaded."""
         config, cta, lane, columns, stage = self.config, warp.cta, warp.lane, width // 2, state.stage
         first = (warp.number >> 2) * columns
@@ -59,7 +51,7 @@ class GatedSwapAB(SwapAB):
     """A weight row of up and the same of gate, and half of the tokens, of a thread: each has scales of its own."""
 
     @cute.jit
-    def add(self, warp: Warp, width: cutlass.Constexpr, tile: WorkTile, state: MainloopState, acc):
+    def multiply(self, warp: Warp, width: cutlass.Constexpr, tile: WorkTile, state: MainloopState, acc):
         config, cta, lane, columns, stage = self.config, warp.cta, warp.lane, width // 2, state.stage
         first, of_gate = (warp.number >> 2) * columns, config.block_m // 2
         tmem = self.tmem.address(cta) + ((warp.number & 3) << 21) + first

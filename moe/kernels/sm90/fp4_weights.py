@@ -12,7 +12,7 @@ from cutlass import range_constexpr
 from moe.kernels.config import BLOCK_K, BLOCK_N, Config
 from moe.kernels.context import Warp
 from moe.kernels.dequantise import scales_of, weights_of
-from moe.kernels.mainloop import MainloopState, release
+from moe.kernels.mainloop import ByWidth, MainloopState, release
 from moe.kernels.ptx import (
     load_shared_pair,
     load_shared_words,
@@ -25,19 +25,11 @@ from moe.kernels.ptx import (
 from moe.kernels.schedule import WorkTile
 
 
-class Fp4Weights:
+class Fp4Weights(ByWidth):
     """out [64 weight rows, tokens] of a warpgroup, once or twice."""
 
     def __init__(self, config: Config):
         self.config = config
-
-    @cute.jit
-    def __call__(self, warp: Warp, tile: WorkTile, state: MainloopState, acc):
-        """Multiply and add a work tile's k-blocks. Returns the next state."""
-        for width in self.config.boxes:
-            if tile.width == width:
-                state = self.multiply(warp, width, tile, state, acc)
-        return state
 
     @cute.jit
     def multiply(self, warp: Warp, width: cutlass.Constexpr, tile: WorkTile, state: MainloopState, acc):

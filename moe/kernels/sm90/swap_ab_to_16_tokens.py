@@ -9,7 +9,7 @@ from cutlass import const_expr, range_constexpr
 
 from moe.kernels.config import BLOCK_K, BLOCK_N, Config
 from moe.kernels.context import Warp
-from moe.kernels.mainloop import MainloopState, release
+from moe.kernels.mainloop import ByWidth, MainloopState, release
 from moe.kernels.ptx import (
     fence_proxy_async,
     fma,
@@ -24,19 +24,11 @@ from moe.kernels.ptx import (
 from moe.kernels.schedule import WorkTile
 
 
-class SwapAB:
+class SwapAB(ByWidth):
     """out [64 weight rows, tokens] of a warpgroup."""
 
     def __init__(self, config: Config):
         self.config = config
-
-    @cute.jit
-    def __call__(self, warp: Warp, tile: WorkTile, state: MainloopState, acc):
-        """Multiply, scale and add a work tile's k-blocks. Returns the next state."""
-        for width in self.config.boxes:
-            if tile.width == width:
-                state = self.multiply(warp, width, tile, state, acc)
-        return state
 
     @cute.jit
     def multiply(self, warp: Warp, width: cutlass.Constexpr, tile: WorkTile, state: MainloopState, acc):

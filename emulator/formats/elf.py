@@ -1,0 +1,37 @@
+"""ELF files of 64 bits (https://refspecs.linuxfoundation.org/elf/elf.pdf): shared libraries and cubins."""
+
+from __future__ import annotations
+
+import struct
+
+MAGIC = 0x464C457F  # of the first four bytes
+HEADER = 64  # bytes, with which a file begins
+FUNCTION = 2  # STT_FUNC
+ABSENT = 0  # SHN_UNDEF: the symbol is somebody else's
+
+
+def size(header: bytes) -> int:
+    """Return the bytes of a file up to the end of its tables of sections and of segments, one of which is its end."""
+    segments, sections = struct.unpack_from("<QQ", header, 32)
+    segment, many, section, more = struct.unpack_from("<HHHH", header, 54)
+    return max(segments + segment * many, sections + section * more)
+
+
+def sections(file: bytes) -> dict[str, bytes]:
+    """Return the sections of a file, by name."""
+    offset, count, names = struct.unpack_from("<Q", file, 40)[0], *struct.unpack_from("<HH", file, 60)
+    headers = [struct.unpack_from("<IIQQQQ", file, offset + 64 * i) for i in range(count)]
+    start = headers[names][4]
+    return {text(file, start + h[0]): file[h[4] : h[4] + h[5]] for h in headers}
+
+
+def text(strings: bytes, at: int) -> str:
+    """Return the text that begins at a place of a table of strings."""
+    return strings[at : strings.index(b"\0", at)].decode()
+
+
+def exported(file: bytes) -> list[str]:
+    """Return the names of the functions that a shared library has for others."""
+    parts = sections(file)
+    symbols = struct.iter_unpack("<IBBHQQ", parts[".dynsym"])
+    return [text(parts[".dynstr"], s[0]) for s in symbols if s[1] & 15 == FUNCTION and s[3] != ABSENT]

@@ -1,0 +1,290 @@
+"""`torch.distributed` among ranks that are threads of this process: the store, and the backend "nccl".
+
+A collective is carried out by the CPU when all ranks of its group have come to it. What it orders is what it must: who
+gets data of another rank comes after what that one's device had done. https://docs.pytorch.org/docs/stable/distributed.html
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future, _set_thread_isolation_mode
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.rendezvous import _rendezvous_handlers
+
+from ..device import DEVICE
+from ..errors import Unsupported
+from ..machine.node import learn
+
+# What torch.distributed keeps of a process, by its names there.
+KEPT = (
+    "_world", "_pg_map", "_pg_names", "_pg_group_ranks", "_pg_backend_config", "_group_count", "_tags_to_pg",
+    "_pg_to_tag", "_backend", "_default_pg_init_method",
+)  # fmt: skip
+NCCL_VERSION = 2, 28, 9  # what a script is told
+REDUCTIONS = {
+    "SUM": lambda x: x.sum(0), "AVG": lambda x: x.sum(0) / len(x), "PRODUCT": lambda x: x.prod(0),
+    "MIN": lambda x: x.amin(0), "MAX": lambda x: x.amax(0),
+}  # fmt: skip
+
+
+class Store(dist.Store):
+    """What ranks put there by name. Waiting lets the others go on."""
+
+    contents: dict[str, bytes] = {}
+
+    def set(self, key: str, value) -> None:
+        self.contents[key] = value.encode() if isinstance(value, str) else bytes(value)
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        return self.contents[key]
+
+    def add(self, key: str, value: int) -> int:
+        self.contents[key] = str(int(self.contents.get(key, b"0")) + value).encode()
+        return int(self.contents[key])
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        there = self.contents.get(key)
+        if there is None and not expected or there == expected.encode():
+            self.set(key, desired)
+        return self.contents.get(key, expected.encode())
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        missing = [key for key in keys if key not in self.contents]
+        if missing:
+            DEVICE.hosts.wait(lambda: all(key in self.contents for key in keys), f"{missing} in the store")
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.contents for key in keys)
+
+    def delete_key(self, key: str) -> bool:
+        return self.contents.pop(key, None) is not None
+
+    def num_keys(self) -> int:
+        return len(self.contents)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Nobody waits in vain: that is a hang, which is found at once."""
+
+
+def meeting(url: str, *_, **__) -> Iterator[tuple[Store, int, int]]:
+    """torch's rendezvous of the ranks (env://, tcp://): (store, rank, how many there are)."""
+    yield Store(), DEVICE.hosts.now.rank, len(DEVICE.hosts.all)
+
+
+class Options(types.SimpleNamespace):
+    """ProcessGroupNCCL.Options: nothing of it matters here."""
+
+    def __init__(self, is_high_priority_stream: bool = False):
+        super().__init__(is_high_priority_stream=is_high_priority_stream, config=types.SimpleNamespace())
+
+
+class ProcessGroupNCCL(dist.ProcessGroup):
+    """The ranks of one group. Collectives take tensors of the device and of the host."""
+
+    Options = Options
+
+    def __init__(self, store, rank: int, size: int, options: Options):
+        super().__init__(rank, size)
+        self._rank, self._size, self._name = rank, size, options.group_name
+        self._ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
+
+    # -- what torch asks of a group ----------------------------------------------------------------------------
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def name(self) -> str:
+        return "nccl"
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return "nccl"
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    @property
+    def pg_name(self) -> str:
+        return self._name
+
+    supports_splitting = False
+
+    def _get_backend(self, device) -> ProcessGroupNCCL:
+        return self
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    # -- collectives -------------------------------------------------------------------------------------------
+    def _exchange(self, what: str, tensors: list[torch.Tensor], sources=None) -> list[list[torch.Tensor]]:
+        """Return copies of the tensors of each rank. sources: of whom this one needs something, if not of all."""
+        if DEVICE.capture is not None:
+            raise Unsupported(f"{what} inside the capture of a CUDA graph on the emulated device")
+        node, host, device = DEVICE.node, DEVICE.hosts.now, DEVICE.index
+        for index in {device} | {tensor.get_device() for tensor in tensors if tensor.is_cuda}:
+            DEVICE.synchronize(index, host=False)
+        with torch._C.DisableTorchFunction():
+            copies = [tensor.detach().clone() for tensor in tensors]
+        brought = copies, node.clocks_of(device), dict(host.known)
+        all_ = DEVICE.hosts.exchange(self._ranks, what, brought)
+        for source in range(self._size) if sources is None else sources:
+            _, clocks, known = all_[source]
+            node.learn(device, clocks)
+            learn(host.known, known)
+        return [each[0] for each in all_]
+
+    def allreduce(self, tensors, opts):
+        all_ = self._exchange("all_reduce", tensors)
+        for k, tensor in enumerate(tensors):
+            _put(tensor, _reduced([each[k] for each in all_], opts.reduceOp))
+        return _done(tensors)
+
+    def reduce(self, tensors, opts):
+        mine = opts.rootRank == self._rank
+        all_ = self._exchange("reduce", tensors, None if mine else [])
+        if mine:
+            _put(tensors[0], _reduced([each[0] for each in all_], opts.reduceOp))
+        return _done(tensors)
+
+    def broadcast(self, tensors, opts):
+        all_ = self._exchange("broadcast", tensors, [opts.rootRank])
+        for tensor, value in zip(tensors, all_[opts.rootRank], strict=True):
+            _put(tensor, value)
+        return _done(tensors)
+
+    def allgather(self, outputs, inputs, opts=None):
+        for output, (value,) in zip(outputs[0], self._exchange("all_gather", inputs), strict=True):
+            _put(output, value)
+        return _done(outputs)
+
+    def all_gather_single(self, output, value, opts=None):
+        all_ = self._exchange("all_gather_into_tensor", [value])
+        _put(output, torch.cat([each[0].reshape(-1) for each in all_]).view(output.shape))
+        return _done([output])
+
+    def gather(self, outputs, inputs, opts):
+        mine = opts.rootRank == self._rank
+        all_ = self._exchange("gather", inputs, None if mine else [])
+        for output, (value,) in zip(outputs[0], all_, strict=True) if mine else ():
+            _put(output, value)
+        return _done(outputs)
+
+    def scatter(self, outputs, inputs, opts):
+        all_ = self._exchange("scatter", list(inputs[0]) if inputs else [], [opts.rootRank])
+        _put(outputs[0], all_[opts.rootRank][self._rank])
+        return _done(outputs)
+
+    def reduce_scatter(self, outputs, inputs, opts):
+        all_ = self._exchange("reduce_scatter", list(inputs[0]))
+        _put(outputs[0], _reduced([each[self._rank] for each in all_], opts.reduceOp))
+        return _done(outputs)
+
+    def reduce_scatter_single(self, output, value, opts):
+        all_ = self._exchange("reduce_scatter_tensor", [value])
+        parts = [each[0].reshape(self._size, -1)[self._rank] for each in all_]
+        _put(output, _reduced(parts, opts.reduceOp).view(output.shape))
+        return _done([output])
+
+    def alltoall(self, outputs, inputs, opts=None):
+        all_ = self._exchange("all_to_all", list(inputs))
+        for output, each in zip(outputs, all_, strict=True):
+            _put(output, each[self._rank])
+        return _done(outputs)
+
+    def all_to_all_single(self, output, value, output_sizes, input_sizes, opts=None):
+        sizes = list(input_sizes) or [len(value) // self._size] * self._size
+        parts = list(value.split(sizes))
+        all_ = self._exchange("all_to_all_single", parts)
+        wanted = list(output_sizes) or [len(output) // self._size] * self._size
+        for source, (part, each) in enumerate(zip(output.split(wanted), all_, strict=True)):
+            if part.shape != each[self._rank].shape:
+                there = f"{len(each[self._rank])} rows for rank {self._rank}, which expects {len(part)}"
+                raise ValueError(f"all_to_all_single: rank {source} has {there}")
+            _put(part, each[self._rank])
+        return _done([output])
+
+    def barrier(self, opts=None):
+        DEVICE.synchronize()
+        self._exchange("barrier", [])
+        return _done([])
+
+    # Their names in torch 2.11 and before
+    _allgather_base, _reduce_scatter_base, alltoall_base = all_gather_single, reduce_scatter_single, all_to_all_single
+
+    def send(self, *_):
+        raise Unsupported("torch.distributed.send on the emulated device: all_to_all_single is served")
+
+    def recv(self, *_):
+        raise Unsupported("torch.distributed.recv on the emulated device: all_to_all_single is served")
+
+
+def _reduced(values: list[torch.Tensor], op) -> torch.Tensor:
+    """One tensor of those of all ranks: summed in the order of ranks, as floats of 32 bits if they are shorter."""
+    name = str(op.op if hasattr(op, "op") else op).rpartition(".")[2]
+    if name not in REDUCTIONS:
+        raise Unsupported(f"a reduction by {name} on the emulated device")
+    stacked = torch.stack(values)
+    short = stacked.is_floating_point() and stacked.element_size() < 4
+    return REDUCTIONS[name](stacked.float() if short else stacked).to(stacked.dtype)
+
+
+def _put(output: torch.Tensor, value: torch.Tensor) -> None:
+    """Write what has come into a tensor of this rank."""
+    if output.shape != value.shape:
+        raise ValueError(f"a collective brings {tuple(value.shape)} where {tuple(output.shape)} is expected")
+    with torch._C.DisableTorchFunction():
+        output.detach().copy_(value)
+
+
+def _done(result):
+    """The handle of work that is complete."""
+    future = torch.futures.Future()
+    future.set_result(result)
+    return _create_work_from_future(future)
+
+
+def fresh() -> dict:
+    """Return what torch.distributed has of a process in which nothing was initialised."""
+    empty = {name: type(value)() for name, value in ((name, getattr(c10d, name)) for name in KEPT) if value is not None}
+    return dict.fromkeys(KEPT) | empty
+
+
+def kept() -> dict:
+    """Return what torch.distributed has of this rank, to be put back by `put_back`."""
+    return {name: getattr(c10d, name) for name in KEPT}
+
+
+def put_back(state: dict) -> None:
+    for name, value in state.items():
+        setattr(c10d, name, value)
+
+
+def install() -> None:
+    """Make "nccl" a backend of torch.distributed that ranks in this process have."""
+    Store.contents = {}
+    _set_thread_isolation_mode(True)
+    c10d.ProcessGroupNCCL = dist.ProcessGroupNCCL = ProcessGroupNCCL
+    c10d._NCCL_AVAILABLE = True
+    c10d.default_pg_nccl_timeout = timedelta(minutes=10)
+    accelerator = {  # init_process_group(device_id=...) asks there
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "is_available": lambda: True,
+        "device_count": torch.cuda.device_count,
+        "current_device_index": torch.cuda.current_device,
+        "set_device_index": torch.cuda.set_device,
+        "synchronize": torch.cuda.synchronize,
+    }
+    for name, value in accelerator.items():
+        setattr(torch.accelerator, name, value)
+    torch.cuda.nccl.version = lambda: NCCL_VERSION
+    c10d.is_nccl_available = dist.is_nccl_available = lambda: True
+    for scheme in ("env", "tcp"):
+        _rendezvous_handlers[scheme] = meeting

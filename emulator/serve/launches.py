@@ -1,0 +1,89 @@
+"""What host code hands to CUDA with a launch: attributes, parameters, tensor maps; laid out as CUDA's headers say."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+from ..device import DEVICE
+from ..errors import Unsupported
+from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, TensorMap, encode
+from .modules import Kernel
+
+# cudaLaunchAttributeID, which is CUlaunchAttributeID
+CLUSTER, COOPERATIVE, PROGRAMMATIC, PREFERRED_CLUSTER = 4, 2, 6, 11
+IGNORED = {  # what changes no result, and no time that is modelled
+    0: "ignore", 1: "access policy window", 5: "cluster scheduling policy", 8: "priority", 9: "memory sync domain map",
+    10: "memory sync domain", 14: "shared memory carve-out",
+}  # fmt: skip
+
+
+class Attribute(ctypes.Structure):
+    """cudaLaunchAttribute, and CUlaunchAttribute."""
+
+    _fields_ = [("id", ctypes.c_int32), ("pad", ctypes.c_int32), ("value", ctypes.c_int32 * 16)]
+
+
+def options(attributes: int | None, count: int) -> dict:
+    """Return what an array of so many `Attribute` at an address asks for, as options of `Device.launch`."""
+    cluster, preferred, pdl, cooperative = None, None, False, False
+    for a in (Attribute * count).from_address(attributes) if count else ():
+        if a.id == CLUSTER:
+            cluster = tuple(a.value[:3])
+        elif a.id == PREFERRED_CLUSTER:
+            preferred = tuple(a.value[:3])
+        elif a.id == PROGRAMMATIC:
+            pdl = bool(a.value[0])
+        elif a.id == COOPERATIVE:
+            cooperative = bool(a.value[0])
+        elif a.id not in IGNORED:
+            raise Unsupported(f"launch attribute {a.id}")
+    if preferred and all(preferred) and DEVICE.session.schedule.seed % 2 == 0:
+        cluster = preferred  # a GPU takes either, cluster by cluster; here it is one of them for the whole launch
+    return {"cluster": cluster, "pdl": pdl, "cooperative": cooperative}
+
+
+def parameters(kernel, arguments: int) -> bytes:
+    """Return the block of a kernel's parameters, whose addresses are an array at `arguments`."""
+    params = bytearray(kernel.param_bytes)
+    pointers = (ctypes.c_uint64 * len(kernel.params)).from_address(arguments) if kernel.params else ()
+    for p, address in zip(kernel.params, pointers, strict=True):
+        params[p.offset : p.offset + p.size] = ctypes.string_at(address, p.size)
+    return bytes(params)
+
+
+def packed(kernel, values: Sequence[bytes]) -> bytes:
+    """Return the block of a kernel's parameters, of which these are the values.
+
+    Raises Unsupported for another number of them than the kernel takes, or a value of another size.
+    """
+    if len(values) != len(kernel.params):
+        raise Unsupported(f"{kernel.name} takes {len(kernel.params)} parameters, {len(values)} are given")
+    params = bytearray(kernel.param_bytes)
+    for p, value in zip(kernel.params, values):
+        if len(value) != p.size:
+            raise Unsupported(f"{kernel.name}: {len(value)} bytes for parameter {p.name} of {p.size}")
+        params[p.offset : p.offset + p.size] = value
+    return bytes(params)
+
+
+def launch(kernel: Kernel, grid, block, params: bytes, dynamic_shared: int, **options) -> None:
+    """Launch a kernel. grid, block: three ints; options: of `Device.launch`."""
+    module = kernel.loaded()
+    DEVICE.launch(module, kernel.name, tuple(grid), tuple(block), params, dynamic_shared=dynamic_shared, **options)
+
+
+def tensor_map(
+    kind: int, address: int, dims, strides, box, steps, interleave: int, swizzle: int, promotion: int, fill: int
+) -> bytes:
+    """Return what cuTensorMapEncodeTiled makes of its arguments. strides: of all dimensions but the innermost.
+
+    Raises Unsupported for what is not implemented, a Fault for what the driver calls an invalid value.
+    """
+    if interleave or kind >= len(DRIVER_TYPES) or swizzle >= len(DRIVER_SWIZZLES):
+        raise Unsupported(f"cuTensorMapEncodeTiled with data type {kind}, interleave {interleave}, swizzle {swizzle}")
+    span, atom = DRIVER_SWIZZLES[swizzle]
+    return encode(TensorMap(
+        address, DRIVER_TYPES[kind], tuple(dims), tuple(strides), tuple(box), tuple(steps), span, atom, bool(fill),
+        L2_PROMOTIONS[promotion],
+    ))  # fmt: skip

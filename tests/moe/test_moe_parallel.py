@@ -1,0 +1,40 @@
+"""moe.parallel: two emulated GPUs compute what one would, and what is asked for in vain is refused."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from moe import parallel
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.slow
+def test_two_ranks():
+    """Uneven tokens, none, entries of no expert, and a second call in the same memory; all checks of the emulator."""
+    options = ["--machine", "h200", "--devices", "2"]
+    command = [sys.executable, "-m", "emulator", "run", *options, str(HERE / "two_ranks.py")]
+    done = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0 and done.stdout.splitlines() == ["right"] * 2, done.stdout + done.stderr[-3000:]
+
+
+WRONG = {
+    "num_experts is 0, but must be an int that is at least 1": {"num_experts": 0},
+    "max_tokens is 1.5, but must be an int that is at least 1": {"max_tokens": 1.5},
+    "num_experts is 9, but must be a multiple of the group's 2 ranks": {"num_experts": 9},
+    "max_tokens is 40000, but must be at most 32768 for 2 ranks": {"max_tokens": 40000},
+    "hidden: dimension H is 100, but must be a multiple of 128": {"hidden_size": 100},
+    "topk_ids: dimension k is 17, but must be from 1 to 16": {"top_k": 17},
+}
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_what_is_refused(monkeypatch, sentence):
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 2)
+    arguments = {"num_experts": 8, "max_tokens": 16, "hidden_size": 256, "top_k": 4} | WRONG[sentence]
+    with pytest.raises(ValueError) as refused:
+        parallel.ExpertParallel(None, **arguments)
+    assert str(refused.value).startswith(sentence)
