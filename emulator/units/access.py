@@ -152,10 +152,7 @@ def load_one(g: LaneGroup, space: str, address: int, size: int, strong: bool = F
     if space == "const":
         return g.launch.memory.load(address, size)
     if space == "param":  # its addresses are offsets into the launch's parameters
-        data = g.launch.params
-        if address % size or address + size > len(data):
-            raise Fault("out-of-bounds", f"ld.param of {size} bytes at {address} of {len(data)}")
-        return int.from_bytes(data[address : address + size], "little")
+        return g.launch.params.load(address, size)
     raise Unsupported(f"load from {space}")
 
 

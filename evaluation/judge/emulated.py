@@ -41,6 +41,7 @@ class Queued:
     symbols: dict[str, int]
     regions: list[tuple[int, int, str, bool]]  # start, bytes, name, read only
     options: dict  # cluster, dynamic_shared, pdl, cooperative
+    read: set[tuple[int, int]] = dataclasses.field(default_factory=set)  # offset, bytes of what kernels read of params
 
     @property
     def shape(self) -> tuple:
@@ -170,6 +171,7 @@ class Device:
             counted = tallied(launch)
             self.predecessor = launch.dependencies
             launch.run()
+            queued.read |= launch.params.read
             known = {note.lines for note in self.notes}
             self.notes += [note for note in launch.notes if note.lines not in known]
             return counted
@@ -188,7 +190,10 @@ class Device:
         recorded = [Recorded(self.arguments(q), q.options, before=call) for q, call in zip(queue, before, strict=True)]
         run = TimedRun(profile, self.memory, recorded, trace, enough, moves_data=True)
         counted = [tallied(timed.launch) for timed in run.launches]
-        return run.run(), counted
+        run.run()
+        for queued, timed in zip(queue, run.launches, strict=True):
+            queued.read |= timed.launch.params.read
+        return run, counted
 
     def snapshot(self, regions) -> dict[tuple[int, int], list]:
         """Copies the contents of regions of the submission's; those that nobody has written cost nothing."""

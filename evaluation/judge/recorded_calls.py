@@ -144,16 +144,15 @@ class RecordedCalls:
             same_calls.Given(self.arena, queue, one.taken, new)
             for queue, one, new in zip(queues, placed, self.new, strict=True)
         ]
-        kinds = same_calls.numbered(given)
 
         def put(number: int) -> None:
             placed[number].fill(self.disguised(data, drawn[number]))
 
-        def right(number: int, what: str) -> None:
+        def right(number: int, when: str = "") -> None:
             try:
                 trial.judge_results(places[number], None, known.outputs(drawn[number]), placed[number])
             except Refused as error:
-                raise NotTimed(f"{what} of a call alone do not give its result: {error}") from None
+                raise NotTimed(f"the launches of a call alone do not give its result{when}: {error}") from None
 
         def clear() -> None:
             for one, results in zip(placed, places, strict=True):
@@ -171,10 +170,11 @@ class RecordedCalls:
         if reply["us"] < floor:
             raise NotTimed(f"{reply['us']:.3f} us is less than the speed of light, {floor:.3f} us")
         for number in range(simulated):
-            right(number, "the timed launches")
+            right(number, " when timed")
         if not all(emulated.alike(counts, ended[0]) for counts in ended):
             raise NotTimed("calls with equal launches do not load, store and multiply the same")
         clear()
+        kinds = same_calls.numbered(given, queues)
         if not {*kinds} <= {*kinds[:simulated]}:
             self.why = "the host gives later calls something else"
         elif same_calls.count_or_tell_time(queues[0]):
@@ -194,11 +194,13 @@ class RecordedCalls:
                 device.follow(last if number == drawn_call + 1 else None)
                 device.number = number * len(first)
                 counts = [device.run(queued, checks) for queued in queues[number]]
-                right(number, "the launches")
+                right(number)
                 if checks and not placed[number].unchanged(self.disguised(data, drawn[number])):
                     raise NotTimed("the submission changed its inputs")
                 if not emulated.alike(counts, ended[0]):
                     raise NotTimed("the timed launches do not load, store and multiply what those that were checked do")
+        if not self.why and same_calls.numbered(given, queues) != kinds:
+            raise NotTimed("only some calls read what the host gives each of its own")
         return reply
 
     @staticmethod

@@ -28,18 +28,32 @@ class Given:
 
     def __init__(self, arena: Arena, queue: list, own: list[tuple[int, int]], new: list[tuple[int, int]]):
         self.ranges = [*own, *new]
-        self.parts = [(("parameters", i), np.frombuffer(q.params, np.uint8)) for i, q in enumerate(queue)]
+        self.params = [np.frombuffer(q.params, np.uint8) for q in queue]
+        self.parts = []
         for number, (start, size) in enumerate(new):
             self.parts += [((number, size, offset, len(data)), data) for offset, data in pieces(arena, start, size)]
 
-    def same(self, other: "Given") -> bool:
-        """Tells whether the other's is the same, with its tensors in place of these."""
+    def same(self, other: "Given", read: list[set[tuple[int, int]]]) -> bool:
+        """Tells whether the other's is the same, with its tensors in place of these.
+
+        read: of the parameters of each launch what its kernel reads; half of a tensor map is whatever was on the stack.
+        """
         if [size for _, size in self.ranges] != [size for _, size in other.ranges]:
             return False
         if [where for where, _ in self.parts] != [where for where, _ in other.parts]:
             return False
         pairs = [*zip(self.ranges, other.ranges)]
-        return all(_moved(mine, theirs, pairs) for (_, mine), (_, theirs) in zip(self.parts, other.parts))
+        params = [(only(a, some), only(b, some)) for a, b, some in zip(self.params, other.params, read, strict=True)]
+        parts = [(mine, theirs) for (_, mine), (_, theirs) in zip(self.parts, other.parts)]
+        return all(_moved(mine, theirs, pairs) for mine, theirs in params + parts)
+
+
+def only(params: np.ndarray, read: set[tuple[int, int]]) -> np.ndarray:
+    """Copies parameters, with zeros in place of what is not read."""
+    kept = np.zeros(len(params), bool)
+    for offset, size in read:
+        kept[offset : offset + size] = True
+    return np.where(kept, params, np.uint8(0))
 
 
 def _moved(mine: np.ndarray, theirs: np.ndarray, pairs: list) -> bool:
@@ -59,11 +73,15 @@ def _moved(mine: np.ndarray, theirs: np.ndarray, pairs: list) -> bool:
     return not len(a)
 
 
-def numbered(given: list[Given]) -> list[int]:
-    """Numbers the kinds of calls that must do the same: a call that is not like the one before begins a new kind."""
+def numbered(given: list[Given], queues: list[list]) -> list[int]:
+    """Numbers the kinds of calls that must do the same: a call that is not like the one before begins a new kind.
+
+    queues: the launches of each, of which some have run.
+    """
+    read = [set().union(*(queued.read for queued in launches)) for launches in zip(*queues, strict=True)]
     kinds = [0] * len(given)
     for i in range(1, len(given)):
-        kinds[i] = kinds[i - 1] + (not given[i].same(given[i - 1]))
+        kinds[i] = kinds[i - 1] + (not given[i].same(given[i - 1], read))
     return kinds
 
 

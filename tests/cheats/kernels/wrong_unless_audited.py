@@ -1,5 +1,5 @@
 """Is right only where %gridid is what it used to be in every call that was checked."""
-# benchmark: timed launches of a call alone do not give its result
+# benchmark: the launches of a call alone do not give its result when timed
 
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
