@@ -86,6 +86,7 @@ class EmulatedCalls:
             self.numbers[key] = self.process.place(self.placed[key].spec)
         number, placed = self.numbers[key], self.placed[key]
         placed.fill(data)
+        known = inputs.Known(data)  # beforehand: results are taken at once
         device.begin((placed,), schedule)
         begin = time.perf_counter()
 
@@ -104,7 +105,6 @@ class EmulatedCalls:
                 raise Refused("; ".join(device.findings)) from None
             raise
         trial.verdict.seconds += time.perf_counter() - begin
-        known = inputs.Known(data)
         try:
             trial.verdict.note(device.notes)
             if device.findings:
@@ -112,8 +112,9 @@ class EmulatedCalls:
             if wrong := reply.get("wrong"):
                 raise Refused(str(wrong)[:1000])
             with self.process.answering("result"):
-                returned = trial.results(reply["returned"], inputs.outputs(data), taken(placed))
+                live = trial.results(reply["returned"], inputs.outputs(data), taken(placed))
+                returned = [result.clone() for result in live]
         except Refused:
             self.process.kill()
             raise
-        trial.judge_results(returned, data, known, placed)
+        trial.judge_results(returned, data, known.outputs(None), placed)
