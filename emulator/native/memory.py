@@ -157,7 +157,7 @@ class Memory:
         if self.regions is None or self.regions.launch() is not launch:
             self.regions = Regions(launch)
         dependencies = launch.dependencies
-        if launch.checks and (dependencies.before if g.warp.depends else dependencies.after):
+        if dependencies.before if g.warp.depends else dependencies.after:
             table = NOWHERE  # launches before are still in the way: Python asks them
         else:
             table = self.regions.refresh()

@@ -16,7 +16,7 @@ from evaluation.judge.sandbox import Channel, Nursery
 from evaluation.judge.statistics import Stats
 from evaluation.judge.submission_process import SubmissionProcess
 from evaluation.judge.trial import Trial
-from evaluation.judge.verdict import Options, Refused, Verdict
+from evaluation.judge.verdict import Options, Refused, Verdict, legible
 from task import TestCase
 
 HELD = 8.0  # GiB that the judge's process may need beside what the submission's kernels do
@@ -69,6 +69,9 @@ class Examiner:
             self.process.kill()
         if verdict.modelled is None and options.timed and options.device != "cuda":
             verdict.modelled = {"error": "the results are wrong"}
+        verdict.reason = legible(verdict.reason)
+        if "error" in (verdict.modelled or {}):
+            verdict.modelled["error"] = legible(verdict.modelled["error"])
         verdict.isolation = self.process.isolation
         return verdict
 

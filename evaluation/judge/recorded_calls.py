@@ -1,13 +1,21 @@
-"""Records the launches of calls in a row and times them on the model; calls drawn afterwards have to be right."""
+"""Records the launches of calls in a row and times them on the model; what was timed, and the rest, has to be right.
+
+Each call gets inputs of its own, which come into being when its first launch starts, and the timed run computes: its
+results are compared in full. A call that was not simulated must be like one that was (same_calls.py); where that does
+not follow from what its kernels can read, all calls are run from the first one on. A drawn call runs with all checks.
+"""
 
 import contextlib
+import functools
 import hashlib
 import os
 import time
 
+import torch
+
 from emulator.arena import BASE
 from emulator.errors import EmulatorError
-from evaluation.judge import emulated, inputs, modelled
+from evaluation.judge import emulated, inputs, modelled, same_calls
 from evaluation.judge.placed import OURS, THEIRS, Placed, taken
 from evaluation.judge.time_limit import Late, limit
 from evaluation.judge.trial import Trial
@@ -26,7 +34,8 @@ class RecordedCalls:
     def __init__(self, trial: Trial):
         self.trial, self.process = trial, trial.process
         self.arena, self.heap = trial.examiner.arena, trial.examiner.heap
-        self.rewritten = False
+        self.rewritten, self.why = False, ""  # why all calls have to run
+        self.new: list[list[tuple[int, int]]] = []  # of each call: the submission's memory that was not there before
 
     @contextlib.contextmanager
     def prepared(self, calls: int):
@@ -43,7 +52,6 @@ class RecordedCalls:
             yield device, data, placed
         finally:
             for one in placed:
-                one.show(one)
                 one.release()
             self.arena.clear(THEIRS, self.arena.size - OURS)
 
@@ -68,10 +76,10 @@ class RecordedCalls:
                 self.process.kill()  # from here on nothing of the submission's runs
             begin = time.perf_counter()
             try:
-                with limit(trial.options.timeout):
+                with limit(trial.options.timeout, working=True):
                     return self.check(device, data, placed, queues, places)
             except Late:
-                raise NotTimed(f"no time within {trial.options.timeout:g} s") from None
+                raise NotTimed(f"no time within {trial.options.timeout:g} s of computing{self.why}") from None
             except (Refused, EmulatorError) as error:
                 raise NotTimed(str(error)) from None
             except MemoryError:
@@ -83,8 +91,8 @@ class RecordedCalls:
     def record(self, device: emulated.Device, placed: list[Placed]) -> tuple[list, list]:
         """Collects the launches of each call, and live views of what each says are its results. Raises Refused."""
         queues, places, seen, held = [], [], {}, taken(*placed)  # the grader holds all results, too
-        for number in [self.process.place(one.spec) for one in placed]:
-            queue = []
+        for one in placed:  # in turn: nobody knows where the next one's will be
+            number, queue, new = self.process.place(one.spec), [], []
 
             def take(message) -> dict:
                 queued = device.understand(message)
@@ -93,6 +101,8 @@ class RecordedCalls:
                 queue.append(queued)
                 for start, size, *_ in queued.regions:
                     digest = self.digest(start, size)
+                    if (start, size) not in seen:
+                        new.append((start, size))
                     self.rewritten |= seen.setdefault((start, size), digest) != digest
                 return {"error": None}
 
@@ -100,28 +110,23 @@ class RecordedCalls:
             if wrong := reply.get("wrong"):
                 raise Refused(str(wrong)[:1000])
             queues.append(queue)
+            self.new.append(new)
             with self.process.answering("result"):
                 places.append(self.trial.results(reply["returned"], inputs.outputs(placed[0].data), held))
         return queues, places
 
     def digest(self, start: int, size: int) -> bytes:
         """Digests the contents of memory; skips holes, which reading through the mapping would fill."""
-        fd, at, end, found = self.arena.fd, start - BASE, start - BASE + size, hashlib.blake2b()
-        while at < end:
-            try:
-                at = os.lseek(fd, at, os.SEEK_DATA)
-            except OSError:  # only holes up to the end of the file
-                break
-            stop = min(end, os.lseek(fd, at, os.SEEK_HOLE))
-            if at < stop and (data := os.pread(fd, stop - at, at)).strip(b"\0"):
-                found.update(at.to_bytes(8, "little") + data)
-            at = stop
+        found = hashlib.blake2b()
+        for first, end in self.arena.data(start, size):
+            if (data := os.pread(self.arena.fd, end - first, first - BASE)).strip(b"\0"):
+                found.update(first.to_bytes(8, "little") + data)
         return found.digest()
 
     def check(self, device: emulated.Device, data, placed: list[Placed], queues: list, places: list) -> dict:
-        """Times recorded launches, and checks calls that are drawn. Raises NotTimed, Refused or EmulatorError.
+        """Times recorded launches, and checks them. Raises NotTimed, Refused or EmulatorError.
 
-        queues, places: what `record` returned. The audited calls get the inputs `data` under new schedules.
+        queues, places: what `record` returned. data: what each call gets in a disguise of its own.
         """
         trial = self.trial
         if not queues[-1]:
@@ -133,30 +138,74 @@ class RecordedCalls:
         if self.rewritten:
             raise NotTimed("the host changes device memory between launches: how long that takes is not modelled")
         launches = [queued for queue in queues for queued in queue]
-        before = device.snapshot({region[:2] for queued in launches for region in queued.regions})
-        for one in placed:  # each call loads what the audited one will
-            one.show(placed[0])
-        placed[0].fill(data)
+        regions = {region[:2] for queued in launches for region in queued.regions}
+        known, drawn = inputs.Known(data), [inputs.draw(int(trial.rng.integers(2**31)), data) for _ in queues]
+        given = [
+            same_calls.Given(self.arena, queue, one.taken, new)
+            for queue, one, new in zip(queues, placed, self.new, strict=True)
+        ]
+
+        def put(number: int) -> None:
+            placed[number].fill(self.disguised(data, drawn[number]))
+
+        def right(number: int, when: str = "") -> None:
+            try:
+                trial.judge_results(places[number], None, known.outputs(drawn[number]), placed[number])
+            except Refused as error:
+                raise NotTimed(f"the launches of a call alone do not give its result{when}: {error}") from None
+
+        def clear() -> None:
+            for one, results in zip(placed, places, strict=True):
+                for result in inputs.outputs(one.data) + results:
+                    result.fill_(float("nan"))
+
+        clear()
+        before = device.snapshot(regions)
         profile, breakdown = trial.options.profile, trial.options.breakdown
-        reply, counted = modelled.time_launches(device, launches, len(first), trial.task.calls, profile, breakdown)
-        ended = [counted[i : i + len(first)] for i in range(0, reply["simulated"] * len(first), len(first))]
-        if not all(emulated.alike(counts, ended[0]) for counts in ended):
-            raise NotTimed("calls with equal launches do not load, store and multiply the same")
+        starts = [functools.partial(put, number) for number in range(len(queues))]
+        reply, counted = modelled.time_launches(device, launches, starts, trial.task.calls, profile, breakdown)
+        simulated = reply["simulated"]
+        ended = [counted[i : i + len(first)] for i in range(0, simulated * len(first), len(first))]
         floor = modelled.speed_of_light(trial.args)
         if reply["us"] < floor:
             raise NotTimed(f"{reply['us']:.3f} us is less than the speed of light, {floor:.3f} us")
-        known = inputs.Known(data)
+        for number in range(simulated):
+            right(number, " when timed")
+        if not all(emulated.alike(counts, ended[0]) for counts in ended):
+            raise NotTimed("calls with equal launches do not load, store and multiply the same")
+        clear()
+        kinds = same_calls.numbered(given, queues)
+        if not {*kinds} <= {*kinds[:simulated]}:
+            self.why = "the host gives later calls something else"
+        elif same_calls.count_or_tell_time(queues[0]):
+            self.why = "a kernel reads a timer or %gridid"
+        elif emulated.unlike(before, device.snapshot(regions)):
+            self.why = "kernels leave something in memory from call to call"
+        self.why = self.why and f": {self.why}, so that all calls are run"
+        pdl = queues[0][0].options["pdl"]
         for schedule in range(trial.options.calls):
-            number = int(trial.rng.integers(min(2, reply["simulated"] - 1), reply["simulated"]))
+            drawn_call = int(trial.rng.integers(len(queues) - pdl))
             device.restore(before)
-            for result in inputs.outputs(placed[number].data) + places[number]:
-                result.fill_(float("nan"))
-            device.begin((placed[number],), schedule)
-            counts = [device.run(queued) for queued in queues[number]]
-            try:
-                trial.judge_results(places[number], data, known, placed[number])
-            except Refused as error:
-                raise NotTimed(f"the launches of a call alone do not give its result: {error}") from None
-            if not emulated.alike(counts, ended[0]):
-                raise NotTimed("the timed launches do not load, store and multiply what those that were checked do")
+            clear()
+            for number in range(len(queues)) if self.why else range(drawn_call, drawn_call + 1 + pdl):
+                checks, last = number == drawn_call, device.predecessor
+                put(number)
+                device.begin((placed[number],), schedule)
+                device.follow(last if number == drawn_call + 1 else None)
+                device.number = number * len(first)
+                counts = [device.run(queued, checks) for queued in queues[number]]
+                right(number)
+                if checks and not placed[number].unchanged(self.disguised(data, drawn[number])):
+                    raise NotTimed("the submission changed its inputs")
+                if not emulated.alike(counts, ended[0]):
+                    raise NotTimed("the timed launches do not load, store and multiply what those that were checked do")
+        if not self.why and same_calls.numbered(given, queues) != kinds:
+            raise NotTimed("only some calls read what the host gives each of its own")
         return reply
+
+    @staticmethod
+    def disguised(data, drawn: list[inputs.Disguise]):
+        """Copies the inputs, disguised."""
+        data = inputs.mapped(torch.clone, data)
+        inputs.disguise(data, drawn)
+        return data

@@ -104,7 +104,7 @@ class SubmissionProcess:
             raise Refused(f"hang: no {what} within {self.options.timeout:g} s, process killed") from None
         except (EOFError, ConnectionError):
             raise Refused(f"crash during {what}: {self.died()}") from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, emulated.Garbled):
+        except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError, emulated.Garbled):
             self.kill()
             raise Refused("the submission's process sent something that is not a reply") from None
         except MemoryError as error:

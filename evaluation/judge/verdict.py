@@ -64,6 +64,13 @@ class Verdict:
         return self.times.mean / 1e3 if self.times else None
 
 
+def legible(text: str) -> str:
+    """Makes a text that the submission may have written fit for a terminal: nothing in it moves the cursor or looks
+    like a line of ours."""
+    lines = str(text).splitlines() or [""]
+    return "\n  | ".join("".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in line) for line in lines)
+
+
 class Refused(Exception):
     """The case has failed; the message is the reason."""
 
