@@ -41,8 +41,6 @@ def run(
     timed = section == "benchmarks"
     if folder and device == "cuda":
         raise Failure("--task-dir does nothing on a GPU yet: --device emulated")
-    if folder and timed:
-        raise Failure("--task-dir does `test` only")
     options = Options(
         submission=submission,
         device=device,
@@ -76,7 +74,7 @@ def run(
     replies = None
     if timed and device != "cuda":
         replies = [verdict.modelled or {"error": verdict.reason} for verdict in verdicts]
-        show_modelled(screen, numbers, cases, replies)
+        show_modelled(screen, numbers, cases, replies, options)
     if held := {verdict.isolation for verdict in verdicts} - {None}:
         screen.line(f"the submission's process: {'; '.join(sorted(held))}")
     if passed:
@@ -149,27 +147,31 @@ def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], options
         screen.line(f"geometric mean: {mean:.3f} us")
 
 
-def show_modelled(screen: Screen, numbers, cases, replies: list[dict]) -> None:
+def show_modelled(screen: Screen, numbers, cases, replies: list[dict], options: Options) -> None:
     """Shows the modelled times of the cases, or why there are none. replies: of `modelled`, one a case."""
     good = [reply for reply in replies if "error" not in reply]
     if good:
+        columns = ["case", "us", "it may be", "calls simulated", "speed of light", "% of it"]
+        columns = columns[:4] if options.folder else [*columns, "<best public kernel, modelled"]
         limits = {}  # (M, N, K) -> speed of light
         for task in TASKS.values():
             limits |= zip(
                 [mnk(case.args) for case in task_cases(task, "benchmarks")], modelled.SPEED_OF_LIGHT[task.name]
             )
-        columns = ("case", "us", "it may be", "calls simulated", "speed of light", "% of it")
         rows = []
         for number, case, reply in zip(numbers, cases, replies):
-            limit, public = limits.get(mnk(case.args)), uncertainty.best_public(case.args)
+            known = "error" not in reply and not options.folder
+            limit = limits.get(mnk(case.args)) if known else None
+            public = uncertainty.best_public(case.args) if known else None
             if "error" not in reply:
                 share = f"{100 * limit / reply['us']:.0f}" if limit else "-"
                 simulated = f"{reply['simulated']} of {reply['calls']}"
                 low, high = reply["us_interval"]
                 other = f"{public['modelled_us']:.2f}, {public['kernel']}" if public else "-"
                 between = f"{low:.2f} to {high:.2f}"
-                rows.append([str(number), f"{reply['us']:.2f}", between, simulated, str(limit or "-"), share, other])
-        screen.table([*columns, "<best public kernel, modelled"], rows, f"us per call, {modelled.label(good)}")
+                row = [str(number), f"{reply['us']:.2f}", between, simulated, str(limit or "-"), share, other]
+                rows.append(row[: len(columns)])
+        screen.table(columns, rows, f"us per call, {modelled.label(good)}")
     for number, reply in zip(numbers, replies):
         if "error" in reply:
             screen.line((f"case {number} not timed", "red"), f": {reply['error']}")

@@ -16,10 +16,13 @@ from emulator.arena import Heap
 from emulator.serve import torch_cuda
 from evaluation.judge.emulated_trial import called, check_reply
 from evaluation.judge.loading import explain
+from evaluation.judge.recorded_calls import NotTimed, RecordedCalls
 from evaluation.judge.verdict import Refused, Verdict
 from evaluation.tasks import data as any_data
 from evaluation.tasks.folder import FolderModules
 from task import TestCase, combine_seeds
+
+SEEN = 1000  # number of the first inputs that recorded calls get
 
 
 @functools.cache
@@ -83,6 +86,7 @@ class FolderTrial:
         self.examiner, self.options, self.process = examiner, examiner.options, examiner.process
         self.verdict, self.args = Verdict(case.spec), case.args
         self.hidden = combine_seeds(case.args["seed"], self.options.secret) if "seed" in case.args else None
+        self.rng = np.random.default_rng(combine_seeds(self.hidden or 0, self.options.secret + 1))
 
     def run(self, extra: bool) -> None:
         """Raises Refused unless every call was right. extra: with a call more."""
@@ -91,7 +95,14 @@ class FolderTrial:
                 self.reference = modules.reference()
             except Exception as error:
                 raise Refused(f"the task's reference.py: {explain(error)}") from None
-            self.calls(max(2, self.options.calls) + extra)
+            calls = max(2, self.options.calls)
+            if self.options.timed:
+                try:
+                    self.verdict.modelled = RecordedCalls(self).time()
+                    calls = 0  # an audit has been right
+                except NotTimed as error:
+                    self.verdict.modelled = {"error": str(error)}
+            self.calls(calls + extra)
 
     def calls(self, count: int) -> None:
         """Makes the calls. Raises Refused."""
@@ -113,6 +124,15 @@ class FolderTrial:
             if placed is not None:
                 device.drop(placed)
                 placed.release()
+
+    @functools.cached_property
+    def timed_calls(self) -> int:
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in any_data.tensors(self.generate(SEEN))}
+        return self.options.folder.calls(sum(storage.nbytes() for storage in storages.values()))
+
+    def contents(self, count: int) -> "Fresh":
+        """Makes what so many recorded calls get."""
+        return Fresh(self, count)
 
     def generate(self, call: int):
         """Makes the inputs of a call: the first has the case's own seed, the others one that nobody knows."""
@@ -137,20 +157,28 @@ class FolderTrial:
         try:
             check_reply(self.verdict, device, reply)
             with self.process.answering("result"):
-                returned = any_data.rebuilt(reply["returned"], self.copied_result)
+                returned = self.copied(reply["returned"])
             self.check(data, returned)
         except Refused:
             self.process.kill()
             raise
 
-    def copied_result(self, spec: dict) -> torch.Tensor:
-        """Copies a returned tensor, which may not change any more. Raises Refused, or ValueError for what is none."""
-        where = str(spec["device"])[:20]
+    def live(self, spec: dict) -> torch.Tensor:
+        """Makes a live view of a returned tensor. Raises Refused, or ValueError for what is none."""
         try:
-            found = any_data.tensor_at(self.examiner.arena.view, spec)
+            return any_data.tensor_at(self.examiner.arena.view, spec)
         except ValueError as error:
+            where = str(spec["device"])[:20]
             raise Refused(f"the returned tensor, on {where}, is not in the device's memory: {error}") from None
-        return found.cuda() if where.startswith("cuda") else found.clone()
+
+    def copied(self, returned) -> object:
+        """Copies a result, which its process may still change, for a check. Raises Refused, or what garbage raises."""
+
+        def copy(spec: dict) -> torch.Tensor:
+            found = self.live(spec)
+            return found.cuda() if str(spec["device"]).startswith("cuda") else found.clone()
+
+        return any_data.rebuilt(returned, copy)
 
     def check(self, data, returned) -> None:
         """Raises Refused unless the task's check_implementation finds a result right."""
@@ -165,3 +193,45 @@ class FolderTrial:
             raise Refused(f"check_implementation returned {type(said).__name__}, not (passed, message)")
         if not good:
             raise Refused(" ".join(str(message or "the task's check finds the result wrong").split())[:1000])
+
+
+class Fresh:
+    """Gives each recorded call inputs of its own, from a secret seed; they are made when they are needed."""
+
+    def __init__(self, trial: FolderTrial, calls: int):
+        self.trial = trial
+        self.host = trial.generate(SEEN)  # what the host code sees, and no launch does
+        self.before: dict[int, list] = {}  # id of a call's placed inputs -> what lay where its results are
+
+    def placed(self) -> PlacedAny:
+        """Makes room for the data of a call, with other contents."""
+        return PlacedAny(self.host, self.trial.examiner.heap)
+
+    def data(self, number: int):
+        """Makes the data of a call."""
+        return self.trial.generate(SEEN + 1 + number)
+
+    def results(self, returned, held) -> object:
+        """Checks that a call's results can be read, and gives their description. Raises Refused."""
+        self.trial.copied(returned)
+        return returned
+
+    def check(self, number: int, results) -> None:
+        """Raises Refused unless these are the results of a call's data, by the task's own check."""
+        self.trial.check(self.data(number), self.trial.copied(results))
+
+    def unchanged(self, number: int, placed: PlacedAny) -> bool:
+        """Says yes: nobody knows which tensors are outputs."""
+        return True
+
+    def clear(self, placed: PlacedAny, results) -> None:
+        """Writes over the results of a call what lay there when it was recorded: a launch may add to that."""
+        views = []
+        any_data.rebuilt(results, lambda spec: views.append(self.trial.live(spec)))
+        known = self.before.setdefault(id(placed), [view.clone() for view in views])
+        for view, content in zip(views, known, strict=True):
+            view.copy_(content)
+
+    def floor(self) -> float:
+        """Gives no time that a call takes at least: nobody knows what it has to read."""
+        return 0.0

@@ -2,6 +2,7 @@
 names."""
 
 import ast
+import contextlib
 import dataclasses
 import importlib.abc
 import importlib.util
@@ -68,6 +69,24 @@ class TaskFolder:
         """Lists the cases of a section, "tests" or "benchmarks"."""
         return self.tests if section == "tests" else self.benchmarks
 
+    def calls(self, input_bytes: int) -> int:
+        """Says how many calls, each on inputs of its own, the grader times together: as its program's constants tell.
+
+        input_bytes: of one call's inputs. One where the program has no such constant.
+        """
+        found = {}
+        try:
+            tree = ast.parse(Path(self.evaluator).read_text()) if self.evaluator else ast.Module([], [])
+        except (OSError, ValueError, SyntaxError):
+            return 1
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                with contextlib.suppress(ValueError, TypeError):
+                    found[node.targets[0].id] = product(node.value)
+        if most := found.get("MAX_ITERATIONS_PER_BENCHMARK"):
+            return max(1, min(most, found.get("BENCHMARK_INPUT_BYTES_TARGET", 0) // max(1, input_bytes)))
+        return max(1, found.get("NUM_ITERATIONS_PER_BENCHMARK", 1))
+
     def tolerance(self) -> str:
         """Says by what results are compared, as far as the text of reference.py shows it."""
         path = self.modules["reference"]
@@ -81,6 +100,15 @@ class TaskFolder:
                 text = ", ".join(f"{k.arg} {ast.unparse(k.value)}" for k in said)
                 found.append(f"{text} (line {node.lineno})")
         return f"its check_implementation: {'; '.join(found) or 'no rtol or atol in a call of reference.py'}"
+
+
+def product(node: ast.expr) -> int:
+    """Evaluates an integer, or a product of some. Raises ValueError."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return product(node.left) * product(node.right)
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    raise ValueError("no integer")
 
 
 def read_section(path: str, content: dict, section: str) -> list[TestCase]:
