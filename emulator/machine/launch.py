@@ -159,7 +159,7 @@ class Launch:
         self.schedule, self.owner = schedule, owner
         self.engine = engine or Engine()
         self.clock = clock or FunctionalClock(schedule, self.engine)
-        self.placement = placement or Placement(chip.sms, chip.shared_per_sm, chip.threads_per_sm, chip.ctas_per_sm)
+        self.placement = placement or Placement(chip)
         self.sms = len(self.placement.sms)
         self.costs = self.clock.costs(program)
         self._validate()

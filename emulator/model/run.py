@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ..chip import chip_of
 from ..errors import Hang
 from ..machine.engine import Engine
 from ..machine.launch import Launch, Owner, calm
@@ -136,9 +137,8 @@ class TimedRun:
     ):
         self.profile, self.enough, self.stopped = profile, enough, False
         self.engine = Engine()
-        sm = profile["sm"]
         self.clock = TimingClock(profile, memory, self.engine, trace, moves_data)
-        self.placement = Placement(int(sm["count"]), int(sm["shared_bytes"]), int(sm["threads"]), int(sm["ctas"]))
+        self.placement = Placement(chip_of(profile.name))
         self.launches = [TimedLaunch(self, n, r) for n, r in enumerate(recorded)]
         self.active: list[TimedLaunch] = []
 
