@@ -10,6 +10,7 @@ Everything else that needs a GPU is refused by name: https://pytorch.org/docs/st
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import sys
@@ -153,7 +154,9 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 # Calls that take tensors of both devices: copies, and host indices of a device tensor.
-_MIXED = {"copy_", "__getitem__", "__setitem__", "index_put_", "index_put", "type_as"}
+_MIXED = {
+    "copy_", "__getitem__", "__setitem__", "index_put_", "index_put", "type_as", "_has_compatible_shallow_copy_type",
+}  # fmt: skip
 _NEEDS_DATA = {"item", "tolist", "cpu", "__bool__", "__int__", "__float__", "__repr__", "__format__"}
 # Calls that look at no element: for them nothing needs to have run.
 _METADATA = {
@@ -196,7 +199,8 @@ class CudaMode(TorchFunctionMode):
             if where is not None:
                 kwargs["device"] = "cpu"
         pinned = kwargs.pop("pin_memory", False)
-        with _plain():
+        of_module = any(getattr(t, "_is_param", False) for t in on_device)  # no graph for a way back
+        with _plain(), torch.no_grad() if of_module else contextlib.nullcontext():
             if name == "_scaled_mm" and where is not None:
                 function = scaled_mm
             result = function(*args, **kwargs)
@@ -230,7 +234,7 @@ def _to(
     where = was if device is None else cuda_index(device)
     if where is None and device is not None and torch.device(device).type != "cpu":
         raise Unsupported(f"Tensor.to({device!r})")
-    if where is not None:
+    if where is not None and torch.is_grad_enabled():  # else what comes out is in no graph
         check_served(tensor)
     if was is not None and where is None:
         DEVICE.synchronize(was)
@@ -269,7 +273,15 @@ def _is_pinned(function, tensor, device=None) -> bool:
     return tensor.numel() > 0 and DEVICE.home(tensor.untyped_storage().data_ptr()) == HOST
 
 
-_SPECIAL = {"to": _to, "cuda": _cuda, "cpu": _cpu, "pin_memory": _pin_memory, "is_pinned": _is_pinned}
+def _backward(function, tensor, *args, **kwargs):
+    if isinstance(tensor, CudaTensor):
+        raise Unsupported("autograd on the emulated device")
+    return function(tensor, *args, **kwargs)
+
+
+_SPECIAL = {
+    "to": _to, "cuda": _cuda, "cpu": _cpu, "pin_memory": _pin_memory, "is_pinned": _is_pinned, "backward": _backward,
+}  # fmt: skip
 
 
 # -- torch.cuda --------------------------------------------------------------------------------------------------------
@@ -511,6 +523,7 @@ def install() -> None:
         setattr(torch.cuda, name, value)
     for name, value in _bindings().items():
         setattr(torch._C, name, value)
+    torch.__future__.set_overwrite_module_params_on_conversion(True)  # a module's own would stay where they are
     torch.Stream = Stream
     torch.Generator = Generator
     torch.version.cuda = "13.0"

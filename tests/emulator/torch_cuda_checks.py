@@ -157,10 +157,25 @@ def check_seed():
     assert draw(torch.manual_seed) == draw(torch.cuda.manual_seed) == draw(torch.cuda.manual_seed_all)
 
 
+def check_module():
+    """A module goes to the device with its parameters, and is run forward; what it gives is in no graph."""
+    host = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2, bias=False))
+    given = torch.randn(3, 4)
+    want = host(given).detach()
+    module = host.to("cuda")
+    assert all(p.is_cuda and p.requires_grad and isinstance(p, torch.nn.Parameter) for p in module.parameters())
+    module[2].weight = torch.nn.Parameter(module[2].weight.detach())
+    got = module(given.cuda())
+    assert got.is_cuda and not got.requires_grad and torch.equal(got.cpu(), want)
+    raises(RuntimeError, "same device", lambda: module(given))
+
+
 def check_refused_by_name():
     raises(Unsupported, "memory_stats", lambda: torch.cuda.memory_stats())
     raises(Unsupported, "cuda:1", lambda: torch.ones(2, device="cuda:1"))
     raises(Unsupported, "autograd", lambda: torch.ones(2, device="cuda", requires_grad=True))
+    linear = torch.nn.Linear(4, 2).cuda()
+    raises(Unsupported, "autograd", lambda: linear(torch.ones(3, 4, device="cuda")).sum().backward())
     raises(Unsupported, "sparse", lambda: torch.ones(2, 2).to_sparse().cuda())
     from cuda.bindings import driver, runtime
 
