@@ -363,20 +363,21 @@ def cp_async(g: LaneGroup, dst, src, size: int, source_size, mask):
     Lanes that write side by side, as they mostly do, are one operation on what they write together."""
     lanes = slice(None) if mask is True else mask
     to, read, n = (g.lane_array(x, 64)[lanes].astype(np.int64) for x in (dst, src, source_size))
-    n = np.minimum(n, size)  # 9.7.9.25.3.1: src-size bytes are read, zeros fill the rest
-    if ((to | read) % size).any():
-        bad = int(np.flatnonzero((to | read) % size)[0])
-        raise Fault("misaligned", f"cp.async of {size} bytes from {int(read[bad]):#x} to {int(to[bad]):#x}")
     if not len(to):
         return
+    n = np.minimum(n, size)  # 9.7.9.25.3.1: src-size bytes are read, zeros fill the rest
+    if ((to | read) & size - 1).any():
+        bad = int(np.flatnonzero((to | read) & size - 1)[0])
+        raise Fault("misaligned", f"cp.async of {size} bytes from {int(read[bad]):#x} to {int(to[bad]):#x}")
     actor = g.warp.actor  # several lanes may copy to one place, as CuTe DSL's blockwise_gemm.py has them do
     key, origin = actor.space.key(("cp.async", actor.uid)), g.origin("cp.async")
-    for width in np.unique(n[n > 0]).tolist():
+    for width in np.unique(n[n > 0]).tolist() if n.any() else ():
         note_global(g, read[n == width], width, False, origin, key)
-    if (to[1:] - to[:-1] != size).any():
+    if len(breaks := np.flatnonzero(to[1:] - to[:-1] != size)):
         made = dict.fromkeys(zip(to.tolist(), read.tolist(), n.tolist()))
-        to, read, n = np.array(sorted(made, key=lambda copy: copy[0])).T  # those to one place stay in their lanes' order
-    ends = [*(np.flatnonzero(to[1:] - to[:-1] != size) + 1).tolist(), len(to)]
+        to, read, n = np.array(sorted(made, key=lambda copy: copy[0])).T  # a stable sort
+        breaks = np.flatnonzero(to[1:] - to[:-1] != size)
+    ends = [*(breaks + 1).tolist(), len(to)]
     for first, end in zip([0, *ends], ends):
         _begin_copies(g, int(to[first]), read[first:end], n[first:end], size, origin, key)
 

@@ -79,7 +79,8 @@ def test_a_read_before_the_wait_is_found():
 
 @pytest.mark.parametrize("values, options, result", [
     ([1.0, -2.0, 0.5], "max", 1.0), ([1.0, -2.0, 0.5], "min", -2.0), ([1.0, -2.0, 0.5], "max.abs", 2.0),
-    ([0.0, -0.0], "min", -0.0), ([0.0, -0.0], "max", 0.0), ([np.nan, 1.0], "max", 1.0), ([np.nan, 1.0], "max.NaN", np.nan),
+    ([0.0, -0.0], "min", -0.0), ([0.0, -0.0], "max", 0.0), ([np.nan, 1.0], "max", 1.0),
+    ([np.nan, 1.0], "max.NaN", np.nan),
     ([np.nan], "min", np.nan), ([-np.inf, -1e-45], "max", -1e-45),
 ])  # fmt: skip
 def test_redux_of_floats(values, options, result):
