@@ -54,15 +54,20 @@ _MATMUL = "M={}, N={}, K={}, BLOCK_M={}, BLOCK_N={}, BLOCK_K={}"
 _SMALL = _MATMUL.format(208, 416, 304, 64, 64, 64)
 _WIDE = _MATMUL.format(208, 416, 304, 128, 256, 64)
 
+_ATTENTION = """
+q, k, v = (torch.randn(1, 2, {0}, 64, dtype=torch.float16, device="cuda") * 0.5 for _ in range(3))
+scores = (q.float() @ k.float().transpose(2, 3) * 0.5).masked_fill({1} & (torch.ones({0}, {0}, device="cuda").tril() == 0), float("-inf"))
+close(attention(q, k, v, {1}, 0.5, {2}), torch.softmax(scores, 3) @ v.float(), 0.01)"""
+
 TRITON = (
     tutorial("01-vector-add.py"),
     tutorial("02-fused-softmax.py", limit=120),
     tutorial("03-matrix-multiplication.py"),
     tutorial("04-low-memory-dropout.py"),
     tutorial("05-layer-norm.py", "test_layer_norm(151, 1024, torch.float16)"),
-    tutorial("06-fused-attention.py", "test_op(1, 2, 128, 64, True, False, 'fwd', 'triton-fp16')", of=", forward"),
-    tutorial("06-fused-attention.py", "test_op(1, 2, 128, 64, True, True, 'fwd', 'triton-fp16')", of=", forward, warp specialised", machines=B200),
-    tutorial("06-fused-attention.py", "test_op(1, 2, 1024, 64, False, False, 'fwd', 'triton-fp16')", of=", forward, 1 x 2 x 1024 x 64"),
+    tutorial("06-fused-attention.py", _ATTENTION.format(128, True, False), of=", forward"),
+    tutorial("06-fused-attention.py", _ATTENTION.format(128, True, True), of=", forward, warp specialised", machines=B200),
+    tutorial("06-fused-attention.py", _ATTENTION.format(1024, False, False), of=", forward, 1 x 2 x 1024 x 64"),
     tutorial("06-fused-attention.py", "test_op(1, 2, 128, 64, True, False, 'bwd', 'triton-fp16')", of=", backward"),
     tutorial("07-extern-functions.py"),
     tutorial("08-grouped-gemm.py"),
