@@ -6,6 +6,7 @@ Scale layout: https://docs.nvidia.com/cuda/cublas/index.html#d-block-scaling-fac
 """
 
 import contextlib
+import functools
 import math
 
 import numpy as np
@@ -268,8 +269,11 @@ def generate_dual_input(m: int, n: int, k: int, l: int, seed: int, device: torch
     return *operands, *(x.to(draws.device) for x in scales), *reordered, draws.output(m, n, l)
 
 
-def generate_full_range_input(m, n, k, g: int, seed: int, device: torch.device | None = None) -> group_input_t:
-    """Like `generate_input`, with all 16 FP4 codes and all 127 non-negative finite scales; padding scales are NaN.
+def generate_full_range_input(
+    m, n, k, g: int, seed: int, device: torch.device | None = None, padding: int = NAN_SCALE
+) -> group_input_t:
+    """Like `generate_input`, with all 16 FP4 codes and all 127 non-negative finite scales. padding: the code of scales
+    that belong to no row or column.
 
     Each row of b has a single K block that is not zero, so that an element of c is one scaled sum of 16 products: 12
     bits times two scales of 4 bits, exact in float32 in any order. Results beyond 65504 are infinite.
@@ -282,7 +286,7 @@ def generate_full_range_input(m, n, k, g: int, seed: int, device: torch.device |
         return rng.integers(0, LARGEST_SCALE + 1, shape, dtype=np.uint8)
 
     def draw_padding(rng, shape):
-        return np.full(shape, 0x7F, dtype=np.uint8)
+        return np.full(shape, padding, dtype=np.uint8)
 
     data = _make_input(m, n, k, g, seed, draw_packed, draw_scales, draw_padding, device)
     rng = np.random.default_rng((seed, 1))
@@ -308,6 +312,7 @@ GROUP_GEMM = Task(
     on_host=(1, 3),
     calls=15,
     repeats=(100, 50, 100),
+    generate_full_range_input=functools.partial(generate_full_range_input, padding=0x38),  # 1.0, a scale as the task's
 )
 DUAL_GEMM = Task(
     name="nvfp4_dual_gemm",
