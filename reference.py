@@ -276,7 +276,8 @@ def generate_full_range_input(
     that belong to no row or column.
 
     Each row of b has a single K block that is not zero, so that an element of c is one scaled sum of 16 products: 12
-    bits times two scales of 4 bits, exact in float32 in any order. Results beyond 65504 are infinite.
+    bits times two scales of 4 bits, exact in float32 in any order. Its other blocks have scales of zero: tensor cores
+    align products by the exponents of scales, also where the numbers are zero. Results beyond 65504 are infinite.
     """
 
     def draw_packed(rng, shape):
@@ -290,10 +291,16 @@ def generate_full_range_input(
 
     data = _make_input(m, n, k, g, seed, draw_packed, draw_scales, draw_padding, device)
     rng = np.random.default_rng((seed, 1))
-    for (_, b, _), (_, columns, depth, _) in zip(data[0], data[3]):
-        keep = torch.from_numpy(rng.integers(0, depth // BLOCK, columns)).to(b.device)
+    for group, ((_, b, _), (_, sfb), (_, columns, depth, _)) in enumerate(zip(data[0], data[1], data[3])):
+        keep = torch.from_numpy(rng.integers(0, depth // BLOCK, columns))
+        others = torch.arange(depth // BLOCK)[None, :] != keep[:, None]
         blocks = b.view(torch.uint8)[:, :, 0].view(columns, depth // BLOCK, BLOCK // 2)
-        blocks[torch.arange(depth // BLOCK, device=b.device)[None, :] != keep[:, None]] &= 0x88  # keep signs of zeros
+        blocks[others.to(b.device)] &= 0x88  # keep signs of zeros
+        codes = torch.from_numpy((rng.permutation(columns) % (LARGEST_SCALE + 1)).astype(np.uint8))  # all, if so many
+        sfb.view(torch.uint8)[:, :, 0] = codes[:, None].masked_fill(others, 0)
+        fill = torch.full((ceil_div(columns, 128) * 128, ceil_div(depth, 64) * 4, 1), padding, dtype=torch.uint8)
+        reordered = reorder_scales(sfb, fill.view(torch.float8_e4m3fn))
+        data[2][group] = data[2][group][0], reordered.to(b.device)
     return data
 
 
