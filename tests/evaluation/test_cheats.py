@@ -44,6 +44,21 @@ def submission(tmp_path):
     return make
 
 
+# Of families that a GPU MODE leaderboard had accepted: https://github.com/gpu-mode/reference-kernels/issues/162
+ACCEPTED = {
+    "aggregator underflow": "kernels/aggregator_underflow",
+    "replay": "address_cache",
+    "lazy output": "lazy_output",
+    "timer patch": "patched_event_timer",
+}
+
+
+@pytest.mark.parametrize("family", ACCEPTED)
+def test_what_a_leaderboard_accepted_is_caught(family, submission, judged):
+    cheat = TESTS / "cheats" / f"{ACCEPTED[family]}.py"
+    (test_cheat_is_caught if cheat in HOST else test_cheat_is_caught_by_the_benchmark)(cheat, submission, judged)
+
+
 @pytest.mark.parametrize("cheat", all_but_every(2, those("caught")), ids=STEM)
 def test_cheat_is_caught(cheat, submission, judged):
     hangs = cheat.stem.startswith("hangs")
