@@ -158,7 +158,7 @@ def check_seed():
 
 
 def check_module():
-    """A module goes to the device with its parameters, and is run forward; what it gives is in no graph."""
+    """A module goes to the device with its parameters, which get their gradients there."""
     host = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2, bias=False))
     given = torch.randn(3, 4)
     want = host(given).detach()
@@ -166,7 +166,9 @@ def check_module():
     assert all(p.is_cuda and p.requires_grad and isinstance(p, torch.nn.Parameter) for p in module.parameters())
     module[2].weight = torch.nn.Parameter(module[2].weight.detach())
     got = module(given.cuda())
-    assert got.is_cuda and not got.requires_grad and torch.equal(got.cpu(), want)
+    assert got.is_cuda and torch.equal(got.detach().cpu(), want)
+    got.sum().backward()
+    assert all(p.grad.is_cuda and p.grad.isfinite().all() for p in module.parameters())
     raises(RuntimeError, "same device", lambda: module(given))
 
 
