@@ -126,4 +126,29 @@ SUBMISSIONS = (
     submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/v0.py"),
 )
 
-CASES = (*TRITON, *GLUON, *SUBMISSIONS)
+_PRIMITIVES = "examples/python/CuTeDSL/experimental/primitives"
+_NAMES = """
+    async_pipeline bar_warp_sync barrier_cta_red barrier_cta_sync basic_types cp_async_bulk
+    cp_async_bulk_prefetch cp_async_mbarrier_arrive_cluster cp_async_mbarrier_arrive_cta cp_async_shared_global
+    cp_async_shared_global_swizzled elect_sync ldmatrix_stmatrix mapa mbarrier mbarrier_lifecycle
+    pipeline_software_fill red redux_sync shfl_sync vote_sync warp_named_barrier
+    reduction/block_smem_reduce reduction/cluster_smem_reduce reduction/cluster_tmem_reduce
+    reduction/thread_vector_reduce reduction/warp_vector_reduce
+    tcgen05/1cta_mma_a_from_tmem tcgen05/1cta_mma_basic tcgen05/1cta_mma_mn_major tcgen05/1cta_mma_pipeline
+    tcgen05/2cta_mma_basic tcgen05/2cta_mma_blockscale_m128 tcgen05/2cta_mma_tma_store
+    tcgen05/clusterMxN_2cta_mma tcgen05/cp_narrow_a_to_tmem_mma tcgen05/mcast_clusterMxN_1cta_mma
+    tcgen05/mcast_clusterMxN_2cta_mma tcgen05/slicek_m32n8k128 tcgen05/tmem_ld_st
+    tcgen05/tmem_ld_to_stmatrix_transpose
+    tma/tma_1cta_mbarrier tma/tma_load_store tma/tma_load_to_ldmatrix tma/tma_multicast tma/tma_pipeline_count2
+    tma/tma_pipeline_pingpong tma/tma_pipeline_single_warp tma/tma_pipeline_warpspec tma/tma_store
+    tma/tma_swizzle_modes tma/tma_tensormap_replace
+    tutorial/01_hello_world tutorial/02_naive_gemm tutorial/03_gemm_tiled_smem tutorial/04_tma_load
+    tutorial/05_minimal_tensor_mma tutorial/06_softmax tutorial/07_vectorized_array
+    tutorial/08_mlir_value_tree_debug tutorial/09_tma_4d_to_2d tutorial/10_minimal_tensor_mma_fp8
+    tutorial/gemm_M128_N128_Kany_TN_warpspec_multistage
+"""
+PRIMITIVES = tuple(
+    Case("CUTLASS, experimental/primitives", name, f"{_PRIMITIVES}/{name}.py", machines=B200) for name in _NAMES.split()
+)
+
+CASES = (*TRITON, *GLUON, *SUBMISSIONS, *PRIMITIVES)
