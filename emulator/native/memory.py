@@ -189,9 +189,7 @@ class Memory:
             view = self.shared[smem] = shared_view(smem, cta.rank)
         view.refresh()
         window = view.window
-        lo, hi = smem.barriers_start, smem.barriers_end
-        for op in smem.in_flight:
-            lo, hi = min(lo, op.lo), max(hi, op.hi)
+        lo, hi = smem.busy_range()
         first = cta.rank << RANK_SHIFT
         window[BUSY_LO], window[BUSY_HI] = first + lo, first + hi
         window[HI] = first + (0 if smem.absent else smem.size)

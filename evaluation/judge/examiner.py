@@ -8,6 +8,7 @@ import torch
 
 from emulator.arena import BASE, PAGE, Arena, Heap
 from evaluation.judge.emulated_trial import EmulatedTrial
+from evaluation.judge.folder_trial import FolderTrial
 from evaluation.judge.gpu_trial import GpuTrial, MeasuredTrial, measure_in_turns
 from evaluation.judge.placed import OURS, THEIRS
 from evaluation.judge.recorded_calls import RecordedCalls
@@ -56,7 +57,8 @@ class Examiner:
         try:
             self.turn_to(options, case.args)
             gpu_trial = MeasuredTrial if options.timed else GpuTrial
-            trial = (gpu_trial if options.device == "cuda" else EmulatedTrial)(case, self)
+            kind = FolderTrial if options.folder else gpu_trial if options.device == "cuda" else EmulatedTrial
+            trial = kind(case, self)
             verdict = trial.verdict
             trial.run(extra)
             verdict.status, verdict.reason = "pass", ""

@@ -11,14 +11,11 @@ import hashlib
 import os
 import time
 
-import torch
-
 from emulator.arena import BASE
 from emulator.errors import EmulatorError
-from evaluation.judge import emulated, inputs, modelled, same_calls
-from evaluation.judge.placed import OURS, THEIRS, Placed, taken
+from evaluation.judge import emulated, modelled, same_calls
+from evaluation.judge.placed import OURS, THEIRS, taken
 from evaluation.judge.time_limit import Late, limit
-from evaluation.judge.trial import Trial
 from evaluation.judge.verdict import Refused
 
 LAUNCHES = 10_000  # of one call
@@ -31,7 +28,8 @@ class NotTimed(Exception):
 class RecordedCalls:
     """Has the submission's process make the calls and ends it; then times, and checks, what it launched."""
 
-    def __init__(self, trial: Trial):
+    def __init__(self, trial):
+        """trial: a Trial or a FolderTrial."""
         self.trial, self.process = trial, trial.process
         self.arena, self.heap = trial.examiner.arena, trial.examiner.heap
         self.rewritten, self.why = False, ""  # why all calls have to run
@@ -39,17 +37,17 @@ class RecordedCalls:
 
     @contextlib.contextmanager
     def prepared(self, calls: int):
-        """Gives (a device, data, that of each call placed) for this block; the submission's process will be a new
+        """Gives (a device, contents, where each call's will be) for this block; the submission's process will be a new
         one."""
         trial = self.trial
-        data = trial.generate(trial.args, trial.hidden)
+        contents = trial.contents(calls)
         self.process.kill()  # the calls are the first of a process, as in any other run
         device = emulated.Device(self.arena, THEIRS, trial.options.strict)
-        placed = [Placed(data, trial.task.on_host, self.heap) for _ in range(calls)]
+        placed = [contents.placed() for _ in range(calls)]
         try:
             for one in placed:
                 device.register(one)
-            yield device, data, placed
+            yield device, contents, placed
         finally:
             for one in placed:
                 one.release()
@@ -57,9 +55,9 @@ class RecordedCalls:
 
     def shared_memory(self) -> int:
         """Finds the dynamic bytes that a call's launches ask for, at most; runs none of them. Raises Refused."""
-        with self.prepared(1) as (device, _, placed):
+        with self.prepared(1) as (device, contents, placed):
             try:
-                (queue,), _ = self.record(device, placed)
+                (queue,), _ = self.record(device, contents, placed)
             finally:
                 self.process.kill()
         return max((queued.options["dynamic_shared"] for queued in queue), default=0)
@@ -67,9 +65,9 @@ class RecordedCalls:
     def time(self) -> dict:
         """Times and checks the calls: a reply of `modelled`. Raises NotTimed."""
         trial = self.trial
-        with self.prepared(trial.task.calls) as (device, data, placed):
+        with self.prepared(trial.timed_calls) as (device, contents, placed):
             try:
-                queues, places = self.record(device, placed)
+                queues, places = self.record(device, contents, placed)
             except Refused as error:
                 raise NotTimed(str(error)) from None
             finally:
@@ -77,7 +75,7 @@ class RecordedCalls:
             begin = time.perf_counter()
             try:
                 with limit(trial.options.timeout, working=True):
-                    return self.check(device, data, placed, queues, places)
+                    return self.check(device, contents, placed, queues, places)
             except Late:
                 raise NotTimed(f"no time within {trial.options.timeout:g} s of computing{self.why}") from None
             except (Refused, EmulatorError) as error:
@@ -88,7 +86,7 @@ class RecordedCalls:
                 trial.verdict.seconds += time.perf_counter() - begin
                 trial.verdict.note(device.notes)
 
-    def record(self, device: emulated.Device, placed: list[Placed]) -> tuple[list, list]:
+    def record(self, device: emulated.Device, contents, placed: list) -> tuple[list, list]:
         """Collects the launches of each call, and live views of what each says are its results. Raises Refused."""
         queues, places, seen, held = [], [], {}, taken(*placed)  # the grader holds all results, too
         for one in placed:  # in turn: nobody knows where the next one's will be
@@ -112,7 +110,7 @@ class RecordedCalls:
             queues.append(queue)
             self.new.append(new)
             with self.process.answering("result"):
-                places.append(self.trial.results(reply["returned"], inputs.outputs(placed[0].data), held))
+                places.append(contents.results(reply["returned"], held))
         return queues, places
 
     def digest(self, start: int, size: int) -> bytes:
@@ -123,10 +121,10 @@ class RecordedCalls:
                 found.update(first.to_bytes(8, "little") + data)
         return found.digest()
 
-    def check(self, device: emulated.Device, data, placed: list[Placed], queues: list, places: list) -> dict:
+    def check(self, device: emulated.Device, contents, placed: list, queues: list, places: list) -> dict:
         """Times recorded launches, and checks them. Raises NotTimed, Refused or EmulatorError.
 
-        queues, places: what `record` returned. data: what each call gets in a disguise of its own.
+        contents: what each call gets, Disguised or Fresh. queues, places: what `record` returned.
         """
         trial = self.trial
         if not queues[-1]:
@@ -139,34 +137,32 @@ class RecordedCalls:
             raise NotTimed("the host changes device memory between launches: how long that takes is not modelled")
         launches = [queued for queue in queues for queued in queue]
         regions = {region[:2] for queued in launches for region in queued.regions}
-        known, drawn = inputs.Known(data), [inputs.draw(int(trial.rng.integers(2**31)), data) for _ in queues]
         given = [
             same_calls.Given(self.arena, queue, one.taken, new)
             for queue, one, new in zip(queues, placed, self.new, strict=True)
         ]
 
         def put(number: int) -> None:
-            placed[number].fill(self.disguised(data, drawn[number]))
+            placed[number].fill(contents.data(number))
 
         def right(number: int, when: str = "") -> None:
             try:
-                trial.judge_results(places[number], None, known.outputs(drawn[number]), placed[number])
+                contents.check(number, places[number])
             except Refused as error:
                 raise NotTimed(f"the launches of a call alone do not give its result{when}: {error}") from None
 
         def clear() -> None:
             for one, results in zip(placed, places, strict=True):
-                for result in inputs.outputs(one.data) + results:
-                    result.fill_(float("nan"))
+                contents.clear(one, results)
 
         clear()
         before = device.snapshot(regions)
         profile, breakdown = trial.options.profile, trial.options.breakdown
         starts = [functools.partial(put, number) for number in range(len(queues))]
-        reply, counted = modelled.time_launches(device, launches, starts, trial.task.calls, profile, breakdown)
+        reply, counted = modelled.time_launches(device, launches, starts, trial.timed_calls, profile, breakdown)
         simulated = reply["simulated"]
         ended = [counted[i : i + len(first)] for i in range(0, simulated * len(first), len(first))]
-        floor = modelled.speed_of_light(trial.args)
+        floor = contents.floor()
         if reply["us"] < floor:
             raise NotTimed(f"{reply['us']:.3f} us is less than the speed of light, {floor:.3f} us")
         for number in range(simulated):
@@ -182,7 +178,7 @@ class RecordedCalls:
         elif emulated.unlike(before, device.snapshot(regions)):
             self.why = "kernels leave something in memory from call to call"
         self.why = self.why and f": {self.why}, so that all calls are run"
-        pdl = queues[0][0].options["pdl"]
+        pdl = queues[0][0].options["pdl"] and len(queues) > 1
         for schedule in range(trial.options.calls):
             drawn_call = int(trial.rng.integers(len(queues) - pdl))
             device.restore(before)
@@ -195,17 +191,10 @@ class RecordedCalls:
                 device.number = number * len(first)
                 counts = [device.run(queued, checks) for queued in queues[number]]
                 right(number)
-                if checks and not placed[number].unchanged(self.disguised(data, drawn[number])):
+                if checks and not contents.unchanged(number, placed[number]):
                     raise NotTimed("the submission changed its inputs")
                 if not emulated.alike(counts, ended[0]):
                     raise NotTimed("the timed launches do not load, store and multiply what those that were checked do")
         if not self.why and same_calls.numbered(given, queues) != kinds:
             raise NotTimed("only some calls read what the host gives each of its own")
         return reply
-
-    @staticmethod
-    def disguised(data, drawn: list[inputs.Disguise]):
-        """Copies the inputs, disguised."""
-        data = inputs.mapped(torch.clone, data)
-        inputs.disguise(data, drawn)
-        return data

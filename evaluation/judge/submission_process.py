@@ -60,6 +60,7 @@ class SubmissionProcess:
             "scratch": scratch, "builds": builds(options.submission), "cache": str(USERS_CACHE),
             "memory": int(options.memory * 2**30), "threads": max(1, (os.cpu_count() or 1) // options.jobs),
             "judges": [os.getpid(), *self.judges], "size": self.arena.size, "heap": THEIRS,
+            "modules": options.folder.modules if options.folder else {},
         }  # fmt: skip
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.rest = b""
