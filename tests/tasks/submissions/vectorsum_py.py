@@ -18,4 +18,4 @@ def custom_kernel(data):
         sums = output if count == 1 else x.new_empty(count)
         partial[(count,)](x, sums, n, BLOCK=1024)
         x, n = sums, count
-    return output
+    return output[0]
