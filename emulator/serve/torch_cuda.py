@@ -74,6 +74,9 @@ class CudaTensor(torch.Tensor):
             raise TypeError(f"{device}. Use Tensor.cpu() to copy it to the host")
         return self.cpu().numpy()
 
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else super().__format__(spec)
+
     def __array__(self, dtype=None):
         return self.numpy()
 

@@ -102,6 +102,10 @@ def check_numpy_needs_cpu():
     assert x.cpu().numpy().sum() == 3
 
 
+def check_numbers_are_written():
+    assert f"{torch.tensor(0.25, device='cuda'):.3f} {torch.ones(1, device='cuda')[0]:g}" == "0.250 1"
+
+
 def check_copies():
     x = torch.ones(3, device="cuda")
     y = copy.deepcopy([x])[0]
