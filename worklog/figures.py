@@ -5,6 +5,7 @@ submission.py:pdl=False,prefetch=0 --json FILE` and `python eval.py benchmark --
 case 1 of the latter by a run of its own.
 results/emulator_speed.json has what `python -m emulator.speed --json FILE` measured, before and now.
 results/public.json has what a leaderboard says of others.
+tests/public/record.json has what became of public scripts on the emulator, as `python -m tests.public` wrote it.
 emulator/model/whole_kernels.json has what others published of B200s, and what the timing model says of their kernels;
 intervals of modelled times are of it as it is now, whatever the runs said.
 silicon/entry/h200_loads.json has what an H200 measured.
@@ -22,6 +23,7 @@ from emulator.model import uncertainty
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
+SCRIPTS = ROOT / "tests" / "public" / "record.json"
 LOADS = ROOT / "silicon" / "entry" / "h200_loads.json"
 AS_SUBMITTED = "PDL, L2 prefetch before the wait"
 TASKS = {"nvfp4_group_gemm": "task.yml", "nvfp4_dual_gemm": "task_dual.yml"}
@@ -58,6 +60,11 @@ def public() -> dict:
 def speed() -> dict:
     """How fast the emulator runs: `before` machine code and `now`, each by case what emulator/speed.py writes."""
     return json.loads((RESULTS / "emulator_speed.json").read_text())
+
+
+def scripts() -> dict[str, dict[str, dict]]:
+    """What became of each public script on each machine: name -> machine -> a row of `python -m tests.public`."""
+    return json.loads(SCRIPTS.read_text())
 
 
 def points_of(kernel: str, in_a_row: bool = True) -> list[dict]:

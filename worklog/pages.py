@@ -18,6 +18,7 @@ from pathlib import Path
 from emulator.model import uncertainty
 from evaluation.commands import ranking
 from moe.measure.markdown import markdown
+from tests.public.cases import CASES
 from worklog import figures, picture
 from worklog.figures import ROOT, Row
 
@@ -207,9 +208,25 @@ def speed() -> str:
     return markdown(["kernel", "figure", "in Python alone", "now"], rows)
 
 
+def public_scripts() -> str:
+    """What became of each public script on the emulator, group by group."""
+    record, rows = figures.scripts(), []
+    for group, cases in itertools.groupby(CASES, lambda case: case.group):
+        known = [case for case in cases if case.name in record]
+        verdicts = [row["verdict"] for case in known for row in record[case.name].values()]
+        rows.append([f"**{group}**: {verdicts.count('agrees')} of {len(verdicts)} agree", "", "", ""])
+        for case in known:
+            found = record[case.name]
+            ran = [f"{r['verdict']}, {r['seconds']:.0f} s" if (r := found.get(m)) else "" for m in ("b200", "h200")]
+            why = next((r["why"] for r in found.values() if r["verdict"] != "agrees"), "")
+            rows.append([case.name, *ran, case.explained or why.replace("|", "\\|")[:160]])
+    return markdown(["script", "B200", "H200", "why"], rows)
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"standing": lambda: standing(figures.group_gemm()), "exam": exam},
     "emulator/README.md": {"speed": speed},
+    "emulator/PUBLIC.md": {"public": public_scripts},
     "docs/dual.md": {"standing": lambda: standing(figures.dual_gemm())},
     "emulator/VALIDATION.md": {
         "published": published,

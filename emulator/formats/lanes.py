@@ -103,9 +103,15 @@ def reduce(lanes: np.ndarray, mode: str, a, sign: bool) -> int:
 
 
 def reduce_float(lanes: np.ndarray, mode: str, a, absolute: bool, nan: bool) -> int:
-    """redux.sync of f32: min and max."""
+    """redux.sync of f32: min and max. -0 is less than +0; NaNs count with .NaN, or where there is nothing else."""
     values = as_array(a, len(lanes)) & np.uint32(0x7FFFFFFF if absolute else alu.MASK[32])
-    return functools.reduce(lambda x, y: alu.fminmax("f32", mode == "max", x, y, nan=nan), values.tolist())
+    numbers = values[(values & np.uint32(0x7FFFFFFF)) <= np.uint32(alu.INFINITY["f32"])]
+    if not len(numbers) or nan and len(numbers) < len(values):
+        return alu.NAN["f32"]
+    sign = np.uint32(1 << 31)
+    keys = np.where(numbers & sign, ~numbers, numbers | sign)  # in the order of the numbers
+    key = int(REDUCTIONS[mode].reduce(keys))
+    return key ^ (int(sign) if key & int(sign) else alu.MASK[32])
 
 
 def elect(lanes: np.ndarray, leader: int, members: int):

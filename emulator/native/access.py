@@ -549,6 +549,12 @@ depends:
 kept:
   """
 
+# What the functions of accesses call
+DECLARATIONS = {
+    "@llvm.cttz.i32": "declare i32 @llvm.cttz.i32(i32, i1)",
+    "@llvm.ctpop.i32": "declare i32 @llvm.ctpop.i32(i32)",
+}
+
 # What is counted: lanes that are not here do as the first one does, and a load of many lanes at one address is one
 _MOVED = """%present.64 = field %c ACTIVE
   %present = trunc i64 %present.64 to i32
@@ -625,7 +631,7 @@ def _expanded(text: str) -> str:
 def shadow_text() -> str:
     """The functions that all accesses share."""
     text = SHADOW.replace("FIRST_REGION", str(layout.SHARED + layout.FIELDS)).replace("FIELDS", str(layout.FIELDS))
-    return "declare i32 @llvm.cttz.i32(i32, i1)\ndeclare i32 @llvm.ctpop.i32(i32)\n" + _expanded(text)
+    return _expanded(text)
 
 
 @functools.cache

@@ -157,7 +157,7 @@ class Memory:
         if self.regions is None or self.regions.launch() is not launch:
             self.regions = Regions(launch)
         dependencies = launch.dependencies
-        if launch.checks and (dependencies.before if g.warp.depends else dependencies.after):
+        if dependencies.before if g.warp.depends else dependencies.after:
             table = NOWHERE  # launches before are still in the way: Python asks them
         else:
             table = self.regions.refresh()
@@ -189,9 +189,7 @@ class Memory:
             view = self.shared[smem] = shared_view(smem, cta.rank)
         view.refresh()
         window = view.window
-        lo, hi = smem.barriers_start, smem.barriers_end
-        for op in smem.in_flight:
-            lo, hi = min(lo, op.lo), max(hi, op.hi)
+        lo, hi = smem.busy_range()
         first = cta.rank << RANK_SHIFT
         window[BUSY_LO], window[BUSY_HI] = first + lo, first + hi
         window[HI] = first + (0 if smem.absent else smem.size)

@@ -10,6 +10,7 @@ Everything else that needs a GPU is refused by name: https://pytorch.org/docs/st
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import sys
@@ -17,14 +18,14 @@ import threading
 import types
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _device as default_device
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..device import DEVICE, allocate
 from ..errors import Unsupported
 from ..state.global_memory import HOST
-from . import cuda_bindings, cute_dsl, timed, triton_driver
+from . import autograd, cuda_bindings, cute_dsl, timed, triton_driver
 from .after_import import after_import
 from .cuda_cpp import extension
 from .scaled_mm import scaled_mm
@@ -115,8 +116,6 @@ def check_served(tensor: torch.Tensor) -> None:
     """Raise Unsupported for a tensor that cannot live on the emulated device."""
     if tensor.layout is not torch.strided:
         raise Unsupported(f"{tensor.layout} tensors on the emulated device")
-    if tensor.requires_grad:
-        raise Unsupported("autograd on the emulated device")
 
 
 def to_device(tensor: torch.Tensor, index: int | None = None) -> torch.Tensor:
@@ -129,6 +128,8 @@ def to_device(tensor: torch.Tensor, index: int | None = None) -> torch.Tensor:
     home = DEVICE.home(storage.data_ptr()) if storage.nbytes() else index
     index = (DEVICE.index if home in (None, HOST) else home) if index is None else index
     if storage.nbytes() and not DEVICE.reaches(index, storage.data_ptr()):
+        if tensor.requires_grad:
+            return autograd.moved(tensor, functools.partial(to_device, index=index))
         with DEVICE.on(index):
             tensor = DEVICE.tensor_like(tensor, f"tensor {tuple(tensor.shape)} {tensor.dtype}")
     tensor = tensor.as_subclass(CudaTensor)
@@ -153,7 +154,9 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 # Calls that take tensors of both devices: copies, and host indices of a device tensor.
-_MIXED = {"copy_", "__getitem__", "__setitem__", "index_put_", "index_put", "type_as"}
+_MIXED = {
+    "copy_", "__getitem__", "__setitem__", "index_put_", "index_put", "type_as", "_has_compatible_shallow_copy_type",
+}  # fmt: skip
 _NEEDS_DATA = {"item", "tolist", "cpu", "__bool__", "__int__", "__float__", "__repr__", "__format__"}
 # Calls that look at no element: for them nothing needs to have run.
 _METADATA = {
@@ -196,7 +199,8 @@ class CudaMode(TorchFunctionMode):
             if where is not None:
                 kwargs["device"] = "cpu"
         pinned = kwargs.pop("pin_memory", False)
-        with _plain():
+        of_module = any(getattr(t, "_is_param", False) for t in on_device)  # no graph for a way back
+        with _plain(), torch.no_grad() if of_module else contextlib.nullcontext():
             if name == "_scaled_mm" and where is not None:
                 function = scaled_mm
             result = function(*args, **kwargs)
@@ -208,7 +212,16 @@ class CudaMode(TorchFunctionMode):
                 raise Unsupported(f"{name} inside the capture of a CUDA graph")
             mine = {id(t) for t in tensors}  # what an in-place operation returns stays what and where it was
             move = to_host if where is None else functools.partial(to_device, index=where)
-            return tree_map(lambda r: move(r) if isinstance(r, torch.Tensor) and id(r) not in mine else r, result)
+            result = tree_map(lambda r: move(r) if isinstance(r, torch.Tensor) and id(r) not in mine else r, result)
+            if function == autograd.GRAD and result is not None:
+                args[0].grad = result  # in-place operations on it are to last
+            return result
+
+
+def _mode():
+    """The mode for code that torch calls from within an operation, as backward does; nothing where it is on."""
+    stack = _get_current_function_mode_stack()
+    return contextlib.nullcontext() if any(isinstance(mode, CudaMode) for mode in stack) else CudaMode()
 
 
 def _to(
@@ -230,7 +243,7 @@ def _to(
     where = was if device is None else cuda_index(device)
     if where is None and device is not None and torch.device(device).type != "cpu":
         raise Unsupported(f"Tensor.to({device!r})")
-    if where is not None:
+    if where is not None and torch.is_grad_enabled():  # else what comes out is in no graph
         check_served(tensor)
     if was is not None and where is None:
         DEVICE.synchronize(was)
@@ -269,7 +282,15 @@ def _is_pinned(function, tensor, device=None) -> bool:
     return tensor.numel() > 0 and DEVICE.home(tensor.untyped_storage().data_ptr()) == HOST
 
 
-_SPECIAL = {"to": _to, "cuda": _cuda, "cpu": _cpu, "pin_memory": _pin_memory, "is_pinned": _is_pinned}
+def _backward(function, tensor, *args, **kwargs):
+    if isinstance(tensor, CudaTensor):
+        raise Unsupported("autograd on the emulated device")
+    return function(tensor, *args, **kwargs)
+
+
+_SPECIAL = {
+    "to": _to, "cuda": _cuda, "cpu": _cpu, "pin_memory": _pin_memory, "is_pinned": _is_pinned, "backward": _backward,
+}  # fmt: skip
 
 
 # -- torch.cuda --------------------------------------------------------------------------------------------------------
@@ -511,10 +532,12 @@ def install() -> None:
         setattr(torch.cuda, name, value)
     for name, value in _bindings().items():
         setattr(torch._C, name, value)
+    torch.__future__.set_overwrite_module_params_on_conversion(True)  # a module's own would stay where they are
     torch.Stream = Stream
     torch.Generator = Generator
     torch.version.cuda = "13.0"
     torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.__dlpack__()
+    autograd.install(CudaTensor, to_device, _mode)
     CudaMode().__enter__()
     after_import("triton", triton_driver.install)
     after_import("torch.utils.cpp_extension", lambda: extension.install(CudaTensor, to_device))

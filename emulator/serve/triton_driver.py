@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from ..device import DEVICE, LoadedModule
 from ..errors import Unsupported
+from ..formats.cubin import resources
 from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, TensorMap, encode
 from . import modules, timed
 
@@ -160,8 +161,11 @@ class Utils:
         assembly, handle = self.loading[-1], next(_handles)
         modules.keep(assembly["ptx"])
         code = assembly.get("cubin")
-        _functions[handle] = DEVICE.module(assembly["ptx"], name, code if isinstance(code, bytes) else None), name
-        return handle, handle, 0, 0, DEVICE.chip.threads_per_cta
+        code = code if isinstance(code, bytes) else None
+        used = resources(code)[name] if code else {}
+        _functions[handle] = DEVICE.module(assembly["ptx"], name, code), name
+        # Words of 32 bits: a thread's stack holds what is spilled
+        return handle, handle, used.get("registers", 0), used.get("frame", 0) // 4, DEVICE.chip.threads_per_cta
 
     def unload_module(self, module) -> None:
         pass

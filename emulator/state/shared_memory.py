@@ -77,6 +77,7 @@ class SharedMemory:
         self.visitors: dict[tuple[str, tuple[Space, int]], tuple[int, str]] = {}
         self.rank = rank
         self.in_flight: list[InFlight] = []
+        self._in_flight_within: tuple[int, int] | None = None  # see busy_range
         self.barriers: dict[int, object] = {}  # offset -> MBarrier
         self.barriers_start, self.barriers_end = size, 0  # the range that holds them all
         self.absent: dict[tuple[int, int], Callable[[], None]] = {}  # see leave_out; ranges apart from each other
@@ -205,6 +206,14 @@ class SharedMemory:
                 return True
         return lo < self.barriers_end and self.barriers_start < hi
 
+    def busy_range(self) -> tuple[int, int]:
+        """The smallest range that has all barriers and all operations in flight."""
+        if self._in_flight_within is None:
+            lows, ends = [op.lo for op in self.in_flight], [op.hi for op in self.in_flight]
+            self._in_flight_within = min(lows, default=self.size), max(ends, default=0)
+        lo, hi = self._in_flight_within
+        return min(lo, self.barriers_start), max(hi, self.barriers_end)
+
     def add_barrier(self, offset: int, barrier):
         self.barriers[offset] = barrier
         self.barriers_start = min(self.barriers_start, offset)
@@ -300,12 +309,16 @@ class SharedMemory:
                     bad = lo + int(np.flatnonzero(~self.valid[lo:hi])[0])
                     self._unwritten(bad, bad + 1, f"{what} reads shared memory at {bad:#x}, which nothing has written")
             self.in_flight.append(op)
+            if self._in_flight_within is not None:
+                self._in_flight_within = min(self._in_flight_within[0], lo), max(self._in_flight_within[1], hi)
         return op
 
     def end(self, op: InFlight, late: bool = False):
         """late: what an mbarrier completes has happened when it lands; the rest goes by the order of issue."""
         if self.checks:
             self.in_flight.remove(op)
+            if (within := self._in_flight_within) and (op.lo == within[0] or op.hi == within[1]):
+                self._in_flight_within = None
             if late:
                 op.number = self.order.next(op.key, op.what)
                 if op.writes:

@@ -99,7 +99,7 @@ def arrive(g: LaneGroup, when: float, origin, land):
 # -- tensor copies -----------------------------------------------------------------------------------------
 def note_box(g: LaneGroup, tm, at, mode: str, write: bool, key, origin, marks: int = 0):
     """Note that a tensor copy touches a box of global memory; key, origin, marks: as of `note_global`."""
-    if g.launch.checks:
+    if g.launch.checks or g.launch.dependencies.before:
         boxes = [at] if mode == "tile" else [(at[0], row) for row in at[1:]]
         for box in boxes:
             starts, nbytes = tma.row_addresses(tm, box, write)
@@ -358,23 +358,42 @@ def bulk_wait(g: LaneGroup, allowed: int, read: bool, mask) -> bool:
 
 # -- cp.async ----------------------------------------------------------------------------------------------
 def cp_async(g: LaneGroup, dst, src, size: int, source_size, mask):
-    """Per-thread copies: they land when waited for, which is as late as they may. Lanes may make the same one."""
-    made = set()
-    for p in active(g, mask):
-        a, b, n = copy = pick(dst, p), pick(src, p), pick(source_size, p)
-        if copy in made:
-            continue
-        made.add(copy)
-        if a % size or b % size:
-            raise Fault("misaligned", f"cp.async of {size} bytes from {b:#x} to {a:#x}")
-        cta, offset = shared_cta(g, a)
-        actor = g.warp.actor  # several lanes may copy to one place, as CuTe DSL's blockwise_gemm.py has them do
-        key, origin = actor.space.key(("cp.async", actor.uid)), g.origin("cp.async")
-        op = cta.smem.begin(offset, offset + size, True, origin, actor, key, owner=actor)
-        n = min(n, size)  # 9.7.9.25.3.1: src-size bytes are read, zeros fill the rest
-        if n:
-            note_global(g, b, n, False, origin, key)
-        open_copies(g).append((cta, offset, b, n, size, op))
+    """Per-thread copies: they land when waited for, which is as late as they may. Lanes may make the same one.
+
+    Lanes that write side by side, as they mostly do, are one operation on what they write together."""
+    lanes = slice(None) if mask is True else mask
+    to, read, n = (g.lane_array(x, 64)[lanes].astype(np.int64) for x in (dst, src, source_size))
+    if not len(to):
+        return
+    n = np.minimum(n, size)  # 9.7.9.25.3.1: src-size bytes are read, zeros fill the rest
+    if ((to | read) & size - 1).any():
+        bad = int(np.flatnonzero((to | read) & size - 1)[0])
+        raise Fault("misaligned", f"cp.async of {size} bytes from {int(read[bad]):#x} to {int(to[bad]):#x}")
+    actor = g.warp.actor  # several lanes may copy to one place, as CuTe DSL's blockwise_gemm.py has them do
+    key, origin = actor.space.key(("cp.async", actor.uid)), g.origin("cp.async")
+    for width in np.unique(n[n > 0]).tolist() if n.any() else ():
+        note_global(g, read[n == width], width, False, origin, key)
+    if len(breaks := np.flatnonzero(to[1:] - to[:-1] != size)):
+        made = dict.fromkeys(zip(to.tolist(), read.tolist(), n.tolist()))
+        to, read, n = np.array(sorted(made, key=lambda copy: copy[0])).T  # a stable sort
+        breaks = np.flatnonzero(to[1:] - to[:-1] != size)
+    ends = [*(breaks + 1).tolist(), len(to)]
+    for first, end in zip([0, *ends], ends):
+        _begin_copies(g, int(to[first]), read[first:end], n[first:end], size, origin, key)
+
+
+def _begin_copies(g: LaneGroup, to: int, read: np.ndarray, n: np.ndarray, size: int, origin, key) -> None:
+    """Copies to `size` bytes each, one behind the other from `to`, as one operation: of n bytes at each `read`."""
+    cta, lo = shared_cta(g, to)
+    hi = lo + size * len(read)
+    op = cta.smem.begin(lo, hi, True, origin, g.warp.actor, key, owner=g.warp.actor)
+    if not n.any():
+        pieces = []  # (place in [lo, hi), source, bytes)
+    elif n.min() == size and (read[1:] - read[:-1] == size).all():
+        pieces = [(0, int(read[0]), hi - lo)]
+    else:
+        pieces = [(at, *piece) for at, *piece in zip(range(0, hi - lo, size), read.tolist(), n.tolist()) if piece[1]]
+    open_copies(g).append((cta, lo, hi, pieces, op))
 
 
 def open_copies(g: LaneGroup) -> list:
@@ -402,11 +421,11 @@ def cp_async_wait(g: LaneGroup, allowed: int | None) -> bool:
 
 
 def _land_copies(g: LaneGroup, group):
-    for cta, offset, b, n, size, op in group:
-        image = np.zeros(size, np.uint8)
-        if n:
-            image[:n] = g.launch.memory.view(b, n)
-        cta.smem.bytes[offset : offset + size] = image
+    for cta, lo, hi, pieces, op in group:
+        image = np.zeros(hi - lo, np.uint8)
+        for at, source, n in pieces:
+            image[at : at + n] = g.launch.memory.view(source, n)
+        cta.smem.bytes[lo:hi] = image
         cta.smem.end(op)  # its own threads may read them once they have waited, others after a barrier
 
 

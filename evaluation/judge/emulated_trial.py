@@ -3,11 +3,12 @@
 import time
 
 from emulator.errors import EmulatorError
-from evaluation.judge import inputs
+from evaluation.judge import emulated, inputs
 from evaluation.judge.placed import Placed, taken
 from evaluation.judge.recorded_calls import NotTimed, RecordedCalls
+from evaluation.judge.submission_process import SubmissionProcess
 from evaluation.judge.trial import Trial, near
-from evaluation.judge.verdict import Refused
+from evaluation.judge.verdict import Refused, Verdict
 
 
 class EmulatedTrial(Trial):
@@ -27,6 +28,35 @@ class EmulatedTrial(Trial):
         else:
             calls = [*range(max(2, self.options.calls))]
         EmulatedCalls(self).run(calls, extra)
+
+
+def called(process: SubmissionProcess, number: int, schedule: int) -> dict:
+    """Has the process call the kernel on an object, and runs each launch when it comes: the reply. Raises Refused."""
+    device = process.device
+
+    def take(message) -> dict:
+        try:
+            device.run(device.understand(message))
+        except EmulatorError as error:
+            return {"error": error.message, "kind": error.kind}
+        return {"error": None}
+
+    try:
+        return process.ask("result", take, op="call", number=number, schedule=schedule, record=False)
+    except Refused:
+        if device.findings:
+            process.kill()
+            raise Refused("; ".join(device.findings)) from None
+        raise
+
+
+def check_reply(verdict: Verdict, device: emulated.Device, reply: dict) -> None:
+    """Raises Refused for what the device has found in a call, and for a result that is none; keeps its notes."""
+    verdict.note(device.notes)
+    if device.findings:
+        raise Refused("; ".join(device.findings))
+    if wrong := reply.get("wrong"):
+        raise Refused(str(wrong)[:1000])
 
 
 class EmulatedCalls:
@@ -86,34 +116,17 @@ class EmulatedCalls:
             self.numbers[key] = self.process.place(self.placed[key].spec)
         number, placed = self.numbers[key], self.placed[key]
         placed.fill(data)
+        known = inputs.Known(data)  # beforehand: results are taken at once
         device.begin((placed,), schedule)
         begin = time.perf_counter()
-
-        def take(message) -> dict:
-            try:
-                device.run(device.understand(message))
-            except EmulatorError as error:
-                return {"error": error.message, "kind": error.kind}
-            return {"error": None}
-
-        try:
-            reply = self.process.ask("result", take, op="call", number=number, schedule=schedule, record=False)
-        except Refused:
-            if device.findings:
-                self.process.kill()
-                raise Refused("; ".join(device.findings)) from None
-            raise
+        reply = called(self.process, number, schedule)
         trial.verdict.seconds += time.perf_counter() - begin
-        known = inputs.Known(data)
         try:
-            trial.verdict.note(device.notes)
-            if device.findings:
-                raise Refused("; ".join(device.findings))
-            if wrong := reply.get("wrong"):
-                raise Refused(str(wrong)[:1000])
+            check_reply(trial.verdict, device, reply)
             with self.process.answering("result"):
-                returned = trial.results(reply["returned"], inputs.outputs(data), taken(placed))
+                live = trial.results(reply["returned"], inputs.outputs(data), taken(placed))
+                returned = [result.clone() for result in live]
         except Refused:
             self.process.kill()
             raise
-        trial.judge_results(returned, data, known, placed)
+        trial.judge_results(returned, data, known.outputs(None), placed)

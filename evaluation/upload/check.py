@@ -123,14 +123,19 @@ def check_header(text: str) -> list[Finding]:
     return findings
 
 
-def task_of_file(path: Path) -> Task:
-    """Finds the task whose leaderboard the file's header names; the group GEMM if it names none of these."""
+def leaderboard_of(path: Path) -> str | None:
+    """Finds the leaderboard that the file's header names; None if it names none, or cannot be read."""
     with contextlib.suppress(OSError):
         for line in read_file(path).decode(errors="replace").splitlines():
             words = line.split()
             if line.startswith(DIRECTIVES) and len(words) > 2 and words[1].lower() == "leaderboard":
-                return TASKS.get(TASK_OF.get(words[2]), GROUP_GEMM)
-    return GROUP_GEMM
+                return words[2]
+    return None
+
+
+def task_of_file(path: Path) -> Task:
+    """Finds the task whose leaderboard the file's header names; the group GEMM if it names none of these."""
+    return TASKS.get(TASK_OF.get(leaderboard_of(path)), GROUP_GEMM)
 
 
 def check_word(text: str) -> list[Finding]:

@@ -263,6 +263,7 @@ ld.shared.s8 r18, [r16+513]; ld.shared.v2.u16 {h2, h3}, [r6+768]; add.u16 h2, h2
 add.u32 r18, r18, r19; add.u32 r18, r18, r17; ld.global.b16 h1, [d3]; cvt.u32.u16 r19, h1; add.u32 r18, r18, r19;
 xor.b32 r10, r10, 256; st.shared.b32 [r5], r18; xor.b32 r10, r10, 256; bar.sync 0;
 and.b32 r11, r0, 0; cvt.u64.u32 d7, r11; add.u64 d7, d1, d7; ld.global.b32 r17, [d7]; add.u32 r18, r18, r17;
+popc.b32 r19, r10; add.u32 r18, r18, r19;
 setp.lt.u32 p3, r0, 3; @p3 ld.global.b32 r17, [d7+8]; st.shared.b32 [r5], r17; bar.sync 0;
 add.u32 r10, r10, 1; setp.lt.u32 p2, r10, 6; @p2 bra LOOP;
 ret; }

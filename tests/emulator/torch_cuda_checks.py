@@ -157,10 +157,22 @@ def check_seed():
     assert draw(torch.manual_seed) == draw(torch.cuda.manual_seed) == draw(torch.cuda.manual_seed_all)
 
 
+def check_module():
+    """A module goes to the device with its parameters, and is run forward; what it gives is in no graph."""
+    host = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2, bias=False))
+    given = torch.randn(3, 4)
+    want = host(given).detach()
+    module = host.to("cuda")
+    assert all(p.is_cuda and p.requires_grad and isinstance(p, torch.nn.Parameter) for p in module.parameters())
+    module[2].weight = torch.nn.Parameter(module[2].weight.detach())
+    got = module(given.cuda())
+    assert got.is_cuda and not got.requires_grad and torch.equal(got.cpu(), want)
+    raises(RuntimeError, "same device", lambda: module(given))
+
+
 def check_refused_by_name():
     raises(Unsupported, "memory_stats", lambda: torch.cuda.memory_stats())
     raises(Unsupported, "cuda:1", lambda: torch.ones(2, device="cuda:1"))
-    raises(Unsupported, "autograd", lambda: torch.ones(2, device="cuda", requires_grad=True))
     raises(Unsupported, "sparse", lambda: torch.ones(2, 2).to_sparse().cuda())
     from cuda.bindings import driver, runtime
 
@@ -232,6 +244,45 @@ def check_scaled_mm_fp8():
     rows, columns = torch.arange(1.0, 33).view(32, 1), torch.arange(1.0, 49).view(1, 48)
     got = torch._scaled_mm(a.cuda(), b.cuda().t(), rows.cuda(), columns.cuda(), out_dtype=torch.float32)
     assert torch.equal(got.cpu().double(), plain * rows.double() * columns.double())
+
+
+def check_gradients_are_where_their_tensors_are():
+    w = torch.randn(4, 3, device="cuda", requires_grad=True)
+    x = torch.randn(5, 4, device="cuda")
+    (x @ w).relu().sum().backward()
+    expected = x.cpu().t() @ ((x @ w).detach().cpu() > 0).float()
+    assert w.is_leaf and w.grad.is_cuda and torch.allclose(w.grad.cpu(), expected, atol=1e-6)
+    w.grad.zero_()  # in place, so that it lasts
+    assert not w.grad.any()
+    host = torch.ones(3, requires_grad=True)
+    (host.cuda() * 2).sum().backward()
+    assert not host.grad.is_cuda and (host.grad == 2).all()
+    parameter = torch.nn.Parameter(torch.ones(3, device="cuda"))
+    (gradient,) = torch.autograd.grad((parameter * 3).sum(), parameter)
+    assert gradient.is_cuda and (gradient == 3).all()
+
+
+def check_a_function_of_the_scripts_own():
+    """Its backward gets and makes tensors of the device, where kernels of it run."""
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a):
+            ctx.save_for_backward(a)
+            return torch.empty_like(a).copy_(a * 2)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (a,) = ctx.saved_tensors
+            assert gradient.is_cuda and a.is_cuda and torch.empty_like(a).is_cuda
+            return gradient * 2
+
+    w = torch.ones(4, device="cuda", requires_grad=True)
+    y = Twice.apply(w * 3)
+    y.backward(torch.ones_like(y), retain_graph=True)
+    assert y.is_cuda and (y == 6).all() and (w.grad == 6).all()
+    y.sum().backward()
+    assert (w.grad == 12).all()
 
 
 def check_scaled_mm_refuses():

@@ -65,6 +65,13 @@ def check_autotuning_takes_what_runs():
     assert torch.equal(y, (x * 0.5).bfloat16()) and scaled.best_config.kwargs == {"BLOCK": 64}
 
 
+def check_a_compiled_kernel_says_what_it_uses():
+    """Triton's tutorial of softmax works its occupancy out of them."""
+    x = torch.zeros(1, 64, device="cuda")
+    compiled = softmax[(1,)](x, x.clone(), 64, 64, BLOCK=64)
+    assert 8 <= compiled.n_regs <= 64 and compiled.n_spills == 0
+
+
 def check_a_benchmark_has_no_time():
     ran = []
     assert triton.testing.do_bench(lambda: ran.append(1)) != 0 and not ran

@@ -1,0 +1,129 @@
+"""The public scripts that are run: whose, on which machines, at which sizes, and what is known of those that disagree."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BOTH, B200, H200 = ("b200", "h200"), ("b200",), ("h200",)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A public script. Paths are those in its repository.
+
+    script: the file, run with `args`, or imported for `code`, Python that asserts what has to hold; path: folders that
+    are importable; limit: seconds of CPU time; explained: why it does not agree, checked by hand, with the line.
+    """
+
+    group: str
+    name: str
+    script: str = ""
+    args: str = ""
+    code: str = ""
+    machines: tuple[str, ...] = BOTH
+    path: tuple[str, ...] = ()
+    limit: int = 60
+    explained: str = ""
+
+
+def tutorial(file: str, code: str = "", **more) -> Case:
+    """One of Triton's tutorials: as a script, or the calls in `code`."""
+    return Case("Triton's tutorials", file.partition(".")[0] + more.pop("of", ""), f"python/tutorials/{file}", code=code, **more)
+
+
+def gluon(file: str, *calls: str, **more) -> Case:
+    """One of Gluon's tutorials: its own tests, at these sizes."""
+    name = f"Gluon {file.partition('.')[0]}" + more.pop("of", "")
+    return Case("Gluon's tutorials", name, f"python/tutorials/gluon/{file}", code="\n".join(calls), **more)
+
+
+def submission(task: str, author: str, file: str, **more) -> Case:
+    """A submission to one of GPU MODE's nvfp4 tasks, built by load_inline, before the task's own check."""
+    sizes = more.pop("sizes", SIZES[task])
+    folders = f"problems/nvidia/nvfp4_{task}", "problems/nvidia"
+    code = f"judged(custom_kernel, {sizes}, seed=1111)"
+    return Case("load_inline", f"{author}, {file}", file, code=code, machines=B200, path=folders, **more)
+
+
+SIZES = {
+    "gemv": "m=128, k=256, l=1", "gemm": "m=128, n=256, k=256, l=1", "dual_gemm": "m=128, n=128, k=256, l=1",
+    "group_gemm": "m=(128, 128), n=(256, 256), k=(256, 256), g=2",
+}  # fmt: skip
+_MATMUL = "M={}, N={}, K={}, BLOCK_M={}, BLOCK_N={}, BLOCK_K={}"
+_SMALL = _MATMUL.format(208, 416, 304, 64, 64, 64)
+_WIDE = _MATMUL.format(208, 416, 304, 128, 256, 64)
+
+_ATTENTION = """
+q, k, v = (torch.randn(1, 2, {0}, 64, dtype=torch.float16, device="cuda") * 0.5 for _ in range(3))
+scores = (q.float() @ k.float().transpose(2, 3) * 0.5).masked_fill({1} & (torch.ones({0}, {0}, device="cuda").tril() == 0), float("-inf"))
+close(attention(q, k, v, {1}, 0.5, {2}), torch.softmax(scores, 3) @ v.float(), 0.01)"""
+
+TRITON = (
+    tutorial("01-vector-add.py"),
+    tutorial("02-fused-softmax.py", limit=120),
+    tutorial("03-matrix-multiplication.py"),
+    tutorial("04-low-memory-dropout.py"),
+    tutorial("05-layer-norm.py", "test_layer_norm(151, 1024, torch.float16)"),
+    tutorial("06-fused-attention.py", _ATTENTION.format(128, True, False), of=", forward"),
+    tutorial("06-fused-attention.py", _ATTENTION.format(128, True, True), of=", forward, warp specialised", machines=B200),
+    tutorial("06-fused-attention.py", _ATTENTION.format(1024, False, False), of=", forward, 1 x 2 x 1024 x 64"),
+    tutorial("06-fused-attention.py", "test_op(1, 2, 128, 64, True, False, 'bwd', 'triton-fp16')", of=", backward"),
+    tutorial("07-extern-functions.py"),
+    tutorial("08-grouped-gemm.py"),
+    tutorial("09-persistent-matmul.py", "validate(256, 256, 256, torch.float16)"),
+    tutorial("10-block-scaled-matmul.py", "validate_block_scaled(256, 256, 256, block_scale_type='nvfp4')", machines=B200),
+    tutorial("11-programmatic-dependent-launch.py", "validate(98432)"),
+)
+
+GLUON = (
+    gluon("01-intro.py", "test_copy_scalar()", "test_memcpy(64, 500)"),
+    gluon("02-layouts.py", "test_memcpy_1d(128, 1000, 4)", "test_memcpy_2d(128, 256, 100, 2000, False, 4)", "test_memcpy_2d_inout(300, 400, True, False)"),
+    gluon("03-async-copy.py", "test_memcpy_1d_cpasync(1000, 256)", "test_elementwise_add(100, 200, 32, 32)", "test_elementwise_add_cpasync(100, 200, 32, 32)", "test_elementwise_add_pipelined(100, 200, 32, 64, 2)"),
+    gluon("04-tma.py", "test_tma_message_passing(16)", "test_memcpy_1d_tma(64, 500)", "test_elementwise_add_pipelined(100, 200, 32, 64, 2)"),
+    gluon("05-wgmma.py", "test_small_mma(64, 32, 32, False, 16, 4)", "test_small_mma(64, 256, 128, True, 64, 4)", f"test_blocked_matmul({_SMALL}, TRANSPOSE_B=True, num_warps=4)", f"test_blocked_matmul_pipelined({_SMALL}, num_warps=4)", machines=H200),
+    gluon("06-tcgen05.py", "test_tmem_example_kernel(128, 64, 4)", "test_small_mma(64, 128, 128, False, True, 4)", "test_small_mma(128, 128, 128, True, False, 4)", f"test_blocked_matmul({_SMALL}, TRANSPOSE_B=True, num_warps=4)", f"test_blocked_matmul_pipelined({_SMALL}, num_warps=4)", machines=B200),
+    gluon("07-persistence.py", f"test_pipelined_matmul({_WIDE}, num_buffers=3, num_warps=8)", f"test_persistent_matmul({_WIDE}, num_buffers=3, num_warps=8, SchedulerImpl=schedulers[0])", f"test_persistent_matmul_pipelined({_WIDE}, num_buffers=3, num_warps=8, SchedulerImpl=schedulers[1])", explained="line 692: the last load of the peeled prologue has no `pred`; after the last tile a TMA load that nobody waits for is in flight when the CTA exits"),
+    gluon("08-warp-specialization.py", "test_elementwise_add_warp_specialized(100, 200, 32, 64, 2, 2, 4)", of=", element-wise"),
+    gluon("08-warp-specialization.py", f"test_matmul_warp_specialized({_WIDE}, num_buffers=3, SUBTILE_FACTOR=4, num_warps=4, SchedulerImpl=t7.schedulers[0])", of=", matmul", machines=B200),
+    gluon("09-tma-gather-scatter.py", "test_async_gather(8, 128, 48, torch.bfloat16, 1024, 1024, None)", "test_async_scatter(8, 128, 48, torch.bfloat16, 1024, 1024, None)", "test_matmul_fused_gather_scatter(256, 256, 256, 128, 128, 64, 3)", machines=B200, explained="line 560: as 07, the last load of the peeled prologue has no `pred`"),
+    gluon("10-tcgen05-copy.py", "test_tcgen05_copy_nvmma_shared(128, 64, 32, torch.float32, 128)", "test_matmul_accumulate(256, 256, 256, 128, 64, 64, 3, torch.float16)", machines=B200),
+    gluon("11-tcgen05-mma-scaled.py", "test_simple_mma_scaled(256, 256, 256, 'nvfp4', 'nvfp4', 128, 128)", "test_mma_scaled_contig(256, 256, 256, 'mxfp4', 'mxfp4', 128, 128)", "test_mma_scaled_packed_block(256, 256, 256, 'mxfp8', 'mxfp8', 128, 128)", "test_mma_scaled_tcgen05_copy(256, 256, 256, 'nvfp4', 'nvfp4', 128, 256)", machines=B200),
+    gluon("11-tcgen05-mma-scaled.py", "test_simple_mma_scaled(256, 256, 256, 'mxfp8', 'mxfp4', 128, 128)", of=", FP8 x FP4", machines=B200),
+    gluon("11-tcgen05-mma-scaled.py", "test_mma_scaled_pipelined(256, 256, 640, 'nvfp4', 'nvfp4', mma_scaled_pipelined_kernel)", "test_mma_scaled_pipelined(256, 256, 640, 'mxfp8', 'mxfp8', mma_scaled_warp_specialized_kernel)", of=", pipelined", machines=B200, explained="lines 1143, 1144: `tcgen05_copy` of the scales takes no `pred`, as the MMA and the commit behind it do; after the last tile nobody waits for it before the dealloc"),
+    gluon("12-cluster-launch-control.py", "test_op(304, 304, 304, True)", "test_op(304, 304, 304, False)", machines=B200),
+    gluon("13-conv-im2col.py", "test_tma_im2col_simple()", "test_tma_im2col_padded()", "test_tma_im2col_offset()", "test_tma_im2col_multi_batch()", "test_tma_im2col_multi_batch_padded()", "test_conv2d_tma_im2col(1, 16, 16, 64, 64, 3, 3, 1, 1)"),
+    gluon("14-multicta.py", "test_multicta_softmax_f32(8, 256)", "test_multicta_softmax_f32(2, 2**16)", of=", softmax"),
+    gluon("14-multicta.py", "test_two_cta_tcgen05()", "test_tma_multicast_copy()", "test_tma_tcgen05()", of=", tcgen05", machines=B200),
+    gluon("14-multicta.py", "test_matmul_multicta()", of=", matmul", machines=B200),
+)
+
+_NAREG = "NaregAmirianMegan"
+SUBMISSIONS = (
+    submission("gemm", _NAREG, "nvfp4_gemm/submission_ptx.py"),
+    submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/sub_v6_2.py"),
+    submission("dual_gemm", "novus677", "submission.py"),
+    submission("gemv", _NAREG, "nvfp4_kernels/submit_final.py"),
+    submission("gemv", "jIab-b", "kernel_thing/examples/1.py"),
+    submission("dual_gemm", _NAREG, "nvfp4_dual_gemm/sub_ptx_v3.py"),
+    submission("gemm", "jIab-b", "s_128.py"),
+    submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/v2.py"),
+    submission("gemv", _NAREG, "nvfp4_kernels/v7_3.py"),
+    submission("gemv", "Better-Call-Paul", "gemv_model.py"),
+    submission("gemm", _NAREG, "nvfp4_gemm/phase0/v2.py"),
+    submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/sub_v7.py"),
+    submission("gemv", _NAREG, "nvfp4_kernels/iteration_3/v1_3.py"),
+    submission("gemv", "jIab-b", "kernel_thing/examples/3.py"),
+    submission("dual_gemm", _NAREG, "nvfp4_dual_gemm/submission_ptx.py"),
+    submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/submission_v2.py"),
+    submission("gemv", _NAREG, "nvfp4_kernels/v1.py"),
+    submission("gemv", _NAREG, "nvfp4_kernels/iteration_2/v0_2_tma.py"),
+    submission("gemm", "jIab-b", "sub_tc2.py"),
+    submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/sub_v8.py"),
+    submission("dual_gemm", _NAREG, "nvfp4_dual_gemm/sub_ptx_v2.py"),
+    submission("gemv", _NAREG, "nvfp4_kernels/v4.py"),
+    submission("gemv", "jIab-b", "kernel_thing/examples/7.py"),
+    submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/v0.py"),
+)
+
+CASES = (*TRITON, *GLUON, *SUBMISSIONS)
