@@ -25,11 +25,12 @@ from moe.checks.parallel import check_on_gpus
 @click.option("--emulated", is_flag=True, help="On emulated H200s.")
 @click.option("--ranks", type=click.IntRange(2, 16), default=2, show_default=True, help="Emulated GPUs.")
 @click.option("--schedules", type=click.IntRange(1), default=1, show_default=True, help="Orders of events, emulated.")
+@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), help="At a time, emulated.  [default: cores]")
 @click.option("--json", "file", type=click.Path(), help="Write there what was checked, emulated.")
-def main(calls: int, how: str | None, emulated: bool, ranks: int, schedules: int, file: str | None) -> None:
+def main(calls: int, how: str | None, emulated: bool, ranks: int, schedules: int, jobs: int, file: str | None) -> None:
     """Check expert parallelism on the GPUs that torchrun gave, or on emulated ones."""
     if emulated:
-        check_emulated(ranks, schedules, file)
+        check_emulated(ranks, schedules, jobs, file)
     elif how:
         for one_sided in (True, False):
             lose(how, one_sided)

@@ -14,6 +14,7 @@ import functools
 import json
 import os
 import random
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,7 @@ from moe.routed_experts import experts as experts_of_one_gpu
 TOKENS = (1, 8, 16, 64, 128, 512, 2048)
 TOP_K = 8
 GRAPH = ", in a graph"
+STAGE = re.compile(r"moekernels(dispatch|assign|permute|frame|combine)")  # in a kernel's name
 SINGLE, MEGA = "single GPU, same rows", "DeepGEMM mega MoE"
 SLOWEST = "slowest of each call"
 
@@ -78,24 +80,46 @@ def everybodys(x: torch.Tensor) -> torch.Tensor:
     return torch.cat(found)
 
 
-def timeline(calls: list[Callable]) -> list[dict]:
-    """When each kernel of these calls ran on each rank, in microseconds; both clocks are the host's, to some us."""
+def timeline(calls: Callable, keep: slice) -> list[dict]:
+    """When each kernel of our layer's `calls` ran on each rank, in us: of those calls that are to be kept.
+
+    Of each rank by a clock of its own; they are taken to read the same, on average, when `combine` ends.
+    """
     for _ in range(3):
-        for call in calls:
-            call()
+        calls()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for call in calls:
-            call()
+        calls()
         torch.cuda.synchronize()
-    mine = [
-        {"rank": dist.get_rank(), "kernel": x.name, "start": x.time_range.start, "end": x.time_range.end}
-        for x in profile.events()
-        if x.device_type == torch.autograd.DeviceType.CUDA
-    ]
-    of_ranks = [[] for _ in range(dist.get_world_size())]
+    mine = [(x.name, x.time_range.start, x.time_range.end) for x in profile.events()]
+    of_ranks: list[list[tuple]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(of_ranks, mine)
-    return sum(of_ranks, [])
+    return in_common([of_calls(x)[keep] for x in of_ranks])
+
+
+def of_calls(events: list[tuple[str, float, float]]) -> list[list[dict]]:
+    """The stages of each call of our layer among a rank's kernels."""
+    made: list[list[dict]] = []
+    for name, start, end in sorted(events, key=lambda x: x[1]):
+        found = STAGE.search(name)
+        if found and found[1] == "dispatch":
+            made.append([])
+        if found:
+            second = any(x["stage"] == "GEMM1" for x in made[-1])
+            stage = f"GEMM{1 + second}" if found[1] == "frame" else found[1]
+            made[-1].append({"stage": stage, "start": start, "end": end})
+    return made
+
+
+def in_common(of_ranks: list[list[list[dict]]]) -> list[dict]:
+    """One list of the calls' stages on all ranks, beginning at 0."""
+    rows = []
+    for rank, calls in enumerate(of_ranks):
+        meet = statistics.mean(x["end"] for call in calls for x in call if x["stage"] == "combine")
+        for i, call in enumerate(calls):
+            rows += [{"rank": rank, "call": i} | x | {k: x[k] - meet for k in ("start", "end")} for x in call]
+    first = min(x["start"] for x in rows)
+    return [x | {k: round(x[k] - first, 1) for k in ("start", "end")} for x in rows]
 
 
 def measure(
@@ -155,7 +179,7 @@ def measure(
     us[SLOWEST + GRAPH] = statistics.mean(of_sets[i % len(sets)] for i in range(CALLS))
     row = {"T": tokens, "us": us, "difference": off, "refused": refused}
     if traced:
-        row["timeline"] = timeline([lambda: timed["one-sided" + GRAPH][0]()])
+        row["timeline"] = timeline(timed["one-sided" + GRAPH][0], slice(CALLS // 2, CALLS // 2 + 2))
     return row
 
 
