@@ -87,6 +87,11 @@ def select(p, a, b, bits: int):
     return np.where(p, resize(a, bits), resize(b, bits)).astype(U[bits], copy=False)
 
 
+def some(p) -> bool:
+    """Whether a predicate, a bool or an array, holds anywhere."""
+    return p if isinstance(p, bool) else bool(p.any())
+
+
 # -- integers ----------------------------------------------------------------------------------------------------------
 def mul_wide(a, b, bits: int, sign: bool):
     return extend(a, bits, sign, 2 * bits) * extend(b, bits, sign, 2 * bits) & MASK[2 * bits]

@@ -319,7 +319,7 @@ class BlockWriter:
         if handler is None:
             self.unsupported("instruction")
             return False
-        self.guard = None
+        self.guard, self.masked = None, False
         if instr.guard is not None:
             self.guard = f"r{instr.guard.index}"
             if instr.negated:
@@ -424,10 +424,13 @@ class BlockWriter:
 
     def mask(self) -> str:
         """Return the guard, or "True": for calls that take the lanes they act for."""
+        self.masked = True
         return self.guard or "True"
 
     def call(self, expression: str):
-        self.emit(expression if self.guard is None else f"if {self.guard} is not False: {expression}")
+        """Write a call that a guard leaves out which holds in no lane; one that takes a mask acts for nobody then."""
+        holds = f"{self.guard} is not False" if self.masked else f"alu.some({self.guard})"
+        self.emit(expression if self.guard is None else f"if {holds}: {expression}")
 
     def deliver(self, owed: int):
         """Let the tcgen05.ld results arrive that the next instruction depends on. owed: a bit for each register."""

@@ -74,6 +74,9 @@ class CudaTensor(torch.Tensor):
             raise TypeError(f"{device}. Use Tensor.cpu() to copy it to the host")
         return self.cpu().numpy()
 
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else super().__format__(spec)
+
     def __array__(self, dtype=None):
         return self.numpy()
 
@@ -199,8 +202,7 @@ class CudaMode(TorchFunctionMode):
             if where is not None:
                 kwargs["device"] = "cpu"
         pinned = kwargs.pop("pin_memory", False)
-        of_module = any(getattr(t, "_is_param", False) for t in on_device)  # no graph for a way back
-        with _plain(), torch.no_grad() if of_module else contextlib.nullcontext():
+        with _plain():
             if name == "_scaled_mm" and where is not None:
                 function = scaled_mm
             result = function(*args, **kwargs)
@@ -243,7 +245,7 @@ def _to(
     where = was if device is None else cuda_index(device)
     if where is None and device is not None and torch.device(device).type != "cpu":
         raise Unsupported(f"Tensor.to({device!r})")
-    if where is not None and torch.is_grad_enabled():  # else what comes out is in no graph
+    if where is not None:
         check_served(tensor)
     if was is not None and where is None:
         DEVICE.synchronize(was)
@@ -282,15 +284,7 @@ def _is_pinned(function, tensor, device=None) -> bool:
     return tensor.numel() > 0 and DEVICE.home(tensor.untyped_storage().data_ptr()) == HOST
 
 
-def _backward(function, tensor, *args, **kwargs):
-    if isinstance(tensor, CudaTensor):
-        raise Unsupported("autograd on the emulated device")
-    return function(tensor, *args, **kwargs)
-
-
-_SPECIAL = {
-    "to": _to, "cuda": _cuda, "cpu": _cpu, "pin_memory": _pin_memory, "is_pinned": _is_pinned, "backward": _backward,
-}  # fmt: skip
+_SPECIAL = {"to": _to, "cuda": _cuda, "cpu": _cpu, "pin_memory": _pin_memory, "is_pinned": _is_pinned}
 
 
 # -- torch.cuda --------------------------------------------------------------------------------------------------------

@@ -307,7 +307,7 @@ def tuned(run):
 
 
 class CublasLt:
-    """The one class of Triton's binding of cuBLASLt, by torch: C = A B^T with sums in float32."""
+    """The one class of Triton's binding of cuBLASLt, by torch: C = A B^T, of plain matrices with sums in float32."""
 
     def __init__(self, workspace):
         pass
@@ -316,6 +316,19 @@ class CublasLt:
         import torch
 
         c.copy_(torch.matmul(a.to(torch.float32), b.to(torch.float32).T))
+
+    def block_scaled_matmul_mxfp8(self, a, b, c, scale_a, scale_b) -> None:
+        import torch
+
+        scales = (scale.contiguous().view(torch.float8_e8m0fnu) for scale in (scale_a, scale_b))
+        c.copy_(torch._scaled_mm(a, b.T, *scales, out_dtype=c.dtype))
+
+    def block_scaled_matmul_nvfp4(self, a, b, c, scale_a, scale_b) -> None:
+        """a, b: uint8, two elements each."""
+        import torch
+
+        a, b = (x.view(torch.float4_e2m1fn_x2) for x in (a, b))
+        c.copy_(torch._scaled_mm(a, b.T, scale_a.contiguous(), scale_b.contiguous(), out_dtype=c.dtype))
 
     def __getattr__(self, name: str):
         raise Unsupported(f"cublasLt: {name} on the emulated device")

@@ -1,6 +1,6 @@
 """Lanes that act, and the address spaces that they name (PTX ISA 5.1, 5.2, 9.7.9.20-24).
 
-A `mask` is True or a bool array [n] that is not all False; a value is an int, or an array with one for each lane.
+A `mask` is True or a bool array [n]; a value is an int, or an array with one for each lane.
 """
 
 from __future__ import annotations

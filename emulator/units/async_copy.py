@@ -431,8 +431,10 @@ def _land_copies(g: LaneGroup, group):
 
 def cp_async_arrive(g: LaneGroup, address, noinc: bool, mask):
     """The arrival is made when the copies so far have landed; without .noinc it is announced now."""
-    groups, g.warp.copies = g.warp.copies, []
     barriers = [barrier_at(g, pick(address, p)) for p in active(g, mask)]
+    if not barriers:
+        return
+    groups, g.warp.copies = g.warp.copies, []
     origin, hands_on = g.origin("cp.async.mbarrier.arrive"), handed_on(g)
     for *_, op in (copy for group in groups for copy in group) if hands_on else ():
         hands_on.clock[KNOWN, op.key[1]] = op.number

@@ -61,9 +61,10 @@ class Trial:
         """Makes what so many recorded calls get."""
         return Disguised(self, count)
 
-    def generate(self, args: dict, seed: int):
-        """Makes inputs of these sizes, in host memory."""
-        return self.task.generate_input(**{**args, "seed": seed}, device=torch.device("cpu"))
+    def generate(self, args: dict, seed: int, full_range: bool = False):
+        """Makes inputs of these sizes, in host memory. full_range: with all numbers of the formats."""
+        make = self.task.generate_full_range_input if full_range else self.task.generate_input
+        return make(**{**args, "seed": seed}, device=torch.device("cpu"))
 
     def results(self, places: list, outputs: list[torch.Tensor], taken: inputs.Taken) -> list[torch.Tensor]:
         """Makes live views of what was returned; raises Refused unless that is like the c tensors, and is these or new.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from corpus.kernels import KERNELS
+from llvmlite import binding as llvm
 
 import emulator
 from emulator.device import allocate
@@ -229,6 +231,35 @@ def test_forms(forms, stock, uniform):
             left |= untouched
     assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:40])
     assert left <= DOUBTFUL
+
+
+def accesses() -> list[Instr]:
+    """Every form of load and store that is translated, in the registers of the pool."""
+    lines = []
+    for space, bits, count in product(("shared", "global"), (8, 16, 32, 64), (1, 2, 4)):
+        names = [f"{'h' if bits < 32 else 'r' if bits == 32 else 'd'}{k}" for k in range(count)]
+        values = f"{{{', '.join(names)}}}" if count > 1 else names[0]
+        form = f"{space}{f'.v{count}' * (count > 1)}.b{bits}"
+        lines += [f"ld.{form} {values}, [d7];", f"st.{form} [d7], {values};"]
+    head = HEADER[: HEADER.index(".shared")] + ".reg .b16 h<4>; .reg .b32 r<4>; .reg .b64 d<8>;"
+    text = f"{head} {' '.join(lines)} ret; }}"
+    return [pooled(instr) for instr in parse(text).kernels["k"].instrs[:-1]]
+
+
+def test_access_forms(monkeypatch):
+    """LLVM parses each, at one address and at each lane's, beside an instruction that declares what it declares."""
+    parsed = []
+    compiler = SimpleNamespace(function=lambda text: parsed.append(llvm.parse_assembly(text)) or id(parsed))
+    monkeypatch.setattr("emulator.native.region.compiler", lambda: compiler)
+    count, value = register(32, 6), register(32, 7)
+    counted = Instr("popc.b32", (count, value), None, False, 0, "popc.b32")
+    for instr in accesses():
+        (address,) = (o.base for o in instr.operands if isinstance(o, Mem))
+        for varying in (ALL, ALL - {address.index, value.index}):
+            region = region_of(straight([counted, instr]), varying)
+            region.compile()
+            parsed[-1].verify()
+            assert len(region.code.accesses) == 1, instr.text
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------

@@ -32,8 +32,9 @@ def test_a_case_runs_under_its_limit_and_only_where_its_files_are(tmp_path):
     (tmp_path / "spin.py").write_text("while True:\n    pass\n")
     assert run(Case("own", "spin", "spin.py", limit=1), "h200", [tmp_path], None)["verdict"] == "too long"
     assert run(Case("own", "none", "none.py"), "h200", [tmp_path], None) is None
-    (tmp_path / "two.py").write_text("two = 2\nif __name__ == '__main__':\n    exit('not to be run')\n")
-    row = run(Case("own", "two", "two.py", code="assert two == 3, f'{two} it is'"), "h200", [tmp_path], None)
+    (tmp_path / "two.py").write_text("two = 2\nif __name__ == '__main__':\n    exit('not to be run')\nthree(3)\n")
+    case = Case("own", "two", "two.py", code="assert two == 3, f'{two} it is'", until="three")
+    row = run(case, "h200", [tmp_path], None)
     assert (row["verdict"], row["why"]) == ("fails", "AssertionError: 2 it is") and row["seconds"] > 0
 
 

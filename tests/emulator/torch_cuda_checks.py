@@ -102,6 +102,10 @@ def check_numpy_needs_cpu():
     assert x.cpu().numpy().sum() == 3
 
 
+def check_numbers_are_written():
+    assert f"{torch.tensor(0.25, device='cuda'):.3f} {torch.ones(1, device='cuda')[0]:g}" == "0.250 1"
+
+
 def check_copies():
     x = torch.ones(3, device="cuda")
     y = copy.deepcopy([x])[0]
@@ -158,15 +162,16 @@ def check_seed():
 
 
 def check_module():
-    """A module goes to the device with its parameters, and is run forward; what it gives is in no graph."""
+    """A module goes to the device with its parameters, which stay parameters and get gradients."""
     host = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2, bias=False))
     given = torch.randn(3, 4)
-    want = host(given).detach()
-    module = host.to("cuda")
+    module, want = copy.deepcopy(host).to("cuda"), host(given)
     assert all(p.is_cuda and p.requires_grad and isinstance(p, torch.nn.Parameter) for p in module.parameters())
     module[2].weight = torch.nn.Parameter(module[2].weight.detach())
     got = module(given.cuda())
-    assert got.is_cuda and not got.requires_grad and torch.equal(got.cpu(), want)
+    assert got.is_cuda and torch.equal(got.cpu(), want)
+    want.sum().backward(), got.sum().backward()
+    assert all(torch.equal(p.grad.cpu(), q.grad) for p, q in zip(module.parameters(), host.parameters()))
     raises(RuntimeError, "same device", lambda: module(given))
 
 

@@ -1,5 +1,6 @@
 """`--task-dir`: tasks of others, in folders of the form of gpu-mode/reference-kernels; tests/tasks is one."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ from evaluation.judge.judge import Options, judge
 from evaluation.tasks import data as any_data
 from evaluation.tasks.estimate import Estimate, size
 from evaluation.tasks.folder import FolderModules, TaskFolder, parse_spec
+from tests.thorough import all_but
 
 FOLDER = ROOT / "tests" / "tasks" / "doubled"
 KERNEL = '''
@@ -26,7 +28,7 @@ PTX = """
 .version 8.8
 .target sm_100a
 .address_size 64
-.visible .entry double(.param .u64 x, .param .u64 y, .param .f32 c)
+.visible .entry double(.param .u64 x, .param .u64 y, .param .u64 sum, .param .f32 c)
 {
     .reg .b32 %r<2>; .reg .b64 %rd<4>; .reg .f32 %f<3>;
     mov.u32 %r0, %ctaid.x;
@@ -41,6 +43,8 @@ PTX = """
     ld.global.f32 %f0, [%rd1];
     fma.rn.f32 %f1, %f0, 0f40000000, %f2;
     st.global.f32 [%rd2], %f1;
+    ld.param.u64 %rd3, [sum];
+    red.global.add.f32 [%rd3], %f1;
     ret;
 }
 """
@@ -49,8 +53,10 @@ PTX = """
 def custom_kernel(data):
     x, output, options = data
     assert isinstance(options["add"], Options)
-    emulator.launch(PTX, "double", grid=(x.numel() // 32, 1, 1), block=32, args=[x, output, options["add"].constant])
-    return output, {"sum": output.sum()}
+    total = output.new_zeros(())
+    args = [x, output, total, options["add"].constant]
+    emulator.launch(PTX, "double", grid=(x.numel() // 32, 1, 1), block=32, args=args)
+    return output, {"sum": total}
 '''
 TORCH = """
 def custom_kernel(data):
@@ -76,9 +82,10 @@ WRONG = {
 def verdicts(tmp_path):
     """verdicts(submission's text, case's numbers): of the task in tests/tasks."""
 
-    def run(text: str, *numbers: int, **options):
+    def run(text: str, *numbers: int, program: str = "", **options):
         (tmp_path / "own.py").write_text(text)
-        folder = TaskFolder.read(str(FOLDER))
+        (tmp_path / "eval.py").write_text(program)
+        folder = dataclasses.replace(TaskFolder.read(str(FOLDER)), evaluator=str(tmp_path / "eval.py"))
         given = {"jobs": 1, "timeout": 60, "extra": False, **options}
         return judge(
             [folder.tests[number] for number in numbers],
@@ -94,7 +101,7 @@ def test_right_results_pass(verdicts):
         assert "the judge's memory and files out of reach" in verdict.isolation
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", all_but(("wrong", "raises", "hangs", "shape", "host", "keeps"), WRONG))
 def test_what_is_wrong_fails_with_its_reason(verdicts, name):
     body, reason = WRONG[name]
     (verdict,) = verdicts(f"{TORCH}    {body}\n", 1, timeout=2 if name == "hangs" else 60)
@@ -105,6 +112,67 @@ def test_what_is_wrong_fails_with_its_reason(verdicts, name):
 def test_a_finding_fails(verdicts):
     (verdict,) = verdicts(KERNEL.replace("[%rd1];", "[%rd1+128];"), 1)
     assert verdict.status == "fail" and re.search("out-of-bounds: .* past the end of tensor", verdict.reason)
+
+
+LAZY = """custom_kernel(data, seen=[]):
+    seen.append(0)
+    if len(seen) == 2:
+        return data[1], {"sum": data[0].sum()}
+"""
+UNTIMED = {
+    "host": ("total}", "output.sum()}", "the launches of a call alone do not give its result when timed: mismatch"),
+    "torch": ("[x, output, total", "[x.clone(), output, total", "the launches of a call alone do not give its result"),
+    "lazy when timed": ("custom_kernel(data):", LAZY, "call 1 does not launch what call 0 launches"),
+}
+
+
+def timed(verdicts, text: str, program: str = "") -> dict:
+    """The one benchmark, size 32, of a folder whose grader's program has this text."""
+    return verdicts(text, 1, timed=True, calls=1, program=program)[0]
+
+
+def test_benchmark_is_modelled(verdicts):
+    """The calls of the grader, back to back, each on inputs of its own; what was timed is right."""
+    verdict = timed(verdicts, KERNEL, "NUM_ITERATIONS_PER_BENCHMARK = 5 * 1")
+    assert (verdict.status, verdict.modelled.get("error")) == ("pass", None)
+    reply = verdict.modelled
+    assert reply["calls"] == 5 and reply["launches"] == 1 and reply["us_interval"][0] < reply["us"] < 10
+    single = timed(verdicts, KERNEL).modelled
+    assert single["calls"] == 1 and single["errors_of"] == "single calls" and single["us"] > reply["us"]
+
+
+@pytest.mark.parametrize("name", UNTIMED)
+def test_what_is_not_timed_says_why(verdicts, name):
+    old, new, reason = UNTIMED[name]
+    verdict = timed(verdicts, KERNEL.replace(old, new), "NUM_ITERATIONS_PER_BENCHMARK = 3")
+    assert reason in verdict.modelled["error"]
+    assert verdict.status == ("fail" if name == "lazy when timed" else "pass"), verdict.reason
+
+
+def test_calls_in_a_row_are_those_of_the_graders_program(tmp_path):
+    folder = TaskFolder.read(str(FOLDER))
+    text = "MAX_ITERATIONS_PER_BENCHMARK = 50\nBENCHMARK_INPUT_BYTES_TARGET = 4 * 1024\nother = max(1, 2)"
+    (tmp_path / "eval.py").write_text(text)
+    folder = dataclasses.replace(folder, evaluator=str(tmp_path / "eval.py"))
+    assert [folder.calls(size) for size in (1, 1000, 4096, 10000)] == [50, 4, 1, 1]
+    assert dataclasses.replace(folder, evaluator=None).calls(1) == 1
+
+
+@pytest.mark.thorough  # another process imports torch and all doors
+def test_profile(tmp_path):
+    (tmp_path / "own.py").write_text(KERNEL)
+    arguments = "profile", "--task-dir", FOLDER, "--submission", tmp_path / "own.py", "--out", tmp_path / "timelines"
+    result = CliRunner().invoke(cli, [*map(str, arguments), "--spec", "size: 64; seed: 1; signed: True"])
+    assert result.exit_code == 0 and "case 0: size: 64; seed: 1; signed: True" in result.output, result.output
+    assert (tmp_path / "timelines" / "case0" / "timeline.json.gz").exists()
+
+
+def test_check_takes_any_leaderboard(tmp_path):
+    (tmp_path / "own.py").write_text("#!POPCORN leaderboard doubled\n" + TORCH + "    return x\n")
+    file, anywhere = str(tmp_path / "own.py"), ("--task-dir", str(FOLDER))
+    result = CliRunner().invoke(cli, ["check", "--submission", file, *anywhere])
+    assert result.exit_code == 0 and "unknown leaderboard" not in result.output, result.output
+    assert CliRunner().invoke(cli, ["check", "--no-compile", file]).exit_code == 1
 
 
 def test_command(tmp_path):

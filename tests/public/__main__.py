@@ -46,7 +46,7 @@ def command(case: Case, machine: str, folders: Sequence[Path], report: Path) -> 
     if None in needs:
         return None
     script = str(needs.pop(0)) if case.script else ""
-    what = [str(PROGRAM), script, case.code] if case.code else [script, *case.args.split()]
+    what = [str(PROGRAM), script, case.code, *filter(None, [case.until])] if case.code else [script, *case.args.split()]
     line = [sys.executable, "-m", "emulator", "run", "--machine", machine, "--json", str(report), *what]
     return line, os.pathsep.join(map(str, (*needs, ROOT, *filter(None, [os.environ.get("PYTHONPATH")]))))
 

@@ -1,11 +1,12 @@
 """Runs a case's lines of Python with the names of a public file, under `python -m emulator run`.
 
-    program.py FILE CODE     # FILE is imported, so that what stands under `if __name__ == "__main__"` is left out
-    program.py "" CODE
+    program.py FILE CODE [UNTIL]  # FILE is imported, so that what stands under `if __name__ == "__main__"` is left out
+    program.py "" CODE            # UNTIL: and what stands from a line that begins with this on
 """
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import sys
 from pathlib import Path
@@ -31,11 +32,26 @@ def judged(kernel, **sizes) -> None:
     assert good, f"the task's check: {message}"
 
 
-def main(file: str, code: str) -> None:
+class Beginning(importlib.machinery.SourceFileLoader):
+    """Loads a file up to the line that begins with `until`; Triton and inspect see all of its source."""
+
+    until = ""
+
+    def get_code(self, name):
+        text = Path(self.path).read_text()
+        kept, found, _ = text.partition(f"\n{self.until}")
+        if self.until and not found:
+            raise ValueError(f"no line of {self.path} begins with {self.until!r}")
+        return compile(kept + "\n" if self.until else text, self.path, "exec")
+
+
+def main(file: str, code: str, until: str = "") -> None:
     names: dict = {"judged": judged, "close": close, "torch": torch}
     if file:
         sys.path.insert(0, str(Path(file).parent))
-        spec = importlib.util.spec_from_file_location("public_file", file)
+        loader = Beginning("public_file", file)
+        loader.until = until
+        spec = importlib.util.spec_from_loader("public_file", loader)
         module = importlib.util.module_from_spec(spec)
         sys.modules["public_file"] = module
         spec.loader.exec_module(module)

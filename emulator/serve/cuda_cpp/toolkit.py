@@ -21,8 +21,8 @@ HERE = Path(__file__).parent
 HEADERS = HERE / "include"  # in the place of those that torch's headers include and torch's CPU build or nvcc lack
 CACHE = "EMULATOR_CACHE"  # environment: folders of what is built, which come before the user's cache folder
 RUNTIME, TORCH = "libcudart.so", "libtorch_cuda.so"
-NAMES = {  # other names that host code is linked to, or asks for
-    RUNTIME: ("libcudart.so.13", "libcuda.so", "libcuda.so.1"),
+NAMES = {  # other names that host code is linked to, or asks for. Of cuBLAS there is no function: who calls one has none
+    RUNTIME: ("libcudart.so.13", "libcuda.so", "libcuda.so.1", "libcublas.so", "libcublasLt.so"),
     TORCH: ("libc10_cuda.so",),
 }
 MISSING = "CUDA C++ needs nvcc of CUDA 13: pip install 'nvfp4-group-gemm[cuda]', or set CUDA_HOME"
@@ -90,7 +90,8 @@ def built(name: str, texts: list[str], command: list[str], *depends: str) -> Pat
     depends: what else makes it another library, such as versions. Processes that build it at the same time each build
     it, and the first one's is kept. Raises Unsupported with g++'s errors.
     """
-    digest = hashlib.sha256("\0".join([*texts, *command, *depends, sys.version]).encode()).hexdigest()[:16]
+    aliases = NAMES.get(name, ())
+    digest = hashlib.sha256("\0".join([*texts, *command, *depends, *aliases, sys.version]).encode()).hexdigest()[:16]
     place = f"{Path(name).stem}-{digest}"
     for folder in folders():
         if (folder / place / name).exists():
@@ -106,7 +107,7 @@ def built(name: str, texts: list[str], command: list[str], *depends: str) -> Pat
         done = subprocess.run(gxx, capture_output=True, text=True)
         if done.returncode:
             raise Unsupported(f"g++ cannot build {name}:\n{done.stderr[-3000:]}")
-        for alias in NAMES.get(name, ()):
+        for alias in aliases:
             os.symlink(name, os.path.join(made, alias))
         try:
             os.rename(made, target)
