@@ -18,7 +18,6 @@ SCRIPT = Path(__file__).with_name("ranks.py")
 FAULTS = {
     "tokens without release": "race: ",
     "sums without release": "race: ",
-    "a buffer reused too early": "race: ",
     "a wrong rank": "of the norm from the reference",
     "a rank that has ended": "rank {last} has not sent its tokens within",
     "a rank that is late": "rank {last} has not sent its tokens within",

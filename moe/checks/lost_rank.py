@@ -6,6 +6,7 @@ that names it: by itself, within TIMEOUT seconds where it waits in our kernels, 
 
 import datetime
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def lose(how: str, one_sided: bool) -> None:
             for other in started:
                 other.kill()
             raise click.ClickException(f"{path}, {how}: rank {rank} has not ended within {LIFE} s") from None
-        said = [line for line in text.splitlines() if "lagging" in line or "moe.parallel," in line or "what():" in line]
+        said = re.findall(r"moe.parallel, rank.*|lagging.*(?:\n.*){3}|what\(\):.*", text)
         click.echo(f"{path}, {how}: rank {rank} ended with status {process.returncode} after "
                    f"{time.monotonic() - start:.0f} s: {' | '.join(said)}")  # fmt: skip
         if not process.returncode:
