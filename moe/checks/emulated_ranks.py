@@ -19,8 +19,8 @@ FAULTS = {
     "tokens without release": "race: ",
     "sums without release": "race: ",
     "a wrong rank": "of the norm from the reference",
-    "a rank that has ended": "rank {last} has not sent its tokens within",
-    "a rank that is late": "rank {last} has not sent its tokens within",
+    "a rank that has ended": "lanes {last}, PTX line",  # of the trap: a lane waits for each rank
+    "a rank that is late": "lanes {last}, PTX line",
 }
 MOST_EXPERTS = 16  # of a token
 OF_GEMMS = {"tma", "mma", "commit"}  # what only GEMMs do; to let it be late takes long while other GPUs poll
