@@ -53,6 +53,11 @@ class Row:
         return uncertainty.mean_interval(self.intervals) if self.intervals else None
 
 
+def any_task() -> dict:
+    """What tests/any_task.py has recorded: task -> case, door, template, right, wrong."""
+    return json.loads((RESULTS / "any_task.json").read_text())
+
+
 def public() -> dict:
     return json.loads((RESULTS / "public.json").read_text())
 

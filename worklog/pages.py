@@ -223,11 +223,21 @@ def public_scripts() -> str:
     return markdown(["script", "B200", "H200", "why"], rows)
 
 
+def any_task() -> str:
+    """What the judge said of submissions to others' tasks: the template, a right one, and one with an edit."""
+    rows = []
+    for task, found in figures.any_task().items():
+        said = [f"{found[name]['status']}, {found[name]['seconds']:.1f} s" for name in ("template", "right", "wrong")]
+        rows.append([task, f"`{found['case']}`", said[0], found["door"], *said[1:]])
+    return markdown(["task", "case", "template", "own one in", "right", "wrong"], rows)
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"standing": lambda: standing(figures.group_gemm()), "exam": exam},
     "emulator/README.md": {"speed": speed},
     "emulator/PUBLIC.md": {"public": public_scripts},
     "docs/dual.md": {"standing": lambda: standing(figures.dual_gemm())},
+    "docs/any_task.md": {"any_task": any_task},
     "emulator/VALIDATION.md": {
         "published": published,
         "ladder": ladder,
