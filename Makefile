@@ -1,11 +1,11 @@
-# make eval: the task's ten cases.  make test: the tests.  make setup: only the environment, .venv.
+# make eval: the task's ten cases.  make test: the tests.  make thorough: more cases of each.  make setup: only the environment, .venv.
 PYTHON ?= python3
 # `make setup TORCH=system` keeps the torch that $(PYTHON) already has, with the CUDA it was built for. That is the
 # default where that torch sees a GPU; elsewhere torch is installed as constraints.txt pins it.
 TORCH ?= $(shell $(PYTHON) -c "import torch; assert torch.cuda.is_available()" 2>/dev/null && echo system || echo pinned)
 VENV_FLAGS = $(if $(filter system,$(TORCH)),--system-site-packages)
 
-.PHONY: setup eval test lint clean
+.PHONY: setup eval test thorough lint clean
 
 setup: .venv/installed
 
@@ -15,6 +15,10 @@ eval: setup
 # Three processes for two cores: some tests wait, for what hangs to be killed.
 test: setup .venv-newest/installed
 	.venv/bin/python -m pytest -n 3 --dist worksteal
+
+# Every case of every test.
+thorough: setup .venv-newest/installed
+	.venv/bin/python -m pytest -n 3 --dist worksteal --thorough
 
 lint: setup
 	.venv/bin/python -m ruff check .

@@ -302,7 +302,7 @@ def main() -> int | None:
     try:
         from evaluation.commands.cli import cli
     except ModuleNotFoundError as error:
-        if error.name not in ("evaluation", "click", "rich"):
+        if error.name not in ("evaluation", "click", "rich", "yaml"):
             raise
         print(f"POPCORN_FD is not set, and the command line needs {error.name}: see `make setup`.", file=sys.stderr)
         return NO_PIPE

@@ -6,6 +6,7 @@ Scale layout: https://docs.nvidia.com/cuda/cublas/index.html#d-block-scaling-fac
 """
 
 import contextlib
+import functools
 import math
 
 import numpy as np
@@ -268,11 +269,15 @@ def generate_dual_input(m: int, n: int, k: int, l: int, seed: int, device: torch
     return *operands, *(x.to(draws.device) for x in scales), *reordered, draws.output(m, n, l)
 
 
-def generate_full_range_input(m, n, k, g: int, seed: int, device: torch.device | None = None) -> group_input_t:
-    """Like `generate_input`, with all 16 FP4 codes and all 127 non-negative finite scales; padding scales are NaN.
+def generate_full_range_input(
+    m, n, k, g: int, seed: int, device: torch.device | None = None, padding: int = NAN_SCALE
+) -> group_input_t:
+    """Like `generate_input`, with all 16 FP4 codes and all 127 non-negative finite scales. padding: the code of scales
+    that belong to no row or column.
 
     Each row of b has a single K block that is not zero, so that an element of c is one scaled sum of 16 products: 12
-    bits times two scales of 4 bits, exact in float32 in any order. Results beyond 65504 are infinite.
+    bits times two scales of 4 bits, exact in float32 in any order. Its other blocks have scales of zero: tensor cores
+    align products by the exponents of scales, also where the numbers are zero. Results beyond 65504 are infinite.
     """
 
     def draw_packed(rng, shape):
@@ -282,14 +287,20 @@ def generate_full_range_input(m, n, k, g: int, seed: int, device: torch.device |
         return rng.integers(0, LARGEST_SCALE + 1, shape, dtype=np.uint8)
 
     def draw_padding(rng, shape):
-        return np.full(shape, 0x7F, dtype=np.uint8)
+        return np.full(shape, padding, dtype=np.uint8)
 
     data = _make_input(m, n, k, g, seed, draw_packed, draw_scales, draw_padding, device)
     rng = np.random.default_rng((seed, 1))
-    for (_, b, _), (_, columns, depth, _) in zip(data[0], data[3]):
-        keep = torch.from_numpy(rng.integers(0, depth // BLOCK, columns)).to(b.device)
+    for group, ((_, b, _), (_, sfb), (_, columns, depth, _)) in enumerate(zip(data[0], data[1], data[3])):
+        keep = torch.from_numpy(rng.integers(0, depth // BLOCK, columns))
+        others = torch.arange(depth // BLOCK)[None, :] != keep[:, None]
         blocks = b.view(torch.uint8)[:, :, 0].view(columns, depth // BLOCK, BLOCK // 2)
-        blocks[torch.arange(depth // BLOCK, device=b.device)[None, :] != keep[:, None]] &= 0x88  # keep signs of zeros
+        blocks[others.to(b.device)] &= 0x88  # keep signs of zeros
+        codes = torch.from_numpy((rng.permutation(columns) % (LARGEST_SCALE + 1)).astype(np.uint8))  # all, if so many
+        sfb.view(torch.uint8)[:, :, 0] = codes[:, None].masked_fill(others, 0)
+        fill = torch.full((ceil_div(columns, 128) * 128, ceil_div(depth, 64) * 4, 1), padding, dtype=torch.uint8)
+        reordered = reorder_scales(sfb, fill.view(torch.float8_e4m3fn))
+        data[2][group] = data[2][group][0], reordered.to(b.device)
     return data
 
 
@@ -308,6 +319,7 @@ GROUP_GEMM = Task(
     on_host=(1, 3),
     calls=15,
     repeats=(100, 50, 100),
+    generate_full_range_input=functools.partial(generate_full_range_input, padding=0x38),  # 1.0, a scale as the task's
 )
 DUAL_GEMM = Task(
     name="nvfp4_dual_gemm",

@@ -59,6 +59,7 @@ class Task:
     on_host: tuple[int, ...]  # items of the data that stay in host memory
     calls: int  # back to back in one timing, each on inputs of its own
     repeats: tuple[int, int, int]  # timings at most: of a benchmark, of a warm-up before the ranked one, of that
+    generate_full_range_input: Callable | None = None  # with all numbers of the formats, if results stay exact
 
     def upload(self, data: tuple, to_device: Callable) -> tuple:
         """The data with its device part copied by `to_device`."""

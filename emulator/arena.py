@@ -10,6 +10,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -50,10 +51,19 @@ class Arena:
             raise ValueError(f"{size} bytes at {address:#x} are not device memory")
         return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
 
-    def alias(self, address: int, size: int, of: int) -> None:
-        """Map [address, address + size) to what lies at `of`, in this process; `of` = address undoes it."""
-        if size:
-            self._map(address, -(-size // PAGE) * PAGE, of, MAP_FIXED)
+    def data(self, address: int, size: int) -> Iterator[tuple[int, int]]:
+        """Yield (first address, the one after the last) of what holds data in a range: reading the rest would fill
+        it."""
+        at, end = address - BASE, address - BASE + size
+        while at < end:
+            try:
+                at = os.lseek(self.fd, at, os.SEEK_DATA)
+            except OSError:  # only holes up to the end of the file
+                return
+            stop = min(end, os.lseek(self.fd, at, os.SEEK_HOLE))
+            if at < stop:
+                yield BASE + at, BASE + stop
+            at = stop
 
     def clear(self, address: int, size: int) -> None:
         """Make a range zeros again, which cost no memory. Both numbers are multiples of PAGE."""

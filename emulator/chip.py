@@ -16,7 +16,8 @@ SYSTEM_SHARED = 1024  # bytes of shared memory that the system takes from each C
 class Chip:
     """Sizes in bytes. arch: what is compiled for it; shared_per_cta: the most that a kernel can opt in to.
 
-    clusters: (size, how many run at once where an SM has room for one CTA), where fewer do than have SMs of their own.
+    gpcs: SMs that one cluster can lie in, group by group; empty where nobody has measured it, so that any can be. An
+    H200's eighth GPC is in five parts (silicon/probes/gpcs.py).
     """
 
     name: str
@@ -32,11 +33,18 @@ class Chip:
     ctas_per_sm: int
     l2: int
     memory: int
-    clusters: tuple[tuple[int, int], ...] = ()
+    gpcs: tuple[int, ...] = ()
 
     def active_clusters(self, size: int) -> int:
-        """Clusters of CTAs that take an SM each which run at once."""
-        return dict(self.clusters).get(size, self.sms // size)
+        """Return how many clusters of `size` CTAs that take an SM each run at once: none lies in two GPCs.
+
+        A chip with fewer SMs than its table has the first ones of it.
+        """
+        clusters, left = 0, self.sms
+        for sms in self.gpcs or (self.sms,):
+            clusters += min(sms, left) // size
+            left = max(left - sms, 0)
+        return clusters
 
     def resident_ctas(self, shared: int, threads: int) -> int:
         """CTAs of so much shared memory and so many threads that an SM runs at once, by these two alone; at least 1."""
@@ -52,7 +60,7 @@ H200 = Chip(
     name="NVIDIA H200 (emulated)", arch="sm_90a", capability=(9, 0), sms=132,
     shared_per_sm=233_472, shared_per_cta=232_448, shared_by_default=49_152, registers_per_sm=65_536,
     threads_per_sm=2048, threads_per_cta=1024, ctas_per_sm=32, l2=62_914_560, memory=150_109_880_320,
-    clusters=((4, 30), (8, 15)),
+    gpcs=(16, 16, 16, 16, 16, 18, 18, 8, 2, 2, 2, 2),
 )  # fmt: skip
 CHIPS = {"b200": B200, "h200": H200}
 

@@ -22,8 +22,16 @@ def custom_kernel(data):
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="run those marked thorough, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests come first in each process's share, a run of neighbours (xdist's worksteal): none is begun last."""
+    if not config.getoption("--thorough"):
+        left = [x for x in items if x.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [x for x in items if x not in set(left)]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
     slow, quick = [[x for x in items if bool(x.get_closest_marker("slow")) == y] for y in (True, False)]
     share = -(-len(quick) // workers)

@@ -1,8 +1,8 @@
 """A naive submission in the form of the task's template: CuTe DSL, tables of pointers and sizes made by torch.
 
 https://github.com/gpu-mode/reference-kernels/blob/main/problems/nvidia/nvfp4_group_gemm/submission.py is its model. A
-thread computes an element, in integers: twice the FP4 numbers, eight times the scales, which must be at least 1. Tests
-add to this text what a cheat would.
+thread computes an element: in integers of a scale block twice the FP4 numbers and 2^9 times the scales, in float32
+their sum. Tests add to this text what a cheat would.
 """
 
 import functools
@@ -35,21 +35,23 @@ def kernel(table: cute.Tensor, sizes: cute.Tensor):
             for i, kind in enumerate((cutlass.Uint8, cutlass.Uint8, cutlass.Float16, cutlass.Uint8, cutlass.Uint8))
         ]
         tiles = (k // 16 + 3) // 4
-        total = cutlass.Int32(0)
+        total = cutlass.Float32(0.0)
         for block_k in range(k // 16):
             part = cutlass.Int32(0)
             for byte in range(8):
                 x = cutlass.Int32(a[row * (k // 2) + block_k * 8 + byte])
                 y = cutlass.Int32(b[column * (k // 2) + block_k * 8 + byte])
                 part += half_units(x & 15) * half_units(y & 15) + half_units(x >> 4 & 15) * half_units(y >> 4 & 15)
-            scale = cutlass.Int32(1)
+            scaled = cutlass.Float32(part)
             for i in cutlass.range_constexpr(2):
                 line = (row, column)[i]
                 place = ((line // 128) * tiles + block_k // 4) * 512 + line % 32 * 16 + line // 32 % 4 * 4 + block_k % 4
                 code = cutlass.Int32((sfa, sfb)[i][place])
-                scale = scale * ((8 + (code & 7)) << ((code >> 3) - 7))
-            total += part * scale
-        c[row * n + column] = cutlass.Float16(cutlass.Float32(total) * 2.0**-8)
+                exponent = code >> 3
+                normal = (exponent | exponent >> 1 | exponent >> 2 | exponent >> 3) & 1
+                scaled *= cutlass.Float32(((code & 7) + 8 * normal) << (exponent - normal))
+            total += scaled
+        c[row * n + column] = cutlass.Float16(total * 2.0**-20)
 
 
 @cute.jit

@@ -32,14 +32,10 @@ class NoTrace:
 
 
 class Clock(ABC):
-    """quantum: how far a warp may run ahead of the next event. moves_data: whether the tensor core computes.
-
-    counts: whether it is to hear of every access of threads, of which machine code says nothing.
-    """
+    """quantum: how far a warp may run ahead of the next event. moves_data: whether the tensor core computes."""
 
     quantum: float
     moves_data: bool
-    counts = False
     trace: NoTrace = NoTrace()
 
     # -- warps -------------------------------------------------------------------------------------------------
@@ -146,6 +142,9 @@ class Clock(ABC):
 
     def global_load(self, group, addresses, size: int, strong: bool) -> None:
         """Lanes of a group load from global memory; strong: volatile, relaxed or acquire, which passes the L1."""
+
+    def global_bytes(self, loaded: int, stored: int) -> None:
+        """Machine code has moved so many bytes between lanes and global memory, in any number of accesses."""
 
     def parameter_load(self, group, addresses) -> None:
         """Lanes of a group load from the parameters."""

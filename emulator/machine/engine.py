@@ -11,6 +11,7 @@ from types import MethodType
 CALM = 100  # turns without a change after which groups are looked at
 
 GARBAGE = 10_000  # objects: those of some fifty CTAs
+_collects = False  # inside of collecting()
 
 
 # A warp that waits for registers (setmaxnreg) runs others from within, a thousand of them in a large launch.
@@ -107,15 +108,18 @@ def collecting():
     Else the collector goes through all of torch and CuTe DSL again and again, and CTAs that have ended, which lie in
     cycles with their memory, wait for it long. Inside of another such block this one does nothing.
     """
-    if gc.get_freeze_count():
+    global _collects  # gc.get_freeze_count() walks through all that is frozen: 60 ms with torch and CuTe DSL
+    if _collects:
         yield
         return
     thresholds = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(GARBAGE, *thresholds[1:])
+    _collects = True
     try:
         yield
     finally:
+        _collects = False
         gc.set_threshold(*thresholds)
         gc.collect()
         gc.unfreeze()

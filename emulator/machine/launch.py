@@ -25,6 +25,7 @@ from ..state.dependency import Dependencies
 from ..state.global_memory import GlobalMemory
 from ..state.global_shadow import GlobalShadow
 from ..state.order import Location, Order, Space
+from ..state.parameters import Parameters
 from ..state.shared_memory import BASE, RANK_SHIFT
 from .clock import Clock
 from .cta import Cluster
@@ -139,7 +140,7 @@ class Launch:
         required = kernel.directives.get("reqnctapercluster")
         self.explicit_cluster = bool(cluster or required)
         self.cluster = cluster or (tuple((*required, 1, 1)[:3]) if required else (1, 1, 1))
-        self.params = params.ljust(kernel.param_bytes, b"\0")
+        self.params = Parameters(params.ljust(kernel.param_bytes, b"\0"))
         self.dynamic_shared, self.pdl, self.cooperative = dynamic_shared, pdl, cooperative
         self.workspace = memory.grid_workspace() if cooperative else 0
         triggers = any(i.op == "griddepcontrol.launch_dependents" for i in kernel.instrs)
@@ -158,7 +159,7 @@ class Launch:
         self.schedule, self.owner = schedule, owner
         self.engine = engine or Engine()
         self.clock = clock or FunctionalClock(schedule, self.engine)
-        self.placement = placement or Placement(chip.sms, chip.shared_per_sm, chip.threads_per_sm, chip.ctas_per_sm)
+        self.placement = placement or Placement(chip)
         self.sms = len(self.placement.sms)
         self.costs = self.clock.costs(program)
         self._validate()

@@ -1,7 +1,8 @@
-"""Which SM a CTA runs on: as many as fit by shared memory, threads and slots; clusters on neighbouring SMs."""
+"""Which SM a CTA runs on: as many as fit by shared memory, threads and slots; clusters on neighbouring SMs of a GPC."""
 
 from __future__ import annotations
 
+from ..chip import Chip
 from ..state.barrier import Waitable
 from ..state.tensor_memory import COLUMNS
 
@@ -20,13 +21,17 @@ class Resources(Waitable):
 
 
 class Placement:
-    """sms: number of SMs; shared: bytes per SM, of which each CTA takes what it uses, rounded up."""
+    """The SMs of a chip, numbered in the order of their use, and what CTAs have taken of each.
 
-    def __init__(self, sms: int, shared: int, threads: int, ctas: int):
-        self.sms = [Resources() for _ in range(sms)]
-        self.used = [[0, 0, 0] for _ in range(sms)]  # CTAs, bytes, threads
-        self.load = [0] * sms  # CTAs
-        self.limits = ctas, shared, threads
+    The numbers say nothing of GPCs: clusters of a size get the first SMs, as many as all GPCs have room for.
+    """
+
+    def __init__(self, chip: Chip):
+        self.chip = chip
+        self.sms = [Resources() for _ in range(chip.sms)]
+        self.used = [[0, 0, 0] for _ in range(chip.sms)]  # CTAs, bytes, threads
+        self.load = [0] * chip.sms  # CTAs
+        self.limits = chip.ctas_per_sm, chip.shared_per_sm, chip.threads_per_sm
 
     def place(self, size: int, shared: int, threads: int) -> list[int] | None:
         """Take SMs for a cluster of `size` CTAs of `shared` bytes and `threads` threads each; None if none is free.
@@ -45,7 +50,7 @@ class Placement:
                 free = [sm for sm in range(len(self.sms)) if fits(sm)]
                 first = min(free, key=self.load.__getitem__, default=None)
         else:
-            groups = range(0, len(self.sms) - size + 1, size)
+            groups = range(0, self.chip.active_clusters(size) * size, size)
             free = [g for g in groups if all(map(fits, range(g, g + size)))]
             first = min(free, key=lambda g: max(self.load[g : g + size]), default=None)
         if first is None:

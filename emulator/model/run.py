@@ -9,11 +9,13 @@ far as there is room beside its CTAs, and griddepcontrol.wait returns when that 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ..chip import chip_of
 from ..errors import Hang
 from ..machine.engine import Engine
-from ..machine.launch import Launch, Owner
+from ..machine.launch import Launch, Owner, calm
 from ..machine.placement import Placement
 from ..state.barrier import Waitable
 from .clock import TimingClock
@@ -22,11 +24,12 @@ from .profile import Profile
 
 @dataclass
 class Recorded:
-    """A launch to be timed: the arguments of Launch."""
+    """A launch to be timed: the arguments of Launch. before: called when it starts."""
 
     args: tuple
     options: dict
     held: list = field(default_factory=list)
+    before: Callable[[], None] | None = None
 
 
 class Completion(Waitable):
@@ -44,7 +47,7 @@ class TimedLaunch(Owner):
     """One launch of a run. Times in cycles; None until known."""
 
     def __init__(self, run: TimedRun, number: int, recorded: Recorded):
-        self.run, self.number = run, number
+        self.run, self.number, self.before_start = run, number, recorded.before
         self.launch = Launch(
             *recorded.args,
             engine=run.engine,
@@ -68,6 +71,8 @@ class TimedLaunch(Owner):
         return self.run.launches[self.number - 1] if self.number else None
 
     def begin(self):
+        if self.before_start is not None:
+            self.before_start()
         self.start = self.run.engine.now
         self.run.active.append(self)
         self.run.dispatch()
@@ -124,15 +129,16 @@ class TimedRun:
     """Executes recorded launches back to back; `launches` then holds the times of each.
 
     `enough(run)` is asked at the end of each launch; where it says so, the run stops there and `end` of the later ones
-    stays None.
+    stays None. moves_data: whether the tensor cores compute, so that results are right; times are the same.
     """
 
-    def __init__(self, profile: Profile, memory, recorded: list[Recorded], trace=None, enough=None):
+    def __init__(
+        self, profile: Profile, memory, recorded: list[Recorded], trace=None, enough=None, moves_data: bool = False
+    ):
         self.profile, self.enough, self.stopped = profile, enough, False
         self.engine = Engine()
-        sm = profile["sm"]
-        self.clock = TimingClock(profile, memory, self.engine, trace)
-        self.placement = Placement(int(sm["count"]), int(sm["shared_bytes"]), int(sm["threads"]), int(sm["ctas"]))
+        self.clock = TimingClock(profile, memory, self.engine, trace, moves_data)
+        self.placement = Placement(chip_of(profile.name))
         self.launches = [TimedLaunch(self, n, r) for n, r in enumerate(recorded)]
         self.active: list[TimedLaunch] = []
 
@@ -150,7 +156,8 @@ class TimedRun:
     def run(self) -> TimedRun:
         if self.launches:
             self.engine.at(0.0, self.launches[0].begin)
-            self.engine.run(self._stalled)
+            with calm():
+                self.engine.run(self._stalled)
         return self
 
     def stop(self):

@@ -10,7 +10,8 @@ from ..machine.launch import Launch
 class Tally:
     """A clock that also counts what a launch moves and multiplies, which no schedule and no clock changes.
 
-    counted: bytes of each way to move them, the number of MMAs, and their multiplications and additions.
+    counted: bytes of each way to move them (lanes that load from one address do it once), the number of MMAs, and their
+    multiplications and additions.
     """
 
     def __init__(self, clock: Clock):
@@ -20,7 +21,6 @@ class Tally:
         for name in dir(clock):  # not by __getattr__, at every instruction
             if not name.startswith("_") and name not in vars(Tally):
                 setattr(self, name, getattr(clock, name))
-        self.counts = True
 
     def tma_load(self, group, tm, map_at, coords, nbytes, ctas, policy):
         self.counted["tma_load"] += nbytes
@@ -39,12 +39,17 @@ class Tally:
         return self._clock.bulk_store(group, address, nbytes)
 
     def global_load(self, group, addresses, size, strong):
-        self.counted["global_load"] += len(addresses) * size
+        together = len(addresses) > 1 and (addresses == addresses[0]).all()
+        self.counted["global_load"] += (1 if together else len(addresses)) * size
         return self._clock.global_load(group, addresses, size, strong)
 
     def global_store(self, group, addresses, size, row=False):
         self.counted["global_store"] += len(addresses) * size
         return self._clock.global_store(group, addresses, size, row)
+
+    def global_bytes(self, loaded, stored):
+        self.counted["global_load"] += loaded
+        self.counted["global_store"] += stored
 
     def mma(self, group, description, pair, a_in_tmem):
         self.counted["mma"] += 1

@@ -473,6 +473,7 @@ element.done:
   br i1 %more.elements, label %element, label %stored
 stored:
   STORED_LANES
+  MOVED_BYTES
   br label %done
 done:
   ret i1 false
@@ -548,6 +549,33 @@ depends:
 kept:
   """
 
+# What the functions of accesses call
+DECLARATIONS = {
+    "@llvm.cttz.i32": "declare i32 @llvm.cttz.i32(i32, i1)",
+    "@llvm.ctpop.i32": "declare i32 @llvm.ctpop.i32(i32)",
+}
+
+# What is counted: lanes that are not here do as the first one does, and a load of many lanes at one address is one
+_MOVED = """%present.64 = field %c ACTIVE
+  %present = trunc i64 %present.64 to i32
+  %moving = and i32 %active, %present
+  %lanes.moving = call i32 @llvm.ctpop.i32(i32 %moving)
+  ONE_FOR_ALL
+  %lanes.wide = zext i32 %lanes.counted to i64
+  %bytes.here = mul i64 %lanes.wide, BYTES
+  %moved.before = field %c MOVED
+  %moved = add i64 %moved.before, %bytes.here
+  put %c MOVED %moved"""
+
+_ONE_FOR_ALL = """%all.addresses = load <32 x i64>, ptr %addresses, align 8
+  %lead = insertelement <32 x i64> poison, i64 %address.0, i64 0
+  %leads = shufflevector <32 x i64> %lead, <32 x i64> poison, <32 x i32> zeroinitializer
+  %elsewhere = icmp ne <32 x i64> %all.addresses, %leads
+  %elsewhere.32 = bitcast <32 x i1> %elsewhere to i32
+  %scattered = and i32 %elsewhere.32, %moving
+  %together = icmp eq i32 %scattered, 0
+  %lanes.counted = select i1 %together, i32 1, i32 %lanes.moving"""
+
 
 # Words are kept whole until somebody accesses a part of one
 _WHOLE = """br i1 %parted, label %is.split, label %whole
@@ -603,7 +631,7 @@ def _expanded(text: str) -> str:
 def shadow_text() -> str:
     """The functions that all accesses share."""
     text = SHADOW.replace("FIRST_REGION", str(layout.SHARED + layout.FIELDS)).replace("FIELDS", str(layout.FIELDS))
-    return "declare i32 @llvm.cttz.i32(i32, i1)\n" + _expanded(text)
+    return _expanded(text)
 
 
 @functools.cache
@@ -619,6 +647,8 @@ def access_text(name: str, write: bool, shared: bool, size: int, count: int) -> 
     parts["KEPT_HERE"] = _PARTED if parted else _WHOLE
     if not parted:
         parts["NOTE"] = _WHOLE_NOTE + parts["NOTE"]
+    parts["MOVED_BYTES"] = "" if shared else _MOVED.replace("MOVED", "BYTES_STORED" if write else "BYTES_LOADED")
+    parts["ONE_FOR_ALL"] = "%lanes.counted = add i32 %lanes.moving, 0" if write else _ONE_FOR_ALL
     if not shared:
         parts["NOTE"] = _DEPENDENT.replace("USED", "WROTE" if write else "WAS_READ") + parts["NOTE"]
     text = ACCESS

@@ -20,6 +20,7 @@ from .layout import (  # noqa: I001
     B_WRITTEN,
     BUSY_HI,
     BUSY_LO,
+    BYTES_LOADED,
     CLOSED,
     DATA,
     EVENT_COUNT,
@@ -45,7 +46,8 @@ from .layout import (  # noqa: I001
 )  # fmt: skip
 
 EVENTS_OF_A_TURN = 4096
-HEAD = struct.Struct("<20q")
+HEAD = struct.Struct("<22q")
+MOVED = struct.Struct("<2q")
 
 
 def pointer(array: np.ndarray) -> int:
@@ -155,7 +157,7 @@ class Memory:
         if self.regions is None or self.regions.launch() is not launch:
             self.regions = Regions(launch)
         dependencies = launch.dependencies
-        if launch.checks and (dependencies.before if g.warp.depends else dependencies.after):
+        if dependencies.before if g.warp.depends else dependencies.after:
             table = NOWHERE  # launches before are still in the way: Python asks them
         else:
             table = self.regions.refresh()
@@ -175,7 +177,7 @@ class Memory:
         self.history = (order.devices_by_space(), actor.history()) if order.histories else None
         devices, until = map(pointer, self.history) if self.history else (0, 0)
         mask = (1 << g.n) - 1
-        tail = self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, mask, 0, devices, until
+        tail = self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, mask, 0, devices, until, 0, 0
         HEAD.pack_into(context, 0, *head, *tail)
         return self.context_at
 
@@ -199,6 +201,9 @@ class Memory:
         if context[WANTED]:
             place = (int(context[WANTED]) - self.context_at) // context.itemsize
             self.regions.open((place - SHARED - FIELDS) // FIELDS)
+        loaded, stored = MOVED.unpack_from(context, BYTES_LOADED * context.itemsize)
+        if loaded or stored:
+            g.clock.global_bytes(loaded, stored)
         count = int(context[EVENT_COUNT])
         if count:
             order = g.warp.actor.order

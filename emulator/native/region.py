@@ -406,7 +406,7 @@ class Region:
                     body += self._store(f"x{n}", r, *names[r])
             body.append(f"  ret i64 {n}")
         return "\n".join([
-            *code.declarations.values(), *code.helpers.values(),
+            *((access.DECLARATIONS if code.accesses else {}) | code.declarations).values(), *code.helpers.values(),
             *([access.shadow_text(), *code.accesses.values()] if code.accesses else []),
             "define i64 @block(ptr noalias %base) {", "entry:", *head, *body, "}",
         ])  # fmt: skip

@@ -57,7 +57,7 @@ class Cold:
         self.left = START + COMPILED * len(instrs)
 
     def __call__(self, g) -> int:
-        if g.n == 1 or not g.clock.moves_data or g.clock.counts:
+        if g.n == 1 or not g.clock.quantum:  # a timed block has its own turn
             return self.python(g)
         self.left -= self.price
         if self.left > 0:
@@ -76,7 +76,7 @@ class Native:
         self.region, self.index, self.python = region, index, python
 
     def __call__(self, g) -> int:
-        if g.n == 1 or not g.clock.moves_data or g.clock.counts:
+        if g.n == 1 or not g.clock.quantum:  # a timed block has its own turn
             return self.python(g)
         return self.region.run(g, self.index)
 

@@ -157,7 +157,9 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 # Calls that take tensors of both devices: copies, and host indices of a device tensor.
-_MIXED = {"copy_", "__getitem__", "__setitem__", "index_put_", "index_put", "type_as"}
+_MIXED = {
+    "copy_", "__getitem__", "__setitem__", "index_put_", "index_put", "type_as", "_has_compatible_shallow_copy_type",
+}  # fmt: skip
 _NEEDS_DATA = {"item", "tolist", "cpu", "__bool__", "__int__", "__float__", "__repr__", "__format__"}
 # Calls that look at no element: for them nothing needs to have run.
 _METADATA = {
@@ -524,6 +526,7 @@ def install() -> None:
         setattr(torch.cuda, name, value)
     for name, value in _bindings().items():
         setattr(torch._C, name, value)
+    torch.__future__.set_overwrite_module_params_on_conversion(True)  # a module's own would stay where they are
     torch.Stream = Stream
     torch.Generator = Generator
     torch.version.cuda = "13.0"

@@ -27,12 +27,14 @@ def note_global(
 
     key: the component whose event it is, if not the warp's own; marks, changed: see state/order.py, state/shadow.py.
     """
-    if not g.launch.checks:
+    dependencies = g.launch.dependencies
+    if not (g.launch.checks or dependencies.before):
         return
     addresses = np.atleast_1d(addresses)
-    dependencies = g.launch.dependencies
     if dependencies.wants(g, write):
         dependencies.note(g, addresses, size, write)
+    if not g.launch.checks:
+        return
     shadow, actor = g.launch.shadow, g.warp.actor
     if write:
         if key is None:
@@ -150,10 +152,7 @@ def load_one(g: LaneGroup, space: str, address: int, size: int, strong: bool = F
     if space == "const":
         return g.launch.memory.load(address, size)
     if space == "param":  # its addresses are offsets into the launch's parameters
-        data = g.launch.params
-        if address % size or address + size > len(data):
-            raise Fault("out-of-bounds", f"ld.param of {size} bytes at {address} of {len(data)}")
-        return int.from_bytes(data[address : address + size], "little")
+        return g.launch.params.load(address, size)
     raise Unsupported(f"load from {space}")
 
 

@@ -99,7 +99,7 @@ def arrive(g: LaneGroup, when: float, origin, land):
 # -- tensor copies -----------------------------------------------------------------------------------------
 def note_box(g: LaneGroup, tm, at, mode: str, write: bool, key, origin, marks: int = 0):
     """Note that a tensor copy touches a box of global memory; key, origin, marks: as of `note_global`."""
-    if g.launch.checks:
+    if g.launch.checks or g.launch.dependencies.before:
         boxes = [at] if mode == "tile" else [(at[0], row) for row in at[1:]]
         for box in boxes:
             starts, nbytes = tma.row_addresses(tm, box, write)

@@ -16,6 +16,7 @@ from ..state.dependency import Dependencies
 from ..state.global_memory import GlobalMemory
 from ..state.global_shadow import GlobalShadow
 from ..state.order import Actor, Location, Released, Space
+from ..state.parameters import Parameters
 from ..state.shared_memory import SharedMemory
 from ..state.tensor_memory import TensorMemory
 from .pipe import Pipe
@@ -40,8 +41,8 @@ class Launch(Protocol):
     """Whether to look for faults that do not keep a kernel from going on."""
     memory: GlobalMemory
     """The device's global memory."""
-    params: bytes
-    """The kernel's parameters, as ld.param reads them."""
+    params: Parameters
+    """The kernel's parameters."""
     local_bytes: int
     """The bytes of local memory that a thread has."""
     explicit_cluster: bool

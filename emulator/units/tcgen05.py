@@ -340,8 +340,7 @@ def ld(g: LaneGroup, shape, num, pack, split, address, registers):
 
 def deliver_loads(g: LaneGroup):
     """Put what was loaded into its registers. Loads stay listed until wait::ld: only that orders later writes."""
-    if not g.clock.moves_data:
-        g.t = max(g.t, g.loads_ready)
+    g.t = max(g.t, g.loads_ready)
     for load in g.loads:
         if not load.delivered:
             load.delivered = True

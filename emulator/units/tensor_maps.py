@@ -38,17 +38,16 @@ def _note_change(g: LaneGroup, address: int, origin):
 
 
 def descriptor_bytes(g: LaneGroup, address: int) -> bytes:
-    """The 128 bytes of a tensormap at a generic address."""
+    """What is read of the tensormap at a generic address."""
     if address % 64:
         raise Fault("misaligned", f"tensormap at {address:#x}")
     if address >= PARAM_WINDOW:
-        offset = address - PARAM_WINDOW
-        return bytes(g.launch.params[offset : offset + 128])
+        return g.launch.params.take(address - PARAM_WINDOW, tensormap.USED)
     if address >= LOCAL_WINDOW:
         raise Fault("address-space", "tensormap in local memory")
     if address >= SHARED_WINDOW:
         raise Fault("address-space", "tensormap in shared memory: TMA reads it from global, const or param space")
-    return g.launch.memory.view(address, 128).tobytes()
+    return g.launch.memory.view(address, tensormap.NBYTES)[: tensormap.USED].tobytes()
 
 
 def replace(g: LaneGroup, space: str, address, field: str, order, value, mask):

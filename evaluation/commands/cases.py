@@ -1,10 +1,12 @@
 """Finds the cases that a command runs, and names them for tables."""
 
+import os
 from pathlib import Path
 
 from evaluation import ROOT
 from evaluation.commands.show import Failure
-from evaluation.upload.check import task_of_file
+from evaluation.tasks.folder import TaskFolder, parse_spec
+from evaluation.upload.check import TASK_OF, leaderboard_of, task_of_file
 from reference import DUAL_GEMM, TASKS, task_of
 from task import Task, TestCase, parse_case, read_task_yaml
 
@@ -13,10 +15,52 @@ def chosen_cases(
     submission: str, task: str | None, case: int | None, spec, section: str = "benchmarks", tests: str | None = None
 ) -> list[tuple[int, TestCase]]:
     """Lists (number, case): those of --tests, of --spec or of the task, one or all. Raises Failure."""
-    cases = list(enumerate(read_cases(section, tests, spec, task, submission)))
+    return numbered(read_cases(section, tests, spec, task, submission), case)
+
+
+def numbered(cases: list[TestCase], case: int | None) -> list[tuple[int, TestCase]]:
+    """Numbers cases, and picks one if `case` is its number. Raises Failure."""
+    cases = list(enumerate(cases))
     if case is not None and case >= len(cases):
         raise Failure(f"there is no case {case}: the last is {len(cases) - 1}")
     return cases if case is None else [cases[case]]
+
+
+def read_folder(path: str, submission: str, task: str | None) -> TaskFolder:
+    """Reads the task of --task-dir, which goes with a submission that is named. Raises Failure."""
+    if task:
+        raise Failure("--task and --task-dir exclude each other")
+    if os.path.abspath(submission) == str(ROOT / "submission.py"):
+        raise Failure("--task-dir needs --submission FILE: this repository's is of another task")
+    try:
+        return TaskFolder.read(path)
+    except ValueError as error:
+        raise Failure(str(error)) from None
+
+
+def folder_cases(
+    folder: TaskFolder, section: str, case: int | None, spec, tests: str | None = None
+) -> list[tuple[int, TestCase]]:
+    """Lists (number, case) of a task's folder: those of --tests, of --spec or of its task.yml, one or all. Raises
+    Failure."""
+    if tests and spec:
+        raise Failure("--tests and --spec exclude each other")
+    try:
+        lines = spec or (lines_of(tests) if tests else None)
+        cases = [parse_spec(line) for line in lines] if lines is not None else folder.cases(section)
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(f"cannot read the cases: {error}") from None
+    except ValueError as error:
+        raise Failure(str(error)) from None
+    if not cases:
+        raise Failure(f"no cases in {tests}" if tests else f"{folder.path}/task.yml has no {section}")
+    return numbered(cases, case)
+
+
+def lines_of(path: str) -> list[str]:
+    """Reads the lines of a file of cases that are no comments."""
+    lines = [line.partition("#")[0].strip() for line in Path(path).read_text().splitlines()]
+    return [line for line in lines if line]
 
 
 def task_cases(task: Task, section: str) -> list[TestCase]:
@@ -31,12 +75,14 @@ def read_cases(
     their sizes. Raises Failure."""
     if tests and spec:
         raise Failure("--tests and --spec exclude each other")
+    named = leaderboard_of(Path(submission))
+    if not task and named and named not in TASK_OF:  # nvfp4_gemm's sizes would pass for the dual GEMM's
+        raise Failure(f"the submission's header names {named}, no task here: see --task-dir, or give --task")
     try:
         if spec:
             cases = [parse_case(line) for line in spec]
         elif tests:
-            lines = [line.partition("#")[0].strip() for line in Path(tests).read_text().splitlines()]
-            cases = [parse_case(line) for line in lines if line]
+            cases = [parse_case(line) for line in lines_of(tests)]
         else:
             cases = task_cases(TASKS[task] if task else task_of_file(Path(submission)), section)
     except (OSError, UnicodeDecodeError) as error:

@@ -14,7 +14,7 @@ from evaluation.commands import moe_tasks
 from evaluation.commands import options as option
 from evaluation.commands import profile as profiling
 from evaluation.commands import sweep as sweeping
-from evaluation.commands.cases import chosen_cases, task_cases
+from evaluation.commands.cases import chosen_cases, folder_cases, read_folder, task_cases
 from evaluation.commands.run import run
 from evaluation.commands.show import Failure, Screen, count, dump_json
 from evaluation.judge.verdict import Refused
@@ -78,13 +78,22 @@ def benchmark(**options):
 @cli.command()
 @click.argument("file", default=str(ROOT / "submission.py"), metavar="[FILE]")
 @click.option("--compile/--no-compile", "compiled", default=True, help="Compile all cases and time that.")
+@click.option("--submission", metavar="FILE", help="The same as [FILE].")
+@option.TASK_DIR
 @click.option("--json", "json_file", metavar="FILE", help="Write the findings there, too.")
-def check(file, compiled, json_file):
-    """Find what popcorn, the bot or the automatic review would refuse, before uploading."""
+def check(file, compiled, submission, task_dir, json_file):
+    """Find what popcorn, the bot or the automatic review would refuse, before uploading.
+
+    With --task-dir nothing is compiled, and the header may name any leaderboard.
+    """
+    file = submission or file
+    if task_dir:
+        read_folder(task_dir, file, None)
+        compiled = False
     task = task_of_file(Path(file))
     cases = [f"{name} {case.spec}" for name in ("tests", "benchmarks") for case in task_cases(task, name)]
     try:
-        findings, spent = check_submission(Path(file), cases if compiled else None)
+        findings, spent = check_submission(Path(file), cases if compiled else None, any_board=bool(task_dir))
     except OSError as error:
         raise Failure(f"cannot read the submission: {error}") from None
     for f in findings:
@@ -106,13 +115,18 @@ def check(file, compiled, json_file):
 
 @cli.command()
 @option.with_options(option.TUNING)
+@option.TASK_DIR
 @click.option("--out", default=str(RUNS), show_default="worklog/runs/profile", metavar="DIR", help="For the timelines.")
 @click.option("--calls", type=click.IntRange(3), default=4, show_default=True, help="Calls back to back.")
-def profile(submission, task, case, spec, profile, jobs, timeout, json_file, out, calls):
+def profile(submission, task, task_dir, case, spec, profile, jobs, timeout, json_file, out, calls):
     """Model where the time goes: a breakdown, a picture, and a timeline for https://ui.perfetto.dev."""
     for_moe(task)
-    cases = chosen_cases(submission, task, case, spec)
-    replies = profiling.run(Screen(), option.checked(submission), cases, profile, calls, out, jobs, timeout)
+    folder = read_folder(task_dir, submission, task) if task_dir else None
+    if folder:
+        cases = folder_cases(folder, "benchmarks", case, spec)
+    else:
+        cases = chosen_cases(submission, task, case, spec)
+    replies = profiling.run(Screen(), option.checked(submission), cases, profile, calls, out, jobs, timeout, folder)
     if all(reply.get("unusable") for reply in replies):
         raise Failure(replies[0]["error"])
     if json_file:

@@ -26,6 +26,9 @@ ANY_TASK = click.option(
     type=click.Choice([*TASKS, *moe_tasks.TASKS]),
     help="The cases' or the header's is another; fp8_..: moe/.",
 )
+TASK_DIR = click.option(
+    "--task-dir", metavar="FOLDER", help="A task of others: a folder of reference-kernels, docs/any_task.md."
+)
 TESTS = click.option("--tests", metavar="FILE", help="Cases, one per line, # begins a comment, instead of the task's.")
 CASE = click.option("--case", type=click.IntRange(0), help="Number of the one case to run; all by default.")
 SPEC = click.option("--spec", metavar="CASE", multiple=True, help=f'A case to run: "{EXAMPLE}".')
@@ -56,6 +59,7 @@ def memory(what: str):
 JUDGING = (
     SUBMISSION,
     ANY_TASK,
+    TASK_DIR,
     TESTS,
     CASE,
     SPEC,

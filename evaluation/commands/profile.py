@@ -4,9 +4,11 @@ The submission is imported and timed in one process of its own (model_process.py
 """
 
 import dataclasses
+import functools
 import importlib
 import os
 import sys
+from collections.abc import Callable
 
 import emulator
 import reference
@@ -15,12 +17,16 @@ import utils
 from emulator.model import report
 from emulator.model.steady import Steady
 from emulator.model.trace import Trace
+from emulator.serve import torch_cuda
 from evaluation.commands import model_process
 from evaluation.commands.cases import shapes
 from evaluation.commands.show import Screen
 from evaluation.judge import configs, modelled
 from evaluation.judge.guards import Guards
 from evaluation.judge.loading import load_submission
+from evaluation.tasks.data import copied
+from evaluation.tasks.estimate import size
+from evaluation.tasks.folder import FolderModules, TaskFolder
 
 
 @dataclasses.dataclass
@@ -34,10 +40,13 @@ class Request:
     extrapolate: bool = True
     timeline: str | None = None  # where to write one
     memory: float = 16.0  # GiB of private memory
+    modules: dict[str, str] | None = None  # of a task's folder: names -> paths
 
     @property
     def size(self) -> float:
         """Estimates how long it takes, in any unit."""
+        if self.modules:
+            return size(self.args)
         sizes = ([self.args[x]] if isinstance(self.args[x], int) else self.args[x] for x in "mnk")
         return sum((m + n) * k for m, n, k in zip(*sizes))
 
@@ -45,20 +54,33 @@ class Request:
 # ---- in the child process
 
 
+def givens(request: Request) -> tuple[Callable, int]:
+    """Makes what gives each call its inputs, and says how many calls there are."""
+    if request.modules:
+        torch_cuda.install()
+        own = FolderModules(request.modules).__enter__().reference()  # for as long as this process lives
+        args = {name: tuple(value) if isinstance(value, list) else value for name, value in request.args.items()}
+        data = own.generate_input(**args)
+        return lambda: copied(data), request.calls
+    kind = reference.task_of(request.args)
+    data = kind.generate_input(**request.args)
+    upload = functools.partial(emulator.device_tensors, copy=False)
+    return lambda: kind.upload(data, upload), request.calls or kind.calls
+
+
 def serve(request: Request) -> dict:
     """Times one request: the reply. Runs in a process of its own."""
     emulator.install()  # before the submission imports the DSL
+    given, calls = givens(request)
     guards = Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulator"))])
     kernel = load_submission(request.submission)
-    kind = reference.task_of(request.args)
-    data, calls = kind.generate_input(**request.args), request.calls or kind.calls
     launches, trace = [], Trace() if request.timeline else None
     steady = Steady(launches)
     held = []
     with emulator.timing(request.profile, trace, steady if request.extrapolate else None) as timed:
         for _ in range(calls):
-            given = kind.upload(data, lambda item: emulator.device_tensors(item, copy=False))
-            held.append((given, kernel(given)))  # as the grader holds both: what one call allocates is no other call's
+            data = given()
+            held.append((data, kernel(data)))  # as the grader holds both: what one call allocates is no other call's
             launches.append(len(emulator.DEVICE.session.recorded))
         if not launches[-1]:
             raise configs.Unusable("custom_kernel launched no kernel of its own: nothing to time")
@@ -72,21 +94,23 @@ def serve(request: Request) -> dict:
 
 def run(
     screen: Screen, submission: str, cases: list[tuple[int, task.TestCase]], profile: str, calls: int, out: str,
-    jobs: int, timeout: float,
+    jobs: int, timeout: float, folder: TaskFolder | None = None,
 ) -> list[dict]:  # fmt: skip
-    """Profiles each (number, case) and shows it: the replies. out: a folder for timelines. timeout: seconds a case."""
+    """Profiles each (number, case) and shows it: the replies. out: a folder for timelines. timeout: seconds a case.
+    folder: the task, if it is none of this repository's."""
     folders = [os.path.abspath(os.path.join(out, f"case{number}")) for number, _ in cases]
+    modules = folder.modules if folder else None
     requests = [
-        Request(submission, case.args, profile, calls, extrapolate=False, timeline=folder)
-        for (_, case), folder in zip(cases, folders)
+        Request(submission, case.args, profile, calls, extrapolate=False, timeline=to, modules=modules)
+        for (_, case), to in zip(cases, folders)
     ]
     with screen.progress("modelling profiles", [1.0] * len(requests), workers=None) as advance:
         replies = model_process.ask_all(requests, jobs, timeout, lambda index, reply: advance(index))
-    for (number, case), reply, folder in zip(cases, replies, folders):
+    for (number, case), reply, to in zip(cases, replies, folders):
         if "error" in reply:
             screen.line((f"case {number}", "red"), f": {reply['error']}")
         else:
-            show(screen, f"case {number}: {shapes(case.args)}", reply, folder)
+            show(screen, f"case {number}: {case.spec if folder else shapes(case.args)}", reply, to)
     if good := [reply for reply in replies if "error" not in reply]:
         screen.line(f"Times are {modelled.label(good)}.")
     return replies

@@ -2,33 +2,49 @@
 
 import importlib.metadata
 import platform
+import time
 from xml.etree import ElementTree
 
 from emulator.model import uncertainty
-from evaluation.commands.cases import chosen_cases, mnk, shapes, task_cases
+from evaluation.commands.cases import chosen_cases, folder_cases, mnk, read_folder, shapes, task_cases
 from evaluation.commands.options import checked, choose_device, describe_device
-from evaluation.commands.show import Failure, Screen, count, dump_json
+from evaluation.commands.show import Failure, Screen, count, dump_json, duration
 from evaluation.judge import modelled
 from evaluation.judge.judge import judge, work
 from evaluation.judge.verdict import Options, Verdict, geomean_us
-from reference import TASKS
+from evaluation.tasks.estimate import Estimate, size
+from reference import TASKS, task_of
+
+LONG_S = 600.0  # a case that may take longer says so before it starts
+GUARANTEES = (  # of a task in a folder
+    "held: two calls a case with the same tensors, the second with inputs of a secret seed; the task's own check, on "
+    "copies, in the judge's process; all checks of the emulator. Not held: equality bit by bit, outputs unwritten "
+    "before a call, inputs unchanged (evaluation/README.md)"
+)
 
 
 def run(
-    section, submission, task, tests, case, spec, device, json_file, schedules, jobs, timeout, memory, junit, strict,
-    secret,
+    section, submission, task, task_dir, tests, case, spec, device, json_file, schedules, jobs, timeout, memory, junit,
+    strict, secret,
 ) -> int:  # fmt: skip
     """Judges the cases of a section, "tests" or "benchmarks", and shows and writes what came out.
 
     The exit code: 0 only if every case ran and passed, and has a time if times were to be modelled. Raises Failure.
     """
-    numbers, cases = zip(*chosen_cases(submission, task, case, spec, section, tests))
+    folder = read_folder(task_dir, submission, task) if task_dir else None
+    if folder:
+        numbers, cases = zip(*folder_cases(folder, section, case, spec, tests))
+    else:
+        numbers, cases = zip(*chosen_cases(submission, task, case, spec, section, tests))
     device = choose_device(device)
     submission = checked(submission)
     timed = section == "benchmarks"
+    if folder and device == "cuda":
+        raise Failure("--task-dir does nothing on a GPU yet: --device emulated")
     options = Options(
         submission=submission,
         device=device,
+        folder=folder,
         timed=timed,
         calls=max(schedules, 1 if timed else 2),
         jobs=1 if device == "cuda" else jobs,
@@ -38,15 +54,27 @@ def run(
         **({} if secret is None else {"secret": secret}),
     )
     screen = Screen()
-    weights, workers = [work(case, timed) for case in cases], None if device == "cuda" else options.jobs
-    with screen.progress(f"{section} on {describe_device(device)}", weights, workers=workers) as advance:
-        verdicts = judge([*cases], options, on_verdict=lambda index, verdict: advance(index))
-    print_table(screen, numbers, cases, verdicts, timed)
+    if folder:
+        weights, workers = [size(case.args) for case in cases], None
+        screen.line(f"{folder.name}, compared by {folder.tolerance()}")
+        screen.line(GUARANTEES)
+    else:
+        weights, workers = [work(case, timed) for case in cases], None if device == "cuda" else options.jobs
+    tasks = folder.name if folder else " and ".join(sorted({task_of(case.args).name for case in cases}))
+    with screen.progress(f"{section} of {tasks} on {describe_device(device)}", weights, workers=workers) as advance:
+        watch = LongCases(screen, numbers, weights, timeout) if folder else None
+        verdicts = judge(
+            [*cases],
+            options,
+            on_verdict=lambda index, verdict: (watch and watch.ended(index), advance(index)),
+            on_start=watch.started if watch else lambda index: None,
+        )
+    print_table(screen, numbers, cases, verdicts, options)
     passed = all(verdict.status == "pass" for verdict in verdicts)
     replies = None
     if timed and device != "cuda":
         replies = [verdict.modelled or {"error": verdict.reason} for verdict in verdicts]
-        show_modelled(screen, numbers, cases, replies)
+        show_modelled(screen, numbers, cases, replies, options)
     if held := {verdict.isolation for verdict in verdicts} - {None}:
         screen.line(f"the submission's process: {'; '.join(sorted(held))}")
     if passed:
@@ -62,14 +90,39 @@ def run(
     return 0 if passed and not (replies and any("error" in reply for reply in replies)) else 1
 
 
-def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], timed: bool) -> None:
-    """Shows the verdicts, and why what failed did. timed: with a column of times, if any was measured."""
-    timed = timed and any(verdict.times for verdict in verdicts)
+class LongCases:
+    """Says before a case of a task's folder, whose smaller ones come first, that it may take longer than ten minutes.
+
+    sizes: of the cases, in the unit of Estimate. timeout: seconds for a call.
+    """
+
+    def __init__(self, screen: Screen, numbers, sizes: list[float], timeout: float):
+        self.screen, self.numbers, self.sizes, self.timeout = screen, numbers, sizes, timeout
+        self.estimate, self.begun = Estimate(), {}
+
+    def started(self, index: int) -> None:
+        """Is called before a case."""
+        expected = self.estimate.seconds(self.sizes[index])
+        if expected is not None and expected > LONG_S:
+            text = f"case {self.numbers[index]} may take about {duration(expected)}, by the smaller ones"
+            limit = f"a call is ended after {self.timeout:g} s (--timeout)"
+            self.screen.line((text, "yellow"), f"; {limit}, --case runs one case alone")
+        self.begun[index] = time.monotonic()
+
+    def ended(self, index: int) -> None:
+        """Is called after it."""
+        self.estimate.add(self.sizes[index], time.monotonic() - self.begun[index])
+
+
+def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], options: Options) -> None:
+    """Shows the verdicts, and why what failed did; with a column of times, if any was measured."""
+    timed = options.timed and any(verdict.times for verdict in verdicts)
     rows = []
     for number, case, verdict in zip(numbers, cases, verdicts):
         colour = "green" if verdict.status == "pass" else "red"
         mismatches, ulps = ("-" if x is None else str(x) for x in (verdict.mismatches, verdict.ulps))
-        row = [str(number), shapes(case.args), (verdict.status, colour), mismatches, ulps, f"{verdict.seconds:.1f}"]
+        sizes = case.spec if options.folder else shapes(case.args)
+        row = [str(number), sizes, (verdict.status, colour), mismatches, ulps, f"{verdict.seconds:.1f}"]
         if timed:
             row.append(f"{verdict.us:.2f} ± {verdict.times.err / 1e3:.2f}" if verdict.times else "-")
         rows.append(row)
@@ -94,27 +147,31 @@ def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], timed: 
         screen.line(f"geometric mean: {mean:.3f} us")
 
 
-def show_modelled(screen: Screen, numbers, cases, replies: list[dict]) -> None:
+def show_modelled(screen: Screen, numbers, cases, replies: list[dict], options: Options) -> None:
     """Shows the modelled times of the cases, or why there are none. replies: of `modelled`, one a case."""
     good = [reply for reply in replies if "error" not in reply]
     if good:
+        columns = ["case", "us", "it may be", "calls simulated", "speed of light", "% of it"]
+        columns = columns[:4] if options.folder else [*columns, "<best public kernel, modelled"]
         limits = {}  # (M, N, K) -> speed of light
         for task in TASKS.values():
             limits |= zip(
                 [mnk(case.args) for case in task_cases(task, "benchmarks")], modelled.SPEED_OF_LIGHT[task.name]
             )
-        columns = ("case", "us", "it may be", "calls simulated", "speed of light", "% of it")
         rows = []
         for number, case, reply in zip(numbers, cases, replies):
-            limit, public = limits.get(mnk(case.args)), uncertainty.best_public(case.args)
+            known = "error" not in reply and not options.folder
+            limit = limits.get(mnk(case.args)) if known else None
+            public = uncertainty.best_public(case.args) if known else None
             if "error" not in reply:
                 share = f"{100 * limit / reply['us']:.0f}" if limit else "-"
                 simulated = f"{reply['simulated']} of {reply['calls']}"
                 low, high = reply["us_interval"]
                 other = f"{public['modelled_us']:.2f}, {public['kernel']}" if public else "-"
                 between = f"{low:.2f} to {high:.2f}"
-                rows.append([str(number), f"{reply['us']:.2f}", between, simulated, str(limit or "-"), share, other])
-        screen.table([*columns, "<best public kernel, modelled"], rows, f"us per call, {modelled.label(good)}")
+                row = [str(number), f"{reply['us']:.2f}", between, simulated, str(limit or "-"), share, other]
+                rows.append(row[: len(columns)])
+        screen.table(columns, rows, f"us per call, {modelled.label(good)}")
     for number, reply in zip(numbers, replies):
         if "error" in reply:
             screen.line((f"case {number} not timed", "red"), f": {reply['error']}")
@@ -168,6 +225,7 @@ def json_of(section: str, verdicts: list[Verdict], options: Options, replies: li
         | {name: importlib.metadata.version(name) for name in ("torch", "nvidia-cutlass-dsl")},
         "submission": options.submission,
         "secret": options.secret,
+        **({"task_dir": options.folder.path, "compared_by": options.folder.tolerance()} if options.folder else {}),
         "isolation": sorted({verdict.isolation for verdict in verdicts} - {None}),
     }
     if modelled_any:

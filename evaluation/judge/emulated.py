@@ -7,9 +7,7 @@ touch; all else (inputs, results, checks, findings, times) this process never le
 import dataclasses
 import math
 
-import numpy as np
-
-from emulator.arena import Arena
+from emulator.arena import PAGE, Arena
 from emulator.errors import EmulatorError, Fault
 from emulator.machine.launch import Launch
 from emulator.machine.schedule import Schedule
@@ -21,6 +19,7 @@ from emulator.ptx.program import Program
 from emulator.state.dependency import Dependencies
 from emulator.state.global_memory import GlobalMemory, Region
 from evaluation.judge.placed import Placed
+from evaluation.judge.same_calls import pieces
 
 REGIONS = 65_536  # of the submission's that a launch may bring along
 _modules: dict[str, tuple] = {}  # PTX -> (module, {kernel: Program})
@@ -42,6 +41,7 @@ class Queued:
     symbols: dict[str, int]
     regions: list[tuple[int, int, str, bool]]  # start, bytes, name, read only
     options: dict  # cluster, dynamic_shared, pdl, cooperative
+    read: set[tuple[int, int]] = dataclasses.field(default_factory=set)  # offset, bytes of what kernels read of params
 
     @property
     def shape(self) -> tuple:
@@ -77,14 +77,19 @@ class Device:
         self.memory = GlobalMemory()
         self.texts: list[str] = []
         self.theirs: dict[tuple, Region] = {}  # (start, bytes, read only) -> region of the submission's
+        self.number = 0  # of the next launch, which a kernel can read: it counts on, as on a GPU
         self.begin()
 
     def begin(self, written: tuple[Placed, ...] = (), schedule: int = 0) -> None:
         """Begins a call, with no findings yet, and as if the launch before had written the placed data."""
-        self.schedule, self.findings, self.failure, self.number = Schedule(schedule), [], None, 0
-        self.queue: list[Queued] = []
+        self.schedule, self.findings, self.failure = Schedule(schedule), [], None
         regions = [self.memory.find(spec["address"], 1, False) for p in written for spec in p.device if spec["bytes"]]
         self.predecessor = Dependencies.of_writes("the launch that wrote it", self.memory, regions)
+
+    def follow(self, predecessor: Dependencies | None) -> None:
+        """Lets the next launch, the first of a call, follow that one, too: the last of the call before."""
+        if predecessor is not None:
+            self.predecessor.before = self.predecessor.after = [predecessor.own]
 
     def register(self, placed: Placed) -> None:
         """Lets kernels read the placed data, and write its c."""
@@ -120,7 +125,7 @@ class Device:
                     "cooperative": bool(message["cooperative"]),
                 },
             )
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
             raise Garbled(f"{type(error).__name__}: {error}") from None
         ends = [(start, start + size) for start, size, *_ in queued.regions]
         inside = all(self.heap <= start < end <= self.arena.end for start, end in ends)
@@ -151,21 +156,22 @@ class Device:
         shared = {name: v for name, v in module.variables.items() if v.space == "shared"}
         return programs[queued.kernel], queued.symbols, shared, queued.grid, queued.block, queued.params, self.memory
 
-    def run(self, queued: Queued) -> dict[str, int]:
-        """Runs a launch to its end, with all checks; returns what it moved and multiplied. Raises EmulatorError, whose
-        text is kept in `findings`."""
+    def run(self, queued: Queued, checks: bool = True) -> dict[str, int]:
+        """Runs a launch to its end; returns what it moved and multiplied. Raises EmulatorError, whose text is kept in
+        `findings`. checks: all of them, or only what keeps it from touching what the launch before may still use."""
         if self.failure is not None:
             raise self.failure
-        self.number += 1
         try:
             self.expose(queued.regions)
             launch = Launch(
-                *self.arguments(queued), schedule=self.schedule, checks=True, number=self.number,
+                *self.arguments(queued), schedule=self.schedule, checks=checks, number=self.number,
                 predecessor=self.predecessor, strict=self.strict, **queued.options,
             )  # fmt: skip
+            self.number += 1
             counted = tallied(launch)
             self.predecessor = launch.dependencies
             launch.run()
+            queued.read |= launch.params.read
             known = {note.lines for note in self.notes}
             self.notes += [note for note in launch.notes if note.lines not in known]
             return counted
@@ -177,22 +183,42 @@ class Device:
             self.findings.append(str(found))
             raise found from None
 
-    def time(self, queue: list[Queued], profile: Profile, trace=None, enough=None) -> tuple[TimedRun, list[dict]]:
-        """Runs the launches back to back on the modelled machine; returns the run, and what each moved and
-        multiplied."""
+    def time(self, queue: list[Queued], before: list, profile: Profile, trace=None, enough=None):
+        """Runs the launches back to back on the modelled machine, which computes, too; returns the TimedRun, and what
+        each moved and multiplied. before: for each what is called when it starts, or None."""
         self.expose([*{region for queued in queue for region in queued.regions}])
-        recorded = [Recorded(self.arguments(queued), queued.options) for queued in queue]
-        run = TimedRun(profile, self.memory, recorded, trace, enough)
+        recorded = [Recorded(self.arguments(q), q.options, before=call) for q, call in zip(queue, before, strict=True)]
+        run = TimedRun(profile, self.memory, recorded, trace, enough, moves_data=True)
         counted = [tallied(timed.launch) for timed in run.launches]
-        return run.run(), counted
+        run.run()
+        for queued, timed in zip(queue, run.launches, strict=True):
+            queued.read |= timed.launch.params.read
+        return run, counted
 
-    def snapshot(self, regions) -> dict[tuple[int, int], np.ndarray]:
-        """Copies the contents of regions of the submission's; those that nobody has written cost little."""
-        return {(start, size): self.arena.view(start, size).copy() for start, size, *_ in regions}
+    def snapshot(self, regions) -> dict[tuple[int, int], list]:
+        """Copies the contents of regions of the submission's; those that nobody has written cost nothing."""
+        return {(start, size): [*pieces(self.arena, start, size)] for start, size, *_ in regions}
 
-    def restore(self, snapshot: dict[tuple[int, int], np.ndarray]) -> None:
-        for (start, size), data in snapshot.items():
-            self.arena.view(start, size)[:] = data
+    def restore(self, snapshot: dict[tuple[int, int], list]) -> None:
+        for (start, size), parts in snapshot.items():
+            self.arena.clear(start, size)
+            for offset, data in parts:
+                self.arena.view(start + offset, len(data))[:] = data
+
+
+def unlike(snapshot: dict[tuple[int, int], list], other: dict[tuple[int, int], list]) -> bool:
+    """Tells whether two snapshots of the same regions differ; what was never written is zero."""
+    return any(_written(parts) != _written(other[region]) for region, parts in snapshot.items())
+
+
+def _written(parts: list) -> dict[int, bytes]:
+    """What is not zero, in pages by where they lie."""
+    found = {}
+    for offset, data in parts:
+        for at in range(0, len(data), PAGE):
+            if data[at : at + PAGE].any():
+                found[offset + at] = data[at : at + PAGE].tobytes().rstrip(b"\0")
+    return found
 
 
 def _three(numbers) -> tuple[int, int, int]:

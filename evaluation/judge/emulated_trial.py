@@ -3,11 +3,12 @@
 import time
 
 from emulator.errors import EmulatorError
-from evaluation.judge import inputs
+from evaluation.judge import emulated, inputs
 from evaluation.judge.placed import Placed, taken
 from evaluation.judge.recorded_calls import NotTimed, RecordedCalls
+from evaluation.judge.submission_process import SubmissionProcess
 from evaluation.judge.trial import Trial, near
-from evaluation.judge.verdict import Refused
+from evaluation.judge.verdict import Refused, Verdict
 
 
 class EmulatedTrial(Trial):
@@ -15,7 +16,7 @@ class EmulatedTrial(Trial):
     place of calls."""
 
     def run(self, extra: bool) -> None:
-        """Raises Refused unless every call was right. extra: with a call more, and one with sizes near the case's."""
+        """Raises Refused unless every call was right. extra: as of EmulatedCalls.run."""
         if self.options.timed:
             try:
                 self.verdict.modelled = RecordedCalls(self).time()
@@ -27,6 +28,35 @@ class EmulatedTrial(Trial):
         else:
             calls = [*range(max(2, self.options.calls))]
         EmulatedCalls(self).run(calls, extra)
+
+
+def called(process: SubmissionProcess, number: int, schedule: int) -> dict:
+    """Has the process call the kernel on an object, and runs each launch when it comes: the reply. Raises Refused."""
+    device = process.device
+
+    def take(message) -> dict:
+        try:
+            device.run(device.understand(message))
+        except EmulatorError as error:
+            return {"error": error.message, "kind": error.kind}
+        return {"error": None}
+
+    try:
+        return process.ask("result", take, op="call", number=number, schedule=schedule, record=False)
+    except Refused:
+        if device.findings:
+            process.kill()
+            raise Refused("; ".join(device.findings)) from None
+        raise
+
+
+def check_reply(verdict: Verdict, device: emulated.Device, reply: dict) -> None:
+    """Raises Refused for what the device has found in a call, and for a result that is none; keeps its notes."""
+    verdict.note(device.notes)
+    if device.findings:
+        raise Refused("; ".join(device.findings))
+    if wrong := reply.get("wrong"):
+        raise Refused(str(wrong)[:1000])
 
 
 class EmulatedCalls:
@@ -42,24 +72,32 @@ class EmulatedCalls:
         """Makes the calls: the first has the case's own inputs, the others some that nobody knows. Raises Refused.
 
         From the third on every second one has former inputs in disguise: a result that was kept is a wrong result.
+        extra: with a call more, one with sizes near the case's, and one whose inputs have all numbers of their formats.
         """
         trial = self.trial
-        plan = [(trial.args, schedule) for schedule in calls]
+        plan = [(trial.args, schedule, False) for schedule in calls]
         if extra:
-            plan += [(trial.args, 0)] if plan else []
-            plan.insert(int(trial.rng.integers(1, len(plan) + 1)) if plan else 0, (near(trial.args, trial.rng), 0))
+            more = [(near(trial.args, trial.rng), 0, False)]
+            if plan:
+                plan.append((trial.args, 0, False))
+                more += [(trial.args, 0, True)] if trial.task.generate_full_range_input else []
+            for call in more:
+                plan.insert(int(trial.rng.integers(1, len(plan) + 1)) if plan else 0, call)
         try:
             seeds = []  # of the inputs of the case's own sizes
-            for number, (args, schedule) in enumerate(plan):
-                listed, disguise, seed = args is trial.args, None, trial.hidden + 42 * number
+            for number, (args, schedule, full_range) in enumerate(plan):
+                listed = args is trial.args and not full_range
+                disguise, seed = None, trial.hidden + 42 * number
                 if listed and not number:
                     seed = args["seed"]
                 elif listed and len(seeds) % 2 == 0:
                     seed, disguise = int(trial.rng.choice(seeds)), int(trial.rng.integers(2**31))
                 if listed:
                     seeds.append(seed)
-                self.call(args, seed, schedule, disguise)
+                self.call(args, seed, schedule, disguise, full_range)
         except Refused as error:
+            if full_range:
+                raise Refused(f"with all FP4 numbers and scales: {error}") from None
             if args is not trial.args:
                 sizes = ", ".join(f"{name} {args[name]}" for name in "mnk")
                 raise Refused(f"with other sizes ({sizes}): {error}") from None
@@ -69,11 +107,11 @@ class EmulatedCalls:
                 self.device.drop(placed)
                 placed.release()
 
-    def call(self, args: dict, seed: int, schedule: int, disguise: int | None) -> None:
+    def call(self, args: dict, seed: int, schedule: int, disguise: int | None, full_range: bool) -> None:
         """Makes one call; raises Refused unless it was right. disguise: a seed for what is done to the inputs, or
         None."""
         trial = self.trial
-        data = trial.generate(args, seed)
+        data = trial.generate(args, seed, full_range)
         if disguise is not None:
             inputs.disguise(data, inputs.draw(disguise, data))
         if self.process.pid is None:
@@ -86,34 +124,17 @@ class EmulatedCalls:
             self.numbers[key] = self.process.place(self.placed[key].spec)
         number, placed = self.numbers[key], self.placed[key]
         placed.fill(data)
+        known = inputs.Known(data)  # beforehand: results are taken at once
         device.begin((placed,), schedule)
         begin = time.perf_counter()
-
-        def take(message) -> dict:
-            try:
-                device.run(device.understand(message))
-            except EmulatorError as error:
-                return {"error": error.message, "kind": error.kind}
-            return {"error": None}
-
-        try:
-            reply = self.process.ask("result", take, op="call", number=number, schedule=schedule, record=False)
-        except Refused:
-            if device.findings:
-                self.process.kill()
-                raise Refused("; ".join(device.findings)) from None
-            raise
+        reply = called(self.process, number, schedule)
         trial.verdict.seconds += time.perf_counter() - begin
-        known = inputs.Known(data)
         try:
-            trial.verdict.note(device.notes)
-            if device.findings:
-                raise Refused("; ".join(device.findings))
-            if wrong := reply.get("wrong"):
-                raise Refused(str(wrong)[:1000])
+            check_reply(trial.verdict, device, reply)
             with self.process.answering("result"):
-                returned = trial.results(reply["returned"], inputs.outputs(data), taken(placed))
+                live = trial.results(reply["returned"], inputs.outputs(data), taken(placed))
+                returned = [result.clone() for result in live]
         except Refused:
             self.process.kill()
             raise
-        trial.judge_results(returned, data, known, placed)
+        trial.judge_results(returned, data, known.outputs(None), placed)

@@ -8,6 +8,7 @@ import torch
 
 from emulator.arena import BASE, PAGE, Arena, Heap
 from evaluation.judge.emulated_trial import EmulatedTrial
+from evaluation.judge.folder_trial import FolderTrial
 from evaluation.judge.gpu_trial import GpuTrial, MeasuredTrial, measure_in_turns
 from evaluation.judge.placed import OURS, THEIRS
 from evaluation.judge.recorded_calls import RecordedCalls
@@ -15,7 +16,7 @@ from evaluation.judge.sandbox import Channel, Nursery
 from evaluation.judge.statistics import Stats
 from evaluation.judge.submission_process import SubmissionProcess
 from evaluation.judge.trial import Trial
-from evaluation.judge.verdict import Options, Refused, Verdict
+from evaluation.judge.verdict import Options, Refused, Verdict, legible
 from task import TestCase
 
 HELD = 8.0  # GiB that the judge's process may need beside what the submission's kernels do
@@ -56,7 +57,8 @@ class Examiner:
         try:
             self.turn_to(options, case.args)
             gpu_trial = MeasuredTrial if options.timed else GpuTrial
-            trial = (gpu_trial if options.device == "cuda" else EmulatedTrial)(case, self)
+            kind = FolderTrial if options.folder else gpu_trial if options.device == "cuda" else EmulatedTrial
+            trial = kind(case, self)
             verdict = trial.verdict
             trial.run(extra)
             verdict.status, verdict.reason = "pass", ""
@@ -67,6 +69,9 @@ class Examiner:
             self.process.kill()
         if verdict.modelled is None and options.timed and options.device != "cuda":
             verdict.modelled = {"error": "the results are wrong"}
+        verdict.reason = legible(verdict.reason)
+        if "error" in (verdict.modelled or {}):
+            verdict.modelled["error"] = legible(verdict.modelled["error"])
         verdict.isolation = self.process.isolation
         return verdict
 

@@ -19,13 +19,14 @@ class GpuCase:
 
     device = "cuda"  # where the judge computes what they should be
 
-    def __init__(self, trial: Trial, args: dict, count: int = 1, objects: int = 1):
-        """Sets it up. count: how many contents there are. objects: how many inputs the kernel gets to see."""
+    def __init__(self, trial: Trial, args: dict, count: int = 1, objects: int = 1, full_range: bool = False):
+        """Sets it up. count: how many contents there are. objects: how many inputs the kernel gets to see. full_range:
+        whether they have all numbers of their formats."""
         self.trial, self.process, self.objects = trial, trial.process, objects
         self.heap = trial.examiner.heap
         self.placed, self.known = [], []
         for i in range(count):
-            data = trial.generate(args, args["seed"] if not i else trial.hidden + 42 * i)
+            data = trial.generate(args, args["seed"] if not i else trial.hidden + 42 * i, full_range)
             self.placed.append(Placed(data, (), self.heap))
             self.placed[-1].fill(data)
             self.known.append(inputs.Known(inputs.mapped(lambda tensor: tensor.to(self.device), data)))
@@ -81,12 +82,14 @@ class GpuTrial(Trial):
     """Runs a case on a GPU whose time nobody asked for."""
 
     def run(self, extra: bool) -> None:
-        """Raises Refused unless every call was right. extra: with a call more, and one with sizes near the case's."""
+        """Raises Refused unless every call was right. extra: as of EmulatedCalls.run."""
         calls = [(self.args, None)] + [(self.args, i) for i in range(1, max(2, self.options.calls) + extra)]
         calls += [(near(self.args, self.rng), len(calls))] if extra else []
         for args, hidden in calls:
             seed = self.args["seed"] if hidden is None else self.hidden + 42 * hidden
             GpuCase(self, {**args, "seed": seed}).once()
+        if extra and self.task.generate_full_range_input:
+            GpuCase(self, {**self.args, "seed": self.hidden + 42 * len(calls)}, full_range=True).once()
 
 
 class MeasuredTrial(Trial):

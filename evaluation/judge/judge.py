@@ -14,6 +14,7 @@ import numpy as np
 from evaluation.judge import examiner, isolation, jobs, sandbox
 from evaluation.judge.statistics import Stats
 from evaluation.judge.verdict import Options, Refused, Verdict, geomean_us
+from evaluation.tasks.estimate import size
 from task import TestCase
 
 __all__ = [
@@ -129,9 +130,13 @@ def measure_pairs(
 
 
 def judge(
-    cases: list[TestCase], options: Options | list[Options], on_verdict=lambda index, verdict: None
+    cases: list[TestCase],
+    options: Options | list[Options],
+    on_verdict=lambda index, verdict: None,
+    on_start=lambda index: None,
 ) -> list[Verdict]:
-    """Judges cases: one verdict for each, in their order; `on_verdict(index, verdict)` is called as they come in.
+    """Judges cases: one verdict for each, in their order; `on_verdict(index, verdict)` is called as they come in,
+    `on_start(index)`, in some thread, before a case.
 
     options: for all cases, or one for each, which then agree in all but the submission and its config.
     """
@@ -143,15 +148,21 @@ def judge(
     rng = np.random.default_rng(options.secret)
     order = rng.permutation(len(cases)).tolist()
     extra = order[0] if options.extra else None  # the case that gets other sizes and a call more
-    if options.timed:
+    if options.folder:
+        order.sort(key=lambda index: size(cases[index].args))
+    elif options.timed:
         order.sort(key=lambda index: -work(cases[index], timed=True))  # what takes longest, first
 
     def done(index: int, verdict: Verdict) -> None:
         verdicts[index] = verdict
         on_verdict(index, verdict)
 
+    def one_case(one: ExaminerProcess, index: int) -> Verdict:
+        on_start(index)
+        return one.judge(cases[index], index == extra, each[index])
+
     with examiners(options, min(options.jobs, len(cases))) as all_of_them:
-        jobs.share(order, all_of_them, lambda one, index: one.judge(cases[index], index == extra, each[index]), done)
+        jobs.share(order, all_of_them, one_case, done)
     return verdicts
 
 

@@ -68,13 +68,6 @@ class Placed:
         for c in inputs.outputs(self.data):
             c.fill_(float("nan"))
 
-    def show(self, other: "Placed") -> None:
-        """Makes this process see the inputs of `other`, which may be itself again, in place of its own."""
-        outputs = self.output_addresses()
-        for (address, size), (of, _) in zip(self.taken, other.taken):
-            if address not in outputs:
-                self.heap.arena.alias(address, size, of)
-
     def unchanged(self, data) -> bool:
         """Tells whether the inputs are still those of `data`."""
         pairs = zip(self.inputs(), self.inputs(data))

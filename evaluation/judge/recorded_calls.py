@@ -1,16 +1,21 @@
-"""Records the launches of calls in a row and times them on the model; calls drawn afterwards have to be right."""
+"""Records the launches of calls in a row and times them on the model; what was timed, and the rest, has to be right.
+
+Each call gets inputs of its own, which come into being when its first launch starts, and the timed run computes: its
+results are compared in full. A call that was not simulated must be like one that was (same_calls.py); where that does
+not follow from what its kernels can read, all calls are run from the first one on. A drawn call runs with all checks.
+"""
 
 import contextlib
+import functools
 import hashlib
 import os
 import time
 
 from emulator.arena import BASE
 from emulator.errors import EmulatorError
-from evaluation.judge import emulated, inputs, modelled
-from evaluation.judge.placed import OURS, THEIRS, Placed, taken
+from evaluation.judge import emulated, modelled, same_calls
+from evaluation.judge.placed import OURS, THEIRS, taken
 from evaluation.judge.time_limit import Late, limit
-from evaluation.judge.trial import Trial
 from evaluation.judge.verdict import Refused
 
 LAUNCHES = 10_000  # of one call
@@ -23,35 +28,36 @@ class NotTimed(Exception):
 class RecordedCalls:
     """Has the submission's process make the calls and ends it; then times, and checks, what it launched."""
 
-    def __init__(self, trial: Trial):
+    def __init__(self, trial):
+        """trial: a Trial or a FolderTrial."""
         self.trial, self.process = trial, trial.process
         self.arena, self.heap = trial.examiner.arena, trial.examiner.heap
-        self.rewritten = False
+        self.rewritten, self.why = False, ""  # why all calls have to run
+        self.new: list[list[tuple[int, int]]] = []  # of each call: the submission's memory that was not there before
 
     @contextlib.contextmanager
     def prepared(self, calls: int):
-        """Gives (a device, data, that of each call placed) for this block; the submission's process will be a new
+        """Gives (a device, contents, where each call's will be) for this block; the submission's process will be a new
         one."""
         trial = self.trial
-        data = trial.generate(trial.args, trial.hidden)
+        contents = trial.contents(calls)
         self.process.kill()  # the calls are the first of a process, as in any other run
         device = emulated.Device(self.arena, THEIRS, trial.options.strict)
-        placed = [Placed(data, trial.task.on_host, self.heap) for _ in range(calls)]
+        placed = [contents.placed() for _ in range(calls)]
         try:
             for one in placed:
                 device.register(one)
-            yield device, data, placed
+            yield device, contents, placed
         finally:
             for one in placed:
-                one.show(one)
                 one.release()
             self.arena.clear(THEIRS, self.arena.size - OURS)
 
     def shared_memory(self) -> int:
         """Finds the dynamic bytes that a call's launches ask for, at most; runs none of them. Raises Refused."""
-        with self.prepared(1) as (device, _, placed):
+        with self.prepared(1) as (device, contents, placed):
             try:
-                (queue,), _ = self.record(device, placed)
+                (queue,), _ = self.record(device, contents, placed)
             finally:
                 self.process.kill()
         return max((queued.options["dynamic_shared"] for queued in queue), default=0)
@@ -59,19 +65,19 @@ class RecordedCalls:
     def time(self) -> dict:
         """Times and checks the calls: a reply of `modelled`. Raises NotTimed."""
         trial = self.trial
-        with self.prepared(trial.task.calls) as (device, data, placed):
+        with self.prepared(trial.timed_calls) as (device, contents, placed):
             try:
-                queues, places = self.record(device, placed)
+                queues, places = self.record(device, contents, placed)
             except Refused as error:
                 raise NotTimed(str(error)) from None
             finally:
                 self.process.kill()  # from here on nothing of the submission's runs
             begin = time.perf_counter()
             try:
-                with limit(trial.options.timeout):
-                    return self.check(device, data, placed, queues, places)
+                with limit(trial.options.timeout, working=True):
+                    return self.check(device, contents, placed, queues, places)
             except Late:
-                raise NotTimed(f"no time within {trial.options.timeout:g} s") from None
+                raise NotTimed(f"no time within {trial.options.timeout:g} s of computing{self.why}") from None
             except (Refused, EmulatorError) as error:
                 raise NotTimed(str(error)) from None
             except MemoryError:
@@ -80,11 +86,11 @@ class RecordedCalls:
                 trial.verdict.seconds += time.perf_counter() - begin
                 trial.verdict.note(device.notes)
 
-    def record(self, device: emulated.Device, placed: list[Placed]) -> tuple[list, list]:
+    def record(self, device: emulated.Device, contents, placed: list) -> tuple[list, list]:
         """Collects the launches of each call, and live views of what each says are its results. Raises Refused."""
         queues, places, seen, held = [], [], {}, taken(*placed)  # the grader holds all results, too
-        for number in [self.process.place(one.spec) for one in placed]:
-            queue = []
+        for one in placed:  # in turn: nobody knows where the next one's will be
+            number, queue, new = self.process.place(one.spec), [], []
 
             def take(message) -> dict:
                 queued = device.understand(message)
@@ -93,6 +99,8 @@ class RecordedCalls:
                 queue.append(queued)
                 for start, size, *_ in queued.regions:
                     digest = self.digest(start, size)
+                    if (start, size) not in seen:
+                        new.append((start, size))
                     self.rewritten |= seen.setdefault((start, size), digest) != digest
                 return {"error": None}
 
@@ -100,28 +108,23 @@ class RecordedCalls:
             if wrong := reply.get("wrong"):
                 raise Refused(str(wrong)[:1000])
             queues.append(queue)
+            self.new.append(new)
             with self.process.answering("result"):
-                places.append(self.trial.results(reply["returned"], inputs.outputs(placed[0].data), held))
+                places.append(contents.results(reply["returned"], held))
         return queues, places
 
     def digest(self, start: int, size: int) -> bytes:
         """Digests the contents of memory; skips holes, which reading through the mapping would fill."""
-        fd, at, end, found = self.arena.fd, start - BASE, start - BASE + size, hashlib.blake2b()
-        while at < end:
-            try:
-                at = os.lseek(fd, at, os.SEEK_DATA)
-            except OSError:  # only holes up to the end of the file
-                break
-            stop = min(end, os.lseek(fd, at, os.SEEK_HOLE))
-            if at < stop and (data := os.pread(fd, stop - at, at)).strip(b"\0"):
-                found.update(at.to_bytes(8, "little") + data)
-            at = stop
+        found = hashlib.blake2b()
+        for first, end in self.arena.data(start, size):
+            if (data := os.pread(self.arena.fd, end - first, first - BASE)).strip(b"\0"):
+                found.update(first.to_bytes(8, "little") + data)
         return found.digest()
 
-    def check(self, device: emulated.Device, data, placed: list[Placed], queues: list, places: list) -> dict:
-        """Times recorded launches, and checks calls that are drawn. Raises NotTimed, Refused or EmulatorError.
+    def check(self, device: emulated.Device, contents, placed: list, queues: list, places: list) -> dict:
+        """Times recorded launches, and checks them. Raises NotTimed, Refused or EmulatorError.
 
-        queues, places: what `record` returned. The audited calls get the inputs `data` under new schedules.
+        contents: what each call gets, Disguised or Fresh. queues, places: what `record` returned.
         """
         trial = self.trial
         if not queues[-1]:
@@ -133,30 +136,65 @@ class RecordedCalls:
         if self.rewritten:
             raise NotTimed("the host changes device memory between launches: how long that takes is not modelled")
         launches = [queued for queue in queues for queued in queue]
-        before = device.snapshot({region[:2] for queued in launches for region in queued.regions})
-        for one in placed:  # each call loads what the audited one will
-            one.show(placed[0])
-        placed[0].fill(data)
+        regions = {region[:2] for queued in launches for region in queued.regions}
+        given = [
+            same_calls.Given(self.arena, queue, one.taken, new)
+            for queue, one, new in zip(queues, placed, self.new, strict=True)
+        ]
+
+        def put(number: int) -> None:
+            placed[number].fill(contents.data(number))
+
+        def right(number: int, when: str = "") -> None:
+            try:
+                contents.check(number, places[number])
+            except Refused as error:
+                raise NotTimed(f"the launches of a call alone do not give its result{when}: {error}") from None
+
+        def clear() -> None:
+            for one, results in zip(placed, places, strict=True):
+                contents.clear(one, results)
+
+        clear()
+        before = device.snapshot(regions)
         profile, breakdown = trial.options.profile, trial.options.breakdown
-        reply, counted = modelled.time_launches(device, launches, len(first), trial.task.calls, profile, breakdown)
-        ended = [counted[i : i + len(first)] for i in range(0, reply["simulated"] * len(first), len(first))]
-        if not all(emulated.alike(counts, ended[0]) for counts in ended):
-            raise NotTimed("calls with equal launches do not load, store and multiply the same")
-        floor = modelled.speed_of_light(trial.args)
+        starts = [functools.partial(put, number) for number in range(len(queues))]
+        reply, counted = modelled.time_launches(device, launches, starts, trial.timed_calls, profile, breakdown)
+        simulated = reply["simulated"]
+        ended = [counted[i : i + len(first)] for i in range(0, simulated * len(first), len(first))]
+        floor = contents.floor()
         if reply["us"] < floor:
             raise NotTimed(f"{reply['us']:.3f} us is less than the speed of light, {floor:.3f} us")
-        known = inputs.Known(data)
+        for number in range(simulated):
+            right(number, " when timed")
+        if not all(emulated.alike(counts, ended[0]) for counts in ended):
+            raise NotTimed("calls with equal launches do not load, store and multiply the same")
+        clear()
+        kinds = same_calls.numbered(given, queues)
+        if not {*kinds} <= {*kinds[:simulated]}:
+            self.why = "the host gives later calls something else"
+        elif same_calls.count_or_tell_time(queues[0]):
+            self.why = "a kernel reads a timer or %gridid"
+        elif emulated.unlike(before, device.snapshot(regions)):
+            self.why = "kernels leave something in memory from call to call"
+        self.why = self.why and f": {self.why}, so that all calls are run"
+        pdl = queues[0][0].options["pdl"] and len(queues) > 1
         for schedule in range(trial.options.calls):
-            number = int(trial.rng.integers(min(2, reply["simulated"] - 1), reply["simulated"]))
+            drawn_call = int(trial.rng.integers(len(queues) - pdl))
             device.restore(before)
-            for result in inputs.outputs(placed[number].data) + places[number]:
-                result.fill_(float("nan"))
-            device.begin((placed[number],), schedule)
-            counts = [device.run(queued) for queued in queues[number]]
-            try:
-                trial.judge_results(places[number], data, known, placed[number])
-            except Refused as error:
-                raise NotTimed(f"the launches of a call alone do not give its result: {error}") from None
-            if not emulated.alike(counts, ended[0]):
-                raise NotTimed("the timed launches do not load, store and multiply what those that were checked do")
+            clear()
+            for number in range(len(queues)) if self.why else range(drawn_call, drawn_call + 1 + pdl):
+                checks, last = number == drawn_call, device.predecessor
+                put(number)
+                device.begin((placed[number],), schedule)
+                device.follow(last if number == drawn_call + 1 else None)
+                device.number = number * len(first)
+                counts = [device.run(queued, checks) for queued in queues[number]]
+                right(number)
+                if checks and not contents.unchanged(number, placed[number]):
+                    raise NotTimed("the submission changed its inputs")
+                if not emulated.alike(counts, ended[0]):
+                    raise NotTimed("the timed launches do not load, store and multiply what those that were checked do")
+        if not self.why and same_calls.numbered(given, queues) != kinds:
+            raise NotTimed("only some calls read what the host gives each of its own")
         return reply

@@ -60,6 +60,7 @@ class SubmissionProcess:
             "scratch": scratch, "builds": builds(options.submission), "cache": str(USERS_CACHE),
             "memory": int(options.memory * 2**30), "threads": max(1, (os.cpu_count() or 1) // options.jobs),
             "judges": [os.getpid(), *self.judges], "size": self.arena.size, "heap": THEIRS,
+            "modules": options.folder.modules if options.folder else {},
         }  # fmt: skip
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.rest = b""
@@ -103,7 +104,7 @@ class SubmissionProcess:
             raise Refused(f"hang: no {what} within {self.options.timeout:g} s, process killed") from None
         except (EOFError, ConnectionError):
             raise Refused(f"crash during {what}: {self.died()}") from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, emulated.Garbled):
+        except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError, emulated.Garbled):
             self.kill()
             raise Refused("the submission's process sent something that is not a reply") from None
         except MemoryError as error:

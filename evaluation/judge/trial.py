@@ -1,10 +1,12 @@
 """Judges one case: what all ways of running it share."""
 
+import functools
+
 import numpy as np
 import torch
 
 import reference
-from evaluation.judge import inputs
+from evaluation.judge import inputs, modelled
 from evaluation.judge.placed import Placed
 from evaluation.judge.verdict import Refused, Verdict, compare, ulps
 from task import TestCase, combine_seeds
@@ -51,9 +53,18 @@ class Trial:
             verdict.ulps = max(verdict.ulps or 0, ulps(got, want) if count else 0)
         return problem
 
-    def generate(self, args: dict, seed: int):
-        """Makes inputs of these sizes, in host memory."""
-        return self.task.generate_input(**{**args, "seed": seed}, device=torch.device("cpu"))
+    @property
+    def timed_calls(self) -> int:
+        return self.task.calls
+
+    def contents(self, count: int) -> "Disguised":
+        """Makes what so many recorded calls get."""
+        return Disguised(self, count)
+
+    def generate(self, args: dict, seed: int, full_range: bool = False):
+        """Makes inputs of these sizes, in host memory. full_range: with all numbers of the formats."""
+        make = self.task.generate_full_range_input if full_range else self.task.generate_input
+        return make(**{**args, "seed": seed}, device=torch.device("cpu"))
 
     def results(self, places: list, outputs: list[torch.Tensor], taken: inputs.Taken) -> list[torch.Tensor]:
         """Makes live views of what was returned; raises Refused unless that is like the c tensors, and is these or new.
@@ -84,15 +95,61 @@ class Trial:
             found.append(torch.from_numpy(view).view(torch.float16).as_strided(shape, stride))
         return found
 
-    def judge_results(self, returned: list[torch.Tensor], data, known: inputs.Known, placed: Placed) -> None:
-        """Compares every element of every result; raises Refused for wrong results or changed inputs."""
+    def judge_results(self, returned: list[torch.Tensor], data, expected, placed: Placed) -> None:
+        """Compares every element of every result with the expected one; raises Refused for wrong results, and where
+        the inputs are no longer `data`, unless that is None."""
         problems = []
-        for group, (got, want) in enumerate(zip(returned, known.outputs(None))):
+        for group, (got, want) in enumerate(zip(returned, expected)):
             if want.numel() and (problem := self.check(group, got.clone().view(want.shape), want)):
                 problems.append(problem)
         self.verdict.mismatches = self.verdict.mismatches or 0
-        if not placed.unchanged(data):
+        if data is not None and not placed.unchanged(data):
             problems.append("the submission changed its inputs")
         if problems:
             self.process.kill()
             raise Refused("; ".join(problems[:3]))
+
+
+class Disguised:
+    """Holds what the recorded calls of a case get: one data, in a disguise for each, so that one reference knows all
+    results."""
+
+    def __init__(self, trial: Trial, calls: int):
+        self.trial = trial
+        self.plain = trial.generate(trial.args, trial.hidden)
+        self.drawn = [inputs.draw(int(trial.rng.integers(2**31)), self.plain) for _ in range(calls)]
+
+    @functools.cached_property
+    def known(self) -> inputs.Known:
+        return inputs.Known(self.plain)
+
+    def placed(self) -> Placed:
+        """Makes room for the data of a call; nothing is in it yet."""
+        return Placed(self.plain, self.trial.task.on_host, self.trial.examiner.heap)
+
+    def data(self, number: int):
+        """Makes the data of a call."""
+        data = inputs.mapped(torch.clone, self.plain)
+        inputs.disguise(data, self.drawn[number])
+        return data
+
+    def results(self, returned: list, held: inputs.Taken) -> list[torch.Tensor]:
+        """Makes live views of what a call returned. Raises Refused."""
+        return self.trial.results(returned, inputs.outputs(self.plain), held)
+
+    def check(self, number: int, results: list[torch.Tensor]) -> None:
+        """Raises Refused unless these are the results of a call's data."""
+        self.trial.judge_results(results, None, self.known.outputs(self.drawn[number]), None)
+
+    def unchanged(self, number: int, placed: Placed) -> bool:
+        """Tells whether a call has left its inputs as they were."""
+        return placed.unchanged(self.data(number))
+
+    def clear(self, placed: Placed, results: list[torch.Tensor]) -> None:
+        """Writes NaN over the results of a call."""
+        for result in inputs.outputs(placed.data) + results:
+            result.fill_(float("nan"))
+
+    def floor(self) -> float:
+        """Computes the microseconds that a call takes at least."""
+        return modelled.speed_of_light(self.trial.args)

@@ -8,6 +8,7 @@ import torch
 
 import utils
 from evaluation.judge.statistics import Stats, geometric_mean
+from evaluation.tasks.folder import TaskFolder
 
 MEMORY_BANDWIDTH = 8e12  # bytes/s of a B200: https://www.nvidia.com/en-us/data-center/dgx-b200/
 
@@ -19,6 +20,7 @@ class Options:
     submission: str
     device: str  # cuda | emulated
     config: dict[str, str] | None = None  # entries of the submission's Config to change, see configs.py; None: no look
+    folder: TaskFolder | None = None  # the task, if it is none of this repository's
     timed: bool = False  # measured on cuda, else modelled
     profile: str = "b200"  # the machine whose times are modelled: emulator/model/profiles
     breakdown: bool = False  # with the modelled times, where they go
@@ -60,6 +62,13 @@ class Verdict:
     @property
     def us(self) -> float | None:
         return self.times.mean / 1e3 if self.times else None
+
+
+def legible(text: str) -> str:
+    """Makes a text that the submission may have written fit for a terminal: nothing in it moves the cursor or looks
+    like a line of ours."""
+    lines = str(text).splitlines() or [""]
+    return "\n  | ".join("".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in line) for line in lines)
 
 
 class Refused(Exception):

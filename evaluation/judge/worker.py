@@ -25,6 +25,7 @@ from evaluation.judge.guards import Guards
 from evaluation.judge.loading import explain, load_submission
 from evaluation.judge.worker_emulated import EmulatedDevice
 from evaluation.judge.worker_gpu import Case, CudaDevice, repeat
+from evaluation.tasks.folder import FolderModules
 
 
 def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
@@ -32,7 +33,8 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
 
     options: submission, config (None, or sizes and changes, of configs.choose), device, memory (bytes), threads,
     scratch (a folder), builds (a folder for the CUDA C++ of this submission), cache (of the user, to be read), judges
-    (process ids), size and heap (of the shared memory, and where the submission's part begins).
+    (process ids), size and heap (of the shared memory, and where the submission's part begins), modules (of a task's
+    folder: their names and paths).
     """
     os.setsid()
     os.dup2(log_fd, 1)
@@ -66,6 +68,7 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
             os.makedirs(folder, exist_ok=True)
             os.chmod(folder, 0o777)
         files = [os.path.realpath(sys.executable), options["submission"], __file__, torch.__file__, np.__file__]
+        files += options["modules"].values()
         answer(error=None, isolation=isolation.confine(files, options["judges"]))
         emulated = options["device"] != "cuda"
         device = EmulatedDevice(arena, options["heap"], ask) if emulated else CudaDevice()
@@ -74,6 +77,8 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (options["memory"],) * 2)
         own = inputs, placed, worker_emulated, worker_gpu, sys.modules[__name__]
         guards = Guards([reference, task, utils, *own, *device.guarded])
+        if options["modules"]:
+            FolderModules(options["modules"]).__enter__()  # for as long as this process lives
         kernel = load_submission(options["submission"])
         if options["config"]:
             configs.choose(sys.modules["submission"], *options["config"])

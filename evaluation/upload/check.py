@@ -70,8 +70,11 @@ def check_file(name: str, content: bytes) -> list[Finding]:
     return findings
 
 
-def check_header(text: str) -> list[Finding]:
-    """Looks for `#!POPCORN leaderboard NAME` and `#!POPCORN gpu NAME`, once each, in the leading comment lines."""
+def check_header(text: str, any_board: bool = False) -> list[Finding]:
+    """Looks for `#!POPCORN leaderboard NAME` and `#!POPCORN gpu NAME`, once each, in the leading comment lines.
+
+    any_board: values may be any.
+    """
     findings, values, leading = [], {}, True
 
     def report(line, severity, message):
@@ -108,7 +111,10 @@ def check_header(text: str) -> list[Finding]:
         return next((n for n, line in enumerate(lines, 1) if line.startswith(DIRECTIVES) and word in line.split()), 0)
 
     if leaderboard is None:
-        report(0, "warning", f"no leaderboard: popcorn needs --leaderboard {' or '.join(TASKS)}")
+        names = "NAME" if any_board else " or ".join(TASKS)
+        report(0, "warning", f"no leaderboard: popcorn needs --leaderboard {names}")
+    elif any_board:
+        return findings
     elif leaderboard not in LEADERBOARDS:
         report(where(leaderboard), "error", f"unknown leaderboard '{leaderboard}'")
     elif leaderboard not in TASK_OF:
@@ -123,14 +129,19 @@ def check_header(text: str) -> list[Finding]:
     return findings
 
 
-def task_of_file(path: Path) -> Task:
-    """Finds the task whose leaderboard the file's header names; the group GEMM if it names none of these."""
+def leaderboard_of(path: Path) -> str | None:
+    """Finds the leaderboard that the file's header names; None if it names none, or cannot be read."""
     with contextlib.suppress(OSError):
         for line in read_file(path).decode(errors="replace").splitlines():
             words = line.split()
             if line.startswith(DIRECTIVES) and len(words) > 2 and words[1].lower() == "leaderboard":
-                return TASKS.get(TASK_OF.get(words[2]), GROUP_GEMM)
-    return GROUP_GEMM
+                return words[2]
+    return None
+
+
+def task_of_file(path: Path) -> Task:
+    """Finds the task whose leaderboard the file's header names; the group GEMM if it names none of these."""
+    return TASKS.get(TASK_OF.get(leaderboard_of(path)), GROUP_GEMM)
 
 
 def check_word(text: str) -> list[Finding]:
@@ -220,16 +231,19 @@ def check_automatic_review(text: str) -> list[Finding]:
     return findings
 
 
-def check(path: Path, cases: list[str] | None = None) -> tuple[list[Finding], dict[str, float]]:
+def check(
+    path: Path, cases: list[str] | None = None, any_board: bool = False
+) -> tuple[list[Finding], dict[str, float]]:
     """Finds everything, in the order of the file; also returns the seconds by section. cases: as of
-    compile_time.measure, None to compile nothing. Raises OSError if the file cannot be read.
+    compile_time.measure, None to compile nothing. any_board: the header may name any. Raises OSError if the file
+    cannot be read.
     """
     content = read_file(path)
     findings = check_file(path.name, content)
     if any(f.rule == "encoding" for f in findings) or not content:
         return findings, {}
     text = content.decode("utf-8")
-    findings += check_header(text) + check_word(text)
+    findings += check_header(text, any_board) + check_word(text)
     text = text.removeprefix(BOM)
     try:
         with contextlib.suppress(RecursionError):  # its objects are nested deeper than the compiler's

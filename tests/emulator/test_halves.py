@@ -14,6 +14,7 @@ from emulator.model.profile import load
 from silicon.entry.h200_loads import MODES, MORE, RESULTS
 from silicon.timing import validate
 from silicon.timing.points import POINTS, with_bytes
+from tests.thorough import all_but
 
 H200 = load("h200")
 BLOCK = halves.BLOCK
@@ -117,7 +118,10 @@ def test_createpolicy_says_which_lines_are_evicted_first():
     assert (policies == EVICT_FIRST).tolist() == [True, True, False, False]
 
 
-@pytest.mark.parametrize(("case", "error"), [(0, 0.15), (2, 0.1)])  # cards differ in which SMs a half has
+CASES = [(0, 0.15), (2, 0.1)]  # cards differ in which SMs a half has
+
+
+@pytest.mark.parametrize(("case", "error"), all_but(CASES[1:], CASES))
 def test_loads_of_lines_that_others_load(case, error):
     """A kernel that loads as many bytes into the SMs as the submission, so that many lines go to several of them.
 

@@ -12,6 +12,7 @@ import pytest
 import emulator
 from emulator.device import allocate
 from emulator.model.profile import load
+from tests.thorough import all_but_every
 
 B200 = load("b200")
 TOLERANCE = 0.10
@@ -133,7 +134,7 @@ UNEXPLAINED = 600
 
 @pytest.mark.parametrize(
     ("sharers", "multicast", "kib", "low", "high"),
-    SHARED_COPIES,
+    all_but_every(4, SHARED_COPIES),
     ids=[f"{'multicast' if m else 'implicit'} {n} {kib}KiB" for n, m, kib, *_ in SHARED_COPIES],
 )
 def test_shared_copies(sharers, multicast, kib, low, high):

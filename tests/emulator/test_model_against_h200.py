@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import emulator
+from emulator.chip import H200 as H200_CHIP
 from emulator.device import DEVICE, allocate
 from emulator.machine.engine import Engine
 from emulator.model import fences
@@ -23,7 +24,7 @@ from emulator.model.clock import TimingClock
 from emulator.model.profile import load
 from emulator.model.sm import SharedPort, Sm
 from emulator.model.sm_clock import SmClocks
-from silicon.probes import gpc_clock, pdl_chain, release, tensor_clock
+from silicon.probes import gpc_clock, gpcs, pdl_chain, release, tensor_clock
 from silicon.timing import validate
 from silicon.timing.points import POINTS
 
@@ -155,6 +156,21 @@ def test_a_load_that_meets_prefetches_ends_with_the_last_of_them(memory, first):
     late = memory.read(until + memory.read_port, chunk, 16384)[1]
     assert early == pytest.approx(until + 0.9 * busy + memory.hit_cycles)
     assert late < until + memory.read_port + busy + memory.hit_cycles + 1
+
+
+def test_clusters_have_room_in_a_gpc_each():
+    """As many as a Hopper's driver says, of groups of SMs that its clusters were seen in; one more is a second wave."""
+    known = json.loads(gpcs.TABLE.read_text())
+    assert sorted(map(len, known["groups"])) == sorted(H200_CHIP.gpcs) and sum(H200_CHIP.gpcs) == H200_CHIP.sms
+    assert {str(size): H200_CHIP.active_clusters(size) for size in gpcs.SIZES} == known["at once"]
+    times = known["us of clusters that stay 5 us"]
+    for size in (4, 8):
+        most = H200_CHIP.active_clusters(size)
+        one, two = (gpcs.us_on_the_model(size, most + more, H200, us=1.0) for more in (0, 1))
+        assert two - one > 1.0 and times[f"{size} x {most + 1}"] - times[f"{size} x {most}"] > 5.0
+        assert H200_CHIP.sms // size > most, "SMs alone would not show it"
+    few = dataclasses.replace(H200_CHIP, sms=20)
+    assert [few.active_clusters(size) for size in (1, 4, 8)] == [20, 5, 2], "SMs that it does not have"
 
 
 def test_launches_of_a_pdl_chain():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from corpus.kernels import KERNELS
+from llvmlite import binding as llvm
 
 import emulator
 from emulator.device import allocate
@@ -15,6 +17,7 @@ from emulator.errors import EmulatorError
 from emulator.formats import alu
 from emulator.machine.cta import Cta
 from emulator.machine.warp import UNITS
+from emulator.model.tally import tallied
 from emulator.native import tiers
 from emulator.native.region import Region
 from emulator.ptx.isa import lookup
@@ -230,6 +233,35 @@ def test_forms(forms, stock, uniform):
     assert left <= DOUBTFUL
 
 
+def accesses() -> list[Instr]:
+    """Every form of load and store that is translated, in the registers of the pool."""
+    lines = []
+    for space, bits, count in product(("shared", "global"), (8, 16, 32, 64), (1, 2, 4)):
+        names = [f"{'h' if bits < 32 else 'r' if bits == 32 else 'd'}{k}" for k in range(count)]
+        values = f"{{{', '.join(names)}}}" if count > 1 else names[0]
+        form = f"{space}{f'.v{count}' * (count > 1)}.b{bits}"
+        lines += [f"ld.{form} {values}, [d7];", f"st.{form} [d7], {values};"]
+    head = HEADER[: HEADER.index(".shared")] + ".reg .b16 h<4>; .reg .b32 r<4>; .reg .b64 d<8>;"
+    text = f"{head} {' '.join(lines)} ret; }}"
+    return [pooled(instr) for instr in parse(text).kernels["k"].instrs[:-1]]
+
+
+def test_access_forms(monkeypatch):
+    """LLVM parses each, at one address and at each lane's, beside an instruction that declares what it declares."""
+    parsed = []
+    compiler = SimpleNamespace(function=lambda text: parsed.append(llvm.parse_assembly(text)) or id(parsed))
+    monkeypatch.setattr("emulator.native.region.compiler", lambda: compiler)
+    count, value = register(32, 6), register(32, 7)
+    counted = Instr("popc.b32", (count, value), None, False, 0, "popc.b32")
+    for instr in accesses():
+        (address,) = (o.base for o in instr.operands if isinstance(o, Mem))
+        for varying in (ALL, ALL - {address.index, value.index}):
+            region = region_of(straight([counted, instr]), varying)
+            region.compile()
+            parsed[-1].verify()
+            assert len(region.code.accesses) == 1, instr.text
+
+
 # -- kernels -----------------------------------------------------------------------------------------------------------
 HEADER = """.version 8.8
 .target sm_90a
@@ -261,13 +293,16 @@ ld.global.u16 h0, [d4+2]; ld.u8 h1, [d6]; add.u16 h0, h0, h1; st.shared.b16 [r16
 ld.shared.s8 r18, [r16+513]; ld.shared.v2.u16 {h2, h3}, [r6+768]; add.u16 h2, h2, h3; cvt.u32.u16 r19, h2;
 add.u32 r18, r18, r19; add.u32 r18, r18, r17; ld.global.b16 h1, [d3]; cvt.u32.u16 r19, h1; add.u32 r18, r18, r19;
 xor.b32 r10, r10, 256; st.shared.b32 [r5], r18; xor.b32 r10, r10, 256; bar.sync 0;
+and.b32 r11, r0, 0; cvt.u64.u32 d7, r11; add.u64 d7, d1, d7; ld.global.b32 r17, [d7]; add.u32 r18, r18, r17;
+popc.b32 r19, r10; add.u32 r18, r18, r19;
+setp.lt.u32 p3, r0, 3; @p3 ld.global.b32 r17, [d7+8]; st.shared.b32 [r5], r17; bar.sync 0;
 add.u32 r10, r10, 1; setp.lt.u32 p2, r10, 6; @p2 bra LOOP;
 ret; }
 """
 
 
 class Seen:
-    """What a launch leaves: results, the order of events and shadows, or how it failed."""
+    """What a launch leaves: results, what it has moved, the order of events and shadows, or how it failed."""
 
     def __init__(self, body: str, out: np.ndarray, given: np.ndarray, monkeypatch, hot: bool):
         launches, shared = [], []
@@ -275,6 +310,7 @@ class Seen:
         class Watched(emulator.machine.launch.Launch):
             def __init__(self, *arguments, **options):
                 super().__init__(*arguments, **options)
+                self.counted = tallied(self)
                 launches.append(self)
 
         monkeypatch.setattr(emulator.device, "Launch", Watched)
@@ -295,6 +331,7 @@ class Seen:
         (launch,) = launches
         order = launch.order
         self.out, self.time, self.now = out.tolist(), launch.engine.now, order.now
+        self.counted = launch.counted
         self.events = [a[: order.now + 1].tolist() for a in (order.component, order.space, order.marks)]
         self.who = [str(w) for w in order.log]
         shadows = [shadow for _, shadow in launch.shadow.regions.values() if shadow.words.written.any()]
@@ -317,9 +354,9 @@ def both(body: str, monkeypatch) -> tuple[Seen, Seen]:
 
 
 def test_a_kernel_leaves_the_same(monkeypatch):
-    """Results, time, the order of events and who they were, shadows, what the next launch has to wait for."""
+    """Results, time, bytes moved, events in order and who they were, shadows, what the next launch waits for."""
     mine, theirs = both(MEMORY, monkeypatch)
-    assert not mine.error and any(mine.out)
+    assert not mine.error and any(mine.out) and mine.counted["global_load"] and mine.counted["global_store"]
     for name, value in vars(theirs).items():
         assert getattr(mine, name) == value, name
 

@@ -161,6 +161,20 @@ def check_seed():
     assert draw(torch.manual_seed) == draw(torch.cuda.manual_seed) == draw(torch.cuda.manual_seed_all)
 
 
+def check_module():
+    """A module goes to the device with its parameters, which stay parameters and get gradients."""
+    host = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2, bias=False))
+    given = torch.randn(3, 4)
+    module, want = copy.deepcopy(host).to("cuda"), host(given)
+    assert all(p.is_cuda and p.requires_grad and isinstance(p, torch.nn.Parameter) for p in module.parameters())
+    module[2].weight = torch.nn.Parameter(module[2].weight.detach())
+    got = module(given.cuda())
+    assert got.is_cuda and torch.equal(got.cpu(), want)
+    want.sum().backward(), got.sum().backward()
+    assert all(torch.equal(p.grad.cpu(), q.grad) for p, q in zip(module.parameters(), host.parameters()))
+    raises(RuntimeError, "same device", lambda: module(given))
+
+
 def check_refused_by_name():
     raises(Unsupported, "memory_stats", lambda: torch.cuda.memory_stats())
     raises(Unsupported, "cuda:1", lambda: torch.ones(2, device="cuda:1"))

@@ -5,14 +5,18 @@ why there is no time, when times are asked for. Those in tests/cheats work on te
 a second; those in tests/cheats/kernels are added to a submission that launches a kernel, tests/naive_kernel.py.
 """
 
+import operator
 import re
 from pathlib import Path
 
 import pytest
 
+from tests.thorough import all_but_every
+
 TESTS = Path(__file__).parents[1]
 HOST, KERNELS = (sorted((TESTS / folder).glob("*.py")) for folder in ("cheats", "cheats/kernels"))
 NAIVE = (TESTS / "naive_kernel.py").read_text()
+STEM = operator.attrgetter("stem")
 SIZES = ((40, 24), (48, 32), (128, 64))  # m, n, k of two groups
 
 
@@ -23,7 +27,7 @@ def reason(cheat: Path, key: str) -> str | None:
 
 
 def those(key: str) -> list:
-    return [pytest.param(path, id=path.stem) for path in HOST + KERNELS if reason(path, key)]
+    return [path for path in HOST + KERNELS if reason(path, key)]
 
 
 @pytest.fixture
@@ -40,7 +44,22 @@ def submission(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("cheat", those("caught"))
+# Of families that a GPU MODE leaderboard had accepted: https://github.com/gpu-mode/reference-kernels/issues/162
+ACCEPTED = {
+    "aggregator underflow": "kernels/aggregator_underflow",
+    "replay": "address_cache",
+    "lazy output": "lazy_output",
+    "timer patch": "patched_event_timer",
+}
+
+
+@pytest.mark.parametrize("family", ACCEPTED)
+def test_what_a_leaderboard_accepted_is_caught(family, submission, judged):
+    cheat = TESTS / "cheats" / f"{ACCEPTED[family]}.py"
+    (test_cheat_is_caught if cheat in HOST else test_cheat_is_caught_by_the_benchmark)(cheat, submission, judged)
+
+
+@pytest.mark.parametrize("cheat", all_but_every(2, those("caught")), ids=STEM)
 def test_cheat_is_caught(cheat, submission, judged):
     hangs = cheat.stem.startswith("hangs")
     (verdict,) = judged(submission(cheat), SIZES, timeout=5 if hangs else 60, calls=4)
@@ -48,7 +67,7 @@ def test_cheat_is_caught(cheat, submission, judged):
     assert re.search(reason(cheat, "caught"), verdict.reason), verdict.reason
 
 
-@pytest.mark.parametrize("cheat", those("benchmark"))
+@pytest.mark.parametrize("cheat", all_but_every(2, those("benchmark")), ids=STEM)
 def test_cheat_is_caught_by_the_benchmark(cheat, submission, judged):
     """It fails, or its results are right and it gets no time."""
     (verdict,) = judged(submission(cheat), SIZES, timed=True, calls=1)

@@ -432,6 +432,11 @@ def test_command_line(tmp_path, monkeypatch):
     assert missing.exit_code == 2 and "cannot read the submission" in missing.output
 
 
+def test_the_submission_has_no_findings(tmp_path):
+    assert found((ROOT / "submission.py").read_text(), tmp_path) == []
+
+
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_submission_passes(tmp_path):
     """With the first guess of each case: all are 44 kernels; test_machine_code.py has those of the group GEMM."""

@@ -15,6 +15,7 @@ import emulator
 import emulator.device
 from tests import quick_dsl
 from tests.moe import examples
+from tests.thorough import all_but, all_but_every
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,9 @@ def forget_kernels():
     launcher.cache_clear()
 
 
+# `make test` has these.
+KEPT = [("ragged", config) for config in (SWAP_AB, TILE, CLUSTER, WIDE, "M128_N256_C2_BURST2")]
+KEPT += [("cut into many parts", SWAP_AB), ("several token tiles", CLUSTER), ("nan, cut into many parts", SWAP_AB)]
 # `python -m moe.check --emulated` has every case under every config. Here those that differ in what a CTA gets have all
 # three kernels, and each of the other ones one.
 CASES = [(name, config) for name in ("ragged", "cut into many parts") for config in (SWAP_AB, TILE, CLUSTER)]
@@ -78,12 +82,12 @@ CASES += [(name, WIDE) for name in ("ragged", "several token tiles", "cut into m
 CASES += [("several token tiles", "M128_N64_SPLIT_K")] * (MACHINE == "b200")
 
 
-@pytest.mark.parametrize("name, config", CASES)
+@pytest.mark.parametrize("name, config", all_but(KEPT, CASES))
 def test_cases(moe, name, config):
     assert moe.run(moe.CASES[name], getattr(tuned(), config)) <= moe.BOUND
 
 
-@pytest.mark.parametrize("name", ["ragged", "several token tiles", "a single row"])
+@pytest.mark.parametrize("name", all_but_every(2, ["several token tiles", "ragged", "a single row"]))
 def test_split_k(moe, name):
     """Sums go from one CTA of a cluster to the other, for several tiles in turn; of a single block of K they do not."""
     assert moe.run(moe.CASES[name], getattr(tuned(), SPLIT_K), 3) <= moe.BOUND
@@ -95,6 +99,7 @@ def test_whole_tiles_and_shares(moe):
     assert moe.run(moe.CASES[name], getattr(tuned(), config)) <= moe.BOUND
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(MACHINE != "h200", reason="a B200 shares these equally")
 def test_one_token_tile_an_expert_in_whole_tiles(moe):
     """Eight tiles of six clusters: equal shares would cut some of them, whose sums go through scratch memory."""
@@ -122,7 +127,7 @@ def test_example_of_the_page(moe, monkeypatch):
     assert out.dtype == torch.bfloat16 and (out - expected).norm() <= 2**-9 * expected.norm()
 
 
-@pytest.mark.parametrize("schedule", range(1, 9))
+@pytest.mark.parametrize("schedule", all_but((2, 3, 7), range(1, 9)))
 def test_orders_of_events(moe, schedule):
     """One class of operation after the other is late, then all: clusters, cut tiles and bursts included.
 
@@ -139,7 +144,7 @@ def test_waits_for_the_previous_kernel(moe):
     assert moe.run(moe.CASES["ragged"], getattr(tuned(), SHARED), written=True) <= moe.BOUND
 
 
-@pytest.mark.parametrize("name", [SWAP_AB, SHARED, SPLIT_K])
+@pytest.mark.parametrize("name", all_but([SWAP_AB], [SWAP_AB, SHARED, SPLIT_K]))
 def test_m_indptr_that_changes(moe, monkeypatch, name):
     """The launch before writes m_indptr: what the schedule was first made from, and loads were begun for, is wrong."""
     from moe.kernels import schedule as scheduler
@@ -184,7 +189,7 @@ def test_no_room_for_all_ctas(moe, monkeypatch):
     assert moe.run(moe.CASES["cut into many parts"], config) <= moe.BOUND
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.integers(0, 70), min_size=1, max_size=8), st.sampled_from([128, 256, 384]), st.sampled_from([128, 384])
 )
@@ -202,7 +207,7 @@ FAULTS += ["results are read too early", "a CTA ends too early", "sums are given
 FAULTS += ["a stage is released too early"] * (MACHINE == "h200")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", all_but((FAULTS[0], FAULTS[3], FAULTS[4]), FAULTS))
 def test_planted_faults_are_seen(moe, monkeypatch, fault):
     """What the tests above are worth: each of these kernels fails."""
     from cutlass import Int32

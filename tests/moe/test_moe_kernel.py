@@ -18,8 +18,9 @@ HERE = Path(__file__).parent
         ("fp4_checks.py", "h200"),
     ],
 )
-def test_kernels(checks, machine):
+def test_kernels(checks, machine, pytestconfig):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / checks)]
+    command += ["--thorough"] * pytestconfig.getoption("--thorough")
     env = os.environ | {"MOE_MACHINE": machine}
     done = subprocess.run(command, cwd=HERE.parents[1], env=env, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-8000:] + done.stderr[-2000:]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.thorough import all_but
+
 ROOT = Path(__file__).parents[2]
 BEGINNING = """
 import torch
@@ -46,8 +48,11 @@ except ValueError as e:
 """
 
 
+SCRIPTS = [("b200", GEMM, "a"), ("h200", LAYER, "routing_logits")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("machine, script, first", [("b200", GEMM, "a"), ("h200", LAYER, "routing_logits")])
+@pytest.mark.parametrize("machine, script, first", all_but(SCRIPTS[:1], SCRIPTS))
 def test_a_script_with_cuda_tensors(machine, script, first, tmp_path):
     """A call computes what it should, and tensors that have stayed on the host are refused."""
     path = tmp_path / "script.py"

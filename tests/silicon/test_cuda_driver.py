@@ -265,6 +265,7 @@ def test_contestants_take_turns_in_random_order(cuda, launches, monkeypatch):
     assert set(turns) == {(7,) * 4 + (8,) * 4, (8,) * 4 + (7,) * 4}
 
 
+@pytest.mark.thorough
 def test_calibration_s_card(cuda):
     """calibrate.Gpu on the emulator: eight words, and microseconds of all launches."""
     card = calibrate.Gpu()

@@ -25,6 +25,7 @@ ON_GPU = {  # arguments with which a program measures; FOLDER stands for one wit
     "silicon.entry.h200_real": ["run", "FOLDER"],
     "silicon.golden.record": ["--only", "add", "--out", "FOLDER/x"],
     "silicon.probes.gpc_clock": ["run", "FOLDER/x"],
+    "silicon.probes.gpcs": ["run", "FOLDER/x"],
     "silicon.probes.halves": [],
     "silicon.probes.operands": [],
     "silicon.probes.pdl_chain": ["card"],
@@ -35,6 +36,7 @@ ON_GPU = {  # arguments with which a program measures; FOLDER stands for one wit
     "silicon.probes.wgmma": ["run", "FOLDER/x"],
     "silicon.timing.record": ["--only", "clock/nothing", "--out", "FOLDER/x"],
     "silicon.whole_kernels.hopper": ["run", "FOLDER"],
+    "silicon.zoo": ["run", "FOLDER/x"],
 }
 ON_CPU = {  # programs that need none
     "silicon.entry.host_path", "silicon.golden.cases", "silicon.golden.coverage", "silicon.timing.validate",

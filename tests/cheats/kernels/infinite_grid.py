@@ -1,0 +1,19 @@
+"""Launches a grid whose first size is no number."""
+# caught: the submission's process sent something that is not a reply
+
+import emulator
+
+launch_itself = emulator.DEVICE.elsewhere
+honest_kernel = custom_kernel
+
+
+class Endless(list):
+    def __iter__(self):
+        return iter((float("inf"), 1, 1))
+
+
+def custom_kernel(data):
+    emulator.DEVICE.elsewhere = lambda module, kernel, grid, *rest, **options: launch_itself(
+        module, kernel, Endless(), *rest, **options
+    )
+    return honest_kernel(data)

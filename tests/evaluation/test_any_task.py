@@ -1,0 +1,291 @@
+"""`--task-dir`: tasks of others, in folders of the form of gpu-mode/reference-kernels; tests/tasks is one."""
+
+import dataclasses
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from evaluation import ROOT
+from evaluation.commands.cli import cli
+from evaluation.commands.run import LongCases
+from evaluation.judge.judge import Options, judge
+from evaluation.tasks import data as any_data
+from evaluation.tasks.estimate import Estimate, size
+from evaluation.tasks.folder import FolderModules, TaskFolder, parse_spec
+from tests.thorough import all_but
+
+FOLDER = ROOT / "tests" / "tasks" / "doubled"
+KERNEL = '''
+import emulator
+from task import Options
+from utils import make_match_reference  # a submission may import the task's files
+
+PTX = """
+.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry double(.param .u64 x, .param .u64 y, .param .u64 sum, .param .f32 c)
+{
+    .reg .b32 %r<2>; .reg .b64 %rd<4>; .reg .f32 %f<3>;
+    mov.u32 %r0, %ctaid.x;
+    mov.u32 %r1, %tid.x;
+    mad.lo.u32 %r0, %r0, 32, %r1;
+    mul.wide.u32 %rd0, %r0, 4;
+    ld.param.u64 %rd1, [x];
+    ld.param.u64 %rd2, [y];
+    ld.param.f32 %f2, [c];
+    add.u64 %rd1, %rd1, %rd0;
+    add.u64 %rd2, %rd2, %rd0;
+    ld.global.f32 %f0, [%rd1];
+    fma.rn.f32 %f1, %f0, 0f40000000, %f2;
+    st.global.f32 [%rd2], %f1;
+    ld.param.u64 %rd3, [sum];
+    red.global.add.f32 [%rd3], %f1;
+    ret;
+}
+"""
+
+
+def custom_kernel(data):
+    x, output, options = data
+    assert isinstance(options["add"], Options)
+    total = output.new_zeros(())
+    args = [x, output, total, options["add"].constant]
+    emulator.launch(PTX, "double", grid=(x.numel() // 32, 1, 1), block=32, args=args)
+    return output, {"sum": total}
+'''
+TORCH = """
+def custom_kernel(data):
+    x, output, options = data
+"""
+WRONG = {
+    "wrong": ("return x * 2, {'sum': (x * 2 + 0.5).sum()}", "mismatch found!"),
+    "raises": ("raise ArithmeticError('no')", r"ArithmeticError: no \(line 4 of the submission"),
+    "hangs": ("while True: pass", "hang: no result within 2 s"),
+    "shape": ("return x[1:], {'sum': x.sum()}", "SIZE MISMATCH"),
+    "host": ("return (2 * x + 0.5).cpu(), {'sum': x.sum()}", "on cpu, is not in the device's memory"),
+    "type": ("return x.numpy", "which is neither|neither a tensor"),
+    "nothing": ("x.mul_(2)", "check_implementation: TypeError"),
+    "keeps": (
+        "kept.append(2 * x + 0.5) if not kept else 0; return kept[0], {'sum': kept[0].sum()}\nkept = []",
+        "mismatch found!",
+    ),
+    "cannot be imported": ("return 1\nimport no_such_module", "no_such_module"),
+}
+
+
+@pytest.fixture
+def verdicts(tmp_path):
+    """verdicts(submission's text, case's numbers): of the task in tests/tasks."""
+
+    def run(text: str, *numbers: int, program: str = "", **options):
+        (tmp_path / "own.py").write_text(text)
+        (tmp_path / "eval.py").write_text(program)
+        folder = dataclasses.replace(TaskFolder.read(str(FOLDER)), evaluator=str(tmp_path / "eval.py"))
+        given = {"jobs": 1, "timeout": 60, "extra": False, **options}
+        return judge(
+            [folder.tests[number] for number in numbers],
+            Options(str(tmp_path / "own.py"), "emulated", folder=folder, **given),
+        )
+
+    return run
+
+
+def test_right_results_pass(verdicts):
+    for verdict in verdicts(KERNEL, 0, 1):
+        assert (verdict.status, verdict.reason) == ("pass", "")
+        assert "the judge's memory and files out of reach" in verdict.isolation
+
+
+@pytest.mark.parametrize("name", all_but(("wrong", "raises", "hangs", "shape", "host", "keeps"), WRONG))
+def test_what_is_wrong_fails_with_its_reason(verdicts, name):
+    body, reason = WRONG[name]
+    (verdict,) = verdicts(f"{TORCH}    {body}\n", 1, timeout=2 if name == "hangs" else 60)
+    assert verdict.status == "fail"
+    assert re.search(reason, verdict.reason), verdict.reason
+
+
+def test_a_finding_fails(verdicts):
+    (verdict,) = verdicts(KERNEL.replace("[%rd1];", "[%rd1+128];"), 1)
+    assert verdict.status == "fail" and re.search("out-of-bounds: .* past the end of tensor", verdict.reason)
+
+
+LAZY = """custom_kernel(data, seen=[]):
+    seen.append(0)
+    if len(seen) == 2:
+        return data[1], {"sum": data[0].sum()}
+"""
+UNTIMED = {
+    "host": ("total}", "output.sum()}", "the launches of a call alone do not give its result when timed: mismatch"),
+    "torch": ("[x, output, total", "[x.clone(), output, total", "the launches of a call alone do not give its result"),
+    "lazy when timed": ("custom_kernel(data):", LAZY, "call 1 does not launch what call 0 launches"),
+}
+
+
+def timed(verdicts, text: str, program: str = "") -> dict:
+    """The one benchmark, size 32, of a folder whose grader's program has this text."""
+    return verdicts(text, 1, timed=True, calls=1, program=program)[0]
+
+
+def test_benchmark_is_modelled(verdicts):
+    """The calls of the grader, back to back, each on inputs of its own; what was timed is right."""
+    verdict = timed(verdicts, KERNEL, "NUM_ITERATIONS_PER_BENCHMARK = 5 * 1")
+    assert (verdict.status, verdict.modelled.get("error")) == ("pass", None)
+    reply = verdict.modelled
+    assert reply["calls"] == 5 and reply["launches"] == 1 and reply["us_interval"][0] < reply["us"] < 10
+    single = timed(verdicts, KERNEL).modelled
+    assert single["calls"] == 1 and single["errors_of"] == "single calls" and single["us"] > reply["us"]
+
+
+@pytest.mark.parametrize("name", UNTIMED)
+def test_what_is_not_timed_says_why(verdicts, name):
+    old, new, reason = UNTIMED[name]
+    verdict = timed(verdicts, KERNEL.replace(old, new), "NUM_ITERATIONS_PER_BENCHMARK = 3")
+    assert reason in verdict.modelled["error"]
+    assert verdict.status == ("fail" if name == "lazy when timed" else "pass"), verdict.reason
+
+
+def test_calls_in_a_row_are_those_of_the_graders_program(tmp_path):
+    folder = TaskFolder.read(str(FOLDER))
+    text = "MAX_ITERATIONS_PER_BENCHMARK = 50\nBENCHMARK_INPUT_BYTES_TARGET = 4 * 1024\nother = max(1, 2)"
+    (tmp_path / "eval.py").write_text(text)
+    folder = dataclasses.replace(folder, evaluator=str(tmp_path / "eval.py"))
+    assert [folder.calls(size) for size in (1, 1000, 4096, 10000)] == [50, 4, 1, 1]
+    assert dataclasses.replace(folder, evaluator=None).calls(1) == 1
+
+
+@pytest.mark.thorough  # another process imports torch and all doors
+def test_profile(tmp_path):
+    (tmp_path / "own.py").write_text(KERNEL)
+    arguments = "profile", "--task-dir", FOLDER, "--submission", tmp_path / "own.py", "--out", tmp_path / "timelines"
+    result = CliRunner().invoke(cli, [*map(str, arguments), "--spec", "size: 64; seed: 1; signed: True"])
+    assert result.exit_code == 0 and "case 0: size: 64; seed: 1; signed: True" in result.output, result.output
+    assert (tmp_path / "timelines" / "case0" / "timeline.json.gz").exists()
+
+
+def test_check_takes_any_leaderboard(tmp_path):
+    (tmp_path / "own.py").write_text("#!POPCORN leaderboard doubled\n" + TORCH + "    return x\n")
+    file, anywhere = str(tmp_path / "own.py"), ("--task-dir", str(FOLDER))
+    result = CliRunner().invoke(cli, ["check", "--submission", file, *anywhere])
+    assert result.exit_code == 0 and "unknown leaderboard" not in result.output, result.output
+    assert CliRunner().invoke(cli, ["check", "--no-compile", file]).exit_code == 1
+
+
+def test_command(tmp_path):
+    """Tables, JSON and exit codes are those of the other tasks; small cases come first."""
+    submission = tmp_path / "own.py"
+    submission.write_text(KERNEL)
+    arguments = "test", "--task-dir", str(FOLDER), "--submission", str(submission), "--json", str(tmp_path / "out.json")
+    result = CliRunner().invoke(cli, [*arguments, "--jobs", "1"])
+    assert result.exit_code == 0, result.output
+    assert "doubled, compared by its check_implementation: rtol 0.001, atol 0.001 (line 23)\nheld: " in result.output
+    assert "all 2 cases passed" in result.output
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert [case["spec"] for case in written["cases"]] == [case.spec for case in TaskFolder.read(FOLDER).tests]
+    assert written["task_dir"] == str(FOLDER) and written["compared_by"].startswith("its check_implementation")
+    submission.write_text(KERNEL.replace("0f40000000", "0f40400000"))
+    result = CliRunner().invoke(cli, [*arguments, "--spec", "size: 64; seed: 3; signed: False"])
+    assert result.exit_code == 1 and "mismatch found!" in result.output and "1 of 1 case failed" in result.output
+
+
+REFUSED = {
+    "no folder": (lambda path: ("--task-dir", path / "none"), "cannot read the task of "),
+    "no submission": (lambda path: ("--task-dir", path, "--submission", ROOT / "submission.py"), "needs --submission"),
+    "two tasks": (lambda path: ("--task-dir", path, "--task", "nvfp4_dual_gemm"), "exclude each other"),
+    "no such case": (lambda path: ("--task-dir", path, "--case", "7"), "there is no case 7: the last is 1"),
+    "spec": (lambda path: ("--task-dir", path, "--spec", "size 3"), "invalid test case: 'size 3'"),
+    "another leaderboard": (lambda path: ("--spec", "m: 64; n: 64; k: 256; l: 1; seed: 1"), "names nvfp4_gemm, no"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_input_gets_one_sentence(tmp_path, name):
+    (tmp_path / "own.py").write_text("#!POPCORN leaderboard nvfp4_gemm\n")
+    arguments, sentence = REFUSED[name]
+    given = [*map(str, ("test", "--submission", tmp_path / "own.py", *arguments(FOLDER)))]
+    result = CliRunner().invoke(cli, given)
+    assert result.exit_code == 2 and sentence in result.output and "Traceback" not in result.output, result.output
+
+
+BROKEN = {
+    "YAML": ("task.yml", "files: [", "is not YAML"),
+    "form": ("task.yml", "- 1", "has no list of files"),
+    "file": ("task.yml", "files: [{name: utils.py, source: ../none.py}]", "names utils.py, and there is no file"),
+    "entry": ("task.yml", "files: [submission.py]", "a file has a name and a source"),
+    "reference": ("task.yml", "files: []", "names no reference.py"),
+    "GPUs": ("task.yml", "files: []\nmulti_gpu: true", "is of several GPUs"),
+    "cases": ("task.yml", "files: [{name: reference.py, source: reference.py}]\ntests: [1]", "is not a list of cases"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_no_task_is_said_in_a_sentence(tmp_path, name):
+    folder = tmp_path / "task"
+    shutil.copytree(FOLDER, folder)
+    file, text, sentence = BROKEN[name]
+    (folder / file).write_text(text)
+    with pytest.raises(ValueError, match=sentence):
+        TaskFolder.read(str(folder))
+
+
+def test_a_reference_without_its_functions_is_refused(tmp_path):
+    (tmp_path / "reference.py").write_text("generate_input = 3\n")
+    with FolderModules({"reference": str(tmp_path / "reference.py")}) as modules:
+        with pytest.raises(ValueError, match="has no generate_input and no check_implementation"):
+            modules.reference()
+    import reference
+
+    assert hasattr(reference, "TASKS")  # this repository's again
+
+
+def test_cases_are_those_of_the_grader():
+    """It writes them as text, and reads back numbers alone."""
+    case = parse_spec("size: 32; m: [1, 2]; flag: False; case: band; eps: 0.5")
+    assert case.args == {"size": 32, "m": (1, 2), "flag": "False", "case": "band", "eps": 0.5}
+    assert case.spec == "size: 32; m: [1, 2]; flag: False; case: band; eps: 0.5"
+    assert size(case.args) == 32 * 3 * 0.5
+
+
+def test_data_of_any_form():
+    x = torch.arange(12.0)
+    data = {"views": [x[2:8].view(2, 3), x], "module": torch.nn.Linear(2, 2), "none": None, "same": (x, x)}
+    copy = any_data.copied(data)
+    assert torch.equal(copy["views"][0], x[2:8].view(2, 3)) and torch.equal(copy["same"][1], x)
+    assert copy["views"][1].data_ptr() != x.data_ptr() and len(any_data.tensors(data)) == 4
+    returned = ([x, 1.5], {"a": None, "b": (True, "text")})
+    described = json.loads(json.dumps(any_data.described(returned)))
+    assert any_data.rebuilt(described, lambda spec: x) == returned
+    deep = None
+    for _ in range(any_data.DEPTH + 2):
+        deep = [deep]
+    for wrong in (deep, {1: x}, object()):
+        with pytest.raises(ValueError):
+            any_data.described(wrong)
+    for wrong in ({"value": [1]}, {"code": 1}, {}, {"list": [], "tuple": []}):
+        with pytest.raises((ValueError, KeyError)):
+            any_data.rebuilt(wrong, lambda spec: x)
+    with pytest.raises(ValueError, match="cannot be sent"):
+        any_data.packed(lambda: 0, id)
+
+
+def test_a_long_case_says_so_before_it_starts():
+    estimate = Estimate()
+    assert estimate.seconds(100) is None
+    estimate.add(100, 2.0)
+    assert estimate.seconds(1000) == pytest.approx(200.0)  # squared, as long as nothing else is known
+    estimate.add(200, 4.0)
+    assert estimate.seconds(1000) == pytest.approx(20.0)
+    said = []
+    screen = type("Screen", (), {"line": lambda self, *parts: said.append(parts)})()
+    watch = LongCases(screen, (0, 1, 2), [1.0, 2.0, 3000.0], 300.0)
+    for index in (0, 1, 2):
+        watch.started(index)
+        if index < 2:
+            watch.begun[index] -= index + 1
+            watch.ended(index)
+    ((text, rest),) = said
+    assert text[0] == "case 2 may take about 50 min, by the smaller ones" and "after 300 s (--timeout)" in rest
