@@ -84,7 +84,7 @@ TRITON = (
     tutorial("06-fused-attention.py", _ATTENTION.format(128, True, False), of=", forward", explained="B200: a false alarm. The loop's first turn is made with its guards off if there is none, and loads accumulators that nothing wrote and nothing uses"),
     tutorial("06-fused-attention.py", _ATTENTION.format(128, True, True), of=", forward, warp specialised", machines=B200),
     tutorial("06-fused-attention.py", _ATTENTION.format(1024, False, False), of=", forward, 1 x 2 x 1024 x 64"),
-    tutorial("06-fused-attention.py", "test_op(1, 2, 128, 64, True, False, 'bwd', 'triton-fp16')", of=", backward"),
+    tutorial("06-fused-attention.py", "test_op(1, 2, 128, 64, True, False, 'bwd', 'triton-fp16')", of=", backward", explained="B200: as forward"),
     tutorial("07-extern-functions.py"),
     tutorial("08-grouped-gemm.py", _GROUPED, until="group_m = ["),
     tutorial("09-persistent-matmul.py", "validate(256, 256, 256, torch.float16)"),
@@ -125,7 +125,7 @@ SUBMISSIONS = (
     submission("gemv", _NAREG, "nvfp4_kernels/submit_final.py"),
     submission("gemv", "jIab-b", "kernel_thing/examples/1.py"),
     submission("dual_gemm", _NAREG, "nvfp4_dual_gemm/sub_ptx_v3.py"),
-    submission("gemm", "jIab-b", "s_128.py"),
+    submission("gemm", "jIab-b", "s_128.py", explained="its tcgen05.alloc asks for 136 columns, which are to be a power of two (9.7.16.7.1)"),
     submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/v2.py"),
     submission("gemv", _NAREG, "nvfp4_kernels/v7_3.py"),
     submission("gemv", "Better-Call-Paul", "gemv_model.py"),
@@ -166,7 +166,12 @@ _NAMES = """
     tutorial/08_mlir_value_tree_debug tutorial/09_tma_4d_to_2d tutorial/10_minimal_tensor_mma_fp8
     tutorial/gemm_M128_N128_Kany_TN_warpspec_multistage
 """
+_TWICE = "every warp's elected lane makes the mbarriers, though they live already"
 _EXPLAINED = {
+    "tutorial/05_minimal_tensor_mma": f"line 74: {_TWICE}",
+    "tutorial/06_softmax": "line 328: no barrier between the reads of element 0 and warp 0's next store to it",
+    "tutorial/10_minimal_tensor_mma_fp8": f"line 82: {_TWICE}",
+    "tutorial/gemm_M128_N128_Kany_TN_warpspec_multistage": f"line 203: {_TWICE}",
     "reduction/cluster_tmem_reduce": "line 245: `tcgen05.wait::st` does not wait for `tcgen05.cp`, which needs a commit and its mbarrier",
     "tcgen05/1cta_mma_a_from_tmem": "line 204: all warps store at lane 0, which is that of the first one",
     "tma/tma_load_store": "line 302: every warp's elected lane stores the whole tile; the bytes are the same, so the result stands",
