@@ -5,6 +5,7 @@
     modal run modal_app.py --mode sweep --grid "stages=3,4 store_boxes=1,2"
     modal run modal_app.py --mode benchmark --task nvfp4_dual_gemm
     modal run modal_app.py --mode benchmark --task fp8_moe   # also fp8_grouped_gemm; and --mode test; and --gpu H200
+    modal run modal_app.py --mode benchmark --task moe_parallel --gpu H100:2
 
 Modes: test and benchmark as `python eval.py` has them, leaderboard as the bot does it, profile (Nsight Compute or
 torch.profiler), sweep (one config per container), calibrate (a patch for the timing model's figures). The functions are
@@ -36,7 +37,7 @@ CONTAINERS = 8  # B200s that a sweep rents at once
 # Listed by --help; evaluation.gpu.runs and reference.py have them, too, and take seconds to import.
 Mode = Literal["test", "benchmark", "leaderboard", "profile", "sweep", "calibrate"]
 # "": that of the submission's header; those of FP8 are the kernels in moe/, whatever the submission is
-TaskName = Literal["", "nvfp4_group_gemm", "nvfp4_dual_gemm", "fp8_grouped_gemm", "fp8_moe"]
+TaskName = Literal["", "nvfp4_group_gemm", "nvfp4_dual_gemm", "fp8_grouped_gemm", "fp8_moe", "moe_parallel"]
 
 # The grader's: https://github.com/gpu-mode/kernelbot/blob/4bdd839a/src/runners/modal_runner.py
 image = (
@@ -129,17 +130,16 @@ def commit() -> str:
 
 def requests(mode: str, submission: str, task: str, device: str, grid: str = "") -> list[dict]:
     """What to run; task "": that of the submission's header. Raises SystemExit with one sentence for what cannot be."""
-    from evaluation.commands import moe_tasks
-    from evaluation.gpu.runs import MODES, MOE_MODES, specs
+    from evaluation.gpu.runs import MODES, MOE_MODES, MOE_TASKS, specs
     from evaluation.upload.check import task_of_file
     from reference import TASKS
     from task import read_task_yaml
 
     if mode not in MODES:
         raise SystemExit(f"unknown mode '{mode}': there are {', '.join(MODES)}")
-    if task and task not in (*TASKS, *moe_tasks.TASKS):
-        raise SystemExit(f"unknown task '{task}': there are {', '.join((*TASKS, *moe_tasks.TASKS))}")
-    if task in moe_tasks.TASKS:
+    if task and task not in (*TASKS, *MOE_TASKS):
+        raise SystemExit(f"unknown task '{task}': there are {', '.join((*TASKS, *MOE_TASKS))}")
+    if task in MOE_TASKS:
         if mode not in MOE_MODES:
             raise SystemExit(f"--task {task} has no mode '{mode}': there are {', '.join(MOE_MODES)}")
         return [{"mode": mode, "task": task, "submission": "", "name": "moe", "device": device, "config": None}]

@@ -50,6 +50,7 @@ KINDS = {
 
 # What the PTX ISA does not promise and silicon is seen to do: a note, unless --strict makes it a fault. NOT_PROMISED.md
 NOTES = {
+    "arrives-twice": "Warps arrive at a named barrier and then wait at it, and count twice in one phase.",
     "exit-before-arrival": "A CTA exits before an arrival of another CTA at its mbarrier, for which nobody waits.",
     "exit-before-store": "A CTA exits before its bulk stores have read its shared memory.",
     "unfenced-overwrite": "The async proxy overwrites what threads have used with no fence.proxy.async since.",

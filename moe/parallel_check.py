@@ -1,6 +1,11 @@
-"""Checks ExpertParallel on the GPUs of this host: torchrun --nproc-per-node 2 -m moe.parallel_check
+"""Checks ExpertParallel.
 
-Against moe.experts on a single GPU and, bit by bit, against collectives: random sizes, late ranks, CUDA graphs.
+    torchrun --nproc-per-node 2 -m moe.parallel_check                # on these GPUs
+    python -m moe.parallel_check --lose killed                       # there, too: a rank that dies, or is late
+    python -m moe.parallel_check --emulated --ranks 8 --schedules 20 # on emulated H200s
+
+On GPUs against moe.experts on a single one and, bit by bit, against collectives: random sizes, late ranks, CUDA graphs.
+Emulated against the reference, under many orders of events, with planted faults, each of which must be found.
 """
 
 import os
@@ -9,19 +14,33 @@ import click
 import torch
 import torch.distributed as dist
 
+from moe.checks.emulated_ranks import check_emulated
+from moe.checks.lost_rank import lose
 from moe.checks.parallel import check_on_gpus
 
 
 @click.command()
 @click.option("--calls", type=click.IntRange(1), default=1000, show_default=True, help="Calls of random sizes.")
-def main(calls: int) -> None:
-    """Check expert parallelism on the GPUs that torchrun gave."""
-    if "LOCAL_RANK" not in os.environ:
+@click.option("--lose", "how", type=click.Choice(["killed", "late"]), help="What becomes of the last rank.")
+@click.option("--emulated", is_flag=True, help="On emulated H200s.")
+@click.option("--ranks", type=click.IntRange(2, 16), default=2, show_default=True, help="Emulated GPUs.")
+@click.option("--schedules", type=click.IntRange(1), default=1, show_default=True, help="Orders of events, emulated.")
+@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), help="At a time, emulated.  [default: cores]")
+@click.option("--json", "file", type=click.Path(), help="Write there what was checked, emulated.")
+def main(calls: int, how: str | None, emulated: bool, ranks: int, schedules: int, jobs: int, file: str | None) -> None:
+    """Check expert parallelism on the GPUs that torchrun gave, or on emulated ones."""
+    if emulated:
+        check_emulated(ranks, schedules, jobs, file)
+    elif how:
+        for one_sided in (True, False):
+            lose(how, one_sided)
+    elif "LOCAL_RANK" not in os.environ:
         raise click.ClickException("start this by torchrun, with as many processes as there are GPUs")
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
-    check_on_gpus(dist.group.WORLD, calls)
-    dist.destroy_process_group()
+    else:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+        check_on_gpus(dist.group.WORLD, calls)
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,10 @@ class Moved(Function):
 
     @staticmethod
     def forward(ctx, tensor, move):
-        return move(tensor.detach())
+        there = move(tensor.detach())
+        result = torch.Tensor._make_subclass(type(there), there.detach())  # no view, so that it may be changed in place
+        result.__dict__.update(there.__dict__)
+        return result
 
     @staticmethod
     def backward(ctx, gradient):

@@ -89,5 +89,6 @@ def run_script(script: str, count: int) -> list[BaseException | None]:
     def program(main: types.ModuleType) -> None:
         main.__dict__.update(__file__=script, __builtins__=__builtins__, __cached__=None)
         exec(code, main.__dict__)
+        DEVICE.synchronize()  # what nobody has waited for is checked, too
 
     return run(count, program)

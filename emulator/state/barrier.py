@@ -229,14 +229,22 @@ class CountedBarrier(Waitable):
             self.before, self.come = self.come, []
             self.wake()
 
-    def check_phase(self, by: Actor, lanes: int, number: int, who: object) -> Fault | None:
+    def has(self, by: Actor, lanes: int) -> bool:
+        """Whether these lanes of a warp have come to this phase: by an arrival, as they would wait otherwise."""
+        return any(actor is by and others & lanes for actor, others, _ in self.come)
+
+    def check_phase(self, by: Actor, lanes: int, number: int, who: object, waits: bool) -> Fault | None:
         """Lanes of a warp come, which is an event: in another phase than they came to last, and after all that came to
-        the phase before, for which they would count otherwise. Returns what is wrong."""
+        the phase before, for which they would count otherwise. Returns what is wrong. waits: they come to wait."""
         fault = None
         for actor, others, arrival in self.come:
             if actor is by and others & lanes:
                 message = f"{by} comes again to {self}, and was {by.order.who(arrival)} in the same phase"
-                return Fault("barrier", message)
+                fault = Fault("barrier", message, note="arrives-twice" if waits else "")
+                break
+        if fault is not None:
+            self.come.append((by, lanes, number))
+            return fault
         for actor, _, arrival in self.before:
             if by.knowledge.known(actor.key) < arrival:
                 message = f"{who} may count for another phase of {self.name}: nothing that {by} has waited for comes "

@@ -28,7 +28,7 @@ def thread_count(g: LaneGroup) -> int:
 def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
     if g.token is None:
         barrier = g.cta.named_barrier(number)
-        _check_come(g, barrier, aligned, g.origin("bar.sync"))
+        _check_come(g, barrier, aligned, g.origin("bar.sync"), waits=True)
         if vote is not None:
             g.cta.vote(barrier, *vote, g)
         g.engine.progress += 1
@@ -51,11 +51,12 @@ def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
     return True
 
 
-def _check_come(g: LaneGroup, barrier, aligned: bool, origin):
+def _check_come(g: LaneGroup, barrier, aligned: bool, origin, waits: bool):
     """Lanes of a warp that come to a barrier come to it in one place (.aligned), and to the phase that they mean."""
     if g.launch.checks:
         actor = g.warp.actor
-        fault = barrier.check_phase(actor, g.lane_mask, actor.order.next(actor.key, origin), origin)
+        aligned = aligned and not barrier.has(actor, g.lane_mask)
+        fault = barrier.check_phase(actor, g.lane_mask, actor.order.next(actor.key, origin), origin, waits)
         if fault is not None:
             g.launch.found(fault)
     phase, place = g.warp.barrier_places.get(barrier, (-1, -1))
@@ -73,7 +74,7 @@ def _check_count(number, count):
 
 def bar_arrive(g: LaneGroup, number, count, aligned: bool):
     barrier = g.cta.named_barrier(number)
-    _check_come(g, barrier, aligned, g.origin("bar.arrive"))
+    _check_come(g, barrier, aligned, g.origin("bar.arrive"), waits=False)
     g.engine.progress += 1
     _check_count(number, count)
     publish(g)

@@ -36,6 +36,8 @@ from task import TestCase, parse_case
 
 # Of each task: what checks it, and what times it
 TASKS = {"fp8_grouped_gemm": ("moe.check", "moe.bench"), "fp8_moe": ("moe.layer_check", "moe.layer_bench")}
+# Likewise, on all GPUs of a machine, a process each; only rented ones, not a task of eval.py
+ON_ALL_GPUS = {"moe_parallel": ("moe.parallel_check", "moe.parallel_bench")}
 CALLS = {"fp8_grouped_gemm": 15, "fp8_moe": 3}  # back to back; a call of the layer takes minutes to simulate
 SHORT = {"fp8_grouped_gemm": (1, 9, 11), "fp8_moe": (0,)}  # cases of a run that names none: minutes
 CHECKED = "ragged", "cut into many parts", "shares, then whole tiles"  # cases of moe.check that a swept config must do

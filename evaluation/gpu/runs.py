@@ -32,7 +32,10 @@ from silicon import calibrate
 from task import TestCase, parse_case
 
 MODES = ("test", "benchmark", "leaderboard", "profile", "sweep", "calibrate")
-MOE_MODES = ("test", "benchmark")  # of moe_tasks.TASKS
+MOE_MODES = ("test", "benchmark")  # of MOE_TASKS
+MOE_TASKS = moe_tasks.TASKS | moe_tasks.ON_ALL_GPUS
+IN_GRAPHS = "whole, in a graph", "one-sided, in a graph"  # our layers
+TORCHRUN = "torch.distributed.run", "--nproc-per-node", "gpu", "-m"
 PACKAGES = ("torch", "nvidia-cutlass-dsl", "cuda-python", "numpy")
 SMI = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu"
 NCU = "ncu --set full --nvtx --nvtx-include custom_kernel/ --import-source 1 -c 10 -f -o".split()  # as the bot
@@ -158,11 +161,12 @@ def calibrated(request: dict, files: dict[str, bytes]) -> dict:
 
 def of_moe(request: dict, files: dict[str, bytes]) -> dict:
     """Runs moe/'s own checks or bench, which are no submission; keeps their output, and the bench's rows."""
-    checks, bench = moe_tasks.TASKS[request["task"]]
+    checks, bench = MOE_TASKS[request["task"]]
     timed = request["mode"] == "benchmark"
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder, "rows.json")
-        command = [sys.executable, "-m", *([bench, "--json", str(written)] if timed else [checks])]
+        launcher = TORCHRUN if request["task"] in moe_tasks.ON_ALL_GPUS else ()
+        command = [sys.executable, "-m", *launcher, *([bench, "--json", str(written)] if timed else [checks])]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         files[f"{request['task']}.txt"] = done.stdout
         print(done.stdout.decode(errors="replace"), flush=True)
@@ -171,7 +175,8 @@ def of_moe(request: dict, files: dict[str, bytes]) -> dict:
     passed = done.returncode == 0
     lines = done.stdout.decode(errors="replace").split("\n")
     reason = "" if passed else next((x for x in reversed(lines) if x.strip()), f"exit code {done.returncode}")
-    cases = [{"spec": command[2], "status": "pass" if passed else "fail", "reason": reason, "us": None, "err_us": None}]
+    status, spec = "pass" if passed else "fail", bench if timed else checks
+    cases = [{"spec": spec, "status": status, "reason": reason, "us": None, "err_us": None}]
     if timed and passed:
         cases = [
             {"spec": spec, "status": "pass", "reason": "", "us": us, "err_us": None}
@@ -182,9 +187,11 @@ def of_moe(request: dict, files: dict[str, bytes]) -> dict:
 
 
 def moe_times(rows: list[dict]) -> list[tuple[str, float]]:
-    """Lists (case, microseconds a call) of what moe.bench or moe.layer_bench wrote; the layer's is in a CUDA graph."""
+    """Lists (case, microseconds a call) of what moe.bench, moe.layer_bench or moe.parallel_bench wrote; layers' are in
+    CUDA graphs.
+    """
     return [
-        (f"t: {x['T']}", x["us"]["whole, in a graph"])
+        (f"t: {x['T']}", next(x["us"][name] for name in IN_GRAPHS if name in x["us"]))
         if "T" in x
         else (f"m: {x['m']}; n: {x['n']}; k: {x['k']}", x["us"]["this"])
         for x in rows
@@ -213,7 +220,7 @@ def run(request: dict) -> tuple[dict, dict[str, bytes]]:
     else:
         try:
             mode = request["mode"]
-            if request["task"] in moe_tasks.TASKS:
+            if request["task"] in MOE_TASKS:
                 outcome = of_moe(request, files)
             elif mode == "test":
                 outcome = judged(request, "tests")

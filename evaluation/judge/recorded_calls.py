@@ -25,6 +25,16 @@ class NotTimed(Exception):
     """There is no modelled time; the message says why."""
 
 
+def other_launch(first: list, queue: list) -> str:
+    """Says which launch of a call is the first that is not like that of call 0, whose launches are `first`, or ""."""
+    for number, (one, other) in enumerate(zip(first, queue)):
+        if one.shape != other.shape:
+            same = one.kernel == other.kernel
+            what = "another geometry, other options or other code" if same else f"not {one.kernel[:60]}"
+            return f"its launch {number} is {other.kernel[:60]}, {what}; a kernel made or chosen later has no time"
+    return "" if len(first) == len(queue) else f"it has {len(queue)} launches, not {len(first)}"
+
+
 class RecordedCalls:
     """Has the submission's process make the calls and ends it; then times, and checks, what it launched."""
 
@@ -129,10 +139,10 @@ class RecordedCalls:
         trial = self.trial
         if not queues[-1]:
             raise NotTimed("custom_kernel launched no kernel of its own: nothing to time")
-        first = [queued.shape for queued in queues[0]]
+        first = queues[0]
         for number, queue in enumerate(queues):
-            if [queued.shape for queued in queue] != first:
-                raise NotTimed(f"call {number} does not launch what call 0 launches")
+            if other := other_launch(first, queue):
+                raise NotTimed(f"call {number} does not launch what call 0 launches: {other}")
         if self.rewritten:
             raise NotTimed("the host changes device memory between launches: how long that takes is not modelled")
         launches = [queued for queue in queues for queued in queue]
@@ -149,7 +159,8 @@ class RecordedCalls:
             try:
                 contents.check(number, places[number])
             except Refused as error:
-                raise NotTimed(f"the launches of a call alone do not give its result{when}: {error}") from None
+                told = f"the launches of a call alone do not give its result{when}: {error}"
+                raise NotTimed(f"{told}. What torch or other host code computes is no launch: it has no time") from None
 
         def clear() -> None:
             for one, results in zip(placed, places, strict=True):

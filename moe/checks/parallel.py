@@ -18,13 +18,22 @@ TOLERANCE = 0.01  # of the norm: a rank's sums are rounded to bf16 before they a
 SLEEP = 1 << 20  # cycles that a rank is late, at most
 
 
-def draw(ranks: int, local: int, top_k: int, tokens: int, hidden: int, generator: torch.Generator, where: str = "any"):
+def draw(
+    ranks: int, local: int, top_k: int, tokens: int, hidden: int, generator: torch.Generator, where: str = "any",
+    groups: tuple[int, int] | None = None,
+):  # fmt: skip
     """hidden bf16, topk_ids int32, topk_weights f32 of a rank's tokens, on the generator's device.
 
-    where: "any" expert; those of "one" rank; or "some", with entries that are no expert's.
+    where: "any" expert; those of "one" rank; or "some", with entries that are no expert's. groups: (of how many groups
+    of experts, how many a token uses), if not all.
     """
     device, everywhere = generator.device, ranks * local
     scores = torch.rand(tokens, everywhere, generator=generator, device=device)
+    if groups:
+        of_groups = torch.rand(tokens, groups[0], generator=generator, device=device)
+        scores += torch.zeros_like(of_groups).scatter_(1, of_groups.topk(groups[1], 1).indices, 2.0).repeat_interleave(
+            everywhere // groups[0], 1
+        )
     if where == "one":
         scores[:, local:] -= 2
     ids = scores.topk(min(top_k, everywhere), 1).indices.int()

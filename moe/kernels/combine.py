@@ -1,7 +1,7 @@
 """Sends each token's sum back to its rank, and adds up what the ranks send: one launch, a CTA a token for each.
 
-    first CTAs    all ranks' tokens, other ranks' first: finalise.py's sum ──► the token's rank, then the token's flag
-    the others    this rank's tokens: the sums of the ranks that have their experts, as soon as these have come ──► out
+    first CTAs    the other ranks' tokens: finalise.py's sum ──► the token's rank, then the token's flag
+    the others    this rank's tokens: their own sum, and those of the ranks that have their experts, once here ──► out
 
 Sums are added in f32 in the order of the ranks, whenever they come. The others wait only for the first, which start
 before them, on all ranks.
@@ -53,46 +53,56 @@ class Combine:
         count, most, local, rank = [Int32(words[i]) for i in range(8, 12)]
         stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[13].ir_value())
         self.kernel(
-            o, places, weights, ids, output, windows, own, reason, most, local, rank, words[12]
+            o, places, weights, ids, output, windows, own, reason, count, most, local, rank, words[12]
         ).launch(
-            grid=(self.layout.ranks * most + count, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
+            grid=(self.layout.ranks * most, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
         )  # fmt: skip
 
     @cute.kernel
     def kernel(
         self, o: Int64, places: Int64, weights: Int64, ids: Int64, output: Int64, windows: Int64, own: Int64,
-        reason: Int64, most: Int32, local: Int32, rank: Int32, patience: Int64,
+        reason: Int64, count: Int32, most: Int32, local: Int32, rank: Int32, patience: Int64,
     ):  # fmt: skip
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         wait_for_previous_kernel()
         let_next_kernel_start()
-        epoch = load_relaxed(own + self.layout.window.epoch)
-        received = self.layout.ranks * most
-        if block < received:
+        epoch, ranks = load_relaxed(own + self.layout.window.epoch), self.layout.ranks
+        if (block == 0) & (thread < ranks):  # the kernels that read all ranks' tokens have ended
+            of_rank = load_address(windows + Int64(thread) * 8)
+            store_release_system(of_rank + self.layout.window.freed + Int64(rank) * 4, epoch, Int32(1))
+        others = (ranks - 1) * most
+        if block < others:
             self.send(o, places, weights, windows, most, rank, epoch, block, thread)
-        else:
-            self.add(ids, own, output, reason, local, patience, epoch, block - received, thread)
+        elif block - others < count:
+            token = block - others
+            rows, factors = self.finalise.places(places, weights, rank * most + token)
+            if self.any(rows) >= 0:
+                slot = Int64(rank * self.layout.tokens + token)
+                to = own + self.layout.window.sums + slot * (2 * self.layout.hidden)  # a thread reads what it wrote
+                self.finalise.sum(o, rows, factors, to, Int32(self.layout.hidden), thread)
+            self.add(ids, own, output, reason, local, rank, patience, epoch, token, thread)
+
+    def any(self, rows: list[Int32]) -> Int32:
+        """Return a row of these, -1 if there is none."""
+        last = rows[0]
+        for row in rows[1:]:
+            last = maximum(last, row)
+        return last
 
     @cute.jit
     def send(
         self, o: Int64, places: Int64, weights: Int64, windows: Int64, most: Int32, rank: Int32, epoch: Int32,
         block: Int32, thread: Int32,
     ):  # fmt: skip
-        """Send the sum of a token, if it has experts here; and, once, that this rank has read all tokens."""
+        """Send the sum of another rank's token, if it has experts here."""
         window, ranks = self.layout.window, self.layout.ranks
-        if (block == 0) & (thread < ranks):  # the kernels that read them have ended
-            of_rank = load_address(windows + Int64(thread) * 8)
-            store_release_system(of_rank + window.freed + Int64(rank) * 4, epoch, Int32(1))
         turn = divide(block, most)
         source = turn + rank + 1
         source = select(source < ranks, source, source - ranks)
         token = block - turn * most
         rows, factors = self.finalise.places(places, weights, source * most + token)
-        last = rows[0]
-        for row in rows[1:]:
-            last = maximum(last, row)
-        if last >= 0:
+        if self.any(rows) >= 0:
             of_rank = load_address(windows + Int64(source) * 8)
             slot = Int64(rank * self.layout.tokens + token)
             to = of_rank + window.sums + slot * (2 * self.layout.hidden)
@@ -102,10 +112,10 @@ class Combine:
 
     @cute.jit
     def add(
-        self, ids: Int64, own: Int64, output: Int64, reason: Int64, local: Int32, patience: Int64, epoch: Int32,
-        token: Int32, thread: Int32,
+        self, ids: Int64, own: Int64, output: Int64, reason: Int64, local: Int32, rank: Int32, patience: Int64,
+        epoch: Int32, token: Int32, thread: Int32,
     ):  # fmt: skip
-        """Await a token's sums, and add them up."""
+        """Await a token's sums of other ranks, and add them up, with this rank's."""
         ranks, hidden, k = self.layout.ranks, self.layout.hidden, self.layout.top_k
         window = self.layout.window
         warp, lane = cute.arch.make_warp_uniform(cute.arch.warp_idx()), cute.arch.lane_idx()
@@ -114,7 +124,7 @@ class Combine:
         if warp == 0:
             mine = Int32(0)
             for i in range_constexpr(ranks):
-                mine = select(lane == i, wanted[i], mine)
+                mine = select((lane == i) & (rank != i), wanted[i], mine)
             flag = own + window.arrived + Int64(lane * self.layout.tokens + token) * 4
             code = lane + exchange.COMBINE * exchange.STAGE
             await_word(flag, epoch, patience, reason, code, mine)

@@ -180,13 +180,12 @@ def layer_contest(result: dict) -> str:
 
 def parallel_summary(result: dict) -> str:
     """Times in a graph by tokens a rank, and over the peer's."""
-    body = []
+    body, names = [], ("one-sided", "collectives", parallel.MEGA, parallel.SINGLE, parallel.SLOWEST)
     for x in result["rows"]:
-        us = {name: x["us"][name + GRAPH] for name in ("one-sided", "collectives", parallel.MEGA, parallel.SINGLE)}
+        us = {name: x["us"][name + GRAPH] for name in names}
         ratio = us["one-sided"] / us[parallel.MEGA]
         body.append([str(x["T"]), *(f"{t:.1f}" for t in us.values()), f"{ratio:.2f}"])
-    head = ["tokens a rank", "one-sided", "collectives", parallel.MEGA, parallel.SINGLE, "one-sided / mega MoE"]
-    return markdown(head, body)
+    return markdown(["tokens a rank", *names, "one-sided / mega MoE"], body)
 
 
 Table = tuple[Callable[[dict], str], str]  # what makes a table, from which run
@@ -204,6 +203,7 @@ PLACES: dict[Path, dict[str, Table]] = {
     MOE / "PARALLEL.md": {
         "parallel run": (whence, "parallel_h100"),
         "parallel summary": (parallel_summary, "parallel_h100"),
+        "parallel whole": (parallel_summary, "parallel_256_h100"),
     },
     RESULTS / "README.md": {
         "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),

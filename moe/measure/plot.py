@@ -13,6 +13,8 @@ from moe.measure.pages import PLACES, RESULTS, load, redrawn
 EXPERTS = 1, 8, 32  # a panel each
 N = K = 7168
 WIDTH, DPI = 7, 200  # inches, dots: twice the 700 pixels that a page shows
+STAGES = "dispatch", "assign", "permute", "GEMM1", "GEMM2", "combine"
+COLOURS = "#0b5fa5", "#e08214"  # of one call and the next
 THIS = "these kernels"
 STYLE = {  # colour, marker; distinct without colour, too
     THIS: ("#0b5fa5", "o"), "DeepGEMM masked": ("#e08214", "s"), "DeepGEMM contiguous": ("#1b9e77", "^"),
@@ -75,6 +77,27 @@ def draw_layer(result: dict) -> None:
     finish(figure, axis, f"the layer in a CUDA graph: {result['gpu']}, {result['date']}, measured", "layer_h200")
 
 
+def draw_parallel(result: dict) -> None:
+    """When each kernel of a few calls of the parallel layer ran on each rank."""
+    (row,) = (x for x in result["rows"] if "timeline" in x)
+    figure, axis = plt.subplots(figsize=(WIDTH, 3.2))
+    bars = row["timeline"]
+    for x in bars:
+        y = -(len(STAGES) + 1) * x["rank"] - STAGES.index(x["stage"])
+        style = {"color": COLOURS[x["call"]], "edgecolor": "black", "linewidth": 0.4}
+        axis.barh(y, x["end"] - x["start"], left=x["start"], height=0.8, **style)
+    ranks = range(result["ranks"])
+    names = [[f"rank {rank}: {STAGES[0]}", *STAGES[1:], ""] for rank in ranks]
+    axis.set_yticks([-i for i in range(len(ranks) * len(names[0]))], sum(names, []), fontsize=8)
+    axis.set_xlabel("us; both ranks' clocks are taken to agree, on average, when combine ends", fontsize=9)
+    axis.grid(axis="x", alpha=0.3)
+    title = f"{len(COLOURS)} calls, {row['T']} tokens a rank: {result['gpu']}, {result['date']}, traced"
+    figure.suptitle(title, fontsize=10, y=0.97)
+    figure.tight_layout()
+    figure.savefig(RESULTS / "parallel_h100.png", dpi=DPI)
+    plt.close(figure)
+
+
 @click.command()
 def main() -> None:
     """Make the tables of moe/'s pages and their pictures anew."""
@@ -83,6 +106,7 @@ def main() -> None:
         click.echo(page)
     draw_grouped_gemm(load("grouped_gemm_h200"))
     draw_layer(load("layer_h200"))
+    draw_parallel(load("parallel_h100"))
 
 
 if __name__ == "__main__":

@@ -362,3 +362,13 @@ def test_a_warp_that_stores_one_box_stores_it_once(lanes, found):
         assert found and e.kind == found
     else:
         assert not found and data[32:].tolist() == list(range(32))
+
+
+def test_a_warp_that_arrives_and_then_waits_counts_twice():
+    """flash-attention's first warp group passes its own barrier so. A second arrival in one phase is none for that."""
+    body = "@first bar.arrive 2, 64; @first bar.sync 2, 64; st.shared.b32 [mine], tid;"
+    with emulator.DEVICE.as_chip(H200), emulator.session() as session:
+        out = [np.zeros(1024, np.int32), np.zeros(1024, np.int32)]
+        emulator.launch(kernel(body, arch="sm_90a"), "kernel", 1, 64, out)
+    assert [note.note for note in session.notes] == ["arrives-twice"]
+    wrong("barrier", "@first bar.arrive 2, 96; @first bar.arrive 2, 96; bar.sync 2, 96;", "comes again")

@@ -259,6 +259,10 @@ def check_gradients_are_where_their_tensors_are():
     assert w.is_leaf and w.grad.is_cuda and torch.allclose(w.grad.cpu(), expected, atol=1e-6)
     w.grad.zero_()  # in place, so that it lasts
     assert not w.grad.any()
+    scores = w * 2
+    scores[:, 0] = 1.0  # in place, of what an operation gave
+    scores.sum().backward()
+    assert (w.grad.cpu() == torch.tensor([0.0, 2.0, 2.0])).all()
     host = torch.ones(3, requires_grad=True)
     (host.cuda() * 2).sum().backward()
     assert not host.grad.is_cuda and (host.grad == 2).all()

@@ -14,7 +14,6 @@ import pytest
 
 import modal_app
 from emulator.model.profile import load
-from evaluation.commands import moe_tasks
 from evaluation.gpu import protocol, runs
 from reference import TASKS
 from silicon import calibrate
@@ -314,11 +313,15 @@ def test_requests_hold_the_task_s_cases(tmp_path):
 
 MOE_ROWS = {
     "fp8_moe": [{"T": 7, "us": {"whole, in a graph": 100.0, "whole": 110.0}}],
+    "moe_parallel": [{"T": 7, "us": {"one-sided, in a graph": 100.0, "collectives, in a graph": 110.0}}],
     "fp8_grouped_gemm": [{"m": [8, 8], "n": 4096, "k": 7168, "us": {"this": 100.0}}],
 }
 
 
-@pytest.mark.parametrize("task, spec", [("fp8_moe", "t: 7"), ("fp8_grouped_gemm", "m: [8, 8]; n: 4096; k: 7168")])
+SPECS = {"fp8_moe": "t: 7", "moe_parallel": "t: 7", "fp8_grouped_gemm": "m: [8, 8]; n: 4096; k: 7168"}
+
+
+@pytest.mark.parametrize("task, spec", SPECS.items())
 def test_moe_is_checked_and_timed_by_its_own_commands(monkeypatch, task, spec):
     """Whose output and rows are kept; what they print last is the reason of a failure."""
     commands, code = [], 0
@@ -337,8 +340,10 @@ def test_moe_is_checked_and_timed_by_its_own_commands(monkeypatch, task, spec):
         row, files = runs.run(wanted)
         assert row["passed"] and row["task"] == task and files[f"{task}.txt"].startswith(b"one")
     assert [(x["spec"], x["us"]) for x in row["cases"]] == [(spec, 100.0)] and row["geomean_us"] == pytest.approx(100)
-    modules = [x[0] for x in commands if x[0].startswith("moe.")]
-    assert modules == list(moe_tasks.TASKS[task]) and json.loads(files[f"{task}.json"])["rows"] == MOE_ROWS[task]
+    modules = [name for x in commands for name in x if name.startswith("moe.")]
+    ranks = [x[:4] == ["torch.distributed.run", "--nproc-per-node", "gpu", "-m"] for x in commands if "-m" in x]
+    assert all(ranks) and bool(ranks) == (task == "moe_parallel")  # a process for each rented GPU
+    assert modules == list(runs.MOE_TASKS[task]) and json.loads(files[f"{task}.json"])["rows"] == MOE_ROWS[task]
     code = 1
     row, files = runs.run(wanted)
     assert not row["passed"] and row["cases"][0]["reason"] == "Error: two" and row["geomean_us"] is None
@@ -396,7 +401,7 @@ def test_modal_run_knows_the_options():
 
 
 def test_help_lists_the_choices_that_there_are(monkeypatch, capsys):
-    assert get_args(modal_app.Mode) == runs.MODES and get_args(modal_app.TaskName) == ("", *TASKS, *moe_tasks.TASKS)
+    assert get_args(modal_app.Mode) == runs.MODES and get_args(modal_app.TaskName) == ("", *TASKS, *runs.MOE_TASKS)
     for arguments, code, expected in (
         (["--help"], 0, "[test|benchmark|leaderboard|profile|sweep|calibrate]"),
         (["--mode", "speed"], 2, "'speed' is not one of 'test', 'benchmark'"),

@@ -17,7 +17,9 @@ from emulator.model.steady import Steady
 from evaluation.commands import model_process
 from evaluation.commands.cli import cli
 from evaluation.commands.profile import Request
-from evaluation.judge import modelled
+from evaluation.judge import modelled, same_calls
+from evaluation.judge.emulated import Queued
+from evaluation.judge.recorded_calls import other_launch
 from task import parse_case
 
 CASE = {"m": [40, 24], "n": [48, 32], "k": [128, 64], "g": 2, "seed": 1111}
@@ -237,3 +239,34 @@ def test_geometric_mean_needs_every_case():
     assert modelled.geomean_us([{"us": 4.0}, {"us": 9.0}]) == pytest.approx(6.0)
     assert modelled.geomean_us([{"us": 4.0}, {"error": "hang"}]) is None
     assert modelled.geomean_us([]) is None
+
+
+def queued(kernel: str, blocks: int = 1, params: bytes = b"", read=()) -> Queued:
+    return Queued("", kernel, (blocks, 1, 1), (32, 1, 1), params, {}, [], {"pdl": False}, set(read))
+
+
+def test_calls_differ_by_what_their_kernels_read():
+    """Of two calls with tensors of 256 bytes each at other addresses; their parameters are an address and a number."""
+
+    def kinds(addresses: tuple, numbers: tuple, read: list) -> list[int]:
+        params = [np.array(pair, np.uint64).tobytes() for pair in zip(addresses, numbers)]
+        queues = [[queued("k", params=params[0], read=read)], [queued("k", params=params[1])]]
+        given = [same_calls.Given(None, q, [(at, 256)], []) for q, at in zip(queues, (4096, 8192))]
+        return same_calls.numbered(given, queues)
+
+    assert kinds((4100, 8196), (1, 1), [(0, 8), (8, 8)]) == [0, 0]
+    assert kinds((4100, 8196), (1, 2), [(0, 8), (8, 8)]) == [0, 1]
+    assert kinds((4100, 8196), (1, 2), [(0, 8)]) == [0, 0]  # the number is not read
+    assert kinds((4100, 8200), (1, 1), [(0, 8)]) == [0, 1]  # elsewhere in its tensor
+    assert kinds((4100, 4100), (1, 1), [(0, 8)]) == [0, 1]  # the tensor of the call before
+    assert kinds((4096, 8192), (64, 64), [(0, 8), (8, 8)]) == kinds((64, 64), (4096, 8192), [(0, 8), (8, 8)]) == [0, 0]
+    assert kinds((64, 8192), (1, 1), [(0, 8)]) == [0, 1]
+
+
+def test_reason_names_the_launch_that_is_another():
+    first = [queued("init"), queued("first_guess")]
+    assert other_launch(first, [queued("init"), queued("first_guess")]) == ""
+    assert other_launch(first, first[:1]) == "it has 1 launches, not 2"
+    told = other_launch(first, [queued("init"), queued("tuned")])
+    assert told == "its launch 1 is tuned, not first_guess; a kernel made or chosen later has no time"
+    assert "its launch 0 is init, another geometry" in other_launch(first, [queued("init", 2), first[1]])

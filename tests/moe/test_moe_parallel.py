@@ -1,4 +1,4 @@
-"""moe.parallel: two emulated GPUs compute what one would, and what is asked for in vain is refused."""
+"""moe.parallel: two emulated GPUs compute what one would, say who is lost, and what cannot be is refused."""
 
 import subprocess
 import sys
@@ -14,11 +14,13 @@ HERE = Path(__file__).parent
 
 @pytest.mark.slow
 def test_two_ranks():
-    """Uneven tokens, none, entries of no expert, and a second call in the same memory; all checks of the emulator."""
+    """Uneven tokens, entries of no expert, and calls in the same memory, without a finding; then a rank ends."""
     options = ["--machine", "h200", "--devices", "2"]
     command = [sys.executable, "-m", "emulator", "run", *options, str(HERE / "two_ranks.py")]
     done = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0 and done.stdout.splitlines() == ["right"] * 2, done.stdout + done.stderr[-3000:]
+    lost = "moe.parallel, rank 0: rank 1 has not sent its tokens within 2e-05 s"
+    assert done.stdout.splitlines() == ["right", "right", lost], done.stdout + done.stderr[-3000:]
+    assert done.stderr.count("emulator: trap: the kernel executed trap") == 1 and ", 1 finding" in done.stderr
 
 
 WRONG = {

@@ -78,7 +78,7 @@ def run(case: Case, machine: str, folders: Sequence[Path], logs: Path | None) ->
         line, path = made
         with output.open("w") as file:
             process = subprocess.Popen(
-                line, cwd=folder, env=os.environ | {"PYTHONPATH": path}, stdout=file, stderr=file,
+                line, cwd=folder, env=os.environ | {"PYTHONPATH": path, "TMPDIR": folder}, stdout=file, stderr=file,
                 start_new_session=True,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (case.limit, case.limit + 1)),
             )  # fmt: skip

@@ -84,7 +84,7 @@ TRITON = (
     tutorial("06-fused-attention.py", _ATTENTION.format(128, True, False), of=", forward", explained="B200: a false alarm. The loop's first turn is made with its guards off if there is none, and loads accumulators that nothing wrote and nothing uses"),
     tutorial("06-fused-attention.py", _ATTENTION.format(128, True, True), of=", forward, warp specialised", machines=B200),
     tutorial("06-fused-attention.py", _ATTENTION.format(1024, False, False), of=", forward, 1 x 2 x 1024 x 64"),
-    tutorial("06-fused-attention.py", "test_op(1, 2, 128, 64, True, False, 'bwd', 'triton-fp16')", of=", backward"),
+    tutorial("06-fused-attention.py", "test_op(1, 2, 128, 64, True, False, 'bwd', 'triton-fp16')", of=", backward", explained="B200: as forward"),
     tutorial("07-extern-functions.py"),
     tutorial("08-grouped-gemm.py", _GROUPED, until="group_m = ["),
     tutorial("09-persistent-matmul.py", "validate(256, 256, 256, torch.float16)"),
@@ -125,7 +125,7 @@ SUBMISSIONS = (
     submission("gemv", _NAREG, "nvfp4_kernels/submit_final.py"),
     submission("gemv", "jIab-b", "kernel_thing/examples/1.py"),
     submission("dual_gemm", _NAREG, "nvfp4_dual_gemm/sub_ptx_v3.py"),
-    submission("gemm", "jIab-b", "s_128.py"),
+    submission("gemm", "jIab-b", "s_128.py", explained="its tcgen05.alloc asks for 136 columns, which are to be a power of two (9.7.16.7.1)"),
     submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/v2.py"),
     submission("gemv", _NAREG, "nvfp4_kernels/v7_3.py"),
     submission("gemv", "Better-Call-Paul", "gemv_model.py"),
@@ -166,7 +166,12 @@ _NAMES = """
     tutorial/08_mlir_value_tree_debug tutorial/09_tma_4d_to_2d tutorial/10_minimal_tensor_mma_fp8
     tutorial/gemm_M128_N128_Kany_TN_warpspec_multistage
 """
+_TWICE = "every warp's elected lane makes the mbarriers, though they live already"
 _EXPLAINED = {
+    "tutorial/05_minimal_tensor_mma": f"line 74: {_TWICE}",
+    "tutorial/06_softmax": "line 328: no barrier between the reads of element 0 and warp 0's next store to it",
+    "tutorial/10_minimal_tensor_mma_fp8": f"line 82: {_TWICE}",
+    "tutorial/gemm_M128_N128_Kany_TN_warpspec_multistage": f"line 203: {_TWICE}",
     "reduction/cluster_tmem_reduce": "line 245: `tcgen05.wait::st` does not wait for `tcgen05.cp`, which needs a commit and its mbarrier",
     "tcgen05/1cta_mma_a_from_tmem": "line 204: all warps store at lane 0, which is that of the first one",
     "tma/tma_load_store": "line 302: every warp's elected lane stores the whole tile; the bytes are the same, so the result stands",
@@ -184,4 +189,82 @@ PRIMITIVES = tuple(
     for name in _NAMES.split()
 )  # fmt: skip
 
-CASES = (*TRITON, *GLUON, *SUBMISSIONS, *PRIMITIVES)
+_GRADIENTS = """
+x = torch.randn(8, 256, device="cuda", requires_grad=True)
+w = torch.randn(256, device="cuda", requires_grad=True)
+wanted = {1}
+gradients = torch.autograd.grad(wanted.sum(), [x, w])
+z = x.clone()  # some kernels write their gradients over their inputs
+y = {0}
+close(y, wanted, 1e-5)
+for got, expected in zip(torch.autograd.grad(y.sum(), [x, w]), gradients):
+    close(got, expected, 1e-4)"""
+_RMS = "x * torch.rsqrt((x * x).mean(1, keepdim=True) + 1e-6) * w"
+
+
+def liger(name: str, code: str, **more) -> Case:
+    """A kernel of Liger's, forward and backward."""
+    return Case("Liger", f"Liger, {name}", code=f"from liger_kernel.ops import *\n{code}", path=("src",), **more)
+
+
+_CROSS_ENTROPY = """
+x = torch.randn(8, {0}, device="cuda", requires_grad=True)
+t = torch.randint(0, {0}, (8,), device="cuda")
+wanted = torch.nn.functional.cross_entropy(x, t)
+(expected,) = torch.autograd.grad(wanted, x)
+given = x.detach().clone().requires_grad_()
+loss = LigerCrossEntropyFunction.apply(given.clone(), t, None, -100)[0]
+close(loss, wanted.detach(), 1e-5)
+(got,) = torch.autograd.grad(loss, given)
+close(got, expected, 1e-4)"""
+LIGER = (
+    liger("rms_norm", _GRADIENTS.format("LigerRMSNormFunction.apply(z, w, 1e-6)", _RMS)),
+    liger("layer_norm", _GRADIENTS.format("LigerLayerNormFunction.apply(z, w, w, 1e-5)", "torch.nn.functional.layer_norm(x, (256,), w, w, 1e-5)")),
+    liger("swiglu", _GRADIENTS.format("LigerSiLUMulFunction.apply(z, x * w)", "torch.nn.functional.silu(x) * (x * w)")),
+    liger("geglu", _GRADIENTS.format("LigerGELUMulFunction.apply(z, x * w)", "torch.nn.functional.gelu(x, approximate='tanh') * (x * w)")),
+    liger("cross_entropy, 256 classes", _CROSS_ENTROPY.format(256), explained="lines 208, 252: 1024 threads for 256 elements, so four warps load each and one of them stores it; what the others read then is not used"),
+    liger("cross_entropy, 2048 classes", _CROSS_ENTROPY.format(2048)),
+)  # fmt: skip
+
+_GLA = """
+from fla.ops.{0} import chunk_{0}, fused_recurrent_{0}
+q, k, v = (torch.randn(1, 64, 1, 32, device="cuda") * 0.3 for _ in range(3))
+more = [torch.nn.functional.logsigmoid(torch.randn(1, 64, 1, 32, device="cuda"))] if {1} else []
+close(chunk_{0}(q, k, v, *more)[0], fused_recurrent_{0}(q, k, v, *more)[0], 0.01)"""
+FLA = tuple(
+    Case("flash-linear-attention", f"FLA, {name}: chunks against the recurrence", code=_GLA.format(name, gated), path=("fla/..",))
+    for name, gated in (("gla", True), ("retention", False))
+)
+
+_QUACK = """
+x, w = torch.randn(8, 256, device="cuda"), torch.randn(256, device="cuda")
+from quack.{} import {} as function
+got = function({})
+close(got[0] if isinstance(got, tuple) else got, {}, 1e-5)"""
+QUACK = (
+    # Its objects in TMPDIR, which a later process loads, have machine code alone: a case has a TMPDIR of its own
+    Case("quack", "quack, softmax", code=_QUACK.format("softmax", "softmax_fwd", "x", "torch.softmax(x, 1)"), path=("quack/..",)),
+    Case("quack", "quack, rmsnorm", code=_QUACK.format("rmsnorm", "rmsnorm_fwd", "x, w", _RMS), path=("quack/..",)),
+    Case("quack", "quack, cross_entropy", code="""
+from quack.cross_entropy import cross_entropy_fwd
+x, t = torch.randn(8, 256, device="cuda"), torch.randint(0, 256, (8,), device="cuda")
+got = cross_entropy_fwd(x, t)
+close(got[0] if isinstance(got, tuple) else got, torch.nn.functional.cross_entropy(x, t, reduction="none"), 1e-5)""", path=("quack/..",)),
+)  # fmt: skip
+
+_FA4 = """
+import sys, types
+sys.modules["flash_attn"] = package = types.ModuleType("flash_attn")  # as its own wheel has it, without version 2
+package.__path__ = [folder for folder in sys.path if folder.endswith("flash_attn")]
+from flash_attn.cute.interface import flash_attn_func
+q, k, v = (torch.randn(1, 256, 2, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+got = flash_attn_func(q, k, v, causal=True)
+scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k.float()) / 128**0.5
+scores = scores.masked_fill(torch.ones(256, 256, device="cuda").tril() == 0, float("-inf"))
+wanted = torch.einsum("bhqk,bkhd->bqhd", torch.softmax(scores, -1), v.float())
+close(got[0] if isinstance(got, tuple) else got, wanted, 0.01)"""
+FA4 = (
+    Case("flash-attention 4", "FA4, forward, 256 x 256 x 128", code=_FA4, path=("flash_attn", "quack/.."), explained="B200: flash_fwd_sm100.py, from line 2464 on: no `tcgen05.wait::ld` between the load of S and the release of its columns; its values have been used by then, which the ISA does not count"),
+)
+
+CASES = (*TRITON, *GLUON, *LIGER, *FLA, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS)

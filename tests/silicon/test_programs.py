@@ -36,6 +36,7 @@ ON_GPU = {  # arguments with which a program measures; FOLDER stands for one wit
     "silicon.probes.wgmma": ["run", "FOLDER/x"],
     "silicon.timing.record": ["--only", "clock/nothing", "--out", "FOLDER/x"],
     "silicon.whole_kernels.hopper": ["run", "FOLDER"],
+    "silicon.zoo": ["run", "FOLDER/x"],
 }
 ON_CPU = {  # programs that need none
     "silicon.entry.host_path", "silicon.golden.cases", "silicon.golden.coverage", "silicon.timing.validate",

@@ -21,7 +21,8 @@ HERE = Path(__file__).parent
 HEADERS = HERE / "include"  # in the place of those that torch's headers include and torch's CPU build or nvcc lack
 CACHE = "EMULATOR_CACHE"  # environment: folders of what is built, which come before the user's cache folder
 RUNTIME, TORCH = "libcudart.so", "libtorch_cuda.so"
-NAMES = {  # other names that host code is linked to, or asks for. Of cuBLAS there is no function: who calls one has none
+# Other names that host code is linked to, or asks for. Of cuBLAS there is no function: who calls one does not load
+NAMES = {
     RUNTIME: ("libcudart.so.13", "libcuda.so", "libcuda.so.1", "libcublas.so", "libcublasLt.so"),
     TORCH: ("libc10_cuda.so",),
 }
