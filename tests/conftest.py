@@ -1,6 +1,7 @@
 """Fixtures: submissions to judge and how to judge them, and submission.py on the emulated B200."""
 
 import ctypes
+import itertools
 import os
 from pathlib import Path
 
@@ -27,15 +28,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Slow tests come first in each process's share, a run of neighbours (xdist's worksteal): none is begun last."""
+    """Slow tests come first in each process's share, a run of neighbours (xdist's worksteal): none is begun last.
+
+    Those that share a process's results are in one share: another would make them again.
+    """
     if not config.getoption("--thorough"):
         left = [x for x in items if x.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=left)
         items[:] = [x for x in items if x not in set(left)]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
     slow, quick = [[x for x in items if bool(x.get_closest_marker("slow")) == y] for y in (True, False)]
-    share = -(-len(quick) // workers)
-    items[:] = [x for i in range(workers) for x in (*slow[i::workers], *quick[i * share : (i + 1) * share])]
+    together: dict[object, list[pytest.Item]] = {}
+    for item in slow:
+        together.setdefault(item.path if "results" in item.fixturenames else item, []).append(item)
+    groups, share = [*together.values()], -(-len(quick) // workers)
+    items[:] = [
+        x for i in range(workers) for x in (*itertools.chain(*groups[i::workers]), *quick[i * share : (i + 1) * share])
+    ]
 
 
 @pytest.fixture(scope="module", autouse=True)
