@@ -41,10 +41,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     together: dict[object, list[pytest.Item]] = {}
     for item in slow:
         together.setdefault(item.path if "results" in item.fixturenames else item, []).append(item)
-    groups, share = [*together.values()], -(-len(quick) // workers)
-    items[:] = [
-        x for i in range(workers) for x in (*itertools.chain(*groups[i::workers]), *quick[i * share : (i + 1) * share])
-    ]
+    shares = [[*itertools.chain(*list(together.values())[i::workers])] for i in range(workers)]
+    left, items[:] = len(items), []
+    for i, share in enumerate(shares):  # filled up to what xdist gives a process
+        missing = max(0, left // (workers - i) - len(share))
+        items += [*share, *quick[:missing]]
+        quick, left = quick[missing:], left - len(share) - missing
 
 
 @pytest.fixture(scope="module", autouse=True)
