@@ -193,7 +193,7 @@ def test_unwritable_json_is_no_success(run, tmp_path):
 
 def test_hidden_inputs_follow_the_secret(judged, tmp_path):
     """The first call has the case's own inputs, the others different ones: the same for the same secret. One call has
-    other sizes, and the case is called once more than it would be."""
+    other sizes, one all codes and scales, and the case is called once more than it would be."""
     submission = tmp_path / "submission.py"
     submission.write_text(
         "import torch\nfrom reference import ref_kernel\ndef custom_kernel(data):\n"
@@ -214,7 +214,7 @@ def test_hidden_inputs_follow_the_secret(judged, tmp_path):
     assert runs[0] == runs[1] != runs[2]
     for lines in runs:
         listed = [line for line in lines if line.startswith("[(8, 16, 64, 1)]")]
-        assert (len(lines), len(listed), len({*lines})) == (4, 3, 4)
+        assert (len(lines), len(listed), len({*lines})) == (5, 4, 5)
         assert listed[0] == lines[0] == f"[(8, 16, 64, 1)] {sums}"
 
 
