@@ -9,7 +9,7 @@ from emulator.model import uncertainty
 from evaluation.commands.cases import chosen_cases, folder_cases, mnk, read_folder, shapes, task_cases
 from evaluation.commands.options import checked, choose_device, describe_device
 from evaluation.commands.show import Failure, Screen, count, dump_json, duration
-from evaluation.judge import modelled
+from evaluation.judge import folder_on_gpu, modelled
 from evaluation.judge.judge import judge, work
 from evaluation.judge.verdict import Options, Verdict, geomean_us
 from evaluation.tasks.estimate import Estimate, size
@@ -20,6 +20,10 @@ GUARANTEES = (  # of a task in a folder
     "held: two calls a case with the same tensors, the second with inputs of a secret seed; the task's own check, on "
     "copies, in the judge's process; all checks of the emulator. Not held: equality bit by bit, outputs unwritten "
     "before a call, inputs unchanged (evaluation/README.md)"
+)
+GUARANTEES_ON_GPU = (
+    "held: what the grader holds. The folder's own eval.py runs, in a process that the submission shares, with inputs "
+    "of a secret seed"
 )
 
 
@@ -39,8 +43,6 @@ def run(
     device = choose_device(device)
     submission = checked(submission)
     timed = section == "benchmarks"
-    if folder and device == "cuda":
-        raise Failure("--task-dir does nothing on a GPU yet: --device emulated")
     options = Options(
         submission=submission,
         device=device,
@@ -57,18 +59,21 @@ def run(
     if folder:
         weights, workers = [size(case.args) for case in cases], None
         screen.line(f"{folder.name}, compared by {folder.tolerance()}")
-        screen.line(GUARANTEES)
+        screen.line(GUARANTEES_ON_GPU if device == "cuda" else GUARANTEES)
     else:
         weights, workers = [work(case, timed) for case in cases], None if device == "cuda" else options.jobs
     tasks = folder.name if folder else " and ".join(sorted({task_of(case.args).name for case in cases}))
     with screen.progress(f"{section} of {tasks} on {describe_device(device)}", weights, workers=workers) as advance:
         watch = LongCases(screen, numbers, weights, timeout) if folder else None
-        verdicts = judge(
-            [*cases],
-            options,
-            on_verdict=lambda index, verdict: (watch and watch.ended(index), advance(index)),
-            on_start=watch.started if watch else lambda index: None,
-        )
+        if folder and device == "cuda":
+            verdicts = folder_on_gpu.judge([*cases], options, lambda index, verdict: advance(index))
+        else:
+            verdicts = judge(
+                [*cases],
+                options,
+                on_verdict=lambda index, verdict: (watch and watch.ended(index), advance(index)),
+                on_start=watch.started if watch else lambda index: None,
+            )
     print_table(screen, numbers, cases, verdicts, options)
     passed = all(verdict.status == "pass" for verdict in verdicts)
     replies = None

@@ -37,11 +37,13 @@ def bot_folder(submission: str) -> Iterator[Path]:
         yield folder
 
 
-def call(folder: Path, command: list[str], timeout: float, seed: int | None = None, **environment) -> tuple[dict, str]:
+def call(
+    folder: Path, command: list[str], timeout: float, seed: int | None = None, show: bool = True, **environment
+) -> tuple[dict, str]:
     """Runs a command as the bot does: (what it reported, "" or why it is no success).
 
     The process's own output goes where this one's goes. timeout: seconds. With a seed the process gets POPCORN_SEED, as
-    for the bot's secret runs.
+    for the bot's secret runs. show: whether what it reports is printed as it comes.
     """
     read, write = os.pipe()
     # The emulator and the DSL's settings come from the checkout, the task's files from the folder.
@@ -64,7 +66,7 @@ def call(folder: Path, command: list[str], timeout: float, seed: int | None = No
             for line in pipe:
                 key, _, value = line.partition(":")
                 result[key.strip()] = value.strip()
-                if not key.endswith(".report"):
+                if show and not key.endswith(".report"):
                     print(line, end="", flush=True)
         code = process.wait()
     finally:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from evaluation import ROOT
 from evaluation.commands.cli import cli
 from evaluation.commands.run import LongCases
+from evaluation.judge import folder_on_gpu
 from evaluation.judge.judge import Options, judge
 from evaluation.tasks import data as any_data
 from evaluation.tasks.estimate import Estimate, size
@@ -289,3 +290,47 @@ def test_a_long_case_says_so_before_it_starts():
             watch.ended(index)
     ((text, rest),) = said
     assert text[0] == "case 2 may take about 50 min, by the smaller ones" and "after 300 s (--timeout)" in rest
+
+
+EVALUATOR = """
+import os, sys
+from reference import generate_input
+from submission import custom_kernel
+
+seed = int(os.environ["POPCORN_SEED"])
+with os.fdopen(int(os.environ["POPCORN_FD"]), "w") as out:
+    for i, line in enumerate(open(sys.argv[2])):
+        assert line.startswith("size: ") and callable(generate_input)
+        if sys.argv[1] == "benchmark":
+            stats = {"runs": 3, "mean": 2500.0, "std": 2.0, "err": 1.0, "best": 2400.0, "worst": 2600.0}
+            print(*(f"benchmark.{i}.{key}: {value}" for key, value in stats.items()), sep="\\n", file=out)
+        else:
+            status = custom_kernel(i)
+            print(f"test.{i}.status: {status}", file=out)
+            if status == "fail":
+                print(f"test.{i}.error: mismatch\\x1b[2J", file=out)
+    print("check: pass", file=out)
+"""
+
+
+def on_gpu(tmp_path, text: str, timed: bool = False) -> list:
+    """Verdicts of a folder's own evaluator, which needs no GPU here."""
+    (tmp_path / "eval.py").write_text(EVALUATOR)
+    (tmp_path / "submission.py").write_text(text)
+    folder = dataclasses.replace(TaskFolder.read(str(FOLDER)), evaluator=str(tmp_path / "eval.py"))
+    options = Options(submission=str(tmp_path / "submission.py"), device="cuda", folder=folder, timed=timed, timeout=20)
+    return folder_on_gpu.judge(folder.tests, options)
+
+
+def test_on_a_gpu_the_folders_evaluator_judges(tmp_path):
+    verdicts = on_gpu(tmp_path, "def custom_kernel(i):\n    return 'fail' if i else 'pass'\n")
+    assert [(v.status, v.reason) for v in verdicts] == [("pass", ""), ("fail", r"mismatch\x1b[2J")]
+    verdicts = on_gpu(tmp_path, "def custom_kernel(i):\n    if i:\n        raise SystemExit(5)\n    return 'pass'\n")
+    assert [(v.status, v.reason) for v in verdicts] == [("pass", ""), ("fail", "exit code 5")]
+    assert [v.us for v in on_gpu(tmp_path, "def custom_kernel(i): ...", timed=True)] == [2.5, 2.5]
+
+
+def test_on_a_gpu_a_folder_without_an_evaluator_fails(tmp_path):
+    folder = TaskFolder.read(str(FOLDER))
+    verdicts = folder_on_gpu.judge(folder.tests, Options(submission="none.py", device="cuda", folder=folder))
+    assert {(v.status, v.reason.partition("task.yml ")[2]) for v in verdicts} == {("fail", "names no eval.py")}

@@ -1,0 +1,50 @@
+"""Judges a task that others wrote on this machine's GPU as the grader does: by the folder's own eval.py."""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from evaluation.gpu.protocol import call
+from evaluation.judge.statistics import Stats
+from evaluation.judge.verdict import Options, Verdict, legible
+from task import TestCase
+
+ISOLATION = "its evaluator's own, as with the grader: nothing is kept from it"
+LONGEST = 1000  # of a reason, characters
+
+
+def judge(cases: list[TestCase], options: Options, on_verdict=lambda index, verdict: None) -> list[Verdict]:
+    """Runs the evaluator of Options.folder once for all cases, with a secret seed, and returns a verdict for each.
+
+    Options.timeout: seconds a case. on_verdict(index, verdict) is called for each at the end.
+    """
+    mode, folder = "benchmark" if options.timed else "test", options.folder
+    if folder.evaluator is None:
+        return [Verdict(case.spec, reason=f"{folder.path}/task.yml names no eval.py") for case in cases]
+    with tempfile.TemporaryDirectory(prefix="bot-") as name:
+        files = folder.modules | {"eval": folder.evaluator, "submission": options.submission}
+        for module, path in files.items():
+            shutil.copy(path, Path(name, f"{module}.py"))
+        Path(name, "cases.txt").write_text("\n".join(case.spec for case in cases))
+        command = [sys.executable, "eval.py", mode, "cases.txt"]
+        said, problem = call(Path(name), command, options.timeout * len(cases), options.secret % 2**31, show=False)
+    verdicts = [verdict(case, f"{mode}.{index}.", said, problem) for index, case in enumerate(cases)]
+    for index, each in enumerate(verdicts):
+        on_verdict(index, each)
+    return verdicts
+
+
+def verdict(case: TestCase, key: str, said: dict[str, str], problem: str) -> Verdict:
+    """Reads what the evaluator has reported of a case, under names that begin with `key`."""
+    found = Verdict(case.spec, isolation=ISOLATION)
+    passed = said.get(f"{key}status") == "pass" if f"{key}status" in said else f"{key}mean" in said
+    if f"{key}mean" in said:
+        values = {name: float(said[f"{key}{name}"]) for name in ("mean", "std", "err", "best", "worst")}
+        found.times = Stats(int(said[f"{key}runs"]), **values)
+    if passed:
+        found.status, found.reason = "pass", ""
+    else:
+        reason = said.get(f"{key}error") or problem or "its eval.py has reported nothing of this case"
+        found.reason = legible(reason)[:LONGEST]
+    return found
