@@ -313,7 +313,7 @@ class Device:
             self._arrays[array.ctypes.data] = weakref.ref(array)
             for device, _ in (pair for pair in self._peers if pair[1] == region.device):
                 self.memories[device].share(region)
-        weakref.finalize(array, self._forget, region)
+        weakref.finalize(array, self._freed, region)
         return region
 
     def lend(self, owner: object, address: int, size: int, name: str) -> None:
@@ -323,8 +323,12 @@ class Device:
         if region is None:
             region = self.memory.register(address, size, self.named(name))
             region.device, region.peers = self.index, True  # others may be passed it later
-            weakref.finalize(owner, self._forget, region)
+            weakref.finalize(owner, self._freed, region)
         self.memory.share(region)
+
+    def _freed(self, region: Region) -> None:
+        region.freed = True
+        self._forget(region)
 
     def _forget(self, region):
         self._arrays.pop(region.start, None)

@@ -20,7 +20,7 @@ class Footprint:
     """Words of memory that a launch reads and writes: bool [2, words] for each region, reads first.
 
     Regions are found by their addresses, since the arrays that `emulator.launch` takes are registered for each launch
-    anew; each is kept with what it belongs to, so that nothing else comes to lie there.
+    anew; each is kept with what it belongs to, so that nothing else comes to lie there, unless it has been freed.
     """
 
     def __init__(self, name: str):
@@ -42,7 +42,7 @@ class Footprint:
     def conflicts(self, region: Region, words: np.ndarray, write: bool) -> str | None:
         """How this launch uses words that another one wants to read or write, if the two do not go together."""
         for other, used in self.regions.values():
-            if other.end <= region.start or region.end <= other.start:
+            if other.freed or other.end <= region.start or region.end <= other.start:
                 continue
             there = words
             if other.start != region.start:

@@ -28,7 +28,8 @@ FAR = 1 << 20  # bytes from every tensor of the device: an address that no arith
 class Region:
     """A registered range: `data` is a live uint8 view of it. device: whose memory it is, of several; HOST.
 
-    peers: whether kernels of several devices may access it.
+    peers: whether kernels of several devices may access it. freed: whether others may lie there now, as its memory has
+    gone.
     """
 
     start: int
@@ -39,6 +40,7 @@ class Region:
     owner: object = None
     device: int = 0
     peers: bool = False
+    freed: bool = False
     views: dict[int, np.ndarray] = field(default_factory=dict)
 
     @property

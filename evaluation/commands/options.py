@@ -94,13 +94,15 @@ def checked(submission: str) -> str:
     return os.path.abspath(submission)
 
 
-def choose_device(device: str) -> str:
-    """Chooses "cuda" or "emulated" for what --device says. Raises Failure."""
+def choose_device(device: str, any_gpu: bool = False) -> str:
+    """Chooses "cuda" or "emulated" for what --device says. any_gpu: even one that is no B200. Raises Failure."""
+    there = torch.cuda.is_available() if any_gpu else utils.get_device().type == "cuda"
     if device == "auto":
-        return "cuda" if utils.get_device().type == "cuda" else "emulated"
-    if device == "cuda" and utils.get_device().type != "cuda":
+        return "cuda" if there else "emulated"
+    if device == "cuda" and not there:
         found = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA GPU"
-        raise Failure(f"--device cuda needs a GPU of compute capability 10.0 (B200); found: {found}")
+        needed = "CUDA GPU" if any_gpu else "GPU of compute capability 10.0 (B200)"
+        raise Failure(f"--device cuda needs a {needed}; found: {found}")
     return device
 
 

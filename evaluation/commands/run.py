@@ -40,7 +40,7 @@ def run(
         numbers, cases = zip(*folder_cases(folder, section, case, spec, tests))
     else:
         numbers, cases = zip(*chosen_cases(submission, task, case, spec, section, tests))
-    device = choose_device(device)
+    device = choose_device(device, any_gpu=folder is not None)
     submission = checked(submission)
     timed = section == "benchmarks"
     options = Options(
@@ -66,7 +66,7 @@ def run(
     with screen.progress(f"{section} of {tasks} on {describe_device(device)}", weights, workers=workers) as advance:
         watch = LongCases(screen, numbers, weights, timeout) if folder else None
         if folder and device == "cuda":
-            verdicts = folder_on_gpu.judge([*cases], options, lambda index, verdict: advance(index))
+            verdicts = folder_on_gpu.judge([*cases], options)
         else:
             verdicts = judge(
                 [*cases],

@@ -14,10 +14,10 @@ ISOLATION = "its evaluator's own, as with the grader: nothing is kept from it"
 LONGEST = 1000  # of a reason, characters
 
 
-def judge(cases: list[TestCase], options: Options, on_verdict=lambda index, verdict: None) -> list[Verdict]:
+def judge(cases: list[TestCase], options: Options) -> list[Verdict]:
     """Runs the evaluator of Options.folder once for all cases, with a secret seed, and returns a verdict for each.
 
-    Options.timeout: seconds a case. on_verdict(index, verdict) is called for each at the end.
+    Options.timeout: seconds a case.
     """
     mode, folder = "benchmark" if options.timed else "test", options.folder
     if folder.evaluator is None:
@@ -29,10 +29,7 @@ def judge(cases: list[TestCase], options: Options, on_verdict=lambda index, verd
         Path(name, "cases.txt").write_text("\n".join(case.spec for case in cases))
         command = [sys.executable, "eval.py", mode, "cases.txt"]
         said, problem = call(Path(name), command, options.timeout * len(cases), options.secret % 2**31, show=False)
-    verdicts = [verdict(case, f"{mode}.{index}.", said, problem) for index, case in enumerate(cases)]
-    for index, each in enumerate(verdicts):
-        on_verdict(index, each)
-    return verdicts
+    return [verdict(case, f"{mode}.{index}.", said, problem) for index, case in enumerate(cases)]
 
 
 def verdict(case: TestCase, key: str, said: dict[str, str], problem: str) -> Verdict:

@@ -11,7 +11,7 @@ import torch
 
 import emulator
 from emulator.chip import B200, H200
-from emulator.device import allocate
+from emulator.device import DEVICE, allocate
 from emulator.errors import Fault, Hang
 from emulator.formats.tensormap import TensorMap, encode
 
@@ -323,6 +323,28 @@ def test_dependent_launches_by_the_word(numpy, offset, wait, good):
         return launch()
     with pytest.raises(Fault, match="missing-dependency-wait: read of .*, which launch 1 .begin. writes"):
         launch()
+
+
+@pytest.mark.parametrize("freed", [False, True])
+def test_memory_that_was_freed_is_no_launches_any_more(freed):
+    """What lies there now, which a dependent launch reads early, the one before has not written."""
+    second = kernel(f"{AT.replace('out', 'in')} ld.global.b32 y, [at];", "second")
+    room, source = allocate(1024), emulator.device_tensors(torch.zeros(256, dtype=torch.int32))
+
+    def adopted():
+        array = room[:]
+        DEVICE.adopt(array, "array")
+        return array
+
+    with emulator.session():
+        out = adopted()
+        emulator.launch(FIRST, "begin", 1, 64, [out, source])
+        if freed:
+            del out
+            out = adopted()
+            return emulator.launch(second, "second", 1, 64, [source, out], pdl=True)
+        with pytest.raises(Fault, match="missing-dependency-wait"):
+            emulator.launch(second, "second", 1, 64, [source, out], pdl=True)
 
 
 # -- the tensor core of sm_90 ------------------------------------------------------------------------------------------
