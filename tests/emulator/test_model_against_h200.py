@@ -278,6 +278,7 @@ def test_mechanisms(name):
     check(name, WORST)
 
 
+@pytest.mark.thorough
 def test_a_map_edited_behind_loads_waits_for_them():
     """Fence and first load together: how the wait is shared between the two, the model does not know."""
     for loads, grid in ((4, 132), (8, 132), (4, 1)):

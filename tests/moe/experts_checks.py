@@ -84,7 +84,7 @@ def test_bf16(moe, weights, schedule=3):
         assert (found != expected).float().mean() < 0.01
 
 
-@pytest.mark.parametrize("layout", all_but(["padded"], ["row", "column", "padded"]))
+@pytest.mark.parametrize("layout", all_but(["padded"] * (MACHINE == "b200"), ["row", "column", "padded"]))
 def test_e4m3_of_any_layout(moe, weights, layout):
     """Also: gate first, gpt-oss's activation, int64 numbers, of which some are no int32's."""
     from moe.reference.layer import quantised
