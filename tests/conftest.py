@@ -33,9 +33,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Those that share a process's results are in one share: another would make them again.
     """
     if not config.getoption("--thorough"):
-        left = [x for x in items if x.get_closest_marker("thorough")]
-        config.hook.pytest_deselected(items=left)
-        items[:] = [x for x in items if x not in set(left)]
+        config.hook.pytest_deselected(items=[x for x in items if x.get_closest_marker("thorough")])
+        items[:] = [x for x in items if not x.get_closest_marker("thorough")]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
     slow, quick = [[x for x in items if bool(x.get_closest_marker("slow")) == y] for y in (True, False)]
     together: dict[object, list[pytest.Item]] = {}

@@ -79,12 +79,24 @@ def call(
     return result, ""
 
 
-def evaluate(folder: Path, mode: str, specs: list[str], seed: int | None = None, prefix=(), **environment):
-    """Runs `eval.py mode` on these cases; returns what `call` does. prefix: a command that runs it, e.g. a profiler."""
+def evaluate(
+    folder: Path,
+    mode: str,
+    specs: list[str],
+    seed: int | None = None,
+    prefix=(),
+    timeout: float | None = None,
+    show: bool = True,
+    **environment,
+) -> tuple[dict, str]:
+    """Runs `eval.py mode` on these cases; returns what `call` does.
+
+    prefix: a command that runs it, e.g. a profiler. timeout: seconds, the bot's if None.
+    """
     cases = folder / f"{mode}.txt"
     cases.write_text("\n".join(specs))
     command = [*prefix, sys.executable, "eval.py", mode, cases.name]
-    result, problem = call(folder, command, TIMEOUTS[mode], seed, **environment)
+    result, problem = call(folder, command, timeout or TIMEOUTS[mode], seed, show, **environment)
     if not problem and result.get("check") != "pass":
         problem = "eval.py reported no verdict"
     return result, problem

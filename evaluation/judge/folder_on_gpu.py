@@ -1,11 +1,10 @@
 """Judges a task that others wrote on this machine's GPU as the grader does: by the folder's own eval.py."""
 
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
-from evaluation.gpu.protocol import call
+from evaluation.gpu.protocol import evaluate
 from evaluation.judge.statistics import Stats
 from evaluation.judge.verdict import Options, Verdict, legible
 from task import TestCase
@@ -26,9 +25,8 @@ def judge(cases: list[TestCase], options: Options) -> list[Verdict]:
         files = folder.modules | {"eval": folder.evaluator, "submission": options.submission}
         for module, path in files.items():
             shutil.copy(path, Path(name, f"{module}.py"))
-        Path(name, "cases.txt").write_text("\n".join(case.spec for case in cases))
-        command = [sys.executable, "eval.py", mode, "cases.txt"]
-        said, problem = call(Path(name), command, options.timeout * len(cases), options.secret % 2**31, show=False)
+        specs, timeout = [case.spec for case in cases], options.timeout * len(cases)
+        said, problem = evaluate(Path(name), mode, specs, options.secret % 2**31, timeout=timeout, show=False)
     return [verdict(case, f"{mode}.{index}.", said, problem) for index, case in enumerate(cases)]
 
 
