@@ -1,9 +1,10 @@
 """Runs a case on the emulator: calls one after the other, each with inputs of its own, or calls that are timed."""
 
 import time
+from collections.abc import Callable
 
 from emulator.errors import EmulatorError
-from evaluation.judge import emulated, inputs
+from evaluation.judge import inputs
 from evaluation.judge.placed import Placed, taken
 from evaluation.judge.recorded_calls import NotTimed, RecordedCalls
 from evaluation.judge.submission_process import SubmissionProcess
@@ -50,13 +51,28 @@ def called(process: SubmissionProcess, number: int, schedule: int) -> dict:
         raise
 
 
-def check_reply(verdict: Verdict, device: emulated.Device, reply: dict) -> None:
-    """Raises Refused for what the device has found in a call, and for a result that is none; keeps its notes."""
-    verdict.note(device.notes)
-    if device.findings:
-        raise Refused("; ".join(device.findings))
-    if wrong := reply.get("wrong"):
-        raise Refused(str(wrong)[:1000])
+def result_of(process: SubmissionProcess, placed, number: int, schedule: int, verdict: Verdict, read: Callable):
+    """Makes a call on a placed object and returns read(what came back), read at once: the process may still change it.
+
+    The verdict keeps its seconds and notes. Raises Refused, and ends the process, for what the device has found in the
+    call, and for a result that is none.
+    """
+    device = process.device
+    device.begin((placed,), schedule)
+    begin = time.perf_counter()
+    reply = called(process, number, schedule)
+    verdict.seconds += time.perf_counter() - begin
+    try:
+        verdict.note(device.notes)
+        if device.findings:
+            raise Refused("; ".join(device.findings))
+        if wrong := reply.get("wrong"):
+            raise Refused(str(wrong)[:1000])
+        with process.answering("result"):
+            return read(reply["returned"])
+    except Refused:
+        process.kill()
+        raise
 
 
 class EmulatedCalls:
@@ -125,16 +141,9 @@ class EmulatedCalls:
         number, placed = self.numbers[key], self.placed[key]
         placed.fill(data)
         known = inputs.Known(data)  # beforehand: results are taken at once
-        device.begin((placed,), schedule)
-        begin = time.perf_counter()
-        reply = called(self.process, number, schedule)
-        trial.verdict.seconds += time.perf_counter() - begin
-        try:
-            check_reply(trial.verdict, device, reply)
-            with self.process.answering("result"):
-                live = trial.results(reply["returned"], inputs.outputs(data), taken(placed))
-                returned = [result.clone() for result in live]
-        except Refused:
-            self.process.kill()
-            raise
+
+        def copied(places: list) -> list:
+            return [result.clone() for result in trial.results(places, inputs.outputs(data), taken(placed))]
+
+        returned = result_of(self.process, placed, number, schedule, trial.verdict, copied)
         trial.judge_results(returned, data, known.outputs(None), placed)

@@ -7,14 +7,13 @@ and fresh inputs are the task's own, from a secret seed.
 
 import functools
 import random
-import time
 
 import numpy as np
 import torch
 
 from emulator.arena import Heap
 from emulator.serve import torch_cuda
-from evaluation.judge.emulated_trial import called, check_reply
+from evaluation.judge.emulated_trial import result_of
 from evaluation.judge.loading import explain
 from evaluation.judge.recorded_calls import NotTimed, RecordedCalls
 from evaluation.judge.verdict import Refused, Verdict
@@ -149,15 +148,8 @@ class FolderTrial:
 
     def call(self, data, placed: PlacedAny, number: int, schedule: int) -> None:
         """Makes one call; raises Refused unless the task's check finds its result right."""
-        device = self.process.device
-        device.begin((placed,), schedule)
-        begin = time.perf_counter()
-        reply = called(self.process, number, schedule)
-        self.verdict.seconds += time.perf_counter() - begin
+        returned = result_of(self.process, placed, number, schedule, self.verdict, self.copied)
         try:
-            check_reply(self.verdict, device, reply)
-            with self.process.answering("result"):
-                returned = self.copied(reply["returned"])
             self.check(data, returned)
         except Refused:
             self.process.kill()
