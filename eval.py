@@ -234,7 +234,7 @@ def run_profiles(report: Report, worker: Worker, cases: list[TestCase]) -> int:
 
 
 def refuse_times(report: Report, cases: list[TestCase]) -> int:
-    """What the emulated device answers to every mode that would report times: a failure, never a number."""
+    """Report a failure, and never a number, for every mode that would time on the emulated device."""
     report.log("benchmark-count", len(cases))
     for i, case in enumerate(cases):
         report.log(f"benchmark.{i}.spec", case.spec)

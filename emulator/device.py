@@ -88,7 +88,7 @@ def allocate(size: int, align: int = ALIGNMENT) -> np.ndarray:
 
 @dataclass
 class Session:
-    """What holds for the launches inside a `with session(...)`: the schedule, the checks, and what they found."""
+    """Holds schedule and checks of the launches inside a `with session(...)`, and collects their findings."""
 
     schedule: Schedule = field(default_factory=Schedule)
     checks: bool = True
@@ -276,7 +276,7 @@ class Device:
         return memory.starts_at(address) and memory.at_or_before(address).device != HOST
 
     def _region_at(self, address: int, size: int) -> Region | None:
-        """What holds a range, in the memory of whichever device."""
+        """Return the region, of any device's memory, that holds the whole range; None if none does."""
         return next((m.find(address, size, False) for m in self.memories if m.covers(address, size)), None)
 
     def synchronize(self, device: int | None = None, host: bool = True) -> None:
@@ -568,7 +568,7 @@ def protect(obj) -> None:
 
 
 def written(obj) -> None:
-    """As if the launch before the next one had written the device tensors in nested lists, tuples and dicts.
+    """Count the device tensors in nested lists, tuples and dicts as written by the launch before the next one.
 
     What a GPU's kernels put into a tensor, the host puts there here. To be called inside of a `session`; with it, a
     dependent launch that touches the tensors before griddepcontrol.wait is a fault, as it is a race on a GPU.

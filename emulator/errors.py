@@ -103,7 +103,7 @@ class Fault(EmulatorError):
 
 
 def stop(fault: Fault) -> None:
-    """What happens to a fault that nobody collects."""
+    """Raise a fault: what launches do with one outside of a session that collects them."""
     raise fault
 
 

@@ -224,7 +224,7 @@ class Gpu:
 
 
 def nvidia_smi(query: str = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu") -> str:
-    """What nvidia-smi says of the first GPU to a --query-gpu, as comma-separated values."""
+    """Return nvidia-smi's answer to a --query-gpu about the first GPU, as comma-separated values."""
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 
 
 class NoTrace:
-    """What a run can tell of itself, here told to nobody; model/trace.py has one that listens."""
+    """Receives the events of a run and drops them; model/trace.py has the receiver that records them."""
 
     def duty(self, group, kind: str) -> None:
         """A warp does this kind of work."""

@@ -54,7 +54,7 @@ class Enough(Exception):
 
 
 class Owner:
-    """What a launch tells of its course and asks about other launches. This owner has a launch that runs alone."""
+    """Receives a launch's milestones and answers its questions about others; here there are none."""
 
     def no_room(self, launch: Launch) -> None:
         """The next cluster fits on no SM now, and none of this launch runs."""
@@ -72,7 +72,7 @@ class Owner:
         """A CTA has executed griddepcontrol.launch_dependents."""
 
     def landed(self, launch: Launch) -> None:
-        """Nothing asynchronous is under way that the launch has started."""
+        """Learn that all asynchronous work of the launch has completed."""
 
     def waiting(self, launch: Launch) -> list[str]:
         """List who waits for what, where nobody can go on."""
@@ -81,7 +81,7 @@ class Owner:
 
 @dataclass
 class Shared:
-    """What a launch has in common with those on other devices: order of events, shadows, flags; and where it starts.
+    """Holds what a launch shares with those on other devices: order of events, shadows, flags; and where it starts.
 
     device: which one it runs on. known: what its threads know when they start, clocks by space.
     """
@@ -378,7 +378,7 @@ class Launch:
                     yield from warp.groups
 
     def stalled(self) -> bool:
-        """Nothing is scheduled. Let waits with a time limit time out, once; then it is a hang."""
+        """Where nothing is scheduled, let waits with a time limit time out, once; raise Hang the next time."""
         if not self.running:
             return False
         if self.engine.progress == self._stall_mark:

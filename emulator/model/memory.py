@@ -184,7 +184,7 @@ class MemoryModel:
         return first, done
 
     def _found(self, region: L2Region, index: slice | np.ndarray, half: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Of the lines at `index`: whether a half, or the home of each, has them, and since when or from when on."""
+        """Return whether a half of the L2, or else each line's home, has the lines at `index`, and from when on."""
         if half is not None:
             return self._kept(region, half, index), region.ready[half, index]
         at = self._pick(index, slice(None))
@@ -294,7 +294,7 @@ class MemoryModel:
         return min(self.window * self.each, self.overtaken_share * self.backlog(self.engine.now))
 
     def admitted(self, time: float) -> float:
-        """When the L2 looks at a request: it keeps a window of lines that wait for the HBM, and the rest waits outside.
+        """Return when the L2 admits a request: a window of lines may wait for the HBM, all others wait outside.
 
         On an H200 a tensor map that was edited while loads of 64 or 128 KiB into each SM were under way, and the load
         through it, whose lines are all in L2, come when the loads have; behind those of one SM alone nothing waits.

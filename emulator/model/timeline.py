@@ -55,7 +55,7 @@ class Timeline:
         return "other"
 
     def reason(self, what: str) -> str:
-        """What a wait was for, with roles in place of warp numbers."""
+        """Return the reason for a wait, with warp roles in place of warp numbers."""
         if what.startswith("warp "):
             roles = {self.role(int(number)) for number in what[5:].split("+")}
             return f"arrivals of {' and '.join(sorted(roles))}"

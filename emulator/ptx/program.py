@@ -145,7 +145,7 @@ class Program:
                 self.live_out[b] |= live[s]
 
     def initial_registers(self, seed: int) -> tuple:
-        """What a warp starts with: None, which faults when read; garbage where only some paths read before a write.
+        """Return a warp's first registers: None, which faults when read; garbage where only some paths read them.
 
         Compilers make such paths out of `if`s whose outcome does not matter there; the result must not depend on it.
         """

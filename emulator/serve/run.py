@@ -40,7 +40,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass
 class Options:
-    """What a run is to be like, in the script's process and those that it starts.
+    """Holds the options of a run, for the script's process and those that it starts.
 
     machine: a key of chip.CHIPS. most: findings before launches fail. timed: whether the model times what is between
     events. findings: a file that gets a line of JSON for each finding, note and launch. strict: whether notes are
@@ -107,7 +107,7 @@ class Loud(Session):
 
 
 def written(launch: Launch) -> list[list[str]]:
-    """What memory that a launch wrote to holds now: names with digests. Nothing is known of one without checks.
+    """Return names and digests of the memory that a launch wrote to; none for a launch without checks.
 
     What several devices may access is left out: others may be at it.
     """

@@ -263,7 +263,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
 
 
 def _changed(g: LaneGroup, addresses: np.ndarray, size: int, values: tuple) -> np.ndarray:
-    """Which lanes store another value to global memory than is there."""
+    """Return which lanes store another value to global memory than is there."""
     memory, mask = g.launch.memory, alu.MASK[8 * size]
     there = (memory.gather(addresses + np.uint64(k * size), size) for k in range(len(values)))
     return np.logical_or.reduce([old != (v & mask) for old, v in zip(there, values, strict=True)])

@@ -127,7 +127,7 @@ def barrier_at(g: LaneGroup, address: int, asynchronous: bool = False) -> MBarri
 
 
 def landed(op, hands_on: Knowledge | None) -> Knowledge | None:
-    """What a copy hands on to those who wait for its mbarrier: itself, and what its thread knew. op: an InFlight."""
+    """Return what those learn who wait for a copy's mbarrier: the copy, and what its thread knew. op: an InFlight."""
     if hands_on is not None:
         hands_on = hands_on.copy()
         hands_on.clock[KNOWN, op.key[1]] = op.number

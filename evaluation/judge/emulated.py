@@ -26,7 +26,7 @@ _modules: dict[str, tuple] = {}  # PTX -> (module, {kernel: Program})
 
 
 class Garbled(Exception):
-    """What came as a launch is none that host code can have sent."""
+    """Raised for a message that no host code can have sent as a launch."""
 
 
 @dataclasses.dataclass
@@ -212,7 +212,7 @@ def unlike(snapshot: dict[tuple[int, int], list], other: dict[tuple[int, int], l
 
 
 def _written(parts: list) -> dict[int, bytes]:
-    """What is not zero, in pages by where they lie."""
+    """Return the pages that are not all zeros, by their offset."""
     found = {}
     for offset, data in parts:
         for at in range(0, len(data), PAGE):
