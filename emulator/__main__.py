@@ -105,9 +105,11 @@ def run(
               help="Write the report there.")  # fmt: skip
 @click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
               help="Write a page of it there.")  # fmt: skip
+@click.option("--devices", type=click.IntRange(1, 16), default=1, show_default=True,
+              help="GPUs of the node, each with a rank of its own.")  # fmt: skip
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def profile(machine, launches, out, json_file, html, script, args):
+def profile(machine, launches, out, json_file, html, devices, script, args):
     """Model the times of what SCRIPT launches, what its kernels use, and where the time goes.
 
     The launches of this process are recorded while SCRIPT runs, and timed back to back when it has ended. Products are
@@ -115,17 +117,25 @@ def profile(machine, launches, out, json_file, html, script, args):
     with your rights: read it first.
     """
     from .model import report
-    from .serve.profile import profile
+    from .serve.profile import profile, profile_devices
+    from .serve.run import Options
 
+    if devices > 1 and html:
+        raise click.UsageError("--html is for one device")
     try:
-        found = profile(script, list(args), machine, out, launches, html and Path(html))
+        if devices > 1:
+            options = Options(machine=machine, devices=devices)
+            found = profile_devices(script, list(args), options, out, launches * devices)
+        else:
+            found = profile(script, list(args), machine, out, launches, html and Path(html))
     except EmulatorError as error:
         raise click.ClickException(str(error)) from None
-    for line in report.lines(found):
-        click.echo(line)
-    click.echo(f"Times are modelled, not measured (profile {machine}; {found['validation']}; emulator/VALIDATION.md).")
+    for number, one in enumerate(found.get("devices", [found])):
+        for line in [f"device {number}"] * (devices > 1) + report.lines(one):
+            click.echo(line)
+    click.echo(f"Times are modelled, not measured (profile {machine}; {one['validation']}; emulator/VALIDATION.md).")
     click.echo(f"{uncertainty.basis(machine)}.")
-    click.echo(f"{out}: timeline.json.gz, overview.png")
+    click.echo(f"{out}{'/device*' * (devices > 1)}: timeline.json.gz, overview.png")
     write_json(json_file, found)
 
 

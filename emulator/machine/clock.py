@@ -89,10 +89,11 @@ class Clock(ABC):
     def remote(self, group) -> float:
         """Return when an arrival or store reaches another CTA, or cluster launch control answers."""
 
-    def fence(self, group, what: str) -> float:
+    def fence(self, group, what: str, scope: str = "gpu") -> float:
         """Return until when a warp stops so that its cluster or all see what it did.
 
         what: a "fence", a "barrier.cluster.arrive", an "mbarrier.arrive" in another CTA, or a "store" with release.
+        scope: "sys", or any narrower one that is not the CTA.
         """
         return group.t
 

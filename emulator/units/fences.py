@@ -6,10 +6,10 @@ from ..state.order import ASYNC_GLOBAL, ASYNC_SHARED, SCOPES, Knowledge, Release
 from .group import LaneGroup
 
 
-def fenced(g: LaneGroup, what: str) -> bool:
-    """Before a release beyond the CTA: False until what this warp did is performed. what: see Clock.fence."""
+def fenced(g: LaneGroup, what: str, scope: str = "gpu") -> bool:
+    """Before a release beyond the CTA: False until what this warp did is performed. what, scope: see Clock.fence."""
     if g.token is None:
-        until = g.clock.fence(g, what)
+        until = g.clock.fence(g, what, scope)
         if until <= g.t:
             return True
         g.token = until
