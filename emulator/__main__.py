@@ -107,14 +107,15 @@ def run(
               help="Write a page of it there.")  # fmt: skip
 @click.option("--devices", type=click.IntRange(1, 16), default=1, show_default=True,
               help="GPUs of the node, each with a rank of its own.")  # fmt: skip
+@click.option("--compute", is_flag=True, help="Compute products, too: for kernels that await values.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def profile(machine, launches, out, json_file, html, devices, script, args):
+def profile(machine, launches, out, json_file, html, devices, compute, script, args):
     """Model the times of what SCRIPT launches, what its kernels use, and where the time goes.
 
-    The launches of this process are recorded while SCRIPT runs, and timed back to back when it has ended. Products are
-    not computed: a check of SCRIPT's own will fail. timeline.json.gz is for https://ui.perfetto.dev. The script runs
-    with your rights: read it first.
+    The launches of this process are recorded while SCRIPT runs, and timed back to back when it has ended: a check of
+    SCRIPT's own will fail. Products are not computed without --compute; times are the same. timeline.json.gz is for
+    https://ui.perfetto.dev. The script runs with your rights: read it first.
     """
     from .model import report
     from .serve.profile import profile, profile_devices
@@ -125,9 +126,9 @@ def profile(machine, launches, out, json_file, html, devices, script, args):
     try:
         if devices > 1:
             options = Options(machine=machine, devices=devices)
-            found = profile_devices(script, list(args), options, out, launches * devices)
+            found = profile_devices(script, list(args), options, out, launches * devices, compute)
         else:
-            found = profile(script, list(args), machine, out, launches, html and Path(html))
+            found = profile(script, list(args), machine, out, launches, html and Path(html), compute)
     except EmulatorError as error:
         raise click.ClickException(str(error)) from None
     for number, one in enumerate(found.get("devices", [found])):

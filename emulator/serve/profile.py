@@ -18,10 +18,12 @@ from . import run as running
 from .watch import watched
 
 
-def profile(script: str, args: list[str], machine: str, folder: Path, most: int, page: Path | None) -> dict:
+def profile(
+    script: str, args: list[str], machine: str, folder: Path, most: int, page: Path | None, compute: bool = False
+) -> dict:
     """Run the script with its first `most` launches recorded, then these back to back on the model; see report().
 
-    page: the HTML file to write, too.
+    page: the HTML file to write, too. compute: whether tensor cores compute, which kernels need that await values.
 
     What the launches would compute is not computed: the script finds zeros, or what was there. If it ends with an error
     for that, what it launched before is timed. Raises Unsupported if it launched nothing, or what stops the launches.
@@ -36,7 +38,7 @@ def profile(script: str, args: list[str], machine: str, folder: Path, most: int,
         print(f"emulator: launch {done} of {len(recorded)}", file=sys.stderr, flush=True)
         return False
 
-    timed = TimedRun(load(machine), DEVICE.memory, recorded, trace, tell)
+    timed = TimedRun(load(machine), DEVICE.memory, recorded, trace, tell, compute)
     counted = [tallied(one.launch) for one in timed.launches]
     with watched(lambda: [each.launch for each in timed.active]):
         timed.run()
@@ -46,7 +48,9 @@ def profile(script: str, args: list[str], machine: str, folder: Path, most: int,
     return {"script": script, "args": args, "exit_status": status} | found
 
 
-def profile_devices(script: str, args: list[str], options: running.Options, folder: Path, most: int) -> dict:
+def profile_devices(
+    script: str, args: list[str], options: running.Options, folder: Path, most: int, compute: bool = False
+) -> dict:
     """Do the same for a script that several devices run: `devices` of what it returns has the report of each.
 
     All devices begin at once; what their hosts would wait for in between takes no time.
@@ -54,7 +58,7 @@ def profile_devices(script: str, args: list[str], options: running.Options, fold
     recording, status = record(script, args, options, most)
     traces = [Trace() for _ in DEVICE.memories]
     DEVICE.session = Session()
-    node = TimedNode(load(options.machine), DEVICE.memories, recording.recorded, traces)
+    node = TimedNode(load(options.machine), DEVICE.memories, recording.recorded, traces, compute)
     counted = [[tallied(one.launch) for one in run.launches] for run in node.runs]
     with watched(lambda: [each.launch for run in node.runs for each in run.active]):
         node.run()
