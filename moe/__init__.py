@@ -10,6 +10,7 @@ WHERE = {
     "grouped_gemm_nvfp4": "moe.grouped_gemm_fp4",
     "pack_mxfp4": "moe.fp4_weights",
     "pack_nvfp4": "moe.fp4_weights",
+    "route": "moe.routers",
     "run": "moe.layer",
     "warmup": "moe.compile_ahead",
     "workspace_bytes": "moe.layer",

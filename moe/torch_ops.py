@@ -1,15 +1,16 @@
 """moe's calls as operators of torch (torch.library): for torch.compile, torch.export and whoever wants a schema.
 
-Importing this registers torch.ops.moe.experts, .experts_out, .grouped_gemm_fp8 and .grouped_gemm_fp8_out. Under
-torch.compile moe.experts and moe.grouped_gemm_fp8 call them by themselves. They have no gradients: backward says so.
+Importing this registers torch.ops.moe.experts, .experts_out, .route, .grouped_gemm_fp8 and .grouped_gemm_fp8_out.
+Under torch.compile moe's functions call them by themselves. They have no gradients: backward says so.
 """
 
 import torch
 from torch import Tensor
 
 from moe.grouped_gemm import grouped_gemm_fp8
-from moe.problem import BF16
+from moe.problem import BF16, F32, I32
 from moe.routed_experts import experts
+from moe.routers import route
 
 
 @torch.library.custom_op("moe::experts", mutates_args=())
@@ -47,6 +48,23 @@ def experts_out_op(
 @experts_out_op.register_fake
 def _(*_, **__):
     return None
+
+
+@torch.library.custom_op("moe::route", mutates_args=())
+def route_op(
+    logits: Tensor, top_k: int, scoring: str = "softmax", renormalize: bool = True, bias: Tensor | None = None,
+    num_expert_group: int = 1, topk_group: int = 1, routed_scaling_factor: float = 1.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """moe.route."""
+    return route(
+        logits, top_k, scoring=scoring, renormalize=renormalize, bias=bias, num_expert_group=num_expert_group,
+        topk_group=topk_group, routed_scaling_factor=routed_scaling_factor,
+    )  # fmt: skip
+
+
+@route_op.register_fake
+def _(logits, top_k, *_, **__):
+    return tuple(torch.empty((logits.shape[0], top_k), dtype=dtype, device=logits.device) for dtype in (I32, F32))
 
 
 @torch.library.custom_op("moe::grouped_gemm_fp8", mutates_args=())

@@ -230,5 +230,5 @@ def test_example_of_the_page(moe, monkeypatch):
     from moe.reference.layer import distance, quantised
 
     names = examples.run("EXPERTS.md", MACHINE, monkeypatch)
-    of = names["topk_ids"], names["topk_weights"], *names["weights"]
-    assert distance(names["out"], names["expected"](*quantised(names["hidden"].float()), *of)) <= 0.02
+    expected = names["expected"](*quantised(names["operands"][0].float()), *names["of"])
+    assert distance(names["out"], expected) <= 0.02
