@@ -8,6 +8,7 @@ WHERE = {
     "experts_workspace_bytes": "moe.routed_experts",
     "grouped_gemm_fp8": "moe.grouped_gemm",
     "grouped_gemm_nvfp4": "moe.grouped_gemm_fp4",
+    "pad_intermediate": "moe.padding",
     "pack_mxfp4": "moe.fp4_weights",
     "pack_nvfp4": "moe.fp4_weights",
     "route": "moe.routers",

@@ -16,12 +16,14 @@ from moe.routers import route
 @torch.library.custom_op("moe::experts", mutates_args=())
 def experts_op(
     hidden: Tensor, topk_ids: Tensor, topk_weights: Tensor, w13: Tensor, w13_scale: Tensor, w2: Tensor,
-    w2_scale: Tensor, hidden_scale: Tensor | None = None, gate_first: bool = False, local_expert_offset: int = 0,
-    num_experts: int | None = None, limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
+    w2_scale: Tensor, hidden_scale: Tensor | None = None, gate_first: bool = False,
+    apply_router_weight_on_input: bool = False, local_expert_offset: int = 0, num_experts: int | None = None,
+    limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """moe.experts into a new tensor."""
     return experts(
         hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale, hidden_scale=hidden_scale, gate_first=gate_first,
+        apply_router_weight_on_input=apply_router_weight_on_input,
         local_expert_offset=local_expert_offset, num_experts=num_experts, limit=limit, alpha=alpha, shift=shift,
     )  # fmt: skip
 
@@ -34,12 +36,14 @@ def _(hidden, *_, **__):
 @torch.library.custom_op("moe::experts_out", mutates_args=("out",))
 def experts_out_op(
     out: Tensor, hidden: Tensor, topk_ids: Tensor, topk_weights: Tensor, w13: Tensor, w13_scale: Tensor, w2: Tensor,
-    w2_scale: Tensor, hidden_scale: Tensor | None = None, gate_first: bool = False, local_expert_offset: int = 0,
-    num_experts: int | None = None, limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
+    w2_scale: Tensor, hidden_scale: Tensor | None = None, gate_first: bool = False,
+    apply_router_weight_on_input: bool = False, local_expert_offset: int = 0, num_experts: int | None = None,
+    limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
 ) -> None:  # fmt: skip
     """moe.experts into `out`."""
     experts(
         hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale, hidden_scale=hidden_scale, gate_first=gate_first,
+        apply_router_weight_on_input=apply_router_weight_on_input,
         local_expert_offset=local_expert_offset, num_experts=num_experts, limit=limit, alpha=alpha, shift=shift,
         out=out,
     )  # fmt: skip

@@ -14,7 +14,7 @@ FLOORS = (
     *(f"emulator.{room}" for room in ("machine", "model", "page", "device", "serve")),
     *("emulator", "emulator.__main__", "emulator.pytest_plugin", "emulator.speed"),
     *(f"moe.{room}" for room in ("problem", "device", "operands", "scratch", "kernels", "tuning")),
-    *(f"moe.{room}" for room in ("fp4_weights", "grouped_gemm", "grouped_gemm_fp4")),
+    *(f"moe.{room}" for room in ("fp4_weights", "grouped_gemm", "grouped_gemm_fp4", "padding")),
     *("moe.layer", "moe.routed_experts", "moe.routers", "moe.collectives", "moe.one_sided", "moe.parallel",
       "moe.torch_ops", "moe.compile_ahead", "moe", "moe.integrations", "moe.reference", "moe.checks", "moe.measure"),
     *(f"moe.{command}" for command in ("check", "layer_check", "parallel_check")),
