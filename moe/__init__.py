@@ -4,6 +4,7 @@ import importlib
 
 __version__ = "0.1.0"  # emulator's, with which it comes
 WHERE = {
+    "batched_experts": "moe.batched",
     "experts": "moe.routed_experts",
     "experts_workspace_bytes": "moe.routed_experts",
     "grouped_gemm_fp8": "moe.grouped_gemm",

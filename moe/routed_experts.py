@@ -52,8 +52,7 @@ def experts(
     int32 or int64, topk_weights [T, k] f32, k at most 16: expert local_expert_offset + i is local expert i; any other
     number, such as -1, is left out. w13 [E, 2I, H] e4m3, up then gate, or gate then up if gate_first; w13_scale
     [E, 2I/128, H/128], w2 [E, H, I] e4m3, w2_scale [E, H/128, I/128], scales f32. out [T, H] bf16. T is at most 65536,
-    also 0; E at most 512; H and I are multiples of 128 (moe.pad_intermediate makes weights
-    of other I so).
+    also 0; E at most 512; H and I are multiples of 128 (moe.pad_intermediate makes weights of other I so).
     act = gate * sigmoid(alpha * gate) * (up + shift); with a limit, gate is at most that and up is clamped to
     [-limit, limit] first. gpt-oss: limit 7, alpha 1.702, shift 1. act is rounded to e4m3 with a scale for 128 columns.
     apply_router_weight_on_input: act(weight * x[t] W13[e]) W2[e] instead, as Llama 4 has it; k is 1 then.

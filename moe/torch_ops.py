@@ -1,12 +1,14 @@
 """moe's calls as operators of torch (torch.library): for torch.compile, torch.export and whoever wants a schema.
 
-Importing this registers torch.ops.moe.experts, .experts_out, .route, .grouped_gemm_fp8 and .grouped_gemm_fp8_out.
-Under torch.compile moe's functions call them by themselves. They have no gradients: backward says so.
+Importing this registers torch.ops.moe.experts, .experts_out, .batched_experts, .batched_experts_out, .route,
+.grouped_gemm_fp8 and .grouped_gemm_fp8_out. Under torch.compile moe's functions call them by themselves. They have no
+gradients: backward says so.
 """
 
 import torch
 from torch import Tensor
 
+from moe.batched import batched_experts
 from moe.grouped_gemm import grouped_gemm_fp8
 from moe.problem import BF16, F32, I32
 from moe.routed_experts import experts
@@ -50,6 +52,42 @@ def experts_out_op(
 
 
 @experts_out_op.register_fake
+def _(*_, **__):
+    return None
+
+
+@torch.library.custom_op("moe::batched_experts", mutates_args=())
+def batched_experts_op(
+    hidden: Tensor, counts: Tensor, w13: Tensor, w13_scale: Tensor, w2: Tensor, w2_scale: Tensor,
+    hidden_scale: Tensor | None = None, gate_first: bool = False, limit: float | None = None, alpha: float = 1.0,
+    shift: float = 0.0, expected_m: int | None = None,
+) -> Tensor:  # fmt: skip
+    """moe.batched_experts into a new tensor."""
+    return batched_experts(
+        hidden, counts, w13, w13_scale, w2, w2_scale, hidden_scale=hidden_scale, gate_first=gate_first, limit=limit,
+        alpha=alpha, shift=shift, expected_m=expected_m,
+    )  # fmt: skip
+
+
+@batched_experts_op.register_fake
+def _(hidden, *_, **__):
+    return torch.empty(hidden.shape, dtype=BF16, device=hidden.device)
+
+
+@torch.library.custom_op("moe::batched_experts_out", mutates_args=("out",))
+def batched_experts_out_op(
+    out: Tensor, hidden: Tensor, counts: Tensor, w13: Tensor, w13_scale: Tensor, w2: Tensor, w2_scale: Tensor,
+    hidden_scale: Tensor | None = None, gate_first: bool = False, limit: float | None = None, alpha: float = 1.0,
+    shift: float = 0.0, expected_m: int | None = None,
+) -> None:  # fmt: skip
+    """moe.batched_experts into `out`."""
+    batched_experts(
+        hidden, counts, w13, w13_scale, w2, w2_scale, hidden_scale=hidden_scale, gate_first=gate_first, limit=limit,
+        alpha=alpha, shift=shift, expected_m=expected_m, out=out,
+    )  # fmt: skip
+
+
+@batched_experts_out_op.register_fake
 def _(*_, **__):
     return None
 

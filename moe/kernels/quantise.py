@@ -51,6 +51,14 @@ class Quantise:
         token, _, _ = cute.arch.block_idx()
         wait_for_previous_kernel()
         let_next_kernel_start()
+        self.quantise(x, values, scales, weights, tokens, hidden, token, warp, lane)
+
+    @cute.jit
+    def quantise(
+        self, x: Int64, values: Int64, scales: Int64, weights: Int64, tokens: Int32, hidden: Int32, token: Int32,
+        warp: Int32, lane: Int32,
+    ):  # fmt: skip
+        """Quantise one token in a CTA."""
         for block in cutlass.range(warp, hidden >> 7, WARPS, unroll=1):
             at = Int64(token) * Int64(hidden) + Int64(block * 128 + lane * 4)
             words = [load_relaxed_if(x + at * 2 + 4 * i, Int32(1)) for i in range(2)]

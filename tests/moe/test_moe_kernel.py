@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     "checks, machine",
     [
-        *((files, machine) for files in ("kernel", "layer", "experts router") for machine in ("h200", "b200")),
+        *((files, machine) for files in ("kernel", "layer", "experts router batched") for machine in ("h200", "b200")),
         ("fp4", "h200"),
     ],
 )
