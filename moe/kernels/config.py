@@ -68,8 +68,9 @@ class Config:
         assert self.cluster in (1, 2) and self.split_k in (1, 2)
         assert self.swap_ab or self.block_m == 128
         if self.w4a16:
-            assert self.w4a16 in ("bf16", "f16") and self.arch == "sm90" and self.swap_ab and not self.gated
-            assert self.block_n in (BLOCK_N, 2 * BLOCK_N) and self.split_k == 1
+            assert self.w4a16 in ("bf16", "f16") and self.arch == "sm90" and self.swap_ab and self.split_k == 1
+            assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
+            assert self.gated == self.permuted
         elif self.gated:
             assert self.block_n == 2 * BLOCK_N and self.split_k == 1 and self.cluster == (2 if self.permuted else 1)
             assert not self.swap_ab or self.block_m <= 32 and not self.permuted  # who gathers has a lane for each token

@@ -65,7 +65,7 @@ class Bf16WgmmaSwapAB:
 
 
 class Bf16WgmmaFp4(Bf16WgmmaSwapAB):
-    """The results of weights in e2m1, times the expert's global scale: each warpgroup has half of block_n rows."""
+    """The results of weights in e2m1, times the expert's global scale: each warpgroup has 64 of every 128 rows."""
 
     @cute.jit
     def __call__(self, warp: Warp, tile: WorkTile, acc):
@@ -75,7 +75,7 @@ class Bf16WgmmaFp4(Bf16WgmmaSwapAB):
         for i in range_constexpr(config.accumulators):
             acc[i] = acc[i] * scale
         for part in range_constexpr(config.block_n // BLOCK_N):
-            row = tile.row + ((warp.number >> 2) * (config.block_n // BLOCK_N) + part) * 64
+            row = tile.row + part * BLOCK_N + (warp.number >> 2) * 64
             self.store(warp, tile, row, acc, part * (config.block_m // 2))
 
 
