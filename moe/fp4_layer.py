@@ -25,13 +25,19 @@ class Fp4Inputs(Inputs):
 
     gemm1_global: torch.Tensor | None = None  # f32 [E], or [E, 2]: of the first half of the rows and of the second
     gemm2_global: torch.Tensor | None = None  # f32 [E]
+    gemm1_bias: torch.Tensor | None = None  # f32 [E, 2I], if the layer is biased
+    gemm2_bias: torch.Tensor | None = None  # f32 [E, H]
 
 
 class Fp4Layer(Layer):
-    """The layer's kernels for these sizes on one Hopper GPU. hidden_states are bf16."""
+    """The layer's kernels for these sizes on one Hopper GPU.
 
-    def __init__(self, device: torch.device, sizes: Sizes, activation: Activation):
+    hidden_states are bf16. biased: whether both GEMMs add a bias.
+    """
+
+    def __init__(self, device: torch.device, sizes: Sizes, activation: Activation, biased: bool = False):
         super().__init__(device, sizes, activation)
+        self.biased = biased
         if self.device.capability != (9, 0):
             raise ValueError(f"w13 is packed, which a GPU of compute capability {self.device.capability} cannot read: "
                              "it must be on one of (9, 0)")  # fmt: skip
@@ -40,9 +46,9 @@ class Fp4Layer(Layer):
         """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = -(-tokens * self.sizes.top_k * e // self.sizes.experts)
-        first = dataclasses.replace(sm90.choose_fp4_gemm1(rows, e), activation=self.activation)
+        first = dataclasses.replace(sm90.choose_fp4_gemm1(rows, e), activation=self.activation, bias=self.biased)
         second = sm90.choose_fp4(rows, e, h, i, "bf16")
-        return first, dataclasses.replace(second, prefetch=second.stages)
+        return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)
 
     def shared_parts(self, room: int) -> list[Part]:
         """The fields of a Space from m_indptr to quantised_scale; those of what is not quantised are empty."""
@@ -70,14 +76,20 @@ class Fp4Layer(Layer):
         operands = space.permuted, x.gemm1_global.data_ptr(), *weights, space.m_indptr, space.c
         made = launcher(self.torch_device, config)
         words = made.words(made.grid, space.total, 2 * i, h, e)
-        made.launch(operands, (*words, x.gemm1_global.numel() // e))
+        made.launch(operands, (*words, x.gemm1_global.numel() // e, *address(x.gemm1_bias)))
 
     def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and c to o."""
         weights, sizes = (x.gemm2_weights.data_ptr(), x.gemm2_weights_scale.data_ptr()), self.sizes
         operands = space.c, x.gemm2_global.data_ptr(), *weights, space.m_indptr, space.o
         made = launcher(self.torch_device, config)
-        made.launch(operands, made.words(made.grid, space.total, sizes.hidden, sizes.intermediate, sizes.local))
+        words = made.words(made.grid, space.total, sizes.hidden, sizes.intermediate, sizes.local)
+        made.launch(operands, (*words, *address(x.gemm2_bias)))
+
+
+def address(bias: torch.Tensor | None) -> tuple[int, ...]:
+    """The kernel's word for a bias: none if there is none."""
+    return () if bias is None else (bias.data_ptr(),)
 
 
 fp4_layer_of = functools.lru_cache(maxsize=16)(Fp4Layer)

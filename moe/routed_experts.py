@@ -26,6 +26,7 @@ from moe.scratch import arena_of
 
 MAX_TOKENS = 65536
 I64 = torch.int64
+FP4_NAMES = "w13_global", "w2_global", "w13_bias", "w2_bias"
 
 
 def experts(
@@ -46,6 +47,8 @@ def experts(
     shift: float = 0.0,
     w13_global: torch.Tensor | None = None,
     w2_global: torch.Tensor | None = None,
+    w13_bias: torch.Tensor | None = None,
+    w2_bias: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     workspace: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -63,7 +66,8 @@ def experts(
     num_experts: how many the router has, by which kernels are chosen; E if not given.
     NVFP4 or MXFP4 weights, on a Hopper GPU: w13 [E, 2I, H] and w2 [E, H, I] with their scales as pack_nvfp4 or
     pack_mxfp4 gives them, and w13_global f32 [E], or [E, 2] of W13's first half of rows and of its second, w2_global
-    f32 [E]. Then hidden is bf16, H and I are multiples of 64, nothing is quantised, and act is rounded to bf16.
+    f32 [E]. Then hidden is bf16, H and I are multiples of 64, nothing is quantised, and act is rounded to bf16. Only
+    then: w13_bias [E, 2I] and w2_bias [E, H] f32, both or neither, are added to x W13 and to act W2.
 
     All but hidden_scale are contiguous, all on the current GPU. Launches on torch's current stream, nothing returns to
     the host, the same bits every time, also in CUDA graphs. Returns out, or a new tensor. ValueError if an operand is
@@ -72,13 +76,14 @@ def experts(
     """
     if torch.compiler.is_compiling():
         given = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale, hidden_scale, gate_first
-        given += local_expert_offset, num_experts, limit, alpha, shift, w13_global, w2_global
+        given += local_expert_offset, num_experts, limit, alpha, shift, w13_global, w2_global, w13_bias, w2_bias
         if out is None:
             return torch.ops.moe.experts(*given)
         torch.ops.moe.experts_out(out, *given)
         return out
+    of_fp4 = w13_global, w2_global, w13_bias, w2_bias
     layer, x, given = checked(
-        hidden, hidden_scale, topk_ids, topk_weights, (w13, w13_scale, w2, w2_scale, w13_global, w2_global), Activation(
+        hidden, hidden_scale, topk_ids, topk_weights, (w13, w13_scale, w2, w2_scale, *of_fp4), Activation(
             bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift)
         ), local_expert_offset, num_experts,
     )  # fmt: skip
@@ -133,7 +138,7 @@ def sizes_of(
     return Sizes(hidden, intermediate, local, top_k, int(everywhere))
 
 
-def are_packed(w13, w2, w13_global, w2_global) -> bool:
+def are_packed(w13, w2, w13_global, w2_global, w13_bias, w2_bias) -> bool:
     """Whether the weights are packed e2m1, not e4m3; ValueError if they are neither, or mixed."""
     for name, tensor in (("w13", w13), ("w2", w2)):
         if isinstance(tensor, torch.Tensor) and tensor.dtype is torch.uint8 and tensor.dim() != 4:
@@ -143,15 +148,18 @@ def are_packed(w13, w2, w13_global, w2_global) -> bool:
     for name, tensor in (("w13_global", w13_global), ("w2_global", w2_global)):
         if packed and tensor is None:
             raise ValueError(f"{name} is None, but must be what pack_nvfp4 or pack_mxfp4 gives, as weights are packed")
+    for name, tensor in zip(FP4_NAMES, (w13_global, w2_global, w13_bias, w2_bias)):
         if not packed and tensor is not None:
             raise ValueError(f"{name} is of packed weights, but w2 is not packed")
+    if (w13_bias is None) != (w2_bias is None):
+        raise ValueError("w13_bias and w2_bias must be given both or neither")
     return packed
 
 
 def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, num_experts):
     """The layer for these operands, its inputs, and what assign takes; ValueError if there is none."""
-    w13, w13_scale, w2, w2_scale, *of_globals = of_weights
-    packed = are_packed(w13, w2, *of_globals)
+    w13, w13_scale, w2, w2_scale, *of_fp4 = of_weights
+    packed = are_packed(w13, w2, *of_fp4)
     for name, tensor, dims in (("hidden", hidden, 2), ("topk_ids", ids, 2), ("w2", w2, 4 if packed else 3)):
         if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
             raise ValueError(f"{name} must be a tensor of {dims} dimensions")
@@ -174,19 +182,19 @@ def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, 
     tensors = hidden, ids, weights, w13, w13_scale, w2, w2_scale
     expected = expectations(tokens, h, i, e, k, hidden.dtype, ids.dtype)
     if packed:
-        tensors = *tensors, *of_globals
-        expected = fp4_expectations(expected, h, i, e, getattr(of_globals[0], "shape", None))
+        tensors = *tensors, *(x for x in of_fp4 if x is not None)
+        expected = fp4_expectations(expected, h, i, e, getattr(of_fp4[0], "shape", None))
     gpu = device_of(hidden.device, "hidden")
     complain(tensors, expected, (hidden, "hidden"))
     if hidden.dtype is E4M3:
         hidden_scale = scale_by_block(hidden_scale, hidden, gpu)
         tensors, expected = (*tensors, hidden_scale), (*expected, contiguous("hidden_scale", F32, h // 128, tokens))
         complain(tensors[-1:], expected[-1:], (hidden, "hidden"))
-    addresses(gpu, tensors, expected, (0, 3, 4, 5, 6) if packed else (0, 3, 5))
+    addresses(gpu, tensors, expected[: len(tensors)], (0, 3, 4, 5, 6) if packed else (0, 3, 5))
     inputs = None, None, hidden, hidden_scale, w13, w13_scale, w2, w2_scale, int(offset)
     if packed:
-        layer = fp4_layer_of(hidden.device, sizes, activation)
-        return layer, Fp4Inputs(*inputs, gemm1_global=of_globals[0], gemm2_global=of_globals[1]), (ids, weights)
+        layer = fp4_layer_of(hidden.device, sizes, activation, of_fp4[2] is not None)
+        return layer, Fp4Inputs(*inputs, 0.0, *of_fp4), (ids, weights)
     return layer_of(hidden.device, sizes, activation, quantises), Inputs(*inputs), (ids, weights)
 
 
@@ -210,7 +218,7 @@ def expectations(
 def fp4_expectations(
     others: tuple[Operand, ...], h: int, i: int, e: int, w13_global: torch.Size | None
 ) -> tuple[Operand, ...]:
-    """`expectations` with packed weights, and their global scales behind. w13_global: its shape, of the two allowed."""
+    """`expectations` with packed weights; behind them global scales and biases. w13_global: the shape given, of two."""
     rows, columns = h // TILE, i // TILE
     return (
         *others[:3],
@@ -220,6 +228,8 @@ def fp4_expectations(
         contiguous("w2_scale", torch.uint8, e, rows, columns, 256),
         contiguous("w13_global", F32, *((e, 2) if w13_global == (e, 2) else (e,))),
         contiguous("w2_global", F32, e),
+        contiguous("w13_bias", F32, e, 2 * i),
+        contiguous("w2_bias", F32, e, h),
     )
 
 

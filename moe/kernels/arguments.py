@@ -103,12 +103,12 @@ class GroupedGemmArguments:
 
 class Fp4Arguments:
     """Words: addresses of a bf16 or f16 [total_m, k], b_global f32 [experts], b and b_scale as moe.fp4_weights packs
-    them; the others as of GroupedGemmArguments. If gated b_global is [experts, 1 or 2], out [total_m, n/2], and before
-    the stream comes a word that says which.
+    them; the others as of GroupedGemmArguments. If gated b_global is [experts, 1 or 2], out [total_m, n/2], and a word
+    before the stream says which. With a bias its address is the last word before the stream.
     """
 
     def __init__(self, config: Config):
-        self.config, self.WORDS = config, 15 + config.gated
+        self.config, self.WORDS = config, 15 + config.gated + config.bias
 
     def unpack(self, words: cute.Tensor) -> tuple:
         """What the kernel is launched with; behind the weights' tensormap comes that of their scales."""
@@ -117,7 +117,8 @@ class Fp4Arguments:
         weights, scales = [fp4_tensormap(x, experts, n, k, self.config, y) for x, y in ((b, 8), (b_scale, 1))]
         tensormaps = *half_token_tensormaps(self.config, a, total_m, k), weights, scales
         of_expert = Int32(words[14]) if self.config.gated else Int32(1)
-        operands = Fp4Operands(b_global, out, partials, flags, total_m, n, of_expert)
+        bias = words[self.WORDS - 2] if self.config.bias else Int64(0)
+        operands = Fp4Operands(b_global, out, partials, flags, total_m, n, of_expert, bias)
         return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, (k + (BLOCK_K - 1)) >> 7, experts, search
 
 

@@ -46,6 +46,7 @@ class Fp4Operands(NamedTuple):
     total_m: Int32
     n: Int32  # if gated, of up and gate together
     globals: Int32  # of an expert in b_global: 1, or 2 if gated, of up and of gate
+    bias: Int64  # f32 [E, n], if the config has it
 
 
 class GatedOperands(NamedTuple):

@@ -51,17 +51,20 @@ def experts(
 
 def experts_fp4(
     hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor,
-    offset: int = 0, activation: Activation = Activation(),
+    offset: int = 0, activation: Activation = Activation(), w13_bias=None, w2_bias=None,
 ) -> torch.Tensor:  # fmt: skip
     """Return what the kernels compute with weights in e2m1, bf16 [T, H], from products in float64.
 
     hidden bf16 [T, H]; w13 [E, 2I, H] and w2 [E, H, I] float64: `grouped_gemm_fp4.dequantised`, times global scales.
+    w13_bias [E, 2I], w2_bias [E, H]: added to their products if given.
     """
     m_indptr, rows, places = lists(ids, offset, len(w2))
-    ones = torch.ones(len(w2))
+    ones, experts_of = torch.ones(len(w2)), torch.arange(len(w2)).repeat_interleave(m_indptr.diff())
     product = reference_fp4(hidden[rows.long()], w13, ones, m_indptr)
+    product = product if w13_bias is None else product + w13_bias[experts_of]
     c = activated(*product.chunk(2, 1), activation).to(BF16)
-    o = reference_fp4(c, w2, ones, m_indptr).to(BF16)
+    o = reference_fp4(c, w2, ones, m_indptr)
+    o = (o if w2_bias is None else o + w2_bias[experts_of]).to(BF16)
     return weighted(o, places, weights)
 
 

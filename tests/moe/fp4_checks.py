@@ -143,6 +143,12 @@ def layer(fp4):
     return arguments, exact
 
 
+def biases() -> dict[str, torch.Tensor]:
+    h, i, e, _ = LAYER.values()
+    g = torch.Generator().manual_seed(3)
+    return {"w13_bias": torch.randn(e, 2 * i, generator=g), "w2_bias": torch.randn(e, h, generator=g) / 4}
+
+
 def called(arguments, schedule=0, **options):
     """Call moe.experts as torch's operator on six SMs, as if the launch before had written all operands; experts 0 and
     5 are elsewhere.
@@ -166,7 +172,8 @@ def distance(found, arguments, exact, **activation):
     from moe.reference import experts, layer
 
     given = [arguments[name] for name in ("hidden", "topk_ids", "topk_weights")]
-    expected = experts.experts_fp4(*given, exact["w13"], exact["w2"], 1, Activation(**activation))
+    of_rows = [arguments.get(name) for name in ("w13_bias", "w2_bias")]
+    expected = experts.experts_fp4(*given, exact["w13"], exact["w2"], 1, Activation(**activation), *of_rows)
     assert expected.isfinite().all() and expected.float().norm() > 1
     return layer.distance(found, expected)
 
@@ -176,9 +183,10 @@ FAR = 0.001  # of the norm: some elements of c, and some of the result, round to
 
 @pytest.mark.parametrize("schedule", all_but((3,), range(20)))
 def test_layer(layer, schedule):
-    """H and I are odd multiples of 64, up and gate have global scales of their own."""
-    found = called(layer[0], schedule, gate_first=True, **GPT_OSS)
-    assert distance(found, *layer, gate_first=True, **GPT_OSS) <= FAR
+    """H and I are odd multiples of 64, up and gate have global scales of their own, and biases."""
+    arguments = layer[0] | biases()
+    found = called(arguments, schedule, gate_first=True, **GPT_OSS)
+    assert distance(found, arguments, layer[1], gate_first=True, **GPT_OSS) <= FAR
 
 
 @pytest.mark.thorough
@@ -213,6 +221,8 @@ WRONG = {
     "w13_global is of packed weights, but w2 is not packed": lambda a: {
         "w2": torch.zeros(4, 192, 192).to(torch.float8_e4m3fn)
     },
+    "w13_bias and w2_bias must be given both or neither": lambda a: {"w2_bias": biases()["w2_bias"]},
+    "w2_bias: dimension 1 is 384, but must be 192": lambda a: {x: biases()["w13_bias"] for x in biases()},
     "w2_scale has type torch.float32": lambda a: {"w2_scale": torch.zeros(4, 3, 3)},
     "hidden has type torch.float8_e4m3fn, but must have torch.bfloat16, as weights are packed": lambda a: {
         "hidden": a["hidden"].to(torch.float8_e4m3fn)
@@ -268,7 +278,7 @@ def test_layer_workspace(fp4):
     assert rows * (256 + 256 + 128) * 2 <= least <= rows * (256 + 256 + 128) * 2 + 2**14 and of_fp8 != least
 
 
-LAYER_FAULTS = ["global scale", "rows", "not permuted"]
+LAYER_FAULTS = ["global scale", "bias", "rows", "not permuted"]
 
 
 @pytest.mark.thorough
@@ -277,11 +287,14 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
     from moe.fp4_layer import Fp4Layer
     from moe.grouped_gemm import launcher
     from moe.kernels import loads
-    from moe.kernels.epilogue import swiglu_bf16
+    from moe.kernels.epilogue import global_scale
 
+    arguments = layer[0] | (biases() if fault == "bias" else {})
     if fault == "global scale":
-        real = swiglu_bf16.load_global_float
-        monkeypatch.setattr(swiglu_bf16, "load_global_float", lambda at, wanted: real(at & ~4, wanted))
+        real = global_scale.load_global_float
+        monkeypatch.setattr(global_scale, "load_global_float", lambda at, wanted: real(at & ~4, wanted))
+    elif fault == "bias":
+        monkeypatch.setattr(global_scale, "fma", lambda x, y, z: x * y)
     elif fault == "rows":
         real_box = loads.Fp4Weights.box
         wrong = lambda self, tile, k, pieces: real_box(self, tile._replace(row=tile.row >> 1), k, pieces)  # noqa: E731
@@ -290,7 +303,7 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
         monkeypatch.setattr(Fp4Layer, "permute", lambda self, x, space: None)
     launcher.cache_clear()
     try:
-        assert not distance(called(layer[0]), *layer) <= FAR
+        assert not distance(called(arguments), arguments, layer[1]) <= FAR
     except emulator.EmulatorError:
         assert fault == "not permuted"
     finally:

@@ -4,31 +4,32 @@ A thread has up and gate of the same weight rows and tokens, and bf16 needs no s
 """
 
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, range_constexpr
+from cutlass import range_constexpr
 
 from moe.kernels.config import Config
 from moe.kernels.context import Warp
-from moe.kernels.dequantise import FACTOR
 from moe.kernels.epilogue.activation import product
 from moe.kernels.epilogue.bf16 import Bf16WgmmaSwapAB
-from moe.kernels.ptx import load_global_float
+from moe.kernels.epilogue.global_scale import GlobalScale
+from moe.kernels.ptx import select
 from moe.kernels.schedule import WorkTile
 
 
 class SwigluWgmmaFp4:
-    """Both results times their global scale, then the product, which is stored as the grouped GEMM's results are."""
+    """Both results times their global scales, then the product, which is stored as the grouped GEMM's results are."""
 
     def __init__(self, config: Config):
-        self.config, self.bf16 = config, Bf16WgmmaSwapAB(config)
+        self.config, self.bf16, self.scale = config, Bf16WgmmaSwapAB(config), GlobalScale(config)
 
     @cute.jit
     def __call__(self, warp: Warp, tile: WorkTile, acc):
         """Store a work tile's products."""
-        operands, sums = warp.operands, self.config.block_m // 2
-        of_expert = operands.b_global + Int64(tile.expert * operands.globals) * 4
-        of_both = of_expert, of_expert + Int64(operands.globals - 1) * 4
-        first, second = [load_global_float(x, Int32(1)) * Float32(1 / FACTOR) for x in of_both]
+        sums, columns = self.config.block_m // 2, warp.operands.n >> 1
+        column = (tile.row >> 1) + (warp.number >> 2) * 64
+        for half in range_constexpr(2):
+            inside = select(column < columns, 1, 0)
+            self.scale(warp, tile, column + half * columns, inside, acc, half * sums, second=half == 1)
         for i in range_constexpr(sums):
-            acc[i] = product(self.config.activation, acc[i] * first, acc[sums + i] * second)
-        of_products = warp._replace(operands=operands._replace(n=operands.n >> 1))
-        self.bf16.store(of_products, tile, (tile.row >> 1) + (warp.number >> 2) * 64, acc, 0)
+            acc[i] = product(self.config.activation, acc[i], acc[sums + i])
+        of_products = warp._replace(operands=warp.operands._replace(n=columns))
+        self.bf16.store(of_products, tile, column, acc, 0)
