@@ -46,7 +46,7 @@ def test_fp16(fp4):
 
 @pytest.mark.parametrize("schedule", all_but((1, 2), range(1, 5)))
 def test_orders_of_events(fp4, schedule):
-    name, config = (("small", 2), ("cut into many parts", 0))[schedule % 2]
+    name, config = (("the ring goes round", 2), ("cut into many parts", 0))[schedule % 2]
     assert fp4.run(fp4.CASES[name], configs()["bf16"][config], schedule, written=schedule < 3) <= fp4.BOUND
 
 
@@ -308,3 +308,120 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
         assert fault == "not permuted"
     finally:
         launcher.cache_clear()
+
+
+def gpt_oss_file(path, hidden: int, intermediate: int) -> dict[str, torch.Tensor]:
+    """Write a layer of 6 experts as gpt-oss names and shapes it; return its tensors by the last part of their names."""
+    from safetensors.torch import save_file
+
+    g, made = torch.Generator().manual_seed(5), {}
+    for name, n, k in (("gate_up_proj", 2 * intermediate, hidden), ("down_proj", hidden, intermediate)):
+        made[f"{name}_blocks"] = torch.randint(0, 256, (6, n, k // 32, 16), generator=g, dtype=torch.uint8)
+        made[f"{name}_scales"] = torch.randint(119, 124, (6, n, k // 32), generator=g, dtype=torch.uint8)
+        made[f"{name}_bias"] = torch.randn(6, n, generator=g).bfloat16()
+    save_file({f"model.layers.0.mlp.experts.{name}": x for name, x in made.items()}, path)
+    return made
+
+
+@pytest.mark.parametrize("hidden", all_but((192,), (192, 2880)))
+def test_gpt_oss_checkpoint(fp4, tmp_path, hidden):
+    """MXFP4 from a file: rows of gate and up in turn, biases, and K = 2880, which ends inside a k-block."""
+    from moe.integrations.checkpoints import mxfp4_experts
+    from moe.reference.grouped_gemm_fp4 import dequantised, e8m0
+
+    made = gpt_oss_file(tmp_path / "model.safetensors", hidden, 192)
+    g, exact, biased = torch.Generator().manual_seed(6), {}, {}
+    for name, key in (("w13", "gate_up_proj"), ("w2", "down_proj")):
+        weights = dequantised(made[f"{key}_blocks"].flatten(2), e8m0(made[f"{key}_scales"]))
+        turned = [torch.cat((x[:, ::2], x[:, 1::2]), 1) if name == "w13" else x for x in (weights, made[f"{key}_bias"])]
+        exact[name], biased[f"{name}_bias"] = turned[0][1:5], turned[1][1:5].float()
+    weights = mxfp4_experts(tmp_path, "model.layers.0.mlp.experts", range(1, 5), "cpu")
+    arguments = {
+        "hidden": torch.randn(5, hidden, generator=g).bfloat16(),
+        "topk_ids": torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(5)]),
+        "topk_weights": torch.rand(5, 3, generator=g),
+    } | weights
+    assert all(torch.equal(weights[name], x) for name, x in biased.items())
+    gate_first = arguments.pop("gate_first")
+    found = called(arguments, gate_first=gate_first, **GPT_OSS)
+    assert distance(found, arguments, exact, gate_first=True, **GPT_OSS) <= FAR
+
+
+def deepseek_file(folder, hidden: int, intermediate: int, experts: int) -> dict[str, torch.Tensor]:
+    """Write a layer as ModelOpt names and shapes it, in two files with an index; return its tensors by name."""
+    import json
+
+    from safetensors.torch import save_file
+
+    g, made, files = torch.Generator().manual_seed(7), {}, {}
+    for e in range(experts):
+        for name, n, k in (
+            ("gate_proj", intermediate, hidden), ("up_proj", intermediate, hidden), ("down_proj", hidden, intermediate)
+        ):  # fmt: skip
+            at = f"model.layers.3.mlp.experts.{e}.{name}"
+            made[f"{at}.weight"] = torch.randint(0, 256, (n, k // 2), generator=g, dtype=torch.uint8)
+            made[f"{at}.weight_scale"] = torch.rand(n, k // 16, generator=g).to(torch.float8_e4m3fn)
+            made[f"{at}.weight_scale_2"] = torch.rand((), generator=g)
+            made[f"{at}.input_scale"] = torch.rand((), generator=g)
+    for i in range(2):
+        part = {name: x for name, x in made.items() if int(name.split(".")[5]) % 2 == i}
+        files |= dict.fromkeys(part, f"{i}.safetensors")
+        save_file(part, folder / f"{i}.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    return made
+
+
+def test_deepseek_checkpoint(fp4, tmp_path):
+    """NVFP4 from files: each expert's gate, then up, with global scales of their own; packed as by hand."""
+    from moe.fp4_weights import pack_nvfp4
+    from moe.integrations.checkpoints import nvfp4_experts
+
+    made = deepseek_file(tmp_path, 128, 64, 3)
+    found = nvfp4_experts(tmp_path, "model.layers.3.mlp.experts", [2, 1], "cpu")
+    for name, projections in (("w13", ("gate_proj", "up_proj")), ("w2", ("down_proj",))):
+        def of(what, name=name, projections=projections):
+            of_expert = [[made[f"model.layers.3.mlp.experts.{e}.{p}.{what}"] for p in projections] for e in (2, 1)]
+            return of_expert
+
+        b, scale = [torch.stack([torch.cat(x) for x in of(what)]) for what in ("weight", "weight_scale")]
+        scale_2 = torch.stack([torch.stack(x) for x in of("weight_scale_2")])
+        expected = pack_nvfp4(b, scale, scale_2 if name == "w13" else scale_2[:, 0])
+        for x, y in zip((found[name], found[f"{name}_scale"], found[f"{name}_global"]), expected):
+            assert torch.equal(x, y)
+    assert found["gate_first"] and len(found) == 7
+
+
+@pytest.mark.thorough
+def test_deepseek_checkpoint_is_called(fp4, tmp_path):
+    from moe.integrations.checkpoints import nvfp4_experts
+    from moe.reference.grouped_gemm_fp4 import dequantised
+
+    made, g = deepseek_file(tmp_path, 128, 64, 6), torch.Generator().manual_seed(8)
+    arguments = {
+        "hidden": torch.randn(5, 128, generator=g).bfloat16(),
+        "topk_ids": torch.randint(0, 6, (5, 2), generator=g),
+        "topk_weights": torch.rand(5, 2, generator=g),
+    } | nvfp4_experts(tmp_path, "model.layers.3.mlp.experts", range(1, 5), "cpu")
+    exact = {}
+    for name, projections in (("w13", ("gate_proj", "up_proj")), ("w2", ("down_proj",))):
+        of_experts = []
+        for e in range(1, 5):
+            parts = [[made[f"model.layers.3.mlp.experts.{e}.{p}.weight{x}"] for x in ("", "_scale", "_scale_2")]
+                     for p in projections]  # fmt: skip
+            of_experts.append(torch.cat([dequantised(b, scale.double()) * s.double() for b, scale, s in parts]))
+        exact[name] = torch.stack(of_experts)
+    gate_first = arguments.pop("gate_first")
+    assert distance(called(arguments, gate_first=gate_first), arguments, exact, gate_first=True) <= FAR
+
+
+def test_checkpoints_refuse(fp4, tmp_path, monkeypatch):
+    from moe.integrations.checkpoints import mxfp4_experts, nvfp4_experts
+
+    gpt_oss_file(tmp_path / "x.safetensors", 64, 64)
+    with pytest.raises(ValueError, match=r"x.safetensors has no tensor other.gate_up_proj_blocks$"):
+        mxfp4_experts(tmp_path / "x.safetensors", "other", range(2), "cpu")
+    with pytest.raises(ValueError, match="gate_up_proj_blocks is torch.uint8 .6, 128, 2, 16., but must be .* .9, 128,"):
+        mxfp4_experts(tmp_path, "model.layers.0.mlp.experts", range(9), "cpu")
+    monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
+    with pytest.raises(ImportError, match="^reading a checkpoint needs safetensors: pip install safetensors$"):
+        nvfp4_experts(tmp_path, "", [0], "cpu")

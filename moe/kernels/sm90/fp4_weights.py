@@ -14,6 +14,7 @@ from moe.kernels.context import Warp
 from moe.kernels.dequantise import scales_of, weights_of
 from moe.kernels.mainloop import ByWidth, MainloopState, release
 from moe.kernels.ptx import (
+    fence_proxy_async,
     load_shared_pair,
     load_shared_words,
     matrix_descriptor,
@@ -61,6 +62,7 @@ class Fp4Weights(ByWidth):
             d = wgmma_results([acc[i] for i in places])
             for i in range_constexpr(len(places)):
                 acc[places[i]] = d[i]
+            fence_proxy_async()  # what overwrites the stage is TMA, and these warps have read it
             release(config, cta, stage.index, lane)
             stage = stage.advance(config.stages)
         return state._replace(stage=stage)
