@@ -28,6 +28,7 @@ def pack_nvfp4(
     b uint8 [E, N, K/2]: two e2m1 a byte, the one of lower k in the lower half. b_scale e4m3 [E, N, K/16], of any sign.
     N and K are multiples of 64. The global scale is f32 [E], or of one element for all, by the name that checkpoints
     give it: weight_scale_2 (ModelOpt) is multiplied, weight_global_scale (compressed-tensors) divides; neither: 1.
+    moe.experts takes those of W13 as [E, 2], too, of the first half of its rows and of the second.
     Needs memory for a few copies of one expert meanwhile. ValueError, and nothing is written, if an operand is not so.
     """
     experts, n, k = sizes_of(b)
@@ -84,17 +85,20 @@ def sizes_of(b: torch.Tensor) -> tuple[int, int, int]:
 
 
 def global_scale(b: torch.Tensor, experts: int, multiplied, divides) -> torch.Tensor:
-    """f32 [E] that results are multiplied by."""
+    """f32 [E], or [E, 2], that results are multiplied by."""
     if multiplied is not None and divides is not None:
         raise ValueError("weight_scale_2 and weight_global_scale are both given, but only one may be")
     name = "weight_scale_2" if divides is None else "weight_global_scale"
     given = multiplied if divides is None else divides
     if given is None:
         return torch.ones(experts, dtype=F32, device=b.device)
-    if not isinstance(given, torch.Tensor) or given.dtype != F32 or given.numel() not in (1, experts):
-        raise ValueError(f"{name} must be a tensor of {experts} f32, or of one")
-    given = given.to(b.device).flatten()
-    return (given if divides is None else 1 / given).expand(experts).contiguous()
+    known = isinstance(given, torch.Tensor) and given.dtype is F32
+    of_halves = known and given.shape == (experts, 2)
+    if not known or not of_halves and given.numel() not in (1, experts):
+        raise ValueError(f"{name} must be a tensor of {experts} f32, of one, or of shape {(experts, 2)}")
+    given = given.to(b.device)
+    given = given if of_halves else given.flatten().expand(experts)
+    return (given if divides is None else 1 / given).contiguous()
 
 
 def nvfp4_scales(scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -192,9 +192,9 @@ def routing_program(device: torch.device, f32_bias: bool) -> Program:
 
 
 @functools.cache
-def permute_program(device: torch.device) -> Program:
-    """The permute kernel, compiled for this GPU."""
-    return Program(permute.Permute(), permute.WORDS, "")
+def permute_program(device: torch.device, scaled: bool = True) -> Program:
+    """The permute kernel for tokens with or without scales, compiled for this GPU."""
+    return Program(permute.Permute(scaled), permute.WORDS, f"scaled={scaled}")
 
 
 @functools.cache

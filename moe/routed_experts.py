@@ -3,7 +3,8 @@
     topk_ids, topk_weights ─► assign ─► m_indptr, rows, places, weights ─┐
     hidden bf16 ─► quantise ─► e4m3, scales ─────────────────────────────┴─► [permute] ─► GEMM1 ─► GEMM2 ─► finalise
 
-The launches behind assign are the layer's (layer.py), with its scratch memory, lock and rules for streams and graphs.
+The launches behind assign are the layer's (layer.py; fp4_layer.py, which quantises nothing, for packed weights), with
+its scratch memory, lock and rules for streams and graphs.
 """
 
 import dataclasses
@@ -13,6 +14,8 @@ import numbers
 import torch
 
 from moe.device import current_device, device_of
+from moe.fp4_layer import Fp4Inputs, fp4_layer_of
+from moe.fp4_weights import TILE
 from moe.kernels import assign, quantise
 from moe.kernels.config import MAX_EXPERTS, Activation
 from moe.kernels.program import Program
@@ -23,6 +26,7 @@ from moe.scratch import arena_of
 
 MAX_TOKENS = 65536
 I64 = torch.int64
+FP4_NAMES = "w13_global", "w2_global", "w13_bias", "w2_bias"
 
 
 def experts(
@@ -36,26 +40,36 @@ def experts(
     *,
     hidden_scale: torch.Tensor | None = None,
     gate_first: bool = False,
+    apply_router_weight_on_input: bool = False,
     local_expert_offset: int = 0,
     num_experts: int | None = None,
     limit: float | None = None,
     alpha: float = 1.0,
     shift: float = 0.0,
+    w13_global: torch.Tensor | None = None,
+    w2_global: torch.Tensor | None = None,
+    w13_bias: torch.Tensor | None = None,
+    w2_bias: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     workspace: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """out[t] = sum over the experts e of token t that are here of weight * (act(x[t] W13[e]) W2[e]), in FP8.
+    """out[t] = sum over the experts e of token t that are here of weight * (act(x[t] W13[e]) W2[e]), in FP8 or FP4.
 
     hidden [T, H] bf16, which is quantised here for 128 columns at a time, or e4m3 with hidden_scale f32: [T, H/128] or
     [H/128, T], of any strides (one copy by torch unless its scales of a k-block lie side by side). topk_ids [T, k]
     int32 or int64, topk_weights [T, k] f32, k at most 16: expert local_expert_offset + i is local expert i; any other
     number, such as -1, is left out. w13 [E, 2I, H] e4m3, up then gate, or gate then up if gate_first; w13_scale
     [E, 2I/128, H/128], w2 [E, H, I] e4m3, w2_scale [E, H/128, I/128], scales f32. out [T, H] bf16. T is at most 65536,
-    also 0; E at most 512; H and I are multiples of 128 (I = 192: pad W13's rows of up and of gate, and W2's columns,
-    with zeros to 256).
+    also 0; E at most 512; H and I are multiples of 128 (moe.pad_intermediate makes weights of other I so).
     act = gate * sigmoid(alpha * gate) * (up + shift); with a limit, gate is at most that and up is clamped to
     [-limit, limit] first. gpt-oss: limit 7, alpha 1.702, shift 1. act is rounded to e4m3 with a scale for 128 columns.
+    apply_router_weight_on_input: act(weight * x[t] W13[e]) W2[e] instead, as Llama 4 has it; k is 1 then, and weights
+    are e4m3.
     num_experts: how many the router has, by which kernels are chosen; E if not given.
+    NVFP4 or MXFP4 weights, on a Hopper GPU: w13 [E, 2I, H] and w2 [E, H, I] with their scales as pack_nvfp4 or
+    pack_mxfp4 gives them, and w13_global f32 [E], or [E, 2] of W13's first half of rows and of its second, w2_global
+    f32 [E]. Then hidden is bf16, H and I are multiples of 64, nothing is quantised, and act is rounded to bf16. Only
+    then: w13_bias [E, 2I] and w2_bias [E, H] f32, both or neither, are added to x W13 and to act W2.
 
     All but hidden_scale are contiguous, all on the current GPU. Launches on torch's current stream, nothing returns to
     the host, the same bits every time, also in CUDA graphs. Returns out, or a new tensor. ValueError if an operand is
@@ -64,16 +78,22 @@ def experts(
     """
     if torch.compiler.is_compiling():
         given = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale, hidden_scale, gate_first
-        given += local_expert_offset, num_experts, limit, alpha, shift
+        given += apply_router_weight_on_input, local_expert_offset, num_experts, limit, alpha, shift
+        given += w13_global, w2_global, w13_bias, w2_bias
         if out is None:
             return torch.ops.moe.experts(*given)
         torch.ops.moe.experts_out(out, *given)
         return out
+    of_fp4 = w13_global, w2_global, w13_bias, w2_bias
     layer, x, given = checked(
-        hidden, hidden_scale, topk_ids, topk_weights, (w13, w13_scale, w2, w2_scale), Activation(
+        hidden, hidden_scale, topk_ids, topk_weights, (w13, w13_scale, w2, w2_scale, *of_fp4), Activation(
             bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift)
         ), local_expert_offset, num_experts,
     )  # fmt: skip
+    if apply_router_weight_on_input and layer.sizes.top_k != 1:
+        raise ValueError(f"topk_ids: dimension k is {layer.sizes.top_k}, but must be 1 for weights on the input")
+    if apply_router_weight_on_input and w13_global is not None:
+        raise ValueError("apply_router_weight_on_input is of weights in e4m3, but w13 is packed")
     if out is None:
         (out,) = layer.device.tensors(torch.empty(hidden.shape, dtype=BF16, device=hidden.device))
     expected = contiguous("out", BF16, *hidden.shape)
@@ -87,29 +107,35 @@ def experts(
     if tokens:
         arena = arena_of(layer.torch_device, layer.device)
         with arena.lock:
-            launch(layer, x, *given, layer.space(tokens, arena, workspace), out)
+            space = layer.space(tokens, arena, workspace)
+            launch(layer, x, *given, space, out, bool(apply_router_weight_on_input))
     return out
 
 
 def experts_workspace_bytes(
     tokens: int, hidden: int, intermediate: int, local: int, top_k: int, num_experts: int | None = None,
-    quantises: bool = True,
+    quantises: bool = True, packed: bool = False,
 ) -> int:  # fmt: skip
     """Elements of a workspace, uint8, for `experts` on the current GPU with up to this many tokens.
 
-    quantises: whether hidden comes in bf16.
+    quantises: whether hidden comes in bf16 and is quantised. packed: whether weights are NVFP4 or MXFP4.
     """
-    sizes = sizes_of(tokens, hidden, intermediate, local, top_k, num_experts)
+    sizes = sizes_of(tokens, hidden, intermediate, local, top_k, num_experts, packed)
+    if packed:
+        return fp4_layer_of(current_device(), sizes, Activation()).workspace_bytes(tokens)
     return layer_of(current_device(), sizes, Activation(), quantises).workspace_bytes(tokens)
 
 
 @functools.lru_cache(maxsize=4096)
-def sizes_of(tokens: int, hidden: int, intermediate: int, local: int, top_k: int, num_experts: int | None) -> Sizes:
+def sizes_of(
+    tokens: int, hidden: int, intermediate: int, local: int, top_k: int, num_experts: int | None, packed: bool = False
+) -> Sizes:  # fmt: skip
     """The layer's sizes; ValueError if the kernels do not do them."""
+    step = TILE if packed else 128
     for name, dimension, size, multiple, least, most in (
         ("hidden", "T", tokens, 1, 0, MAX_TOKENS),
-        ("hidden", "H", hidden, 128, 128, MAX_ROWS),
-        ("w2", "I", intermediate, 128, 128, MAX_ROWS),
+        ("hidden", "H", hidden, step, step, MAX_ROWS),
+        ("w2", "I", intermediate, step, step, MAX_ROWS),
         ("w2", "E", local, 1, 1, MAX_EXPERTS),
         ("topk_ids", "k", top_k, 1, 1, assign.MAX_TOP_K),
     ):
@@ -120,16 +146,37 @@ def sizes_of(tokens: int, hidden: int, intermediate: int, local: int, top_k: int
     return Sizes(hidden, intermediate, local, top_k, int(everywhere))
 
 
+def are_packed(w13, w2, w13_global, w2_global, w13_bias, w2_bias) -> bool:
+    """Whether the weights are packed e2m1, not e4m3; ValueError if they are neither, or mixed."""
+    for name, tensor in (("w13", w13), ("w2", w2)):
+        if isinstance(tensor, torch.Tensor) and tensor.dtype is torch.uint8 and tensor.dim() != 4:
+            raise ValueError(f"{name} is uint8 of {tensor.dim()} dimensions, but must have the 4 that pack_nvfp4 or "
+                             "pack_mxfp4 gives it")  # fmt: skip
+    packed = isinstance(w2, torch.Tensor) and w2.dtype is torch.uint8
+    for name, tensor in (("w13_global", w13_global), ("w2_global", w2_global)):
+        if packed and tensor is None:
+            raise ValueError(f"{name} is None, but must be what pack_nvfp4 or pack_mxfp4 gives, as weights are packed")
+    for name, tensor in zip(FP4_NAMES, (w13_global, w2_global, w13_bias, w2_bias)):
+        if not packed and tensor is not None:
+            raise ValueError(f"{name} is of packed weights, but w2 is not packed")
+    if (w13_bias is None) != (w2_bias is None):
+        raise ValueError("w13_bias and w2_bias must be given both or neither")
+    return packed
+
+
 def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, num_experts):
     """The layer for these operands, its inputs, and what assign takes; ValueError if there is none."""
-    w13, w13_scale, w2, w2_scale = of_weights
-    for name, tensor, dims in (("hidden", hidden, 2), ("topk_ids", ids, 2), ("w2", w2, 3)):
+    w13, w13_scale, w2, w2_scale, *of_fp4 = of_weights
+    packed = are_packed(w13, w2, *of_fp4)
+    for name, tensor, dims in (("hidden", hidden, 2), ("topk_ids", ids, 2), ("w2", w2, 4 if packed else 3)):
         if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
             raise ValueError(f"{name} must be a tensor of {dims} dimensions")
-    (tokens, h), k, (e, _, i) = hidden.shape, ids.shape[1], w2.shape
-    sizes = sizes_of(tokens, h, i, e, k, num_experts)
-    if hidden.dtype not in (BF16, E4M3):
-        raise ValueError(f"hidden has type {hidden.dtype}, but must have {BF16} or {E4M3}")
+    (tokens, h), k, (e, _, i) = hidden.shape, ids.shape[1], w2.shape[:3]
+    i = TILE * i if packed else i
+    sizes = sizes_of(tokens, h, i, e, k, num_experts, packed)
+    if hidden.dtype not in ((BF16,) if packed else (BF16, E4M3)):
+        must = f"{BF16}, as weights are packed" if packed else f"{BF16} or {E4M3}"
+        raise ValueError(f"hidden has type {hidden.dtype}, but must have {must}")
     if ids.dtype not in (I32, I64):
         raise ValueError(f"topk_ids has type {ids.dtype}, but must have {I32} or {I64}")
     if not isinstance(offset, numbers.Integral) or isinstance(offset, bool):
@@ -137,20 +184,26 @@ def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, 
     if not 0 <= offset <= sizes.experts - e:
         raise ValueError(f"local_expert_offset is {offset}, but must be from 0 to {sizes.experts - e}: {e} of "
                          f"{sizes.experts} experts are here")  # fmt: skip
-    quantises = hidden.dtype is BF16
-    if quantises and hidden_scale is not None:
+    quantises = hidden.dtype is BF16 and not packed
+    if hidden.dtype is BF16 and hidden_scale is not None:
         raise ValueError("hidden_scale is of hidden in e4m3, but hidden is in bf16")
     tensors = hidden, ids, weights, w13, w13_scale, w2, w2_scale
     expected = expectations(tokens, h, i, e, k, hidden.dtype, ids.dtype)
+    if packed:
+        tensors = *tensors, *(x for x in of_fp4 if x is not None)
+        expected = fp4_expectations(expected, h, i, e, getattr(of_fp4[0], "shape", None))
     gpu = device_of(hidden.device, "hidden")
     complain(tensors, expected, (hidden, "hidden"))
-    if not quantises:
+    if hidden.dtype is E4M3:
         hidden_scale = scale_by_block(hidden_scale, hidden, gpu)
         tensors, expected = (*tensors, hidden_scale), (*expected, contiguous("hidden_scale", F32, h // 128, tokens))
         complain(tensors[-1:], expected[-1:], (hidden, "hidden"))
-    addresses(gpu, tensors, expected, (0, 3, 5))
-    layer = layer_of(hidden.device, sizes, activation, quantises)
-    return layer, Inputs(None, None, hidden, hidden_scale, w13, w13_scale, w2, w2_scale, int(offset)), (ids, weights)
+    addresses(gpu, tensors, expected[: len(tensors)], (0, 3, 4, 5, 6) if packed else (0, 3, 5))
+    inputs = None, None, hidden, hidden_scale, w13, w13_scale, w2, w2_scale, int(offset)
+    if packed:
+        layer = fp4_layer_of(hidden.device, sizes, activation, of_fp4[2] is not None)
+        return layer, Fp4Inputs(*inputs, 0.0, *of_fp4), (ids, weights)
+    return layer_of(hidden.device, sizes, activation, quantises), Inputs(*inputs), (ids, weights)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -166,6 +219,25 @@ def expectations(
         contiguous("w13_scale", F32, e, 2 * i // 128, h // 128),
         contiguous("w2", E4M3, e, h, i),
         contiguous("w2_scale", F32, e, h // 128, i // 128),
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def fp4_expectations(
+    others: tuple[Operand, ...], h: int, i: int, e: int, w13_global: torch.Size | None
+) -> tuple[Operand, ...]:
+    """`expectations` with packed weights; behind them global scales and biases. w13_global: the shape given, of two."""
+    rows, columns = h // TILE, i // TILE
+    return (
+        *others[:3],
+        contiguous("w13", torch.uint8, e, 2 * columns, rows, 2048),
+        contiguous("w13_scale", torch.uint8, e, 2 * columns, rows, 256),
+        contiguous("w2", torch.uint8, e, rows, columns, 2048),
+        contiguous("w2_scale", torch.uint8, e, rows, columns, 256),
+        contiguous("w13_global", F32, *((e, 2) if w13_global == (e, 2) else (e,))),
+        contiguous("w2_global", F32, e),
+        contiguous("w13_bias", F32, e, 2 * i),
+        contiguous("w2_bias", F32, e, h),
     )
 
 
@@ -188,32 +260,40 @@ def scale_by_block(scale, hidden: torch.Tensor, gpu) -> torch.Tensor:
 
 
 @functools.cache
-def assign_program(device: torch.device, slots: int, wide: bool) -> Program:
+def assign_program(device: torch.device, slots: int, wide: bool, ones: bool = False) -> Program:
     """The assign kernel, compiled for this GPU."""
-    return Program(assign.Assign(slots, wide), assign.WORDS, f"slots={slots} wide={wide}")
+    return Program(assign.Assign(slots, wide, ones=ones), assign.WORDS, f"slots={slots} wide={wide} ones={ones}")
 
 
 @functools.cache
-def quantise_program(device: torch.device) -> Program:
+def quantise_program(device: torch.device, weighted: bool = False) -> Program:
     """The quantise kernel, compiled for this GPU."""
-    return Program(quantise.Quantise(), quantise.WORDS, "")
+    return Program(quantise.Quantise(weighted), quantise.WORDS, f"weighted={weighted}")
 
 
 def launch(
-    layer: Layer, x: Inputs, ids: torch.Tensor, weights: torch.Tensor, space: Space, out: torch.Tensor
-) -> None:
-    """One stage after the other. x: its hidden_states are bf16 where the layer quantises them."""
+    layer: Layer, x: Inputs, ids: torch.Tensor, weights: torch.Tensor, space: Space, out: torch.Tensor,
+    on_input: bool = False,
+) -> None:  # fmt: skip
+    """One stage after the other. x: its hidden_states are bf16 where the layer quantises them.
+
+    on_input: the scales of tokens are multiplied by their weights, with which then nothing else is.
+    """
     tokens, k = ids.shape
     stream, local = layer.device.stream(), layer.sizes.local
     if layer.quantises:
-        program = quantise_program(layer.torch_device)
-        program(x.hidden_states.data_ptr(), space.quantised, space.quantised_scale, tokens, layer.sizes.hidden, stream)
+        to = space.quantised, space.quantised_scale
+        program = quantise_program(layer.torch_device, on_input)
+        program(x.hidden_states.data_ptr(), *to, weights.data_ptr(), tokens, layer.sizes.hidden, stream)
         x = dataclasses.replace(
             x, hidden_states=At(space.quantised, x.hidden_states.shape), hidden_states_scale=At(space.quantised_scale)
         )
+    elif on_input:
+        (scale,) = layer.device.tensors(torch.empty_like(x.hidden_states_scale))
+        x = dataclasses.replace(x, hidden_states_scale=torch.mul(x.hidden_states_scale, weights.t(), out=scale))
     grid, own = assign.grid_of(local)
     to = space.m_indptr, space.rows, space.places, space.weights
-    program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64)
+    program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64, on_input)
     program(ids.data_ptr(), weights.data_ptr(), *to, tokens, k, local, x.local_expert_offset, grid, own, stream)
     layer.compute(x, space, out)
 

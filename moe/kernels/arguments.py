@@ -67,14 +67,17 @@ def half_token_tensormaps(config: Config, address: Int64, total_m: Int32, k: Int
 
 
 def fp4_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, config: Config, pieces: int):
-    """TMA atom of what belongs to tiles of 64 weight rows x 64 of K, `pieces` x 256 bytes, [experts, n/64, k/64]: boxes
-    of a stage. Tiles behind the last of n or of k are zeros.
+    """TMA atom of what belongs to tiles of 64 weight rows x 64 of K, `pieces` x 256 bytes, [experts, n/64, k/64], or if
+    gated [experts, up | gate, n/128, k/64]: boxes of a stage. Tiles behind the last of n or of k are zeros.
     """
-    of_row, of_expert = Int64(k >> 6) * (256 * pieces), Int64(n >> 6) * Int64(k >> 6) * (256 * pieces)
-    stride = 1, 256, cute.assume(of_row, 16), cute.assume(of_expert, 16)
-    box = 256, 2 * pieces, config.block_n // 64, 1
-    layout = cute.make_layout(box, stride=(1, 256, 512 * pieces, 512 * pieces * box[2]))
-    return tma_atom(address, (256, (k >> 6) * pieces, n >> 6, experts), stride, layout, box)
+    halves = (2,) if config.gated else ()
+    rows, box_rows = n >> 6 + len(halves), config.block_n // 64 >> len(halves)
+    of_row = cute.assume(Int64(k >> 6) * (256 * pieces), 16)
+    of_half, of_expert = Int64(rows) * of_row, Int64(n >> 6) * of_row
+    stride = *(1, 256, of_row), *(cute.assume(of_half, 16) for _ in halves), cute.assume(of_expert, 16)
+    box, of_box = (256, 2 * pieces, box_rows, *halves, 1), 512 * pieces * box_rows
+    layout = cute.make_layout(box, stride=(1, 256, 512 * pieces, of_box, 2 * of_box)[: len(box)])
+    return tma_atom(address, (256, (k >> 6) * pieces, rows, *halves, experts), stride, layout, box)
 
 
 class GroupedGemmArguments:
@@ -100,13 +103,12 @@ class GroupedGemmArguments:
 
 class Fp4Arguments:
     """Words: addresses of a bf16 or f16 [total_m, k], b_global f32 [experts], b and b_scale as moe.fp4_weights packs
-    them; the others as of GroupedGemmArguments.
+    them; the others as of GroupedGemmArguments. If gated b_global is [experts, 1 or 2], out [total_m, n/2], and a word
+    before the stream says which. With a bias its address is the last word before the stream.
     """
 
-    WORDS = 15
-
     def __init__(self, config: Config):
-        self.config = config
+        self.config, self.WORDS = config, 15 + config.gated + config.bias
 
     def unpack(self, words: cute.Tensor) -> tuple:
         """What the kernel is launched with; behind the weights' tensormap comes that of their scales."""
@@ -114,8 +116,10 @@ class Fp4Arguments:
         total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
         weights, scales = [fp4_tensormap(x, experts, n, k, self.config, y) for x, y in ((b, 8), (b_scale, 1))]
         tensormaps = *half_token_tensormaps(self.config, a, total_m, k), weights, scales
-        operands = Fp4Operands(b_global, out, partials, flags, total_m, n)
-        return grid, words[14], tensormaps, m_indptr, operands, (k + (BLOCK_K - 1)) >> 7, experts, search
+        of_expert = Int32(words[14]) if self.config.gated else Int32(1)
+        bias = words[self.WORDS - 2] if self.config.bias else Int64(0)
+        operands = Fp4Operands(b_global, out, partials, flags, total_m, n, of_expert, bias)
+        return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, (k + (BLOCK_K - 1)) >> 7, experts, search
 
 
 class Gemm1Arguments:

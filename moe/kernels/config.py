@@ -61,6 +61,7 @@ class Config:
     gated: bool = False  # the layer's GEMM1: half of block_n are rows of up, half of gate; out is silu(gate) * up
     permuted: bool = False  # gated: the tokens lie in the order of the experts (permute.py); else they are gathered
     w4a16: str = ""  # weights in e2m1, tokens in this type, "bf16" or "f16"; else both are in e4m3
+    bias: bool = False  # weights in e2m1: results get an addend for each weight row of the expert
     activation: Activation = Activation()  # gated: what the epilogue makes of up and gate
 
     def __post_init__(self):
@@ -68,8 +69,9 @@ class Config:
         assert self.cluster in (1, 2) and self.split_k in (1, 2)
         assert self.swap_ab or self.block_m == 128
         if self.w4a16:
-            assert self.w4a16 in ("bf16", "f16") and self.arch == "sm90" and self.swap_ab and not self.gated
-            assert self.block_n in (BLOCK_N, 2 * BLOCK_N) and self.split_k == 1
+            assert self.w4a16 in ("bf16", "f16") and self.arch == "sm90" and self.swap_ab and self.split_k == 1
+            assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
+            assert self.gated == self.permuted
         elif self.gated:
             assert self.block_n == 2 * BLOCK_N and self.split_k == 1 and self.cluster == (2 if self.permuted else 1)
             assert not self.swap_ab or self.block_m <= 32 and not self.permuted  # who gathers has a lane for each token
@@ -79,6 +81,7 @@ class Config:
             assert self.block_n % 32 == 0 and self.block_n <= 256
         else:
             assert self.block_n in (64, 112, 128, 224, 256)
+        assert self.w4a16 or not self.bias
         assert not self.two_cta or self.arch == "sm100" and self.cluster == 2
         assert self.split_k == 1 or self.cluster == 1
 
@@ -86,7 +89,7 @@ class Config:
         ctas = 2 if self.two_cta else 1
         words = [
             f"{self.block_m * ctas}x{self.block_n}x{BLOCK_K}", "swap-ab" * self.swap_ab, "2cta" * self.two_cta,
-            f"w4{self.w4a16}" * bool(self.w4a16),
+            f"w4{self.w4a16}" * bool(self.w4a16), "bias" * self.bias,
             f"cluster{self.cluster}" * (self.cluster > 1 and not self.two_cta),
             f"splitk{self.split_k}" * (self.split_k > 1), "gated" * self.gated, "permuted" * self.permuted,
             f"burst{self.burst}" * (self.burst > 1), f"prefetch{self.prefetch}" * (self.prefetch > 0),

@@ -37,14 +37,16 @@ class Operands(NamedTuple):
 
 
 class Fp4Operands(NamedTuple):
-    """Addresses and sizes of the operands of the grouped GEMM with weights in e2m1 that do not come by TMA."""
+    """Addresses and sizes of the operands of the GEMMs with weights in e2m1 that do not come by TMA."""
 
     b_global: Int64
     out: Int64
     partials: Int64  # as of Operands
     flags: Int64
     total_m: Int32
-    n: Int32
+    n: Int32  # if gated, of up and gate together
+    globals: Int32  # of an expert in b_global: 1, or 2 if gated, of up and of gate
+    bias: Int64  # f32 [E, n], if the config has it
 
 
 class GatedOperands(NamedTuple):

@@ -50,10 +50,18 @@ class GatedWeights(Weights):
 
 
 class Fp4Weights(Weights):
-    """Boxes of packed e2m1 [E, N / 64, K / 64, 8 x 256 bytes]: block_n rows at once."""
+    """Boxes of packed e2m1 [E, N / 64, K / 64, 8 x 256 bytes], and of its scales, of one such piece: a stage's at once.
+
+    If gated [E, up | gate, N / 128, K / 64, ...]: half of the rows are up's, half gate's.
+    """
+
+    def box(self, tile: WorkTile, k: Int32, pieces: int) -> tuple:
+        """Coordinates of the box of a tensor of so many pieces."""
+        at = (k >> 6) * pieces
+        return (0, at, tile.row >> 7, 0, tile.expert) if self.config.gated else (0, at, tile.row >> 6, tile.expert)
 
     def boxes(self, tile: WorkTile, k: Int32) -> list[tuple]:
-        return [(0, k >> 3, tile.row >> 6, tile.expert)]
+        return [self.box(tile, k, 8)]
 
 
 class Fp4Loads:
@@ -69,10 +77,9 @@ class Fp4Loads:
         weights = tokens + config.block_m * (2 * BLOCK_K)
         scales = weights + config.block_n * (BLOCK_K // 2)
         mbarrier_expect(bar, tile.width * (2 * BLOCK_K) + config.block_n * (BLOCK_K // 2 + BLOCK_K // 16))
-        (box,) = self.weights.boxes(tile, k)
-        tma_load(weights, maps.weights, box, bar, policy, Int32(1), None)
+        tma_load(weights, maps.weights, self.weights.box(tile, k, 8), bar, policy, Int32(1), None)
         of_scales = maps.weights + 128  # its tensormap is the next one
-        tma_load(scales, of_scales, (0, k >> 6, tile.row >> 6, tile.expert), bar, policy, Int32(1), None)
+        tma_load(scales, of_scales, self.weights.box(tile, k, 1), bar, policy, Int32(1), None)
         tma_load(tokens, maps.tokens, (0, tile.token, k >> 6), bar, LAST, Int32(1), None)
 
 

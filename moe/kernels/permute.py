@@ -2,12 +2,12 @@
 
 A CTA copies 8 rows at a time: each of eight warps a row, a lane 16 bytes at once, and the ninth warp the scales of all
 eight, a lane those of one row for every fourth k-block. GEMM1 then loads tokens by TMA, as the grouped GEMM does. With
-few tokens it gathers them itself.
+few tokens it gathers them itself. With weights in e2m1 tokens are bf16, have no scales, and are always permuted.
 """
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass._mlir.dialects import cuda as cuda_ir
 
 from moe.kernels.ptx import (
@@ -32,12 +32,16 @@ WORDS = 12
 
 
 class Permute:
-    """The kernel writes permuted[r] = hidden_states[rows[r]], and its scales, for the rows r < m_indptr[E].
+    """The kernel writes permuted[r] = hidden_states[rows[r]], and its scales if `scaled`, for the rows r < m_indptr[E].
 
     Its words: addresses of hidden_states e4m3 [T, H], their scales f32 [H/128, T], m_indptr int32 [E + 1], rows int32
     [total_m] (the token of each row), permuted e4m3 [total_m, H], its scales f32 [H/128, total_m]; T, H, total_m, E;
-    CTAs; CUDA stream.
+    CTAs; CUDA stream. Of tokens that are not scaled H is the bytes of a row, a multiple of 16, and the addresses of
+    scales are of no meaning.
     """
+
+    def __init__(self, scaled: bool = True):
+        self.scaled = scaled
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
@@ -65,14 +69,15 @@ class Permute:
             row = first + select(warp == ROWS, lane & (ROWS - 1), warp)
             token = load_relaxed(rows + Int64(minimum(row, used - 1)) * 4)
             if warp == ROWS:
-                for base in cutlass.range(lane // ROWS, h >> 7, 32 // ROWS * BLOCKS, unroll=1):
-                    blocks = [base + 32 // ROWS * i for i in range(BLOCKS)]
-                    wanted = [select((k < h >> 7) & (row < used), 1, 0) for k in blocks]
-                    at = [scales + (Int64(k) * Int64(tokens) + Int64(token)) * 4 for k in blocks]
-                    x = [load_global_float(at[i], wanted[i]) for i in range(BLOCKS)]
-                    at = [to_scales + (Int64(k) * Int64(total_m) + Int64(row)) * 4 for k in blocks]
-                    for i in range_constexpr(BLOCKS):
-                        store_global_word(at[i], as_int(x[i]), wanted[i])
+                if const_expr(self.scaled):
+                    for base in cutlass.range(lane // ROWS, h >> 7, 32 // ROWS * BLOCKS, unroll=1):
+                        blocks = [base + 32 // ROWS * i for i in range(BLOCKS)]
+                        wanted = [select((k < h >> 7) & (row < used), 1, 0) for k in blocks]
+                        at = [scales + (Int64(k) * Int64(tokens) + Int64(token)) * 4 for k in blocks]
+                        x = [load_global_float(at[i], wanted[i]) for i in range(BLOCKS)]
+                        at = [to_scales + (Int64(k) * Int64(total_m) + Int64(row)) * 4 for k in blocks]
+                        for i in range_constexpr(BLOCKS):
+                            store_global_word(at[i], as_int(x[i]), wanted[i])
             elif row < used:
                 source, place = hidden + Int64(token) * Int64(h), to + Int64(row) * Int64(h)
                 for base in cutlass.range(lane, h >> 4, 32 * TOGETHER, unroll=1):

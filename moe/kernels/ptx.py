@@ -200,6 +200,13 @@ def load_global_float(address: Int64, condition: Int32) -> Float32:
     return Float32(ptx(text, "=&f,l,r", address, condition, result="f32"))
 
 
+def load_global_bfloat(address: Int64, condition: Int32) -> Float32:
+    """ld.global (9.7.9.8): load a bf16, as f32; 0 where condition is 0."""
+    text = "{ .reg .pred p; .reg .b16 h, z; setp.ne.b32 p, $2, 0; mov.b16 z, 0; mov.b16 h, 0;"
+    text += " @p ld.global.b16 h, [$1]; mov.b32 $0, {z, h}; }"
+    return Float32(ptx(text, "=f,l,r", address, condition, result="f32"))
+
+
 def load_16_bytes(instruction: str, address: Int64, condition: Int32, dtype) -> list:
     """Load four values of a type by this instruction (9.7.9.8); 0 where condition is 0."""
     letter, kind = ("f", "f32") if dtype is Float32 else ("r", "i32")

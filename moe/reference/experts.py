@@ -5,6 +5,7 @@ import torch
 from moe.kernels.config import Activation
 from moe.problem import BF16, E4M3
 from moe.reference.grouped_gemm import reference
+from moe.reference.grouped_gemm_fp4 import reference as reference_fp4
 from moe.reference.layer import quantised
 
 
@@ -45,8 +46,32 @@ def experts(
     product = reference(a, scales[:, rows.long()].contiguous(), w13, w13_scale, m_indptr).double()
     c = quantised(activated(*product.chunk(2, 1), activation).float())
     o = reference(*c, w2, w2_scale, m_indptr).to(BF16)
-    out = torch.zeros(len(ids), w2.shape[1])
-    for j in range(ids.shape[1]):
+    return weighted(o, places, weights)
+
+
+def experts_fp4(
+    hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor,
+    offset: int = 0, activation: Activation = Activation(), w13_bias=None, w2_bias=None,
+) -> torch.Tensor:  # fmt: skip
+    """Return what the kernels compute with weights in e2m1, bf16 [T, H], from products in float64.
+
+    hidden bf16 [T, H]; w13 [E, 2I, H] and w2 [E, H, I] float64: `grouped_gemm_fp4.dequantised`, times global scales.
+    w13_bias [E, 2I], w2_bias [E, H]: added to their products if given.
+    """
+    m_indptr, rows, places = lists(ids, offset, len(w2))
+    ones, experts_of = torch.ones(len(w2)), torch.arange(len(w2)).repeat_interleave(m_indptr.diff())
+    product = reference_fp4(hidden[rows.long()], w13, ones, m_indptr)
+    product = product if w13_bias is None else product + w13_bias[experts_of]
+    c = activated(*product.chunk(2, 1), activation).to(BF16)
+    o = reference_fp4(c, w2, ones, m_indptr)
+    o = (o if w2_bias is None else o + w2_bias[experts_of]).to(BF16)
+    return weighted(o, places, weights)
+
+
+def weighted(o: torch.Tensor, places: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return the sum of each token's rows of o times their weights, in the order of `places`, in f32, as bf16."""
+    out = torch.zeros(len(places), o.shape[1])
+    for j in range(places.shape[1]):
         used = places[:, j] >= 0
         row, weight = o[places[used, j].long()].double(), weights[used, j, None].double()
         out[used] = (row * weight + out[used].double()).float()

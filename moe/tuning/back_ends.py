@@ -6,6 +6,7 @@
     sm90  GEMM,  e2m1 weights     TMA                with the weights       wgmma           times b_global, bf16
     sm90  GEMM1, swap-AB          TMA, gather        gather warps           wgmma, gated    SwiGLU, e4m3
     sm90  GEMM1, tokens on M      TMA (multicast)    copied by cp.async     wgmma           SwiGLU, e4m3
+    sm90  GEMM1, e2m1 weights     TMA                with the weights       wgmma           times b_global, SwiGLU, bf16
     sm100 GEMM,  swap-AB          TMA                multiplied by 2 warps  tcgen05         bf16
     sm100 GEMM,  tokens on M      TMA                copied by cp.async     tcgen05         bf16
     sm100 GEMM,  2-CTA            TMA, 2 CTAs        copied by cp.async     tcgen05, 2-CTA  bf16
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 from moe.kernels.arguments import Fp4Arguments, Gemm1Arguments, GroupedGemmArguments
 from moe.kernels.config import Config
-from moe.kernels.epilogue import bf16, swiglu_fp8
+from moe.kernels.epilogue import bf16, swiglu_bf16, swiglu_fp8
 from moe.kernels.frame import GroupedGemm
 from moe.kernels.gather import GatheredTokens, GatheredTokenTiles
 from moe.kernels.loads import Fp4Loads, GatedMulticastLoads, GatedWeightLoads, MulticastLoads, TmaLoads, TwoCtaLoads
@@ -71,13 +72,16 @@ KERNELS = {
 }  # fmt: skip
 
 
-# Of weights in e2m1
-FP4 = Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, bf16.Bf16WgmmaFp4)
+# Of weights in e2m1, by gated
+FP4 = {
+    False: Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, bf16.Bf16WgmmaFp4),
+    True: Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, swiglu_bf16.SwigluWgmmaFp4),
+}
 
 
 def kernel(config: Config) -> GroupedGemm:
     """The kernel for a config, composed of its roles."""
-    roles = FP4 if config.w4a16 else KERNELS[config.arch, config.gated, config.swap_ab, config.two_cta]
+    roles = FP4[config.gated] if config.w4a16 else KERNELS[config.arch, config.gated, config.swap_ab, config.two_cta]
     of_kind = Fp4Arguments if config.w4a16 else Gemm1Arguments if config.gated else GroupedGemmArguments
     arguments = of_kind(config)
     loads, scales, epilogue = roles.loads(config), roles.scales(config), roles.epilogue(config)

@@ -48,6 +48,11 @@ FP4 = {
     for tokens in ("bf16", "f16")
 }
 
+FP4_GEMM1 = tuple(
+    dataclasses.replace(fp4("bf16", block_m, block_n=256, **fields), gated=True, permuted=True)
+    for block_m, fields in ((16, {"burst": 2}), (64, {}), (128, {}))
+)
+
 # The layer's GEMM1. Tiles of more tokens load weights less often, of fewer keep more stages under way
 GATED_M16_SWAP_AB = Config(block_m=16, block_n=256, gated=True, burst=2)
 GATED_M128_C2 = Config(block_m=128, block_n=256, swap_ab=False, cluster=2, gated=True, permuted=True)
@@ -88,5 +93,15 @@ def choose_gemm1(rows: int, experts: int) -> Config:
 
 def choose_fp4(total_m: int, experts: int, n: int, k: int, tokens: str) -> Config:
     """The config for weights in e2m1 and tokens of this type, "bf16" or "f16"."""
-    mean = -(-total_m // experts)
-    return next((config for config in FP4[tokens] if mean <= config.block_m), FP4[tokens][-1])
+    return of_mean(FP4[tokens], total_m, experts)
+
+
+def choose_fp4_gemm1(rows: int, experts: int) -> Config:
+    """The config of GEMM1 with weights in e2m1."""
+    return of_mean(FP4_GEMM1, rows, experts)
+
+
+def of_mean(configs: tuple[Config, ...], rows: int, experts: int) -> Config:
+    """The first config whose tiles hold the rows of an expert in the mean, or the last."""
+    mean = -(-rows // experts)
+    return next((config for config in configs if mean <= config.block_m), configs[-1])

@@ -1,4 +1,7 @@
-"""grouped_gemm_nvfp4 on the emulated H200, with all of its checks; test_moe_kernel.py runs this in its own process."""
+"""grouped_gemm_nvfp4, and the layer with such weights, on the emulated H200, with all of its checks.
+
+test_moe_kernel.py runs this in its own process.
+"""
 
 import pytest
 import torch
@@ -43,7 +46,7 @@ def test_fp16(fp4):
 
 @pytest.mark.parametrize("schedule", all_but((1, 2), range(1, 5)))
 def test_orders_of_events(fp4, schedule):
-    name, config = (("small", 2), ("cut into many parts", 0))[schedule % 2]
+    name, config = (("the ring goes round", 2), ("cut into many parts", 0))[schedule % 2]
     assert fp4.run(fp4.CASES[name], configs()["bf16"][config], schedule, written=schedule < 3) <= fp4.BOUND
 
 
@@ -111,3 +114,314 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
         assert fault == "wait"
     finally:
         launcher.cache_clear()
+
+
+LAYER = {"hidden": 192, "intermediate": 192, "local": 4, "tokens": 6}
+GPT_OSS = {"limit": 7.0, "alpha": 1.702, "shift": 1.0}
+
+
+@pytest.fixture(scope="module")
+def layer(fp4):
+    """The arguments of moe.experts on the CPU, packed NVFP4 weights among them, and these weights in float64."""
+    from moe.fp4_weights import pack_nvfp4
+    from moe.reference.grouped_gemm_fp4 import dequantised
+
+    h, i, e, tokens = LAYER.values()
+    g, arguments, exact = torch.Generator().manual_seed(2), {}, {}
+    for name, (n, k) in {"w13": (2 * i, h), "w2": (h, i)}.items():
+        b = torch.randint(0, 256, (e, n, k // 2), generator=g, dtype=torch.uint8)
+        scale = torch.randn(e, n, k // 16, generator=g).to(torch.float8_e4m3fn)
+        of_rows = torch.rand(e, 2, generator=g) if name == "w13" else torch.rand(e, generator=g)
+        exact[name] = dequantised(b, scale.double()) * of_rows.double().view(e, -1).repeat_interleave(
+            n // (of_rows.numel() // e), 1
+        )[:, :, None]  # fmt: skip
+        packed = pack_nvfp4(b, scale, weight_scale_2=of_rows)
+        arguments |= dict(zip((name, f"{name}_scale", f"{name}_global"), packed))
+    arguments["hidden"] = torch.randn(tokens, h, generator=g).bfloat16() / 16
+    arguments["topk_ids"] = torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(tokens)]).int()
+    arguments["topk_weights"] = torch.rand(tokens, 3, generator=g)
+    return arguments, exact
+
+
+def biases() -> dict[str, torch.Tensor]:
+    h, i, e, _ = LAYER.values()
+    g = torch.Generator().manual_seed(3)
+    return {"w13_bias": torch.randn(e, 2 * i, generator=g), "w2_bias": torch.randn(e, h, generator=g) / 4}
+
+
+def called(arguments, schedule=0, **options):
+    """Call moe.experts as torch's operator on six SMs, as if the launch before had written all operands; experts 0 and
+    5 are elsewhere.
+    """
+    from moe import torch_ops  # noqa: F401
+    from moe.device import device_of
+
+    with pytest.MonkeyPatch.context() as patch, emulator.session(schedule=schedule, strict=True):
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        patch.setattr(type(device_of(torch.device("cpu"))), "sms", 6)
+        tensors = emulator.device_tensors(tuple(arguments.values()))
+        emulator.protect(tensors)
+        emulator.written(tensors)
+        given = dict(zip(arguments, tensors)) | {"local_expert_offset": 1, "num_experts": 6}
+        return torch.ops.moe.experts(**given, **options).cpu()
+
+
+def distance(found, arguments, exact, **activation):
+    """Of the norm, from what the kernels should give."""
+    from moe.kernels.config import Activation
+    from moe.reference import experts, layer
+
+    given = [arguments[name] for name in ("hidden", "topk_ids", "topk_weights")]
+    of_rows = [arguments.get(name) for name in ("w13_bias", "w2_bias")]
+    expected = experts.experts_fp4(*given, exact["w13"], exact["w2"], 1, Activation(**activation), *of_rows)
+    assert expected.isfinite().all() and expected.float().norm() > 1
+    return layer.distance(found, expected)
+
+
+FAR = 0.001  # of the norm: some elements of c, and some of the result, round to the other neighbour in bf16
+
+
+@pytest.mark.parametrize("schedule", all_but((3,), range(20)))
+def test_layer(layer, schedule):
+    """H and I are odd multiples of 64, up and gate have global scales of their own, and biases."""
+    arguments = layer[0] | biases()
+    found = called(arguments, schedule, gate_first=True, **GPT_OSS)
+    assert distance(found, arguments, layer[1], gate_first=True, **GPT_OSS) <= FAR
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("first", range(3))
+def test_layer_under_each_config(layer, monkeypatch, first):
+    """With rows for all of a tile, more than one tile, and none."""
+    from moe.fp4_layer import Fp4Layer, fp4_layer_of
+    from moe.tuning import sm90
+
+    arguments, exact = dict(layer[0]), layer[1]
+    g, tokens = torch.Generator().manual_seed(first), 140
+    arguments["hidden"] = torch.randn(tokens, LAYER["hidden"], generator=g).bfloat16() / 16
+    arguments["topk_ids"] = torch.where(torch.rand(tokens, 1, generator=g) < 0.95, 2, 4).int()
+    arguments["topk_weights"] = torch.rand(tokens, 1, generator=g)
+    config = sm90.FP4_GEMM1[first]
+    monkeypatch.setattr(Fp4Layer, "configs", lambda self, tokens: (config, sm90.FP4["bf16"][first]))
+    fp4_layer_of.cache_clear()
+    try:
+        assert distance(called(arguments), arguments, exact) <= FAR
+    finally:
+        fp4_layer_of.cache_clear()
+
+
+WRONG = {
+    "w13 is uint8 of 3 dimensions, but must have the 4 that pack_nvfp4 or pack_mxfp4 gives it": lambda a: {
+        "w13": a["w13"].view(4, 384, 96)
+    },
+    "w2_global is None, but must be what pack_nvfp4 or pack_mxfp4 gives, as weights are packed": lambda a: {
+        "w2_global": None
+    },
+    "w13_global: dimension 0 is 3, but must be 4": lambda a: {"w13_global": a["w13_global"][:3, 0].contiguous()},
+    "w13_global is of packed weights, but w2 is not packed": lambda a: {
+        "w2": torch.zeros(4, 192, 192).to(torch.float8_e4m3fn)
+    },
+    "w13_bias and w2_bias must be given both or neither": lambda a: {"w2_bias": biases()["w2_bias"]},
+    "w2_bias: dimension 1 is 384, but must be 192": lambda a: {x: biases()["w13_bias"] for x in biases()},
+    "w2_scale has type torch.float32": lambda a: {"w2_scale": torch.zeros(4, 3, 3)},
+    "hidden has type torch.float8_e4m3fn, but must have torch.bfloat16, as weights are packed": lambda a: {
+        "hidden": a["hidden"].to(torch.float8_e4m3fn)
+    },
+    "hidden: dimension H is 100, but must be a multiple of 64": lambda a: {"hidden": a["hidden"][:, :100]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_layer_refuses(layer, sentence):
+    import moe
+
+    arguments = layer[0] | WRONG[sentence](layer[0])
+    out = torch.full((6, 192), 7, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=sentence):
+        moe.experts(**arguments, out=out, num_experts=6)
+    assert (out == 7).all()
+
+
+def test_layer_is_not_for_blackwell(layer, monkeypatch):
+    import moe
+    from moe.device import device_of
+    from moe.fp4_layer import fp4_layer_of
+
+    monkeypatch.setattr(type(device_of(torch.device("cpu"))), "capability", (10, 0))
+    fp4_layer_of.cache_clear()
+    with emulator.session(), pytest.raises(ValueError, match="w13 is packed, .* must be on one of .9, 0."):
+        tensors = emulator.device_tensors(tuple(layer[0].values()))
+        moe.experts(**dict(zip(layer[0], tensors)), num_experts=6)
+    fp4_layer_of.cache_clear()
+
+
+@pytest.mark.parametrize("given_out", [False, True])
+def test_layer_is_an_operator_of_torch(layer, monkeypatch, given_out):
+    """While torch traces, a call is one operator, whose result has hidden's shape."""
+    import moe
+
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with torch._subclasses.FakeTensorMode() as mode:
+        fakes = {name: mode.from_tensor(x) for name, x in layer[0].items()}
+        if given_out:
+            fakes["out"] = torch.empty_like(fakes["hidden"])
+        found = moe.experts(**fakes, num_experts=6)
+    assert found.shape == layer[0]["hidden"].shape and found.dtype is torch.bfloat16
+
+
+def test_layer_workspace(fp4):
+    import moe
+
+    with emulator.session():
+        least, of_fp8 = [moe.experts_workspace_bytes(64, 256, 128, 4, 2, packed=x) for x in (True, False)]
+    rows = 64 * 2
+    assert rows * (256 + 256 + 128) * 2 <= least <= rows * (256 + 256 + 128) * 2 + 2**14 and of_fp8 != least
+
+
+LAYER_FAULTS = ["global scale", "bias", "rows", "not permuted"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("fault", LAYER_FAULTS)
+def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
+    from moe.fp4_layer import Fp4Layer
+    from moe.grouped_gemm import launcher
+    from moe.kernels import loads
+    from moe.kernels.epilogue import global_scale
+
+    arguments = layer[0] | (biases() if fault == "bias" else {})
+    if fault == "global scale":
+        real = global_scale.load_global_float
+        monkeypatch.setattr(global_scale, "load_global_float", lambda at, wanted: real(at & ~4, wanted))
+    elif fault == "bias":
+        monkeypatch.setattr(global_scale, "fma", lambda x, y, z: x * y)
+    elif fault == "rows":
+        real_box = loads.Fp4Weights.box
+        wrong = lambda self, tile, k, pieces: real_box(self, tile._replace(row=tile.row >> 1), k, pieces)  # noqa: E731
+        monkeypatch.setattr(loads.Fp4Weights, "box", wrong)
+    else:
+        monkeypatch.setattr(Fp4Layer, "permute", lambda self, x, space: None)
+    launcher.cache_clear()
+    try:
+        assert not distance(called(arguments), arguments, layer[1]) <= FAR
+    except emulator.EmulatorError:
+        assert fault == "not permuted"
+    finally:
+        launcher.cache_clear()
+
+
+def gpt_oss_file(path, hidden: int, intermediate: int) -> dict[str, torch.Tensor]:
+    """Write a layer of 6 experts as gpt-oss names and shapes it; return its tensors by the last part of their names."""
+    from safetensors.torch import save_file
+
+    g, made = torch.Generator().manual_seed(5), {}
+    for name, n, k in (("gate_up_proj", 2 * intermediate, hidden), ("down_proj", hidden, intermediate)):
+        made[f"{name}_blocks"] = torch.randint(0, 256, (6, n, k // 32, 16), generator=g, dtype=torch.uint8)
+        made[f"{name}_scales"] = torch.randint(119, 124, (6, n, k // 32), generator=g, dtype=torch.uint8)
+        made[f"{name}_bias"] = torch.randn(6, n, generator=g).bfloat16()
+    save_file({f"model.layers.0.mlp.experts.{name}": x for name, x in made.items()}, path)
+    return made
+
+
+@pytest.mark.parametrize("hidden", all_but((192,), (192, 2880)))
+def test_gpt_oss_checkpoint(fp4, tmp_path, hidden):
+    """MXFP4 from a file: rows of gate and up in turn, biases, and K = 2880, which ends inside a k-block."""
+    from moe.integrations.checkpoints import mxfp4_experts
+    from moe.reference.grouped_gemm_fp4 import dequantised, e8m0
+
+    made = gpt_oss_file(tmp_path / "model.safetensors", hidden, 192)
+    g, exact, biased = torch.Generator().manual_seed(6), {}, {}
+    for name, key in (("w13", "gate_up_proj"), ("w2", "down_proj")):
+        weights = dequantised(made[f"{key}_blocks"].flatten(2), e8m0(made[f"{key}_scales"]))
+        turned = [torch.cat((x[:, ::2], x[:, 1::2]), 1) if name == "w13" else x for x in (weights, made[f"{key}_bias"])]
+        exact[name], biased[f"{name}_bias"] = turned[0][1:5], turned[1][1:5].float()
+    weights = mxfp4_experts(tmp_path, "model.layers.0.mlp.experts", range(1, 5), "cpu")
+    arguments = {
+        "hidden": torch.randn(5, hidden, generator=g).bfloat16(),
+        "topk_ids": torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(5)]),
+        "topk_weights": torch.rand(5, 3, generator=g),
+    } | weights
+    assert all(torch.equal(weights[name], x) for name, x in biased.items())
+    gate_first = arguments.pop("gate_first")
+    found = called(arguments, gate_first=gate_first, **GPT_OSS)
+    assert distance(found, arguments, exact, gate_first=True, **GPT_OSS) <= FAR
+
+
+def deepseek_file(folder, hidden: int, intermediate: int, experts: int) -> dict[str, torch.Tensor]:
+    """Write a layer as ModelOpt names and shapes it, in two files with an index; return its tensors by name."""
+    import json
+
+    from safetensors.torch import save_file
+
+    g, made, files = torch.Generator().manual_seed(7), {}, {}
+    for e in range(experts):
+        for name, n, k in (
+            ("gate_proj", intermediate, hidden), ("up_proj", intermediate, hidden), ("down_proj", hidden, intermediate)
+        ):  # fmt: skip
+            at = f"model.layers.3.mlp.experts.{e}.{name}"
+            made[f"{at}.weight"] = torch.randint(0, 256, (n, k // 2), generator=g, dtype=torch.uint8)
+            made[f"{at}.weight_scale"] = torch.rand(n, k // 16, generator=g).to(torch.float8_e4m3fn)
+            made[f"{at}.weight_scale_2"] = torch.rand((), generator=g)
+            made[f"{at}.input_scale"] = torch.rand((), generator=g)
+    for i in range(2):
+        part = {name: x for name, x in made.items() if int(name.split(".")[5]) % 2 == i}
+        files |= dict.fromkeys(part, f"{i}.safetensors")
+        save_file(part, folder / f"{i}.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    return made
+
+
+def test_deepseek_checkpoint(fp4, tmp_path):
+    """NVFP4 from files: each expert's gate, then up, with global scales of their own; packed as by hand."""
+    from moe.fp4_weights import pack_nvfp4
+    from moe.integrations.checkpoints import nvfp4_experts
+
+    made = deepseek_file(tmp_path, 128, 64, 3)
+    found = nvfp4_experts(tmp_path, "model.layers.3.mlp.experts", [2, 1], "cpu")
+    for name, projections in (("w13", ("gate_proj", "up_proj")), ("w2", ("down_proj",))):
+        def of(what, name=name, projections=projections):
+            of_expert = [[made[f"model.layers.3.mlp.experts.{e}.{p}.{what}"] for p in projections] for e in (2, 1)]
+            return of_expert
+
+        b, scale = [torch.stack([torch.cat(x) for x in of(what)]) for what in ("weight", "weight_scale")]
+        scale_2 = torch.stack([torch.stack(x) for x in of("weight_scale_2")])
+        expected = pack_nvfp4(b, scale, scale_2 if name == "w13" else scale_2[:, 0])
+        for x, y in zip((found[name], found[f"{name}_scale"], found[f"{name}_global"]), expected):
+            assert torch.equal(x, y)
+    assert found["gate_first"] and len(found) == 7
+
+
+@pytest.mark.thorough
+def test_deepseek_checkpoint_is_called(fp4, tmp_path):
+    from moe.integrations.checkpoints import nvfp4_experts
+    from moe.reference.grouped_gemm_fp4 import dequantised
+
+    made, g = deepseek_file(tmp_path, 128, 64, 6), torch.Generator().manual_seed(8)
+    arguments = {
+        "hidden": torch.randn(5, 128, generator=g).bfloat16(),
+        "topk_ids": torch.randint(0, 6, (5, 2), generator=g),
+        "topk_weights": torch.rand(5, 2, generator=g),
+    } | nvfp4_experts(tmp_path, "model.layers.3.mlp.experts", range(1, 5), "cpu")
+    exact = {}
+    for name, projections in (("w13", ("gate_proj", "up_proj")), ("w2", ("down_proj",))):
+        of_experts = []
+        for e in range(1, 5):
+            parts = [[made[f"model.layers.3.mlp.experts.{e}.{p}.weight{x}"] for x in ("", "_scale", "_scale_2")]
+                     for p in projections]  # fmt: skip
+            of_experts.append(torch.cat([dequantised(b, scale.double()) * s.double() for b, scale, s in parts]))
+        exact[name] = torch.stack(of_experts)
+    gate_first = arguments.pop("gate_first")
+    assert distance(called(arguments, gate_first=gate_first), arguments, exact, gate_first=True) <= FAR
+
+
+def test_checkpoints_refuse(fp4, tmp_path, monkeypatch):
+    from moe.integrations.checkpoints import mxfp4_experts, nvfp4_experts
+
+    gpt_oss_file(tmp_path / "x.safetensors", 64, 64)
+    with pytest.raises(ValueError, match=r"x.safetensors has no tensor other.gate_up_proj_blocks$"):
+        mxfp4_experts(tmp_path / "x.safetensors", "other", range(2), "cpu")
+    with pytest.raises(ValueError, match="gate_up_proj_blocks is torch.uint8 .6, 128, 2, 16., but must be .* .9, 128,"):
+        mxfp4_experts(tmp_path, "model.layers.0.mlp.experts", range(9), "cpu")
+    monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
+    with pytest.raises(ImportError, match="^reading a checkpoint needs safetensors: pip install safetensors$"):
+        nvfp4_experts(tmp_path, "", [0], "cpu")

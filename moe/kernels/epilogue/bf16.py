@@ -2,14 +2,13 @@
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from moe.kernels.config import BLOCK_N, TRANSPOSED_TOKENS, Config
 from moe.kernels.context import Warp
-from moe.kernels.dequantise import FACTOR
+from moe.kernels.epilogue.global_scale import GlobalScale
 from moe.kernels.layouts import AccumulatorLayout
 from moe.kernels.ptx import (
-    load_global_float,
     load_shared_words,
     minimum,
     pack_bfloat,
@@ -65,18 +64,19 @@ class Bf16WgmmaSwapAB:
 
 
 class Bf16WgmmaFp4(Bf16WgmmaSwapAB):
-    """The results of weights in e2m1, times the expert's global scale: each warpgroup has half of block_n rows."""
+    """The results of weights in e2m1, times their global scale: each warpgroup has 64 of every 128 rows."""
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self.scale = GlobalScale(config)
 
     @cute.jit
     def __call__(self, warp: Warp, tile: WorkTile, acc):
         """Store a work tile's results."""
-        config, of_expert = self.config, warp.operands.b_global + Int64(tile.expert) * 4
-        scale = load_global_float(of_expert, Int32(1)) * Float32(1 / FACTOR)
-        for i in range_constexpr(config.accumulators):
-            acc[i] = acc[i] * scale
-        for part in range_constexpr(config.block_n // BLOCK_N):
-            row = tile.row + ((warp.number >> 2) * (config.block_n // BLOCK_N) + part) * 64
-            self.store(warp, tile, row, acc, part * (config.block_m // 2))
+        for part in range_constexpr(self.config.block_n // BLOCK_N):
+            row, begin = tile.row + part * BLOCK_N + (warp.number >> 2) * 64, part * (self.config.block_m // 2)
+            self.scale(warp, tile, row, select(row < warp.operands.n, 1, 0), acc, begin)
+            self.store(warp, tile, row, acc, begin)
 
 
 class Bf16WgmmaTokensM:

@@ -7,8 +7,9 @@ depends on the accumulator layout, and so does how the largest absolute value is
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
 
-from moe.kernels.config import BLOCK_N, CONSUMER_WARPS, Activation, Config
+from moe.kernels.config import BLOCK_N, CONSUMER_WARPS, Config
 from moe.kernels.context import Warp
+from moe.kernels.epilogue.activation import product, products
 from moe.kernels.layouts import AccumulatorLayout
 from moe.kernels.ptx import (
     as_float,
@@ -36,34 +37,11 @@ from moe.kernels.ptx import (
 from moe.kernels.schedule import WorkTile
 from moe.problem import LARGEST
 
-LOG2_E = 1.4426950408889634
 # Named barriers: 1 and 2 are of a warpgroup each
 BARRIER = 3  # of both warpgroups
 PAIRS = 4  # from this one on: of warp w and warp w + 4
 WARP_BYTES = 1024  # of scratch that each of the 8 consumer warps has with swap-AB
 TOGETHER = 16  # products that a thread computes step by step
-
-
-def product(activation: Activation, first: Float32, second: Float32) -> Float32:
-    """silu(gate) * up, or a variant of it, of results of the weights' first rows and of their second ones."""
-    return products(activation, [first], [second])[0]
-
-
-def products(activation: Activation, first: list[Float32], second: list[Float32]) -> list[Float32]:
-    """`product` of each pair, step by step: none waits for another."""
-    gate, up = (first, second) if activation.gate_first else (second, first)
-    if activation.limit is not None:  # NaN stays NaN
-        most = Float32(activation.limit)
-        gate = [select_float(g > most, most, g) for g in gate]
-        up = [select_float(u > most, most, select_float(u < -most, -most, u)) for u in up]
-    if activation.shift:
-        up = [u + Float32(activation.shift) for u in up]
-    x = [g * (-LOG2_E * activation.alpha) for g in gate]
-    x = [cute.math.exp2(e, fastmath=True) for e in x]
-    x = [Float32(1.0) + e for e in x]
-    x = [cute.arch.rcp_approx(e) for e in x]
-    x = [g * e for g, e in zip(gate, x)]
-    return [u * e for u, e in zip(up, x)]
 
 
 def inverse(most: Float32) -> Float32:

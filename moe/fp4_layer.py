@@ -1,0 +1,95 @@
+"""`Fp4Layer`: the layer's launches with NVFP4 or MXFP4 weights, which stay 4.5 bits in memory, on a Hopper GPU.
+
+    m_indptr, rows, hidden bf16 ─► permute ─► GEMM1, SwiGLU ─► c bf16 ─► GEMM2 ─► o ─► finalise
+
+Nothing is quantised: tokens and c are bf16, as what wgmma reads the weights as.
+"""
+
+import dataclasses
+import functools
+
+import torch
+
+from moe.grouped_gemm import launcher
+from moe.kernels import permute
+from moe.kernels.config import Activation, Config
+from moe.layer import Layer, Space, permute_program
+from moe.problem import BF16, F32, I32, Inputs, Sizes
+from moe.scratch import Part
+from moe.tuning import sm90
+
+
+@dataclasses.dataclass
+class Fp4Inputs(Inputs):
+    """Inputs with packed weights: gemm1_weights and gemm2_weights, and their scales, as moe.fp4_weights packs them."""
+
+    gemm1_global: torch.Tensor | None = None  # f32 [E], or [E, 2]: of the first half of the rows and of the second
+    gemm2_global: torch.Tensor | None = None  # f32 [E]
+    gemm1_bias: torch.Tensor | None = None  # f32 [E, 2I], if the layer is biased
+    gemm2_bias: torch.Tensor | None = None  # f32 [E, H]
+
+
+class Fp4Layer(Layer):
+    """The layer's kernels for these sizes on one Hopper GPU.
+
+    hidden_states are bf16. biased: whether both GEMMs add a bias.
+    """
+
+    def __init__(self, device: torch.device, sizes: Sizes, activation: Activation, biased: bool = False):
+        super().__init__(device, sizes, activation)
+        self.biased = biased
+        if self.device.capability != (9, 0):
+            raise ValueError(f"w13 is packed, which a GPU of compute capability {self.device.capability} cannot read: "
+                             "it must be on one of (9, 0)")  # fmt: skip
+
+    def configs(self, tokens: int) -> tuple[Config, Config]:
+        """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
+        h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
+        rows = -(-tokens * self.sizes.top_k * e // self.sizes.experts)
+        first = dataclasses.replace(sm90.choose_fp4_gemm1(rows, e), activation=self.activation, bias=self.biased)
+        second = sm90.choose_fp4(rows, e, h, i, "bf16")
+        return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)
+
+    def shared_parts(self, room: int) -> list[Part]:
+        """The fields of a Space from m_indptr to quantised_scale; those of what is not quantised are empty."""
+        h, i, e, slots = self.sizes.hidden, self.sizes.intermediate, self.sizes.local, self.sizes.slots
+        total = room * self.sizes.top_k
+        return [
+            Part("m_indptr", I32, (e + 1,)), Part("rows", I32, (total,)),
+            Part("places", I32, (room, slots)), Part("weights", F32, (room, slots)), Part("counts", I32, (0,)),
+            Part("c", BF16, (total, i)), Part("c_scale", F32, (0,)), Part("o", BF16, (total, h)),
+            Part("permuted", BF16, (total, h)), Part("permuted_scale", F32, (0,)),
+            Part("quantised", BF16, (0,)), Part("quantised_scale", F32, (0,)),
+        ]  # fmt: skip
+
+    def permute(self, x: Fp4Inputs, space: Space) -> None:
+        """From m_indptr and rows to permuted."""
+        tensors = x.hidden_states.data_ptr(), 0, space.m_indptr, space.rows, space.permuted, 0
+        grid = permute.grid_of(space.total, self.sms)
+        sizes = x.hidden_states.shape[0], 2 * self.sizes.hidden, space.total, self.sizes.local, grid
+        permute_program(self.torch_device, False)(*tensors, *sizes, self.device.stream())
+
+    def gemm1(self, x: Fp4Inputs, space: Space, config: Config) -> None:
+        """From m_indptr and permuted to c."""
+        h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
+        weights = x.gemm1_weights.data_ptr(), x.gemm1_weights_scale.data_ptr()
+        operands = space.permuted, x.gemm1_global.data_ptr(), *weights, space.m_indptr, space.c
+        made = launcher(self.torch_device, config)
+        words = made.words(made.grid, space.total, 2 * i, h, e)
+        made.launch(operands, (*words, x.gemm1_global.numel() // e, *address(x.gemm1_bias)))
+
+    def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
+        """From m_indptr and c to o."""
+        weights, sizes = (x.gemm2_weights.data_ptr(), x.gemm2_weights_scale.data_ptr()), self.sizes
+        operands = space.c, x.gemm2_global.data_ptr(), *weights, space.m_indptr, space.o
+        made = launcher(self.torch_device, config)
+        words = made.words(made.grid, space.total, sizes.hidden, sizes.intermediate, sizes.local)
+        made.launch(operands, (*words, *address(x.gemm2_bias)))
+
+
+def address(bias: torch.Tensor | None) -> tuple[int, ...]:
+    """The kernel's word for a bias: none if there is none."""
+    return () if bias is None else (bias.data_ptr(),)
+
+
+fp4_layer_of = functools.lru_cache(maxsize=16)(Fp4Layer)
