@@ -85,7 +85,7 @@ class StoreOp:
 
     __slots__ = ("what", "read", "done", "awaited", "owner", "number", "source", "write")
 
-    def __init__(self, groups: BulkGroups, what, number: int, source, write):
+    def __init__(self, groups: BulkGroups, what, number: int = 0, source=None, write=None):
         self.what, self.number, self.source, self.write = what, number, source, write
         self.read = self.done = self.awaited = False
         self.owner = groups
