@@ -53,6 +53,7 @@ NOTES = {
     "arrives-twice": "Warps arrive at a named barrier and then wait at it, and count twice in one phase.",
     "exit-before-arrival": "A CTA exits before an arrival of another CTA at its mbarrier, for which nobody waits.",
     "exit-before-store": "A CTA exits before its bulk stores have read its shared memory.",
+    "identical-stores": "Bulk or tensor stores that nothing orders write the same bytes to one place.",
     "unfenced-overwrite": "The async proxy overwrites what threads have used with no fence.proxy.async since.",
     "unfenced-mbarrier": "An mbarrier is used by the async proxy with no fence.mbarrier_init since its init.",
 }

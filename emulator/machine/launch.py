@@ -334,12 +334,15 @@ class Launch:
     def await_writer(self, fault: Fault):
         """Something was read that nothing had written: let the other warps go on, to see whether one of them does."""
         heap, self.engine.nested = self.engine.heap, False
+        found, self.faults = self.faults, []
+        self.collect = lambda faults: not faults[-1].written_by  # a race with the read stops no writer
         for _ in range(PATIENCE):
             if not heap or fault.written_by():
                 break
             self.engine.now, _, call = heapq.heappop(heap)
-            with contextlib.suppress(EmulatorError):
+            with contextlib.suppress(EmulatorError, Enough):
                 call()
+        self.faults = found
 
     def explain(self, fault: Fault):
         """Say who has written meanwhile what nothing had written."""
