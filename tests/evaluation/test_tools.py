@@ -399,7 +399,7 @@ def test_json_is_what_the_document_says(swept, both, benchmarked, tmp_path):
 def test_what_a_submission_raises_is_told_with_its_lines(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submission", None)
     path = tmp_path / "own.py"
-    deep = "def deep(data):\n    raise OSError('\\x1b[31mred\\x1b[0m')\n"
+    deep = "def deep(data):\n    raise OSError('\\x1b[31mred\\x1b[0m\\n note: see current operation: \\n many')\n"
     path.write_text(f"{deep}\ndef custom_kernel(data):\n    deep(data)\n")
     with pytest.raises(OSError) as raised:
         load_submission(str(path))(())
