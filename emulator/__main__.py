@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -14,28 +13,9 @@ import click
 from .chip import CHIPS
 from .errors import EmulatorError, Unsupported
 from .model import uncertainty
+from .outputs import to_be_written
 from .ptx.parse import Kernel, parse
 from .ptx.program import BlockWriter, Program
-
-
-def to_be_written(context, option, path):
-    """Callback of an option that names a file or folder: what cannot be written is said before the work is done."""
-    if path is None:
-        return None
-    place = Path(path)
-    try:
-        if option.name == "out":
-            place.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=place):
-                pass
-        else:
-            there = place.exists()
-            place.open("a").close()
-            if not there:
-                place.unlink()
-    except OSError as error:
-        raise click.UsageError(f"cannot write {path}: {error.strerror}") from None
-    return path
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

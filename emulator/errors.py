@@ -60,7 +60,10 @@ NOTES = {
 
 
 class EmulatorError(Exception):
-    """Base class. `where` is filled in by the executing warp: kernel, CTA, warp, PTX line, Python line."""
+    """Base class. `where` is filled in by the executing warp: kernel, CTA, warp, PTX line, Python line.
+
+    hint: what may have led there, added to the message where it is shown.
+    """
 
     kind = "error"
 
@@ -68,6 +71,7 @@ class EmulatorError(Exception):
         super().__init__(message)
         self.message = message
         self.where = where
+        self.hint = ""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -81,8 +85,13 @@ class EmulatorError(Exception):
         others = [source or line for line, source in re.findall(place, self.message)]
         return getattr(self, "note", "") or self.kind, *kernel, *sorted({*here, *others})
 
+    @property
+    def told(self) -> str:
+        """The message, with the hint if there is one."""
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
     def __str__(self) -> str:
-        return f"{self.kind}: {self.message}" + (f"\n  at {self.where}" if self.where else "")
+        return f"{self.kind}: {self.told}" + (f"\n  at {self.where}" if self.where else "")
 
 
 class Unsupported(EmulatorError):

@@ -318,13 +318,14 @@ class Launch:
     def found(self, fault: Fault):
         """Report a fault after which the kernel could go on; raises it where nobody collects faults."""
         if fault.note and not self.strict:
-            fault.where = fault.where or place_of(sys._getframe(1)) or f"kernel {self.program.kernel.title}, at its end"
+            at_end = f"kernel {self.program.kernel.title}, at its end"
+            fault.where = fault.where or place_of(sys._getframe(1), fault) or at_end
             if all(fault.lines != other.lines for other in self.notes):
                 self.notes.append(fault)
             return
         if self.collect is None:
             raise fault
-        fault.where = fault.where or place_of(sys._getframe(1))
+        fault.where = fault.where or place_of(sys._getframe(1), fault)
         if any(fault.lines == other.lines for other in self.faults):
             return
         self.faults.append(fault)

@@ -66,12 +66,17 @@ def at(instr) -> str:
     return f", PTX line {instr.line}: {instr.shown()}" + (f" ({instr.loc})" if instr.loc else "")
 
 
-def place_of(frame) -> str:
-    """Say which instruction a Python frame works for, for EmulatorError.where; "" if for none."""
+# Faults of data that came too early: the wait for it may have been the wrong one
+EARLY = {"uninitialized-read", "race", "tmem-uninitialised", "tmem-race"}
+
+
+def place_of(frame, fault: Fault) -> str:
+    """Say which instruction a Python frame works for, for fault.where; "" if for none. Gives the fault its hint."""
     while frame is not None:
         local = frame.f_locals
         group, origin = local.get("g"), local.get("origin")
         if isinstance(group, Group) and frame.f_code.co_filename.startswith(group.program.source_name):
+            group.warp.hint_at_wait(fault)
             return group.place(group.program.instruction_at(group.pc, frame.f_lineno))
         if isinstance(origin, Origin) and frame.f_code.co_name in ("run", "call"):  # of `later` and Group._push
             return origin.place()
@@ -92,6 +97,7 @@ class Warp:
         self.actor = Actor(WARPS * cta.rank + index + 1, cta.cluster.space, str(self), cta.rank)
         self.actor.knowledge.elsewhere.update(cta.launch.known)
         self.barrier_places: dict[object, tuple[int, int]] = {}  # barrier -> phase and block where lanes came to it
+        self.passed: tuple | None = None  # the mbarrier wait that it passed last: the object, its phase, the Origin
         self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
         self.live_mask = (1 << threads) - 1
         self.groups: list[Group] = []
@@ -112,6 +118,18 @@ class Warp:
 
     def __str__(self):
         return f"warp {self.index} of CTA {self.cta.ctaid}{self.cta.launch.place}"
+
+    def hint_at_wait(self, error: EmulatorError) -> None:
+        """Say in a fault of data that came too early which wait this warp passed last, and why."""
+        if error.kind not in EARLY or error.hint or self.passed is None:
+            return
+        barrier, phase, origin = self.passed
+        instr = origin.instruction()
+        place = instr.loc or f"line {instr.line} of the PTX"
+        what = f"phase {phase - 1} of {barrier.name}"
+        if not phase:
+            what = f"parity 1 of {barrier.name}, of which no phase was complete: a fresh mbarrier passes parity 1"
+        error.hint = f"the last mbarrier wait that this warp passed, at {place}, was for {what}"
 
     def arrived_at_cluster_barrier(self, phase: int, lanes: int) -> None:
         """Note that lanes, a bit each, have arrived in a phase of the cluster's barrier."""
@@ -208,6 +226,7 @@ class Group(LaneGroup):
         except EmulatorError as e:
             if not e.where:
                 e.where = self.where(sys.exc_info()[2])
+                self.warp.hint_at_wait(e)
             raise
         except (TypeError, AttributeError, IndexError, KeyError, ValueError, OverflowError) as e:
             raise self.internal(e, sys.exc_info()[2]) from e

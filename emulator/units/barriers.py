@@ -241,9 +241,13 @@ def mbarrier_try_wait(g: LaneGroup, address, phase, parity: bool, limit: int | N
 
 
 def mbarrier_test(g: LaneGroup, address, phase, parity: bool, relaxed: bool):
+    origin = g.origin("wait")
+
     def one(a, ph):
         barrier = barrier_at(g, a)
         done = barrier.test_parity(ph) if parity else barrier.test_state(ph)
+        if done:
+            g.warp.passed = barrier, barrier.phase, origin
         if done and relaxed:
             g.warp.actor.hear(barrier.completed.knowledge)
         elif done:
