@@ -424,11 +424,6 @@ def fence_system() -> None:
     ptx("fence.acq_rel.sys;", "")
 
 
-def atomic_inc_system(address: Int64, last: Int32) -> Int32:
-    """atom.inc.acq_rel.sys (9.7.13.6): `atomic_inc`, for writes to other GPUs' memory, too."""
-    return Int32(ptx("atom.acq_rel.sys.global.inc.u32 $0, [$1], $2;", "=r,l,r", address, last, result="i32"))
-
-
 def store_global_pair(address: Int64, x: list[Int32], condition) -> None:
     """st.global (9.7.9.11): store 8 bytes where condition is not 0."""
     ptx_if(condition, "st.global.v2.b32 [$0], {$1, $2};", "l,r,r", address, *x)
