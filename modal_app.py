@@ -79,7 +79,7 @@ def sweep_configs(grid: str = "") -> list[dict]:
     Sharers go their own ways where they must for it.
     """
     if grid:
-        from evaluation.judge.configs import parse_grid
+        from emulator.grid import parse_grid
 
         try:
             points = parse_grid(grid)

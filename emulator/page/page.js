@@ -1,6 +1,5 @@
-// The page's own part: fills the tables, and gives ECharts what it draws.
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+// The page's own part: a view of each profile, which fills its tables and gives ECharts what it draws.
+function view(data, root, alone) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const element = (tag, text, kind) => {
     const made = document.createElement(tag);
@@ -8,14 +7,13 @@
     if (kind) made.className = kind;
     return made;
   };
-  const byId = (id) => document.getElementById(id);
+  const byId = (id) => root.querySelector("#" + id);
   const sum = (us) => Object.values(us).reduce((a, b) => a + b, 0);
   const figure = (value) => (value >= 0.005 ? value.toFixed(2) : "");
   const size = (bytes) => (bytes >= 1e5 ? (bytes / 1e6).toFixed(2) + " MB" : (bytes / 1e3).toFixed(2) + " KB");
   const between = (of) => of.us.toFixed(2) + " (" + of.us_interval.map((x) => x.toFixed(2)).join(" to ") + ")";
 
-  byId("title").textContent = data.title + ": modelled, not measured";
-  document.title = data.title + ": profile";
+  if (!alone) byId("title").textContent = data.title;
   byId("basis").textContent = data.basis;
   data.facts.forEach((fact) => byId("facts").append(element("li", fact)));
 
@@ -220,4 +218,28 @@
       ],
     });
   }
+}
+
+(() => {
+  const { views, compared } = JSON.parse(document.getElementById("data").textContent);
+  const titles = views.map((one) => one.title).join(" and ");
+  document.getElementById("heading").textContent = titles + ": modelled, not measured";
+  document.title = titles + ": profile";
+  document.body.style.setProperty("--views", views.length);
+  if (compared) {
+    const made = document.createElement("table"), place = document.getElementById("compared");
+    compared.rows.forEach((row) => {
+      const tr = made.insertRow();
+      row.forEach((cell, at) => { const td = tr.insertCell(); td.textContent = cell; if (!at) td.className = "text"; });
+    });
+    const said = document.createElement("p");
+    said.textContent = compared.said;
+    place.append(said, made);
+  }
+  views.forEach((data) => {
+    const root = document.createElement("section");
+    root.append(document.querySelector("template").content.cloneNode(true));
+    document.querySelector("main").append(root);
+    view(data, root, views.length === 1);
+  });
 })();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ..model.trace import Span, Trace
 from . import hot
 
 FOLDER = Path(__file__).parent
+DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>')
 BINS = 600  # of the map of SMs
 MOST_SPANS = 25_000  # in the details of SMs
 MOST_LINES, MOST_PTX = 400, 4_000  # in the tables
@@ -21,11 +23,16 @@ VERDICTS = 5
 
 
 def write(file: Path, title: str, run: TimedRun, trace: Trace, report: dict, sources: dict[str, Path]) -> None:
-    """Write the page. report: of model/report.py. sources: file name in line info -> where its text is."""
+    """Write the page of a profile. report: of model/report.py. sources: file name in line info -> where its text is."""
+    fill(file, [gathered(title, run, trace, report, sources)])
+
+
+def gathered(title: str, run: TimedRun, trace: Trace, report: dict, sources: dict[str, Path]) -> dict:
+    """What the page shows of a profile; arguments as of `write`."""
     timeline = Timeline(run, trace)
     found = hot.instructions(timeline)
     lines = hot.lines(found)
-    data = {
+    return {
         "title": title,
         "basis": f"profile {report['profile']}; {report['validation']}",
         "launches": report["launches"],
@@ -43,10 +50,20 @@ def write(file: Path, title: str, run: TimedRun, trace: Trace, report: dict, sou
         "map": state_map(timeline),
         "spans": spans(timeline),
     }
+
+
+def fill(file: Path, views: list[dict], compared: dict | None = None) -> None:
+    """Write a page of one profile, or of several side by side. compared: `said`, a sentence, and `rows` of a table."""
     page = (FOLDER / "page.html").read_text()
     script = (FOLDER / "echarts.min.js").read_text() + "\n" + (FOLDER / "page.js").read_text()
+    data = {"views": views, "compared": compared}
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")  # it stands inside of a script element
     file.write_text(page.replace("__DATA__", text).replace("__SCRIPT__", script.replace("</script", "<\\/script")))
+
+
+def views(file: Path) -> list[dict]:
+    """What `fill` wrote into a page."""
+    return json.loads(DATA.search(file.read_text())[1])["views"]
 
 
 def rounded(us: dict) -> dict[str, float]:

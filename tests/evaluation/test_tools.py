@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from emulator import grid
+from emulator.model import ranking
 from evaluation import ROOT
-from evaluation.commands import compare, ranking, sweep
+from evaluation.commands import compare, sweep
 from evaluation.commands.cli import cli
 from evaluation.commands.show import Screen
 from evaluation.judge import configs, gpu_trial, judge
@@ -166,11 +168,11 @@ def test_one_sentence_for_what_cannot_be_swept(tmp_path):
 
 
 def test_grid():
-    points = configs.parse_grid("stages=3,5..6 gran=32,64")
+    points = grid.parse_grid("stages=3,5..6 gran=32,64")
     assert points == [{"stages": s, "gran": g} for s in ("3", "5", "6") for g in ("32", "64")]
-    assert configs.parse_grid(None) == []
+    assert grid.parse_grid(None) == []
     with pytest.raises(ValueError, match="1000000 points; more than"):
-        configs.parse_grid("a=1..1000 b=1..1000")
+        grid.parse_grid("a=1..1000 b=1..1000")
 
 
 def test_a_config_is_that_of_all_cases():
