@@ -20,7 +20,7 @@ FLOORS = (
     *(f"moe.{command}" for command in ("check", "layer_check", "parallel_check")),
     *(f"moe.{command}" for command in ("bench", "layer_bench", "parallel_bench", "pack")),
     *("silicon", "silicon.cuda_driver", "silicon.command", "silicon.golden", "silicon.timing", "silicon.entry"),
-    *("silicon.whole_kernels", "silicon.probes", "silicon.calibrate", "silicon.zoo"),
+    *("silicon.whole_kernels", "silicon.probes", "silicon.ncu", "silicon.calibrate", "silicon.zoo"),
     *("evaluation", "evaluation.gpu.protocol", "evaluation.tasks", "evaluation.judge", "evaluation.upload"),
     *("evaluation.commands", "evaluation.commands.moe_tasks"),
     *(f"evaluation.commands.{name}" for name in ("options", "run", "actions", "cli")),

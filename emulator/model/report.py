@@ -93,6 +93,7 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
         "launches": numbers,
         "us": us,
         "us_interval": list(uncertainty.interval(us, kind, launch.pdl, profile.name)),
+        "first_us": profile.us(chosen[0].end - chosen[0].start),
         "grid": list(launch.grid),
         "cluster": list(launch.cluster),
         "threads": threads,

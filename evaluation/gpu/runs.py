@@ -133,10 +133,9 @@ def profiled(request: dict, files: dict[str, bytes]) -> dict:
                     problem = "ncu wrote no report: this machine does not let it read the counters"
             if not problem:
                 files[report.name] = report.read_bytes()
-                details = subprocess.run(
-                    ["ncu", "--import", str(report), "--print-details", "body"], capture_output=True, timeout=120
-                )
-                files[f"case{i}.ncu.txt"] = details.stdout
+                for ending, form in ("txt", ["--print-details", "body"]), ("csv", ["--page", "details", "--csv"]):
+                    details = subprocess.run(["ncu", "--import", str(report), *form], capture_output=True, timeout=120)
+                    files[f"case{i}.ncu.{ending}"] = details.stdout
             else:
                 result, failed = protocol.evaluate(folder, "profile", [spec])
                 row |= {"profiler": "torch", "reason": f"no ncu: {problem}"}

@@ -129,13 +129,14 @@ def test_profile_without_a_b200_fails_with_both_reasons():
 def test_profile_keeps_what_ncu_writes(monkeypatch, tmp_path):
     """With an `ncu` that writes a report, and one that may not read the counters."""
     fake = tmp_path / "ncu"
-    fake.write_text('#!/bin/bash\nwhile [ "$1" != "-o" ]; do [ "$1" = --import ] && echo details && exit; shift; done\n'
+    fake.write_text('#!/bin/bash\nwhile [ "$1" != "-o" ]; do [ "$1" = --import ] && echo "$3" && exit; shift; done\n'
                     'echo report > "$2"; echo "check: pass" >&$POPCORN_FD\n')  # fmt: skip
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     row, files = runs.run(request("profile"))
     assert row["passed"] and row["cases"][0]["profiler"] == "ncu"
-    assert files == {"case0.ncu-rep": b"report\n", "case0.ncu.txt": b"details\n"}
+    texts = {"case0.ncu.txt": b"--print-details\n", "case0.ncu.csv": b"--page\n"}  # of a call each
+    assert files == {"case0.ncu-rep": b"report\n"} | texts
     fake.write_text('#!/bin/bash\necho "check: pass" >&$POPCORN_FD\n')
     monkeypatch.setattr(protocol, "evaluate", torch_only(protocol.evaluate))
     row, files = runs.run(request("profile"))
