@@ -13,7 +13,7 @@ FLOORS = (
     *(f"emulator.{room}" for room in ("errors", "chip", "arena", "formats", "ptx", "state", "units", "native")),
     *(f"emulator.{room}" for room in ("machine", "model", "page", "device", "serve")),
     *("emulator", "emulator.__main__", "emulator.pytest_plugin", "emulator.speed"),
-    *(f"moe.{room}" for room in ("problem", "device", "operands", "scratch", "kernels", "tuning")),
+    *(f"moe.{room}" for room in ("problem", "device", "operands", "scratch", "kernels", "tuning", "calls")),
     *(f"moe.{room}" for room in ("fp4_weights", "grouped_gemm", "grouped_gemm_fp4", "padding")),
     *("moe.layer", "moe.fp4_layer", "moe.routed_experts", "moe.routers", "moe.batched", "moe.collectives",
       "moe.one_sided", "moe.parallel"),
