@@ -19,7 +19,7 @@ FLOORS = (
       "moe.one_sided", "moe.parallel"),
     *("moe.torch_ops", "moe.compile_ahead", "moe", "moe.integrations", "moe.reference", "moe.checks", "moe.measure"),
     *(f"moe.{command}" for command in ("check", "layer_check", "parallel_check")),
-    *(f"moe.{command}" for command in ("bench", "layer_bench", "parallel_bench", "pack")),
+    *(f"moe.{command}" for command in ("bench", "layer_bench", "experts_bench", "parallel_bench", "pack")),
     *("silicon", "silicon.cuda_driver", "silicon.command", "silicon.golden", "silicon.timing", "silicon.entry"),
     *("silicon.whole_kernels", "silicon.probes", "silicon.calibrate", "silicon.zoo"),
     *("evaluation", "evaluation.gpu.protocol", "evaluation.tasks", "evaluation.judge", "evaluation.upload"),
