@@ -10,16 +10,12 @@ at the card's dense FP8 rate, whichever is longer.
 """
 
 import dataclasses
-import datetime
 import functools
-import json
 import math
 import random
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 
-import click
 import torch
 
 from moe.device import device_of
@@ -263,35 +259,9 @@ def geomeans(rows: list[dict]) -> dict[str, float]:
     return {"all rows": geomean(rows), "mean m <= 128": geomean(small), "mean m > 128": geomean(large)}
 
 
-@click.command()
-@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the results there.")
-@click.option("--repeats", type=click.IntRange(1), default=20, show_default=True, help="Timings, of 15 calls each.")
-@click.option("--rows", "wanted", help="Only these rows, by number: 0,4,7.")
-@click.option("--peers/--no-peers", default=True, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of contestants.")
-def main(file: Path | None, repeats: int, wanted: str | None, peers: bool, seed: int) -> None:
-    """Time grouped_gemm_fp8 and the peers that are installed on this GPU."""
-    if not torch.cuda.is_available():
-        raise click.ClickException("there is no GPU here: times are measured, never modelled, by this command")
-    name, rng = torch.cuda.get_device_name(), random.Random(seed)
-    peak = next((x for card, x in DENSE_FP8.items() if card in name), math.inf)
-    chosen = all_rows()
-    if wanted:
-        chosen = [chosen[int(i)] for i in wanted.split(",")]
+def measure(rows: list[Row], repeats: int, rng: random.Random, peers: bool):
+    """Yield the results of each row; of the peers that are installed, too, if they are wanted."""
+    peak = next((x for card, x in DENSE_FP8.items() if card in torch.cuda.get_device_name()), math.inf)
     contestants = {x: make for x, make in CONTESTANTS.items() if peers or x not in PEERS}
-    rows = []
-    for row in chosen:
-        rows.append(summary(row, config_of(row), time_row(row, contestants, repeats, rng), peak))
-        click.echo(table(rows[-1:]).splitlines()[-1])
-        result = {
-            "gpu": name, "date": datetime.date.today().isoformat(), "torch": torch.__version__,
-            "calls": CALLS, "repeats": repeats, "geomeans": geomeans(rows), "rows": rows,
-        }  # fmt: skip
-        if file:
-            file.write_text(json.dumps(result, indent=1) + "\n")
-        torch.cuda.empty_cache()
-    click.echo(f"\n{name}\n\n{table(rows)}\n\nratio to the best peer, geometric means: {geomeans(rows)}")
-
-
-if __name__ == "__main__":
-    main()
+    for row in rows:
+        yield summary(row, config_of(row), time_row(row, contestants, repeats, rng), peak)

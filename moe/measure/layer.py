@@ -10,17 +10,13 @@ of as many bytes as it reads and writes.
 """
 
 import dataclasses
-import datetime
 import functools
 import itertools
-import json
 import random
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-import click
 import torch
 
 from moe import problem as p
@@ -170,17 +166,9 @@ def peer_table(rows: list[dict], mode: str) -> str:
     return markdown(["T", "this", *names, "ratio to the best"], body)
 
 
-@click.command()
-@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the results there.")
-@click.option("--repeats", type=click.IntRange(1), default=9, show_default=True, help="Timings, of 15 calls each.")
-@click.option("--tokens", default=",".join(map(str, TOKENS)), show_default=True, help="Values of T.")
-@click.option("--peers/--no-peers", "wanted", default=True, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of contestants.")
-def main(file: Path | None, repeats: int, tokens: str, wanted: bool, seed: int) -> None:
-    """Time the layer, each of its stages, and the peers that are installed, on this GPU."""
-    if not torch.cuda.is_available():
-        raise click.ClickException("there is no GPU here: times are measured, never modelled, by this command")
-    sizes, rows, rng = p.Sizes(), [], random.Random(seed)
+def results(tokens: list[int], repeats: int, rng: random.Random, wanted: bool):
+    """Yield the row of each T. wanted: whether the peers that are installed are timed, too."""
+    sizes = p.Sizes()
     layer = Layer(torch.device("cuda", torch.cuda.current_device()), sizes)
     weights = d.draw(sizes, 1, device="cuda")
     peers = None
@@ -188,22 +176,12 @@ def main(file: Path | None, repeats: int, tokens: str, wanted: bool, seed: int) 
         from moe.measure.peers import Peers  # needs Triton, which torch for CUDA brings
 
         peers = Peers(weights)
-    for count in map(int, tokens.split(",")):
-        rows.append(measure(layer, weights, count, repeats, peers, rng))
-        click.echo(table(rows[-1:]).splitlines()[-1] + (peer_table(rows[-1:], GRAPH).splitlines()[-1] if peers else ""))
-        for name, why in rows[-1]["refused"].items():
-            click.echo(f"  {name}: {why}")
-        result = {
-            "gpu": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(),
-            "torch": torch.__version__, "calls": CALLS, "repeats": repeats, "rows": rows,
-        }  # fmt: skip
-        if file:
-            file.write_text(json.dumps(result, indent=1) + "\n")
-        torch.cuda.empty_cache()
-    click.echo(f"\n{torch.cuda.get_device_name()}, us\n\n{table(rows)}")
-    for mode in ("", GRAPH) if peers else ():
-        click.echo(f"\nwhole layers{mode or ', as called'}\n\n{peer_table(rows, mode)}")
+    for count in tokens:
+        yield measure(layer, weights, count, repeats, peers, rng)
 
 
-if __name__ == "__main__":
-    main()
+def tables(rows: list[dict]) -> str:
+    """Return all tables of these rows: stages, and whole layers beside the peers'."""
+    of_peers = [f"whole layers{mode or ', as called'}\n\n{peer_table(rows, mode)}" for mode in ("", GRAPH)]
+    refused = [f"T = {x['T']}, {name}: {why}" for x in rows for name, why in x["refused"].items()]
+    return "\n\n".join([table(rows), *(of_peers if any(x["peers"] for x in rows) else ()), *refused])

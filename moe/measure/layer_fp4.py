@@ -1,0 +1,152 @@
+"""`python -m moe.layer_bench --format nvfp4` times moe.experts on this GPU with NVFP4 weights, and with FP8 ones.
+
+And Marlin's two GEMMs, with each block size, composed as SGLang's fused_marlin_moe does. It has its blocks of rows for
+nothing; what is between and behind its GEMMs are Triton kernels of this file and of peers.py. Sizes are DeepSeek-V3's,
+with 32 of 256 experts here; tokens are routed by its groups. A timing is as layer.py's.
+"""
+
+import itertools
+import random
+import statistics
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+
+from moe.fp4_weights import pack_nvfp4
+from moe.measure import marlin
+from moe.measure.layer import GRAPH
+from moe.measure.markdown import markdown
+from moe.measure.peers import combine
+from moe.measure.timing import CALLS, FLUSH, captured, elapsed
+from moe.problem import BF16, E4M3, EXPERTS, F32, I32, Sizes
+from moe.reference.layer import draw, route
+from moe.routed_experts import experts
+
+TOKENS = 1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096
+OURS, FP8, MARLIN, BEST = "this", "FP8", "Marlin", "Marlin, best block"
+
+
+@triton.jit
+def silu_and_mul(x, rows, out, N: tl.constexpr, SIZE: tl.constexpr):
+    """out [.., N] = silu(gate) * up of x [.., gate | up], for the rows that are listed."""
+    row, column = tl.load(rows + tl.program_id(0)).to(tl.int64), tl.program_id(1) * SIZE + tl.arange(0, SIZE)
+    gate = tl.load(x + row * (2 * N) + column).to(tl.float32)
+    up = tl.load(x + row * (2 * N) + N + column).to(tl.float32)
+    tl.store(out + row * N + column, (gate * tl.sigmoid(gate) * up).to(tl.bfloat16))
+
+
+class Weights:
+    """The layer's weights, drawn: NVFP4, packed and in Marlin's form, and FP8."""
+
+    def __init__(self, sizes: Sizes, gemm: Callable | None):
+        g, self.packed, self.marlin = torch.Generator("cuda").manual_seed(0), {}, {}
+        for name, n, k in (("w13", 2 * sizes.intermediate, sizes.hidden), ("w2", sizes.hidden, sizes.intermediate)):
+            b = torch.randint(0, 256, (sizes.local, n, k // 2), generator=g, dtype=torch.uint8, device="cuda")
+            scale = torch.rand(sizes.local, n, k // 16, generator=g, device="cuda").to(E4M3)
+            b_global = torch.full((sizes.local,), 2.0**-6, device="cuda")
+            self.marlin[name] = marlin.weights(b, scale, b_global) if gemm else None
+            names = name, f"{name}_scale", f"{name}_global"
+            self.packed |= dict(zip(names, pack_nvfp4(b, scale, weight_scale_2=b_global)))
+        x = draw(sizes, 1, device="cuda")
+        self.fp8 = x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale
+
+
+class MarlinLayer:
+    """A call of it is the layer by Marlin, with blocks of so many rows."""
+
+    def __init__(self, gemm: Callable, sizes: Sizes, weights: dict, hidden, ids, given, block: int):
+        tokens, flat = len(hidden), ids.flatten().tolist()
+        of_experts = [[] for _ in range(sizes.local)]
+        for i, e in enumerate(flat):
+            if e < sizes.local:
+                of_experts[e].append(i)
+        total, used = len(flat), [i for rows in of_experts for i in rows]
+        self.gemm, self.sizes, self.weights, self.hidden = gemm, sizes, weights, hidden
+        self.rows, self.given = marlin.Rows(of_experts, block, total), given.flatten().contiguous()
+        self.used, self.ones = torch.tensor(used, dtype=I32, device="cuda"), torch.ones(total, device="cuda")
+        self.places = torch.tensor([i if e < sizes.local else -1 for i, e in enumerate(flat)], dtype=I32, device="cuda")
+        self.both = torch.empty(total, 2 * sizes.intermediate, dtype=BF16, device="cuda")
+        self.c = torch.empty(total, sizes.intermediate, dtype=BF16, device="cuda")
+        self.o = torch.empty(total, sizes.hidden, dtype=BF16, device="cuda")
+        self.counts = torch.zeros(64, dtype=I32, device="cuda")
+        self.out = torch.empty(tokens, sizes.hidden, dtype=BF16, device="cuda")
+
+    def __call__(self) -> None:
+        h, i, top_k = self.sizes.hidden, self.sizes.intermediate, self.sizes.top_k
+        marlin.multiply(self.gemm, self.hidden, self.weights["w13"], self.rows, self.both, top_k)
+        if len(self.used):
+            silu_and_mul[len(self.used), i // 1024](self.both, self.used, self.c, N=i, SIZE=1024)
+        marlin.multiply(self.gemm, self.c, self.weights["w2"], self.rows, self.o, weights=self.given)
+        grid = len(self.out), h // 1024
+        combine[grid](self.o, self.places, self.ones, self.counts, self.out, HIDDEN=h, SIZE=1024)
+
+
+def contestants(tokens: int, seed: int, sizes: Sizes, weights: Weights, gemm: Callable | None) -> tuple[dict, Callable]:
+    """Return calls without arguments, by name, and what reads our result and Marlin's; rows of local experts."""
+    g = torch.Generator("cuda").manual_seed(seed)
+    hidden = torch.randn(tokens, sizes.hidden, generator=g, device="cuda").to(BF16)
+    logits = torch.randn(tokens, EXPERTS, generator=g, device="cuda")
+    ids, given = route(logits, torch.zeros(EXPERTS, device="cuda", dtype=BF16), 2.5)
+    ids, given = ids.to(I32), given.to(F32).contiguous()
+    out, of_fp8 = [torch.empty_like(hidden) for _ in range(2)]
+    calls = {
+        OURS: lambda: experts(
+            hidden, ids, given, **weights.packed, gate_first=True, num_experts=EXPERTS, out=out
+        ),
+        FP8: lambda: experts(hidden, ids, given, *weights.fp8, num_experts=EXPERTS, out=of_fp8),
+    }  # fmt: skip
+    for block in marlin.BLOCKS if gemm else ():
+        calls[f"{MARLIN} {block}"] = MarlinLayer(gemm, sizes, weights.marlin, hidden, ids, given, block)
+    return calls, out, int((ids < sizes.local).sum())
+
+
+def measure(tokens: int, sizes: Sizes, weights: Weights, repeats: int, rng: random.Random, gemm: Callable | None):
+    """Return the row of the results at this T: medians in us a layer, in CUDA graphs and, ours, as called."""
+    drawn = (contestants(tokens, seed, sizes, weights, gemm) for seed in range(10**6))
+    made = list(itertools.islice((x for x in drawn if x[2]), 3 if tokens > 900 else 8))
+    first, differences = made[0], {}
+    for name, call in first[0].items():
+        call()
+        if name.startswith(MARLIN):
+            ours, found = first[1].float(), call.out.float()
+            differences[name] = ((found - ours).norm() / ours.norm()).item()
+    turns = {name: [made[i % len(made)][0][name] for i in range(CALLS)] for name in first[0]}
+    calls = {name + GRAPH: captured(x) for name, x in turns.items()} | {x: turns[x] for x in (OURS, FP8)}
+    fill, times = torch.empty(FLUSH, dtype=torch.uint8, device="cuda"), {name: [] for name in calls}
+    for repeat in range(repeats + 1):
+        for name in rng.sample(list(calls), len(calls)):
+            times[name].append(elapsed(calls[name], fill, repeat) / CALLS)
+    us = {name: statistics.median(x[1:]) for name, x in times.items()}  # the first warms up
+    rows = statistics.mean(x[2] for x in made)
+    if gemm:
+        us[MARLIN] = us[f"{MARLIN} {marlin.own_block(round(rows), sizes.local)}{GRAPH}"]
+        us[BEST] = min(us[f"{MARLIN} {block}{GRAPH}"] for block in marlin.BLOCKS)
+    return {"T": tokens, "rows": rows, "us": us, "difference": differences}
+
+
+def results(tokens: list[int], repeats: int, rng: random.Random, gemm: Callable | None):
+    """Yield the row of each T. gemm: Marlin, if it is to be timed."""
+    sizes = Sizes()
+    weights = Weights(sizes, gemm)
+    for count in tokens:
+        yield measure(count, sizes, weights, repeats, rng, gemm)
+
+
+def table(rows: list[dict]) -> str:
+    """Return a table of whole layers in markdown; times are in microseconds."""
+    head = ["T", "rows", "NVFP4, in a graph", "called", "FP8, in a graph", "called", "/ FP8", "Marlin", "best block",
+            "/ best"]  # fmt: skip
+    lines = []
+    for x in rows:
+        us = x["us"]
+        ours, fp8 = us[OURS + GRAPH], us[FP8 + GRAPH]
+        times = [f"{y:.1f}" for y in (ours, us[OURS], fp8, us[FP8])]
+        cells = [str(x["T"]), f"{x['rows']:.0f}", *times, f"{ours / fp8:.2f}"]
+        of_marlin = [f"{us[MARLIN]:.1f}", f"{us[BEST]:.1f}", f"{ours / us[BEST]:.2f}"] if BEST in us else [""] * 3
+        lines.append(cells + of_marlin)
+    return markdown(head, lines)
+
+
+tables = table
