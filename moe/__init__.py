@@ -4,12 +4,15 @@ import importlib
 
 __version__ = "0.1.0"  # emulator's, with which it comes
 WHERE = {
+    "batched_experts": "moe.batched",
     "experts": "moe.routed_experts",
     "experts_workspace_bytes": "moe.routed_experts",
     "grouped_gemm_fp8": "moe.grouped_gemm",
     "grouped_gemm_nvfp4": "moe.grouped_gemm_fp4",
+    "pad_intermediate": "moe.padding",
     "pack_mxfp4": "moe.fp4_weights",
     "pack_nvfp4": "moe.fp4_weights",
+    "route": "moe.routers",
     "run": "moe.layer",
     "warmup": "moe.compile_ahead",
     "workspace_bytes": "moe.layer",

@@ -59,7 +59,7 @@ class Collectives:
         values, scale, to_ids, to_weights = (x[0] for x in self.views(self.sent[None, :size], most))
         if count:
             of_tokens = self.empty(h // 128, count, dtype=F32)
-            addresses = hidden.data_ptr(), values.data_ptr(), of_tokens.data_ptr()
+            addresses = hidden.data_ptr(), values.data_ptr(), of_tokens.data_ptr(), 0
             quantise_program(self.torch_device)(*addresses, count, h, self.device.stream())
             scale[:, :count] = of_tokens
         to_ids[:count] = torch.where((ids >= 0) & (ids < self.layout.ranks * self.local), ids, -1)

@@ -40,6 +40,7 @@ def experts(
     *,
     hidden_scale: torch.Tensor | None = None,
     gate_first: bool = False,
+    apply_router_weight_on_input: bool = False,
     local_expert_offset: int = 0,
     num_experts: int | None = None,
     limit: float | None = None,
@@ -59,10 +60,11 @@ def experts(
     int32 or int64, topk_weights [T, k] f32, k at most 16: expert local_expert_offset + i is local expert i; any other
     number, such as -1, is left out. w13 [E, 2I, H] e4m3, up then gate, or gate then up if gate_first; w13_scale
     [E, 2I/128, H/128], w2 [E, H, I] e4m3, w2_scale [E, H/128, I/128], scales f32. out [T, H] bf16. T is at most 65536,
-    also 0; E at most 512; H and I are multiples of 128 (I = 192: pad W13's rows of up and of gate, and W2's columns,
-    with zeros to 256).
+    also 0; E at most 512; H and I are multiples of 128 (moe.pad_intermediate makes weights of other I so).
     act = gate * sigmoid(alpha * gate) * (up + shift); with a limit, gate is at most that and up is clamped to
     [-limit, limit] first. gpt-oss: limit 7, alpha 1.702, shift 1. act is rounded to e4m3 with a scale for 128 columns.
+    apply_router_weight_on_input: act(weight * x[t] W13[e]) W2[e] instead, as Llama 4 has it; k is 1 then, and weights
+    are e4m3.
     num_experts: how many the router has, by which kernels are chosen; E if not given.
     NVFP4 or MXFP4 weights, on a Hopper GPU: w13 [E, 2I, H] and w2 [E, H, I] with their scales as pack_nvfp4 or
     pack_mxfp4 gives them, and w13_global f32 [E], or [E, 2] of W13's first half of rows and of its second, w2_global
@@ -76,7 +78,8 @@ def experts(
     """
     if torch.compiler.is_compiling():
         given = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale, hidden_scale, gate_first
-        given += local_expert_offset, num_experts, limit, alpha, shift, w13_global, w2_global, w13_bias, w2_bias
+        given += apply_router_weight_on_input, local_expert_offset, num_experts, limit, alpha, shift
+        given += w13_global, w2_global, w13_bias, w2_bias
         if out is None:
             return torch.ops.moe.experts(*given)
         torch.ops.moe.experts_out(out, *given)
@@ -87,6 +90,10 @@ def experts(
             bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift)
         ), local_expert_offset, num_experts,
     )  # fmt: skip
+    if apply_router_weight_on_input and layer.sizes.top_k != 1:
+        raise ValueError(f"topk_ids: dimension k is {layer.sizes.top_k}, but must be 1 for weights on the input")
+    if apply_router_weight_on_input and w13_global is not None:
+        raise ValueError("apply_router_weight_on_input is of weights in e4m3, but w13 is packed")
     if out is None:
         (out,) = layer.device.tensors(torch.empty(hidden.shape, dtype=BF16, device=hidden.device))
     expected = contiguous("out", BF16, *hidden.shape)
@@ -100,7 +107,8 @@ def experts(
     if tokens:
         arena = arena_of(layer.torch_device, layer.device)
         with arena.lock:
-            launch(layer, x, *given, layer.space(tokens, arena, workspace), out)
+            space = layer.space(tokens, arena, workspace)
+            launch(layer, x, *given, space, out, bool(apply_router_weight_on_input))
     return out
 
 
@@ -252,32 +260,40 @@ def scale_by_block(scale, hidden: torch.Tensor, gpu) -> torch.Tensor:
 
 
 @functools.cache
-def assign_program(device: torch.device, slots: int, wide: bool) -> Program:
+def assign_program(device: torch.device, slots: int, wide: bool, ones: bool = False) -> Program:
     """The assign kernel, compiled for this GPU."""
-    return Program(assign.Assign(slots, wide), assign.WORDS, f"slots={slots} wide={wide}")
+    return Program(assign.Assign(slots, wide, ones=ones), assign.WORDS, f"slots={slots} wide={wide} ones={ones}")
 
 
 @functools.cache
-def quantise_program(device: torch.device) -> Program:
+def quantise_program(device: torch.device, weighted: bool = False) -> Program:
     """The quantise kernel, compiled for this GPU."""
-    return Program(quantise.Quantise(), quantise.WORDS, "")
+    return Program(quantise.Quantise(weighted), quantise.WORDS, f"weighted={weighted}")
 
 
 def launch(
-    layer: Layer, x: Inputs, ids: torch.Tensor, weights: torch.Tensor, space: Space, out: torch.Tensor
-) -> None:
-    """One stage after the other. x: its hidden_states are bf16 where the layer quantises them."""
+    layer: Layer, x: Inputs, ids: torch.Tensor, weights: torch.Tensor, space: Space, out: torch.Tensor,
+    on_input: bool = False,
+) -> None:  # fmt: skip
+    """One stage after the other. x: its hidden_states are bf16 where the layer quantises them.
+
+    on_input: the scales of tokens are multiplied by their weights, with which then nothing else is.
+    """
     tokens, k = ids.shape
     stream, local = layer.device.stream(), layer.sizes.local
     if layer.quantises:
-        program = quantise_program(layer.torch_device)
-        program(x.hidden_states.data_ptr(), space.quantised, space.quantised_scale, tokens, layer.sizes.hidden, stream)
+        to = space.quantised, space.quantised_scale
+        program = quantise_program(layer.torch_device, on_input)
+        program(x.hidden_states.data_ptr(), *to, weights.data_ptr(), tokens, layer.sizes.hidden, stream)
         x = dataclasses.replace(
             x, hidden_states=At(space.quantised, x.hidden_states.shape), hidden_states_scale=At(space.quantised_scale)
         )
+    elif on_input:
+        (scale,) = layer.device.tensors(torch.empty_like(x.hidden_states_scale))
+        x = dataclasses.replace(x, hidden_states_scale=torch.mul(x.hidden_states_scale, weights.t(), out=scale))
     grid, own = assign.grid_of(local)
     to = space.m_indptr, space.rows, space.places, space.weights
-    program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64)
+    program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64, on_input)
     program(ids.data_ptr(), weights.data_ptr(), *to, tokens, k, local, x.local_expert_offset, grid, own, stream)
     layer.compute(x, space, out)
 

@@ -9,7 +9,7 @@ tokens of 8 experts; in return nothing has to meet. Tokens that other ranks send
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from cutlass._mlir.dialects import cuda as cuda_ir
 
 from moe.kernels.exchange import DISPATCH, MOST, STAGE, Layout
@@ -51,12 +51,13 @@ class Assign:
     Its words: addresses of topk_ids int32 or, if wide, int64 [T, k], topk_weights f32 [T, k], m_indptr int32
     [local + 1], rows int32 [up to k T], places int32 [T, slots], weights f32 [T, slots]; T, k, local, offset, CTAs,
     experts of a CTA; CUDA stream.
+    ones: the weights are 1 instead, as those given are already on the input.
     With a layout T is ranks * most, and four more words are this rank's window, the word that tells the host why it
     trapped, most, and nanoseconds that it waits for the ranks' tokens.
     """
 
-    def __init__(self, slots: int, wide: bool, layout: Layout | None = None):
-        self.slots, self.wide, self.layout = slots, wide, layout
+    def __init__(self, slots: int, wide: bool, layout: Layout | None = None, ones: bool = False):
+        self.slots, self.wide, self.layout, self.ones = slots, wide, layout, ones
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
@@ -136,7 +137,7 @@ class Assign:
                 here = select(mine, 1, 0)
                 store_global_word(rows + Int64(at) * 4, token, here)
                 store_global_word(places + slot * 4, at, here)
-                weight = load_global_float(given + Int64(i) * 4, here)
+                weight = Float32(1.0) if self.ones else load_global_float(given + Int64(i) * 4, here)
                 store_global_word(weights + slot * 4, as_int(weight), here)
                 places_of[j] = places_of[j] + cute.arch.popc(winners)
             nobodys = select((expert < 0) & (i < end) & (token % grid == block), 1, 0)

@@ -200,6 +200,13 @@ def load_global_float(address: Int64, condition: Int32) -> Float32:
     return Float32(ptx(text, "=&f,l,r", address, condition, result="f32"))
 
 
+def load_global_bfloat(address: Int64, condition: Int32) -> Float32:
+    """ld.global (9.7.9.8): load a bf16, as f32; 0 where condition is 0."""
+    text = "{ .reg .pred p; .reg .b16 h, z; setp.ne.b32 p, $2, 0; mov.b16 z, 0; mov.b16 h, 0;"
+    text += " @p ld.global.b16 h, [$1]; mov.b32 $0, {z, h}; }"
+    return Float32(ptx(text, "=f,l,r", address, condition, result="f32"))
+
+
 def load_16_bytes(instruction: str, address: Int64, condition: Int32, dtype) -> list:
     """Load four values of a type by this instruction (9.7.9.8); 0 where condition is 0."""
     letter, kind = ("f", "f32") if dtype is Float32 else ("r", "i32")
@@ -415,11 +422,6 @@ def store_release_system(address: Int64, x: Int32, condition) -> None:
 def fence_system() -> None:
     """fence.acq_rel.sys (9.7.13.4): what this thread has written or seen comes before what it stores, for all GPUs."""
     ptx("fence.acq_rel.sys;", "")
-
-
-def atomic_inc_system(address: Int64, last: Int32) -> Int32:
-    """atom.inc.acq_rel.sys (9.7.13.6): `atomic_inc`, for writes to other GPUs' memory, too."""
-    return Int32(ptx("atom.acq_rel.sys.global.inc.u32 $0, [$1], $2;", "=r,l,r", address, last, result="i32"))
 
 
 def store_global_pair(address: Int64, x: list[Int32], condition) -> None:

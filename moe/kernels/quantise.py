@@ -2,7 +2,7 @@
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from cutlass._mlir.dialects import cuda as cuda_ir
 
 from moe.kernels.epilogue.swiglu_fp8 import inverse
@@ -10,6 +10,7 @@ from moe.kernels.ptx import (
     as_float,
     as_int,
     let_next_kernel_start,
+    load_global_float,
     load_relaxed_if,
     pack_e4m3,
     store_global_word,
@@ -19,32 +20,45 @@ from moe.problem import LARGEST
 
 WARPS = 8
 THREADS = 32 * WARPS
-WORDS = 6
+WORDS = 7
 
 
 class Quantise:
     """The kernel writes values[t] = x[t] * (448 / largest) and scales = largest / 448, for 128 columns at a time.
 
-    So does moe.reference.layer.quantised. Its words: addresses of x bf16 [T, H], values e4m3 [T, H], scales f32
-    [H/128, T]; T, H; CUDA stream.
+    So does moe.reference.layer.quantised. If weighted, scales are multiplied by the token's weight.
+    Its words: addresses of x bf16 [T, H], values e4m3 [T, H], scales f32 [H/128, T], weights f32 [T]; T, H; CUDA
+    stream.
     """
+
+    def __init__(self, weighted: bool = False):
+        self.weighted = weighted
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
         words = cute.make_tensor(host, cute.make_layout(WORDS))
-        x, values, scales = [words[i] for i in range(3)]
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[5].ir_value())
-        self.kernel(x, values, scales, Int32(words[3]), Int32(words[4])).launch(
-            grid=(Int32(words[3]), 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
+        x, values, scales, weights = [words[i] for i in range(4)]
+        tokens, hidden = Int32(words[4]), Int32(words[5])
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[6].ir_value())
+        self.kernel(x, values, scales, weights, tokens, hidden).launch(
+            grid=(tokens, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
         )
 
     @cute.kernel
-    def kernel(self, x: Int64, values: Int64, scales: Int64, tokens: Int32, hidden: Int32):
+    def kernel(self, x: Int64, values: Int64, scales: Int64, weights: Int64, tokens: Int32, hidden: Int32):
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
         token, _, _ = cute.arch.block_idx()
         wait_for_previous_kernel()
         let_next_kernel_start()
+        self.quantise(x, values, scales, weights, tokens, hidden, token, warp, lane)
+
+    @cute.jit
+    def quantise(
+        self, x: Int64, values: Int64, scales: Int64, weights: Int64, tokens: Int32, hidden: Int32, token: Int32,
+        warp: Int32, lane: Int32,
+    ):  # fmt: skip
+        """Quantise one token in a CTA."""
         for block in cutlass.range(warp, hidden >> 7, WARPS, unroll=1):
             at = Int64(token) * Int64(hidden) + Int64(block * 128 + lane * 4)
             words = [load_relaxed_if(x + at * 2 + 4 * i, Int32(1)) for i in range(2)]
@@ -56,6 +70,9 @@ class Quantise:
                 most = cute.arch.fmax(most, cute.arch.shuffle_sync_bfly(most, step))
             factor = inverse(most)
             store_global_word(values + at, pack_e4m3([v * factor for v in own]), Int32(1))
+            scale = most * Float32(1 / LARGEST)
+            if const_expr(self.weighted):
+                scale = scale * load_global_float(weights + Int64(token) * 4, Int32(1))
             if lane == 0:
                 place = scales + (Int64(block) * Int64(tokens) + Int64(token)) * 4
-                store_global_word(place, as_int(most * Float32(1 / LARGEST)), Int32(1))
+                store_global_word(place, as_int(scale), Int32(1))

@@ -141,6 +141,23 @@ def test_lists(moe, local, own, k, tokens):
         assert torch.equal(made[5][:, :k], torch.where(places >= 0, given, 0))
 
 
+@pytest.mark.parametrize("type", all_but(["bf16"] * (MACHINE == "h200"), ["bf16", "e4m3"]))
+def test_weights_on_the_input(moe, weights, type):
+    """As Llama 4 has them. Weights of 10 make what is activated another number than weights behind the experts."""
+    from moe.reference.layer import distance, quantised
+
+    hidden, ids, given = draw(9, 1, seed=3)
+    values, scales = quantised(hidden.float())
+    given[4] = 10.0
+    options = {"apply_router_weight_on_input": True} | ({"hidden_scale": scales} if type == "e4m3" else {})
+    ids[4] = OFFSET
+    found = called(moe, values if type == "e4m3" else hidden, ids, given, weights, **options)
+    expected = check(found, values, scales * given.t(), ids, torch.ones_like(given), weights)
+    with pytest.raises(AssertionError):
+        check(found, values, scales, ids, given, weights)
+    assert distance(found[4], expected[4]) <= 0.005
+
+
 def test_nothing_to_do(moe, weights):
     hidden, ids, given = draw(5, 2)
     assert not called(moe, hidden, torch.full_like(ids, -1), given, weights).any()
@@ -157,6 +174,9 @@ WRONG = {
         "hidden": a["hidden"].to(torch.float8_e4m3fn)
     },
     "local_expert_offset is 9, but must be from 0 to 8": lambda a: a | {"local_expert_offset": 9},
+    "topk_ids: dimension k is 2, but must be 1 for weights on the input": lambda a: a | {
+        "apply_router_weight_on_input": True
+    },
     "num_experts is 3, but must be an int that is at least E, 12": lambda a: a | {"num_experts": 3},
     "topk_ids: dimension k is 17, but must be from 1 to 16": lambda a: a | {
         "topk_ids": torch.zeros(5, 17, dtype=torch.int32), "topk_weights": torch.zeros(5, 17)
@@ -230,5 +250,5 @@ def test_example_of_the_page(moe, monkeypatch):
     from moe.reference.layer import distance, quantised
 
     names = examples.run("EXPERTS.md", MACHINE, monkeypatch)
-    of = names["topk_ids"], names["topk_weights"], *names["weights"]
-    assert distance(names["out"], names["expected"](*quantised(names["hidden"].float()), *of)) <= 0.02
+    expected = names["expected"](*quantised(names["operands"][0].float()), *names["of"])
+    assert distance(names["out"], expected) <= 0.02

@@ -14,12 +14,13 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     "checks, machine",
     [
-        *((f"{name}_checks.py", machine) for name in ("kernel", "layer", "experts") for machine in ("h200", "b200")),
-        ("fp4_checks.py", "h200"),
+        *((files, machine) for files in ("kernel", "layer", "experts router batched") for machine in ("h200", "b200")),
+        ("fp4", "h200"),
     ],
 )
 def test_kernels(checks, machine, pytestconfig):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / checks)]
+    files = [str(HERE / f"{name}_checks.py") for name in checks.split()]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     command += ["--thorough"] * pytestconfig.getoption("--thorough")
     env = os.environ | {"MOE_MACHINE": machine}
     done = subprocess.run(command, cwd=HERE.parents[1], env=env, capture_output=True, text=True, timeout=1800)
