@@ -121,10 +121,11 @@ def check_served(tensor: torch.Tensor) -> None:
         raise Unsupported(f"{tensor.layout} tensors on the emulated device")
 
 
-def to_device(tensor: torch.Tensor, index: int | None = None) -> torch.Tensor:
+def to_device(tensor: torch.Tensor, index: int | None = None, copy: bool = True) -> torch.Tensor:
     """Any CPU tensor or CudaTensor -> CudaTensor; copies its storage unless that is in device memory already.
 
-    index: the device; without one, whichever it is on, else the current one.
+    index: the device; without one, whichever it is on, else the current one. copy: whether its data matter; else they
+    become zeros, of which a page takes no memory until somebody touches it.
     """
     check_served(tensor)
     storage = tensor.untyped_storage()
@@ -134,7 +135,7 @@ def to_device(tensor: torch.Tensor, index: int | None = None) -> torch.Tensor:
         if tensor.requires_grad:
             return autograd.moved(tensor, functools.partial(to_device, index=index))
         with DEVICE.on(index):
-            tensor = DEVICE.tensor_like(tensor, f"tensor {tuple(tensor.shape)} {tensor.dtype}")
+            tensor = DEVICE.tensor_like(tensor, f"tensor {tuple(tensor.shape)} {tensor.dtype}", copy)
     tensor = tensor.as_subclass(CudaTensor)
     tensor.index = index
     return tensor
@@ -171,6 +172,12 @@ _METADATA = {
 }  # fmt: skip
 
 
+# Factories of zeros, and what makes as large a tensor without a look at its memory.
+_EMPTY = {"zeros": torch.empty, "zeros_like": torch.empty_like, "new_zeros": torch.Tensor.new_empty}
+_NO_CONTENTS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+LARGE = 1 << 20  # bytes; what `torch.empty` finds in smaller ones is whatever lay there, as on a GPU
+
+
 class CudaMode(TorchFunctionMode):
     """Carries out one call of torch's API on behalf of both devices."""
 
@@ -203,9 +210,10 @@ class CudaMode(TorchFunctionMode):
                 kwargs["device"] = "cpu"
         pinned = kwargs.pop("pin_memory", False)
         with _plain():
+            zeros = where is not None and name in _EMPTY and kwargs.get("out") is None
             if name == "_scaled_mm" and where is not None:
                 function = scaled_mm
-            result = function(*args, **kwargs)
+            result = (_EMPTY[name] if zeros else function)(*args, **kwargs)
             if pinned and where is None:
                 return _pin_memory(function, result)
             if where is None and not on_device or isinstance(result, torch.Size):
@@ -213,7 +221,8 @@ class CudaMode(TorchFunctionMode):
             if DEVICE.capture is not None and any(isinstance(r, torch.Tensor) for r in tree_leaves(result)):
                 raise Unsupported(f"{name} inside the capture of a CUDA graph")
             mine = {id(t) for t in tensors}  # what an in-place operation returns stays what and where it was
-            move = to_host if where is None else functools.partial(to_device, index=where)
+            copy = not (zeros or name in _NO_CONTENTS and result.untyped_storage().nbytes() >= LARGE)
+            move = to_host if where is None else functools.partial(to_device, index=where, copy=copy)
             result = tree_map(lambda r: move(r) if isinstance(r, torch.Tensor) and id(r) not in mine else r, result)
             if function == autograd.GRAD and result is not None:
                 args[0].grad = result  # in-place operations on it are to last

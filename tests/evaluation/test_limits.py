@@ -1,0 +1,48 @@
+"""What the judge waits for, and what memory costs it."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from evaluation.judge.time_limit import Late, limit
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_time_limits_count_what_they_say():
+    """A process that sleeps, as on a busy machine, is not late by the time that it computes; one that computes is."""
+    with limit(0.05, working=True):
+        time.sleep(0.15)
+    with pytest.raises(Late), limit(0.05, working=True):
+        while True:
+            pass
+    with pytest.raises(Late), limit(0.05):
+        time.sleep(10)
+    time.sleep(0.1)  # nothing of these is left
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mode", ["test", "benchmark"])
+def test_memory_that_nothing_touches_costs_nothing(tmp_path, mode):
+    """Each of some twenty calls keeps another 256 MiB; the largest process stays below 1 GiB."""
+    path, keeps = tmp_path / "submission.py", "torch.empty(1 << 27, device='cuda', dtype=torch.uint8)"
+    path.write_text(
+        f"{(ROOT / 'tests' / 'naive_kernel.py').read_text()}\n\nKEPT, compute = [], custom_kernel\n\n\n"
+        f"def custom_kernel(data):\n    KEPT.append(({keeps}, torch.zeros_like(KEPT[-1][0] if KEPT else {keeps})))\n"
+        "    return compute(data)\n"
+    )
+    code = (
+        "import resource, subprocess, sys\n"
+        "done = subprocess.run(sys.argv[1:])\n"
+        "print('peak', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
+        "sys.exit(done.returncode)\n"
+    )
+    spec = "m: [16]; n: [16]; k: [64]; g: 1; seed: 1"
+    command = [sys.executable, "-c", code, sys.executable, "eval.py", mode, "--spec", spec, path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    peak = int(done.stdout.split("peak")[1]) / 2**20
+    assert peak < 1.0, f"{peak:.2f} GiB"
