@@ -60,9 +60,13 @@ NOTES = {
 
 
 class EmulatorError(Exception):
-    """Base class. `where` is filled in by the executing warp: kernel, CTA, warp, PTX line, Python line."""
+    """Base class. `where` is filled in by the executing warp: kernel, CTA, warp, PTX line, Python line.
+
+    before: of each party, a line that says what it had waited for last.
+    """
 
     kind = "error"
+    before: tuple[str, ...] = ()
 
     def __init__(self, message: str, where: str = ""):
         super().__init__(message)
@@ -82,7 +86,8 @@ class EmulatorError(Exception):
         return getattr(self, "note", "") or self.kind, *kernel, *sorted({*here, *others})
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.message}" + (f"\n  at {self.where}" if self.where else "")
+        lines = [f"{self.kind}: {self.message}", *([f"at {self.where}"] if self.where else ()), *self.before]
+        return "\n  ".join(lines)
 
 
 class Unsupported(EmulatorError):
@@ -94,11 +99,11 @@ class Unsupported(EmulatorError):
 class Fault(EmulatorError):
     """The kernel did something that a GPU forbids; `kind` is a key of KINDS."""
 
-    def __init__(self, kind: str, message: str, where: str = "", note: str = ""):
-        """note: a key of NOTES, if silicon is seen to do what is meant."""
+    def __init__(self, kind: str, message: str, where: str = "", note: str = "", other: int = 0):
+        """note: a key of NOTES, if silicon is seen to do what is meant. other: the event of the other party."""
         assert kind in KINDS and (not note or note in NOTES), (kind, note)
         super().__init__(message, where)
-        self.kind, self.note = kind, note
+        self.kind, self.note, self.other = kind, note, other
         # If something was read too early: by now, who has written it, or None
         self.written_by: Callable[[], str | None] | None = None
 

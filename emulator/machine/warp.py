@@ -66,17 +66,32 @@ def at(instr) -> str:
     return f", PTX line {instr.line}: {instr.shown()}" + (f" ({instr.loc})" if instr.loc else "")
 
 
-def place_of(frame) -> str:
-    """Say which instruction a Python frame works for, for EmulatorError.where; "" if for none."""
+def at_work(frame) -> tuple[Group | Origin | None, int]:
+    """For whom a Python frame works: the group with the line of its block's code, or the instruction that began what
+    goes on by itself; None for nobody."""
     while frame is not None:
         local = frame.f_locals
         group, origin = local.get("g"), local.get("origin")
         if isinstance(group, Group) and frame.f_code.co_filename.startswith(group.program.source_name):
-            return group.place(group.program.instruction_at(group.pc, frame.f_lineno))
+            return group, frame.f_lineno
         if isinstance(origin, Origin) and frame.f_code.co_name in ("run", "call"):  # of `later` and Group._push
-            return origin.place()
+            return origin, 0
         frame = frame.f_back
-    return ""
+    return None, 0
+
+
+def place_of(frame) -> str:
+    """Say which instruction a Python frame works for, for EmulatorError.where; "" if for none."""
+    who, line = at_work(frame)
+    if who is None:
+        return ""
+    return who.place() if isinstance(who, Origin) else who.place(who.program.instruction_at(who.pc, line))
+
+
+def warp_of(frame) -> Warp | None:
+    """The warp that a Python frame works for."""
+    who, _ = at_work(frame)
+    return who and who.warp
 
 
 WARPS = 32  # the most that a CTA has
@@ -497,7 +512,8 @@ class Group(LaneGroup):
                 registers[r] = np.concatenate(filled)[order]
         merged = Group(self.warp, lanes[order], registers, block, parent, time)
         merged.given = whole.given if complete else None
-        merged.garbage = Garbage.of_all(self.program, [p.garbage for p in parts])
+        if held := [p.garbage for p in parts if p.garbage is not None]:
+            merged.garbage = Garbage.of_all(held)
         merged.loads = list(dict.fromkeys(load for p in parts for load in p.loads))  # each part had all of before
         merged.stores = [store for p in parts for store in p.stores]
         return merged

@@ -66,7 +66,8 @@ class GlobalShadow:
             if marks & GENERIC == 0:
                 for conflict in unfenced(places, by, ASYNC_GLOBAL):
                     message = f"{who} reads {region.name}, written by {self.order.who(conflict.number)}"
-                    self.report(Fault("missing-proxy-fence", f"{message} with no fence.proxy.async since"))
+                    message += " with no fence.proxy.async since"
+                    self.report(Fault("missing-proxy-fence", message, other=conflict.number))
                     break
             number = self.order.next(key, who)
             self._conflict(list(reads(places, by, key, number)), "read", region, by)
@@ -100,7 +101,8 @@ class GlobalShadow:
                     why = "and this access's scope is its device" if marks & SYSTEM else "whose scope is its device"
                     self.report(Fault("scope", f"{message}, {why}: between devices both are to be of scope .sys"))
                 else:
-                    self.report(Fault("race", f"{message}, a weak store that nothing orders before it"))
+                    message += ", a weak store that nothing orders before it"
+                    self.report(Fault("race", message, other=number))
                 return
 
     def use(self, address: int, size: int, key, who: object) -> None:
@@ -172,4 +174,4 @@ class GlobalShadow:
             message = f"{access} of {region.name} at byte {at}, which {self.order.who(first.number)} may still "
             message += f"{first.use}: nothing that {by} has waited for comes after that"
             message += "; the bytes are equal" * bool(note)
-            self.report(Fault("race", message, note=note))
+            self.report(Fault("race", message, note=note, other=first.number))
