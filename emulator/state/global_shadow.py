@@ -73,16 +73,23 @@ class GlobalShadow:
             self._conflict(list(reads(places, by, key, number)), "read", region, by)
 
     def observe(self, addresses: np.ndarray, size: int, by: Actor, who: object, system: bool = False) -> None:
-        """A strong read of `size` bytes at each address, by a warp. system: at that scope."""
+        """A strong read of `size` bytes at each address, by a warp. system: at that scope.
+
+        It races with weak writes behind it: of what several devices use, where data are read so, it is kept for them.
+        """
         for region, at in self._located(addresses, size):
             if self.order.devices > 1:
                 by.looks = Look(self, region, int(at[0]), size)
+            if region.peers:
+                self.shadow_of(region)
             if (found := self.regions.get(id(region))) is not None:
                 places = self._places(found[1], region, at, size)
                 self._reach(places, region, by, f"{who} reads", system)
-                number = self.order.next(by.key, who)
+                number = self.order.next(by.key, who, STRONG)
                 for plane, index in places:
                     plane.observe(index, by, number)
+                    if region.peers:
+                        plane.note_read(index, by.key, number, by)
 
     def _reach(self, places, region: Region, by: Actor, does: str, system: bool) -> None:
         """A strong access by a warp, and the last write by another device: both are to be strong in the system."""

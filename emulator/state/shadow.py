@@ -74,13 +74,15 @@ class Plane:
             return None
         return Conflict(self.place(index, int(which[0])), int(numbers[which[0]]), "write")
 
-    def unordered_read(self, index, by: Actor, but: Known = NOTHING) -> Conflict | None:
-        """A read here since the last write that `by` does not know."""
+    def unordered_read(self, index, by: Actor, but: Known = NOTHING, weak: bool = False) -> Conflict | None:
+        """A read here since the last write that `by` does not know. weak: of those only."""
         for slot in self.reads:
             numbers = slot[index]
             if not numbers.any():
                 return None
             late = by.unknown(numbers) & (numbers != 0)
+            if weak:
+                late &= self.order.marks[numbers] & STRONG == 0
             if late.any():
                 which = np.flatnonzero(late & self._after(numbers, but))
                 if len(which):
@@ -214,7 +216,7 @@ def reads(places, by: Actor, key: tuple[Space, int] | None = None, number: int =
 def writes(places, by: Actor, but: Known = NOTHING, weak: bool = False) -> Iterator[Conflict]:
     """A write, likewise; it is noted elsewhere."""
     for plane, index in places:
-        conflict = plane.unordered_write(index, by, but=but, weak=weak) or plane.unordered_read(index, by, but)
+        conflict = plane.unordered_write(index, by, but=but, weak=weak) or plane.unordered_read(index, by, but, weak)
         if conflict is not None:
             yield conflict
 
