@@ -9,7 +9,7 @@ WAIT = "{0}: mbarrier.try_wait.parity.shared::cta.b64 q, [{1}], 0; @!q bra {0};"
 PAIR = {"grid": 2, "threads": 32, "cluster": 2}
 FLAG = "S: ld.acquire.gpu.global.b32 x, [out]; setp.eq.u32 p, x, 0; @p bra S;"
 
-# What is wrong: the kinds of findings, a program with MEND where something is missing, what that is, how it is launche
+# Of each: the kinds of findings, a program with MEND where something is missing, what that is, how it is launched
 KINDS = {
     "a ring's buffer is written again before it was read": (
         "race",
