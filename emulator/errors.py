@@ -62,16 +62,16 @@ NOTES = {
 class EmulatorError(Exception):
     """Base class. `where` is filled in by the executing warp: kernel, CTA, warp, PTX line, Python line.
 
-    hint: what may have led there, added to the message where it is shown.
+    before: of each party, a line that says what it had waited for last.
     """
 
     kind = "error"
+    before: tuple[str, ...] = ()
 
     def __init__(self, message: str, where: str = ""):
         super().__init__(message)
         self.message = message
         self.where = where
-        self.hint = ""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -85,13 +85,9 @@ class EmulatorError(Exception):
         others = [source or line for line, source in re.findall(place, self.message)]
         return getattr(self, "note", "") or self.kind, *kernel, *sorted({*here, *others})
 
-    @property
-    def told(self) -> str:
-        """The message, with the hint if there is one."""
-        return f"{self.message}; {self.hint}" if self.hint else self.message
-
     def __str__(self) -> str:
-        return f"{self.kind}: {self.told}" + (f"\n  at {self.where}" if self.where else "")
+        lines = [f"{self.kind}: {self.message}", *([f"at {self.where}"] if self.where else ()), *self.before]
+        return "\n  ".join(lines)
 
 
 class Unsupported(EmulatorError):
@@ -103,11 +99,11 @@ class Unsupported(EmulatorError):
 class Fault(EmulatorError):
     """The kernel did something that a GPU forbids; `kind` is a key of KINDS."""
 
-    def __init__(self, kind: str, message: str, where: str = "", note: str = ""):
-        """note: a key of NOTES, if silicon is seen to do what is meant."""
+    def __init__(self, kind: str, message: str, where: str = "", note: str = "", other: int = 0):
+        """note: a key of NOTES, if silicon is seen to do what is meant. other: the event of the other party."""
         assert kind in KINDS and (not note or note in NOTES), (kind, note)
         super().__init__(message, where)
-        self.kind, self.note = kind, note
+        self.kind, self.note, self.other = kind, note, other
         # If something was read too early: by now, who has written it, or None
         self.written_by: Callable[[], str | None] | None = None
 

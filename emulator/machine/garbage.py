@@ -38,10 +38,9 @@ class Garbage:
         return Garbage(self.program, held) if held else None
 
     @classmethod
-    def of_all(cls, program: Program, parts: list[Garbage | None]) -> Garbage | None:
-        """What some of the parts of a warp hold that meet, None for nothing."""
-        held = {r: fault for part in parts if part is not None for r, fault in part.registers.items()}
-        return cls(program, held) if held else None
+    def of_all(cls, parts: list[Garbage]) -> Garbage:
+        """What parts of a warp hold that meet."""
+        return cls(parts[0].program, {r: fault for part in parts for r, fault in part.registers.items()})
 
     def meets(self, g, number: int, guard, chosen) -> None:
         """A group comes to an instruction. guard: the lanes that execute it; chosen: those in which a selp takes its

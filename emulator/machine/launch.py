@@ -24,7 +24,7 @@ from ..state.barrier import Waitable
 from ..state.dependency import Dependencies
 from ..state.global_memory import GlobalMemory
 from ..state.global_shadow import GlobalShadow
-from ..state.order import Location, Order, Space
+from ..state.order import EVER, Location, Order, Space
 from ..state.parameters import Parameters
 from ..state.shared_memory import BASE, RANK_SHIFT
 from .clock import Clock
@@ -33,7 +33,7 @@ from .engine import Engine
 from .placement import Placement
 from .schedule import FunctionalClock, Schedule
 from .special import TIMERS
-from .warp import place_of
+from .warp import place_of, warp_of
 
 _BLAS = ThreadpoolController()
 ONLY_OF = {"wgmma": "sm_90a", "tcgen05": "sm_100a"}  # instructions that no other of our machines has
@@ -317,15 +317,19 @@ class Launch:
     # -- findings ----------------------------------------------------------------------------------------------
     def found(self, fault: Fault):
         """Report a fault after which the kernel could go on; raises it where nobody collects faults."""
+        if fault.other:
+            that, this = getattr(self.order.log[fault.other], "warp", None), warp_of(sys._getframe(1))
+            parties = ("that", that, fault.other), ("this", this, EVER)
+            fault.before = tuple(f"last wait before {of}: {w.actor.before(n)}" for of, w, n in parties if w is not None)
         if fault.note and not self.strict:
             at_end = f"kernel {self.program.kernel.title}, at its end"
-            fault.where = fault.where or place_of(sys._getframe(1), fault) or at_end
+            fault.where = fault.where or place_of(sys._getframe(1)) or at_end
             if all(fault.lines != other.lines for other in self.notes):
                 self.notes.append(fault)
             return
         if self.collect is None:
             raise fault
-        fault.where = fault.where or place_of(sys._getframe(1), fault)
+        fault.where = fault.where or place_of(sys._getframe(1))
         if any(fault.lines == other.lines for other in self.faults):
             return
         self.faults.append(fault)
@@ -358,6 +362,8 @@ class Launch:
             try:
                 self.start_clusters()
                 self.engine.run(self.stalled)
+                if self.running:
+                    raise Hang("\n".join(self.waiting()))
             except Enough:
                 self.collect = None
                 if self.faults[-1].written_by:
@@ -368,12 +374,19 @@ class Launch:
                     self.await_writer(fault)
                     self.explain(fault)
                 raise
+            except Hang as hang:
+                hang.before = self.last_waits()
+                raise
             finally:
                 for fault in self.faults:
                     if fault.written_by:
                         self.explain(fault)
-        if self.running:
-            raise Hang("\n".join(self.waiting()))
+
+    def last_waits(self, most: int = 4) -> tuple[str, ...]:
+        """Say of warps that stand at so many different instructions what each had waited for last."""
+        first = {g.pc: g for g in reversed([*self.groups()])}
+        waiting = [g for g in self.groups() if first[g.pc] is g][:most] if self.checks else []
+        return tuple(f"last wait before this: {g.warp.actor.before()}" for g in waiting)
 
     def groups(self):
         for cluster in sorted(self.running, key=lambda c: c.ctas[0].index):

@@ -66,25 +66,36 @@ def at(instr) -> str:
     return f", PTX line {instr.line}: {instr.shown()}" + (f" ({instr.loc})" if instr.loc else "")
 
 
-# Faults of data that came too early: the wait for it may have been the wrong one
-EARLY = {"uninitialized-read", "race", "tmem-uninitialised", "tmem-race"}
-
-
-def place_of(frame, fault: Fault) -> str:
-    """Say which instruction a Python frame works for, for fault.where; "" if for none. Gives the fault its hint."""
+def at_work(frame) -> tuple[Group | Origin | None, int]:
+    """For whom a Python frame works: the group with the line of its block's code, or the instruction that began what
+    goes on by itself; None for nobody."""
     while frame is not None:
         local = frame.f_locals
         group, origin = local.get("g"), local.get("origin")
         if isinstance(group, Group) and frame.f_code.co_filename.startswith(group.program.source_name):
-            group.warp.hint_at_wait(fault)
-            return group.place(group.program.instruction_at(group.pc, frame.f_lineno))
+            return group, frame.f_lineno
         if isinstance(origin, Origin) and frame.f_code.co_name in ("run", "call"):  # of `later` and Group._push
-            return origin.place()
+            return origin, 0
         frame = frame.f_back
-    return ""
+    return None, 0
+
+
+def place_of(frame) -> str:
+    """Say which instruction a Python frame works for, for EmulatorError.where; "" if for none."""
+    who, line = at_work(frame)
+    if who is None:
+        return ""
+    return who.place() if isinstance(who, Origin) else who.place(who.program.instruction_at(who.pc, line))
+
+
+def warp_of(frame) -> Warp | None:
+    """The warp that a Python frame works for."""
+    who, _ = at_work(frame)
+    return who and who.warp
 
 
 WARPS = 32  # the most that a CTA has
+EARLY = {"uninitialized-read", "tmem-uninitialised"}  # faults of what came too early: the wait may have been wrong
 LATE = 3000  # ticks that a group lets pass before it loads what nothing has written
 PATIENCE = 256  # blocks that a group executes in a turn before it is looked at
 
@@ -97,7 +108,6 @@ class Warp:
         self.actor = Actor(WARPS * cta.rank + index + 1, cta.cluster.space, str(self), cta.rank)
         self.actor.knowledge.elsewhere.update(cta.launch.known)
         self.barrier_places: dict[object, tuple[int, int]] = {}  # barrier -> phase and block where lanes came to it
-        self.passed: tuple | None = None  # the mbarrier wait that it passed last: the object, its phase, the Origin
         self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
         self.live_mask = (1 << threads) - 1
         self.groups: list[Group] = []
@@ -118,18 +128,6 @@ class Warp:
 
     def __str__(self):
         return f"warp {self.index} of CTA {self.cta.ctaid}{self.cta.launch.place}"
-
-    def hint_at_wait(self, error: EmulatorError) -> None:
-        """Say in a fault of data that came too early which wait this warp passed last, and why."""
-        if error.kind not in EARLY or error.hint or self.passed is None:
-            return
-        barrier, phase, origin = self.passed
-        instr = origin.instruction()
-        place = instr.loc or f"line {instr.line} of the PTX"
-        what = f"phase {phase - 1} of {barrier.name}"
-        if not phase:
-            what = f"parity 1 of {barrier.name}, of which no phase was complete: a fresh mbarrier passes parity 1"
-        error.hint = f"the last mbarrier wait that this warp passed, at {place}, was for {what}"
 
     def arrived_at_cluster_barrier(self, phase: int, lanes: int) -> None:
         """Note that lanes, a bit each, have arrived in a phase of the cluster's barrier."""
@@ -228,7 +226,8 @@ class Group(LaneGroup):
         except EmulatorError as e:
             if not e.where:
                 e.where = self.where(sys.exc_info()[2])
-                self.warp.hint_at_wait(e)
+                if e.kind in EARLY and not e.before and self.launch.checks:
+                    e.before = (f"last wait before this: {self.warp.actor.before()}",)
             raise
         except (TypeError, AttributeError, IndexError, KeyError, ValueError, OverflowError) as e:
             raise self.internal(e, sys.exc_info()[2]) from e
@@ -516,7 +515,8 @@ class Group(LaneGroup):
                 registers[r] = np.concatenate(filled)[order]
         merged = Group(self.warp, lanes[order], registers, block, parent, time)
         merged.given = whole.given if complete else None
-        merged.garbage = Garbage.of_all(self.program, [p.garbage for p in parts])
+        if held := [p.garbage for p in parts if p.garbage is not None]:
+            merged.garbage = Garbage.of_all(held)
         merged.loads = list(dict.fromkeys(load for p in parts for load in p.loads))  # each part had all of before
         merged.stores = [store for p in parts for store in p.stores]
         return merged

@@ -49,7 +49,7 @@ def sarif(report: dict) -> dict:
         result = {
             "ruleId": finding["kind"],
             "level": "error" if finding["class"] == "wrong" else "note",
-            "message": {"text": f"{finding['message']}\n{finding['where']}".strip()},
+            "message": {"text": "\n".join([finding["message"], finding["where"], *finding.get("before", ())]).strip()},
             "locations": locations[:1],
             "relatedLocations": locations[1:],
         }

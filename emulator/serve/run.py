@@ -90,7 +90,8 @@ class Loud(Session):
     def show(self, head: str, of: str, found: EmulatorError) -> None:
         """of: the class of the finding."""
         print(f"{head}: {found}", file=sys.stderr, flush=True)
-        self.write({"class": of, "kind": found.kind, "message": found.told, "where": found.where})
+        row = {"class": of, "kind": found.kind, "message": found.message, "where": found.where}
+        self.write(row | {"before": found.before})
 
     def write(self, row: dict) -> None:
         if self.file:

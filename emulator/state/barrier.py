@@ -245,7 +245,7 @@ class CountedBarrier(Waitable):
         for actor, others, arrival in self.come:
             if actor is by and others & lanes:
                 message = f"{by} comes again to {self}, and was {by.order.who(arrival)} in the same phase"
-                fault = Fault("barrier", message, note="arrives-twice" if waits else "")
+                fault = Fault("barrier", message, note="arrives-twice" if waits else "", other=arrival)
                 break
         if fault is not None:
             self.come.append((by, lanes, number))
@@ -253,7 +253,8 @@ class CountedBarrier(Waitable):
         for actor, _, arrival in self.before:
             if by.knowledge.known(actor.key) < arrival:
                 message = f"{who} may count for another phase of {self.name}: nothing that {by} has waited for comes "
-                fault = Fault("barrier", f"{message}after the phase of {by.order.who(arrival)}")
+                message += f"after the phase of {by.order.who(arrival)}"
+                fault = Fault("barrier", message, other=arrival)
                 break
         self.come.append((by, lanes, number))
         return fault

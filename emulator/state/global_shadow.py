@@ -66,22 +66,30 @@ class GlobalShadow:
             if marks & GENERIC == 0:
                 for conflict in unfenced(places, by, ASYNC_GLOBAL):
                     message = f"{who} reads {region.name}, written by {self.order.who(conflict.number)}"
-                    self.report(Fault("missing-proxy-fence", f"{message} with no fence.proxy.async since"))
+                    message += " with no fence.proxy.async since"
+                    self.report(Fault("missing-proxy-fence", message, other=conflict.number))
                     break
             number = self.order.next(key, who)
             self._conflict(list(reads(places, by, key, number)), "read", region, by)
 
     def observe(self, addresses: np.ndarray, size: int, by: Actor, who: object, system: bool = False) -> None:
-        """A strong read of `size` bytes at each address, by a warp. system: at that scope."""
+        """A strong read of `size` bytes at each address, by a warp. system: at that scope.
+
+        It races with weak writes behind it: of what several devices use, where data are read so, it is kept for them.
+        """
         for region, at in self._located(addresses, size):
             if self.order.devices > 1:
                 by.looks = Look(self, region, int(at[0]), size)
+            if region.peers:
+                self.shadow_of(region)
             if (found := self.regions.get(id(region))) is not None:
                 places = self._places(found[1], region, at, size)
                 self._reach(places, region, by, f"{who} reads", system)
-                number = self.order.next(by.key, who)
+                number = self.order.next(by.key, who, STRONG)
                 for plane, index in places:
                     plane.observe(index, by, number)
+                    if region.peers:
+                        plane.note_read(index, by.key, number, by)
 
     def _reach(self, places, region: Region, by: Actor, does: str, system: bool) -> None:
         """A strong access by a warp, and the last write by another device: both are to be strong in the system."""
@@ -100,7 +108,8 @@ class GlobalShadow:
                     why = "and this access's scope is its device" if marks & SYSTEM else "whose scope is its device"
                     self.report(Fault("scope", f"{message}, {why}: between devices both are to be of scope .sys"))
                 else:
-                    self.report(Fault("race", f"{message}, a weak store that nothing orders before it"))
+                    message += ", a weak store that nothing orders before it"
+                    self.report(Fault("race", message, other=number))
                 return
 
     def use(self, address: int, size: int, key, who: object) -> None:
@@ -172,4 +181,4 @@ class GlobalShadow:
             message = f"{access} of {region.name} at byte {at}, which {self.order.who(first.number)} may still "
             message += f"{first.use}: nothing that {by} has waited for comes after that"
             message += "; the bytes are equal" * bool(note)
-            self.report(Fault("race", message, note=note))
+            self.report(Fault("race", message, note=note, other=first.number))

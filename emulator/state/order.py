@@ -16,12 +16,16 @@ arrivals behind it hand it on (8.8), and those of the async proxy (8.6), without
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 
 KNOWN = 0  # the rows of a clock: what has happened before
 SCOPES = {"cta": 1, "cluster": 2, "gpu": 3, "sys": 4}  # what has passed a fence of that scope
 ASYNC_GLOBAL, ASYNC_SHARED = 5, 6  # what the async proxy sees: of global memory, of the shared memory of CTA 0 and on
 EVER = np.iinfo(np.int32).max
+KEPT = 8  # waits of an actor, for reports
+FRESH = "parity 1 of {}, of which no phase was complete: a fresh mbarrier passes parity 1"
 # Marks of an event: not raced with by its like (atomics), made by the generic proxy, strong in the scope of the system
 STRONG, GENERIC, SYSTEM = 1, 2, 4
 
@@ -177,13 +181,14 @@ class Actor:
 
     heard: what relaxed waits have shown it, on which it may rely behind a fence; from_afar: likewise of other devices,
     behind a fence of the system. unfenced: its lanes that have written since they fenced or arrived anywhere;
-    published: the last event at which there were none. looks: with several devices, what str() of which says at what
+    published: the last event at which there were none. waits: those that it has come out of last: the event before, the
+    instruction, what it waited for and the phase. looks: with several devices, what str() of which says at what
     memory it has looked last by a strong read.
     """
 
     __slots__ = (
         "uid", "name", "rank", "space", "order", "key", "knowledge", "heard", "from_afar", "unfenced", "published",
-        "looks",
+        "waits", "looks",
     )  # fmt: skip
 
     def __init__(self, uid: int, space: Space, name: str = "this warp", rank: int = 0):
@@ -193,12 +198,24 @@ class Actor:
         self.knowledge.clock[KNOWN, uid] = EVER  # what it did itself
         self.heard: Knowledge | None = None
         self.from_afar: Knowledge | None = None
+        self.waits: deque[tuple[int, object, object, int]] = deque(maxlen=KEPT)
         self.looks: object = None
         self.unfenced = self.published = 0
         space.actors.append(self)
 
     def __str__(self):
         return self.name
+
+    def waited(self, who: object, what: object, phase: int) -> None:
+        """An instruction has waited for a phase of what has a name, a barrier."""
+        self.waits.append((self.order.now, who, what, phase))
+
+    def before(self, number: int = EVER) -> str:
+        """Say what it had waited for last before an event of its own, or before now."""
+        for event, who, what, phase in reversed(self.waits):
+            if event < number:
+                return f"{who}, {f'phase {phase} of {what.name}' if phase >= 0 else FRESH.format(what.name)}"
+        return f"none of {self}" if len(self.waits) < KEPT else f"{self} has waited {KEPT} times since"
 
     # -- handing on
     def released(self, row: int = KNOWN) -> Knowledge:

@@ -37,16 +37,17 @@ class Plane:
 
     A place keeps the reads since its last write that no other one of these has happened after, in its first slots.
     observed: by component, int32 [places], of strong reads, which race with nothing: who has seen a strong write there
-    may overwrite it.
+    may overwrite it. beneath: int32 [places], where the last write is a strong one: the last weak one before it.
     """
 
-    __slots__ = ("order", "grain", "written", "reads", "observed")
+    __slots__ = ("order", "grain", "written", "reads", "observed", "beneath")
 
     def __init__(self, order: Order, places: int, grain: int):
         self.order, self.grain = order, grain
         self.written = np.zeros(places, np.int32)
         self.reads = np.zeros((SLOTS, places), np.int32)
         self.observed: dict[tuple[Space, int], np.ndarray] = {}
+        self.beneath: np.ndarray | None = None  # until a strong write comes over a weak one
 
     def place(self, index: slice | np.ndarray, which: int) -> int:
         """The byte at which the place of an index starts."""
@@ -60,27 +61,32 @@ class Plane:
         if not numbers.any():
             return None
         late = by.unknown(numbers, row)
-        if not late.any():
+        if late.any():
+            late &= self._after(numbers, but)
+            if weak:
+                late &= self.order.marks[numbers] & STRONG == 0
+            elif (seen := self.observed.get(by.key)) is not None:
+                late &= (self.order.marks[numbers] & STRONG == 0) | (seen[index] < numbers)
+            if generic:
+                late &= self.order.marks[numbers] & GENERIC != 0
+            which = np.flatnonzero(late)
+            if len(which):
+                return Conflict(self.place(index, int(which[0])), int(numbers[which[0]]), "write")
+        if self.beneath is None or generic:
             return None
-        late &= self._after(numbers, but)
-        if weak:
-            late &= self.order.marks[numbers] & STRONG == 0
-        elif (seen := self.observed.get(by.key)) is not None:
-            late &= (self.order.marks[numbers] & STRONG == 0) | (seen[index] < numbers)
-        if generic:
-            late &= self.order.marks[numbers] & GENERIC != 0
-        which = np.flatnonzero(late)
-        if not len(which):
-            return None
-        return Conflict(self.place(index, int(which[0])), int(numbers[which[0]]), "write")
+        beneath = np.where(self.order.marks[numbers] & STRONG, self.beneath[index], 0)
+        which = np.flatnonzero(by.unknown(beneath, row) & self._after(beneath, but)) if beneath.any() else ()
+        return Conflict(self.place(index, int(which[0])), int(beneath[which[0]]), "write") if len(which) else None
 
-    def unordered_read(self, index, by: Actor, but: Known = NOTHING) -> Conflict | None:
-        """A read here since the last write that `by` does not know."""
+    def unordered_read(self, index, by: Actor, but: Known = NOTHING, weak: bool = False) -> Conflict | None:
+        """A read here since the last write that `by` does not know. weak: of those only."""
         for slot in self.reads:
             numbers = slot[index]
             if not numbers.any():
                 return None
             late = by.unknown(numbers) & (numbers != 0)
+            if weak:
+                late &= self.order.marks[numbers] & STRONG == 0
             if late.any():
                 which = np.flatnonzero(late & self._after(numbers, but))
                 if len(which):
@@ -130,6 +136,13 @@ class Plane:
 
     def note_write(self, index, number: int, ordered: bool) -> None:
         """An event writes here. ordered: after all the reads, which are forgotten, then: who knows it knows them."""
+        if self.order.marks[number] & STRONG:
+            before = self.written[index]
+            weak = (before != 0) & (self.order.marks[before] & STRONG == 0)
+            if weak.any():
+                if self.beneath is None:
+                    self.beneath = np.zeros(len(self.written), np.int32)
+                self.beneath[index] = np.where(weak, before, self.beneath[index])
         self.written[index] = number
         for slot in self.reads if ordered else ():
             if not slot[index].any():
@@ -195,6 +208,10 @@ class Shadow:
             self.split[fresh] = True
             index = self._spread(fresh * WORD, WORD)
             self.bytes.written[index] = np.repeat(self.words.written[fresh], WORD)
+            if self.words.beneath is not None:
+                if self.bytes.beneath is None:
+                    self.bytes.beneath = np.zeros(len(self.bytes.written), np.int32)
+                self.bytes.beneath[index] = np.repeat(self.words.beneath[fresh], WORD)
             if (more := len(self.words.reads) - len(self.bytes.reads)) > 0:
                 self.bytes.reads = np.pad(self.bytes.reads, ((0, more), (0, 0)))
             self.bytes.reads[: len(self.words.reads), index] = np.repeat(self.words.reads[:, fresh], WORD, axis=1)
@@ -214,7 +231,7 @@ def reads(places, by: Actor, key: tuple[Space, int] | None = None, number: int =
 def writes(places, by: Actor, but: Known = NOTHING, weak: bool = False) -> Iterator[Conflict]:
     """A write, likewise; it is noted elsewhere."""
     for plane, index in places:
-        conflict = plane.unordered_write(index, by, but=but, weak=weak) or plane.unordered_read(index, by, but)
+        conflict = plane.unordered_write(index, by, but=but, weak=weak) or plane.unordered_read(index, by, but, weak)
         if conflict is not None:
             yield conflict
 

@@ -182,7 +182,7 @@ class SharedMemory:
         for op in self.in_flight:
             if op.writes and op.touches(lo, hi):
                 message = f"read of shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
-                return self.report(Fault("race", message))
+                return self.report(Fault("race", message, other=op.number))
         for offset, barrier in self.barriers.items():
             if offset < hi and lo < offset + 8:
                 message = f"read of shared memory [{lo:#x}, {hi:#x}), the opaque object {barrier}"
@@ -225,7 +225,8 @@ class SharedMemory:
             # the ranges first: lanes' cp.async are many
             if op.lo < hi and lo < op.hi and op.touches(lo, hi) and not (owner is not None and op.owner is owner):
                 verb = "is still writing" if op.writes else "still reads"
-                self.report(Fault("race", f"{what} of shared memory [{lo:#x}, {hi:#x}) that {op.what} {verb}"))
+                message = f"{what} of shared memory [{lo:#x}, {hi:#x}) that {op.what} {verb}"
+                self.report(Fault("race", message, other=op.number))
         if lo < self.barriers_end and self.barriers_start < hi:
             for offset, barrier in self.barriers.items():
                 if offset < hi and lo < offset + 8:
@@ -253,7 +254,8 @@ class SharedMemory:
         if first is not None:
             who = self.order.who(first.number)
             message = f"{what} of shared memory at {first.at:#x}, which {who} may still {first.use}"
-            self.report(Fault("race", f"{message}: nothing that {by} has waited for comes after that"))
+            message = f"{message}: nothing that {by} has waited for comes after that"
+            self.report(Fault("race", message, other=first.number))
 
     def _check_overwrite(self, places, by: Actor, what):
         """The async proxy writes what threads have used, which a fence has to order (8.6)."""
@@ -261,7 +263,8 @@ class SharedMemory:
             use = "read" if conflict.use == "read" else "written"
             message = f"{what} overwrites shared memory at {conflict.at:#x}, {use} by {self.order.who(conflict.number)}"
             message += " with no fence.proxy.async since"
-            return self.report(Fault("missing-proxy-fence", message, note="unfenced-overwrite"))
+            note = "unfenced-overwrite"
+            return self.report(Fault("missing-proxy-fence", message, note=note, other=conflict.number))
 
     def check_order(self, lo: int, hi: int, by: Actor, what, chunks: np.ndarray | None = None):
         """Whatever others wrote in the range must have been waited for."""
@@ -272,12 +275,13 @@ class SharedMemory:
         for op in self.in_flight:
             if op.writes and op.touches(lo, hi):
                 message = f"{what} reads shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
-                self.report(Fault("race", message))
+                self.report(Fault("race", message, other=op.number))
         if by is not None:
             for conflict in unfenced(self.shadow.range(lo, hi, chunks), by, self.row):
                 who = self.order.who(conflict.number)
                 message = f"{what} reads shared memory at {conflict.at:#x}, written by {who}"
-                return self.report(Fault("missing-proxy-fence", f"{message} with no fence.proxy.async since"))
+                message += " with no fence.proxy.async since"
+                return self.report(Fault("missing-proxy-fence", message, other=conflict.number))
 
     # -- asynchronous operations -------------------------------------------------------------------------------
     def begin(

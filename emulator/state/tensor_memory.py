@@ -166,7 +166,7 @@ class TensorMemory:
             message += f"{conflict.use}: nothing that {by} has waited for comes after that"
             if wait := WAITS.get(who.split()[0]):
                 message += f", as {wait} of that warp has to"
-            self._report(Fault("tmem-race", message))
+            self._report(Fault("tmem-race", message, other=conflict.number))
 
     # ---- cells
 

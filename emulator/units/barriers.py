@@ -48,6 +48,8 @@ def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
     g.last_barrier = barrier
     learn(g, released)
     take_dependency(g, barrier)
+    if g.launch.checks:
+        g.warp.actor.waited(g.origin("bar.sync"), barrier, phase)
     return True
 
 
@@ -116,6 +118,7 @@ def cluster_wait(g: LaneGroup, acquires: bool) -> bool:
     if g.launch.checks:
         actor, released = g.warp.actor, g.warp.cluster_released
         (actor.learn if acquires else actor.hear)(released and released.knowledge)
+        actor.waited(g.origin("barrier.cluster.wait"), barrier, g.warp.cluster_phase)
     take_dependency(g, barrier)
     return True
 
@@ -241,13 +244,13 @@ def mbarrier_try_wait(g: LaneGroup, address, phase, parity: bool, limit: int | N
 
 
 def mbarrier_test(g: LaneGroup, address, phase, parity: bool, relaxed: bool):
-    origin = g.origin("wait")
+    origin = g.origin("mbarrier.wait") if g.launch.checks else None
 
     def one(a, ph):
         barrier = barrier_at(g, a)
         done = barrier.test_parity(ph) if parity else barrier.test_state(ph)
-        if done:
-            g.warp.passed = barrier, barrier.phase, origin
+        if done and origin is not None:
+            g.warp.actor.waited(origin, barrier, barrier.phase - 1)
         if done and relaxed:
             g.warp.actor.hear(barrier.completed.knowledge)
         elif done:

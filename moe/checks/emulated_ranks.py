@@ -18,6 +18,7 @@ SCRIPT = Path(__file__).with_name("ranks.py")
 FAULTS = {
     "tokens without release": "race: ",
     "sums without release": "race: ",
+    "a window written again too early": "may still read",
     "a wrong rank": "of the norm from the reference",
     "a rank that has ended": "lanes {last}, PTX line",  # of the trap: a lane waits for each rank
     "a rank that is late": "lanes {last}, PTX line",

@@ -54,6 +54,7 @@ def elsewhere(ids, wide: bool, entry, wanted, local, ranks: int, owner=exchange.
 PLANT: dict[str, Callable[[], None]] = {
     "tokens without release": lambda: setattr(dispatch, "fence_system", lambda: None),
     "sums without release": lambda: unreleased(combine, "store_release_system"),
+    "a window written again too early": lambda: setattr(dispatch.Dispatch, "await_freed", lambda *_: None),
     "a wrong rank": lambda: setattr(exchange, "owner", elsewhere),
 }
 assert set(FAULTS) == set(PLANT) | {f"a rank that {how}" for how in LOST}

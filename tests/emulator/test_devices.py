@@ -136,8 +136,10 @@ def test_within_a_device_the_scope_of_the_device_is_enough():
 
 
 @pytest.mark.parametrize("buffers", [1, 2])
-def test_a_buffer_that_is_used_again_too_early(buffers):
+@pytest.mark.parametrize("read", ["ld.global", "ld.relaxed.gpu.global", "ld.volatile.global"])
+def test_a_buffer_that_is_used_again_too_early(buffers, read, monkeypatch):
     """With two of them, device 0 waits for an answer to the call before: the one before that has been read then."""
+    monkeypatch.setitem(globals(), "TAKE", TAKE.replace("ld.global.u32 %v, [%d]", f"{read}.u32 %v, [%d]"))
     data, flags, outs = [zeros() for _ in range(buffers)], [zeros(1), zeros(1)], [zeros() for _ in range(4)]
 
     def calls():

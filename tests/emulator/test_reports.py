@@ -1,5 +1,6 @@
 """What a report says: the lines of both parties, the calls that lead there, who waits alike, and nothing of ours."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -233,9 +234,10 @@ WAIT:
 def test_warps_that_wait_alike_share_a_line():
     with pytest.raises(emulator.Hang) as hang:
         emulator.launch(WAITING, "stuck", 3, 128, [])
-    head, line = str(hang.value).splitlines()
+    head, line, before = str(hang.value).splitlines()
     assert "warp 0 of CTA (0, 0, 0) at PTX line" in line and "0 transaction bytes outstanding, no arrival yet)" in line
     assert line.endswith("; and so do 11 more: warps 0-3 of 3 CTAs")
+    assert before.startswith("  last wait before this: bar.sync of warp 0 of CTA (0, 0, 0) (PTX line ")
 
 
 def test_a_hang_names_who_last_arrived():
@@ -272,8 +274,8 @@ WAIT:
 
 
 @pytest.mark.parametrize("expected, parity, kind, told", [
-    (64, 1, "race", r"not finished writing; the last mbarrier wait that this warp passed, at a\.py:7, was for parity 1 "
-     r"of mbarrier at .*, of which no phase was complete: a fresh mbarrier passes parity 1\n"),
+    (64, 1, "race", r"not finished writing(.*\n)+  last wait before this: mbarrier.wait of .*a\.py:7\), parity 1 of "
+     r"mbarrier at .*, of which no phase was complete: a fresh mbarrier passes parity 1"),
     (128, 0, "hang", r"64 transaction bytes outstanding \(64 of 128 have arrived, expected by mbarrier.arrive of warp "
      r"0 .*a\.py:5\)"),
     (32, 0, "mbarrier", r"more bytes .* \(64 of 32 have arrived, expected by .*a\.py:5\)"),
@@ -318,6 +320,45 @@ def test_a_session_collects_findings_until_it_has_enough():
         emulator.launch(TWO_RACES, "races", 1, 64, [out])
     assert len(session.findings) == 2 and last.value is session.errors[1]
     assert all("writes it later" in finding for finding in session.findings)
+
+
+EARLY = (
+    HEADER
+    + """
+.visible .entry early() {
+    .reg .b32 t, w, a, v; .reg .pred first, p; .shared .align 4 .b8 buffer[256]; .shared .align 8 .b64 bar;
+    mov.u32 t, %tid.x; setp.lt.u32 first, t, 32; mov.u32 a, buffer;
+    setp.eq.u32 p, t, 0; @p mbarrier.init.shared::cta.b64 [bar], 32;
+    mad.lo.u32 a, t, 4, a; st.shared.b32 [a], t; xor.b32 a, a, 128;
+    .loc 1 4 0
+    bar.sync 0;
+    @first mbarrier.arrive.shared::cta.b64 _, [bar];
+    .loc 1 6 0
+    WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [bar], 0; @!p bra WAIT;
+    .loc 1 7 0
+    @!first ld.shared.b32 v, [a];
+    xor.b32 a, a, 128;
+    .loc 1 8 0
+    @first st.shared.b32 [a], 7; ret;
+}
+.file 1 "a.py"
+"""
+)
+
+
+@pytest.mark.parametrize("most", [1, 9])
+def test_a_race_says_what_each_party_had_waited_for_last(most):
+    """Both lines stay out of what makes a finding another one."""
+    with contextlib.suppress(emulator.Fault), emulator.session(most=most) as session:
+        emulator.launch(EARLY, "early", 1, 64, [])
+    (fault,) = session.errors
+    for line, which in zip(fault.before, ("that", "this"), strict=True):
+        assert line.startswith(f"last wait before {which}: mbarrier.wait of warp ") and "a.py:6), phase 0 of m" in line
+    assert str(fault).splitlines()[2:] == [f"  {line}" for line in fault.before]
+    assert len(fault.lines) == 4  # kind, kernel, both lines
+    row = {"class": "wrong", "kind": "race", "message": "m", "where": "w", "before": fault.before}
+    (run,) = findings.sarif({"runs": [{"findings": [row]}]})["runs"]
+    assert run["results"][0]["message"]["text"].splitlines()[2:] == list(fault.before)
 
 
 def test_after_a_hang_the_next_launch_goes_on():
@@ -397,7 +438,7 @@ def test_a_finding_in_a_process_that_the_script_starts_counts(tmp_path, monkeypa
     script.touch()
     assert CliRunner().invoke(cli, ["run", "--json", str(report), str(script)]).exit_code == 1
     found = {"class": "wrong", "kind": "race", "message": "m", "where": "kernel k, PTX line 1"}
-    found |= {"schedule": 0, "launch": 0}
+    found |= {"before": [], "schedule": 0, "launch": 0}
     runs = [{"schedule": 0, "exit_status": 1, "findings": [found], "launches": []}]
     expected = {"script": str(script), "args": [], "machine": "b200", "exit_status": 1, "runs": runs}
     assert json.loads(report.read_text()) == expected
