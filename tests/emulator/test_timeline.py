@@ -123,6 +123,7 @@ def test_a_wait_knows_what_ended_it(traced):
     wait, copy = (1 + next(n for n, line in enumerate(lines) if op in line) for op in ("try_wait", "bulk.shared"))
     assert [texts[at] for at in (row[0], *row[4:7])] == ["warp 1: stores", f"PTX:{wait}", "TMA loads", f"PTX:{copy}"]
     assert row[7] == trace.spans[0].sm and row[1] < row[2]
+    assert {(span.by.label, span.by.warp) for span in trace.spans if span.by} == {("bulk copy", 0)}
 
 
 def test_a_warp_waits_no_longer_than_it_lives():

@@ -417,7 +417,7 @@ def modelled_at_once(requests, jobs, timeout, on_reply, on_beat=None):
         stages = (request.config or {"stages": "4"})["stages"]
         if request.page:
             fill(Path(request.page), [{"title": request.title, "verdicts": [{"text": str(n)} for n in range(5)]}])
-        us = {"3": 6.0, "4": 5.0, "5": 4.9}.get(stages)
+        us = {"3": 6.0, "4": 5.0, "5": 4.9}.get(stages, 0.0) * request.args["m"][0]
         breakdown = {"interval_us": us, "shares": {"tensor busy": 1.0}, "facts": []}
         reply = {"us": us, "us_interval": [us, us], "breakdown": breakdown, "kernels": []} if us else {}
         label = {"profile": "b200", "validation": "none"}
@@ -433,15 +433,17 @@ def test_a_profile_tries_changes(monkeypatch, tmp_path):
     tries = [word for n in (3, 5, 9) for word in ("--try", f"stages={n}")]
     arguments = [TINY, "--spec", SPECS[0], "--spec", SPECS[1], *tries, "--html", page, "--out", tmp_path]
     code, output, _ = invoke("profile", *arguments)
-    experiments = [
-        "experiment: with stages=3 the model says 6.00 us a call (6.00 to 6.00) instead of 5.00, a difference "
-        "that it can tell",
-        "experiment: with stages=5 the model says 4.90 us a call (4.90 to 4.90) instead of 5.00, less than it "
-        "can tell",
-        "experiment: stages=9: no",
-    ]
-    assert code == 0 and [line.strip() for line in output if "experiment" in line] == experiments * 2
-    for case in (0, 1):
+    assert code == 0
+    for case, m in ((0, 2), (1, 1)):  # a time is m times that of stages
+        three, five, four = (f"{m * us:.2f}" for us in (6.0, 4.9, 5.0))
+        experiments = [
+            f"experiment: with stages=3 the model says {three} us a call ({three} to {three}) instead of {four}, "
+            "a difference that it can tell",
+            f"experiment: with stages=5 the model says {five} us a call ({five} to {five}) instead of {four}, "
+            "less than it can tell",
+            "experiment: stages=9: no",
+        ]
+        assert [line.strip() for line in output if "experiment" in line][3 * case : 3 * case + 3] == experiments
         (view,) = views(tmp_path / f"page-case{case}.html")
         assert [verdict["text"] for verdict in view["verdicts"]] == ["0", "1", *experiments]
     assert "is no config" in invoke("profile", "--try", "stages")[2][-1]
@@ -454,4 +456,4 @@ def test_compare_writes_a_page_of_both(monkeypatch, tmp_path):
     compare.write_pages(Screen(), sides, [2], [case], "b200", 1, 9.0, str(tmp_path / "page.html"))
     a, b = views(tmp_path / "page.html")
     assert a["title"].startswith("A, case 2: ") and b["title"].startswith("B, case 2: ")
-    assert '"said":"A 5.00 us, B 6.00 us (+20.0 %): A is faster by the model"' in (tmp_path / "page.html").read_text()
+    assert '"said":"A 10.00 us, B 12.00 us (+20.0 %): A is faster by the model"' in (tmp_path / "page.html").read_text()
