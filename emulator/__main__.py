@@ -36,6 +36,9 @@ def cli():
               help="Write the findings there.")  # fmt: skip
 @click.option("--sarif", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
               help="Write the findings there as SARIF.")  # fmt: skip
+@click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+              help="Write a page of the findings there.")  # fmt: skip
+@click.option("--events", is_flag=True, help="Keep in --json what happened last in launches with findings.")
 @click.option("--github", is_flag=True, help="Print the findings as annotations of a GitHub workflow.")
 @click.option("--strict", is_flag=True, help="What the PTX ISA does not promise is wrong, though it is seen to work.")
 @click.option("--installs", is_flag=True, help="Let SCRIPT install packages; else that is refused.")
@@ -48,18 +51,21 @@ def cli():
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(
-    schedule, schedules, machine, checks, most, timed, json_file, sarif, github, strict, installs, timeout, devices,
-    ranks, must_launch, jobs, script, args,
+    schedule, schedules, machine, checks, most, timed, json_file, sarif, html, events, github, strict, installs,
+    timeout, devices, ranks, must_launch, jobs, script, args,
 ):  # fmt: skip
     """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated machine.
 
     Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
     script's, or 1 if the emulator found a fault in it or in those. The script runs with your rights: read it first.
     """
+    from .page import findings as page_of_findings
     from .serve import findings
+    from .serve.profile import sources
     from .serve.run import Options, run_once, run_schedules, summary
 
     more = {"strict": strict, "timeout": timeout, "devices": devices, "ranks": ranks}
+    more["events"] = events or bool(html)
     options = Options(schedule, checks, machine, most, timed, **more)
     if schedules:
         report = run_schedules(script, list(args), options, installs, schedules, min(jobs, schedules))
@@ -70,6 +76,9 @@ def run(
         report["exit_status"] = report["exit_status"] or 1
     write_json(json_file, report)
     write_json(sarif, findings.sarif(report))
+    if html:
+        title = f"{' '.join([Path(script).name, *args])}: {summary(report['runs'])}"
+        page_of_findings.write(Path(html), title, report, sources(script))
     for line in findings.annotations(report) if github else ():
         click.echo(line)
     click.echo(f"emulator: {summary(report['runs'])}", err=True)

@@ -58,10 +58,13 @@ def instructions(timeline: Timeline) -> dict[tuple, Counter]:
 
 def place(instr: Instr) -> tuple[tuple[str, int], ...]:
     """The calls that lead to an instruction; without line info its PTX line."""
-    if not instr.loc:
-        return (("PTX", instr.line),)
+    return calls(instr.loc) if instr.loc else (("PTX", instr.line),)
+
+
+def calls(loc: str) -> tuple[tuple[str, int], ...]:
+    """The (file, number) that a place in the source, `kernel.py:18 > helpers.py:14 > 8`, has."""
     found: list[tuple[str, int]] = []
-    for step in instr.loc.split(" > "):  # `file:line`, or `line` of the file before
+    for step in loc.split(" > "):  # `file:line`, or `line` of the file before
         name, _, number = step.rpartition(":")
         found.append((name or found[-1][0], int(number)))
     return tuple(found)

@@ -54,11 +54,15 @@ def gathered(title: str, run: TimedRun, trace: Trace, report: dict, sources: dic
 
 def fill(file: Path, views: list[dict], compared: dict | None = None) -> None:
     """Write a page of one profile, or of several side by side. compared: `said`, a sentence, and `rows` of a table."""
-    page = (FOLDER / "page.html").read_text()
-    script = (FOLDER / "echarts.min.js").read_text() + "\n" + (FOLDER / "page.js").read_text()
     data = {"views": views, "compared": compared}
+    file.write_text(filled((FOLDER / "page.html").read_text(), data, (FOLDER / "page.js").read_text()))
+
+
+def filled(page: str, data: dict, own: str) -> str:
+    """Put data, ECharts and the page's own script into its text."""
+    script = (FOLDER / "echarts.min.js").read_text() + "\n" + own
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")  # it stands inside of a script element
-    file.write_text(page.replace("__DATA__", text).replace("__SCRIPT__", script.replace("</script", "<\\/script")))
+    return page.replace("__DATA__", text).replace("__SCRIPT__", script.replace("</script", "<\\/script"))
 
 
 def views(file: Path) -> list[dict]:

@@ -40,8 +40,14 @@ def profile(
 
     timed = TimedRun(load(machine), DEVICE.memory, recorded, trace, tell, compute)
     counted = [tallied(one.launch) for one in timed.launches]
-    with watched(lambda: [each.launch for each in timed.active]):
-        timed.run()
+    try:
+        with watched(lambda: [each.launch for each in timed.active]):
+            timed.run()
+    except KeyboardInterrupt:
+        done = sum(launch.end is not None for launch in timed.launches)
+        if not done:
+            raise
+        print(f"emulator: interrupted; of {len(recorded)} launches {done} are done", file=sys.stderr, flush=True)
     found = report(timed, trace, counted, folder)
     if page is not None:
         write(page, " ".join([Path(script).name, *args]), timed, trace, found, sources(script))

@@ -25,6 +25,7 @@ from ..errors import EmulatorError, Fault
 from ..machine.hosts import Stopped
 from ..machine.launch import Launch
 from ..machine.schedule import Schedule
+from ..page.findings import events
 from . import cute_dsl, watch
 from . import installs as installing
 
@@ -32,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]  # where emulator/ is
 # For the processes that the script starts: the Options
 OPTIONS = "EMULATOR_RUN"
 LAUNCH_FAILURE = "cudaErrorLaunchFailure"
-LAUNCH = "launch"  # the class of a line that is no finding: there was a launch
+LAUNCH, EVENTS = "launch", "events"  # classes of lines that are no findings: a launch, and what happened in one
 OTHER_ARCH = re.compile(r"expects arch to be \S*sm_90")  # CuTe DSL's 25 lines
 HOPPER = "this is code of sm_90a and the machine a B200: `run --machine h200` is a Hopper GPU"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -45,7 +46,8 @@ class Options:
     machine: a key of chip.CHIPS. most: findings before launches fail. timed: whether the model times what is between
     events. findings: a file that gets a line of JSON for each finding, note and launch. strict: whether notes are
     findings. timeout: seconds that a launch may take, 0 for any time. devices: how many GPUs there are; ranks: as how
-    many processes the script runs, each a thread, 0 for one a device.
+    many processes the script runs, each a thread, 0 for one a device. events: whether to keep the last events of
+    launches with findings.
     """
 
     schedule: int = 0
@@ -58,6 +60,7 @@ class Options:
     timeout: float = 0.0
     devices: int = 1
     ranks: int = 0
+    events: bool = False
 
     @classmethod
     def of_environment(cls) -> Options:
@@ -68,11 +71,13 @@ class Options:
 class Loud(Session):
     """Shows findings when they are made: the script, or the process it started, may swallow the error.
 
-    file: gets them, and what each launch wrote, as lines of JSON. timeout: seconds that a launch may take.
+    file: gets them, and what each launch wrote, as lines of JSON; with `events` the last ones of launches with
+    findings, too. timeout: seconds that a launch may take.
     """
 
     file: str = ""
     timeout: float = 0.0
+    events: bool = False
     shown: int = field(default=0, init=False)
 
     def add(self, error: EmulatorError) -> None:
@@ -105,6 +110,8 @@ class Loud(Session):
         if self.file:
             row = {"class": LAUNCH, "kernel": launch.program.kernel.title, "device": launch.device}
             self.write(row | {"wrote": written(launch)})
+        if self.file and self.events and (launch.running or launch.faults):  # it was stopped, or had findings
+            self.write({"class": EVENTS, "events": events(launch)})
 
 
 def written(launch: Launch) -> list[list[str]]:
@@ -136,7 +143,7 @@ def install() -> None:
     torch_cuda.install()
     schedule = Schedule(options.schedule)
     session = Loud(schedule, options.checks, options.most, options.strict, file=options.findings)
-    session.timeout = options.timeout
+    session.timeout, session.events = options.timeout, options.events
     if options.timed:
         session.timed, session.kept = [], []
     DEVICE.session = session
@@ -201,12 +208,21 @@ def run_once(script: str, args: list[str], options: Options, installs: bool) -> 
         findings.touch()
         status = run(script, args, dataclasses.replace(options, findings=str(findings)), installs)
         rows = [json.loads(line) for line in findings.read_text().splitlines()]
-    found = [row for row in rows if row["class"] != LAUNCH]
-    status = status or int(any(one["class"] == "wrong" for one in found))  # of processes that it started, too
+    found = report_of(rows, options.schedule, status, options.events)
+    status = found["exit_status"]
+    return {"script": script, "args": args, "machine": options.machine, "exit_status": status, "runs": [found]}
+
+
+def report_of(rows: list[dict], schedule: int, status: int, events: bool) -> dict:
+    """An entry of `runs`, from what sessions wrote: of the script's process, whose exit status it is, and of those that
+    it started. events: whether they kept events."""
+    found = [row for row in rows if row["class"] not in (LAUNCH, EVENTS)]
+    happened = [{"launch": row["launch"], "events": row["events"]} for row in rows if row["class"] == EVENTS]
+    status = status or int(any(one["class"] == "wrong" for one in found))
     done = sorted((row for row in rows if row["class"] == LAUNCH), key=lambda row: row["device"])
     launches = [{"kernel": row["kernel"], "wrote": row["wrote"]} for row in done]
-    runs = [{"schedule": options.schedule, "exit_status": status, "findings": found, "launches": launches}]
-    return {"script": script, "args": args, "machine": options.machine, "exit_status": status, "runs": runs}
+    entry = {"schedule": schedule, "exit_status": status, "findings": found, "launches": launches}
+    return entry | ({"events": happened} if events else {})
 
 
 def run_schedules(script: str, args: list[str], options: Options, installs: bool, count: int, jobs: int) -> dict:
@@ -223,6 +239,7 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
             command += ["--keep-going", str(options.most), "--json", str(report), *["--installs"] * installs]
             command += ["--timed"] * options.timed + ["--strict"] * options.strict
             command += ["--devices", str(options.devices), "--ranks", str(options.ranks)]
+            command += ["--events"] * options.events
             command += ["--timeout", str(options.timeout)] * bool(options.timeout)
             command += [*["--no-checks"] * (not options.checks), script, *args]
             path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from emulator.grid import parse_config
 from evaluation.commands import compare as comparison
 from evaluation.commands import devices, moe_tasks
 from evaluation.commands import profile as profiling
@@ -79,15 +80,21 @@ def check(submission, compiled, task_dir, json_file) -> int:
     return 1 if errors else 0
 
 
-def profile(submission, task, task_dir, case, spec, profile, jobs, timeout, json_file, out, html, calls) -> int:
+def profile(submission, task, task_dir, case, spec, profile, jobs, timeout, json_file, out, html, tries, calls) -> int:
     for_moe(task)
+    try:
+        tries = tuple(parse_config(text) for text in tries)
+    except ValueError as error:
+        raise Failure(str(error)) from None
+    if tries and task_dir:
+        raise Failure("--try needs the Config of a submission to this repository's tasks, --task-dir names another")
     folder = read_folder(task_dir, submission, task) if task_dir else None
     if folder:
         cases = folder_cases(folder, "benchmarks", case, spec)
     else:
         cases = chosen_cases(submission, task, case, spec)
     submission = devices.checked(submission)
-    replies = profiling.run(Screen(), submission, cases, profile, calls, out, jobs, timeout, folder, html)
+    replies = profiling.run(Screen(), submission, cases, profile, calls, out, jobs, timeout, folder, html, tries)
     if all(reply.get("unusable") for reply in replies):
         raise Failure(replies[0]["error"])
     if json_file:
@@ -119,7 +126,7 @@ def sweep(
     return 0 if all(sweeping.mean(row) for row in rows) else 1
 
 
-def compare(sides, task, tests, spec, case, device, profile, jobs, timeout, memory, json_file) -> int:
+def compare(sides, task, tests, spec, case, device, profile, jobs, timeout, memory, json_file, html) -> int:
     try:
         sides = [comparison.Side.parse(text) for text in sides]
     except ValueError as error:
@@ -137,4 +144,6 @@ def compare(sides, task, tests, spec, case, device, profile, jobs, timeout, memo
     comparison.show(screen, sides, found, numbers)
     if json_file:
         dump_json(json_file, comparison.json_of(sides, found, devices.describe_device(device)))
+    if html:
+        comparison.write_pages(screen, sides, numbers, cases, profile, jobs, timeout, html)
     return 0 if all(of_case.difference_us is not None for of_case in found) else 1

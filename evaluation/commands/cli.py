@@ -79,6 +79,7 @@ def check(**options):
     "--html", metavar="FILE", callback=option.writable,
     help="A page that opens from disk; of several cases FILE-case0 and so on.",
 )  # fmt: skip
+@click.option("--try", "tries", multiple=True, metavar="A=1,B=2", help="Model this change of Config, too; repeatable.")
 @click.option("--calls", type=click.IntRange(3), default=4, show_default=True, help="Calls back to back.")
 def profile(**options):
     """Model where the time goes: a breakdown, a picture, and a timeline for https://ui.perfetto.dev."""
@@ -116,6 +117,10 @@ def sweep(**options):
 @option.timeout(600.0, "run")
 @option.memory(" per process, emulated")
 @option.JSON
+@click.option(
+    "--html", metavar="FILE", callback=option.writable,
+    help="A page of both, side by side, modelled once more; of several cases FILE-case0 and so on.",
+)  # fmt: skip
 def compare(**options):
     """Time two submissions on the benchmark cases: which is faster, by what, and whether that can be told.
 

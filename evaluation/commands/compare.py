@@ -6,10 +6,16 @@ with where their time goes; a difference is called one only if it is larger than
 """
 
 import dataclasses
+import tempfile
+from pathlib import Path
 
 from emulator.grid import parse_config
 from emulator.model import ranking
-from evaluation.commands import interrupt
+from emulator.page.write import fill, views
+from emulator.serve import variants
+from evaluation.commands import interrupt, model_process
+from evaluation.commands import profile as profiling
+from evaluation.commands.cases import shapes
 from evaluation.commands.devices import OWN
 from evaluation.commands.show import Screen, count
 from evaluation.judge import modelled
@@ -140,6 +146,35 @@ def run(
         of_each = [of_side for of_side in each for _ in cases]
         verdicts = judge(cases * 2, of_each, ended, on_beat=beat)
     return [compared(case, *pair) for case, *pair in zip(cases, verdicts[: len(cases)], verdicts[len(cases) :])]
+
+
+def write_pages(
+    screen: Screen, sides: list[Side], numbers: list[int], cases: list[TestCase], profile: str, jobs: int,
+    timeout: float, html: str,
+) -> None:  # fmt: skip
+    """Models four calls of both sides for each case, and writes a page of both."""
+    with tempfile.TemporaryDirectory() as folder:
+        requests = []
+        for number, case in zip(numbers, cases):
+            for name, side in zip("AB", sides):
+                place = Path(folder, f"{number}{name}")
+                title = f"{name}, case {number}: {shapes(case.args)}"
+                request = profiling.Request(side.submission, case.args, profile, 4, extrapolate=False, title=title)
+                files = {"timeline": str(place), "page": str(place.with_suffix(".html"))}
+                requests.append(dataclasses.replace(request, config=side.change, **files))
+        with screen.progress("pages", [1.0] * len(requests), "profile", None) as advance:
+            replies = model_process.ask_all(requests, jobs, timeout, lambda index, reply: advance(index))
+        for at, number in enumerate(numbers):
+            pair = [*zip(requests, replies)][2 * at : 2 * at + 2]
+            if wrong := [reply["error"] for _, reply in pair if "error" in reply]:
+                screen.line((f"case {number}, no page", "red"), f": {' '.join(wrong[0].split())}")
+                continue
+            a, b = (reply for _, reply in pair)
+            found = {"us": [a["us"], b["us"]], "tells": ranking.tells(a["us"], b["us"]), "a": a, "b": b}
+            page = profiling.page_of(html, number, len(numbers))
+            both = [view for request, _ in pair for view in views(Path(request.page))]
+            fill(Path(page), both, {"said": variants.verdict(found), "rows": variants.rows(found)})
+            screen.line(f"  {page}")
 
 
 def parts(verdict: Verdict) -> dict[str, float]:

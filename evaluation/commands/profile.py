@@ -16,9 +16,10 @@ import emulator
 import reference
 import task
 import utils
-from emulator.model import report
+from emulator.model import ranking, report
 from emulator.model.steady import Steady
 from emulator.model.trace import Trace
+from emulator.page.write import VERDICTS, fill, views
 from emulator.serve import torch_cuda
 from evaluation.commands import interrupt, model_process
 from evaluation.commands.cases import shapes
@@ -46,6 +47,7 @@ class Request:
     title: str = ""  # of that
     memory: float = 16.0  # GiB of private memory
     modules: dict[str, str] | None = None  # of a task's folder: names -> paths
+    config: dict[str, str] | None = None  # entries of its Config that differ from what is submitted
 
     @property
     def size(self) -> float:
@@ -82,6 +84,9 @@ def serve(request: Request) -> dict:
     given, calls = givens(request)
     guards = Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulator"))])
     kernel = load_submission(request.submission)
+    if request.config:
+        sizes = {name: value for name, value in request.args.items() if name != "seed"}
+        configs.choose(sys.modules["submission"], sizes, request.config)
     launches, trace = [], Trace() if request.timeline else None
     steady = Steady(launches)
     held = []
@@ -104,9 +109,11 @@ def serve(request: Request) -> dict:
 def run(
     screen: Screen, submission: str, cases: list[tuple[int, task.TestCase]], profile: str, calls: int, out: str,
     jobs: int, timeout: float, folder: TaskFolder | None = None, html: str | None = None,
+    tries: tuple[dict[str, str], ...] = (),
 ) -> list[dict]:  # fmt: skip
     """Profiles each (number, case) and shows it: the replies. out: a folder for timelines. timeout: seconds a case.
-    folder: the task, if it is none of this repository's. html: a file for a page; of several cases each has its own."""
+    folder: the task, if it is none of this repository's. html: a file for a page; of several cases each has its own.
+    tries: changes of Config that are modelled, too."""
     folders = [os.path.abspath(os.path.join(out, f"case{number}")) for number, _ in cases]
     modules = folder.modules if folder else None
     pages = [page_of(html, number, len(cases)) for number, _ in cases]
@@ -118,19 +125,36 @@ def run(
         )
         for (_, case), to, page, title in zip(cases, folders, pages, titles)
     ]  # fmt: skip
+    experiments = [
+        dataclasses.replace(request, config=change, timeline=None, page=None)
+        for request in requests
+        for change in tries
+    ]
     done: dict[int, dict] = {}
 
     def conclude() -> None:
         for index, reply in sorted(done.items()):
+            if index >= len(cases):
+                continue
             number, case = cases[index]
             if "error" in reply:
                 screen.line((f"case {number}", "red"), f": {reply['error']}")
             else:
                 show(screen, requests[index].title, reply, folders[index], requests[index].page)
+                ends = {change: done[at] for change, at in experiments_of(index).items() if at in done}
+                said = [experiment(dict(change), reply, other) for change, other in ends.items()]
+                for text in said:
+                    screen.line(f"  {text}")
+                if said and requests[index].page:
+                    add_verdicts(Path(requests[index].page), said)
         if good := [reply for reply in done.values() if "error" not in reply]:
             screen.line(f"Times are {modelled.label(good)}.")
 
-    weights = [1.0] * len(cases)
+    def experiments_of(index: int) -> dict[tuple, int]:
+        """Which requests try what with a case: the items of a change -> a number."""
+        return {tuple(change.items()): len(cases) + index * len(tries) + at for at, change in enumerate(tries)}
+
+    weights = [1.0] * (len(requests) + len(experiments))
     with interrupt.showing(conclude), screen.progress("modelling profiles", weights, workers=None) as advance:
 
         def ended(index: int, reply: dict) -> None:
@@ -138,11 +162,32 @@ def run(
             advance(index)
 
         def beat(index: int, text: str) -> None:
-            screen.beat(f"case {cases[index][0]}: {text}")
+            number = index if index < len(cases) else (index - len(cases)) // len(tries)
+            screen.beat(f"case {cases[number][0]}: {text}")
 
-        replies = model_process.ask_all(requests, jobs, timeout, ended, beat)
+        replies = model_process.ask_all(requests + experiments, jobs, timeout, ended, beat)
     conclude()
-    return replies
+    return replies[: len(cases)]
+
+
+def experiment(change: dict[str, str], reply: dict, other: dict) -> str:
+    """Says what the model gives for a change. reply, other: of what is submitted, and of that."""
+    name = ",".join(f"{field}={value}" for field, value in change.items())
+    if "error" in other:
+        why = " ".join(other["error"].split())
+        return f"experiment: {why if why.startswith(name) else f'{name}: {why}'}"
+    low, high = other["us_interval"]
+    tells = ranking.tells(reply["us"], other["us"])
+    times = f"{other['us']:.2f} us a call ({low:.2f} to {high:.2f}) instead of {reply['us']:.2f}"
+    known = "a difference that it can tell" if tells else "less than it can tell"
+    return f"experiment: with {name} the model says {times}, {known}"
+
+
+def add_verdicts(page: Path, texts: list[str]) -> None:
+    """Puts sentences in the place of a page's last verdicts."""
+    (view,) = views(page)
+    view["verdicts"] = [*view["verdicts"][: max(0, VERDICTS - len(texts))], *({"text": text} for text in texts)]
+    fill(page, [view])
 
 
 def page_of(html: str | None, number: int, cases: int) -> str | None:

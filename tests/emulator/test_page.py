@@ -1,5 +1,6 @@
 """The page of a profile: time by source line adds up, its verdicts hold, and it works in a browser."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -8,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import emulator
-from emulator.device import allocate
+from emulator.device import DEVICE, allocate
 from emulator.model import report
 from emulator.model.timeline import Timeline
 from emulator.model.trace import Trace
-from emulator.page import hot
-from emulator.page.write import views, write
+from emulator.page import findings, hot
+from emulator.page.write import DATA, views, write
+from emulator.serve.run import Loud, report_of
 
 ROOT = Path(__file__).resolve().parents[2]
 # Every lane loads a word, and keeps it where all lanes of a warp meet in one bank of shared memory.
@@ -94,36 +96,100 @@ def test_what_the_page_says(page):
     assert not re.search(r'(?:src|href)="(?!data:)|url\(|@import', own)  # nothing comes from elsewhere
 
 
+EARLY = """
+.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry early(.param .u64 from)
+{
+    .reg .pred p; .reg .b32 v; .reg .b64 s; .shared .align 8 .b64 full; .shared .align 16 .b8 buffer[64];
+    mbarrier.init.shared::cta.b64 [full], 1;
+    fence.mbarrier_init.release.cluster;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], 64;
+    ld.param.u64 s, [from];
+    .loc 1 4 0
+    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [buffer], [s], 64, [full];
+    .loc 1 5 0
+    ld.shared.b32 v, [buffer];
+    ret;
+}
+    .file 1 "own.py"
+"""
+
+
+@pytest.fixture(scope="module")
+def findings_page(tmp_path_factory):
+    """Of a read of what a copy has not written yet."""
+    folder = tmp_path_factory.mktemp("findings")
+    (folder / "own.py").write_text(SOURCE)
+    rows, page = folder / "rows.jsonl", folder / "findings.html"
+    before, DEVICE.session = DEVICE.session, Loud(file=str(rows), events=True)
+    try:
+        with pytest.raises(emulator.Fault):
+            emulator.launch(EARLY, "early", 1, 1, [allocate(64)])
+    finally:
+        DEVICE.session = before
+    found = report_of([json.loads(line) for line in rows.read_text().splitlines()], 0, 1, events=True)
+    findings.write(page, "own.py <b>", {"runs": [found]}, {"own.py": folder / "own.py"})
+    return page
+
+
+def test_a_finding_has_the_lines_and_the_events_of_both_parties(findings_page):
+    data = json.loads(DATA.search(findings_page.read_text())[1])
+    (one,) = data["findings"]
+    assert (one["kind"], one["here"], one["there"]) == ("race", [[["own.py", 5]]], [[["own.py", 4]]])
+    warp = "warp 0 of CTA (0, 0, 0)"
+    tracks = [event[1] for event in one["events"]]
+    assert one["warp"] == warp and tracks[:3] == [f"for {warp}", warp, f"for {warp}"]  # init, arrive, the copy
+    assert one["events"][-1][2] in one["message"] and one["events"][-1][2].startswith("bulk copy of warp 0")
+    assert data["sources"] == {"own.py": SOURCE.splitlines()}
+
+
+@pytest.mark.thorough
+def test_the_page_of_findings_in_a_browser(findings_page, tmp_path):
+    dumped = in_browser(findings_page, tmp_path, """
+        data.canvases = document.querySelectorAll("canvas").length;
+        data.here = document.querySelector("pre .here").textContent;
+    """)  # fmt: skip
+    assert 'data-canvases="1"' in dumped and "smem[tid * 32] = x" in re.search(r'data-here="[^"]*"', dumped)[0]
+
+
 CLICK = """<script>
 addEventListener("error", (e) => { document.body.dataset.error = e.message; });
-addEventListener("load", () => {
-  const rows = [...document.querySelectorAll("#hot tbody tr")];
-  rows.find((row) => row.textContent.startsWith("own.py:5")).click();
-  document.body.dataset.marked = document.querySelector("#source .marked").textContent;
-  document.body.dataset.ptx = document.querySelectorAll("#ptx .marked").length;
-  document.body.dataset.canvases = document.querySelectorAll("canvas").length;
-});
+addEventListener("load", () => { const data = document.body.dataset; DO });
 </script>"""
 
 
-def test_the_page_in_a_browser(page, tmp_path):
-    """It loads without an error, a click on a hot spot shows its line, and a screenshot is not blank."""
+def in_browser(page: Path, folder: Path, do: str) -> str:
+    """The tag of the page's body after it has loaded and done this, and a screenshot that is not blank."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if not browser:
         pytest.skip("no Chromium here (Debian: apt-get install chromium)")
     image = pytest.importorskip("matplotlib.image")
-    clicked = tmp_path / "clicked.html"
-    clicked.write_text(page.read_text().replace("<meta charset", CLICK + "<meta charset", 1))
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/user"]
+    clicked = folder / "clicked.html"
+    clicked.write_text(page.read_text().replace("<meta charset", CLICK.replace("DO", do) + "<meta charset", 1))
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/user"]
     dumped = subprocess.run(
-        [*command, f"--screenshot={tmp_path}/shot.png", "--window-size=1000,1400", "--dump-dom", clicked.as_uri()],
+        [*command, f"--screenshot={folder}/shot.png", "--window-size=1000,1400", "--dump-dom", clicked.as_uri()],
         capture_output=True, text=True, timeout=120,
     ).stdout  # fmt: skip
+    shot = image.imread(folder / "shot.png") if (folder / "shot.png").exists() else None
+    if shot is None:
+        subprocess.run([*command, f"--screenshot={folder}/shot.png", page.as_uri()], capture_output=True, timeout=120)
+        shot = image.imread(folder / "shot.png")
+    assert len({tuple(pixel) for pixel in shot[::7, ::7].reshape(-1, shot.shape[-1]).tolist()}) > 10
     body = re.search(r"<body[^>]*>", dumped)[0]
     assert "data-error" not in body
+    return body
+
+
+def test_the_page_in_a_browser(page, tmp_path):
+    """It loads without an error, a click on a hot spot shows its line, and a screenshot is not blank."""
+    body = in_browser(page, tmp_path, """
+        const rows = [...document.querySelectorAll("#hot tbody tr")];
+        rows.find((row) => row.textContent.startsWith("own.py:5")).click();
+        data.marked = document.querySelector("#source .marked").textContent;
+        data.ptx = document.querySelectorAll("#ptx .marked").length;
+        data.canvases = document.querySelectorAll("canvas").length;
+    """)  # fmt: skip
     assert "smem[tid * 32] = x" in body and 'data-ptx="5"' in body and 'data-canvases="2"' in body
-    shot = image.imread(tmp_path / "shot.png") if (tmp_path / "shot.png").exists() else None
-    if shot is None:
-        subprocess.run([*command, f"--screenshot={tmp_path}/shot.png", page.as_uri()], capture_output=True, timeout=120)
-        shot = image.imread(tmp_path / "shot.png")
-    assert len({tuple(pixel) for pixel in shot[::7, ::7].reshape(-1, shot.shape[-1]).tolist()}) > 10

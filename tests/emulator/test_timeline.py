@@ -13,6 +13,7 @@ from emulator.model import report
 from emulator.model.timeline import Timeline, write
 from emulator.model.trace import Trace
 from emulator.page import write as page
+from emulator.serve import profile as profiling
 from emulator.serve import timed
 
 BYTES = 4096
@@ -122,6 +123,7 @@ def test_a_wait_knows_what_ended_it(traced):
     wait, copy = (1 + next(n for n, line in enumerate(lines) if op in line) for op in ("try_wait", "bulk.shared"))
     assert [texts[at] for at in (row[0], *row[4:7])] == ["warp 1: stores", f"PTX:{wait}", "TMA loads", f"PTX:{copy}"]
     assert row[7] == trace.spans[0].sm and row[1] < row[2]
+    assert {(span.by.label, span.by.warp) for span in trace.spans if span.by} == {("bulk copy", 0)}
 
 
 def test_a_warp_waits_no_longer_than_it_lives():
@@ -247,3 +249,29 @@ def test_a_run_without_a_trace_is_the_same(traced):
         for _ in range(LAUNCHES):
             emulator.launch(KERNEL, "copy", CTAS, 64, [source, target], shared=128 + BYTES)
     assert timed.ends_us == traced[0].ends_us()
+
+
+def test_an_interrupted_profile_reports_the_launches_that_are_done(monkeypatch, tmp_path, capsys):
+    source, target = (allocate(CTAS * BYTES) for _ in range(2))
+
+    def script(*_, session):
+        DEVICE.session = session
+        for _ in range(3):
+            emulator.launch(KERNEL, "copy", CTAS, 64, [source, target], shared=128 + BYTES)
+        return 0
+
+    class Interrupted(profiling.TimedRun):
+        def run(self):
+            tell, self.enough = self.enough, lambda run: tell(run) or interrupt(run)
+            return super().run()
+
+    def interrupt(run):
+        if sum(launch.end is not None for launch in run.launches) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(DEVICE, "session", DEVICE.session)
+    monkeypatch.setattr(profiling.running, "run", script)
+    monkeypatch.setattr(profiling, "TimedRun", Interrupted)
+    found = profiling.profile("script.py", [], "b200", tmp_path, 8, None)
+    assert [one["launch"] for one in found["launches"]] == [0, 1]
+    assert "emulator: interrupted; of 3 launches 2 are done\n" in capsys.readouterr().err

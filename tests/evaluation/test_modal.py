@@ -400,8 +400,7 @@ def test_a_script_is_measured_beside_the_model(monkeypatch, tmp_path, capsys):
 def test_a_script_that_fails_is_told(monkeypatch, tmp_path):
     wanted = {"mode": "script", "task": "", "submission": "", "name": "own.py", "modelled": {}, "device": "cuda"}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    said = (1, b"Traceback\nValueError: no\n", "ValueError: no"), (0, b"", "the script launched no")
-    for code, output, error in said:
+    for code, output, error in (1, b"Traceback\nValueError: no\n", "ValueError: no"), (0, b"", "the script launched"):
         done = subprocess.CompletedProcess([], code, output)
         monkeypatch.setattr(runs, "nvidia_smi", dict)
         monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)

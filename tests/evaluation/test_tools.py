@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,8 +14,9 @@ from click.testing import CliRunner
 
 from emulator import grid
 from emulator.model import ranking
+from emulator.page.write import fill, views
 from evaluation import ROOT
-from evaluation.commands import compare, sweep
+from evaluation.commands import compare, model_process, sweep
 from evaluation.commands.cli import cli
 from evaluation.commands.show import Screen
 from evaluation.judge import configs, gpu_trial, judge
@@ -406,3 +408,52 @@ def test_what_a_submission_raises_is_told_with_its_lines(tmp_path, monkeypatch):
     with pytest.raises(OSError) as raised:
         load_submission(str(path))(())
     assert explain(raised.value) == "OSError: red (line 2 of the submission, in deep, from line 5)"
+
+
+def modelled_at_once(requests, jobs, timeout, on_reply, on_beat=None):
+    """In the place of model_process.ask_all: pages with five verdicts, and times by the number of stages."""
+    replies = []
+    for index, request in enumerate(requests):
+        stages = (request.config or {"stages": "4"})["stages"]
+        if request.page:
+            fill(Path(request.page), [{"title": request.title, "verdicts": [{"text": str(n)} for n in range(5)]}])
+        us = {"3": 6.0, "4": 5.0, "5": 4.9}.get(stages, 0.0) * request.args["m"][0]
+        breakdown = {"interval_us": us, "shares": {"tensor busy": 1.0}, "facts": []}
+        reply = {"us": us, "us_interval": [us, us], "breakdown": breakdown, "kernels": []} if us else {}
+        label = {"profile": "b200", "validation": "none"}
+        replies.append(reply | label if us else {"error": f"stages={stages}: no"})
+        on_reply(index, replies[-1])
+    return replies
+
+
+def test_a_profile_tries_changes(monkeypatch, tmp_path):
+    """They stand behind the breakdown, and in the place of the page's last verdicts."""
+    monkeypatch.setattr(model_process, "ask_all", modelled_at_once)
+    page = tmp_path / "page.html"
+    tries = [word for n in (3, 5, 9) for word in ("--try", f"stages={n}")]
+    arguments = [TINY, "--spec", SPECS[0], "--spec", SPECS[1], *tries, "--html", page, "--out", tmp_path]
+    code, output, _ = invoke("profile", *arguments)
+    assert code == 0
+    for case, m in ((0, 2), (1, 1)):  # a time is m times that of stages
+        three, five, four = (f"{m * us:.2f}" for us in (6.0, 4.9, 5.0))
+        experiments = [
+            f"experiment: with stages=3 the model says {three} us a call ({three} to {three}) instead of {four}, "
+            "a difference that it can tell",
+            f"experiment: with stages=5 the model says {five} us a call ({five} to {five}) instead of {four}, "
+            "less than it can tell",
+            "experiment: stages=9: no",
+        ]
+        assert [line.strip() for line in output if "experiment" in line][3 * case : 3 * case + 3] == experiments
+        (view,) = views(tmp_path / f"page-case{case}.html")
+        assert [verdict["text"] for verdict in view["verdicts"]] == ["0", "1", *experiments]
+    assert "is no config" in invoke("profile", "--try", "stages")[2][-1]
+
+
+def test_compare_writes_a_page_of_both(monkeypatch, tmp_path):
+    monkeypatch.setattr(model_process, "ask_all", modelled_at_once)
+    sides = [compare.Side.parse(str(TINY)), compare.Side.parse(f"{TINY}:stages=3")]
+    case = parse_case(SPECS[0])
+    compare.write_pages(Screen(), sides, [2], [case], "b200", 1, 9.0, str(tmp_path / "page.html"))
+    a, b = views(tmp_path / "page.html")
+    assert a["title"].startswith("A, case 2: ") and b["title"].startswith("B, case 2: ")
+    assert '"said":"A 10.00 us, B 12.00 us (+20.0 %): A is faster by the model"' in (tmp_path / "page.html").read_text()
