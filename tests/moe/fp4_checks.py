@@ -109,7 +109,7 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
         real_pair = mainloop.load_shared_pair
         monkeypatch.setattr(mainloop, "load_shared_pair", lambda at: real_pair(at & ~256))
     else:
-        monkeypatch.setattr(mainloop, "wgmma_results", lambda d, a: d)
+        monkeypatch.setattr(mainloop, "wgmma_results", lambda d: d)
     launcher.cache_clear()
     try:
         assert not fp4.run(fp4.CASES["small"], configs()["bf16"][0]) <= fp4.BOUND
