@@ -58,11 +58,11 @@ class Fp4Weights(ByWidth):
                     d = wgmma_of_registers(width, config.w4a16, a, b, [acc[at + i] for i in range(sums)])
                     for i in range_constexpr(sums):
                         acc[at + i] = d[i]
-            fence_proxy_async()  # these warps have read the stage, which TMA overwrites; here wgmma hides what it takes
             places = [part * of_part + i for part in range(parts) for i in range(sums)]
             d = wgmma_results([acc[i] for i in places])
             for i in range_constexpr(len(places)):
                 acc[places[i]] = d[i]
+            fence_proxy_async()  # what overwrites the stage is TMA, and these warps have read it
             release(config, cta, stage.index, lane)
             stage = stage.advance(config.stages)
         return state._replace(stage=stage)
