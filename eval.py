@@ -9,6 +9,7 @@ import base64
 import concurrent.futures
 import contextlib
 import dataclasses
+import importlib.util
 import multiprocessing
 import os
 import shlex
@@ -20,18 +21,21 @@ from pathlib import Path
 os.environ["CUTE_DSL_DISABLE_FILE_CACHING"] = "1"
 os.environ["PYTHONUNBUFFERED"] = "1"  # what a worker printed outlives it
 
-if __name__ == "__main__" and not os.getenv("POPCORN_FD"):
-    with contextlib.suppress(ModuleNotFoundError):  # the grader has this file alone
-        from evaluation.commands import interrupt
+if __name__ == "__main__" and not os.getenv("POPCORN_FD"):  # for people
+    if importlib.util.find_spec("torch") is None:
+        again = f"run `make setup` once, then `.venv/bin/python {shlex.join(sys.argv)}`"
+        sys.exit(f"{sys.executable} has no torch: {again}")
+    try:
+        from evaluation.commands import cli, interrupt
 
-        interrupt.install()  # before torch, whose import takes seconds
+        interrupt.install()
+        sys.exit(cli.cli())  # which imports torch, for seconds, only when it knows what to do
+    except ModuleNotFoundError as error:  # the grader has this file alone
+        if error.name not in ("evaluation", "click", "rich", "yaml"):
+            raise
+        sys.exit(f"POPCORN_FD is not set, and the command line needs {error.name}: see `make setup`.")
 
-try:
-    import torch
-except ModuleNotFoundError as error:
-    if os.getenv("POPCORN_FD") or error.name != "torch":
-        raise
-    sys.exit(f"{sys.executable} has no torch: run `make setup` once, then `.venv/bin/python {shlex.join(sys.argv)}`")
+import torch
 
 import utils
 from evaluation.judge.statistics import Stats, calculate_stats, precise_enough
@@ -234,7 +238,7 @@ def run_profiles(report: Report, worker: Worker, cases: list[TestCase]) -> int:
 
 
 def refuse_times(report: Report, cases: list[TestCase]) -> int:
-    """What the emulated device answers to every mode that would report times: a failure, never a number."""
+    """Report a failure, and never a number, for every mode that would time on the emulated device."""
     report.log("benchmark-count", len(cases))
     for i, case in enumerate(cases):
         report.log(f"benchmark.{i}.spec", case.spec)
@@ -296,18 +300,5 @@ def grade() -> int:
             worker.close()
 
 
-def main() -> int | None:
-    if os.getenv("POPCORN_FD"):
-        return grade()
-    try:
-        from evaluation.commands.cli import cli
-    except ModuleNotFoundError as error:
-        if error.name not in ("evaluation", "click", "rich", "yaml"):
-            raise
-        print(f"POPCORN_FD is not set, and the command line needs {error.name}: see `make setup`.", file=sys.stderr)
-        return NO_PIPE
-    return cli()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(grade())

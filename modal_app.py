@@ -129,7 +129,7 @@ def commit() -> str:
 
 
 def requests(mode: str, submission: str, task: str, device: str, grid: str = "") -> list[dict]:
-    """What to run; task "": that of the submission's header. Raises SystemExit with one sentence for what cannot be."""
+    """Return the runs of a mode; task "": that of its header. SystemExit with a sentence if there are none."""
     from evaluation.gpu.runs import MODES, MOE_MODES, MOE_TASKS, specs
     from evaluation.upload.check import task_of_file
     from reference import TASKS

@@ -481,7 +481,7 @@ class PipelineState(NamedTuple):
 
 
 class Cta(NamedTuple):
-    """What the warps of a CTA share: its part of the work, and addresses in shared memory."""
+    """Holds what the warps of a CTA share: its part of the work, and addresses in shared memory."""
 
     params: Int64  # kernel parameters
     rank: Int32  # in the pair, whose leader is 0
@@ -961,7 +961,7 @@ class GroupGemm:
 
 
 class Operand(NamedTuple):
-    """What a tensor of a call must be."""
+    """Says what a tensor of a call must be."""
 
     name: str
     dtype: torch.dtype
@@ -987,7 +987,7 @@ class Operand(NamedTuple):
 
 
 class Operands:
-    """What the tensors of a call must be, all together.
+    """Checks the tensors of a call, all together, and reads their addresses.
 
     Tensors are compared with those that were accepted last, in types, devices, shapes and strides, by the C++ code that
     torch.compile has for this question; Python looks at them if they differ, or if torch no longer has that code.

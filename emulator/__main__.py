@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -14,28 +13,9 @@ import click
 from .chip import CHIPS
 from .errors import EmulatorError, Unsupported
 from .model import uncertainty
+from .outputs import to_be_written
 from .ptx.parse import Kernel, parse
 from .ptx.program import BlockWriter, Program
-
-
-def to_be_written(context, option, path):
-    """Callback of an option that names a file or folder: what cannot be written is said before the work is done."""
-    if path is None:
-        return None
-    place = Path(path)
-    try:
-        if option.name == "out":
-            place.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=place):
-                pass
-        else:
-            there = place.exists()
-            place.open("a").close()
-            if not there:
-                place.unlink()
-    except OSError as error:
-        raise click.UsageError(f"cannot write {path}: {error.strerror}") from None
-    return path
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -105,27 +85,38 @@ def run(
               help="Write the report there.")  # fmt: skip
 @click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
               help="Write a page of it there.")  # fmt: skip
+@click.option("--devices", type=click.IntRange(1, 16), default=1, show_default=True,
+              help="GPUs of the node, each with a rank of its own.")  # fmt: skip
+@click.option("--compute", is_flag=True, help="Compute products, too: for kernels that await values.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def profile(machine, launches, out, json_file, html, script, args):
+def profile(machine, launches, out, json_file, html, devices, compute, script, args):
     """Model the times of what SCRIPT launches, what its kernels use, and where the time goes.
 
-    The launches of this process are recorded while SCRIPT runs, and timed back to back when it has ended. Products are
-    not computed: a check of SCRIPT's own will fail. timeline.json.gz is for https://ui.perfetto.dev. The script runs
-    with your rights: read it first.
+    The launches of this process are recorded while SCRIPT runs, and timed back to back when it has ended: a check of
+    SCRIPT's own will fail. Products are not computed without --compute; times are the same. timeline.json.gz is for
+    https://ui.perfetto.dev. The script runs with your rights: read it first.
     """
     from .model import report
-    from .serve.profile import profile
+    from .serve.profile import profile, profile_devices
+    from .serve.run import Options
 
+    if devices > 1 and html:
+        raise click.UsageError("--html is for one device")
     try:
-        found = profile(script, list(args), machine, out, launches, html and Path(html))
+        if devices > 1:
+            options = Options(machine=machine, devices=devices)
+            found = profile_devices(script, list(args), options, out, launches * devices, compute)
+        else:
+            found = profile(script, list(args), machine, out, launches, html and Path(html), compute)
     except EmulatorError as error:
         raise click.ClickException(str(error)) from None
-    for line in report.lines(found):
-        click.echo(line)
-    click.echo(f"Times are modelled, not measured (profile {machine}; {found['validation']}; emulator/VALIDATION.md).")
+    for number, one in enumerate(found.get("devices", [found])):
+        for line in [f"device {number}"] * (devices > 1) + report.lines(one):
+            click.echo(line)
+    click.echo(f"Times are modelled, not measured (profile {machine}; {one['validation']}; emulator/VALIDATION.md).")
     click.echo(f"{uncertainty.basis(machine)}.")
-    click.echo(f"{out}: timeline.json.gz, overview.png")
+    click.echo(f"{out}{'/device*' * (devices > 1)}: timeline.json.gz, overview.png")
     write_json(json_file, found)
 
 

@@ -22,6 +22,7 @@ from .machine.hosts import Host, Hosts
 from .machine.launch import Enough, Launch
 from .machine.node import Node, Queued, learn
 from .machine.schedule import Schedule
+from .model.node import TimedNode
 from .model.profile import Profile, load
 from .model.run import Recorded, TimedRun
 from .model.tally import tallied
@@ -88,7 +89,7 @@ def allocate(size: int, align: int = ALIGNMENT) -> np.ndarray:
 
 @dataclass
 class Session:
-    """What holds for the launches inside a `with session(...)`: the schedule, the checks, and what they found."""
+    """Holds schedule and checks of the launches inside a `with session(...)`, and collects their findings."""
 
     schedule: Schedule = field(default_factory=Schedule)
     checks: bool = True
@@ -141,10 +142,11 @@ class Session:
 
 @dataclass
 class Timed:
-    """Result of a timed block."""
+    """Result of a timed block. runs: one a device; run: that of the first."""
 
     ends_us: list[float] = field(default_factory=list)
     run: TimedRun | None = None
+    runs: list[TimedRun] = field(default_factory=list)
     counted: list[dict[str, int]] = field(default_factory=list)  # what launches moved and multiplied, if it is traced
 
 
@@ -276,7 +278,7 @@ class Device:
         return memory.starts_at(address) and memory.at_or_before(address).device != HOST
 
     def _region_at(self, address: int, size: int) -> Region | None:
-        """What holds a range, in the memory of whichever device."""
+        """Return the region, of any device's memory, that holds the whole range; None if none does."""
         return next((m.find(address, size, False) for m in self.memories if m.covers(address, size)), None)
 
     def synchronize(self, device: int | None = None, host: bool = True) -> None:
@@ -382,11 +384,12 @@ class Device:
             except EmulatorError as e:
                 self.fail(e)
                 raise
-        if (session.recorded is not None or session.timed is not None) and self.node is not None:
-            raise Unsupported("times of several devices: the model has one")
+        if session.timed is not None and self.node is not None:
+            raise Unsupported("times between events of several devices: emulator.timing() and profile have them")
         if session.recorded is not None or session.timed is not None:
             arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)
-            recorded = Recorded(arguments, options | {"chip": self.chip})
+            alive = () if self.node is None else tuple(held)
+            recorded = Recorded(arguments, options | {"chip": self.chip}, device=self.index, alive=alive)
             if session.timed is not None:
                 session.timed.append(recorded)
             else:
@@ -511,7 +514,8 @@ def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=N
     Yields a Timed whose `ends_us` then holds the end of each launch in microseconds after the first one's start, and
     whose `run` is the TimedRun with all its units. The tensor core computes nothing, and what threads make of its
     results they do not store. All else is as in any run; a tensor copy's bytes move when somebody else looks at them.
-    `enough`: see TimedRun.
+    `enough`: see TimedRun. With several devices, each runs its launches back to back, beside the others: see TimedNode;
+    `ends_us` has the launches in the order of calls, and there is no trace.
     """
     timed = Timed()
     with session() as here:
@@ -519,15 +523,20 @@ def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=N
         yield timed
         machine = load(profile) if isinstance(profile, str) else profile
         try:
-            timed.run = TimedRun(machine, DEVICE.memory, here.recorded, trace, enough)
-            if trace is not None:
-                timed.counted = [tallied(one.launch) for one in timed.run.launches]
-            timed.run.run()
+            if DEVICE.node is not None:
+                timed.runs = TimedNode(machine, DEVICE.memories, here.recorded).run().runs
+            else:
+                timed.runs = [TimedRun(machine, DEVICE.memory, here.recorded, trace, enough)]
+                if trace is not None:
+                    timed.counted = [tallied(one.launch) for one in timed.runs[0].launches]
+                timed.runs[0].run()
         finally:
             for recorded in here.recorded:
                 for region in recorded.held:
                     DEVICE._forget(region)
-        timed.ends_us = timed.run.ends_us()
+        timed.run = timed.runs[0]
+        rest = [iter(run.ends_us()) for run in timed.runs]
+        timed.ends_us = [end for one in here.recorded if (end := next(rest[one.device], None)) is not None]
 
 
 def synchronize(device: int | None = None) -> None:
@@ -568,7 +577,7 @@ def protect(obj) -> None:
 
 
 def written(obj) -> None:
-    """As if the launch before the next one had written the device tensors in nested lists, tuples and dicts.
+    """Count the device tensors in nested lists, tuples and dicts as written by the launch before the next one.
 
     What a GPU's kernels put into a tensor, the host puts there here. To be called inside of a `session`; with it, a
     dependent launch that touches the tensors before griddepcontrol.wait is a fault, as it is a race on a GPU.

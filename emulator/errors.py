@@ -53,13 +53,17 @@ NOTES = {
     "arrives-twice": "Warps arrive at a named barrier and then wait at it, and count twice in one phase.",
     "exit-before-arrival": "A CTA exits before an arrival of another CTA at its mbarrier, for which nobody waits.",
     "exit-before-store": "A CTA exits before its bulk stores have read its shared memory.",
+    "identical-stores": "Bulk or tensor stores that nothing orders write the same bytes to one place.",
     "unfenced-overwrite": "The async proxy overwrites what threads have used with no fence.proxy.async since.",
     "unfenced-mbarrier": "An mbarrier is used by the async proxy with no fence.mbarrier_init since its init.",
 }
 
 
 class EmulatorError(Exception):
-    """Base class. `where` is filled in by the executing warp: kernel, CTA, warp, PTX line, Python line."""
+    """Base class. `where` is filled in by the executing warp: kernel, CTA, warp, PTX line, Python line.
+
+    hint: what may have led there, added to the message where it is shown.
+    """
 
     kind = "error"
 
@@ -67,6 +71,7 @@ class EmulatorError(Exception):
         super().__init__(message)
         self.message = message
         self.where = where
+        self.hint = ""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -80,8 +85,13 @@ class EmulatorError(Exception):
         others = [source or line for line, source in re.findall(place, self.message)]
         return getattr(self, "note", "") or self.kind, *kernel, *sorted({*here, *others})
 
+    @property
+    def told(self) -> str:
+        """The message, with the hint if there is one."""
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
     def __str__(self) -> str:
-        return f"{self.kind}: {self.message}" + (f"\n  at {self.where}" if self.where else "")
+        return f"{self.kind}: {self.told}" + (f"\n  at {self.where}" if self.where else "")
 
 
 class Unsupported(EmulatorError):
@@ -103,7 +113,7 @@ class Fault(EmulatorError):
 
 
 def stop(fault: Fault) -> None:
-    """What happens to a fault that nobody collects."""
+    """Raise a fault: what launches do with one outside of a session that collects them."""
     raise fault
 
 

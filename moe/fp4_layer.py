@@ -47,7 +47,7 @@ class Fp4Layer(Layer):
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = -(-tokens * self.sizes.top_k * e // self.sizes.experts)
         first = dataclasses.replace(sm90.choose_fp4_gemm1(rows, e), activation=self.activation, bias=self.biased)
-        second = sm90.choose_fp4(rows, e, h, i, "bf16")
+        second = sm90.choose_fp4(rows, e, h, i, "bf16", routed=True)
         return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)
 
     def shared_parts(self, room: int) -> list[Part]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import torch
 
-from moe.measure import layer
+from moe.measure import layer, layer_fp4
 from moe.measure.marlin import load_marlin
 from moe.measure.timing import CALLS
 
@@ -30,9 +30,7 @@ def main(
     peer = load_marlin(kind, marlin)
     if not torch.cuda.is_available():
         raise click.ClickException("there is no GPU here: times are measured, never modelled, by this command")
-    of = layer
-    if kind == "nvfp4":
-        from moe.measure import layer_fp4 as of  # needs Triton, which torch for CUDA brings
+    of = layer if kind == "fp8" else layer_fp4
     counts, rows = [int(x) for x in tokens.split(",")] if tokens else of.TOKENS, []
     for row in of.results(counts, repeats, random.Random(seed), peer if kind == "nvfp4" else wanted):
         rows.append(row)

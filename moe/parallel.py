@@ -21,7 +21,7 @@ from moe.layer import layer_of
 from moe.one_sided import OneSided
 from moe.operands import addresses, complain, contiguous
 from moe.problem import BF16, I32
-from moe.routed_experts import MAX_TOKENS, checked, sizes_of
+from moe.routed_experts import FP4_NAMES, MAX_TOKENS, checked, sizes_of
 
 
 class ExpertParallel:
@@ -113,7 +113,9 @@ class ExpertParallel:
         most = self.max_tokens if most is None else most
         if not isinstance(most, numbers.Integral) or not 1 <= most <= self.max_tokens:
             raise ValueError(f"most is {most}, but must be an int from 1 to max_tokens, {self.max_tokens}")
-        weights = w13, w13_scale, w2, w2_scale
+        if isinstance(w2, torch.Tensor) and w2.dtype is torch.uint8:
+            raise ValueError("w2 is packed, but must be e4m3: packed weights are those of moe.experts on one GPU")
+        weights = w13, w13_scale, w2, w2_scale, *[None] * len(FP4_NAMES)
         _, x, _ = checked(hidden, None, topk_ids, topk_weights, weights, self.activation, 0, self.num_experts)
         tokens, h = hidden.shape
         for name, found, must in (

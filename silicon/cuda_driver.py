@@ -90,23 +90,32 @@ class Launch:
 
 
 class Gpu:
-    """The first GPU of this machine: its memory, kernels, tensor maps and one queue, in which everything happens."""
+    """A GPU of this machine: its memory, kernels, tensor maps and one queue, in which everything happens."""
 
-    def __init__(self):
-        """Opens the GPU. Raises NoGpu if there is none."""
+    def __init__(self, number: int = 0):
+        """Opens the GPU of this number and makes it the thread's current one. Raises NoGpu if there is none."""
         try:
             self.cuda = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
             raise NoGpu(f"no NVIDIA driver: {error}") from None
-        self.device, self.queue, context = c_int(), c_void_p(), c_void_p()
+        self.device, self.queue, self.context = c_int(), c_void_p(), c_void_p()
         try:
             self.call("cuInit", 0)
-            self.call("cuDeviceGet", byref(self.device), 0)
+            self.call("cuDeviceGet", byref(self.device), number)
         except RuntimeError as error:
             raise NoGpu(str(error)) from None
-        self.call("cuDevicePrimaryCtxRetain", byref(context), self.device)
-        self.call("cuCtxSetCurrent", context)
+        self.call("cuDevicePrimaryCtxRetain", byref(self.context), self.device)
+        self.use()
         self.call("cuStreamCreate", byref(self.queue), NON_BLOCKING)
+
+    def use(self) -> None:
+        """Makes this GPU the thread's current one, which all its calls and launches suppose where there are several."""
+        self.call("cuCtxSetCurrent", self.context)
+
+    def reach(self, other: Gpu) -> None:
+        """Lets this GPU's kernels access memory of another one (peer access); it is the current one then."""
+        self.use()
+        self.call("cuCtxEnablePeerAccess", other.context, 0)
 
     def call(self, function: str, *args) -> None:
         """Calls a function of libcuda by its exported name. 64-bit arguments must be ctypes objects."""
@@ -224,7 +233,7 @@ class Gpu:
 
 
 def nvidia_smi(query: str = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu") -> str:
-    """What nvidia-smi says of the first GPU to a --query-gpu, as comma-separated values."""
+    """Return nvidia-smi's answer to a --query-gpu about the first GPU, as comma-separated values."""
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     *(f"emulator.{room}" for room in ("errors", "chip", "arena", "formats", "ptx", "state", "units", "native")),
     *(f"emulator.{room}" for room in ("machine", "model", "page", "device", "serve")),
-    *("emulator", "emulator.__main__", "emulator.pytest_plugin", "emulator.speed"),
+    *("emulator", "emulator.outputs", "emulator.__main__", "emulator.pytest_plugin", "emulator.speed"),
     *(f"moe.{room}" for room in ("problem", "device", "operands", "scratch", "kernels", "tuning", "calls")),
     *(f"moe.{room}" for room in ("fp4_weights", "grouped_gemm", "grouped_gemm_fp4", "padding")),
     *("moe.layer", "moe.fp4_layer", "moe.routed_experts", "moe.routers", "moe.batched", "moe.collectives",
@@ -24,7 +24,7 @@ FLOORS = (
     *("silicon.whole_kernels", "silicon.probes", "silicon.calibrate", "silicon.zoo"),
     *("evaluation", "evaluation.gpu.protocol", "evaluation.tasks", "evaluation.judge", "evaluation.upload"),
     *("evaluation.commands", "evaluation.commands.moe_tasks"),
-    *(f"evaluation.commands.{name}" for name in ("options", "run", "cli")),
+    *(f"evaluation.commands.{name}" for name in ("options", "run", "actions", "cli")),
     "evaluation.gpu",
 )
 PRODUCTS = sorted({entry.partition(".")[0] for entry in FLOORS})

@@ -54,7 +54,7 @@ class Row:
 
 
 def any_task() -> dict:
-    """What tests/any_task.py has recorded: task -> case, door, template, right, wrong."""
+    """Return the record of tests/any_task.py: task -> case, door, template, right, wrong."""
     return json.loads((RESULTS / "any_task.json").read_text())
 
 
@@ -68,7 +68,7 @@ def speed() -> dict:
 
 
 def scripts() -> dict[str, dict[str, dict]]:
-    """What became of each public script on each machine: name -> machine -> a row of `python -m tests.public`."""
+    """Return the record of `python -m tests.public`: name of a script -> machine -> its row."""
     return json.loads(SCRIPTS.read_text())
 
 
@@ -95,7 +95,7 @@ def of_ours(what: str, replies: list[dict], same: str) -> Row:
 
 
 def speed_of_light(task: str) -> Row:
-    """From the task's description."""
+    """Read the speed of light of each case from the task's description."""
     said = re.search(r"Speed of light at 1.5 GHz: (.*) us", (ROOT / TASKS[task]).read_text())[1]
     return Row("computed", "speed of light at 1.5 GHz", tuple(map(float, re.findall(r"\d+\.\d+", said))))
 

@@ -178,7 +178,7 @@ def of_record(in_a_row: bool) -> str:
 
 
 def exam() -> str:
-    """What README.md says of the lead and of the model."""
+    """Write README.md's sentences about the lead and about the model."""
     rows = figures.group_gemm()
     ours, plain, v6c = (rows[name].geomean_us for name in ("ours", "ours, plain", "v6c, modelled"))
     points = [
@@ -209,7 +209,7 @@ def speed() -> str:
 
 
 def public_scripts() -> str:
-    """What became of each public script on the emulator, group by group."""
+    """Write the table of public scripts on the emulator, group by group."""
     record, rows = figures.scripts(), []
     for group, cases in itertools.groupby(CASES, lambda case: case.group):
         known = [case for case in cases if case.name in record]
@@ -224,7 +224,7 @@ def public_scripts() -> str:
 
 
 def any_task() -> str:
-    """What the judge said of submissions to others' tasks: the template, a right one, and one with an edit."""
+    """Write the table of others' tasks: the verdicts on the template, on a right submission, and on an edited one."""
     rows = []
     for task, found in figures.any_task().items():
         said = [f"{found[name]['status']}, {found[name]['seconds']:.1f} s" for name in ("template", "right", "wrong")]
@@ -250,7 +250,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
 
 
 def parts(page: Path, name: str) -> tuple[str, str, str]:
-    """What stands before, between and behind the markers of a table."""
+    """Split a page into what stands before, between and behind the markers of a table."""
     before, begin, rest = page.read_text().partition(f"<!-- {name} -->\n")
     found, end, after = rest.partition(f"<!-- /{name} -->")
     if not end:

@@ -72,6 +72,6 @@ def draw() -> None:
 
 
 def drawn_in_file() -> dict[str, list[float]]:
-    """What `drawn` was when the picture was made."""
+    """Read from the picture's file what `drawn` was when it was made."""
     with Image.open(FILE) as image:
         return json.loads(image.text[KEY])

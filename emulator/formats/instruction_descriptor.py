@@ -73,7 +73,7 @@ class InstructionDescriptor:
 
 @dataclass(frozen=True)
 class MmaForm:
-    """What a tcgen05.mma says of itself, apart from its operands' values: modifiers, and where A is.
+    """Holds what the text of a tcgen05.mma fixes: its modifiers, and whether A is in shared or tensor memory.
 
     scale_vec: the N of its .scale_vec::NX, or None. shift_a: .ashift.
     """

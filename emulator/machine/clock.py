@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 
 
 class NoTrace:
-    """What a run can tell of itself, here told to nobody; model/trace.py has one that listens."""
+    """Receives the events of a run and drops them; model/trace.py has the receiver that records them."""
 
     def duty(self, group, kind: str) -> None:
         """A warp does this kind of work."""
@@ -89,10 +89,11 @@ class Clock(ABC):
     def remote(self, group) -> float:
         """Return when an arrival or store reaches another CTA, or cluster launch control answers."""
 
-    def fence(self, group, what: str) -> float:
+    def fence(self, group, what: str, scope: str = "gpu") -> float:
         """Return until when a warp stops so that its cluster or all see what it did.
 
         what: a "fence", a "barrier.cluster.arrive", an "mbarrier.arrive" in another CTA, or a "store" with release.
+        scope: "sys", or any narrower one that is not the CTA.
         """
         return group.t
 

@@ -54,7 +54,7 @@ class Enough(Exception):
 
 
 class Owner:
-    """What a launch tells of its course and asks about other launches. This owner has a launch that runs alone."""
+    """Receives a launch's milestones and answers its questions about others; here there are none."""
 
     def no_room(self, launch: Launch) -> None:
         """The next cluster fits on no SM now, and none of this launch runs."""
@@ -72,7 +72,7 @@ class Owner:
         """A CTA has executed griddepcontrol.launch_dependents."""
 
     def landed(self, launch: Launch) -> None:
-        """Nothing asynchronous is under way that the launch has started."""
+        """Learn that all asynchronous work of the launch has completed."""
 
     def waiting(self, launch: Launch) -> list[str]:
         """List who waits for what, where nobody can go on."""
@@ -81,7 +81,7 @@ class Owner:
 
 @dataclass
 class Shared:
-    """What a launch has in common with those on other devices: order of events, shadows, flags; and where it starts.
+    """Holds what a launch shares with those on other devices: order of events, shadows, flags; and where it starts.
 
     device: which one it runs on. known: what its threads know when they start, clocks by space.
     """
@@ -318,13 +318,14 @@ class Launch:
     def found(self, fault: Fault):
         """Report a fault after which the kernel could go on; raises it where nobody collects faults."""
         if fault.note and not self.strict:
-            fault.where = fault.where or place_of(sys._getframe(1)) or f"kernel {self.program.kernel.title}, at its end"
+            at_end = f"kernel {self.program.kernel.title}, at its end"
+            fault.where = fault.where or place_of(sys._getframe(1), fault) or at_end
             if all(fault.lines != other.lines for other in self.notes):
                 self.notes.append(fault)
             return
         if self.collect is None:
             raise fault
-        fault.where = fault.where or place_of(sys._getframe(1))
+        fault.where = fault.where or place_of(sys._getframe(1), fault)
         if any(fault.lines == other.lines for other in self.faults):
             return
         self.faults.append(fault)
@@ -334,12 +335,15 @@ class Launch:
     def await_writer(self, fault: Fault):
         """Something was read that nothing had written: let the other warps go on, to see whether one of them does."""
         heap, self.engine.nested = self.engine.heap, False
+        found, self.faults = self.faults, []
+        self.collect = lambda faults: not faults[-1].written_by  # a race with the read stops no writer
         for _ in range(PATIENCE):
             if not heap or fault.written_by():
                 break
             self.engine.now, _, call = heapq.heappop(heap)
-            with contextlib.suppress(EmulatorError):
+            with contextlib.suppress(EmulatorError, Enough):
                 call()
+        self.faults = found
 
     def explain(self, fault: Fault):
         """Say who has written meanwhile what nothing had written."""
@@ -378,7 +382,7 @@ class Launch:
                     yield from warp.groups
 
     def stalled(self) -> bool:
-        """Nothing is scheduled. Let waits with a time limit time out, once; then it is a hang."""
+        """Where nothing is scheduled, let waits with a time limit time out, once; raise Hang the next time."""
         if not self.running:
             return False
         if self.engine.progress == self._stall_mark:

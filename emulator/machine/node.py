@@ -108,7 +108,7 @@ class Node:
 
     # -- who knows what ----------------------------------------------------------------------------------------
     def learn(self, device: int, clocks: Clocks) -> None:
-        """What a device does from now on comes after what somebody knew, of what has not been forgotten since."""
+        """Order what a device does from now on after these clocks, but for what has been forgotten since."""
         learn(self.known[device], {space: clock for space, clock in clocks.items() if space.order is self.order})
 
     def clocks_of(self, device: int, host: Clocks | None = None) -> Clocks:
@@ -199,7 +199,7 @@ class Node:
         return True
 
     def _stalled(self) -> bool:
-        """Nothing is scheduled. Let waits with a time limit time out, once; returns whether there were such."""
+        """Where nothing is scheduled, let waits with a time limit time out, once; return whether there were any."""
         if self.engine.progress == self._mark:
             return False
         limited = [group for one in self.running.values() for group in one.launch.limited()]

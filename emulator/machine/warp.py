@@ -19,6 +19,7 @@ from ..ptx.program import BLOCKED, EXIT, SPLIT
 from ..state.order import Actor, Released
 from ..units import access, addresses, async_copy, barriers, fences, mma_sync, system_calls, tcgen05, tensor_maps, wgmma
 from ..units.group import LaneGroup
+from .garbage import Follow, Garbage
 from .special import TIMERS, special_register
 
 # What the code of a block calls, by the names that it has there: `access.load(g, ...)`
@@ -65,12 +66,17 @@ def at(instr) -> str:
     return f", PTX line {instr.line}: {instr.shown()}" + (f" ({instr.loc})" if instr.loc else "")
 
 
-def place_of(frame) -> str:
-    """Say which instruction a Python frame works for, for EmulatorError.where; "" if for none."""
+# Faults of data that came too early: the wait for it may have been the wrong one
+EARLY = {"uninitialized-read", "race", "tmem-uninitialised", "tmem-race"}
+
+
+def place_of(frame, fault: Fault) -> str:
+    """Say which instruction a Python frame works for, for fault.where; "" if for none. Gives the fault its hint."""
     while frame is not None:
         local = frame.f_locals
         group, origin = local.get("g"), local.get("origin")
         if isinstance(group, Group) and frame.f_code.co_filename.startswith(group.program.source_name):
+            group.warp.hint_at_wait(fault)
             return group.place(group.program.instruction_at(group.pc, frame.f_lineno))
         if isinstance(origin, Origin) and frame.f_code.co_name in ("run", "call"):  # of `later` and Group._push
             return origin.place()
@@ -79,6 +85,7 @@ def place_of(frame) -> str:
 
 
 WARPS = 32  # the most that a CTA has
+LATE = 3000  # ticks that a group lets pass before it loads what nothing has written
 PATIENCE = 256  # blocks that a group executes in a turn before it is looked at
 
 
@@ -90,6 +97,7 @@ class Warp:
         self.actor = Actor(WARPS * cta.rank + index + 1, cta.cluster.space, str(self), cta.rank)
         self.actor.knowledge.elsewhere.update(cta.launch.known)
         self.barrier_places: dict[object, tuple[int, int]] = {}  # barrier -> phase and block where lanes came to it
+        self.passed: tuple | None = None  # the mbarrier wait that it passed last: the object, its phase, the Origin
         self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
         self.live_mask = (1 << threads) - 1
         self.groups: list[Group] = []
@@ -110,6 +118,18 @@ class Warp:
 
     def __str__(self):
         return f"warp {self.index} of CTA {self.cta.ctaid}{self.cta.launch.place}"
+
+    def hint_at_wait(self, error: EmulatorError) -> None:
+        """Say in a fault of data that came too early which wait this warp passed last, and why."""
+        if error.kind not in EARLY or error.hint or self.passed is None:
+            return
+        barrier, phase, origin = self.passed
+        instr = origin.instruction()
+        place = instr.loc or f"line {instr.line} of the PTX"
+        what = f"phase {phase - 1} of {barrier.name}"
+        if not phase:
+            what = f"parity 1 of {barrier.name}, of which no phase was complete: a fresh mbarrier passes parity 1"
+        error.hint = f"the last mbarrier wait that this warp passed, at {place}, was for {what}"
 
     def arrived_at_cluster_barrier(self, phase: int, lanes: int) -> None:
         """Note that lanes, a bit each, have arrived in a phase of the cluster's barrier."""
@@ -152,6 +172,7 @@ class Group(LaneGroup):
         self.loads_ready = 0.0  # when the tensor core has delivered all tcgen05.ld
         self.loads: list = []  # tcgen05.ld results that wait for tcgen05.wait::ld
         self.stores: list = []
+        self.garbage: Garbage | None = None  # while it holds what nothing has written
         warp.groups.append(self)
 
     # -- running -----------------------------------------------------------------------------------------------
@@ -165,6 +186,8 @@ class Group(LaneGroup):
         """Execute blocks until the group waits, splits, exits or has had its turn."""
         engine, program = self.engine, self.program
         blocks, costs, heap, quantum = program.blocks, self.launch.costs, engine.heap, self.clock.quantum
+        if self.garbage is not None:
+            blocks = [None] * len(blocks)
         executed = self.clock.executed
         self.t = max(self.t, engine.now)
         if self.waiting_for is not None:
@@ -180,9 +203,13 @@ class Group(LaneGroup):
                     self.pc = pc
                     return self.park()
                 self.pc = pc
-                function = blocks[pc] or tiers.block(program, pc, UNITS)
+                function = blocks[pc] or self.block(pc)
                 self.begun = self.t
-                following = function(self)
+                try:
+                    following = function(self)
+                except Follow:  # of the loads with which the block begins: a writer that is only late goes first
+                    self.garbage = Garbage(program)
+                    return engine.at(self.t + LATE, self.run)
                 if following < 0:
                     break
                 self.t = executed(self, costs[self.pc])
@@ -199,6 +226,7 @@ class Group(LaneGroup):
         except EmulatorError as e:
             if not e.where:
                 e.where = self.where(sys.exc_info()[2])
+                self.warp.hint_at_wait(e)
             raise
         except (TypeError, AttributeError, IndexError, KeyError, ValueError, OverflowError) as e:
             raise self.internal(e, sys.exc_info()[2]) from e
@@ -214,6 +242,19 @@ class Group(LaneGroup):
         else:
             assert following == SPLIT
         return None
+
+    def block(self, pc: int):
+        """The function of a block: as it is compiled so far, or that which follows the garbage in its registers."""
+        if self.garbage is not None:
+            self.garbage = self.garbage.live(pc)
+            if self.garbage is not None:
+                return self.program.followed(pc, UNITS)
+        return self.program.blocks[pc] or tiers.block(self.program, pc, UNITS)
+
+    def hold_garbage(self, fault: Fault, registers: list[int]) -> None:
+        if self.garbage is None:
+            raise Follow
+        self.garbage.registers |= dict.fromkeys(registers, fault)
 
     def state(self) -> int:
         """Where the lanes are, and what they may still look at of their registers."""
@@ -395,6 +436,7 @@ class Group(LaneGroup):
             child = Group(self.warp, self.lanes[lanes], self.select_lanes(lanes, target), target, meeting, self.t)
             child.given = child.R.copy() if join >= 0 else None
             child.carry, child.loads = self.carry, list(self.loads)
+            child.garbage = self.garbage and self.garbage.live(target)
             child.stores, self.stores = self.stores, []  # wait::st needs the whole warp again
             self.engine.at(self.t, child.run)
         for lanes in dying:
@@ -472,6 +514,7 @@ class Group(LaneGroup):
                 registers[r] = np.concatenate(filled)[order]
         merged = Group(self.warp, lanes[order], registers, block, parent, time)
         merged.given = whole.given if complete else None
+        merged.garbage = Garbage.of_all(self.program, [p.garbage for p in parts])
         merged.loads = list(dict.fromkeys(load for p in parts for load in p.loads))  # each part had all of before
         merged.stores = [store for p in parts for store in p.stores]
         return merged

@@ -227,8 +227,10 @@ class TimingClock(Clock):
     def remote(self, group) -> float:
         return group.t + self.p["sync"]["remote_cycles"]
 
-    def fence(self, group, what: str) -> float:
-        return max(group.t, fences.passed(what, group.t, self.sms[group.cta.sm], self.p["sync"], self.figures))
+    def fence(self, group, what: str, scope: str = "gpu") -> float:
+        least = self.p["link"]["fence_cycles"] if scope == "sys" and self.memory.peers else 0.0
+        sm, sync = self.sms[group.cta.sm], self.p["sync"]
+        return max(group.t, fences.passed(what, group.t, sm, sync, self.figures, least))
 
     def tma_store(self, group, tm: TensorMap, map_at: int, coords, nbytes: int) -> tuple[float, float]:
         return self._store(group, self.lines(tm, coords), nbytes, self._descriptor(group, tm, map_at))
@@ -323,7 +325,9 @@ class TimingClock(Clock):
             lines = self._lines_at(addresses)
         sm = self.sms[group.cta.sm]
         unit = self.p["sm"]
-        busy = max(len(lines) * unit["store_instruction_cycles"], nbytes / unit["store_bytes_per_cycle"])
+        far = self.memory.peers and self.memory.peer(lines) is not None
+        rate = self.p["link"]["store_bytes_per_cycle"] if far else unit["store_bytes_per_cycle"]
+        busy = max(len(lines) * unit["store_instruction_cycles"], nbytes / rate)
         sm.egress = max(sm.egress, group.t) + busy
         taken, done = self._write(sm, lines, nbytes)
         sm.stored_since_fence, sm.drained = True, max(sm.drained, taken)

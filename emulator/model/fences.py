@@ -15,14 +15,15 @@ from .sm import Sm
 IN_BLOCK = {"fence": "fence_gpu", "barrier.cluster.arrive": "cluster_release"}  # what issue.py adds, by its class
 
 
-def passed(what: str, time: float, sm: Sm, sync: dict, figures: dict) -> float:
-    """Until when a warp that comes to a fence at `time` stops, but for what its block costs anyway.
+def passed(what: str, time: float, sm: Sm, sync: dict, figures: dict, least: float = 0.0) -> float:
+    """Return until when a warp that comes to a fence at `time` stops, but for what its block costs anyway.
 
-    what: see Clock.fence. sync, figures: of the profile; [sync], and the costs of issue.py's classes.
+    what: see Clock.fence. sync, figures: of the profile; [sync], and the costs of issue.py's classes. least: cycles,
+    where other devices are to see it.
     """
     in_block = figures[IN_BLOCK[what]][1] if what in IN_BLOCK else 0.0
     idle = {"store": sync["drain_cycles"], "mbarrier.arrive": sync["release_cycles"]}.get(what, in_block)
     if sm.stored_since_fence and what != "store":
         idle += sync["stored_cycles"]
     sm.stored_since_fence = False
-    return max(time + idle, sm.drained + sync["drain_cycles"], sm.come) - in_block
+    return max(time + max(idle, least), sm.drained + sync["drain_cycles"], sm.come) - in_block

@@ -102,6 +102,7 @@ class MemoryModel:
         self.last: L2Region | None = None  # the one that was asked for last
         self.read_bytes = self.written_bytes = 0
         self.log: list[tuple[float, int, int, int]] | None = None  # (time, bytes read, written, from L2) when traced
+        self.peers: dict = {}  # device -> its memory, a link.Peer
 
     def region(self, line: int) -> L2Region:
         """The region that a line belongs to; its first byte may lie inside the line."""
@@ -124,6 +125,10 @@ class MemoryModel:
             return region, slice(low, lines[-1] - region.first + 1, lines.step)
         index = np.asarray(lines) - region.first
         return region, index[(index >= 0) & (index < size)]
+
+    def peer(self, lines: Lines):
+        """Return the memory of another device that lines belong to, if they do."""
+        return self.peers.get(self.memory.at_or_before(int(lines[0]) * LINE + LINE - 1).device)
 
     @staticmethod
     def _pick(index: slice | np.ndarray, those: np.ndarray) -> np.ndarray:
@@ -151,6 +156,8 @@ class MemoryModel:
         half: which they belong to; None: the lines go to their homes only. sm: who asks; cluster: the first SM of its
         cluster; gone_first: as L2::evict_first.
         """
+        if self.peers and (peer := self.peer(lines)) is not None:
+            return peer.read(time, lines, nbytes)
         region, index = self._locate(lines)
         if type(index) is not slice and len(index) < len(lines):  # a box may have rows of several regions
             lines = np.asarray(lines)
@@ -184,7 +191,7 @@ class MemoryModel:
         return first, done
 
     def _found(self, region: L2Region, index: slice | np.ndarray, half: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Of the lines at `index`: whether a half, or the home of each, has them, and since when or from when on."""
+        """Return whether a half of the L2, or else each line's home, has the lines at `index`, and from when on."""
         if half is not None:
             return self._kept(region, half, index), region.ready[half, index]
         at = self._pick(index, slice(None))
@@ -294,7 +301,7 @@ class MemoryModel:
         return min(self.window * self.each, self.overtaken_share * self.backlog(self.engine.now))
 
     def admitted(self, time: float) -> float:
-        """When the L2 looks at a request: it keeps a window of lines that wait for the HBM, and the rest waits outside.
+        """Return when the L2 admits a request: a window of lines may wait for the HBM, all others wait outside.
 
         On an H200 a tensor map that was edited while loads of 64 or 128 KiB into each SM were under way, and the load
         through it, whose lines are all in L2, come when the loads have; behind those of one SM alone nothing waits.
@@ -333,11 +340,16 @@ class MemoryModel:
             self.pushed_out, now = 0.0, self.engine.now
             self.free = [(end if end > now else now) + busy for end in self.free]
 
-    def write(self, time: float, lines: Lines, nbytes: int, half: int = 0) -> tuple[float, float]:
+    def write(
+        self, time: float, lines: Lines, nbytes: int, half: int = 0, posted: bool = False
+    ) -> tuple[float, float]:
         """A store arrives at the L2 from a half: when it has been taken in and when it is acknowledged.
 
-        Lines are kept at home; what the other half had of them is old.
+        Lines are kept at home; what the other half had of them is old. posted: it comes from another device, and nobody
+        sees it before.
         """
+        if self.peers and (peer := self.peer(lines)) is not None:
+            return peer.write(time, lines, nbytes)
         region, index = self._locate(lines)
         at = self._pick(index, slice(None))
         home = region.home[at]
@@ -355,6 +367,8 @@ class MemoryModel:
                 self._write_back(self._insert(region, new, there))
                 self.stored[there] += len(new) * LINE
                 acknowledged = self.write_miss_cycles
+            if posted:
+                region.ready[there, mine] = time
         busy = max(nbytes / self.write_rate, len(lines) * self.write_request_cycles)
         self.write_port = max(self.write_port, self.engine.now) + busy
         if self.log is not None:

@@ -138,7 +138,7 @@ def lines(found: dict) -> list[str]:
 
 
 def kernel_lines(kernel: dict) -> list[str]:
-    """What a kernel uses, as plain text."""
+    """Return the lines of plain text that tell what a kernel uses."""
     unknown = "unknown (no machine code)"
     registers, stack = (unknown if kernel[name] is None else kernel[name] for name in ("registers", "stack_bytes"))
     grid, cluster = (" x ".join(map(str, kernel[name])) for name in ("grid", "cluster"))

@@ -24,12 +24,17 @@ from .profile import Profile
 
 @dataclass
 class Recorded:
-    """A launch to be timed: the arguments of Launch. before: called when it starts."""
+    """A launch to be timed: the arguments of Launch. before: called when it starts. device: of several, whose it is.
+
+    held: regions of memory to be forgotten when it has run. alive: what must not be freed until then.
+    """
 
     args: tuple
     options: dict
     held: list = field(default_factory=list)
     before: Callable[[], None] | None = None
+    device: int = 0
+    alive: tuple = ()
 
 
 class Completion(Waitable):
@@ -129,14 +134,16 @@ class TimedRun:
     """Executes recorded launches back to back; `launches` then holds the times of each.
 
     `enough(run)` is asked at the end of each launch; where it says so, the run stops there and `end` of the later ones
-    stays None. moves_data: whether the tensor cores compute, so that results are right; times are the same.
+    stays None. moves_data: whether the tensor cores compute, so that results are right; times are the same. engine: one
+    that runs of other devices have, too (node.py).
     """
 
     def __init__(
-        self, profile: Profile, memory, recorded: list[Recorded], trace=None, enough=None, moves_data: bool = False
-    ):
+        self, profile: Profile, memory, recorded: list[Recorded], trace=None, enough=None, moves_data: bool = False,
+        engine: Engine | None = None,
+    ):  # fmt: skip
         self.profile, self.enough, self.stopped = profile, enough, False
-        self.engine = Engine()
+        self.engine = engine or Engine()
         self.clock = TimingClock(profile, memory, self.engine, trace, moves_data)
         self.placement = Placement(chip_of(profile.name))
         self.launches = [TimedLaunch(self, n, r) for n, r in enumerate(recorded)]
@@ -153,9 +160,19 @@ class TimedRun:
             if timed.launch._next is not None:
                 return
 
-    def run(self) -> TimedRun:
+    def begin(self) -> None:
+        """Let the first launch start at time 0."""
         if self.launches:
             self.engine.at(0.0, self.launches[0].begin)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all launches have."""
+        return all(timed.end is not None for timed in self.launches)
+
+    def run(self) -> TimedRun:
+        if self.launches:
+            self.begin()
             with calm():
                 self.engine.run(self._stalled)
         return self
@@ -165,8 +182,7 @@ class TimedRun:
         self.stopped = True
 
     def _stalled(self) -> bool:
-        waiting = [t for t in self.launches if t.end is None]
-        if self.stopped or not waiting:
+        if self.stopped or self.ended:
             return False
         return any([t.launch.stalled() for t in self.active if t.launch.running]) or self._hang()
 

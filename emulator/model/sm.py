@@ -59,7 +59,7 @@ class SharedPort:
 
 
 class Sm:
-    """When each unit of one multiprocessor is free again, and what its caches hold."""
+    """Keeps the times at which each unit of one multiprocessor is free again, and the contents of its caches."""
 
     __slots__ = (
         "decode", "tma", "ingest", "egress", "tensor", "copy", "load", "prefetches", "seen", "launch", "host",

@@ -78,5 +78,5 @@ class SmClocks:
         return cycles * clock.slower
 
     def ticks(self, sm: int, time: float) -> float:
-        """What the SM's clock says."""
+        """Return the reading of the SM's clock, in its own cycles."""
         return time - self.clocks[sm].missed(time)

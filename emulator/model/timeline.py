@@ -55,7 +55,7 @@ class Timeline:
         return "other"
 
     def reason(self, what: str) -> str:
-        """What a wait was for, with roles in place of warp numbers."""
+        """Return the reason for a wait, with warp roles in place of warp numbers."""
         if what.startswith("warp "):
             roles = {self.role(int(number)) for number in what[5:].split("+")}
             return f"arrivals of {' and '.join(sorted(roles))}"
@@ -310,18 +310,19 @@ class Timeline:
         gantt = axes[1]
         for sm, why in shown:
             spans = [span for span in self.trace.spans if span.sm == sm and span.end > start and span.start < end]
-            rows = [("tensor core", [s for s in spans if s.kind == "tensor"], "#2a9d3a", 1.0)]
-            for role in ("TMA loads", "MMA", "epilogue"):
+            warps = [s for s in spans if s.kind == "warp"]
+            rows = [("warps", warps, "#5c5c5c", 0.9 / max(1, len({s.warp for s in warps})))]
+            rows.append(("TMA loads in flight", [s for s in spans if s.kind == "load"], "#3b6ea5", 0.12))
+            rows.append(("tensor core", [s for s in spans if s.kind == "tensor"], "#2a9d3a", 1.0))
+            for role in ("TMA loads", "MMA", "epilogue", "stores", "other"):
                 waits = [s for s in spans if s.kind == "wait" and self.role(s.warp) == role]
-                if any(self.role(s.warp) == role for s in spans if s.kind == "warp"):
-                    alpha = 1 / max(1, len({s.warp for s in waits}))
-                    rows.append((f"{role} waits", waits, "#f4a259" if role == "MMA" else "#8e6bbf", alpha))
-            rows.insert(0, ("loads in flight", [s for s in spans if s.kind == "load"], "#3b6ea5", 0.12))
-            rows.append(("stores", [s for s in spans if s.kind == "store"], "#111111", 0.4))
-            for name, group, colour, alpha in rows:
+                alpha = 1 / max(1, len({s.warp for s in waits}))
+                rows.append((f"{role} waits", waits, "#f4a259" if role == "MMA" else "#8e6bbf", alpha))
+            rows.append(("TMA stores", [s for s in spans if s.kind == "store"], "#111111", 0.4))
+            for name, group, colour, alpha in (row for row in rows if row[1]):  # a kernel without TMA has no row of it
                 bars = [(us(s.start), us(s.end - s.start)) for s in group]
                 gantt.broken_barh(bars, (place - 0.4, 0.8), color=colour, alpha=alpha, linewidth=0)
-                ticks.append((place, f"SM {sm} ({why}): {name}" if name == "loads in flight" else name))
+                ticks.append((place, f"SM {sm} ({why}): {name}" if group is warps else name))
                 place += 1
             place += 0.7
         gantt.set_yticks([at for at, _ in ticks], [name for _, name in ticks], fontsize=8)

@@ -27,7 +27,7 @@ HALF = 0.5  # of the time in which HBM at its best rate brings what is read: fro
 
 
 def basis(machine: str) -> str:
-    """What intervals rest on, as a sentence without its full stop. machine: b200 or h200."""
+    """Return the basis of the intervals as a sentence without its full stop. machine: b200 or h200."""
     whose = {
         "b200": "public kernels on a B200 (single calls, or calls in a row that are bound by bytes or by latency)",
         "h200": "CUTLASS's kernels and our own on an H200",
@@ -43,7 +43,7 @@ COVERED = 0.9  # share of the known errors that lie within an interval
 
 
 def kind(us: float, read_mb: float, alone: bool = False, machine: str = "b200") -> str:
-    """Which of KINDS a modelled time is of, whose errors are then its own.
+    """Return which of KINDS a modelled time belongs to; the known errors of that kind make its interval.
 
     us: of a call. read_mb: what the call reads from HBM, in 10^6 bytes. alone: one call between two events, not one of
     several back to back.
@@ -60,7 +60,7 @@ def _best_rate(machine: str) -> float:
 
 
 def kind_of(point: dict) -> str:
-    """Which of KINDS a point of `plain` is of."""
+    """Return which of KINDS a point of `plain` belongs to."""
     return kind(point["modelled_us"], point["read_mb"], not point["in a row"])
 
 

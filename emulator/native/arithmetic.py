@@ -354,7 +354,7 @@ def _two_sum(c: Code, a: Value, b: Value, mode: str) -> tuple[Value, Value]:
 
 
 def _clamped(c: Code, hi: Value, lo: Value | None, sat: bool, relu: bool) -> tuple[Value, Value | None]:
-    """What .sat and .relu make of a double (formats/alu.finish)."""
+    """Return a double (its low part, too) clamped by .sat and .relu, as formats/alu.finish does it."""
     zero, one = c.real(0.0, 64, hi.vary), c.real(1.0, 64, hi.vary)
     low = c.invert(c.compare("ogt", hi, zero)) if sat else c.compare("ole", hi, zero)
     high = c.compare("ogt", hi, one) if sat else None

@@ -138,7 +138,7 @@ class Regions:
 
 
 class Memory:
-    """What machine code of one region of blocks sees of memory, written before each turn of a warp."""
+    """Holds the addresses by which a region's machine code reaches memory; written before each turn of a warp."""
 
     def __init__(self):
         self.events = np.zeros(EVENTS_OF_A_TURN, np.int32)

@@ -567,7 +567,7 @@ class Region:
             position = e.resume
 
     def origin(self, g, index: int):
-        """What names an instruction that has accessed memory, by its number in the program: as its Python would."""
+        """Return the origin of an access by an instruction of this number, as its Python form would name it."""
         place = self.places.get(index)
         if place is None:
             place = self.places[index] = self._place_in_python(index)

@@ -26,7 +26,7 @@ UNITS_OF_LANES = ("shfl", "ld", "st", "redux", "vote", "ldmatrix", "stmatrix")
 
 
 def price(instr: Instr, varies: bool = True) -> float:
-    """What an instruction costs in Python."""
+    """Return what an instruction costs in Python, in the unit of the constants above."""
     base, *parts = instr.parts
     if base in UNITS_OF_LANES:
         return ACCESS

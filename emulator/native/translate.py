@@ -26,7 +26,7 @@ WINDOWS = {"shared": "shared", "global": "global", "generic": "global"}
 
 @dataclass(frozen=True)
 class Input:
-    """What code asks the group for, by its text: the same all the time that machine code runs."""
+    """Describes a value that code reads from the group, by its text; it is constant while machine code runs."""
 
     text: str
     bits: int

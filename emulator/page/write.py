@@ -75,7 +75,7 @@ def listing(found: dict) -> list[list]:
 
 
 def state_map(timeline: Timeline) -> dict:
-    """What each SM does over time, as runs [SM, first bin, bins, state]."""
+    """Return the state of each SM over time, as runs [SM, first bin, bins, state]."""
     end = max(launch.end for launch in timeline.launches)
     edges = np.linspace(0.0, end, BINS + 1)
     names, state = timeline.states(edges)

@@ -89,7 +89,7 @@ class _Scope:
         self.tables: dict[str, str] = {}  # label of .branchtargets -> its key in Kernel.branch_tables
 
     def find(self, kind: str, name: str):
-        """What `name` is in the innermost scope that knows it, else None. kind: names, labels or tables."""
+        """Return the meaning of `name` in the innermost scope that has it, else None. kind: names, labels or tables."""
         scope = self
         while scope is not None:
             found = getattr(scope, kind).get(name)

@@ -44,6 +44,7 @@ class Program:
         self.effects = [self.reads_writes(instr) for instr in kernel.instrs]
         self.analyse()
         self._live_lists: list[list[int] | None] = [None] * len(self.start)
+        self._followed: dict[int, object] = {}  # by block
 
     # -- control flow ------------------------------------------------------------------------------------------
     def split_blocks(self):
@@ -145,7 +146,7 @@ class Program:
                 self.live_out[b] |= live[s]
 
     def initial_registers(self, seed: int) -> tuple:
-        """What a warp starts with: None, which faults when read; garbage where only some paths read before a write.
+        """Return a warp's first registers: None, which faults when read; garbage where only some paths read them.
 
         Compilers make such paths out of `if`s whose outcome does not matter there; the result must not depend on it.
         """
@@ -241,6 +242,11 @@ class Program:
             self._live_lists[block] = [i for i, c in enumerate(reversed(bin(self.live[block]))) if c == "1"]
         return self._live_lists[block]
 
+    def sources(self, instr: Instr) -> set[int]:
+        """Registers that an instruction computes with, whatever its guard."""
+        handler = lookup(instr)
+        return _registers(Vec(instr.operands[handler.destinations(instr) if handler else 0 :]))
+
     def reads_writes(self, instr: Instr) -> tuple[set[int], set[int]]:
         """Registers an instruction reads and writes. A guarded write keeps the old value in some lanes: a read too."""
         handler = lookup(instr)
@@ -262,12 +268,25 @@ class Program:
             self.blocks[index] = self.compile(index, units)
         return self.blocks[index]
 
-    def write(self, index: int) -> BlockWriter:
-        """Write the Python of a block."""
+    def followed(self, index: int, units: Mapping[str, ModuleType]):
+        """The function of a block that tells machine/garbage.Garbage of each instruction before it is executed."""
+        if index not in self._followed:
+            plain = self.write(index).finish()[0].count("\n")
+            writer = self.write(index, follow=True)
+            source, lines = writer.finish()
+            # its lines are numbered on from those of the plain function
+            self.line_maps[index] |= {plain + number: instr for number, instr in lines.items()}
+            self._followed[index] = self.load(index, "\n" * plain + source, writer, units)
+        return self._followed[index]
+
+    def write(self, index: int, follow: bool = False) -> BlockWriter:
+        """Write the Python of a block. follow: see `followed`."""
         writer = BlockWriter(self, index)
         ended = False
         for i in range(self.start[index], self.end[index]):
             writer.marks.append(len(writer.lines))
+            if follow:
+                writer.follow(i)
             if i in self.deliveries:
                 writer.deliver(self.deliveries[i])
             writer.results = self.results.get(i, 0)
@@ -347,6 +366,13 @@ class BlockWriter:
     def unsupported(self, why: str):
         message = f"{why}: PTX line {self.instr.line}: {self.instr.text}"
         self.emit(f"g.unsupported({message!r})")
+
+    def follow(self, number: int):
+        """Tell who follows garbage of the next instruction: its guard, and what a selp selects by."""
+        instr = self.program.kernel.instrs[number]
+        guard = "True" if instr.guard is None else f"r{instr.guard.index}" + " ^ True" * instr.negated
+        chosen = self.read(instr.operands[3], 1) if instr.parts[0] == "selp" else None
+        self.emit(f"g.garbage.meets(g, {number}, {guard}, {chosen})")
 
     def temp(self) -> str:
         self.temps += 1

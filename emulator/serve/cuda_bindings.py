@@ -116,7 +116,7 @@ def fill(target, dtype, value, count) -> None:
 
 
 def max_active_clusters(config) -> int:
-    """As if a CTA took a multiprocessor: of an H200 what Hopper drivers say, of a B200 as many as there are SMs for."""
+    """Return how many clusters run at once, a CTA an SM: on an H200 as Hopper drivers answer, on a B200 by its SMs."""
     size = 1
     for a in config.attrs:
         if a.id == type(a.id).CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:

@@ -33,7 +33,7 @@ REDUCTIONS = {
 
 
 class Store(dist.Store):
-    """What ranks put there by name. Waiting lets the others go on."""
+    """Keeps what ranks set by name, for all of them; a rank that waits lets the others go on."""
 
     contents: dict[str, bytes] = {}
 

@@ -25,7 +25,7 @@ PORT = "29500"  # torchrun's
 
 
 class Process:
-    """What one rank has of its own."""
+    """Holds what a rank would have as a process of its own: environment variables and its __main__ module."""
 
     def __init__(self, rank: int, count: int):
         numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "GROUP_RANK": 0}

@@ -40,7 +40,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass
 class Options:
-    """What a run is to be like, in the script's process and those that it starts.
+    """Holds the options of a run, for the script's process and those that it starts.
 
     machine: a key of chip.CHIPS. most: findings before launches fail. timed: whether the model times what is between
     events. findings: a file that gets a line of JSON for each finding, note and launch. strict: whether notes are
@@ -90,7 +90,7 @@ class Loud(Session):
     def show(self, head: str, of: str, found: EmulatorError) -> None:
         """of: the class of the finding."""
         print(f"{head}: {found}", file=sys.stderr, flush=True)
-        self.write({"class": of, "kind": found.kind, "message": found.message, "where": found.where})
+        self.write({"class": of, "kind": found.kind, "message": found.told, "where": found.where})
 
     def write(self, row: dict) -> None:
         if self.file:
@@ -107,7 +107,7 @@ class Loud(Session):
 
 
 def written(launch: Launch) -> list[list[str]]:
-    """What memory that a launch wrote to holds now: names with digests. Nothing is known of one without checks.
+    """Return names and digests of the memory that a launch wrote to; none for a launch without checks.
 
     What several devices may access is left out: others may be at it.
     """
@@ -296,11 +296,14 @@ def is_launch_failure(error: BaseException) -> bool:
 
 
 def explained(error: BaseException) -> str:
-    """The traceback of what a script raises, as if it ran without us; of a finding, which has been shown, the place."""
+    """The traceback of what a script raises, as if it ran without us; of a finding, which has been shown, the place.
+
+    Of what CuTe DSL raises, too, the frames are the script's: line and column of its own code are in the message.
+    """
     folders = [str(ROOT / "emulator"), os.path.dirname(click.__file__)]
     known = error in DEVICE.session.errors or DEVICE.session.failure and is_launch_failure(error)
     hopper = bool(OTHER_ARCH.search(str(error))) and DEVICE.chip is CHIPS["b200"]
-    if known or hopper:
+    if known or hopper or type(error).__module__.partition(".")[0] == "cutlass":
         folders += [os.path.dirname(module.__file__) for module in [sys.modules.get("cutlass")] if module]
     found = traceback.TracebackException.from_exception(error)
     part = found

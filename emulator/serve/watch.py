@@ -12,15 +12,20 @@ from collections.abc import Callable
 from ..errors import Hang
 from ..machine.launch import Launch
 
+SAYS = "emulator: "  # begins a line on stderr
 FIRST_BEAT_S, BEAT_S = 10.0, 30.0  # when the first heartbeat comes, and how long it is to each later one
 
 
+def on_stderr(text: str) -> None:
+    print(SAYS + text, file=sys.stderr, flush=True)
+
+
 @contextlib.contextmanager
-def watched(running: Callable[[], list[Launch]], limit: float = 0.0):
+def watched(running: Callable[[], list[Launch]], limit: float = 0.0, say: Callable[[str], None] = on_stderr):
     """Tell where launches are that share an engine, while the block runs, from another thread.
 
     running: returns those that run at the moment. limit: seconds after which the block ends with a Hang that says where
-    the warps are; 0 for none.
+    the warps are; 0 for none. say: is given the sentences.
     """
     over = threading.Event()
     began = time.monotonic()
@@ -33,7 +38,7 @@ def watched(running: Callable[[], list[Launch]], limit: float = 0.0):
                 launches[0].engine.at(-math.inf, lambda: stop(launches, limit))
                 return
             if launches:
-                print(f"emulator: {describe(launches, now - began)}", file=sys.stderr, flush=True)
+                say(describe(launches, now - began))
             following = now + BEAT_S
 
     thread = threading.Thread(target=beat, daemon=True, name="emulator heartbeat")

@@ -33,8 +33,8 @@ class MBarrier(Waitable):
     """
 
     __slots__ = (
-        "name", "expected", "pending", "tx", "phase", "owner", "born", "fenced", "made_by", "last", "key", "released",
-        "completed",
+        "name", "expected", "pending", "tx", "bytes", "announced_by", "phase", "owner", "born", "fenced", "made_by",
+        "last", "key", "released", "completed",
     )  # fmt: skip
 
     def __init__(self, count: int, name: str, by: Actor, who: object = None, key: tuple | None = None):
@@ -45,6 +45,8 @@ class MBarrier(Waitable):
         self.name = name
         self.expected = self.pending = count
         self.tx = 0
+        self.bytes = 0  # that this phase expects
+        self.announced_by: object = None  # the instruction that last expected some
         self.phase = 0
         self.owner, self.made_by = by.space.key(("mbarrier.init", by.uid)), who
         self.born = by.order.next(self.owner, who)
@@ -100,7 +102,7 @@ class MBarrier(Waitable):
         """Returns the token. who: names the instruction. hands_on: what it releases."""
         self.last = who
         if expect is not None:
-            self._expect(expect)
+            self._expect(expect, who)
         state = self.token()
         if count < 1 or count > self.pending:
             raise Fault("mbarrier", f"{self.name}: arrival of {count} with {self.pending} of {self.expected} pending")
@@ -119,8 +121,11 @@ class MBarrier(Waitable):
             raise Fault("mbarrier", f"{self.name}: more than {MAX_COUNT} pending arrivals")
         self.pending += 1
 
-    def _expect(self, count: int):
+    def _expect(self, count: int, who: object):
         self.tx += count
+        if count > 0:
+            self.bytes += count
+            self.announced_by = who
         if abs(self.tx) > MAX_TX:
             raise Fault("mbarrier", f"{self.name}: transaction count {self.tx} beyond {MAX_TX}")
 
@@ -128,7 +133,7 @@ class MBarrier(Waitable):
         """expect_tx with a positive, complete_tx with a negative count. who, hands_on: as of `arrive`."""
         self.released.add(hands_on)
         self.last = who
-        self._expect(count)
+        self._expect(count, who)
         self._maybe_complete()
 
     def _maybe_complete(self):
@@ -136,7 +141,7 @@ class MBarrier(Waitable):
             raise Fault("mbarrier", f"more bytes have arrived than the phase expects: {self}")
         if self.pending == 0 and self.tx == 0:
             self.phase += 1
-            self.pending = self.expected
+            self.pending, self.bytes = self.expected, 0
             self.completed.add(self.released.knowledge)
             self.released = Released()
             self.wake()
@@ -150,10 +155,10 @@ class MBarrier(Waitable):
 
     def __str__(self):
         last = f"last arrival: {self.last}" if self.last else "no arrival yet"
-        return (
-            f"{self.name} (phase {self.phase}, {self.pending} of {self.expected} arrivals pending, "
-            f"{self.tx} transaction bytes outstanding, {last})"
-        )
+        left = f"{self.tx} transaction bytes outstanding"
+        if self.bytes:
+            left += f" ({self.bytes - self.tx} of {self.bytes} have arrived, expected by {self.announced_by})"
+        return f"{self.name} (phase {self.phase}, {self.pending} of {self.expected} arrivals pending, {left}, {last})"
 
 
 class Collective(Waitable):

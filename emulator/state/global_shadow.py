@@ -116,15 +116,17 @@ class GlobalShadow:
                 plane.note_read(index, key, self.order.next(key, who))
 
     def write(
-        self, addresses: np.ndarray, size: int, by: Actor, key, who: object, marks: int, changed=None
+        self, addresses: np.ndarray, size: int, by: Actor, key, who: object, marks: int, changed=None, idle=None
     ) -> None:
-        """`size` bytes are written at each address. marks: see order.py; changed: see shadow.py, of all addresses."""
+        """`size` bytes are written at each address. marks: see order.py; changed: see shadow.py, of all addresses.
+        idle(conflicts): whether an asynchronous store changes nothing, whichever of those it conflicts with is last."""
         for region, at in self._located(addresses, size, True):
             places = partial(self._places, self.shadow_of(region), region)
             if marks & STRONG:
                 self._reach(places(at, size), region, by, f"{who} changes", bool(marks & SYSTEM))
             conflicts = store(places, at, size, by, marks, key, who, changed if len(at) == len(addresses) else None)
-            self._conflict(conflicts, "write", region, by)
+            note = "identical-stores" if conflicts and idle is not None and idle(conflicts) else ""
+            self._conflict(conflicts, "write", region, by, note)
 
     def shadow_of(self, region: Region) -> Shadow:
         """The shadow of a region, made when something is written to it, or may be."""
@@ -163,9 +165,11 @@ class GlobalShadow:
             return shadow.elements(at, size)
         return shadow.elements((at[:, None] + np.arange(size)).ravel(), 1)
 
-    def _conflict(self, conflicts, access: str, region: Region, by: Actor) -> None:
+    def _conflict(self, conflicts, access: str, region: Region, by: Actor, note: str = "") -> None:
         if conflicts:
             first = conflicts[0]
             at = first.at - region.start % WORD
             message = f"{access} of {region.name} at byte {at}, which {self.order.who(first.number)} may still "
-            self.report(Fault("race", f"{message}{first.use}: nothing that {by} has waited for comes after that"))
+            message += f"{first.use}: nothing that {by} has waited for comes after that"
+            message += "; the bytes are equal" * bool(note)
+            self.report(Fault("race", message, note=note))

@@ -185,9 +185,9 @@ class TensorMemory:
         """written: bool [groups of 32 lanes, lanes, columns], a view of self.written that starts at (lane, column)."""
         if not written.all():
             group, row, col = np.argwhere(~written)[0]
-            self._report_uninitialised(lane + 32 * int(group) + int(row), column + int(col), what)
+            self._report(self._uninitialised(lane + 32 * int(group) + int(row), column + int(col), what))
 
-    def _report_uninitialised(self, lane: int, column: int, what: str) -> None:
+    def _uninitialised(self, lane: int, column: int, what: str) -> Fault:
         def written_by():
             if self.written[lane, column]:
                 return self._order.who(int(self.shadow.written[lane // HALF * COLUMNS + column]))
@@ -195,7 +195,7 @@ class TensorMemory:
 
         fault = Fault("tmem-uninitialised", f"{what} reads lane {lane}, column {column}, which nothing has written")
         fault.written_by = written_by
-        self._report(fault)
+        return fault
 
     def read(self, lane: int, lanes: int, column: int, columns: int, what: str) -> np.ndarray:
         """A view of the cells, uint32 [lanes, columns]. `what` names the reader in faults."""
@@ -234,19 +234,25 @@ class TensorMemory:
         return (lane + lanes) * COLUMNS + column + columns
 
     def load(
-        self, addr: int, quadrant: int, shape: str, num: int, pack: bool = False, half_split: int = 0
-    ) -> np.ndarray:
+        self, addr: int, quadrant: int, shape: str, num: int, pack: bool = False, half_split: int = 0,
+        unwritten: Callable[[Fault, list[int]], None] | None = None,
+    ) -> np.ndarray:  # fmt: skip
         """tcgen05.ld by a warp with warp id % 4 == quadrant. Returns uint32 [registers, 32 threads].
 
-        Fault "tmem-lane-access", "tmem-out-of-bounds", "tmem-shape"; reports "tmem-uninitialised".
+        unwritten: gets, in place of the report, the fault of loading cells that nothing has written, and which of the
+        registers hold them. Fault "tmem-lane-access", "tmem-out-of-bounds", "tmem-shape"; reports "tmem-uninitialised".
         """
         what = f"tcgen05.ld.{shape}.x{num}"
         index = self._access(addr, quadrant, shape, num, pack, half_split, what)
         written, cells = self.written.ravel(), self.cells.ravel()
         valid = written[index] & written[index + 1] if pack else written[index]
         if not valid.all():
-            first = int(index[~valid][0])
-            self._report_uninitialised(first // COLUMNS, first % COLUMNS, what)
+            lane, column = divmod(int(index[~valid][0]), COLUMNS)
+            fault = self._uninitialised(lane, column, what)
+            if unwritten is None:
+                self._report(fault)
+            else:
+                unwritten(fault, np.flatnonzero(~valid.all(axis=1)).tolist())
         if pack:
             return (cells[index] & 0xFFFF) | (cells[index + 1] << 16)
         return cells[index]

@@ -21,11 +21,12 @@ ELEMENT = {1: 16, 2: 16, 4: 32, 8: 64, 16: 128}  # bytes of an element -> bits o
 
 
 def note_global(
-    g: LaneGroup, addresses, size: int, write: bool, origin, key=None, marks: int = GENERIC, changed=None
+    g: LaneGroup, addresses, size: int, write: bool, origin, key=None, marks: int = GENERIC, changed=None, idle=None
 ):
     """Lanes access `size` bytes at addresses (an array or one) of global memory.
 
-    key: the component whose event it is, if not the warp's own; marks, changed: see state/order.py, state/shadow.py.
+    key: the component whose event it is, if not the warp's own; marks, changed: see state/order.py, state/shadow.py;
+    idle: see GlobalShadow.write.
     """
     dependencies = g.launch.dependencies
     if not (g.launch.checks or dependencies.before):
@@ -39,7 +40,7 @@ def note_global(
     if write:
         if key is None:
             actor.unfenced |= g.lane_mask
-        shadow.write(addresses, size, actor, key or actor.key, origin, marks, changed)
+        shadow.write(addresses, size, actor, key or actor.key, origin, marks, changed, idle)
     else:
         shadow.read(addresses, size, actor, key or actor.key, origin, marks)
 
@@ -263,7 +264,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
 
 
 def _changed(g: LaneGroup, addresses: np.ndarray, size: int, values: tuple) -> np.ndarray:
-    """Which lanes store another value to global memory than is there."""
+    """Return which lanes store another value to global memory than is there."""
     memory, mask = g.launch.memory, alu.MASK[8 * size]
     there = (memory.gather(addresses + np.uint64(k * size), size) for k in range(len(values)))
     return np.logical_or.reduce([old != (v & mask) for old, v in zip(there, values, strict=True)])

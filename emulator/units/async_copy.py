@@ -65,6 +65,10 @@ class BulkGroups(Waitable):
         """A store that no wait has waited for, if there is one."""
         return next((op for group in [*self.committed, self.open] for op in group if not op.awaited), None)
 
+    def under_way(self) -> list[StoreOp]:
+        """The stores that have not written yet, in their order."""
+        return [op for group in [*self.committed, self.open] for op in group if not op.done]
+
     def _older(self, allowed: int) -> list[list[StoreOp]]:
         return self.committed[: max(0, len(self.committed) - allowed)]
 
@@ -75,16 +79,42 @@ class BulkGroups(Waitable):
 class StoreOp:
     """One bulk store: `read` once its source is free, `done` once its destination is written.
 
-    `awaited` once its thread has waited for either. number: the latest of its events.
+    `awaited` once its thread has waited for either. number: the latest of its events. source() is what it stores as
+    long as it has not read it, write(view) puts that where it belongs in what view(address, bytes, True) gives.
     """
 
-    __slots__ = ("what", "read", "done", "awaited", "owner", "number")
+    __slots__ = ("what", "read", "done", "awaited", "owner", "number", "source", "write")
 
-    def __init__(self, groups: BulkGroups, what, number: int = 0):
-        self.what, self.number = what, number
+    def __init__(self, groups: BulkGroups, what, number: int = 0, source=None, write=None):
+        self.what, self.number, self.source, self.write = what, number, source, write
         self.read = self.done = self.awaited = False
         self.owner = groups
         groups.open.append(self)
+
+
+def changes_nothing(g: LaneGroup, source, write, conflicts) -> bool:
+    """Whether a bulk store, of source() by write, puts the bytes that are there, or that stores will which it
+    conflicts with and which are under way."""
+    if any(conflict.use == "read" for conflict in conflicts):
+        return False
+    copies: dict[int, np.ndarray] = {}  # of regions, by their addresses
+    touched = []
+
+    def view(address: int, size: int, _=True):
+        region = g.launch.memory.find(address, size, False)
+        if region.start not in copies:
+            copies[region.start] = region.data.copy()
+        piece = copies[region.start][address - region.start : address - region.start + size]
+        touched.append((piece, piece.copy()))
+        return piece
+
+    for who in {g.warp.actor.order.log[conflict.number] for conflict in conflicts}:
+        for groups in who.warp.bulk.values():
+            for op in groups.under_way():
+                op.write(op.source(), view)
+    touched.clear()
+    write(source(), view)
+    return all((piece == before).all() for piece, before in touched)
 
 
 def arrive(g: LaneGroup, when: float, origin, land):
@@ -97,14 +127,14 @@ def arrive(g: LaneGroup, when: float, origin, land):
 
 
 # -- tensor copies -----------------------------------------------------------------------------------------
-def note_box(g: LaneGroup, tm, at, mode: str, write: bool, key, origin, marks: int = 0):
-    """Note that a tensor copy touches a box of global memory; key, origin, marks: as of `note_global`."""
+def note_box(g: LaneGroup, tm, at, mode: str, write: bool, key, origin, marks: int = 0, idle=None):
+    """Note that a tensor copy touches a box of global memory; key, origin, marks, idle: as of `note_global`."""
     if g.launch.checks or g.launch.dependencies.before:
         boxes = [at] if mode == "tile" else [(at[0], row) for row in at[1:]]
         for box in boxes:
             starts, nbytes = tma.row_addresses(tm, box, write)
             if len(starts):
-                note_global(g, starts, nbytes, write, origin, key, marks)
+                note_global(g, starts, nbytes, write, origin, key, marks, idle=idle)
 
 
 def store_keys(g: LaneGroup, p: int):
@@ -192,38 +222,39 @@ def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
         end = offset + tm.shared_bytes * boxes
         reading = cta.smem.begin(offset, end, False, origin, g.warp.actor, key, whole=whole, note=EXIT)
         box = (cta, offset, at, id(tm))
-        if box not in issued:  # lanes that store one box write the same
-            note_box(g, tm, at, mode, True, writing, origin, STRONG if reduction else 0)
-        note_map(g, map_at, key, origin)
 
-        def write(image, tm=tm, at=at):
+        def write(image, view, tm=tm, at=at):
             if reduction:
-                tma.reduce_box(tm, at, image, reduction, g.launch.memory.view)
+                tma.reduce_box(tm, at, image, reduction, view)
             elif mode == "tile::scatter4":
-                tma.store_scatter4(tm, at, image, g.launch.memory.view)
+                tma.store_scatter4(tm, at, image, view)
             else:
-                tma.store_box(tm, at, image, g.launch.memory.view)
+                tma.store_box(tm, at, image, view)
 
         def source(cta=cta, offset=offset, nbytes=nbytes, tm=tm):
             return swizzle.gather(cta.smem.bytes, offset, nbytes, tm.swizzle, tm.atom, tm.row_bytes)
 
+        if box not in issued:  # lanes that store one box write the same
+            idle = partial(changes_nothing, g, source, write)
+            note_box(g, tm, at, mode, True, writing, origin, STRONG if reduction else 0, idle)
+        note_map(g, map_at, key, origin)
         if box not in issued:
             issued[box] = g.clock.tma_store(g, tm, map_at, at, nbytes)
         _store_later(g, p, cta, reading, source, write, issued[box], origin)
 
 
 def _store_later(g: LaneGroup, p: int, cta, reading, source, write, times: tuple[float, float], origin):
-    op = StoreOp(bulk_groups(g, p), origin, g.warp.actor.order.now)
+    op = StoreOp(bulk_groups(g, p), origin, g.warp.actor.order.now, source, write)
     engine = g.engine
 
     def read():
         image = source()
         cta.smem.end(reading)
-        op.read = True
+        op.read, op.source = True, lambda: image
         op.owner.wake()
 
         def finish():
-            write(image)
+            write(image, g.launch.memory.view)
             op.done = True
             engine.progress += 1
             op.owner.wake()
@@ -307,17 +338,21 @@ def _bulk_to_global(g: LaneGroup, p, a, b, n, origin, reduction):
     reading = cta.smem.begin(offset, offset + n, False, origin, g.warp.actor, key, whole=True, note=EXIT)
     memory = g.launch.memory
     memory.view(a, n, True)
-    note_global(g, a, n, True, origin, writing, STRONG if reduction else 0)
 
-    def write(image):
-        target = memory.view(a, n, True)
+    def write(image, view):
+        target = view(a, n, True)
         if reduction:
             tma.bulk_reduce(target, image, *reduction)
         else:
             target[:] = image
 
+    def source():
+        return cta.smem.bytes[offset : offset + n].copy()
+
+    idle = partial(changes_nothing, g, source, write)
+    note_global(g, a, n, True, origin, writing, STRONG if reduction else 0, idle=idle)
     times = g.clock.bulk_store(g, a, n)
-    _store_later(g, p, cta, reading, lambda: cta.smem.bytes[offset : offset + n].copy(), write, times, origin)
+    _store_later(g, p, cta, reading, source, write, times, origin)
 
 
 def bulk_prefetch(g: LaneGroup, address, size, mask):

@@ -127,7 +127,7 @@ def barrier_at(g: LaneGroup, address: int, asynchronous: bool = False) -> MBarri
 
 
 def landed(op, hands_on: Knowledge | None) -> Knowledge | None:
-    """What a copy hands on to those who wait for its mbarrier: itself, and what its thread knew. op: an InFlight."""
+    """Return what those learn who wait for a copy's mbarrier: the copy, and what its thread knew. op: an InFlight."""
     if hands_on is not None:
         hands_on = hands_on.copy()
         hands_on.clock[KNOWN, op.key[1]] = op.number
@@ -241,9 +241,13 @@ def mbarrier_try_wait(g: LaneGroup, address, phase, parity: bool, limit: int | N
 
 
 def mbarrier_test(g: LaneGroup, address, phase, parity: bool, relaxed: bool):
+    origin = g.origin("wait")
+
     def one(a, ph):
         barrier = barrier_at(g, a)
         done = barrier.test_parity(ph) if parity else barrier.test_state(ph)
+        if done:
+            g.warp.passed = barrier, barrier.phase, origin
         if done and relaxed:
             g.warp.actor.hear(barrier.completed.knowledge)
         elif done:

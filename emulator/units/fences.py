@@ -6,10 +6,10 @@ from ..state.order import ASYNC_GLOBAL, ASYNC_SHARED, SCOPES, Knowledge, Release
 from .group import LaneGroup
 
 
-def fenced(g: LaneGroup, what: str) -> bool:
-    """Before a release beyond the CTA: False until what this warp did is performed. what: see Clock.fence."""
+def fenced(g: LaneGroup, what: str, scope: str = "gpu") -> bool:
+    """Before a release beyond the CTA: False until what this warp did is performed. what, scope: see Clock.fence."""
     if g.token is None:
-        until = g.clock.fence(g, what)
+        until = g.clock.fence(g, what, scope)
         if until <= g.t:
             return True
         g.token = until
@@ -64,26 +64,26 @@ def fence_proxy_acquire(g: LaneGroup, mask):
 
 
 def publish(g: LaneGroup, mask=True):
-    """What lanes of this warp wrote is there for whoever waits for them."""
+    """Make what lanes of this warp wrote visible to whoever waits for them."""
     if g.launch.checks:
         g.warp.actor.publish(g.lanes_of(mask))
 
 
 def handed_on(g: LaneGroup, scope: str = "cta") -> Knowledge | None:
-    """What an arrival of this warp hands on. scope: "" for a relaxed one, which hands on what a fence has covered."""
+    """Return what an arrival of this warp releases. scope: "" for a relaxed one: only what a fence has covered."""
     if not g.launch.checks:
         return None
     return g.warp.actor.released() if scope else g.warp.actor.released(SCOPES["cluster"])
 
 
 def learn(g: LaneGroup, released: Released):
-    """This warp has waited for those who came to a barrier."""
+    """Order this warp after those who came to a barrier that it has waited for."""
     if g.launch.checks:
         g.warp.actor.learn(released.knowledge)
 
 
 def release(g: LaneGroup):
-    """What this warp did is performed for those who acquire (8.8)."""
+    """Perform what this warp did for those who acquire (8.8)."""
     for land in list(g.warp.remote_arrivals):
         land()
 

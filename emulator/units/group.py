@@ -85,6 +85,10 @@ class LaneGroup(ABC):
         """Call something at a later time, on the account of the instruction `origin`."""
 
     @abstractmethod
+    def hold_garbage(self, fault, registers: list[int]) -> None:
+        """The instruction loads into these registers what nothing has written: `fault`, once that decides something."""
+
+    @abstractmethod
     def need_whole_warp(self, what: str) -> None:
         """Raise Fault("divergence") unless all lanes of the warp that have not exited are here. what: for messages."""
 

@@ -25,7 +25,7 @@ def _words(g: LaneGroup, name: str, size: int):
 
 
 def _number(g: LaneGroup, address: int, size: int, lane: int) -> int:
-    """What lies at a generic address of the lane at a position."""
+    """Load the number at a generic address for the lane at a position."""
     return pick(access.load(g, "generic", address, size, 1, True)[0], lane)
 
 

@@ -323,15 +323,19 @@ def ld(g: LaneGroup, shape, num, pack, split, address, registers):
     origin = g.origin("tcgen05.ld")
     quadrant, tmem, number = g.warp.index % 4, g.cta.tmem, 0
 
-    def fetch():
+    def fetch(unwritten=lambda *_: None):
         if not g.clock.moves_data:
             return (0,) * len(registers)
-        return tmem.load(address, quadrant, shape, num, pack, split)
+        return tmem.load(address, quadrant, shape, num, pack, split, unwritten)
+
+    def hold_garbage(fault, which):
+        fault.where = origin.place()
+        g.hold_garbage(fault, [registers[k] for k in which if registers[k] >= 0])
 
     if g.launch.checks:
         key, actor, touched = component(g, LD), g.warp.actor, places(address, shape, num, pack, split)
         tmem.check_order(touched, actor, False, "read")
-        fetch()  # misuse shows at the instruction itself
+        fetch(hold_garbage)  # misuse shows at the instruction itself
         number = actor.order.next(key, origin)
         tmem.shadow.note_read(touched, key, number)
     early = fetch() if g.clock.tmem_load(g, len(registers)) else None

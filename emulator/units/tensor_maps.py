@@ -38,7 +38,7 @@ def _note_change(g: LaneGroup, address: int, origin):
 
 
 def descriptor_bytes(g: LaneGroup, address: int) -> bytes:
-    """What is read of the tensormap at a generic address."""
+    """Load the bytes of the tensormap at a generic address."""
     if address % 64:
         raise Fault("misaligned", f"tensormap at {address:#x}")
     if address >= PARAM_WINDOW:

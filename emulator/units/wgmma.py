@@ -115,7 +115,7 @@ class Warpgroup:
 
 
 class Issued:
-    """What a warp has issued: wgmmas since the last commit, and committed groups that it has not waited for.
+    """Tracks a warp's wgmmas: those since the last commit, and committed groups that it has not waited for.
 
     fenced: its registers at the last wgmma.fence, and what wgmmas have put there since.
     """
@@ -213,7 +213,7 @@ def _uniform(value):
 
 
 def _register(g: LaneGroup, number: int):
-    """What a wgmma reads there."""
+    """Return the value of a register that a wgmma reads; a fault if it is not written, not fenced, or in use."""
     value, fenced = g.R[number], g.warp.wgmmas.fenced
     name = g.program.kernel.registers[number].name
     if value is None:
@@ -322,7 +322,7 @@ def _begin(g: LaneGroup, op: Wgmma, group: Warpgroup):
 
 
 def _deliver(g: LaneGroup, group: list):
-    """This warp has waited for a group: the registers of accumulators that none after it uses get their values."""
+    """Give accumulators of a group that this warp has waited for their values, unless a later wgmma uses them."""
     member, fenced = g.warp.index % WARPS, g.warp.wgmmas.fenced
     for op, accumulator, a in group:
         for number, value in a if g.launch.checks else ():

@@ -7,8 +7,9 @@ with where their time goes; a difference is called one only if it is larger than
 
 import dataclasses
 
-from evaluation.commands import ranking
-from evaluation.commands.show import Screen
+from evaluation.commands import interrupt, ranking
+from evaluation.commands.devices import OWN
+from evaluation.commands.show import Screen, count
 from evaluation.judge import modelled
 from evaluation.judge.configs import parse_config
 from evaluation.judge.judge import configs_of, judge, measure_pairs, work
@@ -90,8 +91,10 @@ def compared(case: TestCase, first: Verdict, second: Verdict, rounds: Stats | No
     return found
 
 
-def run(screen: Screen, sides: list[Side], cases: list[TestCase], options: Options) -> list[Compared]:
-    """Judges both sides on all cases.
+def run(
+    screen: Screen, sides: list[Side], numbers: list[int], cases: list[TestCase], options: Options
+) -> list[Compared]:
+    """Judges both sides on all cases, which have these numbers. If that is interrupted, shows those that are done.
 
     Raises Refused for a submission that cannot be imported, ValueError for a change that its Config refuses.
     """
@@ -103,13 +106,38 @@ def run(screen: Screen, sides: list[Side], cases: list[TestCase], options: Optio
                     raise ValueError(f"{name}: {reply['error']}")
                 screen.line(f"{name}: {reply['config']}")
     weights = [work(case, timed=True) for case in cases]
+    done: dict[int, dict[int, Verdict] | tuple] = {}  # case -> what there is of it
+
+    def interrupted() -> None:
+        whole = [index for index, pair in sorted(done.items()) if len(pair) > 1]
+        screen.line(f"interrupted: {len(whole)} of {count(len(cases), 'case')} done")
+        if whole:
+            pairs = [compared(cases[i], *(done[i][side] for side in range(len(done[i])))) for i in whole]
+            show(screen, sides, pairs, [numbers[i] for i in whole])
+
     if options.device == "cuda":
-        with screen.progress("pairs", weights, workers=None) as advance:
-            pairs = measure_pairs(cases, tuple(each), lambda index, pair: advance(index))
+
+        def measured(index: int, pair: tuple) -> None:
+            done[index] = pair
+            advance(index)
+
+        with interrupt.showing(interrupted), screen.progress("pairs", weights, workers=None) as advance:
+            pairs = measure_pairs(cases, tuple(each), measured)
         return [compared(case, *pair) for case, pair in zip(cases, pairs)]
-    with screen.progress("compare", weights * 2, "run", options.jobs) as advance:
+
+    def ended(index: int, verdict: Verdict) -> None:
+        side, case = divmod(index, len(cases))
+        done.setdefault(case, {})[side] = verdict
+        advance(index)
+
+    def beat(index: int, text: str) -> None:
+        side, case = divmod(index, len(cases))
+        screen.beat(f"case {numbers[case]} of {'AB'[side]}: {text}")
+
+    workers = options.jobs if all(side.submission == OWN for side in sides) else None
+    with interrupt.showing(interrupted), screen.progress("compare", weights * 2, "run", workers) as advance:
         of_each = [of_side for of_side in each for _ in cases]
-        verdicts = judge(cases * 2, of_each, lambda index, verdict: advance(index))
+        verdicts = judge(cases * 2, of_each, ended, on_beat=beat)
     return [compared(case, *pair) for case, *pair in zip(cases, verdicts[: len(cases)], verdicts[len(cases) :])]
 
 

@@ -1,4 +1,5 @@
-"""Ends a command at once on Ctrl-C and SIGTERM: one line, exit code 130 or 143, no process, no temporary file left."""
+"""Ends a command at once on Ctrl-C and SIGTERM: what was done is shown, then one line; exit code 130 or 143, no process
+and no temporary file left."""
 
 import atexit
 import contextlib
@@ -9,10 +10,24 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 
 from evaluation.judge import isolation, jobs
 
 PATIENCE_S = 1.0  # for threads that share jobs to see that nothing works any more
+
+
+_shows: list[Callable[[], None]] = []
+
+
+@contextlib.contextmanager
+def showing(show: Callable[[], None]):
+    """Has an end of this block by a signal call show(), in the main thread, for what has been done until then."""
+    _shows.append(show)
+    try:
+        yield
+    finally:
+        _shows.remove(show)
 
 
 def install() -> None:
@@ -27,6 +42,9 @@ def install() -> None:
     def end(number, frame):
         for ignored in (signal.SIGINT, signal.SIGTERM):
             signal.signal(ignored, signal.SIG_IGN)
+        for show in _shows:
+            with contextlib.suppress(BaseException):
+                show()
         with contextlib.suppress(BaseException):
             shown = "\x1b[?25h" if sys.stdout.isatty() else ""  # a progress bar hides the cursor
             stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)

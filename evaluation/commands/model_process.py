@@ -14,17 +14,33 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import emulator
 from emulator.model import report
 from emulator.model.steady import Steady
 from emulator.model.trace import Trace
+from emulator.serve import watch
 from evaluation import ROOT
 from evaluation.judge import configs, modelled
 from evaluation.judge.jobs import share
 from evaluation.judge.loading import explain
+from evaluation.judge.verdict import legible
+
+BEAT_S = 1.0  # how often what a process says is looked for
 
 # ---- in the child process
+
+
+@contextlib.contextmanager
+def timing(profile: str, trace: Trace | None, enough: Steady | None):
+    """Is emulator.timing, and says on stderr how far a launch is that takes long."""
+    block = []
+    with watch.watched(lambda: [one.launch for timed in block if timed.run for one in timed.run.active]):
+        with emulator.timing(profile, trace, enough) as timed:
+            block.append(timed)
+            yield timed
 
 
 def timed_reply(request, timed, steady: Steady, trace: Trace | None, launches: list[int]) -> dict:
@@ -56,10 +72,10 @@ def child(kind: type, serve) -> None:
 # ---- in the evaluator's process
 
 
-def ask(request, timeout: float) -> dict:
+def ask(request, timeout: float, on_beat=lambda text: None) -> dict:
     """Runs the module of the request's class as a script, and returns its reply, or {"error": reason}.
 
-    timeout: seconds until the process is killed.
+    timeout: seconds until the process is killed. on_beat: is told how far it is.
     """
     with tempfile.TemporaryDirectory(prefix="group-gemm-") as directory:
         files = [os.path.join(directory, name) for name in ("request.json", "reply.json")]
@@ -71,9 +87,8 @@ def ask(request, timeout: float) -> dict:
                 command, cwd=directory, env=environment, stdout=log, stderr=log, start_new_session=True
             )
             try:
-                process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                return {"error": f"no time within {timeout:g} s, process killed"}
+                if not ends(process, timeout, Path(log.name), on_beat):
+                    return {"error": f"no time within {timeout:g} s, process killed"}
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -88,8 +103,27 @@ def ask(request, timeout: float) -> dict:
         return reply
 
 
-def ask_all(requests: list, jobs: int, timeout: float, on_reply=lambda index, reply: None) -> list[dict]:
-    """Asks for a reply to each request, the largest problems first; `on_reply` is called as they come in."""
+def ends(process: subprocess.Popen, timeout: float, log: Path, on_beat) -> bool:
+    """Waits for a process to end, for so many seconds, and passes on what `timing` says meanwhile: whether it has."""
+    deadline, told = time.monotonic() + timeout, 0
+    while True:
+        try:
+            process.wait(max(0.0, min(BEAT_S, deadline - time.monotonic())))
+            return True
+        except subprocess.TimeoutExpired:
+            lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(watch.SAYS)]
+            for line in lines[told:]:
+                on_beat(legible(line.removeprefix(watch.SAYS)))
+            told = len(lines)
+            if time.monotonic() >= deadline:
+                return False
+
+
+def ask_all(
+    requests: list, jobs: int, timeout: float, on_reply=lambda index, reply: None, on_beat=lambda index, text: None
+) -> list[dict]:
+    """Asks for a reply to each request, the largest problems first; `on_reply` is called as they come in, `on_beat`, in
+    some thread, to say how far one is that takes long."""
     replies: list[dict] = [{"error": "not run"} for _ in requests]
 
     def done(index: int, reply: dict) -> None:
@@ -98,5 +132,5 @@ def ask_all(requests: list, jobs: int, timeout: float, on_reply=lambda index, re
 
     order = sorted(range(len(requests)), key=lambda index: requests[index].size, reverse=True)
     processes = range(min(jobs, len(requests)))
-    share(order, processes, lambda _, index: ask(requests[index], timeout), done)
+    share(order, processes, lambda _, index: ask(requests[index], timeout, lambda text: on_beat(index, text)), done)
     return replies

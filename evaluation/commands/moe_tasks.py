@@ -152,7 +152,7 @@ def serve(request: Request) -> dict:
         more = {"config": str(config)}
     ends = [each * (i + 1) for i in range(len(calls))]
     steady = Steady(ends)
-    with emulator.timing(request.profile, trace, steady if request.extrapolate else None) as timed:
+    with model_process.timing(request.profile, trace, steady if request.extrapolate else None) as timed:
         for call in calls:
             call()
     reply = model_process.timed_reply(request, timed, steady, trace, ends)

@@ -4,11 +4,12 @@ The submission is imported and timed in one process of its own (model_process.py
 """
 
 import dataclasses
-import functools
 import importlib
 import os
 import sys
 from collections.abc import Callable
+
+import torch
 
 import emulator
 import reference
@@ -18,11 +19,12 @@ from emulator.model import report
 from emulator.model.steady import Steady
 from emulator.model.trace import Trace
 from emulator.serve import torch_cuda
-from evaluation.commands import model_process
+from evaluation.commands import interrupt, model_process
 from evaluation.commands.cases import shapes
 from evaluation.commands.show import Screen
 from evaluation.judge import configs, modelled
 from evaluation.judge.guards import Guards
+from evaluation.judge.inputs import mapped
 from evaluation.judge.loading import load_submission
 from evaluation.tasks.data import copied
 from evaluation.tasks.estimate import size
@@ -57,27 +59,30 @@ class Request:
 def givens(request: Request) -> tuple[Callable, int]:
     """Makes what gives each call its inputs, and says how many calls there are."""
     if request.modules:
-        torch_cuda.install()
         own = FolderModules(request.modules).__enter__().reference()  # for as long as this process lives
         args = {name: tuple(value) if isinstance(value, list) else value for name, value in request.args.items()}
         data = own.generate_input(**args)
         return lambda: copied(data), request.calls
     kind = reference.task_of(request.args)
-    data = kind.generate_input(**request.args)
-    upload = functools.partial(emulator.device_tensors, copy=False)
-    return lambda: kind.upload(data, upload), request.calls or kind.calls
+    data = kind.generate_input(**request.args, device=torch.device("cpu"))
+
+    def on_device(item):
+        there = emulator.device_tensors(item, copy=False)
+        return mapped(lambda tensor: tensor.as_subclass(torch_cuda.CudaTensor), there)
+
+    return lambda: kind.upload(data, on_device), request.calls or kind.calls
 
 
 def serve(request: Request) -> dict:
     """Times one request: the reply. Runs in a process of its own."""
-    emulator.install()  # before the submission imports the DSL
+    torch_cuda.install()  # before the submission imports the DSL
     given, calls = givens(request)
     guards = Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulator"))])
     kernel = load_submission(request.submission)
     launches, trace = [], Trace() if request.timeline else None
     steady = Steady(launches)
     held = []
-    with emulator.timing(request.profile, trace, steady if request.extrapolate else None) as timed:
+    with model_process.timing(request.profile, trace, steady if request.extrapolate else None) as timed:
         for _ in range(calls):
             data = given()
             held.append((data, kernel(data)))  # as the grader holds both: what one call allocates is no other call's
@@ -104,15 +109,30 @@ def run(
         Request(submission, case.args, profile, calls, extrapolate=False, timeline=to, modules=modules)
         for (_, case), to in zip(cases, folders)
     ]
-    with screen.progress("modelling profiles", [1.0] * len(requests), workers=None) as advance:
-        replies = model_process.ask_all(requests, jobs, timeout, lambda index, reply: advance(index))
-    for (number, case), reply, to in zip(cases, replies, folders):
-        if "error" in reply:
-            screen.line((f"case {number}", "red"), f": {reply['error']}")
-        else:
-            show(screen, f"case {number}: {case.spec if folder else shapes(case.args)}", reply, to)
-    if good := [reply for reply in replies if "error" not in reply]:
-        screen.line(f"Times are {modelled.label(good)}.")
+    done: dict[int, dict] = {}
+
+    def conclude() -> None:
+        for index, reply in sorted(done.items()):
+            number, case = cases[index]
+            if "error" in reply:
+                screen.line((f"case {number}", "red"), f": {reply['error']}")
+            else:
+                show(screen, f"case {number}: {case.spec if folder else shapes(case.args)}", reply, folders[index])
+        if good := [reply for reply in done.values() if "error" not in reply]:
+            screen.line(f"Times are {modelled.label(good)}.")
+
+    weights = [1.0] * len(cases)
+    with interrupt.showing(conclude), screen.progress("modelling profiles", weights, workers=None) as advance:
+
+        def ended(index: int, reply: dict) -> None:
+            done[index] = reply
+            advance(index)
+
+        def beat(index: int, text: str) -> None:
+            screen.beat(f"case {cases[index][0]}: {text}")
+
+        replies = model_process.ask_all(requests, jobs, timeout, ended, beat)
+    conclude()
     return replies
 
 

@@ -6,8 +6,9 @@ import time
 from xml.etree import ElementTree
 
 from emulator.model import uncertainty
+from evaluation.commands import interrupt
 from evaluation.commands.cases import chosen_cases, folder_cases, mnk, read_folder, shapes, task_cases
-from evaluation.commands.options import checked, choose_device, describe_device
+from evaluation.commands.devices import OWN, checked, choose_device, describe_device
 from evaluation.commands.show import Failure, Screen, count, dump_json, duration
 from evaluation.judge import folder_on_gpu, modelled
 from evaluation.judge.judge import judge, work
@@ -61,19 +62,50 @@ def run(
         screen.line(f"{folder.name}, compared by {folder.tolerance()}")
         screen.line(GUARANTEES_ON_GPU if device == "cuda" else GUARANTEES)
     else:
-        weights, workers = [work(case, timed) for case in cases], None if device == "cuda" else options.jobs
+        known = submission == OWN and device != "cuda"
+        weights, workers = [work(case, timed) for case in cases], options.jobs if known else None
     tasks = folder.name if folder else " and ".join(sorted({task_of(case.args).name for case in cases}))
-    with screen.progress(f"{section} of {tasks} on {describe_device(device)}", weights, workers=workers) as advance:
+    done: dict[int, Verdict] = {}
+
+    def conclude(which: list[int]) -> int:
+        chosen = [[items[index] for index in which] for items in (numbers, cases)]
+        verdicts = [done[index] for index in which]
+        return show_and_write(screen, section, *chosen, verdicts, options, json_file, junit)
+
+    def interrupted() -> None:
+        screen.line(f"interrupted: {len(done)} of {count(len(cases), 'case')} done")
+        if done:
+            conclude(sorted(done))
+
+    what = f"{section} of {tasks} on {describe_device(device)}"
+    with interrupt.showing(interrupted), screen.progress(what, weights, workers=workers) as advance:
         watch = LongCases(screen, numbers, weights, timeout) if folder else None
+
+        def ended(index: int, verdict: Verdict) -> None:
+            done[index] = verdict
+            if watch:
+                watch.ended(index)
+            advance(index)
+
         if folder and device == "cuda":
-            verdicts = folder_on_gpu.judge([*cases], options)
+            done |= enumerate(folder_on_gpu.judge([*cases], options))
         else:
-            verdicts = judge(
+            judge(
                 [*cases],
                 options,
-                on_verdict=lambda index, verdict: (watch and watch.ended(index), advance(index)),
+                on_verdict=ended,
                 on_start=watch.started if watch else lambda index: None,
+                on_beat=lambda index, text: screen.beat(f"case {numbers[index]}: {text}"),
             )
+    return conclude([*range(len(cases))])
+
+
+def show_and_write(
+    screen: Screen, section: str, numbers: list[int], cases: list, verdicts: list[Verdict], options: Options,
+    json_file: str | None, junit: str | None,
+) -> int:  # fmt: skip
+    """Shows what cases came to, and writes it to the files that are wanted: the exit code. Raises Failure."""
+    timed, device = options.timed, options.device
     print_table(screen, numbers, cases, verdicts, options)
     passed = all(verdict.status == "pass" for verdict in verdicts)
     replies = None

@@ -46,6 +46,13 @@ class Screen:
         else:
             self.console.print(Text.assemble(*parts), highlight=False, soft_wrap=True)
 
+    def beat(self, text: str) -> None:
+        """Says how far something is that takes long."""
+        if self.plain:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            self.console.print(Text(text), highlight=False)
+
     def table(self, columns: list[str], rows: list[list], title: str = "") -> None:
         """Writes a table. Columns whose names start with '<' are texts, the others figures. A cell is a string or
         (string, style)."""

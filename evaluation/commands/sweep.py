@@ -14,7 +14,8 @@ import re
 from pathlib import Path
 
 from evaluation import ROOT
-from evaluation.commands import ranking
+from evaluation.commands import interrupt, ranking
+from evaluation.commands.devices import OWN
 from evaluation.commands.show import Screen, count
 from evaluation.judge import modelled
 from evaluation.judge.configs import parse_config, parse_grid
@@ -140,7 +141,20 @@ def judge_and_keep(
     """Runs what is `todo`, keys of `first`, and adds each result to the file as it comes. cases: by their spec."""
     file.parent.mkdir(parents=True, exist_ok=True)
     weights = [work(cases[spec], timed=True) for spec, _ in todo]
-    with file.open("a") as out, screen.progress("sweep", weights, "run", options.jobs) as advance:
+    workers = options.jobs if options.submission == OWN else None
+
+    def beat(index: int, text: str) -> None:
+        spec, _ = todo[index]
+        screen.beat(f"{described(first[todo[index]].change)}, {spec}: {text}")
+
+    def interrupted() -> None:
+        screen.line(f"interrupted: what is done is in {file}; --resume goes on from there")
+
+    with (
+        file.open("a") as out,
+        interrupt.showing(interrupted),
+        screen.progress("sweep", weights, "run", workers) as advance,
+    ):
 
         def done(index: int, verdict: Verdict) -> None:
             outcome = first[todo[index]]
@@ -151,7 +165,7 @@ def judge_and_keep(
             advance(index)
 
         each = [dataclasses.replace(options, config=first[place].change) for place in todo]
-        judge([cases[spec] for spec, _ in todo], each, done)
+        judge([cases[spec] for spec, _ in todo], each, done, on_beat=beat)
 
 
 def what_fits(case: TestCase, outcome: Outcome, options: Options) -> str:

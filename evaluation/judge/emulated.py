@@ -6,6 +6,7 @@ touch; all else (inputs, results, checks, findings, times) this process never le
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 from emulator.arena import PAGE, Arena
 from emulator.errors import EmulatorError, Fault
@@ -16,6 +17,7 @@ from emulator.model.run import Recorded, TimedRun
 from emulator.model.tally import tallied
 from emulator.ptx.parse import parse
 from emulator.ptx.program import Program
+from emulator.serve.watch import watched
 from emulator.state.dependency import Dependencies
 from emulator.state.global_memory import GlobalMemory, Region
 from evaluation.judge.placed import Placed
@@ -26,7 +28,7 @@ _modules: dict[str, tuple] = {}  # PTX -> (module, {kernel: Program})
 
 
 class Garbled(Exception):
-    """What came as a launch is none that host code can have sent."""
+    """Raised for a message that no host code can have sent as a launch."""
 
 
 @dataclasses.dataclass
@@ -69,10 +71,11 @@ def internal(error: Exception) -> EmulatorError:
 
 class Device:
     """Runs and times the launches of one submission's process. heap: where the submission's part of the memory
-    begins. strict: whether what emulator.errors.NOTES has fails; else `notes` has it, once."""
+    begins. strict: whether what emulator.errors.NOTES has fails; else `notes` has it, once. say: is told, in a
+    sentence now and then, how far a launch is that takes long."""
 
-    def __init__(self, arena: Arena, heap: int, strict: bool = False):
-        self.arena, self.heap, self.strict = arena, heap, strict
+    def __init__(self, arena: Arena, heap: int, strict: bool = False, say: Callable[[str], None] = lambda text: None):
+        self.arena, self.heap, self.strict, self.say = arena, heap, strict, say
         self.notes: list[Fault] = []
         self.memory = GlobalMemory()
         self.texts: list[str] = []
@@ -170,7 +173,8 @@ class Device:
             self.number += 1
             counted = tallied(launch)
             self.predecessor = launch.dependencies
-            launch.run()
+            with watched(lambda: [launch], say=self.say):
+                launch.run()
             queued.read |= launch.params.read
             known = {note.lines for note in self.notes}
             self.notes += [note for note in launch.notes if note.lines not in known]
@@ -190,7 +194,8 @@ class Device:
         recorded = [Recorded(self.arguments(q), q.options, before=call) for q, call in zip(queue, before, strict=True)]
         run = TimedRun(profile, self.memory, recorded, trace, enough, moves_data=True)
         counted = [tallied(timed.launch) for timed in run.launches]
-        run.run()
+        with watched(lambda: [timed.launch for timed in run.active], say=self.say):
+            run.run()
         for queued, timed in zip(queue, run.launches, strict=True):
             queued.read |= timed.launch.params.read
         return run, counted
@@ -212,7 +217,7 @@ def unlike(snapshot: dict[tuple[int, int], list], other: dict[tuple[int, int], l
 
 
 def _written(parts: list) -> dict[int, bytes]:
-    """What is not zero, in pages by where they lie."""
+    """Return the pages that are not all zeros, by their offset."""
     found = {}
     for offset, data in parts:
         for at in range(0, len(data), PAGE):

@@ -1,8 +1,10 @@
 """Judges cases in a process of its own, the judge's; the submission's process is another. See ../README.md."""
 
+import contextlib
 import os
 import resource
 import socket
+from collections.abc import Callable
 
 import torch
 
@@ -12,7 +14,7 @@ from evaluation.judge.folder_trial import FolderTrial
 from evaluation.judge.gpu_trial import GpuTrial, MeasuredTrial, measure_in_turns
 from evaluation.judge.placed import OURS, THEIRS
 from evaluation.judge.recorded_calls import RecordedCalls
-from evaluation.judge.sandbox import Channel, Nursery
+from evaluation.judge.sandbox import Beat, Channel, Nursery
 from evaluation.judge.statistics import Stats
 from evaluation.judge.submission_process import SubmissionProcess
 from evaluation.judge.trial import Trial
@@ -24,11 +26,14 @@ HELD = 8.0  # GiB that the judge's process may need beside what the submission's
 
 class Examiner:
     """Judges cases one after the other. arena, heap: the memory shared with the submission's process, and the judge's
-    part of it."""
+    part of it. say: is told how far a long launch is."""
 
-    def __init__(self, options: Options, nursery: Nursery, directory: str, judges: list[int], arena: Arena, heap: Heap):
+    def __init__(
+        self, options: Options, nursery: Nursery, directory: str, judges: list[int], arena: Arena, heap: Heap,
+        say: Callable[[str], None],
+    ):  # fmt: skip
         self.options, self.arena, self.heap = options, arena, heap
-        self.process = SubmissionProcess(options, nursery, self.arena, directory, judges)
+        self.process = SubmissionProcess(options, nursery, self.arena, directory, judges, say)
 
     def turn_to(self, options: Options, args: dict) -> None:
         """Gets ready for a case of these arguments under these options: the process ends if it has another Config."""
@@ -108,10 +113,15 @@ def serve(submissions: int, fd: int) -> None:
         judges += [pid for nursery in nurseries for pid in nursery.pids()]
         arena = Arena.create(OURS + int(options.memory * 2**30) // PAGE * PAGE)
         heap, examiners = Heap(arena, BASE, THEIRS), []
+
+        def say(text: str) -> None:
+            with contextlib.suppress(OSError):  # the judge is gone, and so will this process be
+                channel.send(Beat(legible(text)))
+
         for number, nursery in enumerate(nurseries):  # all use the one arena: each knows it at the same addresses
             own = os.path.join(directory, str(number))
             os.mkdir(own, 0o711)
-            examiners.append(Examiner(options, nursery, own, judges, arena, heap))
+            examiners.append(Examiner(options, nursery, own, judges, arena, heap, say))
         while True:
             (what, *arguments), _ = channel.receive()
             if what == "pair":

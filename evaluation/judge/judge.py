@@ -64,12 +64,15 @@ class ExaminerProcess:
         theirs.close()
         self.channel = sandbox.Channel(mine)
         self.channel.send((options, directory, [os.getpid(), *of.pids()]))
+        self.on_beat = lambda text: None  # is told how far a request is
 
     def ask(self, *request, died):
         """Sends a request and returns the reply, or `died` if the process has."""
         try:
             self.channel.send(request)
-            return self.channel.receive()[0]
+            while isinstance(reply := self.channel.receive()[0], sandbox.Beat):
+                self.on_beat(reply.text)
+            return reply
         except (EOFError, OSError):
             return died
 
@@ -134,9 +137,10 @@ def judge(
     options: Options | list[Options],
     on_verdict=lambda index, verdict: None,
     on_start=lambda index: None,
+    on_beat=lambda index, text: None,
 ) -> list[Verdict]:
-    """Judges cases: one verdict for each, in their order; `on_verdict(index, verdict)` is called as they come in,
-    `on_start(index)`, in some thread, before a case.
+    """Judges cases: one verdict for each, in their order; `on_verdict(index, verdict)` is called as they come in; in
+    some thread, `on_start(index)` before a case, and `on_beat(index, text)` to say how far one is that takes long.
 
     options: for all cases, or one for each, which then agree in all but the submission and its config.
     """
@@ -159,6 +163,7 @@ def judge(
 
     def one_case(one: ExaminerProcess, index: int) -> Verdict:
         on_start(index)
+        one.on_beat = lambda text: on_beat(index, text)
         return one.judge(cases[index], index == extra, each[index])
 
     with examiners(options, min(options.jobs, len(cases))) as all_of_them:

@@ -5,7 +5,8 @@ import re
 import sys
 import traceback
 
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # that CuTe DSL writes into its errors
+# What CuTe DSL writes into its errors: colours, and a whole MLIR operation behind the one sentence
+NOISE = re.compile(r"\x1b\[[0-9;]*m|\n[^\n]*see current operation:.*", re.DOTALL)
 
 
 def load_submission(path: str):
@@ -26,4 +27,4 @@ def explain(error: BaseException) -> str:
         *callers, last = frames
         where = "".join(f", from line {caller.lineno}" for caller in callers[:-4:-1])
         where = f" (line {last.lineno} of the submission, in {last.name}{where})"
-    return f"{type(error).__name__}: {COLOURS.sub('', str(error))}{where}"
+    return f"{type(error).__name__}: {NOISE.sub('', str(error))}{where}"

@@ -24,7 +24,7 @@ def pieces(arena: Arena, start: int, size: int):
 
 
 class Given:
-    """What the host gives the kernels of one call. ranges: (address, bytes) of its inputs and of its new memory."""
+    """Holds what the host gives the kernels of a call. ranges: (address, bytes) of its inputs and of its new memory."""
 
     def __init__(self, arena: Arena, queue: list, own: list[tuple[int, int]], new: list[tuple[int, int]]):
         self.ranges = [*own, *new]

@@ -20,11 +20,18 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import NamedTuple
 
 from evaluation import ROOT
 from evaluation.judge import isolation
 
 _LENGTH = struct.Struct("<Q")
+
+
+class Beat(NamedTuple):
+    """Says, before a reply, how far what was asked for is."""
+
+    text: str
 
 
 class Channel:

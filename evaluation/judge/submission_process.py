@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from emulator.arena import Arena
@@ -39,9 +40,14 @@ class SubmissionProcess:
 
     `config`: (sizes, changes) for configs.choose, or None. `device`: the emulated device that the running process
     launches on; it is the judge's. `isolation`: what keeps the process from the judge's, as of isolation.confine.
+    `say`: is told how far a long launch is.
     """
 
-    def __init__(self, options: Options, nursery: Nursery, arena: Arena, directory: str, judges: list[int]):
+    def __init__(
+        self, options: Options, nursery: Nursery, arena: Arena, directory: str, judges: list[int],
+        say: Callable[[str], None],
+    ):  # fmt: skip
+        self.say = say
         self.options, self.nursery, self.arena, self.directory, self.judges = options, nursery, arena, directory, judges
         self.config, self.device = None, None
         self.numbers = itertools.count(1)  # of objects
@@ -67,7 +73,8 @@ class SubmissionProcess:
         with open(self.log, "wb") as log:
             self.pid = self.nursery.start(worker.main, told, fds=(theirs.fileno(), self.arena.fd, log.fileno()))
         theirs.close()
-        self.device = emulated.Device(self.arena, THEIRS, options.strict) if options.device != "cuda" else None
+        emulating = options.device != "cuda"
+        self.device = emulated.Device(self.arena, THEIRS, options.strict, self.say) if emulating else None
         with self.answering("import"):
             self.isolation = self.receive().get("isolation", self.isolation)
             self.receive()

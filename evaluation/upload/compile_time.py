@@ -24,6 +24,7 @@ def measure(submission: str, results: str, cases: list[str]) -> None:
     begin = time.perf_counter()
     import emulator
     import utils
+    from emulator.serve import torch_cuda
     from evaluation.judge.configs import each_other
     from evaluation.judge.loading import explain, load_submission
     from reference import task_of
@@ -31,7 +32,7 @@ def measure(submission: str, results: str, cases: list[str]) -> None:
 
     emulated = utils.get_device().type == "cpu"
     if emulated:
-        emulator.install()  # before the submission imports the DSL
+        torch_cuda.install()  # before the submission imports the DSL
     with open(results, "w", buffering=1) as file:
 
         def timed(what, begin, function, *arguments):
@@ -47,9 +48,7 @@ def measure(submission: str, results: str, cases: list[str]) -> None:
         for case in cases:
             section, _, spec = case.partition(" ")
             args = parse_case(spec).args
-            data = task_of(args).generate_input(**args)
-            if emulated:
-                data = task_of(args).upload(data, emulator.device_tensors)
+            data = task_of(args).generate_input(**args)  # on `cuda`, emulated or not
             with emulator.session(checks=False) as session:
                 session.recorded = []  # launches are noted there instead of run
 

@@ -18,7 +18,7 @@ from moe.kernels.exchange import Layout
 from moe.kernels.ptx import (
     as_float,
     as_int,
-    atomic_inc_system,
+    atomic_inc,
     await_word,
     fence_system,
     let_next_kernel_start,
@@ -110,7 +110,8 @@ class Dispatch:
                 store_global_word(bases[i] + window.weights + of_entry, weight, sent)
         cute.arch.sync_threads()
         if thread == 0:
-            if atomic_inc_system(own + window.counter, grid - 1) == grid - 1:
+            # At the GPU's scope: the last CTA's fence hands on to other GPUs what it has learnt, too (PTX ISA 8.9.5)
+            if atomic_inc(own + window.counter, grid - 1) == grid - 1:
                 store_relaxed_system(own + window.epoch, epoch)
                 for i in range_constexpr(ranks):
                     store_relaxed_system(bases[i] + window.most + Int64(rank) * 4, most)

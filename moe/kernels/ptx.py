@@ -424,11 +424,6 @@ def fence_system() -> None:
     ptx("fence.acq_rel.sys;", "")
 
 
-def atomic_inc_system(address: Int64, last: Int32) -> Int32:
-    """atom.inc.acq_rel.sys (9.7.13.6): `atomic_inc`, for writes to other GPUs' memory, too."""
-    return Int32(ptx("atom.acq_rel.sys.global.inc.u32 $0, [$1], $2;", "=r,l,r", address, last, result="i32"))
-
-
 def store_global_pair(address: Int64, x: list[Int32], condition) -> None:
     """st.global (9.7.9.11): store 8 bytes where condition is not 0."""
     ptx_if(condition, "st.global.v2.b32 [$0], {$1, $2};", "l,r,r", address, *x)
@@ -524,14 +519,11 @@ def wgmma_of_registers(n: int, kind: str, a: list[Int32], b: Int32, into: list[F
     return unpack(ptx(text, constraints, *into, *a, b, result=structure(count, "f32")), count, Float32)
 
 
-def wgmma_results(d: list[Float32], a: list[Int32]) -> list[Float32]:
-    """wgmma.wait_group (9.7.15.7.3): wait for all of this warp's groups; return what they left in d.
-
-    a: registers of operands that they read, which get no other value before.
-    """
+def wgmma_results(d: list[Float32]) -> list[Float32]:
+    """wgmma.wait_group (9.7.15.7.3): wait for all of this warp's groups; return what they left in d."""
     count = len(d)
-    constraints = "=f," * count + ",".join(map(str, range(count))) + ",r" * len(a)
-    struct = ptx("wgmma.wait_group.sync.aligned 0;", constraints, *d, *a, result=structure(count, "f32"))
+    constraints = "=f," * count + ",".join(map(str, range(count)))
+    struct = ptx("wgmma.wait_group.sync.aligned 0;", constraints, *d, result=structure(count, "f32"))
     return unpack(struct, count, Float32)
 
 

@@ -1,7 +1,7 @@
 """`python -m moe.layer_bench --format nvfp4` times moe.experts on this GPU with NVFP4 weights, and with FP8 ones.
 
 And Marlin's two GEMMs, with each block size, composed as SGLang's fused_marlin_moe does. It has its blocks of rows for
-nothing; what is between and behind its GEMMs are Triton kernels of this file and of peers.py. Sizes are DeepSeek-V3's,
+nothing; what is between and behind its GEMMs are Triton kernels (marlin_layer.py, peers.py). Sizes are DeepSeek-V3's,
 with 32 of 256 experts here; tokens are routed by its groups. A timing is as layer.py's.
 """
 
@@ -11,14 +11,11 @@ import statistics
 from collections.abc import Callable
 
 import torch
-import triton
-import triton.language as tl
 
 from moe.fp4_weights import pack_nvfp4
 from moe.measure import marlin
 from moe.measure.layer import GRAPH
 from moe.measure.markdown import markdown
-from moe.measure.peers import combine
 from moe.measure.timing import CALLS, FLUSH, captured, elapsed
 from moe.problem import BF16, E4M3, EXPERTS, F32, I32, Sizes
 from moe.reference.layer import draw, route
@@ -26,15 +23,6 @@ from moe.routed_experts import experts
 
 TOKENS = 1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096
 OURS, FP8, MARLIN, BEST = "this", "FP8", "Marlin", "Marlin, best block"
-
-
-@triton.jit
-def silu_and_mul(x, rows, out, N: tl.constexpr, SIZE: tl.constexpr):
-    """out [.., N] = silu(gate) * up of x [.., gate | up], for the rows that are listed."""
-    row, column = tl.load(rows + tl.program_id(0)).to(tl.int64), tl.program_id(1) * SIZE + tl.arange(0, SIZE)
-    gate = tl.load(x + row * (2 * N) + column).to(tl.float32)
-    up = tl.load(x + row * (2 * N) + N + column).to(tl.float32)
-    tl.store(out + row * N + column, (gate * tl.sigmoid(gate) * up).to(tl.bfloat16))
 
 
 class Weights:
@@ -53,36 +41,6 @@ class Weights:
         self.fp8 = x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale
 
 
-class MarlinLayer:
-    """A call of it is the layer by Marlin, with blocks of so many rows."""
-
-    def __init__(self, gemm: Callable, sizes: Sizes, weights: dict, hidden, ids, given, block: int):
-        tokens, flat = len(hidden), ids.flatten().tolist()
-        of_experts = [[] for _ in range(sizes.local)]
-        for i, e in enumerate(flat):
-            if e < sizes.local:
-                of_experts[e].append(i)
-        total, used = len(flat), [i for rows in of_experts for i in rows]
-        self.gemm, self.sizes, self.weights, self.hidden = gemm, sizes, weights, hidden
-        self.rows, self.given = marlin.Rows(of_experts, block, total), given.flatten().contiguous()
-        self.used, self.ones = torch.tensor(used, dtype=I32, device="cuda"), torch.ones(total, device="cuda")
-        self.places = torch.tensor([i if e < sizes.local else -1 for i, e in enumerate(flat)], dtype=I32, device="cuda")
-        self.both = torch.empty(total, 2 * sizes.intermediate, dtype=BF16, device="cuda")
-        self.c = torch.empty(total, sizes.intermediate, dtype=BF16, device="cuda")
-        self.o = torch.empty(total, sizes.hidden, dtype=BF16, device="cuda")
-        self.counts = torch.zeros(64, dtype=I32, device="cuda")
-        self.out = torch.empty(tokens, sizes.hidden, dtype=BF16, device="cuda")
-
-    def __call__(self) -> None:
-        h, i, top_k = self.sizes.hidden, self.sizes.intermediate, self.sizes.top_k
-        marlin.multiply(self.gemm, self.hidden, self.weights["w13"], self.rows, self.both, top_k)
-        if len(self.used):
-            silu_and_mul[len(self.used), i // 1024](self.both, self.used, self.c, N=i, SIZE=1024)
-        marlin.multiply(self.gemm, self.c, self.weights["w2"], self.rows, self.o, weights=self.given)
-        grid = len(self.out), h // 1024
-        combine[grid](self.o, self.places, self.ones, self.counts, self.out, HIDDEN=h, SIZE=1024)
-
-
 def contestants(tokens: int, seed: int, sizes: Sizes, weights: Weights, gemm: Callable | None) -> tuple[dict, Callable]:
     """Return calls without arguments, by name, and what reads our result and Marlin's; rows of local experts."""
     g = torch.Generator("cuda").manual_seed(seed)
@@ -97,6 +55,8 @@ def contestants(tokens: int, seed: int, sizes: Sizes, weights: Weights, gemm: Ca
         ),
         FP8: lambda: experts(hidden, ids, given, *weights.fp8, num_experts=EXPERTS, out=of_fp8),
     }  # fmt: skip
+    if gemm:
+        from moe.measure.marlin_layer import MarlinLayer  # needs Triton, which torch for CUDA brings
     for block in marlin.BLOCKS if gemm else ():
         calls[f"{MARLIN} {block}"] = MarlinLayer(gemm, sizes, weights.marlin, hidden, ids, given, block)
     return calls, out, int((ids < sizes.local).sum())

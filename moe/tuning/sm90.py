@@ -41,13 +41,15 @@ def fp4(tokens: str, block_m: int, **fields) -> Config:
 
 
 # By measurement on an H100 at 4096, 7168, us; in brackets tiles with the other number of weight rows, 256 or 128:
-# 8 x 16: 52.2 (50.7), 32 x 8: 183.8 (185.2), 32 x 16: 189.1 (190.0); 8 x 64: 59.7 (65.0), 32 x 64: 245.5 (260.6);
-# 8 x 128: 83.0 (95.4), 32 x 128: 375.0 (627.1); 8 x 512: 319.6 (326.1), 32 x 512: 1404.8 (1326.7)
+# 8 x 16: 51.7 (51.4), 32 x 16: 184.0 (186.1); 8 x 64: 58.5 (65.0), 32 x 64: 241.9 (253.4); 8 x 128: 83.0 (95.4),
+# 32 x 128: 375.0 (627.1); 8 x 512: 319.6 (326.1), 32 x 512: 1404.8 (1326.7)
 FP4 = {
-    tokens: (fp4(tokens, 16, burst=4), fp4(tokens, 64, block_n=256), fp4(tokens, 128, block_n=256))
+    tokens: (
+        dataclasses.replace(fp4(tokens, 16, burst=4), prefetch=8),  # 8 x 8 at 7168, 2048: 29.4 us; of 2 stages 30.1
+        fp4(tokens, 64, block_n=256), fp4(tokens, 128, block_n=256), fp4(tokens, 64), fp4(tokens, 128),
+    )
     for tokens in ("bf16", "f16")
-}
-
+}  # fmt: skip
 FP4_GEMM1 = tuple(
     dataclasses.replace(fp4("bf16", block_m, block_n=256, **fields), gated=True, permuted=True)
     for block_m, fields in ((16, {"burst": 2}), (64, {}), (128, {}))
@@ -91,17 +93,23 @@ def choose_gemm1(rows: int, experts: int) -> Config:
     return GATED_M16_SWAP_AB if mean <= 5 else GATED_M128_C2_BURST2 if mean <= 64 else GATED_M128_C2
 
 
-def choose_fp4(total_m: int, experts: int, n: int, k: int, tokens: str) -> Config:
-    """The config for weights in e2m1 and tokens of this type, "bf16" or "f16"."""
-    return of_mean(FP4[tokens], total_m, experts)
+def choose_fp4(total_m: int, experts: int, n: int, k: int, tokens: str, routed: bool = False) -> Config:
+    """The config for weights in e2m1 and tokens of this type, "bf16" or "f16"; routed: as of `choose_gemm`."""
+    few, block_m = FP4[tokens][0], fp4_tokens(total_m, experts, routed)
+    if block_m == few.block_m:
+        return few
+    tiles = experts * -(-total_m // (experts * block_m)) * -(-n // 256)
+    block_n = 256 if 2 * tiles > SMS else 128  # fewer tiles have more CTAs each, whose sums go through memory
+    return next(config for config in FP4[tokens] if (config.block_m, config.block_n) == (block_m, block_n))
 
 
 def choose_fp4_gemm1(rows: int, experts: int) -> Config:
     """The config of GEMM1 with weights in e2m1."""
-    return of_mean(FP4_GEMM1, rows, experts)
+    block_m = fp4_tokens(rows, experts, True)
+    return next(config for config in FP4_GEMM1 if config.block_m == block_m)
 
 
-def of_mean(configs: tuple[Config, ...], rows: int, experts: int) -> Config:
-    """The first config whose tiles hold the rows of an expert in the mean, or the last."""
+def fp4_tokens(rows: int, experts: int, routed: bool) -> int:
+    """Tokens of a tile: an expert's mean; if routed what most experts have, as each tile loads its weights."""
     mean = -(-rows // experts)
-    return next((config for config in configs if mean <= config.block_m), configs[-1])
+    return next((tile for tile, most in ((16, 8 if routed else 16), (64, 64)) if mean <= most), 128)

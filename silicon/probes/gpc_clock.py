@@ -167,7 +167,7 @@ def works() -> list[Work]:
 
 
 def summary(work: Work, first, steps, head) -> dict:
-    """What the recording keeps of a load: GHz around its wgmmas, or cycles and ns of a copy.
+    """Reduce a load's samples to what the recording keeps: GHz around its wgmmas, or cycles and ns of a copy.
 
     first: int64 [round, SM, (clock, ns)] of the first sample; steps: [round, SM, sample, (cycles, ns)] from sample to
     sample; head: what a CTA wrote before its samples, int64 [round, SM, 3, 2].

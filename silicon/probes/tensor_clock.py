@@ -159,7 +159,7 @@ def contents(kind: str, data: str):
 
 
 def summary(load: Load, seen) -> dict:
-    """What the recording keeps of a load: cycles of a wgmma, GHz before, meanwhile and after.
+    """Reduce a load's samples to what the recording keeps: cycles of a wgmma, GHz before, meanwhile and after.
 
     seen: int64 [round, SM, sample, 2], first (cycles, ns of the end) of the tensor core, then samples (clock, ns).
     """

@@ -522,7 +522,7 @@ def _copies() -> list[Point]:
 
 
 def _mechanisms() -> list[Point]:
-    """What tells how lines are shared on their way from L2, and what prefetches cost."""
+    """List the points that tell how lines are shared on their way from L2, and what prefetches cost."""
     sharing = []
     for cluster, ctas in ((2, SMS), (4, 120)):
         for depth, multicast in ((1, True), (4, True), (1, False), (3, False), (4, False), (6, False)):

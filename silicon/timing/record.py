@@ -145,7 +145,7 @@ class TimingBench(Bench):
         result |= {"value": middle, "unit": point.unit, "spread": [low, high]} | extra
 
     def cycles(self, launch: Launch, words: int, state: str) -> np.ndarray:
-        """What a point's first launch writes in a state, "warm", "cold" or "evicted": uint32 [words]."""
+        """Run a point's first launch in a state, "warm", "cold" or "evicted"; return what it writes, uint32 [words]."""
         if state == "evicted":
             self.evict_code()
         if state != "warm":

@@ -1,5 +1,6 @@
 """Launches on several emulated devices: they go on together, and only what the ISA says orders them."""
 
+import json
 import re
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 
 import emulator
+from emulator.chip import H200
 from emulator.device import DEVICE
+from emulator.model.profile import load
 
 HEAD = ".version 8.7\n.target sm_90a\n.address_size 64\n"
 # Every thread stores its number + `value`, then one raises the flag.
@@ -249,6 +252,53 @@ def test_a_ring_of_four_devices(waits_first):
                 call(device)
         emulator.synchronize()
     assert waits_first or all((out == NUMBERS + (device - 1) % 4).all() for device, out in enumerate(outs))
+
+
+def test_launches_of_both_are_timed_together():
+    """Device 1 gets the flag when device 0's fence is over and the store has come; a second call begins behind that."""
+    data, flag, outs, profile = zeros(), zeros(1), [zeros(), zeros()], load("h200")
+    with DEVICE.as_chip(H200), emulator.timing(profile) as timed:
+        take(data, flag, outs[0])
+        send(data, flag)
+        take(data, flag, outs[1])
+    sent, (taken, again) = timed.runs[0].launches[0], timed.runs[1].launches
+    link = profile["link"]
+    come = sent.start + link["fence_cycles"] + link["write_cycles"]
+    assert all((out == NUMBERS + 5).all() for out in outs)
+    assert come < taken.end < come + 3000 and sent.end < taken.end < again.start
+    assert timed.ends_us == [profile.us(one.end) for one in (taken, sent, again)]
+
+
+def test_what_cannot_be_timed_is_refused():
+    data, flag = zeros(), zeros(1)
+    with pytest.raises(emulator.Unsupported, match="times of several devices: profile b200 has no figures of a link"):
+        with emulator.timing("b200"):
+            send(data, flag)
+    with pytest.raises(emulator.Unsupported, match="times between events of several devices"):
+        with emulator.session() as session:
+            session.timed = []
+            send(data, flag)
+    with pytest.raises(emulator.Hang, match="warp 0 of CTA .* spins|waits"), emulator.timing("h200"):
+        take(data, flag, zeros())
+
+
+def test_a_profile_of_two_ranks(tmp_path):
+    script, file = tmp_path / "ranks.py", tmp_path / "report.json"
+    script.write_text(
+        "import os, sys, numpy as np, emulator\n"
+        f"sys.path.append({str(Path(__file__).parents[2])!r})\n"
+        "from tests.emulator.test_devices import SEND, STORE, zeros\n"
+        "rank = int(os.environ['RANK'])\n"
+        "for _ in range(1 + rank):\n"
+        "    ptx = SEND.replace('STORE', STORE).replace('FENCE;', '')\n"
+        "    emulator.launch(ptx, 'send', 1, 64, [zeros(), zeros(1), 5, 1], device=rank)\n"
+    )
+    command = [sys.executable, "-m", "emulator", "profile", "--machine", "h200", "--devices", "2", "--json", file]
+    done = subprocess.run([*command, "--out", tmp_path / "out", script], capture_output=True, text=True)
+    assert done.returncode == 0 and "device 1" in done.stdout, done.stdout + done.stderr
+    devices = json.loads(file.read_text())["devices"]
+    assert [len(device["launches"]) for device in devices] == [1, 2]
+    assert (tmp_path / "out" / "device1" / "timeline.json.gz").exists()
 
 
 def test_a_script_of_torchrun():

@@ -24,7 +24,7 @@ from emulator.model.clock import TimingClock
 from emulator.model.profile import load
 from emulator.model.sm import SharedPort, Sm
 from emulator.model.sm_clock import SmClocks
-from silicon.probes import gpc_clock, gpcs, pdl_chain, release, tensor_clock
+from silicon.probes import gpc_clock, gpcs, link, pdl_chain, release, tensor_clock
 from silicon.timing import validate
 from silicon.timing.points import POINTS
 from tests.thorough import all_but
@@ -172,6 +172,13 @@ def test_clusters_have_room_in_a_gpc_each():
         assert H200_CHIP.sms // size > most, "SMs alone would not show it"
     few = dataclasses.replace(H200_CHIP, sms=20)
     assert [few.active_clusters(size) for size in (1, 4, 8)] == [20, 5, 2], "SMs that it does not have"
+
+
+@pytest.mark.parametrize("name", [name for name in json.loads(link.TABLE.read_text()) if "cycles" in name])
+def test_memory_of_another_gpu(name):
+    """Loads, fences and messages of one SM; link.json is of H100s, whose own memory answers 6 % sooner."""
+    recorded = json.loads(link.TABLE.read_text())[name]
+    assert link.measure(link.Model(H200), name)[name] == pytest.approx(recorded, rel=0.12)
 
 
 def test_launches_of_a_pdl_chain():

@@ -178,6 +178,25 @@ def test_lanes_of_tensor_memory_that_share_columns_do_not_race():
     wrong("tmem-race", tensor(half.replace("1048576", "0")), threads=256)
 
 
+@pytest.mark.parametrize(
+    ("use", "by"),
+    [
+        ("add.u32 x, y, 1; shfl.sync.bfly.b32 x, x, 1, 31, -1; @q st.global.b32 [out], x;", "st.global"),
+        ("mov.b64 at, {y, x}; and.b64 at, at, 0; add.u64 at, at, out; @q ld.global.b32 x, [at];", "ld.global"),
+        ("setp.gt.u32 p, y, 7; selp.u32 x, y, 7, q; st.shared.b32 [mine], x;", "st.shared"),
+        ("@q tcgen05.st.sync.aligned.32x32b.x1.b32 [a], {y}; tcgen05.wait::st.sync.aligned;", "tcgen05.st"),
+        ("setp.gt.u32 p, y, 7; and.pred p, p, q; @q bra ON; bra END; ON: @p bra END; END:", "bra"),
+        ("setp.lt.u32 p, lane, 16; @p bra ON; add.u32 x, y, 1; ON: @q st.shared.b32 [mine], y;", "st.shared"),
+    ],
+)
+def test_garbage_of_tensor_memory_matters_where_it_decides(use, by):
+    """Triton makes a loop's first turn with its guards off if there is none, and throws away what that has loaded."""
+    body = tensor(f"{LD} setp.{{}}.u32 q, tid, 0; {use}".replace("{y}", "{{y}}").replace("{y, x}", "{{y, x}}"))
+    match = rf"tcgen05.ld.32x32b.x1 reads, and {by}\S* \(PTX line \d+\) uses, lane .* which nothing"
+    wrong("tmem-uninitialised", body.format("ge"), match, threads=256)
+    right(body.format("lt"), threads=256)
+
+
 def test_alloc_and_dealloc_are_of_one_cta_group():
     pair = "tcgen05.{}.cta_group::{}.sync.aligned"
     body = f"""{CLUSTER} {pair.format("alloc", 2)}.shared::cta.b32 [slot], 32;
@@ -384,6 +403,32 @@ def test_a_warp_that_stores_one_box_stores_it_once(lanes, found):
         assert found and e.kind == found
     else:
         assert not found and data[32:].tolist() == list(range(32))
+
+
+BULK = "cp.async.bulk.global.shared::cta.bulk_group [{to}], [{at}], 128;"
+BOX = "cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [map, {{{x}}}], [{at}];"
+
+
+@pytest.mark.parametrize("copy", [BULK, BOX], ids=["bulk", "tensor"])
+@pytest.mark.parametrize("schedule", [0, 3, 9])
+@pytest.mark.parametrize("change, note", [("", True), ("@!first add.u32 b, b, 128;", False), ("@!first HALF", False)])
+def test_stores_of_equal_bytes_that_nothing_orders_are_a_note(copy, schedule, change, note):
+    """Each warp stores one tile, as CUTLASS's tma_store has it, or the second one other bytes, or to half of it."""
+    data, source = allocate(512).view(np.uint32), np.arange(1024, dtype=np.int32)
+    described = encode(TensorMap(data.ctypes.data, "u32", (128,), (), (32,), (1,)))
+    half = "add.u64 out, out, 64;" if copy is BULK else "mov.b32 x, 16;"
+    body = f"""st.shared.b32 [mine], tid; {FENCE} bar.sync 0; setp.ne.u32 p, lane, 0; @p ret; mov.b32 b, tile;
+        .reg .b64 map; mov.b64 map, described; cvta.param.u64 map, map; {change.replace("HALF", half)}
+        {copy.format(to="out", at="b", x="x")} cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"""
+    text = kernel(body).replace(".u64 p_in)", ".u64 p_in, .param .align 64 .b8 described[128])")
+    with emulator.session(schedule) as session:
+        if note:
+            emulator.launch(text, "kernel", 1, 64, [data, source, described])
+            assert [one.note for one in session.notes] == ["identical-stores"] and data[:32].tolist() == list(range(32))
+            return
+        with pytest.raises(Fault, match="race: write of argument 0 .* may still write") as found:
+            emulator.launch(text, "kernel", 1, 64, [data, source, described])
+        assert not found.value.note
 
 
 def test_a_warp_that_arrives_and_then_waits_counts_twice():

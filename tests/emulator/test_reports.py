@@ -247,6 +247,45 @@ def test_a_hang_names_who_last_arrived():
         emulator.launch(ptx, "stuck", 1, 32, [])
 
 
+TOO_EARLY = (
+    HEADER
+    + """
+.visible .entry early(.param .u64 from) {
+    .reg .pred p; .reg .b32 v; .reg .b64 s; .shared .align 8 .b64 full; .shared .align 16 .b8 buffer[64];
+    mbarrier.init.shared::cta.b64 [full], 1;
+    fence.mbarrier_init.release.cluster;
+    .loc 1 5 0
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], EXPECTED;
+    ld.param.u64 s, [from];
+    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [buffer], [s], 64, [full];
+WAIT:
+    .loc 1 7 0
+    mbarrier.try_wait.parity.shared::cta.b64 p, [full], PARITY;
+    @!p bra WAIT;
+    .loc 1 8 0
+    ld.shared.b32 v, [buffer];
+    ret;
+}
+.file 1 "a.py"
+"""
+)
+
+
+@pytest.mark.parametrize("expected, parity, kind, told", [
+    (64, 1, "race", r"not finished writing; the last mbarrier wait that this warp passed, at a\.py:7, was for parity 1 "
+     r"of mbarrier at .*, of which no phase was complete: a fresh mbarrier passes parity 1\n"),
+    (128, 0, "hang", r"64 transaction bytes outstanding \(64 of 128 have arrived, expected by mbarrier.arrive of warp "
+     r"0 .*a\.py:5\)"),
+    (32, 0, "mbarrier", r"more bytes .* \(64 of 32 have arrived, expected by .*a\.py:5\)"),
+])  # fmt: skip
+def test_a_wait_for_another_phase_and_other_bytes_is_named(expected, parity, kind, told):
+    inputs = emulator.device_tensors(torch.zeros(16, dtype=torch.int32))
+    ptx = TOO_EARLY.replace("EXPECTED", str(expected)).replace("PARITY", str(parity))
+    with pytest.raises(emulator.EmulatorError, match=told) as found:
+        emulator.launch(ptx, "early", 1, 1, [inputs])
+    assert found.value.kind == kind
+
+
 TWO_RACES = (
     HEADER
     + """
@@ -328,6 +367,22 @@ def test_a_finding_is_not_told_twice():
         device.DEVICE.session.errors.remove(error)
         assert "race: told" not in shown and shown.endswith("the finding above\n") and "test_reports.py" in shown
         assert "told" in running.explained(error) and "told" in traceback.format_exc()
+
+
+def test_of_an_error_of_the_dsl_the_frames_are_the_scripts(monkeypatch):
+    """Its own, of which there are twenty, say nothing about the script."""
+    code = compile("def compiled(call):\n    call()\n", "/dsl/cutlass/dsl.py", "exec")
+    monkeypatch.setitem(sys.modules, "cutlass", SimpleNamespace(__file__="/dsl/cutlass/__init__.py"))
+    scope = {}
+    exec(code, scope)
+
+    def kernel():
+        raise type("DSLRuntimeError", (Exception,), {"__module__": "cutlass.base_dsl.common"})("no")
+
+    with pytest.raises(Exception, match="no") as raised:
+        scope["compiled"](kernel)
+    shown = running.explained(raised.value)
+    assert "/dsl/cutlass" not in shown and "in kernel" in shown and shown.endswith("DSLRuntimeError: no\n")
 
 
 def test_a_finding_in_a_process_that_the_script_starts_counts(tmp_path, monkeypatch):

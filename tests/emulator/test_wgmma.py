@@ -11,6 +11,7 @@ import emulator
 from emulator.chip import B200, H200
 from emulator.formats.element_types import E4M3
 from emulator.formats.fragments import load_d
+from emulator.model.trace import Trace
 from emulator.ptx.parse import parse
 from emulator.ptx.program import Program
 from silicon.golden import wgmma
@@ -85,9 +86,11 @@ def test_a_timed_loop_of_wgmmas_does_not_spin():
     for clock in re.findall(r"mov.u64 (\w+), %clock64;", ptx):
         ptx = ptx.replace(f"mov.u64 {clock}, %clock64;", f"mov.u64 {clock}, 0;")  # whoever reads a clock never spins
     out = np.ones(64, np.uint64)
-    with emulator.DEVICE.as_chip(H200), emulator.timing("h200"):
+    with emulator.DEVICE.as_chip(H200), emulator.timing("h200", Trace()) as timed:
         emulator.launch(ptx, "kernel", 1, 128, [out], shared=SHARED)
     assert out[0] == 0
+    (counted,) = timed.counted  # which `profile` shows as GFLOP by MMAs
+    assert counted["mma"] == 8 * ROUNDS and counted["flops"] == 8 * ROUNDS * 2 * 64 * 8 * 16  # m64n8k16
 
 
 def test_every_wgmma_block_is_alone():

@@ -323,9 +323,9 @@ def test_a_dsl_argument_that_exists_is_accepted():
 
 CASE = "m: [16]; n: [16]; k: [64]; g: 1; seed: 1"
 SLOW = """import time
-
+import torch
 def custom_kernel(data):
-    time.sleep(0.6)
+    time.sleep(torch.tensor(0.6, device="cuda").item())
     if data[3][0][0] == 32:
         raise RuntimeError("no kernel image")
     return [c for _, _, c in data[0]]

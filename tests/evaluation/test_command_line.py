@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,9 +15,11 @@ from click.testing import CliRunner
 
 import utils
 from evaluation import ROOT
+from evaluation.commands import interrupt, model_process, moe_tasks, options
+from evaluation.commands import run as running
 from evaluation.commands.cases import read_cases, task_cases
 from evaluation.commands.cli import cli
-from evaluation.judge import gpu_trial, inputs, judge, trial, verdict
+from evaluation.judge import gpu_trial, inputs, judge, sandbox, trial, verdict
 from evaluation.judge.statistics import Stats
 from reference import TASKS, generate_dual_input, generate_input
 from reference import task_of as task_of_args
@@ -185,10 +188,65 @@ def test_one_sentence_for_bad_input(run, arguments, sentence):
     assert "Traceback" not in output
 
 
-def test_unwritable_json_is_no_success(run, tmp_path):
-    code, output = run("test", "--spec", SMALL, "--json", str(tmp_path))
-    assert code == 2
-    assert "cannot write the results" in output
+@pytest.mark.parametrize(
+    "arguments",
+    [["test", "--json"], ["test", "--junit"], ["check", "--json"], ["profile", "--out"], ["sweep", "--results"]],
+)
+def test_what_cannot_be_written_is_said_before_the_work(run, honest, arguments):
+    honest.unlink()  # which the work would miss
+    code, output = run(*arguments, "/proc/none")
+    assert code == 2 and "cannot write /proc/none: No such file or directory" in output
+
+
+def test_help_and_mistakes_do_not_wait_for_torch():
+    code = (
+        "import sys\nfrom evaluation.commands.cli import cli\nfor words in [], ['sweep', '-h'], ['test', '--no']:\n"
+        "    try: cli(words)\n    except SystemExit: pass\nprint('torch' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stderr.splitlines()[-1] == "False" and "No such option '--no" in done.stderr, done.stderr
+    assert options.TASKS == (*TASKS,) and options.MOE_TASKS == (*moe_tasks.TASKS,)  # which it cannot import
+
+
+def test_a_submission_may_be_named_without_its_option(honest):
+    result = CliRunner().invoke(cli, ["test", str(honest), "--spec", SMALL])
+    assert result.exit_code == 0 and "1 case passed" in result.output
+    two = "FILE is a.py and --submission b.py: give one"
+    for wrong, sentence in (["none.py"], "there is no submission"), (["a.py", "--submission", "b.py"], two):
+        result = CliRunner().invoke(cli, ["test", *wrong, "--spec", SMALL])
+        assert result.exit_code == 2 and sentence in result.output
+
+
+def test_an_interrupted_command_shows_and_writes_what_is_done(run, monkeypatch, tmp_path):
+    def judged(cases, options, on_verdict, **_):
+        on_verdict(1, verdict.Verdict(cases[1].spec, "pass", "", 0, 0))
+        interrupt._shows[-1]()  # as the handler of the signal does
+        raise SystemExit(130)
+
+    monkeypatch.setattr(running, "judge", judged)
+    other = SMALL.replace("40", "48")
+    code, output = run("test", "--spec", SMALL, "--spec", other, "--json", str(tmp_path / "out.json"))
+    assert code == 130 and "interrupted: 1 of 2 cases done" in output and "1 case passed" in output
+    (row,) = json.loads((tmp_path / "out.json").read_text())["cases"]
+    assert row["spec"] == other and not interrupt._shows
+
+
+def test_a_case_that_takes_long_says_how_far_it_is(monkeypatch, tmp_path):
+    """What the examiner says before its verdict, and what the process that models says to its log."""
+    one = object.__new__(judge.ExaminerProcess)
+    replies, told = [sandbox.Beat("half of it"), "verdict"], []
+    one.channel = SimpleNamespace(send=lambda request: None, receive=lambda: (replies.pop(0), []))
+    one.on_beat = told.append
+    assert one.ask("case", died=None) == "verdict" and told == ["half of it"]
+    monkeypatch.setattr(model_process, "BEAT_S", 0.02)
+    log = tmp_path / "log"
+    log.write_text("noise\nemulator: all of it\n")
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])
+    try:
+        assert not model_process.ends(process, 0.05, log, told.append)
+    finally:
+        process.kill()
+    assert model_process.ends(process, 10.0, log, told.append) and told == ["half of it", "all of it"]
 
 
 def test_hidden_inputs_follow_the_secret(judged, tmp_path):

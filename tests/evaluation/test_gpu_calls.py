@@ -252,7 +252,8 @@ def test_two_submissions_have_processes_at_once(arena, tmp_path):
     for name, nursery in zip("ab", nurseries):
         (tmp_path / name).mkdir()
         options = Options(tiny_kernel.__file__, "cuda", jobs=1)
-        examiners.append(Examiner(options, nursery, str(tmp_path / name), [], arena, Heap(arena, BASE, BASE + SIZE)))
+        heap = Heap(arena, BASE, BASE + SIZE)
+        examiners.append(Examiner(options, nursery, str(tmp_path / name), [], arena, heap, print))
     try:
         first, second = examiners
         for one in (first, second, first):

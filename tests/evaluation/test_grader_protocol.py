@@ -29,7 +29,7 @@ def call_grader(honest, monkeypatch, capfd):
         for name, value in {"POPCORN_FD": str(write), **environment}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "argv", ["eval.py", mode, "cases.txt"])
-        code = grader.main()
+        code = grader.grade()
         if code in (grader.BAD_ARGUMENTS, grader.BAD_CASES, grader.NO_PIPE):  # before it had a file to close
             os.close(write)
         os.set_blocking(read, False)  # a grader that leaves its end open fails here and does not hang
@@ -279,7 +279,7 @@ def test_exit_codes_of_a_failing_worker(monkeypatch, tmp_path, error, code):
     monkeypatch.setenv("POPCORN_FD", str(write))
     monkeypatch.setattr(grader, "Worker", Failing)
     monkeypatch.setattr(sys, "argv", ["eval.py", "test", str(tmp_path / "cases.txt")])
-    assert grader.main() == code
+    assert grader.grade() == code
     with os.fdopen(read) as pipe:
         assert pipe.read().splitlines()[-1] == "check: fail"
 

@@ -74,7 +74,8 @@ def work(worker, job):
         print("started", flush=True)
         subprocess.run([sys.executable, "-c", "while True: pass"])
 
-jobs.share(range(1_000_000), range(4), work, lambda job, result: None)
+with interrupt.showing(lambda: print("what was done", flush=True)):
+    jobs.share(range(1_000_000), range(4), work, lambda job, result: None)
 """
 
 
@@ -87,9 +88,10 @@ def test_threads_that_start_processes_leave_none_and_no_traceback(tmp_path):
         process.stdout.readline()
     process.send_signal(signal.SIGINT)
     try:
-        errors = process.communicate(timeout=10)[1].decode()
+        output, errors = (text.decode() for text in process.communicate(timeout=10))
     finally:
         left = [pid for pid, environ in processes().items() if f"THIS_TEST={mark}" in environ]
         for pid in left:
             os.kill(pid, signal.SIGKILL)
     assert (process.returncode, errors.strip(), left) == (130, "interrupted by SIGINT", [])
+    assert output.endswith("what was done\n")  # how commands show and write their cases: test_command_line.py

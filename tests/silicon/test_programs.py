@@ -27,6 +27,7 @@ ON_GPU = {  # arguments with which a program measures; FOLDER stands for one wit
     "silicon.probes.gpc_clock": ["run", "FOLDER/x"],
     "silicon.probes.gpcs": ["run", "FOLDER/x"],
     "silicon.probes.halves": [],
+    "silicon.probes.link": ["run", "FOLDER/x"],
     "silicon.probes.operands": [],
     "silicon.probes.pdl_chain": ["card"],
     "silicon.probes.policies": [],

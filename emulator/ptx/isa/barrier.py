@@ -70,7 +70,7 @@ def _fence(w, i, m):
     m.take("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
     scope = m.one_of(*SCOPES, "gl", default="")
     if scope not in ("", "cta"):
-        w.wait_unless("fences.fenced(g, 'fence')")
+        w.wait_unless(f"fences.fenced(g, 'fence', {scope!r})")
     w.call(f"fences.fence(g, {scope if scope in SCOPES else 'gpu'!r})")
 
 

@@ -94,7 +94,7 @@ def _launch_dependents(w, i, m):
 
 @op("call", cost=UNTIMED, dst=0, starts_block=True)
 def _call(w, i, m):
-    """What ptx/inline.py has not expanded: a function of the CUDA runtime, or one that cannot be called here."""
+    """Emit a call that ptx/inline.py has not expanded: of vprintf or __assertfail; all else is refused."""
     m.take("uni")
     groups = [tuple(o.name for o in flat(part)) for part in i.operands if isinstance(part, Vec)]
     callee = next((o.name for o in i.operands if isinstance(o, Symbol)), None)

@@ -32,7 +32,7 @@ def _sync(w, i, m: Mods, default: str = "weak") -> str:
     beyond its CTA, that waits as if a fence were in front of it."""
     releases = "release" in i.parts or "acq_rel" in i.parts
     if releases and any(scope in m.left for scope in FENCED):
-        w.wait_unless("fences.fenced(g, 'store')")
+        w.wait_unless(f"fences.fenced(g, 'store', {'sys' if 'sys' in m.left else 'gpu'!r})")
     order, scope = _order(m, "release" if releases else default)
     return "" if order == "weak" else scope + "+" * releases
 

@@ -36,7 +36,7 @@ UNTIMED = "untimed"  # the cost of what a timed run refuses
 
 @dataclass(frozen=True)
 class Handler:
-    """What is known of an opcode.
+    """Tells how an opcode is emitted, what it costs, and what it writes.
 
     emit(w, i, m) writes instruction i; it returns True if it left the block. cost: the class that a timed run charges
     it as, with figures in the section [issue] of a machine profile, or UNTIMED; dst: how many leading operands are

@@ -1,0 +1,49 @@
+"""What options mean: submissions, devices, how to judge."""
+
+import os
+import platform
+
+import torch
+
+import utils
+from emulator.model.profile import load
+from evaluation import ROOT
+from evaluation.commands.show import Failure
+from evaluation.judge.verdict import Options
+
+OWN = str(ROOT / "submission.py")  # the submission whose seconds `judge.work` knows
+
+
+def checked(submission: str) -> str:
+    """Returns the absolute path of a submission that is there. Raises Failure."""
+    if not os.path.isfile(submission):
+        raise Failure(f"there is no submission {submission}")
+    return os.path.abspath(submission)
+
+
+def choose_device(device: str, any_gpu: bool = False) -> str:
+    """Chooses "cuda" or "emulated" for what --device says. any_gpu: even one that is no B200. Raises Failure."""
+    there = torch.cuda.is_available() if any_gpu else utils.get_device().type == "cuda"
+    if device == "auto":
+        return "cuda" if there else "emulated"
+    if device == "cuda" and not there:
+        found = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA GPU"
+        needed = "CUDA GPU" if any_gpu else "GPU of compute capability 10.0 (B200)"
+        raise Failure(f"--device cuda needs a {needed}; found: {found}")
+    return device
+
+
+def describe_device(device: str) -> str:
+    """Names the GPU, or the emulated one and the processor under it."""
+    return torch.cuda.get_device_name() if device == "cuda" else f"emulated B200 on {platform.machine()}"
+
+
+def authors_options(submission, device: str, profile, jobs: int, timeout: float, memory: float, **more) -> Options:
+    """Makes the options of `sweep` and `compare`: those of `benchmark`, without calls at other sizes. Raises
+    Failure."""
+    calls = {"timed": True, "calls": 1, "extra": False, "jobs": 1 if device == "cuda" else jobs}
+    try:
+        load(profile)
+    except (OSError, ValueError) as error:
+        raise Failure(str(error)) from None
+    return Options(submission, device, profile=profile, timeout=timeout, memory=memory, **calls, **more)
