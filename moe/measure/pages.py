@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from moe.measure import grouped_gemm, grouped_gemm_fp4, layer, layer_fp4, parallel
+from moe.measure.experts import table as experts_table
 from moe.measure.grouped_gemm import OURS, geomeans
 from moe.measure.layer import FEW, GRAPH
 from moe.measure.markdown import markdown
@@ -232,6 +233,15 @@ def parallel_summary(result: dict) -> str:
     return markdown(["tokens a rank", *names, "one-sided / mega MoE"], body)
 
 
+# -------------------------------------------------------------------------------------------------------------- experts
+
+
+def experts_run(result: dict) -> str:
+    """What was measured, and the geometric mean of both GEMMs over DeepGEMM's."""
+    mean = statistics.geometric_mean(x["ratio"] for x in result["rows"])
+    return f"{whence(result)}\n*Two GEMMs* over the faster of DeepGEMM's, geometric mean: **{mean:.3f}**."
+
+
 Table = tuple[Callable[[dict], str], str]  # what makes a table, from which run
 PLACES: dict[Path, dict[str, Table]] = {
     MOE / "README.md": {
@@ -248,6 +258,10 @@ PLACES: dict[Path, dict[str, Table]] = {
         "layer run": (layer_run, "layer_h200"),
         "layer summary": (layer_summary, "layer_h200"),
         "layer modelled": (layer_modelled_summary, "layer_b200"),
+    },
+    MOE / "EXPERTS.md": {
+        "experts run": (experts_run, "experts_h100"),
+        "experts summary": (lambda x: experts_table(x["rows"]), "experts_h100"),
     },
     MOE / "PARALLEL.md": {
         "parallel run": (whence, "parallel_h100"),
