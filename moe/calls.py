@@ -24,13 +24,21 @@ class Call:
 
     def __init__(self, gpu: Device, operands: Sequence[torch.Tensor], aligned: Sequence[int]):
         self.gpu, self.aligned, self.torch_device = gpu, aligned, operands[0].device
-        self.expected = [(x.dtype, x.shape, x.stride(), x.get_device()) for x in operands]
+        self.shapes = [x.shape for x in operands]
+        self.expected = [(x.dtype, x.get_device(), x.is_contiguous()) for x in operands]
+        self.strides = [(i, x.stride()) for i, x in enumerate(operands) if not x.is_contiguous()]
 
     def addresses(self, operands: Sequence[torch.Tensor]) -> list[int] | None:
         """Where the operands begin; None if they are not as the example's, or not in reach: to be complained of."""
         try:
-            if [(x.dtype, x.shape, x.stride(), x.get_device()) for x in operands] != self.expected:
+            if (
+                [(x.dtype, x.get_device(), x.is_contiguous()) for x in operands] != self.expected
+                or [x.shape for x in operands] != self.shapes
+            ):
                 return None
+            for i, stride in self.strides:
+                if operands[i].stride() != stride:
+                    return None
             found = [x.data_ptr() for x in operands]
         except (AttributeError, RuntimeError):  # no tensor, or one without memory
             return None
@@ -61,21 +69,27 @@ class Call:
 
 
 class Calls:
-    """The kinds of calls of a function, by the shapes of their operands and by their other arguments."""
+    """The kinds of calls of a function, by what tells most of them apart: two shapes, and the other arguments."""
 
     def __init__(self):
         self.known: dict[Hashable, Call] = {}
 
     def like(self, operands: Sequence[torch.Tensor], options: tuple) -> Call | None:
-        """A call with such operands and these options, if there has been one."""
+        """A call that may have had such operands, and had these options."""
         try:
-            return self.known.get((operands[0].device, *[x.shape for x in operands], options))
+            return self.known.get(key_of(operands, options))
         except (AttributeError, TypeError):  # no tensor, or an option that cannot be hashed: to be complained of
             return None
 
     def add(self, operands: Sequence[torch.Tensor], options: tuple, call: Call) -> Call:
-        """Add a call, in place of an earlier one of other types or strides."""
+        """Add a call, in place of an earlier one of the same key."""
         if len(self.known) >= MOST:
             self.known.clear()
-        self.known[(operands[0].device, *[x.shape for x in operands], options)] = call
+        self.known[key_of(operands, options)] = call
         return call
+
+
+def key_of(operands: Sequence[torch.Tensor], options: tuple) -> Hashable:
+    """What a call is known by."""
+    first = operands[0]
+    return first.device, first.shape, operands[-1].shape, len(operands), options

@@ -519,14 +519,11 @@ def wgmma_of_registers(n: int, kind: str, a: list[Int32], b: Int32, into: list[F
     return unpack(ptx(text, constraints, *into, *a, b, result=structure(count, "f32")), count, Float32)
 
 
-def wgmma_results(d: list[Float32], a: list[Int32]) -> list[Float32]:
-    """wgmma.wait_group (9.7.15.7.3): wait for all of this warp's groups; return what they left in d.
-
-    a: registers of operands that they read, which get no other value before.
-    """
+def wgmma_results(d: list[Float32]) -> list[Float32]:
+    """wgmma.wait_group (9.7.15.7.3): wait for all of this warp's groups; return what they left in d."""
     count = len(d)
-    constraints = "=f," * count + ",".join(map(str, range(count))) + ",r" * len(a)
-    struct = ptx("wgmma.wait_group.sync.aligned 0;", constraints, *d, *a, result=structure(count, "f32"))
+    constraints = "=f," * count + ",".join(map(str, range(count)))
+    struct = ptx("wgmma.wait_group.sync.aligned 0;", constraints, *d, result=structure(count, "f32"))
     return unpack(struct, count, Float32)
 
 

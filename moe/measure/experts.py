@@ -38,6 +38,7 @@ from moe.reference import layer as d
 from moe.routed_experts import At, experts, launch
 from moe.routers import route
 from moe.scratch import Arena
+from moe.torch_ops import experts_out_op
 
 MODELS = {
     "Qwen3-235B, 128 experts": p.Sizes(4096, 1536, 128, 8, 128),
@@ -174,11 +175,9 @@ def measure(sizes: p.Sizes, weights: tuple, tokens: int, repeats: int, wanted: b
 
 def hosted(turns: list[Set]) -> dict[str, list[Callable]]:
     """moe.experts as a function and as an operator, whose host time is taken."""
-    operator = torch.ops.moe.experts_out.default
-
     def call(s: Set) -> None:
         with torch.inference_mode():
-            operator(s.out, s.hidden, *s.given, *s.weights, num_experts=s.sizes.experts)
+            experts_out_op(s.out, s.hidden, *s.given, *s.weights, num_experts=s.sizes.experts)
 
     return {"function": [s.experts for s in turns], "operator": [lambda s=s: call(s) for s in turns]}
 

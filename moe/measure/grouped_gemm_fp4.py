@@ -54,12 +54,12 @@ def contestants(row: Row, weights: Weights, seed: int, gemm: Callable | None) ->
     m_indptr = torch.tensor([sum(row.ms[:e]) for e in range(len(row.ms) + 1)], dtype=I32, device="cuda")
     out = torch.empty(total, row.n, dtype=BF16, device="cuda")
     a8, a_scale = a.to(E4M3), torch.rand(row.k // 128, total, generator=g, device="cuda")
-    fp8, of_fp8 = weights.fp8, torch.empty_like(out)
+    fp8, of_fp8, of_floor = weights.fp8, torch.empty_like(out), torch.empty_like(out)
     both = torch.empty(used * row.n * row.k * 9 // 16, dtype=torch.uint8, device="cuda")  # never written, only loaded
     calls = {
         OURS: lambda: grouped_gemm_nvfp4(a, *weights.packed, m_indptr, out),
         FP8: lambda: grouped_gemm_fp8(a8, a_scale, fp8.b, fp8.b_scale, m_indptr, of_fp8),
-        **{name: lambda i=i: Floor(i == 1)(a, both, out) for i, name in enumerate(FLOORS)},
+        **{name: lambda i=i: Floor(i == 1)(a, both, of_floor) for i, name in enumerate(FLOORS)},
     }
     results, bounds = torch.empty_like(out), m_indptr.tolist()
     of_experts = [range(*x) for x in zip(bounds, bounds[1:])]

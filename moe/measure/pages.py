@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from moe.measure import grouped_gemm, layer, parallel
+from moe.measure import grouped_gemm, grouped_gemm_fp4, layer, layer_fp4, parallel
+from moe.measure.experts import table as experts_table
 from moe.measure.grouped_gemm import OURS, geomeans
 from moe.measure.layer import FEW, GRAPH
 from moe.measure.markdown import markdown
@@ -105,6 +106,50 @@ def gemm_modelled_summary(result: dict) -> str:
     return markdown(["tokens an expert", "modelled TFLOPS", "over the published", "floor's time over modelled"], body)
 
 
+# -------------------------------------------------------------------------------------------------------- NVFP4 weights
+
+
+def fp4_run(result: dict) -> str:
+    """What was measured, and the geometric means over all rows."""
+    means = result["geomeans"]
+    best, fp8 = means[grouped_gemm_fp4.BEST], means[grouped_gemm_fp4.FP8]
+    return (
+        f"{whence(result)}\nTime over Marlin's with the best of its block sizes, geometric mean over all "
+        f"{len(result['rows'])} problems: **{best:.3f}**; over FP8's {fp8:.3f}."
+    )
+
+
+def fp4_summary(result: dict) -> str:
+    """Ratios by experts and their tokens, over all N, K; then those of routed tokens."""
+
+    def cell(rows: list[dict]) -> str:
+        others = [[x["us"][grouped_gemm_fp4.BEST], x["loads us"], x["us"][grouped_gemm_fp4.FP8]] for x in rows]
+        ratios = [[x["us"][OURS] / us for us in of] for x, of in zip(rows, others)]
+        return " / ".join(f"{statistics.geometric_mean(column):.2f}" for column in zip(*ratios))
+
+    even = [x for x in result["rows"] if not x["name"]]
+    sizes, body = sorted({x["m"][0] for x in even}), []
+    for experts in sorted({x["experts"] for x in even}):
+        of = [cell([x for x in even if (x["experts"], x["m"][0]) == (experts, m)]) for m in sizes]
+        body.append([f"{experts} experts" if experts > 1 else "1 expert", *of])
+    names = list(dict.fromkeys(x["name"] for x in result["rows"] if x["name"]))
+    uneven = [f"{cell([x for x in result['rows'] if x['name'] == name])} ({name})" for name in names]
+    body.append(["32 of 256 experts", *uneven, *[""] * (len(sizes) - len(names))])
+    head = "time over Marlin's / the loads' / FP8's"
+    return markdown([head, *(f"{m} tokens each" if m > 1 else "1 token" for m in sizes)], body)
+
+
+def fp4_layer(result: dict) -> str:
+    """Whole layers with NVFP4 weights, with FP8 ones, and by Marlin."""
+    body = []
+    for x in result["rows"]:
+        us = x["us"]
+        ours, fp8, peer = us[OURS + GRAPH], us[layer_fp4.FP8 + GRAPH], us[layer_fp4.BEST]
+        times = f"{ours:.1f}", f"{fp8:.1f}", f"{peer:.1f}"
+        body.append([str(x["T"]), *times, f"{ours / fp8:.2f}", f"{ours / peer:.2f}"])
+    return markdown(["T", "NVFP4, us", "FP8, us", "Marlin NVFP4, us", "NVFP4 / FP8", "NVFP4 / Marlin"], body)
+
+
 # --------------------------------------------------------------------------------------------------------------- layer
 
 
@@ -188,17 +233,35 @@ def parallel_summary(result: dict) -> str:
     return markdown(["tokens a rank", *names, "one-sided / mega MoE"], body)
 
 
+# -------------------------------------------------------------------------------------------------------------- experts
+
+
+def experts_run(result: dict) -> str:
+    """What was measured, and the geometric mean of both GEMMs over DeepGEMM's."""
+    mean = statistics.geometric_mean(x["ratio"] for x in result["rows"])
+    return f"{whence(result)}\n*Two GEMMs* over the faster of DeepGEMM's, geometric mean: **{mean:.3f}**."
+
+
 Table = tuple[Callable[[dict], str], str]  # what makes a table, from which run
 PLACES: dict[Path, dict[str, Table]] = {
     MOE / "README.md": {
         "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),
         "grouped_gemm summary": (gemm_summary, "grouped_gemm_h200"),
         "grouped_gemm modelled": (gemm_modelled_summary, "grouped_gemm_b200"),
+        "nvfp4 layer": (fp4_layer, "layer_nvfp4_h100"),
+    },
+    MOE / "NVFP4.md": {
+        "nvfp4 run": (fp4_run, "grouped_gemm_nvfp4_h100"),
+        "nvfp4 summary": (fp4_summary, "grouped_gemm_nvfp4_h100"),
     },
     MOE / "LAYER.md": {
         "layer run": (layer_run, "layer_h200"),
         "layer summary": (layer_summary, "layer_h200"),
         "layer modelled": (layer_modelled_summary, "layer_b200"),
+    },
+    MOE / "EXPERTS.md": {
+        "experts run": (experts_run, "experts_h100"),
+        "experts summary": (lambda x: experts_table(x["rows"]), "experts_h100"),
     },
     MOE / "PARALLEL.md": {
         "parallel run": (whence, "parallel_h100"),
@@ -208,6 +271,8 @@ PLACES: dict[Path, dict[str, Table]] = {
     RESULTS / "README.md": {
         "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),
         "grouped_gemm rows": (lambda x: grouped_gemm.table(x["rows"]), "grouped_gemm_h200"),
+        "nvfp4 rows": (lambda x: grouped_gemm_fp4.table(x["rows"]), "grouped_gemm_nvfp4_h100"),
+        "nvfp4 layer": (lambda x: layer_fp4.table(x["rows"]), "layer_nvfp4_h100"),
         "layer run": (layer_run, "layer_h200"),
         "layer stages": (lambda x: layer.table(x["rows"]), "layer_h200"),
         "layer in a graph": (lambda x: layer.peer_table(x["rows"], GRAPH), "layer_h200"),

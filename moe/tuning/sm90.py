@@ -112,4 +112,4 @@ def choose_fp4_gemm1(rows: int, experts: int) -> Config:
 def fp4_tokens(rows: int, experts: int, routed: bool) -> int:
     """Tokens of a tile: an expert's mean; if routed what most experts have, as each tile loads its weights."""
     mean = -(-rows // experts)
-    return next((tile for tile, most in ((16, 8), (64, 40)) if mean <= (most if routed else tile)), 128)
+    return next((tile for tile, most in ((16, 8 if routed else 16), (64, 64)) if mean <= most), 128)

@@ -93,7 +93,7 @@ def test_pack_refuses(fp4):
 FAULTS = ["signs", "scale of another step", "second half of K", "wait"]
 
 
-@pytest.mark.parametrize("fault", all_but(("scale of another step", "wait"), FAULTS))
+@pytest.mark.parametrize("fault", all_but(("wait",), FAULTS))
 def test_planted_faults_are_seen(fp4, monkeypatch, fault):
     """What the tests above are worth: each of these kernels fails."""
     from moe.grouped_gemm import launcher
@@ -109,7 +109,7 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
         real_pair = mainloop.load_shared_pair
         monkeypatch.setattr(mainloop, "load_shared_pair", lambda at: real_pair(at & ~256))
     else:
-        monkeypatch.setattr(mainloop, "wgmma_results", lambda d, a: d)
+        monkeypatch.setattr(mainloop, "wgmma_results", lambda d: d)
     launcher.cache_clear()
     try:
         assert not fp4.run(fp4.CASES["small"], configs()["bf16"][0]) <= fp4.BOUND
@@ -341,7 +341,7 @@ def test_gpt_oss_checkpoint(fp4, tmp_path, hidden):
     weights = mxfp4_experts(tmp_path, "model.layers.0.mlp.experts", range(1, 5), "cpu")
     arguments = {
         "hidden": torch.randn(5, hidden, generator=g).bfloat16(),
-        "topk_ids": torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(5)]),
+        "topk_ids": torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(5)]).int(),
         "topk_weights": torch.rand(5, 3, generator=g),
     } | weights
     assert all(torch.equal(weights[name], x) for name, x in biased.items())

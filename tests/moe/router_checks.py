@@ -108,6 +108,7 @@ def test_nothing_to_do(moe):
     assert [x.shape for x in moe.route(torch.zeros(0, 64), 4)] == [(0, 4)] * 2
 
 
+@pytest.mark.skipif(MACHINE != "h200", reason="the host's part, the same on a B200")
 def test_fake(moe):
     """Tensors of torch's tracers become what a call would return."""
     from moe import torch_ops  # noqa: F401
