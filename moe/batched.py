@@ -8,9 +8,11 @@ The launches between are the layer's (layer.py), with its scratch memory, lock a
 
 import functools
 import numbers
+from collections.abc import Sequence
 
 import torch
 
+from moe.calls import Call, Calls
 from moe.device import device_of
 from moe.kernels import batched
 from moe.kernels.config import MAX_EXPERTS, Activation
@@ -22,6 +24,7 @@ from moe.routed_experts import At
 from moe.scratch import ALIGNMENT, arena_of
 
 MOST = 2**20  # E * M
+calls = Calls()
 
 
 def batched_experts(
@@ -60,6 +63,15 @@ def batched_experts(
             return torch.ops.moe.batched_experts(*given)
         torch.ops.moe.batched_experts_out(out, *given)
         return out
+    operands = [hidden, counts, w13, w13_scale, w2, w2_scale]
+    if hidden_scale is not None:
+        operands.append(hidden_scale)
+    options = gate_first, limit, alpha, shift, expected_m
+    call = calls.like(operands, options)
+    if call is not None:
+        made = call.gpu.tensors(torch.empty_like(hidden, dtype=BF16))[0] if out is None else out
+        if call.repeat((*operands, made)):
+            return made
     for name, tensor in (("hidden", hidden), ("w2", w2)):
         if not isinstance(tensor, torch.Tensor) or tensor.dim() != 3:
             raise ValueError(f"{name} must be a tensor of 3 dimensions")
@@ -70,9 +82,9 @@ def batched_experts(
         raise ValueError("hidden_scale is of hidden in e4m3, and must be given with it alone")
     sizes = sizes_of(experts, most, h, i, expected_m)
     gpu = device_of(hidden.device, "hidden")
-    tensors, expected = [hidden, counts, w13, w13_scale, w2, w2_scale], expectations(experts, most, h, i, hidden.dtype)
-    complain(tensors, expected, (hidden, "hidden"))
-    addresses(gpu, tensors, expected, (0, 2, 4))
+    expected = expectations(experts, most, h, i, hidden.dtype)
+    complain(operands, expected, (hidden, "hidden"))
+    addresses(gpu, operands[:6], expected, (0, 2, 4))
     if hidden_scale is not None:
         check_scale(hidden_scale, hidden, gpu)
     activation = Activation(bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift))
@@ -87,8 +99,10 @@ def batched_experts(
     if most:
         arena = arena_of(layer.torch_device, gpu)
         with arena.lock:
-            weights = w13, w13_scale, w2, w2_scale
-            launch(layer, hidden, hidden_scale, counts, weights, layer.space(experts * most, arena), out)
+            call = calls.add(operands, options, Call(gpu, (*operands, out), (0, 2, 4, -1)))
+            call.note(arena, (*operands, out), lambda *recorded: launch(
+                layer, recorded[:-1], layer.space(experts * most, arena), recorded[-1]
+            ))  # fmt: skip
     return out
 
 
@@ -142,16 +156,16 @@ def program(device: torch.device, host: type, words: int, *options: bool) -> Pro
 
 
 def launch(
-    layer: Layer, hidden: torch.Tensor, hidden_scale: torch.Tensor | None, counts: torch.Tensor, weights: tuple,
-    space: Space, out: torch.Tensor,
-) -> None:  # fmt: skip
+    layer: Layer, operands: Sequence[torch.Tensor], space: Space, out: torch.Tensor
+) -> None:
     """One stage after the other. Scales, and tokens that are quantised here, are where GEMM2 then writes o."""
+    hidden, counts, *weights = operands[:6]
     experts, most, h = hidden.shape
     tokens, blocks, device, stream = experts * most, h // 128, layer.torch_device, layer.device.stream()
     scales, values = space.o, space.o + -(-4 * blocks * tokens // ALIGNMENT) * ALIGNMENT
     used, grid = space.m_indptr + 4 * experts, batched.grid_of(tokens, layer.sms)
-    scaled = hidden_scale is not None
-    given = (hidden_scale.data_ptr(), scales, *hidden_scale.stride()) if scaled else (0,) * 5
+    scaled = len(operands) > 6
+    given = (operands[6].data_ptr(), scales, *operands[6].stride()) if scaled else (0,) * 5
     program(device, batched.ListBatch, batched.LIST_WORDS, scaled)(
         counts.data_ptr(), space.m_indptr, space.rows, *given, experts, most, blocks, stream
     )

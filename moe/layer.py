@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import torch
 
+from moe.calls import Call, Calls
 from moe.device import current_device, device_of
 from moe.grouped_gemm import flags, launcher, partials
 from moe.kernels import finalise, permute, routing
@@ -33,6 +34,7 @@ LEAST_ROWS = 8  # of an expert in the mean, for hardly any to have none,
 MOST_ROWS = 32  # and to have more than a tile of GEMM1's: where routing prefetches its weights
 LEAST_ROOM = 16  # tokens
 ALIGNED = 0, 1, 2, 4, 6, 8  # which of the tensors are read or written by 16 bytes
+calls = Calls()
 
 
 def run(
@@ -72,8 +74,22 @@ def run(
         routing_logits, routing_bias, hidden_states, hidden_states_scale,
         gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale,
     )  # fmt: skip
+    operands, options = (*tensors, output), (local_expert_offset, routed_scaling_factor)
+    call = calls.like(operands, options) if workspace is None else None
+    if call is not None and call.repeat(operands):
+        return
     layer, x = checked(tensors, local_expert_offset, routed_scaling_factor, output, workspace)
-    layer(x, output, workspace)
+    tokens = hidden_states.shape[0]
+    if workspace is not None or not tokens:
+        layer(x, output, workspace)
+        return
+    layer.check_current()
+    arena = arena_of(layer.torch_device, layer.device)
+    with arena.lock:
+        call = calls.add(operands, options, Call(layer.device, operands, ALIGNED))
+        call.note(arena, operands, lambda *recorded: layer.launch(
+            x.replaced(recorded[:-1]), layer.space(tokens, arena), recorded[-1]
+        ))  # fmt: skip
 
 
 def workspace_bytes(tokens: int, hidden: int, intermediate: int, local: int) -> int:
@@ -307,13 +323,17 @@ class Layer:
 
     def __call__(self, x: Inputs, output: torch.Tensor, workspace: torch.Tensor | None = None) -> None:
         """The launches; none if there are no tokens. x, output and workspace must be as `checked` says."""
-        if not self.device.is_current():
-            raise ValueError(f"hidden_states is on {self.torch_device}, but must be on torch's current device")
+        self.check_current()
         tokens = x.hidden_states.shape[0]
         if tokens:
             arena = arena_of(self.torch_device, self.device)
             with arena.lock:
                 self.launch(x, self.space(tokens, arena, workspace), output)
+
+    def check_current(self) -> None:
+        """ValueError unless launches go to the layer's GPU."""
+        if not self.device.is_current():
+            raise ValueError(f"hidden_states is on {self.torch_device}, but must be on torch's current device")
 
     def compile(self, tokens: int, bias: torch.dtype) -> None:
         """Compile what `launch` needs for this many tokens."""

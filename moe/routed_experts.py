@@ -10,22 +10,26 @@ its scratch memory, lock and rules for streams and graphs.
 import dataclasses
 import functools
 import numbers
+from collections.abc import Sequence
 
 import torch
 
+from moe.calls import Call, Calls
 from moe.device import current_device, device_of
 from moe.fp4_layer import Fp4Inputs, fp4_layer_of
 from moe.fp4_weights import TILE
 from moe.kernels import assign, quantise
 from moe.kernels.config import MAX_EXPERTS, Activation
-from moe.kernels.program import Program
+from moe.kernels.program import Program, Recorded
 from moe.layer import Layer, Space, check_workspace, layer_of
 from moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
 from moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
 from moe.scratch import arena_of
 
 MAX_TOKENS = 65536
+NO_FP4 = (None,) * 4
 I64 = torch.int64
+calls = Calls()
 FP4_NAMES = "w13_global", "w2_global", "w13_bias", "w2_bias"
 
 
@@ -85,6 +89,15 @@ def experts(
         torch.ops.moe.experts_out(out, *given)
         return out
     of_fp4 = w13_global, w2_global, w13_bias, w2_bias
+    operands = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
+    if hidden_scale is not None or of_fp4 != NO_FP4:
+        operands += tuple(x for x in (hidden_scale, *of_fp4) if x is not None)
+    options = gate_first, apply_router_weight_on_input, local_expert_offset, num_experts, limit, alpha, shift
+    call = calls.like(operands, options) if workspace is None else None
+    if call is not None:
+        made = call.gpu.tensors(torch.empty_like(hidden, dtype=BF16))[0] if out is None else out
+        if call.repeat((*operands, made)):
+            return made
     layer, x, given = checked(
         hidden, hidden_scale, topk_ids, topk_weights, (w13, w13_scale, w2, w2_scale, *of_fp4), Activation(
             bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift)
@@ -107,9 +120,28 @@ def experts(
     if tokens:
         arena = arena_of(layer.torch_device, layer.device)
         with arena.lock:
-            space = layer.space(tokens, arena, workspace)
-            launch(layer, x, *given, space, out, bool(apply_router_weight_on_input))
+            on_input = bool(apply_router_weight_on_input)
+            if workspace is not None or on_input and hidden_scale is not None:  # which torch multiplies by the weights
+                launch(layer, x, *given, layer.space(tokens, arena, workspace), out, on_input)
+            else:
+                call = calls.add(operands, options, Call(layer.device, (*operands, out), (0, 3, 4, 5, 6, -1)))
+                call.note(arena, (*operands, out), lambda *recorded: launch_recorded(
+                    layer, x, (*operands, out), recorded, layer.space(tokens, arena), on_input
+                ))  # fmt: skip
     return out
+
+
+def launch_recorded(
+    layer: Layer, x: Inputs, operands: Sequence[torch.Tensor], recorded: Sequence[Recorded], space: Space,
+    on_input: bool,
+) -> None:  # fmt: skip
+    """`launch` with the recorded operands in place of those that they stand for; hidden_scale may be a view of its."""
+    stands_for = {y.data_ptr(): z for y, z in zip(operands, recorded) if y.numel()}
+    fields = {
+        name: stands_for[y.data_ptr()].of(y)
+        for name, y in vars(x).items() if isinstance(y, torch.Tensor) and y.data_ptr() in stands_for
+    }  # fmt: skip
+    launch(layer, dataclasses.replace(x, **fields), recorded[1], recorded[2], space, recorded[-1], on_input)
 
 
 def experts_workspace_bytes(

@@ -5,13 +5,17 @@ import numbers
 
 import torch
 
-from moe.device import device_of
+from moe.calls import Call, Calls
+from moe.device import Device, device_of
 from moe.kernels import router
 from moe.kernels.program import Program, float_bits
 from moe.kernels.router import MAX_EXPERTS, MAX_TOP_K, SCORINGS, Choice
 from moe.operands import addresses, complain, contiguous, require
 from moe.problem import BF16, F32, I32
 from moe.routed_experts import MAX_TOKENS
+from moe.scratch import arena_of
+
+calls = Calls()
 
 
 def route(
@@ -42,9 +46,15 @@ def route(
     if torch.compiler.is_compiling():
         options = scoring, renormalize, bias, num_expert_group, topk_group, routed_scaling_factor
         return torch.ops.moe.route(logits, top_k, *options)
+    tensors = (logits,) if bias is None else (logits, bias)
+    options = top_k, scoring, renormalize, num_expert_group, topk_group, routed_scaling_factor
+    call = calls.like(tensors, options)
+    if call is not None:
+        made = made_for(logits, top_k, call.gpu)
+        if call.repeat((*tensors, *made)):
+            return made
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2:
         raise ValueError("logits must be a tensor of 2 dimensions")
-    tensors = (logits,) if bias is None else (logits, bias)
     types = [getattr(x, "dtype", None) for x in tensors]
     for name, dtype in zip(("logits", "bias"), types):
         if dtype not in (BF16, F32):
@@ -57,16 +67,28 @@ def route(
     expected = contiguous("logits", types[0], tokens, experts), contiguous("bias", types[-1], experts)
     complain(tensors, expected, (logits, "logits"))
     gpu = device_of(logits.device, "logits")
-    found = addresses(gpu, tensors, expected, ())
+    addresses(gpu, tensors, expected, ())
     if not gpu.is_current():
         raise ValueError(f"logits is on {logits.device}, but must be on torch's current device")
-    made = [torch.empty((tokens, top_k), dtype=dtype, device=logits.device) for dtype in (I32, F32)]
-    ids, weights = gpu.tensors(*made)
+    made = made_for(logits, top_k, gpu)
     if tokens:
-        to = ids.data_ptr(), weights.data_ptr()
-        program(logits.device, choice)(*found, *(0,) * (bias is None), *to, tokens, float_bits(routed_scaling_factor),
-                                       gpu.stream())  # fmt: skip
-    return ids, weights
+        factor, operands = float_bits(routed_scaling_factor), (*tensors, *made)
+        call, arena = calls.add(tensors, options, Call(gpu, operands, ())), arena_of(logits.device, gpu)
+
+        def launch(logits, *others):
+            found = [x.data_ptr() for x in (logits, *others)]
+            found[1:1] = [0] * (bias is None)
+            program(logits.device, choice)(*found, tokens, factor, gpu.stream())
+
+        with arena.lock:
+            call.note(arena, operands, launch)
+    return made
+
+
+def made_for(logits: torch.Tensor, top_k: int, gpu: Device) -> tuple[torch.Tensor, torch.Tensor]:
+    """New topk_ids and topk_weights."""
+    shape, device = (logits.shape[0], top_k), logits.device
+    return gpu.tensors(torch.empty(shape, dtype=I32, device=device), torch.empty(shape, dtype=F32, device=device))
 
 
 @functools.lru_cache(maxsize=256)

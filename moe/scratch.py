@@ -14,6 +14,7 @@ import math
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -66,6 +67,12 @@ class Arena:
         self.buffer: torch.Tensor | None = None
         self.kept: dict[str, torch.Tensor] = {}
         self.taken: dict[Hashable, Taken] = {}
+        self.tapes: WeakKeyDictionary[Hashable, object] = WeakKeyDictionary()  # launches with these places (calls.py)
+
+    def forget(self) -> None:
+        """What is where holds no more."""
+        self.taken.clear()
+        self.tapes.clear()
 
     def take(self, key: Hashable, parts: Callable[[], Sequence[Part]]) -> Taken:
         """Parts, at the same places for the same key until the arena grows. parts: which, asked once for a key."""
@@ -82,7 +89,7 @@ class Arena:
         shared = [part for part in parts if not part.kept]
         starts = offsets(shared)
         if starts[-1] and (self.buffer is None or self.buffer.numel() < starts[-1]):
-            self.taken.clear()
+            self.forget()
             self.buffer = None  # what has been launched comes first on the stream: its memory may be had again at once
             self.buffer = torch.empty(starts[-1], dtype=torch.uint8, device=self.torch_device)
         start = dict(zip(shared, starts))
@@ -96,7 +103,7 @@ class Arena:
     def kept_part(self, part: Part) -> torch.Tensor:
         """The tensor of a part of this name that has a place of its own, as large as any call has needed."""
         if part.name not in self.kept or self.kept[part.name].numel() < math.prod(part.shape):
-            self.taken.clear()
+            self.forget()
             self.kept.pop(part.name, None)
             self.kept[part.name] = self.allocate(part)
         return self.kept[part.name]

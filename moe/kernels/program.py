@@ -1,8 +1,12 @@
-"""`Program`: a kernel compiled once, or loaded from the disk, and launched often; arguments are words of the host."""
+"""`Program`: a kernel compiled once, or loaded from the disk, and launched often; arguments are words of the host.
+`Tape`: the launches of one call, to launch them again with other operands and nothing else to do.
+"""
 
+import contextlib
 import ctypes
 import struct
 import threading
+from collections.abc import Iterator, Sequence
 
 import cutlass.cute as cute
 from cutlass import Int64
@@ -21,20 +25,100 @@ class Program:
     def __init__(self, host, words: int, variant: str):
         self.lock = threading.Lock()  # held from writing the words to the end of the launch
         self.words, self.struct = (ctypes.c_int64 * words)(), struct.Struct(f"{words}q")
-        pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
-        executor = compiled(host, variant, pointer).to()
-        arguments, _ = executor.generate_execution_args(pointer)
-        array = executor._get_invoke_packed_args(arguments)
-        self.keep = executor, arguments, array, pointer
-        self.function, self.packed, self.result = executor.capi_func, ctypes.addressof(array), executor.cuda_result
+        self.compiled = compiled(host, variant, pointer_to(self.words))
+        self.launch = Launch(self.compiled, self.words)
 
     def __call__(self, *words: int) -> None:
         with self.lock:
             self.struct.pack_into(self.words, 0, *words)
-            self.function(self.packed)
-            result = self.result.value
-        if result:
-            raise RuntimeError(f"launch failed with CUDA error {result}")
+            self.launch()
+        tape = getattr(recording, "tape", None)
+        if tape is not None:
+            tape.add(self.compiled, words)
+
+
+class Launch:
+    """Launches a compiled kernel with the words that are in an array then. RuntimeError if that fails."""
+
+    def __init__(self, function, words: ctypes.Array):
+        pointer = pointer_to(words)
+        executor = function.to()
+        arguments, _ = executor.generate_execution_args(pointer)
+        array = executor._get_invoke_packed_args(arguments)
+        self.keep = executor, arguments, array, pointer, words
+        self.function, self.packed, self.result = executor.capi_func, ctypes.addressof(array), executor.cuda_result
+
+    def __call__(self) -> None:
+        self.function(self.packed)
+        if self.result.value:
+            raise RuntimeError(f"launch failed with CUDA error {self.result.value}")
+
+
+recording = threading.local()  # .tape: where this thread's launches are noted
+
+
+class Address(int):
+    """Where a call's operand begins. slot: which operand it is."""
+
+    slot: int
+
+
+class Recorded:
+    """An operand of a call that is recorded: the tensor, but that its address says which operand it is of."""
+
+    def __init__(self, tensor, slot: int):
+        self.tensor, self.slot = tensor, slot
+
+    def data_ptr(self) -> Address:
+        address = Address(self.tensor.data_ptr())
+        address.slot = self.slot
+        return address
+
+    def of(self, view) -> "Recorded":
+        """Another tensor that begins where the operand does."""
+        return Recorded(view, self.slot)
+
+    def __getattr__(self, name: str):
+        return getattr(self.tensor, name)
+
+
+class Tape:
+    """The launches of a call. Words that are an Address are written anew each time, all others stay."""
+
+    def __init__(self):
+        self.launches: list[Launch] = []
+        self.changing: list[tuple[ctypes.Array, int, int]] = []  # words, index, slot
+
+    @contextlib.contextmanager
+    def record(self) -> Iterator[None]:
+        """This thread's launches inside."""
+        recording.tape = self
+        try:
+            yield
+        finally:
+            recording.tape = None
+
+    def add(self, function, words: Sequence[int]) -> None:
+        """A launch that has been made."""
+        own = (ctypes.c_int64 * len(words))(*words)
+        self.launches.append(Launch(function, own))
+        self.changing += [(own, i, word.slot) for i, word in enumerate(words) if type(word) is Address]
+
+    def has(self, slots: int) -> bool:
+        """Whether the launches read, or write, so many operands: all of them, if none was left out on the way."""
+        return {slot for _, _, slot in self.changing} == set(range(slots))
+
+    def __call__(self, addresses: Sequence[int]) -> None:
+        """Launch with operands at these addresses. Whoever does that holds the lock of the tape's arena."""
+        for words, i, slot in self.changing:
+            words[i] = addresses[slot]
+        for launch in self.launches:
+            launch()
+
+
+def pointer_to(words: ctypes.Array) -> cute.Pointer:
+    """The pointer that a compiled kernel takes."""
+    return make_ptr(Int64, ctypes.addressof(words), cute.AddressSpace.generic)
 
 
 def compiled(host, variant: str, pointer: cute.Pointer):

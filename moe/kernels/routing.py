@@ -53,6 +53,7 @@ MAX_LOCAL = 32  # local experts: a bit of a mask, and a lane, each
 MAX_TOKENS = 16384
 MAX_CHUNK = 128  # tokens that a CTA can have
 MAX_CTAS = 160
+COOPERATIVE = True  # all CTAs of the grid run at once, or the launch fails, as they wait for each other
 EARLY = 6  # k-blocks that are prefetched for each CTA of GEMM1
 WORDS = 21
 LOWEST, HIGHEST = -(2**31), 2**31 - 1
@@ -106,6 +107,7 @@ class Routing:
             block=(THREADS, 1, 1),
             smem=4 * (MAX_CHUNK + WARPS * 3 * 32),
             stream=stream,
+            cooperative=COOPERATIVE,
             use_pdl=True,
         )
 

@@ -65,6 +65,30 @@ def test_routing_orders_of_events(check, sizes):
         assert check.check_routing(x, check.emulated(x, schedule, 3, last="routing")[0]) is None
 
 
+def on_one_sm(check, sizes) -> None:
+    """Route 80 tokens in 5 CTAs that wait for each other, where 4 fit: as if others' kernels had all other SMs."""
+    x = check.case("random", sizes, 80, 32)
+    with emulator.DEVICE.as_chip(dataclasses.replace(emulator.DEVICE.chip, sms=1)):
+        check.emulated(x, last="routing")
+
+
+@unless(MACHINE == "h200")
+def test_routing_waits_for_no_cta_that_need_not_be_there(check, sizes, monkeypatch):
+    """Its launch is cooperative: refused where its CTAs cannot run all at once. One that is not would hang."""
+    from moe import layer
+    from moe.kernels import routing
+
+    with pytest.raises(emulator.EmulatorError, match="cudaErrorCooperativeLaunchTooLarge"):
+        on_one_sm(check, sizes)
+    monkeypatch.setattr(routing, "COOPERATIVE", False)
+    layer.routing_program.cache_clear()
+    try:
+        with pytest.raises(emulator.EmulatorError, match="spins for ever(.|\n)*1 of 5 CTAs of the grid have not star"):
+            on_one_sm(check, sizes)
+    finally:
+        layer.routing_program.cache_clear()
+
+
 @pytest.mark.skipif(MACHINE != "h200", reason="GEMM1 gathers all rows itself on a B200")
 @pytest.mark.parametrize("name, hidden, tokens", [("random", 256, 50), ("all on one expert", 7296, 21)])
 def test_permute(check, name, hidden, tokens):

@@ -139,8 +139,10 @@ def test_planted_fault_is_seen(moe, monkeypatch):
 
     monkeypatch.setattr(router, "select_float", lambda condition, x, y: y)
     moe.program.cache_clear()
+    moe.calls.known.clear()
     try:
         with pytest.raises((AssertionError, emulator.EmulatorError)):
             test_choice(moe, "Llama-4")
     finally:
         moe.program.cache_clear()
+        moe.calls.known.clear()

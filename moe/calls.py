@@ -1,0 +1,81 @@
+"""Calls that are like an earlier one: their operands are compared with that one's, and its launches are repeated.
+
+What a call checks, chooses and computes on the host depends on its operands' types, shapes and strides, and on its
+other arguments, but not on where operands lie. So its launches are noted (kernels.program.Tape), and the next call of
+the kind writes its addresses to them. Notes belong to an arena of scratch memory, whose addresses are in them.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+
+from moe.device import Device
+from moe.kernels.program import Recorded, Tape
+from moe.scratch import Arena, arena_of
+
+MOST = 1024  # kinds of calls that are known at a time
+
+
+class Call:
+    """A kind of call, by an example of its operands, which have been checked.
+
+    aligned: which of them begin at multiples of 16 bytes.
+    """
+
+    def __init__(self, gpu: Device, operands: Sequence[torch.Tensor], aligned: Sequence[int]):
+        self.gpu, self.aligned, self.torch_device = gpu, aligned, operands[0].device
+        self.expected = [(x.dtype, x.shape, x.stride(), x.get_device()) for x in operands]
+
+    def addresses(self, operands: Sequence[torch.Tensor]) -> list[int] | None:
+        """Where the operands begin; None if they are not as the example's, or not in reach: to be complained of."""
+        try:
+            if [(x.dtype, x.shape, x.stride(), x.get_device()) for x in operands] != self.expected:
+                return None
+            found = [x.data_ptr() for x in operands]
+        except (AttributeError, RuntimeError):  # no tensor, or one without memory
+            return None
+        for i in self.aligned:
+            if found[i] & 15:
+                return None
+        return found if self.gpu.is_current() and self.gpu.reaches(operands, found) else None
+
+    def repeat(self, operands: Sequence[torch.Tensor]) -> bool:
+        """Launch with other operands what has been noted; False if that cannot be, and nothing was launched."""
+        found = self.addresses(operands)
+        if found is None:
+            return False
+        arena = arena_of(self.torch_device, self.gpu)
+        with arena.lock:
+            tape = arena.tapes.get(self)
+            if tape is not None:
+                tape(found)
+        return tape is not None
+
+    def note(self, arena: Arena, operands: Sequence[torch.Tensor], launch: Callable[..., None]) -> None:
+        """Launch for the first time; `launch` gets the operands. Nothing is noted if it does not launch with each."""
+        tape = Tape()
+        with tape.record():
+            launch(*(Recorded(x, slot) for slot, x in enumerate(operands)))
+        if tape.has(len(operands)):
+            arena.tapes[self] = tape
+
+
+class Calls:
+    """The kinds of calls of a function, by the shapes of their operands and by their other arguments."""
+
+    def __init__(self):
+        self.known: dict[Hashable, Call] = {}
+
+    def like(self, operands: Sequence[torch.Tensor], options: tuple) -> Call | None:
+        """A call with such operands and these options, if there has been one."""
+        try:
+            return self.known.get((operands[0].device, *[x.shape for x in operands], options))
+        except (AttributeError, TypeError):  # no tensor, or an option that cannot be hashed: to be complained of
+            return None
+
+    def add(self, operands: Sequence[torch.Tensor], options: tuple, call: Call) -> Call:
+        """Add a call, in place of an earlier one of other types or strides."""
+        if len(self.known) >= MOST:
+            self.known.clear()
+        self.known[(operands[0].device, *[x.shape for x in operands], options)] = call
+        return call
