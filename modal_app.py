@@ -6,11 +6,14 @@
     modal run modal_app.py --mode benchmark --task nvfp4_dual_gemm
     modal run modal_app.py --mode benchmark --task fp8_moe   # also fp8_grouped_gemm; and --mode test; and --gpu H200
     modal run modal_app.py --mode benchmark --task moe_parallel --gpu H100:2
+    modal run modal_app.py --script FILE                     # a script of your own: its kernels, measured and modelled
 
 Modes: test and benchmark as `python eval.py` has them, leaderboard as the bot does it, profile (Nsight Compute or
-torch.profiler), sweep (one config per container), calibrate (a patch for the timing model's figures). The functions are
-those of `evaluation.gpu.runs`, on the grader's image. Every run is a row of worklog/results.jsonl; files go to
-worklog/runs. `python modal_app.py` takes the same options and says in one sentence why Modal cannot be reached.
+torch.profiler), sweep (one config per container), calibrate (a patch for the timing model's figures), script (the
+kernels of --script FILE, which imports nothing of yours; it is modelled here first, so that what fails rents nothing).
+The functions are those of `evaluation.gpu.runs`, on the grader's image. Every run is a row of worklog/results.jsonl;
+files go to worklog/runs. `python modal_app.py` takes the same options and says in one sentence why Modal cannot be
+reached.
 """
 
 import ast
@@ -35,7 +38,7 @@ SOURCES = (
 TIMEOUT_S = 1800
 CONTAINERS = 8  # B200s that a sweep rents at once
 # Listed by --help; evaluation.gpu.runs and reference.py have them, too, and take seconds to import.
-Mode = Literal["test", "benchmark", "leaderboard", "profile", "sweep", "calibrate"]
+Mode = Literal["test", "benchmark", "leaderboard", "profile", "sweep", "calibrate", "script"]
 # "": that of the submission's header; those of FP8 are the kernels in moe/, whatever the submission is
 TaskName = Literal["", "nvfp4_group_gemm", "nvfp4_dual_gemm", "fp8_grouped_gemm", "fp8_moe", "moe_parallel"]
 
@@ -79,7 +82,7 @@ def sweep_configs(grid: str = "") -> list[dict]:
     Sharers go their own ways where they must for it.
     """
     if grid:
-        from evaluation.judge.configs import parse_grid
+        from emulator.grid import parse_grid
 
         try:
             points = parse_grid(grid)
@@ -137,6 +140,8 @@ def requests(mode: str, submission: str, task: str, device: str, grid: str = "")
 
     if mode not in MODES:
         raise SystemExit(f"unknown mode '{mode}': there are {', '.join(MODES)}")
+    if mode == "script":
+        raise SystemExit("mode script needs --script FILE")
     if task and task not in (*TASKS, *MOE_TASKS):
         raise SystemExit(f"unknown task '{task}': there are {', '.join((*TASKS, *MOE_TASKS))}")
     if task in MOE_TASKS:
@@ -153,6 +158,24 @@ def requests(mode: str, submission: str, task: str, device: str, grid: str = "")
     request = {"mode": mode, "task": chosen.name, "submission": text, "name": Path(submission).name}
     request |= {"device": device, **sections}
     return [{**request, "config": config} for config in sweep_configs(grid)] if mode == "sweep" else [request]
+
+
+def script_request(script: str, gpu: str) -> dict:
+    """What to run for --script, with its modelled times. Raises SystemExit where it cannot be modelled."""
+    from emulator.serve.variants import Variant, Wanted
+
+    if not Path(script).is_file():
+        raise SystemExit(f"there is no script {script}")
+    machine = "h200" if gpu.startswith("H") else "b200"
+    one = Variant("model", [script])
+    one.profile(Wanted(machine), page=False)
+    if one.report is None:
+        raise SystemExit(f"{script} cannot be modelled, so nothing is rented: {one.why}")
+    modelled = {}  # by the name of the function, which the card's names have in them
+    for kernel in one.report["kernels"]:
+        modelled.setdefault(kernel["title"], kernel["us"])
+    request = {"mode": "script", "task": "", "submission": Path(script).read_text(), "name": Path(script).name}
+    return request | {"device": "cuda", "config": None, "modelled": modelled}
 
 
 def drive(wanted: list[dict], answers: Callable, results: Path, json_file: str = "") -> int:
@@ -192,6 +215,10 @@ def drive(wanted: list[dict], answers: Callable, results: Path, json_file: str =
         verdict = "passed" if row["passed"] else "FAILED"
         print(f"{row['mode']} {row['config'] or ''} {verdict} {times}{mean} {row.get('error', '')}".strip())
         for case in row["cases"]:
+            if "modelled_us" in case:
+                model = f"{case['modelled_us']:.2f} us" if case["modelled_us"] else "not"
+                measured = f"{case['us']:.2f} us measured, of {case['launches']} launches"
+                print(f"  {case['spec']}: {measured}; {model} modelled")
             if case["status"] != "pass":
                 print(f"  {case['spec']}: {case['reason']}")
     if json_file:
@@ -213,8 +240,10 @@ def main(
     gpu: str = "B200",
     json: str = "",
     grid: str = "",
+    script: str = "",
 ):
-    code = drive(requests(mode, submission, task, "cuda", grid), rent(gpu), ROOT / "worklog" / "results.jsonl", json)
+    wanted = [script_request(script, gpu)] if script else requests(mode, submission, task, "cuda", grid)
+    code = drive(wanted, rent(gpu), ROOT / "worklog" / "results.jsonl", json)
     if code:
         raise SystemExit(code)
 
@@ -224,9 +253,8 @@ def command_line() -> None:
     import click
 
     def start(**options):
-        requests(
-            options["mode"], options["submission"], options["task"], "cuda", options["grid"]
-        )  # mistakes cost no container
+        if not options["script"]:  # mistakes cost no container
+            requests(options["mode"], options["submission"], options["task"], "cuda", options["grid"])
         try:
             with modal.enable_output(), app.run():
                 main(**options)
@@ -244,6 +272,7 @@ def command_line() -> None:
         "gpu": ("B200", str, "Modal's name of the GPU to rent."),
         "json": ("", str, "A file for the rows, too."),
         "grid": ("", str, "sweep: 'A=1,2 B=3..5', all combinations."),
+        "script": ("", str, "A script of your own instead of a submission: its kernels, measured and modelled."),
     }
     text = __doc__.replace("\n\n    modal", "\n\n\b\n    modal", 1)  # lines as they are
     options = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 
 from .chip import CHIPS
 from .errors import EmulatorError, Unsupported
+from .grid import parse_grid
 from .model import uncertainty
 from .outputs import to_be_written
 from .ptx.parse import Kernel, parse
@@ -118,6 +120,83 @@ def profile(machine, launches, out, json_file, html, devices, compute, script, a
     click.echo(f"{uncertainty.basis(machine)}.")
     click.echo(f"{out}{'/device*' * (devices > 1)}: timeline.json.gz, overview.png")
     write_json(json_file, found)
+
+
+MACHINE = click.option(
+    "--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on."
+)
+LAUNCHES = click.option(
+    "--launches", type=click.IntRange(1), default=8, show_default=True, help="Time so many, the first ones."
+)
+JOBS = click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes.")
+JSON = click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+    help="Write the report there.",
+)  # fmt: skip
+
+
+@cli.command()
+@MACHINE
+@LAUNCHES
+@JOBS
+@JSON
+@click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+              help="Write a page of both there, side by side.")  # fmt: skip
+@click.argument("a")
+@click.argument("b")
+def compare(machine, launches, jobs, json_file, html, a, b):
+    """Model the launches of two scripts: which takes less time, where it goes, and whether the model can tell.
+
+    A and B: a script each, with its arguments in quotes: 'gemm.py --stages 3'. See `profile` for what is timed; what
+    they compute is not compared. The scripts run with your rights: read them first.
+    """
+    from .serve import variants
+
+    for side in (a, b):
+        if not shlex.split(side) or not Path(shlex.split(side)[0]).is_file():
+            raise click.UsageError(f"there is no script {side!r}")
+    try:
+        found = variants.compare((a, b), variants.Wanted(machine, launches, min(2, jobs)), html and Path(html))
+    except EmulatorError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"A: {a}\nB: {b}")
+    rows = variants.rows(found)
+    width = max(len(row[0]) for row in rows)
+    for name, *figures in rows:
+        click.echo(f"{name:{width}} " + " ".join(f"{figure:>12}" for figure in figures))
+    click.echo(variants.verdict(found))
+    click.echo(f"Times are modelled, not measured (profile {machine}; emulator/VALIDATION.md).")
+    write_json(json_file, found)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@MACHINE
+@LAUNCHES
+@JOBS
+@JSON
+@click.option("--grid", required=True, metavar="'A=1,2 B=3..5'", help="All combinations; 3..5 is 3, 4 and 5.")
+@click.option("--check/--no-check", "checked", default=True, help="Rank only what `run` finds nothing wrong with.")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def sweep(machine, launches, jobs, json_file, grid, checked, script, args):
+    """Model SCRIPT's launches under many values of its own parameters, and rank them.
+
+    A parameter is an environment variable that SCRIPT reads, or stands as {NAME} in ARGS. Each combination runs with
+    all checks first: one that ends with an error or a finding is not ranked, and the exit status is 1 then.
+    """
+    from .serve import variants
+
+    try:
+        tried = variants.variants([script, *args], parse_grid(grid))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    ranked = variants.sweep(tried, variants.Wanted(machine, launches, min(jobs, len(tried))), checked)
+    for place, one in enumerate(ranked, 1):
+        click.echo(f"{place:3} {one.us:9.2f} us  {one.name}" if one.us else f"  - not ranked    {one.name}: {one.why}")
+    click.echo(f"us: to the end of the last launch, modelled, not measured (profile {machine}; emulator/VALIDATION.md)")
+    rows = [{"values": one.values, "us": one.us, "why": one.why, "report": one.report} for one in ranked]
+    write_json(json_file, {"kind": "modelled", "script": script, "args": list(args), "ranking": rows})
+    sys.exit(0 if all(one.us for one in ranked) else 1)
 
 
 def write_json(path: str | None, report: dict) -> None:

@@ -6,19 +6,25 @@ on the GPU and on the model, and its figure moves by the difference: the cost of
 far as the model knows them. Then the corrected model runs the probes again, and a figure that leaves it more than
 RESIDUAL away from the GPU is rejected. With the model in the GPU's place every figure comes out unchanged.
 
+`python -m silicon.calibrate` does that on this machine's GPU; `--ncu FILE` needs none: it compares Nsight Compute's CSV
+of a kernel with the model (ncu.py).
+
 No B200 has run this. An H200 has run what it can of `Gpu`: launches, clusters, PDL, events, the tensor copy.
 """
 
 import dataclasses
+import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 import emulator
 from emulator.device import DEVICE, allocate
 from emulator.formats import tensormap
-from emulator.model.profile import Profile
-from silicon import cuda_driver
+from emulator.model.profile import Profile, load
+from silicon import command, cuda_driver, ncu
 
 RESIDUAL = 0.05
 REPEATS = 20
@@ -364,3 +370,30 @@ def calibrate(device, profile: Profile, figures: tuple[str, ...] = tuple(FIGURES
                 log(f"{figure}: rejected: {probe['rejected']}")
                 del patch[figure]
     return {"patch": patch, "probes": probes}
+
+
+def main() -> None:
+    """The command line."""
+    options = command.parser(__doc__)
+    options.add_argument("--ncu", type=Path, metavar="FILE", help="ncu's details page as CSV: compare it with --model")
+    options.add_argument("--model", type=Path, metavar="FILE", help="what `profile --json` wrote of the same kernel")
+    options.add_argument("--case", type=int, default=0, help="of eval.py's report: which of its cases (default: 0)")
+    options.add_argument("--profile", default="b200", help="the model's machine (default: b200)")
+    given = options.parse_args()
+    if (given.ncu is None) != (given.model is None):
+        options.error("--ncu FILE and --model FILE go together")
+    try:
+        profile = load(given.profile)
+        if given.ncu:
+            text, model = given.ncu.read_text(), json.loads(given.model.read_text())
+            print("\n".join(ncu.report(text, model, given.case, profile.clock_ghz)))
+            return
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+    with command.on_gpu():
+        device = Gpu()
+    print(json.dumps(calibrate(device, profile)["patch"], indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the ground up. An entry is a module, or a package with all that is in it; of several the longest one counts. That
 # of a whole product (no dot) is its own `__init__.py` alone: every room of a product has a floor here.
 FLOORS = (
-    *(f"emulator.{room}" for room in ("errors", "chip", "arena", "formats", "ptx", "state", "units", "native")),
+    *(f"emulator.{room}" for room in ("errors", "chip", "arena", "grid", "formats", "ptx", "state", "units", "native")),
     *(f"emulator.{room}" for room in ("machine", "model", "page", "device", "serve")),
     *("emulator", "emulator.outputs", "emulator.__main__", "emulator.pytest_plugin", "emulator.speed"),
     *(f"moe.{room}" for room in ("problem", "device", "operands", "scratch", "kernels", "tuning", "calls")),
@@ -21,7 +21,7 @@ FLOORS = (
     *(f"moe.{command}" for command in ("check", "layer_check", "parallel_check")),
     *(f"moe.{command}" for command in ("bench", "layer_bench", "experts_bench", "parallel_bench", "pack")),
     *("silicon", "silicon.cuda_driver", "silicon.command", "silicon.golden", "silicon.timing", "silicon.entry"),
-    *("silicon.whole_kernels", "silicon.probes", "silicon.calibrate", "silicon.zoo"),
+    *("silicon.whole_kernels", "silicon.probes", "silicon.ncu", "silicon.calibrate", "silicon.zoo"),
     *("evaluation", "evaluation.gpu.protocol", "evaluation.tasks", "evaluation.judge", "evaluation.upload"),
     *("evaluation.commands", "evaluation.commands.moe_tasks"),
     *(f"evaluation.commands.{name}" for name in ("options", "run", "actions", "cli")),

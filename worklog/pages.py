@@ -15,8 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from emulator.model import uncertainty
-from evaluation.commands import ranking
+from emulator.model import ranking, uncertainty
 from moe.measure.markdown import markdown
 from tests.public.cases import CASES
 from worklog import figures, picture

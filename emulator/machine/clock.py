@@ -52,12 +52,12 @@ class Clock(ABC):
         return group.t
 
     @abstractmethod
-    def wake(self, sm: int, time: float) -> float:
+    def wake(self, warp, time: float) -> float:
         """Return how many ticks pass before a warp that is woken at `time` runs."""
 
     @abstractmethod
     def hesitation(self) -> float:
-        """Return for how many ticks a warp stops after an arrival: those who waited for it may go first."""
+        """Return for how many ticks a warp stops behind an arrival or an atomic: who waited for it may go first."""
 
     @abstractmethod
     def cta_start(self, launch: int, sms: list[int]) -> float:

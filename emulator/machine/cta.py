@@ -115,7 +115,7 @@ class Cta:
             lanes = np.arange(warp.live_mask.bit_length())
             warp.started = time
             group = Group(warp, lanes, list(registers), 0, None, time)
-            launch.engine.at(time + launch.clock.wake(self.sm, time), group.run)
+            launch.engine.at(time + launch.clock.wake(warp, time), group.run)
 
     @functools.cached_property
     def smem(self) -> SharedMemory:

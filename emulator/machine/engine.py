@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import heapq
+import math
 import sys
 from types import MethodType
 
@@ -27,6 +28,7 @@ class Engine:
         self.limits = 0  # how many calls of the heap are limits
         self.count = 0
         self.nested = False
+        self.until = math.inf  # when nested: the time that others may get to
         self.progress = 0  # counts what other warps could see: a stall without any is a hang
         self.changes = 0  # counts what memory could hold otherwise
         self.turns = 0  # of groups of lanes, since one of them has been looked at
@@ -57,10 +59,10 @@ class Engine:
         """Run everything up to `time` before the calling event, which is in the middle of something, goes on."""
         if self.nested:
             return
-        self.nested, heap = True, self.heap
+        self.nested, self.until, heap = True, time, self.heap
         while heap and heap[0][0] < time:
             self.step()
-        self.nested = False
+        self.nested, self.until = False, math.inf
 
     def step(self) -> None:
         """Run the next event."""
@@ -73,8 +75,8 @@ class Engine:
         """Return whether nothing will ever happen again: no event but turns of groups of lanes is to come, and each has
         come back to a state in which it was since anything changed. To be asked at every turn of a group."""
         self.turns += 1
-        if self.turns < CALM or group.launch.reads_time:  # which changes by itself
-            return False
+        if self.turns < CALM or self.nested or group.launch.reads_time:  # time changes by itself
+            return False  # nested: the group that lets others go first is in no queue, and goes on
         mark = self.changes, self.progress, self.landed
         if mark != self.mark:
             self.mark, self.turns = mark, 0

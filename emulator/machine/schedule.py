@@ -13,24 +13,46 @@ from .clock import Clock
 
 @dataclass(frozen=True)
 class Schedule:
-    """seed 0 is orderly: short fixed delays. Other seeds shuffle warps and delay operations; each class of operation
-    may be `lazy`: it lands only when nothing else can move, which is the worst case for a program with a missing wait.
+    """seed: its number. The first ones are chosen, each for what it lets come late (emulator/README.md):
+
+    0  nothing: operations take a short time, warps and CTAs begin in their order
+    1  the first warps and CTAs: each is far behind the next one, whenever it begins or is woken. An arrival, a commit
+       or an atomic lets those go first that wait for it, and operations land at once
+    2  every asynchronous operation: it lands only when nothing else can move
+    3  the last warps and CTAs: each is far behind the one before it. Operations land at once
+    4  to 10: as 2, one class of operations alone. From 11 on: some classes. Warps take turns by a draw, also in 2
     """
 
     seed: int = 0
 
     LAZY = 20_000
+    BEHIND = 3_000
     CLASSES = ("tma", "mma", "store", "commit", "ld", "remote", "st")
 
     def lazy_classes(self) -> frozenset[str]:
-        if self.seed == 0:
-            return frozenset()
-        if self.seed <= len(self.CLASSES):  # seeds 1..7: one class at a time
-            return frozenset({self.CLASSES[self.seed - 1]})
-        if self.seed == len(self.CLASSES) + 1:  # 8: all
+        """The classes of operations that land only when nothing else can move."""
+        if self.seed == 2:
             return frozenset(self.CLASSES)
+        single = self.seed - 4
+        if single < 0:
+            return frozenset()
+        if single < len(self.CLASSES):
+            return frozenset({self.CLASSES[single]})
         rng = random.Random(self.seed)
         return frozenset(c for c in self.CLASSES if rng.random() < 0.4)
+
+    @property
+    def prompt(self) -> bool:
+        """Whether operations land at once."""
+        return self.seed in (1, 3)
+
+    def behind(self, warp) -> int | None:
+        """How many ticks a warp is late whenever it begins or is woken; None: by a draw."""
+        if self.seed not in (0, 1, 3):
+            return None
+        place = warp.index + warp.cta.index % 8
+        last = len(warp.cta.warps) + 7
+        return self.BEHIND * {0: 0, 1: last - place, 3: place}[self.seed]
 
 
 class FunctionalClock(Clock):
@@ -42,11 +64,13 @@ class FunctionalClock(Clock):
     def __init__(self, schedule: Schedule, engine):
         self.schedule, self.engine = schedule, engine
         self.random = random.Random(schedule.seed)
-        self.lazy = schedule.lazy_classes()
+        self.lazy, self.prompt = schedule.lazy_classes(), schedule.prompt
 
     def _delay(self, kind: str) -> float:
         if kind in self.lazy:
             return Schedule.LAZY * (1 + self.random.random())
+        if self.prompt:
+            return 0
         if self.schedule.seed == 0:
             return 40
         return self.random.choice((0, 10, 100, 600)) * (0.5 + self.random.random())
@@ -57,12 +81,15 @@ class FunctionalClock(Clock):
     def executed(self, group, cost: float) -> float:
         return group.t + cost
 
-    def wake(self, sm: int, time: float) -> float:
+    def wake(self, warp, time: float) -> float:
         """Seeds differ in who goes first."""
-        return 0 if self.schedule.seed == 0 else self.random.random() * 60
+        behind = self.schedule.behind(warp)
+        return self.random.random() * 60 if behind is None else behind
 
     def hesitation(self) -> float:
-        if self.schedule.seed == 0 or self.random.random() < 0.7:
+        if self.schedule.seed == 1:
+            return self.schedule.BEHIND
+        if self.schedule.seed in (0, 3) or self.random.random() < 0.7:
             return 0
         return self.random.choice((30, 300, 3000))
 

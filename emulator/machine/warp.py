@@ -179,7 +179,7 @@ class Group(LaneGroup):
     def wake(self):
         self.engine.progress += 1
         woken = max(self.t, self.engine.now)
-        self.t = woken + self.clock.wake(self.cta.sm, woken)
+        self.t = woken + self.clock.wake(self.warp, woken)
         self.engine.at(self.t, self.run)
 
     def run(self):
@@ -219,6 +219,8 @@ class Group(LaneGroup):
                     self.pc, passed = pc, 0
                     if engine.spins(self):
                         raise self.launch.livelock()
+                    if self.t > engine.until:
+                        return engine.at(self.t, self.run)
                 if heap and self.t > heap[0][0] + quantum:
                     self.pc = pc
                     engine.at(self.t, self.run)

@@ -124,8 +124,8 @@ class TimingClock(Clock):
     def ticks(self, group) -> float:
         return self.clocks.ticks(group.cta.sm, group.t)
 
-    def wake(self, sm: int, time: float) -> float:
-        return self.p["sync"]["wake_cycles"] * self.clocks.slower(sm, time)
+    def wake(self, warp, time: float) -> float:
+        return self.p["sync"]["wake_cycles"] * self.clocks.slower(warp.cta.sm, time)
 
     def hesitation(self) -> float:
         return 0.0

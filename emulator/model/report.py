@@ -78,7 +78,9 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
 
     log = run.clock.memory.log or []
     spans = [span(timed) for timed in chosen]
-    hbm = mean(read + back for time, read, back, _ in log for start, end in spans if start < time <= end)
+    inside = [row for row in log for start, end in spans if start < row[0] <= end]
+    read, back, given = (mean(row[column] for row in inside) for column in (1, 2, 3))
+    hbm = read + back
     busy = mean(s.end - s.start for s in trace.spans if s.kind == "tensor" and s.launch in set(numbers))
     used = cubin.resources(launch.program.machine_code) if launch.program.machine_code else {}
     used = used.get(launch.program.kernel.name, {})
@@ -91,6 +93,7 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
         "launches": numbers,
         "us": us,
         "us_interval": list(uncertainty.interval(us, kind, launch.pdl, profile.name)),
+        "first_us": profile.us(chosen[0].end - chosen[0].start),
         "grid": list(launch.grid),
         "cluster": list(launch.cluster),
         "threads": threads,
@@ -101,6 +104,7 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
         **resident(launch.chip, threads, shared, used.get("registers"), launch.tmem_columns),
         "moved_bytes": {name: mean(counted[n][c] for n in numbers for c in of) for name, of in MOVED.items()},
         "hbm_bytes": hbm,
+        "l2_hits": max(0.0, 1 - read / given) if given else 0.0,
         "flops": mean(counted[n]["flops"] for n in numbers),
         "floors_us": {
             "HBM": hbm / (profile["hbm"]["read_tb_s"] * 1e6),
@@ -150,7 +154,8 @@ def kernel_lines(kernel: dict) -> list[str]:
         f"  registers per thread: {registers}; stack (spills, arrays): {stack} bytes",
         f"  shared memory {kernel['shared_bytes']} bytes, tensor memory {kernel['tensor_memory_columns']} columns",
         f"  CTAs per SM: {kernel['ctas_per_sm']}, limited by {kernel['limited_by']}",
-        f"  moved: {moved or 'nothing'}; HBM {size(kernel['hbm_bytes'])}; {kernel['flops'] / 1e9:.3f} GFLOP by MMAs",
+        f"  moved: {moved or 'nothing'}; HBM {size(kernel['hbm_bytes'])}, L2 hits {100 * kernel['l2_hits']:.0f} %; "
+        f"{kernel['flops'] / 1e9:.3f} GFLOP by MMAs",
         f"  floors: {floors}",
     ]
 

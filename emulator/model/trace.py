@@ -9,13 +9,25 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..machine.clock import NoTrace
+from ..state.barrier import MBarrier
+
+
+class Arrival(NamedTuple):
+    """What ended a wait at an mbarrier: the instruction at a line of a block's Python, and the warp that issued it."""
+
+    label: str
+    sm: int
+    warp: int
+    program: object
+    block: int
+    lineno: int
 
 
 class Span(NamedTuple):
     """kind: load, store (copies under way), tensor (core busy), wait (a warp sleeps), warp (its life).
 
     launch, sm, cta and warp place it (warp -1: the unit works for another CTA of the pair); `what` says what a wait was
-    for, nbytes counts copies.
+    for, at which program and block it was, and what ended it; nbytes counts copies.
     """
 
     kind: str
@@ -27,6 +39,8 @@ class Span(NamedTuple):
     end: float
     what: str = ""
     nbytes: int = 0
+    at: tuple | None = None
+    by: Arrival | None = None
 
 
 @dataclass
@@ -63,7 +77,12 @@ class Trace(NoTrace):
         cta = group.cta
         what = self.describe(group.waiting_for)
         self.spend(group, f"wait {what}", end - start)
-        self.spans.append(Span("wait", group.launch.number, cta.sm, cta.index, group.warp.index, start, end, what))
+        last, by = group.waiting_for.last if isinstance(group.waiting_for, MBarrier) else None, None
+        if last is not None:
+            by = Arrival(last.label, last.warp.cta.sm, last.warp.index, last.program, last.block, last.lineno)
+        place = group.program, group.pc
+        warp = group.warp.index
+        self.spans.append(Span("wait", group.launch.number, cta.sm, cta.index, warp, start, end, what, 0, place, by))
 
     def describe(self, awaited) -> str:
         """The awaited object by what completes it: loads, mma, warp 1+2, or its own name up to the first number."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 from ..model.run import TimedRun
 from ..model.timeline import COLOURS, Timeline
-from ..model.trace import Trace
+from ..model.trace import Span, Trace
 from . import hot
 
 FOLDER = Path(__file__).parent
+DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>')
 BINS = 600  # of the map of SMs
 MOST_SPANS = 25_000  # in the details of SMs
 MOST_LINES, MOST_PTX = 400, 4_000  # in the tables
@@ -20,11 +23,16 @@ VERDICTS = 5
 
 
 def write(file: Path, title: str, run: TimedRun, trace: Trace, report: dict, sources: dict[str, Path]) -> None:
-    """Write the page. report: of model/report.py. sources: file name in line info -> where its text is."""
+    """Write the page of a profile. report: of model/report.py. sources: file name in line info -> where its text is."""
+    fill(file, [gathered(title, run, trace, report, sources)])
+
+
+def gathered(title: str, run: TimedRun, trace: Trace, report: dict, sources: dict[str, Path]) -> dict:
+    """What the page shows of a profile; arguments as of `write`."""
     timeline = Timeline(run, trace)
     found = hot.instructions(timeline)
     lines = hot.lines(found)
-    data = {
+    return {
         "title": title,
         "basis": f"profile {report['profile']}; {report['validation']}",
         "launches": report["launches"],
@@ -42,10 +50,20 @@ def write(file: Path, title: str, run: TimedRun, trace: Trace, report: dict, sou
         "map": state_map(timeline),
         "spans": spans(timeline),
     }
+
+
+def fill(file: Path, views: list[dict], compared: dict | None = None) -> None:
+    """Write a page of one profile, or of several side by side. compared: `said`, a sentence, and `rows` of a table."""
     page = (FOLDER / "page.html").read_text()
     script = (FOLDER / "echarts.min.js").read_text() + "\n" + (FOLDER / "page.js").read_text()
+    data = {"views": views, "compared": compared}
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")  # it stands inside of a script element
     file.write_text(page.replace("__DATA__", text).replace("__SCRIPT__", script.replace("</script", "<\\/script")))
+
+
+def views(file: Path) -> list[dict]:
+    """What `fill` wrote into a page."""
+    return json.loads(DATA.search(file.read_text())[1])["views"]
 
 
 def rounded(us: dict) -> dict[str, float]:
@@ -87,7 +105,12 @@ def state_map(timeline: Timeline) -> dict:
 
 
 def spans(timeline: Timeline) -> dict:
-    """[track, start, end, what] in us of SMs: all of them where they are few enough, else every so many."""
+    """[track, start, end, what] in us of SMs: all of them where they are few enough, else every so many.
+
+    A wait goes on with its place in the source and, if an mbarrier woke the warp, the track, the place and the SM of
+    what arrived there last. Texts are numbers of a list, `texts`.
+    """
+    texts: dict[str, int] = {}
     of_sm: dict[int, list] = {}
     for span in timeline.trace.spans:
         of_sm.setdefault(span.sm, []).append(span)
@@ -105,14 +128,39 @@ def spans(timeline: Timeline) -> dict:
             else:
                 track = f"warp {span.warp}: {timeline.role(span.warp)}"
                 what = "alive" if span.kind == "warp" else f"waits for {timeline.reason(span.what)}"
-            rows.append([track, round(us(span.start), 4), round(us(span.end), 4), what])
-        rows.sort(key=lambda row: row[3] != "alive")  # waits are drawn over lives
-    return found
+            row = [track, round(us(span.start), 3), round(us(span.end), 3), what, *ends_of(timeline, span)]
+            rows.append([texts.setdefault(item, len(texts)) if isinstance(item, str) else item for item in row])
+        rows.sort(key=lambda row: row[3] != texts.get("alive"))  # waits are drawn over lives
+    return {"texts": [*texts], "sms": found}
+
+
+def ends_of(timeline: Timeline, span: Span) -> list:
+    """What a row of a wait has beyond those of others: see `spans`."""
+    if span.kind != "wait":
+        return []
+    program, block = span.at
+    place = shown(program, program.kernel.instrs[program.start[block]])
+    if span.by is None:
+        return [place]
+    by = span.by
+    if by.label.startswith("tcgen05"):
+        track = "tensor core"
+    elif "copy" in by.label:
+        track = "TMA loads"
+    else:
+        track = f"warp {by.warp}: {timeline.role(by.warp)}"
+    return [place, track, shown(by.program, by.program.instruction_at(by.block, by.lineno)), by.sm]
+
+
+def shown(program, instr) -> str:
+    """An instruction's place, as `lines` names it."""
+    return str(hot.Line(hot.place(instr))) if instr is not None else program.kernel.title
 
 
 def verdicts(timeline: Timeline, report: dict, lines: list[hot.Line]) -> list[dict]:
     """Up to five sentences, each with its figure and, where it has one, its line; what weighs most comes first."""
-    found = [*of_sms(timeline), *of_waits(timeline, lines), *of_accesses(lines), *of_kernels(report)]
+    waits = of_waits(timeline, lines)
+    found = [*of_sms(timeline), *waits, *of_loads(timeline, waits), *of_accesses(lines), *of_kernels(report)]
     found.sort(key=lambda one: -one.pop("weight"))
     return found[:VERDICTS]
 
@@ -150,6 +198,28 @@ def of_waits(timeline: Timeline, lines: list[hot.Line]) -> list[dict]:
         weight = min(share, 1.0) * (1.0 if role == "MMA" else 0.6)  # what feeds the tensor core matters more
         out.append({"text": text, "weight": weight, "shown": str(where)})
     return out
+
+
+def of_loads(timeline: Timeline, waits: list[dict]) -> list[dict]:
+    """Say, where warps wait for loads, what rate the bytes under way and their latency allow (Little's law)."""
+    weight = max((wait["weight"] for wait in waits if wait["text"].endswith("for loads")), default=0.0)
+    shown = timeline.launches[max(0, len(timeline.launches) - 2)]
+    loads = [span for span in timeline.trace.spans if span.kind == "load" and span.launch == shown.number]
+    if not weight or not loads:
+        return []
+    latency = sum((span.end - span.start) * span.nbytes for span in loads) / sum(span.nbytes for span in loads)
+    under_way, most = Counter(), Counter()  # bytes of an SM: now, and at most
+    for _, sm, nbytes in sorted(step for s in loads for step in ((s.start, s.sm, s.nbytes), (s.end, s.sm, -s.nbytes))):
+        under_way[sm] += nbytes
+        most[sm] = max(most[sm], under_way[sm])
+    rate, peak = sum(most.values()) / timeline.us(latency) / 1e6, timeline.run.profile["hbm"]["read_tb_s"]
+    text = (
+        f"TMA loads take {timeline.us(latency):.2f} us in the mean, with at most {max(most.values()) / 1e3:.0f} KB "
+        f"under way in an SM: {rate:.1f} TB/s from all of them, where HBM reads {peak:.1f}"
+    )
+    if rate < 1.5 * peak:
+        text += "; more or larger stages would keep more under way"
+    return [{"text": text, "weight": 0.9 * weight}]
 
 
 def of_accesses(lines: list[hot.Line]) -> list[dict]:

@@ -359,6 +359,7 @@ def atomic(
         at = address[lanes] if alu.is_array(address) else address
         _acquire(g, space, at, sync.rstrip("+"), acquires)
         _release(g, space, at, sync, mask)
+        g.hesitate()
     if not wants_old:
         return None
     bits = ELEMENT[size]

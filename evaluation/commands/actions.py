@@ -79,14 +79,15 @@ def check(submission, compiled, task_dir, json_file) -> int:
     return 1 if errors else 0
 
 
-def profile(submission, task, task_dir, case, spec, profile, jobs, timeout, json_file, out, calls) -> int:
+def profile(submission, task, task_dir, case, spec, profile, jobs, timeout, json_file, out, html, calls) -> int:
     for_moe(task)
     folder = read_folder(task_dir, submission, task) if task_dir else None
     if folder:
         cases = folder_cases(folder, "benchmarks", case, spec)
     else:
         cases = chosen_cases(submission, task, case, spec)
-    replies = profiling.run(Screen(), devices.checked(submission), cases, profile, calls, out, jobs, timeout, folder)
+    submission = devices.checked(submission)
+    replies = profiling.run(Screen(), submission, cases, profile, calls, out, jobs, timeout, folder, html)
     if all(reply.get("unusable") for reply in replies):
         raise Failure(replies[0]["error"])
     if json_file:

@@ -75,6 +75,10 @@ def check(**options):
     "--out", default=str(RUNS), show_default="worklog/runs/profile", metavar="DIR", callback=option.writable,
     help="For the timelines.",
 )  # fmt: skip
+@click.option(
+    "--html", metavar="FILE", callback=option.writable,
+    help="A page that opens from disk; of several cases FILE-case0 and so on.",
+)  # fmt: skip
 @click.option("--calls", type=click.IntRange(3), default=4, show_default=True, help="Calls back to back.")
 def profile(**options):
     """Model where the time goes: a breakdown, a picture, and a timeline for https://ui.perfetto.dev."""

@@ -7,11 +7,12 @@ with where their time goes; a difference is called one only if it is larger than
 
 import dataclasses
 
-from evaluation.commands import interrupt, ranking
+from emulator.grid import parse_config
+from emulator.model import ranking
+from evaluation.commands import interrupt
 from evaluation.commands.devices import OWN
 from evaluation.commands.show import Screen, count
 from evaluation.judge import modelled
-from evaluation.judge.configs import parse_config
 from evaluation.judge.judge import configs_of, judge, measure_pairs, work
 from evaluation.judge.statistics import Stats, geometric_mean
 from evaluation.judge.verdict import Options, Verdict

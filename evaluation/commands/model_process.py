@@ -21,7 +21,9 @@ import emulator
 from emulator.model import report
 from emulator.model.steady import Steady
 from emulator.model.trace import Trace
+from emulator.page.write import write
 from emulator.serve import watch
+from emulator.serve.profile import sources
 from evaluation import ROOT
 from evaluation.judge import configs, modelled
 from evaluation.judge.jobs import share
@@ -43,14 +45,19 @@ def timing(profile: str, trace: Trace | None, enough: Steady | None):
             yield timed
 
 
-def timed_reply(request, timed, steady: Steady, trace: Trace | None, launches: list[int]) -> dict:
-    """Makes the reply for calls that have been timed. launches: how many there were up to the end of each call."""
+def timed_reply(request, timed, steady: Steady, trace: Trace | None, launches: list[int], page: str = "") -> dict:
+    """Makes the reply for calls that have been timed, and the page of request.page, whose title is `page`.
+
+    launches: how many there were up to the end of each call.
+    """
     if not request.extrapolate:
         steady.ends = [timed.run.launches[count - 1].end for count in launches]
     reply = modelled.replied(timed.run, steady, launches[0])
     if request.timeline:
         found = report.report(timed.run, trace, timed.counted, Path(request.timeline))
         reply |= {key: found[key] for key in ("breakdown", "kernels")}
+        if page:
+            write(Path(request.page), page, timed.run, trace, found, sources(request.submission))
     return reply
 
 

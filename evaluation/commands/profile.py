@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -41,6 +42,8 @@ class Request:
     calls: int = 0  # 0: as many as the grader times together
     extrapolate: bool = True
     timeline: str | None = None  # where to write one
+    page: str | None = None  # likewise, an HTML file
+    title: str = ""  # of that
     memory: float = 16.0  # GiB of private memory
     modules: dict[str, str] | None = None  # of a task's folder: names -> paths
 
@@ -91,7 +94,8 @@ def serve(request: Request) -> dict:
             raise configs.Unusable("custom_kernel launched no kernel of its own: nothing to time")
     if replaced := guards.replaced():
         raise configs.Unusable("; ".join(replaced))
-    return model_process.timed_reply(request, timed, steady, trace, launches)
+    title = f"{os.path.basename(request.submission)}, {request.title}" if request.page else ""
+    return model_process.timed_reply(request, timed, steady, trace, launches, title)
 
 
 # ---- in the evaluator's process
@@ -99,16 +103,21 @@ def serve(request: Request) -> dict:
 
 def run(
     screen: Screen, submission: str, cases: list[tuple[int, task.TestCase]], profile: str, calls: int, out: str,
-    jobs: int, timeout: float, folder: TaskFolder | None = None,
+    jobs: int, timeout: float, folder: TaskFolder | None = None, html: str | None = None,
 ) -> list[dict]:  # fmt: skip
     """Profiles each (number, case) and shows it: the replies. out: a folder for timelines. timeout: seconds a case.
-    folder: the task, if it is none of this repository's."""
+    folder: the task, if it is none of this repository's. html: a file for a page; of several cases each has its own."""
     folders = [os.path.abspath(os.path.join(out, f"case{number}")) for number, _ in cases]
     modules = folder.modules if folder else None
+    pages = [page_of(html, number, len(cases)) for number, _ in cases]
+    titles = [f"case {number}: {case.spec if folder else shapes(case.args)}" for number, case in cases]
     requests = [
-        Request(submission, case.args, profile, calls, extrapolate=False, timeline=to, modules=modules)
-        for (_, case), to in zip(cases, folders)
-    ]
+        Request(
+            submission, case.args, profile, calls, extrapolate=False, timeline=to, page=page, title=title,
+            modules=modules,
+        )
+        for (_, case), to, page, title in zip(cases, folders, pages, titles)
+    ]  # fmt: skip
     done: dict[int, dict] = {}
 
     def conclude() -> None:
@@ -117,7 +126,7 @@ def run(
             if "error" in reply:
                 screen.line((f"case {number}", "red"), f": {reply['error']}")
             else:
-                show(screen, f"case {number}: {case.spec if folder else shapes(case.args)}", reply, folders[index])
+                show(screen, requests[index].title, reply, folders[index], requests[index].page)
         if good := [reply for reply in done.values() if "error" not in reply]:
             screen.line(f"Times are {modelled.label(good)}.")
 
@@ -136,12 +145,21 @@ def run(
     return replies
 
 
-def show(screen: Screen, title: str, reply: dict, folder: str) -> None:
-    """Shows where the time of one case goes. folder: where its timeline is."""
+def page_of(html: str | None, number: int, cases: int) -> str | None:
+    """Names the page of a case: the file that was asked for, with the case's number where there are several."""
+    if html is None:
+        return None
+    file = Path(html).absolute()
+    return str(file if cases == 1 else file.with_stem(f"{file.stem}-case{number}"))
+
+
+def show(screen: Screen, title: str, reply: dict, folder: str, page: str | None) -> None:
+    """Shows where the time of one case goes. folder, page: where its timeline and its page are."""
     rows = [[name, f"{100 * share:.1f}"] for name, share in reply["breakdown"]["shares"].items()]
     screen.table(["<share of the steady interval", "%"], rows, title)
     uses = [line for kernel in reply["kernels"] for line in report.kernel_lines(kernel)]
-    for line in (*reply["breakdown"]["facts"], *uses, f"{folder}: timeline.json.gz, overview.png"):
+    files = [f"{folder}: timeline.json.gz, overview.png", *([page] if page else [])]
+    for line in (*reply["breakdown"]["facts"], *uses, *files):
         screen.line(f"  {line}")
 
 

@@ -13,12 +13,13 @@ import json
 import re
 from pathlib import Path
 
+from emulator.grid import parse_config, parse_grid
+from emulator.model import ranking
 from evaluation import ROOT
-from evaluation.commands import interrupt, ranking
+from evaluation.commands import interrupt
 from evaluation.commands.devices import OWN
 from evaluation.commands.show import Screen, count
 from evaluation.judge import modelled
-from evaluation.judge.configs import parse_config, parse_grid
 from evaluation.judge.judge import Refused, configs_of, judge, shared_memory, work
 from evaluation.judge.statistics import geometric_mean
 from evaluation.judge.verdict import Options, Verdict

@@ -12,6 +12,7 @@ import json
 import platform
 import secrets
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from evaluation.judge.statistics import geometric_mean
 from silicon import calibrate
 from task import TestCase, parse_case
 
-MODES = ("test", "benchmark", "leaderboard", "profile", "sweep", "calibrate")
+MODES = ("test", "benchmark", "leaderboard", "profile", "sweep", "calibrate", "script")
 MOE_MODES = ("test", "benchmark")  # of MOE_TASKS
 MOE_TASKS = moe_tasks.TASKS | moe_tasks.ON_ALL_GPUS
 IN_GRAPHS = "whole, in a graph", "one-sided, in a graph"  # our layers
@@ -133,10 +134,9 @@ def profiled(request: dict, files: dict[str, bytes]) -> dict:
                     problem = "ncu wrote no report: this machine does not let it read the counters"
             if not problem:
                 files[report.name] = report.read_bytes()
-                details = subprocess.run(
-                    ["ncu", "--import", str(report), "--print-details", "body"], capture_output=True, timeout=120
-                )
-                files[f"case{i}.ncu.txt"] = details.stdout
+                for ending, form in ("txt", ["--print-details", "body"]), ("csv", ["--page", "details", "--csv"]):
+                    details = subprocess.run(["ncu", "--import", str(report), *form], capture_output=True, timeout=120)
+                    files[f"case{i}.ncu.{ending}"] = details.stdout
             else:
                 result, failed = protocol.evaluate(folder, "profile", [spec])
                 row |= {"profiler": "torch", "reason": f"no ncu: {problem}"}
@@ -157,6 +157,32 @@ def calibrated(request: dict, files: dict[str, bytes]) -> dict:
     result = calibrate.calibrate(device, profile, **({"figures": request["figures"]} if "figures" in request else {}))
     files["b200.patch.json"] = (json.dumps(result["patch"], indent=1) + "\n").encode()
     return {"cases": [], "passed": True, "geomean_us": None, "probes": result["probes"]}
+
+
+def of_script(request: dict, files: dict[str, bytes]) -> dict:
+    """Runs somebody's own script, and measures its kernels, beside what request["modelled"], {name: us}, says of each.
+
+    A case is a kernel: `us` is the median of its launches, `err_us` half of what the middle half of them spans.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        script, times = Path(folder, request["name"]), Path(folder, "times.json")
+        script.write_text(request["submission"])
+        command = [sys.executable, "-m", "evaluation.gpu.script_times", str(script), str(times)]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        files[f"{script.stem}.txt"] = done.stdout
+        launches = json.loads(times.read_text()) if times.exists() else []
+    cases = []
+    for name in dict.fromkeys(name for name, _ in launches):
+        us = sorted(us for kernel, us in launches if kernel == name)
+        spread = (us[(3 * len(us)) // 4] - us[len(us) // 4]) / 2
+        model = next((us for part, us in request["modelled"].items() if part in name), None)
+        row = {"spec": name, "status": "pass", "reason": "", "us": statistics.median(us), "err_us": spread}
+        cases.append(row | {"launches": len(us), "modelled_us": model})
+    outcome = {"cases": cases, "passed": done.returncode == 0 and bool(cases), "geomean_us": None}
+    if not outcome["passed"]:
+        lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
+        outcome["error"] = (lines or ["no output"])[-1] if done.returncode else "the script launched no kernel"
+    return outcome
 
 
 def of_moe(request: dict, files: dict[str, bytes]) -> dict:
@@ -215,13 +241,17 @@ def run(request: dict) -> tuple[dict, dict[str, bytes]]:
     }
     found = before.get("name", "no GPU")
     outcome = {"cases": [], "passed": False, "geomean_us": None}
-    if request["device"] == "cuda" and utils.get_device().type != "cuda":
-        outcome["error"] = f"a B200 is needed, this machine has {found}"
+    any_card = request["task"] in MOE_TASKS or request["mode"] == "script"
+    there = torch.cuda.is_available() if any_card else utils.get_device().type == "cuda"
+    if request["device"] == "cuda" and not there:
+        outcome["error"] = f"a {'GPU' if any_card else 'B200'} is needed, this machine has {found}"
     else:
         try:
             mode = request["mode"]
             if request["task"] in MOE_TASKS:
                 outcome = of_moe(request, files)
+            elif mode == "script":
+                outcome = of_script(request, files)
             elif mode == "test":
                 outcome = judged(request, "tests")
             elif mode in ("benchmark", "sweep"):

@@ -7,15 +7,11 @@ guess first, among which the submission chooses by itself on a GPU. Other cases 
 
 import ast
 import dataclasses
-import itertools
 import linecache
-import re
 import traceback
 from collections.abc import Iterator
 
 import reference
-
-MANY = 10_000  # points of a grid that nobody wants to wait for
 
 
 class Unusable(Exception):
@@ -61,43 +57,6 @@ def each_other(module, args: dict) -> Iterator[None]:
 
 
 # ---- what people write
-
-
-def parse_config(text: str) -> dict[str, str]:
-    """`stages=4,gran=32` -> {"stages": "4", "gran": "32"}. Raises ValueError."""
-    pairs = [part.split("=") for part in text.split(",") if part.strip()]
-    if not pairs or any(len(pair) != 2 or not all(map(str.strip, pair)) for pair in pairs):
-        raise ValueError(f"'{text}' is no config: expected name=value,name=value")
-    return {name.strip(): value.strip() for name, value in pairs}
-
-
-def parse_grid(text: str | None) -> list[dict[str, str]]:
-    """`stages=3,4 prefetch=1..3` -> the six combinations. Raises ValueError."""
-    axes = {}
-    for part in (text or "").split():
-        name, equals, values = part.partition("=")
-        if not name or not equals or not all(values.split(",")):
-            raise ValueError(f"'{part}' is no axis of a grid: expected name=value,value or name=first..last")
-        if name in axes:
-            raise ValueError(f"'{part}': {name} is given twice")
-        axes[name] = [(name, value) for item in values.split(",") for value in _range(item)]
-    points = 1
-    for axis in axes.values():
-        points *= len(axis)
-    if points > MANY:
-        raise ValueError(f"the grid has {points} points; more than {MANY} are refused")
-    return [dict(point) for point in itertools.product(*axes.values())] if axes else []
-
-
-def _range(item: str) -> list[str]:
-    """Expands `2..4` to 2, 3, 4; anything else is itself."""
-    if ".." not in item:
-        return [item]
-    ends = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", item)
-    first, last = map(int, ends.groups()) if ends else (1, 0)
-    if last < first or last - first >= MANY:
-        raise ValueError(f"'{item}' is no range: expected first..last, two integers, not descending")
-    return [*map(str, range(first, last + 1))]
 
 
 # ---- in the submission's process

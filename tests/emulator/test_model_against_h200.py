@@ -375,14 +375,15 @@ def test_what_a_warp_does_takes_longer_while_its_clock_is_low():
         took = []
         for sm in (0, 1):
             group = Mock(t=10.0, begun=10.0, pc=0)
-            group.cta.sm, group.warp.index, group.program.start, group.program.end = sm, 0, [0], [0]
+            group.cta.sm = group.warp.cta.sm = sm
+            group.warp.index, group.program.start, group.program.end = 0, [0], [0]
             if what == "block":
                 took.append(clock.executed(group, (100.0, 80.0)) - 10)
             elif what == "shared":
                 clock.shared_access(group, np.arange(32, dtype=np.uint64) * 128, 4)  # of one bank
                 took.append(group.t - 10)
             else:
-                took.append(clock.wake(sm, 10.0))
+                took.append(clock.wake(group.warp, 10.0))
         assert took[1] == pytest.approx(took[0] * slower)
 
 

@@ -1,6 +1,5 @@
 """The page of a profile: time by source line adds up, its verdicts hold, and it works in a browser."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ from emulator.model import report
 from emulator.model.timeline import Timeline
 from emulator.model.trace import Trace
 from emulator.page import hot
-from emulator.page.write import write
+from emulator.page.write import views, write
 
 ROOT = Path(__file__).resolve().parents[2]
 # Every lane loads a word, and keeps it where all lanes of a warp meet in one bank of shared memory.
@@ -65,7 +64,8 @@ def page(profiled, tmp_path_factory):
 
 
 def data_of(page: Path) -> dict:
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text())[1])
+    (view,) = views(page)
+    return view
 
 
 def test_time_of_lines_is_the_life_of_warps(profiled):

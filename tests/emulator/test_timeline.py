@@ -12,6 +12,7 @@ from emulator.device import DEVICE, Session, allocate
 from emulator.model import report
 from emulator.model.timeline import Timeline, write
 from emulator.model.trace import Trace
+from emulator.page import write as page
 from emulator.serve import timed
 
 BYTES = 4096
@@ -111,6 +112,18 @@ def test_breakdown(traced):
     assert breakdown["waits_us"]["stores for loads"] > 0
 
 
+def test_a_wait_knows_what_ended_it(traced):
+    """The page draws an arrow from there: the copies of warp 0 end what warp 1 waits for."""
+    run, trace = traced
+    shown = page.spans(Timeline(run, trace))
+    texts, rows = shown["texts"], shown["sms"][trace.spans[0].sm]
+    (row, *_) = [row for row in rows if texts[row[3]] == "waits for loads"]
+    lines = KERNEL.splitlines()
+    wait, copy = (1 + next(n for n, line in enumerate(lines) if op in line) for op in ("try_wait", "bulk.shared"))
+    assert [texts[at] for at in (row[0], *row[4:7])] == ["warp 1: stores", f"PTX:{wait}", "TMA loads", f"PTX:{copy}"]
+    assert row[7] == trace.spans[0].sm and row[1] < row[2]
+
+
 def test_a_warp_waits_no_longer_than_it_lives():
     """Three CTAs share each SM here: what one of their warps waits is not what all of them do."""
     source, target = (allocate(444 * BYTES) for _ in range(2))
@@ -181,6 +194,8 @@ def test_what_a_kernel_uses(counted_too, tmp_path):
     assert kernel["hbm_bytes"] == pytest.approx((read + written) / LAUNCHES)
     assert kernel["floors_us"]["HBM"] == pytest.approx(kernel["hbm_bytes"] / run.profile["hbm"]["read_tb_s"] / 1e6)
     assert kernel["floors_us"]["HBM"] < kernel["us"]
+    given = sum(row[3] for row in run.clock.memory.log)
+    assert 0 < kernel["l2_hits"] == pytest.approx(1 - read / given)
     ends = run.ends_us()
     assert [one["us"] for one in found["launches"]] == pytest.approx(np.diff([0.0, *ends]))
     assert kernel["us"] == pytest.approx(ends[-1] / LAUNCHES)

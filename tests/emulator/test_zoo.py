@@ -15,7 +15,7 @@ from silicon import zoo
 
 ZOO = sorted(zoo.ZOO.glob("*.ptx"))
 PAGE = (Path(emulator.__file__).parent / "ZOO.md").read_text()
-SCHEDULES = 0, 4, 8
+SCHEDULES = 0, 1, 2
 
 
 def run(path: Path, fixed: bool, schedule: int) -> list[emulator.EmulatorError]:

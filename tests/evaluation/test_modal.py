@@ -6,15 +6,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import modal
 import modal._image
 import pytest
+import torch
 
 import modal_app
 from emulator.model.profile import load
-from evaluation.gpu import protocol, runs
+from emulator.serve.variants import Variant
+from evaluation.gpu import protocol, runs, script_times
 from reference import TASKS
 from silicon import calibrate
 from task import read_task_yaml
@@ -129,13 +132,14 @@ def test_profile_without_a_b200_fails_with_both_reasons():
 def test_profile_keeps_what_ncu_writes(monkeypatch, tmp_path):
     """With an `ncu` that writes a report, and one that may not read the counters."""
     fake = tmp_path / "ncu"
-    fake.write_text('#!/bin/bash\nwhile [ "$1" != "-o" ]; do [ "$1" = --import ] && echo details && exit; shift; done\n'
+    fake.write_text('#!/bin/bash\nwhile [ "$1" != "-o" ]; do [ "$1" = --import ] && echo "$3" && exit; shift; done\n'
                     'echo report > "$2"; echo "check: pass" >&$POPCORN_FD\n')  # fmt: skip
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     row, files = runs.run(request("profile"))
     assert row["passed"] and row["cases"][0]["profiler"] == "ncu"
-    assert files == {"case0.ncu-rep": b"report\n", "case0.ncu.txt": b"details\n"}
+    texts = {"case0.ncu.txt": b"--print-details\n", "case0.ncu.csv": b"--page\n"}  # of a call each
+    assert files == {"case0.ncu-rep": b"report\n"} | texts
     fake.write_text('#!/bin/bash\necho "check: pass" >&$POPCORN_FD\n')
     monkeypatch.setattr(protocol, "evaluate", torch_only(protocol.evaluate))
     row, files = runs.run(request("profile"))
@@ -349,6 +353,78 @@ def test_moe_is_checked_and_timed_by_its_own_commands(monkeypatch, task, spec):
     assert not row["passed"] and row["cases"][0]["reason"] == "Error: two" and row["geomean_us"] is None
 
 
+def test_moe_and_scripts_run_on_any_card(monkeypatch):
+    """As `--gpu H100:2` rents one."""
+    (wanted,) = modal_app.requests("test", "none", "moe_parallel", "cuda")
+    row, _ = runs.run(wanted)
+    assert row["error"].startswith("a GPU is needed, this machine has ")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(runs.utils, "get_device", lambda: torch.device("cpu"))  # it is no B200
+    monkeypatch.setattr(runs, "of_moe", lambda request, files: {"cases": [], "passed": True, "geomean_us": None})
+    assert runs.run(wanted)[0]["passed"]
+
+
+def test_a_script_is_measured_beside_the_model(monkeypatch, tmp_path, capsys):
+    """From the request, with a model and a card that are made up, to the row and what is printed."""
+    script = tmp_path / "own.py"
+    script.write_text("print('it ran')\n")
+
+    def profile(variant, wanted, page):
+        assert wanted.machine == "h200"
+        kernels = [{"title": "gemm", "us": 4.0}, {"title": "gemm", "us": 9.0}, {"title": "other", "us": 1.0}]
+        variant.report = {"kernels": kernels}
+
+    monkeypatch.setattr(Variant, "profile", profile)
+    wanted = modal_app.script_request(str(script), "H200")
+    run = subprocess.run
+
+    def command(arguments, **options):
+        if arguments[0] == "nvidia-smi":
+            raise FileNotFoundError
+        if "evaluation.gpu.script_times" not in arguments:
+            return run(arguments, **options)
+        assert Path(arguments[3]).read_text() == script.read_text()
+        Path(arguments[4]).write_text(json.dumps([["void gemm<2>()", 5.0], ["fill", 1.0], ["void gemm<2>()", 6.0]]))
+        return subprocess.CompletedProcess(arguments, 0, b"it ran\n")
+
+    monkeypatch.setattr(subprocess, "run", command)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert modal_app.drive([wanted], lambda wanted: map(runs.run, wanted), tmp_path / "results.jsonl") == 0
+    printed = capsys.readouterr().out
+    assert "void gemm<2>(): 5.50 us measured, of 2 launches; 4.00 us modelled" in printed
+    assert "fill: 1.00 us measured, of 1 launches; not modelled" in printed
+    row = json.loads((tmp_path / "results.jsonl").read_text())
+    assert (row["mode"], row["kind"], row["submission"], row["files"]) == ("script", "measured", "own.py", ["own.txt"])
+
+
+def test_a_script_that_fails_is_told(monkeypatch, tmp_path):
+    wanted = {"mode": "script", "task": "", "submission": "", "name": "own.py", "modelled": {}, "device": "cuda"}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    said = (1, b"Traceback\nValueError: no\n", "ValueError: no"), (0, b"", "the script launched no")
+    for code, output, error in said:
+        done = subprocess.CompletedProcess([], code, output)
+        monkeypatch.setattr(runs, "nvidia_smi", dict)
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+        row, files = runs.run(wanted)
+        assert not row["passed"] and row["error"].startswith(error) and files["own.txt"] == output
+    with pytest.raises(SystemExit, match="there is no script"):
+        modal_app.script_request(str(tmp_path / "none.py"), "B200")
+    with pytest.raises(SystemExit, match="mode script needs --script FILE"):
+        modal_app.requests("script", "none", "", "cuda")
+    monkeypatch.setattr(Variant, "profile", lambda variant, *_, **__: setattr(variant, "why", "ValueError: no"))
+    with pytest.raises(SystemExit, match="cannot be modelled, so nothing is rented: ValueError: no"):
+        modal_app.script_request(__file__, "B200")
+
+
+def test_kernels_of_a_trace_are_told_from_copies():
+    def event(name, start, us, where="CUDA"):
+        time = SimpleNamespace(start=start, elapsed_us=lambda: us)
+        return SimpleNamespace(name=name, device_type=SimpleNamespace(name=where), time_range=time)
+
+    events = [event("b", 5, 2.0), event("a", 1, 3.0), event("Memcpy HtoD", 0, 9.0), event("aten::add", 0, 9.0, "CPU")]
+    assert script_times.kernels(events) == [["a", 3.0], ["b", 2.0]]
+
+
 def test_another_gpu_is_asked_for(monkeypatch):
     asked = []
 
@@ -396,14 +472,14 @@ def test_modal_out_of_reach_is_one_sentence(error, message, monkeypatch):
 def test_modal_run_knows_the_options():
     command = [sys.executable, "-m", "modal", "run", "modal_app.py", "--help"]
     text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90).stdout
-    assert all(f"--{option} " in text for option in ("mode", "submission", "task", "gpu", "json", "grid"))
-    assert "[test|benchmark|leaderboard|profile|sweep|calibrate]" in "".join(text.split())
+    assert all(f"--{option} " in text for option in ("mode", "submission", "task", "gpu", "json", "grid", "script"))
+    assert "[test|benchmark|leaderboard|profile|sweep|calibrate|script]" in "".join(text.split())
 
 
 def test_help_lists_the_choices_that_there_are(monkeypatch, capsys):
     assert get_args(modal_app.Mode) == runs.MODES and get_args(modal_app.TaskName) == ("", *TASKS, *runs.MOE_TASKS)
     for arguments, code, expected in (
-        (["--help"], 0, "[test|benchmark|leaderboard|profile|sweep|calibrate]"),
+        (["--help"], 0, "[test|benchmark|leaderboard|profile|sweep|calibrate|script]"),
         (["--mode", "speed"], 2, "'speed' is not one of 'test', 'benchmark'"),
         (["--mode", "sweep", "--grid", "stages=4..3"], "'4..3' is no range", ""),
     ):

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.model import uncertainty
-from evaluation.commands import ranking
+from emulator.model import ranking, uncertainty
 
 ROOT = Path(__file__).resolve().parents[2]
 

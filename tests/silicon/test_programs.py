@@ -21,6 +21,7 @@ PROGRAMS = sorted(
 )
 RECORDINGS = [path for path in FOLDER.rglob("*") if path.suffix in (".json", ".jsonl", ".npz", ".txt")]
 ON_GPU = {  # arguments with which a program measures; FOLDER stands for one with launches
+    "silicon.calibrate": [],
     "silicon.entry.h200_loads": ["run", "FOLDER"],
     "silicon.entry.h200_real": ["run", "FOLDER"],
     "silicon.golden.record": ["--only", "add", "--out", "FOLDER/x"],

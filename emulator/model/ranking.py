@@ -5,10 +5,12 @@ The points are those of the intervals of modelled times whose calls came in a ro
 problem the errors are alike, so that an order may be right where intervals overlap.
 """
 
+from __future__ import annotations
+
 import itertools
 import json
 
-from emulator.model import uncertainty
+from . import uncertainty
 
 
 def known_pairs() -> list[tuple[float, bool]]:
