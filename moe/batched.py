@@ -125,7 +125,7 @@ def sizes_of(experts: int, most: int, hidden: int, intermediate: int, expected_m
 
 @functools.lru_cache(maxsize=4096)
 def expectations(experts: int, most: int, h: int, i: int, of_hidden: torch.dtype) -> tuple[Operand, ...]:
-    """What each tensor must be, in the order of `batched_experts`."""
+    """Say what each tensor must be, in the order of `batched_experts`."""
     return (
         contiguous("hidden", of_hidden, experts, most, h),
         contiguous("counts", I32, experts),

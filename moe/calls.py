@@ -90,6 +90,6 @@ class Calls:
 
 
 def key_of(operands: Sequence[torch.Tensor], options: tuple) -> Hashable:
-    """What a call is known by."""
+    """Return the key by which a call is known again."""
     first = operands[0]
     return first.device, first.shape, operands[-1].shape, len(operands), options

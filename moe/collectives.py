@@ -36,7 +36,7 @@ class Collectives:
         """Nothing: NCCL's watchdog ends a rank that waits for another in vain."""
 
     def parts(self, most: int) -> list[Part]:
-        """What a rank sends."""
+        """Holds what a rank sends."""
         h, k = self.layout.hidden, self.layout.top_k
         return [
             Part("hidden", E4M3, (most, h)), Part("scale", F32, (h // 128, most)),
@@ -68,7 +68,7 @@ class Collectives:
         dist.all_gather_into_tensor(self.received[: self.layout.ranks * size], self.sent[:size], self.group)
 
     def combine(self, layer: Layer, x: Inputs, ids: torch.Tensor, most: int, out: torch.Tensor) -> None:
-        """What this rank's experts give all ranks' tokens, to these, and the sums of this rank's."""
+        """Send all ranks what this rank's experts give their tokens, and add up what comes for this rank's."""
         ranks, h, k = self.layout.ranks, self.layout.hidden, self.layout.top_k
         of_ranks = self.received[: ranks * offsets(self.parts(most))[-1]].view(ranks, -1)
         hidden, scale, ids, weights = self.views(of_ranks, most)

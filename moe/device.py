@@ -10,7 +10,7 @@ from cuda.bindings import runtime
 
 
 class Device(ABC):
-    """What product code asks of a GPU.
+    """Answers what product code asks of a GPU.
 
     sms: streaming multiprocessors. capability: compute capability. indexed: whether torch.Tensor.get_device() tells its
     tensors from all others. unreachable: what is wrong with a tensor that its kernels cannot read. apart: whether parts

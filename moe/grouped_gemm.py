@@ -54,7 +54,7 @@ def grouped_gemm_fp8(
 
 
 def expectations(total_m: int, n: int, k: int, experts: int) -> tuple[Operand, ...]:
-    """What each operand must be; ValueError if the kernel does not do these sizes."""
+    """Say what each operand must be; ValueError if the kernel does not do these sizes."""
     for name, operand, x, multiple, least, most in (
         ("total_M", "a", total_m, 1, 0, MAX_ROWS),
         ("N", "b", n, 128, 128, MAX_ROWS),
@@ -145,7 +145,7 @@ class Launcher:
         self.words = functools.lru_cache(maxsize=4096)(self.words)
 
     def words(self, most: int, total_m: int, n: int, k: int, experts: int) -> tuple[int, ...]:
-        """What the kernel's words say of a problem, on a GPU that `most` CTAs fit."""
+        """Return what the kernel's words say of a problem, on a GPU that `most` CTAs fit."""
         return total_m, n, k, experts, search_step(experts), self.config.grid(most, total_m, n, experts)
 
     def parts(self) -> tuple[Part, Part]:

@@ -44,7 +44,7 @@ def grouped_gemm_nvfp4(
 
 
 def expectations(total_m: int, n: int, k: int, experts: int, dtype: torch.dtype) -> tuple[Operand, ...]:
-    """What each operand must be, in the order of the kernel's words; ValueError if it does not do these sizes."""
+    """Say what each operand must be, in the order of the kernel's words; ValueError if it does not do these sizes."""
     for name, operand, x, multiple, least, most in (
         ("total_M", "a", total_m, 1, 0, MAX_ROWS),
         ("N", "b", n, TILE, TILE, MAX_ROWS),

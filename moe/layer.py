@@ -103,7 +103,7 @@ def workspace_bytes(tokens: int, hidden: int, intermediate: int, local: int) -> 
 
 @functools.lru_cache(maxsize=4096)
 def expectations(hidden_states: torch.Size, gemm2_weights: torch.Size, bias: torch.dtype = BF16) -> tuple[Operand, ...]:
-    """What each tensor must be, in the order of `run`; ValueError if sizes are not the layer's.
+    """Say what each tensor must be, in the order of `run`; ValueError if sizes are not the layer's.
 
     bias: the type of routing_bias, which has no influence on the others.
     """
@@ -346,7 +346,7 @@ class Layer:
         finalise_program(self.torch_device, self.sizes.slots)
 
     def stages(self, tokens: int) -> tuple[str, ...]:
-        """What is launched, in this order."""
+        """List what is launched, in this order."""
         first, _ = self.configs(tokens)
         return "routing", *(("permute",) if first.permuted else ()), "GEMM1", "GEMM2", "finalise"
 

@@ -12,7 +12,7 @@ MAX_ROWS = 2**24  # tokens, N and K stay below: iterations of the tile scheduler
 
 
 class Operand(NamedTuple):
-    """What a tensor must be."""
+    """Says what a tensor must be."""
 
     name: str
     dtype: torch.dtype

@@ -242,7 +242,7 @@ def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, 
 def expectations(
     tokens: int, h: int, i: int, e: int, k: int, of_hidden: torch.dtype, of_ids: torch.dtype
 ) -> tuple[Operand, ...]:
-    """What each tensor must be, in the order of `experts`."""
+    """Say what each tensor must be, in the order of `experts`."""
     return (
         contiguous("hidden", of_hidden, tokens, h),
         contiguous("topk_ids", of_ids, tokens, k),

@@ -96,7 +96,7 @@ def choice_of(
     experts: int, top_k: int, scoring: str, renormalize: bool, groups: int, top_groups: int, logits: torch.dtype,
     bias: torch.dtype | None = None,
 ) -> Choice:  # fmt: skip
-    """What the kernel must do; ValueError if it does not do that."""
+    """Return the router that these arguments ask for; ValueError if the kernel does not do it."""
     if scoring not in SCORINGS:
         raise ValueError(f"scoring is {scoring!r}, but must be one of {', '.join(map(repr, SCORINGS))}")
     for name, number in (("top_k", top_k), ("num_expert_group", groups), ("topk_group", top_groups)):

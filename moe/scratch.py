@@ -70,7 +70,7 @@ class Arena:
         self.tapes: WeakKeyDictionary[Hashable, object] = WeakKeyDictionary()  # launches with these places (calls.py)
 
     def forget(self) -> None:
-        """What is where holds no more."""
+        """Forget what is where."""
         self.taken.clear()
         self.tapes.clear()
 

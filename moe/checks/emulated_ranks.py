@@ -34,7 +34,7 @@ def schedules_of(count: int) -> list[int]:
 
 
 def run(ranks: int, schedule: int, *options: str) -> dict:
-    """What ranks.py does on so many emulated H200s: its exit status, what it says, and the seconds that it takes."""
+    """Run ranks.py on so many emulated H200s; return its exit status, what it says, and the seconds that it takes."""
     start = time.monotonic()
     command = [sys.executable, "-m", "emulator", "run", "--machine", "h200", "--devices", str(ranks)]
     command += ["--schedule", str(schedule), str(SCRIPT), *options]

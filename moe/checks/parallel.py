@@ -49,7 +49,7 @@ def weights_of(sizes: Sizes, ranks: int, device: str) -> list[tuple[torch.Tensor
 
 
 def single(x, ids, given, weights: list[tuple], local: int, everywhere: int) -> torch.Tensor:
-    """What one GPU with all ranks' experts gives these tokens: moe.experts of each rank's, added in their order."""
+    """Compute on one GPU what all ranks' experts give these tokens: moe.experts of each rank's, added in order."""
     total = torch.zeros(x.shape, dtype=F32, device=x.device)
     for rank, of_rank in enumerate(weights):
         total += experts(x, ids, given, *of_rank, local_expert_offset=rank * local, num_experts=everywhere)

@@ -77,7 +77,7 @@ def prepare(rank: int) -> None:
 
 
 def expected(drawn: tuple, weights: list[tuple], local: int) -> torch.Tensor:
-    """What one GPU with all experts would give, rounded as the ranks round."""
+    """Compute what one GPU with all experts would give, rounded as the ranks round."""
     x, ids, given = drawn
     parts = [experts(*quantised(x.float()), ids, given, *of, r * local) for r, of in enumerate(weights)]
     return sum(part.bfloat16().float() for part in parts).bfloat16()

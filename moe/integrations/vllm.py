@@ -38,8 +38,8 @@ def enable() -> None:
 
 
 class Fp8ExpertsBase(mk.FusedMoEExpertsModular):
-    """What both forms support: SwiGLU, with the limit, alpha and beta of the quantisation's config, on GPUs that moe
-    has kernels for.
+    """Says what both forms support: SwiGLU, with the limit, alpha and beta of the quantisation's config, on GPUs that
+    moe has kernels for.
     """
 
     @staticmethod

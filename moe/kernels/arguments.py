@@ -92,7 +92,7 @@ class GroupedGemmArguments:
         self.config = config
 
     def unpack(self, words: cute.Tensor) -> tuple:
-        """What the kernel is launched with."""
+        """Holds what the kernel is launched with."""
         a, a_scale, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
         total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
         weights = weight_tensormap(b, experts, n, k, self.config.weights_box)
@@ -111,7 +111,7 @@ class Fp4Arguments:
         self.config, self.WORDS = config, 15 + config.gated + config.bias
 
     def unpack(self, words: cute.Tensor) -> tuple:
-        """What the kernel is launched with; behind the weights' tensormap comes that of their scales."""
+        """Holds what the kernel is launched with; behind the weights' tensormap comes that of their scales."""
         a, b_global, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
         total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
         weights, scales = [fp4_tensormap(x, experts, n, k, self.config, y) for x, y in ((b, 8), (b_scale, 1))]
@@ -135,7 +135,7 @@ class Gemm1Arguments:
         self.config = config
 
     def unpack(self, words: cute.Tensor) -> tuple:
-        """What the kernel is launched with."""
+        """Holds what the kernel is launched with."""
         a, a_scale, b, b_scale, m_indptr, rows, c, c_scale, partials, flags = [words[i] for i in range(10)]
         total_m, n, k, experts, search, grid, tokens = [Int32(words[i]) for i in range(10, 17)]
         weights, config = gated_weight_tensormap(b, experts, n, k), self.config

@@ -58,7 +58,7 @@ def is_private(path: Path) -> bool:
 
 @functools.cache
 def environment() -> str:
-    """What kernels depend on beside themselves: moe's sources, the DSL, the GPU, its driver, and the CPU."""
+    """Return what kernels depend on beside themselves: moe's sources, the DSL, the GPU, its driver, and the CPU."""
     sources = hashlib.sha256()
     for file in sorted(SOURCES.rglob("*.py")):
         sources.update(f"{file.relative_to(SOURCES)} {file.stat().st_size}\n".encode() + file.read_bytes())

@@ -40,8 +40,8 @@ class Window(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Of how many ranks and of what tokens: `tokens` is the most of a rank in any call, k of whose experts are local or
-    not.
+    """Says for how many ranks and what tokens a window is: `tokens` is the most of a rank in any call, k of whose
+    experts are local or not.
     """
 
     ranks: int

@@ -157,7 +157,7 @@ class CopiedScales:
         self.config = config
 
     def weight_block(self, tile: WorkTile, blocks: Int32, i: Int32) -> Int32:
-        """Which of an expert's `blocks` rows of b_scale is number i of the tile: up's and gate's if gated."""
+        """Return which of an expert's `blocks` rows of b_scale is number i of the tile: up's and gate's if gated."""
         if self.config.gated:
             return (tile.row >> 8) + i * (blocks >> 1)
         return (tile.row + i * self.config.weight_rows_per_scale) >> 7

@@ -50,7 +50,7 @@ def means(rows: list[dict]) -> str:
 
 
 def gemm_run(result: dict) -> str:
-    """What was measured, and the geometric means over all rows."""
+    """Write what was measured, and the geometric means over all rows."""
     rows = result["rows"]
     few, many = [[x for x in rows if (sum(x["m"]) / x["experts"] <= 128) == few] for few in (True, False)]
     means = geomeans(rows)
@@ -110,7 +110,7 @@ def gemm_modelled_summary(result: dict) -> str:
 
 
 def fp4_run(result: dict) -> str:
-    """What was measured, and the geometric means over all rows."""
+    """Write what was measured, and the geometric means over all rows."""
     means = result["geomeans"]
     best, fp8 = means[grouped_gemm_fp4.BEST], means[grouped_gemm_fp4.FP8]
     return (
@@ -154,7 +154,7 @@ def fp4_layer(result: dict) -> str:
 
 
 def layer_run(result: dict) -> str:
-    """What was measured, and the geometric means over all T."""
+    """Write what was measured, and the geometric means over all T."""
     few, many = [[x for x in result["rows"] if (x["T"] <= FEW) == few] for few in (True, False)]
     of = {(mode, i): statistics.geometric_mean(x["ratio" + mode] for x in rows)
           for mode in (GRAPH, "") for i, rows in enumerate((few, many))}  # fmt: skip
@@ -237,7 +237,7 @@ def parallel_summary(result: dict) -> str:
 
 
 def experts_run(result: dict) -> str:
-    """What was measured, and the geometric mean of both GEMMs over DeepGEMM's."""
+    """Write what was measured, and the geometric mean of both GEMMs over DeepGEMM's."""
     mean = statistics.geometric_mean(x["ratio"] for x in result["rows"])
     return f"{whence(result)}\n*Two GEMMs* over the faster of DeepGEMM's, geometric mean: **{mean:.3f}**."
 
