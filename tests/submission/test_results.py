@@ -93,7 +93,7 @@ group = st.tuples(
 @settings(emulated, max_examples=12)
 @given(groups=st.lists(group, min_size=1, max_size=4), full_range=st.booleans(), schedule=st.integers(0, 12))
 @example(groups=[(0, 16, 64)], full_range=False, schedule=0)
-@example(groups=[(1, 16, 64), (0, 4096, 7168), (255, 272, 576), (257, 112, 64)], full_range=True, schedule=8)
+@example(groups=[(1, 16, 64), (0, 4096, 7168), (255, 272, 576), (257, 112, 64)], full_range=True, schedule=2)
 @example(groups=[(513, 144, 128)], full_range=True, schedule=1)
 def test_results_are_exact(submission, groups, full_range, schedule):
     launches = check(submission, problem(groups, full_range, seed=schedule), schedule)
@@ -178,7 +178,7 @@ def without_hints(config):
     return dataclasses.replace(config, **policies, prefetch=min(config.prefetch, 1))
 
 
-@pytest.mark.parametrize("one_cluster, schedule", all_but([(True, 8)], [(False, 0), (True, 8)]))
+@pytest.mark.parametrize("one_cluster, schedule", all_but([(True, 2)], [(False, 0), (True, 2)]))
 def test_mapped_configs_are_exact(submission, monkeypatch, one_cluster, schedule):
     mapped = [configs[:1] if one_cluster else configs for configs in submission.CONFIG_MAP.values()]
     for config in dict.fromkeys(map(without_hints, (*itertools.chain(*mapped), submission.DEFAULT))):
