@@ -161,8 +161,6 @@ class Warp(Protocol):
     """The lanes that have not exited, a bit each."""
     groups: list
     """The groups into which its lanes have parted."""
-    passed: tuple[MBarrier, int, Any] | None
-    """The mbarrier wait that it passed last: the object, its phase then, and the instruction."""
     depends: bool
     """Whether it has still to pass griddepcontrol.wait."""
     cluster_released: Released | None
