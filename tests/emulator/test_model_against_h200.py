@@ -181,6 +181,7 @@ def test_memory_of_another_gpu(name):
     assert link.measure(link.Model(H200), name)[name] == pytest.approx(recorded, rel=0.12)
 
 
+@pytest.mark.thorough
 def test_launches_of_a_pdl_chain():
     """Cycles from a CTA's end to the next one's start, and to its wait: clusters of two that store nothing."""
     to_start, to_pass = pdl_chain.readings(pdl_chain.on_the_model(2, 0, launches=4))

@@ -130,6 +130,7 @@ except Exception as e:
     assert "emulator: out-of-bounds: write of 4 bytes" in done.stderr and "past the end of tensor (64,)" in done.stderr
 
 
+@pytest.mark.thorough
 def test_schedule_reaches_the_children(tmp_path):
     script = """
 import subprocess, sys

@@ -277,7 +277,7 @@ def most_memory_of_the_largest(pipe):
     pipe.send((inputs, most()))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_largest_benchmark_fits_in_memory():
     receiving, sending = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("spawn").Process(target=most_memory_of_the_largest, args=(sending,))

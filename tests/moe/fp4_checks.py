@@ -47,7 +47,7 @@ def test_fp16(fp4):
     assert fp4.run(fp4.CASES["small"], configs()["f16"][0]) <= fp4.BOUND
 
 
-@pytest.mark.parametrize("schedule", all_but((1, 2), range(1, 5)))
+@pytest.mark.parametrize("schedule", all_but((2,), range(1, 5)))
 def test_orders_of_events(fp4, schedule):
     name, config = (("the ring goes round", 2), ("cut into many parts", 0))[schedule % 2]
     assert fp4.run(fp4.CASES[name], configs()["bf16"][config], schedule, written=schedule < 3) <= fp4.BOUND

@@ -100,6 +100,7 @@ def test_results_are_exact(submission, groups, full_range, schedule):
     assert launches == any(m for m, _, _ in groups)
 
 
+@pytest.mark.thorough
 def test_sixty_four_mixed_groups(submission):
     groups = [(5 * g % 37, 16 * (1 + g % 3), 64 * (1 + g % 5)) for g in range(64)]
     assert check(submission, problem(groups, full_range=True)) == 4  # at most 16 groups that are not empty in each
