@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.thorough import all_but
-
 import emulator
 import moe
+from tests.thorough import all_but
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"emulator", "moe"}
