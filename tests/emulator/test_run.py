@@ -67,6 +67,7 @@ if __name__ == "__main__":
     assert done.stdout.split() == ["10", "42", "cuda:0", "(10,", "0)"]
 
 
+@pytest.mark.thorough
 def test_the_machine_is_chosen_for_the_script_and_its_children(tmp_path):
     """And the process keeps it."""
     script = """

@@ -16,7 +16,7 @@ SPEC = "m: [40, 0, 136]; n: [48, 128, 16]; k: [128, 64, 320]; g: 3; seed: 1111"
     "python, constraints",
     [
         pytest.param(Path(sys.executable), "constraints.txt", id="pinned"),
-        pytest.param(NEWEST, "constraints-newest.txt", id="newest", marks=pytest.mark.newest),
+        pytest.param(NEWEST, "constraints-newest.txt", id="newest", marks=[pytest.mark.newest, pytest.mark.thorough]),
     ],
 )
 def test_submission_is_exact(python, constraints, tmp_path):

@@ -92,6 +92,7 @@ def test_a_wrong_result_fails_and_says_why():
     assert not row["passed"] and row["kind"] == "none" and "elements differ" in row["cases"][0]["reason"]
 
 
+@pytest.mark.thorough
 def test_leaderboard_has_no_times_without_a_b200(capfd):
     row, _ = runs.run(request("leaderboard"))
     assert not row["passed"] and row["kind"] == "none" and row["cases"] == []

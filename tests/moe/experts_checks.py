@@ -12,7 +12,7 @@ import torch
 import emulator
 from tests import quick_dsl
 from tests.moe import examples
-from tests.thorough import all_but, unless
+from tests.thorough import all_but
 
 MACHINE = os.environ["MOE_MACHINE"]
 GPT_OSS = {"limit": 7.0, "alpha": 1.702, "shift": 1.0}
@@ -100,7 +100,7 @@ def test_e4m3_of_any_layout(moe, weights, layout):
     assert not found[0].any()
 
 
-@unless(MACHINE == "h200")
+@pytest.mark.thorough
 def test_many_tokens_an_expert(moe, weights, monkeypatch):
     """The kernels for them: tokens on M, permuted, and their epilogue's activation."""
     from moe.layer import Layer

@@ -155,6 +155,7 @@ def test_shipped_configs_do_not_spill(tmp_path, python, kernels):
         pytest.param(NEWEST, OTHERS[-1:], id="newest", marks=pytest.mark.newest),
     ],
 )
+@pytest.mark.thorough
 def test_other_configs_compile(tmp_path, python, configs):
     compiled = compile_submission(python, tmp_path, *(("GroupGemm", 2, config) for config in configs))
     for config, (ptx, cubin) in zip(configs, compiled, strict=True):
