@@ -1,6 +1,5 @@
 """python -m moe.bench: the grouped GEMM, of FP8 or of NVFP4 weights, and its peers, timed on this GPU."""
 
-import datetime
 import json
 import random
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 
 from moe.measure import grouped_gemm, grouped_gemm_fp4
 from moe.measure.marlin import load_marlin
-from moe.measure.timing import CALLS
+from moe.measure.timing import need_gpu, record
 
 
 @click.command()
@@ -28,8 +27,7 @@ def main(
 ) -> None:
     """Time the grouped GEMM and its peers on this GPU."""
     peer = load_marlin(kind, marlin)
-    if not torch.cuda.is_available():
-        raise click.ClickException("there is no GPU here: times are measured, never modelled, by this command")
+    need_gpu()
     name, rng = torch.cuda.get_device_name(), random.Random(seed)
     of = grouped_gemm if kind == "fp8" else grouped_gemm_fp4
     chosen = of.all_rows()
@@ -39,12 +37,8 @@ def main(
     for row in of.measure(chosen, repeats, rng, peers if kind == "fp8" else peer):
         rows.append(row)
         click.echo(of.table(rows[-1:]).splitlines()[-1])
-        result = {
-            "gpu": name, "date": datetime.date.today().isoformat(), "torch": torch.__version__,
-            "calls": CALLS, "repeats": repeats, "geomeans": of.geomeans(rows), "rows": rows,
-        }  # fmt: skip
         if file:
-            file.write_text(json.dumps(result, indent=1) + "\n")
+            file.write_text(json.dumps(record(repeats, rows, geomeans=of.geomeans(rows)), indent=1) + "\n")
         torch.cuda.empty_cache()
     click.echo(f"\n{name}\n\n{of.table(rows)}\n\ngeometric means: {of.geomeans(rows)}")
 

@@ -1,6 +1,5 @@
 """python -m moe.layer_bench: the MoE layer, with FP8 or NVFP4 weights, and its peers, timed on this GPU."""
 
-import datetime
 import json
 import random
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 
 from moe.measure import layer, layer_fp4
 from moe.measure.marlin import load_marlin
-from moe.measure.timing import CALLS
+from moe.measure.timing import need_gpu, record
 
 
 @click.command()
@@ -28,19 +27,14 @@ def main(
 ) -> None:
     """Time the layer and its peers on this GPU."""
     peer = load_marlin(kind, marlin)
-    if not torch.cuda.is_available():
-        raise click.ClickException("there is no GPU here: times are measured, never modelled, by this command")
+    need_gpu()
     of = layer if kind == "fp8" else layer_fp4
     counts, rows = [int(x) for x in tokens.split(",")] if tokens else of.TOKENS, []
     for row in of.results(counts, repeats, random.Random(seed), peer if kind == "nvfp4" else wanted):
         rows.append(row)
         click.echo(of.table(rows[-1:]).splitlines()[-1])
-        result = {
-            "gpu": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(),
-            "torch": torch.__version__, "calls": CALLS, "repeats": repeats, "rows": rows,
-        }  # fmt: skip
         if file:
-            file.write_text(json.dumps(result, indent=1) + "\n")
+            file.write_text(json.dumps(record(repeats, rows), indent=1) + "\n")
         torch.cuda.empty_cache()
     click.echo(f"\n{torch.cuda.get_device_name()}, us\n\n{of.tables(rows)}")
 

@@ -15,7 +15,6 @@ DeepGEMM's results are compared with these kernels', to see that it does the sam
 """
 
 import dataclasses
-import datetime
 import json
 import random
 import statistics
@@ -33,7 +32,7 @@ from moe.layer import layer_of
 from moe.measure import grouped_gemm
 from moe.measure.layer import GRAPH
 from moe.measure.markdown import markdown
-from moe.measure.timing import CALLS, FLUSH, captured, elapsed
+from moe.measure.timing import CALLS, FLUSH, captured, medians, need_gpu, record, timings
 from moe.reference import layer as d
 from moe.routed_experts import At, experts, launch
 from moe.routers import route
@@ -157,11 +156,7 @@ def measure(sizes: p.Sizes, weights: tuple, tokens: int, repeats: int, wanted: b
         for call in calls:
             call()
     timed = {"experts": called["experts"], **{name + GRAPH: captured(calls) for name, calls in called.items()}}
-    times = {name: [] for name in timed}
-    for repeat in range(repeats + 1):
-        for name in rng.sample(list(timed), len(timed)):
-            times[name].append(elapsed(timed[name], fill, repeat) / CALLS)
-    us = {name: statistics.median(x[1:]) for name, x in times.items()}  # the first warms up
+    us = medians(timings(timed, repeats, fill, rng))
     us |= {f"host, {name}": host(calls) for name, calls in hosted(turns).items()}
     best = min(off, key=lambda name: us[name + GRAPH], default=None)
     ratio = us[GEMMS + GRAPH] / us[best + GRAPH] if best else None
@@ -223,8 +218,7 @@ def table(rows: list[dict]) -> str:
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order of contestants.")
 def main(file: Path | None, repeats: int, tokens: str, model: str, wanted: bool, seed: int) -> None:
     """Time the experts of models, and DeepGEMM's grouped GEMMs if sgl-deep-gemm is installed, on this GPU."""
-    if not torch.cuda.is_available():
-        raise click.ClickException("there is no GPU here: times are measured, never modelled, by this command")
+    need_gpu()
     rows, rng = [], random.Random(seed)
     for name, sizes in ((name, sizes) for name, sizes in MODELS.items() if model in name):
         x = d.draw(sizes, 1, device=f"cuda:{torch.cuda.current_device()}")
@@ -234,12 +228,8 @@ def main(file: Path | None, repeats: int, tokens: str, model: str, wanted: bool,
             click.echo(table(rows[-1:]).splitlines()[-1])
             for peer, why in rows[-1]["refused"].items():
                 click.echo(f"  {peer}: {why}")
-            result = {
-                "gpu": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(),
-                "torch": torch.__version__, "calls": CALLS, "repeats": repeats, "rows": rows,
-            }  # fmt: skip
             if file:
-                file.write_text(json.dumps(result, indent=1) + "\n")
+                file.write_text(json.dumps(record(repeats, rows), indent=1) + "\n")
             torch.cuda.empty_cache()
         del x, weights
     click.echo(f"\n{torch.cuda.get_device_name()}, us\n\n{table(rows)}")

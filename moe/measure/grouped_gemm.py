@@ -22,7 +22,7 @@ from moe.device import device_of
 from moe.grouped_gemm import grouped_gemm_fp8
 from moe.measure.floor import Floor
 from moe.measure.markdown import markdown
-from moe.measure.timing import CALLS, FLUSH, elapsed
+from moe.measure.timing import CALLS, FLUSH, medians, timings
 from moe.tuning.back_ends import tuning
 
 LEAST = 200 << 20  # bytes of all sets of inputs: four times the L2
@@ -199,14 +199,8 @@ def time_row(row: Row, contestants: dict[str, Callable], repeats: int, rng: rand
         elif result is not None:  # by how much the peer's result differs, to see that it does the same work
             errors[name] = ((result.float() - reference).norm() / reference.norm()).item()
         calls[name] = [made[i % len(sets)][0] for i in range(CALLS)]
-    fill, times = torch.empty(FLUSH, dtype=torch.uint8, device="cuda"), {name: [] for name in calls}
-    for repeat in range(repeats + 1):
-        for name in rng.sample(list(calls), len(calls)):
-            us = elapsed(calls[name], fill, repeat) / CALLS
-            if repeat:  # the first warms up
-                times[name].append(us)
-    medians = {name: statistics.median(x) for name, x in times.items()}
-    return {"us": medians, "difference": errors, "refused": refused, "sets": len(sets), "all": times}
+    times = timings(calls, repeats, torch.empty(FLUSH, dtype=torch.uint8, device="cuda"), rng)
+    return {"us": medians(times), "difference": errors, "refused": refused, "sets": len(sets), "all": times}
 
 
 def config_of(row: Row) -> str:

@@ -18,7 +18,7 @@ from moe.measure import marlin
 from moe.measure.floor import Floor
 from moe.measure.grouped_gemm import FLOORS, LEAST, OURS, Inputs, Row, label, routed
 from moe.measure.markdown import markdown
-from moe.measure.timing import CALLS, FLUSH, elapsed
+from moe.measure.timing import CALLS, FLUSH, medians, timings
 from moe.problem import BF16, E4M3, I32
 from moe.tuning import sm90
 
@@ -79,13 +79,7 @@ def time_row(row: Row, sets: list[Weights], repeats: int, rng: random.Random, ge
             ours, found = [x.float() for x in made[0][1:]]
             differences[name] = ((found - ours).norm() / ours.norm()).item()
     calls = {name: [made[i % len(made)][0][name] for i in range(CALLS)] for name in made[0][0]}
-    fill, times = torch.empty(FLUSH, dtype=torch.uint8, device="cuda"), {name: [] for name in calls}
-    for repeat in range(repeats + 1):
-        for name in rng.sample(list(calls), len(calls)):
-            us = elapsed(calls[name], fill, repeat) / CALLS
-            if repeat:  # the first warms up
-                times[name].append(us)
-    us = {name: statistics.median(x) for name, x in times.items()}
+    us = medians(timings(calls, repeats, torch.empty(FLUSH, dtype=torch.uint8, device="cuda"), rng))
     flop, total = 2 * sum(row.ms) * row.n * row.k, sum(row.ms)
     found = {
         "experts": len(row.ms), "m": list(row.ms), "n": row.n, "k": row.k, "name": row.name, "us": us,

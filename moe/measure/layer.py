@@ -23,7 +23,7 @@ from moe import problem as p
 from moe.layer import Layer, Space, run
 from moe.measure.floor import Floor
 from moe.measure.markdown import markdown
-from moe.measure.timing import CALLS, FLUSH, captured, elapsed
+from moe.measure.timing import CALLS, FLUSH, captured, medians, timings
 from moe.reference import layer as d
 from moe.scratch import Arena
 
@@ -116,11 +116,7 @@ def measure(layer: Layer, weights: p.Inputs, tokens: int, repeats: int, peers, r
     }
     calls = {name: of_stages[name] for name in layer.stages(tokens)}
     calls |= floors(layer, turns) | whole | {name + GRAPH: captured(x) for name, x in whole.items()}
-    times = {name: [] for name in calls}
-    for repeat in range(repeats + 1):
-        for name in rng.sample(list(calls), len(calls)):
-            times[name].append(elapsed(calls[name], fill, repeat) / CALLS)
-    us = {name: statistics.median(x[1:]) for name, x in times.items()}  # the first warms up
+    us = medians(timings(calls, repeats, fill, rng))
     for name in ("GEMM1", "GEMM2"):
         us[f"floor of {name}"] = min(us.pop(f"floor of {name}, {form}") for form in ("shares", "interleaved"))
     torch.cuda.synchronize()

@@ -16,7 +16,7 @@ from moe.fp4_weights import pack_nvfp4
 from moe.measure import marlin
 from moe.measure.layer import GRAPH
 from moe.measure.markdown import markdown
-from moe.measure.timing import CALLS, FLUSH, captured, elapsed
+from moe.measure.timing import CALLS, FLUSH, captured, medians, timings
 from moe.problem import BF16, E4M3, EXPERTS, F32, I32, Sizes
 from moe.reference.layer import draw, route
 from moe.routed_experts import experts
@@ -74,11 +74,7 @@ def measure(tokens: int, sizes: Sizes, weights: Weights, repeats: int, rng: rand
             differences[name] = ((found - ours).norm() / ours.norm()).item()
     turns = {name: [made[i % len(made)][0][name] for i in range(CALLS)] for name in first[0]}
     calls = {name + GRAPH: captured(x) for name, x in turns.items()} | {x: turns[x] for x in (OURS, FP8)}
-    fill, times = torch.empty(FLUSH, dtype=torch.uint8, device="cuda"), {name: [] for name in calls}
-    for repeat in range(repeats + 1):
-        for name in rng.sample(list(calls), len(calls)):
-            times[name].append(elapsed(calls[name], fill, repeat) / CALLS)
-    us = {name: statistics.median(x[1:]) for name, x in times.items()}  # the first warms up
+    us = medians(timings(calls, repeats, torch.empty(FLUSH, dtype=torch.uint8, device="cuda"), rng))
     rows = statistics.mean(x[2] for x in made)
     if gemm:
         us[MARLIN] = us[f"{MARLIN} {marlin.own_block(round(rows), sizes.local)}{GRAPH}"]

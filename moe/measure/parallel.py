@@ -9,7 +9,6 @@ of tokens, whose experts are drawn at random from all, with the same weights: De
 call, a GPU alone does not: "slowest of each call" is the mean over the sets of what the slowest rank alone takes.
 """
 
-import datetime
 import functools
 import json
 import os
@@ -25,7 +24,7 @@ import torch.distributed as dist
 
 from moe.checks.parallel import draw
 from moe.measure.markdown import markdown
-from moe.measure.timing import CALLS, FLUSH, captured
+from moe.measure.timing import CALLS, FLUSH, captured, medians, record, timings
 from moe.parallel import ExpertParallel
 from moe.problem import BF16, Sizes
 from moe.reference import layer as d
@@ -170,11 +169,7 @@ def measure(
     alone = [f"{SINGLE}, set {i}" for i in range(len(sets))]
     for name, call in zip(alone, made[SINGLE]):
         timed[name] = captured([call] * CALLS)
-    times = {name: [] for name in timed}
-    for repeat in range(repeats + 1):
-        for name in rng.sample(list(timed), len(timed)):
-            times[name].append(elapsed(timed[name], fill, repeat) / CALLS)
-    us = {name: statistics.median(x[1:]) for name, x in times.items()}  # the first warms up
+    us = medians(timings(timed, repeats, fill, rng, elapsed))
     of_sets = [us.pop(name) for name in alone]
     us[SLOWEST + GRAPH] = statistics.mean(of_sets[i % len(sets)] for i in range(CALLS))
     row = {"T": tokens, "us": us, "difference": off, "refused": refused}
@@ -215,11 +210,7 @@ def main(
     for count in map(int, tokens.split(",")):
         rows.append(measure(count, sizes, weights, repeats, rng, seed, groups, count == trace))
         torch.cuda.empty_cache()
-        result = {
-            "gpu": torch.cuda.get_device_name(), "ranks": dist.get_world_size(), "local": local,
-            "date": datetime.date.today().isoformat(), "torch": torch.__version__, "calls": CALLS,
-            "repeats": repeats, "rows": rows,
-        }  # fmt: skip
+        result = record(repeats, rows, ranks=dist.get_world_size(), local=local)
         if dist.get_rank() == 0:
             click.echo(table(rows[-1:]).splitlines()[-1] + f"  {rows[-1]['difference']} {rows[-1]['refused']}")
             if file:

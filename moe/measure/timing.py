@@ -1,7 +1,14 @@
-"""`elapsed` times calls on a GPU: back to back between two events, after a fill that flushes L2."""
+"""Timings of contestants on a GPU: calls back to back between two events, after a fill that flushes L2; their record.
 
+Those of all contestants are taken in turns, in another order each time.
+"""
+
+import datetime
+import random
+import statistics
 from collections.abc import Callable
 
+import click
 import torch
 
 CALLS = 15
@@ -18,6 +25,39 @@ def elapsed(calls: list[Callable], fill: torch.Tensor, value: int) -> float:
     end.record()
     torch.cuda.synchronize()
     return start.elapsed_time(end) * 1000
+
+
+def timings(
+    calls: dict[str, list[Callable]], repeats: int, fill: torch.Tensor, rng: random.Random, timed: Callable = elapsed
+) -> dict[str, list[float]]:
+    """Time each contestant so often, in random order; return the microseconds of a call, of CALLS, each time.
+
+    calls: a contestant's, which `timed` times as `elapsed` does. A first round, which warms up, does not count.
+    """
+    times = {name: [] for name in calls}
+    for repeat in range(repeats + 1):
+        for name in rng.sample(list(calls), len(calls)):
+            times[name].append(timed(calls[name], fill, repeat) / CALLS)
+    return {name: x[1:] for name, x in times.items()}
+
+
+def medians(times: dict[str, list[float]]) -> dict[str, float]:
+    """Return the median of each contestant's timings."""
+    return {name: statistics.median(x) for name, x in times.items()}
+
+
+def need_gpu() -> None:
+    """Raise ClickException where torch has no GPU to measure on."""
+    if not torch.cuda.is_available():
+        raise click.ClickException("there is no GPU here: times are measured, never modelled, by this command")
+
+
+def record(repeats: int, rows: list[dict], **more) -> dict:
+    """Return what a command writes of its rows: the card, the date, torch, how often it timed, and what else it has."""
+    return {
+        "gpu": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(), "torch": torch.__version__,
+        "calls": CALLS, "repeats": repeats, **more, "rows": rows,
+    }  # fmt: skip
 
 
 def captured(calls: list[Callable]) -> list[Callable]:
