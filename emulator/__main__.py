@@ -19,6 +19,18 @@ from .outputs import to_be_written
 from .ptx.parse import Kernel, parse
 from .ptx.program import BlockWriter, Program
 
+MACHINE = click.option(
+    "--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on."
+)
+LAUNCHES = click.option(
+    "--launches", type=click.IntRange(1), default=8, show_default=True, help="Time so many, the first ones."
+)
+JOBS = click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes.")
+JSON = click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+    help="Write the report there.",
+)  # fmt: skip
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def cli():
@@ -28,7 +40,7 @@ def cli():
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--schedule", type=click.IntRange(0), default=0, show_default=True, help="Seed of the order of events.")
 @click.option("--schedules", type=click.IntRange(1), metavar="N", help="Run SCRIPT N times, with seeds 0 to N - 1.")
-@click.option("--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on.")
+@MACHINE
 @click.option("--checks/--no-checks", default=True, show_default=True, help="Look for races and wrong accesses.")
 @click.option("--keep-going", "most", type=click.IntRange(1), default=1, metavar="N", help="Stop at the Nth finding.")
 @click.option("--timed", is_flag=True, help="Times between events are modelled; else they are nan.")
@@ -86,14 +98,13 @@ def run(
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on.")
-@click.option("--launches", type=click.IntRange(1), default=8, show_default=True, help="Time so many, the first ones.")
+@MACHINE
+@LAUNCHES
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("emulator-profile"), show_default=True,
     callback=to_be_written, metavar="DIR", help="For timeline.json.gz and overview.png.",
 )  # fmt: skip
-@click.option("--json", "json_file", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
-              help="Write the report there.")  # fmt: skip
+@JSON
 @click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
               help="Write a page of it there.")  # fmt: skip
 @click.option("--devices", type=click.IntRange(1, 16), default=1, show_default=True,
@@ -129,19 +140,6 @@ def profile(machine, launches, out, json_file, html, devices, compute, script, a
     click.echo(f"{uncertainty.basis(machine)}.")
     click.echo(f"{out}{'/device*' * (devices > 1)}: timeline.json.gz, overview.png")
     write_json(json_file, found)
-
-
-MACHINE = click.option(
-    "--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on."
-)
-LAUNCHES = click.option(
-    "--launches", type=click.IntRange(1), default=8, show_default=True, help="Time so many, the first ones."
-)
-JOBS = click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes.")
-JSON = click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
-    help="Write the report there.",
-)  # fmt: skip
 
 
 @cli.command()
