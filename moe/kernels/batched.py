@@ -7,22 +7,21 @@
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass import Int32, Int64, const_expr
 from cutlass._mlir.dialects import cuda as cuda_ir
 
 from moe.kernels import quantise
+from moe.kernels.permute import copy_row
 from moe.kernels.ptx import (
     as_int,
     divide,
     let_next_kernel_start,
     load_global_float,
-    load_global_words,
     load_relaxed,
     maximum,
     minimum,
     select,
     store_global_word,
-    store_global_words,
     wait_for_previous_kernel,
 )
 
@@ -30,7 +29,6 @@ WARPS = 8
 THREADS = 32 * WARPS
 PARTS = 4  # CTAs of an expert that list its rows and copy its scales
 CTAS = 4  # CTAs of an SM that quantise, or unpack
-TOGETHER = 14  # 16-byte loads that a thread has under way at once: half a row of 7168
 LIST_WORDS, QUANTISE_WORDS, UNPACK_WORDS = 12, 9, 7
 
 
@@ -145,14 +143,8 @@ class UnpackRows:
         wait_for_previous_kernel()
         let_next_kernel_start()
         for row in cutlass.range(cta * WARPS + warp, load_relaxed(used), grid * WARPS, unroll=1):
-            source = o + Int64(row) * Int64(hidden) * 2
             place = out + Int64(load_relaxed(rows + Int64(row) * 4)) * Int64(hidden) * 2
-            for base in cutlass.range(lane, hidden >> 3, 32 * TOGETHER, unroll=1):
-                inside = [select(base + 32 * i < hidden >> 3, 1, 0) for i in range(TOGETHER)]
-                at = Int64(base) * 16
-                x = [load_global_words(source + at + 512 * i, inside[i]) for i in range(TOGETHER)]
-                for i in range_constexpr(TOGETHER):
-                    store_global_words(place + at + 512 * i, x[i], inside[i])
+            copy_row(o + Int64(row) * Int64(hidden) * 2, place, hidden >> 3, lane)
 
 
 def grid_of(tokens: int, sms: int) -> int:

@@ -26,9 +26,20 @@ from moe.kernels.ptx import (
 ROWS = 8  # rows that a CTA copies at a time
 THREADS = 32 * (ROWS + 1)
 CTAS = 2  # CTAs of an SM
-TOGETHER = 14  # 16-byte loads that a thread has under way at once: a row of 7168
+TOGETHER = 14  # 16-byte loads that a thread has under way at once: a row of 7168 bytes
 BLOCKS = 14  # scales that a thread loads at once: those of a row of 7168
 WORDS = 12
+
+
+@cute.jit
+def copy_row(source: Int64, place: Int64, words: Int32, lane: Int32):
+    """As a warp, copy so many times 16 bytes from one address to another."""
+    for base in cutlass.range(lane, words, 32 * TOGETHER, unroll=1):
+        inside = [select(base + 32 * i < words, 1, 0) for i in range(TOGETHER)]
+        at = Int64(base) * 16
+        x = [load_global_words(source + at + 512 * i, inside[i]) for i in range(TOGETHER)]
+        for i in range_constexpr(TOGETHER):
+            store_global_words(place + at + 512 * i, x[i], inside[i])
 
 
 class Permute:
@@ -79,13 +90,7 @@ class Permute:
                         for i in range_constexpr(BLOCKS):
                             store_global_word(at[i], as_int(x[i]), wanted[i])
             elif row < used:
-                source, place = hidden + Int64(token) * Int64(h), to + Int64(row) * Int64(h)
-                for base in cutlass.range(lane, h >> 4, 32 * TOGETHER, unroll=1):
-                    inside = [select(base + 32 * i < h >> 4, 1, 0) for i in range(TOGETHER)]
-                    at = Int64(base) * 16
-                    x = [load_global_words(source + at + 512 * i, inside[i]) for i in range(TOGETHER)]
-                    for i in range_constexpr(TOGETHER):
-                        store_global_words(place + at + 512 * i, x[i], inside[i])
+                copy_row(hidden + Int64(token) * Int64(h), to + Int64(row) * Int64(h), h >> 4, lane)
 
 
 def grid_of(rows: int, sms: int) -> int:
