@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import emulator
-from tests import quick_dsl
+from tests.moe.emulated import SMS, fp8_experts, without_cuda
 from tests.thorough import all_but, unless
 
 MACHINE = os.environ["MOE_MACHINE"]
@@ -20,24 +20,16 @@ COUNTS = 3, 0, 11, 1, 4
 @pytest.fixture(scope="module")
 def moe():
     """The module moe.batched, its kernels compiled into the emulator."""
-    emulator.install(MACHINE)
-    quick_dsl.install()
-    torch.cuda.is_available = lambda: False
+    without_cuda(MACHINE, SMS)
     from moe import batched
-    from moe.device import device_of
 
-    type(device_of(torch.device("cpu"))).sms = 6  # CTAs for all SMs would take long
     return batched
 
 
 @pytest.fixture(scope="module")
 def weights(moe):
     """(w13, w13_scale, w2, w2_scale)."""
-    from moe.problem import Sizes
-    from moe.reference import layer as d
-
-    x = d.draw(Sizes(HIDDEN, INTERMEDIATE, EXPERTS), 1)
-    return x.gemm1_weights, x.gemm1_weights_scale / 4, x.gemm2_weights, x.gemm2_weights_scale
+    return fp8_experts(HIDDEN, INTERMEDIATE, EXPERTS, 0.25)
 
 
 def compare(moe, weights, form: str, counts=COUNTS, schedule: int = 0, configs=None, **options) -> str | None:

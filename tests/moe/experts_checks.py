@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import emulator
-from tests import quick_dsl
 from tests.moe import examples
+from tests.moe.emulated import SMS, fp8_experts, without_cuda
 from tests.thorough import all_but
 
 MACHINE = os.environ["MOE_MACHINE"]
@@ -24,24 +24,16 @@ SCALED = 0.25  # of the drawn scales: products that the limit cuts, and others
 @pytest.fixture(scope="module")
 def moe():
     """The module moe.routed_experts, its kernels compiled into the emulator."""
-    emulator.install(MACHINE)
-    quick_dsl.install()
-    torch.cuda.is_available = lambda: False
+    without_cuda(MACHINE, SMS)
     from moe import routed_experts
-    from moe.device import device_of
 
-    type(device_of(torch.device("cpu"))).sms = 6  # CTAs for all SMs would take long
     return routed_experts
 
 
 @pytest.fixture(scope="module")
 def weights(moe):
     """(w13, w13_scale, w2, w2_scale)."""
-    from moe.problem import Sizes
-    from moe.reference import layer as d
-
-    x = d.draw(Sizes(HIDDEN, INTERMEDIATE, LOCAL), 1)
-    return x.gemm1_weights, x.gemm1_weights_scale * SCALED, x.gemm2_weights, x.gemm2_weights_scale
+    return fp8_experts(HIDDEN, INTERMEDIATE, LOCAL, SCALED)
 
 
 def draw(tokens: int, k: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

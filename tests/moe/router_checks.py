@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import emulator
-from tests import quick_dsl
+from tests.moe.emulated import without_cuda
 from tests.thorough import all_but, unless
 
 MACHINE = os.environ["MOE_MACHINE"]
@@ -34,9 +34,7 @@ KEPT = ("DeepSeek-V3", "DeepSeek-V4") if MACHINE == "h200" else ("Qwen2-MoE",)
 @pytest.fixture(scope="module")
 def moe():
     """The module moe.routers, its kernels compiled into the emulator."""
-    emulator.install(MACHINE)
-    quick_dsl.install()
-    torch.cuda.is_available = lambda: False
+    without_cuda(MACHINE)
     from moe import routers
 
     return routers

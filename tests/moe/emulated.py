@@ -1,0 +1,28 @@
+"""What the files of checks begin with: an emulated GPU into which moe's kernels are compiled."""
+
+import torch
+
+import emulator
+from tests import quick_dsl
+
+SMS = 6  # of the GPU that moe sees: CTAs for all SMs would take long
+
+
+def without_cuda(machine: str, sms: int | None = None) -> None:
+    """Install the emulated machine where torch finds no GPU. sms: as many as moe is to see, if not all."""
+    emulator.install(machine)
+    quick_dsl.install()
+    torch.cuda.is_available = lambda: False
+    if sms is not None:
+        from moe.device import device_of
+
+        type(device_of(torch.device("cpu"))).sms = sms
+
+
+def fp8_experts(hidden: int, intermediate: int, local: int, scaled: float) -> tuple[torch.Tensor, ...]:
+    """Draw (w13, w13_scale, w2, w2_scale). scaled: what the drawn scales of w13 are multiplied by."""
+    from moe.problem import Sizes
+    from moe.reference import layer as d
+
+    x = d.draw(Sizes(hidden, intermediate, local), 1)
+    return x.gemm1_weights, x.gemm1_weights_scale * scaled, x.gemm2_weights, x.gemm2_weights_scale
