@@ -255,8 +255,8 @@ SPIN_PTX = """
     .reg .pred p; .reg .b32 %r; .reg .b64 %rd;
     ld.param.u64 %rd, [flag];
 AGAIN:
-    ld.volatile.global.u32 %r, [%rd];
-    setp.eq.u32 p, %r, 0;
+    atom.global.add.u32 %r, [%rd], 1;  // memory changes: the emulator may not call it a spin before the time is over
+    setp.ne.u32 p, %r, -1;
     @p bra AGAIN;
     ret;
 }
@@ -267,7 +267,7 @@ def test_a_launch_that_takes_too_long_ends_and_says_where(tmp_path):
     (tmp_path / "spin.ptx").write_text(SPIN_PTX)
     done = python(tmp_path, SPIN, "--timeout", "0.3", name="spin.py")
     assert done.returncode == 1
-    assert "hang: spin still runs after 0.3 s" in done.stderr and "PTX line 10 (ld.volatile.global" in done.stderr
+    assert "hang: spin still runs after 0.3 s" in done.stderr and "PTX line 10 (atom.global.add" in done.stderr
     assert done.stderr.endswith("emulator: 1 launch, 1 finding\n")
 
 
