@@ -54,6 +54,8 @@ NOTES = {
     "exit-before-arrival": "A CTA exits before an arrival of another CTA at its mbarrier, for which nobody waits.",
     "exit-before-store": "A CTA exits before its bulk stores have read its shared memory.",
     "identical-stores": "Bulk or tensor stores that nothing orders write the same bytes to one place.",
+    "lanes-apart": "A lane touches what another one of its warp wrote or read, and they have not met since.",
+    "non-coherent-load": "ld.global.nc reads what the same launch has written.",
     "unfenced-overwrite": "The async proxy overwrites what threads have used with no fence.proxy.async since.",
     "unfenced-mbarrier": "An mbarrier is used by the async proxy with no fence.mbarrier_init since its init.",
 }
