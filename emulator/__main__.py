@@ -90,7 +90,8 @@ def run(
     write_json(sarif, findings.sarif(report))
     if html:
         title = f"{' '.join([Path(script).name, *args])}: {summary(report['runs'])}"
-        page_of_findings.write(Path(html), title, report, sources(script))
+        found = page_of_findings.of_runs(report["runs"])
+        page_of_findings.write(Path(html), title, found, sources(script))
     for line in findings.annotations(report) if github else ():
         click.echo(line)
     click.echo(f"emulator: {summary(report['runs'])}", err=True)

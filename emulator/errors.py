@@ -64,11 +64,13 @@ NOTES = {
 class EmulatorError(Exception):
     """Base class. `where` is filled in by the executing warp: kernel, CTA, warp, PTX line, Python line.
 
-    before: of each party, a line that says what it had waited for last.
+    before: of each party, a line that says what it had waited for last. event: number of the last one of its launch
+    until then (state/order.py), 0 where that was the launch's last; other: that of the other party, 0 if there is none.
     """
 
     kind = "error"
     before: tuple[str, ...] = ()
+    event, other = 0, 0
 
     def __init__(self, message: str, where: str = ""):
         super().__init__(message)

@@ -133,6 +133,7 @@ class Launch:
         collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict:
         whether what has a note (errors.NOTES) is a fault; else it is kept in `notes`."""
         self.collect, self.faults = collect, []
+        self.reported: list[tuple[int, int]] = []  # of each fault: the last event until then, that of the other party
         self.strict, self.notes = strict, []
         kernel = program.kernel
         self.program, self.memory, self.checks, self.number, self.chip = program, memory, checks, number, chip
@@ -317,6 +318,8 @@ class Launch:
     # -- findings ----------------------------------------------------------------------------------------------
     def found(self, fault: Fault):
         """Report a fault after which the kernel could go on; raises it where nobody collects faults."""
+        fault.event = self.order.now
+        self.reported.append((fault.event, fault.other))
         if fault.other:
             that, this = getattr(self.order.log[fault.other], "warp", None), warp_of(sys._getframe(1))
             parties = ("that", that, fault.other), ("this", this, EVER)
@@ -370,6 +373,9 @@ class Launch:
                     self.await_writer(self.faults[-1])
                 return
             except Fault as fault:
+                if not fault.event:
+                    fault.event = self.order.now
+                    self.reported.append((fault.event, fault.other))
                 if fault.written_by:
                     self.await_writer(fault)
                     self.explain(fault)
