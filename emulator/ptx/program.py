@@ -162,16 +162,17 @@ class Program:
         return tuple(registers)
 
     def undefined_parts(self, written: int) -> int:
-        """Registers outside of `written` that are only read as parts of a `mov` from a vector, a bit each.
+        """Registers outside of `written` that are only read as parts of a `mov` from a vector or by `prmt`, a bit each.
 
-        LLVM writes an undefined part of a vector so. Only if no other part is written is the whole undefined.
+        LLVM writes an undefined part of a vector so. A `mov` of which no other part is written is undefined as a whole;
+        a `prmt` may be one of bytes that a later one leaves out.
         """
         parts, elsewhere = 0, 0
         for instr, (reads, _) in zip(self.kernel.instrs, self.effects, strict=True):
             mask = sum(1 << r for r in reads)
             pack = instr.parts[0] == "mov" and isinstance(instr.operands[1], Vec)
             items = leaves(instr.operands[1]) if pack else ()
-            known = any(not isinstance(o, Reg) or written >> o.index & 1 for o in items)
+            known = any(not isinstance(o, Reg) or written >> o.index & 1 for o in items) or instr.parts[0] == "prmt"
             parts, elsewhere = (parts | mask, elsewhere) if known else (parts, elsewhere | mask)
         return parts & ~elsewhere & ~written
 

@@ -155,9 +155,9 @@ class Knowledge:
         mine = self.elsewhere.get(space)
         if mine is clock:
             return
-        if mine is None:
+        if mine is None or mine.shape == clock.shape and (mine <= clock).all():  # all share what is the latest
             self.elsewhere[space] = clock.copy() if may_change else clock
-        else:
+        elif mine.shape != clock.shape or (clock > mine).any():
             self.elsewhere[space] = latest(mine, clock)
 
     def known(self, key: tuple[Space, int]) -> int:
