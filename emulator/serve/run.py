@@ -46,9 +46,9 @@ class Options:
 
     machine: a key of chip.CHIPS. most: findings before launches fail. timed: whether the model times what is between
     events. findings: a file that gets a line of JSON for each finding, note and launch. strict: whether notes are
-    findings. timeout: seconds that a launch may take, 0 for any time. devices: how many GPUs there are; ranks: as how
-    many processes the script runs, each a thread, 0 for one a device. events: whether to keep the last events of
-    launches with findings.
+    findings. crowded: as of device.session. timeout: seconds that a launch may take, 0 for any time. devices: how many
+    GPUs there are; ranks: as how many processes the script runs, each a thread, 0 for one a device. events: whether to
+    keep the last events of launches with findings.
     """
 
     schedule: int = 0
@@ -58,6 +58,7 @@ class Options:
     timed: bool = False
     findings: str = ""
     strict: bool = False
+    crowded: bool = False
     timeout: float = 0.0
     devices: int = 1
     ranks: int = 0
@@ -142,7 +143,9 @@ def install() -> None:
     installing.forbid()
     torch_cuda.install()
     schedule = Schedule(options.schedule)
-    session = Loud(schedule, options.checks, options.most, options.strict, file=options.findings)
+    session = Loud(
+        schedule, options.checks, options.most, options.strict, options.crowded, file=options.findings
+    )
     session.timeout, session.events = options.timeout, options.events
     if options.timed:
         session.timed, session.kept = [], []
@@ -238,6 +241,7 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
             command = [sys.executable, "-m", "emulator", "run", "--schedule", str(seed), "--machine", options.machine]
             command += ["--keep-going", str(options.most), "--json", str(report), *["--installs"] * installs]
             command += ["--timed"] * options.timed + ["--strict"] * options.strict
+            command += ["--crowded"] * options.crowded
             command += ["--devices", str(options.devices), "--ranks", str(options.ranks)]
             command += ["--events"] * options.events
             command += ["--timeout", str(options.timeout)] * bool(options.timeout)
