@@ -572,15 +572,19 @@ class Group(LaneGroup):
 
     # -- across lanes ------------------------------------------------------------------------------------------
     def converged(self, members) -> bool:
-        """All live member lanes are in this group; else wait for those that are still under way."""
+        """All live member lanes are in this group; else wait for those that are still under way.
+
+        Lanes may have masks of their own, as tiles of a warp have.
+        """
         if alu.is_array(members):
-            members = int(members[0])
-        if self.lane_mask & ~members:
-            raise Fault(
-                "divergence",
-                f"lanes {self.lane_mask & ~members:#x} execute a .sync instruction "
-                f"whose member mask {members:#x} leaves them out",
-            )
+            left_out = (members >> self.lanes.astype(np.uint32)) & np.uint32(1) == 0
+            out, mask = lane_mask(self.lanes[left_out].tobytes()), int(members[left_out.argmax()])
+            members = int(np.bitwise_or.reduce(members))
+        else:
+            out, mask = self.lane_mask & ~members, members
+        if out:
+            message = f"lanes {out:#x} execute a .sync instruction whose member mask {mask:#x} leaves them out"
+            raise Fault("divergence", message)
         missing = members & self.warp.live_mask & ~self.lane_mask
         if not missing:
             return True
@@ -612,4 +616,8 @@ class Group(LaneGroup):
 
     def elect(self, members):
         """(elected lane, this lane is it). Which lane it is is not specified: the schedule decides."""
+        if alu.is_array(members):
+            if (members != members[0]).any():
+                raise Unsupported("elect.sync with member masks that differ")
+            members = int(members[0])
         return elect(self.lanes, self.warp.leader, members)
