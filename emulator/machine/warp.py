@@ -17,16 +17,28 @@ from ..formats.lanes import as_array, elect, lane_mask, ranges
 from ..native import tiers
 from ..ptx.program import BLOCKED, EXIT, SPLIT
 from ..state.order import Actor, Released
-from ..units import access, addresses, async_copy, barriers, fences, mma_sync, system_calls, tcgen05, tensor_maps, wgmma
+from ..units import (
+    access,
+    addresses,
+    async_copy,
+    barriers,
+    fences,
+    mma_sync,
+    system_calls,
+    tcgen05,
+    tensor_maps,
+    wgmma,
+    wmma,
+)
 from ..units.group import LaneGroup
 from .garbage import Follow, Garbage
 from .special import TIMERS, special_register
 
+_UNITS = (
+    access, addresses, async_copy, barriers, fences, mma_sync, system_calls, tcgen05, tensor_maps, wgmma, wmma,
+)  # fmt: skip
 # What the code of a block calls, by the names that it has there: `access.load(g, ...)`
-UNITS = {
-    unit.__name__.rpartition(".")[2]: unit
-    for unit in (access, addresses, async_copy, barriers, fences, mma_sync, system_calls, tcgen05, tensor_maps, wgmma)
-}
+UNITS = {unit.__name__.rpartition(".")[2]: unit for unit in _UNITS}
 
 
 class Join:
