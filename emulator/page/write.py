@@ -259,7 +259,7 @@ def excess(way: str, spread: Spread) -> str:
     if way == "shared memory":
         return f"{spread.most:.0f}-way bank conflicts"
     took, least = spread.took / spread.count, spread.least / spread.count
-    return f"an access touches {took:.0f} sectors of 32 bytes, what it asks for fills {least:.0f}"
+    return f"{took:.0f} sectors of 32 bytes an access, {least:.0f} would do"
 
 
 def of_kernels(report: dict) -> list[dict]:

@@ -100,7 +100,7 @@ def test_what_the_page_says(page):
     assert conflicts["shown"] == "own.py:5"
     spread = {line["shown"]: line["spread"] for line in data["lines"]}
     assert spread == {
-        "own.py:3": "", "own.py:4": "an access touches 32 sectors of 32 bytes, what it asks for fills 4",
+        "own.py:3": "", "own.py:4": "32 sectors of 32 bytes an access, 4 would do",
         "own.py:5": "32-way bank conflicts", "own.py:6": "",
     }  # fmt: skip
     assert data["sources"] == {"own.py": SOURCE.splitlines()}
