@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..formats import matrix_descriptor
 from ..state.tensor_memory import COLUMNS, TensorMemory
 from .llvm import Code, compiler
 from .memory import pointer
@@ -198,6 +199,34 @@ def _multiply() -> Function:
     return Function(t, "0")
 
 
+class Rows(NamedTuple):
+    """The 16-byte chunks of rows of an operand in shared memory: their numbers, int64 [rows, 2], and the address of
+    those; the end of the last one."""
+
+    chunks: np.ndarray
+    address: int
+    end: int
+
+
+@functools.lru_cache(maxsize=8192)
+def rows_of(desc: int, rows: int) -> Rows:
+    """Where a descriptor has so many rows. Raises Fault."""
+    chunks, _, end = matrix_descriptor.located(desc, rows, K, False, 4)
+    return Rows(chunks, pointer(chunks), end)
+
+
+class Tables(NamedTuple):
+    """Addresses of float32 tables: of the two elements of a byte, of scale factors; `kept` are those."""
+
+    pairs: int
+    values: int
+    kept: tuple[np.ndarray, np.ndarray]
+
+    @classmethod
+    def of(cls, pairs: np.ndarray, values: np.ndarray) -> Tables:
+        return cls(pointer(pairs), pointer(values), (pairs, values))
+
+
 class Place(NamedTuple):
     """Addresses of a CTA's shared memory, and of its tensor memory's cells and of what says which are written."""
 
@@ -227,21 +256,20 @@ class Fp4Mma:
         self.seen_at, self.largest_at, self.magic_at = map(pointer, (self.seen, self.largest, self.magic))
         self.lock = threading.Lock()
 
-    def operand(self, parts, place: Place, column: int, pairs: int, values: int, to: int, strides) -> bytes | None:
+    def operand(
+        self, rows: int, chunks: int, parts: list[int], place: Place, column: int, tables: Tables, to: int, strides
+    ) -> bytes | None:
         """Decode A or B of a CTA; returns which codes its scale factors have, a byte for each, or None if those are not
         all written and the same in all partitions.
 
-        parts: of each CTA whose rows these are, (address of its shared memory, chunks of the rows). column: of the
-        scale factors. pairs, values: addresses of float32 tables, of the two elements of a byte and of scale factors.
-        to, strides: the address that the elements go to, and by how many floats rows and columns are apart.
+        parts: the shared memory of the CTAs that have so many rows each; chunks: where there. column: of the scale
+        factors. to, strides: the address that the elements go to, and by how many floats rows and columns are apart.
         """
-        self.seen[:], first = 0, 0
-        for smem, chunks in parts:
-            rows = len(chunks)
-            where = rows, first, smem, pointer(chunks), place.cells, place.written, column
-            if not self.decode(*where, pairs, values, to, *strides, self.seen_at):
+        self.seen.fill(0)
+        for i, smem in enumerate(parts):
+            where = rows, i * rows, smem, chunks, place.cells, place.written, column
+            if not self.decode(*where, tables.pairs, tables.values, to, *strides, self.seen_at):
                 return None
-            first += rows
         return self.seen.tobytes()
 
     def accumulator(self, place: Place, column: int, n: int, q: int) -> float | None:

@@ -305,6 +305,12 @@ class TensorMemory:
             bits = _PACKED[source_format]
             source = unpack_slots(source, bits) << CONTAINER_SHIFT[bits]
         source = np.ascontiguousarray(source).view(np.uint32)  # [rows, columns]
+        columns = source.shape[1]
+        if multicast == "warpx4" and not lane:  # all partitions at once
+            self._check(0, LANES, column, columns, what)
+            self.cells.reshape(4, 32, COLUMNS)[:, :, column : column + columns] = source
+            self.written[:, column : column + columns] = True
+            return
         for first, count, lanes in groups:
             for target in lanes:
                 self.write(lane + target, column, source[first : first + count], what)
