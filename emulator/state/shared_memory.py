@@ -188,7 +188,7 @@ class SharedMemory:
 
     def lanes_write(self, offsets: np.ndarray, size: int, lanes: np.ndarray, by: Actor, changed) -> None:
         """Lanes of a warp of this CTA are about to write. changed: says which get another value, bool [n]."""
-        if self.lanes is not None and size >= HALF:
+        if self.lanes is not None and size >= HALF and int(offsets.max()) + size <= self.size:
             found = self.lanes.write(offsets, size, lanes, by.epoch)
             if found is not None and (wrong := found[0] | found[1]).any() and (wrong := wrong & changed()).any():
                 k = int(wrong.argmax())

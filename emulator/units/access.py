@@ -209,13 +209,23 @@ def gather(
         return np.array([load_one(g, "shared", a, size, strong, who) for a in addresses.tolist()], f"u{size}")
     if space == "param":
         return np.array([load_one(g, "param", a, size) for a in addresses.tolist()], f"u{size}")
-    return local_memory(g, size)[local_index(g, addresses, size, lanes)]
+    index = local_index(g, addresses, size, lanes)
+    values = local_memory(g, size)[index]
+    if g.launch.checks:
+        unwritten = ~g.warp.local_written.reshape(32, -1, size)[index].any(axis=1)
+        if unwritten.any():
+            k = int(unwritten.argmax())
+            message = f"read of {size} bytes of local memory at {int(addresses[k]):#x}"
+            message += f", of which lane {index[0][k]} has written none"
+            g.launch.found(Fault("uninitialized-read", message))
+    return values
 
 
 def local_memory(g: LaneGroup, size: int) -> np.ndarray:
     if g.warp.local is None:
         seed = g.launch.seed_of(g.cta.index)  # garbage, see SharedMemory
         g.warp.local = np.random.default_rng(seed).integers(0, 256, (32, g.launch.local_bytes), np.uint8)
+        g.warp.local_written = np.zeros((32, g.launch.local_bytes), bool)
     return g.warp.local.view(f"u{size}")
 
 
@@ -339,7 +349,9 @@ def scatter(
             offsets = addresses[here] & np.uint64(OFFSET_MASK)
             cta.smem.scatter(offsets, size, values[here], g.warp.actor, writers, who, strong)
     elif space == "local":
-        local_memory(g, size)[local_index(g, addresses, size, lanes)] = values
+        index = local_index(g, addresses, size, lanes)
+        local_memory(g, size)[index] = values
+        g.warp.local_written.reshape(32, -1, size)[index] = True
     else:
         raise Unsupported(f"store to {space}")
 
