@@ -19,7 +19,7 @@ from .loops import Function, Text, pointer
 
 ROWS, K, MOST = 128, 64, 256  # MOST: columns of D
 WIDE, TALL = 16, 8  # columns and rows of D that are computed together
-COLD = 1000  # MMAs of a process before machine code pays
+COLD = 250  # MMAs of a process before machine code pays
 CHUNK, BLOCK = 16, 8  # bytes: what a swizzle leaves together, what one scale factor belongs to
 FLOATS, BYTES = f"<{WIDE} x float>", f"<{WIDE} x i8>"
 
