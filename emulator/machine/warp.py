@@ -272,9 +272,14 @@ class Group(LaneGroup):
 
     def state(self) -> int:
         """Where the lanes are, and what they may still look at of their registers."""
-        values = (self.R[r] for r in sorted(self.program.live_registers(self.pc)))
-        seen = tuple(v.tobytes() if type(v) is np.ndarray and v.dtype != object else repr(v) for v in values)
-        return hash((self.pc, self.token is None, seen))
+        seen: list = [self.pc, self.token is None]
+        for r in self.program.live_registers(self.pc):
+            value = self.R[r]
+            if type(value) is int:
+                seen.append(value)
+            else:
+                seen.append(value.tobytes() if type(value) is np.ndarray and value.dtype != object else repr(value))
+        return hash(tuple(seen))
 
     def leave(self):
         try:
@@ -459,14 +464,11 @@ class Group(LaneGroup):
     def select_lanes(self, lanes: np.ndarray, target: int) -> list:
         registers: list = [None] * len(self.R)  # of what is not read any more, nothing
         index = np.flatnonzero(lanes)
-        one = len(index) == 1
+        one = index.item() if len(index) == 1 else None
         for r in self.program.live_registers(target):
             value = self.R[r]
             if type(value) is np.ndarray:
-                if one:
-                    value = value[index[0]] if value.dtype == object else value[index[0]].item()
-                else:
-                    value = value[index]
+                value = value[index] if one is None else value.item(one)
             registers[r] = value
         return registers
 

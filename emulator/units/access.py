@@ -467,13 +467,13 @@ def stmatrix(g: LaneGroup, address, values: tuple, trans: bool, results: bool):
         return
     if (rows % np.uint64(16)).any():
         raise Fault("misaligned", "stmatrix row that is not 16-byte aligned")
-    pairs = np.stack([g.lane_array(v) for v in values]).reshape(-1, 8, 4)  # [matrices, rows, pairs]
-    matrices = np.empty((len(values), 8, 8), np.uint16)
-    matrices[:, :, 0::2], matrices[:, :, 1::2] = pairs & 0xFFFF, pairs >> 16
+    matrices = np.concatenate([g.lane_array(v) for v in values]).view(np.uint16).reshape(-1, 8, 8)  # of 8 rows
     if trans:
-        matrices = np.ascontiguousarray(matrices.swapaxes(1, 2))
-    each = rows[:, None] + 8 * np.arange(2, dtype=np.uint64)[None, :]
-    scatter(g, "shared", each.ravel(), 8, matrices.view(np.uint64).ravel(), None, g.origin("stmatrix"))
+        matrices = matrices.swapaxes(1, 2)
+    halves = np.ascontiguousarray(matrices).view(np.uint64).ravel()
+    each = np.repeat(rows, 2)
+    each[1::2] += np.uint64(8)
+    scatter(g, "shared", each, 8, halves, None, g.origin("stmatrix"))
 
 
 def movmatrix(g: LaneGroup, value):
