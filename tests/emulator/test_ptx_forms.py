@@ -57,11 +57,14 @@ def test_an_undefined_part_of_a_vector_is_garbage_that_nobody_needs():
     assert run(body, np.int32)[0] == 7
     body = "mov.b32 lo, 7; prmt.b32 x, never, never2, 0x3340; prmt.b32 y, lo, x, 0x3210; st.global.b32 [o], y;"
     assert run(body, np.int32)[0] == 7
+    body = "mov.f32 f, 0f40000000; cvt.rn.satfinite.e4m3x2.f32 h, never, f; st.global.b8 [o], h;"
+    assert run(body, np.uint8)[0] == 0x40
 
 
 @pytest.mark.parametrize(
     "body",
     [
+        "cvt.rn.satfinite.e4m3x2.f32 h, never, never2; st.global.b8 [o], h;",
         "mov.b64 pair, {never, never2}; st.global.b64 [o], pair;",
         "mov.b32 lo, 7; mov.b64 pair, {lo, never}; st.global.b64 [o], pair; add.u32 x, never, 1; st.global.b32 [o], x;",
     ],
