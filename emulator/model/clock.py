@@ -11,8 +11,9 @@ import bisect
 
 import numpy as np
 
+from ..errors import Unsupported
 from ..formats.cache_policy import EVICT_FIRST
-from ..formats.tensormap import TensorMap
+from ..formats.tensormap import Im2colMap, TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
 from ..units.tcgen05 import tensor_ctas
@@ -361,6 +362,8 @@ class TimingClock(Clock):
 
     def lines(self, tm: TensorMap, coords: tuple[int, ...]) -> Lines:
         """Line numbers that the in-bounds part of a box touches, distinct: a range where they are evenly spaced."""
+        if isinstance(tm, Im2colMap):
+            raise Unsupported("the time of a copy in im2col mode, which nobody has measured")
         _, bits, strides = self._maps.get(id(tm)) or self._maps.setdefault(id(tm), (tm, tm.bits, tm.strides_bytes))
         low, extent = coords, tm.box
         for c, b, d in zip(coords, extent, tm.dims):
