@@ -133,7 +133,7 @@ class Launch:
         collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict:
         whether what has a note (errors.NOTES) is a fault; else it is kept in `notes`."""
         self.collect, self.faults = collect, []
-        self.reported: list[tuple[int, int]] = []  # of each fault: the last event until then, that of the other party
+        self.reported: list[tuple[int, int]] = []  # of what is kept: the last event until then, the other party's
         self.strict, self.notes = strict, []
         kernel = program.kernel
         self.program, self.memory, self.checks, self.number, self.chip = program, memory, checks, number, chip
@@ -319,7 +319,6 @@ class Launch:
     def found(self, fault: Fault):
         """Report a fault after which the kernel could go on; raises it where nobody collects faults."""
         fault.event = self.order.now
-        self.reported.append((fault.event, fault.other))
         if fault.other:
             that, this = getattr(self.order.log[fault.other], "warp", None), warp_of(sys._getframe(1))
             parties = ("that", that, fault.other), ("this", this, EVER)
@@ -329,13 +328,16 @@ class Launch:
             fault.where = fault.where or place_of(sys._getframe(1)) or at_end
             if all(fault.lines != other.lines for other in self.notes):
                 self.notes.append(fault)
+                self.reported.append((fault.event, fault.other))
             return
         if self.collect is None:
+            self.reported.append((fault.event, fault.other))
             raise fault
         fault.where = fault.where or place_of(sys._getframe(1))
         if any(fault.lines == other.lines for other in self.faults):
             return
         self.faults.append(fault)
+        self.reported.append((fault.event, fault.other))
         if not self.collect(self.faults):
             raise Enough
 
