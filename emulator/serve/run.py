@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import random
 import re
 import runpy
 import subprocess
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
+import numpy as np
 
 from ..chip import CHIPS
 from ..device import DEVICE, Session
@@ -33,6 +35,7 @@ from . import installs as installing
 ROOT = Path(__file__).resolve().parents[2]  # where emulator/ is
 # For the processes that the script starts: the Options
 OPTIONS = "EMULATOR_RUN"
+SEED = "EMULATOR_SEED"  # of what a script draws without a seed of its own: one for all schedules that are compared
 LAUNCH_FAILURE = "cudaErrorLaunchFailure"
 LAUNCH, EVENTS = "launch", "events"  # classes of lines that are no findings: a launch, and what happened in one
 OTHER_ARCH = re.compile(r"expects arch to be \S*sm_90")  # CuTe DSL's 25 lines
@@ -150,6 +153,16 @@ def install() -> None:
     if options.timed:
         session.timed, session.kept = [], []
     DEVICE.session = session
+    seed()
+
+
+def seed() -> None:
+    """Let this process draw what all do whose outputs are compared."""
+    if number := os.environ.get(SEED):
+        import torch
+
+        for seeded in (random.seed, np.random.seed, torch.manual_seed):
+            seeded(int(number))
 
 
 def environment(options: Options, installs: bool = False) -> dict[str, str]:
@@ -234,6 +247,7 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
     jobs: how many at a time. With more than one, what each says is shown when it has ended, in the order of schedules.
     """
     runs, processes = [], []
+    drawn = {SEED: str(random.randrange(2**31))}
 
     def one(seed: int) -> tuple[dict | None, int, tuple[bytes | None, bytes | None]]:
         with tempfile.TemporaryDirectory(prefix="emulator-run-") as folder:
@@ -248,7 +262,7 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
             command += [*["--no-checks"] * (not options.checks), script, *args]
             path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
             output = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE if jobs > 1 else None)
-            process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, **output)
+            process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path} | drawn, **output)
             processes.append(process)
             said = process.communicate()
             found = json.loads(report.read_text())["runs"][0] if report.exists() and report.stat().st_size else None

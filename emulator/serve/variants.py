@@ -72,11 +72,15 @@ class Variant:
             self.end()
         last = "no output"
         with process:
-            for line in process.stderr:
-                if line.startswith(SAYS):
-                    print(f"{SAYS}{self.name}: {line.removeprefix(SAYS)}", end="", file=sys.stderr, flush=True)
-                else:
-                    last = line.strip() or last
+            try:
+                for line in process.stderr:
+                    if line.startswith(SAYS):
+                        print(f"{SAYS}{self.name}: {line.removeprefix(SAYS)}", end="", file=sys.stderr, flush=True)
+                    else:
+                        last = line.strip() or last
+            except BaseException:  # Ctrl-C, which a process of a session of its own does not hear
+                self.end()
+                raise
         self.running = None
         return process.returncode, last
 

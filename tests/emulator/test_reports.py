@@ -448,11 +448,12 @@ def test_a_finding_in_a_process_that_the_script_starts_counts(tmp_path, monkeypa
 
 def test_each_schedule_has_its_run(tmp_path, monkeypatch):
     """The processes are made up: what they are called with, and what becomes of their reports."""
-    commands = []
+    commands, seeds = [], set()
 
-    def child(command, **_):
+    def child(command, env, **_):
         seed = int(command[command.index("--schedule") + 1])
         commands.append(command)
+        seeds.add(env[running.SEED])
         found = {"class": "wrong", "kind": "race", "message": "m", "where": "w", "schedule": seed, "launch": 1}
         found = [found] * (seed == 1)
         runs = {"runs": [{"schedule": seed, "exit_status": int(seed == 1), "findings": found, "launches": []}]}
@@ -472,7 +473,16 @@ def test_each_schedule_has_its_run(tmp_path, monkeypatch):
         (2, 0, 0),
     ]
     assert all(command[-3:] == [str(script), "--size", "2"] for command in commands)
-    assert all({"h200", "4"} <= {*command} for command in commands)
+    assert all({"h200", "4"} <= {*command} for command in commands) and len(seeds) == 1
+
+
+def test_what_is_drawn_without_a_seed_is_the_same_in_all_schedules(monkeypatch):
+    monkeypatch.setenv(running.SEED, "7")
+    drawn = []
+    for _ in range(2):
+        running.seed()
+        drawn.append((torch.rand(2).tolist(), np.random.rand(), running.random.random()))
+    assert drawn[0] == drawn[1]
 
 
 def test_findings_for_other_tools():

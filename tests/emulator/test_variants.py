@@ -92,28 +92,49 @@ def test_a_sweep_ranks_what_runs(modelled, tmp_path):
     assert refused.exit_code == 2 and "nothing reads foo" in refused.output
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_is_done_outlives_the_signal_that_ends_the_command(number, modelled, monkeypatch, tmp_path):
-    """The process of the variant that is not done is ended, and all that it has started."""
-    python, script, out = tmp_path / "python", tmp_path / "gemm.py", tmp_path / "out.json"
-    python.write_text(f"#!/bin/sh\necho begun > {tmp_path}/begun\nsleep 60 &\nsleep 60\n")
+def sleeper(folder: Path) -> str:
+    """A program in the place of Python that makes the file `begun` and sleeps, and so does a process that it starts."""
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\necho begun > {folder}/begun\nsleep 60 &\nsleep 60\n")
     python.chmod(0o755)
-    script.touch()
-    modelled |= {"2": 10.0}
-    quick = Variant.profile
+    return str(python)
 
-    def signalled(folder):
+
+def signals_when_begun(folder: Path, number: int) -> None:
+    """Sends this process a signal when that program has begun."""
+
+    def send():
         while not (folder / "begun").exists():
             time.sleep(0.01)
         os.kill(os.getpid(), number)
 
+    threading.Thread(target=send, daemon=True).start()
+
+
+def test_a_variant_alone_ends_on_ctrl_c(monkeypatch, tmp_path):
+    monkeypatch.setattr(variants.sys, "executable", sleeper(tmp_path))
+    signals_when_begun(tmp_path, signal.SIGINT)
+    alone = Variant("model", ["own.py"])
+    with pytest.raises(KeyboardInterrupt):
+        alone.process(["profile"])
+    assert alone.running.wait(5) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_done_outlives_the_signal_that_ends_the_command(number, modelled, monkeypatch, tmp_path):
+    """The process of the variant that is not done is ended, and all that it has started."""
+    script, out = tmp_path / "gemm.py", tmp_path / "out.json"
+    script.touch()
+    modelled |= {"2": 10.0}
+    quick = Variant.profile
+
     def profile(self, wanted, page):
         if self.words[-1] == "2":
             return quick(self, wanted, page)
-        threading.Thread(target=signalled, args=[tmp_path], daemon=True).start()
+        signals_when_begun(tmp_path, number)
         assert self.process(["profile"])[0] == -signal.SIGKILL
 
-    monkeypatch.setattr(variants.sys, "executable", str(python))
+    monkeypatch.setattr(variants.sys, "executable", sleeper(tmp_path))
     monkeypatch.setattr(Variant, "profile", profile)
     handlers, begin = [signal.getsignal(each) for each in variants.ENDING], time.monotonic()
     json_ = ["--json", str(out), "--jobs", "1"]
