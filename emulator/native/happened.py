@@ -120,15 +120,16 @@ class Happened:
 
     def __init__(self):
         self.knows, self.note = _knows(), _note()
-        self.component: np.ndarray | None = None
         self.known: dict[int, tuple[np.ndarray, tuple[int, int, int]]] = {}  # by id of an array, which is kept
-        self.of_order: tuple[int, int, int] = 0, 0, 0  # addresses of its components, spaces and marks
+        # The components of an order of events; the addresses of those, of its spaces and its marks
+        self.latest: tuple[np.ndarray | None, tuple[int, ...]] = None, ()
 
     def order(self, order) -> tuple[int, int, int]:
-        if self.component is not order.component:
-            self.component = order.component
-            self.of_order = tuple(map(pointer, (order.component, order.space, order.marks)))
-        return self.of_order
+        component, addresses = self.latest
+        if component is not order.component:
+            component, addresses = order.component, (*map(pointer, (order.component, order.space, order.marks)),)
+            self.latest = component, addresses
+        return addresses
 
     def all_known(self, rows, index, by, row: int, but, limit: int = MOST, mask: int = 0) -> bool:
         """Whether an actor certainly knows all events of some places, but for those of components above `limit`, those

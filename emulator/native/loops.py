@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import struct
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -97,7 +98,9 @@ class Function:
         self.arguments = np.zeros(len(text.arguments), np.int64)
         function = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(compiler().function(text.whole(result)))
         self.run = functools.partial(function, pointer(self.arguments))
+        self.lock = threading.Lock()  # of the arguments: other threads may run kernels, too
 
     def __call__(self, *arguments: int) -> int:
-        self.pack(self.arguments, 0, *arguments)
-        return self.run()
+        with self.lock:
+            self.pack(self.arguments, 0, *arguments)
+            return self.run()

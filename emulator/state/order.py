@@ -133,8 +133,9 @@ class Knowledge:
     def address(self) -> tuple[int, int, int]:
         """Where its clock is: the address, the bytes of a row, the components."""
         if self._addressed is not self.clock:
-            self._addressed, clock = self.clock, self.clock
+            clock = self.clock
             self._address = pointer(clock), clock.strides[0], clock.shape[1]
+            self._addressed = clock
         return self._address
 
     def join(self, other: Knowledge) -> None:

@@ -56,8 +56,8 @@ class Plane:
     def _rows_of_reads(self) -> tuple[int, int, int]:
         """Where the reads are: the address, how many slots, places."""
         if self._addressed is not self.reads:
-            self._addressed = self.reads
             self._reads_at = pointer(self.reads), *self.reads.shape
+            self._addressed = self.reads
         return self._reads_at
 
     def place(self, index: slice | np.ndarray, which: int) -> int:
