@@ -209,13 +209,23 @@ def gather(
         return np.array([load_one(g, "shared", a, size, strong, who) for a in addresses.tolist()], f"u{size}")
     if space == "param":
         return np.array([load_one(g, "param", a, size) for a in addresses.tolist()], f"u{size}")
-    return local_memory(g, size)[local_index(g, addresses, size, lanes)]
+    index = local_index(g, addresses, size, lanes)
+    values = local_memory(g, size)[index]
+    if g.launch.checks:
+        unwritten = ~g.warp.local_written.reshape(32, -1, size)[index].any(axis=1)
+        if unwritten.any():
+            k = int(unwritten.argmax())
+            message = f"read of {size} bytes of local memory at {int(addresses[k]):#x}"
+            message += f", of which lane {index[0][k]} has written none"
+            g.launch.found(Fault("uninitialized-read", message))
+    return values
 
 
 def local_memory(g: LaneGroup, size: int) -> np.ndarray:
     if g.warp.local is None:
         seed = g.launch.seed_of(g.cta.index)  # garbage, see SharedMemory
         g.warp.local = np.random.default_rng(seed).integers(0, 256, (32, g.launch.local_bytes), np.uint8)
+        g.warp.local_written = np.zeros((32, g.launch.local_bytes), bool)
     return g.warp.local.view(f"u{size}")
 
 
@@ -339,7 +349,9 @@ def scatter(
             offsets = addresses[here] & np.uint64(OFFSET_MASK)
             cta.smem.scatter(offsets, size, values[here], g.warp.actor, writers, who, strong)
     elif space == "local":
-        local_memory(g, size)[local_index(g, addresses, size, lanes)] = values
+        index = local_index(g, addresses, size, lanes)
+        local_memory(g, size)[index] = values
+        g.warp.local_written.reshape(32, -1, size)[index] = True
     else:
         raise Unsupported(f"store to {space}")
 
@@ -460,17 +472,16 @@ def stmatrix(g: LaneGroup, address, values: tuple, bits: int, trans: bool, resul
         return
     if (rows % np.uint64(16)).any():
         raise Fault("misaligned", "stmatrix row that is not 16-byte aligned")
-    registers = np.stack([g.lane_array(v) for v in values])
+    registers = np.concatenate([g.lane_array(v) for v in values])
     if bits == 8:
-        matrices = fragments.load_transposed_bytes(registers)
+        matrices = fragments.load_transposed_bytes(registers.reshape(len(values), -1))
     else:
-        pairs = registers.reshape(-1, 8, 4)  # [matrices, rows, pairs]
-        matrices = np.empty((len(values), 8, 8), np.uint16)
-        matrices[:, :, 0::2], matrices[:, :, 1::2] = pairs & 0xFFFF, pairs >> 16
-        if trans:
-            matrices = np.ascontiguousarray(matrices.swapaxes(1, 2))
-    each = rows[:, None] + 8 * np.arange(2, dtype=np.uint64)[None, :]
-    scatter(g, "shared", each.ravel(), 8, matrices.view(np.uint64).ravel(), None, g.origin("stmatrix"))
+        matrices = registers.view(np.uint16).reshape(-1, 8, 8)  # of 8 rows
+        matrices = matrices.swapaxes(1, 2) if trans else matrices
+    halves = np.ascontiguousarray(matrices).view(np.uint64).ravel()
+    each = np.repeat(rows, 2)
+    each[1::2] += np.uint64(8)
+    scatter(g, "shared", each, 8, halves, None, g.origin("stmatrix"))
 
 
 def movmatrix(g: LaneGroup, value):
