@@ -20,8 +20,8 @@ PROGRAMS = re.findall(r"// ([\w -]+) <<<(\d+), (\d+)>>>\n(?:__device__.*\n)?__gl
 def compiled(request, tmp_path_factory) -> tuple[bool, str]:
     """Whether it is mended, and the PTX."""
     folder = tmp_path_factory.mktemp("newcomers")
-    line = [toolkit.find().nvcc, "-arch=sm_90a", "-ptx", "-lineinfo", f"-DMENDED={request.param}", SOURCE, "-o", "k.ptx"]
-    subprocess.run(list(map(str, line)), cwd=folder, check=True)
+    options = ["-arch=sm_90a", "-ptx", "-lineinfo", f"-DMENDED={request.param}", "-o", "k.ptx"]
+    subprocess.run([str(toolkit.find().nvcc), *options, str(SOURCE)], cwd=folder, check=True)
     return bool(request.param), (folder / "k.ptx").read_text()
 
 
