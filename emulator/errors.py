@@ -57,6 +57,7 @@ NOTES = {
     "identical-stores": "Bulk or tensor stores that nothing orders write the same bytes to one place.",
     "lanes-apart": "A lane touches what another one of its warp wrote or read, and they have not met since.",
     "non-coherent-load": "ld.global.nc reads what the same launch has written.",
+    "selected-away": "Shared or local memory is read that nothing has written; the value goes to a selp alone.",
     "unfenced-overwrite": "The async proxy overwrites what threads have used with no fence.proxy.async since.",
     "unfenced-mbarrier": "An mbarrier is used by the async proxy with no fence.mbarrier_init since its init.",
 }

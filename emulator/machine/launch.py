@@ -33,7 +33,7 @@ from .engine import Engine
 from .placement import Placement
 from .schedule import FunctionalClock, Schedule
 from .special import TIMERS
-from .warp import place_of, warp_of
+from .warp import place_of, selects_alone, warp_of
 
 _BLAS = ThreadpoolController()
 ONLY_OF = {"wgmma": "sm_90a", "tcgen05": "sm_100a"}  # instructions that no other of our machines has
@@ -326,6 +326,8 @@ class Launch:
             that, this = getattr(self.order.log[fault.other], "warp", None), warp_of(sys._getframe(1))
             parties = ("that", that, fault.other), ("this", this, EVER)
             fault.before = tuple(f"last wait before {of}: {w.actor.before(n)}" for of, w, n in parties if w is not None)
+        if fault.kind == "uninitialized-read" and not fault.note and selects_alone(sys._getframe(1)):
+            fault.note = "selected-away"
         if fault.note and not self.strict:
             at_end = f"kernel {self.program.kernel.title}, at its end"
             fault.where = fault.where or place_of(sys._getframe(1)) or at_end

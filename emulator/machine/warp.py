@@ -100,6 +100,13 @@ def place_of(frame) -> str:
     return who.place() if isinstance(who, Origin) else who.place(who.program.instruction_at(who.pc, line))
 
 
+def selects_alone(frame) -> bool:
+    """Whether a Python frame works for a load of which every use is that of a selp, which may leave the value out."""
+    who, line = at_work(frame)
+    instr = who.program.instruction_at(who.pc, line) if isinstance(who, Group) else None
+    return instr is not None and who.program.is_only_selected(instr)
+
+
 def warp_of(frame) -> Warp | None:
     """The warp that a Python frame works for."""
     who, _ = at_work(frame)

@@ -268,6 +268,16 @@ class Program:
             reads |= writes
         return reads, writes
 
+    def is_only_selected(self, load: Instr) -> bool:
+        """Whether the registers that an instruction writes are read by selp alone, as one of the values it chooses."""
+        _, written = self.reads_writes(load)
+        for instr in self.kernel.instrs:
+            reads, _ = self.reads_writes(instr)
+            values = _registers(Vec(instr.operands[1:3])) if instr.parts[0] == "selp" and instr.guard is None else set()
+            if written & (reads - values):
+                return False
+        return True
+
     # -- code --------------------------------------------------------------------------------------------------
     def block(self, index: int, units: Mapping[str, ModuleType]):
         """The function of a block, compiled on first use. units: modules whose functions its code calls, by name."""

@@ -1,6 +1,8 @@
 """Modules and launches by `cuda.bindings` and NVRTC: test_cuda_bindings.py runs this on the emulator."""
 
 import ctypes
+import sys
+import types
 
 import numpy as np
 import torch
@@ -10,6 +12,7 @@ from cuda.bindings import driver, nvrtc, runtime
 from emulator.device import DEVICE
 from emulator.errors import Fault, Unsupported
 from emulator.formats.tensormap import decode
+from emulator.serve import libcuda
 
 SOURCE = b"""
 __constant__ float table[4] = {1, 2, 3, 4};
@@ -147,6 +150,20 @@ def check_a_tensor_map_is_the_drivers():
 def check_what_is_not_served_is_refused_by_name():
     raises(Unsupported, "cuda.bindings.driver.cuLinkCreate", lambda: driver.cuLinkCreate(0, [], []))
     raises(Unsupported, "cuda.bindings.runtime.cudaGraphLaunch", lambda: runtime.cudaGraphLaunch(0, 0))
+
+
+def check_packages_that_call_libcuda_themselves_are_told_so():
+    from cuda.core import Device
+
+    raises(Unsupported, "libcuda, which cuda.core calls itself", lambda: Device())
+    cupy, numba = types.ModuleType("cupy"), types.ModuleType("numba.cuda.cudadrv.driver")
+    cupy.RawKernel, cupy.ndarray, numba.driver = object, list, types.SimpleNamespace()
+    sys.modules |= {"cupy": cupy, "numba.cuda.cudadrv.driver": numba}
+    libcuda.forbid_cupy()
+    assert not isinstance(1, cupy.ndarray)  # what packages ask that use CuPy's arrays, too
+    raises(Unsupported, "cupy.RawKernel on the emulated device", lambda: cupy.RawKernel)
+    libcuda.forbid_numba()
+    assert "numba-cuda calls itself" in numba.DRIVER_NOT_FOUND_MSG == numba.driver.initialization_error
 
 
 run(globals())

@@ -439,3 +439,17 @@ def test_a_warp_that_arrives_and_then_waits_counts_twice():
         emulator.launch(kernel(body, arch="sm_90a"), "kernel", 1, 64, out)
     assert [note.note for note in session.notes] == ["arrives-twice"]
     wrong("barrier", "@first bar.arrive 2, 96; @first bar.arrive 2, 96; bar.sync 2, 96;", "comes again")
+
+
+@pytest.mark.parametrize("more, kinds", [
+    ("", ""), ("@!first st.shared.b32 [mine], tid;", "race"), ("add.u32 a, y, 1;", "uninitialized-read"),
+    ("selp.b32 a, y, 0, first; @p mov.b32 y, a;", "uninitialized-read"), ("setp.ne.u32 p, y, 0;", "uninitialized-read"),
+])  # fmt: skip
+def test_what_a_selp_may_leave_out_is_noted(more, kinds):
+    """Only where the value goes to a selp alone, and whoever writes it later races with the read."""
+    body = f"@first {PUT} bar.sync 0; {GET} selp.b32 b, 1, y, first; {more}"
+    with emulator.session(most=9) as session:
+        emulator.launch(kernel(body), "kernel", 1, 64, [np.zeros(64, np.int32)] * 2)
+    assert {fault.kind for fault in session.errors} == set(kinds.split())
+    assert [note.note for note in session.notes] == ["selected-away"] * (not kinds)
+    wrong(f"{kinds} uninitialized-read", body)  # strictly
