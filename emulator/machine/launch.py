@@ -135,6 +135,7 @@ class Launch:
         whether what has a note (errors.NOTES) is a fault; else it is kept in `notes`. crowded: grids of other streams
         have the rest of the GPU: unless cooperative, a cluster starts when the one before has ended."""
         self.collect, self.faults = collect, []
+        self.reported: list[tuple[int, int]] = []  # of what is kept: the last event until then, the other party's
         self.strict, self.notes = strict, []
         self.one_by_one = crowded and not cooperative
         kernel = program.kernel
@@ -320,6 +321,7 @@ class Launch:
     # -- findings ----------------------------------------------------------------------------------------------
     def found(self, fault: Fault):
         """Report a fault after which the kernel could go on; raises it where nobody collects faults."""
+        fault.event = self.order.now
         if fault.other:
             that, this = getattr(self.order.log[fault.other], "warp", None), warp_of(sys._getframe(1))
             parties = ("that", that, fault.other), ("this", this, EVER)
@@ -329,13 +331,16 @@ class Launch:
             fault.where = fault.where or place_of(sys._getframe(1)) or at_end
             if all(fault.lines != other.lines for other in self.notes):
                 self.notes.append(fault)
+                self.reported.append((fault.event, fault.other))
             return
         if self.collect is None:
+            self.reported.append((fault.event, fault.other))
             raise fault
         fault.where = fault.where or place_of(sys._getframe(1))
         if any(fault.lines == other.lines for other in self.faults):
             return
         self.faults.append(fault)
+        self.reported.append((fault.event, fault.other))
         if not self.collect(self.faults):
             raise Enough
 
@@ -373,6 +378,9 @@ class Launch:
                     self.await_writer(self.faults[-1])
                 return
             except Fault as fault:
+                if not fault.event:
+                    fault.event = self.order.now
+                    self.reported.append((fault.event, fault.other))
                 if fault.written_by:
                     self.await_writer(fault)
                     self.explain(fault)

@@ -27,6 +27,7 @@ from .layout import (  # noqa: I001
     FIELDS,
     FLAGS,
     HI,
+    LANE_TABLE,
     LO,
     NOW,
     ORIGIN,
@@ -44,14 +45,11 @@ from .layout import (  # noqa: I001
     WRITTEN,
     WROTE,
 )  # fmt: skip
+from .loops import pointer
 
 EVENTS_OF_A_TURN = 4096
-HEAD = struct.Struct("<22q")
+HEAD = struct.Struct("<23q")
 MOVED = struct.Struct("<2q")
-
-
-def pointer(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
 
 
 def _planes(window: np.ndarray, shadow: Shadow) -> None:
@@ -179,7 +177,7 @@ class Memory:
         self.history = (order.devices_by_space(), actor.history()) if order.histories else None
         devices, until = map(pointer, self.history) if self.history else (0, 0)
         mask = (1 << g.n) - 1
-        tail = self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, mask, 0, devices, until, 0, 0
+        tail = self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, mask, 0, devices, until, 0, 0, pointer(g.lanes)
         HEAD.pack_into(context, 0, *head, *tail)
         return self.context_at
 
@@ -195,6 +193,7 @@ class Memory:
         first = cta.rank << RANK_SHIFT
         window[BUSY_LO], window[BUSY_HI] = first + lo, first + hi
         window[HI] = first + (0 if smem.absent else smem.size)
+        window[LANE_TABLE] = pointer(smem.lanes.table) if smem.lanes else 0
         return window
 
     def finish(self, g, origin) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import random
 import re
 import runpy
 import subprocess
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
+import numpy as np
 
 from ..chip import CHIPS
 from ..device import DEVICE, Session
@@ -26,12 +28,14 @@ from ..machine.hosts import Stopped
 from ..machine.launch import Launch
 from ..machine.schedule import Schedule
 from ..page.findings import events
+from ..rows import NOT_PROMISED, WRONG, of_runs, row_of
 from . import cute_dsl, watch
 from . import installs as installing
 
 ROOT = Path(__file__).resolve().parents[2]  # where emulator/ is
 # For the processes that the script starts: the Options
 OPTIONS = "EMULATOR_RUN"
+SEED = "EMULATOR_SEED"  # of what a script draws without a seed of its own: one for all schedules that are compared
 LAUNCH_FAILURE = "cudaErrorLaunchFailure"
 LAUNCH, EVENTS = "launch", "events"  # classes of lines that are no findings: a launch, and what happened in one
 OTHER_ARCH = re.compile(r"expects arch to be \S*sm_90")  # CuTe DSL's 25 lines
@@ -84,20 +88,19 @@ class Loud(Session):
     def add(self, error: EmulatorError) -> None:
         super().add(error)
         for found in self.errors[self.shown :]:
-            self.show("emulator", "wrong", found)
+            self.show("emulator", WRONG, found)
         self.shown = len(self.errors)
 
     def note(self, note: Fault) -> None:
         before = len(self.notes)
         super().note(note)
         if len(self.notes) > before:
-            self.show("emulator: note, not promised by the PTX ISA", "not promised", note)
+            self.show("emulator: note, not promised by the PTX ISA", NOT_PROMISED, note)
 
     def show(self, head: str, of: str, found: EmulatorError) -> None:
         """of: the class of the finding."""
         print(f"{head}: {found}", file=sys.stderr, flush=True)
-        row = {"class": of, "kind": found.kind, "message": found.message, "where": found.where}
-        self.write(row | {"before": found.before})
+        self.write(row_of(of, found))
 
     def write(self, row: dict) -> None:
         if self.file:
@@ -150,6 +153,16 @@ def install() -> None:
     if options.timed:
         session.timed, session.kept = [], []
     DEVICE.session = session
+    seed()
+
+
+def seed() -> None:
+    """Let this process draw what all do whose outputs are compared."""
+    if number := os.environ.get(SEED):
+        import torch
+
+        for seeded in (random.seed, np.random.seed, torch.manual_seed):
+            seeded(int(number))
 
 
 def environment(options: Options, installs: bool = False) -> dict[str, str]:
@@ -221,7 +234,7 @@ def report_of(rows: list[dict], schedule: int, status: int, events: bool) -> dic
     it started. events: whether they kept events."""
     found = [row for row in rows if row["class"] not in (LAUNCH, EVENTS)]
     happened = [{"launch": row["launch"], "events": row["events"]} for row in rows if row["class"] == EVENTS]
-    status = status or int(any(one["class"] == "wrong" for one in found))
+    status = status or int(any(one["class"] == WRONG for one in found))
     done = sorted((row for row in rows if row["class"] == LAUNCH), key=lambda row: row["device"])
     launches = [{"kernel": row["kernel"], "wrote": row["wrote"]} for row in done]
     entry = {"schedule": schedule, "exit_status": status, "findings": found, "launches": launches}
@@ -234,6 +247,7 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
     jobs: how many at a time. With more than one, what each says is shown when it has ended, in the order of schedules.
     """
     runs, processes = [], []
+    drawn = {SEED: str(random.randrange(2**31))}
 
     def one(seed: int) -> tuple[dict | None, int, tuple[bytes | None, bytes | None]]:
         with tempfile.TemporaryDirectory(prefix="emulator-run-") as folder:
@@ -248,7 +262,7 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
             command += [*["--no-checks"] * (not options.checks), script, *args]
             path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
             output = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE if jobs > 1 else None)
-            process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, **output)
+            process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path} | drawn, **output)
             processes.append(process)
             said = process.communicate()
             found = json.loads(report.read_text())["runs"][0] if report.exists() and report.stat().st_size else None
@@ -262,7 +276,7 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
                     file.flush()
                 runs += [found] if found else []
                 findings = found["findings"] if found else []
-                kinds = ", ".join(each["kind"] for each in findings if each["class"] == "wrong")
+                kinds = ", ".join(each["kind"] for each in findings if each["class"] == WRONG)
                 print(f"emulator: schedule {seed}: {kinds or f'exit status {status}'}", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -279,9 +293,9 @@ def summary(runs: list[dict]) -> str:
     parts = [f"{min(launches)} to {max(launches)} launches" if several else counted(launches[0], "launch")]
     if len(runs) > 1:
         parts.append(f"{len(runs)} schedules")
-    found = [one for each in runs for one in each["findings"]]
-    parts.append(counted(sum(one["class"] == "wrong" for one in found), "finding"))
-    if notes := sum(one["class"] != "wrong" for one in found):
+    found = of_runs(runs)
+    parts.append(counted(sum(one["class"] == WRONG for one in found), "finding"))
+    if notes := sum(one["class"] != WRONG for one in found):
         parts.append(counted(notes, "note"))
     if outputs := differences(runs):
         parts.append(outputs)
@@ -293,7 +307,7 @@ def differences(runs: list[dict]) -> str:
 
     Launches are compared by their order; those of several processes, which have none, as they come.
     """
-    if len(runs) < 2 or any(each["findings"] for each in runs):
+    if len(runs) < 2 or any(one["class"] == WRONG for each in runs for one in each["findings"]):
         return ""
     first = runs[0]
     if not any(launch["wrote"] for launch in first["launches"]):

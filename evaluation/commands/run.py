@@ -3,9 +3,13 @@
 import importlib.metadata
 import platform
 import time
+from pathlib import Path
 from xml.etree import ElementTree
 
+from emulator.errors import EmulatorError
 from emulator.model import uncertainty
+from emulator.page import findings as page_of_findings
+from emulator.rows import WRONG, row_of, unique
 from evaluation.commands import interrupt
 from evaluation.commands.cases import chosen_cases, folder_cases, mnk, read_folder, shapes, task_cases
 from evaluation.commands.devices import OWN, checked, choose_device, describe_device
@@ -14,9 +18,12 @@ from evaluation.judge import folder_on_gpu, modelled
 from evaluation.judge.judge import judge, work
 from evaluation.judge.verdict import Options, Verdict, geomean_us
 from evaluation.tasks.estimate import Estimate, size
+from evaluation.tasks.folder import TaskFolder
 from reference import TASKS, task_of
+from task import TestCase
 
 LONG_S = 600.0  # a case that may take longer says so before it starts
+LARGE = 64  # times the size of a folder's smallest test: nobody knows how long that takes
 GUARANTEES = (  # of a task in a folder
     "held: two calls a case with the same tensors, the second with inputs of a secret seed; the task's own check, on "
     "copies, in the judge's process; all checks of the emulator. Not held: equality bit by bit, outputs unwritten "
@@ -30,7 +37,7 @@ GUARANTEES_ON_GPU = (
 
 def run(
     section, submission, task, task_dir, tests, case, spec, device, json_file, schedules, jobs, timeout, memory, junit,
-    strict, secret,
+    strict, secret, html,
 ) -> int:  # fmt: skip
     """Judges the cases of a section, "tests" or "benchmarks", and shows and writes what came out.
 
@@ -54,6 +61,7 @@ def run(
         timeout=timeout,
         memory=memory,
         strict=strict,
+        events=bool(html),
         **({} if secret is None else {"secret": secret}),
     )
     screen = Screen()
@@ -70,7 +78,7 @@ def run(
     def conclude(which: list[int]) -> int:
         chosen = [[items[index] for index in which] for items in (numbers, cases)]
         verdicts = [done[index] for index in which]
-        return show_and_write(screen, section, *chosen, verdicts, options, json_file, junit)
+        return show_and_write(screen, section, *chosen, verdicts, options, json_file, junit, html)
 
     def interrupted() -> None:
         screen.line(f"interrupted: {len(done)} of {count(len(cases), 'case')} done")
@@ -90,6 +98,8 @@ def run(
         if folder and device == "cuda":
             done |= enumerate(folder_on_gpu.judge([*cases], options))
         else:
+            if watch and (small := smallest_tests(folder, weights)):
+                watch.tries(small, options)
             judge(
                 [*cases],
                 options,
@@ -102,7 +112,7 @@ def run(
 
 def show_and_write(
     screen: Screen, section: str, numbers: list[int], cases: list, verdicts: list[Verdict], options: Options,
-    json_file: str | None, junit: str | None,
+    json_file: str | None, junit: str | None, html: str | None,
 ) -> int:  # fmt: skip
     """Shows what cases came to, and writes it to the files that are wanted: the exit code. Raises Failure."""
     timed, device = options.timed, options.device
@@ -122,9 +132,19 @@ def show_and_write(
         screen.line((f"{failed} of {count(len(cases), 'case')} failed", "red"), again)
     if junit:
         write_junit(junit, section, cases, verdicts)
+    if html:
+        write_page(html, section, numbers, cases, verdicts, options)
     if json_file:
         dump_json(json_file, json_of(section, verdicts, options, replies))
     return 0 if passed and not (replies and any("error" in reply for reply in replies)) else 1
+
+
+def smallest_tests(folder: TaskFolder, sizes: list[float]) -> list[TestCase]:
+    """Finds the two smallest tests of a folder, of different sizes, if all cases, given by their sizes, are large
+    beside the smallest: from two it shows how the seconds grow."""
+    of_size = {size(case.args): case for case in folder.cases("tests")}
+    small = sorted(of_size)[:2]
+    return [of_size[each] for each in small if each < min(sizes)] if small and min(sizes) >= LARGE * small[0] else []
 
 
 class LongCases:
@@ -136,6 +156,13 @@ class LongCases:
     def __init__(self, screen: Screen, numbers, sizes: list[float], timeout: float):
         self.screen, self.numbers, self.sizes, self.timeout = screen, numbers, sizes, timeout
         self.estimate, self.begun = Estimate(), {}
+
+    def tries(self, cases: list[TestCase], options: Options) -> None:
+        """Judges small cases, whose verdicts are not told, to know how long others may take."""
+        told = "; ".join(case.spec for case in cases)
+        self.screen.line(f"the task's smallest tests show how long large cases may take: {told}")
+        for case, verdict in zip(cases, judge(cases, options), strict=True):
+            self.estimate.add(size(case.args), verdict.seconds)
 
     def started(self, index: int) -> None:
         """Is called before a case."""
@@ -233,6 +260,28 @@ def write_junit(path: str, section: str, cases, verdicts: list[Verdict]) -> None
         ElementTree.ElementTree(suite).write(path, "utf-8", xml_declaration=True)
     except OSError as error:
         raise Failure(f"cannot write the verdicts: {error}") from None
+
+
+def write_page(path: str, section: str, numbers, cases, verdicts: list[Verdict], options: Options) -> None:
+    """Writes a page of what the emulator found, and of why other cases failed. Raises Failure.
+
+    Of source files it has the submission alone: line info may name any file of this machine.
+    """
+    found = []
+    for number, case, verdict in zip(numbers, cases, verdicts):
+        rows = [{**one, "of": f"case {number}, {one['of']}"} for one in verdict.findings]
+        if verdict.status != "pass" and all(one["class"] != WRONG for one in rows):
+            row = row_of(WRONG, EmulatorError(verdict.reason)) | {"kind": "failed"}
+            rows.append(row | {"of": f"case {number}: {case.spec}", "events": []})
+        found += rows
+    passed = sum(verdict.status == "pass" for verdict in verdicts)
+    title = f"{section} of {Path(options.submission).name}: {passed} of {count(len(cases), 'case')} passed"
+    none = f"{title}; nothing was found"
+    sources = {Path(options.submission).name: Path(options.submission)}
+    try:
+        page_of_findings.write(Path(path), title, unique(found), sources, elsewhere=False, none=none)
+    except OSError as error:
+        raise Failure(f"cannot write the page: {error}") from None
 
 
 def json_of(section: str, verdicts: list[Verdict], options: Options, replies: list[dict] | None = None) -> dict:

@@ -372,11 +372,12 @@ def test_a_script_is_measured_beside_the_model(monkeypatch, tmp_path, capsys):
 
     def profile(variant, wanted, page):
         assert wanted.machine == "h200"
-        kernels = [{"title": "gemm", "us": 4.0}, {"title": "gemm", "us": 9.0}, {"title": "other", "us": 1.0}]
+        kernels = [{"title": "gemm", "us": 4.0}, {"title": "gemm", "us": 9.0}, {"title": "Ring.kern", "us": 1.0}]
         variant.report = {"kernels": kernels}
 
     monkeypatch.setattr(Variant, "profile", profile)
     wanted = modal_app.script_request(str(script), "H200")
+    ring = "kernel_cutlass_kern___main__Ring_object_at__0"
     run = subprocess.run
 
     def command(arguments, **options):
@@ -385,7 +386,8 @@ def test_a_script_is_measured_beside_the_model(monkeypatch, tmp_path, capsys):
         if "evaluation.gpu.script_times" not in arguments:
             return run(arguments, **options)
         assert Path(arguments[3]).read_text() == script.read_text()
-        Path(arguments[4]).write_text(json.dumps([["void gemm<2>()", 5.0], ["fill", 1.0], ["void gemm<2>()", 6.0]]))
+        times = [["void gemm<2>()", 5.0], ["fill", 1.0], ["void gemm<2>()", 6.0], [ring, 2.0]]
+        Path(arguments[4]).write_text(json.dumps(times))
         return subprocess.CompletedProcess(arguments, 0, b"it ran\n")
 
     monkeypatch.setattr(subprocess, "run", command)
@@ -394,6 +396,7 @@ def test_a_script_is_measured_beside_the_model(monkeypatch, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "void gemm<2>(): 5.50 us measured, of 2 launches; 4.00 us modelled" in printed
     assert "fill: 1.00 us measured, of 1 launches; not modelled" in printed
+    assert f"{ring}: 2.00 us measured, of 1 launches; 1.00 us modelled" in printed
     row = json.loads((tmp_path / "results.jsonl").read_text())
     assert (row["mode"], row["kind"], row["submission"], row["files"]) == ("script", "measured", "own.py", ["own.txt"])
 
