@@ -1,8 +1,10 @@
 """The first schedules are chosen to find most: programs whose fault only some orders of events show."""
 
+import numpy as np
 import pytest
 from order_dependent import PROGRAMS, found
 
+import emulator
 from emulator.machine.schedule import Schedule
 
 FIRST, DRAWN = range(4), range(12, 24)
@@ -34,3 +36,58 @@ def test_a_schedule_is_what_its_number_says():
     assert [sorted(Schedule(n).lazy_classes()) for n in (0, 1, 3, 4)] == [[], [], [], ["tma"]]
     assert Schedule(2).lazy_classes() == set(Schedule.CLASSES) and Schedule(10).lazy_classes() == {"st"}
     assert Schedule(30).lazy_classes() == Schedule(30).lazy_classes() != Schedule(31).lazy_classes()
+
+
+# The first warp of device 0 polls until device 1 has raised [flag], or so many nanoseconds have passed, and says how
+# many did; the two warps of device 1 meet four times before that.
+POLL = """.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry poll(.param .u64 flag, .param .u64 waited, .param .u64 most) {
+  .reg .b64 %flag, %waited, %most, %begin, %now;
+  .reg .b32 %seen;
+  .reg .pred %p;
+  ld.param.u64 %flag, [flag];
+  ld.param.u64 %waited, [waited];
+  ld.param.u64 %most, [most];
+  mov.u64 %begin, %globaltimer;
+WAIT:
+  ld.acquire.sys.global.u32 %seen, [%flag];
+  mov.u64 %now, %globaltimer;
+  sub.u64 %now, %now, %begin;
+  setp.ge.u64 %p, %now, %most;
+  @%p bra DONE;
+  setp.ne.u32 %p, %seen, 1;
+  @%p bra WAIT;
+DONE:
+  st.global.u64 [%waited], %now;
+  ret;
+}
+.visible .entry work(.param .u64 flag) {
+  .reg .b64 %flag;
+  .reg .b32 %i;
+  .reg .pred %p;
+  ld.param.u64 %flag, [flag];
+  mov.u32 %i, 0;
+AGAIN:
+  bar.sync 0;
+  add.u32 %i, %i, 1;
+  setp.lt.u32 %p, %i, 4;
+  @%p bra AGAIN;
+  mov.u32 %i, %tid.x;
+  setp.eq.u32 %p, %i, 0;
+  @%p st.release.sys.global.u32 [%flag], 1;
+  ret;
+}"""
+ROUND = 40_000  # ticks in which two warps meet, however far behind one of them is
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_who_polls_keeps_nobody_from_going_on(seed):
+    """Each warp that can go on does so within a bound of time, whoever polls beside it, under every schedule."""
+    flag, waited = np.zeros(1, np.uint32), np.zeros(1, np.uint64)
+    with emulator.DEVICE.as_node(2), emulator.session(schedule=seed):
+        emulator.launch(POLL, "poll", 1, 1, [flag, waited, 1 << 20], device=0)
+        emulator.launch(POLL, "work", 1, 64, [flag], device=1)
+        emulator.synchronize()
+    assert 0 < waited[0] < 4 * ROUND + 20_000  # and the launch's latency

@@ -28,6 +28,11 @@ MODELS = {
     },
     "Glm4Moe": {**SHARED, "moe_intermediate_size": 128, "n_group": 1, "topk_group": 1, "head_dim": 64},
     "MiniMaxM2": {"num_local_experts": 16, "num_experts_per_tok": 4, "head_dim": 64, "rotary_dim": 32},
+    "Qwen3Next": {
+        "num_experts": 32, "num_experts_per_tok": 10, "head_dim": 64, "moe_intermediate_size": 128,
+        "shared_expert_intermediate_size": 128, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 2, "layer_types": ["linear_attention", "full_attention"],
+    },
 }  # fmt: skip
 # e4m3 rounds by 2.6 % (r.m.s.). Hidden, W13, the activation and W2 are rounded, the first two in gate and in up:
 # 2.6 % * sqrt(2 * 2 + 1 + 1) = 6.4 %. Gate and up the other way round are 100 % and more away.
