@@ -6,16 +6,17 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..model.scoreboard import LONG, SHORT
 from ..model.timeline import Timeline
 from ..ptx.syntax import Instr
 
 # What the model charges an access beyond its block's own cycles -> the instructions that it is shared among
 ACCESSES = {
-    "global loads": lambda op: op.startswith(("ld.", "atom.", "ldu.")) and "shared" not in op and "param" not in op,
     "global stores": lambda op: op.startswith(("st.", "red.")) and "shared" not in op,
     "parameters": lambda op: op.startswith("ld.param"),
     "shared memory": lambda op: "shared" in op and not op.startswith(("mbarrier", "cp.")),
 }
+STALLS = LONG, SHORT  # as Nsight Compute names them; shown where the block begins that had to wait
 
 
 @dataclass
@@ -44,7 +45,7 @@ def instructions(timeline: Timeline) -> dict[tuple, Counter]:
     for (program, block, reason), cycles in timeline.trace.spent.items():
         begin, end = program.start[block], program.end[block]
         numbers = [*range(begin, max(end, begin + 1))]
-        if reason.startswith("wait "):
+        if reason.startswith("wait ") or reason in STALLS:
             numbers = numbers[:1]  # what blocks starts its block
         elif reason in ACCESSES:
             wanted = ACCESSES[reason]

@@ -226,15 +226,22 @@ def of_loads(timeline: Timeline, waits: list[dict]) -> list[dict]:
     return [{"text": text, "weight": 0.9 * weight}]
 
 
+HELD = {  # what the reasons of hot.py stand for
+    "shared memory": "shared memory (bank conflicts, or a full queue)",
+    hot.LONG: "long scoreboard stalls (uses of what global or local memory has not delivered yet)",
+    hot.SHORT: "short scoreboard stalls (uses of what shared memory or another unit of the SM has not delivered yet)",
+}
+
+
 def of_accesses(lines: list[hot.Line]) -> list[dict]:
     """Name the line that accesses to memory hold up most, for each way."""
     total, out = sum(line.us.total() for line in lines) or 1.0, []
-    for way in hot.ACCESSES:
+    for way in (*hot.ACCESSES, *hot.STALLS):
         where = max(lines, key=lambda line: line.us[way])
         us = where.us[way]
         if us / total >= 0.02:
-            why = " (bank conflicts, or a full queue)" if way == "shared memory" else ""
-            text = f"{way}{why} hold warps up for {us:.2f} us in all, {100 * us / total:.0f} % of the time of warps"
+            share = f"{100 * us / total:.0f} % of the time of warps"
+            text = f"{HELD.get(way, way)} hold warps up for {us:.2f} us in all, {share}"
             out.append({"text": text, "weight": us / total, "shown": str(where)})
     return out
 
