@@ -218,7 +218,7 @@ class Group(LaneGroup):
                     break
                 self.t = executed(self, costs[self.pc])
                 self.pc = pc = following
-                if self.owed:
+                if self.owed and costs[pc].needs:
                     self.t = self.clock.usable(self, costs[pc])
                 passed += 1
                 if passed == PATIENCE:  # nobody else has a turn to be asked

@@ -55,6 +55,8 @@ class Untimed:
 def _on_condition(program: Program, block: int) -> bool:
     """Whether a branch of the block before skips this one, and not for the lane that elect.sync picks (ptxas predicates
     what only that one does)."""
+    while program.start[block] in program.leaders:  # it goes on with the block before
+        block -= 1
     if not block or program.join[block - 1] == block:
         return False
     before = program.kernel.instrs[program.start[block - 1] : program.end[block - 1]]

@@ -41,7 +41,8 @@ def waiting(program: Program) -> Program:
         fetches = {n for n, kind in enumerate(classes_of(program)) if kind in LATE}
         found = program
         if uses:
-            found = Program(program.kernel, program.name, program.machine_code, frozenset(uses), frozenset(fetches))
+            leaders = frozenset(uses.difference(program.start))
+            found = Program(program.kernel, program.name, program.machine_code, leaders, frozenset(fetches))
         _waiting[program] = found
     return found
 
