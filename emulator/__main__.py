@@ -53,6 +53,7 @@ def cli():
 @click.option("--events", is_flag=True, help="Keep in --json what happened last in launches with findings.")
 @click.option("--github", is_flag=True, help="Print the findings as annotations of a GitHub workflow.")
 @click.option("--strict", is_flag=True, help="What the PTX ISA does not promise is wrong, though it is seen to work.")
+@click.option("--crowded", is_flag=True, help="Launches that are not cooperative have room for one cluster at a time.")
 @click.option("--installs", is_flag=True, help="Let SCRIPT install packages; else that is refused.")
 @click.option("--timeout", type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds that a launch may take.")
 @click.option("--devices", type=click.IntRange(1, 16), default=1, show_default=True, help="GPUs of the node.")
@@ -63,8 +64,8 @@ def cli():
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(
-    schedule, schedules, machine, checks, most, timed, json_file, sarif, html, events, github, strict, installs,
-    timeout, devices, ranks, must_launch, jobs, script, args,
+    schedule, schedules, machine, checks, most, timed, json_file, sarif, html, events, github, strict, crowded,
+    installs, timeout, devices, ranks, must_launch, jobs, script, args,
 ):  # fmt: skip
     """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated machine.
 
@@ -76,7 +77,7 @@ def run(
     from .serve.profile import sources
     from .serve.run import Options, run_once, run_schedules, summary
 
-    more = {"strict": strict, "timeout": timeout, "devices": devices, "ranks": ranks}
+    more = {"strict": strict, "crowded": crowded, "timeout": timeout, "devices": devices, "ranks": ranks}
     more["events"] = events or bool(html)
     options = Options(schedule, checks, machine, most, timed, **more)
     if schedules:
@@ -90,7 +91,8 @@ def run(
     write_json(sarif, findings.sarif(report))
     if html:
         title = f"{' '.join([Path(script).name, *args])}: {summary(report['runs'])}"
-        page_of_findings.write(Path(html), title, report, sources(script))
+        found = page_of_findings.of_runs(report["runs"])
+        page_of_findings.write(Path(html), title, found, sources(script))
     for line in findings.annotations(report) if github else ():
         click.echo(line)
     click.echo(f"emulator: {summary(report['runs'])}", err=True)

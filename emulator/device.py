@@ -95,6 +95,7 @@ class Session:
     checks: bool = True
     most: int = 1  # findings, before launches fail
     strict: bool = False  # what has a note is a finding, too
+    crowded: bool = False  # grids of other streams have the rest of the GPU
     notes: list[Fault] = field(default_factory=list)  # see errors.NOTES
     launches: int = 0
     findings: list[str] = field(default_factory=list)
@@ -417,7 +418,8 @@ class Device:
         launch = Launch(
             *arguments, schedule=session.schedule, checks=session.checks, number=number,
             predecessor=session.predecessors.get(device), chip=self.chip,
-            collect=session.goes_on if session.most > 1 else None, strict=session.strict, **options, **(more or {}),
+            collect=session.goes_on if session.most > 1 else None, strict=session.strict, crowded=session.crowded,
+            **options, **(more or {}),
         )  # fmt: skip
         session.predecessors[device] = launch.dependencies
         return launch
@@ -479,16 +481,17 @@ DEVICE = Device()
 
 
 @contextlib.contextmanager
-def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool = False):
+def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool = False, crowded: bool = False):
     """Launches in this block run under a schedule (a seed, see machine/schedule.py) and with or without checks.
 
     What the PTX ISA does not promise and silicon does (errors.NOTES) is among the session's `notes`; with `strict`, it
-    is a failure like any other.
+    is a failure like any other. crowded: each launch has room for one cluster at a time, unless it is cooperative, as
+    where grids of other streams have the rest of the GPU and wait likewise: `residency` of errors.KINDS.
 
     A failure of a launch that host code swallowed is raised on leaving. With `most` above 1, launches go on, where they
     can, until there are so many findings; a launch that cannot go on ends without a word to the host.
     """
-    outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks, most, strict)
+    outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks, most, strict, crowded)
     here = DEVICE.session
     try:
         yield here

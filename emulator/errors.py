@@ -33,6 +33,7 @@ KINDS = {
     "mbarrier": "An mbarrier is misused: not initialised or not visibly so, initialised twice, overwritten, read, "
     "freed in use, more arrivals or more transaction bytes than its phase expects.",
     "barrier": "The threads that take part in a named barrier do not match the count.",
+    "residency": "A CTA spins on what one writes that need not run beside it: found in a crowded session.",
     "divergence": "A .sync or .aligned instruction is executed without lanes that it needs.",
     "cluster": "Another CTA of the cluster is accessed before it is known to run, or after it has exited.",
     "unfinished": "A CTA exits while asynchronous work is, or may still be, under way in its memory.",
@@ -54,6 +55,8 @@ NOTES = {
     "exit-before-arrival": "A CTA exits before an arrival of another CTA at its mbarrier, for which nobody waits.",
     "exit-before-store": "A CTA exits before its bulk stores have read its shared memory.",
     "identical-stores": "Bulk or tensor stores that nothing orders write the same bytes to one place.",
+    "lanes-apart": "A lane touches what another one of its warp wrote or read, and they have not met since.",
+    "non-coherent-load": "ld.global.nc reads what the same launch has written.",
     "unfenced-overwrite": "The async proxy overwrites what threads have used with no fence.proxy.async since.",
     "unfenced-mbarrier": "An mbarrier is used by the async proxy with no fence.mbarrier_init since its init.",
 }
@@ -62,11 +65,13 @@ NOTES = {
 class EmulatorError(Exception):
     """Base class. `where` is filled in by the executing warp: kernel, CTA, warp, PTX line, Python line.
 
-    before: of each party, a line that says what it had waited for last.
+    before: of each party, a line that says what it had waited for last. event: number of the last one of its launch
+    until then (state/order.py), 0 where that was the launch's last; other: that of the other party, 0 if there is none.
     """
 
     kind = "error"
     before: tuple[str, ...] = ()
+    event, other = 0, 0
 
     def __init__(self, message: str, where: str = ""):
         super().__init__(message)

@@ -10,7 +10,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the ground up. An entry is a module, or a package with all that is in it; of several the longest one counts. That
 # of a whole product (no dot) is its own `__init__.py` alone: every room of a product has a floor here.
 FLOORS = (
-    *(f"emulator.{room}" for room in ("errors", "chip", "arena", "grid", "formats", "ptx", "state", "units", "native")),
+    *(f"emulator.{room}" for room in ("errors", "rows", "chip", "arena", "grid")),
+    *(f"emulator.{room}" for room in ("formats", "ptx", "state", "native", "units")),
     *(f"emulator.{room}" for room in ("machine", "model", "page", "device", "serve")),
     *("emulator", "emulator.outputs", "emulator.__main__", "emulator.pytest_plugin", "emulator.speed"),
     *(f"moe.{room}" for room in ("problem", "device", "operands", "scratch", "kernels", "tuning", "calls")),

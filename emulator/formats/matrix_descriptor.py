@@ -72,7 +72,8 @@ def decode(desc: int) -> MatrixDescriptor:
 
 
 @lru_cache(maxsize=8192)
-def _chunks(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> tuple[np.ndarray, int, int]:
+def located(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> tuple[np.ndarray, int, int]:
+    """The `layout` of a 64-bit descriptor."""
     return layout(decode(desc), rows, k, mn_major, elem_bits)
 
 
@@ -103,13 +104,13 @@ def layout(d: MatrixDescriptor, rows: int, k: int, mn_major: bool, elem_bits: in
 
 def byte_ranges(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> tuple[int, int]:
     """The smallest [lo, hi) of shared memory bytes that contains the operand."""
-    _, lo, hi = _chunks(desc, rows, k, mn_major, elem_bits)
+    _, lo, hi = located(desc, rows, k, mn_major, elem_bits)
     return lo, hi
 
 
 def chunks(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> np.ndarray:
     """The 16-byte chunks of shared memory that the operand occupies: addresses / 16, in a cached array."""
-    return _chunks(desc, rows, k, mn_major, elem_bits)[0]
+    return located(desc, rows, k, mn_major, elem_bits)[0]
 
 
 def load_operand(smem: np.ndarray, desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> np.ndarray:
@@ -118,7 +119,7 @@ def load_operand(smem: np.ndarray, desc: int, rows: int, k: int, mn_major: bool,
     Returns uint8 [rows, k / 2] for packed 4-bit elements (even k in the low nibble), else element codes [rows, k] of
     elem_bits bits. Fault("out-of-bounds") if it leaves `smem`.
     """
-    index, _, hi = _chunks(desc, rows, k, mn_major, elem_bits)
+    index, _, hi = located(desc, rows, k, mn_major, elem_bits)
     if hi > smem.size:
         raise Fault("out-of-bounds", f"operand of descriptor {desc:#018x} ends at {hi:#x} of {smem.size:#x} bytes")
     return gather(smem, index, mn_major, elem_bits)

@@ -125,15 +125,19 @@ class Launch:
         chip: Chip = B200,
         collect: Callable[[list[Fault]], bool] | None = None,
         strict: bool = False,
+        crowded: bool = False,
         shared: Shared | None = None,
     ):
         """cooperative: all CTAs run at once, or it is a Fault; the grid gets a barrier of its own in global memory
         (CUDA C++ Programming Guide, Grid Synchronization).
 
         collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict:
-        whether what has a note (errors.NOTES) is a fault; else it is kept in `notes`."""
+        whether what has a note (errors.NOTES) is a fault; else it is kept in `notes`. crowded: grids of other streams
+        have the rest of the GPU: unless cooperative, a cluster starts when the one before has ended."""
         self.collect, self.faults = collect, []
+        self.reported: list[tuple[int, int]] = []  # of each fault: the last event until then, that of the other party
         self.strict, self.notes = strict, []
+        self.one_by_one = crowded and not cooperative
         kernel = program.kernel
         self.memory, self.checks, self.number, self.chip = memory, checks, number, chip
         self.grid, self.block = grid, block
@@ -273,7 +277,7 @@ class Launch:
     def start_clusters(self):
         """Start as many clusters as there is room for."""
         size, threads = math.prod(self.cluster), math.prod(self.block)
-        while self._next is not None:
+        while self._next is not None and not (self.one_by_one and self.running):
             sms = self.placement.place(size, self.shared_bytes, threads)
             if sms is None:
                 if not self.running:
@@ -318,6 +322,8 @@ class Launch:
     # -- findings ----------------------------------------------------------------------------------------------
     def found(self, fault: Fault):
         """Report a fault after which the kernel could go on; raises it where nobody collects faults."""
+        fault.event = self.order.now
+        self.reported.append((fault.event, fault.other))
         if fault.other:
             that, this = getattr(self.order.log[fault.other], "warp", None), warp_of(sys._getframe(1))
             parties = ("that", that, fault.other), ("this", this, EVER)
@@ -371,6 +377,9 @@ class Launch:
                     self.await_writer(self.faults[-1])
                 return
             except Fault as fault:
+                if not fault.event:
+                    fault.event = self.order.now
+                    self.reported.append((fault.event, fault.other))
                 if fault.written_by:
                     self.await_writer(fault)
                     self.explain(fault)
@@ -420,8 +429,13 @@ class Launch:
     def _waits_with_limit(self, group) -> bool:
         return isinstance(group.waiting_for, Waitable) and lookup(self.instruction(group)).limited
 
-    def livelock(self) -> Hang:
+    def livelock(self) -> EmulatorError:
         """Every group that could go on looks for something, again and again, that nobody comes to write."""
+        if self.one_by_one and self._next is not None:
+            ctas = math.prod(self.grid)
+            left = ctas - self.started * math.prod(self.cluster)
+            return Fault("residency", f"spins for ever, while {left} of {ctas} CTAs have not started: beside grids of "
+                         "other streams there need be no room for them; a cooperative launch has it")  # fmt: skip
         lines = [f"{self.program.kernel.title} spins for ever: memory does not change, and everybody has looked before"]
         left = math.prod(self.grid) - self.started * math.prod(self.cluster)
         if left > 0:

@@ -121,6 +121,7 @@ class Warp:
         self.remote_arrivals: list = []  # at mbarriers of other CTAs, under way
         self.wgmmas = wgmma.Issued()
         self.local: np.ndarray | None = None
+        self.local_written: np.ndarray | None = None
         self.waiting_to_converge: dict[int, list] = {}
         self.threads = threads
         self.registers = cta.launch.registers  # that each thread may use; None if nobody says how many it starts with

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 
+from ..state.lanes import HALF, SEVERAL
 from ..state.order import GENERIC
 from ..state.shadow import WORD
 from . import layout
@@ -155,6 +156,22 @@ define internal void @event(ptr %c, i32 %step, i8 %mark) {
   %more = add i64 %count, 1
   put %c EVENT_COUNT %more
   ret void
+}
+define internal i32 @lane.key(ptr %c, i32 %at, i32 %epoch, i1 %several) {
+  %present.64 = field %c ACTIVE
+  %present = trunc i64 %present.64 to i32
+  %bit = shl i32 1, %at
+  %in = and i32 %present, %bit
+  %here = icmp ne i32 %in, 0
+  %place = select i1 %here, i32 %at, i32 0
+  %place.64 = zext i32 %place to i64
+  %numbers = field %c LANE_NUMBERS
+  %p = at %numbers i64 %place.64
+  %number = load i64, ptr %p
+  %lane = trunc i64 %number to i32
+  %who = select i1 %several, i32 SEVERAL, i32 %lane
+  %key = or i32 %who, %epoch
+  ret i32 %key
 }
 define internal i1 @part(ptr %w, i64 %word) {
 entry:
@@ -340,7 +357,7 @@ none:
 # An access of lanes `active` (a bit each) at addresses [32], COUNT elements of SIZE bytes side by side; values: of each
 # element [32]. Returns whether it is left to Python. First all is looked at, then all is done.
 ACCESS = """
-define internal i1 @NAME(ptr %c, ptr %addresses, i32 %active, ptr %values, i32 %step) noinline {
+define internal i1 @NAME(ptr %c, ptr %addresses, i32 %active, ptr %values, i32 %step MORE) noinline {
 entry:
   %idle = icmp eq i32 %active, 0
   br i1 %idle, label %done, label %some
@@ -359,6 +376,7 @@ inside:
   %flags = field %w FLAGS
   %shadowed.bit = and i64 %flags, SHADOWED
   %shadowed = icmp ne i64 %shadowed.bit, 0
+  LANES_KEPT
   %closed.bit = and i64 %flags, CLOSED
   %closed = icmp ne i64 %closed.bit, 0
   br i1 %closed, label %wanted, label %open
@@ -403,6 +421,7 @@ look:
 valid:
   IS_VALID
 shadow:
+  LANES_LOOK
   br i1 %shadowed, label %first.word, label %looked
 first.word:
   %from = sub i64 %a, %origin
@@ -450,6 +469,7 @@ do:
   %value.at = getelementptr iBITS, ptr %values.k, i32 %who
   %data.at = at %data i8 %a.k
   MOVE
+  LANES_NOTE
   br i1 %shadowed, label %mark.first, label %done.one
 mark.first:
   %from.k = sub i64 %a.k, %origin
@@ -537,6 +557,46 @@ _MAKE_VALID = """%valid.base.do = field %w VALID
   %p.valid.do = at %valid.base.do i8 %a.k
   store iVBITS_EACH ONES_EACH, ptr %p.valid.do, align 1
   """
+# Lanes of one warp, as state/lanes.py keeps them. `look`: whether another lane has written there, for a load, or has
+# written or read, for a store; `note`: what is kept is the access's key, or that of several. VECTOR: of the halves of a
+# word, or of one of them
+_LANES = """
+define internal i1 @lanes.look.VECTOR(i64 %table, i64 %place, i32 %key, i32 %bound) noinline {
+  %key.1 = insertelement TYPE poison, i32 %key, i32 0
+  %keys = shufflevector TYPE %key.1, TYPE poison, TYPE zeroinitializer
+  %bound.1 = insertelement TYPE poison, i32 %bound, i32 0
+  %bounds = shufflevector TYPE %bound.1, TYPE poison, TYPE zeroinitializer
+  %p = at %table i32 %place
+  %kept = load TYPE, ptr %p, align 4
+  %unlike = xor TYPE %kept, %keys
+  %far = sub TYPE %unlike, splat (i32 1)
+  %others = icmp ult TYPE %far, %bounds
+  %bits = bitcast <VECTOR x i1> %others to iVECTOR
+  %any = icmp ne iVECTOR %bits, 0
+  ret i1 %any
+}
+define internal void @lanes.note.VECTOR(i64 %table, i64 %place, i32 %key, i32 %epoch) noinline {
+  %key.1 = insertelement TYPE poison, i32 %key, i32 0
+  %keys = shufflevector TYPE %key.1, TYPE poison, TYPE zeroinitializer
+  %many = or i32 %epoch, SEVERAL
+  %many.1 = insertelement TYPE poison, i32 %many, i32 0
+  %manys = shufflevector TYPE %many.1, TYPE poison, TYPE zeroinitializer
+  %p = at %table i32 %place
+  %kept = load TYPE, ptr %p, align 4
+  %unlike = xor TYPE %kept, %keys
+  %far = sub TYPE %unlike, splat (i32 1)
+  %others = icmp ult TYPE %far, splat (i32 63)
+  %new = select <VECTOR x i1> %others, TYPE %manys, TYPE %keys
+  store TYPE %new, ptr %p, align 4
+  ret void
+}
+"""
+_LANES_KEPT = """%lane.table = field %w LANE_TABLE
+  %lanes.kept = icmp ne i64 %lane.table, 0
+  %lanes.active = field %c ACTIVE
+  %crowd = icmp ugt i64 %lanes.active, 1
+  %several = and i1 %one.address, %crowd
+  %bound = select i1 %several, i32 63, i32 31"""
 _DEPENDENT = """%used = field %w USED
   %is.used = icmp ne i64 %used, 0
   br i1 %is.used, label %depends, label %kept
@@ -628,23 +688,74 @@ def _expanded(text: str) -> str:
     return "\n".join(out)
 
 
+def lanes_text() -> str:
+    """The functions that keep lanes of one warp apart."""
+    texts = (_LANES.replace("TYPE", "<VECTOR x i32>").replace("VECTOR", str(n)) for n in (1, 2))
+    return _expanded("".join(texts).replace("SEVERAL", str(SEVERAL)))
+
+
+def _lanes_place(name: str, address: str, size: int) -> str:
+    """Where in the table the halves of an access begin that were written."""
+    text = f"%{name}.from = sub i64 {address}, %origin\n  %{name}.w = lshr i64 %{name}.from, 2\n"
+    text += f"  %{name}.first = shl i64 %{name}.w, 2\n  %{name}.h = lshr i64 %{name}.from, 1\n"
+    text += f"  %{name}.odd = and i64 %{name}.h, {int(size == HALF)}\n"
+    return text + f"  %{name} = or i64 %{name}.first, %{name}.odd\n"
+
+
+def _lanes_look(size: int, write: bool) -> str:
+    """Ask of an access whether another lane is in its way."""
+    n = 1 if size == HALF else 2
+    text = "br i1 %lanes.kept, label %lanes.look, label %lanes.fine\nlanes.look:\n"
+    text += "  %key = call i32 @lane.key(ptr %c, i32 %lane, i32 %epoch, i1 %several)\n  "
+    text += _lanes_place("place", "%a", size) + "  %clash.0 = or i1 false, false\n"
+    sides = ((0, "%bound"), (2, "63"))[: 1 + write]
+    places = [(4 * word + side, bound) for word in range(max(1, size // WORD)) for side, bound in sides]
+    for k, (at, bound) in enumerate(places):
+        text += f"  %place.{k} = add i64 %place, {at}\n"
+        text += f"  %in.way.{k} = call i1 @lanes.look.{n}(i64 %lane.table, i64 %place.{k}, i32 %key, i32 {bound})\n"
+        text += f"  %clash.{k + 1} = or i1 %clash.{k}, %in.way.{k}\n"
+    return text + f"  br i1 %clash.{len(places)}, label %python, label %lanes.fine\nlanes.fine:"
+
+
+def _lanes_note(size: int, write: bool) -> str:
+    """Keep what a lane does with an element."""
+    n = 1 if size == HALF else 2
+    text = "br i1 %lanes.kept, label %lanes.note, label %lanes.noted\nlanes.note:\n"
+    text += "  %own.key = call i32 @lane.key(ptr %c, i32 %who, i32 %epoch, i1 %several)\n  "
+    text += _lanes_place("own", "%a.k", size)
+    for word in range(max(1, size // WORD)):
+        text += f"  %own.{word} = add i64 %own, {4 * word + 2 * (not write)}\n"
+        text += f"  call void @lanes.note.{n}(i64 %lane.table, i64 %own.{word}, i32 %own.key, i32 %epoch)\n"
+    return text + "  br label %lanes.noted\nlanes.noted:"
+
+
 def shadow_text() -> str:
     """The functions that all accesses share."""
     text = SHADOW.replace("FIRST_REGION", str(layout.SHARED + layout.FIELDS)).replace("FIELDS", str(layout.FIELDS))
+    text = text.replace("SEVERAL", str(SEVERAL))
     return _expanded(text)
 
 
 @functools.cache
-def access_text(name: str, write: bool, shared: bool, size: int, count: int) -> str:
-    """The function of one form of access."""
+def access_text(name: str, write: bool, shared: bool, size: int, count: int, nc: bool = False) -> str:
+    """The function of one form of access. nc: a load by the non-coherent cache."""
     parts = {**(_STORE if write else _LOAD), **(_SHARED if shared else _GLOBAL)}
+    if nc:
+        parts["ALONE"] = parts["ALONE"].replace("call i1 @known(ptr %c, i32 %writer)", "icmp eq i32 %writer, 0")
+    bytes_ = size * count
+    lanes = shared and size >= HALF
+    parts["MORE"] = ", i32 %epoch, i1 %one.address" * shared
+    parts["LANES_KEPT"] = _LANES_KEPT * lanes
+    parts["LANES_LOOK"] = _lanes_look(bytes_, write) if lanes else ""
+    parts["LANES_NOTE"] = _lanes_note(size, write) if lanes else ""
     if shared:
         parts["IS_VALID"] = _BUSY if write else _VALID
         if write:
             parts["MOVE"] += "\n  " + _MAKE_VALID
-    bytes_ = size * count
     parted = size < WORD
     parts["KEPT_HERE"] = _PARTED if parted else _WHOLE
+    if nc:
+        parts["KEPT_HERE"] = parts["KEPT_HERE"].replace("br i1 %parts.fine, label %word.fine,", "br label %python ;")
     if not parted:
         parts["NOTE"] = _WHOLE_NOTE + parts["NOTE"]
     parts["MOVED_BYTES"] = "" if shared else _MOVED.replace("MOVED", "BYTES_STORED" if write else "BYTES_LOADED")

@@ -27,6 +27,7 @@ from .layout import (  # noqa: I001
     FIELDS,
     FLAGS,
     HI,
+    LANE_TABLE,
     LO,
     NOW,
     ORIGIN,
@@ -46,7 +47,7 @@ from .layout import (  # noqa: I001
 )  # fmt: skip
 
 EVENTS_OF_A_TURN = 4096
-HEAD = struct.Struct("<22q")
+HEAD = struct.Struct("<23q")
 MOVED = struct.Struct("<2q")
 
 
@@ -70,15 +71,17 @@ NOWHERE = np.zeros((0, FIELDS), np.int64)
 
 
 class View:
-    """A window that is written again only where the shadow behind it has moved."""
+    """A window that is written again only where the shadow behind it has moved.
 
-    __slots__ = ("window", "shadow", "seen", "__weakref__")
+    It does not keep that shadow, which leads to all of its launch: machine code outlives launches.
+    """
 
-    def __init__(self, window: np.ndarray, shadow: Shadow | None):
-        self.window, self.shadow, self.seen = window, shadow, None
+    __slots__ = ("window", "seen")
 
-    def refresh(self) -> None:
-        shadow = self.shadow
+    def __init__(self, window: np.ndarray):
+        self.window, self.seen = window, None
+
+    def refresh(self, shadow: Shadow | None) -> None:
         if shadow is not None:
             parts = shadow.bytes
             now = shadow.words.reads, None if parts is None else parts.reads
@@ -93,7 +96,7 @@ def shared_view(smem: SharedMemory, rank: int) -> View:
     window[LO], window[HI], window[ORIGIN] = first + BASE, first + smem.size, first
     window[DATA], window[VALID] = pointer(smem.bytes) - first, pointer(smem.valid) - first
     window[FLAGS] = WRITABLE | (SHADOWED if smem.checks else 0)
-    return View(window, smem.shadow)
+    return View(window)
 
 
 class Regions:
@@ -103,15 +106,15 @@ class Regions:
         self.launch = weakref.ref(launch)
         self.known: list[Region] = []
         self.table = np.zeros((0, FIELDS), np.int64)
-        self.views: list[View] = []
+        self.views: list[tuple[View, Region]] = []
 
     def refresh(self) -> np.ndarray:
         launch = self.launch()
         regions = launch.memory.regions
         if len(regions) != len(self.known) or any(a is not b for a, b in zip(regions, self.known, strict=True)):
             self._build(launch, list(regions))
-        for view in self.views:
-            view.refresh()
+        for view, region in self.views:
+            view.refresh(launch.shadow.shadow_of(region))
         return self.table
 
     def _build(self, launch, regions: list[Region]) -> None:
@@ -134,7 +137,7 @@ class Regions:
         window[WROTE] = pointer(used[1])
         window[WAS_READ] = pointer(used[0]) if dependencies.keeps_reads else 0
         window[FLAGS] += SHADOWED - CLOSED
-        self.views.append(View(window, launch.shadow.shadow_of(region)))
+        self.views.append((View(window), region))
 
 
 class Memory:
@@ -177,7 +180,7 @@ class Memory:
         self.history = (order.devices_by_space(), actor.history()) if order.histories else None
         devices, until = map(pointer, self.history) if self.history else (0, 0)
         mask = (1 << g.n) - 1
-        tail = self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, mask, 0, devices, until, 0, 0
+        tail = self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, mask, 0, devices, until, 0, 0, pointer(g.lanes)
         HEAD.pack_into(context, 0, *head, *tail)
         return self.context_at
 
@@ -187,12 +190,13 @@ class Memory:
         view = self.shared.get(smem)
         if view is None:
             view = self.shared[smem] = shared_view(smem, cta.rank)
-        view.refresh()
+        view.refresh(smem.shadow)
         window = view.window
         lo, hi = smem.busy_range()
         first = cta.rank << RANK_SHIFT
         window[BUSY_LO], window[BUSY_HI] = first + lo, first + hi
         window[HI] = first + (0 if smem.absent else smem.size)
+        window[LANE_TABLE] = pointer(smem.lanes.table) if smem.lanes else 0
         return window
 
     def finish(self, g, origin) -> None:

@@ -32,8 +32,8 @@ from .llvm import LANES, Untranslated, compiler, type_of
 from .translate import Input, Kinds, Translator
 
 # The buffer: what machine code is told, numbers of one value, then a row for each that varies
-HEADER = "<qddqIIq"  # entry, time, limit, block where the lanes meet others, lanes here, lanes alive, context
-TIME, NUMBERS, ROW = 8, 64, 8 * LANES
+HEADER = "<qddqIIqq"  # entry, time, limit, block where the lanes meet others, lanes here, alive, context, epoch
+TIME, EPOCH, NUMBERS, ROW = 8, 48, 64, 8 * LANES
 # What a register that does not fit its place raises, and a symbol without an address: Python comes to it, or does not
 AMISS = (TypeError, ValueError, OverflowError, struct.error, EmulatorError)
 
@@ -359,6 +359,7 @@ class Region:
                 ("time", "double"),
                 ("limit", "double"),
                 ("meet", "i64"),
+                ("epoch", "i64"),
                 ("lane_mask", "i32"),
                 ("live_mask", "i32"),
             )
@@ -374,8 +375,10 @@ class Region:
                 "  %l.active.32 = trunc i64 %l.active to i32",
                 "  store i32 %l.active.32, ptr %active",
             ]
-        for name, kind, at in (("time", "double", 8), ("limit", "double", 16), ("meet", "i64", 24),
-                               ("lane_mask", "i32", 32), ("live_mask", "i32", 36)):  # fmt: skip
+        for name, kind, at in (
+            ("time", "double", TIME), ("limit", "double", 16), ("meet", "i64", 24), ("lane_mask", "i32", 32),
+            ("live_mask", "i32", 36), ("epoch", "i64", EPOCH),
+        ):  # fmt: skip
             head += [
                 f"  %h.{name} = getelementptr i8, ptr %base, i64 {at}",
                 f"  %l.{name} = load {kind}, ptr %h.{name}",
@@ -401,6 +404,8 @@ class Region:
         for n, (label, e) in enumerate(self.exits.items()):
             body.append(f"{label}:")
             body += [f"  %x{n}.t = load double, ptr %time", f"  store double %x{n}.t, ptr %h.time"]
+            if code.meets:
+                body += [f"  %x{n}.epoch = load i64, ptr %epoch", f"  store i64 %x{n}.epoch, ptr %h.epoch"]
             for r in bits_of(e.saved):
                 if self.bits[r] != 128:
                     body += self._store(f"x{n}", r, *names[r])
@@ -471,7 +476,7 @@ class Region:
         scope["begin"] = self.memory.begin
         shared = any(".shared." in name for name in self.code.accesses)
         header = [f"{self.entries[position]}", "g.t", limit, "join.block if join else -9", "g.lane_mask"]
-        header += ["g.warp.live_mask", f"begin(g, {shared})" if self.code.accesses else "0"]
+        header += ["g.warp.live_mask", f"begin(g, {shared})" if self.code.accesses else "0", "g.warp.actor.epoch"]
         lines.append(f"    pack(buffer, 0, {', '.join([*header, *values])})")
         lines.append("    return call()")
         exec("\n".join(lines), scope)
@@ -486,9 +491,9 @@ class Region:
         saved = [r for r in bits_of(e.saved) if self.bits[r] != 128]
         rows = [r for r in saved if r in self.rows]
         numbers = {self.numbers[r]: r for r in saved if r in self.numbers}
-        layout, targets = f"<{TIME}xd", ["g.t"]
+        layout, targets = f"<{TIME}xd{EPOCH - TIME - 8}xq", ["g.t", "g.warp.actor.epoch"]
         if numbers:
-            layout += f"{NUMBERS - TIME - 8}x"
+            layout += f"{NUMBERS - EPOCH - 8}x"
         for k in range(max(numbers, default=-1) + 1):
             if k in numbers:
                 layout += "?7x" if self.bits[numbers[k]] == 1 else "Q"

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access, arithmetic, conversion, exchange
 from .llvm import LANES, Code, Untranslated, Value, type_of
 
@@ -139,6 +140,7 @@ class Translator(Code):
         self.bail_to: Callable[[], str] | None = None
         self.index = 0  # of the instruction in its program
         self.accesses: dict[str, str] = {}  # functions of memory
+        self.meets = False  # whether lanes of the warp meet anywhere
 
     def instruction(self, body: list[ast.stmt], bail_to: Callable[[], str]) -> list[str]:
         """The text of one instruction. bail_to: names, and so makes, the place where Python takes over from it."""
@@ -287,6 +289,8 @@ class Translator(Code):
         called = ast.unparse(node.func)
         if called in ("access.load", "access.store"):
             return self.access(node, called == "access.store")
+        if called == "fences.meet":
+            return self.meet()
         if called == "g.uniform":
             return self.uniform(self.expression(node.args[0]))
         if called == "select":
@@ -301,11 +305,21 @@ class Translator(Code):
             raise Untranslated("a call of constants")
         return function(self, *arguments, **options)
 
+    def epoch(self) -> Value:
+        return self.value("load i64, ptr %epoch", 64, False)
+
+    def meet(self) -> None:
+        """The next epoch of the warp: Actor.meet."""
+        self.meets = True
+        following = self.binary("and", self.binary("add", self.epoch(), STRIDE), EPOCHS - 1)
+        self.emit(f"store {following}, ptr %epoch")
+
     def access(self, node: ast.Call, write: bool):
         """A weak load or store of shared or global memory."""
         _, space, address, size, what, mask, *more = node.args
         space, size = space.value, size.value
-        if node.keywords or more and not write or space not in WINDOWS or size not in (1, 2, 4, 8):
+        nc = [k.arg for k in node.keywords] == ["nc"]
+        if node.keywords and not nc or more and not write or space not in WINDOWS or size not in (1, 2, 4, 8):
             raise Untranslated("this access")
         values = self.expression(what) if write else None
         count = len(values) if write else what.value
@@ -324,8 +338,8 @@ class Translator(Code):
                 active = self.binary("and", active, self.lanes_true(mask))
             else:
                 active = self.choose(mask, active, 0)
-        name = f"{'store' if write else 'load'}.{space}.{size}.{count}"
-        self.accesses[name] = access.access_text(name, write, space == "shared", size, count)
+        name = f"{'store' if write else 'load'}.{space}.{size}.{count}{'.nc' * nc}"
+        self.accesses[name] = access.access_text(name, write, space == "shared", size, count, nc)
         self.scratch |= {"s64.0": 8 * LANES, "values": 32 * LANES}
         self.emit(f"store {self.spread(self.cast(address, 64))}, ptr %s64.0")
         places = [self.value_place(k * LANES * size) for k in range(count)]
@@ -336,6 +350,10 @@ class Translator(Code):
             else:
                 self.emit(f"store {kind} zeroinitializer, ptr {places[k]}")
         arguments = f"ptr %context, ptr %s64.0, {active}, ptr %values, i32 {self.index}"
+        if space == "shared":
+            key = self.cast(self.shift("shl", self.epoch(), LANE_BITS), 32)
+            self.helpers["lanes"] = access.lanes_text()
+            arguments += f", {key}, i1 {'false' if vary else 'true'}"
         self.bail_where(self.value(f"call i1 @{name}({arguments})", 1, False))
         if write:
             return None

@@ -27,18 +27,36 @@
       }));
       return [element("div", file, "dim"), pre];
     }));
-    if (!Object.keys(marks).length) byId("source").append(element("p", "no line info: " + one.where));
-    document.querySelectorAll("#source pre").forEach((pre) => {
-      const found = pre.querySelector(".here") || pre.querySelector(".there");
+    if (!Object.keys(marks).length)
+      byId("source").append(element("p", one.where ? "no line info: " + one.where : "no line of a kernel"));
+    const goTo = ([file, line]) => {
+      const pre = byId("source").querySelectorAll("pre")[Object.keys(marks).indexOf(file)];
+      const found = pre.children[line - 1];
       if (found) pre.scrollTop = found.offsetTop - pre.offsetTop - pre.clientHeight / 3;
+    };
+    const links = (kind, places) => places.map((calls) => {
+      const p = element("p", undefined, "calls");
+      calls.forEach((call, i) => {
+        const link = element("a", call[0].split("/").pop() + ":" + call[1], kind);
+        link.onclick = () => goTo(call);
+        p.append(i ? " > " : "", link);
+      });
+      return p;
     });
+    byId("source").prepend(...links("here", one.here), ...links("there", one.there));
+    [...one.there, ...one.here].forEach((calls) => goTo(calls[0])); // the outermost call, in the kernel itself
   }
 
   function events(one) {
+    byId("before").hidden = !one.where && !one.events.length;
+    if (byId("before").hidden) return;
     const last = one.events.length ? one.events[one.events.length - 1][0] + 1 : 1, warp = one.warp || "the kernel";
-    const all = [...one.events, [last, warp, one.kind + " at " + one.where]];
-    const tracks = [...new Set(all.map((event) => event[1]))].sort();
-    const kind = (event) => (event[0] === last ? "the finding" : one.message.includes(event[2]) ? "the other party" : "others");
+    const all = [...one.events, [last, warp, one.kind + (one.where && " at " + one.where)]];
+    const isOther = (event) => (one.other ? event[0] === one.other : one.message.includes(event[2]));
+    const parties = new Set([warp, ...one.events.filter(isOther).map((event) => event[1].replace("for ", ""))]);
+    const after = (track) => !parties.has(track.replace("for ", ""));
+    const tracks = [...new Set(all.map((event) => event[1]))].sort((a, b) => after(a) - after(b) || (a < b ? -1 : 1));
+    const kind = (event) => (event[0] === last ? "the finding" : isOther(event) ? "the other party" : "others");
     const colours = { "the finding": "#d1495b", "the other party": "#f4a259", others: dark ? "#7a828c" : "#9aa4b1" };
     byId("events").style.height = 120 + 30 * tracks.length + "px";
     chart.resize({ height: 120 + 30 * tracks.length });
@@ -57,8 +75,8 @@
   }
 
   const items = data.findings.map((one) => {
-    const li = element("li", one.kind + ": " + one.message + ", at " + one.where
-      + " (schedule " + one.schedule + ", launch " + one.launch + (one.class === "wrong" ? "" : ", " + one.class) + ")");
+    const li = element("li", one.kind + ": " + one.message + (one.where && ", at " + one.where)
+      + " (" + one.of + (one.class === "wrong" ? "" : ", " + one.class) + ")");
     li.onclick = () => show(one, li);
     byId("findings").append(li);
     return li;
@@ -69,5 +87,8 @@
     events(one);
   }
   if (items.length) show(data.findings[0], items[0]);
-  else byId("findings").replaceWith(element("p", "nothing was found"));
+  else {
+    byId("findings").replaceWith(element("p", data.none));
+    byId("details").remove();
+  }
 })();

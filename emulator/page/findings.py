@@ -1,10 +1,11 @@
-"""A page of what `run` found: each finding with the source lines of both parties and the events that led there."""
+"""A page of what was found: each finding with the source lines of both parties and the events that led there."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from .. import rows
 from ..machine.launch import Launch
 from . import hot
 from .write import FOLDER, filled, texts
@@ -15,12 +16,16 @@ WARP = re.compile(r"warp \d+ of CTA \(\d+, \d+, \d+\)")
 
 
 def events(launch: Launch) -> list[list]:
-    """[number, track, what] of the last events that others could observe, in the order in which they happened.
+    """[number, track, what] of events that others could observe, in the order in which they happened: of a launch, and
+    of what was found in it meanwhile, the last ones and that of the other party.
 
     A track is a warp, or what goes on for one beside it: copies, the tensor core.
     """
-    order, found = launch.order, []
-    for number in range(max(1, order.now + 1 - MOST_EVENTS), order.now + 1):
+    order, numbers = launch.order, set()
+    for last, other in [*launch.reported, (launch.order.now, 0)]:
+        numbers |= {*range(max(1, last + 1 - MOST_EVENTS), last + 1), other} - {0}
+    found = []
+    for number in sorted(numbers):
         text = order.who(number)
         warp = WARP.search(text)
         if warp:
@@ -29,18 +34,34 @@ def events(launch: Launch) -> list[list]:
     return found
 
 
-def write(file: Path, title: str, report: dict, sources: dict[str, Path]) -> None:
-    """Write the page. report: of serve/run.py. sources: file name in line info -> where its text is."""
-    rows, files = [], set()
-    for run in report["runs"]:
-        kept = {one["launch"]: one["events"] for one in run["events"]}
-        for one in run["findings"]:
-            there = [hot.calls(loc) for loc in LOC.findall(one["message"])]
-            here = [hot.calls(loc) for loc in LOC.findall(one["where"])]
-            files |= {name for place in (*there, *here) for name, _ in place}
-            warp = WARP.search(one["where"])
-            row = {name: one[name] for name in ("class", "kind", "message", "where", "schedule", "launch")}
-            row |= {"here": here, "there": there, "warp": warp and warp[0], "events": kept.get(one["launch"], [])}
-            rows.append(row)
-    data = {"title": title, "findings": rows, "sources": texts(files, sources)}
+def of_runs(runs: list[dict]) -> list[dict]:
+    """The findings of a report's runs, each mistake once, with the events before it; see serve/run.py."""
+    kept = {(run["schedule"], one["launch"]): one["events"] for run in runs for one in run["events"]}
+    found = rows.of_runs(runs)
+    return [one | {"events": kept.get((one["schedule"], one["launch"]), [])} for one in found]
+
+
+def write(
+    file: Path, title: str, findings: list[dict], sources: dict[str, Path], elsewhere: bool = True,
+    none: str = "nothing was found",
+) -> None:  # fmt: skip
+    """Write the page. findings: rows (rows.py) with `of` and `events`. sources: file name in line info -> where its
+    text is; elsewhere: or where line info says. none: what to say where there are no findings."""
+    shown, files = [], set()
+    for one in findings:
+        here = [hot.calls(loc) for loc in LOC.findall(one["where"])]
+        there = [place for place in map(hot.calls, LOC.findall(one["message"])) if place not in here]
+        files |= {name for place in (*there, *here) for name, _ in place}
+        warp = WARP.search(one["where"])
+        row = {name: one[name] for name in ("class", "kind", "message", "where", "of", "other")}
+        row |= {"here": here, "there": there, "warp": warp and warp[0], "events": before(one)}
+        shown.append(row)
+    data = {"title": title, "findings": shown, "none": none, "sources": texts(files, sources, elsewhere)}
     file.write_text(filled((FOLDER / "findings.html").read_text(), data, (FOLDER / "findings.js").read_text()))
+
+
+def before(finding: dict) -> list[list]:
+    """The events of a finding's launch that had happened until then: the last ones, and that of the other party."""
+    until = [event for event in finding["events"] if event[0] <= (finding["event"] or event[0])]
+    other = [event for event in until[:-MOST_EVENTS] if event[0] == finding["other"]]
+    return other + until[-MOST_EVENTS:]

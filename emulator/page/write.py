@@ -61,7 +61,7 @@ def fill(file: Path, views: list[dict], compared: dict | None = None) -> None:
 def filled(page: str, data: dict, own: str) -> str:
     """Put data, ECharts and the page's own script into its text."""
     script = (FOLDER / "echarts.min.js").read_text() + "\n" + own
-    text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")  # it stands inside of a script element
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # it stands inside of a script element
     return page.replace("__DATA__", text).replace("__SCRIPT__", script.replace("</script", "<\\/script"))
 
 
@@ -74,12 +74,14 @@ def rounded(us: dict) -> dict[str, float]:
     return {reason: round(value, 4) for reason, value in us.items() if value >= 5e-5}
 
 
-def texts(files: set[str], sources: dict[str, Path]) -> dict[str, list[str]]:
-    """The lines of the source files that can be read."""
+def texts(files: set[str], sources: dict[str, Path], elsewhere: bool = True) -> dict[str, list[str]]:
+    """The lines of the source files that can be read. elsewhere: also where line info itself says that they lie."""
     found = {}
     for name in sorted(files):
+        path = sources.get(Path(name).name, Path(name) if elsewhere else None)
         try:
-            found[name] = sources.get(Path(name).name, Path(name)).read_text(errors="replace").splitlines()
+            if path is not None:
+                found[name] = path.read_text(errors="replace").splitlines()
         except OSError:
             continue
     return found

@@ -16,6 +16,7 @@ from types import ModuleType
 from ..errors import Unsupported
 from ..formats import alu, convert, lanes
 from .isa import Mods, lookup
+from .isa.registry import Handler
 from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, Vec, float_immediate, leaves
 
 BLOCKED, EXIT, SPLIT = -1, -2, -3
@@ -46,6 +47,7 @@ class Program:
         self.split_blocks()
         self.blocks = [None] * len(self.start)
         self.line_maps: list[dict[int, Instr]] = [{} for _ in self.start]
+        self.shares = any(map(shares, kernel.instrs))  # so that lanes' meetings matter
         self.effects = [self.reads_writes(instr) for instr in kernel.instrs]
         self.analyse()
         self._live_lists: list[list[int] | None] = [None] * len(self.start)
@@ -165,16 +167,17 @@ class Program:
         return tuple(registers)
 
     def undefined_parts(self, written: int) -> int:
-        """Registers outside of `written` that are only read as parts of a `mov` from a vector, a bit each.
+        """Registers outside of `written` that are only read as parts of a `mov` from a vector or by `prmt`, a bit each.
 
-        LLVM writes an undefined part of a vector so. Only if no other part is written is the whole undefined.
+        LLVM writes an undefined part of a vector so. A `mov` of which no other part is written is undefined as a whole;
+        a `prmt` may be one of bytes that a later one leaves out.
         """
         parts, elsewhere = 0, 0
         for instr, (reads, _) in zip(self.kernel.instrs, self.effects, strict=True):
             mask = sum(1 << r for r in reads)
             pack = instr.parts[0] == "mov" and isinstance(instr.operands[1], Vec)
             items = leaves(instr.operands[1]) if pack else ()
-            known = any(not isinstance(o, Reg) or written >> o.index & 1 for o in items)
+            known = any(not isinstance(o, Reg) or written >> o.index & 1 for o in items) or instr.parts[0] == "prmt"
             parts, elsewhere = (parts | mask, elsewhere) if known else (parts, elsewhere | mask)
         return parts & ~elsewhere & ~written
 
@@ -321,6 +324,17 @@ class Program:
         return lines[max(known)] if known else None
 
 
+def shares(instr: Instr) -> bool:
+    """Whether lanes may hand something to each other by this instruction: a load or store of shared memory."""
+    return instr.parts[0] in ("ld", "st") and not {"global", "local", "param", "const"} & {*instr.parts}
+
+
+def meets(instr: Instr, handler: Handler) -> bool:
+    """Whether the lanes of a warp wait for each other in this instruction, or may see by it what another one did."""
+    strong = {"volatile", "relaxed", "acquire"} & {*instr.parts}
+    return handler.collective or handler.blocking or instr.parts[0] in ("atom", "red") or bool(strong)
+
+
 class BlockWriter:
     """Collects the Python source of one block. Handlers in `isa` use what is public here."""
 
@@ -357,6 +371,8 @@ class BlockWriter:
             self.emit(f"{name} = g.uniform({self.guard})")
             self.guard = name
         mark = len(self.lines)
+        if self.program.shares and meets(instr, handler):
+            self.emit("fences.meet(g)")
         try:
             modifiers = Mods(handler, instr)
             left_block = bool(handler.emit(self, instr, modifiers))

@@ -6,32 +6,18 @@ is no line information, of the instruction that was found and then of the other 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ..errors import KINDS, NOTES
+from ..rows import WRONG, of_runs, places
 
 HELP = "https://docs.nvidia.com/cuda/parallel-thread-execution/"
-_PLACE = re.compile(r"PTX line (\d+)(.*?)(?=PTX line|\n|$)")
-_SOURCE = re.compile(r"[(, ]([^\s():,]+):(\d+)(?: > |\))")
-
-
-def places(finding: dict) -> list[tuple[str, int]]:
-    """(file, line) of the outermost call of each party, of the finding's own place first; without duplicates."""
-    found = []
-    for text in (finding["where"], finding["message"]):
-        for line, behind in _PLACE.findall(text):
-            source = _SOURCE.search(behind)
-            place = (source[1], int(source[2])) if source else ("kernel.ptx", int(line))
-            if place not in found:
-                found.append(place)
-    return found
 
 
 def annotations(report: dict) -> Iterator[str]:
     """A workflow command of GitHub's for each finding: an error, or a notice for what the ISA does not promise."""
-    for finding in _unique(report):
-        level = "error" if finding["class"] == "wrong" else "notice"
+    for finding in of_runs(report["runs"]):
+        level = "error" if finding["class"] == WRONG else "notice"
         at = places(finding)
         where = f" file={_escaped(at[0][0], True)},line={at[0][1]}," if at else " "
         title = _escaped(f"emulator: {finding['kind']}", True)
@@ -41,14 +27,14 @@ def annotations(report: dict) -> Iterator[str]:
 def sarif(report: dict) -> dict:
     """The report as a SARIF log with one run. A rule is a class of findings."""
     results = []
-    for finding in _unique(report):
+    for finding in of_runs(report["runs"]):
         locations = [
             {"physicalLocation": {"artifactLocation": {"uri": file}, "region": {"startLine": line}}}
             for file, line in places(finding)
         ]
         result = {
             "ruleId": finding["kind"],
-            "level": "error" if finding["class"] == "wrong" else "note",
+            "level": "error" if finding["class"] == WRONG else "note",
             "message": {"text": "\n".join([finding["message"], finding["where"], *finding.get("before", ())]).strip()},
             "locations": locations[:1],
             "relatedLocations": locations[1:],
@@ -63,15 +49,6 @@ def sarif(report: dict) -> dict:
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
-
-
-def _unique(report: dict) -> list[dict]:
-    """Each finding once, whatever the schedules that have it."""
-    found = {}
-    for run in report["runs"]:
-        for finding in run["findings"]:
-            found.setdefault((finding["kind"], tuple(sorted(places(finding))) or finding["message"]), finding)
-    return [*found.values()]
 
 
 def _escaped(text: str, property_: bool = False) -> str:

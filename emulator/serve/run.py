@@ -26,6 +26,7 @@ from ..machine.hosts import Stopped
 from ..machine.launch import Launch
 from ..machine.schedule import Schedule
 from ..page.findings import events
+from ..rows import NOT_PROMISED, WRONG, of_runs, row_of
 from . import cute_dsl, watch
 from . import installs as installing
 
@@ -45,9 +46,9 @@ class Options:
 
     machine: a key of chip.CHIPS. most: findings before launches fail. timed: whether the model times what is between
     events. findings: a file that gets a line of JSON for each finding, note and launch. strict: whether notes are
-    findings. timeout: seconds that a launch may take, 0 for any time. devices: how many GPUs there are; ranks: as how
-    many processes the script runs, each a thread, 0 for one a device. events: whether to keep the last events of
-    launches with findings.
+    findings. crowded: as of device.session. timeout: seconds that a launch may take, 0 for any time. devices: how many
+    GPUs there are; ranks: as how many processes the script runs, each a thread, 0 for one a device. events: whether to
+    keep the last events of launches with findings.
     """
 
     schedule: int = 0
@@ -57,6 +58,7 @@ class Options:
     timed: bool = False
     findings: str = ""
     strict: bool = False
+    crowded: bool = False
     timeout: float = 0.0
     devices: int = 1
     ranks: int = 0
@@ -83,20 +85,19 @@ class Loud(Session):
     def add(self, error: EmulatorError) -> None:
         super().add(error)
         for found in self.errors[self.shown :]:
-            self.show("emulator", "wrong", found)
+            self.show("emulator", WRONG, found)
         self.shown = len(self.errors)
 
     def note(self, note: Fault) -> None:
         before = len(self.notes)
         super().note(note)
         if len(self.notes) > before:
-            self.show("emulator: note, not promised by the PTX ISA", "not promised", note)
+            self.show("emulator: note, not promised by the PTX ISA", NOT_PROMISED, note)
 
     def show(self, head: str, of: str, found: EmulatorError) -> None:
         """of: the class of the finding."""
         print(f"{head}: {found}", file=sys.stderr, flush=True)
-        row = {"class": of, "kind": found.kind, "message": found.message, "where": found.where}
-        self.write(row | {"before": found.before})
+        self.write(row_of(of, found))
 
     def write(self, row: dict) -> None:
         if self.file:
@@ -142,7 +143,9 @@ def install() -> None:
     installing.forbid()
     torch_cuda.install()
     schedule = Schedule(options.schedule)
-    session = Loud(schedule, options.checks, options.most, options.strict, file=options.findings)
+    session = Loud(
+        schedule, options.checks, options.most, options.strict, options.crowded, file=options.findings
+    )
     session.timeout, session.events = options.timeout, options.events
     if options.timed:
         session.timed, session.kept = [], []
@@ -218,7 +221,7 @@ def report_of(rows: list[dict], schedule: int, status: int, events: bool) -> dic
     it started. events: whether they kept events."""
     found = [row for row in rows if row["class"] not in (LAUNCH, EVENTS)]
     happened = [{"launch": row["launch"], "events": row["events"]} for row in rows if row["class"] == EVENTS]
-    status = status or int(any(one["class"] == "wrong" for one in found))
+    status = status or int(any(one["class"] == WRONG for one in found))
     done = sorted((row for row in rows if row["class"] == LAUNCH), key=lambda row: row["device"])
     launches = [{"kernel": row["kernel"], "wrote": row["wrote"]} for row in done]
     entry = {"schedule": schedule, "exit_status": status, "findings": found, "launches": launches}
@@ -238,6 +241,7 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
             command = [sys.executable, "-m", "emulator", "run", "--schedule", str(seed), "--machine", options.machine]
             command += ["--keep-going", str(options.most), "--json", str(report), *["--installs"] * installs]
             command += ["--timed"] * options.timed + ["--strict"] * options.strict
+            command += ["--crowded"] * options.crowded
             command += ["--devices", str(options.devices), "--ranks", str(options.ranks)]
             command += ["--events"] * options.events
             command += ["--timeout", str(options.timeout)] * bool(options.timeout)
@@ -258,7 +262,7 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
                     file.flush()
                 runs += [found] if found else []
                 findings = found["findings"] if found else []
-                kinds = ", ".join(each["kind"] for each in findings if each["class"] == "wrong")
+                kinds = ", ".join(each["kind"] for each in findings if each["class"] == WRONG)
                 print(f"emulator: schedule {seed}: {kinds or f'exit status {status}'}", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -275,9 +279,9 @@ def summary(runs: list[dict]) -> str:
     parts = [f"{min(launches)} to {max(launches)} launches" if several else counted(launches[0], "launch")]
     if len(runs) > 1:
         parts.append(f"{len(runs)} schedules")
-    found = [one for each in runs for one in each["findings"]]
-    parts.append(counted(sum(one["class"] == "wrong" for one in found), "finding"))
-    if notes := sum(one["class"] != "wrong" for one in found):
+    found = of_runs(runs)
+    parts.append(counted(sum(one["class"] == WRONG for one in found), "finding"))
+    if notes := sum(one["class"] != WRONG for one in found):
         parts.append(counted(notes, "note"))
     if outputs := differences(runs):
         parts.append(outputs)

@@ -79,9 +79,15 @@ def number_of(found: tuple[Call, ...]) -> int:
 
 
 def function_of(kernel: str) -> str:
-    """The Python function that a kernel was made of, whose name CuTe DSL lengthened; "" if it was traced elsewhere."""
+    """The Python function that a kernel was made of, of a method with its class; "" if it was traced elsewhere.
+
+    CuTe DSL lengthens its name by the types of all arguments; that of `self` is `moduleClass_object_at`, where a class
+    is taken to begin with the first capital.
+    """
     traced = {found[0][2] for found in _calls}
-    return max((name for name in traced if f"kernel_cutlass_{name}_" in kernel), key=len, default="")
+    name = max((name for name in traced if f"kernel_cutlass_{name}_" in kernel), key=len, default="")
+    owner = re.search(rf"kernel_cutlass_{name}_[a-z0-9_]*([A-Z]\w*?)_object_at_", kernel)
+    return f"{owner[1]}.{name}" if name and owner else name
 
 
 def install() -> None:

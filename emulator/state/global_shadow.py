@@ -72,6 +72,26 @@ class GlobalShadow:
             number = self.order.next(key, who)
             self._conflict(list(reads(places, by, key, number)), "read", region, by)
 
+    def read_non_coherent(self, addresses: np.ndarray, size: int) -> None:
+        """`size` bytes are read at each address by ld.global.nc, which need not see what this launch has written.
+
+        With several devices, whose launches share the order, nobody is asked.
+        """
+        if self.order.devices > 1:
+            return
+        for region, at in self._located(addresses, size):
+            if (found := self.regions.get(id(region))) is None:
+                continue
+            for plane, index in self._places(found[1], region, at, size):
+                numbers = plane.written[index]
+                if numbers.any():
+                    number, which = int(numbers.max()), int(np.argmax(numbers))
+                    byte = plane.place(index, which) - region.start % WORD
+                    message = f"ld.global.nc reads {region.name} at byte {byte}, which this launch has written "
+                    message += f"({self.order.who(number)}): the non-coherent cache need not have it"
+                    self.report(Fault("race", message, note="non-coherent-load", other=number))
+                    return
+
     def observe(self, addresses: np.ndarray, size: int, by: Actor, who: object, system: bool = False) -> None:
         """A strong read of `size` bytes at each address, by a warp. system: at that scope.
 

@@ -20,6 +20,8 @@ from collections import deque
 
 import numpy as np
 
+from .lanes import EPOCHS, STRIDE
+
 KNOWN = 0  # the rows of a clock: what has happened before
 SCOPES = {"cta": 1, "cluster": 2, "gpu": 3, "sys": 4}  # what has passed a fence of that scope
 ASYNC_GLOBAL, ASYNC_SHARED = 5, 6  # what the async proxy sees: of global memory, of the shared memory of CTA 0 and on
@@ -153,9 +155,9 @@ class Knowledge:
         mine = self.elsewhere.get(space)
         if mine is clock:
             return
-        if mine is None:
+        if mine is None or mine.shape == clock.shape and (mine <= clock).all():  # all share what is the latest
             self.elsewhere[space] = clock.copy() if may_change else clock
-        else:
+        elif mine.shape != clock.shape or (clock > mine).any():
             self.elsewhere[space] = latest(mine, clock)
 
     def known(self, key: tuple[Space, int]) -> int:
@@ -183,12 +185,12 @@ class Actor:
     behind a fence of the system. unfenced: its lanes that have written since they fenced or arrived anywhere;
     published: the last event at which there were none. waits: those that it has come out of last: the event before, the
     instruction, what it waited for and the phase. looks: with several devices, what str() of which says at what
-    memory it has looked last by a strong read.
+    memory it has looked last by a strong read. epoch: another one each time that its lanes meet, see lanes.py.
     """
 
     __slots__ = (
         "uid", "name", "rank", "space", "order", "key", "knowledge", "heard", "from_afar", "unfenced", "published",
-        "waits", "looks",
+        "waits", "looks", "epoch",
     )  # fmt: skip
 
     def __init__(self, uid: int, space: Space, name: str = "this warp", rank: int = 0):
@@ -200,11 +202,16 @@ class Actor:
         self.from_afar: Knowledge | None = None
         self.waits: deque[tuple[int, object, object, int]] = deque(maxlen=KEPT)
         self.looks: object = None
+        self.epoch = (uid - 1) % (STRIDE // 2) + 1
         self.unfenced = self.published = 0
         space.actors.append(self)
 
     def __str__(self):
         return self.name
+
+    def meet(self) -> None:
+        """Its lanes have waited for each other."""
+        self.epoch = (self.epoch + STRIDE) % EPOCHS
 
     def waited(self, who: object, what: object, phase: int) -> None:
         """An instruction has waited for a phase of what has a name, a barrier."""

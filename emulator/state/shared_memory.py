@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import Fault, stop
+from .lanes import HALF, Lanes
 from .order import ASYNC_SHARED, EVER, GENERIC, STRONG, Actor, Location, Order, Space
-from .shadow import NOTHING, Conflict, Shadow, reads, store, unfenced, unfenced_use
+from .shadow import NOTHING, WORD, Conflict, Shadow, reads, store, unfenced, unfenced_use
 from .shadow import writes as overwrites
 
 BASE = 0x400  # the first 1 KiB belongs to the system; user data starts behind it
@@ -70,6 +71,7 @@ class SharedMemory:
         self.valid_views = {1: self.valid.view(np.uint8), **{n: self.valid.view(f"u{n}") for n in (2, 4, 8)}}
         self.all_valid = {n: int.from_bytes(b"\1" * n, "little") for n in (1, 2, 4, 8)}
         self.shadow = Shadow(self.order, size) if checks else None
+        self.lanes = Lanes(size) if checks else None  # until something was found
         self.row = ASYNC_SHARED + rank  # of a clock: what the async proxy sees here
         self.locations: dict[int, Location] = {}  # where strong stores and atomics went
         # The latest "access" and "arrival" of other CTAs, and "copy" to here, by component: the event, and the note for
@@ -176,6 +178,36 @@ class SharedMemory:
         self.views[size][index] = values
         if self.checks:
             self._unordered(late, "write", by)
+
+    # -- lanes of one warp -------------------------------------------------------------------------------------
+    def lanes_read(self, offsets: np.ndarray, size: int, lanes: np.ndarray | int, by: Actor) -> None:
+        """A warp of this CTA has read `size` bytes at each offset, on behalf of a lane each, or of lanes.SEVERAL."""
+        if self.lanes is not None and size >= HALF:
+            found = self.lanes.read(offsets, size, lanes, by.epoch)
+            if found is not None and found.any():
+                self._apart(int(offsets[found.argmax()]), size, "read", "written", by)
+
+    def lanes_write(self, offsets: np.ndarray, size: int, lanes: np.ndarray, by: Actor, changed) -> None:
+        """Lanes of a warp of this CTA are about to write. changed: says which get another value, bool [n]."""
+        if self.lanes is not None and size >= HALF:
+            found = self.lanes.write(offsets, size, lanes, by.epoch)
+            if found is not None and (wrong := found[0] | found[1]).any() and (wrong := wrong & changed()).any():
+                k = int(wrong.argmax())
+                self._apart(int(offsets[k]), size, "write", "written" if found[0][k] else "read", by)
+
+    def _apart(self, offset: int, size: int, what: str, done: str, by: Actor) -> None:
+        """Report, once, what lanes have done to each other without meeting."""
+        self.lanes = None
+        lo = offset // WORD * WORD
+        events = [0]
+        for plane, index in self.shadow.range(lo, max(lo + WORD, offset + size) + WORD - 1 & -WORD):
+            numbers = np.unique(plane.written[index] if done == "written" else plane.reads[:, index])
+            events += numbers[(self.order.component[numbers] == by.key[1]) & (numbers > 0)].tolist()
+        number = max(events)
+        message = f"{what} of shared memory at {offset:#x}, {done} by another lane of the warp"
+        message += f" ({self.order.who(number)})"
+        message += ", with no bar.warp.sync or barrier since, by which lanes wait for each other"
+        self.report(Fault("race", message, note="lanes-apart", other=number))
 
     # -- the shadow --------------------------------------------------------------------------------------------
     def explain_invalid(self, lo: int, hi: int):

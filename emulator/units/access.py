@@ -9,6 +9,7 @@ import numpy as np
 from ..errors import Fault, Unsupported
 from ..formats import alu, tensormap
 from ..ptx.syntax import TYPE_BITS
+from ..state.lanes import SEVERAL
 from ..state.order import GENERIC, STRONG, SYSTEM, Location
 from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT
 from .addresses import active, pick, shared_cta, state_space
@@ -73,9 +74,11 @@ def _release(g: LaneGroup, space: str, addresses, sync: str, mask):
 
 
 # -- loads -------------------------------------------------------------------------------------------------
-def load(g: LaneGroup, space: str, address, size: int, count: int, mask, strong: bool | str = False):
+def load(
+    g: LaneGroup, space: str, address, size: int, count: int, mask, strong: bool | str = False, nc: bool = False
+):
     """count values: ints or arrays [n] (zero where masked). strong: volatile, relaxed or acquire; "sys" or "sys+" where
-    that is at the scope of the system, with + if it acquires."""
+    that is at the scope of the system, with + if it acquires. nc: by the non-coherent cache."""
     space, address = state_space(space, address, mask)
     who = g.origin("load") if g.launch.checks and space in ("shared", "global") else None
     if not alu.is_array(address) and space != "local" and mask is True:
@@ -86,7 +89,11 @@ def load(g: LaneGroup, space: str, address, size: int, count: int, mask, strong:
             values = tuple(gather(g, space, elements, size, None, strong, who).tolist())
         else:
             values = tuple(load_one(g, space, address + k * size, size, strong, who) for k in range(count))
+        if nc and g.launch.checks:
+            g.launch.shadow.read_non_coherent(np.array([address], np.uint64), size * count)
         _loaded(g, space, address, size * count, strong, who)
+        if space == "shared" and not strong:
+            _lanes_load(g, np.array([address], np.uint64), size * count, SEVERAL if g.n > 1 else g.lanes)
         return values
     addresses = g.lane_array(address, 64).astype(np.uint64)
     lanes = None if mask is True else np.flatnonzero(mask)
@@ -107,10 +114,33 @@ def load(g: LaneGroup, space: str, address, size: int, count: int, mask, strong:
             whole[lanes] = values
             values = whole
         out.append(values.astype(alu.U[ELEMENT[size]], copy=False))
+    if nc and g.launch.checks:
+        g.launch.shadow.read_non_coherent(addresses, size * count)
     _loaded(g, space, addresses, size * count, strong, who)
+    if space == "shared" and not strong:
+        _lanes_load(g, addresses, size * count, g.lanes if lanes is None else g.lanes[lanes])
     if g.n == 1:
         return tuple(int(v[0]) for v in out)
     return tuple(out)
+
+
+def _lanes_load(g: LaneGroup, addresses: np.ndarray, size: int, lanes: np.ndarray | int) -> None:
+    """Lanes have loaded from shared memory; SEVERAL from one address."""
+    if g.launch.checks and (addresses >> np.uint64(RANK_SHIFT) == g.cta.rank).all():
+        g.cta.smem.lanes_read(addresses & np.uint64(OFFSET_MASK), size, lanes, g.warp.actor)
+
+
+def _lanes_store(g: LaneGroup, addresses: np.ndarray, size: int, values: tuple, lanes: np.ndarray) -> None:
+    """Lanes are about to store values of `size` bytes, one behind the other, to shared memory."""
+    if g.launch.checks and (addresses >> np.uint64(RANK_SHIFT) == g.cta.rank).all():
+        smem, offsets = g.cta.smem, addresses & np.uint64(OFFSET_MASK)
+
+        def changed() -> np.ndarray:
+            places = (offsets // np.uint64(size)).astype(np.int64)
+            old = (smem.views[size][places + k] for k in range(len(values)))
+            return np.logical_or.reduce([a != (v & alu.MASK[8 * size]) for a, v in zip(old, values, strict=True)])
+
+        smem.lanes_write(offsets, size * len(values), lanes, g.warp.actor, changed)
 
 
 def side_by_side(addresses: np.ndarray, size: int, count: int) -> np.ndarray:
@@ -179,13 +209,23 @@ def gather(
         return np.array([load_one(g, "shared", a, size, strong, who) for a in addresses.tolist()], f"u{size}")
     if space == "param":
         return np.array([load_one(g, "param", a, size) for a in addresses.tolist()], f"u{size}")
-    return local_memory(g, size)[local_index(g, addresses, size, lanes)]
+    index = local_index(g, addresses, size, lanes)
+    values = local_memory(g, size)[index]
+    if g.launch.checks:
+        unwritten = ~g.warp.local_written.reshape(32, -1, size)[index].any(axis=1)
+        if unwritten.any():
+            k = int(unwritten.argmax())
+            message = f"read of {size} bytes of local memory at {int(addresses[k]):#x}"
+            message += f", of which lane {index[0][k]} has written none"
+            g.launch.found(Fault("uninitialized-read", message))
+    return values
 
 
 def local_memory(g: LaneGroup, size: int) -> np.ndarray:
     if g.warp.local is None:
         seed = g.launch.seed_of(g.cta.index)  # garbage, see SharedMemory
         g.warp.local = np.random.default_rng(seed).integers(0, 256, (32, g.launch.local_bytes), np.uint8)
+        g.warp.local_written = np.zeros((32, g.launch.local_bytes), bool)
     return g.warp.local.view(f"u{size}")
 
 
@@ -224,6 +264,8 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
         if space == "global":
             differ = partial(_changed, g, np.array([address], np.uint64), size, tuple(numbers))
             note_global(g, address, size * count, True, who, marks=marks, changed=differ)
+        elif space == "shared" and not sync:
+            _lanes_store(g, np.array([address], np.uint64), size, tuple(numbers), g.lanes)
         for k, v in enumerate(numbers):
             store_one(g, space, address + k * size, size, v, who, bool(sync))
         if sync:
@@ -250,6 +292,8 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
     if space == "global":
         differ = partial(_changed, g, addresses, size, values)
         note_global(g, addresses, width, True, who, marks=marks, changed=differ)
+    elif space == "shared" and not sync:
+        _lanes_store(g, addresses, size, values, g.lanes if lanes is None else g.lanes[lanes])
     if not row or not g.launch.memory.store_row(int(addresses[0]), size, values, len(addresses)):
         typed = [v if alu.is_array(v) else np.full(len(addresses), v, alu.U[ELEMENT[size]]) for v in values]
         typed = [v.astype(f"u{size}") for v in typed]
@@ -305,7 +349,9 @@ def scatter(
             offsets = addresses[here] & np.uint64(OFFSET_MASK)
             cta.smem.scatter(offsets, size, values[here], g.warp.actor, writers, who, strong)
     elif space == "local":
-        local_memory(g, size)[local_index(g, addresses, size, lanes)] = values
+        index = local_index(g, addresses, size, lanes)
+        local_memory(g, size)[index] = values
+        g.warp.local_written.reshape(32, -1, size)[index] = True
     else:
         raise Unsupported(f"store to {space}")
 

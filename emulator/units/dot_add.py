@@ -79,13 +79,18 @@ def exact_sum(a, b, c, d_type: ElementType, e_max: int, q: int, bound: float, fr
     c_max = max(-float(c.min()), float(c.max()))
     if not np.isfinite(c_max):  # min and max of an array with a NaN are NaN
         return None
-    if a.dtype == np.float32 and bound + c_max <= 2.0 ** (q + 24) and c_max < 2.0 ** (q + 22) and _all_multiples(c, q):
+    if a.dtype == np.float32 and fits_float32(q, bound, c_max) and _all_multiples(c, q):
         return a @ b.T + c + np.float32(0)
     unit = max(e_max, int(d_type.exponents(np.float64(c_max)))) - fraction_bits
     c = c.astype(np.float64)
     if q < unit or not _all_multiples(c, unit):
         return None
     return (a @ b.T).astype(np.float64) + c + 0.0
+
+
+def fits_float32(q: int, bound: float, c_max: float) -> bool:
+    """Whether float32 holds all sums of products, up to `bound`, and of a C of multiples of 2 ** q up to c_max."""
+    return bound + c_max <= 2.0 ** (q + 24) and c_max < 2.0 ** (q + 22)
 
 
 def _all_multiples(c: np.ndarray, exponent: int) -> bool:

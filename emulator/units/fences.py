@@ -18,6 +18,11 @@ def fenced(g: LaneGroup, what: str, scope: str = "gpu") -> bool:
     return True
 
 
+def meet(g: LaneGroup):
+    """The warp waits for its lanes: what one of them did before, the others may rely on."""
+    g.warp.actor.meet()
+
+
 def fence(g: LaneGroup, scope: str):
     """fence and membar (9.7.13.4): releases and acquires."""
     release(g)

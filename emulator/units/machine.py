@@ -167,6 +167,8 @@ class Warp(Protocol):
     """What those hand on who come to the phase of the cluster's barrier in which its lanes last arrived."""
     local: np.ndarray | None
     """Its local memory, uint8 [32, bytes], once it has used some."""
+    local_written: np.ndarray | None
+    """Which of it has been written, bool [32, bytes]."""
     barrier_places: dict[Any, tuple[int, int]]
     """By named barrier: the phase in which its lanes last came there, and the block."""
     cluster_phase: int

@@ -35,8 +35,9 @@ from ..formats.element_types import (
     unpack_slots,
 )
 from ..formats.instruction_descriptor import InstructionDescriptor, MmaForm
-from ..state.tensor_memory import TensorMemory
-from .dot_add import aligned_sum, dot_add, exact_sum, exact_type, round_f32
+from ..native import fp4_mma
+from ..state.tensor_memory import COLUMNS, TensorMemory
+from .dot_add import aligned_sum, dot_add, exact_sum, exact_type, fits_float32, round_f32
 
 _FP4_GROUP = 16  # elements whose dot product is exact
 _FP4_FRACTION, _PRODUCT_FRACTION = 35, 25  # bits kept below the largest exponent
@@ -98,6 +99,14 @@ def _mma_fp4(idesc, a, b, c, sfa, sfb) -> np.ndarray:
         if result is not None:
             return round_f32(result)
     return _aligned_fp4(scale, av, bv, c, sfa, sfb)
+
+
+@lru_cache(maxsize=4096)
+def _limits(scale: ElementType, seen: bytes) -> tuple[float, int, int]:
+    """The largest of some scale factors, their largest exponent and their lowest bit. seen: a byte for each code."""
+    codes = np.flatnonzero(np.frombuffer(seen, np.uint8))
+    tables = scale.values[codes], scale.exponent_table[codes], scale.lowest_bit_table[codes]
+    return float(tables[0].max()), int(tables[1].max()), int(tables[2].min())
 
 
 def _scaled(elements: np.ndarray, scales: np.ndarray) -> np.ndarray:
@@ -266,6 +275,56 @@ def accumulator_columns(d_addr: int, d: InstructionDescriptor, pair: bool) -> tu
     return lo, lo + (d.n // 2 if _two_by_two(d.m, 1 + pair) else d.n)
 
 
+@lru_cache(maxsize=4)
+def _tables(scale: ElementType, negate: bool) -> tuple[np.ndarray, np.ndarray]:
+    """float32 values of the two elements of a byte, negated or not, and of scale factors."""
+    pairs = _FP4_PAIRS.view(np.float32)
+    return -pairs if negate else pairs, scale.values.astype(np.float32)
+
+
+def _has_multiplied(form: MmaForm, d: InstructionDescriptor, o: Operands, ctas: list) -> bool:
+    """Execute an MMA of packed FP4 as machine code and return True, or do nothing: where a bit may get lost, in other
+    layouts, for faults."""
+    group, columns = form.cta_group, (o.d, o.sfa & ~(3 << 30), o.sfb & ~(3 << 30))
+    used = d.n, fp4_mma.ROWS // 32, -(-d.n // 32)
+    fits = all(at >= 0 and at + n <= COLUMNS for at, n in zip(columns, used, strict=True))
+    if form.a_in_tmem or d.m != fp4_mma.ROWS * group or d.n % fp4_mma.WIDE or not fits:
+        return False
+    loops = fp4_mma.fp4_mma()
+    if loops is None:
+        return False
+    a, _, a_end = matrix_descriptor.located(o.a, fp4_mma.ROWS, d.k, False, 4)
+    b, _, b_end = matrix_descriptor.located(o.b, d.n // group, d.k, False, 4)
+    for smem, tmem in ctas:
+        usable = (tmem.usable[at : at + n].all() for at, n in zip(columns, used, strict=True))
+        if max(a_end, b_end) > smem.size or not all(usable):
+            return False
+    places = [fp4_mma.Place.of(*cta) for cta in ctas]
+    tables = [[fp4_mma.pointer(t) for t in _tables(d.scale_type, n)] for n in (d.negate_a != d.negate_b, False)]
+    with loops.lock:
+        for place, a_at, b_at in zip(places, loops.a, loops.b):
+            seen_a = loops.operand([(place.bytes, a)], place, columns[1], *tables[0], a_at, (d.k, 1))
+            seen_b = loops.operand([(p.bytes, b) for p in places], place, columns[2], *tables[1], b_at, (1, d.n))
+            if not (seen_a and seen_b and _is_exact(d, seen_a, seen_b, loops, place, o)):
+                return False
+        for place, a_at, b_at in zip(places, loops.a, loops.b):
+            loops.multiply(place.cells, place.written, o.d, d.n, o.accumulate, a_at, b_at)
+    return True
+
+
+def _is_exact(d: InstructionDescriptor, seen_a: bytes, seen_b: bytes, loops, place, o: Operands) -> bool:
+    """Whether float32 holds all sums of an MMA. Then 2 ** q is not below 2 ** (e_max - 13), as `bound` is not above
+    2 ** (q + 24), and the tensor core truncates nothing. seen_a, seen_b: which scale factors there are."""
+    (largest_a, ea, low_a), (largest_b, eb, low_b) = (_limits(d.scale_type, seen) for seen in (seen_a, seen_b))
+    q, bound = low_a + low_b - 2, 36 * d.k * largest_a * largest_b
+    if exact_type(q, bound, ea, eb) is not np.float32:
+        return False
+    if not o.accumulate:
+        return True
+    c_max = loops.accumulator(place, o.d, d.n, q)
+    return c_max is not None and fits_float32(q, bound, c_max)
+
+
 def execute(form: MmaForm, d: InstructionDescriptor, o: Operands, ctas: list[tuple[np.ndarray, TensorMemory]]) -> None:
     """Execute a tcgen05.mma: read the operands, write D to tensor memory.
 
@@ -275,6 +334,8 @@ def execute(form: MmaForm, d: InstructionDescriptor, o: Operands, ctas: list[tup
     """
     group = form.cta_group
     assert len(ctas) == group
+    if d.scale_vec == 4 and _has_multiplied(form, d, o, ctas):
+        return
     if form.shift_a and d.m == 64:
         raise Fault("instruction-descriptor", ".ashift with M = 64")
     rows = d.m // group

@@ -74,6 +74,7 @@ JUDGING = (
     JOBS,
     timeout(300.0, "call"),
     memory(", emulated"),
+    click.option("--html", metavar="FILE", callback=writable, help="Write a page of what was found there."),
     click.option("--junit", metavar="FILE", callback=writable, help="Write the verdicts there as JUnit XML."),
     click.option("--strict", is_flag=True, help="Fail what the PTX ISA does not promise, though it is seen to work."),
     click.option("--secret", type=click.IntRange(0), help="Seed of the hidden inputs, to repeat a run."),

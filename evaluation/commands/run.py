@@ -3,9 +3,13 @@
 import importlib.metadata
 import platform
 import time
+from pathlib import Path
 from xml.etree import ElementTree
 
+from emulator.errors import EmulatorError
 from emulator.model import uncertainty
+from emulator.page import findings as page_of_findings
+from emulator.rows import WRONG, row_of, unique
 from evaluation.commands import interrupt
 from evaluation.commands.cases import chosen_cases, folder_cases, mnk, read_folder, shapes, task_cases
 from evaluation.commands.devices import OWN, checked, choose_device, describe_device
@@ -30,7 +34,7 @@ GUARANTEES_ON_GPU = (
 
 def run(
     section, submission, task, task_dir, tests, case, spec, device, json_file, schedules, jobs, timeout, memory, junit,
-    strict, secret,
+    strict, secret, html,
 ) -> int:  # fmt: skip
     """Judges the cases of a section, "tests" or "benchmarks", and shows and writes what came out.
 
@@ -54,6 +58,7 @@ def run(
         timeout=timeout,
         memory=memory,
         strict=strict,
+        events=bool(html),
         **({} if secret is None else {"secret": secret}),
     )
     screen = Screen()
@@ -70,7 +75,7 @@ def run(
     def conclude(which: list[int]) -> int:
         chosen = [[items[index] for index in which] for items in (numbers, cases)]
         verdicts = [done[index] for index in which]
-        return show_and_write(screen, section, *chosen, verdicts, options, json_file, junit)
+        return show_and_write(screen, section, *chosen, verdicts, options, json_file, junit, html)
 
     def interrupted() -> None:
         screen.line(f"interrupted: {len(done)} of {count(len(cases), 'case')} done")
@@ -102,7 +107,7 @@ def run(
 
 def show_and_write(
     screen: Screen, section: str, numbers: list[int], cases: list, verdicts: list[Verdict], options: Options,
-    json_file: str | None, junit: str | None,
+    json_file: str | None, junit: str | None, html: str | None,
 ) -> int:  # fmt: skip
     """Shows what cases came to, and writes it to the files that are wanted: the exit code. Raises Failure."""
     timed, device = options.timed, options.device
@@ -122,6 +127,8 @@ def show_and_write(
         screen.line((f"{failed} of {count(len(cases), 'case')} failed", "red"), again)
     if junit:
         write_junit(junit, section, cases, verdicts)
+    if html:
+        write_page(html, section, numbers, cases, verdicts, options)
     if json_file:
         dump_json(json_file, json_of(section, verdicts, options, replies))
     return 0 if passed and not (replies and any("error" in reply for reply in replies)) else 1
@@ -233,6 +240,28 @@ def write_junit(path: str, section: str, cases, verdicts: list[Verdict]) -> None
         ElementTree.ElementTree(suite).write(path, "utf-8", xml_declaration=True)
     except OSError as error:
         raise Failure(f"cannot write the verdicts: {error}") from None
+
+
+def write_page(path: str, section: str, numbers, cases, verdicts: list[Verdict], options: Options) -> None:
+    """Writes a page of what the emulator found, and of why other cases failed. Raises Failure.
+
+    Of source files it has the submission alone: line info may name any file of this machine.
+    """
+    found = []
+    for number, case, verdict in zip(numbers, cases, verdicts):
+        rows = [{**one, "of": f"case {number}, {one['of']}"} for one in verdict.findings]
+        if verdict.status != "pass" and all(one["class"] != WRONG for one in rows):
+            row = row_of(WRONG, EmulatorError(verdict.reason)) | {"kind": "failed"}
+            rows.append(row | {"of": f"case {number}: {case.spec}", "events": []})
+        found += rows
+    passed = sum(verdict.status == "pass" for verdict in verdicts)
+    title = f"{section} of {Path(options.submission).name}: {passed} of {count(len(cases), 'case')} passed"
+    none = f"{title}; nothing was found"
+    sources = {Path(options.submission).name: Path(options.submission)}
+    try:
+        page_of_findings.write(Path(path), title, unique(found), sources, elsewhere=False, none=none)
+    except OSError as error:
+        raise Failure(f"cannot write the page: {error}") from None
 
 
 def json_of(section: str, verdicts: list[Verdict], options: Options, replies: list[dict] | None = None) -> dict:

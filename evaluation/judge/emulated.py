@@ -6,6 +6,7 @@ touch; all else (inputs, results, checks, findings, times) this process never le
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 
 from emulator.arena import PAGE, Arena
@@ -17,6 +18,7 @@ from emulator.model.run import Recorded, TimedRun
 from emulator.model.tally import tallied
 from emulator.ptx.parse import parse
 from emulator.ptx.program import Program
+from emulator.rows import NOT_PROMISED, WRONG
 from emulator.serve.watch import watched
 from emulator.state.dependency import Dependencies
 from emulator.state.global_memory import GlobalMemory, Region
@@ -24,6 +26,7 @@ from evaluation.judge.placed import Placed
 from evaluation.judge.same_calls import pieces
 
 REGIONS = 65_536  # of the submission's that a launch may bring along
+FUNCTION, LONGEST_NAME = re.compile(r"[\w.]"), 60  # characters of a name in reports, which anybody may have made up
 _modules: dict[str, tuple] = {}  # PTX -> (module, {kernel: Program})
 
 
@@ -43,6 +46,7 @@ class Queued:
     symbols: dict[str, int]
     regions: list[tuple[int, int, str, bool]]  # start, bytes, name, read only
     options: dict  # cluster, dynamic_shared, pdl, cooperative
+    function: str = ""  # the kernel's name in reports, if that is not its own
     read: set[tuple[int, int]] = dataclasses.field(default_factory=set)  # offset, bytes of what kernels read of params
 
     @property
@@ -72,10 +76,14 @@ def internal(error: Exception) -> EmulatorError:
 class Device:
     """Runs and times the launches of one submission's process. heap: where the submission's part of the memory
     begins. strict: whether what emulator.errors.NOTES has fails; else `notes` has it, once. say: is told, in a
-    sentence now and then, how far a launch is that takes long."""
+    sentence now and then, how far a launch is that takes long. keep: is given the class (emulator/rows.py) of what is
+    found, that, and its launch, None if it could not be made."""
 
-    def __init__(self, arena: Arena, heap: int, strict: bool = False, say: Callable[[str], None] = lambda text: None):
-        self.arena, self.heap, self.strict, self.say = arena, heap, strict, say
+    def __init__(
+        self, arena: Arena, heap: int, strict: bool = False, say: Callable[[str], None] = lambda text: None,
+        keep: Callable[[str, EmulatorError, Launch | None], None] = lambda of_class, found, launch: None,
+    ):  # fmt: skip
+        self.arena, self.heap, self.strict, self.say, self.keep = arena, heap, strict, say, keep
         self.notes: list[Fault] = []
         self.memory = GlobalMemory()
         self.texts: list[str] = []
@@ -127,6 +135,7 @@ class Device:
                     "pdl": bool(message["pdl"]),
                     "cooperative": bool(message["cooperative"]),
                 },
+                "".join(FUNCTION.findall(str(message["function"])[:LONGEST_NAME])),
             )
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
             raise Garbled(f"{type(error).__name__}: {error}") from None
@@ -155,6 +164,7 @@ class Device:
         if queued.kernel not in programs:
             if queued.kernel not in module.kernels:
                 raise Fault("launch", f"the module has no kernel {queued.kernel}")
+            module.kernels[queued.kernel].function = queued.function
             programs[queued.kernel] = Program(module.kernels[queued.kernel], "ptx")
         shared = {name: v for name, v in module.variables.items() if v.space == "shared"}
         return programs[queued.kernel], queued.symbols, shared, queued.grid, queued.block, queued.params, self.memory
@@ -164,6 +174,7 @@ class Device:
         `findings`. checks: all of them, or only what keeps it from touching what the launch before may still use."""
         if self.failure is not None:
             raise self.failure
+        launch = None
         try:
             self.expose(queued.regions)
             launch = Launch(
@@ -177,7 +188,10 @@ class Device:
                 launch.run()
             queued.read |= launch.params.read
             known = {note.lines for note in self.notes}
-            self.notes += [note for note in launch.notes if note.lines not in known]
+            for note in launch.notes:
+                if note.lines not in known:
+                    self.notes.append(note)
+                    self.keep(NOT_PROMISED, note, launch)
             return counted
         except MemoryError:
             raise
@@ -185,6 +199,7 @@ class Device:
             found = error if isinstance(error, EmulatorError) else internal(error)
             self.failure = found
             self.findings.append(str(found))
+            self.keep(WRONG, found, launch)
             raise found from None
 
     def time(self, queue: list[Queued], before: list, profile: Profile, trace=None, enough=None):

@@ -9,6 +9,10 @@ from collections.abc import Callable
 import torch
 
 from emulator.arena import BASE, PAGE, Arena, Heap
+from emulator.errors import EmulatorError
+from emulator.machine.launch import Launch
+from emulator.page.findings import events
+from emulator.rows import row_of
 from evaluation.judge.emulated_trial import EmulatedTrial
 from evaluation.judge.folder_trial import FolderTrial
 from evaluation.judge.gpu_trial import GpuTrial, MeasuredTrial, measure_in_turns
@@ -33,7 +37,14 @@ class Examiner:
         say: Callable[[str], None],
     ):  # fmt: skip
         self.options, self.arena, self.heap = options, arena, heap
-        self.process = SubmissionProcess(options, nursery, self.arena, directory, judges, say)
+        self.process = SubmissionProcess(options, nursery, self.arena, directory, judges, say, self.keep)
+        self.rows: list[dict] = []  # of what was found in the case that is judged
+
+    def keep(self, of_class: str, found: EmulatorError, launch: Launch | None) -> None:
+        """Keeps a row of a finding or note."""
+        of = f"schedule {launch.schedule.seed}, launch {launch.number}" if launch else "a launch that cannot be"
+        happened = events(launch) if launch and self.options.events else []
+        self.rows.append(row_of(of_class, found) | {"of": of, "events": happened})
 
     def turn_to(self, options: Options, args: dict) -> None:
         """Gets ready for a case of these arguments under these options: the process ends if it has another Config."""
@@ -59,6 +70,7 @@ class Examiner:
     def verdict(self, case: TestCase, extra: bool, options: Options) -> Verdict:
         """Judges a case. extra: with a call more, and one with sizes near those of the case."""
         verdict = Verdict(case.spec)
+        self.rows.clear()
         try:
             self.turn_to(options, case.args)
             gpu_trial = MeasuredTrial if options.timed else GpuTrial
@@ -78,6 +90,7 @@ class Examiner:
         if "error" in (verdict.modelled or {}):
             verdict.modelled["error"] = legible(verdict.modelled["error"])
         verdict.isolation = self.process.isolation
+        verdict.findings = [*self.rows]
         return verdict
 
 

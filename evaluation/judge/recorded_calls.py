@@ -52,7 +52,7 @@ class RecordedCalls:
         trial = self.trial
         contents = trial.contents(calls)
         self.process.kill()  # the calls are the first of a process, as in any other run
-        device = emulated.Device(self.arena, THEIRS, trial.options.strict, self.process.say)
+        device = emulated.Device(self.arena, THEIRS, trial.options.strict, self.process.say, self.process.keep)
         placed = [contents.placed() for _ in range(calls)]
         try:
             for one in placed:

@@ -40,14 +40,14 @@ class SubmissionProcess:
 
     `config`: (sizes, changes) for configs.choose, or None. `device`: the emulated device that the running process
     launches on; it is the judge's. `isolation`: what keeps the process from the judge's, as of isolation.confine.
-    `say`: is told how far a long launch is.
+    `say`: is told how far a long launch is. `keep`: is given what the device finds; both as of emulated.Device.
     """
 
     def __init__(
         self, options: Options, nursery: Nursery, arena: Arena, directory: str, judges: list[int],
-        say: Callable[[str], None],
+        say: Callable[[str], None], keep: Callable,
     ):  # fmt: skip
-        self.say = say
+        self.say, self.keep = say, keep
         self.options, self.nursery, self.arena, self.directory, self.judges = options, nursery, arena, directory, judges
         self.config, self.device = None, None
         self.numbers = itertools.count(1)  # of objects
@@ -74,7 +74,7 @@ class SubmissionProcess:
             self.pid = self.nursery.start(worker.main, told, fds=(theirs.fileno(), self.arena.fd, log.fileno()))
         theirs.close()
         emulating = options.device != "cuda"
-        self.device = emulated.Device(self.arena, THEIRS, options.strict, self.say) if emulating else None
+        self.device = emulated.Device(self.arena, THEIRS, options.strict, self.say, self.keep) if emulating else None
         with self.answering("import"):
             self.isolation = self.receive().get("isolation", self.isolation)
             self.receive()

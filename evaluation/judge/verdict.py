@@ -27,6 +27,7 @@ class Options:
     extra: bool = True  # one case, which only the judge knows, gets a call more, and other sizes
     calls: int = 2  # calls per case, each with other inputs and, emulated, under another schedule; measured: the task's
     jobs: int = 2  # processes
+    events: bool = False  # whether findings come with what happened before them
     strict: bool = False  # whether what is not promised by the PTX ISA, but seen to work, fails
     timeout: float = 300.0  # seconds for one call (all calls of one timing)
     memory: float = 12.0  # GiB of private memory for an emulated case, and of the device's for what it allocates there
@@ -41,7 +42,8 @@ class Verdict:
     ulps: the largest distance of one from it, in float16 numbers; None unless all were within what the task allows.
     modelled: a reply of `modelled`, or {"error": why there is no time}, if times were to be modelled.
     isolation: what kept the submission's process from the judge's, see isolation.py. notes: what its kernels do that
-    the PTX ISA does not promise and silicon is seen to do (emulator/NOT_PROMISED.md); no reason to fail.
+    the PTX ISA does not promise and silicon is seen to do (emulator/NOT_PROMISED.md); no reason to fail. findings: rows
+    (emulator/rows.py) of what the emulator has found and of the notes, as often as it did, with `of` and `events`.
     """
 
     spec: str
@@ -54,6 +56,7 @@ class Verdict:
     modelled: dict | None = None
     isolation: str | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
+    findings: list[dict] = dataclasses.field(default_factory=list)
 
     def note(self, notes: list) -> None:
         """Keeps notes, each once."""

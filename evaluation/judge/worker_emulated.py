@@ -36,6 +36,7 @@ class EmulatedDevice:
             "kernel": kernel, "grid": list(grid), "block": list(block), "params": bytes(params).hex(), "pdl": bool(pdl),
             "cluster": list(cluster) if cluster else None, "dynamic_shared": int(dynamic_shared),
             "cooperative": bool(cooperative), "symbols": module.symbols,
+            "function": module.module.kernels[kernel].function,
             "regions": [
                 [r.start, r.size, str(r.name)[:100], bool(r.read_only)]
                 for r in self.device.memory.regions if r.start >= self.start and r.end <= self.arena.end

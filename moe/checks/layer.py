@@ -189,11 +189,14 @@ def compare(x: p.Inputs, space, output: torch.Tensor) -> Result:
     return result
 
 
-def emulated(x: p.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None = None, last: str = ""):
+def emulated(
+    x: p.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None = None, last: str = "", crowded: bool = False
+):
     """Call the layer on the emulated GPU, of which so many SMs are used; return (the tensors of space, output).
 
     The inputs may only be read, and only behind a wait for the launch before, as if that had written them. configs:
-    those of both GEMMs, if not the table's. last: the stage after which the call ends, routing or permute.
+    those of both GEMMs, if not the table's. last: the stage after which the call ends, routing or permute. crowded: as
+    of emulator.session.
     """
     tokens = x.hidden_states.shape[0]
     layer = Layer(torch.device("cpu"), x.sizes)
@@ -201,7 +204,7 @@ def emulated(x: p.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None
     if configs:
         layer.configs = lambda tokens: configs
     output = torch.full((tokens, x.sizes.hidden), math.nan, dtype=p.BF16)
-    with emulator.session(schedule=schedule, strict=True):
+    with emulator.session(schedule=schedule, strict=True, crowded=crowded):
         (*tensors, output) = emulator.device_tensors((*x.tensors(), output))
         emulator.protect(tensors)
         emulator.written(tensors)

@@ -66,6 +66,43 @@ def test_more_ctas_than_run_at_once_are_refused(shared, most):
         emulator.launch(PTX, "neighbours", most + 1, 1, [p, q], shared=shared, cooperative=True)
 
 
+# The same in an ordinary launch, with a barrier of its own, and one in which a CTA waits for the one before alone
+OWN = PTX.replace("(.param .u64 p", "(.param .u64 w, .param .u64 p").replace("mov.u32 %high, %envreg1;", "")
+OWN = OWN.replace("mov.u32 %low, %envreg2;", "").replace("mov.b64 %w, {%low, %high};", "ld.param.u64 %w, [w];")
+CHAIN = """.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry chain(.param .u64 w) {
+  .reg .b64 %w;
+  .reg .b32 %i, %now;
+  .reg .pred %t;
+  ld.param.u64 %w, [w];
+  mov.u32 %i, %ctaid.x;
+WAIT:
+  ld.acquire.gpu.global.u32 %now, [%w];
+  setp.ne.u32 %t, %now, %i;
+  @%t bra WAIT;
+  add.u32 %i, %i, 1;
+  st.release.gpu.global.u32 [%w], %i;
+  ret;
+}"""
+
+
+def test_a_grid_that_waits_for_all_of_itself_may_be_starved():
+    """Beside one of another stream that does so, too: neither has room for the rest. A cooperative launch has it."""
+    w, p, q = np.zeros((3, 12), np.uint32)
+    emulator.launch(OWN, "neighbours", 12, 1, [w, p, q])
+    w[:] = 0
+    message = r"residency: spins for ever, while 11 of 12 CTAs(.|\n)*CTA \(0, 0, 0\), PTX line 2\d"
+    with pytest.raises(emulator.EmulatorError, match=message), emulator.session(crowded=True):
+        emulator.launch(OWN, "neighbours", 12, 1, [w, p, q])
+    with emulator.session(crowded=True):
+        emulator.launch(PTX, "neighbours", 12, 1, [p, q], cooperative=True)
+        w[:] = 0
+        emulator.launch(CHAIN, "chain", 12, 1, [w])
+    assert q.tolist() == [*range(1, 12), 0] and w[0] == 12
+
+
 def test_no_other_launch_has_a_barrier():
     p, q = np.zeros((2, 4), np.uint32)
     with pytest.raises(emulator.EmulatorError, match="out-of-bounds"):

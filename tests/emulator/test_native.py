@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import weakref
 from itertools import product
 from types import SimpleNamespace
 
@@ -171,7 +172,8 @@ def group(rng, stock: dict[int, np.ndarray], n: int, uniform: bool) -> Lanes:
     return Lanes(
         R=[v[0].item() for v in taken] if uniform else taken,
         n=n, lanes=lanes, lane_mask=mask, t=0.0, pc=0, join=None, engine=SimpleNamespace(heap=[(-9.0, 0, None)]),
-        clock=SimpleNamespace(quantum=0.0, moves_data=True), warp=SimpleNamespace(live_mask=mask),
+        clock=SimpleNamespace(quantum=0.0, moves_data=True),
+        warp=SimpleNamespace(live_mask=mask, actor=SimpleNamespace(epoch=1)),
     )  # fmt: skip
 
 
@@ -359,6 +361,26 @@ def test_a_kernel_leaves_the_same(monkeypatch):
     assert not mine.error and any(mine.out) and mine.counted["global_load"] and mine.counted["global_store"]
     for name, value in vars(theirs).items():
         assert getattr(mine, name) == value, name
+
+
+def test_machine_code_keeps_no_launch(monkeypatch):
+    """It lives as long as its kernel; a launch has gigabytes of shared memory and shadows."""
+    alive = weakref.WeakSet()
+
+    class Watched(emulator.machine.launch.Launch):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            alive.add(self)
+
+    monkeypatch.setattr(emulator.device, "Launch", Watched)
+    monkeypatch.setattr(tiers, "START", -1e9)
+    monkeypatch.setattr(tiers, "CROSSING", -1e3)
+    out, given = (allocate(1024).view(np.uint32) for _ in range(2))
+    text = HEADER + MEMORY + "  "
+    for _ in range(2):
+        emulator.launch(text, "k", 2, 64, [out, given])
+        assert not alive
+    assert any(isinstance(block, tiers.Native) for block in emulator.DEVICE.module(text).program("k").blocks)
 
 
 FAULTS = {

@@ -15,6 +15,7 @@ from emulator.model.timeline import Timeline
 from emulator.model.trace import Trace
 from emulator.page import findings, hot
 from emulator.page.write import DATA, views, write
+from emulator.rows import of_runs, row_of
 from emulator.serve.run import Loud, report_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,7 +131,7 @@ def findings_page(tmp_path_factory):
     finally:
         DEVICE.session = before
     found = report_of([json.loads(line) for line in rows.read_text().splitlines()], 0, 1, events=True)
-    findings.write(page, "own.py <b>", {"runs": [found]}, {"own.py": folder / "own.py"})
+    findings.write(page, "own.py <b>", findings.of_runs([found]), {"own.py": folder / "own.py"})
     return page
 
 
@@ -143,6 +144,33 @@ def test_a_finding_has_the_lines_and_the_events_of_both_parties(findings_page):
     assert one["warp"] == warp and tracks[:3] == [f"for {warp}", warp, f"for {warp}"]  # init, arrive, the copy
     assert one["events"][-1][2] in one["message"] and one["events"][-1][2].startswith("bulk copy of warp 0")
     assert data["sources"] == {"own.py": SOURCE.splitlines()}
+
+
+def test_the_other_party_is_there_however_long_ago_it_was(monkeypatch):
+    """Of each finding the last events before it, not before the end of the launch, and the other party's."""
+    monkeypatch.setattr(findings, "MOST_EVENTS", 2)
+    again = "    mbarrier.init.shared::cta.b64 [spare], 1;\n    mbarrier.inval.shared::cta.b64 [spare];\n" * 2
+    spare = EARLY.replace(".shared .align 8 .b64 full;", ".shared .align 8 .b64 full; .shared .align 8 .b64 spare;")
+    twice = spare.replace("    .loc 1 5", f"{again}    .loc 1 5").replace("    ret;", f"{again}    ret;")
+    with emulator.session(most=9) as session:
+        kept = []
+        monkeypatch.setattr(session, "ended", lambda launch: kept.extend(findings.events(launch)))
+        emulator.launch(twice, "early", 1, 1, [allocate(64)])
+    race = next(error for error in session.errors if error.kind == "race")
+    shown = findings.before(row_of("wrong", race) | {"events": kept})
+    assert len(kept) > len(shown) and max(number for number, *_ in shown) <= race.event < kept[-1][0]
+    assert [event[2] for event in shown if event[0] == race.other][0].startswith("bulk copy of warp 0")
+
+
+def test_a_finding_of_several_schedules_is_one():
+    """Whichever of the two lines was found to be the later one; another kernel's is another."""
+    def found(schedule, here, there, kernel="k"):
+        message, where = f"what warp 0 (PTX line {there}) writes", f"kernel {kernel}, warp 1, PTX line {here}: ld"
+        fault = emulator.Fault("race", message, where)
+        return {"schedule": schedule, "findings": [row_of("wrong", fault) | {"schedule": schedule, "launch": 1}]}
+
+    one, other = of_runs([found(0, 3, 4), found(1, 4, 3), found(2, 3, 4), found(3, 3, 4, "j")])
+    assert one["of"] == "schedule 0, launch 1, and 2 times more" and other["of"] == "schedule 3, launch 1"
 
 
 @pytest.mark.thorough

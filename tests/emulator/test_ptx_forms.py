@@ -55,6 +55,8 @@ def test_small_floats_become_two_bf16():
 def test_an_undefined_part_of_a_vector_is_garbage_that_nobody_needs():
     body = "mov.b32 lo, 7; mov.b64 pair, {lo, never}; mov.b64 {x, y}, pair; st.global.b32 [o], x;"
     assert run(body, np.int32)[0] == 7
+    body = "mov.b32 lo, 7; prmt.b32 x, never, never2, 0x3340; prmt.b32 y, lo, x, 0x3210; st.global.b32 [o], y;"
+    assert run(body, np.int32)[0] == 7
 
 
 @pytest.mark.parametrize(

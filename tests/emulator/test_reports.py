@@ -18,6 +18,7 @@ import emulator
 from emulator import device
 from emulator.__main__ import cli
 from emulator.ptx.parse import parse
+from emulator.rows import places
 from emulator.serve import findings, source_lines
 from emulator.serve import run as running
 
@@ -357,6 +358,7 @@ def test_a_race_says_what_each_party_had_waited_for_last(most):
     assert str(fault).splitlines()[2:] == [f"  {line}" for line in fault.before]
     assert len(fault.lines) == 4  # kind, kernel, both lines
     row = {"class": "wrong", "kind": "race", "message": "m", "where": "w", "before": fault.before}
+    row |= {"schedule": 0, "launch": 1}
     (run,) = findings.sarif({"runs": [{"findings": [row]}]})["runs"]
     assert run["results"][0]["message"]["text"].splitlines()[2:] == list(fault.before)
 
@@ -438,7 +440,7 @@ def test_a_finding_in_a_process_that_the_script_starts_counts(tmp_path, monkeypa
     script.touch()
     assert CliRunner().invoke(cli, ["run", "--json", str(report), str(script)]).exit_code == 1
     found = {"class": "wrong", "kind": "race", "message": "m", "where": "kernel k, PTX line 1"}
-    found |= {"before": [], "schedule": 0, "launch": 0}
+    found |= {"before": [], "event": 0, "other": 0, "schedule": 0, "launch": 0}
     runs = [{"schedule": 0, "exit_status": 1, "findings": [found], "launches": []}]
     expected = {"script": str(script), "args": [], "machine": "b200", "exit_status": 1, "runs": runs}
     assert json.loads(report.read_text()) == expected
@@ -481,8 +483,9 @@ def test_findings_for_other_tools():
         {"class": "wrong", "kind": "race", "message": race, "where": where},
         {"class": "not promised", "kind": "mbarrier", "message": "m", "where": "kernel k, PTX line 5: mbarrier.init"},
     ]
+    rows = [row | {"schedule": 0, "launch": 1} for row in rows]
     report = {"runs": [{"findings": rows}, {"findings": rows[:1]}]}
-    assert findings.places(rows[0]) == [("a.py", 9), ("a.py", 7)] and findings.places(rows[1]) == [("kernel.ptx", 5)]
+    assert places(rows[0]) == [("a.py", 9), ("a.py", 7)] and places(rows[1]) == [("kernel.ptx", 5)]
     error, notice = findings.annotations(report)
     assert error.startswith("::error file=a.py,line=9,title=emulator%3A race::read of") and error.endswith("50%25%0Ax")
     assert notice.startswith("::notice file=kernel.ptx,line=5,")
@@ -491,3 +494,12 @@ def test_findings_for_other_tools():
     (related,) = run["results"][0]["relatedLocations"]
     assert related["physicalLocation"]["region"]["startLine"] == 7
     assert {"race", "mbarrier"} <= {rule["id"] for rule in run["tool"]["driver"]["rules"]}
+
+
+def test_a_kernel_is_called_as_its_function_is(monkeypatch):
+    """Of a method with the class whose object CuTe DSL has put into the name."""
+    monkeypatch.setattr(source_lines, "_calls", [(("/a/b.py", 7, name),) for name in ("kernel", "kernel_two")])
+    method = "kernel_cutlass_kernel_submissionGroupGemm_object_at__tensorptri64gmem_0"
+    assert source_lines.function_of(method) == "GroupGemm.kernel"
+    assert source_lines.function_of("kernel_cutlass_kernel_two_tensorptri64gmem_0") == "kernel_two"
+    assert source_lines.function_of("kernel_cutlass_other_tensorptri64gmem_0") == ""

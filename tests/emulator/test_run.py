@@ -12,6 +12,8 @@ from click.testing import CliRunner
 import emulator
 from emulator.__main__ import cli
 from emulator.device import DEVICE
+from emulator.errors import Fault
+from emulator.rows import row_of
 from emulator.serve import watch
 from emulator.serve.run import Loud, summary
 
@@ -136,6 +138,8 @@ def test_schedule_reaches_the_children(tmp_path):
     script = """
 import subprocess, sys
 from emulator.device import DEVICE
+from emulator.errors import Fault
+from emulator.rows import row_of
 print(DEVICE.session.schedule.seed, DEVICE.session.checks, flush=True)
 subprocess.run([sys.executable, "-c", "import torch\\nfrom emulator.device import DEVICE\\n"
                 "print(DEVICE.session.schedule.seed, DEVICE.session.checks)"])
@@ -317,7 +321,10 @@ def test_summary():
     assert summary(runs) == "3 launches, 8 schedules, 0 findings, outputs equal in all"
     runs[4]["launches"] = [launch, {"kernel": "k", "wrote": [["out", "13"]]}, launch]
     assert summary(runs).endswith("outputs DIFFER: out after launch 2 (k), under schedules 0 and 4")
-    runs[4]["launches"], runs[5]["findings"] = [launch], [{"class": "wrong"}]
+    race = row_of("wrong", Fault("race", "m")) | {"launch": 1}
+    runs[4]["launches"] = [launch]
+    for seed in (5, 6):  # one mistake
+        runs[seed]["findings"] = [race | {"schedule": seed}]
     assert summary(runs) == "1 to 3 launches, 8 schedules, 1 finding"
 
 

@@ -14,6 +14,7 @@ import torch
 from click.testing import CliRunner
 
 import utils
+from emulator.page.write import DATA
 from evaluation import ROOT
 from evaluation.commands import interrupt, model_process, moe_tasks, options
 from evaluation.commands import run as running
@@ -64,6 +65,45 @@ def test_test_passes_and_writes_json(run, tmp_path):
     (isolation,) = result.pop("isolation")
     assert "the judge's memory and files out of reach" in isolation
     assert result == {"command": "test", "geomean_us": None, "kind": "none", "secret": 5}
+
+
+def findings_of(page) -> dict:
+    return json.loads(DATA.search(page.read_text())[1])
+
+
+def test_a_page_of_what_was_found(honest, run, tmp_path):
+    """Both parties, what happened before, and the submission's text, but of no file that only line info names."""
+    page, tiny = tmp_path / "page.html", (ROOT / "tests" / "tiny_kernel.py").read_text()
+    lines = ".loc 1 2 0\n    cp.async.bulk", ".loc 2 1 0\n    ld.shared.u32 %r5, [words];"
+    for line in lines:
+        tiny = tiny.replace(line.partition("\n    ")[2], line, 1)
+    files = "}\n.file 1 \"submission.py\"\n.file 2 \"/etc/passwd\"\n\"\"\""
+    honest.write_text(tiny.replace("race: bool = False", "race: bool = True").replace('}\n"""', files, 1))
+    sizes = "n: [16]; k: [64]; g: 1; seed: 3"
+    code, output = run("test", "--spec", f"m: [2]; {sizes}", "--spec", f"m: [3]; {sizes}", "--html", str(page))
+    assert code == 1 and "case 1: race" in output
+    data = findings_of(page)
+    (one,) = data["findings"]  # of both cases
+    assert data["title"] == "tests of submission.py: 0 of 2 cases passed"
+    assert one["of"] == "case 0, schedule 0, launch 0, and 1 time more" and one["where"].startswith("kernel gemm, warp")
+    assert (one["here"], one["there"]) == ([[["/etc/passwd", 1]]], [[["submission.py", 2]]])
+    assert list(data["sources"]) == ["submission.py"]
+    assert [event for event in one["events"] if event[0] == one["other"] and event[2].startswith("bulk copy of warp")]
+
+
+def test_a_page_of_results_that_are_wrong_or_right(tmp_path):
+    """Without a finding the page has the reason; where all passed, it says so."""
+    page, options = tmp_path / "page.html", verdict.Options("sub.py", "emulated")
+    cases = [SimpleNamespace(spec="m: 1"), SimpleNamespace(spec="m: 2")]
+    right, wrong = verdict.Verdict("m: 1", "pass", ""), verdict.Verdict("m: 2", reason="group 0: <b> of 4 differ")
+    running.write_page(str(page), "tests", [0, 4], cases, [right, wrong], options)
+    (one,) = findings_of(page)["findings"]
+    assert (one["kind"], one["message"], one["of"]) == ("failed", "group 0: <b> of 4 differ", "case 4: m: 2")
+    assert "<b>" not in page.read_text()  # it stands inside of a script element
+    running.write_page(str(page), "tests", [0], cases[:1], [right], options)
+    assert findings_of(page) | {"title": ""} == {
+        "title": "", "findings": [], "none": "tests of sub.py: 1 of 1 case passed; nothing was found", "sources": {},
+    }  # fmt: skip
 
 
 def test_one_wrong_element_in_one_case_fails_the_run(run, honest, tmp_path):
@@ -190,7 +230,12 @@ def test_one_sentence_for_bad_input(run, arguments, sentence):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["test", "--json"], ["test", "--junit"], ["check", "--json"], ["profile", "--out"], ["sweep", "--results"]],
+    [
+        *(["test", option] for option in ("--json", "--junit", "--html")),
+        ["check", "--json"],
+        ["profile", "--out"],
+        ["sweep", "--results"],
+    ],
 )
 def test_what_cannot_be_written_is_said_before_the_work(run, honest, arguments):
     honest.unlink()  # which the work would miss

@@ -242,7 +242,7 @@ def test_geometric_mean_needs_every_case():
 
 
 def queued(kernel: str, blocks: int = 1, params: bytes = b"", read=()) -> Queued:
-    return Queued("", kernel, (blocks, 1, 1), (32, 1, 1), params, {}, [], {"pdl": False}, set(read))
+    return Queued("", kernel, (blocks, 1, 1), (32, 1, 1), params, {}, [], {"pdl": False}, read=set(read))
 
 
 def test_calls_differ_by_what_their_kernels_read():

@@ -65,26 +65,23 @@ def test_routing_orders_of_events(check, sizes):
         assert check.check_routing(x, check.emulated(x, schedule, 3, last="routing")[0]) is None
 
 
-def on_one_sm(check, sizes) -> None:
-    """Route 80 tokens in 5 CTAs that wait for each other, where 4 fit: as if others' kernels had all other SMs."""
-    x = check.case("random", sizes, 80, 32)
-    with emulator.DEVICE.as_chip(dataclasses.replace(emulator.DEVICE.chip, sms=1)):
-        check.emulated(x, last="routing")
-
-
 @unless(MACHINE == "h200")
 def test_routing_waits_for_no_cta_that_need_not_be_there(check, sizes, monkeypatch):
-    """Its launch is cooperative: refused where its CTAs cannot run all at once. One that is not would hang."""
+    """Its launch is cooperative: refused where its CTAs cannot run all at once. Grids of one that is not would starve
+    each other."""
     from moe import layer
     from moe.kernels import routing
 
-    with pytest.raises(emulator.EmulatorError, match="cudaErrorCooperativeLaunchTooLarge"):
-        on_one_sm(check, sizes)
+    x = check.case("random", sizes, 80, 32)  # 5 CTAs, of which 4 fit on an SM
+    one_sm = dataclasses.replace(emulator.DEVICE.chip, sms=1)
+    with emulator.DEVICE.as_chip(one_sm), pytest.raises(emulator.EmulatorError, match="CooperativeLaunchTooLarge"):
+        check.emulated(x, last="routing")
+    check.emulated(x, last="routing", crowded=True)
     monkeypatch.setattr(routing, "COOPERATIVE", False)
     layer.routing_program.cache_clear()
     try:
-        with pytest.raises(emulator.EmulatorError, match="spins for ever(.|\n)*1 of 5 CTAs of the grid have not star"):
-            on_one_sm(check, sizes)
+        with pytest.raises(emulator.EmulatorError, match="residency: spins for ever, while 4 of 5 CTAs have not sta"):
+            check.emulated(x, last="routing", crowded=True)
     finally:
         layer.routing_program.cache_clear()
 

@@ -61,6 +61,7 @@ def _ld(w, i, m):
     order, scope = _order(m)
     strong = "" if order == "weak" else f", 'sys{'+' * (order == 'acquire')}'" if scope == "sys" else ", True"
     space = "global" if i.op.startswith("ld.global.nc") else _space(m)
+    strong += ", nc=True" * ("nc" in i.parts)
     m.drop(*CACHE_HINTS)
     count, kind = _vector(m), m.type()
     bits = width(kind)
