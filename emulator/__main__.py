@@ -165,10 +165,15 @@ def compare(machine, launches, jobs, json_file, html, a, b):
         if not shlex.split(side) or not Path(shlex.split(side)[0]).is_file():
             raise click.UsageError(f"there is no script {side!r}")
     try:
-        found = variants.compare((a, b), variants.Wanted(machine, launches, min(2, jobs)), html and Path(html))
+        found, ended = variants.compare((a, b), variants.Wanted(machine, launches, min(2, jobs)), html and Path(html))
     except EmulatorError as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"A: {a}\nB: {b}")
+    if found["difference_us"] is None:
+        said = (f"{name} {us:.2f} us" if us else f"{name} is not done" for name, us in zip("AB", found["us"]))
+        click.echo(f"interrupted: {', '.join(said)} (modelled, profile {machine})")
+        write_json(json_file, found)
+        sys.exit(128 + ended)
     rows = variants.rows(found)
     width = max(len(row[0]) for row in rows)
     for name, *figures in rows:
@@ -199,13 +204,16 @@ def sweep(machine, launches, jobs, json_file, grid, checked, script, args):
         tried = variants.variants([script, *args], parse_grid(grid))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    ranked = variants.sweep(tried, variants.Wanted(machine, launches, min(jobs, len(tried))), checked)
+    ranked, ended = variants.sweep(tried, variants.Wanted(machine, launches, min(jobs, len(tried))), checked)
     for place, one in enumerate(ranked, 1):
         click.echo(f"{place:3} {one.us:9.2f} us  {one.name}" if one.us else f"  - not ranked    {one.name}: {one.why}")
     click.echo(f"us: to the end of the last launch, modelled, not measured (profile {machine}; emulator/VALIDATION.md)")
     rows = [{"values": one.values, "us": one.us, "why": one.why, "report": one.report} for one in ranked]
     write_json(json_file, {"kind": "modelled", "script": script, "args": list(args), "ranking": rows})
-    sys.exit(0 if all(one.us for one in ranked) else 1)
+    if ended:
+        done = sum(one.why != variants.INTERRUPTED for one in ranked)
+        click.echo(f"interrupted: {done} of {len(ranked)} done", err=True)
+    sys.exit(128 + ended if ended else 0 if all(one.us for one in ranked) else 1)
 
 
 def write_json(path: str | None, report: dict) -> None:

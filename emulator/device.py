@@ -65,7 +65,15 @@ class LoadedModule:
                     )
                     region.device = DEVICE.index
                     found[v.name] = array.ctypes.data
+            self._initialise(found)
         return found
+
+    def _initialise(self, places: dict[str, int]) -> None:
+        """Write addresses of variables into others that are initialised with them; those of functions stay 0."""
+        for v in self.module.variables.values():
+            for at, name, behind in v.addresses if v.name in places else ():
+                if name in places:
+                    ctypes.c_uint64.from_address(places[v.name] + at).value = places[name] + behind
 
     def program(self, kernel: str) -> Program:
         if kernel not in self.programs:

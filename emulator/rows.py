@@ -38,7 +38,7 @@ def places(finding: dict) -> list[tuple[str, int]]:
 
 
 def unique(findings: Iterable[dict]) -> list[dict]:
-    """Return the first row of each mistake: one kind at the same lines of a kernel, whoever of the parties came first.
+    """Return the first row of each mistake: one class and kind at the same lines of a kernel, whoever came first there.
 
     `of` of what is returned counts the others: `schedule 0, launch 1, and 7 times more`.
     """
@@ -46,7 +46,7 @@ def unique(findings: Iterable[dict]) -> list[dict]:
     count: dict[tuple, int] = {}
     for finding in findings:
         at = tuple(sorted(places(finding))) or finding["message"]
-        key = finding["kind"], *_KERNEL.findall(finding["where"])[:1], at
+        key = finding["class"], finding["kind"], *_KERNEL.findall(finding["where"])[:1], at
         first.setdefault(key, finding)
         count[key] = count.get(key, 0) + 1
     more = {key: f", and {n - 1} time{'s' * (n > 2)} more" * (n > 1) for key, n in count.items()}

@@ -35,6 +35,8 @@ class Fp4Layer(Layer):
     hidden_states are bf16. biased: whether both GEMMs add a bias.
     """
 
+    scaled = False
+
     def __init__(self, device: torch.device, sizes: Sizes, activation: Activation, biased: bool = False):
         super().__init__(device, sizes, activation)
         self.biased = biased
@@ -62,12 +64,16 @@ class Fp4Layer(Layer):
             Part("quantised", BF16, (0,)), Part("quantised_scale", F32, (0,)),
         ]  # fmt: skip
 
+    def compile_gemm1(self, config: Config) -> None:
+        """Compile GEMM1's kernel."""
+        launcher(self.torch_device, config)
+
     def permute(self, x: Fp4Inputs, space: Space) -> None:
         """From m_indptr and rows to permuted."""
         tensors = x.hidden_states.data_ptr(), 0, space.m_indptr, space.rows, space.permuted, 0
         grid = permute.grid_of(space.total, self.sms)
         sizes = x.hidden_states.shape[0], 2 * self.sizes.hidden, space.total, self.sizes.local, grid
-        permute_program(self.torch_device, False)(*tensors, *sizes, self.device.stream())
+        permute_program(self.torch_device, self.scaled)(*tensors, *sizes, self.device.stream())
 
     def gemm1(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and permuted to c."""

@@ -234,8 +234,11 @@ def room_of(tokens: int) -> int:
 class Layer:
     """The layer's kernels for these sizes on one GPU. Each stage is one launch, and can be called on its own.
 
-    quantises: whether scratch memory has room for tokens that come in bf16 (moe.experts).
+    quantises: whether scratch memory has room for tokens that come in bf16 (moe.experts). scaled: whether the tokens
+    that permute copies have scales.
     """
+
+    scaled = True
 
     def __init__(
         self, device: torch.device, sizes: Sizes, activation: Activation = Activation(), quantises: bool = False
@@ -335,15 +338,17 @@ class Layer:
         if not self.device.is_current():
             raise ValueError(f"hidden_states is on {self.torch_device}, but must be on torch's current device")
 
-    def compile(self, tokens: int, bias: torch.dtype) -> None:
-        """Compile what `launch` needs for this many tokens."""
+    def compile(self, tokens: int) -> None:
+        """Compile what `multiply` launches for this many tokens."""
         first, second = self.configs(tokens)
-        routing_program(self.torch_device, bias is F32)
         if first.permuted:
-            permute_program(self.torch_device)
-        gemm1_program(self.torch_device, first)
+            permute_program(self.torch_device, self.scaled)
+        self.compile_gemm1(first)
         launcher(self.torch_device, second)
-        finalise_program(self.torch_device, self.sizes.slots)
+
+    def compile_gemm1(self, config: Config) -> None:
+        """Compile GEMM1's kernel."""
+        gemm1_program(self.torch_device, config)
 
     def stages(self, tokens: int) -> tuple[str, ...]:
         """List what is launched, in this order."""
@@ -390,7 +395,7 @@ class Layer:
         tensors = *hidden, space.m_indptr, space.rows, space.permuted, space.permuted_scale
         grid = permute.grid_of(space.total, self.sms)
         sizes = x.hidden_states.shape[0], self.sizes.hidden, space.total, self.sizes.local, grid
-        permute_program(self.torch_device)(*tensors, *sizes, self.device.stream())
+        permute_program(self.torch_device, self.scaled)(*tensors, *sizes, self.device.stream())
 
     def gemm1(self, x: Inputs, space: Space, config: Config) -> None:
         """From m_indptr and rows, or what permute left, to c, c_scale."""

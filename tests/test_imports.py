@@ -11,7 +11,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # of a whole product (no dot) is its own `__init__.py` alone: every room of a product has a floor here.
 FLOORS = (
     *(f"emulator.{room}" for room in ("errors", "rows", "chip", "arena", "grid")),
-    *(f"emulator.{room}" for room in ("formats", "ptx", "state", "native", "units")),
+    *(f"emulator.{room}" for room in ("formats", "ptx")),
+    *(f"emulator.native.{name}" for name in ("llvm", "loops", "happened")),
+    *(f"emulator.{room}" for room in ("state", "native", "units")),
     *(f"emulator.{room}" for room in ("machine", "model", "page", "device", "serve")),
     *("emulator", "emulator.outputs", "emulator.__main__", "emulator.pytest_plugin", "emulator.speed"),
     *(f"moe.{room}" for room in ("problem", "device", "operands", "scratch", "kernels", "tuning", "calls")),

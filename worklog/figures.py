@@ -5,7 +5,8 @@ submission.py:pdl=False,prefetch=0 --json FILE` and `python eval.py benchmark --
 case 1 of the latter by a run of its own.
 results/emulator_speed.json has what `python -m emulator.speed --json FILE` measured, before and now.
 results/public.json has what a leaderboard says of others.
-tests/public/record.json has what became of public scripts on the emulator, as `python -m tests.public` wrote it.
+tests/public/record.json has what became of public scripts on the emulator, as `python -m tests.public` wrote it;
+drawn.json beside it, of tests drawn from Triton's own, as `python -m tests.public.drawn` did.
 emulator/model/whole_kernels.json has what others published of B200s, and what the timing model says of their kernels;
 intervals of modelled times are of it as it is now, whatever the runs said.
 silicon/entry/h200_loads.json has what an H200 measured.
@@ -23,6 +24,7 @@ from emulator.model import uncertainty
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
+DRAWN = ROOT / "tests" / "public" / "drawn.json"
 SCRIPTS = ROOT / "tests" / "public" / "record.json"
 LOADS = ROOT / "silicon" / "entry" / "h200_loads.json"
 AS_SUBMITTED = "PDL, L2 prefetch before the wait"
@@ -70,6 +72,11 @@ def speed() -> dict:
 def scripts() -> dict[str, dict[str, dict]]:
     """Return the record of `python -m tests.public`: name of a script -> machine -> its row."""
     return json.loads(SCRIPTS.read_text())
+
+
+def drawn() -> dict[str, dict]:
+    """Return the record of `python -m tests.public.drawn`: machine -> counts of verdicts, and what did not pass."""
+    return json.loads(DRAWN.read_text())
 
 
 def points_of(kernel: str, in_a_row: bool = True) -> list[dict]:

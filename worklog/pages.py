@@ -12,12 +12,13 @@ import argparse
 import itertools
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from emulator.model import ranking, uncertainty
 from moe.measure.markdown import markdown
-from tests.public.cases import CASES
+from tests.public.cases import CASES, explanation
 from worklog import figures, picture
 from worklog.figures import ROOT, Row
 
@@ -222,6 +223,23 @@ def public_scripts() -> str:
     return markdown(["script", "B200", "H200", "why"], rows)
 
 
+def drawn_tests() -> str:
+    """Write the table of the tests drawn from Triton's test_core.py: how many pass, and why the others do not."""
+    record = figures.drawn()
+    machines = [m for m in ("b200", "h200") if m in record]
+    counts = [record[m]["counts"] for m in machines]
+    ran = [sum(n for kind, n in count.items() if kind != "skipped") for count in counts]
+    rows = [["**pass**", *(f"{count['agrees']} of {n}" for count, n in zip(counts, ran)), ""]]
+    reasons = {}
+    for machine in machines:
+        for row in record[machine]["others"]:
+            key = row["test"].partition("[")[0], row["verdict"], explanation(row["test"]) or row["why"][:160]
+            reasons.setdefault(key, Counter())[machine] += 1
+    for (test, verdict, why), found in reasons.items():
+        rows.append([f"{test}: {verdict}", *(str(found[m]) for m in machines), why.replace("|", "\\|")])
+    return markdown(["test", *(m.upper() for m in machines), "why"], rows)
+
+
 def any_task() -> str:
     """Write the table of others' tasks: the verdicts on the template, on a right submission, and on an edited one."""
     rows = []
@@ -234,7 +252,7 @@ def any_task() -> str:
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"standing": lambda: standing(figures.group_gemm()), "exam": exam},
     "emulator/README.md": {"speed": speed},
-    "emulator/PUBLIC.md": {"public": public_scripts},
+    "emulator/PUBLIC.md": {"public": public_scripts, "drawn": drawn_tests},
     "docs/dual.md": {"standing": lambda: standing(figures.dual_gemm())},
     "docs/any_task.md": {"any_task": any_task},
     "emulator/VALIDATION.md": {

@@ -376,6 +376,7 @@ def carry_sub(a, b, c, bits: int):
 # -- floats ------------------------------------------------------------------------------------------------------------
 NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FF8000000000000}
 INFINITY = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000, "f64": 0x7FF0000000000000}  # the bits of the exponent too
+HIGH = 0xFFFFFFFF00000000  # of a double, what its approximations look at and give
 WIDTH = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 
 
@@ -610,6 +611,20 @@ def approx(name: str, a, ftz=False, kind="f32"):
         "tanh": np.tanh,
     }[name]
     return finish(f(x), None, kind, "rn", ftz, False, False, a)
+
+
+def approx_high(name: str, a):
+    """rcp and rsqrt.approx.ftz.f64: of the high 32 bits of a, in the high 32 bits of the result, rounded to nearest."""
+    high = np.asarray(a, np.uint64) & np.uint64(HIGH)
+    high = np.where(high & np.uint64(INFINITY["f64"]), high, high & np.uint64(1 << 63))  # subnormals are zeros
+    with np.errstate(all="ignore"):
+        x = high.view(np.float64)
+        y = 1 / x if name == "rcp" else np.where(x == 0, 1 / x, 1 / np.sqrt(x))
+    bits = np.ascontiguousarray(y).view(np.uint64)
+    rounded = bits + np.uint64(0x7FFFFFFF) + (bits >> np.uint64(32) & np.uint64(1)) & np.uint64(HIGH)
+    out = np.where(rounded & np.uint64(INFINITY["f64"]), rounded, bits & np.uint64(1 << 63))
+    out = np.where(np.isnan(y), np.uint64(NAN["f64"]), np.where(np.isinf(y), bits, out))
+    return out if is_array(a) else int(out)
 
 
 def fminmax(kind: str, is_max: bool, a, b, ftz=False, nan=False, xorsign=False, absolute=False):

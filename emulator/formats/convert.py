@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from .alu import MASK, NAN, U, arr, back, extend, finish, is_array, operands, resize, round_float, signed, to_float
+from .alu import (
+    MASK,
+    NAN,
+    U,
+    arr,
+    back,
+    extend,
+    finish,
+    is_array,
+    join16,
+    operands,
+    resize,
+    round_float,
+    signed,
+    to_float,
+)  # fmt: skip
 from .element_types import E2M1, E2M3, E3M2, E4M3, E5M2
 
 
@@ -65,6 +80,20 @@ def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False
         v = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[integer](v)
         mode = "rn"
     return finish(v, None, to, mode, ftz and to == "f32", sat, relu, x)
+
+
+def to_f16x2(hi, lo):
+    """cvt.rn.f16x2.f32: two floats to nearest, lo in the low half."""
+    if not (is_array(hi) and is_array(lo)):
+        return join16(*(float_to_float(x, "f32", "f16") for x in (lo, hi)))
+    wide = np.empty((len(lo), 2), np.uint32)
+    wide[:, 0], wide[:, 1] = lo, hi
+    wide = wide.view(np.float32)
+    halves = wide.astype(np.float16).view(np.uint16)
+    nan = np.isnan(wide)
+    if nan.any():
+        halves[nan] = NAN["f16"]
+    return halves.view(np.uint32).ravel()
 
 
 def to_tf32(x, mode: str, relu: bool = False, satfinite: bool = False):

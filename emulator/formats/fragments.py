@@ -3,6 +3,8 @@
 Implements the register fragments of PTX ISA 9.7.15.5.1 (figures for A, m64k16, m64k8, m64k32; D, m64nN): warp w of the
 warpgroup has rows 16 w to 16 w + 15; and those of 9.7.14.5, which are alike for all shapes in words of 32 bits, of 64
 for f64. Registers are uint32 [count, 32]: of 32 bits, a lane each.
+
+The last two are of ldmatrix and stmatrix of 8-bit elements (9.7.14.5.15-16), which transpose them.
 """
 
 from __future__ import annotations
@@ -50,3 +52,21 @@ def store_d(d: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(pairs).view(np.uint32).reshape(-1, 32)
     unsigned = np.uint64 if d.itemsize == 8 else np.uint32
     return np.ascontiguousarray(pairs.transpose(0, 1, 4, 2, 3)).view(unsigned).reshape(-1, 32)
+
+
+def store_transposed_bytes(matrix: np.ndarray) -> list[np.ndarray]:
+    """The two registers of ldmatrix.m16n16.trans of a matrix as it lies in memory, uint8 [16, 16].
+
+    Lane t has the rows 4 (t % 4) to 4 (t % 4) + 3 of column t / 4, and in the second register those of t / 4 + 8.
+    """
+    parts = matrix.reshape(4, 4, 2, 8)  # [t % 4, byte, register, t / 4]
+    return list(parts.transpose(2, 3, 0, 1).reshape(2, 128).view(np.uint32))
+
+
+def load_transposed_bytes(registers: np.ndarray) -> np.ndarray:
+    """The matrices of stmatrix.m16n8.trans as they come to lie in memory, uint8 [count, 8, 16]; registers [count, 32].
+
+    Lane t has the rows 2 (t % 4) and the next, of column t / 4 in its lower two bytes, of t / 4 + 8 in the others.
+    """
+    parts = np.ascontiguousarray(registers, np.uint32).view(np.uint8).reshape(-1, 8, 4, 2, 2)
+    return parts.transpose(0, 2, 4, 3, 1).reshape(-1, 8, 16)  # [count, t % 4, row, half of the columns, t / 4]

@@ -64,6 +64,30 @@ def shuffle(lanes: np.ndarray, mode: str, a, b, c):
     return (int(values[0]), bool(ok[0])) if n == 1 else (values, ok)
 
 
+def _each_mask(operation):
+    """Let lanes whose member masks differ carry an operation out apart. members: one mask, or an array [n]."""
+
+    @functools.wraps(operation)
+    def apart(lanes: np.ndarray, *values, members=0):
+        if not alu.is_array(members) or (members == members[0]).all():
+            return operation(lanes, *values)
+        parts = []
+        for mask in np.unique(members).tolist():
+            at = np.flatnonzero(members == mask)
+            found = operation(lanes[at], *(v[at] if alu.is_array(v) else v for v in values))
+            parts.append((at, found if isinstance(found, tuple) else (found,)))
+        results = []
+        for k, first in enumerate(parts[0][1]):
+            whole = np.zeros(len(lanes), bool if isinstance(first, bool) else np.uint32)
+            for at, found in parts:
+                whole[at] = found[k]
+            results.append(whole)
+        return tuple(results) if len(results) > 1 else results[0]
+
+    return apart
+
+
+@_each_mask
 def vote(lanes: np.ndarray, mode: str, p):
     """vote.sync (9.7.13.9) of a predicate."""
     if mode == "ballot":
@@ -75,6 +99,7 @@ def vote(lanes: np.ndarray, mode: str, p):
     return bool(p.all() if mode == "all" else p.any())
 
 
+@_each_mask
 def match_any(lanes: np.ndarray, a):
     """match.any.sync (9.7.13.10): for each lane the mask of those that have its value."""
     values, masks = as_array(a, len(lanes), 64).tolist(), {}
@@ -84,6 +109,7 @@ def match_any(lanes: np.ndarray, a):
     return int(out[0]) if len(lanes) == 1 else out
 
 
+@_each_mask
 def match_all(lanes: np.ndarray, a):
     """match.all.sync (9.7.13.10): (mask of all lanes if they have one value, else 0; whether they have)."""
     same = len(set(as_array(a, len(lanes), 64).tolist())) == 1
@@ -96,12 +122,14 @@ REDUCTIONS = {
 }  # fmt: skip
 
 
+@_each_mask
 def reduce(lanes: np.ndarray, mode: str, a, sign: bool) -> int:
     """redux.sync (9.7.13.12) of 32-bit integers."""
     values = as_array(a, len(lanes))
     return int(REDUCTIONS[mode].reduce(alu.signed(values, 32) if sign else values)) & alu.MASK[32]
 
 
+@_each_mask
 def reduce_float(lanes: np.ndarray, mode: str, a, absolute: bool, nan: bool) -> int:
     """redux.sync of f32: min and max. -0 is less than +0; NaNs count with .NaN, or where there is nothing else."""
     values = as_array(a, len(lanes)) & np.uint32(0x7FFFFFFF if absolute else alu.MASK[32])

@@ -113,6 +113,19 @@ def chunks(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> np.n
     return located(desc, rows, k, mn_major, elem_bits)[0]
 
 
+@lru_cache(maxsize=8192)
+def words(desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> np.ndarray:
+    """The 4-byte words of shared memory that the operand occupies: addresses / 4, int64, in a cached array."""
+    return words_of(chunks(desc, rows, k, mn_major, elem_bits))
+
+
+def words_of(chunks: np.ndarray) -> np.ndarray:
+    """The words of 16-byte chunks, which are named by their numbers."""
+    found = (chunks.reshape(-1, 1) * 4 + np.arange(4)).ravel()
+    found.flags.writeable = False
+    return found
+
+
 def load_operand(smem: np.ndarray, desc: int, rows: int, k: int, mn_major: bool, elem_bits: int) -> np.ndarray:
     """Fetch an operand from `smem` (uint8, indexed by shared offset, a multiple of 16 bytes long) in logical order.
 

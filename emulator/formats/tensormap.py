@@ -3,7 +3,8 @@
 PTX ISA 5.5.8 (tensor-map, opaque), 9.7.9.28 (`tensormap.replace`) and the argument rules of the driver's
 `cuTensorMapEncodeTiled`. The bit layout is not documented. `FIELDS` was recovered by varying one argument at a time, of
 the host code that CuTe DSL emits (it packs the words itself) and of the driver on an H200; both agree on every field
-below except `version` and `large`, which only CuTe DSL sets. Only the first 64 bytes carry meaning.
+below except `version` and `large`, which only CuTe DSL sets. Only the first 64 bytes carry meaning. How a map of
+im2col mode is stored is not known: `IM2COL_FIELDS`, in bits that are zero in tiled maps or their boxes', is ours alone.
 Rules: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html
 """
 
@@ -37,7 +38,17 @@ FIELDS = {
     "element_stride": (416, 3),  # minus 1; 3 * i bits on
     "box": (440, 8),  # minus 1; 8 * i bits on
 }
-RESERVED = ((86, 10), (240, 16), (431, 9))  # zero in every sample
+RESERVED = ((240, 16), (431, 9))  # zero in every sample, as `mode` is
+IM2COL = 0x2A5  # the mode, which no tiled map has by a bit or two that are wrong
+IM2COL_FIELDS = {
+    "mode": (86, 10),
+    "channels": (440, 8),  # minus 1
+    "pixels": (448, 10),  # minus 1
+    "lower": (464, 16),  # corners by dimension from W on, as many bits each as CORNER_BITS says
+    "upper": (480, 16),
+}
+FIELDS |= IM2COL_FIELDS
+CORNER_BITS = {3: 16, 4: 8, 5: 5}  # of a signed offset, by rank (cuTensorMapEncodeIm2col)
 
 BITS = {
     "u8": 8, "u16": 16, "u32": 32, "s32": 32, "u64": 64, "s64": 64, "f16": 16, "bf16": 16, "f32": 32, "f32.ftz": 32,
@@ -97,12 +108,13 @@ class TensorMap:
         if self.elem in PADDED:
             row_bits = 8 * self.placed_row_bytes
         require(1 <= rank <= 5, "rank must be 1..5")
-        require(len(self.box) == len(self.element_strides) == len(self.strides_bytes) + 1 == rank, "ranks must agree")
+        require(len(self.element_strides) == len(self.strides_bytes) + 1 == rank, "ranks must agree")
         require(0 <= self.address < 1 << 64 and self.address % 16 == 0, "the address must be a multiple of 16")
         require(all(0 < dim <= 1 << 32 for dim in self.dims), "dimensions must be 1..2**32")
         require(all(0 <= stride < 1 << 40 and stride % 16 == 0 for stride in self.strides_bytes),
                 "strides must be multiples of 16 below 2**40")  # fmt: skip
-        require(all(0 < box <= 256 for box in self.box), "box sizes must be 1..256")
+        for held, rule in self._rules_of_box():
+            require(held, rule)
         require(all(1 <= step <= 8 for step in self.element_strides), "element strides must be 1..8")
         require(row_bits % 128 == 0, "the inner box size must be a multiple of 16 bytes")
         require(self.elem != "b4x16" or self.dims[0] % 2 == 0, "a 4-bit tensor needs an even inner dimension")
@@ -116,6 +128,13 @@ class TensorMap:
             require(self.box[0] == PADDED_BOX, "and a box of 128 elements")
             require(self.swizzle in (0, 128), "and no swizzle but that of 128 bytes")
         require(not self.oob_nan or self.elem in FLOATS, "NaN fill needs a floating-point type")
+
+    def _rules_of_box(self) -> list[tuple[bool, str]]:
+        """The rules about the box: whether each holds, and its words."""
+        return [
+            (len(self.box) == self.rank, "ranks must agree"),
+            (all(0 < box <= 256 for box in self.box), "box sizes must be 1..256"),
+        ]
 
     @property
     def rank(self) -> int:
@@ -166,6 +185,34 @@ class TensorMap:
         return (self.swizzle or self.placed_row_bytes) * prod(self.extent[1:])
 
 
+@dataclass(frozen=True)
+class Im2colMap(TensorMap):
+    """A tensor map of im2col mode (PTX ISA 5.5.4): dimensions are C, W, H, D, N or fewer, box is (channels, pixels).
+
+    lower, upper: corners of the box in which pixels are counted, from W on: from `lower` to dims - 1 + `upper`.
+    """
+
+    lower: tuple[int, ...] = ()
+    upper: tuple[int, ...] = ()
+
+    def _rules_of_box(self) -> list[tuple[bool, str]]:
+        reach = 1 << CORNER_BITS.get(self.rank, 1) - 1
+        corners = (*self.lower, *self.upper)
+        return [
+            (3 <= self.rank <= 5, "the rank of im2col mode must be 3..5"),
+            (len(self.box) == 2 and 0 < self.box[0] <= 256, "channels of a pixel must be 1..256"),
+            (0 < self.box[1] <= 1024, "pixels of a column must be 1..1024"),
+            (len(self.lower) == len(self.upper) == self.rank - 2, "corners have a value for each of W, H, D"),
+            (all(-reach <= corner < reach for corner in corners), f"corners must be {-reach}..{reach - 1}"),
+            (self.elem not in PADDED, "a padded type has no im2col mode here"),
+        ]
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """Channels and pixels that a copy moves: element strides lead from pixel to pixel, and leave none out."""
+        return self.box
+
+
 def _get(word: int, field: str, index: int = 0) -> int:
     bit, width = FIELDS[field]
     return word >> (bit + width * index) & ((1 << width) - 1)
@@ -203,7 +250,8 @@ def decode(raw: bytes) -> TensorMap:
 @lru_cache(maxsize=4096)
 def _decode(raw: bytes) -> TensorMap:
     word = int.from_bytes(raw, "little")
-    if _get(word, "version") not in (0, 2) or any(word >> bit & ((1 << width) - 1) for bit, width in RESERVED):
+    known = _get(word, "version") in (0, 2) and _get(word, "mode") in (0, IM2COL)
+    if not known or any(word >> bit & ((1 << width) - 1) for bit, width in RESERVED):
         raise Unsupported(f"not a tensor map of a known kind: {raw.hex()}")
     if _get(word, "interleave"):
         raise Unsupported("tensor map with an interleaved layout")
@@ -215,20 +263,32 @@ def _decode(raw: bytes) -> TensorMap:
     rank = _get(word, "rank") + 1
     if rank > 5:
         raise Fault("tensormap", f"rank must be 1..5: {rank}")
-    return TensorMap(
+    more = {"box": tuple(_get(word, "box", i) + 1 for i in range(rank))}
+    kind_of_map = TensorMap
+    if _get(word, "mode"):
+        kind_of_map, bits = Im2colMap, CORNER_BITS.get(rank, 1)
+        more = {"box": (_get(word, "channels") + 1, _get(word, "pixels") + 1)}
+        more |= {name: _corners(_get(word, name), bits, rank - 2) for name in ("lower", "upper")}
+    return kind_of_map(
         address=_get(word, "address"),
         elem=STORED_TYPES[kind],
         dims=tuple(_get(word, "dim", i) + 1 for i in range(rank)),
         strides_bytes=tuple(
             (_get(word, "stride_high", i) << 32 | _get(word, "stride", i)) << 4 for i in range(rank - 1)
         ),
-        box=tuple(_get(word, "box", i) + 1 for i in range(rank)),
         element_strides=tuple(_get(word, "element_stride", i) + 1 for i in range(rank)),
         swizzle=SWIZZLES[_get(word, "swizzle")],
         atom=ATOMS[_get(word, "atomicity")],
         oob_nan=bool(_get(word, "oob_nan")),
         l2_promotion=L2_PROMOTIONS[_get(word, "l2_promotion")],
+        **more,
     )
+
+
+def _corners(stored: int, bits: int, count: int) -> tuple[int, ...]:
+    """Signed offsets of so many bits, the first in the lowest ones."""
+    found = (stored >> bits * i & (1 << bits) - 1 for i in range(count))
+    return tuple(value - (value >> bits - 1 << bits) for value in found)
 
 
 def encode(tm: TensorMap) -> bytes:
@@ -248,6 +308,14 @@ def encode(tm: TensorMap) -> bytes:
     for i in range(tm.rank):
         word = _set(word, "dim", tm.dims[i] - 1, i)
         word = _set(word, "element_stride", tm.element_strides[i] - 1, i)
+    if isinstance(tm, Im2colMap):
+        bits = CORNER_BITS[tm.rank]
+        word = _set(_set(word, "mode", IM2COL), "channels", tm.box[0] - 1)
+        word = _set(word, "pixels", tm.box[1] - 1)
+        for name, corners in (("lower", tm.lower), ("upper", tm.upper)):
+            word = _set(word, name, sum((c & (1 << bits) - 1) << bits * i for i, c in enumerate(corners)))
+        return word.to_bytes(NBYTES, "little")
+    for i in range(tm.rank):
         word = _set(word, "box", tm.box[i] - 1, i)
     return word.to_bytes(NBYTES, "little")
 
@@ -274,6 +342,8 @@ def replace(raw: bytearray, field: str, ord: int | None, value: int) -> None:
     """
     assert (ord is not None) == (field in INDEXED), f"ord {ord} with field {field}"
     word = int.from_bytes(bytes(raw[:USED]), "little")
+    if _get(word, "mode") == IM2COL:
+        raise Unsupported(f"tensormap.replace.{field} on a tensor map of im2col mode")
     if field in INDEXED:
         name, count = INDEXED[field]
         if not 0 <= ord < count:

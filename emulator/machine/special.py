@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..errors import Unsupported
@@ -23,32 +25,34 @@ def special_register(group, name: str):
         return _per_lane(group.lanes)
     if base.startswith("lanemask_"):
         return _per_lane(_lane_mask(group.lanes, base.removeprefix("lanemask_")))
-    k = "xyz".find(axis) if axis else 0
-    grid, cluster = launch.grid, launch.cluster
-    value = {
-        "ntid": launch.block[k],
-        "ctaid": cta.ctaid[k],
-        "nctaid": grid[k],
-        "warpid": group.warp.index,
-        "nwarpid": 64,  # of the SM, not of the CTA
-        "smid": cta.sm,
-        "nsmid": launch.sms,
-        "gridid": launch.number,
-        "cluster_ctaid": cta.ctaid[k] % cluster[k],
-        "cluster_nctaid": cluster[k],
-        "clusterid": cta.ctaid[k] // cluster[k],
-        "nclusterid": grid[k] // cluster[k],
-        "cluster_ctarank": cta.rank,
-        "cluster_nctarank": cluster[0] * cluster[1] * cluster[2],
-        "is_explicit_cluster": int(launch.explicit_cluster),
-        "dynamic_smem_size": launch.dynamic_shared,
-        "envreg1": launch.workspace >> 32,  # as cooperative_groups of CUDA 13 reads them
-        "envreg2": launch.workspace & MASK[32],
-        "total_smem_size": -(-(cta.smem.size - BASE) // 128) * 128,  # without the system's part, in units of 128
-    }.get(base)
-    if value is None:
+    if base not in NUMBERS:
         raise Unsupported(f"special register %{name}")
-    return int(value)
+    return int(NUMBERS[base](group, cta, launch, "xyz".find(axis) if axis else 0))
+
+
+# What is the same in all lanes of a group, given (group, its CTA, launch, axis)
+NUMBERS = {
+    "ntid": lambda g, cta, launch, k: launch.block[k],
+    "ctaid": lambda g, cta, launch, k: cta.ctaid[k],
+    "nctaid": lambda g, cta, launch, k: launch.grid[k],
+    "warpid": lambda g, cta, launch, k: g.warp.index,
+    "nwarpid": lambda g, cta, launch, k: 64,  # of the SM, not of the CTA
+    "smid": lambda g, cta, launch, k: cta.sm,
+    "nsmid": lambda g, cta, launch, k: launch.sms,
+    "gridid": lambda g, cta, launch, k: launch.number,
+    "cluster_ctaid": lambda g, cta, launch, k: cta.ctaid[k] % launch.cluster[k],
+    "cluster_nctaid": lambda g, cta, launch, k: launch.cluster[k],
+    "clusterid": lambda g, cta, launch, k: cta.ctaid[k] // launch.cluster[k],
+    "nclusterid": lambda g, cta, launch, k: launch.grid[k] // launch.cluster[k],
+    "cluster_ctarank": lambda g, cta, launch, k: cta.rank,
+    "cluster_nctarank": lambda g, cta, launch, k: math.prod(launch.cluster),
+    "is_explicit_cluster": lambda g, cta, launch, k: launch.explicit_cluster,
+    "dynamic_smem_size": lambda g, cta, launch, k: launch.dynamic_shared,
+    "envreg1": lambda g, cta, launch, k: launch.workspace >> 32,  # as cooperative_groups of CUDA 13 reads them
+    "envreg2": lambda g, cta, launch, k: launch.workspace & MASK[32],
+    # without the system's part, in units of 128
+    "total_smem_size": lambda g, cta, launch, k: -(-(launch.shared_bytes - BASE) // 128) * 128,
+}
 
 
 def _timer(ticks: int, name: str) -> int:

@@ -17,16 +17,28 @@ from ..formats.lanes import as_array, elect, lane_mask, ranges
 from ..native import tiers
 from ..ptx.program import BLOCKED, EXIT, SPLIT
 from ..state.order import Actor, Released
-from ..units import access, addresses, async_copy, barriers, fences, mma_sync, system_calls, tcgen05, tensor_maps, wgmma
+from ..units import (
+    access,
+    addresses,
+    async_copy,
+    barriers,
+    fences,
+    mma_sync,
+    system_calls,
+    tcgen05,
+    tensor_maps,
+    wgmma,
+    wmma,
+)
 from ..units.group import LaneGroup
 from .garbage import Follow, Garbage
 from .special import TIMERS, special_register
 
+_UNITS = (
+    access, addresses, async_copy, barriers, fences, mma_sync, system_calls, tcgen05, tensor_maps, wgmma, wmma,
+)  # fmt: skip
 # What the code of a block calls, by the names that it has there: `access.load(g, ...)`
-UNITS = {
-    unit.__name__.rpartition(".")[2]: unit
-    for unit in (access, addresses, async_copy, barriers, fences, mma_sync, system_calls, tcgen05, tensor_maps, wgmma)
-}
+UNITS = {unit.__name__.rpartition(".")[2]: unit for unit in _UNITS}
 
 
 class Join:
@@ -267,9 +279,14 @@ class Group(LaneGroup):
 
     def state(self) -> int:
         """Where the lanes are, and what they may still look at of their registers."""
-        values = (self.R[r] for r in sorted(self.program.live_registers(self.pc)))
-        seen = tuple(v.tobytes() if type(v) is np.ndarray and v.dtype != object else repr(v) for v in values)
-        return hash((self.pc, self.token is None, seen))
+        seen: list = [self.pc, self.token is None]
+        for r in self.program.live_registers(self.pc):
+            value = self.R[r]
+            if type(value) is int:
+                seen.append(value)
+            else:
+                seen.append(value.tobytes() if type(value) is np.ndarray and value.dtype != object else repr(value))
+        return hash(tuple(seen))
 
     def leave(self):
         try:
@@ -456,14 +473,11 @@ class Group(LaneGroup):
     def select_lanes(self, lanes: np.ndarray, target: int) -> list:
         registers: list = [None] * len(self.R)  # of what is not read any more, nothing
         index = np.flatnonzero(lanes)
-        one = len(index) == 1
+        one = index.item() if len(index) == 1 else None
         for r in self.program.live_registers(target):
             value = self.R[r]
             if type(value) is np.ndarray:
-                if one:
-                    value = value[index[0]] if value.dtype == object else value[index[0]].item()
-                else:
-                    value = value[index]
+                value = value[index] if one is None else value.item(one)
             registers[r] = value
         return registers
 
@@ -584,15 +598,19 @@ class Group(LaneGroup):
 
     # -- across lanes ------------------------------------------------------------------------------------------
     def converged(self, members) -> bool:
-        """All live member lanes are in this group; else wait for those that are still under way."""
+        """All live member lanes are in this group; else wait for those that are still under way.
+
+        Lanes may have masks of their own, as tiles of a warp have.
+        """
         if alu.is_array(members):
-            members = int(members[0])
-        if self.lane_mask & ~members:
-            raise Fault(
-                "divergence",
-                f"lanes {self.lane_mask & ~members:#x} execute a .sync instruction "
-                f"whose member mask {members:#x} leaves them out",
-            )
+            left_out = (members >> self.lanes.astype(np.uint32)) & np.uint32(1) == 0
+            out, mask = lane_mask(self.lanes[left_out].tobytes()), int(members[left_out.argmax()])
+            members = int(np.bitwise_or.reduce(members))
+        else:
+            out, mask = self.lane_mask & ~members, members
+        if out:
+            message = f"lanes {out:#x} execute a .sync instruction whose member mask {mask:#x} leaves them out"
+            raise Fault("divergence", message)
         missing = members & self.warp.live_mask & ~self.lane_mask
         if not missing:
             return True
@@ -623,4 +641,8 @@ class Group(LaneGroup):
 
     def elect(self, members):
         """(elected lane, this lane is it). Which lane it is is not specified: the schedule decides."""
+        if alu.is_array(members):
+            if (members != members[0]).any():
+                raise Unsupported("elect.sync with member masks that differ")
+            members = int(members[0])
         return elect(self.lanes, self.warp.leader, members)

@@ -11,12 +11,13 @@ import bisect
 
 import numpy as np
 
+from ..errors import Unsupported
 from ..formats.cache_policy import EVICT_FIRST
-from ..formats.tensormap import TensorMap
+from ..formats.tensormap import Im2colMap, TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
 from ..units.tcgen05 import tensor_ctas
-from . import fences, issue, scoreboard, wgmma
+from . import blocks, fences, issue, scoreboard, wgmma
 from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
@@ -57,50 +58,18 @@ class TimingClock(Clock):
         self.memory = MemoryModel(profile, memory, engine)
         if trace is not None:
             self.trace, self.memory.log = trace, []
-            self._tell_of_blocks(trace)
+            blocks.tell(self, trace)
         self.sms = [Sm() for _ in range(int(profile["sm"]["count"]))]
         self.clocks = SmClocks(profile, len(self.sms))
         self.figures = {k: tuple(v) for k, v in profile["issue"].items()}
         self._costs: dict[int, list[issue.Cost]] = {}
-        self._wavefronts: dict[tuple, int] = {}  # of an access to shared memory, by where its lanes' addresses lie
+        self._wavefronts: dict[tuple, tuple[int, int]] = {}  # of an access to shared memory, by where its lanes lie
         self._boxes: dict = {}  # lines of a box from its first one on, by its shape and place in that line
         self._maps: dict = {}  # id -> (tensormap, what its properties say)
         self._known: dict = {}  # tensormap by value -> the first launch that had it
         self._served: dict[float, float] = {}  # when a copy lands -> when the HBM has served its last line
         self.code_cycles = profile["sm"]["code_cycles"]
         self.scheduler = 0.0  # when the unit that starts and retires CTAs is free
-
-    def _tell_of_blocks(self, trace) -> None:
-        """Tell the trace of each block what it took, and what accesses to memory added to that."""
-        added: dict[object, float] = {}  # group -> what accesses have added to the block that it executes
-
-        def told(name: str, reason: str):
-            method = getattr(self, name)
-
-            def access(group, *args, **options):
-                before = group.t
-                result = method(group, *args, **options)
-                if group.t > before:
-                    trace.spend(group, reason, group.t - before)
-                    added[group] = added.get(group, 0.0) + group.t - before
-                return result
-
-            setattr(self, name, access)
-
-        told("global_store", "global stores")
-        told("shared_access", "shared memory")
-        told("parameter_load", "parameters")
-        execute = self.executed
-
-        def executed(group, cost):
-            end = execute(group, cost)
-            trace.spend(group, "issue", end - group.t)
-            rest = group.t - group.begun - added.pop(group, 0.0)
-            if rest > 0:
-                trace.spend(group, "fences and the like", rest)
-            return end
-
-        self.executed = executed
 
     def program(self, program):
         return scoreboard.waiting(program)
@@ -382,25 +351,24 @@ class TimingClock(Clock):
     def shared_access(self, group, addresses, size: int) -> None:
         """ld, st and matrices of shared memory: `size` bytes at the address of each lane, or all at one."""
         sm = self.sms[group.cta.sm]
-        wavefronts = self._wavefronts_of(addresses, size) if isinstance(addresses, np.ndarray) else 1
+        wavefronts = self.wavefronts_of(addresses, size)[0] if isinstance(addresses, np.ndarray) else 1
         unit, issued = self.p["sm"], self.figures["shared"][0]
         slower = self.clocks.slower(group.cta.sm, group.begun)
         passed = sm.shared.access(group.begun, wavefronts * slower) - unit["shared_queue_cycles"]
         group.t = max(group.t + (wavefronts * unit["wavefront_cycles"] - issued) * slower, group.t, passed)
 
-    def _wavefronts_of(self, addresses: np.ndarray, size: int) -> int:
-        """Cycles of an access: 128 bytes of lanes at a time, and of those one word a bank (PTX ISA has no word on it;
-        CUDA programming guide, "Shared Memory": 32 banks of 4 bytes)."""
+    def wavefronts_of(self, addresses: np.ndarray, size: int) -> tuple[int, int]:
+        """Cycles of an access, and what it would take without bank conflicts: 128 bytes of lanes at a time, and of
+        those one word a bank (PTX ISA has no word on it; CUDA programming guide, "Shared Memory": 32 banks of 4
+        bytes)."""
         low = int(addresses.min()) & -128
         key = (addresses - np.uint64(low)).tobytes(), size
         known = self._wavefronts.get(key)
         if known is None:
             words = ((addresses - np.uint64(low))[:, None] + np.arange(0, size, 4, dtype=np.uint64)).astype(int) // 4
             together = max(1, 128 // max(size, 4))
-            known = 0
-            for i in range(0, len(words), together):
-                each = np.unique(words[i : i + together])
-                known += int(np.bincount(each % 32).max())
+            parts = [np.unique(words[i : i + together]) for i in range(0, len(words), together)]
+            known = sum(int(np.bincount(each % 32).max()) for each in parts), len(parts)
             self._wavefronts[key] = known
         return known
 
@@ -415,6 +383,8 @@ class TimingClock(Clock):
 
     def lines(self, tm: TensorMap, coords: tuple[int, ...]) -> Lines:
         """Line numbers that the in-bounds part of a box touches, distinct: a range where they are evenly spaced."""
+        if isinstance(tm, Im2colMap):
+            raise Unsupported("the time of a copy in im2col mode, which nobody has measured")
         _, bits, strides = self._maps.get(id(tm)) or self._maps.setdefault(id(tm), (tm, tm.bits, tm.strides_bytes))
         low, extent = coords, tm.box
         for c, b, d in zip(coords, extent, tm.dims):

@@ -44,18 +44,39 @@ class Span(NamedTuple):
 
 
 @dataclass
+class Spread:
+    """Accesses that took more than they had to: how many, of wavefronts or sectors those they took and needed, and by
+    how many times the worst took more."""
+
+    count: int = 0
+    took: int = 0
+    least: int = 0
+    most: float = 1.0
+
+    def add(self, took: int, least: int) -> None:
+        self.count, self.took, self.least = self.count + 1, self.took + took, self.least + least
+        self.most = max(self.most, took / least)
+
+
+@dataclass
 class Trace(NoTrace):
     """spans, in the order in which they ended or became known; duties: what each warp index of the blocks did."""
 
     spans: list[Span] = field(default_factory=list)
     duties: dict[int, set[str]] = field(default_factory=dict)  # warp -> load, store, mma, tmem
-    # (program, block, reason) -> cycles of warps: "issue", "wait WHAT", or which accesses
+    # (program, block, line of its Python or 0 for all of it, reason) -> cycles of warps: "issue", "wait WHAT", accesses
     spent: dict[tuple, float] = field(default_factory=dict)
+    # (program, block, line, way) -> what accesses there took that could have taken less
+    spread: dict[tuple, Spread] = field(default_factory=dict)
     sources: dict = field(default_factory=dict)  # barrier -> what completes its phases: load, mma, or warps
 
-    def spend(self, group, reason: str, cycles: float):
-        key = group.program, group.pc, reason
+    def spend(self, group, reason: str, cycles: float, line: int = 0):
+        key = group.program, group.pc, line, reason
         self.spent[key] = self.spent.get(key, 0.0) + cycles
+
+    def scattered(self, group, line: int, way: str, took: int, least: int):
+        """An access to memory took so many wavefronts or sectors, where `least` would have done."""
+        self.spread.setdefault((group.program, group.pc, line, way), Spread()).add(took, least)
 
     def duty(self, group, kind: str):
         self.duties.setdefault(group.warp.index, set()).add(kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..formats.alu import MASK, NAN, WIDTH
-from .arithmetic import Int, bits_of, canonical, finish, is_nan, number, round_bf16, round_float
+from .arithmetic import Int, bits_of, canonical, finish, is_nan, join16, number, round_bf16, round_float
 from .llvm import Code, Untranslated, Value, compiler
 
 INTEGRAL = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
@@ -70,6 +70,10 @@ def float_to_float(c: Code, x: Int, kind, to, mode="rn", ftz=False, sat=False, r
     if integer:
         v, mode = c.intrinsic(INTEGRAL[integer], v), "rn"
     return finish(c, v, None, to, mode, ftz and to == "f32", sat, relu)
+
+
+def to_f16x2(c: Code, hi: Int, lo: Int) -> Value:
+    return join16(c, *(float_to_float(c, x, "f32", "f16") for x in (lo, hi)))
 
 
 def to_tf32(c: Code, x: Int, mode: str, relu: bool = False, satfinite: bool = False) -> Value:

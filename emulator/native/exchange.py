@@ -1,6 +1,7 @@
 """LLVM for what generated code calls of formats/lanes.py: the same names, arguments and bits.
 
 A warp whose lanes are not all here leaves it to Python, but for votes, which every lane may repeat the first one in.
+Member masks are the same in all lanes, and are those: Translator.waits has seen to it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _fixed(c: Code, mode: str, a: Value, b: int, clamp: int, segment: int) -> tu
     return moved, Value("<" + ", ".join(f"i1 {ok}" for ok in inside) + ">", 1, True)
 
 
-def vote(c: Code, lanes, mode: str, p) -> Value:
+def vote(c: Code, lanes, mode: str, p, members=None) -> Value:
     if isinstance(p, bool):
         p = c.constant(p, 1)
     if mode == "ballot":
@@ -71,7 +72,7 @@ def vote(c: Code, lanes, mode: str, p) -> Value:
     return every if mode == "all" else c.invert(none)
 
 
-def reduce(c: Code, lanes, mode: str, a: Int, sign: bool) -> Value:
+def reduce(c: Code, lanes, mode: str, a: Int, sign: bool, members=None) -> Value:
     c.need_whole_warp()
     a = c.spread(c.cast(a, 32))
     what = ("s" if sign else "u") + mode if mode in ("min", "max") else mode

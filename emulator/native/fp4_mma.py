@@ -6,103 +6,22 @@ is computed here is exact in float32, in whatever order. A CTA has 128 rows of D
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import functools
-import struct
 import threading
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from ..formats import matrix_descriptor
 from ..state.tensor_memory import COLUMNS, TensorMemory
-from .llvm import Code, compiler
-from .memory import pointer
+from .llvm import compiler
+from .loops import Function, Text, pointer
 
 ROWS, K, MOST = 128, 64, 256  # MOST: columns of D
 WIDE, TALL = 16, 8  # columns and rows of D that are computed together
-COLD = 1000  # MMAs of a process before machine code pays
+COLD = 250  # MMAs of a process before machine code pays
 CHUNK, BLOCK = 16, 8  # bytes: what a swizzle leaves together, what one scale factor belongs to
 FLOATS, BYTES = f"<{WIDE} x float>", f"<{WIDE} x i8>"
-
-
-class Text(Code):
-    """A function of 64-bit arguments that are read from memory: Code with loops. Names are LLVM's text."""
-
-    def __init__(self, names: str):
-        super().__init__()
-        self.here = "entry"
-        self.arguments = {name: self.load("i64", "%arguments", k) for k, name in enumerate(names.split())}
-
-    def __getitem__(self, name: str) -> str:
-        return self.arguments[name]
-
-    def label(self, name: str) -> None:
-        super().label(name)
-        self.here = name
-
-    def let(self, text: str) -> str:
-        return self.value(text, 64, False).text
-
-    def number(self, what: str, a, b) -> str:
-        return self.let(f"{what} i64 {a}, {b}")
-
-    def address(self, kind: str, base: str, index: str | int) -> str:
-        """The address of an element of an array. base: a pointer, or an argument."""
-        if base != "%arguments" and base in self.arguments.values():
-            base = self.let(f"inttoptr i64 {base} to ptr")
-        return self.let(f"getelementptr {kind}, ptr {base}, i64 {index}")
-
-    def load(self, kind: str, base: str, index: str | int = 0, element: str = "") -> str:
-        """kind: what is loaded; element: what the array has, if not that."""
-        return self.let(f"load {kind}, ptr {self.address(element or kind, base, index)}, align 1")
-
-    def store(self, kind: str, what: str, base: str, index: str | int = 0, element: str = "") -> None:
-        self.emit(f"store {kind} {what}, ptr {self.address(element or kind, base, index)}, align 1")
-
-    def variable(self, kind: str, first: str) -> str:
-        name = self.let(f"alloca {kind}")
-        self.emit(f"store {kind} {first}, ptr {name}")
-        return name
-
-    def change(self, kind: str, variable: str, text: str) -> None:
-        """Give a variable the value of an instruction, in which {} is the one that it has."""
-        self.emit(f"store {kind} {self.let(text.format(self.let(f'load {kind}, ptr {variable}')))}, ptr {variable}")
-
-    @contextlib.contextmanager
-    def loop(self, count: str | int, step: int = 1) -> Iterator[str]:
-        """Gives the index, from 0 until it reaches `count`; the first turn is always made."""
-        before, index, following = self.here, f"%{self.name('i')}", f"%{self.name('i')}"
-        head, latch, out = (self.name(what) for what in ("head", "latch", "out"))
-        self.jump(head)
-        self.label(head)
-        self.emit(f"{index} = phi i64 [0, %{before}], [{following}, %{latch}]")
-        yield index
-        self.jump(latch)
-        self.label(latch)
-        self.emit(f"{following} = add i64 {index}, {step}")
-        self.emit(f"br i1 {self.let(f'icmp ult i64 {following}, {count}')}, label %{head}, label %{out}")
-        self.label(out)
-
-    def whole(self, result: str) -> str:
-        """The text of the module. result: what the function returns."""
-        lines = ["define i64 @block(ptr %arguments) {", "entry:", *self.lines, f"  ret i64 {result}", "}"]
-        return "\n".join([*self.declarations.values(), *lines])
-
-
-class Function:
-    """Machine code of a Text, called with its arguments in their order."""
-
-    def __init__(self, text: Text, result: str):
-        self.pack = struct.Struct(f"<{len(text.arguments)}q").pack_into
-        self.arguments = np.zeros(len(text.arguments), np.int64)
-        function = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(compiler().function(text.whole(result)))
-        self.run = functools.partial(function, pointer(self.arguments))
-
-    def __call__(self, *arguments: int) -> int:
-        self.pack(self.arguments, 0, *arguments)
-        return self.run()
 
 
 def _decode() -> Function:
@@ -198,6 +117,34 @@ def _multiply() -> Function:
     return Function(t, "0")
 
 
+class Rows(NamedTuple):
+    """The 16-byte chunks of rows of an operand in shared memory: their numbers, int64 [rows, 2], and the address of
+    those; the end of the last one."""
+
+    chunks: np.ndarray
+    address: int
+    end: int
+
+
+@functools.lru_cache(maxsize=8192)
+def rows_of(desc: int, rows: int) -> Rows:
+    """Where a descriptor has so many rows. Raises Fault."""
+    chunks, _, end = matrix_descriptor.located(desc, rows, K, False, 4)
+    return Rows(chunks, pointer(chunks), end)
+
+
+class Tables(NamedTuple):
+    """Addresses of float32 tables: of the two elements of a byte, of scale factors; `kept` are those."""
+
+    pairs: int
+    values: int
+    kept: tuple[np.ndarray, np.ndarray]
+
+    @classmethod
+    def of(cls, pairs: np.ndarray, values: np.ndarray) -> Tables:
+        return cls(pointer(pairs), pointer(values), (pairs, values))
+
+
 class Place(NamedTuple):
     """Addresses of a CTA's shared memory, and of its tensor memory's cells and of what says which are written."""
 
@@ -227,21 +174,20 @@ class Fp4Mma:
         self.seen_at, self.largest_at, self.magic_at = map(pointer, (self.seen, self.largest, self.magic))
         self.lock = threading.Lock()
 
-    def operand(self, parts, place: Place, column: int, pairs: int, values: int, to: int, strides) -> bytes | None:
+    def operand(
+        self, rows: int, chunks: int, parts: list[int], place: Place, column: int, tables: Tables, to: int, strides
+    ) -> bytes | None:
         """Decode A or B of a CTA; returns which codes its scale factors have, a byte for each, or None if those are not
         all written and the same in all partitions.
 
-        parts: of each CTA whose rows these are, (address of its shared memory, chunks of the rows). column: of the
-        scale factors. pairs, values: addresses of float32 tables, of the two elements of a byte and of scale factors.
-        to, strides: the address that the elements go to, and by how many floats rows and columns are apart.
+        parts: the shared memory of the CTAs that have so many rows each; chunks: where there. column: of the scale
+        factors. to, strides: the address that the elements go to, and by how many floats rows and columns are apart.
         """
-        self.seen[:], first = 0, 0
-        for smem, chunks in parts:
-            rows = len(chunks)
-            where = rows, first, smem, pointer(chunks), place.cells, place.written, column
-            if not self.decode(*where, pairs, values, to, *strides, self.seen_at):
+        self.seen.fill(0)
+        for i, smem in enumerate(parts):
+            where = rows, i * rows, smem, chunks, place.cells, place.written, column
+            if not self.decode(*where, tables.pairs, tables.values, to, *strides, self.seen_at):
                 return None
-            first += rows
         return self.seen.tobytes()
 
     def accumulator(self, place: Place, column: int, n: int, q: int) -> float | None:

@@ -45,14 +45,11 @@ from .layout import (  # noqa: I001
     WRITTEN,
     WROTE,
 )  # fmt: skip
+from .loops import pointer
 
 EVENTS_OF_A_TURN = 4096
 HEAD = struct.Struct("<23q")
 MOVED = struct.Struct("<2q")
-
-
-def pointer(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
 
 
 def _planes(window: np.ndarray, shadow: Shadow) -> None:

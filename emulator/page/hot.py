@@ -1,4 +1,5 @@
-"""Where in the source the time of warps goes: what a Trace has of each block, shared among its instructions."""
+"""Where in the source the time of warps goes: what a Trace has of accesses, and of blocks, shared among their
+instructions."""
 
 from __future__ import annotations
 
@@ -8,24 +9,26 @@ from pathlib import Path
 
 from ..model.scoreboard import LONG, SHORT
 from ..model.timeline import Timeline
+from ..model.trace import Spread, Trace
 from ..ptx.syntax import Instr
 
-# What the model charges an access beyond its block's own cycles -> the instructions that it is shared among
-ACCESSES = {
-    "global stores": lambda op: op.startswith(("st.", "red.")) and "shared" not in op,
-    "parameters": lambda op: op.startswith("ld.param"),
-    "shared memory": lambda op: "shared" in op and not op.startswith(("mbarrier", "cp.")),
-}
+# Ways of accesses, which the model charges beyond their block's own cycles: reasons of model/blocks.py
+ACCESSES = "global loads", "global stores", "parameters", "shared memory"
 STALLS = LONG, SHORT  # as Nsight Compute names them; shown where the block begins that had to wait
 
 
 @dataclass
 class Line:
-    """A place in the source: the lines that led there, (file, number), outermost first. us: of all warps, by reason."""
+    """A place in the source: the lines that led there, (file, number), outermost first. us: of all warps, by reason.
+
+    spread: by way (a key of ACCESSES) what accesses there took that could have taken less.
+    """
 
     calls: tuple[tuple[str, int], ...]
     us: Counter = field(default_factory=Counter)
     ptx: set[int] = field(default_factory=set)
+    spread: dict[str, Spread] = field(default_factory=dict)
+    programs: set = field(default_factory=set)
 
     def __str__(self) -> str:
         names = [f"{Path(file).name}:{number}" for file, number in self.calls]
@@ -42,19 +45,25 @@ def reason_of(timeline: Timeline, reason: str) -> str:
 def instructions(timeline: Timeline) -> dict[tuple, Counter]:
     """Time by reason, in us of warps, of each (program, number of an instruction)."""
     found: dict[tuple, Counter] = defaultdict(Counter)
-    for (program, block, reason), cycles in timeline.trace.spent.items():
+    for (program, block, line, reason), cycles in timeline.trace.spent.items():
         begin, end = program.start[block], program.end[block]
         numbers = [*range(begin, max(end, begin + 1))]
         if reason.startswith("wait ") or reason in STALLS:
             numbers = numbers[:1]  # what blocks starts its block
-        elif reason in ACCESSES:
-            wanted = ACCESSES[reason]
-            numbers = [n for n in numbers if wanted(program.kernel.instrs[n].op)] or numbers
+        elif line:
+            numbers = [number_at(program, block, line)]
         share = timeline.us(cycles) / len(numbers)
         for number in numbers:
             last = len(program.kernel.instrs) - 1  # what falls off the end has a block, but no instruction
             found[program, min(number, last)][reason_of(timeline, reason)] += share
     return found
+
+
+def number_at(program, block: int, line: int) -> int:
+    """The number of the instruction that a line of a block's Python came from."""
+    instr = program.instruction_at(block, line)
+    numbers = range(program.start[block], program.end[block])
+    return next((n for n in numbers if program.kernel.instrs[n] is instr), numbers.start)
 
 
 def place(instr: Instr) -> tuple[tuple[str, int], ...]:
@@ -71,7 +80,7 @@ def calls(loc: str) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-def lines(found: dict[tuple, Counter]) -> list[Line]:
+def lines(found: dict[tuple, Counter], trace: Trace) -> list[Line]:
     """The places, those that take the most time first."""
     rows: dict[tuple, Line] = {}
     for (program, number), us in found.items():
@@ -79,4 +88,9 @@ def lines(found: dict[tuple, Counter]) -> list[Line]:
         row = rows.setdefault(place(instr), Line(place(instr)))
         row.us.update(us)
         row.ptx.add(instr.line)
+        row.programs.add(program)
+    for (program, block, line, way), spread in trace.spread.items():
+        at = place(program.kernel.instrs[number_at(program, block, line)])
+        if at in rows and (way not in rows[at].spread or rows[at].spread[way].took < spread.took):
+            rows[at].spread[way] = spread
     return sorted(rows.values(), key=lambda row: -row.us.total())

@@ -63,7 +63,7 @@ function view(data, root, alone) {
   const all = sum(totals) || 1;
   table("hot", [
     ["line", (x) => x.shown, true], ["% of time", (x) => 100 * sum(x.us) / all], ["us", (x) => sum(x.us)],
-    ...reasons.map((why) => [why, (x) => x.us[why] || 0]),
+    ["accesses", (x) => x.spread, true], ...reasons.map((why) => [why, (x) => x.us[why] || 0]),
   ], data.lines, (row) => { show(row); mark(row.shown); });
 
   // -- source beside PTX

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..model.run import TimedRun
 from ..model.timeline import COLOURS, Timeline
-from ..model.trace import Span, Trace
+from ..model.trace import Span, Spread, Trace
 from . import hot
 
 FOLDER = Path(__file__).parent
@@ -31,7 +31,7 @@ def gathered(title: str, run: TimedRun, trace: Trace, report: dict, sources: dic
     """What the page shows of a profile; arguments as of `write`."""
     timeline = Timeline(run, trace)
     found = hot.instructions(timeline)
-    lines = hot.lines(found)
+    lines = hot.lines(found, trace)
     return {
         "title": title,
         "basis": f"profile {report['profile']}; {report['validation']}",
@@ -42,9 +42,12 @@ def gathered(title: str, run: TimedRun, trace: Trace, report: dict, sources: dic
         "peak": run.profile["hbm"]["read_tb_s"],
         "sms": len(run.placement.sms),
         "lines": [
-            {"shown": str(one), "calls": one.calls, "us": rounded(one.us), "ptx": sorted(one.ptx)}
+            {
+                "shown": str(one), "calls": one.calls, "us": rounded(one.us), "ptx": sorted(one.ptx),
+                "spread": spread_of(one),
+            }
             for one in lines[:MOST_LINES]
-        ],
+        ],  # fmt: skip
         "sources": texts({file for one in lines for file, _ in one.calls}, sources),
         "ptx": listing(found),
         "map": state_map(timeline),
@@ -166,7 +169,7 @@ def shown(program, instr) -> str:
 def verdicts(timeline: Timeline, report: dict, lines: list[hot.Line]) -> list[dict]:
     """Up to five sentences, each with its figure and, where it has one, its line; what weighs most comes first."""
     waits = of_waits(timeline, lines)
-    found = [*of_sms(timeline), *waits, *of_loads(timeline, waits), *of_accesses(lines), *of_kernels(report)]
+    found = [*of_sms(timeline), *waits, *of_loads(timeline, waits), *of_accesses(timeline, lines), *of_kernels(report)]
     found.sort(key=lambda one: -one.pop("weight"))
     return found[:VERDICTS]
 
@@ -228,24 +231,42 @@ def of_loads(timeline: Timeline, waits: list[dict]) -> list[dict]:
     return [{"text": text, "weight": 0.9 * weight}]
 
 
-HELD = {  # what the reasons of hot.py stand for
-    "shared memory": "shared memory (bank conflicts, or a full queue)",
-    hot.LONG: "long scoreboard stalls (uses of what global or local memory has not delivered yet)",
-    hot.SHORT: "short scoreboard stalls (uses of what shared memory or another unit of the SM has not delivered yet)",
+HELD = {
+    hot.LONG: "the long scoreboard (uses of what global or local memory has not delivered yet)",
+    hot.SHORT: "the short scoreboard (uses of what shared memory or another unit of the SM has not delivered yet)",
 }
 
 
-def of_accesses(lines: list[hot.Line]) -> list[dict]:
+def of_accesses(timeline: Timeline, lines: list[hot.Line]) -> list[dict]:
     """Name the line that accesses to memory hold up most, for each way."""
     total, out = sum(line.us.total() for line in lines) or 1.0, []
+    program_of = {one.number: one.launch.program for one in timeline.launches}
+    warps = Counter(program_of.get(span.launch) for span in timeline.trace.spans if span.kind == "warp")
     for way in (*hot.ACCESSES, *hot.STALLS):
         where = max(lines, key=lambda line: line.us[way])
         us = where.us[way]
         if us / total >= 0.02:
-            share = f"{100 * us / total:.0f} % of the time of warps"
-            text = f"{HELD.get(way, way)} hold warps up for {us:.2f} us in all, {share}"
-            out.append({"text": text, "weight": us / total, "shown": str(where)})
+            why = excess(way, where.spread[way]) + ": " if way in where.spread else ""
+            each = us / max(1, sum(warps[program] for program in where.programs))
+            one = way == "shared memory" or way in hot.STALLS
+            text = f"{why}{HELD.get(way, way)} hold{'s' * one} a warp up for {each:.2f} us in the mean, "
+            text += f"{100 * us / total:.0f} % of the time of warps"
+            weight = us / total + 0.3 * bool(why)  # there it is known what to change
+            out.append({"text": text, "weight": weight, "shown": str(where)})
     return out
+
+
+def spread_of(line: hot.Line) -> str:
+    """Say by what accesses at a line take more than they have to."""
+    return ", ".join(excess(way, line.spread[way]) for way in hot.ACCESSES if way in line.spread)
+
+
+def excess(way: str, spread: Spread) -> str:
+    """Say by what accesses of a way take more than they have to."""
+    if way == "shared memory":
+        return f"{spread.most:.0f}-way bank conflicts"
+    took, least = spread.took / spread.count, spread.least / spread.count
+    return f"{took:.0f} sectors of 32 bytes an access, {least:.0f} would do"
 
 
 def of_kernels(report: dict) -> list[dict]:

@@ -211,9 +211,15 @@ class _Parser:
         count = vector
         for d in re.findall(r"\[([^\]]*)\]", dims):
             count *= _int(d) if d.strip() else 0
-        data = None
+        data, addresses = None, ()
         if init is not None:
             is_float = kind in ("f32", "f64")
+            if not is_float and kind in ("u64", "b64", "s64"):
+                init, addresses = self.addresses(init, width)
+                for _, named, _ in addresses:
+                    known = named in self.module.variables
+                    if not known and not re.search(rf"\.func\b[^;{{]*?[\s)]{re.escape(named)}\s*[(;]", self.text[:pos]):
+                        self.fail(f"initialiser that names {named}, which is not declared before", pos)
             values = re.findall(r"-?[\w.]+(?:(?<=[eE])[-+]\d+)?", init) if is_float else re.findall(r"-?[\w.]+", init)
             try:
                 numbers = [float_immediate(_float(v), 8 * width) if is_float else _int(v) for v in values]
@@ -221,7 +227,18 @@ class _Parser:
                 self.fail("initialiser that is not a list of numbers", pos)
             data = b"".join((v & ((1 << 8 * width) - 1)).to_bytes(width, "little") for v in numbers)
             data = data.ljust(count * width, b"\0")
-        return Variable(name, space, count * width, int(align[1]) if align else width * vector, data)
+        return Variable(name, space, count * width, int(align[1]) if align else width * vector, data, addresses)
+
+    @staticmethod
+    def addresses(init: str, width: int) -> tuple[str, tuple[tuple[int, str, int], ...]]:
+        """An initialiser with zeros for the names in it, and what those are: see Variable.addresses."""
+        values, found = [], []
+        for k, value in enumerate(init.strip().strip("{}").split(",")):
+            name = re.match(r"\s*(?:generic\s*\(\s*([\w$]+)\s*\)|([A-Za-z_$][\w$]*))\s*(?:\+\s*(\d+))?\s*$", value)
+            if name:
+                found.append((k * width, name[1] or name[2], int(name[3] or 0)))
+            values.append("0" if name else value)
+        return ", ".join(values), tuple(found)
 
     # -- functions ---------------------------------------------------------------------------------------------
     def function(self, header: str, start: int):
@@ -353,7 +370,7 @@ class _Parser:
             self.loc = ""
 
     def registers(self, text: str, scope: _Scope, kernel: Kernel, pos: int):
-        match = re.match(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)$", text, re.DOTALL)
+        match = re.match(r"\.reg\s*(?:\.v[24]\s*)?\.(\w+)\s+(.*)$", text, re.DOTALL)
         if not match or match[1] not in TYPE_BITS:
             self.fail("register declaration", pos)
         bits = max(16, TYPE_BITS[match[1]]) if match[1] != "pred" else 1

@@ -167,16 +167,20 @@ class Program:
         return tuple(registers)
 
     def undefined_parts(self, written: int) -> int:
-        """Registers outside of `written` that are only read as parts of a `mov` from a vector or by `prmt`, a bit each.
+        """Registers outside of `written` that are only read as parts: of a `mov` from a vector, of a `cvt` that packs
+        two numbers, by `prmt`. A bit each.
 
-        LLVM writes an undefined part of a vector so. A `mov` of which no other part is written is undefined as a whole;
-        a `prmt` may be one of bytes that a later one leaves out.
+        LLVM writes an undefined part of a vector so. Of which no other part is written, that is undefined as a whole;
+        but a `prmt` may be one of bytes that a later one leaves out.
         """
         parts, elsewhere = 0, 0
         for instr, (reads, _) in zip(self.kernel.instrs, self.effects, strict=True):
             mask = sum(1 << r for r in reads)
-            pack = instr.parts[0] == "mov" and isinstance(instr.operands[1], Vec)
-            items = leaves(instr.operands[1]) if pack else ()
+            items = ()
+            if instr.parts[0] == "mov" and isinstance(instr.operands[1], Vec):
+                items = leaves(instr.operands[1])
+            elif instr.parts[0] == "cvt" and len(instr.operands) == 3:
+                items = instr.operands[1:]
             known = any(not isinstance(o, Reg) or written >> o.index & 1 for o in items) or instr.parts[0] == "prmt"
             parts, elsewhere = (parts | mask, elsewhere) if known else (parts, elsewhere | mask)
         return parts & ~elsewhere & ~written

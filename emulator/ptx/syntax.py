@@ -126,6 +126,8 @@ class Variable:
     size: int  # bytes; 0 for an extern array
     align: int
     init: bytes | None = None
+    addresses: tuple[tuple[int, str, int], ...] = ()
+    """What of it is to become an address: its byte there, whose, and how many bytes behind that one's first."""
 
 
 @dataclass

@@ -138,6 +138,21 @@ def tensor_map(d, kind, rank, address, dims, strides, box, steps, interleave, sw
     return made
 
 
+def im2col_map(
+    d, kind, rank, address, dims, strides, lower, upper, channels, pixels, steps, interleave, swizzle, promotion, fill
+):
+    """cuTensorMapEncodeIm2col -> CUtensorMap."""
+    numbers = lambda values: [int(v) for v in values or ()]  # noqa: E731
+    made = d.CUtensorMap()
+    words = launches.im2col_map(
+        int(kind), int(address), numbers(dims)[:rank], numbers(strides)[: rank - 1], numbers(lower)[: rank - 2],
+        numbers(upper)[: rank - 2], int(channels), int(pixels), numbers(steps)[:rank], int(interleave), int(swizzle),
+        int(promotion), int(fill),
+    )  # fmt: skip
+    ctypes.memmove(made.getPtr(), words, len(words))
+    return made
+
+
 def driver_calls(d) -> dict:
     """Return the functions of `cuda.bindings.driver` about modules, kernels and launches, by their names."""
 
@@ -182,6 +197,7 @@ def driver_calls(d) -> dict:
         "cuLaunchKernel": launch_kernel, "cuLaunchKernelEx": launch_ex,
         "cuLaunchCooperativeKernel": launch_cooperative,
         "cuTensorMapEncodeTiled": functools.partial(tensor_map, d),
+        "cuTensorMapEncodeIm2col": functools.partial(im2col_map, d),
     }  # fmt: skip
 
 

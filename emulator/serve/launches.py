@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..device import DEVICE
 from ..errors import Unsupported
-from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, TensorMap, encode
+from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, Im2colMap, TensorMap, encode
 from .modules import Kernel
 
 # cudaLaunchAttributeID, which is CUlaunchAttributeID
@@ -80,10 +80,27 @@ def tensor_map(
 
     Raises Unsupported for what is not implemented, a Fault for what the driver calls an invalid value.
     """
+    common = _of_map("Tiled", kind, address, dims, strides, box, steps, interleave, swizzle, promotion, fill)
+    return encode(TensorMap(*common))
+
+
+def im2col_map(
+    kind: int, address: int, dims, strides, lower, upper, channels: int, pixels: int, steps, interleave: int,
+    swizzle: int, promotion: int, fill: int,
+) -> bytes:  # fmt: skip
+    """Return what cuTensorMapEncodeIm2col makes of its arguments, as `tensor_map` does."""
+    box = channels, pixels
+    common = _of_map("Im2col", kind, address, dims, strides, box, steps, interleave, swizzle, promotion, fill)
+    return encode(Im2colMap(*common, tuple(lower), tuple(upper)))
+
+
+def _of_map(mode: str, kind, address, dims, strides, box, steps, interleave, swizzle, promotion, fill) -> tuple:
+    """The fields of a tensor map that a driver's function makes."""
     if interleave or kind >= len(DRIVER_TYPES) or swizzle >= len(DRIVER_SWIZZLES):
-        raise Unsupported(f"cuTensorMapEncodeTiled with data type {kind}, interleave {interleave}, swizzle {swizzle}")
+        given = f"data type {kind}, interleave {interleave}, swizzle {swizzle}"
+        raise Unsupported(f"cuTensorMapEncode{mode} with {given}")
     span, atom = DRIVER_SWIZZLES[swizzle]
-    return encode(TensorMap(
+    return (
         address, DRIVER_TYPES[kind], tuple(dims), tuple(strides), tuple(box), tuple(steps), span, atom, bool(fill),
         L2_PROMOTIONS[promotion],
-    ))  # fmt: skip
+    )  # fmt: skip

@@ -293,7 +293,7 @@ def differences(runs: list[dict]) -> str:
 
     Launches are compared by their order; those of several processes, which have none, as they come.
     """
-    if len(runs) < 2 or any(each["findings"] for each in runs):
+    if len(runs) < 2 or any(one["class"] == WRONG for each in runs for one in each["findings"]):
         return ""
     first = runs[0]
     if not any(launch["wrote"] for launch in first["launches"]):

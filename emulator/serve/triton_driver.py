@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from ..device import DEVICE, LoadedModule
 from ..errors import Unsupported
 from ..formats.cubin import resources
-from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, TensorMap, encode
+from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, Im2colMap, TensorMap, encode
 from . import modules, timed
 
 # Types of elements as tensormap.replace (PTX ISA 9.7.9.27) numbers them -> as cuTensorMapEncodeTiled does, if otherwise
@@ -41,9 +41,8 @@ def say(text: str) -> None:
 
 
 def tensor_map(descriptor, meta: dict) -> bytes:
-    """Return the tensor map of a host-side TensorDescriptor; meta: what the compiler noted of it."""
-    if meta.get("is_im2col"):
-        raise Unsupported("im2col tensor maps (cuTensorMapEncodeIm2col)")
+    """Return the tensor map of a host-side TensorDescriptor, or Gluon's TensorDescriptorIm2Col; meta: what the
+    compiler noted of it."""
     kind = HOST_TYPES.get(meta["elem_type"], meta["elem_type"])
     if getattr(descriptor, "round_f32_to_tf32", False):
         kind = TF32
@@ -55,10 +54,16 @@ def tensor_map(descriptor, meta: dict) -> bytes:
     box = [int(n) for n in meta["block_size"]]
     span, atom = DRIVER_SWIZZLES[meta["swizzle"]]
     strides = [int(s) * meta["elem_size"] for s in list(descriptor.strides)[:-1]]
-    return encode(TensorMap(
+    im2col = meta.get("is_im2col", False)
+    steps = (im2col and descriptor.element_strides) or (1,) * len(dims)
+    common = (
         descriptor.base.data_ptr(), DRIVER_TYPES[kind], tuple(dims[::-1]), tuple(strides[::-1]), tuple(box[::-1]),
-        (1,) * len(box), span, atom, descriptor.padding == "nan", L2_PROMOTION,
-    ))  # fmt: skip
+        tuple(steps[::-1]), span, atom, descriptor.padding == "nan", L2_PROMOTION,
+    )  # fmt: skip
+    if not im2col:
+        return encode(TensorMap(*common))
+    lower, upper = descriptor.pixel_box_lower_corner, descriptor.pixel_box_upper_corner
+    return encode(Im2colMap(*common, tuple(lower[::-1]), tuple(upper[::-1])))
 
 
 def flattened(signature, args, metas: Iterator[dict] | None) -> Iterator[tuple[str, object]]:

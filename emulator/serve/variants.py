@@ -1,18 +1,21 @@
 """Profiles scripts beside each other: `compare A.py B.py`, and `sweep` of a script's own parameters.
 
-Each runs in a process of its own, as `python -m emulator profile` runs it.
+Each runs in a process of its own, as `python -m emulator profile` runs it. A signal that ends the command ends these,
+too, and leaves what is done.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +24,9 @@ from ..model import ranking
 from ..page.write import fill, views
 from .run import ROOT
 from .watch import SAYS
+
+ENDING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Wanted:
 class Variant:
     """A script with its arguments, `words`, and environment variables, `values`. report: as `profile --json` has it.
 
-    view: what a page shows of it. why: in a line, why there is no report.
+    view: what a page shows of it. why: in a line, why there is no report. running: the process that runs it.
     """
 
     name: str
@@ -45,6 +51,7 @@ class Variant:
     report: dict | None = None
     view: dict | None = None
     why: str = ""
+    running: subprocess.Popen | None = None
 
     @property
     def us(self) -> float | None:
@@ -58,8 +65,11 @@ class Variant:
         environment = os.environ | self.values | {"PYTHONPATH": path}
         process = subprocess.Popen(
             [sys.executable, "-m", "emulator", *command, *self.words], env=environment, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True, errors="replace",
+            stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
         )  # fmt: skip
+        self.running = process
+        if self.why:  # it has been ended before it began
+            self.end()
         last = "no output"
         with process:
             for line in process.stderr:
@@ -67,7 +77,16 @@ class Variant:
                     print(f"{SAYS}{self.name}: {line.removeprefix(SAYS)}", end="", file=sys.stderr, flush=True)
                 else:
                     last = line.strip() or last
+        self.running = None
         return process.returncode, last
+
+    def end(self) -> None:
+        """End it, and all that it has started, unless it is done."""
+        if self.report is None:
+            self.why = self.why or INTERRUPTED
+        if (process := self.running) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def check(self, wanted: Wanted) -> bool:
         """Run the script as `run` does, with all checks: whether it ended well, without a finding."""
@@ -76,7 +95,7 @@ class Variant:
             status, last = self.process(["run", "--machine", wanted.machine, "--json", str(report)])
             runs = json.loads(report.read_text())["runs"] if report.exists() else []
         wrong = [one for run in runs for one in run["findings"] if one["class"] == "wrong"]
-        if status:
+        if status and not self.why:
             self.why = f"{wrong[0]['kind']}: {wrong[0]['message']}" if wrong else f"exit status {status}: {last}"
         return not status
 
@@ -86,45 +105,66 @@ class Variant:
             report, html = Path(folder, "report.json"), Path(folder, "page.html")
             command = ["profile", "--machine", wanted.machine, "--launches", str(wanted.launches), "--out", folder]
             status, last = self.process([*command, "--json", str(report), *(["--html", str(html)] if page else [])])
-            if status:
-                self.why = last
+            if status or self.why:
+                self.why = self.why or last
                 return
             self.report = json.loads(report.read_text())
             if page:
                 (self.view,) = views(html)
 
 
-def each(variants: list[Variant], jobs: int, do: Callable[[Variant], None]) -> None:
-    """Call do(variant) for all of them, so many at a time."""
-    with ThreadPoolExecutor(jobs) as pool:
-        try:
-            list(pool.map(do, variants))
-        except KeyboardInterrupt:  # the processes have got it, too
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+class Ended(Exception):
+    """Raised where a signal, its argument, asks the command to end."""
 
 
-def compare(sides: tuple[str, str], wanted: Wanted, html: Path | None) -> dict:
-    """Profile two command lines, each a script with its arguments: what emulator/README.md says of JSON reports.
+def each(variants: list[Variant], jobs: int, do: Callable[[Variant], None]) -> int:
+    """Call do(variant) for all of them, so many at a time. Returns 0, or the signal that has ended those that were not
+    done."""
+
+    def end(number, frame):
+        for other in ENDING:
+            signal.signal(other, signal.SIG_IGN)
+        raise Ended(number)
+
+    before = {number: signal.signal(number, end) for number in ENDING}
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        for done in wait([pool.submit(do, variant) for variant in variants]).done:
+            done.result()
+        return 0
+    except Ended as ended:
+        for variant in variants:
+            variant.end()
+        return ended.args[0]
+    finally:
+        pool.shutdown(cancel_futures=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def compare(sides: tuple[str, str], wanted: Wanted, html: Path | None) -> tuple[dict, int]:
+    """Profile two command lines, each a script with its arguments: what emulator/README.md says of JSON reports, and
+    what `each` returns: of a side that was not done there is no report then.
 
     html: a file for a page of both. Raises Unsupported where one cannot be timed.
     """
     both = [Variant(name, shlex.split(side)) for name, side in zip("AB", sides)]
-    each(both, wanted.jobs, lambda side: side.profile(wanted, html is not None))
+    ended = each(both, wanted.jobs, lambda side: side.profile(wanted, html is not None))
     for side in both:
-        if side.report is None:
+        if side.report is None and side.why != INTERRUPTED:
             raise Unsupported(f"{side.name}, {shlex.join(side.words)}: {side.why}")
     a, b = both
     found = {
-        "kind": "modelled", "machine": wanted.machine, "us": [a.us, b.us], "difference_us": b.us - a.us,
-        "tells": ranking.tells(a.us, b.us) if wanted.machine == "b200" else None,
+        "kind": "modelled", "machine": wanted.machine, "us": [a.us, b.us],
+        "difference_us": None if ended else b.us - a.us,
+        "tells": ranking.tells(a.us, b.us) if wanted.machine == "b200" and not ended else None,
         "a": a.report, "b": b.report,
     }  # fmt: skip
-    if html is not None:
+    if html is not None and not ended:
         for side in both:
             side.view["title"] = f"{side.name}: {side.view['title']}"
         fill(html, [a.view, b.view], {"said": verdict(found), "rows": rows(found)})
-    return found
+    return found, ended
 
 
 def verdict(found: dict) -> str:
@@ -185,12 +225,13 @@ def variants(words: list[str], changes: list[dict[str, str]]) -> list[Variant]:
     return found
 
 
-def sweep(tried: list[Variant], wanted: Wanted, checked: bool) -> list[Variant]:
-    """Run each variant with all checks, if wanted, and profile those that end well; the fastest come first."""
+def sweep(tried: list[Variant], wanted: Wanted, checked: bool) -> tuple[list[Variant], int]:
+    """Run each variant with all checks, if wanted, and profile those that end well: the fastest come first, and what
+    `each` returns."""
 
     def do(variant: Variant) -> None:
         if not checked or variant.check(wanted):
             variant.profile(wanted, page=False)
 
-    each(tried, wanted.jobs, do)
-    return sorted(tried, key=lambda variant: variant.us or float("inf"))
+    ended = each(tried, wanted.jobs, do)
+    return sorted(tried, key=lambda variant: variant.us or float("inf")), ended

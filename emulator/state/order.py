@@ -20,6 +20,7 @@ from collections import deque
 
 import numpy as np
 
+from ..native.loops import pointer
 from .lanes import EPOCHS, STRIDE
 
 KNOWN = 0  # the rows of a clock: what has happened before
@@ -121,12 +122,20 @@ class Knowledge:
     The clocks of others are shared and never changed; its own is.
     """
 
-    __slots__ = ("space", "clock", "elsewhere")
+    __slots__ = ("space", "clock", "elsewhere", "_addressed", "_address")
 
     def __init__(self, space: Space, clock: np.ndarray | None = None, elsewhere: dict | None = None):
         self.space = space
         self.clock = np.zeros((space.rows, space.size), np.int32) if clock is None else clock
         self.elsewhere: dict[Space, np.ndarray] = {} if elsewhere is None else elsewhere
+        self._addressed: np.ndarray | None = None
+
+    def address(self) -> tuple[int, int, int]:
+        """Where its clock is: the address, the bytes of a row, the components."""
+        if self._addressed is not self.clock:
+            self._addressed, clock = self.clock, self.clock
+            self._address = pointer(clock), clock.strides[0], clock.shape[1]
+        return self._address
 
     def join(self, other: Knowledge) -> None:
         """Know what the other one knows, too."""

@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .order import ASYNC_SHARED, GENERIC, STRONG, Actor, Order, Space
+from ..native.happened import happened
+from ..native.loops import pointer
+from .order import ASYNC_SHARED, GENERIC, KNOWN, STRONG, Actor, Order, Space
 
 WORD = 4
 SLOTS = 4  # for reads of a place that nothing has put in order, to begin with
@@ -40,7 +42,7 @@ class Plane:
     may overwrite it. beneath: int32 [places], where the last write is a strong one: the last weak one before it.
     """
 
-    __slots__ = ("order", "grain", "written", "reads", "observed", "beneath")
+    __slots__ = ("order", "grain", "written", "reads", "observed", "beneath", "_written_at", "_reads_at", "_addressed")
 
     def __init__(self, order: Order, places: int, grain: int):
         self.order, self.grain = order, grain
@@ -48,6 +50,15 @@ class Plane:
         self.reads = np.zeros((SLOTS, places), np.int32)
         self.observed: dict[tuple[Space, int], np.ndarray] = {}
         self.beneath: np.ndarray | None = None  # until a strong write comes over a weak one
+        self._written_at = pointer(self.written), 1, 0
+        self._addressed: np.ndarray | None = None
+
+    def _rows_of_reads(self) -> tuple[int, int, int]:
+        """Where the reads are: the address, how many slots, places."""
+        if self._addressed is not self.reads:
+            self._addressed = self.reads
+            self._reads_at = pointer(self.reads), *self.reads.shape
+        return self._reads_at
 
     def place(self, index: slice | np.ndarray, which: int) -> int:
         """The byte at which the place of an index starts."""
@@ -57,6 +68,9 @@ class Plane:
         self, index, by: Actor, row: int = 0, but: Known = NOTHING, weak: bool = False, generic: bool = False
     ) -> Conflict | None:
         """A write here that `by` does not know. weak, generic: of those only."""
+        ask = happened() if generic or self.beneath is None else None
+        if ask and ask.all_known(self._written_at, index, by, row, but, mask=GENERIC * generic):
+            return None
         numbers = self.written[index]
         if not numbers.any():
             return None
@@ -80,6 +94,8 @@ class Plane:
 
     def unordered_read(self, index, by: Actor, but: Known = NOTHING, weak: bool = False) -> Conflict | None:
         """A read here since the last write that `by` does not know. weak: of those only."""
+        if (ask := happened()) and ask.all_known(self._rows_of_reads(), index, by, KNOWN, but):
+            return None
         for slot in self.reads:
             numbers = slot[index]
             if not numbers.any():
@@ -96,6 +112,8 @@ class Plane:
     def unfenced_read(self, index, by: Actor, row: int) -> Conflict | None:
         """A read by a warp here since the last write, after which nobody has fenced for the async proxy. row: of the
         memory, see order.py."""
+        if (ask := happened()) and ask.all_known(self._rows_of_reads(), index, by, row, NOTHING, by.space.warps):
+            return None
         for slot in self.reads:
             numbers = slot[index]
             if not numbers.any():
@@ -119,6 +137,8 @@ class Plane:
 
     def note_read(self, index, key: tuple[Space, int], number: int, by: Actor | None = None) -> None:
         """An event of a component reads here: of `by`, if it is a warp's own, which then is after what that knows."""
+        if (ask := happened()) and ask.note_read(self._rows_of_reads(), index, key, number, self.order, by):
+            return
         if not self.reads[0][index].any():  # nobody has read here
             self.reads[0][index] = number
             return
@@ -172,12 +192,12 @@ class Shadow:
         words = offsets // WORD
         return self._places(words if size == WORD else self._spread(words, size // WORD))
 
-    def range(self, lo: int, hi: int, chunks: np.ndarray | None = None) -> list[tuple[Plane, slice | np.ndarray]]:
-        """Where a range lies, or those 16-byte chunks of it."""
+    def range(self, lo: int, hi: int, words: np.ndarray | None = None) -> list[tuple[Plane, slice | np.ndarray]]:
+        """Where a range lies, or those words of it."""
         if lo % WORD or hi % WORD:
             return [(self._parts(np.arange(lo // WORD, -(-hi // WORD))), slice(lo, hi))]
-        if chunks is not None:
-            return self._places(self._spread(chunks.ravel() * 4, 4))
+        if words is not None:
+            return self._places(words)
         words = slice(lo // WORD, hi // WORD)
         if self.split is None or not self.split[words].any():
             return [(self.words, words)]

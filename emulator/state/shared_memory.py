@@ -21,14 +21,13 @@ from .shadow import writes as overwrites
 BASE = 0x400  # the first 1 KiB belongs to the system; user data starts behind it
 RANK_SHIFT = 24  # a shared::cluster address is rank << 24 | offset
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
-CHUNK = 16  # bytes: grain of what asynchronous operations read
 
 
 @dataclass(eq=False, slots=True)
 class InFlight:
     """A range that an asynchronous operation writes or reads and has not finished with.
 
-    chunks: the numbers of the 16-byte chunks that it touches, if not all of the range. owner: a warp whose copies may
+    words: the numbers of the words that it touches, if not all of the range. owner: a warp whose copies may
     overlap each other. key, number: its event. note: of an exit before it is done, see errors.NOTES.
     """
 
@@ -39,13 +38,13 @@ class InFlight:
     key: tuple[Space, int]
     number: int = 0
     note: str = ""
-    chunks: np.ndarray | None = None
+    words: np.ndarray | None = None
     owner: Actor | None = None
 
     def touches(self, lo: int, hi: int) -> bool:
         if self.lo >= hi or lo >= self.hi:
             return False
-        return self.chunks is None or bool(((self.chunks < -(-hi // CHUNK)) & (self.chunks >= lo // CHUNK)).any())
+        return self.words is None or bool(((self.words < -(-hi // WORD)) & (self.words >= lo // WORD)).any())
 
 
 class SharedMemory:
@@ -189,7 +188,7 @@ class SharedMemory:
 
     def lanes_write(self, offsets: np.ndarray, size: int, lanes: np.ndarray, by: Actor, changed) -> None:
         """Lanes of a warp of this CTA are about to write. changed: says which get another value, bool [n]."""
-        if self.lanes is not None and size >= HALF:
+        if self.lanes is not None and size >= HALF and int(offsets.max()) + size <= self.size:
             found = self.lanes.write(offsets, size, lanes, by.epoch)
             if found is not None and (wrong := found[0] | found[1]).any() and (wrong := wrong & changed()).any():
                 k = int(wrong.argmax())
@@ -298,18 +297,18 @@ class SharedMemory:
             note = "unfenced-overwrite"
             return self.report(Fault("missing-proxy-fence", message, note=note, other=conflict.number))
 
-    def check_order(self, lo: int, hi: int, by: Actor, what, chunks: np.ndarray | None = None):
+    def check_order(self, lo: int, hi: int, by: Actor, what, words: np.ndarray | None = None):
         """Whatever others wrote in the range must have been waited for."""
-        self._unordered(reads(self.shadow.range(lo, hi, chunks), by), what, by)
+        self._unordered(reads(self.shadow.range(lo, hi, words), by), what, by)
 
-    def check_read(self, lo: int, hi: int, what, by: Actor | None, chunks: np.ndarray | None = None):
+    def check_read(self, lo: int, hi: int, what, by: Actor | None, words: np.ndarray | None = None):
         """An asynchronous read begins: nothing may be in flight to it, nor unfenced generic writes."""
         for op in self.in_flight:
             if op.writes and op.touches(lo, hi):
                 message = f"{what} reads shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
                 self.report(Fault("race", message, other=op.number))
         if by is not None:
-            for conflict in unfenced(self.shadow.range(lo, hi, chunks), by, self.row):
+            for conflict in unfenced(self.shadow.range(lo, hi, words), by, self.row):
                 who = self.order.who(conflict.number)
                 message = f"{what} reads shared memory at {conflict.at:#x}, written by {who}"
                 message += " with no fence.proxy.async since"
@@ -317,18 +316,18 @@ class SharedMemory:
 
     # -- asynchronous operations -------------------------------------------------------------------------------
     def begin(
-        self, lo: int, hi: int, writes: bool, what, by: Actor, key, chunks=None, whole=False, owner=None, note="",
+        self, lo: int, hi: int, writes: bool, what, by: Actor, key, words=None, whole=False, owner=None, note="",
         proxy=True,
     ) -> InFlight:  # fmt: skip
         """An asynchronous operation starts to use a range; `end` when it is done with it.
 
-        what: names it (str() of it). by: the issuing warp. key: the component whose event it is. chunks, owner, note:
+        what: names it (str() of it). by: the issuing warp. key: the component whose event it is. words, owner, note:
         see InFlight. proxy: whether the async proxy does it. whole: it needs every byte it reads.
         """
         self._bounds(lo, hi, what)
         if lo < self.absent_end and self.absent_start < hi:
             self._bring_in(lo, hi, overwrites=writes)
-        op = InFlight(lo, hi, writes, what, key, 0, note, chunks, owner)
+        op = InFlight(lo, hi, writes, what, key, 0, note, words, owner)
         if self.checks:
             op.number = self.order.next(key, what)
             if writes:
@@ -339,8 +338,8 @@ class SharedMemory:
                     self._check_overwrite(places, by, what)
                 self.valid[lo:hi] = False
             else:
-                self.check_read(lo, hi, what, by, chunks)
-                self._unordered(reads(self.shadow.range(lo, hi, chunks), by), what, by)
+                self.check_read(lo, hi, what, by, words)
+                self._unordered(reads(self.shadow.range(lo, hi, words), by), what, by)
                 if whole and not self.valid[lo:hi].all():
                     bad = lo + int(np.flatnonzero(~self.valid[lo:hi])[0])
                     self._unwritten(bad, bad + 1, f"{what} reads shared memory at {bad:#x}, which nothing has written")
@@ -361,7 +360,7 @@ class SharedMemory:
                     self.visitors["copy", op.key] = op.number, op.note
             if op.writes:
                 self.valid[op.lo : op.hi] = True
-            for plane, index in self.shadow.range(op.lo, op.hi, op.chunks):
+            for plane, index in self.shadow.range(op.lo, op.hi, op.words):
                 if op.writes:
                     plane.written[index] = op.number
                 else:

@@ -70,6 +70,13 @@ def fragment(shape: str, num: int, packed: bool = False, half_split: int = 0) ->
     return lane, column
 
 
+@lru_cache(maxsize=8192)
+def _places(halves: tuple[int, ...], lo: int, hi: int) -> np.ndarray:
+    found = (np.array(halves)[:, None] * COLUMNS + np.arange(lo, hi)).ravel()
+    found.flags.writeable = False
+    return found
+
+
 class TensorMemory:
     """`report` receives the faults after which a kernel could go on, as reads of uninitialised cells; by default it
     raises them. order: of the cluster's events.
@@ -151,8 +158,8 @@ class TensorMemory:
 
     @staticmethod
     def places(halves, lo: int, hi: int) -> np.ndarray:
-        """Where the shadow has columns lo..hi-1 of these halves of quadrants."""
-        return (np.asarray(halves)[:, None] * COLUMNS + np.arange(lo, min(hi, COLUMNS))).ravel()
+        """Where the shadow has columns lo..hi-1 of these halves of quadrants, in a cached array."""
+        return _places(tuple(halves), lo, min(hi, COLUMNS))
 
     def check_order(self, places: np.ndarray, by: Actor, write: bool, what, but: Known = NOTHING) -> None:
         """A warp must have waited for what others did there. but: what is in order with this anyway."""
@@ -305,6 +312,12 @@ class TensorMemory:
             bits = _PACKED[source_format]
             source = unpack_slots(source, bits) << CONTAINER_SHIFT[bits]
         source = np.ascontiguousarray(source).view(np.uint32)  # [rows, columns]
+        columns = source.shape[1]
+        if multicast == "warpx4" and not lane:  # all partitions at once
+            self._check(0, LANES, column, columns, what)
+            self.cells.reshape(4, 32, COLUMNS)[:, :, column : column + columns] = source
+            self.written[:, column : column + columns] = True
+            return
         for first, count, lanes in groups:
             for target in lanes:
                 self.write(lane + target, column, source[first : first + count], what)

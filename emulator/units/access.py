@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from ..errors import Fault, Unsupported
-from ..formats import alu, tensormap
+from ..formats import alu, fragments, tensormap
 from ..ptx.syntax import TYPE_BITS
 from ..state.lanes import SEVERAL
 from ..state.order import GENERIC, STRONG, SYSTEM, Location
@@ -440,27 +440,32 @@ def prefetch(g: LaneGroup, space: str, address, is_tensormap: bool, mask):
         g.clock.line_prefetch(g, g.lane_array(address, 64)[lanes])
 
 
-# -- 8x8 matrices ------------------------------------------------------------------------------------------
-def ldmatrix(g: LaneGroup, address, count: int, trans: bool):
+# -- matrices of rows of 16 bytes ---------------------------------------------------------------------------
+def ldmatrix(g: LaneGroup, address, count: int, bits: int, trans: bool):
+    """Registers of so many matrices: 8 x 8 elements of 16 bits, or 16 x 16 of 8 bits, which are transposed."""
     if g.n != 32:
         raise Fault("divergence", "ldmatrix needs the whole warp")
     rows = g.lane_array(address).astype(np.uint64)
-    g.clock.shared_access(g, rows[: 8 * count], 16)
+    height = 8 if bits == 16 else 16
+    g.clock.shared_access(g, rows[: height * count], 16)
     who = g.origin("ldmatrix") if g.launch.checks else None
     out = []
     for k in range(count):
-        base = rows[8 * k : 8 * k + 8]
+        base = rows[height * k : height * (k + 1)]
         if (base % np.uint64(16)).any():
             raise Fault("misaligned", "ldmatrix row that is not 16-byte aligned")
         each = base[:, None] + 8 * np.arange(2, dtype=np.uint64)[None, :]
-        matrix = gather(g, "shared", each.ravel(), 8, None, False, who).view(np.uint16).reshape(8, 8)
+        matrix = gather(g, "shared", each.ravel(), 8, None, False, who).view(f"u{bits // 8}").reshape(height, -1)
+        if bits == 8:
+            out += fragments.store_transposed_bytes(matrix)
+            continue
         matrix = (matrix.T if trans else matrix).astype(np.uint32)
         out.append((matrix[:, 0::2] | matrix[:, 1::2] << 16).reshape(32))
     return tuple(out)
 
 
-def stmatrix(g: LaneGroup, address, values: tuple, trans: bool, results: bool):
-    """results: as of `store`."""
+def stmatrix(g: LaneGroup, address, values: tuple, bits: int, trans: bool, results: bool):
+    """Matrices of 8 x 8 elements of 16 bits, or of 16 x 8 of 8 bits, which are transposed. results: as of `store`."""
     if g.n != 32:
         raise Fault("divergence", "stmatrix needs the whole warp")
     rows = g.lane_array(address).astype(np.uint64)[: 8 * len(values)]
@@ -469,13 +474,16 @@ def stmatrix(g: LaneGroup, address, values: tuple, trans: bool, results: bool):
         return
     if (rows % np.uint64(16)).any():
         raise Fault("misaligned", "stmatrix row that is not 16-byte aligned")
-    pairs = np.stack([g.lane_array(v) for v in values]).reshape(-1, 8, 4)  # [matrices, rows, pairs]
-    matrices = np.empty((len(values), 8, 8), np.uint16)
-    matrices[:, :, 0::2], matrices[:, :, 1::2] = pairs & 0xFFFF, pairs >> 16
-    if trans:
-        matrices = np.ascontiguousarray(matrices.swapaxes(1, 2))
-    each = rows[:, None] + 8 * np.arange(2, dtype=np.uint64)[None, :]
-    scatter(g, "shared", each.ravel(), 8, matrices.view(np.uint64).ravel(), None, g.origin("stmatrix"))
+    registers = np.concatenate([g.lane_array(v) for v in values])
+    if bits == 8:
+        matrices = fragments.load_transposed_bytes(registers.reshape(len(values), -1))
+    else:
+        matrices = registers.view(np.uint16).reshape(-1, 8, 8)  # of 8 rows
+        matrices = matrices.swapaxes(1, 2) if trans else matrices
+    halves = np.ascontiguousarray(matrices).view(np.uint64).ravel()
+    each = np.repeat(rows, 2)
+    each[1::2] += np.uint64(8)
+    scatter(g, "shared", each, 8, halves, None, g.origin("stmatrix"))
 
 
 def movmatrix(g: LaneGroup, value):

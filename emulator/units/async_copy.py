@@ -17,7 +17,7 @@ from ..formats.tensormap import PADDED
 from ..state.barrier import Waitable
 from ..state.order import KNOWN, STRONG
 from ..state.shared_memory import OFFSET_MASK
-from . import tma
+from . import im2col, tma
 from .access import note_global
 from .addresses import active, check_running, multicast_ctas, pick, shared_cta
 from .barriers import barrier_at, landed, pass_dependency
@@ -126,13 +126,17 @@ def arrive(g: LaneGroup, when: float, origin, land):
         g.engine.at(decided, lambda: g.later(g.clock.overtaken(when), origin, land))
 
 
+LOADS = {"tile": tma.load_box, "tile::gather4": tma.load_gather4, "im2col": im2col.load}
+FOUR_ROWS = ("tile::gather4", "tile::scatter4")
+
+
 # -- tensor copies -----------------------------------------------------------------------------------------
 def note_box(g: LaneGroup, tm, at, mode: str, write: bool, key, origin, marks: int = 0, idle=None):
     """Note that a tensor copy touches a box of global memory; key, origin, marks, idle: as of `note_global`."""
     if g.launch.checks or g.launch.dependencies.before:
-        boxes = [at] if mode == "tile" else [(at[0], row) for row in at[1:]]
+        boxes = [(at[0], row) for row in at[1:]] if mode in FOUR_ROWS else [at]
         for box in boxes:
-            starts, nbytes = tma.row_addresses(tm, box, write)
+            starts, nbytes = im2col.row_addresses(tm, box) if mode == "im2col" else tma.row_addresses(tm, box, write)
             if len(starts):
                 note_global(g, starts, nbytes, write, origin, key, marks, idle=idle)
 
@@ -143,11 +147,13 @@ def store_keys(g: LaneGroup, p: int):
     return space.key(("bulk store reads", name)), space.key(("bulk store writes", name))
 
 
-def tma_load(g: LaneGroup, dst, tensor, coords, bar, rank, mode, multicast, pair, policy, mask):
+def tma_load(g: LaneGroup, dst, tensor, coords, bar, rank, mode, offsets, multicast, pair, policy, mask):
+    """offsets: of im2col mode, which its coordinates end with."""
+    load = LOADS[mode]
     for p in active(g, mask):
         map_at = pick(tensor, p)
-        tm = tensor_map(g, map_at, 2 if mode == "tile::gather4" else rank)
-        at = tuple(alu.signed(pick(c, p), 32) for c in coords)
+        tm = tensor_map(g, map_at, 2 if mode == "tile::gather4" else rank, mode == "im2col")
+        at = tuple(alu.signed(pick(c, p), 32) for c in coords) + tuple(alu.signed(pick(c, p), 16) for c in offsets)
         boxes = 4 if mode == "tile::gather4" else 1
         nbytes = tm.box_bytes * boxes
         address, barrier_address = pick(dst, p), pick(bar, p)
@@ -167,9 +173,8 @@ def tma_load(g: LaneGroup, dst, tensor, coords, bar, rank, mode, multicast, pair
         note_box(g, tm, at, mode, False, landing[0][2].key, origin)
         note_map(g, map_at, landing[0][2].key, origin)
         hands_on = handed_on(g)
-        load = tma.load_gather4 if mode == "tile::gather4" else tma.load_box
 
-        def bring(ctas, tm=tm, at=at, load=load, offset=offset):
+        def bring(ctas, tm=tm, at=at, offset=offset):
             image = tma.with_gaps(tm, load(tm, at, g.launch.memory.view))
             for cta in ctas:
                 swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom, tm.placed_row_bytes)

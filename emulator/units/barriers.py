@@ -231,10 +231,10 @@ def mbarrier_try_wait(g: LaneGroup, address, phase, parity: bool, limit: int | N
         g.timed_out = False
         return True
     if alu.is_array(address) or alu.is_array(phase):
-        pairs = set(zip(g.lane_array(address).tolist(), g.lane_array(phase, 64).tolist(), strict=True))
-        if len(pairs) > 1:
+        phases = g.lane_array(phase, 64) >> np.uint64(0 if parity else 63)  # a state counts arrivals, too
+        if len(set(zip(g.lane_array(address).tolist(), (phases & np.uint64(1)).tolist(), strict=True))) > 1:
             return True  # lanes look at different things: let them poll
-        address, phase = pairs.pop()
+        address, phase = pick(address, 0), pick(phase, 0)
     barrier = barrier_at(g, address)
     done = barrier.test_parity(phase) if parity else barrier.test_state(phase)
     if done:

@@ -276,39 +276,39 @@ def accumulator_columns(d_addr: int, d: InstructionDescriptor, pair: bool) -> tu
 
 
 @lru_cache(maxsize=4)
-def _tables(scale: ElementType, negate: bool) -> tuple[np.ndarray, np.ndarray]:
-    """float32 values of the two elements of a byte, negated or not, and of scale factors."""
+def _tables(scale: ElementType, negate: bool) -> fp4_mma.Tables:
+    """The tables of elements, negated or not, and of scale factors."""
     pairs = _FP4_PAIRS.view(np.float32)
-    return -pairs if negate else pairs, scale.values.astype(np.float32)
+    return fp4_mma.Tables.of(-pairs if negate else pairs, scale.values.astype(np.float32))
 
 
 def _has_multiplied(form: MmaForm, d: InstructionDescriptor, o: Operands, ctas: list) -> bool:
     """Execute an MMA of packed FP4 as machine code and return True, or do nothing: where a bit may get lost, in other
     layouts, for faults."""
-    group, columns = form.cta_group, (o.d, o.sfa & ~(3 << 30), o.sfb & ~(3 << 30))
-    used = d.n, fp4_mma.ROWS // 32, -(-d.n // 32)
-    fits = all(at >= 0 and at + n <= COLUMNS for at, n in zip(columns, used, strict=True))
-    if form.a_in_tmem or d.m != fp4_mma.ROWS * group or d.n % fp4_mma.WIDE or not fits:
+    group, n = form.cta_group, d.n
+    if form.a_in_tmem or d.m != fp4_mma.ROWS * group or n % fp4_mma.WIDE:
         return False
     loops = fp4_mma.fp4_mma()
     if loops is None:
         return False
-    a, _, a_end = matrix_descriptor.located(o.a, fp4_mma.ROWS, d.k, False, 4)
-    b, _, b_end = matrix_descriptor.located(o.b, d.n // group, d.k, False, 4)
+    to, sfa, sfb = o.d, o.sfa & ~(3 << 30), o.sfb & ~(3 << 30)
+    ranges = (to, to + n), (sfa, sfa + fp4_mma.ROWS // 32), (sfb, sfb + -(-n // 32))
+    a, b = fp4_mma.rows_of(o.a, fp4_mma.ROWS), fp4_mma.rows_of(o.b, n // group)
     for smem, tmem in ctas:
-        usable = (tmem.usable[at : at + n].all() for at, n in zip(columns, used, strict=True))
-        if max(a_end, b_end) > smem.size or not all(usable):
+        usable = tmem.usable.tobytes()
+        if max(a.end, b.end) > smem.size or any(end > COLUMNS or 0 in usable[at:end] for at, end in ranges):
             return False
     places = [fp4_mma.Place.of(*cta) for cta in ctas]
-    tables = [[fp4_mma.pointer(t) for t in _tables(d.scale_type, n)] for n in (d.negate_a != d.negate_b, False)]
+    shared = [place.bytes for place in places]
+    of_a, of_b = _tables(d.scale_type, d.negate_a != d.negate_b), _tables(d.scale_type, False)
     with loops.lock:
         for place, a_at, b_at in zip(places, loops.a, loops.b):
-            seen_a = loops.operand([(place.bytes, a)], place, columns[1], *tables[0], a_at, (d.k, 1))
-            seen_b = loops.operand([(p.bytes, b) for p in places], place, columns[2], *tables[1], b_at, (1, d.n))
+            seen_a = loops.operand(fp4_mma.ROWS, a.address, [place.bytes], place, sfa, of_a, a_at, (d.k, 1))
+            seen_b = loops.operand(n // group, b.address, shared, place, sfb, of_b, b_at, (1, n))
             if not (seen_a and seen_b and _is_exact(d, seen_a, seen_b, loops, place, o)):
                 return False
         for place, a_at, b_at in zip(places, loops.a, loops.b):
-            loops.multiply(place.cells, place.written, o.d, d.n, o.accumulate, a_at, b_at)
+            loops.multiply(place.cells, place.written, to, n, o.accumulate, a_at, b_at)
     return True
 
 

@@ -6,6 +6,8 @@ separate and complete only for tcgen05.wait. Arithmetic and layouts live in mma.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from ..errors import Fault, Unsupported
@@ -173,12 +175,16 @@ def _check_mma(g: LaneGroup, ctas, form: MmaForm, description, o: Operands, orig
         _use(g, cta, writes, True, origin)
 
 
-def _halves(address: int, description, group: int) -> list[int]:
+def _halves(address: int, description, group: int) -> tuple[int, ...]:
     """The halves of quadrants in which a CTA's rows of D or A lie."""
-    base = address >> 16
-    blocks = accumulator_blocks(description.m, description.n, group)
+    return _halves_at(address >> 16, description.m, description.n, group)
+
+
+@lru_cache(maxsize=256)
+def _halves_at(base: int, m: int, n: int, group: int) -> tuple[int, ...]:
+    blocks = accumulator_blocks(m, n, group)
     lanes = (base + lane + r for rows, _, lane in blocks for r in range(0, rows.stop - rows.start, HALF))
-    return sorted({lane // HALF % len(ALL) for lane in lanes})
+    return tuple(sorted({lane // HALF % len(ALL) for lane in lanes}))
 
 
 def _use(g: LaneGroup, cta, blocks, write: bool, origin):
@@ -210,8 +216,8 @@ def _operand(g: LaneGroup, cta, desc: int, description, group: int, of_a: bool, 
     element = description.a_type if of_a else description.b_type
     bits = 4 if description.packed_fp4 else max(element.bits, 8)
     lo, hi = matrix_descriptor.byte_ranges(desc, rows, description.k, mn_major, bits)
-    chunks = matrix_descriptor.chunks(desc, rows, description.k, mn_major, bits)
-    return cta.smem.begin(lo, hi, False, origin, g.warp.actor, component(g, PIPE), chunks)
+    words = matrix_descriptor.words(desc, rows, description.k, mn_major, bits)
+    return cta.smem.begin(lo, hi, False, origin, g.warp.actor, component(g, PIPE), words)
 
 
 def _push(g: LaneGroup, execute, origin, when: float):
@@ -238,9 +244,9 @@ def cp(g: LaneGroup, shape, multicast, packed, pair, address, desc, mask):
         origin = g.origin("tcgen05.cp")
         ctas = tensor_ctas(g, pair)
         lo, hi = matrix_descriptor.byte_ranges(desc_, rows, row_bytes, False, 8)
-        chunks = matrix_descriptor.chunks(desc_, rows, row_bytes, False, 8)
+        words = matrix_descriptor.words(desc_, rows, row_bytes, False, 8)
         key = component(g, PIPE)
-        reading = [(cta, cta.smem.begin(lo, hi, False, origin, g.warp.actor, key, chunks)) for cta in ctas]
+        reading = [(cta, cta.smem.begin(lo, hi, False, origin, g.warp.actor, key, words)) for cta in ctas]
         first = to & 0xFFFF
         if g.launch.checks:
             for cta in ctas:

@@ -11,8 +11,8 @@ from .addresses import active, pick, shared_cta, state_space
 from .group import LaneGroup
 
 
-def tensor_map(g: LaneGroup, address: int, rank: int) -> tensormap.TensorMap:
-    """The tensor map at a generic address, for an instruction of so many dimensions."""
+def tensor_map(g: LaneGroup, address: int, rank: int, im2col: bool = False) -> tensormap.TensorMap:
+    """The tensor map at a generic address, for an instruction of so many dimensions, in tiled or im2col mode."""
     changed_by, seen_by = g.launch.changed_maps.get(address, (None, ()))
     if g.launch.checks and changed_by and g.cta.index not in seen_by:
         message = f"the tensor map at {address:#x}, which {changed_by} has changed"
@@ -21,6 +21,9 @@ def tensor_map(g: LaneGroup, address: int, rank: int) -> tensormap.TensorMap:
     tm = tensormap.decode(descriptor_bytes(g, address))
     if tm.rank != rank:
         raise Fault("tensormap", f"{rank}-D instruction with a tensormap of rank {tm.rank}")
+    if isinstance(tm, tensormap.Im2colMap) is not im2col:
+        modes = ("im2col", "tiled") if im2col else ("tiled", "im2col")
+        raise Fault("tensormap", "an instruction of {} mode with a tensor map of {} mode".format(*modes))
     return tm
 
 

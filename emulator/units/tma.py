@@ -6,7 +6,7 @@ array of `tm.box_bytes` bytes, dimension 0 innermost, rows without padding; `for
 
 `view(addr, nbytes, write)` is the caller's access to global memory: it returns those bytes as a live flat uint8 array
 or raises Fault. It is asked for the range from the first to the last byte that a box touches inside the tensor, and not
-at all for a box that lies outside. Im2col modes are not implemented.
+at all for a box that lies outside. Im2col mode is im2col.py's.
 """
 
 from __future__ import annotations
@@ -59,15 +59,20 @@ def load_box(tm: TensorMap, coords: tuple[int, ...], view: View) -> np.ndarray:
     """
     clip = _clip(tm, coords)
     if clip is None:
-        return _fill(tm)
-    window = _window(tm, clip, view, write=False)
-    if tm.elem in ("tf32", "tf32.ftz"):
-        window = convert.to_tf32(np.ascontiguousarray(window).view(np.uint32), "rn").view(np.uint8)
+        return nothing(tm)
+    window = rounded(tm, _window(tm, clip, view, write=False))
     if window.size == tm.box_bytes:
         return window.copy().reshape(-1)
-    image = _fill(tm)
+    image = nothing(tm)
     _inside(tm, clip, image)[...] = window
     return image
+
+
+def rounded(tm: TensorMap, data: np.ndarray) -> np.ndarray:
+    """What a load makes of elements, uint8 [.., bytes of dimension 0]: a tf32 map rounds them."""
+    if tm.elem in ("tf32", "tf32.ftz"):
+        return convert.to_tf32(np.ascontiguousarray(data).view(np.uint32), "rn").view(np.uint8)
+    return data
 
 
 def with_gaps(tm: TensorMap, image: np.ndarray) -> np.ndarray:
@@ -148,20 +153,13 @@ def row_addresses(tm: TensorMap, coords: tuple[int, ...], write: bool = False) -
 def _clip(tm: TensorMap, coords: tuple[int, ...], write: bool = False) -> Clip | None:
     if len(coords) != tm.rank:
         raise Fault("tensormap", f"{len(coords)} coordinates for a tensor map of rank {tm.rank}")
-    start = coords[0] * tm.bits // 8
-    if coords[0] * tm.bits % 128:
-        # ISA 5.5.3.1; an H200 stops with an illegal instruction
-        raise Fault("tensormap", f"a box of .{tm.elem} at coordinate {coords[0]} does not start on 16 bytes")
+    lo, hi = row_range(tm, coords[0], write)
     if write and min(coords) < 0:
         # ISA 9.7.9.27.1.1; an H200 stops with an illegal instruction
         raise Fault("tensormap", f"a tensor store at negative coordinates {coords}")
-    lo, hi = max(0, -start), tm.dims[0] * tm.bits // 8 - start
-    if write:
-        hi = -(-hi // 16) * 16
-    hi = min(tm.row_bytes, hi)
     if lo >= hi:
         return None
-    ranges, address = [(lo, hi)], tm.address + start + lo
+    ranges, address = [(lo, hi)], tm.address + coords[0] * tm.bits // 8 + lo
     for i in range(1, tm.rank):
         at, step = coords[i], tm.steps[i]
         lo = 0 if at >= 0 else -(at // step)  # ceil(-at / step), the first index inside
@@ -171,6 +169,18 @@ def _clip(tm: TensorMap, coords: tuple[int, ...], write: bool = False) -> Clip |
         ranges.append((lo, hi))
         address += (at + lo * step) * tm.strides_bytes[i - 1]
     return ranges, address
+
+
+def row_range(tm: TensorMap, at: int, write: bool = False) -> tuple[int, int]:
+    """The bytes of a row of the box that lie in the tensor, which is empty if the first is not before the second."""
+    start = at * tm.bits // 8
+    if at * tm.bits % 128:
+        # ISA 5.5.3.1; an H200 stops with an illegal instruction
+        raise Fault("tensormap", f"a box of .{tm.elem} at coordinate {at} does not start on 16 bytes")
+    end = tm.dims[0] * tm.bits // 8 - start
+    if write:
+        end = -(-end // 16) * 16
+    return max(0, -start), min(tm.row_bytes, end)
 
 
 def _span(tm: TensorMap, ranges: list[tuple[int, int]]) -> int:
@@ -236,7 +246,7 @@ def _four_rows(tm: TensorMap, coords: tuple[int, ...]) -> list[tuple[int, int]]:
     return [(coords[0], row) for row in coords[1:]]
 
 
-def _fill(tm: TensorMap) -> np.ndarray:
+def nothing(tm: TensorMap) -> np.ndarray:
     """A box image of nothing but elements outside the tensor."""
     return np.full(tm.box_bytes // 2, OOB_NAN).view(np.uint8) if tm.oob_nan else np.zeros(tm.box_bytes, np.uint8)
 

@@ -13,7 +13,7 @@ from ..errors import Fault, Unsupported
 from ..formats import alu, wgmma_descriptor
 from ..formats.element_types import F16, S32
 from ..formats.fragments import ROWS, load_a, load_d, store_d
-from ..formats.matrix_descriptor import gather
+from ..formats.matrix_descriptor import gather, words_of
 from ..formats.wgmma_form import M, WgmmaForm
 from ..state.barrier import Waitable
 from .group import LaneGroup
@@ -280,12 +280,13 @@ def _read_operands(g: LaneGroup, op: Wgmma):
         if desc is None:
             continue
         index, lo, hi = wgmma_descriptor.chunks(desc, rows, form.k, mn_major, kind.bits)
+        words = words_of(index)
         if op.come == 1:
-            op.reading.append(g.cta.smem.begin(lo, hi, False, op.what, g.warp.actor, _component(g), index))
+            op.reading.append(g.cta.smem.begin(lo, hi, False, op.what, g.warp.actor, _component(g), words))
             op.number = op.reading[-1].number
         elif g.launch.checks:
-            g.cta.smem.check_read(lo, hi, op.what, g.warp.actor, index)
-            g.cta.smem.check_order(lo, hi, g.warp.actor, op.what, index)
+            g.cta.smem.check_read(lo, hi, op.what, g.warp.actor, words)
+            g.cta.smem.check_order(lo, hi, g.warp.actor, op.what, words)
 
 
 def _component(g: LaneGroup):

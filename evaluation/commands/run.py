@@ -18,9 +18,12 @@ from evaluation.judge import folder_on_gpu, modelled
 from evaluation.judge.judge import judge, work
 from evaluation.judge.verdict import Options, Verdict, geomean_us
 from evaluation.tasks.estimate import Estimate, size
+from evaluation.tasks.folder import TaskFolder
 from reference import TASKS, task_of
+from task import TestCase
 
 LONG_S = 600.0  # a case that may take longer says so before it starts
+LARGE = 64  # times the size of a folder's smallest test: nobody knows how long that takes
 GUARANTEES = (  # of a task in a folder
     "held: two calls a case with the same tensors, the second with inputs of a secret seed; the task's own check, on "
     "copies, in the judge's process; all checks of the emulator. Not held: equality bit by bit, outputs unwritten "
@@ -95,6 +98,8 @@ def run(
         if folder and device == "cuda":
             done |= enumerate(folder_on_gpu.judge([*cases], options))
         else:
+            if watch and (small := smallest_tests(folder, weights)):
+                watch.tries(small, options)
             judge(
                 [*cases],
                 options,
@@ -134,6 +139,14 @@ def show_and_write(
     return 0 if passed and not (replies and any("error" in reply for reply in replies)) else 1
 
 
+def smallest_tests(folder: TaskFolder, sizes: list[float]) -> list[TestCase]:
+    """Finds the two smallest tests of a folder, of different sizes, if all cases, given by their sizes, are large
+    beside the smallest: from two it shows how the seconds grow."""
+    of_size = {size(case.args): case for case in folder.cases("tests")}
+    small = sorted(of_size)[:2]
+    return [of_size[each] for each in small if each < min(sizes)] if small and min(sizes) >= LARGE * small[0] else []
+
+
 class LongCases:
     """Says before a case of a task's folder, whose smaller ones come first, that it may take longer than ten minutes.
 
@@ -143,6 +156,13 @@ class LongCases:
     def __init__(self, screen: Screen, numbers, sizes: list[float], timeout: float):
         self.screen, self.numbers, self.sizes, self.timeout = screen, numbers, sizes, timeout
         self.estimate, self.begun = Estimate(), {}
+
+    def tries(self, cases: list[TestCase], options: Options) -> None:
+        """Judges small cases, whose verdicts are not told, to know how long others may take."""
+        told = "; ".join(case.spec for case in cases)
+        self.screen.line(f"the task's smallest tests show how long large cases may take: {told}")
+        for case, verdict in zip(cases, judge(cases, options), strict=True):
+            self.estimate.add(size(case.args), verdict.seconds)
 
     def started(self, index: int) -> None:
         """Is called before a case."""

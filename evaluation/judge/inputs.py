@@ -97,9 +97,9 @@ def disguise(data, drawn: list[Disguise]) -> None:
     for packed, scale, tiled, how in zip(given, plain, reordered, drawn):
         bits, order = packed.view(torch.uint8), how.order.to(packed.device)
         sign = how.negated.to(packed.device).to(torch.uint8) * 0x88  # of both FP4 numbers of a byte
-        bits.copy_(bits[order] ^ sign[:, None, None])
+        bits.copy_(bits.index_select(0, order).bitwise_xor_(sign[:, None, None]))
         codes = scale.view(torch.uint8)
-        moved = codes[how.order.to(scale.device)]
+        moved = codes.index_select(0, how.order.to(scale.device))
         twice = torch.where(moved < 8, 2 * moved, moved + 8)  # subnormal numbers; one more in the exponent of others
         codes.copy_(torch.where(how.doubled.to(scale.device)[:, None, None], twice, moved))
         rows, columns, batches = scale.shape

@@ -19,9 +19,16 @@ def load_submission(path: str):
 
 
 def explain(error: BaseException) -> str:
-    """Says in a line or a few what was raised, and where in the submission: the line, and those that called it."""
+    """Says in a line or a few what was raised, and where in the submission: the line, and those that called it.
+
+    What CuTe DSL raises while it compiles stands for an error in a kernel, whose line is that one's.
+    """
     own = getattr(sys.modules.get("submission"), "__file__", None)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
+    raised, frames = error, []
+    while raised is not None:
+        frames += [f for f in traceback.extract_tb(raised.__traceback__) if f.filename == own]
+        of_dsl = type(raised).__module__.partition(".")[0] == "cutlass"
+        raised = (raised.__cause__ or raised.__context__) if of_dsl else None
     where = ""
     if frames:
         *callers, last = frames

@@ -38,6 +38,7 @@ FAMILIES = {
     "tensor core: mma, cp, shift, commit, fence": "tcgen05: tcgen05.(mma|cp|shift|commit|fence)",
     "tensor core of sm_90: wgmma": "wgmma",
     "tensor cores from registers: mma.sync": "mma_sync",
+    "tensor cores from fragments: wmma": "wmma",
 }
 
 

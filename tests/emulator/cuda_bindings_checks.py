@@ -9,6 +9,7 @@ from cuda.bindings import driver, nvrtc, runtime
 
 from emulator.device import DEVICE
 from emulator.errors import Fault, Unsupported
+from emulator.formats.tensormap import decode
 
 SOURCE = b"""
 __constant__ float table[4] = {1, 2, 3, 4};
@@ -132,6 +133,15 @@ def check_a_tensor_map_is_the_drivers():
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     ))  # fmt: skip
     assert ctypes.c_uint64.from_address(tensor_map.getPtr()).value == x.data_ptr()
+    image = torch.zeros(2, 4, 4, 8, device="cuda")
+    column = ok(driver.cuTensorMapEncodeIm2col(
+        kinds[0].CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, image.data_ptr(), [8, 4, 4, 2], [32, 128, 512], [-1, -1], [0, 1],
+        8, 16, [1, 2, 1, 1], kinds[1].CU_TENSOR_MAP_INTERLEAVE_NONE, kinds[2].CU_TENSOR_MAP_SWIZZLE_32B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    ))  # fmt: skip
+    found = decode(ctypes.string_at(column.getPtr(), 128))
+    assert found.lower == (-1, -1) and found.upper == (0, 1) and found.box == (8, 16) and found.steps == (1, 2, 1, 1)
 
 
 def check_what_is_not_served_is_refused_by_name():

@@ -55,6 +55,11 @@ tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::clu
 tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16.collector::a::use [r0], d0, d1, r1, [r2], [r3], p;
 tcgen05.mma.cta_group::1.kind::tf32.ashift.collector::a::discard [r0], [r1], d1, r2, p;
 tcgen05.shift.cta_group::1.down [r0];
+wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {r0, r1, r2, r3, r4, r5, r6, r7}, [r0], r1;
+wmma.load.b.sync.aligned.row.m16n16k16.shared.f16 {r0, r1, r2, r3, r4, r5, r6, r7}, [r0], r1;
+wmma.load.c.sync.aligned.row.m16n16k16.shared.f32 {r0, r1, r2, r3, r4, r5, r6, r7}, [r0], r1;
+wmma.mma.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32 {r0, r1}, {r2}, {r3}, {r4, r5};
+wmma.store.d.sync.aligned.row.m8n8k32.shared.s32 [r0], {r1, r2}, r3;
 """
 TEXTS = [*(c.ptx for c in CASES), *(k.header + k.ptx for k in KERNELS.values()), HEADER + entry("others", OTHERS)]
 
@@ -144,7 +149,7 @@ def test_the_cost_of_every_form_has_figures(forms, profile, family_of_others):
     costs = {instruction.op: kind(instruction) for of in forms.values() for _, instruction in of}
     figures = set(load(profile)["issue"])
     here = {form: cost for form, cost in costs.items() if not form.startswith(family_of_others)}
-    untimed = {"brkpt", "fns.b32", *(form for form in here if form.startswith("mma.sync"))}
+    untimed = {"brkpt", "fns.b32", *(form for form in here if form.startswith(("mma.sync", "wmma.")))}
     assert {form: cost for form, cost in here.items() if cost not in figures} == dict.fromkeys(
         untimed, registry.UNTIMED
     )

@@ -19,7 +19,8 @@ from emulator.rows import of_runs, row_of
 from emulator.serve.run import Loud, report_of
 
 ROOT = Path(__file__).resolve().parents[2]
-# Every lane loads a word, and keeps it where all lanes of a warp meet in one bank of shared memory.
+# Every lane loads a word of a sector of its own, and keeps it in shared memory, where all lanes of a warp meet in one
+# bank, and then where each has its own.
 KERNEL = """
 .version 8.8
 .target sm_100a
@@ -31,7 +32,7 @@ KERNEL = """
     .loc 1 3 0
     ld.param.u64 %rd0, [from];
     mov.u32 %r0, %tid.x;
-    mul.wide.u32 %rd1, %r0, 4;
+    mul.wide.u32 %rd1, %r0, 32;
     add.u64 %rd0, %rd0, %rd1;
     .loc 1 4 0
     ld.global.u32 %r1, [%rd0];
@@ -40,11 +41,17 @@ KERNEL = """
     mov.u32 %r3, smem;
     add.u32 %r3, %r3, %r2;
     st.shared.u32 [%r3], %r1;
+    .loc 1 6 0
+    mul.wide.u32 %rd1, %r0, 4;
+    cvt.u32.u64 %r4, %rd1;
+    mov.u32 %r3, smem;
+    add.u32 %r3, %r3, %r4;
+    st.shared.u32 [%r3], %r1;
     ret;
 }
     .file 1 "own.py"
 """
-SOURCE = "# line 1\n\nx = from_[tid]\nload(x)\nsmem[tid * 32] = x  # </script>\n"
+SOURCE = "# line 1\n\nx = from_[8 * tid]\nload(x)\nsmem[tid * 32] = x  # </script>\nsmem[tid] = x\n"
 
 
 @pytest.fixture(scope="module")
@@ -74,22 +81,28 @@ def data_of(page: Path) -> dict:
 def test_time_of_lines_is_the_life_of_warps(profiled):
     run, trace, _ = profiled
     timeline = Timeline(run, trace)
-    lines = hot.lines(hot.instructions(timeline))
+    lines = hot.lines(hot.instructions(timeline), trace)
     wake = run.profile["sync"]["wake_cycles"]  # from the start of a warp to its first instruction
     lives = sum(timeline.us(span.end - span.start - wake) for span in trace.spans if span.kind == "warp")
     assert sum(line.us.total() for line in lines) == pytest.approx(lives)
     by_place = {str(line): line.us for line in lines}
-    assert set(by_place) == {"own.py:3", "own.py:4", "own.py:5"}
+    assert set(by_place) == {f"own.py:{number}" for number in range(3, 7)}
     assert by_place["own.py:5"][hot.LONG] > 0 == by_place["own.py:4"][hot.LONG]  # where it is used
     assert by_place["own.py:5"]["shared memory"] > 0  # 32 lanes, one bank
+    assert by_place["own.py:3"]["instruction fetch"] > 0  # of each SM's first warp
 
 
 def test_what_the_page_says(page):
     data = data_of(page)
     said = [verdict["text"] for verdict in data["verdicts"]]
     assert len(said) <= 5 and any(text.startswith("16 of 148 SMs have work in launch 0 (conflict)") for text in said)
-    conflicts = next(v for v in data["verdicts"] if v["text"].startswith("shared memory (bank conflicts"))
+    conflicts = next(v for v in data["verdicts"] if v["text"].startswith("32-way bank conflicts: shared memory"))
     assert conflicts["shown"] == "own.py:5"
+    spread = {line["shown"]: line["spread"] for line in data["lines"]}
+    assert spread == {
+        "own.py:3": "", "own.py:4": "32 sectors of 32 bytes an access, 4 would do",
+        "own.py:5": "32-way bank conflicts", "own.py:6": "",
+    }  # fmt: skip
     assert data["sources"] == {"own.py": SOURCE.splitlines()}
     assert {run[0] for run in data["map"]["runs"]} == set(range(148))
     assert page.stat().st_size < 3e6
@@ -220,4 +233,4 @@ def test_the_page_in_a_browser(page, tmp_path):
         data.ptx = document.querySelectorAll("#ptx .marked").length;
         data.canvases = document.querySelectorAll("canvas").length;
     """)  # fmt: skip
-    assert "smem[tid * 32] = x" in body and 'data-ptx="5"' in body and 'data-canvases="2"' in body
+    assert "smem[tid * 32] = x" in body and 'data-ptx="4"' in body and 'data-canvases="2"' in body

@@ -67,8 +67,37 @@ def test_initialisers():
     assert f == np.array([1.5, 2, -20], np.float32).tobytes()
     assert g == np.float64(0.1).tobytes()
     assert c == bytes([255, 2, 127, 0])
-    with pytest.raises(Unsupported, match="initialiser"):
+    with pytest.raises(Unsupported, match="names other, which is not declared"):
         parse(HEADER + ".global .u64 p = {other};\n")
+
+
+def test_initialisers_that_are_addresses():
+    """Of variables; one of a function is 0, since a call through it is refused."""
+    text = HEADER + """.func f(); .global .b32 t[4] = {5, 6, 7, 8}; .global .u64 p[3] = {t+4, generic(t)+12, f};
+        .visible .entry k(.param .u64 result) { .reg .b64 out, a; .reg .b32 x, y; ld.param.u64 out, [result];
+        ld.global.u64 a, [p]; ld.b32 x, [a]; ld.global.u64 a, [p+8]; ld.b32 y, [a]; st.global.v2.b32 [out], {x, y};
+        ld.global.u64 a, [p+16]; st.global.b64 [out+8], a; ret; }"""
+    out = np.full(4, 9, np.uint32)
+    emulator.launch(text, "k", 1, 1, [out])
+    assert out.tolist() == [6, 8, 0, 0]
+
+
+@pytest.mark.parametrize("name, exact", [("rcp", lambda x: 1 / x), ("rsqrt", lambda x: 1 / np.sqrt(x))])
+def test_approximations_of_doubles(name, exact):
+    """Within what the ISA allows, the low half 0; zeros, infinities, NaN and what is too small or too large."""
+    odd = [0.0, -0.0, np.inf, -np.inf, np.nan, 5e-320, -5e-320, 1e308, -2.0]
+    x = np.array([*np.random.default_rng(0).uniform(0.1, 1e6, 23), *odd])
+    text = HEADER + f""".visible .entry k(.param .u64 pin, .param .u64 pout) {{
+        .reg .b64 i, o, at; .reg .f64 x; .reg .b32 t;
+        ld.param.u64 i, [pin]; ld.param.u64 o, [pout]; mov.u32 t, %tid.x; mul.wide.u32 at, t, 8; add.u64 i, i, at;
+        add.u64 o, o, at; ld.global.f64 x, [i]; {name}.approx.ftz.f64 x, x; st.global.f64 [o], x; ret; }}"""
+    out = np.zeros(32)
+    emulator.launch(text, "k", 1, 32, [x, out])
+    with np.errstate(all="ignore"):
+        expected = exact(np.where(np.abs(x) < 1e-300, np.copysign(0, x), x))
+    expected = np.where((x == 1e308) & (name == "rcp"), 0, expected)  # subnormal
+    np.testing.assert_allclose(out, expected, rtol=2**-20)
+    assert not (out[:23].view(np.uint64) & np.uint64(0xFFFFFFFF)).any()
 
 
 # -- parameters and local memory ---------------------------------------------------------------------------------------

@@ -57,11 +57,14 @@ def test_an_undefined_part_of_a_vector_is_garbage_that_nobody_needs():
     assert run(body, np.int32)[0] == 7
     body = "mov.b32 lo, 7; prmt.b32 x, never, never2, 0x3340; prmt.b32 y, lo, x, 0x3210; st.global.b32 [o], y;"
     assert run(body, np.int32)[0] == 7
+    body = "mov.f32 f, 0f40000000; cvt.rn.satfinite.e4m3x2.f32 h, never, f; st.global.b8 [o], h;"
+    assert run(body, np.uint8)[0] == 0x40
 
 
 @pytest.mark.parametrize(
     "body",
     [
+        "cvt.rn.satfinite.e4m3x2.f32 h, never, never2; st.global.b8 [o], h;",
         "mov.b64 pair, {never, never2}; st.global.b64 [o], pair;",
         "mov.b32 lo, 7; mov.b64 pair, {lo, never}; st.global.b64 [o], pair; add.u32 x, never, 1; st.global.b32 [o], x;",
     ],
@@ -69,6 +72,74 @@ def test_an_undefined_part_of_a_vector_is_garbage_that_nobody_needs():
 def test_a_register_that_nothing_writes_is_a_fault_elsewhere(body):
     with pytest.raises(Fault, match="read before anything was written"):
         run(body)
+
+
+MATRICES = """.version 9.0
+.target sm_100a
+.address_size 64
+.visible .entry k(.param .u64 in, .param .u64 out) {
+.reg .b32 lane, at, r<4>; .reg .b64 i, o; .shared .align 16 .b8 tile[512];
+ld.param.u64 i, [in]; ld.param.u64 o, [out];
+cvta.to.global.u64 i, i; cvta.to.global.u64 o, o;
+mov.u32 lane, %tid.x; mov.u32 at, tile; mad.wide.u32 i, lane, 16, i; mad.lo.u32 at, lane, 16, at;
+"""
+
+
+def moved(body: str, data: np.ndarray) -> np.ndarray:
+    """Run a body in which each lane has `i`, `o` and `at`: its 16 bytes of data, and of a tile in shared memory."""
+    out = np.zeros(512, np.uint8)
+    emulator.launch(MATRICES + body + "ret; }", "k", 1, 32, [data, out])
+    return out
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_ldmatrix_of_bytes_transposes_them(count):
+    data = np.random.default_rng(7).integers(0, 256, 512, np.uint8)  # two matrices of 16 rows
+    registers = ["r0", "r1", "r2", "r3"][: 2 * count]
+    stores = "".join(f"st.global.b32 [o+{4 * k}], {r};" for k, r in enumerate(registers))
+    out = moved(
+        f"""ld.global.v4.b32 {{r0, r1, r2, r3}}, [i]; st.shared.v4.b32 [at], {{r0, r1, r2, r3}}; bar.sync 0;
+        ldmatrix.sync.aligned.m16n16.x{count}.trans.shared.b8 {{{", ".join(registers)}}}, [at];
+        mad.wide.u32 o, lane, 16, o; {stores}""",
+        data,
+    ).reshape(32, 4, 4)
+    for lane in range(32):
+        for k in range(2 * count):  # register k has four rows of a column
+            matrix = data.reshape(2, 16, 16)[k // 2]
+            assert out[lane, k].tolist() == matrix[4 * (lane % 4) :, lane // 4 + 8 * (k % 2)][:4].tolist()
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_stmatrix_of_bytes_transposes_them(count):
+    data = np.random.default_rng(8).integers(0, 256, 512, np.uint8)
+    registers = ["r0", "r1", "r2", "r3"][:count]
+    out = moved(
+        f"""ld.global.v4.b32 {{r0, r1, r2, r3}}, [i];
+        stmatrix.sync.aligned.m16n8.x{count}.trans.shared.b8 [at], {{{", ".join(registers)}}};
+        bar.sync 0; .reg .pred mine; setp.lt.u32 mine, lane, {8 * count};
+        @mine ld.shared.v4.b32 {{r0, r1, r2, r3}}, [at]; mad.wide.u32 o, lane, 16, o;
+        @mine st.global.v4.b32 [o], {{r0, r1, r2, r3}};""",
+        data,
+    ).reshape(4, 8, 16)
+    for lane in range(32):
+        for k, byte in np.ndindex(count, 4):  # bytes 0, 1: two rows of a column; 2, 3: of that 8 columns on
+            row, column = 2 * (lane % 4) + byte % 2, lane // 4 + 8 * (byte // 2)
+            assert out[k, row, column] == data.reshape(32, 4, 4)[lane, k, byte]
+
+
+@pytest.mark.parametrize(
+    "form, why",
+    [
+        ("ldmatrix.sync.aligned.m16n16.x1.shared.b8 {r0, r1}, [at]", "m16n16 x1 of 8 bits without .trans"),
+        ("ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {r0}, [at]", "register count"),
+        ("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b8 {r0, r1}, [at]", "m8n8 x1 of 8 bits"),
+        ("ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b4x16_p64 {r0}, [at]", "4 and 6 bits"),
+        ("stmatrix.sync.aligned.m16n8.x1.shared.b8 [at], {lane}", "m16n8 of 8 bits without .trans"),
+    ],
+)
+def test_matrices_that_do_not_exist_are_refused(form, why):
+    with pytest.raises(Unsupported, match=why):
+        moved(form + ";", np.zeros(512, np.uint8))
 
 
 def test_bit_12_means_nothing_where_operands_have_4_bits():

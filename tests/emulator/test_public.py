@@ -1,10 +1,16 @@
-"""`python -m tests.public`: what it says of a run, on scripts of our own."""
+"""`python -m tests.public` and `.drawn`: what they say of a run, on scripts of our own."""
 
+import json
+import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
-from tests.public.__main__ import run, verdict
+from emulator.errors import Fault, Unsupported
+from tests.public import drawn
+from tests.public.__main__ import ROOT, run, verdict
 from tests.public.cases import CASES, Case
 
 WRONG = {"class": "wrong", "kind": "race", "message": "read at (/a/b/c.py:7)\nmore"}
@@ -41,3 +47,42 @@ def test_a_case_runs_under_its_limit_and_only_where_its_files_are(tmp_path):
 def test_names_are_each_one_case():
     names = [case.name for case in CASES]
     assert len(names) == len(set(names))
+
+
+OWN_TESTS = """
+import pytest
+
+@pytest.mark.parametrize("n", range(20))
+def test_of_ten(n):
+    if n % 2:
+        pytest.skip("no such machine")
+    assert n not in (14, 16), n
+"""
+
+
+def test_tests_are_drawn_until_enough_have_run_and_the_rest_is_known(tmp_path):
+    """Those that an earlier process has run are not run again; what is skipped does not count."""
+    file = tmp_path / "python/test/unit/language/test_core.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(OWN_TESTS)
+    rows, known = tmp_path / "rows", [f"test_of_ten[{n}]" for n in range(0, 12, 2)]
+    rows.write_text("".join(json.dumps({"test": name, "verdict": "agrees"}) + "\n" for name in known))
+    line = [sys.executable, drawn.__file__, file, "0", "9", "test_of", rows]
+    subprocess.run(line, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    found = [json.loads(one) for one in rows.read_text().splitlines()][len(known) :]
+    begun, done = [row["begun"] for row in found[::2]], found[1::2]
+    assert begun == [row["test"] for row in done] and begun != sorted(begun) and not {*begun} & {*known}
+    ran = [row for row in done if row["verdict"] != "skipped"]
+    assert len(ran) == 3 and ran[-1] is done[-1] and len(done) > 3
+    fails = [(row["test"], row["why"]) for row in ran if row["verdict"] == "fails"]
+    assert fails and all(why == f"AssertionError: {test[12:14]}" for test, why in fails)
+
+
+def test_a_finding_is_not_a_pass():
+    report = pytest.TestReport("test_x", ("", 0, ""), {}, "passed", None, "call")
+    assert drawn.verdict([], report)["verdict"] == "agrees"
+    found = drawn.verdict([Fault("race", "at /a/b.py:7\nmore")], report)
+    assert found == {"verdict": "finding", "why": "race: at b.py:7"}
+    assert drawn.verdict([Unsupported("im2col")], report)["verdict"] == "refused"
+    report.outcome, report.longrepr = "failed", "E   TooLong: more than 60 s"
+    assert drawn.verdict([], report) == {"verdict": "too long", "why": "TooLong: more than 60 s"}

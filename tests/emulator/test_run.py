@@ -319,13 +319,15 @@ def test_summary():
     launch = {"kernel": "k", "wrote": [["out", "12"]]}
     runs = [{"schedule": seed, "findings": [], "launches": [launch] * 3} for seed in range(8)]
     assert summary(runs) == "3 launches, 8 schedules, 0 findings, outputs equal in all"
+    runs[3]["findings"] = [row_of("not promised", Fault("race", "m")) | {"schedule": 3, "launch": 1}]
+    assert summary(runs) == "3 launches, 8 schedules, 0 findings, 1 note, outputs equal in all"
     runs[4]["launches"] = [launch, {"kernel": "k", "wrote": [["out", "13"]]}, launch]
     assert summary(runs).endswith("outputs DIFFER: out after launch 2 (k), under schedules 0 and 4")
     race = row_of("wrong", Fault("race", "m")) | {"launch": 1}
     runs[4]["launches"] = [launch]
     for seed in (5, 6):  # one mistake
         runs[seed]["findings"] = [race | {"schedule": seed}]
-    assert summary(runs) == "1 to 3 launches, 8 schedules, 1 finding"
+    assert summary(runs) == "1 to 3 launches, 8 schedules, 1 finding, 1 note"
 
 
 def test_a_script_that_launches_nothing_can_be_told_to_fail(tmp_path):

@@ -107,6 +107,6 @@ def test_the_wait_is_told_by_nsights_name_where_the_register_is_used():
     soon = "ld.shared.b32 y, [here];"
     cycles(f"{LOAD} {NO_BRANCH} add.u32 sum, sum, x; {soon} {NO_BRANCH} add.u32 sum, sum, y;", trace=trace)
     for why, use, least in (scoreboard.LONG, "x", 200), (scoreboard.SHORT, "y", 5):
-        ((program, block, spent),) = {(*at, spent) for (*at, found), spent in trace.spent.items() if found == why}
+        ((program, block, _, spent),) = {(*at, spent) for (*at, found), spent in trace.spent.items() if found == why}
         assert spent > TURNS * least
         assert program.kernel.instrs[program.start[block]].text.startswith(f"add.u32 sum, sum, {use}")

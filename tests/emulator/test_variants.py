@@ -1,6 +1,10 @@
 """`compare` and `sweep` of scripts: what is tried, what is ranked, what is said, and a page of both."""
 
 import json
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -88,13 +92,50 @@ def test_a_sweep_ranks_what_runs(modelled, tmp_path):
     assert refused.exit_code == 2 and "nothing reads foo" in refused.output
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_done_outlives_the_signal_that_ends_the_command(number, modelled, monkeypatch, tmp_path):
+    """The process of the variant that is not done is ended, and all that it has started."""
+    python, script, out = tmp_path / "python", tmp_path / "gemm.py", tmp_path / "out.json"
+    python.write_text(f"#!/bin/sh\necho begun > {tmp_path}/begun\nsleep 60 &\nsleep 60\n")
+    python.chmod(0o755)
+    script.touch()
+    modelled |= {"2": 10.0}
+    quick = Variant.profile
+
+    def signalled(folder):
+        while not (folder / "begun").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    def profile(self, wanted, page):
+        if self.words[-1] == "2":
+            return quick(self, wanted, page)
+        threading.Thread(target=signalled, args=[tmp_path], daemon=True).start()
+        assert self.process(["profile"])[0] == -signal.SIGKILL
+
+    monkeypatch.setattr(variants.sys, "executable", str(python))
+    monkeypatch.setattr(Variant, "profile", profile)
+    handlers, begin = [signal.getsignal(each) for each in variants.ENDING], time.monotonic()
+    json_ = ["--json", str(out), "--jobs", "1"]
+    done = CliRunner().invoke(cli, ["sweep", *json_, "--no-check", "--grid", "n=2..4", str(script), "{n}"])
+    assert done.exit_code == 128 + number and "interrupted: 1 of 3 done" in done.output
+    assert "  1     10.00 us  n=2\n  - not ranked    n=3: interrupted\n" in done.output
+    assert [row["us"] for row in json.loads(out.read_text())["ranking"]] == [10.0, None, None]
+    (tmp_path / "begun").unlink()
+    compared = CliRunner().invoke(cli, ["compare", *json_, f"{script} 2", f"{script} 3"])
+    assert compared.exit_code == 128 + number and "interrupted: A 10.00 us, B is not done (modelled" in compared.output
+    found = json.loads(out.read_text())
+    assert found["us"] == [10.0, None] and found["a"]["kernels"] and found["b"] is found["difference_us"] is None
+    assert [signal.getsignal(each) for each in variants.ENDING] == handlers and time.monotonic() - begin < 20
+
+
 @pytest.mark.thorough
 def test_processes(tmp_path):
     """A script that does as it says, and one that is wrong, with the real commands."""
     good, wrong = Variant("good", [str(ROOT / "docs" / "scale.py")]), Variant("wrong", [str(tmp_path / "wrong.py")])
     Path(wrong.words[0]).write_text("raise ValueError('no')\n")
-    ranked = variants.sweep([wrong, good], Wanted(launches=1, jobs=2), checked=True)
-    assert ranked == [good, wrong] and 0.5 < good.us < 3
+    ranked, ended = variants.sweep([wrong, good], Wanted(launches=1, jobs=2), checked=True)
+    assert ranked == [good, wrong] and not ended and 0.5 < good.us < 3
     assert wrong.why == "exit status 1: ValueError: no"
     good.profile(Wanted(launches=1), page=True)
     fill(tmp_path / "page.html", [good.view, good.view], {"said": "alike", "rows": [["", "A", "B", "B - A"]]})

@@ -10,10 +10,12 @@ import torch
 from click.testing import CliRunner
 
 from evaluation import ROOT
+from evaluation.commands import run as running
 from evaluation.commands.cli import cli
 from evaluation.commands.run import LongCases
 from evaluation.judge import folder_on_gpu
 from evaluation.judge.judge import Options, judge
+from evaluation.judge.verdict import Verdict
 from evaluation.tasks import data as any_data
 from evaluation.tasks.estimate import Estimate, size
 from evaluation.tasks.folder import FolderModules, TaskFolder, parse_spec
@@ -290,6 +292,30 @@ def test_a_long_case_says_so_before_it_starts():
             watch.ended(index)
     ((text, rest),) = said
     assert text[0] == "case 2 may take about 50 min, by the smaller ones" and "after 300 s (--timeout)" in rest
+
+
+def test_a_large_case_alone_says_so_too(monkeypatch):
+    """The folder's smallest tests run before it, and only where all cases are large."""
+    judged = []
+
+    def judge_slowly(cases, options, on_start=lambda index: None, on_verdict=lambda index, verdict: None, **_):
+        verdicts = []
+        for index, case in enumerate(cases):
+            on_start(index)
+            judged.append(case.args["size"])
+            verdicts.append(Verdict(case.spec, "pass", "", seconds=case.args["size"] ** 2 / 512))
+            on_verdict(index, verdicts[-1])
+        return verdicts
+
+    monkeypatch.setattr(running, "judge", judge_slowly)
+    command = ["test", "--task-dir", str(FOLDER), str(FOLDER / "task.py"), "--spec"]
+    output = CliRunner().invoke(cli, [*command, "size: 2048; seed: 1; signed: True"]).output
+    assert judged == [32, 96, 2048]
+    assert "the task's smallest tests show how long large cases may take: size: 32;" in output
+    said = f"case 0 may take about {2048**2 / 512 / 60:.0f} min, by the smaller ones; a call is ended after 300 s"
+    assert said in output
+    output = CliRunner().invoke(cli, [*command, "size: 1024; seed: 1; signed: True"]).output
+    assert judged[3:] == [1024] and "smallest tests" not in output
 
 
 EVALUATOR = """

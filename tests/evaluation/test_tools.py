@@ -408,6 +408,10 @@ def test_what_a_submission_raises_is_told_with_its_lines(tmp_path, monkeypatch):
     with pytest.raises(OSError) as raised:
         load_submission(str(path))(())
     assert explain(raised.value) == "OSError: red (line 2 of the submission, in deep, from line 5)"
+    compiled = type("DSLRuntimeError", (Exception,), {"__module__": "cutlass.base_dsl.common"})("no")
+    for error, told in (compiled, "in deep, from line 5"), (ValueError("no"), ""):  # another handles what it says
+        error.__context__ = raised.value
+        assert explain(error) == f"{type(error).__name__}: no" + f" (line 2 of the submission, {told})" * bool(told)
 
 
 def modelled_at_once(requests, jobs, timeout, on_reply, on_beat=None):

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import moe
-from moe import compile_ahead, device, grouped_gemm, layer
+from moe import batched, compile_ahead, device, fp4_layer, grouped_gemm, layer, routed_experts, routers, scratch
 from moe import problem as p
+from moe.calls import Calls
 from moe.kernels import disk_cache
 from moe.tuning import sm90
 
@@ -22,28 +23,53 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def made(monkeypatch) -> list[tuple[str, str]]:
     """Class and variant of each program that is made, for a GPU that is none."""
-    gpu, seen = object.__new__(device.Gpu), []
+    gpu, seen = object.__new__(Idle), []
     gpu.index, gpu.sms, gpu.capability = 0, 132, (9, 0)
 
     def program(host, words, variant):
         seen.append((type(host).__name__, variant))
         return lambda *words: None
 
-    for module in (grouped_gemm, layer, compile_ahead):
+    for module in (grouped_gemm, layer, compile_ahead, routed_experts, batched, routers, scratch):
         monkeypatch.setattr(module, "device_of", lambda *_: gpu)
-    for module in (grouped_gemm, layer):
+    for module in (grouped_gemm, layer, routed_experts, batched, routers):
         monkeypatch.setattr(module, "Program", program)
+    for module in (grouped_gemm, layer, fp4_layer):
         monkeypatch.setattr(module, "launcher", launchers)
-    monkeypatch.setattr(grouped_gemm, "launcher", launchers)
+    for module, name in ((routed_experts, "assign_program"), (routed_experts, "quantise_program"),
+                         (batched, "program"), (routers, "program")):  # fmt: skip
+        monkeypatch.setattr(module, name, functools.cache(getattr(module, name).__wrapped__))
     monkeypatch.setattr(compile_ahead, "current_device", lambda: CPU)
-    monkeypatch.setattr(compile_ahead, "layer_of", functools.cache(layer.Layer))
+    arena = scratch.Arena(CPU, 0)
+    for module in (compile_ahead, routed_experts, batched, routers):
+        monkeypatch.setattr(module, "layer_of", functools.cache(layer.Layer), raising=False)
+        monkeypatch.setattr(module, "arena_of", lambda *_: arena, raising=False)
+        monkeypatch.setattr(module, "fp4_layer_of", functools.cache(fp4_layer.Fp4Layer), raising=False)
+    for module in (routed_experts, batched, routers):
+        monkeypatch.setattr(module, "calls", Calls())
     for name in ("routing", "permute", "gemm1", "finalise"):
-        monkeypatch.setattr(layer, f"{name}_program", functools.cache(getattr(layer, f"{name}_program").__wrapped__))
+        cached = functools.cache(getattr(layer, f"{name}_program").__wrapped__)
+        for module in (layer, fp4_layer, compile_ahead):
+            if hasattr(module, f"{name}_program"):
+                monkeypatch.setattr(module, f"{name}_program", cached)
     launchers.cache_clear()
     return seen
 
 
 launchers = functools.cache(grouped_gemm.Launcher)
+
+
+class Idle(device.Gpu):
+    """A GPU on whose one stream nothing runs."""
+
+    def is_current(self) -> bool:
+        return True
+
+    def stream(self) -> int:
+        return 0
+
+    def order(self) -> tuple[int, int]:
+        return 0, 0
 
 
 def test_kernels_of_grouped_gemms(made):
@@ -63,11 +89,82 @@ def test_kernels_of_layers(made, monkeypatch, bias):
     assert ("Routing", f"f32_bias={bias is torch.float32}") in made
     before, one = list(made), compile_ahead.layer_of(CPU, sizes)
     assert {repr(config) for t in (1, 64, 200, 3000) for config in one.configs(t)} <= {variant for _, variant in made}
-    for t in (1, 64, 200, 3000):
-        one.compile(t, bias)
+    moe.warmup(layers=[((1, 64, 200, 3000), 256, 128, 32)], routing_bias=bias)
     assert made == before
-    one.compile(64, torch.bfloat16 if bias is torch.float32 else torch.float32)
+    moe.warmup(layers=[(64, 256, 128, 32)], routing_bias=torch.bfloat16 if bias is torch.float32 else torch.float32)
     assert len(made) == len(before) + 1
+
+
+TOKENS, LOCAL = (1, 40, 700), 4
+EXPERTS = {"tokens": TOKENS, "hidden": 256, "intermediate": 128, "local": LOCAL, "top_k": 2, "num_experts": 8}
+BATCHED = {"most": 64, "hidden": 256, "intermediate": 128, "local": LOCAL, "expected_m": (1, 20, 64)}
+VARIANTS = {  # of moe.experts: what warmup is told, and the call's own options, types and packing
+    "bf16": {},
+    "e4m3": {"hidden_dtype": torch.float8_e4m3fn},
+    "int64": {"ids_dtype": torch.int64, "gate_first": True, "limit": 7.0, "alpha": 1.702, "shift": 1.0},
+    "on the input": {"top_k": 1, "apply_router_weight_on_input": True},
+    "packed": {"packed": True, "limit": 7.0},
+    "biased": {"packed": True, "biased": True},
+}
+
+
+def call_experts(tokens: int, given: dict) -> None:
+    """Call moe.experts as these arguments of warmup say."""
+    options = {name: given[name] for name in ("gate_first", "limit", "alpha", "shift", "apply_router_weight_on_input")
+               if name in given}  # fmt: skip
+    hidden, k = torch.zeros(tokens, 256).to(given.get("hidden_dtype", torch.bfloat16)), given["top_k"]
+    if hidden.dtype is torch.float8_e4m3fn:
+        options["hidden_scale"] = torch.ones(tokens, 2)
+    x = p.Sizes(256, 128, LOCAL)
+    weights = [torch.zeros(shape).to(dtype) for _, dtype, shape, _ in routed_experts.expectations(
+        tokens, x.hidden, x.intermediate, LOCAL, k, torch.bfloat16, torch.int32)[3:]]  # fmt: skip
+    if given.get("packed"):
+        of = routed_experts.expectations(tokens, 256, 128, LOCAL, k, torch.bfloat16, torch.int32)
+        *weights, options["w13_global"], options["w2_global"], w13_bias, w2_bias = [
+            torch.zeros(shape).to(dtype)
+            for _, dtype, shape, _ in routed_experts.fp4_expectations(of, 256, 128, LOCAL, None)[3:]
+        ]
+        if given.get("biased"):
+            options |= {"w13_bias": w13_bias, "w2_bias": w2_bias}
+    ids = torch.zeros(tokens, k).to(given.get("ids_dtype", torch.int32))
+    moe.experts(hidden, ids, torch.ones(tokens, k), *weights, num_experts=8, **options)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_kernels_of_experts(made, variant):
+    """Calls of what was named compile nothing more, whatever their options; one of another type does."""
+    given = EXPERTS | VARIANTS[variant]
+    moe.warmup(experts=[given])
+    before = list(made)
+    for tokens in TOKENS:
+        call_experts(tokens, given)
+    assert made == before and len(set(before)) == len(before) >= 5
+    other = torch.int32 if variant == "int64" else torch.int64
+    call_experts(TOKENS[0], given | {"ids_dtype": other})
+    assert [name for name, _ in made[len(before) :]] == ["Assign"]
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_kernels_of_batched_experts(made, scaled):
+    moe.warmup(batched_experts=[BATCHED | {"scaled": scaled}])
+    before = list(made)
+    hidden = torch.zeros(LOCAL, 64, 256).to(torch.float8_e4m3fn if scaled else torch.bfloat16)
+    weights = [torch.zeros(shape).to(dtype) for _, dtype, shape, _ in batched.expectations(
+        LOCAL, 64, 256, 128, torch.bfloat16)[2:]]  # fmt: skip
+    options = {"hidden_scale": torch.ones(LOCAL, 64, 2)} if scaled else {}
+    for expected in BATCHED["expected_m"]:
+        moe.batched_experts(hidden, torch.zeros(LOCAL).int(), *weights, expected_m=expected, **options)
+    assert made == before and len(set(before)) == len(before) >= 5
+
+
+def test_kernels_of_routers(made):
+    moe.warmup(routers=[{"experts": 64, "top_k": 6}, {"experts": 128, "top_k": 8, "bias": torch.float32}])
+    before = list(made)
+    moe.route(torch.zeros(3, 64), 6)
+    moe.route(torch.zeros(9, 128), 8, bias=torch.zeros(128))
+    assert made == before and len(before) == 2
+    moe.route(torch.zeros(9, 128).bfloat16(), 8, bias=torch.zeros(128))
+    assert len(made) == 3
 
 
 def test_sizes_that_calls_refuse(made):
@@ -75,6 +172,14 @@ def test_sizes_that_calls_refuse(made):
         moe.warmup(grouped_gemms=[(1, 8, 100, 128)])
     with pytest.raises(ValueError, match="^hidden_states: dimension T is 16385, but must be from 0 to 16384"):
         moe.warmup(layers=[(16385, 256, 128, 4)])
+    with pytest.raises(ValueError, match="^hidden: dimension T is 65537, but must be from 0 to 65536"):
+        moe.warmup(experts=[EXPERTS | {"tokens": 65537}])
+    with pytest.raises(ValueError, match="^expected_m is 0, but must be an int from 1 on"):
+        moe.warmup(batched_experts=[BATCHED | {"expected_m": 0}])
+    with pytest.raises(ValueError, match="^top_k is 9, but must be from 1 to 8"):
+        moe.warmup(routers=[{"experts": 8, "top_k": 9}])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'topk'"):
+        moe.warmup(experts=[EXPERTS | {"topk": 2}])
     assert not made
 
 
@@ -97,12 +202,40 @@ assert "Permute" in found.function_name and len(found.kernel_info) == 1, found.f
 print(len(compiles), time.perf_counter() - begin)
 """
 
+MODEL = """
+import time
+import cutlass.cute as cute
+import torch
+import moe
+from moe import compile_ahead, device
+from moe.kernels import program
+from tests import quick_dsl
 
-def compiles(folder: Path, **env: str) -> tuple[int, float]:
-    """How often a process compiles to have the permute kernel of an H200, and after how many seconds it has it."""
+quick_dsl.install()
+gpu = object.__new__(device.Gpu)
+gpu.index, gpu.sms, gpu.capability = 0, 132, (9, 0)
+device.gpu = lambda _: gpu
+torch.cuda.is_available, torch.cuda.current_device = lambda: True, lambda: 0
+program.Launch = lambda *_: None  # which asks the GPU
+compiles, compile_ = [], cute.compile
+cute.compile = lambda *arguments: compiles.append(1) or compile_(*arguments)
+begin = time.perf_counter()
+sizes = {"hidden": 7168, "intermediate": 2048, "local": 32}
+moe.warmup(
+    experts=[{"tokens": range(1, 4097), "top_k": 8, "num_experts": 256, **sizes}],
+    batched_experts=[{"most": 128, "expected_m": range(1, 129), **sizes}],
+    routers=[{"experts": 256, "top_k": 8, "scoring": "sigmoid", "bias": torch.float32}],
+)
+print(len(compiles), time.perf_counter() - begin)
+"""
+
+
+def compiles(folder: Path, script: str = SCRIPT, **env: str) -> tuple[int, float]:
+    """How often a process compiles to have the permute kernel of an H200, and after how many seconds it has it; or what
+    else a script prints."""
     clean = {name: x for name, x in os.environ.items() if not name.startswith("CUTE_DSL_")}
     clean |= {"CUTE_DSL_ARCH": "sm_90a", "MOE_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT)} | env
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, env=clean, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     count, seconds = done.stdout.split()
     return int(count), float(seconds)
@@ -120,6 +253,14 @@ def test_a_second_process_compiles_nothing(tmp_path):
     whole = file.read_bytes()
     file.write_bytes(whole[:5000] + bytes(100) + whole[5100:])
     assert compiles(folder)[0] == 1 and file.read_bytes()[-32:] == whole[-32:]
+
+
+@pytest.mark.thorough
+def test_a_second_process_warms_up_in_two_seconds(tmp_path):
+    """For all that a rank of DeepSeek-V3 calls with up to 4096 tokens."""
+    assert compiles(tmp_path / "kernels", MODEL)[0] >= 12
+    count, seconds = compiles(tmp_path / "kernels", MODEL)
+    assert count == 0 and seconds < 2
 
 
 @pytest.mark.thorough

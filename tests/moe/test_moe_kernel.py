@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
     "checks, machine",
     [
         *((files, machine) for files in ("kernel", "layer", "experts router batched") for machine in ("h200", "b200")),
-        ("fp4", "h200"),
+        ("fp4 operator", "h200"),
     ],
 )
 def test_kernels(checks, machine, pytestconfig):

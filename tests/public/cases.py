@@ -111,7 +111,8 @@ GLUON = (
     gluon("11-tcgen05-mma-scaled.py", "test_simple_mma_scaled(256, 256, 256, 'mxfp8', 'mxfp4', 128, 128)", of=", FP8 x FP4", machines=B200),
     gluon("11-tcgen05-mma-scaled.py", "test_mma_scaled_pipelined(256, 256, 640, 'nvfp4', 'nvfp4', mma_scaled_pipelined_kernel)", "test_mma_scaled_pipelined(256, 256, 640, 'mxfp8', 'mxfp8', mma_scaled_warp_specialized_kernel)", of=", pipelined", machines=B200, explained="lines 1143, 1144: `tcgen05_copy` of the scales takes no `pred`, as the MMA and the commit behind it do; after the last tile nobody waits for it before the dealloc"),
     gluon("12-cluster-launch-control.py", _CLC, machines=B200),
-    gluon("13-conv-im2col.py", "test_tma_im2col_simple()", "test_tma_im2col_padded()", "test_tma_im2col_offset()", "test_tma_im2col_multi_batch()", "test_tma_im2col_multi_batch_padded()", "test_conv2d_tma_im2col(1, 16, 16, 64, 64, 3, 3, 1, 1)"),
+    gluon("13-conv-im2col.py", "test_tma_im2col_simple()", "test_tma_im2col_padded()", "test_tma_im2col_offset()", "test_tma_im2col_multi_batch()", "test_tma_im2col_multi_batch_padded()"),
+    gluon("13-conv-im2col.py", "test_conv2d_tma_im2col(1, 16, 16, 64, 64, 3, 3, 1, 1)", of=", convolution", explained="lines 1007, 1025: a block waits for the MMA before its own only when its loads are under way, which write what that MMA reads; the result agrees"),
     gluon("14-multicta.py", "test_multicta_softmax_f32(8, 256)", "test_multicta_softmax_f32(2, 2**16)", of=", softmax"),
     gluon("14-multicta.py", "test_two_cta_tcgen05()", "test_tma_multicast_copy()", "test_tma_tcgen05()", of=", tcgen05", machines=B200),
     gluon("14-multicta.py", "test_matmul_multicta()", of=", matmul", machines=B200),
@@ -266,3 +267,19 @@ FA4 = (
 )
 
 CASES = (*TRITON, *GLUON, *LIGER, *FLA, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS)
+
+# Tests of Triton's test_core.py that do not pass, by the beginning of their names, and why
+DRAWN = {
+    "test_atomic_poll[": "it counts the polls in the PTX's text, of which Triton 3.9 has one before the loop, too; the kernel's result is right",
+    "test_atomic_cas[": "2000 CTAs wait for one spin lock, which are four million polls",
+    "test_atomic_rmw[m": "Triton's maximum and minimum of floats: all threads read shared memory that none has written, and a `selp` leaves out what they read",
+    "test_cat[True-": "it wants the order that Triton 3.9's `cat(can_reorder=True)` need not keep, and the checkout's does",
+    "test_scan2d[cumsum-bfloat16-": "Triton 3.9 adds in bfloat16, where the checkout's promotes to float32, with which it is compared",
+    "test_load_store_same_ptr": "all 32 warps load the element that one thread stores; what the late ones read is not used",
+    "test_scaled_dot[128-128-64-True-True-False-e2m1-e5m2-": "one element, of whose summands' magnitude 0.000002 is left: exactly 698.1, here 696, by the reference, torch on a CPU, 708",
+}
+
+
+def explanation(test: str) -> str:
+    """What is known of a test that does not pass; "" for nothing."""
+    return next((why for name, why in DRAWN.items() if test.startswith(name)), "")

@@ -15,6 +15,7 @@ from . import (  # noqa: F401
     tcgen05,
     warp,
     wgmma,
+    wmma,
 )  # fmt: skip
 from .registry import HANDLERS, Mods, lookup
 

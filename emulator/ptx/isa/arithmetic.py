@@ -278,7 +278,9 @@ def _special_function(w, i, m):
         call = f"lambda a: alu.approx({name!r}, a, {ftz}, {kind[:-2]!r})"
         w.write(i.operands[0], f"alu.packed({call}, {w.read(i.operands[1], 32)})")
     elif kind == "f64":
-        raise Unsupported("approximate f64")
+        if name not in ("rcp", "rsqrt") or not ftz:
+            raise Unsupported("approximate f64")
+        w.write(i.operands[0], f"alu.approx_high({name!r}, {w.read(i.operands[1], 64, True)})")
     else:
         w.write(i.operands[0], f"alu.approx({name!r}, {w.read(i.operands[1], width(kind), True)}, {ftz}, {kind!r})")
 

@@ -104,4 +104,6 @@ def _call(w, i, m):
     elif callee == "__assertfail":
         w.call(f"system_calls.assertion_failed(g, {groups[-1]!r}, {w.mask()})")
     else:
-        raise Unsupported(f"call of {callee or 'a function through a pointer'}, which has no body here")
+        if callee is None:
+            raise Unsupported("call of a function through a pointer")
+        raise Unsupported(f"call of {callee}, which has no body here, or calls itself")

@@ -34,13 +34,20 @@ def _coords(w, vector) -> str:
     return "(" + ", ".join(w.read(o, 32) for o in vector.items) + ",)"
 
 
+def _offsets(w, vector, rank: int) -> str:
+    """The offsets of im2col mode, 16 bits each: of W, H, D."""
+    if not isinstance(vector, Vec) or len(vector.items) != rank - 2:
+        raise Unsupported("im2col offsets")
+    return "(" + ", ".join(w.read(o, 16) for o in vector.items) + ",)"
+
+
 @op("cp.async.bulk.tensor", cost="tensor_copy", dst=0)
 def _tensor_copy(w, i, m):
     rank = _rank(m)
     spaces = [s for s in m.left if s in ("shared::cluster", "shared::cta", "global")]
     mode = m.one_of("tile::gather4", "tile::scatter4", "tile", "im2col", default="tile")
-    if any(x.startswith("im2col") for x in m.left) or mode == "im2col":
-        raise Unsupported("im2col mode")
+    if found := next((x for x in m.left if x.startswith("im2col")), None):
+        raise Unsupported(f".{found} mode")
     for s in spaces:
         m.left.remove(s)
     policy, multicast, operands = _policy(w, i, m), m.take("multicast::cluster"), _operands(i, m)
@@ -49,11 +56,18 @@ def _tensor_copy(w, i, m):
         if not m.take("mbarrier::complete_tx::bytes"):
             raise Unsupported("completion mechanism")
         dst, tensor, bar, *rest = operands
+        if mode == "tile::scatter4":
+            raise Unsupported(".tile::scatter4 mode of a load")
+        offsets = "()"
+        if mode == "im2col":
+            offsets = _offsets(w, rest.pop(0), rank)
         mask = w.read(rest[0], 16) if multicast else "None"
         w.call(
             f"async_copy.tma_load(g, {w.address(dst)}, {w.address(tensor)}, {_coords(w, tensor.extra[0])}, "
-            f"{w.address(bar)}, {rank}, {mode!r}, {mask}, {pair == 'cta_group::2'}, {policy}, {w.mask()})"
+            f"{w.address(bar)}, {rank}, {mode!r}, {offsets}, {mask}, {pair == 'cta_group::2'}, {policy}, {w.mask()})"
         )
+    elif mode == "im2col":
+        raise Unsupported(".im2col mode of a store, which is .im2col_no_offs")
     else:
         _tensor_store(w, m, operands, rank, mode, None)
 

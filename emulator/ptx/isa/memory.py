@@ -204,10 +204,16 @@ def _ldmatrix(w, i, m):
     count = int(m.one_of("x1", "x2", "x4")[1:])
     trans = m.take("trans")
     m.take("shared", "shared::cta")
-    kind = m.one_of("b16", "b8")
-    if shape != "m8n8" or kind != "b16":
-        raise Unsupported("ldmatrix of 8-bit and smaller elements")
-    w.write_all(flat(i.operands[0]), f"access.ldmatrix(g, {w.address(i.operands[1])}, {count}, {trans})")
+    kind = m.one_of("b16", "b8", "b8x16")
+    bits = 16 if kind == "b16" else 8
+    if shape == "m8n16" or kind == "b8x16":
+        raise Unsupported("ldmatrix of elements of 4 and 6 bits")
+    if (shape, bits, trans, count) not in {("m8n8", 16, trans, count), ("m16n16", 8, True, 1), ("m16n16", 8, True, 2)}:
+        raise Unsupported(f"ldmatrix {shape} x{count} of {bits} bits{'' if trans else ' without .trans'}")
+    items = flat(i.operands[0])
+    if len(items) != count * 16 // bits:
+        raise Unsupported("ldmatrix register count")
+    w.write_all(items, f"access.ldmatrix(g, {w.address(i.operands[1])}, {count}, {bits}, {trans})")
 
 
 @op("movmatrix.sync.aligned.m8n8.trans.b16", cost="shuffle", dst=1, collective=True)
@@ -221,11 +227,11 @@ def _stmatrix(w, i, m):
     count = int(m.one_of("x1", "x2", "x4")[1:])
     trans = m.take("trans")
     m.take("shared", "shared::cta")
-    m.take("b16", "b8")
-    if shape != "m8n8":
-        raise Unsupported("stmatrix m16n8 (8-bit)")
+    bits = int(m.one_of("b16", "b8")[1:])
+    if (shape, bits, trans) not in {("m8n8", 16, trans), ("m16n8", 8, True)}:
+        raise Unsupported(f"stmatrix {shape} of {bits} bits{'' if trans else ' without .trans'}")
     items = flat(i.operands[1])
     if len(items) != count:
         raise Unsupported("stmatrix register count")
     values = ", ".join(w.read(o, 32) for o in items)
-    w.call(f"access.stmatrix(g, {w.address(i.operands[0])}, ({values},), {trans}, {w.are_results(items)})")
+    w.call(f"access.stmatrix(g, {w.address(i.operands[0])}, ({values},), {bits}, {trans}, {w.are_results(items)})")

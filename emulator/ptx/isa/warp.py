@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from ..syntax import SINK
+from ..syntax import SINK, Imm
 from .registry import is_signed, op, pair, width
 
 # Costs: measured (chain/shfl, latency/elect). No measurement: vote and activemask as elect, match and redux as shfl;
 # the guide has fewer results of those two. barrier.warp.sync as a vote: it waits for lanes, not for warps.
+
+
+def _members(w, operand) -> tuple[str, str]:
+    """Wait for the lanes of a member mask; returns the mask, and how it is told to what lanes of each mask do apart."""
+    members = w.read(operand, 32)
+    w.wait_unless(f"g.converged({members})")
+    return members, "" if isinstance(operand, Imm) else f", members={members}"
 
 
 @op("shfl.sync", cost="shuffle", dst=1, blocking=True, collective=True)
@@ -23,22 +30,20 @@ def _shfl(w, i, m):
 def _vote(w, i, m):
     mode = m.one_of("all", "any", "uni", "ballot")
     m.type()
-    members = w.read(i.operands[2], 32)
-    w.wait_unless(f"g.converged({members})")
-    w.write(i.operands[0], f"lanes.vote(g.lanes, {mode!r}, {w.read(i.operands[1], 1)})")
+    _, apart = _members(w, i.operands[2])
+    w.write(i.operands[0], f"lanes.vote(g.lanes, {mode!r}, {w.read(i.operands[1], 1)}{apart})")
 
 
 @op("match.any.sync", "match.all.sync", cost="shuffle", dst=1, blocking=True, collective=True)
 def _match(w, i, m):
     bits = width(m.type())
-    members = w.read(i.operands[2], 32)
-    w.wait_unless(f"g.converged({members})")
+    _, apart = _members(w, i.operands[2])
     d, p = pair(i.operands[0])
     a = w.read(i.operands[1], bits)
     if i.op.startswith("match.any"):
-        w.write(d, f"lanes.match_any(g.lanes, {a})")
+        w.write(d, f"lanes.match_any(g.lanes, {a}{apart})")
     else:
-        w.write_all([d, p if p is not None else SINK], f"lanes.match_all(g.lanes, {a})")
+        w.write_all([d, p if p is not None else SINK], f"lanes.match_all(g.lanes, {a}{apart})")
 
 
 @op("redux.sync", cost="shuffle", dst=1, blocking=True, collective=True)
@@ -46,13 +51,12 @@ def _redux(w, i, m):
     mode = m.one_of("add", "min", "max", "and", "or", "xor")
     absolute, nan = m.take("abs"), m.take("NaN")
     kind = m.type()
-    members = w.read(i.operands[2], 32)
-    w.wait_unless(f"g.converged({members})")
+    _, apart = _members(w, i.operands[2])
     a = w.read(i.operands[1], 32)
     if kind == "f32":
-        w.write(i.operands[0], f"lanes.reduce_float(g.lanes, {mode!r}, {a}, {absolute}, {nan})")
+        w.write(i.operands[0], f"lanes.reduce_float(g.lanes, {mode!r}, {a}, {absolute}, {nan}{apart})")
     else:
-        w.write(i.operands[0], f"lanes.reduce(g.lanes, {mode!r}, {a}, {is_signed(kind)})")
+        w.write(i.operands[0], f"lanes.reduce(g.lanes, {mode!r}, {a}, {is_signed(kind)}{apart})")
 
 
 @op("activemask", cost="vote", dst=1)
@@ -63,14 +67,12 @@ def _activemask(w, i, m):
 
 @op("elect.sync", cost="vote", dst=1, blocking=True, collective=True)
 def _elect(w, i, m):
-    members = w.read(i.operands[1], 32)
-    w.wait_unless(f"g.converged({members})")
+    members, _ = _members(w, i.operands[1])
     d, p = pair(i.operands[0])
     w.write_all([d, p], f"g.elect({members})")
 
 
 @op("bar.warp.sync", "barrier.warp.sync", cost="vote", dst=0, blocking=True, collective=True)
 def _warp_sync(w, i, m):
-    members = w.read(i.operands[0], 32)
-    w.wait_unless(f"g.converged({members})")
+    _members(w, i.operands[0])
     w.emit("fences.publish(g)")
