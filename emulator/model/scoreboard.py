@@ -60,12 +60,15 @@ def _follow(program: Program, kinds: dict[str, str]) -> tuple[list[int], set[int
         for r in writes if kind in kinds else ():
             together[r] = together.get(r, -1) & sum(1 << w for w in writes)
     before, uses = [0] * len(program.start), set()
-    work = list(range(len(program.start))) if any(kind in kinds for kind in classes) else []
+    if not together:
+        return before, uses
+    masks = [[sum(1 << r for r in registers) for registers in effect] for effect in program.effects]
+    work = list(reversed(range(len(program.start))))  # the first block first
     while work:
         b = work.pop()
         now = before[b]
         for i in range(program.start[b], program.end[b]):
-            reads, writes = (sum(1 << r for r in registers) for registers in program.effects[i])
+            reads, writes = masks[i]
             if classes[i] == VANISHING:
                 now = now | writes if now & reads else now & ~writes
                 continue
