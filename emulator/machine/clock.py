@@ -24,6 +24,9 @@ class NoTrace:
     def tensor(self, group, cta, start: float, end: float) -> None:
         """The tensor core of a CTA's SM is busy with an mma that `group` issued."""
 
+    def stall(self, group, why: str, cycles: float) -> None:
+        """A group waits, before it begins a block, for registers that the block uses."""
+
     def wait(self, group, start: float, end: float) -> None:
         """A group of lanes slept."""
 
@@ -39,6 +42,10 @@ class Clock(ABC):
     trace: NoTrace = NoTrace()
 
     # -- warps -------------------------------------------------------------------------------------------------
+    def program(self, program):
+        """Return the program that a launch of this one executes, with blocks as the clock wants them."""
+        return program
+
     @abstractmethod
     def costs(self, program) -> list:
         """Return what each block of a program costs, in the terms of `executed`."""
@@ -46,6 +53,13 @@ class Clock(ABC):
     @abstractmethod
     def executed(self, group, cost) -> float:
         """Return when a group has executed a block that it began at `group.begun`; cost: the block's, of `costs`."""
+
+    def usable(self, group, cost) -> float:
+        """Return when a group can begin the block at its place, which may use registers in its `owed`."""
+        return group.t
+
+    def parts(self, group) -> None:
+        """The lanes of a group part at the end of its block, for which `executed` is not asked."""
 
     def ticks(self, group) -> float:
         """Return what %clock64 reads on a group's SM."""
@@ -143,6 +157,9 @@ class Clock(ABC):
 
     def global_load(self, group, addresses, size: int, strong: bool) -> None:
         """Lanes of a group load from global memory; strong: volatile, relaxed or acquire, which passes the L1."""
+
+    def atomic(self, group) -> None:
+        """Lanes of a group execute an atomic that returns what was there."""
 
     def global_bytes(self, loaded: int, stored: int) -> None:
         """Machine code has moved so many bytes between lanes and global memory, in any number of accesses."""

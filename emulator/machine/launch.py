@@ -139,7 +139,7 @@ class Launch:
         self.strict, self.notes = strict, []
         self.one_by_one = crowded and not cooperative
         kernel = program.kernel
-        self.program, self.memory, self.checks, self.number, self.chip = program, memory, checks, number, chip
+        self.memory, self.checks, self.number, self.chip = memory, checks, number, chip
         self.grid, self.block = grid, block
         required = kernel.directives.get("reqnctapercluster")
         self.explicit_cluster = bool(cluster or required)
@@ -165,7 +165,8 @@ class Launch:
         self.clock = clock or FunctionalClock(schedule, self.engine)
         self.placement = placement or Placement(chip)
         self.sms = len(self.placement.sms)
-        self.costs = self.clock.costs(program)
+        self.program = self.clock.program(program)
+        self.costs = self.clock.costs(self.program)
         self._validate()
         self._place_variables(kernel, module_symbols, module_shared)
         self._clusters_left = self._clusters()

@@ -186,7 +186,9 @@ class Group(LaneGroup):
         self.limit = 0.0  # when the try_wait's time limit is due; 0 if it outlasts what is emulated
         self.timed_out = False  # it has struck
         self.last_barrier = None  # the named one that it passed last
-        self.global_loads = 0.0, -1.0  # when the latest ld.global was issued and until when it was waited for
+        self.owed: dict[int, tuple[float, str]] = {}  # register -> when it is usable, and why not sooner
+        self.fetching = 0  # the number of the instruction that fetches
+        self.fetched: dict[int, float] = {}  # by such numbers, in this block -> when what was loaded comes
         self.loads_ready = 0.0  # when the tensor core has delivered all tcgen05.ld
         self.loads: list = []  # tcgen05.ld results that wait for tcgen05.wait::ld
         self.stores: list = []
@@ -198,6 +200,12 @@ class Group(LaneGroup):
         self.engine.progress += 1
         woken = max(self.t, self.engine.now)
         self.t = woken + self.clock.wake(self.warp, woken)
+        self.engine.at(self.t, self.run)
+
+    def begin(self):
+        """Execute blocks from when the first one's registers are usable."""
+        if self.owed:
+            self.t = self.clock.usable(self, self.launch.costs[self.pc])
         self.engine.at(self.t, self.run)
 
     def run(self):
@@ -218,9 +226,7 @@ class Group(LaneGroup):
         try:
             while True:
                 if pc == join:
-                    self.pc = pc
                     return self.park()
-                self.pc = pc
                 function = blocks[pc] or self.block(pc)
                 self.begun = self.t
                 try:
@@ -231,16 +237,17 @@ class Group(LaneGroup):
                 if following < 0:
                     break
                 self.t = executed(self, costs[self.pc])
-                pc = following
+                self.pc = pc = following
+                if self.owed and costs[pc].needs:
+                    self.t = self.clock.usable(self, costs[pc])
                 passed += 1
                 if passed == PATIENCE:  # nobody else has a turn to be asked
-                    self.pc, passed = pc, 0
+                    passed = 0
                     if engine.spins(self):
                         raise self.launch.livelock()
                     if self.t > engine.until:
                         return engine.at(self.t, self.run)
                 if heap and self.t > heap[0][0] + quantum:
-                    self.pc = pc
                     engine.at(self.t, self.run)
                     return None
         except EmulatorError as e:
@@ -448,6 +455,7 @@ class Group(LaneGroup):
 
     def split(self, parts: list[tuple[np.ndarray, int]], join: int):
         tcgen05.deliver_loads(self)
+        self.clock.parts(self)
         # No cost: where lanes part, it is mostly one that is elected for an instruction, which ptxas predicates
         self.warp.groups.remove(self)
         parts = [(lanes, target) for lanes, target in parts]
@@ -463,8 +471,9 @@ class Group(LaneGroup):
             child.given = child.R.copy() if join >= 0 else None
             child.carry, child.loads = self.carry, list(self.loads)
             child.garbage = self.garbage and self.garbage.live(target)
+            child.owed = self.owed.copy()
             child.stores, self.stores = self.stores, []  # wait::st needs the whole warp again
-            self.engine.at(self.t, child.run)
+            child.begin()
         for lanes in dying:
             self.cta.lanes_exited(self.warp, self.lanes[lanes])
 
@@ -501,7 +510,7 @@ class Group(LaneGroup):
             merged.warp.groups.append(merged)
         else:
             merged = self.merge(parts, join.block, join.parent, time, join.whole)
-        self.engine.at(time, merged.run)
+        merged.begin()
 
     def merge(
         self, parts: list[Group], block: int, parent: Join | None, time: float, whole: Group | None = None
@@ -539,6 +548,9 @@ class Group(LaneGroup):
         merged.given = whole.given if complete else None
         if held := [p.garbage for p in parts if p.garbage is not None]:
             merged.garbage = Garbage.of_all(held)
+        for part in parts:
+            for r, found in part.owed.items():
+                merged.owed[r] = max(found, merged.owed.get(r, found))
         merged.loads = list(dict.fromkeys(load for p in parts for load in p.loads))  # each part had all of before
         merged.stores = [store for p in parts for store in p.stores]
         return merged
@@ -628,8 +640,7 @@ class Group(LaneGroup):
         if self.join is not None:
             self.join.expected -= len(waiting) - 1
         time = max(g.t for g in waiting)
-        merged = self.merge(waiting, self.pc, self.join, time)
-        self.engine.at(time, merged.run)
+        self.merge(waiting, self.pc, self.join, time).begin()
         return False
 
     def lane_array(self, value, bits: int = 32) -> np.ndarray:

@@ -17,7 +17,7 @@ from ..formats.tensormap import Im2colMap, TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
 from ..units.tcgen05 import tensor_ctas
-from . import blocks, fences, issue, wgmma
+from . import blocks, fences, issue, scoreboard, wgmma
 from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
@@ -62,7 +62,7 @@ class TimingClock(Clock):
         self.sms = [Sm() for _ in range(int(profile["sm"]["count"]))]
         self.clocks = SmClocks(profile, len(self.sms))
         self.figures = {k: tuple(v) for k, v in profile["issue"].items()}
-        self._costs: dict[int, list[tuple[float, float]]] = {}
+        self._costs: dict[int, list[issue.Cost]] = {}
         self._wavefronts: dict[tuple, tuple[int, int]] = {}  # of an access to shared memory, by where its lanes lie
         self._boxes: dict = {}  # lines of a box from its first one on, by its shape and place in that line
         self._maps: dict = {}  # id -> (tensormap, what its properties say)
@@ -71,14 +71,32 @@ class TimingClock(Clock):
         self.code_cycles = profile["sm"]["code_cycles"]
         self.scheduler = 0.0  # when the unit that starts and retires CTAs is free
 
-    def costs(self, program) -> list[tuple[float, float]]:
+    def program(self, program):
+        return scoreboard.waiting(program)
+
+    def costs(self, program) -> list[issue.Cost]:
         if id(program) not in self._costs:
             self._costs[id(program)] = issue.block_cycles(program, self.figures)
         return self._costs[id(program)]
 
-    def executed(self, group, cost: tuple[float, float]) -> float:
+    def usable(self, group, cost: issue.Cost) -> float:
+        begin, why = scoreboard.usable(group.owed, cost.needs, group.t)
+        if why:
+            self.trace.stall(group, why, begin - group.t)
+        return begin
+
+    def parts(self, group) -> None:
+        self._settle(group, group.launch.costs[group.pc], group.t, self.clocks.slower(group.cta.sm, group.begun))
+
+    @staticmethod
+    def _settle(group, cost: issue.Cost, begin: float, slower: float) -> None:
+        if cost.results is not None:
+            scoreboard.settle(group.owed, cost.results, group.fetched, begin, slower)
+            group.fetched.clear()
+
+    def executed(self, group, cost: issue.Cost) -> float:
         """A block takes as long as its dependences say, or until its warp's scheduler has had the slots for it."""
-        cycles, slots = cost
+        cycles, slots, _, results = cost
         sm = self.sms[group.cta.sm]
         slower = self.clocks.slower(group.cta.sm, group.begun)
         code = group.program, group.pc
@@ -87,7 +105,10 @@ class TimingClock(Clock):
             cycles += self.code_cycles * (group.program.end[group.pc] - group.program.start[group.pc])
         free, which = sm.schedulers, group.warp.index % SCHEDULERS
         end = free[which] = max(free[which], group.begun) + slots * slower
-        return max(group.t + cycles * slower, end)
+        end = max(group.t + cycles * slower, end)
+        if results is not None:
+            self._settle(group, cost, end - cost.cycles * slower, slower)
+        return end
 
     def ticks(self, group) -> float:
         return self.clocks.ticks(group.cta.sm, group.t)
@@ -303,21 +324,21 @@ class TimingClock(Clock):
         group.launch.last_store = max(group.launch.last_store, done)
 
     def global_load(self, group, addresses: np.ndarray, size: int, strong: bool) -> None:
-        """The block's cost has the latency of an L2 hit; a warp waits for what comes later.
+        """The registers are owed until the memory has answered, and no sooner than the latency of an L2 hit.
 
         Loads of one block are taken to be under way together.
         """
         lines = self._lines_at(addresses)
-        asked, waited = group.global_loads
-        asked = asked if waited == group.t else group.t
         sm = group.cta.sm
         half = self.sms[sm].half
-        come = self.memory.read(asked, lines, len(lines) * LINE, half, sm)[1] + self.p["sm"]["load_cycles"]
+        come = self.memory.read(group.t, lines, len(lines) * LINE, half, sm)[1] + self.p["sm"]["load_cycles"]
         if strong and len(lines) == 1:  # of others the L1 makes one of all that the SM's warps ask for
-            come += self.memory.in_turn(asked, int(lines[0]), half)
+            come += self.memory.in_turn(group.t, int(lines[0]), half)
         self.sms[sm].come = max(self.sms[sm].come, come)
-        group.t = max(group.t, come - self.figures["global_load"][1])
-        group.global_loads = asked, group.t
+        group.fetched[group.fetching] = come
+
+    def atomic(self, group) -> None:
+        group.fetched[group.fetching] = group.t
 
     def parameter_load(self, group, addresses) -> None:
         """A line that no CTA of the launch has read here yet comes from farther away."""

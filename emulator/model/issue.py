@@ -6,11 +6,14 @@ of instructions (`cost` in ptx/isa) stand for that; their figures are in the sec
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ..errors import Unsupported
 from ..ptx.isa import lookup
 from ..ptx.isa.registry import UNTIMED
 from ..ptx.program import Program
 from ..ptx.syntax import Instr, Symbol
+from .scoreboard import LATE, SOON, Late, Results, pending
 
 OVERLAPPING = {"fence_tensormap", "publish_tensormap"}  # one starts while others of its kind are under way
 # What keeps its warp waiting, but not its scheduler
@@ -24,8 +27,23 @@ def kind(instr: Instr) -> str:
     return UNTIMED if handler is None else handler.cost_class(instr)
 
 
+class Cost(NamedTuple):
+    """What a block costs: its cycles, and those for which it keeps its warp's scheduler or a unit behind it busy.
+
+    needs: registers that something before the block may owe, and how many cycles after its beginning it uses them;
+    results: what it leaves under way itself.
+    """
+
+    cycles: float
+    slots: float
+    needs: tuple[tuple[int, float], ...] = ()
+    results: Results | None = None
+
+
 class Untimed:
     """The cost of a block with an instruction that cannot be timed: who executes the block hears of it."""
+
+    needs, results = (), None
 
     def __init__(self, instr: Instr, why: str):
         self.message = f"{why}, so that it cannot be timed: PTX line {instr.line}: {instr.text}"
@@ -37,6 +55,8 @@ class Untimed:
 def _on_condition(program: Program, block: int) -> bool:
     """Whether a branch of the block before skips this one, and not for the lane that elect.sync picks (ptxas predicates
     what only that one does)."""
+    while program.start[block] in program.leaders:  # it goes on with the block before
+        block -= 1
     if not block or program.join[block - 1] == block:
         return False
     before = program.kernel.instrs[program.start[block - 1] : program.end[block - 1]]
@@ -50,20 +70,23 @@ def _shared_address(instr) -> bool:
     return instr.op in ("mov.u32", "mov.b32") and isinstance(instr.operands[1], Symbol)
 
 
-def block_cycles(program: Program, figures: dict) -> list[tuple[float, float] | Untimed]:
-    """The cost of each block: its cycles, and those for which it keeps its warp's scheduler or a unit behind it busy.
+def block_cycles(program: Program, figures: dict) -> list[Cost | Untimed]:
+    """The cost of each block of a program.
 
     figures[class] = (cycles between issues, cycles until the result can be used).
     """
-    return [_block_cycles(program, block, figures) for block in range(len(program.start))]
+    return [_block_cycles(program, block, figures, owed) for block, owed in enumerate(pending(program))]
 
 
-def _block_cycles(program: Program, block: int, figures: dict) -> tuple[float, float] | Untimed:
+def _block_cycles(program: Program, block: int, figures: dict, owed: int) -> Cost | Untimed:
+    """owed: registers, a bit each, that something before the block may owe."""
     on_condition = _on_condition(program, block)
     time, slots = 0.0, 0.0
     ready, arithmetic = {}, set()  # cycle a register can be read in; who came from integer units
     under_way, until = "", 0.0  # kind of an overlapping operation, and when the last is complete
-    for instr in program.kernel.instrs[program.start[block] : program.end[block]]:
+    board = Board(owed)
+    for number in range(program.start[block], program.end[block]):
+        instr = program.kernel.instrs[number]
         group = kind(instr)
         if group == UNTIMED:
             return Untimed(instr, "nobody has measured or published what this instruction takes")
@@ -72,7 +95,7 @@ def _block_cycles(program: Program, block: int, figures: dict) -> tuple[float, f
         if group not in figures:
             return Untimed(instr, f"the machine profile has no figures of the class {group}")
         issue, latency = figures[group]
-        reads, writes = program.reads_writes(instr)
+        reads, writes = program.effects[number]
         if group == "global_store":  # ptxas computes the addresses of a row of stores ahead
             reads = [r for r in reads if r not in arithmetic]
         begin = max([time, *(ready[r] for r in reads if r in ready)])
@@ -83,10 +106,62 @@ def _block_cycles(program: Program, block: int, figures: dict) -> tuple[float, f
         if issue == 0:  # a move that vanishes passes its source's readiness on
             for r in writes:
                 ready[r] = begin
+            board.move(reads, writes)
             continue
+        board.use(reads, begin)
+        board.write(number, group, writes, begin, begin + latency)
         time = begin + issue
         slots += 1 if group in WAITING else issue
         for r in writes:
             ready[r] = begin + latency
             (arithmetic.add if group == "alu" else arithmetic.discard)(r)
-    return max(time, until, 1.0), slots
+    cycles = max(time, until, 1.0)
+    return Cost(cycles, slots, tuple(board.needs.items()), board.results(cycles, program.live_out[block]))
+
+
+class Board:
+    """Follows through a block where what is under way ends up. owed: registers that something before it may owe."""
+
+    def __init__(self, owed: int):
+        self.needs: dict[int, float] = {}
+        # What each register waits for: an older one (its number), or what this block begins
+        self.sources: dict[int, set] = {r: {r} for r in range(owed.bit_length()) if owed >> r & 1}
+        self.owed = set(self.sources)
+
+    def use(self, reads, begin: float) -> None:
+        """An instruction that is issued at `begin` reads these registers."""
+        for r in reads:
+            for source in self.sources.get(r, ()):
+                if isinstance(source, int):
+                    self.needs.setdefault(source, begin)
+
+    def move(self, reads, writes) -> None:
+        """Copies have what their sources wait for."""
+        found = set().union(*(self.sources.get(r, ()) for r in reads))
+        for r in writes:
+            self.sources[r] = found
+
+    def write(self, number: int, group: str, writes, begin: float, usable: float) -> None:
+        """Instruction `number`, of a class, is issued at `begin` and writes these registers, usable later."""
+        for r in writes:
+            if group in LATE:
+                self.sources[r] = {Late(r, number, begin, usable, LATE[group])}
+            elif group in SOON:
+                self.sources[r] = {(usable, SOON[group])}
+            else:
+                self.sources[r] = set()
+
+    def results(self, cycles: float, live: int) -> Results | None:
+        """What the block, which takes so many cycles, leaves under way in registers that are live behind it."""
+        copies, soon, late = [], [], []
+        for r, sources in self.sources.items():
+            for source in sources if live >> r & 1 else ():
+                if isinstance(source, Late):
+                    late.append(source._replace(register=r))
+                elif isinstance(source, tuple):
+                    soon += [(r, *source)] if source[0] > cycles else []
+                elif source != r and source not in self.needs:
+                    copies.append((r, source))
+        overwritten = tuple(r for r in self.owed if self.sources[r] != {r})
+        found = Results(overwritten, tuple(copies), tuple(soon), tuple(late))
+        return found if any(found) else None

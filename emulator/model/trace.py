@@ -81,6 +81,9 @@ class Trace(NoTrace):
     def duty(self, group, kind: str):
         self.duties.setdefault(group.warp.index, set()).add(kind)
 
+    def stall(self, group, why: str, cycles: float):
+        self.spend(group, why, cycles)
+
     def completes(self, barrier, source):
         self.sources.setdefault(barrier, set()).add(source)
 

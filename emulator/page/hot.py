@@ -7,12 +7,14 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..model.scoreboard import LONG, SHORT
 from ..model.timeline import Timeline
 from ..model.trace import Spread, Trace
 from ..ptx.syntax import Instr
 
 # Ways of accesses, which the model charges beyond their block's own cycles: reasons of model/blocks.py
 ACCESSES = "global loads", "global stores", "parameters", "shared memory"
+STALLS = LONG, SHORT  # as Nsight Compute names them; shown where the block begins that had to wait
 
 
 @dataclass
@@ -46,7 +48,7 @@ def instructions(timeline: Timeline) -> dict[tuple, Counter]:
     for (program, block, line, reason), cycles in timeline.trace.spent.items():
         begin, end = program.start[block], program.end[block]
         numbers = [*range(begin, max(end, begin + 1))]
-        if reason.startswith("wait "):
+        if reason.startswith("wait ") or reason in STALLS:
             numbers = numbers[:1]  # what blocks starts its block
         elif line:
             numbers = [number_at(program, block, line)]

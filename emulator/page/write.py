@@ -231,18 +231,25 @@ def of_loads(timeline: Timeline, waits: list[dict]) -> list[dict]:
     return [{"text": text, "weight": 0.9 * weight}]
 
 
+HELD = {
+    hot.LONG: "the long scoreboard (uses of what global or local memory has not delivered yet)",
+    hot.SHORT: "the short scoreboard (uses of what shared memory or another unit of the SM has not delivered yet)",
+}
+
+
 def of_accesses(timeline: Timeline, lines: list[hot.Line]) -> list[dict]:
     """Name the line that accesses to memory hold up most, for each way."""
     total, out = sum(line.us.total() for line in lines) or 1.0, []
     program_of = {one.number: one.launch.program for one in timeline.launches}
     warps = Counter(program_of.get(span.launch) for span in timeline.trace.spans if span.kind == "warp")
-    for way in hot.ACCESSES:
+    for way in (*hot.ACCESSES, *hot.STALLS):
         where = max(lines, key=lambda line: line.us[way])
         us = where.us[way]
         if us / total >= 0.02:
             why = excess(way, where.spread[way]) + ": " if way in where.spread else ""
             each = us / max(1, sum(warps[program] for program in where.programs))
-            text = f"{why}{way} hold{'s' * (way == 'shared memory')} a warp up for {each:.2f} us in the mean, "
+            one = way == "shared memory" or way in hot.STALLS
+            text = f"{why}{HELD.get(way, way)} hold{'s' * one} a warp up for {each:.2f} us in the mean, "
             text += f"{100 * us / total:.0f} % of the time of warps"
             weight = us / total + 0.3 * bool(why)  # there it is known what to change
             out.append({"text": text, "weight": weight, "shown": str(where)})

@@ -34,9 +34,14 @@ class Program:
     registers that block i or its successors read.
     """
 
-    def __init__(self, kernel: Kernel, name: str = "ptx", machine_code: bytes | None = None):
-        """machine_code: the cubin that ptxas made of the module, where there is one."""
-        self.kernel, self.machine_code = kernel, machine_code
+    def __init__(
+        self, kernel: Kernel, name: str = "ptx", machine_code: bytes | None = None,
+        leaders: frozenset[int] = frozenset(), fetches: frozenset[int] = frozenset(),
+    ):  # fmt: skip
+        """machine_code: the cubin that ptxas made of the module, where there is one. leaders: numbers of instructions
+        that begin a block, too; fetches: of those that a group is told of (`g.fetching`) before it executes them."""
+        self.kernel, self.name, self.machine_code = kernel, name, machine_code
+        self.leaders, self.fetches = leaders, fetches
         self.initial_registers = functools.lru_cache(maxsize=4)(self.initial_registers)
         self.source_name = f"<{name}>"
         self.split_blocks()
@@ -51,7 +56,7 @@ class Program:
     # -- control flow ------------------------------------------------------------------------------------------
     def split_blocks(self):
         instrs = self.kernel.instrs
-        leaders = {0}
+        leaders = {0, *self.leaders}
         for i, instr in enumerate(instrs):
             for o in instr.operands:
                 if isinstance(o, Target):
@@ -307,6 +312,8 @@ class Program:
             if i in self.deliveries:
                 writer.deliver(self.deliveries[i])
             writer.results = self.results.get(i, 0)
+            if i in self.fetches:
+                writer.fetch(i)
             ended = writer.instruction(self.kernel.instrs[i])
         writer.marks.append(len(writer.lines))
         if not ended:
@@ -403,6 +410,11 @@ class BlockWriter:
         guard = "True" if instr.guard is None else f"r{instr.guard.index}" + " ^ True" * instr.negated
         chosen = self.read(instr.operands[3], 1) if instr.parts[0] == "selp" else None
         self.emit(f"g.garbage.meets(g, {number}, {guard}, {chosen})")
+
+    def fetch(self, number: int):
+        """Tell the group that what it is going to fetch is for instruction `number`, the next one."""
+        self.instr = self.program.kernel.instrs[number]
+        self.emit(f"g.fetching = {number}")
 
     def temp(self) -> str:
         self.temps += 1

@@ -405,6 +405,8 @@ def atomic(
         at = address[lanes] if alu.is_array(address) else address
         _acquire(g, space, at, sync.rstrip("+"), acquires)
         _release(g, space, at, sync, mask)
+        if wants_old:
+            g.clock.atomic(g)
         g.hesitate()
     if not wants_old:
         return None

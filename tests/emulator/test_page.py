@@ -87,7 +87,7 @@ def test_time_of_lines_is_the_life_of_warps(profiled):
     assert sum(line.us.total() for line in lines) == pytest.approx(lives)
     by_place = {str(line): line.us for line in lines}
     assert set(by_place) == {f"own.py:{number}" for number in range(3, 7)}
-    assert by_place["own.py:4"]["global loads"] > 0 == by_place["own.py:5"]["global loads"]
+    assert by_place["own.py:5"][hot.LONG] > 0 == by_place["own.py:4"][hot.LONG]  # where it is used
     assert by_place["own.py:5"]["shared memory"] > 0  # 32 lanes, one bank
     assert by_place["own.py:3"]["instruction fetch"] > 0  # of each SM's first warp
 

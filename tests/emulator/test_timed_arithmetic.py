@@ -62,6 +62,7 @@ def test_a_load_of_tensor_memory_is_under_way_while_its_warp_goes_on():
         ptx = f""".version 8.8\n.target sm_100a\n.address_size 64
             .visible .entry kernel() {{ .shared .b32 slot; .reg .b32 x, y, r;
             tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 32; ld.shared.b32 x, [slot]; mov.u32 y, 1;
+            add.u32 x, x, 0;
             {chains[0]} tcgen05.ld.sync.aligned.32x32b.x1.b32 {{r}}, [x]; {chains[1]} tcgen05.wait::ld.sync.aligned;
             {chains[2]} tcgen05.dealloc.cta_group::1.sync.aligned.b32 x, 32; nanosleep.u32 y; ret; }}"""
         with emulator.timing(profile) as timed:

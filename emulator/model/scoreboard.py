@@ -1,0 +1,134 @@
+"""The scoreboard of a warp: which registers wait for what is under way, beyond the block that began it.
+
+A warp issues in order. An instruction of variable latency lets its warp go on, and the first one that uses what it
+delivers waits: for L1TEX or for the memory behind it, which Nsight Compute calls "long scoreboard", or for another unit
+of the SM, "short scoreboard". A `mov` is no use: register moves vanish in machine code, and who reads the copy waits.
+
+What comes late begins another block at its first use (`waiting`), so that its warp waits exactly there and what others
+ask of memory meanwhile comes first. What comes within tens of cycles delays the beginning of the block that uses it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from ..ptx.isa import lookup
+from ..ptx.program import Program
+
+LONG, SHORT = "long scoreboard", "short scoreboard"
+# Classes of instructions (ptx/isa): what delivers so late that its use begins a block, and what delivers soon
+LATE = {"global_load": LONG, "global_atomic": LONG, "shared_atomic": SHORT}
+SOON = {
+    "local": LONG, "shared": SHORT, "shuffle": SHORT, "special": SHORT, "divide": SHORT, "indexed_constant": SHORT,
+}  # fmt: skip
+VANISHING = "move"
+_waiting: WeakKeyDictionary[Program, Program] = WeakKeyDictionary()
+
+
+def classes_of(program: Program) -> list[str | None]:
+    """The cost class of each instruction of a program; None where there is no handler."""
+    handlers = map(lookup, program.kernel.instrs)
+    return [h and h.cost_class(i) for h, i in zip(handlers, program.kernel.instrs, strict=True)]
+
+
+def waiting(program: Program) -> Program:
+    """Return the same kernel for a timed run: a block begins at each first use of what comes late, and a group hears
+    which of a block's instructions fetch."""
+    found = _waiting.get(program)
+    if found is None:
+        uses = _follow(program, LATE)[1]
+        fetches = {n for n, kind in enumerate(classes_of(program)) if kind in LATE}
+        found = program
+        if uses:
+            leaders = frozenset(uses.difference(program.start))
+            found = Program(program.kernel, program.name, program.machine_code, leaders, frozenset(fetches))
+        _waiting[program] = found
+    return found
+
+
+def pending(program: Program) -> list[int]:
+    """The registers, a bit each, that something of variable latency may still owe when each block begins."""
+    return _follow(program, LATE | SOON)[0]
+
+
+def _follow(program: Program, kinds: dict[str, str]) -> tuple[list[int], set[int]]:
+    """Return what instructions of these classes may owe at each block's beginning, and those that use it first."""
+    classes = classes_of(program)
+    together: dict[int, int] = {}  # register -> those, a bit each, that whatever delivers it delivers with it
+    for kind, (_, writes) in zip(classes, program.effects, strict=True):
+        for r in writes if kind in kinds else ():
+            together[r] = together.get(r, -1) & sum(1 << w for w in writes)
+    before, uses = [0] * len(program.start), set()
+    if not together:
+        return before, uses
+    masks = [[sum(1 << r for r in registers) for registers in effect] for effect in program.effects]
+    work = list(reversed(range(len(program.start))))  # the first block first
+    while work:
+        b = work.pop()
+        now = before[b]
+        for i in range(program.start[b], program.end[b]):
+            reads, writes = masks[i]
+            if classes[i] == VANISHING:
+                now = now | writes if now & reads else now & ~writes
+                continue
+            if now & reads:
+                uses.add(i)
+                for r in program.effects[i][0]:
+                    now &= ~together.get(r, 1 << r)
+            now = now | writes if classes[i] in kinds else now & ~writes
+        for s in program.successors[b]:
+            if now & ~before[s]:
+                before[s] |= now
+                work.append(s)
+    return before, uses
+
+
+class Late(NamedTuple):
+    """A register that holds, behind a block, what its instruction `fetch` loads: issued `issued` cycles after the block
+    began, and usable `usable` cycles after that beginning if the memory answers at once."""
+
+    register: int
+    fetch: int
+    issued: float
+    usable: float
+    why: str
+
+
+class Results(NamedTuple):
+    """What a block changes of a scoreboard. overwritten: registers that wait for nothing older any more; copies: a
+    register and one that it is a copy of; soon: a register, the cycles after the block's beginning from which on it is
+    usable, and why not sooner; late: see Late."""
+
+    overwritten: tuple[int, ...]
+    copies: tuple[tuple[int, int], ...]
+    soon: tuple[tuple[int, float, str], ...]
+    late: tuple[Late, ...]
+
+
+def usable(owed: dict[int, tuple[float, str]], needs: tuple, begin: float) -> tuple[float, str]:
+    """Return when a block can begin that wants to at `begin`, and why not sooner; it then waits for these no more.
+
+    owed: when each register is usable, and why not sooner; needs: (register, cycles from the beginning to its use).
+    """
+    why = ""
+    for register, offset in needs:
+        found = owed.pop(register, None)
+        if found is not None and found[0] - offset > begin:
+            begin, why = found[0] - offset, found[1]
+    return begin, why
+
+
+def settle(owed: dict, results: Results, fetched: dict[int, float], begin: float, slower: float) -> None:
+    """Note what a block that began at `begin` leaves under way. fetched: when what its instructions loaded comes, had
+    they been issued at once; slower: ticks of an SM's cycle."""
+    new = [(to, owed[source]) for to, source in results.copies if source in owed]
+    for register, after, why in results.soon:
+        new.append((register, (begin + after * slower, why)))
+    for register, fetch, issued, after, why in results.late if fetched else ():
+        if fetch in fetched:
+            new.append((register, (max(begin + after * slower, fetched[fetch] + issued * slower), why)))
+    for register in results.overwritten:
+        owed.pop(register, None)
+    for register, found in new:
+        owed[register] = max(found, owed.get(register, found))
