@@ -274,14 +274,16 @@ class Program:
         return reads, writes
 
     def is_only_selected(self, load: Instr) -> bool:
-        """Whether the registers that an instruction writes are read by selp alone, as one of the values it chooses."""
+        """Whether an instruction is a load of which a selp chooses or does not, and which nothing else reads."""
         _, written = self.reads_writes(load)
+        selected = False
         for instr in self.kernel.instrs:
             reads, _ = self.reads_writes(instr)
             values = _registers(Vec(instr.operands[1:3])) if instr.parts[0] == "selp" and instr.guard is None else set()
             if written & (reads - values):
                 return False
-        return True
+            selected |= bool(written & values)
+        return selected and load.parts[0] == "ld"
 
     # -- code --------------------------------------------------------------------------------------------------
     def block(self, index: int, units: Mapping[str, ModuleType]):

@@ -66,7 +66,7 @@ TEXTS = [*(c.ptx for c in CASES), *(k.header + k.ptx for k in KERNELS.values()),
 
 # What the code of a block may call, by the name of whom it calls; the attributes are those that handlers use
 CALLED = {name: set(dir(module)) for name, module in {"alu": alu, "convert": convert, "lanes": lanes, **UNITS}.items()}
-CALLED["g"] = {*dir(Group), "R", "carry", "clock", "garbage", "lanes", "lane_mask"}
+CALLED["g"] = {*dir(Group), "R", "carry", "clock", "fetching", "garbage", "lanes", "lane_mask"}
 PTX = Path(emulator.__file__).parent / "ptx"
 
 
