@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 
-from ..state.lanes import HALF, SEVERAL
+from ..state.lanes import HALF, LANE_MASK, SEVERAL
 from ..state.order import GENERIC
 from ..state.shadow import WORD
 from . import layout
@@ -156,22 +156,6 @@ define internal void @event(ptr %c, i32 %step, i8 %mark) {
   %more = add i64 %count, 1
   put %c EVENT_COUNT %more
   ret void
-}
-define internal i32 @lane.key(ptr %c, i32 %at, i32 %epoch, i1 %several) {
-  %present.64 = field %c ACTIVE
-  %present = trunc i64 %present.64 to i32
-  %bit = shl i32 1, %at
-  %in = and i32 %present, %bit
-  %here = icmp ne i32 %in, 0
-  %place = select i1 %here, i32 %at, i32 0
-  %place.64 = zext i32 %place to i64
-  %numbers = field %c LANE_NUMBERS
-  %p = at %numbers i64 %place.64
-  %number = load i64, ptr %p
-  %lane = trunc i64 %number to i32
-  %who = select i1 %several, i32 SEVERAL, i32 %lane
-  %key = or i32 %who, %epoch
-  ret i32 %key
 }
 define internal i1 @part(ptr %w, i64 %word) {
 entry:
@@ -559,7 +543,25 @@ _MAKE_VALID = """%valid.base.do = field %w VALID
   """
 # Lanes of one warp, as state/lanes.py keeps them. `look`: whether another lane has written there, for a load, or has
 # written or read, for a store; `note`: what is kept is the access's key, or that of several. VECTOR: of the halves of a
-# word, or of one of them
+# word, or of one of them; %key: of a lane of those that are here, the first one's for others
+_LANE_KEY = """
+define internal i32 @lane.key(ptr %c, i32 %at, i32 %epoch, i1 %several) {
+  %present.64 = field %c ACTIVE
+  %present = trunc i64 %present.64 to i32
+  %bit = shl i32 1, %at
+  %in = and i32 %present, %bit
+  %here = icmp ne i32 %in, 0
+  %place = select i1 %here, i32 %at, i32 0
+  %place.64 = zext i32 %place to i64
+  %numbers = field %c LANE_NUMBERS
+  %p = at %numbers i64 %place.64
+  %number = load i64, ptr %p
+  %lane = trunc i64 %number to i32
+  %who = select i1 %several, i32 SEVERAL, i32 %lane
+  %key = or i32 %who, %epoch
+  ret i32 %key
+}
+"""
 _LANES = """
 define internal i1 @lanes.look.VECTOR(i64 %table, i64 %place, i32 %key, i32 %bound) noinline {
   %key.1 = insertelement TYPE poison, i32 %key, i32 0
@@ -585,7 +587,7 @@ define internal void @lanes.note.VECTOR(i64 %table, i64 %place, i32 %key, i32 %e
   %kept = load TYPE, ptr %p, align 4
   %unlike = xor TYPE %kept, %keys
   %far = sub TYPE %unlike, splat (i32 1)
-  %others = icmp ult TYPE %far, splat (i32 63)
+  %others = icmp ult TYPE %far, splat (i32 LANE_MASK)
   %new = select <VECTOR x i1> %others, TYPE %manys, TYPE %keys
   store TYPE %new, ptr %p, align 4
   ret void
@@ -596,7 +598,7 @@ _LANES_KEPT = """%lane.table = field %w LANE_TABLE
   %lanes.active = field %c ACTIVE
   %crowd = icmp ugt i64 %lanes.active, 1
   %several = and i1 %one.address, %crowd
-  %bound = select i1 %several, i32 63, i32 31"""
+  %bound = select i1 %several, i32 LANE_MASK, i32 ONE_LANE"""
 _DEPENDENT = """%used = field %w USED
   %is.used = icmp ne i64 %used, 0
   br i1 %is.used, label %depends, label %kept
@@ -691,48 +693,58 @@ def _expanded(text: str) -> str:
 def lanes_text() -> str:
     """The functions that keep lanes of one warp apart."""
     texts = (_LANES.replace("TYPE", "<VECTOR x i32>").replace("VECTOR", str(n)) for n in (1, 2))
-    return _expanded("".join(texts).replace("SEVERAL", str(SEVERAL)))
+    text = "".join([_LANE_KEY, *texts])
+    return _expanded(text.replace("SEVERAL", str(SEVERAL)).replace("LANE_MASK", str(LANE_MASK)))
 
 
-def _lanes_place(name: str, address: str, size: int) -> str:
-    """Where in the table the halves of an access begin that were written."""
-    text = f"%{name}.from = sub i64 {address}, %origin\n  %{name}.w = lshr i64 %{name}.from, 2\n"
-    text += f"  %{name}.first = shl i64 %{name}.w, 2\n  %{name}.h = lshr i64 %{name}.from, 1\n"
-    text += f"  %{name}.odd = and i64 %{name}.h, {int(size == HALF)}\n"
-    return text + f"  %{name} = or i64 %{name}.first, %{name}.odd\n"
+def _lanes(what: str, lane: str, address: str, size: int) -> tuple[str, str]:
+    """Code that finds a lane's key and where in the table an access's halves begin that were written, `%WHAT.at`.
+
+    It is left out where nothing is kept. Returns it, and the label behind.
+    """
+    lines = [
+        f"br i1 %lanes.kept, label %{what}.lanes, label %{what}.done", f"{what}.lanes:",
+        f"  %{what}.key = call i32 @lane.key(ptr %c, i32 %{lane}, i32 %epoch, i1 %several)",
+        f"  %{what}.from = sub i64 %{address}, %origin", f"  %{what}.w = lshr i64 %{what}.from, 2",
+        f"  %{what}.first = shl i64 %{what}.w, 2", f"  %{what}.h = lshr i64 %{what}.from, 1",
+        f"  %{what}.odd = and i64 %{what}.h, {int(size == HALF)}",
+        f"  %{what}.at = or i64 %{what}.first, %{what}.odd", "",
+    ]  # fmt: skip
+    return "\n".join(lines), f"{what}.done"
+
+
+def _places(size: int) -> tuple[int, range]:
+    """How many halves each question is of, and the words of an access."""
+    return 1 if size == HALF else 2, range(max(1, size // WORD))
 
 
 def _lanes_look(size: int, write: bool) -> str:
     """Ask of an access whether another lane is in its way."""
-    n = 1 if size == HALF else 2
-    text = "br i1 %lanes.kept, label %lanes.look, label %lanes.fine\nlanes.look:\n"
-    text += "  %key = call i32 @lane.key(ptr %c, i32 %lane, i32 %epoch, i1 %several)\n  "
-    text += _lanes_place("place", "%a", size) + "  %clash.0 = or i1 false, false\n"
-    sides = ((0, "%bound"), (2, "63"))[: 1 + write]
-    places = [(4 * word + side, bound) for word in range(max(1, size // WORD)) for side, bound in sides]
-    for k, (at, bound) in enumerate(places):
-        text += f"  %place.{k} = add i64 %place, {at}\n"
-        text += f"  %in.way.{k} = call i1 @lanes.look.{n}(i64 %lane.table, i64 %place.{k}, i32 %key, i32 {bound})\n"
-        text += f"  %clash.{k + 1} = or i1 %clash.{k}, %in.way.{k}\n"
-    return text + f"  br i1 %clash.{len(places)}, label %python, label %lanes.fine\nlanes.fine:"
+    text, done = _lanes("look", "lane", "a", size)
+    halves, words = _places(size)
+    clash = "false"
+    sides = ((0, "%bound"), (2, str(LANE_MASK)))[: 1 + write]
+    for k, (word, (side, bound)) in enumerate((word, side) for word in words for side in sides):
+        text += f"  %look.{k} = add i64 %look.at, {4 * word + side}\n  %in.way.{k} = call i1 @lanes.look.{halves}"
+        text += f"(i64 %lane.table, i64 %look.{k}, i32 %look.key, i32 {bound})\n"
+        text += f"  %clash.{k} = or i1 {clash}, %in.way.{k}\n"
+        clash = f"%clash.{k}"
+    return text + f"  br i1 {clash}, label %python, label %{done}\n{done}:"
 
 
 def _lanes_note(size: int, write: bool) -> str:
     """Keep what a lane does with an element."""
-    n = 1 if size == HALF else 2
-    text = "br i1 %lanes.kept, label %lanes.note, label %lanes.noted\nlanes.note:\n"
-    text += "  %own.key = call i32 @lane.key(ptr %c, i32 %who, i32 %epoch, i1 %several)\n  "
-    text += _lanes_place("own", "%a.k", size)
-    for word in range(max(1, size // WORD)):
-        text += f"  %own.{word} = add i64 %own, {4 * word + 2 * (not write)}\n"
-        text += f"  call void @lanes.note.{n}(i64 %lane.table, i64 %own.{word}, i32 %own.key, i32 %epoch)\n"
-    return text + "  br label %lanes.noted\nlanes.noted:"
+    text, done = _lanes("note", "who", "a.k", size)
+    halves, words = _places(size)
+    for word in words:
+        text += f"  %note.{word} = add i64 %note.at, {4 * word + 2 * (not write)}\n  call void @lanes.note.{halves}"
+        text += f"(i64 %lane.table, i64 %note.{word}, i32 %note.key, i32 %epoch)\n"
+    return text + f"  br label %{done}\n{done}:"
 
 
 def shadow_text() -> str:
     """The functions that all accesses share."""
     text = SHADOW.replace("FIRST_REGION", str(layout.SHARED + layout.FIELDS)).replace("FIELDS", str(layout.FIELDS))
-    text = text.replace("SEVERAL", str(SEVERAL))
     return _expanded(text)
 
 
@@ -745,7 +757,8 @@ def access_text(name: str, write: bool, shared: bool, size: int, count: int, nc:
     bytes_ = size * count
     lanes = shared and size >= HALF
     parts["MORE"] = ", i32 %epoch, i1 %one.address" * shared
-    parts["LANES_KEPT"] = _LANES_KEPT * lanes
+    kept = _LANES_KEPT.replace("LANE_MASK", str(LANE_MASK)).replace("ONE_LANE", str(SEVERAL - 1))
+    parts["LANES_KEPT"] = kept * lanes
     parts["LANES_LOOK"] = _lanes_look(bytes_, write) if lanes else ""
     parts["LANES_NOTE"] = _lanes_note(size, write) if lanes else ""
     if shared:

@@ -89,11 +89,7 @@ def load(
             values = tuple(gather(g, space, elements, size, None, strong, who).tolist())
         else:
             values = tuple(load_one(g, space, address + k * size, size, strong, who) for k in range(count))
-        if nc and g.launch.checks:
-            g.launch.shadow.read_non_coherent(np.array([address], np.uint64), size * count)
-        _loaded(g, space, address, size * count, strong, who)
-        if space == "shared" and not strong:
-            _lanes_load(g, np.array([address], np.uint64), size * count, SEVERAL if g.n > 1 else g.lanes)
+        _loaded(g, space, address, size * count, strong, who, SEVERAL if g.n > 1 else g.lanes, nc)
         return values
     addresses = g.lane_array(address, 64).astype(np.uint64)
     lanes = None if mask is True else np.flatnonzero(mask)
@@ -114,26 +110,23 @@ def load(
             whole[lanes] = values
             values = whole
         out.append(values.astype(alu.U[ELEMENT[size]], copy=False))
-    if nc and g.launch.checks:
-        g.launch.shadow.read_non_coherent(addresses, size * count)
-    _loaded(g, space, addresses, size * count, strong, who)
-    if space == "shared" and not strong:
-        _lanes_load(g, addresses, size * count, g.lanes if lanes is None else g.lanes[lanes])
+    _loaded(g, space, addresses, size * count, strong, who, g.lanes if lanes is None else g.lanes[lanes], nc)
     if g.n == 1:
         return tuple(int(v[0]) for v in out)
     return tuple(out)
 
 
-def _lanes_load(g: LaneGroup, addresses: np.ndarray, size: int, lanes: np.ndarray | int) -> None:
-    """Lanes have loaded from shared memory; SEVERAL from one address."""
+def _own_offsets(g: LaneGroup, addresses: np.ndarray) -> np.ndarray | None:
+    """Where shared addresses lie in the CTA's own memory, for its check of lanes; None where none is made."""
     if g.launch.checks and (addresses >> np.uint64(RANK_SHIFT) == g.cta.rank).all():
-        g.cta.smem.lanes_read(addresses & np.uint64(OFFSET_MASK), size, lanes, g.warp.actor)
+        return addresses & np.uint64(OFFSET_MASK)
+    return None
 
 
 def _lanes_store(g: LaneGroup, addresses: np.ndarray, size: int, values: tuple, lanes: np.ndarray) -> None:
     """Lanes are about to store values of `size` bytes, one behind the other, to shared memory."""
-    if g.launch.checks and (addresses >> np.uint64(RANK_SHIFT) == g.cta.rank).all():
-        smem, offsets = g.cta.smem, addresses & np.uint64(OFFSET_MASK)
+    smem, offsets = g.cta.smem, _own_offsets(g, addresses)
+    if offsets is not None:
 
         def changed() -> np.ndarray:
             places = (offsets // np.uint64(size)).astype(np.int64)
@@ -150,8 +143,13 @@ def side_by_side(addresses: np.ndarray, size: int, count: int) -> np.ndarray:
     return (addresses + np.arange(0, count * size, size, np.uint64)[:, None]).ravel()
 
 
-def _loaded(g: LaneGroup, space: str, addresses, size: int, strong: bool | str, who: object):
+def _loaded(
+    g: LaneGroup, space: str, addresses, size: int, strong: bool | str, who: object, lanes: np.ndarray | int, nc: bool
+):
+    """Note what lanes have loaded; SEVERAL lanes from one address."""
     if space == "global":
+        if nc and g.launch.checks:
+            g.launch.shadow.read_non_coherent(np.atleast_1d(addresses), size)
         if not strong:
             note_global(g, addresses, size, False, who)
         elif g.launch.checks:
@@ -161,6 +159,8 @@ def _loaded(g: LaneGroup, space: str, addresses, size: int, strong: bool | str, 
         g.clock.global_load(g, np.atleast_1d(addresses), size, bool(strong))
     elif space == "shared":
         g.clock.shared_access(g, addresses, size)
+        if not strong and (offsets := _own_offsets(g, np.atleast_1d(np.asarray(addresses, np.uint64)))) is not None:
+            g.cta.smem.lanes_read(offsets, size, lanes, g.warp.actor)
     elif space == "param":
         g.clock.parameter_load(g, addresses)
     if strong is True:

@@ -20,7 +20,7 @@ from ..formats.mma_sync_form import INTEGERS, MmaSyncForm
 from . import wgmma_arithmetic
 from .group import LaneGroup
 
-_DTYPES = {F16: np.float16, F32: np.float32, F64: np.float64}
+DTYPES = {F16: np.float16, F32: np.float32, F64: np.float64}
 
 
 def multiply(g: LaneGroup, form: MmaSyncForm, a: tuple, b: tuple, c: tuple) -> tuple:
@@ -28,7 +28,7 @@ def multiply(g: LaneGroup, form: MmaSyncForm, a: tuple, b: tuple, c: tuple) -> t
     g.need_whole_warp("mma.sync")
     width = 64 if form.a_type is F64 else 32
     a, b, c = (np.stack([g.lane_array(v, width) for v in part]) for part in (a, b, c))
-    c = load_d(c, _DTYPES.get(form.d_type, np.int32), form.m)
+    c = load_d(c, DTYPES.get(form.d_type, np.int32), form.m)
     words = load_words(a, form.m), load_words(b, 8)
     return tuple(store_d(product(form, *words, c)))
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..formats.element_types import F16, F32, F64
 from ..formats.wmma_form import Fragment, WmmaForm
 from . import access, mma_sync
 from .addresses import pick
 from .group import LaneGroup
-
-_DTYPES = {F16: np.float16, F32: np.float32, F64: np.float64}
 
 
 def load(g: LaneGroup, fragment: Fragment, space: str, address, stride) -> tuple:
@@ -53,7 +50,7 @@ def multiply(g: LaneGroup, form: WmmaForm, a: tuple, b: tuple, c: tuple) -> tupl
     bits = form.a.register_bits
     a, b, c = (np.stack([g.lane_array(v, bits) for v in part]) for part in (a, b, c))
     words = form.d.matrix(c)
-    dtype = _DTYPES.get(form.d.type, np.int32)
+    dtype = mma_sync.DTYPES.get(form.d.type, np.int32)
     d = mma_sync.product(form.arithmetic, form.a.matrix(a), form.b.matrix(b), words.view(dtype))
     return tuple(form.d.fragment(np.ascontiguousarray(d).view(words.dtype)))
 
