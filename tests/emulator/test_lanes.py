@@ -49,8 +49,8 @@ KINDS = {
     ),
 }  # fmt: skip
 # A loop long enough for machine code, whose last turns go to a neighbour's element
-LOOP = """st.shared.b32 [mine], tid; bar.warp.sync -1; AGAIN: add.u32 turn, turn, 1; setp.gt.u32 q, turn, 650;
-    selp.b32 at, other, mine, q; FIRST MEND SECOND setp.lt.u32 q, turn, 700; @q bra AGAIN;"""
+LOOP = """st.shared.b32 [mine], tid; bar.warp.sync -1; AGAIN: add.u32 turn, turn, 1; setp.gt.u32 q, turn, 5950;
+    selp.b32 at, other, mine, q; FIRST MEND SECOND setp.lt.u32 q, turn, 6000; @q bra AGAIN;"""
 LOOPS = {
     "a read": ("st.shared.b32 [mine], turn;", "ld.shared.b32 y, [at]; shfl.sync.idx.b32 x, tid, 0, 31, -1;"),
     "a write": ("ld.shared.b32 y, [mine];", "st.shared.b32 [at], turn; shfl.sync.idx.b32 x, tid, 0, 31, -1;"),
