@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers as tf
 from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import emulator
 from tests import quick_dsl
@@ -80,17 +81,17 @@ def built(name: str, **more) -> tf.PreTrainedModel:
             if ".experts." in key:
                 value.normal_(0, 0.05)
                 if name == "GptOss" and "bias" not in key:
-                    value.copy_(mxfp4_like(*value.shape))
+                    value.copy_(dequantised_mxfp4(*value.shape))
             if key.endswith(("gate.weight", "router.weight")):
                 value.normal_(0, 0.5)
     return model
 
 
-def mxfp4_like(e: int, k: int, n: int) -> torch.Tensor:
-    """Numbers [e, k, n] that MXFP4 has: e2m1, times a power of two for 32 of k."""
-    codes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])[torch.randint(8, (e, k, n))]
-    scales = torch.exp2(torch.randint(-8, -4, (e, k // 32, n)).float()).repeat_interleave(32, 1)
-    return codes * scales * (1 - 2 * torch.randint(2, (e, k, n)))
+def dequantised_mxfp4(e: int, k: int, n: int) -> torch.Tensor:
+    """Weights [e, k, n] as Mxfp4Config(dequantize=True) makes them of a checkpoint's."""
+    blocks = torch.randint(256, (e, n, k // 32, 16), dtype=torch.uint8)
+    scales = torch.randint(119, 123, (e, n, k // 32), dtype=torch.uint8)
+    return convert_moe_packed_tensors(blocks, scales)
 
 
 def experts_of(model) -> list:
@@ -287,5 +288,5 @@ def test_a_wrong_layer_is_seen(adapter):
     adapter.enable(model)
     (module, *_) = experts_of(model)
     module.moe_w13.copy_(torch.cat(module.moe_w13.view(torch.uint8).chunk(2, 1)[::-1], 1).view(torch.float8_e4m3fn))
-    _, _, from_eager = run(adapter, model)
-    assert from_eager[0] > FP8 >= from_eager[1]
+    _, distances = run(adapter, model)
+    assert distances[0][2] > FP8 >= distances[1][2]
