@@ -94,7 +94,7 @@ class Device:
     def begin(self, written: tuple[Placed, ...] = (), schedule: int = 0) -> None:
         """Begins a call, with no findings yet, and as if the launch before had written the placed data."""
         self.schedule, self.findings, self.failure = Schedule(schedule), [], None
-        regions = [self.memory.find(spec["address"], 1, False) for p in written for spec in p.device if spec["bytes"]]
+        regions = [self.memory.find(one.address, 1, False) for p in written for one in p.device if one.size]
         self.predecessor = Dependencies.of_writes("the launch that wrote it", self.memory, regions)
 
     def follow(self, predecessor: Dependencies | None) -> None:
@@ -103,17 +103,16 @@ class Device:
             self.predecessor.before = self.predecessor.after = [predecessor.own]
 
     def register(self, placed: Placed) -> None:
-        """Lets kernels read the placed data, and write its c."""
-        outputs = placed.output_addresses()
-        for spec in placed.device:
-            if spec["bytes"]:
-                region = self.memory.register(spec["address"], spec["bytes"], spec["name"])
-                region.read_only = spec["address"] not in outputs
+        """Lets kernels read the placed data, and write what they may."""
+        for one in placed.device:
+            if one.size:
+                region = self.memory.register(one.address, one.size, one.role.name)
+                region.read_only = not one.role.written
 
     def drop(self, placed: Placed) -> None:
-        for spec in placed.device:
-            if spec["bytes"]:
-                self.memory.drop(self.memory.find(spec["address"], 1, False))
+        for one in placed.device:
+            if one.size:
+                self.memory.drop(self.memory.find(one.address, 1, False))
 
     def understand(self, message) -> Queued:
         """Reads a launch that the submission's process has sent. Raises Garbled."""

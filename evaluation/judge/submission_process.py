@@ -13,10 +13,11 @@ from pathlib import Path
 
 from emulator.arena import Arena
 from evaluation.judge import emulated, worker
+from evaluation.judge.options import Options
 from evaluation.judge.placed import THEIRS
 from evaluation.judge.sandbox import Nursery
 from evaluation.judge.time_limit import Late, limit
-from evaluation.judge.verdict import Options, Refused
+from evaluation.judge.verdict import Refused
 
 LONGEST = 2**26  # bytes of a line from the submission's process
 USERS_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "emulated-gpu"
@@ -66,7 +67,7 @@ class SubmissionProcess:
             "scratch": scratch, "builds": builds(options.submission), "cache": str(USERS_CACHE),
             "memory": int(options.memory * 2**30), "threads": max(1, (os.cpu_count() or 1) // options.jobs),
             "judges": [os.getpid(), *self.judges], "size": self.arena.size, "heap": THEIRS,
-            "modules": options.folder.modules if options.folder else {},
+            "modules": options.task.modules,
         }  # fmt: skip
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.rest = b""

@@ -14,6 +14,7 @@ from evaluation.commands import run as running
 from evaluation.commands.cli import cli
 from evaluation.commands.run import LongCases
 from evaluation.judge import folder_on_gpu
+from evaluation.judge.folder_task import FolderTask
 from evaluation.judge.judge import Options, judge
 from evaluation.judge.verdict import Verdict
 from evaluation.tasks import data as any_data
@@ -92,7 +93,7 @@ def verdicts(tmp_path):
         given = {"jobs": 1, "timeout": 60, "extra": False, **options}
         return judge(
             [folder.tests[number] for number in numbers],
-            Options(str(tmp_path / "own.py"), "emulated", folder=folder, **given),
+            Options(str(tmp_path / "own.py"), "emulated", task=FolderTask(folder), **given),
         )
 
     return run
@@ -265,9 +266,9 @@ def test_data_of_any_form():
     deep = None
     for _ in range(any_data.DEPTH + 2):
         deep = [deep]
-    for wrong in (deep, {1: x}, object()):
-        with pytest.raises(ValueError):
-            any_data.described(wrong)
+    for wrong, said in ((deep, "what is nested"), ({1: x}, "dict"), ([object()], "object")):
+        with pytest.raises(any_data.NoResult, match=f"custom_kernel returned {said}"):
+            any_data.rebuilt(any_data.described(wrong), lambda spec: x)
     for wrong in ({"value": [1]}, {"code": 1}, {}, {"list": [], "tuple": []}):
         with pytest.raises((ValueError, KeyError)):
             any_data.rebuilt(wrong, lambda spec: x)
@@ -344,7 +345,8 @@ def on_gpu(tmp_path, text: str, timed: bool = False) -> list:
     (tmp_path / "eval.py").write_text(EVALUATOR)
     (tmp_path / "submission.py").write_text(text)
     folder = dataclasses.replace(TaskFolder.read(str(FOLDER)), evaluator=str(tmp_path / "eval.py"))
-    options = Options(submission=str(tmp_path / "submission.py"), device="cuda", folder=folder, timed=timed, timeout=20)
+    task = FolderTask(folder)
+    options = Options(str(tmp_path / "submission.py"), "cuda", task=task, timed=timed, timeout=20)
     return folder_on_gpu.judge(folder.tests, options)
 
 
@@ -358,5 +360,5 @@ def test_on_a_gpu_the_folders_evaluator_judges(tmp_path):
 
 def test_on_a_gpu_a_folder_without_an_evaluator_fails(tmp_path):
     folder = TaskFolder.read(str(FOLDER))
-    verdicts = folder_on_gpu.judge(folder.tests, Options(submission="none.py", device="cuda", folder=folder))
+    verdicts = folder_on_gpu.judge(folder.tests, Options(submission="none.py", device="cuda", task=FolderTask(folder)))
     assert {(v.status, v.reason.partition("task.yml ")[2]) for v in verdicts} == {("fail", "names no eval.py")}

@@ -11,8 +11,9 @@ import reference
 from emulator.arena import BASE, PAGE, Arena, Heap
 from evaluation.judge import gpu_trial, inputs, judge, worker_gpu
 from evaluation.judge.examiner import Examiner
+from evaluation.judge.options import Options
 from evaluation.judge.sandbox import Nursery
-from evaluation.judge.verdict import Options, Refused
+from evaluation.judge.verdict import Refused
 from reference import ref_kernel
 from task import TestCase as Case
 from task import format_case
