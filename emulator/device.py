@@ -260,7 +260,7 @@ class Device:
 
     def share(self, array: np.ndarray) -> None:
         """Let kernels of all devices access an array that one has adopted."""
-        region = self._region_at(array.ctypes.data, 1)
+        region = self.region_at(array.ctypes.data, 1)
         for memory in self.memories:
             memory.share(region)
 
@@ -286,7 +286,7 @@ class Device:
         memory = self.memories[device]
         return memory.starts_at(address) and memory.at_or_before(address).device != HOST
 
-    def _region_at(self, address: int, size: int) -> Region | None:
+    def region_at(self, address: int, size: int) -> Region | None:
         """Return the region, of any device's memory, that holds the whole range; None if none does."""
         return next((m.find(address, size, False) for m in self.memories if m.covers(address, size)), None)
 
@@ -330,7 +330,7 @@ class Device:
     def lend(self, owner: object, address: int, size: int, name: str) -> None:
         """Let the current device access what it is passed: memory of its own, as long as there is an owner, or of
         another device."""
-        region = self._region_at(address, size)
+        region = self.region_at(address, size)
         if region is None:
             region = self.memory.register(address, size, self.named(name))
             region.device, region.peers = self.index, True  # others may be passed it later

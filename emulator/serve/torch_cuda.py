@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..device import DEVICE, allocate
 from ..errors import Unsupported
 from ..state.global_memory import HOST
-from . import autograd, cuda_bindings, cute_dsl, libcuda, timed, triton_driver
+from . import autograd, cuda_bindings, cuda_core, cute_dsl, libcuda, timed, triton_driver
 from .after_import import after_import
 from .cuda_cpp import extension
 from .scaled_mm import scaled_mm
@@ -530,6 +530,7 @@ def install() -> None:
     if torch.cuda.is_available():
         raise Unsupported("this process has a GPU: the emulated one would take its name")
     libcuda.install()
+    cuda_core.install()
     cute_dsl.install()
     refused = {name: _refusal(f"torch.cuda.{name}") for name in torch.cuda.memory.__all__}
     for name, value in (refused | _facade()).items():
