@@ -10,9 +10,13 @@ from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 from transformers.integrations import moe as interface
 from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS, FP8Experts
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
+from moe.fp4_weights import pack_mxfp4
+from moe.integrations.checkpoints import apart
+from moe.integrations.mxfp4 import mxfp4_of
 from moe.problem import BF16, E4M3, F32, LARGEST
-from moe.routed_experts import sizes_of
+from moe.routed_experts import FP4_NAMES, sizes_of
 from moe.torch_ops import experts_op
 
 NAME = "moe_fp8"  # set_experts_implementation("grouped_mm") goes back
@@ -25,7 +29,8 @@ def enable(model: PreTrainedModel) -> None:
     Weights in bf16, f16 or f32 are quantised here, an e4m3 copy beside them with an f32 scale for 128 x 128, in buffers
     that move with the model and are not saved; the intermediate size is padded with zeros to a multiple of 128. Call
     again when weights have changed. Those of transformers' FP8 quantiser (blocks of 128 x 128) are used as they are.
-    Hidden states become bf16, then e4m3, and what comes back has their type.
+    Hidden states become bf16, then e4m3, and what comes back has their type. gpt-oss, loaded with
+    Mxfp4Config(dequantize=True), gets its MXFP4 weights back, without loss, on a Hopper GPU: nothing else is quantised.
 
     ValueError, which names the first experts module that moe.experts cannot do, before anything has changed.
     """
@@ -34,19 +39,32 @@ def enable(model: PreTrainedModel) -> None:
         raise ValueError(f"{type(model).__name__} has no experts whose implementation transformers lets one choose")
     for name, module in modules.items():
         if fault := unsupported(module):
-            raise ValueError(f"{name}, a {type(module).__name__}, cannot be run by moe.experts: {fault}")
+            raise refusal(name, module, fault)
+    buffers = {}
+    for name, module in modules.items():
+        try:
+            buffers[module] = prepared(module)
+        except ValueError as fault:
+            raise refusal(name, module, fault) from None
     interface.ALL_EXPERTS_FUNCTIONS.register(NAME, forward)
     ALL_FP8_EXPERTS_FUNCTIONS.register(NAME, forward)
-    for module in modules.values():
-        for name, tensor in prepared(module).items():
+    for module, tensors in buffers.items():
+        for name, tensor in tensors.items():
             module.register_buffer(name, tensor, persistent=False)
     model.set_experts_implementation(NAME)
+
+
+def refusal(name: str, module: nn.Module, fault: object) -> ValueError:
+    """The complaint about an experts module."""
+    return ValueError(f"{name}, a {type(module).__name__}, cannot be run by moe.experts: {fault}")
 
 
 def unsupported(module: nn.Module) -> str | None:
     """Say what of this experts module moe.experts cannot do, None if nothing."""
     if not module.has_gate:
         return "its experts have no gate"
+    if isinstance(module, GptOssExperts):
+        return unsupported_gpt_oss(module)
     if module.has_bias or getattr(module, "has_post_expert_norm", False):
         return "its experts have biases or a norm of their own"
     if module.is_transposed or not module.is_concatenated:
@@ -77,14 +95,33 @@ def unsupported(module: nn.Module) -> str | None:
     return None
 
 
+def unsupported_gpt_oss(module: GptOssExperts) -> str | None:
+    """As `unsupported`, of gpt-oss's: weights [E, H, 2I], gate and up in turn, and [E, I, H], with biases."""
+    if any(w.is_meta for w in module.parameters()):
+        return "its weights are not loaded"
+    if any(w.dtype not in (BF16, torch.float16, F32) for w in module.parameters()):
+        return f"its weights are {module.gate_up_proj.dtype} and {module.down_proj.dtype}"
+    count, intermediate, hidden = module.down_proj.shape
+    try:
+        sizes_of(0, hidden, intermediate, count, 1, None, packed=True)
+    except ValueError as refused:
+        return str(refused)
+    return None
+
+
 def padded(intermediate: int) -> int:
     """Round up to whole blocks."""
     return -(-intermediate // BLOCK) * BLOCK
 
 
 def prepared(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Make the buffers that `forward` reads: w13_scale, w2_scale and, unless the weights are in FP8, w13 and w2."""
+    """Make the buffers that `forward` reads: w13_scale, w2_scale and, unless the weights are in FP8, w13 and w2.
+
+    Of gpt-oss's also global scales and biases; ValueError if its weights are not MXFP4's numbers.
+    """
     with torch.no_grad():
+        if isinstance(module, GptOssExperts):
+            return prepared_gpt_oss(module)
         if isinstance(module, FP8Experts):
             scales = module.gate_up_proj_scale_inv, module.down_proj_scale_inv
             return dict(zip(("moe_w13_scale", "moe_w2_scale"), (s.detach().to(F32, copy=True) for s in scales)))
@@ -98,6 +135,23 @@ def prepared(module: nn.Module) -> dict[str, torch.Tensor]:
             quantise(both, w13[e], w13_scale[e])
             quantise(nn.functional.pad(module.down_proj[e], (0, i - intermediate)), w2[e], w2_scale[e])
     return {"moe_w13": w13, "moe_w13_scale": w13_scale, "moe_w2": w2, "moe_w2_scale": w2_scale}
+
+
+def prepared_gpt_oss(module: GptOssExperts) -> dict[str, torch.Tensor]:
+    """`prepared` of gpt-oss's."""
+    made = {}
+    for name, projection, rows in (("w13", "gate_up_proj", apart), ("w2", "down_proj", lambda x: x)):
+        weights, bias = getattr(module, projection), getattr(module, f"{projection}_bias")
+        experts = []
+        for e, of_expert in enumerate(weights):  # one at a time: the f32 numbers of all would be large
+            try:
+                experts.append(mxfp4_of(rows(of_expert.T[None])[0]))
+            except ValueError as fault:
+                raise ValueError(f"its weights are not MXFP4's: {projection}[{e}].T{fault}") from None
+        packed = pack_mxfp4(*(torch.stack(x) for x in zip(*experts)))
+        made |= dict(zip((f"moe_{name}", f"moe_{name}_scale", f"moe_{name}_global"), packed))
+        made[f"moe_{name}_bias"] = rows(bias.to(F32)).contiguous()
+    return made
 
 
 def empty(e: int, n: int, k: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -125,13 +179,18 @@ def forward(
     """
     if not hasattr(module, "moe_w13_scale"):
         raise RuntimeError(f"a {type(module).__name__} has no weights for moe.experts: call enable(model) again")
+    packed = {}
     if isinstance(module, FP8Experts):
         w13, w2, alpha = module.gate_up_proj, module.down_proj, module.swiglu_alpha
         limit, alpha, shift = module.limit, 1.0 if alpha is None else alpha, 0.0 if alpha is None else 1.0
+    elif isinstance(module, GptOssExperts):
+        w13, w2, limit, alpha, shift = module.moe_w13, module.moe_w2, module.limit, module.alpha, 1.0
+        packed = {name: getattr(module, f"moe_{name}") for name in FP4_NAMES}
     else:
         w13, w2, limit, alpha, shift = module.moe_w13, module.moe_w2, None, 1.0, 0.0
     out = experts_op(  # the operator refuses a backward, and a call takes no longer by it
         hidden_states.to(BF16).contiguous(), top_k_index.contiguous(), top_k_weights.to(F32).contiguous(),
         w13, module.moe_w13_scale, w2, module.moe_w2_scale, gate_first=True, limit=limit, alpha=alpha, shift=shift,
+        **packed,
     )  # fmt: skip
     return out.to(hidden_states.dtype)

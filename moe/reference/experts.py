@@ -1,5 +1,7 @@
 """What moe.experts must give, for a choice of experts that somebody else has made."""
 
+from collections.abc import Callable
+
 import torch
 
 from moe.kernels.config import Activation
@@ -7,6 +9,7 @@ from moe.problem import BF16, E4M3
 from moe.reference.grouped_gemm import reference
 from moe.reference.grouped_gemm_fp4 import reference as reference_fp4
 from moe.reference.layer import quantised
+from moe.reference.tensor_core import exact
 
 
 def lists(ids: torch.Tensor, offset: int, local: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -35,17 +38,17 @@ def activated(first: torch.Tensor, second: torch.Tensor, activation: Activation)
 
 def experts(
     values: torch.Tensor, scales: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, w13, w13_scale, w2, w2_scale,
-    offset: int = 0, activation: Activation = Activation(),
+    offset: int = 0, activation: Activation = Activation(), dot: Callable = exact,
 ) -> torch.Tensor:  # fmt: skip
-    """Return what the kernels compute, stage by stage, bf16 [T, H], without the tensor cores' own rounding.
+    """Return what the kernels compute, stage by stage, bf16 [T, H]; `dot` says how tensor cores round, if at all.
 
     values e4m3 [T, H], scales f32 [H/128, T]: of hidden in bf16, moe.reference.layer.quantised(hidden.float()).
     """
     m_indptr, rows, places = lists(ids, offset, len(w2))
     a = values.view(torch.uint8)[rows.long()].view(E4M3)
-    product = reference(a, scales[:, rows.long()].contiguous(), w13, w13_scale, m_indptr).double()
+    product = reference(a, scales[:, rows.long()].contiguous(), w13, w13_scale, m_indptr, dot).double()
     c = quantised(activated(*product.chunk(2, 1), activation).float())
-    o = reference(*c, w2, w2_scale, m_indptr).to(BF16)
+    o = reference(*c, w2, w2_scale, m_indptr, dot).to(BF16)
     return weighted(o, places, weights)
 
 

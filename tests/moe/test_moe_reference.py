@@ -2,11 +2,16 @@
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
+from emulator.formats.element_types import E4M3, F32
+from emulator.formats.wgmma_form import WgmmaForm
+from emulator.units.wgmma_arithmetic import multiply
 from moe.checks.grouped_gemm import BOUND, CASES, Case, clipped, error
 from moe.reference.grouped_gemm import magnitudes, reference
+from moe.reference.tensor_core import exact, of_hopper
 
 
 def test_against_rational_numbers():
@@ -71,3 +76,17 @@ def test_a_nan_in_the_wrong_place_is_seen():
 def test_magnitudes_bound_the_result():
     operands = Case((4, 5), 128, 512).draw()
     assert (reference(*operands).abs() <= magnitudes(*operands)).all()
+
+
+def test_hoppers_sums():
+    """Four wgmma in the emulator, which has an H200's bits; of numbers that lie far apart, subnormals, and zeros."""
+    form = WgmmaForm(8, E4M3, E4M3, F32)
+    g = torch.Generator().manual_seed(0)
+    a, b = [torch.randn(m, 128, generator=g) * torch.exp2(torch.randint(-9, 6, (m, 128), generator=g)) for m in (64, 8)]
+    a[:, ::5], a[0], b[1, 32:] = 0, 0, 0
+    a, b = [x.to(torch.float8_e4m3fn) for x in (a, b)]
+    total = None
+    for k in range(0, 128, 32):
+        codes = [x[:, k : k + 32].contiguous().view(torch.uint8).numpy() for x in (a, b)]
+        total = multiply(form, *codes, total)
+    assert np.array_equal(of_hopper(a, b).numpy(), total) and not np.array_equal(exact(a, b).numpy(), total)

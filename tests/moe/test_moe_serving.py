@@ -1,7 +1,11 @@
-"""The adapters for vLLM and SGLang, against stubs of their interfaces: what they call, and with what."""
+"""The adapters for vLLM and SGLang, against stubs of their interfaces: what they call, and with what.
+
+Of the one for transformers, which transformers_checks.py tries, what needs no transformers.
+"""
 
 import importlib
 import inspect
+import math
 import sys
 import types
 
@@ -9,6 +13,8 @@ import pytest
 import torch
 
 from moe import batched, routed_experts, torch_ops
+from moe.integrations.mxfp4 import mxfp4_of
+from moe.reference.grouped_gemm_fp4 import dequantised, e8m0
 from tests.moe import serving_stubs as stubs
 
 H, WIDTH, E = 256, 128, 3
@@ -176,3 +182,19 @@ def test_operators_take_what_the_functions_take():
                                (batched.batched_experts, torch_ops.batched_experts_op)):  # fmt: skip
         taken = {argument.name for argument in operator._schema.arguments}
         assert set(inspect.signature(function).parameters) - {"out", "workspace"} == taken
+
+
+def test_mxfp4_again():
+    """Numbers that MXFP4 has come back as they are, whatever their scales were; others are refused."""
+    g = torch.Generator().manual_seed(0)
+    code = torch.randint(0, 16, (6, 96), generator=g)
+    code[0, :32], code[1, :32] = 0, 1  # zeros alone; the smallest number alone, which scales make 4
+    scale = torch.randint(90, 140, (6, 3), generator=g)
+    numbers = dequantised((code[:, 0::2] | code[:, 1::2] << 4).to(torch.uint8), e8m0(scale)).bfloat16()
+    b, b_scale = mxfp4_of(numbers)
+    assert torch.equal(dequantised(b, e8m0(b_scale)).bfloat16(), numbers) and (b_scale[2:] <= scale[2:]).all()
+    for wrong in (1.25, 2**-6, math.inf, math.nan):
+        numbers[4, 32:64] = 4
+        numbers[4, 40] = wrong
+        with pytest.raises(ValueError, match=r"^\[4, 32:64\] are not e2m1 numbers times one power of two$"):
+            mxfp4_of(numbers)
