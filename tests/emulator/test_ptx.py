@@ -132,6 +132,14 @@ def test_local_memory_that_a_lane_has_not_written():
 
 
 # -- branch tables -----------------------------------------------------------------------------------------------------
+def test_vectors_of_registers():
+    body = """.reg .v4 .u32 v; .reg .v2 .b32 u<2>; .shared .align 16 .u32 s[4];
+              mov.u32 v.x, 1; add.u32 v.y, v.x, 1; mov.u32 v.b, 40; mov.u32 v.w, tid;
+              st.shared.v4.u32 [s], v; ld.shared.v2.u32 u1, [s+8]; mov.b64 w, u1; cvt.u32.u64 x, w;
+              ld.shared.u32 y, [s+4]; mad.lo.u32 d, x, y, v.r;"""
+    assert run(body, lanes=1) == [40 * 2 + 1]
+
+
 def test_branch_tables_belong_to_their_scope():
     """Two tables of one name, in scopes whose labels have the same names too."""
     block = """{ TABLE: .branchtargets A, B; and.b32 x, tid, 1; brx.idx x, TABLE;
