@@ -76,9 +76,7 @@ def of_experts(
             layer = fp4_layer_of(device, sizes, activation, biased)
         else:
             layer = layer_of(device, sizes, activation, quantises)
-        if quantises:
-            routed_experts.quantise_program(device, on_input)
-        routed_experts.assign_program(device, sizes.slots, ids_dtype is routed_experts.I64, on_input)
+        routed_experts.assign_program(device, sizes.slots, ids_dtype is routed_experts.I64, on_input, quantises)
         layer.compile(t)
         finalise_program(device, sizes.slots)
 

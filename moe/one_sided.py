@@ -40,7 +40,8 @@ def dispatch_program(device: torch.device, layout: Layout, wide: bool) -> Progra
 @functools.cache
 def assign_program(device: torch.device, slots: int, layout: Layout) -> Program:
     """The assign kernel that awaits tokens, compiled for this GPU."""
-    return Program(assign.Assign(slots, False, layout), assign.AWAITING_WORDS, f"slots={slots} {layout}")
+    kernel = assign.Assign(slots, False, layout)
+    return Program(kernel, kernel.words, f"slots={slots} {layout}")
 
 
 @functools.cache

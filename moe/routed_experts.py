@@ -1,10 +1,10 @@
-"""`experts`: the experts of an MoE layer behind any router, in three to six launches.
+"""`experts`: the experts of an MoE layer behind any router, in four or five launches.
 
     topk_ids, topk_weights ─► assign ─► m_indptr, rows, places, weights ─┐
-    hidden bf16 ─► quantise ─► e4m3, scales ─────────────────────────────┴─► [permute] ─► GEMM1 ─► GEMM2 ─► finalise
+    hidden bf16 ────────────────┴─────► e4m3, scales ────────────────────┴─► [permute] ─► GEMM1 ─► GEMM2 ─► finalise
 
-The launches behind assign are the layer's (layer.py; fp4_layer.py, which quantises nothing, for packed weights), with
-its scratch memory, lock and rules for streams and graphs.
+The launches behind assign are the layer's (layer.py; fp4_layer.py, for packed weights, for which nothing is quantised),
+with its scratch memory, lock and rules for streams and graphs.
 """
 
 import dataclasses
@@ -292,15 +292,18 @@ def scale_by_block(scale, hidden: torch.Tensor, gpu) -> torch.Tensor:
 
 
 @functools.cache
-def assign_program(device: torch.device, slots: int, wide: bool, ones: bool = False) -> Program:
-    """The assign kernel, compiled for this GPU."""
-    return Program(assign.Assign(slots, wide, ones=ones), assign.WORDS, f"slots={slots} wide={wide} ones={ones}")
+def assign_program(
+    device: torch.device, slots: int, wide: bool, ones: bool = False, quantises: bool = False
+) -> Program:  # fmt: skip
+    """The assign kernel, compiled for this GPU. quantises: it quantises the tokens, too."""
+    kernel = assign.Assign(slots, wide, ones=ones, quantises=quantises)
+    return Program(kernel, kernel.words, f"slots={slots} wide={wide} ones={ones} quantises={quantises}")
 
 
 @functools.cache
-def quantise_program(device: torch.device, weighted: bool = False) -> Program:
+def quantise_program(device: torch.device) -> Program:
     """The quantise kernel, compiled for this GPU."""
-    return Program(quantise.Quantise(weighted), quantise.WORDS, f"weighted={weighted}")
+    return Program(quantise.Quantise(), quantise.WORDS, "")
 
 
 def launch(
@@ -313,20 +316,20 @@ def launch(
     """
     tokens, k = ids.shape
     stream, local = layer.device.stream(), layer.sizes.local
+    of_hidden = ()
     if layer.quantises:
-        to = space.quantised, space.quantised_scale
-        program = quantise_program(layer.torch_device, on_input)
-        program(x.hidden_states.data_ptr(), *to, weights.data_ptr(), tokens, layer.sizes.hidden, stream)
-        x = dataclasses.replace(
-            x, hidden_states=At(space.quantised, x.hidden_states.shape), hidden_states_scale=At(space.quantised_scale)
-        )
+        hidden, to = x.hidden_states, (space.quantised, space.quantised_scale)
+        of_hidden = hidden.data_ptr(), *to, layer.sizes.hidden
+        x = dataclasses.replace(x, hidden_states=At(to[0], hidden.shape), hidden_states_scale=At(to[1]))
     elif on_input:
         (scale,) = layer.device.tensors(torch.empty_like(x.hidden_states_scale))
         x = dataclasses.replace(x, hidden_states_scale=torch.mul(x.hidden_states_scale, weights.t(), out=scale))
     grid, own = assign.grid_of(local)
     to = space.m_indptr, space.rows, space.places, space.weights
-    program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64, on_input)
-    program(ids.data_ptr(), weights.data_ptr(), *to, tokens, k, local, x.local_expert_offset, grid, own, stream)
+    program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64, on_input, layer.quantises)
+    program(
+        ids.data_ptr(), weights.data_ptr(), *to, tokens, k, local, x.local_expert_offset, grid, own, stream, *of_hidden
+    )
     layer.compute(x, space, out)
 
 

@@ -4,7 +4,8 @@
     a warp     writes the rows of its part of the tokens for these experts, in their order ──► rows, places, weights
 
 So the rows of an expert are in the order of the tokens, whatever runs when. Every CTA reads topk_ids, 64 KiB for 2048
-tokens of 8 experts; in return nothing has to meet. Tokens that other ranks send (dispatch.py) it awaits.
+tokens of 8 experts; in return nothing has to meet. Tokens that other ranks send (dispatch.py) it awaits. Tokens in bf16
+are quantised (quantise.py) in the same launch, by more CTAs.
 """
 
 import cutlass
@@ -28,6 +29,7 @@ from moe.kernels.ptx import (
     store_shared,
     wait_for_previous_kernel,
 )
+from moe.kernels.quantise import Quantise
 
 WARPS = 16
 THREADS = 32 * WARPS
@@ -35,7 +37,7 @@ OWN = 4  # experts that a CTA can have
 CTAS = 128
 MAX_LOCAL = OWN * CTAS
 MAX_TOP_K = 16
-WORDS, AWAITING_WORDS = 13, 17
+WORDS, MORE_WORDS = 13, 17
 
 
 def grid_of(local: int) -> tuple[int, int]:
@@ -54,20 +56,30 @@ class Assign:
     ones: the weights are 1 instead, as those given are already on the input.
     With a layout T is ranks * most, and four more words are this rank's window, the word that tells the host why it
     trapped, most, and nanoseconds that it waits for the ranks' tokens.
+    If it quantises, four more words are those of moe.kernels.quantise for x, values, scales, and H; weights that are
+    already on the input are then on the scales.
     """
 
-    def __init__(self, slots: int, wide: bool, layout: Layout | None = None, ones: bool = False):
+    def __init__(
+        self, slots: int, wide: bool, layout: Layout | None = None, ones: bool = False, quantises: bool = False
+    ):
         self.slots, self.wide, self.layout, self.ones = slots, wide, layout, ones
+        self.quantise = Quantise(ones) if quantises else None
+        self.words = MORE_WORDS if quantises or layout else WORDS
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(AWAITING_WORDS if self.layout else WORDS))
+        words = cute.make_tensor(host, cute.make_layout(self.words))
         ids, given, m_indptr, rows, places, weights = [words[i] for i in range(6)]
         tokens, k, local, offset, grid, own = [Int32(words[i]) for i in range(6, 12)]
         stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[12].ir_value())
         awaiting = (words[13], words[14], Int32(words[15]), words[16]) if self.layout else ()
-        self.kernel(ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, own, awaiting).launch(
-            grid=(grid, 1, 1), block=(THREADS, 1, 1), smem=4 * WARPS * (OWN + 1), stream=stream, use_pdl=True
+        quantised = (words[13], words[14], words[15], Int32(words[16])) if self.quantise else ()
+        ctas = grid + tokens if const_expr(self.quantise is not None) else grid
+        self.kernel(
+            ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, own, awaiting, quantised
+        ).launch(
+            grid=(ctas, 1, 1), block=(THREADS, 1, 1), smem=4 * WARPS * (OWN + 1), stream=stream, use_pdl=True
         )
 
     def expert_at(self, ids: Int64, i: Int32, end: Int32, offset: Int32, local: Int32) -> Int32:
@@ -83,17 +95,33 @@ class Assign:
     @cute.kernel
     def kernel(
         self, ids: Int64, given: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, tokens: Int32,
-        k: Int32, local: Int32, offset: Int32, own: Int32, awaiting: tuple,
+        k: Int32, local: Int32, offset: Int32, grid: Int32, own: Int32, awaiting: tuple, quantised: tuple,
     ):  # fmt: skip
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
         block, _, _ = cute.arch.block_idx()
-        grid, _, _ = cute.arch.grid_dim()
-        of_warps = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint()  # [warps, 1 + OWN]: rows before, rows of each
         wait_for_previous_kernel()
         let_next_kernel_start()
         if const_expr(self.layout is not None):
             self.await_tokens(*awaiting, warp, lane)
+        of_lists = ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, own, block, warp, lane
+        if const_expr(self.quantise is not None):
+            x, values, scales, hidden = quantised
+            if block < grid:
+                self.lists(*of_lists)
+            else:
+                token = block - grid
+                self.quantise.quantise(x, values, scales, given, tokens, hidden, token, warp, lane, WARPS)
+        else:
+            self.lists(*of_lists)
+
+    @cute.jit
+    def lists(
+        self, ids: Int64, given: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, tokens: Int32,
+        k: Int32, local: Int32, offset: Int32, grid: Int32, own: Int32, block: Int32, warp: Int32, lane: Int32,
+    ):  # fmt: skip
+        """List the rows of this CTA's experts."""
+        of_warps = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint()  # [warps, 1 + OWN]: rows before, rows of each
         first, entries = block * own, tokens * k
         share = divide(entries + (THREADS - 1), THREADS) * 32  # a warp's entries lie side by side
         begin, end = minimum(warp * share, entries), minimum((warp + 1) * share, entries)

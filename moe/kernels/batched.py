@@ -116,7 +116,7 @@ class QuantiseRows:
         let_next_kernel_start()
         for row in cutlass.range(cta, load_relaxed(used), grid, unroll=1):
             token = load_relaxed(rows + Int64(row) * 4)
-            self.one.quantise(x, values, scales, Int64(0), tokens, hidden, token, warp, lane)
+            self.one.quantise(x, values, scales, Int64(0), tokens, hidden, token, warp, lane, quantise.WARPS)
 
 
 class UnpackRows:

@@ -51,15 +51,15 @@ class Quantise:
         token, _, _ = cute.arch.block_idx()
         wait_for_previous_kernel()
         let_next_kernel_start()
-        self.quantise(x, values, scales, weights, tokens, hidden, token, warp, lane)
+        self.quantise(x, values, scales, weights, tokens, hidden, token, warp, lane, WARPS)
 
     @cute.jit
     def quantise(
         self, x: Int64, values: Int64, scales: Int64, weights: Int64, tokens: Int32, hidden: Int32, token: Int32,
-        warp: Int32, lane: Int32,
+        warp: Int32, lane: Int32, warps: int,
     ):  # fmt: skip
-        """Quantise one token in a CTA."""
-        for block in cutlass.range(warp, hidden >> 7, WARPS, unroll=1):
+        """Quantise one token in a CTA of so many warps."""
+        for block in cutlass.range(warp, hidden >> 7, warps, unroll=1):
             at = Int64(token) * Int64(hidden) + Int64(block * 128 + lane * 4)
             words = [load_relaxed_if(x + at * 2 + 4 * i, Int32(1)) for i in range(2)]
             own = [as_float(half) for word in words for half in (word << 16, word & -65536)]

@@ -5,13 +5,16 @@ contestants in random order each time. The calls go round SETS sets of tokens, w
 and choose their experts by moe.route from random logits, before the clock starts.
 
     experts            from tokens in bf16 to their sums, as called, and in a CUDA graph of all the calls
+    layer              moe.run, at DeepSeek-V3's sizes, which routes from logits likewise: for the same rows from e4m3
     route              the choice from f32 logits, with a bias, as DeepSeek-V3's without groups
     two GEMMs          GEMM1, with SwiGLU and its quantisation in it, and GEMM2, of these launches
     batched            moe.batched_experts on the same rows, in e4m3, each expert with room for as many as any has
     DeepGEMM ...       its two grouped GEMMs alone, on tokens that are quantised and laid out for it beforehand: SwiGLU,
                        quantisation, permutation and sums, which a stack pays for, are for nothing
+    SGLang             its Triton fused MoE from tokens in e4m3 to their sums, under the fastest of its configs for this
+                       GPU (moe.measure.fused_moe); quantisation of tokens and its lists of rows are for nothing
 
-DeepGEMM's results are compared with these kernels', to see that it does the same work.
+Peers' results are compared with these kernels', to see that they do the same work.
 """
 
 import dataclasses
@@ -28,26 +31,29 @@ import torch
 from moe import problem as p
 from moe.batched import batched_experts
 from moe.kernels.config import Activation
-from moe.layer import layer_of
+from moe.layer import layer_of, run
 from moe.measure import grouped_gemm
 from moe.measure.layer import GRAPH
 from moe.measure.markdown import markdown
-from moe.measure.timing import CALLS, FLUSH, captured, medians, need_gpu, record, timings
+from moe.measure.timing import CALLS, FLUSH, captured, elapsed, medians, need_gpu, record, timings
 from moe.reference import layer as d
 from moe.routed_experts import At, experts, launch
 from moe.routers import route
 from moe.scratch import Arena
 from moe.torch_ops import experts_out_op
 
+DEEPSEEK = p.Sizes()
 MODELS = {
     "Qwen3-235B, 128 experts": p.Sizes(4096, 1536, 128, 8, 128),
     "GLM-4.5, 160 experts": p.Sizes(5120, 1536, 160, 8, 160),
     "Kimi-K2, 48 of 384 experts": p.Sizes(7168, 2048, 48, 8, 384),
+    "DeepSeek-V3, 32 of 256 experts": DEEPSEEK,
 }
 TOKENS = 1, 16, 128, 1024, 4096
 SETS = 3
 GEMMS = "two GEMMs"
 PEERS = "DeepGEMM contiguous", "DeepGEMM masked"
+SGLANG = "SGLang"
 
 
 class Set:
@@ -69,12 +75,23 @@ class Set:
         launch(self.layer, x, *self.given, self.space, self.out)
         at = At(self.space.quantised, self.hidden.shape), At(self.space.quantised_scale)
         self.x = dataclasses.replace(x, hidden_states=at[0], hidden_states_scale=at[1])
+        blocks = sizes.hidden // 128
+        self.scale = self.left.quantised_scale.flatten()[: blocks * tokens].view(blocks, tokens)
         self.counts = self.left.m_indptr.diff()
         self.rows = int(self.left.m_indptr[-1])
 
     def choose(self) -> tuple[torch.Tensor, torch.Tensor]:
         """topk_ids and topk_weights."""
-        return route(self.logits, self.sizes.top_k, scoring="sigmoid", bias=self.bias, routed_scaling_factor=2.5)
+        groups = (8, 4) if self.sizes == DEEPSEEK else (1, 1)
+        return route(
+            self.logits, self.sizes.top_k, scoring="sigmoid", bias=self.bias, num_expert_group=groups[0],
+            topk_group=groups[1], routed_scaling_factor=2.5,
+        )  # fmt: skip
+
+    def run(self) -> None:
+        """The layer, of tokens in e4m3."""
+        hidden = self.left.quantised[: self.tokens], self.scale
+        run(self.logits, self.bias, *hidden, *self.weights, 0, 2.5, self.out)
 
     def experts(self) -> None:
         """moe.experts."""
@@ -86,13 +103,21 @@ class Set:
         self.layer.gemm1(self.x, self.space, first)
         self.layer.gemm2(self.x, self.space, second)
 
+    def fused_moe(self, sglang: "SGLang", pair: tuple[dict, dict]) -> tuple[Callable, torch.Tensor]:
+        """A call of SGLang's fused MoE under a pair of configs, and what it writes."""
+        from moe.measure.fused_moe import FusedMoe, lists
+
+        (ids, chosen), local = self.given, self.sizes.local
+        ids = torch.where(ids < local, ids, -1).int()
+        operands = self.left.quantised[: self.tokens], self.scale.T, *sglang.gate_first, *self.weights[2:]
+        of_tiles, out = lists(ids, local, pair[0]["BLOCK_SIZE_M"]), torch.empty_like(self.out)
+        return FusedMoe(sglang.kernels, operands, (ids, chosen), of_tiles, out, pair, sglang.memory), out
+
     def tokens_of_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows' tokens in e4m3 and their scales [H/128, rows]."""
         rows = self.left.rows[: self.rows].long()
         values = self.left.quantised.view(torch.uint8)[rows].view(p.E4M3)
-        blocks = self.sizes.hidden // 128
-        scales = self.left.quantised_scale.flatten()[: blocks * self.tokens].view(blocks, self.tokens)
-        return values, scales[:, rows].contiguous()
+        return values, self.scale[:, rows].contiguous()
 
     def batched(self) -> Callable:
         """A call of moe.batched_experts on the same rows."""
@@ -133,8 +158,46 @@ class Set:
         return call, off
 
 
-def measure(sizes: p.Sizes, weights: tuple, tokens: int, repeats: int, wanted: bool, rng: random.Random) -> dict:
-    """Time a model's experts with so many tokens; return the row of the results. wanted: whether to time peers."""
+class SGLang:
+    """SGLang's fused MoE with a model's weights. folder: as of moe.measure.fused_moe.load."""
+
+    def __init__(self, folder: Path, weights: tuple):
+        from moe.measure.fused_moe import Memory, load  # needs Triton, which torch for CUDA brings
+
+        self.folder, self.kernels, self.memory = folder, load(folder), Memory()
+        w13, scale = weights[:2]
+        swapped = torch.cat([x for x in w13.view(torch.uint8).chunk(2, 1)][::-1], 1).view(p.E4M3)
+        self.gate_first = swapped, torch.cat(scale.chunk(2, 1)[::-1], 1)
+
+    def fastest(self, sets: list[Set], fill: torch.Tensor) -> tuple[list[Callable], float, tuple[dict, dict]]:
+        """The calls on these sets under the fastest of its configs, how far they are from ours, and these configs."""
+        from moe.measure.fused_moe import configs
+
+        tried, refused = [], None
+        for pair in configs(self.folder, sets[0].tokens):
+            try:
+                made = [s.fused_moe(self, pair) for s in sets]
+                for call, _ in made:
+                    call()
+            except Exception as error:  # a config that this Triton cannot compile
+                refused = error
+                continue
+            graph = captured([call for call, _ in made])
+            tried.append((min(elapsed(graph, fill, i) for i in range(3)), len(tried), pair, made))
+        if not tried:
+            raise refused
+        _, _, pair, made = min(tried)
+        found, ours = (torch.cat(x).float() for x in ([out for _, out in made], [s.out for s in sets]))
+        return [call for call, _ in made], ((found - ours).norm() / ours.norm()).item(), pair
+
+
+def measure(
+    sizes: p.Sizes, weights: tuple, tokens: int, repeats: int, wanted: bool, sglang: SGLang | None, rng: random.Random
+) -> dict:
+    """Time a model's experts with so many tokens; return the row of the results.
+
+    wanted: whether to time DeepGEMM; sglang: SGLang, if it is to be.
+    """
     drawn = (Set(sizes, weights, tokens, seed) for seed in range(10**6))
     sets = [next(s for s in drawn if s.rows) for _ in range(SETS)]
     turns = [sets[i % SETS] for i in range(CALLS)]
@@ -151,6 +214,15 @@ def measure(sizes: p.Sizes, weights: tuple, tokens: int, repeats: int, wanted: b
             refused[name] = f"{type(error).__name__}: {error}"[:300]
             continue
         once[name], off[name] = [call for call, _ in made], max(x for _, x in made)
+    of_sglang = {}
+    if sglang is not None:
+        try:
+            once[SGLANG], difference, pair = sglang.fastest(sets, fill)
+            of_sglang = {"sglang": {"difference": difference, "configs": pair}}
+        except Exception as error:  # as of peers
+            refused[SGLANG] = f"{type(error).__name__}: {error}"[:300]
+    if sizes == DEEPSEEK:
+        once["layer"] = [s.run for s in sets]
     called |= {name: [calls[i % SETS] for i in range(CALLS)] for name, calls in once.items()}
     for calls in called.values():  # compiled, and noted
         for call in calls:
@@ -165,7 +237,7 @@ def measure(sizes: p.Sizes, weights: tuple, tokens: int, repeats: int, wanted: b
         "T": tokens, "rows": statistics.mean(s.rows for s in sets),
         "experts": statistics.mean(int((s.counts > 0).sum()) for s in sets), "us": us, "GEMM1": str(first),
         "GEMM2": str(second), "best": best, "ratio": ratio, "difference": off, "refused": refused,
-    }  # fmt: skip
+    } | of_sglang  # fmt: skip
 
 
 def hosted(turns: list[Set]) -> dict[str, list[Callable]]:
@@ -195,15 +267,22 @@ def host(calls: list[Callable]) -> float:
 # --------------------------------------------------------------------------------------------------------------- report
 
 
+def over_sglang(row: dict) -> float:
+    """moe.experts' time over SGLang's, both in a graph."""
+    return row["us"]["experts" + GRAPH] / row["us"][SGLANG + GRAPH]
+
+
 def table(rows: list[dict]) -> str:
     """Return a table in markdown; times are in microseconds, in a CUDA graph unless it says otherwise."""
-    graphed = "experts", GEMMS, *PEERS, "batched", "route"
-    head = ["model", "T", "rows", "experts", GEMMS, *PEERS, "ratio", "batched", "route", "called", "host"]
+    graphed = "experts", SGLANG, GEMMS, *PEERS, "batched", "route"
+    head = ["model", "T", "rows", "experts", SGLANG, "ratio", GEMMS, *PEERS, "ratio", "batched", "route", "called",
+            "host"]  # fmt: skip
     body = []
     for x in rows:
         us = {name: f"{x['us'][name + GRAPH]:.1f}" if name + GRAPH in x["us"] else "" for name in graphed}
         ratio = f"{x['ratio']:.2f}" if x["ratio"] else ""
-        body.append([x["model"], str(x["T"]), f"{x['rows']:.0f}", us["experts"], us[GEMMS],
+        of_sglang = f"{over_sglang(x):.2f}" if us[SGLANG] else ""
+        body.append([x["model"], str(x["T"]), f"{x['rows']:.0f}", us["experts"], us[SGLANG], of_sglang, us[GEMMS],
                      *(us[name] for name in PEERS), ratio, us["batched"], us["route"], f"{x['us']['experts']:.1f}",
                      f"{x['us']['host, function']:.0f} / {x['us']['host, operator']:.0f}"])  # fmt: skip
     return markdown(head, body)
@@ -215,21 +294,28 @@ def table(rows: list[dict]) -> str:
 @click.option("--tokens", default=",".join(map(str, TOKENS)), show_default=True, help="Values of T.")
 @click.option("--model", default="", help="Only models that have this in their name.")
 @click.option("--peers/--no-peers", "wanted", default=True, show_default=True)
+@click.option("--sglang", "folder", type=click.Path(path_type=Path), help="Where sglang's 0.5.23 wheel was unzipped.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order of contestants.")
-def main(file: Path | None, repeats: int, tokens: str, model: str, wanted: bool, seed: int) -> None:
+def main(
+    file: Path | None, repeats: int, tokens: str, model: str, wanted: bool, folder: Path | None, seed: int
+) -> None:
     """Time the experts of models, and DeepGEMM's grouped GEMMs if sgl-deep-gemm is installed, on this GPU."""
     need_gpu()
     rows, rng = [], random.Random(seed)
     for name, sizes in ((name, sizes) for name, sizes in MODELS.items() if model in name):
         x = d.draw(sizes, 1, device=f"cuda:{torch.cuda.current_device()}")
         weights = x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale
+        try:
+            sglang = SGLang(folder, weights) if folder else None
+        except (ValueError, ImportError) as error:
+            raise click.UsageError(f"--sglang: {error}") from error
         for count in map(int, tokens.split(",")):
-            rows.append({"model": name} | measure(sizes, weights, count, repeats, wanted, rng))
+            rows.append({"model": name} | measure(sizes, weights, count, repeats, wanted, sglang, rng))
             click.echo(table(rows[-1:]).splitlines()[-1])
             for peer, why in rows[-1]["refused"].items():
                 click.echo(f"  {peer}: {why}")
             if file:
                 file.write_text(json.dumps(record(repeats, rows), indent=1) + "\n")
             torch.cuda.empty_cache()
-        del x, weights
+        del x, weights, sglang
     click.echo(f"\n{torch.cuda.get_device_name()}, us\n\n{table(rows)}")

@@ -21,6 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
+from moe.measure.fused_moe import DEFAULT, FusedMoe, Memory
 from moe.measure.timing import captured, elapsed
 from moe.problem import BF16, E4M3, EXPERTS, F32, TOP_K, Inputs
 
@@ -182,7 +183,7 @@ class DeepGemm(Routed):
     sizes: the rows of each expert, for the contiguous form; None: the masked form.
     """
 
-    def __init__(self, x: Inputs, output: torch.Tensor, sizes: list[int] | None, memory: "Memory"):
+    def __init__(self, x: Inputs, output: torch.Tensor, sizes: list[int] | None, memory: Memory):
         import deep_gemm
 
         super().__init__(x, False)
@@ -231,23 +232,6 @@ class DeepGemm(Routed):
         )
 
 
-class Memory:
-    """The large tensors, by name, that the calls of a contestant share."""
-
-    def __init__(self):
-        self.tensors = {}
-
-    def of(self, name: str, shape: tuple, dtype: torch.dtype) -> torch.Tensor:
-        """Return the tensor of this name, made or made larger if need be."""
-        size = max(torch.Size(shape).numel(), 1)
-        found = self.tensors.get((name, dtype))
-        if found is None or found.numel() < size:
-            found = self.tensors[name, dtype] = torch.zeros(
-                size, dtype=torch.uint8 if dtype == E4M3 else dtype, device="cuda"
-            )
-        return found[: torch.Size(shape).numel()].view(dtype).view(shape)
-
-
 # -------------------------------------------------------------------------------------------------------------- SGLang
 
 
@@ -282,18 +266,6 @@ def align(
 
 
 @triton.jit
-def quantise(x, ids, c, c_scale, N: tl.constexpr, BLOCKS: tl.constexpr, STEP: tl.constexpr):
-    """Quantise rows to e4m3, a scale for 128 columns, but for those of no expert: sglang_per_token_group_quant_fp8."""
-    row = tl.program_id(0).to(tl.int64)
-    if tl.load(ids + row // STEP) >= 0:
-        at = row * N + tl.arange(0, N)
-        v = tl.reshape(tl.load(x + at).to(tl.float32), (BLOCKS, 128))
-        most = tl.maximum(tl.max(tl.abs(v), 1), 1e-10)
-        tl.store(c + at, tl.reshape((v * (448.0 / most)[:, None]).to(c.dtype.element_ty), (N,)))
-        tl.store(c_scale + row * BLOCKS + tl.arange(0, BLOCKS), most * (1 / 448.0))
-
-
-@triton.jit
 def zero(counts):
     """Make the counters 0 for the next call."""
     tl.store(counts + tl.arange(0, 64), tl.zeros((64,), tl.int32))
@@ -307,13 +279,10 @@ class SGLang(Routed):
     GPUs.
     """
 
-    def __init__(self, x: Inputs, output: torch.Tensor, w13: tuple, first: dict, second: dict, memory: "Memory"):
+    def __init__(self, x: Inputs, output: torch.Tensor, w13: tuple, first: dict, second: dict, memory: Memory):
         from sglang.kernels.ops.moe import fused_moe_triton_kernels as kernels
 
         super().__init__(x, True)
-        self.kernels, self.output, self.w13 = kernels, output, w13
-        self.first, self.first_tma = without_tma(first)
-        self.second, self.second_tma = without_tma(second | {"BLOCK_SIZE_M": first["BLOCK_SIZE_M"]})
         tile, numel = first["BLOCK_SIZE_M"], self.tokens * TOP_K
         self.tile = tile
         room = numel + (self.local + 1) * (tile - 1) if numel > self.local else numel * tile
@@ -321,46 +290,19 @@ class SGLang(Routed):
         self.order = memory.of(f"order {tile}", (room,), I32)
         self.experts = memory.of(f"experts {tile}", (-(-room // tile),), I32)
         self.total = self.empty(1)
-        rows = room if self.second_tma else numel  # sorted by expert, or as the tokens are
-        self.g = memory.of("g", (rows, 2 * self.i), BF16)
-        self.act = memory.of("act", (rows, self.i), BF16)
-        self.c, self.sc = memory.of("c", (rows, self.i), E4M3), memory.of("sc", (rows, self.i // BLOCK), F32)
-        self.o = memory.of("o", (self.tokens, TOP_K, self.h), BF16)
-        self.scale = x.hidden_states_scale.T  # strides are handed on
+        operands = x.hidden_states, x.hidden_states_scale.T, *w13, x.gemm2_weights, x.gemm2_weights_scale  # as strides
+        lists = self.order, self.experts, self.total
+        self.rest = FusedMoe(kernels, operands, (self.ids, self.weights), lists, output, (first, second), memory)
 
     def __call__(self) -> None:
-        x, numel, by_expert = self.x, self.tokens * TOP_K, self.second_tma
+        numel = self.tokens * TOP_K
         self.route()
         align[(-(-numel // 1024) + self.local + 1,)](
             self.ids, self.slots, self.counts, self.order, self.experts, self.total, numel, LOCAL=self.local,
             TILE=self.tile, SIZE=1024, num_warps=4,
         )  # fmt: skip
-        lists = self.weights, self.ids, self.order, self.experts, self.total
-        common = {
-            "compute_type": tl.bfloat16, "use_fp8_w8a8": True, "use_int8_w8a8": False, "use_int8_w8a16": False,
-            "use_int4_w4a16": False, "per_channel_quant": False, "block_shape": [BLOCK, BLOCK], "filter_expert": True,
-        }  # fmt: skip
-        run = self.kernels.invoke_fused_moe_kernel
-        run(x.hidden_states, self.w13[0], None, self.g, self.scale, self.w13[1], None, *lists, False, TOP_K,
-            dict(self.first), c_sorted=by_expert, b_use_tma=self.first_tma, **common)  # fmt: skip
-        self.kernels.act_and_mul_triton(self.g, self.act, self.first | {"BLOCK_SIZE_M": self.tile}, self.ids,
-                                        self.experts, by_expert, "silu")  # fmt: skip
-        quantise[(self.g.shape[0],)](
-            self.act, self.experts if by_expert else self.ids, self.c, self.sc, N=self.i, BLOCKS=self.i // BLOCK,
-            STEP=self.tile if by_expert else 1, num_warps=4,
-        )  # fmt: skip
-        run(self.c, x.gemm2_weights, None, self.o, self.sc, x.gemm2_weights_scale, None, *lists, True, 1,
-            dict(self.second), a_use_tma=by_expert, b_use_tma=by_expert, router_topk=TOP_K, **common)  # fmt: skip
-        self.kernels.moe_sum_reduce_triton(self.o, self.output, 1.0)
+        self.rest()
         zero[(1,)](self.counts, num_warps=1)
-
-
-def without_tma(config: dict) -> tuple[dict, bool]:
-    """Split a config into what the kernel takes and whether it is to load by TMA."""
-    return {name: x for name, x in config.items() if name != "USE_TMA"}, bool(config.get("USE_TMA"))
-
-
-DEFAULT = dict(BLOCK_SIZE_M=64, BLOCK_SIZE_N=128, BLOCK_SIZE_K=128, GROUP_SIZE_M=32, num_warps=4, num_stages=3)
 
 
 def sglang_configs(tokens: int, local: int, intermediate: int) -> list[tuple[dict, dict]]:
