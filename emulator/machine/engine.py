@@ -77,9 +77,9 @@ class Engine:
 
     def spins(self, group) -> bool:
         """Return whether nothing will ever happen again: no event but turns of groups of lanes is to come, and each has
-        come back to a state in which it was since anything changed. To be asked at every turn of a group."""
-        self.turns += 1
-        if self.turns < CALM or self.nested or group.launch.reads_time:  # time changes by itself
+        come back to a state in which it was since anything changed. To be asked at every turn of a group from the
+        CALMth of `turns` on."""
+        if self.nested or group.launch.reads_time:  # time changes by itself
             return False  # nested: the group that lets others go first is in no queue, and goes on
         mark = self.changes, self.progress, self.landed
         if mark != self.mark:

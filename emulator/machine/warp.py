@@ -31,6 +31,7 @@ from ..units import (
     wmma,
 )
 from ..units.group import LaneGroup
+from .engine import CALM
 from .garbage import Follow, Garbage
 from .special import TIMERS, special_register
 
@@ -229,7 +230,8 @@ class Group(LaneGroup):
             self.waiting_for = None
         pc, passed = self.pc, 0
         join = self.join.block if self.join else -9
-        if engine.spins(self):
+        engine.turns += 1
+        if engine.turns >= CALM and engine.spins(self):
             raise self.launch.livelock()
         try:
             while True:
@@ -251,7 +253,8 @@ class Group(LaneGroup):
                 passed += 1
                 if passed == PATIENCE:  # nobody else has a turn to be asked
                     passed = 0
-                    if engine.spins(self):
+                    engine.turns += 1
+                    if engine.turns >= CALM and engine.spins(self):
                         raise self.launch.livelock()
                     if self.t > engine.until:
                         return engine.at(self.t, self.run)
@@ -448,9 +451,10 @@ class Group(LaneGroup):
 
     # -- control flow ------------------------------------------------------------------------------------------
     def branch(self, taken: np.ndarray, there: int, here: int, join: int) -> int:
-        if taken.all():
+        lanes = taken.tobytes()  # faster to look through than an array
+        if 0 not in lanes:
             return there
-        if not taken.any():
+        if 1 not in lanes:
             return here
         self.split([(taken, there), (~taken, here)], join)
         return SPLIT
@@ -574,7 +578,8 @@ class Group(LaneGroup):
                 ]
                 registers[r] = np.concatenate(filled)[order]
         merged = Group(self.warp, whole.lanes if complete else lanes[order], registers, block, parent, time)
-        merged.given = whole.given if complete else None
+        if complete:
+            merged.given, merged.specials = whole.given, whole.specials
         if held := [p.garbage for p in parts if p.garbage is not None]:
             merged.garbage = Garbage.of_all(held)
         for part in parts:
