@@ -91,7 +91,7 @@ def to_f16x2(hi, lo):
     wide = wide.view(np.float32)
     halves = wide.astype(np.float16).view(np.uint16)
     nan = np.isnan(wide)
-    if nan.any():
+    if 1 in nan.tobytes():
         halves[nan] = NAN["f16"]
     return halves.view(np.uint32).ravel()
 

@@ -32,8 +32,10 @@ def shared_cta(g: LaneGroup, address: int, note: str = ""):
     ctas = g.cta.cluster.ctas
     if rank >= len(ctas):
         raise Fault("out-of-bounds", f"shared address {address:#x} names CTA {rank} of a cluster of {len(ctas)}")
-    check_running(g, ctas[rank], note)
-    return ctas[rank], address & OFFSET_MASK
+    cta = ctas[rank]
+    if cta is not g.cta:
+        check_running(g, cta, note)
+    return cta, address & OFFSET_MASK
 
 
 def multicast_ctas(g: LaneGroup, bits: int) -> list:
@@ -84,7 +86,7 @@ def from_generic(value, space: str):
     window = WINDOWS[space]
     if not window:
         return value
-    if (np.asarray(value >> 60) != window >> 60).any():
+    if not np.all(value >> 60 == window >> 60) if alu.is_array(value) else value >> 60 != window >> 60:
         raise Fault("address-space", f"generic address {value} is not in the {space} window")
     return value - (np.uint64(window) if alu.is_array(value) else window)
 
