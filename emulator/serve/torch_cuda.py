@@ -541,7 +541,7 @@ def install() -> None:
     torch.Stream = Stream
     torch.Generator = Generator
     torch.version.cuda = "13.0"
-    torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.__dlpack__()
+    torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.detach().__dlpack__()
     autograd.install(CudaTensor, to_device, _mode)
     CudaMode().__enter__()
     after_import("triton", triton_driver.install)

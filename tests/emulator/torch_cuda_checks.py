@@ -277,13 +277,15 @@ def check_a_function_of_the_scripts_own():
     class Twice(torch.autograd.Function):
         @staticmethod
         def forward(ctx, a):
-            ctx.save_for_backward(a)
-            return torch.empty_like(a).copy_(a * 2)
+            result = torch.empty_like(a).copy_(a * 2)
+            ctx.save_for_backward(a, result)
+            return result
 
         @staticmethod
         def backward(ctx, gradient):
-            (a,) = ctx.saved_tensors
-            assert gradient.is_cuda and a.is_cuda and torch.empty_like(a).is_cuda
+            a, result = ctx.saved_tensors  # of a result torch keeps its data alone
+            assert gradient.is_cuda and a.is_cuda and result.is_cuda and torch.empty_like(a).is_cuda
+            assert torch.utils.dlpack.to_dlpack(result) is not None  # which asks for no gradients, as torch's own
             return gradient * 2
 
     w = torch.ones(4, device="cuda", requires_grad=True)
