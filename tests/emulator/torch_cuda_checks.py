@@ -175,6 +175,16 @@ def check_module():
     raises(RuntimeError, "same device", lambda: module(given))
 
 
+def check_compile_takes_functions_as_they_are():
+    @torch.compile(fullgraph=True)
+    def twice(a):
+        return a * 2
+
+    module = torch.compile(torch.nn.Linear(3, 3).cuda(), mode="max-autotune")
+    ones = torch.ones(3, device="cuda")
+    assert (twice(ones) == 2).all() and module(ones).is_cuda
+
+
 def check_refused_by_name():
     raises(Unsupported, "memory_stats", lambda: torch.cuda.memory_stats())
     raises(Unsupported, "cuda:1", lambda: torch.ones(2, device="cuda:1"))

@@ -254,8 +254,8 @@ from quack.gemm_interface import gemm
 a, b = (torch.randn(*size, device="cuda", dtype=torch.bfloat16) for size in ((128, 128), (128, 256)))
 close(gemm(a, b, tuned=False), a.float() @ b.float(), 0.01)""", path=("quack/..",)),
     Case("quack", "quack, gemm, NVFP4, 128 x 256 x 256", code="""
-from quack.blockscaled import BlockScaledFormat, BlockScaledOperand
-from quack.blockscaled.quantize import quantize as blockscaled_quantize
+from quack.blockscaled.operand import BlockScaledFormat, BlockScaledOperand
+from quack.blockscaled.utils import blockscaled_quantize
 from quack.gemm_interface import gemm, gemm_blockscaled_ref
 form = BlockScaledFormat.from_name("nvfp4")
 a, b = (
