@@ -524,6 +524,11 @@ def _bindings() -> dict:
     }
 
 
+def _eager(model=None, **options):
+    """torch.compile, which Inductor's kernels would be for: what it is given, as it is."""
+    return model if model is not None else lambda function: function
+
+
 @functools.cache
 def install() -> None:
     """Serve `cuda` in this process, to torch, `cuda.bindings` and CuTe DSL. It cannot be undone."""
@@ -538,10 +543,11 @@ def install() -> None:
     for name, value in _bindings().items():
         setattr(torch._C, name, value)
     torch.__future__.set_overwrite_module_params_on_conversion(True)  # a module's own would stay where they are
+    torch.compile = _eager
     torch.Stream = Stream
     torch.Generator = Generator
     torch.version.cuda = "13.0"
-    torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.__dlpack__()
+    torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.detach().__dlpack__()
     autograd.install(CudaTensor, to_device, _mode)
     CudaMode().__enter__()
     after_import("triton", triton_driver.install)

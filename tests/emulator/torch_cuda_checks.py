@@ -175,6 +175,16 @@ def check_module():
     raises(RuntimeError, "same device", lambda: module(given))
 
 
+def check_compile_takes_functions_as_they_are():
+    @torch.compile(fullgraph=True)
+    def twice(a):
+        return a * 2
+
+    module = torch.compile(torch.nn.Linear(3, 3).cuda(), mode="max-autotune")
+    ones = torch.ones(3, device="cuda")
+    assert (twice(ones) == 2).all() and module(ones).is_cuda
+
+
 def check_refused_by_name():
     raises(Unsupported, "memory_stats", lambda: torch.cuda.memory_stats())
     raises(Unsupported, "cuda:1", lambda: torch.ones(2, device="cuda:1"))
@@ -277,13 +287,15 @@ def check_a_function_of_the_scripts_own():
     class Twice(torch.autograd.Function):
         @staticmethod
         def forward(ctx, a):
-            ctx.save_for_backward(a)
-            return torch.empty_like(a).copy_(a * 2)
+            result = torch.empty_like(a).copy_(a * 2)
+            ctx.save_for_backward(a, result)
+            return result
 
         @staticmethod
         def backward(ctx, gradient):
-            (a,) = ctx.saved_tensors
-            assert gradient.is_cuda and a.is_cuda and torch.empty_like(a).is_cuda
+            a, result = ctx.saved_tensors  # of a result torch keeps its data alone
+            assert gradient.is_cuda and a.is_cuda and result.is_cuda and torch.empty_like(a).is_cuda
+            assert torch.utils.dlpack.to_dlpack(result) is not None  # which asks for no gradients, as torch's own
             return gradient * 2
 
     w = torch.ones(4, device="cuda", requires_grad=True)

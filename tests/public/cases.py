@@ -249,21 +249,59 @@ from quack.cross_entropy import cross_entropy_fwd
 x, t = torch.randn(8, 256, device="cuda"), torch.randint(0, 256, (8,), device="cuda")
 got = cross_entropy_fwd(x, t)
 close(got[0] if isinstance(got, tuple) else got, torch.nn.functional.cross_entropy(x, t, reduction="none"), 1e-5)""", path=("quack/..",)),
+    Case("quack", "quack, gemm, 128 x 256 x 128", code="""
+from quack.gemm_interface import gemm
+a, b = (torch.randn(*size, device="cuda", dtype=torch.bfloat16) for size in ((128, 128), (128, 256)))
+close(gemm(a, b, tuned=False), a.float() @ b.float(), 0.01)""", path=("quack/..",)),
+    Case("quack", "quack, gemm, NVFP4, 128 x 256 x 256", code="""
+from quack.blockscaled.operand import BlockScaledFormat, BlockScaledOperand
+from quack.blockscaled.utils import blockscaled_quantize
+from quack.gemm_interface import gemm, gemm_blockscaled_ref
+form = BlockScaledFormat.from_name("nvfp4")
+a, b = (
+    BlockScaledOperand.from_parts(*blockscaled_quantize(torch.randn(n, 256, device="cuda", dtype=torch.bfloat16), "nvfp4"), form)
+    for n in (128, 256)
+)
+close(gemm(a, b.mT, tuned=False), gemm_blockscaled_ref(a, b.mT), 0.005)""", machines=B200, path=("quack/..",)),
 )  # fmt: skip
 
 _FA4 = """
 import sys, types
 sys.modules["flash_attn"] = package = types.ModuleType("flash_attn")  # as its own wheel has it, without version 2
 package.__path__ = [folder for folder in sys.path if folder.endswith("flash_attn")]
-from flash_attn.cute.interface import flash_attn_func
-q, k, v = (torch.randn(1, 256, 2, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+from flash_attn.cute.interface import _flash_attn_bwd, flash_attn_func
+q, k, v, gradient = (torch.randn(1, {0}, {1}, 128, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+exact = [x.float().requires_grad_() for x in (q, k, v)]
+scores = torch.einsum("bqhd,bkhd->bhqk", *exact[:2]) / 128**0.5
+scores = scores.masked_fill(torch.ones({0}, {0}, device="cuda").tril() == 0, float("-inf"))
+wanted = torch.einsum("bhqk,bkhd->bqhd", torch.softmax(scores, -1), exact[2])
+"""
+_FA4_FORWARD = """
 got = flash_attn_func(q, k, v, causal=True)
-scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k.float()) / 128**0.5
-scores = scores.masked_fill(torch.ones(256, 256, device="cuda").tril() == 0, float("-inf"))
-wanted = torch.einsum("bhqk,bkhd->bqhd", torch.softmax(scores, -1), v.float())
-close(got[0] if isinstance(got, tuple) else got, wanted, 0.01)"""
+close(got[0] if isinstance(got, tuple) else got, wanted.detach(), 0.01)"""
+_FA4_BACKWARD = """
+out, sums = wanted.detach().to(torch.bfloat16), torch.logsumexp(scores.detach(), -1)
+got = _flash_attn_bwd(q, k, v, out, gradient, sums, causal=True)
+for one, expected in zip(got, torch.autograd.grad(wanted, exact, gradient.float())):
+    close(one, expected, 0.01)"""
+_FA4_BOTH = """
+q, k, v = (x.requires_grad_() for x in (q, k, v))
+got = flash_attn_func(q, k, v, causal=True)
+got = torch.autograd.grad(got[0] if isinstance(got, tuple) else got, (q, k, v), gradient)
+for one, expected in zip(got, torch.autograd.grad(wanted, exact, gradient.float())):
+    close(one, expected, 0.01)"""
+
+
+def fa4(name: str, code: str, tokens: int, heads: int, **more) -> Case:
+    """A call of flash-attention 4's, before attention in float32."""
+    name = f"FA4, {name}, {tokens} x {tokens} x 128"
+    return Case("flash-attention 4", name, code=_FA4.format(tokens, heads) + code, path=("flash_attn", "quack/.."), **more)
+
+
 FA4 = (
-    Case("flash-attention 4", "FA4, forward, 256 x 256 x 128", code=_FA4, path=("flash_attn", "quack/.."), explained="B200: flash_fwd_sm100.py, from line 2464 on: no `tcgen05.wait::ld` between the load of S and the release of its columns; its values have been used by then, which the ISA does not count"),
+    fa4("forward", _FA4_FORWARD, 256, 2, explained="B200: flash_fwd_sm100.py, from line 2464 on: no `tcgen05.wait::ld` between the load of S and the release of its columns; its values have been used by then, which the ISA does not count"),
+    fa4("backward", _FA4_BACKWARD, 128, 1),
+    fa4("forward and backward by autograd", _FA4_BOTH, 128, 1, machines=H200),
 )
 
 CASES = (*TRITON, *GLUON, *LIGER, *FLA, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS)
