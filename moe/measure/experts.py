@@ -54,6 +54,7 @@ SETS = 3
 GEMMS = "two GEMMs"
 PEERS = "DeepGEMM contiguous", "DeepGEMM masked"
 SGLANG = "SGLang"
+FAR = 0.05  # of the norm: SGLang rounds GEMM1's results to bf16 before SwiGLU
 
 
 class Set:
@@ -170,25 +171,29 @@ class SGLang:
         self.gate_first = swapped, torch.cat(scale.chunk(2, 1)[::-1], 1)
 
     def fastest(self, sets: list[Set], fill: torch.Tensor) -> tuple[list[Callable], float, tuple[dict, dict]]:
-        """The calls on these sets under the fastest of its configs, how far they are from ours, and these configs."""
+        """The calls on these sets under the fastest of its configs, how far they are from ours, and these configs.
+
+        Configs that Triton does not compile, or whose results are FAR from ours, are left out; ValueError if all are.
+        Of SGLang's 0.5.23, those with BLOCK_SIZE_K = 256 are wrong: they read one scale of each two.
+        """
         from moe.measure.fused_moe import configs
 
-        tried, refused = [], None
+        tried, ours = [], torch.cat([s.out for s in sets]).float()
         for pair in configs(self.folder, sets[0].tokens):
             try:
                 made = [s.fused_moe(self, pair) for s in sets]
                 for call, _ in made:
                     call()
-            except Exception as error:  # a config that this Triton cannot compile
-                refused = error
+            except Exception:
                 continue
-            graph = captured([call for call, _ in made])
-            tried.append((min(elapsed(graph, fill, i) for i in range(3)), len(tried), pair, made))
+            off = ((torch.cat([out for _, out in made]).float() - ours).norm() / ours.norm()).item()
+            if off <= FAR:
+                graph = captured([call for call, _ in made])
+                tried.append((min(elapsed(graph, fill, i) for i in range(3)), len(tried), made, off, pair))
         if not tried:
-            raise refused
-        _, _, pair, made = min(tried)
-        found, ours = (torch.cat(x).float() for x in ([out for _, out in made], [s.out for s in sets]))
-        return [call for call, _ in made], ((found - ours).norm() / ours.norm()).item(), pair
+            raise ValueError("none of its configs compiles, and is right")
+        _, _, made, off, pair = min(tried)
+        return [call for call, _ in made], off, pair
 
 
 def measure(
