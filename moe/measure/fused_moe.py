@@ -56,8 +56,9 @@ def load(folder: Path):
 
 
 def configs(folder: Path, tokens: int) -> list[tuple[dict, dict]]:
-    """Pairs of configs for GEMM1 and GEMM2 to try: SGLang's two defaults, and of each of its files for this GPU and
-    blocks of 128 x 128, whatever the sizes that they were tuned for, those for the number of tokens next to this one.
+    """Pairs of configs for GEMM1 and GEMM2 to try: SGLang's default, one with 16 tokens a tile, and of each of its
+    files for this GPU and blocks of 128 x 128, whatever the sizes that they were tuned for, those for the number of
+    tokens next to this one.
     """
     gpu = torch.cuda.get_device_name().replace(" ", "_")
     found = [(DEFAULT, DEFAULT), (FEW, FEW)]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from moe.measure import grouped_gemm, grouped_gemm_fp4, layer, layer_fp4, parallel
+from moe.measure.experts import over_sglang
 from moe.measure.experts import table as experts_table
 from moe.measure.grouped_gemm import OURS, geomeans
 from moe.measure.layer import FEW, GRAPH
@@ -237,9 +238,17 @@ def parallel_summary(result: dict) -> str:
 
 
 def experts_run(result: dict) -> str:
-    """Write what was measured, and the geometric mean of both GEMMs over DeepGEMM's."""
-    mean = statistics.geometric_mean(x["ratio"] for x in result["rows"])
-    return f"{whence(result)}\n*Two GEMMs* over the faster of DeepGEMM's, geometric mean: **{mean:.3f}**."
+    """Write what was measured, and the geometric means over SGLang's experts and over DeepGEMM's GEMMs."""
+    rows, mean = result["rows"], statistics.geometric_mean
+    of_sglang, of_gemms = [over_sglang(x) for x in rows], mean(x["ratio"] for x in rows)
+    us = {x["T"]: x["us"] for x in rows if "layer" + GRAPH in x["us"]}
+    of_layer = ", ".join(f"{x['experts' + GRAPH] / x['layer' + GRAPH]:.2f} at T = {t}" for t, x in us.items())
+    return (
+        f"{whence(result)}\n*Experts* over SGLang's, geometric mean: **{mean(of_sglang):.2f}**, "
+        f"from {min(of_sglang):.2f} to {max(of_sglang):.2f}. *Two GEMMs* over the faster of DeepGEMM's: "
+        f"**{of_gemms:.2f}**.\n*Experts* over `moe.run`, the layer, which gets tokens in e4m3, for the same rows of "
+        f"DeepSeek-V3: {of_layer}."
+    )
 
 
 Table = tuple[Callable[[dict], str], str]  # what makes a table, from which run
