@@ -72,6 +72,7 @@ WRONG = {
     "hangs": ("while True: pass", "hang: no result within 2 s"),
     "shape": ("return x[1:], {'sum': x.sum()}", "SIZE MISMATCH"),
     "host": ("return (2 * x + 0.5).cpu(), {'sum': x.sum()}", "on cpu, is not in the device's memory"),
+    "expanded": ("return x[:1].expand(1 << 40), {'sum': x.sum()}", "1099511627776 elements in 4 bytes"),
     "type": ("return x.numpy", "which is neither|neither a tensor"),
     "nothing": ("x.mul_(2)", "check_implementation: TypeError"),
     "keeps": (
