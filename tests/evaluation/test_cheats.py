@@ -86,7 +86,8 @@ def test_a_note_is_no_line_of_the_judges():
     """Its text has names of the submission's: of files, of tensors."""
     verdict = Verdict("")
     verdict.note([f"race: read at {name}:3" for name in ("x\x1b[2J\n1 case passed", "y\r1 case passed")])
-    assert all(line.startswith(("race: ", "  | ")) and line.isprintable() for line in "\n".join(verdict.notes).split("\n"))
+    lines = "\n".join(verdict.notes).split("\n")
+    assert all(line.isprintable() and line.startswith(("race: ", "  | ")) for line in lines)
 
 
 def test_corpus_is_complete():
