@@ -359,6 +359,23 @@ def test_on_a_gpu_the_folders_evaluator_judges(tmp_path):
     assert [v.us for v in on_gpu(tmp_path, "def custom_kernel(i): ...", timed=True)] == [2.5, 2.5]
 
 
+FORGED = """import os
+
+def write(text):
+    os.write(int(os.environ["POPCORN_FD"]), text)
+
+def custom_kernel(i): ...
+
+"""
+
+
+@pytest.mark.parametrize("mean", all_but(("\\xff",), ("fast", "nan", "\\xff")))
+def test_on_a_gpu_a_forged_report_is_no_time(tmp_path, mean):
+    forged = f"write(b'benchmark.0.mean: {mean}\\n' + b'x' * (1 << 22))\nos._exit(0)\n"
+    verdict, _ = on_gpu(tmp_path, FORGED + forged, timed=True)
+    assert (verdict.status, verdict.times) == ("fail", None) and "no times of this case" in verdict.reason
+
+
 def test_on_a_gpu_a_folder_without_an_evaluator_fails(tmp_path):
     folder = TaskFolder.read(str(FOLDER))
     verdicts = folder_on_gpu.judge(folder.tests, Options(submission="none.py", device="cuda", task=FolderTask(folder)))

@@ -12,9 +12,11 @@ import re
 import socket
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from evaluation.judge.examiner import Examiner
 from evaluation.judge.placed import OURS
 from evaluation.judge.verdict import Verdict
 from tests.thorough import all_but_every
@@ -88,6 +90,15 @@ def test_a_note_is_no_line_of_the_judges():
     verdict.note([f"race: read at {name}:3" for name in ("x\x1b[2J\n1 case passed", "y\r1 case passed")])
     lines = "\n".join(verdict.notes).split("\n")
     assert all(line.isprintable() and line.startswith(("race: ", "  | ")) for line in lines)
+
+
+def test_a_config_is_no_line_of_the_judges():
+    """As the submission's process describes it, for `compare` and `sweep`."""
+    examiner = Examiner.__new__(Examiner)
+    examiner.process = SimpleNamespace(
+        ask=lambda *_, **__: {"configs": [{"line": "\x1b[2J"}]}, answering=lambda what: contextlib.nullcontext()
+    )
+    assert examiner.configs([]) == [{"line": r"\x1b[2J"}]
 
 
 def test_corpus_is_complete():
