@@ -126,7 +126,7 @@ class Device:
                 _three(message["grid"]),
                 _three(message["block"]),
                 bytes.fromhex(message["params"]),
-                {str(name): int(address) for name, address in message["symbols"].items()},
+                {str(name): _address(address) for name, address in message["symbols"].items()},
                 [(int(a), int(n), f"the submission's {name}"[:100], bool(r)) for a, n, name, r in message["regions"]],
                 {
                     "cluster": _three(cluster) if cluster else None,
@@ -238,6 +238,12 @@ def _written(parts: list) -> dict[int, bytes]:
             if data[at : at + PAGE].any():
                 found[offset + at] = data[at : at + PAGE].tobytes().rstrip(b"\0")
     return found
+
+
+def _address(number) -> int:
+    if not 0 <= int(number) < 2**64:
+        raise ValueError(f"{number} is no address")
+    return int(number)
 
 
 def _three(numbers) -> tuple[int, int, int]:

@@ -59,7 +59,7 @@ class Examiner:
         """Returns what configs.described says in the submission's process. Raises Refused."""
         reply = self.process.ask("import", op="configs", asked=asked)
         with self.process.answering("import"):
-            return [{str(name): str(value) for name, value in of.items()} for of in reply["configs"]]
+            return [{str(name): legible(value) for name, value in of.items()} for of in reply["configs"]]
 
     def shared_memory(self, case: TestCase, options: Options) -> int:
         """Returns the dynamic bytes of shared memory that the case's launches ask for. Raises Refused."""

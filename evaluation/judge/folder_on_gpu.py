@@ -7,7 +7,7 @@ from pathlib import Path
 from evaluation.gpu.protocol import evaluate
 from evaluation.judge.options import Options
 from evaluation.judge.statistics import Stats
-from evaluation.judge.verdict import Verdict, legible
+from evaluation.judge.verdict import Refused, Verdict, check_time, legible
 from task import TestCase
 
 ISOLATION = "its evaluator's own, as with the grader: nothing is kept from it"
@@ -36,8 +36,13 @@ def verdict(case: TestCase, key: str, said: dict[str, str], problem: str) -> Ver
     found = Verdict(case.spec, isolation=ISOLATION)
     passed = said.get(f"{key}status") == "pass" if f"{key}status" in said else f"{key}mean" in said
     if f"{key}mean" in said:
-        values = {name: float(said[f"{key}{name}"]) for name in ("mean", "std", "err", "best", "worst")}
-        found.times = Stats(int(said[f"{key}runs"]), **values)
+        try:
+            values = {name: float(said[f"{key}{name}"]) for name in ("mean", "std", "err", "best", "worst")}
+            found.times = Stats(int(said[f"{key}runs"]), **values)
+            check_time(found.times.mean, read=0)
+        except (KeyError, ValueError, Refused):  # anybody in that process may have written it
+            found.times, found.reason = None, "its eval.py has reported no times of this case that are numbers"
+            return found
     if passed:
         found.status, found.reason = "pass", ""
     else:

@@ -25,6 +25,7 @@ from evaluation.tasks.estimate import size
 from evaluation.tasks.folder import FolderModules, TaskFolder
 from task import TestCase, combine_seeds
 
+EXPANDED = 2**30  # bytes, at most, of a result whose elements lie in one another's place
 SEEN = 1000  # number of the first inputs that recorded calls get
 LARGE = 64  # times the size of a folder's smallest test: nobody knows how long that takes
 GUARANTEES = (
@@ -158,10 +159,13 @@ class FolderCase:
     def live(self, spec: dict) -> torch.Tensor:
         """Makes a live view of a returned tensor. Raises Refused, or ValueError for what is none."""
         try:
-            return any_data.tensor_at(self.arena.view, spec)
+            found = any_data.tensor_at(self.arena.view, spec)
         except ValueError as error:
             where = str(spec["device"])[:20]
             raise Refused(f"the returned tensor, on {where}, is not in the device's memory: {error}") from None
+        if found.numel() * found.element_size() > max(int(spec["bytes"]), EXPANDED):  # a copy has them all
+            raise Refused(f"the returned tensor has {found.numel()} elements in {int(spec['bytes'])} bytes")
+        return found
 
     def results(self, returned: dict, placed: Placed, held: Taken) -> dict:
         """Gives what describes a result, which can be read."""

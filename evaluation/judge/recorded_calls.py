@@ -55,7 +55,8 @@ class RecordedCalls:
         recorded = self.case.recorded(calls)
         self.process.kill()  # the calls are the first of a process, as in any other run
         device = emulated.Device(self.arena, THEIRS, trial.options.strict, self.process.say, self.process.keep)
-        placed = [self.case.room() for _ in range(calls)]
+        rooms = [self.case.room() for _ in range(calls)]
+        placed = [rooms[i] for i in self.case.rng.permutation(calls)]  # no address tells which call comes next
         try:
             for one in placed:
                 device.register(one)
@@ -83,7 +84,8 @@ class RecordedCalls:
             except Refused as error:
                 raise NotTimed(str(error)) from None
             finally:
-                self.process.kill()  # from here on nothing of the submission's runs
+                self.process.kill()  # from here on nothing of the submission's runs,
+            self.arena.renew()  # and nobody to whom it may have handed the memory has it
             begin = time.perf_counter()
             try:
                 with limit(trial.options.timeout, working=True):
@@ -186,13 +188,17 @@ class RecordedCalls:
         elif emulated.unlike(before, device.snapshot(regions)):
             self.why = "kernels leave something in memory from call to call"
         self.why = self.why and f": {self.why}, so that all calls are run"
+        for one in placed:  # each call has its own, by which no kernel can tell what was run before
+            device.drop(one)
         pdl = queues[0][0].options["pdl"] and len(queues) > 1
         for schedule in range(trial.options.calls):
             drawn_call = int(self.case.rng.integers(len(queues) - pdl))
             device.restore(before)
             clear()
             for number in range(len(queues)) if self.why else range(drawn_call, drawn_call + 1 + pdl):
-                checks, last = number == drawn_call, device.predecessor
+                checks = number == drawn_call or bool(self.why) and number < simulated  # it may know its number
+                last = device.predecessor
+                device.register(placed[number])
                 put(number)
                 device.begin((placed[number],), schedule)
                 device.follow(last if number == drawn_call + 1 else None)
@@ -203,6 +209,7 @@ class RecordedCalls:
                     raise NotTimed(CHANGED)
                 if not emulated.alike(counts, ended[0]):
                     raise NotTimed("the timed launches do not load, store and multiply what those that were checked do")
+                device.drop(placed[number])
         if not self.why and same_calls.numbered(given, queues) != kinds:
             raise NotTimed("only some calls read what the host gives each of its own")
         return reply

@@ -37,7 +37,7 @@ class Verdict:
 
     def note(self, notes: list) -> None:
         """Keeps notes, each once."""
-        self.notes += [text for text in map(str, notes) if text not in self.notes]
+        self.notes += [text for text in map(legible, notes) if text not in self.notes]
 
     @property
     def us(self) -> float | None:

@@ -72,6 +72,7 @@ WRONG = {
     "hangs": ("while True: pass", "hang: no result within 2 s"),
     "shape": ("return x[1:], {'sum': x.sum()}", "SIZE MISMATCH"),
     "host": ("return (2 * x + 0.5).cpu(), {'sum': x.sum()}", "on cpu, is not in the device's memory"),
+    "expanded": ("return x[:1].expand(1 << 40), {'sum': x.sum()}", "1099511627776 elements in 4 bytes"),
     "type": ("return x.numpy", "which is neither|neither a tensor"),
     "nothing": ("x.mul_(2)", "check_implementation: TypeError"),
     "keeps": (
@@ -356,6 +357,23 @@ def test_on_a_gpu_the_folders_evaluator_judges(tmp_path):
     verdicts = on_gpu(tmp_path, "def custom_kernel(i):\n    if i:\n        raise SystemExit(5)\n    return 'pass'\n")
     assert [(v.status, v.reason) for v in verdicts] == [("pass", ""), ("fail", "exit code 5")]
     assert [v.us for v in on_gpu(tmp_path, "def custom_kernel(i): ...", timed=True)] == [2.5, 2.5]
+
+
+FORGED = """import os
+
+def write(text):
+    os.write(int(os.environ["POPCORN_FD"]), text)
+
+def custom_kernel(i): ...
+
+"""
+
+
+@pytest.mark.parametrize("mean", all_but(("\\xff",), ("fast", "nan", "\\xff")))
+def test_on_a_gpu_a_forged_report_is_no_time(tmp_path, mean):
+    forged = f"write(b'benchmark.0.mean: {mean}\\n' + b'x' * (1 << 22))\nos._exit(0)\n"
+    verdict, _ = on_gpu(tmp_path, FORGED + forged, timed=True)
+    assert (verdict.status, verdict.times) == ("fail", None) and "no times of this case" in verdict.reason
 
 
 def test_on_a_gpu_a_folder_without_an_evaluator_fails(tmp_path):
