@@ -120,6 +120,13 @@ LATE = 3000  # ticks that a group lets pass before it loads what nothing has wri
 PATIENCE = 256  # blocks that a group executes in a turn before it is looked at
 
 
+def of_lanes(value, index: np.ndarray):
+    """The values of some lanes in a register."""
+    if type(value) is not np.ndarray:
+        return value
+    return value[index] if len(index) > 1 else value.item(index[0])
+
+
 class Warp:
     """32 lanes of a CTA. groups: those that have not exited."""
 
@@ -482,7 +489,7 @@ class Group(LaneGroup):
         elif self.join is not None:
             self.join.expected += len(parts) - 1
         for lanes, target in parts:
-            index = np.flatnonzero(lanes)
+            (index,) = lanes.nonzero()
             passes = target == join
             registers = [] if passes else self.select_lanes(index, target)
             child = Group(self.warp, self.lanes[index], registers, target, meeting, self.t)
@@ -502,15 +509,9 @@ class Group(LaneGroup):
         """The registers of some lanes that go on at a block; of what is not read any more, nothing."""
         registers: list = [None] * len(self.R)
         for r in self.program.live_registers(target):
-            registers[r] = self.of_lanes(r, index)
+            value = self.R[r]
+            registers[r] = of_lanes(value, index) if type(value) is np.ndarray else value
         return registers
-
-    def of_lanes(self, register: int, index: np.ndarray):
-        """The values of some lanes in a register."""
-        value = self.R[register]
-        if type(value) is not np.ndarray:
-            return value
-        return value[index] if len(index) > 1 else value.item(index.item())
 
     def park(self):
         join = self.join
@@ -548,22 +549,17 @@ class Group(LaneGroup):
             and whole.n == sum(p.n for p in parts)
             and all(p.given is not None or p.passes is not None for p in parts)
         )
-        registers: list = [None] * len(kinds)
-        changed, order = live, None
-        if complete:
-            changed, busy = [], [(p.R, p.given) for p in parts if p.passes is None]
-            for k, r in enumerate(live):
-                for now, given in busy:
-                    if now[r] is not given[k]:
-                        changed.append(r)
-                        break
-                else:
-                    registers[r] = whole.R[r]
+        if complete:  # nobody else needs its registers any more
+            registers = whole.R
+            busy = [p for p in parts if p.passes is None]
+            changed = {r: None for p in busy for r, was in zip(live, p.given) if p.R[r] is not was}
+        else:
+            registers, changed = [None] * len(kinds), live
         if changed or not complete:
             lanes = np.concatenate([p.lanes for p in parts])
             order = np.argsort(lanes)
         for r in changed:
-            values = [p.R[r] if p.passes is None else whole.of_lanes(r, p.passes) for p in parts]
+            values = [p.R[r] if p.passes is None else of_lanes(registers[r], p.passes) for p in parts]
             first = values[0]
             if all(type(v) is not np.ndarray and v is not None and v == first for v in values):
                 registers[r] = first

@@ -17,7 +17,9 @@ from .group import LaneGroup
 # -- lanes -------------------------------------------------------------------------------------------------
 def active(g: LaneGroup, mask) -> list[int]:
     """Return the positions in the group of the lanes that act."""
-    return list(range(g.n)) if mask is True else np.flatnonzero(mask).tolist()
+    if mask is True:
+        return list(range(g.n))
+    return mask.nonzero()[0].tolist() if alu.is_array(mask) else np.flatnonzero(mask).tolist()
 
 
 def pick(value, position: int):
