@@ -69,11 +69,12 @@ class LoadedModule:
         return found
 
     def _initialise(self, places: dict[str, int]) -> None:
-        """Write addresses of variables into others that are initialised with them; those of functions stay 0."""
+        """Write addresses of variables and of functions into the variables that are initialised with them."""
+        known = self.module.pointers | places
         for v in self.module.variables.values():
             for at, name, behind in v.addresses if v.name in places else ():
-                if name in places:
-                    ctypes.c_uint64.from_address(places[v.name] + at).value = places[name] + behind
+                if name in known:
+                    ctypes.c_uint64.from_address(places[v.name] + at).value = known[name] + behind
 
     def program(self, kernel: str) -> Program:
         if kernel not in self.programs:

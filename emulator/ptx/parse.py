@@ -12,7 +12,7 @@ import struct
 from bisect import bisect_left
 
 from ..errors import Unsupported
-from .inline import expand_calls
+from .inline import link
 from .syntax import (
     SINK,
     TYPE_BITS,
@@ -534,6 +534,5 @@ class _Parser:
 def parse(text: str) -> Module:
     """Parse the text of one PTX module. Raises `Unsupported`, naming the line, for what it does not know."""
     module = _Parser(text).parse()
-    for kernel in module.kernels.values():
-        expand_calls(kernel, module.functions)
+    link(module)
     return module

@@ -387,6 +387,22 @@ class Generator(torch.Generator):
     device = property(lambda self: self.where)
 
 
+class DefaultGenerator(Generator):
+    """The generator of a device: torch's for the CPU, with an offset, as a GPU's has, which moves when it is set."""
+
+    offset = 0
+    initial_seed = staticmethod(torch.initial_seed)
+    manual_seed = staticmethod(torch.manual_seed)
+    get_state = staticmethod(torch.get_rng_state)
+    set_state = staticmethod(torch.set_rng_state)
+
+    def get_offset(self) -> int:
+        return self.offset
+
+    def set_offset(self, offset: int) -> None:
+        self.offset = offset
+
+
 class CUDAGraph:
     """Kernel launches to repeat. torch's own operations are not collected: inside a capture they are refused."""
 
@@ -506,6 +522,7 @@ def _facade() -> dict:
         "mem_get_info": lambda device=None: (total - _memory_allocated(device), total),
         "memory_allocated": _memory_allocated,
         "manual_seed": _manual_seed,
+        "default_generators": tuple(DefaultGenerator(f"cuda:{index}") for index in range(len(DEVICE.memories))),
         "manual_seed_all": _manual_seed,
         "is_current_stream_capturing": lambda: DEVICE.capture is not None,
         "CUDAGraph": CUDAGraph,

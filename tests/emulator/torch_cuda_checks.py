@@ -159,6 +159,10 @@ def check_seed():
         return torch.rand(5, device="cuda").tolist()
 
     assert draw(torch.manual_seed) == draw(torch.cuda.manual_seed) == draw(torch.cuda.manual_seed_all)
+    generator = torch.cuda.default_generators[0]
+    assert draw(torch.manual_seed) == draw(generator.manual_seed) and generator.initial_seed() == 7
+    generator.set_offset(generator.get_offset() + 4)
+    assert generator.get_offset() == 4 and generator.device == torch.device("cuda:0")
 
 
 def check_module():

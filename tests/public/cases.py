@@ -304,7 +304,35 @@ FA4 = (
     fa4("forward and backward by autograd", _FA4_BOTH, 128, 1, machines=H200),
 )
 
-CASES = (*TRITON, *GLUON, *LIGER, *FLA, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS)
+_MATMUL_TEST = """
+given = dict(
+    m=32, n=256, k=256, split_k=1, do_gather=False, do_scatter=False, inner_expt_opt=None, do_gamma=False, is_persistent=False,
+    num_warps=None, n_slices=1, mode="plain", act_dtype_str="bfloat16", weight_dtype_str="bfloat16", output_dtype_str=None, block_m=32,
+    b_hbm_swizzling=False, shuffle_mxfp4_w_layout=False, a_hbm_swizzling=False, colmajor_mxfp_weight=True, epilogue_subtile=None,
+    a_transpose=False, b_transpose=False, c_transpose=False, swiglu_opts=None, c_hbm_swizzling=False, device="cuda", opt_flags_scope=None,
+)
+_test_op(**given | dict({}))"""
+
+
+def triton_kernels(name: str, given: str, **more) -> Case:
+    """triton_kernels' own test of its matmul, at M x 256 x 256."""
+    file = "python/triton_kernels/tests/test_matmul.py"
+    return Case("triton_kernels", f"triton_kernels, matmul, {name}", file, "", _MATMUL_TEST.format(given), path=("python/triton_kernels",), **more)
+
+
+TRITON_KERNELS = (
+    triton_kernels("bf16", ""),
+    triton_kernels("bf16, persistent", "is_persistent=True, m=128, block_m=128"),
+    triton_kernels("bf16, ragged, gather and scatter", "mode='ragged', n_slices=3, m=48, do_gather=True, do_scatter=True"),
+    triton_kernels("bf16, SwiGLU", "swiglu_opts=(1.1, 1.4)"),
+    triton_kernels("f16, split-K", "split_k=2, act_dtype_str='float16', weight_dtype_str='float16'"),
+    triton_kernels("FP8", "act_dtype_str='float8_e5m2', weight_dtype_str='float8_e5m2'"),
+    triton_kernels("bf16 x MXFP4", "weight_dtype_str='mxfloat4_e2m1'"),
+    triton_kernels("MXFP8 x MXFP4, persistent, swizzled scales", "m=128, block_m=128, is_persistent=True, act_dtype_str='mxfloat8_e4m3fn', weight_dtype_str='mxfloat4_e2m1', b_hbm_swizzling=True", machines=B200),
+    triton_kernels("NVFP4", "m=128, block_m=128, act_dtype_str='nvfp4_e2m1', weight_dtype_str='nvfp4_e2m1', output_dtype_str='bfloat16'", machines=B200),
+)
+
+CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS)
 
 # Tests of Triton's test_core.py that do not pass, by the beginning of their names, and why
 DRAWN = {
