@@ -361,9 +361,8 @@ class PipelineState(NamedTuple):
         """Return the state at the next of so many slots; of two if None, which takes no select."""
         if slots is None:
             return PipelineState(phase=self.phase ^ self.index, index=1 - self.index)  # in this order: a move less
-        index = self.index + 1
-        wraps = index == slots
-        return PipelineState(phase=select(wraps, self.phase ^ 1, self.phase), index=select(wraps, 0, index))
+        wraps = self.index + 1 == slots
+        return PipelineState(phase=select(wraps, self.phase ^ 1, self.phase), index=select(wraps, 0, self.index + 1))
 
 
 class Cta(NamedTuple):
@@ -610,7 +609,6 @@ class GroupGemm:
         cta = Cta(params, rank, sharer, start, end, stages, header + SMEM_HEADER, *stage, header, leader)
 
         # Barriers: ── who arrives ── barrier ──► who waits. Where CTAs of a pair share one it is the leader's.
-        #
         #   weight warp ─┐     full [stages]                  acc_full [2]
         #                ├───────────────────────► MMA warp ───────────────────► epilogue warps
         #   token warp ──┘ both CTAs' bytes, to   (leader)  commit, to the pair  (of both CTAs)
@@ -934,8 +932,10 @@ class Plan:
         self.operands = Operands(self.contents, operands)
         self.launches = []  # and which of the addresses each takes
         for chunk in chunks([g for g, (m, *_) in enumerate(sizes) if m]):
-            taken = itemgetter(*(5 * g + i for g in chunk for i in range(5)))
-            self.launches.append((Launch(GroupGemm, [sizes[g][:3] for g in chunk], config), taken))
+            taken = [5 * g + i for g in chunk for i in range(5)]
+            if taken[-1] - taken[0] < len(taken):  # no group between them is empty: a slice takes less time
+                taken = [slice(taken[0], taken[-1] + 1)]
+            self.launches.append((Launch(GroupGemm, [sizes[g][:3] for g in chunk], config), itemgetter(*taken)))
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Launch and return C of each group; a ValueError unless the tensors are as they must be."""
