@@ -13,7 +13,6 @@ The file reads top-down: config, PTX, schedule, tensormaps, kernel, host, tuning
 """
 
 import ctypes
-import functools
 import itertools
 import math
 import os
@@ -22,8 +21,9 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
 from operator import itemgetter
-from typing import Callable, NamedTuple
+from typing import Callable, Iterable, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -53,12 +53,12 @@ MMA_K = 64  # K per MMA and per scale factor atom
 SF_ATOM = 512  # bytes of the scale factors of 128 rows x 64 K: [32 rows, 4 row blocks, 4 K blocks]
 SF_BYTES = SF_ATOM * TILE_K // MMA_K  # bytes of those of 128 rows per stage, contiguous in global memory
 SMEM_PER_SM = 228 * 1024  # shared memory of an SM, 1 KiB of which the system takes from each CTA
-SMEM_HEADER = 1024  # barriers and the tensor memory address
 MAX_STAGES = 16
+SMEM_HEADER = 1024  # bytes of barriers and the address of tensor memory, at these offsets
+FULL, EMPTY, ACC_FULL, ACC_EMPTY, ACC_READ, TMEM_SLOT = 0, 8 * MAX_STAGES, 16 * MAX_STAGES, 272, 288, 296
 MAX_SIZE = 2**24 - 1  # of M, N and K: positions in the schedule have 24 bits for a token or a row
 TMEM_COLS = 512
-TMEM_SF_COLS = 48  # 4 K steps x (4 columns of weight scales: one 128-row atom, 8 of token scales: two)
-ACC_COLS = TMEM_COLS - TMEM_SF_COLS  # for two accumulators; the scale factors follow them
+ACC_COLS = TMEM_COLS - 48  # for two accumulators; scale factors follow: of each of 4 K steps 4 columns for B, 8 for A
 STORE_BOX = 32 * 32 * 2  # bytes of the 32 tokens x 32 weight rows of fp16 that one warp stores at once
 TOKEN_TILES = (32, 64, 96, 128, 160, 192, 256)  # their multiples start at most 256 - width above a 128-row scale atom
 MAX_GROUPS = 16  # groups per launch: 16 x 11 tensormaps of 128 bytes and the words fit the 32764 bytes of parameters
@@ -83,7 +83,6 @@ class Config:
     weight_policy: str = FIRST  # L2 eviction priority of B and SFB: a key of CACHE_POLICY
     token_policy: str = LAST  # that of A and SFA, which every CTA reads
     store_policy: str = NORMAL  # that of C
-    fresh_outputs: bool = False  # C not in the given tensors, but in new ones whose M is contiguous: no store boxes
     pdl: bool = True  # programmatic dependent launch: the prologue overlaps the end of the previous kernel
     prefetch: int = 1  # stages of the weights that are prefetched to L2 while the previous kernel ends, if pdl
     sms: int = 148  # SMs of a B200: CTAs of the persistent grid
@@ -111,134 +110,119 @@ class Config:
         return [rows for rows in (128, 64, 32, 16) if rows >= self.token_box]
 
 
-def candidates(first: Config, *changes: dict) -> tuple[Config, ...]:
+def candidates(first: Config, changes: Iterable[dict]) -> tuple[Config, ...]:
     """Return the first guess for a shape, and copies of it with these entries changed."""
     return first, *(replace(first, **change) for change in changes)
 
 
 DEFAULT = Config(gran=32)
-
 TUNED = Config(token_cost=0, store_boxes=2)
-NO_POLICY = {"weight_policy": NORMAL, "token_policy": NORMAL, "store_policy": NORMAL}
+WEIGHTS_FIRST = {"weight_policy": FIRST, "token_policy": LAST, "store_policy": NORMAL}  # to leave the L2
+NO_POLICY = dict.fromkeys(WEIGHTS_FIRST, NORMAL)
 
 # (M of each group), N, K of a benchmark case -> its Configs, the best guess first: the first call finds out which is
-# fastest ("tuning" below). Every other problem runs on DEFAULT. First guesses were chosen on the timing model: few
-# parts of 128-row tiles, which take the tensor core as long as whole ones, narrow token tiles where that fills the SMs.
-# Prefetches, sharers, L2 policies and epilogue warps as an H200 wants them (silicon/entry/h200_loads.py): six
-# stages of prefetch instead of two cost it 1.5 us on the first case, where the model sees a gain, and policies, which
-# the model does not know, are worth 4 % of the second case. The others are where the two disagree, or are blind.
+# fastest ("tuning" below). Every other problem runs on DEFAULT. The timing model chose tiles and cuts of first guesses:
+# few parts of 128-row tiles, which take the tensor core as long as whole ones, and narrow token tiles where that fills
+# the SMs. Their other entries an H200 chose (silicon/entry/h200_loads.py). The changes are where the two disagree.
 CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
     ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): candidates(
         replace(TUNED, token_box=32, epilogue_warps=8, prefetch=2, token_policy=NORMAL, store_policy=LAST),
-        {"prefetch": 0},
-        {"fresh_outputs": True},
-        {"token_policy": LAST, "store_policy": NORMAL},
-        {"epilogue_warps": 4},
-        {"stages": 4},
+        [{"prefetch": 0}, WEIGHTS_FIRST, {"epilogue_warps": 4}, {"stages": 4}],
     ),
     ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): candidates(
         replace(TUNED, gran=64, token_cost=50, prefetch=2, weight_policy=NORMAL),
-        {"prefetch": 0},
-        {"prefetch": 6},
-        {"weight_policy": FIRST},
-        {"gran": TILE_M, "token_cost": 0},
-        {"fresh_outputs": True},
+        [{"prefetch": 0}, {"prefetch": 6}, {"weight_policy": FIRST}, {"gran": TILE_M, "token_cost": 0}],
     ),
     ((192, 320), 3072, 4096): candidates(
         replace(TUNED, sharers=2, tokens=96, prefetch=3, sms=144, **NO_POLICY | {"store_policy": LAST}),
-        {"prefetch": 0},
-        {"fresh_outputs": True},
-        {"sharers": 1, "sms": 148},
-        {"token_box": 32},
-        {"weight_policy": FIRST, "token_policy": LAST, "store_policy": NORMAL},
+        [{"prefetch": 0}, {"sharers": 1, "sms": 148}, {"token_box": 32}, WEIGHTS_FIRST],
     ),
     ((128, 384), 4096, 1536): candidates(
         replace(TUNED, tokens=128, token_box=64, prefetch=3),
-        {"prefetch": 0},
-        {"fresh_outputs": True},
-        {"epilogue_warps": 8},
-        {"token_box": 32},
-        NO_POLICY,
+        [{"prefetch": 0}, {"epilogue_warps": 8}, {"token_box": 32}, NO_POLICY],
     ),
 }
 
 # ------------------------------------------------------------------------------------------------------------------ PTX
-# One function an instruction, with its section of the PTX ISA 9.1. Shared and tensor memory addresses are Int32;
-# tensormaps, matrix descriptors and global addresses are Int64.
 
 
-def ptx(text: str, constraints: str, *operands, result: str | None = None):
-    """Insert inline PTX: $0, $1, .. are the result, if any, then the operands (DSL integers)."""
-    result = ir.Type.parse(result) if result else None
-    return llvm.inline_asm(result, [x.ir_value() for x in operands], text, constraints, has_side_effects=True)
+def ptx(text: str, constraints: str = "", *operands, condition: Int32 | None = None):
+    """Insert inline PTX and return its result: None, an integer, or a list of them.
+
+    $0, $1, .. are the results, whose constraints begin with "=", then the operands, integers of Python or the DSL. With
+    a condition it is executed where that is not 0.
+    """
+    kinds = constraints.split(",") if constraints else []
+    if condition is not None:
+        text = f"{{ .reg .pred p; setp.ne.b32 p, ${len(kinds)}, 0; @p {text} }}"
+        kinds, operands = [*kinds, "r"], (*operands, condition)
+    dtypes, count = [{"r": Int32, "l": Int64, "h": Int16}[kind[-1]] for kind in kinds], constraints.count("=")
+    values = [dtype(x).ir_value() for dtype, x in zip(dtypes[count:], operands, strict=True)]
+    types = [dtype.mlir_type for dtype in dtypes[:count]]
+    result_type = llvm.StructType.get_literal(types) if count > 1 else types[0] if count else None
+    result = llvm.inline_asm(result_type, values, text, ",".join(kinds), has_side_effects=True)
+    if count < 2:
+        return dtypes[0](result) if count else None
+    parts = [llvm.extractvalue(x, result, ir.DenseI64ArrayAttr.get([i])) for i, x in enumerate(types)]
+    return [dtype(x) for dtype, x in zip(dtypes, parts)]
 
 
-def ptx_if(condition: Int32, text: str, constraints: str, *operands) -> None:
-    """Insert inline PTX that is executed where condition, the last operand, is not 0."""
-    guard = f"{{ .reg .pred p; setp.ne.b32 p, ${len(operands)}, 0; @p {text} }}"
-    ptx(guard, f"{constraints},r".lstrip(","), *operands, condition)
+# Instructions. Beside each stands its section of the PTX ISA 9.1 and, after a colon, what its operands are: Int32 for
+# addresses in shared and tensor memory, Int64 for tensormaps, matrix descriptors, and generic and global addresses.
 
+# 9.7.9.8 of the kernel parameters, 32 or 64 bits: generic address
+LOAD_PARAM = "{{ .reg .b64 p; cvta.to.param.u64 p, $1; ld.param.b{} $0, [p]; }}"
+load_param, load_param_64 = partial(ptx, LOAD_PARAM.format(32), "=r,l"), partial(ptx, LOAD_PARAM.format(64), "=l,l")
+load_shared = partial(ptx, "ld.shared.b32 $0, [$1];", "=r,r")  # 9.7.9.8: address
+# 9.7.9.24, the shared::cluster address of what another CTA has in the same place: address, rank of that CTA
+map_shared = partial(ptx, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r")
 
-def select(condition, x, y) -> Int32:
-    """Return x if condition else y, without a branch."""
-    return Int32(arith.select(condition.ir_value(), Int32(x).ir_value(), Int32(y).ir_value()))
-
-
-def minimum(x, y) -> int | Int32:
-    """Return the smaller of x and y: both are integers of Python, on the host, or one is a DSL integer."""
-    return min(x, y) if isinstance(x, int) and isinstance(y, int) else select(Int32(x) < Int32(y), x, y)
-
-
-def load_param(address: Int64, dtype=Int32) -> Int32 | Int64:
-    """ld.param (9.7.9.8) from a generic address inside the kernel parameters."""
-    bits, register = {Int32: (32, "r"), Int64: (64, "l")}[dtype]
-    text = f"{{ .reg .b64 p; cvta.to.param.u64 p, $1; ld.param.b{bits} $0, [p]; }}"
-    return dtype(ptx(text, f"={register},l", address, result=f"i{bits}"))
-
-
-def load_shared(address: Int32) -> Int32:
-    """ld.shared (9.7.9.8)."""
-    return Int32(ptx("ld.shared.b32 $0, [$1];", "=r,r", address, result="i32"))
-
-
-def map_shared(address: Int32, rank: Int32) -> Int32:
-    """mapa (9.7.9.24): the shared::cluster address of `address` in CTA `rank`."""
-    return Int32(ptx("mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", address, Int32(rank), result="i32"))
-
-
-def mbarrier_init(bar: Int32, count: int) -> None:
-    """mbarrier.init (9.7.13.15.9)."""
-    ptx("mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", bar, Int32(count))
-
-
-def mbarrier_expect(bar: Int32, size: Int32, condition: Int32) -> None:
-    """mbarrier.arrive.expect_tx (9.7.13.15.13): an arrival that also awaits `size` bytes."""
-    ptx_if(condition, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", bar, size)
-
-
-def mbarrier_arrive(bar: Int32) -> None:
-    """mbarrier.arrive (9.7.13.15.13), at a barrier of any CTA of the cluster."""
-    ptx("mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", bar)
-
-
-def mbarrier_arrive_at(bar: Int32, rank: Int32) -> None:
-    """mbarrier.arrive at the barrier that CTA `rank` of the cluster has in the place of bar."""
-    mbarrier_arrive(map_shared(bar, rank))
-
-
-def mbarrier_wait(bar: Int32, parity: Int32) -> None:
-    """mbarrier.try_wait (9.7.13.15.16) until the phase of this parity is complete; a fresh barrier passes parity 1."""
-    text = """{ .reg .pred p;
+# 9.7.13.15.9: barrier, arrivals per phase
+mbarrier_init = partial(ptx, "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r")
+# 9.7.13.15.13, an arrival that also awaits bytes: barrier, bytes
+mbarrier_expect = partial(ptx, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r")
+# 9.7.13.15.13: barrier of any CTA of the cluster
+mbarrier_arrive = partial(ptx, "mbarrier.arrive.shared::cluster.b64 _, [$0];", "r")
+# 9.7.13.15.16 until the phase of this parity is complete; a fresh barrier passes parity 1: barrier, parity
+TRY_WAIT = """{ .reg .pred p;
         WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;
         @p bra DONE;
         bra WAIT;
         DONE: }"""
-    ptx(text, "r,r", bar, parity)
+mbarrier_wait = partial(ptx, TRY_WAIT, "r,r")
+wait_for_previous_kernel = partial(ptx, "griddepcontrol.wait;")  # 9.7.13.13: until it has ended and written
 
+tensormap_prefetch = partial(ptx, "prefetch.tensormap [$0];", "l")  # 9.7.9.15: tensormap
+prefetch_line = partial(ptx, "prefetch.global.L2 [$0];", "l")  # 9.7.9.15: address of any of 128 bytes
+# 9.7.9.25.5.2 to global memory, clipped to the matrix: tensormap, x, y, source, L2 policy
+TMA_STORE = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [$0, {$1, $2}], [$3], $4;"
+tma_store = partial(ptx, TMA_STORE + " cp.async.bulk.commit_group;", "l,r,r,r,l")
 
-def tensormap_prefetch(tensormap: Int64) -> None:
-    """prefetch.tensormap (9.7.9.15)."""
-    ptx("prefetch.tensormap [$0];", "l", tensormap)
+# 9.7.16.7.1 of all of tensor memory: where in shared memory its address goes; its address
+tmem_alloc = partial(ptx, f"tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [$0], {TMEM_COLS};", "r")
+tmem_relinquish = partial(ptx, "tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;")
+tmem_dealloc = partial(ptx, f"tcgen05.dealloc.cta_group::2.sync.aligned.b32 $0, {TMEM_COLS};", "r")
+# 9.7.16.9, one scale factor atom to 4 columns in each quarter of the lanes: tensor memory, matrix descriptor
+tmem_copy_scales = partial(ptx, "tcgen05.cp.cta_group::2.32x128b.warpx4 [$0], $1;", "r,l")
+# 9.7.16.10.9, D (+)= (A * SFA) @ (B * SFB).T over 64 of K, a scale per 16: D, A, B, instruction descriptor, SFA, SFB,
+# whether to add to D
+MMA = """{ .reg .pred p; setp.ne.b32 p, $6, 0;
+        tcgen05.mma.cta_group::2.kind::mxf4nvf4.block_scale.block16 [$0], $1, $2, $3, [$4], [$5], p; }"""
+mma = partial(ptx, MMA, "r,l,l,r,r,r,r")
+# 9.7.16.11.1, an arrival when all tcgen05 work issued before is done: barrier, mask of the CTAs whose barrier has it
+COMMIT = "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [$0], $1;"
+mma_commit = partial(ptx, COMMIT, "r,h")
+# 9.7.16.11.2, on either side of a synchronisation with other threads
+tcgen05_fence_before = partial(ptx, "tcgen05.fence::before_thread_sync;")
+tcgen05_fence_after = partial(ptx, "tcgen05.fence::after_thread_sync;")
+
+# 9.7.16.8.1 of 16 lanes x 32 columns, two registers for each of 2 x 4 matrices [8, 8]: tensor memory. And 9.7.16.8.5
+TMEM_LOAD = f"tcgen05.ld.sync.aligned.16x256b.x4.b32 {{{', '.join(f'${i}' for i in range(16))}}}, [$16];"
+tmem_load, tmem_load_wait = partial(ptx, TMEM_LOAD, "=r," * 16 + "r"), partial(ptx, "tcgen05.wait::ld.sync.aligned;")
+pack_half = partial(ptx, "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r")  # 9.7.9.21: two f32 bit patterns, the low half first
+# 9.7.14.5.16, column i of matrix j [8, 8] of fp16 to the 16 bytes at lane 8 * j + i's address: address, four matrices
+STORE_MATRIX = "stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [$0], {$1, $2, $3, $4};"
+store_matrix = partial(ptx, STORE_MATRIX, "r,r,r,r,r")
 
 
 def tma_load(to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition: Int32, mask) -> None:
@@ -251,95 +235,18 @@ def tma_load(to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, co
     text = f"cp.async.bulk.tensor.{n}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
     text += ".multicast::cluster" * multicast + f".cta_group::2.L2::cache_hint [$0], [$1, {{{coordinates}}}], [$2], "
     text += f"${n + 4}, " * multicast + "$3;"
-    operands = to, tensormap, bar, Int64(CACHE_POLICY[policy]), *map(Int32, at), *([Int16(mask)] if multicast else [])
-    ptx_if(condition, text, "r,l,r,l" + ",r" * n + ",h" * multicast, *operands)
+    operands = to, tensormap, bar, CACHE_POLICY[policy], *at, *([mask] if multicast else [])
+    ptx(text, "r,l,r,l" + ",r" * n + ",h" * multicast, *operands, condition=condition)
 
 
-def prefetch_line(address: Int64) -> None:
-    """prefetch.global.L2 (9.7.9.15): the 128 bytes around the address to L2."""
-    ptx("prefetch.global.L2 [$0];", "l", address)
+def select(condition, x, y) -> Int32:
+    """Return x if condition else y, without a branch."""
+    return Int32(arith.select(condition.ir_value(), Int32(x).ir_value(), Int32(y).ir_value()))
 
 
-def tma_store(tensormap: Int64, x: Int32, y: Int32, source: Int32, policy: str) -> None:
-    """cp.async.bulk.tensor (9.7.9.25.5.2) to global memory, clipped to the matrix, and cp.async.bulk.commit_group."""
-    text = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [$0, {$1, $2}], [$3], $4;"
-    operands = tensormap, x, y, source, Int64(CACHE_POLICY[policy])
-    ptx(text + " cp.async.bulk.commit_group;", "l,r,r,r,l", *operands)
-
-
-def wait_for_previous_kernel(condition: Int32) -> None:
-    """griddepcontrol.wait (9.7.13.13), where condition is not 0: until the kernel before has ended and written."""
-    ptx_if(condition, "griddepcontrol.wait;", "")
-
-
-def tmem_alloc(to: Int32, columns: int) -> None:
-    """tcgen05.alloc (9.7.16.7.1), and relinquish the right to more; the address goes to shared memory."""
-    ptx(f"tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [$0], {columns};", "r", to)
-    ptx("tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;", "")
-
-
-def tmem_dealloc(tmem: Int32, columns: int) -> None:
-    """tcgen05.dealloc (9.7.16.7.1)."""
-    ptx(f"tcgen05.dealloc.cta_group::2.sync.aligned.b32 $0, {columns};", "r", tmem)
-
-
-def tmem_copy_scales(to: Int32, source: Int64, condition: Int32 | None = None) -> None:
-    """tcgen05.cp (9.7.16.9): one scale factor atom to 4 columns, in all four quarters of the lanes."""
-    text = "tcgen05.cp.cta_group::2.32x128b.warpx4 [$0], $1;"
-    if condition is None:
-        ptx(text, "r,l", to, source)
-    else:
-        ptx_if(condition, text, "r,l", to, source)
-
-
-def mma(d: Int32, a: Int64, b: Int64, idesc: Int32, sfa: Int32, sfb: Int32, accumulate: Int32) -> None:
-    """tcgen05.mma.block_scale (9.7.16.10.9): D (+)= (A * SFA) @ (B * SFB).T over 64 of K, one scale per 16."""
-    text = """{ .reg .pred p; setp.ne.b32 p, $6, 0;
-        tcgen05.mma.cta_group::2.kind::mxf4nvf4.block_scale.block16 [$0], $1, $2, $3, [$4], [$5], p; }"""
-    ptx(text, "r,l,l,r,r,r,r", d, a, b, idesc, sfa, sfb, accumulate)
-
-
-def mma_commit(bar: Int32, mask) -> None:
-    """tcgen05.commit (9.7.16.11.1): arrive, in these CTAs of the cluster, when all issued tcgen05 work is done."""
-    text = "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [$0], $1;"
-    ptx(text, "r,h", bar, Int16(mask))
-
-
-def tmem_load(tmem: Int32, shape: str = "16x256b.x4", count: int = 16) -> list[Int32]:
-    """tcgen05.ld (9.7.16.8.1) of 16 lanes x 32 columns: two registers for each of 2 x 4 matrices [8, 8].
-
-    With shape 32x32b.x32 and count 32: of 32 lanes x 32 columns, a thread has all columns of a lane.
-    """
-    text = f"tcgen05.ld.sync.aligned.{shape}.b32 {{{', '.join(f'${i}' for i in range(count))}}}, [${count}];"
-    loaded = ptx(text, "=r," * count + "r", tmem, result=f"!llvm.struct<({', '.join(['i32'] * count)})>")
-    i32 = ir.IntegerType.get_signless(32)
-    return [Int32(llvm.extractvalue(i32, loaded, ir.DenseI64ArrayAttr.get([i]))) for i in range(count)]
-
-
-def tmem_load_wait() -> None:
-    """tcgen05.wait::ld (9.7.16.8.5)."""
-    ptx("tcgen05.wait::ld.sync.aligned;", "")
-
-
-def tcgen05_fence(side: str) -> None:
-    """tcgen05.fence (9.7.16.11.2): "before" or "after" a synchronisation with other threads."""
-    ptx(f"tcgen05.fence::{side}_thread_sync;", "")
-
-
-def pack_half(low: Int32, high: Int32) -> Int32:
-    """cvt.rn.f16x2 (9.7.9.21) of two f32 bit patterns."""
-    return Int32(ptx("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", low, high, result="i32"))
-
-
-def store_matrix(address: Int32, matrices: list[Int32]) -> None:
-    """stmatrix.trans (9.7.14.5.16): column i of fp16 matrix j [8, 8] to the 16 bytes at lane 8 * j + i's address."""
-    ptx("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r", address, *matrices)
-
-
-def store_sector(address: Int64, halves: list[Int32], condition: Int32) -> None:
-    """st (9.7.9.12) of 16 fp16 to global memory, a whole sector of 32 bytes."""
-    text = "st.global.L1::no_allocate.v8.b32 [$0], {$1, $2, $3, $4, $5, $6, $7, $8};"
-    ptx_if(condition, text, "l" + ",r" * 8, address, *halves)
+def minimum(x, y) -> int | Int32:
+    """Return the smaller of x and y: both are integers of Python, on the host, or one is a DSL integer."""
+    return min(x, y) if isinstance(x, int) and isinstance(y, int) else select(Int32(x) < Int32(y), x, y)
 
 
 def matrix_descriptor(swizzle: int, row_group: int) -> int:
@@ -349,11 +256,8 @@ def matrix_descriptor(swizzle: int, row_group: int) -> int:
 
 K_MAJOR = matrix_descriptor(swizzle=2, row_group=1024)  # 128-byte swizzle
 SF_MATRIX = matrix_descriptor(swizzle=0, row_group=128)
-
-
-def instruction_descriptor(n: Int32) -> Int32:
-    """Instruction descriptor (9.7.16.4.2) of kind::mxf4nvf4: E2M1 x E2M1, UE4M3 scales, M = 256, N = n."""
-    return Int32(PAIR * TILE_M >> 4 << 24 | 1 << 10 | 1 << 7) | n >> 3 << 17
+# Instruction descriptor (9.7.16.4.2) of kind::mxf4nvf4: E2M1 x E2M1, UE4M3 scales, M = 256. N / 8 goes to bit 17.
+MXF4NVF4 = PAIR * TILE_M >> 4 << 24 | 1 << 10 | 1 << 7
 
 
 # ------------------------------------------------------------------------------------------------------------- schedule
@@ -368,21 +272,16 @@ def token_tile(m: int, config: Config) -> int:
     """Return the tokens per tile of a group of m: one tile if it fits, else the narrowest of as few per sharer."""
     if m <= config.tokens and config.sharers == 1:
         return round_up(m, 32)
-    return min(
-        width for width in TOKEN_TILES if -(-m // (width * config.sharers)) == -(-m // (config.tokens * config.sharers))
-    )
-
-
-def pack_position(group: int, token: int, row: int) -> int:
-    """Return a place in the schedule as an integer; its order is that of (group, token tile, weight row)."""
-    return group << 48 | token << 24 | row
+    tiles = -(-m // (config.tokens * config.sharers))
+    return min(width for width in TOKEN_TILES if -(-m // (width * config.sharers)) == tiles)
 
 
 def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) -> list[tuple[int, int]]:
     """Cut the weight rows of all segments into at most `parts` contiguous ranges that cost the same up to `gran` rows.
 
     A segment (position, rows, tokens, k) is a token tile against all weight rows of its group, and costs
-    (TILE_M + tokens) * k for every TILE_M rows, where `tokens` is what loading them costs in rows.
+    (TILE_M + tokens) * k for every TILE_M rows, where `tokens` is what loading them costs in rows. A position is
+    group << 48 | first token << 24 | weight row.
     Returns (start, end) of each range, ordered by group and row: if a group has several token tiles, CTAs side by side
     share weights rather than tokens, which an H200 rewards (worklog/README.md).
     """
@@ -397,7 +296,7 @@ def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) 
             position, count, cost = next(rest)
         starts.append(position + (target - before) // cost * gran)
     starts = list(dict.fromkeys(starts))
-    ranges = zip(starts, starts[1:] + [pack_position((segments[-1][0] >> 48) + 1, 0, 0)])
+    ranges = zip(starts, starts[1:] + [(segments[-1][0] >> 48) + 1 << 48])
     return sorted(ranges, key=lambda x: (x[0] >> 48, x[0] & 0xFFFFFF))
 
 
@@ -411,16 +310,16 @@ def tma_atom(dtype, address: Int64, shape: tuple, stride: tuple, layout, box: tu
     return cpasync.make_tiled_tma_atom(op or cpasync.CopyBulkTensorTileG2SOp(), tensor, layout, box)[0]
 
 
-def swizzled(kind: tcgen05.SmemLayoutAtomKind, dtype, box: tuple):
-    """Return the K-major layout of a box [rows, columns] in shared memory."""
+def swizzled(width: int, dtype, box: tuple):
+    """Return the K-major layout of a box [rows, columns] in shared memory with a swizzle so many bytes wide."""
+    kind = getattr(tcgen05.SmemLayoutAtomKind, f"K_SW{width}")
     return cute.tile_to_shape(tcgen05.make_smem_layout_atom(kind, dtype), box, (0, 1))
 
 
 def fp4_tensormap(address: Int64, rows: Int32, k: Int32, box_rows: int):
     """Make the TMA atom of a row-major [rows, k] FP4 matrix: boxes of box_rows x 256, 128-byte swizzle."""
     box = (box_rows, TILE_K)
-    layout = swizzled(tcgen05.SmemLayoutAtomKind.K_SW128, Float4E2M1FN, box)
-    return tma_atom(Float4E2M1FN, address, (rows, k), (cute.assume(k, 32), 1), layout, box)
+    return tma_atom(Float4E2M1FN, address, (rows, k), (cute.assume(k, 32), 1), swizzled(128, Float4E2M1FN, box), box)
 
 
 def scale_tensormap(address: Int64, rows: Int32, k: Int32, sharers: int = 1):
@@ -432,37 +331,24 @@ def scale_tensormap(address: Int64, rows: Int32, k: Int32, sharers: int = 1):
 
 def output_tensormap(address: Int64, rows: Int32, n: Int32, columns: int):
     """Make the TMA atom of a row-major [rows, n] fp16 matrix: boxes of 32 x columns, swizzled as wide."""
-    kind = {32: tcgen05.SmemLayoutAtomKind.K_SW64, 16: tcgen05.SmemLayoutAtomKind.K_SW32}[columns]
-    box, op = (32, columns), cpasync.CopyBulkTensorTileS2GOp()
-    return tma_atom(Float16, address, (rows, n), (cute.assume(n, 8), 1), swizzled(kind, Float16, box), box, op)
-
-
-def tensormap_address(atom) -> Int64:
-    """Return the generic address of the tensormap of a TMA atom that is a kernel parameter."""
-    pointer = cute_ir.PtrType.get(nvgpu_ir.TmaDescriptorTiledType.get(), cute.AddressSpace.generic, 64)
-    return Int64(nvgpu_ir.get_tma_desc_addr(pointer, nvgpu_ir.atom_make_exec_tma(atom._trait.value)).toint())
+    layout, op = swizzled(2 * columns, Float16, (32, columns)), cpasync.CopyBulkTensorTileS2GOp()
+    return tma_atom(Float16, address, (rows, n), (cute.assume(n, 8), 1), layout, (32, columns), op)
 
 
 # --------------------------------------------------------------------------------------------------------------- kernel
 
 
+@dataclass
 class WordArray:
     """An array of 64-bit words that is one by-value kernel parameter."""
 
-    def __init__(self, value: ir.Value):
-        self.value = value  # !llvm.array<count x i64>
+    value: ir.Value  # !llvm.array<count x i64>
 
     def __extract_mlir_values__(self):
         return [self.value]
 
     def __new_from_mlir_values__(self, values):
-        return WordArray(values[0])
-
-    @classmethod
-    def load(cls, pointer: cute.Pointer, count: int) -> "WordArray":
-        """Load the array from host memory."""
-        address = llvm.inttoptr(ir.Type.parse("!llvm.ptr"), pointer.toint().ir_value())
-        return cls(llvm.load(ir.Type.parse(f"!llvm.array<{count} x i64>"), address))
+        return WordArray(*values)
 
 
 class PipelineState(NamedTuple):
@@ -475,9 +361,8 @@ class PipelineState(NamedTuple):
         """Return the state at the next of so many slots; of two if None, which takes no select."""
         if slots is None:
             return PipelineState(phase=self.phase ^ self.index, index=1 - self.index)  # in this order: a move less
-        index = self.index + 1
-        wraps = index == slots
-        return PipelineState(phase=select(wraps, self.phase ^ 1, self.phase), index=select(wraps, 0, index))
+        wraps = self.index + 1 == slots
+        return PipelineState(phase=select(wraps, self.phase ^ 1, self.phase), index=select(wraps, 0, self.index + 1))
 
 
 class Cta(NamedTuple):
@@ -494,13 +379,8 @@ class Cta(NamedTuple):
     weight_scales: Int32  # [4 K steps, SF_ATOM]
     token_scales: Int32  # [2 blocks of 128 tokens, 4 K steps, SF_ATOM]
     stage_bytes: Int32
-    full: Int32  # barriers: [stages]
-    empty: Int32  # [stages]
-    acc_full: Int32  # [2 accumulators]
-    acc_empty: Int32  # [2 accumulators]
-    acc_read: Int32
-    tmem_slot: Int32  # the address of tensor memory
-    leader: Int32  # the leader's `full`, which its other barriers follow as in every CTA
+    header: Int32  # barriers full and empty [stages], acc_full and acc_empty [2 accumulators], acc_read
+    leader: Int32  # the header of the pair's leader
 
 
 class Tile(NamedTuple):
@@ -540,7 +420,8 @@ class GroupGemm:
       2 a group   M | N << 32, K | tokens per tile << 32
       4           CTAs in the grid, bytes of shared memory, stages | groups << 32, bytes of tokens per stage
       the rest    positions at which each cluster starts and ends
-    `DualGemm`, at the end of the file, replaces the members from here to `stage_layout` and those that say so.
+    `DualGemm` replaces the members from here to `stage_layout`, `tma_atoms`, `rows_per_cta`, `weight_row`,
+    `weight_boxes`, `matrix_at`, `low_lanes` and `output_matrices`.
     """
 
     addresses = 5  # words of a group's addresses
@@ -551,11 +432,11 @@ class GroupGemm:
 
     def __init__(self, groups: int, config: Config):
         self.groups, self.config = groups, config
-        # Operands with a tensormap for each group: B and A in boxes of several sizes, SFB, SFA, C unless it is new
+        # Operands with a tensormap for each group: B and A in boxes of several sizes, SFB, SFA, C
         self.tokens_operand = len(config.weight_boxes)
         self.scales_operand = self.tokens_operand + len(config.token_boxes)
-        self.operands = self.scales_operand + self.operands_after_tokens - config.fresh_outputs
-        self.store_bytes = 0 if config.fresh_outputs else config.epilogue_warps * config.store_boxes * self.store_box
+        self.operands = self.scales_operand + self.operands_after_tokens
+        self.store_bytes = config.epilogue_warps * config.store_boxes * self.store_box
         self.sizes = self.addresses * groups
         self.scalars = self.sizes + 2 * groups
         self.starts = self.scalars + 4
@@ -567,9 +448,8 @@ class GroupGemm:
     def stage_layout(self, token_bytes):
         """Return the offsets of tokens, weight scales and token scales after the weights of a stage, and its size."""
         tokens = TILE_M * TILE_K // 2
-        weight_scales = tokens + token_bytes
-        token_scales = weight_scales + SF_BYTES
-        return tokens, weight_scales, token_scales, token_scales + 2 * SF_BYTES
+        scales = tokens + token_bytes
+        return tokens, scales, scales + SF_BYTES, scales + 3 * SF_BYTES
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
@@ -580,7 +460,9 @@ class GroupGemm:
             addresses = [words[self.addresses * g + i] for i in range(self.addresses)]
             of_groups.append(self.tma_atoms(addresses, Int32(mn), Int32(mn >> 32), k))
         tensormaps = tuple(itertools.chain(*zip(*of_groups, strict=True)))
-        self.kernel(tensormaps, WordArray.load(host, self.words)).launch(
+        address = llvm.inttoptr(ir.Type.parse("!llvm.ptr"), host.toint().ir_value())
+        parameter = WordArray(llvm.load(ir.Type.parse(f"!llvm.array<{self.words} x i64>"), address))
+        self.kernel(tensormaps, parameter).launch(
             grid=(Int32(words[self.scalars]), 1, 1),
             block=(self.threads, 1, 1),
             cluster=(config.cluster, 1, 1),
@@ -590,12 +472,12 @@ class GroupGemm:
         )
 
     def tma_atoms(self, addresses: list[Int64], m: Int32, n: Int32, k: Int32) -> list:
-        """Make the TMA atoms of a group's operands, in their order. A hook of `DualGemm`."""
+        """Make the TMA atoms of a group's operands, in their order."""
         (a, b, c, sfa, sfb), config = addresses, self.config
         of_b = [fp4_tensormap(b, n, k, rows) for rows in config.weight_boxes]
         of_a = [fp4_tensormap(a, m, k, rows) for rows in config.token_boxes]
         of_scales = [scale_tensormap(sfb, n, k, config.sharers), scale_tensormap(sfa, m, k)]
-        return [*of_b, *of_a, *of_scales, *([] if config.fresh_outputs else [output_tensormap(c, m, n, 32)])]
+        return [*of_b, *of_a, *of_scales, output_tensormap(c, m, n, 32)]
 
     # Kernel parameters are one block of memory: tensormaps of 128 bytes as [operand, group], then the words.
 
@@ -630,36 +512,30 @@ class GroupGemm:
 
     @staticmethod
     def rows_per_cta(n: int | Int32) -> int | Int32:
-        """Return how many of the n weight rows each CTA of a pair has. A hook of `DualGemm`.
-
-        The two alternate in blocks of 128, so that both see the same scale columns.
-        """
+        """Return how many of n weight rows each CTA of a pair has; they take blocks of 128 in turn, as scales come."""
         return (n >> 8 << 7) + minimum(n & 255, TILE_M)
 
     @staticmethod
     def weight_row(row: Int32, rank: Int32) -> Int32:
-        """Return the row of B that CTA `rank` of the pair counts as `row`. A hook of `DualGemm`."""
+        """Return the row of B that CTA `rank` of the pair counts as `row`."""
         return 2 * row - (row & 127) + 128 * rank
 
-    def boxes(
-        self, params: Int64, operand: int, group: Int32, offset: Int32, y: Int32, rows: Int32, sizes, most: int, at
-    ):
-        """Return the fewest loads of rows y, y + 1, .. of B or A, which has a tensormap for each of the box sizes."""
-        rows = (rows + sizes[-1] - 1) & -sizes[-1]
-        boxes = []
+    def boxes(self, cta: Cta, tile: Tile, operand: int, sizes: list[int], offset, y, rows, at=row_at) -> list[Box]:
+        """Return the fewest loads of at most 128 rows from y on of B or A, which has a tensormap for each box size."""
+        rows, boxes = (rows + sizes[-1] - 1) & -sizes[-1], []
         for i, size in enumerate(sizes):
-            tensormap = self.tensormap(params, operand + i, group)
-            for j in range(max(1, most // size) if i == 0 else 1):
+            tensormap = self.tensormap(cta.params, operand + i, tile.group)
+            for j in range(128 // size if i == 0 else 1):
                 first = j * size if i == 0 else rows & -2 * size
                 condition = select((rows >= (j + 1) * size) if i == 0 else (rows & size) != 0, 1, 0)
-                nbytes = size * TILE_K // 2
-                boxes.append(Box(condition, offset + first * (TILE_K // 2), nbytes, tensormap, at(y + first)))
+                place, nbytes = offset + first * (TILE_K // 2), size * TILE_K // 2
+                boxes.append(Box(condition, place, nbytes, tensormap, at(y + first)))
         return boxes
 
     def weight_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
         """Return the loads of B and SFB: the tile's rows, to their places in their 128-row block, and its scales.
 
-        Each of two sharers loads half of the rows, and the scales of half of K. A hook of `DualGemm`.
+        Each of two sharers loads half of the rows, and the scales of half of K.
         """
         y, offset = self.weight_row(tile.row, cta.rank), (tile.row & 127) * (TILE_K // 2)
         scales = self.tensormap(cta.params, self.scales_operand, tile.group)
@@ -671,19 +547,19 @@ class GroupGemm:
                 Box(Int32(1), place, size * TILE_K // 2, weights, row_at(y_half), mask),
                 Box(Int32(1), cta.weight_scales + half, SF_BYTES // 2, scales, row_at(y >> 7, half >> 3), mask),
             ]
-        boxes = self.boxes(cta.params, 0, tile.group, offset, y, tile.rows, self.config.weight_boxes, TILE_M, row_at)
+        boxes = self.boxes(cta, tile, 0, self.config.weight_boxes, offset, y, tile.rows)
         return boxes + [Box(Int32(1), cta.weight_scales, SF_BYTES, scales, row_at(y >> 7))]
 
     def token_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
         """Return the loads of A and SFA: this CTA's half of the tokens, and the scales of the 1 or 2 blocks of all."""
-        share, sizes, offset = tile.tokens >> 1, self.config.token_boxes, Int32(cta.tokens)
-        y, most = tile.token + cta.rank * share, 256 // PAIR
-        boxes = self.boxes(cta.params, self.tokens_operand, tile.group, offset, y, share, sizes, most, row_at)
+        share, sizes = tile.tokens >> 1, self.config.token_boxes
+        y = tile.token + cta.rank * share
+        boxes = self.boxes(cta, tile, self.tokens_operand, sizes, Int32(cta.tokens), y, share)
         scales = self.tensormap(cta.params, self.scales_operand + 1, tile.group)
         for i in range(2):
             condition = select(i * 128 < (tile.token & 127) + tile.tokens, 1, 0)
-            offset = cta.token_scales + i * SF_BYTES
-            boxes.append(Box(condition, offset, SF_BYTES, scales, row_at((tile.token >> 7) + i)))
+            place, block = cta.token_scales + i * SF_BYTES, (tile.token >> 7) + i
+            boxes.append(Box(condition, place, SF_BYTES, scales, row_at(block)))
         return boxes
 
     @cute.jit
@@ -695,7 +571,7 @@ class GroupGemm:
             size = self.word(params, self.sizes + 2 * g)
             n, k = load_param(size + 4), load_param(size + 8)
             for operand in self.weights:
-                weights = load_param(self.word(params, self.addresses * g + operand), Int64)
+                weights = load_param_64(self.word(params, self.addresses * g + operand))
                 for row in cutlass.range(block + lane * grid, n, 32 * grid, unroll=1):
                     line = weights + Int64(row) * Int64(k >> 1)
                     for step in range_constexpr(self.config.prefetch):
@@ -718,82 +594,73 @@ class GroupGemm:
         rank = block & (PAIR - 1)
         sharer = (block & (config.cluster - 1)) // PAIR
 
-        # Schedule: the range of this cluster
-        params = tensormap_address(tensormaps[0])
+        # Schedule: the parameters begin with the first tensormap, and have the range of this cluster
+        pointer = cute_ir.PtrType.get(nvgpu_ir.TmaDescriptorTiledType.get(), cute.AddressSpace.generic, 64)
+        first = nvgpu_ir.atom_make_exec_tma(tensormaps[0]._trait.value)
+        params = Int64(nvgpu_ir.get_tma_desc_addr(pointer, first).toint())
         stages = load_param(self.word(params, self.scalars + 2))
         token_bytes = load_param(self.word(params, self.scalars + 3))
         at = self.word(params, self.starts + 2 * (block // config.cluster))
-        start, end = load_param(at, Int64), load_param(at + 8, Int64)
+        start, end = load_param_64(at), load_param_64(at + 8)
 
         # Shared memory: header | stages x [weights | tokens | weight scales | token scales] | store boxes
-        full = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
-        empty, accs = full + 8 * MAX_STAGES, full + 16 * MAX_STAGES
-        acc_full, acc_empty, acc_read, tmem_slot = accs, accs + 16, accs + 32, accs + 40
-        ring = full + SMEM_HEADER
-        stage = self.stage_layout(token_bytes)
-        leader = map_shared(full, sharer * PAIR)
-        barriers = full, empty, acc_full, acc_empty, acc_read, tmem_slot, leader
-        cta = Cta(params, rank, sharer, start, end, stages, ring, *stage, *barriers)
+        header = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
+        stage, leader = self.stage_layout(token_bytes), map_shared(header, sharer * PAIR)
+        cta = Cta(params, rank, sharer, start, end, stages, header + SMEM_HEADER, *stage, header, leader)
 
         # Barriers: ── who arrives ── barrier ──► who waits. Where CTAs of a pair share one it is the leader's.
-        #
         #   weight warp ─┐     full [stages]                  acc_full [2]
         #                ├───────────────────────► MMA warp ───────────────────► epilogue warps
         #   token warp ──┘ both CTAs' bytes, to   (leader)  commit, to the pair  (of both CTAs)
         #        ▲           the leader             │   ▲                           │      │
         #        └───────── empty [stages] ─────────┘   └─────── acc_empty [2] ─────┘      │
         #           commit, to the cluster                  every warp, to the leader      │
-        #                                                                                  │
         #   MMA warp (both CTAs), which frees tensor memory ◄────────── acc_read ──────────┘
         #                                                          every warp, to the pair
 
-        # Weight warp
         if warp == self.weight_warp:
             self.load(cta, self.weight_boxes, config.weight_policy, is_last=False)
 
-        # Token warp
         if warp == self.token_warp:
             self.load(cta, self.token_boxes, config.token_policy, is_last=True)
 
-        # MMA warp
         if warp == self.mma_warp:
             with cute.arch.elect_one():
                 for i in range_constexpr(2):
-                    mbarrier_init(acc_full + 8 * i, 1)
-                    mbarrier_init(acc_empty + 8 * i, PAIR * config.epilogue_warps)
-                mbarrier_init(acc_read, PAIR * config.epilogue_warps)
+                    mbarrier_init(header + ACC_FULL + 8 * i, 1)
+                    mbarrier_init(header + ACC_EMPTY + 8 * i, PAIR * config.epilogue_warps)
+                mbarrier_init(header + ACC_READ, PAIR * config.epilogue_warps)
                 cute.arch.mbarrier_init_fence()
-            tmem_alloc(tmem_slot, TMEM_COLS)
-            tcgen05_fence("before")
+            tmem_alloc(header + TMEM_SLOT)
+            tmem_relinquish()
+            tcgen05_fence_before()
             self.barriers_ready()
-            tcgen05_fence("after")
+            tcgen05_fence_after()
             if rank == 0:
-                tmem = load_shared(tmem_slot)
+                tmem = load_shared(header + TMEM_SLOT)
                 with cute.arch.elect_one():
                     self.multiply(cta, tmem)
             cute.arch.sync_warp()
-            mbarrier_wait(acc_read, Int32(0))
-            tcgen05_fence("after")
-            tmem_dealloc(load_shared(tmem_slot), TMEM_COLS)
+            mbarrier_wait(header + ACC_READ, Int32(0))
+            tcgen05_fence_after()
+            tmem_dealloc(load_shared(header + TMEM_SLOT))
 
-        # Epilogue warps
         if warp < config.epilogue_warps:
             if const_expr(config.pdl and config.prefetch > 0):
                 self.prefetch_weights(params, warp, lane)
             with cute.arch.elect_one():
                 for i in cutlass.range(warp, stages, config.epilogue_warps, unroll=1):
-                    mbarrier_init(full + 8 * i, 2)  # the weight warp and the token warp
-                    mbarrier_init(empty + 8 * i, config.sharers)  # the commits of the MMA warps
+                    mbarrier_init(header + FULL + 8 * i, 2)  # the weight warp and the token warp
+                    mbarrier_init(header + EMPTY + 8 * i, config.sharers)  # the commits of the MMA warps
                 cute.arch.mbarrier_init_fence()
             self.barriers_ready()
-            tcgen05_fence("after")
-            self.store(cta, load_shared(tmem_slot), warp, lane)
+            tcgen05_fence_after()
+            self.store(cta, load_shared(header + TMEM_SLOT), warp, lane)
 
     @cute.jit
     def load(self, cta: Cta, boxes_of: Callable, policy: str, is_last: bool):
         """As the weight or token warp, load the ring. The last of the two lets the next kernel start."""
-        at = cta.start
-        tile = self.tile_at(cta, at)
+        at, tile = cta.start, self.tile_at(cta, cta.start)
         with cute.arch.elect_one():
             for box in boxes_of(cta, tile):
                 tensormap_prefetch(box.tensormap)
@@ -802,17 +669,16 @@ class GroupGemm:
             slot, first = PipelineState(Int32(0), Int32(1)), Int32(1)  # a fresh barrier passes parity 1
             while at < cta.end:
                 boxes = boxes_of(cta, tile)
-                size = Int32(0)
-                for box in boxes:
-                    size = size + box.condition * (box.size * PAIR * (1 if box.mask is None else 2))
+                size = sum(box.condition * (box.size * PAIR * (1 if box.mask is None else 2)) for box in boxes)
                 for step in cutlass.range((tile.k + TILE_K - 1) >> 8, unroll=1):
-                    mbarrier_wait(cta.empty + 8 * slot.index, slot.phase)
-                    mbarrier_expect(cta.full + 8 * slot.index, size, 1 - cta.rank)  # the leader, for both CTAs
+                    mbarrier_wait(cta.header + EMPTY + 8 * slot.index, slot.phase)
+                    mbarrier_expect(cta.header + FULL + 8 * slot.index, size, condition=1 - cta.rank)  # the leader
                     if const_expr(self.config.pdl):  # as late as can be: whatever is computed before costs nothing
-                        wait_for_previous_kernel(first)
+                        wait_for_previous_kernel(condition=first)
                     first = Int32(0)
                     for box in boxes:
-                        to, bar = cta.ring + slot.index * cta.stage_bytes + box.offset, cta.leader + 8 * slot.index
+                        to = cta.ring + slot.index * cta.stage_bytes + box.offset
+                        bar = cta.leader + FULL + 8 * slot.index
                         tma_load(to, box.tensormap, box.at(step), bar, policy, box.condition, box.mask)
                     slot = slot.advance(cta.stages)
                 if const_expr(self.config.pdl and is_last):  # earlier takes L2 and time from these loads
@@ -821,7 +687,7 @@ class GroupGemm:
                 at = tile.next
                 tile = self.tile_at(cta, at)
             for _ in cutlass.range(cta.stages, unroll=1):  # the last commits, before the CTA may end
-                mbarrier_wait(cta.empty + 8 * slot.index, slot.phase)
+                mbarrier_wait(cta.header + EMPTY + 8 * slot.index, slot.phase)
                 slot = slot.advance(cta.stages)
 
     @cute.jit
@@ -838,72 +704,51 @@ class GroupGemm:
         while at < cta.end:
             tile = self.tile_at(cta, at)
             tokens, k, at = tile.tokens, tile.k, tile.next
-            idesc = instruction_descriptor(tokens)
+            idesc = Int32(MXF4NVF4) | tokens >> 3 << 17
             d = tmem + acc.index * (ACC_COLS - tokens)  # [256, tokens], in the first columns or in the last
             token_shift = (tile.token & 127) >> 5
             two_token_atoms = select((tile.token & 127) + tokens > 128, 1, 0)
-            mbarrier_wait(cta.acc_empty + 8 * acc.index, acc.phase)
+            mbarrier_wait(cta.header + ACC_EMPTY + 8 * acc.index, acc.phase)
             if previous + tokens > ACC_COLS:  # overlaps the other accumulator
                 other = acc.advance()
-                mbarrier_wait(cta.acc_empty + 8 * other.index, other.phase)
-            tcgen05_fence("after")
+                mbarrier_wait(cta.header + ACC_EMPTY + 8 * other.index, other.phase)
+            tcgen05_fence_after()
             for step in cutlass.range((k + TILE_K - 1) >> 8, unroll=1):
                 stage = Int64(slot.index * (cta.stage_bytes >> 4))
                 weights, weight_scales = first_weights + stage, first_weight_scales + stage
                 tokens_at, token_scales = first_tokens + stage, first_token_scales + stage
-                mbarrier_wait(cta.full + 8 * slot.index, slot.phase)
-                tcgen05_fence("after")
+                mbarrier_wait(cta.header + FULL + 8 * slot.index, slot.phase)
+                tcgen05_fence_after()
                 for j in range_constexpr(TILE_K // MMA_K):
                     sfw, sft = sfw_cols + 4 * j, sft_cols + 8 * j
                     tmem_copy_scales(sfw, weight_scales + (j * self.weight_scales_step >> 4))
                     tmem_copy_scales(sft, token_scales + (j * SF_ATOM >> 4))
                     # A predicate, not a branch around the loop: ptxas 12.9 crashes where no copy has one
                     second = token_scales + (j * SF_ATOM + SF_BYTES >> 4)
-                    tmem_copy_scales(sft + 4, second, two_token_atoms)
+                    tmem_copy_scales(sft + 4, second, condition=two_token_atoms)
                     w, t = weights + j * (MMA_K // 2 >> 4), tokens_at + j * (MMA_K // 2 >> 4)
-                    accumulate = Int32(1) if const_expr(j > 0) else step
-                    mma(d, w, t, idesc, sfw, sft + token_shift, accumulate)
-                mma_commit(cta.empty + 8 * slot.index, (1 << self.config.cluster) - 1)
+                    mma(d, w, t, idesc, sfw, sft + token_shift, Int32(1) if const_expr(j > 0) else step)
+                mma_commit(cta.header + EMPTY + 8 * slot.index, (1 << self.config.cluster) - 1)
                 slot = slot.advance(cta.stages)
-            mma_commit(cta.acc_full + 8 * acc.index, 3 << cta.sharer * PAIR)
+            mma_commit(cta.header + ACC_FULL + 8 * acc.index, 3 << cta.sharer * PAIR)
             previous = tokens
             acc = acc.advance()
         for _ in range_constexpr(2):  # the last arrivals of the pair's other CTA
-            mbarrier_wait(cta.acc_empty + 8 * acc.index, acc.phase)
+            mbarrier_wait(cta.header + ACC_EMPTY + 8 * acc.index, acc.phase)
             acc = acc.advance()
-
-    @cute.jit
-    def store_rows(self, cta: Cta, tile: Tile, d: Int32, row: Int32, first: Int32, tokens: Int32):
-        """Store a lane's weight row of an accumulator to C [weight rows, tokens rounded up to 16] by whole sectors."""
-        c = load_param(self.word(cta.params, self.addresses * tile.group + 2), Int64)
-        n = load_param(self.word(cta.params, self.sizes + 2 * tile.group) + 4)
-        inside = select(row < n, 1, 0)
-        at = c + Int64(row) * Int64((tile.m + 15 & -16) * 2) + Int64(tile.token * 2)
-        for column in cutlass.range(first, tokens, 8 * self.config.epilogue_warps, unroll=1):
-            out = tmem_load(d + column, "32x32b.x32", 32)
-            tmem_load_wait()
-            halves = [pack_half(*out[i : i + 2]) for i in range(0, 32, 2)]
-            store_sector(at + column * 2, halves[:8], inside)
-            store_sector(at + column * 2 + 32, halves[8:], inside * select(column + 16 < tokens, 1, 0))
 
     @staticmethod
     def matrix_at(lane: Int32) -> Int32:
-        """Return where in a store box the lane's row of an 8x8 matrix goes. A hook of `DualGemm`.
-
-        The row is that of token lane % 8 and weights 8 * (lane / 8); 64-byte swizzle.
-        """
+        """Return the place in a store box of token lane % 8 and 8 weights from 8 * (lane / 8) on; 64-byte swizzle."""
         return (lane & 7) * 64 + (((lane >> 3) ^ ((lane >> 1) & 3)) << 4)
 
     def low_lanes(self, cta: Cta, tile: Tile) -> Int32:
-        """Return the 16 of a warp's 32 lanes that `low` comes from, as 0 or 16 << 16. A hook of `DualGemm`."""
+        """Return the 16 of a warp's 32 lanes that `low` comes from, as 0 or 16 << 16."""
         return Int32(0)
 
     @staticmethod
     def output_matrices(low: list[Int32], high: list[Int32]) -> list[list]:
-        """Return C's 8x8 matrices [weights, tokens], by four that `store_matrix` takes. A hook of `DualGemm`.
-
-        Low and high are 16 weights x 32 tokens each; matrix j of four i has weights 8 * j and tokens 8 * i.
-        """
+        """Return C's matrices [8 weights, 8 tokens], by tokens and then weights; low and high are [16, 32] each."""
         return [[x[4 * i + j :][:2] for x in (low, high) for j in (0, 2)] for i in range(4)]
 
     @cute.jit
@@ -912,7 +757,7 @@ class GroupGemm:
         config = self.config
         quarter, half = warp & 3, warp >> 2  # of the lanes, of the columns
         store_at = cta.ring + cta.stages * cta.stage_bytes + warp * (config.store_boxes * self.store_box)
-        matrix_at = self.matrix_at(lane)
+        matrix_at, policy = self.matrix_at(lane), CACHE_POLICY[config.store_policy]
         at, acc, store_box = cta.start, PipelineState(Int32(0), Int32(0)), Int32(0)
         while at < cta.end:
             tile = self.tile_at(cta, at)
@@ -921,79 +766,57 @@ class GroupGemm:
             low_lanes = self.low_lanes(cta, tile)
             tokens = minimum(tile.tokens, tile.m - token)
             tokens = select((quarter * 32 >= first) & (quarter * 32 < first + tile.rows), tokens, 0)
-            if const_expr(not config.fresh_outputs):
-                tensormap_prefetch(self.tensormap(cta.params, self.scales_operand + 2, tile.group))
+            c = self.tensormap(cta.params, self.scales_operand + 2, tile.group)
+            tensormap_prefetch(c)
             d = tmem + (quarter << 21) + acc.index * (ACC_COLS - tile.tokens)
-            mbarrier_wait(cta.acc_full + 8 * acc.index, acc.phase)
-            tcgen05_fence("after")
-            if const_expr(config.fresh_outputs):
-                self.store_rows(cta, tile, d, row + lane, half * 32, tokens)
-            else:
-                for column in cutlass.range(half * 32, tokens, 8 * config.epilogue_warps, unroll=1):
-                    low = tmem_load(d + low_lanes + column)  # [16 lanes, 32 columns]
-                    high = tmem_load(d + (16 << 16) - low_lanes + column)  # the other 16 lanes
-                    tmem_load_wait()
-                    matrices = self.output_matrices(low, high)
-                    if lane == 0:
-                        cute.arch.cp_async_bulk_wait_group(config.store_boxes - 1, read=True)
-                    cute.arch.sync_warp()
-                    for i, four in enumerate(matrices):
-                        store_matrix(store_at + store_box + matrix_at + i * 512, [pack_half(*x) for x in four])
-                    cute.arch.fence_proxy("async.shared", space="cta")
-                    cute.arch.sync_warp()
-                    c = self.tensormap(cta.params, self.scales_operand + 2, tile.group)
-                    if lane == 0:
-                        tma_store(c, row, token + column, store_at + store_box, config.store_policy)
-                    store_box = store_box ^ ((config.store_boxes - 1) * self.store_box)
-            tcgen05_fence("before")
+            mbarrier_wait(cta.header + ACC_FULL + 8 * acc.index, acc.phase)
+            tcgen05_fence_after()
+            for column in cutlass.range(half * 32, tokens, 8 * config.epilogue_warps, unroll=1):
+                low = tmem_load(d + low_lanes + column)  # [16 lanes, 32 columns]
+                high = tmem_load(d + (16 << 16) - low_lanes + column)  # the other 16 lanes
+                tmem_load_wait()
+                matrices = self.output_matrices(low, high)
+                if lane == 0:
+                    cute.arch.cp_async_bulk_wait_group(config.store_boxes - 1, read=True)
+                cute.arch.sync_warp()
+                for i, four in enumerate(matrices):
+                    store_matrix(store_at + store_box + matrix_at + i * 512, *(pack_half(*x) for x in four))
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.sync_warp()
+                if lane == 0:
+                    tma_store(c, row, token + column, store_at + store_box, policy)
+                store_box = store_box ^ ((config.store_boxes - 1) * self.store_box)
+            tcgen05_fence_before()
             cute.arch.sync_warp()
             if lane == 0:
-                mbarrier_arrive(cta.leader + (cta.acc_empty - cta.full) + 8 * acc.index)
+                mbarrier_arrive(cta.leader + ACC_EMPTY + 8 * acc.index)
             acc = acc.advance()
         if lane == 0:
             for other in range_constexpr(PAIR):
-                mbarrier_arrive_at(cta.acc_read, cta.sharer * PAIR + other)
+                mbarrier_arrive(map_shared(cta.header + ACC_READ, cta.sharer * PAIR + other))
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
 # ----------------------------------------------------------------------------------------------------------------- host
-# A Plan is the Launches of a problem under one Config, one for every MAX_GROUPS groups.
 
 
-class Operand(NamedTuple):
-    """Says what a tensor of a call must be."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]  # in elements; the last one is from batch to batch
-
-    @classmethod
-    def fp4(cls, name: str, rows: int, k: int, batches: int = 1) -> "Operand":
-        """Return that of an FP4 matrix, two elements a byte, K contiguous."""
-        return cls(name, torch.float4_e2m1fn_x2, (rows, k // 2, batches), (k // 2, 1, rows * k // 2))
-
-    @classmethod
-    def scales(cls, name: str, rows: int, k: int, batches: int = 1) -> "Operand":
-        """Return that of reordered scale factors."""
-        blocks = -(-rows // 128)
-        strides = (16, 4, 8 * k, 1, SF_ATOM, 8 * k * blocks)
-        return cls(name, torch.float8_e4m3fn, (32, 4, blocks, 4, k // MMA_K, batches), strides)
-
-    @classmethod
-    def output(cls, name: str, m: int, n: int, batches: int = 1) -> "Operand":
-        """Return that of C."""
-        return cls(name, torch.float16, (m, n, batches), (n, 1, m * n))
+def gemm_operands(names: list[str], m: int, n: int, k: int, batches: int = 1) -> dict[str, torch.Tensor]:
+    """Return tensors without memory that are what A, each B, C, SFA and the SFB of each B must be, by these names."""
+    empty, rows = partial(torch.empty, device="meta"), [m] + [n] * (len(names) // 2 - 1)
+    matrices = [empty(batches, x, k // 2, dtype=torch.float4_e2m1fn_x2).permute(1, 2, 0) for x in rows]
+    output = empty(batches, m, n, dtype=torch.float16).permute(1, 2, 0)
+    atoms = [empty(batches, -(-x // 128), k // MMA_K, 32, 4, 4, dtype=torch.float8_e4m3fn) for x in rows]
+    return dict(zip(names, [*matrices, output, *(x.permute(3, 4, 1, 5, 2, 0) for x in atoms)], strict=True))
 
 
 class Operands:
-    """Checks the tensors of a call, all together, and reads their addresses.
+    """Checks the tensors of a call and reads their addresses.
 
-    Tensors are compared with those that were accepted last, in types, devices, shapes and strides, by the C++ code that
-    torch.compile has for this question; Python looks at them if they differ, or if torch no longer has that code.
+    The C++ code that torch.compile has for this question compares their types, devices, shapes and strides with those
+    that were accepted last; Python looks at them if they differ, or if torch no longer has that code.
     """
 
-    def __init__(self, contents: str, operands: list[Operand]):
+    def __init__(self, contents: str, operands: dict[str, torch.Tensor]):
         self.contents, self.operands, self.guards = contents, operands, None
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[int]:
@@ -1015,25 +838,26 @@ class Operands:
         device = torch.device("cpu")  # where an emulated B200 has its memory
         if torch.cuda.is_available() and torch.cuda.get_device_capability() == (10, 0):
             device = torch.device("cuda", torch.cuda.current_device())
-        for (name, dtype, shape, strides), t in zip(self.operands, tensors):
+        for (name, wanted), t in zip(self.operands.items(), tensors):
             matters = [size > 1 and t.numel() > 0 for size in t.shape]  # which strides
-            for what, is_, must in (
-                ("type", t.dtype, dtype),
+            strides = [(*itertools.compress(x.stride(), matters),) for x in (t, wanted)]
+            for what, has, must in (
+                ("type", t.dtype, wanted.dtype),
                 ("device", t.device, device),
-                ("shape", (*t.shape,), shape),
-                ("strides", (*itertools.compress(t.stride(), matters),), (*itertools.compress(strides, matters),)),
+                ("shape", (*t.shape,), (*wanted.shape,)),
+                ("strides", *strides),
             ):
-                if is_ != must:
-                    raise ValueError(f"{name} has {what} {is_}, but must have {must}")
+                if has != must:
+                    raise ValueError(f"{name} has {what} {has}, but must have {must}")
 
 
-@functools.cache
+@cache
 def compiled(kernel: type[GroupGemm], groups: int, config: Config):
     """Compile the kernel for this many groups: 2 to 5 seconds the first time."""
     return cute.compile(kernel(groups, config), make_ptr(Int64, 16, cute.AddressSpace.generic))
 
 
-@functools.cache
+@cache
 def clusters_at_once(size: int) -> int:
     """Return how many clusters of so many CTAs the GPU runs at once, one CTA per SM; SMs of a GPC are left over."""
     if torch.cuda.is_available():
@@ -1059,7 +883,7 @@ class Launch:
         for g, ((m, n, k), width) in enumerate(zip(sizes, widths)):
             for token in range(0, m, width * config.sharers):
                 tokens = round_up(min(width, m - token), 32) // PAIR * config.token_cost // 100
-                segments.append((pack_position(g, token, 0), gemm.rows_per_cta(n), tokens, k))
+                segments.append((g << 48 | token << 24, gemm.rows_per_cta(n), tokens, k))
         ranges = partition(segments, config.sms // config.cluster, config.gran)
 
         token_bytes = round_up(max(widths) // PAIR, config.token_box) * TILE_K // 2
@@ -1097,36 +921,28 @@ def chunks(items) -> list:
 
 
 class Plan:
-    """The launches of a group GEMM under one Config. Its tensors are all (a, b, c), then all (sfa, sfb)."""
+    """A group GEMM under one Config, launched by MAX_GROUPS groups. Its tensors: a, b, c, sfa and sfb of each group."""
+
+    contents = "each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)"
 
     def __init__(self, sizes: tuple[tuple[int, int, int, int], ...], config: Config):
-        abc, scales, of_scales = [], [], 3 * len(sizes)
+        operands, names = {}, ("a", "b", "c", "reordered sfa", "reordered sfb")
         for g, (m, n, k, _) in enumerate(sizes):
-            abc += Operand.fp4(f"group {g}: a", m, k), Operand.fp4(f"group {g}: b", n, k)
-            abc += [Operand.output(f"group {g}: c", m, n)]
-            scales += [Operand.scales(f"group {g}: reordered {x}", rows, k) for x, rows in (("sfa", m), ("sfb", n))]
-        contents = "each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)"
-        self.operands = Operands(contents, abc + scales)
-        self.outputs, self.launches = slice(2, of_scales, 3), []  # and which of the addresses a launch takes
+            operands |= gemm_operands([f"group {g}: {name}" for name in names], m, n, k)
+        self.operands = Operands(self.contents, operands)
+        self.launches = []  # and which of the addresses each takes
         for chunk in chunks([g for g, (m, *_) in enumerate(sizes) if m]):
-            taken = [i for g in chunk for i in (3 * g, 3 * g + 1, 3 * g + 2, of_scales + 2 * g, of_scales + 2 * g + 1)]
+            taken = [5 * g + i for g in chunk for i in range(5)]
+            if taken[-1] - taken[0] < len(taken):  # no group between them is empty: a slice takes less time
+                taken = [slice(taken[0], taken[-1] + 1)]
             self.launches.append((Launch(GroupGemm, [sizes[g][:3] for g in chunk], config), itemgetter(*taken)))
-        self.fresh, self.elements = [], 0  # shape, strides and first element of each new output; all elements
-        for m, n, *_ in sizes if config.fresh_outputs else ():
-            pitch = round_up(m, 16)
-            self.fresh.append(((m, n, 1), (1, pitch, n * pitch), self.elements))
-            self.elements += n * pitch
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Launch and return C of each group; a ValueError unless the tensors are as they must be."""
-        addresses, outputs = self.operands(tensors), tensors[self.outputs]
-        if self.fresh:
-            memory = torch.empty(self.elements, dtype=torch.float16, device=tensors[0].device)
-            outputs = [memory.as_strided(*of_output) for of_output in self.fresh]
-            addresses[self.outputs] = [c.data_ptr() for c in outputs]
+        addresses = self.operands(tensors)
         for launch, taken in self.launches:
             launch(taken(addresses))
-        return outputs
+        return tensors[2::5]
 
 
 # --------------------------------------------------------------------------------------------------------------- tuning
@@ -1146,13 +962,13 @@ def on_b200(tensor: torch.Tensor) -> bool:
 
 def timed(plan: Plan, sets: list[list[torch.Tensor]], scratch: torch.Tensor) -> float:
     """Return the milliseconds of a call with each set of tensors, back to back, nothing of them in the L2."""
-    outputs, (start, end) = [], (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     for i in range(FLUSHES):
         scratch.fill_(i)
     start.record()
     for tensors in sets:
-        outputs.append(plan(tensors))  # which are kept: none lies where another was
+        plan(tensors)
     end.record()
     end.synchronize()
     return start.elapsed_time(end)
@@ -1234,7 +1050,7 @@ def check_size(name: str, x: int, multiple: int, least: int, most: int) -> None:
         raise ValueError(f"{name} is {x}, but must be a multiple of {multiple} from {least} to {most}")
 
 
-@functools.lru_cache(maxsize=64)
+@lru_cache(maxsize=64)
 def plan(sizes: tuple[tuple[int, int, int, int], ...]) -> Autotuner:
     """Plan a group GEMM for the (M, N, K, L) of each group; a ValueError unless the kernel does them."""
     if not sizes:
@@ -1246,7 +1062,7 @@ def plan(sizes: tuple[tuple[int, int, int, int], ...]) -> Autotuner:
             check_size(f"group {g}: {name}", x, *rule)
     ms, ns, ks, _ = zip(*sizes)
     shape = (ms, ns[0], ks[0]) if len(set(ns)) == len(set(ks)) == 1 else None
-    return Autotuner(functools.partial(Plan, sizes), CONFIG_MAP.get(shape, (DEFAULT,)))
+    return Autotuner(partial(Plan, sizes), CONFIG_MAP.get(shape, (DEFAULT,)))
 
 
 def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
@@ -1255,10 +1071,12 @@ def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
     The lists are over the groups, of (a, b, c), (sfa, sfb), (reordered sfa, reordered sfb), (M, N, K, 1), with
       a [M, K/2, 1] and b [N, K/2, 1] float4_e2m1fn_x2 with K contiguous, c [M, N, 1] float16 with N contiguous,
       reordered scales [32, 4, ceil(MN/128), 4, K/64, 1] float8_e4m3fn in blocks of 512 contiguous bytes.
-    Writes and returns the given c tensors, or returns new ones (Config.fresh_outputs).
-    M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
+    Writes and returns the given c tensors. M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
     """
-    return plan(tuple(map(tuple, sizes)))([*itertools.chain.from_iterable(abc), *itertools.chain.from_iterable(scales)])
+    if not len(abc) == len(scales) == len(sizes):
+        raise ValueError(Plan.contents)
+    of_groups = itertools.chain.from_iterable(zip(abc, scales))
+    return plan(tuple(map(tuple, sizes)))([*itertools.chain.from_iterable(of_groups)])
 
 
 # ------------------------------------------------------------------------------------------------------------ dual GEMM
@@ -1269,31 +1087,23 @@ DUAL_OPERANDS = tuple("a b1 b2 sfa sfb1 sfb2 sfa_permuted sfb1_permuted sfb2_per
 MAX_DISTANCE = 2**40  # bytes from B1 to B2, above the stride of a tensormap
 
 DUAL_DEFAULT = replace(TUNED, epilogue_warps=8, prefetch=2, **NO_POLICY)
-DUAL_CHANGES = {"prefetch": 0}, {"prefetch": 6}, {"epilogue_warps": 4}, {"weight_policy": FIRST, "token_policy": LAST}
+DUAL_CHANGES = {"prefetch": 0}, {"prefetch": 6}, {"epilogue_warps": 4}, WEIGHTS_FIRST
 
-# M, N, K of a benchmark case of the dual GEMM -> its Configs; every other problem runs on DUAL_DEFAULT. Token tiles
-# such that one for each pair of CTAs is enough: 64, 64, 72 and 72 tiles of 128 rows of both B.
-DUAL_CONFIG_MAP: dict[tuple[int, int, int], tuple[Config, ...]] = {
-    (256, 4096, 7168): candidates(replace(DUAL_DEFAULT, tokens=128), *DUAL_CHANGES),
-    (512, 4096, 7168): candidates(replace(DUAL_DEFAULT, tokens=256), *DUAL_CHANGES),
-    (256, 3072, 4096): candidates(replace(DUAL_DEFAULT, tokens=96), *DUAL_CHANGES),
-    (512, 3072, 7168): candidates(replace(DUAL_DEFAULT, tokens=192), *DUAL_CHANGES),
-}
+# M, N, K of a benchmark case of the dual GEMM -> widest token tile such that each pair of CTAs has at most one tile of
+# 128 rows of both B: there are 64, 64, 72 and 72. Every other problem runs on DUAL_DEFAULT.
+DUAL_TOKENS = {(256, 4096, 7168): 128, (512, 4096, 7168): 256, (256, 3072, 4096): 96, (512, 3072, 7168): 192}
+DUAL_CONFIG_MAP = {x: candidates(replace(DUAL_DEFAULT, tokens=n), DUAL_CHANGES) for x, n in DUAL_TOKENS.items()}
 
-
-def silu_times(gate: Int32, up: Int32) -> Int32:
-    """Compute gate / (1 + exp(-gate)) * up of f32 bit patterns by ex2.approx (9.7.3.21) and rcp.approx (9.7.3.13).
-
-    silu alone, over all f32 on an H200: within 2^-17.9 for |gate| < 87, and 1.1e-36 off below: zero in fp16.
-    """
-    text = """{ .reg .f32 x;
+# gate / (1 + exp(-gate)) * up of f32 bit patterns by ex2.approx (9.7.3.21) and rcp.approx (9.7.3.13): gate, up.
+# silu alone, over all f32 on an H200: within 2^-17.9 for |gate| < 87, and 1.1e-36 off below: zero in fp16.
+SILU_TIMES = """{ .reg .f32 x;
         mul.f32 x, $1, 0fBFB8AA3B;
         ex2.approx.ftz.f32 x, x;
         add.f32 x, x, 0f3F800000;
         rcp.approx.ftz.f32 x, x;
         mul.f32 x, x, $1;
         mul.f32 $0, x, $2; }"""  # 0fBFB8AA3B = -log2(e)
-    return Int32(ptx(text, "=r,r,r", gate, up, result="i32"))
+silu_times = partial(ptx, SILU_TIMES, "=r,r,r")
 
 
 def dual_fp4_tensormap(low: Int64, high: Int64, rows: Int32, k: Int32, box_rows: int):
@@ -1303,8 +1113,8 @@ def dual_fp4_tensormap(low: Int64, high: Int64, rows: Int32, k: Int32, box_rows:
     16 rows of the low matrix, the same of the high one, the next 16 of the low, ...; 128-byte swizzle.
     """
     k, distance, box = cute.assume(k, 32), cute.assume((high - low) * 2, 32), (TILE_K, 16, 2, box_rows // 32)
-    layout = swizzled(tcgen05.SmemLayoutAtomKind.K_SW128, Float4E2M1FN, (box_rows, TILE_K))
-    layout = cute.composition(layout, cute.make_layout(box, stride=(box_rows, 1, 16, 32)))
+    rows_in_turn = cute.make_layout(box, stride=(box_rows, 1, 16, 32))
+    layout = cute.composition(swizzled(128, Float4E2M1FN, (box_rows, TILE_K)), rows_in_turn)
     return tma_atom(Float4E2M1FN, low, (k, 32, 2, rows // 32), (1, k, distance, k * 32), layout, box)
 
 
@@ -1333,10 +1143,6 @@ class DualGemm(GroupGemm):
     weight_scales_step = SF_ATOM // 4
     store_box = STORE_BOX // 2
 
-    def __init__(self, groups: int, config: Config):
-        assert config.sharers == 1 and not config.fresh_outputs
-        super().__init__(groups, config)
-
     def tma_atoms(self, addresses: list[Int64], m: Int32, n: Int32, k: Int32) -> list:
         """Make the TMA atoms of a group's operands: those of the group GEMM with both B in one, and the high SFB's."""
         (a, low, c, sfa, sf_low, high, sf_high, _), config = addresses, self.config
@@ -1357,12 +1163,12 @@ class DualGemm(GroupGemm):
 
     def weight_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
         """Return the loads of both B, 16 rows of each from each 32 of the tile's, and of their scales."""
-        y, offset, sizes = tile.row, (tile.row & 127) * (TILE_K // 2), self.config.weight_boxes
+        y, offset = tile.row, (tile.row & 127) * (TILE_K // 2)
 
         def at(row):
             return lambda step: (step * TILE_K, 16 * cta.rank, 0, row >> 5)
 
-        boxes = self.boxes(cta.params, 0, tile.group, offset, y, tile.rows, sizes, TILE_M, at)
+        boxes = self.boxes(cta, tile, 0, self.config.weight_boxes, offset, y, tile.rows, at)
         half, at_scales = SF_BYTES // 2, lambda step: (0, step * (TILE_K // MMA_K), 2 * cta.rank, y >> 7)
         for i, operand in enumerate((0, 3)):
             scales = self.tensormap(cta.params, self.scales_operand + operand, tile.group)
@@ -1371,7 +1177,7 @@ class DualGemm(GroupGemm):
 
     @staticmethod
     def matrix_at(lane: Int32) -> Int32:
-        """Return the place of token lane % 8 + 8 * (lane / 16), weights 8 * (lane / 8 % 2); 32-byte swizzle."""
+        """Return that of token lane % 8 + 8 * (lane / 16) and 8 weights from 8 * (lane / 8 % 2) on; 32-byte swizzle."""
         return (lane & 7) * 32 + (lane >> 4) * 256 + ((((lane >> 3) ^ (lane >> 2)) & 1) << 4)
 
     def low_lanes(self, cta: Cta, tile: Tile) -> Int32:
@@ -1386,16 +1192,15 @@ class DualGemm(GroupGemm):
 
 
 class DualPlan(Plan):
-    """The launches of a dual GEMM under one Config. Every batch is a group."""
+    """A dual GEMM under one Config. Every batch is a group."""
 
     contents = f"the dual GEMM's data must be the tensors {', '.join(DUAL_OPERANDS)}"
 
     def __init__(self, m: int, n: int, k: int, batches: int, config: Config):
-        operands = [Operand.fp4(name, rows, k, batches) for name, rows in (("a", m), ("b1", n), ("b2", n))]
-        operands += [Operand.output("c", m, n, batches), Operand.scales("sfa_permuted", m, k, batches)]
-        operands += [Operand.scales(name, n, k, batches) for name in ("sfb1_permuted", "sfb2_permuted")]
+        assert config.sharers == 1
+        operands = gemm_operands([*DUAL_OPERANDS[:3], "c", *DUAL_OPERANDS[6:9]], m, n, k, batches)
         self.operands = Operands(self.contents, operands)
-        self.steps = [x.strides[-1] * x.dtype.itemsize for x in operands]  # bytes from batch to batch
+        self.steps = [x.stride(-1) * x.itemsize for x in operands.values()]  # bytes from batch to batch
         self.launches = [(Launch(DualGemm, [(m, n, k)] * len(part), config), part) for part in chunks(range(batches))]
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -1412,13 +1217,12 @@ class DualPlan(Plan):
         return tensors[3:4]
 
 
-@functools.lru_cache(maxsize=64)
+@lru_cache(maxsize=64)
 def dual_plan(m: int, n: int, k: int, batches: int) -> Autotuner:
     """Plan a dual GEMM of these sizes; a ValueError unless the kernel does them."""
     for name, x, multiple in (("M", m, 1), ("N", n, 32), ("K", k, 64), ("L", batches, 1)):
         check_size(name, x, multiple, multiple, MAX_SIZE)
-    configs = DUAL_CONFIG_MAP.get((m, n, k), (DUAL_DEFAULT,))
-    return Autotuner(functools.partial(DualPlan, m, n, k, batches), configs)
+    return Autotuner(partial(DualPlan, m, n, k, batches), DUAL_CONFIG_MAP.get((m, n, k), (DUAL_DEFAULT,)))
 
 
 def dual_gemm(a, b1, b2, _sfa, _sfb1, _sfb2, sfa, sfb1, sfb2, c) -> torch.Tensor:

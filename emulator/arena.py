@@ -16,6 +16,7 @@ import numpy as np
 
 BASE = 0x2000_0000_0000  # far from where Linux puts libraries, stacks and heaps
 PAGE = mmap.PAGESIZE
+CHUNK = 2**24  # bytes that are copied at once
 # linux/mman.h, linux/fcntl.h, linux/falloc.h
 MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE = 0x10, 0x100000, 0x4000
 F_ADD_SEALS, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 1, 2, 4
@@ -40,10 +41,17 @@ class Arena:
 
     @classmethod
     def create(cls, size: int) -> Arena:
-        fd = os.memfd_create("device memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, size)
-        fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW)
-        return cls(fd, size)
+        return cls(_memory(size), size)
+
+    def renew(self) -> None:
+        """Move what it holds into memory that no other process has mapped, or can map."""
+        old, parts = self.fd, list(self.data(BASE, self.size))
+        self.fd = _memory(self.size)
+        for first, end in parts:
+            for at in range(first - BASE, end - BASE, CHUNK):
+                os.pwrite(self.fd, os.pread(old, min(CHUNK, end - BASE - at), at), at)
+        self._map(BASE, self.size, BASE, MAP_FIXED)
+        os.close(old)
 
     def view(self, address: int, size: int) -> np.ndarray:
         """uint8 [size], live. Raises ValueError for what does not lie inside."""
@@ -69,6 +77,14 @@ class Arena:
         """Make a range zeros again, which cost no memory. Both numbers are multiples of PAGE."""
         if size and _libc.fallocate(self.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, address - BASE, size) < 0:
             raise OSError(ctypes.get_errno(), "fallocate")
+
+
+def _memory(size: int) -> int:
+    """Return a file descriptor of so much memory, whose size nobody can change."""
+    fd = os.memfd_create("device memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW)
+    return fd
 
 
 class Heap:

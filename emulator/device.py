@@ -69,11 +69,12 @@ class LoadedModule:
         return found
 
     def _initialise(self, places: dict[str, int]) -> None:
-        """Write addresses of variables into others that are initialised with them; those of functions stay 0."""
+        """Write addresses of variables and of functions into the variables that are initialised with them."""
+        known = self.module.pointers | places
         for v in self.module.variables.values():
             for at, name, behind in v.addresses if v.name in places else ():
-                if name in places:
-                    ctypes.c_uint64.from_address(places[v.name] + at).value = places[name] + behind
+                if name in known:
+                    ctypes.c_uint64.from_address(places[v.name] + at).value = known[name] + behind
 
     def program(self, kernel: str) -> Program:
         if kernel not in self.programs:
@@ -260,7 +261,7 @@ class Device:
 
     def share(self, array: np.ndarray) -> None:
         """Let kernels of all devices access an array that one has adopted."""
-        region = self._region_at(array.ctypes.data, 1)
+        region = self.region_at(array.ctypes.data, 1)
         for memory in self.memories:
             memory.share(region)
 
@@ -286,7 +287,7 @@ class Device:
         memory = self.memories[device]
         return memory.starts_at(address) and memory.at_or_before(address).device != HOST
 
-    def _region_at(self, address: int, size: int) -> Region | None:
+    def region_at(self, address: int, size: int) -> Region | None:
         """Return the region, of any device's memory, that holds the whole range; None if none does."""
         return next((m.find(address, size, False) for m in self.memories if m.covers(address, size)), None)
 
@@ -330,7 +331,7 @@ class Device:
     def lend(self, owner: object, address: int, size: int, name: str) -> None:
         """Let the current device access what it is passed: memory of its own, as long as there is an owner, or of
         another device."""
-        region = self._region_at(address, size)
+        region = self.region_at(address, size)
         if region is None:
             region = self.memory.register(address, size, self.named(name))
             region.device, region.peers = self.index, True  # others may be passed it later

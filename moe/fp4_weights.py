@@ -1,18 +1,24 @@
-"""`pack_nvfp4` and `pack_mxfp4`: a checkpoint's e2m1 weights and scales in the order in which the kernel reads them.
+"""`pack_nvfp4` and `pack_mxfp4`: a checkpoint's e2m1 weights and scales in the order that a GPU's kernels read.
 
-Packed b is uint8 [E, N/64, K/64, 2048] and b_scale uint8 [E, N/64, K/64, 256]: tiles of 64 weight rows x 64 of K, in
-which what a thread needs lies side by side (moe/kernels/dequantise.py). They take as many bytes as the checkpoint's
-(MXFP4: 4.5 bits a weight, not 4.25) and have shapes that those do not have, so that neither is taken for the other.
+For Hopper packed b is uint8 [E, N/64, K/64, 2048] and b_scale uint8 [E, N/64, K/64, 256]: tiles of 64 weight rows x 64
+of K, in which what a thread needs lies side by side (moe/kernels/dequantise.py). For Blackwell b is as it was, but for
+signs, and b_scale uint8 [E, N/128, K/64, 512]: the scales of 128 weight rows x 64 of K as tcgen05.cp copies them,
+[row % 32, row / 32, K / 16] (PTX ISA, 9.7.16.10.7). They take as many bytes as the checkpoint's (MXFP4: 4.5 bits a
+weight, not 4.25), and b_scale has a shape that neither the checkpoint's nor the other GPU's has, so that none is taken
+for another.
 """
 
 import torch
 
+from moe.device import current_device, device_of
 from moe.kernels.dequantise import EXPONENT_OF_ONE, NAN_SCALE, PLACES
 from moe.operands import MAX_ROWS, complain, contiguous, require
 from moe.problem import E4M3, F32
 
 U8 = torch.uint8
 TILE = 64  # weight rows, and K
+ATOM_ROWS, ATOM = 128, 512  # weight rows, and bytes, of the scales that tcgen05.cp copies at once
+HOPPER, BLACKWELL = (9, 0), (10, 0)  # compute capabilities
 LARGEST_EXPONENT = 30  # of a scale's byte that is no NaN
 
 
@@ -21,21 +27,35 @@ def pack_nvfp4(
     b_scale: torch.Tensor,
     weight_scale_2: torch.Tensor | None = None,
     weight_global_scale: torch.Tensor | None = None,
+    *,
+    capability: tuple[int, int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Pack NVFP4 weights in place; return b, b_scale and b_global for grouped_gemm_nvfp4, the first two in b's and
     b_scale's memory.
 
     b uint8 [E, N, K/2]: two e2m1 a byte, the one of lower k in the lower half. b_scale e4m3 [E, N, K/16], of any sign.
-    N and K are multiples of 64. The global scale is f32 [E], or of one element for all, by the name that checkpoints
-    give it: weight_scale_2 (ModelOpt) is multiplied, weight_global_scale (compressed-tensors) divides; neither: 1.
+    N and K are multiples of 64, for Blackwell N one of 128. capability: the compute capability of the GPU that is to
+    read them, (9, 0) or (10, 0), as torch.cuda.get_device_capability gives it; by default that of the GPU that b is on,
+    or, if b is on the CPU, torch's current one. Other GPUs' calls refuse what is packed for one.
+    The global scale is f32 [E], or of one element for all, by the name that checkpoints give it: weight_scale_2
+    (ModelOpt) is multiplied, weight_global_scale (compressed-tensors) divides; neither: 1.
     moe.experts takes those of W13 as [E, 2], too, of the first half of its rows and of the second.
     Needs memory for a few copies of one expert meanwhile. ValueError, and nothing is written, if an operand is not so.
     """
     experts, n, k = sizes_of(b)
+    blackwell = reader(b, capability) == BLACKWELL
+    if blackwell:
+        require("b", "N", n, ATOM_ROWS, ATOM_ROWS, MAX_ROWS)
     expected = contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", E4M3, experts, n, k // 16)
     complain((b, b_scale), expected, (b, "b"))
     b_global = global_scale(b, experts, weight_scale_2, weight_global_scale)
     of_scales = b_scale.view(U8)
+    if blackwell:
+        for e in range(experts):
+            of_blocks = b[e].view(n, k // 16, 8)
+            of_blocks.copy_(torch.where((of_scales[e] >> 7 != 0)[..., None], of_blocks ^ 0x88, of_blocks))
+            of_scales[e].view(-1).copy_(scale_atoms(of_scales[e] & 0x7F).view(-1))
+        return b, of_scales.view(experts, n // ATOM_ROWS, k // TILE, ATOM), b_global
     for e in range(experts):
         signs, bytes_of = nvfp4_scales(b_scale[e].float())
         tile = tiles(adjusted(b[e], signs, bytes_of == 0))
@@ -45,12 +65,17 @@ def pack_nvfp4(
     return b.view(*shape, 2048), of_scales.view(*shape, 256), b_global
 
 
-def pack_mxfp4(b: torch.Tensor, b_scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def pack_mxfp4(
+    b: torch.Tensor, b_scale: torch.Tensor, *, capability: tuple[int, int] | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Pack MXFP4 weights; return b, in b's memory, b_scale, in new memory, and b_global for grouped_gemm_nvfp4.
 
     b as of pack_nvfp4; b_scale uint8 [E, N, K/32]: e8m0, 2^(x - 127), 255 is NaN. ValueError, and nothing is written,
-    if an operand is not so, or if scales of an expert's weights that are not 0 span more than 2^30.
+    if an operand is not so, if scales of an expert's weights that are not 0 span more than 2^30, or if the GPU is no
+    Hopper.
     """
+    if reader(b, capability) != HOPPER:
+        raise ValueError(f"MXFP4 weights are read by GPUs of compute capability {HOPPER} alone, not by {BLACKWELL}")
     experts, n, k = sizes_of(b)
     expected = contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", U8, experts, n, k // 32)
     complain((b, b_scale), expected, (b, "b"))
@@ -72,6 +97,25 @@ def pack_mxfp4(b: torch.Tensor, b_scale: torch.Tensor) -> tuple[torch.Tensor, to
         b[e].view(-1).copy_(tiles(b[e]).view(-1))
     b_global = torch.exp2((largest - 127 - (LARGEST_EXPONENT - EXPONENT_OF_ONE)).double()).float()
     return b.view(*shape, 2048), packed, b_global
+
+
+def reader(b: torch.Tensor, capability: tuple[int, int] | None = None) -> tuple[int, int]:
+    """The compute capability of the GPU that is to read b: the one given, else that of b's GPU or the current one."""
+    if capability is None and isinstance(b, torch.Tensor):
+        try:
+            capability = device_of(b.device if b.device.type == "cuda" else current_device(), "b").capability
+        except ValueError as error:
+            raise ValueError("b is on no GPU, nor has torch one: capability must say which is to read it") from error
+    if capability not in (HOPPER, BLACKWELL):
+        raise ValueError(f"capability is {capability}, but must be {HOPPER} or {BLACKWELL}")
+    return capability
+
+
+def packed_for(b: torch.Tensor) -> tuple[int, int] | None:
+    """The compute capability of the GPU that weights b may be packed for, by their dimensions; None if for none."""
+    if not isinstance(b, torch.Tensor) or b.dtype is not U8:
+        return None
+    return {3: BLACKWELL, 4: HOPPER}.get(b.dim())
 
 
 def sizes_of(b: torch.Tensor) -> tuple[int, int, int]:
@@ -136,3 +180,9 @@ def scale_tiles(byte: torch.Tensor) -> torch.Tensor:
     n, k = byte.shape
     shaped = byte.view(n // TILE, 4, 2, 8, k // 4, 4).permute(0, 4, 1, 3, 2, 5)
     return shaped.reshape(n // TILE, k // 4, 256)
+
+
+def scale_atoms(byte: torch.Tensor) -> torch.Tensor:
+    """Bytes of scales [N, K/16] as [N/128, K/64, row % 32, row / 32, step]."""
+    n, k = byte.shape
+    return byte.view(n // ATOM_ROWS, 4, 32, k // 4, 4).permute(0, 3, 2, 1, 4).reshape(n // ATOM_ROWS, k // 4, ATOM)

@@ -91,20 +91,20 @@ class Plan:
         """
         self.expected, self.aligned, self.choose, self.sizes = expected, aligned, choose, sizes
         self.dtypes = tuple(x.dtype for x in self.expected)
-        self.shapes = tuple(self.expected[i].shape for i in (1, 3, 4, 5))
+        self.shapes = tuple(x.shape for x in self.expected[1:])
         self.out_shape, self.total_m = sizes[:2], sizes[0]
         self.device, self.index, self.gpu = device, device.index, device_of(device, "a")
         self.indexed = self.gpu.indexed
         self.launcher = self.words = None
 
-    def __call__(self, tensors: tuple) -> None:
-        """Launch; ValueError unless the tensors are as they must be."""
+    def __call__(self, tensors: tuple, *more: int) -> None:
+        """Launch; ValueError unless the tensors are as they must be. more: what `launch` takes beside them."""
         a, a_scale, b, b_scale, m_indptr, out = tensors
         index = self.index
-        try:  # the shapes of a and b led here
+        try:  # the shape of a led here
             right = (
                 (a.dtype, a_scale.dtype, b.dtype, b_scale.dtype, m_indptr.dtype, out.dtype) == self.dtypes
-                and (a_scale.shape, b_scale.shape, m_indptr.shape, out.shape) == self.shapes
+                and (a_scale.shape, b.shape, b_scale.shape, m_indptr.shape, out.shape) == self.shapes
                 and a.get_device() == a_scale.get_device() == b.get_device() == b_scale.get_device() == index
                 and m_indptr.get_device() == out.get_device() == index
                 and a.is_contiguous() and a_scale.is_contiguous() and b.is_contiguous() and b_scale.is_contiguous()
@@ -124,7 +124,11 @@ class Plan:
                 made = launcher(self.device, self.choose(self.gpu.capability, total_m, experts, n, k))
                 self.words = made.words(made.grid, *self.sizes)
                 self.launcher = made  # last, as other threads look at it
-            self.launcher.launch(found, self.words)
+            self.launch(found, more)
+
+    def launch(self, found: Sequence[int], more: tuple[int, ...]) -> None:
+        """Launch with the operands at these addresses."""
+        self.launcher.launch(found, self.words)
 
 
 @functools.lru_cache(maxsize=4096)

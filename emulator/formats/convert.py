@@ -84,14 +84,14 @@ def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False
 
 def to_f16x2(hi, lo):
     """cvt.rn.f16x2.f32: two floats to nearest, lo in the low half."""
-    if not (is_array(hi) and is_array(lo)):
+    if type(hi) is not np.ndarray or type(lo) is not np.ndarray:
         return join16(*(float_to_float(x, "f32", "f16") for x in (lo, hi)))
     wide = np.empty((len(lo), 2), np.uint32)
     wide[:, 0], wide[:, 1] = lo, hi
     wide = wide.view(np.float32)
     halves = wide.astype(np.float16).view(np.uint16)
     nan = np.isnan(wide)
-    if nan.any():
+    if 1 in nan.tobytes():
         halves[nan] = NAN["f16"]
     return halves.view(np.uint32).ravel()
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import heapq
 import math
 import sys
+from heapq import heappop, heappush
 from types import MethodType
 
 CALM = 100  # turns without a change after which groups are looked at
 
-GARBAGE = 10_000  # objects: those of some fifty CTAs
+GARBAGE = 30_000  # objects: those of some hundred and fifty CTAs
 _collects = False  # inside of collecting()
 
 
@@ -33,13 +33,16 @@ class Engine:
         self.changes = 0  # counts what memory could hold otherwise
         self.turns = 0  # of groups of lanes, since one of them has been looked at
         self.landed = 0  # counts events that are no turns of groups
+        self.awaited = 0  # such events, limits too, that are to come
         self.mark = 0, 0, 0
         self.states: dict[object, set] = {}  # of each group, where it has been since nothing changes
         self.again: set = set()  # those that have come back to a state
 
     def at(self, time: float, call) -> None:
         self.count += 1
-        heapq.heappush(self.heap, (time, self.count, call))
+        if type(call) is not MethodType:
+            self.awaited += 1
+        heappush(self.heap, (time, self.count, call))
 
     def at_limit(self, time: float, call) -> None:
         """Schedule a call that alone keeps nothing going: if only such are left, nothing is going to happen."""
@@ -53,7 +56,7 @@ class Engine:
 
     def clear(self) -> None:
         self.heap.clear()
-        self.limits = 0
+        self.limits = self.awaited = 0
 
     def let_others_go_first(self, time: float) -> None:
         """Run everything up to `time` before the calling event, which is in the middle of something, goes on."""
@@ -66,16 +69,17 @@ class Engine:
 
     def step(self) -> None:
         """Run the next event."""
-        self.now, _, call = heapq.heappop(self.heap)
+        self.now, _, call = heappop(self.heap)
         if type(call) is not MethodType:
             self.landed += 1
+            self.awaited -= 1
         call()
 
     def spins(self, group) -> bool:
         """Return whether nothing will ever happen again: no event but turns of groups of lanes is to come, and each has
-        come back to a state in which it was since anything changed. To be asked at every turn of a group."""
-        self.turns += 1
-        if self.turns < CALM or self.nested or group.launch.reads_time:  # time changes by itself
+        come back to a state in which it was since anything changed. To be asked at every turn of a group from the
+        CALMth of `turns` on."""
+        if self.nested or group.launch.reads_time:  # time changes by itself
             return False  # nested: the group that lets others go first is in no queue, and goes on
         mark = self.changes, self.progress, self.landed
         if mark != self.mark:
@@ -83,24 +87,26 @@ class Engine:
             self.states.clear()
             self.again.clear()
             return False
+        if self.awaited > self.limits:  # what lands forgets all states that groups have had until then
+            return False
         state = group.state()
         known = self.states.setdefault(group, set())
         if state not in known:
             known.add(state)
             return False
         self.again.add(group)
-        turns = [call.__self__ for _, _, call in self.heap if type(call) is MethodType]
-        return len(turns) + self.limits == len(self.heap) and self.again.issuperset(turns)
+        return self.again.issuperset(call.__self__ for _, _, call in self.heap if type(call) is MethodType)
 
     def run(self, stalled) -> None:
         """Run events until none is left. `stalled()` is asked then: it returns True if it made new ones."""
-        heap, pop = self.heap, heapq.heappop
+        heap = self.heap
         with collecting():
             while True:
                 while len(heap) > self.limits:  # step(), here a million times
-                    self.now, _, call = pop(heap)
+                    self.now, _, call = heappop(heap)
                     if type(call) is not MethodType:
                         self.landed += 1
+                        self.awaited -= 1
                     call()
                 if not stalled():
                     return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
 import math
 import random
 import sys
@@ -355,9 +354,8 @@ class Launch:
         for _ in range(PATIENCE):
             if not heap or fault.written_by():
                 break
-            self.engine.now, _, call = heapq.heappop(heap)
             with contextlib.suppress(EmulatorError, Enough):
-                call()
+                self.engine.step()
         self.faults = found
 
     def explain(self, fault: Fault):

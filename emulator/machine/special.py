@@ -50,6 +50,9 @@ NUMBERS = {
     "dynamic_smem_size": lambda g, cta, launch, k: launch.dynamic_shared,
     "envreg1": lambda g, cta, launch, k: launch.workspace >> 32,  # as cooperative_groups of CUDA 13 reads them
     "envreg2": lambda g, cta, launch, k: launch.workspace & MASK[32],
+    "reserved_smem_offset_begin": lambda g, cta, launch, k: 0,  # of the system's part, behind which variables lie
+    "reserved_smem_offset_end": lambda g, cta, launch, k: BASE,
+    "reserved_smem_offset_cap": lambda g, cta, launch, k: BASE,
     # without the system's part, in units of 128
     "total_smem_size": lambda g, cta, launch, k: -(-(launch.shared_bytes - BASE) // 128) * 128,
 }

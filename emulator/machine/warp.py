@@ -31,6 +31,7 @@ from ..units import (
     wmma,
 )
 from ..units.group import LaneGroup
+from .engine import CALM
 from .garbage import Follow, Garbage
 from .special import TIMERS, special_register
 
@@ -119,6 +120,13 @@ LATE = 3000  # ticks that a group lets pass before it loads what nothing has wri
 PATIENCE = 256  # blocks that a group executes in a turn before it is looked at
 
 
+def of_lanes(value, index: np.ndarray):
+    """The values of some lanes in a register."""
+    if type(value) is not np.ndarray:
+        return value
+    return value[index] if len(index) > 1 else value.item(index[0])
+
+
 class Warp:
     """32 lanes of a CTA. groups: those that have not exited."""
 
@@ -166,6 +174,12 @@ class Warp:
 class Group(LaneGroup):
     """Lanes of a warp that move together; see units/group.py for what units use of it."""
 
+    __slots__ = (
+        "warp", "cta", "launch", "engine", "clock", "program", "lanes", "n", "lane_mask", "R", "given", "passes",
+        "pc", "join", "t", "begun", "token", "carry", "specials", "waiting_for", "blocked_at", "awaited", "limit",
+        "timed_out", "last_barrier", "owed", "fetching", "fetched", "loads_ready", "loads", "stores", "garbage",
+    )  # fmt: skip
+
     def __init__(self, warp: Warp, lanes: np.ndarray, registers: list, pc: int, join: Join | None, time: float):
         self.warp, self.cta = warp, warp.cta
         self.launch = self.cta.launch
@@ -174,7 +188,8 @@ class Group(LaneGroup):
         self.lanes, self.n = lanes, len(lanes)
         self.lane_mask = lane_mask(lanes.tobytes())
         self.R = registers
-        self.given: list | None = None  # registers as they were when this part was split off
+        self.given: list | None = None  # of a part: what registers were at first that are live where it meets the rest
+        self.passes: np.ndarray | None = None  # of a part with nothing to do: which lanes of the whole; it has no R
         self.pc, self.join, self.t = pc, join, time
         self.begun = time  # when it began the block that it executes
         self.token = None  # what a retried wait has already done
@@ -211,7 +226,8 @@ class Group(LaneGroup):
     def run(self):
         """Execute blocks until the group waits, splits, exits or has had its turn."""
         engine, program = self.engine, self.program
-        blocks, costs, heap, quantum = program.blocks, self.launch.costs, engine.heap, self.clock.quantum
+        costs, heap, quantum = self.launch.costs, engine.heap, self.clock.quantum
+        blocks = program.blocks if self.n > 1 and quantum else program.python
         if self.garbage is not None:
             blocks = [None] * len(blocks)
         executed = self.clock.executed
@@ -221,7 +237,8 @@ class Group(LaneGroup):
             self.waiting_for = None
         pc, passed = self.pc, 0
         join = self.join.block if self.join else -9
-        if engine.spins(self):
+        engine.turns += 1
+        if engine.turns >= CALM and engine.spins(self):
             raise self.launch.livelock()
         try:
             while True:
@@ -243,7 +260,8 @@ class Group(LaneGroup):
                 passed += 1
                 if passed == PATIENCE:  # nobody else has a turn to be asked
                     passed = 0
-                    if engine.spins(self):
+                    engine.turns += 1
+                    if engine.turns >= CALM and engine.spins(self):
                         raise self.launch.livelock()
                     if self.t > engine.until:
                         return engine.at(self.t, self.run)
@@ -277,6 +295,8 @@ class Group(LaneGroup):
             self.garbage = self.garbage.live(pc)
             if self.garbage is not None:
                 return self.program.followed(pc, UNITS)
+        if self.n == 1 or not self.clock.quantum:  # nothing to gain; a timed block has its own turn
+            return self.program.block(pc, UNITS)
         return self.program.blocks[pc] or tiers.block(self.program, pc, UNITS)
 
     def hold_garbage(self, fault: Fault, registers: list[int]) -> None:
@@ -287,8 +307,9 @@ class Group(LaneGroup):
     def state(self) -> int:
         """Where the lanes are, and what they may still look at of their registers."""
         seen: list = [self.pc, self.token is None]
+        registers = self.R if self.passes is None else self.join.whole.select_lanes(self.passes, self.pc)
         for r in self.program.live_registers(self.pc):
-            value = self.R[r]
+            value = registers[r]
             if type(value) is int:
                 seen.append(value)
             else:
@@ -437,9 +458,10 @@ class Group(LaneGroup):
 
     # -- control flow ------------------------------------------------------------------------------------------
     def branch(self, taken: np.ndarray, there: int, here: int, join: int) -> int:
-        if taken.all():
+        lanes = taken.tobytes()  # faster to look through than an array
+        if 0 not in lanes:
             return there
-        if not taken.any():
+        if 1 not in lanes:
             return here
         self.split([(taken, there), (~taken, here)], join)
         return SPLIT
@@ -467,8 +489,14 @@ class Group(LaneGroup):
         elif self.join is not None:
             self.join.expected += len(parts) - 1
         for lanes, target in parts:
-            child = Group(self.warp, self.lanes[lanes], self.select_lanes(lanes, target), target, meeting, self.t)
-            child.given = child.R.copy() if join >= 0 else None
+            (index,) = lanes.nonzero()
+            passes = target == join
+            registers = [] if passes else self.select_lanes(index, target)
+            child = Group(self.warp, self.lanes[index], registers, target, meeting, self.t)
+            if passes:
+                child.passes = index
+            elif join >= 0:
+                child.given = [registers[r] for r in self.program.live_registers(join)]
             child.carry, child.loads = self.carry, list(self.loads)
             child.garbage = self.garbage and self.garbage.live(target)
             child.owed = self.owed.copy()
@@ -477,15 +505,12 @@ class Group(LaneGroup):
         for lanes in dying:
             self.cta.lanes_exited(self.warp, self.lanes[lanes])
 
-    def select_lanes(self, lanes: np.ndarray, target: int) -> list:
-        registers: list = [None] * len(self.R)  # of what is not read any more, nothing
-        index = np.flatnonzero(lanes)
-        one = index.item() if len(index) == 1 else None
+    def select_lanes(self, index: np.ndarray, target: int) -> list:
+        """The registers of some lanes that go on at a block; of what is not read any more, nothing."""
+        registers: list = [None] * len(self.R)
         for r in self.program.live_registers(target):
             value = self.R[r]
-            if type(value) is np.ndarray:
-                value = value[index] if one is None else value.item(one)
-            registers[r] = value
+            registers[r] = of_lanes(value, index) if type(value) is np.ndarray else value
         return registers
 
     def park(self):
@@ -506,7 +531,9 @@ class Group(LaneGroup):
         time = max(p.t for p in parts)
         if len(parts) == 1:
             merged = parts[0]
-            merged.join, merged.t = join.parent, time
+            if merged.passes is not None:
+                merged.R, merged.passes = join.whole.select_lanes(merged.passes, join.block), None
+            merged.join, merged.given, merged.t = join.parent, None, time
             merged.warp.groups.append(merged)
         else:
             merged = self.merge(parts, join.block, join.parent, time, join.whole)
@@ -516,21 +543,23 @@ class Group(LaneGroup):
         self, parts: list[Group], block: int, parent: Join | None, time: float, whole: Group | None = None
     ) -> Group:
         """Make one group of all the parts' lanes. Registers that none changed since the split are those of `whole`."""
-        lanes = np.concatenate([p.lanes for p in parts])
-        order = np.argsort(lanes)
-        registers = parts[0].R.copy()
-        kinds = self.program.kernel.registers
-        complete = whole is not None and whole.n == len(lanes) and all(p.given is not None for p in parts)
-        pairs = [(p.R, p.given) for p in parts] if complete else []
-        for r in self.program.live_registers(block):
-            for now, given in pairs:
-                if now[r] is not given[r]:
-                    break
-            else:
-                if complete:
-                    registers[r] = whole.R[r]
-                    continue
-            values = [p.R[r] for p in parts]
+        live, kinds = self.program.live_registers(block), self.program.kernel.registers
+        complete = (
+            whole is not None
+            and whole.n == sum(p.n for p in parts)
+            and all(p.given is not None or p.passes is not None for p in parts)
+        )
+        if complete:  # nobody else needs its registers any more
+            registers = whole.R
+            busy = [p for p in parts if p.passes is None]
+            changed = {r: None for p in busy for r, was in zip(live, p.given) if p.R[r] is not was}
+        else:
+            registers, changed = [None] * len(kinds), live
+        if changed or not complete:
+            lanes = np.concatenate([p.lanes for p in parts])
+            order = np.argsort(lanes)
+        for r in changed:
+            values = [p.R[r] if p.passes is None else of_lanes(registers[r], p.passes) for p in parts]
             first = values[0]
             if all(type(v) is not np.ndarray and v is not None and v == first for v in values):
                 registers[r] = first
@@ -544,8 +573,9 @@ class Group(LaneGroup):
                     for p, v in zip(parts, values, strict=True)
                 ]
                 registers[r] = np.concatenate(filled)[order]
-        merged = Group(self.warp, lanes[order], registers, block, parent, time)
-        merged.given = whole.given if complete else None
+        merged = Group(self.warp, whole.lanes if complete else lanes[order], registers, block, parent, time)
+        if complete:
+            merged.given, merged.specials = whole.given, whole.specials
         if held := [p.garbage for p in parts if p.garbage is not None]:
             merged.garbage = Garbage.of_all(held)
         for part in parts:

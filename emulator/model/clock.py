@@ -103,9 +103,11 @@ class TimingClock(Clock):
         if code not in sm.code:  # this SM has not executed it since the flush before the measurement
             sm.code.add(code)
             cycles += self.code_cycles * (group.program.end[group.pc] - group.program.start[group.pc])
-        free, which = sm.schedulers, group.warp.index % SCHEDULERS
-        end = free[which] = max(free[which], group.begun) + slots * slower
-        end = max(group.t + cycles * slower, end)
+        free, which, begun, done = sm.schedulers, group.warp.index % SCHEDULERS, group.begun, group.t + cycles * slower
+        end = free[which]
+        end = free[which] = (end if end > begun else begun) + slots * slower
+        if done > end:
+            end = done
         if results is not None:
             self._settle(group, cost, end - cost.cycles * slower, slower)
         return end
@@ -343,7 +345,8 @@ class TimingClock(Clock):
     def parameter_load(self, group, addresses) -> None:
         """A line that no CTA of the launch has read here yet comes from farther away."""
         sm = self.sms[group.cta.sm]
-        for line in np.unique(np.asarray(addresses) // PARAMETER_LINE).tolist():
+        one = isinstance(addresses, int)
+        for line in [addresses // PARAMETER_LINE] if one else np.unique(addresses // PARAMETER_LINE).tolist():
             if line not in sm.constants:
                 sm.constants.add(line)
                 group.t += self.p["sm"]["constant_miss_cycles"]

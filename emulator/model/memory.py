@@ -169,8 +169,8 @@ class MemoryModel:
                 return first, max(done, self.read(time, lines[beyond], share, *who)[1])
         there, ready = self._found(region, index, half)
         first = done = time + self.hit_cycles
-        missing, held = index, 0.0
-        if there.any():
+        missing, held, which = index, 0.0, there.tobytes()
+        if 1 in which:
             hits = ready[there]
             done = max(done, float(hits.max()))
             if done > first and self.prefetched > time and nbytes:
@@ -180,7 +180,7 @@ class MemoryModel:
                 first = done = max(done, time + self.hit_cycles)
             missing = self._pick(index, ~there)
         fetched = 0
-        if not there.all():
+        if 0 in which:
             fetched, arrival = self._miss(region, missing, half, time, gone_first)
             done = max(done, arrival)
             if 2 * fetched > len(there):

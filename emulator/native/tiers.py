@@ -36,12 +36,10 @@ def price(instr: Instr, varies: bool = True) -> float:
 
 
 def block(program: Program, index: int, units: Mapping[str, ModuleType]):
-    """The function of a block, on its way to machine code if that may ever pay."""
+    """The function of a block for several lanes, on its way to machine code if that may ever pay."""
     python = program.block(index, units)
-    size = program.end[index] - program.start[index]
-    if not size or compiler() is None:
-        return python
-    program.blocks[index] = Cold(program, index, units, python)
+    worth = program.end[index] > program.start[index] and compiler() is not None
+    program.blocks[index] = Cold(program, index, units, python) if worth else python
     return program.blocks[index]
 
 
@@ -57,8 +55,6 @@ class Cold:
         self.left = START + COMPILED * len(instrs)
 
     def __call__(self, g) -> int:
-        if g.n == 1 or not g.clock.quantum:  # a timed block has its own turn
-            return self.python(g)
         self.left -= self.price
         if self.left > 0:
             return self.python(g)
@@ -68,16 +64,14 @@ class Cold:
 
 
 class Native:
-    """A block that runs as machine code, with others of its region, where lanes work on data."""
+    """A block that runs as machine code, with others of its region."""
 
-    __slots__ = ("region", "index", "python")
+    __slots__ = ("region", "index")
 
-    def __init__(self, region: Region, index: int, python):
-        self.region, self.index, self.python = region, index, python
+    def __init__(self, region: Region, index: int):
+        self.region, self.index = region, index
 
     def __call__(self, g) -> int:
-        if g.n == 1 or not g.clock.quantum:  # a timed block has its own turn
-            return self.python(g)
         return self.region.run(g, self.index)
 
 
@@ -105,9 +99,8 @@ def heat(cold: Cold, g) -> None:
         return
     region.compile()
     for b in worth:
-        old = program.blocks[b]
-        python = old.python if isinstance(old, Cold) else old if old is not None else program.compile(b, cold.units)
-        program.blocks[b] = Native(region, b, python)
+        program.block(b, cold.units)  # whose lines reports name
+        program.blocks[b] = Native(region, b)
 
 
 def _reachable(program: Program, first: int, without: set[int] = frozenset()) -> set[int]:

@@ -12,7 +12,7 @@ import struct
 from bisect import bisect_left
 
 from ..errors import Unsupported
-from .inline import expand_calls
+from .inline import link
 from .syntax import (
     SINK,
     TYPE_BITS,
@@ -84,7 +84,7 @@ _UNARY = {"-": operator.neg, "+": operator.pos, "~": operator.invert, "!": lambd
 class _Scope:
     def __init__(self, parent: _Scope | None = None):
         self.parent = parent
-        self.names: dict[str, Reg | Symbol] = {}
+        self.names: dict[str, Reg | Vec | Symbol] = {}
         self.labels: dict[str, int] = {}
         self.tables: dict[str, str] = {}  # label of .branchtargets -> its key in Kernel.branch_tables
 
@@ -370,18 +370,21 @@ class _Parser:
             self.loc = ""
 
     def registers(self, text: str, scope: _Scope, kernel: Kernel, pos: int):
-        match = re.match(r"\.reg\s*(?:\.v[24]\s*)?\.(\w+)\s+(.*)$", text, re.DOTALL)
-        if not match or match[1] not in TYPE_BITS:
+        match = re.match(r"\.reg\s*(?:\.v([24])\s*)?\.(\w+)\s+(.*)$", text, re.DOTALL)
+        if not match or match[2] not in TYPE_BITS:
             self.fail("register declaration", pos)
-        bits = max(16, TYPE_BITS[match[1]]) if match[1] != "pred" else 1
-        for name in match[2].split(","):
+        bits = max(16, TYPE_BITS[match[2]]) if match[2] != "pred" else 1
+        for name in match[3].split(","):
             name = name.strip()
             many = re.match(r"([\w$%]+)<(\d+)>$", name)
-            names = [f"{many[1]}{i}" for i in range(int(many[2]))] if many else [name]
-            for n in names:
-                reg = Reg(len(kernel.registers), n, bits)
-                kernel.registers.append(reg)
-                scope.names[n] = reg
+            for n in [f"{many[1]}{i}" for i in range(int(many[2]))] if many else [name]:
+                parts = [f"{n}.{part}" for part in "xyzw"[: int(match[1])]] if match[1] else [n]
+                for part in parts:
+                    scope.names[part] = Reg(len(kernel.registers), part, bits)
+                    kernel.registers.append(scope.names[part])
+                if match[1]:  # a vector (5.4.2), whose elements are also .r, .g, .b and .a
+                    scope.names[n] = Vec(tuple(scope.names[part] for part in parts))
+                    scope.names |= {f"{n}.{other}": scope.names[part] for other, part in zip("rgba", parts)}
 
     # -- instructions ------------------------------------------------------------------------------------------
     def instruction(self, text: str, pos: int, scope: _Scope) -> Instr:
@@ -531,6 +534,5 @@ class _Parser:
 def parse(text: str) -> Module:
     """Parse the text of one PTX module. Raises `Unsupported`, naming the line, for what it does not know."""
     module = _Parser(text).parse()
-    for kernel in module.kernels.values():
-        expand_calls(kernel, module.functions)
+    link(module)
     return module

@@ -29,9 +29,9 @@ def _registers(operand) -> set[int]:
 class Program:
     """Control flow of one kernel and its compiled blocks.
 
-    blocks[i] is a function or None until first executed; start[i] the index of its first instruction; join[i] the
-    block where lanes that part at the end of block i meet again (immediate post-dominator), or -1; live[i] the
-    registers that block i or its successors read.
+    blocks[i] is a function or None until first executed, python[i] one that is Python alone; start[i] the index of its
+    first instruction; join[i] the block where lanes that part at the end of block i meet again (immediate
+    post-dominator), or -1; live[i] the registers that block i or its successors read.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Program:
         self.source_name = f"<{name}>"
         self.split_blocks()
         self.blocks = [None] * len(self.start)
+        self.python = self.blocks.copy()
         self.line_maps: list[dict[int, Instr]] = [{} for _ in self.start]
         self.shares = any(map(shares, kernel.instrs))  # so that lanes' meetings matter
         self.effects = [self.reads_writes(instr) for instr in kernel.instrs]
@@ -287,10 +288,11 @@ class Program:
 
     # -- code --------------------------------------------------------------------------------------------------
     def block(self, index: int, units: Mapping[str, ModuleType]):
-        """The function of a block, compiled on first use. units: modules whose functions its code calls, by name."""
-        if self.blocks[index] is None:
-            self.blocks[index] = self.compile(index, units)
-        return self.blocks[index]
+        """The Python function of a block, compiled on first use. units: modules whose functions its code calls, by
+        name."""
+        if self.python[index] is None:
+            self.python[index] = self.compile(index, units)
+        return self.python[index]
 
     def followed(self, index: int, units: Mapping[str, ModuleType]):
         """The function of a block that tells machine/garbage.Garbage of each instruction before it is executed."""

@@ -162,6 +162,8 @@ class Module:
     variables: dict[str, Variable]
     target: str
     version: str
+    pointers: dict[str, int] = field(default_factory=dict)
+    """Addresses of functions."""
 
 
 def leaves(operand):

@@ -1,7 +1,8 @@
 """torch's autograd on the emulated device: torch's own engine for CPU tensors, which is shown where gradients live.
 
 A tensor that moves keeps its history (`moved`). What a `torch.autograd.Function` of the script's gets in its backward
-are tensors of the device on which its forward gave its results.
+are tensors of the device on which its forward gave its results; so are those results, if it has saved them: torch saves
+their data alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from collections.abc import Callable
 import torch
 from torch.autograd.function import BackwardCFunction, Function
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from ..device import DEVICE
+from ..state.global_memory import HOST
 
 GRAD = torch.Tensor.grad.__get__
 
@@ -60,5 +64,16 @@ def install(kind: type, to_device: Callable, mode: Callable) -> None:
         with mode():
             return backward(self, *gradients)
 
+    def there(x, index: int):
+        plain = isinstance(x, torch.Tensor) and not isinstance(x, kind)
+        region = DEVICE.region_at(x.data_ptr(), 1) if plain else None
+        return x if region is None or region.device == HOST else to_device(x, index=index)
+
+    def saved_there(self):
+        saved, index = saved_tensors.__get__(self), getattr(self, "emulated_device", None)
+        return saved if index is None else tuple(there(x, index) for x in saved)
+
+    saved_tensors = BackwardCFunction.saved_tensors
+    BackwardCFunction.saved_tensors = property(saved_there)
     Function.apply = classmethod(apply_there)
     BackwardCFunction.apply = backward_there

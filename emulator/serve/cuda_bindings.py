@@ -33,10 +33,12 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for
     82: lambda chip: chip.registers_per_sm,
     97: lambda chip: chip.shared_per_cta,
     106: lambda chip: chip.ctas_per_sm,
+    115: lambda chip: 0,  # memory pools, without which cuda.core allocates by cuMemAlloc
 }
 
 _handles = itertools.count(1)
 _allocations: dict[int, np.ndarray] = {}  # cuMemAlloc address -> its memory
+_pinned: dict[int, np.ndarray] = {}  # cuMemAllocHost address -> its memory, which is the host's
 _warned: set[str] = set()
 _events: dict[int, int | None] = {}  # what they have recorded
 
@@ -92,6 +94,22 @@ def free_bytes(address) -> None:
     if int(address) not in _allocations:
         raise Unsupported(f"free of {int(address):#x}, which was not allocated here")
     del _allocations[int(address)]
+
+
+def allocate_pinned(size: int) -> int:
+    array = allocate(int(size))
+    DEVICE.pin(array)
+    _pinned[array.ctypes.data] = array
+    return array.ctypes.data
+
+
+def free_pinned(address) -> None:
+    _pinned.pop(int(address), None)
+
+
+def memory_info() -> tuple[int, int]:
+    """Return (free, all) bytes of the current device's memory."""
+    return DEVICE.chip.memory - sum(region.size for region in DEVICE.memory.regions), DEVICE.chip.memory
 
 
 def copy(target, source, size) -> None:
@@ -150,14 +168,12 @@ def _refusal(name: str):
     return refuse
 
 
-def install() -> None:
-    """Replace the functions of `cuda.bindings.driver` and `.runtime`, for this process."""
-    from cuda.bindings import driver, runtime
+def nothing(*_) -> None:
+    """What has no effect on the emulated device, such as a context."""
 
-    def nothing(*_):
-        return None
 
-    d = driver
+def driver_calls(d) -> dict:
+    """Return the functions of `cuda.bindings.driver` that are served, by name, without the CUresult."""
     memory = {
         "MemcpyHtoD": copy, "MemcpyDtoH": copy, "MemcpyDtoD": copy, "Memcpy": copy,
         "MemsetD8": lambda p, v, n: fill(p, "u1", v, n),
@@ -165,7 +181,7 @@ def install() -> None:
         "MemsetD32": lambda p, v, n: fill(p, "u4", v, n),
     }  # fmt: skip
     memory |= {f"{name}Async": lambda *args, f=f: f(*args[:3]) for name, f in memory.items()}
-    _serve(d, d.CUresult.CUDA_SUCCESS, {
+    return {
         "cuInit": nothing,
         "cuDriverGetVersion": lambda: VERSION,
         "cuDeviceGetCount": lambda: len(DEVICE.memories),
@@ -183,6 +199,8 @@ def install() -> None:
         "cuDevicePrimaryCtxRetain": lambda device: d.CUcontext(1),
         "cuDevicePrimaryCtxRelease": nothing,
         "cuStreamCreate": lambda flags: d.CUstream(next(_handles)),
+        "cuStreamCreateWithPriority": lambda flags, priority: d.CUstream(next(_handles)),
+        "cuCtxGetStreamPriorityRange": lambda: (0, -5),  # as on every card since Ampere
         "cuStreamDestroy": nothing, "cuStreamWaitEvent": nothing,
         "cuStreamSynchronize": lambda s: synchronize(),
         "cuEventCreate": lambda flags: d.CUevent(next(_handles)),
@@ -191,6 +209,9 @@ def install() -> None:
         "cuEventElapsedTime": between,
         "cuMemAlloc": lambda n: d.CUdeviceptr(allocate_bytes(n)),
         "cuMemAllocAsync": lambda n, s: d.CUdeviceptr(allocate_bytes(n)),
+        "cuMemGetInfo": memory_info,
+        "cuMemAllocHost": allocate_pinned, "cuMemHostAlloc": lambda n, flags: allocate_pinned(n),
+        "cuMemFreeHost": free_pinned,
         "cuMemFree": free_bytes, "cuMemFreeAsync": lambda p, s: free_bytes(p),
         "cuGetErrorName": lambda e: e.name.encode(),
         "cuGetErrorString": lambda e: e.name.encode(),
@@ -201,7 +222,14 @@ def install() -> None:
             DEVICE.chip.resident_ctas(size, threads)
         ),
         "cuOccupancyMaxActiveClusters": lambda f, config: max_active_clusters(config),
-    } | {f"cu{name}": f for name, f in memory.items()} | cuda_modules.driver_calls(d), "cu[A-Z].*")  # fmt: skip
+    } | {f"cu{name}": f for name, f in memory.items()} | cuda_modules.driver_calls(d)  # fmt: skip
+
+
+def install() -> None:
+    """Replace the functions of `cuda.bindings.driver` and `.runtime`, for this process."""
+    from cuda.bindings import driver, runtime
+
+    _serve(driver, driver.CUresult.CUDA_SUCCESS, driver_calls(driver), "cu[A-Z].*")
 
     r = runtime
     _serve(r, r.cudaError_t.cudaSuccess, {

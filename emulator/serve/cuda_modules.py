@@ -11,7 +11,7 @@ import numpy as np
 
 from ..device import DEVICE
 from ..errors import Unsupported
-from ..formats import elf
+from ..formats import cubin, elf
 from . import launches, modules
 
 MAX_DYNAMIC_SHARED = 8  # CUfunction_attribute, cudaFuncAttribute
@@ -113,12 +113,16 @@ def set_attribute(function, attribute, value) -> None:
 
 
 def attribute(function, number) -> int:
-    """cuFuncGetAttribute, as far as the PTX or the machine code says it."""
+    """cuFuncGetAttribute, as far as the PTX or the machine code says it: without that, registers and stack are 0."""
     kernel = kernel_of(function)
     loaded = kernel.loaded()
+    used = cubin.resources(loaded.machine_code).get(kernel.name, {}) if loaded.machine_code else {}
     answers = {
         0: lambda: DEVICE.chip.threads_per_cta,
         1: lambda: sum(v.size for v in loaded.shared.values()),
+        2: lambda: sum(v.size for v in loaded.module.variables.values() if v.space == "const"),
+        3: lambda: used.get("frame", 0),
+        4: lambda: used.get("registers", 0),
         MAX_DYNAMIC_SHARED: lambda: kernel.dynamic_shared or DEVICE.chip.shared_by_default,
     }
     if int(number) not in answers:

@@ -219,6 +219,14 @@ def _install() -> None:
         made = self.artifacts
         if made is not None and made.PTX and isinstance(made.CUBIN, bytes):  # else a path where there is nothing
             modules.note(made.CUBIN, source_lines.resolved(made.PTX))
+            export = self.export_to_c
+
+            @functools.wraps(export)
+            def export_and_keep(*args, **kwargs):
+                modules.exported(made.CUBIN)
+                return export(*args, **kwargs)
+
+            self.export_to_c = export_and_keep
 
     CudaDialectJitCompiledFunction.__init__ = make_and_note
     source_lines.install()

@@ -1,6 +1,6 @@
-"""Packages whose compiled code calls libcuda itself: there is none, so they are refused by name where they ask for it.
+"""Packages that look for libcuda: numba-cuda, which then calls `cuda.bindings`, and CuPy, whose compiled code needs it.
 
-cuda.core and numba-cuda load it by cuda.pathfinder; CuPy is linked to it, and can do nothing without.
+CuPy is linked to CUDA's runtime, which can do nothing without a driver: it is refused by name.
 """
 
 from __future__ import annotations
@@ -12,34 +12,33 @@ import types
 from ..errors import Unsupported
 from .after_import import after_import
 
-SERVED = "cuda.bindings, NVRTC, load_inline, Triton and CuTe DSL are served"
+SERVED = "cuda.bindings, cuda.core, numba-cuda, NVRTC, load_inline, Triton and CuTe DSL are served"
 
 
 def install() -> None:
-    after_import("cuda.pathfinder._dynamic_libs.load_nvidia_dynamic_lib", forbid_libcuda)
-    after_import("numba.cuda.cudadrv.driver", forbid_numba)
+    after_import("cuda.pathfinder._dynamic_libs.load_nvidia_dynamic_lib", hide_nvjitlink)
+    after_import("numba.cuda.cudadrv.driver", tell_numba)
     after_import("cupy", forbid_cupy)
 
 
-def forbid_libcuda() -> None:
-    """Let cuda.pathfinder say why there is no driver to load, instead of that one is to be installed."""
+def hide_nvjitlink() -> None:
+    """Let cuda.core link by the driver: what nvJitLink makes is machine code alone, and PTX is what runs here."""
     pathfinder = sys.modules["cuda.pathfinder._dynamic_libs.load_nvidia_dynamic_lib"]
     load = pathfinder._load_lib_no_cache
 
     @functools.wraps(load)
-    def load_all_but_the_driver(libname, *rest):
-        if libname == "cuda":
-            raise Unsupported(f"libcuda, which cuda.core calls itself, on the emulated device: {SERVED}")
+    def load_all_but_nvjitlink(libname, *rest):
+        if libname == "nvJitLink":
+            raise pathfinder.DynamicLibNotFoundError("nvJitLink is not used on the emulated device")
         return load(libname, *rest)
 
-    pathfinder._load_lib_no_cache = load_all_but_the_driver
+    pathfinder._load_lib_no_cache = load_all_but_nvjitlink
 
 
-def forbid_numba() -> None:
-    """Let numba-cuda give our reason where it has found no driver; `numba.cuda.is_available()` stays False."""
-    why = f"unsupported: libcuda, which numba-cuda calls itself, on the emulated device: {SERVED}"
-    module = sys.modules["numba.cuda.cudadrv.driver"]
-    module.DRIVER_NOT_FOUND_MSG = module.driver.initialization_error = why
+def tell_numba() -> None:
+    """Let numba-cuda go on without libcuda, which it has not found: it calls no function of the library itself."""
+    driver = sys.modules["numba.cuda.cudadrv.driver"].driver
+    driver.is_initialized, driver.initialization_error = False, None
 
 
 class WithoutDevice(types.ModuleType):

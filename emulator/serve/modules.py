@@ -1,7 +1,8 @@
 """Modules and kernels of CUDA's driver by their handles: from PTX, and from machine code whose PTX is known.
 
 Only PTX runs here. What compiles in this process tells of which PTX its machine code was made (`note`), so that the
-code finds it again, in whatever file or library it went meanwhile.
+code finds it again, in whatever file or library it went meanwhile; if that is exported to a file (`exported`), in later
+processes, too.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from pathlib import Path
 from ..device import DEVICE, LoadedModule
 from ..errors import Fault, Unsupported
 from ..formats import elf, fatbin
+from .cuda_cpp import toolkit
 
 KEEP_PTX = "EMULATOR_PTX"  # environment: a folder for the PTX that is loaded, as it is run here
-UNKNOWN = "machine code whose PTX is not known: only PTX runs here, and this process has compiled no such code"
+EXPORTED = "exported"  # in the cache folder: the PTX of machine code that was exported, by its digest
+UNKNOWN = "machine code whose PTX is not known: only PTX runs here, and this process has compiled no such code, " \
+          "nor has another one exported it by the emulator; if a cache has it, empty that cache"  # fmt: skip
 
 
 @dataclass
@@ -67,6 +71,29 @@ def note(machine_code: bytes, text: str) -> None:
     _texts[digest(machine_code)] = text
 
 
+def exported(machine_code: bytes) -> None:
+    """Keep the PTX of a cubin for other processes, since its machine code has gone to a file."""
+    name = digest(machine_code)
+    if name in _texts:
+        folder = toolkit.writable() / EXPORTED
+        folder.mkdir(exist_ok=True)
+        unfinished = folder / f".{name.hex()}-{os.getpid()}"
+        unfinished.write_text(_texts[name])
+        unfinished.replace(folder / f"{name.hex()}.ptx")
+
+
+def known(machine_code: bytes) -> str | None:
+    """Return the PTX of a cubin that this process has compiled, or that another has exported; None if neither has."""
+    name = digest(machine_code)
+    if name not in _texts:
+        for folder in toolkit.folders():
+            file = folder / EXPORTED / f"{name.hex()}.ptx"
+            if file.exists():
+                _texts[name] = file.read_text()
+                break
+    return _texts.get(name)
+
+
 def keep(text: str) -> None:
     """Write PTX to the folder that the environment names: a file for each kernel and whatever else makes it another."""
     folder = os.environ.get(KEEP_PTX)
@@ -100,7 +127,7 @@ def chosen(texts: list[str]) -> str:
 def text_of(image: bytes | int) -> tuple[str | None, bytes | None]:
     """Return (PTX, machine code) of an image: PTX, a cubin or a fat binary, itself or where it lies.
 
-    The PTX is None for machine code that this process has not compiled.
+    The PTX is None for machine code of which it is not known.
     """
     held = ctypes.create_string_buffer(image) if isinstance(image, bytes) else None
     address = ctypes.addressof(held) if held is not None else image
@@ -111,10 +138,10 @@ def text_of(image: bytes | int) -> tuple[str | None, bytes | None]:
         if texts := fatbin.parts(address, fatbin.PTX):
             return chosen([text.rstrip(b"\0").decode() for text in texts]), None
         code = fatbin.parts(address, fatbin.CUBIN)[0]
-        return _texts.get(digest(code)), code
+        return known(code), code
     if magic == elf.MAGIC:
         code = ctypes.string_at(address, elf.size(ctypes.string_at(address, elf.HEADER)))
-        return _texts.get(digest(code)), code
+        return known(code), code
     text = ctypes.string_at(address).decode(errors="replace")
     if ".version" not in text[:100_000]:
         raise Unsupported("an image that is neither PTX, a cubin nor a fat binary")

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..device import DEVICE, allocate
 from ..errors import Unsupported
 from ..state.global_memory import HOST
-from . import autograd, cuda_bindings, cute_dsl, libcuda, timed, triton_driver
+from . import autograd, cuda_bindings, cuda_core, cute_dsl, libcuda, timed, triton_driver
 from .after_import import after_import
 from .cuda_cpp import extension
 from .scaled_mm import scaled_mm
@@ -387,6 +387,22 @@ class Generator(torch.Generator):
     device = property(lambda self: self.where)
 
 
+class DefaultGenerator(Generator):
+    """The generator of a device: torch's for the CPU, with an offset, as a GPU's has, which moves when it is set."""
+
+    offset = 0
+    initial_seed = staticmethod(torch.initial_seed)
+    manual_seed = staticmethod(torch.manual_seed)
+    get_state = staticmethod(torch.get_rng_state)
+    set_state = staticmethod(torch.set_rng_state)
+
+    def get_offset(self) -> int:
+        return self.offset
+
+    def set_offset(self, offset: int) -> None:
+        self.offset = offset
+
+
 class CUDAGraph:
     """Kernel launches to repeat. torch's own operations are not collected: inside a capture they are refused."""
 
@@ -506,6 +522,7 @@ def _facade() -> dict:
         "mem_get_info": lambda device=None: (total - _memory_allocated(device), total),
         "memory_allocated": _memory_allocated,
         "manual_seed": _manual_seed,
+        "default_generators": tuple(DefaultGenerator(f"cuda:{index}") for index in range(len(DEVICE.memories))),
         "manual_seed_all": _manual_seed,
         "is_current_stream_capturing": lambda: DEVICE.capture is not None,
         "CUDAGraph": CUDAGraph,
@@ -524,12 +541,18 @@ def _bindings() -> dict:
     }
 
 
+def _eager(model=None, **options):
+    """torch.compile, which Inductor's kernels would be for: what it is given, as it is."""
+    return model if model is not None else lambda function: function
+
+
 @functools.cache
 def install() -> None:
     """Serve `cuda` in this process, to torch, `cuda.bindings` and CuTe DSL. It cannot be undone."""
     if torch.cuda.is_available():
         raise Unsupported("this process has a GPU: the emulated one would take its name")
     libcuda.install()
+    cuda_core.install()
     cute_dsl.install()
     refused = {name: _refusal(f"torch.cuda.{name}") for name in torch.cuda.memory.__all__}
     for name, value in (refused | _facade()).items():
@@ -537,10 +560,11 @@ def install() -> None:
     for name, value in _bindings().items():
         setattr(torch._C, name, value)
     torch.__future__.set_overwrite_module_params_on_conversion(True)  # a module's own would stay where they are
+    torch.compile = _eager
     torch.Stream = Stream
     torch.Generator = Generator
     torch.version.cuda = "13.0"
-    torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.__dlpack__()
+    torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.detach().__dlpack__()
     autograd.install(CudaTensor, to_device, _mode)
     CudaMode().__enter__()
     after_import("triton", triton_driver.install)

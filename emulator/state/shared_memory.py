@@ -109,11 +109,11 @@ class SharedMemory:
 
     def _index(self, offsets: np.ndarray, size: int, what: str) -> np.ndarray:
         index = offsets.astype(np.int64)
-        lo, hi = int(index.min()), int(index.max()) + size
+        lo, hi = int(np.minimum.reduce(index)), int(np.maximum.reduce(index)) + size
         self._bounds(lo, hi, what)
         if lo < self.absent_end and self.absent_start < hi:
             self._bring_in(lo, hi)
-        if size > 1 and (index % size).any():
+        if size > 1 and int(np.bitwise_or.reduce(index)) % size:  # a power of two
             raise Fault("misaligned", f"{size}-byte {what} of shared memory at {int(index[index % size != 0][0]):#x}")
         return index // size
 

@@ -180,7 +180,7 @@ class TensorMemory:
     def _check(self, lane: int, lanes: int, column: int, columns: int, what: str) -> None:
         if lane < 0 or lane + lanes > LANES or column < 0 or column + columns > COLUMNS:
             raise Fault("tmem-out-of-bounds", f"{what}: lanes {lane}+{lanes}, columns {column}+{columns}")
-        if not self.usable[column : column + columns].all():
+        if 0 in self.usable[column : column + columns].tobytes():
             freed = any(not self.usable[base] for base in self.allocations)
             raise Fault(
                 "tmem-out-of-bounds",
@@ -190,7 +190,7 @@ class TensorMemory:
 
     def _check_written(self, written: np.ndarray, lane: int, column: int, what: str) -> None:
         """written: bool [groups of 32 lanes, lanes, columns], a view of self.written that starts at (lane, column)."""
-        if not written.all():
+        if 0 in written.tobytes():
             group, row, col = np.argwhere(~written)[0]
             self._report(self._uninitialised(lane + 32 * int(group) + int(row), column + int(col), what))
 
@@ -253,7 +253,7 @@ class TensorMemory:
         index = self._access(addr, quadrant, shape, num, pack, half_split, what)
         written, cells = self.written.ravel(), self.cells.ravel()
         valid = written[index] & written[index + 1] if pack else written[index]
-        if not valid.all():
+        if 0 in valid.tobytes():
             lane, column = divmod(int(index[~valid][0]), COLUMNS)
             fault = self._uninitialised(lane, column, what)
             if unwritten is None:

@@ -202,7 +202,7 @@ def gather(
         return g.launch.memory.gather(addresses, size)
     if space == "shared":
         ranks = addresses >> np.uint64(RANK_SHIFT)
-        if (ranks == ranks[0]).all():
+        if 0 not in (ranks == ranks[0]).tobytes():
             cta, _ = shared_cta(g, int(addresses[0]))
             by = None if strong else g.warp.actor
             return cta.smem.gather(addresses & np.uint64(OFFSET_MASK), size, by, who)
@@ -339,7 +339,7 @@ def scatter(
     elif space == "shared":
         ranks = addresses >> np.uint64(RANK_SHIFT)
         writers = g.lane_mask if lanes is None else sum(1 << lane for lane in g.lanes[lanes].tolist())
-        if (ranks == ranks[0]).all():
+        if 0 not in (ranks == ranks[0]).tobytes():
             cta, _ = shared_cta(g, int(addresses[0]))
             cta.smem.scatter(addresses & np.uint64(OFFSET_MASK), size, values, g.warp.actor, writers, who, strong)
             return
@@ -441,6 +441,9 @@ def prefetch(g: LaneGroup, space: str, address, is_tensormap: bool, mask):
 
 
 # -- matrices of rows of 16 bytes ---------------------------------------------------------------------------
+HALVES_OF_ROW = np.array([0, 8], np.uint64)
+
+
 def ldmatrix(g: LaneGroup, address, count: int, bits: int, trans: bool):
     """Registers of so many matrices: 8 x 8 elements of 16 bits, or 16 x 16 of 8 bits, which are transposed."""
     if g.n != 32:
@@ -454,7 +457,7 @@ def ldmatrix(g: LaneGroup, address, count: int, bits: int, trans: bool):
         base = rows[height * k : height * (k + 1)]
         if (base % np.uint64(16)).any():
             raise Fault("misaligned", "ldmatrix row that is not 16-byte aligned")
-        each = base[:, None] + 8 * np.arange(2, dtype=np.uint64)[None, :]
+        each = base[:, None] + HALVES_OF_ROW
         matrix = gather(g, "shared", each.ravel(), 8, None, False, who).view(f"u{bits // 8}").reshape(height, -1)
         if bits == 8:
             out += fragments.store_transposed_bytes(matrix)
@@ -472,7 +475,7 @@ def stmatrix(g: LaneGroup, address, values: tuple, bits: int, trans: bool, resul
     g.clock.shared_access(g, rows, 16)
     if results and not g.clock.moves_data:
         return
-    if (rows % np.uint64(16)).any():
+    if int(np.bitwise_or.reduce(rows)) % 16:
         raise Fault("misaligned", "stmatrix row that is not 16-byte aligned")
     registers = np.concatenate([g.lane_array(v) for v in values])
     if bits == 8:
@@ -481,9 +484,7 @@ def stmatrix(g: LaneGroup, address, values: tuple, bits: int, trans: bool, resul
         matrices = registers.view(np.uint16).reshape(-1, 8, 8)  # of 8 rows
         matrices = matrices.swapaxes(1, 2) if trans else matrices
     halves = np.ascontiguousarray(matrices).view(np.uint64).ravel()
-    each = np.repeat(rows, 2)
-    each[1::2] += np.uint64(8)
-    scatter(g, "shared", each, 8, halves, None, g.origin("stmatrix"))
+    scatter(g, "shared", (rows[:, None] + HALVES_OF_ROW).ravel(), 8, halves, None, g.origin("stmatrix"))
 
 
 def movmatrix(g: LaneGroup, value):

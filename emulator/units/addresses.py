@@ -17,7 +17,9 @@ from .group import LaneGroup
 # -- lanes -------------------------------------------------------------------------------------------------
 def active(g: LaneGroup, mask) -> list[int]:
     """Return the positions in the group of the lanes that act."""
-    return list(range(g.n)) if mask is True else np.flatnonzero(mask).tolist()
+    if mask is True:
+        return list(range(g.n))
+    return mask.nonzero()[0].tolist() if alu.is_array(mask) else np.flatnonzero(mask).tolist()
 
 
 def pick(value, position: int):
@@ -32,8 +34,10 @@ def shared_cta(g: LaneGroup, address: int, note: str = ""):
     ctas = g.cta.cluster.ctas
     if rank >= len(ctas):
         raise Fault("out-of-bounds", f"shared address {address:#x} names CTA {rank} of a cluster of {len(ctas)}")
-    check_running(g, ctas[rank], note)
-    return ctas[rank], address & OFFSET_MASK
+    cta = ctas[rank]
+    if cta is not g.cta:
+        check_running(g, cta, note)
+    return cta, address & OFFSET_MASK
 
 
 def multicast_ctas(g: LaneGroup, bits: int) -> list:
@@ -84,7 +88,7 @@ def from_generic(value, space: str):
     window = WINDOWS[space]
     if not window:
         return value
-    if (np.asarray(value >> 60) != window >> 60).any():
+    if not np.all(value >> 60 == window >> 60) if alu.is_array(value) else value >> 60 != window >> 60:
         raise Fault("address-space", f"generic address {value} is not in the {space} window")
     return value - (np.uint64(window) if alu.is_array(value) else window)
 

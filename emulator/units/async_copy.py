@@ -389,9 +389,10 @@ def bulk_wait(g: LaneGroup, allowed: int, read: bool, mask) -> bool:
             return g.wait_on(groups)
     for p in active(g, mask):
         if groups := g.warp.bulk.get(int(g.lanes[p])):
-            reads, writes = store_keys(g, p)
-            for key in (reads,) if read else (reads, writes):
-                g.warp.actor.completed(key, groups.newest(allowed))
+            if g.launch.checks:
+                reads, writes = store_keys(g, p)
+                for key in (reads,) if read else (reads, writes):
+                    g.warp.actor.completed(key, groups.newest(allowed))
             groups.awaited(allowed)
     return True
 

@@ -18,6 +18,8 @@ from .machine import Cta, Engine, Launch, Warp
 class LaneGroup(ABC):
     """Lanes of one warp that are at the same place and execute an instruction together."""
 
+    __slots__ = ()
+
     warp: Warp
     """The warp that the lanes belong to."""
     cta: Cta

@@ -14,7 +14,7 @@ from evaluation.commands import devices, moe_tasks
 from evaluation.commands import profile as profiling
 from evaluation.commands import run as running
 from evaluation.commands import sweep as sweeping
-from evaluation.commands.cases import chosen_cases, folder_cases, read_folder, task_cases
+from evaluation.commands.cases import chosen_cases, chosen_task, read_folder, task_cases
 from evaluation.commands.show import Failure, Screen, count, dump_json
 from evaluation.judge.verdict import Refused
 from evaluation.upload.check import check as check_submission
@@ -88,13 +88,9 @@ def profile(submission, task, task_dir, case, spec, profile, jobs, timeout, json
         raise Failure(str(error)) from None
     if tries and task_dir:
         raise Failure("--try needs the Config of a submission to this repository's tasks, --task-dir names another")
-    folder = read_folder(task_dir, submission, task) if task_dir else None
-    if folder:
-        cases = folder_cases(folder, "benchmarks", case, spec)
-    else:
-        cases = chosen_cases(submission, task, case, spec)
+    of, cases = chosen_task(task_dir, submission, task, case, spec)
     submission = devices.checked(submission)
-    replies = profiling.run(Screen(), submission, cases, profile, calls, out, jobs, timeout, folder, html, tries)
+    replies = profiling.run(Screen(), submission, of, cases, profile, calls, out, jobs, timeout, html, tries)
     if all(reply.get("unusable") for reply in replies):
         raise Failure(replies[0]["error"])
     if json_file:

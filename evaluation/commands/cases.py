@@ -1,14 +1,29 @@
 """Finds the cases that a command runs, and names them for tables."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from evaluation import ROOT
 from evaluation.commands.show import Failure
+from evaluation.judge.folder_task import FolderTask
+from evaluation.judge.own_task import OwnTask
+from evaluation.judge.task import Task
 from evaluation.tasks.folder import TaskFolder, parse_spec
 from evaluation.upload.check import TASK_OF, leaderboard_of, task_of_file
-from reference import DUAL_GEMM, TASKS, task_of
-from task import Task, TestCase, parse_case, read_task_yaml
+from reference import TASKS, task_of
+from task import TestCase, parse_case, read_task_yaml
+
+
+def chosen_task(
+    task_dir: str | None, submission: str, task: str | None, case: int | None, spec, section: str = "benchmarks",
+    tests: str | None = None,
+) -> tuple[Task, list[tuple[int, TestCase]]]:  # fmt: skip
+    """Finds the task, a folder's where `task_dir` names one, and lists (number, case). Raises Failure."""
+    if not task_dir:
+        return OwnTask(), chosen_cases(submission, task, case, spec, section, tests)
+    folder = read_folder(task_dir, submission, task)
+    return FolderTask(folder), folder_cases(folder, section, case, spec, tests)
 
 
 def chosen_cases(
@@ -43,28 +58,30 @@ def folder_cases(
 ) -> list[tuple[int, TestCase]]:
     """Lists (number, case) of a task's folder: those of --tests, of --spec or of its task.yml, one or all. Raises
     Failure."""
+    cases = given_cases(tests, spec, parse_spec) or folder.cases(section)
+    if not cases:
+        raise Failure(f"{folder.path}/task.yml has no {section}")
+    return numbered(cases, case)
+
+
+def given_cases(tests: str | None, spec, parse: Callable[[str], TestCase]) -> list[TestCase]:
+    """Reads the cases of --spec or --tests, none where neither is given. Raises Failure."""
     if tests and spec:
         raise Failure("--tests and --spec exclude each other")
     try:
-        lines = spec or (lines_of(tests) if tests else None)
-        cases = [parse_spec(line) for line in lines] if lines is not None else folder.cases(section)
+        lines = [line.partition("#")[0].strip() for line in Path(tests).read_text().splitlines()] if tests else []
+        cases = [parse(line) for line in spec or filter(None, lines)]
     except (OSError, UnicodeDecodeError) as error:
         raise Failure(f"cannot read the cases: {error}") from None
     except ValueError as error:
         raise Failure(str(error)) from None
-    if not cases:
-        raise Failure(f"no cases in {tests}" if tests else f"{folder.path}/task.yml has no {section}")
-    return numbered(cases, case)
+    if tests and not cases:
+        raise Failure(f"no cases in {tests}")
+    return cases
 
 
-def lines_of(path: str) -> list[str]:
-    """Reads the lines of a file of cases that are no comments."""
-    lines = [line.partition("#")[0].strip() for line in Path(path).read_text().splitlines()]
-    return [line for line in lines if line]
-
-
-def task_cases(task: Task, section: str) -> list[TestCase]:
-    """Reads the task's own cases. section: "tests" or "benchmarks"."""
+def task_cases(task, section: str) -> list[TestCase]:
+    """Reads the cases of a task of reference.TASKS. section: "tests" or "benchmarks"."""
     return read_task_yaml((ROOT / task.file).read_text(), section)
 
 
@@ -73,24 +90,11 @@ def read_cases(
 ) -> list[TestCase]:
     """Reads the cases of --spec, of --tests, or of a task, which --task or the submission's header names, and checks
     their sizes. Raises Failure."""
-    if tests and spec:
-        raise Failure("--tests and --spec exclude each other")
     named = leaderboard_of(Path(submission))
     if not task and named and named not in TASK_OF:  # nvfp4_gemm's sizes would pass for the dual GEMM's
         raise Failure(f"the submission's header names {named}, no task here: see --task-dir, or give --task")
-    try:
-        if spec:
-            cases = [parse_case(line) for line in spec]
-        elif tests:
-            cases = [parse_case(line) for line in lines_of(tests)]
-        else:
-            cases = task_cases(TASKS[task] if task else task_of_file(Path(submission)), section)
-    except (OSError, UnicodeDecodeError) as error:
-        raise Failure(f"cannot read the cases: {error}") from None
-    except ValueError as error:
-        raise Failure(str(error)) from None
-    if not cases:
-        raise Failure(f"no cases in {tests}")
+    cases = given_cases(tests, spec, parse_case)
+    cases = cases or task_cases(TASKS[task] if task else task_of_file(Path(submission)), section)
     for case in cases:
         of = TASKS[task] if task else task_of(case.args)
         *sizes, last = of.spec.__annotations__
@@ -105,15 +109,3 @@ def read_cases(
         except ValueError as error:
             raise Failure(f"'{case.spec}': {error}") from None
     return cases
-
-
-def mnk(args: dict) -> tuple:
-    return args["m"], args["n"], args["k"]
-
-
-def shapes(args: dict) -> str:
-    """Writes sizes, equal ones of groups once: `g 2, m 96+128, n 128+256, k 512`, or `m 256, n 512, k 256, l 1`."""
-    if task_of(args) is DUAL_GEMM:
-        return ", ".join(f"{key} {args[key]}" for key in "mnkl")
-    sizes = {key: args[key][:1] if len(set(args[key])) == 1 else args[key] for key in "mnk"}
-    return f"g {args['g']}, " + ", ".join(f"{key} {'+'.join(map(str, values))}" for key, values in sizes.items())

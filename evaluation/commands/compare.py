@@ -15,13 +15,14 @@ from emulator.page.write import fill, views
 from emulator.serve import variants
 from evaluation.commands import interrupt, model_process
 from evaluation.commands import profile as profiling
-from evaluation.commands.cases import shapes
 from evaluation.commands.devices import OWN
 from evaluation.commands.show import Screen, count
 from evaluation.judge import modelled
-from evaluation.judge.judge import configs_of, judge, measure_pairs, work
+from evaluation.judge.judge import configs_of, judge, measure_pairs
+from evaluation.judge.options import Options
+from evaluation.judge.own_task import OwnTask
 from evaluation.judge.statistics import Stats, geometric_mean
-from evaluation.judge.verdict import Options, Verdict
+from evaluation.judge.verdict import Verdict
 from task import TestCase
 
 LEAST = 0.005  # us of a breakdown that are shown
@@ -112,7 +113,7 @@ def run(
                 if "error" in reply:
                     raise ValueError(f"{name}: {reply['error']}")
                 screen.line(f"{name}: {reply['config']}")
-    weights = [work(case, timed=True) for case in cases]
+    weights = [options.task.weight(case, timed=True) for case in cases]
     done: dict[int, dict[int, Verdict] | tuple] = {}  # case -> what there is of it
 
     def interrupted() -> None:
@@ -158,7 +159,7 @@ def write_pages(
         for number, case in zip(numbers, cases):
             for name, side in zip("AB", sides):
                 place = Path(folder, f"{number}{name}")
-                title = f"{name}, case {number}: {shapes(case.args)}"
+                title = f"{name}, case {number}: {OwnTask().title(case)}"
                 request = profiling.Request(side.submission, case.args, profile, 4, extrapolate=False, title=title)
                 files = {"timeline": str(place), "page": str(place.with_suffix(".html"))}
                 requests.append(dataclasses.replace(request, config=side.change, **files))

@@ -9,7 +9,7 @@ import utils
 from emulator.model.profile import load
 from evaluation import ROOT
 from evaluation.commands.show import Failure
-from evaluation.judge.verdict import Options
+from evaluation.judge.options import Options
 
 OWN = str(ROOT / "submission.py")  # the submission whose seconds `judge.work` knows
 

@@ -102,11 +102,14 @@ def ask(request, timeout: float, on_beat=lambda text: None) -> dict:
                 process.wait()
         try:
             reply = json.loads(Path(files[1]).read_text())
-            if "error" not in reply and not (math.isfinite(reply["us"]) and reply["us"] > 0):
+            if "error" in reply:
+                reply["error"] = legible(reply["error"])
+            elif not (math.isfinite(reply["us"]) and reply["us"] > 0):
                 reply = {"error": f"{reply['us']} is not a time"}
         except (OSError, ValueError, KeyError, TypeError):
             lines = Path(directory, "log").read_text(errors="replace").strip().splitlines()
-            return {"error": f"the process ended with code {process.returncode}: {lines[-1] if lines else 'no output'}"}
+            last = legible(lines[-1] if lines else "no output")
+            return {"error": f"the process ended with code {process.returncode}: {last}"}
         return reply
 
 

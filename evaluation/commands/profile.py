@@ -22,15 +22,15 @@ from emulator.model.trace import Trace
 from emulator.page.write import VERDICTS, fill, views
 from emulator.serve import torch_cuda
 from evaluation.commands import interrupt, model_process
-from evaluation.commands.cases import shapes
 from evaluation.commands.show import Screen
 from evaluation.judge import configs, modelled
 from evaluation.judge.guards import Guards
 from evaluation.judge.inputs import mapped
 from evaluation.judge.loading import load_submission
+from evaluation.judge.task import Task
 from evaluation.tasks.data import copied
 from evaluation.tasks.estimate import size
-from evaluation.tasks.folder import FolderModules, TaskFolder
+from evaluation.tasks.folder import FolderModules
 
 
 @dataclasses.dataclass
@@ -46,7 +46,7 @@ class Request:
     page: str | None = None  # likewise, an HTML file
     title: str = ""  # of that
     memory: float = 16.0  # GiB of private memory
-    modules: dict[str, str] | None = None  # of a task's folder: names -> paths
+    modules: dict[str, str] = dataclasses.field(default_factory=dict)  # as of judge.task.Task
     config: dict[str, str] | None = None  # entries of its Config that differ from what is submitted
 
     @property
@@ -107,21 +107,19 @@ def serve(request: Request) -> dict:
 
 
 def run(
-    screen: Screen, submission: str, cases: list[tuple[int, task.TestCase]], profile: str, calls: int, out: str,
-    jobs: int, timeout: float, folder: TaskFolder | None = None, html: str | None = None,
-    tries: tuple[dict[str, str], ...] = (),
+    screen: Screen, submission: str, of: Task, cases: list[tuple[int, task.TestCase]], profile: str, calls: int,
+    out: str, jobs: int, timeout: float, html: str | None = None, tries: tuple[dict[str, str], ...] = (),
 ) -> list[dict]:  # fmt: skip
-    """Profiles each (number, case) and shows it: the replies. out: a folder for timelines. timeout: seconds a case.
-    folder: the task, if it is none of this repository's. html: a file for a page; of several cases each has its own.
-    tries: changes of Config that are modelled, too."""
+    """Profiles each (number, case) of a task and shows it: the replies. out: a folder for timelines. timeout: seconds
+    a case. html: a file for a page; of several cases each has its own. tries: changes of Config that are modelled,
+    too."""
     folders = [os.path.abspath(os.path.join(out, f"case{number}")) for number, _ in cases]
-    modules = folder.modules if folder else None
     pages = [page_of(html, number, len(cases)) for number, _ in cases]
-    titles = [f"case {number}: {case.spec if folder else shapes(case.args)}" for number, case in cases]
+    titles = [f"case {number}: {of.title(case)}" for number, case in cases]
     requests = [
         Request(
             submission, case.args, profile, calls, extrapolate=False, timeline=to, page=page, title=title,
-            modules=modules,
+            modules=of.modules,
         )
         for (_, case), to, page, title in zip(cases, folders, pages, titles)
     ]  # fmt: skip

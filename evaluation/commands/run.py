@@ -11,28 +11,17 @@ from emulator.model import uncertainty
 from emulator.page import findings as page_of_findings
 from emulator.rows import WRONG, row_of, unique
 from evaluation.commands import interrupt
-from evaluation.commands.cases import chosen_cases, folder_cases, mnk, read_folder, shapes, task_cases
+from evaluation.commands.cases import chosen_task
 from evaluation.commands.devices import OWN, checked, choose_device, describe_device
 from evaluation.commands.show import Failure, Screen, count, dump_json, duration
-from evaluation.judge import folder_on_gpu, modelled
-from evaluation.judge.judge import judge, work
-from evaluation.judge.verdict import Options, Verdict, geomean_us
-from evaluation.tasks.estimate import Estimate, size
-from evaluation.tasks.folder import TaskFolder
-from reference import TASKS, task_of
+from evaluation.judge import modelled
+from evaluation.judge.judge import judge
+from evaluation.judge.options import Options
+from evaluation.judge.verdict import Verdict, geomean_us
+from evaluation.tasks.estimate import Estimate
 from task import TestCase
 
 LONG_S = 600.0  # a case that may take longer says so before it starts
-LARGE = 64  # times the size of a folder's smallest test: nobody knows how long that takes
-GUARANTEES = (  # of a task in a folder
-    "held: two calls a case with the same tensors, the second with inputs of a secret seed; the task's own check, on "
-    "copies, in the judge's process; all checks of the emulator. Not held: equality bit by bit, outputs unwritten "
-    "before a call, inputs unchanged (evaluation/README.md)"
-)
-GUARANTEES_ON_GPU = (
-    "held: what the grader holds. The folder's own eval.py runs, in a process that the submission shares, with inputs "
-    "of a secret seed"
-)
 
 
 def run(
@@ -43,18 +32,15 @@ def run(
 
     The exit code: 0 only if every case ran and passed, and has a time if times were to be modelled. Raises Failure.
     """
-    folder = read_folder(task_dir, submission, task) if task_dir else None
-    if folder:
-        numbers, cases = zip(*folder_cases(folder, section, case, spec, tests))
-    else:
-        numbers, cases = zip(*chosen_cases(submission, task, case, spec, section, tests))
-    device = choose_device(device, any_gpu=folder is not None)
+    of, chosen = chosen_task(task_dir, submission, task, case, spec, section, tests)
+    numbers, cases = zip(*chosen)
+    device = choose_device(device, any_gpu=of.graded)
     submission = checked(submission)
     timed = section == "benchmarks"
     options = Options(
         submission=submission,
         device=device,
-        folder=folder,
+        task=of,
         timed=timed,
         calls=max(schedules, 1 if timed else 2),
         jobs=1 if device == "cuda" else jobs,
@@ -65,14 +51,10 @@ def run(
         **({} if secret is None else {"secret": secret}),
     )
     screen = Screen()
-    if folder:
-        weights, workers = [size(case.args) for case in cases], None
-        screen.line(f"{folder.name}, compared by {folder.tolerance()}")
-        screen.line(GUARANTEES_ON_GPU if device == "cuda" else GUARANTEES)
-    else:
-        known = submission == OWN and device != "cuda"
-        weights, workers = [work(case, timed) for case in cases], options.jobs if known else None
-    tasks = folder.name if folder else " and ".join(sorted({task_of(case.args).name for case in cases}))
+    for line in of.said(device):
+        screen.line(line)
+    weights = [of.weight(case, timed) for case in cases]
+    workers = options.jobs if submission == OWN and device != "cuda" else None
     done: dict[int, Verdict] = {}
 
     def conclude(which: list[int]) -> int:
@@ -85,9 +67,10 @@ def run(
         if done:
             conclude(sorted(done))
 
-    what = f"{section} of {tasks} on {describe_device(device)}"
+    what = f"{section} of {of.name(cases)} on {describe_device(device)}"
     with interrupt.showing(interrupted), screen.progress(what, weights, workers=workers) as advance:
-        watch = LongCases(screen, numbers, weights, timeout) if folder else None
+        small = None if device == "cuda" else of.small(weights)
+        watch = None if small is None else LongCases(screen, numbers, weights, timeout)
 
         def ended(index: int, verdict: Verdict) -> None:
             done[index] = verdict
@@ -95,18 +78,15 @@ def run(
                 watch.ended(index)
             advance(index)
 
-        if folder and device == "cuda":
-            done |= enumerate(folder_on_gpu.judge([*cases], options))
-        else:
-            if watch and (small := smallest_tests(folder, weights)):
-                watch.tries(small, options)
-            judge(
-                [*cases],
-                options,
-                on_verdict=ended,
-                on_start=watch.started if watch else lambda index: None,
-                on_beat=lambda index, text: screen.beat(f"case {numbers[index]}: {text}"),
-            )
+        if small:
+            watch.tries(small, options)
+        judge(
+            [*cases],
+            options,
+            on_verdict=ended,
+            on_start=watch.started if watch else lambda index: None,
+            on_beat=lambda index, text: screen.beat(f"case {numbers[index]}: {text}"),
+        )
     return conclude([*range(len(cases))])
 
 
@@ -139,14 +119,6 @@ def show_and_write(
     return 0 if passed and not (replies and any("error" in reply for reply in replies)) else 1
 
 
-def smallest_tests(folder: TaskFolder, sizes: list[float]) -> list[TestCase]:
-    """Finds the two smallest tests of a folder, of different sizes, if all cases, given by their sizes, are large
-    beside the smallest: from two it shows how the seconds grow."""
-    of_size = {size(case.args): case for case in folder.cases("tests")}
-    small = sorted(of_size)[:2]
-    return [of_size[each] for each in small if each < min(sizes)] if small and min(sizes) >= LARGE * small[0] else []
-
-
 class LongCases:
     """Says before a case of a task's folder, whose smaller ones come first, that it may take longer than ten minutes.
 
@@ -162,7 +134,7 @@ class LongCases:
         told = "; ".join(case.spec for case in cases)
         self.screen.line(f"the task's smallest tests show how long large cases may take: {told}")
         for case, verdict in zip(cases, judge(cases, options), strict=True):
-            self.estimate.add(size(case.args), verdict.seconds)
+            self.estimate.add(options.task.weight(case, options.timed), verdict.seconds)
 
     def started(self, index: int) -> None:
         """Is called before a case."""
@@ -184,9 +156,9 @@ def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], options
     rows = []
     for number, case, verdict in zip(numbers, cases, verdicts):
         colour = "green" if verdict.status == "pass" else "red"
-        mismatches, ulps = ("-" if x is None else str(x) for x in (verdict.mismatches, verdict.ulps))
-        sizes = case.spec if options.folder else shapes(case.args)
-        row = [str(number), sizes, (verdict.status, colour), mismatches, ulps, f"{verdict.seconds:.1f}"]
+        counts = ["-" if x is None else str(x) for x in (verdict.mismatches, verdict.ulps)]
+        sizes, seconds = options.task.title(case), f"{verdict.seconds:.1f}"
+        row = [str(number), sizes, (verdict.status, colour), *counts, seconds]
         if timed:
             row.append(f"{verdict.us:.2f} ± {verdict.times.err / 1e3:.2f}" if verdict.times else "-")
         rows.append(row)
@@ -215,26 +187,14 @@ def show_modelled(screen: Screen, numbers, cases, replies: list[dict], options: 
     """Shows the modelled times of the cases, or why there are none. replies: of `modelled`, one a case."""
     good = [reply for reply in replies if "error" not in reply]
     if good:
-        columns = ["case", "us", "it may be", "calls simulated", "speed of light", "% of it"]
-        columns = columns[:4] if options.folder else [*columns, "<best public kernel, modelled"]
-        limits = {}  # (M, N, K) -> speed of light
-        for task in TASKS.values():
-            limits |= zip(
-                [mnk(case.args) for case in task_cases(task, "benchmarks")], modelled.SPEED_OF_LIGHT[task.name]
-            )
+        columns = ["case", "us", "it may be", "calls simulated", *options.task.columns]
         rows = []
         for number, case, reply in zip(numbers, cases, replies):
-            known = "error" not in reply and not options.folder
-            limit = limits.get(mnk(case.args)) if known else None
-            public = uncertainty.best_public(case.args) if known else None
             if "error" not in reply:
-                share = f"{100 * limit / reply['us']:.0f}" if limit else "-"
                 simulated = f"{reply['simulated']} of {reply['calls']}"
                 low, high = reply["us_interval"]
-                other = f"{public['modelled_us']:.2f}, {public['kernel']}" if public else "-"
-                between = f"{low:.2f} to {high:.2f}"
-                row = [str(number), f"{reply['us']:.2f}", between, simulated, str(limit or "-"), share, other]
-                rows.append(row[: len(columns)])
+                row = [str(number), f"{reply['us']:.2f}", f"{low:.2f} to {high:.2f}", simulated]
+                rows.append(row + options.task.cells(case, reply["us"]))
         screen.table(columns, rows, f"us per call, {modelled.label(good)}")
     for number, reply in zip(numbers, replies):
         if "error" in reply:
@@ -311,7 +271,7 @@ def json_of(section: str, verdicts: list[Verdict], options: Options, replies: li
         | {name: importlib.metadata.version(name) for name in ("torch", "nvidia-cutlass-dsl")},
         "submission": options.submission,
         "secret": options.secret,
-        **({"task_dir": options.folder.path, "compared_by": options.folder.tolerance()} if options.folder else {}),
+        **options.task.described(),
         "isolation": sorted({verdict.isolation for verdict in verdicts} - {None}),
     }
     if modelled_any:

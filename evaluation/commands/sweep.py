@@ -20,9 +20,10 @@ from evaluation.commands import interrupt
 from evaluation.commands.devices import OWN
 from evaluation.commands.show import Screen, count
 from evaluation.judge import modelled
-from evaluation.judge.judge import Refused, configs_of, judge, shared_memory, work
+from evaluation.judge.judge import Refused, configs_of, judge, shared_memory
+from evaluation.judge.options import Options
 from evaluation.judge.statistics import geometric_mean
-from evaluation.judge.verdict import Options, Verdict
+from evaluation.judge.verdict import Verdict
 from task import TestCase
 
 TOO_MUCH = re.compile(r"(\d+) static \+ (\d+) dynamic bytes of shared memory; a block has (\d+)")  # machine/launch.py
@@ -141,7 +142,7 @@ def judge_and_keep(
 ):
     """Runs what is `todo`, keys of `first`, and adds each result to the file as it comes. cases: by their spec."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    weights = [work(cases[spec], timed=True) for spec, _ in todo]
+    weights = [options.task.weight(cases[spec], timed=True) for spec, _ in todo]
     workers = options.jobs if options.submission == OWN else None
 
     def beat(index: int, text: str) -> None:

@@ -24,6 +24,7 @@ TIMEOUTS = {
     "leaderboard": 300,
     "profile": 180,
 }  # seconds: task.yml, consts
+LONGEST = 2**20  # characters of a line of a report, which the submission may have written
 
 
 @contextlib.contextmanager
@@ -62,8 +63,8 @@ def call(
     timer, result = threading.Timer(timeout, kill), {}
     timer.start()
     try:
-        with os.fdopen(read) as pipe:
-            for line in pipe:
+        with os.fdopen(read, errors="replace") as pipe:
+            for line in iter(lambda: pipe.readline(LONGEST), ""):
                 key, _, value = line.partition(":")
                 result[key.strip()] = value.strip()
                 if show and not key.endswith(".report"):

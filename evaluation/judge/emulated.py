@@ -94,7 +94,7 @@ class Device:
     def begin(self, written: tuple[Placed, ...] = (), schedule: int = 0) -> None:
         """Begins a call, with no findings yet, and as if the launch before had written the placed data."""
         self.schedule, self.findings, self.failure = Schedule(schedule), [], None
-        regions = [self.memory.find(spec["address"], 1, False) for p in written for spec in p.device if spec["bytes"]]
+        regions = [self.memory.find(one.address, 1, False) for p in written for one in p.device if one.size]
         self.predecessor = Dependencies.of_writes("the launch that wrote it", self.memory, regions)
 
     def follow(self, predecessor: Dependencies | None) -> None:
@@ -103,17 +103,16 @@ class Device:
             self.predecessor.before = self.predecessor.after = [predecessor.own]
 
     def register(self, placed: Placed) -> None:
-        """Lets kernels read the placed data, and write its c."""
-        outputs = placed.output_addresses()
-        for spec in placed.device:
-            if spec["bytes"]:
-                region = self.memory.register(spec["address"], spec["bytes"], spec["name"])
-                region.read_only = spec["address"] not in outputs
+        """Lets kernels read the placed data, and write what they may."""
+        for one in placed.device:
+            if one.size:
+                region = self.memory.register(one.address, one.size, one.role.name)
+                region.read_only = not one.role.written
 
     def drop(self, placed: Placed) -> None:
-        for spec in placed.device:
-            if spec["bytes"]:
-                self.memory.drop(self.memory.find(spec["address"], 1, False))
+        for one in placed.device:
+            if one.size:
+                self.memory.drop(self.memory.find(one.address, 1, False))
 
     def understand(self, message) -> Queued:
         """Reads a launch that the submission's process has sent. Raises Garbled."""
@@ -127,7 +126,7 @@ class Device:
                 _three(message["grid"]),
                 _three(message["block"]),
                 bytes.fromhex(message["params"]),
-                {str(name): int(address) for name, address in message["symbols"].items()},
+                {str(name): _address(address) for name, address in message["symbols"].items()},
                 [(int(a), int(n), f"the submission's {name}"[:100], bool(r)) for a, n, name, r in message["regions"]],
                 {
                     "cluster": _three(cluster) if cluster else None,
@@ -239,6 +238,12 @@ def _written(parts: list) -> dict[int, bytes]:
             if data[at : at + PAGE].any():
                 found[offset + at] = data[at : at + PAGE].tobytes().rstrip(b"\0")
     return found
+
+
+def _address(number) -> int:
+    if not 0 <= int(number) < 2**64:
+        raise ValueError(f"{number} is no address")
+    return int(number)
 
 
 def _three(numbers) -> tuple[int, int, int]:

@@ -13,16 +13,15 @@ from emulator.errors import EmulatorError
 from emulator.machine.launch import Launch
 from emulator.page.findings import events
 from emulator.rows import row_of
-from evaluation.judge.emulated_trial import EmulatedTrial
-from evaluation.judge.folder_trial import FolderTrial
 from evaluation.judge.gpu_trial import GpuTrial, MeasuredTrial, measure_in_turns
+from evaluation.judge.options import Options
 from evaluation.judge.placed import OURS, THEIRS
 from evaluation.judge.recorded_calls import RecordedCalls
 from evaluation.judge.sandbox import Beat, Channel, Nursery
 from evaluation.judge.statistics import Stats
 from evaluation.judge.submission_process import SubmissionProcess
 from evaluation.judge.trial import Trial
-from evaluation.judge.verdict import Options, Refused, Verdict, legible
+from evaluation.judge.verdict import Refused, Verdict, legible
 from task import TestCase
 
 HELD = 8.0  # GiB that the judge's process may need beside what the submission's kernels do
@@ -60,12 +59,14 @@ class Examiner:
         """Returns what configs.described says in the submission's process. Raises Refused."""
         reply = self.process.ask("import", op="configs", asked=asked)
         with self.process.answering("import"):
-            return [{str(name): str(value) for name, value in of.items()} for of in reply["configs"]]
+            return [{str(name): legible(value) for name, value in of.items()} for of in reply["configs"]]
 
     def shared_memory(self, case: TestCase, options: Options) -> int:
         """Returns the dynamic bytes of shared memory that the case's launches ask for. Raises Refused."""
         self.turn_to(options, case.args)
-        return RecordedCalls(Trial(case, self)).shared_memory()
+        trial = Trial(case, self)
+        with options.task.case(trial) as hooks:
+            return RecordedCalls(trial, hooks).shared_memory()
 
     def verdict(self, case: TestCase, extra: bool, options: Options) -> Verdict:
         """Judges a case. extra: with a call more, and one with sizes near those of the case."""
@@ -73,8 +74,7 @@ class Examiner:
         self.rows.clear()
         try:
             self.turn_to(options, case.args)
-            gpu_trial = MeasuredTrial if options.timed else GpuTrial
-            kind = FolderTrial if options.folder else gpu_trial if options.device == "cuda" else EmulatedTrial
+            kind = Trial if options.device != "cuda" else MeasuredTrial if options.timed else GpuTrial
             trial = kind(case, self)
             verdict = trial.verdict
             trial.run(extra)

@@ -5,8 +5,9 @@ import tempfile
 from pathlib import Path
 
 from evaluation.gpu.protocol import evaluate
+from evaluation.judge.options import Options
 from evaluation.judge.statistics import Stats
-from evaluation.judge.verdict import Options, Verdict, legible
+from evaluation.judge.verdict import Refused, Verdict, check_time, legible
 from task import TestCase
 
 ISOLATION = "its evaluator's own, as with the grader: nothing is kept from it"
@@ -14,11 +15,11 @@ LONGEST = 1000  # of a reason, characters
 
 
 def judge(cases: list[TestCase], options: Options) -> list[Verdict]:
-    """Runs the evaluator of Options.folder once for all cases, with a secret seed, and returns a verdict for each.
+    """Runs the evaluator of a FolderTask once for all cases, with a secret seed, and returns a verdict for each.
 
     Options.timeout: seconds a case.
     """
-    mode, folder = "benchmark" if options.timed else "test", options.folder
+    mode, folder = "benchmark" if options.timed else "test", options.task.folder
     if folder.evaluator is None:
         return [Verdict(case.spec, reason=f"{folder.path}/task.yml names no eval.py") for case in cases]
     with tempfile.TemporaryDirectory(prefix="bot-") as name:
@@ -35,8 +36,13 @@ def verdict(case: TestCase, key: str, said: dict[str, str], problem: str) -> Ver
     found = Verdict(case.spec, isolation=ISOLATION)
     passed = said.get(f"{key}status") == "pass" if f"{key}status" in said else f"{key}mean" in said
     if f"{key}mean" in said:
-        values = {name: float(said[f"{key}{name}"]) for name in ("mean", "std", "err", "best", "worst")}
-        found.times = Stats(int(said[f"{key}runs"]), **values)
+        try:
+            values = {name: float(said[f"{key}{name}"]) for name in ("mean", "std", "err", "best", "worst")}
+            found.times = Stats(int(said[f"{key}runs"]), **values)
+            check_time(found.times.mean, read=0)
+        except (KeyError, ValueError, Refused):  # anybody in that process may have written it
+            found.times, found.reason = None, "its eval.py has reported no times of this case that are numbers"
+            return found
     if passed:
         found.status, found.reason = "pass", ""
     else:

@@ -6,10 +6,10 @@ import time
 import torch
 
 from evaluation.judge import inputs
-from evaluation.judge.placed import Placed
+from evaluation.judge.own_task import OwnCase, near
 from evaluation.judge.statistics import Stats, calculate_stats, precise_enough
-from evaluation.judge.trial import Trial, near
-from evaluation.judge.verdict import Refused, check_time
+from evaluation.judge.verdict import Refused, Verdict, check_time
+from task import TestCase
 
 AUDITED = 0.2  # share of the repeats in which every result is taken right after its call; their times do not count
 
@@ -19,22 +19,22 @@ class GpuCase:
 
     device = "cuda"  # where the judge computes what they should be
 
-    def __init__(self, trial: Trial, args: dict, count: int = 1, objects: int = 1, full_range: bool = False):
+    def __init__(self, trial: "GpuTrial", args: dict, count: int = 1, objects: int = 1, full_range: bool = False):
         """Sets it up. count: how many contents there are. objects: how many inputs the kernel gets to see. full_range:
         whether they have all numbers of their formats."""
         self.trial, self.process, self.objects = trial, trial.process, objects
-        self.heap = trial.examiner.heap
+        self.heap, own = trial.examiner.heap, trial.own
         self.placed, self.known = [], []
         for i in range(count):
-            data = trial.generate(args, args["seed"] if not i else trial.hidden + 42 * i, full_range)
-            self.placed.append(Placed(data, (), self.heap))
+            data = own.generate(args, args["seed"] if not i else own.hidden + 42 * i, full_range)
+            self.placed.append(own.place(data))
             self.placed[-1].fill(data)
             self.known.append(inputs.Known(inputs.mapped(lambda tensor: tensor.to(self.device), data)))
         self.data = data  # the last contents: all have the same sizes
         self.elements = sum(c.numel() for c in inputs.outputs(data))
         self.buffer = self.heap.take(2 * objects * self.elements)
         contents = [placed.spec for placed in self.placed]
-        request = {"task": trial.task.name, "objects": objects, "results": self.buffer.ctypes.data}
+        request = {"task": own.task.name, "objects": objects, "results": self.buffer.ctypes.data}
         self.process.ask("set-up", op="case", contents=contents, **request)
 
     def repeat(self, fresh: bool, audit: bool, timed: bool) -> float:
@@ -42,25 +42,22 @@ class GpuCase:
 
         fresh: with other contents in a new disguise. audit: each result is taken right after its call. Raises Refused.
         """
-        trial, count, begin = self.trial, len(self.placed), time.perf_counter()
-        turn = int(trial.rng.integers(1, count)) if fresh and count > 1 else 0
+        trial, rng, count, begin = self.trial, self.trial.rng, len(self.placed), time.perf_counter()
+        turn = int(rng.integers(1, count)) if fresh and count > 1 else 0
         contents = [(i + turn) % count for i in range(self.objects)]
-        disguises = [int(trial.rng.integers(2**31)) if fresh else None for _ in contents]
-        order = trial.rng.permutation(self.objects).tolist()
+        disguises = [int(rng.integers(2**31)) if fresh else None for _ in contents]
+        order = rng.permutation(self.objects).tolist()
         self.buffer[:] = 0xFF  # NaN
         request = {"contents": contents, "disguises": disguises, "order": order, "audit": audit, "timed": timed}
         reply = self.process.ask("result", op="repeat", **request)
         trial.verdict.seconds += time.perf_counter() - begin
-        problems, bits = [], torch.from_numpy(self.buffer).view(torch.float16).view(self.objects, -1)
+        problems, outputs = [], inputs.outputs(self.data)
+        bits = torch.from_numpy(self.buffer).view(torch.float16).view(self.objects, -1)
         for i in range(self.objects):
             drawn = inputs.draw(disguises[i], self.data) if disguises[i] is not None else None
-            offset = 0
-            for group, want in enumerate(self.known[contents[i]].outputs(drawn)):
-                got = bits[i, offset : offset + want.numel()].clone().view(want.shape)
-                offset += want.numel()
-                if want.numel() and (problem := trial.check(group, got, want)):
-                    problems.append(problem)
-        trial.verdict.mismatches = trial.verdict.mismatches or 0
+            parts = bits[i].clone().split([c.numel() for c in outputs])
+            returned = [part.view(c.shape) for part, c in zip(parts, outputs)]
+            problems += trial.own.problems(self.known[contents[i]], drawn, returned)
         if problems:
             raise Refused("; ".join(problems[:3]))
         return reply["ns"]
@@ -78,21 +75,27 @@ class GpuCase:
         self.heap.give(self.buffer.ctypes.data, len(self.buffer))
 
 
-class GpuTrial(Trial):
-    """Runs a case on a GPU whose time nobody asked for."""
+class GpuTrial:
+    """Runs a case of this repository's tasks on a GPU, whose time nobody asked for. examiner: as of trial.Trial."""
+
+    def __init__(self, case: TestCase, examiner):
+        self.examiner, self.options, self.process = examiner, examiner.options, examiner.process
+        self.verdict, self.args = Verdict(case.spec), case.args
+        self.own = OwnCase(self)
+        self.rng = self.own.rng
 
     def run(self, extra: bool) -> None:
-        """Raises Refused unless every call was right. extra: as of EmulatedCalls.run."""
+        """Raises Refused unless every call was right. extra: as of OwnCase.calls."""
         calls = [(self.args, None)] + [(self.args, i) for i in range(1, max(2, self.options.calls) + extra)]
         calls += [(near(self.args, self.rng), len(calls))] if extra else []
         for args, hidden in calls:
-            seed = self.args["seed"] if hidden is None else self.hidden + 42 * hidden
+            seed = self.args["seed"] if hidden is None else self.own.hidden + 42 * hidden
             GpuCase(self, {**args, "seed": seed}).once()
-        if extra and self.task.generate_full_range_input:
-            GpuCase(self, {**self.args, "seed": self.hidden + 42 * len(calls)}, full_range=True).once()
+        if extra and self.own.task.generate_full_range_input:
+            GpuCase(self, {**self.args, "seed": self.own.hidden + 42 * len(calls)}, full_range=True).once()
 
 
-class MeasuredTrial(Trial):
+class MeasuredTrial(GpuTrial):
     """Times a case on a GPU, calls back to back as the grader does; every result of every repeat is compared."""
 
     case: GpuCase | None = None
@@ -104,7 +107,7 @@ class MeasuredTrial(Trial):
     @contextlib.contextmanager
     def set_up(self):
         """Has the inputs on the GPU during this block, and gives the bytes that a call has to read."""
-        self.case = GpuCase(self, self.args, self.task.calls, self.task.calls)
+        self.case = GpuCase(self, self.args, self.own.timed_calls, self.own.timed_calls)
         try:
             yield inputs.read_bytes(self.case.data)
         finally:

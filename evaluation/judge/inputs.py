@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 import reference
+from evaluation.judge.verdict import Refused
+from evaluation.tasks.data import kind_of
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -57,9 +59,34 @@ class Taken:
         return None
 
 
-def extent(shape, stride, itemsize: int = 2) -> int:
-    """Counts the bytes from the first element of a tensor to the end of its last."""
-    return itemsize * (sum((n - 1) * step for n, step in zip(shape, stride)) + 1) if 0 not in tuple(shape) else 0
+def named(item, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields each tensor of data with its name in reports: `tensor[0][1][2]`."""
+    if isinstance(item, torch.Tensor):
+        yield name, item
+    elif isinstance(item, (tuple, list)):
+        for i, part in enumerate(item):
+            yield from named(part, f"{name}[{i}]")
+
+
+def result_specs(returned: dict, single: bool) -> list[dict]:
+    """Lists what describes the tensors of a result (tasks/data.py). Raises Refused for one of another form.
+
+    single: it should be one tensor, not a list.
+    """
+    kind, name, content = kind_of(returned)
+    if single:
+        if kind != "tensor":
+            raise Refused(f"custom_kernel returned {name}, not the tensor c")
+        return [content]
+    if kind not in ("list", "tuple"):
+        raise Refused(f"custom_kernel returned {name}, not the list of the c tensors")
+    specs = []
+    for group, item in enumerate(content):
+        kind, name, spec = kind_of(item)
+        if kind != "tensor":
+            raise Refused(f"group {group}: custom_kernel returned {name}, not a tensor")
+        specs.append(spec)
+    return specs
 
 
 def read_bytes(data) -> int:

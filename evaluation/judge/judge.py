@@ -11,10 +11,10 @@ import tempfile
 
 import numpy as np
 
-from evaluation.judge import examiner, isolation, jobs, sandbox
+from evaluation.judge import examiner, folder_on_gpu, isolation, jobs, sandbox
+from evaluation.judge.options import Options
 from evaluation.judge.statistics import Stats
-from evaluation.judge.verdict import Options, Refused, Verdict, geomean_us
-from evaluation.tasks.estimate import size
+from evaluation.judge.verdict import Refused, Verdict, geomean_us
 from task import TestCase
 
 __all__ = [
@@ -148,14 +148,16 @@ def judge(
     if not cases:
         return []
     options = each[0]
+    if options.device == "cuda" and options.task.graded:
+        verdicts = folder_on_gpu.judge(cases, options)
+        for index, verdict in enumerate(verdicts):
+            on_verdict(index, verdict)
+        return verdicts
     verdicts = [Verdict(case.spec) for case in cases]
     rng = np.random.default_rng(options.secret)
     order = rng.permutation(len(cases)).tolist()
     extra = order[0] if options.extra else None  # the case that gets other sizes and a call more
-    if options.folder:
-        order.sort(key=lambda index: size(cases[index].args))
-    elif options.timed:
-        order.sort(key=lambda index: -work(cases[index], timed=True))  # what takes longest, first
+    order.sort(key=lambda index: options.task.turn(cases[index], options.timed))
 
     def done(index: int, verdict: Verdict) -> None:
         verdicts[index] = verdict
@@ -169,13 +171,3 @@ def judge(
     with examiners(options, min(options.jobs, len(cases))) as all_of_them:
         jobs.share(order, all_of_them, one_case, done)
     return verdicts
-
-
-def work(case: TestCase, timed: bool = False) -> float:
-    """Estimates the seconds of one core that a case takes on the emulator.
-
-    Within a factor of two for submission.py on an x86 core.
-    """
-    sizes = [*zip(*([case.args[x]] if isinstance(case.args[x], int) else case.args[x] for x in "mnk"))]
-    multiplied, written = sum(m * n * k for m, n, k in sizes), sum(m * n for m, n, _ in sizes)
-    return 25 + 2.5e-9 * multiplied if timed else 3 + 6e-9 * multiplied + 3e-6 * written

@@ -1,77 +1,105 @@
 """Tensors of a task's data at places in memory that the judge and the submission's process share."""
 
-import numpy as np
+import dataclasses
+from collections.abc import Callable
+
 import torch
 
-from emulator.arena import BASE, Arena, Heap
-from evaluation.judge import inputs
+from emulator.arena import BASE, Heap
+from evaluation.judge.inputs import Taken
+from evaluation.judge.verdict import Refused
+from evaluation.tasks import data as any_data
 
 OURS = 2**36  # bytes of that memory for inputs and results; what is not touched costs nothing
 THEIRS = BASE + OURS  # where what the submission's process allocates begins
-DTYPES = {str(dtype): dtype for dtype in (torch.float16, torch.float4_e2m1fn_x2, torch.float8_e4m3fn)}
 
 
-def tensor_at(arena: Arena, spec: dict) -> torch.Tensor:
-    """Makes the live CPU tensor that a spec describes: address, bytes, shape, stride, dtype (a key of DTYPES)."""
-    array = arena.view(spec["address"], spec["bytes"])
-    flat = torch.from_numpy(array) if spec["bytes"] else torch.empty(0, dtype=torch.uint8)
-    return flat.view(DTYPES[spec["dtype"]]).as_strided(spec["shape"], spec["stride"])
+@dataclasses.dataclass(frozen=True)
+class Role:
+    """Says what a tensor is for: its name in reports; whether it lies on the device; whether a call gets contents in
+    it, and whether kernels may write there. An output gets NaN."""
+
+    name: str
+    on_device: bool
+    given: bool
+    written: bool
 
 
-def rebuilt(spec, build):
-    """Builds the data that a spec describes, with build(spec of a tensor) for each of its tensors."""
-    if isinstance(spec, dict):
-        return tuple(rebuilt(item, build) for item in spec["tuple"]) if "tuple" in spec else build(spec)
-    return [rebuilt(item, build) for item in spec] if isinstance(spec, list) else spec
+@dataclasses.dataclass
+class Storage:
+    """Holds a tensor's memory: where it lies, its role, and a live view if a call gets no contents in it."""
+
+    address: int
+    size: int
+    role: Role
+    output: torch.Tensor | None = None
 
 
 class Placed:
-    """Puts data like `like` into memory of its own: zeros until they are filled. `spec` tells another process where."""
+    """Puts data into memory that the submission's process shares; tensors that share a storage do so there, too. It is
+    zeros until it is filled. `spec` tells that process where; `device` has the storages on the GPU. `number`: which the
+    data has in that process, once it has been told.
 
-    def __init__(self, like: tuple, on_host: tuple[int, ...], heap: Heap):
-        self.heap, self.taken, self.device = heap, [], []
-        items = [
-            self._place(item, f"tensor[{i}]", device=i not in on_host) for i, item in enumerate(like)
-        ]  # fmt: skip
-        self.spec = {"tuple": items}
-        self.data = rebuilt(self.spec, lambda spec: tensor_at(heap.arena, spec))
+    role: of a tensor, which is the first of its storage, given with the number of that.
+    """
 
-    def _place(self, item, name: str, device: bool):
-        if isinstance(item, torch.Tensor):
-            size = item.untyped_storage().nbytes()
-            address = self.heap.take(size).ctypes.data
-            self.taken.append((address, size))
-            spec = {
-                "address": address, "bytes": size, "shape": list(item.shape), "stride": list(item.stride()),
-                "dtype": str(item.dtype), "name": name, "device": device,
-            }  # fmt: skip
-            if device:
-                self.device.append(spec)
-            return spec
-        if isinstance(item, (list, tuple)):
-            parts = [self._place(part, f"{name}[{i}]", device) for i, part in enumerate(item)]
-            return {"tuple": parts} if isinstance(item, tuple) else parts
-        return item
+    def __init__(self, data, heap: Heap, role: Callable[[torch.Tensor, int], Role]):
+        self.heap, self.role, self.number = heap, role, None
+        self.storages: dict[int, Storage] = {}  # key of the original's -> where its copy is
+        tensors: list[dict] = []
 
-    def inputs(self, data=None) -> list[torch.Tensor]:
-        """Lists the input tensors of the placed data, or of some like it, in a fixed order."""
-        data = self.data if data is None else data
-        return inputs.operands(data) + inputs.scales(data)
+        def place(tensor: torch.Tensor) -> int:
+            tensors.append(self._place(tensor))
+            return len(tensors) - 1
 
-    def output_addresses(self) -> set[int]:
-        return {c.data_ptr() for c in inputs.outputs(self.data) if c.numel()}
+        pickled = any_data.as_text(any_data.packed(data, place))
+        self.device = [one for one in self.storages.values() if one.role.on_device]
+        registered = [[one.address, one.size, one.role.name] for one in self.device]
+        self.spec = {"pickle": pickled, "tensors": tensors, "storages": registered}
+        self.taken = [(one.address, one.size) for one in self.storages.values()]
+
+    def _place(self, tensor: torch.Tensor) -> dict:
+        key, storage = _storage(tensor)
+        if key not in self.storages:
+            role = self.role(tensor, len(self.storages))
+            self.storages[key] = Storage(self.heap.take(storage.nbytes()).ctypes.data, storage.nbytes(), role)
+        known = self.storages[key]
+        spec = {
+            "address": known.address, "bytes": known.size, "shape": list(tensor.shape), "stride": list(tensor.stride()),
+            "offset": tensor.storage_offset(), "dtype": str(tensor.dtype), "device": known.role.on_device,
+        }  # fmt: skip
+        if not known.role.given:
+            known.output = any_data.tensor_at(self.heap.arena.view, spec)
+        return spec
+
+    def _pairs(self, data):
+        """Yields each storage with the bytes of the one in its place in data like that which was placed."""
+        found = dict(map(_storage, any_data.tensors(data)))
+        if [storage.nbytes() for storage in found.values()] != [size for _, size in self.taken]:
+            raise Refused("generate_input gives tensors of other sizes for another seed")
+        for one, storage in zip(self.storages.values(), found.values(), strict=True):
+            yield one, torch.empty(0, dtype=torch.uint8).set_(storage).numpy() if one.size else None
 
     def fill(self, data) -> None:
-        """Writes the inputs of `data`, and NaN into c."""
-        for tensor, source in zip(self.inputs(), self.inputs(data)):
-            inputs.as_bytes(tensor).copy_(inputs.as_bytes(source))
-        for c in inputs.outputs(self.data):
-            c.fill_(float("nan"))
+        """Writes the contents of data like that which was placed, and NaN into outputs."""
+        for one, content in self._pairs(data):
+            if one.output is not None:
+                one.output.fill_(float("nan"))
+            elif one.size:
+                self.heap.arena.view(one.address, one.size)[:] = content
 
-    def unchanged(self, data) -> bool:
-        """Tells whether the inputs are still those of `data`."""
-        pairs = zip(self.inputs(), self.inputs(data))
-        return all(np.array_equal(inputs.as_bytes(t).numpy(), inputs.as_bytes(s).numpy()) for t, s in pairs)
+    def unchanged(self, make: Callable[[], object]) -> bool:
+        """Tells whether what kernels may not write is still that of the data that `make` makes."""
+        guarded = any(not one.role.written for one in self.storages.values())
+        return all(
+            (self.heap.arena.view(one.address, one.size) == content).all()
+            for one, content in (self._pairs(make()) if guarded else ())
+            if one.size and not one.role.written
+        )
+
+    def outputs(self) -> list[torch.Tensor]:
+        """Makes live views of the outputs."""
+        return [one.output for one in self.storages.values() if one.output is not None]
 
     def release(self) -> None:
         for address, size in self.taken:
@@ -79,38 +107,23 @@ class Placed:
         self.taken = []
 
 
-def taken(*placed: Placed) -> inputs.Taken:
-    """Collects the memory of the inputs of placed data."""
-    found = inputs.Taken()
+def unplaced(spec: dict, tensor: Callable[[dict], torch.Tensor]):
+    """Makes the data of Placed.spec in the submission's process, with tensor(spec) for each of its tensors."""
+    tensors = [tensor(item) for item in spec["tensors"]]
+    return any_data.unpacked(any_data.as_bytes(spec["pickle"]), tensors.__getitem__)
+
+
+def _storage(tensor: torch.Tensor) -> tuple[int, torch.UntypedStorage]:
+    """Return a tensor's storage and its key: empty ones have no address that tells them apart."""
+    storage = tensor.untyped_storage()
+    return storage.data_ptr() if storage.nbytes() else -id(tensor), storage
+
+
+def taken(*placed: Placed) -> Taken:
+    """Collects the memory that kernels may not write."""
+    found = Taken()
     for one in placed:
-        outputs = one.output_addresses()
-        for address, size in one.taken:
-            if address not in outputs:
-                found.add(address, size, "an input")
+        for storage in one.storages.values():
+            if not storage.role.written:
+                found.add(storage.address, storage.size, "an input")
     return found
-
-
-def described(returned, single: bool) -> dict:
-    """Describes what a kernel returned: {"returned": a place for each tensor}, or {"wrong": what is wrong with it}.
-
-    single: it should be one tensor, not a list.
-    """
-    if single and not isinstance(returned, torch.Tensor):
-        return {"wrong": f"custom_kernel returned {type(returned).__name__}, not the tensor c"}
-    returned = [returned] if single else returned
-    if not isinstance(returned, (list, tuple)):
-        return {"wrong": f"custom_kernel returned {type(returned).__name__}, not the list of the c tensors"}
-    places = []
-    for group, tensor in enumerate(returned):
-        if not isinstance(tensor, torch.Tensor):
-            return {"wrong": f"group {group}: custom_kernel returned {type(tensor).__name__}, not a tensor"}
-        places.append(
-            {
-                "address": tensor.data_ptr(),
-                "shape": list(tensor.shape),
-                "stride": list(tensor.stride()),
-                "dtype": str(tensor.dtype),
-                "device": str(tensor.device),
-            }  # fmt: skip
-        )
-    return {"returned": places}

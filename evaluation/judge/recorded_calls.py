@@ -15,10 +15,12 @@ from emulator.arena import BASE
 from emulator.errors import EmulatorError
 from evaluation.judge import emulated, modelled, same_calls
 from evaluation.judge.placed import OURS, THEIRS, taken
+from evaluation.judge.task import Call, Case
 from evaluation.judge.time_limit import Late, limit
 from evaluation.judge.verdict import Refused
 
 LAUNCHES = 10_000  # of one call
+CHANGED = "the submission changed its inputs"
 
 
 class NotTimed(Exception):
@@ -38,26 +40,27 @@ def other_launch(first: list, queue: list) -> str:
 class RecordedCalls:
     """Has the submission's process make the calls and ends it; then times, and checks, what it launched."""
 
-    def __init__(self, trial):
-        """trial: a Trial or a FolderTrial."""
-        self.trial, self.process = trial, trial.process
+    def __init__(self, trial, case: Case):
+        """trial: a trial.Trial of the case."""
+        self.trial, self.case, self.process = trial, case, trial.process
         self.arena, self.heap = trial.examiner.arena, trial.examiner.heap
         self.rewritten, self.why = False, ""  # why all calls have to run
         self.new: list[list[tuple[int, int]]] = []  # of each call: the submission's memory that was not there before
 
     @contextlib.contextmanager
     def prepared(self, calls: int):
-        """Gives (a device, contents, where each call's will be) for this block; the submission's process will be a new
-        one."""
+        """Gives (a device, the calls, where each call's data will be) for this block; the submission's process will be
+        a new one."""
         trial = self.trial
-        contents = trial.contents(calls)
+        recorded = self.case.recorded(calls)
         self.process.kill()  # the calls are the first of a process, as in any other run
         device = emulated.Device(self.arena, THEIRS, trial.options.strict, self.process.say, self.process.keep)
-        placed = [contents.placed() for _ in range(calls)]
+        rooms = [self.case.room() for _ in range(calls)]
+        placed = [rooms[i] for i in self.case.rng.permutation(calls)]  # no address tells which call comes next
         try:
             for one in placed:
                 device.register(one)
-            yield device, contents, placed
+            yield device, recorded, placed
         finally:
             for one in placed:
                 one.release()
@@ -65,9 +68,9 @@ class RecordedCalls:
 
     def shared_memory(self) -> int:
         """Finds the dynamic bytes that a call's launches ask for, at most; runs none of them. Raises Refused."""
-        with self.prepared(1) as (device, contents, placed):
+        with self.prepared(1) as (device, _, placed):
             try:
-                (queue,), _ = self.record(device, contents, placed)
+                (queue,), _ = self.record(device, placed)
             finally:
                 self.process.kill()
         return max((queued.options["dynamic_shared"] for queued in queue), default=0)
@@ -75,17 +78,18 @@ class RecordedCalls:
     def time(self) -> dict:
         """Times and checks the calls: a reply of `modelled`. Raises NotTimed."""
         trial = self.trial
-        with self.prepared(trial.timed_calls) as (device, contents, placed):
+        with self.prepared(self.case.timed_calls) as (device, calls, placed):
             try:
-                queues, places = self.record(device, contents, placed)
+                queues, places = self.record(device, placed)
             except Refused as error:
                 raise NotTimed(str(error)) from None
             finally:
-                self.process.kill()  # from here on nothing of the submission's runs
+                self.process.kill()  # from here on nothing of the submission's runs,
+            self.arena.renew()  # and nobody to whom it may have handed the memory has it
             begin = time.perf_counter()
             try:
                 with limit(trial.options.timeout, working=True):
-                    return self.check(device, contents, placed, queues, places)
+                    return self.check(device, calls, placed, queues, places)
             except Late:
                 raise NotTimed(f"no time within {trial.options.timeout:g} s of computing{self.why}") from None
             except (Refused, EmulatorError) as error:
@@ -96,11 +100,11 @@ class RecordedCalls:
                 trial.verdict.seconds += time.perf_counter() - begin
                 trial.verdict.note(device.notes)
 
-    def record(self, device: emulated.Device, contents, placed: list) -> tuple[list, list]:
+    def record(self, device: emulated.Device, placed: list) -> tuple[list, list]:
         """Collects the launches of each call, and live views of what each says are its results. Raises Refused."""
         queues, places, seen, held = [], [], {}, taken(*placed)  # the grader holds all results, too
         for one in placed:  # in turn: nobody knows where the next one's will be
-            number, queue, new = self.process.place(one.spec), [], []
+            one.number, queue, new = self.process.place(one.spec), [], []
 
             def take(message) -> dict:
                 queued = device.understand(message)
@@ -114,13 +118,11 @@ class RecordedCalls:
                     self.rewritten |= seen.setdefault((start, size), digest) != digest
                 return {"error": None}
 
-            reply = self.process.ask("result", take, op="call", number=number, schedule=0, record=True)
-            if wrong := reply.get("wrong"):
-                raise Refused(str(wrong)[:1000])
+            reply = self.process.ask("result", take, op="call", number=one.number, schedule=0, record=True)
             queues.append(queue)
             self.new.append(new)
             with self.process.answering("result"):
-                places.append(contents.results(reply["returned"], held))
+                places.append(self.case.results(reply["returned"], one, held))
         return queues, places
 
     def digest(self, start: int, size: int) -> bytes:
@@ -131,10 +133,10 @@ class RecordedCalls:
                 found.update(first.to_bytes(8, "little") + data)
         return found.digest()
 
-    def check(self, device: emulated.Device, contents, placed: list, queues: list, places: list) -> dict:
+    def check(self, device: emulated.Device, calls: list[Call], placed: list, queues: list, places: list) -> dict:
         """Times recorded launches, and checks them. Raises NotTimed, Refused or EmulatorError.
 
-        contents: what each call gets, Disguised or Fresh. queues, places: what `record` returned.
+        queues, places: what `record` returned.
         """
         trial = self.trial
         if not queues[-1]:
@@ -153,28 +155,25 @@ class RecordedCalls:
         ]
 
         def put(number: int) -> None:
-            placed[number].fill(contents.data(number))
+            placed[number].fill(calls[number].data())
 
         def right(number: int, when: str = "") -> None:
-            try:
-                contents.check(number, places[number])
-            except Refused as error:
-                told = f"the launches of a call alone do not give its result{when}: {error}"
-                raise NotTimed(f"{told}. What torch or other host code computes is no launch: it has no time") from None
+            if problems := calls[number].check(self.case.copied(places[number])):
+                told = f"the launches of a call alone do not give its result{when}: {'; '.join(problems[:3])}"
+                raise NotTimed(f"{told}. What torch or other host code computes is no launch: it has no time")
 
         def clear() -> None:
             for one, results in zip(placed, places, strict=True):
-                contents.clear(one, results)
+                self.case.clear(one, results)
 
         clear()
         before = device.snapshot(regions)
         profile, breakdown = trial.options.profile, trial.options.breakdown
         starts = [functools.partial(put, number) for number in range(len(queues))]
-        reply, counted = modelled.time_launches(device, launches, starts, trial.timed_calls, profile, breakdown)
+        reply, counted = modelled.time_launches(device, launches, starts, self.case.timed_calls, profile, breakdown)
         simulated = reply["simulated"]
         ended = [counted[i : i + len(first)] for i in range(0, simulated * len(first), len(first))]
-        floor = contents.floor()
-        if reply["us"] < floor:
+        if reply["us"] < (floor := self.case.floor):
             raise NotTimed(f"{reply['us']:.3f} us is less than the speed of light, {floor:.3f} us")
         for number in range(simulated):
             right(number, " when timed")
@@ -189,23 +188,28 @@ class RecordedCalls:
         elif emulated.unlike(before, device.snapshot(regions)):
             self.why = "kernels leave something in memory from call to call"
         self.why = self.why and f": {self.why}, so that all calls are run"
+        for one in placed:  # each call has its own, by which no kernel can tell what was run before
+            device.drop(one)
         pdl = queues[0][0].options["pdl"] and len(queues) > 1
         for schedule in range(trial.options.calls):
-            drawn_call = int(trial.rng.integers(len(queues) - pdl))
+            drawn_call = int(self.case.rng.integers(len(queues) - pdl))
             device.restore(before)
             clear()
             for number in range(len(queues)) if self.why else range(drawn_call, drawn_call + 1 + pdl):
-                checks, last = number == drawn_call, device.predecessor
+                checks = number == drawn_call or bool(self.why) and number < simulated  # it may know its number
+                last = device.predecessor
+                device.register(placed[number])
                 put(number)
                 device.begin((placed[number],), schedule)
                 device.follow(last if number == drawn_call + 1 else None)
                 device.number = number * len(first)
                 counts = [device.run(queued, checks) for queued in queues[number]]
                 right(number)
-                if checks and not contents.unchanged(number, placed[number]):
-                    raise NotTimed("the submission changed its inputs")
+                if checks and not placed[number].unchanged(calls[number].data):
+                    raise NotTimed(CHANGED)
                 if not emulated.alike(counts, ended[0]):
                     raise NotTimed("the timed launches do not load, store and multiply what those that were checked do")
+                device.drop(placed[number])
         if not self.why and same_calls.numbered(given, queues) != kinds:
             raise NotTimed("only some calls read what the host gives each of its own")
         return reply

@@ -29,6 +29,7 @@ class Given:
     def __init__(self, arena: Arena, queue: list, own: list[tuple[int, int]], new: list[tuple[int, int]]):
         self.ranges = [*own, *new]
         self.params = [np.frombuffer(q.params, np.uint8) for q in queue]
+        self.symbols = [np.array([q.symbols[name] for name in sorted(q.symbols)], np.uint64) for q in queue]
         self.parts = []
         for number, (start, size) in enumerate(new):
             self.parts += [((number, size, offset, len(data)), data) for offset, data in pieces(arena, start, size)]
@@ -44,6 +45,7 @@ class Given:
             return False
         pairs = [*zip(self.ranges, other.ranges)]
         params = [(only(a, some), only(b, some)) for a, b, some in zip(self.params, other.params, read, strict=True)]
+        params += [(a.view(np.uint8), b.view(np.uint8)) for a, b in zip(self.symbols, other.symbols, strict=True)]
         parts = [(mine, theirs) for (_, mine), (_, theirs) in zip(self.parts, other.parts)]
         return all(_moved(mine, theirs, pairs) for mine, theirs in params + parts)
 

@@ -13,12 +13,14 @@ from pathlib import Path
 
 from emulator.arena import Arena
 from evaluation.judge import emulated, worker
+from evaluation.judge.options import Options
 from evaluation.judge.placed import THEIRS
 from evaluation.judge.sandbox import Nursery
 from evaluation.judge.time_limit import Late, limit
-from evaluation.judge.verdict import Options, Refused
+from evaluation.judge.verdict import Refused
 
 LONGEST = 2**26  # bytes of a line from the submission's process
+LOG = 2**16  # bytes of its output that are looked at
 USERS_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "emulated-gpu"
 
 
@@ -33,6 +35,14 @@ def builds(submission: str) -> str:
     for lock in folder.glob("*/lock"):
         lock.unlink(missing_ok=True)
     return str(folder)
+
+
+def last_line(path: Path) -> str:
+    """Finds the last line, of a file of any number of bytes, that is not blank."""
+    with open(path, "rb") as log:
+        log.seek(max(0, os.path.getsize(path) - LOG))
+        lines = log.read(LOG).decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 class SubmissionProcess:
@@ -66,7 +76,7 @@ class SubmissionProcess:
             "scratch": scratch, "builds": builds(options.submission), "cache": str(USERS_CACHE),
             "memory": int(options.memory * 2**30), "threads": max(1, (os.cpu_count() or 1) // options.jobs),
             "judges": [os.getpid(), *self.judges], "size": self.arena.size, "heap": THEIRS,
-            "modules": options.folder.modules if options.folder else {},
+            "modules": options.task.modules,
         }  # fmt: skip
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.rest = b""
@@ -148,8 +158,8 @@ class SubmissionProcess:
         code = self.kill()
         if code is None:
             return "the submission closed the judge's connection"
-        lines = self.log.read_text(errors="replace").split("\n") if self.log.exists() else []
-        last = next((f", last output '{line.strip()[:200]}'" for line in reversed(lines) if line.strip()), "")
+        last = last_line(self.log)
+        last = f", last output '{last[:200]}'" if last else ""
         if code < 0:
             return f"the submission's process was ended by {signal.Signals(-code).name}{last}"
         return f"the submission's process exited with code {code}{last}"

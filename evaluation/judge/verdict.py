@@ -1,37 +1,14 @@
-"""Says what a run is asked for, what a case comes to, and when a result or a time is refused."""
+"""Says what a case comes to, and when a result or a time is refused."""
 
 import dataclasses
 import math
-import secrets
 
 import torch
 
 import utils
 from evaluation.judge.statistics import Stats, geometric_mean
-from evaluation.tasks.folder import TaskFolder
 
 MEMORY_BANDWIDTH = 8e12  # bytes/s of a B200: https://www.nvidia.com/en-us/data-center/dgx-b200/
-
-
-@dataclasses.dataclass
-class Options:
-    """Says how a case is judged."""
-
-    submission: str
-    device: str  # cuda | emulated
-    config: dict[str, str] | None = None  # entries of the submission's Config to change, see configs.py; None: no look
-    folder: TaskFolder | None = None  # the task, if it is none of this repository's
-    timed: bool = False  # measured on cuda, else modelled
-    profile: str = "b200"  # the machine whose times are modelled: emulator/model/profiles
-    breakdown: bool = False  # with the modelled times, where they go
-    extra: bool = True  # one case, which only the judge knows, gets a call more, and other sizes
-    calls: int = 2  # calls per case, each with other inputs and, emulated, under another schedule; measured: the task's
-    jobs: int = 2  # processes
-    events: bool = False  # whether findings come with what happened before them
-    strict: bool = False  # whether what is not promised by the PTX ISA, but seen to work, fails
-    timeout: float = 300.0  # seconds for one call (all calls of one timing)
-    memory: float = 12.0  # GiB of private memory for an emulated case, and of the device's for what it allocates there
-    secret: int = dataclasses.field(default_factory=lambda: secrets.randbits(31))
 
 
 @dataclasses.dataclass
@@ -60,7 +37,7 @@ class Verdict:
 
     def note(self, notes: list) -> None:
         """Keeps notes, each once."""
-        self.notes += [text for text in map(str, notes) if text not in self.notes]
+        self.notes += [text for text in map(legible, notes) if text not in self.notes]
 
     @property
     def us(self) -> float | None:

@@ -25,6 +25,7 @@ from evaluation.judge.guards import Guards
 from evaluation.judge.loading import explain, load_submission
 from evaluation.judge.worker_emulated import EmulatedDevice
 from evaluation.judge.worker_gpu import Case, CudaDevice, repeat
+from evaluation.tasks import data as any_data
 from evaluation.tasks.folder import FolderModules
 
 
@@ -75,7 +76,7 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash ends at once
         if emulated:  # a GPU's address space would not fit into any limit
             resource.setrlimit(resource.RLIMIT_DATA, (options["memory"],) * 2)
-        own = inputs, placed, worker_emulated, worker_gpu, sys.modules[__name__]
+        own = any_data, inputs, placed, worker_emulated, worker_gpu, sys.modules[__name__]
         guards = Guards([reference, task, utils, *own, *device.guarded])
         if options["modules"]:
             FolderModules(options["modules"]).__enter__()  # for as long as this process lives

@@ -5,7 +5,7 @@ import sys
 import emulator
 from emulator.arena import Arena, Heap
 from emulator.serve import torch_cuda
-from evaluation.judge.placed import described, rebuilt, tensor_at
+from evaluation.judge.placed import unplaced
 from evaluation.tasks import data as any_data
 
 
@@ -25,7 +25,7 @@ class EmulatedDevice:
         self.device.heap = Heap(arena, heap, arena.end)
         self.device.elsewhere = self.launch
         self.sent: dict[int, int] = {}  # id of a loaded module, which the device keeps -> its number
-        self.objects: dict[int, tuple] = {}
+        self.objects: dict[int, object] = {}
         self.kept = []
 
     def launch(
@@ -51,50 +51,24 @@ class EmulatedDevice:
             error.kind = answer["kind"]
             raise error
 
-    def place(self, number: int, spec) -> None:
-        """Makes an object, known by its number, that the kernel may be called with. spec: of Placed or PlacedAny."""
+    def place(self, number: int, spec: dict) -> None:
+        """Makes an object, known by its number, that the kernel may be called with. spec: of Placed."""
+        for address, size, name in spec["storages"]:
+            if size:
+                self.device.memory.register(address, size, name)
 
-        def build(item):
-            tensor = tensor_at(self.arena, item)
-            if not item["device"]:
-                return tensor
-            if item["bytes"]:
-                self.device.memory.register(item["address"], item["bytes"], item["name"])
-            return tensor.as_subclass(self.on_device)
+        def tensor(item: dict):
+            found = any_data.tensor_at(self.arena.view, item)
+            return found.as_subclass(self.on_device) if item["device"] else found
 
-        if "pickle" in spec:
-            self.objects[number] = self.place_any(spec)
-            return
-        data = rebuilt(spec, build)
-        given = tuple(list(item) if isinstance(item, list) else item for item in data)
-        self.objects[number] = lambda: given, lambda returned: described(returned, single=len(given) != 4)
-
-    def place_any(self, spec) -> tuple:
-        """Makes an object of a task's folder: what gives it to a call, and what describes what a call returned."""
-        for item in spec["storages"]:
-            if item["bytes"]:
-                self.device.memory.register(item["address"], item["bytes"], item["name"])
-        pickled = any_data.as_bytes(spec["pickle"])
-
-        def build(item):
-            tensor = any_data.tensor_at(self.arena.view, item)
-            return tensor.as_subclass(self.on_device) if item["device"] else tensor
-
-        def describe(returned) -> dict:
-            try:
-                return {"returned": any_data.described(returned)}
-            except ValueError as error:
-                return {"wrong": str(error)}
-
-        return lambda: any_data.unpacked(pickled, build), describe
+        self.objects[number] = unplaced(spec, tensor)
 
     def call(self, kernel, number: int, schedule: int, record: bool) -> dict:
         """Calls the kernel on an object: where what it returned lies. record: its launches will run later."""
-        give, describe = self.objects[number]
-        given = give()
+        given = self.objects[number]
         self.device.heap.reuse = not record
         with self.session(schedule=schedule):
             returned = kernel(given)
         # As the grader holds both: what one call allocates is no other call's, and what is returned can be read.
         self.kept = [*(self.kept if record else ()), (given, returned)]
-        return describe(returned)
+        return {"returned": any_data.described(returned)}

@@ -9,7 +9,9 @@ import task
 from emulator.arena import Arena
 from evaluation.judge import inputs
 from evaluation.judge.guards import Guards
-from evaluation.judge.placed import described, rebuilt, tensor_at
+from evaluation.judge.placed import unplaced
+from evaluation.judge.verdict import Refused
+from evaluation.tasks import data as any_data
 
 
 class CudaDevice:
@@ -52,7 +54,7 @@ class Case:
     def __init__(self, device, arena: Arena, kind: task.Task, contents: list, objects: int, results: int):
         """Uploads the objects. contents: specs of placed data. results: an address for what the judge will compare."""
         self.device = device
-        self.contents = [rebuilt(spec, lambda item: tensor_at(arena, item)) for spec in contents]
+        self.contents = [unplaced(spec, lambda item: any_data.tensor_at(arena.view, item)) for spec in contents]
         self.objects, self.handed = [], []  # the kernel gets lists of its own: it may edit them, not what is checked
         for i in range(objects):
             own = inputs.mapped(torch.Tensor.clone, self.contents[i % len(contents)])
@@ -101,11 +103,12 @@ class Case:
 def results_of(returned, outputs: list[torch.Tensor], single: bool) -> list[torch.Tensor] | str:
     """Lists the returned tensors, which may be new ones, on the GPU and like `outputs`; or says what is wrong with
     them."""
-    found = described(returned, single)
-    if "wrong" in found:
-        return found["wrong"]
-    if len(found["returned"]) != len(outputs):
-        return f"custom_kernel returned {len(found['returned'])} tensors for {len(outputs)} groups"
+    try:
+        found = inputs.result_specs(any_data.described(returned), single)
+    except Refused as error:
+        return str(error)
+    if len(found) != len(outputs):
+        return f"custom_kernel returned {len(found)} tensors for {len(outputs)} groups"
     returned = [returned] if single else list(returned)
     for group, (got, c) in enumerate(zip(returned, outputs)):
         if (got.shape, got.dtype) != (c.shape, c.dtype):
@@ -118,7 +121,7 @@ def results_of(returned, outputs: list[torch.Tensor], single: bool) -> list[torc
 def elsewhere(results: list[torch.Tensor], taken: inputs.Taken, call: int) -> str | None:
     """Says what is wrong if a result lies where an input or another result does, else None."""
     for group, got in enumerate(results):
-        size = inputs.extent(got.shape, got.stride(), got.element_size())
+        size = any_data.extent(got.shape, got.stride(), got.element_size())
         if there := taken.add(got.data_ptr(), size, f"the result of call {call}, group {group}"):
             return f"call {call}, group {group}: the returned tensor is not new, it lies in {there}"
     return None
@@ -145,7 +148,7 @@ def repeat(device, case: Case, kernel, request: dict, guards: Guards, equal, cle
     taken = inputs.Taken()
     for i in order:
         for t in case.tensors(case.objects[i]):
-            taken.add(t.data_ptr(), inputs.extent(t.shape, t.stride(), t.element_size()), "an input")
+            taken.add(t.data_ptr(), any_data.extent(t.shape, t.stride(), t.element_size()), "an input")
     for position, i in enumerate(order):
         results = results_of(returned[position], case.outputs(i), single=len(case.objects[i]) != 4)
         if isinstance(results, str) or (results_are := elsewhere(results, taken, position)):

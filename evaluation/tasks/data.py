@@ -90,11 +90,15 @@ def tensor_at(view: Callable, spec: dict) -> torch.Tensor:
         raise ValueError(f"no tensor: {error}") from None
 
 
-def described(value, depth: int = 0):
+class NoResult(ValueError):
+    """Raised for what no result may have in it; the message says what a submission returned."""
+
+
+def described(value, depth: int = 0) -> dict:
     """Describes a submission's result as JSON: {"tensor": spec}, {"tuple": [..]}, {"list": [..]}, {"dict": [[name,
-    value], ..]} or {"value": plain}. Raises ValueError for anything else."""
+    value], ..]}, {"value": plain}, or {"other": what it is}."""
     if depth > DEPTH:
-        raise ValueError(f"custom_kernel returned what is nested more than {DEPTH} times")
+        return {"other": f"what is nested more than {DEPTH} times"}
     if isinstance(value, torch.Tensor):
         # From the first element on: the storage of a result may be larger than the memory that is the submission's
         spec = {
@@ -109,16 +113,22 @@ def described(value, depth: int = 0):
         return {"dict": [[key, described(item, depth + 1)] for key, item in value.items()]}
     if value is None or type(value) in (bool, int, float, str):
         return {"value": value}
-    kind = type(value).__name__
-    raise ValueError(f"custom_kernel returned {kind}: neither a tensor nor a tuple, list or dict of them")
+    return {"other": type(value).__name__}
+
+
+def kind_of(spec: dict) -> tuple[str, str, object]:
+    """Reads a description: what it is of, the name of that type, and the rest. Raises ValueError or AttributeError."""
+    ((kind, content),) = spec.items()
+    names = {"tensor": "Tensor", "value": type(content).__name__, "other": str(content)[:100]}
+    return kind, names.get(kind, kind), content
 
 
 def rebuilt(spec, build: Callable, depth: int = 0):
-    """Makes the result that `described` has described, with build(spec) for each tensor. Raises ValueError, KeyError
-    or TypeError for what it cannot have."""
-    if depth > DEPTH:
+    """Makes the result that `described` has described, with build(spec) for each tensor. Raises NoResult, or another
+    ValueError, KeyError or TypeError for what it cannot have."""
+    if depth > DEPTH + 1:  # where `described` has said so
         raise ValueError("nested too deep")
-    ((kind, content),) = spec.items()
+    kind, name, content = kind_of(spec)
     if kind == "tensor":
         return build(content)
     if kind in ("tuple", "list"):
@@ -128,9 +138,11 @@ def rebuilt(spec, build: Callable, depth: int = 0):
         return {str(name): rebuilt(item, build, depth + 1) for name, item in content}
     if kind == "value" and (content is None or type(content) in (bool, int, float, str)):
         return content
+    if kind == "other":
+        raise NoResult(f"custom_kernel returned {name}: neither a tensor nor a tuple, list or dict of them")
     raise ValueError(f"{kind} is nothing that a result is made of")
 
 
-def extent(shape: list[int], stride: list[int], itemsize: int) -> int:
+def extent(shape, stride, itemsize: int) -> int:
     """Counts the bytes from the first element of a tensor to the end of its last."""
-    return itemsize * (sum((n - 1) * step for n, step in zip(shape, stride)) + 1) if 0 not in shape else 0
+    return itemsize * (sum((n - 1) * step for n, step in zip(shape, stride)) + 1) if 0 not in tuple(shape) else 0

@@ -8,13 +8,16 @@ import dataclasses
 import torch
 
 from moe.checks.grouped_gemm import clipped, launched
-from moe.fp4_weights import pack_mxfp4, pack_nvfp4
+from moe.fp4_weights import BLACKWELL, HOPPER, pack_mxfp4, pack_nvfp4
 from moe.grouped_gemm import launcher
-from moe.kernels.config import Config
+from moe.grouped_gemm_fp4 import launch_w4a4
+from moe.kernels.config import BLOCK_N, Config
 from moe.reference.grouped_gemm_fp4 import dequantised, e8m0, reference
+from moe.reference.quantise_fp4 import fake_quantised
 
 # |out - reference| <= 2^-8 |reference|, half a unit of bf16, and this x the reference of absolute values: the
-# rounding of f32 sums, in the tensor core too. Largest seen on an H100: 2^-20.8, at K = 7168.
+# rounding of f32 sums, in the tensor core too. Largest seen on an H100: 2^-20.8, at K = 7168. With tokens in e2m1 the
+# reference has them rounded, too.
 BOUND = 2**-16
 
 
@@ -28,28 +31,38 @@ class Case:
     special: str = ""  # "nan": a scale is NaN; "mxfp4"; "indptr": m_indptr is not monotone
     seed: int = 0
 
-    def draw(self, kind: str) -> tuple[tuple, torch.Tensor]:
+    def draw(self, config: Config) -> tuple[tuple, torch.Tensor]:
         """Return the kernel's operands a, b_global, b, b_scale, m_indptr, and the weights in float64, on the CPU.
 
-        Weights and scales have all of their codes, as far as there is room; kind is a's type, "bf16" or "f16".
+        Weights and scales have all of their codes, as far as there is room. For W4A4 N is rounded up to 128, and tokens
+        are of many sizes, zeros among them.
         """
         g, experts, rows = torch.Generator().manual_seed(self.seed), len(self.ms), sum(self.ms)
-        a = torch.randn(rows, self.k, generator=g).to(torch.bfloat16 if kind == "bf16" else torch.float16)
-        b = torch.randint(0, 256, (experts, self.n, self.k // 2), generator=g, dtype=torch.uint8)
+        n = -(-self.n // BLOCK_N) * BLOCK_N if config.w4a4 else self.n
+        a = torch.randn(rows, self.k, generator=g)
+        if config.w4a4:
+            sizes = torch.randint(-10, 11, (rows, self.k // 16), generator=g)
+            a *= torch.where(sizes == 0, 0.0, torch.exp2(sizes.float())).repeat_interleave(16, 1)
+        a = a.to(torch.float16 if config.w4a16 == "f16" else torch.bfloat16)
+        b = torch.randint(0, 256, (experts, n, self.k // 2), generator=g, dtype=torch.uint8)
         m_indptr = torch.tensor([sum(self.ms[:e]) for e in range(experts + 1)], dtype=torch.int32)
         if self.special == "mxfp4":
-            b_scale = torch.randint(100, 131, (experts, self.n, self.k // 32), generator=g, dtype=torch.uint8)
-            b_scale[-1, self.n // 2, 0] = 255
+            b_scale = torch.randint(100, 131, (experts, n, self.k // 32), generator=g, dtype=torch.uint8)
+            b_scale[-1, n // 2, 0] = 255
             weights = dequantised(b, e8m0(b_scale))
             b, b_scale, b_global = pack_mxfp4(b.clone(), b_scale)
             return (a, b_global, b, b_scale, m_indptr), weights
-        b_scale = torch.randint(0, 256, (experts, self.n, self.k // 16), generator=g, dtype=torch.uint8)
+        b_scale = torch.randint(0, 256, (experts, n, self.k // 16), generator=g, dtype=torch.uint8)
         b_scale = torch.where(b_scale & 0x7F == 0x7F, 0x38, b_scale)
         if self.special == "nan":
-            b_scale[-1, self.n // 3, -1], b_scale[0, -1, 0] = 0x7F, 0xFF
+            b_scale[-1, n // 3, -1], b_scale[0, -1, 0] = 0x7F, 0xFF
+            if config.w4a4:  # of which e2m1 has none
+                a[1, 17], a[2, 5] = torch.nan, torch.inf
         b_scale, divisor = b_scale.view(torch.float8_e4m3fn), torch.rand(experts, generator=g) + 0.5
         weights = dequantised(b, b_scale.double()) / divisor[:, None, None].double()
-        b, b_scale, b_global = pack_nvfp4(b.clone(), b_scale.clone(), weight_global_scale=divisor)
+        b, b_scale, b_global = pack_nvfp4(
+            b.clone(), b_scale.clone(), weight_global_scale=divisor, capability=BLACKWELL if config.w4a4 else HOPPER
+        )  # fmt: skip
         if self.special == "indptr":  # backwards, and beyond the rows that there are
             m_indptr[1], m_indptr[-1] = m_indptr[2] + 3, rows + 1000
         return (a, b_global, b, b_scale, m_indptr), weights
@@ -65,14 +78,36 @@ CASES = {
     "nan": Case((7, 6), 128, 192, "nan"),
     "mxfp4": Case((3, 18), 128, 192, "mxfp4"),
     "m_indptr not monotone": Case((16, 16, 16), 128, 128, "indptr"),
+    "many tiles of a CTA": Case((1, 0, 130, *range(29)), 384, 64),
 }
+
+
+# The cases that Blackwell's kernel does
+W4A4_CASES = {name: case for name, case in CASES.items() if case.special != "mxfp4"}
+INPUT_SCALE = torch.tensor([1 / 40])  # of W4A4: some of the blocks of 16 saturate, some become zeros
+
+
+def of_machine(tuning) -> tuple[dict[str, Case], tuple[Config, ...]]:
+    """The cases and configs of the GPU that has this module of moe.tuning."""
+    return (W4A4_CASES, tuning.W4A4) if hasattr(tuning, "W4A4") else (CASES, (*tuning.FP4["bf16"], *tuning.FP4["f16"]))
+
+
+class W4a4Launch:
+    """Quantises and launches, as moe.checks.grouped_gemm.launched wants it. grid: CTAs that fit the GPU."""
+
+    def __init__(self, device: torch.device, config: Config):
+        self.gemm = launcher(device, config)
+        self.grid = self.gemm.grid
+
+    def __call__(self, tensors: tuple, *sizes: int) -> None:
+        launch_w4a4(self.gemm, [x.data_ptr() for x in tensors], self.gemm.words(self.grid, *sizes))
 
 
 def error(out: torch.Tensor, operands: tuple, weights: torch.Tensor) -> float:
     """Return by how much the largest distance from the reference exceeds bf16's rounding, in sums of absolute values;
     infinite if a NaN is not where it must be.
     """
-    a, m_indptr = operands[0].cpu(), clipped(operands[4].cpu(), len(operands[0]))
+    a, m_indptr = operands[0].cpu().double(), clipped(operands[4].cpu(), len(operands[0]))
     rows, ones = slice(int(m_indptr[0]), int(m_indptr[-1])), torch.ones(len(weights))
     expected, found = reference(a, weights, ones, m_indptr)[rows], out.cpu()[rows].double()
     size = reference(a.abs(), weights.abs(), ones, m_indptr)[rows]
@@ -88,9 +123,15 @@ def run(case: Case, config: Config, schedule: int = 0, device: str = "cpu", writ
     schedule: the seed of the order of events, where device is "cpu", the emulated GPU. written: emulate that the launch
     before has written the operands, which may not be there until it was waited for.
     """
-    operands, weights = case.draw(config.w4a16)
+    operands, weights = case.draw(config)
     (rows, k), n, experts = operands[0].shape, weights.shape[1], weights.shape[0]
     out = torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
+    if config.w4a4:
+        tensors = *operands, out, INPUT_SCALE
+        launch, sizes = W4a4Launch(torch.device(device), config), (rows, n, k, experts)
+        found = launched(launch, tensors, sizes, schedule, device, written)
+        rounded = fake_quantised(operands[0], INPUT_SCALE) * INPUT_SCALE.double()
+        return error(found, (rounded, *operands[1:]), weights)
     launch = launcher(torch.device(device), config)
     found = launched(launch, (*operands, out), (rows, n, k, experts), schedule, device, written)
     return error(found, operands, weights)

@@ -10,7 +10,8 @@ from cutlass import Int32, Int64, Uint8
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
 from moe.kernels.config import BLOCK_K, BLOCK_N, Config
-from moe.kernels.context import Fp4Operands, GatedOperands, Operands
+from moe.kernels.context import Fp4Operands, GatedOperands, Operands, W4a4Operands
+from moe.kernels.quantise_fp4 import record_bytes
 
 
 def swizzled(rows: int):
@@ -80,6 +81,26 @@ def fp4_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, config: Co
     return tma_atom(address, (256, (k >> 6) * pieces, rows, *halves, experts), stride, layout, box)
 
 
+def record_tensormap(config: Config, address: Int64, total_m: Int32, k: Int32):
+    """TMA atom of the numbers of A's records, bytes [total_m, k/2], which are zeros behind the last of k."""
+    stride, rows = (cute.assume(record_bytes(k), 16), 1), config.block_m
+    return tma_atom(address, (total_m, k >> 1), stride, swizzled(rows), (rows, BLOCK_K))
+
+
+def scale_tensormap(config: Config, address: Int64, experts: Int32, n: Int32, k: Int32):
+    """TMA atom of the scales of weights, 2 x 256 bytes [experts, n/128, k/64], or if gated [experts, up | gate, n/256,
+    k/64]: boxes of a stage. Those behind the last of n or of k are zeros.
+    """
+    halves = (2,) if config.gated else ()
+    rows, box_rows = n >> 7 + len(halves), config.block_n // BLOCK_N >> len(halves)
+    of_row = cute.assume(Int64(k >> 6) * 512, 16)
+    of_half, of_expert = cute.assume(Int64(rows) * of_row, 16), cute.assume(Int64(n >> 7) * of_row, 16)
+    stride = 1, 256, of_row, *([of_half] if halves else []), of_expert
+    box, of_box = (256, 8, box_rows, *halves, 1), 2048 * box_rows
+    layout = cute.make_layout(box, stride=(1, 256, 2048, of_box, 2 * of_box)[: len(box)])
+    return tma_atom(address, (256, (k >> 6) * 2, rows, *halves, experts), stride, layout, box)
+
+
 class GroupedGemmArguments:
     """Words: addresses of a e4m3 [total_m, k], a_scale f32 [k/128, total_m], b e4m3 [experts, n, k], b_scale f32
     [experts, n/128, k/128], m_indptr int32 [experts + 1], out bf16 [total_m, n], partials, flags (context.Operands);
@@ -120,6 +141,35 @@ class Fp4Arguments:
         bias = words[self.WORDS - 2] if self.config.bias else Int64(0)
         operands = Fp4Operands(b_global, out, partials, flags, total_m, n, of_expert, bias)
         return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, (k + (BLOCK_K - 1)) >> 7, experts, search
+
+
+class W4a4Arguments:
+    """Words: addresses of a, records of NVFP4 [total_m] (quantise_fp4.py), b_global f32 [experts], b e2m1 [experts, n,
+    k/2] bytes, b_scale as moe.fp4_weights packs it, m_indptr int32 [experts + 1], out bf16 [total_m, n], partials,
+    flags (context.Operands); total_m, n, k, experts, first step of a search among them, CTAs in the grid; address of
+    a's f32 scale of all; CUDA stream. If gated b_global is [experts, 1 or 2], which the word before the stream says;
+    out is records of n/2 columns, whose f32 scale of all is the word before that.
+    """
+
+    def __init__(self, config: Config):
+        self.config, self.WORDS = config, 16 + 2 * config.gated
+
+    def unpack(self, words: cute.Tensor) -> tuple:
+        """Holds what the kernel is launched with; behind the weights' tensormap comes that of their scales."""
+        a, b_global, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
+        total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
+        of_gated = (words[15], Int32(words[16])) if self.config.gated else (Int64(0), Int32(1))
+        if self.config.gated:
+            weights = gated_weight_tensormap(b, experts, n, k >> 1)
+        else:
+            weights = weight_tensormap(b, experts, n, k >> 1, self.config.weights_box)
+        scales = scale_tensormap(self.config, b_scale, experts, n, k)
+        tensormaps = record_tensormap(self.config, a, total_m, k), weights, scales
+        out_global, of_expert = of_gated
+        operands = W4a4Operands(
+            a, words[14], b_global, out, out_global, partials, flags, total_m, n, k, of_expert
+        )  # fmt: skip
+        return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, (k + 255) >> 8, experts, search
 
 
 class Gemm1Arguments:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from moe.kernels.ptx import FIRST, NORMAL
 
-BLOCK_K = 128  # K of a scale, and of a stage of the ring: one 128-byte swizzle row of e4m3
+BLOCK_K = 128  # K of a scale, and of a stage of the ring: one 128-byte swizzle row of e4m3 (in e2m1 256 of K)
 BLOCK_N = 128  # weight rows of a scale
 CONSUMER_GROUPS = 2  # consumer warpgroups
 GROUP_WARPS = 4
@@ -61,6 +61,7 @@ class Config:
     gated: bool = False  # the layer's GEMM1: half of block_n are rows of up, half of gate; out is silu(gate) * up
     permuted: bool = False  # gated: the tokens lie in the order of the experts (permute.py); else they are gathered
     w4a16: str = ""  # weights in e2m1, tokens in this type, "bf16" or "f16"; else both are in e4m3
+    w4a4: bool = False  # sm100: both are in e2m1 with scales of 16 of K, and a k-block is 256 of K
     bias: bool = False  # weights in e2m1: results get an addend for each weight row of the expert
     activation: Activation = Activation()  # gated: what the epilogue makes of up and gate
 
@@ -70,6 +71,10 @@ class Config:
         assert self.swap_ab or self.block_m == 128
         if self.w4a16:
             assert self.w4a16 in ("bf16", "f16") and self.arch == "sm90" and self.swap_ab and self.split_k == 1
+            assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
+            assert self.gated == self.permuted
+        elif self.w4a4:
+            assert self.arch == "sm100" and not self.swap_ab and self.cluster == self.split_k == 1
             assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
             assert self.gated == self.permuted
         elif self.gated:
@@ -88,8 +93,9 @@ class Config:
     def __str__(self) -> str:
         ctas = 2 if self.two_cta else 1
         words = [
-            f"{self.block_m * ctas}x{self.block_n}x{BLOCK_K}", "swap-ab" * self.swap_ab, "2cta" * self.two_cta,
-            f"w4{self.w4a16}" * bool(self.w4a16), "bias" * self.bias,
+            f"{self.block_m * ctas}x{self.block_n}x{BLOCK_K << self.w4a4}", "swap-ab" * self.swap_ab,
+            "2cta" * self.two_cta,
+            f"w4{self.w4a16}" * bool(self.w4a16), "w4a4" * self.w4a4, "bias" * self.bias,
             f"cluster{self.cluster}" * (self.cluster > 1 and not self.two_cta),
             f"splitk{self.split_k}" * (self.split_k > 1), "gated" * self.gated, "permuted" * self.permuted,
             f"burst{self.burst}" * (self.burst > 1), f"prefetch{self.prefetch}" * (self.prefetch > 0),
@@ -238,7 +244,7 @@ class Config:
         """Bytes of scales in a stage: a_scale * b_scale of each token, for up and for gate if gated; with tokens on M
         the tokens', then the weights'. Those of e2m1 are operands.
         """
-        if self.w4a16:
+        if self.w4a16 or self.w4a4:
             return 0
         if self.swap_ab:
             return 4 * self.scale_row_bytes * (1 + self.gated)
@@ -279,12 +285,14 @@ class Config:
     def stage_bytes(self) -> int:
         """Bytes of operands in a stage: weights, then tokens. A 2-CTA MMA takes half of the weights from each CTA.
 
-        With weights in e2m1 the tokens are first, then the weights and their scales.
+        With weights in e2m1 and tokens of 16 bits the tokens are first, then the weights and their scales; with both in
+        e2m1 behind the tokens are the weights' scales, then the tokens'.
         """
         if self.w4a16:
             return self.block_m * 2 * BLOCK_K + self.block_n * (BLOCK_K // 2 + BLOCK_K // 16)
         weights = self.block_n // 2 if self.two_cta else self.block_n
-        return (weights + self.block_m) * BLOCK_K
+        scales = (self.block_n + self.block_m) * BLOCK_K // 8 if self.w4a4 else 0
+        return (weights + self.block_m) * BLOCK_K + scales
 
     @property
     def stages(self) -> int:

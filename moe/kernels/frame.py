@@ -225,7 +225,7 @@ class GroupedGemm:
                 if shared & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first: long done
                     self.stream_k.collect(warp, plan, tile, partials, acc)
             state = self.mainloop(warp, tile, state, acc)
-            state = state._replace(done=state.done + tile.k_count)
+            state = state._replace(done=state.done + (Int32(1) if const_expr(config.w4a4) else tile.k_count))
             if const_expr(self.split_k is not None):
                 mine, turn = self.split_k.join(warp, plan, tile, turn, acc)
                 if mine:

@@ -251,6 +251,11 @@ def load_acquire(address: Int64) -> Int32:
     return Int32(ptx("ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", address, result="i32"))
 
 
+def store_global_byte(address: Int64, x: Int32, condition: Int32) -> None:
+    """st.global (9.7.9.11): store the lowest byte of x where condition is not 0."""
+    ptx_if(condition, "st.global.b8 [$0], $1;", "l,r", address, x)
+
+
 def store_release(address: Int64, value: int) -> None:
     """st.release.gpu (9.7.9.11): store 4 bytes, behind all that this thread has written or seen."""
     ptx("st.release.gpu.global.b32 [$0], $1;", "l,r", address, Int32(value))
@@ -470,6 +475,24 @@ def pack_e4m3(x: list[Float32]) -> Int32:
     return Int32(ptx(text + " mov.b32 $0, {l, h}; }", "=r,f,f,f,f", *x, result="i32"))
 
 
+def pack_e2m1(x: list[Float32]) -> Int32:
+    """cvt.rn.satfinite.e2m1x2 (9.7.9.21), of sm_100a: return eight values as e2m1 in one word, the first one lowest."""
+    text = "{ .reg .b8 b0, b1, b2, b3;"
+    for i in range(4):
+        text += f" cvt.rn.satfinite.e2m1x2.f32 b{i}, ${2 * i + 2}, ${2 * i + 1};"
+    return Int32(ptx(text + " mov.b32 $0, {b0, b1, b2, b3}; }", "=r" + ",f" * 8, *x, result="i32"))
+
+
+def round_to_e4m3(x: Float32) -> tuple[Int32, Float32]:
+    """cvt.rn.satfinite.e4m3x2 (9.7.9.21) and back: return x as e4m3, in the lowest byte of a word, and its value."""
+    text = "{ .reg .b16 h, l, u; .reg .b32 w; .reg .f32 z; mov.f32 z, 0f00000000;"
+    text += " cvt.rn.satfinite.e4m3x2.f32 h, z, $2; cvt.rn.f16x2.e4m3x2 w, h; mov.b32 {l, u}, w;"
+    text += " cvt.f32.f16 $1, l; cvt.u32.u16 $0, h; }"
+    struct = ptx(text, "=&r,=&f,f", x, result="!llvm.struct<(i32, f32)>")
+    byte = llvm.extractvalue(Int32.mlir_type, struct, ir.DenseI64ArrayAttr.get([0]))
+    return Int32(byte), Float32(llvm.extractvalue(Float32.mlir_type, struct, ir.DenseI64ArrayAttr.get([1])))
+
+
 def fma(x: Float32, y: Float32, z: Float32) -> Float32:
     """Return x * y + z, rounded once."""
     return Float32(math.fma(x.ir_value(), y.ir_value(), z.ir_value()))
@@ -559,6 +582,22 @@ def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int, ctas: i
     text = "{ .reg .pred p; setp.ne.b32 p, $4, 0;"
     text += f" tcgen05.mma.cta_group::{ctas}.kind::f8f6f4 [$0], $1, $2, $3, p; }}"
     ptx(text, "r,l,l,r,r", d, a, b, idesc, Int32(accumulate))
+
+
+def mma_fp4(d: Int32, a: Int64, b: Int64, idesc: Int32, a_scales: Int32, b_scales: Int32, accumulate: Int32) -> None:
+    """tcgen05.mma.block_scale (9.7.16.10.9): compute D [128, n] (+)= (A * SFA) [128, 64] @ (B * SFB) [n, 64].T.
+
+    A and B are e2m1, the scales in tensor memory one e4m3 without its sign for 16 of K. idesc: as of `mma_fp8`.
+    """
+    text = "{ .reg .pred p; setp.ne.b32 p, $6, 0; tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16"
+    ptx(text + " [$0], $1, $2, $3, [$4], [$5], p; }", "r,l,l,r,r,r,r", d, a, b, idesc, a_scales, b_scales, accumulate)
+
+
+def tmem_copy_scales(to: Int32, source: Int64, condition: Int32) -> None:
+    """tcgen05.cp (9.7.16.9): copy the scales of 128 rows x 64 of K, 512 bytes, to 4 columns of all quarters of lanes,
+    where condition is not 0.
+    """
+    ptx_if(condition, "tcgen05.cp.cta_group::1.32x128b.warpx4 [$0], $1;", "r,l", to, source)
 
 
 def mma_commit(bar: Int32, ctas: int = 1, group: int = 1) -> None:

@@ -12,17 +12,27 @@
     sm100 GEMM,  2-CTA            TMA, 2 CTAs        copied by cp.async     tcgen05, 2-CTA  bf16
     sm100 GEMM1, swap-AB          TMA, gather        gather warps           tcgen05, gated  SwiGLU, e4m3
     sm100 GEMM1, tokens on M      TMA, gather        gather warps           tcgen05         SwiGLU, e4m3
+    sm100 GEMM,  e2m1 by e2m1     TMA                TMA, 2 warps           tcgen05, scaled times both scales, bf16
+    sm100 GEMM1, e2m1 by e2m1     TMA                TMA, 2 warps           tcgen05, scaled times both, SwiGLU, e2m1
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from moe.kernels.arguments import Fp4Arguments, Gemm1Arguments, GroupedGemmArguments
+from moe.kernels.arguments import Fp4Arguments, Gemm1Arguments, GroupedGemmArguments, W4a4Arguments
 from moe.kernels.config import Config
-from moe.kernels.epilogue import bf16, swiglu_bf16, swiglu_fp8
+from moe.kernels.epilogue import bf16, swiglu_bf16, swiglu_fp8, w4a4
 from moe.kernels.frame import GroupedGemm
 from moe.kernels.gather import GatheredTokens, GatheredTokenTiles
-from moe.kernels.loads import Fp4Loads, GatedMulticastLoads, GatedWeightLoads, MulticastLoads, TmaLoads, TwoCtaLoads
+from moe.kernels.loads import (
+    Fp4Loads,
+    GatedMulticastLoads,
+    GatedWeightLoads,
+    MulticastLoads,
+    TmaLoads,
+    TwoCtaLoads,
+    W4a4Loads,
+)
 from moe.kernels.scales import CopiedScales, MultipliedScales, NoScales
 from moe.kernels.sm90 import fp4_weights as sm90_fp4
 from moe.kernels.sm90 import swap_ab_to_16_tokens as sm90_swap_ab
@@ -31,7 +41,11 @@ from moe.kernels.sm100 import swap_ab_to_16_tokens as sm100_swap_ab
 from moe.kernels.sm100 import tokens_m_from_17_tokens as sm100_tokens_m
 from moe.kernels.sm100 import two_cta_from_129_tokens as sm100_two_cta
 from moe.kernels.sm100.issue import MmaIssue
+from moe.kernels.sm100.scaled_issue import ScaledMmaIssue
+from moe.kernels.sm100.scaled_tensor_memory import ScaledTensorMemory
+from moe.kernels.sm100.scaled_tokens_m import ScaledTokensM
 from moe.kernels.sm100.tensor_memory import TensorMemory
+from moe.kernels.sm100.token_scales import TokenScales
 from moe.tuning import sm90, sm100
 
 
@@ -79,8 +93,21 @@ FP4 = {
 }
 
 
+# Of weights and tokens in e2m1, by gated
+W4A4 = {
+    False: Roles(W4a4Loads, TokenScales, ScaledTokensM, w4a4.Bf16TmemW4a4),
+    True: Roles(W4a4Loads, TokenScales, ScaledTokensM, w4a4.SwigluTmemW4a4),
+}
+
+
 def kernel(config: Config) -> GroupedGemm:
     """The kernel for a config, composed of its roles."""
+    if config.w4a4:
+        roles, tmem = W4A4[config.gated], ScaledTensorMemory(config)
+        return GroupedGemm(
+            config, W4a4Arguments(config), roles.loads(config), roles.scales(config), roles.mainloop(config, tmem),
+            roles.epilogue(config), ScaledMmaIssue(config, tmem),
+        )  # fmt: skip
     roles = FP4[config.gated] if config.w4a16 else KERNELS[config.arch, config.gated, config.swap_ab, config.two_cta]
     of_kind = Fp4Arguments if config.w4a16 else Gemm1Arguments if config.gated else GroupedGemmArguments
     arguments = of_kind(config)

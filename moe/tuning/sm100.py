@@ -1,5 +1,6 @@
 """Configs for a B200 (148 SMs), and the choice among them: modelled, worklog/moe.md. There was none to measure."""
 
+import dataclasses
 import functools
 
 from moe.kernels.config import Config
@@ -28,6 +29,12 @@ GATED_M32_SWAP_AB = Config(arch="sm100", block_m=32, block_n=256, gated=True, bu
 GATED_M128 = Config(arch="sm100", block_m=128, block_n=256, swap_ab=False, gated=True)
 GEMM1 = GATED_M16_SWAP_AB, GATED_M32_SWAP_AB, GATED_M128
 
+# Weights and tokens in e2m1
+W4A4_N256 = dataclasses.replace(tokens_on_m(256), w4a4=True)
+W4A4_N128 = dataclasses.replace(tokens_on_m(128), w4a4=True)
+W4A4 = W4A4_N256, W4A4_N128
+W4A4_GEMM1 = dataclasses.replace(W4A4_N256, gated=True, permuted=True)
+
 
 @functools.lru_cache(maxsize=1024)
 def choose_gemm(total_m: int, experts: int, n: int, k: int, routed: bool = False) -> Config:
@@ -48,3 +55,9 @@ def choose_gemm1(rows: int, experts: int) -> Config:
     """GEMM1's config for this many rows in all, as far as the host can know."""
     mean = -(-rows // experts)
     return next((c for most, c in ((4, GATED_M16_SWAP_AB), (16, GATED_M32_SWAP_AB)) if mean <= most), GATED_M128)
+
+
+def choose_w4a4(total_m: int, experts: int, n: int, k: int) -> Config:
+    """The config for weights and tokens in e2m1: half as wide a tile where whole ones are for less than all SMs."""
+    tiles = experts * -(-total_m // (experts * W4A4_N256.block_m)) * -(-n // W4A4_N256.block_n)
+    return W4A4_N256 if 4 * tiles >= 3 * SMS else W4A4_N128

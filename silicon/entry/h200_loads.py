@@ -10,7 +10,6 @@ Only these functions of its PTX layer differ, because an H200 has no tcgen05 and
   * mma, tmem_copy_scales, fences: nothing; mma_commit arrives at once
   * tmem_load: constants, so that the epilogue stores as many bytes the same way: every element of C becomes 1
   * fp4_tensormap, dual_fp4_tensormap: u8 of the same bytes, at half the x
-  * store_sector: sm_90 has no store of 32 bytes, so two lanes store the halves of each of their two sectors
   * tma_load: without .cta_group, a copy signals its own CTA. Each CTA of a pair awaits its own bytes and has a consumer
     warp; a stage is free when those of all CTAs of the cluster have passed.
 The benchmark cases keep their sizes; the schedule is that of 132 SMs, or of the 30 clusters of 4 CTAs that fit them.
@@ -209,7 +208,7 @@ def load_submission(path: Path = ROOT / "submission.py", without: str = ""):
     source = path.read_text()
     edits = [
         ("if rank == 0:", "if rank >= 0:"),
-        ("mbarrier_init(empty + 8 * i, config.sharers)", "mbarrier_init(empty + 8 * i, config.cluster)"),
+        ("header + EMPTY + 8 * i, config.sharers)", "header + EMPTY + 8 * i, config.cluster)"),
     ]
     if without == "wait for weights":
         edits.append(("const_expr(self.config.pdl):  # as late", "const_expr(is_last):  # as late"))
@@ -231,8 +230,8 @@ def load_submission(path: Path = ROOT / "submission.py", without: str = ""):
 def replace_ptx(s) -> None:
     """Replaces what an H200 does not have in the PTX layer of a submission module."""
     cute, Int32 = s.cute, s.Int32
-    ptx, load, init, expect, map_shared = s.ptx, s.tma_load, s.mbarrier_init, s.mbarrier_expect, s.map_shared
-
+    ptx, load, map_shared = s.ptx, s.tma_load, s.map_shared
+    init, expect, arrive = s.mbarrier_init, s.mbarrier_expect, s.mbarrier_arrive
     prepare, address_of = s.GroupGemm.__init__, s.GroupGemm.tensormap
 
     def __init__(self, groups: int, config):
@@ -263,16 +262,6 @@ def replace_ptx(s) -> None:
         op = s.cpasync.CopyBulkTensorTileG2SOp(s.tcgen05.CtaGroup.ONE)
         return s.cpasync.make_tiled_tma_atom(op, tensor, layout, box)[0]
 
-    def store_sector(address, halves, condition) -> None:
-        lane = cute.arch.lane_idx()
-        for sector in (lane >> 1, (lane >> 1) + 16):
-            low, high, stored = [shuffle(x, sector) for x in (Int32(address), Int32(address >> 32), condition)]
-            to = s.Int64(s.ptx("mov.b64 $0, {$1, $2};", "=l,r,r", low, high, result="i64")) + s.Int64(lane & 1) * 16
-            s.ptx_if(stored, "st.global.v4.b32 [$0], {$1, $2, $3, $4};", "l,r,r,r,r", to, *halves[:4])
-
-    def shuffle(x, lane) -> Int32:
-        return Int32(s.ptx("shfl.sync.idx.b32 $0, $1, $2, 31, -1;", "=r,r,r", x, lane, result="i32"))
-
     def tma_load(to, tensormap, at: tuple, *rest) -> None:
         load(to, tensormap, (Int32(at[0]) >> 1, *at[1:]) if tensormap.of_fp4 else at, *rest)
 
@@ -280,28 +269,32 @@ def replace_ptx(s) -> None:
         """Arrives at the barriers of these CTAs of the cluster."""
         for rank in range(s.of_kernel.cluster):
             at = map_shared(bar, rank)
-            s.ptx_if(Int32(mask) >> rank & 1, "mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", at)
+            arrive(at, condition=Int32(mask) >> rank & 1)
+
+    def of_own_cta(address, rank):
+        """The barriers of the own CTA are the pair's; `mbarrier_arrive` still has to know the CTA."""
+        address.rank = rank
+        return address
 
     def mbarrier_arrive(bar) -> None:
         block, _, _ = cute.arch.block_idx()
-        arrive_at(bar, Int32(3) << (block & (s.of_kernel.cluster - CTAS)))  # both CTAs of the pair
+        pair = Int32(3) << (block & (s.of_kernel.cluster - CTAS))
+        arrive_at(bar, Int32(1) << bar.rank if hasattr(bar, "rank") else pair)
 
-    def nothing(*_):
+    def nothing(*_, **__):
         pass
 
     s.GroupGemm.__init__, s.GroupGemm.tensormap = __init__, tensormap
-    s.fp4_tensormap, s.tma_load = fp4_tensormap, tma_load
-    s.dual_fp4_tensormap, s.store_sector = dual_fp4_tensormap, store_sector
+    s.fp4_tensormap, s.dual_fp4_tensormap, s.tma_load = fp4_tensormap, dual_fp4_tensormap, tma_load
     s.ptx = lambda text, *args, **options: ptx(text.replace(".cta_group::2", ""), *args, **options)
     # A count of 1 is the commit's, which now comes from each CTA of a pair
     s.mbarrier_init = lambda bar, count: init(bar, CTAS if count == 1 else count)
-    s.mbarrier_expect = lambda bar, size, leader: expect(bar, size // CTAS, Int32(1))
-    s.mbarrier_arrive, s.mbarrier_arrive_at = mbarrier_arrive, lambda bar, rank: arrive_at(bar, Int32(1) << rank)
-    s.map_shared = lambda address, rank: address  # the barriers of the own CTA
-    s.mma_commit = arrive_at
-    s.tmem_alloc = lambda to, columns: s.ptx("st.shared.b32 [$0], 0;", "r", to)
-    s.tmem_load = lambda tmem, shape="", count=16: [Int32(ONE_AS_F32)] * count
-    s.tmem_dealloc = s.tmem_copy_scales = s.mma = s.tmem_load_wait = s.tcgen05_fence = nothing
+    s.mbarrier_expect = lambda bar, size, condition: expect(bar, size // CTAS, condition=Int32(1))
+    s.mbarrier_arrive, s.map_shared, s.mma_commit = mbarrier_arrive, of_own_cta, arrive_at
+    s.tmem_alloc = lambda to: s.ptx("st.shared.b32 [$0], 0;", "r", to)
+    s.tmem_load = lambda tmem: [Int32(ONE_AS_F32)] * 16
+    s.tmem_relinquish = s.tmem_dealloc = s.tmem_copy_scales = s.mma = s.tmem_load_wait = nothing
+    s.tcgen05_fence_before = s.tcgen05_fence_after = nothing
 
 
 def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
@@ -330,7 +323,7 @@ def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
                 if row + rows < limit:
                     at += rows
                 else:
-                    at = s.pack_position(g, token, 0) if token < m else s.pack_position(g + 1, 0, 0)
+                    at = g << 48 | token << 24 if token < m else g + 1 << 48
             totals.append((arrive, read))
     return totals
 

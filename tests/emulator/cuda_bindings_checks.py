@@ -12,7 +12,7 @@ from cuda.bindings import driver, nvrtc, runtime
 from emulator.device import DEVICE
 from emulator.errors import Fault, Unsupported
 from emulator.formats.tensormap import decode
-from emulator.serve import libcuda
+from emulator.serve import cuda_bindings, cuda_core, libcuda
 
 SOURCE = b"""
 __constant__ float table[4] = {1, 2, 3, 4};
@@ -152,18 +152,65 @@ def check_what_is_not_served_is_refused_by_name():
     raises(Unsupported, "cuda.bindings.runtime.cudaGraphLaunch", lambda: runtime.cudaGraphLaunch(0, 0))
 
 
-def check_packages_that_call_libcuda_themselves_are_told_so():
-    from cuda.core import Device
+def check_cuda_core_compiles_and_launches():
+    from cuda.core import Device, EventOptions, LaunchConfig, Program, ProgramOptions, launch
+    from cuda.core import LegacyPinnedMemoryResource as Pinned
 
-    raises(Unsupported, "libcuda, which cuda.core calls itself", lambda: Device())
-    cupy, numba = types.ModuleType("cupy"), types.ModuleType("numba.cuda.cudadrv.driver")
-    cupy.RawKernel, cupy.ndarray, numba.driver = object, list, types.SimpleNamespace()
-    sys.modules |= {"cupy": cupy, "numba.cuda.cudadrv.driver": numba}
+    device = Device(0)
+    device.set_current()
+    assert device.name == DEVICE.chip.name and device.arch == "100" and device.properties.multiprocessor_count == 148
+    queue, options = device.create_stream(), ProgramOptions(std="c++17", arch=f"sm_{device.arch}")
+    code = "template<class T> __global__ void add(const T *a, const T *b, T *c, size_t n) {" \
+           "  size_t i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) c[i] = a[i] + b[i]; }"  # fmt: skip
+    kernel = Program(code, "c++", options).compile("cubin", name_expressions=["add<float>"]).get_kernel("add<float>")
+    host = Pinned().allocate(400)
+    numbers = np.from_dlpack(host).view(np.float32)
+    numbers[:] = np.arange(100)
+    a, b, c = (device.allocate(400, stream=queue) for _ in range(3))
+    a.copy_from(host, stream=queue), b.copy_from(host, stream=queue)
+    launch(queue, LaunchConfig(grid=4, block=32, cluster=2), kernel, a, b, c, np.uint64(100))
+    c.copy_to(host, stream=queue)
+    queue.record(device.create_event(EventOptions(timing_enabled=True))).sync()
+    assert (numbers == 2 * np.arange(100)).all() and kernel.attributes.num_regs > 0
+    c.close()
+    raises(Exception, "CUDA_ERROR_NOT_SUPPORTED", lambda: kernel.num_arguments)
+    assert "cuKernelGetParamInfo() of compiled code" in str(DEVICE.session.failure)
+    DEVICE.session.failure = None
+    outside = x.new_zeros(100)
+    raises(Exception, "CUDA_ERROR_LAUNCH_FAILED", lambda: launch(
+        queue, LaunchConfig(grid=5, block=32), kernel, a, b, outside.data_ptr(), np.uint64(160)
+    ))  # fmt: skip
+    assert DEVICE.session.failure.kind == "out-of-bounds"
+
+
+def check_ptx_is_linked_by_the_driver():
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    options, code = LinkerOptions(arch="sm_100"), ObjectCode.from_ptx(ptx)
+    assert Linker(code, options=options).link("cubin").get_kernel("scale").attributes.max_threads_per_block == 1024
+    raises(Exception, "CUDA_ERROR_NOT_SUPPORTED", lambda: Linker(code, code, options=options).link("cubin"))
+    assert "a link of 2 PTX texts" in str(DEVICE.session.failure)
+
+
+def check_pointers_say_whose_they_are():
+    def said(address: int) -> tuple[int, int]:
+        kind, device = ctypes.c_int(-1), ctypes.c_int(-1)
+        places = (ctypes.c_void_p * 2)(*map(ctypes.addressof, (kind, device)))
+        numbers = (ctypes.c_int * 2)(2, 9)
+        cuda_core.pointer_attributes(2, ctypes.addressof(numbers), ctypes.addressof(places), address)
+        return kind.value, device.value
+
+    assert said(x.data_ptr() + 4) == (2, 0) and said(cuda_bindings.allocate_pinned(8)) == (1, 0)
+    assert said(ctypes.addressof(ctypes.c_int(0))) == (0, 0)
+
+
+def check_cupy_is_refused_by_name():
+    cupy = types.ModuleType("cupy")
+    cupy.RawKernel, cupy.ndarray = object, list
+    sys.modules["cupy"] = cupy
     libcuda.forbid_cupy()
     assert not isinstance(1, cupy.ndarray)  # what packages ask that use CuPy's arrays, too
     raises(Unsupported, "cupy.RawKernel on the emulated device", lambda: cupy.RawKernel)
-    libcuda.forbid_numba()
-    assert "numba-cuda calls itself" in numba.DRIVER_NOT_FOUND_MSG == numba.driver.initialization_error
 
 
 run(globals())

@@ -1,5 +1,6 @@
 """CuTe DSL compiled for TVM FFI and called with torch's tensors: test_cute_dsl.py runs this on the emulator."""
 
+import os
 import tempfile
 
 import cuda.bindings.driver as cuda
@@ -10,6 +11,8 @@ from check_scripts import run
 from cutlass.cute.runtime import load_module, make_fake_compact_tensor, make_fake_stream
 
 from emulator.device import DEVICE
+from emulator.serve import modules
+from emulator.serve.cuda_cpp import toolkit
 
 
 @cute.kernel
@@ -59,15 +62,18 @@ def check_tensors_of_the_host_and_of_other_types_are_refused():
 def check_an_exported_function_is_taken_back():
     y = torch.zeros_like(x)
     with tempfile.TemporaryDirectory() as folder:
+        os.environ[toolkit.CACHE] = folder
         function.export_to_c(f"{folder}/scaled.o", "scaled")
+        modules._texts.clear()  # as another process, which has not compiled it
         load_module(f"{folder}/scaled.o", enable_tvm_ffi=True).scaled(x, y, 4.0, 2)
+        del os.environ[toolkit.CACHE]
     assert torch.equal(y, 4 * x)
 
 
 def check_a_launch_that_fails_is_an_error():
     y = torch.zeros_like(x)
     assert "cudaErrorLaunchFailure" in fails(lambda: function(x, y, 2.0, 3))
-    assert DEVICE.session.failure.kind == "out-of-bounds" and "cute_dsl_checks.py:18" in str(DEVICE.session.failure)
+    assert DEVICE.session.failure.kind == "out-of-bounds" and "cute_dsl_checks.py:21" in str(DEVICE.session.failure)
 
 
 run(globals())

@@ -15,8 +15,8 @@ PTX = """.version 8.8
     BODY
     ret; }
 """
-LOOP = "AGAIN: add.u32 turn, turn, 1; setp.eq.u32 p, turn, 650; {0} ld.global.nc.b32 x, [in]; st.global.b32 [out], x;"
-LOOP += "setp.lt.u32 q, turn, 700; @q bra AGAIN;"
+LOOP = "AGAIN: add.u32 turn, turn, 1; setp.eq.u32 p, turn, 5950; {0} ld.global.nc.b32 x, [in]; st.global.b32 [out], x;"
+LOOP += "setp.lt.u32 q, turn, 6000; @q bra AGAIN;"
 
 
 def notes(body: str) -> list:

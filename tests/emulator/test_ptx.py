@@ -132,6 +132,14 @@ def test_local_memory_that_a_lane_has_not_written():
 
 
 # -- branch tables -----------------------------------------------------------------------------------------------------
+def test_vectors_of_registers():
+    body = """.reg .v4 .u32 v; .reg .v2 .b32 u<2>; .shared .align 16 .u32 s[4];
+              mov.u32 v.x, 1; add.u32 v.y, v.x, 1; mov.u32 v.b, 40; mov.u32 v.w, tid;
+              st.shared.v4.u32 [s], v; ld.shared.v2.u32 u1, [s+8]; mov.b64 w, u1; cvt.u32.u64 x, w;
+              ld.shared.u32 y, [s+4]; mad.lo.u32 d, x, y, v.r;"""
+    assert run(body, lanes=1) == [40 * 2 + 1]
+
+
 def test_branch_tables_belong_to_their_scope():
     """Two tables of one name, in scopes whose labels have the same names too."""
     block = """{ TABLE: .branchtargets A, B; and.b32 x, tid, 1; brx.idx x, TABLE;
@@ -227,14 +235,44 @@ MALLOC = ".extern .func (.param .b32 status) malloc(.param .b64 format, .param .
     [
         ("call (d), f, (3);", RECURSIVE),
         ("{ .param .b64 a; .param .b64 b; .param .b32 r; call.uni (r), malloc, (a, b); }", MALLOC),
-        ("T: .callprototype (.reg .b32 _) _ (.reg .b32 _); mov.b64 w, triangle; call (d), w, (3), T;", TRIANGLE),
+        ("T: .callprototype (.reg .b32 _) _ (.reg .b32 _); mov.b64 w, 16; call (d), w, (3), T;", TRIANGLE),
     ],
-    ids=["recursion", "no body", "pointer"],
+    ids=["recursion", "no body", "a pointer to no function"],
 )
 def test_calls_that_cannot_be_expanded_are_refused_when_made(call, functions):
     assert run(f"setp.gt.u32 p, tid, 99; mov.b32 d, 3; @!p bra SKIP; {call} SKIP:", functions) == [3] * LANES
     with pytest.raises(Unsupported, match="PTX line"):
         run(call, functions)
+
+
+def test_calls_through_pointers():
+    """From a table, by lanes that go to different functions and come back together; by .calltargets and prototypes."""
+    functions = (
+        TRIANGLE
+        + """
+    .func (.reg .b32 r) twice(.reg .b32 n) { add.u32 r, n, n; ret; }
+    .func (.reg .b32 r) other(.reg .b64 n) { mov.b32 r, 7; ret; }
+    .func (.param .b32 r) apply(.param .b64 f, .param .b32 n) { .reg .b64 g; .reg .b32 m, k;
+        T: .calltargets triangle, twice;
+        ld.param.b64 g, [f]; ld.param.b32 m, [n]; call (k), g, (m), T; st.param.b32 [r], k; ret; }
+    .global .u64 table[3] = {twice, triangle, other};"""
+    )
+    body = """P: .callprototype (.reg .b32 _) _ (.reg .b32 _);
+        and.b32 x, tid, 1; mad.wide.u32 w, x, 8, 0; mov.u64 at, table; add.u64 at, at, w; ld.global.u64 w, [at];
+        setp.lt.u32 p, tid, 30; mov.b32 d, 500; @p call (d), w, (tid), P;
+        { .param .b64 a; .param .b32 b; .param .b32 r; st.param.b64 [a], w; st.param.b32 [b], 4;
+          call (r), apply, (a, b); ld.param.b32 y, [r]; mad.lo.u32 d, y, 1000, d; }"""
+
+    def expected(t):
+        return (10000 if t % 2 else 8000) + (500 if t >= 30 else t * (t + 1) // 2 if t % 2 else 2 * t)
+
+    assert run(body, functions) == [expected(t) for t in range(LANES)]
+
+
+def test_the_shared_memory_that_the_system_has():
+    parts = "mov.u32 d, %reserved_smem_offset_begin; mov.u32 x, %reserved_smem_offset_end; mad.lo.u32 d, d, 10000, x;"
+    assert run(f"{parts} mov.u32 x, %reserved_smem_offset_cap; sub.u32 d, d, x;", lanes=1) == [0]
+    assert run(".shared .b32 s; mov.u32 d, s; mov.u32 x, %reserved_smem_offset_end; sub.u32 d, d, x;", lanes=1) == [0]
 
 
 def test_a_call_that_does_not_match_is_refused():

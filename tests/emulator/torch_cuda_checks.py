@@ -159,6 +159,10 @@ def check_seed():
         return torch.rand(5, device="cuda").tolist()
 
     assert draw(torch.manual_seed) == draw(torch.cuda.manual_seed) == draw(torch.cuda.manual_seed_all)
+    generator = torch.cuda.default_generators[0]
+    assert draw(torch.manual_seed) == draw(generator.manual_seed) and generator.initial_seed() == 7
+    generator.set_offset(generator.get_offset() + 4)
+    assert generator.get_offset() == 4 and generator.device == torch.device("cuda:0")
 
 
 def check_module():
@@ -173,6 +177,16 @@ def check_module():
     want.sum().backward(), got.sum().backward()
     assert all(torch.equal(p.grad.cpu(), q.grad) for p, q in zip(module.parameters(), host.parameters()))
     raises(RuntimeError, "same device", lambda: module(given))
+
+
+def check_compile_takes_functions_as_they_are():
+    @torch.compile(fullgraph=True)
+    def twice(a):
+        return a * 2
+
+    module = torch.compile(torch.nn.Linear(3, 3).cuda(), mode="max-autotune")
+    ones = torch.ones(3, device="cuda")
+    assert (twice(ones) == 2).all() and module(ones).is_cuda
 
 
 def check_refused_by_name():
@@ -277,13 +291,15 @@ def check_a_function_of_the_scripts_own():
     class Twice(torch.autograd.Function):
         @staticmethod
         def forward(ctx, a):
-            ctx.save_for_backward(a)
-            return torch.empty_like(a).copy_(a * 2)
+            result = torch.empty_like(a).copy_(a * 2)
+            ctx.save_for_backward(a, result)
+            return result
 
         @staticmethod
         def backward(ctx, gradient):
-            (a,) = ctx.saved_tensors
-            assert gradient.is_cuda and a.is_cuda and torch.empty_like(a).is_cuda
+            a, result = ctx.saved_tensors  # of a result torch keeps its data alone
+            assert gradient.is_cuda and a.is_cuda and result.is_cuda and torch.empty_like(a).is_cuda
+            assert torch.utils.dlpack.to_dlpack(result) is not None  # which asks for no gradients, as torch's own
             return gradient * 2
 
     w = torch.ones(4, device="cuda", requires_grad=True)

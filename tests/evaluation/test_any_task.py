@@ -14,6 +14,7 @@ from evaluation.commands import run as running
 from evaluation.commands.cli import cli
 from evaluation.commands.run import LongCases
 from evaluation.judge import folder_on_gpu
+from evaluation.judge.folder_task import FolderTask
 from evaluation.judge.judge import Options, judge
 from evaluation.judge.verdict import Verdict
 from evaluation.tasks import data as any_data
@@ -71,6 +72,7 @@ WRONG = {
     "hangs": ("while True: pass", "hang: no result within 2 s"),
     "shape": ("return x[1:], {'sum': x.sum()}", "SIZE MISMATCH"),
     "host": ("return (2 * x + 0.5).cpu(), {'sum': x.sum()}", "on cpu, is not in the device's memory"),
+    "expanded": ("return x[:1].expand(1 << 40), {'sum': x.sum()}", "1099511627776 elements in 4 bytes"),
     "type": ("return x.numpy", "which is neither|neither a tensor"),
     "nothing": ("x.mul_(2)", "check_implementation: TypeError"),
     "keeps": (
@@ -92,7 +94,7 @@ def verdicts(tmp_path):
         given = {"jobs": 1, "timeout": 60, "extra": False, **options}
         return judge(
             [folder.tests[number] for number in numbers],
-            Options(str(tmp_path / "own.py"), "emulated", folder=folder, **given),
+            Options(str(tmp_path / "own.py"), "emulated", task=FolderTask(folder), **given),
         )
 
     return run
@@ -265,9 +267,9 @@ def test_data_of_any_form():
     deep = None
     for _ in range(any_data.DEPTH + 2):
         deep = [deep]
-    for wrong in (deep, {1: x}, object()):
-        with pytest.raises(ValueError):
-            any_data.described(wrong)
+    for wrong, said in ((deep, "what is nested"), ({1: x}, "dict"), ([object()], "object")):
+        with pytest.raises(any_data.NoResult, match=f"custom_kernel returned {said}"):
+            any_data.rebuilt(any_data.described(wrong), lambda spec: x)
     for wrong in ({"value": [1]}, {"code": 1}, {}, {"list": [], "tuple": []}):
         with pytest.raises((ValueError, KeyError)):
             any_data.rebuilt(wrong, lambda spec: x)
@@ -344,7 +346,8 @@ def on_gpu(tmp_path, text: str, timed: bool = False) -> list:
     (tmp_path / "eval.py").write_text(EVALUATOR)
     (tmp_path / "submission.py").write_text(text)
     folder = dataclasses.replace(TaskFolder.read(str(FOLDER)), evaluator=str(tmp_path / "eval.py"))
-    options = Options(submission=str(tmp_path / "submission.py"), device="cuda", folder=folder, timed=timed, timeout=20)
+    task = FolderTask(folder)
+    options = Options(str(tmp_path / "submission.py"), "cuda", task=task, timed=timed, timeout=20)
     return folder_on_gpu.judge(folder.tests, options)
 
 
@@ -356,7 +359,24 @@ def test_on_a_gpu_the_folders_evaluator_judges(tmp_path):
     assert [v.us for v in on_gpu(tmp_path, "def custom_kernel(i): ...", timed=True)] == [2.5, 2.5]
 
 
+FORGED = """import os
+
+def write(text):
+    os.write(int(os.environ["POPCORN_FD"]), text)
+
+def custom_kernel(i): ...
+
+"""
+
+
+@pytest.mark.parametrize("mean", all_but(("\\xff",), ("fast", "nan", "\\xff")))
+def test_on_a_gpu_a_forged_report_is_no_time(tmp_path, mean):
+    forged = f"write(b'benchmark.0.mean: {mean}\\n' + b'x' * (1 << 22))\nos._exit(0)\n"
+    verdict, _ = on_gpu(tmp_path, FORGED + forged, timed=True)
+    assert (verdict.status, verdict.times) == ("fail", None) and "no times of this case" in verdict.reason
+
+
 def test_on_a_gpu_a_folder_without_an_evaluator_fails(tmp_path):
     folder = TaskFolder.read(str(FOLDER))
-    verdicts = folder_on_gpu.judge(folder.tests, Options(submission="none.py", device="cuda", folder=folder))
+    verdicts = folder_on_gpu.judge(folder.tests, Options(submission="none.py", device="cuda", task=FolderTask(folder)))
     assert {(v.status, v.reason.partition("task.yml ")[2]) for v in verdicts} == {("fail", "names no eval.py")}

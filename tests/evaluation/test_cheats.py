@@ -5,12 +5,20 @@ why there is no time, when times are asked for. Those in tests/cheats work on te
 a second; those in tests/cheats/kernels are added to a submission that launches a kernel, tests/naive_kernel.py.
 """
 
+import contextlib
 import operator
+import os
 import re
+import socket
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from evaluation.judge.examiner import Examiner
+from evaluation.judge.placed import OURS
+from evaluation.judge.verdict import Verdict
 from tests.thorough import all_but_every
 
 TESTS = Path(__file__).parents[1]
@@ -74,6 +82,23 @@ def test_cheat_is_caught_by_the_benchmark(cheat, submission, judged):
     assert "error" in verdict.modelled
     told = f"{verdict.reason}; {verdict.modelled['error']}"
     assert re.search(reason(cheat, "benchmark"), told), told
+
+
+def test_a_note_is_no_line_of_the_judges():
+    """Its text has names of the submission's: of files, of tensors."""
+    verdict = Verdict("")
+    verdict.note([f"race: read at {name}:3" for name in ("x\x1b[2J\n1 case passed", "y\r1 case passed")])
+    lines = "\n".join(verdict.notes).split("\n")
+    assert all(line.isprintable() and line.startswith(("race: ", "  | ")) for line in lines)
+
+
+def test_a_config_is_no_line_of_the_judges():
+    """As the submission's process describes it, for `compare` and `sweep`."""
+    examiner = Examiner.__new__(Examiner)
+    examiner.process = SimpleNamespace(
+        ask=lambda *_, **__: {"configs": [{"line": "\x1b[2J"}]}, answering=lambda what: contextlib.nullcontext()
+    )
+    assert examiner.configs([]) == [{"line": r"\x1b[2J"}]
 
 
 def test_corpus_is_complete():
@@ -210,6 +235,57 @@ def test_outputs_that_are_not_new_do_not_pass(tmp_path, judged, text, there):
     submission.write_text(text)
     (verdict,) = judged(submission, ((16, 16), (16, 16), (256, 256)))
     assert verdict.status == "fail" and f"group 1: the returned tensor is not new, it lies in {there}" in verdict.reason
+
+
+HANDS_ON = """
+import socket
+honest_kernel = custom_kernel
+addresses = []
+
+
+def custom_kernel(data):
+    addresses.append(data[0][0][0].data_ptr())
+    if len(addresses) == 1:
+        with socket.socket(socket.AF_UNIX) as to:
+            to.connect(NAME)
+            socket.send_fds(to, [b"memory"], [FD])
+            to.recv(1)
+    if len(addresses) == 15:
+        assert addresses != sorted(addresses), "in order"
+    return honest_kernel(data)
+"""
+
+
+def test_memory_that_was_handed_on_is_not_what_is_timed(tmp_path, judged):
+    """By a submission to another process, which overwrites all inputs and results. And that no address tells which call
+    comes next: 15 calls come in the order of their addresses once in 15! times."""
+    submission, name, done = tmp_path / "submission.py", f"\0{tmp_path}", threading.Event()
+    submission.write_text(NAIVE + HANDS_ON.replace("NAME", repr(name)).replace("FD", "101"))
+
+    def overwrite(memory: int) -> None:
+        at = 0
+        with contextlib.suppress(OSError):  # no more data
+            while (at := os.lseek(memory, at, os.SEEK_DATA)) < OURS:
+                size = min(os.lseek(memory, at, os.SEEK_HOLE), OURS) - at
+                os.pwrite(memory, b"\x11" * size, at)
+                at += size
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        _, (memory,), *_ = socket.recv_fds(connection, 10, 1)
+        connection.send(b" ")
+        while not done.wait(0.01):
+            overwrite(memory)
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(name)
+        server.listen()
+        other = threading.Thread(target=serve, daemon=True)
+        other.start()
+        (verdict,) = judged(submission, ((8,), (16,), (64,)), timed=True, calls=1, extra=False)
+        done.set()
+        other.join(10)
+    assert (verdict.status, verdict.reason) == ("pass", "") and "us" in verdict.modelled, verdict.modelled
 
 
 def test_one_output_for_all_calls_has_no_time(tmp_path, judged):

@@ -20,7 +20,7 @@ from evaluation.commands import interrupt, model_process, moe_tasks, options
 from evaluation.commands import run as running
 from evaluation.commands.cases import read_cases, task_cases
 from evaluation.commands.cli import cli
-from evaluation.judge import gpu_trial, inputs, judge, sandbox, trial, verdict
+from evaluation.judge import gpu_trial, inputs, judge, own_task, sandbox, verdict
 from evaluation.judge.statistics import Stats
 from reference import TASKS, generate_dual_input, generate_input
 from reference import task_of as task_of_args
@@ -93,7 +93,7 @@ def test_a_page_of_what_was_found(honest, run, tmp_path):
 
 def test_a_page_of_results_that_are_wrong_or_right(tmp_path):
     """Without a finding the page has the reason; where all passed, it says so."""
-    page, options = tmp_path / "page.html", verdict.Options("sub.py", "emulated")
+    page, options = tmp_path / "page.html", judge.Options("sub.py", "emulated")
     cases = [SimpleNamespace(spec="m: 1"), SimpleNamespace(spec="m: 2")]
     right, wrong = verdict.Verdict("m: 1", "pass", ""), verdict.Verdict("m: 2", reason="group 0: <b> of 4 differ")
     running.write_page(str(page), "tests", [0, 4], cases, [right, wrong], options)
@@ -327,11 +327,11 @@ def test_near_sizes_are_other_sizes_of_the_same_kind(seed):
     for task in TASKS.values():
         for section in ("tests", "benchmarks"):
             for case in task_cases(task, section):
-                near = trial.near(case.args, rng)
+                near = own_task.near(case.args, rng)
                 sizes = {name: value for name, value in near.items() if name != "seed"}
                 task.check_sizes(**sizes)
                 assert near != case.args and near["seed"] == case.args["seed"]
-    assert trial.near({"m": (0,), "n": (16,), "k": (64,), "g": 1, "seed": 1}, rng)["m"] == (0,)
+    assert own_task.near({"m": (0,), "n": (16,), "k": (64,), "g": 1, "seed": 1}, rng)["m"] == (0,)
 
 
 @pytest.mark.parametrize(

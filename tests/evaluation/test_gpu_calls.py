@@ -1,6 +1,7 @@
 """What the judge and the submission's process do with a GPU, with this processor in its place: contents, disguises,
 results, audits. The timer says what it is told to."""
 
+import os
 import secrets
 from types import SimpleNamespace
 
@@ -11,8 +12,9 @@ import reference
 from emulator.arena import BASE, PAGE, Arena, Heap
 from evaluation.judge import gpu_trial, inputs, judge, worker_gpu
 from evaluation.judge.examiner import Examiner
+from evaluation.judge.options import Options
 from evaluation.judge.sandbox import Nursery
-from evaluation.judge.verdict import Options, Refused
+from evaluation.judge.verdict import Refused
 from reference import ref_kernel
 from task import TestCase as Case
 from task import format_case
@@ -66,6 +68,19 @@ class Here:
 @pytest.fixture(scope="module")
 def arena():
     return Arena.create(SIZE)
+
+
+def test_renewed_memory_is_nobody_elses(arena):
+    """What was there stays; who had the old memory sees and changes nothing of the new."""
+    view, old = arena.view(BASE + PAGE, 3), os.dup(arena.fd)
+    view[:] = 1, 2, 3
+    held = [*arena.data(BASE, SIZE)]
+    arena.renew()
+    os.pwrite(old, b"\7\7\7", PAGE)
+    assert view.tolist() == [1, 2, 3] and [*arena.data(BASE, SIZE)] == held
+    view[:] = 0
+    assert os.pread(old, 3, PAGE) == b"\7\7\7"
+    os.close(old)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluation.judge.submission_process import last_line
 from evaluation.judge.time_limit import Late, limit
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +23,16 @@ def test_time_limits_count_what_they_say():
     with pytest.raises(Late), limit(0.05):
         time.sleep(10)
     time.sleep(0.1)  # nothing of these is left
+
+
+def test_of_any_output_the_end_is_read(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"")
+    assert last_line(path) == ""
+    with open(path, "r+b") as file:
+        file.seek(2**40)
+        file.write(b"\n last words\n\n")
+    assert last_line(path) == "last words"
 
 
 @pytest.mark.thorough

@@ -70,7 +70,7 @@ def test_call_with_a_checkpoints_tensors(fp4):
     operands = emulator.device_tensors((a, b, b_scale, b_global, m_indptr))
     out = moe.grouped_gemm_nvfp4(*operands)
     assert ((out.cpu().double() - expected).abs() <= 2**-8 * expected.abs() + 1e-4).all()
-    with pytest.raises(ValueError, match="^a must be a tensor .*, and b one that pack_nvfp4 or pack_mxfp4 has packed$"):
+    with pytest.raises(ValueError, match=r"^b is not packed, or for one of \(10, 0\), but must be packed for this GPU"):
         moe.grouped_gemm_nvfp4(a, b.view(2, 64, 64), *operands[2:])
     with pytest.raises(ValueError, match="^b_scale: dimension 3 is 128, but must be 256$"):
         moe.grouped_gemm_nvfp4(*operands[:2], operands[2][..., :128], *operands[3:])

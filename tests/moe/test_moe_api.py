@@ -190,3 +190,12 @@ def test_files_are_named_by_the_tokens_that_they_serve(arch, tuning):
         for m, expected in ((inside, True), (outside, False)):
             config = tuning.choose_gemm(8 * m, 8, 7168, 7168)
             assert (config.two_cta if "two_cta" in name else config.swap_ab == swap_ab) == expected, (name, m)
+
+
+def test_a_wrong_shape_of_b_is_seen_where_the_gpu_tells_its_tensors(monkeypatch):
+    """As on a real GPU, where operands that are right are not looked at one by one."""
+    monkeypatch.setattr(device.EmulatedGpu, "indexed", True)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: None)
+    tensors = operands()
+    with pytest.raises(ValueError, match="^b: dimension 2 is 256, but must be 384$"):
+        grouped_gemm_fp8(**tensors | {"b": tensors["b"][:, :, :256].contiguous()})

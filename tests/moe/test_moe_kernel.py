@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
     [
         *((files, machine) for files in ("kernel", "layer", "experts router batched") for machine in ("h200", "b200")),
         ("fp4 operator", "h200"),
+        ("w4a4", "b200"),
     ],
 )
 def test_kernels(checks, machine, pytestconfig):

@@ -122,15 +122,15 @@ _NAREG = "NaregAmirianMegan"
 SUBMISSIONS = (
     submission("gemm", _NAREG, "nvfp4_gemm/submission_ptx.py", explained="line 518 of its CUDA: loads of all its stages are issued first, whatever K is: past the ends of the scales at K = 256"),
     submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/sub_v6_2.py"),
-    submission("dual_gemm", "novus677", "submission.py"),
+    submission("dual_gemm", "novus677", "submission.py", sizes="m=256, n=512, k=256, l=1", explained="line 933: loads of all its stages are issued first, whatever K is: past the ends of the scales at K = 256, one of its own shapes"),
     submission("gemv", _NAREG, "nvfp4_kernels/submit_final.py"),
     submission("gemv", "jIab-b", "kernel_thing/examples/1.py"),
-    submission("dual_gemm", _NAREG, "nvfp4_dual_gemm/sub_ptx_v3.py"),
+    submission("dual_gemm", _NAREG, "nvfp4_dual_gemm/sub_ptx_v3.py", sizes="m=256, n=128, k=512, l=1"),
     submission("gemm", "jIab-b", "s_128.py", explained="its tcgen05.alloc asks for 136 columns, which are to be a power of two (9.7.16.7.1)"),
-    submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/v2.py"),
+    submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/v2.py", explained="line 914: the leader's multicast load writes to its peer, and nothing keeps it from coming before the peer has started: the kernel has no barrier of the cluster"),
     submission("gemv", _NAREG, "nvfp4_kernels/v7_3.py"),
     submission("gemv", "Better-Call-Paul", "gemv_model.py"),
-    submission("gemm", _NAREG, "nvfp4_gemm/phase0/v1.py"),
+    submission("gemm", _NAREG, "nvfp4_gemm/phase0/v1.py", explained="includes CUTLASS's headers, which are installed by no package"),
     submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/sub_v7.py"),
     submission("gemv", _NAREG, "nvfp4_kernels/iteration_3/v1_3.py"),
     submission("gemv", "jIab-b", "kernel_thing/examples/3.py"),
@@ -140,7 +140,7 @@ SUBMISSIONS = (
     submission("gemv", _NAREG, "nvfp4_kernels/iteration_2/v0_2_tma.py"),
     submission("gemm", "jIab-b", "sub_tc2.py"),
     submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/sub_v8.py"),
-    submission("dual_gemm", _NAREG, "nvfp4_dual_gemm/sub_ptx_v2.py"),
+    submission("dual_gemm", _NAREG, "nvfp4_dual_gemm/sub_ptx_v2.py", sizes="m=256, n=128, k=256, l=1"),
     submission("gemv", _NAREG, "nvfp4_kernels/v4.py"),
     submission("gemv", "jIab-b", "kernel_thing/examples/7.py"),
     submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/v0.py"),
@@ -249,24 +249,90 @@ from quack.cross_entropy import cross_entropy_fwd
 x, t = torch.randn(8, 256, device="cuda"), torch.randint(0, 256, (8,), device="cuda")
 got = cross_entropy_fwd(x, t)
 close(got[0] if isinstance(got, tuple) else got, torch.nn.functional.cross_entropy(x, t, reduction="none"), 1e-5)""", path=("quack/..",)),
+    Case("quack", "quack, gemm, 128 x 256 x 128", code="""
+from quack.gemm_interface import gemm
+a, b = (torch.randn(*size, device="cuda", dtype=torch.bfloat16) for size in ((128, 128), (128, 256)))
+close(gemm(a, b, tuned=False), a.float() @ b.float(), 0.01)""", path=("quack/..",)),
+    Case("quack", "quack, gemm, NVFP4, 128 x 256 x 256", code="""
+from quack.blockscaled.operand import BlockScaledFormat, BlockScaledOperand
+from quack.blockscaled.utils import blockscaled_quantize
+from quack.gemm_interface import gemm, gemm_blockscaled_ref
+form = BlockScaledFormat.from_name("nvfp4")
+a, b = (
+    BlockScaledOperand.from_parts(*blockscaled_quantize(torch.randn(n, 256, device="cuda", dtype=torch.bfloat16), "nvfp4"), form)
+    for n in (128, 256)
+)
+close(gemm(a, b.mT, tuned=False), gemm_blockscaled_ref(a, b.mT), 0.005)""", machines=B200, path=("quack/..",)),
 )  # fmt: skip
 
 _FA4 = """
 import sys, types
 sys.modules["flash_attn"] = package = types.ModuleType("flash_attn")  # as its own wheel has it, without version 2
 package.__path__ = [folder for folder in sys.path if folder.endswith("flash_attn")]
-from flash_attn.cute.interface import flash_attn_func
-q, k, v = (torch.randn(1, 256, 2, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+from flash_attn.cute.interface import _flash_attn_bwd, flash_attn_func
+q, k, v, gradient = (torch.randn(1, {0}, {1}, 128, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+exact = [x.float().requires_grad_() for x in (q, k, v)]
+scores = torch.einsum("bqhd,bkhd->bhqk", *exact[:2]) / 128**0.5
+scores = scores.masked_fill(torch.ones({0}, {0}, device="cuda").tril() == 0, float("-inf"))
+wanted = torch.einsum("bhqk,bkhd->bqhd", torch.softmax(scores, -1), exact[2])
+"""
+_FA4_FORWARD = """
 got = flash_attn_func(q, k, v, causal=True)
-scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k.float()) / 128**0.5
-scores = scores.masked_fill(torch.ones(256, 256, device="cuda").tril() == 0, float("-inf"))
-wanted = torch.einsum("bhqk,bkhd->bqhd", torch.softmax(scores, -1), v.float())
-close(got[0] if isinstance(got, tuple) else got, wanted, 0.01)"""
+close(got[0] if isinstance(got, tuple) else got, wanted.detach(), 0.01)"""
+_FA4_BACKWARD = """
+out, sums = wanted.detach().to(torch.bfloat16), torch.logsumexp(scores.detach(), -1)
+got = _flash_attn_bwd(q, k, v, out, gradient, sums, causal=True)
+for one, expected in zip(got, torch.autograd.grad(wanted, exact, gradient.float())):
+    close(one, expected, 0.01)"""
+_FA4_BOTH = """
+q, k, v = (x.requires_grad_() for x in (q, k, v))
+got = flash_attn_func(q, k, v, causal=True)
+got = torch.autograd.grad(got[0] if isinstance(got, tuple) else got, (q, k, v), gradient)
+for one, expected in zip(got, torch.autograd.grad(wanted, exact, gradient.float())):
+    close(one, expected, 0.01)"""
+
+
+def fa4(name: str, code: str, tokens: int, heads: int, **more) -> Case:
+    """A call of flash-attention 4's, before attention in float32."""
+    name = f"FA4, {name}, {tokens} x {tokens} x 128"
+    return Case("flash-attention 4", name, code=_FA4.format(tokens, heads) + code, path=("flash_attn", "quack/.."), **more)
+
+
 FA4 = (
-    Case("flash-attention 4", "FA4, forward, 256 x 256 x 128", code=_FA4, path=("flash_attn", "quack/.."), explained="B200: flash_fwd_sm100.py, from line 2464 on: no `tcgen05.wait::ld` between the load of S and the release of its columns; its values have been used by then, which the ISA does not count"),
+    fa4("forward", _FA4_FORWARD, 256, 2, explained="B200: flash_fwd_sm100.py, from line 2464 on: no `tcgen05.wait::ld` between the load of S and the release of its columns; its values have been used by then, which the ISA does not count"),
+    fa4("backward", _FA4_BACKWARD, 128, 1),
+    fa4("forward and backward by autograd", _FA4_BOTH, 128, 1, machines=H200),
 )
 
-CASES = (*TRITON, *GLUON, *LIGER, *FLA, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS)
+_MATMUL_TEST = """
+given = dict(
+    m=32, n=256, k=256, split_k=1, do_gather=False, do_scatter=False, inner_expt_opt=None, do_gamma=False, is_persistent=False,
+    num_warps=None, n_slices=1, mode="plain", act_dtype_str="bfloat16", weight_dtype_str="bfloat16", output_dtype_str=None, block_m=32,
+    b_hbm_swizzling=False, shuffle_mxfp4_w_layout=False, a_hbm_swizzling=False, colmajor_mxfp_weight=True, epilogue_subtile=None,
+    a_transpose=False, b_transpose=False, c_transpose=False, swiglu_opts=None, c_hbm_swizzling=False, device="cuda", opt_flags_scope=None,
+)
+_test_op(**given | dict({}))"""
+
+
+def triton_kernels(name: str, given: str, **more) -> Case:
+    """triton_kernels' own test of its matmul, at M x 256 x 256."""
+    file = "python/triton_kernels/tests/test_matmul.py"
+    return Case("triton_kernels", f"triton_kernels, matmul, {name}", file, "", _MATMUL_TEST.format(given), path=("python/triton_kernels",), **more)
+
+
+TRITON_KERNELS = (
+    triton_kernels("bf16", ""),
+    triton_kernels("bf16, persistent", "is_persistent=True, m=128, block_m=128"),
+    triton_kernels("bf16, ragged, gather and scatter", "mode='ragged', n_slices=3, m=48, do_gather=True, do_scatter=True"),
+    triton_kernels("bf16, SwiGLU", "swiglu_opts=(1.1, 1.4)"),
+    triton_kernels("f16, split-K", "split_k=2, act_dtype_str='float16', weight_dtype_str='float16'"),
+    triton_kernels("FP8", "act_dtype_str='float8_e5m2', weight_dtype_str='float8_e5m2'"),
+    triton_kernels("bf16 x MXFP4", "weight_dtype_str='mxfloat4_e2m1'"),
+    triton_kernels("MXFP8 x MXFP4, persistent, swizzled scales", "m=128, block_m=128, is_persistent=True, act_dtype_str='mxfloat8_e4m3fn', weight_dtype_str='mxfloat4_e2m1', b_hbm_swizzling=True", machines=B200),
+    triton_kernels("NVFP4", "m=128, block_m=128, act_dtype_str='nvfp4_e2m1', weight_dtype_str='nvfp4_e2m1', output_dtype_str='bfloat16'", machines=B200),
+)
+
+CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS)
 
 # Tests of Triton's test_core.py that do not pass, by the beginning of their names, and why
 DRAWN = {

@@ -193,15 +193,9 @@ def test_group_gemm_is_still_the_other(submission):
 # -- silu -------------------------------------------------------------------------------------------------------------
 
 
-def silu_kernel(submission, monkeypatch) -> str:
+def silu_kernel(submission) -> str:
     """A kernel of the instructions of silu_times: out[i] = silu(gate[i]) * up[i]."""
-    texts = []
-    with monkeypatch.context() as patch:
-        patch.setattr(submission, "ptx", lambda text, *_, **__: texts.append(text))
-        patch.setattr(submission, "Int32", lambda x: x)
-        submission.silu_times(None, None)
-    (text,) = texts
-    body = text.replace("$0", "%r2").replace("$1", "%r0").replace("$2", "%r1")
+    body = submission.SILU_TIMES.replace("$0", "%r2").replace("$1", "%r0").replace("$2", "%r1")
     return f"""
 .version 8.8
 .target sm_100a
@@ -240,18 +234,18 @@ def to_half(values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values.astype(np.float16))
 
 
-def test_silu_is_within_an_ulp(submission, monkeypatch):
+def test_silu_is_within_an_ulp(submission):
     """The instructions as they are, on the emulator, whose ex2.approx and rcp.approx are correctly rounded."""
     gates, ups = gates_and_ups(1 << 14)
     out = np.zeros_like(gates)
-    emulator.launch(silu_kernel(submission, monkeypatch), "silu", len(gates) // 1024, 1024, [gates, ups, out])
+    emulator.launch(silu_kernel(submission), "silu", len(gates) // 1024, 1024, [gates, ups, out])
     want = exact_halves(gates, ups)
     assert want.isfinite().float().mean() > 0.9 and (want != 0).float().mean() > 0.5
     assert ulps(to_half(out), want) <= 1
     special = np.array([np.nan, 1, -np.inf, np.inf, 0, 0, 100, -200] * 128, np.float32)
     factor = np.array([1, np.nan, 1, 1, 1, np.nan, np.inf, 5e10] * 128, np.float32)
     result = np.zeros_like(special)
-    emulator.launch(silu_kernel(submission, monkeypatch), "silu", 1, 1024, [special, factor, result])
+    emulator.launch(silu_kernel(submission), "silu", 1, 1024, [special, factor, result])
     np.testing.assert_array_equal(result[:8], np.float32([np.nan, np.nan, np.nan, np.inf, 0, np.nan, np.inf, 0]))
 
 

@@ -36,7 +36,7 @@ def test_what_was_chosen_is_within_a_percent_of_the_fastest():
 def test_the_table_has_a_row_a_case():
     rows = [row.strip("| ").split(" | ") for row in h200_real.table(RECORD).splitlines() if row.startswith("| ")]
     assert [row[0] for row in rows[1:]] == [*(f"case {i}" for i in range(4)), *(f"dual case {i}" for i in range(4))]
-    assert rows[1][:5] == ["case 0", "38.35", "41.11", "39.21", "42.06"] and rows[1][-1] == "10 of 10"
+    assert rows[1][:3] == ["case 0", "38.35", "41.11"] and rows[1][-1] == "10 of 10"
     assert rows[7][-2:] == ["1 1 1 1 1 1 1 1 1 1", "10 of 10"]
 
 

@@ -85,7 +85,6 @@ def most_used(cubin: bytes) -> dict[str, int]:
 OPCODES = {
     0x1EA: "UTCOMMA", 0x1E7: "UTCCP", 0x1EE: "LDTM", 0x1B4: "UTMALDG", 0x1B5: "UTMASTG", 0x044: "STSM",
     0x02E: "ACQBULK", 0x02D: "PREEXIT", 0x18F: "CCTL", 0x186: "STG", 0x183: "LDL", 0x187: "STL", 0x108: "MUFU",
-    0x17F: "STG of 32 bytes",
 }  # fmt: skip
 
 
@@ -105,8 +104,6 @@ def check_sass(cubin: bytes, ptx: str, config: dict) -> None:
     assert found.pop("LDTM") == ptx.count("tcgen05.ld.")
     assert found.pop("MUFU", 0) == ptx.count("ex2.approx") + ptx.count("rcp.approx")
     stores = {"UTMASTG": 1, "STSM": ptx.count("stmatrix.")}
-    if config.get("fresh_outputs"):
-        stores = {"STG of 32 bytes": 2}
     lines = config.get("prefetch", 1) if config.get("pdl", True) else 0
     assert found.pop("CCTL", 0) == lines * (2 if "ex2.approx" in ptx else 1)  # of a row of either B if dual
     pdl = {"ACQBULK": 2, "PREEXIT": 1} if config.get("pdl", True) else {}
@@ -124,7 +121,7 @@ def check_ptx(ptx: str, groups: int, config: dict) -> None:
     assert ("griddepcontrol.wait" in ptx) == config.get("pdl", True)
 
     params = re.findall(r"\.param \.align (\d+) \.b8 \w+\[(\d+)\]", ptx)
-    tensormaps = groups * (weight_boxes + len(token_boxes) + (2 if config.get("fresh_outputs") else 3))
+    tensormaps = groups * (weight_boxes + len(token_boxes) + 3)
     assert params[:-1] == [("64", "128")] * tensormaps and params[-1][0] == "8"
     assert 128 * tensormaps + int(params[-1][1]) <= 32764
 

@@ -44,12 +44,12 @@ MORE_BYTES = "mbarrier: more bytes have arrived than the phase expects"
 FULL = "race: tcgen05.cp .* reads shared memory .* that TMA load .* has not finished writing"
 BEYOND = "out-of-bounds: .* past the end of tensor"
 
-ACC_EMPTY = "mbarrier_arrive(cta.leader + (cta.acc_empty - cta.full) + 8 * acc.index)"
-ACC_FULL = "mbarrier_wait(cta.acc_full + 8 * acc.index, acc.phase)\n"
-FULL_WAIT = "mbarrier_wait(cta.full + 8 * slot.index, slot.phase)"
-EMPTY = "mbarrier_wait(cta.empty + 8 * slot.index, slot.phase)\n                    mbarrier_expect"
+ACC_EMPTY = "mbarrier_arrive(cta.leader + ACC_EMPTY + 8 * acc.index)"
+ACC_FULL = "mbarrier_wait(cta.header + ACC_FULL + 8 * acc.index, acc.phase)\n"
+FULL_WAIT = "mbarrier_wait(cta.header + FULL + 8 * slot.index, slot.phase)"
+EMPTY = "mbarrier_wait(cta.header + EMPTY + 8 * slot.index, slot.phase)\n                    mbarrier_expect"
 CLUSTER = "(1 << self.config.cluster) - 1"
-COMMIT = f"mma_commit(cta.empty + 8 * slot.index, {CLUSTER})"
+COMMIT = f"mma_commit(cta.header + EMPTY + 8 * slot.index, {CLUSTER})"
 ADVANCE = "\n                slot = slot.advance(cta.stages)"
 INIT_FENCE = "cute.arch.mbarrier_init_fence()"
 
@@ -78,8 +78,8 @@ SCALES = [
     Fault("scale column of another K step", "idesc, sfw, sft +", "idesc, sfw_cols, sft +", WRONG, WIDE_K),
     Fault(
         "scale column not shifted with the token",
-        "sft + token_shift, acc",
-        "sft, acc",
+        "sft + token_shift, Int32(1)",
+        "sft, Int32(1)",
         WRONG,
         SHIFTED,
         PAIR + ", tokens=192",
@@ -126,7 +126,7 @@ BARRIERS = [
     Fault("no wait for a full accumulator", ACC_FULL, "pass\n", "tmem-race: read of .* tcgen05.mma .* may still write"),
     Fault(
         "no wait for an empty accumulator",
-        "mbarrier_wait(cta.acc_empty + 8 * acc.index, acc.phase)\n            if",
+        "mbarrier_wait(cta.header + ACC_EMPTY + 8 * acc.index, acc.phase)\n            if",
         "if",
         "tmem-race: tcgen05.mma of warp 4 ",
         WIDE_TILES,
@@ -142,7 +142,10 @@ BARRIERS = [
     ),
     Fault("stage not released", COMMIT, "pass", HANG),
     Fault(
-        "no commit of the accumulator", "mma_commit(cta.acc_full + 8 * acc.index, 3 << cta.sharer * PAIR)", "pass", HANG
+        "no commit of the accumulator",
+        "mma_commit(cta.header + ACC_FULL + 8 * acc.index, 3 << cta.sharer * PAIR)",
+        "pass",
+        HANG,
     ),
     Fault("commit reaches one CTA of the pair", COMMIT, COMMIT.replace(CLUSTER, "1"), HANG),
     Fault("accumulator not released", ACC_EMPTY, "pass", HANG),
@@ -158,14 +161,14 @@ BARRIERS = [
     Fault("bytes of one CTA expected", "PAIR * (1 if box.mask is None else 2)", "1", "race: tcgen05.cp of warp 4 "),
     Fault(
         "full barrier counts one warp",
-        "mbarrier_init(full + 8 * i, 2)",
-        "mbarrier_init(full + 8 * i, 1)",
+        "mbarrier_init(header + FULL + 8 * i, 2)",
+        "mbarrier_init(header + FULL + 8 * i, 1)",
         "mbarrier: .* arrival of 1 with 0 of 1 pending",
     ),
     Fault(
         "accumulator barrier counts one CTA",
-        "mbarrier_init(acc_empty + 8 * i, PAIR * config.epilogue_warps)",
-        "mbarrier_init(acc_empty + 8 * i, config.epilogue_warps)",
+        "mbarrier_init(header + ACC_EMPTY + 8 * i, PAIR * config.epilogue_warps)",
+        "mbarrier_init(header + ACC_EMPTY + 8 * i, config.epilogue_warps)",
         HANG,
         RING_TILES,
         SHORT_RING,
@@ -223,16 +226,16 @@ DESCRIPTORS = [
     Fault("swizzle of the matrix descriptor", "matrix_descriptor(swizzle=2,", "matrix_descriptor(swizzle=4,", WRONG),
     Fault(
         "swizzle of the tensormap",
-        "K_SW128, Float4E2M1FN, box)",
-        "K_SW64, Float4E2M1FN, box)",
+        "swizzled(128, Float4E2M1FN, box)",
+        "swizzled(64, Float4E2M1FN, box)",
         HANG,
     ),
-    Fault("N of the instruction", "n >> 3 << 17", "n >> 4 << 17", "tmem-uninitialised: tcgen05.ld", WIDE),
+    Fault("N of the instruction", "tokens >> 3 << 17", "tokens >> 4 << 17", "tmem-uninitialised: tcgen05.ld", WIDE),
     Fault("M of the instruction", "PAIR * TILE_M >> 4 << 24", "TILE_M >> 4 << 24", "unsupported: block-scaled 128x"),
     Fault(
         "tensormap of another group",
-        "self.tensormap(params, operand + i, group)",
-        "self.tensormap(params, operand + i, 0)",
+        "self.tensormap(cta.params, operand + i, tile.group)",
+        "self.tensormap(cta.params, operand + i, 0)",
         WRONG,
         TWO_GROUPS,
     ),
@@ -245,7 +248,7 @@ TILING = [
         WRONG,
     ),
     Fault("origin off by a box", "tensormap, at(y + first)", "tensormap, at(y + first + size)", WRONG),
-    Fault("both CTAs load the same tokens", "most = tile.token + cta.rank *", "most = tile.token + 0 *", WRONG, WIDE),
+    Fault("both CTAs load the same tokens", "y = tile.token + cta.rank *", "y = tile.token + 0 *", WRONG, WIDE),
     Fault("K tail dropped", "rows, m, k, following)", "rows, m, k & -TILE_K, following)", WRONG, WIDE_K),
     Fault(
         "first K block accumulates",
@@ -270,8 +273,8 @@ SHARING = [
     ),
     Fault(
         "stage free when one pair has read it",
-        "mbarrier_init(empty + 8 * i, config.sharers)",
-        "mbarrier_init(empty + 8 * i, 1)",
+        "mbarrier_init(header + EMPTY + 8 * i, config.sharers)",
+        "mbarrier_init(header + EMPTY + 8 * i, 1)",
         HANG,
         RING,
         SHARERS_SHORT_RING,
@@ -299,20 +302,20 @@ SHARING = [
 RESOURCES = [
     Fault(
         "tensor memory not freed",
-        "tmem_dealloc(load_shared(tmem_slot), TMEM_COLS)",
+        "tmem_dealloc(load_shared(header + TMEM_SLOT))",
         "pass",
         "tmem-leak: ",
     ),
     Fault(
         "tensor memory freed before it is read",
-        "mbarrier_wait(acc_read, Int32(0))",
+        "mbarrier_wait(header + ACC_READ, Int32(0))",
         "pass",
         "tmem-out-of-bounds: |tmem-race: ",
     ),
     Fault(
         "CTA ends before the other CTA of the pair has arrived",
-        "mbarrier_init(acc_read, PAIR * config.epilogue_warps)",
-        "mbarrier_init(acc_read, config.epilogue_warps)",
+        "mbarrier_init(header + ACC_READ, PAIR * config.epilogue_warps)",
+        "mbarrier_init(header + ACC_READ, config.epilogue_warps)",
         "unfinished: CTA .* exits while the arrival of mbarrier.arrive .* at its mbarrier is under way",
         WIDE,
         PAIR,
@@ -342,7 +345,7 @@ INPUTS = [
     ),
     Fault(
         "no griddepcontrol.wait",
-        "wait_for_previous_kernel(first)",
+        "wait_for_previous_kernel(condition=first)",
         "pass",
         "missing-dependency-wait: read of tensor.*, which the launch that wrote it writes and may still run",
     ),
@@ -359,7 +362,7 @@ FAULTS = SCALES + BARRIERS + EPILOGUE + DESCRIPTORS + TILING + SHARING + RESOURC
 BLIND_SPOTS = [
     Fault(
         "no tcgen05.fence",
-        FULL_WAIT + '\n                tcgen05_fence("after")\n',
+        FULL_WAIT + '\n                tcgen05_fence_after()\n',
         FULL_WAIT + "\n",
         "",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import Unsupported
-from ..syntax import Symbol, Target, Vec
+from ..syntax import Imm, Reg, Symbol, Target, Vec
 from .registry import UNTIMED, flat, op
 
 # Costs. `branch`: read off ptxas's machine code (profiles/*.toml); of griddepcontrol only what its issue takes, with
@@ -104,6 +104,6 @@ def _call(w, i, m):
     elif callee == "__assertfail":
         w.call(f"system_calls.assertion_failed(g, {groups[-1]!r}, {w.mask()})")
     else:
-        if callee is None:
-            raise Unsupported("call of a function through a pointer")
+        if any(isinstance(o, Reg | Imm) for o in i.operands):
+            raise Unsupported("call through a pointer: of no function that it could be, or of one that calls itself")
         raise Unsupported(f"call of {callee}, which has no body here, or calls itself")

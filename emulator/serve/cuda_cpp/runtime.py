@@ -6,36 +6,17 @@ import ctypes
 import functools
 
 from ...device import DEVICE, LoadedModule
-from ...errors import EmulatorError, Fault, Unsupported
+from ...errors import Fault, Unsupported
 from ...formats.fatbin import texts_at
 from .. import cuda_bindings, cute_dsl, launches, modules, source_lines
 from . import toolkit
 
-NOT_SUPPORTED, LAUNCH_FAILURE = 801, 719  # cudaError_t
 _u32, _u64, _int, _ptr, _str = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p
 
 _texts: dict[int, list[str]] = {}  # handle of a fat binary -> its PTX texts
 _kernels: dict[int, tuple[int, str]] = {}  # host function -> (fat binary, kernel)
 _variables: dict[int, tuple[int, str, int]] = {}  # host variable -> (fat binary, variable, bytes)
 _shared: dict[int, int] = {}  # host function -> dynamic shared memory that cudaFuncSetAttribute has allowed
-
-
-def guarded(function):
-    """A callback that keeps what `function` raises as the session's failure and returns a CUDA error."""
-
-    @functools.wraps(function)
-    def guarded(*args):
-        try:
-            function(*args)
-            return 0
-        except EmulatorError as error:
-            DEVICE.fail(error)
-            return NOT_SUPPORTED if isinstance(error, Unsupported) else LAUNCH_FAILURE
-        except Exception as error:  # an exception must not cross into native code
-            DEVICE.fail(EmulatorError(f"internal error in {function.__name__}: {type(error).__name__}: {error}"))
-            return LAUNCH_FAILURE
-
-    return guarded
 
 
 def refuse(name: bytes) -> None:
@@ -147,7 +128,7 @@ SIGNATURES = [
     (cute_dsl.encode_tensormap, _ptr, _u32, _u32, _ptr, _ptr, _ptr, _ptr, _ptr, _u32, _u32, _u32, _u32),
     (synchronize,), (record, _u64), (elapsed, _ptr, _u64, _u64),
 ]  # fmt: skip
-_callbacks = [ctypes.CFUNCTYPE(_int, *arguments)(guarded(function)) for function, *arguments in SIGNATURES]
+_callbacks = [ctypes.CFUNCTYPE(_int, *arguments)(launches.guarded(function)) for function, *arguments in SIGNATURES]
 
 
 @functools.cache

@@ -150,6 +150,11 @@ class Bf16TmemTokensM:
     @cute.jit
     def __call__(self, warp: Warp, tile: WorkTile, acc):
         """Store a work tile's results."""
+        self.store(warp, tile, acc)
+
+    @cute.jit
+    def store(self, warp: Warp, tile: WorkTile, acc):
+        """Store these results."""
         config, lane, operands, columns = self.config, warp.lane, warp.operands, self.config.accumulators
         n, width = operands.n, min(64, columns)
         parts = width // 8  # of a token, which as many lanes store

@@ -1,0 +1,219 @@
+"""nvfp4_group_gemm and nvfp4_dual_gemm: exact results, and inputs in a secret disguise for each call."""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+import reference
+from emulator.model import uncertainty
+from evaluation.judge import inputs, modelled
+from evaluation.judge.placed import Placed, Role
+from evaluation.judge.task import Call
+from evaluation.judge.verdict import Refused, compare, ulps
+from evaluation.tasks import data as any_data
+from task import TestCase, combine_seeds
+
+
+class OwnTask:
+    """Is the task of this repository that a case's arguments name."""
+
+    modules: dict[str, str] = {}
+    graded = False
+    columns = "speed of light", "% of it", "<best public kernel, modelled"
+
+    def case(self, trial):
+        return contextlib.nullcontext(OwnCase(trial))
+
+    def name(self, cases: list[TestCase]) -> str:
+        return " and ".join(sorted({reference.task_of(case.args).name for case in cases}))
+
+    def said(self, device: str) -> list[str]:
+        return []
+
+    def described(self) -> dict:
+        return {}
+
+    def title(self, case: TestCase) -> str:
+        """Writes sizes, equal ones of groups once: `g 2, m 96+128, n 128+256, k 512`, or `m 256, n 512, k 256, l 1`."""
+        args = case.args
+        if reference.task_of(args) is reference.DUAL_GEMM:
+            return ", ".join(f"{key} {args[key]}" for key in "mnkl")
+        sizes = {key: args[key][:1] if len(set(args[key])) == 1 else args[key] for key in "mnk"}
+        return f"g {args['g']}, " + ", ".join(f"{key} {'+'.join(map(str, values))}" for key, values in sizes.items())
+
+    def weight(self, case: TestCase, timed: bool = False) -> float:
+        """Estimates the seconds of one core on the emulator, within a factor of two for submission.py on an x86
+        core."""
+        sizes = [*zip(*([case.args[x]] if isinstance(case.args[x], int) else case.args[x] for x in "mnk"))]
+        multiplied, written = sum(m * n * k for m, n, k in sizes), sum(m * n for m, n, _ in sizes)
+        return 25 + 2.5e-9 * multiplied if timed else 3 + 6e-9 * multiplied + 3e-6 * written
+
+    def turn(self, case: TestCase, timed: bool) -> float:
+        return -self.weight(case, timed) if timed else 0.0  # what takes longest, first
+
+    def small(self, weights: list[float]) -> None:
+        return None
+
+    def cells(self, case: TestCase, us: float) -> list[str]:
+        limit, public = modelled.listed_limit(case.args), uncertainty.best_public(case.args)
+        share = f"{100 * limit / us:.0f}" if limit else "-"
+        return [str(limit or "-"), share, f"{public['modelled_us']:.2f}, {public['kernel']}" if public else "-"]
+
+
+def near(args: dict, rng: np.random.Generator) -> dict:
+    """Draws sizes next to those of a case: each a step more or less, of what the sizes of its kind are multiples of."""
+
+    def moved(name: str, sizes):
+        single = isinstance(sizes, int)
+        values = [sizes] if single else list(sizes)
+        largest = {"m": 8, "n": 128, "k": 256}[name]
+        step = min(largest, *(v & -v for v in values if v)) if any(values) else 0
+        changed = [max(step, v + step * int(rng.choice((-1, 1)))) if v else 0 for v in values]
+        return changed[0] if single else tuple(changed)
+
+    while True:
+        found = {name: moved(name, value) if name in "mnk" else value for name, value in args.items()}
+        if any(found[name] != args[name] for name in "mnk") or not any(np.atleast_1d(args["m"])):
+            return found
+
+
+class OwnCase:
+    """Makes the inputs of a case, and checks results: counts in the verdict of `trial` what differs."""
+
+    def __init__(self, trial):
+        self.args, self.verdict = trial.args, trial.verdict
+        self.heap, self.arena = trial.examiner.heap, trial.examiner.arena
+        self.task = reference.task_of(self.args)
+        self.exact = trial.options.device != "cuda" and self.task is reference.GROUP_GEMM  # exact in any order
+        self.hidden = combine_seeds(self.args["seed"], trial.options.secret)
+        self.rng = np.random.default_rng(combine_seeds(self.hidden, 1))
+        self.timed_calls, self.floor = self.task.calls, modelled.speed_of_light(self.args)
+
+    def generate(self, args: dict, seed: int, full_range: bool = False):
+        """Makes inputs of these sizes, in host memory. full_range: with all numbers of the formats."""
+        make = self.task.generate_full_range_input if full_range else self.task.generate_input
+        return make(**{**args, "seed": seed}, device=torch.device("cpu"))
+
+    def place(self, data) -> Placed:
+        """Makes room for data: only its c may be written, and all but that has contents."""
+        outputs = {id(c) for c in inputs.outputs(data)}
+        roles = {}
+        for i, item in enumerate(data):
+            for name, tensor in inputs.named(item, f"tensor[{i}]"):
+                output = id(tensor) in outputs
+                roles[id(tensor)] = Role(name, i not in self.task.on_host, given=not output, written=output)
+        return Placed(data, self.heap, lambda tensor, number: roles[id(tensor)])
+
+    def calls(self, count: int, extra: bool) -> Iterator[Call]:
+        """Gives the calls: the first has the case's own inputs, the others some that nobody knows.
+
+        From the third on every second one has former inputs in disguise: a result that was kept is a wrong result.
+        extra: with a call more, one with sizes near the case's, and one whose inputs have all numbers of their formats.
+        """
+        plan = [(self.args, schedule, False) for schedule in range(count)]
+        if extra:
+            more = [(near(self.args, self.rng), 0, False)]
+            if plan:
+                plan.append((self.args, 0, False))
+                more += [(self.args, 0, True)] if self.task.generate_full_range_input else []
+            for call in more:
+                plan.insert(int(self.rng.integers(1, len(plan) + 1)) if plan else 0, call)
+        seeds = []  # of the inputs of the case's own sizes
+        for number, (args, schedule, full_range) in enumerate(plan):
+            listed = args is self.args and not full_range
+            disguise, seed, told = None, self.hidden + 42 * number, ""
+            if listed and not number:
+                seed = args["seed"]
+            elif listed and len(seeds) % 2 == 0:
+                seed, disguise = int(self.rng.choice(seeds)), int(self.rng.integers(2**31))
+            if listed:
+                seeds.append(seed)
+            elif full_range:
+                told = "with all FP4 numbers and scales: "
+            else:
+                told = f"with other sizes ({', '.join(f'{name} {args[name]}' for name in 'mnk')}): "
+            data = self.generate(args, seed, full_range)
+            if disguise is not None:
+                inputs.disguise(data, inputs.draw(disguise, data))
+            known = inputs.Known(data)  # beforehand: results are taken at once
+            check = functools.partial(self.problems, known, None)
+            yield Call(lambda data=data: data, check, schedule, tuple(args[name] for name in "mnk"), told)
+
+    @functools.cached_property
+    def plain(self):
+        """Is the one data that recorded calls get, each in a disguise, so that one reference knows all results."""
+        return self.generate(self.args, self.hidden)
+
+    @functools.cached_property
+    def known(self) -> inputs.Known:
+        return inputs.Known(self.plain)
+
+    def recorded(self, count: int) -> list[Call]:
+        drawn = [inputs.draw(int(self.rng.integers(2**31)), self.plain) for _ in range(count)]
+
+        def data(disguise: list[inputs.Disguise]):
+            made = inputs.mapped(torch.clone, self.plain)
+            inputs.disguise(made, disguise)
+            return made
+
+        def check(disguise: list[inputs.Disguise], returned: list[torch.Tensor]) -> list[str]:
+            return self.problems(self.known, disguise, returned)
+
+        return [Call(functools.partial(data, each), functools.partial(check, each)) for each in drawn]
+
+    def room(self) -> Placed:
+        return self.place(self.plain)
+
+    def results(self, returned: dict, placed: Placed, held: inputs.Taken) -> list[torch.Tensor]:
+        """Makes live views of what was returned; raises Refused unless that is like the c tensors, and is these or
+        new."""
+        specs, outputs = inputs.result_specs(returned, self.task is reference.DUAL_GEMM), placed.outputs()
+        if len(specs) != len(outputs):
+            raise Refused(f"custom_kernel returned {len(specs)} tensors for {len(outputs)} groups")
+        found = []
+        for group, (spec, c) in enumerate(zip(specs, outputs)):
+            shape, stride = (tuple(map(int, spec[name])) for name in ("shape", "stride"))
+            dtype = str(spec["dtype"])
+            if (shape, dtype) != (tuple(c.shape), str(c.dtype)):
+                raise Refused(f"group {group}: returned {shape} {dtype}, not {tuple(c.shape)} {c.dtype}")
+            if not c.numel():
+                found.append(c)
+                continue
+            if min(stride) < 0:
+                raise ValueError("a negative stride")
+            size = any_data.extent(shape, stride, c.element_size())
+            try:
+                view = self.arena.view(int(spec["address"]), size)
+            except ValueError:
+                where = f"the returned tensor, on {str(spec['device'])[:20]}, is not in the device's memory"
+                raise Refused(f"group {group}: {where}") from None
+            if there := held.add(int(spec["address"]), size, f"the result of group {group}, maybe of another call"):
+                raise Refused(f"group {group}: the returned tensor is not new, it lies in {there}")
+            found.append(torch.from_numpy(view).view(c.dtype).as_strided(shape, stride))
+        return found
+
+    def check(self, group: int, got: torch.Tensor, want: torch.Tensor) -> str:
+        """Counts a group's result in the verdict; says what is wrong with it, or ""."""
+        count, problem = compare(group, got, want, self.exact)
+        self.verdict.mismatches = (self.verdict.mismatches or 0) + count
+        if not problem:
+            self.verdict.ulps = max(self.verdict.ulps or 0, ulps(got, want) if count else 0)
+        return problem
+
+    def problems(self, known: inputs.Known, disguise, returned: list[torch.Tensor]) -> list[str]:
+        """Compares every element of every result with the expected one: what is wrong. disguise: of the known data."""
+        wants = known.outputs(disguise)
+        found = [self.check(group, got, want) for group, (got, want) in enumerate(zip(returned, wants)) if want.numel()]
+        self.verdict.mismatches = self.verdict.mismatches or 0
+        return [*filter(None, found)]
+
+    def copied(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [result.clone() for result in results]
+
+    def clear(self, placed: Placed, results: list[torch.Tensor]) -> None:
+        """Writes NaN over the results of a call."""
+        for result in placed.outputs() + results:
+            result.fill_(float("nan"))

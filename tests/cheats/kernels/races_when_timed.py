@@ -1,0 +1,31 @@
+"""Leaves a store out in the first calls, those that are timed; their number is a parameter."""
+# benchmark: uninitialized-read
+
+import emulator
+
+READS = """
+.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry reads(.param .u32 number)
+{
+    .shared .align 4 .b32 word;
+    .reg .pred p; .reg .b32 %r<3>;
+    ld.param.u32 %r0, [number];
+    setp.gt.u32 p, %r0, 3;
+    @p st.shared.u32 [word], 1;
+    ld.shared.u32 %r1, [word];
+    add.u32 %r2, %r1, 1;
+    st.shared.u32 [word], %r2;
+    ret;
+}
+"""
+calls = 0
+honest_kernel = custom_kernel
+
+
+def custom_kernel(data):
+    global calls
+    calls += 1
+    emulator.launch(READS, "reads", 1, 1, [calls])
+    return honest_kernel(data)

@@ -1,0 +1,205 @@
+"""grouped_gemm_nvfp4, and the layer with such weights, on the emulated B200, where tokens are in e2m1, too.
+
+All checks of the emulator are on. test_moe_kernel.py runs this in its own process.
+"""
+
+import pytest
+import torch
+
+import emulator
+from tests.moe.emulated import SMS, without_cuda
+from tests.thorough import all_but
+
+
+@pytest.fixture(scope="module")
+def fp4():
+    """moe.checks.grouped_gemm_fp4, its kernels compiled into the emulator."""
+    without_cuda("b200", SMS)
+    from moe.checks import grouped_gemm_fp4
+
+    return grouped_gemm_fp4
+
+
+def configs():
+    from moe.tuning.sm100 import W4A4
+
+    return W4A4
+
+
+RUNS = [("ragged", 0), ("one expert has all", 0), ("ragged", 1), ("one expert has all", 1)]
+RUNS += [("many tiles of a CTA", 0), ("many tiles of a CTA", 1), ("a single row, a single tile", 1), ("small", 0)]
+
+
+@pytest.mark.parametrize("name, config", all_but(RUNS[1:2], RUNS))
+def test_cases(fp4, name, config):
+    assert fp4.run(fp4.W4A4_CASES[name], configs()[config]) <= fp4.BOUND
+
+
+EDGES = ["m_indptr not monotone", "nan", "cut into many parts"]
+
+
+@pytest.mark.parametrize("name", all_but(EDGES[1:2], EDGES))
+def test_edges(fp4, name):
+    assert fp4.run(fp4.W4A4_CASES[name], configs()[0]) <= fp4.BOUND
+
+
+@pytest.mark.parametrize("schedule", all_but((3,), range(1, 21)))
+def test_orders_of_events(fp4, schedule):
+    name = ("the ring goes round", "cut into many parts", "many tiles of a CTA", "one expert has all")[schedule % 4]
+    config = configs()[schedule // 4 % 2]
+    assert fp4.run(fp4.W4A4_CASES[name], config, schedule, written=schedule < 8) <= fp4.BOUND
+
+
+def records(x: torch.Tensor, of_all: torch.Tensor) -> torch.Tensor:
+    """What the kernel makes of tokens."""
+    from moe.grouped_gemm_fp4 import quantise_program
+    from moe.kernels.quantise_fp4 import record_bytes
+
+    rows, k = x.shape
+    with emulator.session(strict=True):
+        to = torch.zeros(rows, record_bytes(k), dtype=torch.uint8)
+        x, to, of_all = emulator.device_tensors((x, to, of_all))
+        addresses = x.data_ptr(), to.data_ptr(), of_all.data_ptr()
+        quantise_program(torch.device("cpu"))(*addresses, 0, 0, rows, k, 3, 0)
+        return to.cpu()
+
+
+@pytest.mark.parametrize("of_all", all_but((0.013,), (0.013, 1.0, 2.0**-20)))
+def test_quantised_tokens_have_the_references_bits(fp4, of_all):
+    """Of values in the middle of two e2m1, of blocks that saturate or become 0, of NaN and infinities; K = 320."""
+    from moe.reference.quantise_fp4 import quantised
+
+    g, of_all = torch.Generator().manual_seed(0), torch.tensor([of_all])
+    sizes = torch.exp2(torch.randint(-14, 15, (8, 20), generator=g).float()).repeat_interleave(16, 1)
+    x = torch.randn(8, 320, generator=g) * sizes
+    x[0, :16] = torch.tensor([6, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, -0.25, -0.75, -1.25, -1.75, -2.5, -3.5, -5, 0])
+    x[0, :16] *= of_all
+    x[1, :32] = 0
+    x[2, 3], x[2, 20], x[2, 40] = torch.nan, torch.inf, -torch.inf
+    x = x.bfloat16()
+    values, scale = quantised(x, of_all)
+    found = records(x, of_all)
+    assert torch.equal(found[:, :160], values)
+    assert torch.equal(found[:, 160:180], scale.view(torch.uint8)) and not found[:, 180:].any()
+    assert scale[2, 0].isnan() and not scale[1, :2].any() and scale.float()[2, 1] == 448
+
+
+@pytest.fixture(scope="module")
+def called(fp4):
+    """Operands as a checkpoint has them, packed, and the result that they must give."""
+    from moe.fp4_weights import pack_nvfp4
+    from moe.reference.grouped_gemm_fp4 import dequantised, reference
+    from moe.reference.quantise_fp4 import fake_quantised
+
+    g = torch.Generator().manual_seed(1)
+    a, m_indptr = torch.randn(7, 192, generator=g).bfloat16(), torch.tensor([0, 3, 7], dtype=torch.int32)
+    b = torch.randint(0, 256, (2, 128, 96), generator=g, dtype=torch.uint8)
+    b_scale = torch.randn(2, 128, 12, generator=g).to(torch.float8_e4m3fn)
+    input_scale = torch.tensor(0.002)
+    weights, rounded = dequantised(b, b_scale.double()), fake_quantised(a, input_scale) * input_scale.double()
+    expected = reference(rounded, weights, torch.tensor([0.5, 0.5]), m_indptr)
+    places = b.data_ptr(), b_scale.data_ptr()
+    b, b_scale, b_global = pack_nvfp4(b, b_scale, weight_scale_2=torch.tensor(0.5))
+    assert (b.data_ptr(), b_scale.data_ptr()) == places and b.shape == (2, 128, 96) and b_scale.shape == (2, 1, 3, 512)
+    names = "a", "b", "b_scale", "b_global", "m_indptr", "input_scale"
+    return dict(zip(names, (a, b, b_scale, b_global, m_indptr, input_scale))), expected
+
+
+def test_call_with_a_checkpoints_tensors(called):
+    """The public way: packed in place, scales of any sign, chosen config, a new output; without input_scale it is 1."""
+    import moe
+
+    operands, expected = called
+    with emulator.session(strict=True):
+        on_device = dict(zip(operands, emulator.device_tensors(tuple(operands.values()))))
+        out = moe.grouped_gemm_nvfp4(**on_device)
+        assert ((out.cpu().double() - expected).abs() <= 2**-8 * expected.abs() + 1e-4).all()
+        without = moe.grouped_gemm_nvfp4(**on_device | {"input_scale": None}).cpu().double()
+    assert 0.01 < (without - expected).norm() / expected.norm() < 0.2
+
+
+WRONG = {
+    "^a has type torch.float16, but must have torch.bfloat16$": lambda x: {"a": x["a"].half()},
+    "^a: dimension K is 96, but must be a multiple of 64": lambda x: {"a": x["a"][:, :96]},
+    "^b: dimension N is 64, but must be a multiple of 128": lambda x: {"b": x["b"][:, :64]},
+    "^b: dimension 2 is 64, but must be 96$": lambda x: {"b": x["b"][..., :64].contiguous()},
+    "^b_scale has type torch.float8_e4m3fn, but must have torch.uint8$": lambda x: {
+        "b_scale": x["b_scale"].view(torch.float8_e4m3fn)
+    },
+    "^b_scale: dimension 3 is 256, but must be 512$": lambda x: {"b_scale": x["b_scale"][..., :256]},
+    r"^b is packed for one of \(9, 0\), but must be packed for this GPU, of compute capability \(10, 0\)$": lambda x: {
+        "b": torch.zeros(2, 2, 3, 2048, dtype=torch.uint8)
+    },
+    "^input_scale has type torch.float64, but must have torch.float32$": lambda x: {
+        "input_scale": x["input_scale"].double()
+    },
+    "^input_scale: dimension 0 is 2, but must be 1$": lambda x: {"input_scale": torch.ones(2)},
+    "^input_scale is a float, but must be a tensor$": lambda x: {"input_scale": 0.5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_refuses(called, sentence):
+    import moe
+
+    operands = called[0] | WRONG[sentence](called[0])
+    with emulator.session():
+        tensors = [x for x in operands.values() if isinstance(x, torch.Tensor)]
+        on_device = dict(zip(map(id, tensors), emulator.device_tensors(tuple(tensors))))
+        out = torch.full((7, 128), 7, dtype=torch.bfloat16)
+        with pytest.raises(ValueError, match=sentence):
+            moe.grouped_gemm_nvfp4(**{name: on_device.get(id(x), x) for name, x in operands.items()}, out=out)
+        assert (out == 7).all()
+
+
+def test_pack_refuses(fp4):
+    """And leaves what it refuses as it was; what Hopper's call makes of these weights is refused there."""
+    import moe
+
+    b, scale = torch.full((1, 64, 32), 3, dtype=torch.uint8), torch.ones(1, 64, 4).to(torch.float8_e4m3fn)
+    with pytest.raises(ValueError, match="^b: dimension N is 64, but must be a multiple of 128 "):
+        moe.pack_nvfp4(b, scale)
+    with pytest.raises(ValueError, match=r"^capability is \(8, 0\), but must be \(9, 0\) or \(10, 0\)$"):
+        moe.pack_nvfp4(b, scale, capability=(8, 0))
+    with pytest.raises(ValueError, match=r"^MXFP4 weights are read by GPUs of .* \(9, 0\) alone, not by \(10, 0\)$"):
+        moe.pack_mxfp4(b, scale.view(torch.uint8)[..., :2].contiguous())
+    assert (b == 3).all() and (scale.float() == 1).all()
+    assert moe.pack_nvfp4(b, scale, capability=(9, 0))[0].shape == (1, 1, 1, 2048)
+
+
+FAULTS = ["scales of another step", "weights' scales of another expert", "no fence", "global scale", "wait"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_seen(fp4, monkeypatch, fault):
+    """What the tests above are worth: each of these kernels fails."""
+    from moe.grouped_gemm import launcher
+    from moe.kernels import loads
+    from moe.kernels.epilogue import w4a4
+    from moe.kernels.sm100 import scaled_issue, token_scales
+
+    if fault == "scales of another step":
+        real_store = token_scales.store_shared_words
+        monkeypatch.setattr(token_scales, "store_shared_words", lambda at, x: real_store(at, x[::-1]))
+    elif fault == "weights' scales of another expert":
+        real_load = loads.tma_load
+
+        def of_first(to, tensormap, at, *more):
+            return real_load(to, tensormap, (*at[:-1], 0) if len(at) == 4 else at, *more)
+
+        monkeypatch.setattr(loads, "tma_load", of_first)
+    elif fault == "no fence":
+        monkeypatch.setattr(token_scales, "fence_proxy_async", lambda: None)
+    elif fault == "global scale":
+        real_float = w4a4.load_global_float
+        monkeypatch.setattr(w4a4, "load_global_float", lambda at, wanted: real_float(at & ~8, wanted))
+    else:  # for the accumulator, before it is overwritten
+        monkeypatch.setattr(scaled_issue, "mbarrier_wait", lambda bar, parity: None)
+    launcher.cache_clear()
+    try:
+        assert not fp4.run(fp4.W4A4_CASES["small"], configs()[0]) <= fp4.BOUND
+    except emulator.EmulatorError:
+        assert fault in ("no fence", "wait")
+    finally:
+        launcher.cache_clear()
