@@ -21,6 +21,7 @@ PARAM_WINDOW = 3 << 60
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "const": 0, "global": 0}
 HOST = -1  # the device of memory of the host that kernels may access
 WORKSPACE = 512  # bytes for the barrier of a grid
+HEAP, HEAP_ALIGN = 8 << 20, 16  # bytes: cudaLimitMallocHeapSize by default, and what malloc's addresses are aligned to
 FAR = 1 << 20  # bytes from every tensor of the device: an address that no arithmetic has gone wrong with
 
 
@@ -70,6 +71,7 @@ class GlobalMemory:
         self.regions: list[Region] = []
         self.last: Region | None = None
         self.workspace: Region | None = None
+        self.heap: dict[int, Region] = {}  # what kernels have allocated, by its address
 
     def register(self, address: int, size: int, name: str, owner: object = None, read_only: bool = False) -> Region:
         """Make [address, address + size) accessible. `owner` is kept alive with the region."""
@@ -107,6 +109,24 @@ class GlobalMemory:
             self.workspace = self.register(array.ctypes.data, WORKSPACE, "the grid's barrier", owner=array)
         self.workspace.data[:] = 0
         return self.workspace.start
+
+    def malloc(self, size: int) -> int:
+        """Return the address of `size` bytes of the heap of kernels; 0 if it has no room."""
+        if size <= 0 or size + sum(region.size for region in self.heap.values()) > HEAP:
+            return 0
+        raw = np.zeros(size + 3 * HEAP_ALIGN, np.uint8)
+        start = -raw.ctypes.data % HEAP_ALIGN + HEAP_ALIGN
+        region = self.register(raw.ctypes.data + start, size, f"malloc of {size} bytes by a kernel", owner=raw)
+        self.heap[region.start] = region
+        return region.start
+
+    def free(self, address: int) -> None:
+        """Give back what `malloc` has given. Raises a Fault for another address."""
+        if address not in self.heap:
+            raise Fault("out-of-bounds", f"free of {address:#x}, which malloc has not given, or which is free already")
+        region = self.heap.pop(address)
+        region.freed = True
+        self.drop(region)
 
     def drop(self, region: Region) -> None:
         at = self.regions.index(region)

@@ -1,4 +1,4 @@
-"""Functions of the CUDA runtime that kernels call and that have no PTX: vprintf and __assertfail.
+"""Functions of the CUDA runtime that kernels call and that have no PTX: vprintf, __assertfail, malloc and free.
 
 Their parameters are those of the CUDA C++ programming guide ("Formatted output", "Assertion") as nvcc and LLVM pass
 them: vprintf gets a format and the address of its arguments, each aligned to its own size; floats come as doubles.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import struct
 import sys
+
+import numpy as np
 
 from ..errors import Fault, Unsupported
 from . import access
@@ -91,3 +93,19 @@ def assertion_failed(g: LaneGroup, names: tuple[str, ...], mask) -> None:
     )  # fmt: skip
     line = pick(_words(g, names[2], 4), lane)
     raise Fault("trap", f"assertion failed: {message}: {file}:{line}, {function}")
+
+
+def malloc(g: LaneGroup, result: str, names: tuple[str, ...], mask) -> None:
+    """Give each lane memory of its own from the heap, until it is freed; 0 where there is no room."""
+    sizes, found = _words(g, names[0], 8), np.zeros(g.n, np.uint64)
+    for lane in active(g, mask):
+        found[lane] = g.launch.memory.malloc(pick(sizes, lane))
+    access.store(g, "local", symbol(g, result), 8, (found if g.n > 1 else int(found[0]),), mask)
+
+
+def free(g: LaneGroup, names: tuple[str, ...], mask) -> None:
+    """Give back the memory of each lane; address 0 is none."""
+    addresses = _words(g, names[0], 8)
+    for lane in active(g, mask):
+        if address := pick(addresses, lane):
+            g.launch.memory.free(address)

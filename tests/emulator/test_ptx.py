@@ -227,14 +227,14 @@ def test_a_result_may_be_dropped():
 
 
 RECURSIVE = ".func (.reg .b32 r) f(.reg .b32 n) { .reg .b32 m; sub.u32 m, n, 1; call (r), f, (m); ret; }"
-MALLOC = ".extern .func (.param .b32 status) malloc(.param .b64 format, .param .b64 values);"
+OUTSIDE = ".extern .func (.param .b32 status) outside(.param .b64 format, .param .b64 values);"
 
 
 @pytest.mark.parametrize(
     "call, functions",
     [
         ("call (d), f, (3);", RECURSIVE),
-        ("{ .param .b64 a; .param .b64 b; .param .b32 r; call.uni (r), malloc, (a, b); }", MALLOC),
+        ("{ .param .b64 a; .param .b64 b; .param .b32 r; call.uni (r), outside, (a, b); }", OUTSIDE),
         ("T: .callprototype (.reg .b32 _) _ (.reg .b32 _); mov.b64 w, 16; call (d), w, (3), T;", TRIANGLE),
     ],
     ids=["recursion", "no body", "a pointer to no function"],

@@ -55,3 +55,44 @@ def test_an_assertion_that_fails_says_where():
 def test_another_function_without_a_body_is_refused_by_name():
     with pytest.raises(Unsupported, match="call of other"):
         launch(2)
+
+
+HEAP = """.version 8.8
+.target sm_100a
+.address_size 64
+.extern .func (.param .b64 r) malloc (.param .b64 n);
+.extern .func free (.param .b64 p);
+.visible .entry k(.param .u64 out, .param .u64 bytes, .param .u32 frees, .param .u32 late) {
+.reg .b64 o, n, a; .reg .b32 t, v, f, l; .reg .pred p, q;
+ld.param.u64 o, [out]; ld.param.u64 n, [bytes]; ld.param.u32 f, [frees]; ld.param.u32 l, [late];
+mov.u32 t, %tid.x; mad.wide.u32 o, t, 4, o; mov.u32 v, 77;
+{ .param .b64 p0; .param .b64 r0; st.param.b64 [p0], n; call.uni (r0), malloc, (p0); ld.param.b64 a, [r0]; }
+setp.eq.u64 q, a, 0; setp.ne.u32 p, l, 0;
+@q bra DONE;
+st.b32 [a+4], t;
+bar.sync 0;
+ld.b32 v, [a+4];
+AGAIN: setp.eq.u32 q, f, 0;
+@q bra DONE;
+{ .param .b64 p0; st.param.b64 [p0], a; call.uni free, (p0); }
+sub.u32 f, f, 1;
+bra AGAIN;
+DONE: @p ld.b32 v, [a];
+st.global.b32 [o], v; ret; }"""
+
+
+def heap(size: int, frees: int, late: int = 0) -> list[int]:
+    out = np.zeros(40, np.uint32)
+    emulator.launch(HEAP, "k", 1, 40, [out, np.uint64(size), frees, late])
+    return out.tolist()
+
+
+def test_every_lane_has_memory_of_its_own_until_it_is_full():
+    assert heap(8, frees=1) == list(range(40))
+    assert heap(9 << 20, frees=0) == [77] * 40  # more than the heap has: address 0
+
+
+@pytest.mark.parametrize("frees, late, says", [(2, 0, "free of 0x.*is free already"), (1, 1, "outside global memory")])
+def test_memory_that_was_freed_is_nobodys(frees, late, says):
+    with pytest.raises(Fault, match=says):
+        heap(8, frees, late)

@@ -94,7 +94,7 @@ def _launch_dependents(w, i, m):
 
 @op("call", cost=UNTIMED, dst=0, starts_block=True)
 def _call(w, i, m):
-    """Emit a call that ptx/inline.py has not expanded: of vprintf or __assertfail; all else is refused."""
+    """Emit a call that ptx/inline.py has not expanded: of one of units/system_calls.py; all else is refused."""
     m.take("uni")
     groups = [tuple(o.name for o in flat(part)) for part in i.operands if isinstance(part, Vec)]
     callee = next((o.name for o in i.operands if isinstance(o, Symbol)), None)
@@ -103,6 +103,10 @@ def _call(w, i, m):
         w.call(f"system_calls.vprintf(g, {result!r}, {groups[-1]!r}, {w.mask()})")
     elif callee == "__assertfail":
         w.call(f"system_calls.assertion_failed(g, {groups[-1]!r}, {w.mask()})")
+    elif callee == "malloc":
+        w.call(f"system_calls.malloc(g, {groups[0][0]!r}, {groups[-1]!r}, {w.mask()})")
+    elif callee == "free":
+        w.call(f"system_calls.free(g, {groups[-1]!r}, {w.mask()})")
     else:
         if any(isinstance(o, Reg | Imm) for o in i.operands):
             raise Unsupported("call through a pointer: of no function that it could be, or of one that calls itself")
