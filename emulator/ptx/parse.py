@@ -499,7 +499,11 @@ class _Parser:
             right = self.expression(tokens, pos, _PRECEDENCE[value] + 1)
             if value in "/%" and right == 0:
                 self.fail("division by zero", pos)
+            if value in ("<<", ">>") and not 0 <= right < 64:
+                self.fail(f"a shift by {right}", pos)
             left = _OPERATORS[value](left, right)
+            if abs(left) >> 64:  # a text could have Python compute for hours
+                self.fail("a constant of more than 64 bits", pos)
 
     def lookup(self, name: str, scope: _Scope):
         found = scope.find("names", name)

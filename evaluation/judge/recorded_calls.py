@@ -11,6 +11,8 @@ import hashlib
 import os
 import time
 
+import numpy as np
+
 from emulator.arena import BASE
 from emulator.errors import EmulatorError
 from evaluation.judge import emulated, modelled, same_calls
@@ -35,6 +37,13 @@ def other_launch(first: list, queue: list) -> str:
             what = "another geometry, other options or other code" if same else f"not {one.kernel[:60]}"
             return f"its launch {number} is {other.kernel[:60]}, {what}; a kernel made or chosen later has no time"
     return "" if len(first) == len(queue) else f"it has {len(queue)} launches, not {len(first)}"
+
+
+def drawn(rng: np.random.Generator, timed: int, count: int) -> int:
+    """Draws one of so many calls, of which the first few were timed: every second time one of these. A kernel may tell
+    them from the others, by where its own memory lies."""
+    among_timed = timed >= count or rng.integers(2)
+    return int(rng.integers(min(timed, count)) if among_timed else rng.integers(timed, count))
 
 
 class RecordedCalls:
@@ -192,7 +201,7 @@ class RecordedCalls:
             device.drop(one)
         pdl = queues[0][0].options["pdl"] and len(queues) > 1
         for schedule in range(trial.options.calls):
-            drawn_call = int(self.case.rng.integers(len(queues) - pdl))
+            drawn_call = drawn(self.case.rng, simulated, len(queues) - pdl)
             device.restore(before)
             clear()
             for number in range(len(queues)) if self.why else range(drawn_call, drawn_call + 1 + pdl):

@@ -45,6 +45,12 @@ def test_division_by_zero_in_an_expression_is_refused():
         run("mov.b32 d, 1 / (2 - 2);")
 
 
+@pytest.mark.parametrize("expression", ["1 << 99999999", "1 >> -1", "0xffffffffff * 0xffffffffff"])
+def test_an_expression_beyond_64_bits_is_refused(expression):
+    with pytest.raises(Unsupported, match="a shift by|a constant of more than 64 bits"):
+        run(f"mov.b64 d, {expression};")
+
+
 @pytest.mark.parametrize("literal", ["1.5", "-2.5e-3", "0.1", "1e10", ".25", "3.", "0f3DCCCCCD", "0d3FB999999999999A"])
 def test_float_literals(literal):
     plain = {"0f3DCCCCCD": 0.1, "0d3FB999999999999A": 0.1}

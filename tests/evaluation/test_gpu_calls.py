@@ -11,8 +11,10 @@ import torch
 import reference
 from emulator.arena import BASE, PAGE, Arena, Heap
 from evaluation.judge import gpu_trial, inputs, judge, worker_gpu
+from evaluation.judge.emulated import Device
 from evaluation.judge.examiner import Examiner
 from evaluation.judge.options import Options
+from evaluation.judge.recorded_calls import RecordedCalls
 from evaluation.judge.sandbox import Nursery
 from evaluation.judge.verdict import Refused
 from reference import ref_kernel
@@ -68,6 +70,18 @@ class Here:
 @pytest.fixture(scope="module")
 def arena():
     return Arena.create(SIZE)
+
+
+def test_memory_that_nobody_has_written_stays_so(arena):
+    """What the judge does with all that a submission has allocated fills no page of it."""
+    calls, pages = RecordedCalls.__new__(RecordedCalls), os.fstat(arena.fd).st_blocks
+    calls.arena = arena
+    device = Device(arena, BASE)
+    before = calls.digest(BASE, SIZE), device.snapshot([(BASE, SIZE)])
+    device.restore(before[1])
+    arena.renew()
+    assert (calls.digest(BASE, SIZE), device.snapshot([(BASE, SIZE)])) == before
+    assert os.fstat(arena.fd).st_blocks <= pages
 
 
 def test_renewed_memory_is_nobody_elses(arena):

@@ -1,14 +1,18 @@
 """What the judge waits for, and what memory costs it."""
 
+import contextlib
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from evaluation.judge.recorded_calls import RecordedCalls
 from evaluation.judge.submission_process import last_line
 from evaluation.judge.time_limit import Late, limit
+from evaluation.judge.verdict import Verdict
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,6 +27,18 @@ def test_time_limits_count_what_they_say():
     with pytest.raises(Late), limit(0.05):
         time.sleep(10)
     time.sleep(0.1)  # nothing of these is left
+
+
+def test_a_time_is_limited_by_what_the_judge_computes():
+    """Beside other work on the machine the judge waits as long as it takes."""
+    nothing = SimpleNamespace(kill=lambda: None, renew=lambda: None, notes=[])
+    calls = RecordedCalls.__new__(RecordedCalls)
+    calls.trial = SimpleNamespace(options=SimpleNamespace(timeout=0.05), verdict=Verdict(""))
+    calls.case, calls.process, calls.arena = SimpleNamespace(timed_calls=1), nothing, nothing
+    calls.prepared = lambda count: contextlib.nullcontext((nothing, [], []))
+    calls.record = lambda *_: ([], [])
+    calls.check = lambda *_: time.sleep(0.2) or {"us": 1.0}
+    assert calls.time() == {"us": 1.0}
 
 
 def test_of_any_output_the_end_is_read(tmp_path):

@@ -19,7 +19,7 @@ from evaluation.commands.cli import cli
 from evaluation.commands.profile import Request
 from evaluation.judge import modelled, same_calls
 from evaluation.judge.emulated import Queued
-from evaluation.judge.recorded_calls import other_launch
+from evaluation.judge.recorded_calls import drawn, other_launch
 from task import parse_case
 
 CASE = {"m": [40, 24], "n": [48, 32], "k": [128, 64], "g": 2, "seed": 1111}
@@ -261,6 +261,13 @@ def test_calls_differ_by_what_their_kernels_read():
     assert kinds((4100, 4100), (1, 1), [(0, 8)]) == [0, 1]  # the tensor of the call before
     assert kinds((4096, 8192), (64, 64), [(0, 8), (8, 8)]) == kinds((64, 64), (4096, 8192), [(0, 8), (8, 8)]) == [0, 0]
     assert kinds((64, 8192), (1, 1), [(0, 8)]) == [0, 1]
+
+
+def test_every_second_drawn_call_was_timed():
+    rng = np.random.default_rng(1)
+    calls = [drawn(rng, 3, 15) for _ in range(2000)]
+    assert set(calls) == set(range(15)) and 900 < sum(call < 3 for call in calls) < 1100
+    assert {drawn(rng, 15, 14) for _ in range(500)} == set(range(14)) and {drawn(rng, 1, 1)} == {0}
 
 
 def test_reason_names_the_launch_that_is_another():
