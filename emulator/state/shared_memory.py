@@ -129,7 +129,7 @@ class SharedMemory:
             if int(self.valid_views[size][offset // size]) != self.all_valid[size]:
                 self.explain_invalid(offset, offset + size)
             if by is not None:
-                self._note_read(self.shadow.elements(np.array([offset]), size), by, who)
+                self._note_read(self.shadow.range(offset, offset + size), by, who)
         return int(self.views[size][offset // size])
 
     def gather(self, offsets: np.ndarray, size: int, by: Actor | None, who: object = None) -> np.ndarray:
