@@ -136,7 +136,7 @@ class SharedMemory:
         index = self._index(offsets, size, "read")
         if self.checks:
             valid = self.valid_views[size][index] == self.all_valid[size]
-            if not valid.all():
+            if 0 in valid.tobytes():
                 bad = int(index[~valid][0]) * size
                 self.explain_invalid(bad, bad + size)
             if by is not None:
