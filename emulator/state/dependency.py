@@ -96,15 +96,15 @@ class Dependencies:
         """An access of `size` bytes at each address; a fault if one leaves its region."""
         region = self.memory.find(int(addresses[0]), size, write)
         at = addresses.astype(np.int64) - region.start
-        if at.min() < 0 or at.max() + size > region.size:  # lanes in several regions
+        if np.minimum.reduce(at) < 0 or np.maximum.reduce(at) + size > region.size:  # lanes in several regions
             for address in addresses:
                 self.note(group, np.array([address]), size, write)
             return
-        first = (at + region.start % WORD) // WORD
-        steps = int(((at + region.start % WORD + size - 1) // WORD - first).max())
+        at += region.start % WORD
+        first, last = at // WORD, (at + (size - 1)) // WORD
+        steps = int(np.maximum.reduce(last - first))
         words = first
         if steps:
-            last = (at + region.start % WORD + size - 1) // WORD
             words = np.minimum(first[:, None] + np.arange(steps + 1), last[:, None]).ravel()
         if write or self.keeps_reads:
             self.own.mark(region, words, write)

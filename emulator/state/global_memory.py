@@ -201,10 +201,10 @@ class GlobalMemory:
 
     def _locate(self, addresses: np.ndarray, size: int, write: bool):
         """Region and element indices for one access by many lanes; None where lanes hit several regions."""
-        if (addresses % np.uint64(size)).any():
+        if int(np.bitwise_or.reduce(addresses)) % size:
             bad = int(addresses[addresses % np.uint64(size) != 0][0])
             raise Fault("misaligned", f"{size}-byte {'write' if write else 'read'} at {bad:#x}")
-        low, high = int(addresses.min()), int(addresses.max())
+        low, high = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses))
         at = bisect_right(self.starts, low) - 1
         if at < 0 or high + size > self.regions[at].end:
             return None

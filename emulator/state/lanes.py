@@ -35,7 +35,7 @@ class Lanes:
         (writes, reads), index, keys = self._places(offsets, size, lanes, epoch)
         of_writes, of_reads = _unlike(writes[index], keys), _unlike(reads[index], keys)
         found = None
-        if min(int(of_writes.min()), int(of_reads.min())) < LANE_MASK:
+        if 1 in ((of_writes < LANE_MASK) | (of_reads < LANE_MASK)).tobytes():
             found = _any(of_writes < (LANE_MASK if lanes is SEVERAL else SEVERAL - 1), len(offsets))
             keys = np.where(of_reads < LANE_MASK, np.uint32(epoch << LANE_BITS | SEVERAL), keys)
         self._keep(reads, index, keys, epoch)
@@ -46,7 +46,7 @@ class Lanes:
         (writes, reads), index, keys = self._places(offsets, size, lanes, epoch)
         of_writes, of_reads = _unlike(writes[index], keys), _unlike(reads[index], keys)
         self._keep(writes, index, keys, epoch)
-        if min(int(of_writes.min()), int(of_reads.min())) >= LANE_MASK:
+        if 1 not in ((of_writes < LANE_MASK) | (of_reads < LANE_MASK)).tobytes():
             return None
         return _any(of_writes < SEVERAL - 1, len(offsets)), _any(of_reads < LANE_MASK, len(offsets))
 
@@ -66,7 +66,7 @@ class Lanes:
         table[index] = keys
         if len(index) > 1:
             others = table[index] != keys  # two of them have one place, where NumPy keeps the last
-            if others.any():
+            if 1 in others.tobytes():
                 table[index[others.any(axis=1)]] = epoch << LANE_BITS | SEVERAL
 
 

@@ -151,8 +151,15 @@ class Plane:
         slot, free = over.argmax(axis=0), over.any(axis=0)
         if not free.all():
             slot[~free] = len(self.reads)
-            self.reads = np.concatenate((self.reads, np.zeros_like(self.reads)))
+            self._grow()
         self.reads[slot, places] = number
+
+    def _grow(self) -> None:
+        """Make room for as many reads again of each place, in pages that nobody touches where nobody has read."""
+        slots, places = self.reads.shape
+        (read,) = self.reads[0].nonzero()
+        old, self.reads = self.reads, np.zeros((2 * slots, places), np.int32)
+        self.reads[:slots, read] = old[:, read]
 
     def note_write(self, index, number: int, ordered: bool) -> None:
         """An event writes here. ordered: after all the reads, which are forgotten, then: who knows it knows them."""

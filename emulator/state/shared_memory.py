@@ -129,14 +129,14 @@ class SharedMemory:
             if int(self.valid_views[size][offset // size]) != self.all_valid[size]:
                 self.explain_invalid(offset, offset + size)
             if by is not None:
-                self._note_read(self.shadow.elements(np.array([offset]), size), by, who)
+                self._note_read(self.shadow.range(offset, offset + size), by, who)
         return int(self.views[size][offset // size])
 
     def gather(self, offsets: np.ndarray, size: int, by: Actor | None, who: object = None) -> np.ndarray:
         index = self._index(offsets, size, "read")
         if self.checks:
             valid = self.valid_views[size][index] == self.all_valid[size]
-            if not valid.all():
+            if 0 in valid.tobytes():
                 bad = int(index[~valid][0]) * size
                 self.explain_invalid(bad, bad + size)
             if by is not None:

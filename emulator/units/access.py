@@ -97,7 +97,7 @@ def load(
         if not len(lanes):
             return (0,) * count
         addresses = addresses[lanes]
-    if count > 1 and (addresses % np.uint64(size * count)).any():
+    if count > 1 and int(np.bitwise_or.reduce(addresses)) % (size * count):
         raise Fault("misaligned", f"vector read of {size * count} bytes at {int(addresses.max()):#x}")
     if space == "local":
         rows = [gather(g, space, addresses + np.uint64(k * size), size, lanes) for k in range(count)]
@@ -118,7 +118,7 @@ def load(
 
 def _own_offsets(g: LaneGroup, addresses: np.ndarray) -> np.ndarray | None:
     """Where shared addresses lie in the CTA's own memory, for its check of lanes; None where none is made."""
-    if g.launch.checks and (addresses >> np.uint64(RANK_SHIFT) == g.cta.rank).all():
+    if g.launch.checks and 0 not in (addresses >> np.uint64(RANK_SHIFT) == g.cta.rank).tobytes():
         return addresses & np.uint64(OFFSET_MASK)
     return None
 
@@ -278,7 +278,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
     if lanes is not None:
         addresses = addresses[lanes]
     width = size * count
-    row = space == "global" and bool((addresses[1:] - addresses[:-1] == width).all())  # one lane behind the other
+    row = space == "global" and 0 not in (addresses[1:] - addresses[:-1] == width).tobytes()  # one behind the other
     if count > 1 and ((addresses[:1] if row else addresses) % np.uint64(width)).any():
         raise Fault("misaligned", f"vector write of {width} bytes at {int(addresses.max()):#x}")
     if space == "global":
