@@ -559,7 +559,7 @@ class Group(LaneGroup):
             lanes = np.concatenate([p.lanes for p in parts])
             order = np.argsort(lanes)
         for r in changed:
-            values = [p.R[r] if p.passes is None else of_lanes(registers[r], p.passes) for p in parts]
+            values = [p.R[r] if p.passes is None else of_lanes(whole.R[r], p.passes) for p in parts]
             first = values[0]
             if all(type(v) is not np.ndarray and v is not None and v == first for v in values):
                 registers[r] = first
