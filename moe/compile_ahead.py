@@ -8,6 +8,7 @@ import torch
 from moe import batched, grouped_gemm, routed_experts, routers
 from moe.device import current_device, device_of
 from moe.fp4_layer import fp4_layer_of
+from moe.fp4_weights import HOPPER
 from moe.kernels import batched as batch
 from moe.kernels.config import Activation
 from moe.layer import expectations, finalise_program, layer_of, routing_program
@@ -68,8 +69,9 @@ def of_experts(
     """
     activation = Activation(bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift))
     on_input, quantises = bool(apply_router_weight_on_input), hidden_dtype is BF16 and not packed
+    tiles = packed and device_of(device).capability == HOPPER
     for t in counts(tokens):
-        sizes = routed_experts.sizes_of(t, hidden, intermediate, local, top_k, num_experts, packed)
+        sizes = routed_experts.sizes_of(t, hidden, intermediate, local, top_k, num_experts, tiles)
         if not t:
             continue
         if packed:

@@ -1,8 +1,12 @@
-"""`Fp4Layer`: the layer's launches with NVFP4 or MXFP4 weights, which stay 4.5 bits in memory, on a Hopper GPU.
+"""The layer's launches with NVFP4 or MXFP4 weights, which stay 4.5 bits in memory.
+
+`Fp4Layer`, on Hopper. Nothing is quantised: tokens and c are bf16, as what wgmma reads the weights as.
 
     m_indptr, rows, hidden bf16 ─► permute ─► GEMM1, SwiGLU ─► c bf16 ─► GEMM2 ─► o ─► finalise
 
-Nothing is quantised: tokens and c are bf16, as what wgmma reads the weights as.
+`W4a4Layer`, on Blackwell. Tokens are rounded to NVFP4 on the way into the experts' order, and c where it is made.
+
+    m_indptr, rows, hidden bf16 ─► quantise ─► NVFP4 ─► GEMM1, SwiGLU ─► c NVFP4 ─► GEMM2 ─► o ─► finalise
 """
 
 import dataclasses
@@ -10,13 +14,16 @@ import functools
 
 import torch
 
+from moe.device import device_of
+from moe.fp4_weights import BLACKWELL, HOPPER
 from moe.grouped_gemm import launcher
+from moe.grouped_gemm_fp4 import QUANTISING_CTAS, quantise_program, records_part
 from moe.kernels import permute
 from moe.kernels.config import Activation, Config
 from moe.layer import Layer, Space, permute_program
 from moe.problem import BF16, F32, I32, Inputs, Sizes
 from moe.scratch import Part
-from moe.tuning import sm90
+from moe.tuning import sm90, sm100
 
 
 @dataclasses.dataclass
@@ -27,22 +34,23 @@ class Fp4Inputs(Inputs):
     gemm2_global: torch.Tensor | None = None  # f32 [E]
     gemm1_bias: torch.Tensor | None = None  # f32 [E, 2I], if the layer is biased
     gemm2_bias: torch.Tensor | None = None  # f32 [E, H]
+    gemm1_input_scale: torch.Tensor | None = None  # f32 [1], of hidden_states: of Blackwell's layer
+    gemm2_input_scale: torch.Tensor | None = None  # f32 [1], of what GEMM2 takes
 
 
 class Fp4Layer(Layer):
-    """The layer's kernels for these sizes on one Hopper GPU.
+    """W4A16: the layer's kernels for these sizes on one Hopper GPU.
 
     hidden_states are bf16. biased: whether both GEMMs add a bias.
     """
 
     scaled = False
+    capability = HOPPER
 
     def __init__(self, device: torch.device, sizes: Sizes, activation: Activation, biased: bool = False):
         super().__init__(device, sizes, activation)
         self.biased = biased
-        if self.device.capability != (9, 0):
-            raise ValueError(f"w13 is packed, which a GPU of compute capability {self.device.capability} cannot read: "
-                             "it must be on one of (9, 0)")  # fmt: skip
+        assert self.device.capability == self.capability
 
     def configs(self, tokens: int) -> tuple[Config, Config]:
         """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
@@ -77,20 +85,67 @@ class Fp4Layer(Layer):
 
     def gemm1(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and permuted to c."""
+        self.launch_gemm1(x, space, config, (x.gemm1_global.numel() // self.sizes.local, *address(x.gemm1_bias)))
+
+    def launch_gemm1(self, x: Fp4Inputs, space: Space, config: Config, more: tuple[int, ...]) -> None:
+        """Launch GEMM1. more: its kernel's words behind the sizes'."""
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         weights = x.gemm1_weights.data_ptr(), x.gemm1_weights_scale.data_ptr()
         operands = space.permuted, x.gemm1_global.data_ptr(), *weights, space.m_indptr, space.c
         made = launcher(self.torch_device, config)
         words = made.words(made.grid, space.total, 2 * i, h, e)
-        made.launch(operands, (*words, x.gemm1_global.numel() // e, *address(x.gemm1_bias)))
+        made.launch(operands, (*words, *more))
 
     def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and c to o."""
+        self.launch_gemm2(x, space, config, address(x.gemm2_bias))
+
+    def launch_gemm2(self, x: Fp4Inputs, space: Space, config: Config, more: tuple[int, ...]) -> None:
+        """Launch GEMM2. more: its kernel's words behind the sizes'."""
         weights, sizes = (x.gemm2_weights.data_ptr(), x.gemm2_weights_scale.data_ptr()), self.sizes
         operands = space.c, x.gemm2_global.data_ptr(), *weights, space.m_indptr, space.o
         made = launcher(self.torch_device, config)
         words = made.words(made.grid, space.total, sizes.hidden, sizes.intermediate, sizes.local)
-        made.launch(operands, (*words, *address(x.gemm2_bias)))
+        made.launch(operands, (*words, *more))
+
+
+class W4a4Layer(Fp4Layer):
+    """W4A4: the layer's kernels for these sizes on one Blackwell GPU. There are no biases."""
+
+    capability = BLACKWELL
+
+    def configs(self, tokens: int) -> tuple[Config, Config]:
+        """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
+        h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
+        rows = -(-tokens * self.sizes.top_k * e // self.sizes.experts)
+        second = sm100.choose_w4a4(rows, e, h, i)
+        first = dataclasses.replace(sm100.W4A4_GEMM1, activation=self.activation)
+        return first, dataclasses.replace(second, prefetch=second.stages)
+
+    def shared_parts(self, room: int) -> list[Part]:
+        """The same fields; permuted and c are records of NVFP4 (moe/kernels/quantise_fp4.py)."""
+        total, h, i = room * self.sizes.top_k, self.sizes.hidden, self.sizes.intermediate
+        records = {"permuted": records_part(total, h, "permuted"), "c": records_part(total, i, "c")}
+        return [records.get(part.name, part) for part in super().shared_parts(room)]
+
+    def compile_permute(self) -> None:
+        """Compile the kernel that brings tokens into the order of the experts."""
+        quantise_program(self.torch_device, True)
+
+    def permute(self, x: Fp4Inputs, space: Space) -> None:
+        """From m_indptr and rows to permuted: a token is rounded for each of its rows, which saves a launch."""
+        tensors = x.hidden_states.data_ptr(), space.permuted, x.gemm1_input_scale.data_ptr(), space.rows
+        sizes = self.sizes.local, self.sizes.hidden, min(space.total, QUANTISING_CTAS * self.sms)
+        quantise_program(self.torch_device, True)(*tensors, space.m_indptr, *sizes, self.device.stream())
+
+    def gemm1(self, x: Fp4Inputs, space: Space, config: Config) -> None:
+        """From m_indptr and permuted to c."""
+        scales = x.gemm1_input_scale.data_ptr(), x.gemm2_input_scale.data_ptr()
+        self.launch_gemm1(x, space, config, (*scales, x.gemm1_global.numel() // self.sizes.local))
+
+    def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
+        """From m_indptr and c to o."""
+        self.launch_gemm2(x, space, config, (x.gemm2_input_scale.data_ptr(),))
 
 
 def address(bias: torch.Tensor | None) -> tuple[int, ...]:
@@ -98,4 +153,8 @@ def address(bias: torch.Tensor | None) -> tuple[int, ...]:
     return () if bias is None else (bias.data_ptr(),)
 
 
-fp4_layer_of = functools.lru_cache(maxsize=16)(Fp4Layer)
+@functools.lru_cache(maxsize=16)
+def fp4_layer_of(device: torch.device, sizes: Sizes, activation: Activation, biased: bool = False) -> Layer:
+    """The layer of this GPU."""
+    of_gpu = W4a4Layer if device_of(device).capability == BLACKWELL else Fp4Layer
+    return of_gpu(device, sizes, activation, biased)

@@ -12,7 +12,7 @@ from moe.kernels import quantise_fp4
 from moe.kernels.config import MAX_EXPERTS
 from moe.kernels.program import Program
 from moe.kernels.quantise_fp4 import record_bytes
-from moe.operands import MAX_ROWS, Operand, complain, contiguous, require
+from moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
 from moe.problem import BF16, F32, I32
 from moe.scratch import Part, arena_of
 from moe.tuning import sm90, sm100
@@ -58,16 +58,20 @@ def grouped_gemm_nvfp4(
     return out
 
 
-def input_scale_of(input_scale: torch.Tensor | None, a: torch.Tensor, name: str = "input_scale") -> torch.Tensor:
-    """The scale of all of a's numbers, f32 of one element; 1 if none is given. ValueError if it is something else."""
+def input_scale_of(input_scale: torch.Tensor | None, a: torch.Tensor) -> torch.Tensor:
+    """The scale of all of a's numbers; 1 if none is given. ValueError if it is something else."""
     if input_scale is None:
         return one(a.device)
-    shape = input_scale.shape if isinstance(input_scale, torch.Tensor) and input_scale.dim() == 0 else (1,)
-    complain((input_scale,), (contiguous(name, F32, *shape),), (a, "a"))
-    gpu = device_of(a.device, "a")
-    if not gpu.reaches((input_scale,), (input_scale.data_ptr(),)):
-        raise ValueError(f"{name} {gpu.unreachable}")
+    expected = (input_scale_operand(input_scale, "input_scale"),)
+    complain((input_scale,), expected, (a, "a"))
+    addresses(device_of(a.device, "a"), (input_scale,), expected, ())
     return input_scale
+
+
+def input_scale_operand(input_scale: torch.Tensor, name: str) -> Operand:
+    """Say what it must be: f32 of one element, of no dimension or one."""
+    known = isinstance(input_scale, torch.Tensor) and input_scale.dim() == 0
+    return contiguous(name, F32, *(() if known else (1,)))
 
 
 @functools.cache

@@ -342,9 +342,13 @@ class Layer:
         """Compile what `multiply` launches for this many tokens."""
         first, second = self.configs(tokens)
         if first.permuted:
-            permute_program(self.torch_device, self.scaled)
+            self.compile_permute()
         self.compile_gemm1(first)
         launcher(self.torch_device, second)
+
+    def compile_permute(self) -> None:
+        """Compile the kernel that brings tokens into the order of the experts."""
+        permute_program(self.torch_device, self.scaled)
 
     def compile_gemm1(self, config: Config) -> None:
         """Compile GEMM1's kernel."""

@@ -3,8 +3,8 @@
     topk_ids, topk_weights ─► assign ─► m_indptr, rows, places, weights ─┐
     hidden bf16 ────────────────┴─────► e4m3, scales ────────────────────┴─► [permute] ─► GEMM1 ─► GEMM2 ─► finalise
 
-The launches behind assign are the layer's (layer.py; fp4_layer.py, for packed weights, for which nothing is quantised),
-with its scratch memory, lock and rules for streams and graphs.
+The launches behind assign are the layer's (layer.py; for packed weights fp4_layer.py, for which assign quantises
+nothing), with its scratch memory, lock and rules for streams and graphs.
 """
 
 import dataclasses
@@ -17,7 +17,8 @@ import torch
 from moe.calls import Call, Calls
 from moe.device import current_device, device_of
 from moe.fp4_layer import Fp4Inputs, fp4_layer_of
-from moe.fp4_weights import TILE
+from moe.fp4_weights import BLACKWELL, HOPPER, TILE, packed_for
+from moe.grouped_gemm_fp4 import input_scale_operand, one, packed_operands
 from moe.kernels import assign, quantise
 from moe.kernels.config import MAX_EXPERTS, Activation
 from moe.kernels.program import Program, Recorded
@@ -27,10 +28,10 @@ from moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
 from moe.scratch import arena_of
 
 MAX_TOKENS = 65536
-NO_FP4 = (None,) * 4
+NO_FP4 = (None,) * 6
 I64 = torch.int64
 calls = Calls()
-FP4_NAMES = "w13_global", "w2_global", "w13_bias", "w2_bias"
+FP4_NAMES = "w13_global", "w2_global", "w13_bias", "w2_bias", "w13_input_scale", "w2_input_scale"
 
 
 def experts(
@@ -54,6 +55,8 @@ def experts(
     w2_global: torch.Tensor | None = None,
     w13_bias: torch.Tensor | None = None,
     w2_bias: torch.Tensor | None = None,
+    w13_input_scale: torch.Tensor | None = None,
+    w2_input_scale: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     workspace: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -70,10 +73,13 @@ def experts(
     apply_router_weight_on_input: act(weight * x[t] W13[e]) W2[e] instead, as Llama 4 has it; k is 1 then, and weights
     are e4m3.
     num_experts: how many the router has, by which kernels are chosen; E if not given.
-    NVFP4 or MXFP4 weights, on a Hopper GPU: w13 [E, 2I, H] and w2 [E, H, I] with their scales as pack_nvfp4 or
-    pack_mxfp4 gives them, and w13_global f32 [E], or [E, 2] of W13's first half of rows and of its second, w2_global
-    f32 [E]. Then hidden is bf16, H and I are multiples of 64, nothing is quantised, and act is rounded to bf16. Only
-    then: w13_bias [E, 2I] and w2_bias [E, H] f32, both or neither, are added to x W13 and to act W2.
+    NVFP4 or, on Hopper, MXFP4 weights: w13 [E, 2I, H] and w2 [E, H, I] with their scales as pack_nvfp4 or pack_mxfp4
+    gives them for this GPU, and w13_global f32 [E], or [E, 2] of W13's first half of rows and of its second, w2_global
+    f32 [E]. Then hidden is bf16. Hopper: H and I are multiples of 64, nothing is quantised, and act is rounded to bf16;
+    w13_bias [E, 2I] and w2_bias [E, H] f32, both or neither, are added to x W13 and to act W2. Blackwell: H and I are
+    multiples of 128, x and act are rounded to NVFP4 as grouped_gemm_nvfp4 rounds, with w13_input_scale and
+    w2_input_scale, f32 of one element, both or neither; where a checkpoint has one for each expert, the largest. There
+    are no biases. Hopper has no use for input scales.
 
     All but hidden_scale are contiguous, all on the current GPU. Launches on torch's current stream, nothing returns to
     the host, the same bits every time, also in CUDA graphs. Returns out, or a new tensor. ValueError if an operand is
@@ -83,12 +89,14 @@ def experts(
     if torch.compiler.is_compiling():
         given = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale, hidden_scale, gate_first
         given += apply_router_weight_on_input, local_expert_offset, num_experts, limit, alpha, shift
-        given += w13_global, w2_global, w13_bias, w2_bias
+        given += w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale
         if out is None:
             return torch.ops.moe.experts(*given)
         torch.ops.moe.experts_out(out, *given)
         return out
-    of_fp4 = w13_global, w2_global, w13_bias, w2_bias
+    of_fp4 = w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale
+    if of_fp4[4:] != (None, None) and packed_for(w2) == HOPPER:
+        of_fp4 = *of_fp4[:4], None, None
     operands = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
     if hidden_scale is not None or of_fp4 != NO_FP4:
         operands += tuple(x for x in (hidden_scale, *of_fp4) if x is not None)
@@ -152,7 +160,8 @@ def experts_workspace_bytes(
 
     quantises: whether hidden comes in bf16 and is quantised. packed: whether weights are NVFP4 or MXFP4.
     """
-    sizes = sizes_of(tokens, hidden, intermediate, local, top_k, num_experts, packed)
+    hopper = packed and device_of(current_device()).capability == HOPPER
+    sizes = sizes_of(tokens, hidden, intermediate, local, top_k, num_experts, hopper)
     if packed:
         return fp4_layer_of(current_device(), sizes, Activation()).workspace_bytes(tokens)
     return layer_of(current_device(), sizes, Activation(), quantises).workspace_bytes(tokens)
@@ -160,10 +169,10 @@ def experts_workspace_bytes(
 
 @functools.lru_cache(maxsize=4096)
 def sizes_of(
-    tokens: int, hidden: int, intermediate: int, local: int, top_k: int, num_experts: int | None, packed: bool = False
+    tokens: int, hidden: int, intermediate: int, local: int, top_k: int, num_experts: int | None, tiles: bool = False
 ) -> Sizes:  # fmt: skip
-    """The layer's sizes; ValueError if the kernels do not do them."""
-    step = TILE if packed else 128
+    """The layer's sizes; ValueError if the kernels do not do them. tiles: weights are packed in tiles, for Hopper."""
+    step = TILE if tiles else 128
     for name, dimension, size, multiple, least, most in (
         ("hidden", "T", tokens, 1, 0, MAX_TOKENS),
         ("hidden", "H", hidden, step, step, MAX_ROWS),
@@ -178,34 +187,49 @@ def sizes_of(
     return Sizes(hidden, intermediate, local, top_k, int(everywhere))
 
 
-def are_packed(w13, w2, w13_global, w2_global, w13_bias, w2_bias) -> bool:
-    """Whether the weights are packed e2m1, not e4m3; ValueError if they are neither, or mixed."""
+def are_packed(
+    capability: tuple[int, int], w13, w2, w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale
+) -> bool:
+    """Whether the weights are e2m1 packed for a GPU of this compute capability, not e4m3; ValueError if they are
+    neither, or mixed.
+    """
+    dims = 3 if capability == BLACKWELL else 4
     for name, tensor in (("w13", w13), ("w2", w2)):
-        if isinstance(tensor, torch.Tensor) and tensor.dtype is torch.uint8 and tensor.dim() != 4:
-            raise ValueError(f"{name} is uint8 of {tensor.dim()} dimensions, but must have the 4 that pack_nvfp4 or "
-                             "pack_mxfp4 gives it")  # fmt: skip
+        if isinstance(tensor, torch.Tensor) and tensor.dtype is torch.uint8 and tensor.dim() != dims:
+            raise ValueError(f"{name} is uint8 of {tensor.dim()} dimensions, but must have the {dims} that pack_nvfp4 "
+                             f"or pack_mxfp4 gives it for this GPU, of compute capability {capability}")  # fmt: skip
     packed = isinstance(w2, torch.Tensor) and w2.dtype is torch.uint8
     for name, tensor in (("w13_global", w13_global), ("w2_global", w2_global)):
         if packed and tensor is None:
             raise ValueError(f"{name} is None, but must be what pack_nvfp4 or pack_mxfp4 gives, as weights are packed")
-    for name, tensor in zip(FP4_NAMES, (w13_global, w2_global, w13_bias, w2_bias)):
+    given = w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale
+    for name, tensor in zip(FP4_NAMES, given):
         if not packed and tensor is not None:
             raise ValueError(f"{name} is of packed weights, but w2 is not packed")
-    if (w13_bias is None) != (w2_bias is None):
-        raise ValueError("w13_bias and w2_bias must be given both or neither")
+    for first, second in ((2, 3), (4, 5)):
+        if (given[first] is None) != (given[second] is None):
+            raise ValueError(f"{FP4_NAMES[first]} and {FP4_NAMES[second]} must be given both or neither")
     return packed
+
+
+def require_dims(*of: tuple[str, torch.Tensor, int]) -> None:
+    """ValueError unless each is a tensor of so many dimensions."""
+    for name, tensor, dims in of:
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
+            raise ValueError(f"{name} must be a tensor of {dims} dimensions")
 
 
 def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, num_experts):
     """The layer for these operands, its inputs, and what assign takes; ValueError if there is none."""
     w13, w13_scale, w2, w2_scale, *of_fp4 = of_weights
-    packed = are_packed(w13, w2, *of_fp4)
-    for name, tensor, dims in (("hidden", hidden, 2), ("topk_ids", ids, 2), ("w2", w2, 4 if packed else 3)):
-        if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
-            raise ValueError(f"{name} must be a tensor of {dims} dimensions")
+    require_dims(("hidden", hidden, 2))
+    gpu = device_of(hidden.device, "hidden")
+    packed = are_packed(gpu.capability, w13, w2, *of_fp4)
+    hopper = packed and gpu.capability == HOPPER
+    require_dims(("topk_ids", ids, 2), ("w2", w2, 4 if hopper else 3))
     (tokens, h), k, (e, _, i) = hidden.shape, ids.shape[1], w2.shape[:3]
-    i = TILE * i if packed else i
-    sizes = sizes_of(tokens, h, i, e, k, num_experts, packed)
+    i = TILE * i if hopper else 2 * i if packed else i
+    sizes = sizes_of(tokens, h, i, e, k, num_experts, hopper)
     if hidden.dtype not in ((BF16,) if packed else (BF16, E4M3)):
         must = f"{BF16}, as weights are packed" if packed else f"{BF16} or {E4M3}"
         raise ValueError(f"hidden has type {hidden.dtype}, but must have {must}")
@@ -222,9 +246,16 @@ def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, 
     tensors = hidden, ids, weights, w13, w13_scale, w2, w2_scale
     expected = expectations(tokens, h, i, e, k, hidden.dtype, ids.dtype)
     if packed:
-        tensors = *tensors, *(x for x in of_fp4 if x is not None)
-        expected = fp4_expectations(expected, h, i, e, getattr(of_fp4[0], "shape", None))
-    gpu = device_of(hidden.device, "hidden")
+        others = zip(of_fp4[:4], fp4_expectations(h, i, e, getattr(of_fp4[0], "shape", None)))
+        more = [(tensor, operand) for tensor, operand in others if tensor is not None]
+        if not hopper and of_fp4[2] is not None:
+            raise ValueError(f"w13_bias is for a GPU of compute capability {HOPPER}, but this is one of {BLACKWELL}")
+        for name, scale in zip(FP4_NAMES[4:], of_fp4[4:]):
+            more += [] if scale is None else [(scale, input_scale_operand(scale, name))]
+        tensors = *tensors, *(tensor for tensor, _ in more)
+        weights_are = packed_operands(e, 2 * i, h, gpu.capability, "w13", "w13_scale")
+        weights_are += packed_operands(e, h, i, gpu.capability, "w2", "w2_scale")
+        expected = *expected[:3], *weights_are, *(operand for _, operand in more)
     complain(tensors, expected, (hidden, "hidden"))
     if hidden.dtype is E4M3:
         hidden_scale = scale_by_block(hidden_scale, hidden, gpu)
@@ -234,6 +265,8 @@ def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, 
     inputs = None, None, hidden, hidden_scale, w13, w13_scale, w2, w2_scale, int(offset)
     if packed:
         layer = fp4_layer_of(hidden.device, sizes, activation, of_fp4[2] is not None)
+        if not hopper:
+            of_fp4 = *of_fp4[:4], *(one(hidden.device) if x is None else x for x in of_fp4[4:])
         return layer, Fp4Inputs(*inputs, 0.0, *of_fp4), (ids, weights)
     return layer_of(hidden.device, sizes, activation, quantises), Inputs(*inputs), (ids, weights)
 
@@ -255,17 +288,9 @@ def expectations(
 
 
 @functools.lru_cache(maxsize=4096)
-def fp4_expectations(
-    others: tuple[Operand, ...], h: int, i: int, e: int, w13_global: torch.Size | None
-) -> tuple[Operand, ...]:
-    """`expectations` with packed weights; behind them global scales and biases. w13_global: the shape given, of two."""
-    rows, columns = h // TILE, i // TILE
+def fp4_expectations(h: int, i: int, e: int, w13_global: torch.Size | None) -> tuple[Operand, ...]:
+    """Say what global scales and biases of packed weights must be. w13_global: the shape given, of two."""
     return (
-        *others[:3],
-        contiguous("w13", torch.uint8, e, 2 * columns, rows, 2048),
-        contiguous("w13_scale", torch.uint8, e, 2 * columns, rows, 256),
-        contiguous("w2", torch.uint8, e, rows, columns, 2048),
-        contiguous("w2_scale", torch.uint8, e, rows, columns, 256),
         contiguous("w13_global", F32, *((e, 2) if w13_global == (e, 2) else (e,))),
         contiguous("w2_global", F32, e),
         contiguous("w13_bias", F32, e, 2 * i),

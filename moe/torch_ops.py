@@ -95,7 +95,7 @@ def experts_op(
     apply_router_weight_on_input: bool = False, local_expert_offset: int = 0, num_experts: int | None = None,
     limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
     w13_global: Tensor | None = None, w2_global: Tensor | None = None, w13_bias: Tensor | None = None,
-    w2_bias: Tensor | None = None,
+    w2_bias: Tensor | None = None, w13_input_scale: Tensor | None = None, w2_input_scale: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """moe.experts into a new tensor."""
     return experts(
@@ -103,6 +103,7 @@ def experts_op(
         apply_router_weight_on_input=apply_router_weight_on_input,
         local_expert_offset=local_expert_offset, num_experts=num_experts, limit=limit, alpha=alpha, shift=shift,
         w13_global=w13_global, w2_global=w2_global, w13_bias=w13_bias, w2_bias=w2_bias,
+        w13_input_scale=w13_input_scale, w2_input_scale=w2_input_scale,
     )  # fmt: skip
 
 
@@ -113,14 +114,15 @@ def experts_out_op(
     apply_router_weight_on_input: bool = False, local_expert_offset: int = 0, num_experts: int | None = None,
     limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
     w13_global: Tensor | None = None, w2_global: Tensor | None = None, w13_bias: Tensor | None = None,
-    w2_bias: Tensor | None = None,
+    w2_bias: Tensor | None = None, w13_input_scale: Tensor | None = None, w2_input_scale: Tensor | None = None,
 ) -> None:  # fmt: skip
     """moe.experts into `out`."""
     experts(
         hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale, hidden_scale=hidden_scale, gate_first=gate_first,
         apply_router_weight_on_input=apply_router_weight_on_input,
         local_expert_offset=local_expert_offset, num_experts=num_experts, limit=limit, alpha=alpha, shift=shift,
-        w13_global=w13_global, w2_global=w2_global, w13_bias=w13_bias, w2_bias=w2_bias, out=out,
+        w13_global=w13_global, w2_global=w2_global, w13_bias=w13_bias, w2_bias=w2_bias,
+        w13_input_scale=w13_input_scale, w2_input_scale=w2_input_scale, out=out,
     )  # fmt: skip
 
 

@@ -56,11 +56,13 @@ def checked(of: Checkpoint, name: str, found: torch.Tensor, dtype: torch.dtype, 
 
 
 def nvfp4_experts(path: str | Path, prefix: str, experts: Sequence[int], device="cuda") -> dict:
-    """Arguments of moe.experts, weights and gate_first, for these experts of a layer of a ModelOpt checkpoint.
+    """Arguments of moe.experts, weights, input scales and gate_first, for these experts of a layer of a ModelOpt
+    checkpoint, packed for the GPU `device` or, if that is "cpu", for torch's current one.
 
     path: a safetensors file or a folder of some. prefix: "model.layers.3.mlp.experts". Of expert e and each of
-    gate_proj, up_proj, down_proj are read PREFIX.e.PROJ.weight uint8 [N, K/2], .weight_scale e4m3 [N, K/16] and
-    .weight_scale_2 f32; input_scale, of activations in FP4, is not. ValueError if one is missing or otherwise.
+    gate_proj, up_proj, down_proj are read PREFIX.e.PROJ.weight uint8 [N, K/2], .weight_scale e4m3 [N, K/16],
+    .weight_scale_2 f32 and, if the first expert has it, .input_scale f32, of which the largest counts. ValueError if
+    one is missing or otherwise.
     """
     of, arguments = Checkpoint(path), {"gate_first": True}
     for name, projections in (("w13", ("gate_proj", "up_proj")), ("w2", ("down_proj",))):
@@ -68,15 +70,20 @@ def nvfp4_experts(path: str | Path, prefix: str, experts: Sequence[int], device=
         n, k, halves = first[0], 2 * first[1], len(projections)
         b = torch.empty(len(experts), halves * n, k // 2, dtype=torch.uint8, device=device)
         b_scale = torch.empty(len(experts), halves * n, k // 16, dtype=E4M3, device=device)
-        scale_2 = torch.empty(len(experts), halves, dtype=F32)
+        scale_2, of_input = torch.empty(len(experts), halves, dtype=F32), []
+        has_input = f"{prefix}.{experts[0]}.{projections[0]}.input_scale" in of.files
         for i, e in enumerate(experts):
             for half, projection in enumerate(projections):
                 tensor, rows = f"{prefix}.{e}.{projection}.weight", slice(half * n, half * n + n)
                 b[i, rows] = of.tensor(tensor, torch.uint8, n, k // 2).to(device)
                 b_scale[i, rows] = of.tensor(f"{tensor}_scale", E4M3, n, k // 16).to(device)
                 scale_2[i, half] = of.tensor(f"{tensor}_scale_2", F32).reshape(())
+                if has_input:
+                    of_input.append(of.tensor(f"{prefix}.{e}.{projection}.input_scale", F32).reshape(1))
         packed = pack_nvfp4(b, b_scale, weight_scale_2=scale_2 if halves == 2 else scale_2[:, 0])
         arguments |= dict(zip((name, f"{name}_scale", f"{name}_global"), packed))
+        if has_input:
+            arguments[f"{name}_input_scale"] = torch.stack(of_input).amax(0).to(device)
     return arguments
 
 

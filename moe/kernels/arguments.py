@@ -88,17 +88,19 @@ def record_tensormap(config: Config, address: Int64, total_m: Int32, k: Int32):
 
 
 def scale_tensormap(config: Config, address: Int64, experts: Int32, n: Int32, k: Int32):
-    """TMA atom of the scales of weights, 2 x 256 bytes [experts, n/128, k/64], or if gated [experts, up | gate, n/256,
-    k/64]: boxes of a stage. Those behind the last of n or of k are zeros.
+    """TMA atom of the scales of weights, 2 x 256 bytes [experts, n/128, k/64], or if gated [experts, n/256, up | gate,
+    k/64] (innermost first as CuTe puts them: those of which a box has but one last): boxes of a stage. Those behind the
+    last of n or of k are zeros.
     """
-    halves = (2,) if config.gated else ()
-    rows, box_rows = n >> 7 + len(halves), config.block_n // BLOCK_N >> len(halves)
-    of_row = cute.assume(Int64(k >> 6) * 512, 16)
-    of_half, of_expert = cute.assume(Int64(rows) * of_row, 16), cute.assume(Int64(n >> 7) * of_row, 16)
-    stride = 1, 256, of_row, *([of_half] if halves else []), of_expert
-    box, of_box = (256, 8, box_rows, *halves, 1), 2048 * box_rows
-    layout = cute.make_layout(box, stride=(1, 256, 2048, of_box, 2 * of_box)[: len(box)])
-    return tma_atom(address, (256, (k >> 6) * 2, rows, *halves, experts), stride, layout, box)
+    of_row, pieces = cute.assume(Int64(k >> 6) * 512, 16), (k >> 6) * 2
+    of_expert = cute.assume(Int64(n >> 7) * of_row, 16)
+    if config.gated:
+        shape, stride = (256, pieces, 2, n >> 8, experts), (1, 256, cute.assume(Int64(n >> 8) * of_row, 16), of_row)
+        box = 256, 8, 2, 1, 1
+    else:
+        shape, stride, box = (256, pieces, n >> 7, experts), (1, 256, of_row), (256, 8, config.block_n // BLOCK_N, 1)
+    layout = cute.make_layout(box, stride=(1, 256, 2048, 4096, 4096)[: len(box)])
+    return tma_atom(address, shape, (*stride, of_expert), layout, box)
 
 
 class GroupedGemmArguments:

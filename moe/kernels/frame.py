@@ -22,6 +22,8 @@ sm100, two rings (moe/kernels/sm100):
         ▲                                                                                                    │
         └────────── scales_empty [scale_stages] ◄────────────────── every warp ──────────────────────────────┘
 
+With w4a4 the scale warps fill a part of each stage of `full`, and scales_full carries work tiles alone.
+
 How often each is arrived at per phase follows from the roles: see `init_barriers`. Split-K adds two for each pair of
 warps (split_k.py), a 2-CTA MMA all_read (sm100/tensor_memory.py).
 """

@@ -120,7 +120,7 @@ class W4a4Loads:
         for i, box in enumerate(boxes):
             tma_load(weights + i * (rows * BLOCK_K), maps.weights, box, bar, policy, Int32(1), None)
         piece, block = k >> 4, tile.row >> 7  # of 256 bytes, two for each 64 of K; of 128 rows
-        box = (0, piece, block >> 1, 0, tile.expert) if config.gated else (0, piece, block, tile.expert)
+        box = (0, piece, 0, block >> 1, tile.expert) if config.gated else (0, piece, block, tile.expert)
         scales = tokens + config.block_m * BLOCK_K
         tma_load(scales, maps.weights + 128, box, bar, policy, Int32(1), None)  # its tensormap is the next one
         tma_load(tokens, maps.tokens, (k, tile.token), bar, LAST, Int32(1), None)

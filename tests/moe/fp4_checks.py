@@ -245,17 +245,28 @@ def test_layer_refuses(layer, sentence):
     assert (out == 7).all()
 
 
-def test_layer_is_not_for_blackwell(layer, monkeypatch):
+def test_what_is_packed_for_hopper_is_not_for_blackwell(layer, monkeypatch):
     import moe
     from moe.device import device_of
-    from moe.fp4_layer import fp4_layer_of
 
     monkeypatch.setattr(type(device_of(torch.device("cpu"))), "capability", (10, 0))
-    fp4_layer_of.cache_clear()
-    with emulator.session(), pytest.raises(ValueError, match="w13 is packed, .* must be on one of .9, 0."):
+    with emulator.session(), pytest.raises(ValueError, match=r"w13 is uint8 of 4 .* the 3 .* capability \(10, 0\)"):
         tensors = emulator.device_tensors(tuple(layer[0].values()))
         moe.experts(**dict(zip(layer[0], tensors)), num_experts=6)
-    fp4_layer_of.cache_clear()
+
+
+def test_input_scales_are_left_out(layer, monkeypatch):
+    """A call with Blackwell's operands is checked, and noted, as one without."""
+    import moe
+    from moe import routed_experts
+
+    def checked(hidden, hidden_scale, ids, weights, of_weights, *_):
+        raise ValueError(f"{of_weights[-2:]}")
+
+    monkeypatch.setattr(routed_experts, "checked", checked)
+    with pytest.raises(ValueError, match=r"^\(None, None\)$"):
+        scales = {name: torch.ones(1) for name in ("w13_input_scale", "w2_input_scale")}
+        moe.experts(**layer[0], **scales, num_experts=6)
 
 
 @pytest.mark.parametrize("given_out", [False, True])
@@ -391,7 +402,9 @@ def test_deepseek_checkpoint(fp4, tmp_path):
         expected = pack_nvfp4(b, scale, scale_2 if name == "w13" else scale_2[:, 0])
         for x, y in zip((found[name], found[f"{name}_scale"], found[f"{name}_global"]), expected):
             assert torch.equal(x, y)
-    assert found["gate_first"] and len(found) == 7
+        largest = max(made[f"model.layers.3.mlp.experts.{e}.{p}.input_scale"] for e in (2, 1) for p in projections)
+        assert torch.equal(found[f"{name}_input_scale"], largest.view(1))
+    assert found["gate_first"] and len(found) == 9
 
 
 @pytest.mark.thorough

@@ -10,7 +10,18 @@ import pytest
 import torch
 
 import moe
-from moe import batched, compile_ahead, device, fp4_layer, grouped_gemm, layer, routed_experts, routers, scratch
+from moe import (
+    batched,
+    compile_ahead,
+    device,
+    fp4_layer,
+    grouped_gemm,
+    grouped_gemm_fp4,
+    layer,
+    routed_experts,
+    routers,
+    scratch,
+)
 from moe import problem as p
 from moe.calls import Calls
 from moe.kernels import disk_cache
@@ -30,9 +41,9 @@ def made(monkeypatch) -> list[tuple[str, str]]:
         seen.append((type(host).__name__, variant))
         return lambda *words: None
 
-    for module in (grouped_gemm, layer, compile_ahead, routed_experts, batched, routers, scratch):
+    for module in (grouped_gemm, layer, fp4_layer, compile_ahead, routed_experts, batched, routers, scratch):
         monkeypatch.setattr(module, "device_of", lambda *_: gpu)
-    for module in (grouped_gemm, layer, routed_experts, batched, routers):
+    for module in (grouped_gemm, grouped_gemm_fp4, layer, routed_experts, batched, routers):
         monkeypatch.setattr(module, "Program", program)
     for module in (grouped_gemm, layer, fp4_layer):
         monkeypatch.setattr(module, "launcher", launchers)
@@ -44,7 +55,10 @@ def made(monkeypatch) -> list[tuple[str, str]]:
     for module in (compile_ahead, routed_experts, batched, routers):
         monkeypatch.setattr(module, "layer_of", functools.cache(layer.Layer), raising=False)
         monkeypatch.setattr(module, "arena_of", lambda *_: arena, raising=False)
-        monkeypatch.setattr(module, "fp4_layer_of", functools.cache(fp4_layer.Fp4Layer), raising=False)
+        monkeypatch.setattr(module, "fp4_layer_of", functools.cache(fp4_layer.fp4_layer_of.__wrapped__), raising=False)
+    of_fp4 = functools.cache(grouped_gemm_fp4.quantise_program.__wrapped__)
+    monkeypatch.setattr(fp4_layer, "quantise_program", of_fp4)
+    monkeypatch.setattr(routed_experts, "one", lambda _: torch.ones(1))
     for module in (routed_experts, batched, routers):
         monkeypatch.setattr(module, "calls", Calls())
     for name in ("routing", "permute", "gemm1", "finalise"):
@@ -119,10 +133,11 @@ def call_experts(tokens: int, given: dict) -> None:
     weights = [torch.zeros(shape).to(dtype) for _, dtype, shape, _ in routed_experts.expectations(
         tokens, x.hidden, x.intermediate, LOCAL, k, torch.bfloat16, torch.int32)[3:]]  # fmt: skip
     if given.get("packed"):
-        of = routed_experts.expectations(tokens, 256, 128, LOCAL, k, torch.bfloat16, torch.int32)
+        capability = scratch.device_of().capability
+        of = [y for z in ((256, 256), (256, 128)) for y in grouped_gemm_fp4.packed_operands(LOCAL, *z, capability)]
+        of += routed_experts.fp4_expectations(256, 128, LOCAL, None)
         *weights, options["w13_global"], options["w2_global"], w13_bias, w2_bias = [
-            torch.zeros(shape).to(dtype)
-            for _, dtype, shape, _ in routed_experts.fp4_expectations(of, 256, 128, LOCAL, None)[3:]
+            torch.zeros(shape).to(dtype) for _, dtype, shape, _ in of
         ]
         if given.get("biased"):
             options |= {"w13_bias": w13_bias, "w2_bias": w2_bias}
@@ -142,6 +157,17 @@ def test_kernels_of_experts(made, variant):
     other = torch.int32 if variant == "int64" else torch.int64
     call_experts(TOKENS[0], given | {"ids_dtype": other})
     assert [name for name, _ in made[len(before) :]] == ["Assign"]
+
+
+def test_kernels_of_packed_experts_on_blackwell(made):
+    scratch.device_of().capability = 10, 0
+    given = EXPERTS | {"packed": True, "limit": 7.0}
+    moe.warmup(experts=[given])
+    before = list(made)
+    for tokens in TOKENS:
+        call_experts(tokens, given)
+    assert made == before and [name for name, _ in before].count("QuantiseFp4") == 1
+    assert all("w4a4=True" in variant for name, variant in before if name == "GroupedGemm")
 
 
 @pytest.mark.parametrize("scaled", [False, True])
