@@ -3,8 +3,8 @@
     topk_ids, topk_weights ─► assign ─► m_indptr, rows, places, weights ─┐
     hidden bf16 ────────────────┴─────► e4m3, scales ────────────────────┴─► [permute] ─► GEMM1 ─► GEMM2 ─► finalise
 
-The launches behind assign are the layer's (layer.py; fp4_layer.py, for packed weights, where assign quantises nothing),
-with its scratch memory, lock and rules for streams and graphs.
+The launches behind assign are the layer's (layer.py; for packed weights fp4_layer.py, for which assign quantises
+nothing), with its scratch memory, lock and rules for streams and graphs.
 """
 
 import dataclasses

@@ -16,11 +16,12 @@ from moe.fp4_weights import pack_mxfp4
 from moe.integrations.checkpoints import apart
 from moe.integrations.mxfp4 import mxfp4_of
 from moe.problem import BF16, E4M3, F32, LARGEST
-from moe.routed_experts import FP4_NAMES, sizes_of
+from moe.routed_experts import sizes_of
 from moe.torch_ops import experts_op
 
 NAME = "moe_fp8"  # set_experts_implementation("grouped_mm") goes back
 BLOCK = 128
+OF_GPT_OSS = "w13_global", "w2_global", "w13_bias", "w2_bias"
 
 
 def enable(model: PreTrainedModel) -> None:
@@ -103,7 +104,7 @@ def unsupported_gpt_oss(module: GptOssExperts) -> str | None:
         return f"its weights are {module.gate_up_proj.dtype} and {module.down_proj.dtype}"
     count, intermediate, hidden = module.down_proj.shape
     try:
-        sizes_of(0, hidden, intermediate, count, 1, None, packed=True)
+        sizes_of(0, hidden, intermediate, count, 1, None, tiles=True)
     except ValueError as refused:
         return str(refused)
     return None
@@ -185,7 +186,7 @@ def forward(
         limit, alpha, shift = module.limit, 1.0 if alpha is None else alpha, 0.0 if alpha is None else 1.0
     elif isinstance(module, GptOssExperts):
         w13, w2, limit, alpha, shift = module.moe_w13, module.moe_w2, module.limit, module.alpha, 1.0
-        packed = {name: getattr(module, f"moe_{name}") for name in FP4_NAMES}
+        packed = {name: getattr(module, f"moe_{name}") for name in OF_GPT_OSS}
     else:
         w13, w2, limit, alpha, shift = module.moe_w13, module.moe_w2, None, 1.0, 0.0
     out = experts_op(  # the operator refuses a backward, and a call takes no longer by it
