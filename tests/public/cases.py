@@ -138,7 +138,7 @@ SUBMISSIONS = (
     submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/submission_v2.py", explained="line 572: loads of all its stages are issued first, whatever K is: past the ends of the scales at K = 256"),
     submission("gemv", _NAREG, "nvfp4_kernels/v1.py"),
     submission("gemv", _NAREG, "nvfp4_kernels/iteration_2/v0_2_tma.py"),
-    submission("gemm", "jIab-b", "sub_tc2.py"),
+    submission("gemm", "jIab-b", "sub_tc2.py", explained="its tcgen05.alloc asks for 144 columns, which are to be a power of two (9.7.16.7.1)"),
     submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/sub_v8.py"),
     submission("dual_gemm", _NAREG, "nvfp4_dual_gemm/sub_ptx_v2.py", sizes="m=256, n=128, k=256, l=1"),
     submission("gemv", _NAREG, "nvfp4_kernels/v4.py"),
