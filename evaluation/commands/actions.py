@@ -28,7 +28,7 @@ def for_moe(task: str | None) -> None:
     The arguments of the function in moe_tasks are the options that the command takes for it. Raises Failure for any
     other option, and for what the function cannot do.
     """
-    if task not in moe_tasks.TASKS:
+    if task not in (*moe_tasks.TASKS, *moe_tasks.MODELLED):
         return
     context = click.get_current_context()
     function = moe_tasks.COMMANDS[context.command.name]

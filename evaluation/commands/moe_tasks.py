@@ -4,6 +4,7 @@
 |---|---|---|
 | fp8_grouped_gemm | moe.check | moe.bench |
 | fp8_moe, the DeepSeek-V3 layer | moe.layer_check | moe.layer_bench |
+| nvfp4_grouped_gemm, nvfp4_moe (moe.experts), on a B200 (W4A4) | `benchmark` and `profile` model them, and no more | |
 
 Without a GPU `benchmark` models times, as `profile` and `sweep` always do: the kernels run on the emulator's timing
 model in a process of their own for each case (moe.measure.modelled), the tensor cores compute nothing, and nothing is
@@ -36,12 +37,15 @@ from task import TestCase, parse_case
 
 # Of each task: what checks it, and what times it
 TASKS = {"fp8_grouped_gemm": ("moe.check", "moe.bench"), "fp8_moe": ("moe.layer_check", "moe.layer_bench")}
+MODELLED = "nvfp4_grouped_gemm", "nvfp4_moe"  # tasks of which there are modelled times alone
 # Likewise, on all GPUs of a machine, a process each; only rented ones, not a task of eval.py
 ON_ALL_GPUS = {"moe_parallel": ("moe.parallel_check", "moe.parallel_bench")}
-CALLS = {"fp8_grouped_gemm": 15, "fp8_moe": 3}  # back to back; a call of the layer takes minutes to simulate
-SHORT = {"fp8_grouped_gemm": (1, 9, 11), "fp8_moe": (0,)}  # cases of a run that names none: minutes
+# Back to back; a call of the layer takes minutes to simulate
+CALLS = {"fp8_grouped_gemm": 15, "fp8_moe": 3, "nvfp4_grouped_gemm": 15, "nvfp4_moe": 3}
+# Cases of a run that names none: minutes
+SHORT = {"fp8_grouped_gemm": (1, 9, 11), "fp8_moe": (0,), "nvfp4_grouped_gemm": (1, 9, 11), "nvfp4_moe": (0,)}
 CHECKED = "ragged", "cut into many parts", "shares, then whole tiles"  # cases of moe.check that a swept config must do
-PEAK_TFLOPS = 148 * 8192 * 2 * 1.85e-3  # profile b200: FP8, dense
+PEAK_TFLOPS = 148 * 8192 * 2 * 1.85e-3  # profile b200: FP8, dense; e2m1 twice that
 NOTE = "No value was computed; what is right is what `test` checks."
 
 
@@ -51,8 +55,8 @@ NOTE = "No value was computed; what is right is what `test` checks."
 def cases(task: str, case: int | None, spec: tuple[str, ...]) -> list[tuple[int, TestCase]]:
     """Lists (number, case): those of --spec, or the numbered one, or a few. Raises ValueError.
 
-    fp8_grouped_gemm has the rows of moe.bench; `m: [64, 0, 5]; n: 4096; k: 7168`, m of each expert, is any other.
-    fp8_moe has the T of moe.layer_bench; `t: 2048` is any other.
+    The grouped GEMMs have the rows of moe.bench; `m: [64, 0, 5]; n: 4096; k: 7168`, m of each expert, is any other.
+    The layers have the T of moe.layer_bench; `t: 2048` is any other.
     """
     if spec:
         return [(number, valid(task, parse_case(line))) for number, line in enumerate(spec)]
@@ -63,7 +67,7 @@ def cases(task: str, case: int | None, spec: tuple[str, ...]) -> list[tuple[int,
 
 
 def specs(task: str) -> list[str]:
-    if task == "fp8_moe":
+    if task.endswith("_moe"):
         from moe.measure.layer import TOKENS
 
         return [f"t: {tokens}" for tokens in TOKENS]
@@ -75,7 +79,7 @@ def specs(task: str) -> list[str]:
 def valid(task: str, case: TestCase) -> TestCase:
     """Returns the case, if it is one of the task's. Raises ValueError."""
     args = case.args
-    if task == "fp8_moe":
+    if task.endswith("_moe"):
         if set(args) != {"t"} or not isinstance(args["t"], int) or not 1 <= args["t"] <= 16384:
             raise ValueError(f"'{case.spec}': expected t, from 1 to 16384")
         return case
@@ -98,11 +102,13 @@ def shapes(args: dict) -> str:
     return f"{of_experts}, n {args['n']}, k {args['k']}"
 
 
-def floors(args: dict) -> dict[str, float]:
+def floors(args: dict, task: str = "fp8_grouped_gemm") -> dict[str, float]:
     """Computes the microseconds that moving each byte once, and multiplying, take at the profile's rates."""
     m, n, k = args["m"], args["n"], args["k"]
-    bytes_ = sum(size > 0 for size in m) * n * k + sum(m) * (k + 2 * n)
-    return {"bytes": bytes_ / load("b200")["hbm"]["read_tb_s"] / 1e6, "MMA": flop(args) / PEAK_TFLOPS / 1e6}
+    fp4 = task == "nvfp4_grouped_gemm"  # whose tokens come in bf16
+    bytes_ = sum(size > 0 for size in m) * n * k * (4.5 / 8 if fp4 else 1) + sum(m) * (k * (1 + fp4) + 2 * n)
+    peak = PEAK_TFLOPS * (1 + fp4)
+    return {"bytes": bytes_ / load("b200")["hbm"]["read_tb_s"] / 1e6, "MMA": flop(args) / peak / 1e6}
 
 
 def flop(args: dict) -> int:
@@ -139,10 +145,16 @@ def serve(request: Request) -> dict:
 
     args, more = request.args, {}
     trace = Trace() if request.timeline else None
-    if request.task == "fp8_moe":
-        calls, drawn, stages = launches.layer(args["t"], min(3, request.calls), request.calls)
+    if "t" in args:
+        sets = min(3, request.calls), request.calls
+        if request.task == "fp8_moe":
+            calls, drawn, stages = launches.layer(args["t"], *sets)
+        else:
+            calls, drawn, stages = launches.experts_fp4(args["t"], *sets)
         each = len(stages)
         more = {"rows": [rows for rows, _ in drawn], "experts": [experts for _, experts in drawn]}
+    elif request.task == "nvfp4_grouped_gemm":
+        calls, each = launches.grouped_gemm_fp4(tuple(args["m"]), args["n"], args["k"], request.calls), 2
     else:
         config = launches.config_of(tuple(args["m"]), args["n"], args["k"])
         config, each = configs.changed(config, request.change), 1
@@ -156,7 +168,7 @@ def serve(request: Request) -> dict:
         for call in calls:
             call()
     reply = model_process.timed_reply(request, timed, steady, trace, ends)
-    if request.task == "fp8_moe":
+    if "t" in args:
         last = len(steady.ends) * each
         us = [report.of_launch(launch)["us"] for launch in timed.run.launches[last - each : last]]
         more["stages_us"] = dict(zip(stages, us))
@@ -182,6 +194,8 @@ def test(task: str, device: str, schedules: int) -> int:
     On the GPU of this machine (device "cuda", or "auto" if there is one), else on an emulated H200 and an emulated
     B200, in a process of its own each.
     """
+    if task in MODELLED:
+        raise ValueError(f"{task} is tested by python -m moe.check --format nvfp4 and by tests/moe/w4a4_checks.py")
     check, _ = TASKS[task]
     where = [["--emulated", "h200"], ["--emulated", "b200"]] if is_emulated(device) else [[]]
     commands = [[sys.executable, "-m", check, "--schedules", str(schedules), *option] for option in where]
@@ -200,6 +214,8 @@ def benchmark(
         return model(task, cases(task, case, spec), json_file, jobs, timeout, memory)
     if spec:
         raise ValueError("--spec is for modelled times: on a GPU --case numbers the rows that there are")
+    if task in MODELLED:
+        raise ValueError(f"{task} is modelled alone: --device emulated")
     _, bench = TASKS[task]
     ((_, one),) = cases(task, case, ()) if case is not None else ((0, None),)
     only = [] if one is None else ["--tokens", str(one.args["t"])] if "t" in one.args else ["--rows", str(case)]
@@ -226,7 +242,7 @@ def model(task: str, chosen: list, json_file: str | None, jobs: int, timeout: fl
     screen = Screen()
     requests = [Request(task, case.args, calls=CALLS[task], memory=memory) for _, case in chosen]
     replies = replies_to(screen, f"modelling {task}", requests, jobs, timeout * CALLS[task])
-    show(screen, chosen, replies)
+    show(screen, task, chosen, replies)
     if json_file:
         rows = [{"case": number, "spec": case.spec} | reply for (number, case), reply in zip(chosen, replies)]
         Path(json_file).write_text(json.dumps(result("benchmark", task, rows, replies), indent=1) + "\n")
@@ -240,7 +256,7 @@ def result(command: str, task: str, rows: list[dict], replies: list[dict]) -> di
     return {"command": command, "task": task, "cases": rows} | kind
 
 
-def show(screen: Screen, chosen: list, replies: list[dict]) -> None:
+def show(screen: Screen, task: str, chosen: list, replies: list[dict]) -> None:
     """Shows times, floors and rates, or why there is no time."""
     rows, columns = [], []
     for (number, case), reply in zip(chosen, replies):
@@ -254,7 +270,7 @@ def show(screen: Screen, chosen: list, replies: list[dict]) -> None:
             row += [f"{x:.1f}" for x in reply["stages_us"].values()]
             columns = [*reply["stages_us"]]
         else:
-            of = floors(case.args)
+            of = floors(case.args, task)
             row += [f"{flop(case.args) / us / 1e6:.0f}", *(f"{x:.2f}" for x in of.values())]
             row.append(f"{100 * max(of.values()) / us:.0f}")
             columns = ["TFLOPS", *(f"{name} floor" for name in of), "% of the higher"]
@@ -286,7 +302,7 @@ def profile(
     for (number, case), reply, folder in zip(chosen, replies, folders):
         if "error" not in reply:
             profiling.show(screen, f"case {number}: {shapes(case.args)}", reply, folder)
-    show(screen, chosen, replies)
+    show(screen, task, chosen, replies)
     if json_file:
         rows = [{"case": number, "spec": case.spec} | reply for (number, case), reply in zip(chosen, replies)]
         Path(json_file).write_text(json.dumps(result("profile", task, rows, replies), indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""These functions make calls of the grouped GEMM and of the layer on the emulated GPU, for its timing model.
+"""These functions make calls of the grouped GEMMs and of the layer on the emulated GPU, for its timing model.
 
 Only what decides a kernel's course has contents: m_indptr, and the layer's logits. All else is zeros that nobody has
 written, which cost no memory. Import this after emulator.install.
@@ -13,9 +13,11 @@ import emulator
 from moe import problem as p
 from moe.device import device_of
 from moe.grouped_gemm import launcher
+from moe.grouped_gemm_fp4 import grouped_gemm_nvfp4, packed_operands
 from moe.kernels.config import Config
 from moe.layer import Layer
 from moe.reference import layer as d
+from moe.routed_experts import experts
 from moe.tuning.back_ends import tuning
 
 LEAST = 200 << 20  # bytes of all sets of inputs, beyond the L2
@@ -74,3 +76,55 @@ def layer(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tupl
             drawn.append((inputs, output))
             counts.append((int(rows_of.sum()), int((rows_of > 0).sum())))
     return [lambda s=drawn[c % sets]: made(*s) for c in range(calls)], counts, made.stages(tokens)
+
+
+NVFP4 = 4.5 / 8  # bytes of a weight
+
+
+def capability() -> tuple[int, int]:
+    """The emulated GPU's."""
+    return device_of(torch.device("cpu")).capability
+
+
+def made(operands: tuple) -> list[torch.Tensor]:
+    """Tensors on the device as these Operands say, which nobody has written."""
+    return emulator.device_tensors(tuple(torch.empty(x.shape, dtype=x.dtype) for x in operands), copy=False)
+
+
+def grouped_gemm_fp4(ms: tuple[int, ...], n: int, k: int, calls: int) -> list[Callable]:
+    """As `grouped_gemm`, of grouped_gemm_nvfp4, under the config that is chosen; all of its launches."""
+    count, rows = len(ms), sum(ms)
+    size = int(count * n * k * NVFP4) + rows * 2 * (k + n)
+    m_indptr = torch.tensor([sum(ms[:e]) for e in range(count + 1)], dtype=torch.int32)
+
+    def draw() -> tuple:
+        tensors = [torch.empty(rows, k, dtype=p.BF16), torch.empty(count), torch.empty(rows, n, dtype=p.BF16)]
+        a, b_global, out = emulator.device_tensors(tuple(tensors), copy=False)
+        return a, *made(packed_operands(count, n, k, capability())), b_global, emulator.device_tensors(m_indptr), out
+
+    sets = [draw() for _ in range(min(calls, max(3, -(-LEAST // size))))]
+    return [lambda x=sets[i % len(sets)]: grouped_gemm_nvfp4(*x) for i in range(calls)]
+
+
+def experts_fp4(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tuple[int, int]], tuple[str, ...]]:
+    """As `layer`, of moe.experts with weights in NVFP4 and tokens in bf16, whose experts are drawn evenly."""
+    sizes = p.Sizes()
+    h, i, e, k = sizes.hidden, sizes.intermediate, sizes.local, sizes.top_k
+    weights = made(packed_operands(e, 2 * i, h, capability()) + packed_operands(e, h, i, capability()))
+    scales = emulator.device_tensors((torch.empty(e), torch.empty(e)), copy=False)
+    options = dict(zip(("w13_global", "w2_global"), scales)) | {"num_experts": sizes.experts}
+    drawn, counts = [], []
+    for seed in range(sets):
+        g = torch.Generator().manual_seed(seed)
+        ids = torch.rand(tokens, sizes.experts, generator=g).argsort(1)[:, :k].int()
+        of_local = torch.bincount(ids.flatten(), minlength=sizes.experts)[:e]
+        counts.append((int(of_local.sum()), int((of_local > 0).sum())))
+        empty = torch.empty(tokens, k), *(torch.empty(tokens, h, dtype=p.BF16) for _ in range(2))
+        given, hidden, out = emulator.device_tensors(empty, copy=False)
+        drawn.append((hidden, emulator.device_tensors(ids), given, out))
+
+    def call(hidden, ids, given, out) -> None:
+        experts(hidden, ids, given, *weights, **options, out=out)
+
+    stages = "assign", "quantise", "GEMM1", "GEMM2", "finalise"
+    return [lambda x=drawn[c % sets]: call(*x) for c in range(calls)], counts, stages

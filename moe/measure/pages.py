@@ -151,6 +151,27 @@ def fp4_layer(result: dict) -> str:
     return markdown(["T", "NVFP4, us", "FP8, us", "Marlin NVFP4, us", "NVFP4 / FP8", "NVFP4 / Marlin"], body)
 
 
+def fp4_modelled(result: dict) -> str:
+    """Layers and grouped GEMMs on a B200, beside what is recorded of FP8's."""
+    layers = {x["T"]: x["us"]["whole"] for x in load("layer_b200")["rows"]}
+    gemms = {sizes_of(x): x["us"] for x in load("grouped_gemm_b200")["rows"]}
+    named = [(f"a layer, T = {x['T']}", x, x["us"]["whole"], layers[x["T"]]) for x in result["layers"]]
+    named += [
+        (f"{x['experts']} x {x['m']}, N = {x['n']}, K = {x['k']}", x, x["us"], gemms[sizes_of(x)])
+        for x in result["rows"]
+    ]
+    body = [
+        [name, f"{us:.1f}", interval(x), f"{fp8:.1f}", f"{us / fp8:.2f}", str(x["calls"])]
+        for name, x, us, fp8 in named
+    ]
+    return markdown(["problem", "NVFP4, modelled, us", "may be", "FP8, modelled, us", "NVFP4 / FP8", "calls"], body)
+
+
+def sizes_of(row: dict) -> tuple[int, ...]:
+    """A grouped GEMM's experts, tokens of each, N and K."""
+    return row["experts"], row["m"], row["n"], row["k"]
+
+
 # --------------------------------------------------------------------------------------------------------------- layer
 
 
@@ -262,6 +283,7 @@ PLACES: dict[Path, dict[str, Table]] = {
     MOE / "NVFP4.md": {
         "nvfp4 run": (fp4_run, "grouped_gemm_nvfp4_h100"),
         "nvfp4 summary": (fp4_summary, "grouped_gemm_nvfp4_h100"),
+        "nvfp4 modelled": (fp4_modelled, "nvfp4_b200"),
     },
     MOE / "LAYER.md": {
         "layer run": (layer_run, "layer_h200"),

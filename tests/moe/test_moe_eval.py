@@ -29,6 +29,15 @@ def test_what_is_run_is_there(task):
     assert all(importlib.util.find_spec(module) for module in moe_tasks.TASKS[task])
 
 
+@pytest.mark.parametrize("task", moe_tasks.MODELLED)
+def test_what_is_modelled_alone_is_said(monkeypatch, task):
+    result, commands = called(monkeypatch, "test", "--device", "emulated", task=task)
+    assert result.exit_code == 2 and "is tested by python -m moe.check --format nvfp4" in result.output
+    monkeypatch.setattr(moe_tasks.torch.cuda, "is_available", lambda: True)
+    result, _ = called(monkeypatch, "benchmark", "--device", "cuda", task=task)
+    assert result.exit_code == 2 and f"{task} is modelled alone: --device emulated" in result.output and not commands
+
+
 def test_a_failure_is_the_exit_code(monkeypatch):
     assert called(monkeypatch, "test", "--device", "emulated", code=1)[0].exit_code == 1
 
@@ -109,6 +118,10 @@ def test_floors():
     args = {"m": (64, 0), "n": 4096, "k": 7168}
     assert moe_tasks.floors(args) == pytest.approx(
         {"bytes": (4096 * 7168 + 64 * (7168 + 2 * 4096)) / 7.26e6, "MMA": 2 * 64 * 4096 * 7168 / 4.486e9}, rel=1e-3
+    )
+    weights = 4096 * 7168 * 9 / 16
+    assert moe_tasks.floors(args, "nvfp4_grouped_gemm") == pytest.approx(
+        {"bytes": (weights + 64 * 2 * (7168 + 4096)) / 7.26e6, "MMA": 64 * 4096 * 7168 / 4.486e9}, rel=1e-3
     )
 
 
