@@ -140,7 +140,7 @@ SUBMISSIONS = (
     submission("gemv", _NAREG, "nvfp4_kernels/iteration_2/v0_2_tma.py"),
     submission("gemm", "jIab-b", "sub_tc2.py", explained="its tcgen05.alloc asks for 144 columns, which are to be a power of two (9.7.16.7.1)"),
     submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/sub_v8.py"),
-    submission("dual_gemm", _NAREG, "nvfp4_dual_gemm/sub_ptx_v2.py", sizes="m=256, n=128, k=256, l=1"),
+    submission("dual_gemm", _NAREG, "nvfp4_dual_gemm/sub_ptx_v2.py", sizes="m=256, n=128, k=256, l=1", explained="line 761: the second CTA of a pair adds 128 to the lane of its results, of which a CTA's tensor memory has 128 in all"),
     submission("gemv", _NAREG, "nvfp4_kernels/v4.py"),
     submission("gemv", "jIab-b", "kernel_thing/examples/7.py"),
     submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/v0.py"),
