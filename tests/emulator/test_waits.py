@@ -197,3 +197,19 @@ def test_try_wait_returns_when_its_time_limit_strikes():
 def test_asking_again_and_again_in_vain_is_a_hang():
     with pytest.raises(emulator.Hang, match="1 of 33 arrivals pending"):
         run((INIT + POLL).replace("COUNT", "33").replace("LIMIT", "100"), 64)
+
+
+def test_a_spin_behind_what_has_landed_is_a_hang():
+    ptx = """.version 8.8
+    .target sm_100a
+    .address_size 64
+    .visible .entry k(.param .b64 data) {
+    .reg .pred %p; .reg .b32 %r; .reg .b64 %d; .shared .align 16 .b8 tile[16]; .shared .align 8 .b64 bar;
+    ld.param.b64 %d, [data]; mbarrier.init.shared.b64 [bar], 1; fence.mbarrier_init.release.cluster;
+    mbarrier.arrive.expect_tx.shared.b64 _, [bar], 16;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [tile], [%d], 16, [bar];
+    WAIT: mbarrier.try_wait.parity.shared.b64 %p, [bar], 0; @!%p bra WAIT;
+    SPIN: ld.volatile.global.b32 %r, [%d]; setp.eq.u32 %p, %r, 0; @%p bra SPIN; ret; }
+    """
+    with pytest.raises(emulator.Hang, match="spins for ever"):
+        emulator.launch(ptx, "k", (1, 1, 1), 1, [np.zeros(4, np.uint32)])
