@@ -30,7 +30,8 @@ RUNS = [("ragged", 0), ("one expert has all", 0), ("ragged", 1), ("one expert ha
 RUNS += [("many tiles of a CTA", 0), ("many tiles of a CTA", 1), ("a single row, a single tile", 1), ("small", 0)]
 
 
-@pytest.mark.parametrize("name, config", all_but(RUNS[1:2], RUNS))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name, config", RUNS)
 def test_cases(fp4, name, config):
     assert fp4.run(fp4.W4A4_CASES[name], configs()[config]) <= fp4.BOUND
 
@@ -40,10 +41,11 @@ EDGES = ["m_indptr not monotone", "nan", "cut into many parts"]
 
 @pytest.mark.parametrize("name", all_but(EDGES[1:2], EDGES))
 def test_edges(fp4, name):
-    assert fp4.run(fp4.W4A4_CASES[name], configs()[0]) <= fp4.BOUND
+    assert fp4.run(fp4.W4A4_CASES[name], configs()[1]) <= fp4.BOUND  # which other tests use, too
 
 
-@pytest.mark.parametrize("schedule", all_but((3,), range(1, 21)))
+@pytest.mark.thorough
+@pytest.mark.parametrize("schedule", range(1, 21))
 def test_orders_of_events(fp4, schedule):
     name = ("the ring goes round", "cut into many parts", "many tiles of a CTA", "one expert has all")[schedule % 4]
     config = configs()[schedule // 4 % 2]
