@@ -153,15 +153,18 @@ def fp4_layer(result: dict) -> str:
 
 def fp4_modelled(result: dict) -> str:
     """Layers and grouped GEMMs on a B200, beside what is recorded of FP8's."""
-    layers = {x["T"]: x["us"]["whole"] for x in load("layer_b200")["rows"]}
+    stages = {x["T"]: x["us"] for x in load("layer_b200")["rows"]}
     gemms = {sizes_of(x): x["us"] for x in load("grouped_gemm_b200")["rows"]}
-    named = [(f"a layer, T = {x['T']}", x, x["us"]["whole"], layers[x["T"]]) for x in result["layers"]]
+    named = [(f"a layer, T = {x['T']}", x, x["us"]["whole"], stages[x["T"]]["whole"]) for x in result["layers"]]
+    both = [(x, [sum(of[name] for name in ("GEMM1", "GEMM2")) for of in (x["us"], stages[x["T"]])])
+            for x in result["layers"]]  # fmt: skip
+    named += [(f"its two GEMMs, T = {x['T']}", x, *us) for x, us in both]
     named += [
         (f"{x['experts']} x {x['m']}, N = {x['n']}, K = {x['k']}", x, x["us"], gemms[sizes_of(x)])
         for x in result["rows"]
     ]
     body = [
-        [name, f"{us:.1f}", interval(x), f"{fp8:.1f}", f"{us / fp8:.2f}", str(x["calls"])]
+        [name, f"{us:.1f}", "" if "GEMMs" in name else interval(x), f"{fp8:.1f}", f"{us / fp8:.2f}", str(x["calls"])]
         for name, x, us, fp8 in named
     ]
     return markdown(["problem", "NVFP4, modelled, us", "may be", "FP8, modelled, us", "NVFP4 / FP8", "calls"], body)
