@@ -101,11 +101,13 @@ def sleeper(folder: Path) -> str:
 
 
 def signals_when_begun(folder: Path, number: int) -> None:
-    """Sends this process a signal when that program has begun."""
+    """Sends this process a signal when that program has begun, and the main thread has nothing to do but wait for it: a
+    KeyboardInterrupt in a callback of the garbage collector's would be lost."""
 
     def send():
         while not (folder / "begun").exists():
             time.sleep(0.01)
+        time.sleep(0.2)
         os.kill(os.getpid(), number)
 
     threading.Thread(target=send, daemon=True).start()
