@@ -250,7 +250,8 @@ def test_help_and_mistakes_do_not_wait_for_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stderr.splitlines()[-1] == "False" and "No such option '--no" in done.stderr, done.stderr
-    assert options.TASKS == (*TASKS,) and options.MOE_TASKS == (*moe_tasks.TASKS, *moe_tasks.MODELLED)  # which it cannot import
+    of_moe = *moe_tasks.TASKS, *moe_tasks.MODELLED
+    assert (options.TASKS, options.MOE_TASKS) == ((*TASKS,), of_moe)  # which it cannot import
 
 
 def test_a_submission_may_be_named_without_its_option(honest):
