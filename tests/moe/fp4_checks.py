@@ -30,7 +30,7 @@ def configs():
 CASES = [("ragged", 0), ("one expert has all", 1), ("ragged", 2), ("ragged", 3), ("one expert has all", 4)]
 
 
-@pytest.mark.parametrize("name, config", all_but(CASES[:2], CASES))
+@pytest.mark.parametrize("name, config", all_but(CASES[:1], CASES))
 def test_cases(fp4, name, config):
     assert fp4.run(fp4.CASES[name], configs()["bf16"][config]) <= fp4.BOUND
 

@@ -14,10 +14,9 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     "checks, machine",
     [
+        ("experts router batched fp4 operator", "h200"),
         *((files, machine) for files in ("kernel", "layer") for machine in ("h200", "b200")),
-        ("experts router batched", "h200"),
         ("experts router batched w4a4", "b200"),
-        ("fp4 operator", "h200"),
     ],
 )
 def test_kernels(checks, machine, pytestconfig):

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.thorough import all_but
-
 ROOT = Path(__file__).parents[2]
 BEGINNING = """
 import torch
@@ -52,7 +50,8 @@ SCRIPTS = [("b200", GEMM, "a"), ("h200", LAYER, "routing_logits")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine, script, first", all_but(SCRIPTS[:1], SCRIPTS))
+@pytest.mark.thorough  # `make test` has a script of two ranks
+@pytest.mark.parametrize("machine, script, first", SCRIPTS)
 def test_a_script_with_cuda_tensors(machine, script, first, tmp_path):
     """A call computes what it should, and tensors that have stayed on the host are refused."""
     path = tmp_path / "script.py"

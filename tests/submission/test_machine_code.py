@@ -132,7 +132,7 @@ def check_ptx(ptx: str, groups: int, config: dict) -> None:
     [
         pytest.param(sys.executable, FIRST, id="pinned"),
         pytest.param(sys.executable, SHIPPED, id="all", marks=pytest.mark.thorough),
-        pytest.param(NEWEST, FIRST, id="newest", marks=pytest.mark.newest),
+        pytest.param(NEWEST, FIRST, id="newest", marks=[pytest.mark.newest, pytest.mark.thorough]),
     ],
 )
 def test_shipped_configs_do_not_spill(tmp_path, python, kernels):
