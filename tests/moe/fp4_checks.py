@@ -8,6 +8,7 @@ import torch
 
 import emulator
 from tests import quick_dsl
+from tests.moe.fp4_layer import GPT_OSS, drawn
 from tests.thorough import all_but
 
 
@@ -120,30 +121,12 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
 
 
 LAYER = {"hidden": 192, "intermediate": 192, "local": 4, "tokens": 6}
-GPT_OSS = {"limit": 7.0, "alpha": 1.702, "shift": 1.0}
 
 
 @pytest.fixture(scope="module")
 def layer(fp4):
     """The arguments of moe.experts on the CPU, packed NVFP4 weights among them, and these weights in float64."""
-    from moe.fp4_weights import pack_nvfp4
-    from moe.reference.grouped_gemm_fp4 import dequantised
-
-    h, i, e, tokens = LAYER.values()
-    g, arguments, exact = torch.Generator().manual_seed(2), {}, {}
-    for name, (n, k) in {"w13": (2 * i, h), "w2": (h, i)}.items():
-        b = torch.randint(0, 256, (e, n, k // 2), generator=g, dtype=torch.uint8)
-        scale = torch.randn(e, n, k // 16, generator=g).to(torch.float8_e4m3fn)
-        of_rows = torch.rand(e, 2, generator=g) if name == "w13" else torch.rand(e, generator=g)
-        exact[name] = dequantised(b, scale.double()) * of_rows.double().view(e, -1).repeat_interleave(
-            n // (of_rows.numel() // e), 1
-        )[:, :, None]  # fmt: skip
-        packed = pack_nvfp4(b, scale, weight_scale_2=of_rows)
-        arguments |= dict(zip((name, f"{name}_scale", f"{name}_global"), packed))
-    arguments["hidden"] = torch.randn(tokens, h, generator=g).bfloat16() / 16
-    arguments["topk_ids"] = torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(tokens)]).int()
-    arguments["topk_weights"] = torch.rand(tokens, 3, generator=g)
-    return arguments, exact
+    return drawn(**LAYER)
 
 
 def biases() -> dict[str, torch.Tensor]:
