@@ -5,7 +5,6 @@ takes from it says that the GPU is NVIDIA's, and nothing that is called here.
 """
 
 import json
-import sys
 import types
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from moe.measure.sglang_files import enter
 from moe.problem import BF16, E4M3, F32, I32
 
 BLOCK = 128
@@ -40,16 +40,7 @@ STUBS = {
 
 def load(folder: Path):
     """Return the module fused_moe_triton_kernels. ValueError if the folder has no SGLang."""
-    if not (folder / "sglang/kernels/ops/moe/fused_moe_triton_kernels.py").is_file():
-        raise ValueError(f"{folder} has no sglang/kernels/ops/moe/fused_moe_triton_kernels.py, as sglang's wheel has")
-    for name in PACKAGES:
-        package = types.ModuleType("sglang" + name)
-        package.__path__ = [str(folder.joinpath("sglang", *name.split(".")))]
-        sys.modules[package.__name__] = package
-    for name, contents in STUBS.items():
-        module = types.ModuleType(f"sglang.{name}")
-        vars(module).update(contents)
-        sys.modules[module.__name__] = module
+    enter(folder, "sglang/kernels/ops/moe/fused_moe_triton_kernels.py", PACKAGES, STUBS)
     from sglang.kernels.ops.moe import fused_moe_triton_kernels
 
     return fused_moe_triton_kernels

@@ -9,7 +9,6 @@ apache-tvm-ffi, msgspec, nvcc and ninja, and two minutes.
 """
 
 import functools
-import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import click
 import torch
 
+from moe.measure.sglang_files import enter
 from moe.problem import BF16, F32, I32
 
 BLOCKS = 8, 16, 32, 48, 64  # tokens of a block
@@ -25,19 +25,11 @@ PACKAGES = ("", ".kernels", ".kernels.ops", ".kernels.ops.moe", ".srt", ".srt.ut
 
 
 def load(folder: Path) -> Callable:
-    """Return moe_wna16_marlin_gemm. ValueError if the folder has no SGLang; ImportError for what it needs.
-
-    Its packages are entered without what their own __init__.py import.
-    """
-    if not (folder / "sglang/kernels/ops/moe/moe_wna16_marlin.py").is_file():
-        raise ValueError(f"{folder} has no sglang/kernels/ops/moe/moe_wna16_marlin.py, as sglang's 0.5.23 wheel has")
-    for name in PACKAGES:
-        module = types.ModuleType("sglang" + name)
-        module.__path__ = [str(folder.joinpath("sglang", *name.split(".")))]
-        sys.modules[module.__name__] = module
-    common = types.ModuleType("sglang.srt.utils.common")
-    common.is_cuda, common.get_cuda_version = lambda: True, lambda: tuple(map(int, torch.version.cuda.split(".")))
-    sys.modules[common.__name__] = common
+    """Return moe_wna16_marlin_gemm. ValueError if the folder has no SGLang; ImportError for what it needs."""
+    common = {
+        "is_cuda": lambda: True, "get_cuda_version": lambda: tuple(map(int, torch.version.cuda.split("."))),
+    }  # fmt: skip
+    enter(folder, "sglang/kernels/ops/moe/moe_wna16_marlin.py", PACKAGES, {"srt.utils.common": common})
     from sglang.kernels.ops.moe.moe_wna16_marlin import moe_wna16_marlin_gemm
 
     return moe_wna16_marlin_gemm
