@@ -98,7 +98,7 @@ class Plan:
         self.launcher = self.words = None
 
     def __call__(self, tensors: tuple, *more: int) -> None:
-        """Launch; ValueError unless the tensors are as they must be. more: what `launch` takes beside them."""
+        """Launch; ValueError unless the tensors are as they must be. more: addresses behind theirs."""
         a, a_scale, b, b_scale, m_indptr, out = tensors
         index = self.index
         try:  # the shape of a led here
@@ -124,9 +124,9 @@ class Plan:
                 made = launcher(self.device, self.choose(self.gpu.capability, total_m, experts, n, k))
                 self.words = made.words(made.grid, *self.sizes)
                 self.launcher = made  # last, as other threads look at it
-            self.launch(found, more)
+            self.launch((*found, *more) if more else found)
 
-    def launch(self, found: Sequence[int], more: tuple[int, ...]) -> None:
+    def launch(self, found: Sequence[int]) -> None:
         """Launch with the operands at these addresses."""
         self.launcher.launch(found, self.words)
 

@@ -154,9 +154,9 @@ def choose(dtype: torch.dtype, capability: tuple[int, int], *sizes: int):
 class W4a4Plan(Plan):
     """A call on Blackwell: a is quantised, to scratch memory, then multiplied."""
 
-    def launch(self, found: list[int], more: tuple[int, ...]) -> None:
-        """Launch with the operands at these addresses. more: that of a's input_scale."""
-        launch_w4a4(self.launcher, (*found, *more), self.words)
+    def launch(self, found: Sequence[int]) -> None:
+        """Launch with the operands at these addresses, and a's input_scale at the last one."""
+        launch_w4a4(self.launcher, found, self.words)
 
 
 def launch_w4a4(gemm: Launcher, addresses: Sequence[int], words: tuple[int, ...]) -> None:

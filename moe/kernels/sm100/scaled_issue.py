@@ -36,7 +36,7 @@ class ScaledMmaIssue:
         self.config, self.tmem = config, tmem
 
     @cute.jit
-    def __call__(self, cta: Cta, plan: Plan, iteration: Int32, warp: Int32):
+    def __call__(self, cta: Cta, plan: Plan, iteration: Int32, _warp: Int32):
         """Issue the MMAs of all work tiles from this iteration on."""
         config, blocks = self.config, self.config.block_n // BLOCK_N
         tcgen05_fence("after")
