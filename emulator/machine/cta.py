@@ -73,10 +73,19 @@ class Cluster:
 class RegisterPool:
     """Registers of a CTA that setmaxnreg.dec has given back. wanted: by the warp that came last to wait for some."""
 
-    __slots__ = ("free", "wanted")
+    __slots__ = ("free", "wanted", "waiters")
 
     def __init__(self):
         self.free = self.wanted = 0
+        self.waiters: list = []
+
+    def take(self, registers: int) -> None:
+        """Take some; with a negative number, give some back, and wake who waits for them."""
+        self.free -= registers
+        if registers < 0:
+            waiters, self.waiters = self.waiters, []
+            for group in waiters:
+                group.wake()
 
     def __str__(self):
         return f"{self.wanted} registers of its CTA's pool, which has {self.free}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-import sys
 from heapq import heappop, heappush
 from types import MethodType
 
@@ -13,10 +12,6 @@ CALM = 100  # turns without a change after which groups are looked at
 
 GARBAGE = 30_000  # objects: those of some hundred and fifty CTAs
 _collects = False  # inside of collecting()
-
-
-# A warp that waits for registers (setmaxnreg) runs others from within, a thousand of them in a large launch.
-sys.setrecursionlimit(max(sys.getrecursionlimit(), 30_000))
 
 
 class Engine:

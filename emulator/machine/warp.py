@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 
-from ..errors import EmulatorError, Fault, Hang, Unsupported
+from ..errors import EmulatorError, Fault, Unsupported
 from ..formats import alu
 from ..formats.lanes import as_array, elect, lane_mask, ranges
 from ..native import tiers
@@ -117,7 +117,10 @@ def warp_of(frame) -> Warp | None:
 WARPS = 32  # the most that a CTA has
 EARLY = {"uninitialized-read", "tmem-uninitialised"}  # faults of what came too early: the wait may have been wrong
 LATE = 3000  # ticks that a group lets pass before it loads what nothing has written
-PATIENCE = 256  # blocks that a group executes in a turn before it is looked at
+PATIENCE = 257  # blocks that a group executes before it is looked at: a prime, so that it is in each block of a loop
+AGAIN = 7  # such blocks of one that polls
+PHASES = 32  # states in which a group may have been when it was looked at, for it to be one that polls
+PAUSES = 500, 20_000  # ticks that a group which polls in vain lets pass, at first and at most
 
 
 def of_lanes(value, index: np.ndarray):
@@ -178,6 +181,7 @@ class Group(LaneGroup):
         "warp", "cta", "launch", "engine", "clock", "program", "lanes", "n", "lane_mask", "R", "given", "passes",
         "pc", "join", "t", "begun", "token", "carry", "specials", "waiting_for", "blocked_at", "awaited", "limit",
         "timed_out", "last_barrier", "owed", "fetching", "fetched", "loads_ready", "loads", "stores", "garbage",
+        "left", "polled", "pause",
     )  # fmt: skip
 
     def __init__(self, warp: Warp, lanes: np.ndarray, registers: list, pc: int, join: Join | None, time: float):
@@ -208,6 +212,9 @@ class Group(LaneGroup):
         self.loads: list = []  # tcgen05.ld results that wait for tcgen05.wait::ld
         self.stores: list = []
         self.garbage: Garbage | None = None  # while it holds what nothing has written
+        self.left = PATIENCE  # blocks until it is looked at
+        self.polled: set[int] = set()  # states in which it was then since it waited for anything
+        self.pause = 0  # ticks that it lets pass when it comes back to one
         warp.groups.append(self)
 
     # -- running -----------------------------------------------------------------------------------------------
@@ -234,8 +241,9 @@ class Group(LaneGroup):
         self.t = max(self.t, engine.now)
         if self.waiting_for is not None:
             self.clock.trace.wait(self, self.blocked_at, self.t)
-            self.waiting_for = None
-        pc, passed = self.pc, 0
+            self.waiting_for, self.left = None, PATIENCE
+            self.polled.clear()
+        pc, left = self.pc, self.left
         join = self.join.block if self.join else -9
         engine.turns += 1
         if engine.turns >= CALM and engine.spins(self):
@@ -257,15 +265,17 @@ class Group(LaneGroup):
                 self.pc = pc = following
                 if self.owed and costs[pc].needs:
                     self.t = self.clock.usable(self, costs[pc])
-                passed += 1
-                if passed == PATIENCE:  # nobody else has a turn to be asked
-                    passed = 0
-                    engine.turns += 1
+                left -= 1
+                if not left:
+                    left = self.put_off() if quantum else PATIENCE
+                    engine.turns += 1  # nobody else may have a turn to be asked
                     if engine.turns >= CALM and engine.spins(self):
                         raise self.launch.livelock()
                     if self.t > engine.until:
+                        self.left = left
                         return engine.at(self.t, self.run)
                 if heap and self.t > heap[0][0] + quantum:
+                    self.left = left
                     engine.at(self.t, self.run)
                     return None
         except EmulatorError as e:
@@ -288,6 +298,23 @@ class Group(LaneGroup):
         else:
             assert following == SPLIT
         return None
+
+    def put_off(self) -> int:
+        """Let time pass, each time twice as much, if the lanes are in a state again in which they were: they poll.
+
+        Else a launch in which many poll would give its turns to these instead of to those for whom they wait. Returns
+        after how many blocks to ask again.
+        """
+        state = self.state()
+        if state in self.polled:
+            self.t += self.pause
+            self.pause = min(2 * self.pause, PAUSES[1])
+            return AGAIN
+        if not self.polled or len(self.polled) == PHASES:
+            self.polled.clear()
+            self.pause = PAUSES[0]
+        self.polled.add(state)
+        return PATIENCE if self.pause == PAUSES[0] else AGAIN
 
     def block(self, pc: int):
         """The function of a block: as it is compiled so far, or that which follows the garbage in its registers."""
@@ -605,24 +632,22 @@ class Group(LaneGroup):
         self.token = None
         return True
 
-    def set_max_registers(self, what: str, count: int):
+    def set_max_registers(self, what: str, count: int) -> bool:
         """setmaxnreg (9.7.19.5): dec gives registers to the CTA's pool, inc waits until that has enough."""
         if count % 8 or not 24 <= count <= 256:
             raise Fault("setmaxnreg", f"register count {count}: must be a multiple of 8 from 24 to 256")
         pool, more = self.cta.register_pool, count - (self.warp.registers or count)
         if not self.launch.checks:
-            return
+            return True
         if more * (1 if what == "dec" else -1) > 0:
             message = f"setmaxnreg.{what} to {count} by a warp that has {self.warp.registers}"
             raise Fault("setmaxnreg", message)
-        while 32 * more > pool.free:  # it does not end a block, as the model's figures are of these
-            pool.wanted, self.waiting_for, heap = 32 * more, pool, self.engine.heap
-            if len(heap) <= self.engine.limits:
-                raise Hang("\n".join(self.launch.owner.waiting(self.launch)))
-            self.engine.step()
-        self.waiting_for = None
-        pool.free -= 32 * more
+        if 32 * more > pool.free:
+            pool.wanted = 32 * more
+            return self.wait_on(pool)
+        pool.take(32 * more)
         self.warp.registers = self.warp.registers and count
+        return True
 
     # -- values ------------------------------------------------------------------------------------------------
     def special(self, name: str):

@@ -37,12 +37,13 @@ def waiting(program: Program) -> Program:
     which of a block's instructions fetch."""
     found = _waiting.get(program)
     if found is None:
-        uses = _follow(program, LATE)[1]
-        fetches = {n for n, kind in enumerate(classes_of(program)) if kind in LATE}
-        found = program
+        of = program.kernel, program.name, program.machine_code, True
+        handlers = map(lookup, program.kernel.instrs)
+        found = Program(*of) if any(h and h.waits_untimed for h in handlers) else program
+        uses = _follow(found, LATE)[1]
         if uses:
-            leaders = frozenset(uses.difference(program.start))
-            found = Program(program.kernel, program.name, program.machine_code, leaders, frozenset(fetches))
+            fetches = {n for n, kind in enumerate(classes_of(program)) if kind in LATE}
+            found = Program(*of, frozenset(uses.difference(found.start)), frozenset(fetches))
         _waiting[program] = found
     return found
 

@@ -36,12 +36,13 @@ class Program:
 
     def __init__(
         self, kernel: Kernel, name: str = "ptx", machine_code: bytes | None = None,
-        leaders: frozenset[int] = frozenset(), fetches: frozenset[int] = frozenset(),
+        timed: bool = False, leaders: frozenset[int] = frozenset(), fetches: frozenset[int] = frozenset(),
     ):  # fmt: skip
-        """machine_code: the cubin that ptxas made of the module, where there is one. leaders: numbers of instructions
-        that begin a block, too; fetches: of those that a group is told of (`g.fetching`) before it executes them."""
+        """machine_code: the cubin that ptxas made of the module, where there is one. timed: for a timed run. leaders:
+        numbers of instructions that begin a block, too; fetches: of those that a group is told of (`g.fetching`) before
+        it executes them."""
         self.kernel, self.name, self.machine_code = kernel, name, machine_code
-        self.leaders, self.fetches = leaders, fetches
+        self.timed, self.leaders, self.fetches = timed, leaders, fetches
         self.initial_registers = functools.lru_cache(maxsize=4)(self.initial_registers)
         self.source_name = f"<{name}>"
         self.split_blocks()
@@ -66,7 +67,8 @@ class Program:
                     leaders.add(i)  # a clock is read when what comes before has been issued
             if (handler := lookup(instr)) is None:
                 continue
-            if handler.blocking or handler.starts_block or handler.in_place:
+            waits = handler.blocking or handler.waits_untimed and not self.timed
+            if waits or handler.starts_block or handler.in_place:
                 leaders.add(i)
             if handler.ends_block or handler.in_place:
                 leaders.add(i + 1)

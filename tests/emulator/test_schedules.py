@@ -39,20 +39,24 @@ def test_a_schedule_is_what_its_number_says():
 
 
 # The first warp of device 0 polls until device 1 has raised [flag], or so many nanoseconds have passed, and says how
-# many did; the two warps of device 1 meet four times before that.
+# many did, and how often it looked; the two warps of device 1 meet four times before that.
 POLL = """.version 8.8
 .target sm_100a
 .address_size 64
-.visible .entry poll(.param .u64 flag, .param .u64 waited, .param .u64 most) {
-  .reg .b64 %flag, %waited, %most, %begin, %now;
-  .reg .b32 %seen;
+.visible .entry poll(.param .u64 flag, .param .u64 waited, .param .u64 looks, .param .u64 most) {
+  .reg .b64 %flag, %waited, %looks, %most, %begin, %now;
+  .reg .b32 %seen, %looked;
   .reg .pred %p;
   ld.param.u64 %flag, [flag];
   ld.param.u64 %waited, [waited];
+  ld.param.u64 %looks, [looks];
   ld.param.u64 %most, [most];
   mov.u64 %begin, %globaltimer;
 WAIT:
   ld.acquire.sys.global.u32 %seen, [%flag];
+  ld.global.u32 %looked, [%looks];
+  add.u32 %looked, %looked, 1;
+  st.global.u32 [%looks], %looked;
   mov.u64 %now, %globaltimer;
   sub.u64 %now, %now, %begin;
   setp.ge.u64 %p, %now, %most;
@@ -80,14 +84,18 @@ AGAIN:
   ret;
 }"""
 ROUND = 40_000  # ticks in which two warps meet, however far behind one of them is
+LOOKS = 1500  # of a poll: eight turns' at first, then a turn's for each pause, which is longer each time
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_who_polls_keeps_nobody_from_going_on(seed):
-    """Each warp that can go on does so within a bound of time, whoever polls beside it, under every schedule."""
-    flag, waited = np.zeros(1, np.uint32), np.zeros(1, np.uint64)
+    """Each warp that can go on does so within a bound of time, whoever polls beside it, under every schedule; a poll
+    looks seldom while nothing changes."""
+    flag, waited, looks = np.zeros(1, np.uint32), np.zeros(1, np.uint64), np.zeros(1, np.uint32)
     with emulator.DEVICE.as_node(2), emulator.session(schedule=seed):
-        emulator.launch(POLL, "poll", 1, 1, [flag, waited, 1 << 20], device=0)
+        emulator.launch(POLL, "poll", 1, 1, [flag, waited, looks, 1 << 20], device=0)
         emulator.launch(POLL, "work", 1, 64, [flag], device=1)
         emulator.synchronize()
+    print(waited, looks)
     assert 0 < waited[0] < 4 * ROUND + 20_000  # and the launch's latency
+    assert 0 < looks[0] < LOOKS

@@ -75,11 +75,11 @@ def _nothing(w, i, m):
     m.take("mask")
 
 
-@op("setmaxnreg", cost="alu", dst=0)
+@op("setmaxnreg", cost="alu", dst=0, waits_untimed=True)
 def _setmaxnreg(w, i, m):
     what = m.one_of("inc", "dec")
     m.drop("sync", "aligned", "u32")
-    w.call(f"g.set_max_registers({what!r}, {i.operands[0].value})")
+    w.wait_unless(f"g.set_max_registers({what!r}, {i.operands[0].value})")
 
 
 @op("griddepcontrol.wait", cost="branch", dst=0, blocking=True, collective=True)

@@ -49,6 +49,8 @@ class Handler:
     dst: int | Callable[[Instr], int] = 1
     blocking: bool = False
     """It may have to wait, and so starts a block."""
+    waits_untimed: bool = False
+    """It may have to wait, but not in a timed run, where it starts no block."""
     limited: bool = False
     """It waits no longer than a time limit says."""
     collective: bool = False
