@@ -604,10 +604,14 @@ class GroupGemm:
                             prefetch_line(line + step * (TILE_K // 2))
 
     def barriers_ready(self) -> None:
-        """Wait until all warps of the cluster have prepared barriers and tensor memory."""
+        """Wait until all warps of the cluster have prepared their barriers."""
         cute.arch.sync_threads()
         cute.arch.cluster_arrive_relaxed()
         cute.arch.cluster_wait()
+
+    def tmem_ready(self) -> None:
+        """Wait, as MMA or epilogue warp, until this CTA has its tensor memory."""
+        cute.arch.barrier(barrier_id=1, number_of_threads=32 * (self.config.epilogue_warps + 1))
 
     @cute.kernel
     def kernel(self, tensormaps: tuple, words: WordArray):
@@ -653,11 +657,11 @@ class GroupGemm:
                     mbarrier_init(header + ACC_EMPTY + 8 * i, PAIR * config.epilogue_warps)
                 mbarrier_init(header + ACC_READ, PAIR * config.epilogue_warps)
                 cute.arch.mbarrier_init_fence()
-            tmem_alloc(header + TMEM_SLOT)
+            self.barriers_ready()
+            tmem_alloc(header + TMEM_SLOT)  # after that: where the whole chip allocates it takes as long as a load
             tmem_relinquish()
             tcgen05_fence_before()
-            self.barriers_ready()
-            tcgen05_fence_after()
+            self.tmem_ready()
             if rank == 0:
                 tmem = load_shared(header + TMEM_SLOT)
                 with cute.arch.elect_one():
@@ -676,6 +680,7 @@ class GroupGemm:
                     mbarrier_init(header + EMPTY + 8 * i, config.sharers)  # the commits of the MMA warps
                 cute.arch.mbarrier_init_fence()
             self.barriers_ready()
+            self.tmem_ready()
             tcgen05_fence_after()
             self.store(cta, load_shared(header + TMEM_SLOT), warp, lane)
 
@@ -716,7 +721,7 @@ class GroupGemm:
     def multiply(self, cta: Cta, tmem: Int32):
         """As the leader's MMA warp, copy scales to tensor memory and multiply into one of two accumulators."""
         sfw_cols, sft_cols = tmem + ACC_COLS, tmem + ACC_COLS + 16
-        place, slot, acc = cta.start, PipelineState(Int32(0), Int32(0)), PipelineState(Int32(0), Int32(1))
+        place, slot, acc = cta.start, PipelineState(Int32(0), Int32(0)), PipelineState(Int32(0), Int32(0))
         previous = Int32(0)
         # Descriptors of the first stage; the address is the lowest field, in units of 16 bytes
         operands = (0, K_MAJOR), (cta.tokens, K_MAJOR), (cta.weight_scales, self.weight_scales_matrix)
@@ -779,6 +784,9 @@ class GroupGemm:
         store_at = cta.ring + cta.stages * cta.stage_bytes + warp * (config.store_boxes * self.store_box)
         matrix_at, policy = self.matrix_at(lane), CACHE_POLICY[config.store_policy]
         place, acc, store_box = cta.start, PipelineState(Int32(0), Int32(0)), Int32(0)
+        if lane == 0:  # the pair's tensor memory is there, and its accumulators are empty
+            for i in range_constexpr(2):
+                mbarrier_arrive(cta.leader + ACC_EMPTY + 8 * i)
         while place.at < place.end:
             tile = self.tile_at(cta, place)
             token, place = tile.token, tile.next
