@@ -76,6 +76,7 @@ class Config:
     gran: int = 128  # schedule unit in weight rows, and their smallest TMA box: 128, 64 or 32
     tokens: int = 256  # widest token tile, the N of the MMA: one of TOKEN_TILES
     token_cost: int = 100  # what loading a token costs the schedule, in percent of a weight row
+    waves: int = 1  # how often each cluster gets a range of tiles, if several groups with the most tokens first
     token_box: int = 16  # token rows of the smallest TMA box; the tokens of a tile are rounded up to it
     stages: int = 0  # ring depth; 0 = as many as fit the shared memory
     store_boxes: int = 1  # shared memory boxes per epilogue warp
@@ -90,7 +91,7 @@ class Config:
     def __post_init__(self):
         assert self.gran in (32, 64, TILE_M) and (self.sharers == 1 or (self.sharers, self.gran) == (2, TILE_M))
         assert self.tokens in TOKEN_TILES and self.token_box in (16, 32, 64, 128)
-        assert self.epilogue_warps in (4, 8) and self.store_boxes in (1, 2)
+        assert self.epilogue_warps in (4, 8) and self.store_boxes in (1, 2) and self.waves in range(1, 7)
         assert self.stages <= MAX_STAGES and self.sms % self.cluster == 0
         assert {self.weight_policy, self.token_policy, self.store_policy} <= set(CACHE_POLICY)
 
@@ -117,21 +118,22 @@ def candidates(first: Config, changes: Iterable[dict]) -> tuple[Config, ...]:
 
 DEFAULT = Config(gran=32)
 TUNED = Config(token_cost=0, store_boxes=2)
+EIGHT_WARPS = replace(TUNED, epilogue_warps=8)
 WEIGHTS_FIRST = {"weight_policy": FIRST, "token_policy": LAST, "store_policy": NORMAL}  # to leave the L2
 NO_POLICY = dict.fromkeys(WEIGHTS_FIRST, NORMAL)
 
 # (M of each group), N, K of a benchmark case -> its Configs, the best guess first: the first call finds out which is
-# fastest ("tuning" below). Every other problem runs on DEFAULT. The timing model chose tiles and cuts of first guesses:
-# few parts of 128-row tiles, which take the tensor core as long as whole ones, and narrow token tiles where that fills
-# the SMs. Their other entries an H200 chose (silicon/entry/h200_loads.py). The changes are where the two disagree.
+# fastest ("tuning" below). Every other problem runs on DEFAULT. The timing model chose tiles and schedules of first
+# guesses: whole tiles of 128 rows, since parts take the tensor core as long, and narrow token tiles where that fills
+# the SMs. An H200 chose all else (silicon/entry/h200_loads.py). The changes are where the two disagree.
 CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
     ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): candidates(
-        replace(TUNED, token_box=32, epilogue_warps=8, prefetch=2, token_policy=NORMAL, store_policy=LAST),
-        [{"prefetch": 0}, WEIGHTS_FIRST, {"epilogue_warps": 4}, {"stages": 4}],
+        replace(EIGHT_WARPS, waves=2, sms=128, token_box=32, prefetch=2, token_policy=NORMAL, store_policy=LAST),
+        [{"prefetch": 0}, WEIGHTS_FIRST, {"waves": 1, "sms": 148}, {"stages": 4}],
     ),
     ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): candidates(
-        replace(TUNED, gran=64, token_cost=50, prefetch=2, weight_policy=NORMAL),
-        [{"prefetch": 0}, {"prefetch": 6}, {"weight_policy": FIRST}, {"gran": TILE_M, "token_cost": 0}],
+        replace(TUNED, waves=4, prefetch=2, weight_policy=NORMAL),
+        [{"prefetch": 0}, {"prefetch": 6}, {"weight_policy": FIRST}, {"waves": 1, "gran": 64, "token_cost": 50}],
     ),
     ((192, 320), 3072, 4096): candidates(
         replace(TUNED, sharers=2, tokens=96, prefetch=3, sms=144, **NO_POLICY | {"store_policy": LAST}),
@@ -186,9 +188,7 @@ mbarrier_arrive = partial(ptx, "mbarrier.arrive.shared::cluster.b64 _, [$0];", "
 # 9.7.13.15.16 until the phase of this parity is complete; a fresh barrier passes parity 1: barrier, parity
 TRY_WAIT = """{ .reg .pred p;
         WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;
-        @p bra DONE;
-        bra WAIT;
-        DONE: }"""
+        @p bra DONE; bra WAIT; DONE: }"""
 mbarrier_wait = partial(ptx, TRY_WAIT, "r,r")
 wait_for_previous_kernel = partial(ptx, "griddepcontrol.wait;")  # 9.7.13.13: until it has ended and written
 
@@ -239,9 +239,10 @@ def tma_load(to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, co
     ptx(text, "r,l,r,l" + ",r" * n + ",h" * multicast, *operands, condition=condition)
 
 
-def select(condition, x, y) -> Int32:
+def select(condition, x, y) -> Int32 | Int64:
     """Return x if condition else y, without a branch."""
-    return Int32(arith.select(condition.ir_value(), Int32(x).ir_value(), Int32(y).ir_value()))
+    dtype = Int64 if isinstance(x, Int64) else Int32
+    return dtype(arith.select(condition.ir_value(), dtype(x).ir_value(), dtype(y).ir_value()))
 
 
 def minimum(x, y) -> int | Int32:
@@ -298,6 +299,16 @@ def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) 
     starts = list(dict.fromkeys(starts))
     ranges = zip(starts, starts[1:] + [(segments[-1][0] >> 48) + 1 << 48])
     return sorted(ranges, key=lambda x: (x[0] >> 48, x[0] & 0xFFFFFF))
+
+
+def deal(ranges: list, clusters: int) -> list[tuple]:
+    """Deal ranges, the costliest first, to at most so many clusters, back and forth; some get one more of the last."""
+    each, more = divmod(len(ranges), clusters)
+    if more:
+        rest = len(ranges) - more * (each + 1)
+        return deal(ranges[rest:], more) + deal(ranges[:rest], clusters - more)
+    turns = [ranges[i * clusters :][:clusters] for i in range(each)]
+    return [*zip(*(turn[::-1] if i % 2 else turn for i, turn in enumerate(turns)))]
 
 
 # ----------------------------------------------------------------------------------------------------------- tensormaps
@@ -365,14 +376,21 @@ class PipelineState(NamedTuple):
         return PipelineState(phase=select(wraps, self.phase ^ 1, self.phase), index=select(wraps, 0, self.index + 1))
 
 
+class Place(NamedTuple):
+    """Where a warp is in the ranges of its cluster; at the end of the last one `at` is not less than `end`."""
+
+    at: Int64  # position of a tile
+    end: Int64  # of the range
+    range: Int32  # word that the range begins with
+
+
 class Cta(NamedTuple):
     """Holds what the warps of a CTA share: its part of the work, and addresses in shared memory."""
 
     params: Int64  # kernel parameters
     rank: Int32  # in the pair, whose leader is 0
     sharer: Int32  # which pair of the cluster
-    start: Int64  # the range of the cluster
-    end: Int64
+    start: Place  # of the cluster
     stages: Int32
     ring: Int32  # [stages, stage_bytes]; a stage has weights [128, 256] and, at these offsets,
     tokens: Int32  # [tokens of this CTA, 256]
@@ -393,7 +411,7 @@ class Tile(NamedTuple):
     rows: Int32  # at most to the next multiple of 128
     m: Int32
     k: Int32
-    next: Int64  # position of the tile after it
+    next: Place  # the tile after it
 
 
 class Box(NamedTuple):
@@ -418,8 +436,9 @@ class GroupGemm:
     They come in an array of 64-bit words in host memory, which is also the last kernel parameter:
       5 a group   addresses of A, B, C, SFA, SFB
       2 a group   M | N << 32, K | tokens per tile << 32
-      4           CTAs in the grid, bytes of shared memory, stages | groups << 32, bytes of tokens per stage
-      the rest    positions at which each cluster starts and ends
+      3           CTAs in the grid, bytes of shared memory, groups
+      the rest    of each cluster: stages | bytes of tokens per stage << 32, the positions at which its ranges start
+                  and end, and two zeros after several ranges
     `DualGemm` replaces the members from here to `stage_layout`, `tma_atoms`, `rows_per_cta`, `weight_row`,
     `weight_boxes`, `matrix_at`, `low_lanes` and `output_matrices`.
     """
@@ -437,10 +456,10 @@ class GroupGemm:
         self.scales_operand = self.tokens_operand + len(config.token_boxes)
         self.operands = self.scales_operand + self.operands_after_tokens
         self.store_bytes = config.epilogue_warps * config.store_boxes * self.store_box
-        self.sizes = self.addresses * groups
-        self.scalars = self.sizes + 2 * groups
-        self.starts = self.scalars + 4
-        self.words = self.starts + 2 * (config.sms // config.cluster)
+        self.sizes, self.scalars = self.addresses * groups, (self.addresses + 2) * groups
+        self.clusters = self.scalars + 3
+        self.of_cluster = 1 + 2 * config.waves + 2 * (config.waves > 1)
+        self.words = self.clusters + self.of_cluster * (config.sms // config.cluster)
         # Warp roles: epilogue warps, MMA warp, weight warp, token warp
         self.mma_warp, self.weight_warp, self.token_warp = (config.epilogue_warps + i for i in range(3))
         self.threads = 32 * (config.epilogue_warps + 3)
@@ -489,13 +508,14 @@ class GroupGemm:
         """Return the address of a word."""
         return params + Int64(self.operands * self.groups * 128 + Int32(index) * 8)
 
-    def tile_at(self, cta: Cta, position: Int64) -> Tile:
-        """Return the tile at a position of the CTA's range."""
+    def tile_at(self, cta: Cta, place: Place) -> Tile:
+        """Return the tile at a place."""
+        position, end, word = place
         group, token, row = Int32(position >> 48), Int32(position >> 24) & 0xFFFFFF, Int32(position) & 0xFFFFFF
         size = self.word(cta.params, self.sizes + 2 * group)
         m, n, k, width = [load_param(size + 4 * i) for i in range(4)]
         limit = self.rows_per_cta(n)
-        limit = select(position >> 24 == cta.end >> 24, Int32(cta.end) & 0xFFFFFF, limit)
+        limit = select(position >> 24 == end >> 24, Int32(end) & 0xFFFFFF, limit)
         rows = minimum(limit - row, TILE_M - (row & 127))
         following_token = token + width * self.config.sharers
         more_rows, more_tokens = row + rows < limit, following_token < m
@@ -503,12 +523,17 @@ class GroupGemm:
         next_token = select(more_rows, token, select(more_tokens, following_token, 0))
         next_row = select(more_rows, row + rows, 0)
         following = Int64(next_group) << 48 | Int64(next_token) << 24 | Int64(next_row)
+        if const_expr(self.config.waves > 1):
+            ended = (following >= end) & (position < end)
+            word = select(ended, word + 2, word)
+            start, end = [load_param_64(self.word(cta.params, word + i)) for i in range(2)]
+            following = select(ended, start, following)
         if const_expr(self.config.sharers == 2):
             token = token + cta.sharer * width
         tokens = (minimum(width, m - token) + 31) & -32
         if const_expr(self.config.sharers == 2):
             tokens = select(tokens > 0, tokens, 32)
-        return Tile(group, token, tokens, row, rows, m, k, following)
+        return Tile(group, token, tokens, row, rows, m, k, Place(following, end, word))
 
     @staticmethod
     def rows_per_cta(n: int | Int32) -> int | Int32:
@@ -566,7 +591,7 @@ class GroupGemm:
     def prefetch_weights(self, params: Int64, warp: Int32, lane: Int32):
         """Prefetch the first stages of this CTA's share of the weights' rows to L2: every line is asked for once."""
         block, grid = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
-        groups = load_param(self.word(params, self.scalars + 2) + 4)
+        groups = load_param(self.word(params, self.scalars + 2))
         for g in cutlass.range(warp, groups, self.config.epilogue_warps, unroll=1):
             size = self.word(params, self.sizes + 2 * g)
             n, k = load_param(size + 4), load_param(size + 8)
@@ -579,34 +604,35 @@ class GroupGemm:
                             prefetch_line(line + step * (TILE_K // 2))
 
     def barriers_ready(self) -> None:
-        """Wait until all warps of the cluster have prepared barriers and tensor memory."""
+        """Wait until all warps of the cluster have prepared their barriers."""
         cute.arch.sync_threads()
         cute.arch.cluster_arrive_relaxed()
         cute.arch.cluster_wait()
+
+    def tmem_ready(self) -> None:
+        """Wait, as MMA or epilogue warp, until this CTA has its tensor memory."""
+        cute.arch.barrier(barrier_id=1, number_of_threads=32 * (self.config.epilogue_warps + 1))
 
     @cute.kernel
     def kernel(self, tensormaps: tuple, words: WordArray):
         """Run the warp roles of a CTA; the parameters are read where `tensormap` and `word` say that they lie."""
         config = self.config
-        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        lane = cute.arch.lane_idx()
+        warp, lane = cute.arch.make_warp_uniform(cute.arch.warp_idx()), cute.arch.lane_idx()
         block, _, _ = cute.arch.block_idx()
-        rank = block & (PAIR - 1)
-        sharer = (block & (config.cluster - 1)) // PAIR
+        rank, sharer = block & (PAIR - 1), (block & (config.cluster - 1)) // PAIR
 
         # Schedule: the parameters begin with the first tensormap, and have the range of this cluster
         pointer = cute_ir.PtrType.get(nvgpu_ir.TmaDescriptorTiledType.get(), cute.AddressSpace.generic, 64)
         first = nvgpu_ir.atom_make_exec_tma(tensormaps[0]._trait.value)
         params = Int64(nvgpu_ir.get_tma_desc_addr(pointer, first).toint())
-        stages = load_param(self.word(params, self.scalars + 2))
-        token_bytes = load_param(self.word(params, self.scalars + 3))
-        at = self.word(params, self.starts + 2 * (block // config.cluster))
-        start, end = load_param_64(at), load_param_64(at + 8)
+        word = self.clusters + self.of_cluster * (block // config.cluster)
+        stages, token_bytes = [load_param(self.word(params, word) + 4 * i) for i in range(2)]
+        start = Place(*[load_param_64(self.word(params, word + i)) for i in (1, 2)], word + 1)
 
         # Shared memory: header | stages x [weights | tokens | weight scales | token scales] | store boxes
         header = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
         stage, leader = self.stage_layout(token_bytes), map_shared(header, sharer * PAIR)
-        cta = Cta(params, rank, sharer, start, end, stages, header + SMEM_HEADER, *stage, header, leader)
+        cta = Cta(params, rank, sharer, start, stages, header + SMEM_HEADER, *stage, header, leader)
 
         # Barriers: ── who arrives ── barrier ──► who waits. Where CTAs of a pair share one it is the leader's.
         #   weight warp ─┐     full [stages]                  acc_full [2]
@@ -631,11 +657,11 @@ class GroupGemm:
                     mbarrier_init(header + ACC_EMPTY + 8 * i, PAIR * config.epilogue_warps)
                 mbarrier_init(header + ACC_READ, PAIR * config.epilogue_warps)
                 cute.arch.mbarrier_init_fence()
-            tmem_alloc(header + TMEM_SLOT)
+            self.barriers_ready()
+            tmem_alloc(header + TMEM_SLOT)  # after that: where the whole chip allocates it takes as long as a load
             tmem_relinquish()
             tcgen05_fence_before()
-            self.barriers_ready()
-            tcgen05_fence_after()
+            self.tmem_ready()
             if rank == 0:
                 tmem = load_shared(header + TMEM_SLOT)
                 with cute.arch.elect_one():
@@ -654,20 +680,21 @@ class GroupGemm:
                     mbarrier_init(header + EMPTY + 8 * i, config.sharers)  # the commits of the MMA warps
                 cute.arch.mbarrier_init_fence()
             self.barriers_ready()
+            self.tmem_ready()
             tcgen05_fence_after()
             self.store(cta, load_shared(header + TMEM_SLOT), warp, lane)
 
     @cute.jit
     def load(self, cta: Cta, boxes_of: Callable, policy: str, is_last: bool):
         """As the weight or token warp, load the ring. The last of the two lets the next kernel start."""
-        at, tile = cta.start, self.tile_at(cta, cta.start)
+        place, tile = cta.start, self.tile_at(cta, cta.start)
         with cute.arch.elect_one():
             for box in boxes_of(cta, tile):
                 tensormap_prefetch(box.tensormap)
         self.barriers_ready()
         with cute.arch.elect_one():
             slot, first = PipelineState(Int32(0), Int32(1)), Int32(1)  # a fresh barrier passes parity 1
-            while at < cta.end:
+            while place.at < place.end:
                 boxes = boxes_of(cta, tile)
                 size = sum(box.condition * (box.size * PAIR * (1 if box.mask is None else 2)) for box in boxes)
                 for step in cutlass.range((tile.k + TILE_K - 1) >> 8, unroll=1):
@@ -684,8 +711,8 @@ class GroupGemm:
                 if const_expr(self.config.pdl and is_last):  # earlier takes L2 and time from these loads
                     cute.arch.griddepcontrol_launch_dependents()
                 ptx("", "")  # without an instruction between the two loops' ends LLVM unrolls the inner one
-                at = tile.next
-                tile = self.tile_at(cta, at)
+                place = tile.next
+                tile = self.tile_at(cta, place)
             for _ in cutlass.range(cta.stages, unroll=1):  # the last commits, before the CTA may end
                 mbarrier_wait(cta.header + EMPTY + 8 * slot.index, slot.phase)
                 slot = slot.advance(cta.stages)
@@ -694,16 +721,15 @@ class GroupGemm:
     def multiply(self, cta: Cta, tmem: Int32):
         """As the leader's MMA warp, copy scales to tensor memory and multiply into one of two accumulators."""
         sfw_cols, sft_cols = tmem + ACC_COLS, tmem + ACC_COLS + 16
-        at, slot, acc = cta.start, PipelineState(Int32(0), Int32(0)), PipelineState(Int32(0), Int32(1))
+        place, slot, acc = cta.start, PipelineState(Int32(0), Int32(0)), PipelineState(Int32(0), Int32(0))
         previous = Int32(0)
         # Descriptors of the first stage; the address is the lowest field, in units of 16 bytes
-        first_weights = Int64(cta.ring >> 4) | Int64(K_MAJOR)
-        first_tokens = Int64((cta.ring + cta.tokens) >> 4) | Int64(K_MAJOR)
-        first_weight_scales = Int64((cta.ring + cta.weight_scales) >> 4) | Int64(self.weight_scales_matrix)
-        first_token_scales = Int64((cta.ring + cta.token_scales) >> 4) | Int64(SF_MATRIX)
-        while at < cta.end:
-            tile = self.tile_at(cta, at)
-            tokens, k, at = tile.tokens, tile.k, tile.next
+        operands = (0, K_MAJOR), (cta.tokens, K_MAJOR), (cta.weight_scales, self.weight_scales_matrix)
+        operands += ((cta.token_scales, SF_MATRIX),)
+        firsts = [Int64((cta.ring + offset) >> 4) | Int64(matrix) for offset, matrix in operands]
+        while place.at < place.end:
+            tile = self.tile_at(cta, place)
+            tokens, k, place = tile.tokens, tile.k, tile.next
             idesc = Int32(MXF4NVF4) | tokens >> 3 << 17
             d = tmem + acc.index * (ACC_COLS - tokens)  # [256, tokens], in the first columns or in the last
             token_shift = (tile.token & 127) >> 5
@@ -715,8 +741,7 @@ class GroupGemm:
             tcgen05_fence_after()
             for step in cutlass.range((k + TILE_K - 1) >> 8, unroll=1):
                 stage = Int64(slot.index * (cta.stage_bytes >> 4))
-                weights, weight_scales = first_weights + stage, first_weight_scales + stage
-                tokens_at, token_scales = first_tokens + stage, first_token_scales + stage
+                weights, tokens_at, weight_scales, token_scales = [first + stage for first in firsts]
                 mbarrier_wait(cta.header + FULL + 8 * slot.index, slot.phase)
                 tcgen05_fence_after()
                 for j in range_constexpr(TILE_K // MMA_K):
@@ -758,10 +783,13 @@ class GroupGemm:
         quarter, half = warp & 3, warp >> 2  # of the lanes, of the columns
         store_at = cta.ring + cta.stages * cta.stage_bytes + warp * (config.store_boxes * self.store_box)
         matrix_at, policy = self.matrix_at(lane), CACHE_POLICY[config.store_policy]
-        at, acc, store_box = cta.start, PipelineState(Int32(0), Int32(0)), Int32(0)
-        while at < cta.end:
-            tile = self.tile_at(cta, at)
-            token, at = tile.token, tile.next
+        place, acc, store_box = cta.start, PipelineState(Int32(0), Int32(0)), Int32(0)
+        if lane == 0:  # the pair's tensor memory is there, and its accumulators are empty
+            for i in range_constexpr(2):
+                mbarrier_arrive(cta.leader + ACC_EMPTY + 8 * i)
+        while place.at < place.end:
+            tile = self.tile_at(cta, place)
+            token, place = tile.token, tile.next
             first, row = tile.row & 127, self.weight_row((tile.row & -128) + quarter * 32, cta.rank)
             low_lanes = self.low_lanes(cta, tile)
             tokens = minimum(tile.tokens, tile.m - token)
@@ -841,12 +869,8 @@ class Operands:
         for (name, wanted), t in zip(self.operands.items(), tensors):
             matters = [size > 1 and t.numel() > 0 for size in t.shape]  # which strides
             strides = [(*itertools.compress(x.stride(), matters),) for x in (t, wanted)]
-            for what, has, must in (
-                ("type", t.dtype, wanted.dtype),
-                ("device", t.device, device),
-                ("shape", (*t.shape,), (*wanted.shape,)),
-                ("strides", *strides),
-            ):
+            others = ("device", t.device, device), ("shape", (*t.shape,), (*wanted.shape,)), ("strides", *strides)
+            for what, has, must in (("type", t.dtype, wanted.dtype), *others):
                 if has != must:
                     raise ValueError(f"{name} has {what} {has}, but must have {must}")
 
@@ -884,18 +908,23 @@ class Launch:
             for token in range(0, m, width * config.sharers):
                 tokens = round_up(min(width, m - token), 32) // PAIR * config.token_cost // 100
                 segments.append((g << 48 | token << 24, gemm.rows_per_cta(n), tokens, k))
-        ranges = partition(segments, config.sms // config.cluster, config.gran)
+        clusters = config.sms // config.cluster
+        of_clusters = deal(partition(segments, clusters * config.waves, config.gran), clusters)
 
-        token_bytes = round_up(max(widths) // PAIR, config.token_box) * TILE_K // 2
-        stage_bytes = gemm.stage_layout(token_bytes)[-1]
-        fixed = SMEM_HEADER + gemm.store_bytes
-        stages = config.stages or min((SMEM_PER_SM - 1024 - fixed) // stage_bytes, MAX_STAGES)
+        fixed, smem, table = SMEM_HEADER + gemm.store_bytes, 0, []
+        for ranges in of_clusters:  # each has as deep a ring as its widest tile leaves room for
+            width = max(max(widths[start >> 48 : (end - 1 >> 48) + 1]) for start, end in ranges)
+            token_bytes = round_up(width // PAIR, config.token_box) * TILE_K // 2
+            stage_bytes = gemm.stage_layout(token_bytes)[-1]
+            stages = config.stages or min((SMEM_PER_SM - 1024 - fixed) // stage_bytes, MAX_STAGES)
+            smem = max(smem, fixed + stages * stage_bytes)
+            of_cluster = [stages | token_bytes << 32, *itertools.chain(*ranges)]
+            table += of_cluster + [0] * (gemm.of_cluster - len(of_cluster))
 
         words = [0] * gemm.sizes
         for (m, n, k), width in [*zip(sizes, widths), *[(sizes[0], widths[0])] * (groups - len(sizes))]:
             words += [m | n << 32, k | width << 32]
-        words += [len(ranges) * config.cluster, fixed + stages * stage_bytes, stages | len(sizes) << 32, token_bytes]
-        words += itertools.chain(*ranges)
+        words += [len(of_clusters) * config.cluster, smem, len(sizes), *table]
         of_kernel = replace(config, tokens=256, token_cost=100, stages=0)  # only the schedule reads these
         self.words = (ctypes.c_int64 * gemm.words)(*words)
 
@@ -931,9 +960,10 @@ class Plan:
             operands |= gemm_operands([f"group {g}: {name}" for name in names], m, n, k)
         self.operands = Operands(self.contents, operands)
         self.launches = []  # and which of the addresses each takes
-        for chunk in chunks([g for g, (m, *_) in enumerate(sizes) if m]):
+        order = sorted(range(len(sizes)), key=lambda g: -sizes[g][0] * (config.waves > 1))
+        for chunk in chunks([g for g in order if sizes[g][0]]):
             taken = [5 * g + i for g in chunk for i in range(5)]
-            if taken[-1] - taken[0] < len(taken):  # no group between them is empty: a slice takes less time
+            if taken == [*range(taken[0], taken[0] + len(taken))]:  # a slice takes less time
                 taken = [slice(taken[0], taken[-1] + 1)]
             self.launches.append((Launch(GroupGemm, [sizes[g][:3] for g in chunk], config), itemgetter(*taken)))
 
@@ -1086,7 +1116,7 @@ def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
 DUAL_OPERANDS = tuple("a b1 b2 sfa sfb1 sfb2 sfa_permuted sfb1_permuted sfb2_permuted c".split())
 MAX_DISTANCE = 2**40  # bytes from B1 to B2, above the stride of a tensormap
 
-DUAL_DEFAULT = replace(TUNED, epilogue_warps=8, prefetch=2, **NO_POLICY)
+DUAL_DEFAULT = replace(EIGHT_WARPS, prefetch=2, **NO_POLICY)
 DUAL_CHANGES = {"prefetch": 0}, {"prefetch": 6}, {"epilogue_warps": 4}, WEIGHTS_FIRST
 
 # M, N, K of a benchmark case of the dual GEMM -> widest token tile such that each pair of CTAs has at most one tile of
@@ -1097,12 +1127,9 @@ DUAL_CONFIG_MAP = {x: candidates(replace(DUAL_DEFAULT, tokens=n), DUAL_CHANGES) 
 # gate / (1 + exp(-gate)) * up of f32 bit patterns by ex2.approx (9.7.3.21) and rcp.approx (9.7.3.13): gate, up.
 # silu alone, over all f32 on an H200: within 2^-17.9 for |gate| < 87, and 1.1e-36 off below: zero in fp16.
 SILU_TIMES = """{ .reg .f32 x;
-        mul.f32 x, $1, 0fBFB8AA3B;
-        ex2.approx.ftz.f32 x, x;
-        add.f32 x, x, 0f3F800000;
-        rcp.approx.ftz.f32 x, x;
-        mul.f32 x, x, $1;
-        mul.f32 $0, x, $2; }"""  # 0fBFB8AA3B = -log2(e)
+        mul.f32 x, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 x, x;
+        add.f32 x, x, 0f3F800000; rcp.approx.ftz.f32 x, x;
+        mul.f32 x, x, $1; mul.f32 $0, x, $2; }"""  # 0fBFB8AA3B = -log2(e)
 silu_times = partial(ptx, SILU_TIMES, "=r,r,r")
 
 

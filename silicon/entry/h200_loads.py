@@ -158,7 +158,8 @@ def scaled(s, case: int, **entries):
     """Sizes of a case's groups, and its Config with as many CTAs as the card runs at once and other `entries`."""
     ms, n, k = CASES[case]
     of_case = dataclasses.asdict(s.CONFIG_MAP[ms, n, k][0]) | SCALED.get(case, {}) | entries
-    return [(m, n, k) for m in ms], s.Config(**of_case | {"sms": FIT[CTAS * of_case["sharers"]]})
+    sms = min(of_case["sms"], FIT[CTAS * of_case["sharers"]])
+    return [(m, n, k) for m in ms], s.Config(**of_case | {"sms": sms})
 
 
 def compile_launch(s, sizes: list[tuple[int, int, int]], config) -> dict:
@@ -299,31 +300,35 @@ def replace_ptx(s) -> None:
 
 def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
     """Bytes into shared memory, and bytes read from L2 for them, of the first CTA of each MMA in turn."""
+    if config.waves > 1:
+        sizes = sorted(sizes, reverse=True)  # as Plan orders them
     launch = s.Launch(s.GroupGemm, sizes, config)
     gemm = s.GroupGemm(1 << (len(sizes) - 1).bit_length(), config)
     clusters = launch.words[gemm.scalars] // config.cluster
-    table, totals = launch.words[gemm.starts : gemm.starts + 2 * clusters], []
-    for start, end in zip(table[::2], table[1::2]):
+    of_cluster, totals = gemm.of_cluster, []
+    for cluster in range(clusters):
+        table = launch.words[gemm.clusters + cluster * of_cluster + 1 : gemm.clusters + (cluster + 1) * of_cluster]
         for sharer in range(config.sharers):
-            at, arrive, read = start, 0, 0
-            while at < end:
-                g, token, row = at >> 48, at >> 24 & 0xFFFFFF, at & 0xFFFFFF
-                m, n, k = sizes[g]
-                width = s.token_tile(m, config)
-                limit = end & 0xFFFFFF if at >> 24 == end >> 24 else gemm.rows_per_cta(n)
-                first, rows = token + sharer * width, min(limit - row, 128 - row % 128)
-                tokens = max(s.round_up(min(width, m - first), 32), 32)
-                stages, row_bytes = -(-k // s.TILE_K), s.TILE_K // 2
-                weights = s.round_up(rows, config.gran) * row_bytes + s.SF_BYTES
-                scales = 1 + (first % 128 + tokens > 128)
-                of_tokens = s.round_up(tokens // CTAS, config.token_box) * row_bytes + scales * s.SF_BYTES
-                arrive += stages * (weights + of_tokens)
-                read += stages * (weights // config.sharers + of_tokens)
-                token += width * config.sharers
-                if row + rows < limit:
-                    at += rows
-                else:
-                    at = g << 48 | token << 24 if token < m else g + 1 << 48
+            arrive, read = 0, 0
+            for at, end in zip(table[::2], table[1::2]):
+                while at < end:
+                    g, token, row = at >> 48, at >> 24 & 0xFFFFFF, at & 0xFFFFFF
+                    m, n, k = sizes[g]
+                    width = s.token_tile(m, config)
+                    limit = end & 0xFFFFFF if at >> 24 == end >> 24 else gemm.rows_per_cta(n)
+                    first, rows = token + sharer * width, min(limit - row, 128 - row % 128)
+                    tokens = max(s.round_up(min(width, m - first), 32), 32)
+                    stages, row_bytes = -(-k // s.TILE_K), s.TILE_K // 2
+                    weights = s.round_up(rows, config.gran) * row_bytes + s.SF_BYTES
+                    scales = 1 + (first % 128 + tokens > 128)
+                    of_tokens = s.round_up(tokens // CTAS, config.token_box) * row_bytes + scales * s.SF_BYTES
+                    arrive += stages * (weights + of_tokens)
+                    read += stages * (weights // config.sharers + of_tokens)
+                    token += width * config.sharers
+                    if row + rows < limit:
+                        at += rows
+                    else:
+                        at = g << 48 | token << 24 if token < m else g + 1 << 48
             totals.append((arrive, read))
     return totals
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import submission
-from submission import Config, GroupGemm, Launch, Operands, partition, token_tile
+from submission import Config, GroupGemm, Launch, Operands, deal, partition, token_tile
 from task import read_task_yaml
 from tests.submission.fake_executor import FakeExecutor
 
@@ -38,6 +38,7 @@ configs = st.builds(
     store_boxes=st.sampled_from((1, 2)),
     epilogue_warps=st.sampled_from((4, 8)),
     sms=st.sampled_from((2, 10, 148)),
+    waves=st.sampled_from((1, 2, 6)),
 )
 multiples = {x: st.integers(1, 60).map(x.__mul__) for x in (16, 32, 64)}
 sizes = st.tuples(st.integers(1, 700), multiples[16], multiples[64])
@@ -78,6 +79,8 @@ def test_every_benchmark_has_a_config():
         {"epilogue_warps": 6},
         {"sms": 147},
         {"stages": 17},
+        {"waves": 0},
+        {"waves": 7},  # more than the kernel's parameters hold
         {"weight_policy": "sometimes"},
         {"store_policy": "never"},
     ],
@@ -157,6 +160,19 @@ def test_ranges_cost_the_same(segments, parts, gran):
         assert cost <= total / parts + unit
 
 
+@given(count=st.integers(1, 60), clusters=st.integers(1, 12))
+def test_each_range_is_dealt_once_and_evenly(count, clusters):
+    dealt = deal([*range(count)], clusters)
+    assert sorted(itertools.chain(*dealt)) == [*range(count)]
+    assert len(dealt) == min(count, clusters) and {len(x) for x in dealt} <= {count // clusters, -(-count // clusters)}
+
+
+def test_the_costliest_ranges_are_dealt_with_the_cheapest():
+    """And who gets one more gets the cheapest of all."""
+    assert deal([4, 3, 2, 1], 2) == [(4, 1), (3, 2)]
+    assert deal([9, 8, 7, 6, 5, 4, 3], 3) == [(5, 4, 3), (9, 6), (8, 7)]
+
+
 # -- launches ---------------------------------------------------------------------------------------------------------
 
 
@@ -203,20 +219,28 @@ def test_a_launch_fits_the_machine(shapes, config):
         launch(range(5 * len(shapes)))
     (words,) = made[0].launched
     gemm = made[0].gemm
-    grid, smem, stages, token_bytes = words[gemm.scalars : gemm.starts]
-    assert 0 < grid <= config.sms and grid % config.cluster == 0
-    stages, groups = stages & 0xFFFFFFFF, stages >> 32
-    assert 1 <= stages <= submission.MAX_STAGES and groups == len(shapes)
+    grid, smem, groups = words[gemm.scalars : gemm.clusters]
+    assert 0 < grid <= config.sms and grid % config.cluster == 0 and groups == len(shapes)
     assert smem + 1024 <= 228 * 1024
     stores = config.epilogue_warps * config.store_boxes * 2048
-    assert smem >= 1024 + stages * gemm.stage_layout(token_bytes)[-1] + stores
-    share = max(token_tile(m, config) for m, _, _ in shapes) // 2
-    assert share * 128 <= token_bytes < (share + config.token_box) * 128 and token_bytes % (config.token_box * 128) == 0
     assert gemm.groups * gemm.operands * 128 + 8 * len(words) <= 32764
-    table = words[gemm.starts :][: 2 * (grid // config.cluster)]
-    ranges = sorted(zip(table[::2], table[1::2]))
-    assert ranges[0][0] == 0 and ranges[-1][1] == len(shapes) << 48
-    assert all(end == start for (_, end), (start, _) in itertools.pairwise(ranges))
+    found = []
+    for cluster in range(grid // config.cluster):
+        ring, *table = words[gemm.clusters + cluster * gemm.of_cluster :][: gemm.of_cluster]
+        stages, token_bytes = ring & 0xFFFFFFFF, ring >> 32
+        assert 1 <= stages <= submission.MAX_STAGES
+        assert smem >= 1024 + stages * gemm.stage_layout(token_bytes)[-1] + stores
+        ranges = [x for x in zip(table[::2], table[1::2]) if x != (0, 0)]
+        assert table[2 * len(ranges) :] == [0] * (len(table) - 2 * len(ranges))
+        assert config.waves == 1 or len(table) > 2 * len(ranges)  # where the kernel sees that there are no more
+        groups = {g for start, end in ranges for g in range(start >> 48, (end - 1 >> 48) + 1)}
+        share = max(token_tile(shapes[g][0], config) for g in groups) // 2
+        assert share * 128 <= token_bytes < (share + config.token_box) * 128
+        assert token_bytes % (config.token_box * 128) == 0
+        found += ranges
+    found.sort()
+    assert found[0][0] == 0 and found[-1][1] == len(shapes) << 48
+    assert all(end == start for (_, end), (start, _) in itertools.pairwise(found))
     for g, (m, n, k) in enumerate(shapes):
         assert words[5 * g : 5 * g + 5] == list(range(5 * g, 5 * g + 5))
         assert words[gemm.sizes + 2 * g] == m + (n << 32) and words[gemm.sizes + 2 * g + 1] & 0xFFFFFFFF == k

@@ -166,9 +166,9 @@ OTHERS = (  # each value of each hyperparameter in at least one
     {"gran": 128, "epilogue_warps": 8, "store_boxes": 2, "sms": 2},
     {"gran": 32, "token_box": 16, "prefetch": 0, "sms": 6},
     {"gran": 32, "tokens": 192, "weight_policy": "evict_last"},
-    {"gran": 64, "tokens": 96, "token_cost": 50, "token_box": 32, "sms": 4},
+    {"gran": 64, "tokens": 96, "token_cost": 50, "token_box": 32, "waves": 2, "sms": 4},
     {"sharers": 2, "tokens": 64, "store_boxes": 2, "epilogue_warps": 8, "sms": 4},
-    {"sharers": 2, "tokens": 256, "stages": 3, "sms": 8},
+    {"sharers": 2, "tokens": 256, "stages": 3, "waves": 6, "sms": 8},
 )
 VARIED = [(40, 272, 320), (300, 384, 64)]  # m, n, k
 
