@@ -276,10 +276,10 @@ def accumulator_columns(d_addr: int, d: InstructionDescriptor, pair: bool) -> tu
 
 
 @lru_cache(maxsize=4)
-def _tables(scale: ElementType, negate: bool) -> fp4_mma.Tables:
-    """The tables of elements, negated or not, and of scale factors."""
-    pairs = _FP4_PAIRS.view(np.float32)
-    return fp4_mma.Tables.of(-pairs if negate else pairs, scale.values.astype(np.float32))
+def _table(scale: ElementType, negate: bool) -> fp4_mma.Table:
+    """The table of scale factors, negated or not."""
+    values = scale.values.astype(np.float32)
+    return fp4_mma.Table.of(-values if negate else values)
 
 
 def _has_multiplied(form: MmaForm, d: InstructionDescriptor, o: Operands, ctas: list) -> bool:
@@ -299,13 +299,14 @@ def _has_multiplied(form: MmaForm, d: InstructionDescriptor, o: Operands, ctas: 
         if max(a.end, b.end) > smem.size or any(end > COLUMNS or 0 in usable[at:end] for at, end in ranges):
             return False
     places = [fp4_mma.Place.of(*cta) for cta in ctas]
-    shared = [place.bytes for place in places]
-    of_a, of_b = _tables(d.scale_type, d.negate_a != d.negate_b), _tables(d.scale_type, False)
+    of_a = _table(d.scale_type, d.negate_a != d.negate_b).address
+    of_b = b.address, sfb, _table(d.scale_type, False).address
+    b_parts = [fp4_mma.Part(n // group, i * n // group, place.bytes, *of_b) for i, place in enumerate(places)]
     with loops.lock:
-        for place, a_at, b_at in zip(places, loops.a, loops.b):
-            seen_a = loops.operand(fp4_mma.ROWS, a.address, [place.bytes], place, sfa, of_a, a_at, (d.k, 1))
-            seen_b = loops.operand(n // group, b.address, shared, place, sfb, of_b, b_at, (1, n))
-            if not (seen_a and seen_b and _is_exact(d, seen_a, seen_b, loops, place, o)):
+        for place, to_a, to_b in zip(places, loops.a, loops.b):
+            a_part = fp4_mma.Part(fp4_mma.ROWS, 0, place.bytes, a.address, sfa, of_a)
+            seen = loops.operands(a_part, b_parts, place, (to_a, to_b), n)
+            if seen is None or not _is_exact(d, *seen, loops, place, o):
                 return False
         for place, a_at, b_at in zip(places, loops.a, loops.b):
             loops.multiply(place.cells, place.written, to, n, o.accumulate, a_at, b_at)

@@ -141,7 +141,7 @@ def mma(g: LaneGroup, form: MmaForm, d, a, b, idesc, accumulate, sfa, sfb, disab
             continue
         origin = g.origin("tcgen05.mma")
         reading = []
-        for cta in ctas:
+        for cta in ctas if g.launch.checks else ():  # nobody looks for what is in flight else
             if not form.a_in_tmem:
                 reading.append((cta, _operand(g, cta, a_, description, form.cta_group, True, origin)))
             reading.append((cta, _operand(g, cta, b_, description, form.cta_group, False, origin)))
@@ -243,12 +243,12 @@ def cp(g: LaneGroup, shape, multicast, packed, pair, address, desc, mask):
         to, desc_ = pick(address, p), pick(desc, p)
         origin = g.origin("tcgen05.cp")
         ctas = tensor_ctas(g, pair)
-        lo, hi = matrix_descriptor.byte_ranges(desc_, rows, row_bytes, False, 8)
-        words = matrix_descriptor.words(desc_, rows, row_bytes, False, 8)
-        key = component(g, PIPE)
-        reading = [(cta, cta.smem.begin(lo, hi, False, origin, g.warp.actor, key, words)) for cta in ctas]
-        first = to & 0xFFFF
+        reading, first = [], to & 0xFFFF
         if g.launch.checks:
+            lo, hi = matrix_descriptor.byte_ranges(desc_, rows, row_bytes, False, 8)
+            words = matrix_descriptor.words(desc_, rows, row_bytes, False, 8)
+            key = component(g, PIPE)
+            reading = [(cta, cta.smem.begin(lo, hi, False, origin, g.warp.actor, key, words)) for cta in ctas]
             for cta in ctas:
                 _use(g, cta, [(ALL, first, first + row_bytes // 4)], True, origin)
         _begin(ctas, origin)
