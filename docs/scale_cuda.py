@@ -1,6 +1,6 @@
 """Doubles a vector by a CUDA C++ kernel: on a GPU as it is, anywhere by `python -m emulator run docs/scale_cuda.py`.
 
-The first run builds for a minute or two: torch's headers are large. On the emulator that takes `pip install '.[cuda]'`.
+The first run builds, since torch's headers are large half a minute. On the emulator that takes `pip install '.[cuda]'`.
 """
 
 import torch

@@ -56,6 +56,7 @@ NOTES = {
     "exit-before-store": "A CTA exits before its bulk stores have read its shared memory.",
     "identical-stores": "Bulk or tensor stores that nothing orders write the same bytes to one place.",
     "lanes-apart": "A lane touches what another one of its warp wrote or read, and they have not met since.",
+    "lanes-wrap": "tcgen05.ld or .st is at a lane of tensor memory from 128 to 255, which is taken for that less 128.",
     "non-coherent-load": "ld.global.nc reads what the same launch has written.",
     "selected-away": "Shared or local memory is read that nothing has written; the value goes to a selp alone.",
     "unfenced-overwrite": "The async proxy overwrites what threads have used with no fence.proxy.async since.",

@@ -26,11 +26,14 @@ def scaled_mm(
 ) -> torch.Tensor:
     """[M, K] row-major x [K, N] column-major -> [M, N]; FP4 packs two along K. Arguments as torch names them.
 
-    scale_a, scale_b: float32 of one element, float32 [M, 1] and [1, N], or block scales in blocked order.
-    Raises Unsupported for what a B200 or this function does not have.
+    scale_a, scale_b: float32 of one element, float32 [M, 1] and [1, N], or block scales in blocked order. out: [M, N]
+    of any strides, which is written and returned; its dtype is that of the result. Raises Unsupported for what a B200
+    or this function does not have.
     """
-    if scale_result is not None or out is not None:
-        raise Unsupported("torch._scaled_mm with scale_result or out")
+    if scale_result is not None:
+        raise Unsupported("torch._scaled_mm with scale_result")
+    if out is not None and (out.shape != (a.shape[0], b.shape[1]) or out_dtype not in (None, out.dtype)):
+        raise Unsupported("torch._scaled_mm: out of another shape or dtype than the result")
     if a.stride(1) != 1 or b.stride(0) != 1:
         raise Unsupported("torch._scaled_mm: the first operand must be row-major, the second column-major")
     left = _scaled(a, scale_a, (-1, 1))
@@ -38,7 +41,7 @@ def scaled_mm(
     result = left @ right.t()
     if bias is not None:
         result += bias.double()
-    return result.to(out_dtype or a.dtype)
+    return result.to(out_dtype or a.dtype) if out is None else out.copy_(result)
 
 
 def _scaled(x: torch.Tensor, scale: torch.Tensor, row_shape: tuple[int, int]) -> torch.Tensor:

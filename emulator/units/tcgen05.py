@@ -15,7 +15,7 @@ from ..formats import alu, matrix_descriptor
 from ..formats.instruction_descriptor import MmaForm
 from ..state.barrier import Collective
 from ..state.order import EVER, KNOWN
-from ..state.tensor_memory import ALL, HALF, TensorMemory
+from ..state.tensor_memory import ALL, HALF, LANES, TensorMemory
 from .addresses import active, check_running, multicast_ctas, pick, shared_cta
 from .barriers import note_visit, pass_dependency
 from .group import LaneGroup
@@ -315,17 +315,24 @@ def commit(g: LaneGroup, address, multicast, mask):
 
 
 # -- ld and st ---------------------------------------------------------------------------------------------
-def _address(address) -> int:
+def _address(g: LaneGroup, address, what: str) -> int:
+    """Return the address that all lanes of a warp give; one of lanes 128 to 255 is noted, and that of lane - 128."""
     if alu.is_array(address):
         if (address != address[0]).any():
             raise Fault("divergence", "lanes of a warp give different tensor memory addresses")
-        return int(address[0])
-    return int(address)
+        address = address[0]
+    address = int(address)
+    lane = address >> 16
+    if LANES <= lane < 2 * LANES:
+        if g.launch.checks:
+            g.launch.found(Fault("tmem-lane-access", f"{what} at lane {lane} of {LANES}", note="lanes-wrap"))
+        address -= LANES << 16
+    return address
 
 
 def ld(g: LaneGroup, shape, num, pack, split, address, registers):
     g.need_whole_warp("tcgen05.ld")
-    address = _address(address)
+    address = _address(g, address, "tcgen05.ld")
     origin = g.origin("tcgen05.ld")
     quadrant, tmem, number = g.warp.index % 4, g.cta.tmem, 0
 
@@ -371,7 +378,7 @@ def wait_ld(g: LaneGroup) -> bool:
 
 def st(g: LaneGroup, shape, num, unpack, split, address, values):
     g.need_whole_warp("tcgen05.st")
-    address = _address(address)
+    address = _address(g, address, "tcgen05.st")
     regs = np.stack([g.lane_array(v) for v in values])
     origin, quadrant, tmem = g.origin("tcgen05.st"), g.warp.index % 4, g.cta.tmem
     if g.launch.checks:

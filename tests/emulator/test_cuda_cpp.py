@@ -1,10 +1,13 @@
 """CUDA C++ on the emulator. The checks share one process, which nothing else may share with them."""
 
 import re
+import subprocess
+import sysconfig
 from pathlib import Path
 
 import check_scripts
 import pytest
+import torch
 
 from emulator.errors import Unsupported
 from emulator.serve.cuda_cpp import nvcc, toolkit
@@ -56,3 +59,62 @@ def test_every_function_of_cudas_headers_is_served_or_refused():
     assert {"cudaIpcOpenMemHandle", "cudaGraphLaunch"} <= refused and "cudaMalloc" not in refused
     for name in re.findall(r"^\w[\w *]*?\b(cu(?:da)?[A-Z]\w+)\(", served, re.MULTILINE):
         assert name in headers and name not in refused, name
+
+
+COMPILER = """#!/bin/sh
+echo "$@" >> calls
+case "$*" in
+  *light*-c*bad.cpp*) echo "of the attempt"; exit 1 ;;
+  *light*) echo "a warning" >&2 ;;
+  *) echo "of the build" >&2; exit 3 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("arguments, calls, said, status", [
+    ("-O3 -c good.cpp", ["-I LIGHT -O3 -c good.cpp"], "a warning\n", 0),
+    ("-O3 -c bad.cpp", ["-I LIGHT -O3 -c bad.cpp", "-O3 -c bad.cpp"], "of the build\n", 3),
+    ("good.o -o good.so", ["good.o -o good.so"], "of the build\n", 3),
+])  # fmt: skip
+def test_what_light_headers_are_not_enough_for_is_compiled_as_asked(arguments, calls, said, status, tmp_path):
+    compiler = tmp_path / "compiler"
+    compiler.write_text(COMPILER)
+    compiler.chmod(0o755)
+    script = toolkit.HERE / "light_first.sh"
+    command = ["sh", script, compiler, *arguments.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", said)
+    light = str(script.parent / "light")
+    assert (tmp_path / "calls").read_text().splitlines() == [call.replace("LIGHT", light) for call in calls]
+
+
+def preprocessed(text: str, *options: str) -> str:
+    """Return a text of C++ after the preprocessor, with the headers of torch and of Python."""
+    root = Path(torch.__file__).parent / "include"
+    folders = [*options, root, root / "torch" / "csrc" / "api" / "include", sysconfig.get_paths()["include"]]
+    command = ["g++", "-std=c++20", "-E", "-x", "c++", *(f"-I{folder}" for folder in folders), "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
+def test_light_headers_convert_the_same_types_of_python():
+    """A conversion that they lacked would be missed at a call only, when no compiler asks for torch's own headers."""
+    found = []
+    for folder in ([], [toolkit.HERE / "light"]):
+        text = preprocessed("#include <torch/extension.h>\n", *folder)
+        found.append(sorted(re.findall(r"(?:struct|class) [\w ]*type_caster<[^{;]*\{", text)))
+    assert len(found[0]) > 10 and found[0] == found[1]
+
+
+@pytest.mark.thorough
+def test_light_headers_give_the_same_ptx(tmp_path):
+    source = (ROOT / "docs" / "scale_cuda.py").read_text().split('"""')[3]
+    Path(tmp_path, "x.cu").write_text("#include <torch/types.h>\n#include <cuda_runtime.h>\n" + source)
+    root = Path(torch.__file__).parent / "include"
+    command = [toolkit.find().nvcc, "-ptx", "-std=c++20", "-arch=compute_100a", "-lineinfo", "x.cu", "-o", "x.ptx"]
+    command += ["--expt-relaxed-constexpr", f"-I{toolkit.HEADERS}"]
+    made = []
+    for folder in ([], [f"-I{toolkit.HERE / 'light'}"]):
+        given = [*folder, f"-I{root}", f"-I{root / 'torch' / 'csrc' / 'api' / 'include'}"]
+        subprocess.run([*command, *given], cwd=tmp_path, check=True, capture_output=True)
+        made.append((tmp_path / "x.ptx").read_text())
+    assert ".visible .entry" in made[0] and made[0] == made[1]

@@ -263,6 +263,9 @@ def check_scaled_mm_fp8():
     rows, columns = torch.arange(1.0, 33).view(32, 1), torch.arange(1.0, 49).view(1, 48)
     got = torch._scaled_mm(a.cuda(), b.cuda().t(), rows.cuda(), columns.cuda(), out_dtype=torch.float32)
     assert torch.equal(got.cpu().double(), plain * rows.double() * columns.double())
+    out = torch.zeros(48, 32, dtype=torch.half, device="cuda").t()
+    assert torch._scaled_mm(a.cuda(), b.cuda().t(), half.cuda(), half.cuda(), out=out) is out
+    assert out.stride() == (1, 32) and torch.equal(out.cpu(), (plain / 4).half())
 
 
 def check_gradients_are_where_their_tensors_are():
@@ -317,6 +320,8 @@ def check_scaled_mm_refuses():
     raises(Unsupported, "column-major", lambda: torch._scaled_mm(x, x.t().contiguous(), few, few))
     few = torch.ones(100, device="cuda").to(torch.float8_e8m0fnu)
     raises(Unsupported, "100 scales", lambda: torch._scaled_mm(x, x.t(), few, few))
+    one, out = torch.ones(1, device="cuda"), torch.zeros(32, 16, dtype=torch.half, device="cuda")
+    raises(Unsupported, "another shape", lambda: torch._scaled_mm(x, x.t(), one, one, out=out))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ def prepare() -> None:
     torch.ops.load_library(str(toolkit.libraries()[1]))
     cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"] = str(toolkit.find().home)
     os.environ["PYTORCH_NVCC"] = toolkit.compiler()
+    if os.access(toolkit.HOST_COMPILER, os.X_OK):  # an installer may have lost the permission
+        os.environ.setdefault("CXX", str(toolkit.HOST_COMPILER))
     major, minor = DEVICE.chip.capability
     os.environ.setdefault("TORCH_CUDA_ARCH_LIST", f"{major}.{minor}a")
     os.environ.setdefault("MAX_JOBS", "2")

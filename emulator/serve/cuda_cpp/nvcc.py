@@ -2,7 +2,8 @@
 
     python nvcc.py NVCC ARGUMENT...
 
-No ptxas runs, so a build takes less time than for a GPU, and what only ptxas refuses is not refused here.
+No ptxas runs, so a build takes less time than for a GPU, and what only ptxas refuses is not refused here. A file is
+compiled with the headers of light/ if that is enough for it (light_first.sh).
 """
 
 import os
@@ -18,4 +19,5 @@ def for_ptx(arguments: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    os.execv(sys.argv[1], [sys.argv[1], *for_ptx(sys.argv[2:])])
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "light_first.sh")
+    os.execv("/bin/sh", ["sh", script, sys.argv[1], *for_ptx(sys.argv[2:])])

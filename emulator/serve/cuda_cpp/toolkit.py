@@ -19,6 +19,7 @@ from ...errors import Unsupported
 
 HERE = Path(__file__).parent
 HEADERS = HERE / "include"  # in the place of those that torch's headers include and torch's CPU build or nvcc lack
+HOST_COMPILER = HERE / "bin" / "g++"  # the system's C++ compiler, by light_first.sh
 CACHE = "EMULATOR_CACHE"  # environment: folders of what is built, which come before the user's cache folder
 RUNTIME, TORCH = "libcudart.so", "libtorch_cuda.so"
 # Other names that host code is linked to, or asks for. Of cuBLAS there is no function: who calls one does not load
