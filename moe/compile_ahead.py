@@ -9,6 +9,7 @@ from moe import batched, grouped_gemm, routed_experts, routers
 from moe.device import current_device, device_of
 from moe.fp4_layer import fp4_layer_of
 from moe.fp4_weights import HOPPER
+from moe.kernels import assign
 from moe.kernels import batched as batch
 from moe.kernels.config import Activation
 from moe.layer import expectations, finalise_program, layer_of, routing_program
@@ -78,7 +79,8 @@ def of_experts(
             layer = fp4_layer_of(device, sizes, activation, biased)
         else:
             layer = layer_of(device, sizes, activation, quantises)
-        routed_experts.assign_program(device, sizes.slots, ids_dtype is routed_experts.I64, on_input, quantises)
+        _, own = assign.grid_of(local)
+        routed_experts.assign_program(device, sizes.slots, ids_dtype is routed_experts.I64, own, on_input, quantises)
         layer.compile(t)
         finalise_program(device, sizes.slots)
 

@@ -55,7 +55,7 @@ class Fp4Layer(Layer):
     def configs(self, tokens: int) -> tuple[Config, Config]:
         """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
-        rows = -(-tokens * self.sizes.top_k * e // self.sizes.experts)
+        rows = self.rows(tokens)
         first = dataclasses.replace(sm90.choose_fp4_gemm1(rows, e), activation=self.activation, bias=self.biased)
         second = sm90.choose_fp4(rows, e, h, i, "bf16", routed=True)
         return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)
@@ -93,7 +93,7 @@ class Fp4Layer(Layer):
         weights = x.gemm1_weights.data_ptr(), x.gemm1_weights_scale.data_ptr()
         operands = space.permuted, x.gemm1_global.data_ptr(), *weights, space.m_indptr, space.c
         made = launcher(self.torch_device, config)
-        words = made.words(made.grid, space.total, 2 * i, h, e)
+        words = made.words(made.grid, space.total, 2 * i, h, e, self.rows(x.hidden_states.shape[0]))
         made.launch(operands, (*words, *more))
 
     def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
@@ -105,7 +105,8 @@ class Fp4Layer(Layer):
         weights, sizes = (x.gemm2_weights.data_ptr(), x.gemm2_weights_scale.data_ptr()), self.sizes
         operands = space.c, x.gemm2_global.data_ptr(), *weights, space.m_indptr, space.o
         made = launcher(self.torch_device, config)
-        words = made.words(made.grid, space.total, sizes.hidden, sizes.intermediate, sizes.local)
+        shape = space.total, sizes.hidden, sizes.intermediate, sizes.local
+        words = made.words(made.grid, *shape, self.rows(x.hidden_states.shape[0]))
         made.launch(operands, (*words, *more))
 
 
@@ -117,7 +118,7 @@ class W4a4Layer(Fp4Layer):
     def configs(self, tokens: int) -> tuple[Config, Config]:
         """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
-        rows = -(-tokens * self.sizes.top_k * e // self.sizes.experts)
+        rows = self.rows(tokens)
         second = sm100.choose_w4a4(rows, e, h, i)
         first = dataclasses.replace(sm100.W4A4_GEMM1, activation=self.activation)
         return first, dataclasses.replace(second, prefetch=second.stages)

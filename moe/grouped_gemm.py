@@ -148,9 +148,13 @@ class Launcher:
         self.grid = self.device.sms // config.launch_cluster * config.launch_cluster
         self.words = functools.lru_cache(maxsize=4096)(self.words)
 
-    def words(self, most: int, total_m: int, n: int, k: int, experts: int) -> tuple[int, ...]:
-        """Return what the kernel's words say of a problem, on a GPU that `most` CTAs fit."""
-        return total_m, n, k, experts, search_step(experts), self.config.grid(most, total_m, n, experts)
+    def words(self, most: int, total_m: int, n: int, k: int, experts: int, rows: int = 0) -> tuple[int, ...]:
+        """Return what the kernel's words say of a problem, on a GPU that `most` CTAs fit.
+
+        rows: how many of total_m there will be about, if not all; the grid is for them.
+        """
+        grid = self.config.grid(most, rows or total_m, n, min(experts, rows or experts))
+        return total_m, n, k, experts, search_step(experts), grid
 
     def parts(self) -> tuple[Part, Part]:
         """The partial sums and their flags, in scratch memory."""

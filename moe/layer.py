@@ -256,10 +256,14 @@ class Layer:
         GEMM2 knows its rows before GEMM1 has ended, so it prefetches as much as its ring holds, not two stages.
         """
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
-        rows = -(-tokens * self.sizes.top_k * e // self.sizes.experts)
+        rows = self.rows(tokens)
         first, second = self.tuning.choose_gemm1(rows, e), self.tuning.choose_gemm(rows, e, h, i, routed=True)
         first = dataclasses.replace(first, activation=self.activation)
         return first, dataclasses.replace(second, prefetch=second.stages)
+
+    def rows(self, tokens: int) -> int:
+        """Rows that so many tokens give the local experts, if all experts have as many."""
+        return -(-tokens * self.sizes.top_k * self.sizes.local // self.sizes.experts)
 
     def grid(self, config: Config) -> int:
         """CTAs of GEMM1."""

@@ -38,10 +38,10 @@ def dispatch_program(device: torch.device, layout: Layout, wide: bool) -> Progra
 
 
 @functools.cache
-def assign_program(device: torch.device, slots: int, layout: Layout) -> Program:
-    """The assign kernel that awaits tokens, compiled for this GPU."""
-    kernel = assign.Assign(slots, False, layout)
-    return Program(kernel, kernel.words, f"slots={slots} {layout}")
+def assign_program(device: torch.device, slots: int, own: int, layout: Layout) -> Program:
+    """The assign kernel that awaits tokens, compiled for this GPU. own: experts of a CTA."""
+    kernel = assign.Assign(slots, False, own, layout)
+    return Program(kernel, kernel.words, f"slots={slots} own={own} {layout}")
 
 
 @functools.cache
@@ -110,11 +110,11 @@ class OneSided:
         arena = arena_of(self.torch_device, self.device)
         with arena.lock:
             space = layer.space(tokens, arena)
-            grid, of_cta = assign.grid_of(self.local)
+            grid, own = assign.grid_of(self.local)
             to = space.m_indptr, space.rows, space.places, space.weights
-            assign_program(self.torch_device, layer.sizes.slots, self.layout)(
+            assign_program(self.torch_device, layer.sizes.slots, own, self.layout)(
                 self.own + window.ids, self.own + window.weights, *to, tokens, self.layout.top_k, self.local, 0, grid,
-                of_cta, stream, self.own, self.reason.data_ptr(), most, self.patience,
+                stream, self.own, self.reason.data_ptr(), most, self.patience,
             )  # fmt: skip
             layer.multiply(x, space)
             combine_program(self.torch_device, self.layout, layer.sizes.slots, ids.dtype is I64)(

@@ -318,11 +318,12 @@ def scale_by_block(scale, hidden: torch.Tensor, gpu) -> torch.Tensor:
 
 @functools.cache
 def assign_program(
-    device: torch.device, slots: int, wide: bool, ones: bool = False, quantises: bool = False
+    device: torch.device, slots: int, wide: bool, own: int, ones: bool = False, quantises: bool = False
 ) -> Program:  # fmt: skip
-    """The assign kernel, compiled for this GPU. quantises: it quantises the tokens, too."""
-    kernel = assign.Assign(slots, wide, ones=ones, quantises=quantises)
-    return Program(kernel, kernel.words, f"slots={slots} wide={wide} ones={ones} quantises={quantises}")
+    """The assign kernel, compiled for this GPU. own: experts of a CTA. quantises: it quantises the tokens, too."""
+    kernel = assign.Assign(slots, wide, own, ones=ones, quantises=quantises)
+    variant = f"slots={slots} wide={wide} own={own} ones={ones} quantises={quantises}"
+    return Program(kernel, kernel.words, variant)
 
 
 @functools.cache
@@ -351,10 +352,9 @@ def launch(
         x = dataclasses.replace(x, hidden_states_scale=torch.mul(x.hidden_states_scale, weights.t(), out=scale))
     grid, own = assign.grid_of(local)
     to = space.m_indptr, space.rows, space.places, space.weights
-    program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64, on_input, layer.quantises)
-    program(
-        ids.data_ptr(), weights.data_ptr(), *to, tokens, k, local, x.local_expert_offset, grid, own, stream, *of_hidden
-    )
+    variant = layer.sizes.slots, ids.dtype is I64, own, on_input, layer.quantises
+    program = assign_program(layer.torch_device, *variant)
+    program(ids.data_ptr(), weights.data_ptr(), *to, tokens, k, local, x.local_expert_offset, grid, stream, *of_hidden)
     layer.compute(x, space, out)
 
 

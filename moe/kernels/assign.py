@@ -10,7 +10,7 @@ are quantised (quantise.py) in the same launch, by more CTAs.
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
+from cutlass import Float32, Int32, Int64, Uint32, const_expr, range_constexpr
 from cutlass._mlir.dialects import cuda as cuda_ir
 
 from moe.kernels.exchange import DISPATCH, MOST, STAGE, Layout
@@ -21,11 +21,12 @@ from moe.kernels.ptx import (
     let_next_kernel_start,
     load_global_float,
     load_relaxed,
-    load_relaxed_if,
+    load_relaxed_below,
     load_shared,
     minimum,
     select,
     store_global_word,
+    store_global_words,
     store_shared,
     wait_for_previous_kernel,
 )
@@ -37,7 +38,8 @@ OWN = 4  # experts that a CTA can have
 CTAS = 128
 MAX_LOCAL = OWN * CTAS
 MAX_TOP_K = 16
-WORDS, MORE_WORDS = 13, 17
+TOGETHER = 8  # entries of topk_ids that a lane loads at once
+WORDS, MORE_WORDS = 12, 16
 
 
 def grid_of(local: int) -> tuple[int, int]:
@@ -51,8 +53,9 @@ class Assign:
     experts and its weight; -1 and 0 for an expert that is not local, and behind the last).
 
     Its words: addresses of topk_ids int32 or, if wide, int64 [T, k], topk_weights f32 [T, k], m_indptr int32
-    [local + 1], rows int32 [up to k T], places int32 [T, slots], weights f32 [T, slots]; T, k, local, offset, CTAs,
-    experts of a CTA; CUDA stream.
+    [local + 1], rows int32 [up to k T], places int32 [T, slots], weights f32 [T, slots]; T, k, local, offset, CTAs;
+    CUDA stream.
+    slots: a multiple of 4, at least k. own: experts of a CTA.
     ones: the weights are 1 instead, as those given are already on the input.
     With a layout T is ranks * most, and four more words are this rank's window, the word that tells the host why it
     trapped, most, and nanoseconds that it waits for the ranks' tokens.
@@ -61,9 +64,10 @@ class Assign:
     """
 
     def __init__(
-        self, slots: int, wide: bool, layout: Layout | None = None, ones: bool = False, quantises: bool = False
-    ):
-        self.slots, self.wide, self.layout, self.ones = slots, wide, layout, ones
+        self, slots: int, wide: bool, own: int, layout: Layout | None = None, ones: bool = False,
+        quantises: bool = False,
+    ):  # fmt: skip
+        self.slots, self.wide, self.own, self.layout, self.ones = slots, wide, own, layout, ones
         self.quantise = Quantise(ones) if quantises else None
         self.words = MORE_WORDS if quantises or layout else WORDS
 
@@ -71,31 +75,41 @@ class Assign:
     def __call__(self, host: cute.Pointer):
         words = cute.make_tensor(host, cute.make_layout(self.words))
         ids, given, m_indptr, rows, places, weights = [words[i] for i in range(6)]
-        tokens, k, local, offset, grid, own = [Int32(words[i]) for i in range(6, 12)]
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[12].ir_value())
-        awaiting = (words[13], words[14], Int32(words[15]), words[16]) if self.layout else ()
-        quantised = (words[13], words[14], words[15], Int32(words[16])) if self.quantise else ()
+        tokens, k, local, offset, grid = [Int32(words[i]) for i in range(6, 11)]
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[11].ir_value())
+        awaiting = (words[12], words[13], Int32(words[14]), words[15]) if self.layout else ()
+        quantised = (words[12], words[13], words[14], Int32(words[15])) if self.quantise else ()
         ctas = grid + tokens if const_expr(self.quantise is not None) else grid
         self.kernel(
-            ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, own, awaiting, quantised
+            ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, awaiting, quantised
         ).launch(
-            grid=(ctas, 1, 1), block=(THREADS, 1, 1), smem=4 * WARPS * (OWN + 1), stream=stream, use_pdl=True
+            grid=(ctas, 1, 1), block=(THREADS, 1, 1), smem=4 * WARPS * (self.own + 1), stream=stream, use_pdl=True
         )
 
-    def expert_at(self, ids: Int64, i: Int32, end: Int32, offset: Int32, local: Int32) -> Int32:
-        """Return the local expert of entry i of topk_ids; -1 if it is not local, or i is not before end."""
-        there = select(i < end, 1, 0)
-        step = 8 if self.wide else 4
-        expert = load_relaxed_if(ids + Int64(i) * step, there) - offset
-        valid = (expert >= 0) & (expert < local) & (i < end)
-        if self.wide:  # numbers that no int32 has are not local, whatever their lower half
-            valid = valid & (load_relaxed_if(ids + Int64(i) * step + 4, there) == 0)
-        return select(valid, expert, -1)
+    def experts_from(
+        self, ids: Int64, first: Int32, step: int, count: int, end: Int32, offset: Int32
+    ) -> list[Uint32]:  # fmt: skip
+        """Return the experts of `count` entries of topk_ids, which are loaded together, less `offset`.
+
+        The entries are first, first + step, ...; one that is not before end, or has a number that no int32 has, gives
+        2^32 - 1. Who compares as unsigned has one comparison: what is below `local` is a local expert.
+        """
+        bytes_of = 8 if self.wide else 4
+        at, bounds = ids + Int64(first) * bytes_of, [end - step * n for n in range(count)]
+
+        def load(half: int) -> list[Int32]:
+            places = [at + (bytes_of * step * n + half) for n in range(count)]
+            return [load_relaxed_below(x, first, bound, offset - 1) for x, bound in zip(places, bounds)]
+
+        found = load(0)
+        if self.wide:
+            found = [select(upper == 0, lower, offset - 1) for lower, upper in zip(found, load(4))]
+        return [Uint32(x - offset) for x in found]
 
     @cute.kernel
     def kernel(
         self, ids: Int64, given: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, tokens: Int32,
-        k: Int32, local: Int32, offset: Int32, grid: Int32, own: Int32, awaiting: tuple, quantised: tuple,
+        k: Int32, local: Int32, offset: Int32, grid: Int32, awaiting: tuple, quantised: tuple,
     ):  # fmt: skip
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
@@ -104,7 +118,7 @@ class Assign:
         let_next_kernel_start()
         if const_expr(self.layout is not None):
             self.await_tokens(*awaiting, warp, lane)
-        of_lists = ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, own, block, warp, lane
+        of_lists = ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, block, warp, lane
         if const_expr(self.quantise is not None):
             x, values, scales, hidden = quantised
             if block < grid:
@@ -118,65 +132,73 @@ class Assign:
     @cute.jit
     def lists(
         self, ids: Int64, given: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, tokens: Int32,
-        k: Int32, local: Int32, offset: Int32, grid: Int32, own: Int32, block: Int32, warp: Int32, lane: Int32,
+        k: Int32, local: Int32, offset: Int32, grid: Int32, block: Int32, warp: Int32, lane: Int32,
     ):  # fmt: skip
         """List the rows of this CTA's experts."""
-        of_warps = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint()  # [warps, 1 + OWN]: rows before, rows of each
-        first, entries = block * own, tokens * k
+        of_warps = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint()  # [warps, 1 + own]
+        own, first, entries = self.own, block * self.own, tokens * k
         share = divide(entries + (THREADS - 1), THREADS) * 32  # a warp's entries lie side by side
         begin, end = minimum(warp * share, entries), minimum((warp + 1) * share, entries)
 
-        counts = [Int32(0) for _ in range(OWN + 1)]
-        for i in cutlass.range(begin + lane, end, 32, unroll=4):
-            expert = self.expert_at(ids, i, end, offset, local)
-            counts[0] = counts[0] + select((expert >= 0) & (expert < first), 1, 0)
-            for j in range_constexpr(OWN):
-                counts[1 + j] = counts[1 + j] + select((expert == first + j) & (j < own), 1, 0)
-        for j in range_constexpr(OWN + 1):
+        counts = [Int32(0) for _ in range(own + 1)]  # of rows before those of each own expert, and behind the last one
+        for i in cutlass.range(begin + lane, end, 32 * TOGETHER, unroll=1):
+            for expert in self.experts_from(ids, i, 32, TOGETHER, end, offset):
+                for j in range_constexpr(own + 1):
+                    counts[j] = counts[j] + select(expert < Uint32(minimum(first + j, local)), 1, 0)
+        for j in range_constexpr(own + 1):
             total = cute.arch.warp_redux_sync(counts[j], "add")
             if lane == 0:
-                store_shared(of_warps + (warp * (OWN + 1) + j) * 4, total)
+                store_shared(of_warps + (warp * (own + 1) + j) * 4, total)
         cute.arch.sync_threads()
 
-        start = Int32(0)  # of this CTA's rows
+        starts, places_of = [Int32(0)] * (own + 1), [Int32(0)] * own  # of each own expert: its rows, this warp's
         for w in range_constexpr(WARPS):
-            start = start + load_shared(of_warps + w * (OWN + 1) * 4)
-        places_of = []  # of each expert: where this warp's rows begin
-        for j in range_constexpr(OWN):
-            before = start
-            for w in range_constexpr(WARPS):
-                of_warp = load_shared(of_warps + (w * (OWN + 1) + 1 + j) * 4)
-                before = before + select(warp > w, of_warp, 0)
-                start = start + of_warp
-            places_of.append(before)
-            wanted = select((warp == 0) & (lane == 0) & (j < own) & (first + j < local), 1, 0)
-            store_global_word(m_indptr + Int64(first + j) * 4 + 4, start, wanted)
+            of_warp = [load_shared(of_warps + (w * (own + 1) + j) * 4) for j in range(own + 1)]
+            starts = [x + y for x, y in zip(starts, of_warp)]
+            for j in range_constexpr(own):
+                places_of[j] = places_of[j] + select(warp > w, of_warp[j + 1] - of_warp[j], 0)
+        for j in range_constexpr(own):
+            places_of[j] = places_of[j] + starts[j]
+            wanted = select((warp == 0) & (lane == 0) & (first + j < local), 1, 0)
+            store_global_word(m_indptr + Int64(first + j) * 4 + 4, starts[j + 1], wanted)
         store_global_word(m_indptr, Int32(0), select((block == 0) & (warp == 0) & (lane == 0), 1, 0))
 
-        for base in cutlass.range(begin, end, 32, unroll=1):
-            i = base + lane
-            expert = self.expert_at(ids, i, end, offset, local)
-            token = divide(i, k)
-            slot = Int64(token * self.slots + i - token * k)
-            for j in range_constexpr(OWN):
-                mine = (expert == first + j) & (j < own)
-                winners = cute.arch.vote_ballot_sync(mine)
-                at = places_of[j] + cute.arch.popc(winners & ((Int32(1) << lane) - 1))
-                here = select(mine, 1, 0)
-                store_global_word(rows + Int64(at) * 4, token, here)
-                store_global_word(places + slot * 4, at, here)
-                weight = Float32(1.0) if self.ones else load_global_float(given + Int64(i) * 4, here)
-                store_global_word(weights + slot * 4, as_int(weight), here)
-                places_of[j] = places_of[j] + cute.arch.popc(winners)
-            nobodys = select((expert < 0) & (i < end) & (token % grid == block), 1, 0)
-            store_global_word(places + slot * 4, Int32(-1), nobodys)
-            store_global_word(weights + slot * 4, Int32(0), nobodys)
-        thread = warp * 32 + lane
-        for token in cutlass.range(block + thread * grid, tokens, THREADS * grid, unroll=1):
+        for base in cutlass.range(begin, end, 32 * TOGETHER, unroll=1):
+            experts = self.experts_from(ids, base + lane, 32, TOGETHER, end, offset)
+            for n in range_constexpr(TOGETHER):
+                number = experts[n] - Uint32(first)
+                is_own = (number < Uint32(own)) & (experts[n] < Uint32(local))
+                if cute.arch.vote_any_sync(is_own):  # few are, of many experts
+                    at, i = Int32(0), base + lane + 32 * n
+                    for j in range_constexpr(own):
+                        winners = cute.arch.vote_ballot_sync(is_own & (number == Uint32(j)))
+                        place = places_of[j] + cute.arch.popc(winners & ((Int32(1) << lane) - 1))
+                        at = select(number == Uint32(j), place, at)
+                        places_of[j] = places_of[j] + cute.arch.popc(winners)
+                    token, here = divide(i, k), select(is_own, 1, 0)
+                    store_global_word(rows + Int64(at) * 4, token, here)
+                    store_global_word(places + Int64(token * self.slots + i - token * k) * 4, at, here)
+        self.slots_of_tokens(ids, given, places, weights, tokens, k, local, offset, grid, block, warp, lane)
+
+    @cute.jit
+    def slots_of_tokens(
+        self, ids: Int64, given: Int64, places: Int64, weights: Int64, tokens: Int32, k: Int32, local: Int32,
+        offset: Int32, grid: Int32, block: Int32, warp: Int32, lane: Int32,
+    ):  # fmt: skip
+        """Write the weights of this CTA's part of the tokens, a thread those of one, and which slots have no row."""
+        for token in cutlass.range(block + (lane * WARPS + warp) * grid, tokens, THREADS * grid, unroll=1):
+            first = token * k
+            experts = self.experts_from(ids, first, 1, self.slots, first + k, offset)
+            here = [select(expert < Uint32(local), 1, 0) for expert in experts]
+            if const_expr(self.ones):
+                factors = [select(x != 0, as_int(Float32(1.0)), 0) for x in here]
+            else:
+                factors = [as_int(load_global_float(given + Int64(first + j) * 4, x)) for j, x in enumerate(here)]
+            at = Int64(token) * (4 * self.slots)
+            for j in range_constexpr(0, self.slots, 4):
+                store_global_words(weights + at + 4 * j, factors[j : j + 4], Int32(1))
             for j in range_constexpr(self.slots):
-                behind = select(k <= j, 1, 0)
-                store_global_word(places + Int64(token * self.slots + j) * 4, Int32(-1), behind)
-                store_global_word(weights + Int64(token * self.slots + j) * 4, Int32(0), behind)
+                store_global_word(places + at + 4 * j, Int32(-1), 1 - here[j])
 
     @cute.jit
     def await_tokens(self, window: Int64, reason: Int64, most: Int32, patience: Int64, warp: Int32, lane: Int32):

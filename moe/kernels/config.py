@@ -20,6 +20,7 @@ MAX_STAGES = 12
 SPARE_SCALES = 4  # stages that a ring of scales has more than the operands', where they have one
 WORK_TILE_BYTES = 48  # of a work tile in shared memory (schedule.WorkTile)
 TRANSPOSED_TOKENS = 32  # that a warp of a swap-AB epilogue transposes at once
+W4A4_STORED_ROWS = 16  # weight rows that a warp of its epilogue transposes at once: a sector of each token
 BARRIER_BYTES = 2 * 8 * MAX_STAGES
 WORK_TILES_BYTES = WORK_TILE_BYTES * MAX_STAGES
 SCALE_RING_BYTES = (MAX_STAGES + SPARE_SCALES) * (2 * 8 + WORK_TILE_BYTES)  # its barriers and work tiles
@@ -253,7 +254,12 @@ class Config:
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes in which a warp transposes results: [TRANSPOSED_TOKENS, 16] or [16 tokens, 64 weight rows] in bf16."""
+        """Bytes in which a warp transposes results: [TRANSPOSED_TOKENS, 16] or [16 tokens, 64 weight rows] in bf16.
+
+        With w4a4 [16, 16], or none for records: so the ring has a stage more.
+        """
+        if self.w4a4:
+            return 0 if self.gated else 16 * W4A4_STORED_ROWS * 2
         return TRANSPOSED_TOKENS * 16 * 2 if self.swap_ab else 2048
 
     @property

@@ -189,6 +189,12 @@ def load_relaxed_if(address: Int64, condition: Int32) -> Int32:
     return Int32(ptx(text, "=&r,l,r", address, condition, result="i32"))
 
 
+def load_relaxed_below(address: Int64, i: Int32, bound: Int32, otherwise: Int32) -> Int32:
+    """ld.relaxed.gpu (9.7.9.8): load 4 bytes from L2 if i < bound; else return `otherwise`."""
+    text = "{ .reg .pred p; setp.lt.s32 p, $2, $3; mov.b32 $0, $4; @p ld.relaxed.gpu.global.b32 $0, [$1]; }"
+    return Int32(ptx(text, "=&r,l,r,r,r", address, i, bound, otherwise, result="i32"))
+
+
 def atomic_inc(address: Int64, last: Int32) -> Int32:
     """atom.inc.acq_rel.gpu (9.7.13.6): count up to `last`, then from 0 again; returns the value before."""
     return Int32(ptx("atom.acq_rel.gpu.global.inc.u32 $0, [$1], $2;", "=r,l,r", address, last, result="i32"))

@@ -6,7 +6,7 @@ which there are a multiple of 16, for loads of 16 bytes. So whoever copies or ad
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, const_expr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from cutlass._mlir.dialects import cuda as cuda_ir
 
 from moe.kernels.ptx import (
@@ -17,6 +17,7 @@ from moe.kernels.ptx import (
     load_relaxed,
     load_relaxed_words_if,
     maximum,
+    minimum,
     pack_e2m1,
     round_to_e4m3,
     select,
@@ -28,6 +29,7 @@ from moe.kernels.ptx import (
 
 WARPS = 8
 THREADS = 32 * WARPS
+TOGETHER = 2  # blocks that a thread loads at once: with these threads 8192 columns
 WORDS = 9
 BLOCK = 16  # columns of a scale
 LARGEST = 6.0  # of e2m1
@@ -89,22 +91,28 @@ class QuantiseFp4:
         if const_expr(self.gathered):
             count = load_relaxed(m_indptr + Int64(count) * 4)
         scale = load_global_float(of_all, Int32(1))
+        token = block
+        if const_expr(self.gathered):
+            token = load_relaxed(rows + Int64(minimum(block, count - 1)) * 4)
         for row in cutlass.range(block, count, grid, unroll=1):
-            token = row
-            if const_expr(self.gathered):
-                token = load_relaxed(rows + Int64(row) * 4)
+            following = row + grid
+            if const_expr(self.gathered):  # comes while this row is quantised
+                following = load_relaxed(rows + Int64(minimum(following, count - 1)) * 4)
             source = x + Int64(token) * Int64(k) * 2
             self.quantise(source, to + Int64(row) * Int64(record_bytes(k)), scale, k, 32 * warp + lane)
+            token = following
 
     @cute.jit
     def quantise(self, source: Int64, to: Int64, of_all: Float32, k: Int32, thread: Int32):
-        """The threads of a CTA quantise a row, 16 columns each at a time."""
-        for number in cutlass.range(thread, scale_bytes(k), THREADS, unroll=1):
-            inside = select(number * BLOCK < k, 1, 0)
-            at = source + Int64(number * (2 * BLOCK))
-            words = load_relaxed_words_if(at, inside) + load_relaxed_words_if(at + 16, inside)
-            values, byte = quantised_block(
-                [as_float(half) for word in words for half in (word << 16, word & -65536)], of_all
-            )
-            store_global_pair(to + Int64(number * (BLOCK // 2)), values, inside)
-            store_global_byte(to + Int64((k >> 1) + number), byte, Int32(1))  # 0 behind the last column
+        """The threads of a CTA quantise a row, TOGETHER times 16 columns each at a time."""
+        for first in cutlass.range(thread, scale_bytes(k), THREADS * TOGETHER, unroll=1):
+            numbers = [first + THREADS * i for i in range(TOGETHER)]
+            inside = [select(number * BLOCK < k, 1, 0) for number in numbers]
+            at = [source + Int64(number * (2 * BLOCK)) for number in numbers]
+            words = [[w for half in (0, 16) for w in load_relaxed_words_if(y + half, x)] for y, x in zip(at, inside)]
+            for i in range_constexpr(TOGETHER):
+                block = [as_float(half) for word in words[i] for half in (word << 16, word & -65536)]
+                values, byte = quantised_block(block, of_all)
+                store_global_pair(to + Int64(numbers[i] * (BLOCK // 2)), values, inside[i])
+                there = select(numbers[i] < scale_bytes(k), 1, 0)
+                store_global_byte(to + Int64((k >> 1) + numbers[i]), byte, there)  # 0 behind the last column

@@ -19,6 +19,7 @@ from moe.measure.markdown import markdown
 MOE = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 PLACE = re.compile(r"(<!-- table (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+NEAR = 0.75  # of Marlin's time: above that a kernel is near it
 CONTEST_LARGEST = 11948, 14107  # the contest's largest T
 STAGES = "routing", "permute", "GEMM1", "GEMM2", "finalise"
 
@@ -111,12 +112,17 @@ def gemm_modelled_summary(result: dict) -> str:
 
 
 def fp4_run(result: dict) -> str:
-    """Write what was measured, and the geometric means over all rows."""
+    """Write what was measured, the geometric means over all rows, and which are near Marlin's and why."""
     means = result["geomeans"]
     best, fp8 = means[grouped_gemm_fp4.BEST], means[grouped_gemm_fp4.FP8]
+    near = [x for x in result["rows"] if x["us"][OURS] > NEAR * x["us"][grouped_gemm_fp4.BEST]]
+    bound = sum(x["loads us"] > NEAR * x["us"][grouped_gemm_fp4.BEST] for x in near)
+    most = max(max(x["m"]) for x in near)
     return (
         f"{whence(result)}\nTime over Marlin's with the best of its block sizes, geometric mean over all "
-        f"{len(result['rows'])} problems: **{best:.3f}**; over FP8's {fp8:.3f}."
+        f"{len(result['rows'])} problems: **{best:.3f}**; over FP8's {fp8:.3f}.\n"
+        f"It is above {NEAR} in {len(near)}, all of at most {most} tokens an expert; in {bound} of these the loads "
+        "alone are."
     )
 
 

@@ -125,12 +125,12 @@ def test_lists(moe, local, own, k, tokens):
     ids = torch.randint(-3, local + 9, (tokens, k), generator=g, dtype=torch.int32)
     given, slots = torch.rand(tokens, k, generator=g), -(-k // 4) * 4
     m_indptr, rows, places = d.lists(ids, 2, local)
-    program = moe.assign_program(torch.device("cpu"), slots, False)
+    program = moe.assign_program(torch.device("cpu"), slots, False, own)
     for schedule in (0, 9)[: 1 + (local == 12)]:
         with emulator.session(schedule=schedule, strict=True):
             made = [torch.full(s, 77, dtype=torch.int32) for s in ((local + 1,), (tokens * k,), (tokens, slots))]
             made = emulator.device_tensors((ids, given, *made, torch.full((tokens, slots), 7.0)))
-            program(*(t.data_ptr() for t in made), tokens, k, local, 2, -(-local // own), own, 0)
+            program(*(t.data_ptr() for t in made), tokens, k, local, 2, -(-local // own), 0)
         assert torch.equal(made[2], m_indptr) and torch.equal(made[3][: len(rows)], rows)
         assert torch.equal(made[4][:, :k], places) and (made[4][:, k:] == -1).all() and not made[5][:, k:].any()
         assert torch.equal(made[5][:, :k], torch.where(places >= 0, given, 0))

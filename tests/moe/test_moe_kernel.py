@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+NEWEST = HERE.parents[1] / ".venv-newest" / "bin" / "python"
 
 
 @pytest.mark.slow
@@ -20,9 +21,20 @@ HERE = Path(__file__).parent
     ],
 )
 def test_kernels(checks, machine, pytestconfig):
+    run(sys.executable, checks, machine, *["--thorough"] * pytestconfig.getoption("--thorough"))
+
+
+@pytest.mark.newest
+@pytest.mark.thorough
+def test_w4a4_by_the_newest_dsl():
+    """Tokens rounded, a checkpoint's tensors called with, and the layer."""
+    run(NEWEST, "w4a4", "b200", "-k", "quantised or checkpoint or test_layer and not full")
+
+
+def run(python: str | Path, checks: str, machine: str, *options: str) -> None:
+    """Run these files of checks on this emulated machine in a process of its own."""
     files = [str(HERE / f"{name}_checks.py") for name in checks.split()]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
-    command += ["--thorough"] * pytestconfig.getoption("--thorough")
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, *options]
     env = os.environ | {"MOE_MACHINE": machine}
     done = subprocess.run(command, cwd=HERE.parents[1], env=env, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-8000:] + done.stderr[-2000:]

@@ -7,9 +7,9 @@ import weakref
 import pytest
 import torch
 
-from moe import device, grouped_gemm, layer, scratch
+from moe import device, fp4_layer, grouped_gemm, grouped_gemm_fp4, layer, scratch
 from moe import problem as p
-from moe.kernels.config import Config
+from moe.kernels.config import Activation, Config
 from moe.reference import layer as d
 from moe.scratch import Part, arena_of
 
@@ -26,7 +26,7 @@ def gpu(monkeypatch) -> device.Gpu:
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: made.capture > 0, raising=False)
     monkeypatch.setattr(device.runtime, "cudaStreamGetCaptureInfo", lambda stream: (0, 1, made.capture, None))
-    for module in (scratch, layer, grouped_gemm):
+    for module in (scratch, layer, grouped_gemm, fp4_layer):
         monkeypatch.setattr(module, "device_of", lambda *_: made)
     monkeypatch.setattr(scratch, "arenas", {})
     return made
@@ -91,6 +91,18 @@ def test_a_capture_gives_back_what_the_one_before_had(gpu):
     second = arena_of(CPU, gpu)
     assert first() is None and len(scratch.arenas) == 2
     assert arena_of(CPU, gpu) is second
+
+
+def test_captures_of_w4a4_have_their_own(gpu, monkeypatch):
+    """The records of tokens, and what the layer's kernels leave each other, as of every captured launch."""
+    quantised, gpu.capability = [], (10, 0)
+    monkeypatch.setattr(grouped_gemm_fp4, "quantise_program", lambda _: lambda *words: quantised.append(words[1]))
+    made, of_layer, spaces = launcher_of(gpu), fp4_layer.W4a4Layer(CPU, SIZES, Activation()), []
+    for gpu.capture in (0, 1, 1, 2, 0):
+        spaces.append(of_layer.space(5))  # the larger one
+        grouped_gemm_fp4.launch_w4a4(made, range(7), (5, 128, 256, 4))
+    for first, captured, again, second, later in (quantised, spaces):
+        assert captured == again and first == later and first not in (captured, second)
 
 
 def test_parts_that_are_kept_grow(gpu):

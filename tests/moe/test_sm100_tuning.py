@@ -2,6 +2,7 @@
 
 import pytest
 
+from moe.grouped_gemm import Launcher
 from moe.kernels.config import SMEM, Config
 from moe.tuning.sm100 import (
     GEMM,
@@ -12,6 +13,8 @@ from moe.tuning.sm100 import (
     M128_N224,
     M128_N256,
     M256_N256_2CTA,
+    W4A4,
+    W4A4_GEMM1,
     choose_gemm,
     tokens_on_m,
 )
@@ -27,7 +30,7 @@ def test_choose():
     assert seen == set(GEMM)
 
 
-@pytest.mark.parametrize("config", GEMM)
+@pytest.mark.parametrize("config", (*GEMM, *W4A4, W4A4_GEMM1))
 def test_shared_memory(config):
     """As many stages as fit, each where the tensor core's descriptors can say."""
     assert config.smem <= SMEM and config.stages >= 4 and config.stage_bytes % 1024 == 0
@@ -49,6 +52,14 @@ def test_shared_memory(config):
 def test_ctas_have_whole_tiles(config, experts, m, n, ctas):
     assert config.grid(148, experts * m, n, experts) == ctas
     assert Config().grid(148, experts * m, n, experts) == 148
+
+
+def test_ctas_are_for_the_rows_that_are_expected():
+    """Not for all that there may be: of 32 experts' 64 rows each 128 CTAs have seven whole tiles."""
+    made = object.__new__(Launcher)
+    made.config = W4A4[0]
+    words = [made.words(148, 16384, 7168, 2048, 32, *rows) for rows in ((), (2048,))]
+    assert words[0][:5] == words[1][:5] and [x[5] for x in words] == [144, 128]
 
 
 def test_tensor_cores_are_not_left_idle():

@@ -138,7 +138,7 @@ class Bf16TmemSwapAB:
 
 
 class Bf16TmemTokensM:
-    """A warp's [32 tokens, half of the columns], 16 tokens x up to 64 columns at once.
+    """A warp's [32 tokens, half of the columns], 16 tokens x as many columns at once as its scratch has room for.
 
     They go through shared memory, so that whole sectors are stored. There the parts of 16 bytes of a token are swizzled
     by it, for the banks.
@@ -156,7 +156,7 @@ class Bf16TmemTokensM:
     def store(self, warp: Warp, tile: WorkTile, acc):
         """Store these results."""
         config, lane, operands, columns = self.config, warp.lane, warp.operands, self.config.accumulators
-        n, width = operands.n, min(64, columns)
+        n, width = operands.n, min(config.scratch_bytes // 32, columns)
         parts = width // 8  # of a token, which as many lanes store
         scratch = warp.cta.scratch + warp.number * config.scratch_bytes
         first = self.layout.first_token(warp.number)
