@@ -87,12 +87,16 @@ def experts(
     workspace as of moe.run; workspace of moe.experts_workspace_bytes(...) elements.
     """
     if torch.compiler.is_compiling():
-        given = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale, hidden_scale, gate_first
-        given += apply_router_weight_on_input, local_expert_offset, num_experts, limit, alpha, shift
-        given += w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale
+        given = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
+        options = {
+            "hidden_scale": hidden_scale, "gate_first": gate_first, "limit": limit, "alpha": alpha, "shift": shift,
+            "apply_router_weight_on_input": apply_router_weight_on_input, "local_expert_offset": local_expert_offset,
+            "num_experts": num_experts, "w13_global": w13_global, "w2_global": w2_global, "w13_bias": w13_bias,
+            "w2_bias": w2_bias, "w13_input_scale": w13_input_scale, "w2_input_scale": w2_input_scale,
+        }  # fmt: skip
         if out is None:
-            return torch.ops.moe.experts(*given)
-        torch.ops.moe.experts_out(out, *given)
+            return torch.ops.moe.experts(*given, **options)
+        torch.ops.moe.experts_out(out, *given, **options)
         return out
     of_fp4 = w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale
     if of_fp4[4:] != (None, None) and packed_for(w2) == HOPPER:
