@@ -78,8 +78,10 @@ def of_experts(
             layer = fp4_layer_of(device, sizes, activation, biased)
         else:
             layer = layer_of(device, sizes, activation, quantises)
-        routed_experts.assign_program(device, sizes.slots, ids_dtype is routed_experts.I64, on_input, quantises)
-        layer.compile(t)
+        rows = not on_input and layer.quantises_rows(t)
+        wide = ids_dtype is routed_experts.I64
+        routed_experts.assign_program(device, sizes.slots, wide, on_input, quantises and not rows)
+        layer.compile(t, rows)
         finalise_program(device, sizes.slots)
 
 

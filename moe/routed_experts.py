@@ -339,14 +339,14 @@ def launch(
     layer: Layer, x: Inputs, ids: torch.Tensor, weights: torch.Tensor, space: Space, out: torch.Tensor,
     on_input: bool = False,
 ) -> None:  # fmt: skip
-    """One stage after the other. x: its hidden_states are bf16 where the layer quantises them.
+    """One stage after the other. x: its hidden_states are bf16 where the layer quantises them, by assign or by permute.
 
     on_input: the scales of tokens are multiplied by their weights, with which then nothing else is.
     """
     tokens, k = ids.shape
     stream, local = layer.device.stream(), layer.sizes.local
-    of_hidden = ()
-    if layer.quantises:
+    of_hidden, quantises = (), layer.quantises and (on_input or not layer.quantises_rows(tokens))
+    if quantises:
         hidden, to = x.hidden_states, (space.quantised, space.quantised_scale)
         of_hidden = hidden.data_ptr(), *to, layer.sizes.hidden
         x = dataclasses.replace(x, hidden_states=At(to[0], hidden.shape), hidden_states_scale=At(to[1]))
@@ -355,7 +355,7 @@ def launch(
         x = dataclasses.replace(x, hidden_states_scale=torch.mul(x.hidden_states_scale, weights.t(), out=scale))
     grid, own = assign.grid_of(local)
     to = space.m_indptr, space.rows, space.places, space.weights
-    program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64, on_input, layer.quantises)
+    program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64, on_input, quantises)
     program(
         ids.data_ptr(), weights.data_ptr(), *to, tokens, k, local, x.local_expert_offset, grid, own, stream, *of_hidden
     )

@@ -64,11 +64,11 @@ def forget() -> None:
     grouped_gemm.launcher.cache_clear()
 
 
-def experts(x, tokens: int, **options):
+def experts(x, tokens: int, k: int = 2, **options):
     """A call of moe.experts, to be made with the same operands each time."""
     g = torch.Generator().manual_seed(tokens)
-    ids = torch.randint(0, 4, (tokens, 2), generator=g, dtype=torch.int32)
-    given = torch.zeros(tokens, 256, dtype=p.BF16), ids, torch.rand(tokens, 2), x.gemm1_weights, x.gemm1_weights_scale
+    ids = torch.randint(0, 4, (tokens, k), generator=g, dtype=torch.int32)
+    given = torch.zeros(tokens, 256, dtype=p.BF16), ids, torch.rand(tokens, k), x.gemm1_weights, x.gemm1_weights_scale
     given, out = (*given, x.gemm2_weights, x.gemm2_weights_scale), torch.zeros(tokens, 256, dtype=p.BF16)
     return lambda: routed_experts.experts(*given, out=out, **options)
 
@@ -191,6 +191,19 @@ def test_graphs_are_few(launched, monkeypatch):
     (tape,) = arena.tapes.values()
     assert len(tape.graphs) == 2 and len(tape.seen) <= 2
     assert words_of(launched, kinds[2])[0][0] == "graph" != words_of(launched, kinds[0])[0][0]
+
+
+@pytest.mark.parametrize("tokens, k, on_input, expected", [
+    (5, 2, False, (17, "GroupedGemm")), (900, 2, False, (13, "PermuteQuantised")), (900, 3, False, (17, "Permute")),
+    (900, 1, True, (17, "Permute")),
+])  # fmt: skip
+def test_who_quantises(launched, tokens, k, on_input, expected):
+    """assign, which then has four words more, or permute, for tokens of few rows whose scales are theirs alone."""
+    x = d.draw(SIZES, 5)
+    call = experts(x, tokens, k, apply_router_weight_on_input=on_input)
+    for _ in range(2):  # on its own, and noted
+        (assign, *words), (second, *_), *_ = words_of(launched, call)
+        assert (assign, len(words), second) == ("Assign", *expected)
 
 
 def test_a_call_that_leaves_an_operand_out_is_not_noted(launched):
