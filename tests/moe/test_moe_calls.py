@@ -180,6 +180,19 @@ def test_no_graph_in_a_capture(launched, monkeypatch):
         assert words_of(launched, call) == first
 
 
+def test_a_capture_leaves_notes_of_others(launched, monkeypatch):
+    """Those of the stream that launches alone, and their graphs: freeing these would break the capture."""
+    call = experts(d.draw(SIZES, 5), 5)
+    for _ in range(program.OFTEN + 2):
+        call()
+    ((key, arena),) = scratch.arenas.items()
+    with monkeypatch.context() as patch:
+        patch.setattr(device.Gpu, "order", lambda self: (STREAM, 3))
+        call()
+    assert len(scratch.arenas) == 2 and scratch.arenas[key] is arena
+    assert words_of(launched, call)[0][0] == "graph"
+
+
 def test_graphs_are_few(launched, monkeypatch):
     """The oldest goes when there are more than MOST_GRAPHS, and counts of calls begin anew."""
     monkeypatch.setattr(program, "MOST_GRAPHS", 2)
