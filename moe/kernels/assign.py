@@ -34,6 +34,7 @@ from moe.kernels.quantise import Quantise
 WARPS = 16
 THREADS = 32 * WARPS
 OWN = 4  # experts that a CTA can have
+TOGETHER = 8  # loads of topk_ids that a thread has under way at once
 CTAS = 128
 MAX_LOCAL = OWN * CTAS
 MAX_TOP_K = 16
@@ -82,14 +83,17 @@ class Assign:
             grid=(ctas, 1, 1), block=(THREADS, 1, 1), smem=4 * WARPS * (OWN + 1), stream=stream, use_pdl=True
         )
 
-    def expert_at(self, ids: Int64, i: Int32, end: Int32, offset: Int32, local: Int32) -> Int32:
-        """Return the local expert of entry i of topk_ids; -1 if it is not local, or i is not before end."""
-        there = select(i < end, 1, 0)
-        step = 8 if self.wide else 4
-        expert = load_relaxed_if(ids + Int64(i) * step, there) - offset
+    def load(self, ids: Int64, i: Int32, end: Int32) -> list[Int32]:
+        """Load entry i of topk_ids, if it is before end: its lower half, and if wide its upper one."""
+        there, step = select(i < end, 1, 0), 8 if self.wide else 4
+        return [load_relaxed_if(ids + Int64(i) * step + half, there) for half in range(0, step, 4)]
+
+    def expert_of(self, entry: list[Int32], i: Int32, end: Int32, offset: Int32, local: Int32) -> Int32:
+        """Return the local expert of a loaded entry i; -1 if it is not local, or i is not before end."""
+        expert = entry[0] - offset
         valid = (expert >= 0) & (expert < local) & (i < end)
         if self.wide:  # numbers that no int32 has are not local, whatever their lower half
-            valid = valid & (load_relaxed_if(ids + Int64(i) * step + 4, there) == 0)
+            valid = valid & (entry[1] == 0)
         return select(valid, expert, -1)
 
     @cute.kernel
@@ -127,11 +131,14 @@ class Assign:
         begin, end = minimum(warp * share, entries), minimum((warp + 1) * share, entries)
 
         counts = [Int32(0) for _ in range(OWN + 1)]
-        for i in cutlass.range(begin + lane, end, 32, unroll=4):
-            expert = self.expert_at(ids, i, end, offset, local)
-            counts[0] = counts[0] + select((expert >= 0) & (expert < first), 1, 0)
-            for j in range_constexpr(OWN):
-                counts[1 + j] = counts[1 + j] + select((expert == first + j) & (j < own), 1, 0)
+        for base in cutlass.range(begin + lane, end, 32 * TOGETHER, unroll=1):
+            at = [base + 32 * d for d in range(TOGETHER)]
+            entries_at = [self.load(ids, i, end) for i in at]
+            for d in range_constexpr(TOGETHER):
+                expert = self.expert_of(entries_at[d], at[d], end, offset, local)
+                counts[0] = counts[0] + select((expert >= 0) & (expert < first), 1, 0)
+                for j in range_constexpr(OWN):
+                    counts[1 + j] = counts[1 + j] + select((expert == first + j) & (j < own), 1, 0)
         for j in range_constexpr(OWN + 1):
             total = cute.arch.warp_redux_sync(counts[j], "add")
             if lane == 0:
@@ -153,24 +160,29 @@ class Assign:
             store_global_word(m_indptr + Int64(first + j) * 4 + 4, start, wanted)
         store_global_word(m_indptr, Int32(0), select((block == 0) & (warp == 0) & (lane == 0), 1, 0))
 
-        for base in cutlass.range(begin, end, 32, unroll=1):
-            i = base + lane
-            expert = self.expert_at(ids, i, end, offset, local)
-            token = divide(i, k)
-            slot = Int64(token * self.slots + i - token * k)
-            for j in range_constexpr(OWN):
-                mine = (expert == first + j) & (j < own)
-                winners = cute.arch.vote_ballot_sync(mine)
-                at = places_of[j] + cute.arch.popc(winners & ((Int32(1) << lane) - 1))
-                here = select(mine, 1, 0)
-                store_global_word(rows + Int64(at) * 4, token, here)
-                store_global_word(places + slot * 4, at, here)
-                weight = Float32(1.0) if self.ones else load_global_float(given + Int64(i) * 4, here)
-                store_global_word(weights + slot * 4, as_int(weight), here)
-                places_of[j] = places_of[j] + cute.arch.popc(winners)
-            nobodys = select((expert < 0) & (i < end) & (token % grid == block), 1, 0)
-            store_global_word(places + slot * 4, Int32(-1), nobodys)
-            store_global_word(weights + slot * 4, Int32(0), nobodys)
+        for base in cutlass.range(begin, end, 32 * TOGETHER, unroll=1):
+            at = [base + 32 * d + lane for d in range(TOGETHER)]
+            entries_at = [self.load(ids, i, end) for i in at]
+            for d in range_constexpr(TOGETHER):
+                i = at[d]
+                expert = self.expert_of(entries_at[d], i, end, offset, local)
+                token = divide(i, k)
+                nobodys = (expert < 0) & (i < end) & (token % grid == block)
+                if cute.arch.vote_ballot_sync(nobodys | ((expert >= first) & (expert < first + own))) != 0:
+                    slot = Int64(token * self.slots + i - token * k)
+                    for j in range_constexpr(OWN):
+                        mine = (expert == first + j) & (j < own)
+                        winners = cute.arch.vote_ballot_sync(mine)
+                        place = places_of[j] + cute.arch.popc(winners & ((Int32(1) << lane) - 1))
+                        here = select(mine, 1, 0)
+                        store_global_word(rows + Int64(place) * 4, token, here)
+                        store_global_word(places + slot * 4, place, here)
+                        weight = Float32(1.0) if self.ones else load_global_float(given + Int64(i) * 4, here)
+                        store_global_word(weights + slot * 4, as_int(weight), here)
+                        places_of[j] = places_of[j] + cute.arch.popc(winners)
+                    of_nobody = select(nobodys, 1, 0)
+                    store_global_word(places + slot * 4, Int32(-1), of_nobody)
+                    store_global_word(weights + slot * 4, Int32(0), of_nobody)
         thread = warp * 32 + lane
         for token in cutlass.range(block + thread * grid, tokens, THREADS * grid, unroll=1):
             for j in range_constexpr(self.slots):
