@@ -58,10 +58,14 @@ def batched_experts(
     memory as of moe.run.
     """
     if torch.compiler.is_compiling():
-        given = hidden, counts, w13, w13_scale, w2, w2_scale, hidden_scale, gate_first, limit, alpha, shift, expected_m
+        given = hidden, counts, w13, w13_scale, w2, w2_scale
+        options = {
+            "hidden_scale": hidden_scale, "gate_first": gate_first, "limit": limit, "alpha": alpha, "shift": shift,
+            "expected_m": expected_m,
+        }  # fmt: skip
         if out is None:
-            return torch.ops.moe.batched_experts(*given)
-        torch.ops.moe.batched_experts_out(out, *given)
+            return torch.ops.moe.batched_experts(*given, **options)
+        torch.ops.moe.batched_experts_out(out, *given, **options)
         return out
     operands = [hidden, counts, w13, w13_scale, w2, w2_scale]
     if hidden_scale is not None:

@@ -5,6 +5,7 @@ other arguments, but not on where operands lie. So its launches are noted (kerne
 the kind writes its addresses to them. Notes belong to an arena of scratch memory, whose addresses are in them.
 """
 
+import operator
 from collections.abc import Callable, Hashable, Sequence
 
 import torch
@@ -14,6 +15,9 @@ from moe.kernels.program import Recorded, Tape
 from moe.scratch import Arena, arena_of
 
 MOST = 1024  # kinds of calls that are known at a time
+TYPE_AND_SHAPE = operator.attrgetter("dtype", "shape")
+# Methods of torch's extension, which `map` calls without a frame of Python: half of the time that such a check takes
+DEVICE, CONTIGUOUS, ADDRESS = torch.Tensor.get_device, torch.Tensor.is_contiguous, torch.Tensor.data_ptr
 
 
 class Call:
@@ -24,28 +28,34 @@ class Call:
 
     def __init__(self, gpu: Device, operands: Sequence[torch.Tensor], aligned: Sequence[int]):
         self.gpu, self.aligned, self.torch_device = gpu, aligned, operands[0].device
-        self.shapes = [x.shape for x in operands]
-        self.expected = [(x.dtype, x.get_device(), x.is_contiguous()) for x in operands]
+        self.kinds, self.devices = list(map(TYPE_AND_SHAPE, operands)), list(map(DEVICE, operands))
+        self.contiguous = list(map(CONTIGUOUS, operands))
         self.strides = [(i, x.stride()) for i, x in enumerate(operands) if not x.is_contiguous()]
 
     def addresses(self, operands: Sequence[torch.Tensor]) -> list[int] | None:
         """Where the operands begin; None if they are not as the example's, or not in reach: to be complained of."""
         try:
             if (
-                [(x.dtype, x.get_device(), x.is_contiguous()) for x in operands] != self.expected
-                or [x.shape for x in operands] != self.shapes
+                list(map(TYPE_AND_SHAPE, operands)) != self.kinds
+                or list(map(DEVICE, operands)) != self.devices
+                or list(map(CONTIGUOUS, operands)) != self.contiguous
             ):
                 return None
             for i, stride in self.strides:
                 if operands[i].stride() != stride:
                     return None
-            found = [x.data_ptr() for x in operands]
-        except (AttributeError, RuntimeError):  # no tensor, or one without memory
+            found = list(map(ADDRESS, operands))
+        except (AttributeError, RuntimeError, TypeError):  # no tensor, or one without memory
             return None
         for i in self.aligned:
             if found[i] & 15:
                 return None
         return found if self.gpu.is_current() and self.gpu.reaches(operands, found) else None
+
+    def is_like(self, other: "Call") -> bool:
+        """Whether both have noted the same of their examples."""
+        mine, others = vars(self), vars(other)
+        return all(mine[name] == others[name] for name in mine)
 
     def repeat(self, operands: Sequence[torch.Tensor]) -> bool:
         """Launch with other operands what has been noted; False if that cannot be, and nothing was launched."""
@@ -55,9 +65,13 @@ class Call:
         arena = arena_of(self.torch_device, self.gpu)
         with arena.lock:
             tape = arena.tapes.get(self)
-            if tape is not None:
+            if tape is None:
+                return False
+            if self.gpu.has_graphs and not arena.capture:
+                tape.at_once(found, arena.stream)
+            else:
                 tape(found)
-        return tape is not None
+        return True
 
     def note(self, arena: Arena, operands: Sequence[torch.Tensor], launch: Callable[..., None]) -> None:
         """Launch for the first time; `launch` gets the operands. Nothing is noted if it does not launch with each."""
@@ -82,10 +96,14 @@ class Calls:
             return None
 
     def add(self, operands: Sequence[torch.Tensor], options: tuple, call: Call) -> Call:
-        """Add a call, in place of an earlier one of the same key."""
+        """Add a call, in place of an earlier one of the same key. Returns that, with its notes, if it is like this."""
+        key = key_of(operands, options)
+        found = self.known.get(key)
+        if found is not None and found.is_like(call):
+            return found
         if len(self.known) >= MOST:
             self.known.clear()
-        self.known[key_of(operands, options)] = call
+        self.known[key] = call
         return call
 
 

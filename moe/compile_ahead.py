@@ -79,9 +79,10 @@ def of_experts(
             layer = fp4_layer_of(device, sizes, activation, biased)
         else:
             layer = layer_of(device, sizes, activation, quantises)
-        _, own = assign.grid_of(local)
-        routed_experts.assign_program(device, sizes.slots, ids_dtype is routed_experts.I64, own, on_input, quantises)
-        layer.compile(t)
+        rows = not on_input and layer.quantises_rows(t)
+        wide, (_, own) = ids_dtype is routed_experts.I64, assign.grid_of(local)
+        routed_experts.assign_program(device, sizes.slots, wide, own, on_input, quantises and not rows)
+        layer.compile(t, rows)
         finalise_program(device, sizes.slots)
 
 

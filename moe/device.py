@@ -9,6 +9,10 @@ import torch
 from cuda.bindings import runtime
 
 
+class Stream(int):
+    """Handle of a CUDA stream, which is told from other numbers by its type."""
+
+
 class Device(ABC):
     """Answers what product code asks of a GPU.
 
@@ -22,13 +26,14 @@ class Device(ABC):
     indexed: bool
     unreachable: str
     apart: bool
+    has_graphs: bool
 
     @abstractmethod
     def is_current(self) -> bool:
         """Whether it is torch's current device, on which launches go."""
 
     @abstractmethod
-    def stream(self) -> int:
+    def stream(self) -> Stream:
         """Handle of torch's current CUDA stream on it."""
 
     @abstractmethod
@@ -54,6 +59,7 @@ class Gpu(Device):
     indexed = True
     unreachable = "has no memory on the GPU: it is a fake tensor, or one that torch traces"
     apart = False
+    has_graphs = True
 
     def __init__(self, device: torch.device):
         self.index = device.index or 0
@@ -65,11 +71,11 @@ class Gpu(Device):
     def is_current(self) -> bool:
         return torch._C._cuda_getDevice() == self.index
 
-    def stream(self) -> int:
-        return torch._C._cuda_getCurrentRawStream(self.index)
+    def stream(self) -> Stream:
+        return Stream(torch._C._cuda_getCurrentRawStream(self.index))
 
     def order(self) -> tuple[int, int]:
-        stream = self.stream()
+        stream = torch._C._cuda_getCurrentRawStream(self.index)
         if torch._C._cuda_isCurrentStreamCapturing():
             return stream, int(runtime.cudaStreamGetCaptureInfo(stream)[2])
         return stream, 0
@@ -87,6 +93,7 @@ class EmulatedGpu(Device):
     indexed = False
     unreachable = "is not in the emulated GPU's memory: emulator.device_tensors makes a copy that is"
     apart = True
+    has_graphs = False
 
     @property
     def chip(self):
@@ -106,8 +113,8 @@ class EmulatedGpu(Device):
     def is_current(self) -> bool:
         return True
 
-    def stream(self) -> int:
-        return 0
+    def stream(self) -> Stream:
+        return Stream(0)
 
     def order(self) -> tuple[int, int]:
         return 0, 0

@@ -33,6 +33,7 @@ from moe.tuning.back_ends import kernel, tuning
 LEAST_ROWS = 8  # of an expert in the mean, for hardly any to have none,
 MOST_ROWS = 32  # and to have more than a tile of GEMM1's: where routing prefetches its weights
 LEAST_ROOM = 16  # tokens
+QUANTISED_ROWS = 2  # rows of a token, to which it is quantised for each: for 3 as many bytes move as if before
 ALIGNED = 0, 1, 2, 4, 6, 8  # which of the tensors are read or written by 16 bytes
 calls = Calls()
 
@@ -214,6 +215,12 @@ def permute_program(device: torch.device, scaled: bool = True) -> Program:
 
 
 @functools.cache
+def permute_quantised_program(device: torch.device) -> Program:
+    """The permute kernel that quantises, compiled for this GPU."""
+    return Program(permute.PermuteQuantised(), permute.WORDS, "")
+
+
+@functools.cache
 def finalise_program(device: torch.device, slots: int) -> Program:
     """The finalise kernel for so many places of a token, compiled for this GPU."""
     return Program(finalise.Finalise(slots), finalise.WORDS, f"slots={slots}")
@@ -342,10 +349,17 @@ class Layer:
         if not self.device.is_current():
             raise ValueError(f"hidden_states is on {self.torch_device}, but must be on torch's current device")
 
-    def compile(self, tokens: int) -> None:
+    def quantises_rows(self, tokens: int) -> bool:
+        """Whether tokens that come in bf16 are quantised where they are permuted, a token for each of its rows."""
+        few = self.sizes.top_k * self.sizes.local <= QUANTISED_ROWS * self.sizes.experts
+        return self.quantises and few and self.configs(tokens)[0].permuted
+
+    def compile(self, tokens: int, quantises_rows: bool = False) -> None:
         """Compile what `multiply` launches for this many tokens."""
         first, second = self.configs(tokens)
-        if first.permuted:
+        if quantises_rows:
+            permute_quantised_program(self.torch_device)
+        elif first.permuted:
             self.compile_permute()
         self.compile_gemm1(first)
         launcher(self.torch_device, second)
@@ -398,12 +412,16 @@ class Layer:
         program(*tensors, *sizes, *of_gemm1, self.device.stream())
 
     def permute(self, x: Inputs, space: Space) -> None:
-        """From m_indptr and rows to permuted, permuted_scale."""
-        hidden = x.hidden_states.data_ptr(), x.hidden_states_scale.data_ptr()
+        """From m_indptr and rows to permuted, permuted_scale. Tokens without scales are bf16, and quantised here."""
+        if x.hidden_states_scale is None:
+            program, scale = permute_quantised_program(self.torch_device), 0
+        else:
+            program, scale = permute_program(self.torch_device, self.scaled), x.hidden_states_scale.data_ptr()
+        hidden = x.hidden_states.data_ptr(), scale
         tensors = *hidden, space.m_indptr, space.rows, space.permuted, space.permuted_scale
         grid = permute.grid_of(space.total, self.sms)
         sizes = x.hidden_states.shape[0], self.sizes.hidden, space.total, self.sizes.local, grid
-        permute_program(self.torch_device, self.scaled)(*tensors, *sizes, self.device.stream())
+        program(*tensors, *sizes, self.device.stream())
 
     def gemm1(self, x: Inputs, space: Space, config: Config) -> None:
         """From m_indptr and rows, or what permute left, to c, c_scale."""

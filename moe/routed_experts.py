@@ -87,12 +87,16 @@ def experts(
     workspace as of moe.run; workspace of moe.experts_workspace_bytes(...) elements.
     """
     if torch.compiler.is_compiling():
-        given = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale, hidden_scale, gate_first
-        given += apply_router_weight_on_input, local_expert_offset, num_experts, limit, alpha, shift
-        given += w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale
+        given = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
+        options = {
+            "hidden_scale": hidden_scale, "gate_first": gate_first, "limit": limit, "alpha": alpha, "shift": shift,
+            "apply_router_weight_on_input": apply_router_weight_on_input, "local_expert_offset": local_expert_offset,
+            "num_experts": num_experts, "w13_global": w13_global, "w2_global": w2_global, "w13_bias": w13_bias,
+            "w2_bias": w2_bias, "w13_input_scale": w13_input_scale, "w2_input_scale": w2_input_scale,
+        }  # fmt: skip
         if out is None:
-            return torch.ops.moe.experts(*given)
-        torch.ops.moe.experts_out(out, *given)
+            return torch.ops.moe.experts(*given, **options)
+        torch.ops.moe.experts_out(out, *given, **options)
         return out
     of_fp4 = w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale
     if of_fp4[4:] != (None, None) and packed_for(w2) == HOPPER:
@@ -336,14 +340,14 @@ def launch(
     layer: Layer, x: Inputs, ids: torch.Tensor, weights: torch.Tensor, space: Space, out: torch.Tensor,
     on_input: bool = False,
 ) -> None:  # fmt: skip
-    """One stage after the other. x: its hidden_states are bf16 where the layer quantises them.
+    """One stage after the other. x: its hidden_states are bf16 where the layer quantises them, by assign or by permute.
 
     on_input: the scales of tokens are multiplied by their weights, with which then nothing else is.
     """
     tokens, k = ids.shape
     stream, local = layer.device.stream(), layer.sizes.local
-    of_hidden = ()
-    if layer.quantises:
+    of_hidden, quantises = (), layer.quantises and (on_input or not layer.quantises_rows(tokens))
+    if quantises:
         hidden, to = x.hidden_states, (space.quantised, space.quantised_scale)
         of_hidden = hidden.data_ptr(), *to, layer.sizes.hidden
         x = dataclasses.replace(x, hidden_states=At(to[0], hidden.shape), hidden_states_scale=At(to[1]))
@@ -352,8 +356,7 @@ def launch(
         x = dataclasses.replace(x, hidden_states_scale=torch.mul(x.hidden_states_scale, weights.t(), out=scale))
     grid, own = assign.grid_of(local)
     to = space.m_indptr, space.rows, space.places, space.weights
-    variant = layer.sizes.slots, ids.dtype is I64, own, on_input, layer.quantises
-    program = assign_program(layer.torch_device, *variant)
+    program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64, own, on_input, quantises)
     program(ids.data_ptr(), weights.data_ptr(), *to, tokens, k, local, x.local_expert_offset, grid, stream, *of_hidden)
     layer.compute(x, space, out)
 

@@ -44,8 +44,10 @@ def route(
     ValueError if an operand is not so, or not in a GPU's memory: then nothing is compiled or launched. No gradients.
     """
     if torch.compiler.is_compiling():
-        options = scoring, renormalize, bias, num_expert_group, topk_group, routed_scaling_factor
-        return torch.ops.moe.route(logits, top_k, *options)
+        return torch.ops.moe.route(
+            logits, top_k, scoring=scoring, renormalize=renormalize, bias=bias, num_expert_group=num_expert_group,
+            topk_group=topk_group, routed_scaling_factor=routed_scaling_factor,
+        )  # fmt: skip
     tensors = (logits,) if bias is None else (logits, bias)
     options = top_k, scoring, renormalize, num_expert_group, topk_group, routed_scaling_factor
     call = calls.like(tensors, options)

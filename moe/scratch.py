@@ -57,12 +57,11 @@ class Arena:
     """Scratch memory of the launches of one order.
 
     lock: whoever takes parts holds it until the last launch that uses them, so that no other thread's launch comes
-    between, and no other call makes the buffer a new one. capture: number of the CUDA graph's capture, 0 if there is
-    none.
+    between, and no other call makes the buffer a new one. stream, capture: what Device.order says of the launches.
     """
 
-    def __init__(self, device: torch.device, capture: int = 0):
-        self.torch_device, self.device, self.capture = device, device_of(device), capture
+    def __init__(self, device: torch.device, stream: int = 0, capture: int = 0):
+        self.torch_device, self.device, self.stream, self.capture = device, device_of(device), stream, capture
         self.lock = threading.RLock()
         self.buffer: torch.Tensor | None = None
         self.kept: dict[str, torch.Tensor] = {}
@@ -129,5 +128,5 @@ def arena_of(torch_device: torch.device, device: Device) -> Arena:
             if found is None or found.capture != capture:
                 arenas.pop(key, None)
                 found = None  # the one of an earlier capture: its memory goes back to its pool before more is taken
-                found = arenas[key] = Arena(torch_device, capture)
+                found = arenas[key] = Arena(torch_device, stream, capture)
     return found

@@ -6,10 +6,11 @@ gradients: backward says so.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey
 
 from moe.batched import batched_experts
 from moe.grouped_gemm import grouped_gemm_fp8
@@ -18,21 +19,40 @@ from moe.routed_experts import experts
 from moe.routers import route
 
 LIBRARY = torch.library.Library("moe", "FRAGMENT")
+BELOW_AUTOGRAD, EAGER = torch._C._after_autograd_keyset, (DispatchKey.CUDA, DispatchKey.CPU)
+# Arguments, as of the functions. Options are keyword-only: torch then hands over those alone that were given
+WEIGHTS = "Tensor w13, Tensor w13_scale, Tensor w2, Tensor w2_scale"
+GATE = "Tensor? hidden_scale=None, bool gate_first=False, float? limit=None, float alpha=1.0, float shift=0.0"
+EXPERTS = (
+    f"Tensor hidden, Tensor topk_ids, Tensor topk_weights, {WEIGHTS}, *, {GATE}, "
+    "bool apply_router_weight_on_input=False, SymInt local_expert_offset=0, SymInt? num_experts=None, "
+    "Tensor? w13_global=None, Tensor? w2_global=None, Tensor? w13_bias=None, Tensor? w2_bias=None, "
+    "Tensor? w13_input_scale=None, Tensor? w2_input_scale=None"
+)
+BATCHED = f"Tensor hidden, Tensor counts, {WEIGHTS}, *, {GATE}, SymInt? expected_m=None"
+ROUTE = (
+    'Tensor logits, SymInt top_k, *, str scoring="softmax", bool renormalize=True, Tensor? bias=None, '
+    "SymInt num_expert_group=1, SymInt topk_group=1, float routed_scaling_factor=1.0"
+)
+GEMM = "Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, Tensor m_indptr"
+OUT = "Tensor(a!) out"
 
 
-def operator(name: str, fake: Callable, mutates: Sequence[str] = ()) -> Callable:
-    """Decorate the function that torch.ops.moe.NAME runs, whose annotations are its schema; returns the operator.
+def operator(schema: str, fake: Callable) -> Callable:
+    """Decorate the function that torch.ops.moe.NAME runs, NAME(arguments) -> results; returns the operator.
 
     As torch.library.custom_op, which takes the host 20 us a call more, and 190 for one that mutates. fake: what comes
     back of tensors that torch traces.
     """
+    name = schema.partition("(")[0]
 
     def register(function: Callable):
-        LIBRARY.define(name + torch.library.infer_schema(function, mutates_args=mutates))
+        LIBRARY.define(schema)
         LIBRARY.impl(name, function, "CompositeExplicitAutograd")
         torch.library.register_fake(f"moe::{name}", fake, lib=LIBRARY)
         made = getattr(torch.ops.moe, name).default
-        LIBRARY.impl(name, functools.partial(without_gradients, made), "Autograd", with_keyset=True)
+        autograd = functools.partial(without_gradients, made, function)
+        LIBRARY.impl(name, autograd, "Autograd", with_keyset=True)
         return made
 
     return register
@@ -57,15 +77,22 @@ def product(a: Tensor, a_scale: Tensor, b: Tensor, *_) -> Tensor:
     return torch.empty((a.shape[0], b.shape[1]), dtype=BF16, device=a.device)
 
 
-def without_gradients(made, keys, *args, **options):
-    """Run an operator behind autograd. What it returns refuses a backward; a call that writes to `out` is refused."""
+def without_gradients(made, function: Callable, keys, *args, **options):
+    """Run an operator behind autograd. What it returns refuses a backward; a call that writes to `out` is refused.
+
+    Where nothing is between autograd and the function, as a tracer would be, it is called here: to go through torch
+    once more takes as long as all that the function does.
+    """
     learning = ()
     if torch.is_grad_enabled():
         learning = [x for x in (*args, *options.values()) if isinstance(x, Tensor) and x.requires_grad]
         if learning and not made._schema.returns:
             raise RuntimeError(f"{made} writes to out, but an operand requires gradients, of which there are none")
+    below = keys & BELOW_AUTOGRAD
+    if not learning and below.highestPriorityTypeId() in EAGER:
+        return function(*args, **options)
     with torch._C._AutoDispatchBelowAutograd():
-        found = made.redispatch(keys & torch._C._after_autograd_keyset, *args, **options)
+        found = made.redispatch(below, *args, **options)
     if not learning:
         return found
     several = isinstance(found, tuple)
@@ -88,91 +115,43 @@ class NoGradients(torch.autograd.Function):
         raise RuntimeError(f"{ctx.name} has no gradients")
 
 
-@operator("experts", as_hidden)
-def experts_op(
-    hidden: Tensor, topk_ids: Tensor, topk_weights: Tensor, w13: Tensor, w13_scale: Tensor, w2: Tensor,
-    w2_scale: Tensor, hidden_scale: Tensor | None = None, gate_first: bool = False,
-    apply_router_weight_on_input: bool = False, local_expert_offset: int = 0, num_experts: int | None = None,
-    limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
-    w13_global: Tensor | None = None, w2_global: Tensor | None = None, w13_bias: Tensor | None = None,
-    w2_bias: Tensor | None = None, w13_input_scale: Tensor | None = None, w2_input_scale: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+@operator(f"experts({EXPERTS}) -> Tensor", as_hidden)
+def experts_op(*operands, **options) -> Tensor:
     """moe.experts into a new tensor."""
-    return experts(
-        hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale, hidden_scale=hidden_scale, gate_first=gate_first,
-        apply_router_weight_on_input=apply_router_weight_on_input,
-        local_expert_offset=local_expert_offset, num_experts=num_experts, limit=limit, alpha=alpha, shift=shift,
-        w13_global=w13_global, w2_global=w2_global, w13_bias=w13_bias, w2_bias=w2_bias,
-        w13_input_scale=w13_input_scale, w2_input_scale=w2_input_scale,
-    )  # fmt: skip
+    return experts(*operands, **options)
 
 
-@operator("experts_out", nothing, mutates=("out",))
-def experts_out_op(
-    out: Tensor, hidden: Tensor, topk_ids: Tensor, topk_weights: Tensor, w13: Tensor, w13_scale: Tensor, w2: Tensor,
-    w2_scale: Tensor, hidden_scale: Tensor | None = None, gate_first: bool = False,
-    apply_router_weight_on_input: bool = False, local_expert_offset: int = 0, num_experts: int | None = None,
-    limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
-    w13_global: Tensor | None = None, w2_global: Tensor | None = None, w13_bias: Tensor | None = None,
-    w2_bias: Tensor | None = None, w13_input_scale: Tensor | None = None, w2_input_scale: Tensor | None = None,
-) -> None:  # fmt: skip
+@operator(f"experts_out({OUT}, {EXPERTS}) -> ()", nothing)
+def experts_out_op(out: Tensor, *operands, **options) -> None:
     """moe.experts into `out`."""
-    experts(
-        hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale, hidden_scale=hidden_scale, gate_first=gate_first,
-        apply_router_weight_on_input=apply_router_weight_on_input,
-        local_expert_offset=local_expert_offset, num_experts=num_experts, limit=limit, alpha=alpha, shift=shift,
-        w13_global=w13_global, w2_global=w2_global, w13_bias=w13_bias, w2_bias=w2_bias,
-        w13_input_scale=w13_input_scale, w2_input_scale=w2_input_scale, out=out,
-    )  # fmt: skip
+    experts(*operands, out=out, **options)
 
 
-@operator("batched_experts", as_hidden)
-def batched_experts_op(
-    hidden: Tensor, counts: Tensor, w13: Tensor, w13_scale: Tensor, w2: Tensor, w2_scale: Tensor,
-    hidden_scale: Tensor | None = None, gate_first: bool = False, limit: float | None = None, alpha: float = 1.0,
-    shift: float = 0.0, expected_m: int | None = None,
-) -> Tensor:  # fmt: skip
+@operator(f"batched_experts({BATCHED}) -> Tensor", as_hidden)
+def batched_experts_op(*operands, **options) -> Tensor:
     """moe.batched_experts into a new tensor."""
-    return batched_experts(
-        hidden, counts, w13, w13_scale, w2, w2_scale, hidden_scale=hidden_scale, gate_first=gate_first, limit=limit,
-        alpha=alpha, shift=shift, expected_m=expected_m,
-    )  # fmt: skip
+    return batched_experts(*operands, **options)
 
 
-@operator("batched_experts_out", nothing, mutates=("out",))
-def batched_experts_out_op(
-    out: Tensor, hidden: Tensor, counts: Tensor, w13: Tensor, w13_scale: Tensor, w2: Tensor, w2_scale: Tensor,
-    hidden_scale: Tensor | None = None, gate_first: bool = False, limit: float | None = None, alpha: float = 1.0,
-    shift: float = 0.0, expected_m: int | None = None,
-) -> None:  # fmt: skip
+@operator(f"batched_experts_out({OUT}, {BATCHED}) -> ()", nothing)
+def batched_experts_out_op(out: Tensor, *operands, **options) -> None:
     """moe.batched_experts into `out`."""
-    batched_experts(
-        hidden, counts, w13, w13_scale, w2, w2_scale, hidden_scale=hidden_scale, gate_first=gate_first, limit=limit,
-        alpha=alpha, shift=shift, expected_m=expected_m, out=out,
-    )  # fmt: skip
+    batched_experts(*operands, out=out, **options)
 
 
-@operator("route", choice)
-def route_op(
-    logits: Tensor, top_k: int, scoring: str = "softmax", renormalize: bool = True, bias: Tensor | None = None,
-    num_expert_group: int = 1, topk_group: int = 1, routed_scaling_factor: float = 1.0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+@operator(f"route({ROUTE}) -> (Tensor, Tensor)", choice)
+def route_op(*operands, **options) -> tuple[Tensor, Tensor]:
     """moe.route."""
-    return route(
-        logits, top_k, scoring=scoring, renormalize=renormalize, bias=bias, num_expert_group=num_expert_group,
-        topk_group=topk_group, routed_scaling_factor=routed_scaling_factor,
-    )  # fmt: skip
+    return route(*operands, **options)
 
 
-@operator("grouped_gemm_fp8", product)
-def grouped_gemm_op(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, m_indptr: Tensor) -> Tensor:
+@operator(f"grouped_gemm_fp8({GEMM}) -> Tensor", product)
+def grouped_gemm_op(*operands) -> Tensor:
     """moe.grouped_gemm_fp8 into a new tensor."""
-    return grouped_gemm_fp8(a, a_scale, b, b_scale, m_indptr)
+    return grouped_gemm_fp8(*operands)
 
 
-@operator("grouped_gemm_fp8_out", nothing, mutates=("out",))
-def grouped_gemm_out_op(
-    out: Tensor, a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, m_indptr: Tensor
-) -> None:
+@operator(f"grouped_gemm_fp8_out({OUT}, {GEMM}) -> ()", nothing)
+def grouped_gemm_out_op(out: Tensor, *operands) -> None:
     """moe.grouped_gemm_fp8 into `out`."""
-    grouped_gemm_fp8(a, a_scale, b, b_scale, m_indptr, out)
+    grouped_gemm_fp8(*operands, out)

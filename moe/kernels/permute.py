@@ -3,6 +3,9 @@
 A CTA copies 8 rows at a time: each of eight warps a row, a lane 16 bytes at once, and the ninth warp the scales of all
 eight, a lane those of one row for every fourth k-block. GEMM1 then loads tokens by TMA, as the grouped GEMM does. With
 few tokens it gathers them itself. With weights in e2m1 tokens are bf16, have no scales, and are always permuted.
+
+Tokens that come in bf16 and have few rows each are quantised here, for each of their rows (PermuteQuantised): quantised
+before, they would be read once more.
 """
 
 import cutlass
@@ -10,6 +13,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass._mlir.dialects import cuda as cuda_ir
 
+from moe.kernels import quantise
 from moe.kernels.ptx import (
     as_int,
     let_next_kernel_start,
@@ -91,6 +95,40 @@ class Permute:
                             store_global_word(at[i], as_int(x[i]), wanted[i])
             elif row < used:
                 copy_row(hidden + Int64(token) * Int64(h), to + Int64(row) * Int64(h), h >> 4, lane)
+
+
+class PermuteQuantised:
+    """The kernel writes permuted[r] = hidden_states[rows[r]] in e4m3, and its scales, as moe.kernels.quantise does.
+
+    Its words are Permute's, of hidden_states bf16 [T, H] and no scales of them.
+    """
+
+    @cute.jit
+    def __call__(self, host: cute.Pointer):
+        words = cute.make_tensor(host, cute.make_layout(WORDS))
+        hidden, _, m_indptr, rows, to, to_scales = [words[i] for i in range(6)]
+        _, h, total_m, experts, grid = [Int32(words[i]) for i in range(6, 11)]
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[11].ir_value())
+        self.kernel(hidden, m_indptr, rows, to, to_scales, h, total_m, experts).launch(
+            grid=(grid, 1, 1), block=(32 * ROWS, 1, 1), stream=stream, use_pdl=True
+        )
+
+    @cute.kernel
+    def kernel(
+        self, hidden: Int64, m_indptr: Int64, rows: Int64, to: Int64, to_scales: Int64, h: Int32, total_m: Int32,
+        experts: Int32,
+    ):  # fmt: skip
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        lane = cute.arch.lane_idx()
+        block, _, _ = cute.arch.block_idx()
+        grid, _, _ = cute.arch.grid_dim()
+        wait_for_previous_kernel()
+        let_next_kernel_start()
+        used = load_relaxed(m_indptr + Int64(experts) * 4)
+        for row in cutlass.range(block * ROWS + warp, used, grid * ROWS, unroll=1):
+            token = Int64(load_relaxed(rows + Int64(row) * 4))
+            own = to + Int64(row) * Int64(h)
+            quantise.quantise_row(hidden + token * Int64(h) * 2, own, to_scales + Int64(row) * 4, total_m, h, lane)
 
 
 def grid_of(rows: int, sms: int) -> int:

@@ -12,7 +12,12 @@ import cutlass.cute as cute
 from cutlass import Int64
 from cutlass.cute.runtime import make_ptr
 
+from moe.device import Stream
 from moe.kernels import disk_cache
+from moe.kernels.graph import Graph
+
+OFTEN = 16  # launches of one kind at the same addresses, after which a graph would have paid for its making
+MOST_GRAPHS = 256  # of a kind of call: for as many layers, each with tensors of its own
 
 
 class Program:
@@ -88,6 +93,9 @@ class Tape:
     def __init__(self):
         self.launches: list[Launch] = []
         self.changing: list[tuple[ctypes.Array, int, int]] = []  # words, index, slot
+        self.streams: list[tuple[ctypes.Array, int]] = []
+        self.seen: dict[tuple[int, ...], int] = {}  # calls at these addresses
+        self.graphs: dict[tuple[int, ...], Graph] = {}
 
     @contextlib.contextmanager
     def record(self) -> Iterator[None]:
@@ -103,6 +111,7 @@ class Tape:
         own = (ctypes.c_int64 * len(words))(*words)
         self.launches.append(Launch(function, own))
         self.changing += [(own, i, word.slot) for i, word in enumerate(words) if type(word) is Address]
+        self.streams += [(own, i) for i, word in enumerate(words) if type(word) is Stream]
 
     def has(self, slots: int) -> bool:
         """Whether the launches read, or write, so many operands: all of them, if none was left out on the way."""
@@ -114,6 +123,37 @@ class Tape:
             words[i] = addresses[slot]
         for launch in self.launches:
             launch()
+
+    def at_once(self, addresses: Sequence[int], stream: int) -> None:
+        """As a call, but by a CUDA graph where there often were operands at these addresses, as in decoding.
+
+        stream: the one that was recorded, on which nothing is being captured.
+        """
+        at = tuple(addresses)
+        graph = self.graphs.get(at)
+        if graph is None:
+            times = self.seen.get(at, 0)
+            if times < OFTEN:
+                if len(self.seen) >= MOST_GRAPHS:
+                    self.seen.clear()
+                self.seen[at] = times + 1
+                self(addresses)
+                return
+            if len(self.graphs) >= MOST_GRAPHS:
+                del self.graphs[next(iter(self.graphs))]
+            graph = self.graphs[at] = Graph(lambda side: self.on(side, addresses), stream)
+        graph()
+
+    def on(self, stream: int, addresses: Sequence[int]) -> None:
+        """As a call, on another stream than was recorded."""
+        recorded = [words[i] for words, i in self.streams]
+        try:
+            for words, i in self.streams:
+                words[i] = stream
+            self(addresses)
+        finally:
+            for (words, i), before in zip(self.streams, recorded):
+                words[i] = before
 
 
 def pointer_to(words: ctypes.Array) -> cute.Pointer:

@@ -11,8 +11,11 @@ from moe.kernels.ptx import (
     as_int,
     let_next_kernel_start,
     load_global_float,
+    load_global_words,
     load_relaxed_if,
     pack_e4m3,
+    select,
+    store_global_pair,
     store_global_word,
     wait_for_previous_kernel,
 )
@@ -21,6 +24,32 @@ from moe.problem import LARGEST
 WARPS = 8
 THREADS = 32 * WARPS
 WORDS = 7
+TOGETHER = 7  # 16-byte loads of quantise_row that a thread has under way at once: half a row of 7168
+
+
+@cute.jit
+def quantise_row(x: Int64, values: Int64, scales: Int64, apart: Int32, hidden: Int32, lane: Int32):
+    """As a warp, quantise one token, of which each half of the warp has every other 128 columns.
+
+    x, values, scales: where its bf16, e4m3 and first scale are. apart: how many scales its scales are apart.
+    """
+    half, at = lane >> 4, (lane & 15) * 8
+    for first in cutlass.range(0, hidden >> 7, 2 * TOGETHER, unroll=1):
+        blocks = [first + 2 * i + half for i in range(TOGETHER)]
+        inside = [select(block < hidden >> 7, 1, 0) for block in blocks]
+        loaded = [load_global_words(x + Int64(blocks[i] * 128 + at) * 2, inside[i]) for i in range(TOGETHER)]
+        for i in range_constexpr(TOGETHER):
+            own = [as_float(bits) for word in loaded[i] for bits in (word << 16, word & -65536)]
+            most = Float32(0.0)
+            for j in range_constexpr(8):
+                most = cute.arch.fmax(most, cute.math.absf(own[j]))
+            for step in (1, 2, 4, 8):
+                most = cute.arch.fmax(most, cute.arch.shuffle_sync_bfly(most, step))
+            factor = inverse(most)
+            words = [pack_e4m3([v * factor for v in own[4 * j : 4 * j + 4]]) for j in range(2)]
+            store_global_pair(values + Int64(blocks[i] * 128 + at), words, inside[i])
+            scale = as_int(most * Float32(1 / LARGEST))
+            store_global_word(scales + Int64(blocks[i]) * Int64(apart) * 4, scale, select(at == 0, inside[i], 0))
 
 
 class Quantise:

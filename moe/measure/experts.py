@@ -31,25 +31,27 @@ import torch
 from moe import problem as p
 from moe.batched import batched_experts
 from moe.kernels.config import Activation
+from moe.kernels.program import OFTEN
 from moe.layer import layer_of, run
 from moe.measure import grouped_gemm
 from moe.measure.layer import GRAPH
 from moe.measure.markdown import markdown
 from moe.measure.timing import CALLS, FLUSH, captured, elapsed, medians, need_gpu, record, timings
 from moe.reference import layer as d
-from moe.routed_experts import At, experts, launch
+from moe.routed_experts import At, experts, launch, quantise_program
 from moe.routers import route
 from moe.scratch import Arena
 from moe.torch_ops import experts_out_op
 
 DEEPSEEK = p.Sizes()
 MODELS = {
+    "DeepSeek-V3, 32 of 256 experts": DEEPSEEK,
     "Qwen3-235B, 128 experts": p.Sizes(4096, 1536, 128, 8, 128),
     "GLM-4.5, 160 experts": p.Sizes(5120, 1536, 160, 8, 160),
     "Kimi-K2, 48 of 384 experts": p.Sizes(7168, 2048, 48, 8, 384),
-    "DeepSeek-V3, 32 of 256 experts": DEEPSEEK,
 }
 TOKENS = 1, 16, 128, 1024, 4096
+OF_LAYER = 1, 16, 64, 128, 1024, 2048, 4096  # of DeepSeek-V3, whose layer there is to compare with
 SETS = 3
 GEMMS = "two GEMMs"
 PEERS = "DeepGEMM contiguous", "DeepGEMM masked"
@@ -74,6 +76,8 @@ class Set:
         self.space, self.left = self.layer.space(tokens, arena), self.layer.tensors(tokens, arena)
         x = p.Inputs(None, None, self.hidden, None, *weights)
         launch(self.layer, x, *self.given, self.space, self.out)
+        at = self.hidden.data_ptr(), self.space.quantised, self.space.quantised_scale, 0
+        quantise_program(device)(*at, tokens, sizes.hidden, self.layer.device.stream())  # if permute did it, for peers
         at = At(self.space.quantised, self.hidden.shape), At(self.space.quantised_scale)
         self.x = dataclasses.replace(x, hidden_states=at[0], hidden_states_scale=at[1])
         blocks = sizes.hidden // 128
@@ -248,25 +252,28 @@ def measure(
 def hosted(turns: list[Set]) -> dict[str, list[Callable]]:
     """moe.experts as a function and as an operator, whose host time is taken."""
     def call(s: Set) -> None:
-        with torch.inference_mode():
-            experts_out_op(s.out, s.hidden, *s.given, *s.weights, num_experts=s.sizes.experts)
+        experts_out_op(s.out, s.hidden, *s.given, *s.weights, num_experts=s.sizes.experts)
 
     return {"function": [s.experts for s in turns], "operator": [lambda s=s: call(s) for s in turns]}
 
 
 def host(calls: list[Callable]) -> float:
-    """How many microseconds the host takes for a call: the least of 20 rounds, while the GPU has work to do."""
-    least = float("inf")
-    for call in calls:
-        call()
-    for _ in range(20):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for call in calls:
+    """How many microseconds the host takes for a call, without gradients: the median of 20 rounds.
+
+    The GPU has work to do meanwhile, and operands are often where they were, as of layers in decoding.
+    """
+    rounds = []
+    with torch.inference_mode():
+        for call in calls * (OFTEN + 2):
             call()
-        least = min(least, (time.perf_counter() - begin) / len(calls) * 1e6)
+        for _ in range(20):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for call in calls:
+                call()
+            rounds.append((time.perf_counter() - begin) / len(calls) * 1e6)
     torch.cuda.synchronize()
-    return least
+    return statistics.median(rounds)
 
 
 # --------------------------------------------------------------------------------------------------------------- report
@@ -296,13 +303,13 @@ def table(rows: list[dict]) -> str:
 @click.command()
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the results there.")
 @click.option("--repeats", type=click.IntRange(1), default=9, show_default=True, help="Timings, of 15 calls each.")
-@click.option("--tokens", default=",".join(map(str, TOKENS)), show_default=True, help="Values of T.")
+@click.option("--tokens", help=f"Values of T, instead of {TOKENS}, of DeepSeek-V3 {OF_LAYER}.")
 @click.option("--model", default="", help="Only models that have this in their name.")
 @click.option("--peers/--no-peers", "wanted", default=True, show_default=True)
 @click.option("--sglang", "folder", type=click.Path(path_type=Path), help="Where sglang's 0.5.23 wheel was unzipped.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order of contestants.")
 def main(
-    file: Path | None, repeats: int, tokens: str, model: str, wanted: bool, folder: Path | None, seed: int
+    file: Path | None, repeats: int, tokens: str | None, model: str, wanted: bool, folder: Path | None, seed: int
 ) -> None:
     """Time the experts of models, and DeepGEMM's grouped GEMMs if sgl-deep-gemm is installed, on this GPU."""
     need_gpu()
@@ -314,7 +321,8 @@ def main(
             sglang = SGLang(folder, weights) if folder else None
         except (ValueError, ImportError) as error:
             raise click.UsageError(f"--sglang: {error}") from error
-        for count in map(int, tokens.split(",")):
+        default = OF_LAYER if sizes == DEEPSEEK else TOKENS
+        for count in map(int, tokens.split(",")) if tokens else default:
             rows.append({"model": name} | measure(sizes, weights, count, repeats, wanted, sglang, rng))
             click.echo(table(rows[-1:]).splitlines()[-1])
             for peer, why in rows[-1]["refused"].items():

@@ -281,6 +281,21 @@ def experts_run(result: dict) -> str:
     )
 
 
+def transformers_run(result: dict) -> str:
+    """Write on what transformers' experts were timed."""
+    return (
+        f"**Measured** in one run on one {result['gpu']}, {result['date']}, transformers {result['transformers']}, its "
+        f"kernels {result['kernels']}, torch {result['torch']}: medians of {result['calls']} calls, each on its own."
+    )
+
+
+def transformers_layers(result: dict) -> str:
+    """Times of a layer's experts as called, in microseconds."""
+    rows, names = result["rows"], ("moe_fp8", "grouped_mm", "batched_mm", "eager")
+    body = [[str(x["T"]), *(f"{x['us'][name]:.0f}" if name in x["us"] else "" for name in names)] for x in rows]
+    return markdown(["T", "moe.experts", *names[1:]], body)
+
+
 Table = tuple[Callable[[dict], str], str]  # what makes a table, from which run
 PLACES: dict[Path, dict[str, Table]] = {
     MOE / "README.md": {
@@ -302,6 +317,8 @@ PLACES: dict[Path, dict[str, Table]] = {
     MOE / "EXPERTS.md": {
         "experts run": (experts_run, "experts_h100"),
         "experts summary": (lambda x: experts_table(x["rows"]), "experts_h100"),
+        "transformers run": (transformers_run, "transformers_h100"),
+        "transformers layers": (transformers_layers, "transformers_h100"),
     },
     MOE / "PARALLEL.md": {
         "parallel run": (whence, "parallel_h100"),

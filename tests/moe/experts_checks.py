@@ -92,6 +92,31 @@ def test_e4m3_of_any_layout(moe, weights, layout):
     assert not found[0].any()
 
 
+@pytest.mark.skipif(MACHINE != "h200", reason="the FP8 layer of a B200 does not permute")
+@pytest.mark.parametrize("hidden", all_but([1920], [128, 1920]))
+def test_rows_are_quantised_where_they_are_permuted(moe, hidden):
+    """To the bit as tokens are, also of zeros; what is behind the last row stays."""
+    from moe.layer import permute_quantised_program
+    from moe.reference.layer import quantised
+
+    rows, room = torch.tensor([2, 0, 0, 3, 1, 2, 3, 0, 3], dtype=torch.int32), 12
+    x = torch.randn(4, hidden, generator=torch.Generator().manual_seed(3)).bfloat16()
+    x[1, :128] = 0
+    to, scales = torch.full((room, hidden), 7, dtype=torch.uint8), torch.full((hidden // 128, room), torch.nan)
+    with emulator.session(strict=True):
+        given = emulator.device_tensors((x, torch.tensor([0, len(rows)], dtype=torch.int32), rows))
+        emulator.written(given)
+        to, scales = emulator.device_tensors((to, scales))
+        hidden_at, m_indptr, rows_at = [t.data_ptr() for t in given]
+        words = hidden_at, 0, m_indptr, rows_at, to.data_ptr(), scales.data_ptr(), 4, hidden, room, 1, 1, 0
+        permute_quantised_program(x.device)(*words)
+        to, scales = to.clone(), scales.clone()
+    values, of_values = quantised(x.float())
+    used, order = len(rows), rows.long()
+    assert torch.equal(to[:used], values.view(torch.uint8)[order]) and (to[used:] == 7).all()
+    assert torch.equal(scales[:, :used], of_values[:, order]) and scales[:, used:].isnan().all()
+
+
 @pytest.mark.thorough
 def test_many_tokens_an_expert(moe, weights, monkeypatch):
     """The kernels for them: tokens on M, permuted, and their epilogue's activation."""

@@ -12,6 +12,7 @@ from moe.reference import layer as d
 
 SIZES = p.Sizes(hidden=256, intermediate=128, local=4)
 MODULES = layer, routed_experts, batched, routers
+STREAM, SIDE = 7, 8
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def launched(monkeypatch) -> list:
     made = object.__new__(device.Gpu)
     made.index, made.sms, made.capability = 0, 132, (9, 0)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
     for module in (*MODULES, scratch, grouped_gemm):
         monkeypatch.setattr(module, "device_of", lambda *_: made)
@@ -34,7 +35,20 @@ def launched(monkeypatch) -> list:
         def __call__(self):
             seen.append((self.function, *self.words))
 
+    class Graph:
+        """What is captured is seen when the graph is launched."""
+
+        def __init__(self, launch, on: int):
+            before = len(seen)
+            launch(device.Stream(SIDE))
+            self.captured, self.on = seen[before:], on
+            del seen[before:]
+
+        def __call__(self):
+            seen.extend([("graph", self.on, SIDE), *self.captured])
+
     monkeypatch.setattr(program, "Launch", Launch)
+    monkeypatch.setattr(program, "Graph", Graph)
     monkeypatch.setattr(program, "compiled", lambda host, variant, pointer: type(host).__name__)
     forget()
     yield seen
@@ -50,11 +64,11 @@ def forget() -> None:
     grouped_gemm.launcher.cache_clear()
 
 
-def experts(x, tokens: int, **options):
+def experts(x, tokens: int, k: int = 2, **options):
     """A call of moe.experts, to be made with the same operands each time."""
     g = torch.Generator().manual_seed(tokens)
-    ids = torch.randint(0, 4, (tokens, 2), generator=g, dtype=torch.int32)
-    given = torch.zeros(tokens, 256, dtype=p.BF16), ids, torch.rand(tokens, 2), x.gemm1_weights, x.gemm1_weights_scale
+    ids = torch.randint(0, 4, (tokens, k), generator=g, dtype=torch.int32)
+    given = torch.zeros(tokens, 256, dtype=p.BF16), ids, torch.rand(tokens, k), x.gemm1_weights, x.gemm1_weights_scale
     given, out = (*given, x.gemm2_weights, x.gemm2_weights_scale), torch.zeros(tokens, 256, dtype=p.BF16)
     return lambda: routed_experts.experts(*given, out=out, **options)
 
@@ -139,6 +153,70 @@ def test_scratch_memory_that_has_moved(launched):
     after = [words_of(launched, few) for _ in range(2)]
     routed_experts.calls.known.clear()
     assert after[0] == after[1] == words_of(launched, few) != before
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_at_the_same_places_become_a_graph(launched, name):
+    """It has the launches of a call on its own, but for the stream; calls elsewhere are launched as before."""
+    one, other = (CALLS[name](d.draw(SIZES, 5, seed)) for seed in (0, 1))
+    first = words_of(launched, one)  # noted
+    for _ in range(program.OFTEN):
+        assert words_of(launched, one) == first
+    elsewhere = words_of(launched, other)
+    for _ in range(2):
+        graph, *captured = words_of(launched, one)
+        assert graph == ("graph", STREAM, SIDE)
+        differ = [(x, y) for a, b in zip(first, captured, strict=True) for x, y in zip(a, b, strict=True) if x != y]
+        assert differ == [(STREAM, SIDE)] * len(first)
+        assert words_of(launched, other) == elsewhere
+
+
+def test_no_graph_in_a_capture(launched, monkeypatch):
+    """What is captured by somebody else is launched, however often."""
+    monkeypatch.setattr(device.Gpu, "order", lambda self: (STREAM, 3))
+    call = experts(d.draw(SIZES, 5), 5)
+    first = words_of(launched, call)
+    for _ in range(program.OFTEN + 2):
+        assert words_of(launched, call) == first
+
+
+def test_a_capture_leaves_notes_of_others(launched, monkeypatch):
+    """Those of the stream that launches alone, and their graphs: freeing these would break the capture."""
+    call = experts(d.draw(SIZES, 5), 5)
+    for _ in range(program.OFTEN + 2):
+        call()
+    ((key, arena),) = scratch.arenas.items()
+    with monkeypatch.context() as patch:
+        patch.setattr(device.Gpu, "order", lambda self: (STREAM, 3))
+        call()
+    assert len(scratch.arenas) == 2 and scratch.arenas[key] is arena
+    assert words_of(launched, call)[0][0] == "graph"
+
+
+def test_graphs_are_few(launched, monkeypatch):
+    """The oldest goes when there are more than MOST_GRAPHS, and counts of calls begin anew."""
+    monkeypatch.setattr(program, "MOST_GRAPHS", 2)
+    kinds = [experts(d.draw(SIZES, 5, seed), 5) for seed in range(3)]
+    for call in kinds:
+        for _ in range(program.OFTEN + 2):
+            call()
+    (arena,) = scratch.arenas.values()
+    (tape,) = arena.tapes.values()
+    assert len(tape.graphs) == 2 and len(tape.seen) <= 2
+    assert words_of(launched, kinds[2])[0][0] == "graph" != words_of(launched, kinds[0])[0][0]
+
+
+@pytest.mark.parametrize("tokens, k, on_input, expected", [
+    (5, 2, False, (17, "GroupedGemm")), (900, 2, False, (13, "PermuteQuantised")), (900, 3, False, (17, "Permute")),
+    (900, 1, True, (17, "Permute")),
+])  # fmt: skip
+def test_who_quantises(launched, tokens, k, on_input, expected):
+    """assign, which then has four words more, or permute, for tokens of few rows whose scales are theirs alone."""
+    x = d.draw(SIZES, 5)
+    call = experts(x, tokens, k, apply_router_weight_on_input=on_input)
+    for _ in range(2):  # on its own, and noted
+        (assign, *words), (second, *_), *_ = words_of(launched, call)
+        assert (assign, len(words), second) == ("Assign", *expected)
 
 
 def test_a_call_that_leaves_an_operand_out_is_not_noted(launched):

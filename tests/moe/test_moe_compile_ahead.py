@@ -61,7 +61,7 @@ def made(monkeypatch) -> list[tuple[str, str]]:
     monkeypatch.setattr(routed_experts, "one", lambda _: torch.ones(1))
     for module in (routed_experts, batched, routers):
         monkeypatch.setattr(module, "calls", Calls())
-    for name in ("routing", "permute", "gemm1", "finalise"):
+    for name in ("routing", "permute", "permute_quantised", "gemm1", "finalise"):
         cached = functools.cache(getattr(layer, f"{name}_program").__wrapped__)
         for module in (layer, fp4_layer, compile_ahead):
             if hasattr(module, f"{name}_program"):
