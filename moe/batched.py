@@ -15,9 +15,9 @@ import torch
 from moe.calls import Call, Calls
 from moe.device import device_of
 from moe.kernels import batched
-from moe.kernels.config import MAX_EXPERTS, Activation
+from moe.kernels.config import MAX_EXPERTS
 from moe.kernels.program import Program
-from moe.layer import Layer, Space, layer_of
+from moe.layer import Layer, Space, activation_of, layer_of
 from moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
 from moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
 from moe.routed_experts import At
@@ -91,7 +91,7 @@ def batched_experts(
     addresses(gpu, operands[:6], expected, (0, 2, 4))
     if hidden_scale is not None:
         check_scale(hidden_scale, hidden, gpu)
-    activation = Activation(bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift))
+    activation = activation_of(gate_first, limit, alpha, shift)
     layer = layer_of(hidden.device, sizes, activation)
     if out is None:
         (out,) = gpu.tensors(torch.empty(hidden.shape, dtype=BF16, device=hidden.device))

@@ -11,8 +11,7 @@ from moe.fp4_layer import fp4_layer_of
 from moe.fp4_weights import HOPPER
 from moe.kernels import assign
 from moe.kernels import batched as batch
-from moe.kernels.config import Activation
-from moe.layer import expectations, finalise_program, layer_of, routing_program
+from moe.layer import activation_of, expectations, finalise_program, layer_of, routing_program
 from moe.problem import BF16, F32, I32, Sizes
 from moe.tuning.back_ends import tuning
 
@@ -68,7 +67,7 @@ def of_experts(
     hidden_dtype: bf16 or e4m3. ids_dtype: of topk_ids, int32 or int64. packed: weights are NVFP4 or MXFP4; biased: with
     biases. The others are moe.experts' own.
     """
-    activation = Activation(bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift))
+    activation = activation_of(gate_first, limit, alpha, shift)
     on_input, quantises = bool(apply_router_weight_on_input), hidden_dtype is BF16 and not packed
     tiles = packed and device_of(device).capability == HOPPER
     for t in counts(tokens):
@@ -95,7 +94,7 @@ def of_batched_experts(
     most: M. scaled: hidden is e4m3. local: E. The others are moe.batched_experts' own, of which expected_m may be
     several.
     """
-    activation = Activation(bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift))
+    activation = activation_of(gate_first, limit, alpha, shift)
     for m in counts(most):
         for expected in (None,) if expected_m is None else counts(expected_m):
             sizes = batched.sizes_of(local, m, hidden, intermediate, expected)

@@ -13,6 +13,7 @@ which is why the kernel between them and routing must have waited by then.
 
 import dataclasses
 import functools
+import math
 import numbers
 from typing import NamedTuple
 
@@ -200,6 +201,17 @@ class Space(NamedTuple):
     polled: int  # int32: stream-K's partial sums of GEMM1, EMPTY at first, or
     partials: int  # those of configs that do not poll, and their
     flags: int  # int32 [CTAs, 2], 0 at first
+
+
+def activation_of(gate_first, limit, alpha, shift) -> Activation:
+    """The activation that these arguments of a call are; ValueError if they are none."""
+    for name, x in (("limit", limit), ("alpha", alpha), ("shift", shift)):
+        if name == "limit" and x is None:
+            continue
+        if not isinstance(x, numbers.Real) or not math.isfinite(x) or name == "limit" and x <= 0:
+            must = "a number above 0, or None" if name == "limit" else "a finite number"
+            raise ValueError(f"{name} is {x!r}, but must be {must}")
+    return Activation(bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift))
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from moe.grouped_gemm_fp4 import input_scale_operand, one, packed_operands
 from moe.kernels import assign, quantise
 from moe.kernels.config import MAX_EXPERTS, Activation
 from moe.kernels.program import Program, Recorded
-from moe.layer import Layer, Space, check_workspace, layer_of
+from moe.layer import Layer, Space, activation_of, check_workspace, layer_of
 from moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
 from moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
 from moe.scratch import arena_of
@@ -111,9 +111,8 @@ def experts(
         if call.repeat((*operands, made)):
             return made
     layer, x, given = checked(
-        hidden, hidden_scale, topk_ids, topk_weights, (w13, w13_scale, w2, w2_scale, *of_fp4), Activation(
-            bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift)
-        ), local_expert_offset, num_experts,
+        hidden, hidden_scale, topk_ids, topk_weights, (w13, w13_scale, w2, w2_scale, *of_fp4),
+        activation_of(gate_first, limit, alpha, shift), local_expert_offset, num_experts,
     )  # fmt: skip
     if apply_router_weight_on_input and layer.sizes.top_k != 1:
         raise ValueError(f"topk_ids: dimension k is {layer.sizes.top_k}, but must be 1 for weights on the input")

@@ -206,6 +206,16 @@ def test_graphs_are_few(launched, monkeypatch):
     assert words_of(launched, kinds[2])[0][0] == "graph" != words_of(launched, kinds[0])[0][0]
 
 
+@pytest.mark.parametrize("name, x, must", [
+    ("limit", "x", "a number above 0, or None"), ("limit", -7.0, "a number above 0, or None"),
+    ("alpha", float("nan"), "a finite number"), ("shift", None, "a finite number"),
+])  # fmt: skip
+def test_an_activation_that_is_none(launched, name, x, must):
+    with pytest.raises(ValueError, match=f"^{name} is {x!r}, but must be {must}$"):
+        experts(d.draw(SIZES, 5), 5, **{name: x})()
+    assert not launched
+
+
 @pytest.mark.parametrize("tokens, k, on_input, expected", [
     (5, 2, False, (17, "GroupedGemm")), (900, 2, False, (13, "PermuteQuantised")), (900, 3, False, (17, "Permute")),
     (900, 1, True, (17, "Permute")),
