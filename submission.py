@@ -5,7 +5,7 @@
 
 The weights B [N, K] are the M side of the tensor core instruction and the tokens A [M, K] its N side, whose width is a
 register: each weight byte is read once per token tile, and one compiled kernel serves all M, N and K. Each pair of CTAs
-(they share a 256-row MMA) walks a contiguous range of weight rows; the host cuts them so that all cost the same.
+(they share a 256-row MMA) walks ranges of weight rows; the host cuts and deals them so that all pairs cost the same.
 
     weight warp, token warp --TMA--> ring [weights | tokens | scales] --MMA warp--> tensor memory --epilogue warps--> C
 
