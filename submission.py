@@ -5,7 +5,7 @@
 
 The weights B [N, K] are the M side of the tensor core instruction and the tokens A [M, K] its N side, whose width is a
 register: each weight byte is read once per token tile, and one compiled kernel serves all M, N and K. Each pair of CTAs
-(they share a 256-row MMA) walks a contiguous range of weight rows; the host cuts them so that all cost the same.
+(they share a 256-row MMA) walks ranges of weight rows; the host cuts and deals them so that all pairs cost the same.
 
     weight warp, token warp --TMA--> ring [weights | tokens | scales] --MMA warp--> tensor memory --epilogue warps--> C
 
@@ -53,8 +53,7 @@ MMA_K = 64  # K per MMA and per scale factor atom
 SF_ATOM = 512  # bytes of the scale factors of 128 rows x 64 K: [32 rows, 4 row blocks, 4 K blocks]
 SF_BYTES = SF_ATOM * TILE_K // MMA_K  # bytes of those of 128 rows per stage, contiguous in global memory
 SMEM_PER_SM = 228 * 1024  # shared memory of an SM, 1 KiB of which the system takes from each CTA
-MAX_STAGES = 16
-SMEM_HEADER = 1024  # bytes of barriers and the address of tensor memory, at these offsets
+MAX_STAGES, SMEM_HEADER = 16, 1024  # bytes of barriers and the address of tensor memory, at these offsets
 FULL, EMPTY, ACC_FULL, ACC_EMPTY, ACC_READ, TMEM_SLOT = 0, 8 * MAX_STAGES, 16 * MAX_STAGES, 272, 288, 296
 MAX_SIZE = 2**24 - 1  # of M, N and K: positions in the schedule have 24 bits for a token or a row
 TMEM_COLS = 512
@@ -124,8 +123,8 @@ NO_POLICY = dict.fromkeys(WEIGHTS_FIRST, NORMAL)
 
 # (M of each group), N, K of a benchmark case -> its Configs, the best guess first: the first call finds out which is
 # fastest ("tuning" below). Every other problem runs on DEFAULT. The timing model chose tiles and schedules of first
-# guesses: whole tiles of 128 rows, since parts take the tensor core as long, and narrow token tiles where that fills
-# the SMs. An H200 chose all else (silicon/entry/h200_loads.py). The changes are where the two disagree.
+# guesses (whole tiles of 128 rows, as parts take the tensor core as long; narrow token tiles where that fills the SMs),
+# an H200 all else (silicon/entry/h200_loads.py). The changes are where the two disagree.
 CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
     ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): candidates(
         replace(EIGHT_WARPS, waves=2, sms=128, token_box=32, prefetch=2, token_policy=NORMAL, store_policy=LAST),
@@ -149,10 +148,9 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
 
 
 def ptx(text: str, constraints: str = "", *operands, condition: Int32 | None = None):
-    """Insert inline PTX and return its result: None, an integer, or a list of them.
+    """Insert inline PTX, run where a condition is not 0, and return its result: None, an integer, or a list of them.
 
-    $0, $1, .. are the results, whose constraints begin with "=", then the operands, integers of Python or the DSL. With
-    a condition it is executed where that is not 0.
+    $0, $1, .. are the results, whose constraints begin with "=", then the operands, integers of Python or the DSL.
     """
     kinds = constraints.split(",") if constraints else []
     if condition is not None:
@@ -176,15 +174,12 @@ def ptx(text: str, constraints: str = "", *operands, condition: Int32 | None = N
 LOAD_PARAM = "{{ .reg .b64 p; cvta.to.param.u64 p, $1; ld.param.b{} $0, [p]; }}"
 load_param, load_param_64 = partial(ptx, LOAD_PARAM.format(32), "=r,l"), partial(ptx, LOAD_PARAM.format(64), "=l,l")
 load_shared = partial(ptx, "ld.shared.b32 $0, [$1];", "=r,r")  # 9.7.9.8: address
-# 9.7.9.24, the shared::cluster address of what another CTA has in the same place: address, rank of that CTA
-map_shared = partial(ptx, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r")
+map_shared = partial(ptx, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r")  # 9.7.9.24: address, rank of a CTA
 
-# 9.7.13.15.9: barrier, arrivals per phase
-mbarrier_init = partial(ptx, "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r")
+mbarrier_init = partial(ptx, "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r")  # 9.7.13.15.9: barrier, arrivals
 # 9.7.13.15.13, an arrival that also awaits bytes: barrier, bytes
 mbarrier_expect = partial(ptx, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r")
-# 9.7.13.15.13: barrier of any CTA of the cluster
-mbarrier_arrive = partial(ptx, "mbarrier.arrive.shared::cluster.b64 _, [$0];", "r")
+mbarrier_arrive = partial(ptx, "mbarrier.arrive.shared::cluster.b64 _, [$0];", "r")  # 9.7.13.15.13: any CTA's barrier
 # 9.7.13.15.16 until the phase of this parity is complete; a fresh barrier passes parity 1: barrier, parity
 TRY_WAIT = """{ .reg .pred p;
         WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;
@@ -226,10 +221,7 @@ store_matrix = partial(ptx, STORE_MATRIX, "r,r,r,r,r")
 
 
 def tma_load(to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition: Int32, mask) -> None:
-    """cp.async.bulk.tensor (9.7.9.25.5.2): the box at coordinates `at`; the barrier may be the pair's other CTA's.
-
-    With a mask, to the same place in each of these CTAs of the cluster; each of their pairs has its barrier signalled.
-    """
+    """Load the box at coordinates `at` (9.7.9.25.5.2); with a mask, to each of these CTAs, and signal each pair."""
     n, multicast = len(at), mask is not None
     coordinates = ", ".join(f"${i + 4}" for i in range(n))
     text = f"cp.async.bulk.tensor.{n}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -282,9 +274,8 @@ def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) 
 
     A segment (position, rows, tokens, k) is a token tile against all weight rows of its group, and costs
     (TILE_M + tokens) * k for every TILE_M rows, where `tokens` is what loading them costs in rows. A position is
-    group << 48 | first token << 24 | weight row.
-    Returns (start, end) of each range, ordered by group and row: if a group has several token tiles, CTAs side by side
-    share weights rather than tokens, which an H200 rewards (worklog/README.md).
+    group << 48 | first token << 24 | weight row. Returns (start, end) of each range, ordered by group and row, so that
+    CTAs side by side share weights rather than tokens, which an H200 rewards (worklog/README.md).
     """
     units = [(position, -(-rows // gran), (TILE_M + tokens) * k) for position, rows, tokens, k in segments]
     total = sum(count * cost for _, count, cost in units)
@@ -558,10 +549,7 @@ class GroupGemm:
         return boxes
 
     def weight_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
-        """Return the loads of B and SFB: the tile's rows, to their places in their 128-row block, and its scales.
-
-        Each of two sharers loads half of the rows, and the scales of half of K.
-        """
+        """Return the loads of B and SFB, to their places in their 128-row block; each of two sharers loads half."""
         y, offset = self.weight_row(tile.row, cta.rank), (tile.row & 127) * (TILE_K // 2)
         scales = self.tensormap(cta.params, self.scales_operand, tile.group)
         if self.config.sharers == 2:
@@ -593,8 +581,7 @@ class GroupGemm:
         block, grid = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
         groups = load_param(self.word(params, self.scalars + 2))
         for g in cutlass.range(warp, groups, self.config.epilogue_warps, unroll=1):
-            size = self.word(params, self.sizes + 2 * g)
-            n, k = load_param(size + 4), load_param(size + 8)
+            n, k = [load_param(self.word(params, self.sizes + 2 * g) + i) for i in (4, 8)]
             for operand in self.weights:
                 weights = load_param_64(self.word(params, self.addresses * g + operand))
                 for row in cutlass.range(block + lane * grid, n, 32 * grid, unroll=1):
@@ -616,9 +603,8 @@ class GroupGemm:
     @cute.kernel
     def kernel(self, tensormaps: tuple, words: WordArray):
         """Run the warp roles of a CTA; the parameters are read where `tensormap` and `word` say that they lie."""
-        config = self.config
         warp, lane = cute.arch.make_warp_uniform(cute.arch.warp_idx()), cute.arch.lane_idx()
-        block, _, _ = cute.arch.block_idx()
+        config, block = self.config, cute.arch.block_idx()[0]
         rank, sharer = block & (PAIR - 1), (block & (config.cluster - 1)) // PAIR
 
         # Schedule: the parameters begin with the first tensormap, and have the range of this cluster
@@ -838,11 +824,7 @@ def gemm_operands(names: list[str], m: int, n: int, k: int, batches: int = 1) ->
 
 
 class Operands:
-    """Checks the tensors of a call and reads their addresses.
-
-    The C++ code that torch.compile has for this question compares their types, devices, shapes and strides with those
-    that were accepted last; Python looks at them if they differ, or if torch no longer has that code.
-    """
+    """Checks a call's tensors, by torch.compile's C++ guards of the last ones or else in Python; reads addresses."""
 
     def __init__(self, contents: str, operands: dict[str, torch.Tensor]):
         self.contents, self.operands, self.guards = contents, operands, None
@@ -903,14 +885,12 @@ class Launch:
         groups = 1 << (len(sizes) - 1).bit_length()  # rounded up, so that few kernels serve every number of groups
         gemm = kernel(groups, config)
         widths = [token_tile(m, config) for m, _, _ in sizes]
-        segments = []
+        clusters, segments = config.sms // config.cluster, []
         for g, ((m, n, k), width) in enumerate(zip(sizes, widths)):
             for token in range(0, m, width * config.sharers):
                 tokens = round_up(min(width, m - token), 32) // PAIR * config.token_cost // 100
                 segments.append((g << 48 | token << 24, gemm.rows_per_cta(n), tokens, k))
-        clusters = config.sms // config.cluster
         of_clusters = deal(partition(segments, clusters * config.waves, config.gran), clusters)
-
         fixed, smem, table = SMEM_HEADER + gemm.store_bytes, 0, []
         for ranges in of_clusters:  # each has as deep a ring as its widest tile leaves room for
             width = max(max(widths[start >> 48 : (end - 1 >> 48) + 1]) for start, end in ranges)
@@ -980,8 +960,7 @@ class Plan:
 # No model and no other GPU ranks configs that differ by a few percent on a B200; a B200 does, in the first call of a
 # shape that has several. GROUP_GEMM_TUNING=off keeps the first guess, =show says on stderr what was chosen.
 CALLS, ROUNDS = 15, 48  # calls between two events, as the grader times them; how often
-FLUSH = 512 << 20  # bytes, four times the L2: they push out what it holds, and leave it full of dirty lines
-FLUSHES = 8  # 0.8 ms, which the host has to queue the calls
+FLUSH, FLUSHES = 512 << 20, 8  # bytes, four times the L2, which they leave full of dirty lines; 0.8 ms to queue calls
 SECONDS, BYTES = 18, 3 * 10**9  # of a shape: until its last config is compiled; scratch
 
 
@@ -1018,15 +997,12 @@ def measured(plans: list[Plan], tensors: list[torch.Tensor]) -> list[list[float]
 
 
 def fastest(times: list[list[float]]) -> int:
-    """Choose a plan: the first, unless another is faster, in the median of the rounds, by more than that is uncertain.
-
-    That is two standard errors of a median, of which one is 1.86 / sqrt(rounds) of the median distance from it.
-    """
+    """Choose the first plan, unless another is faster in the median by more than two standard errors of that."""
     chosen, most = 0, 0.0
     for i, of_plan in enumerate(times):
         gains = [first - own for first, own in zip(times[0], of_plan)]
         gain = statistics.median(gains)
-        spread = statistics.median(abs(x - gain) for x in gains)
+        spread = statistics.median(abs(x - gain) for x in gains)  # 1.86 / sqrt(rounds) of it is the standard error
         if gain > max(most, 2 * 1.86 / math.sqrt(len(gains)) * spread):
             chosen, most = i, gain
     return chosen
@@ -1146,11 +1122,8 @@ def dual_fp4_tensormap(low: Int64, high: Int64, rows: Int32, k: Int32, box_rows:
 
 
 def dual_scale_tensormap(address: Int64, rows: Int32, k: Int32):
-    """Make the TMA atom of scales as Int64 [row block, eighth of an atom's rows, atom, 16]: boxes of 1 x 2 x 4 x 16.
-
-    A box has 16 of the 32 rows of 4 atoms, which fill 16 lanes of tensor memory, in the order [eighth, atom].
-    """
-    blocks, atoms, box = (rows + 127) // 128, k // MMA_K, (16, TILE_K // MMA_K, 2, 1)
+    """Make the TMA atom of scales as Int64 [row block, eighth of an atom's rows, atom, 16]: boxes of 1 x 2 x 4 x 16."""
+    blocks, atoms, box = (rows + 127) // 128, k // MMA_K, (16, TILE_K // MMA_K, 2, 1)  # 16 rows of 4 atoms: 16 lanes
     strides = (1, SF_ATOM // 8, 16, cute.assume(atoms * (SF_ATOM // 8), SF_ATOM // 8))
     return tma_atom(Int64, address, (16, atoms, 4, blocks), strides, cute.make_layout(box), box)
 

@@ -188,7 +188,7 @@ def exam() -> str:
     ]
     return (
         "* **The lead is modelled, and it is that of programmatic dependent launch (PDL) and prefetch:** "
-        f"{ours:.1f} us where gau.nernst's v6c has {v6c:.1f}, but {plain:.1f} with plain launches, as all public "
+        f"{ours:.1f} us where gau.nernst's v6c has {v6c:.1f}, and {plain:.1f} with plain launches, as all public "
         f"kernels have them. The model cannot tell kernels apart that differ by less than {ranking.error():.1%}. No "
         "published time tests what PDL gains on a B200; an H200 was asked, of the loads and stores "
         "([how](worklog/README.md#the-load-side-on-silicon)).\n"

@@ -34,6 +34,7 @@ TWO_GROUPS = ((32, 32), (128, 128), (64, 64))
 PAIR = "gran=32, sms=2"  # one pair of CTAs does everything
 TWO_PAIRS = "gran=32, sms=4"
 SHORT_RING = PAIR + ", stages=2"
+WAVES = PAIR + ", waves=3"
 SHARERS = "sharers=2, sms=4"  # two pairs that share weights do everything
 SHARERS_SHORT_RING = SHARERS + ", stages=2"
 
@@ -96,8 +97,8 @@ SCALES = [
 BARRIERS = [
     Fault(
         "MMA warp begins in the wrong phase",
-        "at, slot, acc = cta.start, PipelineState(Int32(0), Int32(0))",
-        "at, slot, acc = cta.start, PipelineState(Int32(0), Int32(1))",
+        "place, slot, acc = cta.start, PipelineState(Int32(0), Int32(0))",
+        "place, slot, acc = cta.start, PipelineState(Int32(0), Int32(1))",
         FULL,
     ),
     Fault(
@@ -175,9 +176,21 @@ BARRIERS = [
     ),
     Fault(
         "no fence.mbarrier_init",
-        f"{INIT_FENCE}\n            self.barriers_ready()",
-        "pass\n            self.barriers_ready()",
+        f"{INIT_FENCE}\n            self.barriers_ready()\n            self.tmem_ready()",
+        "pass\n            self.barriers_ready()\n            self.tmem_ready()",
         "used by a warp that has not waited for its init by another",
+    ),
+    Fault(
+        "one accumulator never said to be empty",
+        "for i in range_constexpr(2):\n                mbarrier_arrive(cta.leader",
+        "for i in range_constexpr(1):\n                mbarrier_arrive(cta.leader",
+        HANG,
+    ),
+    Fault(
+        "epilogue does not wait for tensor memory",
+        "self.barriers_ready()\n            self.tmem_ready()",
+        "self.barriers_ready()",
+        "hang: ",
     ),
     Fault(
         "roles begin before the prologue has ended",
@@ -249,7 +262,7 @@ TILING = [
     ),
     Fault("origin off by a box", "tensormap, at(y + first)", "tensormap, at(y + first + size)", WRONG),
     Fault("both CTAs load the same tokens", "y = tile.token + cta.rank *", "y = tile.token + 0 *", WRONG, WIDE),
-    Fault("K tail dropped", "rows, m, k, following)", "rows, m, k & -TILE_K, following)", WRONG, WIDE_K),
+    Fault("K tail dropped", "rows, m, k, Place(", "rows, m, k & -TILE_K, Place(", WRONG, WIDE_K),
     Fault(
         "first K block accumulates",
         "const_expr(j > 0) else step",
@@ -258,11 +271,20 @@ TILING = [
     ),
     Fault(
         "last rows of a range left out",
-        "Int32(cta.end) & 0xFFFFFF, limit)",
-        "(Int32(cta.end) & 0xFFFFFF) - 32, limit)",
+        "Int32(end) & 0xFFFFFF, limit)",
+        "(Int32(end) & 0xFFFFFF) - 32, limit)",
         UNWRITTEN,
         ROWS,
         TWO_PAIRS,
+    ),
+    Fault("every other wave left out", "select(ended, word + 2,", "select(ended, word + 4,", UNWRITTEN, TILES, WAVES),
+    Fault(
+        "a wave after the last",
+        "(following >= end) & (position < end)",
+        "following >= end",
+        "out-of-bounds: ld.param",
+        TILES,
+        WAVES,
     ),
     Fault("last token tile left out", "following_token < m\n", "following_token + width < m\n", UNWRITTEN, LONG, PAIR),
 ]
@@ -328,8 +350,8 @@ RESOURCES = [
     ),
     Fault(
         "shared memory too small",
-        "fixed + stages * stage_bytes, stages",
-        "stages * stage_bytes, stages",
+        "max(smem, fixed + stages * stage_bytes)",
+        "max(smem, stages * stage_bytes)",
         "out-of-bounds: write of shared memory",
         RING,
         SHORT_RING,
