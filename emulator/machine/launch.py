@@ -194,6 +194,9 @@ class Launch:
         required = kernel.directives.get("reqntid")
         if required and tuple((*required, 1, 1)[:3]) != self.block:
             raise Fault("launch", f"block {self.block}, but the kernel requires {required}")
+        most = kernel.directives.get("maxntid")
+        if most and threads > math.prod(most):
+            raise Fault("launch", f"block {self.block}, but the kernel has .maxntid {most}")
         for g, c in zip(self.grid, self.cluster, strict=True):
             if g % c:
                 raise Fault("launch", f"grid {self.grid} is not a multiple of the cluster {self.cluster}")

@@ -174,6 +174,7 @@ _METADATA = {
 
 # Factories of zeros, and what makes as large a tensor without a look at its memory.
 _EMPTY = {"zeros": torch.empty, "zeros_like": torch.empty_like, "new_zeros": torch.Tensor.new_empty}
+_DRAWN = {"rand": torch.Tensor.uniform_, "randn": torch.Tensor.normal_}  # in place, which saves a copy of the numbers
 _NO_CONTENTS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 LARGE = 1 << 20  # bytes; what `torch.empty` finds in smaller ones is whatever lay there, as on a GPU
 
@@ -210,10 +211,12 @@ class CudaMode(TorchFunctionMode):
                 kwargs["device"] = "cpu"
         pinned = kwargs.pop("pin_memory", False)
         with _plain():
-            zeros = where is not None and name in _EMPTY and kwargs.get("out") is None
+            new = where is not None and kwargs.get("out") is None
+            zeros, drawn = new and name in _EMPTY, new and name in _DRAWN and not kwargs.get("requires_grad")
             if name == "_scaled_mm" and where is not None:
                 function = scaled_mm
-            result = (_EMPTY[name] if zeros else function)(*args, **kwargs)
+            generator = kwargs.pop("generator", None) if drawn else None
+            result = (_EMPTY[name] if zeros else torch.empty if drawn else function)(*args, **kwargs)
             if pinned and where is None:
                 return _pin_memory(function, result)
             if where is None and not on_device or isinstance(result, torch.Size):
@@ -221,9 +224,11 @@ class CudaMode(TorchFunctionMode):
             if DEVICE.capture is not None and any(isinstance(r, torch.Tensor) for r in tree_leaves(result)):
                 raise Unsupported(f"{name} inside the capture of a CUDA graph")
             mine = {id(t) for t in tensors}  # what an in-place operation returns stays what and where it was
-            copy = not (zeros or name in _NO_CONTENTS and result.untyped_storage().nbytes() >= LARGE)
+            copy = not (zeros or drawn or name in _NO_CONTENTS and result.untyped_storage().nbytes() >= LARGE)
             move = to_host if where is None else functools.partial(to_device, index=where, copy=copy)
             result = tree_map(lambda r: move(r) if isinstance(r, torch.Tensor) and id(r) not in mine else r, result)
+            if drawn:
+                _DRAWN[name](result, generator=generator)
             if function == autograd.GRAD and result is not None:
                 args[0].grad = result  # in-place operations on it are to last
             return result

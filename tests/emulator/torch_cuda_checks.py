@@ -159,6 +159,11 @@ def check_seed():
         return torch.rand(5, device="cuda").tolist()
 
     assert draw(torch.manual_seed) == draw(torch.cuda.manual_seed) == draw(torch.cuda.manual_seed_all)
+    for function in (torch.rand, torch.randn):
+        there = function(3, 50, dtype=torch.half, device="cuda", generator=torch.Generator().manual_seed(7))
+        here = function((3, 50), dtype=torch.half, generator=torch.Generator().manual_seed(7))
+        assert in_device_memory(there) and torch.equal(there.cpu(), here)
+    assert torch.randn(4, device="cuda", requires_grad=True).requires_grad
     generator = torch.cuda.default_generators[0]
     assert draw(torch.manual_seed) == draw(generator.manual_seed) and generator.initial_seed() == 7
     generator.set_offset(generator.get_offset() + 4)

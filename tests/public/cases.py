@@ -42,10 +42,10 @@ def gluon(file: str, *calls: str, **more) -> Case:
 
 def submission(task: str, author: str, file: str, **more) -> Case:
     """A submission to one of GPU MODE's nvfp4 tasks, built by load_inline, before the task's own check."""
-    sizes = more.pop("sizes", SIZES[task])
+    sizes, of = more.pop("sizes", SIZES[task]), more.pop("of", "")
     folders = f"problems/nvidia/nvfp4_{task}", "problems/nvidia"
     code = f"judged(custom_kernel, {sizes}, seed=1111)"
-    return Case("load_inline", f"{author}, {file}", file, "", code, B200, folders, limit=240, **more)
+    return Case("load_inline", f"{author}, {file}{of}", file, "", code, B200, folders, limit=240, **more)
 
 
 SIZES = {
@@ -119,6 +119,8 @@ GLUON = (
 )
 
 _NAREG = "NaregAmirianMegan"
+_RECORD = "nvidia/nvfp4_group_gemm/submission_v6b.py"
+_RELAXED = "no release between the loads of tensor memory and its dealloc: barrier.cluster.arrive is relaxed, which hands nothing on"
 SUBMISSIONS = (
     submission("gemm", _NAREG, "nvfp4_gemm/submission_ptx.py", explained="line 518 of its CUDA: loads of all its stages are issued first, whatever K is: past the ends of the scales at K = 256"),
     submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/sub_v6_2.py"),
@@ -140,10 +142,12 @@ SUBMISSIONS = (
     submission("gemv", _NAREG, "nvfp4_kernels/iteration_2/v0_2_tma.py"),
     submission("gemm", "jIab-b", "sub_tc2.py", explained="its tcgen05.alloc asks for 144 columns, which are to be a power of two (9.7.16.7.1)"),
     submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/sub_v8.py"),
-    submission("dual_gemm", _NAREG, "nvfp4_dual_gemm/sub_ptx_v2.py", sizes="m=256, n=128, k=256, l=1", explained="line 761: the second CTA of a pair adds 128 to the lane of its results, of which a CTA's tensor memory has 128 in all"),
+    submission("dual_gemm", _NAREG, "nvfp4_dual_gemm/sub_ptx_v2.py", sizes="m=256, n=128, k=256, l=1", explained="line 784: the barrier between all warps' loads of tensor memory and warp 0's dealloc is commented out"),
     submission("gemv", _NAREG, "nvfp4_kernels/v4.py"),
     submission("gemv", "jIab-b", "kernel_thing/examples/7.py"),
     submission("group_gemm", _NAREG, "nvfp4_grouped_gemm/v0.py"),
+    submission("group_gemm", "gau-nernst", _RECORD, of=", its kernel", sizes="m=(64, 40), n=(4096, 4096), k=(1536, 1536), g=2", explained=f"line 866: {_RELAXED}"),
+    submission("group_gemm", "gau-nernst", _RECORD, of=", other sizes", sizes="m=(96, 128), n=(128, 256), k=(256, 512), g=2"),
 )
 
 _PRIMITIVES = "examples/python/CuTeDSL/experimental/primitives"

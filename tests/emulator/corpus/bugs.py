@@ -72,6 +72,7 @@ BUGS = [
     bug("copy", "trap", "trap", ("read:\n", "trap;\nread:\n")),
     bug("copy", "register count below the minimum", "setmaxnreg", (READY, READY + "\nsetmaxnreg.dec.sync.aligned.u32 16;")),
     bug("copy", "more threads than a block has", "launch", launches=(("copy", 1, 1056, None, False),)),
+    bug("copy", "more threads than the kernel's bounds", "launch", ("p_src)\n{", "p_src)\n.maxntid 8, 4\n{")),
     bug("copy", "more shared memory than a block has", "launch", ("buffer[1024]", "buffer[233000]")),
     # -- a ring of two buffers
     bug("ring", "no wait for an empty buffer", "race mbarrier", (wait("r2", "phase"), "")),
