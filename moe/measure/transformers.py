@@ -13,6 +13,7 @@ Those kernels come from the Hub, or from a checkout of github.com/huggingface/ke
 import datetime
 import importlib
 import json
+import random
 import statistics
 import sys
 import time
@@ -39,7 +40,7 @@ IMPLEMENTATIONS = "eager", "batched_mm", "grouped_mm", NAME
 TOKENS = 1, 16, 128, 2048
 PROMPTS = 1, 16
 PROMPT = STEPS = 64
-WARM = 4  # tokens, by whose calls kernels are compiled and tuned
+WARM = 4  # tokens that are not counted, and the prompts
 CALLS = 20
 MOST_ROWS = 2048  # of batched_mm, which reads an expert's weights anew for each row
 
@@ -123,11 +124,11 @@ def of_generation(model: nn.Module, prompts: int) -> dict:
     g = torch.Generator(model.device).manual_seed(prompts)
     ids = torch.randint(0, model.config.vocab_size, (prompts, PROMPT), device=model.device, generator=g)
     rates, found, refused = {}, {}, {}
-    for name in IMPLEMENTATIONS:
+    for name in random.Random(prompts).sample(IMPLEMENTATIONS, len(IMPLEMENTATIONS)):
         model.set_experts_implementation(name)
         options = {"do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
         try:
-            model.generate(ids, max_new_tokens=WARM, **options)
+            model.generate(ids, max_new_tokens=STEPS, min_new_tokens=STEPS, **options)  # a first one takes seconds
             took = []
             for steps in (WARM, STEPS):
                 torch.cuda.synchronize()
@@ -171,7 +172,7 @@ def main(file: Path | None, kernels: Path | None, layers: int) -> None:
             file.write_text(json.dumps(result, indent=1) + "\n")
 
     with torch.inference_mode():
-        for tokens in TOKENS:
-            note(rows, of_layer(model, modules[0], tokens))
         for prompts in PROMPTS:
             note(generation, of_generation(model, prompts))
+        for tokens in TOKENS:
+            note(rows, of_layer(model, modules[0], tokens))
