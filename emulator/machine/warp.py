@@ -120,7 +120,7 @@ LATE = 3000  # ticks that a group lets pass before it loads what nothing has wri
 PATIENCE = 257  # blocks that a group executes before it is looked at: a prime, so that it is in each block of a loop
 AGAIN = 7  # such blocks of one that polls
 PHASES = 32  # states in which a group may have been when it was looked at, for it to be one that polls
-PAUSES = 500, 20_000  # ticks that a group which polls in vain lets pass, at first and at most
+PAUSES = 250, 2_000  # ticks that a group which polls in vain lets pass, at first and at most: fewer than what lands late
 
 
 def of_lanes(value, index: np.ndarray):
@@ -243,7 +243,7 @@ class Group(LaneGroup):
             self.clock.trace.wait(self, self.blocked_at, self.t)
             self.waiting_for, self.left = None, PATIENCE
             self.polled.clear()
-        pc, left = self.pc, self.left
+        pc, left = self.pc, self.left if quantum else PATIENCE
         join = self.join.block if self.join else -9
         engine.turns += 1
         if engine.turns >= CALM and engine.spins(self):
@@ -266,18 +266,20 @@ class Group(LaneGroup):
                 if self.owed and costs[pc].needs:
                     self.t = self.clock.usable(self, costs[pc])
                 left -= 1
-                if not left:
+                looked = not left
+                if looked:
                     left = self.put_off() if quantum else PATIENCE
-                    engine.turns += 1  # nobody else may have a turn to be asked
+                if heap and self.t > heap[0][0] + quantum:
+                    self.left = left
+                    engine.at(self.t, self.run)
+                    return None
+                if looked:  # nobody else may have a turn to be asked
+                    engine.turns += 1
                     if engine.turns >= CALM and engine.spins(self):
                         raise self.launch.livelock()
                     if self.t > engine.until:
                         self.left = left
                         return engine.at(self.t, self.run)
-                if heap and self.t > heap[0][0] + quantum:
-                    self.left = left
-                    engine.at(self.t, self.run)
-                    return None
         except EmulatorError as e:
             if not e.where:
                 e.where = self.where(sys.exc_info()[2])
