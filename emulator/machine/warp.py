@@ -120,7 +120,7 @@ LATE = 3000  # ticks that a group lets pass before it loads what nothing has wri
 PATIENCE = 257  # blocks that a group executes before it is looked at: a prime, so that it is in each block of a loop
 AGAIN = 7  # such blocks of one that polls
 PHASES = 32  # states in which a group may have been when it was looked at, for it to be one that polls
-PAUSES = 250, 2_000  # ticks that a group which polls in vain lets pass, at first and at most: fewer than what lands late
+PAUSES = 250, 2_000  # ticks that a group which polls in vain lets pass, at first and at most: less than LAZY
 
 
 def of_lanes(value, index: np.ndarray):

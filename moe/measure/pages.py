@@ -22,6 +22,7 @@ PLACE = re.compile(r"(<!-- table (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 NEAR = 0.75  # of Marlin's time: above that a kernel is near it
 CONTEST_LARGEST = 11948, 14107  # the contest's largest T
 STAGES = "routing", "permute", "GEMM1", "GEMM2", "finalise"
+OF_TRANSFORMERS = "moe_fp8", "grouped_mm", "batched_mm", "eager"  # implementations of experts, ours first
 
 
 def load(name: str) -> dict:
@@ -291,9 +292,15 @@ def transformers_run(result: dict) -> str:
 
 def transformers_layers(result: dict) -> str:
     """Times of a layer's experts as called, in microseconds."""
-    rows, names = result["rows"], ("moe_fp8", "grouped_mm", "batched_mm", "eager")
+    rows, names = result["rows"], OF_TRANSFORMERS
     body = [[str(x["T"]), *(f"{x['us'][name]:.0f}" if name in x["us"] else "" for name in names)] for x in rows]
     return markdown(["T", "moe.experts", *names[1:]], body)
+
+
+def transformers_generation(result: dict) -> str:
+    """Tokens a second of each prompt."""
+    body = [[str(x["prompts"]), *(f"{x['rate'][name]:.0f}" for name in OF_TRANSFORMERS)] for x in result["generation"]]
+    return markdown(["prompts", "moe.experts", *OF_TRANSFORMERS[1:]], body)
 
 
 Table = tuple[Callable[[dict], str], str]  # what makes a table, from which run
@@ -302,11 +309,11 @@ PLACES: dict[Path, dict[str, Table]] = {
         "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),
         "grouped_gemm summary": (gemm_summary, "grouped_gemm_h200"),
         "grouped_gemm modelled": (gemm_modelled_summary, "grouped_gemm_b200"),
-        "nvfp4 layer": (fp4_layer, "layer_nvfp4_h100"),
+        "nvfp4 layer": (fp4_layer, "layer_nvfp4_h200"),
     },
     MOE / "NVFP4.md": {
-        "nvfp4 run": (fp4_run, "grouped_gemm_nvfp4_h100"),
-        "nvfp4 summary": (fp4_summary, "grouped_gemm_nvfp4_h100"),
+        "nvfp4 run": (fp4_run, "grouped_gemm_nvfp4_h200"),
+        "nvfp4 summary": (fp4_summary, "grouped_gemm_nvfp4_h200"),
         "nvfp4 modelled": (fp4_modelled, "nvfp4_b200"),
     },
     MOE / "LAYER.md": {
@@ -315,21 +322,22 @@ PLACES: dict[Path, dict[str, Table]] = {
         "layer modelled": (layer_modelled_summary, "layer_b200"),
     },
     MOE / "EXPERTS.md": {
-        "experts run": (experts_run, "experts_h100"),
-        "experts summary": (lambda x: experts_table(x["rows"]), "experts_h100"),
-        "transformers run": (transformers_run, "transformers_h100"),
-        "transformers layers": (transformers_layers, "transformers_h100"),
+        "experts run": (experts_run, "experts_h200"),
+        "experts summary": (lambda x: experts_table(x["rows"]), "experts_h200"),
+        "transformers run": (transformers_run, "transformers_h200"),
+        "transformers layers": (transformers_layers, "transformers_h200"),
+        "transformers generation": (transformers_generation, "transformers_h200"),
     },
     MOE / "PARALLEL.md": {
-        "parallel run": (whence, "parallel_h100"),
-        "parallel summary": (parallel_summary, "parallel_h100"),
-        "parallel whole": (parallel_summary, "parallel_256_h100"),
+        "parallel run": (whence, "parallel_h200"),
+        "parallel summary": (parallel_summary, "parallel_h200"),
+        "parallel whole": (parallel_summary, "parallel_256_h200"),
     },
     RESULTS / "README.md": {
         "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),
         "grouped_gemm rows": (lambda x: grouped_gemm.table(x["rows"]), "grouped_gemm_h200"),
-        "nvfp4 rows": (lambda x: grouped_gemm_fp4.table(x["rows"]), "grouped_gemm_nvfp4_h100"),
-        "nvfp4 layer": (lambda x: layer_fp4.table(x["rows"]), "layer_nvfp4_h100"),
+        "nvfp4 rows": (lambda x: grouped_gemm_fp4.table(x["rows"]), "grouped_gemm_nvfp4_h200"),
+        "nvfp4 layer": (lambda x: layer_fp4.table(x["rows"]), "layer_nvfp4_h200"),
         "layer run": (layer_run, "layer_h200"),
         "layer stages": (lambda x: layer.table(x["rows"]), "layer_h200"),
         "layer in a graph": (lambda x: layer.peer_table(x["rows"], GRAPH), "layer_h200"),
