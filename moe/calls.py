@@ -52,11 +52,6 @@ class Call:
                 return None
         return found if self.gpu.is_current() and self.gpu.reaches(operands, found) else None
 
-    def is_like(self, other: "Call") -> bool:
-        """Whether both have noted the same of their examples."""
-        mine, others = vars(self), vars(other)
-        return all(mine[name] == others[name] for name in mine)
-
     def repeat(self, operands: Sequence[torch.Tensor]) -> bool:
         """Launch with other operands what has been noted; False if that cannot be, and nothing was launched."""
         found = self.addresses(operands)
@@ -99,7 +94,7 @@ class Calls:
         """Add a call, in place of an earlier one of the same key. Returns that, with its notes, if it is like this."""
         key = key_of(operands, options)
         found = self.known.get(key)
-        if found is not None and found.is_like(call):
+        if found is not None and vars(found) == vars(call):  # both noted the same of their examples
             return found
         if len(self.known) >= MOST:
             self.known.clear()

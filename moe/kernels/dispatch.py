@@ -9,14 +9,12 @@ experts, those without a token -1.
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, range_constexpr
+from cutlass import Int32, Int64, range_constexpr
 from cutlass._mlir.dialects import cuda as cuda_ir
 
 from moe.kernels import exchange
-from moe.kernels.epilogue.swiglu_fp8 import inverse
 from moe.kernels.exchange import Layout
 from moe.kernels.ptx import (
-    as_float,
     as_int,
     atomic_inc,
     await_word,
@@ -26,14 +24,13 @@ from moe.kernels.ptx import (
     load_global_float,
     load_global_words,
     load_relaxed,
-    pack_e4m3,
     select,
     store_global_pair,
     store_global_word,
     store_relaxed_system,
     wait_for_previous_kernel,
 )
-from moe.problem import LARGEST
+from moe.kernels.quantise import quantised_block
 
 WORDS = 13
 CTAS_PER_SM = 2
@@ -89,20 +86,12 @@ class Dispatch:
                 self.await_freed(own, epoch - 1, patience, reason, lane)
             slot = Int64(rank * most + token)
             for turn in range_constexpr(self.layout.turns):
-                values = [as_float(half) for word in halves[turn] for half in (word << 16, word & -65536)]
-                largest = Float32(0.0)
-                for i in range_constexpr(exchange.VECTOR):
-                    largest = cute.arch.fmax(largest, cute.math.absf(values[i]))
-                for step in (1, 2, 4, 8):  # over the 16 threads of 128 columns
-                    largest = cute.arch.fmax(largest, cute.arch.shuffle_sync_bfly(largest, step))
-                factor = inverse(largest)
-                packed = [pack_e4m3([v * factor for v in values[i : i + 4]]) for i in (0, 4)]
-                scale = as_int(largest * Float32(1 / LARGEST))
+                packed, scale = quantised_block(halves[turn], 128 // exchange.VECTOR)
                 at = Int64(columns[turn] >> 7) * Int64(ranks * most) + slot
                 for i in range_constexpr(ranks):
                     sent = select((wanted[i] != 0) & (inside[turn] != 0), 1, 0)
                     store_global_pair(bases[i] + window.hidden + slot * hidden + Int64(columns[turn]), packed, sent)
-                    store_global_word(bases[i] + window.scale + at * 4, scale, select(lane & 15 == 0, sent, 0))
+                    store_global_word(bases[i] + window.scale + at * 4, as_int(scale), select(lane & 15 == 0, sent, 0))
             of_entry = (slot * k + Int64(lane)) * 4
             for i in range_constexpr(ranks):
                 sent = select((warp == 0) & (lane < k), 1, 0)

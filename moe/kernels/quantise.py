@@ -27,6 +27,22 @@ WORDS = 7
 TOGETHER = 7  # 16-byte loads of quantise_row that a thread has under way at once: half a row of 7168
 
 
+def quantised_block(words: list[Int32], lanes: int) -> tuple[list[Int32], Float32]:
+    """Return the e4m3, four a word, of the bf16 that a lane has of 128 columns, and their scale, largest / 448.
+
+    lanes: how many side by side have the 128 columns.
+    """
+    own = [as_float(bits) for word in words for bits in (word << 16, word & -65536)]
+    most = Float32(0.0)
+    for x in own:
+        most = cute.arch.fmax(most, cute.math.absf(x))
+    for i in range(lanes.bit_length() - 1):
+        most = cute.arch.fmax(most, cute.arch.shuffle_sync_bfly(most, 1 << i))
+    factor = inverse(most)
+    packed = [pack_e4m3([v * factor for v in own[i : i + 4]]) for i in range(0, len(own), 4)]
+    return packed, most * Float32(1 / LARGEST)
+
+
 @cute.jit
 def quantise_row(x: Int64, values: Int64, scales: Int64, apart: Int32, hidden: Int32, lane: Int32):
     """As a warp, quantise one token, of which each half of the warp has every other 128 columns.
@@ -39,17 +55,10 @@ def quantise_row(x: Int64, values: Int64, scales: Int64, apart: Int32, hidden: I
         inside = [select(block < hidden >> 7, 1, 0) for block in blocks]
         loaded = [load_global_words(x + Int64(blocks[i] * 128 + at) * 2, inside[i]) for i in range(TOGETHER)]
         for i in range_constexpr(TOGETHER):
-            own = [as_float(bits) for word in loaded[i] for bits in (word << 16, word & -65536)]
-            most = Float32(0.0)
-            for j in range_constexpr(8):
-                most = cute.arch.fmax(most, cute.math.absf(own[j]))
-            for step in (1, 2, 4, 8):
-                most = cute.arch.fmax(most, cute.arch.shuffle_sync_bfly(most, step))
-            factor = inverse(most)
-            words = [pack_e4m3([v * factor for v in own[4 * j : 4 * j + 4]]) for j in range(2)]
+            words, scale = quantised_block(loaded[i], 16)
             store_global_pair(values + Int64(blocks[i] * 128 + at), words, inside[i])
-            scale = as_int(most * Float32(1 / LARGEST))
-            store_global_word(scales + Int64(blocks[i]) * Int64(apart) * 4, scale, select(at == 0, inside[i], 0))
+            place = scales + Int64(blocks[i]) * Int64(apart) * 4
+            store_global_word(place, as_int(scale), select(at == 0, inside[i], 0))
 
 
 class Quantise:
@@ -90,16 +99,8 @@ class Quantise:
         """Quantise one token in a CTA of so many warps."""
         for block in cutlass.range(warp, hidden >> 7, warps, unroll=1):
             at = Int64(token) * Int64(hidden) + Int64(block * 128 + lane * 4)
-            words = [load_relaxed_if(x + at * 2 + 4 * i, Int32(1)) for i in range(2)]
-            own = [as_float(half) for word in words for half in (word << 16, word & -65536)]
-            most = Float32(0.0)
-            for i in range_constexpr(4):
-                most = cute.arch.fmax(most, cute.math.absf(own[i]))
-            for step in (1, 2, 4, 8, 16):
-                most = cute.arch.fmax(most, cute.arch.shuffle_sync_bfly(most, step))
-            factor = inverse(most)
-            store_global_word(values + at, pack_e4m3([v * factor for v in own]), Int32(1))
-            scale = most * Float32(1 / LARGEST)
+            (word,), scale = quantised_block([load_relaxed_if(x + at * 2 + 4 * i, Int32(1)) for i in range(2)], 32)
+            store_global_word(values + at, word, Int32(1))
             if const_expr(self.weighted):
                 scale = scale * load_global_float(weights + Int64(token) * 4, Int32(1))
             if lane == 0:
