@@ -50,13 +50,26 @@ def test_a_machine_without_nvcc_is_told_what_to_install(monkeypatch):
         toolkit.find.cache_clear()
 
 
+@pytest.mark.parametrize("prototype, types", [
+    ("const char *symbol, void **pfn, cuuint64_t flags", ["char const *", "void **", "cuuint64_t"]),
+    ("CUmodule *module, const void* image, unsigned int n", ["CUmodule *", "void const *", "unsigned int"]),
+    ("const cuuint32_t dims[2]", ["cuuint32_t const *"]),
+    ("void", []),
+])  # fmt: skip
+def test_types_of_prototypes(prototype, types):
+    assert toolkit.types_of(prototype) == types
+
+
 def test_every_function_of_cudas_headers_is_served_or_refused():
     """The texts of the headers are CUDA's; what is served must be named there."""
     found = toolkit.find()
     served = (toolkit.HERE / "runtime.cpp").read_text()
-    refused = set(re.findall(r"int (cu\w+)\(\)", toolkit.refused(found, served)))
+    others = toolkit.others(found, served)
+    refused = set(re.findall(r"int (cu\w+)\(\)", others))
     headers = "".join((found.include / h).read_text(errors="replace") for h in ("cuda_runtime_api.h", "cuda.h"))
     assert {"cudaIpcOpenMemHandle", "cudaGraphLaunch"} <= refused and "cudaMalloc" not in refused
+    slots = set(re.findall(r"SLOT\((\w+),", others))
+    assert {"cuGraphLaunch", "cuMemAlloc_v2", "cuCtxCreate_v2", "cuLaunchKernel"} <= slots
     for name in re.findall(r"^\w[\w *]*?\b(cu(?:da)?[A-Z]\w+)\(", served, re.MULTILINE):
         assert name in headers and name not in refused, name
 
