@@ -88,12 +88,16 @@ def serve(path: str) -> None:
     if HAS_RUNTIME not in functions or os.path.basename(path) == toolkit.RUNTIME:
         return
     load_driver()
-    library = _load(path)
-    base = ctypes.c_uint64.from_address(library._handle).value  # l_addr, the first of a link_map
+    base = base_of(_load(path))
     lead(functions, base)
     for name, address in functions.items():
         if REGISTERS in name:
             ctypes.CFUNCTYPE(None)(base + address)()
+
+
+def base_of(library: ctypes.CDLL) -> int:
+    """Return where a library, or the program, has been loaded: its addresses are from there on."""
+    return ctypes.c_uint64.from_address(library._handle).value  # l_addr, the first of a link_map
 
 
 def leave(folder: str) -> None:

@@ -13,6 +13,8 @@ from . import toolkit
 
 _u32, _u64, _int, _ptr, _str = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p
 
+NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND
+
 _wrappers: dict[int, int] = {}  # handle of a fat binary -> address of its wrapper
 _kernels: dict[int, tuple[int, str]] = {}  # host function -> (fat binary, kernel)
 _variables: dict[int, tuple[int, str, int]] = {}  # host variable -> (fat binary, variable, bytes)
@@ -160,24 +162,29 @@ def function(host: int) -> None:
 
 
 def driver_function(name: bytes, out: int) -> None:
-    """cudaGetDriverEntryPoint and cuGetProcAddress: a function by its name in programs, which has no version."""
-    of_library = toolkit.newest(toolkit.find()).get(name.decode(), name.decode())
-    _u64.from_address(out).value = address = load().emulator_function(of_library.encode())
-    if not address:
+    """cudaGetDriverEntryPoint: a function by its name in programs. One that is not served refuses calls."""
+    _u64.from_address(out).value = address_of(name)
+    if not _u64.from_address(out).value:
         refuse(name)
 
 
-def proc_address(name: int, out: int, version: int, flags: int, status: int) -> None:
+def address_of(name: bytes) -> int:
+    """Return the address of a function of the driver, 0 if cuda.h has none of this name."""
+    of_library = toolkit.newest(toolkit.find()).get(name.decode(), name.decode())
+    return load().emulator_function(of_library.encode()) or 0
+
+
+def proc_address(name: int, out: int, version: int, flags: int, status: int) -> int:
+    """cuGetProcAddress: as cudaGetDriverEntryPoint, but programs may ask for what a driver does not have yet."""
+    _u64.from_address(out).value = address = address_of(ctypes.string_at(name))
     if status:
-        _int.from_address(status).value = 1  # CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
-    driver_function(ctypes.string_at(name), out)
-    if status:
-        _int.from_address(status).value = 0
+        _int.from_address(status).value = 0 if address else 1  # CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+    return 0 if address else NOT_FOUND
 
 
 def export_table(*_) -> int:
     """cuGetExportTable: tables of functions that have no names. NVRTC asks for one, and goes on without it."""
-    return 500  # CUDA_ERROR_NOT_FOUND
+    return NOT_FOUND
 
 
 SIGNATURES = [
@@ -200,7 +207,7 @@ def load() -> ctypes.CDLL:
     library.emulator_set((_ptr * len(_callbacks))(*[ctypes.cast(callback, _ptr) for callback in _callbacks]))
     library.emulator_function.restype = _ptr
     for name, (base, types) in toolkit.driver_functions(toolkit.find()).items():
-        own = {"cuGetProcAddress": launches.guarded(proc_address), "cuGetExportTable": export_table}.get(base)
+        own = {"cuGetProcAddress": proc_address, "cuGetExportTable": export_table}.get(base)
         served = c_driver.pointer(own, types) if own else c_driver.function_of(base, types)
         if served is not None:
             library.emulator_slot(name.encode(), served)

@@ -167,11 +167,11 @@ __attribute__((visibility("hidden"))) extern void *emulator_slots[];
 FIND = """
 void emulator_slot(const char *name, void *function) {
   for (auto &one : functions)
-    if (!std::strcmp(one.name, name)) emulator_slots[&one - functions] = function, one.served = true;
+    if (!std::strcmp(one.name, name)) emulator_slots[&one - functions] = function;
 }
-void *emulator_function(const char *name) {  // null if it is refused
+void *emulator_function(const char *name) {
   for (auto &one : functions)
-    if (one.served && !std::strcmp(one.name, name)) return one.function;
+    if (!std::strcmp(one.name, name)) return one.function;
   return nullptr;
 }
 }
@@ -187,14 +187,14 @@ def others(toolkit: Toolkit, served: str) -> str:
     runtime = sorted(set(RUNTIME_FUNCTION.findall(header(toolkit, "cuda_runtime_api.h"))) - own)
     driver = sorted(driver_functions(toolkit))
     refusals = ", ".join(f"(void *)refuse_{i}" for i in range(len(driver)))
-    table = ", ".join(f'{{"{name}", (void *){name}, false}}' for name in driver)
+    table = ", ".join(f'{{"{name}", (void *){name}}}' for name in driver)
     return "\n".join([
         SLOTS,
         *(f'int {name}() {{ return emulator_refuse("{name}"); }}' for name in runtime),
         *(f'static int refuse_{i}() {{ return emulator_refuse("{name}"); }}' for i, name in enumerate(driver)),
         f"void *emulator_slots[] = {{{refusals}}};",
         *(f"SLOT({name}, {8 * i})" for i, name in enumerate(driver)),
-        f"static struct {{ const char *name; void *function; bool served; }} functions[] = {{{table}}};",
+        f"static struct {{ const char *name; void *function; }} functions[] = {{{table}}};",
         FIND,
     ])  # fmt: skip
 
@@ -208,7 +208,8 @@ def cudart() -> Path:
     """Return the stand-in for CUDA's runtime and driver; builds it if there is none yet (2 s)."""
     toolkit, own = find(), (HERE / "runtime.cpp").read_text()
     texts = [own, others(toolkit, own)]
-    return built(RUNTIME, texts, ["-std=c++17", f"-I{toolkit.include}"], version(toolkit))
+    # Versions of symbols are as NVIDIA's library has them: its own name
+    return built(RUNTIME, texts, ["-std=c++17", f"-I{toolkit.include}", "-Wl,--default-symver"], version(toolkit))
 
 
 @functools.cache
