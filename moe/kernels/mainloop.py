@@ -16,7 +16,7 @@ class MainloopState(NamedTuple):
     """Where the consumers are between one work tile and the next."""
 
     stage: PipelineState  # of the ring of scales, which sm90 has in the stages of the operands
-    done: Int32  # k-blocks so far, with w4a4 work tiles: its parity is that of the accumulator in tensor memory
+    done: Int32  # k-blocks so far, with block scales work tiles: its parity is that of the accumulator in tensor memory
 
 
 @cute.jit

@@ -590,20 +590,26 @@ def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int, ctas: i
     ptx(text, "r,l,l,r,r", d, a, b, idesc, Int32(accumulate))
 
 
-def mma_fp4(d: Int32, a: Int64, b: Int64, idesc: Int32, a_scales: Int32, b_scales: Int32, accumulate: Int32) -> None:
-    """tcgen05.mma.block_scale (9.7.16.10.9): compute D [128, n] (+)= (A * SFA) [128, 64] @ (B * SFB) [n, 64].T.
+def mma_block_scaled(
+    kind: str, d: Int32, a: Int64, b: Int64, idesc: Int32, a_scales: Int32, b_scales: Int32, accumulate: Int32,
+    condition: Int32,
+) -> None:  # fmt: skip
+    """tcgen05.mma.block_scale (9.7.16.10.9): compute D [128, n] (+)= (A * SFA) [128, k] @ (B * SFB) [n, k].T, where
+    condition is not 0.
 
-    A and B are e2m1, the scales in tensor memory one e4m3 without its sign for 16 of K. idesc: as of `mma_fp8`.
+    kind: with .block_scale and the K of a scale; with idesc, as of `mma_fp8`, it says what A, B and scales are. The
+    scales are in tensor memory.
     """
-    text = "{ .reg .pred p; setp.ne.b32 p, $6, 0; tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16"
-    ptx(text + " [$0], $1, $2, $3, [$4], [$5], p; }", "r,l,l,r,r,r,r", d, a, b, idesc, a_scales, b_scales, accumulate)
+    text = "{ .reg .pred p, q; setp.ne.b32 p, $6, 0; setp.ne.b32 q, $7, 0;"
+    text += f" @q tcgen05.mma.cta_group::1.kind::{kind} [$0], $1, $2, $3, [$4], [$5], p; }}"
+    ptx(text, "r,l,l,r,r,r,r,r", d, a, b, idesc, a_scales, b_scales, accumulate, condition)
 
 
-def tmem_copy_scales(to: Int32, source: Int64, condition: Int32) -> None:
-    """tcgen05.cp (9.7.16.9): copy the scales of 128 rows x 64 of K, 512 bytes, to 4 columns of all quarters of lanes,
-    where condition is not 0.
+def tmem_copy_scales(to: Int32, source: Int64) -> None:
+    """tcgen05.cp (9.7.16.9): copy an atom, the scales of 128 rows x 4 blocks of K, 512 bytes, to 4 columns of all
+    quarters of lanes.
     """
-    ptx_if(condition, "tcgen05.cp.cta_group::1.32x128b.warpx4 [$0], $1;", "r,l", to, source)
+    ptx("tcgen05.cp.cta_group::1.32x128b.warpx4 [$0], $1;", "r,l", to, source)
 
 
 def mma_commit(bar: Int32, ctas: int = 1, group: int = 1) -> None:
