@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import re
 import sys
 import types
 
@@ -12,25 +13,32 @@ from ..errors import Unsupported
 from . import static_runtime
 from .after_import import after_import
 
+# The CUDA toolkit's libraries, as cuda.pathfinder calls them
+LIBRARIES = re.compile(r"cu(blas|blasLt|rand|solver|solverMg|sparse|fft|fftw)|npp.*|nvjpeg")
+
 
 def install() -> None:
-    after_import("cuda.pathfinder._dynamic_libs.load_nvidia_dynamic_lib", hide_nvjitlink)
+    after_import("cuda.pathfinder._dynamic_libs.load_nvidia_dynamic_lib", hide_libraries)
     after_import("numba.cuda.cudadrv.driver", tell_numba)
     after_import("cupy_backends", serve_cupy)
 
 
-def hide_nvjitlink() -> None:
-    """Let cuda.core link by the driver: what nvJitLink makes is machine code alone, and PTX is what runs here."""
+def hide_libraries() -> None:
+    """Let nobody find libraries that are machine code alone. Without nvJitLink cuda.core links by the driver, and what
+    is linked stays PTX."""
     pathfinder = sys.modules["cuda.pathfinder._dynamic_libs.load_nvidia_dynamic_lib"]
     load = pathfinder._load_lib_no_cache
 
     @functools.wraps(load)
-    def load_all_but_nvjitlink(libname, *rest):
+    def load_what_runs_here(libname, *rest):
         if libname == "nvJitLink":
             raise pathfinder.DynamicLibNotFoundError("nvJitLink is not used on the emulated device")
+        if LIBRARIES.fullmatch(libname):
+            why = f"lib{libname} is not served on the emulated device: it is machine code, and PTX runs here"
+            raise pathfinder.DynamicLibNotFoundError(why)
         return load(libname, *rest)
 
-    pathfinder._load_lib_no_cache = load_all_but_nvjitlink
+    pathfinder._load_lib_no_cache = load_what_runs_here
 
 
 def tell_numba() -> None:

@@ -204,6 +204,12 @@ def check_pointers_say_whose_they_are():
     assert said(ctypes.addressof(ctypes.c_int(0))) == (0, 0)
 
 
+def check_libraries_of_machine_code_are_refused_by_name():
+    from cuda.pathfinder import load_nvidia_dynamic_lib as load
+
+    raises(RuntimeError, "libcublasLt is not served on the emulated device", lambda: load("cublasLt"))
+
+
 def check_cupy_without_nvcc_is_refused_by_name():
     cupy = types.ModuleType("cupy")
     cupy.RawKernel, cupy.ndarray = object, list
