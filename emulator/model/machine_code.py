@@ -14,7 +14,7 @@ from ..ptx.program import Program
 from ..ptx.syntax import Instr, Reg, Symbol, Target
 
 # Classes of cost, figures of which are in the section [issue] of a machine profile
-SHARED_ADDRESS, OTHER_A, OTHER_B, NOTHING = "shared_address", "wgmma_other_a", "wgmma_other_b", "move"
+SHARED_ADDRESS, SAME_B, OTHER_B, NOTHING = "shared_address", "wgmma_same_b", "wgmma_other_b", "move"
 ARITHMETIC = {"alu", "move"}
 
 
@@ -69,11 +69,8 @@ def _descriptors(program: Program) -> dict[int, str]:
     """The classes of wgmmas behind others, and of what is computed for nothing but their descriptors and predicate."""
     instrs, found, behind, work = program.kernel.instrs, {}, set(), []
     for before, n in _pairs(instrs):
-        (last_a, last_b), (_, a, b, scale_d, *_) = instrs[before].operands[1:3], instrs[n].operands
-        if b != last_b:
-            found[n] = OTHER_B
-        elif a != last_a:
-            found[n] = OTHER_A
+        _, a, b, scale_d, *_ = instrs[n].operands
+        found[n] = SAME_B if b == instrs[before].operands[2] else OTHER_B
         behind.add(n)
         work += [r.index for r in (a, b, scale_d) if isinstance(r, Reg)]
     if not behind:

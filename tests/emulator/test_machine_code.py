@@ -52,13 +52,14 @@ def test_the_rank_is_read_where_nobody_before_has_it(body, reads):
     assert addresses(body) == reads
 
 
-def test_a_wgmma_waits_for_the_descriptor_that_is_another():
+def test_a_wgmma_waits_for_another_descriptor_of_b():
     """And what is computed for nothing else is hidden behind that wait."""
     body = [
         wgmma("a", "b"), "add.s64 c, a, 2;", wgmma("c", "b"), "add.s64 d, b, 2;", wgmma("c", "d"), wgmma("c", "d"),
     ]  # fmt: skip
     of = [kind for text, kind in found(" ".join(body)) if text.startswith(("wgmma", "add"))]
-    assert of == [machine_code.NOTHING, machine_code.OTHER_A, machine_code.NOTHING, machine_code.OTHER_B]
+    same, other, nothing = machine_code.SAME_B, machine_code.OTHER_B, machine_code.NOTHING
+    assert of == [nothing, same, nothing, other, same]
     kept = found(f"{' '.join(body[:3])} st.shared.b64 [bar], c;")  # c is wanted elsewhere, too
     assert [kind for text, kind in kept if text.startswith("add")] == []
 
