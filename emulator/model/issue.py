@@ -2,6 +2,7 @@
 
 PTX is not SASS: register moves vanish, address arithmetic folds into instructions, a division is a routine. The classes
 of instructions (`cost` in ptx/isa) stand for that; their figures are in the section [issue] of the machine profile.
+What an instruction costs by what stands around it is in machine_code.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from ..errors import Unsupported
 from ..ptx.isa import lookup
 from ..ptx.isa.registry import UNTIMED
 from ..ptx.program import Program
-from ..ptx.syntax import Instr, Symbol
+from ..ptx.syntax import Instr
+from . import machine_code
 from .scoreboard import LATE, SOON, Late, Results, pending
 
 OVERLAPPING = {"fence_tensormap", "publish_tensormap"}  # one starts while others of its kind are under way
@@ -52,46 +54,27 @@ class Untimed:
         raise Unsupported(self.message)
 
 
-def _on_condition(program: Program, block: int) -> bool:
-    """Whether a branch of the block before skips this one, and not for the lane that elect.sync picks (ptxas predicates
-    what only that one does)."""
-    while program.start[block] in program.leaders:  # it goes on with the block before
-        block -= 1
-    if not block or program.join[block - 1] == block:
-        return False
-    before = program.kernel.instrs[program.start[block - 1] : program.end[block - 1]]
-    last = before[-1] if before else None
-    elects = any(i.op.startswith("elect.sync") for i in before)
-    return last is not None and last.op.startswith("bra") and last.guard is not None and not elects
-
-
-def _shared_address(instr) -> bool:
-    """Whether it is `mov` of the address of shared memory, which depends on the CTA's rank in its cluster."""
-    return instr.op in ("mov.u32", "mov.b32") and isinstance(instr.operands[1], Symbol)
-
-
 def block_cycles(program: Program, figures: dict) -> list[Cost | Untimed]:
     """The cost of each block of a program.
 
     figures[class] = (cycles between issues, cycles until the result can be used).
     """
-    return [_block_cycles(program, block, figures, owed) for block, owed in enumerate(pending(program))]
+    compiled = {n: group for n, group in machine_code.classes(program).items() if group in figures}
+    return [_block_cycles(program, block, figures, owed, compiled) for block, owed in enumerate(pending(program))]
 
 
-def _block_cycles(program: Program, block: int, figures: dict, owed: int) -> Cost | Untimed:
-    """owed: registers, a bit each, that something before the block may owe."""
-    on_condition = _on_condition(program, block)
+def _block_cycles(program: Program, block: int, figures: dict, owed: int, compiled: dict[int, str]) -> Cost | Untimed:
+    """owed: registers, a bit each, that something before the block may owe; compiled: instructions, by number, that
+    have another class than their PTX says."""
     time, slots = 0.0, 0.0
     ready, arithmetic = {}, set()  # cycle a register can be read in; who came from integer units
     under_way, until = "", 0.0  # kind of an overlapping operation, and when the last is complete
     board = Board(owed)
     for number in range(program.start[block], program.end[block]):
         instr = program.kernel.instrs[number]
-        group = kind(instr)
+        group = compiled.get(number) or kind(instr)
         if group == UNTIMED:
             return Untimed(instr, "nobody has measured or published what this instruction takes")
-        if on_condition and _shared_address(instr):  # elsewhere ptxas computes it once, ahead
-            group = "shared_address"
         if group not in figures:
             return Untimed(instr, f"the machine profile has no figures of the class {group}")
         issue, latency = figures[group]

@@ -5,7 +5,8 @@
 
 A CTA has one or two warpgroups. Each repeats ROUNDS times: wgmma.fence, `count` wgmmas on one accumulator or on `sets`
 of them in turn, commit_group, wait_group. The value is cycles per round, clock64 at the end less clock64 at the
-beginning; count 0 has no wgmma and says what fence, commit, wait and the loop cost.
+beginning; count 0 has no wgmma and says what fence, commit, wait and the loop cost. Or it is the cycles from the fence
+to when the last wgmma of a round has been issued.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "s8": 8}
 class Rate:
     """A loop of wgmmas: N, the type of A and B, and where A is, "s" in shared memory or "r" in registers.
 
-    count, sets, warpgroups: as above; d: the accumulator's type; pending: groups that wait_group leaves under way.
+    count, sets, warpgroups: as above; d: the accumulator's type; pending: groups that wait_group leaves under way;
+    issued: until the last is issued, not complete.
     """
 
     n: int
@@ -41,6 +43,7 @@ class Rate:
     warpgroups: int = 1
     d: str = "f32"
     pending: int = 0
+    issued: bool = False
 
     @property
     def name(self) -> str:
@@ -48,6 +51,7 @@ class Rate:
             f"n{self.n} {self.d}.{self.kind} {self.a} x{self.count}"
             + f" {self.sets} accumulators" * (self.sets > 1)
             + (f" {self.warpgroups} warpgroups" * (self.warpgroups > 1) + f" wait {self.pending}" * (self.pending > 0))
+            + " issued" * self.issued
         )
 
     @property
@@ -70,13 +74,17 @@ class Rate:
         compared, one = (kind, "0f3f800000") if kind == "f32" else ("u32", 77)
         kept = "".join(f"  setp.eq.{compared} p, d{i}_0, {one}; "
                        f"@p st.global.b32 [o+64], d{i}_{registers - 1};\n" for i in sets)  # fmt: skip
+        begin, end = "  mov.u64 start, %clock64;\n", "  mov.u64 stop, %clock64; sub.u64 stop, stop, start;\n"
+        clocks = begin, "", "", end
+        if self.issued:
+            clocks = "  mov.b64 sum, 0;\n", begin, f"{end}  add.u64 sum, sum, stop;\n", "  mov.b64 stop, sum;\n"
         return f""".version 8.8
 .target sm_90a
 .address_size 64
 .extern .shared .align 1024 .b8 smem[];
 .visible .entry kernel(.param .u64 out)
 {{
-  .reg .pred p, q; .reg .b32 r<8>, z; .reg .b64 a, b, start, stop, o; {declared}
+  .reg .pred p, q; .reg .b32 r<8>, z; .reg .b64 a, b, start, stop, {"sum, " * self.issued}o; {declared}
   ld.param.u64 o, [out]; mov.u32 r0, %tid.x; mov.u32 r4, smem; mov.b32 z, 0;
   mad.lo.u32 r1, r0, 16, r4; add.u32 r2, r4, {SHARED};
 ZERO: st.shared.v4.b32 [r1], {{z, z, z, z}}; add.u32 r1, r1, {self.warpgroups * 128 * 16};
@@ -85,15 +93,13 @@ ZERO: st.shared.v4.b32 [r1], {{z, z, z, z}}; add.u32 r1, r1, {self.warpgroups * 
   shr.u32 r5, r4, 4; cvt.u64.u32 a, r5; or.b64 a, a, {1 << 62 | 64 << 32 | 1 << 16}; add.u64 b, a, {16384 >> 4};
 {cleared}
   setp.eq.u32 q, r0, 10000; mov.b32 r6, {ROUNDS}; bar.sync 0;
-  mov.u64 start, %clock64;
-AGAIN:
+{clocks[0]}AGAIN:
   wgmma.fence.sync.aligned;
-{wgmmas}  wgmma.commit_group.sync.aligned;
+{clocks[1]}{wgmmas}{clocks[2]}  wgmma.commit_group.sync.aligned;
   wgmma.wait_group.sync.aligned {self.pending};
   sub.u32 r6, r6, 1; setp.ne.u32 p, r6, 0; @p bra.uni AGAIN;
   wgmma.wait_group.sync.aligned 0;
-  mov.u64 stop, %clock64; sub.u64 stop, stop, start;
-  setp.eq.u32 p, r0, 0; @p st.global.u64 [o], stop;
+{clocks[3]}  setp.eq.u32 p, r0, 0; @p st.global.u64 [o], stop;
 {kept}  ret;
 }}
 """
@@ -115,6 +121,7 @@ def rates() -> list[Rate]:
     found += [Rate(n, count=count, sets=2) for n in (64, 128) for count in (2, 8)]
     found += [Rate(n, count=count, warpgroups=2) for n in (64, 128, 256) for count in (1, 4, 8)]
     found += [Rate(n, count=count, pending=1) for n in (64, 128, 256) for count in (1, 4)]
+    found += [Rate(n, count=count, issued=True) for n in (64, 128, 256) for count in (1, 2, 3, 4, 5, 6, 8, 12, 16)]
     return found
 
 

@@ -18,7 +18,7 @@ digests of what was timed.
 Timings, in microseconds per launch: "cold" is a fill of 1 GiB, then 3 launches on 3 inputs between two events; "warm"
 is 3 launches on one input, after one that was not timed.
 Half of the kernels (a script, its tile and types) is held out, as KERNELS says; which half was written down before the
-first point was modelled.
+first point was modelled. exam.py has kernels that are not in this table.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,9 +69,9 @@ class Kernel:
     runs: tuple[str, ...]
 
 
-def _sizes(*sizes: str) -> tuple[str, ...]:
+def sizes(*shapes: str) -> tuple[str, ...]:
     """Runs of a dense GEMM: M, N, K."""
-    return tuple(f"--mnkl {size},1" for size in sizes)
+    return tuple(f"--mnkl {size},1" for size in shapes)
 
 
 def _experts(*sizes: str) -> tuple[str, ...]:
@@ -80,27 +81,27 @@ def _experts(*sizes: str) -> tuple[str, ...]:
 
 KERNELS = (
     Kernel("dense 128x128 f16", DENSE, "--tile_shape_mn 128,128", False,
-           (*_sizes("1024,1024,1024", "2048,1024,512", "128,128,4096"),
+           (*sizes("1024,1024,1024", "2048,1024,512", "128,128,4096"),
             "--mnkl 1024,1024,1024,1 --cluster_shape_mn 2,1", "--mnkl 512,1024,1024,4")),
     Kernel("dense 128x256 f16", DENSE, "--tile_shape_mn 128,256", True,
-           (*_sizes("1024,2048,1024", "512,1024,4096", "128,256,4096"),
+           (*sizes("1024,2048,1024", "512,1024,4096", "128,256,4096"),
             "--mnkl 1024,2048,1024,1 --cluster_shape_mn 2,1")),
     Kernel("dense 64x64 f16", DENSE, "--tile_shape_mn 64,64", True,
-           _sizes("512,512,2048", "1024,1024,512", "64,64,4096")),
+           sizes("512,512,2048", "1024,1024,512", "64,64,4096")),
     Kernel("dense 128x128 e4m3", DENSE, f"{FP8} --tile_shape_mn 128,128", True,
-           _sizes("1024,1024,2048", "2048,1024,1024")),
+           sizes("1024,1024,2048", "2048,1024,1024")),
     Kernel("dense 128x64 s8", DENSE, f"{INT8} --tile_shape_mn 128,64", False,
-           _sizes("1024,1024,2048", "512,512,4096", "128,64,8192")),
+           sizes("1024,1024,2048", "512,512,4096", "128,64,8192")),
     Kernel("persistent 128x128 f16", PERSISTENT, "--tile_shape_mn 128,128", True,
-           (*_sizes("1024,1024,1024", "2048,2048,512"), "--mnkl 2048,2048,512,1 --cluster_shape_mn 2,1")),
+           (*sizes("1024,1024,1024", "2048,2048,512"), "--mnkl 2048,2048,512,1 --cluster_shape_mn 2,1")),
     Kernel("persistent 128x256 f16", PERSISTENT, "--tile_shape_mn 128,256", False,
-           _sizes("1024,2048,1024", "2048,2048,1024", "128,256,4096")),
+           sizes("1024,2048,1024", "2048,2048,1024", "128,256,4096")),
     Kernel("persistent 128x128 e4m3", PERSISTENT, f"{FP8} --tile_shape_mn 128,128", False,
-           _sizes("1024,1024,2048", "2048,2048,1024")),
+           sizes("1024,1024,2048", "2048,2048,1024")),
     Kernel("2xacc 128x128 e4m3", TWO_ACC, "--tile_shape_mn 128,128", False,
-           _sizes("1024,1024,1024", "2048,1024,2048", "128,256,8192")),
+           sizes("1024,1024,1024", "2048,1024,2048", "128,256,8192")),
     Kernel("2xacc 128x64 e4m3", TWO_ACC, "--tile_shape_mn 128,64", True,
-           _sizes("1024,1024,1024", "512,512,4096", "128,128,8192")),
+           sizes("1024,1024,1024", "512,512,4096", "128,128,8192")),
     Kernel("grouped 128x128 f16", GROUPED, "--tile_shape_mn 128,128 --num_groups 4", False,
            ("--problem_sizes_mnkl (512,512,512,1),(256,1024,512,1),(128,512,1024,1),(640,512,512,1)",
             "--problem_sizes_mnkl (512,1024,1024,1),(512,1024,1024,1),(512,1024,1024,1),(512,1024,1024,1)")),
@@ -136,10 +137,10 @@ COMPARED = {  # small runs whose output is compared, too: one of each kernel
 }
 
 
-def points() -> list[tuple[str, Kernel, str]]:
+def points(kernels: Sequence[Kernel] = KERNELS) -> list[tuple[str, Kernel, str]]:
     """(name, kernel, arguments) of every launch that is timed, cold and warm, and of those that are only compared."""
-    found = [(f"{k.name}/{_name(run)}", k, f"{k.arguments} {run}") for k in KERNELS for run in k.runs]
-    compared = [(f"{k.name}/compare", k, f"{k.arguments} {COMPARED[k.name]}") for k in KERNELS if k.name in COMPARED]
+    found = [(f"{k.name}/{_name(run)}", k, f"{k.arguments} {run}") for k in kernels for run in k.runs]
+    compared = [(f"{k.name}/compare", k, f"{k.arguments} {COMPARED[k.name]}") for k in kernels if k.name in COMPARED]
     return found + compared
 
 
@@ -154,12 +155,12 @@ def _name(run: str) -> str:
 # ------------------------------------------------------------------------------------------------ here: with CuTe DSL
 
 
-def compile_all(folder: Path, cutlass: Path, only: str) -> None:
+def compile_all(folder: Path, cutlass: Path, only: str, kernels: Sequence[Kernel]) -> None:
     """Writes launches.json, and a cubin and a PTX file for every kernel that a point needs."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "launches.json"
     launches = json.loads(file.read_text()) if file.exists() else {}
-    for name, kernel, arguments in points():
+    for name, kernel, arguments in points(kernels):
         if only in name and name not in launches:
             own = kernel.script in (MOE, LOADS)
             script = kernel.script if own else str(cutlass / SCRIPTS / kernel.script)
@@ -341,14 +342,14 @@ def digest(folder: Path, launch: dict) -> str:
 # --------------------------------------------------------------------------------------------------- there: on the H200
 
 
-def run(folder: Path, only: str) -> None:
+def run(folder: Path, recorded: str, only: str) -> None:
     """Times every launch of the folder, cold and warm, in two rounds, and keeps digests of the outputs to compare.
 
-    Adds to the folder's hopper.json, so that one can go on with --only after a launch that failed.
+    Adds to the folder's file of that name, so that one can go on with --only after a launch that failed.
     """
     launches = json.loads((folder / "launches.json").read_text())
     gpu, smi = Gpu(), [nvidia_smi()]
-    file = folder / "hopper.json"
+    file = folder / recorded
     known = json.loads(file.read_text()) if file.exists() else {"points": {}, "outputs": {}}
     result, outputs = known["points"], known["outputs"]
     timer = Timer(gpu)
@@ -460,9 +461,9 @@ def problem(name: str) -> tuple[str, str]:
     return kernel.split()[-1], size.split(" cluster")[0]
 
 
-def table(measured: dict, modelled: dict) -> str:
+def table(measured: dict, modelled: dict, of: Sequence[Kernel] = KERNELS) -> str:
     """Every point, and the errors of the fitted and the held-out half, in Markdown."""
-    kernels = {name: kernel for name, kernel, _ in points()}
+    kernels = {name: kernel for name, kernel, _ in points(of)}
     lines = ["| | cold: measured, us | model | warm: measured, us | model |", "|---|---|---|---|---|"]
     errors: dict[bool, list[float]] = {True: [], False: []}
     for held_out in (False, True):
@@ -506,8 +507,13 @@ def order(measured: dict, modelled: dict) -> tuple[int, int]:
     return right, pairs
 
 
-def main() -> None:
-    parser = command.parser(__doc__)
+def main(doc: str, kernels: Sequence[Kernel], recorded: Path, marker: str) -> None:
+    """Runs the command line for a set of kernels.
+
+    recorded: the file of what the card took; what the model says lies beside it. marker: of the table in a page.
+    """
+    kept = recorded.with_name(f"modelled_{recorded.name}")
+    parser = command.parser(doc)
     parser.add_argument("what", choices=("compile", "run", "model", "compare", "table"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("cutlass", nargs="?", type=Path)
@@ -520,18 +526,18 @@ def main() -> None:
     if options.what == "compile":
         if not options.cutlass:
             parser.error("compile needs a checkout of CUTLASS")
-        return compile_all(folder, options.cutlass.resolve(), options.only)
+        return compile_all(folder, options.cutlass.resolve(), options.only, kernels)
     if options.what != "table" and not (folder / "launches.json").exists():
         parser.error(f"{folder} has no launches.json: `compile` writes it")
     if options.what == "run":
         with command.on_gpu():
-            return run(folder, options.only)
-    measured = json.loads(TABLE.read_text())["points"] if TABLE.exists() else {}
-    modelled = json.loads(MODELLED.read_text()) if MODELLED.exists() else {}
+            return run(folder, recorded.name, options.only)
+    measured = json.loads(recorded.read_text())["points"] if recorded.exists() else {}
+    modelled = json.loads(kept.read_text()) if kept.exists() else {}
     if options.what != "table":
         profile = command.profile_with(options.set)
         launches = json.loads((folder / "launches.json").read_text())
-        for name, kernel, _ in points():
+        for name, kernel, _ in points(kernels):
             if options.only not in name or options.half not in (None, "held-out" if kernel.held_out else "fitted"):
                 continue
             if options.what == "compare" and name.endswith("compare"):
@@ -543,17 +549,18 @@ def main() -> None:
                     print(f"{us:9.2f} {of:9.2f} {us / of - 1:+7.1%} {name} {timing}", flush=True)
                 if not options.set:
                     modelled[name] = {timing: round(us, 3) for timing, us in found.items()}
-                    MODELLED.write_text(json.dumps(modelled, indent=1) + "\n")
+                    kept.write_text(json.dumps(modelled, indent=1) + "\n")
     elif options.write:
-        command.write_table(options.write, "hopper", table(measured, modelled))
-        lines = (f" {json.dumps(name)}: {json.dumps(pair)}" for name, pair in errors(measured, modelled).items())
-        WHOLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        command.write_table(options.write, marker, table(measured, modelled, kernels))
+        if recorded == TABLE:
+            lines = (f" {json.dumps(name)}: {json.dumps(pair)}" for name, pair in errors(measured, modelled).items())
+            WHOLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     else:
-        print(table(measured, modelled))
+        print(table(measured, modelled, kernels))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["child"]:
         child(Path(sys.argv[2]), sys.argv[3], sys.argv[4:])
     else:
-        main()
+        main(__doc__, KERNELS, TABLE, "hopper")

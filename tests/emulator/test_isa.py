@@ -13,6 +13,7 @@ import emulator
 from emulator.__main__ import Probe
 from emulator.formats import alu, convert, lanes
 from emulator.machine.warp import UNITS, Group
+from emulator.model import machine_code
 from emulator.model.issue import kind
 from emulator.model.profile import load
 from emulator.ptx import isa
@@ -145,7 +146,7 @@ def test_a_call_of_what_does_not_exist_is_seen():
 
 @pytest.mark.parametrize("profile, family_of_others", [("b200", "wgmma"), ("h200", "tcgen05")])
 def test_the_cost_of_every_form_has_figures(forms, profile, family_of_others):
-    """And each figure of a profile is of some form here, but for two that depend on more than an instruction's name."""
+    """And each figure of a profile is of some form here, but for those that depend on more than a name."""
     costs = {instruction.op: kind(instruction) for of in forms.values() for _, instruction in of}
     figures = set(load(profile)["issue"])
     here = {form: cost for form, cost in costs.items() if not form.startswith(family_of_others)}
@@ -153,7 +154,8 @@ def test_the_cost_of_every_form_has_figures(forms, profile, family_of_others):
     assert {form: cost for form, cost in here.items() if cost not in figures} == dict.fromkeys(
         untimed, registry.UNTIMED
     )
-    assert figures - set(here.values()) <= {"shared_address", "packed"}
+    compiled = {machine_code.SHARED_ADDRESS, machine_code.SAME_B, machine_code.OTHER_B}
+    assert figures - set(here.values()) <= {"packed", *compiled}
 
 
 def test_an_opcode_without_a_cost_is_refused():
