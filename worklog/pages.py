@@ -210,7 +210,7 @@ def exam() -> str:
         f"kernels have them. The model cannot tell kernels apart that differ by less than {ranking.error():.1%}. No "
         "published time tests what PDL gains on a B200; an H200 was asked, of the loads and stores "
         "([how](worklog/README.md#the-load-side-on-silicon)).\n"
-        "* **How far the model is off,** on gau.nernst's kernels, which nothing was fitted to: "
+        "* **How far the model is off,** on gau.nernst's kernels, which no figure was fitted to: "
         f"{summary(points)} The brackets hold nine of ten known errors, those of these kernels among them. "
         "[emulator/VALIDATION.md](emulator/VALIDATION.md) has all comparisons and misses."
     )
