@@ -14,7 +14,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-BASE = 0x2000_0000_0000  # far from where Linux puts libraries, stacks and heaps
+# Far from where Linux puts libraries, stacks and heaps; and no word like `stages | bytes << 32`, whose upper half is a
+# multiple of 16, is an address in the first 60 GiB: one that lies in a tensor is taken to point there
+BASE = 0x2A51_0000_0000
 PAGE = mmap.PAGESIZE
 CHUNK = 2**24  # bytes that are copied at once
 # linux/mman.h, linux/fcntl.h, linux/falloc.h

@@ -14,7 +14,8 @@ SYSTEM_SHARED = 1024  # bytes of shared memory that the system takes from each C
 
 @dataclass(frozen=True)
 class Chip:
-    """Sizes in bytes. arch: what is compiled for it; shared_per_cta: the most that a kernel can opt in to.
+    """Sizes in bytes. arch: what is compiled for it; shared_per_cta: the most that a kernel can opt in to. Clocks are
+    the highest ones, as nvidia-smi says them: how fast the model is, its profiles say (model/profiles/).
 
     gpcs: SMs that one cluster can lie in, group by group; empty where nobody has measured it, so that any can be. An
     H200's eighth GPC is in five parts (silicon/probes/gpcs.py).
@@ -33,6 +34,9 @@ class Chip:
     ctas_per_sm: int
     l2: int
     memory: int
+    clock_khz: int
+    memory_clock_khz: int
+    memory_bus_bits: int
     gpcs: tuple[int, ...] = ()
 
     def active_clusters(self, size: int) -> int:
@@ -55,11 +59,13 @@ B200 = Chip(
     name="NVIDIA B200 (emulated)", arch="sm_100a", capability=(10, 0), sms=148,
     shared_per_sm=233_472, shared_per_cta=232_448, shared_by_default=49_152, registers_per_sm=65_536,
     threads_per_sm=2048, threads_per_cta=1024, ctas_per_sm=32, l2=132_644_864, memory=192_265_846_784,
+    clock_khz=1_965_000, memory_clock_khz=3_996_000, memory_bus_bits=7680,
 )  # fmt: skip
 H200 = Chip(
     name="NVIDIA H200 (emulated)", arch="sm_90a", capability=(9, 0), sms=132,
     shared_per_sm=233_472, shared_per_cta=232_448, shared_by_default=49_152, registers_per_sm=65_536,
     threads_per_sm=2048, threads_per_cta=1024, ctas_per_sm=32, l2=62_914_560, memory=150_109_880_320,
+    clock_khz=1_980_000, memory_clock_khz=3_201_000, memory_bus_bits=6144,
     gpcs=(16, 16, 16, 16, 16, 18, 18, 8, 2, 2, 2, 2),
 )  # fmt: skip
 CHIPS = {"b200": B200, "h200": H200}

@@ -23,11 +23,11 @@ DEVICE, CONTIGUOUS, ADDRESS = torch.Tensor.get_device, torch.Tensor.is_contiguou
 class Call:
     """A kind of call, by an example of its operands, which have been checked.
 
-    aligned: which of them begin at multiples of 16 bytes.
+    aligned: which of them begin at multiples of so many bytes.
     """
 
-    def __init__(self, gpu: Device, operands: Sequence[torch.Tensor], aligned: Sequence[int]):
-        self.gpu, self.aligned, self.torch_device = gpu, aligned, operands[0].device
+    def __init__(self, gpu: Device, operands: Sequence[torch.Tensor], aligned: Sequence[int], multiple: int = 16):
+        self.gpu, self.aligned, self.multiple, self.torch_device = gpu, aligned, multiple, operands[0].device
         self.kinds, self.devices = list(map(TYPE_AND_SHAPE, operands)), list(map(DEVICE, operands))
         self.contiguous = list(map(CONTIGUOUS, operands))
         self.strides = [(i, x.stride()) for i, x in enumerate(operands) if not x.is_contiguous()]
@@ -48,7 +48,7 @@ class Call:
         except (AttributeError, RuntimeError, TypeError):  # no tensor, or one without memory
             return None
         for i in self.aligned:
-            if found[i] & 15:
+            if found[i] % self.multiple:
                 return None
         return found if self.gpu.is_current() and self.gpu.reaches(operands, found) else None
 

@@ -1,5 +1,7 @@
 """Checks grouped_gemm_fp8, or grouped_gemm_nvfp4, against the exact reference: python -m moe.check [--format nvfp4]
 
+nvfp4: on Hopper with MXFP4 weights, too; mxfp4: these alone, of a Blackwell GPU.
+
 On a Hopper or Blackwell GPU if there is one, else on an emulated one, where every access of memory and every order of
 events is checked, too. Each case runs under every config that the GPU's table has (moe.tuning).
 """
@@ -10,7 +12,7 @@ import torch
 
 @click.command()
 @click.option("--emulated", type=click.Choice(["h200", "b200"]), help="This GPU instead of a real one.")
-@click.option("--format", "kind", type=click.Choice(["fp8", "nvfp4"]), default="fp8", show_default=True)
+@click.option("--format", "kind", type=click.Choice(["fp8", "nvfp4", "mxfp4"]), default="fp8", show_default=True)
 @click.option("--schedules", type=click.IntRange(1), default=1, show_default=True, help="Orders of events, emulated.")
 def main(emulated: str | None, kind: str, schedules: int) -> None:
     """Check every case under every config."""
@@ -27,7 +29,7 @@ def main(emulated: str | None, kind: str, schedules: int) -> None:
     if kind == "fp8":
         checks, cases, configs = grouped_gemm, grouped_gemm.CASES, of_gpu.GEMM
     else:
-        checks, (cases, configs) = grouped_gemm_fp4, grouped_gemm_fp4.of_machine(of_gpu)
+        checks, (cases, configs) = grouped_gemm_fp4, grouped_gemm_fp4.of_machine(of_gpu, kind)
     worst = 0.0
     for name, case in cases.items():
         for config in configs:

@@ -60,22 +60,22 @@ def of_experts(
     device: torch.device, *, tokens: Count, hidden: int, intermediate: int, local: int, top_k: int,
     num_experts: int | None = None, hidden_dtype: torch.dtype = BF16, ids_dtype: torch.dtype = I32,
     gate_first: bool = False, limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
-    apply_router_weight_on_input: bool = False, packed: bool = False, biased: bool = False,
+    apply_router_weight_on_input: bool = False, packed: bool = False, biased: bool = False, mxfp4: bool = False,
 ) -> None:  # fmt: skip
     """Compile what moe.experts launches for T tokens, H, I and E local experts, k of num_experts a token.
 
-    hidden_dtype: bf16 or e4m3. ids_dtype: of topk_ids, int32 or int64. packed: weights are NVFP4 or MXFP4; biased: with
-    biases. The others are moe.experts' own.
+    hidden_dtype: bf16 or e4m3. ids_dtype: of topk_ids, int32 or int64. packed: weights are NVFP4 or MXFP4; mxfp4:
+    these; biased: with biases. The others are moe.experts' own.
     """
-    activation = activation_of(gate_first, limit, alpha, shift)
+    activation, packed = activation_of(gate_first, limit, alpha, shift), packed or mxfp4
     on_input, quantises = bool(apply_router_weight_on_input), hidden_dtype is BF16 and not packed
-    tiles = packed and device_of(device).capability == HOPPER
+    tiles = mxfp4 or packed and device_of(device).capability == HOPPER
     for t in counts(tokens):
         sizes = routed_experts.sizes_of(t, hidden, intermediate, local, top_k, num_experts, tiles)
         if not t:
             continue
         if packed:
-            layer = fp4_layer_of(device, sizes, activation, biased)
+            layer = fp4_layer_of(device, sizes, activation, biased, mxfp4)
         else:
             layer = layer_of(device, sizes, activation, quantises)
         rows = not on_input and layer.quantises_rows(t)

@@ -4,9 +4,10 @@
 
     m_indptr, rows, hidden bf16 ─► permute ─► GEMM1, SwiGLU ─► c bf16 ─► GEMM2 ─► o ─► finalise
 
-`W4a4Layer`, on Blackwell. Tokens are rounded to NVFP4 on the way into the experts' order, and c where it is made.
+`BlockScaledLayer`, on Blackwell. Tokens are rounded to NVFP4, or to MXFP8 if weights are MXFP4, on the way into the
+experts' order, and c where it is made.
 
-    m_indptr, rows, hidden bf16 ─► quantise ─► NVFP4 ─► GEMM1, SwiGLU ─► c NVFP4 ─► GEMM2 ─► o ─► finalise
+    m_indptr, rows, hidden bf16 ─► quantise ─► records ─► GEMM1, SwiGLU ─► c, records ─► GEMM2 ─► o ─► finalise
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ from moe.fp4_weights import BLACKWELL, HOPPER
 from moe.grouped_gemm import launcher
 from moe.grouped_gemm_fp4 import QUANTISING_CTAS, quantise_program, records_part
 from moe.kernels import permute
+from moe.kernels.block_scaled import W4A4, W4A8, BlockScaled
 from moe.kernels.config import Activation, Config
 from moe.layer import Layer, Space, permute_program
 from moe.problem import BF16, F32, I32, Inputs, Sizes
@@ -34,7 +36,7 @@ class Fp4Inputs(Inputs):
     gemm2_global: torch.Tensor | None = None  # f32 [E]
     gemm1_bias: torch.Tensor | None = None  # f32 [E, 2I], if the layer is biased
     gemm2_bias: torch.Tensor | None = None  # f32 [E, H]
-    gemm1_input_scale: torch.Tensor | None = None  # f32 [1], of hidden_states: of Blackwell's layer
+    gemm1_input_scale: torch.Tensor | None = None  # f32 [1], of hidden_states: of Blackwell's layer in W4A4
     gemm2_input_scale: torch.Tensor | None = None  # f32 [1], of what GEMM2 takes
 
 
@@ -110,52 +112,63 @@ class Fp4Layer(Layer):
         made.launch(operands, (*words, *more))
 
 
-class W4a4Layer(Fp4Layer):
-    """W4A4: the layer's kernels for these sizes on one Blackwell GPU. There are no biases."""
+class BlockScaledLayer(Fp4Layer):
+    """The layer's kernels for these sizes on one Blackwell GPU, in a format that says how tokens are rounded."""
 
     capability = BLACKWELL
+
+    def __init__(self, device: torch.device, sizes: Sizes, activation: Activation, form: BlockScaled, biased: bool):
+        super().__init__(device, sizes, activation, biased)
+        self.form = form
+        assert form.biased or not biased
 
     def configs(self, tokens: int) -> tuple[Config, Config]:
         """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = self.rows(tokens)
-        second = sm100.choose_w4a4(rows, e, h, i)
-        first = dataclasses.replace(sm100.W4A4_GEMM1, activation=self.activation)
-        return first, dataclasses.replace(second, prefetch=second.stages)
+        second = sm100.choose_fp4(self.form, rows, e, h, i)
+        first = dataclasses.replace(sm100.FP4_GEMM1[self.form], activation=self.activation, bias=self.biased)
+        return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)
 
     def shared_parts(self, room: int) -> list[Part]:
-        """The same fields; permuted and c are records of NVFP4 (moe/kernels/quantise_fp4.py)."""
-        total, h, i = room * self.sizes.top_k, self.sizes.hidden, self.sizes.intermediate
-        records = {"permuted": records_part(total, h, "permuted"), "c": records_part(total, i, "c")}
+        """The same fields; permuted and c are records (moe/kernels/block_scaled.py)."""
+        total, columns = room * self.sizes.top_k, {"permuted": self.sizes.hidden, "c": self.sizes.intermediate}
+        records = {name: records_part(self.form, total, k, name) for name, k in columns.items()}
         return [records.get(part.name, part) for part in super().shared_parts(room)]
 
     def compile_permute(self) -> None:
         """Compile the kernel that brings tokens into the order of the experts."""
-        quantise_program(self.torch_device, True)
+        quantise_program(self.torch_device, self.form, True)
 
     def permute(self, x: Fp4Inputs, space: Space) -> None:
         """From m_indptr and rows to permuted: a token is rounded for each of its rows, which saves a launch."""
-        tensors = x.hidden_states.data_ptr(), space.permuted, x.gemm1_input_scale.data_ptr(), space.rows
+        (scale,) = address(x.gemm1_input_scale) or (0,)
+        tensors = x.hidden_states.data_ptr(), space.permuted, scale, space.rows
         sizes = self.sizes.local, self.sizes.hidden, min(space.total, QUANTISING_CTAS * self.sms)
-        quantise_program(self.torch_device, True)(*tensors, space.m_indptr, *sizes, self.device.stream())
+        program = quantise_program(self.torch_device, self.form, True)
+        program(*tensors, space.m_indptr, *sizes, self.device.stream())
 
     def gemm1(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and permuted to c."""
-        scales = x.gemm1_input_scale.data_ptr(), x.gemm2_input_scale.data_ptr()
-        self.launch_gemm1(x, space, config, (*scales, x.gemm1_global.numel() // self.sizes.local))
+        scales = *address(x.gemm1_input_scale), *address(x.gemm2_input_scale)
+        globals_of_expert = x.gemm1_global.numel() // self.sizes.local
+        self.launch_gemm1(x, space, config, (*scales, globals_of_expert, *address(x.gemm1_bias)))
 
     def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and c to o."""
-        self.launch_gemm2(x, space, config, (x.gemm2_input_scale.data_ptr(),))
+        self.launch_gemm2(x, space, config, (*address(x.gemm2_input_scale), *address(x.gemm2_bias)))
 
 
-def address(bias: torch.Tensor | None) -> tuple[int, ...]:
-    """The kernel's word for a bias: none if there is none."""
-    return () if bias is None else (bias.data_ptr(),)
+def address(operand: torch.Tensor | None) -> tuple[int, ...]:
+    """The kernel's word for an operand: none if there is none."""
+    return () if operand is None else (operand.data_ptr(),)
 
 
 @functools.lru_cache(maxsize=16)
-def fp4_layer_of(device: torch.device, sizes: Sizes, activation: Activation, biased: bool = False) -> Layer:
-    """The layer of this GPU."""
-    of_gpu = W4a4Layer if device_of(device).capability == BLACKWELL else Fp4Layer
-    return of_gpu(device, sizes, activation, biased)
+def fp4_layer_of(
+    device: torch.device, sizes: Sizes, activation: Activation, biased: bool = False, mxfp4: bool = False
+) -> Layer:
+    """The layer of this GPU. mxfp4: weights are MXFP4, which Hopper's layer does not tell from NVFP4."""
+    if device_of(device).capability == BLACKWELL:
+        return BlockScaledLayer(device, sizes, activation, W4A8 if mxfp4 else W4A4, biased)
+    return Fp4Layer(device, sizes, activation, biased)

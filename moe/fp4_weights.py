@@ -3,9 +3,10 @@
 For Hopper packed b is uint8 [E, N/64, K/64, 2048] and b_scale uint8 [E, N/64, K/64, 256]: tiles of 64 weight rows x 64
 of K, in which what a thread needs lies side by side (moe/kernels/dequantise.py). For Blackwell b is as it was, but for
 signs, and b_scale uint8 [E, N/128, K/64, 512]: the scales of 128 weight rows x 64 of K as tcgen05.cp copies them,
-[row % 32, row / 32, K / 16] (PTX ISA, 9.7.16.10.7). They take as many bytes as the checkpoint's (MXFP4: 4.5 bits a
-weight, not 4.25), and b_scale has a shape that neither the checkpoint's nor the other GPU's has, so that none is taken
-for another.
+[row % 32, row / 32, K / 16] (PTX ISA, 9.7.16.10.7). MXFP4 for Blackwell has rows of a multiple of 128 of K, which TMA
+wants of 16U4_ALIGN16B, and b_scale uint8 [E, N/128, K/128, 32, 16], the same with blocks of 32. But for what is rounded
+up, all take as many bytes as the checkpoint's (MXFP4 on Hopper: 4.5 bits a weight, not 4.25). b_scale has a shape that
+neither the checkpoint's nor another packing's has, so that none is taken for another.
 """
 
 import torch
@@ -17,6 +18,7 @@ from moe.problem import E4M3, F32
 
 U8 = torch.uint8
 TILE = 64  # weight rows, and K
+MX_K = 128  # what K of MXFP4 is rounded up to for Blackwell: four blocks, an atom's
 ATOM_ROWS, ATOM = 128, 512  # weight rows, and bytes, of the scales that tcgen05.cp copies at once
 HOPPER, BLACKWELL = (9, 0), (10, 0)  # compute capabilities
 LARGEST_EXPONENT = 30  # of a scale's byte that is no NaN
@@ -66,16 +68,20 @@ def pack_nvfp4(
 
 
 def pack_mxfp4(
-    b: torch.Tensor, b_scale: torch.Tensor, *, capability: tuple[int, int] | None = None
+    b: torch.Tensor, b_scale: torch.Tensor, *, halves: int = 1, capability: tuple[int, int] | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Pack MXFP4 weights; return b, in b's memory, b_scale, in new memory, and b_global for grouped_gemm_nvfp4.
 
-    b as of pack_nvfp4; b_scale uint8 [E, N, K/32]: e8m0, 2^(x - 127), 255 is NaN. ValueError, and nothing is written,
-    if an operand is not so, if scales of an expert's weights that are not 0 span more than 2^30, or if the GPU is no
-    Hopper.
+    b as of pack_nvfp4; b_scale uint8 [E, N, K/32]: e8m0, 2^(x - 127), 255 is NaN. N and K are multiples of 64.
+    halves: 2 for W13 of moe.experts, as Blackwell's kernels read scales of 128 rows of up, then of gate. Hopper's do
+    not care. capability: as of pack_nvfp4. For Hopper scales of an expert's weights that are not 0 may span 2^30. For
+    Blackwell scales stay as they are, and b gets new memory if K is no multiple of 128. ValueError, and nothing is
+    written, if an operand is not so.
     """
-    if reader(b, capability) != HOPPER:
-        raise ValueError(f"MXFP4 weights are read by GPUs of compute capability {HOPPER} alone, not by {BLACKWELL}")
+    if halves not in (1, 2):
+        raise ValueError(f"halves is {halves}, but must be 1 or 2")
+    if reader(b, capability) == BLACKWELL:
+        return pack_for_mxf8f6f4(b, b_scale, halves)
     experts, n, k = sizes_of(b)
     expected = contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", U8, experts, n, k // 32)
     complain((b, b_scale), expected, (b, "b"))
@@ -99,6 +105,26 @@ def pack_mxfp4(
     return b.view(*shape, 2048), packed, b_global
 
 
+def pack_for_mxf8f6f4(b: torch.Tensor, b_scale: torch.Tensor, halves: int) -> tuple[torch.Tensor, ...]:
+    """`pack_mxfp4` for Blackwell."""
+    experts, n, k = sizes_of(b, halves)
+    complain((b, b_scale), (contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", U8, experts, n, k // 32)),
+             (b, "b"))  # fmt: skip
+    rows, columns = rounded_up(n // halves, ATOM_ROWS), rounded_up(k, MX_K)
+    scales = b_scale.new_zeros(experts, halves, rows, columns // 32)
+    scales[:, :, : n // halves, : k // 32] = b_scale.view(experts, halves, n // halves, k // 32)
+    atoms = scale_atoms(scales.view(-1, columns // 32))
+    atoms = atoms.view(experts, halves * rows // ATOM_ROWS, columns // MX_K, 32, 16)
+    if columns != k:
+        b = torch.nn.functional.pad(b, (0, (columns - k) // 2))
+    return b, atoms, torch.ones(experts, dtype=F32, device=b.device)
+
+
+def rounded_up(x: int, multiple: int) -> int:
+    """The least multiple that is not below x."""
+    return -(-x // multiple) * multiple
+
+
 def reader(b: torch.Tensor, capability: tuple[int, int] | None = None) -> tuple[int, int]:
     """The compute capability of the GPU that is to read b: the one given, else that of b's GPU or the current one."""
     if capability is None and isinstance(b, torch.Tensor):
@@ -118,12 +144,17 @@ def packed_for(b: torch.Tensor) -> tuple[int, int] | None:
     return {3: BLACKWELL, 4: HOPPER}.get(b.dim())
 
 
-def sizes_of(b: torch.Tensor) -> tuple[int, int, int]:
+def is_mxfp4(b_scale: torch.Tensor) -> bool:
+    """Whether these are scales of MXFP4 weights that were packed for Blackwell, by their dimensions."""
+    return isinstance(b_scale, torch.Tensor) and b_scale.dim() == 5
+
+
+def sizes_of(b: torch.Tensor, halves: int = 1) -> tuple[int, int, int]:
     """E, N, K of weights as a checkpoint has them; ValueError if they cannot be packed."""
     if not isinstance(b, torch.Tensor) or b.dim() != 3:
         raise ValueError("b must be a tensor [E, N, K/2]")
     experts, n, k = b.shape[0], b.shape[1], 2 * b.shape[2]
-    require("b", "N", n, TILE, TILE, MAX_ROWS)
+    require("b", "N", n, halves * TILE, halves * TILE, MAX_ROWS)
     require("b", "K", k, TILE, TILE, MAX_ROWS)
     return experts, n, k
 
@@ -183,6 +214,7 @@ def scale_tiles(byte: torch.Tensor) -> torch.Tensor:
 
 
 def scale_atoms(byte: torch.Tensor) -> torch.Tensor:
-    """Bytes of scales [N, K/16] as [N/128, K/64, row % 32, row / 32, step]."""
-    n, k = byte.shape
-    return byte.view(n // ATOM_ROWS, 4, 32, k // 4, 4).permute(0, 3, 2, 1, 4).reshape(n // ATOM_ROWS, k // 4, ATOM)
+    """Bytes of scales [N, blocks] as [N/128, blocks/4, row % 32, row / 32, block % 4]."""
+    n, blocks = byte.shape
+    shaped = byte.view(n // ATOM_ROWS, 4, 32, blocks // 4, 4).permute(0, 3, 2, 1, 4)
+    return shaped.reshape(n // ATOM_ROWS, blocks // 4, ATOM)

@@ -85,11 +85,13 @@ class Plan:
         aligned: tuple[int, ...],
         device: torch.device,
         choose: Callable[..., Config],
+        multiple: int = 16,
     ):
         """sizes: total_M, N, K, E. expected: operands in the order of the kernel's words. aligned: which of them start
-        at multiples of 16 bytes. choose: the config for the GPU's compute capability and total_M, E, N, K.
+        at multiples of so many bytes. choose: the config for the GPU's compute capability and total_M, E, N, K.
         """
         self.expected, self.aligned, self.choose, self.sizes = expected, aligned, choose, sizes
+        self.multiple = multiple
         self.dtypes = tuple(x.dtype for x in self.expected)
         self.shapes = tuple(x.shape for x in self.expected[1:])
         self.out_shape, self.total_m = sizes[:2], sizes[0]
@@ -116,7 +118,7 @@ class Plan:
         if not right:
             complain(tensors, self.expected, (a, "a"))
         if self.total_m:
-            found = addresses(self.gpu, tensors, self.expected, self.aligned)
+            found = addresses(self.gpu, tensors, self.expected, self.aligned, self.multiple)
             if not self.gpu.is_current():
                 raise ValueError(f"a is on {self.device}, but must be on torch's current device")
             if self.launcher is None:

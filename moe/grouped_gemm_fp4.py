@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import torch
 
 from moe.device import device_of
-from moe.fp4_weights import ATOM, ATOM_ROWS, BLACKWELL, HOPPER, TILE, packed_for
+from moe.fp4_weights import ATOM, ATOM_ROWS, BLACKWELL, HOPPER, MX_K, TILE, is_mxfp4, packed_for, rounded_up
 from moe.grouped_gemm import Launcher, Plan
-from moe.kernels import quantise_fp4
-from moe.kernels.config import MAX_EXPERTS
+from moe.kernels import quantise_blocks
+from moe.kernels.block_scaled import W4A4, W4A8, BlockScaled
+from moe.kernels.config import MAX_EXPERTS, Config
 from moe.kernels.program import Program
-from moe.kernels.quantise_fp4 import record_bytes
 from moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
 from moe.problem import BF16, F32, I32
 from moe.scratch import Part, arena_of
@@ -20,6 +20,7 @@ from moe.tuning import sm90, sm100
 F16, U8 = torch.float16, torch.uint8
 ALIGNED = 0, 2, 3, 5  # which of the operands are read or written by 16 bytes
 QUANTISING_CTAS = 4  # of an SM
+TMA_FP4_BYTES = 32  # at a multiple of which a tensor begins whose FP4 numbers a TMA gives a byte's room each
 
 
 def grouped_gemm_nvfp4(
@@ -34,24 +35,27 @@ def grouped_gemm_nvfp4(
 ) -> torch.Tensor:
     """out[r] = a[r] . (b[e] * b_scale[e]) * b_global[e], for the rows r of every expert e.
 
-    a [total_M, K] bf16, on Hopper also fp16; b, b_scale and b_global [E] f32 are weights [E, N, K] that pack_nvfp4, or
-    on Hopper pack_mxfp4, has packed for this GPU; m_indptr [E+1] int32, out [total_M, N] bf16; all contiguous and on
-    the current GPU, a, b, b_scale and out from a multiple of 16 bytes on. m_indptr is what it is for grouped_gemm_fp8.
-    N and K are multiples of 64, on Blackwell N one of 128; E is at most 512.
+    a [total_M, K] bf16, on Hopper also fp16; b, b_scale and b_global [E] f32 are weights [E, N, K] that pack_nvfp4 or
+    pack_mxfp4 has packed for this GPU; m_indptr [E+1] int32, out [total_M, N] bf16; all contiguous and on
+    the current GPU, a, b, b_scale and out from a multiple of 16 bytes on, with MXFP4 on Blackwell of 32. m_indptr
+    is what it is for grouped_gemm_fp8. N and K are multiples of 64, NVFP4's N on Blackwell of 128; E is at most 512.
     Hopper (W4A16): a is not rounded. A weight times its scale is exact; the tensor core adds the products in f32; the
     sum is multiplied by b_global and rounded to bf16. One kernel.
-    Blackwell (W4A4): a is rounded to NVFP4 first, e2m1 with an e4m3 scale for 16 of K and input_scale, as
+    Blackwell, NVFP4 (W4A4): a is rounded to NVFP4 first, e2m1 with an e4m3 scale for 16 of K and input_scale, as
     moe.reference.quantise_fp4 says: some 10 % of its norm. The tensor core multiplies by both scales and adds in f32;
     the sum is multiplied by b_global * input_scale and rounded to bf16. Two kernels.
+    Blackwell, MXFP4 (W4A8): a is rounded to MXFP8 first, e4m3 with an e8m0 scale for 32 of K, as
+    moe.reference.quantise_mxfp8 says: some 2.6 % of its norm. Else the same; the sum is multiplied by b_global.
     input_scale: f32 of one element, positive, the checkpoint's of activations: what of a is beyond 2688 times that
-    saturates, what is below 2^-8 times that becomes 0. 1 if not given. Hopper has no use for it.
+    saturates, what is below 2^-8 times that becomes 0. 1 if not given. Hopper and W4A8 have no use for it.
     On torch's current stream. Writes and returns out, or a new tensor. ValueError if an operand is not so, or the GPU
     is neither: then nothing is compiled, launched or written.
     """
     if not (isinstance(a, torch.Tensor) and a.dim() == 2 and packed_for(b)):
         raise ValueError("a must be a tensor [total_M, K], and b one that pack_nvfp4 or pack_mxfp4 has packed")
-    call = plan(a.shape, b.shape, a.dtype, a.device)
-    scale = () if call.gpu.capability == HOPPER and input_scale is None else (input_scale_of(input_scale, a),)
+    call = plan(a.shape, b.shape, a.dtype, a.device, is_mxfp4(b_scale))
+    of_all = call.gpu.capability == BLACKWELL and not is_mxfp4(b_scale)
+    scale = (input_scale_of(input_scale, a),) if of_all or input_scale is not None else ()
     if out is None:
         (out,) = call.gpu.tensors(torch.empty(call.out_shape, dtype=BF16, device=a.device))
     call((a, b_global, b, b_scale, m_indptr, out), *(x.data_ptr() for x in scale))
@@ -107,9 +111,17 @@ def expectations(
 
 
 def packed_operands(
-    experts: int, n: int, k: int, capability: tuple[int, int], b: str = "b", b_scale: str = "b_scale"
-) -> tuple[Operand, Operand]:
-    """What weights [experts, n, k] and their scales, of these names, must be if they are packed for this GPU."""
+    experts: int, n: int, k: int, capability: tuple[int, int], b: str = "b", b_scale: str = "b_scale",
+    mxfp4: bool = False, halves: int = 1,
+) -> tuple[Operand, Operand]:  # fmt: skip
+    """What weights [experts, n, k] and their scales, of these names, must be if they are packed for this GPU.
+
+    mxfp4: they are MXFP4's, not NVFP4's, which on Hopper are packed alike. halves: of n, as of pack_mxfp4.
+    """
+    if capability == BLACKWELL and mxfp4:
+        columns, atoms = rounded_up(k, MX_K), halves * rounded_up(n // halves, ATOM_ROWS) // ATOM_ROWS
+        of_scales = contiguous(b_scale, U8, experts, atoms, columns // MX_K, 32, 16)
+        return contiguous(b, U8, experts, n, columns // 2), of_scales
     if capability == BLACKWELL:
         atoms = experts, n // ATOM_ROWS, k // TILE, ATOM
         return contiguous(b, U8, experts, n, k // 2), contiguous(b_scale, U8, *atoms)
@@ -129,8 +141,10 @@ def require_packed_for(b: torch.Size, capability: tuple[int, int], name: str = "
 
 
 @functools.lru_cache(maxsize=4096)
-def plan(of_a: torch.Size, of_b: torch.Size, dtype: torch.dtype, device: torch.device) -> Plan:
-    """The call for these shapes of a and b, and this type of a; ValueError if the kernel does not do them."""
+def plan(of_a: torch.Size, of_b: torch.Size, dtype: torch.dtype, device: torch.device, mxfp4: bool = False) -> Plan:
+    """The call for these shapes of a and b, and this type of a; ValueError if the kernel does not do them. mxfp4: b is
+    MXFP4 for Blackwell.
+    """
     capability = device_of(device, "a").capability
     require_packed_for(of_b, capability)
     hopper = capability == HOPPER
@@ -138,48 +152,55 @@ def plan(of_a: torch.Size, of_b: torch.Size, dtype: torch.dtype, device: torch.d
         raise ValueError(f"a has type {dtype}, but must have {f'{BF16} or {F16}' if hopper else BF16}")
     n = 64 * of_b[1] if hopper else of_b[1]
     sizes = of_a[0], n, of_a[1], of_b[0]
-    require_sizes(*sizes, TILE if hopper else ATOM_ROWS)
-    expected = expectations(*sizes, dtype, packed_operands(sizes[3], n, sizes[2], capability))
-    of_gpu = Plan if hopper else W4a4Plan
-    return of_gpu(sizes, expected, ALIGNED, device, functools.partial(choose, dtype))
+    require_sizes(*sizes, TILE if hopper or mxfp4 else ATOM_ROWS)
+    expected = expectations(*sizes, dtype, packed_operands(sizes[3], n, sizes[2], capability, mxfp4=mxfp4))
+    if hopper:
+        return Plan(sizes, expected, ALIGNED, device, functools.partial(choose, dtype))
+    of_form = functools.partial(choose_block_scaled, W4A8 if mxfp4 else W4A4)
+    return BlockScaledPlan(sizes, expected, ALIGNED, device, of_form, TMA_FP4_BYTES if mxfp4 else 16)
 
 
-def choose(dtype: torch.dtype, capability: tuple[int, int], *sizes: int):
-    """The config for tokens of this type and these sizes."""
-    if capability == BLACKWELL:
-        return sm100.choose_w4a4(*sizes)
+def choose(dtype: torch.dtype, _: tuple[int, int], *sizes: int) -> Config:
+    """Hopper's config for tokens of this type and these sizes."""
     return sm90.choose_fp4(*sizes, "bf16" if dtype is BF16 else "f16")
 
 
-class W4a4Plan(Plan):
+def choose_block_scaled(form: BlockScaled, _: tuple[int, int], *sizes: int) -> Config:
+    """Blackwell's config in this format for these sizes."""
+    return sm100.choose_fp4(form, *sizes)
+
+
+class BlockScaledPlan(Plan):
     """A call on Blackwell: a is quantised, to scratch memory, then multiplied."""
 
     def launch(self, found: Sequence[int]) -> None:
-        """Launch with the operands at these addresses, and a's input_scale at the last one."""
-        launch_w4a4(self.launcher, found, self.words)
+        """Launch with the operands at these addresses, and a's input_scale, if there is one, at the last one."""
+        launch_block_scaled(self.launcher, found, self.words)
 
 
-def launch_w4a4(gemm: Launcher, addresses: Sequence[int], words: tuple[int, ...]) -> None:
-    """Quantise a and launch the kernel. addresses: the operands' in the order of `expectations`, then input_scale's.
-
-    words: what gemm.words gave for their sizes.
+def launch_block_scaled(gemm: Launcher, addresses: Sequence[int], words: tuple[int, ...]) -> None:
+    """Quantise a and launch the kernel. addresses: the operands' in the order of `expectations`, then input_scale's, if
+    the format has one, as else it has no use. words: what gemm.words gave for their sizes.
     """
-    (a, *others, input_scale), (total_m, _, k, *_) = addresses, words
+    form, (total_m, _, k, *_) = gemm.config.block_scaled, words
+    (a, *others), of_all = addresses[:6], addresses[6:] if form.of_all else ()
     device, room = gemm.torch_device, 1 << (total_m - 1).bit_length()
     arena = arena_of(device, gemm.device)
     with arena.lock:
-        (records,) = arena.take(("records", room, k), lambda: [records_part(room, k)]).addresses
+        (records,) = arena.take((form.name, room, k), lambda: [records_part(form, room, k)]).addresses
         grid = min(total_m, QUANTISING_CTAS * gemm.device.sms)
-        quantise_program(device)(a, records, input_scale, 0, 0, total_m, k, grid, gemm.device.stream())
-        gemm.launch((records, *others), (*words, input_scale))
+        scale = of_all[0] if of_all else 0
+        quantise_program(device, form)(a, records, scale, 0, 0, total_m, k, grid, gemm.device.stream())
+        gemm.launch((records, *others), (*words, *of_all))
 
 
-def records_part(rows: int, k: int, name: str = "records") -> Part:
-    """Scratch memory for so many rows of k columns in NVFP4."""
-    return Part(name, U8, (rows, record_bytes(k)))
+def records_part(form: BlockScaled, rows: int, k: int, name: str = "records") -> Part:
+    """Scratch memory for so many rows of k columns in this format."""
+    return Part(name, U8, (rows, form.record_bytes(k)))
 
 
 @functools.cache
-def quantise_program(device: torch.device, gathered: bool = False) -> Program:
-    """The kernel that quantises tokens to NVFP4, compiled for this GPU."""
-    return Program(quantise_fp4.QuantiseFp4(gathered), quantise_fp4.WORDS, f"gathered={gathered}")
+def quantise_program(device: torch.device, form: BlockScaled, gathered: bool = False) -> Program:
+    """The kernel that quantises tokens to this format, compiled for this GPU."""
+    kernel = quantise_blocks.QuantiseBlocks(form, gathered)
+    return Program(kernel, quantise_blocks.WORDS, f"form={form} gathered={gathered}")

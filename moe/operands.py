@@ -56,9 +56,9 @@ def complain(tensors: Iterable, expected: Iterable[Operand], first: tuple[torch.
                 raise ValueError(f"{name}: dimension {i} has stride {is_}, but must have {must}: it must be contiguous")
 
 
-def misaligned(name: str) -> ValueError:
-    """The complaint about a tensor that does not start at a multiple of 16 bytes."""
-    return ValueError(f"{name} starts at an address that is not a multiple of 16, but must")
+def misaligned(name: str, multiple: int = 16) -> ValueError:
+    """The complaint about a tensor that does not start at a multiple of so many bytes."""
+    return ValueError(f"{name} starts at an address that is not a multiple of {multiple}, but must")
 
 
 def address(tensor: torch.Tensor) -> int:
@@ -70,19 +70,20 @@ def address(tensor: torch.Tensor) -> int:
 
 
 def addresses(
-    gpu: Device, tensors: Sequence[torch.Tensor], expected: Sequence[Operand], aligned: Iterable[int]
-) -> list[int]:
+    gpu: Device, tensors: Sequence[torch.Tensor], expected: Sequence[Operand], aligned: Iterable[int],
+    multiple: int = 16,
+) -> list[int]:  # fmt: skip
     """Where each tensor begins; ValueError for one that the GPU's kernels cannot reach.
 
-    expected: what the tensors are, already checked. aligned: which must begin at a multiple of 16 bytes.
+    expected: what the tensors are, already checked. aligned: which must begin at a multiple of so many bytes.
     """
     try:
         found = [tensor.data_ptr() for tensor in tensors]
     except RuntimeError:
         found = [address(tensor) for tensor in tensors]
     for i in aligned:
-        if found[i] % 16:
-            raise misaligned(expected[i].name)
+        if found[i] % multiple:
+            raise misaligned(expected[i].name, multiple)
     if not gpu.reaches(tensors, found):
         for tensor, at, (name, *_) in zip(tensors, found, expected):
             if not gpu.reaches((tensor,), (at,)):

@@ -17,8 +17,8 @@ import torch
 from moe.calls import Call, Calls
 from moe.device import current_device, device_of
 from moe.fp4_layer import Fp4Inputs, fp4_layer_of
-from moe.fp4_weights import BLACKWELL, HOPPER, TILE, packed_for
-from moe.grouped_gemm_fp4 import input_scale_operand, one, packed_operands
+from moe.fp4_weights import BLACKWELL, HOPPER, TILE, is_mxfp4, packed_for
+from moe.grouped_gemm_fp4 import TMA_FP4_BYTES, input_scale_operand, one, packed_operands
 from moe.kernels import assign, quantise
 from moe.kernels.config import MAX_EXPERTS, Activation
 from moe.kernels.program import Program, Recorded
@@ -73,13 +73,15 @@ def experts(
     apply_router_weight_on_input: act(weight * x[t] W13[e]) W2[e] instead, as Llama 4 has it; k is 1 then, and weights
     are e4m3.
     num_experts: how many the router has, by which kernels are chosen; E if not given.
-    NVFP4 or, on Hopper, MXFP4 weights: w13 [E, 2I, H] and w2 [E, H, I] with their scales as pack_nvfp4 or pack_mxfp4
-    gives them for this GPU, and w13_global f32 [E], or [E, 2] of W13's first half of rows and of its second, w2_global
-    f32 [E]. Then hidden is bf16. Hopper: H and I are multiples of 64, nothing is quantised, and act is rounded to bf16;
-    w13_bias [E, 2I] and w2_bias [E, H] f32, both or neither, are added to x W13 and to act W2. Blackwell: H and I are
-    multiples of 128, x and act are rounded to NVFP4 as grouped_gemm_nvfp4 rounds, with w13_input_scale and
-    w2_input_scale, f32 of one element, both or neither; where a checkpoint has one for each expert, the largest. There
-    are no biases. Hopper has no use for input scales.
+    NVFP4 or MXFP4 weights: w13 [E, 2I, H] and w2 [E, H, I] with their scales as pack_nvfp4 or pack_mxfp4 (W13 with
+    halves=2) gives them for this GPU, and w13_global f32 [E], or [E, 2] of W13's first half of rows and of its second,
+    w2_global f32 [E]. Then hidden is bf16.
+    Hopper: H and I are multiples of 64, nothing is quantised, and act is rounded to bf16; w13_bias [E, 2I] and w2_bias
+    [E, H] f32, both or neither, are added to x W13 and to act W2. Blackwell, NVFP4: H and I are multiples of 128, x and
+    act are rounded to NVFP4 as grouped_gemm_nvfp4 rounds, with w13_input_scale and w2_input_scale, f32 of one element,
+    both or neither; where a checkpoint has one for each expert, the largest. There are no biases. Blackwell,
+    MXFP4: as Hopper, but x and act are rounded to MXFP8, and hidden, weights, their scales and biases begin at
+    multiples of 32 bytes. Only NVFP4 on Blackwell has a use for input scales.
 
     All but hidden_scale are contiguous, all on the current GPU. Launches on torch's current stream, nothing returns to
     the host, the same bits every time, also in CUDA graphs. Returns out, or a new tensor. ValueError if an operand is
@@ -99,7 +101,7 @@ def experts(
         torch.ops.moe.experts_out(out, *given, **options)
         return out
     of_fp4 = w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale
-    if of_fp4[4:] != (None, None) and packed_for(w2) == HOPPER:
+    if of_fp4[4:] != (None, None) and (packed_for(w2) == HOPPER or is_mxfp4(w2_scale)):
         of_fp4 = *of_fp4[:4], None, None
     operands = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
     if hidden_scale is not None or of_fp4 != NO_FP4:
@@ -135,7 +137,9 @@ def experts(
             if workspace is not None or on_input and hidden_scale is not None:  # which torch multiplies by the weights
                 launch(layer, x, *given, layer.space(tokens, arena, workspace), out, on_input)
             else:
-                call = calls.add(operands, options, Call(layer.device, (*operands, out), (0, 3, 4, 5, 6, -1)))
+                aligned, multiple = alignment(True, w2_scale, w13_bias)
+                made = Call(layer.device, (*operands, out), (*aligned, -1), multiple)
+                call = calls.add(operands, options, made)
                 call.note(arena, (*operands, out), lambda *recorded: launch_recorded(
                     layer, x, (*operands, out), recorded, layer.space(tokens, arena), on_input
                 ))  # fmt: skip
@@ -157,16 +161,17 @@ def launch_recorded(
 
 def experts_workspace_bytes(
     tokens: int, hidden: int, intermediate: int, local: int, top_k: int, num_experts: int | None = None,
-    quantises: bool = True, packed: bool = False,
+    quantises: bool = True, packed: bool = False, mxfp4: bool = False,
 ) -> int:  # fmt: skip
     """Elements of a workspace, uint8, for `experts` on the current GPU with up to this many tokens.
 
-    quantises: whether hidden comes in bf16 and is quantised. packed: whether weights are NVFP4 or MXFP4.
+    quantises: whether hidden comes in bf16 and is quantised. packed: whether weights are NVFP4 or MXFP4; mxfp4: these.
     """
-    hopper = packed and device_of(current_device()).capability == HOPPER
-    sizes = sizes_of(tokens, hidden, intermediate, local, top_k, num_experts, hopper)
+    packed = packed or mxfp4
+    tiles = packed and (mxfp4 or device_of(current_device()).capability == HOPPER)
+    sizes = sizes_of(tokens, hidden, intermediate, local, top_k, num_experts, tiles)
     if packed:
-        return fp4_layer_of(current_device(), sizes, Activation()).workspace_bytes(tokens)
+        return fp4_layer_of(current_device(), sizes, Activation(), mxfp4=mxfp4).workspace_bytes(tokens)
     return layer_of(current_device(), sizes, Activation(), quantises).workspace_bytes(tokens)
 
 
@@ -174,7 +179,9 @@ def experts_workspace_bytes(
 def sizes_of(
     tokens: int, hidden: int, intermediate: int, local: int, top_k: int, num_experts: int | None, tiles: bool = False
 ) -> Sizes:  # fmt: skip
-    """The layer's sizes; ValueError if the kernels do not do them. tiles: weights are packed in tiles, for Hopper."""
+    """The layer's sizes; ValueError if the kernels do not do them. tiles: they do multiples of 64: weights are packed
+    for Hopper, or MXFP4.
+    """
     step = TILE if tiles else 128
     for name, dimension, size, multiple, least, most in (
         ("hidden", "T", tokens, 1, 0, MAX_TOKENS),
@@ -229,10 +236,11 @@ def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, 
     gpu = device_of(hidden.device, "hidden")
     packed = are_packed(gpu.capability, w13, w2, *of_fp4)
     hopper = packed and gpu.capability == HOPPER
-    require_dims(("topk_ids", ids, 2), ("w2", w2, 4 if hopper else 3))
+    mxfp4 = packed and not hopper and is_mxfp4(w2_scale)  # packed for Blackwell
+    require_dims(("topk_ids", ids, 2), ("w2", w2, 4 if hopper else 3), *[("w13", w13, 3)] * mxfp4)
     (tokens, h), k, (e, _, i) = hidden.shape, ids.shape[1], w2.shape[:3]
-    i = TILE * i if hopper else 2 * i if packed else i
-    sizes = sizes_of(tokens, h, i, e, k, num_experts, hopper)
+    i = TILE * i if hopper else w13.shape[1] // 2 if mxfp4 else 2 * i if packed else i  # w2's is rounded up in MXFP4
+    sizes = sizes_of(tokens, h, i, e, k, num_experts, hopper or mxfp4)
     if hidden.dtype not in ((BF16,) if packed else (BF16, E4M3)):
         must = f"{BF16}, as weights are packed" if packed else f"{BF16} or {E4M3}"
         raise ValueError(f"hidden has type {hidden.dtype}, but must have {must}")
@@ -251,27 +259,34 @@ def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, 
     if packed:
         others = zip(of_fp4[:4], fp4_expectations(h, i, e, getattr(of_fp4[0], "shape", None)))
         more = [(tensor, operand) for tensor, operand in others if tensor is not None]
-        if not hopper and of_fp4[2] is not None:
-            raise ValueError(f"w13_bias is for a GPU of compute capability {HOPPER}, but this is one of {BLACKWELL}")
+        if not hopper and not mxfp4 and of_fp4[2] is not None:
+            raise ValueError("w13_bias is for MXFP4 weights, and on Hopper for NVFP4, but w13 is NVFP4 on Blackwell")
         for name, scale in zip(FP4_NAMES[4:], of_fp4[4:]):
             more += [] if scale is None else [(scale, input_scale_operand(scale, name))]
         tensors = *tensors, *(tensor for tensor, _ in more)
-        weights_are = packed_operands(e, 2 * i, h, gpu.capability, "w13", "w13_scale")
-        weights_are += packed_operands(e, h, i, gpu.capability, "w2", "w2_scale")
+        weights_are = packed_operands(e, 2 * i, h, gpu.capability, "w13", "w13_scale", mxfp4, halves=2)
+        weights_are += packed_operands(e, h, i, gpu.capability, "w2", "w2_scale", mxfp4)
         expected = *expected[:3], *weights_are, *(operand for _, operand in more)
     complain(tensors, expected, (hidden, "hidden"))
     if hidden.dtype is E4M3:
         hidden_scale = scale_by_block(hidden_scale, hidden, gpu)
         tensors, expected = (*tensors, hidden_scale), (*expected, contiguous("hidden_scale", F32, h // 128, tokens))
         complain(tensors[-1:], expected[-1:], (hidden, "hidden"))
-    addresses(gpu, tensors, expected[: len(tensors)], (0, 3, 4, 5, 6) if packed else (0, 3, 5))
+    addresses(gpu, tensors, expected[: len(tensors)], *alignment(packed, w2_scale, of_fp4[2]))
     inputs = None, None, hidden, hidden_scale, w13, w13_scale, w2, w2_scale, int(offset)
     if packed:
-        layer = fp4_layer_of(hidden.device, sizes, activation, of_fp4[2] is not None)
-        if not hopper:
+        layer = fp4_layer_of(hidden.device, sizes, activation, of_fp4[2] is not None, mxfp4)
+        if not hopper and not mxfp4:
             of_fp4 = *of_fp4[:4], *(one(hidden.device) if x is None else x for x in of_fp4[4:])
         return layer, Fp4Inputs(*inputs, 0.0, *of_fp4), (ids, weights)
     return layer_of(hidden.device, sizes, activation, quantises), Inputs(*inputs), (ids, weights)
+
+
+def alignment(packed: bool, w2_scale: torch.Tensor, bias: torch.Tensor | None) -> tuple[tuple[int, ...], int]:
+    """Which of a call's tensors begin at a multiple of how many bytes. bias: of W13."""
+    if is_mxfp4(w2_scale):
+        return (0, 3, 4, 5, 6, *((9, 10) if bias is not None else ())), TMA_FP4_BYTES
+    return (0, 3, 4, 5, 6) if packed else (0, 3, 5), 16
 
 
 @functools.lru_cache(maxsize=4096)

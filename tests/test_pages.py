@@ -82,8 +82,9 @@ def test_points_that_the_pages_do_not_have_are_found(copy, monkeypatch):
         for point in uncertainty.POINTS["plain"]
     ]
     monkeypatch.setattr(uncertainty, "POINTS", uncertainty.POINTS | {"plain": points})
-    tables = ["docs/dual.md: standing", "emulator/VALIDATION.md: intervals", "emulator/VALIDATION.md: record"]
-    assert pages.stale() == ["README.md: standing", "README.md: exam", *tables, "standing.png"]
+    of_model = [f"emulator/VALIDATION.md: {table}" for table in ("cases", "intervals", "record")]
+    tables = ["README.md: standing", "README.md: exam", "docs/dual.md: standing", *of_model]
+    assert pages.stale() == [*tables, "standing.png"]
     pages.write()
     assert pages.stale() == []
 

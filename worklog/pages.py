@@ -113,6 +113,24 @@ def in_order(kernels: list[list[tuple[float, float]]]) -> tuple[int, int]:
     return sum(pairs), len(pairs)
 
 
+def cases() -> str:
+    """The errors by problem and protocol: a bias of one sign there is one that a mean over all hides."""
+    problems: dict[str, list[dict]] = {}
+    for point in uncertainty.POINTS["plain"]:
+        of_groups = isinstance(point["m"], list)
+        problems.setdefault(str(point["m"]) if of_groups else "GEMM and dual GEMM", []).append(point)
+    number = itertools.count()
+    rows = []
+    for problem, points in problems.items():
+        row = [f"group GEMM, case {next(number)}" if problem.startswith("[") else problem]
+        for in_a_row in (True, False):
+            errors = [modelled / us - 1 for us, modelled in times([p for p in points if p["in a row"] == in_a_row])]
+            row += [str(len(errors)), f"{statistics.mean(errors):+.1%}", f"{max(errors, key=abs):+.0%}"]
+        rows.append(row)
+    columns = ["", "in a row: points", "mean error", "worst", "single calls: points", "mean error", "worst"]
+    return markdown(columns, rows)
+
+
 def published() -> str:
     """Kernels of other problems than the group GEMM."""
     points = [p for p in uncertainty.POINTS["plain"] if isinstance(p["m"], int)]
@@ -259,6 +277,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "published": published,
         "ladder": ladder,
         "steps": steps,
+        "cases": cases,
         "intervals": intervals,
         "record": lambda: of_record(in_a_row=True),
         "record, single calls": lambda: of_record(in_a_row=False),

@@ -68,10 +68,8 @@ def pack_saturated(a, b, c, bits: int, sign: bool):
 def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False, relu=False, integer=None):
     if type(x) is int and x == 0:  # what a timed run converts: +0 is +0 everywhere
         return 0
-    if kind == "f32" and to == "f16" and mode == "rn" and not (ftz or sat or relu or integer):  # every epilogue does it
-        wide = arr(x, 32).view(np.float32)
-        half = wide.astype(np.float16).view(np.uint16)
-        return back(np.where(np.isnan(wide), np.uint16(NAN["f16"]), half), x)
+    if kind == "f32" and to in ("f16", "bf16") and mode == "rn" and not (ftz or sat or relu or integer):
+        return back(_halves(arr(x, 32), to), x)  # every epilogue does it
     if kind == "bf16" and to == "f32" and not (sat or relu):  # a shift: keeps the bits of a NaN
         return back(arr(x, 16).astype(np.uint32) << 16, x)
     # .ftz is about f32. An H200 does not flush on the way to f16 (golden case cvt_f32_to_f16).
@@ -82,18 +80,26 @@ def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False
     return finish(v, None, to, mode, ftz and to == "f32", sat, relu, x)
 
 
-def to_f16x2(hi, lo):
-    """cvt.rn.f16x2.f32: two floats to nearest, lo in the low half."""
+def _halves(bits: np.ndarray, to: str) -> np.ndarray:
+    """f32, uint32, -> f16 or bf16, uint16 of the same shape, to nearest."""
+    floats = bits.view(np.float32)
+    if to == "f16":
+        halves = floats.astype(np.float16).view(np.uint16)
+    else:  # f32 with 16 bits less: a carry out of the mantissa is one more in the exponent
+        halves = ((bits + ((bits >> 16 & 1) + 0x7FFF)) >> 16).astype(np.uint16)
+    nan = np.isnan(floats)
+    if 1 in nan.tobytes():
+        halves[nan] = NAN[to]
+    return halves
+
+
+def to_halves(hi, lo, to: str):
+    """cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32: two floats to nearest, lo in the low half."""
     if type(hi) is not np.ndarray or type(lo) is not np.ndarray:
-        return join16(*(float_to_float(x, "f32", "f16") for x in (lo, hi)))
+        return join16(*(float_to_float(x, "f32", to) for x in (lo, hi)))
     wide = np.empty((len(lo), 2), np.uint32)
     wide[:, 0], wide[:, 1] = lo, hi
-    wide = wide.view(np.float32)
-    halves = wide.astype(np.float16).view(np.uint16)
-    nan = np.isnan(wide)
-    if 1 in nan.tobytes():
-        halves[nan] = NAN["f16"]
-    return halves.view(np.uint32).ravel()
+    return _halves(wide, to).view(np.uint32).ravel()
 
 
 def to_tf32(x, mode: str, relu: bool = False, satfinite: bool = False):

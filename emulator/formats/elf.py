@@ -6,8 +6,10 @@ import struct
 
 MAGIC = 0x464C457F  # of the first four bytes
 HEADER = 64  # bytes, with which a file begins
+EXECUTABLE, SHARED = 2, 3  # ET_EXEC; ET_DYN, which position-independent executables are, too
 FUNCTION = 2  # STT_FUNC
 ABSENT = 0  # SHN_UNDEF: the symbol is somebody else's
+NEEDED = 1  # DT_NEEDED
 
 
 def size(header: bytes) -> int:
@@ -17,17 +19,18 @@ def size(header: bytes) -> int:
     return max(segments + segment * many, sections + section * more)
 
 
-def sections(file: bytes) -> dict[str, bytes]:
-    """Return the sections of a file, by name."""
+def sections(file: bytes, wanted: tuple[str, ...] | None = None) -> dict[str, bytes]:
+    """Return the sections of a file, by name: all of them, or those of the wanted names that it has."""
     offset, count, names = struct.unpack_from("<Q", file, 40)[0], *struct.unpack_from("<HH", file, 60)
     headers = [struct.unpack_from("<IIQQQQ", file, offset + 64 * i) for i in range(count)]
     start = headers[names][4]
-    return {text(file, start + h[0]): file[h[4] : h[4] + h[5]] for h in headers}
+    named = [(text(file, start + h[0]), h) for h in headers]
+    return {name: file[h[4] : h[4] + h[5]] for name, h in named if wanted is None or name in wanted}
 
 
 def text(strings: bytes, at: int) -> str:
     """Return the text that begins at a place of a table of strings."""
-    return strings[at : strings.index(b"\0", at)].decode()
+    return strings[at : strings.find(b"\0", at)].decode()
 
 
 def exported(file: bytes) -> list[str]:
@@ -35,3 +38,15 @@ def exported(file: bytes) -> list[str]:
     parts = sections(file)
     symbols = struct.iter_unpack("<IBBHQQ", parts[".dynsym"])
     return [text(parts[".dynstr"], s[0]) for s in symbols if s[1] & 15 == FUNCTION and s[3] != ABSENT]
+
+
+def functions(parts: dict[str, bytes]) -> dict[str, int]:
+    """Return name -> address of all functions in a file's sections, none if it was stripped of its table of symbols."""
+    symbols = struct.iter_unpack("<IBBHQQ", parts.get(".symtab", b""))
+    return {text(parts[".strtab"], s[0]): s[4] for s in symbols if s[1] & 15 == FUNCTION and s[3] != ABSENT}
+
+
+def needed(parts: dict[str, bytes]) -> list[str]:
+    """Return the names of the shared libraries that a file says it needs, from its sections."""
+    entries = struct.iter_unpack("<QQ", parts.get(".dynamic", b""))
+    return [text(parts[".dynstr"], value) for tag, value in entries if tag == NEEDED]

@@ -178,6 +178,7 @@ class Launch:
         self.last_store = 0.0  # when the last store is acknowledged (timing)
         self._stall_mark = -1
         self.registers = self._registers()
+        self.thread_index: dict[tuple, object] = {}  # axis, warp of a CTA, its lanes -> what they read from %tid
         self.tmem_columns = 0  # the most that a CTA had at once
 
     def _validate(self):

@@ -20,7 +20,10 @@ def special_register(group, name: str):
     if name in TIMERS:
         return _timer(int(group.t if name.startswith("globaltimer") else group.clock.ticks(group)), name)
     if base == "tid":
-        return _per_lane(_thread_index(group, launch.block, axis))
+        where = axis, group.warp.index, group.lane_mask
+        if where not in launch.thread_index:
+            launch.thread_index[where] = _per_lane(_thread_index(group, launch.block, axis))
+        return launch.thread_index[where]
     if base == "laneid":
         return _per_lane(group.lanes)
     if base.startswith("lanemask_"):

@@ -21,7 +21,7 @@ from . import blocks, fences, issue, scoreboard, wgmma
 from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
-from .sm import FORGOTTEN, SCHEDULERS, Sm
+from .sm import FORGOTTEN, QUARTERS, SCHEDULERS, Sm
 from .sm_clock import SmClocks
 
 
@@ -461,11 +461,13 @@ class TimingClock(Clock):
         return max(group.t, group.cta.pipe.last) + self.p["tensor"]["commit_cycles"]
 
     def tmem_load(self, group, registers: int) -> bool:
+        """A warp reaches its own quarter of the lanes only (PTX ISA 9.7.16.8, access restrictions), which brings a
+        quarter of what the SM's tensor memory does."""
         t = self.p["tensor"]
-        sm = self.sms[group.cta.sm]
-        sm.load = max(sm.load, group.t) + registers * 128 / t["load_bytes_per_cycle"]
+        quarters, which = self.sms[group.cta.sm].loads, group.warp.index % QUARTERS
+        quarters[which] = max(quarters[which], group.t) + registers * 128 * QUARTERS / t["load_bytes_per_cycle"]
         self.trace.duty(group, "tmem")
-        group.loads_ready = max(group.loads_ready, sm.load + t["load_latency"])
+        group.loads_ready = max(group.loads_ready, quarters[which] + t["load_latency"])
         return True
 
     def tmem_store(self, group) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 FORGOTTEN = -1.0  # a tensor map that has left the nearest cache
 SCHEDULERS = 4
+QUARTERS = 4  # of the lanes of tensor memory, each for the warps of one scheduler
 
 
 class SharedPort:
@@ -62,12 +63,13 @@ class Sm:
     """Keeps the times at which each unit of one multiprocessor is free again, and the contents of its caches."""
 
     __slots__ = (
-        "decode", "tma", "ingest", "egress", "tensor", "copy", "load", "prefetches", "seen", "launch", "host",
+        "decode", "tma", "ingest", "egress", "tensor", "copy", "loads", "prefetches", "seen", "launch", "host",
         "schedulers", "shared", "constants", "half", "code", "drained", "come", "stored_since_fence",
     )  # fmt: skip
 
     def __init__(self):
-        self.decode = self.tma = self.ingest = self.egress = self.tensor = self.copy = self.load = self.prefetches = 0.0
+        self.decode = self.tma = self.ingest = self.egress = self.tensor = self.copy = self.prefetches = 0.0
+        self.loads = [0.0] * QUARTERS  # when each has brought what warps have loaded from tensor memory
         self.seen: dict = {}  # tensormap -> when its descriptor cache has it, least recent first
         self.launch = -1  # which one last used tensor maps here
         self.host = -1  # which one last started a CTA here

@@ -72,8 +72,8 @@ def float_to_float(c: Code, x: Int, kind, to, mode="rn", ftz=False, sat=False, r
     return finish(c, v, None, to, mode, ftz and to == "f32", sat, relu)
 
 
-def to_f16x2(c: Code, hi: Int, lo: Int) -> Value:
-    return join16(c, *(float_to_float(c, x, "f32", "f16") for x in (lo, hi)))
+def to_halves(c: Code, hi: Int, lo: Int, to: str) -> Value:
+    return join16(c, *(float_to_float(c, x, "f32", to) for x in (lo, hi)))
 
 
 def to_tf32(c: Code, x: Int, mode: str, relu: bool = False, satfinite: bool = False) -> Value:

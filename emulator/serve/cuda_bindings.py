@@ -16,25 +16,49 @@ import numpy as np
 from ..chip import SYSTEM_SHARED
 from ..device import DEVICE, allocate
 from ..errors import Unsupported
+from ..state.global_memory import HOST
 from . import cuda_modules, timed
 from .after_import import after_import
 
 VERSION = 13000
 ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for
     1: lambda chip: chip.threads_per_cta,
+    2: lambda chip: 1024, 3: lambda chip: 1024, 4: lambda chip: 64,  # of a block's dimensions
+    5: lambda chip: 2**31 - 1, 6: lambda chip: 65535, 7: lambda chip: 65535,  # of a grid's
     8: lambda chip: chip.shared_by_default,
+    9: lambda chip: 65536,  # constant memory
     10: lambda chip: 32,  # warp size
+    12: lambda chip: chip.registers_per_sm,  # and per block
+    13: lambda chip: chip.clock_khz,
+    15: lambda chip: 1,  # copies beside kernels
     16: lambda chip: chip.sms,
+    17: lambda chip: 0,  # no limit of a kernel's time
+    18: lambda chip: 0,  # integrated
+    19: lambda chip: 1,  # maps the host's memory
+    20: lambda chip: 0,  # compute mode: default
+    31: lambda chip: 1,  # concurrent kernels
+    33: lambda chip: 0, 34: lambda chip: 0, 50: lambda chip: 0,  # PCI bus, device, domain
+    36: lambda chip: chip.memory_clock_khz,
+    37: lambda chip: chip.memory_bus_bits,
     38: lambda chip: chip.l2,
     39: lambda chip: chip.threads_per_sm,
+    41: lambda chip: 1,  # unified addresses
+    69: lambda chip: 0,  # widest texture: there are none
     75: lambda chip: chip.capability[0],
     76: lambda chip: chip.capability[1],
+    78: lambda chip: 1,  # queues with priorities
     81: lambda chip: chip.shared_per_sm,
     82: lambda chip: chip.registers_per_sm,
+    83: lambda chip: 1,  # managed memory
+    84: lambda chip: 0, 85: lambda chip: 0,  # boards of several GPUs
+    87: lambda chip: 2,  # rate of float over double
+    95: lambda chip: 1, 96: lambda chip: 0,  # cooperative launches; on several devices
     97: lambda chip: chip.shared_per_cta,
     106: lambda chip: chip.ctas_per_sm,
+    111: lambda chip: SYSTEM_SHARED,
     115: lambda chip: 0,  # memory pools, without which cuda.core allocates by cuMemAlloc
-}
+    120: lambda chip: 1,  # launches in clusters
+}  # fmt: skip
 
 _handles = itertools.count(1)
 _allocations: dict[int, np.ndarray] = {}  # cuMemAlloc address -> its memory
@@ -110,6 +134,14 @@ def free_pinned(address) -> None:
 def memory_info() -> tuple[int, int]:
     """Return (free, all) bytes of the current device's memory."""
     return DEVICE.chip.memory - sum(region.size for region in DEVICE.memory.regions), DEVICE.chip.memory
+
+
+def memory_at(address: int) -> tuple[str | None, int]:
+    """Return whose memory an address is in, "host" (pinned), "device" or, if nobody allocated it, None; and which."""
+    region = DEVICE.region_at(address, 1)
+    if region is None or region.device == HOST:
+        return region and "host", 0
+    return "device", region.device
 
 
 def copy(target, source, size) -> None:

@@ -21,6 +21,7 @@ from ..chip import chip_of
 from ..device import DEVICE
 from ..errors import EmulatorError, Unsupported
 from . import cuda_bindings, entry_points, launches, modules, source_lines
+from .after_import import after_import
 
 RUNTIME = "libcute_dsl_runtime.so"  # with which host code is linked
 SUCCESS, LAUNCH_FAILURE = 0, 719
@@ -173,7 +174,7 @@ def configure() -> None:
 
 
 def install(machine: str | None = None, devices: int | None = None) -> None:
-    """Patch CuTe DSL and `cuda.bindings`. Call it before `import cutlass`, or the first compile.
+    """Patch `cuda.bindings`, and CuTe DSL when it is imported. Call it before `import cutlass`, or the first compile.
 
     machine: "b200" or "h200", of which the device is one from now on; a B200 if nobody says anything. devices: so many
     of them, one if nobody says anything; launches on several are interleaved (docs/two_gpus.md). Raises Unsupported
@@ -197,6 +198,12 @@ def choose(machine: str) -> None:
 @functools.cache
 def _install() -> None:
     configure()
+    cuda_bindings.install()
+    DEVICE.served = True
+    after_import("cutlass", _patch)
+
+
+def _patch() -> None:
     from cutlass.base_dsl.common import DSLCudaRuntimeError
     from cutlass.base_dsl.env_manager import get_prefix_dsl_libs
     from cutlass.cutlass_dsl import CuTeDSL
@@ -232,8 +239,6 @@ def _install() -> None:
     source_lines.install()
     # Else it cannot be unpickled, and a pool of processes whose result it is waits for ever.
     DSLCudaRuntimeError.__reduce__ = lambda error: (type(error), (error._error_code, error._error_name))
-    cuda_bindings.install()
-    DEVICE.served = True
     # CuTe DSL 4.5 leaves this folder on sys.path, and its `utils` hides everybody else's.
     import cutlass
 

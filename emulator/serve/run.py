@@ -23,13 +23,13 @@ import numpy as np
 
 from ..chip import CHIPS
 from ..device import DEVICE, Session
-from ..errors import EmulatorError, Fault
+from ..errors import EmulatorError, Fault, Unsupported
 from ..machine.hosts import Stopped
 from ..machine.launch import Launch
 from ..machine.schedule import Schedule
 from ..page.findings import events
 from ..rows import NOT_PROMISED, WRONG, of_runs, row_of
-from . import cute_dsl, watch
+from . import cute_dsl, programs, watch
 from . import installs as installing
 
 ROOT = Path(__file__).resolve().parents[2]  # where emulator/ is
@@ -145,6 +145,12 @@ def install() -> None:
     DEVICE.become(options.devices)
     installing.forbid()
     torch_cuda.install()
+    start(options)
+    seed()
+
+
+def start(options: Options) -> None:
+    """Make what is launched from now on what the options ask for."""
     schedule = Schedule(options.schedule)
     session = Loud(
         schedule, options.checks, options.most, options.strict, options.crowded, file=options.findings
@@ -153,7 +159,6 @@ def install() -> None:
     if options.timed:
         session.timed, session.kept = [], []
     DEVICE.session = session
-    seed()
 
 
 def seed() -> None:
@@ -181,6 +186,13 @@ def run(script: str, args: list[str], options: Options, installs: bool = False, 
     installs: whether it may install packages; what else it may do, it may do with the user's rights. session: of the
     launches of this process, if not that of the options.
     """
+    if programs.is_program(script):
+        try:
+            return programs.run(script, args, environment(options, installs), options.devices)
+        except Unsupported as why:
+            start(options)
+            DEVICE.session.add(why)
+            return 1
     os.environ.update(environment(options, installs))
     install()
     DEVICE.session = session or DEVICE.session

@@ -25,12 +25,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..device import DEVICE, allocate
 from ..errors import Unsupported
 from ..state.global_memory import HOST
-from . import autograd, cuda_bindings, cuda_core, cute_dsl, libcuda, timed, triton_driver
+from . import autograd, cuda_bindings, cuda_core, cute_dsl, libcuda, static_runtime, timed, triton_driver
 from .after_import import after_import
 from .cuda_cpp import extension
 from .scaled_mm import scaled_mm
 
-KDL_CUDA = 2  # DLDeviceType, https://dmlc.github.io/dlpack/latest/c_api.html
+KDL_CPU, KDL_CUDA = 1, 2  # DLDeviceType, https://dmlc.github.io/dlpack/latest/c_api.html
 _plain = torch._C.DisableTorchFunctionSubclass
 
 
@@ -60,7 +60,7 @@ class CudaTensor(torch.Tensor):
             raise Unsupported(f"DLPack export to device {dl_device}, copy={copy}")
         with _plain():
             capsule = self.as_subclass(torch.Tensor).__dlpack__()
-        _set_device(capsule, self.index)
+        _device_of(capsule)[:] = KDL_CUDA, self.index
         return capsule
 
     def __dlpack_device__(self):
@@ -89,11 +89,32 @@ class CudaTensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # the mode has done all there is to do
 
 
-def _set_device(capsule, index: int) -> None:
-    """Make an unversioned DLPack capsule of CPU memory say CUDA: DLManagedTensor {void* data; i32 type, index; ...}."""
+def _device_of(capsule):
+    """Return (type, index) in an unversioned DLPack capsule: DLManagedTensor {void* data; i32 type, index; ...}."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    (ctypes.c_int32 * 2).from_address(pointer(capsule, b"dltensor") + 8)[:] = KDL_CUDA, index
+    return (ctypes.c_int32 * 2).from_address(pointer(capsule, b"dltensor") + 8)
+
+
+def _from_dlpack(original):
+    """Return torch.from_dlpack for what others have on the emulated device, too, such as arrays of CuPy."""
+
+    @functools.wraps(original)
+    def from_dlpack(ext_tensor, *, device=None, copy=None):
+        if hasattr(ext_tensor, "__dlpack__"):
+            if ext_tensor.__dlpack_device__()[0] != KDL_CUDA:
+                return original(ext_tensor, device=device, copy=copy)
+            ext_tensor = ext_tensor.__dlpack__()
+        place = _device_of(ext_tensor)
+        if place[0] != KDL_CUDA:
+            return original(ext_tensor)
+        place[:] = KDL_CPU, 0
+        with _plain():
+            made = to_device(torch._C._from_dlpack(ext_tensor))
+        made = made if device is None else made.to(device)
+        return made.clone() if copy else made
+
+    return from_dlpack
 
 
 # -- where tensors live ----------------------------------------------------------------------------------------------
@@ -556,6 +577,7 @@ def install() -> None:
     """Serve `cuda` in this process, to torch, `cuda.bindings` and CuTe DSL. It cannot be undone."""
     if torch.cuda.is_available():
         raise Unsupported("this process has a GPU: the emulated one would take its name")
+    static_runtime.install()
     libcuda.install()
     cuda_core.install()
     cute_dsl.install()
@@ -570,6 +592,7 @@ def install() -> None:
     torch.Generator = Generator
     torch.version.cuda = "13.0"
     torch.to_dlpack = torch.utils.dlpack.to_dlpack = lambda tensor: tensor.detach().__dlpack__()
+    torch.from_dlpack = torch.utils.dlpack.from_dlpack = _from_dlpack(torch.from_dlpack)
     autograd.install(CudaTensor, to_device, _mode)
     CudaMode().__enter__()
     after_import("triton", triton_driver.install)

@@ -142,7 +142,7 @@ class MBarrier(Waitable):
         if self.pending == 0 and self.tx == 0:
             self.phase += 1
             self.pending, self.bytes = self.expected, 0
-            self.completed.add(self.released.knowledge)
+            self.completed.add_of(self.released)
             self.released = Released()
             self.wake()
 

@@ -335,19 +335,30 @@ class Actor:
 
 
 class Released:
-    """What those have handed on who have come to a phase of a barrier."""
+    """What those have handed on who have come to a phase of a barrier.
 
-    __slots__ = ("knowledge",)
+    own: whether nobody else holds its `knowledge`, so that it may change: mostly one comes, and nothing is copied.
+    """
+
+    __slots__ = ("knowledge", "own")
 
     def __init__(self):
         self.knowledge: Knowledge | None = None
+        self.own = False
 
     def add(self, knowledge: Knowledge | None) -> None:
-        """Somebody comes and hands this on."""
+        """Somebody comes and hands this on, which nobody changes any more."""
         if self.knowledge is None:
-            self.knowledge = knowledge and knowledge.copy()
+            self.knowledge, self.own = knowledge, False
         elif knowledge is not None:
+            if not self.own:
+                self.knowledge, self.own = self.knowledge.copy(), True
             self.knowledge.join(knowledge)
+
+    def add_of(self, other: Released) -> None:
+        """What another one holds by now is handed on here, too."""
+        other.own = False
+        self.add(other.knowledge)
 
 
 class Location:

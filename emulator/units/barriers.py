@@ -39,7 +39,7 @@ def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
         pass_dependency(g, barrier)
         barrier.everyone = count is None
         if barrier.everyone:
-            barrier.released.add(g.cta.gone.knowledge)
+            barrier.released.add_of(g.cta.gone)
         barrier.arrive(*((g.n, g.cta.live_threads) if count is None else (thread_count(g), count)))
     barrier, phase, released = g.token
     if barrier.phase == phase:
@@ -102,7 +102,7 @@ def cluster_arrive(g: LaneGroup, releases: bool, aligned: bool):
         release(g)
         publish(g)
     barrier.released.add(handed_on(g, "cluster" if releases else ""))
-    barrier.released.add(g.cta.cluster.gone.knowledge)
+    barrier.released.add_of(g.cta.cluster.gone)
     pass_dependency(g, barrier)
     g.warp.arrived_at_cluster_barrier(barrier.phase, g.lane_mask)
     g.warp.cluster_released = barrier.released

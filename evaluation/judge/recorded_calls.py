@@ -100,7 +100,8 @@ class RecordedCalls:
                 with limit(trial.options.timeout, working=True):
                     return self.check(device, calls, placed, queues, places)
             except Late:
-                raise NotTimed(f"no time within {trial.options.timeout:g} s of computing{self.why}") from None
+                why = self.why and f": {self.why}, so that all calls are run"
+                raise NotTimed(f"no time within {trial.options.timeout:g} s of computing{why}") from None
             except (Refused, EmulatorError) as error:
                 raise NotTimed(str(error)) from None
             except MemoryError:
@@ -196,7 +197,6 @@ class RecordedCalls:
             self.why = "a kernel reads a timer or %gridid"
         elif emulated.unlike(before, device.snapshot(regions)):
             self.why = "kernels leave something in memory from call to call"
-        self.why = self.why and f": {self.why}, so that all calls are run"
         for one in placed:  # each call has its own, by which no kernel can tell what was run before
             device.drop(one)
         pdl = queues[0][0].options["pdl"] and len(queues) > 1
@@ -221,4 +221,4 @@ class RecordedCalls:
                 device.drop(placed[number])
         if not self.why and same_calls.numbered(given, queues) != kinds:
             raise NotTimed("only some calls read what the host gives each of its own")
-        return reply
+        return reply | ({"all_run": self.why} if self.why else {})

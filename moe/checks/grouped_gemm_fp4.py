@@ -10,14 +10,15 @@ import torch
 from moe.checks.grouped_gemm import clipped, launched
 from moe.fp4_weights import BLACKWELL, HOPPER, pack_mxfp4, pack_nvfp4
 from moe.grouped_gemm import launcher
-from moe.grouped_gemm_fp4 import launch_w4a4
+from moe.grouped_gemm_fp4 import launch_block_scaled
+from moe.kernels.block_scaled import W4A4, W4A8
 from moe.kernels.config import BLOCK_N, Config
+from moe.reference import quantise_fp4, quantise_mxfp8
 from moe.reference.grouped_gemm_fp4 import dequantised, e8m0, reference
-from moe.reference.quantise_fp4 import fake_quantised
 
 # |out - reference| <= 2^-8 |reference|, half a unit of bf16, and this x the reference of absolute values: the
-# rounding of f32 sums, in the tensor core too. Largest seen on an H100: 2^-20.8, at K = 7168. With tokens in e2m1 the
-# reference has them rounded, too.
+# rounding of f32 sums, in the tensor core too. Largest seen on an H100: 2^-20.8, at K = 7168. Where tokens are rounded
+# to e2m1 or e4m3 the reference has them rounded, too.
 BOUND = 2**-16
 
 
@@ -38,33 +39,43 @@ class Case:
         are of many sizes, zeros among them.
         """
         g, experts, rows = torch.Generator().manual_seed(self.seed), len(self.ms), sum(self.ms)
-        n = -(-self.n // BLOCK_N) * BLOCK_N if config.w4a4 else self.n
+        w4a4, capability = config.block_scaled is W4A4, BLACKWELL if config.block_scaled else HOPPER
+        n = -(-self.n // BLOCK_N) * BLOCK_N if w4a4 else self.n
         a = torch.randn(rows, self.k, generator=g)
-        if config.w4a4:
+        if config.block_scaled:
             sizes = torch.randint(-10, 11, (rows, self.k // 16), generator=g)
             a *= torch.where(sizes == 0, 0.0, torch.exp2(sizes.float())).repeat_interleave(16, 1)
         a = a.to(torch.float16 if config.w4a16 == "f16" else torch.bfloat16)
         b = torch.randint(0, 256, (experts, n, self.k // 2), generator=g, dtype=torch.uint8)
         m_indptr = torch.tensor([sum(self.ms[:e]) for e in range(experts + 1)], dtype=torch.int32)
-        if self.special == "mxfp4":
-            b_scale = torch.randint(100, 131, (experts, n, self.k // 32), generator=g, dtype=torch.uint8)
-            b_scale[-1, n // 2, 0] = 255
+        if self.special == "indptr":  # backwards, and beyond the rows that there are
+            m_indptr[1], m_indptr[-1] = m_indptr[2] + 3, rows + 1000
+        if self.special == "mxfp4" or config.block_scaled is W4A8:
+            low, high = (0, 255) if self.special == "extremes" else (100, 131)
+            b_scale = torch.randint(low, high, (experts, n, self.k // 32), generator=g, dtype=torch.uint8)
+            if self.special == "extremes":  # in a column alike, and of tokens the inverse: products are of one size
+                b_scale = b_scale[:1, :1].repeat(experts, n, 1)
+                b_scale[..., :2] = torch.tensor([0, 254], dtype=torch.uint8)
+                a = torch.randn(rows, self.k, generator=g).double()
+                a = (a * torch.exp2(125 - b_scale[0, 0].double()).repeat_interleave(32)).bfloat16()
+            if self.special in ("mxfp4", "nan"):
+                b_scale[-1, n // 2, 0] = 255
+            if self.special == "nan":
+                a[1, 17], a[2, 5], a[3, 9] = torch.nan, torch.inf, -torch.inf
             weights = dequantised(b, e8m0(b_scale))
-            b, b_scale, b_global = pack_mxfp4(b.clone(), b_scale)
+            b, b_scale, b_global = pack_mxfp4(b.clone(), b_scale, capability=capability)
             return (a, b_global, b, b_scale, m_indptr), weights
         b_scale = torch.randint(0, 256, (experts, n, self.k // 16), generator=g, dtype=torch.uint8)
         b_scale = torch.where(b_scale & 0x7F == 0x7F, 0x38, b_scale)
         if self.special == "nan":
             b_scale[-1, n // 3, -1], b_scale[0, -1, 0] = 0x7F, 0xFF
-            if config.w4a4:  # of which e2m1 has none
+            if w4a4:  # of which e2m1 has none
                 a[1, 17], a[2, 5] = torch.nan, torch.inf
         b_scale, divisor = b_scale.view(torch.float8_e4m3fn), torch.rand(experts, generator=g) + 0.5
         weights = dequantised(b, b_scale.double()) / divisor[:, None, None].double()
         b, b_scale, b_global = pack_nvfp4(
-            b.clone(), b_scale.clone(), weight_global_scale=divisor, capability=BLACKWELL if config.w4a4 else HOPPER
+            b.clone(), b_scale.clone(), weight_global_scale=divisor, capability=capability
         )  # fmt: skip
-        if self.special == "indptr":  # backwards, and beyond the rows that there are
-            m_indptr[1], m_indptr[-1] = m_indptr[2] + 3, rows + 1000
         return (a, b_global, b, b_scale, m_indptr), weights
 
 
@@ -82,25 +93,39 @@ CASES = {
 }
 
 
-# The cases that Blackwell's kernel does
+# The cases that Blackwell's kernels do
 W4A4_CASES = {name: case for name, case in CASES.items() if case.special != "mxfp4"}
+W4A8_CASES = CASES | {
+    "extremes": Case((5, 0, 2), 128, 320, "extremes"),  # every scale of weights but NaN, small ones of large tokens
+    "sizes of gpt-oss": Case((3, 0, 9), 2880, 2880),
+}
 INPUT_SCALE = torch.tensor([1 / 40])  # of W4A4: some of the blocks of 16 saturate, some become zeros
 
 
-def of_machine(tuning) -> tuple[dict[str, Case], tuple[Config, ...]]:
-    """The cases and configs of the GPU that has this module of moe.tuning."""
-    return (W4A4_CASES, tuning.W4A4) if hasattr(tuning, "W4A4") else (CASES, (*tuning.FP4["bf16"], *tuning.FP4["f16"]))
+def of_machine(tuning, kind: str = "nvfp4") -> tuple[dict[str, Case], tuple[Config, ...]]:
+    """The cases and configs of the GPU that has this module of moe.tuning. kind: "nvfp4", or "mxfp4": by W4A8, too."""
+    if W4A4 not in tuning.FP4:
+        return CASES, (*tuning.FP4["bf16"], *tuning.FP4["f16"])
+    return (W4A8_CASES, tuning.FP4[W4A8]) if kind == "mxfp4" else (W4A4_CASES, tuning.FP4[W4A4])
 
 
-class W4a4Launch:
+class BlockScaledLaunch:
     """Quantises and launches, as moe.checks.grouped_gemm.launched wants it. grid: CTAs that fit the GPU."""
 
     def __init__(self, device: torch.device, config: Config):
         self.gemm = launcher(device, config)
-        self.grid = self.gemm.grid
+
+    @property
+    def grid(self) -> int:
+        """The kernel's, which has partial sums for as many CTAs."""
+        return self.gemm.grid
+
+    @grid.setter
+    def grid(self, ctas: int) -> None:
+        self.gemm.grid = ctas
 
     def __call__(self, tensors: tuple, *sizes: int) -> None:
-        launch_w4a4(self.gemm, [x.data_ptr() for x in tensors], self.gemm.words(self.grid, *sizes))
+        launch_block_scaled(self.gemm, [x.data_ptr() for x in tensors], self.gemm.words(self.grid, *sizes))
 
 
 def error(out: torch.Tensor, operands: tuple, weights: torch.Tensor) -> float:
@@ -110,6 +135,8 @@ def error(out: torch.Tensor, operands: tuple, weights: torch.Tensor) -> float:
     a, m_indptr = operands[0].cpu().double(), clipped(operands[4].cpu(), len(operands[0]))
     rows, ones = slice(int(m_indptr[0]), int(m_indptr[-1])), torch.ones(len(weights))
     expected, found = reference(a, weights, ones, m_indptr)[rows], out.cpu()[rows].double()
+    beyond = expected.abs() > torch.finfo(torch.float32).max  # where tokens were infinite
+    expected = torch.where(beyond, expected.sign() * torch.inf, expected)
     size = reference(a.abs(), weights.abs(), ones, m_indptr)[rows]
     if not torch.equal(found.isnan(), expected.isnan()):
         return float("inf")
@@ -126,11 +153,14 @@ def run(case: Case, config: Config, schedule: int = 0, device: str = "cpu", writ
     operands, weights = case.draw(config)
     (rows, k), n, experts = operands[0].shape, weights.shape[1], weights.shape[0]
     out = torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
-    if config.w4a4:
+    if config.block_scaled:
         tensors = *operands, out, INPUT_SCALE
-        launch, sizes = W4a4Launch(torch.device(device), config), (rows, n, k, experts)
+        launch, sizes = BlockScaledLaunch(torch.device(device), config), (rows, n, k, experts)
         found = launched(launch, tensors, sizes, schedule, device, written)
-        rounded = fake_quantised(operands[0], INPUT_SCALE) * INPUT_SCALE.double()
+        if config.block_scaled is W4A8:
+            rounded = quantise_mxfp8.fake_quantised(operands[0])
+        else:
+            rounded = quantise_fp4.fake_quantised(operands[0], INPUT_SCALE) * INPUT_SCALE.double()
         return error(found, (rounded, *operands[1:]), weights)
     launch = launcher(torch.device(device), config)
     found = launched(launch, (*operands, out), (rows, n, k, experts), schedule, device, written)

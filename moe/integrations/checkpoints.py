@@ -106,7 +106,7 @@ def mxfp4_experts(path: str | Path, prefix: str, experts: range, device="cuda") 
         b = b.view(*shape[:2], groups * 16)
         if name == "w13":
             b, b_scale, added = [apart(x) for x in (b, b_scale, added)]
-        packed = pack_mxfp4(b, b_scale)
+        packed = pack_mxfp4(b, b_scale, halves=2 if name == "w13" else 1)
         arguments |= dict(zip((name, f"{name}_scale", f"{name}_global"), packed)) | {f"{name}_bias": added}
     return arguments
 

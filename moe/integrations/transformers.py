@@ -149,7 +149,7 @@ def prepared_gpt_oss(module: GptOssExperts) -> dict[str, torch.Tensor]:
                 experts.append(mxfp4_of(rows(of_expert.T[None])[0]))
             except ValueError as fault:
                 raise ValueError(f"its weights are not MXFP4's: {projection}[{e}].T{fault}") from None
-        packed = pack_mxfp4(*(torch.stack(x) for x in zip(*experts)))
+        packed = pack_mxfp4(*(torch.stack(x) for x in zip(*experts)), halves=2 if name == "w13" else 1)
         made |= dict(zip((f"moe_{name}", f"moe_{name}_scale", f"moe_{name}_global"), packed))
         made[f"moe_{name}_bias"] = rows(bias.to(F32)).contiguous()
     return made

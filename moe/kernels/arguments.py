@@ -6,12 +6,12 @@ first step of a search among them.
 """
 
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint8
+from cutlass import Float4E2M1FN, Int32, Int64, Uint8
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
+from moe.kernels.block_scaled import ATOM_SCALES
 from moe.kernels.config import BLOCK_K, BLOCK_N, Config
-from moe.kernels.context import Fp4Operands, GatedOperands, Operands, W4a4Operands
-from moe.kernels.quantise_fp4 import record_bytes
+from moe.kernels.context import BlockScaledOperands, Fp4Operands, GatedOperands, Operands
 
 
 def swizzled(rows: int):
@@ -20,11 +20,12 @@ def swizzled(rows: int):
     return cute.tile_to_shape(atom, (rows, BLOCK_K), (0, 1))
 
 
-def tma_atom(address: Int64, shape: tuple, stride: tuple, layout, box: tuple):
-    """TMA atom that loads boxes of a tensor of bytes."""
-    pointer = cute.make_ptr(Uint8, address, cute.AddressSpace.gmem, assumed_align=16)
+def tma_atom(address: Int64, shape: tuple, stride: tuple, layout, box: tuple, dtype=Uint8):
+    """TMA atom that loads boxes of a tensor of bytes, or of dtype Float4E2M1FN, in which each gets a byte's room."""
+    pointer = cute.make_ptr(dtype, address, cute.AddressSpace.gmem, assumed_align=16 if dtype is Uint8 else 32)
     tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=stride))
-    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), tensor, layout, box)[0]
+    op = cpasync.CopyBulkTensorTileG2SOp()
+    return cpasync.make_tiled_tma_atom(op, tensor, layout, box, internal_type=Uint8)[0]
 
 
 def token_tensormaps(config: Config, address: Int64, total_m: Int32, k: Int32) -> list:
@@ -36,34 +37,42 @@ def token_tensormaps(config: Config, address: Int64, total_m: Int32, k: Int32) -
     return atoms
 
 
-def weight_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, rows: int):
-    """TMA atom of B [experts, n, k], innermost first: boxes of 128 x rows x 1. Rows from n on are zeros."""
+def weight_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, rows: int, dtype=Uint8):
+    """TMA atom of B [experts, n, k], innermost first: boxes of 128 x rows x 1. Rows from n on are zeros. k: a multiple
+    of 16, of FP4 numbers of 128 (cuTensorMapEncodeTiled, 16U4_ALIGN16B).
+    """
     layout = cute.composition(swizzled(rows), cute.make_layout((BLOCK_K, rows, 1), stride=(rows, 1, rows * BLOCK_K)))
-    stride = (1, cute.assume(Int64(k), 16), cute.assume(Int64(n) * Int64(k), 16))
-    return tma_atom(address, (k, n, experts), stride, layout, (BLOCK_K, rows, 1))
+    step = step_of(dtype)
+    stride = (1, cute.assume(Int64(k), step), cute.assume(Int64(n) * Int64(k), step))
+    return tma_atom(address, (k, n, experts), stride, layout, (BLOCK_K, rows, 1), dtype)
 
 
-def gated_weight_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32):
-    """TMA atom of B [experts, up | gate, n / 2, k], innermost first: boxes of 128 x 128 x 1 x 1."""
+def step_of(dtype) -> int:
+    """What a weight tensor's K is a multiple of."""
+    return 16 if dtype is Uint8 else 128
+
+
+def gated_weight_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, dtype=Uint8):
+    """TMA atom of B [experts, up | gate, n / 2, k], innermost first: boxes of 128 x 128 x 1 x 1, else as above."""
     box = (BLOCK_K, BLOCK_N, 1, 1)
     strides = BLOCK_N, 1, BLOCK_N * BLOCK_K, BLOCK_N * BLOCK_K
     layout = cute.composition(swizzled(BLOCK_N), cute.make_layout(box, stride=strides))
-    half = Int64(n >> 1) * Int64(k)
-    stride = (1, cute.assume(Int64(k), 16), cute.assume(half, 16), cute.assume(2 * half, 16))
-    return tma_atom(address, (k, n >> 1, 2, experts), stride, layout, box)
+    half, step = Int64(n >> 1) * Int64(k), step_of(dtype)
+    stride = (1, *(cute.assume(x, step) for x in (Int64(k), half, 2 * half)))
+    return tma_atom(address, (k, n >> 1, 2, experts), stride, layout, box, dtype)
 
 
 def half_token_tensormaps(config: Config, address: Int64, total_m: Int32, k: Int32) -> list:
     """TMA atoms of A [total_m, k] of 16 bits, one for each width: 64 of K, 128 bytes, x tokens x both halves of a
-    k-block, of which the second one is zeros behind the last of K.
+    k-block, of which the second one is zeros behind the last of K; CTAs that share tokens load a half each.
     """
     shape = BLOCK_K, total_m, k >> 6
     stride = 1, cute.assume(Int64(k) * 2, 16), BLOCK_K
-    atoms = []
+    atoms, halves = [], 2 // config.cluster
     for rows in config.boxes:
-        layout = cute.make_layout((BLOCK_K, rows, 2), stride=(2 * rows, 1, rows))
-        layout = cute.composition(swizzled(2 * rows), layout)
-        atoms.append(tma_atom(address, shape, stride, layout, (BLOCK_K, rows, 2)))
+        layout = cute.make_layout((BLOCK_K, rows, halves), stride=(halves * rows, 1, rows))
+        layout = cute.composition(swizzled(halves * rows), layout)
+        atoms.append(tma_atom(address, shape, stride, layout, (BLOCK_K, rows, halves)))
     return atoms
 
 
@@ -82,24 +91,30 @@ def fp4_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, config: Co
 
 
 def record_tensormap(config: Config, address: Int64, total_m: Int32, k: Int32):
-    """TMA atom of the numbers of A's records, bytes [total_m, k/2], which are zeros behind the last of k."""
-    stride, rows = (cute.assume(record_bytes(k), 16), 1), config.block_m
-    return tma_atom(address, (total_m, k >> 1), stride, swizzled(rows), (rows, BLOCK_K))
+    """TMA atom of the numbers of A's records, bytes [total_m, value_bytes], zeros behind the last of k."""
+    form, rows = config.block_scaled, config.block_m
+    stride = cute.assume(form.record_bytes(k), 16), 1
+    return tma_atom(address, (total_m, form.value_bytes(k)), stride, swizzled(rows), (rows, BLOCK_K))
 
 
 def scale_tensormap(config: Config, address: Int64, experts: Int32, n: Int32, k: Int32):
-    """TMA atom of the scales of weights, 2 x 256 bytes [experts, n/128, k/64], or if gated [experts, n/256, up | gate,
-    k/64] (innermost first as CuTe puts them: those of which a box has but one last): boxes of a stage. Those behind the
-    last of n or of k are zeros.
+    """TMA atom of the scales of weights, 2 x 256 bytes [experts, n/128, atoms of k], or if gated [experts, n/256,
+    up | gate, atoms of k] (innermost first as CuTe puts them: those of which a box has but one last), n's rounded up:
+    boxes of a stage. Those behind the last of n or of k are zeros.
     """
-    of_row, pieces = cute.assume(Int64(k >> 6) * 512, 16), (k >> 6) * 2
-    of_expert = cute.assume(Int64(n >> 7) * of_row, 16)
+    form = config.block_scaled
+    atoms = k // (ATOM_SCALES * form.block) if form.atoms > 1 else form.k_blocks(k)
+    of_row, in_stage = cute.assume(Int64(atoms) * 512, 16), 512 * form.atoms
+    rows = (n + 255) >> 8 if config.gated else (n + 127) >> 7  # of atoms, of a half if gated
+    of_half = cute.assume(Int64(rows) * of_row, 16)
+    of_expert = cute.assume(2 * of_half, 16) if config.gated else of_half
     if config.gated:
-        shape, stride = (256, pieces, 2, n >> 8, experts), (1, 256, cute.assume(Int64(n >> 8) * of_row, 16), of_row)
-        box = 256, 8, 2, 1, 1
+        shape, stride = (256, atoms * 2, 2, rows, experts), (1, 256, of_half, of_row)
+        box = 256, 2 * form.atoms, 2, 1, 1
     else:
-        shape, stride, box = (256, pieces, n >> 7, experts), (1, 256, of_row), (256, 8, config.block_n // BLOCK_N, 1)
-    layout = cute.make_layout(box, stride=(1, 256, 2048, 4096, 4096)[: len(box)])
+        shape, stride = (256, atoms * 2, rows, experts), (1, 256, of_row)
+        box = 256, 2 * form.atoms, config.block_n // BLOCK_N, 1
+    layout = cute.make_layout(box, stride=(1, 256, in_stage, 2 * in_stage, 2 * in_stage)[: len(box)])
     return tma_atom(address, shape, (*stride, of_expert), layout, box)
 
 
@@ -145,33 +160,40 @@ class Fp4Arguments:
         return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, (k + (BLOCK_K - 1)) >> 7, experts, search
 
 
-class W4a4Arguments:
-    """Words: addresses of a, records of NVFP4 [total_m] (quantise_fp4.py), b_global f32 [experts], b e2m1 [experts, n,
-    k/2] bytes, b_scale as moe.fp4_weights packs it, m_indptr int32 [experts + 1], out bf16 [total_m, n], partials,
-    flags (context.Operands); total_m, n, k, experts, first step of a search among them, CTAs in the grid; address of
-    a's f32 scale of all; CUDA stream. If gated b_global is [experts, 1 or 2], which the word before the stream says;
-    out is records of n/2 columns, whose f32 scale of all is the word before that.
+class BlockScaledArguments:
+    """Words: addresses of a, records [total_m] (block_scaled.py), b_global f32 [experts], b and b_scale as
+    moe.fp4_weights packs them, m_indptr int32 [experts + 1], out bf16 [total_m, n], partials, flags (context.Operands);
+    total_m, n, k, experts, first step of a search among them, CTAs in the grid; `more`; CUDA stream.
+
+    more: if the format has scales of all the address of a's; if gated, where out is records of n/2 columns, that of
+    out's, and whether b_global is [experts, 1 or 2]; with a bias its address, f32 [experts, n].
     """
 
     def __init__(self, config: Config):
-        self.config, self.WORDS = config, 16 + 2 * config.gated
+        of_all, gated = config.block_scaled.of_all, config.gated
+        wanted = {"a_global": of_all, "out_global": of_all and gated, "globals": gated, "bias": config.bias}
+        self.config, self.more = config, [name for name, yes in wanted.items() if yes]
+        self.WORDS = 15 + len(self.more)
 
     def unpack(self, words: cute.Tensor) -> tuple:
         """Holds what the kernel is launched with; behind the weights' tensormap comes that of their scales."""
+        config, form = self.config, self.config.block_scaled
         a, b_global, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
         total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
-        of_gated = (words[15], Int32(words[16])) if self.config.gated else (Int64(0), Int32(1))
-        if self.config.gated:
-            weights = gated_weight_tensormap(b, experts, n, k >> 1)
+        more = {name: words[14 + i] for i, name in enumerate(self.more)}
+        dtype = Float4E2M1FN if form.token_bits == 8 else Uint8
+        row = k >> 1 if dtype is Uint8 else form.k_blocks(k) * form.stage_k
+        if config.gated:
+            weights = gated_weight_tensormap(b, experts, n, row, dtype)
         else:
-            weights = weight_tensormap(b, experts, n, k >> 1, self.config.weights_box)
-        scales = scale_tensormap(self.config, b_scale, experts, n, k)
-        tensormaps = record_tensormap(self.config, a, total_m, k), weights, scales
-        out_global, of_expert = of_gated
-        operands = W4a4Operands(
-            a, words[14], b_global, out, out_global, partials, flags, total_m, n, k, of_expert
+            weights = weight_tensormap(b, experts, n, row, config.weights_box, dtype)
+        tensormaps = record_tensormap(config, a, total_m, k), weights, scale_tensormap(config, b_scale, experts, n, k)
+        a_global, out_global, bias = [more.get(name, Int64(0)) for name in ("a_global", "out_global", "bias")]
+        of_expert = Int32(more.get("globals", 1))
+        operands = BlockScaledOperands(
+            a, a_global, b_global, out, out_global, partials, flags, total_m, n, k, of_expert, bias
         )  # fmt: skip
-        return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, (k + 255) >> 8, experts, search
+        return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, form.k_blocks(k), experts, search
 
 
 class Gemm1Arguments:

@@ -3,9 +3,10 @@
 import math
 from dataclasses import dataclass
 
+from moe.kernels.block_scaled import W4A8, BlockScaled
 from moe.kernels.ptx import FIRST, NORMAL
 
-BLOCK_K = 128  # K of a scale, and of a stage of the ring: one 128-byte swizzle row of e4m3 (in e2m1 256 of K)
+BLOCK_K = 128  # K of a scale, and of a stage of the ring: one 128-byte swizzle row of e4m3 (W4A4: 256 of K)
 BLOCK_N = 128  # weight rows of a scale
 CONSUMER_GROUPS = 2  # consumer warpgroups
 GROUP_WARPS = 4
@@ -20,7 +21,7 @@ MAX_STAGES = 12
 SPARE_SCALES = 4  # stages that a ring of scales has more than the operands', where they have one
 WORK_TILE_BYTES = 48  # of a work tile in shared memory (schedule.WorkTile)
 TRANSPOSED_TOKENS = 32  # that a warp of a swap-AB epilogue transposes at once
-W4A4_STORED_ROWS = 16  # weight rows that a warp of its epilogue transposes at once: a sector of each token
+SCALED_STORED_ROWS = 16  # weight rows that a warp transposes at once with block scales: a sector of each token
 BARRIER_BYTES = 2 * 8 * MAX_STAGES
 WORK_TILES_BYTES = WORK_TILE_BYTES * MAX_STAGES
 SCALE_RING_BYTES = (MAX_STAGES + SPARE_SCALES) * (2 * 8 + WORK_TILE_BYTES)  # its barriers and work tiles
@@ -62,8 +63,8 @@ class Config:
     gated: bool = False  # the layer's GEMM1: half of block_n are rows of up, half of gate; out is silu(gate) * up
     permuted: bool = False  # gated: the tokens lie in the order of the experts (permute.py); else they are gathered
     w4a16: str = ""  # weights in e2m1, tokens in this type, "bf16" or "f16"; else both are in e4m3
-    w4a4: bool = False  # sm100: both are in e2m1 with scales of 16 of K, and a k-block is 256 of K
-    bias: bool = False  # weights in e2m1: results get an addend for each weight row of the expert
+    block_scaled: BlockScaled | None = None  # sm100: the operands' format where the MMA multiplies by their scales
+    bias: bool = False  # weights in e2m1, not of W4A4: results get an addend for each weight row of the expert
     activation: Activation = Activation()  # gated: what the epilogue makes of up and gate
 
     def __post_init__(self):
@@ -74,7 +75,7 @@ class Config:
             assert self.w4a16 in ("bf16", "f16") and self.arch == "sm90" and self.swap_ab and self.split_k == 1
             assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
             assert self.gated == self.permuted
-        elif self.w4a4:
+        elif self.block_scaled:
             assert self.arch == "sm100" and not self.swap_ab and self.cluster == self.split_k == 1
             assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
             assert self.gated == self.permuted
@@ -87,16 +88,16 @@ class Config:
             assert self.block_n % 32 == 0 and self.block_n <= 256
         else:
             assert self.block_n in (64, 112, 128, 224, 256)
-        assert self.w4a16 or not self.bias
+        assert not self.bias or self.w4a16 or self.block_scaled and self.block_scaled.biased
         assert not self.two_cta or self.arch == "sm100" and self.cluster == 2
         assert self.split_k == 1 or self.cluster == 1
 
     def __str__(self) -> str:
-        ctas = 2 if self.two_cta else 1
+        ctas, scaled = 2 if self.two_cta else 1, self.block_scaled
         words = [
-            f"{self.block_m * ctas}x{self.block_n}x{BLOCK_K << self.w4a4}", "swap-ab" * self.swap_ab,
+            f"{self.block_m * ctas}x{self.block_n}x{scaled.stage_k if scaled else BLOCK_K}", "swap-ab" * self.swap_ab,
             "2cta" * self.two_cta,
-            f"w4{self.w4a16}" * bool(self.w4a16), "w4a4" * self.w4a4, "bias" * self.bias,
+            f"w4{self.w4a16}" * bool(self.w4a16), scaled and scaled.name, "bias" * self.bias,
             f"cluster{self.cluster}" * (self.cluster > 1 and not self.two_cta),
             f"splitk{self.split_k}" * (self.split_k > 1), "gated" * self.gated, "permuted" * self.permuted,
             f"burst{self.burst}" * (self.burst > 1), f"prefetch{self.prefetch}" * (self.prefetch > 0),
@@ -165,6 +166,11 @@ class Config:
         return max(4, self.accumulators // 16)
 
     @property
+    def shares_tokens(self) -> bool:
+        """Whether the CTAs of a cluster always have the same tokens: of weights in e2m1 there are fewer bytes."""
+        return self.cluster == 2 and bool(self.w4a16)
+
+    @property
     def overlaps_tokens(self) -> bool:
         """Whether an expert of 129 to 192 tokens has two tiles that overlap by 64 tokens, of which each CTA of the
         cluster computes half of the weight rows: so neither has a full tile's work.
@@ -201,6 +207,11 @@ class Config:
         return self.accumulators * GROUP_THREADS * CONSUMER_GROUPS * 4
 
     @property
+    def ends_inside(self) -> bool:
+        """Whether N may end inside a thread's columns, with tokens on a B200's lanes."""
+        return self.block_n % 64 != 0 or self.block_scaled is W4A8
+
+    @property
     def polled_partials(self) -> bool:
         """Whether readers poll the partial sums themselves, in a buffer that is filled with a NaN that no FMA gives.
 
@@ -212,7 +223,7 @@ class Config:
     @property
     def weights_policy(self) -> str:
         """L2 policy of the weights, by which is faster on an H200: worklog/moe.md, G64."""
-        return FIRST if self.cluster == 1 else NORMAL
+        return FIRST if self.cluster == 1 or self.w4a16 else NORMAL
 
     # Shared memory
 
@@ -243,9 +254,9 @@ class Config:
     @property
     def scale_bytes(self) -> int:
         """Bytes of scales in a stage: a_scale * b_scale of each token, for up and for gate if gated; with tokens on M
-        the tokens', then the weights'. Those of e2m1 are operands.
+        the tokens', then the weights'. Those of e2m1, and of its tokens, are operands.
         """
-        if self.w4a16 or self.w4a4:
+        if self.w4a16 or self.block_scaled:
             return 0
         if self.swap_ab:
             return 4 * self.scale_row_bytes * (1 + self.gated)
@@ -256,10 +267,10 @@ class Config:
     def scratch_bytes(self) -> int:
         """Bytes in which a warp transposes results: [TRANSPOSED_TOKENS, 16] or [16 tokens, 64 weight rows] in bf16.
 
-        With w4a4 [16, 16], or none for records: so the ring has a stage more.
+        With block scales [16, 16], or none for records: so the ring has a stage more.
         """
-        if self.w4a4:
-            return 0 if self.gated else 16 * W4A4_STORED_ROWS * 2
+        if self.block_scaled:
+            return 0 if self.gated else 16 * SCALED_STORED_ROWS * 2
         return TRANSPOSED_TOKENS * 16 * 2 if self.swap_ab else 2048
 
     @property
@@ -291,14 +302,21 @@ class Config:
     def stage_bytes(self) -> int:
         """Bytes of operands in a stage: weights, then tokens. A 2-CTA MMA takes half of the weights from each CTA.
 
-        With weights in e2m1 and tokens of 16 bits the tokens are first, then the weights and their scales; with both in
-        e2m1 behind the tokens are the weights' scales, then the tokens'.
+        With weights in e2m1 and tokens of 16 bits the tokens are first, then the weights and their scales; with block
+        scales behind the tokens are the weights' scales, then the tokens'.
         """
         if self.w4a16:
             return self.block_m * 2 * BLOCK_K + self.block_n * (BLOCK_K // 2 + BLOCK_K // 16)
+        if self.block_scaled:
+            used = self.token_scales_offset + self.block_m * self.block_scaled.row_scales
+            return -(-used // 1024) * 1024  # the next stage's operands begin with a whole pattern of the swizzle
         weights = self.block_n // 2 if self.two_cta else self.block_n
-        scales = (self.block_n + self.block_m) * BLOCK_K // 8 if self.w4a4 else 0
-        return (weights + self.block_m) * BLOCK_K + scales
+        return (weights + self.block_m) * BLOCK_K
+
+    @property
+    def token_scales_offset(self) -> int:
+        """Byte of a stage where the tokens' block scales begin, behind the operands and the weights'."""
+        return (self.block_n + self.block_m) * BLOCK_K + self.block_n * self.block_scaled.row_scales
 
     @property
     def stages(self) -> int:

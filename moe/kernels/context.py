@@ -49,20 +49,21 @@ class Fp4Operands(NamedTuple):
     bias: Int64  # f32 [E, n], if the config has it
 
 
-class W4a4Operands(NamedTuple):
-    """Addresses and sizes of the operands of the GEMMs of e2m1 by e2m1 that do not come by TMA."""
+class BlockScaledOperands(NamedTuple):
+    """Addresses and sizes of the operands of the GEMMs with block scales that do not come by TMA."""
 
     a: Int64  # records [total_m, record_bytes(K)]
-    a_global: Int64  # f32 [1]
+    a_global: Int64  # f32 [1], if the format has a scale of all
     b_global: Int64
     out: Int64  # bf16 [total_m, n]; if gated records [total_m, record_bytes(n / 2)]
-    out_global: Int64  # if gated f32 [1], of out
+    out_global: Int64  # if gated f32 [1], of out, as a_global
     partials: Int64  # as of Operands
     flags: Int64
     total_m: Int32
     n: Int32  # if gated, of up and gate together
     k: Int32
     globals: Int32  # as of Fp4Operands
+    bias: Int64
 
 
 class GatedOperands(NamedTuple):

@@ -32,20 +32,21 @@ def shift(to: str, source: str, left: int) -> str:
     return f"shl.b32 {to}, {source}, {left};" if left >= 0 else f"shr.u32 {to}, {source}, {-left};"
 
 
-def scales_of(word: Int32, kind: str) -> list[Int32]:
-    """Return the scales of a row's four bytes, each twice in a word."""
+def scales_of(word: Int32, kind: str) -> list[tuple[Int32, int]]:
+    """Return the scales of a row's four bytes: words, and which half of each."""
     left, mask, base = SCALE[kind]
-    text = f"{{ .reg .b32 x, y; {shift('x', '$4', left)} {shift('y', '$4', left - 8)}"
-    for x in "xy":
-        text += f" lop3.b32 {x}, {x}, {mask}, {base}, {AND_OR};"
-    for i in range(4):
-        text += f" prmt.b32 ${i}, {'xy'[i % 2]}, 0, {('0x1010', '0x3232')[i // 2]};"
-    return unpack(ptx(text + " }", "=r,=r,=r,=r,r", word, result=structure(4, "i32")), 4, Int32)
+    text = f"{shift('$0', '$2', left)} {shift('$1', '$2', left - 8)}"
+    for i in range(2):
+        text += f" lop3.b32 ${i}, ${i}, {mask}, {base}, {AND_OR};"
+    pairs = unpack(ptx(text, "=&r,=&r,r", word, result=structure(2, "i32")), 2, Int32)
+    return [(pairs[i % 2], i // 2) for i in range(4)]
 
 
-def weights_of(word: Int32, upper: Int32, lower: Int32, kind: str) -> list[Int32]:
+def weights_of(word: Int32, upper: tuple[Int32, int], lower: tuple[Int32, int], kind: str) -> list[Int32]:
     """Return a step's registers of operand A. upper, lower: the scales of the thread's two rows, 8 apart."""
-    text = "{ .reg .b32 x, y;"
+    text = "{ .reg .b16 h<4>; .reg .b32 x, y, s0, s1;"
+    for i, (_, half) in enumerate((upper, lower)):  # one instruction multiplies by a half, twice
+        text += f" mov.b32 {{h{2 * i}, h{2 * i + 1}}}, ${5 + i}; mov.b32 s{i}, {{h{2 * i + half}, h{2 * i + half}}};"
     for i, (sign, magnitude) in enumerate(PLACES):
         left, of_sign = MAGNITUDE[kind] - magnitude, 15 - sign
         mask = 7 << MAGNITUDE[kind]
@@ -55,5 +56,6 @@ def weights_of(word: Int32, upper: Int32, lower: Int32, kind: str) -> list[Int32
         else:
             text += f" and.b32 x, x, {mask * 0x10001}; {shift('y', '$4', of_sign)}"
             text += f" lop3.b32 x, y, {SIGNS}, x, {AND_OR};"
-        text += f" mul.rn.{kind}x2 ${i}, x, ${5 + i % 2};"
-    return unpack(ptx(text + " }", "=r,=r,=r,=r,r,r,r", word, upper, lower, result=structure(4, "i32")), 4, Int32)
+        text += f" mul.rn.{kind}x2 ${i}, x, s{i % 2};"
+    operands = word, upper[0], lower[0]
+    return unpack(ptx(text + " }", "=&r,=&r,=&r,=&r,r,r,r", *operands, result=structure(4, "i32")), 4, Int32)

@@ -22,7 +22,7 @@ sm100, two rings (moe/kernels/sm100):
         ▲                                                                                                    │
         └────────── scales_empty [scale_stages] ◄────────────────── every warp ──────────────────────────────┘
 
-With w4a4 the scale warps fill a part of each stage of `full`, and scales_full carries work tiles alone.
+With block scales the scale warps fill a part of each stage of `full`, and scales_full carries work tiles alone.
 
 How often each is arrived at per phase follows from the roles: see `init_barriers`. Split-K adds two for each pair of
 warps (split_k.py), a 2-CTA MMA all_read (sm100/tensor_memory.py).
@@ -227,7 +227,8 @@ class GroupedGemm:
                 if shared & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first: long done
                     self.stream_k.collect(warp, plan, tile, partials, acc)
             state = self.mainloop(warp, tile, state, acc)
-            state = state._replace(done=state.done + (Int32(1) if const_expr(config.w4a4) else tile.k_count))
+            of_tile = Int32(1) if const_expr(config.block_scaled is not None) else tile.k_count
+            state = state._replace(done=state.done + of_tile)
             if const_expr(self.split_k is not None):
                 mine, turn = self.split_k.join(warp, plan, tile, turn, acc)
                 if mine:

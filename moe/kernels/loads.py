@@ -65,7 +65,7 @@ class Fp4Weights(Weights):
 
 
 class Fp4Loads:
-    """Tokens of 16 bits, weights in e2m1 and their scales, of a CTA that shares none of them."""
+    """Tokens of 16 bits, weights in e2m1 and their scales. A cluster of two CTAs shares the tokens by multicast."""
 
     def __init__(self, config: Config):
         self.config, self.weights = config, Fp4Weights(config)
@@ -80,7 +80,11 @@ class Fp4Loads:
         tma_load(weights, maps.weights, self.weights.box(tile, k, 8), bar, policy, Int32(1), None)
         of_scales = maps.weights + 128  # its tensormap is the next one
         tma_load(scales, of_scales, self.weights.box(tile, k, 1), bar, policy, Int32(1), None)
-        tma_load(tokens, maps.tokens, (0, tile.token, k >> 6), bar, LAST, Int32(1), None)
+        if config.cluster == 1:
+            tma_load(tokens, maps.tokens, (0, tile.token, k >> 6), bar, LAST, Int32(1), None)
+        else:  # 64 of K for both CTAs
+            to, half = tokens + cta.rank * (tile.width * BLOCK_K), (k >> 6) + cta.rank
+            tma_load(to, maps.tokens, (0, tile.token, half), bar, LAST, Int32(1), Int32(3))
 
 
 class TmaLoads:
@@ -100,8 +104,8 @@ class TmaLoads:
         tma_load(tokens, maps.tokens, (k, tile.token), bar, LAST, Int32(1), None)
 
 
-class W4a4Loads:
-    """Weights and tokens in e2m1, 128 bytes of K of each, and the weights' scales, of a CTA that shares none of them.
+class BlockScaledLoads:
+    """Weights, tokens, and the weights' block scales, of a CTA that shares none of them.
 
     If gated half of the weights' rows are of up, half of gate. Others bring the tokens' scales (token_scales.py).
     """
@@ -110,16 +114,16 @@ class W4a4Loads:
         self.config, self.weights = config, (GatedWeights if config.gated else Weights)(config)
 
     def stage(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
-        """Issue the copies of the k-block at byte k of the rows into a stage of the ring."""
+        """Issue the copies of the k-block at byte k of the rows, as they lie in the ring, into a stage of it."""
         config, bar, policy = self.config, cta.full + 8 * slot, self.config.weights_policy
-        weights, row = cta.ring + slot * config.stage_bytes, BLOCK_K // 8  # bytes of a row's scales
+        weights, form = cta.ring + slot * config.stage_bytes, config.block_scaled
         tokens = weights + config.block_n * BLOCK_K
-        mbarrier_expect(bar, (config.block_n + config.block_m) * BLOCK_K + config.block_n * row)
+        mbarrier_expect(bar, config.block_m * BLOCK_K + config.block_n * (form.weight_bytes + form.row_scales))
         boxes = self.weights.boxes(tile, k)
         rows = config.block_n // len(boxes)
         for i, box in enumerate(boxes):
             tma_load(weights + i * (rows * BLOCK_K), maps.weights, box, bar, policy, Int32(1), None)
-        piece, block = k >> 4, tile.row >> 7  # of 256 bytes, two for each 64 of K; of 128 rows
+        piece, block = (k >> 7) * (2 * form.atoms), tile.row >> 7  # of 256 bytes, two an atom; of 128 rows
         box = (0, piece, 0, block >> 1, tile.expert) if config.gated else (0, piece, block, tile.expert)
         scales = tokens + config.block_m * BLOCK_K
         tma_load(scales, maps.weights + 128, box, bar, policy, Int32(1), None)  # its tensormap is the next one

@@ -16,19 +16,19 @@ class MainloopState(NamedTuple):
     """Where the consumers are between one work tile and the next."""
 
     stage: PipelineState  # of the ring of scales, which sm90 has in the stages of the operands
-    done: Int32  # k-blocks so far, with w4a4 work tiles: its parity is that of the accumulator in tensor memory
+    done: Int32  # k-blocks so far, with block scales work tiles: its parity is that of the accumulator in tensor memory
 
 
 @cute.jit
-def release(config: cutlass.Constexpr, cta: Cta, slot: Int32, lane: Int32):
-    """This warp has read a stage of that ring: arrive at its empty barrier, in all CTAs that write to it."""
+def release(config: cutlass.Constexpr, cta: Cta, slot: Int32, lane: Int32, condition=True):
+    """This warp has read a stage of that ring: arrive at its empty barrier, in all CTAs that write to it, if so."""
     cute.arch.sync_warp()
     bar = cta.scales_empty + 8 * slot
     if const_expr(config.cluster == 1 or config.scale_ring):
-        mbarrier_arrive(bar, select(lane == 0, 1, 0))
+        mbarrier_arrive(bar, select((lane == 0) & condition, 1, 0))
     else:
         to = map_shared(bar, minimum(lane, config.cluster - 1))
-        mbarrier_arrive_cluster(to, select(lane < config.cluster, 1, 0))
+        mbarrier_arrive_cluster(to, select((lane < config.cluster) & condition, 1, 0))
 
 
 class ByWidth:

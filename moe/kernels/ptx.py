@@ -528,24 +528,29 @@ def wgmma_fp8(n: int, a: Int32, b: Int32, wait: bool = True, into: list[Float32]
     return unpack(ptx(text, constraints, *(into or ()), a, b, result=structure(count, "f32")), count, Float32)
 
 
-def wgmma_of_registers(n: int, kind: str, a: list[Int32], b: Int32, into: list[Float32]) -> list[Float32]:
-    """wgmma.mma_async (9.7.15.5.2): compute D [64, n] += A [64, 16 * steps] @ B [n, 16 * steps].T, `kind` in, f32 out.
+def wgmma_of_registers(n: int, kind: str, a: list[list[Int32]], b: Int32, into: list[list[Float32]]) -> list:
+    """wgmma.mma_async (9.7.15.5.2): compute D [64, n] += A [64, 16 * steps] @ B [n, 16 * steps].T, `kind` in, f32 out,
+    for each of these A and D, as one group.
 
     kind: "bf16" or "f16". a: four registers of each step, of two numbers each, the first one lower (9.7.15.5.1.1):
     those of row 16 * warp + lane / 4 and columns lane % 4 * 2 and the next, of the row 8 below, then of both rows and
     the columns 8 after. b, D: as of `wgmma_fp8`; 16 of K are 32 bytes. D is there behind `wgmma_results`.
     """
-    count, of_a = n // 2, len(a)
-    d, last = ", ".join(f"${i}" for i in range(count)), 2 * count + of_a
+    count, of_a = n // 2, len(a[0])
+    all_sums, registers = count * len(a), 2 * count * len(a)
     text = "{ .reg .pred some; .reg .b32 y; .reg .b64 b; setp.eq.b32 some, 0, 0;\nwgmma.fence.sync.aligned;\n"
-    for step in range(of_a // 4):
-        registers = ", ".join(f"${2 * count + 4 * step + i}" for i in range(4))
-        text += f"add.s32 y, ${last}, {2 * step}; mov.b64 b, {{y, {DESCRIPTOR >> 32}}};\n"
-        text += f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "
-        text += f"{{{d}}}, {{{registers}}}, b, some, 1, 1, 0;\n"
+    for i in range(len(a)):
+        d = ", ".join(f"${count * i + j}" for j in range(count))
+        for step in range(of_a // 4):
+            of_step = ", ".join(f"${registers + of_a * i + 4 * step + j}" for j in range(4))
+            text += f"add.s32 y, ${registers + of_a * len(a)}, {2 * step}; mov.b64 b, {{y, {DESCRIPTOR >> 32}}};\n"
+            text += f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "
+            text += f"{{{d}}}, {{{of_step}}}, b, some, 1, 1, 0;\n"
     text += "wgmma.commit_group.sync.aligned; }"
-    constraints = "=f," * count + "".join(f"{i}," for i in range(count)) + "r," * of_a + "r"
-    return unpack(ptx(text, constraints, *into, *a, b, result=structure(count, "f32")), count, Float32)
+    constraints = "=f," * all_sums + "".join(f"{i}," for i in range(all_sums)) + "r," * (of_a * len(a)) + "r"
+    operands = *sum(into, []), *sum(a, []), b
+    d = unpack(ptx(text, constraints, *operands, result=structure(all_sums, "f32")), all_sums, Float32)
+    return [d[count * i : count * (i + 1)] for i in range(len(a))]
 
 
 def wgmma_results(d: list[Float32]) -> list[Float32]:
@@ -559,6 +564,16 @@ def wgmma_results(d: list[Float32]) -> list[Float32]:
 def wgmma_wait(pending: int) -> None:
     """wgmma.wait_group (9.7.15.7.3): wait until at most so many of this warp's groups are under way."""
     ptx(f"wgmma.wait_group.sync.aligned {pending};", "")
+
+
+def wgmma_wait_keeping(pending: int, a: list[Int32]) -> list[Int32]:
+    """wgmma.wait_group (9.7.15.7.3): wait until at most so many of this warp's groups are under way; return a.
+
+    a: registers of operand A that one of them read until then: so the compiler keeps them.
+    """
+    constraints = "=r," * len(a) + ",".join(map(str, range(len(a))))
+    struct = ptx(f"wgmma.wait_group.sync.aligned {pending};", constraints, *a, result=structure(len(a), "i32"))
+    return unpack(struct, len(a), Int32)
 
 
 def fma_in_order(x: Float32, y: Float32, z: Float32) -> Float32:
@@ -590,20 +605,26 @@ def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int, ctas: i
     ptx(text, "r,l,l,r,r", d, a, b, idesc, Int32(accumulate))
 
 
-def mma_fp4(d: Int32, a: Int64, b: Int64, idesc: Int32, a_scales: Int32, b_scales: Int32, accumulate: Int32) -> None:
-    """tcgen05.mma.block_scale (9.7.16.10.9): compute D [128, n] (+)= (A * SFA) [128, 64] @ (B * SFB) [n, 64].T.
+def mma_block_scaled(
+    kind: str, d: Int32, a: Int64, b: Int64, idesc: Int32, a_scales: Int32, b_scales: Int32, accumulate: Int32,
+    condition: Int32,
+) -> None:  # fmt: skip
+    """tcgen05.mma.block_scale (9.7.16.10.9): compute D [128, n] (+)= (A * SFA) [128, k] @ (B * SFB) [n, k].T, where
+    condition is not 0.
 
-    A and B are e2m1, the scales in tensor memory one e4m3 without its sign for 16 of K. idesc: as of `mma_fp8`.
+    kind: with .block_scale and the K of a scale; with idesc, as of `mma_fp8`, it says what A, B and scales are. The
+    scales are in tensor memory.
     """
-    text = "{ .reg .pred p; setp.ne.b32 p, $6, 0; tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16"
-    ptx(text + " [$0], $1, $2, $3, [$4], [$5], p; }", "r,l,l,r,r,r,r", d, a, b, idesc, a_scales, b_scales, accumulate)
+    text = "{ .reg .pred p, q; setp.ne.b32 p, $6, 0; setp.ne.b32 q, $7, 0;"
+    text += f" @q tcgen05.mma.cta_group::1.kind::{kind} [$0], $1, $2, $3, [$4], [$5], p; }}"
+    ptx(text, "r,l,l,r,r,r,r,r", d, a, b, idesc, a_scales, b_scales, accumulate, condition)
 
 
-def tmem_copy_scales(to: Int32, source: Int64, condition: Int32) -> None:
-    """tcgen05.cp (9.7.16.9): copy the scales of 128 rows x 64 of K, 512 bytes, to 4 columns of all quarters of lanes,
-    where condition is not 0.
+def tmem_copy_scales(to: Int32, source: Int64) -> None:
+    """tcgen05.cp (9.7.16.9): copy an atom, the scales of 128 rows x 4 blocks of K, 512 bytes, to 4 columns of all
+    quarters of lanes.
     """
-    ptx_if(condition, "tcgen05.cp.cta_group::1.32x128b.warpx4 [$0], $1;", "r,l", to, source)
+    ptx("tcgen05.cp.cta_group::1.32x128b.warpx4 [$0], $1;", "r,l", to, source)
 
 
 def mma_commit(bar: Int32, ctas: int = 1, group: int = 1) -> None:

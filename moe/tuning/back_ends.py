@@ -12,26 +12,28 @@
     sm100 GEMM,  2-CTA            TMA, 2 CTAs        copied by cp.async     tcgen05, 2-CTA  bf16
     sm100 GEMM1, swap-AB          TMA, gather        gather warps           tcgen05, gated  SwiGLU, e4m3
     sm100 GEMM1, tokens on M      TMA, gather        gather warps           tcgen05         SwiGLU, e4m3
-    sm100 GEMM,  e2m1 by e2m1     TMA                TMA, 2 warps           tcgen05, scaled times both scales, bf16
-    sm100 GEMM1, e2m1 by e2m1     TMA                TMA, 2 warps           tcgen05, scaled times both, SwiGLU, e2m1
+    sm100 GEMM,  block scales     TMA                TMA, 2 warps           tcgen05, scaled f32 scales, bf16
+    sm100 GEMM1, block scales     TMA                TMA, 2 warps           tcgen05, scaled f32 scales, SwiGLU, blocks
+
+Block scales: e2m1 weights by e2m1 tokens (W4A4), or by e4m3 ones (W4A8).
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from moe.kernels.arguments import Fp4Arguments, Gemm1Arguments, GroupedGemmArguments, W4a4Arguments
+from moe.kernels.arguments import BlockScaledArguments, Fp4Arguments, Gemm1Arguments, GroupedGemmArguments
 from moe.kernels.config import Config
-from moe.kernels.epilogue import bf16, swiglu_bf16, swiglu_fp8, w4a4
+from moe.kernels.epilogue import bf16, block_scaled, swiglu_bf16, swiglu_fp8
 from moe.kernels.frame import GroupedGemm
 from moe.kernels.gather import GatheredTokens, GatheredTokenTiles
 from moe.kernels.loads import (
+    BlockScaledLoads,
     Fp4Loads,
     GatedMulticastLoads,
     GatedWeightLoads,
     MulticastLoads,
     TmaLoads,
     TwoCtaLoads,
-    W4a4Loads,
 )
 from moe.kernels.scales import CopiedScales, MultipliedScales, NoScales
 from moe.kernels.sm90 import fp4_weights as sm90_fp4
@@ -93,20 +95,20 @@ FP4 = {
 }
 
 
-# Of weights and tokens in e2m1, by gated
-W4A4 = {
-    False: Roles(W4a4Loads, TokenScales, ScaledTokensM, w4a4.Bf16TmemW4a4),
-    True: Roles(W4a4Loads, TokenScales, ScaledTokensM, w4a4.SwigluTmemW4a4),
+# Of operands with block scales, by gated
+BLOCK_SCALED = {
+    False: Roles(BlockScaledLoads, TokenScales, ScaledTokensM, block_scaled.Bf16TmemBlockScaled),
+    True: Roles(BlockScaledLoads, TokenScales, ScaledTokensM, block_scaled.SwigluTmemBlockScaled),
 }
 
 
 def kernel(config: Config) -> GroupedGemm:
     """The kernel for a config, composed of its roles."""
-    if config.w4a4:
-        roles, tmem = W4A4[config.gated], ScaledTensorMemory(config)
+    if config.block_scaled:
+        roles, tmem = BLOCK_SCALED[config.gated], ScaledTensorMemory(config)
         return GroupedGemm(
-            config, W4a4Arguments(config), roles.loads(config), roles.scales(config), roles.mainloop(config, tmem),
-            roles.epilogue(config), ScaledMmaIssue(config, tmem),
+            config, BlockScaledArguments(config), roles.loads(config), roles.scales(config),
+            roles.mainloop(config, tmem), roles.epilogue(config), ScaledMmaIssue(config, tmem),
         )  # fmt: skip
     roles = FP4[config.gated] if config.w4a16 else KERNELS[config.arch, config.gated, config.swap_ab, config.two_cta]
     of_kind = Fp4Arguments if config.w4a16 else Gemm1Arguments if config.gated else GroupedGemmArguments

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+from moe.kernels.block_scaled import W4A4, W4A8, BlockScaled
 from moe.kernels.config import Config
 
 SMS = 148
@@ -29,11 +30,9 @@ GATED_M32_SWAP_AB = Config(arch="sm100", block_m=32, block_n=256, gated=True, bu
 GATED_M128 = Config(arch="sm100", block_m=128, block_n=256, swap_ab=False, gated=True)
 GEMM1 = GATED_M16_SWAP_AB, GATED_M32_SWAP_AB, GATED_M128
 
-# Weights and tokens in e2m1
-W4A4_N256 = dataclasses.replace(tokens_on_m(256), w4a4=True)
-W4A4_N128 = dataclasses.replace(tokens_on_m(128), w4a4=True)
-W4A4 = W4A4_N256, W4A4_N128
-W4A4_GEMM1 = dataclasses.replace(W4A4_N256, gated=True, permuted=True)
+# Weights in e2m1, by the format of both operands: the wider tile first
+FP4 = {form: tuple(tokens_on_m(block_n, block_scaled=form) for block_n in (256, 128)) for form in (W4A4, W4A8)}
+FP4_GEMM1 = {form: dataclasses.replace(wide, gated=True, permuted=True) for form, (wide, _) in FP4.items()}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -57,7 +56,8 @@ def choose_gemm1(rows: int, experts: int) -> Config:
     return next((c for most, c in ((4, GATED_M16_SWAP_AB), (16, GATED_M32_SWAP_AB)) if mean <= most), GATED_M128)
 
 
-def choose_w4a4(total_m: int, experts: int, n: int, k: int) -> Config:
-    """The config for weights and tokens in e2m1: half as wide a tile where whole ones are for less than all SMs."""
-    tiles = experts * -(-total_m // (experts * W4A4_N256.block_m)) * -(-n // W4A4_N256.block_n)
-    return W4A4_N256 if 4 * tiles >= 3 * SMS else W4A4_N128
+def choose_fp4(form: BlockScaled, total_m: int, experts: int, n: int, k: int) -> Config:
+    """The config for weights in e2m1: half as wide a tile where whole ones are for less than three quarters of SMs."""
+    wide, narrow = FP4[form]
+    tiles = experts * -(-total_m // (experts * wide.block_m)) * -(-n // wide.block_n)
+    return wide if 4 * tiles >= 3 * SMS else narrow

@@ -12,7 +12,7 @@ from cuda.bindings import driver, nvrtc, runtime
 from emulator.device import DEVICE
 from emulator.errors import Fault, Unsupported
 from emulator.formats.tensormap import decode
-from emulator.serve import cuda_bindings, cuda_core, libcuda
+from emulator.serve import c_driver, cuda_bindings, libcuda
 
 SOURCE = b"""
 __constant__ float table[4] = {1, 2, 3, 4};
@@ -197,20 +197,26 @@ def check_pointers_say_whose_they_are():
         kind, device = ctypes.c_int(-1), ctypes.c_int(-1)
         places = (ctypes.c_void_p * 2)(*map(ctypes.addressof, (kind, device)))
         numbers = (ctypes.c_int * 2)(2, 9)
-        cuda_core.pointer_attributes(2, ctypes.addressof(numbers), ctypes.addressof(places), address)
+        c_driver.pointer_attributes(2, ctypes.addressof(numbers), ctypes.addressof(places), address)
         return kind.value, device.value
 
     assert said(x.data_ptr() + 4) == (2, 0) and said(cuda_bindings.allocate_pinned(8)) == (1, 0)
     assert said(ctypes.addressof(ctypes.c_int(0))) == (0, 0)
 
 
-def check_cupy_is_refused_by_name():
+def check_libraries_of_machine_code_are_refused_by_name():
+    from cuda.pathfinder import load_nvidia_dynamic_lib as load
+
+    raises(RuntimeError, "libcublasLt is not served on the emulated device", lambda: load("cublasLt"))
+
+
+def check_cupy_without_nvcc_is_refused_by_name():
     cupy = types.ModuleType("cupy")
     cupy.RawKernel, cupy.ndarray = object, list
     sys.modules["cupy"] = cupy
-    libcuda.forbid_cupy()
+    libcuda.forbid_cupy("CUDA C++ needs nvcc")
     assert not isinstance(1, cupy.ndarray)  # what packages ask that use CuPy's arrays, too
-    raises(Unsupported, "cupy.RawKernel on the emulated device", lambda: cupy.RawKernel)
+    raises(Unsupported, "cupy.RawKernel on the emulated device: CUDA C++ needs nvcc", lambda: cupy.RawKernel)
 
 
 run(globals())

@@ -162,6 +162,81 @@ def check_what_is_not_served_is_named():
     assert "cudaIpcCloseMemHandle on the emulated device" in finding(LIBRARY.not_served)
 
 
+STATIC = r"""
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+__device__ float factor = 3;
+__global__ void scale(float *x) { x[threadIdx.x] *= factor; }
+#define TRY(call) do { int e = call; if (e) return e; } while (0)
+extern "C" {
+int run(float *host) {
+  float *x;
+  cudaPointerAttributes p;
+  cudaFuncAttributes f;
+  TRY(cudaMalloc(&x, 128));
+  TRY(cudaMemcpy(x, host, 128, cudaMemcpyHostToDevice));
+  scale<<<1, 32>>>(x);
+  TRY(cudaMemcpy(host, x, 128, cudaMemcpyDeviceToHost));
+  TRY(cudaPointerGetAttributes(&p, x));
+  if (p.type != cudaMemoryTypeDevice || p.devicePointer != x) return -1;
+  TRY(cudaFuncGetAttributes(&f, scale));
+  return f.maxThreadsPerBlock == 1024 ? cudaFree(x) : -2;
+}
+int by_the_driver(const char *ptx, void *x) {  // as programs that link nothing of CUDA find it
+  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  auto find = (decltype(&cuGetProcAddress))dlsym(library, "cuGetProcAddress_v2");
+#define DRIVER(name) \
+  decltype(&name) name##_; \
+  TRY(find(#name, (void **)&name##_, CUDA_VERSION, 0, nullptr))
+  DRIVER(cuModuleLoadData);
+  DRIVER(cuModuleGetFunction);
+  DRIVER(cuLaunchKernel);
+  CUmodule module;
+  CUfunction function;
+  CUdeviceptr given = (CUdeviceptr)x;
+  void *arguments[] = {&given};
+  TRY(cuModuleLoadData_(&module, ptx));
+  TRY(cuModuleGetFunction_(&function, module, "one"));
+  return cuLaunchKernel_(function, 1, 1, 1, 32, 1, 1, 0, nullptr, arguments, nullptr);
+}
+int not_served() { return cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal); }
+int not_served_by_the_driver() {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  return ((decltype(&cuGraphCreate))dlsym(library, "cuGraphCreate"))(nullptr, 0);
+}
+}
+"""
+ONE = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry one(.param .u64 x) {
+  .reg .b64 %rd<2>;
+  ld.param.u64 %rd1, [x];
+  st.global.f32 [%rd1], 0f3F800000;
+  ret;
+}
+"""
+
+
+def check_a_library_with_the_runtime_inside():
+    """nvcc's default: cudart static, PTX compressed."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "static.cu").write_text(STATIC)
+        home = toolkit.find().home
+        command = [home / "bin" / "nvcc", *"-shared -Xcompiler -fPIC -gencode arch=compute_90,code=compute_90".split()]
+        command += [f"-L{home / 'lib'}", "static.cu", "-o", "static.so"]
+        done = subprocess.run(command, cwd=folder, text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        library = ctypes.CDLL(str(Path(folder, "static.so")))
+    x = torch.arange(32.0)
+    assert library.run(ctypes.c_void_p(x.data_ptr())) == 0 and torch.equal(x, torch.arange(32.0) * 3)
+    x = torch.zeros(1, device="cuda")
+    assert library.by_the_driver(ONE.encode(), ctypes.c_void_p(x.data_ptr())) == 0 and x.item() == 1
+    assert "cudaStreamBeginCapture on the emulated device" in finding(library.not_served)
+    assert "cuGraphCreate on the emulated device" in finding(library.not_served_by_the_driver)
+
+
 def cuda(x: torch.Tensor) -> torch.Tensor:
     """Return a tensor as C++ sees it: plain torch, of the device cuda:0."""
     x = x.cuda()

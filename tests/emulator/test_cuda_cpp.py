@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from emulator.errors import Unsupported
+from emulator.serve import programs
 from emulator.serve.cuda_cpp import nvcc, toolkit
 
 CHECKS = Path(__file__).with_name("cuda_cpp_checks.py")
@@ -50,13 +52,69 @@ def test_a_machine_without_nvcc_is_told_what_to_install(monkeypatch):
         toolkit.find.cache_clear()
 
 
+PROGRAM = r"""
+#include <cstdio>
+__global__ void fill(int *x) { x[threadIdx.x] = threadIdx.x; }
+int main(int argc, char **argv) {
+  int *x, last = 0;
+  cudaMalloc(&x, 128);
+  fill<<<1, argc * 16>>>(x);
+  cudaMemcpy(&last, x + 31, 4, cudaMemcpyDeviceToHost);
+  printf("%s %d\n", argv[1], last);
+  return 7;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    """PROGRAM, with CUDA's runtime linked in, as nvcc does it."""
+    folder, home = tmp_path_factory.mktemp("program"), toolkit.find().home
+    (folder / "p.cu").write_text(PROGRAM)
+    command = [home / "bin" / "nvcc", "-gencode", "arch=compute_90,code=compute_90", "-lineinfo", f"-L{home / 'lib'}"]
+    subprocess.run([*command, "p.cu", "-o", "p"], cwd=folder, check=True, capture_output=True)
+    return folder / "p"
+
+
+@pytest.mark.slow
+def test_a_program_runs_and_its_faults_are_found(program):
+    command = [sys.executable, "-m", "emulator", "run", "--keep-going", "2", str(program), "given", "more"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (7, "given 31\n"), done.stderr
+    assert "out-of-bounds: write of 4 bytes" in done.stderr and "p.cu:3)" in done.stderr, done.stderr
+    assert "1 launch, 1 finding" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_programs_that_cannot_be_led_here_are_refused(program, tmp_path):
+    with pytest.raises(Unsupported, match="true: a program without CUDA's runtime"):
+        programs.run("/bin/true", [], {}, 1)
+    subprocess.run(["strip", program, "-o", tmp_path / "p"], check=True)
+    with pytest.raises(Unsupported, match="p: CUDA's runtime is in it, stripped of the symbols"):
+        programs.run(str(tmp_path / "p"), [], {}, 1)
+    with pytest.raises(Unsupported, match="a program on 2 devices"):
+        programs.run(str(program), [], {}, 2)
+
+
+@pytest.mark.parametrize("prototype, types", [
+    ("const char *symbol, void **pfn, cuuint64_t flags", ["char const *", "void **", "cuuint64_t"]),
+    ("CUmodule *module, const void* image, unsigned int n", ["CUmodule *", "void const *", "unsigned int"]),
+    ("const cuuint32_t dims[2]", ["cuuint32_t const *"]),
+    ("void", []),
+])  # fmt: skip
+def test_types_of_prototypes(prototype, types):
+    assert toolkit.types_of(prototype) == types
+
+
 def test_every_function_of_cudas_headers_is_served_or_refused():
     """The texts of the headers are CUDA's; what is served must be named there."""
     found = toolkit.find()
     served = (toolkit.HERE / "runtime.cpp").read_text()
-    refused = set(re.findall(r"int (cu\w+)\(\)", toolkit.refused(found, served)))
+    others = toolkit.others(found, served)
+    refused = set(re.findall(r"int (cu\w+)\(\)", others))
     headers = "".join((found.include / h).read_text(errors="replace") for h in ("cuda_runtime_api.h", "cuda.h"))
     assert {"cudaIpcOpenMemHandle", "cudaGraphLaunch"} <= refused and "cudaMalloc" not in refused
+    slots = set(re.findall(r"SLOT\((\w+),", others))
+    assert {"cuGraphLaunch", "cuMemAlloc_v2", "cuCtxCreate_v2", "cuLaunchKernel"} <= slots
     for name in re.findall(r"^\w[\w *]*?\b(cu(?:da)?[A-Z]\w+)\(", served, re.MULTILINE):
         assert name in headers and name not in refused, name
 

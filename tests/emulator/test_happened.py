@@ -5,7 +5,7 @@ import pytest
 
 from emulator.native import happened
 from emulator.state import shadow
-from emulator.state.order import ASYNC_SHARED, EVER, GENERIC, KNOWN, STRONG, Actor, Order, Space
+from emulator.state.order import ASYNC_SHARED, EVER, GENERIC, KNOWN, STRONG, Actor, Order, Released, Space
 
 PLACES = 48
 
@@ -107,3 +107,27 @@ def test_an_exception_is_of_one_cluster(answered):
 def test_the_first_questions_of_a_process_stay_python(monkeypatch):
     monkeypatch.setattr(happened, "_cold", 2)
     assert [happened.happened() is None for _ in range(3)] == [True, True, False]
+
+
+def test_what_is_handed_on_at_one_barrier_stays_what_it_was_there():
+    """Two of three warps exit, the second after a barrier was told of the first: it hands on the first alone."""
+    space = Space(Order(), 3)
+    warps = [Actor(uid, space) for uid in (1, 2, 3)]
+    numbers = [space.order.next(warp.key) for warp in warps]
+    gone, barrier = Released(), Released()
+    known = [warp.released() for warp in warps]
+    gone.add(known[0])
+    barrier.add_of(gone)
+    gone.add(known[1])
+    barrier.add(known[2])
+
+    def knows(released: Released) -> list[bool]:
+        return [released.knowledge.known(warp.key) >= number for warp, number in zip(warps, numbers, strict=True)]
+
+    assert knows(gone) == [True, True, False]
+    assert knows(barrier) == [True, False, True]
+    late = Released()
+    late.add_of(gone)
+    gone.add(known[2])
+    assert (knows(late), knows(gone)) == ([True, True, False], [True, True, True])
+    assert [k.known(w.key) for k, w in zip(known, warps[1:] + warps[:1])] == [0, 0, 0]  # nobody's own has changed

@@ -61,12 +61,13 @@ if __name__ == "__main__":
     assert sys.argv[1:] == ["--size", "2"] and sys.path[0] == __file__.rpartition("/")[0]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         found = pool.apply(doubled, (21,))
-    other = "import torch; print(torch.zeros(3, device='cuda').device, torch.cuda.get_device_capability())"
+    other = "import sys, torch; print(torch.zeros(3, device='cuda').device, torch.cuda.get_device_capability(), "
+    other += "'cutlass' in sys.modules)"  # which takes half a second to import
     print(doubled(5), found, subprocess.run([sys.executable, "-c", other], capture_output=True, text=True).stdout)
 """
     done = python(tmp_path, script)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["10", "42", "cuda:0", "(10,", "0)"]
+    assert done.stdout.split() == ["10", "42", "cuda:0", "(10,", "0)", "False"]
 
 
 @pytest.mark.thorough

@@ -53,7 +53,7 @@ def test_a_packed_fma_takes_two_issue_slots(program):
 
 def test_a_load_of_tensor_memory_is_under_way_while_its_warp_goes_on():
     """tcgen05.ld is asynchronous (9.7.16.8): what stands before it delays it, what stands before its wait does not."""
-    profile = load("b200").with_({"sm.code_cycles": 0})
+    profile = load("b200").with_({"sm.code_cycles": 0, "tensor.load_latency": 180})
     steps, per_step = 40, profile["issue"]["alu"][1]
 
     def cycles(*places: int) -> float:

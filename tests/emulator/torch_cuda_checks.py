@@ -122,6 +122,11 @@ def check_dlpack():
     assert x.__dlpack_device__() == (2, 0)
     assert from_dlpack(x).memspace == AddressSpace.gmem and from_dlpack(x).data_ptr == x.data_ptr()
     assert from_dlpack(torch.ones(3)).memspace == AddressSpace.generic  # as on a GPU: host memory
+    for given in (x, x.__dlpack__()):
+        y = torch.from_dlpack(given)
+        assert y.device == x.device and y.data_ptr() == x.data_ptr()
+    assert torch.from_dlpack(torch.ones(3)).device.type == "cpu"
+    assert torch.from_dlpack(x, copy=True).data_ptr() != x.data_ptr()
 
 
 def check_memory_is_freed():

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import emulator
+from emulator.arena import BASE
 from emulator.device import allocate
 from emulator.model import uncertainty
 from emulator.model.profile import load
@@ -261,6 +262,12 @@ def test_calls_differ_by_what_their_kernels_read():
     assert kinds((4100, 4100), (1, 1), [(0, 8)]) == [0, 1]  # the tensor of the call before
     assert kinds((4096, 8192), (64, 64), [(0, 8), (8, 8)]) == kinds((64, 64), (4096, 8192), [(0, 8), (8, 8)]) == [0, 0]
     assert kinds((64, 8192), (1, 1), [(0, 8)]) == [0, 1]
+
+
+def test_sizes_that_a_host_packs_are_no_addresses():
+    """Of the first 60 GiB: a size in the upper half of a word names none of them, or all calls would have to run."""
+    words = np.arange(0, 2**16, 16, dtype=np.uint64) << np.uint64(32)
+    assert not ((words + np.uint64(2**32 - 1) >= BASE) & (words < BASE + 60 * 2**30)).any()
 
 
 def test_every_second_drawn_call_was_timed():

@@ -29,7 +29,7 @@ def test_those_of_pdl_lie_within_its_intervals():
     for kind in uncertainty.KINDS[1:]:
         low, high = uncertainty.interval(1.0, kind, pdl=True)
         plain = uncertainty.interval(1.0, kind)
-        assert low < plain[0] and high > plain[1]
+        assert high / low > plain[1] / plain[0] and high > plain[1]  # wider, and later: with PDL the model is too fast
     low, high = uncertainty.interval(1.0, uncertainty.LATENCY_BOUND, pdl=True)
     assert sum(low <= 1 / ratio <= high for ratio in ratios) / len(ratios) >= 0.85
 

@@ -8,7 +8,7 @@ import torch
 
 import emulator
 from tests import quick_dsl
-from tests.moe.fp4_layer import GPT_OSS, drawn
+from tests.moe.fp4_layer import GPT_OSS, drawn, gpt_oss_file
 from tests.thorough import all_but
 
 
@@ -305,19 +305,6 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
         assert fault == "not permuted"
     finally:
         launcher.cache_clear()
-
-
-def gpt_oss_file(path, hidden: int, intermediate: int) -> dict[str, torch.Tensor]:
-    """Write a layer of 6 experts as gpt-oss names and shapes it; return its tensors by the last part of their names."""
-    from safetensors.torch import save_file
-
-    g, made = torch.Generator().manual_seed(5), {}
-    for name, n, k in (("gate_up_proj", 2 * intermediate, hidden), ("down_proj", hidden, intermediate)):
-        made[f"{name}_blocks"] = torch.randint(0, 256, (6, n, k // 32, 16), generator=g, dtype=torch.uint8)
-        made[f"{name}_scales"] = torch.randint(119, 124, (6, n, k // 32), generator=g, dtype=torch.uint8)
-        made[f"{name}_bias"] = torch.randn(6, n, generator=g).bfloat16()
-    save_file({f"model.layers.0.mlp.experts.{name}": x for name, x in made.items()}, path)
-    return made
 
 
 @pytest.mark.parametrize("hidden", all_but((192,), (192, 2880)))

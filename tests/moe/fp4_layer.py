@@ -27,3 +27,16 @@ def drawn(hidden: int, intermediate: int, local: int, tokens: int) -> tuple[dict
     arguments["topk_ids"] = torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(tokens)]).int()
     arguments["topk_weights"] = torch.rand(tokens, 3, generator=g)
     return arguments, exact
+
+
+def gpt_oss_file(path, hidden: int, intermediate: int) -> dict[str, torch.Tensor]:
+    """Write a layer of 6 experts as gpt-oss names and shapes it; return its tensors by the last part of their names."""
+    from safetensors.torch import save_file
+
+    g, made = torch.Generator().manual_seed(5), {}
+    for name, n, k in (("gate_up_proj", 2 * intermediate, hidden), ("down_proj", hidden, intermediate)):
+        made[f"{name}_blocks"] = torch.randint(0, 256, (6, n, k // 32, 16), generator=g, dtype=torch.uint8)
+        made[f"{name}_scales"] = torch.randint(119, 124, (6, n, k // 32), generator=g, dtype=torch.uint8)
+        made[f"{name}_bias"] = torch.randn(6, n, generator=g).bfloat16()
+    save_file({f"model.layers.0.mlp.experts.{name}": x for name, x in made.items()}, path)
+    return made

@@ -35,6 +35,7 @@ for name in names:
         file.write(cute.compile(made, pointer).artifacts.CUBIN)
 """
 INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(\S+)\s*(.*?)\s*;")
+LABEL = re.compile(r"^\s*(\.L\w+):")
 NO_RESULT = "ST", "RED", "BRA", "BAR", "SYNCS"
 
 
@@ -48,18 +49,38 @@ def written(operation: str, operands: str) -> range:
 
 
 def early(sass: str) -> tuple[int, list[str]]:
-    """How many HGMMA there are, and the instructions that write registers that one of them may still read."""
-    reading, count, found = set(), 0, []
-    for operation, operands in INSTRUCTION.findall(sass):
-        if operation.startswith("HGMMA"):
-            first = int(re.findall(r"\bR(\d+)", operands)[1])  # behind the sums: four of operand A
-            reading |= set(range(first, first + 4))
-            count += 1
-        elif operation.startswith("WARPGROUP.DEPBAR"):
-            reading = set()
-        elif reading & set(written(operation, operands)):
-            found.append(f"{operation} {operands}")
-    return count, found
+    """How many HGMMA there are, and the instructions that write registers that one of them may still read.
+
+    A group of HGMMA, whose last one has gsb0, reads until DEPBAR.LE lets no more than those after it be under way.
+    Those under way where a loop goes back are so at its head, too.
+    """
+    lines = [found for line in sass.splitlines() for found in [LABEL.search(line) or INSTRUCTION.search(line)] if found]
+    heads = {line[1]: i for i, line in enumerate(lines) if line.re is LABEL}
+    count, found, walked, waiting = 0, {}, set(), [(0, [set()], True)]
+    while waiting:
+        at, groups, first_walk = waiting.pop()
+        for i in range(at, len(lines)):
+            if lines[i].re is LABEL:
+                continue
+            operation, operands = lines[i].groups()
+            if operation.startswith("HGMMA"):
+                first = int(re.findall(r"\bR(\d+)", operands)[1])  # behind the sums: four of operand A
+                groups[-1] |= set(range(first, first + 4))
+                groups += [set()] * ("gsb0" in operands)
+                count += first_walk
+            elif operation.startswith("WARPGROUP.DEPBAR"):
+                groups = groups[-1 - int(operands.split("0x")[1], 16) :]
+            elif set().union(*groups) & set(written(operation, operands)):
+                found |= {f"{operation} {operands}": None}
+            elif operation == "BRA":
+                head = heads.get(operands.strip("`()"), i)
+                state = head, tuple(frozenset(x) for x in groups)
+                if head < i and any(groups) and state not in walked:
+                    walked.add(state)
+                    waiting.append((head, [set(x) for x in groups], False))
+            if not first_walk and not any(groups):
+                break
+    return count, [*found]
 
 
 def test_an_early_write_is_seen():
@@ -71,6 +92,27 @@ def test_an_early_write_is_seen():
         /*8a30*/                   IMAD.MOV.U32 R141, RZ, RZ, R150 ;
     """
     assert early(sass) == (1, ["IMAD R140, R140, 0x8800, R8"])
+
+
+LOOP = """
+    .L_x_1:
+        /*0010*/                   LOP3.LUT R{}, R2, 0x1c001c0, RZ, 0xc0, !PT ;
+        /*0020*/                   HGMMA.64x16x16.F32.BF16 R24, R32, gdesc[UR8], R24, gsb0 ;
+        /*0030*/                   WARPGROUP.DEPBAR.LE gsb0, 0x1 ;
+        /*0040*/                   LOP3.LUT R{}, R3, 0x1c001c0, RZ, 0xc0, !PT ;
+        /*0050*/                   HGMMA.64x16x16.F32.BF16 R24, R40, gdesc[UR8], R24, gsb0 ;
+        /*0060*/                   WARPGROUP.DEPBAR.LE gsb0, 0x1 ;
+        /*0070*/               @P0 BRA `(.L_x_1) ;
+        /*0080*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*0090*/                   IMAD.MOV.U32 R40, RZ, RZ, R32 ;
+"""
+
+
+@pytest.mark.parametrize("first, second, early_one", [(33, 41, None), (33, 34, "R34, R3"), (42, 41, "R42, R2")])
+def test_an_early_write_in_a_loop_is_seen(first, second, early_one):
+    """Two sets of registers take turns: the other one is read while one is written, also around the loop."""
+    expected = [] if early_one is None else [f"LOP3.LUT {early_one}, 0x1c001c0, RZ, 0xc0, !PT"]
+    assert early(LOOP.format(first, second)) == (2, expected)
 
 
 @pytest.mark.thorough

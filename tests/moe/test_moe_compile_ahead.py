@@ -25,6 +25,7 @@ from moe import (
 from moe import problem as p
 from moe.calls import Calls
 from moe.kernels import disk_cache
+from moe.kernels.block_scaled import W4A4, W4A8
 from moe.tuning import sm90
 
 ROOT = Path(__file__).parents[2]
@@ -134,15 +135,17 @@ def call_experts(tokens: int, given: dict) -> None:
         tokens, x.hidden, x.intermediate, LOCAL, k, torch.bfloat16, torch.int32)[3:]]  # fmt: skip
     if given.get("packed"):
         capability = scratch.device_of().capability
-        of = [y for z in ((256, 256), (256, 128)) for y in grouped_gemm_fp4.packed_operands(LOCAL, *z, capability)]
+        of, mxfp4 = [], given.get("mxfp4", False)
+        for n, k in ((256, 256), (256, 128)):
+            of += grouped_gemm_fp4.packed_operands(LOCAL, n, k, capability, mxfp4=mxfp4)
         of += routed_experts.fp4_expectations(256, 128, LOCAL, None)
         *weights, options["w13_global"], options["w2_global"], w13_bias, w2_bias = [
             torch.zeros(shape).to(dtype) for _, dtype, shape, _ in of
         ]
         if given.get("biased"):
             options |= {"w13_bias": w13_bias, "w2_bias": w2_bias}
-    ids = torch.zeros(tokens, k).to(given.get("ids_dtype", torch.int32))
-    moe.experts(hidden, ids, torch.ones(tokens, k), *weights, num_experts=8, **options)
+    ids = torch.zeros(tokens, given["top_k"]).to(given.get("ids_dtype", torch.int32))
+    moe.experts(hidden, ids, torch.ones(tokens, given["top_k"]), *weights, num_experts=8, **options)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -159,15 +162,16 @@ def test_kernels_of_experts(made, variant):
     assert [name for name, _ in made[len(before) :]] == ["Assign"]
 
 
-def test_kernels_of_packed_experts_on_blackwell(made):
+@pytest.mark.parametrize("form", [W4A4, W4A8])
+def test_kernels_of_packed_experts_on_blackwell(made, form):
     scratch.device_of().capability = 10, 0
-    given = EXPERTS | {"packed": True, "limit": 7.0}
+    given = EXPERTS | {"packed": True, "limit": 7.0} | ({"mxfp4": True, "biased": True} if form is W4A8 else {})
     moe.warmup(experts=[given])
     before = list(made)
     for tokens in TOKENS:
         call_experts(tokens, given)
-    assert made == before and [name for name, _ in before].count("QuantiseFp4") == 1
-    assert all("w4a4=True" in variant for name, variant in before if name == "GroupedGemm")
+    assert made == before and [name for name, _ in before].count("QuantiseBlocks") == 1
+    assert all(f"block_scaled={form}" in variant for name, variant in before if name == "GroupedGemm")
 
 
 @pytest.mark.parametrize("scaled", [False, True])

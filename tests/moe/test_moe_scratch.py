@@ -9,9 +9,11 @@ import torch
 
 from moe import device, fp4_layer, grouped_gemm, grouped_gemm_fp4, layer, scratch
 from moe import problem as p
+from moe.kernels.block_scaled import W4A4, W4A8
 from moe.kernels.config import Activation, Config
 from moe.reference import layer as d
 from moe.scratch import Part, arena_of
+from moe.tuning import sm100
 
 CPU = torch.device("cpu")
 SIZES = p.Sizes(hidden=256, intermediate=128, local=4)
@@ -93,14 +95,17 @@ def test_a_capture_gives_back_what_the_one_before_had(gpu):
     assert arena_of(CPU, gpu) is second
 
 
-def test_captures_of_w4a4_have_their_own(gpu, monkeypatch):
+@pytest.mark.parametrize("form", [W4A4, W4A8])
+def test_captures_of_records_have_their_own(gpu, monkeypatch, form):
     """The records of tokens, and what the layer's kernels leave each other, as of every captured launch."""
     quantised, gpu.capability = [], (10, 0)
-    monkeypatch.setattr(grouped_gemm_fp4, "quantise_program", lambda _: lambda *words: quantised.append(words[1]))
-    made, of_layer, spaces = launcher_of(gpu), fp4_layer.W4a4Layer(CPU, SIZES, Activation()), []
+    monkeypatch.setattr(grouped_gemm_fp4, "quantise_program", lambda *_: lambda *words: quantised.append(words[1]))
+    of_layer, spaces = fp4_layer.BlockScaledLayer(CPU, SIZES, Activation(), form, False), []
+    made = launcher_of(gpu)
+    made.config = sm100.FP4[form][0]
     for gpu.capture in (0, 1, 1, 2, 0):
         spaces.append(of_layer.space(5))  # the larger one
-        grouped_gemm_fp4.launch_w4a4(made, range(7), (5, 128, 256, 4))
+        grouped_gemm_fp4.launch_block_scaled(made, range(7), (5, 128, 256, 4))
     for first, captured, again, second, later in (quantised, spaces):
         assert captured == again and first == later and first not in (captured, second)
 

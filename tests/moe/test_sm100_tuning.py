@@ -3,8 +3,11 @@
 import pytest
 
 from moe.grouped_gemm import Launcher
+from moe.kernels.block_scaled import W4A4, W4A8
 from moe.kernels.config import SMEM, Config
 from moe.tuning.sm100 import (
+    FP4,
+    FP4_GEMM1,
     GEMM,
     M16_SWAP_AB,
     M128_N64_SPLIT_K,
@@ -13,8 +16,6 @@ from moe.tuning.sm100 import (
     M128_N224,
     M128_N256,
     M256_N256_2CTA,
-    W4A4,
-    W4A4_GEMM1,
     choose_gemm,
     tokens_on_m,
 )
@@ -30,7 +31,7 @@ def test_choose():
     assert seen == set(GEMM)
 
 
-@pytest.mark.parametrize("config", (*GEMM, *W4A4, W4A4_GEMM1))
+@pytest.mark.parametrize("config", (*GEMM, *FP4[W4A4], *FP4[W4A8], *FP4_GEMM1.values()))
 def test_shared_memory(config):
     """As many stages as fit, each where the tensor core's descriptors can say."""
     assert config.smem <= SMEM and config.stages >= 4 and config.stage_bytes % 1024 == 0
@@ -57,7 +58,7 @@ def test_ctas_have_whole_tiles(config, experts, m, n, ctas):
 def test_ctas_are_for_the_rows_that_are_expected():
     """Not for all that there may be: of 32 experts' 64 rows each 128 CTAs have seven whole tiles."""
     made = object.__new__(Launcher)
-    made.config = W4A4[0]
+    made.config = FP4[W4A4][0]
     words = [made.words(148, 16384, 7168, 2048, 32, *rows) for rows in ((), (2048,))]
     assert words[0][:5] == words[1][:5] and [x[5] for x in words] == [144, 128]
 

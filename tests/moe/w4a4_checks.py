@@ -22,9 +22,10 @@ def fp4():
 
 
 def configs():
-    from moe.tuning.sm100 import W4A4
+    from moe.kernels.block_scaled import W4A4
+    from moe.tuning.sm100 import FP4
 
-    return W4A4
+    return FP4[W4A4]
 
 
 RUNS = [("ragged", 0), ("one expert has all", 0), ("ragged", 1), ("one expert has all", 1)]
@@ -56,14 +57,14 @@ def test_orders_of_events(fp4, schedule):
 def records(x: torch.Tensor, of_all: torch.Tensor) -> torch.Tensor:
     """What the kernel makes of tokens."""
     from moe.grouped_gemm_fp4 import quantise_program
-    from moe.kernels.quantise_fp4 import record_bytes
+    from moe.kernels.block_scaled import W4A4
 
     rows, k = x.shape
     with emulator.session(strict=True):
-        to = torch.zeros(rows, record_bytes(k), dtype=torch.uint8)
+        to = torch.zeros(rows, W4A4.record_bytes(k), dtype=torch.uint8)
         x, to, of_all = emulator.device_tensors((x, to, of_all))
         addresses = x.data_ptr(), to.data_ptr(), of_all.data_ptr()
-        quantise_program(torch.device("cpu"))(*addresses, 0, 0, rows, k, 3, 0)
+        quantise_program(torch.device("cpu"), W4A4)(*addresses, 0, 0, rows, k, 3, 0)
         return to.cpu()
 
 
@@ -164,8 +165,6 @@ def test_pack_refuses(fp4):
         moe.pack_nvfp4(b, scale)
     with pytest.raises(ValueError, match=r"^capability is \(8, 0\), but must be \(9, 0\) or \(10, 0\)$"):
         moe.pack_nvfp4(b, scale, capability=(8, 0))
-    with pytest.raises(ValueError, match=r"^MXFP4 weights are read by GPUs of .* \(9, 0\) alone, not by \(10, 0\)$"):
-        moe.pack_mxfp4(b, scale.view(torch.uint8)[..., :2].contiguous())
     assert (b == 3).all() and (scale.float() == 1).all()
     assert moe.pack_nvfp4(b, scale, capability=(9, 0))[0].shape == (1, 1, 1, 2048)
 
@@ -179,7 +178,7 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
     """What the tests above are worth: each of these kernels fails."""
     from moe.grouped_gemm import launcher
     from moe.kernels import loads
-    from moe.kernels.epilogue import w4a4
+    from moe.kernels.epilogue import block_scaled
     from moe.kernels.sm100 import scaled_issue, token_scales
 
     if fault == "scales of another step":
@@ -195,8 +194,8 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
     elif fault == "no fence":
         monkeypatch.setattr(token_scales, "fence_proxy_async", lambda: None)
     elif fault == "global scale":
-        real_float = w4a4.load_global_float
-        monkeypatch.setattr(w4a4, "load_global_float", lambda at, wanted: real_float(at & ~8, wanted))
+        real_float = block_scaled.load_global_float
+        monkeypatch.setattr(block_scaled, "load_global_float", lambda at, wanted: real_float(at & ~8, wanted))
     else:  # for the accumulator, before it is overwritten
         monkeypatch.setattr(scaled_issue, "mbarrier_wait", lambda bar, parity: None)
     launcher.cache_clear()
@@ -287,7 +286,7 @@ def test_layer_of_full_and_empty_experts(layer):
 WRONG_LAYER = {
     r"^w13 is uint8 of 4 dimensions, but must have the 3 that .* for this GPU, of compute capability \(10, 0\)$":
         lambda a: {"w13": a["w13"].view(4, 6, 4, -1)},
-    "^w13_bias is for a GPU of compute capability .9, 0., but this is one of .10, 0.$":
+    "^w13_bias is for MXFP4 weights, and on Hopper for NVFP4, but w13 is NVFP4 on Blackwell$":
         lambda a: {"w13_bias": torch.zeros(4, 768), "w2_bias": torch.zeros(4, 256)},
     "^w13_input_scale and w2_input_scale must be given both or neither$": lambda a: {"w2_input_scale": None},
     "^w2_input_scale: dimension 0 is 4, but must be 1$": lambda a: {"w2_input_scale": torch.ones(4)},
@@ -330,23 +329,25 @@ LAYER_FAULTS = ["global scale", "rows", "scales of c", "not quantised"]
 def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
     from moe import routed_experts
     from moe.calls import Calls
-    from moe.fp4_layer import W4a4Layer
+    from moe.fp4_layer import BlockScaledLayer
     from moe.grouped_gemm import launcher
     from moe.kernels import loads
-    from moe.kernels.epilogue import w4a4
+    from moe.kernels.block_scaled import Nvfp4
+    from moe.kernels.epilogue import block_scaled
 
     monkeypatch.setattr(routed_experts, "calls", Calls())  # of right kernels, whose launches would be repeated
     if fault == "global scale":
-        real = w4a4.load_global_float
-        monkeypatch.setattr(w4a4, "load_global_float", lambda at, wanted: real(at & ~4, wanted))
+        real = block_scaled.load_global_float
+        monkeypatch.setattr(block_scaled, "load_global_float", lambda at, wanted: real(at & ~4, wanted))
     elif fault == "rows":
         real_boxes = loads.GatedWeights.boxes
         monkeypatch.setattr(loads.GatedWeights, "boxes", lambda *x: real_boxes(*x)[::-1])
     elif fault == "scales of c":
-        real_block = w4a4.quantised_block
-        monkeypatch.setattr(w4a4, "quantised_block", lambda x, y: (real_block(x, y)[0], real_block(x, y)[1] ^ 8))
+        real_block = Nvfp4.quantised_block
+        wrong = lambda *x: (real_block(*x)[0], real_block(*x)[1] ^ 8)  # noqa: E731
+        monkeypatch.setattr(Nvfp4, "quantised_block", wrong)
     else:
-        monkeypatch.setattr(W4a4Layer, "permute", lambda self, x, space: None)
+        monkeypatch.setattr(BlockScaledLayer, "permute", lambda self, x, space: None)
     launcher.cache_clear()
     try:
         assert not distance(experts(layer[0]), *layer) <= FAR

@@ -32,7 +32,7 @@ RECORD = Path(__file__).with_name("record.json")
 PROGRAM = Path(__file__).with_name("program.py")
 PATIENCE = 5  # seconds on the clock for one of CPU time: others may need the cores
 PLACE = re.compile(r"/\S*/(?=[^/\s]+:\d)")  # the folders of a source line
-PACKAGES = ("triton", "nvidia-cutlass-dsl", "torch")
+PACKAGES = ("triton", "nvidia-cutlass-dsl", "torch", "cupy-cuda13x")
 
 
 def found(name: str, folders: Sequence[Path]) -> Path | None:

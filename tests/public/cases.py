@@ -336,7 +336,25 @@ TRITON_KERNELS = (
     triton_kernels("NVFP4", "m=128, block_m=128, act_dtype_str='nvfp4_e2m1', weight_dtype_str='nvfp4_e2m1', output_dtype_str='bfloat16'", machines=B200),
 )
 
-CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS)
+_CUBLAS = "makes its inputs and its reference by cuRAND and cuBLAS, which are not served"
+CUPY = (
+    Case("CuPy's examples", "CuPy, gemm/sgemm, 128 x 192 x 64", "examples/gemm/sgemm.py", code="""
+a, b = torch.randn(128, 64, device="cuda"), torch.randn(64, 192, device="cuda")
+close(torch.from_dlpack(sgemm(*(cp.asarray(x.T.contiguous()).T for x in (a, b)))), a @ b, 1e-6)  # else cuBLAS transposes them"""),
+    Case("CuPy's examples", "CuPy, finance/black_scholes", "examples/finance/black_scholes.py", code="""
+given = [low + (high - low) * torch.rand(1000, device="cuda", dtype=torch.float64) for low, high in ((5, 30), (1, 100), (0.25, 10))]
+wanted = black_scholes(numpy, *(x.cpu().numpy() for x in given), 0.02, 0.3)
+for form in (black_scholes_kernel, lambda *args: black_scholes(cupy, *args)):
+    for got, one in zip(form(*map(cupy.asarray, given), 0.02, 0.3), wanted):
+        close(torch.from_dlpack(got).cpu(), torch.from_numpy(one), 1e-12)"""),
+    Case("CuPy's examples", "CuPy, stream/cupy_kernel", "examples/stream/cupy_kernel.py"),
+    Case("CuPy's examples", "CuPy, stream/cupy_event", "examples/stream/cupy_event.py"),
+    Case("CuPy's examples", "CuPy, custom_struct/complex_struct", "examples/custom_struct/complex_struct.py"),
+    Case("CuPy's examples", "CuPy, custom_struct/builtin_vectors", "examples/custom_struct/builtin_vectors.py", explained=_CUBLAS),
+    Case("CuPy's examples", "CuPy, custom_struct/packed_matrix", "examples/custom_struct/packed_matrix.py", explained=_CUBLAS),
+)
+
+CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *CUPY)
 
 # Tests of Triton's test_core.py that do not pass, by the beginning of their names, and why
 DRAWN = {

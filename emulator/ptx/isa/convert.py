@@ -53,8 +53,8 @@ def _cvt(w, i, m):
             raise Unsupported(f"{kind} to {to}")
         relu = m.take("relu")
         a, b = (w.read(o, 32, True) for o in sources)
-        if to == "f16x2" and rounding == "rn" and not relu:  # every epilogue does it
-            w.write(d, f"convert.to_f16x2({a}, {b})")
+        if rounding == "rn" and not relu:  # every epilogue does it
+            w.write(d, f"convert.to_halves({a}, {b}, {to[:-2]!r})")
             return
         half = [f"convert.float_to_float({x}, 'f32', {to[:-2]!r}, {rounding!r}, relu={relu})" for x in (b, a)]
         w.write(d, f"alu.join16({half[0]}, {half[1]})")

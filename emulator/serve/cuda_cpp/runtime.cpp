@@ -1,11 +1,11 @@
-// Stands in for libcudart and libcuda. What they do with the device is done by the emulator, in Python, by the calls of
-// `Emulator`; functions that are not here are refused by name (refused.cpp, made from CUDA's own headers).
+// Stands in for libcudart. What it does with the device is done by the emulator, in Python, by the calls of `Emulator`.
+// What is not here is made from CUDA's own headers (toolkit.py): functions of the runtime that are refused by name, and
+// the driver's, which lead to Python each by itself.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 
 struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; each returns a cudaError_t
@@ -25,11 +25,16 @@ struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; eac
   int (*fill)(void *to, int value, uint64_t size);
   int (*attribute)(int *value, int number);
   int (*properties)(char *name, uint64_t size, uint64_t *memory);
-  int (*encode)(void *map, unsigned type, unsigned rank, void *address, const void *dims, const void *strides,
-                const void *box, const void *steps, unsigned interleave, unsigned swizzle, unsigned l2, unsigned fill);
   int (*synchronize)();
   int (*record)(uint64_t event);
   int (*elapsed)(float *ms, uint64_t start, uint64_t end);
+  int (*function)(const void *host);
+  int (*driver)(const char *name, void **function);
+  int (*allocate_pinned)(void **address, uint64_t size);
+  int (*release_pinned)(void *address);
+  int (*pointer)(int *type, int *device, const void *address);
+  int (*memory_info)(size_t *free, size_t *total);
+  int (*function_attribute)(int *value, const void *host, int number);
 };
 
 static Emulator emulator;
@@ -108,6 +113,19 @@ cudaError_t cudaFuncSetAttribute(const void *host, cudaFuncAttribute attribute, 
   if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) return kept(emulator.set_shared(host, value));
   return cudaSuccess;  // carve-outs and non-portable cluster sizes change no result
 }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *host) {
+  std::memset(a, 0, sizeof *a);
+  int threads = 0, shared = 0, constant = 0, local = 0, dynamic = 0;
+  int status = emulator.function_attribute(&threads, host, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+  if (!status) status = emulator.function_attribute(&shared, host, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+  if (!status) status = emulator.function_attribute(&constant, host, CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES);
+  if (!status) status = emulator.function_attribute(&local, host, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
+  if (!status) status = emulator.function_attribute(&a->numRegs, host, CU_FUNC_ATTRIBUTE_NUM_REGS);
+  if (!status) status = emulator.function_attribute(&dynamic, host, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+  a->maxThreadsPerBlock = threads, a->sharedSizeBytes = shared, a->constSizeBytes = constant;
+  a->localSizeBytes = local, a->maxDynamicSharedSizeBytes = dynamic;
+  return kept(status);
+}
 cudaError_t cudaFuncSetCacheConfig(const void *, cudaFuncCache) { return cudaSuccess; }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *ctas, const void *host, int threads,
                                                                    size_t shared, unsigned) {
@@ -127,17 +145,36 @@ cudaError_t cudaMallocAsync(void **address, size_t size, cudaStream_t) { return 
 cudaError_t cudaMallocManaged(void **address, size_t size, unsigned) { return kept(emulator.allocate(address, size)); }
 cudaError_t cudaFree(void *address) { return address ? kept(emulator.release(address)) : cudaSuccess; }
 cudaError_t cudaFreeAsync(void *address, cudaStream_t) { return cudaFree(address); }
-cudaError_t cudaMallocHost(void **address, size_t size) {
-  *address = std::malloc(size);
-  return *address ? cudaSuccess : kept(cudaErrorMemoryAllocation);
-}
+cudaError_t cudaMallocHost(void **address, size_t size) { return kept(emulator.allocate_pinned(address, size)); }
 cudaError_t cudaHostAlloc(void **address, size_t size, unsigned) { return cudaMallocHost(address, size); }
-cudaError_t cudaFreeHost(void *address) { return std::free(address), cudaSuccess; }
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned) { return *device = host, cudaSuccess; }
+cudaError_t cudaFreeHost(void *address) { return kept(emulator.release_pinned(address)); }
+cudaError_t cudaMemGetInfo(size_t *free, size_t *total) { return kept(emulator.memory_info(free, total)); }
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *p, const void *address) {
+  int type = 0;
+  int status = emulator.pointer(&type, &p->device, address);
+  p->type = cudaMemoryType(type);
+  p->devicePointer = type ? const_cast<void *>(address) : nullptr;
+  p->hostPointer = type == cudaMemoryTypeDevice ? nullptr : p->devicePointer;
+  return kept(status);
+}
 cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind) {
   return kept(emulator.copy(to, from, size));
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind, cudaStream_t) {
   return kept(emulator.copy(to, from, size));
+}
+cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                         cudaMemcpyKind) {
+  int status = 0;
+  for (size_t row = 0; row < height && !status; ++row)
+    status = emulator.copy(static_cast<char *>(to) + row * to_pitch,
+                           static_cast<const char *>(from) + row * from_pitch, width);
+  return kept(status);
+}
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t) {
+  return cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, kind);
 }
 cudaError_t cudaMemset(void *to, int value, size_t size) { return kept(emulator.fill(to, value, size)); }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t) { return cudaMemset(to, value, size); }
@@ -193,6 +230,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cu
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *status) {
   return *status = cudaStreamCaptureStatusNone, cudaSuccess;
 }
+cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void *data) { return function(data), cudaSuccess; }
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+  return *least = 0, *greatest = -5, cudaSuccess;  // as on every card since Ampere
+}
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return *event = cudaEvent_t(++handles), cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) { return cudaEventCreate(event); }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
@@ -207,6 +248,9 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) 
 
 cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) { return device ? kept(cudaErrorInvalidDevice) : cudaSuccess; }
+cudaError_t cudaDeviceReset() { return kept(emulator.synchronize()); }
+cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+cudaError_t cudaDeviceCanAccessPeer(int *can, int, int) { return *can = 0, cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int *count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
@@ -241,49 +285,18 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
   return kept(status);
 }
 
-// ---- the driver
+// ---- to the driver
 
-CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
-                                const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box,
-                                const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
-                                CUtensorMapL2promotion l2, CUtensorMapFloatOOBfill fill) {
-  return CUresult(emulator.encode(map, type, rank, address, dims, strides, box, steps, interleave, swizzle, l2, fill));
-}
-CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
-CUresult cuDeviceGet(CUdevice *device, int) { return *device = 0, CUDA_SUCCESS; }
-CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice) {
-  return CUresult(emulator.attribute(value, attribute));
-}
-CUresult cuCtxGetCurrent(CUcontext *context) { return *context = CUcontext(1), CUDA_SUCCESS; }
-CUresult cuGetErrorString(CUresult status, const char **text) {
-  return *text = cudaGetErrorString(cudaError_t(status)), CUDA_SUCCESS;
-}
-CUresult cuGetErrorName(CUresult status, const char **text) {
-  return *text = cudaGetErrorName(cudaError_t(status)), CUDA_SUCCESS;
-}
-CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction kernel, void **args, void **) {
-  return CUresult(emulator.launch(kernel, &c->gridDimX, &c->blockDimX, args, c->sharedMemBytes, c->attrs, c->numAttrs));
-}
-CUresult cuLaunchKernel(CUfunction kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                        unsigned shared, CUstream, void **args, void **) {
-  return CUresult(launch(kernel, {gx, gy, gz}, {bx, by, bz}, args, shared));
-}
 cudaError_t cudaGetFuncBySymbol(cudaFunction_t *function, const void *host) {
-  return *function = static_cast<cudaFunction_t>(const_cast<void *>(host)), cudaSuccess;
+  *function = static_cast<cudaFunction_t>(const_cast<void *>(host));
+  return kept(emulator.function(host));
 }
 
 static cudaError_t entry_point(const char *name, void **function, cudaDriverEntryPointQueryResult *found) {
-  static const struct { const char *name; void *function; } served[] = {
-#define SERVED(name) {#name, reinterpret_cast<void *>(name)}
-      SERVED(cuTensorMapEncodeTiled), SERVED(cuInit), SERVED(cuDeviceGet), SERVED(cuDeviceGetAttribute),
-      SERVED(cuCtxGetCurrent), SERVED(cuGetErrorString), SERVED(cuGetErrorName), SERVED(cuLaunchKernelEx),
-      SERVED(cuLaunchKernel),
-  };
   *function = nullptr;
-  for (auto &one : served)
-    if (!std::strcmp(one.name, name)) *function = one.function;
+  int status = emulator.driver(name, function);
   if (found) *found = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
-  return *function ? cudaSuccess : kept(emulator.refuse(name));
+  return kept(status);
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult *found) {

@@ -7,13 +7,15 @@ import functools
 
 from ...device import DEVICE, LoadedModule
 from ...errors import Fault, Unsupported
-from ...formats.fatbin import texts_at
-from .. import cuda_bindings, cute_dsl, launches, modules, source_lines
+from ...formats import fatbin
+from .. import c_driver, cuda_bindings, cuda_modules, launches, modules, source_lines
 from . import toolkit
 
 _u32, _u64, _int, _ptr, _str = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p
 
-_texts: dict[int, list[str]] = {}  # handle of a fat binary -> its PTX texts
+NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND
+
+_wrappers: dict[int, int] = {}  # handle of a fat binary -> address of its wrapper
 _kernels: dict[int, tuple[int, str]] = {}  # host function -> (fat binary, kernel)
 _variables: dict[int, tuple[int, str, int]] = {}  # host variable -> (fat binary, variable, bytes)
 _shared: dict[int, int] = {}  # host function -> dynamic shared memory that cudaFuncSetAttribute has allowed
@@ -24,7 +26,7 @@ def refuse(name: bytes) -> None:
 
 
 def register_module(wrapper: int, handle: int) -> None:
-    _texts[handle] = texts_at(wrapper)
+    _wrappers[handle] = wrapper
 
 
 def register_kernel(handle: int, host: int, name: bytes) -> None:
@@ -37,8 +39,14 @@ def register_variable(handle: int, host: int, name: bytes, size: int) -> None:
 
 @functools.cache
 def module(handle: int) -> LoadedModule:
-    """Return the module of a fat binary for this machine. Raises a Fault if it has none."""
-    chosen = source_lines.resolved(modules.chosen(_texts.get(handle, [])))
+    """Return the module of a fat binary for this machine. Raises a Fault if it has none, Unsupported without PTX."""
+    wrapper = _wrappers[handle]
+    try:
+        chosen = source_lines.resolved(modules.chosen(fatbin.texts_at(wrapper)))
+    except Fault as why:
+        if not (others := fatbin.machine_code(wrapper)):
+            raise
+        raise Unsupported(f"{why} in PTX; machine code ({', '.join(others)}) does not run here") from why
     modules.keep(chosen)
     return DEVICE.module(chosen)
 
@@ -63,6 +71,8 @@ def set_shared(host, size: int) -> None:
         raise Fault("launch", f"cudaFuncSetAttribute: {size} bytes of shared memory; a block has at most "
                               f"{DEVICE.chip.shared_per_cta}")  # fmt: skip
     _shared[host] = size
+    if host in modules.kernels:
+        modules.kernels[host].dynamic_shared = size
 
 
 def occupancy(out, host, threads: int, shared: int) -> None:
@@ -88,6 +98,30 @@ def allocate(out, size: int) -> None:
 
 def release(address) -> None:
     cuda_bindings.free_bytes(address)
+
+
+def allocate_pinned(out, size: int) -> None:
+    _u64.from_address(out).value = cuda_bindings.allocate_pinned(size)
+
+
+def release_pinned(address) -> None:
+    cuda_bindings.free_pinned(address)
+
+
+def pointer(kind, device, address: int) -> None:
+    memory, number = cuda_bindings.memory_at(address or 0)
+    _int.from_address(kind).value = c_driver.MEMORY_TYPES[memory]
+    _int.from_address(device).value = number
+
+
+def memory_info(free, total) -> None:
+    _u64.from_address(free).value, _u64.from_address(total).value = cuda_bindings.memory_info()
+
+
+def function_attribute(out, host, number: int) -> None:
+    """number: a CUfunction_attribute."""
+    function(host)
+    _int.from_address(out).value = cuda_modules.attribute(host, number)
 
 
 def copy(to, source, size: int) -> None:
@@ -119,20 +153,62 @@ def elapsed(out, start: int, end: int) -> None:
     ctypes.c_float.from_address(out).value = cuda_bindings.between(-start, -end)
 
 
+def function(host: int) -> None:
+    """Make a host function a CUfunction, which the driver's functions take."""
+    if host not in _kernels:
+        raise Unsupported("a function that no fat binary has registered")
+    handle, name = _kernels[host]
+    modules.kernels.setdefault(host, modules.Kernel(module(handle), name, _shared.get(host, 0)))
+
+
+def driver_function(name: bytes, out: int) -> None:
+    """cudaGetDriverEntryPoint: a function by its name in programs. One that is not served refuses calls."""
+    _u64.from_address(out).value = address_of(name)
+    if not _u64.from_address(out).value:
+        refuse(name)
+
+
+def address_of(name: bytes) -> int:
+    """Return the address of a function of the driver, 0 if cuda.h has none of this name."""
+    of_library = toolkit.newest(toolkit.find()).get(name.decode(), name.decode())
+    return load().emulator_function(of_library.encode()) or 0
+
+
+def proc_address(name: int, out: int, version: int, flags: int, status: int) -> int:
+    """cuGetProcAddress: as cudaGetDriverEntryPoint, but programs may ask for what a driver does not have yet."""
+    _u64.from_address(out).value = address = address_of(ctypes.string_at(name))
+    if status:
+        _int.from_address(status).value = 0 if address else 1  # CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+    return 0 if address else NOT_FOUND
+
+
+def export_table(*_) -> int:
+    """cuGetExportTable: tables of functions that have no names. NVRTC asks for one, and goes on without it."""
+    return NOT_FOUND
+
+
 SIGNATURES = [
     (refuse, _str), (register_module, _ptr, _u64), (register_kernel, _u64, _ptr, _str),
     (register_variable, _u64, _ptr, _str, _u64), (launch, _ptr, _ptr, _ptr, _ptr, _u64, _ptr, _u32),
     (set_shared, _ptr, _int), (occupancy, _ptr, _ptr, _int, _u64), (clusters, _ptr, _ptr, _u32),
     (symbol, _ptr, _ptr, _ptr), (allocate, _ptr, _u64), (release, _ptr), (copy, _ptr, _ptr, _u64),
     (fill, _ptr, _int, _u64), (attribute, _ptr, _int), (properties, _ptr, _u64, _ptr),
-    (cute_dsl.encode_tensormap, _ptr, _u32, _u32, _ptr, _ptr, _ptr, _ptr, _ptr, _u32, _u32, _u32, _u32),
-    (synchronize,), (record, _u64), (elapsed, _ptr, _u64, _u64),
+    (synchronize,), (record, _u64), (elapsed, _ptr, _u64, _u64), (function, _ptr), (driver_function, _str, _ptr),
+    (allocate_pinned, _ptr, _u64), (release_pinned, _ptr), (pointer, _ptr, _ptr, _ptr), (memory_info, _ptr, _ptr),
+    (function_attribute, _ptr, _ptr, _int),
 ]  # fmt: skip
 _callbacks = [ctypes.CFUNCTYPE(_int, *arguments)(launches.guarded(function)) for function, *arguments in SIGNATURES]
 
 
 @functools.cache
-def load() -> None:
-    """Load the stand-in for CUDA's runtime into this process, and let it call here."""
-    library = ctypes.CDLL(str(toolkit.libraries()[0]), mode=ctypes.RTLD_GLOBAL)
+def load() -> ctypes.CDLL:
+    """Load the stand-in for CUDA's runtime and driver into this process, and let it call here."""
+    library = ctypes.CDLL(str(toolkit.cudart()), mode=ctypes.RTLD_GLOBAL)
     library.emulator_set((_ptr * len(_callbacks))(*[ctypes.cast(callback, _ptr) for callback in _callbacks]))
+    library.emulator_function.restype = _ptr
+    for name, (base, types) in toolkit.driver_functions(toolkit.find()).items():
+        own = {"cuGetProcAddress": proc_address, "cuGetExportTable": export_table}.get(base)
+        served = c_driver.pointer(own, types) if own else c_driver.function_of(base, types)
+        if served is not None:
+            library.emulator_slot(name.encode(), served)
+    return library

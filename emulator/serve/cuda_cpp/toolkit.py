@@ -21,10 +21,10 @@ HERE = Path(__file__).parent
 HEADERS = HERE / "include"  # in the place of those that torch's headers include and torch's CPU build or nvcc lack
 HOST_COMPILER = HERE / "bin" / "g++"  # the system's C++ compiler, by light_first.sh
 CACHE = "EMULATOR_CACHE"  # environment: folders of what is built, which come before the user's cache folder
-RUNTIME, TORCH = "libcudart.so", "libtorch_cuda.so"
-# Other names that host code is linked to, or asks for. Of cuBLAS there is no function: who calls one does not load
+RUNTIME, DRIVER, TORCH = "libcudart.so.13", "libcuda.so.1", "libtorch_cuda.so"
+# Other names that host code is linked to. Of cuBLAS there is no function: who calls one does not load
 NAMES = {
-    RUNTIME: ("libcudart.so.13", "libcuda.so", "libcuda.so.1", "libcublas.so", "libcublasLt.so"),
+    RUNTIME: ("libcudart.so", "libcuda.so", "libcublas.so", "libcublasLt.so"),
     TORCH: ("libc10_cuda.so",),
 }
 MISSING = "CUDA C++ needs nvcc of CUDA 13: pip install 'nvfp4-group-gemm[cuda]', or set CUDA_HOME"
@@ -119,17 +119,103 @@ def built(name: str, texts: list[str], command: list[str], *depends: str) -> Pat
     return target / name
 
 
-def refused(toolkit: Toolkit, served: str) -> str:
-    """Return C++ for the functions of CUDA's runtime and driver that the text `served` does not have: they refuse."""
-    names = set()
-    for header, pattern in (
-        ("cuda_runtime_api.h", r"CUDARTAPI\s+(cuda[A-Z]\w+)\s*\("),
-        ("cuda.h", r"CUDAAPI\s+(cu[A-Z]\w+)\s*\("),
-    ):
-        names |= set(re.findall(pattern, (toolkit.include / header).read_text(errors="replace")))
-    names -= set(re.findall(r"^\w[\w *]*?\b(cu\w+)\(", served, re.MULTILINE))
-    lines = [f'int {name}() {{ return emulator_refuse("{name}"); }}' for name in sorted(names)]
-    return "\n".join(['extern "C" {', "int emulator_refuse(const char *);", *lines, "}", ""])
+RUNTIME_FUNCTION = re.compile(r"CUDARTAPI\s+(cuda[A-Z]\w+)\s*\(")
+DRIVER_FUNCTION = re.compile(r"CUresult\s+CUDAAPI\s+(cu[A-Z]\w+)\s*\(([^;]*?)\)\s*;")
+NEWEST = re.compile(r"#define\s+(cu[A-Z]\w+)\s+(?:__CUDA_API_PT[DS][SZ]\()?(\1\w*)")  # the function of a name now
+PARAMETER = re.compile(r"(const\s+)?((?:unsigned )?\w+)\s*(\**)")
+
+
+def header(toolkit: Toolkit, name: str) -> str:
+    return (toolkit.include / name).read_text(errors="replace")
+
+
+def types_of(parameters: str) -> list[str]:
+    """Return the types of a prototype's parameters, as `c_driver` has them: 'char const *' of `const char *x`."""
+    found = []
+    for one in parameters.split(",") if parameters.strip() not in ("", "void") else ():
+        const, name, stars = PARAMETER.match(one.strip()).groups()
+        stars += "*" * one.count("[")
+        found.append(name + " const" * bool(const) + " " * bool(stars) + stars)
+    return found
+
+
+@functools.cache
+def newest(toolkit: Toolkit) -> dict[str, str]:
+    """Return the driver's functions whose names in libcuda have a version: name in programs -> name in libcuda."""
+    return dict(NEWEST.findall(header(toolkit, "cuda.h")))
+
+
+@functools.cache
+def driver_functions(toolkit: Toolkit) -> dict[str, tuple[str, list[str]]]:
+    """Return the functions of cuda.h: name in libcuda, with a version -> (name without, types of its parameters)."""
+    found = {}
+    for name, parameters in DRIVER_FUNCTION.findall(header(toolkit, "cuda.h")):  # old forms come last
+        found.setdefault(newest(toolkit).get(name, name), (re.sub(r"_v\d+$", "", name), types_of(parameters)))
+    return found
+
+
+SLOTS = """#include <cstring>
+extern "C" {
+int emulator_refuse(const char *);
+__attribute__((visibility("hidden"))) extern void *emulator_slots[];
+#ifdef __x86_64__
+#define SLOT(name, at) __attribute__((naked)) void name() { asm("jmp *emulator_slots+" #at "(%rip)"); }
+#else
+#define SLOT(name, at) int name() { return emulator_refuse(#name); }
+#endif
+"""
+FIND = """
+void emulator_slot(const char *name, void *function) {
+  for (auto &one : functions)
+    if (!std::strcmp(one.name, name)) emulator_slots[&one - functions] = function;
+}
+void *emulator_function(const char *name) {
+  for (auto &one : functions)
+    if (!std::strcmp(one.name, name)) return one.function;
+  return nullptr;
+}
+}
+"""
+
+
+def others(toolkit: Toolkit, served: str) -> str:
+    """Return C++ for the driver's functions and those of the runtime that the text `served` does not have: they refuse.
+
+    Those of the driver jump to where a table leads, in which `emulator_slot` puts what serves them.
+    """
+    own = set(re.findall(r"^\w[\w *]*?\b(cuda\w+)\(", served, re.MULTILINE))
+    runtime = sorted(set(RUNTIME_FUNCTION.findall(header(toolkit, "cuda_runtime_api.h"))) - own)
+    driver = sorted(driver_functions(toolkit))
+    refusals = ", ".join(f"(void *)refuse_{i}" for i in range(len(driver)))
+    table = ", ".join(f'{{"{name}", (void *){name}}}' for name in driver)
+    return "\n".join([
+        SLOTS,
+        *(f'int {name}() {{ return emulator_refuse("{name}"); }}' for name in runtime),
+        *(f'static int refuse_{i}() {{ return emulator_refuse("{name}"); }}' for i, name in enumerate(driver)),
+        f"void *emulator_slots[] = {{{refusals}}};",
+        *(f"SLOT({name}, {8 * i})" for i, name in enumerate(driver)),
+        f"static struct {{ const char *name; void *function; }} functions[] = {{{table}}};",
+        FIND,
+    ])  # fmt: skip
+
+
+def version(toolkit: Toolkit) -> str:
+    return hashlib.sha256((toolkit.include / "cuda_runtime_api.h").read_bytes()).hexdigest()
+
+
+@functools.cache
+def cudart() -> Path:
+    """Return the stand-in for CUDA's runtime and driver; builds it if there is none yet (2 s)."""
+    toolkit, own = find(), (HERE / "runtime.cpp").read_text()
+    texts = [own, others(toolkit, own)]
+    # Versions of symbols are as NVIDIA's library has them: its own name
+    return built(RUNTIME, texts, ["-std=c++17", f"-I{toolkit.include}", "-Wl,--default-symver"], version(toolkit))
+
+
+@functools.cache
+def driver() -> Path:
+    """Return the stand-in for libcuda, for who asks for that name: the functions are in the one for the runtime."""
+    return built(DRIVER, [""], ["-Wl,--no-as-needed", f"-L{cudart().parent}", "-lcudart"], str(cudart()))
 
 
 @functools.cache
@@ -138,15 +224,13 @@ def libraries() -> tuple[Path, Path]:
     import torch
 
     toolkit = find()
-    runtime = (HERE / "runtime.cpp").read_text()
-    version = hashlib.sha256((toolkit.include / "cuda_runtime_api.h").read_bytes()).hexdigest()
-    first = built(RUNTIME, [runtime, refused(toolkit, runtime)], ["-std=c++17", f"-I{toolkit.include}"], version)
     root = Path(torch.__file__).parent
     includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include", toolkit.include]
     command = ["-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
     command += [*(f"-I{folder}" for folder in includes), "-idirafter", str(HEADERS)]
-    command += [f"-L{first.parent}", f"-L{root / 'lib'}", "-lcudart", "-ltorch", "-ltorch_cpu", "-lc10"]
-    return first, built(TORCH, [(HERE / "torch_cuda.cpp").read_text()], command, torch.__version__, version)
+    command += [f"-L{cudart().parent}", f"-L{root / 'lib'}", "-lcudart", "-ltorch", "-ltorch_cpu", "-lc10"]
+    texts = [(HERE / "torch_cuda.cpp").read_text()]
+    return cudart(), built(TORCH, texts, command, torch.__version__, version(toolkit))
 
 
 def compiler() -> str:

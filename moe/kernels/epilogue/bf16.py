@@ -168,7 +168,7 @@ class Bf16TmemTokensM:
         end = minimum(n, tile.row + config.block_n) - column - part * 8  # of the columns from this lane's on
         if first < tile.tokens:
             for c in range_constexpr(columns // width):
-                if const_expr(config.block_n % 64 != 0):
+                if const_expr(config.ends_inside):
                     left = select(c * width < end, tile.tokens - first - token, 0)
                 words = [pack_bfloat(acc[c * width + 2 * i], acc[c * width + 2 * i + 1]) for i in range(width // 2)]
                 for tokens in range_constexpr(2):

@@ -9,13 +9,14 @@ registers at once, so that the next tile's MMAs wait for some hundred cycles of 
 
 from cutlass import Int32
 
+from moe.kernels.block_scaled import W4A4
 from moe.kernels.config import Config
 from moe.kernels.pipeline import PipelineState
 from moe.kernels.ptx import mbarrier_wait
 from moe.kernels.sm100.tensor_memory import TensorMemory
 
-ATOM = 512  # bytes of the scales of 128 rows x 64 of K
-ATOMS = 4  # of a stage
+ATOM = 512  # bytes of the scales of 128 rows x 4 blocks of K
+ATOMS = W4A4.atoms  # of a stage, at most
 COLUMNS = 512  # of tensor memory
 ATOM_COLUMNS = 4
 TOKEN_SCALES = COLUMNS - ATOMS * (1 + 2) * ATOM_COLUMNS

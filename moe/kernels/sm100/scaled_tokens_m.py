@@ -1,4 +1,4 @@
-"""The sm_100a mainloop of e2m1 by e2m1, tokens on M: the MMA scales and adds, and a thread takes its sums once a tile.
+"""The sm_100a mainloop with block scales, tokens on M: the MMA scales and adds; a thread takes its sums once a tile.
 
     MMA warp:  128 tokens x 256 weight rows, all of the tile's K ──► accumulator
     a thread:  one token, half of the columns: tcgen05.ld

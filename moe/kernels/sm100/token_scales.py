@@ -1,8 +1,8 @@
-"""The warps that bring the scales of NVFP4 tokens to the ring, where tcgen05.cp finds them, and announce work tiles.
+"""The warps that bring tokens' block scales to the ring, where tcgen05.cp finds them, and announce work tiles.
 
-In memory a token's scales of a stage, 256 of K, are 16 bytes of its record. In the ring are four atoms, each of 128
-tokens x 64 of K, whose bytes are [token % 32, token / 32, K / 16] (PTX ISA, 9.7.16.10.7). A lane loads those of four
-tokens, 32 apart: what it has of an atom is 16 bytes, too.
+In memory a token's scales of a stage are 16 bytes of its record, or 4 (W4A8). In the ring are as many atoms of 128
+tokens x 4 blocks of K as these have words, whose bytes are [token % 32, token / 32, block] (PTX ISA, 9.7.16.10.7). A
+lane loads those of four tokens, 32 apart: what it has of an atom is 16 bytes.
 """
 
 import cutlass
@@ -13,17 +13,18 @@ from moe.kernels.config import WORK_TILE_BYTES, Config
 from moe.kernels.context import Warp
 from moe.kernels.pipeline import stage_after
 from moe.kernels.ptx import (
+    as_int,
     fence_proxy_async,
+    load_global_float,
     load_global_words,
     mbarrier_arrive,
     mbarrier_wait,
     select,
     store_shared_words,
 )
-from moe.kernels.quantise_fp4 import record_bytes
 from moe.kernels.scales import first_warp, stages_to_skip
 from moe.kernels.schedule import Plan, WorkTile, tile_at, write_tile
-from moe.kernels.sm100.scaled_tensor_memory import ATOM, ATOMS
+from moe.kernels.sm100.scaled_tensor_memory import ATOM
 
 QUARTER = 32  # tokens of an atom that a warp loads at once
 
@@ -42,8 +43,9 @@ class TokenScales:
         """Fill this warp's stages of all work tiles from this one on."""
         config, cta, operands, lane = self.config, warp.cta, warp.operands, warp.lane
         number = warp.number - first_warp(self.warps)
-        record, offset = record_bytes(operands.k), operands.k >> 1
-        in_stage = config.stage_bytes - ATOMS * ATOM + lane * 16
+        form = config.block_scaled
+        record, offset, row = form.record_bytes(operands.k), form.value_bytes(operands.k), form.row_scales
+        in_stage = config.token_scales_offset + lane * 16
         stages, tiles = Int32(0), Int32(0)  # before this tile
         while iteration < plan.end:
             skip = stages_to_skip(number, stages, self.warps)
@@ -53,16 +55,16 @@ class TokenScales:
                 if lane == 0:
                     write_tile(cta.scale_tiles + slot * WORK_TILE_BYTES, tile)
                 mbarrier_arrive(cta.scales_full + 8 * slot, select(lane == 0, 1, 0))
-            source = operands.a + Int64(tile.token + lane) * Int64(record) + Int64(offset + tile.k_first * 16)
+            source = operands.a + Int64(tile.token + lane) * Int64(record) + Int64(offset + tile.k_first * row)
             for i in cutlass.range(skip, tile.k_count, self.warps, unroll=1):
-                at, x = source + Int64(i * 16), []
+                at, x = source + Int64(i * row), []
                 for quarter in range_constexpr(4):
                     there = select(lane + QUARTER * quarter < tile.tokens, 1, 0)
-                    x.append(load_global_words(at + Int64(record * (QUARTER * quarter)), there))
+                    x.append(words_at(at + Int64(record * (QUARTER * quarter)), row // 4, there))
                 slot, turn = stage_after(stages + i, config.stages)
                 mbarrier_wait(cta.empty + 8 * slot, (turn & 1) ^ 1)
                 to = cta.ring + slot * config.stage_bytes + in_stage
-                for atom in range_constexpr(ATOMS):
+                for atom in range_constexpr(form.atoms):
                     store_shared_words(to + atom * ATOM, [of_quarter[atom] for of_quarter in x])
                 fence_proxy_async()  # tcgen05.cp reads them
                 cute.arch.sync_warp()
@@ -70,3 +72,8 @@ class TokenScales:
             stages, tiles = stages + tile.k_count, tiles + 1
             iteration = tile.next
             tile = tile_at(plan, config, cta.rank, iteration)
+
+
+def words_at(address: Int64, count: int, condition: Int32) -> list[Int32]:
+    """Load one word or four; 0 where condition is 0."""
+    return load_global_words(address, condition) if count == 4 else [as_int(load_global_float(address, condition))]

@@ -7,7 +7,7 @@ gate's. Sums stay in wgmma's accumulators for all of a tile's K.
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import range_constexpr
+from cutlass import Int32, const_expr, range_constexpr
 
 from moe.kernels.config import BLOCK_K, BLOCK_N, Config
 from moe.kernels.context import Warp
@@ -18,10 +18,13 @@ from moe.kernels.ptx import (
     load_shared_pair,
     load_shared_words,
     matrix_descriptor,
+    maximum,
     mbarrier_wait,
+    select,
     uniform,
     wgmma_of_registers,
     wgmma_results,
+    wgmma_wait_keeping,
 )
 from moe.kernels.schedule import WorkTile
 
@@ -37,32 +40,81 @@ class Fp4Weights(ByWidth):
         """The k-blocks of a tile of which so many tokens are loaded."""
         config, cta, lane, stage = self.config, warp.cta, warp.lane, state.stage
         parts, sums, of_part = config.block_n // BLOCK_N, width // 2, config.block_m // 2
+        places = [[part * of_part + i for i in range(sums)] for part in range(parts)]
         tokens = matrix_descriptor(cta.ring)
         of_warp, row = (warp.number & 3), warp.number >> 2  # of 64
         weights = cta.ring + config.block_m * (2 * BLOCK_K) + row * 4096 + of_warp * 512 + lane * 16
         scales = cta.ring + config.block_m * (2 * BLOCK_K) + config.block_n * (BLOCK_K // 2)
         scales = scales + row * 512 + of_warp * 64 + (lane >> 2) * 8
-        for _ in cutlass.range(tile.k_count, unroll=1):
-            mbarrier_wait(cta.full + 8 * stage.index, stage.phase)
+        # Steps of 16 of K that are a group of wgmma: two groups' registers of operand A live at once, beside the sums
+        count = (8 if config.accumulators == 128 else 16) // (4 * parts)
+        groups = [(half, [*range(i, i + count)]) for half in range(2) for i in range(0, 4, count)]
+        packed = cute.make_rmem_tensor((parts, 6), Int32)  # of the half of a k-block to come
+        held = cute.make_rmem_tensor((4 * parts * count,), Int32)  # operand A of a k-block's last group
+        for i in range_constexpr(4 * parts * count):
+            held[i] = Int32(0)
+        mbarrier_wait(cta.full + 8 * stage.index, stage.phase)
+        self.load(weights, scales, stage.index * config.stage_bytes, 0, packed)
+        before = stage.index
+        for k in cutlass.range(maximum(tile.k_count, 1), unroll=1):  # ptxas must see that the loop is entered
             offset = stage.index * config.stage_bytes
-            for half in range_constexpr(2):
-                b = uniform(tokens + (offset >> 4) + half * (width * BLOCK_K >> 4))
-                for part in range_constexpr(parts):
-                    words = load_shared_words(weights + offset + part * 8192 + half * 2048)
-                    of_rows = load_shared_pair(scales + offset + part * 1024 + half * 256)
-                    upper, lower = [scales_of(x, config.w4a16) for x in of_rows]
-                    a = []
-                    for word, *of_step in zip(words, upper, lower):
-                        a += weights_of(word, *of_step, config.w4a16)
-                    at = part * of_part
-                    d = wgmma_of_registers(width, config.w4a16, a, b, [acc[at + i] for i in range(sums)])
-                    for i in range_constexpr(sums):
-                        acc[at + i] = d[i]
-            places = [part * of_part + i for part in range(parts) for i in range(sums)]
-            d = wgmma_results([acc[i] for i in places])
-            for i in range_constexpr(len(places)):
-                acc[places[i]] = d[i]
-            fence_proxy_async()  # what overwrites the stage is TMA, and these warps have read it
-            release(config, cta, stage.index, lane)
-            stage = stage.advance(config.stages)
+            following = stage.advance(config.stages)
+            more = k + 1 < tile.k_count
+            index = select(more, following.index, stage.index)  # behind the last k-block that once more
+            phase = select(more, following.phase, stage.phase)
+            of_block = tokens + (offset >> 4)
+            under_way = [held[i] for i in range(4 * parts * count)]
+            for half, steps in groups:
+                if const_expr(steps[0] == 0):
+                    scaled = self.scaled(packed)
+                a = self.decoded(packed, steps, scaled)
+                if const_expr(steps[-1] == 3 and half == 0):
+                    self.load(weights, scales, offset, 1, packed)
+                if const_expr(steps[-1] == 3 and half == 1):
+                    mbarrier_wait(cta.full + 8 * index, phase)
+                    self.load(weights, scales, index * config.stage_bytes, 0, packed)
+                b = uniform(of_block + half * (width * BLOCK_K >> 4) + 2 * steps[0])
+                self.issue(width, a, b, acc, places)
+                wgmma_wait_keeping(1, under_way)
+                under_way = sum(a, [])
+                if const_expr(half == steps[0] == 0):
+                    fence_proxy_async()  # what overwrites the stage is TMA, and these warps have read it
+                    release(config, cta, before, lane, k > 0)
+            for i in range_constexpr(4 * parts * count):
+                held[i] = under_way[i]
+            before = stage.index
+            stage = following
+        wgmma_wait_keeping(0, [held[i] for i in range(4 * parts * count)])
+        d = wgmma_results([acc[i] for i in sum(places, [])])
+        for i, place in enumerate(sum(places, [])):
+            acc[place] = d[i]
+        fence_proxy_async()
+        release(config, cta, before, lane)
         return state._replace(stage=stage)
+
+    def load(self, weights: Int32, scales: Int32, offset: Int32, half: int, packed) -> None:
+        """Load a thread's part of 64 of K: four words of weights, and a word of scales for each of two rows."""
+        for part in range(self.config.block_n // BLOCK_N):
+            words = load_shared_words(weights + offset + part * 8192 + half * 2048)
+            words += load_shared_pair(scales + offset + part * 1024 + half * 256)
+            for i, word in enumerate(words):
+                packed[part, i] = word
+
+    def issue(self, width: int, a: list[list[Int32]], b: Int32, acc, places: list[list[int]]) -> None:
+        """Issue a group of wgmma."""
+        d = wgmma_of_registers(width, self.config.w4a16, a, b, [[acc[i] for i in x] for x in places])
+        for i, x in zip(sum(places, []), sum(d, [])):
+            acc[i] = x
+
+    def scaled(self, packed) -> list[list]:
+        """Return the scales of each step of 16 of K, for the thread's two rows of each part."""
+        parts = range(self.config.block_n // BLOCK_N)
+        return [[*zip(*(scales_of(packed[part, i], self.config.w4a16) for i in (4, 5)))] for part in parts]
+
+    def decoded(self, packed, steps: list[int], scaled: list[list]) -> list[list[Int32]]:
+        """Return operand A's registers of these steps of 16 of K."""
+        kind = self.config.w4a16
+        return [
+            sum((weights_of(packed[part, i], *of_part[i], kind) for i in steps), [])
+            for part, of_part in enumerate(scaled)
+        ]

@@ -1,0 +1,181 @@
+"""The driver's functions as functions of C: what `cuda_bindings` answers to Python, compiled code may call, too.
+
+A function is made of its parameters' types in C, as Cython's signatures and cuda.h have them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import re
+
+from ..device import DEVICE
+from ..errors import Unsupported
+from . import cuda_bindings, cuda_modules, cute_dsl, launches
+
+SCALARS = {
+    "int": ctypes.c_int, "unsigned int": ctypes.c_uint, "float": ctypes.c_float, "size_t": ctypes.c_size_t,
+    "unsigned char": ctypes.c_ubyte, "unsigned short": ctypes.c_ushort, "CUdevice": ctypes.c_int,
+    "CUdeviceptr": ctypes.c_uint64, "cuuint32_t": ctypes.c_uint, "cuuint64_t": ctypes.c_uint64,
+}  # fmt: skip
+HANDLES = "CUcontext CUmodule CUfunction CUlibrary CUkernel CUstream CUevent CUmemoryPool CUlinkState".split()
+STRING = "char const *"
+RESULT = re.compile(r"(?!.*const|(void|char) \*$)[\w ]+ \*+")
+# What ends something of the driver has no effect, and may be called when Python is gone: a function that returns 0
+WITHOUT_EFFECT = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p)
+
+PTX_INPUT = 1  # CUjitInputType
+MEMORY_TYPES = {None: 0, "host": 1, "device": 2}  # CUmemorytype, cudaMemoryType
+
+_handles = itertools.count(1)
+_links: dict[int, list] = {}  # CUlinkState -> its PTX texts, as C has them
+_kept: list = []  # callbacks, and strings that the driver owns
+
+
+class Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("dynamic_shared", ctypes.c_uint),
+        ("queue", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
+def kind_of(name: str) -> type:
+    """Return the ctypes type of a parameter of C: what is no pointer, handle or number is one of an enumeration."""
+    return SCALARS.get(name, ctypes.c_uint64 if name in HANDLES or name.endswith("*") else ctypes.c_int)
+
+
+def split(signature: str) -> list[str]:
+    """Return the parameters' types of 'CUresult (CUdevice *, int)'."""
+    inside = signature.partition("(")[2].rpartition(")")[0]
+    return [one.strip() for one in inside.split(",")] if inside not in ("", "void") else []
+
+
+def results_of(types: list[str]) -> list[int]:
+    """Return which parameters are addresses of what a function returns: the first ones, and those of strings."""
+    first = itertools.takewhile(lambda i: RESULT.fullmatch(types[i]), range(len(types)))
+    return sorted({*first, *(i for i, name in enumerate(types) if name == f"{STRING}*")})
+
+
+def put(address: int, name: str, value) -> None:
+    """Store a result at an address whose type in C is `name`."""
+    name = name[:-1].strip()
+    if name == STRING:
+        _kept.append(ctypes.create_string_buffer(value))
+        value = ctypes.addressof(_kept[-1])
+    if address:
+        kind_of(name).from_address(address).value = value if name == "float" else int(value)
+
+
+def adapted(call, types: list[str], driver):
+    """Return `call`, a function as of `cuda_bindings.driver_calls`, as one of C with parameters of these types."""
+    results = results_of(types)
+
+    def function(*args):
+        given = [
+            ctypes.string_at(value) if name == STRING else driver.CUresult(value) if name == "CUresult" else value
+            for i, (name, value) in enumerate(zip(types, args)) if i not in results
+        ]  # fmt: skip
+        value = call(*given)
+        for i, one in zip(results, value if isinstance(value, tuple) else (value,)):
+            put(args[i], types[i], one)
+
+    return function
+
+
+def launch_ex(config: int, function: int, given: int, extra: int) -> None:
+    c = Config.from_address(config)
+    options = launches.options(c.attributes, c.count)
+    cuda_modules.launch(function, c.grid, c.block, c.dynamic_shared, given, extra, **options)
+
+
+def active_clusters(out: int, function: int, config: int) -> None:
+    c = Config.from_address(config)
+    x, y, z = launches.options(c.attributes, c.count)["cluster"] or (1, 1, 1)
+    put(out, "int *", DEVICE.chip.active_clusters(x * y * z))
+
+
+def device_name(out: int, size: int, device: int) -> None:
+    ctypes.memmove(out, DEVICE.chip.name.encode()[: size - 1] + b"\0", min(size, len(DEVICE.chip.name) + 1))
+
+
+def device_uuid(out: int, device: int) -> None:
+    ctypes.memmove(out, device.to_bytes(16, "big"), 16)
+
+
+def pointer_attributes(count: int, numbers: int, places: int, address: int) -> None:
+    """cuPointerGetAttributes: of memory that is neither a device's nor pinned, all are 0."""
+    memory, device = cuda_bindings.memory_at(address)
+    known = {  # CUpointer_attribute -> its type and value
+        1: ("CUcontext *", int(memory is not None)),
+        2: ("int *", MEMORY_TYPES[memory]),
+        3: ("CUdeviceptr *", address if memory else 0),
+        4: ("CUdeviceptr *", address if memory == "host" else 0),
+        8: ("int *", 0),  # managed
+        9: ("int *", device),
+    }
+    for i in range(count):
+        number = ctypes.c_int.from_address(numbers + 4 * i).value
+        if number not in known:
+            raise Unsupported(f"pointer attribute {number}")
+        kind, value = known[number]
+        put(ctypes.c_uint64.from_address(places + 8 * i).value, kind, value)
+
+
+# ---- links: the driver's linker makes machine code of PTX; here the linked image is that PTX
+
+
+def link_create(count: int, options: int, values: int, out: int) -> None:
+    handle = next(_handles)
+    _links[handle] = []
+    put(out, "CUlinkState *", handle)
+
+
+def link_add(link: int, kind: int, data: int, size: int, name: bytes, *_) -> None:
+    if kind != PTX_INPUT:
+        raise Unsupported(f"cuLinkAddData of input type {kind} on the emulated device, which links PTX ({PTX_INPUT})")
+    _links[link].append(ctypes.create_string_buffer(ctypes.string_at(data, size)))
+
+
+def link_complete(link: int, out: int, size: int) -> None:
+    if len(_links[link]) != 1:
+        raise Unsupported(f"a link of {len(_links[link])} PTX texts on the emulated device, which takes one")
+    put(out, "void **", ctypes.addressof(_links[link][0]))
+    put(size, "size_t *", len(_links[link][0]))
+
+
+OWN = {  # what takes or returns something else than the function of Python does
+    "cuLaunchKernelEx": launch_ex, "cuDeviceGetName": device_name, "cuDeviceGetUuid": device_uuid,
+    "cuLinkCreate": link_create, "cuLinkAddData": link_add, "cuLinkComplete": link_complete,
+    "cuLinkDestroy": None, "cuOccupancyMaxActiveClusters": active_clusters,
+    "cuPointerGetAttributes": pointer_attributes, "cuTensorMapEncodeTiled": cute_dsl.encode_tensormap,
+}  # fmt: skip
+
+
+@functools.cache
+def calls() -> dict:
+    """Return the functions of `cuda.bindings.driver` that are served."""
+    from cuda.bindings import driver
+
+    return cuda_bindings.driver_calls(driver)
+
+
+def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:
+    """Return the driver's function `name` with parameters of these types in C; None if it is not served."""
+    from cuda.bindings import driver
+
+    if name not in OWN and name not in calls():
+        return None
+    if re.search("Destroy|Unload|PrimaryCtxRelease", name):
+        return WITHOUT_EFFECT
+    function = OWN[name] if name in OWN else adapted(calls()[name], types, driver)
+    function.__name__ = name
+    return pointer(launches.guarded(function), types)
+
+
+def pointer(function, types: list[str]) -> ctypes.c_void_p:
+    """Return a function of C that calls `function`, whose parameters have these types in C."""
+    _kept.append(ctypes.CFUNCTYPE(ctypes.c_int, *map(kind_of, types))(function))
+    return ctypes.cast(_kept[-1], ctypes.c_void_p)

@@ -1,0 +1,34 @@
+"""What the preloaded library of `programs.py` calls in a program's own process."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+
+from ..device import DEVICE
+from ..errors import EmulatorError
+from ..formats import elf
+from . import cute_dsl, programs, run, static_runtime
+
+
+def begin() -> None:
+    """Before the program's own code: lead its runtime here. What it starts finds the environment as it was."""
+    for name in programs.CHANGED:
+        os.environ[name] = os.environ.pop(programs.BEFORE + name)
+        if not os.environ[name]:
+            del os.environ[name]
+    options = run.Options.of_environment()
+    cute_dsl.choose(options.machine)
+    run.start(options)
+    static_runtime.load_driver()
+    parts = static_runtime.parts_of(os.environ.pop(programs.PROGRAM))
+    static_runtime.lead(elf.functions(parts), static_runtime.base_of(ctypes.CDLL(None)))
+
+
+def end() -> None:
+    """When the program has ended: what it has launched runs to its end."""
+    with contextlib.suppress(EmulatorError):  # which has been shown, and is in the report
+        DEVICE.synchronize_all()
+    sys.stdout.flush()
