@@ -125,11 +125,19 @@ def install() -> None:
         _load_any(self, name, *args, **kwargs)
 
     ctypes.CDLL.__init__ = load
-    create = importlib.machinery.ExtensionFileLoader.create_module
+    loader = importlib.machinery.ExtensionFileLoader
+    loader.create_module = importing(loader.create_module)
+
+
+def importing(create):
+    """Return `create_module` of a loader of compiled modules: what cannot be served cannot be imported."""
 
     @functools.wraps(create)
     def create_module(self, spec):
-        serve(spec.origin)
+        try:
+            serve(spec.origin)
+        except Unsupported as why:
+            raise ImportError(str(why), name=spec.name, path=spec.origin) from why
         return create(self, spec)
 
-    importlib.machinery.ExtensionFileLoader.create_module = create_module
+    return create_module

@@ -5,13 +5,14 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 
 import check_scripts
 import pytest
 import torch
 
 from emulator.errors import Unsupported
-from emulator.serve import programs
+from emulator.serve import programs, static_runtime
 from emulator.serve.cuda_cpp import nvcc, toolkit
 
 CHECKS = Path(__file__).with_name("cuda_cpp_checks.py")
@@ -93,6 +94,18 @@ def test_programs_that_cannot_be_led_here_are_refused(program, tmp_path):
         programs.run(str(tmp_path / "p"), [], {}, 1)
     with pytest.raises(Unsupported, match="a program on 2 devices"):
         programs.run(str(program), [], {}, 2)
+
+
+def test_a_module_that_needs_cuda_is_none_without_nvcc(monkeypatch):
+    """Packages try such modules, and go on without them."""
+
+    def refuse(path):
+        raise Unsupported(f"no nvcc for {path}")
+
+    monkeypatch.setattr(static_runtime, "serve", refuse)
+    create = static_runtime.importing(lambda loader, spec: spec.origin)
+    with pytest.raises(ImportError, match="no nvcc for x.so"):
+        create(None, SimpleNamespace(name="x", origin="x.so"))
 
 
 @pytest.mark.parametrize("prototype, types", [
