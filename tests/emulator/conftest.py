@@ -3,7 +3,7 @@
 import pytest
 
 from emulator.device import DEVICE
-from emulator.machine.engine import Engine
+from emulator.machine.engine import Engine, collecting
 from emulator.model.memory import MemoryModel
 from emulator.model.profile import load
 
@@ -12,3 +12,11 @@ from emulator.model.profile import load
 def memory() -> MemoryModel:
     """An H200's, whose L2 has nothing to be written back."""
     return MemoryModel(load("h200").with_({"l2.dirty_at_start": 0.0}), DEVICE.memory, Engine())
+
+
+@pytest.fixture
+def launches_are_freed():
+    """They refer to themselves in circles, and hold the shared memory of all their CTAs. What was there before the
+    test, torch above all, is not looked through."""
+    with collecting():
+        yield

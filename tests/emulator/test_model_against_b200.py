@@ -5,8 +5,6 @@ SemiAnalysisAI/microbench-blackwell @9a068d85 (B200, 1.965 GHz): tma2d_throughpu
 umma_throughput, umma_latency; launch periods from ademeure/QuickRunCUDA (B300).
 """
 
-import gc
-
 import pytest
 
 import emulator
@@ -14,15 +12,9 @@ from emulator.device import allocate
 from emulator.model.profile import load
 from tests.thorough import all_but_every
 
+pytestmark = pytest.mark.usefixtures("launches_are_freed")
 B200 = load("b200")
 TOLERANCE = 0.10
-
-
-@pytest.fixture(autouse=True)
-def launches_are_freed():
-    """They refer to themselves in circles, and hold the shared memory of all their CTAs."""
-    yield
-    gc.collect()
 
 
 HEADER = ".version 8.8\n.target sm_100a\n.address_size 64\n"

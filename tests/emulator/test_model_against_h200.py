@@ -4,7 +4,6 @@ python -m silicon.timing.validate     # all of them
 """
 
 import dataclasses
-import gc
 import hashlib
 import json
 import math
@@ -30,14 +29,8 @@ from silicon.timing import validate
 from silicon.timing.points import POINTS
 from tests.thorough import all_but
 
+pytestmark = pytest.mark.usefixtures("launches_are_freed")
 MEDIAN, WORST = 0.10, 0.25
-
-
-@pytest.fixture(autouse=True)
-def launches_are_freed():
-    """They refer to themselves in circles, and hold the shared memory of all their CTAs."""
-    yield
-    gc.collect()
 
 
 H200 = load("h200")
