@@ -58,7 +58,7 @@ BITS = {
 PADDED = {"b4x16_p64": (8, 16), "b6x16_p32": (12, 16)}
 PADDED_BOX = 128  # elements that a row of a box has then
 FLOATS = {"f16", "bf16", "f32", "f32.ftz", "f64", "tf32", "tf32.ftz"}
-# code in the object (plus the tf32 bit) -> PTX name. No sample shows 12: it is taken for what is left
+# code in the object (plus the tf32 bit) -> PTX name. 12 is what CuTe DSL 4.5.2 writes for FP4 with internal_type Uint8
 STORED_TYPES = {
     (0, 0): "u8", (1, 0): "u16", (2, 0): "u32", (3, 0): "s32", (4, 0): "u64", (5, 0): "s64", (6, 0): "f16",
     (7, 0): "f32", (8, 0): "f32.ftz", (9, 0): "f64", (10, 0): "bf16", (7, 1): "tf32", (8, 1): "tf32.ftz",

@@ -47,7 +47,10 @@ def _addresses(program: Program) -> Iterator[int]:
         for b in range(len(blocks)):
             if has[b] and not all(has[p] or any(n is not None for n in takes[p:end]) for p, end in edges[b]):
                 has[b], changed = False, True
-    yield from (program.start[b] + n for b, n in enumerate(takes) if n is not None and not has[b])
+    ahead = 0  # blocks before the first branch, where reading it is hidden behind what else a kernel begins with
+    while ahead < len(blocks) and program.successors[ahead] == [ahead + 1] and len(edges[ahead + 1]) == 1:
+        ahead += 1
+    yield from (program.start[b] + n for b, n in enumerate(takes) if b > ahead and n is not None and not has[b])
 
 
 def _is_address(instr: Instr) -> bool:

@@ -1,9 +1,10 @@
 """Calls of device functions, expanded in place (PTX ISA 7.1, 9.7.12.5).
 
 A call becomes moves into the function's registers, the function's instructions with registers of their own, and moves
-of its results. A call through a pointer becomes one of these for each function that the pointer may be of. What cannot
-be expanded stays a `call`: of vprintf and the like, which units/system_calls.py has, or one that is refused if it is
-executed, of another function without a body, or of one that is being expanded (recursion).
+of its results. A call through a pointer becomes one of these for each function that the pointer may be of. A function
+that calls itself by its name becomes one that does not (recursion.py). What cannot be expanded stays a `call`: of
+vprintf and the like, which units/system_calls.py has, or one that is refused if it is executed, of another function
+without a body, or through a pointer of one that is being expanded.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import zlib
 from dataclasses import replace
 
 from ..errors import Unsupported
+from . import recursion
 from .syntax import SINK, Imm, Instr, Kernel, Mem, Module, Reg, Symbol, Target, Variable, Vec, leaves, rewritten
 
 POINTERS = 1 << 56  # where functions lie, for those who compare their addresses: there is no memory
@@ -66,6 +68,7 @@ def expand_calls(
         callees = {at: f for at, f in callees.items() if f.name not in active and (callee or _fits(kernel, instr, f))}
         for each in callees.values():
             expand_calls(each, functions, pointed, (*active, each.name))
+            recursion.with_frames(each)
         if through is not None and callees:
             out += _choice(kernel, instr, through, callees, len(out))
         elif callees:

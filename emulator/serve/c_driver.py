@@ -12,7 +12,7 @@ import re
 
 from ..device import DEVICE
 from ..errors import Unsupported
-from . import cuda_bindings, cuda_modules, cute_dsl, launches
+from . import cuda_bindings, cuda_modules, cute_dsl, entry_points, launches
 
 SCALARS = {
     "int": ctypes.c_int, "unsigned int": ctypes.c_uint, "float": ctypes.c_float, "size_t": ctypes.c_size_t,
@@ -22,8 +22,6 @@ SCALARS = {
 HANDLES = "CUcontext CUmodule CUfunction CUlibrary CUkernel CUstream CUevent CUmemoryPool CUlinkState".split()
 STRING = "char const *"
 RESULT = re.compile(r"(?!.*const|(void|char) \*$)[\w ]+ \*+")
-# What ends something of the driver has no effect, and may be called when Python is gone: a function that returns 0
-WITHOUT_EFFECT = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p)
 
 PTX_INPUT = 1  # CUjitInputType
 MEMORY_TYPES = {None: 0, "host": 1, "device": 2}  # CUmemorytype, cudaMemoryType
@@ -169,7 +167,7 @@ def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:
     if name not in OWN and name not in calls():
         return None
     if re.search("Destroy|Unload|PrimaryCtxRelease", name):
-        return WITHOUT_EFFECT
+        return entry_points.WITHOUT_EFFECT
     function = OWN[name] if name in OWN else adapted(calls()[name], types, driver)
     function.__name__ = name
     return pointer(launches.guarded(function), types)

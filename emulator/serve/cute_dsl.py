@@ -74,11 +74,6 @@ def _get_kernel(kernel, library, name):
     return SUCCESS
 
 
-@_callback("_cudaLibraryUnload", _ptr)
-def _unload_library(library):
-    return SUCCESS
-
-
 @_callback("_cudaDeviceGetAttribute", _ptr, _i32, _i32)
 def _device_attribute(value, attribute, device):
     _i32.from_address(value).value = cuda_bindings.attribute(attribute)
@@ -214,6 +209,7 @@ def _patch() -> None:
     read.dump_dir = os.environ["CUTE_DSL_DUMP_DIR"]
 
     addresses = {name: ctypes.cast(callback, _ptr).value for name, callback in _callbacks.items()}
+    addresses["_cudaLibraryUnload"] = entry_points.WITHOUT_EFFECT.value
     for path in (get_prefix_dsl_libs("CUTE_DSL") or "").split(os.pathsep):
         if Path(path).name == RUNTIME:
             entry_points.replace(path, addresses, refusal)

@@ -17,6 +17,8 @@ from ..errors import Unsupported
 from ..formats.elf import exported
 
 JUMP = 0xE9  # jmp rel32
+# What ends something of CUDA's has no effect, and may be called when Python is gone: a function that returns 0
+WITHOUT_EFFECT = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p)
 FAR = b"\x48\xb8%s\xff\xe0"  # movabs rax, address; jmp rax
 
 

@@ -5,6 +5,7 @@
 | fp8_grouped_gemm | moe.check | moe.bench |
 | fp8_moe, the DeepSeek-V3 layer | moe.layer_check | moe.layer_bench |
 | nvfp4_grouped_gemm, nvfp4_moe (moe.experts), on a B200 (W4A4) | `benchmark` and `profile` model them, and no more | |
+| mxfp4_grouped_gemm, mxfp4_moe (moe.experts), on a B200 (W4A8) | likewise | |
 
 Without a GPU `benchmark` models times, as `profile` and `sweep` always do: the kernels run on the emulator's timing
 model in a process of their own for each case (moe.measure.modelled), the tensor cores compute nothing, and nothing is
@@ -37,13 +38,14 @@ from task import TestCase, parse_case
 
 # Of each task: what checks it, and what times it
 TASKS = {"fp8_grouped_gemm": ("moe.check", "moe.bench"), "fp8_moe": ("moe.layer_check", "moe.layer_bench")}
-MODELLED = "nvfp4_grouped_gemm", "nvfp4_moe"  # tasks of which there are modelled times alone
+# Tasks of which there are modelled times alone
+MODELLED = "nvfp4_grouped_gemm", "nvfp4_moe", "mxfp4_grouped_gemm", "mxfp4_moe"
 # Likewise, on all GPUs of a machine, a process each; only rented ones, not a task of eval.py
 ON_ALL_GPUS = {"moe_parallel": ("moe.parallel_check", "moe.parallel_bench")}
 # Back to back; a call of the layer takes minutes to simulate
-CALLS = {"fp8_grouped_gemm": 15, "fp8_moe": 3, "nvfp4_grouped_gemm": 15, "nvfp4_moe": 3}
+CALLS = {task: 3 if task.endswith("_moe") else 15 for task in (*TASKS, *MODELLED)}
 # Cases of a run that names none: minutes
-SHORT = {"fp8_grouped_gemm": (1, 9, 11), "fp8_moe": (0,), "nvfp4_grouped_gemm": (1, 9, 11), "nvfp4_moe": (0,)}
+SHORT = {task: (0,) if task.endswith("_moe") else (1, 9, 11) for task in CALLS}
 CHECKED = "ragged", "cut into many parts", "shares, then whole tiles"  # cases of moe.check that a swept config must do
 PEAK_TFLOPS = 148 * 8192 * 2 * 1.85e-3  # profile b200: FP8, dense; e2m1 twice that
 NOTE = "No value was computed; what is right is what `test` checks."
@@ -105,9 +107,10 @@ def shapes(args: dict) -> str:
 def floors(args: dict, task: str = "fp8_grouped_gemm") -> dict[str, float]:
     """Computes the microseconds that moving each byte once, and multiplying, take at the profile's rates."""
     m, n, k = args["m"], args["n"], args["k"]
-    fp4 = task == "nvfp4_grouped_gemm"  # whose tokens come in bf16
-    bytes_ = sum(size > 0 for size in m) * n * k * (4.5 / 8 if fp4 else 1) + sum(m) * (k * (1 + fp4) + 2 * n)
-    peak = PEAK_TFLOPS * (1 + fp4)
+    bf16 = task in MODELLED  # are the tokens of e2m1 weights
+    of_weight = {"nvfp4_grouped_gemm": 4.5 / 8, "mxfp4_grouped_gemm": 4.25 / 8}.get(task, 1)
+    bytes_ = sum(size > 0 for size in m) * n * k * of_weight + sum(m) * (k * (1 + bf16) + 2 * n)
+    peak = PEAK_TFLOPS * (1 + (task == "nvfp4_grouped_gemm"))
     return {"bytes": bytes_ / load("b200")["hbm"]["read_tb_s"] / 1e6, "MMA": flop(args) / peak / 1e6}
 
 
@@ -150,11 +153,12 @@ def serve(request: Request) -> dict:
         if request.task == "fp8_moe":
             calls, drawn, stages = launches.layer(args["t"], *sets)
         else:
-            calls, drawn, stages = launches.experts_fp4(args["t"], *sets)
+            calls, drawn, stages = launches.experts_fp4(args["t"], *sets, mxfp4=request.task == "mxfp4_moe")
         each = len(stages)
         more = {"rows": [rows for rows, _ in drawn], "experts": [experts for _, experts in drawn]}
-    elif request.task == "nvfp4_grouped_gemm":
-        calls, each = launches.grouped_gemm_fp4(tuple(args["m"]), args["n"], args["k"], request.calls), 2
+    elif request.task in MODELLED:
+        mxfp4, each = request.task == "mxfp4_grouped_gemm", 2
+        calls = launches.grouped_gemm_fp4(tuple(args["m"]), args["n"], args["k"], request.calls, mxfp4)
     else:
         config = launches.config_of(tuple(args["m"]), args["n"], args["k"])
         config, each = configs.changed(config, request.change), 1
@@ -195,7 +199,9 @@ def test(task: str, device: str, schedules: int) -> int:
     B200, in a process of its own each.
     """
     if task in MODELLED:
-        raise ValueError(f"{task} is tested by python -m moe.check --format nvfp4 and by tests/moe/w4a4_checks.py")
+        of = task.partition("_")[0]
+        checks = {"nvfp4": "w4a4", "mxfp4": "w4a8"}[of]
+        raise ValueError(f"{task} is tested by python -m moe.check --format {of} and by tests/moe/{checks}_checks.py")
     check, _ = TASKS[task]
     where = [["--emulated", "h200"], ["--emulated", "b200"]] if is_emulated(device) else [[]]
     commands = [[sys.executable, "-m", check, "--schedules", str(schedules), *option] for option in where]

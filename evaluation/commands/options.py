@@ -6,7 +6,8 @@ import os
 import click
 
 TASKS = "nvfp4_group_gemm", "nvfp4_dual_gemm"  # reference.TASKS
-MOE_TASKS = "fp8_grouped_gemm", "fp8_moe", "nvfp4_grouped_gemm", "nvfp4_moe"  # moe_tasks.TASKS, .MODELLED
+# moe_tasks.TASKS, .MODELLED
+MOE_TASKS = "fp8_grouped_gemm", "fp8_moe", "nvfp4_grouped_gemm", "nvfp4_moe", "mxfp4_grouped_gemm", "mxfp4_moe"
 
 
 def writable(context, option, path):
@@ -29,7 +30,7 @@ TASK = click.option(
 ANY_TASK = click.option(
     "--task",
     type=click.Choice([*TASKS, *MOE_TASKS]),
-    help="The cases' or the header's is another; fp8_.., nvfp4_moe, nvfp4_grouped_..: moe/.",
+    help="The cases' or the header's is another; fp8_.., nvfp4_.., mxfp4_..: moe/.",
 )
 TASK_DIR = click.option(
     "--task-dir", metavar="FOLDER", help="A task of others: a folder of reference-kernels, docs/any_task.md."

@@ -96,6 +96,7 @@ CASES = {
 # The cases that Blackwell's kernels do
 W4A4_CASES = {name: case for name, case in CASES.items() if case.special != "mxfp4"}
 W4A8_CASES = CASES | {
+    "cut into many parts": Case((9,), 128, 128 * 40),  # shares are 8 k-blocks at least, of wide tiles 16
     "extremes": Case((5, 0, 2), 128, 320, "extremes"),  # every scale of weights but NaN, small ones of large tokens
     "sizes of gpt-oss": Case((3, 0, 9), 2880, 2880),
 }

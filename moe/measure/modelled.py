@@ -91,8 +91,11 @@ def made(operands: tuple) -> list[torch.Tensor]:
     return emulator.device_tensors(tuple(torch.empty(x.shape, dtype=x.dtype) for x in operands), copy=False)
 
 
-def grouped_gemm_fp4(ms: tuple[int, ...], n: int, k: int, calls: int) -> list[Callable]:
-    """As `grouped_gemm`, of grouped_gemm_nvfp4, under the config that is chosen; all of its launches."""
+def grouped_gemm_fp4(ms: tuple[int, ...], n: int, k: int, calls: int, mxfp4: bool = False) -> list[Callable]:
+    """As `grouped_gemm`, of grouped_gemm_nvfp4, under the config that is chosen; all of its launches.
+
+    mxfp4: weights are MXFP4, not NVFP4.
+    """
     count, rows = len(ms), sum(ms)
     size = int(count * n * k * NVFP4) + rows * 2 * (k + n)
     m_indptr = torch.tensor([sum(ms[:e]) for e in range(count + 1)], dtype=torch.int32)
@@ -100,17 +103,21 @@ def grouped_gemm_fp4(ms: tuple[int, ...], n: int, k: int, calls: int) -> list[Ca
     def draw() -> tuple:
         tensors = [torch.empty(rows, k, dtype=p.BF16), torch.empty(count), torch.empty(rows, n, dtype=p.BF16)]
         a, b_global, out = emulator.device_tensors(tuple(tensors), copy=False)
-        return a, *made(packed_operands(count, n, k, capability())), b_global, emulator.device_tensors(m_indptr), out
+        weights = made(packed_operands(count, n, k, capability(), mxfp4=mxfp4))
+        return a, *weights, b_global, emulator.device_tensors(m_indptr), out
 
     sets = [draw() for _ in range(min(calls, max(3, -(-LEAST // size))))]
     return [lambda x=sets[i % len(sets)]: grouped_gemm_nvfp4(*x) for i in range(calls)]
 
 
-def experts_fp4(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tuple[int, int]], tuple[str, ...]]:
-    """As `layer`, of moe.experts with weights in NVFP4 and tokens in bf16, whose experts are drawn evenly."""
+def experts_fp4(
+    tokens: int, sets: int, calls: int, mxfp4: bool = False
+) -> tuple[list[Callable], list[tuple[int, int]], tuple[str, ...]]:
+    """As `layer`, of moe.experts with weights in NVFP4 or MXFP4 and tokens in bf16, whose experts are drawn evenly."""
     sizes = p.Sizes()
     h, i, e, k = sizes.hidden, sizes.intermediate, sizes.local, sizes.top_k
-    weights = made(packed_operands(e, 2 * i, h, capability()) + packed_operands(e, h, i, capability()))
+    of_w13 = packed_operands(e, 2 * i, h, capability(), mxfp4=mxfp4, halves=2)
+    weights = made(of_w13 + packed_operands(e, h, i, capability(), mxfp4=mxfp4))
     scales = emulator.device_tensors((torch.empty(e), torch.empty(e)), copy=False)
     options = dict(zip(("w13_global", "w2_global"), scales)) | {"num_experts": sizes.experts}
     drawn, counts = [], []

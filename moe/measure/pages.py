@@ -158,28 +158,35 @@ def fp4_layer(result: dict) -> str:
     return markdown(["T", "NVFP4, us", "FP8, us", "Marlin NVFP4, us", "NVFP4 / FP8", "NVFP4 / Marlin"], body)
 
 
+FP4 = "NVFP4", "MXFP4"
+
+
 def fp4_modelled(result: dict) -> str:
-    """Layers and grouped GEMMs on a B200, beside what is recorded of FP8's."""
-    stages = {x["T"]: x["us"] for x in load("layer_b200")["rows"]}
-    gemms = {sizes_of(x): x["us"] for x in load("grouped_gemm_b200")["rows"]}
-    named = [(f"a layer, T = {x['T']}", x, x["us"]["whole"], stages[x["T"]]["whole"]) for x in result["layers"]]
-    both = [(x, [sum(of[name] for name in ("GEMM1", "GEMM2")) for of in (x["us"], stages[x["T"]])])
-            for x in result["layers"]]  # fmt: skip
-    named += [(f"its two GEMMs, T = {x['T']}", x, *us) for x, us in both]
-    named += [
-        (f"{x['experts']} x {x['m']}, N = {x['n']}, K = {x['k']}", x, x["us"], gemms[sizes_of(x)])
-        for x in result["rows"]
-    ]
-    body = [
-        [name, f"{us:.1f}", "" if "GEMMs" in name else interval(x), f"{fp8:.1f}", f"{us / fp8:.2f}", str(x["calls"])]
-        for name, x, us, fp8 in named
-    ]
-    return markdown(["problem", "NVFP4, modelled, us", "may be", "FP8, modelled, us", "NVFP4 / FP8", "calls"], body)
+    """Layers and grouped GEMMs on a B200 with NVFP4 and with MXFP4 weights, beside what is recorded of FP8's."""
+    fp8 = modelled_times([*load("layer_b200")["rows"], *load("grouped_gemm_b200")["rows"]])
+    of = {name: modelled_times([*x["layers"], *x["rows"]]) for name, x in zip(FP4, (result, load("mxfp4_b200")))}
+    body = []
+    for problem in of["NVFP4"]:
+        cells, beside = [], fp8[problem][0]
+        for times in of.values():
+            us, row = times[problem]
+            cells += [f"{us:.1f}", "" if "GEMMs" in problem else interval(row), f"{us / beside:.2f}"]
+        body.append([problem, *cells, f"{beside:.1f}"])
+    heads = [head for name in FP4 for head in (f"{name}, us", "may be", "over FP8")]
+    return markdown(["problem", *heads, "FP8, us"], body)
 
 
-def sizes_of(row: dict) -> tuple[int, ...]:
-    """A grouped GEMM's experts, tokens of each, N and K."""
-    return row["experts"], row["m"], row["n"], row["k"]
+def modelled_times(rows: list[dict]) -> dict[str, tuple[float, dict]]:
+    """By problem: microseconds, and the record that has them. A layer is two: whole, and its two GEMMs."""
+    found = {}
+    for row in rows:
+        us = row["us"]
+        if "T" in row:
+            found[f"a layer, T = {row['T']}"] = us["whole"], row
+            found[f"its two GEMMs, T = {row['T']}"] = us["GEMM1"] + us["GEMM2"], row
+        else:
+            found[f"{row['experts']} x {row['m']}, N = {row['n']}, K = {row['k']}"] = us, row
+    return found
 
 
 # --------------------------------------------------------------------------------------------------------------- layer

@@ -40,13 +40,14 @@ def fp4(tokens: str, block_m: int, **fields) -> Config:
     return Config(block_m=block_m, w4a16=tokens, prefetch=2, **fields)
 
 
-# By measurement on an H100 at 4096, 7168, us; in brackets tiles with the other number of weight rows, 256 or 128:
-# 8 x 16: 51.7 (51.4), 32 x 16: 184.0 (186.1); 8 x 64: 58.5 (65.0), 32 x 64: 241.9 (253.4); 8 x 128: 83.0 (95.4),
-# 32 x 128: 375.0 (627.1); 8 x 512: 319.6 (326.1), 32 x 512: 1404.8 (1326.7)
+# At 4096, 7168, us; in brackets tiles with the other number of weight rows, 128 or 256: 1 x 16: 11.2 (13.8), 8 x 16:
+# 40.1 (42.9), 32 x 16: 145.3 (157.2); 1 x 64: 14.8 (19.1), 8 x 64: 53.3 (60.0), 32 x 64: 223.0 (238.6); 1 x 128: 18.9
+# (27.8), 8 x 128: 78.0 (86.0), 32 x 128: 363.3 (453.6); 8 x 512: 331.5 (330.4), 32 x 512: 1388 (1408)
 FP4 = {
     tokens: (
-        dataclasses.replace(fp4(tokens, 16, burst=4), prefetch=8),  # 8 x 8 at 7168, 2048: 29.4 us; of 2 stages 30.1
+        dataclasses.replace(fp4(tokens, 16, burst=4), prefetch=8),
         fp4(tokens, 64, block_n=256), fp4(tokens, 128, block_n=256), fp4(tokens, 64), fp4(tokens, 128),
+        dataclasses.replace(fp4(tokens, 16, block_n=256, burst=2), prefetch=4),
     )
     for tokens in ("bf16", "f16")
 }  # fmt: skip
@@ -95,9 +96,7 @@ def choose_gemm1(rows: int, experts: int) -> Config:
 
 def choose_fp4(total_m: int, experts: int, n: int, k: int, tokens: str, routed: bool = False) -> Config:
     """The config for weights in e2m1 and tokens of this type, "bf16" or "f16"; routed: as of `choose_gemm`."""
-    few, block_m = FP4[tokens][0], fp4_tokens(total_m, experts, routed)
-    if block_m == few.block_m:
-        return few
+    block_m = fp4_tokens(total_m, experts, routed)
     tiles = experts * -(-total_m // (experts * block_m)) * -(-n // 256)
     block_n = 256 if 2 * tiles > SMS else 128  # fewer tiles have more CTAs each, whose sums go through memory
     return next(config for config in FP4[tokens] if (config.block_m, config.block_n) == (block_m, block_n))

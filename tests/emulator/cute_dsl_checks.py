@@ -1,6 +1,7 @@
 """CuTe DSL compiled for TVM FFI and called with torch's tensors: test_cute_dsl.py runs this on the emulator."""
 
 import os
+import subprocess
 import tempfile
 
 import cuda.bindings.driver as cuda
@@ -8,7 +9,7 @@ import cutlass
 import cutlass.cute as cute
 import torch
 from check_scripts import run
-from cutlass.cute.runtime import load_module, make_fake_compact_tensor, make_fake_stream
+from cutlass.cute.runtime import find_runtime_libraries, load_module, make_fake_compact_tensor, make_fake_stream
 
 from emulator.device import DEVICE
 from emulator.serve import modules
@@ -59,6 +60,9 @@ def check_tensors_of_the_host_and_of_other_types_are_refused():
     assert "expected dtype=float32" in fails(lambda: function(x.to(torch.float16), x, 2.0, 2))
 
 
+loaded = []  # which ends when Python has
+
+
 def check_an_exported_function_is_taken_back():
     y = torch.zeros_like(x)
     with tempfile.TemporaryDirectory() as folder:
@@ -66,14 +70,19 @@ def check_an_exported_function_is_taken_back():
         function.export_to_c(f"{folder}/scaled.o", "scaled")
         modules._texts.clear()  # as another process, which has not compiled it
         load_module(f"{folder}/scaled.o", enable_tvm_ffi=True).scaled(x, y, 4.0, 2)
+        assert torch.equal(y, 4 * x)
+        command = ["gcc", "-shared", "scaled.o", *find_runtime_libraries(enable_tvm_ffi=True), "-o", "scaled.so"]
+        subprocess.run(command, cwd=folder, check=True)
+        loaded.append(load_module(f"{folder}/scaled.so", enable_tvm_ffi=True))
+        loaded[0].scaled(x, y, 5.0, 2)
+        assert torch.equal(y, 5 * x)
         del os.environ[toolkit.CACHE]
-    assert torch.equal(y, 4 * x)
 
 
 def check_a_launch_that_fails_is_an_error():
     y = torch.zeros_like(x)
     assert "cudaErrorLaunchFailure" in fails(lambda: function(x, y, 2.0, 3))
-    assert DEVICE.session.failure.kind == "out-of-bounds" and "cute_dsl_checks.py:21" in str(DEVICE.session.failure)
+    assert DEVICE.session.failure.kind == "out-of-bounds" and "cute_dsl_checks.py:22" in str(DEVICE.session.failure)
 
 
 run(globals())

@@ -17,6 +17,7 @@ def results(request) -> dict[str, str]:
     """Name of each check -> its traceback, or nothing."""
     found, done = check_scripts.results(CHECKS, python=request.param)
     assert "1 finding" in done.stderr and "internal error" not in done.stderr, done.stderr  # the last check's
+    assert done.returncode == 1, done.stderr  # no crash when what was loaded is unloaded
     return found
 
 

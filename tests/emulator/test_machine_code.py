@@ -15,6 +15,7 @@ HEAD = """.version 8.8
   .reg .pred p, q, last; .reg .b32 i, x, y, z, bar; .reg .b64 a, b, c, d; .reg .f32 f<4>; .shared .b32 word[32];
   mov.u32 i, 0; mov.b64 a, 0; mov.b64 b, 1; setp.ne.u32 q, i, 1;
 """
+BRANCH = "@q bra BEGIN; BEGIN:"
 TAKE = "mov.u32 x, word;"
 WAIT = "WAIT: mbarrier.try_wait.parity.shared.b64 p, [bar], 0; @!p bra WAIT;"
 ELECTED = "elect.sync y|p, -1; @!p bra ON; mov.u32 z, word; st.shared.b32 [z], i; ON:"
@@ -49,7 +50,11 @@ def loop(body: str, multiplies: str = "") -> str:
     (loop(f"{TAKE} {WAIT} {TAKE}", wgmma("a", "b")), 2),
 ])  # fmt: skip
 def test_the_rank_is_read_where_nobody_before_has_it(body, reads):
-    assert addresses(body) == reads
+    assert addresses(BRANCH + body) == reads
+
+
+def test_before_the_first_branch_other_beginnings_hide_it():
+    assert addresses(f"{TAKE} fence.proxy.async; {TAKE} {BRANCH} {TAKE}") == 0
 
 
 def test_a_wgmma_waits_for_another_descriptor_of_b():

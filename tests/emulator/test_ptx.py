@@ -232,6 +232,55 @@ def test_a_result_may_be_dropped():
     assert run("mov.b32 d, 4; call (_), triangle, (d);", TRIANGLE, lanes=1) == [4]
 
 
+SUM = """.func (.reg .b32 r) sum(.reg .b32 n) {
+    .reg .b32 m, s; .reg .pred odd, more;
+    and.b32 m, n, 1; setp.ne.u32 odd, m, 0; setp.ne.u32 more, n, 0; mov.b32 s, 0; sub.u32 m, n, 1;
+    @more call (s), sum, (m);
+    add.u32 r, s, n; @odd add.u32 r, r, 1000; @more ret; ret; }"""
+FIBONACCI = """.func (.param .b32 r) fibonacci(.param .b32 n) {
+    .reg .b32 a, b; .reg .pred p; .local .b32 kept[2];
+    ld.param.b32 a, [n]; setp.lt.u32 p, a, 2; @p bra END;
+    { .param .b32 x; .param .b32 y; sub.u32 b, a, 1; st.param.b32 [x], b;
+      call.uni (y), fibonacci, (x); ld.param.b32 b, [y]; }
+    st.local.b32 [kept+4], b;
+    { .param .b32 x; .param .b32 y; sub.u32 b, a, 2; st.param.b32 [x], b;
+      call.uni (y), fibonacci, (x); ld.param.b32 b, [y]; }
+    ld.local.b32 a, [kept+4]; add.u32 a, a, b;
+    END: st.param.b32 [r], a; ret; }"""
+EVEN = """.func (.reg .b32 r) odd(.reg .b32 n);
+    .func (.reg .b32 r) even(.reg .b32 n) {
+    .reg .pred p; .reg .b32 m; setp.eq.u32 p, n, 0; mov.b32 r, 1; @p ret; sub.u32 m, n, 1; call (r), odd, (m); ret; }
+    .func (.reg .b32 r) odd(.reg .b32 n) {
+    .reg .pred p; .reg .b32 m; setp.eq.u32 p, n, 0; mov.b32 r, 0; @p ret;
+    sub.u32 m, n, 1; call (r), even, (m); ret; }"""
+POINTED = """.func set(.reg .b64 at, .reg .b32 n) {
+    .reg .pred p; .reg .b64 mine; .reg .b32 m, v; .local .b32 own[2];
+    setp.eq.u32 p, n, 0; @p st.local.b32 [at], 7; @p ret;
+    sub.u32 m, n, 1; mov.b64 mine, own; add.u64 mine, mine, 4; call set, (mine, m);
+    ld.local.b32 v, [own+4]; add.u32 v, v, n; st.local.b32 [at], v; ret; }"""
+
+
+@pytest.mark.parametrize("functions, call, wanted", [
+    (SUM, "call (d), sum, (tid);", lambda n: n * (n + 1) // 2 + 1000 * ((n + 1) // 2)),
+    (FIBONACCI, "{ .param .b32 x; .param .b32 y; and.b32 d, tid, 7; st.param.b32 [x], d; call (y), fibonacci, (x); "
+                "ld.param.b32 d, [y]; }", lambda n: [0, 1, 1, 2, 3, 5, 8, 13][n % 8]),
+    (EVEN, "call (d), even, (tid);", lambda n: 1 - n % 2),
+    (EVEN, "call (d), odd, (tid); call (x), even, (tid); shl.b32 x, x, 4; add.u32 d, d, x;",
+     lambda n: n % 2 + 16 * (1 - n % 2)),
+    (POINTED, "{ .local .b32 own; .reg .b64 at; mov.b64 at, own; and.b32 x, tid, 3; call set, (at, x); "
+              "ld.local.b32 d, [own]; }", lambda n: 7 + [0, 1, 3, 6][n % 4]),
+], ids=["lanes of other depths, a predicate kept", "parameters, a variable", "two functions", "two calls of two",
+        "an address in the frame before"])  # fmt: skip
+def test_functions_that_call_themselves(functions, call, wanted):
+    assert run(call, functions) == [wanted(n) for n in range(LANES)]
+
+
+def test_a_recursion_has_64_frames():
+    assert run("call (d), sum, (63);", SUM, lanes=1) == [2016 + 32000]
+    with pytest.raises(Unsupported, match="sum calls itself more than 63 times, and a stack has 64 frames here"):
+        run("call (d), sum, (64);", SUM, lanes=1)
+
+
 RECURSIVE = ".func (.reg .b32 r) f(.reg .b32 n) { .reg .b32 m; sub.u32 m, n, 1; call (r), f, (m); ret; }"
 OUTSIDE = ".extern .func (.param .b32 status) outside(.param .b64 format, .param .b64 values);"
 
@@ -243,7 +292,7 @@ OUTSIDE = ".extern .func (.param .b32 status) outside(.param .b64 format, .param
         ("{ .param .b64 a; .param .b64 b; .param .b32 r; call.uni (r), outside, (a, b); }", OUTSIDE),
         ("T: .callprototype (.reg .b32 _) _ (.reg .b32 _); mov.b64 w, 16; call (d), w, (3), T;", TRIANGLE),
     ],
-    ids=["recursion", "no body", "a pointer to no function"],
+    ids=["recursion without an end", "no body", "a pointer to no function"],
 )
 def test_calls_that_cannot_be_expanded_are_refused_when_made(call, functions):
     assert run(f"setp.gt.u32 p, tid, 99; mov.b32 d, 3; @!p bra SKIP; {call} SKIP:", functions) == [3] * LANES

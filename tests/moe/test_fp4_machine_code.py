@@ -1,4 +1,5 @@
 """ptxas leaves alone the registers that a wgmma under way reads: what it made of a branch between two of them did not.
+It does not await each wgmma either, as where it does not understand a loop, or has too few registers.
 
 PTX has no register that is written too early there, so the emulator finds nothing (worklog/moe.md, F7).
 """
@@ -14,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NEWEST = ROOT / ".venv-newest" / "bin" / "python"
-CONFIGS = [f"{table} {i}" for table, count in (("FP4", 5), ("FP4_GEMM1", 3)) for i in range(count)]
+CONFIGS = [f"{table} {i}" for table, count in (("FP4", 6), ("FP4_GEMM1", 3)) for i in range(count)]
 COMPILE = """
 import ctypes, json, os, sys
 os.environ.update(CUTE_DSL_ARCH="sm_90a", CUTE_DSL_KEEP="cubin", CUTE_DSL_KEEP_CUBIN="1")
@@ -130,3 +131,4 @@ def test_no_register_of_operand_a_is_written_early(python, tmp_path):
         sass = subprocess.run([nvdisasm, "-c", tmp_path / f"{name}.cubin"], capture_output=True, text=True, check=True)
         count, found = early(sass.stdout)
         assert count >= 8 and not found, json.dumps({name: found[:5]})
+        assert 2 * len(re.findall("HGMMA.*gsb0", sass.stdout)) <= count, f"{name}: each HGMMA is awaited"

@@ -123,6 +123,10 @@ def test_floors():
     assert moe_tasks.floors(args, "nvfp4_grouped_gemm") == pytest.approx(
         {"bytes": (weights + 64 * 2 * (7168 + 4096)) / 7.26e6, "MMA": 64 * 4096 * 7168 / 4.486e9}, rel=1e-3
     )
+    weights = 4096 * 7168 * 17 / 32
+    assert moe_tasks.floors(args, "mxfp4_grouped_gemm") == pytest.approx(
+        {"bytes": (weights + 64 * 2 * (7168 + 4096)) / 7.26e6, "MMA": 2 * 64 * 4096 * 7168 / 4.486e9}, rel=1e-3
+    )
 
 
 def test_cases_are_the_rows_of_the_benchmark():

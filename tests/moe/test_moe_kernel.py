@@ -17,7 +17,7 @@ NEWEST = HERE.parents[1] / ".venv-newest" / "bin" / "python"
     [
         ("experts router batched fp4 operator", "h200"),
         *((files, machine) for files in ("kernel", "layer") for machine in ("h200", "b200")),
-        ("experts router batched w4a4", "b200"),
+        ("experts router batched w4a4 w4a8", "b200"),
     ],
 )
 def test_kernels(checks, machine, pytestconfig):
@@ -27,8 +27,8 @@ def test_kernels(checks, machine, pytestconfig):
 @pytest.mark.newest
 @pytest.mark.thorough
 def test_w4a4_by_the_newest_dsl():
-    """Tokens rounded, a checkpoint's tensors called with, and the layer."""
-    run(NEWEST, "w4a4", "b200", "-k", "quantised or checkpoint or test_layer and not full")
+    """Tokens rounded, a checkpoint's tensors called with, and the layers."""
+    run(NEWEST, "w4a4 w4a8", "b200", "-k", "quantised or checkpoint or test_layer and not full")
 
 
 def run(python: str | Path, checks: str, machine: str, *options: str) -> None:

@@ -35,8 +35,10 @@ ON_GPU = {  # arguments with which a program measures; FOLDER stands for one wit
     "silicon.probes.release": ["run", "FOLDER/x"],
     "silicon.probes.shared_lines": ["run", "FOLDER/x"],
     "silicon.probes.tensor_clock": ["run", "FOLDER/x"],
+    "silicon.probes.tiles": ["run", "FOLDER/x"],
     "silicon.probes.wgmma": ["run", "FOLDER/x"],
     "silicon.timing.record": ["--only", "clock/nothing", "--out", "FOLDER/x"],
+    "silicon.whole_kernels.exam": ["run", "FOLDER"],
     "silicon.whole_kernels.hopper": ["run", "FOLDER"],
     "silicon.zoo": ["run", "FOLDER/x"],
 }

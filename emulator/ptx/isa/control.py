@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...errors import Unsupported
+from ..recursion import DEEPER, DEPTH
 from ..syntax import Imm, Reg, Symbol, Target, Vec
 from .registry import UNTIMED, flat, op
 
@@ -110,4 +111,7 @@ def _call(w, i, m):
     else:
         if any(isinstance(o, Reg | Imm) for o in i.operands):
             raise Unsupported("call through a pointer: of no function that it could be, or of one that calls itself")
+        if callee.startswith(DEEPER):
+            name = callee.removeprefix(DEEPER)
+            raise Unsupported(f"{name} calls itself more than {DEPTH - 1} times, and a stack has {DEPTH} frames here")
         raise Unsupported(f"call of {callee}, which has no body here, or calls itself")

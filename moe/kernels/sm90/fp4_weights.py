@@ -3,6 +3,12 @@
 Tokens are wgmma's N side, so that a weight is made once for all tokens of a tile, and is read from memory in 4.5 bits.
 Each of two warpgroups has 64 of every 128 weight rows of the tile, and all tokens: if gated 64 of up's and the same of
 gate's. Sums stay in wgmma's accumulators for all of a tile's K.
+
+A k-block's steps of 16 of K form groups. While wgmma multiplies one, the thread makes the next one's weights, also from
+one k-block to the next, and loads the words of the one after from shared memory:
+
+    load, decode  group 1     2     3     4   ...
+    wgmma               ─► 1 ──► 2 ──► 3 ──► 4         two groups' registers take turns: of 1 and 3, of 2 and 4
 """
 
 import cutlass
@@ -37,7 +43,10 @@ class Fp4Weights(ByWidth):
 
     @cute.jit
     def multiply(self, warp: Warp, width: cutlass.Constexpr, tile: WorkTile, state: MainloopState, acc):
-        """The k-blocks of a tile of which so many tokens are loaded."""
+        """The k-blocks of a tile of which so many tokens are loaded.
+
+        A stage is released one group into the next k-block, when its own last one is multiplied.
+        """
         config, cta, lane, stage = self.config, warp.cta, warp.lane, state.stage
         parts, sums, of_part = config.block_n // BLOCK_N, width // 2, config.block_m // 2
         places = [[part * of_part + i for i in range(sums)] for part in range(parts)]
@@ -46,11 +55,11 @@ class Fp4Weights(ByWidth):
         weights = cta.ring + config.block_m * (2 * BLOCK_K) + row * 4096 + of_warp * 512 + lane * 16
         scales = cta.ring + config.block_m * (2 * BLOCK_K) + config.block_n * (BLOCK_K // 2)
         scales = scales + row * 512 + of_warp * 64 + (lane >> 2) * 8
-        # Steps of 16 of K that are a group of wgmma: two groups' registers of operand A live at once, beside the sums
+        # Steps of a group, by how many registers two groups may have beside the sums
         count = (8 if config.accumulators == 128 else 16) // (4 * parts)
         groups = [(half, [*range(i, i + count)]) for half in range(2) for i in range(0, 4, count)]
-        packed = cute.make_rmem_tensor((parts, 6), Int32)  # of the half of a k-block to come
-        held = cute.make_rmem_tensor((4 * parts * count,), Int32)  # operand A of a k-block's last group
+        packed = cute.make_rmem_tensor((parts, 6), Int32)  # words of the 64 of K to come
+        held = cute.make_rmem_tensor((4 * parts * count,), Int32)  # operand A of the last group of the k-block before
         for i in range_constexpr(4 * parts * count):
             held[i] = Int32(0)
         mbarrier_wait(cta.full + 8 * stage.index, stage.phase)
@@ -60,7 +69,7 @@ class Fp4Weights(ByWidth):
             offset = stage.index * config.stage_bytes
             following = stage.advance(config.stages)
             more = k + 1 < tile.k_count
-            index = select(more, following.index, stage.index)  # behind the last k-block that once more
+            index = select(more, following.index, stage.index)  # behind the last k-block its own words again
             phase = select(more, following.phase, stage.phase)
             of_block = tokens + (offset >> 4)
             under_way = [held[i] for i in range(4 * parts * count)]
@@ -84,7 +93,6 @@ class Fp4Weights(ByWidth):
                 held[i] = under_way[i]
             before = stage.index
             stage = following
-        wgmma_wait_keeping(0, [held[i] for i in range(4 * parts * count)])
         d = wgmma_results([acc[i] for i in sum(places, [])])
         for i, place in enumerate(sum(places, [])):
             acc[place] = d[i]
