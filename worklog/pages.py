@@ -133,8 +133,8 @@ def cases() -> str:
         rows.append(row)
     columns = ["", "in a row: points", "mean error", "worst", "single calls: points", "mean error", "worst"]
     return (
-        f"{markdown(columns, rows)}\n\nOf {pairs} pairs of kernels that are more than 5 % apart in a case, timed alike, "
-        f"{right} come in the right order."
+        f"{markdown(columns, rows)}\n\nOf {pairs} pairs of kernels more than 5 % apart in a case, timed alike, {right} come "
+        "in the right order."
     )
 
 
