@@ -132,8 +132,8 @@ def cases() -> str:
                 right, pairs = right + in_it, pairs + of_it
         rows.append(row)
     columns = ["", "in a row: points", "mean error", "worst", "single calls: points", "mean error", "worst"]
-    said = f"{right} come in the right order"
-    return f"{markdown(columns, rows)}\n\nOf {pairs} pairs of kernels more than 5 % apart in a case, timed alike, {said}."
+    said = f"Of {pairs} pairs of kernels more than 5 % apart in a case, timed alike, {right} come in the right order."
+    return f"{markdown(columns, rows)}\n\n{said}"
 
 
 def published() -> str:
