@@ -5,7 +5,7 @@ from pathlib import Path
 
 import emulator
 from emulator.model import uncertainty
-from silicon.whole_kernels import hopper
+from silicon.whole_kernels import exam, hopper
 
 MEASURED = json.loads(hopper.TABLE.read_text())
 MODELLED = json.loads(hopper.MODELLED.read_text())
@@ -35,6 +35,20 @@ def test_the_intervals_are_of_these_files():
         low, high = uncertainty.interval(modelled, uncertainty.LATENCY_BOUND, machine="h200")
         within.append(low <= measured <= high)
     assert uncertainty.COVERED - 0.03 <= sum(within) / len(within) < 1
+
+
+def test_the_exam_is_whole_and_of_kernels_that_the_table_has_not():
+    """Each of its points was timed and modelled, none is a kernel of hopper.py, and the page has what came out."""
+    asked = {name: kernel for name, kernel, _ in hopper.points(exam.KERNELS)}
+    measured = json.loads(exam.TABLE.read_text())["points"]
+    modelled = json.loads(exam.TABLE.with_name("modelled_exam.json").read_text())
+    assert set(asked) == set(measured) == set(modelled)
+    assert 24 <= len(hopper.TIMINGS) * sum(kernel.held_out for kernel in asked.values()) <= 32
+    assert not {(k.script, k.arguments) for k in hopper.KERNELS} & {
+        (k.script, k.arguments) for k in exam.KERNELS if k.held_out
+    }
+    text = (Path(emulator.__file__).parent / "VALIDATION.md").read_text()
+    assert hopper.table(measured, modelled, exam.KERNELS) in text
 
 
 def test_errors_and_order():
