@@ -168,11 +168,6 @@ class Config:
         return max(4, self.accumulators // 16) * (2 if self.block_scaled is W4A8 else 1)
 
     @property
-    def shares_tokens(self) -> bool:
-        """Whether the CTAs of a cluster always have the same tokens: of weights in e2m1 there are fewer bytes."""
-        return self.cluster == 2 and bool(self.w4a16)
-
-    @property
     def overlaps_tokens(self) -> bool:
         """Whether an expert of 129 to 192 tokens has two tiles that overlap by 64 tokens, of which each CTA of the
         cluster computes half of the weight rows: so neither has a full tile's work.
@@ -225,7 +220,7 @@ class Config:
     @property
     def weights_policy(self) -> str:
         """L2 policy of the weights, by which is faster on an H200: worklog/moe.md, G64."""
-        return FIRST if self.cluster == 1 or self.w4a16 else NORMAL
+        return FIRST if self.cluster == 1 else NORMAL
 
     # Shared memory
 

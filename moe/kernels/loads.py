@@ -65,7 +65,7 @@ class Fp4Weights(Weights):
 
 
 class Fp4Loads:
-    """Tokens of 16 bits, weights in e2m1 and their scales. A cluster of two CTAs shares the tokens by multicast."""
+    """Tokens of 16 bits, weights in e2m1 and their scales, of a CTA that shares none of them."""
 
     def __init__(self, config: Config):
         self.config, self.weights = config, Fp4Weights(config)
@@ -80,11 +80,7 @@ class Fp4Loads:
         tma_load(weights, maps.weights, self.weights.box(tile, k, 8), bar, policy, Int32(1), None)
         of_scales = maps.weights + 128  # its tensormap is the next one
         tma_load(scales, of_scales, self.weights.box(tile, k, 1), bar, policy, Int32(1), None)
-        if config.cluster == 1:
-            tma_load(tokens, maps.tokens, (0, tile.token, k >> 6), bar, LAST, Int32(1), None)
-        else:  # 64 of K for both CTAs
-            to, half = tokens + cta.rank * (tile.width * BLOCK_K), (k >> 6) + cta.rank
-            tma_load(to, maps.tokens, (0, tile.token, half), bar, LAST, Int32(1), Int32(3))
+        tma_load(tokens, maps.tokens, (0, tile.token, k >> 6), bar, LAST, Int32(1), None)
 
 
 class TmaLoads:

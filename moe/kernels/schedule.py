@@ -2,8 +2,7 @@
 
 A tile is block_n weight rows x block_m tokens of one expert. A cluster of two CTAs takes two tiles at once, which share
 an operand: two token tiles of the same weights if the expert has two left, else two blocks of weight rows with the same
-tokens; always these if tokens have more bytes (Config.shares_tokens). An expert's only two token tiles may overlap
-(Config.overlaps_tokens).
+tokens. An expert's only two token tiles may overlap (Config.overlaps_tokens).
 The work is a line of iterations: k-blocks (128 of K) of such cluster tiles, in the order expert, block of weight rows,
 token tile (the last fastest).
 
@@ -182,11 +181,9 @@ def tile_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, iteration: Int32
     m_tiles = maximum(divide(token_end - token + (block_m - 1), block_m), 1)
     shares_weights, overlaps = Int32(0), Int32(0)
     n_tile, m_tile = Int32(0), Int32(0)
-    if const_expr(config.cluster == 1 or config.shares_tokens):
+    if const_expr(config.cluster == 1):
         n_tile = divide(local, m_tiles)
         m_tile = local - n_tile * m_tiles
-        if const_expr(config.shares_tokens):
-            n_tile = 2 * n_tile + rank
     else:
         pairs = (m_tiles + int(config.two_cta)) >> 1  # the second tile of the last may have no tokens
         paired = pairs * n_tiles
@@ -271,13 +268,11 @@ class Scheduler:
                 m = load_shared(offsets + 4 * i + 4) - load_shared(offsets + 4 * i)
                 m_tiles = (m + (config.block_m - 1)) // config.block_m
                 tiles, depth = m_tiles * n_tiles, m_tiles
-                if const_expr(config.shares_tokens):
-                    tiles = m_tiles * ((n_tiles + 1) >> 1)
-                elif const_expr(config.two_cta):
+                if const_expr(config.two_cta):
                     tiles = ((m_tiles + 1) >> 1) * n_tiles
                 elif const_expr(config.cluster == 2):
                     tiles = (m_tiles >> 1) * n_tiles + (m_tiles & 1) * ((n_tiles + 1) >> 1)
-                if const_expr(config.cluster == 2 and not config.shares_tokens):
+                if const_expr(config.cluster == 2):
                     depth = (m_tiles + 1) >> 1
             total = prefix_sum(tiles, lane)
             if i < experts:
