@@ -28,7 +28,7 @@ def release(config: cutlass.Constexpr, cta: Cta, slot: Int32, lane: Int32, condi
         mbarrier_arrive(bar, select((lane == 0) & condition, 1, 0))
     else:
         to = map_shared(bar, minimum(lane, config.cluster - 1))
-        mbarrier_arrive_cluster(to, select(lane < config.cluster, 1, 0))
+        mbarrier_arrive_cluster(to, select((lane < config.cluster) & condition, 1, 0))
 
 
 class ByWidth:
