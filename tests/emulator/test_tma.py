@@ -18,7 +18,7 @@ from emulator.formats.tensormap import BITS, TensorMap, encode
 from emulator.units import tma
 
 START = 1 << 20  # address of the first byte of the global memory below
-SIZE = 1 << 16
+SIZE = 1 << 18  # the largest tensor of `boxes` has 190,752 bytes
 
 
 class Memory:
