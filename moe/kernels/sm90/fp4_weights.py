@@ -55,8 +55,9 @@ class Fp4Weights(ByWidth):
         weights = cta.ring + config.block_m * (2 * BLOCK_K) + row * 4096 + of_warp * 512 + lane * 16
         scales = cta.ring + config.block_m * (2 * BLOCK_K) + config.block_n * (BLOCK_K // 2)
         scales = scales + row * 512 + of_warp * 64 + (lane >> 2) * 8
-        # Steps of a group, by how many registers two groups may have beside the sums
-        count = (8 if config.accumulators == 128 else 16) // (4 * parts)
+        # Steps of a group, by how many registers of operand A it may have beside the sums. Each group costs a wait
+        most = {128: 8, 64: 16}.get(config.accumulators, 32)
+        count = min(4, most // (4 * parts))
         groups = [(half, [*range(i, i + count)]) for half in range(2) for i in range(0, 4, count)]
         packed = cute.make_rmem_tensor((parts, 6), Int32)  # words of the 64 of K to come
         held = cute.make_rmem_tensor((4 * parts * count,), Int32)  # operand A of the last group of the k-block before
