@@ -31,7 +31,8 @@ def enable(model: PreTrainedModel) -> None:
     that move with the model and are not saved; the intermediate size is padded with zeros to a multiple of 128. Call
     again when weights have changed. Those of transformers' FP8 quantiser (blocks of 128 x 128) are used as they are.
     Hidden states become bf16, then e4m3, and what comes back has their type. gpt-oss, loaded with
-    Mxfp4Config(dequantize=True), gets its MXFP4 weights back, without loss, on a Hopper GPU: nothing else is quantised.
+    Mxfp4Config(dequantize=True), gets its MXFP4 weights back, without loss. On a Hopper GPU nothing else is quantised;
+    on a Blackwell one hidden states and what the activation gives are rounded to MXFP8.
 
     ValueError, which names the first experts module that moe.experts cannot do, before anything has changed.
     """
