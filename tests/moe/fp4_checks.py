@@ -8,7 +8,8 @@ import torch
 
 import emulator
 from tests import quick_dsl
-from tests.moe.fp4_layer import GPT_OSS, drawn, gpt_oss_file
+from tests.moe import fp4_layer
+from tests.moe.fp4_layer import GPT_OSS, drawn, gpt_oss_file, gpt_oss_layer, planted
 from tests.thorough import all_but
 
 
@@ -97,7 +98,6 @@ FAULTS = ["signs", "scale of another step", "second half of K", "wait", "release
 @pytest.mark.parametrize("fault", all_but(("release",), FAULTS))
 def test_planted_faults_are_seen(fp4, monkeypatch, fault):
     """What the tests above are worth: each of these kernels fails."""
-    from moe.grouped_gemm import launcher
     from moe.kernels import dequantise
     from moe.kernels.sm90 import fp4_weights as mainloop
 
@@ -113,13 +113,8 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
         monkeypatch.setattr(mainloop, "wgmma_results", lambda d: d)
     else:  # of a stage whose tokens wgmma still reads
         monkeypatch.setattr(mainloop, "wgmma_wait_keeping", lambda pending, a: a)
-    launcher.cache_clear()
-    try:
+    with planted(fault, found=("wait", "release")):
         assert not fp4.run(fp4.CASES["small"], configs()["bf16"][0]) <= fp4.BOUND
-    except emulator.EmulatorError:
-        assert fault in ("wait", "release")
-    finally:
-        launcher.cache_clear()
 
 
 LAYER = {"hidden": 192, "intermediate": 192, "local": 4, "tokens": 6}
@@ -138,32 +133,17 @@ def biases() -> dict[str, torch.Tensor]:
 
 
 def called(arguments, schedule=0, **options):
-    """Call moe.experts as torch's operator on six SMs, as if the launch before had written all operands; experts 0 and
-    5 are elsewhere.
-    """
-    from moe import torch_ops  # noqa: F401
+    """As `fp4_layer.called`, on six SMs."""
     from moe.device import device_of
 
-    with pytest.MonkeyPatch.context() as patch, emulator.session(schedule=schedule, strict=True):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: False)
         patch.setattr(type(device_of(torch.device("cpu"))), "sms", 6)
-        tensors = emulator.device_tensors(tuple(arguments.values()))
-        emulator.protect(tensors)
-        emulator.written(tensors)
-        given = dict(zip(arguments, tensors)) | {"local_expert_offset": 1, "num_experts": 6}
-        return torch.ops.moe.experts(**given, **options).cpu()
+        return fp4_layer.called(arguments, schedule, **options)
 
 
 def distance(found, arguments, exact, **activation):
-    """Of the norm, from what the kernels should give."""
-    from moe.kernels.config import Activation
-    from moe.reference import experts, layer
-
-    given = [arguments[name] for name in ("hidden", "topk_ids", "topk_weights")]
-    of_rows = [arguments.get(name) for name in ("w13_bias", "w2_bias")]
-    expected = experts.experts_fp4(*given, exact["w13"], exact["w2"], 1, Activation(**activation), *of_rows)
-    assert expected.isfinite().all() and expected.float().norm() > 1
-    return layer.distance(found, expected)
+    return fp4_layer.distance(found, arguments, exact, activation)
 
 
 FAR = 0.001  # of the norm: some elements of c, and some of the result, round to the other neighbour in bf16
@@ -284,7 +264,6 @@ LAYER_FAULTS = ["global scale", "bias", "rows", "not permuted"]
 @pytest.mark.parametrize("fault", LAYER_FAULTS)
 def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
     from moe.fp4_layer import Fp4Layer
-    from moe.grouped_gemm import launcher
     from moe.kernels import loads
     from moe.kernels.epilogue import global_scale
 
@@ -300,36 +279,16 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
         monkeypatch.setattr(loads.Fp4Weights, "box", wrong)
     else:
         monkeypatch.setattr(Fp4Layer, "permute", lambda self, x, space: None)
-    launcher.cache_clear()
-    try:
+    with planted(fault, found=("not permuted",)):
         assert not distance(called(arguments), arguments, layer[1]) <= FAR
-    except emulator.EmulatorError:
-        assert fault == "not permuted"
-    finally:
-        launcher.cache_clear()
 
 
 @pytest.mark.parametrize("hidden", all_but((192,), (192, 2880)))
 def test_gpt_oss_checkpoint(fp4, tmp_path, hidden):
     """MXFP4 from a file: rows of gate and up in turn, biases, and K = 2880, which ends inside a k-block."""
-    from moe.integrations.checkpoints import mxfp4_experts
-    from moe.reference.grouped_gemm_fp4 import dequantised, e8m0
-
-    made = gpt_oss_file(tmp_path / "model.safetensors", hidden, 192)
-    g, exact, biased = torch.Generator().manual_seed(6), {}, {}
-    for name, key in (("w13", "gate_up_proj"), ("w2", "down_proj")):
-        weights = dequantised(made[f"{key}_blocks"].flatten(2), e8m0(made[f"{key}_scales"]))
-        turned = [torch.cat((x[:, ::2], x[:, 1::2]), 1) if name == "w13" else x for x in (weights, made[f"{key}_bias"])]
-        exact[name], biased[f"{name}_bias"] = turned[0][1:5], turned[1][1:5].float()
-    weights = mxfp4_experts(tmp_path, "model.layers.0.mlp.experts", range(1, 5), "cpu")
-    arguments = {
-        "hidden": torch.randn(5, hidden, generator=g).bfloat16(),
-        "topk_ids": torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(5)]).int(),
-        "topk_weights": torch.rand(5, 3, generator=g),
-    } | weights
-    assert all(torch.equal(weights[name], x) for name, x in biased.items())
-    gate_first = arguments.pop("gate_first")
-    found = called(arguments, gate_first=gate_first, **GPT_OSS)
+    arguments, exact = gpt_oss_layer(tmp_path, hidden, 192, 5)
+    assert all(torch.equal(arguments[name], exact[name]) for name in ("w13_bias", "w2_bias"))
+    found = called(arguments, gate_first=True, **GPT_OSS)
     assert distance(found, arguments, exact, gate_first=True, **GPT_OSS) <= FAR
 
 

@@ -1,6 +1,11 @@
-"""A layer of packed NVFP4 weights for moe.experts, which the checks of both machines draw."""
+"""Layers of packed weights in e2m1 for moe.experts: how the checks of both machines draw, call and compare them."""
+
+import contextlib
+from collections.abc import Iterator
 
 import torch
+
+import emulator
 
 GPT_OSS = {"limit": 7.0, "alpha": 1.702, "shift": 1.0}
 
@@ -40,3 +45,64 @@ def gpt_oss_file(path, hidden: int, intermediate: int) -> dict[str, torch.Tensor
         made[f"{name}_bias"] = torch.randn(6, n, generator=g).bfloat16()
     save_file({f"model.layers.0.mlp.experts.{name}": x for name, x in made.items()}, path)
     return made
+
+
+def gpt_oss_layer(folder, hidden: int, intermediate: int, tokens: int) -> tuple[dict, dict[str, torch.Tensor]]:
+    """The arguments of moe.experts from a checkpoint of gpt-oss's layout, but for gate_first: experts 1 to 4 of 6. And
+    their weights in float64 and biases in float32, gate's rows before up's.
+    """
+    from moe.integrations.checkpoints import mxfp4_experts
+    from moe.reference.grouped_gemm_fp4 import dequantised, e8m0
+
+    made = gpt_oss_file(folder / "model.safetensors", hidden, intermediate)
+    g, exact = torch.Generator().manual_seed(6), {}
+    for name, key in (("w13", "gate_up_proj"), ("w2", "down_proj")):
+        weights = dequantised(made[f"{key}_blocks"].flatten(2), e8m0(made[f"{key}_scales"]))
+        for of, x in (("", weights), ("_bias", made[f"{key}_bias"].float())):
+            exact[name + of] = (torch.cat((x[:, ::2], x[:, 1::2]), 1) if name == "w13" else x)[1:5]
+    arguments = mxfp4_experts(folder, "model.layers.0.mlp.experts", range(1, 5), "cpu")
+    assert arguments.pop("gate_first")
+    arguments["hidden"] = torch.randn(tokens, hidden, generator=g).bfloat16()
+    arguments["topk_ids"] = torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(tokens)]).int()
+    arguments["topk_weights"] = torch.rand(tokens, 3, generator=g)
+    return arguments, exact
+
+
+def called(arguments, schedule=0, **options) -> torch.Tensor:
+    """Call moe.experts as torch's operator, as if the launch before had written all operands; experts 0 and 5 are
+    elsewhere.
+    """
+    from moe import torch_ops  # noqa: F401
+
+    with emulator.session(schedule=schedule, strict=True):
+        tensors = emulator.device_tensors(tuple(arguments.values()))
+        emulator.protect(tensors)
+        emulator.written(tensors)
+        given = dict(zip(arguments, tensors)) | {"local_expert_offset": 1, "num_experts": 6}
+        return torch.ops.moe.experts(**given, **options).cpu()
+
+
+def distance(found, arguments, exact, activation: dict, **rounding) -> float:
+    """Of the norm, from what the kernels should give. rounding: how tokens are, as options of the reference."""
+    from moe.kernels.config import Activation
+    from moe.reference import experts, layer
+
+    given = [arguments[name] for name in ("hidden", "topk_ids", "topk_weights")]
+    biases = [arguments.get(f"{name}_bias") for name in ("w13", "w2")]
+    expected = experts.experts_fp4(*given, exact["w13"], exact["w2"], 1, Activation(**activation), *biases, **rounding)
+    assert expected.isfinite().all() and expected.float().norm() > 1
+    return layer.distance(found, expected)
+
+
+@contextlib.contextmanager
+def planted(fault: str, found: tuple[str, ...]) -> Iterator[None]:
+    """Compile kernels anew, before and behind the block, for a fault in them. found: those that the emulator finds."""
+    from moe.grouped_gemm import launcher
+
+    launcher.cache_clear()
+    try:
+        yield
+    except emulator.EmulatorError:
+        assert fault in found
+    finally:
+        launcher.cache_clear()

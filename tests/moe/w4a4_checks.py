@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import emulator
+from tests.moe import fp4_layer
 from tests.moe.emulated import SMS, without_cuda
-from tests.moe.fp4_layer import GPT_OSS, drawn
+from tests.moe.fp4_layer import GPT_OSS, drawn, planted
 from tests.thorough import all_but
 
 
@@ -176,7 +177,6 @@ FAULTS = ["scales of another step", "weights' scales of another expert", "no fen
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(fp4, monkeypatch, fault):
     """What the tests above are worth: each of these kernels fails."""
-    from moe.grouped_gemm import launcher
     from moe.kernels import loads
     from moe.kernels.epilogue import block_scaled
     from moe.kernels.sm100 import scaled_issue, token_scales
@@ -198,13 +198,8 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
         monkeypatch.setattr(block_scaled, "load_global_float", lambda at, wanted: real_float(at & ~8, wanted))
     else:  # for the accumulator, before it is overwritten
         monkeypatch.setattr(scaled_issue, "mbarrier_wait", lambda bar, parity: None)
-    launcher.cache_clear()
-    try:
+    with planted(fault, found=("no fence", "wait")):
         assert not fp4.run(fp4.W4A4_CASES["small"], configs()[0]) <= fp4.BOUND
-    except emulator.EmulatorError:
-        assert fault in ("no fence", "wait")
-    finally:
-        launcher.cache_clear()
 
 
 LAYER = {"hidden": 256, "intermediate": 384, "local": 4, "tokens": 6}  # W2's records have scales for 512 columns
@@ -218,32 +213,9 @@ def layer(fp4):
     return arguments, exact
 
 
-def experts(arguments, schedule=0, **options):
-    """Call moe.experts as torch's operator, as if the launch before had written all operands; experts 0 and 5 are
-    elsewhere.
-    """
-    from moe import torch_ops  # noqa: F401
-
-    with emulator.session(schedule=schedule, strict=True):
-        tensors = emulator.device_tensors(tuple(arguments.values()))
-        emulator.protect(tensors)
-        emulator.written(tensors)
-        given = dict(zip(arguments, tensors)) | {"local_expert_offset": 1, "num_experts": 6}
-        return torch.ops.moe.experts(**given, **options).cpu()
-
-
 def distance(found, arguments, exact, **activation):
-    """Of the norm, from what the kernels should give."""
-    from moe.kernels.config import Activation
-    from moe.reference import experts, layer
-
-    given = [arguments[name] for name in ("hidden", "topk_ids", "topk_weights")]
     scales = [arguments.get(f"{name}_input_scale", torch.ones(1)) for name in ("w13", "w2")]
-    expected = experts.experts_fp4(
-        *given, exact["w13"], exact["w2"], 1, Activation(**activation), input_scales=scales
-    )  # fmt: skip
-    assert expected.isfinite().all() and expected.float().norm() > 1
-    return layer.distance(found, expected)
+    return fp4_layer.distance(found, arguments, exact, activation, input_scales=scales)
 
 
 # Of the norm: some results round to the other neighbour in bf16, and now and then an element of c does in e2m1
@@ -253,7 +225,7 @@ FAR = 0.002
 @pytest.mark.parametrize("schedule", all_but((3,), range(20)))
 def test_layer(layer, schedule):
     """I is an odd multiple of 128, and up and gate have global scales of their own."""
-    found = experts(layer[0], schedule, gate_first=True, **GPT_OSS)
+    found = fp4_layer.called(layer[0], schedule, gate_first=True, **GPT_OSS)
     assert distance(found, *layer, gate_first=True, **GPT_OSS) <= FAR
 
 
@@ -280,7 +252,7 @@ def test_layer_of_full_and_empty_experts(layer):
     arguments["hidden"] = torch.randn(tokens, LAYER["hidden"], generator=g).bfloat16() * 4
     arguments["topk_ids"] = torch.where(torch.rand(tokens, 1, generator=g) < 0.95, 2, 4).int()
     arguments["topk_weights"] = torch.rand(tokens, 1, generator=g)
-    assert distance(experts(arguments), arguments, layer[1]) <= FAR
+    assert distance(fp4_layer.called(arguments), arguments, layer[1]) <= FAR
 
 
 WRONG_LAYER = {
@@ -330,7 +302,6 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
     from moe import routed_experts
     from moe.calls import Calls
     from moe.fp4_layer import BlockScaledLayer
-    from moe.grouped_gemm import launcher
     from moe.kernels import loads
     from moe.kernels.block_scaled import Nvfp4
     from moe.kernels.epilogue import block_scaled
@@ -348,10 +319,5 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
         monkeypatch.setattr(Nvfp4, "quantised_block", wrong)
     else:
         monkeypatch.setattr(BlockScaledLayer, "permute", lambda self, x, space: None)
-    launcher.cache_clear()
-    try:
-        assert not distance(experts(layer[0]), *layer) <= FAR
-    except emulator.EmulatorError:
-        assert fault == "not quantised"
-    finally:
-        launcher.cache_clear()
+    with planted(fault, found=("not quantised",)):
+        assert not distance(fp4_layer.called(layer[0]), *layer) <= FAR

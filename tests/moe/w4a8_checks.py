@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import emulator
+from tests.moe import fp4_layer
 from tests.moe.emulated import SMS, without_cuda
-from tests.moe.fp4_layer import GPT_OSS, gpt_oss_file
+from tests.moe.fp4_layer import GPT_OSS, gpt_oss_layer, planted
 from tests.thorough import all_but
 
 
@@ -164,7 +165,6 @@ FAULTS = ["scales of another MMA", "weights' scales of another expert", "scales 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(fp4, monkeypatch, fault):
     """What the tests above are worth: each of these kernels fails."""
-    from moe.grouped_gemm import launcher
     from moe.kernels import loads
     from moe.kernels.block_scaled import Mxfp4ByMxfp8
     from moe.kernels.sm100 import scaled_issue, token_scales
@@ -183,69 +183,25 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
         monkeypatch.setattr(token_scales, "store_shared_words", lambda at, x: real_store(at, x[::-1]))
     else:  # for the accumulator, before it is overwritten
         monkeypatch.setattr(scaled_issue, "mbarrier_wait", lambda bar, parity: None)
-    launcher.cache_clear()
-    try:
+    with planted(fault, found=("wait",)):
         assert not fp4.run(fp4.W4A8_CASES["small"], configs()[0]) <= fp4.BOUND
-    except emulator.EmulatorError:
-        assert fault == "wait"
-    finally:
-        launcher.cache_clear()
 
 
-LAYER = {"hidden": 192, "intermediate": 320, "local": 4, "tokens": 6}  # neither is a multiple of 128
-
-
-def drawn(tmp_path, hidden: int, intermediate: int, tokens: int) -> tuple[dict, dict, dict]:
-    """The arguments of moe.experts from a checkpoint of gpt-oss's layout, without and with biases, and the weights in
-    float64: experts 1 to 4 of 6.
-    """
-    from moe.integrations.checkpoints import mxfp4_experts
-    from moe.reference.grouped_gemm_fp4 import dequantised, e8m0
-
-    made = gpt_oss_file(tmp_path / "model.safetensors", hidden, intermediate)
-    g, exact = torch.Generator().manual_seed(6), {}
-    for name, key in (("w13", "gate_up_proj"), ("w2", "down_proj")):
-        weights = dequantised(made[f"{key}_blocks"].flatten(2), e8m0(made[f"{key}_scales"]))
-        exact[name] = (torch.cat((weights[:, ::2], weights[:, 1::2]), 1) if name == "w13" else weights)[1:5]
-    arguments = mxfp4_experts(tmp_path, "model.layers.0.mlp.experts", range(1, 5), "cpu")
-    assert arguments.pop("gate_first")
-    arguments["hidden"] = torch.randn(tokens, hidden, generator=g).bfloat16()
-    arguments["topk_ids"] = torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(tokens)]).int()
-    arguments["topk_weights"] = torch.rand(tokens, 3, generator=g)
-    return {name: x for name, x in arguments.items() if "bias" not in name}, arguments, exact
+LAYER = {"hidden": 192, "intermediate": 320, "tokens": 6}  # neither size is a multiple of 128
 
 
 @pytest.fixture(scope="module")
 def layer(fp4, tmp_path_factory):
-    return drawn(tmp_path_factory.mktemp("gpt-oss"), LAYER["hidden"], LAYER["intermediate"], LAYER["tokens"])
+    """The arguments of moe.experts with biases on the CPU, and their weights in float64."""
+    return gpt_oss_layer(tmp_path_factory.mktemp("gpt-oss"), **LAYER)
 
 
 def called(arguments, schedule=0, **options):
-    """Call moe.experts as torch's operator, as if the launch before had written all operands; experts 0 and 5 are
-    elsewhere.
-    """
-    from moe import torch_ops  # noqa: F401
-
-    with emulator.session(schedule=schedule, strict=True):
-        tensors = emulator.device_tensors(tuple(arguments.values()))
-        emulator.protect(tensors)
-        emulator.written(tensors)
-        given = dict(zip(arguments, tensors)) | {"local_expert_offset": 1, "num_experts": 6, "gate_first": True}
-        return torch.ops.moe.experts(**given, **options).cpu()
+    return fp4_layer.called(arguments, schedule, gate_first=True, **options)
 
 
 def distance(found, arguments, exact, **activation):
-    """Of the norm, from what the kernels should give."""
-    from moe.kernels.config import Activation
-    from moe.reference import experts, layer
-
-    given = [arguments[name] for name in ("hidden", "topk_ids", "topk_weights")]
-    biases = [arguments.get(f"{name}_bias") for name in ("w13", "w2")]
-    expected = experts.experts_fp4(
-        *given, exact["w13"], exact["w2"], 1, Activation(gate_first=True, **activation), *biases, mxfp8=True
-    )  # fmt: skip
-    assert expected.isfinite().all() and expected.float().norm() > 1
-    return layer.distance(found, expected)
+    return fp4_layer.distance(found, arguments, exact, {"gate_first": True, **activation}, mxfp8=True)
 
 
 # Of the norm: some results round to the other neighbour in bf16, and now and then an element of c does in e4m3
@@ -256,23 +212,24 @@ FAR = 0.0005
 @pytest.mark.parametrize("schedule", range(20))
 def test_layer(layer, schedule):
     """As gpt-oss has it, with biases, and I and H that end inside a tile and a k-block."""
-    assert distance(called(layer[1], schedule, **GPT_OSS), layer[1], layer[2], **GPT_OSS) <= FAR
+    assert distance(called(layer[0], schedule, **GPT_OSS), *layer, **GPT_OSS) <= FAR
 
 
 @pytest.mark.thorough
 def test_layer_without_biases_of_full_and_empty_experts(layer):
     """With rows for more than one tile of an expert, and none of two."""
-    arguments, g, tokens = dict(layer[0]), torch.Generator().manual_seed(0), 140
+    arguments = {name: x for name, x in layer[0].items() if "bias" not in name}
+    g, tokens = torch.Generator().manual_seed(0), 140
     arguments["hidden"] = torch.randn(tokens, LAYER["hidden"], generator=g).bfloat16()
     arguments["topk_ids"] = torch.where(torch.rand(tokens, 1, generator=g) < 0.95, 2, 4).int()
     arguments["topk_weights"] = torch.rand(tokens, 1, generator=g)
-    assert distance(called(arguments), arguments, layer[2]) <= FAR
+    assert distance(called(arguments), arguments, layer[1]) <= FAR
 
 
 @pytest.mark.thorough
 def test_layer_of_gpt_oss_sizes(fp4, tmp_path):
     """H = I = 2880, which takes a minute: one token, two of whose three experts are here."""
-    _, arguments, exact = drawn(tmp_path, 2880, 2880, 1)
+    arguments, exact = gpt_oss_layer(tmp_path, 2880, 2880, 1)
     assert distance(called(arguments, **GPT_OSS), arguments, exact, **GPT_OSS) <= FAR
 
 
@@ -283,13 +240,13 @@ def test_a_like_call_repeats_the_launches_with_its_own_operands(layer, monkeypat
 
     options = {"local_expert_offset": 1, "num_experts": 6, "gate_first": True}
     with emulator.session(strict=True):
-        on_device = emulator.device_tensors(tuple(layer[1].values()))
-        call(**dict(zip(layer[1], on_device)), **options)
-        other = layer[1] | {"w2_bias": layer[1]["w2_bias"] * 2, "hidden": layer[1]["hidden"].flip(0)}
+        on_device = emulator.device_tensors(tuple(layer[0].values()))
+        call(**dict(zip(layer[0], on_device)), **options)
+        other = layer[0] | {"w2_bias": layer[0]["w2_bias"] * 2, "hidden": layer[0]["hidden"].flip(0)}
         on_device = emulator.device_tensors(tuple(other.values()))
         monkeypatch.setattr(routed_experts, "checked", None)
         found = call(**dict(zip(other, on_device)), **options).cpu()
-    assert distance(found, other, layer[2]) <= FAR
+    assert distance(found, other, layer[1]) <= FAR
 
 
 WRONG_LAYER = {
@@ -309,7 +266,7 @@ def test_layer_refuses(layer, sentence, monkeypatch):
     import moe
     from moe.device import device_of
 
-    arguments = layer[1] | WRONG_LAYER[sentence](layer[1])
+    arguments = layer[0] | WRONG_LAYER[sentence](layer[0])
     monkeypatch.setattr(type(device_of(torch.device("cpu"))), "reaches", lambda *_: True)
     out = torch.full((6, 192), 7, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match=sentence):
@@ -337,7 +294,6 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
     from moe import routed_experts
     from moe.calls import Calls
     from moe.fp4_layer import BlockScaledLayer
-    from moe.grouped_gemm import launcher
     from moe.kernels import loads
     from moe.kernels.epilogue import block_scaled
 
@@ -354,10 +310,5 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
         monkeypatch.setattr(block_scaled, "store_global_byte", lambda at, x, wanted: None)
     else:
         monkeypatch.setattr(BlockScaledLayer, "permute", lambda self, x, space: None)
-    launcher.cache_clear()
-    try:
-        assert not distance(called(layer[1]), *layer[1:]) <= FAR
-    except emulator.EmulatorError:
-        assert fault in ("scales of c", "not quantised")
-    finally:
-        launcher.cache_clear()
+    with planted(fault, found=("scales of c", "not quantised")):
+        assert not distance(called(layer[0]), *layer) <= FAR
