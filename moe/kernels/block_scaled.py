@@ -108,7 +108,7 @@ class Mxfp4ByMxfp8(BlockScaled):
     types = 1 << 23 | 5 << 10
     largest_exponent, largest_fraction = 8, 0x600000  # of e4m3's 448, 1.75 * 2^8
 
-    def quantised_block(self, x: list[Float32], of_all: None = None) -> tuple[list[Int32], Int32]:
+    def quantised_block(self, x: list[Float32], _of_all: None = None) -> tuple[list[Int32], Int32]:
         """Return 32 values as eight words of e4m3, and their scale as e8m0, in a word.
 
         The scale is the least power of two, 2^-127 at least, by which no finite value is above 448; division by it is

@@ -66,6 +66,12 @@ class BlockScaledOperands(NamedTuple):
     bias: Int64
 
 
+def global_scale_address(operands: Fp4Operands | BlockScaledOperands, expert: Int32, half: int) -> Int64:
+    """Return where b_global has the scale of this half of an expert's weight rows."""
+    index = expert * operands.globals + (operands.globals - 1) * half
+    return operands.b_global + Int64(index) * 4
+
+
 class GatedOperands(NamedTuple):
     """Addresses and sizes of the operands of the layer's GEMM1."""
 

@@ -5,7 +5,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from moe.kernels.config import BLOCK_N, Config
-from moe.kernels.context import Warp
+from moe.kernels.context import Warp, global_scale_address
 from moe.kernels.epilogue.activation import products
 from moe.kernels.epilogue.bf16 import Bf16TmemTokensM
 from moe.kernels.layouts import AccumulatorLayout
@@ -37,8 +37,7 @@ class ScaleAndBias:
         half: 1 if they are of the second half of the expert's rows, else 0.
         """
         operands = warp.operands
-        index = tile.expert * operands.globals + (operands.globals - 1) * half
-        scale = load_global_float(operands.b_global + Int64(index) * 4, Int32(1))
+        scale = load_global_float(global_scale_address(operands, tile.expert, half), Int32(1))
         if const_expr(self.config.block_scaled.of_all):
             scale = scale * load_global_float(operands.a_global, Int32(1))
         if const_expr(self.config.bias):  # of all lanes: they have the same rows of different tokens

@@ -5,7 +5,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from moe.kernels.config import Config
-from moe.kernels.context import Warp
+from moe.kernels.context import Warp, global_scale_address
 from moe.kernels.dequantise import FACTOR
 from moe.kernels.ptx import fma, load_global_float
 from moe.kernels.schedule import WorkTile
@@ -27,8 +27,8 @@ class GlobalScale:
         inside: whether there are such rows. second: whether they are of the second half of the rows.
         """
         operands, sums = warp.operands, self.config.block_m // 2
-        index = tile.expert * operands.globals + (operands.globals - 1) * int(second)
-        scale = load_global_float(operands.b_global + Int64(index) * 4, Int32(1)) * Float32(1 / FACTOR)
+        at = global_scale_address(operands, tile.expert, int(second))
+        scale = load_global_float(at, Int32(1)) * Float32(1 / FACTOR)
         if const_expr(self.config.bias):  # a thread has two rows, 8 apart
             of_lane = row + (warp.number & 3) * 16 + (warp.lane >> 2)
             at = operands.bias + (Int64(tile.expert) * Int64(operands.n) + Int64(of_lane)) * 4
