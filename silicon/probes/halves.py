@@ -16,6 +16,7 @@ import numpy as np
 
 from silicon import command
 from silicon.cuda_driver import Gpu, Timer, nvidia_smi
+from silicon.probes import ring
 
 BLOCK, STAGES, LONGEST = 4096, 32, 128  # bytes; copies in flight; blocks of a list
 RING = 1024
@@ -69,9 +70,7 @@ LISTED: bar.warp.sync 0xffffffff;
   ld.shared.u32 r4, [which]; setp.eq.u32 p, r4, 0xffffffff; @p bra DONE;
   setp.ne.u32 p, lane, 0; @p bra DONE;
   mov.b32 done, 0;
-INIT: mad.lo.u32 r5, done, 8, r1; mbarrier.init.shared::cta.b64 [r5], 1;
-  add.u32 done, done, 1; setp.lt.u32 p, done, {stages}; @p bra INIT;
-  fence.mbarrier_init.release.cluster;
+{ring.begun(stages)}
   mov.b32 done, 0; mov.b32 stage, 0; mov.b32 phase, 1;
   mov.u64 start, %clock64;
 NEXT: ld.shared.u32 r4, [which]; add.u32 which, which, 4;
@@ -84,12 +83,7 @@ FREE: mbarrier.arrive.expect_tx.shared::cta.b64 _, [r5], {block};
   add.u32 done, done, 1; add.u32 stage, stage, 1; setp.eq.u32 p, stage, {stages}; @!p bra MORE;
   mov.b32 stage, 0; xor.b32 phase, phase, 1;
 MORE: setp.lt.u32 p, done, r2; @p bra NEXT;
-  mov.b32 done, 0;
-EACH: mad.lo.u32 r5, stage, 8, r1;
-LAST: mbarrier.try_wait.parity.shared::cta.b64 p, [r5], phase; @!p bra LAST;
-  add.u32 stage, stage, 1; setp.eq.u32 p, stage, {stages}; @!p bra STAY;
-  mov.b32 stage, 0; xor.b32 phase, phase, 1;
-STAY: add.u32 done, done, 1; setp.lt.u32 p, done, {stages}; @p bra EACH;
+{ring.ended(stages)}
   mov.u64 stop, %clock64; sub.u64 stop, stop, start; st.global.u64 [o], stop;
 DONE: ret;
 }}

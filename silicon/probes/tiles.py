@@ -19,6 +19,7 @@ import numpy as np
 
 from silicon import command
 from silicon.cuda_driver import Gpu, nvidia_smi
+from silicon.probes import ring
 
 TABLE = Path(__file__).with_suffix(".json")
 STEPS, STAGES, ROWS, ROW = (8, 16, 64), 6, 128, 128  # of K; in flight; of a tile; bytes of each
@@ -48,9 +49,7 @@ KERNEL = f""".version 8.0
   mul.lo.u32 ya, ya, steps; mul.lo.u32 yb, yb, steps;
 HERE: mad.lo.u32 r7, r7, r2, r0; mul.wide.u32 stop, r7, 8; add.u64 o, o, stop;
   mov.u32 r1, smem; mov.b32 done, 0; mov.b32 x, 0;
-INIT: mad.lo.u32 r5, done, 8, r1; mbarrier.init.shared::cta.b64 [r5], 1;
-  add.u32 done, done, 1; setp.lt.u32 p, done, {STAGES}; @p bra INIT;
-  fence.mbarrier_init.release.cluster;
+{ring.begun(STAGES)}
   mov.b32 done, 0; mov.b32 stage, 0; mov.b32 phase, 1; mov.u64 start, %clock64; mov.u64 next, start;
 NEXT: mad.lo.u32 r5, stage, 8, r1; mad.lo.u32 r6, stage, {2 * BOX}, r1;
   setp.lt.u32 p, done, {STAGES}; @p bra FREE;
@@ -66,12 +65,7 @@ FREE: mbarrier.arrive.expect_tx.shared::cta.b64 _, [r5], {2 * BOX};
   add.u32 done, done, 1; add.u32 stage, stage, 1; setp.eq.u32 p, stage, {STAGES}; @!p bra MORE;
   mov.b32 stage, 0; xor.b32 phase, phase, 1;
 MORE: setp.lt.u32 p, done, steps; @p bra NEXT;
-  mov.b32 done, 0;
-EACH: mad.lo.u32 r5, stage, 8, r1;
-LAST: mbarrier.try_wait.parity.shared::cta.b64 p, [r5], phase; @!p bra LAST;
-  add.u32 stage, stage, 1; setp.eq.u32 p, stage, {STAGES}; @!p bra STAY;
-  mov.b32 stage, 0; xor.b32 phase, phase, 1;
-STAY: add.u32 done, done, 1; setp.lt.u32 p, done, {STAGES}; @p bra EACH;
+{ring.ended(STAGES)}
   mov.u64 stop, %clock64; sub.u64 stop, stop, start; st.global.u64 [o], stop;
 DONE: ret;
 }}
