@@ -44,7 +44,7 @@ _SPECIALS = re.compile(
     r"(?:_lo|_hi)?|lanemask_\w+|is_explicit_cluster|dynamic_smem_size|total_smem_size|aggr_smem_size|envreg\d+|"
     r"pm\d+(?:_64)?|current_graph_exec|reserved_smem_offset_\w+)(?:\.[xyzw])?$"
 )
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)  # or a string, in which there is none: .file "a//b"
 
 
 def _int(text: str) -> int:
@@ -104,7 +104,9 @@ class _Parser:
 
     def __init__(self, text: str):
         # Comments become blanks of the same shape, so that positions still give line numbers.
-        self.text = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text.rstrip("\0"))
+        self.text = _COMMENT.sub(
+            lambda m: m.group() if m.group()[0] == '"' else re.sub(r"[^\n]", " ", m.group()), text.rstrip("\0")
+        )
         self.pos = 0
         # .file may come behind the lines that name it
         self.files = {

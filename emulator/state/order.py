@@ -176,15 +176,16 @@ class Knowledge:
         clock = self.clock if space is self.space else self.elsewhere.get(space)
         return 0 if clock is None or component >= clock.shape[1] else int(clock[KNOWN, component])
 
-    def only(self, row: int) -> Knowledge:
-        """What of it has passed a fence, which that row says."""
+    def only(self, row: int) -> Knowledge | None:
+        """What of it has passed a fence, which that row says; None if nothing has."""
 
         def of(clock: np.ndarray) -> np.ndarray:
             kept = np.minimum(clock, clock[row])
             kept[KNOWN] = clock[row]
             return kept
 
-        return Knowledge(self.space, of(self.clock), {space: of(clock) for space, clock in self.elsewhere.items()})
+        elsewhere = {space: of(clock) for space, clock in self.elsewhere.items() if clock[row].any()}
+        return Knowledge(self.space, of(self.clock), elsewhere) if elsewhere or self.clock[row].any() else None
 
 
 class Actor:
@@ -235,7 +236,7 @@ class Actor:
         return f"none of {self}" if len(self.waits) < KEPT else f"{self} has waited {KEPT} times since"
 
     # -- handing on
-    def released(self, row: int = KNOWN) -> Knowledge:
+    def released(self, row: int = KNOWN) -> Knowledge | None:
         """What it hands on: all that it knows and did, or what of that has passed a fence."""
         mine = self.knowledge
         if row:
