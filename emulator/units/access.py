@@ -10,7 +10,7 @@ from ..errors import Fault, Unsupported
 from ..formats import alu, fragments, tensormap
 from ..ptx.syntax import TYPE_BITS
 from ..state.lanes import SEVERAL
-from ..state.order import GENERIC, STRONG, SYSTEM, Location
+from ..state.order import GENERIC, STRONG, SYSTEM, Location, handed_over
 from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT
 from .addresses import active, pick, shared_cta, state_space
 from .barriers import barrier_at, landed, pass_dependency
@@ -46,22 +46,21 @@ def note_global(
         shadow.read(addresses, size, actor, key or actor.key, origin, marks)
 
 
-def _locations(g: LaneGroup, space: str, addresses) -> list[Location]:
-    """What strong accesses to these addresses release to or acquire from."""
-    found = []
+def _locations(g: LaneGroup, space: str, addresses):
+    """Yield what strong accesses to these addresses release to or acquire from: by address, and the address."""
     for address in np.unique(np.atleast_1d(np.asarray(addresses, np.uint64))).tolist():
         if space == "shared":
             cta, address = shared_cta(g, address)
-            places = cta.smem.locations
+            yield cta.smem.locations, address
         else:
-            places = g.launch.locations
-        found.append(places.get(address) or places.setdefault(address, Location()))
-    return found
+            yield g.launch.locations, address
 
 
 def _acquire(g: LaneGroup, space: str, addresses, scope: str = "gpu", ordered: bool = True):
-    for location in _locations(g, space, addresses) if g.launch.checks and space in ("shared", "global") else ():
-        location.acquire(g.warp.actor, g.cta, scope, ordered)
+    if g.launch.checks and space in ("shared", "global"):
+        for places, address in _locations(g, space, addresses):
+            if address in places:
+                places[address].acquire(g.warp.actor, g.cta, scope, ordered)
 
 
 def _release(g: LaneGroup, space: str, addresses, sync: str, mask):
@@ -69,8 +68,9 @@ def _release(g: LaneGroup, space: str, addresses, sync: str, mask):
     if g.launch.checks and space in ("shared", "global"):
         if "+" in sync:
             publish(g, mask)
-        for location in _locations(g, space, addresses):
-            location.release(g.warp.actor, sync.rstrip("+"), g.cta, "+" in sync)
+        if handed := handed_over(g.warp.actor, sync.rstrip("+"), g.cta, "+" in sync):
+            for places, address in _locations(g, space, addresses):
+                (places.get(address) or places.setdefault(address, Location())).release(handed)
 
 
 # -- loads -------------------------------------------------------------------------------------------------
