@@ -10,6 +10,7 @@ import operator
 import re
 import struct
 from bisect import bisect_left
+from posixpath import normpath
 
 from ..errors import Unsupported
 from .inline import link
@@ -110,7 +111,7 @@ class _Parser:
         self.pos = 0
         # .file may come behind the lines that name it
         self.files = {
-            int(n): name for n, name in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', self.text, re.MULTILINE)
+            int(n): normpath(name) for n, name in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', self.text, re.MULTILINE)
         }
         self.loc = ""
         self.calls: dict[tuple[str, ...], tuple] = {}  # file, line, column of a .loc -> (file, line) of all its calls
