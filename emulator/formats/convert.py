@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from .alu import (
@@ -21,6 +23,7 @@ from .alu import (
     to_float,
 )  # fmt: skip
 from .element_types import E2M1, E2M3, E3M2, E4M3, E5M2
+from .lanes import as_array
 
 
 def float_to_int(x, kind: str, mode: str, bits: int, sign: bool, ftz=False):
@@ -100,6 +103,34 @@ def to_halves(hi, lo, to: str):
     wide = np.empty((len(lo), 2), np.uint32)
     wide[:, 0], wide[:, 1] = lo, hi
     return _halves(wide, to).view(np.uint32).ravel()
+
+
+class Halves(NamedTuple):
+    """What cvt.rn.f16x2.f32 or bf16x2 is to make of two floats, uint32 [lanes] each."""
+
+    hi: np.ndarray
+    lo: np.ndarray
+    to: str
+
+
+def later_halves(hi, lo, to: str):
+    """`to_halves`, or Halves that `matrices` takes in its place."""
+    if type(hi) is np.ndarray and type(lo) is np.ndarray:
+        return Halves(hi, lo, to)
+    return to_halves(hi, lo, to)
+
+
+def matrices(values: tuple, trans: bool) -> np.ndarray:
+    """The matrices of 8 x 8 elements of 16 bits that lie in registers of a whole warp, as they come to lie in memory:
+    uint64 [16 * registers]. values: Halves, or what `to_halves` makes of them; trans: transposed."""
+    if all([type(value) is Halves and value.to == values[0].to for value in values]):  # all by one conversion
+        halves = _halves(np.concatenate([x for hi, lo, _ in values for x in (lo, hi)]), values[0].to)
+        each = halves.reshape(-1, 2, 8, 4).transpose((0, 3, 1, 2) if trans else (0, 2, 3, 1))
+    else:
+        values = [to_halves(*value) if type(value) is Halves else value for value in values]
+        each = np.concatenate([as_array(value, 32) for value in values]).view(np.uint16).reshape(-1, 8, 8)
+        each = each.swapaxes(1, 2) if trans else each
+    return np.ascontiguousarray(each).reshape(-1).view(np.uint64)
 
 
 def to_tf32(x, mode: str, relu: bool = False, satfinite: bool = False):

@@ -43,12 +43,14 @@ UNITS = {unit.__name__.rpartition(".")[2]: unit for unit in _UNITS}
 
 
 class Join:
-    """Where the parts of a split group, `whole`, meet again."""
+    """Where the parts of a split group, `whole`, meet again. changes: registers that a part may write until then and
+    that are read later; the others stay what they are in `whole`."""
 
-    __slots__ = ("block", "parent", "expected", "parked", "whole")
+    __slots__ = ("block", "parent", "expected", "parked", "whole", "changes")
 
-    def __init__(self, block: int, parent: Join | None, expected: int, whole: Group):
+    def __init__(self, block: int, parent: Join | None, expected: int, whole: Group, changes: list[int]):
         self.block, self.parent, self.expected, self.parked, self.whole = block, parent, expected, [], whole
+        self.changes = changes
 
 
 class Origin:
@@ -224,11 +226,17 @@ class Group(LaneGroup):
         self.t = woken + self.clock.wake(self.warp, woken)
         self.engine.at(self.t, self.run)
 
-    def begin(self):
-        """Execute blocks from when the first one's registers are usable."""
+    def begin(self, parks: bool = False):
+        """Execute blocks from when the first one's registers are usable. parks: there is nothing to do but to wait at
+        its join for others, which take time to come there."""
+        begin = self.t
         if self.owed:
             self.t = self.clock.usable(self, self.launch.costs[self.pc])
-        self.engine.at(self.t, self.run)
+        if parks and self.t == begin:
+            self.join.parked.append(self)
+            self.warp.groups.remove(self)
+        else:
+            self.engine.at(self.t, self.run)
 
     def run(self):
         """Execute blocks until the group waits, splits, exits or has had its turn."""
@@ -336,8 +344,9 @@ class Group(LaneGroup):
     def state(self) -> int:
         """Where the lanes are, and what they may still look at of their registers."""
         seen: list = [self.pc, self.token is None]
-        registers = self.R if self.passes is None else self.join.whole.select_lanes(self.passes, self.pc)
-        for r in self.program.live_registers(self.pc):
+        live = self.program.live_registers(self.pc)
+        registers = self.R if self.passes is None else self.join.whole.select_lanes(self.passes, live)
+        for r in live:
             value = registers[r]
             if type(value) is int:
                 seen.append(value)
@@ -512,33 +521,40 @@ class Group(LaneGroup):
         parts = [(lanes, target) for lanes, target in parts]
         dying = [lanes for lanes, target in parts if target == EXIT]
         parts = [(lanes, target) for lanes, target in parts if target != EXIT]
-        meeting = self.join
+        meeting, program, touched, quantum = self.join, self.program, None, self.clock.quantum
         if join >= 0:
-            meeting = Join(join, self.join, len(parts), self)
+            touched, changes = program.between(tuple([target for _, target in parts if target != join]), join)
+            meeting = Join(join, self.join, len(parts), self, changes)
         elif self.join is not None:
             self.join.expected += len(parts) - 1
         for lanes, target in parts:
             (index,) = lanes.nonzero()
             passes = target == join
-            registers = [] if passes else self.select_lanes(index, target)
+            if passes:
+                registers = []
+            elif touched is None or quantum and len(index) > 1:  # machine code takes along what is live behind `join`
+                registers = self.select_lanes(index, program.live_registers(target))
+            else:
+                registers = self.select_lanes(index, touched)
             child = Group(self.warp, self.lanes[index], registers, target, meeting, self.t)
             if passes:
                 child.passes = index
             elif join >= 0:
-                child.given = [registers[r] for r in self.program.live_registers(join)]
+                child.given = [registers[r] for r in changes]
             child.carry, child.loads = self.carry, list(self.loads)
             child.garbage = self.garbage and self.garbage.live(target)
             child.owed = self.owed.copy()
             child.stores, self.stores = self.stores, []  # wait::st needs the whole warp again
-            child.begin()
+            child.begin(parks=passes and not quantum and len(parts) > 1)
         for lanes in dying:
             self.cta.lanes_exited(self.warp, self.lanes[lanes])
 
-    def select_lanes(self, index: np.ndarray, target: int) -> list:
-        """The registers of some lanes that go on at a block; of what is not read any more, nothing."""
-        registers: list = [None] * len(self.R)
-        for r in self.program.live_registers(target):
-            value = self.R[r]
+    def select_lanes(self, index: np.ndarray, numbers: list[int]) -> list:
+        """The registers of some lanes: those of these numbers; of the others, nothing."""
+        whole = self.R
+        registers: list = [None] * len(whole)
+        for r in numbers:
+            value = whole[r]
             registers[r] = of_lanes(value, index) if type(value) is np.ndarray else value
         return registers
 
@@ -559,20 +575,27 @@ class Group(LaneGroup):
         parts, join.parked = join.parked, []
         time = max(p.t for p in parts)
         if len(parts) == 1:
-            merged = parts[0]
+            merged, live = parts[0], self.program.live_registers(join.block)
             if merged.passes is not None:
-                merged.R, merged.passes = join.whole.select_lanes(merged.passes, join.block), None
+                merged.R, merged.passes = join.whole.select_lanes(merged.passes, live), None
+            else:
+                index = np.searchsorted(join.whole.lanes, merged.lanes)
+                known = join.whole.select_lanes(index, live)
+                for r in join.changes:
+                    known[r] = merged.R[r]
+                merged.R = known
             merged.join, merged.given, merged.t = join.parent, None, time
             merged.warp.groups.append(merged)
         else:
-            merged = self.merge(parts, join.block, join.parent, time, join.whole)
+            merged = self.merge(parts, join.block, join.parent, time, join)
         merged.begin()
 
     def merge(
-        self, parts: list[Group], block: int, parent: Join | None, time: float, whole: Group | None = None
+        self, parts: list[Group], block: int, parent: Join | None, time: float, join: Join | None = None
     ) -> Group:
-        """Make one group of all the parts' lanes. Registers that none changed since the split are those of `whole`."""
-        live, kinds = self.program.live_registers(block), self.program.kernel.registers
+        """Make one group of all the parts' lanes. join: where all meet that have parted there and are left, None for
+        some that have met elsewhere. Registers that none changed since are those of the group that parted."""
+        kinds, whole = self.program.kernel.registers, join and join.whole
         complete = (
             whole is not None
             and whole.n == sum(p.n for p in parts)
@@ -581,12 +604,15 @@ class Group(LaneGroup):
         if complete:  # nobody else needs its registers any more
             registers = whole.R
             busy = [p for p in parts if p.passes is None]
-            changed = {r: None for p in busy for r, was in zip(live, p.given) if p.R[r] is not was}
+            changed = {r: None for p in busy for r, was in zip(join.changes, p.given) if p.R[r] is not was}
         else:
-            registers, changed = [None] * len(kinds), live
+            registers, changed = [None] * len(kinds), self.program.live_registers(block)
         if changed or not complete:
             lanes = np.concatenate([p.lanes for p in parts])
             order = np.argsort(lanes)
+        if whole is not None and not complete:
+            registers = whole.select_lanes(np.searchsorted(whole.lanes, lanes[order]), changed)
+            changed = join.changes
         for r in changed:
             values = [p.R[r] if p.passes is None else of_lanes(whole.R[r], p.passes) for p in parts]
             first = values[0]

@@ -54,6 +54,7 @@ class Program:
         self.analyse()
         self._live_lists: list[list[int] | None] = [None] * len(self.start)
         self._followed: dict[int, object] = {}  # by block
+        self._between: dict[tuple[tuple[int, ...], int], tuple[list[int], list[int]]] = {}
 
     # -- control flow ------------------------------------------------------------------------------------------
     def split_blocks(self):
@@ -254,8 +255,33 @@ class Program:
     def live_registers(self, block: int) -> list[int]:
         """Numbers of the registers that block `block` or a later one reads."""
         if self._live_lists[block] is None:
-            self._live_lists[block] = [i for i, c in enumerate(reversed(bin(self.live[block]))) if c == "1"]
+            self._live_lists[block] = _numbers(self.live[block])
         return self._live_lists[block]
+
+    @functools.cached_property
+    def readers(self) -> list[list[int]]:
+        """The instructions that read each register, by their numbers."""
+        found: list[list[int]] = [[] for _ in self.kernel.registers]
+        for number, (reads, _) in enumerate(self.effects):
+            for r in reads:
+                found[r].append(number)
+        return found
+
+    def between(self, targets: tuple[int, ...], join: int) -> tuple[list[int], list[int]]:
+        """Numbers of the registers that blocks read or write on the ways from some blocks to `join`, and of those that
+        they write and that are read from there on."""
+        found = self._between.get((targets, join))
+        if found is None:
+            work, seen = [*targets], {join, *targets}
+            touched = written = 0
+            for b in work:
+                touched |= self.use[b] | self.define[b]
+                written |= self.define[b]
+                new = [s for s in self.successors[b] if s not in seen]
+                seen.update(new)
+                work += new
+            found = self._between[targets, join] = _numbers(touched), _numbers(written & self.live[join])
+        return found
 
     def sources(self, instr: Instr) -> set[int]:
         """Registers that an instruction computes with, whatever its guard."""
@@ -307,9 +333,9 @@ class Program:
             self._followed[index] = self.load(index, "\n" * plain + source, writer, units)
         return self._followed[index]
 
-    def write(self, index: int, follow: bool = False) -> BlockWriter:
-        """Write the Python of a block. follow: see `followed`."""
-        writer = BlockWriter(self, index)
+    def write(self, index: int, follow: bool = False, alone: bool = False) -> BlockWriter:
+        """Write the Python of a block. follow: see `followed`; alone: none of it becomes machine code."""
+        writer = BlockWriter(self, index, alone)
         ended = False
         for i in range(self.start[index], self.end[index]):
             writer.marks.append(len(writer.lines))
@@ -327,7 +353,7 @@ class Program:
         return writer
 
     def compile(self, index: int, units: Mapping[str, ModuleType]):
-        writer = self.write(index)
+        writer = self.write(index, alone=True)
         source, self.line_maps[index] = writer.finish()
         return self.load(index, source, writer, units)
 
@@ -344,6 +370,11 @@ class Program:
         return lines[max(known)] if known else None
 
 
+def _numbers(mask: int) -> list[int]:
+    """The numbers of the bits that are set."""
+    return [i for i, c in enumerate(reversed(bin(mask))) if c == "1"]
+
+
 def shares(instr: Instr) -> bool:
     """Whether lanes may hand something to each other by this instruction: a load or store of shared memory."""
     return instr.parts[0] in ("ld", "st") and not {"global", "local", "param", "const"} & {*instr.parts}
@@ -358,8 +389,9 @@ def meets(instr: Instr, handler: Handler) -> bool:
 class BlockWriter:
     """Collects the Python source of one block. Handlers in `isa` use what is public here."""
 
-    def __init__(self, program: Program, index: int):
-        self.program, self.index = program, index
+    def __init__(self, program: Program, index: int, alone: bool = False):
+        """alone: the function of the whole block is all that is made of it."""
+        self.program, self.index, self.alone = program, index, alone
         self.lines: list[tuple[str, Instr | None]] = []
         self.marks: list[int] = []  # the line at which each instruction begins, and that behind the last one
         self.instr: Instr | None = None
@@ -523,6 +555,18 @@ class BlockWriter:
             return value
         self.asks = True
         return f"{value} if moves_data else 0"
+
+    def goes_to_stmatrix(self, operand) -> bool:
+        """Whether what the instruction writes to a register is read once, by an stmatrix of this block: which then may
+        make it by itself."""
+        if not self.alone or self.guard is not None:
+            return False
+        readers = self.program.readers[operand.index]
+        reader = self.program.kernel.instrs[readers[0]] if len(readers) == 1 else None
+        later = range(self.program.start[self.index] + len(self.marks), self.program.end[self.index])
+        if reader is None or readers[0] not in later or reader.guard is not None:
+            return False
+        return reader.parts[0] == "stmatrix" and "b16" in reader.parts
 
     # -- leaving -----------------------------------------------------------------------------------------------
     def save(self):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,6 +46,22 @@ class InFlight:
         if self.lo >= hi or lo >= self.hi:
             return False
         return self.words is None or bool(((self.words < -(-hi // WORD)) & (self.words >= lo // WORD)).any())
+
+
+class Places(NamedTuple):
+    """Where the lanes of a warp access `size` bytes each, at aligned offsets: their numbers in an array of elements of
+    that size, and the range that holds them all."""
+
+    index: np.ndarray
+    size: int
+    lo: int
+    hi: int
+
+    @classmethod
+    def of(cls, offsets: np.ndarray, size: int) -> Places:
+        index = offsets.astype(np.int64)
+        lo, hi = int(np.minimum.reduce(index)), int(np.maximum.reduce(index)) + size
+        return cls(index // size, size, lo, hi)
 
 
 class SharedMemory:
@@ -107,15 +124,17 @@ class SharedMemory:
                 f"{what} of shared memory [{lo:#x}, {hi:#x}); this CTA has [{BASE:#x}, {self.size:#x})",
             )
 
-    def _index(self, offsets: np.ndarray, size: int, what: str) -> np.ndarray:
-        index = offsets.astype(np.int64)
-        lo, hi = int(np.minimum.reduce(index)), int(np.maximum.reduce(index)) + size
-        self._bounds(lo, hi, what)
+    def _places(self, offsets: np.ndarray, size: int, what: str) -> Places:
+        places = Places.of(offsets, size)
+        self._bounds(places.lo, places.hi, what)
+        if size > 1 and int(np.bitwise_or.reduce(offsets)) % size:  # a power of two
+            bad = int(offsets[offsets % offsets.dtype.type(size) != 0][0])
+            raise Fault("misaligned", f"{size}-byte {what} of shared memory at {bad:#x}")
+        return places
+
+    def _bring_in_range(self, lo: int, hi: int) -> None:
         if lo < self.absent_end and self.absent_start < hi:
             self._bring_in(lo, hi)
-        if size > 1 and int(np.bitwise_or.reduce(index)) % size:  # a power of two
-            raise Fault("misaligned", f"{size}-byte {what} of shared memory at {int(index[index % size != 0][0]):#x}")
-        return index // size
 
     def load(self, offset: int, size: int, by: Actor | None, who: object = None) -> int:
         """by: the reading warp; None for what is ordered by itself (atomics, volatile and acquiring loads). who: names
@@ -133,7 +152,8 @@ class SharedMemory:
         return int(self.views[size][offset // size])
 
     def gather(self, offsets: np.ndarray, size: int, by: Actor | None, who: object = None) -> np.ndarray:
-        index = self._index(offsets, size, "read")
+        index, _, lo, hi = self._places(offsets, size, "read")
+        self._bring_in_range(lo, hi)
         if self.checks:
             valid = self.valid_views[size][index] == self.all_valid[size]
             if 0 in valid.tobytes():
@@ -165,16 +185,23 @@ class SharedMemory:
         self, offsets: np.ndarray, size: int, values: np.ndarray, by: Actor, lanes: int, who: object = None,
         strong: bool = False,
     ) -> None:  # fmt: skip
-        index = self._index(offsets, size, "write")
+        self.scatter_at(self._places(offsets, size, "write"), values, by, lanes, who, strong)
+
+    def scatter_at(
+        self, places: Places, values: np.ndarray, by: Actor, lanes: int, who: object = None, strong: bool = False
+    ) -> None:
+        """The same, at places that are known to be aligned."""
+        index, size, lo, hi = places
+        self._bounds(lo, hi, "write")
+        self._bring_in_range(lo, hi)
+        view = self.views[size]
         if self.checks:
-            lo, hi = int(index.min()) * size, (int(index.max()) + 1) * size
             if self.is_busy(lo, hi):
                 for offset in index.tolist():
                     self.check_write(offset * size, (offset + 1) * size, "write")
-            view = self.views[size]
             late = self._note_write(index * size, size, lambda: view[index] != values, by, lanes, who, strong)
-        self.valid_views[size][index] = self.all_valid[size]
-        self.views[size][index] = values
+            self.valid_views[size][index] = self.all_valid[size]
+        view[index] = values
         if self.checks:
             self._unordered(late, "write", by)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
 from ..errors import Fault, Unsupported
-from ..formats import alu, fragments, tensormap
+from ..formats import alu, convert, fragments, tensormap
 from ..ptx.syntax import TYPE_BITS
 from ..state.lanes import SEVERAL
 from ..state.order import GENERIC, STRONG, SYSTEM, Location, handed_over
-from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT
+from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT, Places
 from .addresses import active, pick, shared_cta, state_space
 from .barriers import barrier_at, landed, pass_dependency
 from .fences import handed_on, publish
@@ -498,16 +498,31 @@ def stmatrix(g: LaneGroup, address, values: tuple, bits: int, trans: bool, resul
     g.clock.shared_access(g, rows, 16)
     if results and not g.clock.moves_data:
         return
-    if int(np.bitwise_or.reduce(rows)) % 16:
-        raise Fault("misaligned", "stmatrix row that is not 16-byte aligned")
-    registers = np.concatenate([g.lane_array(v) for v in values])
     if bits == 8:
+        registers = np.concatenate([g.lane_array(v) for v in values])
         matrices = fragments.load_transposed_bytes(registers.reshape(len(values), -1))
+        halves = np.ascontiguousarray(matrices).view(np.uint64).ravel()
     else:
-        matrices = registers.view(np.uint16).reshape(-1, 8, 8)  # of 8 rows
-        matrices = matrices.swapaxes(1, 2) if trans else matrices
-    halves = np.ascontiguousarray(matrices).view(np.uint64).ravel()
-    scatter(g, "shared", (rows[:, None] + HALVES_OF_ROW).ravel(), 8, halves, None, g.origin("stmatrix"))
+        halves = convert.matrices(values, trans)
+    addresses, places = _halves_of(rows.tobytes())
+    origin = g.origin("stmatrix")
+    if places is None:
+        scatter(g, "shared", addresses, 8, halves, None, origin)
+    else:
+        cta, _ = shared_cta(g, int(rows[0]))
+        cta.smem.scatter_at(places, halves, g.warp.actor, g.lane_mask, origin)
+
+
+@lru_cache(maxsize=1024)  # warps store to the same few places again and again
+def _halves_of(rows: bytes) -> tuple[np.ndarray, Places | None]:
+    """The addresses of the halves of stmatrix's rows, of which `rows` has the addresses, uint64 each; and where they
+    lie in shared memory, if in that of one CTA."""
+    addresses = np.frombuffer(rows, np.uint64)
+    if int(np.bitwise_or.reduce(addresses)) % 16:
+        raise Fault("misaligned", "stmatrix row that is not 16-byte aligned")
+    addresses = (addresses[:, None] + HALVES_OF_ROW).ravel()
+    alone = len(np.unique(addresses >> np.uint64(RANK_SHIFT))) == 1
+    return addresses, Places.of(addresses & np.uint64(OFFSET_MASK), 8) if alone else None
 
 
 def movmatrix(g: LaneGroup, value):

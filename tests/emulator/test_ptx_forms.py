@@ -5,7 +5,9 @@ import pytest
 
 import emulator
 from emulator.errors import Fault, Unsupported
-from emulator.formats import instruction_descriptor, matrix_descriptor, wgmma_descriptor
+from emulator.formats import convert, instruction_descriptor, matrix_descriptor, wgmma_descriptor
+from emulator.ptx.parse import parse
+from emulator.ptx.program import Program
 
 HEAD = """.version 9.0
 .target sm_100a
@@ -125,6 +127,28 @@ def test_stmatrix_of_bytes_transposes_them(count):
         for k, byte in np.ndindex(count, 4):  # bytes 0, 1: two rows of a column; 2, 3: of that 8 columns on
             row, column = 2 * (lane % 4) + byte % 2, lane // 4 + 8 * (byte // 2)
             assert out[k, row, column] == data.reshape(32, 4, 4)[lane, k, byte]
+
+
+@pytest.mark.parametrize("trans", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("to", ["f16", "bf16"])
+def test_stmatrix_converts_what_nobody_else_reads(to, again, trans):
+    """again: somebody reads the halves of the second matrix, so that they are made where PTX does."""
+    data = np.random.default_rng(9).integers(0, 2**32, (32, 4), np.uint32) & 0xB7FFFFFF  # no infinities as f16
+    data[5] = 0x7F800001, 0xFF812345, 0x477FEFFF, 0x33000001  # NaN, the most, and what is just above zero
+    body = f""".reg .b32 first, second; ld.global.v4.b32 {{r0, r1, r2, r3}}, [i];
+        cvt.rn.{to}x2.f32 first, r1, r0; cvt.rn.{to}x2.f32 second, r3, r2; mov.b32 r1, 0;
+        stmatrix.sync.aligned.m8n8.x2{".trans" * trans}.shared.b16 [at], {{first, second}};
+        bar.sync 0; .reg .pred mine; setp.lt.u32 mine, lane, 16;
+        @mine ld.shared.v4.b32 {{r0, r1, r2, r3}}, [at]; mad.wide.u32 o, lane, 16, o;
+        @mine st.global.v4.b32 [o], {{r0, r1, r2, r3}}; {"@mine st.global.b32 [o+256], second;" * again}"""
+    out = moved(body, data.view(np.uint8).ravel()).view(np.uint16)
+    each = convert.to_halves(data[:, [1, 3]].ravel(), data[:, [0, 2]].ravel(), to).view(np.uint16).reshape(8, 4, 2, 2)
+    matrices = each.transpose(2, 0, 1, 3).reshape(2, 8, 8)  # lane 4 * row + column / 2
+    assert (out[:128] == (matrices.swapaxes(1, 2) if trans else matrices).ravel()).all()
+    program = Program(parse(MATRICES + body + "ret; }").kernels["k"], "ptx")
+    texts = "".join(program.write(b, alone=True).finish()[0] for b in range(len(program.start)))
+    assert texts.count("later_halves") == 2 - again
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,8 @@ def _cvt(w, i, m):
         relu = m.take("relu")
         a, b = (w.read(o, 32, True) for o in sources)
         if rounding == "rn" and not relu:  # every epilogue does it
-            w.write(d, f"convert.to_halves({a}, {b}, {to[:-2]!r})")
+            name = "later_halves" if w.goes_to_stmatrix(d) else "to_halves"
+            w.write(d, f"convert.{name}({a}, {b}, {to[:-2]!r})")
             return
         half = [f"convert.float_to_float({x}, 'f32', {to[:-2]!r}, {rounding!r}, relu={relu})" for x in (b, a)]
         w.write(d, f"alu.join16({half[0]}, {half[1]})")
