@@ -115,6 +115,10 @@ class Fault(EmulatorError):
         self.written_by: Callable[[], str | None] | None = None
 
 
+class AssertionFailed(Fault):
+    """A device function has called what assert() calls: host code gets another error than after a trap."""
+
+
 def stop(fault: Fault) -> None:
     """Raise a fault: what launches do with one outside of a session that collects them."""
     raise fault

@@ -10,6 +10,7 @@ import operator
 import re
 import struct
 from bisect import bisect_left
+from posixpath import normpath
 
 from ..errors import Unsupported
 from .inline import link
@@ -44,7 +45,7 @@ _SPECIALS = re.compile(
     r"(?:_lo|_hi)?|lanemask_\w+|is_explicit_cluster|dynamic_smem_size|total_smem_size|aggr_smem_size|envreg\d+|"
     r"pm\d+(?:_64)?|current_graph_exec|reserved_smem_offset_\w+)(?:\.[xyzw])?$"
 )
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)  # or a string, in which there is none: .file "a//b"
 
 
 def _int(text: str) -> int:
@@ -104,11 +105,13 @@ class _Parser:
 
     def __init__(self, text: str):
         # Comments become blanks of the same shape, so that positions still give line numbers.
-        self.text = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text.rstrip("\0"))
+        self.text = _COMMENT.sub(
+            lambda m: m.group() if m.group()[0] == '"' else re.sub(r"[^\n]", " ", m.group()), text.rstrip("\0")
+        )
         self.pos = 0
         # .file may come behind the lines that name it
         self.files = {
-            int(n): name for n, name in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', self.text, re.MULTILINE)
+            int(n): normpath(name) for n, name in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', self.text, re.MULTILINE)
         }
         self.loc = ""
         self.calls: dict[tuple[str, ...], tuple] = {}  # file, line, column of a .loc -> (file, line) of all its calls

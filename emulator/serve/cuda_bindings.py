@@ -21,15 +21,17 @@ from . import cuda_modules, timed
 from .after_import import after_import
 
 VERSION = 13000
-ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for
+ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no `Chip` as an H100 says
     1: lambda chip: chip.threads_per_cta,
     2: lambda chip: 1024, 3: lambda chip: 1024, 4: lambda chip: 64,  # of a block's dimensions
     5: lambda chip: 2**31 - 1, 6: lambda chip: 65535, 7: lambda chip: 65535,  # of a grid's
     8: lambda chip: chip.shared_by_default,
     9: lambda chip: 65536,  # constant memory
     10: lambda chip: 32,  # warp size
+    11: lambda chip: 2**31 - 1,  # longest pitch
     12: lambda chip: chip.registers_per_sm,  # and per block
     13: lambda chip: chip.clock_khz,
+    14: lambda chip: 512,  # alignment of textures
     15: lambda chip: 1,  # copies beside kernels
     16: lambda chip: chip.sms,
     17: lambda chip: 0,  # no limit of a kernel's time
@@ -37,23 +39,30 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for
     19: lambda chip: 1,  # maps the host's memory
     20: lambda chip: 0,  # compute mode: default
     31: lambda chip: 1,  # concurrent kernels
+    32: lambda chip: 1,  # ECC
     33: lambda chip: 0, 34: lambda chip: 0, 50: lambda chip: 0,  # PCI bus, device, domain
     36: lambda chip: chip.memory_clock_khz,
     37: lambda chip: chip.memory_bus_bits,
     38: lambda chip: chip.l2,
     39: lambda chip: chip.threads_per_sm,
+    40: lambda chip: 3,  # engines that copy
     41: lambda chip: 1,  # unified addresses
     69: lambda chip: 0,  # widest texture: there are none
     75: lambda chip: chip.capability[0],
     76: lambda chip: chip.capability[1],
     78: lambda chip: 1,  # queues with priorities
+    79: lambda chip: 1, 80: lambda chip: 1,  # L1 caches global and local memory
     81: lambda chip: chip.shared_per_sm,
     82: lambda chip: chip.registers_per_sm,
     83: lambda chip: 1,  # managed memory
     84: lambda chip: 0, 85: lambda chip: 0,  # boards of several GPUs
+    86: lambda chip: 0,  # native atomics on the host's memory
     87: lambda chip: 2,  # rate of float over double
+    88: lambda chip: 0, 89: lambda chip: 1,  # pageable memory; managed memory beside the host
+    90: lambda chip: 1,  # preemption of kernels
     95: lambda chip: 1, 96: lambda chip: 0,  # cooperative launches; on several devices
     97: lambda chip: chip.shared_per_cta,
+    99: lambda chip: 0,  # cudaHostRegister
     106: lambda chip: chip.ctas_per_sm,
     111: lambda chip: SYSTEM_SHARED,
     115: lambda chip: 0,  # memory pools, without which cuda.core allocates by cuMemAlloc

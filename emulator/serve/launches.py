@@ -7,17 +7,24 @@ import functools
 from collections.abc import Sequence
 
 from ..device import DEVICE
-from ..errors import EmulatorError, Unsupported
+from ..errors import AssertionFailed, EmulatorError, Unsupported
 from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, Im2colMap, TensorMap, encode
 from .modules import Kernel
 
 # cudaLaunchAttributeID, which is CUlaunchAttributeID
 CLUSTER, COOPERATIVE, PROGRAMMATIC, PREFERRED_CLUSTER = 4, 2, 6, 11
-NOT_SUPPORTED, LAUNCH_FAILURE = 801, 719  # cudaError_t, which are CUresult
+NOT_SUPPORTED, LAUNCH_FAILURE, ASSERT = 801, 719, 710  # cudaError_t, which are CUresult
 IGNORED = {  # what changes no result, and no time that is modelled
     0: "ignore", 1: "access policy window", 5: "cluster scheduling policy", 8: "priority", 9: "memory sync domain map",
     10: "memory sync domain", 14: "shared memory carve-out",
 }  # fmt: skip
+
+
+def status_of(error: EmulatorError) -> int:
+    """Return the cudaError_t that host code gets."""
+    if isinstance(error, Unsupported):
+        return NOT_SUPPORTED
+    return ASSERT if isinstance(error, AssertionFailed) else LAUNCH_FAILURE
 
 
 def guarded(function):
@@ -30,7 +37,7 @@ def guarded(function):
             return 0
         except EmulatorError as error:
             DEVICE.fail(error)
-            return NOT_SUPPORTED if isinstance(error, Unsupported) else LAUNCH_FAILURE
+            return status_of(error)
         except Exception as error:  # an exception must not cross into native code
             DEVICE.fail(EmulatorError(f"internal error in {function.__name__}: {type(error).__name__}: {error}"))
             return LAUNCH_FAILURE

@@ -176,15 +176,16 @@ class Knowledge:
         clock = self.clock if space is self.space else self.elsewhere.get(space)
         return 0 if clock is None or component >= clock.shape[1] else int(clock[KNOWN, component])
 
-    def only(self, row: int) -> Knowledge:
-        """What of it has passed a fence, which that row says."""
+    def only(self, row: int) -> Knowledge | None:
+        """What of it has passed a fence, which that row says; None if nothing has."""
 
         def of(clock: np.ndarray) -> np.ndarray:
             kept = np.minimum(clock, clock[row])
             kept[KNOWN] = clock[row]
             return kept
 
-        return Knowledge(self.space, of(self.clock), {space: of(clock) for space, clock in self.elsewhere.items()})
+        elsewhere = {space: of(clock) for space, clock in self.elsewhere.items() if clock[row].any()}
+        return Knowledge(self.space, of(self.clock), elsewhere) if elsewhere or self.clock[row].any() else None
 
 
 class Actor:
@@ -235,7 +236,7 @@ class Actor:
         return f"none of {self}" if len(self.waits) < KEPT else f"{self} has waited {KEPT} times since"
 
     # -- handing on
-    def released(self, row: int = KNOWN) -> Knowledge:
+    def released(self, row: int = KNOWN) -> Knowledge | None:
         """What it hands on: all that it knows and did, or what of that has passed a fence."""
         mine = self.knowledge
         if row:
@@ -376,13 +377,11 @@ class Location:
         for place in gone:
             del self.within[place]
 
-    def release(self, by: Actor, scope: str, cta: object, ordered: bool) -> None:
-        """A strong write by a warp of a CTA. ordered: a release; else it hands on what a fence before it covers."""
-        for level, place in ("cta", cta), ("cluster", by.space), ("gpu", by.space.device):
-            if SCOPES[level] <= SCOPES[scope]:
-                self.within.setdefault(place, Released()).add(by.released(0 if ordered else SCOPES[level]))
-        if scope == "sys" and by.order.devices > 1:
-            self.everywhere.add(by.released(0 if ordered else SCOPES["sys"]))
+    def release(self, handed: list[tuple[object, Knowledge]]) -> None:
+        """A strong write hands this on, which is of `handed_over`."""
+        for place, knowledge in handed:
+            to = self.everywhere if place is None else self.within.setdefault(place, Released())
+            to.add(knowledge)
 
     def acquire(self, by: Actor, cta: object, scope: str = "gpu", ordered: bool = True) -> None:
         """A strong read by a warp of a CTA: of its own device of whatever scope, and as if it acquired; of others only
@@ -392,3 +391,14 @@ class Location:
                 by.learn(released.knowledge)
         if scope == "sys" and self.everywhere.knowledge is not None:
             (by.learn if ordered else by.hear_from_afar)(self.everywhere.knowledge)
+
+
+def handed_over(by: Actor, scope: str, cta: object, ordered: bool) -> list[tuple[object, Knowledge]]:
+    """What a strong write by a warp of a CTA hands on at each place that its scope has, None for all devices. ordered:
+    it is a release; else what a fence before it covers."""
+    places = [("cta", cta), ("cluster", by.space), ("gpu", by.space.device)]
+    places = [(level, place) for level, place in places if SCOPES[level] <= SCOPES[scope]]
+    if scope == "sys" and by.order.devices > 1:
+        places.append(("sys", None))
+    found = [(place, by.released(0 if ordered else SCOPES[level])) for level, place in places]
+    return [(place, knowledge) for place, knowledge in found if knowledge is not None]

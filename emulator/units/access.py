@@ -10,7 +10,7 @@ from ..errors import Fault, Unsupported
 from ..formats import alu, fragments, tensormap
 from ..ptx.syntax import TYPE_BITS, Instr
 from ..state.lanes import SEVERAL
-from ..state.order import GENERIC, STRONG, SYSTEM, Location
+from ..state.order import GENERIC, STRONG, SYSTEM, Location, handed_over
 from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT
 from .addresses import active, pick, shared_cta, state_space
 from .barriers import barrier_at, landed, pass_dependency
@@ -55,24 +55,23 @@ def hands_on(instr: Instr) -> bool:
     return base in ("atom", "red", "multimem") or base in ("ld", "st") and not STRONG_FORMS.isdisjoint(parts)
 
 
-def _locations(g: LaneGroup, space: str, addresses) -> list[Location]:
-    """What strong accesses to these addresses release to or acquire from."""
+def _locations(g: LaneGroup, space: str, addresses):
+    """Yield what strong accesses to these addresses release to or acquire from: by address, and the address."""
     if space == "global" and g.launch.shadow.apart:
         raise Unsupported("a strong access to global memory, by an instruction that is not known to make one")
-    found = []
     for address in np.unique(np.atleast_1d(np.asarray(addresses, np.uint64))).tolist():
         if space == "shared":
             cta, address = shared_cta(g, address)
-            places = cta.smem.locations
+            yield cta.smem.locations, address
         else:
-            places = g.launch.locations
-        found.append(places.get(address) or places.setdefault(address, Location()))
-    return found
+            yield g.launch.locations, address
 
 
 def _acquire(g: LaneGroup, space: str, addresses, scope: str = "gpu", ordered: bool = True):
-    for location in _locations(g, space, addresses) if g.launch.checks and space in ("shared", "global") else ():
-        location.acquire(g.warp.actor, g.cta, scope, ordered)
+    if g.launch.checks and space in ("shared", "global"):
+        for places, address in _locations(g, space, addresses):
+            if address in places:
+                places[address].acquire(g.warp.actor, g.cta, scope, ordered)
 
 
 def _release(g: LaneGroup, space: str, addresses, sync: str, mask):
@@ -80,8 +79,9 @@ def _release(g: LaneGroup, space: str, addresses, sync: str, mask):
     if g.launch.checks and space in ("shared", "global"):
         if "+" in sync:
             publish(g, mask)
-        for location in _locations(g, space, addresses):
-            location.release(g.warp.actor, sync.rstrip("+"), g.cta, "+" in sync)
+        if handed := handed_over(g.warp.actor, sync.rstrip("+"), g.cta, "+" in sync):
+            for places, address in _locations(g, space, addresses):
+                (places.get(address) or places.setdefault(address, Location())).release(handed)
 
 
 # -- loads -------------------------------------------------------------------------------------------------
@@ -397,34 +397,57 @@ def atomic(
     """sync: see `_release`. acquires: at the scope of the system."""
     space, address = state_space(space, address, mask)
     size = TYPE_BITS[kind] // 8
-    ftz = space == "global" and kind == "f32"  # 9.7.13.13: in shared memory subnormals are kept
-    olds = [[0] * g.n for _ in range(count)]
+    combine = partial(alu.combine, what, kind, ftz=space == "global" and kind == "f32")  # 9.7.13.13: else kept
     who = g.origin("atomic") if g.launch.checks and space in ("shared", "global") else None
-    for p in active(g, mask):
-        a = pick(address, p)
-        for k in range(count):
-            new = [pick(v, p) for v in values[k::count]]
-            at = a + k * size
-            old = load_one(g, space, at, size, True)
-            olds[k][p] = old
-            value = alu.combine(what, kind, old, *new, ftz=ftz)
-            g.engine.changes += value != old
-            store_one(g, space, at, size, value, who, True)
-        if space == "global":
-            note_global(g, a, size * count, True, who, marks=GENERIC | STRONG | SYSTEM * sync.startswith("sys"))
+    olds = [[0] * g.n if size == 16 else np.zeros(g.n, alu.U[ELEMENT[size]]) for _ in range(count)]
     if lanes := active(g, mask):
-        at = address[lanes] if alu.is_array(address) else address
-        _acquire(g, space, at, sync.rstrip("+"), acquires)
-        _release(g, space, at, sync, mask)
+        at = [pick(address, p) for p in lanes]
+        places = list(dict.fromkeys(at))  # each once, as lanes come to them
+        for k in range(count):
+            there = [a + k * size for a in places]
+            cells, operands = _cells(g, space, there, size), values[k::count]
+            if len(places) == len(at) > 1 and size < 16:
+                old, new = cells, combine(cells, *(g.lane_array(v, ELEMENT[size])[lanes] for v in operands))
+            else:
+                old, new = _in_turn(combine, dict(zip(places, cells, strict=True)), at, lanes, operands)
+            for p, v in zip(lanes, old, strict=True):
+                olds[k][p] = v
+            g.engine.changes += sum(a != b for a, b in zip(cells, new, strict=True))
+            if len(there) == 1 or size == 16:
+                for a, v in zip(there, new, strict=True):
+                    store_one(g, space, a, size, int(v), who, True)
+            else:
+                scatter(g, space, np.array(there, np.uint64), size, np.array(new, f"u{size}"), None, who, True)
+        unique = np.array(places, np.uint64)
+        if space == "global":
+            marks = GENERIC | STRONG | SYSTEM * sync.startswith("sys")
+            note_global(g, unique, size * count, True, who, marks=marks)
+        _acquire(g, space, unique, sync.rstrip("+"), acquires)
+        _release(g, space, unique, sync, mask)
         if wants_old:
             g.clock.atomic(g)
         g.hesitate()
     if not wants_old:
         return None
-    bits = ELEMENT[size]
     if g.n == 1:
-        return tuple(o[0] for o in olds)
-    return tuple(np.array(o, alu.U[bits]) for o in olds)
+        return tuple(int(o[0]) for o in olds)
+    return tuple(np.array(o, alu.U[ELEMENT[size]]) for o in olds)
+
+
+def _cells(g: LaneGroup, space: str, addresses: list[int], size: int):
+    """What an atomic finds in memory: ints, or an array as of registers."""
+    if len(addresses) == 1 or size == 16 or space not in ("global", "shared"):
+        return [load_one(g, space, a, size, True) for a in addresses]
+    return gather(g, space, np.array(addresses, np.uint64), size, None, True).astype(alu.U[ELEMENT[size]])
+
+
+def _in_turn(combine, cells: dict, at: list[int], lanes: list[int], operands) -> tuple[list, list]:
+    """Lanes go to their cells one after the other: what each has found there, and what is there in the end."""
+    cells, found = {a: int(v) for a, v in cells.items()}, []
+    for p, a in zip(lanes, at, strict=True):
+        found.append(cells[a])
+        cells[a] = combine(cells[a], *(pick(v, p) for v in operands))
+    return found, list(cells.values())
 
 
 def red_async(g: LaneGroup, what, kind, address, value, bar, mask):

@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-from ..errors import Fault, Unsupported
+from ..errors import AssertionFailed, Unsupported
 from . import access
 from .addresses import active, pick, symbol
 from .group import LaneGroup
@@ -92,7 +92,7 @@ def assertion_failed(g: LaneGroup, names: tuple[str, ...], mask) -> None:
         _text(g, pick(_words(g, name, 8), lane), lane) for name in (names[0], names[1], names[3])
     )  # fmt: skip
     line = pick(_words(g, names[2], 4), lane)
-    raise Fault("trap", f"assertion failed: {message}: {file}:{line}, {function}")
+    raise AssertionFailed("trap", f"assertion failed: {message}: {file}:{line}, {function}")
 
 
 def malloc(g: LaneGroup, result: str, names: tuple[str, ...], mask) -> None:

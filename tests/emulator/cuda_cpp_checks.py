@@ -16,7 +16,13 @@ from emulator.serve.cuda_cpp import runtime, toolkit
 SOURCE = r"""
 #include <cuda.h>
 #include <cuda_runtime.h>
+#include <cassert>
 #include <cstdio>
+#include <cstring>
+extern "C" {  // cuda_profiler_api.h, which pip's packages do not have
+cudaError_t cudaProfilerStart();
+cudaError_t cudaProfilerStop();
+}
 __constant__ float weights[2];
 __device__ int calls;
 __global__ void scale(const float *x, float *y) {
@@ -73,7 +79,29 @@ int with_shared(int *out, int allowed) {
 }
 int sms() {
   cudaDeviceProp p;
-  return cudaGetDeviceProperties(&p, 0) ? -1 : p.multiProcessorCount;
+  if (cudaGetDeviceProperties(&p, 0) || !p.cooperativeLaunch || !p.canMapHostMemory || !p.managedMemory) return -1;
+  return p.multiProcessorCount;
+}
+__global__ void twice(int *x) {
+  assert(threadIdx.x < 3);
+  x[threadIdx.x] *= 2;
+}
+int asserts(int *x, int threads, char *name) {
+  twice<<<1, threads>>>(x);
+  std::strcpy(name, cudaGetErrorName(cudaGetLastError()));
+  return cudaDeviceSynchronize();
+}
+void CUDART_CB note(cudaStream_t, cudaError_t status, void *data) { *(int *)data += status == cudaSuccess ? 7 : 100; }
+int rows(int *sum, size_t *pitch) {  // what programs do beside launches
+  int *x, host[3] = {1, 2, 3};
+  TRY(cudaProfilerStart());
+  TRY(cudaDeviceSetLimit(cudaLimitStackSize, 4096));
+  TRY(cudaMallocPitch(&x, pitch, 600, 3));
+  TRY(cudaMemset2D(x, *pitch, 1, 600, 3));
+  TRY(cudaMemcpy2D(host, 4, (char *)x + 596, *pitch, 4, 3, cudaMemcpyDeviceToHost));
+  *sum = host[0] & host[1] & host[2];
+  TRY(cudaStreamAddCallback(0, note, sum, 0));
+  return cudaProfilerStop();
 }
 int encode(void *at, void *map) {
   void *f = nullptr;
@@ -130,6 +158,20 @@ def check_a_fault_names_its_line():
     line = next(i for i, text in enumerate(SOURCE.splitlines(), 1) if "past_the_end(float" in text)
     assert "out-of-bounds" in text and f"checks.cu:{line}" in text, text
     assert not x.any()
+
+
+def check_an_assertion_has_an_error_of_its_own():
+    x, name = torch.ones(4, dtype=torch.int32, device="cuda"), ctypes.create_string_buffer(40)
+    assert LIBRARY.asserts(ctypes.c_void_p(x.data_ptr()), 3, name) == 0 and name.value == b"cudaSuccess"
+    assert x.tolist() == [2, 2, 2, 1]
+    assert "threadIdx.x < 3" in finding(lambda: LIBRARY.asserts(ctypes.c_void_p(x.data_ptr()), 4, name))
+    assert name.value == b"cudaErrorAssert"
+
+
+def check_rows_callbacks_and_limits():
+    total, pitch = ctypes.c_int(), ctypes.c_size_t()
+    assert LIBRARY.rows(ctypes.byref(total), ctypes.byref(pitch)) == 0
+    assert (total.value, pitch.value) == (0x01010101 + 7, 1024)
 
 
 def check_clusters():

@@ -156,3 +156,25 @@ def test_a_base_offset_means_nothing_without_a_swizzle():
     for decode, desc in ((matrix_descriptor.decode, 1 << 46 | 2 << 61), (wgmma_descriptor.decode, 1 << 62)):
         with pytest.raises(Unsupported, match="base offset 3"):
             decode(desc | offset)
+
+
+@pytest.mark.parametrize("space", ["global", "shared"])
+@pytest.mark.parametrize("cells", [1, 5, 32])
+def test_atomics_of_lanes_that_meet_in_a_cell(space, cells):
+    """Each lane finds what those before it have left there, and the last one's result stays."""
+    body = f""".reg .b32 a, t, old, v; .reg .b64 at, w; .reg .pred p; .shared .align 8 .b8 s[128];
+        mov.u32 t, %tid.x; rem.u32 a, t, {cells}; mul.wide.u32 at, t, 4; add.u64 w, o, at;
+        mov.u64 pair, s; add.u64 pair, pair, at;
+        st.global.b32 [w], 0; st.shared.b32 [pair], 0; bar.sync 0; mul.wide.u32 at, a, 4;
+        {"add.u64 pair, o, at" if space == "global" else "mov.u64 pair, s; add.u64 pair, pair, at"};
+        cvt.rn.f32.u32 f, t; add.f32 f, f, 0f3F000000; setp.ne.u32 p, t, 7;
+        @p atom.add.{space}.f32 g, [pair], f; @!p mov.f32 g, 0fBF800000; bar.sync 0; st.global.f32 [w+128], g;
+        ld.{space}.b32 v, [pair]; bar.sync 0; @p bra LAST; exit; LAST: add.u64 w, o, at; st.global.b32 [w], v;"""
+    out = np.zeros(64, np.float32)
+    emulator.launch(HEAD + body + "ret; }", "k", 1, 32, [out])
+    sums, found = np.zeros(cells, np.float32), np.full(32, -1, np.float32)
+    for lane in set(range(32)) - {7}:
+        found[lane] = sums[lane % cells]
+        sums[lane % cells] += lane + 0.5
+    assert out[32:].tolist() == found.tolist()
+    assert out[:cells].tolist() == sums.tolist()

@@ -5,8 +5,10 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; each returns a cudaError_t
   int (*refuse)(const char *name);
@@ -50,6 +52,7 @@ extern "C" {
 
 void emulator_set(const Emulator *calls) { emulator = *calls; }
 int emulator_refuse(const char *name) { return kept(emulator.refuse(name)); }
+const char *emulator_error_name(int status);  // made from CUDA's headers
 
 // ---- what the host code that nvcc generates calls
 
@@ -176,8 +179,26 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
                               size_t height, cudaMemcpyKind kind, cudaStream_t) {
   return cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, kind);
 }
+cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height) {
+  *pitch = (width + 511) / 512 * 512;  // as on an H100
+  return cudaMalloc(address, *pitch * height);
+}
 cudaError_t cudaMemset(void *to, int value, size_t size) { return kept(emulator.fill(to, value, size)); }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t) { return cudaMemset(to, value, size); }
+cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height) {
+  cudaError_t status = cudaSuccess;
+  for (size_t row = 0; row < height && !status; ++row)
+    status = cudaMemset(static_cast<char *>(to) + row * pitch, value, width);
+  return status;
+}
+cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t) {
+  return cudaMemset2D(to, pitch, value, width, height);
+}
+#if CUDART_VERSION >= 13000  // where managed memory lies changes no result
+cudaError_t cudaMemPrefetchAsync(const void *, size_t, cudaMemLocation, unsigned, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaMemAdvise(const void *, size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
+#endif
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void *, size_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaGetSymbolAddress(void **address, const void *symbol) {
   uint64_t size;
   return kept(emulator.symbol(address, &size, symbol));
@@ -200,6 +221,10 @@ cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t count, siz
   cudaError_t status = cudaGetSymbolAddress(&from, symbol);
   return status ? status : kept(emulator.copy(to, static_cast<char *>(from) + offset, count));
 }
+cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t count, size_t offset, cudaMemcpyKind kind,
+                                      cudaStream_t) {
+  return cudaMemcpyFromSymbol(to, symbol, count, offset, kind);
+}
 
 // ---- errors
 
@@ -209,12 +234,11 @@ cudaError_t cudaGetLastError() {
   return status;
 }
 cudaError_t cudaPeekAtLastError() { return last; }
+const char *cudaGetErrorName(cudaError_t status) { return emulator_error_name(status); }
 const char *cudaGetErrorString(cudaError_t status) {
-  return status ? "the emulated device failed: the finding says why" : "no error";
-}
-const char *cudaGetErrorName(cudaError_t status) {
-  if (status == cudaErrorNotSupported) return "cudaErrorNotSupported";
-  return status ? "cudaErrorLaunchFailure" : "cudaSuccess";
+  if (status == cudaErrorLaunchFailure || status == cudaErrorNotSupported)
+    return "the emulated device failed: the finding says why";
+  return status ? cudaGetErrorName(status) : "no error";
 }
 
 // ---- streams and events: a launch runs to its end inside the call that makes it
@@ -231,6 +255,11 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *status)
   return *status = cudaStreamCaptureStatusNone, cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void *data) { return function(data), cudaSuccess; }
+cudaError_t cudaStreamAddCallback(cudaStream_t queue, cudaStreamCallback_t function, void *data, unsigned) {
+  return function(queue, kept(emulator.synchronize()), data), cudaSuccess;
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t, int *priority) { return *priority = 0, cudaSuccess; }
+cudaError_t cudaStreamGetFlags(cudaStream_t, unsigned *flags) { return *flags = 0, cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
   return *least = 0, *greatest = -5, cudaSuccess;  // as on every card since Ampere
 }
@@ -238,6 +267,9 @@ cudaError_t cudaEventCreate(cudaEvent_t *event) { return *event = cudaEvent_t(++
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) { return cudaEventCreate(event); }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) { return kept(emulator.record(uint64_t(event))); }
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t queue, unsigned) {
+  return cudaEventRecord(event, queue);
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return kept(emulator.synchronize()); }
 cudaError_t cudaEventQuery(cudaEvent_t) { return kept(emulator.synchronize()); }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
@@ -249,7 +281,19 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) 
 cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) { return device ? kept(cudaErrorInvalidDevice) : cudaSuccess; }
 cudaError_t cudaDeviceReset() { return kept(emulator.synchronize()); }
+cudaError_t cudaInitDevice(int device, unsigned, unsigned) { return cudaSetDevice(device); }
 cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+cudaError_t cudaGetDeviceFlags(unsigned *flags) { return *flags = 0, cudaSuccess; }
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+cudaError_t cudaProfilerStart() { return cudaSuccess; }
+cudaError_t cudaProfilerStop() { return cudaSuccess; }
+static std::array<size_t, cudaLimitPersistingL2CacheSize + 1> limits = {1024, 8650752, 8388608};  // stack, printf, heap: an H100's
+cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit) {
+  return limit < limits.size() ? (*value = limits[limit], cudaSuccess) : kept(cudaErrorUnsupportedLimit);
+}
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {  // there is as much as a kernel needs
+  return limit < limits.size() ? (limits[limit] = value, cudaSuccess) : kept(cudaErrorUnsupportedLimit);
+}
 cudaError_t cudaDeviceCanAccessPeer(int *can, int, int) { return *can = 0, cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int *count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
@@ -270,18 +314,41 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
   };
   p->warpSize = get(cudaDevAttrWarpSize);
   p->maxThreadsPerBlock = get(cudaDevAttrMaxThreadsPerBlock);
-  p->maxThreadsDim[0] = p->maxThreadsDim[1] = p->maxThreadsPerBlock, p->maxThreadsDim[2] = 64;
-  p->maxGridSize[0] = 2147483647, p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+  p->maxThreadsDim[0] = get(cudaDevAttrMaxBlockDimX);
+  p->maxThreadsDim[1] = get(cudaDevAttrMaxBlockDimY);
+  p->maxThreadsDim[2] = get(cudaDevAttrMaxBlockDimZ);
+  p->maxGridSize[0] = get(cudaDevAttrMaxGridDimX);
+  p->maxGridSize[1] = get(cudaDevAttrMaxGridDimY);
+  p->maxGridSize[2] = get(cudaDevAttrMaxGridDimZ);
   p->sharedMemPerBlock = get(cudaDevAttrMaxSharedMemoryPerBlock);
   p->sharedMemPerBlockOptin = get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   p->sharedMemPerMultiprocessor = get(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-  p->regsPerBlock = p->regsPerMultiprocessor = get(cudaDevAttrMaxRegistersPerMultiprocessor);
-  p->major = get(cudaDevAttrComputeCapabilityMajor), p->minor = get(cudaDevAttrComputeCapabilityMinor);
+  p->reservedSharedMemPerBlock = get(cudaDevAttrReservedSharedMemoryPerBlock);
+  p->totalConstMem = get(cudaDevAttrTotalConstantMemory);
+  p->regsPerBlock = get(cudaDevAttrMaxRegistersPerBlock);
+  p->regsPerMultiprocessor = get(cudaDevAttrMaxRegistersPerMultiprocessor);
+  p->major = get(cudaDevAttrComputeCapabilityMajor);
+  p->minor = get(cudaDevAttrComputeCapabilityMinor);
   p->multiProcessorCount = get(cudaDevAttrMultiProcessorCount);
   p->maxThreadsPerMultiProcessor = get(cudaDevAttrMaxThreadsPerMultiProcessor);
   p->maxBlocksPerMultiProcessor = get(cudaDevAttrMaxBlocksPerMultiprocessor);
   p->l2CacheSize = get(cudaDevAttrL2CacheSize);
-  p->unifiedAddressing = p->concurrentKernels = 1;
+  p->memoryBusWidth = get(cudaDevAttrGlobalMemoryBusWidth);
+  p->asyncEngineCount = get(cudaDevAttrAsyncEngineCount);
+  p->concurrentKernels = get(cudaDevAttrConcurrentKernels);
+  p->canMapHostMemory = get(cudaDevAttrCanMapHostMemory);
+  p->unifiedAddressing = get(cudaDevAttrUnifiedAddressing);
+  p->managedMemory = get(cudaDevAttrManagedMemory);
+  p->streamPrioritiesSupported = get(cudaDevAttrStreamPrioritiesSupported);
+  p->cooperativeLaunch = get(cudaDevAttrCooperativeLaunch);
+  p->memPitch = get(cudaDevAttrMaxPitch);
+  p->textureAlignment = get(cudaDevAttrTextureAlignment);
+  p->ECCEnabled = get(cudaDevAttrEccEnabled);
+  p->globalL1CacheSupported = get(cudaDevAttrGlobalL1CacheSupported);
+  p->localL1CacheSupported = get(cudaDevAttrLocalL1CacheSupported);
+  p->concurrentManagedAccess = get(cudaDevAttrConcurrentManagedAccess);
+  p->computePreemptionSupported = get(cudaDevAttrComputePreemptionSupported);
+  p->clusterLaunch = get(cudaDevAttrClusterLaunch);
   return kept(status);
 }
 

@@ -122,6 +122,7 @@ def built(name: str, texts: list[str], command: list[str], *depends: str) -> Pat
 RUNTIME_FUNCTION = re.compile(r"CUDARTAPI\s+(cuda[A-Z]\w+)\s*\(")
 DRIVER_FUNCTION = re.compile(r"CUresult\s+CUDAAPI\s+(cu[A-Z]\w+)\s*\(([^;]*?)\)\s*;")
 NEWEST = re.compile(r"#define\s+(cu[A-Z]\w+)\s+(?:__CUDA_API_PT[DS][SZ]\()?(\1\w*)")  # the function of a name now
+ERROR = re.compile(r"^\s*(cudaSuccess|cudaError\w+)\s*=\s*(\d+)", re.MULTILINE)
 PARAMETER = re.compile(r"(const\s+)?((?:unsigned )?\w+)\s*(\**)")
 
 
@@ -179,7 +180,8 @@ void *emulator_function(const char *name) {
 
 
 def others(toolkit: Toolkit, served: str) -> str:
-    """Return C++ for the driver's functions and those of the runtime that the text `served` does not have: they refuse.
+    """Return C++ for the driver's functions and those of the runtime that the text `served` does not have: they refuse;
+    and for the names of errors.
 
     Those of the driver jump to where a table leads, in which `emulator_slot` puts what serves them.
     """
@@ -188,6 +190,7 @@ def others(toolkit: Toolkit, served: str) -> str:
     driver = sorted(driver_functions(toolkit))
     refusals = ", ".join(f"(void *)refuse_{i}" for i in range(len(driver)))
     table = ", ".join(f'{{"{name}", (void *){name}}}' for name in driver)
+    errors = "".join(f'case {n}: return "{name}"; ' for name, n in ERROR.findall(header(toolkit, "driver_types.h")))
     return "\n".join([
         SLOTS,
         *(f'int {name}() {{ return emulator_refuse("{name}"); }}' for name in runtime),
@@ -196,6 +199,8 @@ def others(toolkit: Toolkit, served: str) -> str:
         *(f"SLOT({name}, {8 * i})" for i, name in enumerate(driver)),
         f"static struct {{ const char *name; void *function; }} functions[] = {{{table}}};",
         FIND,
+        f'extern "C" const char *emulator_error_name(int status) '
+        f'{{ switch (status) {{ {errors} default: return "unrecognized error code"; }} }}',
     ])  # fmt: skip
 
 
