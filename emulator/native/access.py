@@ -645,7 +645,7 @@ _ONE_FOR_ALL = """%all.addresses = load <32 x i64>, ptr %addresses, align 8
 
 
 # Places where no more reads are kept (state/shadow.py, Plane.settled), which loads of whole words of global memory ask
-# for first. `settled`: whether so many words are all such. If all that an access reads is, only data is moved; lanes that
+# for first. `settled`: whether so many words are all such. If all that an access reads is, only data moves; lanes that
 # a guard keeps out read where the first one does
 _SETTLED = """
 define internal i1 @settled(i64 %settled, i64 %word, i64 %count) {
