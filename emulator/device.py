@@ -96,6 +96,16 @@ def allocate(size: int, align: int = ALIGNMENT) -> np.ndarray:
     return raw[start : start + size]
 
 
+def will_fill(address: int, size: int) -> None:
+    """Say that all of an allocation is about to be written: in pages of 2 MiB, Linux zeroes it in a third of the time.
+
+    A hint, which other memory and other kernels ignore.
+    """
+    first = -(-address // PAGE) * PAGE
+    if address + size > first:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(address + size - first), mmap.MADV_HUGEPAGE)
+
+
 @dataclass
 class Session:
     """Holds schedule and checks of the launches inside a `with session(...)`, and collects their findings."""

@@ -26,6 +26,7 @@ from ..state.global_shadow import GlobalShadow
 from ..state.order import EVER, Location, Order, Space
 from ..state.parameters import Parameters
 from ..state.shared_memory import BASE, RANK_SHIFT
+from ..units.access import hands_on
 from .clock import Clock
 from .cta import Cluster
 from .engine import Engine
@@ -152,7 +153,8 @@ class Launch:
         )
         self.depends = bool(self.dependencies.before)
         self.order = shared.order if shared else Order()
-        self.shadow = GlobalShadow(self.order, memory, self.found, shared and shared.shadow)
+        apart = shared is None and not any(map(hands_on, kernel.instrs))
+        self.shadow = GlobalShadow(self.order, memory, self.found, shared and shared.shadow, apart)
         # Where strong stores and atomics to global memory went
         self.locations: dict[int, Location] = shared.locations if shared else {}
         self.device, self.known = (shared.device, shared.known) if shared else (0, {})

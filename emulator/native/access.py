@@ -375,6 +375,7 @@ open:
   %places = field %w OF_PLACES
   %split = field %w SPLIT
   %parted = icmp ne i64 %split, 0
+  SETTLED_FIRST
   ALLOWED
 ready:
   %now = field %c NOW
@@ -487,7 +488,8 @@ python:
 """
 # What of it depends on the memory and the direction
 _LOAD = {
-    "ALONE": """%p.written = at %written i32 %word
+    "ALONE": """ASK_SETTLED
+  %p.written = at %written i32 %word
   %writer = load i32, ptr %p.written
   %before = call i1 @known(ptr %c, i32 %writer)
   br i1 %before, label %read.slot, label %python
@@ -497,9 +499,11 @@ read.slot:
   br i1 %nowhere.kept, label %python, label %word.fine""",
     "MOVE": """%v = load iBITS, ptr %data.at
   store iBITS %v, ptr %value.at""",
-    "NOTE": """%slot.i = call i64 @slot(ptr %c, i64 %reads, i64 %slots, i64 %places, i64 %word.i)
+    "NOTE": """SKIP_SETTLED
+  %slot.i = call i64 @slot(ptr %c, i64 %reads, i64 %slots, i64 %places, i64 %word.i)
   %p.i = at %reads i32 %slot.i
-  store i32 %number, ptr %p.i""",
+  store i32 %number, ptr %p.i
+  SETTLE""",
     "ALLOWED": "br label %ready",
     "MARK": "0",
     "STORED_LANES": "",
@@ -615,6 +619,7 @@ kept:
 DECLARATIONS = {
     "@llvm.cttz.i32": "declare i32 @llvm.cttz.i32(i32, i1)",
     "@llvm.ctpop.i32": "declare i32 @llvm.ctpop.i32(i32)",
+    "@llvm.memset.p0.i64": "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
 }
 
 # What is counted: lanes that are not here do as the first one does, and a load of many lanes at one address is one
@@ -638,6 +643,171 @@ _ONE_FOR_ALL = """%all.addresses = load <32 x i64>, ptr %addresses, align 8
   %together = icmp eq i32 %scattered, 0
   %lanes.counted = select i1 %together, i32 1, i32 %lanes.moving"""
 
+
+# Places where no more reads are kept (state/shadow.py, Plane.settled), which loads of whole words of global memory ask
+# for first. `settled`: whether so many words are all such. If all that an access reads is, only data moves; lanes that
+# a guard keeps out read where the first one does
+_SETTLED = """
+define internal i1 @settled(i64 %settled, i64 %word, i64 %count) {
+entry:
+  br label %loop
+loop:
+  %k = phi i64 [0, %entry], [%next, %further]
+  %at.word = add i64 %word, %k
+  %p = at %settled i8 %at.word
+  %is = load i8, ptr %p
+  %yes = icmp ne i8 %is, 0
+  br i1 %yes, label %further, label %no
+further:
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, %count
+  br i1 %more, label %loop, label %all
+all:
+  ret i1 true
+no:
+  ret i1 false
+}
+define internal void @settle(ptr %c, i64 %settled, i64 %written, i64 %reads, i64 %word) {
+  %first.at = at %reads i32 %word
+  %first = load i32, ptr %first.at
+  %number = sext i32 %first to i64
+  %spaces = field %c SPACE
+  %at.space = at %spaces i32 %number
+  %space = load i32, ptr %at.space
+  %own = field %c OWN_SPACE
+  %own.space = trunc i64 %own to i32
+  %others = icmp ne i32 %space, %own.space
+  %written.at = at %written i32 %word
+  %writer = load i32, ptr %written.at
+  %unwritten = icmp eq i32 %writer, 0
+  %is = and i1 %others, %unwritten
+  br i1 %is, label %yes, label %end
+yes:
+  %p = at %settled i8 %word
+  store i8 1, ptr %p
+  br label %end
+end:
+  ret void
+}
+"""
+_SETTLED_FIRST = """%settled = field %w SETTLED
+  %settles = icmp ne i64 %settled, 0
+  %whole.words = icmp eq i64 %split, 0
+  %may.be = and i1 %settles, %whole.words
+  br i1 %may.be, label %fast, label %slow
+fast:
+  %every = load <32 x i64>, ptr %addresses, align 8
+  %lead.1 = insertelement <32 x i64> poison, i64 %address.0, i64 0
+  %lead.32 = shufflevector <32 x i64> %lead.1, <32 x i64> poison, <32 x i32> zeroinitializer
+  %those = bitcast i32 %active to <32 x i1>
+  %here.all = select <32 x i1> %those, <32 x i64> %every, <32 x i64> %lead.32
+  store <32 x i64> %here.all, ptr %addresses, align 8
+  %differ = icmp ne <32 x i64> %here.all, %lead.32
+  %differ.32 = bitcast <32 x i1> %differ to i32
+  %alike = icmp eq i32 %differ.32, 0
+  br i1 %alike, label %fast.one, label %fast.many
+fast.one:
+  %one.end = add i64 %address.0, BYTES
+  %one.above = icmp uge i64 %address.0, %lo
+  %one.below = icmp ule i64 %one.end, %hi
+  %one.odd = and i64 %address.0, BYTES_LESS_1
+  %one.even = icmp eq i64 %one.odd, 0
+  %one.in = and i1 %one.above, %one.below
+  %one.fine = and i1 %one.in, %one.even
+  br i1 %one.fine, label %fast.one.word, label %python
+fast.one.word:
+  %one.from = sub i64 %address.0, %origin
+  %one.word = lshr i64 %one.from, 2
+  %one.settled = call i1 @settled(i64 %settled, i64 %one.word, i64 WORDS)
+  br i1 %one.settled, label %fast.loop, label %slow
+fast.many:
+  %lo.1 = insertelement <32 x i64> poison, i64 %lo, i64 0
+  %lo.32 = shufflevector <32 x i64> %lo.1, <32 x i64> poison, <32 x i32> zeroinitializer
+  %last.byte = sub i64 %hi, BYTES
+  %hi.1 = insertelement <32 x i64> poison, i64 %last.byte, i64 0
+  %hi.32 = shufflevector <32 x i64> %hi.1, <32 x i64> poison, <32 x i32> zeroinitializer
+  %low = icmp ult <32 x i64> %here.all, %lo.32
+  %high = icmp ugt <32 x i64> %here.all, %hi.32
+  %odds = and <32 x i64> %here.all, splat (i64 BYTES_LESS_1)
+  %uneven = icmp ne <32 x i64> %odds, zeroinitializer
+  %outside = or <32 x i1> %low, %high
+  %wrong = or <32 x i1> %outside, %uneven
+  %wrong.32 = bitcast <32 x i1> %wrong to i32
+  %right = icmp eq i32 %wrong.32, 0
+  br i1 %right, label %fast.ask, label %python
+fast.ask:
+  %f.lane = phi i64 [0, %fast.many], [%f.next, %fast.further]
+  %f.p = getelementptr i64, ptr %addresses, i64 %f.lane
+  %f.a = load i64, ptr %f.p
+  %f.from = sub i64 %f.a, %origin
+  %f.word = lshr i64 %f.from, 2
+  %f.settled = call i1 @settled(i64 %settled, i64 %f.word, i64 WORDS)
+  br i1 %f.settled, label %fast.further, label %slow
+fast.further:
+  %f.next = add i64 %f.lane, 1
+  %f.more = icmp ult i64 %f.next, 32
+  br i1 %f.more, label %fast.ask, label %fast.loop
+fast.loop:
+  %f.used = field %w WAS_READ
+  %f.depends = icmp ne i64 %f.used, 0
+  br label %fast.element
+fast.element:
+  %f.k = phi i64 [0, %fast.loop], [%f.k.next, %fast.element.done]
+  %f.of.k = mul i64 %f.k, 32
+  %f.values = getelementptr iBITS, ptr %values, i64 %f.of.k
+  %f.ahead = mul i64 %f.k, SIZE
+  br i1 %alike, label %fast.same, label %fast.lane
+fast.same:
+  %s.a = add i64 %address.0, %f.ahead
+  %s.at = at %data i8 %s.a
+  %s.v = load iBITS, ptr %s.at
+  %s.1 = insertelement <32 x iBITS> poison, iBITS %s.v, i64 0
+  %s.32 = shufflevector <32 x iBITS> %s.1, <32 x iBITS> poison, <32 x i32> zeroinitializer
+  store <32 x iBITS> %s.32, ptr %f.values, align 8
+  br label %fast.element.done
+fast.lane:
+  %d.lane = phi i64 [0, %fast.element], [%d.next, %fast.lane]
+  %d.p = getelementptr i64, ptr %addresses, i64 %d.lane
+  %d.a.0 = load i64, ptr %d.p
+  %d.a = add i64 %d.a.0, %f.ahead
+  %d.at = at %data i8 %d.a
+  %d.v = load iBITS, ptr %d.at
+  %d.to = getelementptr iBITS, ptr %f.values, i64 %d.lane
+  store iBITS %d.v, ptr %d.to
+  %d.next = add i64 %d.lane, 1
+  %d.more = icmp ult i64 %d.next, 32
+  br i1 %d.more, label %fast.lane, label %fast.element.done
+fast.element.done:
+  %f.k.next = add i64 %f.k, 1
+  %f.k.more = icmp ult i64 %f.k.next, COUNT
+  br i1 %f.k.more, label %fast.element, label %fast.done
+fast.done:
+  br i1 %f.depends, label %fast.used, label %stored
+fast.used:
+  %u.lane = phi i64 [0, %fast.done], [%u.next, %fast.used]
+  %u.p = getelementptr i64, ptr %addresses, i64 %u.lane
+  %u.a = load i64, ptr %u.p
+  %u.from = sub i64 %u.a, %origin
+  %u.word = lshr i64 %u.from, 2
+  %u.at = at %f.used i8 %u.word
+  call void @llvm.memset.p0.i64(ptr %u.at, i8 1, i64 WORDS, i1 false)
+  %u.next = add i64 %u.lane, 1
+  %u.more = icmp ult i64 %u.next, 32
+  br i1 %u.more, label %fast.used, label %stored
+slow:"""
+_ASK_SETTLED = """br i1 %settles, label %ask.settled, label %unsettled
+ask.settled:
+  %is.settled = call i1 @settled(i64 %settled, i64 %word, i64 1)
+  br i1 %is.settled, label %word.fine, label %unsettled
+unsettled:"""
+_SKIP_SETTLED = """br i1 %settles, label %ask.settled.i, label %keep.i
+ask.settled.i:
+  %is.settled.i = call i1 @settled(i64 %settled, i64 %word.i, i64 1)
+  br i1 %is.settled.i, label %marked, label %keep.i
+keep.i:"""
+_SETTLE = """br i1 %settles, label %settle.i, label %marked
+settle.i:
+  call void @settle(ptr %c, i64 %settled, i64 %written, i64 %reads, i64 %word.i)"""
 
 # Words are kept whole until somebody accesses a part of one
 _WHOLE = """br i1 %parted, label %is.split, label %whole
@@ -744,8 +914,8 @@ def _lanes_note(size: int, write: bool) -> str:
 
 def shadow_text() -> str:
     """The functions that all accesses share."""
-    text = SHADOW.replace("FIRST_REGION", str(layout.SHARED + layout.FIELDS)).replace("FIELDS", str(layout.FIELDS))
-    return _expanded(text)
+    text = (SHADOW + _SETTLED).replace("FIRST_REGION", str(layout.SHARED + layout.FIELDS))
+    return _expanded(text.replace("FIELDS", str(layout.FIELDS)))
 
 
 @functools.cache
@@ -776,6 +946,12 @@ def access_text(name: str, write: bool, shared: bool, size: int, count: int, nc:
     if not shared:
         parts["NOTE"] = _DEPENDENT.replace("USED", "WROTE" if write else "WAS_READ") + parts["NOTE"]
     text = ACCESS
+    settles = not write and not shared and not parted
+    for key, part in (
+        ("SETTLED_FIRST", _SETTLED_FIRST), ("ASK_SETTLED", _ASK_SETTLED), ("SKIP_SETTLED", _SKIP_SETTLED),
+        ("SETTLE", _SETTLE),
+    ):  # fmt: skip
+        parts[key] = part * settles
     for key, part in parts.items():
         text = _replace(text, key, part)
     # a store to shared memory is its lanes'; one to global memory makes all that are here wait for a fence

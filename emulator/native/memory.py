@@ -33,6 +33,7 @@ from .layout import (  # noqa: I001
     ORIGIN,
     PLACES,
     READS,
+    SETTLED,
     SHADOWED,
     SHARED,
     SLOTS,
@@ -55,6 +56,7 @@ MOVED = struct.Struct("<2q")
 def _planes(window: np.ndarray, shadow: Shadow) -> None:
     words, parts = shadow.words, shadow.bytes
     window[WRITTEN], window[READS] = pointer(words.written), pointer(words.reads)
+    window[SETTLED] = 0 if words.settled is None else pointer(words.settled)
     window[SLOTS], window[PLACES] = words.reads.shape
     if parts is None:
         window[SPLIT] = 0

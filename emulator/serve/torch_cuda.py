@@ -28,6 +28,7 @@ from ..state.global_memory import HOST
 from . import autograd, cuda_bindings, cuda_core, cute_dsl, libcuda, static_runtime, timed, triton_driver
 from .after_import import after_import
 from .cuda_cpp import extension
+from .drawn import DRAWN
 from .scaled_mm import scaled_mm
 
 KDL_CPU, KDL_CUDA = 1, 2  # DLDeviceType, https://dmlc.github.io/dlpack/latest/c_api.html
@@ -195,7 +196,6 @@ _METADATA = {
 
 # Factories of zeros, and what makes as large a tensor without a look at its memory.
 _EMPTY = {"zeros": torch.empty, "zeros_like": torch.empty_like, "new_zeros": torch.Tensor.new_empty}
-_DRAWN = {"rand": torch.Tensor.uniform_, "randn": torch.Tensor.normal_}  # in place, which saves a copy of the numbers
 _NO_CONTENTS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 LARGE = 1 << 20  # bytes; what `torch.empty` finds in smaller ones is whatever lay there, as on a GPU
 
@@ -233,7 +233,7 @@ class CudaMode(TorchFunctionMode):
         pinned = kwargs.pop("pin_memory", False)
         with _plain():
             new = where is not None and kwargs.get("out") is None
-            zeros, drawn = new and name in _EMPTY, new and name in _DRAWN and not kwargs.get("requires_grad")
+            zeros, drawn = new and name in _EMPTY, new and name in DRAWN and not kwargs.get("requires_grad")
             if name == "_scaled_mm" and where is not None:
                 function = scaled_mm
             generator = kwargs.pop("generator", None) if drawn else None
@@ -249,7 +249,7 @@ class CudaMode(TorchFunctionMode):
             move = to_host if where is None else functools.partial(to_device, index=where, copy=copy)
             result = tree_map(lambda r: move(r) if isinstance(r, torch.Tensor) and id(r) not in mine else r, result)
             if drawn:
-                _DRAWN[name](result, generator=generator)
+                DRAWN[name](result, generator=generator)
             if function == autograd.GRAD and result is not None:
                 args[0].grad = result  # in-place operations on it are to last
             return result

@@ -37,14 +37,19 @@ class Look(NamedTuple):
         return f"{where}, {writer}: it is {value}"
 
 
+def _some(index: slice | np.ndarray) -> bool:
+    return index.stop > index.start if type(index) is slice else len(index) > 0
+
+
 class GlobalShadow:
     """report: gets the faults; it may raise them. like: another one that keeps the same, of a launch that shares the
-    order."""
+    order. apart: whether nothing in this memory ever tells a cluster what another one has done; see Plane.settled."""
 
     def __init__(
-        self, order: Order, memory: GlobalMemory, report: Callable[[Fault], None], like: GlobalShadow | None = None
-    ):
-        self.order, self.memory, self.report = order, memory, report
+        self, order: Order, memory: GlobalMemory, report: Callable[[Fault], None], like: GlobalShadow | None = None,
+        apart: bool = False,
+    ):  # fmt: skip
+        self.order, self.memory, self.report, self.apart = order, memory, report, apart
         # The region is kept, so that its id stays its own
         self.regions: dict[int, tuple[Region, Shadow]] = like.regions if like else {}
         # What was read of others, by whom
@@ -57,12 +62,16 @@ class GlobalShadow:
         not the async proxy does."""
         for region, at in self._located(addresses, size):
             found = self.regions.get(id(region))
-            if found is None:
+            if found is None and (region.read_only or not self.apart):
                 if not region.read_only:
                     log = self.unwritten.setdefault(id(region), (region, []))[1]
                     log.append((at, size, key, self.order.next(key, who)))
                 continue
-            places = self._places(found[1], region, at, size)
+            places = self._places(found[1] if found else self.shadow_of(region), region, at, size)
+            if self.apart:
+                places = [(plane, kept) for plane, index in places if _some(kept := plane.unsettled(index))]
+                if not places:
+                    continue
             if marks & GENERIC == 0:
                 for conflict in unfenced(places, by, ASYNC_GLOBAL):
                     message = f"{who} reads {region.name}, written by {self.order.who(conflict.number)}"
@@ -161,7 +170,7 @@ class GlobalShadow:
         """The shadow of a region, made when something is written to it, or may be."""
         found = self.regions.get(id(region))
         if found is None:
-            found = self.regions[id(region)] = region, Shadow(self.order, region.size + 2 * WORD)
+            found = self.regions[id(region)] = region, Shadow(self.order, region.size + 2 * WORD, self.apart)
             for earlier, width, reader, number in self.unwritten.pop(id(region), (region, []))[1]:
                 for plane, index in self._places(found[1], region, earlier, width):
                     plane.note_read(index, reader, number)

@@ -40,16 +40,22 @@ class Plane:
     A place keeps the reads since its last write that no other one of these has happened after, in its first slots.
     observed: by component, int32 [places], of strong reads, which race with nothing: who has seen a strong write there
     may overwrite it. beneath: int32 [places], where the last write is a strong one: the last weak one before it.
+    settled: uint8 [places], only where clusters never know of each other: 1 where two of them have read what nobody
+    has written. Whoever writes there races with one of the two, so that no more reads are kept, of thousands perhaps.
     """
 
-    __slots__ = ("order", "grain", "written", "reads", "observed", "beneath", "_written_at", "_reads_at", "_addressed")
+    __slots__ = (
+        "order", "grain", "written", "reads", "observed", "beneath", "settled", "_written_at", "_reads_at",
+        "_addressed",
+    )  # fmt: skip
 
-    def __init__(self, order: Order, places: int, grain: int):
+    def __init__(self, order: Order, places: int, grain: int, settles: bool = False):
         self.order, self.grain = order, grain
         self.written = np.zeros(places, np.int32)
         self.reads = np.zeros((SLOTS, places), np.int32)
         self.observed: dict[tuple[Space, int], np.ndarray] = {}
         self.beneath: np.ndarray | None = None  # until a strong write comes over a weak one
+        self.settled = np.zeros(places, np.uint8) if settles else None
         self._written_at = pointer(self.written), 1, 0
         self._addressed: np.ndarray | None = None
 
@@ -137,6 +143,19 @@ class Plane:
 
     def note_read(self, index, key: tuple[Space, int], number: int, by: Actor | None = None) -> None:
         """An event of a component reads here: of `by`, if it is a warp's own, which then is after what that knows."""
+        self._keep_read(index, key, number, by)
+        if self.settled is not None:  # the first slot is the first cluster's, as nobody else knows its events
+            others = self.order.space[self.reads[0][index]] != key[0].index
+            self.settled[index] |= others & (self.written[index] == 0)
+
+    def unsettled(self, index: slice | np.ndarray) -> slice | np.ndarray:
+        """Those places of an index where reads are kept."""
+        if self.settled is None or not (settled := self.settled[index]).any():
+            return index
+        places = np.arange(index.start, index.stop) if type(index) is slice else index
+        return places[settled == 0]
+
+    def _keep_read(self, index, key: tuple[Space, int], number: int, by: Actor | None) -> None:
         if (ask := happened()) and ask.note_read(self._rows_of_reads(), index, key, number, self.order, by):
             return
         if not self.reads[0][index].any():  # nobody has read here
@@ -171,6 +190,8 @@ class Plane:
                     self.beneath = np.zeros(len(self.written), np.int32)
                 self.beneath[index] = np.where(weak, before, self.beneath[index])
         self.written[index] = number
+        if self.settled is not None:
+            self.settled[index] = 0
         for slot in self.reads if ordered else ():
             if not slot[index].any():
                 break
@@ -182,13 +203,13 @@ class Plane:
 
 
 class Shadow:
-    """Of so many bytes. Ranges and addresses are counted from its first one."""
+    """Of so many bytes. Ranges and addresses are counted from its first one. settles: whether its words do."""
 
     __slots__ = ("order", "words", "bytes", "split")
 
-    def __init__(self, order: Order, size: int):
+    def __init__(self, order: Order, size: int, settles: bool = False):
         self.order = order
-        self.words = Plane(order, -(-size // WORD), WORD)
+        self.words = Plane(order, -(-size // WORD), WORD, settles)
         self.bytes: Plane | None = None  # of words that are accessed in parts, which `split` marks
         self.split: np.ndarray | None = None
 

@@ -342,6 +342,7 @@ class Seen:
             [plane.written.tolist(), [row.tolist() for row in plane.reads if row.any()]]
             for shadow in shadows for plane in (shadow.words, shadow.bytes) if plane is not None
         ]  # fmt: skip
+        self.settled = [shadow.words.settled.tolist() for _, shadow in launch.shadow.regions.values()]
         self.valid = [smem.valid.tolist() for smem in shared]
         self.used = [used[1].tolist() for _, used in launch.dependencies.own.regions.values() if used.any()]
 
@@ -358,6 +359,7 @@ def both(body: str, monkeypatch) -> tuple[Seen, Seen]:
 def test_a_kernel_leaves_the_same(monkeypatch):
     """Results, time, bytes moved, events in order and who they were, shadows, what the next launch waits for."""
     mine, theirs = both(MEMORY, monkeypatch)
+    assert any(map(any, mine.settled))
     assert not mine.error and any(mine.out) and mine.counted["global_load"] and mine.counted["global_store"]
     for name, value in vars(theirs).items():
         assert getattr(mine, name) == value, name
@@ -392,6 +394,8 @@ FAULTS = {
     "overwritten": "st.shared.b32 [r5], r0; bar.sync 0; ld.shared.b32 r7, [r6]; st.shared.b32 [r5], r1;"
     "st.global.b32 [d3], r7; ret; }",
     "CTAs": "mul.wide.u32 d5, r0, 4; add.u64 d5, d0, d5; add.u32 r7, r0, r1; st.global.b32 [d5], r7; ret; }",
+    "what CTAs have read": "ld.global.b32 r7, [d1+64]; ld.global.b32 r8, [d1+64]; add.u32 r7, r7, r8;"
+    "st.global.b32 [d3], r7; setp.gt.u32 p3, r2, 126; @p3 st.global.b32 [d1+64], r7; ret; }",
     "unset register": "setp.gt.u32 p3, r0, 90; add.u32 r7, r16, 1; @p3 mov.u32 r17, 1; st.global.b32 [d3], r7; ret; }",
 }
 

@@ -175,6 +175,21 @@ def check_seed():
     assert generator.get_offset() == 4 and generator.device == torch.device("cuda:0")
 
 
+def check_large_draws():
+    """Many normal numbers come from a generator of their own, which torch's seeds, and which moves torch's on."""
+
+    def draw(dtype, **more):
+        return torch.randn(2, 1 << 21, dtype=dtype, device="cuda", **more)
+
+    torch.manual_seed(7)
+    x, y = draw(torch.float32), draw(torch.float32)
+    torch.manual_seed(7)
+    halves = draw(torch.float16)
+    assert in_device_memory(x) and torch.equal(halves.cpu(), x.cpu().half()) and not torch.equal(x.cpu(), y.cpu())
+    given = draw(torch.float32, generator=torch.Generator().manual_seed(7))
+    assert torch.equal(given.cpu(), x.cpu()) and abs(x.std().item() - 1) < 0.002
+
+
 def check_module():
     """A module goes to the device with its parameters, which stay parameters and get gradients."""
     host = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2, bias=False))
