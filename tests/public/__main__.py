@@ -25,6 +25,9 @@ from pathlib import Path
 
 import click
 
+from emulator.chip import chip_of
+from emulator.serve.cuda_cpp import toolkit
+
 from .cases import CASES, Case
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,12 +43,26 @@ def found(name: str, folders: Sequence[Path]) -> Path | None:
     return next((folder / name for folder in folders if (folder / name).exists()), None)
 
 
+def built(source: Path, includes: Sequence[Path], machine: str, program: Path) -> None:
+    """Compile and link a program of CUDA C++ as its makefile would. SystemExit if nvcc fails."""
+    home, arch = toolkit.find().home, chip_of(machine).arch
+    line = [home / "bin" / "nvcc", f"-arch={arch}", "-std=c++17", "-lineinfo", f"-L{home / 'lib'}", "-o", program, source]
+    beside = sorted(source.parent.glob("*.cpp"))
+    done = subprocess.run([*line, *beside, *(f"-I{i}" for i in includes)], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{source} does not compile:\n{done.stdout}{done.stderr}")
+
+
 def command(case: Case, machine: str, folders: Sequence[Path], report: Path) -> tuple[list[str], str] | None:
-    """The command line of a case and its PYTHONPATH; None if the folders lack what it needs."""
+    """The command line of a case and its PYTHONPATH; None if the folders lack what it needs. A program is built beside
+    the report."""
     needs = [found(name, folders) for name in (case.script, *case.path) if name]
     if None in needs:
         return None
     script = str(needs.pop(0)) if case.script else ""
+    if script.endswith(".cu"):
+        source, script = Path(script), str(report.with_name("program"))
+        built(source, needs, machine, Path(script))
     what = [str(PROGRAM), script, case.code, *filter(None, [case.until])] if case.code else [script, *case.args.split()]
     line = [sys.executable, "-m", "emulator", "run", "--machine", machine, "--json", str(report), *what]
     return line, os.pathsep.join(map(str, (*needs, ROOT, *filter(None, [os.environ.get("PYTHONPATH")]))))

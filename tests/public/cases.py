@@ -10,11 +10,12 @@ BOTH, B200, H200 = ("b200", "h200"), ("b200",), ("h200",)
 
 @dataclass(frozen=True)
 class Case:
-    """A public script. Paths are those in its repository.
+    """A public script, or a program. Paths are those in its repository.
 
     script: the file, run with `args`, or imported for `code`, Python that asserts what has to hold, without what stands
-    from a line that begins with `until` on; path: folders that are importable; limit: seconds of CPU time; explained:
-    why it does not agree, checked by hand, with the line.
+    from a line that begins with `until` on; of CUDA C++, nvcc builds it, with the .cpp files beside it; path: folders
+    that are importable, or have headers; limit: seconds of CPU time, without nvcc's; explained: why it does not agree,
+    checked by hand, with the line.
     """
 
     group: str
@@ -355,7 +356,24 @@ for form in (black_scholes_kernel, lambda *args: black_scholes(cupy, *args)):
     Case("CuPy's examples", "CuPy, custom_struct/packed_matrix", "examples/custom_struct/packed_matrix.py", explained=_CUBLAS),
 )
 
-CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *CUPY)
+
+def sample(folder: str, args: str = "", **more) -> Case:
+    """One of NVIDIA's CUDA samples: a program that checks its own results."""
+    name = folder.partition("/")[2]
+    name, file = name + more.pop("of", ""), f"Samples/{folder}/{more.pop('file', name)}.cu"
+    return Case("NVIDIA's CUDA samples", f"sample {name}", file, args, path=("Common",), **more)
+
+
+_FIRST, _CONCEPTS, _FEATURES = "0_Introduction/", "2_Concepts_and_Techniques/", "3_CUDA_Features/"
+SAMPLES = (
+    *(sample(_FIRST + name) for name in (
+        "clock", "fp16ScalarProduct", "simpleAtomicIntrinsics", "simpleCallback", "simpleCooperativeGroups", "simpleHyperQ",
+        "simpleOccupancy", "simplePrintf", "simpleTemplates", "simpleVoteIntrinsics", "simpleZeroCopy", "template", "vectorAdd",
+    )),
+    *(sample(_CONCEPTS + name) for name in ("inlinePTX", "scalarProd", "shfl_scan", "threadFenceReduction")),
+)  # fmt: skip
+
+CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *CUPY)
 
 # Tests of Triton's test_core.py that do not pass, by the beginning of their names, and why
 DRAWN = {
