@@ -29,6 +29,7 @@ def report(*findings) -> dict:
     (1, [], "AssertionError: off by 2\n", "fails", "AssertionError: off by 2"),
     (3, [], "", "fails", "exit status 3"),
     (-signal.SIGXCPU, [], "", "too long", ""),
+    (128 + signal.SIGXCPU, [], "", "too long", ""),
 ])  # fmt: skip
 def test_verdicts(status, findings, said, kind, why):
     assert verdict(status, report(*findings), said) == {"verdict": kind, "why": why}

@@ -70,7 +70,7 @@ def command(case: Case, machine: str, folders: Sequence[Path], report: Path) -> 
 
 def verdict(status: int, report: dict, said: str) -> dict[str, str]:
     """Whether a run `agrees`, or has a `finding`, was `refused`, took `too long` or `fails`; and the words for it."""
-    if status == -signal.SIGXCPU or status == -signal.SIGKILL:
+    if status in (-signal.SIGXCPU, 128 + signal.SIGXCPU, -signal.SIGKILL):  # 128: of a program that the script runs
         return {"verdict": "too long", "why": ""}
     findings = [one for run in report.get("runs", []) for one in run["findings"] if one["class"] == "wrong"]
     if status == 0 and not findings:

@@ -364,13 +364,14 @@ def sample(folder: str, args: str = "", **more) -> Case:
     return Case("NVIDIA's CUDA samples", f"sample {name}", file, args, path=("Common",), **more)
 
 
-_FIRST, _CONCEPTS, _FEATURES = "0_Introduction/", "2_Concepts_and_Techniques/", "3_CUDA_Features/"
+_FIRST, _CONCEPTS = "0_Introduction/", "2_Concepts_and_Techniques/"
 SAMPLES = (
     *(sample(_FIRST + name) for name in (
         "clock", "fp16ScalarProduct", "simpleAtomicIntrinsics", "simpleCallback", "simpleCooperativeGroups", "simpleHyperQ",
         "simpleOccupancy", "simplePrintf", "simpleTemplates", "simpleVoteIntrinsics", "simpleZeroCopy", "template", "vectorAdd",
     )),
-    *(sample(_CONCEPTS + name) for name in ("inlinePTX", "scalarProd", "shfl_scan", "threadFenceReduction")),
+    *(sample(_CONCEPTS + name) for name in ("inlinePTX", "scalarProd")),
+    sample(_CONCEPTS + "shfl_scan", explained="shfl_integral_image.cuh, line 132: all 32 lanes read a sum, of which the CTA's warps have written as many as there are warps"),
 )  # fmt: skip
 
 CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *CUPY)
