@@ -310,6 +310,15 @@ def load_shared_floats(address: Int32) -> list[Float32]:
     return unpack(struct, 4, Float32)
 
 
+def load_matrix(address: Int32) -> list[Int32]:
+    """ldmatrix (9.7.14.5.15): load four 16-bit matrices [8, 8], row i of matrix j from lane 8 * j + i's address.
+
+    A lane gets of each the row lane / 4, columns lane % 4 * 2 and the next.
+    """
+    text = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];"
+    return unpack(ptx(text, "=r,=r,=r,=r,r", address, result=structure(4, "i32")), 4, Int32)
+
+
 def store_shared_e4m3(address: Int32, other: Int32, x: Float32, y: Float32) -> None:
     """cvt.rn.satfinite.e4m3x2 (9.7.9.21) and st.shared (9.7.9.11): store x at `address` and y at `other` as e4m3."""
     text = "{ .reg .b16 h, l; cvt.rn.satfinite.e4m3x2.f32 h, $3, $2; st.shared.b8 [$0], h;"
@@ -551,6 +560,17 @@ def wgmma_of_registers(n: int, kind: str, a: list[list[Int32]], b: Int32, into: 
     operands = *sum(into, []), *sum(a, []), b
     d = unpack(ptx(text, constraints, *operands, result=structure(all_sums, "f32")), all_sums, Float32)
     return [d[count * i : count * (i + 1)] for i in range(len(a))]
+
+
+def mma_of_registers(kind: str, a: list[Int32], b: list[Int32], c: list[Float32]) -> list[Float32]:
+    """mma.sync (9.7.14.5.8): return C [16, 8] + A [16, 16] @ B [8, 16].T of a warp, `kind` in, f32 out.
+
+    kind, a: as of `wgmma_of_registers`. b: of column lane / 4, K lane % 4 * 2 and the next, then the K 8 after. c, the
+    result: of row lane / 4, columns lane % 4 * 2 and the next, then of the row 8 below.
+    """
+    text = f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
+    text += "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+    return unpack(ptx(text, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", *a, *b, *c, result=structure(4, "f32")), 4, Float32)
 
 
 def wgmma_results(d: list[Float32]) -> list[Float32]:

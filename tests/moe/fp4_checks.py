@@ -92,29 +92,38 @@ def test_pack_refuses(fp4):
         moe.pack_mxfp4(b + 0x22, wide)
 
 
-FAULTS = ["signs", "scale of another step", "second half of K", "wait", "release"]
+OF_EIGHT = ["8: tokens of another step", "8: wait"]
+FAULTS = ["signs", "scale of another step", "second half of K", "wait", "release", *OF_EIGHT]
 
 
 @pytest.mark.parametrize("fault", all_but(("release",), FAULTS))
 def test_planted_faults_are_seen(fp4, monkeypatch, fault):
     """What the tests above are worth: each of these kernels fails."""
     from moe.kernels import dequantise
+    from moe.kernels.sm90 import fp4_eight_tokens as eight
+    from moe.kernels.sm90 import fp4_registers as registers
     from moe.kernels.sm90 import fp4_weights as mainloop
 
     if fault == "signs":
         monkeypatch.setattr(dequantise, "SIGNS", 0x00008000)
     elif fault == "scale of another step":
-        real = mainloop.scales_of
-        monkeypatch.setattr(mainloop, "scales_of", lambda word, kind: real(word, kind)[::-1])
+        real = registers.scales_of
+        monkeypatch.setattr(registers, "scales_of", lambda word, kind: real(word, kind)[::-1])
     elif fault == "second half of K":
-        real_pair = mainloop.load_shared_pair
-        monkeypatch.setattr(mainloop, "load_shared_pair", lambda at: real_pair(at & ~256))
+        real_pair = registers.load_shared_pair
+        monkeypatch.setattr(registers, "load_shared_pair", lambda at: real_pair(at & ~256))
     elif fault == "wait":
         monkeypatch.setattr(mainloop, "wgmma_results", lambda d: d)
+    elif fault == "8: tokens of another step":
+        real_load = eight.load_matrix
+        monkeypatch.setattr(eight, "load_matrix", lambda at: real_load(at ^ 32))
+    elif fault == "8: wait":
+        monkeypatch.setattr(eight, "mbarrier_wait", lambda bar, phase: None)
     else:  # of a stage whose tokens wgmma still reads
         monkeypatch.setattr(mainloop, "wgmma_wait_keeping", lambda pending, a: a)
-    with planted(fault, found=("wait", "release")):
-        assert not fp4.run(fp4.CASES["small"], configs()["bf16"][0]) <= fp4.BOUND
+    with planted(fault, found=("wait", "release", "8: wait")):
+        config = 3 if fault in ("wait", "release") else 0  # tiles of 64 tokens, as wgmma has no fewer than 16
+        assert not fp4.run(fp4.CASES["small"], configs()["bf16"][config]) <= fp4.BOUND
 
 
 LAYER = {"hidden": 192, "intermediate": 192, "local": 4, "tokens": 6}

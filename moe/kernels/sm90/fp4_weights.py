@@ -15,14 +15,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 
-from moe.kernels.config import BLOCK_K, BLOCK_N, Config
+from moe.kernels.config import BLOCK_K, Config
 from moe.kernels.context import Warp
-from moe.kernels.dequantise import scales_of, weights_of
 from moe.kernels.mainloop import ByWidth, MainloopState, release
 from moe.kernels.ptx import (
     fence_proxy_async,
-    load_shared_pair,
-    load_shared_words,
     matrix_descriptor,
     maximum,
     mbarrier_wait,
@@ -33,28 +30,31 @@ from moe.kernels.ptx import (
     wgmma_wait_keeping,
 )
 from moe.kernels.schedule import WorkTile
+from moe.kernels.sm90.fp4_eight_tokens import Fp4EightTokens
+from moe.kernels.sm90.fp4_registers import Fp4Registers, keep
 
 
 class Fp4Weights(ByWidth):
     """out [64 weight rows, tokens] of a warpgroup, once or twice."""
 
     def __init__(self, config: Config):
-        self.config = config
+        self.config, self.registers, self.eight = config, Fp4Registers(config), Fp4EightTokens(config)
+
+    def multiply(self, warp: Warp, width: int, tile: WorkTile, state: MainloopState, acc):
+        """The k-blocks of a tile of which so many tokens are loaded."""
+        return self.eight(warp, tile, state, acc) if width == 8 else self.by_wgmma(warp, width, tile, state, acc)
 
     @cute.jit
-    def multiply(self, warp: Warp, width: cutlass.Constexpr, tile: WorkTile, state: MainloopState, acc):
-        """The k-blocks of a tile of which so many tokens are loaded.
+    def by_wgmma(self, warp: Warp, width: cutlass.Constexpr, tile: WorkTile, state: MainloopState, acc):
+        """The same by wgmma.
 
         A stage is released one group into the next k-block, when its own last one is multiplied.
         """
         config, cta, lane, stage = self.config, warp.cta, warp.lane, state.stage
-        parts, sums, of_part = config.block_n // BLOCK_N, width // 2, config.block_m // 2
+        parts, sums, of_part = self.registers.parts, width // 2, config.block_m // 2
         places = [[part * of_part + i for i in range(sums)] for part in range(parts)]
         tokens = matrix_descriptor(cta.ring)
-        of_warp, row = (warp.number & 3), warp.number >> 2  # of 64
-        weights = cta.ring + config.block_m * (2 * BLOCK_K) + row * 4096 + of_warp * 512 + lane * 16
-        scales = cta.ring + config.block_m * (2 * BLOCK_K) + config.block_n * (BLOCK_K // 2)
-        scales = scales + row * 512 + of_warp * 64 + (lane >> 2) * 8
+        at = self.registers.places(warp)
         # Steps of a group, by how many registers of operand A it may have beside the sums. Each group costs a wait
         most = {128: 8, 64: 16}.get(config.accumulators, 32)
         count = min(4, most // (4 * parts))
@@ -64,7 +64,7 @@ class Fp4Weights(ByWidth):
         for i in range_constexpr(4 * parts * count):
             held[i] = Int32(0)
         mbarrier_wait(cta.full + 8 * stage.index, stage.phase)
-        self.load(weights, scales, stage.index * config.stage_bytes, 0, packed)
+        keep(packed, self.registers.load(at, stage.index * config.stage_bytes, 0))
         before = stage.index
         for k in cutlass.range(maximum(tile.k_count, 1), unroll=1):  # ptxas must see that the loop is entered
             offset = stage.index * config.stage_bytes
@@ -76,13 +76,14 @@ class Fp4Weights(ByWidth):
             under_way = [held[i] for i in range(4 * parts * count)]
             for half, steps in groups:
                 if const_expr(steps[0] == 0):
-                    scaled = self.scaled(packed)
-                a = self.decoded(packed, steps, scaled)
+                    words = [[packed[part, i] for i in range(6)] for part in range(parts)]
+                    scaled = self.registers.scaled(words)
+                a = self.registers.decoded(words, steps, scaled)
                 if const_expr(steps[-1] == 3 and half == 0):
-                    self.load(weights, scales, offset, 1, packed)
+                    keep(packed, self.registers.load(at, offset, 1))
                 if const_expr(steps[-1] == 3 and half == 1):
                     mbarrier_wait(cta.full + 8 * index, phase)
-                    self.load(weights, scales, index * config.stage_bytes, 0, packed)
+                    keep(packed, self.registers.load(at, index * config.stage_bytes, 0))
                 b = uniform(of_block + half * (width * BLOCK_K >> 4) + 2 * steps[0])
                 self.issue(width, a, b, acc, places)
                 wgmma_wait_keeping(1, under_way)
@@ -101,29 +102,8 @@ class Fp4Weights(ByWidth):
         release(config, cta, before, lane)
         return state._replace(stage=stage)
 
-    def load(self, weights: Int32, scales: Int32, offset: Int32, half: int, packed) -> None:
-        """Load a thread's part of 64 of K: four words of weights, and a word of scales for each of two rows."""
-        for part in range(self.config.block_n // BLOCK_N):
-            words = load_shared_words(weights + offset + part * 8192 + half * 2048)
-            words += load_shared_pair(scales + offset + part * 1024 + half * 256)
-            for i, word in enumerate(words):
-                packed[part, i] = word
-
     def issue(self, width: int, a: list[list[Int32]], b: Int32, acc, places: list[list[int]]) -> None:
         """Issue a group of wgmma."""
         d = wgmma_of_registers(width, self.config.w4a16, a, b, [[acc[i] for i in x] for x in places])
         for i, x in zip(sum(places, []), sum(d, [])):
             acc[i] = x
-
-    def scaled(self, packed) -> list[list]:
-        """Return the scales of each step of 16 of K, for the thread's two rows of each part."""
-        parts = range(self.config.block_n // BLOCK_N)
-        return [[*zip(*(scales_of(packed[part, i], self.config.w4a16) for i in (4, 5)))] for part in parts]
-
-    def decoded(self, packed, steps: list[int], scaled: list[list]) -> list[list[Int32]]:
-        """Return operand A's registers of these steps of 16 of K."""
-        kind = self.config.w4a16
-        return [
-            sum((weights_of(packed[part, i], *of_part[i], kind) for i in steps), [])
-            for part, of_part in enumerate(scaled)
-        ]
