@@ -78,7 +78,7 @@ class Config:
         elif self.block_scaled:
             assert self.arch == "sm100" and not self.swap_ab and self.cluster == self.split_k == 1
             assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
-            assert self.gated == self.permuted
+            assert not self.permuted
         elif self.gated:
             assert self.block_n == 2 * BLOCK_N and self.split_k == 1 and self.cluster == (2 if self.permuted else 1)
             assert not self.swap_ab or self.block_m <= 32 and not self.permuted  # who gathers has a lane for each token
