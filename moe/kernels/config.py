@@ -15,6 +15,8 @@ CONSUMER_WARPS = CONSUMER_GROUPS * GROUP_WARPS
 THREADS = GROUP_THREADS * (CONSUMER_GROUPS + 1)
 TMA_WARP = CONSUMER_WARPS
 MMA_WARP = TMA_WARP + 1  # on a GPU whose MMAs one thread issues
+# With block scales: its scheduler's other warps have the last tokens of a tile, or none, and so the least to do
+SCALED_MMA_WARP = TMA_WARP + 3
 SMEM = 227 * 1024
 MAX_EXPERTS = 512
 MAX_STAGES = 12

@@ -293,7 +293,7 @@ def test_layer_workspace(fp4):
     assert held <= least <= held + 2**14
 
 
-LAYER_FAULTS = ["global scale", "rows", "scales of c", "not quantised"]
+LAYER_FAULTS = ["global scale", "rows", "scales of c", "not quantised", "others' tokens", "no fence"]
 
 
 @pytest.mark.thorough
@@ -301,10 +301,11 @@ LAYER_FAULTS = ["global scale", "rows", "scales of c", "not quantised"]
 def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
     from moe import routed_experts
     from moe.calls import Calls
-    from moe.fp4_layer import BlockScaledLayer
     from moe.kernels import loads
     from moe.kernels.block_scaled import Nvfp4
     from moe.kernels.epilogue import block_scaled
+    from moe.kernels.quantise_blocks import QuantiseBlocks
+    from moe.kernels.sm100 import scaled_issue, token_scales
 
     monkeypatch.setattr(routed_experts, "calls", Calls())  # of right kernels, whose launches would be repeated
     if fault == "global scale":
@@ -317,7 +318,12 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
         real_block = Nvfp4.quantised_block
         wrong = lambda *x: (real_block(*x)[0], real_block(*x)[1] ^ 8)  # noqa: E731
         monkeypatch.setattr(Nvfp4, "quantised_block", wrong)
+    elif fault == "others' tokens":
+        monkeypatch.setattr(token_scales, "load_relaxed_if", lambda at, wanted: wanted)
+    elif fault == "no fence":
+        monkeypatch.setattr(scaled_issue, "fence_proxy_async", lambda: None)
     else:
-        monkeypatch.setattr(BlockScaledLayer, "permute", lambda self, x, space: None)
-    with planted(fault, found=("not quantised",)):
+        monkeypatch.setattr(QuantiseBlocks, "part", lambda *_: None)
+        monkeypatch.setattr(routed_experts, "assign_program", routed_experts.assign_program.__wrapped__)
+    with planted(fault, found=("not quantised", "no fence")):
         assert not distance(fp4_layer.called(layer[0]), *layer) <= FAR

@@ -62,7 +62,7 @@ class ScaledMmaIssue:
                     mbarrier_wait(cta.full + 8 * stage.index, stage.phase)
                     tcgen05_fence("after")
                     if const_expr(config.gated):
-                        fence_proxy_async()  # the tokens did not come by TMA
+                        fence_proxy_async()  # tokens and their scales did not come by TMA
                     weights = cta.ring + stage.index * config.stage_bytes
                     b, a = [Int64(weights + x >> 4) | Int64(OPERAND) for x in (0, weights_bytes)]
                     scales = weights_bytes + tokens_bytes, config.token_scales_offset

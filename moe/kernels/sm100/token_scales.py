@@ -10,7 +10,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from moe.kernels.config import BLOCK_K, WORK_TILE_BYTES, Config
+from moe.kernels.config import BLOCK_K, SCALED_MMA_WARP, WORK_TILE_BYTES, Config
 from moe.kernels.context import Warp
 from moe.kernels.gather import copy_rows
 from moe.kernels.pipeline import stage_after
@@ -25,7 +25,7 @@ from moe.kernels.ptx import (
     select,
     store_shared_words,
 )
-from moe.kernels.scales import arrive_behind_copies, first_warp, stages_to_skip
+from moe.kernels.scales import arrive_behind_copies, stages_to_skip
 from moe.kernels.schedule import Plan, WorkTile, tile_at, write_tile
 from moe.kernels.sm100.scaled_tensor_memory import ATOM
 
@@ -45,7 +45,7 @@ class TokenScales:
     def __call__(self, warp: Warp, plan: Plan, iteration: Int32, tile: WorkTile):
         """Fill this warp's stages of all work tiles from this one on."""
         config, cta, operands, lane = self.config, warp.cta, warp.operands, warp.lane
-        number = warp.number - first_warp(self.warps)
+        number = warp.number - (SCALED_MMA_WARP - self.warps)
         form = config.block_scaled
         record, values, row = form.record_bytes(operands.k), form.value_bytes(operands.k), form.row_scales
         piece = (lane & 7) * 16  # of 128 bytes of a token's numbers
@@ -80,10 +80,10 @@ class TokenScales:
                 for atom in range_constexpr(form.atoms):
                     at_atom = to + config.token_scales_offset + atom * ATOM + lane * 16
                     store_shared_words(at_atom, [of_quarter[atom] for of_quarter in x])
-                fence_proxy_async()  # tcgen05.cp reads them
-                if const_expr(config.gated):
+                if const_expr(config.gated):  # the MMA warp has the fence, as copies end later
                     arrive_behind_copies(cta.full + 8 * slot, lane)
                 else:
+                    fence_proxy_async()  # tcgen05.cp reads them
                     cute.arch.sync_warp()
                     mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
             stages, tiles = stages + tile.k_count, tiles + 1
