@@ -68,7 +68,7 @@ def of_experts(
     these; biased: with biases. The others are moe.experts' own.
     """
     activation, packed = activation_of(gate_first, limit, alpha, shift), packed or mxfp4
-    on_input, quantises = bool(apply_router_weight_on_input), hidden_dtype is BF16 and not packed
+    on_input = bool(apply_router_weight_on_input)
     tiles = mxfp4 or packed and device_of(device).capability == HOPPER
     for t in counts(tokens):
         sizes = routed_experts.sizes_of(t, hidden, intermediate, local, top_k, num_experts, tiles)
@@ -77,10 +77,11 @@ def of_experts(
         if packed:
             layer = fp4_layer_of(device, sizes, activation, biased, mxfp4)
         else:
-            layer = layer_of(device, sizes, activation, quantises)
+            layer = layer_of(device, sizes, activation, hidden_dtype is BF16)
         rows = not on_input and layer.quantises_rows(t)
         wide, (_, own) = ids_dtype is routed_experts.I64, assign.grid_of(local)
-        routed_experts.assign_program(device, sizes.slots, wide, own, on_input, quantises and not rows)
+        quantiser = layer.quantiser(on_input) if layer.quantises and not rows else None
+        routed_experts.assign_program(device, sizes.slots, wide, own, on_input, quantiser)
         layer.compile(t, rows)
         finalise_program(device, sizes.slots)
 

@@ -4,10 +4,10 @@
 
     m_indptr, rows, hidden bf16 ─► permute ─► GEMM1, SwiGLU ─► c bf16 ─► GEMM2 ─► o ─► finalise
 
-`BlockScaledLayer`, on Blackwell. Tokens are rounded to NVFP4, or to MXFP8 if weights are MXFP4, on the way into the
-experts' order, and c where it is made.
+`BlockScaledLayer`, on Blackwell. Tokens are rounded to NVFP4, or to MXFP8 if weights are MXFP4, by assign, which lists
+rows meanwhile; GEMM1 gathers them; c is rounded where it is made.
 
-    m_indptr, rows, hidden bf16 ─► quantise ─► records ─► GEMM1, SwiGLU ─► c, records ─► GEMM2 ─► o ─► finalise
+    m_indptr, rows, records ─► GEMM1, SwiGLU ─► c, records ─► GEMM2 ─► o ─► finalise
 """
 
 import dataclasses
@@ -18,14 +18,17 @@ import torch
 from moe.device import device_of
 from moe.fp4_weights import BLACKWELL, HOPPER
 from moe.grouped_gemm import launcher
-from moe.grouped_gemm_fp4 import QUANTISING_CTAS, quantise_program, records_part
-from moe.kernels import permute
+from moe.grouped_gemm_fp4 import records_part
+from moe.kernels import assign, permute
 from moe.kernels.block_scaled import W4A4, W4A8, BlockScaled
 from moe.kernels.config import Activation, Config
+from moe.kernels.quantise_blocks import QuantiseBlocks
 from moe.layer import Layer, Space, permute_program
 from moe.problem import BF16, F32, I32, Inputs, Sizes
 from moe.scratch import Part
 from moe.tuning import sm90, sm100
+
+ASSIGNING_CTAS = 2  # of an SM
 
 
 @dataclasses.dataclass
@@ -87,13 +90,14 @@ class Fp4Layer(Layer):
 
     def gemm1(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and permuted to c."""
-        self.launch_gemm1(x, space, config, (x.gemm1_global.numel() // self.sizes.local, *address(x.gemm1_bias)))
+        more = x.gemm1_global.numel() // self.sizes.local, *address(x.gemm1_bias)
+        self.launch_gemm1(x, space.permuted, space, config, more)
 
-    def launch_gemm1(self, x: Fp4Inputs, space: Space, config: Config, more: tuple[int, ...]) -> None:
-        """Launch GEMM1. more: its kernel's words behind the sizes'."""
+    def launch_gemm1(self, x: Fp4Inputs, tokens: int, space: Space, config: Config, more: tuple[int, ...]) -> None:
+        """Launch GEMM1. tokens: their address. more: its kernel's words behind the sizes'."""
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         weights = x.gemm1_weights.data_ptr(), x.gemm1_weights_scale.data_ptr()
-        operands = space.permuted, x.gemm1_global.data_ptr(), *weights, space.m_indptr, space.c
+        operands = tokens, x.gemm1_global.data_ptr(), *weights, space.m_indptr, space.c
         made = launcher(self.torch_device, config)
         words = made.words(made.grid, space.total, 2 * i, h, e, self.rows(x.hidden_states.shape[0]))
         made.launch(operands, (*words, *more))
@@ -119,7 +123,7 @@ class BlockScaledLayer(Fp4Layer):
 
     def __init__(self, device: torch.device, sizes: Sizes, activation: Activation, form: BlockScaled, biased: bool):
         super().__init__(device, sizes, activation, biased)
-        self.form = form
+        self.form, self.quantises = form, True
         assert form.biased or not biased
 
     def configs(self, tokens: int) -> tuple[Config, Config]:
@@ -131,28 +135,27 @@ class BlockScaledLayer(Fp4Layer):
         return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)
 
     def shared_parts(self, room: int) -> list[Part]:
-        """The same fields; permuted and c are records (moe/kernels/block_scaled.py)."""
-        total, columns = room * self.sizes.top_k, {"permuted": self.sizes.hidden, "c": self.sizes.intermediate}
-        records = {name: records_part(self.form, total, k, name) for name, k in columns.items()}
-        return [records.get(part.name, part) for part in super().shared_parts(room)]
+        """The same fields; quantised and c are records (moe/kernels/block_scaled.py), and nothing is permuted."""
+        h, i, total = self.sizes.hidden, self.sizes.intermediate, room * self.sizes.top_k
+        records = ("quantised", room, h), ("c", total, i)
+        own = {name: records_part(self.form, rows, k, name) for name, rows, k in records}
+        own["permuted"] = Part("permuted", BF16, (0,))
+        return [own.get(part.name, part) for part in super().shared_parts(room)]
 
-    def compile_permute(self) -> None:
-        """Compile the kernel that brings tokens into the order of the experts."""
-        quantise_program(self.torch_device, self.form, True)
+    def quantiser(self, on_input: bool) -> QuantiseBlocks:
+        """What assign rounds tokens by."""
+        lists, _ = assign.grid_of(self.sizes.local)
+        return QuantiseBlocks(self.form, ASSIGNING_CTAS * self.sms - lists)
 
-    def permute(self, x: Fp4Inputs, space: Space) -> None:
-        """From m_indptr and rows to permuted: a token is rounded for each of its rows, which saves a launch."""
-        (scale,) = address(x.gemm1_input_scale) or (0,)
-        tensors = x.hidden_states.data_ptr(), space.permuted, scale, space.rows
-        sizes = self.sizes.local, self.sizes.hidden, min(space.total, QUANTISING_CTAS * self.sms)
-        program = quantise_program(self.torch_device, self.form, True)
-        program(*tensors, space.m_indptr, *sizes, self.device.stream())
+    def beside_quantised(self, x: Fp4Inputs, space: Space) -> int:
+        """The quantiser's third word: the address of the scale of all tokens, if the format has one."""
+        return x.gemm1_input_scale.data_ptr() if self.form.of_all else 0
 
     def gemm1(self, x: Fp4Inputs, space: Space, config: Config) -> None:
-        """From m_indptr and permuted to c."""
+        """From m_indptr, rows and quantised to c."""
         scales = *address(x.gemm1_input_scale), *address(x.gemm2_input_scale)
-        globals_of_expert = x.gemm1_global.numel() // self.sizes.local
-        self.launch_gemm1(x, space, config, (*scales, globals_of_expert, *address(x.gemm1_bias)))
+        of_expert = x.gemm1_global.numel() // self.sizes.local
+        self.launch_gemm1(x, space.quantised, space, config, (*scales, of_expert, space.rows, *address(x.gemm1_bias)))
 
     def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and c to o."""

@@ -190,7 +190,7 @@ def launch_block_scaled(gemm: Launcher, addresses: Sequence[int], words: tuple[i
         (records,) = arena.take((form.name, room, k), lambda: [records_part(form, room, k)]).addresses
         grid = min(total_m, QUANTISING_CTAS * gemm.device.sms)
         scale = of_all[0] if of_all else 0
-        quantise_program(device, form)(a, records, scale, 0, 0, total_m, k, grid, gemm.device.stream())
+        quantise_program(device, form)(a, records, scale, total_m, k, grid, gemm.device.stream())
         gemm.launch((records, *others), (*words, *of_all))
 
 
@@ -200,7 +200,6 @@ def records_part(form: BlockScaled, rows: int, k: int, name: str = "records") ->
 
 
 @functools.cache
-def quantise_program(device: torch.device, form: BlockScaled, gathered: bool = False) -> Program:
+def quantise_program(device: torch.device, form: BlockScaled) -> Program:
     """The kernel that quantises tokens to this format, compiled for this GPU."""
-    kernel = quantise_blocks.QuantiseBlocks(form, gathered)
-    return Program(kernel, quantise_blocks.WORDS, f"form={form} gathered={gathered}")
+    return Program(quantise_blocks.QuantiseBlocks(form), quantise_blocks.WORDS, f"form={form}")

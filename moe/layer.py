@@ -25,6 +25,7 @@ from moe.grouped_gemm import flags, launcher, partials
 from moe.kernels import finalise, permute, routing
 from moe.kernels.config import Activation, Config
 from moe.kernels.program import Program, float_bits
+from moe.kernels.quantise import Quantise
 from moe.kernels.schedule import search_step
 from moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
 from moe.problem import BF16, E4M3, EXPERTS, F32, I32, Inputs, Sizes
@@ -360,6 +361,14 @@ class Layer:
         """ValueError unless launches go to the layer's GPU."""
         if not self.device.is_current():
             raise ValueError(f"hidden_states is on {self.torch_device}, but must be on torch's current device")
+
+    def quantiser(self, on_input: bool) -> Quantise:
+        """What assign rounds tokens by. on_input: to scales that are multiplied by the tokens' weights."""
+        return Quantise(on_input)
+
+    def beside_quantised(self, x: Inputs, space: Space) -> int:
+        """The quantiser's third word: where the tokens' scales go."""
+        return space.quantised_scale
 
     def quantises_rows(self, tokens: int) -> bool:
         """Whether tokens that come in bf16 are quantised where they are permuted, a token for each of its rows."""

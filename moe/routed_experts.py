@@ -22,6 +22,7 @@ from moe.grouped_gemm_fp4 import TMA_FP4_BYTES, input_scale_operand, one, packed
 from moe.kernels import assign, quantise
 from moe.kernels.config import MAX_EXPERTS, Activation
 from moe.kernels.program import Program, Recorded
+from moe.kernels.quantise_blocks import QuantiseBlocks
 from moe.layer import Layer, Space, activation_of, check_workspace, layer_of
 from moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
 from moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
@@ -336,11 +337,12 @@ def scale_by_block(scale, hidden: torch.Tensor, gpu) -> torch.Tensor:
 
 @functools.cache
 def assign_program(
-    device: torch.device, slots: int, wide: bool, own: int, ones: bool = False, quantises: bool = False
+    device: torch.device, slots: int, wide: bool, own: int, ones: bool = False,
+    quantiser: quantise.Quantise | QuantiseBlocks | None = None,
 ) -> Program:  # fmt: skip
-    """The assign kernel, compiled for this GPU. own: experts of a CTA. quantises: it quantises the tokens, too."""
-    kernel = assign.Assign(slots, wide, own, ones=ones, quantises=quantises)
-    variant = f"slots={slots} wide={wide} own={own} ones={ones} quantises={quantises}"
+    """The assign kernel, compiled for this GPU. own: experts of a CTA. quantiser: that it quantises the tokens by."""
+    kernel = assign.Assign(slots, wide, own, ones=ones, quantiser=quantiser)
+    variant = f"slots={slots} wide={wide} own={own} ones={ones} quantiser={quantiser}"
     return Program(kernel, kernel.words, variant)
 
 
@@ -362,15 +364,17 @@ def launch(
     stream, local = layer.device.stream(), layer.sizes.local
     of_hidden, quantises = (), layer.quantises and (on_input or not layer.quantises_rows(tokens))
     if quantises:
-        hidden, to = x.hidden_states, (space.quantised, space.quantised_scale)
-        of_hidden = hidden.data_ptr(), *to, layer.sizes.hidden
-        x = dataclasses.replace(x, hidden_states=At(to[0], hidden.shape), hidden_states_scale=At(to[1]))
+        hidden = x.hidden_states
+        of_hidden = hidden.data_ptr(), space.quantised, layer.beside_quantised(x, space), layer.sizes.hidden
+        to = At(space.quantised, hidden.shape), At(space.quantised_scale)
+        x = dataclasses.replace(x, hidden_states=to[0], hidden_states_scale=to[1])
     elif on_input:
         (scale,) = layer.device.tensors(torch.empty_like(x.hidden_states_scale))
         x = dataclasses.replace(x, hidden_states_scale=torch.mul(x.hidden_states_scale, weights.t(), out=scale))
     grid, own = assign.grid_of(local)
     to = space.m_indptr, space.rows, space.places, space.weights
-    program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64, own, on_input, quantises)
+    quantiser = layer.quantiser(on_input) if quantises else None
+    program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64, own, on_input, quantiser)
     program(ids.data_ptr(), weights.data_ptr(), *to, tokens, k, local, x.local_expert_offset, grid, stream, *of_hidden)
     layer.compute(x, space, out)
 

@@ -165,13 +165,15 @@ class BlockScaledArguments:
     moe.fp4_weights packs them, m_indptr int32 [experts + 1], out bf16 [total_m, n], partials, flags (context.Operands);
     total_m, n, k, experts, first step of a search among them, CTAs in the grid; `more`; CUDA stream.
 
-    more: if the format has scales of all the address of a's; if gated, where out is records of n/2 columns, that of
-    out's, and whether b_global is [experts, 1 or 2]; with a bias its address, f32 [experts, n].
+    more: if the format has scales of all the address of a's; if gated, where a is records of tokens and out of n/2
+    columns, that of out's, whether b_global is [experts, 1 or 2], and the address of rows, int32 [total_m], the token
+    of each row; with a bias its address, f32 [experts, n].
     """
 
     def __init__(self, config: Config):
         of_all, gated = config.block_scaled.of_all, config.gated
-        wanted = {"a_global": of_all, "out_global": of_all and gated, "globals": gated, "bias": config.bias}
+        of_layer = {"out_global": of_all and gated, "globals": gated, "rows": gated}
+        wanted = {"a_global": of_all} | of_layer | {"bias": config.bias}
         self.config, self.more = config, [name for name, yes in wanted.items() if yes]
         self.WORDS = 15 + len(self.more)
 
@@ -187,11 +189,13 @@ class BlockScaledArguments:
             weights = gated_weight_tensormap(b, experts, n, row, dtype)
         else:
             weights = weight_tensormap(b, experts, n, row, config.weights_box, dtype)
-        tensormaps = record_tensormap(config, a, total_m, k), weights, scale_tensormap(config, b_scale, experts, n, k)
-        a_global, out_global, bias = [more.get(name, Int64(0)) for name in ("a_global", "out_global", "bias")]
+        tokens = weights if config.gated else record_tensormap(config, a, total_m, k)  # gathered ones come without
+        tensormaps = tokens, weights, scale_tensormap(config, b_scale, experts, n, k)
+        names = "rows", "a_global", "out_global", "bias"
+        rows, a_global, out_global, bias = [more.get(name, Int64(0)) for name in names]
         of_expert = Int32(more.get("globals", 1))
         operands = BlockScaledOperands(
-            a, a_global, b_global, out, out_global, partials, flags, total_m, n, k, of_expert, bias
+            a, rows, a_global, b_global, out, out_global, partials, flags, total_m, n, k, of_expert, bias
         )  # fmt: skip
         return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, form.k_blocks(k), experts, search
 

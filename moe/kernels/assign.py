@@ -5,7 +5,7 @@
 
 So the rows of an expert are in the order of the tokens, whatever runs when. Every CTA reads topk_ids, 64 KiB for 2048
 tokens of 8 experts; in return nothing has to meet. Tokens that other ranks send (dispatch.py) it awaits. Tokens in bf16
-are quantised (quantise.py) in the same launch, by more CTAs.
+are quantised (quantise.py, quantise_blocks.py) in the same launch, by more CTAs.
 """
 
 import cutlass
@@ -31,6 +31,7 @@ from moe.kernels.ptx import (
     wait_for_previous_kernel,
 )
 from moe.kernels.quantise import Quantise
+from moe.kernels.quantise_blocks import QuantiseBlocks
 
 WARPS = 16
 THREADS = 32 * WARPS
@@ -59,17 +60,16 @@ class Assign:
     ones: the weights are 1 instead, as those given are already on the input.
     With a layout T is ranks * most, and four more words are this rank's window, the word that tells the host why it
     trapped, most, and nanoseconds that it waits for the ranks' tokens.
-    If it quantises, four more words are those of moe.kernels.quantise for x, values, scales, and H; weights that are
-    already on the input are then on the scales.
+    With a quantiser four more words are that one's first three, and H.
     """
 
     def __init__(
         self, slots: int, wide: bool, own: int, layout: Layout | None = None, ones: bool = False,
-        quantises: bool = False,
+        quantiser: Quantise | QuantiseBlocks | None = None,
     ):  # fmt: skip
         self.slots, self.wide, self.own, self.layout, self.ones = slots, wide, own, layout, ones
-        self.quantise = Quantise(ones) if quantises else None
-        self.words = MORE_WORDS if quantises or layout else WORDS
+        self.quantiser = quantiser
+        self.words = MORE_WORDS if quantiser or layout else WORDS
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
@@ -78,8 +78,8 @@ class Assign:
         tokens, k, local, offset, grid = [Int32(words[i]) for i in range(6, 11)]
         stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[11].ir_value())
         awaiting = (words[12], words[13], Int32(words[14]), words[15]) if self.layout else ()
-        quantised = (words[12], words[13], words[14], Int32(words[15])) if self.quantise else ()
-        ctas = grid + tokens if const_expr(self.quantise is not None) else grid
+        quantised = (words[12], words[13], words[14], Int32(words[15])) if self.quantiser else ()
+        ctas = grid + self.quantiser.ctas(tokens) if const_expr(self.quantiser is not None) else grid
         self.kernel(
             ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, awaiting, quantised
         ).launch(
@@ -119,13 +119,14 @@ class Assign:
         if const_expr(self.layout is not None):
             self.await_tokens(*awaiting, warp, lane)
         of_lists = ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, block, warp, lane
-        if const_expr(self.quantise is not None):
-            x, values, scales, hidden = quantised
+        if const_expr(self.quantiser is not None):
+            x, to, scales, hidden = quantised
             if block < grid:
                 self.lists(*of_lists)
             else:
-                token = block - grid
-                self.quantise.quantise(x, values, scales, given, tokens, hidden, token, warp, lane, WARPS)
+                ctas, _, _ = cute.arch.grid_dim()
+                of_cta = block - grid, ctas - grid, warp, lane
+                self.quantiser.part(x, to, scales, given, tokens, hidden, *of_cta)
         else:
             self.lists(*of_lists)
 

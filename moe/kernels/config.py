@@ -15,6 +15,8 @@ CONSUMER_WARPS = CONSUMER_GROUPS * GROUP_WARPS
 THREADS = GROUP_THREADS * (CONSUMER_GROUPS + 1)
 TMA_WARP = CONSUMER_WARPS
 MMA_WARP = TMA_WARP + 1  # on a GPU whose MMAs one thread issues
+# With block scales: its scheduler's other warps have the last tokens of a tile, or none, and so the least to do
+SCALED_MMA_WARP = TMA_WARP + 3
 SMEM = 227 * 1024
 MAX_EXPERTS = 512
 MAX_STAGES = 12
@@ -78,7 +80,7 @@ class Config:
         elif self.block_scaled:
             assert self.arch == "sm100" and not self.swap_ab and self.cluster == self.split_k == 1
             assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
-            assert self.gated == self.permuted
+            assert not self.permuted
         elif self.gated:
             assert self.block_n == 2 * BLOCK_N and self.split_k == 1 and self.cluster == (2 if self.permuted else 1)
             assert not self.swap_ab or self.block_m <= 32 and not self.permuted  # who gathers has a lane for each token

@@ -52,7 +52,8 @@ class Fp4Operands(NamedTuple):
 class BlockScaledOperands(NamedTuple):
     """Addresses and sizes of the operands of the GEMMs with block scales that do not come by TMA."""
 
-    a: Int64  # records [total_m, record_bytes(K)]
+    a: Int64  # records [total_m, record_bytes(K)]; if gated of the tokens, [T, record_bytes(K)]
+    rows: Int64  # if gated int32 [total_m]: the token of each row
     a_global: Int64  # f32 [1], if the format has a scale of all
     b_global: Int64
     out: Int64  # bf16 [total_m, n]; if gated records [total_m, record_bytes(n / 2)]

@@ -39,6 +39,7 @@ from moe.kernels.config import (
     MAX_EXPERTS,
     MAX_STAGES,
     MMA_WARP,
+    SCALED_MMA_WARP,
     SPARE_SCALES,
     THREADS,
     TMA_WARP,
@@ -81,7 +82,7 @@ class GroupedGemm:
         self.loads, self.scales, self.mainloop, self.epilogue, self.issue = loads, scales, mainloop, epilogue, issue
         # Of the TMA warp, which expects the bytes, and of warps that bring tokens or, into the same ring, scales
         self.full_arrivals = 1 + (scales.token_arrivals if config.scale_ring else scales.scale_arrivals)
-        layout = AccumulatorLayout(config)
+        layout, self.mma_warp = AccumulatorLayout(config), SCALED_MMA_WARP if config.block_scaled else MMA_WARP
         self.scheduler, self.producer = Scheduler(config), Producer(config, loads, self.full_arrivals)
         self.stream_k = StreamK(config, layout)
         self.split_k = SplitK(config, layout) if config.split_k == 2 else None
@@ -159,7 +160,7 @@ class GroupedGemm:
                 self.init_barriers(cta)
                 cute.arch.mbarrier_init_fence()
         if const_expr(self.issue is not None):
-            if warp == MMA_WARP:
+            if warp == self.mma_warp:
                 self.issue.tmem.alloc(cta)
         if const_expr(config.schedule_ctas > 1):
             cute.arch.cluster_arrive_relaxed()
@@ -199,6 +200,11 @@ class GroupedGemm:
             cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
             if warp == TMA_WARP:
                 self.producer(cta, plan, iteration, tile, early, maps)
+            elif const_expr(config.block_scaled is not None):
+                if warp == self.mma_warp:
+                    self.issue(cta, plan, iteration, warp)
+                else:
+                    self.scales(of_warp, plan, iteration, tile)
             elif warp >= first_warp(self.scales.warps):
                 self.scales(of_warp, plan, iteration, tile)
             elif const_expr(self.issue is not None):
@@ -208,7 +214,7 @@ class GroupedGemm:
             cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
             self.consume(of_warp, plan, iteration)
         if const_expr(self.issue is not None):
-            self.issue.tmem.dealloc(cta, warp, MMA_WARP)
+            self.issue.tmem.dealloc(cta, warp, self.mma_warp)
 
     @cute.jit
     def consume(self, warp: Warp, plan: Plan, iteration: Int32):

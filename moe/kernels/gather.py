@@ -25,6 +25,24 @@ from moe.kernels.scales import announce, arrive_behind_copies, first_warp, scale
 from moe.kernels.schedule import Plan, WorkTile, tile_at
 
 
+@cute.jit
+def copy_rows(
+    config: cutlass.Constexpr, to: Int32, source: Int64, row_bytes: Int64, tokens: list, count: Int32, width: Int32,
+    lane: Int32,
+):  # fmt: skip
+    """As a warp, copy 128 bytes of the rows of a tile, 8 lanes a row, in the 128-byte swizzle, and zeros behind them.
+
+    source: this lane's 16 bytes of token 0. tokens: of row `lane`, `lane` + 32, .. count: of the rows. width: of the
+    rows and zeros.
+    """
+    first = lane >> 3
+    for i in range_constexpr(config.block_m // 4):
+        of_row = cute.arch.shuffle_sync(tokens[i // 8], 4 * (i % 8) + first)
+        place = to + i * (4 * BLOCK_K) + first * BLOCK_K + (((lane & 7) ^ (4 * i & 4) ^ first) << 4)
+        size, wanted = select(4 * i + first < count, 16, 0), select(4 * i < width, 1, 0)
+        copy_async(place, source + Int64(of_row) * row_bytes, size, wanted)
+
+
 class GatheredTokens:
     """Swap-AB, up to 32 tokens a tile: a lane has one of them. A warp fills every third or second stage on its own."""
 
@@ -34,17 +52,6 @@ class GatheredTokens:
     def __init__(self, config: Config):
         self.config = config
         self.warps = 3 if config.arch == "sm90" else 2
-
-    @cute.jit
-    def gather(self, to: Int32, source: Int64, row_bytes: Int64, token: Int32, tile: WorkTile, lane: Int32):
-        """Copy the rows of a stage, 8 lanes a row, in the 128-byte swizzle. token: of row `lane`."""
-        first = lane >> 3
-        for i in range_constexpr(self.config.block_m // 4):
-            row = 4 * i + first
-            of_row = cute.arch.shuffle_sync(token, row)
-            place = to + i * (4 * BLOCK_K) + first * BLOCK_K + (((lane & 7) ^ (4 * i & 4) ^ first) << 4)
-            size, wanted = select(row < tile.tokens, 16, 0), select(4 * i < tile.width, 1, 0)
-            copy_async(place, source + Int64(of_row) * row_bytes, size, wanted)
 
     @cute.jit
     def __call__(self, warp: Warp, plan: Plan, iteration: Int32, tile: WorkTile):
@@ -75,7 +82,7 @@ class GatheredTokens:
                 mbarrier_wait(cta.empty + 8 * slot, (turn & 1) ^ 1)
                 to = cta.ring + slot * config.stage_bytes + config.block_n * BLOCK_K
                 source = operands.a + Int64(k * BLOCK_K + (lane & 7) * 16)
-                self.gather(to, source, Int64(k_blocks * BLOCK_K), token, tile, lane)
+                copy_rows(config, to, source, Int64(k_blocks * BLOCK_K), [token], tile.tokens, tile.width, lane)
                 if const_expr(config.scale_ring):
                     arrive_behind_copies(bar, lane)
                     slot, turn = stage_after(count + i, config.scale_stages)

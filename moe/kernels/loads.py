@@ -103,7 +103,8 @@ class TmaLoads:
 class BlockScaledLoads:
     """Weights, tokens, and the weights' block scales, of a CTA that shares none of them.
 
-    If gated half of the weights' rows are of up, half of gate. Others bring the tokens' scales (token_scales.py).
+    If gated half of the weights' rows are of up, half of gate. Others bring the tokens' scales and, if gated, the
+    tokens (token_scales.py).
     """
 
     def __init__(self, config: Config):
@@ -114,7 +115,8 @@ class BlockScaledLoads:
         config, bar, policy = self.config, cta.full + 8 * slot, self.config.weights_policy
         weights, form = cta.ring + slot * config.stage_bytes, config.block_scaled
         tokens = weights + config.block_n * BLOCK_K
-        mbarrier_expect(bar, config.block_m * BLOCK_K + config.block_n * (form.weight_bytes + form.row_scales))
+        of_tokens = 0 if config.gated else config.block_m * BLOCK_K
+        mbarrier_expect(bar, of_tokens + config.block_n * (form.weight_bytes + form.row_scales))
         boxes = self.weights.boxes(tile, k)
         rows = config.block_n // len(boxes)
         for i, box in enumerate(boxes):
@@ -123,7 +125,8 @@ class BlockScaledLoads:
         box = (0, piece, 0, block >> 1, tile.expert) if config.gated else (0, piece, block, tile.expert)
         scales = tokens + config.block_m * BLOCK_K
         tma_load(scales, maps.weights + 128, box, bar, policy, Int32(1), None)  # its tensormap is the next one
-        tma_load(tokens, maps.tokens, (k, tile.token), bar, LAST, Int32(1), None)
+        if const_expr(not config.gated):
+            tma_load(tokens, maps.tokens, (k, tile.token), bar, LAST, Int32(1), None)
 
 
 def multicast_halves(

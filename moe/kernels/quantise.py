@@ -1,5 +1,7 @@
 """Quantises tokens: a warp rounds 128 columns of a token to e4m3, with the scale that makes the largest of them 448."""
 
+from dataclasses import dataclass
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
@@ -61,6 +63,7 @@ def quantise_row(x: Int64, values: Int64, scales: Int64, apart: Int32, hidden: I
             store_global_word(place, as_int(scale), select(at == 0, inside[i], 0))
 
 
+@dataclass(frozen=True)
 class Quantise:
     """The kernel writes values[t] = x[t] * (448 / largest) and scales = largest / 448, for 128 columns at a time.
 
@@ -69,8 +72,7 @@ class Quantise:
     stream.
     """
 
-    def __init__(self, weighted: bool = False):
-        self.weighted = weighted
+    weighted: bool = False
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
@@ -90,6 +92,17 @@ class Quantise:
         wait_for_previous_kernel()
         let_next_kernel_start()
         self.quantise(x, values, scales, weights, tokens, hidden, token, warp, lane, WARPS)
+
+    def ctas(self, tokens: Int32) -> Int32:
+        """CTAs of `part`."""
+        return tokens
+
+    def part(
+        self, x: Int64, values: Int64, scales: Int64, weights: Int64, tokens: Int32, hidden: Int32, number: Int32,
+        _count: Int32, warp: Int32, lane: Int32,
+    ) -> None:  # fmt: skip
+        """As a CTA of 2 * WARPS warps, quantise the token of its number."""
+        self.quantise(x, values, scales, weights, tokens, hidden, number, warp, lane, 2 * WARPS)
 
     @cute.jit
     def quantise(

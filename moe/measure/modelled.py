@@ -133,5 +133,5 @@ def experts_fp4(
     def call(hidden, ids, given, out) -> None:
         experts(hidden, ids, given, *weights, **options, out=out)
 
-    stages = "assign", "quantise", "GEMM1", "GEMM2", "finalise"
+    stages = "assign, quantise", "GEMM1", "GEMM2", "finalise"
     return [lambda x=drawn[c % sets]: call(*x) for c in range(calls)], counts, stages

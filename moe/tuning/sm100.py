@@ -32,7 +32,7 @@ GEMM1 = GATED_M16_SWAP_AB, GATED_M32_SWAP_AB, GATED_M128
 
 # Weights in e2m1, by the format of both operands: the wider tile first
 FP4 = {form: tuple(tokens_on_m(block_n, block_scaled=form) for block_n in (256, 128)) for form in (W4A4, W4A8)}
-FP4_GEMM1 = {form: dataclasses.replace(wide, gated=True, permuted=True) for form, (wide, _) in FP4.items()}
+FP4_GEMM1 = {form: dataclasses.replace(wide, gated=True, prefetch=0) for form, (wide, _) in FP4.items()}
 
 
 @functools.lru_cache(maxsize=1024)

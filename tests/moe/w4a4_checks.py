@@ -65,7 +65,7 @@ def records(x: torch.Tensor, of_all: torch.Tensor) -> torch.Tensor:
         to = torch.zeros(rows, W4A4.record_bytes(k), dtype=torch.uint8)
         x, to, of_all = emulator.device_tensors((x, to, of_all))
         addresses = x.data_ptr(), to.data_ptr(), of_all.data_ptr()
-        quantise_program(torch.device("cpu"), W4A4)(*addresses, 0, 0, rows, k, 3, 0)
+        quantise_program(torch.device("cpu"), W4A4)(*addresses, rows, k, 3, 0)
         return to.cpu()
 
 
@@ -289,11 +289,11 @@ def test_layer_workspace(fp4):
     with emulator.session():
         least = moe.experts_workspace_bytes(64, 256, 128, 4, 2, packed=True)
     rows = 64 * 2
-    held = rows * (256 // 2 + 16 + 128 // 2 + 16 + 2 * 256)
+    held = 64 * (256 // 2 + 16) + rows * (128 // 2 + 16 + 2 * 256)
     assert held <= least <= held + 2**14
 
 
-LAYER_FAULTS = ["global scale", "rows", "scales of c", "not quantised"]
+LAYER_FAULTS = ["global scale", "rows", "scales of c", "not quantised", "others' tokens", "no fence"]
 
 
 @pytest.mark.thorough
@@ -301,10 +301,11 @@ LAYER_FAULTS = ["global scale", "rows", "scales of c", "not quantised"]
 def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
     from moe import routed_experts
     from moe.calls import Calls
-    from moe.fp4_layer import BlockScaledLayer
     from moe.kernels import loads
     from moe.kernels.block_scaled import Nvfp4
     from moe.kernels.epilogue import block_scaled
+    from moe.kernels.quantise_blocks import QuantiseBlocks
+    from moe.kernels.sm100 import scaled_issue, token_scales
 
     monkeypatch.setattr(routed_experts, "calls", Calls())  # of right kernels, whose launches would be repeated
     if fault == "global scale":
@@ -317,7 +318,12 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
         real_block = Nvfp4.quantised_block
         wrong = lambda *x: (real_block(*x)[0], real_block(*x)[1] ^ 8)  # noqa: E731
         monkeypatch.setattr(Nvfp4, "quantised_block", wrong)
+    elif fault == "others' tokens":
+        monkeypatch.setattr(token_scales, "load_relaxed_if", lambda at, wanted: wanted)
+    elif fault == "no fence":
+        monkeypatch.setattr(scaled_issue, "fence_proxy_async", lambda: None)
     else:
-        monkeypatch.setattr(BlockScaledLayer, "permute", lambda self, x, space: None)
-    with planted(fault, found=("not quantised",)):
+        monkeypatch.setattr(QuantiseBlocks, "part", lambda *_: None)
+        monkeypatch.setattr(routed_experts, "assign_program", routed_experts.assign_program.__wrapped__)
+    with planted(fault, found=("not quantised", "no fence")):
         assert not distance(fp4_layer.called(layer[0]), *layer) <= FAR

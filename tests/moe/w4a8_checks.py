@@ -64,7 +64,7 @@ def test_tokens_are_quantised_to_the_references_bits(fp4):
         to = torch.zeros(rows, W4A8.record_bytes(k), dtype=torch.uint8)
         on_device = emulator.device_tensors((x, to))
         addresses = [t.data_ptr() for t in on_device]
-        quantise_program(torch.device("cpu"), W4A8)(*addresses, 0, 0, 0, rows, k, 3, 0)
+        quantise_program(torch.device("cpu"), W4A8)(*addresses, 0, rows, k, 3, 0)
         found = on_device[1].cpu()
     of_values, of_scales = found[:, :k], found[:, k : k + k // 32]
     assert torch.equal(of_values & 0x7F, values.view(torch.uint8) & 0x7F) and not found[:, k + k // 32 :].any()
@@ -281,11 +281,11 @@ def test_layer_workspace(fp4):
     with emulator.session():
         least = moe.experts_workspace_bytes(64, 192, 320, 4, 2, mxfp4=True)
     rows = 64 * 2
-    held = rows * (192 + 16 + 320 + 16 + 2 * 192)
+    held = 64 * (192 + 16) + rows * (320 + 16 + 2 * 192)
     assert held <= least <= held + 2**14
 
 
-LAYER_FAULTS = ["bias", "biases of other rows", "rows", "scales of c", "not quantised"]
+LAYER_FAULTS = ["bias", "biases of other rows", "rows", "scales of c", "not quantised", "others' tokens", "no fence"]
 
 
 @pytest.mark.thorough
@@ -293,9 +293,10 @@ LAYER_FAULTS = ["bias", "biases of other rows", "rows", "scales of c", "not quan
 def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
     from moe import routed_experts
     from moe.calls import Calls
-    from moe.fp4_layer import BlockScaledLayer
     from moe.kernels import loads
     from moe.kernels.epilogue import block_scaled
+    from moe.kernels.quantise_blocks import QuantiseBlocks
+    from moe.kernels.sm100 import scaled_issue, token_scales
 
     monkeypatch.setattr(routed_experts, "calls", Calls())  # of right kernels, whose launches would be repeated
     if fault == "bias":
@@ -308,7 +309,12 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
         monkeypatch.setattr(loads.GatedWeights, "boxes", lambda *x: real_boxes(*x)[::-1])
     elif fault == "scales of c":  # those behind the last column are the next lines' scales
         monkeypatch.setattr(block_scaled, "store_global_byte", lambda at, x, wanted: None)
+    elif fault == "others' tokens":
+        monkeypatch.setattr(token_scales, "load_relaxed_if", lambda at, wanted: wanted)
+    elif fault == "no fence":
+        monkeypatch.setattr(scaled_issue, "fence_proxy_async", lambda: None)
     else:
-        monkeypatch.setattr(BlockScaledLayer, "permute", lambda self, x, space: None)
-    with planted(fault, found=("scales of c", "not quantised")):
+        monkeypatch.setattr(QuantiseBlocks, "part", lambda *_: None)
+        monkeypatch.setattr(routed_experts, "assign_program", routed_experts.assign_program.__wrapped__)
+    with planted(fault, found=("scales of c", "not quantised", "no fence")):
         assert not distance(called(layer[0]), *layer) <= FAR

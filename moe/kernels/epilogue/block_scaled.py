@@ -75,7 +75,13 @@ class SwigluTmemBlockScaled:
 
     @cute.jit
     def __call__(self, warp: Warp, tile: WorkTile, acc):
-        """Store a work tile's products and scales."""
+        """Store a work tile's products and scales. A warp that has no token has nothing to do."""
+        if self.layout.first_token(warp.number) < tile.tokens:
+            self.store(warp, tile, acc)
+
+    @cute.jit
+    def store(self, warp: Warp, tile: WorkTile, acc):
+        """The warp's products and scales."""
         operands, columns, form = warp.operands, BLOCK_N // 2, self.config.block_scaled
         width = operands.n >> 1  # of a row of out
         of_out = load_global_float(operands.out_global, Int32(1)) if const_expr(form.of_all) else None

@@ -10,7 +10,15 @@ from moe.kernels.block_scaled import MMAS
 from moe.kernels.config import BLOCK_K, BLOCK_N, WORK_TILE_BYTES, Config
 from moe.kernels.context import Cta
 from moe.kernels.pipeline import PipelineState
-from moe.kernels.ptx import mbarrier_wait, mma_block_scaled, mma_commit, select, tcgen05_fence, tmem_copy_scales
+from moe.kernels.ptx import (
+    fence_proxy_async,
+    mbarrier_wait,
+    mma_block_scaled,
+    mma_commit,
+    select,
+    tcgen05_fence,
+    tmem_copy_scales,
+)
 from moe.kernels.schedule import Plan, read_tile
 from moe.kernels.sm100.scaled_tensor_memory import (
     ATOM,
@@ -53,6 +61,8 @@ class ScaledMmaIssue:
                 for i in cutlass.range(tile.k_count, unroll=1):
                     mbarrier_wait(cta.full + 8 * stage.index, stage.phase)
                     tcgen05_fence("after")
+                    if const_expr(config.gated):
+                        fence_proxy_async()  # tokens and their scales did not come by TMA
                     weights = cta.ring + stage.index * config.stage_bytes
                     b, a = [Int64(weights + x >> 4) | Int64(OPERAND) for x in (0, weights_bytes)]
                     scales = weights_bytes + tokens_bytes, config.token_scales_offset

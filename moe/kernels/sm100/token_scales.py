@@ -2,27 +2,30 @@
 
 In memory a token's scales of a stage are 16 bytes of its record, or 4 (W4A8). In the ring are as many atoms of 128
 tokens x 4 blocks of K as these have words, whose bytes are [token % 32, token / 32, block] (PTX ISA, 9.7.16.10.7). A
-lane loads those of four tokens, 32 apart: what it has of an atom is 16 bytes.
+lane loads those of four tokens, 32 apart: what it has of an atom is 16 bytes. In the layer's GEMM1 they gather the
+tokens' numbers, too: a token's record is where `rows` says.
 """
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from moe.kernels.config import WORK_TILE_BYTES, Config
+from moe.kernels.config import BLOCK_K, SCALED_MMA_WARP, WORK_TILE_BYTES, Config
 from moe.kernels.context import Warp
+from moe.kernels.gather import copy_rows
 from moe.kernels.pipeline import stage_after
 from moe.kernels.ptx import (
     as_int,
     fence_proxy_async,
     load_global_float,
     load_global_words,
+    load_relaxed_if,
     mbarrier_arrive,
     mbarrier_wait,
     select,
     store_shared_words,
 )
-from moe.kernels.scales import first_warp, stages_to_skip
+from moe.kernels.scales import arrive_behind_copies, stages_to_skip
 from moe.kernels.schedule import Plan, WorkTile, tile_at, write_tile
 from moe.kernels.sm100.scaled_tensor_memory import ATOM
 
@@ -42,10 +45,10 @@ class TokenScales:
     def __call__(self, warp: Warp, plan: Plan, iteration: Int32, tile: WorkTile):
         """Fill this warp's stages of all work tiles from this one on."""
         config, cta, operands, lane = self.config, warp.cta, warp.operands, warp.lane
-        number = warp.number - first_warp(self.warps)
+        number = warp.number - (SCALED_MMA_WARP - self.warps)
         form = config.block_scaled
-        record, offset, row = form.record_bytes(operands.k), form.value_bytes(operands.k), form.row_scales
-        in_stage = config.token_scales_offset + lane * 16
+        record, values, row = form.record_bytes(operands.k), form.value_bytes(operands.k), form.row_scales
+        piece = (lane & 7) * 16  # of 128 bytes of a token's numbers
         stages, tiles = Int32(0), Int32(0)  # before this tile
         while iteration < plan.end:
             skip = stages_to_skip(number, stages, self.warps)
@@ -55,20 +58,34 @@ class TokenScales:
                 if lane == 0:
                     write_tile(cta.scale_tiles + slot * WORK_TILE_BYTES, tile)
                 mbarrier_arrive(cta.scales_full + 8 * slot, select(lane == 0, 1, 0))
-            source = operands.a + Int64(tile.token + lane) * Int64(record) + Int64(offset + tile.k_first * row)
+            tokens, there = [], []  # this lane's, and whether there are such
+            for quarter in range_constexpr(4):
+                there.append(select(lane + QUARTER * quarter < tile.tokens, 1, 0))
+                tokens.append(tile.token + lane + QUARTER * quarter)
+                if const_expr(config.gated):
+                    tokens[-1] = load_relaxed_if(operands.rows + Int64(tokens[-1]) * 4, there[-1])
             for i in cutlass.range(skip, tile.k_count, self.warps, unroll=1):
-                at, x = source + Int64(i * row), []
-                for quarter in range_constexpr(4):
-                    there = select(lane + QUARTER * quarter < tile.tokens, 1, 0)
-                    x.append(words_at(at + Int64(record * (QUARTER * quarter)), row // 4, there))
+                k = tile.k_first + i
+                at, x = operands.a + Int64(values + k * row), []
+                for token, wanted in zip(tokens, there):
+                    x.append(words_at(at + Int64(token) * Int64(record), row // 4, wanted))
                 slot, turn = stage_after(stages + i, config.stages)
                 mbarrier_wait(cta.empty + 8 * slot, (turn & 1) ^ 1)
-                to = cta.ring + slot * config.stage_bytes + in_stage
+                to = cta.ring + slot * config.stage_bytes
+                if const_expr(config.gated):  # behind the last of K are zeros
+                    source = operands.a + Int64(k * BLOCK_K + piece)
+                    count = select(k * BLOCK_K + piece < values, tile.tokens, 0)
+                    of_numbers = to + config.block_n * BLOCK_K
+                    copy_rows(config, of_numbers, source, Int64(record), tokens, count, tile.width, lane)
                 for atom in range_constexpr(form.atoms):
-                    store_shared_words(to + atom * ATOM, [of_quarter[atom] for of_quarter in x])
-                fence_proxy_async()  # tcgen05.cp reads them
-                cute.arch.sync_warp()
-                mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
+                    at_atom = to + config.token_scales_offset + atom * ATOM + lane * 16
+                    store_shared_words(at_atom, [of_quarter[atom] for of_quarter in x])
+                if const_expr(config.gated):  # the MMA warp has the fence, as copies end later
+                    arrive_behind_copies(cta.full + 8 * slot, lane)
+                else:
+                    fence_proxy_async()  # tcgen05.cp reads them
+                    cute.arch.sync_warp()
+                    mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
             stages, tiles = stages + tile.k_count, tiles + 1
             iteration = tile.next
             tile = tile_at(plan, config, cta.rank, iteration)
