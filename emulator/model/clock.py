@@ -44,6 +44,7 @@ def _evenly_spaced(lines: np.ndarray) -> Lines:
     return range(int(lines[0]), int(lines[-1]) + 1, steps[0]) if len(steps) == 1 else lines
 
 
+SECTOR = 32  # bytes of a line that the L2 writes at once
 PARAMETER_LINE = 64  # bytes, measured: silicon/timing, mechanisms/ld.param
 OPERAND_ROW = 32  # bytes of a row of A or B that an mma of any kind reads
 
@@ -308,17 +309,18 @@ class TimingClock(Clock):
         group.t = self.memory.admitted(group.t)
 
     def global_store(self, group, addresses: np.ndarray, size: int, row: bool = False) -> None:
-        """Stores go out through the SM, a wavefront per 128-byte line."""
+        """Stores go out through the SM: a wavefront per line, but whole sectors as fast as if they lay in a row."""
         nbytes = len(addresses) * size
         if row:
-            lines = self._span(int(addresses[0]), nbytes)
+            lines, sectors = self._span(int(addresses[0]), nbytes), 0
         else:
-            lines = self._lines_at(addresses)
+            lines, sectors = self._lines_at(addresses), len(np.unique(addresses // np.uint64(SECTOR)))
         sm = self.sms[group.cta.sm]
         unit = self.p["sm"]
         far = self.memory.peers and self.memory.peer(lines) is not None
         rate = self.p["link"]["store_bytes_per_cycle"] if far else unit["store_bytes_per_cycle"]
-        busy = max(len(lines) * unit["store_instruction_cycles"], nbytes / rate)
+        wavefronts = len(lines) if sectors * SECTOR > nbytes else 1
+        busy = max(wavefronts * unit["store_instruction_cycles"], nbytes / rate)
         sm.egress = max(sm.egress, group.t) + busy
         taken, done = self._write(sm, lines, nbytes)
         sm.stored_since_fence, sm.drained = True, max(sm.drained, taken)

@@ -24,7 +24,7 @@ from emulator.model.issue import Cost
 from emulator.model.profile import load
 from emulator.model.sm import SharedPort, Sm
 from emulator.model.sm_clock import SmClocks
-from silicon.probes import gpc_clock, gpcs, link, pdl_chain, release, tensor_clock
+from silicon.probes import gpc_clock, gpcs, link, pdl_chain, release, row_stores, tensor_clock
 from silicon.timing import validate
 from silicon.timing.points import POINTS
 from tests.thorough import all_but
@@ -417,3 +417,10 @@ def test_a_release_in_the_cta_and_bulk_stores_do_not_wait():
     assert fences.passed("store", 1000.0, stored, H200["sync"], {}) == idle
     stored.drained = 5000.0
     assert fences.passed("store", 1000.0, stored, H200["sync"], {}) > 5000
+
+
+@pytest.mark.parametrize("name", [f"{width}, 1 CTAs" for width in ("4 B, 4 rows", "4 B, 8 rows", "16 B, 16 rows")])
+def test_rows_in_whole_sectors_are_stored_by_their_bytes(name):
+    """Rows of 16 bytes, half a sector, take a wavefront each; of 32 bytes a line of 128 is as fast as in one piece."""
+    measured = json.loads(row_stores.TABLE.read_text())["cycles"][name]
+    assert row_stores.on_the_model(row_stores.POINTS[name], H200) == pytest.approx(measured, rel=0.15)
