@@ -196,7 +196,9 @@ class CountedBarrier(Waitable):
     everyone: the phase waits for all threads that have not exited.
     """
 
-    __slots__ = ("name", "arrived", "expected", "everyone", "phase", "votes", "result", "released", "come", "before")
+    __slots__ = (
+        "name", "arrived", "expected", "everyone", "phase", "votes", "result", "released", "come", "before", "learnt",
+    )  # fmt: skip
 
     def __init__(self, name: str):
         super().__init__()
@@ -210,6 +212,7 @@ class CountedBarrier(Waitable):
         self.released = Released()  # what those hand on who come to this phase
         self.come: list[tuple[Actor, int, int]] = []  # those: the warp, its lanes, the number of its event
         self.before: list[tuple[Actor, int, int]] = []  # and of the phase before
+        self.learnt: set[Actor] = set()  # who has waited for that phase, and so knows all that came to it
 
     def arrive(self, threads: int, expected: int) -> int:
         """Count threads in; returns the phase they arrived in."""
@@ -231,7 +234,7 @@ class CountedBarrier(Waitable):
             self.phase += 1
             self.result, self.votes = self.votes, []
             self.released = Released()
-            self.before, self.come = self.come, []
+            self.before, self.come, self.learnt = self.come, [], set()
             self.wake()
 
     def has(self, by: Actor, lanes: int) -> bool:
@@ -250,7 +253,7 @@ class CountedBarrier(Waitable):
         if fault is not None:
             self.come.append((by, lanes, number))
             return fault
-        for actor, _, arrival in self.before:
+        for actor, _, arrival in self.before if by not in self.learnt else ():
             if by.knowledge.known(actor.key) < arrival:
                 message = f"{who} may count for another phase of {self.name}: nothing that {by} has waited for comes "
                 message += f"after the phase of {by.order.who(arrival)}"
