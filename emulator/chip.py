@@ -1,6 +1,9 @@
 """The limits of a chip that launches, allocations and answers to host code go by.
 
-From the CUDA programming guide's table of compute capabilities (10.0, 9.0) and what the chips' drivers report.
+From the CUDA programming guide's table of compute capabilities (10.0, 9.0) and what the chips' drivers report. Memory
+clocks and buses: of a B200, what its driver said in https://github.com/pytorch/ao/pull/4002; of an H200, nvidia-smi's
+clocks in https://github.com/awslabs/amazon-eks-ami/pull/1985, and 1024 bits for each of its six HBM3e stacks, which no
+driver's answer confirms: both together are 4.92 TB/s, where NVIDIA publishes 4.8.
 """
 
 from __future__ import annotations

@@ -196,7 +196,10 @@ class CountedBarrier(Waitable):
     everyone: the phase waits for all threads that have not exited.
     """
 
-    __slots__ = ("name", "arrived", "expected", "everyone", "phase", "votes", "result", "released", "come", "before")
+    __slots__ = (
+        "name", "arrived", "expected", "everyone", "phase", "votes", "result", "released", "come", "lanes", "before",
+        "learnt",
+    )  # fmt: skip
 
     def __init__(self, name: str):
         super().__init__()
@@ -209,7 +212,9 @@ class CountedBarrier(Waitable):
         self.result = 0
         self.released = Released()  # what those hand on who come to this phase
         self.come: list[tuple[Actor, int, int]] = []  # those: the warp, its lanes, the number of its event
+        self.lanes: dict[Actor, int] = {}  # by warp, all of its lanes that have come
         self.before: list[tuple[Actor, int, int]] = []  # and of the phase before
+        self.learnt: set[Actor] = set()  # who has waited for that phase, and so knows all that came to it
 
     def arrive(self, threads: int, expected: int) -> int:
         """Count threads in; returns the phase they arrived in."""
@@ -231,33 +236,29 @@ class CountedBarrier(Waitable):
             self.phase += 1
             self.result, self.votes = self.votes, []
             self.released = Released()
-            self.before, self.come = self.come, []
+            self.before, self.come, self.lanes, self.learnt = self.come, [], {}, set()
             self.wake()
 
     def has(self, by: Actor, lanes: int) -> bool:
         """Whether these lanes of a warp have come to this phase: by an arrival, as they would wait otherwise."""
-        return any(actor is by and others & lanes for actor, others, _ in self.come)
+        return bool(self.lanes.get(by, 0) & lanes)
 
     def check_phase(self, by: Actor, lanes: int, number: int, who: object, waits: bool) -> Fault | None:
         """Lanes of a warp come, which is an event: in another phase than they came to last, and after all that came to
         the phase before, for which they would count otherwise. Returns what is wrong. waits: they come to wait."""
-        fault = None
-        for actor, others, arrival in self.come:
-            if actor is by and others & lanes:
-                message = f"{by} comes again to {self}, and was {by.order.who(arrival)} in the same phase"
-                fault = Fault("barrier", message, note="arrives-twice" if waits else "", other=arrival)
-                break
-        if fault is not None:
-            self.come.append((by, lanes, number))
-            return fault
-        for actor, _, arrival in self.before:
+        again = self.has(by, lanes)
+        self.come.append((by, lanes, number))
+        self.lanes[by] = self.lanes.get(by, 0) | lanes
+        if again:
+            arrival = next(arrival for actor, others, arrival in self.come if actor is by and others & lanes)
+            message = f"{by} comes again to {self}, and was {by.order.who(arrival)} in the same phase"
+            return Fault("barrier", message, note="arrives-twice" if waits else "", other=arrival)
+        for actor, _, arrival in self.before if by not in self.learnt else ():
             if by.knowledge.known(actor.key) < arrival:
                 message = f"{who} may count for another phase of {self.name}: nothing that {by} has waited for comes "
                 message += f"after the phase of {by.order.who(arrival)}"
-                fault = Fault("barrier", message, other=arrival)
-                break
-        self.come.append((by, lanes, number))
-        return fault
+                return Fault("barrier", message, other=arrival)
+        return None
 
     def __str__(self):
         return f"{self.name} (phase {self.phase}, {self.arrived} of {self.expected} threads arrived)"

@@ -49,6 +49,8 @@ def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
     learn(g, released)
     take_dependency(g, barrier)
     if g.launch.checks:
+        if barrier.phase == phase + 1:
+            barrier.learnt.add(g.warp.actor)
         g.warp.actor.waited(g.origin("bar.sync"), barrier, phase)
     return True
 
