@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from .alu import (
@@ -105,29 +103,22 @@ def to_halves(hi, lo, to: str):
     return _halves(wide, to).view(np.uint32).ravel()
 
 
-class Halves(NamedTuple):
-    """What cvt.rn.f16x2.f32 or bf16x2 is to make of two floats, uint32 [lanes] each."""
-
-    hi: np.ndarray
-    lo: np.ndarray
-    to: str
-
-
 def later_halves(hi, lo, to: str):
-    """`to_halves`, or Halves that `matrices` takes in its place."""
+    """`to_halves`, or its arguments if they are arrays: `matrices` takes them in its place."""
     if type(hi) is np.ndarray and type(lo) is np.ndarray:
-        return Halves(hi, lo, to)
+        return hi, lo, to
     return to_halves(hi, lo, to)
 
 
 def matrices(values: tuple, trans: bool) -> np.ndarray:
     """The matrices of 8 x 8 elements of 16 bits that lie in registers of a whole warp, as they come to lie in memory:
-    uint64 [16 * registers]. values: Halves, or what `to_halves` makes of them; trans: transposed."""
-    if all([type(value) is Halves and value.to == values[0].to for value in values]):  # all by one conversion
-        halves = _halves(np.concatenate([x for hi, lo, _ in values for x in (lo, hi)]), values[0].to)
+    uint64 [16 * registers]. values: of each register, or what `later_halves` gives; trans: transposed."""
+    kinds = {value[2] if type(value) is tuple else None for value in values}
+    if len(kinds) == 1 and None not in kinds:  # all by one conversion
+        halves = _halves(np.concatenate([x for hi, lo, _ in values for x in (lo, hi)]), *kinds)
         each = halves.reshape(-1, 2, 8, 4).transpose((0, 3, 1, 2) if trans else (0, 2, 3, 1))
     else:
-        values = [to_halves(*value) if type(value) is Halves else value for value in values]
+        values = [to_halves(*value) if type(value) is tuple else value for value in values]
         each = np.concatenate([as_array(value, 32) for value in values]).view(np.uint16).reshape(-1, 8, 8)
         each = each.swapaxes(1, 2) if trans else each
     return np.ascontiguousarray(each).reshape(-1).view(np.uint64)

@@ -366,7 +366,7 @@ class TimingClock(Clock):
         """Cycles of an access, and what it would take without bank conflicts: 128 bytes of lanes at a time, and of
         those one word a bank (PTX ISA has no word on it; CUDA programming guide, "Shared Memory": 32 banks of 4
         bytes)."""
-        low = int(addresses.min()) & -128
+        low = int(np.minimum.reduce(addresses)) & -128
         key = (addresses - np.uint64(low)).tobytes(), size
         known = self._wavefronts.get(key)
         if known is None:

@@ -516,7 +516,7 @@ def stmatrix(g: LaneGroup, address, values: tuple, bits: int, trans: bool, resul
     else:
         halves = convert.matrices(values, trans)
     addresses, places = _halves_of(rows.tobytes())
-    origin = g.origin("stmatrix")
+    origin = g.origin("stmatrix") if g.launch.checks else None
     if places is None:
         scatter(g, "shared", addresses, 8, halves, None, origin)
     else:
