@@ -46,9 +46,9 @@ def found(name: str, folders: Sequence[Path]) -> Path | None:
 def built(source: Path, includes: Sequence[Path], machine: str, program: Path) -> None:
     """Compile and link a program of CUDA C++ as its makefile would. SystemExit if nvcc fails."""
     home, arch = toolkit.find().home, chip_of(machine).arch
-    line = [home / "bin" / "nvcc", f"-arch={arch}", "-std=c++17", "-lineinfo", f"-L{home / 'lib'}", "-o", program, source]
+    line = [home / "bin" / "nvcc", f"-arch={arch}", "-std=c++17", "-lineinfo", f"-L{home / 'lib'}"]
     beside = sorted(source.parent.glob("*.cpp"))
-    done = subprocess.run([*line, *beside, *(f"-I{i}" for i in includes)], capture_output=True, text=True)
+    done = subprocess.run([*line, "-o", program, source, *beside, *(f"-I{i}" for i in includes)], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{source} does not compile:\n{done.stdout}{done.stderr}")
 
