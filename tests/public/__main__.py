@@ -47,8 +47,8 @@ def built(source: Path, includes: Sequence[Path], machine: str, program: Path) -
     """Compile and link a program of CUDA C++ as its makefile would. SystemExit if nvcc fails."""
     home, arch = toolkit.find().home, chip_of(machine).arch
     line = [home / "bin" / "nvcc", f"-arch={arch}", "-std=c++17", "-lineinfo", f"-L{home / 'lib'}"]
-    beside = sorted(source.parent.glob("*.cpp"))
-    done = subprocess.run([*line, "-o", program, source, *beside, *(f"-I{i}" for i in includes)], capture_output=True, text=True)
+    line += ["-o", program, source, *sorted(source.parent.glob("*.cpp")), *(f"-I{folder}" for folder in includes)]
+    done = subprocess.run(line, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{source} does not compile:\n{done.stdout}{done.stderr}")
 
