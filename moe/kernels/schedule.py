@@ -15,7 +15,8 @@ token tile (the last fastest).
                        tile more than others, and they do not all end their tiles at once
     split-K            data-parallel; the two CTAs of a cluster have half of each tile's K: if tiles are few
 
-Config.data_parallel chooses between the first two: with swap-AB it is whether an expert has more tokens than a tile.
+Config.data_parallel chooses between the first two: with swap-AB, but for weights in e2m1, it is whether an expert has
+more tokens than a tile.
 
 Of a tile whose K several clusters share, the cluster with its first iteration writes the result; the others give it
 their partial sums (stream_k.py).

@@ -100,7 +100,7 @@ FAULTS = ["signs", "scale of another step", "second half of K", "wait", "release
 def test_planted_faults_are_seen(fp4, monkeypatch, fault):
     """What the tests above are worth: each of these kernels fails."""
     from moe.kernels import dequantise
-    from moe.kernels.sm90 import fp4_eight_tokens as eight
+    from moe.kernels.sm90 import fp4_mma_sync as eight
     from moe.kernels.sm90 import fp4_registers as registers
     from moe.kernels.sm90 import fp4_weights as mainloop
 

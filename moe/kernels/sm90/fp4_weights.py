@@ -30,7 +30,7 @@ from moe.kernels.ptx import (
     wgmma_wait_keeping,
 )
 from moe.kernels.schedule import WorkTile
-from moe.kernels.sm90.fp4_eight_tokens import Fp4EightTokens
+from moe.kernels.sm90.fp4_mma_sync import Fp4EightTokens
 from moe.kernels.sm90.fp4_registers import Fp4Registers, keep
 
 
