@@ -3,7 +3,7 @@
     python -m silicon.entry.h200_loads compile FOLDER    where CuTe DSL is: writes kernels and launch parameters
     python3 -m silicon.entry.h200_loads run FOLDER       where the H200 is, with NumPy: writes FOLDER/h200_loads.json
     python3 -m silicon.entry.h200_loads table            prints h200_loads.json, beside this file, as Markdown
-    python -m silicon.entry.h200_loads model             prints what the timing model says of cases 2 and 3 beside it
+    python -m silicon.entry.h200_loads model             prints what the timing model says beside it
 
 The kernel is compiled from submission.py with its schedule, words, tensormaps, boxes, ring, barriers, PDL and epilogue.
 Only these functions of its PTX layer differ, because an H200 has no tcgen05 and its driver refuses FP4 tensormaps:
@@ -86,7 +86,12 @@ VARIANTS = {  # of the submitted mode: entries of the Config and what the kernel
     },
 }
 ENTRIES = {mode: entries for mode, (entries, _) in MODES.items()} | VARIANTS
-MODELLED = {2: [*MODES, "prefetch 6", "prefetch 1, up to 128 tokens a tile"], 3: [*MODES, "prefetch 2", "prefetch 6"]}
+MODELLED = {
+    0: ["plain launches", SUBMITTED],
+    1: ["plain launches", SUBMITTED],
+    2: [*MODES, "prefetch 6", "prefetch 1, up to 128 tokens a tile"],
+    3: [*MODES, "prefetch 2", "prefetch 6"],
+}
 ONE_AS_F32, ONE_AS_F16 = 0x3F800000, 0x3C00
 MORE = "us with as many bytes into the SMs as the submission"  # of the loads-only kernel
 SHARED = 227 << 10  # bytes that a CTA may have
