@@ -77,7 +77,7 @@ def times(points: list[dict]) -> list[tuple[float, float]]:
 
 def covered(points: list[dict], of: list[dict]) -> int:
     """How many published times lie where those `of` which intervals are made let the modelled ones be."""
-    low, high = uncertainty.middle(sorted(modelled / published - 1 for published, modelled in times(of)))
+    low, high = uncertainty.narrowest(sorted(modelled / published - 1 for published, modelled in times(of)))
     return sum(low <= modelled / published - 1 <= high for published, modelled in times(points))
 
 
@@ -87,7 +87,7 @@ def intervals() -> str:
     for kind in uncertainty.KINDS:
         points = [p for p in uncertainty.POINTS["plain"] if uncertainty.kind_of(p) == kind]
         errors = uncertainty.errors(kind)
-        middle = " to ".join(f"{error:+.1%}" for error in uncertainty.middle(errors))
+        middle = " to ".join(f"{error:+.1%}" for error in uncertainty.narrowest(errors))
         kernels = {p["kernel"] for p in points}
         strange = sum(
             covered([p for p in points if p["kernel"] == kernel], [p for p in points if p["kernel"] != kernel])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import statistics
 from pathlib import Path
 
@@ -85,17 +86,17 @@ def errors(of: str, pdl: bool = False, machine: str = "b200") -> list[float]:
 def interval(us: float, of: str, pdl: bool = False, machine: str = "b200") -> tuple[float, float]:
     """Where the time on the machine may lie of which the model says `us` microseconds: COVERED of the known errors.
 
-    of: one of KINDS. The bounds are quantiles after Hazen (the i-th of n values, from 1, stands for (i - 1/2) / n), so
-    that few points get an interval that is as wide as theirs.
+    of: one of KINDS.
     """
-    low, high = middle(errors(of, pdl, machine))
+    low, high = narrowest(errors(of, pdl, machine))
     return us / (1 + high), us / (1 + low)
 
 
-def middle(known: list[float]) -> tuple[float, float]:
-    """Between which values COVERED of the known ones lie, which ascend, as many left out below as above."""
-    left_out = max((1 - COVERED) / 2 * len(known) - 0.5, 0.0)
-    return _at(known, left_out), _at(known, len(known) - 1 - left_out)
+def narrowest(known: list[float]) -> tuple[float, float]:
+    """The two of the known values, which ascend, that are the closest of those with COVERED of all from one to the
+    other, both counted; of several the lowest."""
+    count = math.ceil(COVERED * len(known))
+    return min(zip(known, known[count - 1 :]), key=lambda ends: round(ends[1] - ends[0], 9))
 
 
 def best_public(args: dict) -> dict | None:
@@ -103,13 +104,6 @@ def best_public(args: dict) -> dict | None:
     sizes = json.loads(json.dumps([args[size] for size in "mnk"]))  # lists, as the file has them
     of_case = [p for p in POINTS["plain"] if [p[size] for size in "mnk"] == sizes and p["in a row"]]
     return min(of_case, key=lambda point: point["modelled_us"], default=None)
-
-
-def _at(values: list[float], place: float) -> float:
-    """The value at a place between two indices."""
-    below = int(place)
-    above = min(below + 1, len(values) - 1)
-    return values[below] + (place - below) * (values[above] - values[below])
 
 
 def mean_interval(intervals: list[tuple[float, float]]) -> tuple[float, float]:

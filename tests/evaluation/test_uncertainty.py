@@ -43,7 +43,14 @@ def test_a_model_that_is_too_fast_moves_the_interval_up(monkeypatch):
     monkeypatch.setattr(uncertainty, "POINTS", {"plain": points, "dependent": []})
     low, high = uncertainty.interval(8.0, uncertainty.LATENCY_BOUND)
     assert 8.0 < low < 10.0 < high
-    assert low == pytest.approx(8 / 0.895) and high == pytest.approx(8 / 0.705)  # a tenth of a place from the ends
+    assert (low, high) == pytest.approx((8 / 0.85, 8 / 0.7))  # eleven of twelve, of which the last is left out
+
+
+@pytest.mark.parametrize("known, ends", [
+    ([0.0], (0.0, 0.0)), ([-0.1, 0.2], (-0.1, 0.2)), ([-9, *range(10)], (0, 9)), ([*range(10), 20], (0, 9)),
+])  # fmt: skip
+def test_the_narrowest_interval_holds_nine_of_ten(known, ends):
+    assert uncertainty.narrowest(known) == ends
 
 
 def test_a_kind_has_its_own_errors(monkeypatch):
