@@ -196,7 +196,7 @@ class Space(NamedTuple):
     o: int  # bf16 [total, H]
     permuted: int  # e4m3 [total, H]: tokens in the order of `rows`; none if GEMM1 gathers them
     permuted_scale: int  # f32 [H/128, total]
-    quantised: int  # e4m3 [room, H]: tokens that came in bf16; none if they came in e4m3
+    quantised: int  # e4m3 [room, H]: tokens that came in bf16; none if they came in e4m3; with block scales records
     quantised_scale: int  # f32 [H/128, room]
     barrier: int  # int32 [2], 0 at first
     polled: int  # int32: stream-K's partial sums of GEMM1, EMPTY at first, or

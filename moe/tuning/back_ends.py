@@ -13,7 +13,7 @@
     sm100 GEMM1, swap-AB          TMA, gather        gather warps           tcgen05, gated  SwiGLU, e4m3
     sm100 GEMM1, tokens on M      TMA, gather        gather warps           tcgen05         SwiGLU, e4m3
     sm100 GEMM,  block scales     TMA                TMA, 2 warps           tcgen05, scaled f32 scales, bf16
-    sm100 GEMM1, block scales     TMA                TMA, 2 warps           tcgen05, scaled f32 scales, SwiGLU, blocks
+    sm100 GEMM1, block scales     TMA, gather        TMA, 2 gather warps    tcgen05, scaled f32 scales, SwiGLU, blocks
 
 Block scales: e2m1 weights by e2m1 tokens (W4A4), or by e4m3 ones (W4A8).
 """
