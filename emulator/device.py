@@ -530,12 +530,13 @@ def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool 
 
 
 @contextlib.contextmanager
-def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=None):
+def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=None, compute: bool = False):
     """Launches in this block are recorded; on leaving they run back to back on the modelled machine.
 
     Yields a Timed whose `ends_us` then holds the end of each launch in microseconds after the first one's start, and
     whose `run` is the TimedRun with all its units. The tensor core computes nothing, and what threads make of its
     results they do not store. All else is as in any run; a tensor copy's bytes move when somebody else looks at them.
+    compute: but compute and store all, for kernels that await values; times are the same.
     `enough`: see TimedRun. With several devices, each runs its launches back to back, beside the others: see TimedNode;
     `ends_us` has the launches in the order of calls, and there is no trace.
     """
@@ -546,9 +547,9 @@ def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=N
         machine = load(profile) if isinstance(profile, str) else profile
         try:
             if DEVICE.node is not None:
-                timed.runs = TimedNode(machine, DEVICE.memories, here.recorded).run().runs
+                timed.runs = TimedNode(machine, DEVICE.memories, here.recorded, moves_data=compute).run().runs
             else:
-                timed.runs = [TimedRun(machine, DEVICE.memory, here.recorded, trace, enough)]
+                timed.runs = [TimedRun(machine, DEVICE.memory, here.recorded, trace, enough, compute)]
                 if trace is not None:
                     timed.counted = [tallied(one.launch) for one in timed.runs[0].launches]
                 timed.runs[0].run()

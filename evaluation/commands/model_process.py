@@ -36,11 +36,11 @@ BEAT_S = 1.0  # how often what a process says is looked for
 
 
 @contextlib.contextmanager
-def timing(profile: str, trace: Trace | None, enough: Steady | None):
+def timing(profile: str, trace: Trace | None, enough: Steady | None, compute: bool = False):
     """Is emulator.timing, and says on stderr how far a launch is that takes long."""
     block = []
     with watch.watched(lambda: [one.launch for timed in block if timed.run for one in timed.run.active]):
-        with emulator.timing(profile, trace, enough) as timed:
+        with emulator.timing(profile, trace, enough, compute) as timed:
             block.append(timed)
             yield timed
 

@@ -8,9 +8,9 @@
 | mxfp4_grouped_gemm, mxfp4_moe (moe.experts), on a B200 (W4A8) | likewise | |
 
 Without a GPU `benchmark` models times, as `profile` and `sweep` always do: the kernels run on the emulator's timing
-model in a process of their own for each case (moe.measure.modelled), the tensor cores compute nothing, and nothing is
-checked but by `test`, and by `sweep` for what it ranks. Calls are back to back, on sets of inputs in turn that together
-do not fit L2.
+model in a process of their own for each case (moe.measure.modelled), the tensor cores compute nothing unless a kernel
+awaits values, and nothing is checked but by `test`, and by `sweep` for what it ranks. Calls are back to back, on sets
+of inputs in turn that together do not fit L2.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ CALLS = {task: 3 if task.endswith("_moe") else 15 for task in (*TASKS, *MODELLED
 SHORT = {task: (0,) if task.endswith("_moe") else (1, 9, 11) for task in CALLS}
 CHECKED = "ragged", "cut into many parts", "shares, then whole tiles"  # cases of moe.check that a swept config must do
 PEAK_TFLOPS = 148 * 8192 * 2 * 1.85e-3  # profile b200: FP8, dense; e2m1 twice that
-NOTE = "No value was computed; what is right is what `test` checks."
+NOTE = "No value was checked; what is right is what `test` checks."
 
 
 # ---- cases
@@ -146,12 +146,12 @@ def serve(request: Request) -> dict:
     emulator.install(request.profile)
     from moe.measure import modelled as launches
 
-    args, more = request.args, {}
+    args, more, polled = request.args, {}, False
     trace = Trace() if request.timeline else None
     if "t" in args:
         sets = min(3, request.calls), request.calls
         if request.task == "fp8_moe":
-            calls, drawn, stages = launches.layer(args["t"], *sets)
+            calls, drawn, stages, polled = launches.layer(args["t"], *sets)
         else:
             calls, drawn, stages = launches.experts_fp4(args["t"], *sets, mxfp4=request.task == "mxfp4_moe")
         each = len(stages)
@@ -162,13 +162,14 @@ def serve(request: Request) -> dict:
     else:
         config = launches.config_of(tuple(args["m"]), args["n"], args["k"])
         config, each = configs.changed(config, request.change), 1
+        polled = config.polled_partials
         if request.check:
             check_config(config)
         calls = launches.grouped_gemm(tuple(args["m"]), args["n"], args["k"], config, request.calls)
         more = {"config": str(config)}
     ends = [each * (i + 1) for i in range(len(calls))]
     steady = Steady(ends)
-    with model_process.timing(request.profile, trace, steady if request.extrapolate else None) as timed:
+    with model_process.timing(request.profile, trace, steady if request.extrapolate else None, polled) as timed:
         for call in calls:
             call()
     reply = model_process.timed_reply(request, timed, steady, trace, ends)

@@ -47,8 +47,9 @@ def grouped_gemm(ms: tuple[int, ...], n: int, k: int, config: Config, calls: int
     return [lambda x=sets[i % len(sets)]: launch(x, rows, n, k, experts) for i in range(calls)]
 
 
-def layer(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tuple[int, int]], tuple[str, ...]]:
-    """Return (calls, of each set of tokens its rows and the experts that have some, the stages that a call launches).
+def layer(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tuple[int, int]], tuple[str, ...], bool]:
+    """Return (calls, of each set of tokens its rows and the experts that have some, the stages that a call launches,
+    whether a kernel awaits values that another CTA's tensor core has made).
 
     Logits are drawn as moe.layer_bench draws them, a set with no rows left out; weights are the same in all calls.
     """
@@ -75,7 +76,8 @@ def layer(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tupl
             output = emulator.device_tensors(torch.empty(tokens, h, dtype=p.BF16), copy=False)
             drawn.append((inputs, output))
             counts.append((int(rows_of.sum()), int((rows_of > 0).sum())))
-    return [lambda s=drawn[c % sets]: made(*s) for c in range(calls)], counts, made.stages(tokens)
+    polled = any(config.polled_partials for config in made.configs(tokens))
+    return [lambda s=drawn[c % sets]: made(*s) for c in range(calls)], counts, made.stages(tokens), polled
 
 
 NVFP4 = 4.5 / 8  # bytes of a weight

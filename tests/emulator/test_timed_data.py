@@ -48,8 +48,11 @@ WAYS = {
 }
 
 
-def run(body: str, data: np.ndarray) -> float:
-    """Microseconds of one warp. data: 64 words, of which the kernel has `from`, `to`, 32 words further, and `map`."""
+def run(body: str, data: np.ndarray, **options) -> float:
+    """Microseconds of one warp; options: of emulator.timing.
+
+    data: 64 words, of which the kernel has `from`, `to`, 32 words further, and `map`.
+    """
     described = TensorMap(data.ctypes.data, "u32", (64,), (), (32,), (1,))
     ptx = f"""{HEADER}.visible .entry kernel(.param .u64 data, .param .align 64 .b8 described[128]) {{
         .shared .align 128 .b8 tile[1024]; .shared .align 8 .b64 done; .shared .b32 slot;
@@ -59,9 +62,19 @@ def run(body: str, data: np.ndarray) -> float:
         @lead mbarrier.init.shared::cta.b64 [done], 1; fence.mbarrier_init.release.cluster; bar.warp.sync -1;
         {RESULT} {body} ret; }}"""
     DEVICE.adopt(data, "data")
-    with emulator.timing("b200") as timed:
+    with emulator.timing("b200", **options) as timed:
         emulator.launch(ptx, "kernel", 1, 32, [data, encode(described)])
     return timed.ends_us[0]
+
+
+def test_who_awaits_a_result_asks_that_it_be_computed():
+    """Without it such a kernel spins for ever; times are the same."""
+    took = []
+    for compute in (False, True):
+        data = np.full(64, 7, np.uint32)
+        took.append(run("st.global.b32 [to], r;", data, compute=compute))
+        assert (data[32] == 7) is not compute
+    assert took[0] == took[1]
 
 
 @pytest.mark.parametrize("way", WAYS)
