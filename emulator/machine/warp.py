@@ -522,6 +522,7 @@ class Group(LaneGroup):
         dying = [lanes for lanes, target in parts if target == EXIT]
         parts = [(lanes, target) for lanes, target in parts if target != EXIT]
         meeting, program, touched, quantum = self.join, self.program, None, self.clock.quantum
+        parks = not quantum and any(target != join for _, target in parts)  # else nobody would come for the others
         if join >= 0:
             touched, changes = program.between(tuple([target for _, target in parts if target != join]), join)
             meeting = Join(join, self.join, len(parts), self, changes)
@@ -545,7 +546,7 @@ class Group(LaneGroup):
             child.garbage = self.garbage and self.garbage.live(target)
             child.owed = self.owed.copy()
             child.stores, self.stores = self.stores, []  # wait::st needs the whole warp again
-            child.begin(parks=passes and not quantum and len(parts) > 1)
+            child.begin(parks=parks and passes)
         for lanes in dying:
             self.cta.lanes_exited(self.warp, self.lanes[lanes])
 

@@ -15,7 +15,8 @@ PTX = """.version 8.8
 ld.param.b64 %d0, [out]; ld.param.b32 %r8, [first]; ld.param.b32 %r9, [end]; ld.param.b32 %r10, [leave];
 mov.u32 %r0, %tid.x;
 mad.lo.u32 %r1, %r0, 3, 5; mad.lo.u32 %r2, %r0, 7, 1; mov.u32 %r3, 11;
-setp.lt.u32 %p0, %r0, %r8; @%p0 bra MEET; setp.ge.u32 %p1, %r0, %r9; @%p1 bra MEET;
+setp.lt.u32 %p0, %r0, 5; @%p0 bra NEXT;  // there is nothing to skip
+NEXT: setp.lt.u32 %p0, %r0, %r8; @%p0 bra MEET; setp.ge.u32 %p1, %r0, %r9; @%p1 bra MEET;
 and.b32 %r11, %r10, %r0; setp.ne.u32 %p3, %r11, 0; @%p3 ret;
 shl.b32 %r2, %r2, 1; mov.u32 %r3, 12; and.b32 %r4, %r0, 1; setp.eq.u32 %p2, %r4, 0; @%p2 bra EVEN;
 add.u32 %r2, %r2, 100; setp.ge.u32 %p3, %r10, 32; @%p3 ret; bra BOTH;
