@@ -12,15 +12,15 @@ of an H200: --set hbm.read_tb_s=3.2 makes its memory as fast as the H100's.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from silicon import command
-from silicon.cuda_driver import Gpu, nvidia_smi
+from silicon.cuda_driver import Gpu
 
+from . import cycles
 from .halves import SHARED, copies
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -103,11 +103,9 @@ def run(file: Path) -> None:
         for seed in range(ROUNDS):
             gpu.write(room, lists(pattern, seed))
             launch()
-            cycles = gpu.read(out, 8 * pattern.ctas).view(np.uint64)
-            seen.append((cycles.max(), np.median(cycles)))
+            seen.append(cycles.slowest_and_median(gpu.read(out, 8 * pattern.ctas)))
         found[pattern.name] = np.median(seen[1:], axis=0).tolist()
-    head = {"machine": gpu.describe() | {"nvidia-smi": nvidia_smi()}, "cycles": found}
-    file.write_text(json.dumps(head, indent=1) + "\n")
+    cycles.write(file, gpu, found)
 
 
 def on_the_model(pattern: Pattern, profile) -> list[float]:
@@ -124,18 +122,13 @@ def on_the_model(pattern: Pattern, profile) -> list[float]:
     with emulator.timing(profile.with_({"l2.dirty_at_start": 0.0})):
         args = [out, data, room, EACH // pattern.block]
         emulator.launch(kernel, "kernel", pattern.ctas, 32, args, shared=SHARED)
-    cycles = out.view(np.uint64)[: pattern.ctas]
-    return [float(cycles.max()), float(np.median(cycles))]
+    return cycles.slowest_and_median(out[: 8 * pattern.ctas])
 
 
 def model(only: str, profile) -> None:
     """Prints modelled and measured cycles of each pattern whose name contains `only`."""
-    known = json.loads(TABLE.read_text())["cycles"] if TABLE.exists() else {}
-    for pattern in PATTERNS:
-        if only in pattern.name:
-            pairs = zip(on_the_model(pattern, profile), known.get(pattern.name, [float("nan")] * 2), strict=True)
-            cells = "  ".join(f"{m:7.0f} {v:7.0f} {m / v - 1:+6.1%}" for m, v in pairs)
-            print(f"{cells}  {pattern.name}", flush=True)
+    points = {pattern.name: pattern for pattern in PATTERNS}
+    cycles.compare(TABLE, points, only, lambda pattern: on_the_model(pattern, profile))
 
 
 if __name__ == "__main__":

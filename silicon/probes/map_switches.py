@@ -12,16 +12,15 @@ Recorded, of an H100, are the cycles of the slowest CTA and of the median one.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from silicon import command
-from silicon.cuda_driver import TENSORMAP_BYTES, Gpu, nvidia_smi
+from silicon.cuda_driver import TENSORMAP_BYTES, Gpu
 
-from . import ring
+from . import cycles, ring
 
 TABLE = Path(__file__).with_suffix(".json")
 STEPS, FAN, GROUPS, ROUNDS, SMS = 84, 4, 7, 4, 132  # stages; maps of a group; most groups; launches; CTAs
@@ -126,11 +125,9 @@ def run(file: Path) -> None:
         for turn in range(ROUNDS):
             args = arguments(point, turn, maps, room, out)
             gpu.launch(kernels[shape], point.ctas, 32, args, shared=shared)()
-            cycles = gpu.read(out, 8 * point.ctas).view(np.uint64)
-            seen.append((cycles.max(), np.median(cycles)))
+            seen.append(cycles.slowest_and_median(gpu.read(out, 8 * point.ctas)))
         found[point.name] = np.median(seen[1:], axis=0).tolist()
-    head = {"machine": gpu.describe() | {"nvidia-smi": nvidia_smi()}, "cycles": found}
-    file.write_text(json.dumps(head, indent=1) + "\n")
+    cycles.write(file, gpu, found)
 
 
 def on_the_model(point: Point, profile) -> list[float]:
@@ -151,18 +148,13 @@ def on_the_model(point: Point, profile) -> list[float]:
         args = arguments(point, 1, maps, room, out)
         shared = RING + MOST * FAN * BOX
         emulator.launch(kernel(point.stages, point.prefetch), "kernel", point.ctas, 32, args, shared=shared)
-    cycles = out.view(np.uint64)[: point.ctas]
-    return [float(cycles.max()), float(np.median(cycles))]
+    return cycles.slowest_and_median(out[: 8 * point.ctas])
 
 
 def model(only: str, profile) -> None:
     """Prints modelled and measured cycles of each point whose name contains `only`."""
-    known = json.loads(TABLE.read_text())["cycles"] if TABLE.exists() else {}
-    for point in POINTS:
-        if only in point.name:
-            pairs = zip(on_the_model(point, profile), known.get(point.name, [float("nan")] * 2), strict=True)
-            cells = "  ".join(f"{m:7.0f} {v:7.0f} {m / v - 1:+6.1%}" for m, v in pairs)
-            print(f"{cells}  {point.name}", flush=True)
+    points = {point.name: point for point in POINTS}
+    cycles.compare(TABLE, points, only, lambda point: on_the_model(point, profile))
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ the slowest CTA until the last has been issued.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 
 from silicon import command
-from silicon.cuda_driver import Gpu, nvidia_smi
+from silicon.cuda_driver import Gpu
+
+from . import cycles
 
 TABLE = Path(__file__).with_suffix(".json")
 WARPS, STEPS, PITCH, SMS = 4, 64, 8192, 132
@@ -65,8 +66,7 @@ def run(file: Path) -> None:
             launch()
             seen.append(gpu.read(out, 8 * ctas).view(np.uint64).max())
         found[name] = float(np.median(seen[1:]))
-    head = {"machine": gpu.describe() | {"nvidia-smi": nvidia_smi()}, "cycles": found}
-    file.write_text(json.dumps(head, indent=1) + "\n")
+    cycles.write(file, gpu, found)
 
 
 def on_the_model(point: tuple[int, int, int], profile) -> float:
@@ -86,11 +86,10 @@ def on_the_model(point: tuple[int, int, int], profile) -> float:
 
 def model(only: str, profile) -> None:
     """Prints modelled and measured cycles of each point whose name contains `only`."""
-    known = json.loads(TABLE.read_text())["cycles"] if TABLE.exists() else {}
+    known = cycles.recorded(TABLE)
     for name, point in POINTS.items():
         if only in name:
-            cycles, of = on_the_model(point, profile), known.get(name, float("nan"))
-            print(f"{cycles:7.0f} {of:7.0f} {cycles / of - 1:+6.1%}  {name}", flush=True)
+            cycles.show(name, [on_the_model(point, profile)], [known.get(name, cycles.UNKNOWN)])
 
 
 if __name__ == "__main__":

@@ -10,14 +10,14 @@ blocks again and again. Recorded are the cycles of the slowest CTA and of the me
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 
 from silicon import command
-from silicon.cuda_driver import Gpu, Timer, nvidia_smi
+from silicon.cuda_driver import Gpu, Timer
 
+from . import cycles
 from .halves import SHARED, copies
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -70,12 +70,10 @@ def run(file: Path) -> None:
             flush()
             for _ in range(2):
                 launch()
-                cycles = gpu.read(out, 8 * len(blocks)).view(np.uint64)
-                seen.append((cycles.max(), np.median(cycles)))
+                seen.append(cycles.slowest_and_median(gpu.read(out, 8 * len(blocks))))
         cold, again = (np.median(seen[i::2], axis=0) for i in (0, 1))
         found[name(pattern)] = {"cold": cold.tolist(), "again": again.tolist()}
-    head = {"machine": gpu.describe() | {"nvidia-smi": nvidia_smi()}, "cycles": found}
-    file.write_text(json.dumps(head, indent=1) + "\n")
+    cycles.write(file, gpu, found)
 
 
 def on_the_model(pattern: Pattern, profile) -> dict[str, list[float]]:
@@ -91,20 +89,17 @@ def on_the_model(pattern: Pattern, profile) -> dict[str, list[float]]:
     with emulator.timing(profile):
         for out in outs:
             emulator.launch(KERNEL, "kernel", len(blocks), 32, [out, data, lists, COUNT], shared=SHARED)
-    cycles = [out.view(np.uint64)[: len(blocks)] for out in outs]
-    return {when: [float(c.max()), float(np.median(c))] for when, c in zip(("cold", "again"), cycles)}
+    found = [cycles.slowest_and_median(out[: 8 * len(blocks)]) for out in outs]
+    return dict(zip(("cold", "again"), found))
 
 
 def model(only: str, profile) -> None:
     """Prints modelled and measured cycles of each pattern whose name contains `only`."""
-    known = json.loads(TABLE.read_text())["cycles"] if TABLE.exists() else {}
+    known = cycles.recorded(TABLE)
     for pattern in PATTERNS + GROUPS:
         if only in name(pattern):
-            found = on_the_model(pattern, profile)
-            for when, cycles in found.items():
-                of = known.get(name(pattern), {}).get(when, [float("nan")] * 2)
-                cells = "  ".join(f"{m:7.0f} {v:7.0f} {m / v - 1:+6.1%}" for m, v in zip(cycles, of, strict=True))
-                print(f"{cells}  {name(pattern)}, {when}", flush=True)
+            for when, found in on_the_model(pattern, profile).items():
+                cycles.show(f"{name(pattern)}, {when}", found, known.get(name(pattern), {}).get(when))
 
 
 if __name__ == "__main__":

@@ -11,15 +11,14 @@ one before, as wgmmas would have it. Recorded are the cycles of the slowest CTA 
 
 from __future__ import annotations
 
-import json
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from silicon import command
-from silicon.cuda_driver import Gpu, nvidia_smi
-from silicon.probes import ring
+from silicon.cuda_driver import Gpu
+from silicon.probes import cycles, ring
 
 TABLE = Path(__file__).with_suffix(".json")
 STEPS, STAGES, ROWS, ROW = (8, 16, 64), 6, 128, 128  # of K; in flight; of a tile; bytes of each
@@ -100,11 +99,9 @@ def run(file: Path) -> None:
         launch, seen = gpu.launch(kernel, (rows, columns, batches), 32, args, shared=SHARED), []
         for _ in range(8):
             launch()
-            cycles = gpu.read(out, 8 * batches * columns * rows).view(np.uint64)
-            seen.append((cycles.max(), np.median(cycles)))
+            seen.append(cycles.slowest_and_median(gpu.read(out, 8 * batches * columns * rows)))
         found[name] = np.median(seen[1:], axis=0).tolist()
-    head = {"machine": gpu.describe() | {"nvidia-smi": nvidia_smi()}, "cycles": found}
-    file.write_text(json.dumps(head, indent=1) + "\n")
+    cycles.write(file, gpu, found)
 
 
 def on_the_model(point: tuple, profile) -> list[float]:
@@ -125,17 +122,12 @@ def on_the_model(point: tuple, profile) -> list[float]:
         for out in outs:
             args = [*maps, out, steps, 0 if piece else ROW, ROWS if piece else 0, pace]
             emulator.launch(KERNEL, "kernel", (rows, columns, batches), 32, args, shared=SHARED)
-    cycles = outs[-1].view(np.uint64)[: batches * columns * rows]
-    return [float(cycles.max()), float(np.median(cycles))]
+    return cycles.slowest_and_median(outs[-1][: 8 * batches * columns * rows])
 
 
 def model(only: str, profile) -> None:
     """Prints modelled and measured cycles of each point whose name contains `only`."""
-    known = json.loads(TABLE.read_text())["cycles"] if TABLE.exists() else {}
-    for name, point in points().items():
-        if only in name:
-            pairs = zip(on_the_model(point, profile), known.get(name, [float("nan")] * 2), strict=True)
-            print("  ".join(f"{m:7.0f} {v:7.0f} {m / v - 1:+6.1%}" for m, v in pairs) + f"  {name}", flush=True)
+    cycles.compare(TABLE, points(), only, lambda point: on_the_model(point, profile))
 
 
 if __name__ == "__main__":

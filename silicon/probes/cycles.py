@@ -1,0 +1,44 @@
+"""What probes that record cycles of their points share: the recording, and the model's figures beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from silicon.cuda_driver import Gpu, nvidia_smi
+
+UNKNOWN = float("nan")
+
+
+def slowest_and_median(clocks: np.ndarray) -> list[float]:
+    """The cycles of the slowest CTA and of the median one, of what CTAs have written, u64 each."""
+    cycles = clocks.view(np.uint64)
+    return [float(cycles.max()), float(np.median(cycles))]
+
+
+def write(file: Path, gpu: Gpu, found: Mapping) -> None:
+    """Writes a recording: the machine, and the cycles of each point by its name."""
+    head = {"machine": gpu.describe() | {"nvidia-smi": nvidia_smi()}, "cycles": found}
+    file.write_text(json.dumps(head, indent=1) + "\n")
+
+
+def recorded(table: Path) -> dict:
+    """The cycles of a recording by its points' names, none if there is no recording."""
+    return json.loads(table.read_text())["cycles"] if table.exists() else {}
+
+
+def show(name: str, modelled: Sequence[float], measured: Sequence[float] | None) -> None:
+    """Prints modelled and measured cycles of a point, and how far the model is off."""
+    pairs = zip(modelled, measured or [UNKNOWN] * len(modelled), strict=True)
+    print("  ".join(f"{m:7.0f} {v:7.0f} {m / v - 1:+6.1%}" for m, v in pairs) + f"  {name}", flush=True)
+
+
+def compare(table: Path, points: Mapping[str, object], only: str, on_the_model: Callable) -> None:
+    """Shows each point whose name contains `only`. on_the_model(point): its cycles."""
+    known = recorded(table)
+    for name, point in points.items():
+        if only in name:
+            show(name, on_the_model(point), known.get(name))
