@@ -80,7 +80,7 @@ def of_experts(
             layer = layer_of(device, sizes, activation, hidden_dtype is BF16)
         rows = not on_input and layer.quantises_rows(t)
         wide, (_, own) = ids_dtype is routed_experts.I64, assign.grid_of(local)
-        quantiser = layer.quantiser(on_input) if layer.quantises and not rows else None
+        quantiser = layer.quantiser(t, on_input)
         routed_experts.assign_program(device, sizes.slots, wide, own, on_input, quantiser)
         layer.compile(t, rows)
         finalise_program(device, sizes.slots)

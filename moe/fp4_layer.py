@@ -142,12 +142,12 @@ class BlockScaledLayer(Fp4Layer):
         own["permuted"] = Part("permuted", BF16, (0,))
         return [own.get(part.name, part) for part in super().shared_parts(room)]
 
-    def quantiser(self, on_input: bool) -> QuantiseBlocks:
+    def quantiser(self, _tokens: int, _on_input: bool) -> QuantiseBlocks:
         """What assign rounds tokens by."""
         lists, _ = assign.grid_of(self.sizes.local)
         return QuantiseBlocks(self.form, ASSIGNING_CTAS * self.sms - lists)
 
-    def beside_quantised(self, x: Fp4Inputs, space: Space) -> int:
+    def beside_quantised(self, x: Fp4Inputs, _space: Space) -> int:
         """The quantiser's third word: the address of the scale of all tokens, if the format has one."""
         return x.gemm1_input_scale.data_ptr() if self.form.of_all else 0
 

@@ -362,11 +362,11 @@ class Layer:
         if not self.device.is_current():
             raise ValueError(f"hidden_states is on {self.torch_device}, but must be on torch's current device")
 
-    def quantiser(self, on_input: bool) -> Quantise:
-        """What assign rounds tokens by. on_input: to scales that are multiplied by the tokens' weights."""
-        return Quantise(on_input)
+    def quantiser(self, tokens: int, on_input: bool) -> Quantise | None:
+        """What assign rounds tokens by, if it does. on_input: to scales that are multiplied by the tokens' weights."""
+        return Quantise(on_input) if self.quantises and (on_input or not self.quantises_rows(tokens)) else None
 
-    def beside_quantised(self, x: Inputs, space: Space) -> int:
+    def beside_quantised(self, _x: Inputs, space: Space) -> int:
         """The quantiser's third word: where the tokens' scales go."""
         return space.quantised_scale
 

@@ -362,8 +362,8 @@ def launch(
     """
     tokens, k = ids.shape
     stream, local = layer.device.stream(), layer.sizes.local
-    of_hidden, quantises = (), layer.quantises and (on_input or not layer.quantises_rows(tokens))
-    if quantises:
+    of_hidden, quantiser = (), layer.quantiser(tokens, on_input)
+    if quantiser is not None:
         hidden = x.hidden_states
         of_hidden = hidden.data_ptr(), space.quantised, layer.beside_quantised(x, space), layer.sizes.hidden
         to = At(space.quantised, hidden.shape), At(space.quantised_scale)
@@ -373,7 +373,6 @@ def launch(
         x = dataclasses.replace(x, hidden_states_scale=torch.mul(x.hidden_states_scale, weights.t(), out=scale))
     grid, own = assign.grid_of(local)
     to = space.m_indptr, space.rows, space.places, space.weights
-    quantiser = layer.quantiser(on_input) if quantises else None
     program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64, own, on_input, quantiser)
     program(ids.data_ptr(), weights.data_ptr(), *to, tokens, k, local, x.local_expert_offset, grid, stream, *of_hidden)
     layer.compute(x, space, out)
