@@ -26,7 +26,6 @@ from ..state.global_shadow import GlobalShadow
 from ..state.order import EVER, Location, Order, Space
 from ..state.parameters import Parameters
 from ..state.shared_memory import BASE, RANK_SHIFT
-from ..units.access import hands_on
 from .clock import Clock
 from .cta import Cluster
 from .engine import Engine
@@ -147,13 +146,12 @@ class Launch:
         self.params = Parameters(params.ljust(kernel.param_bytes, b"\0"))
         self.dynamic_shared, self.pdl, self.cooperative = dynamic_shared, pdl, cooperative
         self.workspace = memory.grid_workspace() if cooperative else 0
-        triggers = any(i.op == "griddepcontrol.launch_dependents" for i in kernel.instrs)
         self.dependencies = Dependencies(
-            f"launch {number} ({kernel.title})", memory, predecessor if pdl else None, triggers, checks
+            f"launch {number} ({kernel.title})", memory, predecessor if pdl else None, program.triggers, checks
         )
         self.depends = bool(self.dependencies.before)
         self.order = shared.order if shared else Order()
-        apart = shared is None and not any(map(hands_on, kernel.instrs))
+        apart = shared is None and not program.hands_on
         self.shadow = GlobalShadow(self.order, memory, self.found, shared and shared.shadow, apart)
         # Where strong stores and atomics to global memory went
         self.locations: dict[int, Location] = shared.locations if shared else {}

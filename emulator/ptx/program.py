@@ -19,6 +19,7 @@ from .isa import Mods, lookup
 from .isa.registry import Handler
 from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, Vec, float_immediate, leaves
 
+STRONG_FORMS = {"volatile", "relaxed", "acquire", "release", "mmio"}  # of ld and st
 BLOCKED, EXIT, SPLIT = -1, -2, -3
 
 
@@ -259,6 +260,16 @@ class Program:
         return self._live_lists[block]
 
     @functools.cached_property
+    def hands_on(self) -> bool:
+        """Whether any instruction does; see `hands_on`."""
+        return any(map(hands_on, self.kernel.instrs))
+
+    @functools.cached_property
+    def triggers(self) -> bool:
+        """Whether CTAs say that the next launch may start."""
+        return any(i.op == "griddepcontrol.launch_dependents" for i in self.kernel.instrs)
+
+    @functools.cached_property
     def readers(self) -> list[list[int]]:
         """The instructions that read each register, by their numbers."""
         found: list[list[int]] = [[] for _ in self.kernel.registers]
@@ -373,6 +384,14 @@ class Program:
 def _numbers(mask: int) -> list[int]:
     """The numbers of the bits that are set."""
     return [i for i, c in enumerate(reversed(bin(mask))) if c == "1"]
+
+
+def hands_on(instr: Instr) -> bool:
+    """Whether an instruction may release or acquire in global memory, by which clusters learn what others have done."""
+    base, *parts = instr.parts
+    if any(part.startswith("shared") for part in parts):
+        return False
+    return base in ("atom", "red", "multimem") or base in ("ld", "st") and not STRONG_FORMS.isdisjoint(parts)
 
 
 def shares(instr: Instr) -> bool:

@@ -24,7 +24,7 @@ from . import cuda_bindings, entry_points, launches, modules, source_lines
 from .after_import import after_import
 
 RUNTIME = "libcute_dsl_runtime.so"  # with which host code is linked
-SUCCESS, LAUNCH_FAILURE = 0, 719
+SUCCESS = 0
 _u32, _u64, _i32, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p
 
 _callbacks: dict[str, object] = {}
@@ -47,10 +47,10 @@ def _callback(name: str, *arguments):
                 return function(*args)
             except EmulatorError as e:
                 DEVICE.fail(e)  # kept in the session, raised when the host code has returned
-                return LAUNCH_FAILURE
+                return launches.LAUNCH_FAILURE
             except Exception as e:  # an exception must not cross into native code
                 DEVICE.fail(EmulatorError(f"internal error in {name}: {type(e).__name__}: {e}"))
-                return LAUNCH_FAILURE
+                return launches.LAUNCH_FAILURE
 
         _callbacks[name] = ctypes.CFUNCTYPE(_i32, *arguments)(guarded)
         return function

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import Fault, Unsupported
 from ..formats import alu, convert, fragments, tensormap
-from ..ptx.syntax import TYPE_BITS, Instr
+from ..ptx.syntax import TYPE_BITS
 from ..state.lanes import SEVERAL
 from ..state.order import GENERIC, STRONG, SYSTEM, Location, handed_over
 from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT, Places
@@ -18,7 +18,6 @@ from .fences import handed_on, publish
 from .group import LaneGroup
 from .tensor_maps import descriptor_bytes
 
-STRONG_FORMS = {"volatile", "relaxed", "acquire", "release", "mmio"}  # of ld and st
 ELEMENT = {1: 16, 2: 16, 4: 32, 8: 64, 16: 128}  # bytes of an element -> bits of the register that holds it
 
 
@@ -45,14 +44,6 @@ def note_global(
         shadow.write(addresses, size, actor, key or actor.key, origin, marks, changed, idle)
     else:
         shadow.read(addresses, size, actor, key or actor.key, origin, marks)
-
-
-def hands_on(instr: Instr) -> bool:
-    """Whether an instruction may release or acquire in global memory, by which clusters learn what others have done."""
-    base, *parts = instr.parts
-    if any(part.startswith("shared") for part in parts):
-        return False
-    return base in ("atom", "red", "multimem") or base in ("ld", "st") and not STRONG_FORMS.isdisjoint(parts)
 
 
 def _locations(g: LaneGroup, space: str, addresses):
@@ -431,7 +422,7 @@ def atomic(
         return None
     if g.n == 1:
         return tuple(int(o[0]) for o in olds)
-    return tuple(np.array(o, alu.U[ELEMENT[size]]) for o in olds)
+    return tuple(np.asarray(o, alu.U[ELEMENT[size]]) for o in olds)
 
 
 def _cells(g: LaneGroup, space: str, addresses: list[int], size: int):

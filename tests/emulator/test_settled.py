@@ -8,9 +8,9 @@ from emulator.device import allocate
 from emulator.errors import EmulatorError, Unsupported
 from emulator.machine import launch
 from emulator.ptx.parse import parse
+from emulator.ptx.program import Program, hands_on
 from emulator.speed import entry, loop
 from emulator.state.shadow import SLOTS
-from emulator.units.access import hands_on
 
 CTAS = 12
 READ = "ld.global.b32 %r4, [%d0+256]; st.global.b32 [%d1+512], %r4;"  # all read one word; each thread writes its own
@@ -51,7 +51,7 @@ def test_reads_of_many_ctas_take_no_room(monkeypatch):
 def test_a_write_is_found_as_if_all_were_kept(thread, monkeypatch):
     body = READ + LATE.format(thread=thread)
     _, found = launched(body, monkeypatch)
-    monkeypatch.setattr(launch, "hands_on", lambda instr: True)
+    monkeypatch.setattr(Program, "hands_on", property(lambda program: True))
     one, wanted = launched(body, monkeypatch)
     assert not one.shadow.apart and "may still read" in wanted and found == wanted
 
@@ -64,7 +64,7 @@ def test_a_write_ends_it(monkeypatch):
 
 
 def test_a_strong_access_that_was_not_foreseen_is_refused(monkeypatch):
-    monkeypatch.setattr(launch, "hands_on", lambda instr: False)
+    monkeypatch.setattr(Program, "hands_on", property(lambda program: False))
     with pytest.raises(Unsupported, match="strong access"):
         emulator.launch(entry(NOTHING + READ), "k", 2, 32, [allocate(4096).view(np.uint32)])
 

@@ -8,7 +8,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <string>
 
 struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; each returns a cudaError_t
   int (*refuse)(const char *name);
@@ -287,7 +286,8 @@ cudaError_t cudaGetDeviceFlags(unsigned *flags) { return *flags = 0, cudaSuccess
 cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
 cudaError_t cudaProfilerStart() { return cudaSuccess; }
 cudaError_t cudaProfilerStop() { return cudaSuccess; }
-static std::array<size_t, cudaLimitPersistingL2CacheSize + 1> limits = {1024, 8650752, 8388608};  // stack, printf, heap: an H100's
+// Of an H100: stack, printf, heap
+static std::array<size_t, cudaLimitPersistingL2CacheSize + 1> limits = {1024, 8650752, 8388608};
 cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit) {
   return limit < limits.size() ? (*value = limits[limit], cudaSuccess) : kept(cudaErrorUnsupportedLimit);
 }
