@@ -60,6 +60,13 @@ class Cluster:
         for cta in self.ctas:
             cta.start(time)
 
+    def part(self) -> None:
+        """It has ended: what refers to each other in it forgets so, and is freed without a search for garbage."""
+        for cta in self.ctas:
+            cta.warps.clear()
+        self.ctas.clear()
+        self.space.actors.clear()
+
     def threads_exited(self, warp: Warp, lanes: np.ndarray):
         """The barrier awaits the threads that have not exited (9.7.13.3): these no more, arrived or not."""
         self.live_threads -= len(lanes)

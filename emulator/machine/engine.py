@@ -53,6 +53,11 @@ class Engine:
         self.heap.clear()
         self.limits = self.awaited = 0
 
+    @property
+    def under_way(self) -> bool:
+        """Whether anything is to come but turns of groups and limits."""
+        return self.awaited > self.limits
+
     def let_others_go_first(self, time: float) -> None:
         """Run everything up to `time` before the calling event, which is in the middle of something, goes on."""
         if self.nested:
@@ -82,7 +87,7 @@ class Engine:
             self.states.clear()
             self.again.clear()
             return False
-        if self.awaited > self.limits:  # what lands forgets all states that groups have had until then
+        if self.under_way:  # what lands forgets all states that groups have had until then
             return False
         state = group.state()
         known = self.states.setdefault(group, set())

@@ -32,7 +32,7 @@ from .engine import Engine
 from .placement import Placement
 from .schedule import FunctionalClock, Schedule
 from .special import TIMERS
-from .warp import place_of, selects_alone, warp_of
+from .warp import actor_of, place_of, selects_alone
 
 _BLAS = ThreadpoolController()
 ONLY_OF = {"wgmma": "sm_90a", "tcgen05": "sm_100a"}  # instructions that no other of our machines has
@@ -308,6 +308,8 @@ class Launch:
         for cta in cluster.ctas:
             self.placement.release(cta.sm, self.shared_bytes, cta.threads)
         self.owner.cluster_done(self, cluster)
+        if not self.engine.under_way:  # who still comes may look for its CTAs
+            cluster.part()
 
     @property
     def finished(self) -> bool:
@@ -327,9 +329,9 @@ class Launch:
         """Report a fault after which the kernel could go on; raises it where nobody collects faults."""
         fault.event = self.order.now
         if fault.other:
-            that, this = getattr(self.order.log[fault.other], "warp", None), warp_of(sys._getframe(1))
+            that, this = getattr(self.order.log[fault.other], "actor", None), actor_of(sys._getframe(1))
             parties = ("that", that, fault.other), ("this", this, EVER)
-            fault.before = tuple(f"last wait before {of}: {w.actor.before(n)}" for of, w, n in parties if w is not None)
+            fault.before = tuple(f"last wait before {of}: {by.before(n)}" for of, by, n in parties if by is not None)
         if fault.kind == "uninitialized-read" and not fault.note and selects_alone(sys._getframe(1)):
             fault.note = "selected-away"
         if fault.note and not self.strict:

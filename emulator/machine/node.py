@@ -53,9 +53,6 @@ class Running(Owner):
         if cluster.gone.knowledge is not None:
             elsewhere = cluster.gone.knowledge.elsewhere.items()
             learn(self.node.known[self.device], {s: clock for s, clock in elsewhere if s.device != self.device})
-        for cta in cluster.ctas:  # the shared order names its warps for long: not with all that they had
-            vars(cta).pop("smem", None)
-            vars(cta).pop("tmem", None)
         launch.start_clusters()
         self.landed(launch)
 

@@ -56,10 +56,11 @@ class Join:
 class Origin:
     """The instruction that started something; turned into text only when it is needed."""
 
-    __slots__ = ("label", "warp", "program", "block", "lineno")
+    __slots__ = ("label", "actor", "program", "block", "lineno")
 
     def __init__(self, label, group, block, lineno):
-        self.label, self.warp, self.program, self.block, self.lineno = label, group.warp, group.program, block, lineno
+        self.label, self.actor, self.program = label, group.warp.actor, group.program
+        self.block, self.lineno = block, lineno
 
     def instruction(self):
         return self.program.instruction_at(self.block, self.lineno)
@@ -67,11 +68,11 @@ class Origin:
     def __str__(self):
         instr = self.instruction()
         loc = f", {instr.loc}" if instr is not None and instr.loc else ""
-        return f"{self.label} of {self.warp} (PTX line {instr.line if instr else '?'}{loc})"
+        return f"{self.label} of {self.actor} (PTX line {instr.line if instr else '?'}{loc})"
 
     def place(self) -> str:
         """Say where the instruction is, for EmulatorError.where."""
-        return f"kernel {self.program.kernel.title}, {self.warp}" + at(self.instruction())
+        return f"kernel {self.program.kernel.title}, {self.actor}" + at(self.instruction())
 
 
 def at(instr) -> str:
@@ -110,10 +111,10 @@ def selects_alone(frame) -> bool:
     return instr is not None and who.program.is_only_selected(instr)
 
 
-def warp_of(frame) -> Warp | None:
-    """The warp that a Python frame works for."""
+def actor_of(frame) -> WarpActor | None:
+    """The warp that a Python frame works for, as its events know it."""
     who, _ = at_work(frame)
-    return who and who.warp
+    return who.warp.actor if isinstance(who, Group) else who and who.actor
 
 
 WARPS = 32  # the most that a CTA has
@@ -132,12 +133,29 @@ def of_lanes(value, index: np.ndarray):
     return value[index] if len(index) > 1 else value.item(index[0])
 
 
+class WarpActor(Actor):
+    """A warp as its events know it: all that the log of a launch keeps of a warp that has ended.
+
+    bulk: lane -> its bulk async-groups.
+    """
+
+    __slots__ = ("index", "ctaid", "sm", "place", "bulk")
+
+    def __init__(self, cta, index: int):
+        super().__init__(WARPS * cta.rank + index + 1, cta.cluster.space, "", cta.rank)
+        self.index, self.ctaid, self.sm, self.place = index, cta.ctaid, cta.sm, cta.launch.place
+        self.bulk: dict[int, object] = {}
+
+    def __str__(self):
+        return f"warp {self.index} of CTA {self.ctaid}{self.place}"
+
+
 class Warp:
     """32 lanes of a CTA. groups: those that have not exited."""
 
     def __init__(self, cta, index: int, threads: int):
         self.cta, self.index = cta, index
-        self.actor = Actor(WARPS * cta.rank + index + 1, cta.cluster.space, str(self), cta.rank)
+        self.actor = WarpActor(cta, index)
         self.actor.knowledge.elsewhere.update(cta.launch.known)
         self.barrier_places: dict[object, tuple[int, int]] = {}  # barrier -> phase and block where lanes came to it
         self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
@@ -148,7 +166,7 @@ class Warp:
         self.cluster_phase = 0  # of the cluster's barrier, when lanes last arrived there
         self.cluster_released: Released | None = None  # what those hand on who come to that phase
         self.at_cluster_barrier = 0  # the lanes that have arrived in that phase
-        self.bulk: dict[int, object] = {}  # lane -> its bulk async-groups
+        self.bulk = self.actor.bulk
         self.copies: list = []  # cp.async groups
         self.remote_arrivals: list = []  # at mbarriers of other CTAs, under way
         self.wgmmas = wgmma.Issued()
@@ -160,7 +178,7 @@ class Warp:
         self.started = 0.0
 
     def __str__(self):
-        return f"warp {self.index} of CTA {self.cta.ctaid}{self.cta.launch.place}"
+        return str(self.actor)
 
     def arrived_at_cluster_barrier(self, phase: int, lanes: int) -> None:
         """Note that lanes, a bit each, have arrived in a phase of the cluster's barrier."""

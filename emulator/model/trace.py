@@ -103,7 +103,7 @@ class Trace(NoTrace):
         self.spend(group, f"wait {what}", end - start)
         last, by = group.waiting_for.last if isinstance(group.waiting_for, MBarrier) else None, None
         if last is not None:
-            by = Arrival(last.label, last.warp.cta.sm, last.warp.index, last.program, last.block, last.lineno)
+            by = Arrival(last.label, last.actor.sm, last.actor.index, last.program, last.block, last.lineno)
         place = group.program, group.pc
         warp = group.warp.index
         self.spans.append(Span("wait", group.launch.number, cta.sm, cta.index, warp, start, end, what, 0, place, by))

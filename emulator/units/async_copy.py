@@ -109,7 +109,7 @@ def changes_nothing(g: LaneGroup, source, write, conflicts) -> bool:
         return piece
 
     for who in {g.warp.actor.order.log[conflict.number] for conflict in conflicts}:
-        for groups in who.warp.bulk.values():
+        for groups in who.actor.bulk.values():
             for op in groups.under_way():
                 op.write(op.source(), view)
     touched.clear()

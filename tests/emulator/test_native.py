@@ -16,7 +16,7 @@ import emulator
 from emulator.device import allocate
 from emulator.errors import EmulatorError
 from emulator.formats import alu
-from emulator.machine.cta import Cta
+from emulator.machine.cta import Cluster, Cta
 from emulator.machine.warp import UNITS
 from emulator.model.tally import tallied
 from emulator.native import tiers
@@ -383,6 +383,23 @@ def test_machine_code_keeps_no_launch(monkeypatch):
         emulator.launch(text, "k", 2, 64, [out, given])
         assert not alive
     assert any(isinstance(block, tiers.Native) for block in emulator.DEVICE.module(text).program("k").blocks)
+
+
+def test_ended_clusters_are_freed(monkeypatch):
+    """At once, though the log names their warps: a search for garbage would take as long as they ran."""
+    ended, left = [], []
+
+    def part(cluster, original=Cluster.part):
+        left.append(sum(before() is not None for before in ended))
+        ended.append(weakref.ref(cluster))
+        original(cluster)
+
+    monkeypatch.setattr(Cluster, "part", part)
+    out, given = (allocate(1024).view(np.uint32) for _ in range(2))
+    with emulator.session(most=99) as session:
+        emulator.launch(HEADER + FAULTS["CTAs"], "k", 4, 64, [out, given])
+    assert left == [0] * 4
+    assert "store of warp 0 of CTA (0, 0, 0)" in str(session.errors[0])
 
 
 FAULTS = {
