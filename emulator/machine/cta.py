@@ -138,7 +138,8 @@ class Cta:
         """Its shared memory, made when it is first looked at."""
         launch = self.launch
         seed, space = launch.seed_of(self.index), self.cluster.space
-        return SharedMemory(launch.shared_bytes, launch.checks, seed, space, launch.found, self.rank)
+        size, room = launch.shared_bytes, launch.shared_room
+        return SharedMemory(size, launch.checks, seed, space, launch.found, self.rank, room)
 
     # -- barriers ----------------------------------------------------------------------------------------------
     def barrier(self, offset: int, warp: Warp, asynchronous: bool = False) -> MBarrier:

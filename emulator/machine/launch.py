@@ -25,6 +25,7 @@ from ..state.global_memory import GlobalMemory
 from ..state.global_shadow import GlobalShadow
 from ..state.order import EVER, Location, Order, Space
 from ..state.parameters import Parameters
+from ..state.shadow import Room
 from ..state.shared_memory import BASE, RANK_SHIFT
 from .clock import Clock
 from .cta import Cluster
@@ -153,6 +154,7 @@ class Launch:
         self.order = shared.order if shared else Order()
         apart = shared is None and not program.hands_on
         self.shadow = GlobalShadow(self.order, memory, self.found, shared and shared.shadow, apart)
+        self.shared_room = Room()  # in shadows of its CTAs' shared memory
         # Where strong stores and atomics to global memory went
         self.locations: dict[int, Location] = shared.locations if shared else {}
         self.device, self.known = (shared.device, shared.known) if shared else (0, {})

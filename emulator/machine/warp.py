@@ -162,6 +162,7 @@ class Warp:
         self.live_mask = (1 << threads) - 1
         self.groups: list[Group] = []
         self.origins: dict[tuple, Origin] = {}  # by label, block and line of its code
+        self.turns: dict[bytes, list[Origin]] = {}  # by the numbers of instructions that machine code has executed
         self.leader = 0  # which lane elect.sync picks, if it is a member
         self.cluster_phase = 0  # of the cluster's barrier, when lanes last arrived there
         self.cluster_released: Released | None = None  # what those hand on who come to that phase

@@ -21,6 +21,7 @@ from .layout import (  # noqa: I001
     BUSY_HI,
     BUSY_LO,
     BYTES_LOADED,
+    BYTES_STORED,
     CLOSED,
     DATA,
     EVENT_COUNT,
@@ -46,11 +47,12 @@ from .layout import (  # noqa: I001
     WRITTEN,
     WROTE,
 )  # fmt: skip
+from .llvm import LANES
 from .loops import pointer
 
 EVENTS_OF_A_TURN = 4096
+TURNS = 16  # of a warp whose events are kept by name: those of a loop are always the same
 HEAD = struct.Struct("<23q")
-MOVED = struct.Struct("<2q")
 
 
 def _planes(window: np.ndarray, shadow: Shadow) -> None:
@@ -64,9 +66,6 @@ def _planes(window: np.ndarray, shadow: Shadow) -> None:
         window[SPLIT] = pointer(shadow.split)
         window[B_WRITTEN], window[B_READS] = pointer(parts.written), pointer(parts.reads)
         window[B_SLOTS], window[B_PLACES] = parts.reads.shape
-
-
-NOWHERE = np.zeros((0, FIELDS), np.int64)
 
 
 class View:
@@ -89,36 +88,57 @@ class View:
                 self.seen = now
 
 
-def shared_view(smem: SharedMemory, rank: int) -> View:
-    window = np.zeros(FIELDS, np.int64)
-    first = rank << RANK_SHIFT
-    window[LO], window[HI], window[ORIGIN] = first + BASE, first + smem.size, first
-    window[DATA], window[VALID] = pointer(smem.bytes) - first, pointer(smem.valid) - first
-    window[FLAGS] = WRITABLE | (SHADOWED if smem.checks else 0)
-    return View(window)
+class SharedView:
+    """The window of a CTA's shared memory, as all machine code sees it. It does not keep that either."""
+
+    __slots__ = ("view", "first", "state")
+
+    def __init__(self, smem: SharedMemory):
+        window = np.zeros(FIELDS, np.int64)
+        self.first = first = smem.rank << RANK_SHIFT
+        window[LO], window[ORIGIN] = first + BASE, first
+        window[DATA], window[VALID] = pointer(smem.bytes) - first, pointer(smem.valid) - first
+        window[FLAGS] = WRITABLE | (SHADOWED if smem.checks else 0)
+        self.view, self.state = View(window), None
+
+    def refresh(self, smem: SharedMemory) -> np.ndarray:
+        """The window as it is now."""
+        shadow = smem.shadow
+        if shadow is not None:
+            shadow.words.fit()
+            self.view.refresh(shadow)
+        lanes = smem.lanes and smem.lanes.table
+        now = smem.busy_range(), bool(smem.absent), lanes is None
+        window = self.view.window
+        if now != self.state:
+            (lo, hi), absent, _ = self.state = now
+            window[BUSY_LO], window[BUSY_HI] = self.first + lo, self.first + hi
+            window[HI] = self.first + (0 if absent else smem.size)
+            window[LANE_TABLE] = 0 if lanes is None else pointer(lanes)
+        return window
 
 
-class Regions:
-    """The windows of a launch's global memory."""
+class Context:
+    """The numbers of layout.py, in a launch: of a warp, the window of its shared memory, those of global memory."""
 
     def __init__(self, launch):
         self.launch = weakref.ref(launch)
-        self.known: list[Region] = []
-        self.table = np.zeros((0, FIELDS), np.int64)
-        self.views: list[tuple[View, Region]] = []
+        self._build(launch, [])
 
-    def refresh(self) -> np.ndarray:
+    def refresh(self) -> None:
+        """Have the windows of global memory as they are now."""
         launch = self.launch()
-        regions = launch.memory.regions
-        if len(regions) != len(self.known) or any(a is not b for a, b in zip(regions, self.known, strict=True)):
-            self._build(launch, list(regions))
+        if launch.memory.regions != self.known:
+            self._build(launch, list(launch.memory.regions))
         for view, region in self.views:
             view.refresh(launch.shadow.shadow_of(region))
-        return self.table
 
     def _build(self, launch, regions: list[Region]) -> None:
         self.known, self.views = regions, []
-        self.table = np.zeros((len(regions), FIELDS), np.int64)
+        self.numbers = np.zeros(SHARED + FIELDS * (1 + len(regions)), np.int64)
+        self.at = pointer(self.numbers)
+        self.shared = self.numbers[SHARED : SHARED + FIELDS]
+        self.table = self.numbers[SHARED + FIELDS :].reshape(-1, FIELDS)
         for window, region in zip(self.table, regions, strict=True):
             first = region.start - region.start % WORD
             window[LO], window[HI], window[ORIGIN] = region.start, region.end, first
@@ -139,80 +159,72 @@ class Regions:
         self.views.append((View(window), region))
 
 
+EVERY_LANE = np.arange(LANES)
+
+
 class Memory:
     """Holds the addresses by which a region's machine code reaches memory; written before each turn of a warp."""
 
     def __init__(self):
         self.events = np.zeros(EVENTS_OF_A_TURN, np.int32)
         self.events_at = pointer(self.events)
-        self.context = np.zeros(0, np.int64)
-        self.context_at = 0
+        self.every_lane = pointer(EVERY_LANE)
         self.component: np.ndarray | None = None  # of the order of events that `of_order` is about
         self.of_order: tuple[int, ...] = ()
         self.history: tuple[np.ndarray, np.ndarray] | None = None  # with several devices: see Order and Actor
-        self.regions: Regions | None = None
-        self.shared = weakref.WeakKeyDictionary()
+        self.context: Context | None = None
 
     def begin(self, g, shared: bool) -> int:
         """Fill the context for a group; returns its address. shared: whether it will look at shared memory."""
-        launch, actor = g.launch, g.warp.actor
-        if self.regions is None or self.regions.launch() is not launch:
-            self.regions = Regions(launch)
+        launch, actor, context = g.launch, g.warp.actor, self.context
+        if context is None or context.launch() is not launch:
+            context = self.context = Context(launch)
         dependencies = launch.dependencies
         if dependencies.before if g.warp.depends else dependencies.after:
-            table = NOWHERE  # launches before are still in the way: Python asks them
+            regions = 0  # launches before are still in the way: Python asks them
         else:
-            table = self.regions.refresh()
-        size = SHARED + FIELDS * (1 + len(table))
-        context = self.context
-        if len(context) != size:
-            context = self.context = np.zeros(size, np.int64)
-            self.context_at = pointer(context)
-        context[SHARED + FIELDS :] = table.ravel()
+            context.refresh()
+            regions = len(context.table)
         if shared:
-            context[SHARED : SHARED + FIELDS] = self._shared(g.cta)
-        order, clock = actor.order, actor.knowledge.clock
+            smem = g.cta.smem
+            if smem.window is None:
+                smem.window = SharedView(smem)
+            context.shared[:] = smem.window.refresh(smem)
+        order = actor.order
         if self.component is not order.component:
             self.component = order.component
             self.of_order = len(order.component) - 1, *map(pointer, (order.component, order.space, order.marks))
-        head = launch.checks, order.now, *self.of_order, pointer(clock), clock.shape[1], actor.uid, actor.space.index
+        clock, _, known = actor.knowledge.address()
         self.history = (order.devices_by_space(), actor.history()) if order.histories else None
         devices, until = map(pointer, self.history) if self.history else (0, 0)
-        mask = (1 << g.n) - 1
-        tail = self.events_at, 0, EVENTS_OF_A_TURN, 0, len(table), 0, mask, 0, devices, until, 0, 0, pointer(g.lanes)
-        HEAD.pack_into(context, 0, *head, *tail)
-        return self.context_at
-
-    def _shared(self, cta) -> np.ndarray:
-        """The window of a CTA's shared memory as it is now."""
-        smem = cta.smem
-        view = self.shared.get(smem)
-        if view is None:
-            view = self.shared[smem] = shared_view(smem, cta.rank)
-        view.refresh(smem.shadow)
-        window = view.window
-        lo, hi = smem.busy_range()
-        first = cta.rank << RANK_SHIFT
-        window[BUSY_LO], window[BUSY_HI] = first + lo, first + hi
-        window[HI] = first + (0 if smem.absent else smem.size)
-        window[LANE_TABLE] = pointer(smem.lanes.table) if smem.lanes else 0
-        return window
+        lanes = self.every_lane if g.n == LANES else pointer(g.lanes)
+        HEAD.pack_into(
+            context.numbers, 0, launch.checks, order.now, *self.of_order, clock, known, actor.uid, actor.space.index,
+            self.events_at, 0, EVENTS_OF_A_TURN, 0, regions, 0, (1 << g.n) - 1, 0, devices, until, 0, 0, lanes,
+        )  # fmt: skip
+        return context.at
 
     def finish(self, g, origin) -> None:
         """Take over what has happened. origin: names the instruction of an entry of the events."""
         context = self.context
-        if context[WANTED]:
-            place = (int(context[WANTED]) - self.context_at) // context.itemsize
-            self.regions.open((place - SHARED - FIELDS) // FIELDS)
-        loaded, stored = MOVED.unpack_from(context, BYTES_LOADED * context.itemsize)
-        if loaded or stored:
-            g.clock.global_bytes(loaded, stored)
-        count = int(context[EVENT_COUNT])
-        if count:
-            order = g.warp.actor.order
-            order.now = int(context[NOW])
-            entries = self.events[:count].tolist()
-            named = {e: origin(g, e) for e in set(entries)}
-            order.log.extend([named[e] for e in entries])
-            g.warp.actor.unfenced |= g.lanes_at(int(context[STORED]))
-            g.engine.changes += context[STORED] != 0
+        numbers = HEAD.unpack_from(context.numbers)
+        if numbers[WANTED]:
+            place = (numbers[WANTED] - context.at) // context.numbers.itemsize
+            context.open((place - SHARED - FIELDS) // FIELDS)
+        if numbers[BYTES_LOADED] or numbers[BYTES_STORED]:
+            g.clock.global_bytes(numbers[BYTES_LOADED], numbers[BYTES_STORED])
+        if count := numbers[EVENT_COUNT]:
+            warp = g.warp
+            order, events = warp.actor.order, self.events[:count]
+            order.now = numbers[NOW]
+            turn = events.tobytes()
+            origins = warp.turns.get(turn)
+            if origins is None:
+                named = {e: origin(g, e) for e in set(events.tolist())}
+                origins = [named[e] for e in events.tolist()]
+                if len(warp.turns) < TURNS:
+                    warp.turns[turn] = origins
+            order.log.extend(origins)
+            if stored := numbers[STORED]:
+                warp.actor.unfenced |= g.lanes_at(stored)
+                g.engine.changes += 1

@@ -34,6 +34,15 @@ class Conflict(NamedTuple):
     use: str
 
 
+class Room:
+    """How many reads of a place planes begin with that are alike: as many as one of them has needed."""
+
+    __slots__ = ("slots",)
+
+    def __init__(self):
+        self.slots = SLOTS
+
+
 class Plane:
     """Places of so many bytes each. written: int32 [places], the last write; reads: int32 [slots, places].
 
@@ -45,14 +54,14 @@ class Plane:
     """
 
     __slots__ = (
-        "order", "grain", "written", "reads", "observed", "beneath", "settled", "_written_at", "_reads_at",
+        "order", "grain", "written", "reads", "observed", "beneath", "settled", "room", "_written_at", "_reads_at",
         "_addressed",
     )  # fmt: skip
 
-    def __init__(self, order: Order, places: int, grain: int, settles: bool = False):
-        self.order, self.grain = order, grain
+    def __init__(self, order: Order, places: int, grain: int, settles: bool = False, room: Room | None = None):
+        self.order, self.grain, self.room = order, grain, room or Room()
         self.written = np.zeros(places, np.int32)
-        self.reads = np.zeros((SLOTS, places), np.int32)
+        self.reads = np.zeros((self.room.slots, places), np.int32)
         self.observed: dict[tuple[Space, int], np.ndarray] = {}
         self.beneath: np.ndarray | None = None  # until a strong write comes over a weak one
         self.settled = np.zeros(places, np.uint8) if settles else None
@@ -173,12 +182,18 @@ class Plane:
             self._grow()
         self.reads[slot, places] = number
 
+    def fit(self) -> None:
+        """Have room for as many reads as any plane that is alike has needed."""
+        while len(self.reads) < self.room.slots:
+            self._grow()
+
     def _grow(self) -> None:
         """Make room for as many reads again of each place, in pages that nobody touches where nobody has read."""
         slots, places = self.reads.shape
         (read,) = self.reads[0].nonzero()
         old, self.reads = self.reads, np.zeros((2 * slots, places), np.int32)
         self.reads[:slots, read] = old[:, read]
+        self.room.slots = max(self.room.slots, 2 * slots)
 
     def note_write(self, index, number: int, ordered: bool) -> None:
         """An event writes here. ordered: after all the reads, which are forgotten, then: who knows it knows them."""
@@ -207,9 +222,9 @@ class Shadow:
 
     __slots__ = ("order", "words", "bytes", "split")
 
-    def __init__(self, order: Order, size: int, settles: bool = False):
+    def __init__(self, order: Order, size: int, settles: bool = False, room: Room | None = None):
         self.order = order
-        self.words = Plane(order, -(-size // WORD), WORD, settles)
+        self.words = Plane(order, -(-size // WORD), WORD, settles, room)
         self.bytes: Plane | None = None  # of words that are accessed in parts, which `split` marks
         self.split: np.ndarray | None = None
 
@@ -249,7 +264,7 @@ class Shadow:
     def _parts(self, words: np.ndarray) -> Plane:
         """Keep these words byte by byte from now on."""
         if self.bytes is None:
-            self.bytes = Plane(self.order, len(self.words.written) * WORD, 1)
+            self.bytes = Plane(self.order, len(self.words.written) * WORD, 1, room=self.words.room)
             self.split = np.zeros(len(self.words.written), bool)
         fresh = np.unique(words[~self.split[words]])
         if len(fresh):

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import Fault, stop
 from .lanes import HALF, Lanes
 from .order import ASYNC_SHARED, EVER, GENERIC, STRONG, Actor, Location, Order, Space
-from .shadow import NOTHING, WORD, Conflict, Shadow, reads, store, unfenced, unfenced_use
+from .shadow import NOTHING, WORD, Conflict, Room, Shadow, reads, store, unfenced, unfenced_use
 from .shadow import writes as overwrites
 
 BASE = 0x400  # the first 1 KiB belongs to the system; user data starts behind it
@@ -68,9 +68,10 @@ class SharedMemory:
     """size: bytes from offset 0, so the reserved first KiB is included. space: the cluster's; rank: the CTA's in it."""
 
     def __init__(
-        self, size: int, checks: bool, seed: int = 0, space: Space | None = None, report=stop, rank: int = 0
-    ):
-        """report: gets the faults after which a kernel could go on; it may raise them."""
+        self, size: int, checks: bool, seed: int = 0, space: Space | None = None, report=stop, rank: int = 0,
+        room: Room | None = None,
+    ):  # fmt: skip
+        """report: gets the faults after which a kernel could go on; it may raise them. room: of CTAs alike."""
         size = -(-size // 16) * 16
         self.report = report
         self.size = size
@@ -86,8 +87,9 @@ class SharedMemory:
         self.valid = np.zeros(size, bool)
         self.valid_views = {1: self.valid.view(np.uint8), **{n: self.valid.view(f"u{n}") for n in (2, 4, 8)}}
         self.all_valid = {n: int.from_bytes(b"\1" * n, "little") for n in (1, 2, 4, 8)}
-        self.shadow = Shadow(self.order, size) if checks else None
+        self.shadow = Shadow(self.order, size, room=room) if checks else None
         self.lanes = Lanes(size) if checks else None  # until something was found
+        self.window: object = None  # by which machine code reaches it, see native/memory.py
         self.row = ASYNC_SHARED + rank  # of a clock: what the async proxy sees here
         self.locations: dict[int, Location] = {}  # where strong stores and atomics went
         # The latest "access" and "arrival" of other CTAs, and "copy" to here, by component: the event, and the note for

@@ -397,7 +397,7 @@ def test_ended_clusters_are_freed(monkeypatch):
     monkeypatch.setattr(Cluster, "part", part)
     out, given = (allocate(1024).view(np.uint32) for _ in range(2))
     with emulator.session(most=99) as session:
-        emulator.launch(HEADER + FAULTS["CTAs"], "k", 4, 64, [out, given])
+        emulator.launch(HEADER + FAULTS["CTAs"] + "   ", "k", 4, 64, [out, given])
     assert left == [0] * 4
     assert "store of warp 0 of CTA (0, 0, 0)" in str(session.errors[0])
 
