@@ -14,6 +14,7 @@ from ..state.lanes import HALF, LANE_MASK, SEVERAL
 from ..state.order import GENERIC
 from ..state.shadow import WORD
 from . import layout
+from .rows import few_text, row_text, spread_text
 
 # Assembly with three words more: `%x = field %base NAME` loads an int64 of the context or of a window, `%p = at %base
 # TYPE %index` is the address of an element of the array at an address, `put %base NAME VALUE` stores an int64.
@@ -387,9 +388,14 @@ ready:
   %event.room = field %c EVENT_ROOM
   %many.events = icmp ugt i64 %noted.after, %event.room
   %full = or i1 %many, %many.events
-  br i1 %full, label %python, label %look
+  br i1 %full, label %python, label %quick
+quick:
+  FEW
+  ROW
+slowly:
+  br label %look
 look:
-  %left = phi i32 [%active, %ready], [%left.next, %looked]
+  %left = phi i32 [%few, %slowly], [%left.next, %looked]
   %lane = call i32 @llvm.cttz.i32(i32 %left, i1 true)
   %less = sub i32 %left, 1
   %left.next = and i32 %left, %less
@@ -444,7 +450,7 @@ lanes:
   %ahead = mul i64 %k, SIZE
   br label %do
 do:
-  %todo = phi i32 [%active, %lanes], [%todo.next, %done.one]
+  %todo = phi i32 [%few, %lanes], [%todo.next, %done.one]
   %who = call i32 @llvm.cttz.i32(i32 %todo, i1 true)
   %todo.less = sub i32 %todo, 1
   %todo.next = and i32 %todo, %todo.less
@@ -471,7 +477,9 @@ marked:
   br i1 %more.marks, label %mark, label %done.one
 done.one:
   %all = icmp eq i32 %todo.next, 0
-  br i1 %all, label %element.done, label %do
+  br i1 %all, label %element.lanes, label %do
+element.lanes:
+  SPREAD
 element.done:
   %k.next = add i64 %k, 1
   %more.elements = icmp ult i64 %k.next, COUNT
@@ -947,13 +955,16 @@ def access_text(name: str, write: bool, shared: bool, size: int, count: int, nc:
         parts["NOTE"] = _DEPENDENT.replace("USED", "WROTE" if write else "WAS_READ") + parts["NOTE"]
     text = ACCESS
     settles = not write and not shared and not parted
+    parts["FEW"] = few_text(write)
+    parts["ROW"] = "br label %slowly" if parted or nc else row_text(write, shared, size, count)
+    parts["SPREAD"] = "br label %element.done" if write else spread_text()
     for key, part in (
         ("SETTLED_FIRST", _SETTLED_FIRST), ("ASK_SETTLED", _ASK_SETTLED), ("SKIP_SETTLED", _SKIP_SETTLED),
         ("SETTLE", _SETTLE),
     ):  # fmt: skip
         parts[key] = part * settles
-    for key, part in parts.items():
-        text = _replace(text, key, part)
+    for key in ("ROW", *parts):  # which names others
+        text = _replace(text, key, parts[key])
     # a store to shared memory is its lanes'; one to global memory makes all that are here wait for a fence
     numbers = {
         "STORERS": "%active" if shared else "%here", "FIRST_SHARED": layout.SHARED,

@@ -5,6 +5,7 @@ It knows how those are laid out (state/shadow.py, state/order.py); what is done 
 
 from __future__ import annotations
 
+import operator
 import struct
 import weakref
 
@@ -128,8 +129,9 @@ class Context:
     def refresh(self) -> None:
         """Have the windows of global memory as they are now."""
         launch = self.launch()
-        if launch.memory.regions != self.known:
-            self._build(launch, list(launch.memory.regions))
+        regions = launch.memory.regions
+        if len(regions) != len(self.known) or not all(map(operator.is_, regions, self.known)):
+            self._build(launch, list(regions))
         for view, region in self.views:
             view.refresh(launch.shadow.shadow_of(region))
 
