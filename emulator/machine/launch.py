@@ -225,6 +225,7 @@ class Launch:
 
     def _place_variables(self, kernel, module_symbols, module_shared):
         self.symbols = dict(module_symbols)
+        self._symbols_of: dict[int, dict[str, int]] = {}  # by rank of a CTA
         for p in kernel.params:
             self.symbols[p.name] = p.offset
         shared = [v for v in (*module_shared.values(), *kernel.variables.values()) if v.space == "shared"]
@@ -257,7 +258,11 @@ class Launch:
         self.local_bytes = -(-max(local, 8) // 16) * 16
 
     def symbols_of(self, rank: int) -> dict[str, int]:
-        return self.symbols | {n: rank << RANK_SHIFT | o for n, o in self.shared_symbols.items()}
+        found = self._symbols_of.get(rank)
+        if found is None:
+            shared = {n: rank << RANK_SHIFT | o for n, o in self.shared_symbols.items()}
+            found = self._symbols_of[rank] = self.symbols | shared
+        return found
 
     def _clusters(self):
         (gx, gy, gz), (cx, cy, cz) = self.grid, self.cluster

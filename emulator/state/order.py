@@ -356,6 +356,16 @@ class Released:
                 self.knowledge, self.own = self.knowledge.copy(), True
             self.knowledge.join(knowledge)
 
+    def add_all_of(self, by: Actor) -> None:
+        """A warp of the same cluster comes and hands on all that it knows and did: Actor.released, uncopied."""
+        if self.knowledge is None:
+            self.knowledge, self.own = by.released(), True
+            return
+        if not self.own:
+            self.knowledge, self.own = self.knowledge.copy(), True
+        self.knowledge.join(by.knowledge)
+        self.knowledge.clock[KNOWN, by.uid] = by.order.now
+
     def add_of(self, other: Released) -> None:
         """What another one holds by now is handed on here, too."""
         other.own = False

@@ -13,7 +13,7 @@ from ..formats import alu
 from ..state.barrier import MBarrier
 from ..state.order import KNOWN, Knowledge
 from .addresses import active, pick, shared_cta
-from .fences import handed_on, learn, publish, release
+from .fences import hand_on, handed_on, learn, publish, release
 from .group import LaneGroup
 
 LONG = 1_000_000  # ns; longer limits of mbarrier.try_wait (CUTLASS has 10 ms) outlast what is emulated
@@ -35,7 +35,7 @@ def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
         g.token = (barrier, barrier.phase, barrier.released)
         _check_count(number, count)
         publish(g)
-        barrier.released.add(handed_on(g))
+        hand_on(g, barrier.released)
         pass_dependency(g, barrier)
         barrier.everyone = count is None
         if barrier.everyone:
@@ -82,7 +82,7 @@ def bar_arrive(g: LaneGroup, number, count, aligned: bool):
     g.engine.progress += 1
     _check_count(number, count)
     publish(g)
-    barrier.released.add(handed_on(g))
+    hand_on(g, barrier.released)
     pass_dependency(g, barrier)
     barrier.arrive(thread_count(g), count)
     g.hesitate()

@@ -83,6 +83,12 @@ def handed_on(g: LaneGroup, scope: str = "cta") -> Knowledge | None:
     return g.warp.actor.released() if scope else g.warp.actor.released(SCOPES["cluster"])
 
 
+def hand_on(g: LaneGroup, to: Released):
+    """Release all at a barrier to which this warp comes."""
+    if g.launch.checks:
+        to.add_all_of(g.warp.actor)
+
+
 def learn(g: LaneGroup, released: Released):
     """Order this warp after those who came to a barrier that it has waited for."""
     if g.launch.checks:

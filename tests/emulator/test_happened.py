@@ -131,3 +131,23 @@ def test_what_is_handed_on_at_one_barrier_stays_what_it_was_there():
     gone.add(known[2])
     assert (knows(late), knows(gone)) == ([True, True, False], [True, True, True])
     assert [k.known(w.key) for k, w in zip(known, warps[1:] + warps[:1])] == [0, 0, 0]  # nobody's own has changed
+
+
+def test_what_is_handed_on_uncopied_is_the_same():
+    """Warps of one cluster come to a barrier with what they know of each other and of another cluster."""
+    order = Order()
+    space, other = Space(order, 3), Space(order, 1)
+    warps, far = [Actor(uid, space) for uid in (1, 2, 3)], Actor(1, other)
+    order.next(far.key)
+    warps[1].learn(far.released())
+    copied, uncopied = Released(), Released()
+    for warp in warps:
+        order.next(warp.key)
+        copied.add(warp.released())
+        uncopied.add_all_of(warp)
+        order.next(warp.key)  # which it does not hand on
+    space.key("one more")  # clocks are wider from now on
+    assert (copied.knowledge.clock == uncopied.knowledge.clock).all()
+    assert copied.knowledge.elsewhere.keys() == uncopied.knowledge.elsewhere.keys() == {other}
+    known = [uncopied.knowledge.known(warp.key) for warp in warps]
+    assert known == [2, 4, 6] and warps[0].knowledge.known(warps[0].key) > 7
