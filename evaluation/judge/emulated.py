@@ -9,6 +9,8 @@ import math
 import re
 from collections.abc import Callable
 
+import numpy as np
+
 from emulator.arena import PAGE, Arena
 from emulator.errors import EmulatorError, Fault
 from emulator.machine.launch import Launch
@@ -88,6 +90,7 @@ class Device:
         self.memory = GlobalMemory()
         self.texts: list[str] = []
         self.theirs: dict[tuple, Region] = {}  # (start, bytes, read only) -> region of the submission's
+        self.spoilt: list[tuple[int, np.ndarray]] = []  # address, bool [bytes]: what the last timed run has left out
         self.number = 0  # of the next launch, which a kernel can read: it counts on, as on a GPU
         self.begin()
 
@@ -201,18 +204,31 @@ class Device:
             self.keep(WRONG, found, launch)
             raise found from None
 
-    def time(self, queue: list[Queued], before: list, profile: Profile, trace=None, enough=None):
+    def time(self, queue: list[Queued], before: list, profile: Profile, trace=None, enough=None, computes=None):
         """Runs the launches back to back on the modelled machine, which computes, too; returns the TimedRun, and what
-        each moved and multiplied. before: for each what is called when it starts, or None."""
+        each moved and multiplied. before: for each what is called when it starts, or None. computes: for each which
+        clusters do, if not all of all; `spoilt` then has where the results of others are left out. Raises ResultsDecide
+        where these decide anything else."""
         self.expose([*{region for queued in queue for region in queued.regions}])
-        recorded = [Recorded(self.arguments(q), q.options, before=call) for q, call in zip(queue, before, strict=True)]
+        computes = computes or [None] * len(queue)
+        recorded = [
+            Recorded(self.arguments(queued), queued.options, before=call, computes=clusters)
+            for queued, call, clusters in zip(queue, before, computes, strict=True)
+        ]
         run = TimedRun(profile, self.memory, recorded, trace, enough, moves_data=True)
         counted = [tallied(timed.launch) for timed in run.launches]
-        with watched(lambda: [timed.launch for timed in run.active], say=self.say):
-            run.run()
+        try:
+            with watched(lambda: [timed.launch for timed in run.active], say=self.say):
+                run.run()
+        finally:
+            self.spoilt = self.memory.take_spoilt()
         for queued, timed in zip(queue, run.launches, strict=True):
             queued.read |= timed.launch.params.read
         return run, counted
+
+    def computes(self, queued: Queued) -> bool:
+        """Tells whether a kernel's registers get what a tensor core has computed."""
+        return self.arguments(queued)[0].results.come
 
     def snapshot(self, regions) -> dict[tuple[int, int], list]:
         """Copies the contents of regions of the submission's; those that nobody has written cost nothing."""
