@@ -1,8 +1,9 @@
 """Records the launches of calls in a row and times them on the model; what was timed, and the rest, has to be right.
 
 Each call gets inputs of its own, which come into being when its first launch starts, and some clusters of the timed run
-compute: their results are compared. A call that was not simulated must be like one that was (same_calls.py); where that does
-not follow from what its kernels can read, all calls are run from the first one on. A drawn call runs with all checks.
+compute: their results are compared. A call that was not simulated must be like one that was (same_calls.py); where that
+does not follow from what its kernels can read, all calls are run from the first one on. A drawn call runs with all
+checks.
 """
 
 import contextlib
