@@ -262,14 +262,14 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
             g.clock.global_store(g, np.array([address], np.uint64), size * count)
         elif space == "shared":
             g.clock.shared_access(g, address, size * count)
-        if results and g.launch.samples and not g.cta.moves_data:
-            return _leave_out(g, space, np.array([address], np.uint64), size * count, sync)
         numbers = [pick(v, 0) & alu.MASK[8 * size] for v in values]
         if space == "global":
             differ = partial(_changed, g, np.array([address], np.uint64), size, tuple(numbers))
             note_global(g, address, size * count, True, who, marks=marks, changed=differ)
         elif space == "shared" and not sync:
             _lanes_store(g, np.array([address], np.uint64), size, tuple(numbers), g.lanes)
+        if results and g.launch.samples and not g.cta.moves_data:
+            return _leave_out(g, space, np.array([address], np.uint64), size * count, sync)
         for k, v in enumerate(numbers):
             store_one(g, space, address + k * size, size, v, who, bool(sync))
         if sync:
@@ -291,6 +291,8 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
         g.clock.shared_access(g, addresses, width)
     if results and not g.cta.moves_data:
         if g.launch.samples:
+            if space == "global":
+                note_global(g, addresses, width, True, who, marks=marks)
             return _leave_out(g, space, addresses, width, sync)
         if space != "local":
             return
@@ -517,7 +519,12 @@ def stmatrix(g: LaneGroup, address, values: tuple, bits: int, trans: bool, resul
     rows = g.lane_array(address).astype(np.uint64)[: 8 * len(values)]
     g.clock.shared_access(g, rows, 16)
     if results and not g.cta.moves_data:
-        return _leave_out(g, "shared", rows, 16, "") if g.launch.samples else None
+        if g.launch.samples:
+            _, places = _halves_of(rows.tobytes())
+            if places is None:
+                return _leave_out(g, "shared", rows, 16, "")
+            shared_cta(g, int(rows[0]))[0].smem.spoil(places.lo, places.hi)
+        return None
     if bits == 8:
         registers = np.concatenate([g.lane_array(v) for v in values])
         matrices = fragments.load_transposed_bytes(registers.reshape(len(values), -1))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from emulator.arena import PAGE, Arena
-from emulator.errors import EmulatorError, Fault
+from emulator.errors import EmulatorError, Fault, ResultsDecide
 from emulator.machine.launch import Launch
 from emulator.machine.schedule import Schedule
 from emulator.model.profile import Profile
@@ -171,9 +171,10 @@ class Device:
         shared = {name: v for name, v in module.variables.items() if v.space == "shared"}
         return programs[queued.kernel], queued.symbols, shared, queued.grid, queued.block, queued.params, self.memory
 
-    def run(self, queued: Queued, checks: bool = True) -> dict[str, int]:
+    def run(self, queued: Queued, checks: bool = True, computes=None) -> dict[str, int]:
         """Runs a launch to its end; returns what it moved and multiplied. Raises EmulatorError, whose text is kept in
-        `findings`. checks: all of them, or only what keeps it from touching what the launch before may still use."""
+        `findings`. checks: all of them, or only what keeps it from touching what the launch before may still use.
+        computes: which clusters do, if not all; ResultsDecide where what these leave out decides anything."""
         if self.failure is not None:
             raise self.failure
         launch = None
@@ -181,13 +182,14 @@ class Device:
             self.expose(queued.regions)
             launch = Launch(
                 *self.arguments(queued), schedule=self.schedule, checks=checks, number=self.number,
-                predecessor=self.predecessor, strict=self.strict, **queued.options,
+                predecessor=self.predecessor, strict=self.strict, computes=computes, **queued.options,
             )  # fmt: skip
             self.number += 1
             counted = tallied(launch)
             self.predecessor = launch.dependencies
             with watched(lambda: [launch], say=self.say):
                 launch.run()
+            self.memory.take_spoilt()
             queued.read |= launch.params.read
             known = {note.lines for note in self.notes}
             for note in launch.notes:
@@ -195,7 +197,7 @@ class Device:
                     self.notes.append(note)
                     self.keep(NOT_PROMISED, note, launch)
             return counted
-        except MemoryError:
+        except (MemoryError, ResultsDecide):
             raise
         except Exception as error:
             found = error if isinstance(error, EmulatorError) else internal(error)

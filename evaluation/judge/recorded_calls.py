@@ -128,6 +128,8 @@ class RecordedCalls:
                 raise NotTimed(f"no time within {trial.options.timeout:g} s of computing{why}") from None
             except (Refused, EmulatorError) as error:
                 raise NotTimed(str(error)) from None
+            except ResultsDecide as error:
+                raise NotTimed(f"it depends on results, but only where they are computed: {error}") from None
             except MemoryError:
                 raise NotTimed("out of memory") from None
             finally:
@@ -252,6 +254,7 @@ class RecordedCalls:
         for one in placed:  # each call has its own, by which no kernel can tell what was run before
             device.drop(one)
         pdl = queues[0][0].options["pdl"] and len(queues) > 1
+        nothing = (lambda first: False) if left_out[0] is not None and not self.why else None
         for schedule in range(trial.options.calls):
             drawn_call = drawn(self.case.rng, simulated, len(queues) - pdl)
             device.restore(before)
@@ -264,8 +267,10 @@ class RecordedCalls:
                 device.begin((placed[number],), schedule)
                 device.follow(last if number == drawn_call + 1 else None)
                 device.number = number * len(first)
-                counts = [device.run(queued, checks) for queued in queues[number]]
-                right(number)
+                follows = nothing if number != drawn_call else None  # only looked at for whether it waits
+                counts = [device.run(queued, checks, follows) for queued in queues[number]]
+                if follows is None:
+                    right(number)
                 if checks and not placed[number].unchanged(calls[number].data):
                     raise NotTimed(CHANGED)
                 if not emulated.alike(counts, ended[0]):

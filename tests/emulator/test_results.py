@@ -1,12 +1,14 @@
 """Timed runs in which some clusters compute: what the others leave out is noted, and nothing else may depend on it."""
 
+
 import numpy as np
 import pytest
 
 import emulator
 from emulator.device import DEVICE
-from emulator.errors import ResultsDecide
+from emulator.errors import Fault, ResultsDecide
 from emulator.formats.tensormap import TensorMap, encode
+from emulator.machine.launch import Launch
 from tests.emulator.test_timed_data import AWAIT, EXPECT, RESULT, STORED, TENSOR
 
 STORE = "st.shared.b32 [at], r; bar.warp.sync -1;"
@@ -53,13 +55,9 @@ DECIDE = {
 COMPUTES = (True, False, True)  # which CTAs do
 
 
-def run(body: str, computes=COMPUTES) -> tuple[np.ndarray, np.ndarray | None, float]:
-    """Words 32 to 128 behind a run of three CTAs of a warp, to 32 of which each may store; which bytes were left out;
-    and the microseconds. computes: which CTAs compute, or None: all do, as in other timed runs."""
-    data = emulator.device.allocate(4 * 128).view(np.uint32)
-    data[:] = 9
-    described = TensorMap(data.ctypes.data, "u32", (128,), (), (32,), (1,))
-    ptx = f""".version 8.8
+def kernel(body: str) -> str:
+    """PTX of a warp that gets a result of the tensor core in r; `mine` is where a lane may store."""
+    return f""".version 8.8
         .target sm_100a
         .address_size 64
         .visible .entry kernel(.param .u64 data, .param .align 64 .b8 described[128]) {{
@@ -71,8 +69,16 @@ def run(body: str, computes=COMPUTES) -> tuple[np.ndarray, np.ndarray | None, fl
         mul.wide.u32 d, lane, 4; add.u64 mine, to, d;
         @lead mbarrier.init.shared::cta.b64 [done], 1; fence.mbarrier_init.release.cluster; bar.warp.sync -1;
         {RESULT} {body} ret; }}"""
+
+
+def run(body: str, computes=COMPUTES) -> tuple[np.ndarray, np.ndarray | None, float]:
+    """Words 32 to 128 behind a run of three CTAs of a warp, to 32 of which each may store; which bytes were left out;
+    and the microseconds. computes: which CTAs compute, or None: all do, as in other timed runs."""
+    data = emulator.device.allocate(4 * 128).view(np.uint32)
+    data[:] = 9
+    described = TensorMap(data.ctypes.data, "u32", (128,), (), (32,), (1,))
     with emulator.timing("b200", compute=True) as timed:
-        emulator.launch(ptx, "kernel", 3, 32, [data, encode(described)])
+        emulator.launch(kernel(body), "kernel", 3, 32, [data, encode(described)])
         DEVICE.session.recorded[0].computes = computes and (lambda cta: computes[cta[0]])
         region = DEVICE.memory.find(data.ctypes.data, data.nbytes, False)
     return data[32:], region.spoilt, timed.ends_us[0]
@@ -100,3 +106,20 @@ def test_what_is_no_result_is_stored():
     body = "mov.u32 r, 5; st.global.b32 [mine], r; st.shared.b32 [at], r; bar.warp.sync -1; ld.shared.b32 x, [tile];"
     stored, left_out, _ = run(body)
     assert (stored == 5).all() and left_out is None
+
+
+@pytest.mark.parametrize("way", ["by lanes", "by one lane", "by a tensor copy"])
+def test_a_store_that_is_left_out_may_not_come_before_the_wait(way, monkeypatch):
+    """Of a launch that begins before the one ahead has ended, which writes there, too."""
+    made = []
+
+    def launch(*arguments, checks, **options):
+        made.append(Launch(*arguments, checks=not made, computes=(lambda first: False) if made else None, **options))
+        return made[-1]
+
+    monkeypatch.setattr(emulator.device, "Launch", launch)
+    data = emulator.device.allocate(4 * 128).view(np.uint32)
+    arguments = [data, encode(TensorMap(data.ctypes.data, "u32", (128,), (), (32,), (1,)))]
+    with pytest.raises(Fault, match="griddepcontrol.wait"), emulator.session():
+        for body in ("griddepcontrol.launch_dependents; st.global.b32 [mine], y;", STORES[way]):
+            emulator.launch(kernel(f"{body} griddepcontrol.wait;"), "kernel", 3, 32, arguments, pdl=True)
