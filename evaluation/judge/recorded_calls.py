@@ -263,7 +263,8 @@ class RecordedCalls:
                 checks = number == drawn_call or bool(self.why) and number < simulated  # it may know its number
                 last = device.predecessor
                 device.register(placed[number])
-                put(number)
+                contents = calls[number].data()
+                placed[number].fill(contents)
                 device.begin((placed[number],), schedule)
                 device.follow(last if number == drawn_call + 1 else None)
                 device.number = number * len(first)
@@ -271,7 +272,7 @@ class RecordedCalls:
                 counts = [device.run(queued, checks, follows) for queued in queues[number]]
                 if follows is None:
                     right(number)
-                if checks and not placed[number].unchanged(calls[number].data):
+                if checks and not placed[number].unchanged(lambda contents=contents: contents):
                     raise NotTimed(CHANGED)
                 if not emulated.alike(counts, ended[0]):
                     raise NotTimed("the timed launches do not load, store and multiply what those that were checked do")
