@@ -247,21 +247,22 @@ def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
         note_map(g, map_at, key, origin)
         if box not in issued:
             issued[box] = g.clock.tma_store(g, tm, map_at, at, nbytes)
-        _store_later(g, p, cta, reading, source, write, issued[box], origin, bool(reduction))
+        _store_later(g, p, cta, reading, source, write, issued[box], origin, 0 if reduction else nbytes)
 
 
-def _store_later(
-    g: LaneGroup, p: int, cta, reading, source, write, times: tuple[float, float], origin, reduces: bool
-):
+def _store_later(g: LaneGroup, p: int, cta, reading, source, write, times: tuple[float, float], origin, nbytes: int):
+    """nbytes: how many are stored, 0 if they are combined with what is there."""
     op = StoreOp(bulk_groups(g, p), origin, g.warp.actor.order.now, source, write)
     engine = g.engine
 
     def read():
-        image, view = source(), g.launch.memory.view
-        if cta.smem.is_spoilt(reading.lo, reading.hi):
-            if reduces:
-                raise ResultsDecide("a reduction")
-            image, view = np.ones_like(image), g.launch.memory.spoil_view
+        view = g.launch.memory.view
+        if not cta.smem.is_spoilt(reading.lo, reading.hi):
+            image = source()
+        elif nbytes:
+            image, view = np.ones(nbytes, np.uint8), g.launch.memory.spoil_view
+        else:
+            raise ResultsDecide("a reduction")
         cta.smem.end(reading)
         op.read, op.source = True, lambda: image
         op.owner.wake()
@@ -366,7 +367,7 @@ def _bulk_to_global(g: LaneGroup, p, a, b, n, origin, reduction):
     idle = partial(changes_nothing, g, source, write)
     note_global(g, a, n, True, origin, writing, STRONG if reduction else 0, idle=idle)
     times = g.clock.bulk_store(g, a, n)
-    _store_later(g, p, cta, reading, source, write, times, origin, bool(reduction))
+    _store_later(g, p, cta, reading, source, write, times, origin, 0 if reduction else n)
 
 
 def bulk_prefetch(g: LaneGroup, address, size, mask):

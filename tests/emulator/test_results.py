@@ -46,6 +46,8 @@ DECIDE = {
     "global memory of one lane": "@!lead bra E; st.global.b32 [mine], r; ld.global.b32 x, [mine]; E:",
     "an atomic there": "st.global.b32 [mine], r; atom.global.add.u32 x, [mine], 1;",
     "a bulk copy there": STORE + OUT.format(store=BULK_STORE) + "ld.global.b32 x, [mine];",
+    "a reduction by a bulk copy": STORE
+    + OUT.format(store="@lead cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [to], [tile], 128;"),
     "local memory": "st.local.b32 [own], r; ld.local.b32 x, [own];",
     "a store with release": "st.release.gpu.global.b32 [mine], r;",
     "a tensor copy from there": STORE
