@@ -97,6 +97,10 @@ class EmulatorError(Exception):
         return "\n  ".join(lines)
 
 
+class ResultsDecide(Exception):
+    """Raised in a run that leaves out results of some clusters, where more than results depends on these."""
+
+
 class Unsupported(EmulatorError):
     """A PTX instruction, modifier, encoding or host call that this emulator does not implement."""
 

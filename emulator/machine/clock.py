@@ -35,7 +35,7 @@ class NoTrace:
 
 
 class Clock(ABC):
-    """quantum: how far a warp may run ahead of the next event. moves_data: whether the tensor core computes."""
+    """quantum: how far a warp may run ahead of the next event. moves_data: whether tensor cores compute."""
 
     quantum: float
     moves_data: bool

@@ -24,6 +24,7 @@ class Cluster:
         self.launch = launch
         shape = launch.cluster
         self.first = first
+        self.moves_data = launch.clock.moves_data and (launch.computes is None or launch.computes(first))
         self.space = Space(launch.order, WARPS * math.prod(shape), math.prod(shape), launch.device)
         self.gone = Released()  # what threads knew that have exited: the barrier does not wait for them
         self.barrier = CountedBarrier(f"cluster barrier of the cluster at CTA {first}")
@@ -104,7 +105,7 @@ class Cta:
     def __init__(self, cluster: Cluster, rank: int, ctaid: tuple[int, int, int], sm: int):
         launch = cluster.launch
         self.cluster, self.launch, self.rank, self.ctaid = cluster, launch, rank, ctaid
-        self.device = launch.device
+        self.device, self.moves_data = launch.device, cluster.moves_data
         self.sm, self.resources = sm, launch.placement.sms[sm]
         grid = launch.grid
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])

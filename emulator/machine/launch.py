@@ -13,7 +13,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from ..chip import B200, Chip
-from ..errors import EmulatorError, Fault, Hang, Unsupported
+from ..errors import EmulatorError, Fault, Hang, ResultsDecide, Unsupported
 from ..formats import cubin
 from ..formats.lanes import ranges
 from ..ptx.isa import lookup
@@ -127,16 +127,23 @@ class Launch:
         strict: bool = False,
         crowded: bool = False,
         shared: Shared | None = None,
+        computes: Callable[[tuple[int, int, int]], bool] | None = None,
     ):
         """cooperative: all CTAs run at once, or it is a Fault; the grid gets a barrier of its own in global memory
         (CUDA C++ Programming Guide, Grid Synchronization).
 
         collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict:
         whether what has a note (errors.NOTES) is a fault; else it is kept in `notes`. crowded: grids of other streams
-        have the rest of the GPU: unless cooperative, a cluster starts when the one before has ended."""
+        have the rest of the GPU: unless cooperative, a cluster starts when the one before has ended. computes: of
+        clusters, by their first CTAs, whether their tensor cores do, in a timed run; None: of all. Results of others
+        are left out, and where they would be in global memory is noted (GlobalMemory.spoil); ResultsDecide is raised
+        where anything but results may depend on them."""
         self.collect, self.faults = collect, []
         self.reported: list[tuple[int, int]] = []  # of what is kept: the last event until then, the other party's
         self.strict, self.notes = strict, []
+        self.computes, self.samples = computes, computes is not None
+        if self.samples and (instr := program.results.decides):
+            raise ResultsDecide(f"PTX line {instr.line} ({instr.op})")
         self.one_by_one = crowded and not cooperative
         kernel = program.kernel
         self.memory, self.checks, self.number, self.chip = memory, checks, number, chip

@@ -261,7 +261,7 @@ class Group(LaneGroup):
         """Execute blocks until the group waits, splits, exits or has had its turn."""
         engine, program = self.engine, self.program
         costs, heap, quantum = self.launch.costs, engine.heap, self.clock.quantum
-        blocks = program.blocks if self.n > 1 and quantum else program.python
+        blocks = program.blocks if self.n > 1 and quantum and self.cta.moves_data else program.python
         if self.garbage is not None:
             blocks = [None] * len(blocks)
         executed = self.clock.executed
@@ -351,7 +351,8 @@ class Group(LaneGroup):
             self.garbage = self.garbage.live(pc)
             if self.garbage is not None:
                 return self.program.followed(pc, UNITS)
-        if self.n == 1 or not self.clock.quantum:  # nothing to gain; a timed block has its own turn
+        # nothing to gain; a timed block has its own turn; machine code leaves nothing out
+        if self.n == 1 or not self.clock.quantum or not self.cta.moves_data:
             return self.program.block(pc, UNITS)
         return self.program.blocks[pc] or tiers.block(self.program, pc, UNITS)
 

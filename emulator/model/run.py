@@ -26,6 +26,7 @@ from .profile import Profile
 class Recorded:
     """A launch to be timed: the arguments of Launch. before: called when it starts. device: of several, whose it is.
 
+    computes: which clusters compute, if not all: see Launch.
     held: regions of memory to be forgotten when it has run. alive: what must not be freed until then.
     """
 
@@ -34,6 +35,7 @@ class Recorded:
     held: list = field(default_factory=list)
     before: Callable[[], None] | None = None
     device: int = 0
+    computes: Callable[[tuple[int, int, int]], bool] | None = None
     alive: tuple = ()
 
 
@@ -61,6 +63,7 @@ class TimedLaunch(Owner):
             owner=self,
             checks=False,
             number=number,
+            computes=recorded.computes,
             **recorded.options,
         )
         self.triggered: set = set()

@@ -17,6 +17,7 @@ from ..errors import Unsupported
 from ..formats import alu, convert, lanes
 from .isa import Mods, lookup
 from .isa.registry import Handler
+from .results import Results
 from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, Vec, float_immediate, leaves
 
 STRONG_FORMS = {"volatile", "relaxed", "acquire", "release", "mmio"}  # of ld and st
@@ -151,7 +152,7 @@ class Program:
                     live[b], changed = new, True
         self.live = live
         self.find_deliveries()
-        self.find_results()
+        self.results = Results(self)
         self.live_out = [0] * n
         for b in range(n):
             for s in self.successors[b]:
@@ -218,32 +219,6 @@ class Program:
             for s in self.successors[b]:
                 if now & ~owed[s]:
                     owed[s] |= now
-                    work.append(s)
-
-    def find_results(self):
-        """results[i]: the registers that at store i, move i, or arithmetic i of floating point numbers may hold what
-        comes from the tensor core by any way but memory.
-
-        A bit each. A register that is used again for something else does not hold it any more.
-        """
-        self.results: dict[int, int] = {}
-        handlers = [lookup(instr) for instr in self.kernel.instrs]
-        loads = [h is not None and h.tensor_results for h in handlers]
-        asking = [h is not None and h.leaves_out for h in handlers]
-        before = [0] * len(self.start)
-        work = list(range(len(self.start))) if any(loads) else []
-        while work:
-            b = work.pop()
-            now = before[b]
-            for i in range(self.start[b], self.end[b]):
-                reads, writes = self.effects[i]
-                if asking[i]:
-                    self.results[i] = now
-                written = sum(1 << r for r in writes)
-                now = now | written if loads[i] or any(now >> r & 1 for r in reads) else now & ~written
-            for s in self.successors[b]:
-                if now & ~before[s]:
-                    before[s] |= now
                     work.append(s)
 
     def registers_in_place(self, block: int) -> int:
@@ -354,7 +329,7 @@ class Program:
                 writer.follow(i)
             if i in self.deliveries:
                 writer.deliver(self.deliveries[i])
-            writer.results = self.results.get(i, 0)
+            writer.results = self.results.held.get(i, 0)
             if i in self.fetches:
                 writer.fetch(i)
             ended = writer.instruction(self.kernel.instrs[i])
@@ -414,7 +389,7 @@ class BlockWriter:
         self.lines: list[tuple[str, Instr | None]] = []
         self.marks: list[int] = []  # the line at which each instruction begins, and that behind the last one
         self.instr: Instr | None = None
-        self.results = 0  # what the next instruction's registers may hold, see Program.find_results
+        self.results = 0  # what the next instruction's registers may hold, see Results.held
         self.constants = {"alu": alu, "convert": convert, "lanes": lanes, "select": alu.select}
         self.temps = 0
         self.asks = False  # whether the code asks if the tensor core computes
@@ -619,7 +594,7 @@ class BlockWriter:
         return "\n".join(lines) + "\n", line_map
 
     def opening(self, registers: list[int]) -> list[str]:
-        lines = ["def block(g):", "    R = g.R", *["    moves_data = g.clock.moves_data"] * self.asks]
+        lines = ["def block(g):", "    R = g.R", *["    moves_data = g.cta.moves_data"] * self.asks]
         lines.append("    " + "; ".join([f"r{i} = R[{i}]" for i in registers] or ["pass"]))
         return lines
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..errors import Fault
+from ..errors import Fault, ResultsDecide
 
 # Windows of the generic address space (PTX ISA 5.1): far above any host address.
 SHARED_WINDOW = 1 << 60
@@ -30,7 +30,7 @@ class Region:
     """A registered range: `data` is a live uint8 view of it. device: whose memory it is, of several; HOST.
 
     peers: whether kernels of several devices may access it. freed: whether others may lie there now, as its memory has
-    gone.
+    gone. spoilt: bool [size], where results would be that a run has left out (`spoil`), or None for nowhere.
     """
 
     start: int
@@ -42,6 +42,7 @@ class Region:
     device: int = 0
     peers: bool = False
     freed: bool = False
+    spoilt: np.ndarray | None = None
     views: dict[int, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -158,6 +159,10 @@ class GlobalMemory:
             self.last = region
         if write and region.read_only:
             raise Fault("write-to-input", f"write of {size} bytes to {region.name}, which the kernel may only read")
+        if not write and region.spoilt is not None:
+            at = address - region.start
+            if region.spoilt[at : at + size].any():
+                raise ResultsDecide(f"a read of {region.name}")
         return region
 
     def describe(self, address: int, size: int, write: bool) -> str:
@@ -184,6 +189,31 @@ class GlobalMemory:
         region = self.find(address, size, write)
         at = address - region.start
         return region.data[at : at + size]
+
+    def spoil_view(self, address: int, size: int, write: bool = True) -> np.ndarray:
+        """Live uint8 view of what says where results are left out in a range of one region; otherwise as `view`."""
+        region = self.find(address, size, write)
+        if region.spoilt is None:
+            region.spoilt = np.zeros(region.size, bool)
+        at = address - region.start
+        return region.spoilt.view(np.uint8)[at : at + size]
+
+    def constant(self, address: int) -> bool:
+        """Whether kernels may not write what holds an address."""
+        return self.find(address, 0, False).read_only
+
+    def spoil(self, addresses: np.ndarray, size: int) -> None:
+        """Leave out results of `size` bytes at each address, uint64 [lanes]. To read there is an error from now on."""
+        first = int(addresses.min())
+        view = self.spoil_view(first, int(addresses.max()) + size - first)
+        view[(addresses - np.uint64(first)).astype(np.int64)[:, None] + np.arange(size)] = 1
+
+    def take_spoilt(self) -> list[tuple[int, np.ndarray]]:
+        """Return (address, bool [bytes]) of where results have been left out, and forget it."""
+        found = [(region.start, region.spoilt) for region in self.regions if region.spoilt is not None]
+        for region in self.regions:
+            region.spoilt = None
+        return found
 
     def load(self, address: int, size: int) -> int:
         if address % size:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import Fault, stop
+from ..errors import Fault, ResultsDecide, stop
 from .lanes import HALF, Lanes
 from .order import ASYNC_SHARED, EVER, GENERIC, STRONG, Actor, Location, Order, Space
 from .shadow import NOTHING, WORD, Conflict, Room, Shadow, reads, store, unfenced, unfenced_use
@@ -102,6 +102,7 @@ class SharedMemory:
         self.barriers_start, self.barriers_end = size, 0  # the range that holds them all
         self.absent: dict[tuple[int, int], Callable[[], None]] = {}  # see leave_out; ranges apart from each other
         self.absent_start, self.absent_end = size, 0  # the range that holds them all
+        self.spoilt: np.ndarray | None = None  # see spoil; bool, by 16 bytes
 
     # -- what a timed run looks at only if a program does --------------------------------------------------------
     def leave_out(self, lo: int, hi: int, bring: Callable[[], None]) -> None:
@@ -117,6 +118,21 @@ class SharedMemory:
             bring = self.absent.pop((first, end))
             if not (overwrites and lo <= first and end <= hi):
                 bring()
+
+    def spoil(self, lo: int, hi: int) -> None:
+        """Results were left out that somewhere in this range would have been stored."""
+        if self.spoilt is None:
+            self.spoilt = np.zeros(self.size // 16, bool)
+        self.spoilt[lo // 16 : -(-hi // 16)] = True
+
+    def is_spoilt(self, lo: int, hi: int) -> bool:
+        """Whether results may be missing in this range."""
+        return self.spoilt is not None and bool(self.spoilt[lo // 16 : -(-hi // 16)].any())
+
+    def need_unspoilt(self, lo: int, hi: int) -> None:
+        """Raise ResultsDecide where something looks at what was left out, other than a copy to global memory."""
+        if self.is_spoilt(lo, hi):
+            raise ResultsDecide(f"a read of shared memory [{lo:#x}, {hi:#x})")
 
     # -- generic accesses --------------------------------------------------------------------------------------
     def _bounds(self, lo: int, hi: int, what):
@@ -144,6 +160,8 @@ class SharedMemory:
         self._bounds(offset, offset + size, "read")
         if self.absent_start <= offset < self.absent_end:
             self._bring_in(offset, offset + size)
+        if self.spoilt is not None:
+            self.need_unspoilt(offset, offset + size)
         if offset % size:
             raise Fault("misaligned", f"{size}-byte read of shared memory at {offset:#x}")
         if self.checks:
@@ -156,6 +174,8 @@ class SharedMemory:
     def gather(self, offsets: np.ndarray, size: int, by: Actor | None, who: object = None) -> np.ndarray:
         index, _, lo, hi = self._places(offsets, size, "read")
         self._bring_in_range(lo, hi)
+        if self.spoilt is not None:
+            self.need_unspoilt(lo, hi)
         if self.checks:
             valid = self.valid_views[size][index] == self.all_valid[size]
             if 0 in valid.tobytes():

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from ..errors import Fault, Unsupported
+from ..errors import Fault, ResultsDecide, Unsupported
 from ..formats import alu, swizzle
 from ..formats.tensormap import PADDED
 from ..state.barrier import Waitable
@@ -180,10 +180,11 @@ def tma_load(g: LaneGroup, dst, tensor, coords, bar, rank, mode, offsets, multic
                 swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom, tm.placed_row_bytes)
 
         def land(bring=bring, targets=targets, landing=landing, nbytes=nbytes, origin=origin, hands_on=hands_on):
-            if g.clock.moves_data:
+            later = not g.cta.moves_data and (not g.launch.samples or g.launch.memory.constant(tm.address))
+            if not later:
                 bring(targets)
             for cta, op, barrier in landing:
-                if not g.clock.moves_data:
+                if later:
                     cta.smem.leave_out(op.lo, op.hi, partial(bring, [cta]))
                 cta.smem.end(op, True)
                 barrier.transaction(-nbytes, origin, landed(op, hands_on))
@@ -207,7 +208,8 @@ def _copy_barrier(g: LaneGroup, cta, owner, address: int, multicast: bool, pair:
 def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
     issued = {}  # a whole warp that stores one box takes the time of one: CuTe DSL's kernels elect no lane
     lanes = active(g, mask)
-    if not g.clock.moves_data and not reduction and not any(map(alu.is_array, (tensor, src, *coords))):
+    alone = not g.cta.moves_data and not g.launch.samples
+    if alone and not reduction and not any(map(alu.is_array, (tensor, src, *coords))):
         lanes = lanes[:1]  # which then need not be done again and again
     for p in lanes:
         map_at = pick(tensor, p)
@@ -245,21 +247,28 @@ def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
         note_map(g, map_at, key, origin)
         if box not in issued:
             issued[box] = g.clock.tma_store(g, tm, map_at, at, nbytes)
-        _store_later(g, p, cta, reading, source, write, issued[box], origin)
+        _store_later(g, p, cta, reading, source, write, issued[box], origin, 0 if reduction else nbytes)
 
 
-def _store_later(g: LaneGroup, p: int, cta, reading, source, write, times: tuple[float, float], origin):
+def _store_later(g: LaneGroup, p: int, cta, reading, source, write, times: tuple[float, float], origin, nbytes: int):
+    """nbytes: how many are stored, 0 if they are combined with what is there."""
     op = StoreOp(bulk_groups(g, p), origin, g.warp.actor.order.now, source, write)
     engine = g.engine
 
     def read():
-        image = source()
+        view = g.launch.memory.view
+        if not cta.smem.is_spoilt(reading.lo, reading.hi):
+            image = source()
+        elif nbytes:
+            image, view = np.ones(nbytes, np.uint8), g.launch.memory.spoil_view
+        else:
+            raise ResultsDecide("a reduction")
         cta.smem.end(reading)
         op.read, op.source = True, lambda: image
         op.owner.wake()
 
         def finish():
-            write(image, g.launch.memory.view)
+            write(image, view)
             op.done = True
             engine.progress += 1
             op.owner.wake()
@@ -308,6 +317,7 @@ def _bulk_to_shared(g: LaneGroup, p, a, src, b, n, bar, multicast, policy, origi
     memory = g.launch.memory
     if src.startswith("shared"):
         from_cta, from_offset = shared_cta(g, b)
+        from_cta.smem.need_unspoilt(from_offset, from_offset + n)
         key = landing[0][2].key
         reading = from_cta.smem.begin(from_offset, from_offset + n, False, origin, g.warp.actor, key, whole=True)
     else:
@@ -357,7 +367,7 @@ def _bulk_to_global(g: LaneGroup, p, a, b, n, origin, reduction):
     idle = partial(changes_nothing, g, source, write)
     note_global(g, a, n, True, origin, writing, STRONG if reduction else 0, idle=idle)
     times = g.clock.bulk_store(g, a, n)
-    _store_later(g, p, cta, reading, source, write, times, origin)
+    _store_later(g, p, cta, reading, source, write, times, origin, 0 if reduction else n)
 
 
 def bulk_prefetch(g: LaneGroup, address, size, mask):

@@ -43,6 +43,8 @@ class Launch(Protocol):
     """The device's global memory."""
     params: Parameters
     """The kernel's parameters."""
+    samples: bool
+    """Whether only some clusters compute; nothing may look at what the results of the others would be."""
     local_bytes: int
     """The bytes of local memory that a thread has."""
     explicit_cluster: bool
@@ -112,6 +114,8 @@ class Cta(Protocol):
     """How many threads have not exited."""
     exited: bool
     """Whether all threads have."""
+    moves_data: bool
+    """Whether its tensor core computes, in a timed run, and results are stored."""
     symbols: dict[str, int]
     """The addresses of the kernel's variables and parameters."""
     smem: SharedMemory

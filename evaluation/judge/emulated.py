@@ -9,8 +9,10 @@ import math
 import re
 from collections.abc import Callable
 
+import numpy as np
+
 from emulator.arena import PAGE, Arena
-from emulator.errors import EmulatorError, Fault
+from emulator.errors import EmulatorError, Fault, ResultsDecide
 from emulator.machine.launch import Launch
 from emulator.machine.schedule import Schedule
 from emulator.model.profile import Profile
@@ -88,6 +90,7 @@ class Device:
         self.memory = GlobalMemory()
         self.texts: list[str] = []
         self.theirs: dict[tuple, Region] = {}  # (start, bytes, read only) -> region of the submission's
+        self.spoilt: list[tuple[int, np.ndarray]] = []  # address, bool [bytes]: what the last timed run has left out
         self.number = 0  # of the next launch, which a kernel can read: it counts on, as on a GPU
         self.begin()
 
@@ -168,9 +171,10 @@ class Device:
         shared = {name: v for name, v in module.variables.items() if v.space == "shared"}
         return programs[queued.kernel], queued.symbols, shared, queued.grid, queued.block, queued.params, self.memory
 
-    def run(self, queued: Queued, checks: bool = True) -> dict[str, int]:
+    def run(self, queued: Queued, checks: bool = True, computes=None) -> dict[str, int]:
         """Runs a launch to its end; returns what it moved and multiplied. Raises EmulatorError, whose text is kept in
-        `findings`. checks: all of them, or only what keeps it from touching what the launch before may still use."""
+        `findings`. checks: all of them, or only what keeps it from touching what the launch before may still use.
+        computes: which clusters do, if not all; ResultsDecide where what these leave out decides anything."""
         if self.failure is not None:
             raise self.failure
         launch = None
@@ -178,13 +182,14 @@ class Device:
             self.expose(queued.regions)
             launch = Launch(
                 *self.arguments(queued), schedule=self.schedule, checks=checks, number=self.number,
-                predecessor=self.predecessor, strict=self.strict, **queued.options,
+                predecessor=self.predecessor, strict=self.strict, computes=computes, **queued.options,
             )  # fmt: skip
             self.number += 1
             counted = tallied(launch)
             self.predecessor = launch.dependencies
             with watched(lambda: [launch], say=self.say):
                 launch.run()
+            self.memory.take_spoilt()
             queued.read |= launch.params.read
             known = {note.lines for note in self.notes}
             for note in launch.notes:
@@ -192,7 +197,7 @@ class Device:
                     self.notes.append(note)
                     self.keep(NOT_PROMISED, note, launch)
             return counted
-        except MemoryError:
+        except (MemoryError, ResultsDecide):
             raise
         except Exception as error:
             found = error if isinstance(error, EmulatorError) else internal(error)
@@ -201,18 +206,31 @@ class Device:
             self.keep(WRONG, found, launch)
             raise found from None
 
-    def time(self, queue: list[Queued], before: list, profile: Profile, trace=None, enough=None):
+    def time(self, queue: list[Queued], before: list, profile: Profile, trace=None, enough=None, computes=None):
         """Runs the launches back to back on the modelled machine, which computes, too; returns the TimedRun, and what
-        each moved and multiplied. before: for each what is called when it starts, or None."""
+        each moved and multiplied. before: for each what is called when it starts, or None. computes: for each which
+        clusters do, if not all of all; `spoilt` then has where the results of others are left out. Raises ResultsDecide
+        where these decide anything else."""
         self.expose([*{region for queued in queue for region in queued.regions}])
-        recorded = [Recorded(self.arguments(q), q.options, before=call) for q, call in zip(queue, before, strict=True)]
+        computes = computes or [None] * len(queue)
+        recorded = [
+            Recorded(self.arguments(queued), queued.options, before=call, computes=clusters)
+            for queued, call, clusters in zip(queue, before, computes, strict=True)
+        ]
         run = TimedRun(profile, self.memory, recorded, trace, enough, moves_data=True)
         counted = [tallied(timed.launch) for timed in run.launches]
-        with watched(lambda: [timed.launch for timed in run.active], say=self.say):
-            run.run()
+        try:
+            with watched(lambda: [timed.launch for timed in run.active], say=self.say):
+                run.run()
+        finally:
+            self.spoilt = self.memory.take_spoilt()
         for queued, timed in zip(queue, run.launches, strict=True):
             queued.read |= timed.launch.params.read
         return run, counted
+
+    def computes(self, queued: Queued) -> bool:
+        """Tells whether a kernel's registers get what a tensor core has computed."""
+        return self.arguments(queued)[0].results.come
 
     def snapshot(self, regions) -> dict[tuple[int, int], list]:
         """Copies the contents of regions of the submission's; those that nobody has written cost nothing."""

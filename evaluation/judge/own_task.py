@@ -63,15 +63,19 @@ class OwnTask:
         return [str(limit or "-"), share, f"{public['modelled_us']:.2f}, {public['kernel']}" if public else "-"]
 
 
-def near(args: dict, rng: np.random.Generator) -> dict:
-    """Draws sizes next to those of a case: each a step more or less, of what the sizes of its kind are multiples of."""
+def near(args: dict, rng: np.random.Generator, smaller: bool = False) -> dict:
+    """Draws sizes next to those of a case: each a step more or less, of what the sizes of its kind are multiples of.
+    smaller: but N and K any number of steps up to their own, which takes a quarter of the time."""
 
     def moved(name: str, sizes):
         single = isinstance(sizes, int)
         values = [sizes] if single else list(sizes)
         largest = {"m": 8, "n": 128, "k": 256}[name]
         step = min(largest, *(v & -v for v in values if v)) if any(values) else 0
-        changed = [max(step, v + step * int(rng.choice((-1, 1)))) if v else 0 for v in values]
+        if smaller and name != "m":
+            changed = [step * int(rng.integers(1, v // step, endpoint=True)) if v else 0 for v in values]
+        else:
+            changed = [max(step, v + step * int(rng.choice((-1, 1)))) if v else 0 for v in values]
         return changed[0] if single else tuple(changed)
 
     while True:
@@ -83,10 +87,12 @@ def near(args: dict, rng: np.random.Generator) -> dict:
 class OwnCase:
     """Makes the inputs of a case, and checks results: counts in the verdict of `trial` what differs."""
 
+    samples = True
+
     def __init__(self, trial):
         self.args, self.verdict = trial.args, trial.verdict
         self.heap, self.arena = trial.examiner.heap, trial.examiner.arena
-        self.task = reference.task_of(self.args)
+        self.task, self.timed = reference.task_of(self.args), trial.options.timed
         self.exact = trial.options.device != "cuda" and self.task is reference.GROUP_GEMM  # exact in any order
         self.hidden = combine_seeds(self.args["seed"], trial.options.secret)
         self.rng = np.random.default_rng(combine_seeds(self.hidden, 1))
@@ -115,7 +121,7 @@ class OwnCase:
         """
         plan = [(self.args, schedule, False) for schedule in range(count)]
         if extra:
-            more = [(near(self.args, self.rng), 0, False)]
+            more = [(near(self.args, self.rng, self.timed), 0, False)]
             if plan:
                 plan.append((self.args, 0, False))
                 more += [(self.args, 0, True)] if self.task.generate_full_range_input else []
@@ -159,8 +165,8 @@ class OwnCase:
             inputs.disguise(made, disguise)
             return made
 
-        def check(disguise: list[inputs.Disguise], returned: list[torch.Tensor]) -> list[str]:
-            return self.problems(self.known, disguise, returned)
+        def check(disguise: list[inputs.Disguise], returned: list[torch.Tensor], left_out=None) -> list[str]:
+            return self.problems(self.known, disguise, returned, left_out)
 
         return [Call(functools.partial(data, each), functools.partial(check, each)) for each in drawn]
 
@@ -203,12 +209,29 @@ class OwnCase:
             self.verdict.ulps = max(self.verdict.ulps or 0, ulps(got, want) if count else 0)
         return problem
 
-    def problems(self, known: inputs.Known, disguise, returned: list[torch.Tensor]) -> list[str]:
-        """Compares every element of every result with the expected one: what is wrong. disguise: of the known data."""
-        wants = known.outputs(disguise)
+    def problems(self, known: inputs.Known, disguise, returned: list[torch.Tensor], left_out=None) -> list[str]:
+        """Compares every element of every result with the expected one: what is wrong. disguise: of the known data.
+        left_out: bool, like each result, the elements that are not compared."""
+        wants = [*known.outputs(disguise)]
+        if left_out is not None:
+            returned = [torch.where(*of) for of in zip(left_out, wants, returned, strict=True)]
         found = [self.check(group, got, want) for group, (got, want) in enumerate(zip(returned, wants)) if want.numel()]
         self.verdict.mismatches = self.verdict.mismatches or 0
         return [*filter(None, found)]
+
+    def left_out(self, results: list[torch.Tensor], spoilt: list[tuple[int, np.ndarray]]) -> list[torch.Tensor]:
+        """Says which elements of results a run has left out: bool, like each of them."""
+        found = []
+        for result in results:
+            start = result.data_ptr()
+            marks = np.zeros(any_data.extent(result.shape, result.stride(), result.element_size()), bool)
+            for first, of_memory in spoilt:
+                lo, hi = max(start, first), min(start + len(marks), first + len(of_memory))
+                if lo < hi:
+                    marks[lo - start : hi - start] = of_memory[lo - first : hi - first]
+            shape, stride = result.shape, result.stride()
+            found.append(torch.from_numpy(marks).view(torch.int16).as_strided(shape, stride) != 0)
+        return found
 
     def copied(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
         return [result.clone() for result in results]

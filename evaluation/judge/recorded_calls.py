@@ -1,20 +1,23 @@
 """Records the launches of calls in a row and times them on the model; what was timed, and the rest, has to be right.
 
-Each call gets inputs of its own, which come into being when its first launch starts, and the timed run computes: its
-results are compared in full. A call that was not simulated must be like one that was (same_calls.py); where that does
-not follow from what its kernels can read, all calls are run from the first one on. A drawn call runs with all checks.
+Each call gets inputs of its own, which come into being when its first launch starts, and some clusters of the timed run
+compute: their results are compared. A call that was not simulated must be like one that was (same_calls.py); where that
+does not follow from what its kernels can read, all calls are run from the first one on. A drawn call runs with all
+checks.
 """
 
 import contextlib
 import functools
 import hashlib
+import math
 import os
 import time
 
 import numpy as np
+import torch
 
 from emulator.arena import BASE
-from emulator.errors import EmulatorError
+from emulator.errors import EmulatorError, ResultsDecide
 from evaluation.judge import emulated, modelled, same_calls
 from evaluation.judge.placed import OURS, THEIRS, taken
 from evaluation.judge.task import Call, Case
@@ -22,6 +25,7 @@ from evaluation.judge.time_limit import Late, limit
 from evaluation.judge.verdict import Refused
 
 LAUNCHES = 10_000  # of one call
+SHARE, PATTERN = 8, 4096  # of so many clusters one computes in a timed launch; after so many the draw repeats itself
 CHANGED = "the submission changed its inputs"
 
 
@@ -44,6 +48,26 @@ def drawn(rng: np.random.Generator, timed: int, count: int) -> int:
     them from the others, by where its own memory lies."""
     among_timed = timed >= count or rng.integers(2)
     return int(rng.integers(min(timed, count)) if among_timed else rng.integers(timed, count))
+
+
+def some_clusters(rng: np.random.Generator, first: list, calls: int) -> list:
+    """Draws for each launch of so many calls, of which `first` are the first one's, which clusters compute in a timed
+    run: one of SHARE, others in each of SHARE calls in a row. Gives functions of a cluster's first CTA."""
+
+    def drawn(turns: np.ndarray, call: int, queued):
+        grid, size = queued.grid, queued.options["cluster"] or (1, 1, 1)
+        share = min(SHARE, len(turns))
+
+        def computes(at: tuple[int, int, int]) -> bool:
+            x, y, z = (place // step for place, step in zip(at, size))
+            number = x + grid[0] // size[0] * (y + grid[1] // size[1] * z)
+            return turns[number % len(turns)] % share == call % share
+
+        return computes
+
+    counts = [math.prod(q.grid) // max(1, math.prod(q.options["cluster"] or (1,))) for q in first]
+    turns = [rng.permutation(min(PATTERN, count)) for count in counts]
+    return [drawn(one, call, queued) for call in range(calls) for one, queued in zip(turns, first)]
 
 
 class RecordedCalls:
@@ -104,6 +128,8 @@ class RecordedCalls:
                 raise NotTimed(f"no time within {trial.options.timeout:g} s of computing{why}") from None
             except (Refused, EmulatorError) as error:
                 raise NotTimed(str(error)) from None
+            except ResultsDecide as error:
+                raise NotTimed(f"it depends on results, but only where they are computed: {error}") from None
             except MemoryError:
                 raise NotTimed("out of memory") from None
             finally:
@@ -143,6 +169,29 @@ class RecordedCalls:
                 found.update(first.to_bytes(8, "little") + data)
         return found.digest()
 
+    def timed(self, device: emulated.Device, queues: list, places: list, starts: list, again) -> tuple:
+        """Times the launches: a reply of `modelled`, what each moved and multiplied, and what of the results of each
+        call that was timed is left out, None for nothing. again: gets ready for another run.
+
+        Where a result can be compared in parts, one of SHARE clusters computes; but where a kernel could tell, all do.
+        """
+        launches, options = [queued for queue in queues for queued in queue], self.trial.options
+        run = functools.partial(
+            modelled.time_launches, device, launches, starts, self.case.timed_calls, options.profile, options.breakdown
+        )
+        if self.case.samples and any(map(device.computes, queues[0])):
+            with contextlib.suppress(ResultsDecide):
+                reply, counted = run(some_clusters(self.case.rng, queues[0], len(queues)))
+                left_out = [self.case.left_out(results, device.spoilt) for results in places[: reply["simulated"]]]
+                for start, marks in device.spoilt:  # what was not written counts as written, if it is no result
+                    self.arena.view(start, len(marks))[marks] ^= 0xFF
+                parts = [part for call in left_out for part in call]
+                compared = sum(int((~part).count_nonzero()) for part in parts)
+                return reply | {"compared": compared / max(1, sum(map(torch.numel, parts)))}, counted, left_out
+            again()
+        reply, counted = run()
+        return reply | {"compared": 1.0}, counted, [None] * reply["simulated"]
+
     def check(self, device: emulated.Device, calls: list[Call], placed: list, queues: list, places: list) -> dict:
         """Times recorded launches, and checks them. Raises NotTimed, Refused or EmulatorError.
 
@@ -167,8 +216,9 @@ class RecordedCalls:
         def put(number: int) -> None:
             placed[number].fill(calls[number].data())
 
-        def right(number: int, when: str = "") -> None:
-            if problems := calls[number].check(self.case.copied(places[number])):
+        def right(number: int, when: str = "", left_out=None) -> None:
+            parts = () if left_out is None else (left_out,)
+            if problems := calls[number].check(self.case.copied(places[number]), *parts):
                 told = f"the launches of a call alone do not give its result{when}: {'; '.join(problems[:3])}"
                 raise NotTimed(f"{told}. What torch or other host code computes is no launch: it has no time")
 
@@ -178,15 +228,19 @@ class RecordedCalls:
 
         clear()
         before = device.snapshot(regions)
-        profile, breakdown = trial.options.profile, trial.options.breakdown
         starts = [functools.partial(put, number) for number in range(len(queues))]
-        reply, counted = modelled.time_launches(device, launches, starts, self.case.timed_calls, profile, breakdown)
+
+        def again() -> None:
+            device.restore(before)
+            clear()
+
+        reply, counted, left_out = self.timed(device, queues, places, starts, again)
         simulated = reply["simulated"]
         ended = [counted[i : i + len(first)] for i in range(0, simulated * len(first), len(first))]
         if reply["us"] < (floor := self.case.floor):
             raise NotTimed(f"{reply['us']:.3f} us is less than the speed of light, {floor:.3f} us")
         for number in range(simulated):
-            right(number, " when timed")
+            right(number, " when timed", left_out[number])
         if not all(emulated.alike(counts, ended[0]) for counts in ended):
             raise NotTimed("calls with equal launches do not load, store and multiply the same")
         clear()
@@ -200,6 +254,7 @@ class RecordedCalls:
         for one in placed:  # each call has its own, by which no kernel can tell what was run before
             device.drop(one)
         pdl = queues[0][0].options["pdl"] and len(queues) > 1
+        nothing = (lambda first: False) if left_out[0] is not None and not self.why else None
         for schedule in range(trial.options.calls):
             drawn_call = drawn(self.case.rng, simulated, len(queues) - pdl)
             device.restore(before)
@@ -208,13 +263,16 @@ class RecordedCalls:
                 checks = number == drawn_call or bool(self.why) and number < simulated  # it may know its number
                 last = device.predecessor
                 device.register(placed[number])
-                put(number)
+                contents = calls[number].data()
+                placed[number].fill(contents)
                 device.begin((placed[number],), schedule)
                 device.follow(last if number == drawn_call + 1 else None)
                 device.number = number * len(first)
-                counts = [device.run(queued, checks) for queued in queues[number]]
-                right(number)
-                if checks and not placed[number].unchanged(calls[number].data):
+                follows = nothing if number != drawn_call else None  # only looked at for whether it waits
+                counts = [device.run(queued, checks, follows) for queued in queues[number]]
+                if follows is None:
+                    right(number)
+                if checks and not placed[number].unchanged(lambda contents=contents: contents):
                     raise NotTimed(CHANGED)
                 if not emulated.alike(counts, ended[0]):
                     raise NotTimed("the timed launches do not load, store and multiply what those that were checked do")

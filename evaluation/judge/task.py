@@ -20,7 +20,7 @@ class Call:
     """Says what a call gets, and how its result is judged."""
 
     data: Callable[[], object]  # makes it, the same each time
-    check: Callable[[object], list[str]]  # says what is wrong with a copy of a result
+    check: Callable[..., list[str]]  # says what is wrong with a copy of a result; also in parts, see Case.samples
     schedule: int = 0
     sizes: Hashable = None  # calls of equal sizes get the same tensors
     told: str = ""  # before the reason, if it fails
@@ -28,11 +28,13 @@ class Call:
 
 class Case(Protocol):
     """Is a case while it is judged. rng: secret. timed_calls: how many are timed together. floor: the microseconds
-    that one of them takes at least."""
+    that one of them takes at least. samples: whether parts of a result can be checked by themselves: a recorded call's
+    check then takes what `left_out` says, too."""
 
     rng: np.random.Generator
     timed_calls: int
     floor: float
+    samples: bool
 
     def calls(self, count: int, extra: bool) -> Iterator[Call]:
         """Gives the calls to make, each with inputs of its own. extra: and more, which only the judge knows of."""
@@ -49,6 +51,9 @@ class Case(Protocol):
     def results(self, returned: dict, placed: Placed, held: Taken):
         """Makes of what a call on `placed` returned what `copied` and `clear` need. held: where it must not lie.
         Raises Refused, or for garbage another Exception."""
+
+    def left_out(self, results, spoilt: list[tuple[int, np.ndarray]]):
+        """Says what of results is left out. spoilt: address, bool [bytes] of memory where it would be."""
 
     def copied(self, results):
         """Copies results, which the submission's process may still change. Raises Refused."""

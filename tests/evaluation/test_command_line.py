@@ -328,10 +328,12 @@ def test_near_sizes_are_other_sizes_of_the_same_kind(seed):
     for task in TASKS.values():
         for section in ("tests", "benchmarks"):
             for case in task_cases(task, section):
-                near = own_task.near(case.args, rng)
-                sizes = {name: value for name, value in near.items() if name != "seed"}
-                task.check_sizes(**sizes)
-                assert near != case.args and near["seed"] == case.args["seed"]
+                for smaller in (False, True):
+                    near = own_task.near(case.args, rng, smaller)
+                    sizes = {name: value for name, value in near.items() if name != "seed"}
+                    task.check_sizes(**sizes)
+                    assert near != case.args and near["seed"] == case.args["seed"]
+                    assert not smaller or all(np.less_equal(near[name], case.args[name]).all() for name in "nk")
     assert own_task.near({"m": (0,), "n": (16,), "k": (64,), "g": 1, "seed": 1}, rng)["m"] == (0,)
 
 

@@ -184,9 +184,10 @@ def test_benchmark_models_times(submission, tmp_path):
     )
     assert set(case["modelled"]) == {
         "us", "us_interval", "errors_of", "pdl", "calls", "simulated", "ends_us", "interval_us", "launches", "profile",
-        "validation",
+        "validation", "compared",
     }  # fmt: skip
     assert case["modelled"]["calls"] == 15 > case["modelled"]["simulated"] >= 3
+    assert case["modelled"]["compared"] == 1  # its results come from no tensor core
     assert len(case["modelled"]["ends_us"]) == case["modelled"]["simulated"]
     assert np.isfinite(case["us"]) and case["us"] > 0
 

@@ -11,7 +11,7 @@ SMALL = ("e4m3x2", "e5m2x2", "e2m1x2", "e2m3x2", "e3m2x2")
 # Costs. `convert`: measured (chain/cvt.f16, cvt.f16x2, issue/cvt.f16x2); no measurement of others.
 
 
-@op("cvt", cost="convert")
+@op("cvt", cost="convert", leaves_out=True)
 def _cvt(w, i, m):
     types = [t for t in m.left if t in (*SMALL, "ue8m0x2", "tf32", "f16x2", "bf16x2") or _is_plain(t)]
     if len(types) != 2:
@@ -55,7 +55,7 @@ def _cvt(w, i, m):
         a, b = (w.read(o, 32, True) for o in sources)
         if rounding == "rn" and not relu:  # every epilogue does it
             name = "later_halves" if w.goes_to_stmatrix(d) else "to_halves"
-            w.write(d, f"convert.{name}({a}, {b}, {to[:-2]!r})")
+            w.write(d, w.made_of(sources, f"convert.{name}({a}, {b}, {to[:-2]!r})"))
             return
         half = [f"convert.float_to_float({x}, 'f32', {to[:-2]!r}, {rounding!r}, relu={relu})" for x in (b, a)]
         w.write(d, f"alu.join16({half[0]}, {half[1]})")
