@@ -86,8 +86,9 @@ class TimingClock(Clock):
             self.trace.stall(group, why, begin - group.t)
         return begin
 
-    def parts(self, group) -> None:
-        self._settle(group, group.launch.costs[group.pc], group.t, self.clocks.slower(group.cta.sm, group.begun))
+    def parts(self, group) -> float:
+        _, _, needs, results, parting = group.launch.costs[group.pc]
+        return self.executed(group, issue.Cost(*parting, needs, results))
 
     @staticmethod
     def _settle(group, cost: issue.Cost, begin: float, slower: float) -> None:
@@ -97,7 +98,7 @@ class TimingClock(Clock):
 
     def executed(self, group, cost: issue.Cost) -> float:
         """A block takes as long as its dependences say, or until its warp's scheduler has had the slots for it."""
-        cycles, slots, _, results = cost
+        cycles, slots, _, results, _ = cost
         sm = self.sms[group.cta.sm]
         slower = self.clocks.slower(group.cta.sm, group.begun)
         code = group.program, group.pc

@@ -33,13 +33,14 @@ class Cost(NamedTuple):
     """What a block costs: its cycles, and those for which it keeps its warp's scheduler or a unit behind it busy.
 
     needs: registers that something before the block may owe, and how many cycles after its beginning it uses them;
-    results: what it leaves under way itself.
+    results: what it leaves under way itself; parting: its cycles and slots where its lanes part at the end.
     """
 
     cycles: float
     slots: float
     needs: tuple[tuple[int, float], ...] = ()
     results: Results | None = None
+    parting: tuple[float, float] = (1.0, 0.0)
 
 
 class Untimed:
@@ -70,7 +71,10 @@ def _block_cycles(program: Program, block: int, figures: dict, owed: int, compil
     ready, arithmetic = {}, set()  # cycle a register can be read in; who came from integer units
     under_way, until = "", 0.0  # kind of an overlapping operation, and when the last is complete
     board = Board(owed)
+    decides, parting = _decides(program, block), (1.0, 0.0)
     for number in range(program.start[block], program.end[block]):
+        if number == decides:
+            parting = max(time, until, 1.0), slots
         instr = program.kernel.instrs[number]
         group = compiled.get(number) or kind(instr)
         if group == UNTIMED:
@@ -99,7 +103,23 @@ def _block_cycles(program: Program, block: int, figures: dict, owed: int, compil
             ready[r] = begin + latency
             (arithmetic.add if group == "alu" else arithmetic.discard)(r)
     cycles = max(time, until, 1.0)
-    return Cost(cycles, slots, tuple(board.needs.items()), board.results(cycles, program.live_out[block]))
+    return Cost(cycles, slots, tuple(board.needs.items()), board.results(cycles, program.live_out[block]), parting)
+
+
+def _decides(program: Program, block: int) -> int:
+    """Return the number of the first of the instructions at a block's end that only decide where its lanes go on.
+
+    Where lanes part it is mostly one that is elected for a few instructions, which ptxas predicates: it leaves out the
+    branch, and an H200 takes no time for the election (silicon/whole_kernels/hopper.py has three in each iteration).
+    """
+    number = program.end[block] - 1
+    while number > program.start[block] and _is_decision(program.kernel.instrs[number - 1]):
+        number -= 1
+    return number
+
+
+def _is_decision(instr: Instr) -> bool:
+    return instr.op.startswith(("elect.sync", "setp.")) or instr.op.endswith(".pred")
 
 
 class Board:

@@ -7,9 +7,12 @@ runs, and uneven luck between channels gives the soft knee that real memory syst
 
 What was stored leaves the L2 as new lines come, in proportion to its share of it. A line that is read waits until the
 one that it pushes out has been written back: on an H200 that was filled before, a burst of 16 KiB into each SM takes
-2740 cycles, and 1860 once the L2 is clean, though the HBM rests between bursts. Of the lines that wait for it, the HBM
-serves a window in any order, so that the first of several copies ends late, and what lies in L2 waits while more than
-that window does. SMs of a cluster that ask for a line that waits to go to them share one trip through the crossbar.
+2740 cycles, and 1860 once the L2 is clean, though the HBM rests between bursts. A line whose neighbours are not asked
+for with it has to open a row of the DRAM for itself, unless its block of 4 KiB has lately been read: an H100 brings
+boxes of 128 rows of 128 bytes 2 to 8 % slower than what lies together, the slower the more memory its SMs go through
+at a time (silicon/probes/boxes.py). Of the lines that wait for it, the HBM serves a window in any order, so that the
+first of several copies ends late, and what lies in L2 waits while more than that window does. SMs of a cluster that ask
+for a line that waits to go to them share one trip through the crossbar.
 What prefetches have asked for comes in no order: a load that meets it on its way ends with the last of it.
 Lines that are loaded as L2::evict_first push each other out when they take a share of the L2: of 26 MB that an H200 has
 loaded so nothing is left (silicon/probes/policies.py). Other policies make no difference here.
@@ -32,15 +35,15 @@ Lines = np.ndarray | range  # numbers (address // LINE) of distinct lines of one
 class L2Region:
     """One region's lines: the HBM channel of each, how much longer than the fastest it takes (cycles), its home, when
     it is (or was) in each half of the L2, and how many bytes had been inserted there by then; of lines loaded as
-    evict_first, how many of those.
+    evict_first, how many of those. Of each block, how many had opened rows of the DRAM when it last did.
 
     `base` is a line number of our own: host addresses differ from run to run, and modelled times must not.
     """
 
-    __slots__ = ("first", "lines", "channel", "late", "home", "ready", "stamp", "turn")
+    __slots__ = ("first", "lines", "channel", "late", "home", "ready", "stamp", "turn", "base", "opened")
 
     def __init__(self, start: int, size: int, base: int, channels: int, late: np.ndarray):
-        self.first = start // LINE
+        self.first, self.base = start // LINE, base
         self.lines = lines = (start + size - 1) // LINE - self.first + 1
         mixed = np.arange(base, base + lines, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         self.channel = (mixed >> np.uint64(40)).astype(np.int64) % channels
@@ -51,6 +54,7 @@ class L2Region:
         self.ready = np.full((2, lines), np.inf)  # [half, line]
         self.stamp = np.full((2, lines), -np.inf)
         self.turn: np.ndarray | None = None  # [half, line], inf of the others
+        self.opened = np.full((base + lines) // halves.BLOCK - base // halves.BLOCK + 1, -np.inf)
 
 
 class MemoryModel:
@@ -66,6 +70,8 @@ class MemoryModel:
         self.turn_cycles = LINE * self.channels / p.bytes_per_cycle(hbm["write_between_reads_tb_s"])
         self.free_until = 0.0  # when all channels are free
         self.served = 0.0  # when the HBM has served the latest read
+        self.row_cycles, self.open_blocks = p.cycles(hbm["row_ns"]), hbm["open_blocks"]
+        self.opened = 0  # blocks that have opened rows so far
         self.each = self.line_cycles  # what the latest line took, with what it pushed out
         self.window, self.overtaken_share = hbm["window_lines"], hbm["overtaking_share"]
         # 4096 quantiles of what a line takes longer than the fastest
@@ -227,7 +233,8 @@ class MemoryModel:
             back = sum(self._insert(region, at[home == side], side, gone_first) for side in (0, 1))
             if len(far):
                 back += self._insert(region, far, half, gone_first)
-            self.each = each = self.line_cycles + back / (len(at) * LINE) * self.turn_cycles
+            more = back / LINE * self.turn_cycles + self._rows(region, at) * self.row_cycles
+            self.each = each = self.line_cycles + more / len(at)
             self.served = self._fetch(region.channel[at].tolist(), region.late[at].tolist(), time, each)
             arrival = max(arrival, self.served + self.miss_cycles)
             region.ready[home, at] = self.served + self.miss_cycles
@@ -238,6 +245,21 @@ class MemoryModel:
             arrival = max(arrival, self.links.carry(half, self.engine.now, region.channel[far], LINE) + self.far_cycles)
             region.ready[half, far] = arrival
         return len(at), arrival
+
+    def _rows(self, region: L2Region, at: np.ndarray) -> float:
+        """How many rows of the DRAM lines open: one for each piece without a gap in a block, unless it is still open.
+
+        A block's rows stay open the less likely, the more other blocks have opened theirs since then.
+        """
+        lines = at + region.base % halves.BLOCK
+        blocks = lines // halves.BLOCK
+        begins = np.ones(len(at), bool)
+        begins[1:] = (np.diff(lines) != 1) | (np.diff(blocks) != 0)
+        blocks = blocks[begins]
+        others = self.opened - region.opened[blocks]
+        self.opened += 1 + np.count_nonzero(np.diff(blocks))
+        region.opened[blocks] = self.opened
+        return float(np.sum(1 - np.exp(-others / self.open_blocks)))
 
     def _cross(self, time: float, held: float, lines: Lines, nbytes: int, sm: int, sharers: int, cluster: int) -> float:
         """The crossbar carries lines to a cluster, then to each of its SMs; returns when it has.

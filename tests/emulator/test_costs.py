@@ -39,3 +39,16 @@ def test_what_cannot_be_timed_is_refused_where_it_is_executed(profile, untimed, 
     assert cycles(profile, f"setp.ne.u64 p, at, at; @!p bra on; {untimed} on:") > 0
     with pytest.raises(emulator.Unsupported, match=f"{why}.* cannot be timed: PTX line 5"):
         cycles(profile, f"setp.eq.u64 p, at, at; @!p bra on; {untimed} on:")
+
+
+@pytest.mark.parametrize("profile", ["b200", "h200"])
+def test_a_block_takes_its_time_where_its_lanes_part(profile):
+    """Machine code predicates what one lane does: neither the branch nor what decides it takes time, but what stands
+    before them in the block does, as where all lanes go on together."""
+    work = "add.u32 x, x, 1;" * STEPS
+    together = cycles(profile, f"mov.b32 x, 0; {work}") - cycles(profile, "mov.b32 x, 0;")
+    parted = "mov.b32 x, %laneid; {} setp.lt.u32 p, x, {}; @p bra on; st.local.b64 [at+8], at; on:".format
+    alone = cycles(profile, parted("", 31))
+    assert cycles(profile, parted(work, STEPS + 31)) - alone == pytest.approx(together)
+    decided = parted("", 31).replace("setp", "setp.lt.u32 p, x, 9; not.pred p, p; not.pred p, p; setp", 1)
+    assert cycles(profile, decided) == pytest.approx(alone)

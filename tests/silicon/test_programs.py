@@ -25,6 +25,7 @@ ON_GPU = {  # arguments with which a program measures; FOLDER stands for one wit
     "silicon.entry.h200_loads": ["run", "FOLDER"],
     "silicon.entry.h200_real": ["run", "FOLDER"],
     "silicon.golden.record": ["--only", "add", "--out", "FOLDER/x"],
+    "silicon.probes.boxes": ["run", "FOLDER/x"],
     "silicon.probes.gpc_clock": ["run", "FOLDER/x"],
     "silicon.probes.gpcs": ["run", "FOLDER/x"],
     "silicon.probes.halves": [],
