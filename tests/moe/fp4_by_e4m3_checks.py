@@ -1,4 +1,4 @@
-"""grouped_gemm_nvfp4 with MXFP4 weights by tokens in e4m3 on the emulated H200, with all of its checks.
+"""grouped_gemm_nvfp4, and the layer, with MXFP4 weights by tokens in e4m3 on the emulated H200, with all of its checks.
 
 test_moe_kernel.py runs this in its own process.
 """
@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import emulator
+from tests.moe import fp4_layer
 from tests.moe.emulated import SMS, without_cuda
-from tests.moe.fp4_layer import planted
+from tests.moe.fp4_layer import GPT_OSS, gpt_oss_layer, planted
 from tests.thorough import all_but
 
 
@@ -137,3 +138,36 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
     case = {"fence": "the ring goes round", "the other 64 rows": "one expert has all"}.get(fault, "small")
     with planted(fault, found=("wait", "fence")):
         assert not fp4.run(fp4.CASES[case], config()) <= fp4.BOUND
+
+
+FAR = 0.001  # of the norm: some elements round to the other neighbour, as sums of a tile whose K is shared do
+
+
+def distance(found, arguments, exact):
+    row_scales = arguments["w13_global"], arguments["w2_global"]
+    return fp4_layer.distance(found, arguments, exact, {"gate_first": True, **GPT_OSS}, row_scales=row_scales)
+
+
+@pytest.mark.parametrize("schedule", all_but((), range(20)))
+def test_layer(fp4, tmp_path, schedule):
+    """gpt-oss's layout with biases; H and I are odd multiples of 64."""
+    arguments, exact = gpt_oss_layer(tmp_path, 192, 192, 6, activation="fp8")
+    found = fp4_layer.called(arguments, schedule, gate_first=True, **GPT_OSS)
+    assert distance(found, arguments, exact) <= FAR
+
+
+@pytest.mark.thorough
+def test_layer_of_gpt_oss_sizes(fp4, tmp_path):
+    arguments, exact = gpt_oss_layer(tmp_path, 2880, 192, 5, activation="fp8")
+    found = fp4_layer.called(arguments, gate_first=True, **GPT_OSS)
+    assert distance(found, arguments, exact) <= FAR
+
+
+def test_layer_workspace(fp4):
+    import moe
+
+    with emulator.session():
+        least = moe.experts_workspace_bytes(64, 256, 128, 4, 2, activation="fp8")
+    rows = 64 * 2
+    bytes_of_row = 256 + 128 * 2 + 128 + 256 * 2  # permuted, c, c in e4m3, o
+    assert rows * bytes_of_row <= least <= rows * bytes_of_row + 2**14
